@@ -115,7 +115,6 @@ class Sharing(NamedTuple):
     shard_consent: bool = False
     unbilled: tuple[str, ...] = ()
     pack: bool = True
-    mps_on_mig: bool = True
     headroom_mib: int = 256
     part_of_host: bool = True
     max_slowdown: float = 1.1
@@ -136,7 +135,6 @@ class Probe(NamedTuple):
     """Short runs that only measure (csub --probe)."""
 
     partition: str = ""
-    minutes: float = 3.0
 
 
 class Observe(NamedTuple):
@@ -146,9 +144,7 @@ class Observe(NamedTuple):
     period_s: float = 10.0
     gpu_reader: str = "nvml"
     dcgm: str = ""
-    simulated_devices: str = ""
-    prometheus_port: int = 0
-    prometheus_address: str = "127.0.0.1"
+    prometheus: str = ""
     keep_raw_days: float = 14.0
     keep_job_days: float = 1825.0
 
@@ -166,7 +162,6 @@ class Paths(NamedTuple):
 class Timeouts(NamedTuple):
     """How long to wait."""
 
-    ask_slurm_s: float = 5.0
     decide_s: float = 2.0
 
 
@@ -183,7 +178,6 @@ class Mail(NamedTuple):
     """The mails that slurmctld sends about jobs (MailProg)."""
 
     program: str = ""
-    timeout_s: int = 10
 
 
 class SiteConfig(NamedTuple):

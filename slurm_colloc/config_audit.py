@@ -12,7 +12,6 @@ class AuditRule(NamedTuple):
 
     code: str
     name: str = ""
-    enabled: bool = True
     only: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     excluded: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     tell: str = "users"
@@ -34,7 +33,6 @@ class Notices(NamedTuple):
     address: str = ""
     admins: tuple[str, ...] = ()
     footer: str = ""
-    window_days: float = 7.0
     quiet_days: float = 14.0
     workdays: tuple[str, ...] = ("mon", "tue", "wed", "thu", "fri")
     holidays: str = ""

@@ -17,10 +17,9 @@ _CHOICES = {
     "sharing.order": ("mig", "mps", "shard"),
     "sharing.unbilled": ("mps", "shard"),
     "sharing.mps_daemon": ("none", "site", "prolog", "spank"),
-    "audit.rule.tell": ("users", "admins"),
+    "audit.rule.tell": ("users", "admins", "nobody"),
     "notices.mode": ("off", "admins", "users"),
     "notices.workdays": ("mon", "tue", "wed", "thu", "fri", "sat", "sun"),
-    "observe.gpu_reader": ("nvml", "nvidia-smi", "simulated"),
 }
 
 # Below these a value is a mistake with consequences: a sampler that never rests, a question that never gets an answer.
@@ -32,11 +31,7 @@ _LEAST = {
     "sharing.max_slowdown": 1.0,
     "sharing.max_time_stretch": 1.0,
     "sharing.keep_piece_factor": 1.0,
-    "probe.minutes": 1,
-    "timeouts.ask_slurm_s": 0.1,
     "timeouts.decide_s": 0.1,
-    "mail.timeout_s": 1,
-    "notices.window_days": 0.04,
     # Who is to be told twice must have time to read it.
     "notices.quiet_days": 1,
     "notices.job_wait_min": 10,
@@ -47,8 +42,6 @@ _LEAST = {
 }
 _MOST = {
     "rollout.percent": 100,
-    "mail.timeout_s": 60,
-    "observe.prometheus_port": 65535,
 }
 # Scheme, host, port, and path with query: what parse_exporter_url takes.
 _EXPORTER_URL = r"(https?)://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?(/[!-~]*)?"
@@ -123,8 +116,10 @@ def _scalar(kind: Any, value: Any, key: str, source: str) -> Any:
         raise ConfigError(
             f"{source}: '{key}' must be 'http://host:port/path' of a dcgm-exporter or 'dcgmi', not '{value}'"
         )
-    if key == "observe.prometheus_address" and not value:
-        raise ConfigError(f"{source}: '{key}' must not be empty; '0.0.0.0' is every address of the node")
+    if key == "observe.gpu_reader" and not re.fullmatch("nvml|nvidia-smi|simulated:/.*", str(value)):
+        raise ConfigError(f"{source}: '{key}' must be 'nvml', 'nvidia-smi' or 'simulated:/FOLDER', not '{value}'")
+    if key == "observe.prometheus" and value and parse_address(str(value)) is None:
+        raise ConfigError(f"{source}: '{key}' must be 'ADDRESS:PORT', as '127.0.0.1:9499', not '{value}'")
     if key in _CHOICES and value not in _CHOICES[key]:
         raise ConfigError(f"{source}: '{key}' must be one of {', '.join(_CHOICES[key])}, not '{value}'")
     return float(value) if plain is float else value
@@ -132,6 +127,12 @@ def _scalar(kind: Any, value: Any, key: str, source: str) -> Any:
 
 def _kind_name(kind: type) -> str:
     return {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}[kind]
+
+
+def parse_address(text: str) -> tuple[str, int] | None:
+    """Return address and port of ``ADDRESS:PORT``, an IPv6 address in brackets; None when it is none."""
+    match = re.fullmatch(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):([0-9]{1,5})", text)
+    return (match[1].strip("[]"), int(match[2])) if match and 0 < int(match[2]) < 65536 else None
 
 
 def parse_exporter_url(text: str) -> tuple[bool, str, int, str] | None:

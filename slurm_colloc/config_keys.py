@@ -75,7 +75,6 @@ DOCUMENTATION: dict[str, str] = {
     "sharing.unbilled": "shares, 'mps' or 'shard', that are given although the cluster tracks or bills GPUs and not "
     "them: 'site init' then leaves them on, and to 'site check' that is no difference",
     "sharing.pack": "false when MPS must not run inside a job: csub then packs no tasks (--pack)",
-    "sharing.mps_on_mig": "false when MPS must not run on a MIG slice: packs then get whole GPUs only",
     "sharing.headroom_mib": "memory added to the estimate before a share is chosen",
     "sharing.part_of_host": "true: a piece of a GPU comes with its part of the cores that Slurm gives with a GPU, or "
     "with what the job was measured to need where that is more, and likewise of host memory where that need is "
@@ -90,14 +89,13 @@ DOCUMENTATION: dict[str, str] = {
     "piece where its user allows it, and for --canary and --probe",
     "recovery.partition": "partition of the small jobs that see to that; empty: that of the job they follow",
     "probe.partition": "where 'csub --probe SCRIPT' measures a job, or sooner in the job's own; empty: no probes",
-    "probe.minutes": "time limit of a probe",
     "observe.agent": "true when 'colloc agent' runs on every GPU node; else jobs are sampled from inside",
     "observe.period_s": "seconds between two samples",
-    "observe.gpu_reader": "'nvml', 'nvidia-smi' where only that answers, or 'simulated' on a test cluster",
+    "observe.gpu_reader": "'nvml', 'nvidia-smi' where only that answers, or on a test cluster 'simulated:FOLDER' with "
+    "a <node>.json for each node",
     "observe.dcgm": "what to ask where NVML has no SM activity: 'http://host:port/path' of a dcgm-exporter, or 'dcgmi'",
-    "observe.simulated_devices": "folder of <node>.json for the simulated reader",
-    "observe.prometheus_port": "port on which the agent answers Prometheus; 0: it does not",
-    "observe.prometheus_address": "address on which it does; any other than the default lets the network see job ids",
+    "observe.prometheus": "where the agent answers Prometheus, e.g. '127.0.0.1:9499', or '0.0.0.0:9499' on every "
+    "address of the node, which lets the network see job ids; empty: it does not",
     "observe.keep_raw_days": "for how long the store keeps every sample; then what each run used of a GPU in an hour",
     "observe.keep_job_days": "for how long it keeps that, at least as long",
     "paths.journal": "folder of a node's own journal, on its own disk; empty: below paths.state",
@@ -106,17 +104,16 @@ DOCUMENTATION: dict[str, str] = {
     "paths.templates": "folder whose templates are taken before the shipped ones of the same name; keep what "
     "mps and shard include from exported.sbatch.j2, without which srun steps may take a whole GPU",
     "paths.sbatch": "the real sbatch; empty: the first on PATH that is not csub",
-    "timeouts.ask_slurm_s": "bound on one question to Slurm",
     "timeouts.decide_s": "after so many seconds without a decision csub hands the job to sbatch as asked",
     "audit.rule": "one [[audit.rule]] for each rule that runs with bounds, or on runs, of the site's choice; those "
     "that are not named run once with their own ('colloc audit explain')",
     "audit.rule.code": "which rule, e.g. 'COL003'",
     "audit.rule.name": "what its findings are known by; empty: the code. A code may be there several times, by names",
-    "audit.rule.enabled": "false: this one does not run",
     "audit.rule.only": "only runs of these, by cluster, partition, gpu_type, user, account and qos, e.g. "
     "{ partition = ['gpu', 'long'] }",
     "audit.rule.excluded": "runs of these are not looked at, by the same, e.g. { user = ['teacher'] }",
-    "audit.rule.tell": "'users', or 'admins': its findings are in their summary, and nobody else is told of them",
+    "audit.rule.tell": "'users'; 'admins': its findings are in their summary, and nobody else is told of them; "
+    "'nobody': it does not run",
     "audit.rule.bounds": "the rule's own bounds, e.g. { min_gpu_hours = 50 }; 'colloc audit explain' lists them",
     "notices.mode": "'off': nothing is sent, 'colloc audit run --notify' prints what would be; 'admins': only the "
     "summary for them is; 'users': people are told, too",
@@ -125,7 +122,6 @@ DOCUMENTATION: dict[str, str] = {
     "notices.address": "a user's address, in which {user} stands for the name: '{user}@example.org'",
     "notices.admins": "addresses that get the summary of what was found and who was told",
     "notices.footer": "what stands at a mail's end, e.g. whom to ask",
-    "notices.window_days": "how far a run looks back; for missed runs there are windows of that length before",
     "notices.quiet_days": "for so long nobody is told of the same again; who is not found for so long begins anew",
     "notices.workdays": "days on which people are told and jobs are acted on",
     "notices.holidays": "file of days on which they are not, one a line as 2026-12-25; '#' begins a comment",
@@ -138,7 +134,6 @@ DOCUMENTATION: dict[str, str] = {
     "or of whoever runs the audit, closed to others; empty: none",
     "mail.program": "the mail program of slurmctld's host, e.g. '/usr/bin/mail', behind the MailProg that "
     "'colloc site render -o FOLDER' then writes, which says on a job's end what its GPUs were used for; empty: none",
-    "mail.timeout_s": "for so many seconds a mail waits for that",
     "prices.currency": "what the prices are in",
     "prices.gpu_hour": "price of a whole GPU for an hour; reports then say what was allocated in money",
     "prices.kwh": "price of a kilowatt-hour; reports then say what the measured energy of the GPUs costs",

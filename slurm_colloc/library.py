@@ -198,7 +198,7 @@ def _part(script: str | os.PathLike[str], args: Sequence[str], component: int) -
     config = load_site(path)
     command_line = parse_arguments(("--dry-run", *args, os.fspath(script)), config)
     check_call(command_line)
-    client = CliClient(config.timeouts.ask_slurm_s)
+    client = CliClient()
     parts = make_plan(command_line, given_environment(), None, config, client, packer=plan_array).parts
     if not 0 <= component < len(parts):
         raise InputError(f"the job has {len(parts)} components, and none of number {component}")

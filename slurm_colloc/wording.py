@@ -237,7 +237,6 @@ WORDS = {
     "most-exceeds-time": "with {most} at a time it does not fit the partition's time limit",
     "tasks-lack-time": "give the tasks a --time",
     "no-packs": "the site runs no packs (sharing.pack)",
-    "no-mps-on-slices": "the site runs no MPS on slices (sharing.mps_on_mig)",
     "resumes": "what is missing of job {job_id}",
     "most-tasks": "at most {most:task} may share it",
     "tasks-asked-for": "{asked:task} at a time were asked for",

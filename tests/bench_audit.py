@@ -37,16 +37,16 @@ SLURM = ("sacct", "squeue", "scontrol", "scancel", "sinfo", "sacctmgr")
 NOTICES = """[notices]
 mode = "users"
 sender = "hpc@example.org"
-address = "{{user}}@example.org"
+address = "{user}@example.org"
 admins = ["admin@example.org"]
 workdays = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
-window_days = {days}
 """
 # The command as it is, at the end of the month, told where each part of it begins and ends.
 COMMAND = """
 import json, sys, time
 from slurm_colloc import clock
-at_s = float(sys.argv.pop(1))
+from slurm_colloc.audit import timing
+at_s, timing.WINDOW_DAYS = float(sys.argv.pop(1)), float(sys.argv.pop(1))
 clock.now = lambda: at_s
 from slurm_colloc.cli import colloc
 from slurm_colloc.cli.colloc import audit_look as audit
@@ -146,9 +146,8 @@ def _write(root: Path, size: year.Size) -> None:
 
 def _audit(root: Path, size: year.Size, window_days: int) -> Audited | str:
     """Return what the command took; in words why it did not finish."""
-    notices = NOTICES.format(days=window_days)
-    (root / "site.toml").write_text(f'{audited_month.SITE}[paths]\nstate = "{root}/state"\n{notices}')
-    command = f"{sys.executable} {root}/command.py {BEGIN_S + size.days * DAY}"
+    (root / "site.toml").write_text(f'{audited_month.SITE}[paths]\nstate = "{root}/state"\n{NOTICES}')
+    command = f"{sys.executable} {root}/command.py {BEGIN_S + size.days * DAY} {window_days}"
     timed = run(command, root, root, LIMITS)
     mails = len((root / "mails").read_text().splitlines())
     if timed.why:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from slurm_colloc.accounting.seen import jobs_of_others
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.config import SiteConfig, Timeouts
+from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError, StoreError
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.visible import Rights, Visible, visible_to
@@ -29,7 +29,7 @@ def visible_here(folder: str, config: SiteConfig | None, tell: Callable[[str], N
 
 
 def _rights(name: str, uid: int, folder: str, config: SiteConfig | None, tell: Callable[[str], None]) -> Rights | None:
-    client = CliClient((config.timeouts if config else Timeouts()).ask_slurm_s)
+    client = CliClient()
     try:
         rights = client.rights(name)
         if rights.hidden or rights.sees_all(uid) or not rights.in_database:

@@ -11,6 +11,7 @@ from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import InputError, ProcessError
 from slurm_colloc.process import ask, run
+from slurm_colloc.slurm.client import ASK_S
 from slurm_colloc.slurm.unfiltered import unfiltered
 
 # 'scontrol hold' is for jobs that wait; a running one is stopped, and waits until its user releases it.
@@ -43,7 +44,7 @@ def act(state: State, finding: Finding, config: SiteConfig) -> Action:
         if not _still_runs(finding, config):
             raise InputError(f"job {finding.subject} of {finding.user} does not run any more, or was started anew")
         # By the id that users write: slurmctld finds no task of an array by its raw one, and scancel ends with 0 then.
-        ask((*_COMMANDS[what], finding.subject), config.timeouts.ask_slurm_s, _environment())
+        ask((*_COMMANDS[what], finding.subject), ASK_S, _environment())
         if _still_runs(finding, config):
             raise ProcessError(f"job {finding.subject} runs on, although Slurm reported no error")
     except (ProcessError, InputError) as error:
@@ -96,7 +97,7 @@ def _still_runs(finding: Finding, config: SiteConfig) -> bool:
 
 
 def _running(subject: str, config: SiteConfig) -> list[QueuedJob]:
-    done = run((*_QUESTION, subject), config.timeouts.ask_slurm_s, _environment())
+    done = run((*_QUESTION, subject), ASK_S, _environment())
     if done.status and b"Invalid job id" not in done.stderr:
         raise ProcessError(f"'squeue' ended with status {done.status}: {done.stderr.decode(errors='replace').strip()}")
     return [job for job in parse_queued(done.stdout.decode(errors="surrogateescape")) if job.state == "RUNNING"]

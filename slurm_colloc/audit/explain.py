@@ -15,7 +15,7 @@ def listed(known: Sequence[Entry]) -> str:
     lines = []
     for entry in known:
         own = f"  ({entry.name})" if entry.name != entry.rule.code else ""
-        state = "on " if entry.settings.enabled else "off"
+        state = "on " if entry.runs else "off"
         lines.append(f"{entry.rule.code}  {entry.rule.name:{widest}}  {state}  {entry.rule.title}{own}")
     return "\n".join(lines) + "\n"
 
@@ -48,7 +48,7 @@ def explained(known: Sequence[Entry], wanted: str) -> str:
 def _state(entry: Entry) -> str:
     """Return whether an entry is on, and which runs it looks at."""
     settings = entry.settings
-    said = [f"'{entry.name}' is {'on' if settings.enabled else 'off'}"]
+    said = [f"'{entry.name}' is {'on' if entry.runs else 'off'}"]
     for word, filters in (("only", settings.only), ("no", settings.excluded)):
         said += [f"{word} {key}: {', '.join(names)}" for key, names in filters.items() if names]
-    return "; ".join([*said, *([] if entry.tells_users else ["tells admins only"])])
+    return "; ".join([*said, *(["tells admins only"] if entry.settings.tell == "admins" else [])])

@@ -44,6 +44,11 @@ class Entry(NamedTuple):
         return form_of(self.name, self.rule.about)
 
     @property
+    def runs(self) -> bool:
+        """Return whether it is in force."""
+        return self.settings.tell != "nobody"
+
+    @property
     def tells_users(self) -> bool:
         """Return whether users are told of its findings, and not the admins alone."""
         return self.settings.tell == "users"
@@ -55,7 +60,7 @@ def entries(audit: Audit) -> tuple[Entry, ...]:
     Raises:
         ConfigError: as ``all_entries``.
     """
-    return tuple(one for one in all_entries(audit) if one.settings.enabled)
+    return tuple(one for one in all_entries(audit) if one.runs)
 
 
 def all_entries(audit: Audit) -> tuple[Entry, ...]:

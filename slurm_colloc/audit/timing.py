@@ -13,13 +13,14 @@ from typing import NamedTuple
 from slurm_colloc.audit.ladder import DAY_S, Key, key_of
 from slurm_colloc.audit.rules import Entry
 from slurm_colloc.audited import JOB, Finding
-from slurm_colloc.config_audit import Notices
 from slurm_colloc.errors import ConfigError, InputError
 from slurm_colloc.units import in_words
 
 JOBS, OTHERS = "jobs", "others"
 # A job that runs is judged by how long it idles now, which no rule asks to be a day.
 JOB_WINDOW_DAYS = 1.0
+# Every day of the week counts once, so that no week-end looks like idleness.
+WINDOW_DAYS = 7.0
 # After a longer pause nobody remembers what they did in its first weeks.
 _MOST_WINDOWS = 4
 
@@ -62,9 +63,9 @@ def of_about(known: Sequence[Entry], about: str) -> tuple[Entry, ...]:
     return chosen
 
 
-def window_days(about: str, settings: Notices) -> float:
+def window_days(about: str) -> float:
     """Return how far a run looks back."""
-    return JOB_WINDOW_DAYS if about == JOBS else settings.window_days
+    return JOB_WINDOW_DAYS if about == JOBS else WINDOW_DAYS
 
 
 def check_bounds(chosen: Sequence[Entry], length_days: float) -> None:

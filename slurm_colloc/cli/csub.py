@@ -18,7 +18,7 @@ from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError, MisusedError, UnsureError
 from slurm_colloc.model import Reason
 from slurm_colloc.process import keep_ignored, open_standard_descriptors, readable, replace
-from slurm_colloc.slurm.client import CliClient
+from slurm_colloc.slurm.client import ASK_S, CliClient
 from slurm_colloc.slurm.options import CommandLine
 from slurm_colloc.submit.call import Call, explain, found_call, hand_over, say, show, split_call, tell, tell_line
 from slurm_colloc.submit.handover import CALLED, STDOUT, with_body, write_all
@@ -151,7 +151,7 @@ def _decide(
     if config is None:
         raise UnsureError(problem)
     # Up to two questions one after the other, and time left to decide without an answer.
-    client = CliClient(min(config.timeouts.ask_slurm_s, config.timeouts.decide_s / 3))
+    client = CliClient(min(ASK_S, config.timeouts.decide_s / 3))
     allowed_s = config.timeouts.decide_s
     step = partial(make_plan, command_line, call.environ, stdin, config, client, packer=_packed)
     plan = within(allowed_s - (time.monotonic() - began), f"deciding (more than {allowed_s:g} s)", step)

@@ -38,7 +38,6 @@ class Settings(NamedTuple):
     cluster: str
     period_s: float
     reader: str
-    devices: str = ""
     dcgm: str = ""
     journal: str = ""
     evidence: str = ""
@@ -47,8 +46,7 @@ class Settings(NamedTuple):
     mode: str = ""
     watch_pid: int = 0
     samples: int = 0
-    prometheus_address: str = ""
-    prometheus_port: int = 0
+    prometheus: str = ""
     mlflow: bool = False
     agent: bool = False
 
@@ -76,7 +74,6 @@ def sample(settings: Settings) -> None:
         say(f"sampling node {settings.node} every {settings.period_s:g} s into '{settings.journal}'")
     reader = open_reader(
         settings.reader,
-        devices=settings.devices,
         node=settings.node,
         cluster=settings.cluster,
         dcgm=settings.dcgm,
@@ -130,7 +127,7 @@ def _sinks(settings: Settings, sampler: Sampler, ending: ExitStack) -> list[Sink
     if settings.evidence:
         builder = EvidenceBuilder(settings.job, settings.signature, settings.mode)
         sinks.append(_Kept(settings, builder))
-    if settings.prometheus_port:
+    if settings.prometheus:
         sinks += _prometheus(settings, ending)
     if settings.mlflow:
         sinks += _mlflow(settings, ending)
@@ -140,10 +137,11 @@ def _sinks(settings: Settings, sampler: Sampler, ending: ExitStack) -> list[Sink
 
 
 def _prometheus(settings: Settings, ending: ExitStack) -> list[Sink]:
+    from slurm_colloc.config_check import parse_address
     from slurm_colloc.observe.prometheus import Endpoint
 
     try:
-        endpoint = Endpoint(settings.prometheus_address, settings.prometheus_port, settings.period_s)
+        endpoint = Endpoint(*(parse_address(settings.prometheus) or ("", 0)), settings.period_s)
     except ConfigError as error:
         # Whoever took the port shall not end the measuring.
         say(f"{error}; sampling goes on without")

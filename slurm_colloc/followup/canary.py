@@ -30,7 +30,7 @@ from slurm_colloc.followup.record import (
 from slurm_colloc.followup.submission import Submitted, record_of, submit_companion, submit_plan
 from slurm_colloc.model import Reason, because
 from slurm_colloc.process import Finished
-from slurm_colloc.slurm.client import CliClient
+from slurm_colloc.slurm.client import ASK_S, CliClient
 from slurm_colloc.slurm.options import CommandLine, without
 from slurm_colloc.submit.call import Call, handed_on, say, tell
 from slurm_colloc.submit.decision import record as record_decision
@@ -83,7 +83,7 @@ def _prepare(plan: Plan, kind: str, command_line: CommandLine, call: Call, confi
     if config.observe.agent:
         # What samplers on the nodes saw is known only after the site's next ingest.
         inside = config._replace(observe=config.observe._replace(agent=False))
-        client = CliClient(config.timeouts.ask_slurm_s)
+        client = CliClient()
         stdin = plan.script if command_line.script is None else None
         first = make_plan(command_line, call.environ, stdin, inside, client)
     why = reason_against(kind, first, config)
@@ -237,7 +237,7 @@ def _disown(folder: str) -> None:
 def _cancel(call: Call, config: SiteConfig, job_id: str) -> str:
     """Cancel a job; return in words why it is still there, empty where it is not."""
     try:
-        CliClient(config.timeouts.ask_slurm_s, call.environ).cancel(job_id)
+        CliClient(ASK_S, call.environ).cancel(job_id)
     except Exception as error:  # noqa: BLE001 - another job is submitted
         return f"job {job_id} could not be cancelled: {error}"
     return ""

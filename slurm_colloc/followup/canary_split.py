@@ -25,6 +25,8 @@ _REQUEUES = re.compile(rb"\bscontrol\s+(?:(?!\S*\bscontrol\b)\S+\s+)*?requeue")
 _AGAINST = ("wait", "test-only", "hold", "begin", "quiet", "time-min")
 # slurmctld takes 4096 characters, and its refusal is none that leaves no doubt; behind them stands %n.
 _LONGEST_ARRAY = 4000
+# A probe's time limit: a program has to start and to fill its memory. Slurm's grain is a minute.
+PROBE_MIN = 3
 PROBE_OUTPUT = "csub-probe-%j.out"
 
 
@@ -68,7 +70,7 @@ def divide(kind: str, given: Mapping[str, Given], config: SiteConfig) -> Parts:
         # Also where the job itself would start: no dependency and no --deadline (22.05) ends the wait for a partition
         # that takes no jobs, and the rest waits behind it.
         partitions = dict.fromkeys([config.probe.partition, *_partitions(given, config)])
-        options += [f"--partition={','.join(partitions)}", f"--time={_minutes(config)}"]
+        options += [f"--partition={','.join(partitions)}", f"--time={PROBE_MIN}"]
         options += [f"--output={PROBE_OUTPUT}", f"--error={PROBE_OUTPUT}"]
     rest_array = ranges(rest) + percent + most if rest else ""
     return Parts(kind, tuple(options), first_array, rest_array, value_of(given, "dependency"))
@@ -145,15 +147,10 @@ def _of_probe(plan: Plan, config: SiteConfig) -> Iterator[Reason]:
     if "signal" in given or _REQUEUES.search(plan.script):
         yield because("requeues-itself")
     limit_min = asked_limit_min(plan.parts[0].request, config)  # where it names none, its partition's
-    if limit_min is not None and limit_min <= _minutes(config):
-        yield because("shorter-than-probe", probe_min=_minutes(config))
+    if limit_min is not None and limit_min <= PROBE_MIN:
+        yield because("shorter-than-probe", probe_min=PROBE_MIN)
 
 
 def _partitions(given: Mapping[str, Given], config: SiteConfig) -> list[str]:
     """Return where the job would run."""
     return list(filter(None, value_of(given, "partition").split(","))) or [config.default_partition]
-
-
-def _minutes(config: SiteConfig) -> int:
-    """Return a probe's time limit: Slurm's grain is a minute."""
-    return max(1, round(config.probe.minutes))

@@ -93,9 +93,7 @@ def follow_up(folder: str, environ: Mapping[str, str]) -> None:
     if state.closed:
         return
     config = _site()
-    case = Case(
-        folder, record, environ, environ.get("SLURM_JOB_ID", ""), config, CliClient(config.timeouts.ask_slurm_s)
-    )
+    case = Case(folder, record, environ, environ.get("SLURM_JOB_ID", ""), config, CliClient())
     if record.kind == RETRY:
         _retry(case, state)
     elif state.claimed_by:

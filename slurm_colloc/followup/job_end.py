@@ -28,7 +28,7 @@ def how_it_ended(record: Record, config: SiteConfig) -> tuple[Accounted, ...]:
     # Seconds after an array's end sacct may name only some of its tasks.
     expected = set(parse_array(record.array.partition("%")[0])) if record.array else {None}
     known: dict[int | None, Accounted] = {}
-    client = CliClient(config.timeouts.ask_slurm_s)
+    client = CliClient()
     for _ in clock.tries(_ASKED_TIMES, _ASK_EVERY_S):
         with suppress(ProcessError, InputError):
             # Of a job that was requeued the last run counts.

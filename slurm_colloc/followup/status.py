@@ -43,7 +43,7 @@ def measured_status(config: SiteConfig, job_id: str) -> str:
             return "csub could not have it sized: the rest runs as asked"
         record = read_record(folder)
         first = record.job_id
-        if CliClient(config.timeouts.ask_slurm_s).own_queue("-n", record.companion_name):
+        if CliClient().own_queue("-n", record.companion_name):
             return f"job {first} is to be measured; the rest waits for that"
         if state.claimed_by:
             return f"the companion of job {first} died as it sized the rest: see squeue for what there is"

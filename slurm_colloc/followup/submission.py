@@ -21,7 +21,7 @@ from slurm_colloc.files import read_bounded
 from slurm_colloc.followup.record import VERSION, Record, record_folder, script_path
 from slurm_colloc.model import because
 from slurm_colloc.process import Finished, run
-from slurm_colloc.slurm.client import CliClient
+from slurm_colloc.slurm.client import ASK_S, CliClient
 from slurm_colloc.slurm.options import CommandLine, value_of, without
 from slurm_colloc.slurm.parse import parse_submitted
 from slurm_colloc.submit.call import handed_on
@@ -160,7 +160,7 @@ def submit_companion(
     environ = {name: value for name, value in call_environ.items() if not name.startswith("SBATCH_")}
     folder = record_folder(record.cluster, record.name)
     argv = _argv(sbatch, record, when, folder, config)
-    done = run(argv, config.timeouts.ask_slurm_s, environ, _script(folder), CALLED)
+    done = run(argv, ASK_S, environ, _script(folder), CALLED)
     submitted = parse_submitted(done.stdout)
     if done.status or not submitted:
         raise ProcessError(f"its companion job was refused (status {done.status}): {done.last_words}")
@@ -252,7 +252,7 @@ def prepare(
     script = () if record.from_stdin else (path, *record.script_args)
     stdin = read_bounded(path, _SCRIPT_LIMIT_BYTES) if record.from_stdin else None
     command_line = parse_arguments((*words, *script), config)
-    client = CliClient(config.timeouts.ask_slurm_s, environ)
+    client = CliClient(ASK_S, environ)
     step = partial(make_plan, command_line, environ, stdin, config, client, because("followup", why=reason))
     try:
         plan = within(config.timeouts.decide_s, "deciding", step)

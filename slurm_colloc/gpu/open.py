@@ -7,14 +7,11 @@ from slurm_colloc.errors import InputError
 from slurm_colloc.gpu.reader import GpuReader
 
 
-def open_reader(
-    name: str, *, devices: str = "", node: str = "", cluster: str = "", dcgm: str = "", patient: bool = False
-) -> GpuReader:
+def open_reader(name: str, *, node: str = "", cluster: str = "", dcgm: str = "", patient: bool = False) -> GpuReader:
     """Return the reader called ``name``, as observe.gpu_reader in site.toml has it.
 
     Args:
-        name: nvml, nvidia-smi or simulated.
-        devices: the folder of simulated devices, one ``NODE.json`` each.
+        name: nvml, nvidia-smi, or ``simulated:FOLDER``, which has a ``NODE.json`` of devices for each node.
         node: this node's name in Slurm.
         cluster: its cluster.
         dcgm: where DCGM adds what the reader lacks: the URL of an exporter, or dcgmi; empty: nowhere.
@@ -24,7 +21,7 @@ def open_reader(
         InputError: there is no such reader.
         GpuError: the driver does not answer, unless ``patient``.
     """
-    opened = _open(name, devices, node, cluster, patient)
+    opened = _open(name, node, cluster, patient)
     if not dcgm:
         return opened
     from slurm_colloc.gpu.dcgm import WithDcgm
@@ -32,7 +29,7 @@ def open_reader(
     return WithDcgm(opened, dcgm)
 
 
-def _open(name: str, devices: str, node: str, cluster: str, patient: bool) -> GpuReader:
+def _open(name: str, node: str, cluster: str, patient: bool) -> GpuReader:
     if name == "nvml":
         from slurm_colloc.gpu.nvml import NvmlReader
 
@@ -41,8 +38,9 @@ def _open(name: str, devices: str, node: str, cluster: str, patient: bool) -> Gp
         from slurm_colloc.gpu.nvidia_smi import NvidiaSmiReader
 
         return NvidiaSmiReader()
-    if name == "simulated":
+    kind, _, folder = name.partition(":")
+    if kind == "simulated" and folder:
         from slurm_colloc.gpu.simulated import SimulatedReader
 
-        return SimulatedReader(os.path.join(devices, f"{node}.json"), node, cluster=cluster)
-    raise InputError(f"there is no reader '{name}'; give nvml, nvidia-smi or simulated")
+        return SimulatedReader(os.path.join(folder, f"{node}.json"), node, cluster=cluster)
+    raise InputError(f"there is no reader '{name}'; give nvml, nvidia-smi or simulated:FOLDER")

@@ -78,7 +78,7 @@ class Endpoint:
             from prometheus_client.exposition import CONTENT_TYPE_LATEST
         except ImportError as error:
             raise ConfigError(
-                "observe.prometheus_port is set, its library is missing: pip install prometheus-client, or set it to 0"
+                "observe.prometheus is set, its library is missing: pip install prometheus-client, or leave it empty"
             ) from error
         self._period_s = period_s
         self._ticking = ticking
@@ -90,7 +90,7 @@ class Endpoint:
         except OSError as error:
             raise ConfigError(
                 f"cannot listen on '{address}' port {port} for Prometheus: {error.strerror or error}; "
-                "see observe.prometheus_address and observe.prometheus_port"
+                "see observe.prometheus"
             ) from error
         self.port: int = self._server.server_address[1]
         # A daemon: it must not keep an agent that ends.

@@ -16,7 +16,7 @@ from slurm_colloc.pack.commands import one_command, plain_name, read_commands, r
 from slurm_colloc.pack.plan import plan_tasks
 from slurm_colloc.pack.resume import Earlier, merged_options, note_resumed, read_earlier, resuming
 from slurm_colloc.pack.shape import Tasks
-from slurm_colloc.slurm.client import CliClient
+from slurm_colloc.slurm.client import ASK_S, CliClient
 from slurm_colloc.slurm.option_tables import Option
 from slurm_colloc.slurm.options import CommandLine, scan
 from slurm_colloc.submit.call import Call, call_of, explain, find_site, hand_over, say, show
@@ -121,7 +121,7 @@ def _prepare(argv: tuple[str, ...], held: ExitStack) -> _Ready | str:
     call = call_of(sbatch, command_line)
     check_call(command_line)
     tasks = _tasks(argv[found.stop + 1 :], found.stop > found.end)._replace(argv=argv)
-    client = CliClient(min(config.timeouts.ask_slurm_s, config.timeouts.decide_s / 3))
+    client = CliClient(min(ASK_S, config.timeouts.decide_s / 3))
     return _ready(command_line, call, tasks, config, client, lambda job_id: None)
 
 
@@ -148,7 +148,7 @@ def _add(job_id: str, options: tuple[str, ...], tasks: Tasks, config: SiteConfig
     check_call(line)
     if tasks.text.split(b"\n")[1].startswith((b"#SBATCH", b"#CSUB")):
         raise InputError("the file has #SBATCH or #CSUB lines, and --add takes options from the command line alone")
-    client = CliClient(config.timeouts.ask_slurm_s)
+    client = CliClient()
     with adding(config.cluster, job_id) as ledger:
         step = partial(plan_addition, job_id, ledger, line, tasks.commands, client)
         addition = within(_PATIENCE * config.timeouts.decide_s, "deciding", step)
@@ -168,7 +168,7 @@ def _prepare_missing(
     cluster = config.cluster
     job_id = within(allowed_s, "taking its lock", partial(held.enter_context, resuming(cluster, job_id)))
     earlier = within(allowed_s, "reading the ledgers", partial(read_earlier, cluster, job_id))
-    client = CliClient(config.timeouts.ask_slurm_s)
+    client = CliClient()
     _refuse_unfinished(earlier, client)
     for problem in earlier.unreadable:
         say(f"{problem}: what it says of tasks is not used")

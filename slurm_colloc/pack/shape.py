@@ -221,9 +221,7 @@ def _least(request: JobRequest, footprint: Footprint, wanted: int | None, config
     """Return the packing that fits whichever of its GPUs Slurm gives the job: the least one."""
     found: list[Packing] = []
     for pool, part in _devices(request, config):
-        packing: Packing | Reason = because("no-mps-on-slices")
-        if part is None or config.sharing.mps_on_mig:
-            packing = pack(footprint, pool, config.sharing, wanted, part=part)
+        packing = pack(footprint, pool, config.sharing, wanted, part=part)
         if isinstance(packing, Reason):
             named = [because("type-keeps-off-slices")] if part is not None and not _kind(request) else []
             device = part.type if part is not None else pool.name

@@ -19,7 +19,7 @@ def this_node(environment: Mapping[str, str]) -> str:
     return environment.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
 
 
-def read_driver(node: str, reader: str, devices: str, environment: Mapping[str, str]) -> NodeGpus:
+def read_driver(node: str, reader: str, environment: Mapping[str, str]) -> NodeGpus:
     """Return what the driver says here.
 
     A job may see only the GPUs that it holds, so what was read inside of one is not complete.
@@ -27,13 +27,12 @@ def read_driver(node: str, reader: str, devices: str, environment: Mapping[str, 
     Args:
         node: this node's name in Slurm.
         reader: as observe.gpu_reader has it.
-        devices: folder of simulated devices.
         environment: this process's.
 
     Raises:
         GpuError: the driver does not answer, or this is no GPU node.
     """
-    opened = open_reader(reader, devices=devices, node=node)
+    opened = open_reader(reader, node=node)
     try:
         return NodeGpus(node, opened.units(), complete="SLURM_JOB_ID" not in environment)
     finally:

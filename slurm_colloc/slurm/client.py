@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from slurm_colloc.slurm.jobs import Accounted, Commented, QueuedJob
     from slurm_colloc.slurm.visible import Rights
 
+# As long as Slurm's own commands wait for slurmctld, MessageTimeout, where slurm.conf says no other.
+ASK_S = 10.0
+
 
 class SlurmClient(Protocol):
     """What the project asks of a live cluster."""
@@ -60,7 +63,7 @@ class SlurmClient(Protocol):
 class CliClient:
     """A SlurmClient over Slurm's own commands."""
 
-    def __init__(self, timeout_s: float, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self, timeout_s: float = ASK_S, environment: Mapping[str, str] | None = None) -> None:
         self._timeout_s = timeout_s
         # A job that is not shown would not be there.
         self._environment = unfiltered(os.environ if environment is None else environment)

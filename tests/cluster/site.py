@@ -29,8 +29,7 @@ def write_site(lab: Lab, name: str = "site", *, agent: bool = True, extra: Mappi
     settings = {
         "observe.agent": "true" if agent else "false",
         "observe.period_s": str(PERIOD_S),
-        "observe.gpu_reader": '"simulated"',
-        "observe.simulated_devices": f'"{lab.gpus_dir}"',
+        "observe.gpu_reader": f'"simulated:{lab.gpus_dir}"',
         "paths.state": f'"{site}"',
         "paths.decisions": f'"{site / "spool"}"',
         "audit.rule": '[{code="COL001", bounds={min_gpu_hours=0.001, shortest_min=0}}]',

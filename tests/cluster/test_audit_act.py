@@ -37,7 +37,6 @@ def test_the_run_that_was_found_is_acted_on_and_no_other(
         )
     cluster = lab.run(["scontrol", "show", "config"], check=True).stdout.split("ClusterName", 1)[1].split()[1]
     config = site()._replace(cluster=cluster, notices=Notices(actions={"COL001": "cancel"}))
-    config = config._replace(timeouts=config.timeouts._replace(ask_slurm_s=30.0))
 
     def submit(*options: str) -> str:
         argv = ["sbatch", "--parsable", "-p", "all", "-o", "/dev/null", *options, "--wrap", "exec sleep 600"]

@@ -59,7 +59,7 @@ class Person(User):
 
 @pytest.fixture(scope="module")
 def site(lab: Lab) -> Path:
-    return write_site(lab, "first-site", agent=False, extra={"probe.partition": '"gpu"', "probe.minutes": "1"})
+    return write_site(lab, "first-site", agent=False, extra={"probe.partition": '"gpu"'})
 
 
 @pytest.fixture
@@ -148,7 +148,7 @@ def test_a_probe_that_was_cut_sizes_the_job_and_writes_to_a_file_of_its_own(alic
 def test_a_probe_does_not_wait_for_a_partition_that_takes_no_jobs(lab: Lab) -> None:
     lab.run(["scontrol", "create", "partition=debug", "nodes=g1", "maxtime=5", "state=down"], check=True)
     try:
-        extra = {"probe.partition": '"debug"', "probe.minutes": "1"}
+        extra = {"probe.partition": '"debug"'}
         carol = Person(lab, "carol", write_site(lab, "first-down", agent=False, extra=extra))
         first, companion, rest = carol.measured("--probe", "-p", "gpu", carol.script(HEAD + LOAD.format(4)))
         carol.lab.wait_jobs([companion], timeout=120)

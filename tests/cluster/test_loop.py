@@ -32,8 +32,7 @@ def test_nobody_is_an_admin(lab: Lab) -> None:
         "observe.period_s": "0.5",
         "sharing.max_slowdown": "2.1",
         "sharing.keep_piece_factor": "3.0",
-        "observe.gpu_reader": '"simulated"',
-        "observe.simulated_devices": f'"{lab.gpus_dir}"',
+        "observe.gpu_reader": f'"simulated:{lab.gpus_dir}"',
     }
     init += [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
     lab.run_as("bob", init, check=True)

@@ -86,7 +86,7 @@ def mails() -> Iterator[Mails]:
     lab.up()
     try:
         lab.install(CHECKOUT)
-        program = {"mail.program": f'"{root}/etc/site-mail"', "mail.timeout_s": "30"}
+        program = {"mail.program": f'"{root}/etc/site-mail"'}
         site = write_site(lab, "site", agent=False, extra=program)
         argv = ["colloc", "site", "render", "-o", str(site / "rendered"), "--slurm-conf", str(lab.slurm_conf)]
         lab.run(argv, env={"COLLOC_CONF": str(site / "site.toml")}, check=True)

@@ -96,8 +96,7 @@ def _set_up(center: Center) -> None:
     stub.chmod(0o755)
     settings = {
         "observe.agent": "true",
-        "observe.gpu_reader": '"simulated"',
-        "observe.simulated_devices": f'"{center.lab.gpus_dir}"',
+        "observe.gpu_reader": f'"simulated:{center.lab.gpus_dir}"',
         "observe.period_s": "0.5",
         "paths.state": f'"{state}"',
         "paths.decisions": f'"{state}/decisions"',

@@ -57,8 +57,7 @@ def test_pipx_a_site_of_ones_own_and_a_job(lab: Lab, home: Path) -> None:
         "sharing.max_slowdown": "2.1",
         "sharing.keep_piece_factor": "3.0",
         "observe.period_s": "0.5",
-        "observe.gpu_reader": '"simulated"',
-        "observe.simulated_devices": f'"{lab.gpus_dir}"',
+        "observe.gpu_reader": f'"simulated:{lab.gpus_dir}"',
     }
     words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
     init = ["colloc", "site", "init", "--user", "--gpu", f"h100={MODEL}", *words]

@@ -62,12 +62,7 @@ def init(lab: Lab, user: str | None, *words: str, **env: str) -> Path:
 
 
 def simulated(lab: Lab) -> Sequence[str]:
-    return (
-        "--set",
-        'observe.gpu_reader="simulated"',
-        "--set",
-        f'observe.simulated_devices="{lab.gpus_dir}"',
-    )
+    return ("--set", f'observe.gpu_reader="simulated:{lab.gpus_dir}"')
 
 
 def read(path: Path) -> SiteConfig:

@@ -46,8 +46,7 @@ cluster = "c"
 slurm_release = "22.05"
 [observe]
 agent = true
-gpu_reader = "simulated"
-simulated_devices = "/etc/slurm_colloc/gpus"
+gpu_reader = "simulated:/etc/slurm_colloc/gpus"
 period_s = 1.0
 [paths]
 state = "/shared/slurm_colloc"

@@ -135,7 +135,7 @@ class Machine:
         }
         argv = [*COLLOC, "site", "init", "-o", str(path), "--mps-daemon"]
         if self.dry:
-            keys |= {"observe.gpu_reader": '"simulated"', "observe.simulated_devices": f'"{self.root}/gpus"'}
+            keys |= {"observe.gpu_reader": f'"simulated:{self.root}/gpus"'}
             argv += ["--gpu", f"h100={_MODEL}"]
         else:
             argv += ["--gpus", str(self._gpus())]

@@ -23,8 +23,7 @@ SITE = """schema = 1
 cluster = "c"
 slurm_release = "22.05"
 [observe]
-gpu_reader = "simulated"
-simulated_devices = "{folder}"
+gpu_reader = "simulated:{folder}"
 [paths]
 state = "{folder}"
 journal = "{folder}/journal"

@@ -129,7 +129,7 @@ def test_a_rule_may_run_twice_by_two_names_and_not_at_all() -> None:
         rule=(
             AuditRule("COL003", name="long ones", only={"partition": ("long",)}),
             AuditRule("COL003"),
-            AuditRule("COL002", enabled=False),
+            AuditRule("COL002", tell="nobody"),
         )
     )
     names = [entry.name for entry in entries(audit)]

@@ -13,7 +13,7 @@ SET = Audit(
     rule=(
         AuditRule("COL003", "long ones", only={"partition": ("gpu", "long")}, bounds={"below_pct": 10.0}),
         AuditRule("COL003"),
-        AuditRule("COL002", enabled=False),
+        AuditRule("COL002", tell="nobody"),
     )
 )
 

@@ -43,7 +43,7 @@ admins = ["root@example.org"]
 address = "{{user}}@example.org"
 workdays = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
 """
-OTHERS = "\n".join(f'[[audit.rule]]\ncode = "{code}"\nenabled = false' for code in RULES if code != "COL001")
+OTHERS = "\n".join(f'[[audit.rule]]\ncode = "{code}"\ntell = "nobody"' for code in RULES if code != "COL001")
 Began = Callable[..., None]
 
 

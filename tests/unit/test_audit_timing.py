@@ -9,7 +9,7 @@ from slurm_colloc.audit.col001_idle import FRESH
 from slurm_colloc.audit.rules import RULES, entries
 from slurm_colloc.audit.timing import check_bounds, latest, of_about, window_days, windows
 from slurm_colloc.audited import JOB
-from slurm_colloc.config_audit import Audit, AuditRule, Notices
+from slurm_colloc.config_audit import Audit, AuditRule
 from slurm_colloc.errors import ConfigError, InputError
 from tests.unit.noticed import finding
 
@@ -21,7 +21,7 @@ def test_each_rule_is_asked_by_one_of_the_two_timers() -> None:
     jobs, others = of_about(KNOWN, "jobs"), of_about(KNOWN, "others")
     assert sorted(one.form for one in (*jobs, *others)) == sorted(one.form for one in of_about(KNOWN, ""))
     assert "COL001" in {entry.name for entry in jobs}
-    assert (window_days("jobs", Notices()), window_days("others", Notices())) == (1.0, 7.0)
+    assert (window_days("jobs"), window_days("others")) == (1.0, 7.0)
     for about, said in (("job", "neither jobs nor others"), ("others", "leaves out COL001; give --about jobs")):
         with pytest.raises(InputError, match=said):
             of_about(jobs, about)

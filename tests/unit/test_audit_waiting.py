@@ -181,7 +181,7 @@ def test_root_speaks_as_the_owner_and_the_word_is_a_persons(
     # Of a rule that is off there are waivers still.
     assert colloc("audit", "ack", "ann", "--rule", "COL001") == 0
     text = (tmp_path / "site.toml").read_text()
-    (tmp_path / "site.toml").write_text(text.replace('code = "COL001"\n', 'code = "COL001"\nenabled = false\n'))
+    (tmp_path / "site.toml").write_text(text.replace('code = "COL001"\n', 'code = "COL001"\ntell = "nobody"\n'))
     assert colloc("audit", "ack", "ann", "--rule", "COL001", "--end") == 0
 
 

@@ -269,7 +269,7 @@ def test_the_doctor_waits_for_some_time(seconds: str, capsys: pytest.CaptureFixt
         ["report", "--since", "0001-01-01"],
         ["ingest", "--journal", "/nonexistent"],
         ["ingest", "--clustercockpit", "a", "--sacct-file", "b"],
-        ["sample", "--reader", "simulated", "--count", "1", "--journal", "/proc/nope", "--devices", "/nonexistent"],
+        ["sample", "--reader", "simulated:/nonexistent", "--count", "1", "--journal", "/proc/nope"],
     ],
 )
 def test_what_cannot_be_done_is_not_called_done(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:

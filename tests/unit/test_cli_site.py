@@ -21,7 +21,7 @@ from tests.unit.test_site import FakeClient
 
 @pytest.fixture(autouse=True)
 def _cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(site_gpus, "CliClient", lambda timeout_s: FakeClient())
+    monkeypatch.setattr(site_gpus, "CliClient", lambda *_: FakeClient())
 
 
 @pytest.mark.parametrize(("node", "read"), [("g1", True), ("c1", False), ("login", False)])

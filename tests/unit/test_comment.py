@@ -100,7 +100,7 @@ def test_a_call_is_bounded_and_the_next_goes_on(
     asked: list[int] = []
 
     class Client:
-        def __init__(self, timeout_s: float) -> None: ...
+        def __init__(self, *_: float) -> None: ...
 
         def comments(self, ids: list[str]) -> dict[str, Commented]:
             asked.append(len(ids))

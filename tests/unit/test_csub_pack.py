@@ -14,7 +14,7 @@ from slurm_colloc.model import Reason, because
 from slurm_colloc.pack.commands import one_command, read_commands
 from slurm_colloc.pack.queue import Queue
 from slurm_colloc.pack.spec import MARK, Spec, from_json
-from slurm_colloc.wording import sentence, words
+from slurm_colloc.wording import words
 from tests.unit.made import near
 from tests.unit.shell import DEFINITE, DOUBTFUL, HINT, SITE, Shell
 
@@ -336,7 +336,7 @@ def slices_only(shell: Shell, **changes: str) -> None:
     (shell.folder / "site.toml").write_text(text)
 
 
-def test_a_pack_of_a_slice_says_so_and_needs_the_sites_consent(lab: Shell) -> None:
+def test_a_pack_of_a_slice_says_so(lab: Shell) -> None:
     slices_only(lab)
     packed(lab, "--pack", "--gpu-footprint=mem=4G,sm=2", "job.sh")
     pack = {"at_once": 5, "tasks": 100, "jobs": 1, "units": "slice"}
@@ -344,10 +344,6 @@ def test_a_pack_of_a_slice_says_so_and_needs_the_sites_consent(lab: Shell) -> No
     done = lab.run("--pack", HINT, "--gres=gpu:h100:1", "job.sh")
     nothing = because("no-such-gpu", asked="gpu:h100:1", partitions=("gpu",), there="gpu:h100_1g.10gb")
     assert words(nothing) in done.stderr
-    slices_only(lab, sharing="mps_on_mig = false")
-    done = lab.run("--pack", "--gpu-footprint=mem=4G,sm=2", "job.sh")
-    why = [because("no-mps-on-slices"), because("on-device", device="h100_1g.10gb")]
-    assert f"not packed: {sentence(why)}" in done.stderr
 
 
 def test_a_pack_from_within_a_requeued_job_is_no_restart(lab: Shell) -> None:

@@ -86,13 +86,13 @@ def test_parsable_says_the_id_of_the_rest_alone(slurm: Shell) -> None:
 
 def test_a_probe_is_the_job_with_limits_of_its_own(slurm: Shell) -> None:
     path = slurm.folder / "site.toml"
-    path.write_text(path.read_text() + '[probe]\npartition = "debug"\nminutes = 2\n')
+    path.write_text(path.read_text() + '[probe]\npartition = "debug"\n')
     slurm.behave(0, 'echo "[$CSUB_PROBE]" >"$CALLS/../marked"')
     slurm.behave(2, 'echo "[$CSUB_PROBE]" >>"$CALLS/../marked"')
     done = slurm.run("--probe", "-o", "mine", "job.sh")
     assert (done.returncode, done.stdout) == (0, "Submitted batch job 102\n"), done.stderr
     first, _, rest = slurm.calls()
-    mine = {"partition": "debug,gpu", "time": "2", "output": "csub-probe-%j.out", "error": "csub-probe-%j.out"}
+    mine = {"partition": "debug,gpu", "time": "3", "output": "csub-probe-%j.out", "error": "csub-probe-%j.out"}
     assert options(first, *mine) == mine
     assert options(rest, *mine, "dependency") == {"dependency": "afterany:101"}
     assert (slurm.folder / "marked").read_text() == "[1]\n[]\n"
@@ -176,7 +176,7 @@ def test_that_a_job_was_told_to_end_is_said_only_where_it_was(slurm: Shell) -> N
 
 def test_a_probe_that_is_one_job_too_many_is_taken_back_and_the_job_submitted_as_usual(slurm: Shell) -> None:
     path = slurm.folder / "site.toml"
-    path.write_text(path.read_text() + '[probe]\npartition = "debug"\nminutes = 2\n')
+    path.write_text(path.read_text() + '[probe]\npartition = "debug"\n')
     for number in (1, 2):
         slurm.behave(number, FAILS.format(DEFINITE))
     done = slurm.run("--probe", "job.sh")
@@ -280,7 +280,7 @@ def test_where_it_cannot_be_it_goes_as_usual_and_says_why(slurm: Shell, argv: li
 @pytest.mark.parametrize(("option", "line"), [("--signal=USR1@90", "train"), ("-v", "scontrol requeue $SLURM_JOB_ID")])
 def test_a_probe_that_might_requeue_itself_for_ever_is_none(slurm: Shell, option: str, line: str) -> None:
     path = slurm.folder / "site.toml"
-    path.write_text(path.read_text() + '[probe]\npartition = "debug"\nminutes = 2\n')
+    path.write_text(path.read_text() + '[probe]\npartition = "debug"\n')
     (slurm.folder / "job.sh").write_text(f"#!/bin/bash\n#SBATCH --gres=gpu:1\n{line}\n")
     done = slurm.run("--probe", option, "job.sh")
     assert (done.stdout, len(slurm.calls())) == ("Submitted batch job 100\n", 1)
@@ -366,11 +366,11 @@ def test_a_probe_may_start_wherever_the_job_may_so_that_it_never_waits_longer(
 @pytest.mark.parametrize(
     ("limits", "asked", "measured"),
     [
-        ("default_time_min = 2.0", (), False),
-        ("max_time_min = 1.5", (), False),
-        ("max_time_min = 1.5", ("-p", "other,gpu"), True),
-        ("default_time_min = 2.0", ("--time=3",), True),
-        ("default_time_min = 3.0", (), True),
+        ("default_time_min = 3.0", (), False),
+        ("max_time_min = 2.5", (), False),
+        ("max_time_min = 2.5", ("-p", "other,gpu"), True),
+        ("default_time_min = 3.0", ("--time=4",), True),
+        ("default_time_min = 4.0", (), True),
         ("", (), True),
     ],
 )
@@ -380,11 +380,11 @@ def test_a_probe_is_shorter_than_what_the_partition_gives_a_job_that_names_no_ti
     """It ran whole, at most, and then once more; or waited for ever for a partition that takes no job so long."""
     path = slurm.folder / "site.toml"
     text = path.read_text().replace('[[partition]]\nname = "gpu"\n', f'[[partition]]\nname = "gpu"\n{limits}\n')
-    path.write_text(text + '[probe]\npartition = "debug"\nminutes = 2\n')
+    path.write_text(text + '[probe]\npartition = "debug"\n')
     done = slurm.run("--probe", *asked, "job.sh")
     assert done.returncode == 0
     assert len(slurm.calls()) == (3 if measured else 1)
-    assert ("its time limit is no longer than a probe's 2 min" in done.stderr) is not measured
+    assert ("its time limit is no longer than a probe's 3 min" in done.stderr) is not measured
 
 
 def test_a_partition_that_is_closed_is_a_definite_refusal(slurm: Shell) -> None:

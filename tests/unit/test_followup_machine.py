@@ -174,7 +174,7 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Slurm]:
     made = Slurm(tmp_path)
     for name in ("prepare", "submit"):
         monkeypatch.setattr(companion, name, getattr(made, name))
-    monkeypatch.setattr(companion, "CliClient", lambda timeout_s: made)
+    monkeypatch.setattr(companion, "CliClient", lambda *_: made)
     monkeypatch.setattr(companion, "_site", lambda: SITE)
     monkeypatch.setattr(companion, "record_decision", lambda *_: None)
     monkeypatch.setattr(companion, "how_it_ended", lambda told, config: (made.ended,))

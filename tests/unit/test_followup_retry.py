@@ -34,6 +34,7 @@ from slurm_colloc.followup.submission import restored
 from slurm_colloc.followup.verdict import Found, Verdict, as_evidence, judge, retry_arguments
 from slurm_colloc.gpu.failure import Outcome, tried_mib
 from slurm_colloc.model import GPU_OOM, Evidence, Gres
+from slurm_colloc.slurm.client import ASK_S
 from slurm_colloc.slurm.job_files import file_name
 from slurm_colloc.slurm.jobs import Accounted, parse_controller
 from tests.unit.made import RECORDED, RELEASES, evidence, site
@@ -425,10 +426,9 @@ def test_a_companion_that_finds_the_job_taken_by_csub_says_nothing_else(followed
     assert read_state(str(followed.folder)).outcome == ""
 
 
+@pytest.mark.slow
 def test_a_companion_that_may_be_there_after_all_does_nothing(shell: Shell) -> None:
-    path = shell.folder / "site.toml"
-    path.write_text(path.read_text() + "[timeouts]\nask_slurm_s = 0.5\n")
-    shell.behave(1, "sleep 2; echo 4712; exit\n")
+    shell.behave(1, f"sleep {ASK_S + 2}; echo 4712; exit\n")
     followed = Followed.__new__(Followed)
     followed.shell, followed.folder = shell, shell.folder / "home/.local/share/slurm_colloc/followup/lab/4711"
     done = shell.run(REQUEUE, HINT, "job.sh")

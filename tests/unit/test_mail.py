@@ -47,10 +47,12 @@ class Postbox:
         (folder / "bin").mkdir()
         self.program("mail", f'printf "%s\\n" "$@" >{folder}/words; cat >{folder}/body; exit 3')
         (folder / "mail").rename(folder / "mail-program")
-        config = site()._replace(paths=Paths(state="/srv/colloc"), mail=Mail(f"{folder}/mail-program", 1))
+        config = site()._replace(paths=Paths(state="/srv/colloc"), mail=Mail(f"{folder}/mail-program"))
         files = {file.name: file for file in render_site(config, Host(str(folder)))}
         self.program("mail", "")
-        (folder / "mail").write_text(files["colloc-mail"].text)
+        (folder / "mail").write_text(
+            files["colloc-mail"].text.replace("-t 10 ", "-t 1 ").replace("-k 1 10 ", "-k 1 1 ")
+        )
         assert f"MailProg={files['colloc-mail'].installed}\n" in files["slurm.conf.calls"].text
 
     def program(self, name: str, script: str) -> None:

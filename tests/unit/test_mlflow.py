@@ -271,7 +271,7 @@ def test_colloc_sample_logs_to_the_run(
     rounds = iter(_two_rounds())
     monkeypatch.setattr("signal.signal", lambda *_: None)
     monkeypatch.setattr(Sampler, "sample", lambda *_, **__: next(rounds))
-    options = ["--node", "g1", "--reader", "simulated", "--devices", str(tmp_path), "--period", "0.05", "--count", "2"]
+    options = ["--node", "g1", "--reader", f"simulated:{tmp_path}", "--period", "0.05", "--count", "2"]
     assert colloc("sample", "--mlflow", *options) == 2
     assert "no MLflow run of a job to log to: $MLFLOW_RUN_ID" in capsys.readouterr().err
     for name, value in store.items():

@@ -178,7 +178,7 @@ def test_only_a_number_is_a_jobs_id(endpoint: Endpoint, job: str) -> None:
 
 def test_it_ends_when_closed_and_its_port_is_free_again() -> None:
     first = Endpoint("127.0.0.1", 0, 10.0)
-    with pytest.raises(ConfigError, match=f"'127.0.0.1' port {first.port} .*in use.*observe.prometheus_port"):
+    with pytest.raises(ConfigError, match=f"'127.0.0.1' port {first.port} .*in use.*observe.prometheus"):
         Endpoint("127.0.0.1", first.port, 10.0)
     first.close()
     with pytest.raises(urllib.error.URLError):
@@ -188,7 +188,7 @@ def test_it_ends_when_closed_and_its_port_is_free_again() -> None:
 
 @pytest.mark.parametrize("address", ["256.0.0.1", "no such host"])
 def test_an_address_that_is_none(address: str) -> None:
-    with pytest.raises(ConfigError, match=r"cannot listen on .*observe\.prometheus_address"):
+    with pytest.raises(ConfigError, match=r"cannot listen on .*observe\.prometheus"):
         Endpoint(address, 0, 10.0)
 
 

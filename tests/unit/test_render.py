@@ -79,7 +79,7 @@ SHELLS = [name for name in ("dash", "bash", "ksh", "zsh", "sh") if shutil.which(
 @pytest.mark.parametrize("shell", SHELLS)
 @pytest.mark.parametrize("mode", list(SharingMode))
 def test_a_block_runs_silently_and_leaves_no_trace(shell: str, mode: SharingMode, tmp_path: Path) -> None:
-    config = site()._replace(observe=Observe(simulated_devices="/a b/'c"))
+    config = site()._replace(observe=Observe(gpu_reader="simulated:/a b/'c"))
     before = 'set -- one "two 3"\n'
     after = '[ "$#/$2" = "2/two 3" ] || exit 3\nset | grep "^csub_" || echo "none left"\nwait\n'
     after += 'echo "${XLA_PYTHON_CLIENT_PREALLOCATE-unset}"\n'

@@ -167,7 +167,7 @@ def test_a_taken_port_ends_no_measuring(node: Path) -> None:  # noqa: F811
     with socket.create_server(("127.0.0.1", 0)) as other:
         text = (node / "site.toml").read_text()
         (node / "site.toml").write_text(
-            text.replace("[observe]", f"[observe]\nprometheus_port = {other.getsockname()[1]}")
+            text.replace("[observe]", f'[observe]\nprometheus = "127.0.0.1:{other.getsockname()[1]}"')
         )
         running = agent(node)
         wait_for(node, 2)

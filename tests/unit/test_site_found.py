@@ -508,9 +508,9 @@ def test_names_of_other_sections_are_checked() -> None:
 
 def test_a_driver_is_read_where_it_is_and_told_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = units("3g.40gb", "1g.10gb", monkeypatch=monkeypatch)
-    found = read_driver("g1", "nvml", "", {})
+    found = read_driver("g1", "nvml", {})
     assert found == NodeGpus("g1", seen)
-    assert not read_driver("g1", "nvml", "", {"SLURM_JOB_ID": "4"}).complete
+    assert not read_driver("g1", "nvml", {"SLURM_JOB_ID": "4"}).complete
     text = to_json(found)
     assert parse_gpus_file(text, "file") == found
     assert parse_gpus_file(json.dumps({**json.loads(text), "schema": 1}), "file") == found

@@ -32,12 +32,10 @@ def agent(
         cluster=os.environ.get("SLURM_CLUSTER_NAME") or config.cluster,
         period_s=period or config.observe.period_s,
         reader=config.observe.gpu_reader,
-        devices=config.observe.simulated_devices,
         dcgm=config.observe.dcgm,
         journal=journal or config.journal_folder,
         samples=count,
-        prometheus_address=config.observe.prometheus_address,
-        prometheus_port=config.observe.prometheus_port,
+        prometheus=config.observe.prometheus,
         agent=True,
     )
     become(settings)

@@ -51,7 +51,7 @@ def run_audit(
     one_of("--format", form, _FORMS)
     if tell:
         if (since, until) != _WINDOW or user or subject:
-            raise InputError("--notify looks at everybody, by 'notices.window_days'; leave the other options out")
+            raise InputError("--notify looks at everybody and at days of its own; leave the other options out")
         _notify(tuple(rule or ()), about, store, form, wait, dry=dry_run)
     if wait or dry_run:
         raise InputError("--wait and --dry-run are for --notify")

@@ -87,7 +87,7 @@ def try_rules(asked: Asked) -> Backtest:
     settings = config.notices if config else Notices()
     step = span("--step", asked.step)
     about = asked.rules.about
-    length = span("--window", asked.length) if asked.length else timedelta(days=window_days(about, settings))
+    length = span("--window", asked.length) if asked.length else timedelta(days=window_days(about))
     settings = _quiet(settings, about, asked.quiet)
     works = works_by(settings)
     audit = load_audit(asked.rules.file) if asked.rules.file else config.audit if config else Audit()

@@ -96,7 +96,7 @@ class _Run:
         last_s = self.state.last_good(self.settings.mode, self.asked.names)
         # A job that ran then runs no more, or is found now.
         others = tuple(entry for entry in entries if entry.rule.about != JOB)
-        days = window_days(self.asked.about, self.settings)
+        days = window_days(self.asked.about)
         *before, own = windows(until_s, days, last_s if others else None)
         ends = [(local(since_s), local(until_s)) for since_s, until_s in before]
         if before and last_s is not None:
@@ -136,7 +136,7 @@ class _Run:
         """Return what the rules of the other timer have to tell these users, who get a mail now: it has all."""
         if not (users and self.asked.beside):
             return []
-        days = window_days(OTHERS if self.asked.about == JOBS else JOBS, self.settings)
+        days = window_days(OTHERS if self.asked.about == JOBS else JOBS)
         since, until = local(self.began_s - days * DAY_S), local(self.began_s)
         (looked,) = self.look([(self.asked.beside, since, until, self._told_jobs())], False)
         found = [one for one in looked.findings if one.user in users and not self._kept_from_users(one)]
@@ -292,7 +292,7 @@ def notify(config: SiteConfig, asked: Asked, look: Look, show: Show, *, dry: boo
         StoreError: another run is at it, or the state or the store cannot be used.
     """
     check_notices(config)
-    check_bounds(asked.entries, window_days(asked.about, config.notices))
+    check_bounds(asked.entries, window_days(asked.about))
     if dry:
         with copied(config.audit_folder) as state:
             return _alone(_Run(state, config, asked, look, show, dry=True))

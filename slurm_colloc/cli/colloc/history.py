@@ -102,7 +102,7 @@ def _jobs(config: SiteConfig, decisions: Sequence[Decision], last: int) -> dict[
             newest.pop(decision.signature, None)
             newest[decision.signature] = decision
     shown = {decision.signature for decision in decisions[-last:]}
-    client = CliClient(config.timeouts.ask_slurm_s)
+    client = CliClient()
     found = {}
     for number, (signature, decision) in enumerate(reversed(newest.items())):
         if number >= last and signature not in shown:

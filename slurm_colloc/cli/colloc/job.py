@@ -18,7 +18,7 @@ from slurm_colloc.cli.colloc.output import TEXT_OR_JSON, one_of, say, site_or_no
 from slurm_colloc.cli.colloc.seen import visible_here
 from slurm_colloc.cli.colloc.terminal import terminal
 from slurm_colloc.clock import now
-from slurm_colloc.config import SiteConfig, Timeouts
+from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError, InputError
 from slurm_colloc.followup.status import measured_status, retry_status
 from slurm_colloc.history.lookup import Known, look_up
@@ -97,7 +97,7 @@ def _in_store(
 def _by_slurm(config: SiteConfig | None, job_id: str, visible: Visible) -> tuple[tuple[Accounted, ...], str]:
     """Return what Slurm says of the job, as far as it may be shown, and why that can be nothing."""
     try:
-        rows = CliClient((config.timeouts if config else Timeouts()).ask_slurm_s).accounted(job_id)
+        rows = CliClient().accounted(job_id)
     except CollocError:  # the store may know it all the same, on a host without Slurm
         return (), f"Slurm does not answer ('sacct -j {job_id}' says why)"
     return tuple(row for row in rows if visible.shows(row.user, row.account)), "Slurm shows you no such job"
@@ -126,7 +126,7 @@ def _stories(
     known: Known | None = None
     # What is kept of one's own jobs says nothing of anybody else's.
     if config and decision and user == own_name():
-        known = look_up(config, decision.signature, CliClient(config.timeouts.ask_slurm_s).job_states)
+        known = look_up(config, decision.signature, CliClient().job_states)
     kept = {item.job_id: item for item in known.evidence} if known else {}
     of_slurm = {(row.raw_id, row.start_s): row for row in rows}
     stories = []

@@ -97,7 +97,7 @@ def of_runs(runs: Sequence[JobUsage], job: Ended, since_s: float) -> str:
 
 def of_slurm(config: SiteConfig, job: Ended) -> str:
     """Return what is told of a job that nothing measured is known of yet; nothing of a job without GPUs."""
-    gres = CliClient(config.timeouts.ask_slurm_s).gres_of(job.job_id)
+    gres = CliClient().gres_of(job.job_id)
     if not gres:
         return ""
     had = ", ".join(printable(str(one)) for one in gres)

@@ -135,6 +135,6 @@ def _line_for(run: RunFound, config: SiteConfig) -> str:
     """Return the line for the next submission, by a question to Slurm."""
     rows: Sequence[Accounted] = ()
     with suppress(CollocError):
-        rows = CliClient(config.timeouts.ask_slurm_s).accounted(run.usage.job_id)
+        rows = CliClient().accounted(run.usage.job_id)
     own = next((row for row in rows if row.user == run.usage.user), None)
     return advise(run, own, None, None, config).command if own else ""

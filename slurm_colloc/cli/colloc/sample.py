@@ -18,8 +18,7 @@ def sample(
     period: Annotated[
         float | None, typer.Option("--period", min=0.05, max=3600.0, help="seconds between two samples")
     ] = None,
-    reader: Annotated[str, typer.Option("--reader", help="nvml, nvidia-smi, or simulated on a test cluster")] = "",
-    devices: Annotated[str, typer.Option("--devices", help="folder of simulated devices")] = "",
+    reader: Annotated[str, typer.Option("--reader", help="nvml, nvidia-smi, or simulated:FOLDER")] = "",
     journal: Annotated[str, typer.Option("--journal", help="folder to keep every sample in")] = "",
     evidence: Annotated[str, typer.Option("--evidence", help="folder to keep one job's evidence in")] = "",
     job: Annotated[str, typer.Option("--job", help="look at this job only")] = "",
@@ -58,7 +57,6 @@ def sample(
             cluster=os.environ.get("SLURM_CLUSTER_NAME") or (config.cluster if config else ""),
             period_s=period or observe.period_s,
             reader=reader or observe.gpu_reader,
-            devices=devices or observe.simulated_devices,
             dcgm=observe.dcgm,
             journal=journal,
             evidence=evidence,

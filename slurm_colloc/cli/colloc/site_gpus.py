@@ -18,7 +18,7 @@ _ASK_TIMEOUT_S = 60.0
 
 
 def gpus(
-    reader: Annotated[str, typer.Option("--reader", help="nvml, nvidia-smi or simulated; else the site file's")] = "",
+    reader: Annotated[str, typer.Option("--reader", help="as observe.gpu_reader, which it is else")] = "",
     node: Annotated[str, typer.Option("--node", help="this node's name in Slurm, where it is not the host's")] = "",
 ) -> None:
     """Print what the driver says of this node's GPUs. It is for 'site init --gpus' and 'site check --gpus'."""
@@ -26,9 +26,7 @@ def gpus(
     # Before there is a site file $COLLOC_CONF may name the one to be written, with what this prints.
     config = load_site(path) if path and os.path.lexists(path) else None
     observe = config.observe if config else Observe()
-    found = read_driver(
-        node or this_node(os.environ), reader or observe.gpu_reader, observe.simulated_devices, os.environ
-    )
+    found = read_driver(node or this_node(os.environ), reader or observe.gpu_reader, os.environ)
     write(to_json(found), "")
 
 
@@ -51,7 +49,7 @@ def look_around(files: Sequence[str], observe: Mapping[str, object]) -> Cluster:
         return found
     try:
         reader = str(observe.get("gpu_reader", Observe().gpu_reader))
-        own = read_driver(here, reader, str(observe.get("simulated_devices", "")), os.environ)
+        own = read_driver(here, reader, os.environ)
     except GpuError as error:
         say(f"note: node '{here}' has GPUs and they were not read: {error}")
         return found

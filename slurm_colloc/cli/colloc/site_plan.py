@@ -77,7 +77,7 @@ def _cuts(mig: str, config: SiteConfig) -> tuple[Cut, ...]:
 
 def _rules(config: SiteConfig) -> Rules:
     try:
-        return rules_of(CliClient(config.timeouts.ask_slurm_s).config())
+        return rules_of(CliClient().config())
     except CollocError as error:
         say(f"note: {error}")
         return rules_of(None)

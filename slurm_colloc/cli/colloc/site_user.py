@@ -43,7 +43,7 @@ def _limits(user: str, config: SiteConfig) -> Limits | None:
     if not any(rule.accounts or rule.qos for rule in config.rollout):
         return None
     try:
-        return CliClient(config.timeouts.ask_slurm_s).limits(config.cluster, user)
+        return CliClient().limits(config.cluster, user)
     except InputError as error:
         raise CollocError(f"accounts and QOS of '{user}': {error}") from error
 

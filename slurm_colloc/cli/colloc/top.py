@@ -24,7 +24,7 @@ from slurm_colloc.charted import LiveUse
 from slurm_colloc.cli.colloc.output import TEXT_OR_JSON, one_of, site_or_none, write
 from slurm_colloc.cli.colloc.terminal import terminal
 from slurm_colloc.clock import now
-from slurm_colloc.config import SiteConfig, Timeouts
+from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError
 from slurm_colloc.observe.attribute import attribute_round
 from slurm_colloc.observe.journal import newest
@@ -78,7 +78,7 @@ class _Looking(NamedTuple):
             ProcessError: squeue fails or does not answer.
         """
         config = self.config
-        holders, rejected = CliClient((config.timeouts if config else Timeouts()).ask_slurm_s).holders()
+        holders, rejected = CliClient().holders()
         at_s = now()
         live, source = self._live(at_s) if holders else ({}, "nobody was asked")
         jobs = [
