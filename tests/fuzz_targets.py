@@ -358,7 +358,6 @@ def _of_accounting() -> Iterator[Target]:
     from slurm_colloc.accounting.sources import (
         clustercockpit,
         controller,
-        jobcomp,
         jobstats,
         nvidia_smi_csv,
         prometheus_server,
@@ -380,9 +379,6 @@ def _of_accounting() -> Iterator[Target]:
     )
     jobs = recorded("recorded/slurm-*/scontrol/job.txt")
     yield of_text("scontrol-jobs", lambda text: controller.parse_jobs(text, "c", UTC), *jobs)
-    yield of_text(
-        "jobcomp", lambda text: jobcomp.parse_jobcomp(text, UTC), *recorded("recorded/slurm-*/jobcomp/*tracked.txt")
-    )
     table = b"\n".join(recorded("recorded/clustercockpit-alex/jobs.csv")[0].split(b"\n")[:5])
     yield of_text("clustercockpit", clustercockpit.parse_jobs, table)
     log = (

@@ -22,9 +22,6 @@ from slurm_colloc.slurm.gres import parse_tres_gres, parse_tres_host
 from slurm_colloc.slurm.hostlist import expand
 
 SLICES = "slices"
-# How GPU-hours are counted: by us, by equivalents, or as others do, to whom a slice is a GPU and a share is none.
-OWN, SREPORT, JDS = "colloc", "sreport", "jds"
-COUNTED_BY = (OWN, SREPORT, JDS)
 CONVENTIONS: Mapping[str, str] = {SLICES: "compute slices", "sms": "SMs", "memory": "usable memory"}
 _UNTYPED = "untyped"
 # What a run was given of its nodes, all of them together.
@@ -54,7 +51,7 @@ def unit_gpus(profile: str, model: str) -> float:
 
 
 def worth(gres: Sequence[Gres], node_list: str, config: SiteConfig | None, by: str = SLICES) -> Worth:
-    """Return what an allocation on these nodes comes to, by one of CONVENTIONS, or as SREPORT or JDS count."""
+    """Return what an allocation on these nodes comes to, by one of CONVENTIONS."""
     held = [item for item in gres if item.quantity and item.name in ("gpu", "mps", "shard")]
     shares = [item for item in held if item.name != "gpu"]
     pools = _pools(node_list, config) if config else ()
@@ -97,8 +94,6 @@ def _having(item: Gres, pools: Sequence[Pool]) -> Sequence[Pool | None]:
 
 def worth_in_pool(item: Gres, pool: Pool | None, by: str) -> float | None:
     """Return what one unit is worth in whole GPUs of a pool, by one of CONVENTIONS; None where that is not known."""
-    if by in (SREPORT, JDS):
-        return 1.0 if item.name == "gpu" else 0.0
     if item.name != "gpu":
         per_gpu = shares_per_gpu(pool, item.name) if pool else 0
         return 1 / per_gpu if per_gpu else None
@@ -161,8 +156,7 @@ def make_worths(database: DuckDBPyConnection, config: SiteConfig | None, by: str
     site's is worth depends on where it is.
     """
     texts = [text for (text,) in database.execute("SELECT DISTINCT gres FROM readings").fetchall()]
-    # job_defense_shield looks for the total alone.
-    parsed = {text: () if by == JDS and "gres/gpu=" not in text else _parse(text) for text in texts}
+    parsed = {text: parse_tres_gres(text) for text in texts}
     placed = [text for text, gres in parsed.items() if any(_placed(item, config) for item in gres)] if config else []
     database.execute("CREATE TEMP TABLE placed AS SELECT unnest($texts::VARCHAR[]) AS text", {"texts": placed})
     pairs = database.execute("SELECT DISTINCT gres, if(gres IN (FROM placed), node_list, '') FROM readings").fetchall()
@@ -194,7 +188,3 @@ def _placed(item: Gres, config: SiteConfig) -> bool:
     """Return whether it depends on the nodes what ``item`` is worth; a site may call a slice what it likes."""
     slices = {part.type for pool in config.pool for part in pool.slice}
     return item.name != "gpu" or not item.type or item.type in slices
-
-
-def _parse(text: str) -> tuple[Gres, ...]:
-    return parse_tres_gres(text)

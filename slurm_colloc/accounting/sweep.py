@@ -13,7 +13,6 @@ from string import Template
 
 from duckdb import DuckDBPyConnection
 
-from slurm_colloc.accounting.equivalents import JDS, OWN, SREPORT
 from slurm_colloc.accounting.facts import FIX, USE, Days, add_parts, days_of, make_parts
 from slurm_colloc.accounting.over_time import Bins, make_pieces
 from slurm_colloc.accounting.parquet import sql
@@ -69,17 +68,11 @@ SELECT $number AS run, e.* EXCLUDE (node_list, place), w.* EXCLUDE (text, place)
        if(NOT whole AND blocked IS NULL, 100 * gpus, 100) AS most_pct,
        greatest(start_s, $since)::DOUBLE AS from_s, least(last_s, $until)::DOUBLE AS to_s,
        to_s - from_s AS span_s,
-       $hours / 3600 AS hours
+       span_s * greatest(0, 1 - coalesce(suspended_s / nullif(last_s - start_s, 0), 0)) / 3600 AS hours
 FROM ends e JOIN worths w ON w.text = e.gres AND w.place = e.place
 WHERE (last_s > $since OR start_s >= $since) AND last_s >= start_s
 """
 
-# In a window, by the convention; the others are those of programs that a site may want to reconcile with.
-_HOURS_BY = {
-    OWN: "span_s * greatest(0, 1 - coalesce(suspended_s / nullif(last_s - start_s, 0), 0))",
-    SREPORT: "span_s",
-    JDS: "greatest(0, last_s - start_s - suspended_s)",
-}
 # DECIMAL, because sums of it do not depend on their order.
 _HOURS = "sum(CAST({} * unit_gpus / 3.6e9 AS DECIMAL(38, 12)))::DOUBLE"
 
@@ -170,16 +163,14 @@ def sweep(
     bins: Bins | None = None,
     *,
     step: Step = ignore,
-    convention: str = OWN,
 ) -> Days:
     """Make ``runs``, their parts and ``usage`` in a database of ``store.connect``; tell ``step`` of days.
 
-    Hours are counted by ``convention``, of which only our own knows of samples. With ``bins`` the parts are by time,
-    too. Returned is where what was sampled came from.
+    With ``bins`` the parts are by time, too. Returned is where what was sampled came from.
     """
     sampled = bool(store.samples.days(window.since_s, window.until_s) or files_of_facts(store.samples.folder))
     # Where no sample asks for runs again and again, they are added up as they are read.
-    find_runs(database, window, "TEMP TABLE" if sampled or bins else "TEMP VIEW", convention)
+    find_runs(database, window, "TEMP TABLE" if sampled or bins else "TEMP VIEW")
     make_parts(database, USE, bins)
     days = Days((), {}, False)
     if sampled:
@@ -229,14 +220,12 @@ def parts_of_runs(database: DuckDBPyConnection) -> list[str]:
     return [f"run > {number * size} AND run <= {(number + 1) * size}" for number in range(parts)]
 
 
-def find_runs(database: DuckDBPyConnection, window: Window, kind: str = "TEMP TABLE", convention: str = OWN) -> None:
-    """Make the table, or the view, ``runs`` of what overlaps ``window``, their hours counted by ``convention``."""
+def find_runs(database: DuckDBPyConnection, window: Window, kind: str = "TEMP TABLE") -> None:
+    """Make the table, or the view, ``runs`` of what overlaps ``window``."""
     find_near(database, window)
     # A view would count anew each time that it is read; there are no parts of its runs.
     number = "NULL::BIGINT" if kind.endswith("VIEW") else "row_number() OVER ()"
-    database.execute(
-        Template(_RUNS).substitute(_literal(window), kind=kind, number=number, hours=_HOURS_BY[convention])
-    )
+    database.execute(Template(_RUNS).substitute(_literal(window), kind=kind, number=number))
 
 
 def find_near(database: DuckDBPyConnection, window: Window) -> None:

@@ -13,7 +13,7 @@ from typing import NamedTuple, NoReturn
 
 from slurm_colloc.cli.colloc.output import run as run_and_exit
 from slurm_colloc.cli.colloc.output import say
-from slurm_colloc.errors import ConfigError, DeadlineError, InputError, ProcessError, StoreError
+from slurm_colloc.errors import ConfigError, DeadlineError, ProcessError, StoreError
 from slurm_colloc.gpu.open import open_reader
 from slurm_colloc.history.records import drop_evidence
 from slurm_colloc.measured import Round
@@ -47,7 +47,6 @@ class Settings(NamedTuple):
     watch_pid: int = 0
     samples: int = 0
     prometheus: str = ""
-    mlflow: bool = False
     agent: bool = False
 
 
@@ -129,8 +128,6 @@ def _sinks(settings: Settings, sampler: Sampler, ending: ExitStack) -> list[Sink
         sinks.append(_Kept(settings, builder))
     if settings.prometheus:
         sinks += _prometheus(settings, ending)
-    if settings.mlflow:
-        sinks += _mlflow(settings, ending)
     if settings.agent:
         sinks.append(_Doubts(settings, sampler))
     return sinks
@@ -148,21 +145,6 @@ def _prometheus(settings: Settings, ending: ExitStack) -> list[Sink]:
         return []
     ending.callback(endpoint.close)
     return [endpoint.show]
-
-
-def _mlflow(settings: Settings, ending: ExitStack) -> list[Sink]:
-    from slurm_colloc.observe.mlflow import MlflowOutlet
-
-    try:
-        outlet = MlflowOutlet(os.environ)
-    except InputError as error:
-        if not (settings.evidence or settings.journal):
-            raise
-        # What csub learns for the next submission must not hang on it.
-        say(str(error))
-        return []
-    ending.callback(outlet.close)
-    return [outlet.add]
 
 
 class _Kept:

@@ -28,10 +28,9 @@ class UsageReport(NamedTuple):
     window before, too; ``runs_without_length`` have neither an end nor a word on how long they have run, and no hours.
     What is known of runs are rows: those of the window's ``runs``, those that repeat one, those of jobs that had not
     started, and those outside the window. ``types_without_size`` are left out of GPU-hours, and of
-    ``types_taken_for_whole`` neither a site nor their names say that they are whole GPUs. ``convention`` says by whose
-    rules GPU-hours are counted. ``several`` is of runs of several whole GPUs, None of no such run.
-    ``in_proportion`` says that the window cuts an hour of which no readings are left, so that what was measured in it
-    counts in proportion.
+    ``types_taken_for_whole`` neither a site nor their names say that they are whole GPUs. ``several`` is of
+    runs of several whole GPUs, None of no such run. ``in_proportion`` says that the window cuts an hour of which no
+    readings are left, so that what was measured in it counts in proportion.
     """
 
     cluster: str
@@ -73,7 +72,6 @@ class UsageReport(NamedTuple):
     rows_outside: int = 0
     types_without_size: tuple[str, ...] = ()
     types_taken_for_whole: tuple[str, ...] = ()
-    convention: str = "colloc"
     several: SeveralGpus | None = None
     in_proportion: bool = False
 

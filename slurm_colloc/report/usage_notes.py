@@ -13,15 +13,9 @@ from slurm_colloc.report.usage import METRICS, UsageReport, metric_of, of_instal
 from slurm_colloc.units import counted, printable, significant
 
 _MOST_LISTED = 5
+
+
 # Where it is not our own.
-_ALLOC_BY = {
-    "sreport": "ALLOC as sreport counts: gres/gpu, a slice as one, a share as none, times hours in the window, "
-    "suspended or not.",
-    "jds": "ALLOC as job_defense_shield counts: gres/gpu, a slice as one, typed entries without it as none, times all "
-    "of a run's elapsed hours, also those outside the window.",
-}
-
-
 def heading(report: UsageReport) -> str:
     """Return the one line that says what the figures are about."""
     where = f"on {printable(report.cluster)}" if report.cluster else "(cluster not named)"
@@ -66,7 +60,7 @@ def footnotes(report: UsageReport, titles: Collection[str] | None = None) -> lis
 def _warnings(report: UsageReport) -> Iterator[str]:
     """Yield what the figures are not about, though a reader may think so."""
     total = report.total
-    yield from map(printable, filter(None, (report.visible, *report.names, _ALLOC_BY.get(report.convention))))
+    yield from map(printable, filter(None, (report.visible, *report.names)))
     if report.runs and not total.jobs:
         yield "No run had a GPU. Does AccountingStorageTRES in slurm.conf name gres/gpu?"
     if report.recorded and not report.runs:
@@ -141,9 +135,8 @@ def rejected_rows(rejected: Mapping[str, int], lost: Lost) -> str:
 
 def _definitions(report: UsageReport) -> Iterator[tuple[str, str]]:
     """Yield what columns mean, by the first words of their titles."""
-    if report.convention not in _ALLOC_BY:
-        by = report.equivalents
-        yield "ALLOC", f"ALLOC (allocated): whole-GPU equivalents, MIG by {by}, times hours in the window."
+    by = report.equivalents
+    yield "ALLOC", f"ALLOC (allocated): whole-GPU equivalents, MIG by {by}, times hours in the window."
     yield (
         "HELD",
         "HELD: GPU time kept from others: suspended time counts, a share counts one nth of a GPU that n jobs share.",

@@ -25,7 +25,7 @@ from slurm_colloc.slurm.parse import (
 from slurm_colloc.slurm.unfiltered import unfiltered
 
 if TYPE_CHECKING:
-    from slurm_colloc.slurm.jobs import Accounted, Commented, QueuedJob
+    from slurm_colloc.slurm.jobs import Accounted, QueuedJob
     from slurm_colloc.slurm.visible import Rights
 
 # As long as Slurm's own commands wait for slurmctld, MessageTimeout, where slurm.conf says no other.
@@ -195,20 +195,6 @@ class CliClient:
         from slurm_colloc.slurm.jobs import parse_controller
 
         return parse_controller(self._ask("scontrol", "show", "job", "-o", job_id))
-
-    def comments(self, raw_ids: Sequence[str]) -> "Mapping[str, Commented]":
-        """Return the AdminComment of jobs in the accounting, by raw id."""
-        from slurm_colloc.slurm.jobs import comments_question, parse_comments
-
-        environment = {**self._environment, "SLURM_TIME_FORMAT": "%s"}
-        text = ask(comments_question(raw_ids), self._timeout_s, environment)
-        return parse_comments(text.decode(errors="surrogateescape"))
-
-    def write_comments(self, comments: Mapping[str, str]) -> None:
-        """Set the AdminComment of jobs, by job id; what came of it is to be asked, for one refusal hides in many."""
-        from slurm_colloc.slurm.jobs import comment_commands
-
-        run(("sacctmgr", "-i", "-Q"), self._timeout_s, self._environment, comment_commands(comments).encode())
 
     def rights(self, name: str) -> "Rights":
         """Return what Slurm says of privacy and of the user ``name``."""

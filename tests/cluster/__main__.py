@@ -93,7 +93,7 @@ def root(args: argparse.Namespace) -> int:
 
 
 def record(args: argparse.Namespace) -> int:
-    kept = (recording.record, recording.record_jobcomp, recording.record_free)
+    kept = (recording.record, recording.record_free)
     for keep in (*kept, recording.record_preemption, record_setup):
         keep(args.release, CHECKOUT / "tests/recorded", say)
     return 0

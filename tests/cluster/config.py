@@ -72,8 +72,6 @@ SlurmdUser={user}
 AuthType=auth/none
 CredType=cred/none
 AccountingStorageType=accounting_storage/none
-JobCompType=jobcomp/filetxt
-JobCompLoc={root}/log/jobcomp.txt
 """
 
 _SLURMDBD = """\

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
@@ -15,7 +14,6 @@ from tests.cluster import jobs
 from tests.cluster.config import cluster_name
 from tests.cluster.lab import Lab
 from tests.cluster.nodes import MIG_TYPE_PREFIX
-from tests.cluster.releases import HOST
 
 END = "\x1f0123456789abcdef\x1f"
 UTC = {"TZ": "UTC"}
@@ -66,40 +64,6 @@ def record(release: str, recorded: Path, say: Callable[[str], None]) -> None:
     finally:
         lab.down(say)
     lab.remove()
-
-
-def record_jobcomp(release: str, recorded: Path, say: Callable[[str], None]) -> None:
-    """Keep what jobcomp/filetxt wrote of a few odd jobs beside a slurmdbd, that one's rows, and a file without one."""
-    forms = {"tracked.txt": "root", "untracked.txt": "user"} if release == HOST.name else {"tracked.txt": "root"}
-    for name, form in forms.items():
-        root = Path(tempfile.mkdtemp(prefix="colloc-lab-", dir="/var/tmp"))
-        written = root / "log/jobcomp.txt"
-        lab = Lab.create(
-            root,
-            form=form,
-            release=release,
-            say=say,
-            extra_slurm_conf=f"JobCompType=jobcomp/filetxt\nJobCompLoc={written}",
-        )
-        try:
-            lab.up(say)
-            kept = {}
-            if form == "root":
-                _run_ending_jobs(lab)
-                argv, environment = ASKED["sacct/terminated.txt"]
-                kept["sacct.txt"] = lab.run(argv, env=environment, check=True).stdout
-            else:
-                argv = ["sbatch", "--parsable", "-o", "/dev/null", "-p", "gpu", "--gres=gpu:1", f"--wrap={SHORT}"]
-                lab.wait_jobs([lab.run(argv, check=True).stdout.strip()])
-            kept[name] = written.read_text()
-            for place, text in kept.items():
-                path = recorded / f"slurm-{release}/jobcomp" / place
-                path.parent.mkdir(exist_ok=True)
-                path.write_text(_anonymous(lab, text), newline="")
-                say(f"{path}")
-        finally:
-            lab.down(say)
-        lab.remove()
 
 
 def record_free(release: str, recorded: Path, say: Callable[[str], None]) -> None:

@@ -13,7 +13,7 @@ PERMISSIVE = {
     *("0BSD", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "CC0-1.0", "ISC", "MIT", "MIT-0", "PSF-2.0", "Zlib"),
 }
 # Used as it comes, imported and never copied from: ours may stay under its own licence.
-WEAK_COPYLEFT = {"clustershell": "LGPL-2.1-or-later", "certifi": "MPL-2.0"}
+WEAK_COPYLEFT = {"clustershell": "LGPL-2.1-or-later"}
 # What metadata of before SPDX expressions says, in the field License or as a classifier.
 SPDX = {
     "3-Clause BSD License": "BSD-3-Clause",
@@ -65,7 +65,7 @@ def allowed(name: str, expression: str) -> bool:
 
 def test_all_that_is_brought_may_be_used() -> None:
     metadata = brought("slurm-colloc", ("all",))
-    assert {"duckdb", "markupsafe", "vl-convert-python", "submitit", "mlflow-skinny", "pyyaml"} <= set(metadata)
+    assert {"duckdb", "markupsafe", "vl-convert-python", "submitit", "pyyaml"} <= set(metadata)
     licences = {name: licence(one) for name, one in metadata.items()}
     assert {name: one for name, one in licences.items() if not allowed(name, one)} == {}
     assert licences["clustershell"] == WEAK_COPYLEFT["clustershell"]

@@ -379,13 +379,11 @@ def test_what_a_report_cannot_be_asked(
         ("report --timezone UTC", "do nothing without --sacct-file"),
         ("report --charts", "--charts adds to --format json of a store"),
         ("ingest --fields JobID", "--fields does nothing without --sacct-file or --nvidia-smi"),
-        ("ingest --jobcomp x --fields JobID", "--fields does nothing without"),
         ("ingest --clustercockpit x --timezone UTC", "--timezone does nothing without"),
-        ("ingest --jobcomp x --slurm-release 24.05.4", "--slurm-release does nothing without --sacct-file"),
         ("ingest --node g1", "--node does nothing without --nvidia-smi"),
         ("ingest --prometheus-match a", "--prometheus-match does nothing without --prometheus"),
         ("ingest --sacct-file x --since 7d", "a file is taken in whole"),
-        ("ingest --jobcomp x --until 7d", "a file is taken in whole"),
+        ("ingest --sacct-file x --until 7d", "a file is taken in whole"),
     ],
 )
 def test_options_that_would_do_nothing_are_refused(

@@ -193,7 +193,7 @@ def test_a_stores_path_is_only_a_path(tmp_path: Path, name: str, capsys: pytest.
     assert hours(store, capsys) == {"ann": 1.0}
 
 
-@pytest.mark.parametrize("argv", [["--since", "never"], ["--jobcomp", "/nonexistent"], ["--nvidia-smi", "/x"]])
+@pytest.mark.parametrize("argv", [["--since", "never"], ["--sacct-file", "/nonexistent"], ["--nvidia-smi", "/x"]])
 def test_only_what_was_taken_in_is_said_to_be(store: str, argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert colloc("ingest", "--store", store, *argv) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1

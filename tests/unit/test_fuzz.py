@@ -16,7 +16,6 @@ import pytest
 
 from slurm_colloc.accounting.sources import clustercockpit
 from slurm_colloc.accounting.sources.controller import parse_jobs
-from slurm_colloc.accounting.sources.jobcomp import parse_jobcomp
 from slurm_colloc.config import parse_site
 from slurm_colloc.errors import ConfigError, GpuError, InputError, StoreError
 from slurm_colloc.followup import record
@@ -113,16 +112,6 @@ JOB = (
 BEGIN = "UserId=u(1) GroupId=g(1) a Account=a QOS=q JobState=RUNNING a TimeLimit=1 SubmitTime=1 a "
 
 
-OF_JOBCOMP = (
-    " JobState=R Partition=p TimeLimit=1 StartTime=1 EndTime=1 NodeList=n NodeCnt=1 ProcCnt=1 WorkDir="
-    " ReservationName= Tres= Account= QOS= WcKey="
-)
-
-
-def completed(text: str) -> None:
-    assert parse_jobcomp(f"JobId=1 UserId=u(1) GroupId=g(1) Name={text}", UTC).rows == ()
-
-
 def refused_job(text: str) -> None:
     assert parse_jobs(f"JobId=5 JobName=x UserId=u(1) GroupId=g(1) {text}", "c", UTC).rows == ()
 
@@ -146,7 +135,6 @@ SLOW: tuple[tuple[str, Callable[[str], object], str], ...] = (
     ("scontrol jobs", refused_job, BEGIN),
     ("scontrol jobs", refused_job, f"{BEGIN} StartTime=1 EndTime=1 a Partition=p "),
     ("scontrol jobs", lambda text: parse_jobs(text, "c", UTC), f"{JOB} "),
-    ("jobcomp", completed, OF_JOBCOMP),
     ("settings", lambda text: said(text.encode(), "yaml"), "-" * 998 + "\n"),
     ("settings", lambda text: said(text.encode(), "yaml"), "a: "),
     ("reasons", keep, "srun "),

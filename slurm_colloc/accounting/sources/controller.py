@@ -2,7 +2,7 @@
 """Job runs from slurmctld's own memory, for a cluster without accounting.
 
 It remembers a finished job for MinJobAge only, and of a requeued job only the last run. The job completion log
-(jobcomp.py) does not help there: without a slurmdbd its Tres has no gres.
+(jobcomp/filetxt) does not help there: without a slurmdbd its Tres has no gres.
 """
 
 import re

@@ -18,7 +18,6 @@ COMMANDS = (
     "me",
     "top",
     "mail",
-    "comment",
     "history",
     "policy",
     "evaluate",

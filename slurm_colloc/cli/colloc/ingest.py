@@ -25,14 +25,13 @@ from slurm_colloc.accounting.runs import WORK_DIR
 from slurm_colloc.accounting.sealing import seal_hours
 from slurm_colloc.accounting.sources import controller, nvidia_smi_csv, sacct
 from slurm_colloc.accounting.sources.clustercockpit import parse_jobs
-from slurm_colloc.accounting.sources.jobcomp import parse_jobcomp
 from slurm_colloc.accounting.sources.prometheus_server import TOKEN_VARIABLE, Server
 from slurm_colloc.accounting.store import REJECTED_LINES, Store
 from slurm_colloc.accounting.waits import write_waits
 from slurm_colloc.cli.colloc.output import say, site_or_none, state_folder, window
 from slurm_colloc.cli.colloc.progress import progress, told
 from slurm_colloc.cli.colloc.site_resume import tell_admins
-from slurm_colloc.cli.colloc.texts import Text, content_name, log_name, source_name
+from slurm_colloc.cli.colloc.texts import Text, content_name, source_name
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import InputError, ProcessError, Status, StoreError
@@ -66,7 +65,6 @@ def ingest(
     slurm_release: Annotated[
         str, typer.Option("--slurm-release", help="of the Slurm behind that text, as 24.05.4, for its TRESUsageInTot")
     ] = "",
-    jobcomp: Annotated[str, typer.Option("--jobcomp", help="slurmctld's jobcomp/filetxt file instead of sacct")] = "",
     clustercockpit: Annotated[str, typer.Option("--clustercockpit", help="a ClusterCockpit job table (CSV)")] = "",
     journal: Annotated[str, typer.Option("--journal", help="folder of samples; else the site's")] = "",
     nvidia_smi: Annotated[
@@ -82,7 +80,7 @@ def ingest(
 
     Exit status 3: it was done, and more than 1 % of the GPU-hours may be in rows that were rejected.
     """
-    files = _Files(sacct_file, fields, timezone, slurm_release, jobcomp, clustercockpit, nvidia_smi, node)
+    files = _Files(sacct_file, fields, timezone, slurm_release, clustercockpit, nvidia_smi, node)
     asked = _Asked(files, (since, until), journal, (prometheus, prometheus_match))
     _check(asked)
     config = site_or_none()
@@ -111,7 +109,6 @@ class _Files(NamedTuple):
     fields: str
     timezone: str
     slurm_release: str
-    jobcomp: str
     clustercockpit: str
     nvidia_smi: str
     node: str
@@ -129,13 +126,11 @@ class _Asked(NamedTuple):
 def _check(asked: _Asked) -> None:
     """Raise an InputError for options that contradict each other, or do nothing."""
     files, (server, labels) = asked.files, asked.prometheus
-    texts = {"--sacct-file": files.sacct_file, "--jobcomp": files.jobcomp, "--nvidia-smi": files.nvidia_smi}
+    texts = {"--sacct-file": files.sacct_file, "--nvidia-smi": files.nvidia_smi}
     alone = {"--clustercockpit": files.clustercockpit, "--prometheus": server, "--nvidia-smi": files.nvidia_smi}
-    with_samples = files.sacct_file or files.jobcomp or asked.journal
-    if sum(map(bool, alone.values())) + bool(with_samples) > 1 or (files.sacct_file and files.jobcomp):
-        raise InputError(
-            f"{', '.join(alone)}, --sacct-file and --jobcomp are sources of their own; take in each by its own call"
-        )
+    with_samples = files.sacct_file or asked.journal
+    if sum(map(bool, alone.values())) + bool(with_samples) > 1:
+        raise InputError(f"{', '.join(alone)} and --sacct-file are sources of their own; take in each by its own call")
     for option, given, needed in (
         ("--fields", files.fields, ("--sacct-file", "--nvidia-smi")),
         ("--timezone", files.timezone, tuple(texts)),
@@ -166,11 +161,9 @@ def _take_in(target: Store, config: SiteConfig | None, asked: _Asked) -> list[Co
 
 def _runs(target: Store, config: SiteConfig | None, asked: _Asked) -> Iterable[Counted]:
     files = asked.files
-    if not (files.sacct_file or files.jobcomp):
+    if not files.sacct_file:
         return _live(target, config, asked.span)
     with progress("taking in the text"):
-        if files.jobcomp:
-            return [_jobcomp(target, Text(files.jobcomp, "", files.timezone))]
         return [_text(target, config, Text(files.sacct_file, files.fields, files.timezone), files.slurm_release)]
 
 
@@ -209,12 +202,6 @@ def _clustercockpit(target: Store, path: str) -> Counted:
 def _say_zone(text: Text) -> None:
     if text.zone is None:
         say(f"times in '{text.path}' read as this machine's zone; else --timezone")
-
-
-def _jobcomp(target: Store, text: Text) -> Counted:
-    counted = keep_runs(target, log_name(text.path), parse_jobcomp(_read(text.path), text.zone), text.written_s)
-    _say_zone(text)
-    return counted
 
 
 def _smi_log(target: Store, config: SiteConfig | None, text: Text, node: str) -> Counted:

@@ -23,7 +23,7 @@ from slurm_colloc.accounting.counts import (
 )
 from slurm_colloc.accounting.decisions import predictions
 from slurm_colloc.accounting.details import charts_of
-from slurm_colloc.accounting.equivalents import CONVENTIONS, COUNTED_BY, OWN, SLICES, unsure_types
+from slurm_colloc.accounting.equivalents import CONVENTIONS, SLICES, unsure_types
 from slurm_colloc.accounting.fits import fits_of
 from slurm_colloc.accounting.freshness import known_until_s
 from slurm_colloc.accounting.over_time import Bins, bins_of
@@ -77,12 +77,6 @@ def report(
     equivalents: Annotated[
         str, typer.Option("--equivalents", help="a MIG slice's part of its GPU by slices, sms or memory")
     ] = SLICES,
-    convention: Annotated[
-        str,
-        typer.Option(
-            "--convention", help="of a text: count GPU-hours as colloc, sreport or jds (job_defense_shield) does"
-        ),
-    ] = OWN,
     sacct_file: Annotated[
         str, typer.Option("--sacct-file", help="text of sacct, in place of a store: what was allocated, and no more")
     ] = "",
@@ -129,7 +123,6 @@ def report(
         runs_csv,
         store,
         equivalents,
-        convention,
         text,
         charts,
         "".join(name for name, given in {"shadow": shadow, "harm": harm, "rollout": rollout}.items() if given),
@@ -164,7 +157,6 @@ class _Asked(NamedTuple):
     runs_csv: str
     store: str
     equivalents: str
-    convention: str
     text: Text
     charts: bool
     kind: str
@@ -190,7 +182,6 @@ def _check(asked: _Asked) -> None:
     for option, given, known in (
         ("--format", asked.form, _FORMATS[asked.kind]),
         ("--equivalents", asked.equivalents, CONVENTIONS),
-        ("--convention", asked.convention, COUNTED_BY),
         ("--by", asked.by, GROUPINGS),
     ):
         one_of(option, given, known)
@@ -209,11 +200,7 @@ def _check(asked: _Asked) -> None:
         raise InputError("--past is for --shadow")
     if asked.charts and (asked.form != "json" or asked.kind or asked.text.path):
         raise InputError("--charts adds to --format json of a store; --format html has them")
-    if asked.convention != OWN and asked.equivalents != SLICES:
-        raise InputError(f"--equivalents does nothing beside --convention {asked.convention}: to it a slice is a GPU")
     if not asked.text.path:
-        if asked.convention != OWN:
-            raise InputError("--convention is for --sacct-file: others count what was allocated, and no samples")
         if asked.text.fields or asked.text.timezone:
             raise InputError("--fields and --timezone do nothing without --sacct-file: a store has times without zones")
         return
@@ -232,7 +219,7 @@ def _report(asked: _Asked, start: datetime, end: datetime, config: SiteConfig | 
         span = Window(start.timestamp(), end.timestamp(), now())
         bins = bins_of(span.since_s, span.until_s) if asked.draws else None
         with progress("adding up days") as step:
-            days = sweep(database, source, span, bins, step=step, convention=asked.convention)
+            days = sweep(database, source, span, bins, step=step)
         names = keep_names_out(database, source, asked.by, asked.pseudonyms, asked.min_group)
         if asked.runs_csv:
             _write_runs(database, asked.runs_csv, named=not asked.pseudonyms)
@@ -268,9 +255,8 @@ def _figures(
     endless = count_endless(database, of_text=of_text)
     recorded = None if runs else recorded_span(database)
     unaccounted, sampled = unaccounted_hours(database)
-    # A part of the runs is no part of what all GPUs could have done, nor are those of another cluster, or by others.
-    ours = visible.everybody and asked.convention == OWN
-    gpus = installed_gpus(config) if config and ours and set(clusters) <= {config.cluster, ""} else None
+    # A part of the runs is no part of what all GPUs could have done, nor are those of another cluster.
+    gpus = installed_gpus(config) if config and visible.everybody and set(clusters) <= {config.cluster, ""} else None
     hours = (min(span.until_s, span.now_s) - span.since_s) / 3600
     return UsageReport(
         cluster=", ".join(clusters) or (config.cluster if config else ""),
@@ -278,7 +264,6 @@ def _figures(
         until=ends[1],
         by=asked.by,
         equivalents=CONVENTIONS[asked.equivalents],
-        convention=asked.convention,
         groups=tuple(groups),
         total=total,
         runs=runs,
@@ -373,8 +358,7 @@ def _counted(source: Store, since_s: float, until_s: float) -> Rows:
 def _text(asked: _Asked, config: SiteConfig | None) -> Iterator[Opened]:
     """Make a database of a text alone, and a store with no samples."""
     with TemporaryDirectory(prefix="colloc-") as folder:
-        by = asked.equivalents if asked.convention == OWN else asked.convention
-        source = Store(os.path.join(folder, "none"), config, by)
+        source = Store(os.path.join(folder, "none"), config, asked.equivalents)
         columns = (GROUPINGS[asked.by], *(["user"] if asked.min_group else []))
 
         def taking(database: DuckDBPyConnection) -> Taken:

@@ -25,9 +25,6 @@ def sample(
     signature: Annotated[str, typer.Option("--signature", help="of that job, from csub")] = "",
     mode: Annotated[str, typer.Option("--mode", help="how that job shares its GPU")] = "exclusive",
     watch_pid: Annotated[int, typer.Option("--watch-pid", help="end with this process")] = 0,
-    mlflow: Annotated[
-        bool, typer.Option("--mlflow", help="log this job's metrics to the run in $MLFLOW_RUN_ID")
-    ] = False,
     count: Annotated[int, typer.Option("--count", min=0, help="end after so many samples; 0: go on")] = 0,
     script: Annotated[
         str, typer.Option("--script", help="of that job, submitted without csub: keep its evidence for csub")
@@ -46,7 +43,7 @@ def sample(
         evidence = user_data_folder()
     if evidence and not (job and signature):
         raise InputError("--evidence needs --job and --signature")
-    if not journal and not evidence and not mlflow:
+    if not journal and not evidence:
         if config is None:
             raise ConfigError("no folder for samples: give --journal, or a site.toml with paths.state")
         journal = state_folder("journal", writing=True)
@@ -64,7 +61,6 @@ def sample(
             signature=signature,
             mode=mode,
             watch_pid=watch_pid,
-            mlflow=mlflow,
             samples=count,
         )
     )
