@@ -116,8 +116,8 @@ def _scalar(kind: Any, value: Any, key: str, source: str) -> Any:
         raise ConfigError(
             f"{source}: '{key}' must be 'http://host:port/path' of a dcgm-exporter or 'dcgmi', not '{value}'"
         )
-    if key == "observe.gpu_reader" and not re.fullmatch("nvml|nvidia-smi|simulated:/.*", str(value)):
-        raise ConfigError(f"{source}: '{key}' must be 'nvml', 'nvidia-smi' or 'simulated:/FOLDER', not '{value}'")
+    if key == "observe.gpu_reader" and not re.fullmatch("nvml|simulated:/.*", str(value)):
+        raise ConfigError(f"{source}: '{key}' must be 'nvml' or 'simulated:/FOLDER', not '{value}'")
     if key == "observe.prometheus" and value and parse_address(str(value)) is None:
         raise ConfigError(f"{source}: '{key}' must be 'ADDRESS:PORT', as '127.0.0.1:9499', not '{value}'")
     if key in _CHOICES and value not in _CHOICES[key]:

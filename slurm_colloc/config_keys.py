@@ -91,8 +91,7 @@ DOCUMENTATION: dict[str, str] = {
     "probe.partition": "where 'csub --probe SCRIPT' measures a job, or sooner in the job's own; empty: no probes",
     "observe.agent": "true when 'colloc agent' runs on every GPU node; else jobs are sampled from inside",
     "observe.period_s": "seconds between two samples",
-    "observe.gpu_reader": "'nvml', 'nvidia-smi' where only that answers, or on a test cluster 'simulated:FOLDER' with "
-    "a <node>.json for each node",
+    "observe.gpu_reader": "'nvml', or on a test cluster 'simulated:FOLDER' with a <node>.json for each node",
     "observe.dcgm": "what to ask where NVML has no SM activity: 'http://host:port/path' of a dcgm-exporter, or 'dcgmi'",
     "observe.prometheus": "where the agent answers Prometheus, e.g. '127.0.0.1:9499', or '0.0.0.0:9499' on every "
     "address of the node, which lets the network see job ids; empty: it does not",

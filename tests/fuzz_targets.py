@@ -327,10 +327,12 @@ def _of_a_node() -> Iterator[Target]:
     yield of_text("exporter", dcgm.parse_exposition, *recorded("recorded/dcgm/exporter-*.txt"), refusals=())
     yield of_text("dcgm-dmon", dcgm.parse_dmon, *recorded("recorded/dcgm/dmon-*.txt"), refusals=())
     yield of_text("dcgm-discovery", dcgm.parse_discovery, *recorded("recorded/dcgm/discovery-*.txt"), refusals=())
-    smi = recorded("recorded/nvml-h100/smi-*", "recorded/nvml-h100/proc-driver-information.txt")
-    readers = (nvidia_smi.parse_gpus, nvidia_smi.parse_processes, nvidia_smi.parse_slices, nvidia_smi.parse_minor)
+    smi = recorded("recorded/nvml-h100/smi-*")
     yield of_text(
-        "nvidia-smi", lambda text: [read(text) for read in (*readers, nvidia_smi.parse_modes)], *smi, refusals=()
+        "nvidia-smi",
+        lambda text: [nvidia_smi.parse_pids(text), nvidia_smi.parse_devices(text, text)],
+        *smi,
+        refusals=(),
     )
     yield of_text("mig-profile", mig.parse_profile, b"nvidia_h100_80gb_hbm3_1c.4g.40gb+me.all", refusals=())
     yield of_text("simulated-load", simulated.parse_load, b"mem=9G,util=30,sm=20,dram=5")

@@ -11,7 +11,7 @@ def open_reader(name: str, *, node: str = "", cluster: str = "", dcgm: str = "",
     """Return the reader called ``name``, as observe.gpu_reader in site.toml has it.
 
     Args:
-        name: nvml, nvidia-smi, or ``simulated:FOLDER``, which has a ``NODE.json`` of devices for each node.
+        name: nvml, or ``simulated:FOLDER``, which has a ``NODE.json`` of devices for each node.
         node: this node's name in Slurm.
         cluster: its cluster.
         dcgm: where DCGM adds what the reader lacks: the URL of an exporter, or dcgmi; empty: nowhere.
@@ -34,13 +34,9 @@ def _open(name: str, node: str, cluster: str, patient: bool) -> GpuReader:
         from slurm_colloc.gpu.nvml import NvmlReader
 
         return NvmlReader(patient=patient)
-    if name == "nvidia-smi":
-        from slurm_colloc.gpu.nvidia_smi import NvidiaSmiReader
-
-        return NvidiaSmiReader()
     kind, _, folder = name.partition(":")
     if kind == "simulated" and folder:
         from slurm_colloc.gpu.simulated import SimulatedReader
 
         return SimulatedReader(os.path.join(folder, f"{node}.json"), node, cluster=cluster)
-    raise InputError(f"there is no reader '{name}'; give nvml, nvidia-smi or simulated:FOLDER")
+    raise InputError(f"there is no reader '{name}'; give nvml or simulated:FOLDER")

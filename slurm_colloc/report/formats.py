@@ -2,7 +2,6 @@
 """The usage report as data and as pages. No I/O but what the caller does with the text."""
 
 import json
-import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, get_type_hints
 
@@ -11,10 +10,7 @@ from slurm_colloc.config import Prices
 from slurm_colloc.measured import GroupUsage
 from slurm_colloc.report import spreadsheet
 from slurm_colloc.report.plain import object_of, plain
-from slurm_colloc.report.usage import Money, OfInstalled, UsageReport, fits_by_group, money, of_installed, shortened
-from slurm_colloc.report.usage_notes import footnotes, heading, summary
-from slurm_colloc.report.usage_text import rows_of
-from slurm_colloc.units import printable
+from slurm_colloc.report.usage import Money, OfInstalled, UsageReport, fits_by_group, money, of_installed
 
 SCHEMA = 4
 _OF_FIT = {
@@ -27,8 +23,6 @@ _OF_FIT = {
     "fit_not_judged_runs": "not_judged_runs",
 }
 _NO_FIGURES = ("templates", "of_text")
-# What Markdown, its tables or HTML would act on; addresses, since most renderers make links of them.
-_MARKUP = re.compile(r"[&<>`*_\[\]{}|\\~$@!#^]|(?<=:)/(?=/)|(?i:(?<=www)\.)")
 
 
 def as_json(report: UsageReport) -> str:
@@ -111,33 +105,6 @@ def as_csv(report: UsageReport) -> str:
     return spreadsheet.as_csv(*flat(report))
 
 
-def as_markdown(report: UsageReport, top: int = 0, *, explained: bool = False) -> str:
-    """Return the report for a wiki or a ticket; arguments as of ``as_table``."""
-    short = shortened(report, top) if top else report
-    titles, *rows, total = [[marked(cell) for cell in row] for row in rows_of(short)]
-    lines = [
-        titles,
-        ["---", *["---:"] * (len(titles) - 1)],
-        *rows,
-        [f"**{cell}**" for cell in total],
-    ]
-    return "\n".join(
-        [
-            f"**{marked(heading(report))}**",
-            "",
-            *(f"| {' | '.join(line)} |" for line in lines),
-            "",
-            *(f"- {marked(note)}" for note in (footnotes(short) if explained else summary(short))),
-            "",
-        ]
-    )
-
-
-def marked(text: str) -> str:
-    """Return ``text`` so that Markdown shows it rather than acts on it."""
-    return _MARKUP.sub(lambda found: f"&#{ord(found[0])};", printable(text)).strip() or "&nbsp;"
-
-
 def as_html(report: UsageReport) -> str:
     """Return one self-contained page.
 
@@ -152,7 +119,5 @@ def as_html(report: UsageReport) -> str:
 
 # Those that are the same wherever they are shown.
 TEXTS: dict[str, Callable[[UsageReport], str]] = {"csv": as_csv, "json": as_json, "html": as_html}
-TABLE, MARKDOWN, PARQUET = "table", "markdown", "parquet"
-FORMATS = (TABLE, "csv", "json", MARKDOWN, PARQUET, "html")
-# What somebody reads from its beginning to its end.
-SHORTENED = (TABLE, MARKDOWN)
+TABLE, PARQUET = "table", "parquet"
+FORMATS = (TABLE, "csv", "json", PARQUET, "html")

@@ -22,8 +22,7 @@ pytestmark = pytest.mark.cluster
 NOT_TO_BE_SEEN = {"DOC006", "DOC020"}
 NVIDIA_SMI = """#!/bin/sh
 case "$*" in
-*compute_mode*) echo "GPU-8c092671-ad93, Prohibited" ;;
-*query-gpu*) echo "GPU-8c092671-ad93, 0, NVIDIA H100 80GB HBM3, 81559, 883, [N/A], 462.73, Enabled" ;;
+*query-gpu*) echo "GPU-8c092671-ad93, NVIDIA H100 80GB HBM3, Prohibited, Enabled" ;;
 -L) echo "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-8c092671-ad93)"
     echo "  MIG 1g.10gb     Device  0: (UUID: MIG-ce861fb0-a248-58ce-a9a8-f9adbc22a66a)"
     echo "  MIG 3g.40gb     Device  1: (UUID: MIG-a45882f0-9215-5733-a0c1-49286ab31cb5)" ;;

@@ -86,12 +86,11 @@ def test_no_word_of_others_comes_by_any_other_way(private: Lab) -> None:
         (["mail", "alice@here", "-s", "Slurm Job_id=2"], mail),
         (["mail", "alice@here", "-s", "Slurm Array Summary Job_id=2"], summary),
         *((["report", "--since", "1d", "--by", by, "--format", form], {})
-          for by in ("account", "signature") for form in ("table", "csv", "json", "markdown", "html")),
+          for by in ("account", "signature") for form in ("table", "csv", "json", "html")),
         (["report", "--since", "1d", "--format", "json", "--charts"], {}),
         (["report", "--since", "1d", "--shadow", "--past"], {}),
         (["report", "--since", "1d", "--runs", "/dev/stdout"], {}),
         (["audit", "run", "--since", "1d"], {}),
-        (["comment", "--dry-run", "--since", "1d"], {}),
         (["me"], {}), (["top", "--format", "json"], {}), (["history"], {}),
     ]  # fmt: skip
     for words, more in calls:

@@ -14,8 +14,6 @@ from threading import Thread
 
 import pytest
 
-from slurm_colloc.cli.colloc import letters
-
 
 class Screen:
     """What was written to a terminal, and how many columns it has."""
@@ -51,14 +49,11 @@ class Screen:
 
 
 @contextmanager
-def screen(
-    monkeypatch: pytest.MonkeyPatch, stream: str, columns: int = 80, locale: str = "C.UTF-8"
-) -> Iterator[Screen]:
+def screen(monkeypatch: pytest.MonkeyPatch, stream: str, columns: int = 80) -> Iterator[Screen]:
     """Have a terminal for ``stream``, stdout or stderr; its text is there when it is closed."""
     for variable in ("COLUMNS", "NO_COLOR"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(letters, "environment_at_start", lambda: {"LANG": locale})
     shown = Screen(columns)
     try:
         with monkeypatch.context() as patch:

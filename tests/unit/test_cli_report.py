@@ -7,8 +7,6 @@ import os
 import re
 import shlex
 import stat
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -81,27 +79,6 @@ def test_a_terminal_without_these_letters(report: list[str], monkeypatch: pytest
     assert "#used=idle.?" in shown.text
 
 
-def test_a_terminal_in_the_locale_c(report: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    with screen(monkeypatch, "stdout", locale="C") as shown:
-        assert colloc(*report) == 0
-    assert shown.text.isascii()
-    assert "#used=idle.?" in shown.text
-
-
-def test_the_locale_is_the_one_that_was_set_not_what_python_made_of_it() -> None:
-    show = "from slurm_colloc.cli.colloc.letters import *; print(asks_for_ascii(environment_at_start()))"
-    for variables, plain in [
-        ({"LANG": "C"}, True),
-        ({}, True),
-        ({"LC_ALL": "POSIX", "LANG": "de_DE.UTF-8"}, True),
-        ({"LC_CTYPE": "C.UTF-8", "LANG": "C"}, False),
-        ({"LANG": "xx_XX.UTF-8"}, False),
-        ({"LANG": "C", "PYTHONIOENCODING": "utf-8"}, False),
-    ]:
-        said = subprocess.run([sys.executable, "-c", show], env=variables, capture_output=True, text=True, check=True)
-        assert said.stdout == f"{plain}\n", variables
-
-
 def test_columns_may_be_asked_for(report: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     with screen(monkeypatch, "stdout", 0) as shown:
         monkeypatch.setenv("COLUMNS", "200")
@@ -137,13 +114,10 @@ def test_parquet_and_json_of_a_real_report(report: list[str], tmp_path: Path) ->
     ("more", "why"),
     [
         (["--format", "parquet"], "--format parquet is no text; name a file by --output"),
-        (
-            ["--format", "json", "--top", "5"],
-            "--top is for --format table and markdown; the others always have all rows",
-        ),
-        (["--format", "yaml"], "'yaml' is not one of table, csv, json, markdown, parquet, html"),
+        (["--format", "json", "--top", "5"], "--top and --explain are for --format table"),
+        (["--format", "yaml"], "'yaml' is not one of table, csv, json, parquet, html"),
         (["--shadow", "--format", "parquet"], "'parquet' is not one of table, json, csv, html"),
-        (["--shadow", "--top", "5"], "--top is for"),
+        (["--shadow", "--top", "5"], "--top and --explain are for"),
     ],
 )
 def test_what_cannot_be_shown_is_said(
@@ -160,7 +134,7 @@ def test_what_the_how_to_shows_runs(report: list[str], tmp_path: Path, monkeypat
     # A page has an hour, or a day, of each of the window, and from 1970 to today that takes minutes.
     for command in commands:
         assert colloc(*command[1:], *report[1:], "--until", "1970-01-02T00:00:00+00:00") == 0, command
-    assert len(commands) == 13
+    assert len(commands) == 12
     assert {path.name for path in tmp_path.glob("use.*")} == {"use.csv", "use.json", "use.parquet", "use.html"}
 
 

@@ -170,8 +170,7 @@ def test_no_text_takes_long(parse_it: Callable[[str], object], piece: str) -> No
 
 def test_digits_that_int_does_not_take() -> None:
     assert mig.parse_profile(f"1g.{DIGITS}gb") is None
-    assert nvidia_smi.parse_number(DIGITS) is None
-    assert nvidia_smi.parse_processes(f"GPU-1, {DIGITS}, 5\nGPU-1, ², 5\n") == ()
+    assert nvidia_smi.parse_pids(f"GPU-1, {DIGITS}, 5\nGPU-1, ², 5\n") == set()
     assert hostuse.parse_figures(f"anon {DIGITS}\n", ("anon",)) is None
     queue = squeue_line("1", TimeLeft=DIGITS) + squeue_line("2", TimeLeft="²")
     assert [job.left_s for job in parse_queue(queue)[0]] == [None, None]

@@ -9,7 +9,6 @@ import pytest
 
 from slurm_colloc import clock
 from slurm_colloc.errors import ProcessError
-from slurm_colloc.gpu.nvidia_smi import parse_modes
 from slurm_colloc.site.doctor.checks import CHECKS
 from slurm_colloc.site.doctor.facts import Seen, Unread
 from slurm_colloc.site.doctor.gather import gather, scripts
@@ -187,8 +186,8 @@ def test_a_script_may_be_named_from_where_slurm_conf_is(tmp_path: Path, monkeypa
 
 def test_the_driver_is_asked_on_a_gpu_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     smi = (
-        'case "$*" in *compute_mode*) echo "GPU-1, Exclusive_Process"; echo "GPU-2, [N/A]";;\n'
-        '*query-gpu*) for n in 1 2; do echo "GPU-$n, 0, NVIDIA H100 80GB HBM3, 8, 8, 0, 70.1, Disabled"; done;; esac\n'
+        'echo "GPU-1, NVIDIA H100 80GB HBM3, Exclusive_Process, Disabled"\n'
+        'echo "GPU-2, NVIDIA H100 80GB HBM3, [N/A], Disabled"\n'
     )
     program(tmp_path, "nvidia-smi", smi, monkeypatch)
     site = gather(10.0, "g1", os.environ)
@@ -201,11 +200,6 @@ def test_the_driver_is_asked_on_a_gpu_node(tmp_path: Path, monkeypatch: pytest.M
     elsewhere = gather(10.0, "login", os.environ).devices
     assert isinstance(elsewhere, Unread)
     assert "this machine is no GPU node" in elsewhere.why
-
-
-def test_compute_modes() -> None:
-    text = "GPU-1, Default\nGPU-2, Exclusive_Process\nGPU-3, [N/A]\nUnable to determine the device handle\n"
-    assert parse_modes(text) == {"GPU-1": "default", "GPU-2": "exclusive_process"}
 
 
 def test_without_a_database_there_are_no_limits(slurm: Path) -> None:

@@ -9,7 +9,6 @@ import pytest
 
 from slurm_colloc.accounting.sources.nvidia_smi_csv import GpuRun, holders_by_accounting, parse_csv
 from slurm_colloc.errors import InputError
-from slurm_colloc.gpu.nvidia_smi import COMMANDS
 from slurm_colloc.measured import WHOLE_DEVICE
 from slurm_colloc.observe.attribute import attribute_round
 from tests.unit.made import H100, RECORDED
@@ -61,7 +60,8 @@ def test_without_a_header_or_units(text: str) -> None:
 
 
 def test_a_real_answer_with_a_time_before_it() -> None:
-    fields = ("timestamp", *COMMANDS["gpus"][1].removeprefix("--query-gpu=").split(","))
+    asked = "uuid,index,name,memory.total,memory.used,utilization.gpu,power.draw,mig.mode.current"
+    fields = ("timestamp", *asked.split(","))
     text = "2026/11/21 23:20:32.123, " + (RECORDED / "nvml-h100/smi-gpus.csv").read_text()
     ((device,),) = (seen.devices for seen in parse_csv(text, UTC, fields=fields).rounds)
     assert (device.gpu_util_pct, device.gpu_mem_used_mib, device.power_w) == (98, 1625, 501.24)

@@ -12,7 +12,6 @@ from typing import Any
 import duckdb
 import jsonschema
 import pytest
-from markdown_it import MarkdownIt
 
 from slurm_colloc.accounting.export import parquet_bytes
 from slurm_colloc.report.formats import (
@@ -22,7 +21,6 @@ from slurm_colloc.report.formats import (
     about,
     as_csv,
     as_json,
-    as_markdown,
     flat,
     json_schema,
 )
@@ -36,8 +34,8 @@ ALL_HOSTILE = pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
 
 
 def test_formats() -> None:
-    assert FORMATS == ("table", "csv", "json", "markdown", "parquet", "html")
-    assert set(TEXTS) | {"table", "markdown", "parquet"} == set(FORMATS)
+    assert FORMATS == ("table", "csv", "json", "parquet", "html")
+    assert set(TEXTS) | {"table", "parquet"} == set(FORMATS)
 
 
 # --- JSON ---
@@ -79,53 +77,6 @@ def test_the_schema_describes_every_noun() -> None:
     assert {"Group", "GroupUsage", "Fit", "TimeUsage", "StrayUse"} <= set(about_it["$defs"])
     assert about_it["$defs"]["Collocation"]["properties"]["saved_gpu_hours"] == {"type": "number"}
     assert not {"templates", "of_text"} & set(about_it["properties"])
-
-
-# --- Markdown ---
-
-
-def rendered(text: str) -> tuple[list[str], list[list[str]]]:
-    """Return the tags that a renderer makes of ``text``, and the words in its table."""
-    tokens = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"]).parse(text)
-    tags, rows = [], list[list[str]]()
-    for token in tokens:
-        tags += [
-            token.type,
-            *(child.type for child in token.children or [] if child.type not in ("text", "text_special")),
-        ]
-        if token.type == "tr_open":
-            rows.append([])
-        elif token.type == "inline" and rows:
-            rows[-1].append("".join(child.content for child in token.children or []))
-    return tags, rows
-
-
-def test_markdown() -> None:
-    lines = as_markdown(full()).splitlines()
-    assert lines[0].startswith("**GPU use on c, 2026-11-01 00:00:00+00:00 to ")
-    assert lines[2].startswith("| USER | RUNS | ALLOC GPU-h | ")
-    assert lines[3].startswith("| --- | ---: | ---: |")
-    assert [line.split(" | ")[0] for line in lines[4:7]] == ["| ann", "| ann", "| **total**"]
-    assert lines[-1].startswith("- Runs are known until ")
-    assert as_markdown(full(), explained=True).splitlines()[-1].startswith("- rows in 5: 5 used")
-    _, rows = rendered(as_markdown(report(group("b"), group("a"))))
-    assert [row[0] for row in rows[:4]] == ["USER", "b", "a", "total"]
-    assert len({len(row) for row in rows[:3]}) == 1
-
-
-def test_markdown_sums_up_what_is_beyond_the_top() -> None:
-    _, rows = rendered(as_markdown(report(*(group(f"u{n}") for n in range(5))), 2))
-    assert [row[0] for row in rows[:5]] == ["USER", "u0", "u1", "(3 others)", "total"]
-
-
-@ALL_HOSTILE
-def test_a_name_in_markdown_is_only_shown(name: str) -> None:
-    made = as_markdown(report(group(name), cluster=name, rejected={name: 1}))
-    usual = as_markdown(report(group("ann"), cluster="c", rejected={"why": 1}))
-    tags, rows = rendered(made)
-    assert tags == rendered(usual)[0]
-    assert rows[1][0].strip("\N{NO-BREAK SPACE}") == printable(name).strip()
-    assert not re.search(r"(?i)://|www\.", made), "many renderers make links of these"
 
 
 # --- Parquet ---

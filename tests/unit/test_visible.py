@@ -17,7 +17,7 @@ from slurm_colloc.accounting.usage import group_usage
 from slurm_colloc.accounting.window import Window
 from slurm_colloc.cli.colloc import seen
 from slurm_colloc.errors import ProcessError
-from slurm_colloc.report.formats import TEXTS, as_markdown
+from slurm_colloc.report.formats import TEXTS
 from slurm_colloc.report.usage import UsageReport
 from slurm_colloc.report.usage_text import as_table
 from slurm_colloc.slurm.client import CliClient
@@ -111,7 +111,7 @@ def test_a_report_of_some_runs_says_so_and_without_names_where_it_has_none() -> 
     whole = report(group())
     assert seen.of_visible(whole, EVERYBODY, named=True) == whole
     own = Visible(False, "zoe-q", ("lab-q",), "PrivateData=jobs")
-    texts: dict[str, Callable[[UsageReport], str]] = {"table": as_table, "markdown": as_markdown, **TEXTS}
+    texts: dict[str, Callable[[UsageReport], str]] = {"table": as_table, **TEXTS}
     for form, text in texts.items():
         named = text(seen.of_visible(whole, own, named=True))
         nameless = text(seen.of_visible(whole, own, named=False))

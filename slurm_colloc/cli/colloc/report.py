@@ -47,7 +47,7 @@ from slurm_colloc.clock import now
 from slurm_colloc.config import Prices, SiteConfig
 from slurm_colloc.errors import InputError, Status
 from slurm_colloc.measured import Lost, lost_of_all
-from slurm_colloc.report.formats import FORMATS, PARQUET, SHORTENED, json_schema
+from slurm_colloc.report.formats import FORMATS, PARQUET, TABLE, json_schema
 from slurm_colloc.report.proof import FORMATS as PROOF_FORMATS
 from slurm_colloc.report.shadow import FORMATS as SHADOW_FORMATS
 from slurm_colloc.report.spreadsheet import as_csv
@@ -60,7 +60,7 @@ def report(
     since: Annotated[str, typer.Option("--since", help="ISO 8601, or a span such as 7d")] = "30d",
     until: Annotated[str, typer.Option("--until", help="ISO 8601, a span, or now")] = "now",
     form: Annotated[
-        str, typer.Option("--format", help="table, csv, json (see --json-schema), markdown, parquet or html")
+        str, typer.Option("--format", help="table, csv, json (see --json-schema), parquet or html")
     ] = "table",
     output: Annotated[str, typer.Option("--output", "-o", help="file instead of standard output")] = "",
     top: Annotated[
@@ -185,10 +185,8 @@ def _check(asked: _Asked) -> None:
         ("--by", asked.by, GROUPINGS),
     ):
         one_of(option, given, known)
-    if asked.top is not None and (asked.form not in SHORTENED or asked.kind):
-        raise InputError(f"--top is for --format {' and '.join(SHORTENED)}; the others always have all rows")
-    if asked.explained and (asked.form not in SHORTENED or asked.kind):
-        raise InputError(f"--explain is for --format {' and '.join(SHORTENED)}")
+    if (asked.top is not None or asked.explained) and (asked.form != TABLE or asked.kind):
+        raise InputError("--top and --explain are for --format table; the others always have all rows")
     if asked.form == PARQUET and not asked.output:
         raise InputError("--format parquet is no text; name a file by --output")
     if asked.kind and (asked.text.path or asked.runs_csv or asked.by != "user"):

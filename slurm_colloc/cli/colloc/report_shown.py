@@ -3,7 +3,7 @@
 
 from slurm_colloc.accounting.export import parquet_bytes
 from slurm_colloc.cli.colloc.terminal import terminal
-from slurm_colloc.report.formats import MARKDOWN, PARQUET, TABLE, TEXTS, about, as_markdown, flat
+from slurm_colloc.report.formats import PARQUET, TABLE, TEXTS, about, flat
 from slurm_colloc.report.layout import NO_TERMINAL, Terminal
 from slurm_colloc.report.proof import FORMATS as PROOF_FORMATS
 from slurm_colloc.report.proof import Proof
@@ -35,8 +35,6 @@ def shown_as(report: UsageReport, form: str, top: int | None, output: str, *, ex
         shown_on = _shown_on(output)
         usual = 0 if shown_on.columns is None else ROWS_ON_TERMINAL
         return as_table(report, shown_on, usual if top is None else top, explained=explained)
-    if form == MARKDOWN:
-        return as_markdown(report, top or 0, explained=explained)
     if form == PARQUET:
         return parquet_bytes(*flat(report), about(report))
     return TEXTS[form](report)

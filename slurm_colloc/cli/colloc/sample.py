@@ -18,7 +18,7 @@ def sample(
     period: Annotated[
         float | None, typer.Option("--period", min=0.05, max=3600.0, help="seconds between two samples")
     ] = None,
-    reader: Annotated[str, typer.Option("--reader", help="nvml, nvidia-smi, or simulated:FOLDER")] = "",
+    reader: Annotated[str, typer.Option("--reader", help="nvml, or simulated:FOLDER")] = "",
     journal: Annotated[str, typer.Option("--journal", help="folder to keep every sample in")] = "",
     evidence: Annotated[str, typer.Option("--evidence", help="folder to keep one job's evidence in")] = "",
     job: Annotated[str, typer.Option("--job", help="look at this job only")] = "",

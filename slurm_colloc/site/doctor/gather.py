@@ -134,12 +134,10 @@ def _devices(here: bool) -> tuple[Device, ...] | Unread:
         return Unread("this machine is no GPU node of the cluster: run 'colloc site doctor' on one")
 
     def asked() -> tuple[Device, ...]:
-        modes = nvidia_smi.compute_modes()
-        units = nvidia_smi.NvidiaSmiReader().units()
         found = []
-        for unit in units:
-            kind = gres_type_of(unit.model) + (f"_{unit.profile}" if unit.profile else "")
-            found.append(Device(unit.uuid, kind, modes.get(unit.parent_uuid or unit.uuid, "")))
+        for one in nvidia_smi.devices():
+            kind = gres_type_of(one.model) + (f"_{one.profile}" if one.profile else "")
+            found.append(Device(one.uuid, kind, one.mode))
         return tuple(found)
 
     return _tried(asked)
