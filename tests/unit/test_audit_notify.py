@@ -2,21 +2,17 @@
 """colloc audit run --notify from its arguments to the mail service, also when it is killed."""
 
 import os
-import random
 import re
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
 import pytest
 
-from slurm_colloc.audit.ladder import DOUBTFUL, SENT
 from slurm_colloc.audit.rules import RULES
-from slurm_colloc.audit.state import alone, opened
+from slurm_colloc.audit.state import alone
 from slurm_colloc.clock import now
 from tests.unit.hostile import HOSTILE
 from tests.unit.made import HOUR, device, process, run, seen
@@ -378,67 +374,3 @@ def test_an_action_by_no_rule_about_jobs_is_refused(site: Began, capsys: pytest.
     site("ann", more='actions = { "on trial" = "cancel" }\n' + rule)
     assert colloc("audit", "run", "--notify") == 2
     assert "'on trial' is no rule in force about jobs that tells users" in capsys.readouterr().err
-
-
-# The whole command, killed at any instant, with a mail service that is slow enough to be cut short.
-def kill_and_look(folder: Path, monkeypatch: pytest.MonkeyPatch, kills: int, seed: int) -> None:
-    users = [f"user{number}" for number in range(6)]
-    taken = mail_service(folder, monkeypatch, slow_s=0.02)
-    made_site(folder, monkeypatch, *users)
-    command = [sys.executable, "-m", "slurm_colloc.cli.colloc", "audit", "run", "--notify"]
-    chance = random.Random(seed)
-    for number in range(kills):
-        # Each story begins anew after a while, so that there is something to kill.
-        if number % 5 == 0:
-            forget(folder)
-            taken.forget()
-        told = len(taken.argv)
-        running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        if number % 2:  # while mails go
-            calls, limit_s, delay_s = chance.randrange(1, 7), 15.0, chance.random() * 0.05
-        else:  # at any time
-            calls, limit_s, delay_s = 10**6, chance.random() * 2, 0.0
-        until = time.monotonic() + limit_s
-        while len(taken.argv) - told < calls and time.monotonic() < until and running.poll() is None:
-            time.sleep(0.001)
-        time.sleep(delay_s)
-        running.send_signal(signal.SIGKILL)
-        running.wait()
-        taken.settle()
-        assert len(taken.ids()) == len(set(taken.ids())), "a mail came twice"
-        if number % 5 == 4 or number == kills - 1:
-            assert colloc("audit", "run", "--notify") in (1, 2)
-            settled(folder, taken, users)
-
-
-def forget(folder: Path) -> None:
-    for path in (folder / "state/audit").glob("state.sqlite*"):
-        path.unlink()
-
-
-def settled(folder: Path, taken: Taken, users: list[str]) -> None:
-    """Check that everybody was told once, or is named to the admins as in doubt, and that the state says the same."""
-    assert len(taken.ids()) == len(set(taken.ids())), "a mail came twice"
-    with opened(str(folder / "state/audit")) as state:
-        assert state._all("PRAGMA integrity_check") == [("ok",)]
-        made = {one.user: one for one in state.messages() if one.user}
-        for_admins = [one for one in state.messages(DOUBTFUL) if not one.user]
-    assert set(made) == set(users)
-    named = "".join(map(plain, taken.to("root@example.org")))
-    for one in made.values():
-        if one.state == SENT:
-            assert taken.ids().count(one.id) == 1, one
-        else:
-            # Each summary names all that is in doubt, unless it is in doubt itself.
-            assert one.id in named or for_admins, one
-
-
-def test_a_run_that_is_killed_sends_nothing_twice_and_loses_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kill_and_look(tmp_path, monkeypatch, 15, 7)
-
-
-@pytest.mark.soak
-def test_two_hundred_runs_that_are_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kill_and_look(tmp_path, monkeypatch, 200, int(os.environ.get("COLLOC_SEED", "11")))

@@ -345,12 +345,6 @@ def test_a_window_without_runs_says_where_they_are(text: str, capsys: pytest.Cap
     assert "give --since" in shown
 
 
-def test_what_the_window_cuts(text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    window = ("--since", "2026-01-03T02:30:00+00:00", "--until", "2026-01-03T04:00:00+00:00")
-    assert colloc("report", *window, "--format", "json", "--sacct-file", text) == 0
-    assert hours(json.loads(capsys.readouterr().out)) == {"ann": 1.0, "bob": near(1.5 / 7)}
-
-
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
@@ -447,20 +441,6 @@ def test_texts_that_say_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[st
         assert said in capsys.readouterr().err
     assert colloc("report", "--sacct-file", str(tmp_path / "none")) == 2
     assert "No such file" in capsys.readouterr().err
-
-
-def test_local_times_need_a_zone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    local = FIELDS[1], FIELDS[3], "State", "Start", "End", "AllocTRES"
-    (tmp_path / "text").write_text(
-        "|".join(local) + "\n1|ann|COMPLETED|2026-01-03T01:00:00|2026-01-03T02:00:00|gres/gpu=1\n"
-    )
-    argv = ("--sacct-file", str(tmp_path / "text"))
-    assert colloc("report", *argv) == 2
-    assert "times without a zone; say which zone with --timezone" in capsys.readouterr().err
-    assert hours(reported(capsys, *argv, "--timezone", "Europe/Berlin")) == {"ann": 1.0}
-    cut = ("--since", "2026-01-03T00:00:00+00:00", "--until", "2026-01-03T00:30:00+00:00")
-    assert colloc("report", "--format", "json", *argv, *cut, "--timezone", "Europe/Berlin") == 0
-    assert hours(json.loads(capsys.readouterr().out)) == {"ann": 0.5}
 
 
 # --- what Slurm's own job accounting saw ---

@@ -38,49 +38,11 @@ def text_of(report: MyReport) -> Sequence[str]:
     return as_text(report).splitlines()
 
 
-def test_a_month() -> None:
-    second = usage(job_id="2", allocated_gpu_hours=3.0, sm_measured_gpu_hours=1.5, sm_used_gpu_hours=0.0,
-                   coverage_pct=50.0, state="RUNNING")  # fmt: skip
-    fit = Fit("ann", 3.0, 2.0, 1.5, "gpu:1g.10gb:1", 3, 2, 1)
-    lines = text_of(mine(usage(), second, fit=fit))
-    assert lines[0].endswith(": used 10 % of 2.5 measured GPU-h (SM activity); pieces of a GPU would free 1.5 GPU-h")
-    assert lines[1:8] == [
-        "  runs       2 with a GPU, 1 of them running, 4 without",
-        "  allocated  4 GPU-h in whole-GPU equivalents",
-        "  SM active  0.25 of 2.5 covered GPU-h used, 10.0 %; 2.25 idle",
-        "  GPU_UTIL   1 of 2 covered GPU-h used, 50.0 %; 1 idle",
-        "  would fit  2 of the 3 GPU-h of 3 whole-GPU runs measured well enough (1 not judged); that would have "
-        "freed 1.5 GPU-h, most of it on gpu:1g.10gb:1",
-        "  coverage   62 % of the device time (measured)",
-        "  source     the store",
-    ]
-    assert lines[-2:] == [
-        "        1.5 of 3  2  'train'  gpu:h100:1",
-        "       0.75 of 1  1  'train'  gpu:h100:1",
-    ]
-
-
 def test_shares_of_unknown_size_alone_are_not_nothing() -> None:
     report = mine(usage(allocated_gpu_hours=None))
     assert "  allocated  not known; the share's size is not known of 1 run" in text_of(report)
     assert json.loads(as_json(report))["total"]["allocated_gpu_hours"] is None
     assert sums_of([]).allocated_gpu_hours == 0.0
-
-
-def test_nothing_is_a_friendly_answer() -> None:
-    text = as_text(mine())
-    assert "no run of yours had a GPU in this time (4 runs without one): nothing was wasted." in text
-    assert "source: the store" in text
-    assert json.loads(as_json(mine()))["total"]["sm_used_gpu_hours"] is None
-
-
-def test_what_was_not_measured_is_not_nothing() -> None:
-    blank = usage(sm_used_gpu_hours=None, util_used_gpu_hours=None, coverage_pct=None, methods=())
-    unsized = blank._replace(allocated_gpu_hours=None)
-    lines = text_of(mine(blank, unsized))
-    assert lines[2].endswith("; the share's size is not known of 1 run")
-    assert [line.endswith("not measured") for line in lines[3:5]] == [True, True]
-    assert lines[-1].startswith("  no run was sampled")
 
 
 def test_sums_are_of_runs_whose_size_is_known() -> None:

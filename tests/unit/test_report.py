@@ -14,41 +14,14 @@ from hypothesis import strategies as st
 from slurm_colloc.charted import TimeUsage
 from slurm_colloc.config import Prices
 from slurm_colloc.errors import ConfigError
-from slurm_colloc.measured import Collocation, GroupUsage, Prediction, StrayUse
+from slurm_colloc.measured import Collocation, GroupUsage
 from slurm_colloc.report.formats import as_csv, as_html, as_json
 from slurm_colloc.report.text import inert
 from slurm_colloc.report.usage import Money, UsageReport, number
 from slurm_colloc.report.usage_text import as_table
 from slurm_colloc.units import printable
-from tests.unit.made import fit_of, usage
+from tests.unit.made import fit_of
 from tests.unit.reports import NOTHING, cells_of, full, group, page, report
-from tests.unit.stored import grouped
-
-
-def test_table() -> None:
-    lines = as_table(report(group())).splitlines()
-    assert lines[0] == "GPU use on c, 2026-11-01 00:00:00+00:00 to 2026-11-02 00:00:00+00:00, by user"
-    titles = [
-        "USER",
-        "RUNS",
-        "ALLOC GPU-h",
-        "IDLE GPU-h",
-        "SAMPLED %",
-        "GPU_UTIL %",
-        "SM %",
-        "GPU_UTIL GPU-h",
-        "SM GPU-h",
-        "HELD GPU-h",
-    ]
-    assert lines[2].split() == " ".join([*titles, "EMPTY GPU-h", "kWh"]).split()
-    figures = ["1", "1.0000", "0.7500", "100", "50.0", "25.0", "0.5000", "0.2500", "1.0000", "0.0000", "1.0000"]
-    assert lines[4].split() == ["ann", *figures]
-    assert lines[6].split() == ["total", *figures]
-    assert lines[8] == "100 % of the allocated GPU-hours was sampled, in 1 of 1 run."
-    assert (len(lines), "--explain" in lines[9]) == (10, True)
-    lines = as_table(report(group()), explained=True).splitlines()
-    assert "runs in window: 5; without GPU: 2; with GPU: 1, of them measured: 1" in lines
-    assert lines[-1] == "rows in 5: 5 used, 0 job steps, 0 rejected"
 
 
 def test_unknown_is_a_dash_and_never_zero() -> None:
@@ -82,27 +55,6 @@ def test_json_is_unrounded() -> None:
     assert (shown["schema"], shown["by"], shown["cluster"]) == (4, "user", "c")
     assert shown["groups"][0]["util_weighted_pct"] == 71.85612345
     assert (shown["since"], shown["rejected"]) == ("2026-11-01T00:00:00+00:00", {"why": 3})
-
-
-def test_footnotes_name_what_is_left_out() -> None:
-    whole = grouped([usage(), usage(allocated_gpu_hours=None)])[-1]
-    counts = {"rows_in": 20, "rows_used": 10, "job_steps": 7, "rejected": {"b\x1b": 2, "a": 1}}
-    text = as_table(report(group(), total=whole, **counts), explained=True)
-    assert "runs left out of GPU-hours because the size of their share is not known: 1; their pool in site.toml" in text
-    assert text.endswith("\nrows in 20: 10 used, 7 job steps, 3 rejected (a: 1; b?: 2)\n")
-    shown = json.loads(as_json(report(group(), **counts)))
-    assert {name: shown[name] for name in counts} == counts
-    assert "UTIL as plain mean over the whole-GPU runs measured: 50.00 %" in text
-    assert "methods: measured" in text
-    bare = as_table(report(NOTHING, total=NOTHING), explained=True)
-    assert "plain mean" not in bare
-    assert "methods: none" in bare
-    assert "No run was sampled" in bare
-    assert "No run was sampled" not in text
-    assert "3 rejected (a: 1; b?: 2)" in as_table(report(group(), **counts))
-    sampled = as_table(report(NOTHING, total=NOTHING._replace(methods=("whole device",))))
-    assert "have neither GPU_UTIL nor SM activity" in sampled
-    assert "does 'colloc agent' run" not in sampled
 
 
 def test_bars_tell_used_from_idle_from_not_sampled() -> None:
@@ -203,14 +155,6 @@ def test_a_sites_own_page(tmp_path: Path) -> None:
         as_html(report(group(), templates=str(tmp_path)))
 
 
-def test_what_ran_outside_any_job_is_said() -> None:
-    shown = report(group(), strays=(StrayUse("c", "g1", 1, 0.5, 1.0), StrayUse("c", "g2", 1, 0.25, 1.0)))
-    said = "GPUs with processes outside any job, charged to nobody: 0.75 GPU-h on g1, g2"
-    assert said in as_table(shown).splitlines()
-    assert json.loads(as_json(shown))["strays"][0]["gpu_hours"] == 0.5
-    assert "outside any job" not in as_table(report(group()), explained=True)
-
-
 def test_what_the_cluster_has_is_the_third_denominator() -> None:
     whole = report(group(), installed_gpu_hours=4.0)
     said = "of the 4 GPU-h installed (by site.toml, nodes that were down included): allocated 25.0 %, SM activity at "
@@ -242,23 +186,6 @@ def test_what_sharing_saved() -> None:
     assert "would have taken 6 GPU-h more" in as_table(report(group(), collocation=sliced), explained=True)
 
 
-def test_what_is_counted_by_is_said() -> None:
-    assert "MIG by SMs, times hours" in as_table(report(group(), equivalents="SMs"), explained=True)
-    unseen = report(group(), total=group(held_unknown_hours=1.5))
-    assert "shares' time in which nobody saw how many jobs shared, not in HELD: 1.5 h" in as_table(
-        unseen, explained=True
-    )
-    none = report(total=grouped([])[-1])
-    assert "No run had a GPU. Does AccountingStorageTRES in slurm.conf name gres/gpu?" in as_table(none)
-
-
-def test_a_text_is_not_asked_for_what_it_cannot_have() -> None:
-    text = as_table(report(NOTHING, total=NOTHING, of_text=True))
-    assert text.count("sacct says what was allocated") == 1
-    assert not re.search("No run|methods|ingest:", text)
-    assert "methods: measured" in as_table(report(group(), of_text=True), explained=True), "means of jobstats, say"
-
-
 def test_the_page_has_the_columns_of_the_table() -> None:
     priced = report(group(), prices=Prices(gpu_hour=2.0, currency="EUR"))
     rows = cells_of(as_html(priced))
@@ -268,15 +195,6 @@ def test_the_page_has_the_columns_of_the_table() -> None:
     assert rows["ann"][-2:] == ["1.0000", "2.00"]
 
 
-def test_the_heading_and_an_empty_window_say_what_there_is() -> None:
-    recorded = (datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC))
-    empty = as_table(report(cluster="", runs=0, so_far=True, recorded=recorded))
-    assert empty.startswith(
-        "GPU use (cluster not named), 2026-11-01 00:00:00+00:00 to 2026-11-02 00:00:00+00:00 so far,"
-    )
-    assert "The store has runs from 2026-01-01 00:00:00+00:00 to 2026-01-02 00:00:00+00:00: give --since." in empty
-
-
 def test_without_what_draws_charts_the_page_has_their_tables_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("slurm_colloc.report.usage_page.find_spec", lambda name: None)
     text = as_html(report(group(), collocation=(Collocation(1, 1, 1.0, 1.0),)))
@@ -284,15 +202,3 @@ def test_without_what_draws_charts_the_page_has_their_tables_and_says_so(monkeyp
     assert 'data-figure="' not in text
     assert "<details open>" in text
     assert "jobs at a time" in text
-
-
-@pytest.mark.parametrize(
-    ("rung", "said"),
-    [
-        ("unknown", "csub decided without a footprint, knowing nothing of what they need: 3 runs"),
-        ("hint", "csub's footprints by hint, 3 runs: none completed with a measurement"),
-    ],
-)
-def test_runs_of_which_nothing_is_to_be_compared(rung: str, said: str) -> None:
-    nobody = Prediction(rung, 3, 0, 0, None, None, 0, 0, None, None)
-    assert said in as_table(full()._replace(predictions=(nobody,)), explained=True)

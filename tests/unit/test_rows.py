@@ -10,7 +10,6 @@ import duckdb
 import pytest
 
 from slurm_colloc.accounting import runs
-from slurm_colloc.accounting.run_times import local_offsets_s
 from slurm_colloc.accounting.runs import MEANS, RUNAWAY, mark_runaways, take_rows, take_runs
 from slurm_colloc.accounting.sources import rows
 from slurm_colloc.accounting.sources.jobstats import METHOD as JOBSTATS
@@ -104,17 +103,6 @@ def test_a_run_of_a_time_to_come_is_rejected_and_costs_no_other(ahead_s: int) ->
 # --- odd rows ---
 
 
-def test_odd_rows_are_read_beside_plain_ones() -> None:
-    names = ["plain", "a|b||", "", "tab\there", "é\u2028x", "\udcff", '"', "'quoted'", "#", "\\", "=1+1", "x" * 3000]
-    # A carriage return within a name: DuckDB alone would take it for the end of a row.
-    names.append("cr\rname")
-    text = plain(*(line(str(number), name) for number, name in enumerate(names)))
-    parsed = taken(text)
-    assert (parsed.rows_in, parsed.steps, parsed.rejected) == (len(names), 0, {})
-    found = {row.job_id: row.job_name for row in parsed.rows}
-    assert found == {str(number): name.replace("\udcff", "\\xff") for number, name in enumerate(names)}
-
-
 @pytest.mark.parametrize("where", ["first", "last"])
 def test_a_row_of_another_length_costs_no_other_row(where: str) -> None:
     good = [line(str(number)) for number in range(3)]
@@ -153,72 +141,7 @@ def test_damaged_texts_name_what_to_do(tmp_path: Path, monkeypatch: pytest.Monke
         read_rows("/nonexistent", Form(FIELDS, b"|", b"\n", b""), str(tmp_path))
 
 
-@pytest.mark.parametrize(
-    ("tres", "why"),
-    [
-        ("1=4,2=1000,1001=2", "TRES by number, as in a dump of slurmdbd; export with sacct"),
-        ("garbage", "AllocTRES is not of the form name=value,name=value"),
-        ("cpu=1,gres/gpu:=", None),
-    ],
-)
-def test_tres_outside_the_grammar_are_rejected_and_not_zero(tres: str, why: str | None) -> None:
-    parsed = taken(plain(line("1", AllocTRES=tres), line("2")))
-    assert ([row.job_id for row in parsed.rows], parsed.rows_in) == (["2"], 2)
-    assert list(parsed.rejected.values()) == [1]
-    assert why is None or why in parsed.rejected
-
-
 # --- local times ---
-
-
-@pytest.mark.parametrize(
-    ("minute", "offsets"),
-    [
-        ("2026-07-01T12:00", (7200, None)),
-        ("2026-01-01T12:00", (3600, None)),
-        ("2026-10-25T02:30", (7200, 3600)),
-        ("2026-10-25T01:59", (7200, None)),
-        ("2026-10-25T03:00", (3600, None)),
-        ("2026-03-29T02:30", (None, None)),
-        ("2026-03-29T03:00", (7200, None)),
-        ("2026-13-01T00:00", (None, None)),
-        ("9999-99-99T99:99", (None, None)),
-    ],
-)
-def test_what_clocks_show_once_twice_and_never(minute: str, offsets: tuple[int | None, int | None]) -> None:
-    assert local_offsets_s(minute, BERLIN) == offsets
-
-
-ELAPSED = (*FIELDS[:-1], "ElapsedRaw", FIELDS[-1])
-
-
-def dst(
-    start: str, end: str, elapsed: str = "", suspended: str = "00:00:00"
-) -> tuple[list[tuple[int | None, int | None]], list[str]]:
-    row = line("1", Submit="2026-03-01T12:00:00", Start=start, End=end, Suspended=suspended)
-    parsed = taken(plain([*row[:-1], elapsed, row[-1]]), ELAPSED, BERLIN)
-    return [(row.start_s, row.end_s) for row in parsed.rows], list(parsed.rejected)
-
-
-def test_the_night_in_which_clocks_go_back() -> None:
-    two_s = 1792886400 + 2 * 3600 - 7200  # 02:00 of 2026-10-25 in summer time
-    # 02:30 summer time to 02:10 winter time are 40 minutes.
-    assert dst("2026-10-25T02:30:00", "2026-10-25T02:10:00", "2400") == ([(two_s + 1800, two_s + 4200)], [])
-    # Suspended for ten of them.
-    assert dst("2026-10-25T02:30:00", "2026-10-25T02:10:00", "1800", "00:10:00")[0] == [(two_s + 1800, two_s + 4200)]
-    # A run within an hour that is shown twice may be in either: none of them is right.
-    times, why = dst("2026-10-25T02:10:00", "2026-10-25T02:40:00", "1800")
-    assert times == []
-    assert why == [
-        "local time is ambiguous, because clocks went back; export with SLURM_TIME_FORMAT=%s, or with ElapsedRaw"
-    ]
-    assert dst("2026-10-25T02:10:00", "2026-10-25T12:00:00")[0] == [], "without its length nobody can tell"
-    assert dst("2026-10-25T02:10:00", "2026-10-25T04:10:00", "10800")[0] == [(two_s + 600, two_s + 600 + 10800)]
-    assert dst("2026-10-25T02:10:00", "2026-10-25T04:10:00", "7200")[0] == [(two_s + 4200, two_s + 4200 + 7200)]
-    # A run that still goes on has its length wherever it lies.
-    assert dst("2026-10-25T02:10:00", "Unknown", "100")[0] == [(two_s + 600, None)]
-    assert dst("2026-10-25T02:10:00", "Unknown")[0] == []
-    assert dst("2026-10-25T01:10:00", "Unknown", "100")[0] == [(two_s - 3000, None)]
 
 
 def test_a_length_in_words_settles_times_too() -> None:
@@ -227,13 +150,6 @@ def test_a_length_in_words_settles_times_too() -> None:
         (row,) = taken(text.replace("\n", f"|{elapsed}\n"), (*FIELDS, "Elapsed"), BERLIN).rows
         assert row.start_s == start_s
     assert taken(text.replace("\n", "|\n"), (*FIELDS, "Elapsed"), BERLIN).rows == ()
-
-
-def test_the_night_in_which_clocks_go_forward() -> None:
-    times, why = dst("2026-03-29T02:30:00", "2026-03-29T04:00:00", "1800")
-    assert (times, why) == ([], ["local time does not exist, because clocks went forward; is --timezone right?"])
-    three_s = 1774746000  # 03:00 summer time
-    assert dst("2026-03-29T01:30:00", "2026-03-29T03:30:00", "3600")[0] == [(three_s - 1800, three_s + 1800)]
 
 
 # --- where a text lies, and how it is written ---

@@ -21,7 +21,6 @@ from slurm_colloc.accounting.sources.sacct import (
     parse_time,
 )
 from slurm_colloc.errors import InputError
-from slurm_colloc.measured import AllocationRow
 from slurm_colloc.model import Gres
 from slurm_colloc.slurm.gres import parse_tres_gres
 from slurm_colloc.slurm.parse import parse_state
@@ -55,22 +54,6 @@ def line(job: str = "1", name: str = "train", **fields: str) -> list[str]:
 def test_one_row() -> None:
     parsed = taken(terminated(line()), end=END)
     assert parsed == Parsed((run(start_s=3600, end_s=7200, submit_s=None, gres=(Gres("gpu", "", 1),)),), 1, 0, {})
-
-
-@pytest.mark.parametrize("name", ["pipe|in|name", "new\nline", "\x1f", "", "\x1f\x1e\x1f\n999", "\udcff", "a\n\n|"])
-def test_any_name_stays_whole(name: str) -> None:
-    parsed = taken(terminated(line("1"), line("2", name), line("3")), end=END)
-    kept = name.replace("\udcff", "\\xff")
-    assert [row.job_name for row in parsed.rows] == ["train", kept, "train"]
-    assert (parsed.rows_in, parsed.rejected) == (3, {})
-
-
-def test_output_cut_short_is_no_news() -> None:
-    whole = terminated(line("1"), line("2"))
-    for missing in (1, len(END), 30, 60):
-        with pytest.raises(InputError, match="is cut short: its last row has no end; export or copy it again"):
-            taken(whole[:-missing], end=END)
-    assert taken("", end=END) == Parsed((), 0, 0, {})
 
 
 @pytest.mark.parametrize("release", RELEASES)
@@ -117,25 +100,11 @@ def test_recorded_text_gives_the_same_runs(release: str) -> None:
 # --- rows of text ---
 
 
-def test_text_with_and_without_header() -> None:
-    body = "|".join(line("1", "a|b|c")) + "\n"
-    for text in (body, "|".join(FIELDS) + "\n" + body, 2 * ("|".join(FIELDS) + "\n") + body):
-        parsed = taken(text)
-        assert (parsed.rows_in, parsed.rows[0].job_name, parsed.rejected) == (1, "a|b|c", {})
-
-
 def test_a_header_that_names_other_columns_is_believed_over_the_guess() -> None:
     swapped = list(FIELDS)
     swapped[3], swapped[4] = swapped[4], swapped[3]
     parsed = taken("|".join(swapped) + "\n" + "|".join(line(User="lab", Account="ann")) + "\n")
     assert [(row.user, row.account) for row in parsed.rows] == [("ann", "lab")]
-
-
-def test_name_that_is_not_last_is_counted_when_it_holds_the_delimiter() -> None:
-    fields = ("JobName", "JobID", "User", "State", "Start", "End", "AllocTRES")
-    text = "a|1|ann|COMPLETED|1|2|\nb|c|2|ann|COMPLETED|1|2|\n"
-    parsed = taken(text, fields)
-    assert ([row.job_id for row in parsed.rows], parsed.rejected) == (["1"], {"8 columns instead of 7": 1})
 
 
 def test_missing_columns() -> None:
@@ -185,20 +154,6 @@ def test_a_cluster_that_does_not_track_gpus_is_told_so(listed: str, *, tracked: 
 def test_every_lost_row_has_its_reason(fields: dict[str, str], why: str) -> None:
     parsed = taken("|".join(line(**fields)) + "\n" + "|".join(line("2")) + "\n")
     assert (len(parsed.rows), parsed.rows_in, parsed.rejected) == (1, 2, {why: 1})
-
-
-def test_steps_are_no_runs() -> None:
-    rows = [
-        line("1"),
-        line("1.batch", User=""),
-        line("1.extern"),
-        line("1.0"),
-        line("1_4"),
-        line("1_4.0"),
-        line("1+0.0"),
-    ]
-    parsed = taken("".join("|".join(row) + "\n" for row in rows))
-    assert ([row.job_id for row in parsed.rows], parsed.steps, parsed.rows_in) == (["1", "1_4"], 5, 7)
 
 
 @pytest.mark.parametrize(
@@ -359,15 +314,6 @@ def test_live_names_cannot_forge_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (len(first.rows), len(second.rows), first.rejected, second.rejected) == (1, 1, {}, {})
     assert calls[0][:6] == ["sacct", "-a", "-D", "-X", "-p", "--noconvert"]
     assert calls[0][7:] == ["-S", "1970-01-01T00:00:00", "-E", "1970-01-02T00:00:00", "-o", ",".join(FIELDS)]
-
-
-def test_rows_are_allocation_rows() -> None:
-    assert isinstance(taken(terminated(line()), end=END).rows[0], AllocationRow)
-
-
-def test_a_run_that_ends_before_it_starts_is_counted_and_not_used() -> None:
-    parsed = taken(terminated(line("1", Start="2000", End="1000"), line("2")), end=END)
-    assert ([row.job_id for row in parsed.rows], parsed.rejected) == (["2"], {"the run ends before it starts": 1})
 
 
 def test_numbers_beyond_reason_cost_their_row_only() -> None:

@@ -6,7 +6,7 @@ from typing import NoReturn
 import pytest
 
 from slurm_colloc.accounting import parquet
-from slurm_colloc.accounting.equivalents import node_names, unit_gpus, worth
+from slurm_colloc.accounting.equivalents import node_names
 from slurm_colloc.accounting.ingest import keep_runs
 from slurm_colloc.accounting.runs import MEANS, RUNAWAY
 from slurm_colloc.accounting.sources.means import JobMeans
@@ -15,114 +15,15 @@ from slurm_colloc.accounting.store import Store, open_store
 from slurm_colloc.accounting.sweep import job_usage
 from slurm_colloc.errors import StoreError
 from slurm_colloc.measured import AllocationRow
-from slurm_colloc.model import Gres
-from tests.unit.made import HOUR, MIG_POOL, near, run, site
-from tests.unit.stored import SHARES, at, busy, grouped, only, runs_in_window, sampled, stored, taken
+from tests.unit.made import HOUR, run
+from tests.unit.stored import at, busy, only, runs_in_window, sampled, stored
 
 # --- the six awkward rows ---
-
-AWKWARD = [
-    ("100", "gres/gpu:a100=2", "typed_only", "2026-11-20T00:00", "2026-11-20T01:00"),
-    ("101", "gres/gpu:1g.10gb=1,gres/gpu=1", "mig", "2026-11-20T00:00", "2026-11-20T01:00"),
-    ("102", "gres/shard=2", "shard", "2026-11-20T00:00", "2026-11-20T01:00"),
-    ("103", "gres/gpu:a100=1,gres/gpu:h100=2,gres/gpu=3", "pipe|in|name", "2026-11-20T00:00", "2026-11-20T01:00"),
-    ("104", "gres/gpu=1", "overlap_10d", "2026-11-10T23:00", "2026-11-20T23:00"),
-    ("105", "gres/gpu=1", "new\nline", "2026-11-20T00:00", "2026-11-20T01:00"),
-]
-END = "\x1fx\x1f"
-
-
-def awkward(form: str) -> Parsed:
-    rows = []
-    for job, tres, name, start, end in AWKWARD:
-        head = [job, job, "c", "ann", "lab", "gpu", "normal", "COMPLETED", "", str(at(start)), str(at(end)), "00:00:00"]
-        rows.append([*head, f"cpu=1,{tres}", "s1", name])
-    if form == "terminated":
-        return taken("".join("".join(f"{value}{END}" for value in row) + "\n" for row in rows), end=END)
-    return taken("".join("|".join(row) + "\n" for row in rows))
-
-
-@pytest.mark.parametrize(("form", "rejected"), [("terminated", 0), ("text", 1)])
-def test_six_awkward_rows(tmp_path: Path, form: str, rejected: int) -> None:
-    store, parsed = Store(str(tmp_path), SHARES), awkward(form)
-    counted = keep_runs(store, "sacct", parsed, 1.0)
-    assert (counted.used, sum(counted.rejected.values()), counted.rows_in) == (6, rejected, 6 + rejected)
-    usages = job_usage(store, at("2026-11-19"), at("2026-11-21"), 1e10)
-    hours = {usage.job_id: (usage.end_s - usage.start_s) / 3600 for usage in usages}
-    assert hours == {"100": 1, "101": 1, "102": 1, "103": 1, "104": 47, "105": 1}
-    held = {row.job_id: sum(gres.quantity for gres in row.gres if gres.name == "gpu") for row in parsed.rows}
-    assert sum(hours[job] * count for job, count in held.items()) == 54
-    worth = {usage.job_id: usage.allocated_gpu_hours for usage in usages}
-    assert worth == pytest.approx({"100": 2, "101": 1 / 7, "102": 2 / 4, "103": 3, "104": 47, "105": 1})
-    assert grouped(usages)[-1].allocated_gpu_hours == near(53.142857142857 + 2 / 4)
-
-
-def test_window_of_one_day_and_unknown_share(tmp_path: Path) -> None:
-    store = Store(str(tmp_path))
-    keep_runs(store, "sacct", awkward("terminated"), 1.0)
-    day = job_usage(store, at("2026-11-19"), at("2026-11-20"), 1e10)
-    assert [(usage.job_id, usage.allocated_gpu_hours) for usage in day] == [("104", 24.0)]
-    # Without a site nobody knows how many shards a GPU has: the run is counted apart, not as 0 and not as a GPU.
-    whole = grouped(job_usage(store, at("2026-11-19"), at("2026-11-21"), 1e10))[-1]
-    assert (whole.jobs, whole.jobs_without_size) == (6, 1)
-    assert whole.allocated_gpu_hours == near(53.142857142857)
-
 
 # --- what an allocation is worth ---
 
 
-@pytest.mark.parametrize(
-    ("gres", "node", "gpus", "count"),
-    [
-        ((Gres("gpu", "h100", 4),), "g1", 4.0, 4),
-        ((Gres("gpu", "a100", 1), Gres("gpu", "", 2)), "", 3.0, 3),
-        ((Gres("gpu", "h100_1g.10gb", 2),), "m1", 2 / 7, 2),
-        ((Gres("gpu", "h100_3g.40gb", 1),), "m1", 3 / 7, 1),
-        ((Gres("gpu", "a30_1g.6gb", 1),), "x", 1 / 4, 1),
-        ((Gres("mps", "", 50),), "g1", 0.5, 1),
-        ((Gres("shard", "", 3),), "s1", 0.75, 1),
-        ((Gres("shard", "", 3),), "g1", None, 1),
-        ((Gres("shard", "", 3),), "elsewhere", None, 1),
-        ((Gres("shard", "", 3),), "s[1-2]", None, 1),
-        ((Gres("gpu", "h100", 1), Gres("mps", "", 50)), "s1", None, 1),
-        ((Gres("nic", "", 2),), "g1", 0.0, 0),
-        ((Gres("gpu", "h100", 0), Gres("shard", "", 0)), "s1", 0.0, 0),
-        ((), "g1", 0.0, 0),
-    ],
-)
-def test_equivalents(gres: tuple[Gres, ...], node: str, gpus: float | None, count: int) -> None:
-    found = worth(gres, node, SHARES)
-    assert (found.gpus, found.devices) == (None if gpus is None else near(gpus), count)
-
-
-def test_an_untyped_gpu_of_a_sliced_node_is_worth_a_slice_or_unknown() -> None:
-    untyped = (Gres("gpu", "", 1),)
-    assert worth(untyped, "m1", SHARES).gpus is None
-    one_kind = site(MIG_POOL._replace(slice=MIG_POOL.slice[1:2]))
-    assert worth(untyped, "m1", one_kind).gpus == near(1 / 7)
-    mixed = site(MIG_POOL._replace(slice=MIG_POOL.slice[1:2], gpu_type="h100"))
-    assert worth(untyped, "m1", mixed).gpus is None
-    assert worth(untyped, "g1", SHARES).gpus == 1.0
-
-
-def test_shares_without_a_site() -> None:
-    assert worth((Gres("mps", "", 50),), "g1", None).gpus is None
-    assert unit_gpus("", "NVIDIA A30") == 1.0
-    assert unit_gpus("2g.12gb", "NVIDIA A30") == 0.5
-    assert unit_gpus("2g.20gb", "NVIDIA H100 80GB HBM3") == near(2 / 7)
-
-
 # --- the store ---
-
-
-def test_ingest_twice_is_once(tmp_path: Path) -> None:
-    rows, rounds = [run("1"), run("2", 100, 7300)], busy(900, 1800, 2700, 3600)
-    once = job_usage(stored(tmp_path, rows, rounds), 0, 1e5, 1e5)
-    store = stored(tmp_path, rows[::-1], rounds[::-1])
-    store.write_allocations("another name", [*rows, *rows], 1.0)
-    sampled(store, rounds * 2)
-    assert job_usage(store, 0, 1e5, 1e5) == once
-    assert runs_in_window(store, 0, 1e5, 1e5) == (2, 0)
 
 
 def test_newest_reading_of_a_run_counts(tmp_path: Path) -> None:
@@ -181,16 +82,6 @@ def test_the_means_of_a_run_are_all_of_one_reading(tmp_path: Path) -> None:
     store.write_allocations("b", [run()], 2.0, [JobMeans(10.0, None, 1, "job mean by new")])
     store.write_allocations("c", [run()], 3.0)
     assert store.rows(f"SELECT {', '.join(MEANS)} FROM allocations", {}) == [(10.0, None, 1, "job mean by new")]
-
-
-def test_requeued_runs_count_each(tmp_path: Path) -> None:
-    rows = [run(state="REQUEUED"), run(start_s=5000, end_s=8600), run("2", cluster="other")]
-    usages = job_usage(stored(tmp_path, rows), 0, 1e5, 1e5)
-    assert [(one.cluster, one.job_id, one.start_s) for one in usages] == [
-        ("c", "1", 0.0),
-        ("other", "2", 0.0),
-        ("c", "1", 5000.0),
-    ]
 
 
 def test_empty_store(tmp_path: Path) -> None:

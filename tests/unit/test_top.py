@@ -157,26 +157,6 @@ def test_memory_of_which_a_part_is_not_known_is_not_known() -> None:
 # --- the picture ---
 
 
-def test_the_picture() -> None:
-    jobs = [
-        TopJob(held(), 1.0, live()),
-        TopJob(held("62"), 2.0, None),
-        TopJob(held("63", "bob"), None, live(None, gpu_mem_mib=None)),
-    ]
-    lines = as_text(picture(*jobs)).splitlines()
-    assert lines[0].endswith(
-        ": squeue shows 3 jobs with GPUs of 2 users, 3+? GPUs of 16 installed (site.toml) in whole-GPU equivalents"
-    )
-    assert lines[1] == "use known of 2 of 3 jobs: the agents"
-    assert [line.split() for line in lines[5:7]] == [
-        ["ann", "2", "3", "10", "50", "3000"],
-        ["bob", "1", "?", "-", "50", "-"],
-    ]
-    # The least used first; of which nothing is known, last.
-    assert [line.split()[0] for line in lines[-3:]] == ["61", "63", "62"]
-    assert lines[-1].split()[-3:] == ["-", "-", "-"]
-
-
 def test_what_is_not_known_of_any_or_of_a_part_is_not_nothing() -> None:
     top = picture(
         TopJob(held("1"), None, live(gpu_mem_mib=None)),
@@ -217,10 +197,6 @@ def test_no_figure_is_cut_at_any_width(columns: int) -> None:
         assert set(figures) <= known, line
     if columns >= 80:
         assert sum("123456" in line for line in lines) == 6
-
-
-def test_an_empty_cluster() -> None:
-    assert "no job holds a GPU" in as_text(picture())
 
 
 @pytest.mark.parametrize("text", HOSTILE)

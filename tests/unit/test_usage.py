@@ -1,11 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-import random
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from slurm_colloc.accounting.sweep import sweep
 from slurm_colloc.accounting.usage import group_and_kind_usage, group_usage
@@ -153,44 +150,6 @@ def test_what_adds_up_and_what_does_not() -> None:
     assert (bare.held_idle_gpu_hours, bare.gpu_mem_peak_mib, bare.energy_kwh) == (None, None, None)
 
 
-# Of whole seconds, as runs have them.
-HOURS = st.integers(0, 36_000_000).map(lambda seconds: seconds / 3600)
-RUNS = st.lists(
-    st.builds(
-        lambda allocated, part, use, known: usage(
-            allocated_gpu_hours=allocated,
-            util_measured_gpu_hours=allocated * part,
-            util_used_gpu_hours=allocated * part * use if known else None,
-            coverage_pct=100 * part,
-        ),
-        HOURS,
-        st.floats(0, 1),
-        st.floats(0, 1),
-        st.booleans(),
-    ),
-    max_size=10,
-)
-
-
-@given(RUNS, st.integers())
-def test_order_never_matters_and_percentages_stay_in_bounds(runs: list[JobUsage], seed: int) -> None:
-    whole = total(runs)
-    shuffled = random.Random(seed).sample(runs, len(runs))
-    assert total(shuffled) == whole
-    for value in (whole.util_weighted_pct, whole.util_plain_pct, whole.coverage_pct):
-        assert value is None or -1e-9 <= value <= 100 + 1e-9
-
-
-@given(RUNS, RUNS)
-def test_groups_add_up_to_the_total(first: list[JobUsage], second: list[JobUsage]) -> None:
-    runs = first + [run._replace(user="bob") for run in second]
-    *groups, whole = grouped(runs)
-    assert sum(group.jobs for group in groups) == len(runs)
-    assert sum(group.jobs for group in groups) == whole.jobs
-    assert sum(group.allocated_gpu_hours or 0 for group in groups) == pytest.approx(whole.allocated_gpu_hours)
-    assert sum(group.util_idle_gpu_hours or 0 for group in groups) == pytest.approx(whole.util_idle_gpu_hours or 0)
-
-
 def test_each_metric_counts_for_itself() -> None:
     by_sm = usage(sm_measured_gpu_hours=0.8, sm_used_gpu_hours=0.2, util_used_gpu_hours=0.7)
     by_util = usage(sm_used_gpu_hours=None, util_measured_gpu_hours=1.0, util_used_gpu_hours=0.9)
@@ -202,14 +161,6 @@ def test_each_metric_counts_for_itself() -> None:
     # What shares used beyond their count is told apart.
     over = usage(sm_measured_gpu_hours=0.5, sm_used_gpu_hours=0.5, sm_beyond_gpu_hours=0.4)
     assert (total([by_sm, over]).sm_idle_gpu_hours, total([by_sm, over]).sm_beyond_gpu_hours) == (near(0.6), near(0.4))
-
-
-@given(RUNS)
-def test_used_idle_and_not_sampled_are_the_allocation(runs: list[JobUsage]) -> None:
-    whole = total(runs)
-    used_or_idle = (whole.util_used_gpu_hours or 0) + (whole.util_idle_gpu_hours or 0)
-    assert used_or_idle == pytest.approx(whole.util_measured_gpu_hours, abs=1e-10)
-    assert used_or_idle <= (whole.allocated_gpu_hours or 0) + 1e-10
 
 
 def test_coverage_has_its_denominator() -> None:

@@ -208,33 +208,10 @@ def held(store: Store) -> list[tuple[float | None, float]]:
     return [(usage.held_gpu_hours, usage.held_unknown_hours) for usage in job_usage(store, 0, 1e9, 1e9)]
 
 
-def test_a_suspended_gpu_is_held_and_not_allocated(tmp_path: Path) -> None:
-    usage = only(stored(tmp_path, [run(suspended_s=900, gres=(Gres("gpu", "h100", 2),))]))
-    assert (usage.allocated_gpu_hours, usage.held_gpu_hours, usage.held_unknown_hours) == (1.5, 2.0, 0.0)
-
-
 def test_a_slice_is_held_by_its_slices(tmp_path: Path) -> None:
     stored(tmp_path, [run(gres=LARGE, node_list="m1", suspended_s=1800)])
     for by in ("slices", "sms", "memory"):
         assert held(Store(str(tmp_path), SHARES, by)) == [(near(1 / 7), 0.0)]
-
-
-def test_shares_hold_a_gpu_together(tmp_path: Path) -> None:
-    rows = [run(job, gres=(Gres("shard", "", 1),), node_list="s1") for job in ("1", "2")]
-    # Two of them for a quarter of an hour, one for another, and nobody looked for half an hour.
-    pair, alone = [process("1", 5), process("2", 6)], [process("1", 5)]
-    rounds = [
-        seen(900, [device()], pair, [("GPU-0", "1"), ("GPU-0", "2")], interval_s=900.0),
-        seen(1800, [device()], alone, [("GPU-0", "1")], interval_s=900.0),
-    ]
-    first, second = held(stored(tmp_path, rows, rounds, SHARES))
-    assert first == (near(0.125 + 0.25), near(0.5))
-    assert second == (near(0.125), near(0.75))
-
-
-def test_of_a_share_that_was_always_seen_nothing_is_unknown(tmp_path: Path) -> None:
-    row = run(gres=(Gres("shard", "", 1),), node_list="s1")
-    assert held(stored(tmp_path, [row], busy(900, 1800, 2700, 3600), SHARES)) == [(1.0, 0.0)]
 
 
 def test_of_shares_that_nobody_saw_nothing_is_known(tmp_path: Path) -> None:

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What people read of made-up reports, jobs, months and clusters: one snapshot (COLLOC_GOLDEN=write writes it)."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from slurm_colloc.charted import Fit, JobTimeline
+from slurm_colloc.measured import Prediction
+from slurm_colloc.model import Gres
+from slurm_colloc.report import job as job_report
+from slurm_colloc.report.job import Advice, JobStory, RunStory
+from slurm_colloc.report.me import as_text as month
+from slurm_colloc.report.top import TopJob
+from slurm_colloc.report.top import as_text as picture_text
+from slurm_colloc.report.usage_text import as_table
+from tests.unit.made import decision, evidence, usage
+from tests.unit.reports import NOTHING, full, group, report
+from tests.unit.stored import grouped
+from tests.unit.test_job_story import ROW
+from tests.unit.test_me import mine
+from tests.unit.test_top import held, live, picture
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "shown.txt"
+UNKNOWN: dict[str, Any] = dict.fromkeys(
+    (
+        *("allocated_gpu_hours", "util_used_gpu_hours", "sm_used_gpu_hours", "gpu_mem_peak_mib", "coverage_pct"),
+        *("held_idle_gpu_hours", "idle_tail_s", "energy_j", "cpu_cores_used", "host_mem_peak_mib", "read_mib"),
+        "written_mib",
+    )
+)
+
+
+def reports() -> Iterator[tuple[str, str]]:
+    yield "a report", as_table(report(group()))
+    yield "a report, explained", as_table(full(), explained=True)
+    whole = grouped([usage(), usage(allocated_gpu_hours=None)])[-1]._replace(held_unknown_hours=1.5)
+    counts = {"rows_in": 20, "rows_used": 10, "job_steps": 7, "rejected": {"b": 2, "a": 1}}
+    rungs = [Prediction(rung, 3, 0, 0, None, None, 0, 0, None, None) for rung in ("unknown", "hint")]
+    left_out = report(group(), total=whole, equivalents="SMs", predictions=rungs, **counts)
+    yield "a report with what is left out", as_table(left_out, explained=True)
+    empty = report(cluster="", runs=0, so_far=True, recorded=full().recorded, total=grouped([])[-1])
+    yield "a report of nothing", as_table(empty, explained=True)
+    yield "a report of what was not sampled", as_table(report(NOTHING, total=NOTHING), explained=True)
+    yield "a report of a text", as_table(report(NOTHING, total=NOTHING, of_text=True), explained=True)
+
+
+def jobs() -> Iterator[tuple[str, str]]:
+    advice = Advice("gpu:1g.10gb:1 (mig)", "cd /home/ann && csub --gpu-footprint=mem=4G,sm=9 train.sh", "submitted so")
+    four = JobTimeline(0.0, 3600.0, (), 4, 3, 2, (80.0, 0.0, 0.0, 0.0))
+    idle = {"end_s": 74520.0, "util_used_gpu_hours": 0.0, "sm_used_gpu_hours": 0.0, "idle_tail_s": 74519.0}
+    waits = ROW._replace(state="PENDING", start_s=None, end_s=None, given=(), node_list="", reason="Priority")
+    told = {
+        "a job": RunStory(usage(), slurm=ROW, advice=advice),
+        "a job of which nothing is known": RunStory(usage(methods=(), **UNKNOWN)),
+        "a job of four GPUs among neighbours": RunStory(usage(shared_hours=0.5), timeline=four),
+        "a job that used nothing": RunStory(usage(**idle)),
+        "a job that runs": RunStory(None, slurm=ROW._replace(state="RUNNING", end_s=None)),
+        "a job that waits": RunStory(None, slurm=waits),
+        "a job of evidence": RunStory(usage(methods=(), **UNKNOWN), evidence=evidence()),
+    }
+    for name, run in told.items():
+        yield name, job_report.as_text(JobStory([run], decision() if run.usage else None, -1.0))
+    yield "a long array", job_report.as_text(JobStory([RunStory(usage(job_id="60_99"))], not_shown=99))
+
+
+def others() -> Iterator[tuple[str, str]]:
+    second = usage(job_id="2", allocated_gpu_hours=3.0, sm_measured_gpu_hours=1.5, sm_used_gpu_hours=0.0,
+                   coverage_pct=50.0, state="RUNNING")  # fmt: skip
+    yield "a month", month(mine(usage(), second, fit=Fit("ann", 3.0, 2.0, 1.5, "gpu:1g.10gb:1", 3, 2, 1)))
+    yield "a month of nothing", month(mine())
+    yield "a month without samples", month(mine(usage(methods=(), **UNKNOWN)))
+    some = [
+        TopJob(held(), 1.0, live()),
+        TopJob(held("62"), 2.0, None),
+        TopJob(held("63", "bob", gres=(Gres("shard", "", 1),)), None, live(None, gpu_mem_mib=None)),
+    ]
+    yield "a cluster", picture_text(picture(*some))
+    yield "a cluster without jobs", picture_text(picture())
+
+
+def test_what_people_read() -> None:
+    shown = "".join(f"## {name}\n\n{text.rstrip()}\n\n" for part in (reports, jobs, others) for name, text in part())
+    if os.environ.get("COLLOC_GOLDEN") == "write":
+        GOLDEN.write_text(shown)
+    assert shown == GOLDEN.read_text()
