@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 from slurm_colloc.errors import StoreError
 from slurm_colloc.files import closed_folder, file_mode, whose
 from slurm_colloc.kinds import fits
-from slurm_colloc.measured import DeviceSample, Holder, HostSample, ProcessKind, ProcessSample, Round
+from slurm_colloc.measured import DeviceSample, Holder, HostSample, ProcessSample, Round
 
 SUFFIX = ".journal"
 _LOCK = "sampler.lock"
@@ -29,11 +29,10 @@ _HOUR_S = 3600
 _LINE_LIMIT_BYTES = 64 * 1024 * 1024
 # The last lines of an hour: a node of 8 GPUs in 56 slices writes 30 KiB at a time.
 _TAIL_BYTES = 1024 * 1024
-# A line is a list that begins with its form; those of the first form began with the time and had seven fields.
+# A line is a list that begins with its form.
 FORM = 2
 # By a name's last word, which is its unit: a line that says more would spoil every sum that it is in.
 _MOST = {"pct": 100.0, "mib": 2.0**40, "w": 1e5, "j": 1e9}
-_FIELDS_OF_FORM_1 = 7
 _Record = TypeVar("_Record", DeviceSample, ProcessSample, Holder, HostSample, Round)
 
 
@@ -76,8 +75,6 @@ def _round(values: list[Any]) -> Round:
     Raises:
         ValueError, TypeError: they do not.
     """
-    if len(values) == _FIELDS_OF_FORM_1:
-        values = _from_form_1(values)
     form, at_s, interval_s, node, boot_id, devices, processes, holders, hosts = values
     if form != FORM:
         raise ValueError(f"form {form}")
@@ -93,25 +90,6 @@ def _round(values: list[Any]) -> Round:
             hosts=tuple(fitting(HostSample(*item)) for item in hosts),
         )
     )
-
-
-def _from_form_1(values: list[Any]) -> list[Any]:
-    """Return the fields of a line written before release 0.2: fewer counters, and nothing of the host."""
-    at_s, interval_s, node, boot_id, devices, processes, holders = values
-    return [
-        FORM,
-        at_s,
-        interval_s,
-        node,
-        boot_id,
-        [
-            [*unit, True, util, None, active, None, None, dram, mib, watts, None]
-            for *unit, util, active, dram, mib, watts in devices
-        ],
-        [[uuid, pid, None, ProcessKind.UNKNOWN, job, mib, active] for uuid, pid, job, mib, active in processes],
-        [[uuid, job, None] for uuid, job in holders],
-        [],
-    ]
 
 
 def fitting(record: _Record) -> _Record:

@@ -145,9 +145,6 @@ def line(body: str) -> bytes:
     return b"%08x %s\n" % (zlib.crc32(body.encode()), body.encode())
 
 
-DEVICE_OF_FORM_1 = '["GPU-0",0,"m","",1,2,3,10.0,20.0,30.0,4,50.0]'
-
-
 @pytest.mark.parametrize(
     "body",
     [
@@ -163,25 +160,12 @@ DEVICE_OF_FORM_1 = '["GPU-0",0,"m","",1,2,3,10.0,20.0,30.0,4,50.0]'
         '[2,1.0,10.0,"g1","b",[],[["GPU-0",1,7,"compute","7",4611686018427387904,null]],[],[]]',
         '[2,1.0,10.0,"g1","b",[],[["GPU-0",1,7,"compute","7",null,100.5]],[],[]]',
         '[2,1.0,10.0,"g1","b",[],[],[["GPU-0","7",-1.0]],[]]',
-        '[1.0,"10","g1","b",[],[],[]]',
-        f'[1.0,10.0,"g1","b",[{DEVICE_OF_FORM_1.replace("0,", "null,", 1)}],[],[]]',
-        '[1.0,10.0,"g1","b",[[1]],[],[]]',
+        '[1.0,10.0,"g1","b",[],[],[]]',
         '{"a":1}',
     ],
 )
 def test_a_line_of_the_wrong_kinds_is_counted_not_used(body: str) -> None:
     assert decode(line(body)) == ((), 1)
-
-
-def test_lines_of_the_first_form_are_read() -> None:
-    body = f'[7.0,10.0,"g1","b",[{DEVICE_OF_FORM_1}],[["GPU-0",5,"42",100,3.0]],[["GPU-0","42"]]]'
-    ((passed,), rejected) = decode(line(body))
-    assert rejected == 0
-    (unit,) = passed.devices
-    assert (unit.process_list, unit.gpu_util_pct, unit.sm_active_pct, unit.dram_active_pct) == (True, 10.0, 20.0, 30.0)
-    assert (unit.gpu_mem_used_mib, unit.power_w, unit.energy_j, unit.sm_occupancy_pct) == (4, 50.0, None, None)
-    assert passed.processes == (ProcessSample("GPU-0", 5, None, "unknown", "42", 100, 3.0),)
-    assert (passed.holders, passed.hosts) == ((Holder("GPU-0", "42", None),), ())
 
 
 def test_an_hour_has_nothing_of_another_time_or_node(tmp_path: Path) -> None:
