@@ -153,7 +153,7 @@ def test_the_second_notice_and_what_is_left_alone(
     assert colloc("audit", "run", "--notify") == 1
     at_s = later(monkeypatch, 15 * DAY - HOUR)
     idle_runs(tmp_path, "ann", "bob", began_s=int(at_s - DAY), first=11)
-    assert colloc("audit", "ack", "bob", "--rule", "COL001", "--why", "a course") == 0
+    assert colloc("audit", "optout", "bob", "--rule", "COL001", "--why", "a course") == 0
     assert colloc("audit", "run", "--notify") == 1
     first, second = taken.to("ann@example.org")
     assert "(second notice)" not in plain(first)
@@ -214,29 +214,28 @@ def test_waivers_and_what_is_in_doubt(
     assert capsys.readouterr() == ("", "colloc: no message is in doubt\n")
     assert colloc("audit", "optout", "bob", "--end") == 0
     assert colloc("audit", "optout", "bob", "--end") == 2
-    for argv in (["ack", "ann"], ["ack", "ann", "--rule", "COL1"], ["optout", "ann", "--until", "2020-01-01"]):
-        assert colloc("audit", *argv) == 2
+    for argv in (["ann", "--subject", "7"], ["ann", "--rule", "COL1"], ["ann", "--until", "2020-01-01"]):
+        assert colloc("audit", "optout", *argv) == 2
 
 
 def test_nobody_is_excused_at_first(site: Began, capsys: pytest.CaptureFixture[str]) -> None:
     site("ann")
     assert colloc("audit", "optout") == 0
-    said = "colloc: nobody has opted out, and nothing is acknowledged: everybody is told\n"
+    said = "colloc: nobody has opted out: everybody is told\n"
     assert capsys.readouterr() == ("", said)
 
 
 def test_a_rules_name_stands_for_its_code_in_a_waiver(site: Began, capsys: pytest.CaptureFixture[str]) -> None:
     site("ann")
-    assert colloc("audit", "ack", "ann", "--rule", "idle") == 0
-    assert capsys.readouterr().out.startswith("ann is not told of COL001 until ")
-    assert colloc("audit", "ack", "ann", "--rule", "Idle", "--end") == 0
-    assert colloc("audit", "ack", "ann", "--rule", "COL001", "--end") == 2
+    assert colloc("audit", "optout", "ann", "--rule", "idle") == 0
+    assert capsys.readouterr().out.startswith("ann is not told of COL001 for good, says ")
+    assert colloc("audit", "optout", "ann", "--rule", "Idle", "--end") == 0
+    assert colloc("audit", "optout", "ann", "--rule", "COL001", "--end") == 2
 
 
 @pytest.mark.parametrize(
     ("argv", "why"),
     [
-        (["ack", "", "--rule", "COL001"], "the user is an empty word"),
         (["optout", "--rule", "COL001"], "are of one user; name who is meant"),
         (["mail", "--arrived", "<x>", "--again", "<y>"], "are each a call of its own"),
         (["mail", "--test", "x"], "--test 'x' cannot be sent: "),

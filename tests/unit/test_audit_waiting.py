@@ -179,10 +179,10 @@ def test_root_speaks_as_the_owner_and_the_word_is_a_persons(
         in capsys.readouterr().err
     )
     # Of a rule that is off there are waivers still.
-    assert colloc("audit", "ack", "ann", "--rule", "COL001") == 0
+    assert colloc("audit", "optout", "ann", "--rule", "COL001") == 0
     text = (tmp_path / "site.toml").read_text()
     (tmp_path / "site.toml").write_text(text.replace('code = "COL001"\n', 'code = "COL001"\ntell = "nobody"\n'))
-    assert colloc("audit", "ack", "ann", "--rule", "COL001", "--end") == 0
+    assert colloc("audit", "optout", "ann", "--rule", "COL001", "--end") == 0
 
 
 def test_two_processes_at_once_are_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

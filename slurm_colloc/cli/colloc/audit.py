@@ -15,7 +15,7 @@ from slurm_colloc.cli.colloc.audit_backtest import backtest
 from slurm_colloc.cli.colloc.audit_explain import explain
 from slurm_colloc.cli.colloc.audit_look import Looked, Looking
 from slurm_colloc.cli.colloc.audit_notify import Piece, notify
-from slurm_colloc.cli.colloc.audit_person import ack, mail, optout
+from slurm_colloc.cli.colloc.audit_person import mail, optout
 from slurm_colloc.cli.colloc.output import one_of, service_folder, site, site_or_none, span, window, write
 from slurm_colloc.cli.colloc.seen import seen_store
 from slurm_colloc.cli.colloc.terminal import put
@@ -27,7 +27,7 @@ from slurm_colloc.report.findings import Audited, as_csv, as_json, as_text
 from slurm_colloc.units import counted
 
 app = typer.Typer(no_args_is_help=True, help="Rules over measured use; they name nobody on weak evidence.")
-for _command in (explain, backtest, ack, optout, mail):
+for _command in (explain, backtest, optout, mail):
     app.command()(_command)
 _FORMS = ("text", "json", "csv")
 _WINDOW = ("7d", "now")

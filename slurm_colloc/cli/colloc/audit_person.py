@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""colloc audit ack, optout and mail: a person's word on what is told to whom."""
+"""colloc audit optout and mail: a person's word on what is told to whom."""
 
 import html
 import os
@@ -26,46 +26,28 @@ from slurm_colloc.files import as_owner
 from slurm_colloc.report.text import local, stamp
 from slurm_colloc.units import counted, printable
 
-Name = Annotated[str, typer.Argument(help="whose findings these are")]
-Until = Annotated[str, typer.Option("--until", help="ISO 8601, or a span such as 30d")]
-Why = Annotated[str, typer.Option("--why", help="for whoever looks at it later")]
-End = Annotated[bool, typer.Option("--end", help="tell again from now on")]
-
-
-def ack(
-    user: Name,
-    rule: Annotated[str, typer.Option("--rule", help="of this rule, by name or code")] = "",
-    subject: Annotated[str, typer.Option("--subject", help="only about this job")] = "",
-    until: Until = "30d",
-    why: Why = "acknowledged",
-    end: End = False,
-) -> None:
-    """Tell a user nothing of one rule's findings for a while."""
-    if not user:
-        raise InputError("the user is an empty word; name whose findings are acknowledged")
-    if not rule:
-        raise InputError("--rule says what is acknowledged; 'colloc audit optout' is for all of it")
-    _waive(Waiver(user, rule, subject, _until(until), _says(), why), end=end)
-
 
 def optout(
     user: Annotated[str, typer.Argument(help="who gets no mails; without a name, all are listed")] = "",
     rule: Annotated[str, typer.Option("--rule", help="only of this rule, by name or code")] = "",
-    until: Until = "",
-    why: Why = "wants none",
-    end: End = False,
+    subject: Annotated[str, typer.Option("--subject", help="with --rule: only about this job")] = "",
+    until: Annotated[str, typer.Option("--until", help="ISO 8601, or a span such as 30d; else for good")] = "",
+    why: Annotated[str, typer.Option("--why", help="for whoever looks at it later")] = "wants none",
+    end: Annotated[bool, typer.Option("--end", help="tell again from now on")] = False,
 ) -> None:
     """Send a user no more notices. Without a name, list who gets none of what."""
     if not user:
-        if rule or until or end:
-            raise InputError("--rule, --until and --end are of one user; name who is meant")
+        if rule or subject or until or end:
+            raise InputError("--rule, --subject, --until and --end are of one user; name who is meant")
         with _state() as state:
             waivers = state.waivers()
         put("".join(map(_line, waivers)))
         if not waivers:
-            say("nobody has opted out, and nothing is acknowledged: everybody is told")
+            say("nobody has opted out: everybody is told")
         return
-    _waive(Waiver(user, rule, "", _until(until) if until else None, _says(), why), end=end)
+    if subject and not rule:
+        raise InputError("--subject is of one rule's findings; name it with --rule")
+    _waive(Waiver(user, rule, subject, _until(until) if until else None, _says(), why), end=end)
 
 
 def mail(
