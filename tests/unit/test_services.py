@@ -79,7 +79,6 @@ def test_a_user_looks_at_their_own_where_the_sites_store_is_away_or_closed(
         ["pages", "out"],
         ["audit", "run"],
         ["audit", "run", "--notify"],
-        ["comment"],
         ["history", "bootstrap", "--all", "--slurm-release", "24.05.4"],
     ],
     ids=lambda command: " ".join(command[:2]),
@@ -199,7 +198,7 @@ def test_a_missing_right_is_said_once(
 def test_two_samples_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "g1.json").write_text(json.dumps(DEVICES))
     journal = str(tmp_path / "journal")
-    sample(Settings("g1", "c", 0.05, "simulated", str(tmp_path), journal=journal, samples=2))
+    sample(Settings("g1", "c", 0.05, f"simulated:{tmp_path}", journal=journal, samples=2))
     assert f"sampling node g1 every 0.05 s into '{journal}'" in capsys.readouterr().err
     (hour,) = hours(journal)
     assert [seen.interval_s > 0 for seen in hour] == [False, True]
@@ -218,7 +217,7 @@ def test_a_driver_that_hangs_ends_the_process(
     monkeypatch.setattr(sampling, "follow", hang)
     monkeypatch.setattr(os, "_exit", end)
     with pytest.raises(SystemExit) as ended:
-        sample(Settings("g1", "c", 0.05, "simulated", str(tmp_path), journal=str(tmp_path / "journal"), agent=True))
+        sample(Settings("g1", "c", 0.05, f"simulated:{tmp_path}", journal=str(tmp_path / "journal"), agent=True))
     assert ended.value.code == DeadlineError.exit_status != 0
     assert "ending, so that a new process can try" in capsys.readouterr().err
 
@@ -233,5 +232,5 @@ def test_the_agent_is_patient_and_a_sampler_by_hand_is_not(tmp_path: Path, monke
     (tmp_path / "g1.json").write_text(json.dumps(DEVICES))
     monkeypatch.setattr(sampling, "follow", note)
     for agent_ in (True, False):
-        sample(Settings("g1", "c", 0.05, "simulated", str(tmp_path), agent=agent_))
+        sample(Settings("g1", "c", 0.05, f"simulated:{tmp_path}", agent=agent_))
     assert found == {0: 300.0, 1: float("inf")}
