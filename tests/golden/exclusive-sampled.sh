@@ -16,8 +16,7 @@ csub_mode='exclusive'
 csub_evidence='/home/ann/.local/share/slurm_colloc'
 # Measures this job's GPU use for its next submission. The subshell keeps it out of the script's own "wait".
 if [ -x '/opt/slurm_colloc/bin/python3' ]; then
-  ( '/opt/slurm_colloc/bin/python3' -I -m slurm_colloc.cli.colloc sample --period 10.0 --reader 'nvml'
- --signature "$csub_signature" --mode "$csub_mode" --evidence "$csub_evidence" --job "${SLURM_JOB_ID:-}" --watch-pid "$$" </dev/null >/dev/null 2>&1 & )
+  ( '/opt/slurm_colloc/bin/python3' -I -m slurm_colloc.cli.colloc sample --period 10.0 --reader 'nvml' --signature "$csub_signature" --mode "$csub_mode" --evidence "$csub_evidence" --job "${SLURM_JOB_ID:-}" --watch-pid "$$" </dev/null >/dev/null 2>&1 & )
 fi
 unset csub_gpu_mem_mib csub_named csub_signature csub_mode csub_evidence
 # --- end of csub's block ---
