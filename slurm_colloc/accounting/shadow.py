@@ -99,7 +99,8 @@ SELECT *, CASE WHEN gpus IS NULL THEN 'site.toml has no such piece for the parti
           END AS why,
        why IS NULL AND peak_mib > mem_mib AS over, why IS NULL AND NOT over AS fitted,
        if(gpus IS NULL, '(not in site.toml)', concat(would, ' in ' || nullif(would_partition, ''))) AS name,
-       greatest(least(100, coalesce(sm_active_q95_pct, 0)), 100 * coalesce(sm_mean, 0)) AS active_pct,
+       -- greatest() passes over what is NULL; of a job of which nothing is known it is taken that it fills the SMs.
+       coalesce(greatest(least(100, sm_active_q95_pct), 100 * sm_mean), 100) AS active_pct,
        gpus * hours * if(sm_part IS NULL, 1, {upper_on_slice_sql("active_pct", "sm_part")}) AS piece_hours,
        -- What was free is not waited for, nor anything longer than csub looks back: all else was not written by it.
        if(fitted AND (would_wait_runs > 0 OR would_wait_s = 0) AND would_wait_s <= {SPAN_S},

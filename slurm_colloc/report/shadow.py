@@ -139,7 +139,8 @@ def footnotes(report: ShadowReport) -> list[str]:
     lines += [
         f"ALLOC: whole-GPU equivalents (MIG by {report.equivalents}) times hours, of the runs that FIT.",
         "PIECE: the same hours x the piece's part of a GPU x the slowdown that few jobs exceed on so many SMs, by the "
-        "SM activity that was expected or the mean that was measured, whichever is more. FREED: ALLOC less PIECE.",
+        "SM activity that was expected or the mean that was measured, whichever is more, or all SMs where neither is "
+        "known. FREED: ALLOC less PIECE.",
     ]
     if total.lost_gpu_hours:
         lines.append(

@@ -79,6 +79,15 @@ def test_nobody_can_foretell_more_than_a_whole_gpu(tmp_path: Path) -> None:
     assert found.total.piece_gpu_hours == near(on_slice(100.0, 132 / 16).upper / 7)
 
 
+def test_of_whose_activity_nothing_is_known_it_is_taken_that_it_fills_the_sms(tmp_path: Path) -> None:
+    seen = [
+        one._replace(devices=tuple(unit._replace(sm_active_pct=None) for unit in one.devices))
+        for one in busy(*HOURS, mib=5000)
+    ]
+    found = told(tmp_path, [run()], [would(sm_active_q95_pct=None)], seen)
+    assert (found.total.fitted, found.total.piece_gpu_hours) == (1, near(on_slice(100.0, 132 / 16).upper / 7))
+
+
 @pytest.mark.parametrize("state", ["COMPLETED", "FAILED"])
 def test_a_peak_above_the_slice_runs_out_of_memory_however_the_run_ended(tmp_path: Path, state: str) -> None:
     # Half of it sampled shows enough.
