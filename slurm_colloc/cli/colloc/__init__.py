@@ -4,25 +4,13 @@
 import sys
 from typing import NoReturn
 
-# In the order of help. Each is a file beside this one with ``app`` (a group) or a function of its own name.
+# In the order of help: for users, analysts and administrators, then what services run. Each is a file beside this one
+# with ``app`` (a group) or a function of its own name.
 COMMANDS = (
-    "site",
-    "agent",
-    "sample",
-    "seal",
-    "ingest",
-    "compact",
-    "report",
-    "pages",
-    "job",
-    "me",
-    "top",
-    "mail",
-    "history",
-    "policy",
-    "evaluate",
-    "audit",
-    "demo",
+    *("job", "me", "history", "top"),
+    *("report", "demo", "evaluate"),
+    *("site", "audit", "policy"),
+    *("agent", "sample", "seal", "ingest", "compact", "pages", "mail"),
 )
 
 

@@ -3,16 +3,27 @@
 
 from collections.abc import Sequence
 from importlib import import_module
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from slurm_colloc import __version__
+from slurm_colloc.cli.colloc import COMMANDS
+
+
+class _InOrder(TyperGroup):
+    """Typer lists groups behind commands."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [name for name in COMMANDS if name in self.commands]
 
 
 def build(names: Sequence[str]) -> typer.Typer:
     """Return the program with the commands ``names``."""
     app = typer.Typer(
         name="colloc",
+        cls=_InOrder,
         no_args_is_help=True,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
