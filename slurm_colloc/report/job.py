@@ -7,12 +7,12 @@ from math import isinf
 from typing import Any, NamedTuple
 
 from slurm_colloc.charted import JobTimeline
-from slurm_colloc.measured import JobUsage
+from slurm_colloc.measured import MIN_COVERAGE_PCT, JobUsage
 from slurm_colloc.model import Decision, Evidence
 from slurm_colloc.report.layout import NO_TERMINAL, TEXT_INDENT, Terminal, folded, titled
 from slurm_colloc.report.sparkline import ASCII, BLOCKS, sparkline
 from slurm_colloc.report.text import local, stamp
-from slurm_colloc.report.usage import never_used
+from slurm_colloc.report.usage import never_used, use_of
 from slurm_colloc.slurm.jobs import Accounted
 from slurm_colloc.units import counted, in_words, kilowatt_hours, printable, significant
 from slurm_colloc.wording import sentence, shown
@@ -123,18 +123,18 @@ def _verdict(run: JobUsage, timeline: JobTimeline | None) -> str:
     took = in_words(run.end_s - run.start_s)
     of_several = timeline is not None and timeline.devices > 1
     had = "its share" if _is_share(run) else "its GPUs" if of_several else "its GPU"
+    partly = ""
+    if run.coverage_pct is not None and run.coverage_pct < MIN_COVERAGE_PCT:
+        partly = f", as far as known: {run.coverage_pct:.0f} % of that was sampled"
     if never_used(run):
-        return f"did not use {had} in {took}"
+        return f"did not use {had} in {took}{partly}"
     if timeline and of_several and timeline.devices_unused and None not in timeline.active_pct:
         had = f"its GPUs, on {timeline.devices - timeline.devices_unused} of {timeline.devices}"
-    for used, of, metric in (
-        (run.sm_used_gpu_hours, run.sm_measured_gpu_hours, "SM activity"),
-        (run.util_used_gpu_hours, run.util_measured_gpu_hours, "GPU_UTIL"),
-    ):
-        if used is not None and of:
-            return f"used {significant(100 * used / of, 2)} % of {had} ({metric}) in {took}"
     # Nothing is measured of a GPU in the time in which its job is suspended.
-    return f"what it used of {had} in {took} is not known"
+    use = use_of(run)
+    if use is None:
+        return f"what it used of {had} in {took} is not known"
+    return f"used {significant(use.pct, 2)} % of {had} ({use.metric}) in {took}{partly}"
 
 
 def _ran(run: JobUsage | None, slurm: Accounted | None, since_s: float, state: str) -> str:

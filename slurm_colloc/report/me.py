@@ -11,7 +11,7 @@ from slurm_colloc.charted import Fit
 from slurm_colloc.measured import MIN_COVERAGE_PCT, JobUsage
 from slurm_colloc.report.layout import NO_TERMINAL, TEXT_INDENT, Terminal, folded, titled
 from slurm_colloc.report.text import stamp
-from slurm_colloc.report.usage import never_used
+from slurm_colloc.report.usage import never_used, use_of
 from slurm_colloc.units import counted, in_words, printable, significant
 
 SCHEMA = 1
@@ -93,13 +93,8 @@ def sums_of(runs: Sequence[JobUsage]) -> Sums:
 
 def idle_hours(run: JobUsage) -> float | None:
     """Return the measured but unused GPU-hours, by SM activity, else by GPU_UTIL; None where nothing was measured."""
-    for used, of in (
-        (run.sm_used_gpu_hours, run.sm_measured_gpu_hours),
-        (run.util_used_gpu_hours, run.util_measured_gpu_hours),
-    ):
-        if used is not None and of:
-            return of - used
-    return None
+    use = use_of(run)
+    return use.measured_gpu_hours - use.used_gpu_hours if use else None
 
 
 def idlest(runs: Sequence[JobUsage]) -> list[tuple[JobUsage, float]]:
@@ -163,16 +158,13 @@ def as_text(report: MyReport, terminal: Terminal = NO_TERMINAL) -> str:
 
 def _verdict(report: MyReport) -> str:
     """Return the one thing to know, where anything was measured."""
-    sums = sums_of(report.runs)
-    for used, of, metric in (
-        (sums.sm_used_gpu_hours, sums.sm_measured_gpu_hours, "SM activity"),
-        (sums.util_used_gpu_hours, sums.util_measured_gpu_hours, "GPU_UTIL"),
-    ):
-        if used is not None and of > 0:
-            freed = report.fit.freed_gpu_hours if report.fit else 0.0
-            more = f"; pieces of a GPU would free {significant(freed)} GPU-h" if freed > 0 else ""
-            return f": used {significant(100 * used / of, 2)} % of {significant(of)} measured GPU-h ({metric}){more}"
-    return ""
+    use = use_of(sums_of(report.runs))
+    if use is None:
+        return ""
+    freed = report.fit.freed_gpu_hours if report.fit else 0.0
+    more = f"; pieces of a GPU would free {significant(freed)} GPU-h" if freed > 0 else ""
+    of = significant(use.measured_gpu_hours)
+    return f": used {significant(use.pct, 2)} % of {of} measured GPU-h ({use.metric}){more}"
 
 
 def _indent(line: str) -> int:

@@ -137,6 +137,32 @@ def never_used(run: JobUsage) -> bool:
     return bool(known) and not any(known)
 
 
+class Use(NamedTuple):
+    """What was used of the measured GPU-hours, by the metric of that name."""
+
+    used_gpu_hours: float
+    measured_gpu_hours: float
+    metric: str
+
+    @property
+    def pct(self) -> float:
+        """Return how much of the measured was used."""
+        return 100 * self.used_gpu_hours / self.measured_gpu_hours
+
+
+def use_of(what: Any) -> Use | None:
+    """Return what was used by SM activity, else by GPU_UTIL; None where nothing was measured.
+
+    Args:
+        what: a run, or what runs come to; it has GroupUsage's used and measured GPU-hours of both metrics.
+    """
+    for metric in ("sm", "util"):
+        used, of = (getattr(what, f"{metric}_{which}_gpu_hours") for which in ("used", "measured"))
+        if used is not None and of:
+            return Use(used, of, METRICS[metric])
+    return None
+
+
 def metric_of(report: UsageReport) -> str:
     """Return the metric of what shows only one: SM activity where any run has it, for it tells how much."""
     return "sm" if report.total.sm_used_gpu_hours is not None else "util"

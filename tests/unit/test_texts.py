@@ -9,25 +9,23 @@ import pytest
 
 from slurm_colloc.accounting.ingest import keep_text, take_text
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.cli.colloc.texts import Text, content_name, log_name
+from slurm_colloc.cli.colloc.texts import Text, content_name
 from slurm_colloc.errors import InputError
 
 HEADER = "JobID|User|State|Start|End|AllocTRES\n"
 
 
-def test_a_text_is_known_by_its_content_and_a_log_by_its_beginning(tmp_path: Path) -> None:
+def test_a_text_is_known_by_its_content(tmp_path: Path) -> None:
     path = tmp_path / "jobs.txt"
     path.write_text("one\n")
-    text, log = content_name(str(path)), log_name(str(path))
+    text = content_name(str(path))
     path.write_text("one\ntwo\n")
-    assert (content_name(str(path)) == text, log_name(str(path)) == log) == (False, True)
-    path.write_text("two\n")
-    assert log_name(str(path)) != log
+    assert content_name(str(path)) != text
     path.write_text("one\n")
     assert content_name(str(path)) == text
     path.write_text("")
     with pytest.raises(InputError, match="is empty"):
-        log_name(str(path))
+        content_name(str(path))
 
 
 def test_a_pipe_is_no_file(tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ from slurm_colloc.measured import DeviceSample, Holder, HostSample, ProcessKind,
 from slurm_colloc.model import Decision
 from slurm_colloc.observe.journal import encode
 
-SITE = """schema = 1
+_NODE, _GPUS, _MODEL, _MEM_MIB, _SMS = "gpu01", 8, "NVIDIA H100 80GB HBM3", 81559, 132
+SITE = f"""schema = 1
 cluster = "demo"
 slurm_release = "24.11"
 default_partition = "gpu"
@@ -25,13 +26,13 @@ mps_daemon = "site"
 
 [[pool]]
 name = "gpu"
-nodes = "gpu01"
+nodes = "{_NODE}"
 partitions = ["gpu"]
 gpu_type = "h100"
-gpus_per_node = 8
-gpu_model = "NVIDIA H100 80GB HBM3"
-gpu_mem_mib = 81559
-sm_count = 132
+gpus_per_node = {_GPUS}
+gpu_model = "{_MODEL}"
+gpu_mem_mib = {_MEM_MIB}
+sm_count = {_SMS}
 mps_per_gpu = 100
 
 [[partition]]
@@ -40,7 +41,6 @@ mps_users = "one"
 """
 BEGIN_S = int(datetime(2026, 11, 2, tzinfo=UTC).timestamp())
 END_S = BEGIN_S + 7 * 86_400
-_NODE, _GPUS, _MODEL, _MEM_MIB, _SMS = "gpu01", 8, "NVIDIA H100 80GB HBM3", 81559, 132
 _HOUR_S, _PERIOD_S = 3600, 600
 _IDLE_W, _MORE_W = 70.0, 600.0
 

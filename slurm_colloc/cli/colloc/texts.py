@@ -83,26 +83,17 @@ def content_name(path: str) -> str:
     Raises:
         InputError: it cannot be read, or is no file that can be read twice.
     """
-    return f"{os.path.basename(path)}-{_digest(path, whole=True)}"
+    return f"{os.path.basename(path)}-{_digest(path)}"
 
 
-def log_name(path: str) -> str:
-    """Return a name for a log by its first line: it keeps it while it grows, and has another after a rotation.
-
-    Raises:
-        InputError: it cannot be read, or is empty.
-    """
-    return f"{os.path.basename(path)}-{_digest(path, whole=False)}"
-
-
-def _digest(path: str, *, whole: bool) -> str:
+def _digest(path: str) -> str:
     try:
         with open(path, "rb") as stream:
             if not stream.seekable():
                 raise InputError(f"'{path}' is a pipe; write it to a file first")
             if not stream.peek(1):
                 raise InputError(f"'{path}' is empty: is it the right file?")
-            found = hashlib.file_digest(stream, "sha256") if whole else hashlib.sha256(stream.readline())
+            found = hashlib.file_digest(stream, "sha256")
     except OSError as error:
         raise InputError(f"'{path}' cannot be read: {error.strerror}") from error
     return found.hexdigest()[:8]
