@@ -130,3 +130,10 @@ def test_hostile_story(text: str) -> None:
     plain = JobStory([RunStory(usage(), ROW, advice=Advice("a", "b", "c"))], decision(), -1.0, again="x", first="y")
     assert shown.count("\n") == as_text(plain).count("\n")
     assert json.loads(as_json(story))["decision"]["given"] == text
+
+
+def test_a_verdict_from_few_samples_says_how_few() -> None:
+    little = usage(util_used_gpu_hours=0.0, sm_used_gpu_hours=0.0, coverage_pct=10.0)
+    first = as_text(JobStory([RunStory(little)])).splitlines()[0]
+    assert first.endswith("did not use its GPU in 1 h, as far as known: 10 % of that was sampled")
+    assert "as far as known" not in as_text(JobStory([RunStory(little._replace(coverage_pct=60.0))]))
