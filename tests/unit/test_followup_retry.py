@@ -426,7 +426,6 @@ def test_a_companion_that_finds_the_job_taken_by_csub_says_nothing_else(followed
     assert read_state(str(followed.folder)).outcome == ""
 
 
-@pytest.mark.slow
 def test_a_companion_that_may_be_there_after_all_does_nothing(shell: Shell) -> None:
     shell.behave(1, f"sleep {ASK_S + 2}; echo 4712; exit\n")
     followed = Followed.__new__(Followed)

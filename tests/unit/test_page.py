@@ -16,6 +16,7 @@ from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 
 from slurm_colloc.report import usage_page
@@ -157,21 +158,27 @@ def test_a_rows_details_open_by_key_and_close_by_escape(browser: webdriver.Chrom
     assert browser.switch_to.active_element == button, "the focus goes back to where it was"
 
 
+def tip(browser: webdriver.Chrome, element: WebElement, x: int, y: int) -> str:
+    """Move the pointer there until something is said: the event of a scroll that comes late hides it again."""
+    run(browser, "arguments[0].scrollIntoView({block: 'center'})", element)
+
+    def said(_: webdriver.Chrome) -> str:
+        move = webdriver.ActionChains(browser).move_to_element_with_offset(element, x, y)
+        move.move_by_offset(2, 1).perform()
+        return str(browser.find_element(By.ID, "tip").text)
+
+    return str(WebDriverWait(browser, 20).until(said))
+
+
 def test_what_is_under_the_pointer_has_denominator_and_method(browser: webdriver.Chrome, five: Path) -> None:
     show(browser, five)
-    webdriver.ActionChains(browser).move_to_element(
-        browser.find_element(By.CSS_SELECTOR, "#table tbody td:nth-child(11)")
-    ).perform()
-    said = browser.find_element(By.ID, "tip").text
+    cell = browser.find_element(By.CSS_SELECTOR, "#table tbody td:nth-child(11)")
     assert re.search(
-        r"SM % [\d.]+\n.*over the GPU-hours measured.*\nmeasured: \d.* GPU-h by SM.*\nmethod: measured", said
+        r"SM % [\d.]+\n.*over the GPU-hours measured.*\nmeasured: \d.* GPU-h by SM.*\nmethod: measured",
+        tip(browser, cell, 0, 0),
     )
     chart = browser.find_element(By.CSS_SELECTOR, "[data-figure=collocation] svg")
-    run(browser, "arguments[0].scrollIntoView({block: 'center'})", chart)
-    webdriver.ActionChains(browser).move_to_element_with_offset(chart, -150, -30).pause(0.5).move_by_offset(
-        2, 1
-    ).perform()
-    assert re.search("at a time\n.* of 103 sampled GPU-h", browser.find_element(By.ID, "tip").text)
+    assert re.search("at a time\n.* of 103 sampled GPU-h", tip(browser, chart, -150, -30))
 
 
 @pytest.mark.parametrize(("width", "features"), [(1280, ()), (1280, DARK), (375, ()), (375, DARK)])
