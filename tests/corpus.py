@@ -51,7 +51,7 @@ echo "Submitted batch job 4711"
 """
 # Keys whose words people read; of some it counts whether they say anything.
 _WORDS, _WHETHER = {"reasons", "reason", "provenance", "schema"}, {"untouchable", "no_share", "keep_whole", "differs"}
-_COMMENTS = ("# because:", "# footprint:")
+_COMMENTS = ("# asked:", "# why:", "# needs:", "# to switch this off:")
 Case = dict[str, Any]
 
 

@@ -101,7 +101,7 @@ def _run(argv: tuple[str, ...]) -> int:
         if call.dry_run:
             return show(plan, command_line, call)
         if plan.decides_nothing:
-            tell(call, answer(plan))
+            tell(call, answer(plan, terminal=os.isatty(2)))
             return _fall_open(call, stdin, _SILENT)
         source = None if stdin is None else readable(plan.body if plan.body is not None else stdin)
         then = _then(plan, command_line, call, site)

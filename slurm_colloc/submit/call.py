@@ -139,7 +139,7 @@ def hand_over(
         then(job_id)
         shadow = config.policy == "shadow"
         record(plan, job_id, cluster or config.cluster, config, partial(tell_line, call) if shadow else say)
-        tell(call, (f"job {job_id}: {line}" for line in answer(plan)))
+        tell(call, (f"job {job_id}: {line}" for line in answer(plan, terminal=os.isatty(STDERR))))
 
     try:
         outcome = submit([call.sbatch, *argv], handed_on(call.environ, plan, config), source, submitted)

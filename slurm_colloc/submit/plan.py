@@ -73,6 +73,7 @@ class Plan(NamedTuple):
     where nobody says. ``was_pack`` says that it is submitted as the array it is, and would have been a pack were the
     policy not shadow. ``colloc`` is what the policy in slurmctld is told of --colloc, ``chosen`` is csub's own.
     ``given`` are the options in force of the first component, ``wants_pack`` says that its tasks were to be packed.
+    ``first_run`` says that no earlier run is known, and that this one is measured for a site that has pieces to give.
     """
 
     parts: tuple[Part, ...]
@@ -88,6 +89,7 @@ class Plan(NamedTuple):
     colloc: str = "auto"
     given: Mapping[str, Given] = {}
     wants_pack: bool = False
+    first_run: bool = False
     chosen: Chosen = Chosen("auto", because("policy-of-site"))
 
     @property
@@ -245,7 +247,9 @@ def _made(case: Case, requests: Sequence[JobRequest], resubmits: Reason | None, 
     if script is None and body is not None:
         argv = (*without(argv, table, ("wrap",)), name)
         script_at = len(argv) - 1
-    if why := _never_measured(submission, parts, fixed, config):
+    unknown = _unknown(parts)
+    why = _never_measured(submission, unknown, fixed, config)
+    if why:
         notes += [because("never-measured"), why]
     plan = Plan(tuple(parts), argv, script_at, text, body, tuple(notes), left)
     return plan._replace(
@@ -253,6 +257,9 @@ def _made(case: Case, requests: Sequence[JobRequest], resubmits: Reason | None, 
         colloc=_strongest(values),
         given=components[0],
         wants_pack=packs,
+        first_run=not why
+        and any(pool.slice or pool.mps_per_gpu or pool.shards_per_gpu for pool in config.pool)
+        and any(part.footprint.provenance[0].code == "no-earlier-run" for part in unknown),
     )
 
 
@@ -318,15 +325,19 @@ def reason_switched_off(values: Collection[str | None], config: SiteConfig) -> R
     return because("policy-off") if config.policy == "off" else None
 
 
+def _unknown(parts: Sequence[Part]) -> list[Part]:
+    """Return the parts with a GPU that are left as asked only because their need is not known."""
+    ignorant = [part for part in parts if part.placement.reasons == part.footprint.provenance]
+    return [part for part in ignorant if part.footprint.gpu_mem_peak_mib is None and part.request.gres]
+
+
 def _never_measured(
-    submission: Submission, parts: Sequence[Part], fixed: Reason | None, config: SiteConfig
+    submission: Submission, unknown: Sequence[Part], fixed: Reason | None, config: SiteConfig
 ) -> Reason | None:
     """Return why no run of a job of which nothing is known will be measured; None where it will be, or need not."""
-    ignorant = [part for part in parts if part.placement.reasons == part.footprint.provenance]
-    unknown = [part for part in ignorant if part.footprint.gpu_mem_peak_mib is None and part.request.gres]
     if not unknown or config.observe.agent or config.policy == "shadow":
         return None
-    if len(parts) > 1:
+    if len(submission.components) > 1:
         return because("several-components")
     if submission.script is not None and not unknown[0].request.sh_like:
         return because("interpreter-not-sh", interpreter=unknown[0].request.interpreter)

@@ -92,19 +92,18 @@ def pack_block(request: JobRequest, footprint: Footprint, placement: Placement) 
 
 
 def _header(request: JobRequest, footprint: Footprint, placement: Placement, cut: Sequence[str] = ()) -> list[str]:
-    from slurm_colloc.wording import sentence, words  # only where a script is changed
+    from slurm_colloc.wording import sentence  # only where a script is changed
 
     lines = [
         _FIRST_LINE,
-        f"# asked:     {request.asked or 'no GPU'}",
-        f"# given:     {placement.given} ({placement.mode})",
-        *(f"# because:   {words(reason)}" for reason in placement.reasons),
-        f"# footprint: {footprint.rung}: {sentence(footprint.provenance)}",
+        f"# asked: {request.asked or 'no GPU'}; given: {placement.given} ({placement.mode})",
+        f"# why: {sentence(placement.reasons)}",
+        f"# needs: {sentence(footprint.provenance)}",
         *(
-            f"# cut out:   --{name} of your directives, for a share is no GPU; sbatch was told the same otherwise"
+            f"# removed: --{name} of your directives; sbatch gets the same request in a form that a share allows"
             for name in cut
         ),
-        "# to switch this off: csub --colloc=off, or plain sbatch",
+        "# to switch this off: csub --colloc=off, or sbatch",
     ]
     # A newline in what a user wrote would end the comment and be run.
     return [printable(line) for line in lines]

@@ -11,15 +11,19 @@ SCHEMA = 2
 _EXPLAINED = 8
 
 
-def answer(plan: Plan) -> Iterator[str]:
+def answer(plan: Plan, *, terminal: bool) -> Iterator[str]:
     """Yield what the user must know of a submission: what is not simply as asked of each component, and notes."""
     for request, footprint, placement in plan.parts:
         if plan.packed:
             yield _said(placement.reasons)
         elif not placement.as_asked:
-            yield f"{placement.given} instead of {request.asked}: {_said(placement.reasons)}"
+            gets = f"{placement.given} instead of {request.asked}"
+            yield f"{gets}: {_said(placement.reasons)}; --colloc=off keeps {request.asked}"
         elif footprint.rung == "hint" and (request.gpu_count or plan.decides_nothing) and not plan.switched_off:
-            yield f"the footprint changes nothing: {_said(placement.reasons)}"
+            yield f"stays as asked: {_said(placement.reasons)}"
+        elif terminal and plan.first_run:
+            keeps = f"it keeps {request.asked} and is measured"
+            yield f"{_said(placement.reasons)}; {keeps}, the next one may get a piece of a GPU"
     yield from noted(plan)
 
 
@@ -36,7 +40,7 @@ def _said(reasons: Sequence[Reason]) -> str:
 
 def explanation(plan: Plan) -> Iterator[str]:
     """Yield why the plan is what it is in at most eight lines, what matters most first."""
-    of_policy = f"policy: '{plan.chosen.policy}', {_said([plan.chosen.why])}"
+    of_policy = f"policy: {plan.chosen.policy}, {_said([plan.chosen.why])}"
     most = max(2, (_EXPLAINED - 1) // len(plan.parts))
     for number, part in enumerate(plan.parts):
         lines = list(_explain(part))
@@ -51,16 +55,20 @@ def explanation(plan: Plan) -> Iterator[str]:
 def _explain(part: Part) -> Iterator[str]:
     request, footprint, placement = part
     where = f"partition '{','.join(request.partitions)}'" if request.partitions else "the default partition"
-    given = "nothing changes" if placement.as_asked else f"the job gets {placement.given} ({placement.mode})"
-    yield f"{given}: {_said(placement.reasons)}"
+    gets = f"stays as asked ({request.asked or 'no GPU'})" if placement.as_asked else f"gets {placement.given}"
+    yield f"the job {gets}: {_said(placement.reasons)}"
+    yield f"asked for: {request.asked or 'no GPU'} in {where}"
     memory, active, dram = footprint.gpu_mem_peak_mib, footprint.sm_active_pct, footprint.dram_active_pct
     need = [
-        f"{memory.q99:.0f} MiB of GPU memory at most" if memory else "GPU memory not known",
+        f"at most {memory.q99:.0f} MiB of GPU memory" if memory else "GPU memory not known",
         f"{active.q95:.0f} % of the SMs" if active else "SM activity not known",
-        *([f"GPU memory busy {dram.q95:.0f} % of the time"] if dram else []),
+        *([f"GPU memory bandwidth {dram.q95:.0f} % of the time"] if dram else []),
     ]
-    yield f"needs: {', '.join(need)} ({footprint.rung}: {_said(footprint.provenance)}{how_sure(footprint)})"
-    yield f"asked for: {request.asked or 'no GPU'} in {where}"
+    # Why nothing is known stands in the first line where that is why nothing changes.
+    based = (
+        "" if placement.reasons == footprint.provenance else f" ({_said(footprint.provenance)}{how_sure(footprint)})"
+    )
+    yield f"needs: {', '.join(need)}{based}"
     if request.differs and request.differs not in footprint.provenance:
         yield f"changed: {_said([request.differs])}"
     for weighed in placement.weighed:
@@ -74,9 +82,9 @@ def _explain(part: Part) -> Iterator[str]:
 
 
 def how_sure(footprint: Footprint) -> str:
-    """Return in words which share of such answers held; empty where nobody has counted them."""
+    """Return in words which share of such estimates held; empty where nobody has counted them."""
     sure = footprint.confidence
-    return "" if sure is None else f"; at least {100 * sure:.0f} % of such answers held"
+    return "" if sure is None else f"; at least {100 * sure:.0f} % of such estimates were high enough"
 
 
 def _weighed(weighed: Weighed) -> str:

@@ -82,9 +82,9 @@ GPU_JOB = "#!/bin/sh\n#SBATCH --gres=gpu:1 -t 20\ntrue\n"
     [
         (["-p", "gpu"], "mps:12", ""),
         (["-p", "gpu", "-q", "narrow"], "shard:1", "MaxTRES of QOS 'narrow' allows 10 of gres/mps"),
-        (["-p", "gpu", "-q", "whole"], "gpu:1", "MinTRES of QOS 'whole' wants at least 1 of gres/gpu"),
+        (["-p", "gpu", "-q", "whole"], "gpu:1", "MinTRES of QOS 'whole' asks for at least 1 of gres/gpu"),
         (["-q", "whole"], f"gpu:{SLICE}_1g.10gb:1", ""),
-        (["-p", "gpu", "-q", "WHOLE"], "gpu:1", "MinTRES of QOS 'whole' wants at least 1 of gres/gpu"),
+        (["-p", "gpu", "-q", "WHOLE"], "gpu:1", "MinTRES of QOS 'whole' asks for at least 1 of gres/gpu"),
         (["-q", "minutes", "--gpu-footprint=mem=4G,sm=15"], "gpu:1", "MaxTRESMins of QOS 'minutes'"),
         (["-q", "sliceless"], f"gpu:{SLICE}_2g.20gb:1", f"GrpTRES of QOS 'sliceless' allows 0 of gres/gpu:{SLICE}"),
         (

@@ -92,7 +92,7 @@ def test_a_packs_tasks_end_as_those_of_the_array(alice: Packer, name: str) -> No
     script = alice.script(SCRIPTS[name], name)
     done = alice.run("csub", "--pack", FOOTPRINT, script, "a", "b c", MARK="m x")
     pack = done.stdout.split()[-1]
-    assert f"job {pack}: pack of 4 at a time: 10 tasks" in done.stderr
+    assert f"job {pack}: a pack of 10 tasks" in done.stderr
     array = alice.run("sbatch", script, "a", "b c", MARK="m x").stdout.split()[-1]
     states = alice.lab.wait_jobs([pack, array])
     assert states[int(pack)] == "FAILED"
@@ -148,7 +148,7 @@ def test_a_pack_in_a_slice(alice: Packer) -> None:
     assert "10 tasks: 10 succeeded" in alice.told(job)
     assert alice.allocated(job)[f"gres/gpu:{SLICE}_3g.40gb"] == "1"
     done = alice.run("csub", "-H", "--pack", *options, script)
-    assert f"82.5 % of the SMs busy, and all may come to 120 %; that is on {SLICE}_1g.10gb" in done.stderr
+    assert f"82.5 % of the SMs, and all together may use 120 %; on {SLICE}_1g.10gb" in done.stderr
     assert alice.shown(done.stdout.split()[-1])["ArrayTaskId"] == "0-9%4"
 
 
@@ -171,8 +171,8 @@ def test_what_a_pack_uses_is_nobodys_evidence(lab: Lab) -> None:
         [run] = json.loads(lab.run(["colloc", "job", job, "--format=json"], env=as_root, check=True).stdout)["runs"]
         assert run["gpu_mem_peak_mib"] == 4 * 6144
         assert run["allocated_gpu_hours"] == pytest.approx(run["held_gpu_hours"], rel=0.2)
-        assert "no earlier run of this job is known" in bob.run("csub", "--dry-run", "--explain", script).stderr
-        assert "no earlier run of this job is known" in bob.run("csub", "--dry-run", "--pack", script).stderr
+        assert "csub knows no earlier run of this job" in bob.run("csub", "--dry-run", "--explain", script).stderr
+        assert "csub knows no earlier run of this job" in bob.run("csub", "--dry-run", "--pack", script).stderr
         assert "exact, from" not in bob.run("colloc", "history").stdout
         report = lab.run(["colloc", "report", "--explain"], env=as_root, check=True).stdout
         assert "csub's footprints by hint, 1 run: none completed with a measurement" in report

@@ -78,7 +78,7 @@ def test_a_first_job(lab: Lab, bob: User) -> None:
     """What docs/quickstart.md tells: the second submission goes where the first one's use fits."""
     shutil.rmtree(bob.home / ".local/share/slurm_colloc", ignore_errors=True)
     shown = bob.run("csub", "--explain", "--dry-run", "train.sh")
-    assert "no earlier run of this job is known" in shown.stderr
+    assert "csub knows no earlier run of this job" in shown.stderr
     first = bob.submit("train.sh")
     lab.wait_jobs([first])
     second = bob.run("csub", "train.sh")
@@ -105,7 +105,7 @@ def test_a_piece_as_its_page_says(page: str, order: str, given: str, lab: Lab) -
     options = ("-p", "gpu") if page == "shard" else ()
     shown = alice.run(*words[:-1], *options, words[-1])
     assert shown.returncode == 0, shown.stderr
-    assert f"csub: the job gets {given} " in shown.stderr
+    assert f"csub: the job gets {given}: " in shown.stderr
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def test_a_job_that_ran_out_of_memory_runs_again_on_the_next_larger_slice(alice:
     assert alice.shown(second)["JobName"] == "train.sh"
     assert alice.ended(alice.companion_of(second)) == "CANCELLED"
     text = alice.lab.run_as("alice", ["scontrol", "write", "batch_script", second, "-"]).stdout
-    assert f"# because:   again after job {job} ran out of GPU memory on gpu:{SLICE}_1g.10gb:1" in text
+    assert f"again after job {job} ran out of GPU memory on gpu:{SLICE}_1g.10gb:1" in text
     third, _ = alice.submitted("-H", FOOTPRINT, script, "a b")
     assert f"gpu:{SLICE}_2g.20gb:1" in alice.shown(third)["TresPerNode"]
 

@@ -117,7 +117,7 @@ def test_the_report_says_what_would_have_become_of_them(
     assert 24.9 / 3600 < total["allocated_gpu_hours"] < 60 / 3600
     assert total["piece_gpu_hours"] == pytest.approx(slower * total["allocated_gpu_hours"] / 7, rel=0.02)
     assert (total["waits_known"], total["waits_free"]) == (1, 1), "slices were free, and nobody waited for any"
-    assert next((one["why"], one["runs"]) for one in shown["left"]) == ("what it needs was not known", 1)
+    assert next((one["why"], one["runs"]) for one in shown["left"]) == ("csub did not know what the job needs", 1)
     assert "OUT OF MEM" in lab.run(["colloc", "report", "--shadow"], env=environment, check=True).stdout
 
     lab.run(["colloc", "history", "bootstrap", "--all", "--since", "1h"], env=environment, check=True, timeout=120)

@@ -4,11 +4,10 @@
 
 # load what it needs
 # --- csub: this block was added at submission ---
-# asked:     gpu:1
-# given:     as asked (exclusive)
-# because:   code-one
-# footprint: hint: code-four
-# to switch this off: csub --colloc=off, or plain sbatch
+# asked: gpu:1; given: as asked (exclusive)
+# why: code-one
+# needs: code-four
+# to switch this off: csub --colloc=off, or sbatch
 csub_gpu_mem_mib='9472'
 csub_named=''
 csub_signature='0123456789abcdef'

@@ -4,12 +4,10 @@
 
 # load what it needs
 # --- csub: this block was added at submission ---
-# asked:     gpu:1
-# given:     gpu:nvidia_h100_80gb_hbm3_1g.10gb:1 (mig)
-# because:   code-one
-# because:   code-two mib=9
-# footprint: hint: code-four
-# to switch this off: csub --colloc=off, or plain sbatch
+# asked: gpu:1; given: gpu:nvidia_h100_80gb_hbm3_1g.10gb:1 (mig)
+# why: code-one; code-two mib=9
+# needs: code-four
+# to switch this off: csub --colloc=off, or sbatch
 csub_gpu_mem_mib='9472'
 csub_named=''
 csub_signature='0123456789abcdef'

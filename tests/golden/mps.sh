@@ -4,12 +4,10 @@
 
 # load what it needs
 # --- csub: this block was added at submission ---
-# asked:     gpu:1
-# given:     mps:12 (mps)
-# because:   code-one
-# because:   code-two mib=9
-# footprint: hint: code-four
-# to switch this off: csub --colloc=off, or plain sbatch
+# asked: gpu:1; given: mps:12 (mps)
+# why: code-one; code-two mib=9
+# needs: code-four
+# to switch this off: csub --colloc=off, or sbatch
 csub_gpu_mem_mib='9472'
 csub_named=''
 # Shares a GPU under MPS: the limit caps this job's memory, the others keep frameworks from taking the whole card.

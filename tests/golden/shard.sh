@@ -4,11 +4,10 @@
 
 # load what it needs
 # --- csub: this block was added at submission ---
-# asked:     gpu:1
-# given:     shard:1 (shard)
-# because:   code-one
-# footprint: hint: code-four
-# to switch this off: csub --colloc=off, or plain sbatch
+# asked: gpu:1; given: shard:1 (shard)
+# why: code-one
+# needs: code-four
+# to switch this off: csub --colloc=off, or sbatch
 csub_gpu_mem_mib='9472'
 csub_named=''
 # Shares a GPU in turns, without isolation: these keep frameworks from taking the whole card.

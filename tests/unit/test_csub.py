@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -81,8 +83,8 @@ def test_a_block_says_what_was_cut_out_of_the_directives_and_nothing_that_is_not
     cut, whole = ((shell.folder / f"script.{number}").read_text() for number in (0, 1))
     left = "#SBATCH --gres=gpu:1 -J a\n" + "##SBATCH --mem-per-gpu=4G\n" * (not together)
     assert cut.startswith(f"#!/bin/sh\n{left}# --- csub: this block was added at submission ---\n")
-    assert "# cut out:   --mem-per-gpu of your directives" in cut
-    assert "cut out" not in whole
+    assert "# removed: --mem-per-gpu of your directives" in cut
+    assert "# removed" not in whole
     assert "unchanged" not in cut + whole
 
 
@@ -238,10 +240,19 @@ def test_where_nothing_is_decided_or_judged_not_a_variable_is_another(shell: She
 
 
 EVIDENCE = {
-    "job_id": "9", "state": "COMPLETED", "mode": "exclusive", "gpu_model": "NVIDIA H100 80GB HBM3",
-    "gpu_mem_peak_mib": 4000, "sm_active_mean_pct": 5.0, "sm_active_q95_pct": 9.0, "sm_is_bound": False,
-    "sample_count": 30, "sampled_s": 300.0, "ended_s": 1.0, "elapsed_s": 300.0,
-}  # fmt: skip
+    "job_id": "9",
+    "state": "COMPLETED",
+    "mode": "exclusive",
+    "gpu_model": "NVIDIA H100 80GB HBM3",
+    "gpu_mem_peak_mib": 4000,
+    "sm_active_mean_pct": 5.0,
+    "sm_active_q95_pct": 9.0,
+    "sm_is_bound": False,
+    "sample_count": 30,
+    "sampled_s": 300.0,
+    "ended_s": 1.0,
+    "elapsed_s": 300.0,
+}
 
 
 def test_history_of_an_earlier_run_places_the_next(shell: Shell) -> None:
@@ -465,3 +476,26 @@ def test_a_script_says_its_bound(shell: Shell) -> None:
     (shell.folder / "own.sh").write_text(f"#!/bin/sh\n#SBATCH --gres=gpu:1\n#CSUB --max-slowdown=1 {HINT}\ntrue\n")
     assert shell.run("own.sh").returncode == 0
     assert shell.calls() == [["own.sh"]]
+
+
+def test_the_first_run_is_said_to_be_measured_on_a_terminal_alone(shell: Shell) -> None:
+    def on_a_terminal(*argv: str) -> str:
+        ours, theirs = pty.openpty()
+        done = subprocess.run(
+            shell.command(*argv),
+            cwd=shell.folder,
+            env=shell.environment(),
+            stderr=theirs,
+            stdout=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+            timeout=60,
+            check=True,
+        )
+        assert done.stdout.startswith(b"Submitted batch job ")
+        os.write(theirs, b"end")
+        return os.read(ours, 65_536).decode()
+
+    assert "keeps gpu:1 and is measured, the next one may" in on_a_terminal("job.sh")
+    assert shell.run("job.sh").stderr == ""
+    for argv in ([HINT], ["--colloc=off"], ["--gres=gpu:2"], ["--gres=none"]):
+        assert "is measured" not in on_a_terminal(*argv, "job.sh")

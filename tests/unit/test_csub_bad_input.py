@@ -54,7 +54,7 @@ def test_a_hint_that_no_piece_holds_leaves_the_job_as_asked_and_says_why(shell: 
     done = shell.run(f"--gpu-footprint={hint}", "job.sh")
     assert (done.returncode, shell.calls()) == (0, [["job.sh"]])
     assert [code for code, _ in shell.decisions()[0]["reasons"]] == ["nothing-holds"]
-    assert done.stderr.startswith("csub: job 4711: the footprint changes nothing: ")
+    assert done.stderr.startswith("csub: job 4711: stays as asked: ")
     assert shell.run(f"--gpu-footprint={hint}", "--colloc=off", "job.sh").stderr == ""
     assert shell.decisions()[-1]["reasons"][0] == ["switched-off", {"wish": "off"}]
 

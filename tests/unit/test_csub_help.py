@@ -89,7 +89,7 @@ def test_the_page_names_every_option_variable_and_file() -> None:
     [
         "handed to sbatch unchanged: ",
         " instead of ",
-        "the footprint changes nothing: ",
+        "stays as asked: ",
         "is submitted, but the decision is not recorded: ",
         "what was decided is kept in ",
         "; nothing was submitted",

@@ -215,7 +215,7 @@ def body(*lines: str) -> str:
 UNPACKED = [
     ([], SCRIPT.replace("gpu:1", "gpu:2"), because("several-gpus", gres=("gpu:2",))),
     ([], SCRIPT.replace("--gres=gpu:1", "--no-kill"), because("no-gpu")),
-    ([], SCRIPT.replace("#SBATCH --array=0-99\n", ""), "it is no array"),
+    ([], SCRIPT.replace("#SBATCH --array=0-99\n", ""), "the job is no array"),
     (["--array=7"], SCRIPT, "the array has one task"),
     (["--array=1-9%1"], SCRIPT, "one task at a time (%1)"),
     (["-N2"], SCRIPT, because("several-nodes", nodes="2")),
@@ -241,7 +241,7 @@ UNPACKED = [
     ([], body("srun --gres=gpu:1 train"), because("srun-asks-for-gpu", option="--gres")),
     ([], body("srun --export=NONE train"), because("srun-exports")),
     (["--pack-jobs=2"], body("srun train"), "array numbers"),
-    (["--gpu-footprint=mem=900G,sm=3"], SCRIPT, "GPU memory hold 0 tasks"),
+    (["--gpu-footprint=mem=900G,sm=3"], SCRIPT, "GPU memory are enough for 0 tasks"),
 ]
 
 
@@ -395,12 +395,12 @@ def test_a_pack_is_shown_before_it_is_submitted(lab: Shell) -> None:
     assert lab.calls() == []
     assert spec_of(done.stdout).room.tasks == 12
     assert "would be submitted as: " in done.stderr
-    assert "the job gets gpu:1 (mps): pack of 12 at a time" in done.stderr
+    assert "the job gets gpu:1: a pack of " in done.stderr
     plan: dict[str, Any] = json.loads(lab.run("--pack", HINT, "--dry-run", "--format=json", "job.sh").stdout)
     assert (plan["pack"]["at_once"], plan["pack"]["tasks"]) == (12, 100)
     done = lab.run("--pack", HINT, "--dry-run", "--wrap=true", "--gres=gpu:1")
     assert (done.returncode, lab.calls()) == (0, [])
-    assert "not packed: it is a command of --wrap" in done.stderr
+    assert "not packed: the job is a command of --wrap" in done.stderr
 
 
 def test_lines_of_a_file_are_tasks(lab: Shell) -> None:
@@ -487,7 +487,7 @@ def test_commands_that_make_no_pack_submit_nothing(lab: Shell, argv: list[str], 
 def test_commands_that_cannot_share_run_one_at_a_time(lab: Shell) -> None:
     (lab.folder / "tasks").write_text("a\nb\n")
     done = lab.run("pack", "--gres=gpu:1", "tasks")
-    assert "one task at a time: no earlier run of this job is known" in done.stderr
+    assert "the tasks run one at a time: csub knows no earlier run of this job" in done.stderr
     assert "say --gpu-footprint=mem=SIZE,sm=PERCENT or --pack-tasks=K" in done.stderr
     assert spec_of(stored(lab)).room.tasks == 1
     [decision] = lab.decisions()
@@ -508,7 +508,7 @@ def test_who_gave_a_footprint_is_not_told_to_give_one(lab: Shell) -> None:
     (lab.folder / "tasks").write_text("a\nb\n")
     done = lab.run("pack", "--gres=gpu:1", "--gpu-footprint=mem=4G,sm=90", "tasks")
     assert words(because("tasks-fill-sms", sm_pct=90, max_pct=120)) in done.stderr
-    assert "; say --pack-tasks=K\n" in done.stderr
+    assert "say --pack-tasks=K\n" in done.stderr
 
 
 def test_a_refused_pack_of_commands_is_sbatchs_own_error(lab: Shell) -> None:

@@ -227,7 +227,7 @@ def test_a_dry_run_submits_and_notes_nothing(lab: Shell) -> None:
     done = lab.run("pack", "--resume=4711", "--dry-run", "--explain")
     assert (done.returncode, len(lab.calls())) == (0, 1)
     assert from_json(split_script(done.stdout.encode())[1]).only == tuple(range(9, 100))
-    assert "what is missing of job 4711" in done.stderr
+    assert "this job runs what job 4711 did not finish" in done.stderr
     assert resumed_by("lab", "4711")[0] == ()
 
 

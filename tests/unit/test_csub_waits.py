@@ -137,7 +137,7 @@ def test_explain_and_json(site: Shell) -> None:
     found = site.run("--dry-run", "--explain", "--format=json", "job.sh")
     lines = found.stderr.splitlines()
     assert len(lines) <= 8 + found.stderr.count("would be submitted as")
-    assert lines[0].startswith("csub: the job gets gpu:h100_1g.10gb:1 (mig): ")
+    assert lines[0].startswith("csub: the job gets gpu:h100_1g.10gb:1: ")
     weighed = json.loads(found.stdout)["placement"]["weighed"]
     assert weighed[1] == {
         "option": "as asked",

@@ -253,16 +253,16 @@ def test_an_sbatch_that_a_signal_ended_is_not_passed_over_in_silence(slurm: Shel
 
 
 AGAINST = [
-    (["--canary", "job.sh"], "it is no array"),
+    (["--canary", "job.sh"], "--canary needs an array"),
     (["--canary", "--array=3", "job.sh"], "the array has one task"),
-    ([*ARRAY, "--wait", "job.sh"], "--wait waits for one job"),
-    ([*ARRAY, "--hold", "job.sh"], "it is held"),
+    ([*ARRAY, "--wait", "job.sh"], "sbatch waits for one job"),
+    ([*ARRAY, "--hold", "job.sh"], "the job is held"),
     ([*ARRAY, "--dependency=aftercorr:3", "job.sh"], "task by task"),
-    ([*ARRAY, "--dependency=afterok:3?afterok:4", "job.sh"], "any of several jobs"),
-    ([*ARRAY, "--gres=gpu:1", "--wrap", "true"], "it is a command of --wrap"),
-    ([*ARRAY, "--pack", "job.sh"], "it is to be a pack"),
-    ([*ARRAY, HINT, "job.sh"], "what it needs is known: "),
-    ([*ARRAY, "--colloc=off", "job.sh"], "--colloc=off was given"),
+    ([*ARRAY, "--dependency=afterok:3?afterok:4", "job.sh"], "any one of several jobs"),
+    ([*ARRAY, "--gres=gpu:1", "--wrap", "true"], "the job is a command of --wrap"),
+    ([*ARRAY, "--pack", "job.sh"], "a pack needs a known footprint"),
+    ([*ARRAY, HINT, "job.sh"], "csub already knows what the job needs: "),
+    ([*ARRAY, "--colloc=off", "job.sh"], "the user said --colloc=off"),
     ([*ARRAY, "--gres=gpu:2", "job.sh"], "'gpu:2'"),
     (["--probe", "job.sh"], "site.toml names no partition for probes"),
 ]
@@ -284,7 +284,7 @@ def test_a_probe_that_might_requeue_itself_for_ever_is_none(slurm: Shell, option
     (slurm.folder / "job.sh").write_text(f"#!/bin/bash\n#SBATCH --gres=gpu:1\n{line}\n")
     done = slurm.run("--probe", option, "job.sh")
     assert (done.stdout, len(slurm.calls())) == ("Submitted batch job 100\n", 1)
-    assert "not measured first: it is told of its end or requeues itself" in done.stderr
+    assert "not measured first: the job handles its own end or requeues itself" in done.stderr
 
 
 def test_a_script_may_ask_for_it_and_the_command_line_take_it_back(slurm: Shell) -> None:
@@ -324,7 +324,7 @@ def test_an_array_with_a_step_stays_as_short_as_it_was(slurm: Shell) -> None:
 def test_an_array_that_becomes_too_long_goes_as_usual(slurm: Shell) -> None:
     done = slurm.run("--canary", "--array=0-3000:3,1-3001:3", "job.sh")
     assert (done.stdout, len(slurm.calls())) == ("Submitted batch job 100\n", 1)
-    assert "not measured first: without its first task the array is too long to be named" in done.stderr
+    assert "not measured first: the array without its first task is too long to write down" in done.stderr
 
 
 def test_a_probe_of_an_array_is_its_first_task_and_the_rest_is_all_of_it() -> None:
@@ -360,7 +360,7 @@ def test_a_probe_may_start_wherever_the_job_may_so_that_it_never_waits_longer(
     assert [word for word in slurm.calls()[0] if word.startswith("--partition")][-1] == f"--partition={tried}"
     path.write_text(path.read_text().replace('default_partition = "gpu"\n', ""))
     done = slurm.run("--probe", "job.sh")
-    assert "not measured first: in which partition it would run is not known" in done.stderr
+    assert "not measured first: csub does not know the job's partition" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -384,7 +384,7 @@ def test_a_probe_is_shorter_than_what_the_partition_gives_a_job_that_names_no_ti
     done = slurm.run("--probe", *asked, "job.sh")
     assert done.returncode == 0
     assert len(slurm.calls()) == (3 if measured else 1)
-    assert ("its time limit is no longer than a probe's 3 min" in done.stderr) is not measured
+    assert ("the job's time limit is not longer than a probe's 3 min" in done.stderr) is not measured
 
 
 def test_a_partition_that_is_closed_is_a_definite_refusal(slurm: Shell) -> None:

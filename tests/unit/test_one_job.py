@@ -184,9 +184,9 @@ def test_a_job_that_ran_no_kernel_fits_no_piece_and_has_no_line(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
-        ({"state": "FAILED"}, "it ended as FAILED"),
-        ({"gpu_mem_peak_mib": None}, "not measured alone"),
-        ({"sampled_s": 1000.0}, "less than 60 % of its time was sampled"),
+        ({"state": "FAILED"}, "the run ended as FAILED"),
+        ({"gpu_mem_peak_mib": None}, "not measured with the job alone"),
+        ({"sampled_s": 1000.0}, "less than 60 % of the run time was sampled"),
     ],
 )
 def test_nothing_is_said_on_thin_evidence(tmp_path: Path, fields: dict[str, Any], why: str) -> None:
@@ -201,7 +201,7 @@ def test_nothing_is_said_on_thin_evidence(tmp_path: Path, fields: dict[str, Any]
 def test_runs_of_several_gpus_or_of_shares_are_not_judged(tmp_path: Path) -> None:
     one = measured(tmp_path, sm=10.0, mib=6000)
     advice = advise(RunFound(usage(gres="gpu:h100:2"), None, one.evidence), ROW, None, None, SITE)
-    assert advice == Advice("not known: only runs of one GPU are judged")
+    assert advice == Advice("not known: csub judges only runs of one GPU")
     for gres in ("mps:30", "shard:1"):
         assert advise(RunFound(usage(gres=gres), None, one.evidence), ROW, None, None, SITE) == Advice()
     assert one.evidence is not None
@@ -222,4 +222,4 @@ def test_a_job_that_csub_submitted_gets_csubs_own_word(tmp_path: Path) -> None:
     later = advise(RunFound(usage(gres="gpu:h100_1g.10gb:1"), None, None), ROW, decision(rung="exact"), known, SITE)
     assert later.expected.startswith("submitted by csub again it gets gpu:h100_1g.10gb:1 (mig; footprint exact: 6900")
     unknown = advise(one, ROW, decision(), Known((), ()), SITE)
-    assert "it gets what it asks for: no earlier run of this job is known" in unknown.expected
+    assert "it gets what it asks for: csub knows no earlier run of this job" in unknown.expected

@@ -171,7 +171,7 @@ def test_where_only_packs_are_made_other_jobs_are_plain_sbatchs(shell: Shell) ->
     assert (shell.run(HINT, "job.sh").stderr, shell.calls(), shell.decisions()) == ("", [["job.sh"]], [])
     assert words(because("policy-pack")) in shell.run(HINT, "--explain", "--dry-run", "job.sh").stderr
     packed = "--pack", HINT, "--array=0-7", "--gres=gpu:h100:1", "job.sh"
-    assert "pack of 8" in shell.run(*packed).stderr
+    assert "a pack of 8" in shell.run(*packed).stderr
     assert shell.calls()[-1][:1] != ["--array=0-7"]
     # An array that cannot be one goes as it is, and on no piece.
     assert "not packed" in shell.run("--pack", HINT, "--array=0-7", "job.sh").stderr

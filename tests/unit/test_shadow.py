@@ -339,4 +339,4 @@ def test_past_jobs_that_had_a_slice_are_not_decided_on(tmp_path: Path) -> None:
     store = stored(tmp_path, [run(gres=(Gres("gpu", "h100_1g.10gb", 1),), node_list="m1")], busy(*HOURS), CONFIG)
     store.write_past("c", [("ann", evidence(ended_s=float(HOUR), signature=TRAIN))])
     found, skipped = _past(store)
-    assert (found.decided, skipped) == (0, {"it had a piece of a GPU already": 1})
+    assert (found.decided, skipped) == (0, {"the job already had a piece of a GPU": 1})

@@ -64,7 +64,10 @@ def test_what_the_catalogue_does_not_know_is_shown_as_it_is() -> None:
 
 
 def test_a_number_of_things_a_duration_and_a_list() -> None:
-    assert [words(because("cut-while-growing", runs=count)).split(" cut")[0] for count in (1, 2)] == ["1 run", "2 runs"]
+    assert [words(because("cut-while-growing", runs=count)).split(" reached")[0] for count in (1, 2)] == [
+        "1 run",
+        "2 runs",
+    ]
     assert "1.5 h" in words(because("waited", option="mps:3", wait_s=5400.0, runs=7))
     assert "'a', 'b'" in words(because("no-pieces", partitions=("a", "b")))
     assert sentence([because("no-gpu"), because("no-gpu")]).count(";") == 1
