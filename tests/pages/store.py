@@ -35,7 +35,7 @@ def store_page() -> str:
     return f"""# The store's columns
 
 Made from `slurm_colloc/accounting/schema.py`. Where the files lie, and for how long:
-[the store](../explanation/store.md). NULL is not known, never 0.
+[the store](../explanation/accounting.md#the-store). NULL is not known, never 0.
 
 ## samples
 
