@@ -93,7 +93,7 @@ def _run_lines(story: RunStory, of: JobStory, signs: str) -> Iterator[str]:
         yield titled("asked", ",".join(str(gres) for gres in slurm.asked) or "no GPU")
     if run:
         yield titled("given", printable(run.gres))
-        yield titled("allocated", f"{_hours(run.allocated_gpu_hours)} in whole-GPU equivalents")
+        yield titled("allocated", f"{_hours(run.allocated_gpu_hours)}, in whole GPUs")
         if story.evidence and not run.methods:
             span_s = run.end_s - run.start_s
             yield from _by_evidence(None if run.state == "RUNNING" else span_s, decision, story.evidence)
@@ -109,9 +109,8 @@ def _run_lines(story: RunStory, of: JobStory, signs: str) -> Iterator[str]:
     if story.advice.fit:
         yield titled("would fit", printable(story.advice.fit))
     if decision:
-        given = f"{decision.how}, footprint: {decision.rung}"
         yield titled("asked", printable(decision.asked) or "no GPU")
-        yield titled("csub", f"{printable(given)}: {printable(sentence(decision.reasons))}")
+        yield titled("csub gave", f"{printable(decision.how)}: {printable(sentence(decision.reasons))}")
     if story.advice.expected:
         yield titled("next time", printable(story.advice.expected))
     if story.advice.command:
@@ -174,7 +173,7 @@ def _of_slurm(slurm: Accounted) -> Iterator[str]:
 
 
 def _by_samples(story: RunStory, run: JobUsage, decision: Decision | None, signs: str) -> Iterator[str]:
-    covered = "not recorded" if run.coverage_pct is None else f"{run.coverage_pct:.0f} % of its device time"
+    covered = "not recorded" if run.coverage_pct is None else f"{run.coverage_pct:.0f} % of its time on GPUs"
     pieces = story.timeline.pieces if story.timeline else ()
     yield titled("GPU_UTIL", _share(run.util_used_gpu_hours, run.util_measured_gpu_hours))
     # Of a share it is the whole GPU's, or a server's.
@@ -191,9 +190,11 @@ def _by_samples(story: RunStory, run: JobUsage, decision: Decision | None, signs
     if story.timeline and pieces:
         span_s = story.timeline.until_s - story.timeline.since_s
         yield titled("", f"from start to end, {in_words(span_s)}; blank where nothing was sampled")
-    yield titled("coverage", f"{covered} ({printable(', '.join(run.methods)) or 'no samples'})")
-    yield titled("idle", _idle(run))
-    yield titled("empty", f"{_hours(run.held_idle_gpu_hours)} (sampled, and no process of the job on its GPU)")
+    yield titled("sampled", f"{covered} ({printable(', '.join(run.methods)) or 'no samples'})")
+    if idle := _idle(run):
+        yield titled("idle", idle)
+    if run.held_idle_gpu_hours:
+        yield titled("empty", f"{_hours(run.held_idle_gpu_hours)} without a process of the job on its GPU")
     if story.timeline:
         yield from _devices(story.timeline, run.shared_hours)
     yield titled("energy", _energy(run.energy_j))
@@ -224,12 +225,10 @@ def _evenly(timeline: JobTimeline) -> str:
 
 
 def _idle(run: JobUsage) -> str:
-    """Return whether kernels ran, and for how long none did before its last sample."""
+    """Return for how long no kernel ran before the last sample; empty where one ran, or nobody knows."""
     if never_used(run):
         return "in all samples: the job did not use its GPU"
-    if run.idle_tail_s is None:
-        return "not known at its end"
-    return f"for the last {in_words(run.idle_tail_s)} sampled" if run.idle_tail_s else "not at its end"
+    return f"for the last {in_words(run.idle_tail_s)} that were sampled" if run.idle_tail_s else ""
 
 
 def _energy(energy_j: float | None) -> str:
@@ -259,7 +258,7 @@ def _by_evidence(ran_s: float | None, decision: Decision | None, evidence: Evide
         titled("GPU_UTIL", "not kept"),
         titled("SM active", active),
         titled("memory", _memory(evidence.gpu_mem_peak_mib, decision)),
-        titled("coverage", seconds),
+        titled("sampled", seconds),
     ]
 
 
@@ -277,7 +276,7 @@ def _hours(value: float | None) -> str:
 
 def _active(run: JobUsage, drawn: Sequence[float | None]) -> str:
     if run.allocated_gpu_hours is None and any(value is not None for value in drawn):
-        return "as drawn; not known of how much, since site.toml does not say what its share is of a GPU"
+        return "as drawn; site.toml does not say how large its share of a GPU is"
     share = _share(run.sm_used_gpu_hours, run.sm_measured_gpu_hours)
     if not _is_share(run) or run.sm_used_gpu_hours is None:
         return share
@@ -292,7 +291,7 @@ def _is_share(run: JobUsage) -> bool:
 def _share(used: float | None, of: float | None) -> str:
     if used is None or of is None:
         return "not measured"
-    return f"{used:.4f} of {of:.4f} covered GPU-h, {100 * used / of:.1f} %" if of else "suspended all the time"
+    return f"{used:.4f} of {of:.4f} sampled GPU-h, {100 * used / of:.1f} %" if of else "suspended all the time"
 
 
 def as_json(story: JobStory) -> str:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from slurm_colloc.charted import Fit
 from slurm_colloc.measured import MIN_COVERAGE_PCT, JobUsage
-from slurm_colloc.report.layout import NO_TERMINAL, TEXT_INDENT, Terminal, folded, titled
+from slurm_colloc.report.layout import NO_TERMINAL, TEXT_INDENT, Terminal, folded, table_lines, titled
 from slurm_colloc.report.text import stamp
 from slurm_colloc.report.usage import never_used, use_of
 from slurm_colloc.units import counted, in_words, printable, significant
@@ -164,7 +164,7 @@ def _verdict(report: MyReport) -> str:
     freed = report.fit.freed_gpu_hours if report.fit else 0.0
     more = f"; pieces of a GPU would free {significant(freed)} GPU-h" if freed > 0 else ""
     of = significant(use.measured_gpu_hours)
-    return f": used {significant(use.pct, 2)} % of {of} measured GPU-h ({use.metric}){more}"
+    return f": used {significant(use.pct, 2)} % of {of} sampled GPU-h ({use.metric}){more}"
 
 
 def _indent(line: str) -> int:
@@ -185,16 +185,16 @@ def _body(report: MyReport) -> Iterator[str]:
     sums = sums_of(report.runs)
     running = f", {sums.running} of them running" if sums.running else ""
     yield titled("runs", f"{sums.runs} with a GPU{running}, {report.without_gpu} without")
-    left_out = f"; the share's size is not known of {counted(sums.without_size, 'run')}" if sums.without_size else ""
+    left_out = f"; without {counted(sums.without_size, 'run')} on shares of unknown size" if sums.without_size else ""
     hours = sums.allocated_gpu_hours
-    held = "not known" if hours is None else f"{significant(hours, 4)} GPU-h in whole-GPU equivalents"
+    held = "not known" if hours is None else f"{significant(hours, 4)} GPU-h, in whole GPUs"
     yield titled("allocated", f"{held}{left_out}")
     yield titled("SM active", _share(sums.sm_used_gpu_hours, sums.sm_measured_gpu_hours))
     yield titled("GPU_UTIL", _share(sums.util_used_gpu_hours, sums.util_measured_gpu_hours))
     if report.fit:
         yield titled("would fit", _fit(report.fit))
-    covered = "not recorded" if sums.coverage_pct is None else f"{sums.coverage_pct:.0f} % of the device time"
-    yield titled("coverage", f"{covered} ({printable(', '.join(sums.methods)) or 'no samples'})")
+    covered = "not recorded" if sums.coverage_pct is None else f"{sums.coverage_pct:.0f} % of the time on GPUs"
+    yield titled("sampled", f"{covered} ({printable(', '.join(sums.methods)) or 'no samples'})")
     yield titled("source", printable(report.source))
     if not sums.methods:
         yield "  no run was sampled: 'colloc agent' on the nodes does that, or the sampler that csub puts into a job"
@@ -206,16 +206,18 @@ def _body(report: MyReport) -> Iterator[str]:
     most = idlest(report.runs)
     if most:
         yield ""
-        yield "the runs that left most idle, measured and unused GPU-h of those allocated"
+        yield "your most idle runs"
+        rows = [["JOB", "NAME", "GPU", "IDLE GPU-h", "ALLOC GPU-h"]]
         for run, idle in most:
-            what = f"{printable(run.job_id)}  '{printable(run.job_name)}'  {printable(run.gres)}"
-            yield f"  {significant(idle, 4):>9} of {significant(run.allocated_gpu_hours or 0.0, 4)}  {what}"
+            names = (run.job_id, run.job_name, run.gres)
+            rows.append([*map(printable, names), significant(idle, 4), significant(run.allocated_gpu_hours or 0.0, 4)])
+        yield from (f"  {line}" for line in table_lines(rows) if not line.startswith("--"))
 
 
 def _share(used: float | None, of: float) -> str:
     if used is None or of <= 0:
         return "not measured"
-    hours, idle = f"{significant(used, 4)} of {significant(of, 4)} covered GPU-h", significant(of - used, 4)
+    hours, idle = f"{significant(used, 4)} of {significant(of, 4)} sampled GPU-h", significant(of - used, 4)
     return f"{hours} used, {100 * used / of:.1f} %; {idle} idle"
 
 

@@ -136,41 +136,46 @@ def rejected_rows(rejected: Mapping[str, int], lost: Lost) -> str:
 def _definitions(report: UsageReport) -> Iterator[tuple[str, str]]:
     """Yield what columns mean, by the first words of their titles."""
     by = report.equivalents
-    yield "ALLOC", f"ALLOC (allocated): whole-GPU equivalents, MIG by {by}, times hours in the window."
+    yield "ALLOC", f"ALLOC: allocated GPU-hours, in whole GPUs. A MIG slice counts as its part of the GPU, by {by}."
     yield (
         "HELD",
-        "HELD: GPU time kept from others: suspended time counts, a share counts one nth of a GPU that n jobs share.",
+        "HELD: GPU-hours that nobody else could use, suspended time included. Each of n jobs on a GPU holds 1/n.",
     )
-    yield "SAMPLED", "SAMPLED: the part of ALLOC that was sampled."
-    yield "GPU_UTIL", "GPU_UTIL: time with any kernel running, whole GPUs only; %: used over sampled GPU-hours."
-    yield "SM", "SM (SM active): SMs with work, all runs; %: used over sampled GPU-hours."
+    yield "SAMPLED", "SAMPLED %: the part of ALLOC that was sampled."
+    yield "GPU_UTIL", "GPU_UTIL %: the part of the sampled time in which a kernel ran. Whole GPUs only."
+    yield "SM", "SM %: the part of the SMs that had work, on average over the sampled time."
     by = METRICS[metric_of(report)]
-    yield "IDLE", f"IDLE: sampled less used GPU-hours, by {by}. Most idle first (by GPU_UTIL if that is all)."
+    yield "IDLE", f"IDLE: sampled GPU-hours less used ones, by {by}. The most idle come first."
     if report.fits:
         whole = report.fits[-1]
         known = f"{counted(whole.judged_runs, 'run')}, {significant(whole.known_gpu_hours, 4)} GPU-h"
         yield (
             "FITS",
-            f"FITS %: of completed runs of one whole GPU measured well enough to tell ({known}; whole-GPU runs not "
-            f"judged: {whole.not_judged_runs}), the part that csub, had it known memory peak and mean SM activity, "
-            "would have given a piece of a GPU.",
+            f"FITS %: of completed one-GPU runs measured well enough ({known}; {whole.not_judged_runs} not judged), "
+            "the part that csub would have put on a piece of a GPU, had it known their peak memory and SM activity.",
         )
-        yield "IN FREED", "IN: the smallest piece that most of it fits. FREED: what that would have left for others."
-    yield "EMPTY kWh", "EMPTY: sampled, and no process of the job on it. kWh: of what was sampled."
+        yield (
+            "COULD",
+            "FITS IN: the smallest piece that most of it fits. COULD FREE: GPU-hours that others could have used.",
+        )
+    yield (
+        "EMPTY kWh",
+        "EMPTY: sampled GPU-hours without a process of the job on the GPU. kWh: energy of the sampled time.",
+    )
 
 
 def _figures_beside(total: GroupUsage) -> Iterator[str]:
     """Yield what else was measured than the columns have."""
     if total.util_plain_pct is not None:
-        yield f"GPU_UTIL as plain mean over the whole-GPU runs measured: {total.util_plain_pct:.2f} %"
+        yield f"plain mean of GPU_UTIL over the measured whole-GPU runs: {total.util_plain_pct:.2f} %"
     if total.sm_plain_pct is not None:
-        yield f"SM as plain mean over the runs measured: {total.sm_plain_pct:.2f} %"
+        yield f"plain mean of SM activity over the measured runs: {total.sm_plain_pct:.2f} %"
     if total.sm_beyond_gpu_hours:
         beyond = significant(total.sm_beyond_gpu_hours)
-        yield f"what shares used beyond what they were given of a GPU, by SM activity, not in SM: {beyond} GPU-h"
+        yield f"SM activity beyond their share, not counted as used: {beyond} GPU-h"
     if total.held_unknown_hours:
         unknown = significant(total.held_unknown_hours)
-        yield f"shares' time in which nobody saw how many jobs shared, not in HELD: {unknown} h"
+        yield f"not in HELD, because nobody saw how many jobs shared the GPU: {unknown} h of shares"
 
 
 def _left_out(report: UsageReport) -> Iterator[str]:
@@ -178,12 +183,12 @@ def _left_out(report: UsageReport) -> Iterator[str]:
     total = report.total
     if report.runaways:
         yield (
-            "runs whose end nobody knows ('sacctmgr show runawayjobs'), counted as far as they were seen: "
+            "runs without a known end ('sacctmgr show runawayjobs'), counted as long as they were seen: "
             f"{report.runaways}"
         )
     if report.runs_without_length:
         yield (
-            "runs without an end, of which no row says how long they have run (ElapsedRaw), and which count no hours: "
+            "runs without an end and without a run time (ElapsedRaw), which count no hours: "
             f"{report.runs_without_length}"
         )
     if report.unaccounted_hours > 0.01 * report.sampled_job_hours:
@@ -200,7 +205,7 @@ def _left_out(report: UsageReport) -> Iterator[str]:
         )
     if report.types_taken_for_whole and total.jobs:
         yield (
-            "types taken for whole GPUs, since neither site.toml nor a MIG profile in their names says what they are: "
+            "GPU types that neither site.toml nor a MIG profile explains, counted as whole GPUs: "
             f"{_listed(report.types_taken_for_whole)}"
         )
     if report.strays:
@@ -230,7 +235,7 @@ def _shared(times: Sequence[Collocation]) -> list[str]:
         return []
     hours = ", ".join(f"{significant(time.gpu_hours)} with {time.jobs}" for time in times)
     if saved := saved_gpu_hours(times):
-        hours += f"; a whole GPU for each job, for as long, would have taken {significant(saved)} GPU-h more"
+        hours += f"; a whole GPU for each job would have taken {significant(saved)} GPU-h more"
     return [f"sampled GPU-h by the number of jobs on a GPU or slice: {hours}"]
 
 
@@ -257,12 +262,13 @@ def _predicted(rung: Prediction) -> str:
         ("SM", rung.sm_known, rung.sm_within, rung.sm_median_ratio, "q95"),
     ]
     known = "; ".join(
-        f"{what} within its {quantile} in {within} of {count} measured, so in at least "
-        f"{100 * lower_bound(within, count):.0f} % of all ({LEVEL:.0%} certain), median {100 * ratio:.0f} % of it"
+        f"{what} stayed below its {quantile} in {within} of {count} measured runs (at least "
+        f"{100 * lower_bound(within, count):.0f} % of all runs, {LEVEL:.0%} confidence), median "
+        f"{100 * ratio:.0f} % of it"
         for what, count, within, ratio, quantile in parts
         if count and ratio is not None
     )
     runs = counted(rung.jobs, "run")
     if rung.rung == UNKNOWN_RUNG:
-        return f"csub decided without a footprint, knowing nothing of what they need: {runs}"
-    return f"csub's footprints by {printable(rung.rung)}, {runs}: {known or 'none completed with a measurement'}"
+        return f"csub had no footprint: {runs}"
+    return f"csub's footprints of kind '{printable(rung.rung)}', {runs}: {known or 'none completed with a measurement'}"

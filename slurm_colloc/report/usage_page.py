@@ -34,11 +34,11 @@ HELP = {
     "SM GPU-h": "measured GPU-hours times SM activity, the part of the SMs with work",
     "SM %": "SM GPU-h over the GPU-hours measured by SM activity",
     "IDLE GPU-h": "measured less used GPU-hours, by the metric of the bars",
-    "FITS %": "of the hours of whole GPUs of which enough was measured, those that a piece of one would have held",
-    "IN": "the smallest piece that most of them fit",
-    "FREED GPU-h": "what that would have left for others",
-    "EMPTY GPU-h": "sampled, and no process of the job on the GPU",
-    "kWh": "energy of what was sampled of the GPUs",
+    "FITS %": "of the whole-GPU hours that were measured well enough, the part that a piece of a GPU would have held",
+    "FITS IN": "the smallest piece that most of them fit",
+    "COULD FREE GPU-h": "the GPU-hours that others could have used",
+    "EMPTY GPU-h": "sampled GPU-hours without a process of the job on the GPU",
+    "kWh": "energy of the sampled GPU time",
 }
 
 

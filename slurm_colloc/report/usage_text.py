@@ -35,6 +35,8 @@ from slurm_colloc.report.usage_notes import footnotes, heading, summary
 from slurm_colloc.units import printable
 
 _GIVEN = ("jobs", "allocated_gpu_hours", "held_gpu_hours", "gpu_cost")
+# On a terminal they are shown with --explain alone; every other form has all columns.
+_BESIDE = ("GPU_UTIL GPU-h", "SM GPU-h", "HELD GPU-h", "EMPTY GPU-h", "kWh")
 _NAME_COLUMNS = 16  # a longer name is cut before a column is left out
 _LEAST_NAME_COLUMNS = 5  # where not one figure would be left
 _BAR_TITLE, _BAR_COLUMNS, _LONGEST_BAR = "{}used{}idle{}?", 12, 24
@@ -62,8 +64,8 @@ def columns(report: UsageReport) -> list[Column]:
     hours, by_sm = hours_digits(report), metric_of(report) == "sm"
     fits = [
         Column("FITS %", "fits_pct", 0, 3),
-        Column("IN", "fit_unit", None, 7),
-        Column("FREED GPU-h", "freed_gpu_hours", hours, 8),
+        Column("FITS IN", "fit_unit", None, 7),
+        Column("COULD FREE GPU-h", "freed_gpu_hours", hours, 8),
     ]
     currency = printable(report.prices.currency)
     priced = [
@@ -133,7 +135,7 @@ def as_table(report: UsageReport, terminal: Terminal = NO_TERMINAL, top: int = 0
     short = shortened(report, top) if top else report
     rows, titles = rows_of(short), None
     if terminal.columns is not None:
-        rows = _without_empty(rows)
+        rows = _without_empty(rows, () if explained else _BESIDE)
         rows = [[terminal.written(name), *row] for name, *row in rows]
         fit = _fit(report, rows, terminal.columns)
         rows = [[cut(name, fit.name_columns, terminal.ellipsis), *(row[i] for i in fit.figures)] for name, *row in rows]
@@ -159,9 +161,11 @@ def as_table(report: UsageReport, terminal: Terminal = NO_TERMINAL, top: int = 0
     return "\n".join(shown) + "\n"
 
 
-def _without_empty(rows: Sequence[list[str]]) -> list[list[str]]:
-    """Return a table without the columns of which nothing is known in any row."""
-    known = [any(row[index] != "-" for row in rows[1:]) for index in range(len(rows[0]))]
+def _without_empty(rows: Sequence[list[str]], left_out: Sequence[str]) -> list[list[str]]:
+    """Return a table without the columns of which nothing is known in any row, and without those left out by title."""
+    known = [
+        title not in left_out and any(row[index] != "-" for row in rows[1:]) for index, title in enumerate(rows[0])
+    ]
     return [[cell for cell, shown in zip(row, known, strict=True) if shown] for row in rows]
 
 

@@ -137,7 +137,7 @@ def test_an_array_and_a_job_without_a_gpu_have_stories(lab: Lab, site: Path) -> 
     )
     told = carol.run("colloc", "job", raw).stdout
     assert told.startswith(f"job {array}_")
-    assert "\n  csub       " in told
+    assert "\n  csub gave  " in told
     text = carol.run("colloc", "job", cpu).stdout
     assert "  asked      no GPU\n  given      no GPU\n" in text
     assert "exit code 0:0" in text

@@ -71,7 +71,7 @@ def test_store_and_slurm_tell_one_story(as_ann: Site, capsys: pytest.CaptureFixt
     status, out, err = as_ann.told(capsys, "61")
     assert (status, err) == (0, "")
     assert "  time       took 1 h, limit 2 h, exit code 0:0\n" in out
-    assert "  GPU_UTIL   0.5000 of 1.0000 covered GPU-h, 50.0 %\n" in out
+    assert "  GPU_UTIL   0.5000 of 1.0000 sampled GPU-h, 50.0 %\n" in out
     assert out.count("\njob ") + out.startswith("job ") == 1
     assert len((as_ann.folder / "calls").read_text().splitlines()) == 1
 
@@ -137,7 +137,7 @@ def test_the_raw_id_of_a_task_is_that_task(at_site: Site, capsys: pytest.Capture
     at_site.rows(row("70_1", JobIDRaw="71", Start="0", End="3600"))
     status, by_raw, _ = at_site.told(capsys, "71")
     assert (status, by_raw) == (0, at_site.told(capsys, "70_1")[1])
-    assert "  csub       gpu:1" in by_raw
+    assert "  csub gave  gpu:1" in by_raw
     at_site.rows()
     assert [line for line in at_site.told(capsys, "70")[1].splitlines() if line.startswith("job 70")] == [
         "job 70_1 'train' of ann, COMPLETED", "job 70_2 'train' of ann, COMPLETED",

@@ -100,7 +100,7 @@ def test_text_folds_at_the_terminals_width(width: int) -> None:
     reasons = (because("sm-unknown"), because("whole-node-memory"), because("history-error", error="no size"))
     lines = as_text(told(usage(job_name="n" * 120), decision(reasons=reasons)), Terminal(width)).splitlines()
     assert max(map(len, lines)) <= width
-    at = next(number for number, line in enumerate(lines) if line.startswith("  csub  "))
+    at = next(number for number, line in enumerate(lines) if line.startswith("  csub gave  "))
     assert lines[at + 1].startswith(" " * 13)
     assert " ".join(line.strip() for line in lines[at:-1]).endswith(sentence(reasons))
 

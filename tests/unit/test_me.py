@@ -40,7 +40,7 @@ def text_of(report: MyReport) -> Sequence[str]:
 
 def test_shares_of_unknown_size_alone_are_not_nothing() -> None:
     report = mine(usage(allocated_gpu_hours=None))
-    assert "  allocated  not known; the share's size is not known of 1 run" in text_of(report)
+    assert "  allocated  not known; without 1 run on shares of unknown size" in text_of(report)
     assert json.loads(as_json(report))["total"]["allocated_gpu_hours"] is None
     assert sums_of([]).allocated_gpu_hours == 0.0
 
@@ -165,7 +165,7 @@ def test_without_a_store_slurm_is_asked(
     assert colloc("me") == 0
     said, notes = capsys.readouterr()
     assert "no site.toml" not in notes
-    assert "  allocated  1 GPU-h in whole-GPU equivalents\n  SM active  not measured\n" in said
+    assert "  allocated  1 GPU-h, in whole GPUs\n  SM active  not measured\n" in said
     assert "  source     sacct, and what is kept of one's own jobs for csub\n" in said
     monkeypatch.delenv("COLLOC_CONF")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "none"))

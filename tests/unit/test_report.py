@@ -173,7 +173,7 @@ def test_what_the_cluster_has_is_the_third_denominator() -> None:
 def test_what_sharing_saved() -> None:
     times = (Collocation(0, 1, 2.0, 2.0), Collocation(1, 1, 1.0, 1.0), Collocation(3, 1, 0.5, 0.5))
     said = "sampled GPU-h by the number of jobs on a GPU or slice: 2 with 0, 1 with 1, 0.5 with 3; "
-    assert f"{said}a whole GPU for each job, for as long, would have taken 1 GPU-h more" in as_table(
+    assert f"{said}a whole GPU for each job would have taken 1 GPU-h more" in as_table(
         report(group(), collocation=times), explained=True
     )
     shown = json.loads(as_json(report(group(), collocation=times)))["collocation"]

@@ -57,7 +57,9 @@ def test_eighty_columns_have_what_matters_and_a_bar() -> None:
 def test_what_there_is_more_room_for_is_shown() -> None:
     shown = many(3)
     everything = ["USER", *(column.title for column in columns(shown)), "█used▒idle░?"]
-    assert table_of(as_table(shown, Terminal(300)))[0] == everything
+    assert table_of(as_table(shown, Terminal(300), explained=True))[0] == everything
+    figures = table_of(as_table(shown, Terminal(300)))[0]
+    assert not {"HELD GPU-h", "EMPTY GPU-h", "kWh", "SM GPU-h", "GPU_UTIL GPU-h"} & set(figures)
     assert table_of(as_table(shown))[0] == everything[:-1], "where it goes no person looks at a bar"
     seen = [len(table_of(as_table(shown, Terminal(width)))[0]) for width in range(20, 300, 5)]
     assert seen == sorted(seen)
@@ -74,7 +76,7 @@ def test_without_a_terminal_nothing_is_cut_folded_or_summed() -> None:
 
 def test_columns_of_what_nobody_knows_are_left_out() -> None:
     bare = many(2)._replace(fits=())
-    assert not {"FITS %", "IN", "FREED GPU-h"} & {column.title for column in columns(bare)}
+    assert not {"FITS %", "FITS IN", "COULD FREE GPU-h"} & {column.title for column in columns(bare)}
     assert "FITS" not in as_table(bare, Terminal(300))
     priced = {column.title for column in columns(full())}
     assert {"GPU EUR", "kWh EUR", "CO2 kg"} <= priced
@@ -83,11 +85,11 @@ def test_columns_of_what_nobody_knows_are_left_out() -> None:
 
 def test_only_columns_that_are_shown_are_explained() -> None:
     narrow, wide = (as_table(many(2), Terminal(columns), explained=True) for columns in (80, 300))
-    for words in ("HELD: GPU time", "FREED: what"):
+    for words in ("HELD: GPU-hours", "COULD FREE: GPU-hours"):
         assert words in wide
         assert words not in narrow
-    assert "SM (SM active): SMs with work" in narrow
-    assert "HELD: GPU time" not in as_table(many(2), Terminal(300))
+    assert "SM %: the part of the SMs" in narrow
+    assert "HELD: GPU-hours" not in as_table(many(2), Terminal(300))
 
 
 def test_a_column_of_which_nothing_is_known_is_not_shown_to_a_person() -> None:
