@@ -137,7 +137,7 @@ def test_the_driver_of_a_node_is_asked_there_and_told_elsewhere(lab: Lab) -> Non
     compared = colloc(lab, "alice", "check", "--gpus", str(home / "g1.json"), COLLOC_CONF=str(out))
     assert compared.returncode == 1
     said = f"pool 'g1', node 'g1': sm_count is 108, the driver on g1 says {SM_COUNT}: write sm_count = {SM_COUNT}"
-    assert compared.stdout.splitlines() == [said]
+    assert compared.stdout.splitlines()[1:] == [said]
 
 
 def test_what_was_changed_is_said(lab: Lab) -> None:

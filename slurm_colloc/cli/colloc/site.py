@@ -27,7 +27,7 @@ from slurm_colloc.site.gaps import notes
 from slurm_colloc.site.reference import reference
 from slurm_colloc.site.telemetry import of_cards
 from slurm_colloc.submit.render import site_parts
-from slurm_colloc.units import printable
+from slurm_colloc.units import counted, printable
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -161,6 +161,10 @@ def check(
     problems = [*unsound(config), *differences(config, cluster)]
     problems += [f"no jobs are placed: {why}"] if (why := why_stopped(config.state_folder)) else []
     problems += [f"{one.subject}: {one.evidence}" for one in here if isinstance(one, Seen)]
+    verdict = (
+        f"differs from the cluster in {counted(len(problems), 'point')}" if problems else "agrees with the cluster"
+    )
+    print(f"'{site_file}' {verdict}: {len(config.pool)} pools, tier '{config.tier}'", flush=True)
     for problem in problems:
         print(printable(problem))
     _note(
@@ -172,7 +176,6 @@ def check(
     )
     if problems:
         raise typer.Exit(Status.FOUND)
-    print(f"'{site_file}' agrees with the cluster: {len(config.pool)} pools, tier '{config.tier}'")
     for line in of_cards(pool.gpu_model for pool in config.pool):
         print(printable(line))
 

@@ -118,7 +118,10 @@ def _json(site: Site, diagnosis: Diagnosis, tier: str) -> str:
 
 
 def _text(site: Site, diagnosis: Diagnosis, tier: str) -> str:
-    lines: list[str] = []
+    looked = f"{counted(len(diagnosis.codes), 'check')} of Slurm {site.release} on {printable(site.this_node)}"
+    gaps = f", {len(diagnosis.unchecked)} not checked" if diagnosis.unchecked else ""
+    installed = f"; tier '{tier}': {TIERS[tier]}" if tier else ""
+    lines = [f"{counted(len(diagnosis.faults), 'finding')}{gaps}, by {looked}{installed}"]
     before = ""
     for fault in diagnosis.faults:
         lines.append(f"{fault.code} {fault.severity}: {printable(fault.subject)}: {printable(fault.evidence)}")
@@ -128,8 +131,4 @@ def _text(site: Site, diagnosis: Diagnosis, tier: str) -> str:
     for one in diagnosis.unchecked:
         subject = f" {printable(one.subject)}:" if one.subject else ""
         lines.append(f"not checked {one.code}:{subject} {printable(one.why)}")
-    looked = f"{counted(len(diagnosis.codes), 'check')} of Slurm {site.release} from {printable(site.this_node)}"
-    gaps = f", {counted(len(diagnosis.unchecked), 'gap')}" if diagnosis.unchecked else ""
-    installed = f"; tier '{tier}': {TIERS[tier]}" if tier else ""
-    lines.append(f"{counted(len(diagnosis.faults), 'finding')}{gaps}, by {looked}{installed}")
     return "\n".join(lines) + "\n"
