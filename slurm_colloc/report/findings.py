@@ -75,25 +75,20 @@ def _shown(seen: Audited, findings: Sequence[Finding]) -> dict[str, object]:
 
 
 def as_text(seen: Audited, findings: Sequence[Finding]) -> str:
-    """Return findings for a terminal, and what they are of in a last line; what to do stands once for alike ones."""
-    lines: list[str] = []
+    """Return findings for a terminal: what was looked at, then each; what to do stands once for alike ones."""
+    coverage = seen.whole.coverage_pct
+    sampled = "" if coverage is None else f"; {coverage:.0f} % of all GPU-hours were sampled"
+    lines = [
+        f"{counted(len(findings), 'finding')} by {counted(len(seen.rules), 'rule')}, {stamp(seen.since)} to "
+        f"{stamp(seen.until)}: {seen.judged} of {counted(seen.whole.jobs, 'GPU run')} could be judged{sampled}\n"
+    ]
+    if seen.blind:
+        lines.append(f"no run could be judged by {', '.join(seen.blind)}\n")
+    lines += [f"{printable(said)}\n" for said in (seen.stale, seen.visible) if said]
     for remedy, group in groupby(findings, key=lambda finding: (finding.rule, finding.remedy)):
         alike = list(group)
         lines += map(_lines, alike)
         lines.append(f"    do: {printable(remedy[1])}\n    see: {printable(alike[0].reproduce)}\n")
-    coverage = seen.whole.coverage_pct
-    sampled = "" if coverage is None else f" ({coverage:.0f} % of all GPU-hours sampled)"
-    lines.append(
-        f"{counted(len(findings), 'finding')} by {counted(len(seen.rules), 'rule')} over "
-        f"{counted(seen.whole.jobs, 'GPU run')}, {seen.judged} of them known well enough to be judged{sampled}, "
-        f"{stamp(seen.since)} to {stamp(seen.until)}\n"
-    )
-    if seen.blind:
-        lines.append(f"nothing could be judged by {', '.join(seen.blind)}\n")
-    if seen.stale:
-        lines.append(f"{seen.stale}\n")
-    if seen.visible:
-        lines.append(f"{printable(seen.visible)}\n")
     return "".join(lines)
 
 
