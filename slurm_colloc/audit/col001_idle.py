@@ -113,7 +113,8 @@ _KINDS = {
 }
 
 
-def _kinds(subject: Subject) -> Iterator[str]:
+def _kinds(subject: Subject) -> Iterator[tuple[str, str]]:
+    """Yield how much is of each kind, and in words what it is."""
     figures = subject.figures
     for kind, (_, _, words) in _KINDS.items():
         number, found_hours = figures[f"{kind}_runs"], figures[f"{kind}_hours"]
@@ -125,17 +126,19 @@ def _kinds(subject: Subject) -> Iterator[str]:
                 asked=int(asked),
                 used=int(asked - idle),
             )
-            yield f"{hours(found_hours)} in {counted(int(number), 'run')} {said}"
+            yield f"{hours(found_hours)} in {counted(int(number), 'run')}", said
 
 
 def _say(subject: Subject, bounds: Bounds) -> Said:
     counters = shown(subject, "never_runs")
+    kinds = list(_kinds(subject))
+    what = f", {kinds[0][1]}" if len(kinds) == 1 else f": {'; '.join(map(' '.join, kinds))}"
     return Said(
-        f"{hours(subject.gpu_hours)} idle in {runs(subject)}: {'; '.join(_kinds(subject))}; {counters}{seen(subject)}; "
+        f"{hours(subject.gpu_hours)} idle in {runs(subject)}{what}; {counters}{seen(subject)}; "
         f"the site's bound is {hours(bounds['min_gpu_hours'])}",
-        "look with 'colloc job JOB'; ask for as many GPUs as the program opens, end what waits at a prompt or hangs, "
-        "prepare data in a job without a GPU, and let what waits for requests wait on a slice or beside others (video "
-        "engines and copies are not seen: say so if it was these)",
+        "end jobs that hang or wait at a prompt; ask for as many GPUs as the program uses; prepare data in a job "
+        "without a GPU; run a server that waits for requests on a piece of a GPU (video engines and copies are not "
+        "measured: if the job used these, say so)",
     )
 
 
@@ -147,7 +150,7 @@ def _say_now(subject: Subject, bounds: Bounds) -> Said | None:
             f"asked {devices} GPUs, used {devices - units} in the window ({hours(subject.gpu_hours)}), up to a reading "
             f"{in_words(age_s or 0)} before the audit looked, {seen(subject)}; the site's bound is "
             f"{bounds['sliding_warning_min']:g} min",
-            f"ask for {devices - units}, or for as many as the program opens; 'colloc job JOB' shows each",
+            f"ask for {devices - units}, or for as many as the program uses; 'colloc job JOB' shows each GPU",
         )
     bound_min = bounds["sliding_warning_min" if subject.figures["sliding"] else "first_warning_min"]
     counters = shown(subject, "found_runs").removesuffix(", ")
@@ -156,7 +159,7 @@ def _say_now(subject: Subject, bounds: Bounds) -> Said | None:
         f"no kernel for the last {in_words(idle_s)} ({counters}) up to a reading "
         f"{in_words(age_s or 0)} before the audit looked ({hours(subject.gpu_hours)}), {before}, {seen(subject)}; "
         f"the site's bound is {bound_min:g} min",
-        "cancel it with 'scancel' if it waits for nothing; 'colloc job JOB' shows when it worked last",
+        "cancel the job with 'scancel' if it hangs; 'colloc job JOB' shows when it last used its GPU",
     )
 
 

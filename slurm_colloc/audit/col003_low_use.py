@@ -42,12 +42,12 @@ def _say(subject: Subject, bounds: Bounds) -> Said | None:
     busy_pct, share_pct = 100 * used / subject.gpu_hours, 100 * subject.gpu_hours / subject.judged_gpu_hours
     if busy_pct >= bounds["below_pct"]:
         return None
-    beside = "" if util_pct is None else f", while a kernel, however small, ran {util_pct:.0f} % of the time (GPU_UTIL)"
+    beside = "" if util_pct is None else f"; some kernel ran {util_pct:.0f} % of the time (GPU_UTIL)"
     return Said(
         f"SM activity of {busy_pct:.0f} % over {hours(subject.gpu_hours)} of {runs(subject)} ({share_pct:.0f} % of "
         f"what can be judged){beside}, {seen(subject)}; the site's bound is {bounds['below_pct']:g} % of at least "
         f"{hours(bounds['min_gpu_hours'])}",
-        "look at one of them with 'colloc job JOB'; csub shares a GPU among jobs that leave most of it idle",
+        "submit such jobs with csub, which gives them a piece of a GPU; 'colloc job JOB' shows what a job used",
     )
 
 

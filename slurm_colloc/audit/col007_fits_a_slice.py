@@ -25,14 +25,14 @@ def _say(subject: Subject, bounds: Bounds) -> Said | None:
     if not freed or peak_mib is None:
         return None
     active = "" if sm_pct is None else f", mean SM activity up to {at_most(sm_pct)} %"
-    by_csub = ", or submit by csub, which gives it" if csub else ""
+    by_csub = ", or submit with csub, which does so" if csub else ""
     none_pct = 100 * (subject.judged - subject.found) / subject.judged
     return Said(
-        f"{hours(subject.gpu_hours)} of whole GPUs in {runs(subject)} that would have fitted a piece of one, half of "
-        f"them {subject.label} or a smaller one (peaks of GPU memory up to {gib(peak_mib)}{active}), which leaves "
-        f"{hours(freed)} to others; {none_pct:.0f} % of {subject.judged} that can be judged would have fitted none; "
+        f"{hours(subject.gpu_hours)} of whole GPUs in {runs(subject)} would have fitted a piece of a GPU, half of "
+        f"them {subject.label} or a smaller one (peaks of GPU memory up to {gib(peak_mib)}{active}); others "
+        f"could have used {hours(freed)}; {none_pct:.0f} % of the {subject.judged} judged would have fitted none; "
         f"{seen(subject)}; the site's bound is {hours(bounds['min_gpu_hours'])}",
-        f"look at one of them with 'colloc job JOB' and ask for such a piece{by_csub}",
+        f"ask for such a piece{by_csub}; 'colloc job JOB' shows which one a job fits",
     )
 
 

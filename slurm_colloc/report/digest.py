@@ -17,22 +17,21 @@ from slurm_colloc.errors import ConfigError
 from slurm_colloc.report.findings import Audited, judged_of
 from slurm_colloc.report.page import page_environment
 from slurm_colloc.report.text import local, stamp
-from slurm_colloc.units import at_least, in_words, printable, significant
+from slurm_colloc.units import in_words, printable, significant
 
 USER, ADMIN, ACTED = "digest", "admin", "action"
-_SHOWN, _SEEN_JOBS = 40, 3
+_SHOWN = 40
 
 
 class Item(NamedTuple):
     """A finding in a user's mail.
 
-    ``again`` says that it is the second notice of it, ``meaning`` what its rule looks at, and ``next`` what is done
-    when nothing changes, empty where nothing is. ``see`` are commands by which its reader sees it.
+    ``again`` says that it is the second notice of it, and ``next`` what is done when nothing changes, empty where
+    nothing is. ``see`` are commands by which its reader sees it.
     """
 
     finding: Finding
     again: bool
-    meaning: str
     next: str
     see: tuple[str, ...]
 
@@ -112,9 +111,10 @@ class Summary(NamedTuple):
 
 def see_it(finding: Finding, since: datetime) -> tuple[str, ...]:
     """Return commands by which the user whom a finding is about sees it, who may be shut out of the site's store."""
-    jobs = dict.fromkeys(line.job_id for line in finding.jobs)
-    shown = tuple(f"colloc job {shlex.quote(job)}" for job in list(jobs)[:_SEEN_JOBS])
-    return shown if finding.about == JOB else (*shown, f"colloc me --since {since.isoformat(timespec='minutes')}")
+    shown = tuple(f"colloc job {shlex.quote(line.job_id)}" for line in finding.jobs[:1])
+    rule = f"colloc audit explain {shlex.quote(finding.rule)}"
+    mine = f"colloc me --since {since.isoformat(timespec='minutes')}"
+    return (*shown, rule) if finding.about == JOB else (*shown, mine, rule)
 
 
 def digest_maker(templates: str) -> Callable[[str, Any], tuple[str, str]]:
@@ -131,7 +131,6 @@ def digest_maker(templates: str) -> Callable[[str, Any], tuple[str, str]]:
         "short": _short,
         "table": _table,
         "judged": judged_of,
-        "at_least": at_least,
         "days": lambda days: in_words(days * 86_400),
     }
 

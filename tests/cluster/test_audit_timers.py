@@ -74,8 +74,8 @@ def test_who_holds_an_idle_gpu_gets_one_mail_from_both_timers(
         assert text.count(f"colloc job {job}\n") == 1
         assert taken.to("bob@example.org") == []
         # What a mail says to type runs where its reader sits: the user has the site's settings, root's shell none.
-        commands = re.findall(r"^  (?:See it:|       )   (colloc .*)$", text, re.MULTILINE)
-        assert len(commands) == 1
+        commands = re.findall(r"^   (?:See:|    )    (colloc .*)$", text, re.MULTILINE)
+        assert len(commands) == 2
         for command in commands:
             assert lab.run_as("alice", shlex.split(command), env=center.env).returncode == 0, command
         (summary, *_) = taken.to("root@example.org")

@@ -132,8 +132,8 @@ def test_a_job_is_cancelled_after_two_notices_that_were_handed_over(
     assert story.run(15) == ["not told: acted on: cancel"]
     first, second, third = map(plain, taken.to("ann@x"))
     assert "your job 12_3 on the cluster c was cancelled, as two notices had said." in third
-    assert "Then:     if it is still found after 1 h, you are told again" in first
-    assert "Then:     if it is still found then, it is cancelled, not before 2 h after this mail was" in second
+    assert "Next:   if it is still found after 1 h, you are told again" in first
+    assert "Next:   if it is still found then, it is cancelled, not before 2 h after this mail was" in second
     assert (tmp_path / "ran").read_text() == "12_3\n"
 
 

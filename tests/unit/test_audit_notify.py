@@ -114,16 +114,15 @@ def test_everybody_gets_one_mail_and_the_admins_know_who(
     text = plain(mail)
     for said in (
         "Hello ann,",
-        "1. GPUs held and idle\n",
+        "1. GPUs held and idle: ",
         "not used in the window; GPU_UTIL 0, SM activity 0, sampled for at least 100 % of the time, measured",
-        "  Coverage: at least 100 % of the time was sampled\n  Method:   measured\n",
-        "  The rule: A job's GPUs are idle",
-        "  See it:   colloc job 1\n            colloc me --since ",
-        "    Job  Name  GPU         Partition  Began",
+        "   See:    colloc job 1\n           colloc me --since ",
+        "           colloc audit explain COL001\n",
         "answer this mail (hpc@example.org)",
-        "before 14 d have passed",
+        "for 14 d.",
     ):
         assert said in text, said
+    assert len(text.splitlines()) <= 14
     (summary,) = taken.to("root@example.org")
     text = plain(summary)
     assert summary["Subject"] == "[c] audit: 3 findings, 1 problem"

@@ -16,7 +16,7 @@ def test_what_it_says() -> None:
     found = one("COL001", PARKED)
     assert (found.gpu_hours, found.user) == (24.0, "ann")
     assert found.evidence == (
-        "24 GPU-h idle in 1 run (job 1): 24 GPU-h in 1 run parked, with up to 30 GiB of GPU memory filled and hardly a "
+        "24 GPU-h idle in 1 run (job 1), parked, with up to 30 GiB of GPU memory filled and hardly a "
         "kernel; sampled for at least 100 % of the time, measured; the site's bound is 24 GPU-h"
     )
 

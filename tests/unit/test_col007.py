@@ -17,10 +17,10 @@ def test_runs_that_would_have_fitted_a_piece() -> None:
     answered, (finding,) = ask("COL007", FITS, FITS, LARGER, NONE)
     assert (answered.judged, finding.gpu_hours, finding.subject) == (4, 72.0, "ann")
     assert finding.evidence == (
-        "72 GPU-h of whole GPUs in 3 runs (job 3, 2, 1) that would have fitted a piece of one, half of them "
-        "gpu:h100_1g.10gb:1 or a smaller one (peaks of GPU memory up to 19.5 GiB, mean SM activity up to 14 %), "
-        "which leaves 54 GPU-h to others; "
-        "25 % of 4 that can be judged would have fitted none; sampled for at least 100 % of the time, measured; "
+        "72 GPU-h of whole GPUs in 3 runs (job 3, 2, 1) would have fitted a piece of a GPU, half of them "
+        "gpu:h100_1g.10gb:1 or a smaller one (peaks of GPU memory up to 19.5 GiB, mean SM activity up to 14 %); "
+        "others could have used 54 GPU-h; "
+        "25 % of the 4 judged would have fitted none; sampled for at least 100 % of the time, measured; "
         "the site's bound is 24 GPU-h"
     )
     assert "half of them gpu:h100_3g.40gb:1 or a smaller" in one("COL007", FITS, LARGER, LARGER).evidence

@@ -57,7 +57,6 @@ class Mails:
             Item(
                 due.finding,
                 due.step == SECOND,
-                self._meanings[due.finding.rule],
                 _next(due, self._settings),
                 see_it(due.finding, seen.since),
             )
