@@ -35,10 +35,7 @@ def test_a_finding() -> None:
 def test_what_a_program_shows_that_only_opens_its_gpu_is_no_use() -> None:
     opened = {"util_used": 0.0001, "sm_used": 0.024}
     found = one("COL001", IDLE | opened, IDLE)
-    assert (
-        "48 GPU-h idle in 2 runs (job 2, 1), not used in the window; GPU_UTIL at most 0.000417 %, SM activity at most 0.1 %"
-        in found.evidence
-    )
+    assert "not used in the window; GPU_UTIL at most 0.000417 %, SM activity at most 0.1 %" in found.evidence
     assert none("COL001", IDLE | {"sm_used": 0.0241})
 
 
