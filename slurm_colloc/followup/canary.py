@@ -72,7 +72,7 @@ def measure_first(plan: Plan, kind: str, command_line: CommandLine, call: Call, 
         tell(call, [f"not measured first: {words(ready)}"])
         return None
     if call.dry_run:
-        say(f"{ready.parts.words} would be measured first, and the rest sized when that has ended")
+        say(f"{ready.parts.words} would be measured first; the rest would be sized when that has ended")
         return None
     with _no_end():
         return _submit(ready, command_line, call, config)
@@ -99,13 +99,15 @@ def _submit(ready: _Ready, command_line: CommandLine, call: Call, config: SiteCo
             tell(call, [f"not measured first: its first job was refused: {first.done.last_words}"])
             return None
         write_all(STDERR, first.done.stderr)
-        say(f"error: whether there is a job of {parts.words} is not known: see squeue; no other was submitted")
+        say(f"error: csub cannot tell whether a job of {parts.words} exists: see squeue; no other job was submitted")
         return _status(first.done)
     try:
         return _follow(ready, first.job_id, command_line, call, config)
     except Exception as error:  # noqa: BLE001 - a job is submitted: whoever caught it would submit all of it as well
         say(f"internal error, please report it: {error!r}")
-        say(f"error: job {first.job_id} is {parts.words}; whether there is a job of the rest is not known: see squeue")
+        say(
+            f"error: job {first.job_id} is {parts.words}; csub cannot tell whether a job of the rest exists: see squeue"
+        )
         return 1
 
 
@@ -178,11 +180,11 @@ def _done(
     what = ready.parts.words
     if companion:
         said = (
-            f"job {first} measures {what} first; then job {companion} has this one submitted anew, under another id, "
-            "for the piece of a GPU that holds it, or lets it run as asked"
+            f"job {first} measures {what} first; then job {companion} submits this one again under a new id, on the "
+            "piece of a GPU that fits, or lets it run as asked"
         )
     else:
-        said = f"job {first} is {what}; this one begins when that has ended, as asked, and is not sized by it: {why}"
+        said = f"job {first} is {what}; this job begins as asked when that has ended, without being sized: {why}"
     tell(call, [f"job {rest.job_id}: {said}"])
     try:
         record_decision(ready.first, first, cluster, config, say)
@@ -221,7 +223,7 @@ def _without_rest(
         write_all(STDERR, rest.done.stderr)
         if companion and (why := _cancel(call, config, companion)):
             say(why)
-        say(f"error: job {first} is {parts.words}; whether there is a job of the rest is not known: see squeue")
+        say(f"error: job {first} is {parts.words}; csub cannot tell whether a job of the rest exists: see squeue")
     return _status(rest.done)
 
 

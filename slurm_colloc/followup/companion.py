@@ -204,7 +204,7 @@ def _submit_again(case: Case, verdict: Verdict, submitted: str) -> str:
     except UnansweredError as error:
         submitted = (waits and _found(case, waits)) or ""
         if not submitted:
-            return f"whether it was submitted again is not known: {error}"
+            return f"csub cannot tell whether it was submitted again: {error}"
     except (CollocError, OSError) as error:
         return f"it could not be submitted again: {error}"
     return f"submitted again as job {submitted}"
@@ -225,7 +225,7 @@ def _size_the_rest(case: Case) -> None:
 
 
 def _as_asked(rest: str, why: str) -> str:
-    return f"job {rest or 'of the rest'} is left as it was asked for: {why}"
+    return f"job {rest or 'of the rest'} stays as asked: {why}"
 
 
 def _rest(case: Case) -> str:

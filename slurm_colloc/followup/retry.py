@@ -51,12 +51,14 @@ def follow(
             if against is None:
                 record = _record(plan, command_line, environ, config, job_id, earlier)
                 companion = _companion(record, plan.script, sbatch, environ, config)
-                answer(f"job {job_id}: should it run out of GPU memory, job {companion} sees to it (--requeue)")
+                answer(
+                    f"job {job_id}: if it runs out of GPU memory, job {companion} submits it again on more (--requeue)"
+                )
                 return
             why = words(against)
         except Exception as error:  # noqa: BLE001 - the job is submitted, and its decision is still to be recorded
             why = str(error)
-        answer(f"job {job_id}: it is not run again by itself should it run out of GPU memory: {why}")
+        answer(f"job {job_id}: csub will not submit it again if it runs out of GPU memory: {why}")
 
     return submitted
 

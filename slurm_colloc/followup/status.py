@@ -44,9 +44,9 @@ def measured_status(config: SiteConfig, job_id: str) -> str:
         record = read_record(folder)
         first = record.job_id
         if CliClient().own_queue("-n", record.companion_name):
-            return f"job {first} is to be measured; the rest waits for that"
+            return f"job {first} is measured first; the rest waits for it"
         if state.claimed_by:
-            return f"the companion of job {first} died as it sized the rest: see squeue for what there is"
-        return f"the companion of job {first} ended without a word: the rest runs as asked"
+            return f"the companion of job {first} died while it sized the rest: see squeue"
+        return f"the companion of job {first} ended without a result: the rest runs as asked"
     except CollocError as error:
-        return f"what became of it is not known: {error}"
+        return f"its result is not known: {error}"

@@ -45,8 +45,8 @@ def adding(cluster: str, job_id: str) -> Iterator[str]:
     ledger = ledger_path(cluster, job_id)
     if not os.path.isdir(inbox_of(ledger)):
         raise InputError(
-            f"job {job_id} is no pack of yours that takes tasks: it has not begun, has ended or is about to; of a pack"
-            " with several jobs name one, as 4711_0"
+            f"job {job_id} is not a running pack of yours that takes tasks; of a pack with several jobs name one, such"
+            " as 4711_0"
         )
     for _ in tries(_LOCK_TRIES, 1.0):
         with locked(f"{ledger}.adding") as held:
@@ -80,7 +80,7 @@ def plan_addition(
             raise InputError(f"'{option.written}' beside --add: an added task has what a task of the pack has")
     left_s = next((job.left_s for job in slurm.own_queue("-t", "R") if job.job_id == job_id), None)
     if left_s is None:
-        raise InputError(f"job {job_id} is no running job of yours")
+        raise InputError(f"job {job_id} is not a running job of yours")
     pack = read_ledger(ledger)
     limit_min = pack.spec.time_limit_min
     if limit_min is not None and 60 * limit_min > left_s:

@@ -96,7 +96,7 @@ def test_a_first_task_that_fails_leaves_the_rest_as_asked(alice: Person) -> None
     assert alice.lab.wait_jobs([first]) == {int(first): "FAILED"}
     assert set(alice.lab.wait_jobs([rest], timeout=120).values()) == {"COMPLETED"}
     assert alice.ran() == ["1", "2", "3"]
-    assert alice.told(rest) == f"job {rest} is left as it was asked for: job {first} ended as FAILED"
+    assert alice.told(rest) == f"job {rest} stays as asked: job {first} ended as FAILED"
     assert "gres/gpu:h100" in alice.allocated(rest)
 
 
@@ -117,13 +117,13 @@ def test_what_its_user_cancels_is_cancelled_and_nothing_else(
     script = alice.script(HEAD + MARK + LOAD.format(4) + STAYS)
     jobs = alice.measured("--canary", "--array=1-3", script)
     wait_for(lambda: alice.ran() == ["1"])
-    assert alice.told(jobs[0]) == f"job {jobs[0]} is to be measured; the rest waits for that"
+    assert alice.told(jobs[0]) == f"job {jobs[0]} is measured first; the rest waits for it"
     alice.run("scancel", *which(*jobs))
     alice.run("touch", "go")
     alice.lab.wait_jobs(jobs, timeout=120)
     assert alice.ran() == ran
     if jobs[1] in which(*jobs):
-        assert alice.told(jobs[0]) == f"the companion of job {jobs[0]} ended without a word: the rest runs as asked"
+        assert alice.told(jobs[0]) == f"the companion of job {jobs[0]} ended without a result: the rest runs as asked"
     assert alice.made(before) == sorted(jobs, key=int), "nothing was submitted in its place"
 
 
@@ -168,7 +168,7 @@ def test_a_rest_for_which_another_job_waits_keeps_its_id(alice: Person) -> None:
     after = alice.submit(f"--dependency=afterok:{rest}", "--wrap", "true")
     alice.run("touch", "go")
     alice.lab.wait_jobs([companion], timeout=120)
-    assert alice.told(first) == f"job {rest} is left as it was asked for: job {after} waits for it"
+    assert alice.told(first) == f"job {rest} stays as asked: job {after} waits for it"
     assert alice.lab.wait_jobs([after], timeout=120) == {int(after): "COMPLETED"}
     assert alice.ran() == ["1", "2", "3"]
 
@@ -219,7 +219,7 @@ def test_where_no_companion_can_be_submitted_all_runs_as_asked(lab: Lab) -> None
     extra = {"recovery.partition": '"nowhere"'}
     bob = Person(lab, "bob", write_site(lab, "first-refused", agent=False, extra=extra))
     done = bob.run("csub", "--canary", "--array=1-2", bob.script(HEAD + MARK))
-    assert "; this one begins when that has ended, as asked, and is not sized by it: its companion" in done.stderr
+    assert "; this job begins as asked when that has ended, without being sized: its companion" in done.stderr
     rest = done.stdout.split()[-1]
     assert set(lab.wait_jobs([rest]).values()) == {"COMPLETED"}
     assert bob.ran() == ["1", "2"]

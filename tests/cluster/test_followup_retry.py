@@ -30,7 +30,7 @@ class Trainer(User):
         """Submit by csub and return the ids of the job and of its companion ("" without)."""
         done = self.run("csub", *argv, **env)
         assert done.returncode == 0, done.stderr
-        companion = re.search(r"job (\d+) sees to it", done.stderr)
+        companion = re.search(r"job (\d+) submits it again on more", done.stderr)
         return done.stdout.split()[3], companion[1] if companion else ""
 
     def ended(self, companion: str) -> str:

@@ -55,7 +55,7 @@ def options(call: list[str], *names: str) -> dict[str, str]:
 def test_three_jobs_are_submitted_each_waiting_for_the_one_before(slurm: Shell) -> None:
     done = slurm.run(*ARRAY, "--dependency=afterok:7", "job.sh")
     assert (done.returncode, done.stdout) == (0, "Submitted batch job 102\n"), done.stderr
-    assert "csub: job 102: job 100 measures task 2 first; then job 101 has this one submitted anew" in done.stderr
+    assert "csub: job 102: job 100 measures task 2 first; then job 101 submits this one again" in done.stderr
     first, companion, rest = slurm.calls()
     assert options(first, "dependency") == {"dependency": "afterok:7"}
     assert [word for word in first if word.startswith("--array")][-1] == "--array=2"
@@ -77,7 +77,7 @@ def test_three_jobs_are_submitted_each_waiting_for_the_one_before(slurm: Shell) 
     assert sorted(noted) == ["100", "102"]
     assert noted["102"]["given"] == "as asked"
     [why, *_] = noted["102"]["reasons"]
-    assert why[1]["why"].startswith("job 100 measures task 2 first; then job 101 has this one")
+    assert why[1]["why"].startswith("job 100 measures task 2 first; then job 101 submits this one")
 
 
 def test_parsable_says_the_id_of_the_rest_alone(slurm: Shell) -> None:
@@ -132,7 +132,7 @@ def test_without_a_companion_the_rest_waits_for_the_first_job_as_asked(slurm: Sh
     done = slurm.run(*ARRAY, "job.sh")
     assert (done.returncode, done.stdout) == (0, "Submitted batch job 102\n")
     assert options(slurm.calls()[2], "dependency") == {"dependency": "afterany:100"}
-    assert "job 100 is task 2; this one begins when that has ended, as asked, and is not sized by it" in done.stderr
+    assert "job 100 is task 2; this job begins as asked when that has ended, without being sized" in done.stderr
     assert os.readlink(folder(slurm) / "claimed") == "csub", "there may be a companion all the same"
 
 
@@ -190,7 +190,7 @@ def test_a_rest_of_which_nobody_knows_whether_it_is_there_is_not_submitted_again
     slurm.behave(2, FAILS.format(DOUBTFUL))
     done = slurm.run(*ARRAY, "job.sh")
     assert (done.returncode, done.stdout, len(slurm.calls())) == (1, "", 3)
-    assert "whether there is a job of the rest is not known: see squeue" in done.stderr
+    assert "csub cannot tell whether a job of the rest exists: see squeue" in done.stderr
     assert "100" not in cancelled(slurm)
 
 
@@ -249,7 +249,7 @@ def test_an_sbatch_that_a_signal_ended_is_not_passed_over_in_silence(slurm: Shel
     slurm.behave(0, "kill -INT $$\n")
     done = slurm.run(*ARRAY, "job.sh")
     assert (done.returncode, done.stdout, len(slurm.calls())) == (130, "", 1)
-    assert "csub: error: whether there is a job of task 2 is not known: see squeue; no other was" in done.stderr
+    assert "csub: error: csub cannot tell whether a job of task 2 exists: see squeue; no other job was" in done.stderr
 
 
 AGAINST = [
@@ -406,7 +406,7 @@ def test_what_a_wrapper_of_sbatch_leaves_running_holds_nobody_up(slurm: Shell) -
     began_s = time.monotonic()
     done = slurm.run(*ARRAY, "job.sh")
     assert (done.returncode, done.stdout) == (0, "Submitted batch job 102\n"), done.stderr
-    assert "then job 101 has this one submitted anew" in done.stderr
+    assert "then job 101 submits this one again" in done.stderr
     assert time.monotonic() - began_s < 15
 
 

@@ -200,7 +200,7 @@ def follow_one_that_ran_out(slurm: Slurm) -> None:
 
 def leave(slurm: Slurm, why: str) -> None:
     """Follow, and find the rest as it was asked for, with nothing in its place."""
-    assert slurm.follow().startswith(f"job 12 is left as it was asked for: {why}")
+    assert slurm.follow().startswith(f"job 12 stays as asked: {why}")
     assert "PENDING" not in slurm.sized.values()
 
 
@@ -383,7 +383,7 @@ def test_where_slurm_never_says_what_became_of_the_rest_that_is_said(
     with pytest.raises(Died):
         slurm.follow()
     monkeypatch.setattr(slurm, "tasks", mute)
-    assert slurm.follow() == "job 12 is left as it was asked for: Slurm does not say whether it is cancelled"
+    assert slurm.follow() == "job 12 stays as asked: Slurm does not say whether it is cancelled"
 
 
 def test_a_rest_that_slurm_has_forgotten_is_over(slurm: Slurm) -> None:

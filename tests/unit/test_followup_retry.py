@@ -293,7 +293,10 @@ def followed(shell: Shell) -> Followed:
 
 def test_the_companion_is_a_second_small_job_and_standard_output_stays_sbatchs(followed: Followed) -> None:
     assert followed.done.stdout == "Submitted batch job 4711\n"
-    assert "csub: job 4711: should it run out of GPU memory, job 4712 sees to it (--requeue)" in followed.done.stderr
+    assert (
+        "csub: job 4711: if it runs out of GPU memory, job 4712 submits it again on more (--requeue)"
+        in followed.done.stderr
+    )
     _, call = followed.shell.calls()
     wanted = {"--dependency=afternotok:4711", "--kill-on-invalid-dep=yes", "--requeue", "--export=ALL", "--parsable"}
     assert wanted <= set(call)
@@ -402,7 +405,7 @@ def test_consent_may_stand_in_a_variable(shell: Shell) -> None:
 def test_tasks_that_count_each_other_are_not_run_again_alone(shell: Shell) -> None:
     (shell.folder / "job.sh").write_text("#!/bin/sh\n#SBATCH --gres=gpu:1\necho $SLURM_ARRAY_TASK_COUNT\n")
     done = shell.run(REQUEUE, "--array=0-3", HINT, "job.sh")
-    assert "not run again by itself should it run out of GPU memory: the tasks count each other" in done.stderr
+    assert "not submit it again if it runs out of GPU memory: the script reads SLURM each other" in done.stderr
     assert len(shell.calls()) == 1
 
 
@@ -431,7 +434,7 @@ def test_a_companion_that_may_be_there_after_all_does_nothing(shell: Shell) -> N
     followed = Followed.__new__(Followed)
     followed.shell, followed.folder = shell, shell.folder / "home/.local/share/slurm_colloc/followup/lab/4711"
     done = shell.run(REQUEUE, HINT, "job.sh")
-    assert "it is not run again by itself should it run out of GPU memory" in done.stderr
+    assert "csub will not submit it again if it runs out of GPU memory" in done.stderr
     followed.ended("FAILED", OOM)
     assert followed.companion().returncode == 0
     assert len(shell.calls()) == 2
@@ -449,13 +452,13 @@ def test_a_second_submission_that_took_too_long_may_have_come_about(
     followed.shell.behave(2, "sleep 3; exit\n")
     assert companion.main([str(followed.folder)], {**followed.shell.environment(), "SLURM_JOB_ID": "4712"}) == 0
     assert "could not" not in followed.said
-    assert "whether it was submitted again is not known" in followed.said
+    assert "csub cannot tell whether it was submitted again" in followed.said
 
 
 @pytest.mark.parametrize("pattern", ["all.txt", "out.%A"])
 def test_tasks_that_share_an_output_cannot_be_told_apart(shell: Shell, pattern: str) -> None:
     done = shell.run(REQUEUE, "--array=0-3", "-o", pattern, HINT, "job.sh")
-    assert "should it run out of GPU memory: its tasks write to one output file" in done.stderr
+    assert "if it runs out of GPU memory: the tasks write to one output file" in done.stderr
     assert len(shell.calls()) == 1
 
 
@@ -471,7 +474,7 @@ def test_a_user_without_a_name_has_the_decision_recorded_all_the_same(shell: She
     )
     done = shell.run(REQUEUE, HINT, "job.sh", code=code)
     assert (done.returncode, done.stdout) == (0, "Submitted batch job 4711\n")
-    assert "not run again by itself should it run out of GPU memory: 'getpwuid(): uid not found'" in done.stderr
+    assert "not submit it again if it runs out of GPU memory: 'getpwuid(): uid not found'" in done.stderr
     assert len(shell.decisions()) == 1
 
 

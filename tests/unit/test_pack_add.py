@@ -107,14 +107,14 @@ def test_a_full_pack_takes_one_when_a_place_is_free(pack: Pack) -> None:
 
 
 def test_one_that_has_ended_refuses_and_names_no_task(pack: Pack) -> None:
-    assert "is no pack of yours that takes tasks" in pack.refused("--", "true")
+    assert "is not a running pack of yours that takes tasks" in pack.refused("--", "true")
     started = pack.begin(HINT, "--", "sh", "-c", STAY)
     assert pack.end(started)[0] == 0
-    assert "is no pack of yours that takes tasks" in pack.refused("--", "true")
+    assert "is not a running pack of yours that takes tasks" in pack.refused("--", "true")
     # A node that died left its inbox.
     Path(pack.ledger.replace(".jsonl", ".inbox")).mkdir()
     (pack.shell.folder / "queue").write_text("")
-    assert "job 4711 is no running job of yours" in pack.refused("--", "true")
+    assert "job 4711 is not a running job of yours" in pack.refused("--", "true")
     assert missing([pack.told()]) == ()
 
 
@@ -238,5 +238,5 @@ def test_a_pack_without_a_ledger_takes_none(pack: Pack) -> None:
     folder.write_text("")
     content = pack_script("", a_spec(commands=(STAY,)))
     started = pack.again(content)
-    assert "is no pack of yours that takes tasks" in pack.refused("--", "true")
+    assert "is not a running pack of yours that takes tasks" in pack.refused("--", "true")
     assert pack.end(started)[0] == 0
