@@ -22,8 +22,8 @@ ENVIRONMENT_VARIABLE = "COLLOC_CONF"
 SYSTEM_FILE = "/etc/slurm_colloc/site.toml"
 TIERS = {
     "report": "reports what GPUs are used for, and changes nothing",
-    "pack": "reports, and packs the tasks of whom asks for it",
-    "place": "reports, packs, and gives jobs pieces of GPUs or records what it would have given",
+    "pack": "reports, and packs the tasks of users who ask for it",
+    "place": "reports, packs, and gives jobs pieces of GPUs (in shadow mode it only records which)",
 }
 # tomllib takes time and memory by the square of a key's parts, and a longer number cannot be printed in an error.
 _ABSURD = re.compile(

@@ -48,9 +48,10 @@ MEANS = {
 
 WORDS = {
     # What the job gets.
-    "slice-holds": "the job needs {need_mib} MiB of GPU memory, and slice {profile} has {mem_mib} MiB",
-    "shares-hold": "{units} of the GPU's {of_units} shares are enough for {need_mib} MiB of GPU memory and "
-    "{sm_pct:.0f} % of the SMs",
+    "slice-holds": "the job needs {need_mib} MiB of GPU memory, head-room included, and slice {profile} has "
+    "{mem_mib} MiB",
+    "shares-hold": "{units} of the GPU's {of_units} shares are enough for {need_mib} MiB of GPU memory, "
+    "head-room included, and {sm_pct:.0f} % of the SMs",
     "slowdown": "expect {expected:.2g} times the run time, rarely more than {upper:.3g} times",
     "slowdown-beside-users": "beside other users' jobs, expect at most {upper:.3g} times the run time",
     "slowdown-unknown": "csub cannot tell how much jobs on the same GPU will slow this job",
@@ -105,7 +106,7 @@ WORDS = {
     "wrap-read-otherwise": "the command of --wrap would mean something else in a script",
     "not-understood": "{error}",
     # Where it may not go.
-    "not-in-partition": "this pool is not in partition {partitions}",
+    "not-in-partition": "its nodes are not in partition {partitions}",
     "other-gpu-type": "the job asks for GPU type '{gpu_type}'",
     "other-gpu-model": "the job was measured on {measured_on}, this pool has {pool_has}",
     "pool-lacks-model": "the job was measured on {measured_on}, and site.toml does not say the GPU model (gpu_model) "
@@ -134,8 +135,8 @@ WORDS = {
     "no-shard-consent": "the site does not allow shards, which do not protect jobs from each other",
     # What does not hold it.
     "no-pieces": "no GPU in partition {partitions} has slices or shares that csub may use",
-    "nothing-holds": "no piece of a GPU in partition {partitions} is large enough for {need_mib} MiB of GPU memory "
-    "and {sm_pct:.0f} % of the SMs",
+    "nothing-holds": "no piece of a GPU in partition {partitions} is large enough for {need_mib} MiB of GPU memory, "
+    "head-room included, and {sm_pct:.0f} % of the SMs",
     "too-little-memory": "it has {mem_mib} MiB of GPU memory, and the job needs {need_mib} MiB",
     "too-slow": "on {sms} of {of_sms} SMs the job would take about {expected:.2g} times as long, rarely more than "
     "{upper:.3g} times; the limit is {bound:g} times",
@@ -212,7 +213,7 @@ WORDS = {
     "file-edited": "file '{path}' has changed since the last submission",
     "file-gone": "file '{path}' no longer exists",
     "arguments-differ": "the arguments differ from those of the last submission",
-    "word-differs": "the script has '{word}' where it had '{before}' in the last submission",
+    "word-differs": "the command has '{word}' where the last submission of this script had '{before}'",
     "too-many-files": "the job may read more files than csub checks",
     # Notes.
     "never-measured": "csub cannot measure this job; to get a piece of a GPU, add --gpu-footprint=mem=SIZE,sm=PERCENT",

@@ -224,7 +224,7 @@ def _block(text: str) -> object:
     lines = block.split(b"\n")
     assert lines.pop() == b""
     assert all(line.startswith(b"# ") for line in lines), "a line of the block is no comment"
-    assert len(lines) == 8, "a word of a user made a line"
+    assert len(lines) == 6, "a word of a user made a line"
     word = quote(text)
     assert "\0" in text or shlex.split(f"a={word}") == [f"a={text}"], "a quoted word is not one word"
     return len(block)

@@ -18,7 +18,7 @@ from slurm_colloc.accounting.window import Window
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.model import Evidence
 
-_KEPT = "evidence kept for csub"
+_KEPT = "measured by csub in the job"
 _OWN = '"user" = $user'
 _WITHOUT_GPU = "SELECT count(*) FROM runs WHERE devices = 0"
 

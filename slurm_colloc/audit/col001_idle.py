@@ -101,14 +101,14 @@ def _most(condition: str) -> dict[str, str]:
 
 # Kind -> which runs are of it, its hours, and what is said of them.
 _KINDS = {
-    "never": (_NEVER, COUNTED, "not used in the window"),
+    "never": (_NEVER, COUNTED, "never used"),
     "parked": (_PARKED, COUNTED, "parked, with up to {peak} of GPU memory filled and hardly a kernel"),
     "tail": (_TAIL, _TAIL_HOURS, "after the last activity, the longest {longest}"),
     "empty": (_EMPTY, _EMPTY_HOURS, "without a process of the job on the GPU"),
     "some": (
         _SOME,
         _SOME_HOURS,
-        "of GPUs not used in the window beside others of the same job (at most: asked {asked}, used {used})",
+        "of GPUs never used beside others of the same job (at most: asked {asked}, used {used})",
     ),
 }
 

@@ -28,8 +28,8 @@ def _say(subject: Subject, bounds: Bounds) -> Said | None:
     by_csub = ", or submit with csub, which does so" if csub else ""
     none_pct = 100 * (subject.judged - subject.found) / subject.judged
     return Said(
-        f"{hours(subject.gpu_hours)} of whole GPUs in {runs(subject)} would have fitted a piece of a GPU, half of "
-        f"them {subject.label} or a smaller one (peaks of GPU memory up to {gib(peak_mib)}{active}); others "
+        f"{hours(subject.gpu_hours)} of whole GPUs in {runs(subject)} would have fitted a piece of a GPU: half of "
+        f"them {subject.label} or a smaller piece (peaks of GPU memory up to {gib(peak_mib)}{active}); others "
         f"could have used {hours(freed)}; {none_pct:.0f} % of the {subject.judged} judged would have fitted none; "
         f"{seen(subject)}; the site's bound is {hours(bounds['min_gpu_hours'])}",
         f"ask for such a piece{by_csub}; 'colloc job JOB' shows which one a job fits",

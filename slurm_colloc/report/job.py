@@ -128,7 +128,7 @@ def _verdict(run: JobUsage, timeline: JobTimeline | None) -> str:
     if never_used(run):
         return f"did not use {had} in {took}{partly}"
     if timeline and of_several and timeline.devices_unused and None not in timeline.active_pct:
-        had = f"its GPUs, on {timeline.devices - timeline.devices_unused} of {timeline.devices}"
+        had = f"its {timeline.devices} GPUs, on {timeline.devices - timeline.devices_unused} of them"
     # Nothing is measured of a GPU in the time in which its job is suspended.
     use = use_of(run)
     if use is None:
@@ -215,13 +215,12 @@ def _devices(timeline: JobTimeline, shared_hours: float) -> Iterator[str]:
 
 
 def _evenly(timeline: JobTimeline) -> str:
-    """Return how many of its GPUs or slices a run used, and how evenly."""
+    """Return how many of its GPUs or slices a run used, and how much each."""
     used, known = timeline.devices - timeline.devices_unused, [one for one in timeline.active_pct if one is not None]
     if len(known) < timeline.devices:
         return f"on {timeline.devices_unused} of its {timeline.devices} no activity in any sample, on others not known"
     each = ", ".join(f"{value:.0f}" for value in known)
-    balance = f"; balance {sum(known) / len(known) / known[0]:.2f}, the mean over the busiest" if known[0] else ""
-    return f"{used} of {timeline.devices} used; active {each} % (SM activity, or else GPU_UTIL){balance}"
+    return f"{used} of {timeline.devices} used; active {each} % (SM activity, or else GPU_UTIL)"
 
 
 def _idle(run: JobUsage) -> str:
@@ -253,7 +252,7 @@ def _by_evidence(ran_s: float | None, decision: Decision | None, evidence: Evide
         bound = "at most " if evidence.sm_is_bound else ""
         active = f"{bound}{evidence.sm_active_mean_pct:.1f} % of a whole GPU"
     covered = "" if ran_s is None else f" of {ran_s:.0f} s"
-    seconds = f"{evidence.sampled_s:.0f} s{covered}, {evidence.sample_count} samples (evidence kept for csub)"
+    seconds = f"{evidence.sampled_s:.0f} s{covered}, {evidence.sample_count} samples (measured by csub in the job)"
     return [
         titled("GPU_UTIL", "not kept"),
         titled("SM active", active),
@@ -271,7 +270,7 @@ def _memory(peak_mib: int | None, decision: Decision | None) -> str:
 
 
 def _hours(value: float | None) -> str:
-    return "not known" if value is None else f"{value:.4f} GPU-h"
+    return "not known" if value is None else f"{significant(value, 4)} GPU-h"
 
 
 def _active(run: JobUsage, drawn: Sequence[float | None]) -> str:
@@ -291,7 +290,11 @@ def _is_share(run: JobUsage) -> bool:
 def _share(used: float | None, of: float | None) -> str:
     if used is None or of is None:
         return "not measured"
-    return f"{used:.4f} of {of:.4f} sampled GPU-h, {100 * used / of:.1f} %" if of else "suspended all the time"
+    return (
+        f"{significant(used, 4)} of {significant(of, 4)} sampled GPU-h, {100 * used / of:.1f} %"
+        if of
+        else "suspended all the time"
+    )
 
 
 def as_json(story: JobStory) -> str:

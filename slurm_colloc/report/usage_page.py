@@ -121,8 +121,8 @@ def _headlines(report: UsageReport) -> list[Headline]:
             f"Whole-GPU equivalents, MIG by {report.equivalents}, times hours in the window; from accounting.",
         )
     ]
-    for metric, what in (("util", "covered whole-GPU hours with a kernel running (GPU_UTIL)"),
-                         ("sm", "covered GPU-hours with work on the SMs")):  # fmt: skip
+    for metric, what in (("util", "sampled GPU-hours of whole GPUs with a kernel running (GPU_UTIL)"),
+                         ("sm", "sampled GPU-hours with work on the SMs")):  # fmt: skip
         value, measured = (getattr(total, f"{metric}_{name}") for name in ("weighted_pct", "measured_gpu_hours"))
         heads.append(
             Headline("", f"{METRICS[metric]}: {why_not(report, metric)}", method)
@@ -140,7 +140,8 @@ def _headlines(report: UsageReport) -> list[Headline]:
     if report.fits:
         fits = report.fits[-1]
         words = (
-            f"GPU-hours freed, if the {fits.fitting_runs} of {total.jobs} runs that fit a piece of a GPU ask for one"
+            f"GPU-hours would be free, if the {fits.fitting_runs} of {total.jobs} runs that fit a piece of a GPU "
+            "had asked for one"
         )
         rule = "By peak memory and mean SM activity, each on the smallest piece of its pool that holds it."
         heads.insert(1, Headline(short(fits.freed_gpu_hours), words, rule))

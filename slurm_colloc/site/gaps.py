@@ -54,8 +54,9 @@ def gaps(config: SiteConfig) -> list[str]:
 
 
 _OF_MPS_USERS = {
-    "": "gres/mps is not used in {}: mps_users does not say whose jobs may be beside each other on a GPU",
-    "all": "in {} all users' jobs on a GPU have one MPS daemon: one's fault ends the others' processes (mps_users)",
+    "": "gres/mps is not used in partition {}: mps_users does not say whose jobs may share a GPU",
+    "all": "in partition {} jobs of all users share one MPS daemon on each GPU: a fault in one job "
+    "ends the others (mps_users)",
 }
 
 

@@ -19,7 +19,7 @@ class Outcome(StrEnum):
 
     PLACES = "places"
     PACKS = "packs"
-    PACKS_AS_TOLD = "packs as many as told"
+    PACKS_AS_TOLD = "packs with --pack-tasks"
     REPORTS = "reports only"
 
 
@@ -33,9 +33,9 @@ class Telemetry(NamedTuple):
 
 
 TELEMETRY = (
-    Telemetry("what its user says (--gpu-footprint)", peak=True, sm_active=True),
-    Telemetry("the sampler in the job, or the agent", peak=True, sm_active_from_hopper=True),
-    Telemetry("either with DCGM (observe.dcgm)", peak=True, sm_active=True),
+    Telemetry("the user's hint (--gpu-footprint)", peak=True, sm_active=True),
+    Telemetry("csub's sampler in the job, or the agent", peak=True, sm_active_from_hopper=True),
+    Telemetry("sampler or agent with DCGM (observe.dcgm)", peak=True, sm_active=True),
     Telemetry("dcgm-exporter with DCGM_FI_PROF_SM_ACTIVE and hpc_job", peak=True, sm_active=True),
     Telemetry("slurm-job-exporter by way of DCGM", peak=True, sm_active=True),
     Telemetry("jobstats' exporter", peak=True, sm_active_from_hopper=True),
@@ -70,6 +70,6 @@ def of_cards(models: Iterable[str]) -> Iterator[str]:
     for model in sorted({model for model in models if model}):
         by_kind.setdefault(tells_sm_activity(model), []).append(model)
     for tells, named in sorted(by_kind.items(), reverse=True):
-        table = [(f"on {', '.join(named)}, measured by", *JOBS), *rows(tells)]
+        table = [(f"source of a job's use, on {', '.join(named)}", *JOBS), *rows(tells)]
         widths = [max(len(row[column]) for row in table) for column in range(len(JOBS) + 1)]
         yield from ("  ".join(map(str.ljust, row, widths)).rstrip() for row in table)

@@ -62,7 +62,7 @@ def _explain(part: Part) -> Iterator[str]:
     need = [
         f"at most {memory.q99:.0f} MiB of GPU memory" if memory else "GPU memory not known",
         f"{active.q95:.0f} % of the SMs" if active else "SM activity not known",
-        *([f"GPU memory bandwidth {dram.q95:.0f} % of the time"] if dram else []),
+        *([f"GPU memory bandwidth {dram.q95:.0f} % of the time"] if dram and dram.q95 >= 1 else []),
     ]
     # Why nothing is known stands in the first line where that is why nothing changes.
     based = (
@@ -84,7 +84,7 @@ def _explain(part: Part) -> Iterator[str]:
 def how_sure(footprint: Footprint) -> str:
     """Return in words which share of such estimates held; empty where nobody has counted them."""
     sure = footprint.confidence
-    return "" if sure is None else f"; at least {100 * sure:.0f} % of such estimates were high enough"
+    return "" if sure is None else f"; such estimates were high enough for at least {100 * sure:.0f} % of runs"
 
 
 def _weighed(weighed: Weighed) -> str:

@@ -143,7 +143,7 @@ def test_a_probe_that_was_cut_sizes_the_job_and_writes_to_a_file_of_its_own(alic
     wait_for(lambda: (alice.home / "own.out").read_text() == "[]\n")
     assert (alice.home / f"csub-probe-{first}.out").read_text().startswith("[1]\n")
     text = alice.lab.run_as("alice", ["scontrol", "write", "batch_script", found[1], "-"]).stdout
-    assert "footprint: probe: " in text
+    assert "GPU memory had stopped growing" in text
 
 
 def test_a_probe_does_not_wait_for_a_partition_that_takes_no_jobs(lab: Lab) -> None:

@@ -94,7 +94,7 @@ def _says_what_is_known_and_what_is_not(lab: Lab, job: str) -> None:
     told = lab.run_as("bob", ["colloc", "job", job], check=True).stdout
     assert "csub gave  gpu:nvidia_h100_80gb_hbm3_1g.10gb:1 (mig): " in told
     assert "memory     6144 MiB at peak" in told
-    assert "samples (evidence kept for csub)" in told
+    assert "samples (measured by csub in the job)" in told
     assert "No run was sampled" in lab.run_as("bob", ["colloc", "report"], check=True).stdout
     audit = lab.run_as("bob", ["colloc", "audit", "run"])
     assert audit.returncode == 3
@@ -170,4 +170,4 @@ def test_the_site_feeds_its_users(lab: Lab) -> None:
     own = lab.run_as("carol", ["colloc", "job", second], env=environment, check=True)
     assert "is not open to you" in own.stderr
     assert "memory     6144 MiB at peak" in own.stdout
-    assert "samples (evidence kept for csub)" in own.stdout
+    assert "samples (measured by csub in the job)" in own.stdout

@@ -72,23 +72,23 @@ def test_a_user_fills_their_own(lab: Lab) -> None:
     assert "2 runs used (2 measured by jobstats), 0 of them known by their script" in by_command.stderr
     assert "nobody measured its peak of GPU memory" in by_command.stderr
     told = explained(bob, "past.sh", "--batch", "64", "--n=x y")
-    assert "6900 MiB of GPU memory at most" in told, told
-    assert "(command: " in told
+    assert "at most 6900 MiB of GPU memory" in told, told
+    assert "past jobs ran the same command" in told
     assert "'jobstats'" in told
-    assert "(command: " not in explained(bob, "past.sh", "--batch", "65", "--n=x y")
+    assert "past jobs ran the same command" not in explained(bob, "past.sh", "--batch", "65", "--n=x y")
     # Once more, with the scripts: the very job is known, and nothing twice.
     again = bob.run(*bootstrap)
     assert "2 of them known by their script" in again.stderr, again.stderr
-    assert "(exact: " in explained(bob, "past.sh", "--epochs", "3")
+    assert "completed run" in explained(bob, "past.sh", "--epochs", "3")
     # Accounting keeps no quotes, so that of two words and one with a blank nobody knows which it was.
-    assert "(command: " in explained(bob, "past.sh", "--batch", "64", "--n=x y")
+    assert "past jobs ran the same command" in explained(bob, "past.sh", "--batch", "64", "--n=x y")
     twice = bob.run(*bootstrap)
     assert "0 records written" in twice.stderr
     kept = list((bob.home / ".local/share/slurm_colloc/evidence").rglob(f"{second}.json"))
     assert len(kept) == 2
     # An edited script is another job, known by its command alone.
     bob.script(SCRIPT.format(load="true; "), "past.sh")
-    assert "(command: " in explained(bob, "past.sh", "--epochs", "3")
+    assert "past jobs ran the same command" in explained(bob, "past.sh", "--epochs", "3")
 
 
 def test_root_fills_everybodys(lab: Lab) -> None:
@@ -106,13 +106,13 @@ def test_root_fills_everybodys(lab: Lab) -> None:
         lab.stop_spawned(agent)
     ingest = ["colloc", "ingest", "--since", "1h"]
     lab.run(ingest, env=environment, check=True, timeout=120)
-    assert "(unknown: " in explained(carol, "plain.sh", "--epochs", "3")
+    assert "csub knows no earlier run" in explained(carol, "plain.sh", "--epochs", "3")
     done = lab.run(["colloc", "history", "bootstrap", "--all", "--since", "1h"], env=environment, timeout=120)
     assert done.returncode == 0, done.stderr
     assert "1 measured by samples" in done.stderr
     for _ in range(2):
         told = explained(carol, "plain.sh", "--epochs", "3")
-        assert "7066 MiB of GPU memory at most" in told, told
+        assert "at most 7066 MiB of GPU memory" in told, told
         assert "--gres=mps:11" in told
         # An ingest writes the histories anew, and what was found of the past stays.
         lab.run(ingest, env=environment, check=True, timeout=120)

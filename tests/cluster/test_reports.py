@@ -159,7 +159,7 @@ def test_my_last_month(lab: Lab, site: Path) -> None:
     # Bob may not read the store: his runs are from sacct, their use from the history that the site keeps for him.
     shown = json.loads(bob.run("colloc", "me", *since, "--format", "json").stdout)
     assert shown["total"]["runs"] == 1
-    assert shown["total"]["methods"] == ["evidence kept for csub"]
+    assert shown["total"]["methods"] == ["measured by csub in the job"]
     assert shown["idlest"][0]["job_id"] == first
     assert shown["idlest"][0]["gpu_mem_peak_mib"] == 6144
     text = bob.run("colloc", "me", *since).stdout

@@ -115,11 +115,11 @@ def test_everybody_gets_one_mail_and_the_admins_know_who(
     for said in (
         "Hello ann,",
         "1. GPUs held and idle: ",
-        "not used in the window; GPU_UTIL 0, SM activity 0, sampled for at least 100 % of the time, measured",
+        "never used; GPU_UTIL 0, SM activity 0, sampled for at least 100 % of the time, measured",
         "   See:    colloc job 1\n           colloc me --since ",
         "           colloc audit explain COL001\n",
         "answer this mail (hpc@example.org)",
-        "for 14 d.",
+        "again for 14 d.",
     ):
         assert said in text, said
     assert len(text.splitlines()) <= 14

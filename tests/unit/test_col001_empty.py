@@ -126,9 +126,7 @@ SOME: dict[str, Any] = {
 def test_gpus_that_idle_beside_others_of_their_job() -> None:
     found = one("COL001", SOME)
     assert found.gpu_hours == 48.0
-    assert (
-        "48 GPU-h idle in 1 run (job 1), of GPUs not used in the window beside others of the same job" in found.evidence
-    )
+    assert "48 GPU-h idle in 1 run (job 1), of GPUs never used beside others of the same job" in found.evidence
     assert "asked 4, used 2" in found.evidence
     # One that was never opened counts once, and in a tail all of them are idle.
     assert one("COL001", SOME | {"held_idle_hours": 24.0}).gpu_hours == 48.0

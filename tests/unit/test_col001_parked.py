@@ -40,7 +40,7 @@ def test_what_it_says() -> None:
 )
 def test_nobody_is_named_on_weak_evidence_or_below_a_bound(fields: dict[str, Any]) -> None:
     assert "parked" in one("COL001", PARKED | {"peak_mib": 2048}).evidence
-    assert "not used in the window" in one("COL001", PARKED | {"peak_mib": 2047}).evidence
+    assert "never used" in one("COL001", PARKED | {"peak_mib": 2047}).evidence
     assert none("COL001", PARKED | fields)
 
 

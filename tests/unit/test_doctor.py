@@ -520,7 +520,7 @@ def test_the_largest_of_a_node_is_what_max_tres_bills() -> None:
         ({"queue": Queue(2000.0, 4, None, None)}, {"DOC071"}, "4 jobs wait, and no cycle of it has ended yet"),
         ({"cgroup": UNREAD}, {"DOC030", "DOC031"}, "it is hidden"),
         ({"cgroup": {}}, {"DOC030", "DOC031"}, "slurmctld does not say what Constrain"),
-        ({"scripts": ()}, {"DOC006"}, "none of the scripts that slurm.conf names starts an MPS daemon"),
+        ({"scripts": ()}, {"DOC006"}, "no script that slurm.conf names starts an MPS daemon"),
         (
             {"scripts": (Script("Prolog", "/p", UNREAD),)},
             {*(f"DOC00{number}" for number in range(1, 8)), "DOC102"},

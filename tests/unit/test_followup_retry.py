@@ -405,7 +405,7 @@ def test_consent_may_stand_in_a_variable(shell: Shell) -> None:
 def test_tasks_that_count_each_other_are_not_run_again_alone(shell: Shell) -> None:
     (shell.folder / "job.sh").write_text("#!/bin/sh\n#SBATCH --gres=gpu:1\necho $SLURM_ARRAY_TASK_COUNT\n")
     done = shell.run(REQUEUE, "--array=0-3", HINT, "job.sh")
-    assert "not submit it again if it runs out of GPU memory: the script reads SLURM each other" in done.stderr
+    assert "not submit it again if it runs out of GPU memory: the script reads SLURM_ARRAY_TASK_COUNT" in done.stderr
     assert len(shell.calls()) == 1
 
 

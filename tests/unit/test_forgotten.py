@@ -120,7 +120,7 @@ def test_what_is_forgotten_is_no_more_known_to_csub(shell: Shell) -> None:
     shell.run("job.sh", "--batch", "64")
     assert shell.calls()[-1][0] == "--gres=gpu:h100_1g.10gb:1"
     assert "1 file of evidence removed" in history(shell, "--forget", signature)
-    assert "(unknown: " in shell.run("--explain", "--dry-run", "job.sh", "--batch", "64").stderr
+    assert "csub knows no earlier run" in shell.run("--explain", "--dry-run", "job.sh", "--batch", "64").stderr
     # What is known by its command is forgotten in a file of its own.
     next(one for one in shell.folder.rglob("forgotten") if "command-" not in str(one)).write_bytes(b"\0")
     done = shell.run("job.sh", "--batch", "64")
@@ -175,7 +175,7 @@ def test_what_ran_out_of_memory_is_said_to_need_more(shell: Shell) -> None:
 def test_the_first_submission_of_a_command_that_accounting_knows_is_placed(shell: Shell) -> None:
     shell.ran({**EVIDENCE, "signature": request(shell, "--batch", "64")["command"], "source": "jobstats"})
     done = shell.run("--explain", "job.sh", "--batch", "64")
-    assert "4600 MiB of GPU memory at most, 5 % of the SMs (command: " in done.stderr
+    assert "at most 4600 MiB of GPU memory, 5 % of the SMs (past jobs ran the same command" in done.stderr
     assert shell.calls()[-1][0] == "--gres=gpu:h100_1g.10gb:1"
     assert shell.decisions()[-1]["rung"] == "command"
     shell.run("job.sh", "--batch", "65")

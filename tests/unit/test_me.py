@@ -131,7 +131,7 @@ def test_kept_evidence_gives_a_run_its_figures() -> None:
     kept = evidence(sampled_s=1800.0, sm_active_mean_pct=20.0)
     shown = with_evidence(RunFound(blank, None, None), kept).usage
     assert (shown.sm_measured_gpu_hours, shown.sm_used_gpu_hours) == (0.5, 0.1)
-    assert (shown.coverage_pct, shown.methods, shown.gpu_mem_peak_mib) == (50.0, ("evidence kept for csub",), 8000)
+    assert (shown.coverage_pct, shown.methods, shown.gpu_mem_peak_mib) == (50.0, ("measured by csub in the job",), 8000)
     bound = with_evidence(RunFound(blank, None, None), kept._replace(sm_is_bound=True)).usage
     assert (bound.sm_measured_gpu_hours, bound.sm_used_gpu_hours) == (0.0, None)
     assert with_evidence(RunFound(usage(), None, None), kept).usage == usage()
@@ -166,7 +166,7 @@ def test_without_a_store_slurm_is_asked(
     said, notes = capsys.readouterr()
     assert "no site.toml" not in notes
     assert "  allocated  1 GPU-h, in whole GPUs\n  SM active  not measured\n" in said
-    assert "  source     sacct, and what is kept of one's own jobs for csub\n" in said
+    assert "  source     sacct, and what csub measured in your jobs\n" in said
     monkeypatch.delenv("COLLOC_CONF")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "none"))
     assert colloc("me") == 0

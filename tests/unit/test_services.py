@@ -66,7 +66,7 @@ def test_a_user_looks_at_their_own_where_the_sites_store_is_away_or_closed(
         monkeypatch.setattr(os, "access", lambda path, wanted: False)
     assert colloc("report") == 2
     why = "open to you" if mode else "there"
-    assert f"the site's store '{site}/shared/store' is not {why}; using your own" in capsys.readouterr().err
+    assert f"the site's store '{site}/shared/store' is not {why}; your own is used" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

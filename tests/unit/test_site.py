@@ -513,10 +513,10 @@ def test_gaps_say_why_nothing_is_placed() -> None:
         policy="auto"
     )
     for users, said in (
-        ("", ["pool 'g1': gres/mps is not used in 'all', 'gpu': mps_users"]),
+        ("", ["pool 'g1': gres/mps is not used in partition 'all', 'gpu': mps_users"]),
         ("one", []),
         ("each", []),
-        ("all", ["pool 'g1': in 'all', 'gpu' all users' jobs on a GPU have one MPS daemon"]),
+        ("all", ["pool 'g1': in partition 'all', 'gpu' jobs of all users share one MPS daemon"]),
     ):
         partitions = tuple(one._replace(mps_users=users) for one in vouched.partition)
         found_gaps = gaps(vouched._replace(partition=partitions))

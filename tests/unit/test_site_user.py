@@ -79,9 +79,9 @@ def test_the_first_rule_that_is_met_is_told_for_each_partition_and_account(
         ("mig", "other"): "pack",
     }
     assert [found[where][1].split(" (")[0] for where in (("mig", "exam"), ("gpu", "vision"), ("gpu", "other"))] == [
-        "by rollout rule 1",
-        "by rollout rule 2",
-        "by rollout rule 3",
+        "set by rollout rule 1",
+        "set by rollout rule 2",
+        "set by rollout rule 3",
     ]
 
 
@@ -103,7 +103,10 @@ def test_without_rules_on_accounts_the_accounting_is_not_asked(
     path.write_text(path.read_text().partition("[[rollout]]")[0])
     assert colloc("site", "check", "--user", ME) == 0
     said = capsys.readouterr().out.splitlines()
-    assert said == ["partition 'gpu': policy 'shadow': the site's", "partition 'mig': policy 'shadow': the site's"]
+    assert said == [
+        "partition 'gpu': policy 'shadow': set by the site",
+        "partition 'mig': policy 'shadow': set by the site",
+    ]
 
 
 def test_nobody_has_no_policy(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -40,7 +40,7 @@ def test_the_table_says_what_csub_does(model: str, telemetry: Telemetry) -> None
 
 def test_each_kind_of_card_of_a_site_once() -> None:
     lines = list(of_cards([A100, H100, "NVIDIA H200", A100, ""]))
-    heads = [number for number, line in enumerate(lines) if line.startswith("on ")]
+    heads = [number for number, line in enumerate(lines) if line.startswith("source of a job's use, on ")]
     assert heads == [0, len(TELEMETRY) + 1]
     assert (f"{H100}, NVIDIA H200" in lines[0], A100 in lines[heads[1]]) == (True, True)
     assert list(of_cards([""])) == []

@@ -26,7 +26,7 @@ from slurm_colloc.measured import GroupUsage
 from slurm_colloc.report.findings import Audited, as_csv, as_json, as_text
 from slurm_colloc.units import counted
 
-app = typer.Typer(no_args_is_help=True, help="Rules over measured use; they name nobody on weak evidence.")
+app = typer.Typer(no_args_is_help=True, help="Find idle and oversized jobs by rules, and mail their users.")
 for _command in (explain, backtest, optout, mail):
     app.command()(_command)
 _FORMS = ("text", "json", "csv")

@@ -37,7 +37,7 @@ def evaluate(
     form: Annotated[str, typer.Option("--format", help="text, json or csv")] = "text",
     output: Annotated[str, typer.Option("--output", "-o", help="file instead of standard output")] = "",
 ) -> None:
-    """Place the runs of tables as csub would have, and score it."""
+    """Score csub's decisions on a published table of runs."""
     one_of("--format", form, FORMATS)
     one_of("--as", mode, MODES)
     if slices and shares:

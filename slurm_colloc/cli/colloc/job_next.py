@@ -80,7 +80,7 @@ def _of_several(found: RunFound) -> str:
     if asked != line.devices or (run.coverage_pct or 0) < MIN_COVERAGE_PCT:
         return ""
     used = line.devices - line.devices_unused
-    return f"{counted(used, 'GPU')}: it asked for {asked} and used {used}; ask for as many as the program opens"
+    return f"{counted(used, 'GPU')}: it asked for {asked} and used {used}; ask for as many as the program uses"
 
 
 def _not_judged(found: RunFound | Accounted, evidence: Evidence, gres: str, config: SiteConfig) -> str:

@@ -41,7 +41,7 @@ def mail(
     recipient: Annotated[str, typer.Argument(help="as slurmctld gives it; not looked at")],
     subject: Annotated[str, typer.Option("-s", help="as slurmctld gives it")] = "",
 ) -> None:
-    """Print what a mail of slurmctld's says of a job's GPUs. A NUL ends it; nothing is printed for a job without."""
+    """Print the text about a job's GPUs for the mail at its end. A NUL ends it; nothing for a job without."""
     config = site()
     job = parse_ended(os.environ, subject)
     if text := _story(config, job):

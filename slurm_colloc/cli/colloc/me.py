@@ -45,7 +45,7 @@ def me(
     form: Annotated[str, typer.Option("--format", help="text or json")] = "text",
     store: Annotated[str, typer.Option("--store", help="folder of the store; else the site's")] = "",
 ) -> None:
-    """Say what my jobs used of their GPUs, and what would have done."""
+    """Say what my jobs used of their GPUs, and what is enough."""
     start, end = window(since, "now")
     one_of("--format", form, TEXT_OR_JSON)
     config = site_or_none()
@@ -83,7 +83,7 @@ def _runs(folder: str, user: str, asked: Window, config: SiteConfig | None) -> t
 
     def by_sacct() -> tuple[UserRuns, str]:
         found = user_by_sacct(Store(folder, config), user, asked, config, _SACCT_TIMEOUT_S, os.environ)
-        return found, "sacct, and what is kept of one's own jobs for csub"
+        return found, "sacct, and what csub measured in your jobs"
 
     ways = [stored, by_sacct]
     if folder == os.path.join(user_data_folder(), "store"):

@@ -128,7 +128,7 @@ def state_folder(name: str, *, writing: bool = False) -> str:
     wanted = os.R_OK | os.X_OK | (os.W_OK if writing else 0)
     if os.access(shared, wanted) or (not os.path.exists(shared) and os.access(os.path.dirname(shared), os.W_OK)):
         return shared
-    say(f"the site's {name} '{shared}' is {_why_unused(shared)}; using your own")
+    say(f"the site's {name} '{shared}' is {_why_unused(shared)}; your own is used")
     return own
 
 

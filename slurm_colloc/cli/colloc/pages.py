@@ -35,7 +35,7 @@ def pages(
     since: Annotated[str, typer.Option("--since", help="ISO 8601, or a span such as 7d")] = "30d",
     store: Annotated[str, typer.Option("--store", help="folder of the store; else the site's")] = "",
 ) -> None:
-    """Write each user with a GPU a page that they alone can read. Who is not root writes only the own one.
+    """Write a private page for each user who had a GPU. Who is not root writes only the own one.
 
     Exit status 1: some pages were not written.
     """

@@ -57,7 +57,7 @@ CHECKS = (
         "DOC032",
         "warning",
         "processes can leave their job",
-        "what detaches itself stays on the GPU after the job and is attributed to nobody, or to whoever comes next",
+        "a process that detaches itself stays on the GPU after the job; its use counts for nobody, or for the next job",
         "ProctrackType=proctrack/cgroup",
         "slurm.conf(5), ProctrackType",
         _processes,

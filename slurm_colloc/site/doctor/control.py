@@ -95,7 +95,7 @@ CHECKS = (
         "DOC072",
         "warning",
         "backfill looks less far ahead than jobs may run",
-        "a job that is promised GPUs only after that window may be passed by smaller ones without end",
+        "smaller jobs may overtake a job for ever if it can start only after that window",
         "a MaxTime for each partition, and bf_window of at least the longest, with a larger bf_resolution",
         "slurm.conf(5), SchedulerParameters, bf_window",
         _window,

@@ -240,7 +240,7 @@ CHECKS = (
         "DOC016",
         "warning",
         "one GPU of a node is shared at a time",
-        "of mps:60 twice on a node of two GPUs the second job waits, while a GPU is free: that is the default for mps",
+        "of two jobs of mps:60 on a node of two GPUs, the second waits although a GPU is free; that is Slurm's default",
         "Flags=all_sharing on each line of mps in gres.conf; then restart slurmctld and each slurmd",
         f"gres.conf(5), Flags: one_sharing and all_sharing; seen on {TRIED}",
         _one_at_a_time,

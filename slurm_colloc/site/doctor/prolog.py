@@ -165,8 +165,8 @@ def _one_for_each_job(site: Site) -> Iterator[Seen | Blank]:
     yield from unread
     if not started and not unread and not _ours(site):
         nodes = ",".join(node.name for node in site.nodes if node.quantity("mps"))
-        yield Blank(nodes, "none of the scripts that slurm.conf names starts an MPS daemon; whether a service does, "
-                    "and for whom, is not to be seen from here")  # fmt: skip
+        yield Blank(nodes, "no script that slurm.conf names starts an MPS daemon; the check cannot see whether "
+                    "a service does")  # fmt: skip
 
 
 def _ours(site: Site) -> list[Script]:
