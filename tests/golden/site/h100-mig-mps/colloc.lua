@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- From site.toml, by 'colloc site render': what job_submit.lua and cli_filter.lua of this site call (docs/how-to/plugins.md).
+-- Written by 'colloc site render' from site.toml. Your job_submit.lua and cli_filter.lua call it (docs/how-to/plugins.md).
 local site = {
    default_partition = "batch",
    headroom_mib = 256,
