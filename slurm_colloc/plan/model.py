@@ -54,6 +54,8 @@ class Scheduler(NamedTuple):
     bf_resolution_s: float = 60.0
     bf_window_s: float = 86400.0
     bf_max_job_test: int = 500
+    bf_window_linear_s: float = 0.0
+    batch_sched_delay_s: float = 3.0
     backfill: bool = True
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is free on nodes, now and when the time limits of what runs are over."""
 
-from bisect import bisect_left, insort
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Container, Iterable, Sequence
 from math import inf
 
 from slurm_colloc.plan.model import NodeKind, Shape
@@ -122,38 +122,63 @@ class Node:
         return inf
 
 
+    def first_end(self) -> float:
+        """Return when the first of what runs is over at the latest; inf where nothing runs."""
+        return self.running[0][0] if self.running else inf
+
+    def last_end(self, until_s: float) -> float:
+        """Return when the last of what is over by then is over at the latest; NOW where nothing is."""
+        at = bisect_right(self.running, (until_s, inf))
+        return self.running[at - 1][0] if at else NOW
+
+
 class Ranked:
-    """The nodes of one partition by when a job of one shape fits there; what changed is looked at when it is asked.
+    """The nodes of one partition by a time of each, then as in slurm.conf; what changed is looked at when it is asked."""
 
-    Of nodes that have room now the one with most of the kind free comes first, as select/cons_tres was seen to choose
-    (tests/recorded/plan); of those that have not, the first in slurm.conf.
-    """
-
-    def __init__(self, shape: Shape, nodes: Sequence[Node], which: Iterable[int]) -> None:
-        self._shape, self._nodes = shape, nodes
+    def __init__(self, look: Callable[[Node], float], nodes: Sequence[Node], which: Iterable[int]) -> None:
+        self._look, self._nodes = look, nodes
         self.changed: set[int] = set()
-        self._known = {index: self._look(index) for index in which}
-        self._order = sorted(self._known.values())
+        self._known = {index: look(nodes[index]) for index in which}
+        self._order = sorted((at_s, index) for index, at_s in self._known.items())
 
-    def _look(self, index: int) -> tuple[float, int, int]:
-        node = self._nodes[index]
-        at_s = node.earliest(self._shape)
-        return at_s, -node.free.get(self._shape.kind, 0) if at_s == NOW else 0, index
-
-    def order(self) -> list[tuple[float, int, int]]:
-        """Return (when, less the more of the kind is free, node), those to be taken first."""
+    def order(self) -> list[tuple[float, int]]:
+        """Return (when, node), the first first."""
         if self.changed:
             for index in self.changed:
-                after, before = self._look(index), self._known[index]
+                after, before = self._look(self._nodes[index]), self._known[index]
                 if after != before:
                     self._known[index] = after
-                    del self._order[bisect_left(self._order, before)]
-                    insort(self._order, after)
+                    del self._order[bisect_left(self._order, (before, index))]
+                    insort(self._order, (after, index))
             self.changed.clear()
         return self._order
 
-    @property
-    def free_now(self) -> bool:
-        """Return whether some node has room now."""
-        order = self.order()
-        return bool(order) and order[0][0] == NOW
+    def now(self, but: Container[int] = ()) -> list[int]:
+        """Return the nodes that have room now."""
+        found = []
+        for at_s, index in self.order():
+            if at_s != NOW:
+                break
+            if index not in but:
+                found.append(index)
+        return found
+
+
+def chosen(usable: Sequence[int], wanted: int) -> tuple[int, ...]:
+    """Return which of the nodes on which a job fits it gets, as select/cons_tres chooses.
+
+    The first ones of the shortest row of neighbours that is long enough; else all of the longest, and so on.
+    """
+    rows: list[list[int]] = []
+    for index in usable:
+        if rows and rows[-1][-1] == index - 1:
+            rows[-1].append(index)
+        else:
+            rows.append([index])
+    found: list[int] = []
+    while len(found) < wanted:
+        more = wanted - len(found)
+        row = min((row for row in rows if len(row) >= more), key=len, default=None) or max(rows, key=len)
+        rows.remove(row)
+        found += row[:more]
+    return tuple(found)

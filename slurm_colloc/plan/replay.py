@@ -11,16 +11,19 @@ arrays' own limits, nodes that were down.
 """
 
 from bisect import bisect_right, insort
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from heapq import heappop, heappush
-from math import floor, inf
+from itertools import islice, takewhile
+from math import inf
 
 from slurm_colloc.plan.model import Job, Replayed, Shape, Site, Started
-from slurm_colloc.plan.nodes import NOW, Node, Ranked
+from slurm_colloc.plan.nodes import NOW, Node, Ranked, chosen
 from slurm_colloc.plan.priority import Ordering
 
 # So often in all it is looked at what the first in the queue lacks.
 _LOOKS = 2000
+# The first of the times within which Slurm looks at the ends of running jobs together.
+_FIRST_SPAN_S = 30.0
 
 
 def replay(site: Site, jobs: Iterable[Job]) -> Replayed:
@@ -44,6 +47,7 @@ class _Replay:
                 self._within.setdefault(name, []).append(index)
         self._ranked: dict[tuple[str, Shape], Ranked] = {}
         self._of_node: list[list[set[int]]] = [[] for _ in self._nodes]
+        self._ends_of = {name: self._ranking(Node.first_end, name) for name in self._within}
         self._ordering = Ordering(site.priority, jobs, len(self._nodes), sum(kind.cpus for kind in site.nodes))
         # (minus priority, submitted, number, job), the first first.
         self._waiting: list[tuple[float, float, int, Job]] = []
@@ -58,11 +62,14 @@ class _Replay:
     def run(self) -> Replayed:
         """Go from event to event until nothing runs or waits."""
         next_job, backfill_s, each_s = 0, inf, self._rules.bf_interval_s
+        # When those submitted are looked at, and when that was last.
+        look_s, looked_s, delay_s = inf, -inf, self._rules.batch_sched_delay_s
         while next_job < len(self._jobs) or self._ends or self._waiting:
             at_s = min(
                 self._jobs[next_job].submit_s if next_job < len(self._jobs) else inf,
                 self._ends[0][0] if self._ends else inf,
                 backfill_s,
+                look_s,
             )
             if at_s == inf:  # nothing runs, and what waits can never start
                 self._never += [entry[3] for entry in self._waiting]
@@ -76,13 +83,17 @@ class _Replay:
                 events = True
             while next_job < len(self._jobs) and self._jobs[next_job].submit_s <= at_s:
                 self._submit(self._jobs[next_job], at_s)
-                next_job, events = next_job + 1, True
+                next_job += 1
+                look_s = min(look_s, max(at_s, looked_s + delay_s))
+            if at_s >= look_s:
+                look_s, looked_s, events = inf, at_s, True
             if at_s >= backfill_s:
                 backfill_s = inf
                 if self._waiting:
                     self._backfill(at_s)
             if events:
                 self._in_order(at_s)
+            if events or look_s < inf:
                 if self._rules.backfill and self._waiting and backfill_s == inf:
                     # It comes round whatever happens, not when something does.
                     backfill_s = (at_s // each_s + 1) * each_s
@@ -96,15 +107,19 @@ class _Replay:
     def _submit(self, job: Job, at_s: float) -> None:
         key = job.partition, job.shape
         if key not in self._ranked:
-            ranked = Ranked(job.shape, self._nodes, self._within.get(job.partition, ()))
-            self._ranked[key] = ranked
-            for index in self._within.get(job.partition, ()):
-                self._of_node[index].append(ranked.changed)
-        if sum(at_s < inf for at_s, _, _ in self._ranked[key].order()) < job.shape.nodes:
+            self._ranked[key] = self._ranking(lambda node: node.earliest(job.shape), job.partition)
+        if sum(at_s < inf for at_s, _ in self._ranked[key].order()) < job.shape.nodes:
             self._never.append(job)
             return
         insort(self._waiting, self._entry(job, at_s))
         self._waiting_of[key] = self._waiting_of.get(key, 0) + 1
+
+    def _ranking(self, look: Callable[[Node], float], partition: str) -> Ranked:
+        which = self._within.get(partition, ())
+        ranked = Ranked(look, self._nodes, which)
+        for index in which:
+            self._of_node[index].append(ranked.changed)
+        return ranked
 
     def _start(self, job: Job, nodes: tuple[int, ...], at_s: float) -> None:
         run_s = min(job.run_s, job.limit_s)
@@ -130,22 +145,24 @@ class _Replay:
             changed.add(index)
 
     def _in_order(self, at_s: float) -> None:
-        """Start jobs by priority, in each partition up to the first that has to wait."""
+        """Start jobs by priority; the first of a partition that has to wait ends that for the partition's nodes."""
         blocked: set[str] = set()
+        nodes: set[int] = set()
         started: set[int] = set()
         for _, _, number, job in self._waiting:
             if job.partition in blocked:
-                if len(blocked) == len(self._within):
-                    break
                 continue
-            free = self._ranked[job.partition, job.shape].order()[: job.shape.nodes]
-            if len(free) == job.shape.nodes and free[-1][0] == NOW:
-                self._start(job, tuple(index for _, _, index in free), at_s)
+            free = self._ranked[job.partition, job.shape].now(nodes)
+            if len(free) >= job.shape.nodes:
+                self._start(job, chosen(free, job.shape.nodes), at_s)
                 started.add(number)
-            else:
-                if not blocked and at_s >= self._look_s:
-                    self._look(job, at_s)
-                blocked.add(job.partition)
+                continue
+            if not blocked and at_s >= self._look_s:
+                self._look(job, at_s)
+            blocked.add(job.partition)
+            nodes.update(self._within[job.partition])
+            if len(nodes) == len(self._nodes):
+                break
         self._leave(started)
 
     def _look(self, job: Job, at_s: float) -> None:
@@ -166,8 +183,7 @@ class _Replay:
     def _backfill(self, at_s: float) -> None:
         ahead = self._waiting[: self._rules.bf_max_job_test]
         chances = _Chances(ahead, self._ranked)
-        # Of each node that is kept for a job: from when, and until when.
-        kept: dict[int, tuple[float, float]] = {}
+        kept = _Kept(self._rules.bf_resolution_s)
         started: set[int] = set()
         if not chances.left(0, at_s, kept):
             return
@@ -178,54 +194,85 @@ class _Replay:
                 started.add(number)
                 fewer = True
             else:
-                fewer = start_s < at_s + self._rules.bf_window_s and self._keep(job, start_s, nodes, kept)
+                fewer = start_s <= at_s + self._rules.bf_window_s and kept.keep(nodes, start_s, job.limit_s)
             if fewer and not chances.left(place + 1, at_s, kept):
                 break
         self._leave(started)
 
-    def _keep(self, job: Job, start_s: float, nodes: tuple[int, ...], kept: dict[int, tuple[float, float]]) -> bool:
-        """Keep nodes for a job; return whether that is sooner than they were kept already."""
-        grain_s = self._rules.bf_resolution_s
-        from_s = floor(start_s / grain_s) * grain_s
-        until_s = -floor(-(start_s + job.limit_s) / grain_s) * grain_s
+    def _first_start(self, job: Job, at_s: float, kept: "_Kept") -> tuple[float, tuple[int, ...]]:
+        """Return when a job could start beside what is kept for others, and on which nodes."""
+        from_s = at_s
+        while True:
+            taken, later_s = kept.between(from_s, from_s + job.limit_s)
+            start_s, nodes = self._will_run(job, at_s, taken)
+            start_s = max(start_s, from_s)
+            if start_s <= later_s and (start_s == inf or not kept.overlap(nodes, start_s, job.limit_s)):
+                return start_s, nodes
+            from_s = min(start_s, later_s)
+
+    def _will_run(self, job: Job, at_s: float, taken: Container[int]) -> tuple[float, tuple[int, ...]]:
+        """Return when a job could start on other nodes than those taken, if all run to their time limits.
+
+        Slurm looks only after all have ended that end within 30 s of the first, then within 60, 120, 240 s and so on
+        (bf_window_linear in slurm.conf(5)), and expects the start at the last end that it looked at.
+        """
+        wanted, ranked = job.shape.nodes, self._ranked[job.partition, job.shape]
+        free = ranked.now(taken)
+        if len(free) >= wanted:
+            return at_s, chosen(free, wanted)
+        fits_s = next(islice((fits_s for fits_s, index in ranked.order() if index not in taken), wanted - 1, None), inf)
+        if fits_s == inf:
+            return inf, ()
+        first_s = next(end_s for end_s, index in self._ends_of[job.partition].order() if index not in taken)
+        span_s = _FIRST_SPAN_S
+        until_s = (first_s // span_s + 1) * span_s
+        while fits_s > until_s + span_s:
+            span_s = span_s + self._rules.bf_window_linear_s if self._rules.bf_window_linear_s else 2 * span_s
+        until_s += span_s
+        usable = takewhile(lambda one: one[0] <= until_s, ranked.order())
+        nodes = chosen(sorted(index for _, index in usable if index not in taken), wanted)
+        # What is over its limit and not gone yet ends any moment, but has not.
+        return max(at_s + 1, *(self._nodes[index].last_end(until_s) for index in nodes)), nodes
+
+
+class _Kept:
+    """The nodes that backfill keeps, whole, for jobs that have to wait."""
+
+    def __init__(self, grain_s: float) -> None:
+        self._grain_s = grain_s
+        self._spans: dict[int, list[tuple[float, float]]] = {}
+        self.first: dict[int, float] = {}
+
+    def keep(self, nodes: Iterable[int], start_s: float, limit_s: float) -> bool:
+        """Keep nodes for a job; return whether one of them is kept sooner than it was."""
+        from_s, until_s = self._span(start_s, limit_s)
         sooner = False
         for index in nodes:
-            first_s, last_s = kept.get(index, (inf, -inf))
-            sooner = sooner or from_s < first_s
-            kept[index] = (min(first_s, from_s), max(last_s, until_s))
+            self._spans.setdefault(index, []).append((from_s, until_s))
+            if from_s < self.first.get(index, inf):
+                self.first[index], sooner = from_s, True
         return sooner
 
-    def _first_start(
-        self, job: Job, at_s: float, kept: dict[int, tuple[float, float]]
-    ) -> tuple[float, tuple[int, ...]]:
-        """Return when a job could start beside what is kept for others, and on which nodes."""
-        wanted, limit_s = job.shape.nodes, job.limit_s
-        order = self._ranked[job.partition, job.shape].order()
-        found: list[tuple[float, int]] = []
-        most_s, best = inf, -1
-        for fits_s, _, index in order:
-            if fits_s >= most_s:
-                break
-            # What is over its limit and not gone yet ends any moment, but has not.
-            start_s = at_s if fits_s == NOW else fits_s if fits_s > at_s else at_s + 1
-            if index in kept:
-                first_s, last_s = kept[index]
-                if start_s < last_s and start_s + limit_s > first_s:
-                    start_s = last_s
-            if start_s >= most_s:
-                continue
-            if wanted == 1:
-                most_s, best = start_s, index
-                if start_s <= at_s:
-                    break
-            else:
-                insort(found, (start_s, index))
-                if len(found) >= wanted:
-                    del found[wanted:]
-                    most_s = found[-1][0]
-        if wanted == 1:
-            return most_s, (best,)
-        return most_s, tuple(index for _, index in found)
+    def _span(self, start_s: float, limit_s: float) -> tuple[float, float]:
+        from_s = start_s // self._grain_s * self._grain_s
+        return from_s, max(from_s + self._grain_s, (start_s + limit_s) // self._grain_s * self._grain_s)
+
+    def between(self, from_s: float, until_s: float) -> tuple[set[int], float]:
+        """Return the nodes that are kept in a time, and when the first of them is no more."""
+        taken, later_s = set(), inf
+        for index, spans in self._spans.items():
+            for begin_s, end_s in spans:
+                if begin_s <= until_s and end_s > from_s:
+                    taken.add(index)
+                    later_s = min(later_s, end_s)
+        return taken, later_s
+
+    def overlap(self, nodes: Iterable[int], start_s: float, limit_s: float) -> bool:
+        """Return whether one of the nodes is kept while a job would have it."""
+        from_s, until_s = self._span(start_s, limit_s)
+        return any(
+            begin_s < until_s and end_s > from_s for index in nodes for begin_s, end_s in self._spans.get(index, ())
+        )
 
 
 class _Chances:
@@ -242,7 +289,7 @@ class _Chances:
             job = ahead[place][3]
             key = job.partition, job.shape
             if key not in free:
-                free[key] = ranked[key].free_now
+                free[key] = ranked[key].order()[0][0] == NOW
             if not free[key]:
                 continue
             # From the last place to the first.
@@ -250,16 +297,16 @@ class _Chances:
             places.append(-place)
             limits.append(min(job.limit_s, limits[-1]) if limits else job.limit_s)
 
-    def left(self, place: int, at_s: float, kept: Mapping[int, tuple[float, float]]) -> bool:
+    def left(self, place: int, at_s: float, kept: _Kept) -> bool:
         """Return whether one from this place on may find a node that has room now and is not kept too soon."""
         for key, (places, limits) in self._limits.items():
             at = bisect_right(places, -place) - 1
             if at < 0:
                 continue
             over_s = at_s + limits[at]
-            for fits_s, _, index in self._ranked[key].order():
+            for fits_s, index in self._ranked[key].order():
                 if fits_s != NOW:
                     break
-                if index not in kept or over_s <= kept[index][0]:
+                if over_s < kept.first.get(index, inf):
                     return True
         return False

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What real Slurm makes of a queue, kept for the planner: `python -m tests.cluster.plan_record LOAD REPEAT`.
 
-The jobs sleep, so that a run costs hardly any CPU time, but it takes a quarter of an hour: Slurm's own ticks cannot be
+The jobs sleep, so that a run costs hardly any CPU time, but it takes half an hour: Slurm's own ticks cannot be
 compressed. One line of JSON says what ran on what, and one line of each job when it was submitted, started and ended.
 """
 
@@ -25,12 +25,13 @@ from tests.cluster.releases import HOST, RELEASES
 RECORDED = Path(__file__).resolve().parents[1] / "recorded/plan"
 NODES = ("p1", "p2", "p3", "p4")
 GPUS, CPUS, MEM_MIB = 8, 64, 512_000
-SPAN_S = 660.0
+JOBS = 500
 # Of one third of the published traces' sizes: most jobs ask for one GPU, few for half a node (Philly, Helios).
 SIZES = ((1, 0.64), (2, 0.20), (4, 0.16))
 # alice and bob share an account, and she submits most.
 USERS = (("alice", 0.45), ("bob", 0.20), ("carol", 0.35))
-RUN_MEDIAN_S, RUN_SIGMA, RUN_LEAST_S, RUN_MOST_S = 32.0, 0.95, 5.0, 300.0
+# Half a minute and a log-normal time, as one of the ticks by which Slurm starts and ends a job is seconds.
+RUN_LEAST_S, RUN_MEDIAN_S, RUN_SIGMA, RUN_MOST_S = 30.0, 15.0, 1.1, 300.0
 LIMIT_FACTORS = (1.3, 2.0, 3.0, 5.0, 8.0)
 TAIL_S = 900.0
 PRIORITY = {
@@ -57,23 +58,23 @@ class Job(NamedTuple):
 
 
 def trace(load: float, seed: int) -> list[Job]:
-    """Return jobs that ask for ``load`` times the GPU-seconds of SPAN_S, submitted one by one or in bursts."""
+    """Return JOBS jobs over the time in which they are ``load`` of the GPU-seconds, one by one or in bursts."""
     rng = random.Random(seed)
-    wanted, given, bodies = load * SPAN_S * GPUS * len(NODES), 0.0, []
-    while given < wanted:
+    given, bodies = 0.0, []
+    for _ in range(JOBS):
         user = _drawn(rng, USERS)
         gpus = _drawn(rng, SIZES)
-        run_s = rng.lognormvariate(0, RUN_SIGMA) * RUN_MEDIAN_S
-        run_s = round(min(max(run_s, RUN_LEAST_S), RUN_MOST_S), 1)
+        run_s = round(min(RUN_LEAST_S + rng.lognormvariate(0, RUN_SIGMA) * RUN_MEDIAN_S, RUN_MOST_S), 1)
         limit_min = max(1, -int(-run_s * rng.choice(LIMIT_FACTORS) // 60))
         cpus = gpus * (16 if rng.random() < 0.1 else 4)
         bodies.append((user, gpus, cpus, gpus * rng.choice((8, 32, 96)) * 1000, limit_min, run_s))
         given += gpus * run_s
+    span_s = given / (load * GPUS * len(NODES))
     jobs: list[Job] = []
     left = len(bodies)
     while left:
         burst = min(left, 1 if rng.random() < 0.7 else rng.randint(2, 6))
-        at_s = round(rng.uniform(0, SPAN_S), 1)
+        at_s = round(rng.uniform(0, span_s), 1)
         first = bodies[left - 1]
         # One user submits a burst, of jobs alike.
         jobs += [Job(at_s, first[0], *bodies[left - 1 - k][1:]) for k in range(burst)]
@@ -96,7 +97,7 @@ def record(load: float, repeat: str, release: str, seed: int, say: Callable[[str
             lab.start_daemon(f"slurmd-{node}", ["slurmd", "-N", node, "-D"], None)
         _wait_idle(lab)
         began_s = time.time()
-        say(f"{len(jobs)} jobs at {load:g} of the GPUs, over {SPAN_S:.0f} s")
+        say(f"{len(jobs)} jobs at {load:g} of the GPUs, over {jobs[-1].submit_s:.0f} s")
         numbers = [_submit(lab, began_s, job) for job in jobs]
         say("all submitted")
         lab.wait_jobs(numbers, timeout=TAIL_S)
