@@ -56,6 +56,8 @@ class Scheduler(NamedTuple):
     bf_max_job_test: int = 500
     bf_window_linear_s: float = 0.0
     batch_sched_delay_s: float = 3.0
+    # Where a job that has to wait is expected to start: before 24.11 otherwise than since.
+    before_24_11: bool = False
     backfill: bool = True
 
 

@@ -2,7 +2,7 @@
 """What is free on nodes, now and when the time limits of what runs are over."""
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from math import inf
 
 from slurm_colloc.plan.model import NodeKind, Shape
@@ -121,11 +121,6 @@ class Node:
                 return until_s
         return inf
 
-
-    def first_end(self) -> float:
-        """Return when the first of what runs is over at the latest; inf where nothing runs."""
-        return self.running[0][0] if self.running else inf
-
     def last_end(self, until_s: float) -> float:
         """Return when the last of what is over by then is over at the latest; NOW where nothing is."""
         at = bisect_right(self.running, (until_s, inf))
@@ -133,19 +128,19 @@ class Node:
 
 
 class Ranked:
-    """The nodes of one partition by a time of each, then as in slurm.conf; what changed is looked at when it is asked."""
+    """The nodes of one partition by when a job of one shape fits there; what changed is looked at when it is asked."""
 
-    def __init__(self, look: Callable[[Node], float], nodes: Sequence[Node], which: Iterable[int]) -> None:
-        self._look, self._nodes = look, nodes
+    def __init__(self, shape: Shape, nodes: Sequence[Node], which: Iterable[int]) -> None:
+        self._shape, self._nodes = shape, nodes
         self.changed: set[int] = set()
-        self._known = {index: look(nodes[index]) for index in which}
+        self._known = {index: nodes[index].earliest(shape) for index in which}
         self._order = sorted((at_s, index) for index, at_s in self._known.items())
 
     def order(self) -> list[tuple[float, int]]:
         """Return (when, node), the first first."""
         if self.changed:
             for index in self.changed:
-                after, before = self._look(self._nodes[index]), self._known[index]
+                after, before = self._nodes[index].earliest(self._shape), self._known[index]
                 if after != before:
                     self._known[index] = after
                     del self._order[bisect_left(self._order, (before, index))]
@@ -169,6 +164,8 @@ def chosen(usable: Sequence[int], wanted: int) -> tuple[int, ...]:
 
     The first ones of the shortest row of neighbours that is long enough; else all of the longest, and so on.
     """
+    if wanted == 1 and usable[-1] - usable[0] == len(usable) - 1:
+        return (usable[0],)
     rows: list[list[int]] = []
     for index in usable:
         if rows and rows[-1][-1] == index - 1:

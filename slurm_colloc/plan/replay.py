@@ -10,13 +10,13 @@ Left out: reservations, preemption, licenses, limits of associations and QOS, wh
 arrays' own limits, nodes that were down.
 """
 
-from bisect import bisect_right, insort
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable, Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import islice, takewhile
 from math import inf
 
-from slurm_colloc.plan.model import Job, Replayed, Shape, Site, Started
+from slurm_colloc.plan.model import Job, Replayed, Scheduler, Shape, Site, Started
 from slurm_colloc.plan.nodes import NOW, Node, Ranked, chosen
 from slurm_colloc.plan.priority import Ordering
 
@@ -41,13 +41,15 @@ class _Replay:
         self._rules = site.scheduler
         self._jobs = jobs
         self._nodes = [Node(kind) for kind in site.nodes]
+        self._partitions = [kind.partitions for kind in site.nodes]
         self._within: dict[str, list[int]] = {}
         for index, kind in enumerate(site.nodes):
             for name in kind.partitions:
                 self._within.setdefault(name, []).append(index)
         self._ranked: dict[tuple[str, Shape], Ranked] = {}
         self._of_node: list[list[set[int]]] = [[] for _ in self._nodes]
-        self._ends_of = {name: self._ranking(Node.first_end, name) for name in self._within}
+        # Of the nodes of each partition what runs: (latest end, number, node), in order.
+        self._running: dict[str, list[tuple[float, int, int]]] = {name: [] for name in self._within}
         self._ordering = Ordering(site.priority, jobs, len(self._nodes), sum(kind.cpus for kind in site.nodes))
         # (minus priority, submitted, number, job), the first first.
         self._waiting: list[tuple[float, float, int, Job]] = []
@@ -58,6 +60,7 @@ class _Replay:
         self._look_s = -inf
         self._look_each_s = (jobs[-1].submit_s - jobs[0].submit_s) / _LOOKS if jobs else inf
         self._never: list[Job] = []
+        self._impossible: set[tuple[str, Shape]] = set()
 
     def run(self) -> Replayed:
         """Go from event to event until nothing runs or waits."""
@@ -93,10 +96,9 @@ class _Replay:
                     self._backfill(at_s)
             if events:
                 self._in_order(at_s)
-            if events or look_s < inf:
-                if self._rules.backfill and self._waiting and backfill_s == inf:
-                    # It comes round whatever happens, not when something does.
-                    backfill_s = (at_s // each_s + 1) * each_s
+            if self._rules.backfill and self._waiting and backfill_s == inf and (events or look_s < inf):
+                # It comes round whatever happens, not when something does.
+                backfill_s = (at_s // each_s + 1) * each_s
         total = sum(self._lacked.values())
         limits = {name: number / total for name, number in sorted(self._lacked.items())}
         return Replayed(tuple(self._started), tuple(self._never), limits)
@@ -107,19 +109,17 @@ class _Replay:
     def _submit(self, job: Job, at_s: float) -> None:
         key = job.partition, job.shape
         if key not in self._ranked:
-            self._ranked[key] = self._ranking(lambda node: node.earliest(job.shape), job.partition)
-        if sum(at_s < inf for at_s, _ in self._ranked[key].order()) < job.shape.nodes:
+            which = self._within.get(job.partition, ())
+            ranked = self._ranked[key] = Ranked(job.shape, self._nodes, which)
+            for index in which:
+                self._of_node[index].append(ranked.changed)
+            if sum(at_s < inf for at_s, _ in ranked.order()) < job.shape.nodes:
+                self._impossible.add(key)
+        if key in self._impossible:
             self._never.append(job)
             return
         insort(self._waiting, self._entry(job, at_s))
         self._waiting_of[key] = self._waiting_of.get(key, 0) + 1
-
-    def _ranking(self, look: Callable[[Node], float], partition: str) -> Ranked:
-        which = self._within.get(partition, ())
-        ranked = Ranked(look, self._nodes, which)
-        for index in which:
-            self._of_node[index].append(ranked.changed)
-        return ranked
 
     def _start(self, job: Job, nodes: tuple[int, ...], at_s: float) -> None:
         run_s = min(job.run_s, job.limit_s)
@@ -127,6 +127,8 @@ class _Replay:
         for index in nodes:
             self._nodes[index].take(job.number, job.shape, limit_s)
             self._touch(index)
+            for name in self._partitions[index]:
+                insort(self._running[name], (limit_s, job.number, index))
         started = Started(job, at_s, at_s + run_s, nodes[0])
         self._started.append(started)
         heappush(self._ends, (started.end_s, job.number, started, nodes, limit_s))
@@ -138,6 +140,8 @@ class _Replay:
         for index in nodes:
             self._nodes[index].give_back(number, started.job.shape, limit_s)
             self._touch(index)
+            for name in self._partitions[index]:
+                del self._running[name][bisect_left(self._running[name], (limit_s, number, index))]
         self._ordering.ends(started.job, at_s)
 
     def _touch(self, index: int) -> None:
@@ -183,7 +187,7 @@ class _Replay:
     def _backfill(self, at_s: float) -> None:
         ahead = self._waiting[: self._rules.bf_max_job_test]
         chances = _Chances(ahead, self._ranked)
-        kept = _Kept(self._rules.bf_resolution_s)
+        kept = _Kept(self._rules)
         started: set[int] = set()
         if not chances.left(0, at_s, kept):
             return
@@ -200,47 +204,86 @@ class _Replay:
         self._leave(started)
 
     def _first_start(self, job: Job, at_s: float, kept: "_Kept") -> tuple[float, tuple[int, ...]]:
-        """Return when a job could start beside what is kept for others, and on which nodes."""
-        from_s = at_s
-        while True:
-            taken, later_s = kept.between(from_s, from_s + job.limit_s)
-            start_s, nodes = self._will_run(job, at_s, taken)
-            start_s = max(start_s, from_s)
-            if start_s <= later_s and (start_s == inf or not kept.overlap(nodes, start_s, job.limit_s)):
-                return start_s, nodes
-            from_s = min(start_s, later_s)
+        """Return when a job could start beside what is kept for others, and on which nodes.
 
-    def _will_run(self, job: Job, at_s: float, taken: Container[int]) -> tuple[float, tuple[int, ...]]:
-        """Return when a job could start on other nodes than those taken, if all run to their time limits.
+        Slurm tries from now on, and then from each end of what is kept; those before the soonest start that can be
+        lead to none.
+        """
+        wanted, order = job.shape.nodes, self._ranked[job.partition, job.shape].order()
+        soonest: list[float] = []
+        for fits_s, index in order:
+            if len(soonest) == wanted and fits_s >= soonest[-1]:
+                break
+            insort(soonest, kept.free_from(index, max(fits_s, at_s), job.limit_s))
+            del soonest[wanted:]
+        if soonest[-1] == inf:
+            return inf, ()
+        from_s = max(at_s, kept.end_before(soonest[-1]))
+        while True:
+            start_s, nodes = self._will_run(job, at_s, from_s, kept)
+            later_s = kept.end_after(from_s)
+            if start_s <= later_s and not kept.overlap(nodes, start_s, job.limit_s):
+                return start_s, nodes
+            later_s = min(start_s, later_s)
+            from_s = later_s if later_s > from_s else from_s + self._rules.bf_resolution_s
+
+    def _will_run(self, job: Job, at_s: float, from_s: float, kept: "_Kept") -> tuple[float, tuple[int, ...]]:
+        """Return when a job could start on nodes that are not kept meanwhile, if all run to their time limits.
 
         Slurm looks only after all have ended that end within 30 s of the first, then within 60, 120, 240 s and so on
         (bf_window_linear in slurm.conf(5)), and expects the start at the last end that it looked at.
         """
-        wanted, ranked = job.shape.nodes, self._ranked[job.partition, job.shape]
-        free = ranked.now(taken)
+        wanted, order = job.shape.nodes, self._ranked[job.partition, job.shape].order()
+        new, over_s = not self._rules.before_24_11, from_s + job.limit_s
+
+        def fitting(until_s: float) -> list[int]:
+            found = takewhile(lambda one: one[0] <= until_s, order)
+            return sorted(index for _, index in found if not kept.blocks(index, from_s, over_s))
+
+        known_s = from_s if new and from_s > at_s else NOW
+        free = fitting(known_s)
         if len(free) >= wanted:
-            return at_s, chosen(free, wanted)
-        fits_s = next(islice((fits_s for fits_s, index in ranked.order() if index not in taken), wanted - 1, None), inf)
+            return from_s, chosen(free, wanted)
+        fits = (fits_s for fits_s, index in order if not kept.blocks(index, from_s, over_s))
+        fits_s = next(islice(fits, wanted - 1, None), inf)
         if fits_s == inf:
             return inf, ()
-        first_s = next(end_s for end_s, index in self._ends_of[job.partition].order() if index not in taken)
+        # What runs on these nodes, in the order of its end, from what ends behind what is known to be over.
+        running = self._running[job.partition]
+        place = bisect_right(running, (known_s, inf))
+        while kept.blocks(running[place][2], from_s, over_s):
+            place += 1
         span_s = _FIRST_SPAN_S
-        until_s = (first_s // span_s + 1) * span_s
-        while fits_s > until_s + span_s:
+        begin_s = (running[place][0] // span_s + 1) * span_s
+        while True:
+            place = bisect_right(running, (begin_s + span_s, inf)) - 1
+            # It stops only behind an end that it counts.
+            if kept.blocks(running[place][2], from_s, over_s):
+                while place < len(running) - 1 and kept.blocks(running[place][2], from_s, over_s):
+                    place += 1
+            if fits_s <= max(begin_s + span_s, running[place][0]):
+                break
             span_s = span_s + self._rules.bf_window_linear_s if self._rules.bf_window_linear_s else 2 * span_s
-        until_s += span_s
-        usable = takewhile(lambda one: one[0] <= until_s, ranked.order())
-        nodes = chosen(sorted(index for _, index in usable if index not in taken), wanted)
+        until_s = max(begin_s + span_s, running[place][0])
+        nodes = chosen(fitting(until_s), wanted)
+        if new:
+            last_s = max(self._nodes[index].last_end(until_s) for index in nodes)
+        else:
+            while kept.blocks(running[place][2], from_s, over_s):
+                place -= 1
+            last_s = running[place][0]
         # What is over its limit and not gone yet ends any moment, but has not.
-        return max(at_s + 1, *(self._nodes[index].last_end(until_s) for index in nodes)), nodes
+        return max(at_s + 1, from_s, last_s), nodes
 
 
 class _Kept:
     """The nodes that backfill keeps, whole, for jobs that have to wait."""
 
-    def __init__(self, grain_s: float) -> None:
-        self._grain_s = grain_s
+    def __init__(self, rules: Scheduler) -> None:
+        self._grain_s = rules.bf_resolution_s
+        self._over_s = 0 if rules.before_24_11 else self._grain_s - 1
         self._spans: dict[int, list[tuple[float, float]]] = {}
+        self._ends: list[float] = []
         self.first: dict[int, float] = {}
 
     def keep(self, nodes: Iterable[int], start_s: float, limit_s: float) -> bool:
@@ -248,24 +291,39 @@ class _Kept:
         from_s, until_s = self._span(start_s, limit_s)
         sooner = False
         for index in nodes:
-            self._spans.setdefault(index, []).append((from_s, until_s))
+            insort(self._spans.setdefault(index, []), (from_s, until_s))
             if from_s < self.first.get(index, inf):
                 self.first[index], sooner = from_s, True
+        insort(self._ends, until_s)
         return sooner
 
     def _span(self, start_s: float, limit_s: float) -> tuple[float, float]:
         from_s = start_s // self._grain_s * self._grain_s
-        return from_s, max(from_s + self._grain_s, (start_s + limit_s) // self._grain_s * self._grain_s)
+        until_s = (start_s + limit_s + self._over_s) // self._grain_s * self._grain_s
+        return from_s, max(from_s + self._grain_s, until_s)
 
-    def between(self, from_s: float, until_s: float) -> tuple[set[int], float]:
-        """Return the nodes that are kept in a time, and when the first of them is no more."""
-        taken, later_s = set(), inf
-        for index, spans in self._spans.items():
-            for begin_s, end_s in spans:
-                if begin_s <= until_s and end_s > from_s:
-                    taken.add(index)
-                    later_s = min(later_s, end_s)
-        return taken, later_s
+    def blocks(self, index: int, from_s: float, until_s: float) -> bool:
+        """Return whether a node is kept within a time."""
+        spans = self._spans.get(index)
+        return spans is not None and any(begin_s <= until_s and end_s > from_s for begin_s, end_s in spans)
+
+    def free_from(self, index: int, from_s: float, limit_s: float) -> float:
+        """Return when a node is not kept for as long as a job may run."""
+        for begin_s, end_s in self._spans.get(index, ()):
+            if begin_s > from_s + limit_s:
+                break
+            from_s = max(from_s, end_s)
+        return from_s
+
+    def end_before(self, at_s: float) -> float:
+        """Return the last time up to then at which a node was no longer kept; NOW for none."""
+        place = bisect_right(self._ends, at_s)
+        return self._ends[place - 1] if place else NOW
+
+    def end_after(self, at_s: float) -> float:
+        """Return the first time after it at which a node is no longer kept; inf for none."""
+        place = bisect_right(self._ends, at_s)
+        return self._ends[place] if place < len(self._ends) else inf
 
     def overlap(self, nodes: Iterable[int], start_s: float, limit_s: float) -> bool:
         """Return whether one of the nodes is kept while a job would have it."""

@@ -88,12 +88,16 @@ def rules_of(settings: Mapping[str, str] | None) -> Rules:
         return int(text) * worth if text.isdigit() else otherwise
 
     plain = Scheduler()
+    release = tuple(int(part) for part in settings.get("SLURM_VERSION", "").split(".")[:2] if part.isdigit())
     scheduler = Scheduler(
         number("bf_interval", plain.bf_interval_s),
         number("bf_resolution", plain.bf_resolution_s),
         number("bf_window", plain.bf_window_s, _MINUTE_S),
         int(number("bf_max_job_test", plain.bf_max_job_test)),
-        settings.get("SchedulerType", "sched/backfill") == "sched/backfill",
+        number("bf_window_linear", plain.bf_window_linear_s),
+        number("batch_sched_delay", plain.batch_sched_delay_s),
+        before_24_11=() < release < (24, 11),
+        backfill=settings.get("SchedulerType", "sched/backfill") == "sched/backfill",
     )
     if settings.get("PriorityType", "priority/multifactor") != "priority/multifactor":
         return Rules(scheduler, Priority(age=1.0), (*left_out, "jobs wait in order of submission (PriorityType)"))

@@ -44,7 +44,7 @@ def _site(head: dict[str, Any]) -> Site:
         NodeKind(name, (PARTITION,), ((KIND, node["gpus"]),), node["cpus"], node["mem_mib"])
         for name, node in head["nodes"].items()
     )
-    settings = {**head["priority"], "SchedulerParameters": head["scheduler"]}
+    settings = {**head["priority"], "SchedulerParameters": head["scheduler"], "SLURM_VERSION": head["release"]}
     # As `scontrol show config` prints them.
     settings["PriorityCalcPeriod"] = f"00:0{settings['PriorityCalcPeriod']}:00"
     rules = rules_of(settings)

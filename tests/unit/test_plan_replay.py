@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_colloc.plan.model import Job, NodeKind, Priority, Replayed, Scheduler, Shape, Site
+from slurm_colloc.plan.nodes import chosen
 from slurm_colloc.plan.priority import Ordering
 from slurm_colloc.plan.replay import replay
 
-QUICK = Scheduler(bf_interval_s=1, bf_resolution_s=1)
+QUICK = Scheduler(bf_interval_s=1, bf_resolution_s=1, batch_sched_delay_s=0)
 FIFO = Priority(age=1.0)
 HOUR = 3600.0
 
@@ -39,8 +40,8 @@ def test_a_job_starts_when_enough_is_free() -> None:
 
 
 def test_backfill_lets_by_who_is_over_in_time() -> None:
-    """The second needs both GPUs at 10 s: a job of at most 8 s may have the free one meanwhile, a longer one not."""
-    short, long = job(3, submit_s=2, run_s=8, limit_s=8), job(4, submit_s=2, run_s=5, limit_s=9)
+    """The second needs both GPUs at 10 s: who is over before may have the free one, a longer one not."""
+    short, long = job(3, submit_s=2, run_s=7, limit_s=7), job(4, submit_s=2, run_s=5, limit_s=8)
     assert starts(job(1, run_s=10), job(2, submit_s=1, gpus=2), short, long) == {1: 0, 2: 10, 3: 2, 4: 20}
 
 
@@ -101,9 +102,35 @@ def test_several_nodes_are_taken_together() -> None:
     assert starts(job(1, run_s=10, gpus=2), two, site=site) == {1: 0, 2: 10}
 
 
-def test_the_emptiest_node_comes_first() -> None:
-    done = replay(Site((node(4), node(4)), QUICK, FIFO), [job(1, gpus=2), job(2, submit_s=1)])
-    assert [one.node for one in done.started] == [0, 1]
+@pytest.mark.parametrize(
+    ("usable", "wanted", "nodes"),
+    [
+        ([0, 1, 2], 1, (0,)),
+        ([0, 1, 3], 1, (3,)),
+        ([0, 1, 3, 4, 5], 2, (0, 1)),
+        ([0, 2, 3, 5], 3, (2, 3, 0)),
+    ],
+)
+def test_the_shortest_row_of_neighbours_comes_first(usable: list[int], wanted: int, nodes: tuple[int, ...]) -> None:
+    assert chosen(usable, wanted) == nodes
+
+
+def test_ends_are_looked_at_together() -> None:
+    """As in Slurm: a job is expected at the last end of those within 30 s, and short ones may go first."""
+    jobs = (job(1, run_s=10), job(2, run_s=25), job(3, submit_s=1, gpus=2), job(4, submit_s=2, run_s=20))
+    assert starts(*jobs, site=Site((node(3),), QUICK, FIFO)) == {1: 0, 2: 0, 3: 22, 4: 2}
+
+
+def test_what_is_submitted_is_looked_at_each_few_seconds() -> None:
+    site = Site((node(4),), QUICK._replace(batch_sched_delay_s=3, backfill=False), FIFO)
+    assert starts(*(job(n, submit_s=n) for n in (1, 2, 5)), site=site) == {1: 1, 2: 4, 5: 7}
+
+
+def test_a_job_that_waits_keeps_its_nodes_from_other_partitions() -> None:
+    two = node(partitions=("gpu", "short"))
+    jobs = (job(1, run_s=10), job(2, submit_s=1, gpus=2), job(3, submit_s=2, run_s=4, partition="short"))
+    site = Site((two,), QUICK._replace(backfill=False), FIFO)
+    assert starts(*jobs, site=site) == {1: 0, 2: 10, 3: 20}
 
 
 def test_slices_are_kinds_of_their_own() -> None:
