@@ -2,19 +2,21 @@
 """Today and a what-if, replayed side by side, each figure with what resampled weeks make of it. Pure."""
 
 import random
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean, median
 from typing import NamedTuple
 
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import InputError
-from slurm_colloc.plan.change import Asked, changed, gpus_of, largest, otherwise
+from slurm_colloc.plan.change import Asked, changed, gpus_of, otherwise, pools_with_whole
 from slurm_colloc.plan.geometry import Cut, alternatives, best_cuts, profiles_of
 from slurm_colloc.plan.model import Site
 from slurm_colloc.plan.past import CLASSES, Past, Run
 from slurm_colloc.plan.replay import replay
 from slurm_colloc.plan.sharing import Sharing, demand, share
 from slurm_colloc.plan.site import Rules, site_of
+from slurm_colloc.slurm.hostlist import expand
 
 TOTAL = "all"
 # A replay that is off by more recommends nothing.
@@ -24,6 +26,8 @@ _LEAST_BLOCKS = 4
 _RESAMPLES, _LEAST_RESAMPLES, _RESAMPLED_JOBS = 20, 5, 250_000
 _ENDS = 0.05
 _COMPARED = 4
+# Of the queue over time.
+_INSTANTS = 240
 
 
 class Range(NamedTuple):
@@ -54,6 +58,27 @@ class Compared(NamedTuple):
     mean_turnaround_s: float
 
 
+class PoolCompared(NamedTuple):
+    """The geometries that were replayed of one pool, the best first; no cuts are its GPUs whole.
+
+    So many jobs at a time, on average, would fit a slice of one of its ``gpus``.
+    """
+
+    pool: str
+    gpus: int
+    fitting: float
+    geometries: tuple[Compared, ...]
+
+
+class Waiting(NamedTuple):
+    """How many jobs waited at a time: in truth, replayed as today, and in the what-if."""
+
+    at_s: float
+    were: int
+    today: int
+    then: int | None
+
+
 class Answer(NamedTuple):
     """All that is said of one question.
 
@@ -82,7 +107,8 @@ class Answer(NamedTuple):
     upper_mean_s: float | None
     today_limits: Mapping[str, float]
     then_limits: Mapping[str, float]
-    compared: tuple[Compared, ...]
+    compared: tuple[PoolCompared, ...]
+    queue: tuple[Waiting, ...]
     blocks: int
     resamples: int
     sooner: int
@@ -109,6 +135,7 @@ class _Scenario:
         self.end_s = {one.job.number: one.end_s for one in done.started}
         self.never = {job.number for job in done.never}
         self.limits = done.limits
+        self.queue = _Queue((one.job.submit_s, one.start_s) for one in done.started)
 
     def waits(self, runs: Iterable[Run]) -> list[float]:
         """Return what those of the runs waited that started."""
@@ -117,6 +144,18 @@ class _Scenario:
     def turnarounds(self, runs: Iterable[Run]) -> list[float]:
         """Return how long they took from submission to end."""
         return [self.end_s[run.job.number] - run.job.submit_s for run in runs if run.job.number in self.end_s]
+
+
+class _Queue:
+    """How many of some jobs wait at a time."""
+
+    def __init__(self, spans: Iterable[tuple[float, float]]) -> None:
+        pairs = list(spans)
+        self._submitted, self._started = (sorted(pair[end] for pair in pairs) for end in (0, 1))
+
+    def at(self, at_s: float) -> int:
+        """Return how many wait then."""
+        return bisect_right(self._submitted, at_s) - bisect_right(self._started, at_s)
 
 
 def answer(past: Past, config: SiteConfig, rules: Rules, asked: Asked, step: Callable[[int, int], None]) -> Answer:
@@ -141,10 +180,12 @@ def answer(past: Past, config: SiteConfig, rules: Rules, asked: Asked, step: Cal
     measured_s = fmean(run.waited_s for run in known)
     if not measured_s:
         raise InputError("of the jobs that fit the nodes of site.toml none waited: there is no queue to plan for")
-    compared: tuple[Compared, ...] = ()
+    compared: tuple[PoolCompared, ...] = ()
+    left_out = rules.left_out
     if asked.best_cuts:
-        compared = _compare(past, config, rules, asked)
-        asked = asked._replace(cuts=min(compared, key=lambda one: one.mean_turnaround_s).cuts, best_cuts=False)
+        compared, why_not = _compare(past, config, rules, asked)
+        left_out += why_not
+        asked = asked._replace(cuts=compared[-1].geometries[0].cuts, best_cuts=False)
     asked = asked._replace(cuts=tuple(_sized(past, config, asked)))
     then_config = changed(config, asked)
     then_site = site_of(then_config, rules)
@@ -176,10 +217,11 @@ def answer(past: Past, config: SiteConfig, rules: Rules, asked: Asked, step: Cal
         today_limits=today.limits,
         then_limits=then.limits if then else {},
         compared=compared,
+        queue=tuple(_queue(past, today, then)),
         blocks=found.blocks,
         resamples=found.resamples,
         sooner=found.sooner,
-        left_out=rules.left_out,
+        left_out=left_out,
     )
 
 
@@ -237,29 +279,53 @@ def _sized(past: Past, config: SiteConfig, asked: Asked) -> Iterable[Cut]:
         yield from found
 
 
-def _compare(past: Past, config: SiteConfig, rules: Rules, asked: Asked) -> tuple[Compared, ...]:
-    """Replay the geometries that serve most of the demand, and none at all.
+def _queue(past: Past, today: _Scenario, then: _Scenario | None) -> Iterable[Waiting]:
+    were = _Queue((one.job.submit_s, one.job.submit_s + one.waited_s) for one in past.runs if one.counted)
+    for number in range(_INSTANTS + 1):
+        at_s = past.since_s + number * (past.until_s - past.since_s) / _INSTANTS
+        yield Waiting(at_s, were.at(at_s), today.queue.at(at_s), then.queue.at(at_s) if then else None)
+
+
+def _compare(
+    past: Past, config: SiteConfig, rules: Rules, asked: Asked
+) -> tuple[tuple[PoolCompared, ...], tuple[str, ...]]:
+    """Replay pool by pool the geometries that serve most of its demand, and none at all, and keep the best.
+
+    Also return why some pools are left out.
 
     Raises:
-        InputError: a GPU that cannot be cut, or nothing that slices would hold.
+        InputError: all of them are: no GPU can be cut, or no job is known to fit a slice.
     """
     here = changed(config, asked._replace(best_cuts=False))
-    pool = largest(here)
-    wanted = demand(past, pool, profiles_of(pool), here)
-    if not wanted:
-        raise InputError(
-            f"no job of pool '{pool.name}' is known to fit a slice: of jobs of one GPU the memory peak and the SM "
-            "activity must have been measured, which 'colloc report' says of how many they were"
-        )
     counted = [run for run in past.runs if run.counted]
-    found = []
-    for cuts in ([], *alternatives(pool, wanted, _COMPARED)):
-        question = asked._replace(best_cuts=False, cuts=tuple(cuts))
-        cut = changed(config, question)
-        sharing = share(past, cut, asked.adoption) if question.shares else None
-        done = _Scenario(otherwise(past.runs, sharing, question), site_of(cut, rules))
-        found.append(Compared(tuple(cuts), fmean(done.waits(counted)), fmean(done.turnarounds(counted))))
-    return tuple(found)
+    chosen: tuple[Cut, ...] = ()
+    found, why_not = [], []
+    for pool in pools_with_whole(here):
+        try:
+            wanted = demand(past, pool, profiles_of(pool), here)
+        except InputError as error:
+            why_not.append(str(error))
+            continue
+        if not wanted:
+            why_not.append(
+                f"no job of pool '{pool.name}' is known to fit a slice: of jobs of one GPU the memory peak and the SM "
+                "activity must have been measured, which 'colloc report' says of how many they were"
+            )
+            continue
+        compared = []
+        for cuts in ([], *alternatives(pool, wanted, _COMPARED)):
+            question = asked._replace(best_cuts=False, cuts=(*chosen, *cuts))
+            cut = changed(config, question)
+            sharing = share(past, cut, asked.adoption) if question.shares else None
+            done = _Scenario(otherwise(past.runs, sharing, question), site_of(cut, rules))
+            compared.append(Compared(question.cuts, fmean(done.waits(counted)), fmean(done.turnarounds(counted))))
+        compared.sort(key=lambda one: one.mean_turnaround_s)
+        chosen = compared[0].cuts
+        gpus = pool.gpus_per_node * len(expand(pool.nodes))
+        found.append(PoolCompared(pool.name, gpus, sum(wanted.values()), tuple(compared)))
+    if not found:
+        raise InputError(why_not[0] if why_not else "site.toml has no pool with whole GPUs to plan for")
+    return tuple(found), tuple(why_not)
 
 
 class _Resampled:

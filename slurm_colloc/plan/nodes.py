@@ -148,15 +148,10 @@ class Ranked:
             self.changed.clear()
         return self._order
 
-    def now(self, but: Container[int] = ()) -> list[int]:
-        """Return the nodes that have room now."""
-        found = []
-        for at_s, index in self.order():
-            if at_s != NOW:
-                break
-            if index not in but:
-                found.append(index)
-        return found
+    def now(self, but: Container[int]) -> list[int]:
+        """Return the nodes that have room now, other than some."""
+        order = self.order()
+        return [index for _, index in order[: bisect_right(order, (NOW, inf))] if index not in but]
 
 
 def chosen(usable: Sequence[int], wanted: int) -> tuple[int, ...]:

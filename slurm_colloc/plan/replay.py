@@ -13,7 +13,7 @@ arrays' own limits, nodes that were down.
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Mapping, Sequence
 from heapq import heappop, heappush
-from itertools import islice, takewhile
+from itertools import islice
 from math import inf
 
 from slurm_colloc.plan.model import Job, Replayed, Scheduler, Shape, Site, Started
@@ -234,42 +234,39 @@ class _Replay:
         (bf_window_linear in slurm.conf(5)), and expects the start at the last end that it looked at.
         """
         wanted, order = job.shape.nodes, self._ranked[job.partition, job.shape].order()
-        new, over_s = not self._rules.before_24_11, from_s + job.limit_s
+        new, taken = not self._rules.before_24_11, kept.between(from_s, from_s + job.limit_s)
 
         def fitting(until_s: float) -> list[int]:
-            found = takewhile(lambda one: one[0] <= until_s, order)
-            return sorted(index for _, index in found if not kept.blocks(index, from_s, over_s))
+            return [index for _, index in order[: bisect_right(order, (until_s, inf))] if index not in taken]
 
         known_s = from_s if new and from_s > at_s else NOW
         free = fitting(known_s)
         if len(free) >= wanted:
-            return from_s, chosen(free, wanted)
-        fits = (fits_s for fits_s, index in order if not kept.blocks(index, from_s, over_s))
-        fits_s = next(islice(fits, wanted - 1, None), inf)
+            return from_s, chosen(sorted(free), wanted)
+        fits_s = next(islice((fits_s for fits_s, index in order if index not in taken), wanted - 1, None), inf)
         if fits_s == inf:
             return inf, ()
         # What runs on these nodes, in the order of its end, from what ends behind what is known to be over.
         running = self._running[job.partition]
         place = bisect_right(running, (known_s, inf))
-        while kept.blocks(running[place][2], from_s, over_s):
+        while running[place][2] in taken:
             place += 1
         span_s = _FIRST_SPAN_S
         begin_s = (running[place][0] // span_s + 1) * span_s
         while True:
             place = bisect_right(running, (begin_s + span_s, inf)) - 1
             # It stops only behind an end that it counts.
-            if kept.blocks(running[place][2], from_s, over_s):
-                while place < len(running) - 1 and kept.blocks(running[place][2], from_s, over_s):
-                    place += 1
-            if fits_s <= max(begin_s + span_s, running[place][0]):
+            while running[place][2] in taken and place < len(running) - 1:
+                place += 1
+            until_s = max(begin_s + span_s, running[place][0])
+            if fits_s <= until_s:
                 break
             span_s = span_s + self._rules.bf_window_linear_s if self._rules.bf_window_linear_s else 2 * span_s
-        until_s = max(begin_s + span_s, running[place][0])
-        nodes = chosen(fitting(until_s), wanted)
+        nodes = chosen(sorted(fitting(until_s)), wanted)
         if new:
             last_s = max(self._nodes[index].last_end(until_s) for index in nodes)
         else:
-            while kept.blocks(running[place][2], from_s, over_s):
+            while running[place][2] in taken:
                 place -= 1
             last_s = running[place][0]
         # What is over its limit and not gone yet ends any moment, but has not.
@@ -302,10 +299,17 @@ class _Kept:
         until_s = (start_s + limit_s + self._over_s) // self._grain_s * self._grain_s
         return from_s, max(from_s + self._grain_s, until_s)
 
-    def blocks(self, index: int, from_s: float, until_s: float) -> bool:
-        """Return whether a node is kept within a time."""
-        spans = self._spans.get(index)
-        return spans is not None and any(begin_s <= until_s and end_s > from_s for begin_s, end_s in spans)
+    def between(self, from_s: float, until_s: float) -> set[int]:
+        """Return the nodes that are kept within a time."""
+        taken = set()
+        for index, spans in self._spans.items():
+            for begin_s, end_s in spans:
+                if begin_s > until_s:
+                    break
+                if end_s > from_s:
+                    taken.add(index)
+                    break
+        return taken
 
     def free_from(self, index: int, from_s: float, limit_s: float) -> float:
         """Return when a node is not kept for as long as a job may run."""

@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from slurm_colloc.plan.answer import MOST_ERROR_PCT, Answer, ClassWaits, Range
+from slurm_colloc.plan.answer import MOST_ERROR_PCT, Answer, ClassWaits, Compared, PoolCompared, Range
 from slurm_colloc.plan.change import Asked
 from slurm_colloc.units import counted, in_words, printable
 
@@ -76,6 +76,21 @@ def recommendation(answer: Answer) -> str:
     return f"{what}: {change}"
 
 
+def geometry(pool: PoolCompared, one: Compared) -> str:
+    """Return how a geometry cuts the GPUs of a pool."""
+    return "; ".join(str(cut) for cut in one.cuts if cut.pool == pool.name) or "all whole"
+
+
+def reason(pool: PoolCompared) -> str:
+    """Return which geometry of a pool is best, and why."""
+    best, *others = pool.geometries
+    fit = f"{pool.fitting:.1f} jobs at a time fit a slice, for {pool.gpus} GPUs"
+    if not others:
+        return f"{pool.name}: {geometry(pool, best)}: {fit}, which fill no node"
+    gain = f"{in_words(best.mean_turnaround_s)} to the end, next best {in_words(others[0].mean_turnaround_s)}"
+    return f"{pool.name}: {geometry(pool, best)}: {gain} ({geometry(pool, others[0])}); {fit}"
+
+
 def asked_in_words(asked: Asked) -> str:
     """Return what a question changes, in words."""
     parts = [
@@ -101,19 +116,40 @@ def as_table(answer: Answer, cluster: str, window: tuple[str, str]) -> str:
 
 
 def _lines(answer: Answer, cluster: str, window: tuple[str, str]) -> Iterator[str]:
-    jobs = counted(answer.jobs, "job")
-    held = "" if answer.load is None else f", {100 * answer.load:.0f} % held"
-    yield f"{cluster}, {window[0]} to {window[1]}: {jobs}, {answer.gpus} whole GPUs{held}"
-    side = "longer" if answer.bias_pct > 0 else "shorter"
-    yield (
-        f"today's replay against the waits that were: {answer.error_pct:.0f} % {side}, "
-        f"{abs(answer.bias_pct):.1f} % of the turnaround"
-    )
+    yield heading(answer, cluster, window)
+    yield verdict(answer)
     if not answer.asked.nothing:
         yield f"then: {asked_in_words(answer.asked)}"
     yield ""
-    yield from _table(_rows(answer))
+    yield from _table(rows_of_waits(answer))
     yield ""
+    for pool in answer.compared:
+        yield f"pool {pool.pool}, mean wait and mean time from submission to end of all jobs:"
+        for one in pool.geometries:
+            yield f"  {in_words(one.mean_wait_s):>8} {in_words(one.mean_turnaround_s):>8}  {geometry(pool, one)}"
+    yield from story(answer)
+    yield ""
+    yield from (f"note: {line}" for line in notes(answer))
+
+
+def heading(answer: Answer, cluster: str, window: tuple[str, str]) -> str:
+    """Return what the answer is about."""
+    held = "" if answer.load is None else f", {100 * answer.load:.0f} % held"
+    jobs = counted(answer.jobs, "job")
+    return f"{cluster}, {window[0]} to {window[1]}: {jobs}, {answer.gpus} whole GPUs{held}"
+
+
+def verdict(answer: Answer) -> str:
+    """Return how near the replay of today comes to what was."""
+    side = "longer" if answer.bias_pct > 0 else "shorter"
+    return (
+        f"today's replay against the waits that were: {answer.error_pct:.0f} % {side}, "
+        f"{abs(answer.bias_pct):.1f} % of the turnaround"
+    )
+
+
+def story(answer: Answer) -> Iterator[str]:
+    """Yield what comes of it: the pieces, what is lacking, and the recommendation with its reasons."""
     yield from _shared(answer)
     for name, limits in (("today", answer.today_limits), ("then", answer.then_limits)):
         if limits:
@@ -121,17 +157,13 @@ def _lines(answer: Answer, cluster: str, window: tuple[str, str]) -> Iterator[st
                 f"{what} {100 * part:.0f} %" for what, part in sorted(limits.items(), key=lambda one: -one[1])
             )
             yield f"what the first in the queue lacked, {name}: {said}"
-    if answer.compared:
-        yield "compared, with the mean wait and the mean time from submission to end of all jobs:"
-        for one in sorted(answer.compared, key=lambda one: one.mean_turnaround_s):
-            what = "; ".join(map(str, one.cuts)) or "no slices"
-            yield f"  {in_words(one.mean_wait_s):>8} {in_words(one.mean_turnaround_s):>8}  {what}"
     yield f"recommendation: {recommendation(answer)}"
-    yield ""
-    yield from _notes(answer)
+    if answer.recommends:
+        yield from (f"  {reason(pool)}" for pool in answer.compared)
 
 
-def _rows(answer: Answer) -> Iterator[list[str]]:
+def rows_of_waits(answer: Answer) -> Iterator[list[str]]:
+    """Yield the table of waits, its titles first."""
     then = [one for one in answer.classes if one.then_mean_s is not None]
     more = ["THEN", "9 OF 10", "MEDIAN"] if then else []
     yield ["WAITS", "JOBS", "WERE", "TODAY", "9 OF 10", "MEDIAN", *more]
@@ -191,24 +223,24 @@ def _shared(answer: Answer) -> Iterator[str]:
         yield f"if all were as slow as few are, the mean wait then would be {in_words(answer.upper_mean_s)}"
 
 
-def _notes(answer: Answer) -> Iterator[str]:
+def notes(answer: Answer) -> Iterator[str]:
+    """Yield what a reader must know to trust or doubt the figures."""
     if answer.resamples:
-        yield f"note: 9 of 10 is of {answer.resamples} replays of the window's {answer.blocks} weeks or days drawn anew"
+        yield f"9 of 10 is of {answer.resamples} replays of the window's {answer.blocks} weeks or days drawn anew"
     else:
-        yield f"note: no ranges, since a window of {counted(answer.blocks, 'whole day')} cannot be drawn anew"
+        yield f"no ranges, since a window of {counted(answer.blocks, 'whole day')} cannot be drawn anew"
     if answer.too_large:
-        yield f"note: left out, because no node holds them: {counted(answer.too_large, 'job')}"
+        yield f"left out, because no node holds them: {counted(answer.too_large, 'job')}"
     for why, count in sorted(answer.rejected.items()):
-        yield f"note: left out, {counted(count, 'run')}: {why}"
+        yield f"left out, {counted(count, 'run')}: {why}"
     if answer.sharing is not None:
         yield (
-            "note: jobs keep the cores and the memory that they had; a piece holds what was measured of its job, so "
+            "jobs keep the cores and the memory that they had; a piece holds what was measured of its job, so "
             "that none runs out of memory here: how many would have, 'colloc report --shadow' says"
         )
     if answer.asked.mps:
-        yield "note: MPS shares of one GPU are given to jobs of several users, as under one daemon for all"
-    for text in answer.left_out:
-        yield f"note: {text}"
+        yield "MPS shares of one GPU are given to jobs of several users, as under one daemon for all"
+    yield from answer.left_out
 
 
-FORMATS = ("table", "json")
+FORMATS = ("table", "json", "html")

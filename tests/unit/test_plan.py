@@ -163,10 +163,13 @@ def test_shares_free_gpus(option: str, filled: Path, capsys: pytest.CaptureFixtu
 def test_the_best_geometry_beats_none(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = answered(filled, capsys, "--mig", "auto")
     assert found["asked"]["cuts"]
-    by_turnaround = sorted(found["compared"], key=lambda one: one["mean_turnaround_s"])
-    assert by_turnaround[0]["cuts"] == found["asked"]["cuts"]
-    assert [] in [one["cuts"] for one in found["compared"]]
-    assert len(found["compared"]) > 2
+    (pool,) = found["compared"]
+    assert pool["pool"] == "h"
+    turnarounds = [one["mean_turnaround_s"] for one in pool["geometries"]]
+    assert turnarounds == sorted(turnarounds)
+    assert pool["geometries"][0]["cuts"] == found["asked"]["cuts"]
+    assert [] in [one["cuts"] for one in pool["geometries"]]
+    assert len(turnarounds) > 2
     assert total(found, "then") < total(found, "today")
     assert found["sharing"]["slowdown_upper_max"] > found["sharing"]["slowdown_mean"] > 1
 

@@ -17,9 +17,11 @@ from slurm_colloc.measured import MIN_COVERAGE_PCT
 from slurm_colloc.plan.answer import answer
 from slurm_colloc.plan.change import Asked, pools_with_whole
 from slurm_colloc.plan.geometry import Cut, parse_geometry
+from slurm_colloc.plan.page import page_values
 from slurm_colloc.plan.past import Allocated, Use, past_of
 from slurm_colloc.plan.site import Rules, rules_of, site_of
 from slurm_colloc.plan.text import FORMATS, as_json, as_table
+from slurm_colloc.report.page import render_page
 from slurm_colloc.report.text import stamp
 from slurm_colloc.slurm.client import CliClient
 
@@ -41,7 +43,7 @@ def plan(
     demand: Annotated[float, typer.Option("--demand", help="so many times the jobs, as 1.2")] = 1.0,
     since: Annotated[str, typer.Option("--since", help="ISO 8601, or a span such as 7d")] = "30d",
     until: Annotated[str, typer.Option("--until", help="ISO 8601, a span, or now")] = "now",
-    form: Annotated[str, typer.Option("--format", help="table or json")] = "table",
+    form: Annotated[str, typer.Option("--format", help="table, json or html")] = "table",
     output: Annotated[str, typer.Option("--output", "-o", help="file instead of standard output")] = "",
     store: Annotated[str, typer.Option("--store", help="folder of the store; else the site's")] = "",
 ) -> None:
@@ -65,8 +67,13 @@ def plan(
     past = past_of(rows, _uses(opened, config), config, site_of(config, rules), ends)
     with progress("replaying") as step:
         found = answer(past, config, rules, asked, step)
-    shown = as_json(found) if form == "json" else as_table(found, config.cluster, (stamp(start), stamp(end)))
-    write(shown, output)
+    span = stamp(start), stamp(end)
+    if form == "html":
+        write(
+            render_page("plan.html.j2", config.paths.templates, str, **page_values(found, config.cluster, span)), output
+        )
+    else:
+        write(as_json(found) if form == "json" else as_table(found, config.cluster, span), output)
 
 
 def _cuts(mig: str, config: SiteConfig) -> tuple[Cut, ...]:
