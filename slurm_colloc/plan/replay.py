@@ -210,14 +210,21 @@ class _Replay:
         lead to none.
         """
         wanted, order = job.shape.nodes, self._ranked[job.partition, job.shape].order()
-        soonest: list[float] = []
+        soonest = [inf] * wanted
         for fits_s, index in order:
-            if len(soonest) == wanted and fits_s >= soonest[-1]:
+            if fits_s >= soonest[-1]:
                 break
-            insort(soonest, kept.free_from(index, max(fits_s, at_s), job.limit_s))
-            del soonest[wanted:]
+            free_s = max(fits_s, at_s)
+            if index in kept.first:
+                free_s = kept.free_from(index, free_s, job.limit_s)
+            if free_s < soonest[-1]:
+                insort(soonest, free_s)
+                soonest.pop()
         if soonest[-1] == inf:
             return inf, ()
+        if soonest[-1] == at_s:
+            taken = kept.between(at_s, at_s + job.limit_s)
+            return at_s, chosen(self._ranked[job.partition, job.shape].now(taken), wanted)
         from_s = max(at_s, kept.end_before(soonest[-1]))
         while True:
             start_s, nodes = self._will_run(job, at_s, from_s, kept)
@@ -228,7 +235,7 @@ class _Replay:
             from_s = later_s if later_s > from_s else from_s + self._rules.bf_resolution_s
 
     def _will_run(self, job: Job, at_s: float, from_s: float, kept: "_Kept") -> tuple[float, tuple[int, ...]]:
-        """Return when a job could start on nodes that are not kept meanwhile, if all run to their time limits.
+        """Return when a job that has to wait could start, on nodes not kept meanwhile, if all run to their limits.
 
         Slurm looks only after all have ended that end within 30 s of the first, then within 60, 120, 240 s and so on
         (bf_window_linear in slurm.conf(5)), and expects the start at the last end that it looked at.
@@ -239,10 +246,12 @@ class _Replay:
         def fitting(until_s: float) -> list[int]:
             return [index for _, index in order[: bisect_right(order, (until_s, inf))] if index not in taken]
 
-        known_s = from_s if new and from_s > at_s else NOW
-        free = fitting(known_s)
-        if len(free) >= wanted:
-            return from_s, chosen(sorted(free), wanted)
+        known_s = NOW
+        if from_s > at_s:
+            known_s = from_s if new else NOW
+            free = fitting(known_s)
+            if len(free) >= wanted:
+                return from_s, chosen(sorted(free), wanted)
         fits_s = next(islice((fits_s for fits_s, index in order if index not in taken), wanted - 1, None), inf)
         if fits_s == inf:
             return inf, ()
@@ -301,6 +310,8 @@ class _Kept:
 
     def between(self, from_s: float, until_s: float) -> set[int]:
         """Return the nodes that are kept within a time."""
+        if not self._ends or from_s < self._ends[0]:
+            return {index for index, first_s in self.first.items() if first_s <= until_s}
         taken = set()
         for index, spans in self._spans.items():
             for begin_s, end_s in spans:
@@ -312,11 +323,12 @@ class _Kept:
         return taken
 
     def free_from(self, index: int, from_s: float, limit_s: float) -> float:
-        """Return when a node is not kept for as long as a job may run."""
-        for begin_s, end_s in self._spans.get(index, ()):
+        """Return when a node that is kept is not, for as long as a job may run."""
+        for begin_s, end_s in self._spans[index]:
             if begin_s > from_s + limit_s:
                 break
-            from_s = max(from_s, end_s)
+            if end_s > from_s:
+                from_s = end_s
         return from_s
 
     def end_before(self, at_s: float) -> float:

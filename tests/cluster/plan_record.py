@@ -13,7 +13,8 @@ import os
 import random
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -57,11 +58,11 @@ class Job(NamedTuple):
     run_s: float
 
 
-def trace(load: float, seed: int) -> list[Job]:
-    """Return JOBS jobs over the time in which they are ``load`` of the GPU-seconds, one by one or in bursts."""
+def trace(load: float, seed: int, count: int = JOBS) -> list[Job]:
+    """Return jobs over the time in which they are ``load`` of the GPU-seconds, submitted one by one or in bursts."""
     rng = random.Random(seed)
     given, bodies = 0.0, []
-    for _ in range(JOBS):
+    for _ in range(count):
         user = _drawn(rng, USERS)
         gpus = _drawn(rng, SIZES)
         run_s = round(min(RUN_LEAST_S + rng.lognormvariate(0, RUN_SIGMA) * RUN_MEDIAN_S, RUN_MOST_S), 1)
@@ -86,9 +87,9 @@ def _drawn(rng: random.Random, choices: tuple[tuple[Any, float], ...]) -> Any:
     return rng.choices([one for one, _ in choices], [weight for _, weight in choices])[0]
 
 
-def record(load: float, repeat: str, release: str, seed: int, say: Callable[[str], None]) -> Path:
-    """Submit the trace to a lab of its own at its times, wait for its end and keep what sacct says of each job."""
-    jobs = trace(load, seed)
+@contextmanager
+def cluster(release: str, say: Callable[[str], None]) -> Iterator[Lab]:
+    """Yield a lab of its own whose four nodes of the partition 'plan' are idle."""
     lab, ports = _lab(release, say)
     try:
         lab.up(say)
@@ -96,17 +97,30 @@ def record(load: float, repeat: str, release: str, seed: int, say: Callable[[str
             ports.release(node)
             lab.start_daemon(f"slurmd-{node}", ["slurmd", "-N", node, "-D"], None)
         _wait_idle(lab)
-        began_s = time.time()
-        say(f"{len(jobs)} jobs at {load:g} of the GPUs, over {jobs[-1].submit_s:.0f} s")
-        numbers = [_submit(lab, began_s, job) for job in jobs]
-        say("all submitted")
-        lab.wait_jobs(numbers, timeout=TAIL_S)
-        lab.wait_accounted(numbers)
-        rows = _rows(lab, numbers)
+        yield lab
     finally:
         ports.release_all()
         lab.down(say)
     lab.remove()
+
+
+def run_trace(lab: Lab, jobs: list[Job], say: Callable[[str], None]) -> tuple[float, list[int]]:
+    """Submit jobs at their times and wait until accounting has all ends; return the first moment and their ids."""
+    began_s = time.time()
+    numbers = [_submit(lab, began_s, job) for job in jobs]
+    say("all submitted")
+    lab.wait_jobs(numbers, timeout=TAIL_S)
+    lab.wait_accounted(numbers)
+    return began_s, numbers
+
+
+def record(load: float, repeat: str, release: str, seed: int, say: Callable[[str], None]) -> Path:
+    """Submit the trace to a lab of its own and keep what sacct says of each job."""
+    jobs = trace(load, seed)
+    with cluster(release, say) as lab:
+        say(f"{len(jobs)} jobs at {load:g} of the GPUs, over {jobs[-1].submit_s:.0f} s")
+        began_s, numbers = run_trace(lab, jobs, say)
+        rows = _rows(lab, numbers)
     head = {
         "release": release,
         "load": load,

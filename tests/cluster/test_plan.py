@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The planner on a real cluster: jobs queue, accounting is taken in, and the replay comes near to what they waited."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.cluster.fixtures import RELEASE, install_checkout, need_cluster
+from tests.cluster.plan_record import GPUS, NODES, cluster, run_trace, trace
+from tests.cluster.site import write_site
+
+pytestmark = pytest.mark.cluster
+
+
+def test_a_real_queue_is_taken_in_and_replayed() -> None:
+    """So few jobs wait by chance, half a mean wait more or less; 500 are in tests/recorded/plan."""
+    need_cluster()
+    jobs = trace(1.3, 33, 50)
+    with cluster(RELEASE, print) as lab:
+        install_checkout(lab)
+        run_trace(lab, jobs, print)
+        environment = {"COLLOC_CONF": str(write_site(lab, agent=False) / "site.toml")}
+        lab.run(["colloc", "ingest", "--since", "1h"], env=environment, check=True, timeout=120)
+        plan = ["colloc", "site", "plan", "--since", "1h"]
+        done = lab.run([*plan, "--gpus", "+8", "--format", "json"], env=environment, timeout=120)
+        assert done.returncode == 0, done.stderr
+        table = lab.run(plan, env=environment, check=True, timeout=120).stdout
+    found = json.loads(done.stdout)
+    assert (found["jobs"], found["rejected"], found["too_large"]) == (len(jobs), {}, 0)
+    assert found["gpus_then"] == found["gpus"] + 8
+    total = found["classes"][-1]
+    assert total["measured_mean_s"] > 10
+    assert abs(found["bias_pct"]) <= 15
+    assert total["then_mean_s"]["value"] < total["today_mean_s"]["value"]
+    assert len(NODES) * GPUS <= found["gpus"]
+    assert "today's replay against the waits that were" in table
