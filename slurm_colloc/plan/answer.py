@@ -82,6 +82,7 @@ class Waiting(NamedTuple):
 class Answer(NamedTuple):
     """All that is said of one question.
 
+    No node holds ``too_large`` jobs today, and ``stranded`` more in the what-if.
     ``error_pct`` is by how much the replay of today misses the mean wait that was, in percent of that; ``bias_pct`` is
     the same in percent of the mean turnaround, negative for too short. ``*_limits`` is what the first of those that
     waited lacked: GPUs, cores or memory, by part of the time. ``upper_mean_s`` is the mean wait if each job on a piece
@@ -98,6 +99,7 @@ class Answer(NamedTuple):
     jobs: int
     rejected: Mapping[str, int]
     too_large: int
+    stranded: int
     load: float | None
     error_pct: float
     bias_pct: float
@@ -183,7 +185,7 @@ def answer(past: Past, config: SiteConfig, rules: Rules, asked: Asked, step: Cal
     compared: tuple[PoolCompared, ...] = ()
     left_out = rules.left_out
     if asked.best_cuts:
-        compared, why_not = _compare(past, config, rules, asked)
+        compared, why_not = _compare(past, config, rules, asked, today)
         left_out += why_not
         asked = asked._replace(cuts=compared[-1].geometries[0].cuts, best_cuts=False)
     asked = asked._replace(cuts=tuple(_sized(past, config, asked)))
@@ -207,13 +209,14 @@ def answer(past: Past, config: SiteConfig, rules: Rules, asked: Asked, step: Cal
         jobs=len(counted),
         rejected=past.rejected,
         too_large=len(today.never),
+        stranded=len(then.never - today.never) if then else 0,
         load=whole_s / (gpus_of(config) * (past.until_s - past.since_s)) if gpus_of(config) else None,
         error_pct=100 * abs(missed_s) / measured_s,
         bias_pct=100 * missed_s / fmean(run.waited_s + run.job.run_s for run in known),
         classes=tuple(_classes(known, today, then, found)),
         sharing=sharing,
         freed_gpu_hours=Range(_freed(counted, sharing), *found.ends(found.freed)) if sharing else None,
-        upper_mean_s=fmean(upper.waits(known)) if upper else None,
+        upper_mean_s=fmean(upper.waits(known) or [0.0]) if upper else None,
         today_limits=today.limits,
         then_limits=then.limits if then else {},
         compared=compared,
@@ -287,7 +290,7 @@ def _queue(past: Past, today: _Scenario, then: _Scenario | None) -> Iterable[Wai
 
 
 def _compare(
-    past: Past, config: SiteConfig, rules: Rules, asked: Asked
+    past: Past, config: SiteConfig, rules: Rules, asked: Asked, today: _Scenario
 ) -> tuple[tuple[PoolCompared, ...], tuple[str, ...]]:
     """Replay pool by pool the geometries that serve most of its demand, and none at all, and keep the best.
 
@@ -318,6 +321,8 @@ def _compare(
             cut = changed(config, question)
             sharing = share(past, cut, asked.adoption) if question.shares else None
             done = _Scenario(otherwise(past.runs, sharing, question), site_of(cut, rules))
+            if len(done.never) > len(today.never):  # a geometry that leaves nothing for some jobs is none
+                continue
             compared.append(Compared(question.cuts, fmean(done.waits(counted)), fmean(done.turnarounds(counted))))
         compared.sort(key=lambda one: one.mean_turnaround_s)
         chosen = compared[0].cuts

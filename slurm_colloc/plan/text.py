@@ -61,6 +61,9 @@ def recommendation(answer: Answer) -> str:
         )
     if answer.compared and not answer.asked.cuts:
         return "leave the GPUs whole: of the geometries compared none has jobs end sooner"
+    if answer.stranded:
+        lost = counted(answer.stranded, "job")
+        return f"not {asked_in_words(answer.asked)}: no node would hold {lost} of the window"
     after = answer.total.then_mean_s
     if after is None:
         return "none, since nothing else than today was asked for"
@@ -78,7 +81,7 @@ def recommendation(answer: Answer) -> str:
 
 def geometry(pool: PoolCompared, one: Compared) -> str:
     """Return how a geometry cuts the GPUs of a pool."""
-    return "; ".join(str(cut) for cut in one.cuts if cut.pool == pool.name) or "all whole"
+    return "; ".join(str(cut) for cut in one.cuts if cut.pool == pool.pool) or "all whole"
 
 
 def reason(pool: PoolCompared) -> str:
@@ -86,9 +89,9 @@ def reason(pool: PoolCompared) -> str:
     best, *others = pool.geometries
     fit = f"{pool.fitting:.1f} jobs at a time fit a slice, for {pool.gpus} GPUs"
     if not others:
-        return f"{pool.name}: {geometry(pool, best)}: {fit}, which fill no node"
+        return f"{pool.pool}: {geometry(pool, best)}: {fit}, which fill no node"
     gain = f"{in_words(best.mean_turnaround_s)} to the end, next best {in_words(others[0].mean_turnaround_s)}"
-    return f"{pool.name}: {geometry(pool, best)}: {gain} ({geometry(pool, others[0])}); {fit}"
+    return f"{pool.pool}: {geometry(pool, best)}: {gain} ({geometry(pool, others[0])}); {fit}"
 
 
 def asked_in_words(asked: Asked) -> str:

@@ -20,6 +20,7 @@ class Recording(NamedTuple):
 
     name: str
     load: float
+    seed: int
     site: Site
     jobs: tuple[Job, ...]
     waited_s: tuple[float, ...]
@@ -36,7 +37,7 @@ def recording(path: Path) -> Recording:
     account = {user: name for name, users in head["shares"].items() for user in users}
     jobs = tuple(_job(number, row, account[row["user"]]) for number, row in enumerate(rows))
     waited = tuple(float(row["started_s"] - row["submitted_s"]) for row in rows)
-    return Recording(path.stem, head["load"], _site(head), jobs, waited)
+    return Recording(path.stem, head["load"], head["seed"], _site(head), jobs, waited)
 
 
 def _site(head: dict[str, Any]) -> Site:
