@@ -184,6 +184,8 @@ def answer(past: Past, config: SiteConfig, rules: Rules, asked: Asked, step: Cal
         raise InputError("of the jobs that fit the nodes of site.toml none waited: there is no queue to plan for")
     compared: tuple[PoolCompared, ...] = ()
     left_out = rules.left_out
+    if past.assumed:
+        left_out = (f"of {past.assumed} jobs of one GPU the use is assumed (--assume), not measured", *left_out)
     if asked.best_cuts:
         compared, why_not = _compare(past, config, rules, asked, today)
         left_out += why_not

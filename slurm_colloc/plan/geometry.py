@@ -13,6 +13,7 @@ from slurm_colloc.config import MigSlice, Pool, SiteConfig
 from slurm_colloc.errors import InputError
 from slurm_colloc.gpu.mig import gres_type_of, model_named, parse_profile
 from slurm_colloc.slurm.hostlist import expand, fold
+from slurm_colloc.units import counted
 
 # Of the time of a slice so much is used before jobs wait long for it.
 _BUSY = 0.8
@@ -29,7 +30,9 @@ class Cut(NamedTuple):
     geometry: Geometry
 
     def __str__(self) -> str:
-        return f"{'+'.join(self.geometry)} on {self.nodes} nodes of {self.pool}"
+        counts = {name: self.geometry.count(name) for name in self.geometry}
+        slices = " + ".join(f"{count} x {name}" for name, count in counts.items())
+        return f"{slices} on {counted(self.nodes, 'node')} of {self.pool}"
 
 
 def profiles_of(pool: Pool) -> dict[str, MigSlice]:

@@ -41,12 +41,16 @@ class Run(NamedTuple):
 
 
 class Past(NamedTuple):
-    """The runs of a window, those that cannot be replayed by the reason, and the window itself."""
+    """The runs of a window, those that cannot be replayed by the reason, and the window itself.
+
+    Of ``assumed`` runs of one GPU the use is no measured one.
+    """
 
     runs: tuple[Run, ...]
     rejected: Mapping[str, int]
     since_s: float
     until_s: float
+    assumed: int = 0
 
 
 class Allocated(NamedTuple):
@@ -72,6 +76,7 @@ def past_of(
     config: SiteConfig,
     site: Site,
     window: tuple[float, float],
+    assumed: tuple[int, float] | None = None,
 ) -> Past:
     """Return the jobs of a window's runs.
 
@@ -83,10 +88,12 @@ def past_of(
         config: says of which kind an untyped GPU of a node is.
         site: its nodes; a run on none of them is no run of this site.
         window: [since, until).
+        assumed: peak (MiB) and SM activity (percent) of runs of one GPU of which nothing was measured.
     """
     since_s, until_s = window
     found: list[Run] = []
     rejected: Counter[str] = Counter()
+    guessed = 0
     nodes = {node.name for node in site.nodes}
     pools = {name: pool for pool in config.pool for name in expand(pool.nodes)}
     for number, run in enumerate(runs):
@@ -110,10 +117,13 @@ def past_of(
             run.qos,
             shape,
         )
-        use = uses.get(run.job_id)
+        use, kind = uses.get(run.job_id), class_of(shape, gres)
         counted = run.submit_s >= since_s
-        found.append(Run(job, float(run.start_s - run.submit_s), gres, class_of(shape, gres), counted, use))
-    return Past(tuple(found), rejected, since_s, until_s)
+        if use is None and assumed and kind == ONE:
+            use = Use(pools[expand(run.node_list)[0]].gpu_model, *assumed)
+            guessed += counted
+        found.append(Run(job, float(run.start_s - run.submit_s), gres, kind, counted, use))
+    return Past(tuple(found), rejected, since_s, until_s, guessed)
 
 
 def _shape(run: Allocated, nodes: set[str], pools: Mapping[str, Pool]) -> tuple[Shape, str]:

@@ -214,6 +214,8 @@ def test_a_replay_that_is_far_off_recommends_nothing(
         ("--adoption", "0", "--mps"),
         ("--demand", "0"),
         ("--demand", "nan"),
+        ("--assume", "10"),
+        ("--assume", "nan,20"),
         ("--format", "csv"),
     ],
 )
@@ -248,6 +250,75 @@ def test_a_window_without_jobs_and_slices_for_nobody_are_refused(
     )
     assert "no job with GPUs" in capsys.readouterr().err
     assert colloc("site", "plan", "--store", str(tmp_path / "nothing")) == 2
+
+
+SACCT = (
+    "Cluster|JobID|JobIDRaw|User|Account|Partition|QOS|State|Submit|Start|End|Suspended|NodeList|JobName|AllocTRES|"
+    "TimelimitRaw\n"
+)
+
+
+def test_a_text_of_sacct_is_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of jobs nobody measured, slices are planned by what the question assumes of them, and the answer says so."""
+    monkeypatch.setenv("COLLOC_CONF", str(tmp_path / "site.toml"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (tmp_path / "site.toml").write_text(SITE_TOML)
+    jobs = queue()
+    nodes = tuple(NodeKind(f"n{at}", ("gpu",), (("h100", 4),), ENDLESS, ENDLESS) for at in (1, 2))
+    lines = []
+    for one in replay(Site(nodes, priority=Priority(age=1.0)), jobs).started:
+        number, units = one.job.number + 1, one.job.shape.units
+        times = "|".join(
+            datetime.fromtimestamp(SINCE + at_s, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+            for at_s in (one.job.submit_s, one.start_s, one.end_s)
+        )
+        tres = f"billing=8,cpu=8,gres/gpu:h100={units},gres/gpu={units},mem=64G,node=1"
+        limit = int(one.job.limit_s // 60) + 1
+        lines.append(
+            f"c|{number}|{number}|{one.job.user}|lab|gpu|normal|COMPLETED|{times}|00:00:00|n{one.node + 1}|j|{tres}|"
+            f"{limit}"
+        )
+    (tmp_path / "sacct.txt").write_text(SACCT + "".join(f"{line}\n" for line in lines))
+    taken = ("ingest", "--store", str(tmp_path / "store"), "--sacct-file", str(tmp_path / "sacct.txt"))
+    assert colloc(*taken, "--timezone", "UTC") == 0
+    assert planned(tmp_path, "--mig", "auto") == 2
+    capsys.readouterr()
+    found = answered(tmp_path, capsys, "--mig", "auto", "--assume", "6,8")
+    assert found["jobs"] == len(jobs)
+    assert found["error_pct"] < 10
+    assert found["asked"]["cuts"]
+    ones = sum(job.shape.units == 1 for job in jobs)
+    assert any(f"of {ones} jobs of one GPU the use is assumed" in line for line in found["left_out"])
+
+
+def test_a_card_without_figures_and_jobs_that_nothing_holds_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLLOC_CONF", str(tmp_path / "site.toml"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    large = [
+        run(
+            str(n),
+            SINCE + n * 600,
+            SINCE + n * 600 + 600,
+            submit_s=SINCE + n * 300,
+            gres=(Gres("gpu", "h100", 8),),
+            node_list="n1",
+        )
+        for n in range(1, 9)
+    ]
+    (tmp_path / "site.toml").write_text(SITE_TOML.replace(H100, "NVIDIA L4"))
+    written(tmp_path, large, [])
+    for options, said in (
+        ((), "fits any node"),
+        (("--mig", "auto"), "fits any node"),
+        (("--mig", "1g.10gb"), "NVIDIA L4"),
+    ):
+        assert planned(tmp_path, *options) == 2
+        lines = [line for line in capsys.readouterr().err.splitlines() if "note:" not in line]
+        assert (len(lines), said in lines[0]) == (1, True), lines
 
 
 def test_a_site_of_slices_alone_has_no_load_of_whole_gpus(

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """colloc site plan: what sharing, or other GPUs, would do for this site's queue, from its own jobs."""
 
+from math import inf, nan
 from typing import Annotated
 
 import typer
@@ -41,6 +42,14 @@ def plan(
     adoption: Annotated[float, typer.Option("--adoption", help="the part of jobs that csub places, as 0.3")] = 1.0,
     gpus: Annotated[int, typer.Option("--gpus", help="so many GPUs more or fewer, as +8 or -8: whole nodes")] = 0,
     demand: Annotated[float, typer.Option("--demand", help="so many times the jobs, as 1.2")] = 1.0,
+    assume: Annotated[
+        str,
+        typer.Option(
+            "--assume",
+            metavar="GIB,PERCENT",
+            help="memory peak and SM activity of jobs of one GPU not measured, as 10,20",
+        ),
+    ] = "",
     since: Annotated[str, typer.Option("--since", help="ISO 8601, or a span such as 7d")] = "30d",
     until: Annotated[str, typer.Option("--until", help="ISO 8601, a span, or now")] = "now",
     form: Annotated[str, typer.Option("--format", help="table, json or html")] = "table",
@@ -53,6 +62,7 @@ def plan(
         raise InputError(f"--adoption {adoption:g} is no part of jobs above 0 and up to 1")
     if not 0 < demand <= _MOST_DEMAND:
         raise InputError(f"--demand {demand:g} is not above 0 and up to {_MOST_DEMAND:g}")
+    assumed = _assumed(assume) if assume else None
     config = site()
     asked = Asked(_cuts(mig, config), mig == _AUTO, mps, shards, adoption, gpus, demand)
     if adoption < 1 and not asked.shares:
@@ -64,7 +74,7 @@ def plan(
         raise InputError("a queue is everybody's, and you may see the jobs of some only; ask who keeps the store")
     rules = _rules(config)
     rows = [Allocated(*row) for row in past_runs(opened, config.cluster, *ends)]
-    past = past_of(rows, _uses(opened, config), config, site_of(config, rules), ends)
+    past = past_of(rows, _uses(opened, config), config, site_of(config, rules), ends, assumed)
     with progress("replaying") as step:
         found = answer(past, config, rules, asked, step)
     span = stamp(start), stamp(end)
@@ -74,6 +84,17 @@ def plan(
         )
     else:
         write(as_json(found) if form == "json" else as_table(found, config.cluster, span), output)
+
+
+def _assumed(text: str) -> tuple[int, float]:
+    peak, _, activity = text.partition(",")
+    try:
+        gib, sm_pct = float(peak), float(activity)
+    except ValueError:
+        gib = sm_pct = nan
+    if not (0 < gib < inf and 0 <= sm_pct <= 100):
+        raise InputError(f"--assume '{text}' is no GiB and percent, as 10,20")
+    return int(gib * 1024), sm_pct
 
 
 def _cuts(mig: str, config: SiteConfig) -> tuple[Cut, ...]:
