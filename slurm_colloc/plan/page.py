@@ -22,18 +22,21 @@ def page_values(answer: Answer, cluster: str, window: tuple[str, str]) -> dict[s
         "asked": asked_in_words(answer.asked),
         "error": verdict(answer),
         "titles": titles,
-        "rows": rows,
+        "waits": rows,
         "story": list(story(answer)),
         "pools": [
             (pool, [(geometry(pool, one), *map(in_words, one[1:])) for one in pool.geometries])
             for pool in answer.compared
         ],
         "footnotes": list(notes(answer)),
-        "window": window,
-        "most": most,
-        "width": WIDTH,
-        "height": HEIGHT,
-        "lines": list(_lines(answer.queue, most)),
+        "chart": {
+            "from": window[0],
+            "until": window[1],
+            "most": most,
+            "width": WIDTH,
+            "height": HEIGHT,
+            "lines": list(_lines(answer.queue, most)),
+        },
     }
 
 

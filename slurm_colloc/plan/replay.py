@@ -24,6 +24,8 @@ from slurm_colloc.plan.priority import Ordering
 _LOOKS = 2000
 # The first of the times within which Slurm looks at the ends of running jobs together.
 _FIRST_SPAN_S = 30.0
+# Of so many in the queue: who stands further behind is expected so much later that half a minute moves nobody.
+_IN_SPANS = 50
 
 
 def replay(site: Site, jobs: Iterable[Job]) -> Replayed:
@@ -192,7 +194,7 @@ class _Replay:
         if not chances.left(0, at_s, kept):
             return
         for place, (_, _, number, job) in enumerate(ahead):
-            start_s, nodes = self._first_start(job, at_s, kept)
+            start_s, nodes = self._first_start(job, at_s, kept, in_spans=place < _IN_SPANS)
             if start_s <= at_s:
                 self._start(job, nodes, at_s)
                 started.add(number)
@@ -203,29 +205,33 @@ class _Replay:
                 break
         self._leave(started)
 
-    def _first_start(self, job: Job, at_s: float, kept: "_Kept") -> tuple[float, tuple[int, ...]]:
+    def _first_start(self, job: Job, at_s: float, kept: "_Kept", *, in_spans: bool) -> tuple[float, tuple[int, ...]]:
         """Return when a job could start beside what is kept for others, and on which nodes.
 
         Slurm tries from now on, and then from each end of what is kept; those before the soonest start that can be
         lead to none.
         """
         wanted, order = job.shape.nodes, self._ranked[job.partition, job.shape].order()
-        soonest = [inf] * wanted
+        first, last = kept.first, kept.last
+        soonest = [(inf, -1)] * wanted
         for fits_s, index in order:
-            if fits_s >= soonest[-1]:
+            if fits_s >= soonest[-1][0]:
                 break
             free_s = max(fits_s, at_s)
-            if index in kept.first:
+            if index in first and free_s < last[index] and free_s + job.limit_s >= first[index]:
                 free_s = kept.free_from(index, free_s, job.limit_s)
-            if free_s < soonest[-1]:
-                insort(soonest, free_s)
+            if free_s < soonest[-1][0]:
+                insort(soonest, (free_s, index))
                 soonest.pop()
-        if soonest[-1] == inf:
+        soonest_s = soonest[-1][0]
+        if soonest_s == inf:
             return inf, ()
-        if soonest[-1] == at_s:
+        if soonest_s == at_s:
             taken = kept.between(at_s, at_s + job.limit_s)
             return at_s, chosen(self._ranked[job.partition, job.shape].now(taken), wanted)
-        from_s = max(at_s, kept.end_before(soonest[-1]))
+        if not in_spans:
+            return soonest_s, tuple(index for _, index in soonest)
+        from_s = max(at_s, kept.end_before(soonest_s))
         while True:
             start_s, nodes = self._will_run(job, at_s, from_s, kept)
             later_s = kept.end_after(from_s)
@@ -290,7 +296,9 @@ class _Kept:
         self._over_s = 0 if rules.before_24_11 else self._grain_s - 1
         self._spans: dict[int, list[tuple[float, float]]] = {}
         self._ends: list[float] = []
+        # Of each node the first and the last second for which it is kept.
         self.first: dict[int, float] = {}
+        self.last: dict[int, float] = {}
 
     def keep(self, nodes: Iterable[int], start_s: float, limit_s: float) -> bool:
         """Keep nodes for a job; return whether one of them is kept sooner than it was."""
@@ -298,6 +306,7 @@ class _Kept:
         sooner = False
         for index in nodes:
             insort(self._spans.setdefault(index, []), (from_s, until_s))
+            self.last[index] = max(until_s, self.last.get(index, until_s))
             if from_s < self.first.get(index, inf):
                 self.first[index], sooner = from_s, True
         insort(self._ends, until_s)
