@@ -25,7 +25,7 @@ _LOOKS = 2000
 # The first of the times within which Slurm looks at the ends of running jobs together.
 _FIRST_SPAN_S = 30.0
 # Of so many in the queue: who stands further behind is expected so much later that half a minute moves nobody.
-_IN_SPANS = 50
+_IN_SPANS = 10
 
 
 def replay(site: Site, jobs: Iterable[Job]) -> Replayed:

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from slurm_colloc.plan.model import Job, NodeKind, Priority, Scheduler, Shape, Site
 from slurm_colloc.plan.site import rules_of
@@ -15,7 +17,8 @@ FOLDER = RECORDED / "plan"
 KIND, PARTITION = "h100", "plan"
 
 
-class Recording(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Recording:
     """A cluster, the jobs that it was given, and what each of them waited."""
 
     name: str
@@ -31,6 +34,7 @@ def recordings() -> list[Path]:
     return sorted(FOLDER.glob("*.jsonl"))
 
 
+@cache
 def recording(path: Path) -> Recording:
     """Read one; each job runs as long as it did."""
     head, *rows = map(json.loads, path.read_text().splitlines())

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import random
+from collections.abc import Sequence
+from functools import cache
 from statistics import fmean
 
 import pytest
@@ -14,12 +16,25 @@ from tests.unit.plan_recorded import Recording, recording, recordings
 CLASSES = {"1 GPU": (1,), "2 GPUs": (2,), "4 GPUs": (4,), "all": (1, 2, 4)}
 
 
-def replayed_s(one: Recording) -> list[float]:
-    waits = {started.job.number: started.wait_s for started in replay(one.site, one.jobs).started}
-    return [waits[job.number] for job in one.jobs]
+# Who is ranked first when a GPU falls free depends on seconds: the same jobs submitted within another second wait some
+# percent more or less, each replay as each real run.
+REPLAYS = 6
 
 
-def mean_of(name: str, one: Recording, waits: list[float] | tuple[float, ...]) -> float:
+@cache
+def replayed_s(one: Recording) -> tuple[float, ...]:
+    """Return what each job waits on average of some replays that begin at another time of the scheduler's rounds."""
+    waits = [0.0] * len(one.jobs)
+    for number in range(REPLAYS):
+        draw = random.Random(number)
+        begin_s = draw.uniform(0, 60)
+        jobs = [job._replace(submit_s=job.submit_s + begin_s + draw.random()) for job in one.jobs]
+        for started in replay(one.site, jobs).started:
+            waits[started.job.number] += started.wait_s / REPLAYS
+    return tuple(waits)
+
+
+def mean_of(name: str, one: Recording, waits: Sequence[float]) -> float:
     return fmean(wait for job, wait in zip(one.jobs, waits, strict=True) if job.shape.units in CLASSES[name])
 
 
@@ -27,29 +42,25 @@ def turnaround_s(one: Recording) -> float:
     return fmean(job.run_s + wait for job, wait in zip(one.jobs, one.waited_s, strict=True))
 
 
-LOADS = [(load, release) for load in (0.6, 0.9, 1.05) for release in ("22.05", "26.05")]
+def found(load: float) -> list[Recording]:
+    runs = [one for one in map(recording, recordings()) if one.load == load]
+    assert len(runs) >= 4
+    assert {one.name[:5] for one in runs} == {"22.05", "26.05"}
+    return runs
 
 
-def found(load: float, release: str) -> list[Recording]:
-    """Return the repeats of one trace."""
-    runs = [one for one in map(recording, recordings()) if one.load == load and one.name.startswith(release)]
-    same = [one for one in runs if one.seed == runs[0].seed]
-    assert len(same) >= 2
-    return same
-
-
-@pytest.mark.parametrize(("load", "release"), LOADS)
-def test_the_mean_wait_is_within_five_percent_of_the_turnaround(load: float, release: str) -> None:
-    runs = found(load, release)
+@pytest.mark.parametrize("load", [0.6, 0.9, 1.05])
+def test_the_mean_wait_is_within_five_percent_of_the_turnaround(load: float) -> None:
+    runs = found(load)
     bias_s = fmean(fmean(replayed_s(one)) - fmean(one.waited_s) for one in runs)
     assert abs(bias_s) <= 0.05 * fmean(map(turnaround_s, runs))
 
 
-@pytest.mark.parametrize("path", recordings(), ids=lambda path: path.stem)
-def test_each_run_is_within_eight_percent_of_the_turnaround(path: Path) -> None:
-    """Replays of the same jobs differ by as much if these are submitted a second later: by who is ranked first then."""
-    one = recording(path)
-    assert abs(fmean(replayed_s(one)) - fmean(one.waited_s)) <= 0.08 * turnaround_s(one)
+@pytest.mark.parametrize("load", [0.6, 0.9, 1.05])
+def test_the_mean_wait_is_as_near_as_real_repeats_are(load: float) -> None:
+    real = [fmean(one.waited_s) for one in found(load)]
+    replayed = [fmean(replayed_s(one)) for one in found(load)]
+    assert abs(fmean(replayed) - fmean(real)) <= max(real) - min(real)
 
 
 def repeats() -> list[Recording]:
