@@ -24,8 +24,8 @@ from slurm_colloc.plan.priority import Ordering
 _LOOKS = 2000
 # The first of the times within which Slurm looks at the ends of running jobs together.
 _FIRST_SPAN_S = 30.0
-# Of so many in the queue: who stands further behind is expected so much later that half a minute moves nobody.
-_IN_SPANS = 10
+# Of so many in the queue; who stands further behind is looked at less closely, and not put between others.
+_IN_SPANS = 20
 
 
 def replay(site: Site, jobs: Iterable[Job]) -> Replayed:
@@ -219,7 +219,7 @@ class _Replay:
                 break
             free_s = max(fits_s, at_s)
             if index in first and free_s < last[index] and free_s + job.limit_s >= first[index]:
-                free_s = kept.free_from(index, free_s, job.limit_s)
+                free_s = kept.free_from(index, free_s, job.limit_s) if in_spans else last[index]
             if free_s < soonest[-1][0]:
                 insort(soonest, (free_s, index))
                 soonest.pop()
