@@ -217,7 +217,7 @@ class _Replay:
         for fits_s, index in order:
             if fits_s >= soonest[-1][0]:
                 break
-            free_s = max(fits_s, at_s)
+            free_s = fits_s if fits_s > at_s else at_s
             if index in first and free_s < last[index] and free_s + job.limit_s >= first[index]:
                 free_s = kept.free_from(index, free_s, job.limit_s) if in_spans else last[index]
             if free_s < soonest[-1][0]:
