@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import pytest
 
-from slurm_colloc.accounting import queries
+from slurm_colloc.accounting import parquet
 
 PACKAGE = "slurm_colloc.accounting"
 # Those that take a second or two; the golden suite, a minute, comes last.
@@ -194,9 +194,9 @@ class Changed(SourceFileLoader):
 def attempt(mutant: Mutant, path: str, tests: Sequence[str]) -> None:
     """Exit with what pytest says of the mutant, 1 for a test that fails."""
     if mutant.module.startswith("sql/"):
-        of_file = queries.text_of
+        of_file = parquet.text_of
         changed = {mutant.module: mutant.source}
-        setattr(queries, "text_of", lambda name: changed.get(f"sql/{name}") or of_file(name))  # noqa: B010
+        setattr(parquet, "text_of", lambda name: changed.get(f"sql/{name}") or of_file(name))  # noqa: B010
     else:
         sys.meta_path.insert(0, Changed(mutant, path))
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):

@@ -2,20 +2,47 @@
 """Runs and nodes as audit rules see them, and the answers to what they ask: all of it where it lies."""
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from duckdb import DuckDBPyConnection
 
-from slurm_colloc.accounting import node_shapes
 from slurm_colloc.accounting.fits import make_run_fits
 from slurm_colloc.accounting.parquet import make_rows
 from slurm_colloc.accounting.several_gpus import make_units
 from slurm_colloc.accounting.sweep import parts_of_runs
 from slurm_colloc.audited import RUNS, Answer, JobLine, Question, Subject
-from slurm_colloc.config import SiteConfig
+from slurm_colloc.config import Pool, SiteConfig
 from slurm_colloc.measured import MEASURED, WHOLE_DEVICE
 from slurm_colloc.placement.fitted import has_pieces
+
+# What nodes have, by site.toml, of those that a run of some partition and GPU type may have been on. Where they
+# differ, each figure is the most: the one by which less can be held against a run.
+NODE_COLUMNS = {
+    "cpus_per_gpu": "CPUs for jobs of a node of its partition and type for each of its GPUs, the most; NULL where "
+    "site.toml does not say",
+    "mem_per_gpu_mib": "host memory for jobs of such a node for each of its GPUs, the most",
+}
+_KINDS = {"cluster": "VARCHAR", "kind": "VARCHAR", "partition": "VARCHAR"} | dict.fromkeys(NODE_COLUMNS, "DOUBLE")
+
+
+def make_node_shapes(database: DuckDBPyConnection, config: SiteConfig | None) -> None:
+    """Make the table ``node_shapes``, one row for each cluster, kind of GPU and partition that site.toml describes."""
+    found: dict[tuple[str, str, str], list[Pool]] = {}
+    cluster, pools = (config.cluster, config.pool) if config else ("", ())
+    for pool in pools:
+        # AccountingStorageTRES=gres/gpu alone tells no types.
+        for kind in {pool.gpu_type or "untyped", "untyped"} if pool.gpus_per_node else ():
+            for partition in pool.partitions:
+                found.setdefault((cluster, kind, partition), []).append(pool)
+    make_rows(database, "node_shapes", _KINDS, [(*which, *_shape(pools)) for which, pools in found.items()])
+
+
+def _shape(pools: Sequence[Pool]) -> tuple[float | None, ...]:
+    cpus = [(pool.cpus_per_node, pool.gpus_per_node) for pool in pools]
+    mem_mib = [(pool.mem_per_node_mib, pool.gpus_per_node) for pool in pools]
+    return tuple(max(each / of for each, of in have) if min(have)[0] else None for have in (cpus, mem_mib))
+
 
 # What rules may use of a run, column -> meaning. NULL is not known.
 RUN_COLUMNS = {
@@ -74,7 +101,7 @@ RUN_COLUMNS = {
     "idle_units": "of several whole GPUs those that were never used (IDLE_PCT), by a measurement of this run alone",
     "idle_units_hours": "their sampled hours",
     "idle_units_pct": "the sampled part of its time, in percent, of the least sampled of these",
-    **node_shapes.COLUMNS,
+    **NODE_COLUMNS,
 }
 _FITTED = {"fit_judged": "BOOLEAN", "fit_unit": "VARCHAR", "fit_gpus": "DOUBLE", "fit_sm_pct": "DOUBLE"}
 _STRONG = f"""
@@ -88,7 +115,7 @@ _MADE = {
 }
 # Other columns of it, and the table that they are joined from: a million runs are looked up only for who asks.
 _JOINED = (
-    (node_shapes.COLUMNS, 'node_shapes USING (cluster, kind, "partition")'),
+    (NODE_COLUMNS, 'node_shapes USING (cluster, kind, "partition")'),
     ({"csub_there": "BOOLEAN"}, "csub_since USING (cluster)"),
     (dict.fromkeys(("idle_units", "idle_units_hours", "idle_units_pct"), "DOUBLE"), "idle_units USING (run)"),
     (_FITTED, "audited_fits USING (run)"),
@@ -162,7 +189,7 @@ ORDER BY s.gpu_hours DESC, s.cluster, s.subject
 
 def make_audited(database: DuckDBPyConnection, config: SiteConfig | None = None) -> None:
     """Make what questions of runs and of nodes are answered from, of a database that was swept."""
-    node_shapes.make_node_shapes(database, config)
+    make_node_shapes(database, config)
     make_rows(database, "audited_fits", {"run": "BIGINT"} | _FITTED, [])
     if config and has_pieces(config):
         for part in parts_of_runs(database):
@@ -226,3 +253,15 @@ def _subject(row: tuple[Any, ...]) -> Subject:
         figures=figures or {},
         excluded=tuple((excluded or {}).items()),
     )
+
+
+_FOUND = """
+WITH judged AS (SELECT * FROM {source} WHERE ({scope}) AND coalesce(({judged}), false))
+SELECT cluster, {subject} AS subject, list(DISTINCT hash(cluster, run))
+FROM judged WHERE coalesce(({found}), false) GROUP BY ALL
+"""
+
+
+def found_runs(database: DuckDBPyConnection, question: Question) -> dict[tuple[str, str], frozenset[int]]:
+    """Return for each (cluster, subject) of ``answer`` a number for each run found; equal ones are of one run."""
+    return {(cluster, subject): frozenset(runs) for cluster, subject, runs in ask(database, _FOUND, question)}

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How GPUs were shared: the time that each spent with so many jobs, and what the cluster has of GPUs at all."""
+"""How GPUs were shared, by the number of jobs; what ran on them outside jobs; how many there are at all."""
 
 from duckdb import DuckDBPyConnection
 
 from slurm_colloc.accounting.equivalents import unit_gpus
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import InputError
-from slurm_colloc.measured import Collocation
+from slurm_colloc.measured import Collocation, StrayUse
 from slurm_colloc.slurm.hostlist import expand
 
 _BY_JOBS = """
@@ -32,3 +32,14 @@ def installed_gpus(config: SiteConfig | None) -> float | None:
         slices = sum(part.quantity * unit_gpus(part.profile, pool.gpu_model) for part in pool.slice)
         total += nodes * (pool.gpus_per_node + slices)
     return total or None
+
+
+_STRAYS = """
+SELECT cluster, node, count(DISTINCT uuid), sum(stray_us) / 3.6e9 AS hours, max(stray_last_s)
+FROM device_parts WHERE stray_us > 0 GROUP BY cluster, node ORDER BY hours DESC, cluster, node
+"""
+
+
+def stray_use(database: DuckDBPyConnection) -> list[StrayUse]:
+    """Return the nodes on whose GPUs processes outside any job were seen, the most first; after a sweep."""
+    return [StrayUse(*row) for row in database.execute(_STRAYS).fetchall()]

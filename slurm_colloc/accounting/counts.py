@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many runs and rows there are, of a database in which the runs of a window were found."""
+"""How many runs and rows there are where those of a window were found, and until when any are known."""
 
 from typing import NamedTuple
 
 from duckdb import DuckDBPyConnection
 
 from slurm_colloc.accounting.runs import RUNAWAY
+from slurm_colloc.accounting.store import Store
 from slurm_colloc.accounting.sweep import KEY
 
 
@@ -89,3 +90,16 @@ def unaccounted_hours(database: DuckDBPyConnection) -> tuple[float, float]:
     """
     ((seen, matched),) = database.execute(query).fetchall()
     return max(0.0, seen - matched), float(seen)
+
+
+def known_until_s(store: Store, database: DuckDBPyConnection) -> float | None:
+    """Return until when runs are known, of a text by its own time; None where none were ever taken in.
+
+    Each run says when it was; where none ran since, the logs say until when the accounting was asked.
+
+    Raises:
+        StoreError: a log is damaged.
+    """
+    (taken_s,) = database.execute("SELECT max(ingested_s) FROM readings").fetchone() or (None,)
+    logs = (log.get(key) for log in store.logs().values() for key in ("asked_until_s", "seen_until_s"))
+    return max((float(at_s) for at_s in (taken_s, *logs) if at_s is not None), default=None)

@@ -18,7 +18,7 @@ from duckdb import DuckDBPyConnection
 from slurm_colloc.accounting.decisions import asked_id
 from slurm_colloc.accounting.equivalents import pool_nodes
 from slurm_colloc.accounting.facts import HISTORY, OWN_INTERVAL_S, Days, add_parts, days_of, make_parts
-from slurm_colloc.accounting.queries import query
+from slurm_colloc.accounting.parquet import query
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.accounting.sweep import find_runs
 from slurm_colloc.accounting.window import Window

@@ -9,8 +9,7 @@ from duckdb import DuckDBPyConnection
 
 from slurm_colloc.accounting.facts import FIX, Days
 from slurm_colloc.accounting.feedback import make_history, measured_in
-from slurm_colloc.accounting.parquet import read
-from slurm_colloc.accounting.queries import query
+from slurm_colloc.accounting.parquet import query, read
 from slurm_colloc.accounting.sample_tables import SHARES, no_rows
 from slurm_colloc.accounting.schema import HOUR_S
 from slurm_colloc.accounting.store import Store

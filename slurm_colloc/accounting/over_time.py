@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 from duckdb import DuckDBPyConnection
 
-from slurm_colloc.accounting.parquet import make_rows
-from slurm_colloc.accounting.queries import query
+from slurm_colloc.accounting.parquet import make_rows, query
 from slurm_colloc.charted import TimeUsage, WeekHour
 
 QUARTER_S, _HOUR_S = 900, 3600

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parquet files of samples: read, written whole, and what their metadata says of them."""
+"""Parquet files of samples: read, written whole, and what their metadata says of them; and the queries in sql/."""
 
 import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -234,3 +236,19 @@ def make_rows(
     columns = [f'unnest(${number}::{kind}[]) AS "{column}"' for number, (column, kind) in enumerate(kinds.items(), 1)]
     values = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in kinds]
     database.execute(f"CREATE TEMP TABLE {name} AS SELECT {', '.join(columns)}", values)
+
+
+# sql/NAME.sql holds one query, {words} in it stand for other SQL.
+_FOLDER = Path(__file__).with_name("sql")
+_WORD = re.compile(r"\{(\w+)\}")
+
+
+def query(name: str, **words: object) -> str:
+    """Return the query of that name, with these words replaced; one without a replacement is a KeyError."""
+    return _WORD.sub(lambda found: str(words[found[1]]), text_of(name))
+
+
+@cache
+def text_of(name: str) -> str:
+    """Return a query as it stands in its file."""
+    return (_FOLDER / f"{name}.sql").read_text(encoding="utf-8")

@@ -10,6 +10,7 @@ from duckdb import DuckDBPyConnection
 from slurm_colloc.accounting.decisions import of_decided
 from slurm_colloc.accounting.facts import FIX
 from slurm_colloc.accounting.several_gpus import OF_RUNS, several_gpus
+from slurm_colloc.accounting.store import Store
 from slurm_colloc.accounting.sweep import usages_of
 from slurm_colloc.measured import JobUsage
 
@@ -98,3 +99,25 @@ def decision_rows(database: DuckDBPyConnection) -> Rows:
 def _selected(database: DuckDBPyConnection, columns: dict[str, tuple[Any, str]], of: str) -> Rows:
     select = ", ".join(f'{query} AS "{name}"' for name, (_, query) in columns.items())
     return {name: kind for name, (kind, _) in columns.items()}, database.execute(f"SELECT {select} {of}").fetchall()
+
+
+# For the planner.
+_RUNS = """
+SELECT job_id_raw, "user", account, "partition", qos, submit_s, start_s, end_s, suspended_s, node_list, gres, limit_min
+FROM allocations
+WHERE cluster = $cluster AND contains(gres, 'gres/') AND submit_s < $until AND submit_s <= start_s
+  AND coalesce(end_s, ingested_s) > $since
+ORDER BY submit_s, start_s, job_id_raw
+"""
+
+
+def past_runs(store: Store, cluster: str, since_s: float, until_s: float) -> list[tuple[Any, ...]]:
+    """Return the runs with GPUs that were submitted or on in [since, until), by submission: fields of plan's Allocated.
+
+    ``gres`` is all of AllocTRES; a run that is not over has no end, one without a known time limit no limit.
+
+    Raises:
+        StoreError: the store cannot be read.
+    """
+    asked = {"cluster": cluster, "since": since_s, "until": until_s}
+    return store.rows(_RUNS, asked)

@@ -14,7 +14,7 @@ from typing import NamedTuple, NoReturn
 from slurm_colloc.cli.colloc.output import run as run_and_exit
 from slurm_colloc.cli.colloc.output import say
 from slurm_colloc.errors import ConfigError, DeadlineError, ProcessError, StoreError
-from slurm_colloc.gpu.open import open_reader
+from slurm_colloc.gpu.reader import open_reader
 from slurm_colloc.history.records import drop_evidence
 from slurm_colloc.measured import Round
 from slurm_colloc.observe.evidence import EvidenceBuilder

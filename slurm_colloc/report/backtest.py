@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from slurm_colloc.backtested import Backtest, Day, Step, Tally
-from slurm_colloc.report import spreadsheet
 from slurm_colloc.report.layout import NO_TERMINAL, Terminal, cut, fitting, folded, table_lines, widths_of
 from slurm_colloc.report.plain import plain
-from slurm_colloc.report.sparkline import ASCII, BLOCKS, sparkline
-from slurm_colloc.report.text import stamp
+from slurm_colloc.report.text import ASCII, BLOCKS, csv_table, sparkline, stamp
 from slurm_colloc.units import counted, in_words, printable, significant
 
 SCHEMA = 1
@@ -189,4 +187,4 @@ def as_csv(tried: Backtest) -> str:
         for since, until, mailed, tallies in parts
         for one in tallies
     )
-    return spreadsheet.as_csv(["since", "until", "mailed", *Tally._fields], rows)
+    return csv_table(["since", "until", "mailed", *Tally._fields], rows)

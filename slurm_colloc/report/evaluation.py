@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from slurm_colloc.estimate.bounds import LEVEL, lower_bound, upper_bound
-from slurm_colloc.report import spreadsheet
 from slurm_colloc.report.replay import CSUB, Kept, Score
 from slurm_colloc.report.speeds import MAY_BE_OVER, Speed
+from slurm_colloc.report.text import csv_table
 from slurm_colloc.units import printable
 
 SCHEMA = 3
@@ -204,7 +204,7 @@ def as_json(shown: Evaluation) -> str:
 def as_csv(shown: Evaluation) -> str:
     """Return one row for each score."""
     rows = [{**score._asdict(), **rates(score)} for score in shown.scores]
-    return spreadsheet.as_csv(rows[0] if rows else Score._fields, (row.values() for row in rows))
+    return csv_table(rows[0] if rows else Score._fields, (row.values() for row in rows))
 
 
 FORMATS: Mapping[str, Callable[[Evaluation], str]] = {"text": as_text, "json": as_json, "csv": as_csv}

@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 from slurm_colloc.audited import Finding
 from slurm_colloc.measured import GroupUsage
-from slurm_colloc.report import spreadsheet
-from slurm_colloc.report.text import stamp
+from slurm_colloc.report.text import csv_table, stamp
 from slurm_colloc.units import counted, printable
 
 SCHEMA = 2
@@ -99,7 +98,7 @@ def as_csv(looks: Sequence[tuple[Audited, Sequence[Finding]]]) -> str:
         for seen, findings in looks
         for finding in findings
     )
-    return spreadsheet.as_csv(["since", "until", *Finding._fields], rows)
+    return csv_table(["since", "until", *Finding._fields], rows)
 
 
 def _cells(finding: Finding) -> Iterable[object]:

@@ -8,8 +8,8 @@ from typing import Any, get_type_hints
 from slurm_colloc.charted import Fit
 from slurm_colloc.config import Prices
 from slurm_colloc.measured import GroupUsage
-from slurm_colloc.report import spreadsheet
 from slurm_colloc.report.plain import object_of, plain
+from slurm_colloc.report.text import csv_table
 from slurm_colloc.report.usage import Money, OfInstalled, UsageReport, fits_by_group, money, of_installed
 
 SCHEMA = 4
@@ -102,7 +102,7 @@ def about(report: UsageReport) -> dict[str, str]:
 
 def as_csv(report: UsageReport) -> str:
     """Return one row for each group."""
-    return spreadsheet.as_csv(*flat(report))
+    return csv_table(*flat(report))
 
 
 def as_html(report: UsageReport) -> str:

@@ -10,8 +10,7 @@ from slurm_colloc.charted import JobTimeline
 from slurm_colloc.measured import MIN_COVERAGE_PCT, JobUsage
 from slurm_colloc.model import Decision, Evidence
 from slurm_colloc.report.layout import NO_TERMINAL, TEXT_INDENT, Terminal, folded, titled
-from slurm_colloc.report.sparkline import ASCII, BLOCKS, sparkline
-from slurm_colloc.report.text import local, stamp
+from slurm_colloc.report.text import ASCII, BLOCKS, local, sparkline, stamp
 from slurm_colloc.report.usage import never_used, use_of
 from slurm_colloc.slurm.jobs import Accounted
 from slurm_colloc.units import counted, in_words, kilowatt_hours, printable, significant

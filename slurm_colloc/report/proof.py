@@ -7,9 +7,8 @@ from datetime import datetime
 from typing import NamedTuple
 
 from slurm_colloc.measured import ArmFigure, HarmRate
-from slurm_colloc.report import spreadsheet
 from slurm_colloc.report.layout import NO_TERMINAL, Terminal, folded, table_lines
-from slurm_colloc.report.text import stamp
+from slurm_colloc.report.text import csv_table, stamp
 from slurm_colloc.units import counted, printable, significant
 
 SCHEMA = 1
@@ -120,7 +119,7 @@ def as_json(proof: Proof) -> str:
 def as_csv(proof: Proof) -> str:
     """Return one row for each figure."""
     titles = proof.figures[0]._fields if proof.figures else ArmFigure._fields
-    return spreadsheet.as_csv(titles, proof.figures)
+    return csv_table(titles, proof.figures)
 
 
 FORMATS: dict[str, Callable[[Proof], str]] = {"table": as_table, "json": as_json, "csv": as_csv}

@@ -8,10 +8,9 @@ from functools import partial
 from typing import NamedTuple
 
 from slurm_colloc.measured import ShadowLeft, ShadowPiece
-from slurm_colloc.report import spreadsheet
 from slurm_colloc.report.layout import NO_TERMINAL, Terminal, cut, fitting, folded, table_lines, widths_of
 from slurm_colloc.report.page import render_page
-from slurm_colloc.report.text import stamp
+from slurm_colloc.report.text import csv_table, stamp
 from slurm_colloc.units import counted, in_words, printable
 
 SCHEMA = 1
@@ -190,7 +189,7 @@ def _fields(piece: ShadowPiece) -> dict[str, object]:
 
 def as_csv(report: ShadowReport) -> str:
     """Return one row for each piece."""
-    return spreadsheet.as_csv(_fields(report.total), (_fields(piece).values() for piece in report.pieces))
+    return csv_table(_fields(report.total), (_fields(piece).values() for piece in report.pieces))
 
 
 def as_html(report: ShadowReport) -> str:

@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Words for a terminal. Nothing is imported here that a sampler should not carry."""
 
+import csv
+import io
+from collections.abc import Iterable, Sequence
 from datetime import datetime
+from math import ceil
 
 from slurm_colloc.units import printable
 
@@ -22,3 +26,26 @@ def stamp(moment: datetime) -> str:
 def inert(text: str) -> str:
     """Return ``text`` so that a spreadsheet shows it rather than evaluates it."""
     return "'" + printable(text) if text[:1] in _FORMULA else printable(text)
+
+
+def csv_table(titles: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    """Return a table; None is an empty cell, and a text that a spreadsheet would evaluate begins with an apostrophe."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(titles)
+    writer.writerows([inert(value) if isinstance(value, str) else value for value in row] for row in rows)
+    return out.getvalue()
+
+
+# From 0 on; the first is for 0 alone.
+BLOCKS, ASCII = "▁▂▃▄▅▆▇█", "_.-=+*#@"
+_GAP = " "
+
+
+def sparkline(values: Sequence[float | None], top: float, signs: str = BLOCKS) -> str:
+    """Return one sign for each value between 0 and ``top``, blank where there is none."""
+    last = len(signs) - 1
+    return "".join(
+        _GAP if value is None else signs[0 if value <= 0 or top <= 0 else max(1, min(last, ceil(last * value / top)))]
+        for value in values
+    )

@@ -6,8 +6,7 @@ import socket
 from collections.abc import Mapping
 
 from slurm_colloc.errors import GpuError
-from slurm_colloc.gpu.open import open_reader
-from slurm_colloc.gpu.reader import GpuUnit
+from slurm_colloc.gpu.reader import GpuUnit, open_reader
 from slurm_colloc.kinds import fits
 from slurm_colloc.site.cluster import NodeGpus
 

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from slurm_colloc.accounting.collocation import collocation
+from slurm_colloc.accounting.collocation import collocation, stray_use
 from slurm_colloc.accounting.counts import unaccounted_hours
 from slurm_colloc.accounting.seen import jobs_of_others
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.strays import stray_use
 from slurm_colloc.accounting.sweep import sweep
 from slurm_colloc.accounting.usage import group_usage
 from slurm_colloc.accounting.window import Window

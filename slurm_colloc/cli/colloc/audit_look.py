@@ -5,9 +5,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from slurm_colloc.accounting.audited import answer, make_audited
-from slurm_colloc.accounting.found_runs import found_runs
-from slurm_colloc.accounting.freshness import known_until_s
+from slurm_colloc.accounting.audited import answer, found_runs, make_audited
+from slurm_colloc.accounting.counts import known_until_s
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.accounting.sweep import sweep_to_file
 from slurm_colloc.accounting.usage import whole_usage

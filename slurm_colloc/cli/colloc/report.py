@@ -13,11 +13,12 @@ from typing import Annotated, NamedTuple
 import typer
 from duckdb import DuckDBPyConnection
 
-from slurm_colloc.accounting.collocation import collocation, installed_gpus
+from slurm_colloc.accounting.collocation import collocation, installed_gpus, stray_use
 from slurm_colloc.accounting.counts import (
     count_endless,
     count_other_rows,
     count_runs,
+    known_until_s,
     recorded_span,
     unaccounted_hours,
 )
@@ -25,13 +26,11 @@ from slurm_colloc.accounting.decisions import predictions
 from slurm_colloc.accounting.details import charts_of
 from slurm_colloc.accounting.equivalents import CONVENTIONS, SLICES, unsure_types
 from slurm_colloc.accounting.fits import fits_of
-from slurm_colloc.accounting.freshness import known_until_s
 from slurm_colloc.accounting.over_time import Bins, bins_of
 from slurm_colloc.accounting.run_rows import run_rows
 from slurm_colloc.accounting.runs import Taken
 from slurm_colloc.accounting.several_gpus import several_gpus
 from slurm_colloc.accounting.store import REJECTED_LINES, Store
-from slurm_colloc.accounting.strays import stray_use
 from slurm_colloc.accounting.sweep import sweep
 from slurm_colloc.accounting.usage import GROUPINGS, group_and_kind_usage, group_usage
 from slurm_colloc.accounting.window import Window
@@ -50,8 +49,7 @@ from slurm_colloc.measured import Lost, lost_of_all
 from slurm_colloc.report.formats import FORMATS, PARQUET, TABLE, json_schema
 from slurm_colloc.report.proof import FORMATS as PROOF_FORMATS
 from slurm_colloc.report.shadow import FORMATS as SHADOW_FORMATS
-from slurm_colloc.report.spreadsheet import as_csv
-from slurm_colloc.report.text import local
+from slurm_colloc.report.text import csv_table, local
 from slurm_colloc.report.usage import UsageReport
 
 
@@ -305,7 +303,7 @@ def _local(at_s: float | None, most_s: float = inf) -> datetime | None:
 def _write_runs(database: DuckDBPyConnection, path: str, *, named: bool) -> None:
     kinds, rows = run_rows(database)
     kept = [number for number, name in enumerate(kinds) if named or name not in ("job_id", "job_id_raw", "job_name")]
-    write(as_csv([list(kinds)[at] for at in kept], ([row[at] for at in kept] for row in rows)), path)
+    write(csv_table([list(kinds)[at] for at in kept], ([row[at] for at in kept] for row in rows)), path)
 
 
 class Rows(NamedTuple):

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from slurm_colloc.accounting.feedback import measured_runs
-from slurm_colloc.accounting.past_runs import past_runs
+from slurm_colloc.accounting.run_rows import past_runs
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.cli.colloc.output import one_of, say, site, window, write
 from slurm_colloc.cli.colloc.progress import progress
