@@ -226,7 +226,7 @@ class JobUsage(NamedTuple):
     sm_beyond_gpu_hours: float | None
     gpu_mem_peak_mib: int | None
     coverage_pct: float | None
-    shared_hours: float
+    shared_hours: float | None
     held_idle_gpu_hours: float | None
     idle_tail_s: float | None
     energy_j: float | None

@@ -78,7 +78,7 @@ RUN_COLUMNS = {
     "sm_used": "SM activity over these, in GPU-hours",
     "peak_mib": "peak of GPU memory of the run, over its devices of one node at one time",
     "coverage_pct": "sampled part of its device time, NULL where the source records none",
-    "shared_hours": "device-hours that it was seen to share",
+    "shared_hours": "device-hours that it was seen to share, NULL where it has no samples",
     "held_idle_hours": "GPU-hours, by compute slices, sampled without a process of the run or work on its device; "
     "of a share hours of its whole GPU",
     "direct_s": "device-seconds sampled with a process of the run that was no client of MPS, NULL where not known",

@@ -4,21 +4,22 @@
 from duckdb import DuckDBPyConnection
 
 from slurm_colloc.accounting.equivalents import unit_gpus
+from slurm_colloc.accounting.parquet import named
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import InputError
 from slurm_colloc.measured import Collocation, StrayUse
 from slurm_colloc.slurm.hostlist import expand
 
 _BY_JOBS = """
-SELECT jobs, count(DISTINCT (cluster, uuid)), sum(us) / 3.6e9,
-       (sum((us * unit_gpus / 3.6e9)::DECIMAL(38, 12)))::DOUBLE
+SELECT jobs, count(DISTINCT (cluster, uuid)) AS units, sum(us) / 3.6e9 AS unit_hours,
+       (sum((us * unit_gpus / 3.6e9)::DECIMAL(38, 12)))::DOUBLE AS gpu_hours
 FROM device_parts WHERE us > 0 GROUP BY jobs ORDER BY jobs
 """
 
 
 def collocation(database: DuckDBPyConnection) -> list[Collocation]:
     """Return how long the sampled GPUs and slices had 0, 1, 2, ... jobs; ``database`` has the parts of a sweep."""
-    return [Collocation(*row) for row in database.execute(_BY_JOBS).fetchall()]
+    return [Collocation(**row) for row in named(database, _BY_JOBS)]
 
 
 def installed_gpus(config: SiteConfig | None) -> float | None:
@@ -35,11 +36,11 @@ def installed_gpus(config: SiteConfig | None) -> float | None:
 
 
 _STRAYS = """
-SELECT cluster, node, count(DISTINCT uuid), sum(stray_us) / 3.6e9 AS hours, max(stray_last_s)
-FROM device_parts WHERE stray_us > 0 GROUP BY cluster, node ORDER BY hours DESC, cluster, node
+SELECT cluster, node, count(DISTINCT uuid) AS gpus, sum(stray_us) / 3.6e9 AS gpu_hours, max(stray_last_s) AS last_s
+FROM device_parts WHERE stray_us > 0 GROUP BY cluster, node ORDER BY gpu_hours DESC, cluster, node
 """
 
 
 def stray_use(database: DuckDBPyConnection) -> list[StrayUse]:
     """Return the nodes on whose GPUs processes outside any job were seen, the most first; after a sweep."""
-    return [StrayUse(*row) for row in database.execute(_STRAYS).fetchall()]
+    return [StrayUse(**row) for row in named(database, _STRAYS)]

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from duckdb import DuckDBPyConnection
 
-from slurm_colloc.accounting.parquet import make_rows
+from slurm_colloc.accounting.parquet import make_rows, named
 from slurm_colloc.measured import Prediction
 from slurm_colloc.model import COMPLETED, Decision
 
@@ -79,8 +79,9 @@ WITH decided AS (
            100 * sm_hours / nullif(sm_seconds / 3600, 0) / nullif(sm_active_q95_pct, 0) AS sm
     FROM predicted
 )
-SELECT rung, count(*), count(mem), count(*) FILTER (mem <= 1), median(mem), max(mem),
-       count(sm), count(*) FILTER (sm <= 1), median(sm), max(sm)
+SELECT rung, count(*) AS jobs, count(mem) AS mem_known, count(*) FILTER (mem <= 1) AS mem_within,
+       median(mem) AS mem_median_ratio, max(mem) AS mem_max_ratio, count(sm) AS sm_known,
+       count(*) FILTER (sm <= 1) AS sm_within, median(sm) AS sm_median_ratio, max(sm) AS sm_max_ratio
 FROM decided GROUP BY rung ORDER BY rung
 """
 
@@ -104,4 +105,4 @@ def make_predicted(database: DuckDBPyConnection) -> None:
 def predictions(database: DuckDBPyConnection) -> list[Prediction]:
     """Return for each rung how what it said compares with what was measured; ``database`` has ``usage``."""
     make_predicted(database)
-    return [Prediction(*row) for row in database.execute(_PREDICTIONS).fetchall()]
+    return [Prediction(**row) for row in named(database, _PREDICTIONS)]

@@ -7,6 +7,7 @@ from duckdb import DuckDBPyConnection
 
 from slurm_colloc.accounting.decisions import make_predicted
 from slurm_colloc.accounting.over_time import Bins, use_over_time, use_over_week
+from slurm_colloc.accounting.parquet import named
 from slurm_colloc.accounting.usage import source
 from slurm_colloc.accounting.window import Window
 from slurm_colloc.charted import Charts, GroupDetail, IdleRun, PredictedAgainstUsed, UtilAgainstSm
@@ -20,9 +21,10 @@ _IDLEST = 5
 
 # Each metric over its own covered time, as the samples have it.
 _UTIL_AGAINST_SM = f"""
-SELECT {{util}} AS util_from, {{sm}} AS sm_from, {_CELL_PCT}::DOUBLE, count(*), sum(allocated::DECIMAL(38, 18))::DOUBLE
+SELECT {{util}} AS util_from_pct, {{sm}} AS sm_from_pct, {_CELL_PCT}::DOUBLE AS cell_pct, count(*) AS runs,
+       sum(allocated::DECIMAL(38, 18))::DOUBLE AS allocated_gpu_hours
 FROM usage WHERE whole AND util_measured > 0 AND util_used IS NOT NULL AND sm_measured > 0 AND sm_used IS NOT NULL
-GROUP BY ALL ORDER BY util_from, sm_from
+GROUP BY ALL ORDER BY util_from_pct, sm_from_pct
 """
 
 
@@ -35,7 +37,7 @@ def _cell(part: str, width: float, last: float) -> str:
 _RATIO = f"ceil(round(peak_mib / gpu_mem_q99_mib / {_CELL_RATIO}, 9)) - 1"
 _PREDICTED = f"""
 SELECT rung, round({_CELL_RATIO} * greatest(0, least({_RATIO}, {_LAST_RATIO / _CELL_RATIO})), 9)::DOUBLE AS ratio_from,
-       {_CELL_RATIO}::DOUBLE, count(*)
+       {_CELL_RATIO}::DOUBLE AS cell_ratio, count(*) AS runs
 FROM predicted WHERE state = '{COMPLETED}' AND peak_mib IS NOT NULL AND gpu_mem_q99_mib > 0
 GROUP BY ALL ORDER BY rung, ratio_from
 """
@@ -47,7 +49,8 @@ WITH idle AS (
     FROM {{runs}} WHERE allocated IS NOT NULL AND coalesce(sm_measured - sm_used, util_measured - util_used) > 0
 ),
 least_of AS (SELECT name, list_min(max(hours, {_IDLEST})) AS least_hours FROM idle GROUP BY name)
-SELECT name, job_id, job_name, shown, allocated, hours FROM idle JOIN least_of USING (name) WHERE hours >= least_hours
+SELECT name, job_id, job_name, shown AS gres, allocated AS allocated_gpu_hours, hours AS idle_gpu_hours
+FROM idle JOIN least_of USING (name) WHERE hours >= least_hours
 QUALIFY row_number() OVER (PARTITION BY name ORDER BY hours DESC, job_id, cluster, start_s) <= {_IDLEST}
 ORDER BY name, hours DESC, job_id, cluster, start_s
 """
@@ -75,8 +78,8 @@ def charts_of(
     key, runs = source(by)
     whole, by_group = use_over_time(database, key, runs, installed_gpus, so_far_s)
     idlest: dict[str, list[IdleRun]] = {}
-    for name, *run in database.execute(_RUNS_BY_IDLE.format(key=key, runs=runs)).fetchall():
-        idlest.setdefault(name, []).append(IdleRun(*run))
+    for run in named(database, _RUNS_BY_IDLE.format(key=key, runs=runs)):
+        idlest.setdefault(run.pop("name"), []).append(IdleRun(**run))
     return Charts(
         over_time=whole,
         week=tuple(use_over_week(database, window.since_s, window.until_s, so_far_s)),
@@ -95,9 +98,9 @@ def _util_against_sm(database: DuckDBPyConnection) -> tuple[UtilAgainstSm, ...]:
         name: _cell(f"round(100 * {name}_used / {name}_measured, 6)", _CELL_PCT, 100 - _CELL_PCT)
         for name in ("util", "sm")
     }
-    return tuple(UtilAgainstSm(*row) for row in database.execute(_UTIL_AGAINST_SM.format(**cells)).fetchall())
+    return tuple(UtilAgainstSm(**row) for row in named(database, _UTIL_AGAINST_SM.format(**cells)))
 
 
 def _predicted(database: DuckDBPyConnection) -> tuple[PredictedAgainstUsed, ...]:
     make_predicted(database)
-    return tuple(PredictedAgainstUsed(*row) for row in database.execute(_PREDICTED).fetchall())
+    return tuple(PredictedAgainstUsed(**row) for row in named(database, _PREDICTED))

@@ -178,7 +178,7 @@ def add_parts(
         # As of a day: each part of each chunk would look through the runs of a year.
         first, last = (_near(day_began_s(chunk[at][0])) for at in (0, -1))
         _run(database, _DAY_RUNS, {"day_since": first["day_since"], "day_until": last["day_until"]})
-        _add_stored(database, store, window, [path for _, of in chunk for path in of], which, bins)
+        _add_stored(database, store, window, chunk, which, bins)
 
 
 def _keys(part: str) -> list[str]:
@@ -242,10 +242,14 @@ def _add_stored(
     database: DuckDBPyConnection,
     store: Store,
     window: Window,
-    paths: Sequence[str],
+    days: Sequence[tuple[str, Sequence[str]]],
     which: Collection[str],
     bins: Bins | None,
 ) -> None:
+    paths = [path for _, of in days for path in of]
+    # A day's file reaches a day back. Of one that the window has all of, no row of an hour is looked at.
+    whole_days = {day for day, _ in days if window.since_s + DAY_S <= day_began_s(day) <= window.until_s - DAY_S}
+    inner, outer = ([path for day, of in days for path in of if (day in whole_days) is one] for one in (True, False))
     since, until = (f"'{end_s}'::DOUBLE" for end_s in window[:2])
     hour = f"from_s >= {since} AND from_s + {HOUR_S} <= {until}"
     begin = f"floor(from_s / {DAY_S}) * {DAY_S}"
@@ -255,10 +259,12 @@ def _add_stored(
     any_of = f"from_s < {until} AND from_s + {DAY_S} > {since}"
     cuts = any(isfinite(end_s) and end_s % HOUR_S for end_s in window[:2])
     for part in which:
-        rows = _joined(store, part, paths, any_of if part in HISTORY else whole)
-        database.execute(f"INSERT INTO {part}_parts BY NAME SELECT {_shown(store, part, since)} FROM {rows}")
-        if cuts and part not in HISTORY:
-            rows = _joined(store, part, paths, edge)
+        for of, where in ((inner, f"span_s = {DAY_S}"), (outer, any_of if part in HISTORY else whole)):
+            if of:
+                rows = _joined(store, part, of, where)
+                database.execute(f"INSERT INTO {part}_parts BY NAME SELECT {_shown(store, part, since)} FROM {rows}")
+        if cuts and outer and part not in HISTORY:
+            rows = _joined(store, part, outer, edge)
             database.execute(f"INSERT INTO {part}_parts BY NAME SELECT {_shown(store, part, since, until)} FROM {rows}")
     if bins:
         rows = _joined(store, UNIT, paths, _HOURLY + hour)

@@ -18,7 +18,7 @@ from duckdb import DuckDBPyConnection
 from slurm_colloc.accounting.decisions import asked_id
 from slurm_colloc.accounting.equivalents import pool_nodes
 from slurm_colloc.accounting.facts import HISTORY, OWN_INTERVAL_S, Days, add_parts, days_of, make_parts
-from slurm_colloc.accounting.parquet import query
+from slurm_colloc.accounting.parquet import named, query
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.accounting.sweep import find_runs
 from slurm_colloc.accounting.window import Window
@@ -174,10 +174,7 @@ def make_history(database: DuckDBPyConnection, store: Store, window: Window, day
 
 def measured_in(database: DuckDBPyConnection, cluster: str, config: SiteConfig | None = None) -> Iterator[Measured]:
     """Yield what was sampled of each run that is over, from a database with its history."""
-    found = database.execute(query("measured"), {"cluster": cluster, "high": _HIGH})
-    names = [column[0] for column in found.description or ()]
-    for values in found.fetchall():
-        row = dict(zip(names, values, strict=True))
+    for row in named(database, query("measured"), {"cluster": cluster, "high": _HIGH}):
         sm_mean_pct, sm_q95_pct, is_bound = row["sm_mean_pct"], row["sm_q95_pct"], row["sm_is_bound"]
         elapsed_s = row["end_s"] - row["start_s"]
         if row["is_reading"]:

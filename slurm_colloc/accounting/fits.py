@@ -14,7 +14,7 @@ from duckdb import DuckDBPyConnection
 from slurm_colloc.accounting.equivalents import SLICES, worth_in_pool
 from slurm_colloc.accounting.facts import FIX
 from slurm_colloc.accounting.one_job import RunFound
-from slurm_colloc.accounting.parquet import make_rows
+from slurm_colloc.accounting.parquet import make_rows, named
 from slurm_colloc.accounting.usage import source
 from slurm_colloc.charted import Fit
 from slurm_colloc.config import SiteConfig
@@ -76,8 +76,9 @@ SELECT run, measured AND (step IS NULL OR step.gpus IS NOT NULL) AS fit_judged,
 FROM held
 """
 _FITS = f"""
-SELECT {{key}} AS name, fit_judged, fit_unit, fit_gpus, fit_most_mib, count(*),
-       {_HOURS.format("allocated")}, {_HOURS.format("allocated * greatest(0, 1 - fit_gpus)")}
+SELECT {{key}} AS name, fit_judged AS known, fit_unit AS unit, fit_gpus AS gpus, fit_most_mib AS most_mib,
+       count(*) AS runs, {_HOURS.format("allocated")} AS allocated_gpu_hours,
+       {_HOURS.format("allocated * greatest(0, 1 - fit_gpus)")} AS freed_gpu_hours
 FROM {{runs}} JOIN run_fits USING (run) GROUP BY ALL ORDER BY ALL
 """
 
@@ -110,7 +111,7 @@ def fits_of(database: DuckDBPyConnection, by: str, config: SiteConfig, conventio
         return ()
     make_run_fits(database, config, convention)
     key, runs = source(by)
-    rows = [_Fitted(*row) for row in database.execute(_FITS.format(key=key, runs=runs)).fetchall()]
+    rows = [_Fitted(**row) for row in named(database, _FITS.format(key=key, runs=runs))]
     by_name: dict[str, list[_Fitted]] = {}
     for row in rows:
         by_name.setdefault(row.name, []).append(row)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What completed runs had and used of their node for each GPU, slice or share: what defaults of partitions rest on."""
 
+from slurm_colloc.accounting.parquet import named
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.audited import HostUse
 
@@ -23,8 +24,10 @@ used AS (
      AND h.at_s > e.start_s AND h.at_s - h.interval_s < e.end_s AND h.interval_s > 0
     GROUP BY ALL HAVING sum(h.interval_s) >= {_LEAST_PART} * (e.end_s - e.start_s)
 )
-SELECT "partition", kind, count(*), quantile_cont(cpus / devices, 0.95), quantile_cont(cores / devices, 0.95),
-       quantile_cont(mem_given_mib / devices, 0.95), quantile_cont(host_mem_mib / devices, 0.95)
+SELECT "partition", kind, count(*) AS runs, quantile_cont(cpus / devices, 0.95) AS cpus_given,
+       quantile_cont(used.cores / devices, 0.95) AS cores,
+       quantile_cont(used.mem_given_mib / devices, 0.95) AS mem_given_mib,
+       quantile_cont(used.host_mem_mib / devices, 0.95) AS host_mem_mib
 FROM used WHERE cores IS NOT NULL AND host_mem_mib IS NOT NULL AND cpus > 0 AND mem_given_mib > 0
 GROUP BY ALL HAVING count(*) >= {_LEAST_RUNS} ORDER BY ALL
 """
@@ -37,5 +40,6 @@ def host_use(store: Store, cluster: str, now_s: float) -> tuple[HostUse, ...]:
         StoreError: the store cannot be read.
     """
     since_s = now_s - _SPAN_S
-    rows = store.rows(_ASK, {"cluster": cluster, "since": since_s}, since_s, now_s)
-    return tuple(HostUse(*row) for row in rows)
+    with store.connect(since_s, now_s) as database:
+        rows = named(database, _ASK, {"cluster": cluster, "since": since_s})
+        return tuple(HostUse(**row) for row in rows)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from duckdb import DuckDBPyConnection
 
-from slurm_colloc.accounting.parquet import make_rows, query
+from slurm_colloc.accounting.parquet import make_rows, named, query
 from slurm_colloc.charted import TimeUsage, WeekHour
 
 QUARTER_S, _HOUR_S = 900, 3600
@@ -219,9 +219,12 @@ SELECT name, bin, {", ".join(f"sum({name}) AS {name}" for name in _FIGURES)}
 FROM swept.pieces JOIN (SELECT run, {{key}} AS name FROM {{runs}}) USING (run) GROUP BY name, bin
 """
 _OVER_TIME = f"""
-SELECT {{name}}, since_s, until_s,
-       {{installed}} * greatest(0, least(until_s, $so_far) - since_s) / 3600,
-       coalesce(allocated, 0), coalesce(util_measured, 0), util_used, coalesce(sm_measured, 0), sm_used
+SELECT {{name}} AS name, since_s, until_s,
+       {{installed}} * greatest(0, least(until_s, $so_far) - since_s) / 3600 AS installed_gpu_hours,
+       -- In a piece of time without a run nothing was allocated, and so nothing measured.
+       coalesce(allocated, 0) AS allocated_gpu_hours, coalesce(util_measured, 0) AS util_measured_gpu_hours,
+       util_used AS util_used_gpu_hours, coalesce(sm_measured, 0) AS sm_measured_gpu_hours,
+       sm_used AS sm_used_gpu_hours
 FROM bins {{join}} (
     SELECT {{name}} AS name, bin, {", ".join(f"sum({name})::DOUBLE AS {name}" for name in _FIGURES)}
     FROM group_pieces GROUP BY ALL
@@ -243,12 +246,12 @@ def use_over_time(
     """
     database.execute(_GROUP_PIECES.format(key=key, runs=runs))
     query = _OVER_TIME.format(name="NULL", installed="$gpus::DOUBLE", join="LEFT JOIN")
-    rows = database.execute(query, {"gpus": installed_gpus, "so_far": so_far_s}).fetchall()
-    whole = tuple(TimeUsage(*figures) for _, *figures in rows)
+    rows = named(database, query, {"gpus": installed_gpus, "so_far": so_far_s})
+    whole = tuple(TimeUsage(**row) for row in rows if row.pop("name") is None)
     found: dict[str, list[TimeUsage]] = {}
     query = _OVER_TIME.format(name="name", installed="NULL::DOUBLE", join="JOIN")
-    for name, *figures in database.execute(query, {"so_far": so_far_s}).fetchall():
-        found.setdefault(name, []).append(TimeUsage(*figures))
+    for row in named(database, query, {"so_far": so_far_s}):
+        found.setdefault(row.pop("name"), []).append(TimeUsage(**row))
     return whole, found
 
 
@@ -277,8 +280,9 @@ allocated AS (
 seen AS (
     SELECT cell, {", ".join(f"{_SUM.format(name)}::DOUBLE AS {name}" for name in _OF)} FROM week_parts GROUP BY cell
 )
-SELECT cell // 24, cell % 24, hours, greatest(0, gpu_hours) / hours,
-       coalesce(sm_measured, 0) / hours, sm_used / hours, coalesce(util_measured, 0) / hours, util_used / hours
+SELECT cell // 24 AS weekday, cell % 24 AS hour, hours, greatest(0, gpu_hours) / hours AS allocated_gpus,
+       coalesce(sm_measured, 0) / hours AS sm_measured_gpus, sm_used / hours AS sm_used_gpus,
+       coalesce(util_measured, 0) / hours AS util_measured_gpus, util_used / hours AS util_used_gpus
 FROM allocated LEFT JOIN seen USING (cell) WHERE hours > 0 ORDER BY cell
 """
 
@@ -286,4 +290,4 @@ FROM allocated LEFT JOIN seen USING (cell) WHERE hours > 0 ORDER BY cell
 def use_over_week(database: DuckDBPyConnection, since_s: float, until_s: float, so_far_s: float) -> list[WeekHour]:
     """Return the use of each hour of the week that [since, until) has had so far; ``database`` is swept with bins."""
     edges = {"since": since_s, "until": until_s, "so_far": so_far_s}
-    return [WeekHour(*row) for row in database.execute(_WEEK, edges).fetchall()]
+    return [WeekHour(**row) for row in named(database, _WEEK, edges)]

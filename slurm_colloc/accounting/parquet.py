@@ -238,6 +238,16 @@ def make_rows(
     database.execute(f"CREATE TEMP TABLE {name} AS SELECT {', '.join(columns)}", values)
 
 
+def named(
+    database: duckdb.DuckDBPyConnection, text: str, known: Mapping[str, Any] | None = None
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a query by the names of its columns; ``known`` are its parameters."""
+    found = database.execute(text, known or {})
+    names = [column[0] for column in found.description or ()]
+    for values in found.fetchall():
+        yield dict(zip(names, values, strict=True))
+
+
 # sql/NAME.sql holds one query, {words} in it stand for other SQL.
 _FOLDER = Path(__file__).with_name("sql")
 _WORD = re.compile(r"\{(\w+)\}")

@@ -9,6 +9,7 @@ from duckdb import DuckDBPyConnection
 
 from slurm_colloc.accounting.decisions import of_decided
 from slurm_colloc.accounting.facts import FIX
+from slurm_colloc.accounting.parquet import named
 from slurm_colloc.accounting.several_gpus import OF_RUNS, several_gpus
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.accounting.sweep import usages_of
@@ -103,7 +104,8 @@ def _selected(database: DuckDBPyConnection, columns: dict[str, tuple[Any, str]],
 
 # For the planner.
 _RUNS = """
-SELECT job_id_raw, "user", account, "partition", qos, submit_s, start_s, end_s, suspended_s, node_list, gres, limit_min
+SELECT job_id_raw AS job_id, "user", account, "partition", qos, submit_s, start_s, end_s, suspended_s, node_list,
+       gres AS tres, limit_min
 FROM allocations
 WHERE cluster = $cluster AND contains(gres, 'gres/') AND submit_s < $until AND submit_s <= start_s
   AND coalesce(end_s, ingested_s) > $since
@@ -111,13 +113,14 @@ ORDER BY submit_s, start_s, job_id_raw
 """
 
 
-def past_runs(store: Store, cluster: str, since_s: float, until_s: float) -> list[tuple[Any, ...]]:
+def past_runs(store: Store, cluster: str, since_s: float, until_s: float) -> list[dict[str, Any]]:
     """Return the runs with GPUs that were submitted or on in [since, until), by submission: fields of plan's Allocated.
 
-    ``gres`` is all of AllocTRES; a run that is not over has no end, one without a known time limit no limit.
+    ``tres`` is all of AllocTRES; a run that is not over has no end, one without a known time limit no limit.
 
     Raises:
         StoreError: the store cannot be read.
     """
     asked = {"cluster": cluster, "since": since_s, "until": until_s}
-    return store.rows(_RUNS, asked)
+    with store.connect() as database:
+        return list(named(database, _RUNS, asked))

@@ -4,6 +4,7 @@
 from duckdb import DuckDBPyConnection
 
 from slurm_colloc.accounting.facts import FIX
+from slurm_colloc.accounting.parquet import named
 from slurm_colloc.audited import IDLE_PCT
 from slurm_colloc.charted import SeveralGpus
 from slurm_colloc.measured import MEASURED, WHOLE_DEVICE
@@ -12,8 +13,9 @@ from slurm_colloc.measured import MEASURED, WHOLE_DEVICE
 _UNITS = f"""
 CREATE TEMP TABLE IF NOT EXISTS units_of_several AS
 SELECT run, node, uuid, greatest(sum(util_us), sum(sm_us)) AS known_us,
-       coalesce(sum(util_fix), 0) / {FIX} <= {IDLE_PCT} * sum(util_us)
-       AND coalesce(sum(sm_fix), 0) / {FIX} <= {IDLE_PCT} * sum(sm_us) AS idle,
+       -- By each metric that is known.
+       (sum(util_fix) / {FIX} > {IDLE_PCT} * sum(util_us) OR sum(sm_fix) / {FIX} > {IDLE_PCT} * sum(sm_us)) IS NOT true
+           AS idle,
        coalesce(sum(sm_fix) / nullif(sum(sm_us), 0), sum(util_fix) / nullif(sum(util_us), 0)) / {FIX} AS active_pct
 FROM unit_parts SEMI JOIN (SELECT run FROM runs WHERE devices > 1 AND whole) USING (run) GROUP BY run, node, uuid
 HAVING bool_and(method IN ('{MEASURED}', '{WHOLE_DEVICE}')) AND sum(shared_us) = 0
@@ -33,10 +35,11 @@ FROM runs r LEFT JOIN (
 WHERE r.devices > 1 AND r.whole
 """
 _ALL = """
-SELECT count(*), coalesce(sum(gpu_hours::DECIMAL(38, 12)), 0)::DOUBLE, count(used_gpus),
-       coalesce(sum(gpus) FILTER (used_gpus IS NOT NULL), 0)::BIGINT, coalesce(sum(used_gpus), 0)::BIGINT,
-       count(*) FILTER (used_gpus = gpus), median(balance)
-FROM runs_of_several
+SELECT count(*) AS runs, coalesce(sum(gpu_hours::DECIMAL(38, 12)), 0)::DOUBLE AS gpu_hours,
+       count(r.used_gpus) AS known_runs, coalesce(sum(r.gpus) FILTER (r.used_gpus IS NOT NULL), 0)::BIGINT AS gpus,
+       coalesce(sum(r.used_gpus), 0)::BIGINT AS used_gpus, count(*) FILTER (r.used_gpus = r.gpus) AS all_used_runs,
+       median(balance) AS balance_median
+FROM runs_of_several r HAVING count(*) > 0
 """
 # What each run used; it began, as in JobUsage, inside the window.
 OF_RUNS = "SELECT cluster, job_id_raw, from_s AS start_s, gpus, used_gpus, balance FROM runs_of_several"
@@ -51,5 +54,4 @@ def several_gpus(database: DuckDBPyConnection) -> SeveralGpus | None:
     """Make ``runs_of_several`` of a swept database, and return what they come to; None where there are none."""
     make_units(database)
     database.execute(_RUNS)
-    found = SeveralGpus(*database.execute(_ALL).fetchall()[0])
-    return found if found.runs else None
+    return next((SeveralGpus(**row) for row in named(database, _ALL)), None)

@@ -18,7 +18,7 @@ from duckdb import DuckDBPyConnection
 
 from slurm_colloc.accounting.decisions import OF_RUNS
 from slurm_colloc.accounting.equivalents import worth_in_pool
-from slurm_colloc.accounting.parquet import make_rows
+from slurm_colloc.accounting.parquet import make_rows, named
 from slurm_colloc.accounting.window import Window
 from slurm_colloc.config import Pool, SiteConfig
 from slurm_colloc.errors import InputError
@@ -119,12 +119,14 @@ WITH voices AS (
     SELECT if(grouping(name) = 1, NULL, name) AS whose, median(earlier_s) AS earlier_s
     FROM judged GROUP BY GROUPING SETS ((name, "user"), ("user"))
 )
-SELECT if(grouping(name) = 1, 'total', name), count(*),
-       count(*) FILTER (fitted), count(*) FILTER (over AND enforced), count(*) FILTER (over AND NOT enforced),
-       {_SUM.format("allocated", "fitted")}, {_SUM.format("piece_hours", "fitted")},
-       {_SUM.format("piece_hours", "over")},
-       count(earlier_s), count(earlier_s) FILTER (would_wait_runs = 0), count(earlier_s) FILTER (earlier_s > 0),
-       (SELECT median(v.earlier_s) FROM voices v WHERE v.whose IS NOT DISTINCT FROM judged.name)
+SELECT if(grouping(name) = 1, 'total', name) AS piece, count(*) AS runs, count(*) FILTER (fitted) AS fitted,
+       count(*) FILTER (over AND enforced) AS out_of_memory, count(*) FILTER (over AND NOT enforced) AS over_share,
+       {_SUM.format("allocated", "fitted")} AS allocated_gpu_hours,
+       {_SUM.format("piece_hours", "fitted")} AS piece_gpu_hours,
+       {_SUM.format("piece_hours", "over")} AS lost_gpu_hours,
+       count(earlier_s) AS waits_known, count(earlier_s) FILTER (would_wait_runs = 0) AS waits_free,
+       count(earlier_s) FILTER (earlier_s > 0) AS sooner,
+       (SELECT median(v.earlier_s) FROM voices v WHERE v.whose IS NOT DISTINCT FROM judged.name) AS earlier_median_s
 FROM judged GROUP BY GROUPING SETS ((name), ()) ORDER BY grouping(name), count(*) DESC, name
 """
 _HOURS = "sum(allocated::DECIMAL(38, 12))::DOUBLE"
@@ -149,15 +151,16 @@ def shadow_use(
     make_rows(database, "pieces", _PIECE_KINDS, [(would, place, *piece) for would, place, piece in found if piece])
     edges = {"since": window.since_s, "until": min(window.until_s, window.now_s)}
     database.execute(_JUDGED, {**edges, "cluster": config.cluster})
-    *pieces, total = (ShadowPiece(*row) for row in database.execute(_PIECES).fetchall())
-    not_judged = f"SELECT why, count(*), {_HOURS} FROM judged WHERE why IS NOT NULL GROUP BY why ORDER BY 2 DESC, why"
-    left = f"SELECT would_not, count(*), {_HOURS} FROM shadowed WHERE would = '' GROUP BY 1 ORDER BY 2 DESC, 1"
+    *pieces, total = (ShadowPiece(**row) for row in named(database, _PIECES))
+    counts = f"count(*) AS runs, {_HOURS} AS allocated_gpu_hours"
+    not_judged = f"SELECT why, {counts} FROM judged WHERE why IS NOT NULL GROUP BY why ORDER BY runs DESC, why"
+    left = f"SELECT would_not, {counts} FROM shadowed WHERE would = '' GROUP BY 1 ORDER BY runs DESC, 1"
     return Shadow(
         decided=decided,
         pieces=tuple(pieces),
         total=total,
         left=_in_words(database.execute(left).fetchall()),
-        not_judged=tuple(ShadowLeft(*row) for row in database.execute(not_judged).fetchall()),
+        not_judged=tuple(ShadowLeft(**row) for row in named(database, not_judged)),
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from duckdb import DuckDBPyConnection
 
-from slurm_colloc.accounting.parquet import make_rows
+from slurm_colloc.accounting.parquet import make_rows, named
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.estimate.ladder import estimate
@@ -41,7 +41,7 @@ SELECT u.*, NULL::BIGINT AS first_s, NULL::BIGINT AS would_memory_mib, NULL::DOU
 FROM usage u JOIN past_decided p USING (cluster, job_id_raw, start_s)
 """
 _RUNS = """
-SELECT "user", job_id_raw, start_s, end_s, submit_s, "partition", account, qos, shown, whole, devices
+SELECT "user", job_id_raw AS job_id, start_s, end_s, submit_s, "partition", account, qos, shown, whole, devices
 FROM usage SEMI JOIN past_jobs USING ("user", job_id_raw) WHERE cluster = $cluster AND end_s IS NOT NULL
 """
 
@@ -111,7 +111,7 @@ def decide_past(database: DuckDBPyConnection, store: Store, config: SiteConfig) 
 
 def _past_runs(database: DuckDBPyConnection, known: _Known, cluster: str) -> list[_Run]:
     make_rows(database, "past_jobs", {"user": "VARCHAR", "job_id_raw": "VARCHAR"}, known.jobs())
-    return [_Run(*row) for row in database.execute(_RUNS, {"cluster": cluster}).fetchall()]
+    return [_Run(**row) for row in named(database, _RUNS, {"cluster": cluster})]
 
 
 def _decide(run: _Run, earlier: Sequence[Evidence], config: SiteConfig) -> tuple[str, str, str, float | None]:

@@ -10,12 +10,13 @@ import os
 from collections.abc import Iterable, Mapping
 from math import ceil
 from string import Template
+from typing import Any
 
 from duckdb import DuckDBPyConnection
 
 from slurm_colloc.accounting.facts import FIX, USE, Days, add_parts, days_of, make_parts
 from slurm_colloc.accounting.over_time import Bins, make_pieces
-from slurm_colloc.accounting.parquet import sql
+from slurm_colloc.accounting.parquet import named, sql
 from slurm_colloc.accounting.samples import files_of_facts
 from slurm_colloc.accounting.store import SEVERAL, Store, once
 from slurm_colloc.accounting.window import Step, Window, ignore
@@ -133,7 +134,7 @@ SELECT r.*, gpus * hours AS allocated, devices * span_s AS device_s,
        sm_hours IS NOT NULL OR whole AND if(by_mean, mean_gpu_util_pct, util_hours) IS NOT NULL AS measured,
        CASE WHEN by_mean THEN mean_gpu_mem_mib WHEN several THEN several_peak_mib ELSE unit_peak_mib END AS peak_mib,
        CASE WHEN NOT by_mean THEN 100 * least(1, coalesce(seconds / device_s, 0)) END AS coverage_pct,
-       coalesce(shared_hours, 0) AS shared_hours, held_idle_hours, direct_s, blackout_s, tail_s,
+       shared_hours, held_idle_hours, direct_s, blackout_s, tail_s,
        to_s - last_seen_s AS unseen_s, energy_j,
        cores, host_mem_mib, h.read_mib, h.written_mib,
        CASE WHEN host_nodes >= nodes THEN 100 * least(1, host_s / nullif(span_s, 0)) END AS host_pct,
@@ -143,16 +144,20 @@ WHERE devices > 0 AND {{part}}
 """
 
 _OF_JOB = """
-SELECT cluster, job_id, job_id_raw, "user", account, "partition", qos, state, job_name, shown, kind, from_s, to_s,
-       allocated, held, held_unknown, util_measured, util_used, sm_measured, sm_used, sm_beyond, peak_mib, coverage_pct,
-       shared_hours, held_idle_hours, tail_s, energy_j, cores, host_mem_mib, read_mib, written_mib, methods
+SELECT cluster, job_id, job_id_raw, "user", account, "partition", qos, state, job_name, shown AS gres, kind AS gpu_type,
+       from_s AS start_s, to_s AS end_s, allocated AS allocated_gpu_hours, held AS held_gpu_hours,
+       held_unknown AS held_unknown_hours, util_measured AS util_measured_gpu_hours,
+       util_used AS util_used_gpu_hours, sm_measured AS sm_measured_gpu_hours, sm_used AS sm_used_gpu_hours,
+       sm_beyond AS sm_beyond_gpu_hours, peak_mib AS gpu_mem_peak_mib, coverage_pct, shared_hours,
+       held_idle_hours AS held_idle_gpu_hours, tail_s AS idle_tail_s, energy_j, cores AS cpu_cores_used,
+       host_mem_mib AS host_mem_peak_mib, read_mib, written_mib, methods
 """
-_ORDER = "start_s, job_id, cluster, end_s, submit_s"
+_ORDER = "usage.start_s, job_id, cluster, usage.end_s, submit_s"
 _JOB_USAGE = f"{_OF_JOB} FROM usage ORDER BY {_ORDER}"
 _LAST = f"""
 {_OF_JOB} FROM usage
-QUALIFY row_number() OVER (PARTITION BY "user" ORDER BY start_s DESC, job_id, cluster, submit_s) <= $runs
-ORDER BY "user", start_s DESC, job_id, cluster, submit_s
+QUALIFY row_number() OVER (PARTITION BY "user" ORDER BY usage.start_s DESC, job_id, cluster, submit_s) <= $runs
+ORDER BY "user", usage.start_s DESC, job_id, cluster, submit_s
 """
 
 
@@ -274,11 +279,13 @@ def job_usage(store: Store, since_s: float, until_s: float, now_s: float) -> lis
 
 def last_usages(database: DuckDBPyConnection, runs: int) -> list[JobUsage]:
     """Return of each user in ``usage`` the runs that began last, at most so many, the last first."""
-    rows = database.execute(_LAST, {"runs": runs}).fetchall()
-    return [JobUsage(*row)._replace(methods=tuple(row[-1])) for row in rows]
+    return _usages(named(database, _LAST, {"runs": runs}))
 
 
 def usages_of(database: DuckDBPyConnection) -> list[JobUsage]:
     """Return the runs in ``usage``."""
-    rows = database.execute(_JOB_USAGE).fetchall()
-    return [JobUsage(*row)._replace(methods=tuple(row[-1])) for row in rows]
+    return _usages(named(database, _JOB_USAGE))
+
+
+def _usages(rows: Iterable[dict[str, Any]]) -> list[JobUsage]:
+    return [JobUsage(**{**row, "methods": tuple(row["methods"])}) for row in rows]

@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs added up by user, account and the like, where they lie."""
 
-from collections.abc import Sequence
-from typing import Any
-
 from duckdb import DuckDBPyConnection
 
 from slurm_colloc.accounting.decisions import OF_RUNS
+from slurm_colloc.accounting.parquet import named
 from slurm_colloc.errors import InputError
 from slurm_colloc.measured import GroupUsage
 
@@ -74,16 +72,23 @@ added AS (
            max(peak_mib) AS peak_mib, list_sort(list_distinct(flatten(flatten(list(methods))))) AS methods
     FROM of_kinds GROUP BY GROUPING SETS ((name, of_kind), (name), ())
 )
-SELECT whole, all_kinds, name, if(whole = 1, $total, if(all_kinds = 1, name, of_kind)), jobs, measured, unsized,
-       if(jobs = 0, 0, allocated), if(jobs = 0, 0, held), coalesce(held_unknown, 0),
-       coalesce(util_measured, 0), util_used, util_idle, 100 * util_used / nullif(util_measured, 0),
-       util_pcts / nullif(util_known, 0),
-       coalesce(sm_measured, 0), sm_used, sm_idle, sm_beyond, 100 * sm_used / nullif(sm_measured, 0),
-       sm_pcts / nullif(sm_known, 0),
-       held_idle, peak_mib, energy_kwh, covered / nullif(coverage_known, 0), coalesce(coverage_known, 0),
-       coalesce(methods, [])
+SELECT all_kinds, name AS group_name, if(whole = 1, $total, if(all_kinds = 1, name, of_kind)) AS name, jobs,
+       measured AS jobs_measured, unsized AS jobs_without_size,
+       -- Of no run at all the sums are 0; of runs of which no size is known they are not known.
+       if(jobs = 0, 0, allocated) AS allocated_gpu_hours, if(jobs = 0, 0, held) AS held_gpu_hours,
+       coalesce(held_unknown, 0) AS held_unknown_hours,
+       coalesce(util_measured, 0) AS util_measured_gpu_hours, util_used AS util_used_gpu_hours,
+       util_idle AS util_idle_gpu_hours, 100 * util_used / nullif(util_measured, 0) AS util_weighted_pct,
+       util_pcts / nullif(util_known, 0) AS util_plain_pct,
+       coalesce(sm_measured, 0) AS sm_measured_gpu_hours, sm_used AS sm_used_gpu_hours,
+       sm_idle AS sm_idle_gpu_hours, sm_beyond AS sm_beyond_gpu_hours,
+       100 * sm_used / nullif(sm_measured, 0) AS sm_weighted_pct, sm_pcts / nullif(sm_known, 0) AS sm_plain_pct,
+       held_idle AS held_idle_gpu_hours, peak_mib AS gpu_mem_peak_mib, energy_kwh,
+       covered / nullif(coverage_known, 0) AS coverage_pct, coalesce(coverage_known, 0) AS coverage_known_gpu_hours,
+       coalesce(methods, []) AS methods
 FROM added
-ORDER BY whole, if(all_kinds = 1, NULL, name), coalesce(sm_idle, util_idle, 0) DESC, allocated DESC, name, of_kind
+ORDER BY whole, if(all_kinds = 1, NULL, added.name), coalesce(sm_idle, util_idle, 0) DESC, allocated DESC,
+         added.name, of_kind
 """
 
 
@@ -115,10 +120,10 @@ def _added_up(
 ) -> tuple[list[GroupUsage], dict[str, list[GroupUsage]]]:
     groups: list[GroupUsage] = []
     kinds: dict[str, list[GroupUsage]] = {}
-    rows = database.execute(_GROUPS.format(key=key, kind=kind, runs=runs), {"total": "total"}).fetchall()
-    for _, all_kinds, name, *row in rows:
-        of = groups if all_kinds else kinds.setdefault(name, [])
-        of.append(_usage(row))
+    for row in named(database, _GROUPS.format(key=key, kind=kind, runs=runs), {"total": "total"}):
+        all_kinds, group_name = row.pop("all_kinds"), row.pop("group_name")
+        of = groups if all_kinds else kinds.setdefault(group_name, [])
+        of.append(GroupUsage(**{**row, "methods": tuple(row["methods"])}))
     return groups, kinds
 
 
@@ -133,7 +138,3 @@ def source(by: str) -> tuple[str, str]:
     runs = f"({OF_RUNS})" if by == "signature" else "usage"
     column = f'"{GROUPINGS[by]}"'
     return f"CASE WHEN {column} = '' THEN '(not known)' ELSE coalesce({column}, '(not by csub)') END", runs
-
-
-def _usage(row: Sequence[Any]) -> GroupUsage:
-    return GroupUsage(*row)._replace(methods=tuple(row[-1]))

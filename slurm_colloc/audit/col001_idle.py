@@ -50,7 +50,7 @@ _MEMORY_KNOWN = "peak_mib IS NOT NULL AND (devices = 1 OR nodes IS NOT NULL)"
 # something may have been.
 _FILLED = "coalesce(peak_mib * if(devices = 1, 1, nodes) >= $parked_mib * devices, true)"
 # Where its counters read 0 because they were taken away, a GPU was at work.
-_NO_KERNEL = "coalesce(util_used, 0) = 0 AND coalesce(sm_used, 0) = 0 AND blackout_s = 0"
+_NO_KERNEL = "(util_used > 0 OR sm_used > 0) IS NOT true AND blackout_s = 0"
 # How long all of a run's devices were seen idle since its last activity: as if all that no reading tells of any of them
 # lay in there, and at another time for each.
 _IDLE_S = f"greatest(0, tail_s - devices * greatest(0, span_s * (1 - {COUNTED} / allocated) - unseen_s))"

@@ -205,10 +205,10 @@ def _drawn(values: Sequence[float | None], top: float, most: str, signs: str) ->
         yield f"{' ' * TEXT_INDENT}|{sparkline(values, top, signs)}| 0 to {most}"
 
 
-def _devices(timeline: JobTimeline, shared_hours: float) -> Iterator[str]:
+def _devices(timeline: JobTimeline, shared_hours: float | None) -> Iterator[str]:
     if timeline.devices > 1:
         yield titled("GPUs", _evenly(timeline))
-    if timeline.neighbours:
+    if timeline.neighbours and shared_hours is not None:
         most = f"at most {counted(timeline.neighbours, 'other job')} at a time on its GPU"
         yield titled("neighbours", f"{most}; {significant(shared_hours)} device hours shared")
 

@@ -5,9 +5,20 @@ from pathlib import Path
 
 import pytest
 
+from slurm_colloc.config import SiteConfig
+from tests.unit.made import site
 from tests.unit.shell import Shell
 
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Shell:
     return Shell(tmp_path)
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SiteConfig:
+    """Return a site with a history, and a user without one."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
+    (tmp_path / "state" / "history").mkdir(parents=True)
+    plain = site()
+    return plain._replace(paths=plain.paths._replace(state=str(tmp_path / "state")))

@@ -282,11 +282,6 @@ def test_a_text_and_a_store_give_the_same(text: str, tmp_path: Path, capsys: pyt
         assert of_store == of_text
 
 
-def test_reports_by_qos_and_by_kind_of_gpu(text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert hours(reported(capsys, "--sacct-file", text, "--by", "qos")) == {"high": 4.0, "normal": near(1.0)}
-    assert hours(reported(capsys, "--sacct-file", text, "--by", "gpu")) == {"h100": 4.0, "h100_1g.20gb": near(1.0)}
-
-
 SITE = """schema = 1
 cluster = "c"
 slurm_release = "24.11"

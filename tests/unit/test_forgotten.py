@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from slurm_colloc.cli.colloc.terminal import put
-from slurm_colloc.config import SiteConfig
+from slurm_colloc.config import SiteConfig, user_data_folder
 from slurm_colloc.errors import StoreError
 from slurm_colloc.estimate.ladder import estimate
 from slurm_colloc.estimate.question import Question
@@ -20,22 +20,10 @@ from slurm_colloc.history.lookup import look_up
 from slurm_colloc.history.records import drop_evidence
 from slurm_colloc.history.snapshot import snapshot_path, write_snapshot
 from slurm_colloc.model import GPU_OOM, because
-from tests.unit.made import H100, evidence, near, site
+from tests.unit.made import H100, evidence, near
 from tests.unit.shell import Shell
 from tests.unit.terminals import screen
 from tests.unit.test_csub import EVIDENCE
-
-
-@pytest.fixture
-def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SiteConfig:
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
-    (tmp_path / "state" / "history").mkdir(parents=True)
-    plain = site()
-    return plain._replace(paths=plain.paths._replace(state=str(tmp_path / "state")))
-
-
-def data() -> str:
-    return os.path.join(os.environ["XDG_DATA_HOME"], "slurm_colloc")
 
 
 def test_relatives_are_looked_for_where_a_job_only_ever_had_a_share(config: SiteConfig) -> None:
@@ -60,26 +48,26 @@ def test_what_is_forgotten_counts_no_more_wherever_it_lies(config: SiteConfig) -
     old, new, other = "fam.64~~f", "fam.64~~f", "fam.32~~f"
     snapshot = snapshot_path(config.paths.state, os.geteuid())
     write_snapshot(snapshot, [evidence("1", signature=old, ended_s=10.0), evidence("2", signature=other, ended_s=10.0)])
-    drop_evidence(data(), evidence("3", signature=old, ended_s=11.0))
+    drop_evidence(user_data_folder(), evidence("3", signature=old, ended_s=11.0))
     assert len(look_up(config, old, None).evidence) == 2
-    assert forget(data(), old, 12.0) == 1
+    assert forget(user_data_folder(), old, 12.0) == 1
     known = look_up(config, old, None)
     assert (known.evidence, known.notes) == ((), ())
     assert [run.job_id for run in known.relatives] == ["2"]
     # Neither as a relative, nor after it was written anew.
     assert [run.job_id for run in look_up(config, "fam.16~~f", None).relatives] == ["2"]
-    drop_evidence(data(), evidence("4", signature=new, ended_s=13.0))
+    drop_evidence(user_data_folder(), evidence("4", signature=new, ended_s=13.0))
     assert [run.job_id for run in look_up(config, old, None).evidence] == ["4"]
 
 
 def test_by_command_is_looked_for_only_where_nothing_else_has_completed(config: SiteConfig) -> None:
-    drop_evidence(data(), evidence("1", signature="command-a.1~~f"))
+    drop_evidence(user_data_folder(), evidence("1", signature="command-a.1~~f"))
     assert [run.job_id for run in look_up(config, "fam.64~~f", None, "command-a.1~~f").by_command] == ["1"]
     assert look_up(config, "fam.64~~f", None).by_command == ()
-    drop_evidence(data(), evidence("2", signature="fam.32~~f", state=GPU_OOM))
+    drop_evidence(user_data_folder(), evidence("2", signature="fam.32~~f", state=GPU_OOM))
     known = look_up(config, "fam.64~~f", None, "command-a.1~~f")
     assert ([run.job_id for run in known.relatives], [run.job_id for run in known.by_command]) == (["2"], ["1"])
-    drop_evidence(data(), evidence("3", signature="fam.16~~f"))
+    drop_evidence(user_data_folder(), evidence("3", signature="fam.16~~f"))
     assert look_up(config, "fam.64~~f", None, "command-a.1~~f").by_command == ()
 
 

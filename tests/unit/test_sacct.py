@@ -13,7 +13,6 @@ from slurm_colloc.accounting.sources.sacct import (
     FIELDS,
     LIMIT,
     Parsed,
-    check_fields,
     check_tracked,
     choose_fields,
     day_name,
@@ -105,13 +104,6 @@ def test_a_header_that_names_other_columns_is_believed_over_the_guess() -> None:
     swapped[3], swapped[4] = swapped[4], swapped[3]
     parsed = taken("|".join(swapped) + "\n" + "|".join(line(User="lab", Account="ann")) + "\n")
     assert [(row.user, row.account) for row in parsed.rows] == [("ann", "lab")]
-
-
-def test_missing_columns() -> None:
-    with pytest.raises(InputError, match="sacct columns State, AllocTRES are missing; export with -o JobIDRaw,"):
-        check_fields(("JobID", "User", "Start", "End"))
-    with pytest.raises(InputError, match="column 'User' is named twice"):
-        check_fields((*FIELDS, "User"))
 
 
 def test_only_columns_that_this_sacct_has_are_asked_for() -> None:

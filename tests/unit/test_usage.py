@@ -85,12 +85,6 @@ def test_held_time_that_nobody_saw_is_not_zero() -> None:
     assert (unsized.held_gpu_hours, unsized.held_unknown_hours) == (1.0, 3.0)
 
 
-def test_coverage_weighs_by_hours_and_skips_what_is_not_recorded() -> None:
-    runs = [usage(coverage_pct=100.0), usage(allocated_gpu_hours=3.0, coverage_pct=20.0), usage(coverage_pct=None)]
-    assert total(runs).coverage_pct == pytest.approx(40.0)
-    assert total(runs[2:]).coverage_pct is None
-
-
 def test_groups() -> None:
     runs = [
         usage(user="ann", account="x", methods=("split by memory",)),

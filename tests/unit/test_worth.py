@@ -16,7 +16,7 @@ from slurm_colloc.accounting.sweep import job_usage, sweep
 from slurm_colloc.accounting.window import Window
 from slurm_colloc.measured import Collocation, Round
 from slurm_colloc.model import Gres
-from tests.unit.made import H100, HOUR, MIG_POOL, MPS_POOL, SHARD_POOL, decision, device, near, process, run, seen, site
+from tests.unit.made import H100, MIG_POOL, MPS_POOL, SHARD_POOL, decision, device, near, process, run, seen, site
 from tests.unit.stored import SHARES, busy, only, sampled, stored
 
 SLICE = (Gres("gpu", "h100_1g.10gb", 1),)
@@ -139,20 +139,6 @@ def test_a_slice_that_its_pool_does_not_have_is_what_its_type_says() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gres", "node", "gpus"),
-    [
-        (Gres("shard", "", 1), "s1", 0.25),
-        (Gres("mps", "h100", 25), "g1", 0.25),
-        (Gres("gpu", "", 1), "m1", 1 / 7),
-    ],
-)
-def test_what_runs_are_worth_depends_on_their_nodes(tmp_path: Path, gres: Gres, node: str, gpus: float) -> None:
-    config = site(MPS_POOL, SHARD_POOL, MIG_POOL._replace(slice=MIG_POOL.slice[1:2]))
-    store = stored(tmp_path, [run(gres=(gres,), node_list=node)], (), config)
-    assert only(store).allocated_gpu_hours == near(gpus)
-
-
-@pytest.mark.parametrize(
     ("text", "given"),
     [
         ("billing=9,cpu=16,gres/gpu:a100=2,gres/gpu=2,mem=131072M,node=2", (16, 131_072, 2)),
@@ -212,10 +198,6 @@ def test_a_slice_is_held_by_its_slices(tmp_path: Path) -> None:
     stored(tmp_path, [run(gres=LARGE, node_list="m1", suspended_s=1800)])
     for by in ("slices", "sms", "memory"):
         assert held(Store(str(tmp_path), SHARES, by)) == [(near(1 / 7), 0.0)]
-
-
-def test_of_shares_that_nobody_saw_nothing_is_known(tmp_path: Path) -> None:
-    assert held(stored(tmp_path, [run(gres=(Gres("mps", "", 50),), node_list="g1")], (), SHARES)) == [(None, 1.0)]
 
 
 # --- collocation ---
@@ -278,16 +260,6 @@ def test_installed_gpus() -> None:
     assert installed_gpus(site(mixed)) == near(3 + 7 / 7)
     assert installed_gpus(site(MIG_POOL._replace(slice=MIG_POOL.slice[:1]))) == near(2 * 2 * 3 / 7)
     assert installed_gpus(site(MPS_POOL._replace(nodes="g[1-"))) is None
-
-
-def test_an_hour_of_a_whole_cluster(tmp_path: Path) -> None:
-    """Used <= allocated <= held <= installed, where each run has whole GPUs."""
-    config = site(MPS_POOL)
-    usages = job_usage(stored(tmp_path, [run(), run("2", suspended_s=600)], busy(900, 1800), config), 0, HOUR, 1e6)
-    used, allocated, all_held = (
-        sum(getattr(usage, f"{name}_gpu_hours") or 0 for usage in usages) for name in ("util_used", "allocated", "held")
-    )
-    assert 0 < used < allocated < all_held == installed_gpus(config)
 
 
 # --- decisions ---

@@ -73,7 +73,7 @@ def plan(
     if not opened.visible.everybody:
         raise InputError("a queue is everybody's, and you may see the jobs of some only; ask who keeps the store")
     rules = _rules(config)
-    rows = [Allocated(*row) for row in past_runs(opened, config.cluster, *ends)]
+    rows = [Allocated(**row) for row in past_runs(opened, config.cluster, *ends)]
     past = past_of(rows, _uses(opened, config), config, site_of(config, rules), ends, assumed)
     with progress("replaying") as step:
         found = answer(past, config, rules, asked, step)
