@@ -22,9 +22,8 @@ from slurm_colloc.accounting.store import SEVERAL, Store, once
 from slurm_colloc.accounting.window import Step, Window, ignore
 from slurm_colloc.measured import JobUsage
 
-# For what a page asks of a file; twice as much is no faster.
-_FILE_MEMORY = "200MB"
-_RUNS_MEMORY = "220MB"
+# For what a page and an audit ask of a file; twice as much is no faster.
+_FILE_MEMORY = "220MB"
 # So many runs at most are added up at once: 230,000 do not fit into that memory.
 _RUNS_AT_ONCE = 125_000
 
@@ -167,23 +166,46 @@ def sweep(
     window: Window,
     bins: Bins | None = None,
     *,
+    in_file: bool = False,
     step: Step = ignore,
 ) -> Days:
     """Make ``runs``, their parts and ``usage`` in a database of ``store.connect``; tell ``step`` of days.
 
     With ``bins`` the parts are by time, too. Returned is where what was sampled came from.
+
+    Args:
+        database: where to.
+        store: of it.
+        window: whose runs.
+        bins: by which a page is cut.
+        in_file: for who asks for every run again and again, as a page does: all lies in a file beside what the database
+            spills, and ``usage`` is a table there, added up once. It takes a third of the memory, and twice the time.
+        step: is told of days.
     """
+    in_file = in_file or bins is not None
     sampled = bool(store.samples.days(window.since_s, window.until_s) or files_of_facts(store.samples.folder))
+    if in_file:
+        ((folder,),) = database.execute("SELECT current_setting('temp_directory')").fetchall()
+        database.execute(f"ATTACH '{sql(os.path.join(folder, 'swept'))}' AS swept")
+        # Here is made what is made from now on, and looked for first.
+        database.execute("SET search_path = 'swept,memory'")
+        database.execute(f"SET memory_limit = '{_FILE_MEMORY}'")
+    kind = "TABLE" if in_file else "TEMP TABLE"
     # Where no sample asks for runs again and again, they are added up as they are read.
-    find_runs(database, window, "TEMP TABLE" if sampled or bins else "TEMP VIEW")
-    make_parts(database, USE, bins)
+    find_runs(database, window, kind if sampled or in_file else "TEMP VIEW")
+    make_parts(database, USE, bins, kind)
     days = Days((), {}, False)
     if sampled:
         days = days_of(database, store, window)
         add_parts(database, store, window, days, USE, bins, step)
-    database.execute(f"CREATE TEMP VIEW usage AS {_USAGE.format(part='true')}")
+    if not in_file:
+        database.execute(f"CREATE TEMP VIEW usage AS {_USAGE.format(part='true')}")
+        return days
+    for number, part in enumerate(parts_of_runs(database)):
+        made = "INSERT INTO usage" if number else "CREATE TABLE usage AS"
+        database.execute(f"{made} {_USAGE.format(part=part)}")
     if bins:
-        _settle(database, (*(f"{part}_parts" for part in USE), "bin_parts", "week_parts"))
+        make_pieces(database)
     return days
 
 
@@ -198,23 +220,6 @@ def sweep_some(
     add_parts(database, store, window, days)
     database.execute(f"CREATE TEMP VIEW usage AS {_USAGE.format(part='true')}")
     return days
-
-
-def sweep_to_file(database: DuckDBPyConnection, store: Store, window: Window, *, step: Step = ignore) -> None:
-    """Make what ``sweep`` makes in little memory, for those who ask for every run again and again.
-
-    It lies in a file beside what the database spills, and ``usage`` is a table there, added up once.
-    """
-    _attach(database)
-    # Here is made what is made from now on, and looked for first.
-    database.execute("SET search_path = 'swept,memory'")
-    database.execute(f"SET memory_limit = '{_RUNS_MEMORY}'")
-    find_runs(database, window, kind="TABLE")
-    make_parts(database, kind="TABLE")
-    add_parts(database, store, window, days_of(database, store, window), step=step)
-    for number, part in enumerate(parts_of_runs(database)):
-        query = _USAGE.format(part=part)
-        database.execute(f"{'INSERT INTO usage' if number else 'CREATE TABLE usage AS'} {query}")
 
 
 def parts_of_runs(database: DuckDBPyConnection) -> list[str]:
@@ -242,28 +247,6 @@ def find_near(database: DuckDBPyConnection, window: Window) -> None:
 def _literal(window: Window) -> dict[str, str]:
     # A view takes no parameters.
     return {name: f"'{value}'::DOUBLE" for name, value in window.parameters.items()}
-
-
-def _attach(database: DuckDBPyConnection) -> None:
-    ((folder,),) = database.execute("SELECT current_setting('temp_directory')").fetchall()
-    database.execute(f"ATTACH '{sql(os.path.join(folder, 'swept'))}' AS swept")
-
-
-def _settle(database: DuckDBPyConnection, parts: Iterable[str]) -> None:
-    """Put all that was made into a file beside what the database spills, and there, too, what runs had by bin.
-
-    A page asks for every run again and again: in the file they are added up and compressed, and out of memory.
-    """
-    _attach(database)
-    for name in ("runs", *parts):
-        database.execute(f"CREATE TABLE swept.{name} AS FROM temp.{name}")
-        database.execute(f"DROP TABLE temp.{name}")
-        database.execute(f"CREATE TEMP VIEW {name} AS FROM swept.{name}")
-    database.execute("CREATE TABLE swept.usage AS FROM usage")
-    database.execute("DROP VIEW usage")
-    database.execute("CREATE TEMP VIEW usage AS FROM swept.usage")
-    make_pieces(database)
-    database.execute(f"SET memory_limit = '{_FILE_MEMORY}'")
 
 
 def job_usage(store: Store, since_s: float, until_s: float, now_s: float) -> list[JobUsage]:

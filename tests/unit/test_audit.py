@@ -6,7 +6,7 @@ import pytest
 
 from slurm_colloc.accounting.audited import all_runs, answer, make_audited
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.sweep import sweep, sweep_to_file
+from slurm_colloc.accounting.sweep import sweep
 from slurm_colloc.accounting.usage import group_usage, whole_usage
 from slurm_colloc.accounting.window import Window
 from slurm_colloc.audit.rules import RULES, choose, entries, findings, kept_name, question
@@ -252,9 +252,9 @@ def test_in_little_memory_the_same_is_found(tmp_path: Path) -> None:
     store.write_decisions([("ann", decision("2", at_s=2 * 86_400.0))])
     config = Audit()
     found = []
-    for make in (sweep, sweep_to_file):
+    for in_file in (False, True):
         with store.connect(0.0, 1e6) as database:
-            make(database, store, Window(100_000.0, 1e6, 1e6))
+            sweep(database, store, Window(100_000.0, 1e6, 1e6), in_file=in_file)
             make_audited(database)
             rows = database.execute(f"SELECT * FROM {all_runs()} ORDER BY run").fetchall()
             answers = {entry.form: answer(database, question(entry, 1e6)) for entry in entries(config)}

@@ -227,15 +227,6 @@ def test_the_idle_tail_is_of_all_the_runs_devices(tmp_path: Path) -> None:
     assert only(stored(tmp_path / "d", [run()])).idle_tail_s is None
 
 
-def test_energy_counts_as_far_as_its_interval(tmp_path: Path) -> None:
-    rounds = [*busy(900), *busy(1800)]
-    assert only(stored(tmp_path / "a", [run()], rounds)).energy_j == 6000.0
-    assert only(stored(tmp_path / "b", [run(start_s=450)], rounds)).energy_j == 4500.0
-    assert only(stored(tmp_path / "c", [run()], rounds), until_s=900).energy_j == 3000.0
-    blind = [one._replace(devices=(device(energy_j=None),)) for one in rounds]
-    assert only(stored(tmp_path / "d", [run()], blind)).energy_j is None
-
-
 def test_the_host_of_a_run(tmp_path: Path) -> None:
     two = [one._replace(hosts=(host(cpu_s=1800.0), host("2", cpu_s=9.0))) for one in busy(900, 1800)]
     usage = only(stored(tmp_path / "a", [run(start_s=450)], two))

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from slurm_colloc.accounting.audited import answer, found_runs, make_audited
 from slurm_colloc.accounting.counts import known_until_s
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.sweep import sweep_to_file
+from slurm_colloc.accounting.sweep import sweep
 from slurm_colloc.accounting.usage import whole_usage
 from slurm_colloc.accounting.window import Window
 from slurm_colloc.audit.ladder import Key, key_of
@@ -61,7 +61,7 @@ class Looking(NamedTuple):
         bar = progress if self.watched else unwatched
         with self.source.connect(span.since_s, span.until_s) as database:
             with bar("adding up days") as step:
-                sweep_to_file(database, self.source, span, step=step)
+                sweep(database, self.source, span, in_file=True, step=step)
                 make_audited(database, self.config)
             known_s = known_until_s(self.source, database)
             stale = [entry for entry in chosen if _is_stale(entry, known_s, span.until_s)]
