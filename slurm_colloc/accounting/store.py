@@ -264,8 +264,6 @@ class Store:
         # What conditions on times leave is taken for a handful of rows, and then millions are hashed to look up six.
         # Queries say themselves what is to be looked up in what: they join the smaller to the larger.
         database.execute("SET disabled_optimizers = 'join_order'")
-        # A report asks each file of facts for several of its parts.
-        database.execute("SET parquet_metadata_cache = true")
         database.execute(f"CREATE VIEW allocations AS {once('readings')}")
         path = os.path.join(self._folder, "decisions.parquet")
         columns = ", ".join(f'NULL::{kind} AS "{name}"' for name, kind in DECISION_COLUMNS.items())
