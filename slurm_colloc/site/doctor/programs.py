@@ -121,7 +121,7 @@ CHECKS = (
     Check(
         "DOC110",
         "error",
-        "a path of site.toml that is not there, or not whose it must be",
+        "a path of site.toml that is missing, or has the wrong owner",
         "samples and decisions are lost or lie where nobody looks, services end in errors, or others read or change "
         "what is kept of everybody's jobs",
         "as it says there; ORDER.md of 'colloc site render -o FOLDER' has the commands that make each folder",
