@@ -212,17 +212,21 @@ class _Replay:
         lead to none.
         """
         wanted, order = job.shape.nodes, self._ranked[job.partition, job.shape].order()
-        first, last = kept.first, kept.last
-        soonest = [(inf, -1)] * wanted
+        first, last, limit_s = kept.first, kept.last, job.limit_s
+        soonest, latest_s = [(inf, -1)] * wanted, inf
         for fits_s, index in order:
-            if fits_s >= soonest[-1][0]:
+            if fits_s >= latest_s:
                 break
             free_s = fits_s if fits_s > at_s else at_s
-            if index in first and free_s < last[index] and free_s + job.limit_s >= first[index]:
-                free_s = kept.free_from(index, free_s, job.limit_s) if in_spans else last[index]
-            if free_s < soonest[-1][0]:
-                insort(soonest, (free_s, index))
-                soonest.pop()
+            if index in first and free_s < last[index] and free_s + limit_s >= first[index]:
+                free_s = kept.free_from(index, free_s, limit_s) if in_spans else last[index]
+            if free_s < latest_s:
+                if wanted == 1:  # as most jobs
+                    soonest, latest_s = [(free_s, index)], free_s
+                else:
+                    insort(soonest, (free_s, index))
+                    soonest.pop()
+                    latest_s = soonest[-1][0]
         soonest_s = soonest[-1][0]
         if soonest_s == inf:
             return inf, ()
