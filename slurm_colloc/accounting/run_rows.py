@@ -102,14 +102,16 @@ def _selected(database: DuckDBPyConnection, columns: dict[str, tuple[Any, str]],
     return {name: kind for name, (kind, _) in columns.items()}, database.execute(f"SELECT {select} {of}").fetchall()
 
 
-# For the planner.
+# For the planner. A job is in the queue from when it could start: what it waited for other jobs, or for its --begin, is no
+# wait for a GPU, and Slurm's age factor counts from there as well.
 _RUNS = """
-SELECT job_id_raw AS job_id, "user", account, "partition", qos, submit_s, start_s, end_s, suspended_s, node_list,
-       gres AS tres, limit_min
+SELECT job_id_raw AS job_id, "user", account, "partition", qos, coalesce(eligible_s, submit_s) AS submit_s, start_s,
+       end_s, suspended_s, node_list, gres AS tres, limit_min
 FROM allocations
-WHERE cluster = $cluster AND contains(gres, 'gres/') AND submit_s < $until AND submit_s <= start_s
+WHERE cluster = $cluster AND contains(gres, 'gres/') AND coalesce(eligible_s, submit_s) < $until
+  AND submit_s <= start_s
   AND coalesce(end_s, ingested_s) > $since
-ORDER BY submit_s, start_s, job_id_raw
+ORDER BY 6, start_s, job_id_raw
 """
 
 

@@ -33,7 +33,7 @@ from slurm_colloc.accounting.sources import tres_usage
 from slurm_colloc.accounting.sources.jobstats import parse_blob
 from slurm_colloc.accounting.sources.means import JobMeans
 from slurm_colloc.accounting.sources.rows import Form, Rows, read_rows
-from slurm_colloc.accounting.sources.sacct import FIELDS, LIMIT, bounded
+from slurm_colloc.accounting.sources.sacct import ELIGIBLE, FIELDS, LIMIT, bounded
 from slurm_colloc.accounting.sources.tres_usage import Step, parse_tres_usage, step_means
 from slurm_colloc.errors import InputError
 from slurm_colloc.measured import AllocationRow, Lost
@@ -57,6 +57,7 @@ ALLOCATION_COLUMNS = {
     "gres": "VARCHAR",
     "work_dir": "VARCHAR",
     "limit_min": "INTEGER",
+    "eligible_s": "BIGINT",
     "mean_gpu_util_pct": "DOUBLE",
     "mean_gpu_mem_mib": "BIGINT",
     "mean_gpus": "INTEGER",
@@ -70,7 +71,7 @@ _FUTURE = "the run is of a time after this machine's clock: the time is damaged,
 _CHANGED = "columns change in the middle"
 # Where a job was submitted; only the live sacct is asked for it.
 WORK_DIR = "WorkDir"
-COLUMNS = (*FIELDS, LIMIT, "ElapsedRaw", "Elapsed", WORK_DIR)
+COLUMNS = (*FIELDS, LIMIT, ELIGIBLE, "ElapsedRaw", "Elapsed", WORK_DIR)
 _STATE = """CASE WHEN contains("State", ' ') OR ends_with("State", '+')
     THEN rtrim(split_part("State", ' ', 1), '+') ELSE "State" END"""
 _MISFITS = "SELECT 1 FROM taken WHERE regexp_full_match(reason, '[0-9]+ columns instead of [0-9]+') LIMIT 1"
@@ -91,6 +92,7 @@ _PLAIN = f"""coalesce("Cluster", '') AS cluster, "JobID" AS job_id,
          ELSE "AllocTRES" END AS gres,
     -- Others are UNLIMITED and Partition_Limit.
     nullif(TRY_CAST(regexp_extract("TimelimitRaw", '^[0-9]{{1,9}}$') AS INTEGER), 0) AS limit_min,
+    if(eligible_at BETWEEN submit_s AND start_s, eligible_at, NULL) AS eligible_s,
     NULL::DOUBLE AS mean_gpu_util_pct, NULL::BIGINT AS mean_gpu_mem_mib,
     NULL::INTEGER AS mean_gpus, NULL::VARCHAR AS mean_method"""
 
@@ -178,6 +180,7 @@ def _record(row: AllocationRow, mean: JobMeans | None) -> tuple[Any, ...]:
     return (
         *(_clean(value) for value in (*row[:12], row.node_list, row.job_name, gres, "")),
         row.limit_min,
+        None,
         found.gpu_util_pct,
         found.gpu_mem_peak_mib,
         found.gpus,
@@ -297,6 +300,7 @@ def _take(
         timed AS (
             SELECT r.*, {times},
                    {", ".join(f"{later(name, zoned)} AS {name}_other" for name in TIMES)},
+                   {time_of(ELIGIBLE, zoned=False)} AS eligible_at,
                    {duration('"Suspended"')} AS suspended_s, {elapsed()} AS elapsed_s
             FROM rows_in r{zone_joins(TIMES, zoned)}
             WHERE misfit IS NOT NULL OR NOT contains("JobID", '.')

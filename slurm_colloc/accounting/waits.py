@@ -17,7 +17,7 @@ _MODE = 0o644
 # A job of many GPUs waits longer: only those that got one, or shares of one, are like those that csub places.
 _WAITS = """
 WITH began AS (
-    SELECT partition, start_s - submit_s AS wait_s,
+    SELECT partition, start_s - coalesce(eligible_s, submit_s) AS wait_s,
            CASE WHEN regexp_full_match(gres, '(gres/gpu=1,)?gres/gpu:[^=,]+=1(,gres/gpu=1)?')
                 THEN regexp_extract(gres, 'gpu:[^=,]+')
                 WHEN gres = 'gres/gpu=1' THEN 'gpu'

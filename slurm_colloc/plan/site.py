@@ -72,7 +72,7 @@ def rules_of(settings: Mapping[str, str] | None) -> Rules:
         settings: its keys and values; None where Slurm could not be asked.
     """
     left_out = [
-        "reservations, preemption, licenses, dependencies, arrays' own limits, limits of accounts and QOS, and nodes "
+        "reservations, preemption, licenses, arrays' own limits, limits of accounts and QOS, and nodes "
         "that were down are not replayed",
         "jobs without GPUs are not replayed: the cores that they took are taken for free",
     ]

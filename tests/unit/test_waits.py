@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from slurm_colloc.accounting.run_rows import past_runs
+from slurm_colloc.accounting.store import Store
 from slurm_colloc.accounting.waits import measured_waits, write_waits
 from slurm_colloc.cli.colloc import ingest
 from slurm_colloc.config import Paths, Pool, SiteConfig
@@ -25,6 +27,7 @@ from slurm_colloc.slurm.free import Free
 from slurm_colloc.submit import slurm_answers as looked_up
 from slurm_colloc.units import in_words
 from tests.unit.made import HOUR, MIG_POOL, MPS_POOL, footprint, request, run, site
+from tests.unit.programs import colloc
 from tests.unit.stored import stored
 
 WHOLE = Pool("w", "w1", ("gpu",), "h100", MIG_POOL.gpu_model, gpus_per_node=2, gpu_mem_mib=80000, sm_count=132)
@@ -342,3 +345,17 @@ def test_an_array_takes_a_quicker_piece_where_nothing_is_known_of_waits_and_of_w
 def test_slices_are_free_for_an_array_where_all_of_its_tasks_have_one() -> None:
     found = placed({SMALL: hours(1)}, {SMALL: 3, GPU: 2}, job=array(7))
     assert [one.free_now for one in found.weighed if one.option.startswith("gpu:h100_1g.10gb")] == [False]
+
+
+def test_a_job_waits_from_when_it_could_start(tmp_path: Path) -> None:
+    """After its dependencies, its --begin and its hold: an Eligible that no such moment can be is none."""
+    names = "JobID|Cluster|User|Partition|State|Submit|Eligible|Start|End|AllocTRES|NodeList"
+    rows = [
+        f"{number}|c|ann|gpu|COMPLETED|100|{eligible}|500|900|gres/gpu=1|g1"
+        for number, eligible in enumerate(("400", "Unknown", "", "90", "600", "2026-01-01T00:00:00"))
+    ]
+    text, store = tmp_path / "sacct.txt", tmp_path / "store"
+    text.write_text("\n".join([names, *rows]) + "\n")
+    assert colloc("ingest", "--store", str(store), "--sacct-file", str(text)) == 0
+    found = {row["job_id"]: row["submit_s"] for row in past_runs(Store(str(store)), "c", 0.0, 1e10)}
+    assert found == {"0": 400, **dict.fromkeys("12345", 100)}

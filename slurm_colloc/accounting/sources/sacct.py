@@ -35,6 +35,8 @@ _MOST_REASONS = 20
 # Without ElapsedRaw nobody knows of a copied text how long its unfinished runs had run.
 # TimelimitRaw is of no use to reports, and a text without it is read as before.
 LIMIT = "TimelimitRaw"
+# From when on a job could have started: after its dependencies, its --begin and its hold.
+ELIGIBLE = "Eligible"
 EXPORT = (*FIELDS[:-1], LIMIT, "ElapsedRaw", FIELDS[-1])
 
 

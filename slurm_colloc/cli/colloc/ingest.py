@@ -254,7 +254,7 @@ def _live(target: Store, config: SiteConfig | None, asked: tuple[str, str]) -> I
     gapless = last_s is None or start.timestamp() <= last_s
     try:
         sacct.ask_tracked(_SACCT_TIMEOUT_S, os.environ)
-        fields = sacct.ask_fields(_SACCT_TIMEOUT_S, os.environ, ["AdminComment", WORK_DIR, sacct.LIMIT])
+        fields = sacct.ask_fields(_SACCT_TIMEOUT_S, os.environ, ["AdminComment", WORK_DIR, sacct.LIMIT, sacct.ELIGIBLE])
     except ProcessError as error:
         if shutil.which("sacct") is None:
             raise ProcessError(f"{error} without Slurm here, --sacct-file takes a text exported elsewhere") from error
