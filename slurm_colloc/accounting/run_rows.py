@@ -102,8 +102,8 @@ def _selected(database: DuckDBPyConnection, columns: dict[str, tuple[Any, str]],
     return {name: kind for name, (kind, _) in columns.items()}, database.execute(f"SELECT {select} {of}").fetchall()
 
 
-# For the planner. A job is in the queue from when it could start: what it waited for other jobs, or for its --begin, is no
-# wait for a GPU, and Slurm's age factor counts from there as well.
+# For the planner. A job is in the queue from when it could start: to wait for other jobs, or a --begin, is no wait
+# for a GPU, and Slurm's age factor counts from there as well.
 _RUNS = """
 SELECT job_id_raw AS job_id, "user", account, "partition", qos, coalesce(eligible_s, submit_s) AS submit_s, start_s,
        end_s, suspended_s, node_list, gres AS tres, limit_min
