@@ -102,7 +102,7 @@ def decide_past(database: DuckDBPyConnection, store: Store, config: SiteConfig) 
         if earlier is None:
             skipped["another run of the job was measured, not this one"] += 1
         elif not run.whole or run.devices != 1:
-            skipped["it had a piece of a GPU already"] += 1
+            skipped["the job already had a piece of a GPU"] += 1
         else:
             rows.append((config.cluster, run.job_id, run.start_s, *_decide(run, earlier, config)))
     make_rows(database, "past_decided", _COLUMNS, rows)
