@@ -26,12 +26,13 @@ def _say(subject: Subject, bounds: Bounds) -> Said | None:
         return None
     active = "" if sm_pct is None else f", mean SM activity up to {at_most(sm_pct)} %"
     by_csub = ", or submit with csub, which does so" if csub else ""
-    none_pct = 100 * (subject.judged - subject.found) / subject.judged
+    none = subject.judged - subject.found
+    others = f"; {none} of {subject.judged} judged runs fit no piece" if none else ""
     return Said(
-        f"{hours(subject.gpu_hours)} of whole GPUs in {runs(subject)} would have fitted a piece of a GPU: half of "
-        f"them {subject.label} or a smaller piece (peaks of GPU memory up to {gib(peak_mib)}{active}); others "
-        f"could have used {hours(freed)}; {none_pct:.0f} % of the {subject.judged} judged would have fitted none; "
-        f"{seen(subject)}; the site's bound is {hours(bounds['min_gpu_hours'])}",
+        f"{hours(subject.gpu_hours)} of whole GPUs in {runs(subject)} would have fitted a piece of a GPU: half of the "
+        f"runs {subject.label} or a smaller piece (peaks of GPU memory up to {gib(peak_mib)}{active}); other jobs "
+        f"could have used {hours(freed)}{others}; {seen(subject)}; the site's bound is "
+        f"{hours(bounds['min_gpu_hours'])}",
         f"ask for such a piece{by_csub}; 'colloc job JOB' shows which one a job fits",
     )
 

@@ -95,6 +95,7 @@ def _run(argv: tuple[str, ...]) -> int:
         call = split_call(call, command_line, silent=site.policy == "shadow" and not asks_csub)
         if own_option("explain", command_line, None) is not None:
             explain(plan)
+            call = call._replace(explained=True)
         status = _otherwise(plan, command_line, call, site)
         if status is not None:
             return status

@@ -28,6 +28,7 @@ class Call(NamedTuple):
     environ: Mapping[str, str]
     dry_run: bool
     quiet: bool
+    explained: bool = False
 
 
 def found_call(argv: tuple[str, ...]) -> tuple[Call, bool, SiteConfig | None, str]:
@@ -139,7 +140,13 @@ def hand_over(
         then(job_id)
         shadow = config.policy == "shadow"
         record(plan, job_id, cluster or config.cluster, config, partial(tell_line, call) if shadow else say)
-        tell(call, (f"job {job_id}: {line}" for line in answer(plan, terminal=os.isatty(STDERR))))
+        tell(
+            call,
+            (
+                f"job {job_id}: {line}"
+                for line in (noted(plan) if call.explained else answer(plan, terminal=os.isatty(STDERR)))
+            ),
+        )
 
     try:
         outcome = submit([call.sbatch, *argv], handed_on(call.environ, plan, config), source, submitted)
