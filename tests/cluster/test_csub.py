@@ -120,8 +120,7 @@ def test_the_stored_script_is_the_users_own_with_one_block(alice: User) -> None:
     block, end, tail = rest.partition("# --- end of csub's block ---\n")
     assert end
     assert head + tail.rstrip("\n") == text
-    assert "asked:     gpu:1\n" in block
-    assert "given:     mps:12 (mps)\n" in block
+    assert "# asked: gpu:1; given: mps:12 (mps)\n" in block
 
 
 def test_a_refused_placement_is_submitted_once_as_asked(lab: Lab, alice: User) -> None:

@@ -198,7 +198,7 @@ def test_what_was_measured_goes_with_the_share(bob: User) -> None:
     found = re.search(r"--mincpus=3 --mem=(\d+)M", done.stderr)
     assert found, done.stderr
     assert 2000 // 10 <= int(found[1]) < 2000, "what it was seen to use, less than what comes with a GPU"
-    assert f"({found[1]} MiB each), its GPUs 40" in done.stderr
+    assert f"({found[1]} MiB each), its GPUs for 40" in done.stderr
 
 
 def test_a_pack_has_the_cores_of_its_gpu(alice: User) -> None:

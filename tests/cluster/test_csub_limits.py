@@ -154,7 +154,7 @@ def test_the_limits_are_kept_and_without_them_the_job_goes_as_asked(lab: Lab, al
     path_kept.unlink()
     without = alice.run("csub", "-p", "gpu", "--explain", SMALL, "train.sh", PATH=path)
     assert alice.shown(job_id(without))["TresPerNode"] == tres("gpu:1")
-    assert "limits are not known: 'sacctmgr" in without.stderr
+    assert "csub cannot read this user's limits: 'sacctmgr" in without.stderr
 
 
 def test_the_site_says_that_limits_are_enforced(lab: Lab, alice: User) -> None:

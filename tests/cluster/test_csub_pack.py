@@ -175,7 +175,7 @@ def test_what_a_pack_uses_is_nobodys_evidence(lab: Lab) -> None:
         assert "csub knows no earlier run of this job" in bob.run("csub", "--dry-run", "--pack", script).stderr
         assert "exact, from" not in bob.run("colloc", "history").stdout
         report = lab.run(["colloc", "report", "--explain"], env=as_root, check=True).stdout
-        assert "csub's footprints by hint, 1 run: none completed with a measurement" in report
+        assert "csub's footprints of kind 'hint', 1 run: none completed with a measurement" in report
     finally:
         for agent in agents:
             lab.stop_spawned(agent)

@@ -32,7 +32,7 @@ class Person(User):
         done = self.run("csub", *argv)
         assert done.returncode == 0, done.stderr
         rest = done.stdout.split()[-1]
-        found = re.search(rf"csub: job {rest}: job (\d+) measures .*; then job (\d+) has this one", done.stderr)
+        found = re.search(rf"csub: job {rest}: job (\d+) measures .*; then job (\d+) submits this one", done.stderr)
         assert found, done.stderr
         return found[1], found[2], rest
 

@@ -163,5 +163,5 @@ def test_my_last_month(lab: Lab, site: Path) -> None:
     assert shown["idlest"][0]["job_id"] == first
     assert shown["idlest"][0]["gpu_mem_peak_mib"] == 6144
     text = bob.run("colloc", "me", *since).stdout
-    assert "source     sacct, and what is kept of one's own jobs for csub\n" in text
+    assert "source     sacct, and what csub measured in your jobs\n" in text
     assert first in text
