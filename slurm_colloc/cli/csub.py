@@ -20,7 +20,18 @@ from slurm_colloc.model import Reason
 from slurm_colloc.process import keep_ignored, open_standard_descriptors, readable, replace
 from slurm_colloc.slurm.client import ASK_S, CliClient
 from slurm_colloc.slurm.options import CommandLine
-from slurm_colloc.submit.call import Call, explain, found_call, hand_over, say, show, split_call, tell, tell_line
+from slurm_colloc.submit.call import (
+    Call,
+    explain,
+    found_call,
+    hand_over,
+    said_of,
+    say,
+    show,
+    split_call,
+    tell,
+    tell_line,
+)
 from slurm_colloc.submit.handover import CALLED, STDOUT, with_body, write_all
 from slurm_colloc.submit.own_options import (
     NO_SUBMISSION,
@@ -32,7 +43,6 @@ from slurm_colloc.submit.own_options import (
     wants_pack,
 )
 from slurm_colloc.submit.plan import Case, Part, Plan, make_plan
-from slurm_colloc.submit.show import answer
 
 _SILENT = "nothing is to be changed"
 _HELP = ("--help", "-h")
@@ -102,7 +112,7 @@ def _run(argv: tuple[str, ...]) -> int:
         if call.dry_run:
             return show(plan, command_line, call)
         if plan.decides_nothing:
-            tell(call, answer(plan, terminal=os.isatty(2)))
+            tell(call, said_of(plan, call))
             return _fall_open(call, stdin, _SILENT)
         source = None if stdin is None else readable(plan.body if plan.body is not None else stdin)
         then = _then(plan, command_line, call, site)

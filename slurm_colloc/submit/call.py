@@ -113,6 +113,11 @@ def _read_as_one() -> bool:
         return False
 
 
+def said_of(plan: Plan, call: Call) -> Iterable[str]:
+    """Return what a submission says of its plan; of one that was explained, nothing a second time."""
+    return noted(plan) if call.explained else answer(plan, terminal=os.isatty(STDERR))
+
+
 def say(text: str) -> None:
     """Tell the user; what a terminal would act on is made visible: words of a script, or of sbatch, may hold it."""
     if not text.isprintable():
@@ -140,13 +145,7 @@ def hand_over(
         then(job_id)
         shadow = config.policy == "shadow"
         record(plan, job_id, cluster or config.cluster, config, partial(tell_line, call) if shadow else say)
-        tell(
-            call,
-            (
-                f"job {job_id}: {line}"
-                for line in (noted(plan) if call.explained else answer(plan, terminal=os.isatty(STDERR)))
-            ),
-        )
+        tell(call, (f"job {job_id}: {line}" for line in said_of(plan, call)))
 
     try:
         outcome = submit([call.sbatch, *argv], handed_on(call.environ, plan, config), source, submitted)

@@ -258,8 +258,9 @@ def _made(case: Case, requests: Sequence[JobRequest], resubmits: Reason | None, 
         given=components[0],
         wants_pack=packs,
         first_run=not why
+        and config.policy == "auto"
         and any(pool.slice or pool.mps_per_gpu or pool.shards_per_gpu for pool in config.pool)
-        and any(part.footprint.provenance[0].code == "no-earlier-run" for part in unknown),
+        and any(reason.code == "no-earlier-run" for part in unknown for reason in part.footprint.provenance),
     )
 
 
