@@ -177,8 +177,6 @@ def test_a_dry_run_shows_the_line_and_respects_every_policy(shell: Shell) -> Non
     done = shell.run(HINT, "--dry-run", "job.sh", "a b")
     assert done.stdout == SCRIPT
     assert done.stderr.endswith("/bin/sbatch --gres=gpu:h100_1g.10gb:1 job.sh 'a b'\n")
-    assert on_a_terminal("--explain", "job.sh").count("csub knows no earlier run") == 1
-    assert on_a_terminal("--explain", HINT, "job.sh").count("head-room included") == 1
     site = shell.folder / "site.toml"
     site.write_text(site.read_text().replace('policy = "auto"', 'policy = "off"'))
     done = shell.run(HINT, "--dry-run", "job.sh")
@@ -501,6 +499,8 @@ def test_the_first_run_is_said_to_be_measured_on_a_terminal_alone(shell: Shell) 
     assert shell.run("job.sh").stderr == ""
     for argv in ([HINT], ["--colloc=off"], ["--gres=gpu:2"], ["--gres=none"]):
         assert "is measured" not in on_a_terminal(*argv, "job.sh")
+    assert on_a_terminal("--explain", "job.sh").count("csub knows no earlier run") == 1
+    assert on_a_terminal("--explain", HINT, "job.sh").count("head-room included") == 1
     site = shell.folder / "site.toml"
     site.write_text(site.read_text().replace('policy = "auto"', 'policy = "shadow"'))
     assert "is measured" not in on_a_terminal("--max-slowdown=1.2", "job.sh"), "nothing is given in shadow mode"
