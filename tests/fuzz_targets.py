@@ -366,7 +366,6 @@ def _of_accounting() -> Iterator[Target]:
         sacct,
         tres_usage,
     )
-    from slurm_colloc.report.runs_table import parse_table
 
     blob = b"JS1:H4sIAAAAAAACA6tWykvMTVWyUqhWSk9KjU9PzEnVLy3JzMnMS9VNTyzRzUnNSy/JULICqq0FAJmVCSIwAAAA"
     yield of_text("jobstats", jobstats.parse_blob, blob, b"JS1:Short", b"other words")
@@ -394,8 +393,6 @@ def _of_accounting() -> Iterator[Target]:
     yield of_text(
         "prometheus-names", prometheus_server.parse_names, *_json({"status": "success", "data": ["a"]}), is_json=True
     )
-    runs = b"\n".join(recorded("gpu/footprints_h200.csv")[0].split(b"\n")[:4]) + b"\n"
-    yield of_text("runs-table", parse_table, runs)
 
 
 # --- rows of sacct, as DuckDB takes them in ---

@@ -38,14 +38,6 @@ def lower_bound(count: int, of: int, level: float = LEVEL) -> float:
     return 1.0 - upper_bound(of - count, of, level)
 
 
-def chance_of(count: int, of: int, rate: float) -> float:
-    """Return how likely so many or more of ``of`` are, each with probability ``rate``."""
-    if count <= of * rate:
-        below = sum(math.comb(of, number) * rate**number * (1 - rate) ** (of - number) for number in range(count))
-        return 1.0 - below
-    return sum(math.comb(of, number) * rate**number * (1 - rate) ** (of - number) for number in range(count, of + 1))
-
-
 def _at_most(count: int, of: int, rate: float) -> float:
     """Return the probability of ``count`` or fewer of ``of``, for a rate above count / of, where terms shrink."""
     if rate >= 1.0:

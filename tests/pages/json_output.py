@@ -9,7 +9,6 @@ from slurm_colloc.backtested import Backtest, Tally
 from slurm_colloc.charted import Fit, LiveUse
 from slurm_colloc.measured import ArmFigure, HarmRate, JobUsage
 from slurm_colloc.model import Decision, Evidence, Footprint, JobRequest, Placement, Reason
-from slurm_colloc.report.evaluation import Evaluation
 from slurm_colloc.report.me import Hint, Sums
 from slurm_colloc.report.proof import Proof
 from slurm_colloc.report.shadow import ShadowReport
@@ -22,7 +21,6 @@ TOP_LEVEL: dict[str, tuple[str, ...]] = {
         *("schema", "since", "until", "runs", "runs_measured", "coverage_pct", "rules", "visible", "stale"),
         "findings",
     ),
-    "colloc evaluate --format json": ("schema", "level", *Evaluation._fields),
     "colloc history --format json": ("schema", "submissions", "jobs", "unreadable"),
     "colloc job --format json": ("schema", "runs", "stories", "not_shown", "decision", "evidence"),
     "colloc me --format json": (

@@ -30,7 +30,6 @@ from tests.unit.shell import SCRIPT, Shell
 DEMO = CHECKOUT / "tests/recorded/demo"
 # The recording is of the past: an example's "last 30 days" are those before its end.
 NOW_S = datetime.fromisoformat(json.loads((DEMO / "recording.json").read_text())["until"]).timestamp() + 3600
-TABLE = CHECKOUT / "tests/gpu/footprints_h200.csv"
 SITE = 'schema = 1\ncluster = "c"\nslurm_release = "24.11"\n'
 PROGRAM: Any = typer.main.get_command(build(COMMANDS))
 EXAMPLES = [*examples(), *printed()]
@@ -100,7 +99,6 @@ def test_each_call_of_colloc_runs_on_a_recording(
     site.write_text(site.read_text().replace(str(recorded), str(tmp_path / "state")))
     for name in ("sacct.txt", "jobs.txt"):
         shutil.copy(DEMO / "sacct.txt", tmp_path / name)
-    shutil.copy(TABLE, tmp_path / "TABLE.csv")
     (tmp_path / "state/journal").mkdir()
     monkeypatch.setenv("COLLOC_CONF", str(site))
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -134,7 +132,6 @@ def test_each_call_of_csub_submits_once(example: Example, shell: Shell) -> None:
     [
         ("colloc audit run --format json", "--since=1d"),
         ("colloc audit backtest --format json", "--since=1d --step=1d --window=1d"),
-        ("colloc evaluate --format json", f"{TABLE} --slices 4864,9856,19968,40192"),
         ("colloc history --format json", ""),
         ("colloc report --shadow --format json", "--since=1d"),
         ("colloc report --harm --format json", "--since=1d"),

@@ -8,7 +8,7 @@ from typing import NoReturn
 # with ``app`` (a group) or a function of its own name.
 COMMANDS = (
     *("job", "me", "history", "top"),
-    *("report", "demo", "evaluate"),
+    *("report", "demo"),
     *("site", "audit", "policy"),
     *("agent", "sample", "seal", "ingest", "compact", "pages", "mail"),
 )
