@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Today and a what-if, replayed side by side, each figure with what resampled weeks make of it. Pure."""
 
-import random
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean, median
 from typing import NamedTuple
@@ -11,20 +9,14 @@ from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import InputError
 from slurm_colloc.plan.change import Asked, changed, gpus_of, otherwise, pools_with_whole
 from slurm_colloc.plan.geometry import Cut, alternatives, best_cuts, profiles_of
-from slurm_colloc.plan.model import Site
 from slurm_colloc.plan.past import CLASSES, Past, Run
-from slurm_colloc.plan.replay import replay
+from slurm_colloc.plan.scenario import PARTITION, TOTAL, Queue, Resampled, Scenario, freed_gpu_hours, groups_of
 from slurm_colloc.plan.sharing import Sharing, demand, share
 from slurm_colloc.plan.site import Rules, site_of
 from slurm_colloc.slurm.hostlist import expand
 
-TOTAL = "all"
 # A replay that is off by more recommends nothing.
 MOST_ERROR_PCT = 25.0
-_DAY_S, _HOUR_S = 86400.0, 3600.0
-_LEAST_BLOCKS = 4
-_RESAMPLES, _LEAST_RESAMPLES, _RESAMPLED_JOBS = 20, 5, 250_000
-_ENDS = 0.05
 _COMPARED = 4
 # Of the queue over time.
 _INSTANTS = 240
@@ -39,7 +31,7 @@ class Range(NamedTuple):
 
 
 class ClassWaits(NamedTuple):
-    """The jobs of one class: how many, what they waited in truth, replayed as today, and in the what-if (then)."""
+    """Jobs of a class or a partition: how many, what they waited in truth, replayed as today, and in the what-if."""
 
     name: str
     jobs: int
@@ -104,6 +96,7 @@ class Answer(NamedTuple):
     error_pct: float
     bias_pct: float
     classes: tuple[ClassWaits, ...]
+    partitions: tuple[ClassWaits, ...]
     sharing: Sharing | None
     freed_gpu_hours: Range | None
     upper_mean_s: float | None
@@ -127,39 +120,6 @@ class Answer(NamedTuple):
         return self.classes[-1]
 
 
-class _Scenario:
-    """Runs replayed on a site."""
-
-    def __init__(self, runs: Iterable[Run], site: Site) -> None:
-        jobs = [run.job for run in runs]
-        done = replay(site, jobs)
-        self.wait_s = {one.job.number: one.wait_s for one in done.started}
-        self.end_s = {one.job.number: one.end_s for one in done.started}
-        self.never = {job.number for job in done.never}
-        self.limits = done.limits
-        self.queue = _Queue((one.job.submit_s, one.start_s) for one in done.started)
-
-    def waits(self, runs: Iterable[Run]) -> list[float]:
-        """Return what those of the runs waited that started."""
-        return [self.wait_s[run.job.number] for run in runs if run.job.number in self.wait_s]
-
-    def turnarounds(self, runs: Iterable[Run]) -> list[float]:
-        """Return how long they took from submission to end."""
-        return [self.end_s[run.job.number] - run.job.submit_s for run in runs if run.job.number in self.end_s]
-
-
-class _Queue:
-    """How many of some jobs wait at a time."""
-
-    def __init__(self, spans: Iterable[tuple[float, float]]) -> None:
-        pairs = list(spans)
-        self._submitted, self._started = (sorted(pair[end] for pair in pairs) for end in (0, 1))
-
-    def at(self, at_s: float) -> int:
-        """Return how many wait then."""
-        return bisect_right(self._submitted, at_s) - bisect_right(self._started, at_s)
-
-
 def answer(past: Past, config: SiteConfig, rules: Rules, asked: Asked, step: Callable[[int, int], None]) -> Answer:
     """Return what the replay says of a what-if.
 
@@ -174,33 +134,23 @@ def answer(past: Past, config: SiteConfig, rules: Rules, asked: Asked, step: Cal
         InputError: there are no jobs, none of them waited, or the what-if is none that this site can have.
     """
     site = site_of(config, rules)
-    counted = _waiting(past)
-    today = _Scenario(past.runs, site)
-    known = [run for run in counted if run.job.number in today.wait_s]
-    if not known:
-        raise InputError("no job of the window fits any node that site.toml names")
-    measured_s = fmean(run.waited_s for run in known)
-    if not measured_s:
-        raise InputError("of the jobs that fit the nodes of site.toml none waited: there is no queue to plan for")
-    compared: tuple[PoolCompared, ...] = ()
-    left_out = rules.left_out
-    if past.assumed:
-        left_out = (f"of {past.assumed} jobs of one GPU the use is assumed (--assume), not measured", *left_out)
-    if asked.best_cuts:
-        compared, why_not = _compare(past, config, rules, asked, today)
-        left_out += why_not
-        asked = asked._replace(cuts=compared[-1].geometries[0].cuts, best_cuts=False)
-    asked = asked._replace(cuts=tuple(_sized(past, config, asked)))
+    today = Scenario(past.runs, site)
+    counted = [run for run in past.runs if run.counted]
+    known = _comparable(past, counted, today)
+    asked, compared, why_not = _settled(past, config, rules, asked, today)
     then_config = changed(config, asked)
     then_site = site_of(then_config, rules)
     sharing = share(past, then_config, asked.adoption) if asked.shares else None
     then = upper = None
     if not asked.nothing:
-        then = _Scenario(otherwise(past.runs, sharing, asked), then_site)
+        then = Scenario(otherwise(past.runs, sharing, asked), then_site)
     if sharing and sharing.pieces:
-        upper = _Scenario(otherwise(past.runs, sharing, asked, upper=True), then_site)
-    found = _Resampled(past, asked, (site, then_site), sharing, step)
+        upper = Scenario(otherwise(past.runs, sharing, asked, upper=True), then_site)
+    found = Resampled(past, asked, (site, then_site), sharing, step)
+    measured_s = fmean(run.waited_s for run in known)
     missed_s = fmean(today.waits(known)) - measured_s
+    partitions = sorted({run.job.partition for run in known})
+    assumed = [f"of {past.assumed} jobs of one GPU the use is assumed (--assume), not measured"] * bool(past.assumed)
     whole_s = sum(_gpu_seconds(run, past) for run in past.runs)
     return Answer(
         asked=asked,
@@ -215,9 +165,10 @@ def answer(past: Past, config: SiteConfig, rules: Rules, asked: Asked, step: Cal
         load=whole_s / (gpus_of(config) * (past.until_s - past.since_s)) if gpus_of(config) else None,
         error_pct=100 * abs(missed_s) / measured_s,
         bias_pct=100 * missed_s / fmean(run.waited_s + run.job.run_s for run in known),
-        classes=tuple(_classes(known, today, then, found)),
+        classes=tuple(_waits((*CLASSES, TOTAL), known, today, then, found)),
+        partitions=tuple(_waits([PARTITION + name for name in partitions], known, today, then, found)),
         sharing=sharing,
-        freed_gpu_hours=Range(_freed(counted, sharing), *found.ends(found.freed)) if sharing else None,
+        freed_gpu_hours=Range(freed_gpu_hours(counted, sharing), *found.ends(found.freed)) if sharing else None,
         upper_mean_s=fmean(upper.waits(known) or [0.0]) if upper else None,
         today_limits=today.limits,
         then_limits=then.limits if then else {},
@@ -226,17 +177,16 @@ def answer(past: Past, config: SiteConfig, rules: Rules, asked: Asked, step: Cal
         blocks=found.blocks,
         resamples=found.resamples,
         sooner=found.sooner,
-        left_out=left_out,
+        left_out=(*assumed, *rules.left_out, *why_not),
     )
 
 
-def _waiting(past: Past) -> list[Run]:
-    """Return the runs that were submitted in the window.
+def _comparable(past: Past, counted: Sequence[Run], today: Scenario) -> list[Run]:
+    """Return the runs that were submitted in the window and fit the site.
 
     Raises:
         InputError: there are none, or none of them had to wait.
     """
-    counted = [run for run in past.runs if run.counted]
     if not counted:
         why = f" ({len(past.runs) + sum(past.rejected.values())} runs were on then or not usable)" if past.runs else ""
         raise InputError(f"no job with GPUs was submitted in the window{why}; name another by --since and --until")
@@ -244,7 +194,24 @@ def _waiting(past: Past) -> list[Run]:
         raise InputError(
             "no job of the window waited: there is no queue to plan for; name another by --since and --until"
         )
-    return counted
+    known = [run for run in counted if run.job.number in today.wait_s]
+    if not known:
+        raise InputError("no job of the window fits any node that site.toml names")
+    if not any(run.waited_s for run in known):
+        raise InputError("of the jobs that fit the nodes of site.toml none waited: there is no queue to plan for")
+    return known
+
+
+def _settled(
+    past: Past, config: SiteConfig, rules: Rules, asked: Asked, today: Scenario
+) -> tuple[Asked, tuple[PoolCompared, ...], tuple[str, ...]]:
+    """Return the question with the cuts that it is about, what was compared for it, and why some pools were not."""
+    compared: tuple[PoolCompared, ...] = ()
+    why_not: tuple[str, ...] = ()
+    if asked.best_cuts:
+        compared, why_not = _compare(past, config, rules, asked, today)
+        asked = asked._replace(cuts=compared[-1].geometries[0].cuts, best_cuts=False)
+    return asked._replace(cuts=tuple(_sized(past, config, asked))), compared, why_not
 
 
 def _gpu_seconds(run: Run, past: Past) -> float:
@@ -252,15 +219,6 @@ def _gpu_seconds(run: Run, past: Past) -> float:
     begun_s = run.job.submit_s + (run.waited_s if run.counted else 0.0)
     inside_s = min(begun_s + run.job.run_s, past.until_s) - max(begun_s, past.since_s)
     return max(0.0, inside_s) * run.job.shape.units * run.job.shape.nodes if run.kind != CLASSES[0] else 0.0
-
-
-def _freed(runs: Iterable[Run], sharing: Sharing) -> float:
-    """Return by how many GPU-hours less the runs on pieces hold, slower as they are."""
-    found = 0.0
-    for run in runs:
-        if piece := sharing.pieces.get(run.job.number):
-            found += run.job.run_s / _HOUR_S * (1 - piece.gpus * piece.slowdown.expected)
-    return found
 
 
 def _sized(past: Past, config: SiteConfig, asked: Asked) -> Iterable[Cut]:
@@ -284,15 +242,15 @@ def _sized(past: Past, config: SiteConfig, asked: Asked) -> Iterable[Cut]:
         yield from found
 
 
-def _queue(past: Past, today: _Scenario, then: _Scenario | None) -> Iterable[Waiting]:
-    were = _Queue((one.job.submit_s, one.job.submit_s + one.waited_s) for one in past.runs if one.counted)
+def _queue(past: Past, today: Scenario, then: Scenario | None) -> Iterable[Waiting]:
+    were = Queue((one.job.submit_s, one.job.submit_s + one.waited_s) for one in past.runs if one.counted)
     for number in range(_INSTANTS + 1):
         at_s = past.since_s + number * (past.until_s - past.since_s) / _INSTANTS
         yield Waiting(at_s, were.at(at_s), today.queue.at(at_s), then.queue.at(at_s) if then else None)
 
 
 def _compare(
-    past: Past, config: SiteConfig, rules: Rules, asked: Asked, today: _Scenario
+    past: Past, config: SiteConfig, rules: Rules, asked: Asked, today: Scenario
 ) -> tuple[tuple[PoolCompared, ...], tuple[str, ...]]:
     """Replay pool by pool the geometries that serve most of its demand, and none at all, and keep the best.
 
@@ -322,7 +280,7 @@ def _compare(
             question = asked._replace(best_cuts=False, cuts=(*chosen, *cuts))
             cut = changed(config, question)
             sharing = share(past, cut, asked.adoption) if question.shares else None
-            done = _Scenario(otherwise(past.runs, sharing, question), site_of(cut, rules))
+            done = Scenario(otherwise(past.runs, sharing, question), site_of(cut, rules))
             if len(done.never) > len(today.never):  # a geometry that leaves nothing for some jobs is none
                 continue
             compared.append(Compared(question.cuts, fmean(done.waits(counted)), fmean(done.turnarounds(counted))))
@@ -335,89 +293,16 @@ def _compare(
     return tuple(found), tuple(why_not)
 
 
-class _Resampled:
-    """The mean waits of each class, and what is freed, in replays of weeks (of days, if there are few) drawn anew."""
-
-    def __init__(
-        self,
-        past: Past,
-        asked: Asked,
-        sites: tuple[Site, Site],
-        sharing: Sharing | None,
-        step: Callable[[int, int], None],
-    ) -> None:
-        self.today: list[Mapping[str, float]] = []
-        self.then: list[Mapping[str, float]] = []
-        self.freed: list[float] = []
-        span_s = past.until_s - past.since_s
-        block_s = 7 * _DAY_S if span_s >= _LEAST_BLOCKS * 7 * _DAY_S else _DAY_S
-        self.blocks, self.resamples = int(span_s // block_s), 0
-        if self.blocks < _LEAST_BLOCKS:
-            return
-        counted = [run for run in past.runs if run.counted]
-        by_block: list[list[Run]] = [[] for _ in range(self.blocks)]
-        for run in counted:
-            at = int((run.job.submit_s - past.since_s) // block_s)
-            if at < self.blocks:
-                by_block[at].append(run)
-        affordable = _RESAMPLED_JOBS // (len(counted) * (1 if asked.nothing else 2))
-        self.resamples = max(_LEAST_RESAMPLES, min(_RESAMPLES, affordable))
-        draw = random.Random(33)  # noqa: S311 - the same question has the same answer
-        for number in range(self.resamples):
-            step(number, self.resamples)
-            runs: list[Run] = []
-            pieces = {}
-            for place in range(self.blocks):
-                taken = draw.randrange(self.blocks)
-                for run in by_block[taken]:
-                    job = run.job._replace(number=len(runs), submit_s=run.job.submit_s + (place - taken) * block_s)
-                    if sharing and (piece := sharing.pieces.get(run.job.number)):
-                        pieces[job.number] = piece
-                    runs.append(run._replace(job=job))
-            self.today.append(_means(runs, _Scenario(runs, sites[0])))
-            moved = sharing._replace(pieces=pieces) if sharing else None
-            if moved:
-                self.freed.append(_freed(runs, moved))
-            if not asked.nothing:
-                self.then.append(_means(runs, _Scenario(otherwise(runs, moved, asked), sites[1])))
-
-    @property
-    def sooner(self) -> int:
-        """Return in how many resamples all jobs wait less in the what-if, on average."""
-        # A draw of days on which nobody submitted anything has no waits.
-        pairs = [pair for pair in zip(self.today, self.then, strict=False) if all(TOTAL in waits for waits in pair)]
-        return sum(then[TOTAL] < today[TOTAL] for today, then in pairs)
-
-    def ends(self, figures: Sequence[float]) -> tuple[float | None, float | None]:
-        """Return between which ends nine of ten of these figures lie."""
-        if len(figures) < _LEAST_RESAMPLES:
-            return None, None
-        ordered = sorted(figures)
-        cut = int(_ENDS * len(ordered))
-        return ordered[cut], ordered[-1 - cut]
-
-    def of(self, name: str, which: Sequence[Mapping[str, float]]) -> tuple[float | None, float | None]:
-        """Return the ends of a class's mean wait."""
-        return self.ends([one[name] for one in which if name in one])
-
-
-def _means(runs: Sequence[Run], done: _Scenario) -> dict[str, float]:
-    by_class: dict[str, list[float]] = {}
-    for run in runs:
-        if run.job.number in done.wait_s:
-            for name in (run.kind, TOTAL):
-                by_class.setdefault(name, []).append(done.wait_s[run.job.number])
-    return {name: fmean(waits) for name, waits in by_class.items()}
-
-
-def _classes(known: Sequence[Run], today: _Scenario, then: _Scenario | None, found: _Resampled) -> Iterable[ClassWaits]:
-    for name in (*CLASSES, TOTAL):
-        runs = [run for run in known if name in (run.kind, TOTAL)]
+def _waits(
+    groups: Iterable[str], known: Sequence[Run], today: Scenario, then: Scenario | None, found: Resampled
+) -> Iterable[ClassWaits]:
+    for name in groups:
+        runs = [run for run in known if name in groups_of(run)]
         if not runs:
             continue
         before, after = today.waits(runs), then.waits(runs) if then else []
         yield ClassWaits(
-            name,
+            name.removeprefix(PARTITION),
             len(runs),
             fmean(run.waited_s for run in runs),
             Range(fmean(before), *found.of(name, found.today)),

@@ -125,7 +125,9 @@ def otherwise(runs: Iterable[Run], sharing: Sharing | None, asked: Asked, *, upp
         copies = int(whole) + (drawn(number) < part)
         for copy in range(copies):
             later_s = _LATER_S * drawn(number + copy * 7919) if copy else 0.0
-            job = run.job._replace(number=number + copy * _COPY, submit_s=run.job.submit_s + later_s)
+            job = run.job._replace(
+                number=number + copy * _COPY, submit_s=run.job.submit_s + later_s, array=f"{run.job.array} {copy}"
+            )
             yield run._replace(job=job, counted=run.counted and not copy)
 
 

@@ -19,7 +19,10 @@ class Shape(NamedTuple):
 
 
 class Job(NamedTuple):
-    """One job as it is to be replayed; ``run_s`` is how long it runs where it is put."""
+    """One job as it is to be replayed; ``run_s`` is how long it runs where it is put.
+
+    Of its ``array`` at most ``at_once`` run at a time; 0 is as many as have room.
+    """
 
     number: int
     submit_s: float
@@ -30,6 +33,8 @@ class Job(NamedTuple):
     partition: str
     qos: str
     shape: Shape
+    array: str = ""
+    at_once: int = 0
 
 
 class NodeKind(NamedTuple):
@@ -89,7 +94,10 @@ class Site(NamedTuple):
 
 
 class Started(NamedTuple):
-    """When a replayed job started and ended, and on which node (its first)."""
+    """When a replayed job started and ended, and on which node (its first).
+
+    A task that waited for others of its array was submitted when they let it.
+    """
 
     job: Job
     start_s: float

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Past runs -> the jobs of a replay, each with what it waited and what was measured of it. Pure."""
 
+from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 from math import ceil
 from typing import NamedTuple
 
@@ -17,6 +19,8 @@ from slurm_colloc.slurm.hostlist import expand
 
 # As long as nothing in Slurm's tables: a run of which no limit is known delays all who would have to be over before it.
 _NO_LIMIT_S = 365 * 86400.0
+# Slurm looks at the queue at least once a minute (sched_interval), and notices then that a task may go.
+_NOTICED_S = 60
 PIECES, ONE = "slices and shares", "1 GPU"
 CLASSES = (PIECES, ONE, "2 and 3 GPUs", "4 to 7 GPUs", "8 GPUs and more")
 
@@ -54,7 +58,7 @@ class Past(NamedTuple):
 
 
 class Allocated(NamedTuple):
-    """A past run as the store has it; ``tres`` is its AllocTRES."""
+    """A past run as the store has it; ``tres`` is its AllocTRES, ``array`` that of which it is a task."""
 
     job_id: str
     user: str
@@ -68,10 +72,11 @@ class Allocated(NamedTuple):
     node_list: str
     tres: str
     limit_min: int | None
+    array: str = ""
 
 
 def past_of(
-    runs: Iterable[Allocated],
+    runs: Sequence[Allocated],
     uses: Mapping[str, Use],
     config: SiteConfig,
     site: Site,
@@ -94,6 +99,7 @@ def past_of(
     found: list[Run] = []
     rejected: Counter[str] = Counter()
     guessed = 0
+    at_once = throttles(runs)
     nodes = {node.name for node in site.nodes}
     pools = {name: pool for pool in config.pool for name in expand(pool.nodes)}
     for number, run in enumerate(runs):
@@ -116,6 +122,8 @@ def past_of(
             run.partition,
             run.qos,
             shape,
+            run.array,
+            at_once.get(run.array, 0),
         )
         use, kind = uses.get(run.job_id), class_of(shape, gres)
         counted = run.submit_s >= since_s
@@ -124,6 +132,27 @@ def past_of(
             guessed += counted
         found.append(Run(job, float(run.start_s - run.submit_s), gres, kind, counted, use))
     return Past(tuple(found), rejected, since_s, until_s, guessed)
+
+
+def throttles(runs: Iterable[Allocated]) -> dict[str, int]:
+    """Return of each array with a throttle (``--array=0-99%8``) how many of its tasks may run at once.
+
+    Slurm keeps the throttle only in the script or the command line, but a task that it held becomes eligible when
+    another of its array ends; and then as many had run at once as the throttle lets.
+    """
+    arrays: dict[str, list[Allocated]] = {}
+    for run in runs:
+        if run.array:
+            arrays.setdefault(run.array, []).append(run)
+    found = {}
+    for array, tasks in arrays.items():
+        ends = sorted(task.end_s for task in tasks if task.end_s is not None)
+        first_s = min(task.submit_s for task in tasks)
+        later = {task.submit_s for task in tasks if task.submit_s > first_s}
+        if any(bisect_right(ends, at_s) > bisect_left(ends, at_s - _NOTICED_S) for at_s in later):
+            changes = [(task.start_s, 1) for task in tasks] + [(end_s, -1) for end_s in ends]
+            found[array] = max(accumulate(change for _, change in sorted(changes)))
+    return found
 
 
 def _shape(run: Allocated, nodes: set[str], pools: Mapping[str, Pool]) -> tuple[Shape, str]:

@@ -6,11 +6,11 @@ starts jobs strictly in order, and a job that has to wait ends that for its part
 bf_max_job_test of them each bf_interval, by time limits: for one that has to wait it keeps its nodes, whole, from the
 time when it could start, so that a later one may use them only if it is over by then.
 
-Left out: reservations, preemption, licenses, limits of associations and QOS, what waits for other jobs or for a time,
-arrays' own limits, nodes that were down.
+Left out: reservations, preemption, licenses, limits of associations and QOS, nodes that were down.
 """
 
 from bisect import bisect_left, bisect_right, insort
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import islice
@@ -61,6 +61,9 @@ class _Replay:
         self._lacked: dict[str, int] = {}
         self._look_s = -inf
         self._look_each_s = (jobs[-1].submit_s - jobs[0].submit_s) / _LOOKS if jobs else inf
+        # Of each array with a throttle how many tasks wait or run, and which it holds.
+        self._at_once: Counter[str] = Counter()
+        self._held: dict[str, deque[Job]] = {}
         self._never: list[Job] = []
         self._impossible: set[tuple[str, Shape]] = set()
 
@@ -77,7 +80,7 @@ class _Replay:
                 look_s,
             )
             if at_s == inf:  # nothing runs, and what waits can never start
-                self._never += [entry[3] for entry in self._waiting]
+                self._never += [entry[3] for entry in self._waiting] + [job for of in self._held.values() for job in of]
                 break
             events = False
             while self._ends and self._ends[0][0] <= at_s:
@@ -120,6 +123,11 @@ class _Replay:
         if key in self._impossible:
             self._never.append(job)
             return
+        if job.at_once:
+            if self._at_once[job.array] >= job.at_once:
+                self._held.setdefault(job.array, deque()).append(job)
+                return
+            self._at_once[job.array] += 1
         insort(self._waiting, self._entry(job, at_s))
         self._waiting_of[key] = self._waiting_of.get(key, 0) + 1
 
@@ -145,6 +153,10 @@ class _Replay:
             for name in self._partitions[index]:
                 del self._running[name][bisect_left(self._running[name], (limit_s, number, index))]
         self._ordering.ends(started.job, at_s)
+        if started.job.at_once:
+            self._at_once[started.job.array] -= 1
+            if held := self._held.get(started.job.array):
+                self._submit(held.popleft()._replace(submit_s=at_s), at_s)
 
     def _touch(self, index: int) -> None:
         for changed in self._of_node[index]:

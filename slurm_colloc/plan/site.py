@@ -72,8 +72,8 @@ def rules_of(settings: Mapping[str, str] | None) -> Rules:
         settings: its keys and values; None where Slurm could not be asked.
     """
     left_out = [
-        "reservations, preemption, licenses, arrays' own limits, limits of accounts and QOS, and nodes "
-        "that were down are not replayed",
+        "reservations, preemption, licenses, throttles of arrays that held no task of the window, limits of accounts "
+        "and QOS, and nodes that were down are not replayed",
         "jobs without GPUs are not replayed: the cores that they took are taken for free",
     ]
     if settings is None:
@@ -81,24 +81,7 @@ def rules_of(settings: Mapping[str, str] | None) -> Rules:
             "slurm.conf is not known here: backfill and priority by Slurm's defaults, in order of submission"
         )
         return Rules(Scheduler(), Priority(age=1.0), tuple(left_out))
-    asked = dict(item.partition("=")[::2] for item in settings.get("SchedulerParameters", "").split(","))
-
-    def number(key: str, otherwise: float, worth: float = 1.0) -> float:
-        text = asked.get(key, "")
-        return int(text) * worth if text.isdigit() else otherwise
-
-    plain = Scheduler()
-    release = tuple(int(part) for part in settings.get("SLURM_VERSION", "").split(".")[:2] if part.isdigit())
-    scheduler = Scheduler(
-        number("bf_interval", plain.bf_interval_s),
-        number("bf_resolution", plain.bf_resolution_s),
-        number("bf_window", plain.bf_window_s, _MINUTE_S),
-        int(number("bf_max_job_test", plain.bf_max_job_test)),
-        number("bf_window_linear", plain.bf_window_linear_s),
-        number("batch_sched_delay", plain.batch_sched_delay_s),
-        before_24_11=() < release < (24, 11),
-        backfill=settings.get("SchedulerType", "sched/backfill") == "sched/backfill",
-    )
+    scheduler = _scheduler(settings)
     if settings.get("PriorityType", "priority/multifactor") != "priority/multifactor":
         return Rules(scheduler, Priority(age=1.0), (*left_out, "jobs wait in order of submission (PriorityType)"))
     weights = {name: _weight(settings, name) for name in ("Age", "FairShare", "JobSize", "QOS", "Partition", "Assoc")}
@@ -126,6 +109,27 @@ def rules_of(settings: Mapping[str, str] | None) -> Rules:
             idle_users=1,
         ),
         tuple(left_out),
+    )
+
+
+def _scheduler(settings: Mapping[str, str]) -> Scheduler:
+    asked = dict(item.partition("=")[::2] for item in settings.get("SchedulerParameters", "").split(","))
+
+    def number(key: str, otherwise: float, worth: float = 1.0) -> float:
+        text = asked.get(key, "")
+        return int(text) * worth if text.isdigit() else otherwise
+
+    plain = Scheduler()
+    release = tuple(int(part) for part in settings.get("SLURM_VERSION", "").split(".")[:2] if part.isdigit())
+    return Scheduler(
+        number("bf_interval", plain.bf_interval_s),
+        number("bf_resolution", plain.bf_resolution_s),
+        number("bf_window", plain.bf_window_s, _MINUTE_S),
+        int(number("bf_max_job_test", plain.bf_max_job_test)),
+        number("bf_window_linear", plain.bf_window_linear_s),
+        number("batch_sched_delay", plain.batch_sched_delay_s),
+        before_24_11=() < release < (24, 11),
+        backfill=settings.get("SchedulerType", "sched/backfill") == "sched/backfill",
     )
 
 

@@ -166,11 +166,12 @@ def story(answer: Answer) -> Iterator[str]:
 
 
 def rows_of_waits(answer: Answer) -> Iterator[list[str]]:
-    """Yield the table of waits, its titles first."""
+    """Yield the table of waits, its titles first; of partitions only where there are several."""
     then = [one for one in answer.classes if one.then_mean_s is not None]
     more = ["THEN", "9 OF 10", "MEDIAN"] if then else []
     yield ["WAITS", "JOBS", "WERE", "TODAY", "9 OF 10", "MEDIAN", *more]
-    for one in answer.classes:
+    partitions = [one._replace(name=f"partition {one.name}") for one in answer.partitions]
+    for one in (*answer.classes, *(partitions if len(partitions) > 1 else [])):
         yield [
             one.name,
             str(one.jobs),

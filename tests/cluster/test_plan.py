@@ -4,14 +4,22 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 
+from slurm_colloc.accounting.run_rows import past_runs
+from slurm_colloc.accounting.store import Store
+from slurm_colloc.config import load_site
+from slurm_colloc.plan.past import Allocated, throttles
 from tests.cluster.fixtures import RELEASE, install_checkout, need_cluster
 from tests.cluster.plan_record import GPUS, NODES, cluster, run_trace, trace
 from tests.cluster.site import write_site
 
 pytestmark = pytest.mark.cluster
+
+
+THROTTLED = "#!/bin/sh\n#SBATCH -N1 -n1 -c1 --mem=1000M -t5 -p plan -o /dev/null --gres=gpu:h100:1 -a 0-4%2\nsleep 3\n"
 
 
 def test_a_real_queue_is_taken_in_and_replayed() -> None:
@@ -20,6 +28,11 @@ def test_a_real_queue_is_taken_in_and_replayed() -> None:
     jobs = trace(1.3, 33, 50)
     with cluster(RELEASE, print) as lab:
         install_checkout(lab)
+        script = lab.root / "tmp/throttled.sh"
+        script.write_text(THROTTLED)
+        script.chmod(0o755)
+        array = int(lab.run_as("alice", ["sbatch", "--parsable", str(script)], check=True).stdout)
+        lab.wait_jobs([array], timeout=60)
         run_trace(lab, jobs, print)
         environment = {"COLLOC_CONF": str(write_site(lab, agent=False) / "site.toml")}
         lab.run(["colloc", "ingest", "--since", "1h"], env=environment, check=True, timeout=120)
@@ -27,8 +40,11 @@ def test_a_real_queue_is_taken_in_and_replayed() -> None:
         done = lab.run([*plan, "--gpus", "+8", "--format", "json"], env=environment, timeout=120)
         assert done.returncode == 0, done.stderr
         table = lab.run(plan, env=environment, check=True, timeout=120).stdout
+        site = load_site(environment["COLLOC_CONF"])
+        runs = [Allocated(**row) for row in past_runs(Store(site.store_folder), site.cluster, 0.0, time.time())]
+        assert [at_once for name, at_once in throttles(runs).items() if name.startswith(f"{array}@")] == [2]
     found = json.loads(done.stdout)
-    assert (found["jobs"], found["rejected"], found["too_large"]) == (len(jobs), {}, 0)
+    assert (found["jobs"], found["rejected"], found["too_large"]) == (len(jobs) + 5, {}, 0)
     assert found["gpus_then"] == found["gpus"] + 8
     total = found["classes"][-1]
     assert total["measured_mean_s"] > 10

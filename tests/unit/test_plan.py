@@ -14,12 +14,14 @@ import pytest
 from slurm_colloc.config import Pool
 from slurm_colloc.errors import InputError
 from slurm_colloc.model import Evidence, Gres
+from slurm_colloc.plan.answer import answer
 from slurm_colloc.plan.change import Asked, changed, gpus_of, otherwise
 from slurm_colloc.plan.model import Job, NodeKind, Priority, Shape, Site
 from slurm_colloc.plan.past import ONE, PIECES, Allocated, Past, Run, Use, past_of
 from slurm_colloc.plan.replay import replay
 from slurm_colloc.plan.sharing import moved, share
 from slurm_colloc.plan.site import ENDLESS, rules_of, site_of
+from slurm_colloc.plan.text import as_table
 from tests.unit.made import H100, evidence, run, site
 from tests.unit.programs import colloc
 from tests.unit.stored import stored
@@ -387,6 +389,48 @@ def test_what_cannot_be_replayed_is_counted() -> None:
     found = past(allocated(node_list="other"), allocated(tres="gres/gpu:h100=1,gres/gpu:a100=1"), allocated())
     assert len(found.runs) == 1
     assert sorted(found.rejected.values()) == [1, 1]
+
+
+def test_an_array_whose_tasks_became_eligible_as_others_ended_has_a_throttle() -> None:
+    """Where the first two tasks ended two more could go: not so where the others waited for another array."""
+
+    def array(name: str, *times: tuple[int, int, int]) -> list[Allocated]:
+        return [
+            allocated(job_id=f"{name}{n}", array=name, submit_s=SINCE + a, start_s=SINCE + b, end_s=SINCE + c)
+            for n, (a, b, c) in enumerate(times)
+        ]
+
+    held = array("h", (0, 5, 100), (0, 5, 300), (100, 100, 400), (303, 310, 500))
+    free = array("f", (0, 5, 100), (0, 5, 300), (0, 100, 400))
+    after = array("a", (0, 5, 100), (2000, 2005, 2300), (2000, 2100, 2400))
+    found = past(*sorted((*held, *free, *after, allocated()), key=lambda one: one.submit_s)).runs
+    assert {(run.job.array, run.job.at_once) for run in found} == {("h", 2), ("f", 0), ("a", 0), ("", 0)}
+
+
+def test_waits_are_told_by_partition_where_there_are_several() -> None:
+    """Every third job asks by another partition of the same four GPUs."""
+    config = site(POOL._replace(nodes="n1", partitions=("gpu", "long")))
+    rules = rules_of(None)
+    rows = [
+        allocated(
+            job_id=str(n), partition="long" if n % 3 == 0 else "gpu", submit_s=SINCE, start_s=SINCE + 600 * (n // 4)
+        )
+        for n in range(12)
+    ]
+    for partitions in (["gpu", "long"], ["gpu"]):
+        runs = [run for run in rows if run.partition in partitions]
+        found = answer(
+            past_of(runs, {}, config, site_of(config, rules), (SINCE, SINCE + DAY)),
+            config,
+            rules,
+            Asked(),
+            lambda *_: None,
+        )
+        assert [(one.name, one.jobs) for one in found.partitions] == [("gpu", 8), ("long", 4)][: len(partitions)]
+        assert sum(one.jobs * one.today_mean_s.value for one in found.partitions) == pytest.approx(
+            found.jobs * found.total.today_mean_s.value
+        )
+        assert ("partition long" in as_table(found, "c", ("a", "b"))) == (len(partitions) > 1)
 
 
 def used(number: int, peak_mib: int, sm_pct: float) -> tuple[Allocated, Use]:

@@ -157,6 +157,17 @@ def test_a_job_is_over_at_its_limit() -> None:
     assert done.started[0].end_s == 20
 
 
+def test_so_many_tasks_of_an_array_run_at_once() -> None:
+    """One that has to wait for another of its array is in no queue: it lets by who comes later, and waits from then."""
+    site = Site((node(3),), QUICK, FIFO)
+    tasks = [job(n, array="a", at_once=2) for n in (1, 2, 3, 4)]
+    done = replay(site, [*tasks, job(5, submit_s=1, gpus=1), job(6, submit_s=2, gpus=3, run_s=5)])
+    assert {one.job.number: one.start_s for one in done.started} == {1: 0, 2: 0, 5: 1, 6: 11, 3: 16, 4: 16}
+    assert [one.wait_s for one in sorted(done.started)] == [0, 0, 6, 6, 0, 9]
+    alone = replay(Site((node(1),), QUICK, FIFO), [job(n, array="a", at_once=2) for n in range(9)])
+    assert [one.start_s for one in alone.started] == [10 * n for n in range(9)]
+
+
 def test_larger_jobs_first_by_size() -> None:
     site = Site((node(),), QUICK, Priority(size=1000.0))
     jobs = (job(1, gpus=2), job(2, submit_s=1), job(3, submit_s=2, shape=Shape("h100", 2, 8, 1)))
