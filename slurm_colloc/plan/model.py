@@ -72,14 +72,10 @@ class Priority(NamedTuple):
     age: float = 0.0
     fair_share: float = 0.0
     size: float = 0.0
-    qos: float = 0.0
-    partition: float = 0.0
     max_age_s: float = 7 * 86400.0
     half_life_s: float = 7 * 86400.0
     calc_period_s: float = 300.0
     favor_small: bool = False
-    qos_factors: Mapping[str, float] = {}
-    partition_factors: Mapping[str, float] = {}
     shares: Mapping[tuple[str, str], float] = {}
     # Users of whom no job is in the window have a rank as well: of each account that has jobs, or is its own.
     idle_users: int = 0

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is free on nodes, now and when the time limits of what runs are over."""
+"""What is free on nodes, now and when the time limits of what runs are over, and what backfill keeps of them."""
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Container, Iterable, Sequence
 from math import inf
 
-from slurm_colloc.plan.model import NodeKind, Shape
+from slurm_colloc.plan.model import NodeKind, Scheduler, Shape
 
 NOW = 0.0
 
@@ -152,6 +152,76 @@ class Ranked:
         """Return the nodes that have room now, other than some."""
         order = self.order()
         return [index for _, index in order[: bisect_right(order, (NOW, inf))] if index not in but]
+
+
+class Kept:
+    """The nodes that backfill keeps, whole, for jobs that have to wait."""
+
+    def __init__(self, rules: Scheduler, nodes: int) -> None:
+        self._grain_s = rules.bf_resolution_s
+        self._over_s = 0 if rules.before_24_11 else self._grain_s - 1
+        self._spans: dict[int, list[tuple[float, float]]] = {}
+        self._ends: list[float] = []
+        # Of each node the first and the last second for which it is kept.
+        self.first, self.last = [inf] * nodes, [NOW] * nodes
+
+    def keep(self, nodes: Iterable[int], start_s: float, limit_s: float) -> bool:
+        """Keep nodes for a job; return whether one of them is kept sooner than it was."""
+        from_s, until_s = self._span(start_s, limit_s)
+        sooner = False
+        for index in nodes:
+            insort(self._spans.setdefault(index, []), (from_s, until_s))
+            if until_s > self.last[index]:
+                self.last[index] = until_s
+            if from_s < self.first[index]:
+                self.first[index], sooner = from_s, True
+        insort(self._ends, until_s)
+        return sooner
+
+    def _span(self, start_s: float, limit_s: float) -> tuple[float, float]:
+        from_s = start_s // self._grain_s * self._grain_s
+        until_s = (start_s + limit_s + self._over_s) // self._grain_s * self._grain_s
+        return from_s, max(from_s + self._grain_s, until_s)
+
+    def between(self, from_s: float, until_s: float) -> set[int]:
+        """Return the nodes that are kept within a time."""
+        if not self._ends or from_s < self._ends[0]:
+            return {index for index in self._spans if self.first[index] <= until_s}
+        taken = set()
+        for index, spans in self._spans.items():
+            for begin_s, end_s in spans:
+                if begin_s > until_s:
+                    break
+                if end_s > from_s:
+                    taken.add(index)
+                    break
+        return taken
+
+    def free_from(self, index: int, from_s: float, limit_s: float) -> float:
+        """Return when a node that is kept is not, for as long as a job may run."""
+        for begin_s, end_s in self._spans[index]:
+            if begin_s > from_s + limit_s:
+                break
+            if end_s > from_s:
+                from_s = end_s
+        return from_s
+
+    def end_before(self, at_s: float) -> float:
+        """Return the last time up to then at which a node was no longer kept; NOW for none."""
+        place = bisect_right(self._ends, at_s)
+        return self._ends[place - 1] if place else NOW
+
+    def end_after(self, at_s: float) -> float:
+        """Return the first time after it at which a node is no longer kept; inf for none."""
+        place = bisect_right(self._ends, at_s)
+        return self._ends[place] if place < len(self._ends) else inf
+
+    def overlap(self, nodes: Iterable[int], start_s: float, limit_s: float) -> bool:
+        """Return whether one of the nodes is kept while a job would have it."""
+        from_s, until_s = self._span(start_s, limit_s)
+        return any(
+            begin_s < until_s and end_s > from_s for index in nodes for begin_s, end_s in self._spans.get(index, ())
+        )
 
 
 def chosen(usable: Sequence[int], wanted: int) -> tuple[int, ...]:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The order of those that wait: Slurm's multifactor priority, with the fair tree of accounts and users.
 
-Left out: nice, PriorityWeightAssoc, PriorityWeightTRES, site factors, and what was used before the first job.
+Left out: nice, the factors of QOS and partition, PriorityWeightAssoc, PriorityWeightTRES, site factors, and what was
+used before the first job.
 """
 
 from collections.abc import Iterable, Sequence
@@ -65,8 +66,6 @@ class Ordering:
             rules.age * age
             + rules.fair_share * self._fair[job.account, job.user]
             + rules.size * (1 - size if rules.favor_small else size)
-            + rules.qos * rules.qos_factors.get(job.qos, 0.0)
-            + rules.partition * rules.partition_factors.get(job.partition, 0.0)
         )
 
     def _rank(self) -> None:

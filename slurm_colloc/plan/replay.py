@@ -11,15 +11,17 @@ Left out: reservations, preemption, licenses, limits of associations and QOS, no
 
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 from itertools import islice
 from math import inf
 
-from slurm_colloc.plan.model import Job, Replayed, Scheduler, Shape, Site, Started
-from slurm_colloc.plan.nodes import NOW, Node, Ranked, chosen
+from slurm_colloc.plan.model import Job, Replayed, Shape, Site, Started
+from slurm_colloc.plan.nodes import NOW, Kept, Node, Ranked, chosen
 from slurm_colloc.plan.priority import Ordering
 
+# One that waits: minus its priority, when it was submitted, its number, itself, and the nodes as they are for it.
+_Entry = tuple[float, float, int, Job, Ranked]
 # So often in all it is looked at what the first in the queue lacks.
 _LOOKS = 2000
 # The first of the times within which Slurm looks at the ends of running jobs together.
@@ -53,9 +55,8 @@ class _Replay:
         # Of the nodes of each partition what runs: (latest end, number, node), in order.
         self._running: dict[str, list[tuple[float, int, int]]] = {name: [] for name in self._within}
         self._ordering = Ordering(site.priority, jobs, len(self._nodes), sum(kind.cpus for kind in site.nodes))
-        # (minus priority, submitted, number, job), the first first.
-        self._waiting: list[tuple[float, float, int, Job]] = []
-        self._waiting_of: dict[tuple[str, Shape], int] = {}
+        # The first first.
+        self._waiting: list[_Entry] = []
         self._ends: list[tuple[float, int, Started, tuple[int, ...], float]] = []
         self._started: list[Started] = []
         self._lacked: dict[str, int] = {}
@@ -87,7 +88,7 @@ class _Replay:
                 self._end(at_s)
                 events = True
             if self._ordering.due(at_s):
-                self._waiting = sorted(self._entry(entry[3], at_s) for entry in self._waiting)
+                self._waiting = sorted(self._entry(job, ranked, at_s) for *_, job, ranked in self._waiting)
                 events = True
             while next_job < len(self._jobs) and self._jobs[next_job].submit_s <= at_s:
                 self._submit(self._jobs[next_job], at_s)
@@ -108,8 +109,8 @@ class _Replay:
         limits = {name: number / total for name, number in sorted(self._lacked.items())}
         return Replayed(tuple(self._started), tuple(self._never), limits)
 
-    def _entry(self, job: Job, at_s: float) -> tuple[float, float, int, Job]:
-        return (-self._ordering.of(job, at_s), job.submit_s, job.number, job)
+    def _entry(self, job: Job, ranked: Ranked, at_s: float) -> _Entry:
+        return (-self._ordering.of(job, at_s), job.submit_s, job.number, job, ranked)
 
     def _submit(self, job: Job, at_s: float) -> None:
         key = job.partition, job.shape
@@ -128,8 +129,7 @@ class _Replay:
                 self._held.setdefault(job.array, deque()).append(job)
                 return
             self._at_once[job.array] += 1
-        insort(self._waiting, self._entry(job, at_s))
-        self._waiting_of[key] = self._waiting_of.get(key, 0) + 1
+        insort(self._waiting, self._entry(job, self._ranked[key], at_s))
 
     def _start(self, job: Job, nodes: tuple[int, ...], at_s: float) -> None:
         run_s = min(job.run_s, job.limit_s)
@@ -143,7 +143,6 @@ class _Replay:
         self._started.append(started)
         heappush(self._ends, (started.end_s, job.number, started, nodes, limit_s))
         self._ordering.begins(job, at_s)
-        self._waiting_of[job.partition, job.shape] -= 1
 
     def _end(self, at_s: float) -> None:
         _, number, started, nodes, limit_s = heappop(self._ends)
@@ -167,10 +166,10 @@ class _Replay:
         blocked: set[str] = set()
         nodes: set[int] = set()
         started: set[int] = set()
-        for _, _, number, job in self._waiting:
+        for _, _, number, job, ranked in self._waiting:
             if job.partition in blocked:
                 continue
-            free = self._ranked[job.partition, job.shape].now(nodes)
+            free = ranked.now(nodes)
             if len(free) >= job.shape.nodes:
                 self._start(job, chosen(free, job.shape.nodes), at_s)
                 started.add(number)
@@ -200,13 +199,13 @@ class _Replay:
 
     def _backfill(self, at_s: float) -> None:
         ahead = self._waiting[: self._rules.bf_max_job_test]
-        chances = _Chances(ahead, self._ranked)
-        kept = _Kept(self._rules)
+        chances = _Chances(ahead)
+        kept = Kept(self._rules, len(self._nodes))
         started: set[int] = set()
         if not chances.left(0, at_s, kept):
             return
-        for place, (_, _, number, job) in enumerate(ahead):
-            start_s, nodes = self._first_start(job, at_s, kept, in_spans=place < _IN_SPANS)
+        for place, (_, _, number, job, ranked) in enumerate(ahead):
+            start_s, nodes = self._first_start(job, ranked, at_s, kept, in_spans=place < _IN_SPANS)
             if start_s <= at_s:
                 self._start(job, nodes, at_s)
                 started.add(number)
@@ -217,53 +216,56 @@ class _Replay:
                 break
         self._leave(started)
 
-    def _first_start(self, job: Job, at_s: float, kept: "_Kept", *, in_spans: bool) -> tuple[float, tuple[int, ...]]:
+    def _first_start(
+        self, job: Job, ranked: Ranked, at_s: float, kept: Kept, *, in_spans: bool
+    ) -> tuple[float, tuple[int, ...]]:
         """Return when a job could start beside what is kept for others, and on which nodes.
 
         Slurm tries from now on, and then from each end of what is kept; those before the soonest start that can be
         lead to none.
         """
-        wanted, order = job.shape.nodes, self._ranked[job.partition, job.shape].order()
+        wanted, order = job.shape.nodes, ranked.order()
         first, last, limit_s = kept.first, kept.last, job.limit_s
-        soonest, latest_s = [(inf, -1)] * wanted, inf
+        several, nearest, soonest_s = [(inf, -1)] * wanted, -1, inf
         for fits_s, index in order:
-            if fits_s >= latest_s:
+            if fits_s >= soonest_s:
                 break
             free_s = fits_s if fits_s > at_s else at_s
-            if index in first and free_s < last[index] and free_s + limit_s >= first[index]:
+            if free_s < last[index] and free_s + limit_s >= first[index]:
                 free_s = kept.free_from(index, free_s, limit_s) if in_spans else last[index]
-            if free_s < latest_s:
+            if free_s < soonest_s:
                 if wanted == 1:  # as most jobs
-                    soonest, latest_s = [(free_s, index)], free_s
+                    nearest, soonest_s = index, free_s
                 else:
-                    insort(soonest, (free_s, index))
-                    soonest.pop()
-                    latest_s = soonest[-1][0]
-        soonest_s = soonest[-1][0]
+                    insort(several, (free_s, index))
+                    several.pop()
+                    soonest_s = several[-1][0]
         if soonest_s == inf:
             return inf, ()
         if soonest_s == at_s:
             taken = kept.between(at_s, at_s + job.limit_s)
-            return at_s, chosen(self._ranked[job.partition, job.shape].now(taken), wanted)
+            return at_s, chosen(ranked.now(taken), wanted)
         if not in_spans:
-            return soonest_s, tuple(index for _, index in soonest)
+            return soonest_s, (nearest,) if wanted == 1 else tuple(index for _, index in several)
         from_s = max(at_s, kept.end_before(soonest_s))
         while True:
-            start_s, nodes = self._will_run(job, at_s, from_s, kept)
+            start_s, nodes = self._will_run(job, order, at_s, from_s, kept)
             later_s = kept.end_after(from_s)
             if start_s <= later_s and not kept.overlap(nodes, start_s, job.limit_s):
                 return start_s, nodes
             later_s = min(start_s, later_s)
             from_s = later_s if later_s > from_s else from_s + self._rules.bf_resolution_s
 
-    def _will_run(self, job: Job, at_s: float, from_s: float, kept: "_Kept") -> tuple[float, tuple[int, ...]]:
+    def _will_run(
+        self, job: Job, order: Sequence[tuple[float, int]], at_s: float, from_s: float, kept: Kept
+    ) -> tuple[float, tuple[int, ...]]:
         """Return when a job that has to wait could start, on nodes not kept meanwhile, if all run to their limits.
 
         Slurm looks only after all have ended that end within 30 s of the first, then within 60, 120, 240 s and so on
         (bf_window_linear in slurm.conf(5)), and expects the start at the last end that it looked at.
         """
-        wanted, order = job.shape.nodes, self._ranked[job.partition, job.shape].order()
-        new, taken = not self._rules.before_24_11, kept.between(from_s, from_s + job.limit_s)
+        wanted, new = job.shape.nodes, not self._rules.before_24_11
+        taken = kept.between(from_s, from_s + job.limit_s)
 
         def fitting(until_s: float) -> list[int]:
             return [index for _, index in order[: bisect_right(order, (until_s, inf))] if index not in taken]
@@ -304,108 +306,33 @@ class _Replay:
         return max(at_s + 1, from_s, last_s), nodes
 
 
-class _Kept:
-    """The nodes that backfill keeps, whole, for jobs that have to wait."""
-
-    def __init__(self, rules: Scheduler) -> None:
-        self._grain_s = rules.bf_resolution_s
-        self._over_s = 0 if rules.before_24_11 else self._grain_s - 1
-        self._spans: dict[int, list[tuple[float, float]]] = {}
-        self._ends: list[float] = []
-        # Of each node the first and the last second for which it is kept.
-        self.first: dict[int, float] = {}
-        self.last: dict[int, float] = {}
-
-    def keep(self, nodes: Iterable[int], start_s: float, limit_s: float) -> bool:
-        """Keep nodes for a job; return whether one of them is kept sooner than it was."""
-        from_s, until_s = self._span(start_s, limit_s)
-        sooner = False
-        for index in nodes:
-            insort(self._spans.setdefault(index, []), (from_s, until_s))
-            self.last[index] = max(until_s, self.last.get(index, until_s))
-            if from_s < self.first.get(index, inf):
-                self.first[index], sooner = from_s, True
-        insort(self._ends, until_s)
-        return sooner
-
-    def _span(self, start_s: float, limit_s: float) -> tuple[float, float]:
-        from_s = start_s // self._grain_s * self._grain_s
-        until_s = (start_s + limit_s + self._over_s) // self._grain_s * self._grain_s
-        return from_s, max(from_s + self._grain_s, until_s)
-
-    def between(self, from_s: float, until_s: float) -> set[int]:
-        """Return the nodes that are kept within a time."""
-        if not self._ends or from_s < self._ends[0]:
-            return {index for index, first_s in self.first.items() if first_s <= until_s}
-        taken = set()
-        for index, spans in self._spans.items():
-            for begin_s, end_s in spans:
-                if begin_s > until_s:
-                    break
-                if end_s > from_s:
-                    taken.add(index)
-                    break
-        return taken
-
-    def free_from(self, index: int, from_s: float, limit_s: float) -> float:
-        """Return when a node that is kept is not, for as long as a job may run."""
-        for begin_s, end_s in self._spans[index]:
-            if begin_s > from_s + limit_s:
-                break
-            if end_s > from_s:
-                from_s = end_s
-        return from_s
-
-    def end_before(self, at_s: float) -> float:
-        """Return the last time up to then at which a node was no longer kept; NOW for none."""
-        place = bisect_right(self._ends, at_s)
-        return self._ends[place - 1] if place else NOW
-
-    def end_after(self, at_s: float) -> float:
-        """Return the first time after it at which a node is no longer kept; inf for none."""
-        place = bisect_right(self._ends, at_s)
-        return self._ends[place] if place < len(self._ends) else inf
-
-    def overlap(self, nodes: Iterable[int], start_s: float, limit_s: float) -> bool:
-        """Return whether one of the nodes is kept while a job would have it."""
-        from_s, until_s = self._span(start_s, limit_s)
-        return any(
-            begin_s < until_s and end_s > from_s for index in nodes for begin_s, end_s in self._spans.get(index, ())
-        )
-
-
 class _Chances:
     """Which of those that backfill looks at could start at once: where none can, looking further changes nothing."""
 
-    def __init__(
-        self, ahead: Sequence[tuple[float, float, int, Job]], ranked: Mapping[tuple[str, Shape], Ranked]
-    ) -> None:
-        # By what is asked for: at which places, and the least time limit from there on.
-        self._limits: dict[tuple[str, Shape], tuple[list[int], list[float]]] = {}
-        self._ranked = ranked
-        free: dict[tuple[str, Shape], bool] = {}
+    def __init__(self, ahead: Sequence[_Entry]) -> None:
+        # By what is asked for: at which places, from the last to the first, and the least time limit from there on.
+        self._limits: dict[Ranked, tuple[list[int], list[float]]] = {}
+        full: set[Ranked] = set()
         for place in range(len(ahead) - 1, -1, -1):
-            job = ahead[place][3]
-            key = job.partition, job.shape
-            if key not in free:
-                free[key] = ranked[key].order()[0][0] == NOW
-            if not free[key]:
+            _, _, _, job, ranked = ahead[place]
+            if ranked in full:
                 continue
-            # From the last place to the first.
-            places, limits = self._limits.setdefault(key, ([], []))
+            if ranked not in self._limits:
+                if ranked.order()[0][0] != NOW:
+                    full.add(ranked)
+                    continue
+                self._limits[ranked] = [], [inf]
+            places, limits = self._limits[ranked]
             places.append(-place)
-            limits.append(min(job.limit_s, limits[-1]) if limits else job.limit_s)
+            limits.append(min(job.limit_s, limits[-1]))
 
-    def left(self, place: int, at_s: float, kept: _Kept) -> bool:
+    def left(self, place: int, at_s: float, kept: Kept) -> bool:
         """Return whether one from this place on may find a node that has room now and is not kept too soon."""
-        for key, (places, limits) in self._limits.items():
-            at = bisect_right(places, -place) - 1
-            if at < 0:
-                continue
-            over_s = at_s + limits[at]
-            for fits_s, index in self._ranked[key].order():
-                if fits_s != NOW:
+        for ranked, (places, limits) in self._limits.items():
+            over_s = at_s + limits[bisect_right(places, -place)]
+            for fits_s, index in ranked.order():
+                if fits_s != NOW or over_s == inf:
                     break
-                if over_s < kept.first.get(index, inf):
+                if over_s < kept.first[index]:
                     return True
         return False

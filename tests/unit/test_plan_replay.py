@@ -176,12 +176,6 @@ def test_larger_jobs_first_by_size() -> None:
     assert starts(*jobs, site=small) == {1: 0, 2: 10, 3: 20}
 
 
-def test_qos_and_partition_count() -> None:
-    rules = Priority(age=1.0, qos=100.0, qos_factors={"high": 1.0})
-    jobs = (job(1, gpus=2), job(2, submit_s=1, gpus=2), job(3, submit_s=2, gpus=2, qos="high"))
-    assert starts(*jobs, site=Site((node(),), QUICK, rules)) == {1: 0, 3: 10, 2: 20}
-
-
 def test_who_used_less_comes_first() -> None:
     rules = Priority(fair_share=1000.0, age=1.0, calc_period_s=5.0)
     jobs = (
