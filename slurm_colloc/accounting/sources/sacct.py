@@ -37,7 +37,7 @@ _MOST_REASONS = 20
 LIMIT = "TimelimitRaw"
 # From when on a job could have started: after its dependencies, its --begin and its hold.
 ELIGIBLE = "Eligible"
-EXPORT = (*FIELDS[:-1], LIMIT, "ElapsedRaw", FIELDS[-1])
+EXPORT = (*FIELDS[:-1], LIMIT, ELIGIBLE, "ElapsedRaw", FIELDS[-1])
 
 
 class Parsed(NamedTuple):
