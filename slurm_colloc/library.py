@@ -172,26 +172,25 @@ def open(store_or_site: str | os.PathLike[str] = "", by: str = SLICES) -> Accoun
     return Accounting(open_store(folder, config, by, visible), config, by)
 
 
-def footprint(script: str | os.PathLike[str], args: Sequence[str] = (), component: int = 0) -> Footprint:
+def footprint(script: str | os.PathLike[str], args: Sequence[str] = ()) -> Footprint:
     """Return what csub expects a job to need of one GPU; nothing is submitted.
 
     Args:
         script: as given to csub.
         args: options of csub and sbatch before it.
-        component: of a heterogeneous job.
 
     Raises:
         CollocError: there is no site.toml, or the submission is not understood and would go to sbatch as it is.
     """
-    return _part(script, args, component).footprint
+    return _part(script, args).footprint
 
 
-def place(script: str | os.PathLike[str], args: Sequence[str] = (), component: int = 0) -> Placement:
+def place(script: str | os.PathLike[str], args: Sequence[str] = ()) -> Placement:
     """Return where csub would put a job; arguments and errors as of ``footprint``."""
-    return _part(script, args, component).placement
+    return _part(script, args).placement
 
 
-def _part(script: str | os.PathLike[str], args: Sequence[str], component: int) -> Part:
+def _part(script: str | os.PathLike[str], args: Sequence[str]) -> Part:
     path = find_site_file()
     if path is None:
         raise ConfigError("no site.toml found; name one in $COLLOC_CONF")
@@ -199,10 +198,7 @@ def _part(script: str | os.PathLike[str], args: Sequence[str], component: int) -
     command_line = parse_arguments(("--dry-run", *args, os.fspath(script)), config)
     check_call(command_line)
     client = CliClient()
-    parts = make_plan(command_line, given_environment(), None, config, client, packer=plan_array).parts
-    if not 0 <= component < len(parts):
-        raise InputError(f"the job has {len(parts)} components, and none of number {component}")
-    return parts[component]
+    return make_plan(command_line, given_environment(), None, config, client, packer=plan_array).part
 
 
 def _moment(given: Moment) -> datetime | None:

@@ -60,9 +60,8 @@ class JobRequest(NamedTuple):
     the cores. ``cores_unclear`` says that other options have a say in the number of cores. ``numbers`` are the names
     of the numbers in ``signature``, in their order. ``time_limit_min`` is None where none was asked, and infinite
     where it was asked for. ``no_share`` and ``untouchable`` hold the reasons why the job cannot run on a share (MPS,
-    shard), and why the request must reach Slurm exactly as it was written. ``components`` are the partitions of each
-    component of a heterogeneous job, this one among them; empty for any other job. ``origins`` says of each option
-    where it came from: argv, environment, directive. ``command`` is what past jobs of the same file and arguments are
+    shard), and why the request must reach Slurm exactly as it was written. ``origins`` says of each option where it
+    came from: argv, environment, directive. ``command`` is what past jobs of the same file and arguments are
     known by whose script is not known.
     ``folder`` is where it will run. ``submitted`` are a path (empty: none) and what to keep there once it is submitted;
     ``differs`` says how this submission differs from the last one of its script; None: it does not, or there was none.
@@ -90,7 +89,6 @@ class JobRequest(NamedTuple):
     numbers: tuple[str, ...] = ()
     no_share: tuple[Reason, ...] = ()
     untouchable: tuple[Reason, ...] = ()
-    components: tuple[tuple[str, ...], ...] = ()
     origins: tuple[tuple[str, str], ...] = ()
     command: str = ""
     folder: str = ""

@@ -95,7 +95,6 @@ WORDS = {
     "variable-sizes-per-gpu": "{variable} asks for cores or memory per GPU, and a share has no whole GPU",
     "memory-sized-twice": "the job asks for memory in two ways",
     "cores-sized-twice": "the job asks for cores in two ways",
-    "het-one-environment": "all components of a heterogeneous job get the same environment variables",
     "wrap-may-call-srun": "the command of --wrap may start an srun that asks for a GPU",
     "interpreter-not-sh": "csub cannot add lines to a script for '{interpreter}'",
     "shell-flags": "the script starts its shell as '{interpreter}'",
@@ -113,7 +112,6 @@ WORDS = {
     "of pool '{pool}'",
     "site-lacks": "site.toml has no {key} for pool '{pool}'",
     "site-has-no-gpus": "site.toml lists no GPUs",
-    "components-compete": "{components} components may each need a node of this pool, which has {nodes}",
     "partition-access-unknown": "partition '{partition}' is not open to every {what}, and csub does not know the "
     "{what} of this job",
     "partition-closed": "partition '{partition}' does not admit {what} '{name}'",
@@ -217,7 +215,6 @@ WORDS = {
     "too-many-files": "the job may read more files than csub checks",
     # Notes.
     "never-measured": "csub cannot measure this job; to get a piece of a GPU, add --gpu-footprint=mem=SIZE,sm=PERCENT",
-    "several-components": "the job has several components",
     "history-error": "{error}",
     "forgotten-ahead": "the runs of this job are forgotten up to a time in the future; run 'colloc history --forget "
     "{signature}'",
@@ -233,7 +230,6 @@ WORDS = {
     "not-packed": "not packed: {why}",
     "no-packer": "packs are not available here",
     "command-of-wrap": "the job is a command of --wrap",
-    "heterogeneous": "the job is heterogeneous",
     "no-array": "the job is no array (--array)",
     "array-by-variable": "SBATCH_ARRAY_INX is set, which would turn the pack into an array",
     "one-task": "the array has one task",

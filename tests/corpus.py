@@ -107,11 +107,11 @@ def _argv(case: Case, *more: str) -> list[str]:
 
 
 def _known_as(case: Case, batch: int, config: SiteConfig) -> str:
-    argv = _argv({**case, "batch": batch, "stdin": False})
+    argv = [word for word in _argv({**case, "batch": batch, "stdin": False}) if word != ":"]
     Path("job.sh").write_text(_script(case, batch))
     line = parse_arguments(argv, config)
     submission = read_submission(line, {}, None, config)
-    return build_request(submission, 0, (line.script, line.script_args), config, dict(os.environ)).signature
+    return build_request(submission, (line.script, line.script_args), config, dict(os.environ)).signature
 
 
 def _past(case: Case, config: SiteConfig) -> None:

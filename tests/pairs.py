@@ -197,7 +197,7 @@ def _request(argv: Sequence[str], env: Mapping[str, str], site: SiteConfig) -> J
         line = parse_arguments(argv, site)
         submission = read_submission(line, env, None, site)
         if not reason_against_history(submission.text):
-            return build_request(submission, 0, (line.script, line.script_args), site, env)
+            return build_request(submission, (line.script, line.script_args), site, env)
     return None
 
 

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import NoReturn
 
@@ -171,10 +171,10 @@ def _decide(
     return config._replace(policy=plan.chosen.policy), plan
 
 
-def _packed(case: Case, parts: Sequence[Part], switched_off: Reason | None) -> Plan:
+def _packed(case: Case, part: Part, switched_off: Reason | None) -> Plan:
     from slurm_colloc.pack.plan import plan_array  # of no use to any other submission
 
-    return plan_array(case, parts, switched_off)
+    return plan_array(case, part, switched_off)
 
 
 def _then(plan: Plan, command_line: CommandLine, call: Call, config: SiteConfig) -> Callable[[str], None]:

@@ -36,7 +36,7 @@ from slurm_colloc.submit.call import Call, handed_on, say, tell
 from slurm_colloc.submit.decision import record as record_decision
 from slurm_colloc.submit.handover import STDERR, STDOUT, write_all
 from slurm_colloc.submit.own_options import option_table
-from slurm_colloc.submit.plan import Part, Plan, make_plan
+from slurm_colloc.submit.plan import Plan, make_plan
 from slurm_colloc.wording import words
 
 _ENDS_CSUB = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -197,10 +197,9 @@ def _done(
 def _because(plan: Plan, why: str) -> Plan:
     """Return a plan whose decisions say first why it is submitted as it is."""
     first = because("followup", why=why)
-    parts = (
-        (request, needed, placed._replace(reasons=(first, *placed.reasons))) for request, needed, placed in plan.parts
-    )
-    return plan._replace(parts=tuple(Part(*part) for part in parts))
+    placement = plan.part.placement
+    placement = placement._replace(reasons=(first, *placement.reasons))
+    return plan._replace(part=plan.part._replace(placement=placement))
 
 
 def _without_rest(

@@ -88,11 +88,9 @@ def reason_against(kind: str, plan: Plan, config: SiteConfig) -> Reason | None:
 
 
 def _reasons(kind: str, plan: Plan, config: SiteConfig) -> Iterator[Reason]:
-    given, [part, *others] = plan.given, plan.parts
+    given, part = plan.given, plan.part
     if plan.switched_off or config.policy == "shadow":
         yield plan.switched_off or because("policy-shadow")
-    if others:
-        yield because("heterogeneous")
     if "wrap" in given:
         yield because("command-of-wrap")
     if plan.wants_pack or plan.packed:
@@ -146,7 +144,7 @@ def _of_probe(plan: Plan, config: SiteConfig) -> Iterator[Reason]:
         yield because("partition-unknown")
     if "signal" in given or _REQUEUES.search(plan.script):
         yield because("requeues-itself")
-    limit_min = asked_limit_min(plan.parts[0].request, config)  # where it names none, its partition's
+    limit_min = asked_limit_min(plan.part.request, config)  # where it names none, its partition's
     if limit_min is not None and limit_min <= PROBE_MIN:
         yield because("shorter-than-probe", probe_min=PROBE_MIN)
 

@@ -52,6 +52,7 @@ from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.jobs import QueuedJob
 from slurm_colloc.submit.decision import record as record_decision
 from slurm_colloc.submit.handover import find_sbatch
+from slurm_colloc.submit.plan import PLAIN
 from slurm_colloc.wording import sentence
 
 _EVERY_S, _TIMES = 1.0, 30
@@ -132,7 +133,7 @@ def _submit(case: Case, prepared: Prepared, waits: str, *, or_as_asked: bool, ea
     write_step(case.folder, SUBMITTED, done.job_id)
     config = prepared.config
     try:
-        if earlier and plan.parts:
+        if earlier and plan.part is not PLAIN:
             sbatch = find_sbatch(config.paths.sbatch, prepared.environ, "")
             follow(plan, prepared.command_line, sbatch, prepared.environ, config, _say, earlier)(done.job_id)
         record_decision(plan, done.job_id, done.cluster or config.cluster, config, _say)
@@ -261,11 +262,12 @@ def _prepared(case: Case) -> Prepared | str:
         prepared = prepare(case.folder, record, words, case.environ, reason, case.config, or_as_asked=False)
     except (CollocError, OSError) as error:  # also: the folder that csub was called in is not here
         return f"what it would get is not known: {error}"
-    if prepared.plan.parts and not prepared.plan.as_asked:
+    _, footprint, placement = prepared.plan.part
+    if not placement.as_asked:
         return prepared
-    for _, footprint, placement in prepared.plan.parts:
-        return sentence(footprint.provenance if footprint.gpu_mem_peak_mib is None else placement.reasons[1:2])
-    return "the policy is off"
+    if prepared.plan.part is PLAIN:
+        return "the policy is off"
+    return sentence(footprint.provenance if footprint.gpu_mem_peak_mib is None else placement.reasons[1:2])
 
 
 def _reason_to_leave(case: Case, rest: str, sized: str = "") -> str:
@@ -282,7 +284,7 @@ def _reason_to_leave(case: Case, rest: str, sized: str = "") -> str:
 
 def _submit_sized(case: Case, rest: str, prepared: Prepared) -> None:
     """Submit job S, which gets the piece foreseen, and cancel R for it; withdraw S where anything is not certain."""
-    given = prepared.plan.parts[0].placement.given
+    given = prepared.plan.part.placement.given
     sized = ""
     try:
         sized = _submit(case, prepared, f"afternotok:{rest}", or_as_asked=False, earlier=Earlier())

@@ -121,7 +121,7 @@ def _record(
     earlier: Earlier,
 ) -> Record:
     given = plan.given
-    _, footprint, placement = plan.parts[0]
+    _, footprint, placement = plan.part
     begins = dict(earlier.begins)
     if _appends(given) and "array" not in given:
         begins |= {path: os.stat(path).st_size for path in _name(given, job_id) if os.path.isfile(path)}

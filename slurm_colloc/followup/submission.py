@@ -27,7 +27,7 @@ from slurm_colloc.slurm.parse import parse_submitted
 from slurm_colloc.submit.call import handed_on
 from slurm_colloc.submit.handover import CALLED, DEFINITE, find_sbatch, with_body
 from slurm_colloc.submit.own_options import option_table, parse_arguments
-from slurm_colloc.submit.plan import Plan, make_plan
+from slurm_colloc.submit.plan import PLAIN, Plan, make_plan
 from slurm_colloc.submit.render import quote, remove_script
 
 # What the environment of a job has otherwise than its submission had it.
@@ -103,8 +103,8 @@ def record_of(
 
     ``job_id`` is the job that the companion follows, ``plan`` that of what is to be submitted once more.
     """
-    request, given = plan.parts[0].request, plan.given
-    options = command_line.sbatch_argv[: command_line.ends[-1]]
+    request, given = plan.part.request, plan.given
+    options = command_line.sbatch_argv[: command_line.end]
     table = option_table(config.slurm_release, config)
     kept = without(options, table, {"dependency", "kill-on-invalid-dep", "parsable"})
     return Record(
@@ -259,15 +259,15 @@ def prepare(
     except CollocError:
         if not or_as_asked:
             raise
-        plan = Plan((), (), None, stdin or b"", None, (), None)
-    if not plan.parts or plan.chosen.policy == "off":
+        plan = Plan(PLAIN, (), None, stdin or b"", None, (), None)
+    if plan.part is PLAIN or plan.chosen.policy == "off":
         plan = _as_asked(plan, command_line)
     return Prepared(command_line, plan, environ, config._replace(policy=plan.chosen.policy))
 
 
 def _as_asked(plan: Plan, command_line: CommandLine) -> Plan:
     """Return the plan of plain sbatch, of which no decision is recorded."""
-    return plan._replace(parts=(), sbatch_argv=command_line.sbatch_argv, script_at=command_line.script_at, body=None)
+    return plan._replace(part=PLAIN, sbatch_argv=command_line.sbatch_argv, script_at=command_line.script_at, body=None)
 
 
 def submit(prepared: Prepared, options: Sequence[str], *, or_as_asked: bool) -> tuple[Submitted, Plan]:

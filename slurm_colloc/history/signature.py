@@ -184,13 +184,13 @@ def command_signature(
     return f"{BY_COMMAND}{family}.{reader.written()}~~{_folder_key(folder)}"
 
 
-def apart_by(cluster: str, component: int = 0, tasks: int | None = None) -> tuple[str, ...]:
+def apart_by(cluster: str, tasks: int | None = None) -> tuple[str, ...]:
     """Return what makes submissions of one text several jobs.
 
-    Components run the same text and are not the same job; and one home may serve several clusters.
+    One home may serve several clusters.
     "srun python train.py" starts so many programs on the GPU, of which the text says nothing.
     """
-    return (cluster, str(component), *([f"{tasks} tasks"] if tasks and tasks > 1 else []))
+    return (cluster, *([f"{tasks} tasks"] if tasks and tasks > 1 else []))
 
 
 def submitted_text(script: bytes) -> bytes:

@@ -7,7 +7,7 @@ commands have no other form, so those that cannot share run one at a time.
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import InputError, UnsureError
@@ -27,7 +27,7 @@ from slurm_colloc.pack.shape import (
 )
 from slurm_colloc.pack.spec import MARK, VERSION, Spec, to_json
 from slurm_colloc.placement.choose import as_asked
-from slurm_colloc.slurm.directives import Script, effective_components, read_script, without_options
+from slurm_colloc.slurm.directives import Script, options_in_force, read_script, without_options
 from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS, Option
 from slurm_colloc.slurm.options import CommandLine, Given, read_environment, value_of, without
 from slurm_colloc.submit.footprint import footprint_of
@@ -51,7 +51,7 @@ def _pack_options(command_line: CommandLine, script: Script) -> PackOptions:
     return PackOptions(*(None if text is None else int(text) for text in found))
 
 
-def plan_array(case: Case, parts: Sequence[Part], switched_off: Reason | None) -> Plan:
+def plan_array(case: Case, part: Part, switched_off: Reason | None) -> Plan:
     """Return the plan of an array's tasks as a pack.
 
     Raises:
@@ -60,12 +60,9 @@ def plan_array(case: Case, parts: Sequence[Part], switched_off: Reason | None) -
     command_line, environ, submission, config, slurm = case
     if submission.script is None:
         raise NotPackedError(because("command-of-wrap"))
-    if len(parts) > 1:
-        raise NotPackedError(because("heterogeneous"))
-    [part] = parts
     argv = (*(one.word for one in command_line.own), *command_line.sbatch_argv)
     asked = Asked(
-        *(command_line, environ, submission.components[0], submission.script, part.request, part.footprint),
+        *(command_line, environ, submission.given, submission.script, part.request, part.footprint),
         *(switched_off, Tasks(submission.text, (), submission.name, argv)),
         options=_pack_options(command_line, submission.script),
     )
@@ -117,22 +114,19 @@ def _read(
         raise UnsureError(f"sbatch of Slurm '{release}' is not known to this release of csub")
     table = option_table(release, config)
     script = read_script(text, table, release, SCRIPT_OPTIONS)
-    for own in script.own_directives:
-        check_values(own)
-    components = tuple(effective_components(script, read_environment(environ, table, release), command_line))
-    if len(components) > 1:
-        raise UnsureError("a pack has no heterogeneous components")
-    submission = Submission(text, tasks.name, script, components, table)
-    request = build_request(submission, 0, (None, tasks.script_args), config, environ)
+    check_values(script.own_directives)
+    given = options_in_force(script, read_environment(environ, table, release), command_line)
+    submission = Submission(text, tasks.name, script, given, table)
+    request = build_request(submission, (None, tasks.script_args), config, environ)
     chosen = policy_of(request, config, slurm)
     config = config._replace(policy=chosen.policy)
-    switched_off = reason_switched_off([own_option("colloc", command_line, script)], config)
+    switched_off = reason_switched_off(own_option("colloc", command_line, script) or "auto", config)
     if not request.gpu_count:
         raise InputError("a pack needs a GPU; say --gres=gpu:1")
     hint = own_option("gpu-footprint", command_line, script)
     footprint, notes = footprint_of(request, text, hint, config, slurm.job_states, anyway=True)
     options = _pack_options(command_line, script)
-    asked = Asked(command_line, environ, components[0], script, request, footprint, switched_off, tasks, options)
+    asked = Asked(command_line, environ, given, script, request, footprint, switched_off, tasks, options)
     return asked, notes, chosen
 
 
@@ -169,7 +163,7 @@ def _shadow(asked: Asked, shape: Shape) -> Plan:
     placement = as_asked((because("policy-shadow"), because("would-have-been", given=PACK), shape.reasons[0]))
     line = asked.command_line
     part = Part(asked.request, asked.footprint, placement)
-    return Plan((part,), line.sbatch_argv, line.script_at, asked.tasks.text, None, (), None, was_pack=True)
+    return Plan(part, line.sbatch_argv, line.script_at, asked.tasks.text, None, (), None, was_pack=True)
 
 
 def _plan(asked: Asked, shape: Shape, config: SiteConfig) -> Plan:
@@ -180,8 +174,8 @@ def _plan(asked: Asked, shape: Shape, config: SiteConfig) -> Plan:
     names = ({"array"} if "array" in given else set()) | (sized_otherwise(given) if shape.mem else set())
     text = without_options(asked.tasks.text, table, config.slurm_release, names) if names else asked.tasks.text
     body = _script(asked, text, spec, placement, table, config)
-    options = [*without(line.sbatch_argv[: line.ends[-1]], table, names), *_options(given, shape, placement)]
-    rest = line.sbatch_argv[line.ends[-1] :]
+    options = [*without(line.sbatch_argv[: line.end], table, names), *_options(given, shape, placement)]
+    rest = line.sbatch_argv[line.end :]
     if not asked.tasks.is_array:
         rest = (plain_name(request.name.replace("/", "_")), *request.script_args)
     script_at = None if asked.tasks.is_array and line.script_at is None else len(options)
@@ -195,7 +189,7 @@ def _plan(asked: Asked, shape: Shape, config: SiteConfig) -> Plan:
         has_original=asked.tasks.is_array,
     )
     part = Part(request, asked.footprint, placement)
-    return Plan((part,), (*options, *rest), script_at, asked.tasks.text, body, (), None, packed)
+    return Plan(part, (*options, *rest), script_at, asked.tasks.text, body, (), None, packed)
 
 
 def _placement(request: JobRequest, shape: Shape, config: SiteConfig) -> Placement:
@@ -292,8 +286,6 @@ def _script(
     if not asked.tasks.commands:
         result += asked.tasks.text
     found = read_script(result, table, release)
-    if [[(one.name, one.value) for one in part] for part in found.components] != [
-        [(one.name, one.value) for one in part] for part in wanted.components
-    ]:
+    if [(one.name, one.value) for one in found.options] != [(one.name, one.value) for one in wanted.options]:
         raise UnsureError("sbatch would read the directives of the pack's script otherwise")
     return result

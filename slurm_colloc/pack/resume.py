@@ -208,9 +208,9 @@ def merged_options(
         line = parse_arguments(words, config)
     else:
         line = parse_arguments(words, config)
-        rest = line.sbatch_argv[line.ends[-1] :]
+        rest = line.sbatch_argv[line.end :]
     own = [one.word for one in line.own if one.name not in _OWN_OF_THAT_CALL]
     dropped = _OF_THAT_CALL | ({"chdir"} if earlier.folder else set())
-    kept = without(line.sbatch_argv[: line.ends[-1]], table, dropped)
+    kept = without(line.sbatch_argv[: line.end], table, dropped)
     chdir = [f"--chdir={earlier.folder}"] if earlier.folder else []
     return (*own, *kept, *chdir, *further), rest

@@ -98,8 +98,7 @@ def rooms_of(
     """Yield the pools that the job may run in and that its footprint speaks of, those of its own partitions first."""
     known = {partition.name: partition for partition in config.partition}
     asked = asked_partitions(request, config)
-    # A component of a heterogeneous job stays where it is: moved, it could wait for a node of another component.
-    others = [] if request.components else list(dict.fromkeys(name for item in asked for name in item.pieces_in))
+    others = list(dict.fromkeys(name for item in asked for name in item.pieces_in))
     elsewhere = [known.get(name, Partition(name)) for name in others if name not in {item.name for item in asked}]
     kind = next((gres.type for gres in request.gres if gres.name == "gpu"), "")
     models = {pool.gpu_model for pool in config.pool if kind and pool.gpu_type == kind}
@@ -117,7 +116,7 @@ def rooms_of(
         elif pool.sm_count is None:
             why = other_card(footprint, pool) or because("site-lacks", key="sm_count", pool=pool.name)
         else:
-            why = other_card(footprint, pool) or _too_many(request, pool, config)
+            why = other_card(footprint, pool)
         if why is None and here is None and there is not None:
             why = _closed(request, there, config, access)
         if why is not None:
@@ -145,17 +144,6 @@ def pieces_in(
                 yield Taken(SharingMode(mode), found, tuple(rejected))
             else:
                 rejected.append(found)
-
-
-def _too_many(request: JobRequest, pool: Pool, config: SiteConfig) -> Reason | None:
-    """Return why components of one job might wait for each other for ever, for Slurm gives each its own nodes."""
-    rivals = [names for names in request.components if set(names or (config.default_partition,)) & set(pool.partitions)]
-    if len(rivals) < 2:
-        return None
-    from slurm_colloc.slurm.hostlist import expand  # 20 ms, for a kind of job that few submit
-
-    count = len(expand(pool.nodes))
-    return because("components-compete", components=len(rivals), nodes=count) if count < len(rivals) else None
 
 
 def _closed(request: JobRequest, partition: Partition, config: SiteConfig, access: Access) -> Reason | None:

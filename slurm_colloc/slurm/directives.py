@@ -10,12 +10,8 @@ from slurm_colloc.slurm.option_tables import (
     COMMAND_LINE_ONLY,
     ESCAPED_SPACE_SINCE,
     NO_SCRIPT,
-    ONE_OF_MEMORY,
-    PER_COMPONENT,
     SAME_VALUE,
-    TROUBLES_NEXT_COMPONENT,
     Option,
-    is_slurms_own,
 )
 from slurm_colloc.slurm.options import RESET, CommandLine, Environment, Given, scan, without
 
@@ -28,9 +24,9 @@ class Script(NamedTuple):
     """What sbatch reads out of a batch script."""
 
     interpreter: str  # the first line behind "#!"
-    components: tuple[tuple[Given, ...], ...]  # one for each hetjob component; without what sbatch ignores in a script
+    options: tuple[Given, ...]  # without what sbatch ignores in a script
     insert_at: int  # byte offset of the first command line, where more lines can go; the file's end if there is none
-    own_directives: tuple[tuple[Given, ...], ...]  # from #CSUB lines, by the component in which they stand
+    own_directives: tuple[Given, ...]  # from #CSUB lines
     foreign: tuple[str, ...]  # "#PBS" and "#BSUB" lines that sbatch would translate unless --ignore-pbs
 
 
@@ -54,7 +50,7 @@ def _check_file(text: bytes) -> None:
 
 
 def _is_second_job(rest: bytes) -> bool:
-    """Say whether the text starts with a word that starts the next component."""
+    """Say whether the text starts with a word that makes a heterogeneous job."""
     for word in _SECOND_JOB:
         size = len(word)
         if rest[:size].lower() == word and (len(rest) == size or rest[size] in _BLANKS):
@@ -118,7 +114,7 @@ def split_directive(rest: bytes, number: int, release: str) -> list[_Word]:
 
 
 def _read_vector(words: list[_Word], table: tuple[Option, ...], own: tuple[Option, ...]) -> tuple[Given, ...]:
-    """Read all words of one component, which form ONE argument vector however many lines they stand in."""
+    """Read all words, which form ONE argument vector however many lines they stand in."""
 
     def where(index: int) -> str:
         return f"line {words[index].line}: "
@@ -195,28 +191,27 @@ def read_script(text: bytes, table: tuple[Option, ...], release: str, own: tuple
     """
     _check_file(text)
     lines = _lines(text)
-    vectors: list[list[_Word]] = [[]]
-    own_vectors: list[list[_Word]] = [[]]
+    words: list[_Word] = []
+    own_words: list[_Word] = []
     insert_at = len(text)
     for number, (at, line) in enumerate(lines, start=1):
         if line.startswith(b"#SBATCH"):
             rest = line[7:]
             if _is_second_job(rest.lstrip(_BLANKS)):
-                vectors.append([])
-                own_vectors.append([])
-            vectors[-1].extend(split_directive(rest, number, release))
+                raise UnsureError("it is a heterogeneous job")
+            words += split_directive(rest, number, release)
         elif line.startswith(b"#SLURM"):
             raise UnsureError(f"line {number}: '#SLURM', about which sbatch complains")
         elif own and _own_directive(line):
             with _of_csub():
-                own_vectors[-1].extend(split_directive(line[5:], number, release))
+                own_words += split_directive(line[5:], number, release)
         elif line.strip(_BLANKS) and not line.lstrip(_BLANKS).startswith(b"#"):
             insert_at = at
     with _of_csub():
-        own_directives = tuple(_read_vector(words, (), own) if words else () for words in own_vectors)
+        own_directives = _read_vector(own_words, (), own) if own_words else ()
     return Script(
         interpreter=lines[0][1][2:].strip(_BLANKS).decode("utf-8", "surrogateescape"),
-        components=tuple(_read_vector(words, table, ()) for words in vectors),
+        options=_read_vector(words, table, ()),
         insert_at=insert_at,
         own_directives=own_directives,
         foreign=_foreign(text),
@@ -233,9 +228,9 @@ def without_options(text: bytes, table: tuple[Option, ...], release: str, names:
     changed = [_line_without(line, number, table, release, names) for number, (_, line) in enumerate(lines, start=1)]
     end = lines[-1][0] + len(lines[-1][1])
     result = b"\n".join(changed) + text[end:]
-    before, after = (read_script(one, table, release).components for one in (text, result))
-    wanted = tuple(tuple((one.name, one.value) for one in part if one.name not in names) for part in before)
-    if tuple(tuple((one.name, one.value) for one in part) for part in after) != wanted:
+    before, after = (read_script(one, table, release).options for one in (text, result))
+    wanted = [(one.name, one.value) for one in before if one.name not in names]
+    if [(one.name, one.value) for one in after] != wanted:
         raise UnsureError("the script would be read differently without " + " and ".join(f"--{name}" for name in names))
     return result
 
@@ -267,14 +262,11 @@ def _apply(held: dict[str, Given], given: Iterable[Given]) -> None:
             held[one.name] = one
 
 
-def effective_components(
-    script: Script | None, environment: Environment, command_line: CommandLine
-) -> tuple[dict[str, Given], ...]:
-    """Return what holds in the end for each component: directives, then the environment, then the command line.
+def options_in_force(script: Script | None, environment: Environment, command_line: CommandLine) -> dict[str, Given]:
+    """Return what holds in the end: directives, then the environment, then the command line.
 
     The last wins, and a dictionary's order is that of the last setting. --switches and its two variables stay apart, as
-    in sbatch. sbatch reads the whole command line once before the rest, then for each component the script's part, the
-    variables and the command line's part; the last part of the command line stands for all further components.
+    in sbatch, which reads the command line once before the rest and once behind it.
 
     Args:
         script: None for --wrap.
@@ -282,26 +274,17 @@ def effective_components(
         command_line: As split_command_line returns it.
 
     Raises:
-        UnsureError: No script is submitted, or a component depends on what an earlier one did to sbatch itself.
+        UnsureError: No script is submitted, or it is a heterogeneous job.
     """
-    directives = script.components if script is not None else ((),)
+    if command_line.heterogeneous:
+        raise UnsureError("it is a heterogeneous job")
     held: dict[str, Given] = {}
     _apply(held, environment.early)
     _apply(held, command_line.options)
-    components: list[dict[str, Given]] = []
-    for number in range(max(len(directives), command_line.components)):
-        held = {name: given for name, given in held.items() if name not in PER_COMPONENT}
-        _apply(held, directives[number] if number < len(directives) else ())
-        _apply(held, environment.late)
-        part = command_line.parts[min(number, command_line.components - 1)]
-        _apply(held, (given for given in part if given.name not in COMMAND_LINE_ONLY))
-        components.append(dict(held))
-    for one in components:
-        for name, given in one.items():
-            if name in NO_SCRIPT:
-                raise UnsureError(f"'{given.written}', with which sbatch takes no script")
-            if len(components) > 1 and (name in TROUBLES_NEXT_COMPONENT or not is_slurms_own(name)):
-                raise UnsureError(f"'{given.written}' in a heterogeneous job")
-        if len(components) > 1 and len(one.keys() & ONE_OF_MEMORY) > 1:
-            raise UnsureError("memory asked for in two ways in a heterogeneous job")
-    return tuple(components)
+    _apply(held, script.options if script is not None else ())
+    _apply(held, environment.late)
+    _apply(held, (given for given in command_line.options if given.name not in COMMAND_LINE_ONLY))
+    for name, given in held.items():
+        if name in NO_SCRIPT:
+            raise UnsureError(f"'{given.written}', with which sbatch takes no script")
+    return held

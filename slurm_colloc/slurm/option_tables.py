@@ -258,28 +258,6 @@ COMMAND_LINE_ONLY = frozenset({"help", "quiet", "usage", "verbose", "version", "
 # With these sbatch submits no script: it prints words for a shell's completion and ends, or makes an external job.
 NO_SCRIPT = frozenset({"autocomplete", "external"})
 
-# What one component of a heterogeneous job asks for is forgotten before the next; all else persists (--mem too!).
-PER_COMPONENT = frozenset(
-    {
-        "bb", "consolidate-segments", "constraint", "contiguous", "core-spec", "cores-per-socket", "cpu-freq",
-        "cpus-per-gpu", "cpus-per-task", "distribution", "exclusive", "extra-node-info", "gpu-bind", "gpu-freq",
-        "gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task", "gres", "gres-flags", "hint", "licenses",
-        "mail-type", "mail-user", "mem-bind", "mem-per-cpu", "mem-per-gpu", "mincpus", "network", "nodefile",
-        "nodelist", "nodes", "ntasks", "ntasks-per-core", "ntasks-per-gpu", "ntasks-per-node",
-        "ntasks-per-socket", "ntasks-per-tres", "overcommit", "oversubscribe", "partition", "power",
-        "req-switch", "resources", "resv-ports", "segment", "sockets-per-node", "spread-job", "spread-segments",
-        "switch-wait", "switches", "thread-spec", "threads-per-core", "tmp", "tres-bind", "tres-per-task",
-        "use-min-nodes",
-    }
-)  # fmt: skip
-
-# Of one component they change what sbatch has for the next: --bbf the script, --export-file all variables, --hint
-# SLURM_HINT; and --get-user-env loses its value where --export is given.
-TROUBLES_NEXT_COMPONENT = frozenset({"bbf", "export-file", "get-user-env", "hint"})
-
-# Given together, sbatch may take --mem back before it comes to the next component.
-ONE_OF_MEMORY = frozenset({"mem", "mem-per-cpu", "mem-per-gpu"})
-
 # Two names for one value inside sbatch: whichever came last decides, whatever it was called.
 SAME_VALUE: dict[str, str] = {
     "requeue": "no-requeue",
@@ -294,8 +272,3 @@ SBATCH_OPTIONS: dict[str, tuple[Option, ...]] = {
     release: _UNCHANGED + tuple(row for row in _CHANGED if row.since <= release <= (row.until or release))
     for release in RELEASES
 }
-
-
-def is_slurms_own(name: str) -> bool:
-    """Say whether an option is sbatch's in any release, and not a SPANK plugin's."""
-    return any(name == row[0] for row in _ROWS) or any(name == option.name for option in ENVIRONMENT_ONLY)

@@ -57,17 +57,16 @@ def count_of(given: Mapping[str, Given], name: str) -> int:
 class CommandLine(NamedTuple):
     """A command line of csub, split into sbatch's part and csub's own."""
 
-    options: tuple[Given, ...]  # of all components
+    options: tuple[Given, ...]
     own: tuple[Given, ...]
     sbatch_argv: tuple[str, ...]  # without the program's name and without csub's own options
     script_at: int | None  # where the script stands in sbatch_argv; None: read from stdin, or --wrap
-    parts: tuple[tuple[Given, ...], ...]  # the options of each component that ":" arguments make; at least one
-    ends: tuple[int, ...]  # for each part the index in sbatch_argv before which further options can be inserted
+    end: int  # the index in sbatch_argv before which further options can be inserted
 
     @property
-    def components(self) -> int:
-        """Return how many components the command line names; the script may name more."""
-        return len(self.parts)
+    def heterogeneous(self) -> bool:
+        """Return whether ":" arguments make a heterogeneous job."""
+        return ":" in self.sbatch_argv[: self.script_at]
 
     @property
     def script(self) -> str | None:
@@ -86,7 +85,7 @@ class Environment(NamedTuple):
     """What SBATCH_* variables give, in the order in which sbatch reads them."""
 
     early: tuple[Given, ...] = ()  # before the command line and the script
-    late: tuple[Given, ...] = ()  # after the script, for each component anew
+    late: tuple[Given, ...] = ()  # after the script
 
 
 class Scan(NamedTuple):
@@ -228,28 +227,6 @@ def scan(
     return Scan(tuple(found), tuple(mine), frozenset(taken), cursor.at if end is None else end, cursor.at)
 
 
-def _givens(result: Scan) -> tuple[Given, ...]:
-    """Return the options of sbatch that a scan of the command line found."""
-    return tuple(Given(option.canonical, value, "argv", text) for option, value, _, text in result.found)
-
-
-def _components(words: Sequence[str], table: tuple[Option, ...]) -> tuple[list[tuple[Given, ...]], list[int]]:
-    """Read the components of a command line that ends before the script: the options of each, and where they end."""
-    parts: list[tuple[Given, ...]] = []
-    ends: list[int] = []
-    start = 0
-    while True:
-        result = scan(words[start:], table)
-        parts.append(_givens(result))
-        ends.append(start + result.end)
-        start += result.stop
-        if start >= len(words) or words[start] != ":":
-            return parts, ends
-        if result.end < result.stop:  # options inserted behind it would name the script in sbatch's first reading
-            raise UnsureError("a ':' behind '--'")
-        start += 1
-
-
 def split_command_line(argv: Sequence[str], table: tuple[Option, ...], own: tuple[Option, ...] = ()) -> CommandLine:
     """Split a command line (without the program's name) as sbatch would, and take csub's own options out.
 
@@ -258,27 +235,21 @@ def split_command_line(argv: Sequence[str], table: tuple[Option, ...], own: tupl
     Raises:
         UnsureError: sbatch would refuse it, or an option is not in the table.
     """
-    # sbatch reads twice. First it drops every ":", even one that stands for a value or behind the script, to find the
-    # script; then it reads component by component what is left without as many words as the script and its arguments.
+    # sbatch drops every ":", even one that stands for a value or behind the script, to find the script.
     kept = [index for index, word in enumerate(argv) if word != ":"]
     result = scan([argv[index] for index in kept], table, own)
     own_indices = {kept[index] for index in result.own_words}
     rest = [index for index in range(len(argv)) if index not in own_indices]
-    sbatch_argv = tuple(argv[index] for index in rest)
     script_at = rest.index(kept[result.stop]) if result.stop < len(kept) else None
-    options = _givens(result)
+    options = tuple(Given(option.canonical, value, "argv", text) for option, value, _, text in result.found)
     if script_at is not None and any(given.name == "wrap" for given in options):
         raise UnsureError(f"a script ('{argv[kept[result.stop]]}') beside --wrap")
-    parts, ends = _components(sbatch_argv[: len(sbatch_argv) - (len(kept) - result.stop)], table)
-    if tuple(given for part in parts for given in part) != options:
-        raise UnsureError("a ':' where an option's value is expected")
     return CommandLine(
         options=options,
         own=tuple(Given(option.name, value, "argv", text) for option, value, _, text in result.own),
-        sbatch_argv=sbatch_argv,
+        sbatch_argv=tuple(argv[index] for index in rest),
         script_at=script_at,
-        parts=tuple(parts),
-        ends=tuple(ends),
+        end=result.end - len(result.own_words),
     )
 
 

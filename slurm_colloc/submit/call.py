@@ -157,7 +157,7 @@ def hand_over(
     status = outcome.status if outcome.status >= 0 else 128 - outcome.status
     has_original = plan.packed is None or plan.packed.has_original
     if outcome.refused and not plan.as_asked and has_original:
-        given = "the pack" if plan.packed else " : ".join(part.placement.given for part in plan.parts)
+        given = "the pack" if plan.packed else plan.part.placement.given
         return status, f"{given} was refused: {_verdict(outcome.refused)}"
     if outcome.refused:
         write_all(STDERR, outcome.refused)

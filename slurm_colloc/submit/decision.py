@@ -12,7 +12,7 @@ from slurm_colloc.errors import CollocError
 from slurm_colloc.history.submitted import keep_submitted
 from slurm_colloc.model import Decision, Footprint, JobRequest, Placement, SharingMode
 from slurm_colloc.placement.waits import wait_for
-from slurm_colloc.submit.plan import Plan
+from slurm_colloc.submit.plan import PLAIN, Plan
 from slurm_colloc.submit.slurm_answers import take_off
 
 # Of the command line, in the decision: enough to know the job again.
@@ -23,46 +23,47 @@ _WAITS_ANYWAY = {"array", "begin", "dependency", "hold"}
 
 def record(plan: Plan, job_id: str, cluster: str, config: SiteConfig, say: Callable[[str], None]) -> None:
     """Write down what was decided; a note where that fails, for the job is submitted."""
+    if plan.part is PLAIN:
+        return
     packed = plan.packed
     words = plan.sbatch_argv[plan.script_at :] if plan.script_at is not None and "wrap" not in plan.given else ()
-    elsewhere = ""
     line = " ".join(_as_the_user_has_it(words))[:_LONGEST_LINE].encode(errors="replace").decode()
-    for offset, (request, footprint, placement) in enumerate(plan.parts):
-        # What a pack uses must count neither as one task's use nor against what was foretold of one task.
-        memory, active = (None, None) if packed else (footprint.gpu_mem_peak_mib, footprint.sm_active_pct)
-        decision = Decision(
-            job_id=str(int(job_id) + offset),  # Slurm numbers the components of a job one after the other
-            cluster=cluster,
-            at_s=now(),
-            user=os.environ.get("USER", ""),
-            job_name=request.name,
-            signature=packed.signature if packed else request.signature,
-            asked=request.asked,
-            given=placement.given,
-            mode=placement.mode,
-            rung=footprint.rung,
-            gpu_mem_q99_mib=memory.q99 if memory else None,
-            sm_active_q95_pct=active.q95 if active else None,
-            reasons=placement.reasons,
-            numbers=() if packed else request.numbers,
-            command="" if packed else request.command,
-            line=line,
-            gpu_mem_expected_mib=None if packed else footprint.expected_mib,
-            margin="" if packed else footprint.margin,
-            slowdown_expected=(placement.withheld or placement).slowdown_expected,
-            slowdown_upper=(placement.withheld or placement).slowdown_upper,
-            arm=plan.chosen.arm,
-            rule=plan.chosen.rule,
-            **(_would(plan, request, footprint, placement) if config.policy == "shadow" else {}),
-        )
-        try:
-            if request.submitted[0]:
-                within(config.timeouts.decide_s, "writing it", partial(keep_submitted, *request.submitted))
-            elsewhere = within(config.timeouts.decide_s, "writing it", partial(drop, config, decision))
-            _take_off(plan, request, placement, config)
-        except CollocError as error:
-            say(f"job {job_id} is submitted, but the decision is not recorded: {error}")
-            return
+    request, footprint, placement = plan.part
+    # What a pack uses must count neither as one task's use nor against what was foretold of one task.
+    memory, active = (None, None) if packed else (footprint.gpu_mem_peak_mib, footprint.sm_active_pct)
+    decision = Decision(
+        job_id=job_id,
+        cluster=cluster,
+        at_s=now(),
+        user=os.environ.get("USER", ""),
+        job_name=request.name,
+        signature=packed.signature if packed else request.signature,
+        asked=request.asked,
+        given=placement.given,
+        mode=placement.mode,
+        rung=footprint.rung,
+        gpu_mem_q99_mib=memory.q99 if memory else None,
+        sm_active_q95_pct=active.q95 if active else None,
+        reasons=placement.reasons,
+        numbers=() if packed else request.numbers,
+        command="" if packed else request.command,
+        line=line,
+        gpu_mem_expected_mib=None if packed else footprint.expected_mib,
+        margin="" if packed else footprint.margin,
+        slowdown_expected=(placement.withheld or placement).slowdown_expected,
+        slowdown_upper=(placement.withheld or placement).slowdown_upper,
+        arm=plan.chosen.arm,
+        rule=plan.chosen.rule,
+        **(_would(plan, request, footprint, placement) if config.policy == "shadow" else {}),
+    )
+    try:
+        if request.submitted[0]:
+            within(config.timeouts.decide_s, "writing it", partial(keep_submitted, *request.submitted))
+        elsewhere = within(config.timeouts.decide_s, "writing it", partial(drop, config, decision))
+        _take_off(plan, request, placement, config)
+    except CollocError as error:
+        say(f"job {job_id} is submitted, but the decision is not recorded: {error}")
+        return
     if elsewhere:
         say(f"job {job_id}: {elsewhere}")
 

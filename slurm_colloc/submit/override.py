@@ -43,32 +43,27 @@ def sizes_cut(request: JobRequest, placement: Placement) -> list[str]:
 
 
 def overridden(
-    command_line: CommandLine, changes: Sequence[tuple[str, Placement]], table: tuple[Option, ...]
+    command_line: CommandLine, style: str, placement: Placement, table: tuple[Option, ...]
 ) -> tuple[tuple[str, ...], int | None]:
-    """Return sbatch's arguments with the changed requests, and the script's place in them.
+    """Return sbatch's arguments with the changed request, and the script's place in them.
 
-    What is changed comes last among a component's options, where it wins. A script may name more components than the
-    command line, whose last ones then stand for all further: where one is changed each gets its own.
+    What is changed comes last among the options, where it wins.
 
     Args:
         command_line: the arguments as given.
-        changes: of each component, the style of its GPU request and what it gets.
+        style: of the GPU request.
+        placement: what the job gets.
         table: sbatch's options.
     """
-    argv, ends = command_line.sbatch_argv, command_line.ends
-    if all(placement.as_asked for _, placement in changes):
+    argv, end = command_line.sbatch_argv, command_line.end
+    if placement.as_asked:
         return argv, command_line.script_at
-    begins = (0, *(end + 1 for end in ends))
-    words: list[str] = []
-    for number, (style, placement) in enumerate(changes):
-        own = min(number, len(ends) - 1)
-        options = list(argv[begins[own] : ends[own]])
-        if placement.mode in (SharingMode.MPS, SharingMode.SHARD):
-            options = without(options, table, PER_GPU)
-        words += [*([":"] if number else []), *options, *_request_options(style, placement)]
-    rest = argv[ends[-1] :]
-    script_at = None if command_line.script_at is None else len(words) + command_line.script_at - ends[-1]
-    return (*words, *rest), script_at
+    options: Sequence[str] = argv[:end]
+    if placement.mode in (SharingMode.MPS, SharingMode.SHARD):
+        options = without(options, table, PER_GPU)
+    words = (*options, *_request_options(style, placement))
+    script_at = None if command_line.script_at is None else len(words) + command_line.script_at - end
+    return (*words, *argv[end:]), script_at
 
 
 def _request_options(style: str, placement: Placement) -> tuple[str, ...]:

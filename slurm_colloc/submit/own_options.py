@@ -98,10 +98,9 @@ def _wants_value(word: str) -> bool:
     return len(letters) == 1 and (short is None or short.argument == "required")
 
 
-def own_option(name: str, command_line: CommandLine, script: Script | None, component: int = 0) -> str | None:
-    """Return the value of one of csub's own options: the command line wins over a #CSUB line of the component."""
-    lines = script.own_directives if script else ()
-    given = [*(lines[component] if component < len(lines) else ()), *command_line.own]
+def own_option(name: str, command_line: CommandLine, script: Script | None) -> str | None:
+    """Return the value of one of csub's own options: the command line wins over a #CSUB line."""
+    given = [*(script.own_directives if script else ()), *command_line.own]
     return next((option.value or "" for option in reversed(given) if option.name == name), None)
 
 

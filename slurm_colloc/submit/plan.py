@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """From one submission's arguments to what will be handed to sbatch: nothing here starts or submits anything."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -41,11 +41,15 @@ class Slurm(Protocol):
 
 
 class Part(NamedTuple):
-    """One component of a job; most jobs have one."""
+    """What is asked for, what is known of the need, and what the job gets."""
 
     request: JobRequest
     footprint: Footprint
     placement: Placement
+
+
+# Of plain sbatch, where nothing was decided.
+PLAIN = Part(JobRequest(), Footprint(None, None, None, "", "", 0, ()), as_asked(()))
 
 
 class Packed(NamedTuple):
@@ -72,11 +76,11 @@ class Plan(NamedTuple):
     ``measure`` is "canary" or "probe" where it is to be measured before it is sized, "off" where it is not to be; empty
     where nobody says. ``was_pack`` says that it is submitted as the array it is, and would have been a pack were the
     policy not shadow. ``colloc`` is what the policy in slurmctld is told of --colloc, ``chosen`` is csub's own.
-    ``given`` are the options in force of the first component, ``wants_pack`` says that its tasks were to be packed.
+    ``given`` are the options in force, ``wants_pack`` says that its tasks were to be packed.
     ``first_run`` says that no earlier run is known, and that this one is measured for a site that has pieces to give.
     """
 
-    parts: tuple[Part, ...]
+    part: Part
     sbatch_argv: tuple[str, ...]
     script_at: int | None
     script: bytes
@@ -100,19 +104,17 @@ class Plan(NamedTuple):
     @property
     def decides_nothing(self) -> bool:
         """Return whether there is nothing to change and nothing to record: a job without a GPU."""
-        return self.body is None and not any(part.request.gres for part in self.parts)
+        return self.body is None and not self.part.request.gres
 
     @property
     def may_run_again(self) -> bool:
         """Return whether it is one job on a piece of a GPU, or an array of such, whose user speaks of requeueing."""
-        if self.packed or len(self.parts) > 1 or self.as_asked:
-            return False
-        return any(name == "requeue" for name, _ in self.parts[0].request.origins)
+        return not (self.packed or self.as_asked) and any(name == "requeue" for name, _ in self.part.request.origins)
 
     @property
     def as_asked(self) -> bool:
-        """Return whether no component's request is changed."""
-        return all(part.placement.as_asked for part in self.parts)
+        """Return whether the request is not changed."""
+        return self.part.placement.as_asked
 
 
 class Case(NamedTuple):
@@ -140,10 +142,10 @@ class NotPackedError(CollocError):
 
 
 # Makes one job of an array's tasks, or raises CollocError: they go as the array they are. Packs are above this room.
-Packer = Callable[[Case, Sequence[Part], Reason | None], Plan]
+Packer = Callable[[Case, Part, Reason | None], Plan]
 
 
-def _no_packer(case: Case, parts: Sequence[Part], switched_off: Reason | None) -> Plan:
+def _no_packer(case: Case, part: Part, switched_off: Reason | None) -> Plan:
     raise NotPackedError(because("no-packer"))
 
 
@@ -176,13 +178,13 @@ def make_plan(
     try:
         submission = read_submission(command_line, environ, stdin, config)
         case = Case(command_line, environ, submission, config, slurm)
-        requests = _requests(case)
-        chosen = policy_of(requests[0], config, slurm, drawn_before=resubmits is not None)
+        request = _request(case)
+        chosen = policy_of(request, config, slurm, drawn_before=resubmits is not None)
         policy = chosen.policy
         if chosen.policy == "pack" and not wants_pack(command_line, submission.script):
             chosen = chosen._replace(policy="off", why=because("policy-pack"))
         case = case._replace(config=config._replace(policy=chosen.policy))
-        return _made(case, requests, resubmits, packer)._replace(chosen=chosen)
+        return _made(case, request, resubmits, packer)._replace(chosen=chosen)
     except MisusedError as error:
         # A site that only looks on refuses nothing: to sbatch a #CSUB line is a comment.
         if policy == "shadow":
@@ -198,98 +200,81 @@ def policy_of(request: JobRequest, config: SiteConfig, slurm: Slurm, *, drawn_be
     return choose(config, whose, drawn, stopped)
 
 
-def _requests(case: Case) -> list[JobRequest]:
-    """Return the requests of a job's components."""
+def _request(case: Case) -> JobRequest:
+    """Return what the job asks for."""
     command_line, environ, submission, config, _ = case
+    hint = own_option("gpu-footprint", command_line, submission.script)
     called = command_line.script, command_line.script_args
-
-    def told(number: int) -> bool:
-        hint = own_option("gpu-footprint", command_line, submission.script, number)
-        return hint is not None and "sm=" in hint
-
-    return [
-        build_request(submission, number, called, config, environ, told=told(number))
-        for number in range(len(submission.components))
-    ]
+    return build_request(submission, called, config, environ, told=hint is not None and "sm=" in hint)
 
 
-def _made(case: Case, requests: Sequence[JobRequest], resubmits: Reason | None, packer: Packer) -> Plan:
+def _made(case: Case, request: JobRequest, resubmits: Reason | None, packer: Packer) -> Plan:
     """Return the plan of a submission that was read, by the policy in force for it."""
     command_line, _, submission, config, _ = case
-    text, name, script, components, table = submission
-    # In order: of two reasons it is the first that is recorded, whatever the hashes of this run.
-    values = [own_option("colloc", command_line, script, number) for number in range(len(components))]
-    switched_off = reason_switched_off(values, config)
+    text, name, script, given, table = submission
+    colloc = own_option("colloc", command_line, script) or "auto"
+    switched_off = reason_switched_off(colloc, config)
     fixed = reason_to_keep_text(text, script.interpreter) if script else reason_to_keep_command(text)
     packs = wants_pack(command_line, script)
-    alone = packs and script is not None
     # Where only packs are to be made, an array that cannot be one goes as the array it is.
     left = switched_off or (because("policy-pack") if config.policy == "pack" else None)
-    decided = [
-        _part(case, request, number, left, fixed, resubmits, alone=alone) for number, request in enumerate(requests)
-    ]
-    parts, notes = [part for part, _ in decided], [note for _, said in decided for note in said]
+    part, notes = _part(case, request, left, fixed, resubmits, alone=packs and script is not None)
     check_pack(command_line, script, packs=packs)
     if packs:
         try:
-            found = packer(case, parts, switched_off)
-            notes += found.notes
-            return found._replace(notes=tuple(notes), colloc=_strongest(values), given=components[0], wants_pack=True)
+            found = packer(case, part, switched_off)
+            return found._replace(notes=(*notes, *found.notes), colloc=colloc, given=given, wants_pack=True)
         except CollocError as error:
             code = error.reasons[0].code if isinstance(error, NotPackedError) else "not-understood"
-            notes.append(because("not-packed", why=str(error), reason=code))
-    body = None
-    if len(parts) == 1:
-        parts[0], body = _rewritten(submission, parts[0], left, fixed, config)
+            notes = (*notes, because("not-packed", why=str(error), reason=code))
+    part, body = _rewritten(submission, part, left, fixed, config)
     if config.policy == "shadow":
-        parts = [part._replace(placement=_withheld(part.placement)) for part in parts]
-    argv, script_at = overridden(command_line, [(part.request.gpu_style, part.placement) for part in parts], table)
+        part = part._replace(placement=_withheld(part.placement))
+    argv, script_at = overridden(command_line, part.request.gpu_style, part.placement, table)
     if script is None and body is not None:
         argv = (*without(argv, table, ("wrap",)), name)
         script_at = len(argv) - 1
-    unknown = _unknown(parts)
-    why = _never_measured(submission, unknown, fixed, config)
+    unknown = _is_unknown(part)
+    why = _never_measured(submission, part.request, fixed, config) if unknown else None
     if why:
-        notes += [because("never-measured"), why]
-    plan = Plan(tuple(parts), argv, script_at, text, body, tuple(notes), left)
+        notes = (*notes, because("never-measured"), why)
+    plan = Plan(part, argv, script_at, text, body, notes, left)
     return plan._replace(
         measure=_measure(command_line, script),
-        colloc=_strongest(values),
-        given=components[0],
+        colloc=colloc,
+        given=given,
         wants_pack=packs,
-        first_run=not why
+        first_run=unknown
+        and not why
         and config.policy == "auto"
         and any(pool.slice or pool.mps_per_gpu or pool.shards_per_gpu for pool in config.pool)
-        and any(reason.code == "no-earlier-run" for part in unknown for reason in part.footprint.provenance),
+        and any(reason.code == "no-earlier-run" for reason in part.footprint.provenance),
     )
 
 
 def _part(
     case: Case,
     request: JobRequest,
-    number: int,
     switched_off: Reason | None,
     fixed: Reason | None,
     resubmits: Reason | None,
     *,
     alone: bool,
 ) -> tuple[Part, tuple[Reason, ...]]:
-    """Return a component's part of the plan, and what there is to say of what it needs.
+    """Return what is asked for, needed and given, and what there is to say of that.
 
     ``alone`` says that it is to be a pack, which has whole GPUs.
     """
     command_line, _, submission, config, slurm = case
-    hint = own_option("gpu-footprint", command_line, submission.script, number)
-    config, lowered = _bounded(config, own_option("max-slowdown", command_line, submission.script, number))
+    hint = own_option("gpu-footprint", command_line, submission.script)
+    config, lowered = _bounded(config, own_option("max-slowdown", command_line, submission.script))
     footprint, said = footprint_of(request, submission.text, hint, config, slurm.job_states, anyway=alone)
     footprint, contradicted = as_served(footprint, request, submission.text, case.environ)
     access = access_of(request, footprint, config, partial(slurm.limits, config.cluster))
     # What was free when a job was submitted nobody can tell afterwards.
     asks = any(own_option(name, command_line, None) is not None for name in ("explain", "dry-run"))
     shown = config.policy == "shadow" or asks
-    # Of a job of several components all parts start at once.
-    whole = alone or switched_off or len(submission.components) > 1
-    waits = None if whole else outlook(config, slurm.free, wanted=shown)
+    waits = None if alone or switched_off else outlook(config, slurm.free, wanted=shown)
     placement = _leave(place(request, footprint, config, access, waits), switched_off, fixed)
     if resubmits:
         placement = placement._replace(reasons=(resubmits, *placement.reasons))
@@ -307,41 +292,27 @@ def _bounded(config: SiteConfig, asked: str | None) -> tuple[SiteConfig, tuple[R
     return config._replace(sharing=config.sharing._replace(max_slowdown=wanted)), ()
 
 
-def _strongest(values: Collection[str | None]) -> str:
-    """Return the value of --colloc that asks for most."""
-    exclusive = [value for value in values if value is not None and is_exclusive(value)]
-    return exclusive[0] if exclusive else "off" if "off" in values else "auto"
-
-
-def reason_switched_off(values: Collection[str | None], config: SiteConfig) -> Reason | None:
-    """Return why nothing is changed, whatever the job needs; None where it may be.
-
-    Args:
-        values: what --colloc says, None where it is not given; of each component of the job.
-        config: the site.
-    """
-    for value in values:
-        if value == "off" or is_exclusive(value):
-            return because("switched-off", wish=value)
+def reason_switched_off(colloc: str, config: SiteConfig) -> Reason | None:
+    """Return why nothing is changed, whatever the job needs, by what --colloc says; None where it may be."""
+    if colloc == "off" or is_exclusive(colloc):
+        return because("switched-off", wish=colloc)
     return because("policy-off") if config.policy == "off" else None
 
 
-def _unknown(parts: Sequence[Part]) -> list[Part]:
-    """Return the parts with a GPU that are left as asked only because their need is not known."""
-    ignorant = [part for part in parts if part.placement.reasons == part.footprint.provenance]
-    return [part for part in ignorant if part.footprint.gpu_mem_peak_mib is None and part.request.gres]
+def _is_unknown(part: Part) -> bool:
+    """Return whether a job with a GPU is left as asked only because its need is not known."""
+    ignorant = part.placement.reasons == part.footprint.provenance
+    return ignorant and part.footprint.gpu_mem_peak_mib is None and bool(part.request.gres)
 
 
 def _never_measured(
-    submission: Submission, unknown: Sequence[Part], fixed: Reason | None, config: SiteConfig
+    submission: Submission, request: JobRequest, fixed: Reason | None, config: SiteConfig
 ) -> Reason | None:
     """Return why no run of a job of which nothing is known will be measured; None where it will be, or need not."""
-    if not unknown or config.observe.agent or config.policy == "shadow":
+    if config.observe.agent or config.policy == "shadow":
         return None
-    if len(submission.components) > 1:
-        return because("several-components")
-    if submission.script is not None and not unknown[0].request.sh_like:
-        return because("interpreter-not-sh", interpreter=unknown[0].request.interpreter)
+    if submission.script is not None and not request.sh_like:
+        return because("interpreter-not-sh", interpreter=request.interpreter)
     return fixed
 
 
@@ -371,7 +342,7 @@ def _withheld(placement: Placement) -> Placement:
 def _rewritten(
     submission: Submission, part: Part, switched_off: Reason | None, fixed: Reason | None, config: SiteConfig
 ) -> tuple[Part, bytes | None]:
-    """Return what is in force of a job's only component, and its script where that changes; None where it does not."""
+    """Return what is in force, and the script where that changes; None where it does not."""
     request, footprint, placement = part
     text, _, script, _, table = submission
     if script is not None:

@@ -237,7 +237,6 @@ def reasons_against_share(
     text: bytes,
     steps: Sequence[tuple[str, bool]],
     read: Sequence[str],
-    components: int,
     config: SiteConfig,
 ) -> Iterator[Reason]:
     """Yield why a job cannot run on a share (MPS, shard).
@@ -246,8 +245,6 @@ def reasons_against_share(
     """
     for name in sorted(_plugin_names(config) & set(given)):
         yield because("option-untried", option=name)
-    if components > 1:
-        yield because("het-one-environment")
     if steps:
         yield because("srun-asks-for-gpu", option=steps[0][0])
     for name in read:

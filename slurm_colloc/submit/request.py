@@ -32,14 +32,13 @@ _SHAPES_CORES = frozenset(
 
 def build_request(
     submission: Submission,
-    number: int,
     called: tuple[str | None, Sequence[str]],
     config: SiteConfig,
     environ: Mapping[str, str],
     *,
     told: bool = False,
 ) -> JobRequest:
-    """Return the request that decides the placement of component ``number`` of a submission.
+    """Return the request that decides the placement of a submission.
 
     ``called`` are the script's path as it was given (None where there is none) and its own arguments; ``told`` that its
     user says all that it needs, so that the last submission says nothing.
@@ -47,18 +46,16 @@ def build_request(
     Raises:
         UnsureError: the GPU request or the time limit is outside its grammar.
     """
-    text, name, script, components, _ = submission
-    given = components[number]
-    all_of_them = components if len(components) > 1 else ()
+    text, name, script, given, _ = submission
     by_style = {style: found for style in _STYLES if style in given and (found := _gpus(style, value_of(given, style)))}
     styles, gres = list(by_style), tuple(one for found in by_style.values() for one in found)
     steps, read = step_gpus(text), variables_read(given, text)
     tasks = count_of(given, "ntasks") or count_of(given, "ntasks-per-node") or None
     folder = os.path.join(os.getcwd(), value_of(given, "chdir"))
-    names = apart_by(config.cluster, number, tasks)
+    names = apart_by(config.cluster, tasks)
     job_name = value_of(given, "job-name") if "job-name" in given else name
     known_by, command = _known_by(given, text, called, gres, names, environ, folder, job_name)
-    before = "" if told else path_of(user_data_folder(), f"{called[0] or ''}:{number}", folder)
+    before = "" if told else path_of(user_data_folder(), called[0] or "", folder)
     last = read_submitted(before) if before else None
     known_by, submitted, differs = compared(known_by, last)
     request = JobRequest(
@@ -82,9 +79,8 @@ def build_request(
         array_at_once=_at_once(value_of(given, "array")),
         signature=known_by.text,
         numbers=known_by.names,
-        no_share=tuple(reasons_against_share(given, text, steps, read, len(all_of_them), config)),
+        no_share=tuple(reasons_against_share(given, text, steps, read, config)),
         untouchable=tuple(reasons_untouchable(given, gres, styles, steps, config)),
-        components=tuple(_partitions(other) for other in all_of_them),
         origins=tuple((option.name, option.origin) for option in given.values()),
         command=command,
         folder=folder,
@@ -115,7 +111,7 @@ def _reads_slice(request: JobRequest, text: bytes, read: Sequence[str]) -> Itera
     srun takes them for its own options: what names no type fits a slice, what names the GPU's is refused.
     """
     fixed = reason_to_keep_text(text, request.interpreter) if request.interpreter else reason_to_keep_command(text)
-    has_block = (request.sh_like or not request.interpreter) and not (request.components or fixed)
+    has_block = (request.sh_like or not request.interpreter) and not fixed
     for name in read:
         can = has_block and request.names_no_type and not name.startswith("SLURM_TRES")
         if name.startswith(("SLURM_GPUS", "SLURM_TRES")) and name != "SLURM_GPUS_ON_NODE" and not can:

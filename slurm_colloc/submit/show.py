@@ -7,23 +7,23 @@ from slurm_colloc.model import Footprint, Reason, Weighed
 from slurm_colloc.submit.plan import Part, Plan
 from slurm_colloc.units import counted, in_words
 
-SCHEMA = 2
+SCHEMA = 3
 _EXPLAINED = 8
 
 
 def answer(plan: Plan, *, terminal: bool) -> Iterator[str]:
-    """Yield what the user must know of a submission: what is not simply as asked of each component, and notes."""
-    for request, footprint, placement in plan.parts:
-        if plan.packed:
-            yield _said(placement.reasons)
-        elif not placement.as_asked:
-            gets = f"{placement.given} instead of {request.asked}"
-            yield f"{gets}: {_said(placement.reasons)}; --colloc=off keeps {request.asked}"
-        elif footprint.rung == "hint" and (request.gpu_count or plan.decides_nothing) and not plan.switched_off:
-            yield f"stays as asked: {_said(placement.reasons)}"
-        elif terminal and plan.first_run:
-            keeps = f"it keeps {request.asked} and is measured"
-            yield f"{_said(placement.reasons)}; {keeps}, the next one may get a piece of a GPU"
+    """Yield what the user must know of a submission: what is not simply as asked, and notes."""
+    request, footprint, placement = plan.part
+    if plan.packed:
+        yield _said(placement.reasons)
+    elif not placement.as_asked:
+        gets = f"{placement.given} instead of {request.asked}"
+        yield f"{gets}: {_said(placement.reasons)}; --colloc=off keeps {request.asked}"
+    elif footprint.rung == "hint" and (request.gpu_count or plan.decides_nothing) and not plan.switched_off:
+        yield f"stays as asked: {_said(placement.reasons)}"
+    elif terminal and plan.first_run:
+        keeps = f"it keeps {request.asked} and is measured"
+        yield f"{_said(placement.reasons)}; {keeps}, the next one may get a piece of a GPU"
     yield from noted(plan)
 
 
@@ -40,16 +40,13 @@ def _said(reasons: Sequence[Reason]) -> str:
 
 def explanation(plan: Plan) -> Iterator[str]:
     """Yield why the plan is what it is in at most eight lines, what matters most first."""
-    of_policy = f"policy: {plan.chosen.policy}, {_said([plan.chosen.why])}"
-    most = max(2, (_EXPLAINED - 1) // len(plan.parts))
-    for number, part in enumerate(plan.parts):
-        lines = list(_explain(part))
-        if len(lines) > most:
-            more = len(lines) - most + 1
-            lines[most - 1 :] = [f"{counted(more, 'more line')}: --dry-run --format=json shows everything"]
-        for line in lines:
-            yield f"component {number}: {line}" if len(plan.parts) > 1 else line
-    yield of_policy
+    lines = list(_explain(plan.part))
+    most = _EXPLAINED - 1
+    if len(lines) > most:
+        more = len(lines) - most + 1
+        lines[most - 1 :] = [f"{counted(more, 'more line')}: --dry-run --format=json shows everything"]
+    yield from lines
+    yield f"policy: {plan.chosen.policy}, {_said([plan.chosen.why])}"
 
 
 def _explain(part: Part) -> Iterator[str]:
@@ -116,31 +113,24 @@ def as_line(plan: Plan, sbatch: str) -> str:
 
 
 def as_json(plan: Plan, sbatch: str) -> str:
-    """Return the plan as JSON: components (request, footprint, placement), script and sbatch_argv.
+    """Return the plan as JSON: request, footprint, placement, script and sbatch_argv.
 
-    The first component's three parts stand at the top as well, for the jobs that have no other. Of a pack the request
-    and the footprint are one task's, and ``pack`` says how they are put together.
+    Of a pack the request and the footprint are one task's, and ``pack`` says how they are put together.
     """
     import json
 
     from slurm_colloc.wording import shown
 
-    components = [
-        {
-            "request": {
-                # What is kept for the next submission says nothing of this one.
-                **{name: value for name, value in shown(part.request).items() if name != "submitted"},
-                "gres": [str(gres) for gres in part.request.gres],
-            },
-            "footprint": shown(part.footprint),
-            "placement": {**shown(part.placement), "gres": part.placement.given},
-        }
-        for part in plan.parts
-    ]
+    request, footprint, placement = plan.part
     whole = {
         "schema": SCHEMA,
-        **components[0],
-        "components": components,
+        "request": {
+            # What is kept for the next submission says nothing of this one.
+            **{name: value for name, value in shown(request).items() if name != "submitted"},
+            "gres": [str(gres) for gres in request.gres],
+        },
+        "footprint": shown(footprint),
+        "placement": {**shown(placement), "gres": placement.given},
         **({"pack": plan.packed._asdict()} if plan.packed else {}),
         "script": plan.text,
         "sbatch_argv": [sbatch, *plan.sbatch_argv],

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One submission as sbatch would read it: its script, and what is in force of each component's options."""
+"""One submission as sbatch would read it: its script, and what is in force of its options."""
 
 import os
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import UnsureError
-from slurm_colloc.slurm.directives import Script, effective_components, read_script
+from slurm_colloc.slurm.directives import Script, options_in_force, read_script
 from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS, Option
 from slurm_colloc.slurm.options import CommandLine, Given, read_environment
 from slurm_colloc.submit.own_options import SCRIPT_OPTIONS, check_values, option_table
@@ -24,7 +24,7 @@ class Submission(NamedTuple):
     text: bytes
     name: str
     script: Script | None
-    components: tuple[Mapping[str, Given], ...]
+    given: Mapping[str, Given]
     table: tuple[Option, ...]
 
 
@@ -46,12 +46,11 @@ def read_submission(
     wrapped = next((option.value for option in reversed(command_line.options) if option.name == "wrap"), None)
     text, name = _read(command_line, stdin, wrapped)
     script = None if wrapped is not None else read_script(text, table, release, SCRIPT_OPTIONS)
-    for own in script.own_directives if script else ():
-        check_values(own)
-    components = effective_components(script, read_environment(environ, table, release), command_line)
-    if script and script.foreign and "ignore-pbs" not in components[0]:
+    check_values(script.own_directives if script else ())
+    given = options_in_force(script, read_environment(environ, table, release), command_line)
+    if script and script.foreign and "ignore-pbs" not in given:
         raise UnsureError(f"the script also holds directives of another scheduler ({script.foreign[0]})")
-    return Submission(text, name, script, tuple(components), table)
+    return Submission(text, name, script, given, table)
 
 
 def _read(command_line: CommandLine, stdin: bytes | None, wrapped: str | None) -> tuple[bytes, str]:

@@ -206,12 +206,3 @@ def test_a_pack_has_the_cores_of_its_gpu(alice: User) -> None:
     shown = begun(alice, done)
     assert (shown["TresPerNode"], shown["NumCPUs"]) == (tres("gpu:1"), str(OF_GPU)), done.stderr
     assert "mem=400M," in (shown.get("AllocTRES") or shown["TRES"])
-
-
-def test_a_component_of_a_heterogeneous_job(bob: User) -> None:
-    other = ["-p", "cpu", "-n2", "--mem=10M"]
-    script = bob.script("#!/bin/bash\nsleep 100\n")
-    done = bob.run("csub", "--explain", LIGHT, "-p", "slices", "--gres=gpu:1", "-t5", ":", *other, script)
-    shown = begun(bob, done)
-    assert (shown["TresPerNode"], shown["NumCPUs"]) == (tres(f"gpu:{SLICE}_1g.10gb:1"), "3"), done.stderr
-    assert bob.shown(str(int(job_id(done)) + 1))["NumCPUs"] == "2"

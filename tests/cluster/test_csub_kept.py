@@ -195,37 +195,19 @@ def test_arrays_keep_ids_and_patterns(lab: Lab, alice: User) -> None:
     assert outputs == {f"arr_{job}_{task}.sweep": f"{task} of 3\n" for task in (2, 4, 6)}
 
 
-@pytest.mark.parametrize("how", ["script", "arguments", "both"])
-def test_components_are_placed_one_by_one(lab: Lab, alice: User, how: str) -> None:
-    parts = ["--gres=gpu:1 -J lead -p mig", "-c2 -p cpu", "--gres=gpu:h100:1 --mem=300 -p gpu"]
-    script, arguments = "#!/bin/sh\nsrun -n1 true\n", []
+@pytest.mark.parametrize("how", ["script", "arguments"])
+def test_a_heterogeneous_job_is_submitted_as_asked(lab: Lab, alice: User, how: str) -> None:
+    parts = ["--gres=gpu:1 -J lead -p mig", "-c2 -p cpu"]
+    script, arguments = "#!/bin/sh\ntrue\n", " : ".join(parts).split()
     if how == "script":
-        script = "#!/bin/sh\n" + "#SBATCH hetjob\n".join(f"#SBATCH {part}\n" for part in parts) + "srun -n1 true\n"
-    elif how == "arguments":
-        arguments = " : ".join(parts).split()
-    else:
-        script = f"#!/bin/sh\n#SBATCH {parts[0]}\n#SBATCH hetjob\n#SBATCH {parts[1]}\ntrue\n"
-        arguments = ["-t5", ":", "-t6", ":", *parts[2].split()]
+        script, arguments = f"#!/bin/sh\n#SBATCH {parts[0]}\n#SBATCH hetjob\n#SBATCH {parts[1]}\ntrue\n", []
     done = alice.run("csub", SMALL, *arguments, alice.script(script))
     lead = int(job_id(done))
-    lab.wait_jobs([lead + offset for offset in range(3)])
-    components = [alice.shown(str(lead + offset)) for offset in range(3)]
-    whole = tres("gpu:h100:1")
-    assert [shown.get("TresPerNode") for shown in components] == [ONE, None, whole], done.stderr
-    assert [shown["HetJobOffset"] for shown in components] == ["0", "1", "2"]
-    assert [shown["JobState"] for shown in components] == ["COMPLETED"] * 3
-    assert components[1]["CPUs/Task"] == "2"
-    decided = [line.split()[0] for line in alice.run("colloc", "history").stdout.splitlines()[1:]]
-    assert {str(lead + offset) for offset in range(3)} <= set(decided)
-
-
-def test_components_that_would_need_one_node_are_left_alone(lab: Lab, alice: User) -> None:
-    """Slurm gives each component nodes of its own: on the one node with slices two would wait for ever."""
-    script = alice.script("#!/bin/sh\n#SBATCH --gres=gpu:1\n#SBATCH hetjob\n#SBATCH --gres=gpu:1\ntrue\n")
-    done = alice.run("csub", "--explain", SMALL, script)
-    lead = int(job_id(done))
-    assert words(because("components-compete", components=2, nodes=1)) in done.stderr
-    assert set(lab.wait_jobs([lead, lead + 1]).values()) == {"COMPLETED"}
+    lab.wait_jobs([lead, lead + 1])
+    components = [alice.shown(str(lead + offset)) for offset in range(2)]
+    assert [shown.get("TresPerNode") for shown in components] == [tres("gpu:1"), None], done.stderr
+    assert [shown["JobState"] for shown in components] == ["COMPLETED"] * 2
+    assert "heterogeneous" in done.stderr
 
 
 def test_waiting_holding_testing_and_dependencies(lab: Lab, alice: User) -> None:

@@ -17,12 +17,9 @@ from hypothesis import strategies as st
 
 from slurm_colloc.slurm.directives import read_script
 from slurm_colloc.slurm.option_tables import (
-    COMMAND_LINE_ONLY,
     DEADLY_VARIABLES,
     ENVIRONMENT_ONLY,
     ENVIRONMENT_ORDER,
-    PER_COMPONENT,
-    TROUBLES_NEXT_COMPONENT,
     Option,
 )
 from slurm_colloc.slurm.options import listed_options
@@ -218,35 +215,16 @@ CASES: list[tuple[str, dict[str, str], list[str]]] = [
 ]
 
 
-# As components of one job, with what is said of them: how many there are, or that both sides refuse.
-COMPONENTS: list[tuple[str, dict[str, str], list[str], str]] = [
-    ("#SBATCH -N1 -A a\n#SBATCH hetjob -c9\n#SBATCH -N2\n", {}, [], "2"),
-    ("#SBATCH -N1 -A a\n#SBATCHHETJOB\n#SBATCH -n3\n", {}, ["-t5", "--gres=gpu:1"], "2"),
-    ("#SBATCH -N1\n#SBATCH packjob\n#SBATCH -N2\n#SBATCH PackJob\n", {}, ["-Q"], "3"),
-    ("#SBATCH -N1\necho\n#SBATCH hetjob\n", {}, ["-N2"], "1"),
-    ("#SBATCH -N1 -A a -p b --mem-per-cpu=1G --gres=gpu:1\n#SBATCH -A b\n", {}, ["-N2", ":", "-N3", "-A", "c"], "2"),
-    ("", {}, ["-N1", "--gres=gpu:1", "-p", "a", ":", "-n2", ":", "--gpus=3", "a.sh", "--", ":", "-N7"], "3"),
-    ("", {}, [":", "-N1", ":", "a.sh"], "3"),
-    ("", {}, ["-N1", ":", "-N2", "--", "a.sh"], "2"),
-    ("", {}, ["-N1", "--", ":", "a.sh", ":", "-N2"], "unsure"),
-    ("", {}, ["-N1", "a.sh", ":", "-N2"], "1"),
-    ("#SBATCH -N1\n#SBATCH hetjob\n#SBATCH -n1\n#SBATCH hetjob\n", {}, ["-c1", ":", "-c2", "a.sh"], "3"),
-    ("#SBATCH -N1\n#SBATCH hetjob\n#SBATCH -n1\n", {}, ["-c1", ":", "-c2", ":", "-c3", "a.sh"], "3"),
-    ("", {"SBATCH_PARTITION": "z", "SBATCH_ACCOUNT": "z"}, ["-p", "a", ":", "-A", "y", "a.sh"], "2"),
-    ("#SBATCH hetjob\n", {"SBATCH_GRES": "gpu:1", "SBATCH_MEM_PER_NODE": "7"}, ["--mem=3", "a.sh"], "2"),
-    ("#SBATCH -N1\n#SBATCH hetjob\n#SBATCH --zzz\n", {}, [], "refused"),
-    ("#SBATCH -N1\n#SBATCH hetjob\n#SBATCH 'x\n", {}, [], "refused"),
-    ("#SBATCH --requeue -O\n#SBATCH hetjob\n#SBATCH --no-requeue\n", {"SBATCH_OVERCOMMIT": "0"}, ["-N1"], "2"),
-    ("", {}, ["--wrap=x", ":", "-N2"], "2"),
-    ("", {}, ["-N1", ":", "-N2", "--wrap=x"], "2"),
-    ("#SBATCH hetjob\n", {}, ["--wrap=x", "-N1"], "1"),
-    ("", {}, ["-v", ":", "-v", "a.sh"], "2"),
-    ("", {}, ["--mail-type=END", "--mail-user=a", "-L", "x", ":", "-x", "n1", "a.sh"], "2"),
-    ("", {"SBATCH_REQ_SWITCH": "2"}, ["--switches=3@10", ":", "-N1", "a.sh"], "2"),
-    ("", {}, ["-J", ":", "-N1", "a.sh"], "unsure"),
-    ("", {}, ["-N1", "-J", ":", "a.sh"], "refused"),
-    ("", {}, ["--bb", ":", "a.sh", "a.sh"], "unsure"),
-    ("", {}, ["--bbf=slurm.conf", ":", "-N2", "a.sh"], "unsure"),
+# Whether they are one job, or heterogeneous ones, which the reader leaves alone.
+ONE_OR_MORE: list[tuple[str, list[str], bool]] = [
+    ("#SBATCH -N1 -A a\n#SBATCHHETJOB\n#SBATCH -n3\n", ["-t5", "--gres=gpu:1"], True),
+    ("#SBATCH -N1\n#SBATCH packjob\n#SBATCH -N2\n", ["-Q"], True),
+    ("#SBATCH -N1 -A a\n#SBATCH -N2 hetjob -c9\n", [], False),
+    ("#SBATCH -N1\necho\n#SBATCH hetjob\n", ["-N2"], False),
+    ("", ["-N1", ":", "-N2", "--", "a.sh"], True),
+    ("", ["-N1", "a.sh", ":", "-N2"], False),
+    ("", ["-N1", ":", "-N2", "--wrap=x"], True),
+    ("#SBATCH hetjob\n", ["--wrap=x", "-N1"], False),
 ]
 
 
@@ -256,25 +234,12 @@ def test_cases(sbatch: Sbatch, case: tuple[str, dict[str, str], list[str]]) -> N
     compare(sbatch, (SHEBANG + body).encode(), environ, argv)
 
 
-@pytest.mark.parametrize("case", COMPONENTS, ids=range(len(COMPONENTS)))
-def test_components(sbatch: Sbatch, case: tuple[str, dict[str, str], list[str], str]) -> None:
-    body, environ, argv, expected = case
-    went = compare(sbatch, (SHEBANG + body).encode(), environ, argv)
-    if expected.isdigit() and expected != "1":
-        assert went == f"{expected} of {expected} components compared"
-    else:
-        assert went == {"1": "compared", "refused": "refused by both"}.get(expected, expected)
-
-
-def test_what_a_component_asks_for_is_forgotten_before_the_next(sbatch: Sbatch) -> None:
-    for option in sbatch.table:
-        if option.name in (*ACT_AT_ONCE, "uid", "gid", *TROUBLES_NEXT_COMPONENT, *COMMAND_LINE_ONLY):
-            continue
-        value = "" if option.argument == "none" else GOOD_VALUES.get(option.name, "word")
-        word = f"--{option.name}={value}" if value else f"--{option.name}"
-        truth = sbatch.ask(f"{SHEBANG}#SBATCH {word}\n#SBATCH hetjob\n".encode(), {}, "a.sh", components=2)
-        if len(truth.readings) == 2:
-            assert (option.name not in truth.readings[1]) == (option.canonical in PER_COMPONENT), option
+@pytest.mark.parametrize(("body", "argv", "several"), ONE_OR_MORE)
+def test_heterogeneous_jobs(sbatch: Sbatch, body: str, argv: list[str], several: bool) -> None:
+    script = (SHEBANG + body).encode()
+    truth = sbatch.ask(script, {}, *argv, *([] if {"a.sh", "--wrap=x"} & set(argv) else ["a.sh"]), last=int(several))
+    assert len(truth.readings) == 1 + several, truth.said
+    assert compare(sbatch, script, {}, argv) == ("unsure" if several else "compared")
 
 
 # --- real scripts ---
@@ -357,13 +322,6 @@ def good_options(draw: st.DrawFn, table: tuple[Option, ...], wanted: tuple[Optio
 WILD_LINE = st.lists(FRAGMENTS, max_size=7).map(lambda parts: "#SBATCH" + "".join(parts))
 SPACED_LINE = st.lists(FRAGMENTS, max_size=7).map(lambda parts: "#SBATCH " + " ".join(parts))
 WILD_ARGUMENTS = st.lists(FRAGMENTS.filter(lambda word: word not in ("--help",)), max_size=5)
-# what often makes sbatch refuse the values of a component before it comes to the next
-MILD = {
-    "account", "array", "chdir", "clusters", "comment", "constraint", "cpus-per-gpu", "exclusive", "export", "gpu-bind",
-    "gpus", "gres", "hold", "job-name", "licenses", "mail-type", "mem", "mem-per-cpu", "mem-per-gpu", "network", "nice",
-    "no-kill", "no-requeue", "nodes", "ntasks", "output", "overcommit", "oversubscribe", "partition", "qos", "requeue",
-    "reservation", "spread-job", "switches", "time", "tmp", "tres-per-task", "verbose", "wait",
-}  # fmt: skip
 
 
 @st.composite
@@ -379,12 +337,9 @@ def environments(draw: st.DrawFn, by_variable: dict[str, Option]) -> dict[str, s
 
 
 def kind_of_jobs(sbatch: Sbatch, kind: str) -> tuple[Any, ...]:
-    """Return the strategies for a kind of jobs: "good", "wild" or "components"."""
+    """Return the strategies for a kind of jobs: "good" or "wild"."""
     wanted = tuple(option for option in sbatch.table if option.name not in (*ACT_AT_ONCE, "uid", "gid"))
     by_variable = variables(sbatch)
-    if kind == "components":
-        wanted = tuple(option for option in wanted if option.canonical in MILD)
-        by_variable = {variable: option for variable, option in by_variable.items() if option.name in MILD}
     option = good_options(sbatch.table, wanted)
     line = st.tuples(
         st.lists(option, min_size=1, max_size=3), st.sampled_from(["", " # why", "\t#x", " ", " -J 'a #b' "])
@@ -392,13 +347,9 @@ def kind_of_jobs(sbatch: Sbatch, kind: str) -> tuple[Any, ...]:
     arguments = st.lists(option, max_size=4).map(lambda parts: " ".join(parts).split())
     if kind == "good":
         lines = st.lists(st.one_of(line, st.sampled_from(["", "# x", "echo"])), max_size=6)
-    elif kind == "wild":
+    else:
         lines = st.lists(st.one_of(line, line, line, WHOLE_LINES, SPACED_LINE, WILD_LINE), max_size=6)
         arguments = st.one_of(arguments, WILD_ARGUMENTS)
-    else:
-        separator = st.sampled_from(["", "#SBATCH hetjob", "#SBATCH hetjob", "#SBATCHPackJob x", "echo"])
-        lines = st.lists(st.one_of(line, separator), max_size=7)
-        arguments = st.lists(st.one_of(option, st.just(":")), max_size=6).map(lambda parts: " ".join(parts).split())
     return lines, environments(by_variable), arguments, st.booleans()
 
 
@@ -443,12 +394,7 @@ def test_wild_jobs_are_read_alike_or_not_at_all(sbatch: Sbatch) -> None:
     run_mixed(sbatch, "wild", 300)
 
 
-def test_components_are_read_alike(sbatch: Sbatch) -> None:
-    went = run_mixed(sbatch, "components", 300)
-    assert sum(count for how, count in went.items() if "components" in how) > 100, went
-
-
 @pytest.mark.soak
-@pytest.mark.parametrize("kind", ["good", "wild", "components"])
+@pytest.mark.parametrize("kind", ["good", "wild"])
 def test_many_jobs(sbatch: Sbatch, kind: str) -> None:
     run_mixed(sbatch, kind, 5000)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from slurm_colloc.errors import UnsureError
-from slurm_colloc.slurm.directives import Script, effective_components, read_script
+from slurm_colloc.slurm.directives import Script, options_in_force, read_script
 from slurm_colloc.slurm.option_tables import ENVIRONMENT_ONLY, SAME_VALUE, SBATCH_OPTIONS
 from slurm_colloc.slurm.options import Given, read_environment, split_command_line
 from tests.cluster.releases import Release
@@ -51,7 +51,7 @@ SYNTAX = re.compile(
     "Script arguments not permitted|Change from #SLURM"
 )
 # Where the reader stands aside though sbatch goes on.
-DELIBERATE = re.compile("'#SLURM'|in a heterogeneous job|takes no script|a ':' where|a ':' behind")
+DELIBERATE = re.compile("'#SLURM'|a heterogeneous job|takes no script")
 # Kept letter by letter in sbatch's own reading.
 VERBATIM = (
     "account",
@@ -115,11 +115,11 @@ class Sbatch:
         )
         return done.stdout.decode("utf-8", "surrogateescape")
 
-    def ask(self, script: bytes | None, environ: dict[str, str], *argv: str, components: int = 1) -> Truth:
+    def ask(self, script: bytes | None, environ: dict[str, str], *argv: str, last: int = 0) -> Truth:
         """Let sbatch read a case; the script's name in argv is "a.sh"."""
         if script is not None:
             (self.folder / "a.sh").write_bytes(script)
-        said = self.run(*argv, environ={"TRUTH_LAST": str(components - 1), **environ})
+        said = self.run(*argv, environ={"TRUTH_LAST": str(last), **environ})
         readings = [json.loads(line[6:]) for line in said.split("\n") if line.startswith("TRUTH ")]
         return Truth(readings, said)
 
@@ -140,7 +140,6 @@ GOOD_VALUES = {
     "tmp": "1G", "uid": "0", "wait-all-nodes": "1", "container-type": "oci", "mem-update": "10@5",
     "oom-kill-step": "1", "requeue": "expedite", "resv-ports": "2", "segment": "2", "tres-bind": "gres/gpu:closest",
     "tres-per-task": "gres/gpu:1",
-    # a relative name is made absolute before sbatch comes to the next component
     "error": "/tmp/e", "input": "/tmp/i", "output": "/tmp/o",
 }  # fmt: skip
 
@@ -193,27 +192,21 @@ def compare(sbatch: Sbatch, script: bytes, environ: dict[str, str], argv: list[s
         wrapped = any(one.name == "wrap" for one in line.options)
         # "a.sh" may have become the value of an option; sbatch then reads its standard input, which is empty.
         read: Script | None = None if wrapped else read_script(script if line.script else b"", table, release)
-        components = effective_components(read, read_environment(environ, table, release), line)
+        held = options_in_force(read, read_environment(environ, table, release), line)
     except UnsureError as error:
         refusal = str(error)
     if refusal:
         truth = sbatch.ask(script, environ, *argv)
         fine = DELIBERATE.search(refusal) or SYNTAX.search(truth.said) or not truth.readings
-        # a mistake in a later component is never reached where an earlier one's values are refused
-        several = ":" in argv or re.search(rb"(?i)hetjob|packjob", script)
-        assert fine or (several and not truth.accepted), (
-            f"reader: {refusal}\n{script!r}\n{environ}\n{argv}\nsbatch: {truth.said}"
-        )
+        assert fine, f"reader: {refusal}\n{script!r}\n{environ}\n{argv}\nsbatch: {truth.said}"
         return "unsure" if truth.accepted else "refused by both"
-    truth = sbatch.ask(script, environ, *argv, components=len(components))
-    about = f"\n{script!r}\n{environ}\n{argv}\n{components}\nsbatch: {truth.said}"
-    if read is not None and read.foreign and "ignore-pbs" not in components[0]:
+    truth = sbatch.ask(script, environ, *argv)
+    about = f"\n{script!r}\n{environ}\n{argv}\n{held}\nsbatch: {truth.said}"
+    if read is not None and read.foreign and "ignore-pbs" not in held:
         return "other schedulers"
     assert not SYNTAX.search(truth.said), about
-    assert len(truth.readings) == len(components) or (len(truth.readings) < len(components) and not truth.accepted), (
-        about
-    )
-    for held, reading in zip(components, truth.readings, strict=False):
+    assert len(truth.readings) == 1 or not (truth.readings or truth.accepted), about
+    for reading in truth.readings:
         assert reading["argv"][1:] == list(line.script_args), about
         assert line.script is None or Path(reading["argv"][0]).name == Path(line.script).name, about
         for name in VERBATIM:
@@ -226,6 +219,4 @@ def compare(sbatch: Sbatch, script: bytes, environ: dict[str, str], argv: list[s
         again = sbatch.ask(SHEBANG.encode(), environ_again, *argv_again, *([] if read is None else ["a.sh"]))
         assert again.readings, f"{argv_again}: {again.said}{about}"
         assert normal(again.readings[0], held) == normal(reading, held), f"{held}{about}"
-    if not truth.readings:
-        return "value refused by sbatch"
-    return "compared" if len(components) == 1 else f"{len(truth.readings)} of {len(components)} components compared"
+    return "compared" if truth.readings else "value refused by sbatch"

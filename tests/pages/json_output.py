@@ -40,9 +40,7 @@ TOP_LEVEL: dict[str, tuple[str, ...]] = {
     "colloc top --format json": (
         *("schema", "cluster", "at_s", "installed_gpus", "source", "rejected", "users", "jobs"),
     ),
-    "csub --dry-run --format=json": (
-        *("schema", "request", "footprint", "placement", "components", "script", "sbatch_argv"),
-    ),
+    "csub --dry-run --format=json": (*("schema", "request", "footprint", "placement", "script", "sbatch_argv"),),
 }
 # What is there only where there is something to say.
 SOMETIMES = {

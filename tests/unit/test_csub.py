@@ -367,7 +367,6 @@ def test_a_job_that_cannot_be_measured_is_told_so_where_that_is_all_that_lacks(s
         assert words(why) in said
         for argv in ([HINT], ["--colloc=off"], ["--gres=gpu:2"], ["--gres=none"]):
             assert "measure" not in shell.run(*argv, "job").stderr, argv
-    assert words(because("several-components")) in shell.run("--gres=gpu:1", "--wrap=a", ":", "-n2").stderr
     assert "measure" not in shell.run("job.sh").stderr
     shell.site('"mig"', agent=True)
     assert "measure" not in shell.run("job").stderr

@@ -4,9 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_colloc.errors import MisusedError, UnsureError
-from slurm_colloc.slurm.directives import Script, effective_components, read_script
+from slurm_colloc.slurm.directives import Script, options_in_force, read_script
 from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS, Option
-from slurm_colloc.slurm.options import Environment, Given, join_options, read_environment, split_command_line
+from slurm_colloc.slurm.options import Environment, Given, read_environment, split_command_line
 
 TABLE = SBATCH_OPTIONS["22.05"]
 OWN = (Option("dry-run", "", "none", ""), Option("mode", "", "required", ""))
@@ -17,25 +17,17 @@ def read(*lines: str, release: str = "22.05") -> Script:
 
 
 def pairs(script: Script) -> list[tuple[str, str | None]]:
-    (component,) = script.components
-    return [(one.name, one.value) for one in component]
+    return [(one.name, one.value) for one in script.options]
 
 
 def held(script: str, environ: dict[str, str], *argv: str, release: str = "22.05") -> dict[str, str | None]:
-    (found,) = all_held(script, environ, *argv, release=release)
-    return found
-
-
-def all_held(
-    script: str, environ: dict[str, str], *argv: str, release: str = "22.05"
-) -> tuple[dict[str, str | None], ...]:
     table = SBATCH_OPTIONS[release]
-    found = effective_components(
+    found = options_in_force(
         read_script(script.encode(), table, release),
         read_environment(environ, table, release),
         split_command_line(argv, table),
     )
-    return tuple({name: one.value for name, one in component.items()} for component in found)
+    return {name: one.value for name, one in found.items()}
 
 
 # --- the file as a whole ---
@@ -135,7 +127,9 @@ def test_words(lines: list[str], expected: list[tuple[str, str | None]]) -> None
         ('#SBATCH -J "open\\"', "quote is not closed"),
         ("#SBATCH :", "starts with ':'"),
         ("#SBATCH -N1 :x", "starts with ':'"),
-        ("#SBATCH hetjob :", "handed"),
+        ("#SBATCH hetjob :", "heterogeneous"),
+        ("#SBATCHpackjob", "heterogeneous"),
+        ("#SBATCH HetJob -N2", "heterogeneous"),
         ("#SLURM -N2", "#SLURM"),
         ("#SLURMX", "#SLURM"),
         ("#CSUB --mod=mps", "unknown"),
@@ -144,25 +138,8 @@ def test_words(lines: list[str], expected: list[tuple[str, str | None]]) -> None
     ],
 )
 def test_refused_lines(line: str, said: str) -> None:
-    if line == "#SBATCH hetjob :":  # the rest of a hetjob line is never read
-        assert len(read(line).components) == 2
-        return
     with pytest.raises(MisusedError if line.startswith("#CSUB") else UnsureError, match=said):
         read(line)
-
-
-def test_components() -> None:
-    script = read("#SBATCH -N1", "#SBATCH HetJob --gres=gpu:9", "#SBATCH -N2", "#SBATCHhetjob", "#SBATCH -n3")
-    assert [[(one.name, one.value) for one in part] for part in script.components] == [
-        [("nodes", "1")],
-        [("nodes", "2")],
-        [("ntasks", "3")],
-    ]
-    by_script = effective_components(script, Environment(), split_command_line(["a.sh"], TABLE))
-    assert [set(part) for part in by_script] == [{"nodes"}, {"nodes"}, {"ntasks"}]
-    by_line = effective_components(None, Environment(), split_command_line(["-N1", ":", "-N2", "a.sh"], TABLE))
-    assert [part["nodes"].value for part in by_line] == ["1", "2"]
-    assert len(read("#SBATCH -N1", "#SBATCH PackJob", "#SBATCH -N2 packjob -N3").components) == 2
 
 
 @pytest.mark.parametrize(
@@ -189,8 +166,7 @@ def test_backslash_before_a_blank(
 
 
 def test_written_names_the_line() -> None:
-    (part,) = read("", "#SBATCH --gres=gpu:1 -N 2").components
-    assert part == (
+    assert read("", "#SBATCH --gres=gpu:1 -N 2").options == (
         Given("gres", "gpu:1", "directive", "line 3: --gres=gpu:1"),
         Given("nodes", "2", "directive", "line 3: -N 2"),
     )
@@ -200,12 +176,12 @@ def test_own_directives() -> None:
     script = read(
         "#CSUB --mode='mps' --dry-run # why", "#SBATCH -N2", "#CSUBMIT is another word", "echo", "#CSUB --bad"
     )
-    assert [(one.name, one.value, one.written) for one in script.own_directives[0]] == [
+    assert [(one.name, one.value, one.written) for one in script.own_directives] == [
         ("mode", "mps", "line 2: --mode=mps"),
         ("dry-run", None, "line 2: --dry-run"),
     ]
     assert pairs(script) == [("nodes", "2")]
-    assert read_script(b"#!/bin/sh\n#CSUB --bad\n", TABLE, "22.05").own_directives == ((),)
+    assert read_script(b"#!/bin/sh\n#CSUB --bad\n", TABLE, "22.05").own_directives == ()
 
 
 def test_other_schedulers_lines_are_found_behind_commands() -> None:
@@ -223,7 +199,7 @@ def test_the_last_wins() -> None:
     script = "#!/bin/sh\n#SBATCH --gres=gpu:1 --gres=gpu:2 -p a -t 1\n"
     environ = {"SBATCH_PARTITION": "b", "SBATCH_TIMELIMIT": "2"}
     assert held(script, environ, "-t3", "-t4", "a.sh") == {"gres": "gpu:2", "partition": "b", "time": "4"}
-    [held_by_wrap] = effective_components(None, Environment(), split_command_line(["--wrap=x"], TABLE))
+    held_by_wrap = options_in_force(None, Environment(), split_command_line(["--wrap=x"], TABLE))
     assert held_by_wrap["wrap"].origin == "argv"
 
 
@@ -246,70 +222,16 @@ def test_a_scripts_ignore_pbs_outlives_the_variable() -> None:
     assert "ignore-pbs" in held("#!/bin/sh\n#SBATCH --ignore-pbs\n", {"SBATCH_IGNORE_PBS": "0"}, "a.sh")
 
 
-# --- components ---
-
-TWO = "#!/bin/sh\n#SBATCH -N1 --mem=1G --gres=gpu:1 -p a -A x -t 5\n#SBATCH hetjob\n#SBATCH -n2\n"
-FIRST = {"nodes": "1", "mem": "1G", "gres": "gpu:1", "partition": "a", "account": "x", "time": "5"}
-KEPT = {"mem": "1G", "account": "x", "time": "5"}
-
-
-@pytest.mark.parametrize(
-    ("script", "environ", "argv", "expected"),
-    [
-        (TWO, {}, ["a.sh"], [FIRST, KEPT | {"ntasks": "2"}]),
-        (TWO, {}, ["-c3", "a.sh"], [FIRST | {"cpus-per-task": "3"}, KEPT | {"ntasks": "2", "cpus-per-task": "3"}]),
-        (TWO, {}, ["-c3", ":", "-Ay"], [FIRST | {"cpus-per-task": "3"}, KEPT | {"ntasks": "2", "account": "y"}]),
-        (TWO, {}, [":", "-n4", ":", "-n5"], [FIRST, KEPT | {"ntasks": "4"}, KEPT | {"ntasks": "5"}]),
-        (TWO, {"SBATCH_GRES": "x"}, [], [FIRST | {"gres": "x"}, KEPT | {"ntasks": "2", "gres": "x"}]),
-        # the whole command line is read once before the script
-        (
-            "#!/bin/sh\n",
-            {},
-            ["-N1", ":", "-Ay", "-N2"],
-            [{"nodes": "1", "account": "y"}, {"nodes": "2", "account": "y"}],
-        ),
-        ("#!/bin/sh\n#SBATCH -Ax\n", {}, [":", "-Ay"], [{"account": "x"}, {"account": "y"}]),
-        (
-            "#!/bin/sh\n#SBATCH hetjob\n#SBATCH hetjob\n",
-            {},
-            ["-n1", ":", "-n2"],
-            [{"ntasks": "1"}, {"ntasks": "2"}, {"ntasks": "2"}],
-        ),
-    ],
-)
-@pytest.mark.parametrize("release", SBATCH_OPTIONS)
-def test_what_holds_for_each_component(
-    script: str, environ: dict[str, str], argv: list[str], expected: list[dict[str, str]], release: str
-) -> None:
-    assert list(all_held(script, environ, *argv, release=release)) == expected
-
-
-def test_directives_play_no_part_under_wrap() -> None:
-    line = split_command_line(["--wrap=x", ":", "-N2"], TABLE)
-    first, second = effective_components(None, Environment(), line)
-    assert (list(first), list(second)) == (["wrap"], ["wrap", "nodes"])
-
-
-@pytest.mark.parametrize("word", ["--bbf=f", "--export-file=f", "--hint=x", "--get-user-env", "--image=x"])
-def test_what_changes_the_later_components_is_left_alone(word: str) -> None:
-    table = join_options(TABLE, ["image="])
-    (alone,) = effective_components(None, Environment(), split_command_line([word], table))
-    assert [one.written for one in alone.values()] == [word]
+def test_a_heterogeneous_job_is_left_alone() -> None:
     with pytest.raises(UnsureError, match="heterogeneous"):
-        effective_components(None, Environment(), split_command_line([word, ":"], table))
-
-
-def test_memory_in_two_ways_is_left_alone() -> None:
-    with pytest.raises(UnsureError, match="memory asked for in two ways"):
-        all_held(TWO, {}, ":", "--mem-per-cpu=1", "a.sh")
-    assert held("#!/bin/sh\n#SBATCH --mem=1\n", {"SBATCH_MEM_PER_CPU": "2"}) == {"mem": "1", "mem-per-cpu": "2"}
+        held("#!/bin/sh\n", {}, "-N1", ":", "-N2", "a.sh")
 
 
 @pytest.mark.parametrize("word", ["--external", "--autocomplete=x"])
 def test_no_script_is_submitted(word: str) -> None:
     line = split_command_line([word], SBATCH_OPTIONS["26.05"])
     with pytest.raises(UnsureError, match="takes no script"):
-        effective_components(None, Environment(), line)
+        options_in_force(None, Environment(), line)
 
 
 @given(st.lists(st.binary(max_size=12), max_size=6))

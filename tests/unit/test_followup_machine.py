@@ -82,7 +82,7 @@ class Slurm:
         piece = Placement(SharingMode.MIG, Gres("gpu", "h100_1g.10gb", 1), 1, 9984, "", "", "", None, (), ())
         unknown = Footprint(None, None, None, "", "none", 0, (because("followup", why="not known"),))
         placement = piece if self.foreseen else as_asked((because("followup", why="it is too large"),))
-        plan = Plan((Part(REQUEST, unknown, placement),), tuple(words), None, b"", None, (), None)
+        plan = Plan(Part(REQUEST, unknown, placement), tuple(words), None, b"", None, (), None)
         return Prepared(parse_arguments((*words, "job.sh"), site()), plan, {}, site())
 
     def submit(self, prepared: Prepared, options: Sequence[str], *, or_as_asked: bool) -> tuple[Submitted, Plan]:

@@ -167,8 +167,6 @@ def test_a_job_is_placed_as_csub_places_it(shell: Shell, monkeypatch: pytest.Mon
     assert shell.calls() == []
     shell.run(HINT, "job.sh")
     assert shell.calls() == [[f"--gres={placed.gres}", "job.sh"]]
-    with pytest.raises(InputError, match="1 components"):
-        slurm_colloc.place(script, [HINT], component=1)
     with pytest.raises(slurm_colloc.CollocError):
         slurm_colloc.place(script, ["--no-such-option"])
     monkeypatch.setenv("COLLOC_CONF", "")

@@ -15,7 +15,6 @@ from slurm_colloc.slurm.option_tables import (
     EARLY_VARIABLES,
     ENVIRONMENT_ONLY,
     ENVIRONMENT_ORDER,
-    PER_COMPONENT,
     RELEASES,
     SAME_VALUE,
     SBATCH_OPTIONS,
@@ -107,11 +106,6 @@ def test_names_and_shorts_are_unique_and_aliases_exist(release: str) -> None:
     assert set(SAME_VALUE) <= set(names)
     assert {option.argument for option in table} == {"none", "optional", "required"}
     assert {edge for option in table for edge in (option.since, option.until)} <= {"", *RELEASES}
-
-
-def test_what_the_releases_share_names_options() -> None:
-    names = {option.name for table in SBATCH_OPTIONS.values() for option in table}
-    assert names | {"req-switch", "switch-wait"} >= PER_COMPONENT
 
 
 @pytest.mark.parametrize("release", RELEASES)
@@ -226,7 +220,7 @@ def test_refused(argv: Sequence[str]) -> None:
 def test_script_and_its_arguments() -> None:
     line = split("-N", "2", "job.sh", "--gres=gpu:1", "--dry-run", "--")
     assert (line.script, line.script_args) == ("job.sh", ("--gres=gpu:1", "--dry-run", "--"))
-    assert (line.own, line.components, line.script_at) == ((), 1, 2)
+    assert (line.own, line.end, line.script_at) == ((), 2, 2)
     assert split("--", "-N2").script == "-N2"
 
 
@@ -255,53 +249,29 @@ def test_own_options_are_never_abbreviated_and_disturb_no_abbreviation() -> None
 
 
 @pytest.mark.parametrize(
-    ("argv", "parts", "ends"),
+    ("argv", "options", "end"),
     [
-        ([], [[]], [0]),
-        (["a.sh", "-N1"], [[]], [0]),
-        (["-N1", "a.sh"], [["-N1"]], [1]),
-        (["-N1", "--", "a.sh"], [["-N1"]], [1]),
-        (["-N", "1", ":", "-N2", "-k", "a.sh", "x"], [["-N 1"], ["-N2", "-k"]], [2, 5]),
-        (["-N1", ":", "-N2", "--", "a.sh"], [["-N1"], ["-N2"]], [1, 3]),
-        ([":", ":", "a.sh"], [[], [], []], [0, 1, 2]),
-        (["-N1", "a.sh", "x", ":"], [["-N1"]], [1]),
-        (["--wrap=x", ":", "-N2"], [["--wrap=x"], ["-N2"]], [1, 3]),
+        ([], [], 0),
+        (["a.sh", "-N1"], [], 0),
+        (["-N1", "a.sh"], ["-N1"], 1),
+        (["-N1", "--", "a.sh"], ["-N1"], 1),
+        (["-N1", "--mode", "mps", "-k", "--dry-run", "a.sh"], ["-N1", "-k"], 2),
+        (["-N1", "a.sh", "x", ":"], ["-N1"], 1),
+        (["--wrap=x", "-N2"], ["--wrap=x", "-N2"], 2),
     ],
 )
-def test_components(argv: list[str], parts: list[list[str]], ends: list[int]) -> None:
+def test_where_further_options_go(argv: list[str], options: list[str], end: int) -> None:
     line = split(*argv)
-    assert [[one.written for one in part] for part in line.parts] == parts
-    assert list(line.ends) == ends
-    assert line.components == len(parts)
-    assert tuple(one for part in line.parts for one in part) == line.options
-    # what is inserted there belongs to that component and to no other
-    longer = list(argv)
-    for number in reversed(range(line.components)):
-        longer.insert(line.ends[number], f"--comment={number}")
-    again = split(*longer)
-    assert [[one.written for one in part] for part in again.parts] == [
-        [*part, f"--comment={number}"] for number, part in enumerate(parts)
-    ]
+    assert [one.written for one in line.options] == options
+    assert (line.end, line.heterogeneous) == (end, False)
+    again = split(*line.sbatch_argv[:end], "--comment=1", *line.sbatch_argv[end:])
+    assert [one.written for one in again.options] == [*options, "--comment=1"]
     assert (again.script, again.script_args) == (line.script, line.script_args)
 
 
-def test_own_options_between_components() -> None:
-    line = split("-N1", "--mode", ":", "mps", ":", "--gres=gpu:1", "a.sh", ":", "x")
-    assert line.components == 3
-    assert line.sbatch_argv == ("-N1", ":", ":", "--gres=gpu:1", "a.sh", ":", "x")
-    assert line.ends == (1, 2, 4)
-    assert (line.script, line.script_args) == ("a.sh", ("x",))
-
-
-@pytest.mark.parametrize("argv", [["-J", ":", "-N1", "a.sh"], ["-N1", "-J", ":", "a.sh"], ["--mem", ":", "4", "a.sh"]])
-def test_a_colon_in_the_place_of_a_value(argv: list[str]) -> None:
-    with pytest.raises(UnsureError, match="':'"):
-        split(*argv)
-
-
-def test_no_component_behind_the_end_of_options() -> None:
-    with pytest.raises(UnsureError, match="a ':' behind '--'"):
-        split("-N1", "--", ":", "a.sh")
+@pytest.mark.parametrize("argv", ["-N1 : -N2 a.sh x", ": a.sh", "--wrap=x : -N2", "-J : -N1 a.sh", "-N1 -- : a.sh"])
+def test_a_colon_before_the_script_makes_a_heterogeneous_job(argv: str) -> None:
+    assert split(*argv.split()).heterogeneous
 
 
 def test_written() -> None:

@@ -36,7 +36,7 @@ def test_they_are_read_like_others() -> None:
         ("Bad_Case", ""),
     ]
     script = read_script(b"#!/bin/sh\n#SBATCH --container-image x --x11=first -N2\n", table, "24.11")
-    assert [(one.name, one.value) for one in script.components[0]] == [
+    assert [(one.name, one.value) for one in script.options] == [
         ("container-image", "x"),
         ("x11", "first"),
         ("nodes", "2"),
