@@ -20,22 +20,6 @@ def form_of(rule: str, about: str) -> str:
     return f"{rule} (running jobs)" if about == JOB else rule
 
 
-class HostUse(NamedTuple):
-    """What ``runs`` of one partition with one kind of GPU, slice or share had and used of their node for each of these.
-
-    Figures are those that 95 % of the runs stay at or below: what they were given, cores kept busy for 95 % of a run's
-    sampled time, and the peak of host memory.
-    """
-
-    partition: str
-    kind: str
-    runs: int
-    cpus_given: float
-    cores: float
-    mem_given_mib: float
-    host_mem_mib: float
-
-
 class Question(NamedTuple):
     """What a rule asks of the table ``source``, as SQL over its columns; ``$name`` stands for a parameter.
 

@@ -4,7 +4,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-from slurm_colloc.audited import HostUse
 from slurm_colloc.model import Gres
 from slurm_colloc.site.doctor.facts import Device, Script, Site, Unread, known
 from slurm_colloc.slurm import setup
@@ -107,15 +106,6 @@ def priced(**weights: float) -> dict[str, Any]:
 def parted(**words: str) -> dict[str, Any]:
     """Return a partition with further words of scontrol's."""
     return {"partitions": (PartitionSetup("gpu", FAIR, 60.0, words),)}
-
-
-def used(kind: str, runs: int = 30, **figures: Any) -> HostUse:
-    """Return what runs in the partition 'gpu' were given and used for each GPU or slice."""
-    return HostUse("gpu", kind, runs, 1.0, 1.0, 1000.0, 500.0)._replace(**figures)
-
-
-def ran(*runs: HostUse) -> dict[str, Any]:
-    return {"host_use": runs}
 
 
 def marked(name: str, *flags: str) -> dict[str, Any]:

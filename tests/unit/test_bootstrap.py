@@ -28,7 +28,7 @@ from tests.unit.stored import busy, sampled
 
 CONFIG = site(MPS_POOL, MIG_POOL)
 LINE = "sbatch -p gpu train.sh --batch 64"
-COMMAND = command_signature("train.sh", ("--batch", "64"), 1, ("c", "0"), "/home/ann")
+COMMAND = command_signature("train.sh", ("--batch", "64"), 1, ("c",), "/home/ann")
 SCRIPT = b"#!/bin/bash\n#SBATCH -G 1\npython train.py $*\n"
 UID = os.geteuid()
 NAME = pwd.getpwuid(UID).pw_name
@@ -149,10 +149,10 @@ def test_a_stored_script_makes_the_jobs_own_signature(tmp_path: Path) -> None:
         return SCRIPT
 
     told = found(past(**here), script_of=script_of, environ=environ)
-    own = signature(SCRIPT, ("--batch", "64"), 1, ("c", "0"), environ, str(tmp_path)).text
+    own = signature(SCRIPT, ("--batch", "64"), 1, ("c",), environ, str(tmp_path)).text
     assert [one.signature for _, one in told.evidence] == [
         own,
-        command_signature("train.sh", ("--batch", "64"), 1, ("c", "0"), str(tmp_path)),
+        command_signature("train.sh", ("--batch", "64"), 1, ("c",), str(tmp_path)),
     ]
     assert (told.by_script, told.by_source) == (1, {"jobstats": 1})
     # The program was changed after that run: which one ran then nobody knows.
@@ -176,7 +176,7 @@ def test_a_command_of_wrap_is_known_by_its_stored_text() -> None:
     text = b"#!/bin/sh\n# This script was created by sbatch --wrap.\n\npython a.py --batch 8\n\n"
     told = found(past(submit_line="sbatch -G1 --wrap=python a.py --batch 8"), script_of=lambda _: text, environ={})
     ((_, one),) = told.evidence
-    assert one.signature == signature(b"python a.py --batch 8", (), 1, ("c", "0"), {}, "/home/ann").text
+    assert one.signature == signature(b"python a.py --batch 8", (), 1, ("c",), {}, "/home/ann").text
 
 
 def test_a_site_that_stores_no_scripts_is_asked_five_times() -> None:
@@ -209,9 +209,9 @@ def test_a_commands_signature_never_is_a_scripts() -> None:
     told = parts_of(COMMAND)
     assert told
     assert (told.family.startswith("command-"), told.values, told.program) == (True, (64.0,), "")
-    assert command_signature("train.sh", ("--batch", '"64"'), 1, ("c", "0"), "/home/ann/") == COMMAND
+    assert command_signature("train.sh", ("--batch", '"64"'), 1, ("c",), "/home/ann/") == COMMAND
     for other in (("a/train.sh", "/home/ann"), ("train.sh", "/home/ann/a")):
-        assert command_signature(other[0], ("--batch", "64"), 1, ("c", "0"), other[1]) != COMMAND
+        assert command_signature(other[0], ("--batch", "64"), 1, ("c",), other[1]) != COMMAND
 
 
 # --- texts of sacct ---

@@ -36,7 +36,7 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def at_submission(text: bytes, folder: Path, told_apart: tuple[str, ...] = ("lab", "0")) -> str:
+def at_submission(text: bytes, folder: Path, told_apart: tuple[str, ...] = ("lab",)) -> str:
     return signature(text, ["a", "7"], 1, told_apart, {"MODEL": "large", "HOME": "/home/alice"}, str(folder)).text
 
 
@@ -58,12 +58,12 @@ def test_a_jobs_name_counts_where_the_script_uses_it(script: Path, tmp_path: Pat
     script.write_bytes(text)
     found = known_by(str(script), ["a", "7"], {**JOB, "SLURM_JOB_NAME": "big"}, "lab")[0]
     given = {"MODEL": "large", "HOME": "/home/alice", "SLURM_JOB_NAME": "big"}
-    assert found == signature(text, ["a", "7"], 1, ("lab", "0"), given, str(tmp_path)).text
+    assert found == signature(text, ["a", "7"], 1, ("lab",), given, str(tmp_path)).text
 
 
 def test_tasks_and_a_wrapped_command_count_as_for_csub(script: Path, tmp_path: Path) -> None:
     found = known_by(str(script), ["a", "7"], {**JOB, "SLURM_NTASKS": "4"}, "lab")[0]
-    assert found == at_submission(TEXT, tmp_path, ("lab", "0", "4 tasks"))
+    assert found == at_submission(TEXT, tmp_path, ("lab", "4 tasks"))
     script.write_bytes(b"#!/bin/sh\n# This script was created by sbatch --wrap.\n\npython train.py\n\n")
     assert known_by(str(script), ["a", "7"], JOB, "lab")[0] == at_submission(b"python train.py", tmp_path)
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from slurm_colloc.cli.colloc.output import one_of, say, site, write
-from slurm_colloc.cli.colloc.site_doctor import doctor, host_notes
+from slurm_colloc.cli.colloc.site_doctor import doctor
 from slurm_colloc.cli.colloc.site_gpus import gpus, look_around
 from slurm_colloc.cli.colloc.site_plan import plan
 from slurm_colloc.cli.colloc.site_plugin import build_plugin
@@ -25,7 +25,6 @@ from slurm_colloc.site.discover import Consent, discover
 from slurm_colloc.site.doctor.facts import Blank, Seen
 from slurm_colloc.site.gaps import notes
 from slurm_colloc.site.reference import reference
-from slurm_colloc.site.telemetry import of_cards
 from slurm_colloc.submit.render import site_parts
 from slurm_colloc.units import counted, printable
 
@@ -170,14 +169,11 @@ def check(
     _note(
         [
             *notes(config, cluster),
-            *host_notes(),
             *(f"{one.subject}: {one.why}" for one in here if isinstance(one, Blank)),
         ]
     )
     if problems:
         raise typer.Exit(Status.FOUND)
-    for line in of_cards(pool.gpu_model for pool in config.pool):
-        print(printable(line))
 
 
 # As they are needed, and so in the help.

@@ -8,23 +8,17 @@ from typing import Annotated
 
 import typer
 
-from slurm_colloc.accounting.host_needs import host_use
-from slurm_colloc.audited import HostUse
 from slurm_colloc.cli.colloc.output import TEXT_OR_JSON, node_name, one_of, site_or_none, write
-from slurm_colloc.cli.colloc.seen import seen_store
 from slurm_colloc.cli.colloc.site_sound import paths
 from slurm_colloc.cli.colloc.terminal import put
-from slurm_colloc.clock import now
 from slurm_colloc.config import TIERS, find_site_file
-from slurm_colloc.errors import CollocError, ConfigError, InputError, Status
-from slurm_colloc.site.doctor.checks import CHECKS, Diagnosis, diagnose, reference
-from slurm_colloc.site.doctor.facts import Blank, Seen, Site, Unread
+from slurm_colloc.errors import ConfigError, InputError, Status
+from slurm_colloc.site.doctor.checks import Diagnosis, diagnose, reference
+from slurm_colloc.site.doctor.facts import Blank, Seen, Site
 from slurm_colloc.site.doctor.gather import gather
-from slurm_colloc.site.doctor.host import CHECKS as HOST_CHECKS
 from slurm_colloc.units import counted, printable
 
 SCHEMA = 1
-_ASK_S = 60.0
 
 
 def doctor(
@@ -44,7 +38,7 @@ def doctor(
         write(reference(), "")
         return
     node = node_name()
-    site = gather(timeout_s, node, os.environ, _paths)._replace(host_use=_host_use())
+    site = gather(timeout_s, node, os.environ, _paths)
     if not any(one.gpu_types or one.quantity("gpu") for one in site.nodes):
         raise InputError("no node of the cluster has a gres called gpu: there is nothing to judge")
     diagnosis = diagnose(site, skip or ())
@@ -55,34 +49,6 @@ def doctor(
         put(_text(site, diagnosis, tier))
     if diagnosis.faults or diagnosis.unchecked:
         raise typer.Exit(Status.FOUND if diagnosis.faults else Status.UNKNOWN)
-
-
-def host_notes() -> list[str]:
-    """Return where defaults and prices of the cluster are not what jobs use; nothing where no use is known.
-
-    Raises:
-        ProcessError: slurmctld does not answer.
-    """
-    used = _host_use()
-    if isinstance(used, Unread) or not used:
-        return []
-    site = gather(_ASK_S, node_name(), os.environ)._replace(host_use=used)
-    others = [check.code for check in CHECKS if check not in HOST_CHECKS]
-    return [f"{one.subject}: {one.evidence}" for one in diagnose(site, others).faults]
-
-
-def _host_use() -> tuple[HostUse, ...] | Unread:
-    """Return what the store knows of it; nothing without one, or where it is closed to whoever asks."""
-    try:
-        config = site_or_none()
-        folder = config.store_folder if config else ""
-        if not config or not os.access(os.path.join(folder, "ingest"), os.R_OK | os.X_OK):
-            return ()
-        return host_use(seen_store(folder, config), config.cluster, now())
-    except ConfigError:
-        return ()  # which a check says
-    except CollocError as error:
-        return Unread(str(error))
 
 
 def _tier() -> str:

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from slurm_colloc.errors import InputError
-from slurm_colloc.site.doctor import accounting, cgroup, control, gres, host, limits, programs, prolog, sharing
+from slurm_colloc.site.doctor import accounting, cgroup, control, gres, limits, programs, prolog, sharing
 from slurm_colloc.site.doctor.facts import Blank, Check, NotReadError, Seen, Site
 
 CHECKS: tuple[Check, ...] = (
@@ -16,7 +16,6 @@ CHECKS: tuple[Check, ...] = (
     *limits.CHECKS,
     *control.CHECKS,
     *sharing.CHECKS,
-    *host.CHECKS,
     *programs.CHECKS,
 )
 

@@ -4,7 +4,6 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
-from slurm_colloc.audited import HostUse
 from slurm_colloc.errors import CollocError
 from slurm_colloc.gpu.mig import parse_profile
 from slurm_colloc.site.shares import SHARES
@@ -70,8 +69,7 @@ class Site(NamedTuple):
     """A live cluster as one person on one machine could read it.
 
     ``clock_ahead_s`` is this machine's clock minus slurmctld's, and how far off that may be itself; ``paths`` is
-    what is wrong on this machine with those of site.toml, nothing without one. ``host_use`` is what jobs used of their
-    nodes, nothing where no store knows.
+    what is wrong on this machine with those of site.toml, nothing without one.
     """
 
     release: str
@@ -87,7 +85,6 @@ class Site(NamedTuple):
     this_node: str
     devices: tuple[Device, ...] | Unread
     paths: tuple[Seen | Blank, ...] | Unread = ()
-    host_use: tuple[HostUse, ...] | Unread = ()
 
     def words(self, setting: str) -> frozenset[str]:
         """Return the comma-separated words of a setting, in lower case."""
