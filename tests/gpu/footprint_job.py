@@ -236,8 +236,9 @@ def make_step(given: argparse.Namespace, built: Any = None, device: str = "cuda"
         if is_text:
             import transformers
 
-            # XLNet asks its parameters for it, and a replica has none.
+            # XLNet asks its parameters for both, and a replica has none.
             transformers.PreTrainedModel.dtype = torch.float32
+            transformers.PreTrainedModel.device = property(lambda _: torch.device("cuda", torch.cuda.current_device()))
         model = torch.nn.DataParallel(model, list(range(given.gpus)))
     narrow = given.dtype == "bf16"
 

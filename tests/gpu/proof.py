@@ -11,6 +11,7 @@ task prolog what `colloc site render` does.
 
 - sbatch: under the policy "shadow", as in a center's first week. Slurm gets each script and its words unchanged.
 - cold, warm: csub with an empty history, and with that of the sbatch arms. `colloc ingest` runs all the time.
+- warm-all, warm-each: warm, in a partition where MPS serves the jobs of all users together, or each user's apart.
 - packs: warm, and jobs of one program are one `csub --pack --array`, submitted when the last of them arrives.
 - expert: the scripts by hand under one MPS daemon a GPU, as many as memory, cores and bound allow by what was
   measured of each alone; unbounded: by memory.
@@ -37,7 +38,7 @@ from typing import Any, NamedTuple
 
 from slurm_colloc.observe.journal import hours
 from tests.gpu import proof_plan, proof_report, slurm
-from tests.gpu.proof_machine import COLLOC, PERIOD_S, USER, Machine, call, copy
+from tests.gpu.proof_machine import COLLOC, PERIOD_S, USERS, Machine, call, copy
 from tests.gpu.proof_plan import BY_HAND, Cell, Planned
 
 CSUB = [sys.executable, "-m", "slurm_colloc.cli.csub"]
@@ -75,7 +76,7 @@ class Run:
         self.folder = machine.root / cell.name
         self.state, out = self.folder / "state", self.folder / "out"
         out.mkdir(parents=True)
-        shutil.chown(out, USER)
+        out.chmod(0o1777)
         self.rates = machine.rates(planned, until_s)
         self.jobs = [Job(one, machine.script(one, self.rates), out / f"{one.number}.out") for one in planned]
         if cell.arm in ("sbatch", *proof_plan.LEARNED):
@@ -87,7 +88,7 @@ class Run:
         (self.state / "decisions").chmod(0o1777)
         policy = "shadow" if cell.arm == "sbatch" else "auto"
         self.site = machine.site(cell.name, policy, cell.bound or 1.25, self.state)
-        self.become = machine.become(cell, self.site)
+        self.become = [machine.become(cell, self.site, user) for user in USERS]
         self.pending, self.ids = Counter[str](), dict[int, int]()
         self.zero_s = 0.0
 
@@ -128,7 +129,7 @@ class Run:
             if len(alike) > 1:
                 options = ["--pack", "--array", ",".join(str(one.number) for one in alike)]
             output = job.output.with_name("%a.out") if options else job.output
-            argv = [*self.become, *CSUB, *options, "-o", str(output), job.script.name]
+            argv = [*self.become[job.planned.user], *CSUB, *options, "-o", str(output), job.script.name]
             done = subprocess.run(argv, cwd=job.script.parent, capture_output=True, text=True, check=False)
             said = f"{done.stdout.strip()} | {done.stderr.strip()}"
             print(f"{time.time() - self.zero_s:6.1f} {job.planned.name} {' '.join(options)} | {said}", flush=True)
@@ -145,7 +146,7 @@ class Run:
         of = {job: proof_plan.need_of(self.rates[job.planned.command], job.planned.gpus) for job in self.jobs}
         waiting, running = list(self.jobs), dict[Job, tuple[subprocess.Popen[bytes], tuple[int, ...]]]()
         room = self.machine.gpu_mem_mib, self.machine.cores, self.cell.bound
-        with self.machine.daemons(self.become) as daemons:
+        with self.machine.daemons(self.become[0]) as daemons:
             try:
                 while waiting or running:
                     running = {job: one for job, one in running.items() if one[0].poll() is None}
@@ -164,7 +165,7 @@ class Run:
     def start(self, job: Job, daemons: Sequence[dict[str, str]], gpus: tuple[int, ...]) -> subprocess.Popen[bytes]:
         """Start a job's script by hand, under its GPU's daemon; on several GPUs without one."""
         own = daemons[gpus[0]] if len(gpus) == 1 else {"CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus))}
-        argv = [*self.become, *(f"{name}={value}" for name, value in own.items()), "bash", job.script.name]
+        argv = [*self.become[0], *(f"{name}={value}" for name, value in own.items()), "bash", job.script.name]
         with job.output.open("wb") as out:
             return subprocess.Popen(argv, cwd=job.script.parent, stdout=out, stderr=out)
 
@@ -241,8 +242,11 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=16)
     parser.add_argument("--median-s", type=float, default=12.0)
     parser.add_argument("--bounds", default="1.25,1.6,1.1")
-    parser.add_argument("--arms", default=",".join(proof_plan.ARMS))
+    parser.add_argument("--arms", default=",".join(one for one in proof_plan.ARMS if one not in proof_plan.PARTITIONS))
     parser.add_argument("--gpus", type=int, default=1, help="of this machine; each FOLDER is of one number of GPUs")
+    parser.add_argument(
+        "--users", type=int, default=1, choices=range(1, len(USERS) + 1), help="whose programs they are"
+    )
     parser.add_argument("--mix", choices=("all", *proof_plan.CLASSES_MIB), default="all")
     parser.add_argument("--dry", action="store_true")
     parser.add_argument("--report", action="store_true")
@@ -262,7 +266,7 @@ def main() -> None:
         for cell in proof_plan.cells(asked.mix, rounds, bounds, arms):
             if cell in known or not proof_plan.is_ready(cell, known):
                 continue
-            planned = proof_plan.plan(trace, asked.jobs, cell.mix, cell.round, asked.median_s, asked.gpus)
+            planned = proof_plan.plan(trace, asked.jobs, cell.mix, cell.round, asked.median_s, asked.gpus, asked.users)
             machine.rates(planned, until_s)
             needed_s = proof_plan.expected_s(cell, planned, done, asked.gpus)
             if needed_s > until_s - time.monotonic():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The machine of tests/gpu/proof.py: Slurm, the agent, site.toml and hooks as the how-to says, one user, his programs.
+"""The machine of tests/gpu/proof.py: Slurm, the agent, site.toml and hooks as the how-to says, users, their programs.
 
 Other than the how-to says: the project is copied to /opt/colloc and not installed by pip, and there is no accounting
 database, so that `colloc ingest` asks slurmctld.
@@ -22,9 +22,9 @@ from pathlib import Path
 
 from tests.gpu import footprint_job, gres_mps, pack, slowdowns, slurm
 from tests.gpu.footprints import read_table
-from tests.gpu.proof_plan import Cell, Need, Planned, script
+from tests.gpu.proof_plan import PARTITIONS, Cell, Need, Planned, script
 
-USER = "nobody"
+USERS = ("nobody", "games", "mail")
 PERIOD_S = 1.0
 COLLOC = [sys.executable, "-m", "slurm_colloc.cli.colloc"]
 _ROOT = Path("/tmp/proof")
@@ -90,9 +90,11 @@ class Machine:
             slurm.unpack(Path(self.asked.packages))
         gpu = next((word.lower() for word in self.gpu_model.split() if re.fullmatch(r"[A-Z]+\d+", word)), "gpu")
         # slurmctld is the only one who knows the jobs, and no two have one id.
-        conf = f"MinJobAge=3600\nFirstJobId={first_job}\n{slurm.CONF.rstrip()} ExclusiveUser=YES"
+        cores = f"DefCpuPerGPU={slurm.CORES_PER_GPU}\n"
+        conf = f"MinJobAge=3600\nFirstJobId={first_job}\n{slurm.CONF.rstrip()} ExclusiveUser=YES {cores}"
+        conf += "".join(f"PartitionName={name} Nodes=n1 MaxTime=30 {cores}" for name in PARTITIONS.values())
         for plugin in ("task/none",) if self.dry else ("task/affinity", "task/none"):
-            slurm.CONF = f"{conf} DefCpuPerGPU={slurm.CORES_PER_GPU}\n".replace("task/none", plugin)
+            slurm.CONF = conf.replace("task/none", plugin)
             devices = [f"{dev}/nvidia{number}" for number in range(self.gpus)]
             slurm.start(self.root, gpu, etc, devices, _free_ports() if self.dry else (7817, 7818))
             bound = subprocess.run(["srun", "-c", "2", "-t", "1", "nproc"], capture_output=True, text=True, check=False)
@@ -114,7 +116,8 @@ class Machine:
         if self.agent:
             self.agent.terminate()
             self.agent.wait()
-        subprocess.run(["scancel", "-u", USER], check=False)
+        for user in USERS:
+            subprocess.run(["scancel", "-u", user], check=False)
         slurm.stop(self.root)
         shutil.rmtree(self.root, ignore_errors=True)
 
@@ -140,6 +143,8 @@ class Machine:
         else:
             argv += ["--gpus", str(self._gpus())]
         call([*argv, *(word for key, value in keys.items() for word in ("--set", f"{key}={value}"))])
+        head, named, rest = path.read_text().partition('name = "together"')
+        path.write_text(head + named + rest.replace('mps_users = "each"', 'mps_users = "all"', 1))
         path.chmod(0o644)
         return path
 
@@ -193,14 +198,16 @@ class Machine:
             (project / "train.sh").write_text(script(one.name, command, one.steady_s, one.gpus, extra))
         return project / "train.sh"
 
-    def become(self, cell: Cell, site: Path) -> list[str]:
+    def become(self, cell: Cell, site: Path, user: str) -> list[str]:
         """Return what makes a command the user's, with a home of this cell's."""
-        home = self.root / cell.name / "home"
+        home = self.root / cell.name / f"home-{user}"
         home.mkdir(exist_ok=True)
-        shutil.chown(home, USER)
+        shutil.chown(home, user)
         path = f"{self.root}/bin:{Path(sys.executable).parent}:{os.environ['PATH']}"
-        own = [f"PATH={path}", f"HOME={home}", f"USER={USER}", f"LOGNAME={USER}", f"COLLOC_CONF={site}"]
-        become = ["setpriv", f"--reuid={USER}", "--regid=65534", "--clear-groups", "env", "-i"]
+        own = [f"PATH={path}", f"HOME={home}", f"USER={user}", f"LOGNAME={user}", f"COLLOC_CONF={site}"]
+        if cell.arm in PARTITIONS:
+            own.append(f"SBATCH_PARTITION={PARTITIONS[cell.arm]}")
+        become = ["setpriv", f"--reuid={user}", "--regid=65534", "--clear-groups", "env", "-i"]
         return [*become, *own, f"SLURM_CONF={os.environ['SLURM_CONF']}"]
 
     @contextlib.contextmanager

@@ -25,8 +25,10 @@ CLASSES_MIB = {"light": 2048, "medium": 10240, "heavy": 10**6}
 # The trace was made for as many GPUs.
 TRACE_GPUS = 4
 # Arms in the order of the first round. Those behind "sbatch" need what was measured in it, but for the two by hand.
-ARMS = ("sbatch", "warm", "expert", "cold", "packs", "expert-unbounded")
-LEARNED = ("warm", "packs")
+ARMS = ("sbatch", "warm", "expert", "cold", "packs", "expert-unbounded", "warm-all", "warm-each")
+LEARNED = ("warm", "packs", "warm-all", "warm-each")
+# The partition of an arm, where it is not the default one, whose nodes serve one user at a time.
+PARTITIONS = {"warm-all": "together", "warm-each": "each"}
 BY_HAND = ("expert", "expert-unbounded")
 # The same whatever slowdown is allowed.
 UNBOUND = ("sbatch", "expert-unbounded")
@@ -93,6 +95,7 @@ class Planned(NamedTuple):
     arrives_s: float
     steady_s: float
     gpus: int = 1
+    user: int = 0
 
     def with_steps(self, steps_per_s: float) -> str:
         """Return its command with as much work as takes so long where a step takes what was measured."""
@@ -165,11 +168,14 @@ def _drawn(tasks: Sequence[Task], count: int, chance: random.Random) -> list[Tas
     return drawn
 
 
-def plan(trace: Sequence[Task], count: int, mix: str, round_: int, median_s: float, gpus: int = 1) -> list[Planned]:
+def plan(
+    trace: Sequence[Task], count: int, mix: str, round_: int, median_s: float, gpus: int = 1, users: int = 1
+) -> list[Planned]:
     """Return the jobs of a round.
 
     Durations shrink so that the median of the mix becomes ``median_s``. Arrivals shrink so that the
     load of each GPU, work that arrives over the time in which it does, is what it is in the trace.
+    A program belongs to one of the users.
     """
     tasks = sample(trace, count, mix, round_)
     of_mix = [task.minutes for task in trace if mix in ("all", task.size)]
@@ -177,6 +183,7 @@ def plan(trace: Sequence[Task], count: int, mix: str, round_: int, median_s: flo
     work = sum(task.minutes for task in tasks) / sum(task.minutes for task in trace)
     span_s = (trace[-1].submitted_s - trace[0].submitted_s) * shrink * TRACE_GPUS / gpus * work
     first_s, last_s = tasks[0].submitted_s, tasks[-1].submitted_s
+    names = sorted({task.name for task in tasks})
     closer = span_s / max(1.0, last_s - first_s)
     return [
         Planned(
@@ -187,6 +194,7 @@ def plan(trace: Sequence[Task], count: int, mix: str, round_: int, median_s: flo
             (one.submitted_s - first_s) * closer,
             one.minutes * 60 * shrink,
             min(one.gpus, gpus),
+            names.index(one.name) % users,
         )
         for number, one in enumerate(tasks)
     ]

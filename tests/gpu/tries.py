@@ -2,7 +2,7 @@
 """Programs of one user beside those of others: what they take, leave, look for and break, said in a line of JSON."""
 
 # A process of the driver's own interface begins in a tenth of a second.
-_CUDA = """
+CUDA = """
 import ctypes, json, sys, time
 cuda, context, held = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), []
 found = {"init": cuda.cuInit(0)}
@@ -15,10 +15,10 @@ def take(mib):
     return True
 """
 _SAYS = "print(json.dumps(found), flush=True)\nsys.stdin.readline()\n"
-TOUCH = f"{_CUDA}found['took'] = take(64)\n{_SAYS}"
+TOUCH = f"{CUDA}found['took'] = take(64)\n{_SAYS}"
 GREEDY_MIB = 320 * 64
-GREEDY = f"{_CUDA}while len(held) < 320 and take(64): pass\nfound['mib'] = 64 * len(held)\n{_SAYS}"
-WRITES = f"""{_CUDA}
+GREEDY = f"{CUDA}while len(held) < 320 and take(64): pass\nfound['mib'] = 64 * len(held)\n{_SAYS}"
+WRITES = f"""{CUDA}
 for _ in range(64):
     take(64)
     cuda.cuMemsetD8_v2(held[-1], ctypes.c_ubyte(0xA7), ctypes.c_size_t(64 << 20))
@@ -26,7 +26,7 @@ cuda.cuCtxSynchronize()
 found["wrote_mib"] = 64 * len(held)
 print(json.dumps(found), flush=True)
 """
-READS = f"""{_CUDA}
+READS = f"""{CUDA}
 page, same = (ctypes.c_ubyte * 65536)(), 0
 while len(held) < 192 and take(64):
     cuda.cuMemcpyDtoH_v2(page, held[-1], ctypes.c_size_t(65536))
@@ -37,7 +37,7 @@ _PTX = (
     ".version 7.0\\n.target sm_70\\n.address_size 64\\n.visible .entry bad()\\n{\\n.reg .b64 %rd1;\\n.reg .b32 %r1;\\n"
     "mov.u64 %rd1, 16;\\nmov.u32 %r1, 1;\\nst.global.u32 [%rd1], %r1;\\nret;\\n}\\n"
 )
-ILLEGAL = f"""{_CUDA}
+ILLEGAL = f"""{CUDA}
 module, function = ctypes.c_void_p(), ctypes.c_void_p()
 found["load"] = cuda.cuModuleLoadData(ctypes.byref(module), b"{_PTX}")
 found["get"] = cuda.cuModuleGetFunction(ctypes.byref(function), module, b"bad")
@@ -54,7 +54,7 @@ def tried(what, does):
     except OSError as error:
         found[what] = errno.errorcode[error.errno]
 def connect(name):
-    line = socket.socket(socket.AF_UNIX); line.connect(f"{pipe}/{name}"); return "connected"
+    line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); line.connect(f"{pipe}/{name}"); return "connected"
 tried("list the pipe folder", lambda: os.listdir(pipe))
 tried("make a file in it", lambda: os.open(f"{pipe}/x", os.O_CREAT | os.O_WRONLY))
 tried("remove its control socket", lambda: os.unlink(f"{pipe}/control"))
@@ -75,7 +75,8 @@ HOLDS = {
     "fcntl.flock(f, fcntl.LOCK_EX)",
     "its lock (lockf)": "import fcntl, os; f = os.open(sys.argv[1] + '/control_lock', os.O_RDWR); "
     "fcntl.lockf(f, fcntl.LOCK_EX)",
-    "64 silent connections": "import socket; held = [socket.socket(socket.AF_UNIX) for _ in range(64)]\n"
+    "64 silent connections": "import socket\n"
+    "held = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(64)]\n"
     "for one in held: one.settimeout(1); one.connect(sys.argv[1] + '/control')",
 }
 # Writes to the pipe by which a daemon takes what is to be logged.

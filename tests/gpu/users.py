@@ -33,7 +33,7 @@ from tests.gpu.proof_report import add, read
 
 UIDS = (20001, 20002, 20003)
 MODES = ("plain", "one", "each", "beside", "all")
-_SIZES = {
+SIZES = {
     name: LOOP.format(prepare=NET.format(batch=batch), step="train()", pause="")
     for name, batch in (("small", 32), ("medium", 192), ("large", 768))
 }
@@ -50,7 +50,7 @@ ACCIDENTS = {
     "out of memory": GREEDY,
     "killed in a kernel": PROGRAMS["busy"],
 }
-_MEASURED_S, _STARTS_S = 5.0, 60.0
+_MEASURED_S, STARTS_S = 5.0, 60.0
 # What somebody who may speak to a daemon could say.
 _SAYS = (
     "get_server_list",
@@ -128,8 +128,8 @@ def end(clients: Sequence[Client]) -> None:
 
 def alone(machine: Machine, size: str) -> float:
     """Return the steps a second of one training alone."""
-    one = machine.client("alone", _SIZES[size], 0, {})
-    one.told(_STARTS_S)
+    one = machine.client("alone", SIZES[size], 0, {})
+    one.told(STARTS_S)
     time.sleep(1.0)
     (rate,) = rates([one], _MEASURED_S).values()
     end([one])
@@ -142,9 +142,9 @@ def speeds(machine: Machine, mode: str, sizes: Sequence[Sequence[str]]) -> dict[
         clients, kinds = [], []
         for user, of_user in enumerate(sizes):
             for size in of_user:
-                clients.append(machine.client(size, _SIZES[size], 0 if mode == "one" else user, told[user]))
+                clients.append(machine.client(size, SIZES[size], 0 if mode == "one" else user, told[user]))
                 kinds.append((user, size))
-        started = [one.told(_STARTS_S) for one in clients]
+        started = [one.told(STARTS_S) for one in clients]
         until(lambda: all(one.done() > 20 for one in clients), 30.0)
         found = rates(clients, _MEASURED_S)
         said = [one.said() for one in clients if one.process.poll() is not None]
@@ -159,21 +159,21 @@ def speeds(machine: Machine, mode: str, sizes: Sequence[Sequence[str]]) -> dict[
 def accident(machine: Machine, mode: str, name: str) -> dict[str, Any]:
     """Let the second user's program do what hurts beside two trainings of the others and one of his own."""
     with machine.daemons(mode, 3) as told:
-        innocent = [machine.client(f"user{user}", _SIZES["small"], user, told[user]) for user in (0, 2, 1)]
+        innocent = [machine.client(f"user{user}", SIZES["small"], user, told[user]) for user in (0, 2, 1)]
         for one in innocent:
-            one.told(_STARTS_S)
+            one.told(STARTS_S)
         before = rates(innocent, 2.0)
         limit = {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=4G"} if name == "out of memory" else {}
         bad = machine.client("bad", ACCIDENTS[name], 1, {**told[1], **limit})
         if name == "killed in a kernel":
-            bad.told(_STARTS_S)
+            bad.told(STARTS_S)
             time.sleep(0.5)
             bad.process.send_signal(signal.SIGKILL)
         how = bad.end(40.0)
         time.sleep(2.0)
         after = rates(innocent, 2.0)
         lives = [one.process.poll() is None for one in innocent]
-        late = machine.client("late", _SIZES["small"], 2, told[2])
+        late = machine.client("late", SIZES["small"], 2, told[2])
         late.told(30.0)
         works = late.done() > 5
         found = {
@@ -192,14 +192,14 @@ def talk(machine: Machine, mode: str) -> dict[str, Any]:
     """Let the second user speak to the daemon of the first, or to root's, and be its client."""
     found: dict[str, Any] = {}
     with machine.daemons(mode, 2) as told:
-        one = machine.client("first", _SIZES["small"], 0, told[0])
-        one.told(_STARTS_S)
+        one = machine.client("first", SIZES["small"], 0, told[0])
+        one.told(STARTS_S)
         words = [*machine.become(1), *(f"{name}={value}" for name, value in told[0].items()), CONTROL]
         for text in _SAYS:
             done = subprocess.run(words, input=f"{text}\n", capture_output=True, text=True, check=False, timeout=40)
             found[text] = {"status": done.returncode, "said": (done.stdout + done.stderr)[-300:]}
             found[text]["first_lives"] = one.process.poll() is None
-        other = machine.client("other", _SIZES["small"], 1, told[0])
+        other = machine.client("other", SIZES["small"], 1, told[0])
         other.told(20.0)
         found["as its client"] = {"steps": other.done(), "said": other.said()[-300:]}
         end([one, other])
@@ -240,7 +240,7 @@ def main() -> None:
     tried = {(row["accident"], row["mode"]) for row in read(of_accidents)}
     machine = Machine()
     try:
-        base = {size: alone(machine, size) for size in _SIZES}
+        base = {size: alone(machine, size) for size in SIZES}
         print(base, flush=True)
         for round_ in range(asked.rounds):
             turn = round_ % len(MODES)

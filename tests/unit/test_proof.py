@@ -91,7 +91,7 @@ def test_work_is_a_number_of_steps() -> None:
 
 def test_arms_take_turns_and_none_comes_before_what_it_needs() -> None:
     todo = list(cells("all", range(6), [1.25, 1.6]))
-    assert len(todo) == len(set(todo)) == 6 * 6 + 6 * 4
+    assert len(todo) == len(set(todo)) == 6 * 8 + 6 * 6
     assert [cell.bound for cell in todo if cell.arm in proof_plan.UNBOUND] == [None] * 12
     firsts = set()
     for number in range(6):
