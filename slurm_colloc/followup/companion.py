@@ -178,7 +178,7 @@ def _retry(case: Case, state: State) -> None:
             return
         done = _submit_again(case, verdict, submitted)
     write_step(folder, OUTCOME, f"{verdict.said}; {done}")
-    for one in verdict.ran_out:
+    for one in verdict.failed:
         add_to_output(record, one, done)
 
 
@@ -194,7 +194,7 @@ def _submit_again(case: Case, verdict: Verdict, submitted: str) -> str:
     """Submit the job once more, unless that was done, and return in words what came of it."""
     record = case.record
     begins = sizes_of_kept_files(record, verdict)
-    reason = f"again after job {record.job_id} ran out of GPU memory on {verdict.pieces}"
+    reason = f"again after job {record.job_id} {verdict.cause}"
     words = retry_arguments(record, verdict, append=bool(begins))
     waits = f"afterany:{case.companion}" if case.companion else ""
     try:

@@ -58,7 +58,7 @@ def found_of(record: Record, ended: Accounted) -> Found:
 def sizes_of_kept_files(record: Record, verdict: Verdict) -> Mapping[str, int]:
     """Return the files that the new job will write too, with their sizes: so much is not the new job's."""
     kept = {}
-    for one in verdict.ran_out:
+    for one in verdict.failed:
         for path, later in zip(_paths(record, one.ended), _paths(record, one.ended, "0"), strict=True):
             if path == later:
                 with suppress(OSError):
@@ -70,7 +70,7 @@ def add_to_output(record: Record, found: Found, done: str) -> None:
     """Say at the end of what the job printed what became of it."""
     for path in _paths(record, found.ended):
         if _is_file(path):
-            words = f"csub: job {found.ended.job_id} ran out of GPU memory on {found.piece}; {done}\n"
+            words = f"csub: job {found.ended.job_id} {found.cause} on {found.piece}; {done}\n"
             add_words(path, words.encode(errors="backslashreplace"))
             return
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is due after a job that ran out of GPU memory: pure functions of its end, its words and what was measured."""
+"""What is due after a job that failed on its piece of a GPU: pure functions of its end, words and what was measured."""
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -9,7 +9,7 @@ from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import InputError
 from slurm_colloc.followup.record import Record
 from slurm_colloc.gpu.failure import Outcome, tried_mib
-from slurm_colloc.model import GPU_OOM, Evidence, Gres
+from slurm_colloc.model import GPU_OOM, Evidence, Gres, SharingMode
 from slurm_colloc.placement.out_of_memory import MOST_RETRIES, held_mib, is_offender, is_share, more_mib
 from slurm_colloc.slurm.gres import parse_gres
 from slurm_colloc.slurm.jobs import Accounted
@@ -39,55 +39,75 @@ class Found(NamedTuple):
         return str(had) if had else "what it had"
 
     @property
+    def cause(self) -> str:
+        """Return what it died of in words."""
+        if self.outcome is Outcome.GPU_OOM:
+            return "ran out of GPU memory"
+        return "failed by a GPU fault, its own or of a job beside it,"
+
+    @property
     def peak_mib(self) -> int | None:
         """Return the most GPU memory that was measured of it."""
         return self.measured.gpu_mem_peak_mib if self.measured else None
 
 
 class Verdict(NamedTuple):
-    """What is due: ``ran_out`` ran out of GPU memory, ``offenders`` of them by their own doing.
+    """What is due: ``failed`` may run again, ``offenders`` of them ran out of GPU memory by their own doing.
 
     ``hint_mib`` is what to ask for, None for a job that is run again as its user asked for it. ``gives_up`` says why
-    nothing is submitted, empty where something is. ``said`` is what happened, ``pieces`` on what.
+    nothing is submitted, empty where something is. ``said`` is what happened, ``cause`` of what and on what.
     """
 
-    ran_out: tuple[Found, ...]
+    failed: tuple[Found, ...]
     offenders: tuple[Found, ...]
     hint_mib: int | None
     gives_up: str
     said: str
-    pieces: str
+    cause: str
 
 
 def judge(record: Record, found: Iterable[Found], config: SiteConfig) -> Verdict | None:
-    """Return what is due, None where no job ran out of GPU memory."""
-    ran_out = tuple(
-        one._replace(ended=one.ended._replace(given=_gres_of(record, one.ended)))
-        for one in found
-        if one.ended.state == "FAILED" and one.outcome is Outcome.GPU_OOM
+    """Return what is due, None where no job ran out of GPU memory, nor died of a fault that may be a neighbour's.
+
+    Under MPS a fault of one client ends those beside it, with the same words: who made it cannot be told. So each runs
+    again as asked, on the whole GPU, where a fault is its own.
+    """
+    failed = tuple(
+        one
+        for one in (one._replace(ended=one.ended._replace(given=_gres_of(record, one.ended))) for one in found)
+        if one.ended.state == "FAILED" and (one.outcome is Outcome.GPU_OOM or _may_be_anothers(one))
     )
-    if not ran_out:
+    if not failed:
         return None
-    held = [held_mib(one.gres, record.budget_mib, config.pool) for one in ran_out]
+    held = [held_mib(one.gres, record.budget_mib, config.pool) for one in failed]
     offenders, wanted = [], []
-    for one, had in zip(ran_out, held, strict=True):
-        if had is not None and one.gres and is_offender(one.gres, had, one.peak_mib, tried_mib(one.said)):
+    for one, had in zip(failed, held, strict=True):
+        ran_out = one.outcome is Outcome.GPU_OOM
+        if ran_out and had is not None and one.gres and is_offender(one.gres, had, one.peak_mib, tried_mib(one.said)):
             offenders.append(one)
             wanted.append(more_mib(had, one.peak_mib or 0, sizes_are_free=is_share(one.gres)))
-    hint = max(wanted, default=None)
-    gives_up = ""
-    if not all(one.ended.given for one in ran_out):
-        gives_up = (
-            "what it had of a GPU is not known, so it is not run again; ask for a GPU with more memory, or use less"
-        )
-    elif None in held:
-        gives_up = "there is nothing larger to run it on by itself; ask for a GPU with more memory, or use less"
-    elif record.attempt >= MOST_RETRIES:
-        more = f", for example by --gpu-footprint={_hint(record, hint)}" if hint else ""
-        gives_up = f"it was run again {record.attempt} times, so this was the last; ask for more memory{more}"
-    pieces = " and ".join(sorted({one.piece for one in ran_out}))
-    jobs = ran_out[0].ended.job_id if len(ran_out) == 1 else f"{record.job_id}, {counted(len(ran_out), 'task')} of it,"
-    return Verdict(ran_out, tuple(offenders), hint, gives_up, f"job {jobs} ran out of GPU memory on {pieces}", pieces)
+    hint = None if any(map(_may_be_anothers, failed)) else max(wanted, default=None)
+    cause = (
+        f"{' or '.join(sorted({one.cause for one in failed}))} on {' and '.join(sorted({one.piece for one in failed}))}"
+    )
+    jobs = failed[0].ended.job_id if len(failed) == 1 else f"{record.job_id}, {counted(len(failed), 'task')} of it,"
+    gives_up = _gives_up(record, failed, held, hint)
+    return Verdict(failed, tuple(offenders), hint, gives_up, f"job {jobs} {cause}", cause)
+
+
+def _may_be_anothers(one: Found) -> bool:
+    return one.outcome is Outcome.GPU_FAULT and one.gres is not None and one.gres.name == SharingMode.MPS
+
+
+def _gives_up(record: Record, failed: Sequence[Found], held: Sequence[int | None], hint_mib: int | None) -> str:
+    if not all(one.ended.given for one in failed):
+        return "what it had of a GPU is not known, so it is not run again; ask for a GPU with more memory, or use less"
+    if None in held:
+        return "there is nothing larger to run it on by itself; ask for a GPU with more memory, or use less"
+    if record.attempt >= MOST_RETRIES:
+        more = f", for example by --gpu-footprint={_hint(record, hint_mib)}" if hint_mib else ""
+        return f"it was run again {record.attempt} times, so this was the last; ask for more memory{more}"
+    return ""
 
 
 def _gres_of(record: Record, ended: Accounted) -> tuple[Gres, ...]:
@@ -131,7 +151,7 @@ def retry_arguments(record: Record, verdict: Verdict, *, append: bool = False) -
     own = [word for word in record.own if word.partition("=")[0] not in _REPLACED]
     own.append(f"--gpu-footprint={_hint(record, verdict.hint_mib)}" if verdict.hint_mib else "--colloc=off")
     last = ["--open-mode=append"] if append and not record.append else []
-    tasks = sorted(one.ended.task for one in verdict.ran_out if one.ended.task is not None)
+    tasks = sorted(one.ended.task for one in verdict.failed if one.ended.task is not None)
     if tasks:
         last.append(f"--array={_array_value(tasks, record.array)}")
     return (*own, *record.options, *last)

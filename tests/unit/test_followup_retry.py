@@ -120,7 +120,8 @@ def test_on_a_slice_the_memory_was_the_jobs_own_and_more_is_asked_for() -> None:
 def test_where_slurm_tracks_no_gpus_a_job_had_what_was_asked_for() -> None:
     """Without gres/gpu in AccountingStorageTRES neither sacct nor scontrol says what a job had of a GPU."""
     verdict = judged(found(None), given=f"gpu:{SMALL}:1")
-    assert (verdict.hint_mib, verdict.gives_up, verdict.pieces) == (9985, "", f"gpu:{SMALL}:1")
+    assert (verdict.hint_mib, verdict.gives_up) == (9985, "")
+    assert verdict.cause == f"ran out of GPU memory on gpu:{SMALL}:1"
     assert judged(found(Gres("gpu", "", 1)), given=f"gpu:{SMALL}:1") == verdict, "its total alone is tracked"
     unknown = judged(found(None))
     assert unknown.gives_up.startswith("what it had of a GPU is not known")
@@ -167,6 +168,22 @@ def test_other_ends_are_none_of_a_companions_business() -> None:
     others = [found(outcome=Outcome.FAILED), found(outcome=Outcome.HOST_OOM), found(state="CANCELLED")]
     assert judge(record(), others, SITE) is None
     assert judge(record(), [], SITE) is None
+
+
+def test_who_died_of_a_fault_under_mps_runs_again_as_asked_since_it_may_be_a_neighbours() -> None:
+    verdict = judged(found(Gres("mps", "", 14), outcome=Outcome.GPU_FAULT))
+    assert (verdict.offenders, verdict.hint_mib, verdict.gives_up) == ((), None, "")
+    assert retry_arguments(record(), verdict)[0] == "--colloc=off"
+    assert "its own or of a job beside it" in verdict.said
+    ran_out = found(Gres("mps", "", 14), peak=4400)
+    both = judge(record(array="0-1"), [ran_out, found(Gres("mps", "", 14), outcome=Outcome.GPU_FAULT)], SITE)
+    assert both
+    assert (both.offenders, both.hint_mib) == ((ran_out,), None)
+
+
+@pytest.mark.parametrize("gres", [Gres("gpu", SMALL, 1), Gres("shard", "", 1), Gres("gpu", "h100", 1)])
+def test_elsewhere_a_fault_is_the_jobs_own(gres: Gres) -> None:
+    assert judge(record(), [found(gres, outcome=Outcome.GPU_FAULT)], SITE) is None
 
 
 def test_of_an_array_only_the_tasks_that_ran_out_are_run_again_no_more_at_a_time() -> None:
