@@ -106,7 +106,7 @@ def _selected(database: DuckDBPyConnection, columns: dict[str, tuple[Any, str]],
 # for a GPU, and Slurm's age factor counts from there as well.
 _RUNS = """
 SELECT job_id_raw AS job_id, "user", account, "partition", qos, coalesce(eligible_s, a.submit_s) AS submit_s,
-       start_s, end_s, suspended_s, node_list, gres AS tres, limit_min,
+       start_s, end_s, node_list, gres AS tres, limit_min,
        -- A task that is requeued is submitted anew, and what it waits for then is not its array.
        if(contains(a.job_id, '_'), split_part(a.job_id, '_', 1) || '@' || a.submit_s, '') AS "array"
 FROM allocations a

@@ -67,7 +67,7 @@ class Scheduler(NamedTuple):
 
 
 class Priority(NamedTuple):
-    """The multifactor priority of slurm.conf; ``shares`` of accounts and of (account, user) are 1 where not named."""
+    """The multifactor priority of slurm.conf."""
 
     age: float = 0.0
     fair_share: float = 0.0
@@ -76,7 +76,6 @@ class Priority(NamedTuple):
     half_life_s: float = 7 * 86400.0
     calc_period_s: float = 300.0
     favor_small: bool = False
-    shares: Mapping[tuple[str, str], float] = {}
     # Users of whom no job is in the window have a rank as well: of each account that has jobs, or is its own.
     idle_users: int = 0
 

@@ -68,7 +68,6 @@ class Allocated(NamedTuple):
     submit_s: int
     start_s: int
     end_s: int | None
-    suspended_s: int
     node_list: str
     tres: str
     limit_min: int | None

@@ -5,8 +5,7 @@ Left out: nice, the factors of QOS and partition, PriorityWeightAssoc, PriorityW
 used before the first job.
 """
 
-from collections.abc import Iterable, Sequence
-from math import inf
+from collections.abc import Iterable
 
 from slurm_colloc.plan.model import Job, Priority
 
@@ -69,22 +68,15 @@ class Ordering:
         )
 
     def _rank(self) -> None:
-        """Rank users as slurm's fair tree does: accounts by share over usage, and within each its users."""
-        total = sum(self._used.values())
+        """Rank users as Slurm's fair tree does, all shares alike: accounts by what they used, and their users by it."""
+        ranked: list[tuple[str, str, bool]] = []
         accounts = {
             account: sum(self._used.get((account, user), 0.0) for user in users)
             for account, users in self._users.items()
         }
-        ranked: list[tuple[str, str, bool]] = []
-        order, ties = _by_level(accounts, {name: self._share(name, "") for name in accounts}, total)
-        for account, tied in zip(order, ties, strict=True):
-            used = {user: self._used.get((account, user), 0.0) for user in self._users[account]}
-            shares = {user: self._share(account, user) for user in used}
-            users, equal = _by_level(used, shares, accounts[account])
-            ranked += [
-                (account, user, same or (not at and tied))
-                for at, (user, same) in enumerate(zip(users, equal, strict=True))
-            ]
+        for account, tied in _least_first(accounts):
+            users = _least_first({user: self._used.get((account, user), 0.0) for user in self._users[account]})
+            ranked += [(account, user, same or (not at and tied)) for at, (user, same) in enumerate(users)]
         count = len(ranked) + self._rules.idle_users
         rank = len(ranked)
         for position, (account, user, same) in enumerate(ranked):
@@ -92,18 +84,8 @@ class Ordering:
                 rank = len(ranked) - position
             self._fair[account, user] = rank / count
 
-    def _share(self, account: str, user: str) -> float:
-        return self._rules.shares.get((account, user), 1.0)
 
-
-def _by_level(used: dict[str, float], shares: dict[str, float], total: float) -> tuple[Sequence[str], Sequence[bool]]:
-    """Return names by share over usage, the highest first, and of each whether it equals the one before."""
-    whole = sum(shares.values()) or 1.0
-
-    def level(name: str) -> float:
-        part = used[name] / total if total else 0.0
-        return shares[name] / whole / part if part else inf
-
-    levels = {name: level(name) for name in used}
-    order = sorted(used, key=lambda name: (-levels[name], name))
-    return order, [at > 0 and levels[name] == levels[order[at - 1]] for at, name in enumerate(order)]
+def _least_first(used: dict[str, float]) -> list[tuple[str, bool]]:
+    """Return names by what they used, and of each whether it used as much as the one before."""
+    order = sorted(used, key=lambda name: (used[name], name))
+    return [(name, at > 0 and used[name] == used[order[at - 1]]) for at, name in enumerate(order)]

@@ -30,7 +30,7 @@ TRES = "cpu=8,gres/gpu:h100=1,mem=8G,node=1"
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write the page of two GPUs for which one job of ten hours comes each three hours, each with little to do."""
     rows = [
-        Allocated(str(n), "ann", "lab", "gpu", "normal", n * 10800, n * 18000, n * 18000 + 36000, 0, "n2", TRES, 720)
+        Allocated(str(n), "ann", "lab", "gpu", "normal", n * 10800, n * 18000, n * 18000 + 36000, "n2", TRES, 720)
         for n in range(40)
     ]
     config = site(POOL, max_slowdown=2.0)

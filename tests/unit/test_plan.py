@@ -346,7 +346,7 @@ def test_a_site_of_slices_alone_has_no_load_of_whole_gpus(
 
 def allocated(**fields: Any) -> Allocated:
     tres = "billing=8,cpu=8,gres/gpu:h100=1,gres/gpu=1,mem=64G,node=1"
-    plain = Allocated("1", "ann", "lab", "gpu", "normal", SINCE + 10, SINCE + 70, SINCE + 670, 0, "n1", tres, 60)
+    plain = Allocated("1", "ann", "lab", "gpu", "normal", SINCE + 10, SINCE + 70, SINCE + 670, "n1", tres, 60)
     return plain._replace(**fields)
 
 
