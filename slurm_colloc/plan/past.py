@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Past runs -> the jobs of a replay, each with what it waited and what was measured of it. Pure."""
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
@@ -98,7 +98,7 @@ def past_of(
     found: list[Run] = []
     rejected: Counter[str] = Counter()
     guessed = 0
-    at_once = throttles(runs)
+    at_once = throttles(runs, since_s)
     nodes = {node.name for node in site.nodes}
     pools = {name: pool for pool in config.pool for name in expand(pool.nodes)}
     for number, run in enumerate(runs):
@@ -133,11 +133,12 @@ def past_of(
     return Past(tuple(found), rejected, since_s, until_s, guessed)
 
 
-def throttles(runs: Iterable[Allocated]) -> dict[str, int]:
+def throttles(runs: Iterable[Allocated], since_s: float) -> dict[str, int]:
     """Return of each array with a throttle (``--array=0-99%8``) how many of its tasks may run at once.
 
-    Slurm keeps the throttle only in the script or the command line, but a task that it held becomes eligible when
-    another of its array ends; and then as many had run at once as the throttle lets.
+    Slurm keeps the throttle only in the script or the command line. But a task that it held becomes eligible when
+    another of its array ends, and then, each time, as many had run as ever did. Of what ended before ``since_s`` the
+    runs do not tell.
     """
     arrays: dict[str, list[Allocated]] = {}
     for run in runs:
@@ -145,12 +146,18 @@ def throttles(runs: Iterable[Allocated]) -> dict[str, int]:
             arrays.setdefault(run.array, []).append(run)
     found = {}
     for array, tasks in arrays.items():
-        ends = sorted(task.end_s for task in tasks if task.end_s is not None)
-        first_s = min(task.submit_s for task in tasks)
-        later = {task.submit_s for task in tasks if task.submit_s > first_s}
-        if any(bisect_right(ends, at_s) > bisect_left(ends, at_s - _NOTICED_S) for at_s in later):
-            changes = [(task.start_s, 1) for task in tasks] + [(end_s, -1) for end_s in ends]
-            found[array] = max(accumulate(change for _, change in sorted(changes)))
+        changes = [(task.start_s, 1) for task in tasks]
+        changes += [(task.end_s, -1) for task in tasks if task.end_s is not None]
+        moments = sorted(changes)
+        running = [0, *accumulate(change for _, change in moments)]
+        first_s = max(since_s + _NOTICED_S, min(task.submit_s for task in tasks))
+        released = {task.submit_s for task in tasks if task.submit_s > first_s}
+        before = [
+            max(running[bisect_left(moments, (at_s - _NOTICED_S,)) : bisect_left(moments, (at_s,)) + 1])
+            for at_s in released
+        ]
+        if before and min(before) == max(running):
+            found[array] = max(running)
     return found
 
 

@@ -42,7 +42,7 @@ def test_a_real_queue_is_taken_in_and_replayed() -> None:
         table = lab.run(plan, env=environment, check=True, timeout=120).stdout
         site = load_site(environment["COLLOC_CONF"])
         runs = [Allocated(**row) for row in past_runs(Store(site.store_folder), site.cluster, 0.0, time.time())]
-        assert [at_once for name, at_once in throttles(runs).items() if name.startswith(f"{array}@")] == [2]
+        assert [at_once for name, at_once in throttles(runs, 0.0).items() if name.startswith(f"{array}@")] == [2]
     found = json.loads(done.stdout)
     assert (found["jobs"], found["rejected"], found["too_large"]) == (len(jobs) + 5, {}, 0)
     assert found["gpus_then"] == found["gpus"] + 8

@@ -392,7 +392,7 @@ def test_what_cannot_be_replayed_is_counted() -> None:
 
 
 def test_an_array_whose_tasks_became_eligible_as_others_ended_has_a_throttle() -> None:
-    """Where the first two tasks ended two more could go: not so where the others waited for another array."""
+    """Where the first two tasks ended two more could go: not so where each waited for a task of another array."""
 
     def array(name: str, *times: tuple[int, int, int]) -> list[Allocated]:
         return [
@@ -400,9 +400,9 @@ def test_an_array_whose_tasks_became_eligible_as_others_ended_has_a_throttle() -
             for n, (a, b, c) in enumerate(times)
         ]
 
-    held = array("h", (0, 5, 100), (0, 5, 300), (100, 100, 400), (303, 310, 500))
-    free = array("f", (0, 5, 100), (0, 5, 300), (0, 100, 400))
-    after = array("a", (0, 5, 100), (2000, 2005, 2300), (2000, 2100, 2400))
+    held = array("h", (100, 105, 200), (100, 105, 400), (200, 200, 500), (403, 410, 600))
+    free = array("f", (100, 105, 200), (100, 105, 400), (100, 200, 500))
+    after = array("a", (100, 105, 200), (205, 205, 400), (230, 230, 400))
     found = past(*sorted((*held, *free, *after, allocated()), key=lambda one: one.submit_s)).runs
     assert {(run.job.array, run.job.at_once) for run in found} == {("h", 2), ("f", 0), ("a", 0), ("", 0)}
 
