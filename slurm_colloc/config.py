@@ -131,12 +131,6 @@ class Recovery(NamedTuple):
     partition: str = ""
 
 
-class Probe(NamedTuple):
-    """Short runs that only measure (csub --probe)."""
-
-    partition: str = ""
-
-
 class Observe(NamedTuple):
     """How use is measured."""
 
@@ -197,7 +191,6 @@ class SiteConfig(NamedTuple):
     limits: Limits = Limits()
     sharing: Sharing = Sharing()
     recovery: Recovery = Recovery()
-    probe: Probe = Probe()
     observe: Observe = Observe()
     paths: Paths = Paths()
     timeouts: Timeouts = Timeouts()

@@ -85,10 +85,9 @@ DOCUMENTATION: dict[str, str] = {
     "sharing.weigh_waits": "false: waits and what is free do not count, and nobody is asked for them",
     "sharing.keep_piece_factor": "the first piece that fits is left for another, or a whole GPU, only where the job "
     "would otherwise take more than so many times as long from submission to end; 1: wherever it would end later",
-    "recovery.companion": "true: small jobs may follow others: to run one again that ran out of the memory of its "
-    "piece where its user allows it, and for --canary and --probe",
+    "recovery.companion": "true: small jobs may follow others, to run one again that ran out of the memory of its "
+    "piece where its user allows it",
     "recovery.partition": "partition of the small jobs that see to that; empty: that of the job they follow",
-    "probe.partition": "where 'csub --probe SCRIPT' measures a job, or sooner in the job's own; empty: no probes",
     "observe.agent": "true when 'colloc agent' runs on every GPU node; else jobs are sampled from inside",
     "observe.period_s": "seconds between two samples",
     "observe.gpu_reader": "'nvml', or on a test cluster 'simulated:FOLDER' with a <node>.json for each node",

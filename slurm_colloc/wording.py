@@ -266,20 +266,9 @@ WORDS = {
     "acts-on-its-job": "the script acts on its own job ({command}), which would be the whole pack",
     "uses-job-id": "the script uses SLURM_JOB_ID, which all tasks of a pack have in common",
     "tasks-count-each-other": "the script reads SLURM_ARRAY_TASK_COUNT, _MIN, _MAX or _STEP",
-    # Why a job is not followed by another: measured first, or run again after it ran out of GPU memory.
+    # Why a job is not run again after it ran out of GPU memory.
     "no-companions": "the site does not allow follow-up jobs",
     "is-a-pack": "a pack needs a known footprint; run one task alone first",
-    "known-already": "csub already knows what the job needs: {why}",
-    "no-sampler": "csub cannot add the sampler to the script",
-    "waits-for-any": "the job waits for any one of several jobs (--dependency with '?')",
-    "waits-task-by-task": "the job's dependency is task by task, or ties it to another job",
-    "canary-needs-array": "--canary needs an array; --probe measures a single job",
-    "array-too-long": "the array without its first task is too long to write down",
-    "no-probe-partition": "site.toml names no partition for probes (probe.partition)",
-    "partition-unknown": "csub does not know the job's partition (default_partition in site.toml)",
-    "requeues-itself": "the job handles its own end or requeues itself (--signal, scontrol requeue), so a probe might "
-    "never end",
-    "shorter-than-probe": "the job's time limit is not longer than a probe's {probe_min} min",
     "tasks-share-output": "the tasks write to one output file, so csub could not tell which task ran out of memory",
     "output-added-to": "the tasks append to output files that other runs also write",
     # Why a past run is not judged.

@@ -150,7 +150,6 @@ ON_A_CLUSTER = {
     *(("colloc", "site", name) for name in ("init", "check", "doctor", "gpus")),
     *(("colloc", name) for name in ("ingest", "job", "me", "top", "comment")),
     # Several jobs, which know each other by ids.
-    ("csub", "--canary"),
     ("csub", "--requeue"),
 }
 

@@ -160,11 +160,11 @@ def _of_a_pack() -> Iterator[Target]:
     yield Target("ledger-line", entry, encoded, (InputError,), True)
     yield in_file("ledger", InFolder("1.jsonl", read_ledger), b"".join(encoded))
     record = followed.Record(
-        *(followed.VERSION, followed.RETRY, "c", "1", "1", 0, "ann", "train", "f.64~~d", ("--explain",), ("-n1",)),
+        *(followed.VERSION, "c", "1", 0, "ann", "train", "f.64~~d", ("--explain",), ("-n1",)),
         *("job.sh", False, ("a",), "/home/ann", ("PATH",), {"BS": "64"}),
     )
     yield in_file("companion", InFolder("record.json", _companion), *_json(record._asdict()), is_json=True)
-    yield in_file("followup-step", InFolder(followed.REST, followed.read_state), b"4712")
+    yield in_file("followup-step", InFolder(followed.SUBMITTED, followed.read_state), b"4712")
     words = (b"step 1\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.5 GiB\n", b"srun: error: g1: x")
     yield Target("last-words", lambda words: failure.outcome_of(1, words), words, ())
 

@@ -106,9 +106,6 @@ def _run(argv: tuple[str, ...]) -> int:
         if own_option("explain", command_line, None) is not None:
             explain(plan)
             call = call._replace(explained=True)
-        status = _otherwise(plan, command_line, call, site)
-        if status is not None:
-            return status
         if call.dry_run:
             return show(plan, command_line, call)
         if plan.decides_nothing:
@@ -128,15 +125,6 @@ def _run(argv: tuple[str, ...]) -> int:
     # Outside of what falls open above: once sbatch was started a job may exist.
     status, why = hand_over(plan, argv, path, source, call, site, then)
     return _fall_open(call, stdin, why) if why else status
-
-
-def _otherwise(plan: Plan, command_line: CommandLine, call: Call, site: SiteConfig) -> int | None:
-    """Submit the job in another way than as one job, where it is to be so; None where it is not, or cannot be."""
-    if plan.measure in ("", "off"):
-        return None
-    from slurm_colloc.followup.canary import measure_first
-
-    return measure_first(plan, plan.measure, command_line, call, site)
 
 
 def _decide(

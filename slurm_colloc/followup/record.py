@@ -4,10 +4,8 @@
 A record is a private folder in the user's data folder: ``record.json``, a copy of the user's script below ``script/``,
 and one file, or link, for each step that was taken, each whole and never taken back:
 
-    rest        csub names the job that waits to be sized (of a canary alone)
     claimed     by whom it is submitted: a companion's id, or CSUB, which closes it: nobody will
     submitted   the job that was submitted
-    committed   that one does the work of the rest, which is being cancelled (of a canary alone)
     outcome     what came of it
 
 A companion that was requeued goes on behind the last of them.
@@ -27,13 +25,11 @@ from slurm_colloc.files import private_folder, read_own, sync_folder, write_atom
 from slurm_colloc.kinds import read_as
 from slurm_colloc.submit.decision import kept_scripts
 
-VERSION = 2
-# What a record is for: a job that may run out of GPU memory; one that is measured so that the rest can be sized.
-RETRY, CANARY, PROBE = "retry", "canary", "probe"
+VERSION = 3
 # Who claims a record so that nobody submits anything.
 CSUB = "csub"
 _BY_HAND = "by hand"
-REST, CLAIMED, SUBMITTED, COMMITTED, OUTCOME = "rest", "claimed", "submitted", "committed", "outcome"
+CLAIMED, SUBMITTED, OUTCOME = "claimed", "submitted", "outcome"
 _RECORD, _SCRIPT = "record.json", "script"
 _LIMIT_BYTES = 16 * 1024 * 1024
 _NAME = re.compile(r"[A-Za-z0-9][\w.+-]{0,254}", re.ASCII)
@@ -43,20 +39,17 @@ _KEPT, _KEPT_S, _WAITED_FOR_S = 200, 30 * 86400.0, 365 * 86400.0
 class Record(NamedTuple):
     """How a job was submitted, and what it was given.
 
-    ``kind`` is RETRY, CANARY or PROBE. ``name`` is the record's own. ``job_id`` is the job that is followed,
-    ``attempt`` counts how often the user's job was run again before. ``own`` are csub's own options, ``options``
-    sbatch's, ``script`` is the kept script's name (``from_stdin``: it came by standard input). ``folder`` is where csub
-    was called, ``names`` those of all variables of its environment, ``variables`` those with their values that a job's
-    environment has otherwise. ``output`` and ``error`` are sbatch's patterns below ``work_folder``, ``append`` is
-    --open-mode, ``begins`` at which byte of a file the job's own part begins. ``array`` is the value of --array.
-    ``given`` is the piece that was asked for, ``budget_mib`` what it was sized for, ``sm_active_pct`` how busy a job
-    counts.
+    ``job_id`` is the job that is followed, ``attempt`` counts how often the user's job was run again before.
+    ``own`` are csub's own options, ``options`` sbatch's, ``script`` is the kept script's name (``from_stdin``: it
+    came by standard input). ``folder`` is where csub was called, ``names`` those of all variables of its
+    environment, ``variables`` those with their values that a job's environment has otherwise. ``output`` and
+    ``error`` are sbatch's patterns below ``work_folder``, ``append`` is --open-mode, ``begins`` at which byte of a
+    file the job's own part begins. ``array`` is the value of --array. ``given`` is the piece that was asked for,
+    ``budget_mib`` what it was sized for, ``sm_active_pct`` how busy a job counts.
     """
 
     version: int
-    kind: str
     cluster: str
-    name: str
     job_id: str
     attempt: int
     user: str
@@ -87,16 +80,14 @@ class Record(NamedTuple):
     @property
     def companion_name(self) -> str:
         """Return the companion's job name."""
-        return f"csub-{self.kind}-{self.job_id}"
+        return f"csub-retry-{self.job_id}"
 
 
 class State(NamedTuple):
-    """How far it came, each "" for a step that was not taken: the jobs' ids, who claimed it, and what came of it."""
+    """How far it came, each "" for a step that was not taken: who claimed it, the job's id, and what came of it."""
 
-    rest: str
     claimed_by: str
     submitted: str
-    committed: str
     outcome: str
 
     @property
@@ -105,36 +96,29 @@ class State(NamedTuple):
         return bool(self.outcome) or self.claimed_by == CSUB
 
 
-def record_folder(cluster: str, name: str) -> str:
-    """Return where the record of this name lies.
+def record_folder(cluster: str, job_id: str) -> str:
+    """Return where the record of a job lies.
 
     Raises:
         InputError: a name that would leave the folder.
     """
-    for what, part in (("cluster", cluster), ("name", name)):
+    for what, part in (("cluster", cluster), ("job id", job_id)):
         if not _NAME.fullmatch(part):
             raise InputError(f"{what} '{part}' is no name for a file")
     # A companion is somewhere else.
-    return os.path.abspath(os.path.join(kept_scripts(), cluster, name))
-
-
-def measured_name(job_id: str) -> str:
-    """Return the name of the record of a job that is measured first, by the id of any of its jobs."""
-    return f"measured-{job_id}"
+    return os.path.abspath(os.path.join(kept_scripts(), cluster, job_id))
 
 
 def write_record(record: Record, script: bytes) -> str:
-    """Write a record and the script, in place of an earlier job's of that name, and return its folder.
+    """Write a record and the script, in place of an earlier job's of that id, and return its folder.
 
     Raises:
         InputError: a name that would leave the folder.
         StoreError: it cannot be written.
     """
-    folder = record_folder(record.cluster, record.name)
+    folder = record_folder(record.cluster, record.job_id)
     _prune(os.path.dirname(folder))
     with suppress(FileNotFoundError):
-        if os.path.islink(folder):  # Job ids come round again
-            os.unlink(folder)
         shutil.rmtree(folder)
     private_folder(os.path.join(folder, _SCRIPT))
     write_atomic(script_path(folder, record), script)
@@ -151,21 +135,6 @@ def script_path(folder: str, record: Record) -> str:
     if record.script in ("", ".", "..") or "/" in record.script:
         raise InputError(f"script '{record.script}' is no name for a file")
     return os.path.join(folder, _SCRIPT, record.script)
-
-
-def name_also(folder: str, name: str) -> None:
-    """Let a record be found by a further name, in place of an earlier one of that name.
-
-    Raises:
-        StoreError: it cannot be written.
-    """
-    path = os.path.join(os.path.dirname(folder), name)
-    try:
-        with suppress(FileNotFoundError):
-            os.unlink(path)
-        os.symlink(os.path.basename(folder), path)
-    except OSError as error:
-        raise StoreError(f"link '{path}' cannot be made: {error.strerror}") from error
 
 
 def read_record(folder: str) -> Record:
@@ -196,13 +165,13 @@ def read_state(folder: str) -> State:
         path = os.path.join(folder, name)
         return read_own(path, _LIMIT_BYTES).decode(errors="replace").strip() if os.path.lexists(path) else ""
 
-    jobs = {name: step(name) for name in (REST, SUBMITTED, COMMITTED)}
-    if not all(text == "" or (text.isascii() and text.isdigit()) for text in jobs.values()):
+    submitted = step(SUBMITTED)
+    if not (submitted == "" or (submitted.isascii() and submitted.isdigit())):
         raise StoreError(f"a file in '{folder}' that is to hold a job's id holds none")
     claimed_by = ""
     with suppress(FileNotFoundError):
         claimed_by = os.readlink(os.path.join(folder, CLAIMED))
-    return State(jobs[REST], claimed_by, jobs[SUBMITTED], jobs[COMMITTED], step(OUTCOME))
+    return State(claimed_by, submitted, step(OUTCOME))
 
 
 def write_step(folder: str, step: str, words: str) -> None:
@@ -243,10 +212,6 @@ def _prune(folder: str) -> None:
     with suppress(OSError):
         entries = [(entry.stat(follow_symlinks=False).st_mtime, entry.path) for entry in os.scandir(folder)]
         for changed_s, path in sorted(entries, reverse=True)[_KEPT:]:
-            if os.path.islink(path):
-                if not os.path.exists(path):
-                    os.unlink(path)
-                continue
             done = any(os.path.lexists(os.path.join(path, step)) for step in (CLAIMED, OUTCOME))
             if now() - changed_s > (_KEPT_S if done else _WAITED_FOR_S):
                 shutil.rmtree(path, ignore_errors=True)

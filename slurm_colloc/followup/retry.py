@@ -13,7 +13,7 @@ from typing import NamedTuple
 from slurm_colloc.clock import within
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError
-from slurm_colloc.followup.record import CSUB, RETRY, Record, claim, write_record
+from slurm_colloc.followup.record import CSUB, Record, claim, write_record
 from slurm_colloc.followup.submission import record_of, submit_companion
 from slurm_colloc.model import Reason, because
 from slurm_colloc.slurm.job_files import file_name
@@ -125,7 +125,7 @@ def _record(
     begins = dict(earlier.begins)
     if _appends(given) and "array" not in given:
         begins |= {path: os.stat(path).st_size for path in _name(given, job_id) if os.path.isfile(path)}
-    known = record_of(RETRY, job_id, job_id, plan, command_line, environ, config)
+    known = record_of(job_id, plan, command_line, environ, config)
     return known._replace(
         attempt=earlier.attempt,
         partition=placement.partition or known.partition,

@@ -91,8 +91,6 @@ def submit_plan(
 
 
 def record_of(
-    kind: str,
-    name: str,
     job_id: str,
     plan: Plan,
     command_line: CommandLine,
@@ -109,9 +107,7 @@ def record_of(
     kept = without(options, table, {"dependency", "kill-on-invalid-dep", "parsable"})
     return Record(
         version=VERSION,
-        kind=kind,
         cluster=config.cluster,
-        name=name,
         job_id=job_id,
         attempt=0,
         user=pwd.getpwuid(os.geteuid()).pw_name,
@@ -158,7 +154,7 @@ def submit_companion(
         ProcessError: Slurm refused it or did not answer in time.
     """
     environ = {name: value for name, value in call_environ.items() if not name.startswith("SBATCH_")}
-    folder = record_folder(record.cluster, record.name)
+    folder = record_folder(record.cluster, record.job_id)
     argv = _argv(sbatch, record, when, folder, config)
     done = run(argv, ASK_S, environ, _script(folder), CALLED)
     submitted = parse_submitted(done.stdout)
@@ -228,10 +224,10 @@ def prepare(
     environ: Mapping[str, str],
     reason: str,
     config: SiteConfig,
-    *,
-    or_as_asked: bool,
 ) -> Prepared:
     """Decide about what the record holds, with these options, as csub would where it was called.
+
+    What cannot be decided goes as its user asked for it.
 
     Args:
         folder: of the record.
@@ -240,10 +236,9 @@ def prepare(
         environ: the companion's.
         reason: why it is submitted once more.
         config: the site.
-        or_as_asked: whether what cannot be decided is to go as its user asked for it.
 
     Raises:
-        CollocError: it cannot be decided.
+        CollocError: its options or its script cannot be read.
         OSError: the folder in which csub was called is not here.
     """
     environ = restored(record, environ)
@@ -257,8 +252,6 @@ def prepare(
     try:
         plan = within(config.timeouts.decide_s, "deciding", step)
     except CollocError:
-        if not or_as_asked:
-            raise
         plan = Plan(PLAIN, (), None, stdin or b"", None, (), None)
     if plan.part is PLAIN or plan.chosen.policy == "off":
         plan = _as_asked(plan, command_line)
@@ -270,13 +263,12 @@ def _as_asked(plan: Plan, command_line: CommandLine) -> Plan:
     return plan._replace(part=PLAIN, sbatch_argv=command_line.sbatch_argv, script_at=command_line.script_at, body=None)
 
 
-def submit(prepared: Prepared, options: Sequence[str], *, or_as_asked: bool) -> tuple[Submitted, Plan]:
-    """Submit it, and return what sbatch said, with the plan that it said it of.
+def submit(prepared: Prepared, options: Sequence[str]) -> tuple[Submitted, Plan]:
+    """Submit it, what Slurm refuses as its user asked for it; return what sbatch said, and of which plan.
 
     Args:
         prepared: what was decided.
         options: further ones of sbatch.
-        or_as_asked: whether what Slurm refuses is submitted as its user asked for it.
 
     Raises:
         UnansweredError: there may be a new job or not.
@@ -285,7 +277,7 @@ def submit(prepared: Prepared, options: Sequence[str], *, or_as_asked: bool) -> 
     command_line, plan, environ, config = prepared
     sbatch = find_sbatch(config.paths.sbatch, environ, "")
     done = submit_plan(sbatch, plan, options, handed_on(environ, plan, config), _RESUBMIT_TIMEOUT_S, config)
-    if done.refused and or_as_asked and not plan.as_asked:
+    if done.refused and not plan.as_asked:
         plan = _as_asked(plan, command_line)
         done = submit_plan(sbatch, plan, options, environ, _RESUBMIT_TIMEOUT_S, config)
     if not done.job_id:

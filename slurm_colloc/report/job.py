@@ -46,7 +46,7 @@ class JobStory(NamedTuple):
     """All that is known of a job; ``not_shown`` runs of a long array come before those of ``runs``.
 
     ``since_s`` is how far back was looked. ``pack`` is what is to be said of a pack's tasks (text, record), ``again``
-    of GPU memory run out, ``first`` of a job measured first.
+    of GPU memory run out.
     """
 
     runs: Sequence[RunStory]
@@ -55,7 +55,6 @@ class JobStory(NamedTuple):
     not_shown: int = 0
     pack: tuple[str, dict[str, Any]] | None = None
     again: str = ""
-    first: str = ""
 
 
 def as_text(story: JobStory, terminal: Terminal = NO_TERMINAL) -> str:
@@ -68,8 +67,6 @@ def as_text(story: JobStory, terminal: Terminal = NO_TERMINAL) -> str:
         lines += [*_run_lines(run, story, signs), ""]
     if story.pack:
         lines += story.pack[0].splitlines()
-    if story.first:
-        lines.append(f"measured first: {printable(story.first)}")
     if story.again:
         lines.append(f"GPU memory: {printable(story.again)}")
     return "".join(f"{line}\n" for text in lines for line in folded(text, terminal.columns, TEXT_INDENT))
@@ -310,8 +307,6 @@ def as_json(story: JobStory) -> str:
         whole["pack"] = story.pack[1]
     if story.again:
         whole["gpu_memory"] = story.again
-    if story.first:
-        whole["measured_first"] = story.first
     return json.dumps(whole, indent=2) + "\n"
 
 

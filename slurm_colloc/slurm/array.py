@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The value of --array: the numbers that it names, and numbers as such a value."""
-
-from collections.abc import Iterator, Sequence
+"""The value of --array: the numbers that it names."""
 
 from slurm_colloc.errors import InputError
 
@@ -30,25 +28,3 @@ def parse_array(text: str) -> tuple[int, ...]:
             raise InputError(f"--array='{text}' lists more than {MOST_TASKS} tasks")
         numbers.update(range(low, high + 1, stride))
     return tuple(sorted(numbers))
-
-
-def ranges(numbers: Sequence[int]) -> str:
-    """Return rising numbers as a value of --array: "1-3,7,10-20:5"."""
-    spans: list[list[int]] = []
-    for number in numbers:
-        # One number waits for the next to show the step; two of a larger step may be none.
-        if spans and (len(spans[-1]) == 1 or number - spans[-1][-1] == spans[-1][1] - spans[-1][0]):
-            spans[-1].append(number)
-        elif spans and len(spans[-1]) == 2 and spans[-1][1] - spans[-1][0] > 1:
-            spans.append([spans[-1].pop(), number])
-        else:
-            spans.append([number])
-    return ",".join(word for span in spans for word in _words(span))
-
-
-def _words(span: Sequence[int]) -> Iterator[str]:
-    step = span[1] - span[0] if len(span) > 1 else 1
-    if len(span) == 1 or (len(span) == 2 and step > 1):
-        yield from map(str, span)
-    else:
-        yield f"{span[0]}-{span[-1]}" + (f":{step}" if step > 1 else "")

@@ -139,19 +139,6 @@ class CliClient:
         """Return what of this user's waits."""
         return self.own_queue("-t", "PENDING")
 
-    def tasks(self, job_id: str) -> "tuple[QueuedJob, ...]":
-        """Return all tasks of a job, none where it is over and forgotten.
-
-        Raises:
-            ProcessError: Slurm does not answer.
-        """
-        try:
-            return self.queue("-r", "-t", "all", "-j", job_id)
-        except ProcessError as error:
-            if "Invalid job id" in str(error):
-                return ()
-            raise
-
     def holders(self) -> "tuple[tuple[QueuedJob, ...], int]":
         """Return the running jobs with GPUs, or shares of them, and how many lines of squeue could not be read."""
         from slurm_colloc.slurm.jobs import QUEUE, parse_queue
@@ -161,14 +148,6 @@ class CliClient:
         return tuple(
             job for job in jobs if any(one.name in ("gpu", "mps", "shard") for one in job.gres or ())
         ), rejected
-
-    def cancel(self, job_id: str, *, waiting: bool = False) -> None:
-        """Cancel a job, or only those of its tasks that wait.
-
-        Raises:
-            ProcessError: Slurm refuses, or does not answer.
-        """
-        self._ask("scancel", *(["--state=PENDING"] if waiting else []), job_id)
 
     def limits(self, cluster: str, user: str = "") -> Limits:
         """Return what a user may ask for, the one who runs this where none is named."""

@@ -51,16 +51,6 @@ class QueuedJob(NamedTuple):
     dependency: str = ""
     reason: str = ""
 
-    @property
-    def waits_for_dependency(self) -> bool:
-        """Return whether it waits for its dependency, and for nothing that its user did since."""
-        return self.state == "PENDING" and self.reason == "Dependency"
-
-    @property
-    def began(self) -> bool:
-        """Return whether it has ever run."""
-        return self.state not in ("PENDING", "CANCELLED") or self.ran_s != 0
-
 
 def parse_queue(text: str) -> tuple[tuple[QueuedJob, ...], int]:
     """Return the jobs in the answer to QUEUE, and how many lines are of another form."""

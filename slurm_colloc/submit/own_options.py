@@ -21,8 +21,6 @@ SCRIPT_OPTIONS = (
     Option("pack-tasks", "", "required", ""),
     Option("pack-jobs", "", "required", ""),
     Option("pack-retries", "", "required", ""),
-    Option("canary", "", "optional", ""),
-    Option("probe", "", "none", ""),
 )
 OWN_OPTIONS = (
     *SCRIPT_OPTIONS,
@@ -157,8 +155,6 @@ def _wrong(name: str, value: str) -> str:
         return _wrong_colloc(value)
     if name == "format" and value not in ("json", "script"):
         return f"--format={value} is not known; choose script or json"
-    if name == "canary" and value not in ("", "off"):
-        return f"--canary='{value}' is not known; write --canary or --canary=off"
     if name == "max-slowdown":
         parse_slowdown(value)
     least = _NUMBERS.get(name)

@@ -12,7 +12,7 @@ from slurm_colloc.estimate.site_stop import why_stopped
 from slurm_colloc.history.signature import WRAPPED
 from slurm_colloc.model import Footprint, JobRequest, Placement, Reason, SharingMode, because
 from slurm_colloc.placement.choose import as_asked, place
-from slurm_colloc.slurm.directives import Script, read_script
+from slurm_colloc.slurm.directives import read_script
 from slurm_colloc.slurm.free import Free
 from slurm_colloc.slurm.limits import Limits
 from slurm_colloc.slurm.options import CommandLine, Given, without
@@ -73,8 +73,7 @@ class Plan(NamedTuple):
 
     ``sbatch_argv`` are sbatch's arguments; where ``body`` is not None, ``script_at`` is the place in them of the
     script that ``body`` stands in for (None: standard input). ``switched_off`` says why nothing is to be changed.
-    ``measure`` is "canary" or "probe" where it is to be measured before it is sized, "off" where it is not to be; empty
-    where nobody says. ``was_pack`` says that it is submitted as the array it is, and would have been a pack were the
+    ``was_pack`` says that it is submitted as the array it is, and would have been a pack were the
     policy not shadow. ``colloc`` is what the policy in slurmctld is told of --colloc, ``chosen`` is csub's own.
     ``given`` are the options in force, ``wants_pack`` says that its tasks were to be packed.
     ``first_run`` says that no earlier run is known, and that this one is measured for a site that has pieces to give.
@@ -88,7 +87,6 @@ class Plan(NamedTuple):
     notes: tuple[Reason, ...]
     switched_off: Reason | None
     packed: Packed | None = None
-    measure: str = ""
     was_pack: bool = False
     colloc: str = "auto"
     given: Mapping[str, Given] = {}
@@ -240,7 +238,6 @@ def _made(case: Case, request: JobRequest, resubmits: Reason | None, packer: Pac
         notes = (*notes, because("never-measured"), why)
     plan = Plan(part, argv, script_at, text, body, notes, left)
     return plan._replace(
-        measure=_measure(command_line, script),
         colloc=colloc,
         given=given,
         wants_pack=packs,
@@ -314,13 +311,6 @@ def _never_measured(
     if submission.script is not None and not request.sh_like:
         return because("interpreter-not-sh", interpreter=request.interpreter)
     return fixed
-
-
-def _measure(command_line: CommandLine, script: Script | None) -> str:
-    canary, probe = (own_option(name, command_line, script) for name in ("canary", "probe"))
-    if canary == "" and probe is not None:
-        raise MisusedError("--canary and --probe exclude each other")
-    return "probe" if probe is not None else "" if canary is None else canary or "canary"
 
 
 def _leave(wished: Placement, switched_off: Reason | None, fixed: Reason | None) -> Placement:

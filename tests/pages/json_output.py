@@ -44,7 +44,7 @@ TOP_LEVEL: dict[str, tuple[str, ...]] = {
 }
 # What is there only where there is something to say.
 SOMETIMES = {
-    "colloc job --format json": ("pack", "gpu_memory", "measured_first"),
+    "colloc job --format json": ("pack", "gpu_memory"),
     "csub --dry-run --format=json": ("pack",),
 }
 _NOUNS: dict[str, Any] = {

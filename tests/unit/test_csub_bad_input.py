@@ -81,9 +81,6 @@ MISUSED = {
     "--pack-retries=-1": "is not a whole number from 0 up",
     "--pack=4": "does not take a value",
     "--pack-retries=1": "without --pack",
-    "--canary=2": "is not known",
-    "--canary --probe": "exclude each other",
-    "--probe=1": "does not take a value",
 }
 NOT_IN_LINES = {
     "--format=xml --dry-run": "is not known",

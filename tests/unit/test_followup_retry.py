@@ -20,7 +20,6 @@ from slurm_colloc.followup import record as records
 from slurm_colloc.followup.record import (
     CSUB,
     OUTCOME,
-    RETRY,
     VERSION,
     Record,
     claim,
@@ -49,9 +48,7 @@ OOM = "CUDA out of memory. Tried to allocate 2.00 GiB\n"
 def record(**fields: Any) -> Record:
     whole = Record(
         version=VERSION,
-        kind=RETRY,
         cluster="c",
-        name="12",
         job_id="12",
         attempt=0,
         user="alice",
@@ -254,11 +251,11 @@ def test_old_records_go_when_there_are_many_but_not_while_somebody_waits(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(records, "_KEPT", 0)
-    waited_for, done = (write_record(record(name=name), b"") for name in ("1", "2"))
+    waited_for, done = (write_record(record(job_id=name), b"") for name in ("1", "2"))
     claim(done, "csub")
     for folder in (waited_for, done):
         os.utime(folder, (0, now() - 40 * 86400))
-    write_record(record(name="3"), b"")
+    write_record(record(job_id="3"), b"")
     assert [os.path.exists(folder) for folder in (waited_for, done)] == [True, False]
 
 

@@ -265,12 +265,12 @@ def test_a_companions_record_that_is_none(changed: dict[str, object], tmp_path: 
 
 @pytest.mark.parametrize("content", ["", "x", "1 2", "-1", "\0"])
 def test_a_step_of_a_companion_that_names_no_job(content: str, tmp_path: Path) -> None:
-    (tmp_path / record.REST).write_text(content)
+    (tmp_path / record.SUBMITTED).write_text(content)
     if content:
         with pytest.raises(StoreError):
             record.read_state(str(tmp_path))
     else:
-        assert record.read_state(str(tmp_path)).rest == ""
+        assert record.read_state(str(tmp_path)).submitted == ""
 
 
 @pytest.mark.skipif(shutil.which("sh") is None, reason="no sh")

@@ -124,10 +124,10 @@ def test_hostile_story(text: str) -> None:
     words: dict[str, Any] = dict.fromkeys(("user", "job_name", "partition", "state", "exit_code", "node_list"), text)
     row = ROW._replace(**words)
     advice = Advice(text, text, text)
-    story = JobStory([RunStory(run, row, advice=advice)], what, -1.0, again=text, first=text)
+    story = JobStory([RunStory(run, row, advice=advice)], what, -1.0, again=text)
     shown = as_text(story)
     assert [character for character in shown if not character.isprintable() and character != "\n"] == []
-    plain = JobStory([RunStory(usage(), ROW, advice=Advice("a", "b", "c"))], decision(), -1.0, again="x", first="y")
+    plain = JobStory([RunStory(usage(), ROW, advice=Advice("a", "b", "c"))], decision(), -1.0, again="x")
     assert shown.count("\n") == as_text(plain).count("\n")
     assert json.loads(as_json(story))["decision"]["given"] == text
 

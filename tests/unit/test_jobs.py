@@ -140,23 +140,6 @@ def test_a_job_is_read_as_squeue_prints_it() -> None:
     gres = (Gres("gpu", "h100_1g.10gb", 1),)
     wanted = QueuedJob("12_3", "12", 3, "15", "ann", "RUNNING", "gpu", "g1", gres, 86430.0, 3477.0, "(null)")
     assert (job, rejected) == (wanted._replace(reason="None"), 0)
-    assert job.began
-
-
-@pytest.mark.parametrize(
-    ("fields", "began", "waits"),
-    [
-        ({"State": "PENDING", "Reason": "Dependency", "TimeUsed": "0:00"}, False, True),
-        ({"State": "PENDING", "Reason": "JobHeldUser", "TimeUsed": "0:00"}, False, False),
-        ({"State": "CANCELLED", "TimeUsed": "0:00"}, False, False),
-        ({"State": "CANCELLED", "TimeUsed": "1:02"}, True, False),
-        # Nobody knows: to take it for one that did not begin might run it twice.
-        ({"State": "CANCELLED", "TimeUsed": "INVALID"}, True, False),
-    ],
-)
-def test_whether_a_task_waits_or_began(fields: dict[str, str], began: bool, waits: bool) -> None:
-    [job], _ = parse_queue(squeue_line("12_3", **fields))
-    assert (job.began, job.waits_for_dependency) == (began, waits)
 
 
 def test_what_slurm_does_not_say_of_a_job_is_none() -> None:
@@ -169,8 +152,3 @@ def test_a_line_of_another_form_is_an_error(tmp_path: Path, monkeypatch: pytest.
     program(tmp_path, "squeue", "echo '4711|RUNNING'", monkeypatch)
     with pytest.raises(ProcessError, match="1 lines of another form"):
         CliClient(9.0).own_queue()
-
-
-def test_a_job_that_slurm_has_forgotten_has_no_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program(tmp_path, "squeue", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1", monkeypatch)
-    assert CliClient(9.0).tasks("4711") == ()

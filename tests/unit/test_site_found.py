@@ -487,13 +487,13 @@ def test_names_of_other_sections_are_checked() -> None:
     cluster = look(FakeClient())
     config = read(text_of(cluster))
     wrong = config._replace(
-        probe=config.probe._replace(partition="short"),
+        recovery=config.recovery._replace(partition="short"),
         sharing=config.sharing._replace(protected_types=("h100", "b200")),
         pool=(*config.pool, config.pool[0]),
         rollout=(Rule("auto", users=("root", "no-such"), groups=("nowhere",), partitions=("gpu", "gpus")),),
     )
     assert check(wrong, cluster) == [
-        "probe.partition is 'short', and the cluster has no such partition: write one of all, cpu, gpu, mig",
+        "recovery.partition is 'short', and the cluster has no such partition: write one of all, cpu, gpu, mig",
         "[[rollout]] 1 names the partition 'gpus', and the cluster has none: it reaches nobody by it",
         "[[rollout]] 1 names the user 'no-such', and this host has none: it reaches nobody by it",
         "[[rollout]] 1 names the group 'nowhere', and this host has none: it reaches nobody by it",

@@ -20,7 +20,7 @@ from slurm_colloc.cli.colloc.terminal import terminal
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError, InputError
-from slurm_colloc.followup.status import measured_status, retry_status
+from slurm_colloc.followup.status import retry_status
 from slurm_colloc.history.lookup import Known, look_up
 from slurm_colloc.history.records import read_decisions
 from slurm_colloc.model import Decision
@@ -62,13 +62,12 @@ def job(
     # What a pack's job wrote down is there at once, before any ingest.
     pack = _pack(config, shown_id) if config else None
     again = retry_status(config, shown_id) if config else ""
-    first = measured_status(config, shown_id) if config else ""
     shown = "" if visible.everybody else f", {visible.whose}"
     trouble = trouble or (
         f"job '{job_id}' is not in the store '{folder}' with a GPU since {stamp(start)}{shown}; has it one, and "
         "has 'colloc ingest' run since it started?"
     )
-    if not runs and not rows and pack is None and not again and not first:
+    if not runs and not rows and pack is None and not again:
         raise InputError(f"{unseen}, and {trouble}")
     stories, decision = _stories(config, shown_id, runs, rows)
     if not runs and (not rows or any(one.slurm and one.slurm.given and not one.evidence for one in stories)):
@@ -77,7 +76,7 @@ def job(
     goes_on = any(row.end_s is None for row in rows) if rows else any(run.usage.state in _GO_ON for run in runs)
     packed = (pack_text(pack, goes_on=goes_on), pack_record(pack)) if pack else None
     earlier = max(0, len(stories) - _SHOWN)
-    story = JobStory(stories[earlier:], decision, start.timestamp(), earlier, packed, again, first)
+    story = JobStory(stories[earlier:], decision, start.timestamp(), earlier, packed, again)
     write(as_json(story) if form == "json" else as_text(story, shown_on), "")
 
 
