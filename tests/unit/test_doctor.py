@@ -341,7 +341,7 @@ OURS = tuple(
     Script(setting, f"/{name}", (CHECKOUT / f"tests/golden/site/h100-mig-mps/{name}").read_text())
     for setting, name in (("Prolog", "prolog.50-colloc"), ("Epilog", "epilog.50-colloc"), ("TaskProlog", "task_prolog"))
 )
-# Nobody's, with the defects of the prolog that is copied most: see docs/explanation/sharing.md.
+# Nobody's, with the defects of the prolog that is copied most: docs/explanation/decisions.md says what ours does.
 COPIED = """\
 gpu=${CUDA_VISIBLE_DEVICES}
 nvidia-smi -c ${CUDA_VISIBLE_DEVICES}
