@@ -101,14 +101,14 @@ def _most(condition: str) -> dict[str, str]:
 
 # Kind -> which runs are of it, its hours, and what is said of them.
 _KINDS = {
-    "never": (_NEVER, COUNTED, "never used"),
-    "parked": (_PARKED, COUNTED, "parked, with up to {peak} of GPU memory filled and hardly a kernel"),
-    "tail": (_TAIL, _TAIL_HOURS, "after the last activity, the longest {longest}"),
+    "never": (_NEVER, COUNTED, "that never used the GPU"),
+    "parked": (_PARKED, COUNTED, "that filled up to {peak} of GPU memory and ran hardly a kernel"),
+    "tail": (_TAIL, _TAIL_HOURS, "after the last activity on the GPU, {longest} at most"),
     "empty": (_EMPTY, _EMPTY_HOURS, "without a process of the job on the GPU"),
     "some": (
         _SOME,
         _SOME_HOURS,
-        "of GPUs never used beside others of the same job (at most: asked {asked}, used {used})",
+        "that used only some of their GPUs (the worst asked for {asked} and used {used})",
     ),
 }
 
@@ -132,13 +132,13 @@ def _kinds(subject: Subject) -> Iterator[tuple[str, str]]:
 def _say(subject: Subject, bounds: Bounds) -> Said:
     counters = shown(subject, "never_runs")
     kinds = list(_kinds(subject))
-    what = f", {kinds[0][1]}" if len(kinds) == 1 else f": {'; '.join(map(' '.join, kinds))}"
+    what = f" {kinds[0][1]}" if len(kinds) == 1 else f"; {'; '.join(map(' '.join, kinds))}"
     return Said(
         f"{hours(subject.gpu_hours)} idle in {runs(subject)}{what}; {counters}{seen(subject)}; "
-        f"the site's bound is {hours(bounds['min_gpu_hours'])}",
+        f"the site's threshold is {hours(bounds['min_gpu_hours'])}",
         "end jobs that hang or wait at a prompt; ask for as many GPUs as the program uses; prepare data in a job "
-        "without a GPU; run a server that waits for requests on a piece of a GPU (video engines and copies are not "
-        "measured: if the job used these, say so)",
+        "without a GPU; give a server that waits for requests a piece of a GPU; say so if the job used video engines "
+        "or copies, which are not measured",
     )
 
 
@@ -148,7 +148,7 @@ def _say_now(subject: Subject, bounds: Bounds) -> Said | None:
         units, devices = int(subject.figures["units"] or 0), int(subject.figures["devices"] or 0)
         return Said(
             f"asked {devices} GPUs, used {devices - units} in the window ({hours(subject.gpu_hours)}), up to a reading "
-            f"{in_words(age_s or 0)} before the audit looked, {seen(subject)}; the site's bound is "
+            f"{in_words(age_s or 0)} before the audit looked, {seen(subject)}; the site's threshold is "
             f"{bounds['sliding_warning_min']:g} min",
             f"ask for {devices - units}, or for as many as the program uses; 'colloc job JOB' shows each GPU",
         )
@@ -158,7 +158,7 @@ def _say_now(subject: Subject, bounds: Bounds) -> Said | None:
     return Said(
         f"no kernel for the last {in_words(idle_s)} ({counters}) up to a reading "
         f"{in_words(age_s or 0)} before the audit looked ({hours(subject.gpu_hours)}), {before}, {seen(subject)}; "
-        f"the site's bound is {bound_min:g} min",
+        f"the site's threshold is {bound_min:g} min",
         "cancel the job with 'scancel' if it hangs; 'colloc job JOB' shows when it last used its GPU",
     )
 

@@ -15,7 +15,7 @@ def _say(subject: Subject, bounds: Bounds) -> Said | None:
         return None
     return Said(
         f"processes outside any job for {hours(subject.gpu_hours)} on {subject.figures['gpus']:g} of its GPUs "
-        f"(slices); the site's bound is {hours(bounds['min_gpu_hours'])}",
+        f"(slices); the site's threshold is {hours(bounds['min_gpu_hours'])}",
         "look for logins past Slurm (pam_slurm_adopt), containers of a daemon, monitors that hold a context: "
         "nvidia-smi on that node, and /proc/PID/cgroup of what it lists",
     )

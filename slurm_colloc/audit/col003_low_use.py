@@ -45,7 +45,7 @@ def _say(subject: Subject, bounds: Bounds) -> Said | None:
     beside = "" if util_pct is None else f"; some kernel ran {util_pct:.0f} % of the time (GPU_UTIL)"
     return Said(
         f"SM activity of {busy_pct:.0f} % over {hours(subject.gpu_hours)} of {runs(subject)} ({share_pct:.0f} % of "
-        f"what can be judged){beside}, {seen(subject)}; the site's bound is {bounds['below_pct']:g} % of at least "
+        f"what can be judged){beside}, {seen(subject)}; the site's threshold is {bounds['below_pct']:g} % of at least "
         f"{hours(bounds['min_gpu_hours'])}",
         "submit such jobs with csub, which gives them a piece of a GPU; 'colloc job JOB' shows what a job used",
     )

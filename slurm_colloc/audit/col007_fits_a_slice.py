@@ -29,9 +29,10 @@ def _say(subject: Subject, bounds: Bounds) -> Said | None:
     none = subject.judged - subject.found
     others = f"; {none} of {subject.judged} judged runs fit no piece" if none else ""
     return Said(
-        f"{hours(subject.gpu_hours)} of whole GPUs in {runs(subject)} would have fitted a piece of a GPU: half of the "
-        f"runs {subject.label} or a smaller piece (peaks of GPU memory up to {gib(peak_mib)}{active}); other jobs "
-        f"could have used {hours(freed)}{others}; {seen(subject)}; the site's bound is "
+        f"{hours(subject.gpu_hours)} of whole GPUs in {runs(subject)} that would have fitted a piece of a GPU; for "
+        f"half of these runs {subject.label} or a smaller piece is enough (peaks of GPU memory up to "
+        f"{gib(peak_mib)}{active}); "
+        f"other jobs could have had {hours(freed)} of it{others}; {seen(subject)}; the site's threshold is "
         f"{hours(bounds['min_gpu_hours'])}",
         f"ask for such a piece{by_csub}; 'colloc job JOB' shows which one a job fits",
     )

@@ -24,7 +24,7 @@ def _say(subject: Subject, bounds: Bounds) -> Said | None:
     return Said(
         f"{found['overall_pct']:.0f} % of what time limits allowed was taken (of a run {found['mean_pct']:.0f} % on "
         f"average, median {found['median_pct']:.0f} %), and {hours(subject.gpu_hours)} of limits not needed, in "
-        f"{runs(subject)} that completed; the site's bounds are {bounds['overall_pct']:g} % and "
+        f"{runs(subject)} that completed; the site's thresholds are {bounds['overall_pct']:g} % and "
         f"{hours(bounds['min_unused_gpu_hours'])}",
         "ask for what such a run takes and a margin (--time): a shorter job fits into smaller gaps and starts sooner",
     )

@@ -52,8 +52,8 @@ def _say(subject: Subject, bounds: Bounds) -> Said | None:
     return Said(
         f"SM activity of {significant(100 * used / subject.gpu_hours, 2)} % and GPU_UTIL of {util:.0f} % over "
         f"{hours(subject.gpu_hours)} of {runs(subject)}, while {' and '.join(_busy(subject.figures, bounds))}, "
-        f"{seen(subject)}; the site's bound is {hours(bounds['min_gpu_hours'])} below {bounds['below_pct']:g} % and "
-        f"{bounds['util_below_pct']:g} %",
+        f"{seen(subject)}; the site's threshold is {hours(bounds['min_gpu_hours'])} below {bounds['below_pct']:g} % "
+        f"and {bounds['util_below_pct']:g} %",
         "give the loader more cores, keep the data ready to use and near (node-local, few large files), or decode on "
         "the GPU",
     )

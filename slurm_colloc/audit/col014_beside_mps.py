@@ -21,8 +21,8 @@ def _say(subject: Subject, bounds: Bounds) -> Said:
     return Said(
         f"programs outside MPS for {significant(subject.gpu_hours)} h of GPUs shared by MPS, in {runs(subject)} of "
         f"{counted(subject.judged, 'run')} with gres/mps that could be judged, sampled for at least "
-        f"{at_least(subject.coverage_pct or 0)} % of the time; the site's bound is {significant(bounds['min_hours'])} "
-        f"h of runs with at least {bounds['direct_min']:g} min",
+        f"{at_least(subject.coverage_pct or 0)} % of the time; the site's threshold is "
+        f"{significant(bounds['min_hours'])} h of runs with at least {bounds['direct_min']:g} min",
         "keep CUDA_MPS_PIPE_DIRECTORY as the job has it: scripts and 'env -i' may lose it, and a container needs that "
         "folder and the host's IPC; if it is not set at all, or all jobs do so, ask the site for its daemon",
     )

@@ -35,7 +35,8 @@ def shown(subject: Subject, runs_key: str) -> str:
 
 def seen(subject: Subject) -> str:
     """Return how surely it is known."""
-    return ", ".join(filter(None, (sampled(subject), " and ".join(subject.methods))))
+    methods = f"({' and '.join(subject.methods)})" if subject.methods else ""
+    return " ".join(filter(None, (sampled(subject), methods)))
 
 
 def sampled(subject: Subject) -> str:

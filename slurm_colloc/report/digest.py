@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import jinja2
 
-from slurm_colloc.audited import JOB, Finding
+from slurm_colloc.audited import Finding
 from slurm_colloc.errors import ConfigError
 from slurm_colloc.report.findings import Audited, judged_of
 from slurm_colloc.report.page import page_environment
@@ -109,12 +109,10 @@ class Summary(NamedTuple):
     missed: str = ""
 
 
-def see_it(finding: Finding, since: datetime) -> tuple[str, ...]:
+def see_it(finding: Finding) -> tuple[str, ...]:
     """Return commands by which the user whom a finding is about sees it, who may be shut out of the site's store."""
     shown = tuple(f"colloc job {shlex.quote(line.job_id)}" for line in finding.jobs[:1])
-    rule = f"colloc audit explain {shlex.quote(finding.rule)}"
-    mine = f"colloc me --since {since.isoformat(timespec='minutes')}"
-    return (*shown, rule) if finding.about == JOB else (*shown, mine, rule)
+    return (*shown, f"colloc audit explain {shlex.quote(finding.rule)}")
 
 
 def digest_maker(templates: str) -> Callable[[str, Any], tuple[str, str]]:

@@ -124,7 +124,7 @@ def _verdict(run: JobUsage, timeline: JobTimeline | None) -> str:
     if never_used(run):
         return f"did not use {had} in {took}{partly}"
     if timeline and of_several and timeline.devices_unused and None not in timeline.active_pct:
-        had = f"its {timeline.devices} GPUs, on {timeline.devices - timeline.devices_unused} of them"
+        had = f"its {timeline.devices} GPUs together, {timeline.devices - timeline.devices_unused} of which did work"
     # Nothing is measured of a GPU in the time in which its job is suspended.
     use = use_of(run)
     if use is None:
@@ -192,7 +192,7 @@ def _by_samples(story: RunStory, run: JobUsage, decision: Decision | None, signs
     if run.held_idle_gpu_hours:
         yield titled("empty", f"{_hours(run.held_idle_gpu_hours)} without a process of the job on its GPU")
     if story.timeline:
-        yield from _devices(story.timeline, run.shared_hours)
+        yield from _devices(run, story.timeline)
     yield titled("energy", _energy(run.energy_j))
     yield titled("host", _host(run))
 
@@ -202,21 +202,22 @@ def _drawn(values: Sequence[float | None], top: float, most: str, signs: str) ->
         yield f"{' ' * TEXT_INDENT}|{sparkline(values, top, signs)}| 0 to {most}"
 
 
-def _devices(timeline: JobTimeline, shared_hours: float | None) -> Iterator[str]:
+def _devices(run: JobUsage, timeline: JobTimeline) -> Iterator[str]:
     if timeline.devices > 1:
-        yield titled("GPUs", _evenly(timeline))
-    if timeline.neighbours and shared_hours is not None:
+        yield titled("GPUs", _evenly(run, timeline))
+    if timeline.neighbours and run.shared_hours is not None:
         most = f"at most {counted(timeline.neighbours, 'other job')} at a time on its GPU"
-        yield titled("neighbours", f"{most}; {significant(shared_hours)} device hours shared")
+        yield titled("neighbours", f"{most}; {significant(run.shared_hours)} device hours shared")
 
 
-def _evenly(timeline: JobTimeline) -> str:
+def _evenly(run: JobUsage, timeline: JobTimeline) -> str:
     """Return how many of its GPUs or slices a run used, and how much each."""
     used, known = timeline.devices - timeline.devices_unused, [one for one in timeline.active_pct if one is not None]
     if len(known) < timeline.devices:
         return f"on {timeline.devices_unused} of its {timeline.devices} no activity in any sample, on others not known"
     each = ", ".join(f"{value:.0f}" for value in known)
-    return f"{used} of {timeline.devices} used; active {each} % (SM activity, or else GPU_UTIL)"
+    metric = use.metric if (use := use_of(run)) else "activity"
+    return f"{used} of {timeline.devices} used; {metric} of each: {each} %"
 
 
 def _idle(run: JobUsage) -> str:

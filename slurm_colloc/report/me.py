@@ -162,9 +162,8 @@ def _verdict(report: MyReport) -> str:
     if use is None:
         return ""
     freed = report.fit.freed_gpu_hours if report.fit else 0.0
-    more = f"; pieces of a GPU would free {significant(freed)} GPU-h" if freed > 0 else ""
-    of = significant(use.measured_gpu_hours)
-    return f": used {significant(use.pct, 2)} % of {of} sampled GPU-h ({use.metric}){more}"
+    more = f"; on pieces of a GPU your jobs would have left {significant(freed)} GPU-h to others" if freed > 0 else ""
+    return f": your jobs used {significant(use.pct, 2)} % of their GPUs ({use.metric}){more}"
 
 
 def _indent(line: str) -> int:
@@ -225,9 +224,9 @@ def _fit(fit: Fit) -> str:
     fits, known, freed = (
         significant(hours, 4) for hours in (fit.fits_gpu_hours, fit.known_gpu_hours, fit.freed_gpu_hours)
     )
-    of = f"{fits} of the {known} GPU-h of {counted(fit.judged_runs, 'whole-GPU run')} measured well enough"
-    of += f" ({fit.not_judged_runs} not judged)" if fit.not_judged_runs else ""
-    return f"{of}; that would have freed {freed} GPU-h, most of it on {printable(fit.unit)}" if fit.unit else of
+    of = f"{fits} of {known} GPU-h on a piece of a GPU, in {counted(fit.judged_runs, 'run')} of a whole GPU"
+    of += f" ({fit.not_judged_runs} more not judged)" if fit.not_judged_runs else ""
+    return f"{of}; mostly on {printable(fit.unit)}, {freed} GPU-h left to others" if fit.unit else of
 
 
 def as_json(report: MyReport) -> str:

@@ -84,15 +84,20 @@ def _coverage(report: UsageReport) -> Iterator[str]:
     elif total.jobs:
         part = "An unknown part" if total.coverage_pct is None else f"{total.coverage_pct:.0f} %"
         runs = f"{total.jobs_measured} of {counted(total.jobs, 'run')}"
-        yield f"{part} of the allocated GPU-hours was sampled, in {runs}."
+        unknown = " '-': not known, or no run that can be judged." if report.fits else ""
+        yield f"{part} of the allocated GPU-hours was sampled, in {runs}.{unknown}"
     if report.rejected and report.rows_in is not None:
         yield f"Of {counted(report.rows_in, 'row')} of sacct {rejected_rows(report.rejected, report.lost)}."
 
 
 def _freshness(report: UsageReport) -> str:
     """Return until when this is known, and where more is said."""
-    more = "'colloc report --explain' says what each column means and how it was counted."
-    return more if report.of_text else f"{_known_until(report)}. {more}"
+    piece = "FITS IN names a piece of a GPU: mps:32 is 32 of its MPS shares. " if report.fits else ""
+    more = f"{piece}'colloc report --explain' explains each column."
+    known = (report.ingested, report.sealed)
+    # Of a window that lies behind both nothing can come late.
+    late = not report.of_text and not all(at and at >= report.until for at in known)
+    return f"{_known_until(report)}. {more}" if late else more
 
 
 def _known_until(report: UsageReport) -> str:

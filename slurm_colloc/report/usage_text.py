@@ -36,10 +36,10 @@ from slurm_colloc.units import printable
 
 _GIVEN = ("jobs", "allocated_gpu_hours", "held_gpu_hours", "gpu_cost")
 # On a terminal they are shown with --explain alone; every other form has all columns.
-_BESIDE = ("GPU_UTIL GPU-h", "SM GPU-h", "HELD GPU-h", "EMPTY GPU-h", "kWh")
+_BESIDE = ("FITS %", "GPU_UTIL GPU-h", "SM GPU-h", "HELD GPU-h", "EMPTY GPU-h", "kWh")
 _NAME_COLUMNS = 16  # a longer name is cut before a column is left out
 _LEAST_NAME_COLUMNS = 5  # where not one figure would be left
-_BAR_TITLE, _BAR_COLUMNS, _LONGEST_BAR = "{}used{}idle{}?", 12, 24
+_BAR_TITLES, _BAR_COLUMNS, _LONGEST_BAR = ("{}used {}idle {}not sampled", "{}used{}idle{}?"), 12, 24
 _BAR_RANK = 6
 # Used, sampled and idle, not sampled.
 _BLOCKS, _ASCII_BLOCKS = "█▒░", "#=."
@@ -144,8 +144,9 @@ def as_table(report: UsageReport, terminal: Terminal = NO_TERMINAL, top: int = 0
             # The others are no one of them: beside their bar no other would be seen.
             groups = short.groups if short is report else short.groups[:-1]
             blocks = _ASCII_BLOCKS if terminal.only_ascii else _BLOCKS
-            head = _BAR_TITLE.format(*blocks).ljust(fit.bar_columns)
-            bars = [head, *_bars(groups, metric_of(report), fit.bar_columns, blocks)]
+            titles_of_bar = (title.format(*blocks) for title in _BAR_TITLES)
+            head = next((one for one in titles_of_bar if len(one) <= fit.bar_columns), "")
+            bars = [head.ljust(fit.bar_columns), *_bars(groups, metric_of(report), fit.bar_columns, blocks)]
             rows = [[*row, bar] for row, bar in zip_longest(rows, bars, fillvalue="")]
     notes = footnotes(short, titles) if explained else summary(short)
     first, *lines, last = table_lines(rows)

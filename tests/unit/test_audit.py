@@ -25,8 +25,8 @@ def test_a_finding() -> None:
     assert (found.rule, found.code, found.severity, found.about) == ("COL001", "COL001", "warning", "user")
     assert (found.subject, found.user, found.cluster, found.gpu_hours) == ("ann", "ann", "c", 24.0)
     assert found.evidence == (
-        "24 GPU-h idle in 1 run (job 1), never used; GPU_UTIL 0, SM activity 0, sampled "
-        "for at least 100 % of the time, measured; the site's bound is 24 GPU-h"
+        "24 GPU-h idle in 1 run (job 1) that never used the GPU; GPU_UTIL 0, SM activity 0, sampled "
+        "for at least 100 % of the time (measured); the site's threshold is 24 GPU-h"
     )
     assert found.reproduce == "colloc audit run --rule COL001 --user ann --since A --until B"
     assert [(line.job_id, line.gres, line.gpu_hours) for line in found.jobs] == [("1", "gpu:h100:1", 24.0)]
@@ -35,7 +35,7 @@ def test_a_finding() -> None:
 def test_what_a_program_shows_that_only_opens_its_gpu_is_no_use() -> None:
     opened = {"util_used": 0.0001, "sm_used": 0.024}
     found = one("COL001", IDLE | opened, IDLE)
-    assert "never used; GPU_UTIL at most 0.000417 %, SM activity at most 0.1 %" in found.evidence
+    assert "that never used the GPU; GPU_UTIL at most 0.000417 %, SM activity at most 0.1 %" in found.evidence
     assert none("COL001", IDLE | {"sm_used": 0.0241})
 
 
@@ -43,7 +43,7 @@ def test_hours_of_a_user_add_up_and_users_and_clusters_stay_apart() -> None:
     half = {**IDLE, "allocated": 16.0, "util_measured": 12.0, "sm_measured": 8.0, "coverage_pct": 75.0}
     found = one("COL001", half, half, half | {"user": "bob"}, half | {"cluster": "d"})
     assert (found.subject, found.cluster, found.gpu_hours, found.coverage_pct) == ("ann", "c", 24.0, 75.0)
-    assert found.evidence.startswith("24 GPU-h idle in 2 runs (job 2, 1), never used; GPU_UTIL")
+    assert found.evidence.startswith("24 GPU-h idle in 2 runs (job 2, 1) that never used the GPU; GPU_UTIL")
     assert ", sampled for at least 75 %" in found.evidence
 
 

@@ -114,10 +114,9 @@ def test_everybody_gets_one_mail_and_the_admins_know_who(
     text = plain(mail)
     for said in (
         "Hello ann,",
-        "1. GPUs held and idle: ",
-        "never used; GPU_UTIL 0, SM activity 0, sampled for at least 100 % of the time, measured",
-        "   See:    colloc job 1\n           colloc me --since ",
-        "           colloc audit explain COL001\n",
+        "1. GPUs held and idle\n   Seen:   ",
+        "that never used the GPU\n           GPU_UTIL 0, SM activity 0, sampled for at least 100 % of the time",
+        "   See:    colloc job 1\n           colloc audit explain COL001\n",
         "answer this mail (hpc@example.org)",
         "again for 14 d.",
     ):

@@ -67,7 +67,7 @@ def test_missed_runs_are_judged_each_on_its_own_and_told_of_once(
     assert [one["user"] for one in shown["missed"][0]["findings"]] == ["bob"]
     assert taken.to("ann@example.org") == []
     (mail,) = taken.to("bob@example.org")
-    assert "           colloc me --since " in plain(mail)
+    assert "   See:    colloc job " in plain(mail)
     (summary,) = taken.to("root@example.org")
     assert "Judged as well, each on its own: " in plain(summary)
     # The next run has missed none.

@@ -39,10 +39,10 @@ def test_idle_and_parked_are_told_apart_by_memory_for_each_gpu_of_a_node() -> No
     def said(**fields: Any) -> str:
         return one("COL001", IDLE | contexts | fields).evidence
 
-    assert ("never used" in said(), "parked" in said()) == (True, False)
-    assert "parked" in said(peak_mib=8 * 2048)
+    assert ("never used" in said(), "filled" in said()) == (True, False)
+    assert "filled" in said(peak_mib=8 * 2048)
     # The peak is of one node, the devices are of all.
-    assert "parked" in said(peak_mib=4 * 2048, nodes=2)
+    assert "filled" in said(peak_mib=4 * 2048, nodes=2)
     # Where its memory is not known, nobody can say which of them it is.
     for unknown in ({"peak_mib": 4 * 2048, "nodes": None}, {"peak_mib": None}):
         answered, found = ask("COL001", IDLE | contexts | unknown)
@@ -92,8 +92,10 @@ def test_slices_that_read_zero_while_their_card_was_profiled(tmp_path: Path) -> 
 
 def test_the_counters_are_named() -> None:
     util, both = IDLE | {"sm_used": None, "sm_measured": 0.0}, IDLE
-    assert "never used; GPU_UTIL 0, sampled" in one("COL001", util).evidence
-    assert "never used; GPU_UTIL 0, SM activity 0 where known, sampled" in one("COL001", util, both).evidence
+    assert "that never used the GPU; GPU_UTIL 0, sampled" in one("COL001", util).evidence
+    assert (
+        "that never used the GPU; GPU_UTIL 0, SM activity 0 where known, sampled" in one("COL001", util, both).evidence
+    )
 
 
 def test_of_a_requeued_job_the_run_that_idled_is_counted_and_not_the_one_that_worked(tmp_path: Path) -> None:

@@ -27,8 +27,8 @@ def test_what_it_says() -> None:
     answered, (found,) = ask("COL001", HALF)
     assert (answered.judged, found.gpu_hours, found.user) == (1, 24.0, "ann")
     assert found.evidence == (
-        "24 GPU-h idle in 1 run (job 1), without a process of the job on the GPU; sampled for at "
-        "least 100 % of the time, measured; the site's bound is 24 GPU-h"
+        "24 GPU-h idle in 1 run (job 1) without a process of the job on the GPU; sampled for at "
+        "least 100 % of the time (measured); the site's threshold is 24 GPU-h"
     )
 
 
@@ -86,7 +86,7 @@ def test_a_run_at_zero_use_that_counters_cannot_judge_is_named_here() -> None:
     # A slice has no GPU_UTIL, and its SM activity may not be known.
     blind = {"util_used": None, "sm_used": None, "util_measured": 0.0, "sm_measured": 0.0, "tail_s": None}
     found = one("COL001", blind | {"held_idle_hours": 24.0})
-    assert "24 GPU-h idle in 1 run (job 1), without a process of the job" in found.evidence
+    assert "24 GPU-h idle in 1 run (job 1) without a process of the job" in found.evidence
 
 
 def test_hostile_names_are_not_in_its_words() -> None:
@@ -104,7 +104,7 @@ def test_a_store(tmp_path: Path) -> None:
     two = [run("1", gres=(Gres("gpu", "h100", 2),))]
     low = {"min_gpu_hours": 1.0}
     (found,) = audited(stored(tmp_path / "a", two, half_used()), "COL001", 0.0, 3600.0, bounds=low)
-    assert found.evidence.startswith("1 GPU-h idle in 1 run (job 1), without a process of the job on the GPU")
+    assert found.evidence.startswith("1 GPU-h idle in 1 run (job 1) without a process of the job on the GPU")
     # A process of nobody's may be its own, and a GPU at work had a process.
     assert audited(stored(tmp_path / "b", two, half_used(stray=True)), "COL001", 0.0, 3600.0, bounds=low) == []
     assert audited(stored(tmp_path / "c", two, half_used(util=9.0)), "COL001", 0.0, 3600.0, bounds=low) == []
@@ -126,8 +126,8 @@ SOME: dict[str, Any] = {
 def test_gpus_that_idle_beside_others_of_their_job() -> None:
     found = one("COL001", SOME)
     assert found.gpu_hours == 48.0
-    assert "48 GPU-h idle in 1 run (job 1), of GPUs never used beside others of the same job" in found.evidence
-    assert "asked 4, used 2" in found.evidence
+    assert "48 GPU-h idle in 1 run (job 1) that used only some of their GPUs" in found.evidence
+    assert "asked for 4 and used 2" in found.evidence
     # One that was never opened counts once, and in a tail all of them are idle.
     assert one("COL001", SOME | {"held_idle_hours": 24.0}).gpu_hours == 48.0
     assert one("COL001", SOME | {"tail_s": 43_200.0}).gpu_hours == 48.0 + 24.0

@@ -16,8 +16,8 @@ def test_what_it_says() -> None:
     found = one("COL001", PARKED)
     assert (found.gpu_hours, found.user) == (24.0, "ann")
     assert found.evidence == (
-        "24 GPU-h idle in 1 run (job 1), parked, with up to 30 GiB of GPU memory filled and hardly a "
-        "kernel; sampled for at least 100 % of the time, measured; the site's bound is 24 GPU-h"
+        "24 GPU-h idle in 1 run (job 1) that filled up to 30 GiB of GPU memory and ran hardly a "
+        "kernel; sampled for at least 100 % of the time (measured); the site's threshold is 24 GPU-h"
     )
 
 
@@ -39,7 +39,7 @@ def test_what_it_says() -> None:
     ],
 )
 def test_nobody_is_named_on_weak_evidence_or_below_a_bound(fields: dict[str, Any]) -> None:
-    assert "parked" in one("COL001", PARKED | {"peak_mib": 2048}).evidence
+    assert "filled" in one("COL001", PARKED | {"peak_mib": 2048}).evidence
     assert "never used" in one("COL001", PARKED | {"peak_mib": 2047}).evidence
     assert none("COL001", PARKED | fields)
 

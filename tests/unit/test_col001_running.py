@@ -33,8 +33,8 @@ def test_what_it_says() -> None:
     assert (found.subject, found.user, found.about, found.gpu_hours) == ("4711_2", "ann", "job", 1.0)
     assert found.evidence == (
         "no kernel for the last 1 h (GPU_UTIL 0, SM activity 0) up to a reading 0 s before the audit looked "
-        "(1 GPU-h), nor any before in the window, sampled for at least 100 % of the time, measured; the site's bound "
-        "is 60 min"
+        "(1 GPU-h), nor any before in the window, sampled for at least 100 % of the time (measured); the site's "
+        "threshold is 60 min"
     )
     assert found.reproduce == "colloc audit run --rule COL001 --subject 4711_2 --since A --until B"
     found = one(ONCE | {"unseen_s": 1800.0})
@@ -42,7 +42,7 @@ def test_what_it_says() -> None:
         "no kernel for the last 4 h (GPU_UTIL 0, SM activity 0) up to a reading 30 min before the audit looked "
         "(4 GPU-h), after it had worked,"
     )
-    assert found.evidence.endswith("the site's bound is 240 min")
+    assert found.evidence.endswith("the site's threshold is 240 min")
 
 
 @pytest.mark.parametrize(

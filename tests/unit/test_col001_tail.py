@@ -27,8 +27,8 @@ def test_what_it_says() -> None:
     found = one("COL001", TAIL)
     assert (found.gpu_hours, found.user) == (24.0, "ann")
     assert found.evidence == (
-        "24 GPU-h idle in 1 run (job 1), after the last activity, the longest 24 h; sampled for at "
-        "least 100 % of the time, measured; the site's bound is 24 GPU-h"
+        "24 GPU-h idle in 1 run (job 1) after the last activity on the GPU, 24 h at most; sampled for at "
+        "least 100 % of the time (measured); the site's threshold is 24 GPU-h"
     )
     # It may go on: while it runs it is asked about by itself.
     assert none("COL001", TAIL | {"end_s": None})

@@ -14,7 +14,7 @@ def test_processes_outside_any_job_name_their_node(tmp_path: Path) -> None:
     (found,) = audited(store, "COL002", 450.0, 1e6, bounds={"min_gpu_hours": 0.5})
     assert (found.code, found.subject, found.user, found.about) == ("COL002", "g1", "", "node")
     assert found.evidence == (
-        "processes outside any job for 0.625 GPU-h on 1 of its GPUs (slices); the site's bound is 0.5 GPU-h"
+        "processes outside any job for 0.625 GPU-h on 1 of its GPUs (slices); the site's threshold is 0.5 GPU-h"
     )
     assert audited(store, "COL002", 2700.0, 1e6, bounds={"min_gpu_hours": 0.5}) == []
     for bound, named in ((0.625, 1), (0.626, 0), (0.0, 0)):

@@ -16,7 +16,7 @@ def test_a_limit_far_above_what_runs_take() -> None:
     assert (answered.judged, finding.gpu_hours, finding.subject) == (2, 1176.0, "ann")
     assert finding.evidence == (
         "2 % of what time limits allowed was taken (of a run 2 % on average, median 2 %), and 1176 GPU-h of limits not "
-        "needed, in 1 run (job 1) that completed; the site's bounds are 20 % and 1000 GPU-h"
+        "needed, in 1 run (job 1) that completed; the site's thresholds are 20 % and 1000 GPU-h"
     )
 
 

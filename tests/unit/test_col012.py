@@ -20,7 +20,8 @@ def test_what_it_says() -> None:
     assert (found.gpu_hours, found.user) == (24.0, "ann")
     assert found.evidence == (
         "SM activity of 20 % and GPU_UTIL of 50 % over 24 GPU-h of 1 run (job 1), while 1 run kept 7.6 of 8 cores busy "
-        "on average, sampled for at least 100 % of the time, measured; the site's bound is 24 GPU-h below 40 % and 70 %"
+        "on average, sampled for at least 100 % of the time (measured); the site's threshold is 24 GPU-h "
+        "below 40 % and 70 %"
     )
     reading = {"cores": 1.0, "read_mib": 600.0 * 86_400}
     assert "while 1 run read at least 500 MiB/s on each node, sampled" in one("COL012", STARVED | reading).evidence

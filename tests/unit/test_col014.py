@@ -30,7 +30,7 @@ def test_what_it_says() -> None:
     assert (found.gpu_hours, found.user) == (2.0, "ann")
     assert found.evidence == (
         "programs outside MPS for 2 h of GPUs shared by MPS, in 1 run (job 1) of 2 runs with gres/mps that could be "
-        "judged, sampled for at least 100 % of the time; the site's bound is 1 h of runs with at least 10 min"
+        "judged, sampled for at least 100 % of the time; the site's threshold is 1 h of runs with at least 10 min"
     )
     one("COL014", BESIDE | {"shown": "mps:h100:25"})
 

@@ -86,7 +86,7 @@ def test_what_may_take_long_tells_how_far_it_is(tmp_path: Path, monkeypatch: pyt
     assert colloc("compact", "--store", store, "--anyway") == 0
     assert colloc("report", "--sacct-file", text, "--since", "2020-01-01") == 0
     assert set(told) == {
-        "sealing hours of samples",
+        "reading samples, hour by hour",
         "taking in the text",
         "adding up days",
         "applying rules",

@@ -15,7 +15,7 @@ from tests.unit.hostile import HOSTILE
 from tests.unit.made import fit_of, near
 from tests.unit.reports import NOTHING, full, group, report
 
-ESSENTIAL = ["USER", "ALLOC GPU-h", "IDLE GPU-h", "FITS %", "SAMPLED %", "SM %", "█used▒idle░?"]
+ESSENTIAL = ["USER", "RUNS", "ALLOC GPU-h", "IDLE GPU-h", "SAMPLED %", "SM %", "█used▒idle░?"]
 
 
 def holding(name: str, hours: float, **fields: float | None) -> GroupUsage:
@@ -49,14 +49,14 @@ def test_no_line_is_wider_than_the_terminal(width: int, name: str) -> None:
 def test_eighty_columns_have_what_matters_and_a_bar() -> None:
     titles, *rows = table_of(as_table(many(3), Terminal(80)))
     assert titles == ESSENTIAL
-    assert rows[0][:-1] == ["somebody_no_0003", "103.00", "38.62", "50", "50", "25.0"]
+    assert rows[0][:-1] == ["somebody_no_0003", "1", "103.00", "38.62", "50", "25.0"]
     assert re.fullmatch("█+▒+░+", rows[0][-1])
     assert rows[-1][0] == "total"
 
 
 def test_what_there_is_more_room_for_is_shown() -> None:
     shown = many(3)
-    everything = ["USER", *(column.title for column in columns(shown)), "█used▒idle░?"]
+    everything = ["USER", *(column.title for column in columns(shown)), "█used ▒idle ░not sampled"]
     assert table_of(as_table(shown, Terminal(300), explained=True))[0] == everything
     figures = table_of(as_table(shown, Terminal(300)))[0]
     assert not {"HELD GPU-h", "EMPTY GPU-h", "kWh", "SM GPU-h", "GPU_UTIL GPU-h"} & set(figures)
@@ -143,7 +143,7 @@ def test_two_thousand_users_are_twenty_and_the_others() -> None:
     assert sum(fit.freed_gpu_hours for fit in short.fits[:-1]) == near(whole.fits[-1].freed_gpu_hours)
     rows = table_of(as_table(whole, Terminal(80), 20))
     assert len(rows) == 23
-    assert rows[-2][:4] == ["(1980 others)", "2159190.00", "809696.25", "50"]
+    assert rows[-2][:4] == ["(1980 others)", "1980", "2159190.00", "809696.25"]
     assert shortened(many(21), 20) == many(21), "the others of one are that one"
 
 
@@ -172,7 +172,7 @@ def test_somebody_called_total_has_figures_of_their_own() -> None:
     mine, whole = holding("total", 1.0), holding("total", 2.0)
     fits = (fit_of("total", 1.0, 0.25, 0.1, "1g"), fit_of("total", 2.0, 1.0, 0.5, "2g"))
     _, row, last = table_of(as_table(report(mine, total=whole, fits=fits), Terminal(80)))
-    assert (row[4], last[4]) == ("25", "50")
+    assert (row[4], last[4]) == ("1g", "2g")
 
 
 @pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))

@@ -58,7 +58,7 @@ class Mails:
                 due.finding,
                 due.step == SECOND,
                 _next(due, self._settings),
-                see_it(due.finding, seen.since),
+                see_it(due.finding),
             )
             for due in planned
         )

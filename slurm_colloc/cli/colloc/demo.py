@@ -11,7 +11,7 @@ import typer
 
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.cli.colloc import demo_week, ingest, report
-from slurm_colloc.cli.colloc.output import say
+from slurm_colloc.cli.colloc.output import say, site_or_none
 from slurm_colloc.config import ENVIRONMENT_VARIABLE
 
 _USERS = 6
@@ -34,7 +34,8 @@ def demo(
             stream.write(text)
     demo_week.write_journal(jobs, journal)
     os.environ[ENVIRONMENT_VARIABLE] = site
-    ingest.ingest(store=store, sacct_file=sacct, journal=journal)
+    config = site_or_none()
+    ingest.take_in_files(Store(store, config), config, sacct, journal)
     Store(store).write_decisions(demo_week.decisions(jobs))
     since, until = (datetime.fromtimestamp(at_s, UTC).isoformat() for at_s in (demo_week.BEGIN_S, demo_week.END_S))
     print()
@@ -47,12 +48,12 @@ def demo(
     fits = next(one for one in known["fits"] if one["name"] == total["name"])
     window = f"--store {store} --since {since[:10]} --until {until[:10]}"
     print(
-        f"\nidle   {idle['name']}: {idle['jobs']} jobs left {idle['sm_idle_gpu_hours']:.0f} of "
-        f"{idle['sm_measured_gpu_hours']:.0f} measured GPU-hours unused, by SM activity\n"
-        f"fits   {fits['fitting_runs']} of {total['jobs']} jobs fit a piece of a GPU; most of {most['name']}'s fit "
-        f"the MPS share {most['unit']}\n"
-        f"freed  {fits['freed_gpu_hours']:.0f} of {total['allocated_gpu_hours']:.0f} allocated GPU-hours, if each asks "
-        f"for the smallest piece that holds it\n"
+        f"\nidle   {idle['name']}: {idle['sm_idle_gpu_hours']:.0f} of {idle['allocated_gpu_hours']:.0f} GPU-hours of "
+        f"{idle['jobs']} jobs, by SM activity\n"
+        f"fits   {fits['fitting_runs']} of {total['jobs']} jobs fit a piece of a GPU; for most of {most['name']}'s it "
+        f"is {most['unit']}, of the GPU's 100 MPS shares\n"
+        f"free   {fits['freed_gpu_hours']:.0f} of {total['allocated_gpu_hours']:.0f} GPU-hours would be free for "
+        "others, if these jobs had asked for the smallest piece that they fit\n"
         f"page   {page}\n"
         f"next   export {ENVIRONMENT_VARIABLE}={site}\n"
         f"       colloc job {jobs[-1].job_id} --store {store}\n"

@@ -87,7 +87,7 @@ def ingest(
     folder = store or state_folder("store", writing=True)
     target = Store(folder, config)
     taken = _take_in(target, config, asked)
-    say(f"taken into '{folder}':")
+    say(f"added to the store '{folder}':")
     _tell(taken)
     lost = lost_of_all(one.lost for one in taken)
     # The users' histories are the site's to write, not those of a user who looks at their own jobs.
@@ -144,6 +144,12 @@ def _check(asked: _Asked) -> None:
         raise InputError("--since and --until are for sacct and --prometheus; a file is taken in whole")
     if asked.journal and not os.path.isdir(asked.journal):
         raise InputError(f"journal '{asked.journal}' is no folder")
+
+
+def take_in_files(target: Store, config: SiteConfig | None, sacct_file: str, journal: str) -> None:
+    """Take in what sacct printed and a journal, and say nothing of it."""
+    files = _Files(sacct_file, "", "", "", "", "", "")
+    _take_in(target, config, _Asked(files, ("", "now"), journal, ("", "")))
 
 
 def _take_in(target: Store, config: SiteConfig | None, asked: _Asked) -> list[Counted]:
@@ -306,7 +312,7 @@ def _samples(target: Store, config: SiteConfig | None, journal: str) -> list[Cou
     if config.observe.agent and not os.path.isdir(folder):
         say(f"no journal '{folder}' here: what was sampled comes by 'colloc seal', where the journals are")
         return []
-    with progress("sealing hours of samples") as step:
+    with progress("reading samples, hour by hour") as step:
         done = seal_hours(target.samples, config.cluster, told(list(hours(folder)), step), attribute_round)
     for node in done.busy:
         say(f"another run is sealing the journal of {node}")

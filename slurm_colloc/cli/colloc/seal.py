@@ -44,7 +44,7 @@ def seal(
         there = f"there are: {', '.join(others[:5])}" if others else "no such folder"
         raise StoreError(f"no journal of node '{node}' in '{folder}' ({there}); give --node, as the agent has it")
     mine = [hour for hour in found if hour.node == node and hour.began_s <= closed_s]
-    with progress("sealing hours of samples") as step:
+    with progress("reading samples, hour by hour") as step:
         done = seal_hours(Samples(target), config.cluster, told(mine, step), attribute_round)
     if done.busy:
         say(f"another run is sealing the journal of {node}")
