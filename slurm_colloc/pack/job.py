@@ -15,6 +15,7 @@ from contextlib import suppress
 from slurm_colloc.errors import CollocError, InputError, StoreError
 from slurm_colloc.files import PRIVATE_FOLDER, write_atomic
 from slurm_colloc.gpu.failure import Outcome
+from slurm_colloc.pack.inbox import Inbox, added_tasks, forget_added
 from slurm_colloc.pack.ledger import LedgerWriter, is_restart, job_name, ledger_path, read_ledger
 from slurm_colloc.pack.loop import Loop
 from slurm_colloc.pack.mps_daemon import short_folder
@@ -23,7 +24,7 @@ from slurm_colloc.pack.resume import forget_resumed, keep_script
 from slurm_colloc.pack.run import new_run
 from slurm_colloc.pack.shared_gpu import SharedGpu
 from slurm_colloc.pack.signals import Signals
-from slurm_colloc.pack.spec import Spec, from_json, split_script
+from slurm_colloc.pack.spec import Spec, Task, from_json, split_script
 from slurm_colloc.pack.srun import Job, read_job
 from slurm_colloc.process import given_environment
 
@@ -48,18 +49,20 @@ def _run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         environ = {name: value for name, value in environ.items() if not name.startswith("SLURM_ARRAY_")}
     with Signals() as signals:
         tasks = spec.tasks(int(environ.get("SLURM_ARRAY_TASK_ID") or 0))
-        goes_on, done = _before(spec, environ)
+        goes_on, done, added = _before(spec, environ)
+        tasks = (*tasks, *added)
         left = [task for task in tasks if task.number not in done]
         at_once = spec.room.tasks
         job = read_job(environ, os.sched_getaffinity(0), at_once, os.getcwd())
         ledger = _open_ledger(spec, job, environ, goes_on=goes_on)
+        inbox = Inbox(ledger.path, ledger.note)
         _keep_script(argv[0], job)
         folder, gpu = short_folder(job.job_id, environ), None
         try:
             path = os.path.join(folder, _SCRIPT)
             write_atomic(path, script, PRIVATE_FOLDER)
             gpu = SharedGpu(job.job_id, at_once, environ, ledger.note)
-            loop = Loop(new_run(spec, job, gpu, ledger, environ, path), left, at_once)
+            loop = Loop(new_run(spec, job, gpu, ledger, environ, path), left, at_once, inbox)
             loop.run(signals)
         finally:
             if gpu is not None:
@@ -101,18 +104,24 @@ def read_pack(path: str) -> tuple[Spec, bytes]:
     return spec, script
 
 
-def _before(spec: Spec, environ: Mapping[str, str]) -> tuple[bool, set[int]]:
-    """Return whether Slurm requeued this job, and the tasks that succeeded before that."""
+def _before(spec: Spec, environ: Mapping[str, str]) -> tuple[bool, set[int], tuple[Task, ...]]:
+    """Return whether Slurm requeued this job, the tasks that succeeded before that, and those that were added to it."""
     if not is_restart(environ):
-        return False, set()
+        return False, set(), ()
+    path = ""
     try:
-        before = read_ledger(ledger_path(environ.get("SLURM_CLUSTER_NAME", ""), job_name(environ)))
+        path = ledger_path(environ.get("SLURM_CLUSTER_NAME", ""), job_name(environ))
+        before = read_ledger(path)
+        if before.spec != spec:  # an earlier job of the same id; the first run of this one wrote nothing
+            return False, set(), ()
+        return True, {task.number for task in before.tasks if task.outcome is Outcome.DONE}, before.added
     except (StoreError, InputError) as error:
         _say(f"{error}: this job was requeued, and every task is run anew")
-        return True, set()
-    if before.spec != spec:  # an earlier job of the same id; the first run of this one wrote nothing
-        return False, set()
-    return True, {task.number for task in before.tasks if task.outcome is Outcome.DONE}
+    try:
+        return True, set(), added_tasks(path)
+    except (StoreError, InputError) as error:
+        _say(f"{error}: what was added to it is not run")
+        return True, set(), ()
 
 
 def _open_ledger(spec: Spec, job: Job, environ: Mapping[str, str], *, goes_on: bool) -> LedgerWriter:
@@ -122,6 +131,7 @@ def _open_ledger(spec: Spec, job: Job, environ: Mapping[str, str], *, goes_on: b
     try:
         ledger = LedgerWriter(ledger_path(job.cluster, job_name(environ)), _say, anew=not goes_on)
         if not goes_on:
+            forget_added(ledger.path)
             forget_resumed(job.cluster, job.array_job_id)
         ledger.header(spec, facts)
         return ledger

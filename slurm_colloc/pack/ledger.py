@@ -19,8 +19,9 @@ from slurm_colloc.errors import InputError, StoreError
 from slurm_colloc.files import PRIVATE_FILE, private_folder, read_bounded, sync_folder
 from slurm_colloc.gpu.failure import Outcome
 from slurm_colloc.kinds import read_as
+from slurm_colloc.pack.inbox import added_tasks
 from slurm_colloc.pack.queue import Start
-from slurm_colloc.pack.spec import Spec, from_json, to_json
+from slurm_colloc.pack.spec import Spec, Task, from_json, to_json
 
 _TEXT_LIMIT = 2000
 # Every requeue writes all commands of the pack anew.
@@ -246,7 +247,7 @@ class Ledger(NamedTuple):
     """What a ledger holds: ``job`` is the newest header's, ``tasks`` are those that ever started, by number.
 
     ``stopped`` says why the newest run of the job ended early, empty where it did not. ``restarts`` counts how often
-    the job began anew, ``torn_lines`` what could not be used.
+    the job began anew, ``torn_lines`` what could not be used. ``added`` are the tasks that were added while it ran.
     """
 
     spec: Spec
@@ -258,10 +259,11 @@ class Ledger(NamedTuple):
     last_s: float
     restarts: int
     torn_lines: int
+    added: tuple[Task, ...] = ()
 
     def numbers(self, job: int = 0) -> Iterator[int]:
-        """Yield the numbers of all tasks of one of the pack's jobs."""
-        yield from (task.number for task in self.spec.tasks(job))
+        """Yield the numbers of all tasks of one of the pack's jobs, those added to this one among them."""
+        yield from (task.number for task in (*self.spec.tasks(job), *self.added))
 
 
 def read_ledger(path: str) -> Ledger:
@@ -297,6 +299,7 @@ def read_ledger(path: str) -> Ledger:
         last_s=entries[-1].at_s,
         restarts=len(headers) - 1,
         torn_lines=torn,
+        added=added_tasks(path),
     )
 
 

@@ -54,7 +54,9 @@ class Queue:
         self._room = room
         self._retries = retries
         self._running: dict[int, _Waiting] = {}
-        self._fresh = deque(self._sized(task, 1, load) for task in tasks)
+        self._load = load
+        self._fresh: deque[_Waiting] = deque()
+        self.add(tasks)
         self._again: deque[_Waiting] = deque()
         self._alone: deque[_Waiting] = deque()
         # Those that ran when the GPU last failed under one, and have not ended since.
@@ -74,6 +76,10 @@ class Queue:
     def finished(self) -> bool:
         """Return whether every task has ended for good."""
         return not self._running and not self.waiting
+
+    def add(self, tasks: Sequence[Task]) -> None:
+        """Take further tasks, behind those that have not run yet."""
+        self._fresh.extend(self._sized(task, 1, self._load) for task in tasks)
 
     def alone(self, number: int) -> bool:
         """Return whether a running task needs the GPU for itself, and has it."""

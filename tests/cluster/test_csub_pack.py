@@ -249,3 +249,41 @@ def test_a_task_above_its_share_of_memory_dies_alone(carol: Packer) -> None:
     assert carol.ends(job)["2"] in ("0:125", "0:9", "137:0", "9:0")
     assert {task.attempts for task in carol.packs.told(job).tasks} == {1}
     assert time.monotonic() - began < 60
+
+
+def test_a_running_pack_takes_further_tasks_until_it_ends(alice: Packer) -> None:
+    """A free place takes one at once, a full pack when a place is free, one that is being stopped refuses."""
+    stay = "echo began; until [ -e go.$CSUB_PACK_TASK ]; do sleep 0.1; done; echo ended"
+    options = ("--gres=gpu:1", "-p", "gpu", "-t", "2", "-o", "out/%A_%a.txt", FOOTPRINT)
+    job = alice.submit("pack", *options, "--pack-tasks=2", "--", "sh", "-c", stay)
+    assert alice.packs.wait_for(f"out/{job}_1.txt") == "began\n"
+
+    def added(*words: str) -> str:
+        done = alice.run("csub", "pack", f"--add={job}", "--", *words)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert added("sh", "-c", stay).startswith(f"Added task 2 to job {job} on g")
+    assert alice.packs.wait_for(f"out/{job}_2.txt") == "began\n"
+    assert added("echo", "third").startswith("Added task 3 ")
+    time.sleep(2)
+    assert not (alice.home / f"out/{job}_3.txt").exists()
+    assert "Added" not in alice.lab.run_as("bob", ["csub", "pack", f"--add={job}", "--", "true"]).stdout
+    alice.run("touch", "go.2")
+    assert alice.packs.wait_for(f"out/{job}_3.txt") == "third\n"
+    assert (alice.home / f"out/{job}_1.txt").read_text() == "began\n"
+    assert "  task 3     done" in alice.run("colloc", "job", job).stdout
+    assert added("sh", "-c", "trap 'sleep 0.5' TERM; echo here; [ -e go.1 ] || sleep 60 & wait").startswith(
+        "Added task 4 "
+    )
+    alice.packs.wait_for(f"out/{job}_4.txt")
+    assert added("echo", "fifth").startswith("Added task 5 ")
+    alice.run("scancel", job)
+    refused = alice.run("csub", "pack", f"--add={job}", "--", "true")
+    assert (refused.returncode, refused.stdout) == (2, ""), refused.stderr
+    said = alice.told(job)
+    assert "5 tasks: 2 succeeded\n  stopped: 1,4\n  not run: 5\n" in said
+    alice.run("touch", "go.1")
+    new = alice.submit("pack", f"--resume={job}", "--pack-tasks=3")
+    assert "3 tasks: " in alice.told(new)
+    assert alice.output(f"{new}_5.txt") == "fifth\n"

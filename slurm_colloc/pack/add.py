@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Further tasks for a pack that runs: whether it can take them, and that it has."""
+
+import os
+import pwd
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import NamedTuple
+
+from slurm_colloc.clock import tries
+from slurm_colloc.errors import InputError
+from slurm_colloc.files import locked
+from slurm_colloc.pack.inbox import inbox_of, put, withdraw
+from slurm_colloc.pack.ledger import Ledger, ledger_path, read_ledger
+from slurm_colloc.pack.spec import Task
+from slurm_colloc.slurm.array import MOST_TASKS
+from slurm_colloc.slurm.client import CliClient
+from slurm_colloc.slurm.job_files import file_name
+from slurm_colloc.slurm.options import CommandLine
+from slurm_colloc.units import clock_time, spans
+
+_OF_THE_CALL = frozenset({"dry-run", "explain"})
+# A pack looks once a second. On a network file system its node may see the file up to a minute later.
+_LOOKS, _EVERY_S = 450, 0.2
+_LOCK_TRIES = 30
+
+
+class Addition(NamedTuple):
+    """Tasks for the pack with this ledger, and what is to be said of them."""
+
+    ledger: str
+    tasks: tuple[Task, ...]
+    what: str
+    notes: tuple[str, ...]
+
+
+@contextmanager
+def adding(cluster: str, job_id: str) -> Iterator[str]:
+    """Keep every other csub of this user from adding to the same pack meanwhile, and give the pack's ledger.
+
+    Raises:
+        InputError: it is no pack that runs, or another csub is at it for a while.
+        StoreError: the file system knows no locks.
+    """
+    ledger = ledger_path(cluster, job_id)
+    if not os.path.isdir(inbox_of(ledger)):
+        raise InputError(
+            f"job {job_id} is not a running pack of yours that takes tasks; of a pack with several jobs name one, such"
+            " as 4711_0"
+        )
+    for _ in tries(_LOCK_TRIES, 1.0):
+        with locked(f"{ledger}.adding") as held:
+            if held:
+                yield ledger
+                return
+    raise InputError(f"another csub is adding to job {job_id}; try again when it has ended")
+
+
+def plan_addition(
+    job_id: str,
+    ledger: str,
+    line: CommandLine,
+    commands: Sequence[str],
+    slurm: CliClient,
+) -> Addition:
+    """Return what is to be added to a running pack.
+
+    Args:
+        job_id: the pack's.
+        ledger: the pack's.
+        line: csub's options.
+        commands: a line of sh for each task.
+        slurm: answers what has to be asked.
+
+    Raises:
+        CollocError: the pack cannot take them.
+    """
+    for option in (*line.options, *line.own):
+        if option.name not in _OF_THE_CALL:
+            raise InputError(f"'{option.written}' beside --add: an added task has what a task of the pack has")
+    left_s = next((job.left_s for job in slurm.own_queue("-t", "R") if job.job_id == job_id), None)
+    if left_s is None:
+        raise InputError(f"job {job_id} is not a running job of yours")
+    pack = read_ledger(ledger)
+    limit_min = pack.spec.time_limit_min
+    if limit_min is not None and 60 * limit_min > left_s:
+        raise InputError(
+            f"a task may take {clock_time(60 * limit_min)} beside the others, and job {job_id} has"
+            f" {clock_time(left_s)} left"
+        )
+    number, stride = _first_number(pack, job_id), pack.spec.jobs
+    tasks = tuple(Task(number + at * stride, one) for at, one in enumerate(commands))
+    if len(tasks) + len([*pack.numbers()]) > MOST_TASKS:
+        raise InputError(f"a pack takes {MOST_TASKS} tasks at most")
+    counted = pack.spec.load
+    notes = [
+        f"counted for {counted.memory_mib} MiB of GPU memory and {counted.sm_active_pct:.3g} % of the SMs each"
+        if counted.memory_mib
+        else "one task at a time",
+        f"output of task {number}: {_output(pack, number)}",
+    ]
+    if limit_min is not None:
+        notes.append(f"time limit {clock_time(60 * limit_min)} each")
+    node = pack.job.get("node", "")
+    return Addition(
+        ledger, tasks, f"task {spans(task.number for task in tasks)} to job {job_id} on {node}", tuple(notes)
+    )
+
+
+def add(addition: Addition) -> None:
+    """Have the pack take the tasks, and return when it has.
+
+    Raises:
+        InputError: it did not, and will not.
+        StoreError: nobody knows whether it will.
+    """
+    path = put(addition.ledger, addition.tasks)
+    try:
+        for _ in tries(_LOOKS, _EVERY_S):
+            if not os.path.lexists(path):
+                return
+    except BaseException:
+        # Told to stop: the tasks are not to run if that can still be said.
+        if withdraw(path):
+            raise
+        return
+    if withdraw(path):
+        raise InputError("the pack has not taken it, as it is about to end, or its node does not see the folder")
+
+
+def _first_number(pack: Ledger, job_id: str) -> int:
+    """Return the number of the next task; of several jobs of one pack each has numbers of its own."""
+    jobs = pack.spec.jobs
+    numbers = [number for job in range(jobs) for number in pack.numbers(job)]
+    least = max(numbers, default=0) + 1
+    return least + (int(job_id.partition("_")[2] or 0) - least) % jobs
+
+
+def _output(pack: Ledger, number: int) -> str:
+    job_id, user = pack.job.get("SLURM_JOB_ID", ""), str(os.geteuid())
+    with suppress(KeyError):
+        user = pwd.getpwuid(os.geteuid()).pw_name
+    return file_name(
+        pack.spec.output,
+        job_id=f"{job_id}_{number}",
+        array_job_id=pack.job.get("SLURM_ARRAY_JOB_ID", job_id),
+        task=number,
+        name=pack.spec.name,
+        user=user,
+        node=pack.job.get("node", ""),
+        folder=pack.job.get("folder", ""),
+    )
