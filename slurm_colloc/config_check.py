@@ -16,7 +16,7 @@ _CHOICES = {
     "partition.mps_users": ("", "one", "each", "all"),
     "sharing.order": ("mig", "mps", "shard"),
     "sharing.unbilled": ("mps", "shard"),
-    "sharing.mps_daemon": ("none", "site", "prolog"),
+    "sharing.mps_daemon": ("none", "site", "prolog", "spank"),
     "audit.rule.tell": ("users", "admins", "nobody"),
     "notices.mode": ("off", "admins", "users"),
     "notices.workdays": ("mon", "tue", "wed", "thu", "fri", "sat", "sun"),

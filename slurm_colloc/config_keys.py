@@ -69,8 +69,8 @@ DOCUMENTATION: dict[str, str] = {
     "known_jobs.group": "SlurmUser's group, which may read it",
     "limits.enforced": "true when AccountingStorageEnforce has limits: csub then proposes nothing that breaks one",
     "sharing.order": "sharing modes in the order in which they are tried: 'mig', 'mps', 'shard'",
-    "sharing.mps_daemon": "who runs the MPS daemons of GPUs: 'prolog' (colloc-mps, written by 'colloc site render -o "
-    "FOLDER'), 'site' (the site's own way), or 'none': no gres/mps",
+    "sharing.mps_daemon": "who runs the MPS daemons of GPUs: 'prolog' or 'spank' (colloc-mps, written by "
+    "'colloc site render -o FOLDER'), 'site' (the site's own way), or 'none': no gres/mps",
     "sharing.shard_consent": "true when the site accepts that shard jobs are not isolated from each other",
     "sharing.unbilled": "shares, 'mps' or 'shard', that are given although the cluster tracks or bills GPUs and not "
     "them: 'site init' then leaves them on, and to 'site check' that is no difference",

@@ -132,6 +132,7 @@ ONLY_READ = {
     ("colloc", "compact", "--engine"): "submits a job for each day",
     ("colloc", "ingest", "--prometheus"): "needs a Prometheus server of that name",
     ("colloc", "top", "--prometheus"): "needs a Prometheus server of that name",
+    ("colloc", "site", "build-plugin"): "needs the headers of the Slurm that runs",
     ("csub", "pack", "--resume"): "needs a pack that is not done",
 }
 # What a test of its own runs.

@@ -53,6 +53,20 @@ local function read_wish(text)
    return (word == "off" or word == "auto") and word or nil
 end
 
+-- What --colloc says where it is SPANK's option, as Slurm hands options on: to slurmctld as NAME=VALUE in a list from 0
+-- on, to cli_filter by plugin and name. The only reader of either.
+function M.colloc_option(from)
+   if type(from) ~= "table" then return nil end
+   for at = 0, 64 do
+      local value = field(from, at)
+      local told = type(value) == "string" and string.match(string.sub(value, 1, MOST_WISH), "OPTION_colloc_colloc=(.*)$")
+      if told then return told end
+   end
+   local plugin = field(from, "colloc")
+   if type(plugin) == "table" then plugin = field(plugin, "colloc") end
+   return given(plugin) and plugin or nil
+end
+
 -- What csub hands on of its own submissions, or nil: it names the job that it was called in, lest a job's own
 -- submissions inherit its wish.
 function M.told(environment)
@@ -62,8 +76,9 @@ function M.told(environment)
    return nil
 end
 
--- Return what is wished: csub's option counts, then what the comment says last.
-function M.wish(comment, told)
+-- Return what is wished: the option counts, then csub's, then what the comment says last.
+function M.wish(comment, option, told)
+   if option then return read_wish(option) end
    local said = told and read_wish(told)
    if said and said ~= "auto" then return read_wish(told) end
    local last = given(comment) and string.match(" " .. string.sub(comment, -MOST_WISH), "^.*[^%w_]colloc=(.*)$")
@@ -145,7 +160,7 @@ function M.read_job(job_desc, site)
       uid = field(job_desc, "user_id"), name = called, folder = field(job_desc, "work_dir"),
       prefix = prefix, style = given(per_node) and "tres_per_node" or "tres_per_job",
       partition = partition, command = command, script = script, minutes = minutes, cpus = cpus, host_mib = host_mib,
-      comment = field(job_desc, "comment"),
+      comment = field(job_desc, "comment"), option = M.colloc_option(field(job_desc, "spank_job_env")),
       -- Of others slurmctld has none, and logs an error for each name that is asked for.
       environment = command == "sbatch" and field(job_desc, "environment") or {},
    }
@@ -264,7 +279,7 @@ local function judge_job(job_desc, site, look_up)
    if not job then return end
    local policy = job.partition.policy
    local told = M.told(job.environment)
-   local wish, reason = M.wish(job.comment, told)
+   local wish, reason = M.wish(job.comment, job.option, told)
    if wish == "exclusive" then
       return note(job_desc, "exclusive:" .. reason)
    end
@@ -319,7 +334,7 @@ local function judge_command(options, site)
    local style, partition, command = M.read_command(options, site)
    if not style then return end
    local policy, gres = partition.policy, partition.interactive
-   local wish = M.wish(field(options, "comment"))
+   local wish = M.wish(field(options, "comment"), M.colloc_option(field(options, "spank")))
    if wish == "exclusive" or (wish == "off" and policy ~= "enforce") then return end
    local slice = string.match(gres, "^gpu:(.+)$")
    if policy == "default" and (style == "gres" or slice) then

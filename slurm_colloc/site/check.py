@@ -32,6 +32,8 @@ from slurm_colloc.toml_text import value_text
 
 # What drivers leave of a card's memory differs by so much from one to the next.
 _OTHER_DRIVER = 0.05
+# What our SPANK plugin adds to sbatch.
+_OURS = frozenset(("colloc=", "gpu-footprint="))
 
 
 def check(config: SiteConfig, cluster: Cluster) -> list[str]:
@@ -69,8 +71,23 @@ def _top(config: SiteConfig, cluster: Cluster, *, submits: bool) -> Iterator[str
     ):
         if declared != actual:
             yield _differs("", key, declared, actual)
+    if submits:
+        yield from _options(config, cluster)
+
+
+def _options(config: SiteConfig, cluster: Cluster) -> Iterator[str]:
+    """Yield how sbatch's further options differ; a plugin that is not loaded is to be mended, and not the file."""
     declared = tuple(sorted(config.sbatch_options))
-    if submits and declared != cluster.plugin_options:
+    lost = sorted(_OURS & set(declared) - set(cluster.plugin_options))
+    ours = f"sbatch has not loaded our SPANK plugin, for it does not know '--{lost[0]}'" if lost else ""
+    said = [f"sbatch says at each call of each user: 'spank: {text}'" for text in cluster.unloaded_plugins]
+    for fault in said or filter(None, [ours]):
+        yield (
+            f"{fault}: put the file that plugstack.conf names there, made for Slurm {cluster.release} "
+            "('colloc site build-plugin' makes ours); where it is to go, take its line out there, and its options out "
+            "of sbatch_options"
+        )
+    if declared != cluster.plugin_options and not (said or lost):
         yield _differs("", "sbatch_options", declared, cluster.plugin_options)
 
 

@@ -38,6 +38,7 @@ class Cluster(NamedTuple):
     caps: tuple[Cap, ...] | None
     no_caps: str
     gpus: tuple[NodeGpus, ...] = ()
+    unloaded_plugins: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -78,7 +79,7 @@ def look(client: SlurmClient, gpus: Sequence[NodeGpus] = ()) -> Cluster:
         )
     found = Cluster(
         release, settings, nodes, client.partitions(), _plugin_options(client, release), None, "", tuple(gpus)
-    )
+    )._replace(unloaded_plugins=client.unloaded_plugins())
     if not found.accounts:
         return found._replace(caps=(), no_caps="the cluster has no accounting, so no limits of it")
     try:

@@ -38,12 +38,16 @@ class Compared(NamedTuple):
     lines: tuple[str, ...]
 
 
-def compare(files: Iterable[Rendered], root: str = "/", owners: Collection[int] = ()) -> list[Compared]:
+def compare(
+    files: Iterable[Rendered], root: str = "/", owners: Collection[int] = (), built: Iterable[Rendered] = ()
+) -> list[Compared]:
     """Return how each file that has a place compares with what is there, below ``root``.
 
-    With ``owners``, those uids alone may be able to change the file; anybody may be where there are none.
+    With ``owners``, those uids alone may be able to change the file; anybody may be where there are none. Of what was
+    ``built`` nobody knows the contents.
     """
-    return [_compare(file, root, owners) for file in files if file.installed]
+    known = [_compare(file, root, owners) for file in files if file.installed]
+    return known + [_compare(file, root, owners, contents=False) for file in built]
 
 
 def left_over(files: Iterable[Rendered], root: str = "/") -> list[Compared]:
@@ -64,7 +68,7 @@ def opened(folder: str, root: str = "/") -> list[Compared]:
     return [Compared("logs and reports", path, "differs", (why,))] if mode & 0o077 else []
 
 
-def _compare(file: Rendered, root: str, owners: Collection[int]) -> Compared:
+def _compare(file: Rendered, root: str, owners: Collection[int], *, contents: bool = True) -> Compared:
     path = os.path.join(root, file.installed.lstrip("/"))
     try:
         # What is installed may well be a link to where it is kept.
@@ -75,7 +79,7 @@ def _compare(file: Rendered, root: str, owners: Collection[int]) -> Compared:
         others = _others(real, os.path.realpath(root), owners, part=file.part) if owners else ()
         compared = _calls if file.installed.endswith(".lua") else differences
         changed = compared(file.text, text) if file.part else _changes(file, path, text)
-        lines = (*others, *changed)
+        lines = (*others, *(changed if contents else ()))
     except (StoreError, InputError) as error:
         return Compared(file.name, path, "not readable", (str(error),))
     return Compared(file.name, path, "differs" if lines else "same", lines)

@@ -10,6 +10,7 @@ from slurm_colloc.site.render import (
     LOG_FOLDER,
     Host,
     Rendered,
+    built,
     is_site,
     journal_folder,
     runs_mps,
@@ -30,7 +31,7 @@ class Place(NamedTuple):
 
 def places(config: SiteConfig, host: Host, files: Iterable[Rendered]) -> tuple[Place, ...]:
     """Return each place, those to be emptied first standing first."""
-    own = (*_earlier(config, host), *_of_site(config)) if is_site(config) else ()
+    own = (*_built(config), *_earlier(config, host), *_of_site(config)) if is_site(config) else ()
     return (*_installed(files), *own, *_of_users(), *_program(host))
 
 
@@ -39,6 +40,11 @@ def _installed(files: Iterable[Rendered]) -> Iterable[Place]:
         if file.installed:
             what = f"the lines of {file.name} in it" if file.part else "installed from the rendered folder"
             yield Place(file.installed, file.hosts, what)
+
+
+def _built(config: SiteConfig) -> Iterable[Place]:
+    for file in built(config):
+        yield Place(file.installed, file.hosts, "built by 'colloc site build-plugin'")
 
 
 def _earlier(config: SiteConfig, host: Host) -> Iterable[Place]:

@@ -93,6 +93,11 @@ def has_agent(config: SiteConfig) -> bool:
     return is_site(config) and config.observe.agent
 
 
+def has_spank(config: SiteConfig) -> bool:
+    """Return whether Slurm's programs load the SPANK plugin."""
+    return is_site(config) and config.sharing.mps_daemon == "spank"
+
+
 def _has_pieces(config: SiteConfig) -> bool:
     return is_site(config) and bool(config.pool) and config.tier == "place"
 
@@ -102,7 +107,11 @@ def _has_csub(config: SiteConfig) -> bool:
 
 
 def runs_mps(config: SiteConfig) -> bool:
-    """Return whether our program runs the shared MPS daemons, called by Prolog and Epilog."""
+    """Return whether our program runs the shared MPS daemons, whoever calls it."""
+    return is_site(config) and config.sharing.mps_daemon in ("prolog", "spank")
+
+
+def _mps_by_prolog(config: SiteConfig) -> bool:
     return is_site(config) and config.sharing.mps_daemon == "prolog"
 
 
@@ -111,12 +120,15 @@ def _mails(config: SiteConfig) -> bool:
 
 
 def _is_called(config: SiteConfig) -> bool:
-    return runs_mps(config) or has_policy(config) or _mails(config)
+    return _mps_by_prolog(config) or has_policy(config) or _mails(config)
 
 
 _UNITS, _NODES, _ONE_HOST = "/etc/systemd/system", "GPU nodes", "the one host that ingests"
 # What slurm.conf names holds for all nodes: without its TaskProlog jobs fail, by an empty prolog.d a node is drained.
 _EVERYWHERE, _SLURMDS = "every host of Slurm", "each node, without GPUs too"
+PLUGSTACK, SPANK_PLUGIN = "plugstack.conf.colloc", f"{LIBEXEC}/colloc_spank.so"
+_PLUGIN = Rendered("colloc_spank.so", SPANK_PLUGIN, _EVERYWHERE, Needs.RESTART_SLURMD, False, "")
+_PLUGSTACK_PLACE = "{slurm_folder}/plugstack.conf.d/colloc.conf"
 _JOB_SUBMIT, _CLI_FILTER = "{slurm_folder}/job_submit.lua", "{slurm_folder}/cli_filter.lua"
 _LUA, _LUA_HOSTS = "{slurm_folder}/colloc", "hosts of slurmctld and of logins"
 
@@ -137,9 +149,10 @@ FILES = (
     SiteFile(CRONTAB, "", "a login node", Needs.NOTHING, lambda config: not is_site(config)),
     SiteFile("slurm_colloc.lua", "{site_folder}/modulefiles/slurm_colloc.lua", "login nodes", Needs.NOTHING, _has_csub),
     SiteFile("colloc-mps", f"{LIBEXEC}/colloc-mps", _SLURMDS, Needs.NOTHING, runs_mps, verbatim=True),
-    SiteFile("prolog.50-colloc", "{slurm_folder}/prolog.d/50-colloc", _SLURMDS, Needs.RECONFIGURE, runs_mps),
-    SiteFile("epilog.50-colloc", "{slurm_folder}/epilog.d/50-colloc", _SLURMDS, Needs.RECONFIGURE, runs_mps),
-    SiteFile("task_prolog", f"{LIBEXEC}/task_prolog", _SLURMDS, Needs.RECONFIGURE, runs_mps),
+    SiteFile("prolog.50-colloc", "{slurm_folder}/prolog.d/50-colloc", _SLURMDS, Needs.RECONFIGURE, _mps_by_prolog),
+    SiteFile("epilog.50-colloc", "{slurm_folder}/epilog.d/50-colloc", _SLURMDS, Needs.RECONFIGURE, _mps_by_prolog),
+    SiteFile("task_prolog", f"{LIBEXEC}/task_prolog", _SLURMDS, Needs.RECONFIGURE, _mps_by_prolog),
+    SiteFile(PLUGSTACK, _PLUGSTACK_PLACE, _EVERYWHERE, Needs.RESTART_SLURMD, has_spank),
     SiteFile("colloc-policy.cron", "/etc/cron.d/colloc-policy", "the host of slurmctld", Needs.NOTHING, has_policy),
     SiteFile("colloc_table.lua", f"{_LUA}/colloc_table.lua", _LUA_HOSTS, Needs.NOTHING, has_policy, verbatim=True),
     SiteFile("colloc_policy.lua", f"{_LUA}/colloc_policy.lua", _LUA_HOSTS, Needs.NOTHING, has_policy, verbatim=True),
@@ -186,7 +199,16 @@ def unwanted(config: SiteConfig, host: Host) -> tuple[Rendered, ...]:
     if not is_site(config):
         return ()
     files = (file for file in FILES if file.installed and not file.part and not file.wanted(config))
-    return tuple(Rendered(file.name, _place(file.installed, host), file.hosts, file.needs, False, "") for file in files)
+    others = () if has_spank(config) else (_PLUGIN,)
+    return (
+        *(Rendered(file.name, _place(file.installed, host), file.hosts, file.needs, False, "") for file in files),
+        *others,
+    )
+
+
+def built(config: SiteConfig) -> tuple[Rendered, ...]:
+    """Return what an administrator builds and installs beside the files, without a text."""
+    return (_PLUGIN,) if has_spank(config) else ()
 
 
 def _place(installed: str, host: Host) -> str:
@@ -213,9 +235,14 @@ def _variables(config: SiteConfig, host: Host) -> dict[str, Any]:
         "slurm_folder": os.path.dirname(host.slurm_conf),
         "site_folder": os.path.dirname(host.site_file),
         "mps_users": _mps_users(config),
+        "mps_by_prolog": _mps_by_prolog(config),
         "runs_mps": runs_mps(config),
         "agent": has_agent(config),
         "audit": config.audit_folder,
+        "spank": has_spank(config),
+        "spank_plugin": SPANK_PLUGIN,
+        "system_file": SYSTEM_FILE,
+        "plugstack": _place(_PLUGSTACK_PLACE, host),
         "site": is_site(config),
         "csub": _has_csub(config),
         "tier": TIERS[config.tier],

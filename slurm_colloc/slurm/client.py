@@ -12,7 +12,7 @@ from slurm_colloc.model import Gres
 from slurm_colloc.process import ask, ask_all, run
 from slurm_colloc.slurm.free import Free
 from slurm_colloc.slurm.limits import Cap, Limits, caps_questions, has_database, parse_caps, parse_limits, questions
-from slurm_colloc.slurm.options import listed_options
+from slurm_colloc.slurm.options import listed_options, unloaded_plugins
 from slurm_colloc.slurm.parse import (
     Node,
     Partition,
@@ -55,6 +55,9 @@ class SlurmClient(Protocol):
 
     def further_options(self, known: Collection[str]) -> Mapping[str, str]:
         """Return sbatch's long options beyond the known ones: "required", "optional" or "none" as to their value."""
+
+    def unloaded_plugins(self) -> tuple[str, ...]:
+        """Return what sbatch says of SPANK plugins that it cannot load."""
 
 
 class CliClient:
@@ -99,6 +102,10 @@ class CliClient:
             else:
                 found[name] = "optional"
         return found
+
+    def unloaded_plugins(self) -> tuple[str, ...]:
+        """Return what sbatch says of SPANK plugins that it cannot load."""
+        return unloaded_plugins(self._said("sbatch", "--="))
 
     def _said(self, *argv: str) -> str:
         return run(argv, self._timeout_s, self._environment).stderr.decode(errors="surrogateescape")

@@ -4,6 +4,7 @@
 The scanner is GNU getopt_long with sbatch's own option string ("+..."): it stops at the first word that is no option.
 """
 
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -341,6 +342,15 @@ def join_options(table: tuple[Option, ...], texts: Iterable[str]) -> tuple[Optio
         option = site_option(text)
         joined.setdefault(option.name, option)
     return tuple(joined.values())
+
+
+# In what sbatch of 22.05 and 24.11 says of a file that is not there or was made for another release; 26.05 is silent.
+_UNLOADED = r"(?m)^sbatch: error: spank: (/[^\n]*)$"
+
+
+def unloaded_plugins(said: str) -> tuple[str, ...]:
+    """Return what sbatch says, at any call, of SPANK plugins that it cannot load."""
+    return tuple(re.findall(_UNLOADED, said))
 
 
 def listed_options(said: str) -> tuple[str, ...]:

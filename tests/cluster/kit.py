@@ -9,6 +9,8 @@ import time
 from pathlib import Path
 
 from slurm_colloc.site.render import LIBEXEC, LOG_FOLDER
+from tests.cluster import spank
+from tests.cluster.fixtures import RELEASE
 from tests.cluster.lab import Lab
 from tests.cluster.mps_nodes import MpsLab
 from tests.cluster.site import write_site
@@ -19,11 +21,11 @@ _BLOCK = re.compile(r"^```\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 class Kit(MpsLab):
-    """The policy, and colloc-mps, which is called by slurm.conf's scripts."""
+    """The plugin, the policy and colloc-mps, which is called by slurm.conf's scripts ('prolog') or by 'spank'."""
 
-    def __init__(self, lab: Lab) -> None:
+    def __init__(self, lab: Lab, by: str) -> None:
         """Write the files of a site into a lab that is up and has the project."""
-        self.lab = lab
+        self.lab, self.by = lab, by
         self.node = Node(new_root())
         self.node.ask_slurm()
         self.etc, self.rendered = lab.root / "etc", lab.root / "out/rendered"
@@ -38,7 +40,7 @@ class Kit(MpsLab):
         self.own_conf = lab.slurm_conf.read_text()
         for name in ("cron.d", "logrotate.d"):
             (lab.root / name).mkdir()
-        keys = {"sharing.mps_daemon": '"prolog"', "known_jobs.table": f'"{lab.root}/table/policy.table"'}
+        keys = {"sharing.mps_daemon": f'"{by}"', "known_jobs.table": f'"{lab.root}/table/policy.table"'}
         write_site(lab, agent=False, extra=keys)
         # Each user's own daemon, as the assertions on its folder have it.
         text = lab.site_file.read_text().replace('mps_users = "all"', 'mps_users = "each"')
@@ -60,6 +62,12 @@ class Kit(MpsLab):
         # The node's GPUs and their control program are made up.
         call = shlex.join(self.node.argv("")[:-1])
         (self.rendered / "colloc-mps").write_text(f'#!/bin/sh\n[ "$SLURMD_NODENAME" != g1 ] || exec {call} "$@"\n')
+        plugstack = self.rendered / "plugstack.conf.colloc"
+        if not plugstack.exists():
+            # A site whose MPS is by prologs may load the plugin for its options.
+            plugstack.write_text(f"optional {self.libexec}/colloc_spank.so\n")
+        elif self.by == "spank":
+            plugstack.write_text(plugstack.read_text().replace(" mps=", f" mps_state={self.node.state} mps="))
 
     # --- put there ----------------------------------------------------------------------------------------------------
 
@@ -68,17 +76,31 @@ class Kit(MpsLab):
         for block in _BLOCK.findall((self.rendered / "ORDER.md").read_text()):
             for line in filter(None, block.splitlines()):
                 self._command(line)
+        if self.by == "prolog":
+            self._command(f"install -D -m 0644 colloc_spank.so {self.libexec}/colloc_spank.so", build=True)
+            self._command(f"install -D -m 0644 plugstack.conf.colloc {self.etc}/plugstack.conf.d/colloc.conf")
+            self._command(f"echo 'include {self.etc}/plugstack.conf.d/*.conf' >>{self.etc}/plugstack.conf")
         for name in ("job_submit.lua", "cli_filter.lua"):
             (self.etc / name).write_text((self.rendered / f"{name}.example").read_text())
         self._merge_calls()
         self.reconfigure()
 
-    def _command(self, line: str) -> None:
+    def _command(self, line: str, *, build: bool = False) -> None:
+        if build or "build-plugin" in line:
+            # The compiler is the machine's, whatever the lab's release is.
+            done = spank.build(self.lab)
+            assert done.returncode == 0, done.stderr
+            (self.lab.root / "colloc_spank.so").rename(self.rendered / "colloc_spank.so")
+            if not build:
+                return
         if "policy table" in line:
             self.lab.run(["colloc", "ingest"], check=True)
         # The lines name the site file themselves, where it is not the system's.
         done = self.lab.run(["sh", "-c", line], cwd=self.rendered, timeout=120, env={"COLLOC_CONF": ""})
-        assert done.returncode == 0, (line, done.stdout, done.stderr)
+        expected = 1 if "site check" in line else 0
+        assert done.returncode == expected, (line, done.stdout, done.stderr)
+        if expected:
+            assert "sbatch_options" in done.stdout, done.stdout
 
     def _merge_calls(self) -> None:
         wanted = dict(
@@ -101,9 +123,14 @@ class Kit(MpsLab):
         self.lab.slurm_conf.write_text(text + plugins)
 
     def reconfigure(self) -> None:
-        """Have all daemons read slurm.conf."""
+        """Have all daemons read slurm.conf; slurmd looks when it starts whether a plugin has anything to run."""
         self.lab.run(["scontrol", "reconfigure"], check=True)
         time.sleep(3.0)  # later releases start their daemons anew
+        if self.by == "spank" and RELEASE == "22.05":
+            for name in NODES:
+                last = next(one for one in reversed(self.lab.book.records()) if one.name == f"slurmd-{name}")
+                self.lab.book.stop([last])
+                self.lab.start_daemon(f"slurmd-{name}", ["slurmd", "-N", name, "-D"], None)
 
     # --- taken away ---------------------------------------------------------------------------------------------------
 

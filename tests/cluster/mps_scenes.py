@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What holds of the shared MPS daemon whoever calls colloc-mps."""
+"""What holds of the shared MPS daemon whoever calls colloc-mps: prologs and epilogs, or the SPANK plugin."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests.waiting import wait_for
 
 
 @contextmanager
-def mps_lab(request: pytest.FixtureRequest) -> Iterator[MpsLab]:
+def mps_lab(request: pytest.FixtureRequest, *, by_spank: bool = False) -> Iterator[MpsLab]:
     """Give a lab with colloc-mps; its folder stays where a test failed meanwhile."""
     need_cluster()
     lab = new_lab(SLURM_CONF)
     failed_before = request.session.testsfailed
-    made = MpsLab(lab)
+    made = MpsLab(lab, by_spank=by_spank)
     try:
         lab.up()
         yield made

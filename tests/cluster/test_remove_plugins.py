@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The policy in Lua and colloc-mps in one Slurm, and taken away under running and waiting jobs."""
+"""The SPANK plugin, the policy in Lua and colloc-mps in one Slurm, and taken away under running and waiting jobs."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 
 from tests.cluster.fixtures import CHECKOUT, need_cluster, new_lab
 from tests.cluster.kit import Kit
+from tests.cluster.spank import processes_with
 from tests.cluster.test_policy import SLICE, know
 from tests.waiting import wait_for
 
@@ -22,7 +23,7 @@ PartitionName=one Nodes=g1 ExclusiveUser=YES OverSubscribe=FORCE:4 MaxTime=INFIN
 WHOLE = ("--gres=gpu:1", "-p", "all")
 
 
-@pytest.fixture
+@pytest.fixture(params=["prolog", "spank"])
 def kit(request: pytest.FixtureRequest) -> Iterator[Kit]:
     """A lab of its own: this test takes everything away."""
     need_cluster()
@@ -34,7 +35,7 @@ def kit(request: pytest.FixtureRequest) -> Iterator[Kit]:
     try:
         lab.install(CHECKOUT)
         lab.up()
-        made = Kit(lab)
+        made = Kit(lab, request.param)
         yield made
     finally:
         lab.down()
@@ -77,7 +78,7 @@ def test_all_of_it_at_work_and_taken_away_under_its_jobs(kit: Kit) -> None:
     _jobs_run(kit, "installed")
     moved = _batch(kit, "-J", "known", "-H", *WHOLE)
     assert SLICE in _asked(kit, moved)
-    kept = _batch(kit, "-J", "known", "-H", "--comment=colloc=off", *WHOLE)
+    kept = _batch(kit, "-J", "known", "-H", "--colloc=off", "--gpu-footprint=mem=6G", *WHOLE)
     assert SLICE not in _asked(kit, kept)
     shared = [kit.submit("alice") for _ in range(2)]
     (pipe,) = {kit.pipe("alice", job) for job in shared}
@@ -108,10 +109,15 @@ def _take_away(kit: Kit) -> None:
     for name in ("job_submit.lua", "cli_filter.lua"):
         (etc / name).unlink()
     _jobs_run(kit, "the scripts gone")
-    (etc / "taskprolog.sh").write_text(kit.own_task_prolog)
-    lab.slurm_conf.write_text(kit.own_conf)
-    kit.reconfigure()
-    _jobs_run(kit, "the prologs' lines gone")
+    (etc / "plugstack.conf.d/colloc.conf").unlink()
+    _jobs_run(kit, "the plugin's line gone")
+    (kit.libexec / "colloc_spank.so").unlink()
+    _jobs_run(kit, "the plugin gone")
+    if kit.by == "prolog":
+        (etc / "taskprolog.sh").write_text(kit.own_task_prolog)
+        lab.slurm_conf.write_text(kit.own_conf)
+        kit.reconfigure()
+        _jobs_run(kit, "the prologs' lines gone")
     running = lab.run(["squeue", "-h", "-t", "R", "-o", "%A"]).stdout.split()
     kit.let_go("alice", *map(int, running))
     _end_daemons(kit)
@@ -141,20 +147,9 @@ def _nothing_is_left(kit: Kit) -> None:
     ours = re.compile(r"colloc|csub")
     left = [path for top in ("etc", "libexec", "cron.d", "logrotate.d") for path in (lab.root / top).rglob("*")]
     assert [path for path in left if ours.search(path.name) and not path.is_dir()] == []
-    calls = ("slurm.conf", "taskprolog.sh")
+    calls = ("slurm.conf", "plugstack.conf", "taskprolog.sh")
     told = {name: [line for line in (kit.etc / name).read_text().splitlines() if "colloc" in line] for name in calls}
     own = str(lab.root)
     assert not [line for lines in told.values() for line in lines if "colloc" in line.replace(own, "")], told
-    assert list(_processes_with(f"{lab.root}/libexec")) == []
-    assert list(_processes_with(f"{lab.root}/opt/bin")) == []
-
-
-def _processes_with(word: str) -> Iterator[int]:
-    """Return the processes that have this word on their command line."""
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            text = path.read_bytes()
-        except OSError:
-            continue
-        if word.encode() in text:
-            yield int(path.parent.name)
+    assert list(processes_with(f"{lab.root}/libexec")) == []
+    assert list(processes_with(f"{lab.root}/opt/bin")) == []

@@ -21,7 +21,8 @@ MAN = CHECKOUT / "docs" / "man"
 TEXT = " ".join(re.sub(r"\\f[BIP]", "", (MAN / "csub.1").read_text()).replace("\\-", "-").replace("\\(ti", "~").split())
 PROGRAM = [
     *(CHECKOUT / "slurm_colloc" / "cli").glob("csub*.py"),
-    *(CHECKOUT / "slurm_colloc" / "submit").glob("*.py"),
+    # What running_signature.py reads is a running job's, and not the one's who calls csub.
+    *(path for path in (CHECKOUT / "slurm_colloc" / "submit").glob("*.py") if path.name != "running_signature.py"),
     CHECKOUT / "slurm_colloc" / "config.py",
 ]
 # One that Python may have added.

@@ -91,12 +91,16 @@ def test_enforce_refuses_and_names_the_line(loaded: Loaded, table: str) -> None:
 
 # --- what a user wishes ---
 
+OPTION = "_SLURM_SPANK_OPTION_colloc_colloc="
+
 
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
         ({"comment": "colloc=exclusive:all of the HBM"}, "all of the HBM"),
         ({"comment": "mine; colloc=exclusive: bandwidth "}, "bandwidth"),
+        ({"spank": [f"{OPTION}exclusive:timing\n\x1b[31m"]}, "timing??[31m"),
+        ({"spank": ["OTHER=1", f"{OPTION}exclusive:a"], "comment": "colloc=auto"}, "a"),
         ({"environment": {"SLURM_COLLOC": "0 exclusive:by csub"}}, "by csub"),
         ({"environment": {"SLURM_COLLOC": "7 exclusive:by csub", "SLURM_JOB_ID": "7"}}, "by csub"),
         ({"environment": {"SLURM_COLLOC": "0 auto"}, "comment": "colloc=exclusive:both"}, "both"),
@@ -105,7 +109,9 @@ def test_enforce_refuses_and_names_the_line(loaded: Loaded, table: str) -> None:
 def test_a_reason_keeps_the_whole_gpu_and_is_recorded(
     loaded: Loaded, table: str, fields: dict[str, Any], reason: str
 ) -> None:
-    job = loaded.job(**fields)
+    job = loaded.job(**{key: value for key, value in fields.items() if key != "spank"})
+    if "spank" in fields:
+        job.spank_job_env = loaded.lua.globals().at(loaded.to_lua(fields["spank"]))
     assert loaded.new(table, policy="enforce").job_submit(job) == OK
     assert (job.tres_per_node, job.admin_comment) == ("gres:gpu:1", f"colloc:exclusive:{reason}")
 
@@ -332,6 +338,8 @@ def test_a_person_at_a_terminal_gets_the_interactive_piece(
         typed(cpus_per_gpu="8"),
         typed(comment="colloc=off"),
         typed(comment="colloc=exclusive:r"),
+        {**typed(), "spank": {"colloc": {"colloc": "off"}}},
+        {**typed(), "spank": {"colloc": "off"}},
         typed(partition="other"),
     ],
     ids=str,
@@ -407,6 +415,8 @@ LONG = 4_000_000
     [
         {"comment": "colloc=exclusive:" + " " * LONG},
         {"comment": "colloc=" * (LONG // 7)},
+        {"spank": f"{OPTION}exclusive:" + " " * LONG},
+        {"spank": "OPTION_colloc_" * (LONG // 14)},
         {"script": "\n" * LONG},
         {"script": "srun x\n" * (LONG // 7)},
         {"tres_per_node": "gres:gpu:" + ":1" * (LONG // 2)},
@@ -421,7 +431,9 @@ LONG = 4_000_000
 def test_nobody_makes_slurmctld_wait_by_long_words(loaded: Loaded, table: str, fields: dict[str, Any]) -> None:
     hooks = loaded.new(table, policy="default")
     hooks.job_submit(loaded.job())  # reads the table
-    job = loaded.job(**fields)
+    job = loaded.job(**{key: value for key, value in fields.items() if key != "spank"})
+    if "spank" in fields:
+        job.spank_job_env = loaded.lua.globals().at(loaded.to_lua([fields["spank"]] * 64))
     clock = loaded.lua.eval("os.clock")
     began = clock()
     assert hooks.job_submit(job) == OK

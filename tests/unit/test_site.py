@@ -15,6 +15,7 @@ from slurm_colloc.site.render import Host, render_site
 from slurm_colloc.slurm import client as client_module
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.limits import Cap
+from slurm_colloc.slurm.options import unloaded_plugins
 from slurm_colloc.slurm.parse import (
     Node,
     Partition,
@@ -44,6 +45,7 @@ class FakeClient:
 
     def __init__(self, slurm: str = "22.05", plugins: Mapping[str, str] | None = None, **texts: str) -> None:
         self.plugins = dict(plugins or {})
+        self.unloaded: tuple[str, ...] = ()
         self.texts = {name: recorded(name, slurm) for name in ("version", "node", "partition", "config")} | texts
 
     def release(self) -> str:
@@ -68,6 +70,9 @@ class FakeClient:
     def further_options(self, known: Collection[str]) -> Mapping[str, str]:
         assert {"gres", "wrap"} <= set(known)
         return self.plugins
+
+    def unloaded_plugins(self) -> tuple[str, ...]:
+        return self.unloaded
 
     def job_states(self, job_ids: Sequence[str]) -> Mapping[str, str]:
         return {}
@@ -294,6 +299,28 @@ def test_options_of_plugins_are_found() -> None:
     assert problem.startswith(
         'sbatch_options is ["container-image=", "no-home", "x11=?"], the cluster\'s is ["x11=?"]: '
     )
+
+
+# As sbatch 22.05.8 and 24.11.5 say it.
+UNLOADED = """\
+sbatch: error: plugin_load_from_file: dlopen(/usr/lib/ours.so): /usr/lib/ours.so: file too short
+sbatch: error: spank: /usr/lib/ours.so: Dlopen of plugin file failed
+sbatch: option '--=' is ambiguous; possibilities: '--account' '--acctg-freq'
+"""
+
+
+def test_a_plugin_that_is_not_loaded_is_to_be_mended_and_not_the_file() -> None:
+    config = found(FakeClient(plugins={"colloc": "required", "gpu-footprint": "required", "x11": "none"}))
+    silent = FakeClient()  # as 26.05
+    (problem,) = check(config, silent)
+    assert problem.startswith("sbatch has not loaded our SPANK plugin, for it does not know '--colloc='")
+    loud = FakeClient()
+    loud.unloaded = unloaded_plugins(UNLOADED)
+    (problem,) = check(config, loud)
+    assert problem.startswith("sbatch says at each call of each user: 'spank: /usr/lib/ours.so: Dlopen of plugin file")
+    assert "sbatch_options is" not in problem
+    assert len(check(found(), loud)) == 1, "also of a plugin that site.toml does not know"
+    assert unloaded_plugins(UNLOADED.replace("spank: ", "")) == ()
 
 
 def test_limits_are_asked_for_where_they_are_enforced() -> None:

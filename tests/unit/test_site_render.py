@@ -86,6 +86,7 @@ def test_each_line_of_the_table_has_its_template_and_is_wanted_by_some_example()
     [
         ("none", set()),
         ("site", set()),
+        ("spank", {"colloc-mps"}),
         ("prolog", {"colloc-mps", "prolog.50-colloc", "epilog.50-colloc", "task_prolog"}),
     ],
 )
@@ -133,6 +134,24 @@ def test_the_scripts_end_well_where_the_program_is_missing(tmp_path: Path) -> No
 
 def test_one_user_gets_nothing_that_needs_root() -> None:
     assert set(texts(example("user-mode"))) == {"colloc.crontab", "slurm_colloc.lua", ORDER}
+
+
+def test_the_plugin_is_loaded_where_it_runs_the_daemons_and_samples_where_no_agent_does() -> None:
+    config = example("v100-a100-h100")
+    assert config.sharing.mps_daemon == "spank"
+    rendered = texts(config)
+    program = "/usr/libexec/slurm_colloc/colloc-mps"
+    line = f"optional /usr/libexec/slurm_colloc/colloc_spank.so mps={program} mps_each=a100"
+    assert rendered["plugstack.conf.colloc"].splitlines()[-1] == line
+    assert "## The SPANK plugin" in rendered[ORDER]
+    files = render_site(config, HOST)
+    assert "/usr/libexec/slurm_colloc/colloc_spank.so" in [place.path for place in places(config, HOST, files)]
+    alone = config._replace(observe=config.observe._replace(agent=False))
+    sampled = f"{line} sampler=/opt/slurm_colloc/bin/python site=/etc/slurm_colloc/site.toml"
+    assert texts(alone)["plugstack.conf.colloc"].splitlines()[-1] == sampled
+    other = config._replace(sharing=config.sharing._replace(mps_daemon="site"))
+    assert "plugstack.conf.colloc" not in texts(other)
+    assert "SPANK" not in texts(other)[ORDER]
 
 
 def test_a_share_is_counted_over_the_nodes_gpus_and_a_slice_is_left_to_the_driver() -> None:
@@ -256,9 +275,10 @@ def test_another_site_file_and_slurm_conf_reach_those_who_need_them() -> None:
 def test_each_command_of_ours_in_the_order_names_another_site_file(site_file: str) -> None:
     config = example("h100-mps")
     judged = (config.partition[0]._replace(policy="shadow"), *config.partition[1:])
-    order = texts(config._replace(partition=judged), Host("/opt/x", *([site_file] if site_file else [])))["ORDER.md"]
+    spank = config._replace(partition=judged, sharing=config.sharing._replace(mps_daemon="spank"))
+    order = texts(spank, Host("/opt/x", *([site_file] if site_file else [])))["ORDER.md"]
     named = "COLLOC_CONF=/srv/site.toml " if site_file else ""
-    for command in ("site render --diff", "ingest", "policy table"):
+    for command in ("site build-plugin", "site check", "site render --diff", "ingest", "policy table"):
         assert re.search(rf"(`|^|&& ){named}/opt/x/bin/colloc {command}", order, re.MULTILINE), command
     assert ("COLLOC_CONF" in order) == bool(site_file)
 
@@ -430,13 +450,13 @@ def test_the_command_writes_compares_and_lists(
 def test_what_an_earlier_site_file_installed_is_left_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Prolog scripts stay on the nodes when the site runs its own daemons, and both would run them."""
+    """Prolog scripts stay on the nodes when the plugin takes their place, and both would run the daemons."""
     text = (CHECKOUT / "site-configs/h100-mps/site.toml").read_text()
     assert 'mps_daemon = "prolog"' in text
     image, prolog = tmp_path / "image", "etc/slurm/prolog.d/50-colloc"
     (image / prolog).parent.mkdir(parents=True)
     (image / prolog).write_text("#!/bin/sh\n")
-    (tmp_path / "site.toml").write_text(text.replace('mps_daemon = "prolog"', 'mps_daemon = "site"'))
+    (tmp_path / "site.toml").write_text(text.replace('mps_daemon = "prolog"', 'mps_daemon = "spank"'))
     monkeypatch.setenv("COLLOC_CONF", str(tmp_path / "site.toml"))
     monkeypatch.delenv("SLURM_CONF", raising=False)
     assert colloc("site", "render", "--diff", "--root", str(image)) == 1
@@ -447,6 +467,16 @@ def test_what_an_earlier_site_file_installed_is_left_over(
     listed = capsys.readouterr().out
     assert f"/{prolog}\teach node, without GPUs too\twhere an earlier site.toml asked for it\n" in listed
     assert "/var/lib/slurm_colloc/policy.table\tthe host of slurmctld\t" in listed
+    assert f"colloc_spank.so: missing, {image}/usr/libexec/slurm_colloc/colloc_spank.so\n" in told, (
+        "plugstack.conf names it"
+    )
+    (image / prolog).unlink()
+    (image / "usr/libexec/slurm_colloc").mkdir(parents=True)
+    (image / "usr/libexec/slurm_colloc/colloc_spank.so").write_bytes(b"\x7fELF\xff")
+    assert colloc("site", "render", "--diff", "--root", str(image)) == 1
+    told = capsys.readouterr().out
+    assert "left over" not in told
+    assert "colloc_spank.so: same" in told
 
 
 def test_files_keep_the_link_that_the_command_was_called_through(tmp_path: Path) -> None:

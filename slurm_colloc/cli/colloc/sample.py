@@ -8,8 +8,9 @@ import typer
 
 from slurm_colloc.cli import sampling
 from slurm_colloc.cli.colloc.output import node_name, site_or_none, state_folder
-from slurm_colloc.config import Observe
+from slurm_colloc.config import Observe, user_data_folder
 from slurm_colloc.errors import ConfigError, InputError
+from slurm_colloc.submit.running_signature import known_by
 
 
 def sample(
@@ -25,9 +26,21 @@ def sample(
     mode: Annotated[str, typer.Option("--mode", help="how that job shares its GPU")] = "exclusive",
     watch_pid: Annotated[int, typer.Option("--watch-pid", help="end with this process")] = 0,
     count: Annotated[int, typer.Option("--count", min=0, help="end after so many samples; 0: go on")] = 0,
+    script: Annotated[
+        str, typer.Option("--script", help="of that job, submitted without csub: keep its evidence for csub")
+    ] = "",
+    arguments: Annotated[
+        list[str] | None, typer.Argument(help="the script's own, after '--'", show_default=False)
+    ] = None,
 ) -> None:
     """Sample GPUs into a node's journal, or into one job's evidence. It goes on until told to stop."""
     config = site_or_none()
+    if arguments and not script:
+        raise InputError(f"argument '{arguments[0]}' is left over: only with --script are there any")
+    if script:
+        cluster = config.cluster if config else os.environ.get("SLURM_CLUSTER_NAME", "")
+        signature, mode = known_by(script, arguments or (), os.environ, cluster)
+        evidence = user_data_folder()
     if evidence and not (job and signature):
         raise InputError("--evidence needs --job and --signature")
     if not journal and not evidence:

@@ -11,6 +11,7 @@ from slurm_colloc.cli.colloc.output import one_of, say, site, write
 from slurm_colloc.cli.colloc.site_doctor import doctor
 from slurm_colloc.cli.colloc.site_gpus import gpus, look_around
 from slurm_colloc.cli.colloc.site_plan import plan
+from slurm_colloc.cli.colloc.site_plugin import build_plugin
 from slurm_colloc.cli.colloc.site_render import render
 from slurm_colloc.cli.colloc.site_resume import resume
 from slurm_colloc.cli.colloc.site_sound import paths, unsound
@@ -180,6 +181,7 @@ app.command()(gpus)
 app.command()(doctor)
 app.command()(plan)
 app.command()(render)
+app.command()(build_plugin)
 app.command()(resume)
 
 

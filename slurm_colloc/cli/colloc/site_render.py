@@ -22,6 +22,7 @@ from slurm_colloc.site.render import (
     Host,
     Needs,
     Rendered,
+    built,
     is_site,
     render_site,
     unwanted,
@@ -63,7 +64,7 @@ def render(
     if output:
         _write(output, files, force=force, dry_run=dry_run)
     others = unwanted(config, host)
-    compared = [*compare(files, root, _owners(config, root)), *left_over(others, root)] if diff else []
+    compared = [*compare(files, root, _owners(config, root), built(config)), *left_over(others, root)] if diff else []
     if diff and is_site(config):
         compared += opened(LOG_FOLDER, root)
     done = [_told(item) for item in compared]

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Build the SPANK plugin against the headers of the Slurm that will load it, and look at what came of it.
+
+Slurm refuses a plugin that was built for another release on each command of each user, so the build refuses first.
+"""
+
+import ctypes
+import os
+import re
+from typing import NamedTuple
+
+from slurm_colloc.errors import InputError, ProcessError
+from slurm_colloc.process import ask
+from slurm_colloc.shipped import plugin_folder
+
+SOURCE = "colloc_spank.c"
+FLAGS = ("-std=c11", "-Wall", "-Wextra", "-Werror", "-O2", "-fPIC", "-shared")
+HOOKS = ("slurm_spank_job_prolog", "slurm_spank_job_epilog", "slurm_spank_task_init", "slurm_spank_init")
+_PACKAGES = "libslurm-dev on Debian and Ubuntu, slurm-devel of the site's own build elsewhere"
+_NUMBER = re.compile(r"^#define\s+SLURM_VERSION_NUMBER\s+(0x[0-9a-fA-F]{6})\b", re.MULTILINE)
+_SAID = re.compile(r"(\d+)\.(\d+)\.(\d+)")
+_HEADER_BYTES = 64 * 1024
+
+
+class Version(NamedTuple):
+    """Slurm's three numbers."""
+
+    major: int
+    minor: int
+    micro: int
+
+    @property
+    def release(self) -> str:
+        """Return what plugins are bound to: a micro release takes those of its neighbours."""
+        return f"{self.major}.{self.minor:02d}"
+
+    def __str__(self) -> str:
+        return f"{self.release}.{self.micro}"
+
+
+def of_headers(folder: str) -> Version:
+    """Return the version that the headers in ``folder``/slurm are of.
+
+    Raises:
+        InputError: there are none, or they do not say.
+    """
+    path = os.path.join(folder, "slurm", "slurm_version.h")
+    missing = [name for name in ("spank.h", "slurm.h") if not os.path.isfile(os.path.join(folder, "slurm", name))]
+    try:
+        with open(path, encoding="utf-8", errors="replace") as stream:
+            text = stream.read(_HEADER_BYTES)
+    except OSError as error:
+        raise InputError(
+            f"no headers of Slurm in '{folder}/slurm' ({error.strerror}): install {_PACKAGES}, or name where Slurm is "
+            "installed by --slurm-prefix"
+        ) from error
+    if missing:
+        raise InputError(f"'{folder}/slurm' lacks {' and '.join(missing)}: install {_PACKAGES}")
+    found = _NUMBER.search(text)
+    if not found:
+        raise InputError(f"'{path}' has no SLURM_VERSION_NUMBER; are these the headers of Slurm 22.05 or later?")
+    return _version(int(found[1], 16))
+
+
+def of_programs(prefix: str, timeout_s: float) -> Version:
+    """Return the version of the Slurm that runs here: of ``prefix``, else of PATH.
+
+    slurmd says it where nothing is configured yet, sinfo on a login node.
+
+    Raises:
+        ProcessError: neither of them answers with a version.
+    """
+    answers = []
+    for folder, *question in (("bin", "sinfo", "--version"), ("sbin", "slurmd", "-V")):
+        own = os.path.join(prefix, folder, question[0])
+        try:
+            said = ask([own if prefix and os.path.isfile(own) else question[0], question[1]], timeout_s)
+        except ProcessError as error:
+            answers.append(str(error))
+            continue
+        found = _SAID.search(said.decode(errors="replace"))
+        if found:
+            return Version(*map(int, found.groups()))
+        answers.append(f"'{' '.join(question)}' said {said[:80]!r}")
+    raise ProcessError(f"the version of the Slurm that runs here is not known: {'; '.join(answers)}")
+
+
+def build(headers: str, compiler: str, output: str, timeout_s: float) -> None:
+    """Compile the plugin into ``output``, which is replaced only by one that is whole.
+
+    Raises:
+        ProcessError: the compiler is missing or does not take it.
+        InputError: ``output`` cannot be written.
+    """
+    half = f"{output}.{os.getpid()}.half"
+    argv = [compiler, *FLAGS, f"-I{headers}", "-o", half, os.path.join(plugin_folder(), SOURCE)]
+    try:
+        ask(argv, timeout_s)
+        os.chmod(half, 0o644)
+        look_at(half, of_headers(headers))
+        os.replace(half, output)
+    except OSError as error:
+        raise InputError(f"'{output}' cannot be written: {error.strerror}") from error
+    finally:
+        if os.path.exists(half):
+            os.remove(half)
+
+
+def look_at(path: str, version: Version) -> None:
+    """Check that a plugin has what Slurm looks for, made for ``version``.
+
+    Raises:
+        InputError: it cannot be loaded, or lacks some of it.
+    """
+    try:
+        plugin = ctypes.CDLL(os.path.abspath(path), mode=os.RTLD_LAZY | os.RTLD_LOCAL)
+    except OSError as error:
+        raise InputError(f"'{path}' cannot be loaded: {error}") from error
+    missing = [name for name in (*HOOKS, "plugin_name", "plugin_type", "plugin_version") if not hasattr(plugin, name)]
+    if missing:
+        raise InputError(f"'{path}' is no plugin of ours: it lacks {', '.join(missing)}")
+    kind = (ctypes.c_char * len(b"spank\0")).in_dll(plugin, "plugin_type").value
+    made_for = _version(ctypes.c_uint.in_dll(plugin, "plugin_version").value)
+    if kind != b"spank" or made_for != version:
+        raise InputError(f"'{path}' is of type {kind!r} for Slurm {made_for}, not b'spank' for {version}")
+
+
+def _version(number: int) -> Version:
+    return Version(number >> 16, number >> 8 & 0xFF, number & 0xFF)

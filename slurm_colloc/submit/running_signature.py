@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What csub would know a job by that was submitted without it, as far as the job itself can tell while it runs.
+
+Its script, arguments, folder and variables are those of the submission. What cannot be told any more is which variables
+were given to this job alone (--export=NAME=VALUE), so such a job that does not name them in its script passes for one
+without them.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+
+from slurm_colloc.errors import InputError
+from slurm_colloc.files import read_bounded
+from slurm_colloc.history.signature import OF_REQUEST, apart_by, signature, submitted_text
+from slurm_colloc.model import SharingMode
+from slurm_colloc.submit.render import BLOCK_BEGINS
+
+# slurmctld takes no larger script unless it is told to (max_script_size).
+_LIMIT_BYTES = 4 * 1024 * 1024
+_SET_BY_SLURM = frozenset({"ENVIRONMENT", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"})
+
+
+def known_by(path: str, arguments: Sequence[str], environ: Mapping[str, str], cluster: str) -> tuple[str, SharingMode]:
+    """Return a running job's signature and how it holds its GPU.
+
+    Args:
+        path: the batch script as slurmd has it.
+        arguments: the script's own.
+        environ: of the job.
+        cluster: by the name that csub has for it.
+
+    Raises:
+        InputError: csub submitted it, and knows it better; nothing is learned from it, as it has a limit of MPS on its
+            threads or several GPUs.
+        StoreError: the script cannot be read.
+    """
+    text = read_bounded(path, _LIMIT_BYTES)
+    if BLOCK_BEGINS.encode() in text:
+        raise InputError(f"'{path}' was submitted by csub, which has it measured")
+    if "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" in environ:
+        raise InputError("under MPS's limit on its threads a job holds less memory than without: it teaches nothing")
+    gpus, tasks = environ.get("SLURM_GPUS_ON_NODE", "1"), environ.get("SLURM_NTASKS", "")
+    if gpus != "1" or environ.get("SLURM_JOB_NUM_NODES", "1") != "1":
+        raise InputError(f"this job has {gpus} GPUs on this node; only those of one GPU are learned from")
+    names = apart_by(cluster, tasks=int(tasks) if tasks.isdecimal() else None)
+    given = {name: value for name, value in environ.items() if not _is_slurms(name)}
+    known = signature(submitted_text(text), arguments, 1, names, given, os.getcwd())
+    return known.text, _mode(environ)
+
+
+def _is_slurms(name: str) -> bool:
+    return (name.startswith(("SLURM", "CUDA_MPS_")) and name not in OF_REQUEST) or name in _SET_BY_SLURM
+
+
+def _mode(environ: Mapping[str, str]) -> SharingMode:
+    return SharingMode.SHARD if "SLURM_SHARDS_ON_NODE" in environ else SharingMode.EXCLUSIVE

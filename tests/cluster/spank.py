@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A lab whose Slurm loads our SPANK plugin: built against its release's headers, with a stand-in for colloc-mps."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.cluster.fixtures import CHECKOUT
+from tests.cluster.lab import Lab
+from tests.cluster.releases import HOST
+
+SLURM_CONF = """\
+JobSubmitPlugins=lua
+CliFilterPlugins=lua
+"""
+# Says what arrived; the policy itself has tests of its own.
+JOB_SUBMIT = """\
+function slurm_job_submit(job_desc, partitions, uid)
+    local texts = {}
+    for i = 0, (job_desc.spank_job_env_size or 0) - 1 do texts[#texts + 1] = job_desc.spank_job_env[i] end
+    slurm.log_user("saw [%s]", table.concat(texts, "|"))
+    return slurm.SUCCESS
+end
+function slurm_job_modify(job_desc, job, partitions, uid) return slurm.SUCCESS end
+return slurm.SUCCESS
+"""
+CLI_FILTER = """\
+function slurm_cli_setup_defaults(options, early) return slurm.SUCCESS end
+function slurm_cli_pre_submit(options, offset)
+    if os.getenv("SHOW_FILTER") then
+        local ours = (options["spank"] or {})["colloc"] or {}
+        slurm.log_error("filter %s %s", tostring(ours["colloc"]), tostring(ours["gpu-footprint"]))
+        slurm.log_error("filter json %s", slurm.json_cli_options(options))
+    end
+    return slurm.SUCCESS
+end
+function slurm_cli_post_submit(offset, job, step) return slurm.SUCCESS end
+"""
+SCRIPTS = {"job_submit.lua": JOB_SUBMIT, "cli_filter.lua": CLI_FILTER}
+# The interface of colloc-mps and none of its care; what it is to do wrong stands in the file "mood".
+HELPER = """\
+#!/bin/sh
+cd {root}
+{{ echo "verb=$1"; env | grep -v '^_=\\|^PWD=\\|^OLDPWD='; echo "files=$(ls /proc/self/fd | tr '\\n' ' ')"; }} \
+>"called/$1.$SLURM_JOB_ID"
+case $(cat mood) in
+hang) sleep 600 & echo "$!" >>slept; wait ;;
+crash) kill -SEGV $$ ;;
+fail) exit 3 ;;
+esac
+[ "${{CUDA_MPS_ACTIVE_THREAD_PERCENTAGE-}}" ] || exit 0
+folder=mps/$SLURM_JOB_UID-GPU-$SLURM_JOB_GPUS
+if [ "$1" = start ]; then
+    mkdir -p "$folder/pipe" "$folder/log" "$folder/jobs"
+    : >"$folder/jobs/$SLURM_JOB_ID"
+    chown "$SLURM_JOB_UID" "$folder/pipe" "$folder/log"
+    chmod 700 "$folder/pipe" "$folder/log"
+    cat pid >"$folder/pipe/nvidia-cuda-mps-control.pid"
+else
+    rm -f "$folder/jobs/$SLURM_JOB_ID"
+fi
+"""
+
+
+def build(lab: Lab) -> subprocess.CompletedProcess[str]:
+    """Build the plugin for the lab's release by the project's own command."""
+    tree = Path("/usr") if lab.release == HOST else lab.release.root / "usr"
+    prefix = lab.root / "prefix"
+    (prefix / "bin").mkdir(parents=True, exist_ok=True)
+    if not (prefix / "include").exists():
+        (prefix / "include").symlink_to(tree / "include")
+    # The compiler is the machine's, the Slurm that is asked for its version the lab's.
+    (prefix / "bin/sinfo").write_text(f'#!/bin/sh\nexec {shlex.join(lab.command(["sinfo"]))} "$@"\n')
+    (prefix / "bin/sinfo").chmod(0o755)
+    argv = [sys.executable, "-m", "slurm_colloc.cli.colloc", "site", "build-plugin"]
+    argv += ["--slurm-prefix", str(prefix), "-o", str(lab.root / "colloc_spank.so")]
+    return subprocess.run(
+        argv, capture_output=True, text=True, check=False, cwd=CHECKOUT, env=os.environ | lab.environment()
+    )
+
+
+def write_plugstack(lab: Lab, *words: str) -> None:
+    text = " ".join([f"optional {lab.root}/colloc_spank.so mps={lab.root}/helper mps_state={lab.root}/mps", *words])
+    (lab.root / "etc/plugstack.conf").write_text(text + "\n")
+
+
+def prepare(lab: Lab, *words: str) -> None:
+    """Write all of it into a lab that is not up yet."""
+    for name in ("mps", "called"):
+        (lab.root / name).mkdir()
+    helper = lab.root / "helper"
+    helper.write_text(HELPER.format(root=shlex.quote(str(lab.root))))
+    helper.chmod(0o755)
+    mood(lab, "well")
+    done = build(lab)
+    assert done.returncode == 0, done.stderr
+    write_plugstack(lab, *words)
+
+
+def start_daemon(lab: Lab) -> int:
+    """Start what has a daemon's name and does nothing; return its pid, which the helper hands out."""
+    program = lab.root / "nvidia-cuda-mps-control"
+    shutil.copy("/bin/sleep", program)
+    pid = lab.spawn("mps", [program, "86400"]).pid
+    (lab.root / "pid").write_text(str(pid))
+    return pid
+
+
+def mood(lab: Lab, text: str) -> None:
+    (lab.root / "mood").write_text(text + "\n")
+
+
+def called(lab: Lab, verb: str, job: str) -> dict[str, str] | None:
+    """Return the environment that the helper was given; None where it was not called."""
+    path = lab.root / "called" / f"{verb}.{job}"
+    return dict(line.split("=", 1) for line in path.read_text().splitlines()) if path.exists() else None
+
+
+def processes_with(word: str) -> Iterator[int]:
+    """Return the processes that have this word on their command line."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            text = path.read_bytes()
+        except OSError:
+            continue
+        if word.encode() in text:
+            yield int(path.parent.name)
