@@ -71,7 +71,7 @@ pack = spec.Spec(spec.VERSION, "p", "0-3", (), (), 1, ("/bin/sh",), (), load, ro
 with_ledger = ledger.LedgerWriter(ledger.ledger_path("lab", "1"), print)
 with_ledger.header(pack, {})
 resume.keep_script("lab", "1", b"#!/bin/sh")
-whose = (followed.VERSION, followed.RETRY, "lab", "1", "1", 0, "alice", "j", signature)
+whose = (followed.VERSION, "lab", "1", 0, "alice", "j", signature)
 record = followed.Record(*whose, (), (), "job.sh", False, (), "/", (), {})
 followed.write_record(record, b"#!/bin/sh")
 os.symlink(mps_daemon.short_folder("1", {"TMPDIR": tmp}), f"{tmp}/mps")

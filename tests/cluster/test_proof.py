@@ -10,9 +10,10 @@ import pytest
 
 from tests.cluster.fixtures import CHECKOUT, RELEASE
 from tests.cluster.lab import Lab
-from tests.gpu.proof_plan import ARMS
+from tests.gpu import proof_plan
 from tests.gpu.proof_report import read
 
+ARMS = [arm for arm in proof_plan.ARMS if arm not in proof_plan.PARTITIONS]
 pytestmark = [pytest.mark.cluster, pytest.mark.skipif(RELEASE != "22.05", reason="it brings the machine's own Slurm")]
 
 

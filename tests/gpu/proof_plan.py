@@ -27,7 +27,7 @@ TRACE_GPUS = 4
 # Arms in the order of the first round. Those behind "sbatch" need what was measured in it, but for the two by hand.
 ARMS = ("sbatch", "warm", "expert", "cold", "packs", "expert-unbounded", "warm-all", "warm-each")
 LEARNED = ("warm", "packs", "warm-all", "warm-each")
-# The partition of an arm, where it is not the default one, whose nodes serve one user at a time.
+# The partition of an arm of several users, where it is not the default one, whose nodes serve one user at a time.
 PARTITIONS = {"warm-all": "together", "warm-each": "each"}
 BY_HAND = ("expert", "expert-unbounded")
 # The same whatever slowdown is allowed.
