@@ -77,7 +77,7 @@ WORDS = {
     "followup": "{why}",
     # What of the request leaves a job as asked.
     "no-gpu": "the job asks for no GPU",
-    "several-gpus": "the job asks for several GPUs: {gres}",
+    "several-gpus": "it asks for several GPUs",
     "other-gres": "the job asks for gres/{gres}",
     "asks-for-slice": "the job itself asks for slice '{slice}'",
     "option": "{option:means} (--{option})",
@@ -211,7 +211,7 @@ WORDS = {
     "file-edited": "file '{path}' has changed since the last submission",
     "file-gone": "file '{path}' no longer exists",
     "arguments-differ": "the arguments differ from those of the last submission",
-    "word-differs": "the command has '{word}' where the last submission of this script had '{before}'",
+    "word-differs": "the script's command has '{word}' where that of its last submission had '{before}'",
     "too-many-files": "the job may read more files than csub checks",
     # Notes.
     "never-measured": "csub cannot measure this job; to get a piece of a GPU, add --gpu-footprint=mem=SIZE,sm=PERCENT",

@@ -92,7 +92,11 @@ def _coverage(report: UsageReport) -> Iterator[str]:
 
 def _freshness(report: UsageReport) -> str:
     """Return until when this is known, and where more is said."""
-    piece = "FITS IN names a piece of a GPU: mps:32 is 32 of its MPS shares. " if report.fits else ""
+    piece = (
+        f"IDLE is by {METRICS[metric_of(report)]}. FITS IN: mps:32 is 32 of a GPU's MPS shares, often 100. "
+        if report.fits
+        else ""
+    )
     more = f"{piece}'colloc report --explain' explains each column."
     known = (report.ingested, report.sealed)
     # Of a window that lies behind both nothing can come late.

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
+from slurm_colloc.charted import Fit
 from slurm_colloc.measured import GroupUsage
 from slurm_colloc.report.layout import (
     BLUE,
@@ -104,7 +105,7 @@ def cells_of(report: UsageReport) -> Callable[[GroupUsage], list[str]]:
             "idle_gpu_hours": getattr(group, f"{metric_of(report)}_idle_gpu_hours"),
             "fits_pct": known and percent(known.fits_gpu_hours, known.known_gpu_hours),
             "freed_gpu_hours": known and known.freed_gpu_hours,
-            "fit_unit": printable(known.unit) if known and known.fits_gpu_hours else "",
+            "fit_unit": _fits_in(known, whole=group is report.total) if known else "",
         }
         return [
             figures[figure] or "-" if digits is None else number(figures[figure], digits)
@@ -112,6 +113,13 @@ def cells_of(report: UsageReport) -> Callable[[GroupUsage], list[str]]:
         ]
 
     return cells
+
+
+def _fits_in(fit: Fit, *, whole: bool) -> str:
+    """Return the piece that most of a group's runs fit; of all groups together no piece is to be named."""
+    if not fit.fits_gpu_hours:
+        return "none"
+    return "" if whole else printable(fit.unit) or "several"
 
 
 def rows_of(report: UsageReport) -> list[list[str]]:

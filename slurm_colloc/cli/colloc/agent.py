@@ -20,7 +20,7 @@ def agent(
     journal: Annotated[str, typer.Option("--journal", help="folder to keep every sample in; else the site's")] = "",
     count: Annotated[int, typer.Option("--count", min=0, help="end after so many samples; 0: go on")] = 0,
 ) -> None:
-    """Sample this node's GPUs into its journal until told to stop. A driver that is away is waited for."""
+    """Measure this node's GPUs and jobs all the time, as a service. A driver that is away is waited for."""
     config = site_or_none()
     if config is None:
         raise ConfigError(

@@ -33,7 +33,7 @@ def sample(
         list[str] | None, typer.Argument(help="the script's own, after '--'", show_default=False)
     ] = None,
 ) -> None:
-    """Sample GPUs into a node's journal, or into one job's evidence. It goes on until told to stop."""
+    """Measure this node's GPUs by hand, or from inside one job. It goes on until told to stop."""
     config = site_or_none()
     if arguments and not script:
         raise InputError(f"argument '{arguments[0]}' is left over: only with --script are there any")
