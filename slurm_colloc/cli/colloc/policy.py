@@ -28,7 +28,7 @@ def table(
     group: Annotated[str, typer.Option("--group", help="who may read it; else known_jobs.group")] = "",
     store: Annotated[str, typer.Option("--store", help="folder of the store; else the site's")] = "",
 ) -> None:
-    """Write the list of jobs that fit a piece of a GPU, which job_submit.lua reads. For root and SlurmUser's group."""
+    """Write the list of known jobs for job_submit.lua. It is for root and SlurmUser's group alone."""
     config = site()
     path = os.path.abspath(output or config.known_jobs.table)
     calibration, why = site_calibration(config.paths.state)
