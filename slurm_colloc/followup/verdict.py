@@ -106,7 +106,8 @@ def _gives_up(record: Record, failed: Sequence[Found], held: Sequence[int | None
         return "there is nothing larger to run it on by itself; ask for a GPU with more memory, or use less"
     if record.attempt >= MOST_RETRIES:
         more = f", for example by --gpu-footprint={_hint(record, hint_mib)}" if hint_mib else ""
-        return f"it was run again {record.attempt} times, so this was the last; ask for more memory{more}"
+        memory = f"; ask for more memory{more}" if any(one.outcome is Outcome.GPU_OOM for one in failed) else ""
+        return f"it was run again {record.attempt} times, so this was the last{memory}"
     return ""
 
 

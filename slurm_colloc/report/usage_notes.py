@@ -92,11 +92,9 @@ def _coverage(report: UsageReport) -> Iterator[str]:
 
 def _freshness(report: UsageReport) -> str:
     """Return until when this is known, and where more is said."""
-    piece = (
-        f"IDLE is by {METRICS[metric_of(report)]}. FITS IN: mps:32 is 32 of a GPU's MPS shares, often 100. "
-        if report.fits
-        else ""
-    )
+    by_mps = any(fit.unit.startswith("mps:") for fit in report.fits)
+    piece = "FITS IN: mps:32 is 32 of a GPU's MPS shares, often 100. " if by_mps else ""
+    piece = f"IDLE is by {METRICS[metric_of(report)]}. {piece}" if report.fits else ""
     more = f"{piece}'colloc report --explain' explains each column."
     known = (report.ingested, report.sealed)
     # Of a window that lies behind both nothing can come late.

@@ -172,6 +172,9 @@ def test_who_died_of_a_fault_under_mps_runs_again_as_asked_since_it_may_be_a_nei
     assert (verdict.offenders, verdict.hint_mib, verdict.gives_up) == ((), None, "")
     assert retry_arguments(record(), verdict)[0] == "--colloc=off"
     assert "its own or of a job beside it" in verdict.said
+    last = judge(record(attempt=2), [found(Gres("mps", "", 14), outcome=Outcome.GPU_FAULT)], SITE)
+    assert last
+    assert last.gives_up == "it was run again 2 times, so this was the last", "more memory helps nobody here"
     ran_out = found(Gres("mps", "", 14), peak=4400)
     both = judge(record(array="0-1"), [ran_out, found(Gres("mps", "", 14), outcome=Outcome.GPU_FAULT)], SITE)
     assert both
