@@ -27,6 +27,8 @@ from tests.gpu.loads import Job, Started, running
 
 WINDOW_S, PAIRS = 2.5, 36
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+# The agent starts its interpreter anew without the working directory.
+SOURCE = {"PYTHONPATH": str(Path(__file__).parents[2])}
 SITE = """schema = 1
 cluster = "test"
 slurm_release = "22.05"
@@ -42,7 +44,7 @@ def agent(folder: Path, period_s: float) -> Iterator[subprocess.Popen[bytes]]:
     """Run the agent; its journal lies below ``folder``."""
     (folder / "site.toml").write_text(SITE.format(folder=folder))
     argv = [sys.executable, "-m", "slurm_colloc.cli.colloc", "agent", "--node", "n1", "--period", str(period_s)]
-    process = subprocess.Popen(argv, env={**os.environ, "COLLOC_CONF": str(folder / "site.toml")})
+    process = subprocess.Popen(argv, env={**os.environ, **SOURCE, "COLLOC_CONF": str(folder / "site.toml")})
     try:
         time.sleep(3.0)
         yield process

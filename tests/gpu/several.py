@@ -110,7 +110,7 @@ def under_slurm(gpus: int, packages: Path) -> Iterable[dict[str, Any]]:
     gres_mps.make_cgroups()
     slurm.start(_ROOT, devices=[f"/dev/nvidia{number}" for number in range(gpus)])
     (_ROOT / "site.toml").write_text(cost.SITE.format(folder=_ROOT).replace("test", "gpulab"))
-    own = {**os.environ, "COLLOC_CONF": str(_ROOT / "site.toml")}
+    own = {**os.environ, **cost.SOURCE, "COLLOC_CONF": str(_ROOT / "site.toml")}
     colloc = [sys.executable, "-m", "slurm_colloc.cli.colloc"]
     agent = subprocess.Popen([*colloc, "agent", "--node", "n1", "--period", "1"], env=own)
     try:

@@ -359,20 +359,48 @@ def of_all(node: Node, seen: Found, gpus: int) -> None:
     seen("all: what is left", node.processes(), not node.processes())
 
 
+def of_every_gpu(node: Node, seen: Found, gpus: int) -> None:
+    """Daemons and trainings of three users on each GPU of the node at once, in each mode."""
+    reader = NvmlReader()
+    for mode, users in (("one", 1), ("each", 3), ("all", 3)):
+        jobs = {100 + 3 * gpu + n: ((gpu + n) % 3, gpu) for gpu in range(gpus) for n in range(users)}
+        told = {job: node.begin(job, user, gpu, mode) for job, (user, gpu) in jobs.items()}
+        wanted = gpus * (3 if mode == "each" else 1)
+        pipes = {one.get("CUDA_MPS_PIPE_DIRECTORY") for one in told.values()}
+        seen(f"{mode}: daemons on {gpus} GPUs at once", [len(pipes), len(node.processes())], len(pipes) == wanted)
+        clients = {job: node.client(f"{mode}{job}", LOADS["light"], user, told[job]) for job, (user, _) in jobs.items()}
+        for one in clients.values():
+            one.told(60.0)
+        _, processes = reader.read()
+        index = {unit.uuid: unit.gres_index for unit in reader.units()}
+        on = {process.pid: index[process.uuid] for process in processes}
+        seen(f"{mode}: trainings on GPUs", [on.get(one.process.pid) for one in clients.values()],
+             [on.get(one.process.pid) for one in clients.values()] == [gpu for _, gpu in jobs.values()])  # fmt: skip
+        seen(f"{mode}: steps per second", {job: round(rate) for job, rate in rates([*clients.values()], 2.0).items()})
+        node.end_all()
+        for job, (user, gpu) in jobs.items():
+            node.call("stop", job, user, gpu, mode)
+        seen(f"{mode}: what is left on {gpus} GPUs", node.processes(), not node.processes())
+
+
 def main() -> int:
     """Try all, whatever fails."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    folder = parser.parse_args().folder
+    parser.add_argument("--parts", default="one,each,all,every GPU")
+    asked = parser.parse_args()
+    folder = asked.folder
     folder.mkdir(parents=True, exist_ok=True)
     listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout
     seen = Found(folder)
     seen("GPUs", listed.split("\n"))
     node = Node(seen)
     gpus = listed.count("UUID: GPU-")
-    parts = {"one": of_one, "each": of_each, "all": of_all}
+    parts = {"one": of_one, "each": of_each, "all": of_all, "every GPU": of_every_gpu}
     try:
         for name, part in parts.items():
+            if name not in asked.parts.split(","):
+                continue
             try:
                 part(node, seen, gpus)
             except Exception as error:  # noqa: BLE001 - the other parts are measured all the same

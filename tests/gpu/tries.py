@@ -75,9 +75,12 @@ HOLDS = {
     "fcntl.flock(f, fcntl.LOCK_EX)",
     "its lock (lockf)": "import fcntl, os; f = os.open(sys.argv[1] + '/control_lock', os.O_RDWR); "
     "fcntl.lockf(f, fcntl.LOCK_EX)",
-    "64 silent connections": "import socket\n"
-    "held = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(64)]\n"
-    "for one in held: one.settimeout(1); one.connect(sys.argv[1] + '/control')",
+    **{
+        f"{count} silent connections": "import socket\n"
+        f"held = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range({count})]\n"
+        "for one in held: one.settimeout(1); one.connect(sys.argv[1] + '/control')"
+        for count in (1, 8, 64)
+    },
 }
 # Writes to the pipe by which a daemon takes what is to be logged.
 FLOOD = """
