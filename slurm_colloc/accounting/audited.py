@@ -15,6 +15,7 @@ from slurm_colloc.audited import RUNS, Answer, JobLine, Question, Subject
 from slurm_colloc.config import Pool, SiteConfig
 from slurm_colloc.measured import MEASURED, WHOLE_DEVICE
 from slurm_colloc.placement.fitted import has_pieces
+from slurm_colloc.placement.pieces import shares_per_gpu
 
 # What nodes have, by site.toml, of those that a run of some partition and GPU type may have been on. Where they
 # differ, each figure is the most: the one by which less can be held against a run.
@@ -22,6 +23,7 @@ NODE_COLUMNS = {
     "cpus_per_gpu": "CPUs for jobs of a node of its partition and type for each of its GPUs, the most; NULL where "
     "site.toml does not say",
     "mem_per_gpu_mib": "host memory for jobs of such a node for each of its GPUs, the most",
+    "gpu_mem_mib": "memory of a GPU of such a node, the most",
 }
 _KINDS = {"cluster": "VARCHAR", "kind": "VARCHAR", "partition": "VARCHAR"} | dict.fromkeys(NODE_COLUMNS, "DOUBLE")
 
@@ -31,8 +33,9 @@ def make_node_shapes(database: DuckDBPyConnection, config: SiteConfig | None) ->
     found: dict[tuple[str, str, str], list[Pool]] = {}
     cluster, pools = (config.cluster, config.pool) if config else ("", ())
     for pool in pools:
-        # AccountingStorageTRES=gres/gpu alone tells no types.
-        for kind in {pool.gpu_type or "untyped", "untyped"} if pool.gpus_per_node else ():
+        # AccountingStorageTRES=gres/gpu alone tells no types, and shares often have none.
+        shares = {name for name in ("mps", "shard") if shares_per_gpu(pool, name)}
+        for kind in {pool.gpu_type or "untyped", "untyped", *shares} if pool.gpus_per_node else ():
             for partition in pool.partitions:
                 found.setdefault((cluster, kind, partition), []).append(pool)
     make_rows(database, "node_shapes", _KINDS, [(*which, *_shape(pools)) for which, pools in found.items()])
@@ -41,7 +44,8 @@ def make_node_shapes(database: DuckDBPyConnection, config: SiteConfig | None) ->
 def _shape(pools: Sequence[Pool]) -> tuple[float | None, ...]:
     cpus = [(pool.cpus_per_node, pool.gpus_per_node) for pool in pools]
     mem_mib = [(pool.mem_per_node_mib, pool.gpus_per_node) for pool in pools]
-    return tuple(max(each / of for each, of in have) if min(have)[0] else None for have in (cpus, mem_mib))
+    gpu_mem_mib = [(pool.gpu_mem_mib or 0, 1) for pool in pools]
+    return tuple(max(each / of for each, of in have) if min(have)[0] else None for have in (cpus, mem_mib, gpu_mem_mib))
 
 
 # What rules may use of a run, column -> meaning. NULL is not known.

@@ -27,6 +27,7 @@ HABITS = {
     "limit": "COL011",
     "starved": "COL012",
     "outside": "COL014",
+    "over": "COL010",
 }
 USERS_PER_HABIT = 60
 # One unit in ten has runs of so many slots; its neighbour is the second GPU of these.
@@ -78,6 +79,7 @@ _WORKS = """CASE habit WHEN 'zero' THEN false WHEN 'parked' THEN false
 _BUSY = f"coalesce({_WORKS}, true)"
 # Of one user in ten runs may need little; the others fill most of what a GPU has.
 _PEAK = f"""CASE WHEN {_is("zero")} THEN 400 WHEN hash("user", 1) % 10 = 0 THEN 1000 + hash(number, 3) % 39000
+    WHEN {_MPS} THEN if({_is("over")}, 50000, 20000) + hash(number, 3) % 19000
     WHEN unit BETWEEN 700 AND 899 THEN 60000 + hash(number, 3) % 20000 ELSE 25000 + hash(number, 3) % 15000 END"""
 
 

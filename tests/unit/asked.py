@@ -70,6 +70,7 @@ RUN: dict[str, Any] = {
     "idle_units_pct": 100.0,
     "cpus_per_gpu": 12.0,
     "mem_per_gpu_mib": 125_000.0,
+    "gpu_mem_mib": 80_000.0,
 }
 IDLE = {"util_used": 0.0, "sm_used": 0.0, "peak_mib": 400}
 _KINDS = {bool: "BOOLEAN", int: "BIGINT", float: "DOUBLE", str: "VARCHAR", list: "VARCHAR[]"}

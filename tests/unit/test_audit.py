@@ -12,6 +12,7 @@ from slurm_colloc.accounting.window import Window
 from slurm_colloc.audit.rules import RULES, choose, entries, findings, kept_name, question
 from slurm_colloc.audit.timing import of_about
 from slurm_colloc.audited import Finding
+from slurm_colloc.config import SiteConfig
 from slurm_colloc.config_audit import Audit, AuditRule
 from slurm_colloc.errors import ConfigError, InputError
 from tests.unit.asked import IDLE, ask, none, one
@@ -206,13 +207,19 @@ def test_low_use_needs_sm_activity_that_is_true(fields: dict[str, Any]) -> None:
 
 
 def audited(
-    store: Store, code: str, since_s: float, until_s: float, about: str = "others", **settings: Any
+    store: Store,
+    code: str,
+    since_s: float,
+    until_s: float,
+    about: str = "others",
+    site: SiteConfig | None = None,
+    **settings: Any,
 ) -> list[Finding]:
     config = Audit(rule=(AuditRule(code, **settings),))
     (entry,) = of_about(choose(entries(config), [code]), about)
     with store.connect(since_s, until_s) as database:
         sweep(database, store, Window(since_s, until_s, until_s))
-        make_audited(database)
+        make_audited(database, site)
         return findings(entry, answer(database, question(entry, until_s)), "")
 
 
