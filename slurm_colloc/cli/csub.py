@@ -91,8 +91,10 @@ def _run(argv: tuple[str, ...]) -> int:
         return 1
     stdin: bytes | None = None
     try:
-        # Even a submission that csub will not touch must lose the options that sbatch does not know.
-        command_line = parse_arguments(argv, config)
+        # Even a submission that csub will not touch must lose the options that sbatch does not know. As with sbatch's
+        # variables, one in the environment stands behind the command line and before the script.
+        always = os.environ.get("CSUB_COLLOC")
+        command_line = parse_arguments((f"--colloc={always}", *argv) if always else argv, config)
         # Until it is known whose jobs are placed, nobody is told anything.
         silent = config is not None and not asks_csub and (config.policy == "shadow" or bool(config.rollout))
         call = split_call(call, command_line, silent=silent)

@@ -219,6 +219,22 @@ def test_the_sites_policy_is_told_what_was_wished(shell: Shell, argv: list[str],
     assert f"told=7{told[1:]}\n" in inside
 
 
+def test_a_user_may_keep_all_jobs_on_whole_gpus(shell: Shell) -> None:
+    (shell.folder / "own.sh").write_text(f"#!/bin/bash\n#SBATCH --gres=gpu:1\n#CSUB {HINT}\n#CSUB --colloc=auto\n:\n")
+    for argv, always in (
+        (["own.sh"], ""),
+        (["own.sh"], "off"),
+        (["own.sh"], "exclusive:timing"),
+        (["--colloc=auto", "own.sh"], "off"),
+    ):
+        shell.run(*argv, environ={"CSUB_COLLOC": always})
+    piece = ["--gres=gpu:h100_1g.10gb:1", "own.sh"]
+    assert shell.calls() == [piece, ["own.sh"], ["own.sh"], piece]
+    done = shell.run("own.sh", environ={"CSUB_COLLOC": "of"})
+    assert (done.returncode, len(shell.calls())) == (2, 4)
+    assert "--colloc='of'" in done.stderr
+
+
 def test_a_whole_gpu_for_a_reason_is_left_whole_and_one_without_is_no_reason(shell: Shell) -> None:
     shell.run(HINT, "--colloc=exclusive:timing", "job.sh")
     assert shell.decisions()[0]["reasons"][0] == ["switched-off", {"wish": "exclusive:timing"}]
