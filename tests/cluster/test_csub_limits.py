@@ -3,14 +3,11 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from slurm_colloc.slurm.limits import from_json
 from tests.cluster.fixtures import RELEASE, install_checkout, need_cluster
 from tests.cluster.lab import Lab
 from tests.cluster.site import write_site
@@ -136,27 +133,3 @@ def test_an_accounts_limit_holds_for_its_users(lab: Lab) -> None:
     done = carol.run("csub", "--explain", "-p", "gpu", SMALL, carol.script(GPU_JOB))
     assert carol.shown(job_id(done))["TresPerNode"] == tres("shard:1")
     assert "MaxTRES of account 'phys' allows 11 of gres/mps" in done.stderr
-
-
-def test_the_limits_are_kept_and_without_them_the_job_goes_as_asked(lab: Lab, alice: User) -> None:
-    alice.submit("-p", "gpu", SMALL, alice.script(GPU_JOB))
-    folder = Path(alice.environment["COLLOC_CONF"]).parent / "spool" / str(lab.users["alice"].uid)
-    [path_kept] = folder.glob("limits-*")
-    kept = json.loads(path_kept.read_text())
-    assert from_json(kept).default_account == "ml"
-    broken = alice.home / "broken"
-    broken.mkdir(exist_ok=True)
-    (broken / "sacctmgr").write_text("#!/bin/sh\necho 'sacctmgr: error: slurmdbd is down' >&2\nexit 1\n")
-    (broken / "sacctmgr").chmod(0o755)
-    path = f"{broken}:{lab.environment('alice')['PATH']}"
-    still = alice.run("csub", "-p", "gpu", SMALL, "train.sh", PATH=path)
-    assert alice.shown(job_id(still))["TresPerNode"] == tres("mps:12"), "what was kept is taken for an hour"
-    path_kept.unlink()
-    without = alice.run("csub", "-p", "gpu", "--explain", SMALL, "train.sh", PATH=path)
-    assert alice.shown(job_id(without))["TresPerNode"] == tres("gpu:1")
-    assert "csub cannot read this user's limits: 'sacctmgr" in without.stderr
-
-
-def test_the_site_says_that_limits_are_enforced(lab: Lab, alice: User) -> None:
-    assert "[limits]\nenforced = true" in Path(alice.environment["COLLOC_CONF"]).read_text()
-    assert lab.run(["colloc", "site", "check"], env=alice.environment).returncode == 0

@@ -4,19 +4,15 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.cluster import fixtures, jobs
 from tests.cluster.lab import Lab, LabError
-from tests.cluster.ports import Ports
-from tests.cluster.processes import Book, Record, is_alive, send, start_ticks, with_environment
+from tests.cluster.processes import is_alive, with_environment
 
 pytestmark = pytest.mark.cluster
 bare_lab = fixtures.bare_lab
@@ -45,18 +41,6 @@ def await_path(path: Path, bound_s: float = 20) -> None:
         time.sleep(0.02)
 
 
-@pytest.fixture
-def second(bare_lab: Lab) -> Iterator[Lab]:
-    """Another running lab beside the session's."""
-    lab = fixtures.new_lab()
-    try:
-        lab.up()
-        yield lab
-    finally:
-        lab.down()
-        lab.remove()
-
-
 @pytest.mark.parametrize(
     ("user", "options", "expected"),
     [
@@ -78,57 +62,12 @@ def test_environment(bare_lab: Lab, user: str, options: list[str], expected: dic
     assert all(int(index) < len(known) for index in seen["CUDA_VISIBLE_DEVICES"].split(","))
 
 
-def test_cpu_job_sees_no_gpu(bare_lab: Lab) -> None:
-    _, seen = output(bare_lab, "carol", submit(bare_lab, "carol", "-p", "cpu"))
-    assert seen["SLURMD_NODENAME"] == "c1"
-    assert not {"CUDA_VISIBLE_DEVICES", "SLURM_JOB_GPUS"} & set(seen)
-
-
 @pytest.mark.parametrize("user", ["alice", "bob", "carol"])
 @pytest.mark.parametrize("export", ["ALL", "NONE"])
 def test_users_are_real_uids_with_names(bare_lab: Lab, user: str, export: str) -> None:
     first, _ = output(bare_lab, user, submit(bare_lab, user, f"--export={export}"))
     assert first == f"{bare_lab.users[user].uid} {user}"
     assert "Permission denied" in bare_lab.run_as("dave", ["ls", bare_lab.users[user].home]).stderr
-
-
-def test_user_without_association_is_refused(bare_lab: Lab) -> None:
-    done = bare_lab.run_as("dave", ["sbatch", "--wrap", "true"])
-    assert done.returncode == 1
-    assert "Invalid account or account/partition combination" in done.stderr
-
-
-def test_accounting_knows_the_gres(bare_lab: Lab) -> None:
-    ids = [submit(bare_lab, "alice", "--gres=mps:25"), submit(bare_lab, "bob", f"--gres=gpu:{MIG}2g.20gb:1")]
-    ids.append(submit(bare_lab, "carol", "--array=0-3", "--gres=shard:1"))
-    bare_lab.wait_jobs(ids)
-    bare_lab.wait_accounted(ids)
-    # By window, as mining does it: a job that sacct -j shows may be missing here.
-    argv = ["sacct", "-a", "-X", "-n", "-P", "-S", "now-1hour", "-o", "JobID,User,Account,AllocTRES"]
-    rows = {row.split("|")[0]: row.split("|")[1:] for row in bare_lab.run(argv).stdout.splitlines()}
-    assert rows[str(ids[0])][:2] == ["alice", "ml"]
-    assert "gres/mps=25" in rows[str(ids[0])][2].split(",")
-    assert f"gres/gpu:{MIG}2g.20gb=1" in rows[str(ids[1])][2].split(",")
-    assert all(rows[f"{ids[2]}_{task}"][:2] == ["carol", "phys"] for task in range(4))
-
-
-def test_two_labs_at_once(bare_lab: Lab, second: Lab) -> None:
-    assert not set(bare_lab.ports.numbers.values()) & set(second.ports.numbers.values())
-    assert not {u.uid for u in bare_lab.users.values()} & {u.uid for u in second.users.values()}
-    for lab in (bare_lab, second):
-        assert lab.status().up
-        _, seen = output(lab, "alice", submit(lab, "alice", "--gres=gpu:1"))
-        assert seen["SLURM_CONF"] == str(lab.slurm_conf)
-
-
-def test_open_attaches(bare_lab: Lab) -> None:
-    again = Lab.open(bare_lab.root)
-    assert again.status() == bare_lab.status()
-    assert again.environment("bob") == bare_lab.environment("bob")
-    with pytest.raises(LabError, match="up already"):
-        again.up()
-    with pytest.raises(LabError, match="no user 'eve'"):
-        again.run_as("eve", ["true"])
 
 
 @pytest.mark.alone  # it looks at the whole machine, where other labs' tests make things, too
@@ -180,31 +119,6 @@ def test_a_failing_daemon_is_told_with_its_log_and_leaves_no_other() -> None:
     assert any("mariadbd: ready" in line for line in said)
     assert with_environment([f"SLURM_CONF={lab.slurm_conf}"]) == []
     lab.remove()
-
-
-def test_a_pid_that_changed_hands_is_left_alone(tmp_path: Path) -> None:
-    book = Book(tmp_path / "pids")
-    record = book.start("sleeper", ["sleep", "60"], log=tmp_path / "log", env={"PATH": os.environ["PATH"]})
-    stranger = Record("sleeper", record.pid, record.start_ticks - 1)
-    try:
-        book.stop([stranger])
-        assert start_ticks(record.pid) == record.start_ticks
-    finally:
-        book.stop([record])
-    assert not is_alive(record)
-    assert not send(record, signal.SIGKILL)
-
-
-def test_held_ports_are_not_found_twice() -> None:
-    first = Ports.find(["a", "b"])
-    second = Ports.find(["a", "b"])
-    assert not set(first.numbers.values()) & set(second.numbers.values())
-    first.release_all()
-    again = Ports.hold(first.numbers)
-    with pytest.raises(LabError, match="taken by another process"):
-        Ports.hold(second.numbers)
-    again.release_all()
-    second.release_all()
 
 
 def _listing() -> dict[str, float]:

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +20,6 @@ from tests.cluster.mps_scenes import (
     seven_jobs_share_one_daemon,
     the_daemon,
 )
-from tests.fakes.mps_control import NAME
 from tests.waiting import wait_for
 
 
@@ -76,34 +73,6 @@ def test_a_component_of_a_het_job_is_a_client_that_does_not_lead_it(mps: MpsLab)
     a_component_of_a_het_job_is_a_client(mps)
 
 
-def test_twenty_jobs_begin_and_end_at_once(mps: MpsLab) -> None:
-    jobs = [mps.submit("alice", "--mem=10M", gres="mps:5") for _ in range(20)]
-    pipes = {job: mps.pipe("alice", job) for job in jobs}
-    without = [job for job, pipe in pipes.items() if not pipe]
-    # On a busy machine the last ones wait for longer than a job's start may: they run without MPS, and say so.
-    told = mps.node.root / "said"
-    said = told.read_text() if told.exists() else ""
-    assert all(f"job {job} of uid" in said for job in without), (pipes, said)
-    assert len(without) < 10, (pipes, said)
-    (pipe,) = {pipe for pipe in pipes.values() if pipe}
-    assert mps.node.daemons() == {the_daemon(pipe)}
-    assert mps.node.jobs(mps.user("alice")) == set(jobs) - set(without)
-    mps.let_go("alice", *jobs)
-    wait_for(lambda: not mps.node.daemons(), "the daemon outlives its last job")
-
-
-def test_a_daemon_that_is_killed_is_started_anew_by_the_next_job(mps: MpsLab) -> None:
-    first = mps.submit("alice")
-    old = the_daemon(mps.pipe("alice", first))
-    os.kill(old, signal.SIGKILL)
-    second = mps.submit("alice")
-    pipe = mps.pipe("alice", second)
-    new = the_daemon(pipe)
-    assert new != old
-    mps.let_go("alice", second)
-    assert mps.node.daemons() == {new}, "the first job has it still"
-
-
 def test_another_user_waits_where_a_node_serves_one_at_a_time(mps: MpsLab) -> None:
     alices = mps.submit("alice", "-p", "one")
     pipe = mps.pipe("alice", alices)
@@ -114,20 +83,6 @@ def test_another_user_waits_where_a_node_serves_one_at_a_time(mps: MpsLab) -> No
     assert mps.pipe("bob", bobs) == str(mps.node.folder(mps.user("bob")) / "pipe")
     assert not Path(pipe).exists()
     assert len(mps.node.daemons()) == 1
-
-
-def test_another_user_runs_without_where_it_does_not(mps: MpsLab) -> None:
-    alices = mps.submit("alice")
-    pipe = mps.pipe("alice", alices)
-    bobs = mps.submit("bob")
-    assert mps.pipe("bob", bobs) == ""
-    assert mps.output(bobs) == f"colloc: job {bobs} runs without MPS: it has no daemon on its GPU\n"
-    assert mps.node.daemons() == {the_daemon(pipe)}
-    mps.let_go("bob", bobs)
-    assert mps.node.daemons() == {the_daemon(pipe)}
-    assert mps.lab.run_as("bob", ["ls", pipe]).returncode != 0
-    ask = f"echo get_server_list | {mps.node.bin}/{NAME}"
-    assert mps.lab.run_as("bob", ["sh", "-c", ask], env={"CUDA_MPS_PIPE_DIRECTORY": pipe}).returncode != 0
 
 
 def test_jobs_that_had_no_epilog_hold_nothing_against_the_next_user(mps: MpsLab) -> None:
@@ -160,37 +115,6 @@ def test_slurmd_is_killed_and_comes_back(mps: MpsLab) -> None:
     assert mps.pipe("alice", second) == pipe
     assert the_daemon(pipe) == pid
     mps.let_go("alice", first, second)
-
-
-def test_an_epilog_without_its_prolog(mps: MpsLab) -> None:
-    """As after a reboot of the node, whose /run is empty then."""
-    job = mps.submit("alice")
-    assert mps.pipe("alice", job)
-    mps.node.reboot()
-    mps.let_go("alice", job)
-    assert not mps.node.state.exists()
-
-
-def test_a_control_program_that_hangs_delays_a_job_and_no_more(mps: MpsLab) -> None:
-    mps.node.script("trap '' TERM; sleep 100")
-    began = time.monotonic()
-    job = mps.submit("alice")
-    assert mps.pipe("alice", job) == ""
-    assert time.monotonic() - began < 25
-    assert "runs without MPS" in mps.output(job)
-    assert not mps.node.folder(mps.user("alice")).exists()
-    mps.let_go("alice", job)
-
-
-def test_a_daemon_that_does_not_quit_delays_the_next_job_and_no_more(mps: MpsLab) -> None:
-    mps.node.script(
-        f"case $1 in -d) exec {mps.node.root}/fake/{NAME} -d;; esac; read -r asked; "
-        f"case $asked in quit*) trap '' TERM; sleep 100;; esac; echo $asked | {mps.node.root}/fake/{NAME}"
-    )
-    job = mps.submit("alice")
-    assert mps.pipe("alice", job)
-    mps.let_go("alice", job)
-    wait_for(lambda: not mps.node.daemons(), "it was not killed")
 
 
 def started_within_a_job(mps: MpsLab) -> None:

@@ -4,14 +4,12 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from slurm_colloc.gpu.failure import Outcome
-from slurm_colloc.pack.ledger import missing
 from slurm_colloc.slurm.job_files import file_name
 from tests.cluster.fixtures import RELEASE
 from tests.cluster.lab import Lab
@@ -98,42 +96,6 @@ def leftovers(alice: Packs) -> list[Path]:
     return [path for path in found if path.exists() and path.stat().st_uid == uid]
 
 
-def test_without_a_daemon_one_task_runs_at_a_time(alice: Packs) -> None:
-    command = "date +%s.%N >began.$CSUB_PACK_TASK; sleep 0.3; date +%s.%N >ended.$CSUB_PACK_TASK"
-    code, said = alice.ended(alice.submit(a_spec(3, commands=(command,) * 3), mps=None))
-    assert (code, most_at_once(alice.home)) == ("0:0", 1)
-    assert "there is no 'nvidia-cuda-mps-control' on PATH" in said
-    assert "one at a time" in said
-    code, said = alice.ended(alice.submit(a_spec(3, commands=(command,) * 3), mps="fails"))
-    assert (code, most_at_once(alice.home)) == ("0:0", 1)
-
-
-def test_what_is_cancelled_is_run_by_the_next_pack_and_nothing_else(alice: Packs) -> None:
-    quick = "echo done"
-    slow = "echo here; [ -e go ] || { trap 'echo saved; exit 0' TERM; sleep 100 & wait; }"
-    commands = (quick, slow, quick, slow, quick, quick)
-    job = alice.submit(a_spec(2, commands=commands))
-    assert alice.wait_for("out.2") == alice.wait_for("out.4") == "here\n"
-    alice.run("scancel", job)
-    alice.ended(job)
-    told = alice.told(job)
-    assert "SIGTERM" in told.stopped
-    assert {task.number: task.outcome for task in told.tasks} == {
-        1: Outcome.DONE,
-        2: Outcome.STOPPED,
-        3: Outcome.DONE,
-        4: Outcome.STOPPED,
-    }
-    assert "saved" in (alice.home / "out.2").read_text()
-    assert missing([told]) == (2, 4, 5, 6)
-    (alice.home / "go").touch()
-    (alice.home / "out.1").unlink()
-    code, said = alice.ended(alice.submit(a_spec(2, commands=commands, only=missing([told]))))
-    assert (code, "4 tasks: 4 succeeded" in said) == ("0:0", True), said
-    assert not (alice.home / "out.1").exists()
-    assert leftovers(alice) == []
-
-
 def test_a_requeued_pack_goes_on_where_it_was(alice: Packs) -> None:
     slow = "echo $SLURM_RESTART_COUNT here; [ -e go ] || sleep 100"
     job = alice.submit(a_spec(2, commands=("date >>one", slow, "date >>three", slow)), "", "--requeue")
@@ -164,23 +126,6 @@ def test_what_a_task_leaves_behind_ends_with_it(alice: Packs) -> None:
     job = alice.submit(a_spec(1, commands=("sleep 345.678 & echo $! >left", "sleep 1; ps -o args= -p $(cat left)")))
     alice.ended(job)
     assert "345.678" not in (alice.home / "out.2").read_text()
-
-
-def test_a_task_out_of_time_leaves_the_others_theirs(alice: Packs) -> None:
-    """Slurm counts in minutes, and looks at them now and then."""
-    job = alice.submit(a_spec(2, commands=("sleep 300", "sleep 1", "true"), time_limit_min=1))
-    code, said = alice.ended(job, timeout=200)
-    assert (code, "\n  time limit: 1\n" in said) == ("1:0", True), said
-    assert [task.outcome for task in alice.told(job).tasks] == [Outcome.TIME_LIMIT, Outcome.DONE, Outcome.DONE]
-
-
-def test_many_short_tasks(alice: Packs) -> None:
-    begun = time.monotonic()
-    code, said = alice.ended(alice.submit(a_spec(8, commands=("true",) * 200, output="/dev/null")), timeout=300)
-    took_s = time.monotonic() - begun
-    assert code == "0:0", said
-    print(f"{200 / took_s:.1f} steps per second")
-    assert took_s < 120
 
 
 PATTERNS = [

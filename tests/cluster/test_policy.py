@@ -308,14 +308,6 @@ def test_a_job_costs_slurmctld_less_than_a_millisecond_at_100000_known_ones(lab:
 # --- what can go wrong ---
 
 
-def test_a_srun_of_a_known_job_is_never_rewritten(lab: Lab) -> None:
-    install(lab, "default")
-    know(lab, "known", "true")
-    done = say(lab, "srun", "--gres=gpu:1", "-p", "all", "true")
-    assert done.returncode == 0, done.stderr
-    know(lab, "known")
-
-
 def test_a_fault_in_ours_leaves_the_sites_script_at_work(lab: Lab) -> None:
     install(lab, "enforce")
     sbatch(lab, ok=False)
@@ -334,32 +326,6 @@ def test_a_fault_in_ours_leaves_the_sites_script_at_work(lab: Lab) -> None:
         assert say(lab, "srun", "--pty", "--gres=gpu:1", "-p", "all", "true").returncode == 0
     install(lab, "enforce")
     sbatch(lab, ok=False)
-
-
-def test_a_broken_table_leaves_jobs_alone_and_is_logged_once(lab: Lab) -> None:
-    path = know(lab, "known")
-    whole = path.read_bytes()
-    for number, broken in enumerate((whole[:-1], b"", whole.replace(b"table 1", b"table 9"), b"\0" * 5000)):
-        path.write_bytes(broken)
-        install(lab, "enforce")
-        before = log(lab).count("known jobs are not used")
-        for _ in range(3):
-            assert shown(lab, sbatch(lab)) == ("gpu:1", "site"), number
-        assert log(lab).count("known jobs are not used") == before + 1
-    know(lab, "known")
-    install(lab, "enforce")
-    sbatch(lab, ok=False)
-
-
-def test_nobody_but_root_and_slurmctld_reads_the_table(lab: Lab) -> None:
-    path = know(lab, "known")
-    lab.run(["colloc", "ingest"], check=True)
-    done = lab.run(["colloc", "policy", "table"])
-    assert done.returncode == 0, done.stderr
-    assert (path.stat().st_mode & 0o777, path.stat().st_gid) == (0o640, grp.getgrnam("slurm").gr_gid)
-    assert say(lab, "cat", str(path)).returncode == 1
-    assert path.read_bytes() != b""
-    know(lab, "known", "spawner")
 
 
 def test_the_table_is_replaced_while_jobs_are_submitted(lab: Lab) -> None:

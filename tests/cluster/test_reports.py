@@ -7,7 +7,6 @@ import json
 import re
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -113,55 +112,3 @@ def _top_sees(lab: Lab, alice: User, job: str, as_root: dict[str, str]) -> None:
     assert own.returncode == 0, own.stderr
     assert "the nodes' journals are not open to you" in own.stdout
     assert re.search(rf"^{job} +alice +gpu +g\d +gpu:h100:1 +0:00:\d\d +- +- +-$", own.stdout, re.MULTILINE), own.stdout
-
-
-def test_an_array_and_a_job_without_a_gpu_have_stories(lab: Lab, site: Path) -> None:
-    carol = User(lab, "carol", site)
-    array = plain(carol, "--array=0-1", "--gres=gpu:h100:1", "-p", "gpu", "--wrap", "sleep 1")
-    cpu = plain(carol, "--wrap", "sleep 1")
-    lab.wait_jobs([array, cpu])
-    lab.wait_accounted([array, cpu])
-    stories = json.loads(carol.run("colloc", "job", array, "--format=json").stdout)["stories"]
-    assert [one["job_id"] for one in stories] == [f"{array}_0", f"{array}_1"]
-    # The raw id of a task is that task, with what csub decided of the array.
-    by_csub = carol.run(
-        "csub", "--parsable", "--array=0-1", "--gres=gpu:h100:1", "-p", "gpu", "-t", "5", "--wrap", "true"
-    )
-    array = by_csub.stdout.strip()
-    lab.wait_jobs([array])
-    lab.wait_accounted([array])
-    raw = next(
-        row["slurm"]["raw_id"]
-        for row in json.loads(carol.run("colloc", "job", array, "--format=json").stdout)["stories"]
-        if row["slurm"]["raw_id"] != array
-    )
-    told = carol.run("colloc", "job", raw).stdout
-    assert told.startswith(f"job {array}_")
-    assert "\n  csub gave  " in told
-    text = carol.run("colloc", "job", cpu).stdout
-    assert "  asked      no GPU\n  given      no GPU\n" in text
-    assert "exit code 0:0" in text
-
-
-def test_my_last_month(lab: Lab, site: Path) -> None:
-    bob = User(lab, "bob", site)
-    since = ("--since", datetime.now(UTC).isoformat(timespec="seconds"))
-    time.sleep(1.1)
-    nothing = bob.run("colloc", "me", *since)
-    assert nothing.returncode == 0, nothing.stderr
-    assert "nothing was wasted" in nothing.stdout
-    bob.script(SCRIPT.format(load_s=6), "mine.sh")
-    first = bob.submit("mine.sh")
-    lab.wait_jobs([first])
-    lab.wait_accounted([first])
-    as_root = {"COLLOC_CONF": str(site / "site.toml")}
-    lab.run(["colloc", "ingest", "--since", "1h"], env=as_root, check=True, timeout=120)
-    # Bob may not read the store: his runs are from sacct, their use from the history that the site keeps for him.
-    shown = json.loads(bob.run("colloc", "me", *since, "--format", "json").stdout)
-    assert shown["total"]["runs"] == 1
-    assert shown["total"]["methods"] == ["measured by csub in the job"]
-    assert shown["idlest"][0]["job_id"] == first
-    assert shown["idlest"][0]["gpu_mem_peak_mib"] == 6144
-    text = bob.run("colloc", "me", *since).stdout
-    assert "source     sacct, and what csub measured in your jobs\n" in text
-    assert first in text

@@ -97,26 +97,6 @@ def test_a_user_finds_what_root_finds(lab: Lab) -> None:
     assert colloc(lab, "alice", "check").returncode == 0
 
 
-def test_the_file_says_what_was_found_and_what_was_not(lab: Lab) -> None:
-    path = init(lab, "alice", "--shard-consent", "--mps-daemon")
-    text = path.read_text()
-    for said in (
-        "# Features of x1, for --constraint: old,ib",
-        "# TRESBillingWeights=CPU=1.0,GRES/gpu=8.0",
-        "# Exclusive: each job gets whole nodes",
-        "# ExclusiveUser: a node serves one user at a time",
-        "#   MaxTRESPerUser of QOS 'few': gres/gpu=4",
-        "#   GrpTRES of account 'phys': gres/gpu=8, gres/shard=4",
-        "# gres/shard: partition 'paid' bills gres/gpu and not gres/shard",
-        "limits GPUs and not gres/mps: csub gives no mps to jobs under it",
-        "x1 is DOWN",
-    ):
-        assert said in text, said
-    assert "\x1b" not in text
-    sharing = read(path).sharing
-    assert (sharing.mps_daemon, sharing.shard_consent) == ("none", False), "jobs on shares would not be billed"
-
-
 def test_the_driver_of_a_node_is_asked_there_and_told_elsewhere(lab: Lab) -> None:
     """On the node itself, and by the file that a job of alice's brings from one."""
     on_m1 = init(lab, "alice", *simulated(lab), SLURMD_NODENAME="m1")

@@ -11,7 +11,6 @@ import pytest
 from tests.cluster.mps_nodes import MpsLab
 from tests.cluster.mps_scenes import (
     a_component_of_a_het_job_is_a_client,
-    a_requeued_job_has_it_again,
     all_users_share_a_daemon_of_roots,
     each_user_has_a_daemon_beside_the_others,
     mps_lab,
@@ -54,10 +53,6 @@ def test_a_component_of_a_het_job_is_told_that_does_not_lead_it(mps: MpsLab) -> 
     a_component_of_a_het_job_is_a_client(mps)
 
 
-def test_a_requeued_job_has_it_again(mps: MpsLab) -> None:
-    a_requeued_job_has_it_again(mps)
-
-
 @pytest.mark.parametrize("how", ["suspended", "hidden"])
 def test_what_squeue_may_leave_out_keeps_its_daemon(mps: MpsLab, how: str) -> None:
     """A job that is suspended, or in a partition that is not shown to all, is asked about and runs."""
@@ -73,15 +68,6 @@ def test_what_squeue_may_leave_out_keeps_its_daemon(mps: MpsLab, how: str) -> No
     assert mps.node.jobs(mps.user("alice")) == {job}
     if how == "suspended":
         assert mps.lab.run(["scontrol", "resume", str(job)]).returncode == 0
-
-
-def test_another_user_waits_where_a_node_serves_one_at_a_time(mps: MpsLab) -> None:
-    alices = mps.submit("alice", "-p", "one")
-    pipe = mps.pipe("alice", alices)
-    bobs = mps.submit("bob", "-p", "one")
-    mps.let_go("alice", alices)
-    assert mps.pipe("bob", bobs) == str(mps.node.folder(mps.user("bob")) / "pipe")
-    assert not Path(pipe).exists()
 
 
 def test_a_daemon_that_is_left_goes_before_somebody_has_the_whole_gpu(mps: MpsLab) -> None:

@@ -20,7 +20,10 @@ from tests.waiting import wait_for
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="it runs as root")
 
-ALICE, BOB = (85410, 85410), (85411, 85411)
+ALICE, BOB, ROOT = (85410, 85410), (85411, 85411), (0, 0)
+# Of a partition where all users share a daemon of root's.
+ALL = {"SLURM_JOB_PARTITION": "all"}
+whose = pytest.mark.parametrize(("more", "owner"), [({}, ALICE), (ALL, ROOT)], ids=["her own", "of all"])
 
 
 @pytest.fixture
@@ -265,16 +268,19 @@ def test_twenty_at_once(node: Node) -> None:
     assert not node.folder(ALICE).exists()
 
 
-def test_after_a_crash_the_next_job_starts_another_for_all(node: Node) -> None:
-    node.run("start", 1, ALICE)
-    old = the_daemon(node)
+@whose
+def test_after_a_crash_the_next_job_starts_another_for_all(
+    node: Node, more: dict[str, str], owner: tuple[int, int]
+) -> None:
+    node.run("start", 1, ALICE, **more)
+    old = the_daemon(node, owner)
     os.kill(old, signal.SIGKILL)
     wait_for(lambda: node.daemons() == set())
     assert "runs without MPS" in node.run("task", 1, ALICE)
-    node.run("start", 2, ALICE)
-    assert the_daemon(node) != old
-    assert node.jobs(ALICE) == {1, 2}
-    assert "export" in node.run("task", 1, ALICE)
+    node.run("start", 2, BOB if more else ALICE, **more)
+    assert the_daemon(node, owner) != old
+    assert node.jobs(owner) == {1, 2}
+    assert f"export CUDA_MPS_PIPE_DIRECTORY={node.folder(owner)}/pipe\n" in node.run("task", 1, ALICE)
 
 
 def test_a_server_that_outlives_its_daemon_is_killed_by_its_pipe_folder_and_not_by_its_name(node: Node) -> None:
@@ -303,15 +309,16 @@ def test_a_server_that_outlives_its_daemon_is_killed_by_its_pipe_folder_and_not_
 # --- a control program that misbehaves ---
 
 
+@whose
 @pytest.mark.parametrize("ill", [Ill.FAILS, Ill.NO_PID_FILE, Ill.DEAF, Ill.DIES])
-def test_what_does_not_start_leaves_nothing(node: Node, ill: Ill) -> None:
+def test_what_does_not_start_leaves_nothing(node: Node, ill: Ill, more: dict[str, str], owner: tuple[int, int]) -> None:
     node.well(ill)
     began = time.monotonic()
-    said = node.run("start", 1, ALICE)
+    said = node.run("start", 1, ALICE, **more)
     assert time.monotonic() - began < 12
     if ill != Ill.DIES:  # it answers once
         assert f"job 1 of uid 85410 runs without MPS: no MPS daemon on GPU {UUIDS[0]}" in said
-        assert not node.folder(ALICE).exists()
+        assert not node.folder(owner).exists()
     assert node.daemons() == set()
     assert "runs without MPS" in node.run("task", 1, ALICE)
 
@@ -340,14 +347,17 @@ def test_a_daemon_that_does_not_quit_is_killed(node: Node) -> None:
     assert not node.folder(ALICE).exists()
 
 
-def test_a_daemon_that_is_only_slow_is_not_taken_from_the_jobs_that_have_it(node: Node) -> None:
-    node.run("start", 1, ALICE)
-    pid = the_daemon(node)
+@whose
+def test_a_daemon_that_is_only_slow_is_not_taken_from_the_jobs_that_have_it(
+    node: Node, more: dict[str, str], owner: tuple[int, int]
+) -> None:
+    node.run("start", 1, ALICE, **more)
+    pid = the_daemon(node, owner)
     os.kill(pid, signal.SIGSTOP)
-    said = node.run("start", 2, ALICE)
+    said = node.run("start", 2, BOB if more else ALICE, **more)
     os.kill(pid, signal.SIGCONT)
-    assert "job 2 of uid 85410 runs without MPS" in said
-    assert (node.daemons(), node.jobs(ALICE)) == ({pid}, {1})
+    assert f"job 2 of uid {85411 if more else 85410} runs without MPS" in said
+    assert (node.daemons(), node.jobs(owner)) == ({pid}, {1})
 
 
 def test_a_lock_that_is_not_let_go_holds_nobody_up_for_long(node: Node) -> None:
@@ -401,7 +411,8 @@ def test_ids_are_numbers(node: Node, wrong: dict[str, str]) -> None:
 
 
 def test_root_gets_none(node: Node) -> None:
-    assert "a daemon of root's would serve everybody" in node.run("start", 1, (0, 0))
+    for partition in ({}, ALL):
+        assert "a daemon of root's would serve everybody" in node.run("start", 1, ROOT, **partition)
 
 
 def test_a_path_too_long_for_a_socket_is_not_tried(node: Node) -> None:

@@ -15,18 +15,15 @@ from pathlib import Path
 import pytest
 
 from tests.fakes import mps_control
-from tests.fakes.mps_control import Ill
 from tests.fakes.mps_jobs import UUIDS, Node
-from tests.unit.test_colloc_mps import ALICE, BOB, environment_of, the_daemon
+from tests.unit.test_colloc_mps import ALICE, ALL, BOB, ROOT, environment_of, the_daemon
 from tests.unit.test_colloc_mps import node as node
 from tests.unit.test_colloc_mps_hostile import as_user
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="it runs as root")
 
-ROOT = (0, 0)
 EACH = {"SLURM_JOB_PARTITION": "each"}
-ALL = {"SLURM_JOB_PARTITION": "all"}
 
 
 def pipe_of(told: str) -> str:
@@ -196,38 +193,6 @@ def test_a_link_in_the_place_of_its_pipes_is_moved_away_and_not_followed(node: N
     assert not (folder / "pipe").is_symlink()
 
 
-@pytest.mark.parametrize("ill", [Ill.FAILS, Ill.NO_PID_FILE, Ill.DEAF])
-def test_what_does_not_start_leaves_nothing(node: Node, ill: Ill) -> None:
-    node.well(ill)
-    said = node.run("start", 1, ALICE, **ALL)
-    assert f"job 1 of uid 85410 runs without MPS: no MPS daemon on GPU {UUIDS[0]}" in said
-    assert not node.folder(ROOT).exists()
-    assert node.daemons() == set()
-    assert "runs without MPS" in node.run("task", 1, ALICE)
-
-
-def test_after_a_crash_the_next_job_starts_another_for_all(node: Node) -> None:
-    node.run("start", 1, ALICE, **ALL)
-    old = the_daemon(node, ROOT)
-    os.kill(old, signal.SIGKILL)
-    wait_for(lambda: node.daemons() == set())
-    assert "runs without MPS" in node.run("task", 1, ALICE)
-    node.run("start", 2, BOB, **ALL)
-    assert the_daemon(node, ROOT) != old
-    assert node.jobs(ROOT) == {1, 2}
-    assert pipe_of(node.run("task", 1, ALICE)) == f"{node.folder(ROOT)}/pipe"
-
-
-def test_a_daemon_that_is_only_slow_is_not_taken_from_the_users_that_have_it(node: Node) -> None:
-    node.run("start", 1, ALICE, **ALL)
-    pid = the_daemon(node, ROOT)
-    os.kill(pid, signal.SIGSTOP)
-    said = node.run("start", 2, BOB, **ALL)
-    os.kill(pid, signal.SIGCONT)
-    assert "job 2 of uid 85411 runs without MPS" in said
-    assert (node.daemons(), node.jobs(ROOT)) == ({pid}, {1})
-
-
 def test_the_end_of_a_job_without_it_is_not_held_up_by_it(node: Node) -> None:
     """Each job on the node has an epilog; one that has no share of the daemon does not wait for its lock."""
     node.run("start", 1, ALICE, **ALL)
@@ -275,7 +240,3 @@ def test_where_a_user_sees_no_process_of_roots_he_is_a_client_all_the_same(
     if done.returncode == 77:
         pytest.skip("proc cannot be mounted here")
     assert pipe_of(done.stdout) == f"{node.folder(ROOT)}/pipe"
-
-
-def test_root_is_no_client(node: Node) -> None:
-    assert "a daemon of root's would serve everybody" in node.run("start", 1, ROOT, **ALL)
