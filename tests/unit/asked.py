@@ -11,7 +11,6 @@ from slurm_colloc.audit.rules import entries, findings, question
 from slurm_colloc.audit.timing import of_about
 from slurm_colloc.audited import Answer, Finding
 from slurm_colloc.config_audit import Audit, AuditRule
-from tests.unit.hostile import HOSTILE
 
 # A day of one H100, all of it sampled, a fifth of its SMs busy.
 RUN: dict[str, Any] = {
@@ -73,6 +72,7 @@ RUN: dict[str, Any] = {
     "gpu_mem_mib": 80_000.0,
 }
 IDLE = {"util_used": 0.0, "sm_used": 0.0, "peak_mib": 400}
+PARKED = IDLE | {"peak_mib": 30_000}
 _KINDS = {bool: "BOOLEAN", int: "BIGINT", float: "DOUBLE", str: "VARCHAR", list: "VARCHAR[]"}
 assert set(RUN) == set(RUN_COLUMNS)
 
@@ -114,12 +114,3 @@ def one(code: str, *runs: dict[str, Any], **settings: Any) -> Finding:
 def none(code: str, *runs: dict[str, Any], **settings: Any) -> bool:
     """Return whether nothing is found."""
     return not ask(code, *runs, **settings)[1]
-
-
-def harmless(code: str, run: dict[str, Any], about: str = "others") -> bool:
-    """Return whether whoever ran it is named by the finding, and no name of his is in its words."""
-    names = {name for name in HOSTILE if len(name) > 3 and name.isascii() and "\0" not in name}
-    fields = ("user", "account", "job_name", "partition", "qos")
-    _, found = ask(code, *(run | dict.fromkeys(fields, name) for name in names), about=about)
-    words = "".join(one.evidence + one.remedy + one.title for one in found)
-    return {one.user for one in found} == names and not any(name in words for name in names)

@@ -15,7 +15,7 @@ from slurm_colloc.audited import Finding
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.config_audit import Audit, AuditRule
 from slurm_colloc.errors import ConfigError, InputError
-from tests.unit.asked import IDLE, ask, none, one
+from tests.unit.asked import IDLE, PARKED, ask, none, one
 from tests.unit.made import decision, device, process, run, seen
 from tests.unit.stored import stored
 
@@ -83,8 +83,9 @@ def test_a_digest_is_of_which_runs_and_not_of_their_order() -> None:
         {"allocated": 0.0},
     ],
 )
-def test_nobody_is_named_on_weak_evidence(fields: dict[str, Any]) -> None:
-    assert none("COL001", IDLE | fields)
+@pytest.mark.parametrize("run", [IDLE, PARKED])
+def test_nobody_is_named_on_weak_evidence(run: dict[str, Any], fields: dict[str, Any]) -> None:
+    assert none("COL001", run | fields)
 
 
 def test_one_counter_is_enough() -> None:
@@ -93,7 +94,8 @@ def test_one_counter_is_enough() -> None:
 
 
 def test_bounds_of_zero_name_nobody_without_hours() -> None:
-    assert none("COL001", IDLE | {"allocated": 0.0}, bounds={"min_gpu_hours": 0.0})
+    for idle in (IDLE, PARKED):
+        assert none("COL001", idle | {"allocated": 0.0}, bounds={"min_gpu_hours": 0.0})
 
 
 def test_what_can_be_judged_is_counted() -> None:

@@ -152,19 +152,6 @@ def test_a_job_is_not_cancelled_while_a_notice_was_not_taken_or_is_in_doubt(
     assert not (tmp_path / "ran").exists()
 
 
-def test_without_a_word_of_the_site_nothing_is_done_to_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program(tmp_path, "scancel", f'echo "$@" >> {tmp_path}/ran\n', monkeypatch)
-    taken = mail_service(tmp_path, monkeypatch)
-    story = Story(tmp_path / "state", monkeypatch)
-    assert [story.run(after_min)[0] for after_min in (0, 61, 61)][1:] == ["not told: told of this job"] * 2
-    assert len(taken.to("ann@x")) == 1
-    story.config = story.config._replace(
-        notices=story.config.notices._replace(mode="off", actions={"idle now": "cancel"})
-    )
-    assert story.run(1)[-1] == "would be told again (still found after the quiet period)"
-    assert not (tmp_path / "ran").exists()
-
-
 def test_a_notice_by_a_reading_that_the_rule_takes_is_sent_however_short_the_quiet_period(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,9 +4,7 @@
 import json
 import os
 import pwd
-import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -183,19 +181,3 @@ def test_root_speaks_as_the_owner_and_the_word_is_a_persons(
     text = (tmp_path / "site.toml").read_text()
     (tmp_path / "site.toml").write_text(text.replace('code = "COL001"\n', 'code = "COL001"\ntell = "nobody"\n'))
     assert colloc("audit", "optout", "ann", "--rule", "COL001", "--end") == 0
-
-
-def test_two_processes_at_once_are_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    users = [f"user{number}" for number in range(4)]
-    taken = mail_service(tmp_path, monkeypatch, slow_s=1)
-    made_site(tmp_path, monkeypatch, *users)
-    command = [sys.executable, "-m", "slurm_colloc.cli.colloc", "audit", "run", "--notify"]
-    both = [subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)]
-    until = time.monotonic() + 60
-    while not taken.argv and time.monotonic() < until:
-        time.sleep(0.05)
-    both.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True))
-    said = [one.communicate(timeout=60)[1] for one in both]
-    assert sorted(one.returncode for one in both) == [1, 2], said
-    assert "another run of the audit holds" in said[1]
-    assert [len(taken.to(f"{user}@example.org")) for user in users] == [1] * 4

@@ -7,12 +7,10 @@ from typing import Any
 import pytest
 
 from slurm_colloc.model import Gres
-from tests.unit.asked import IDLE, ask, none, one
+from tests.unit.asked import IDLE, PARKED, ask, none, one
 from tests.unit.made import device, process, run, seen
-from tests.unit.stored import stored
+from tests.unit.stored import busy, stored
 from tests.unit.test_audit import audited
-
-PARKED = IDLE | {"peak_mib": 30_000}
 
 
 @pytest.mark.parametrize("fields", [{"suspended_s": 1}, {"state": "SUSPENDED"}, {"state": "NODE_FAIL"}])
@@ -127,3 +125,22 @@ def test_an_array_of_short_idle_jobs_adds_up_where_the_site_counts_them() -> Non
     found = one("COL001", *[task] * 1000, bounds={"shortest_min": 2.0})
     assert found.evidence.startswith("33.3 GPU-h idle in 1000 runs (job ")
     assert len(found.jobs) == 5
+
+
+def test_what_filled_the_memory_and_ran_hardly_a_kernel() -> None:
+    found = one("COL001", PARKED)
+    assert (found.gpu_hours, found.user) == (24.0, "ann")
+    assert "that filled up to 29.3 GiB of GPU memory and ran hardly a kernel; sampled" in found.evidence
+    assert "filled" in one("COL001", PARKED | {"peak_mib": 2048}).evidence
+    assert "never used" in one("COL001", PARKED | {"peak_mib": 2047}).evidence
+    answered, _ = ask("COL001", PARKED, PARKED | {"peak_mib": None})
+    assert (answered.rows, answered.judged) == (2, 1)
+
+
+def test_a_store_in_which_memory_was_filled(tmp_path: Path) -> None:
+    times = (900.0, 1800.0, 2700.0, 3600.0)
+    low = {"min_gpu_hours": 0.5}
+    parked = stored(tmp_path / "a", [run("1")], busy(*times, util=0.0, sm=0.0, mib=30_000))
+    assert [one.gpu_hours for one in audited(parked, "COL001", 0.0, 3600.0, bounds=low)] == [1.0]
+    served = [*busy(*times[:3], util=0.0, sm=0.0, mib=30_000), *busy(times[3], util=1.0, sm=0.1, mib=30_000)]
+    assert audited(stored(tmp_path / "b", [run("1")], served), "COL001", 0.0, 3600.0, bounds=low) == []

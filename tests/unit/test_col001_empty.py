@@ -6,7 +6,7 @@ import pytest
 
 from slurm_colloc.measured import Round
 from slurm_colloc.model import Gres
-from tests.unit.asked import ask, harmless, none, one
+from tests.unit.asked import ask, none, one
 from tests.unit.made import device, process, run, seen
 from tests.unit.stored import stored
 from tests.unit.test_audit import audited
@@ -87,10 +87,6 @@ def test_a_run_at_zero_use_that_counters_cannot_judge_is_named_here() -> None:
     blind = {"util_used": None, "sm_used": None, "util_measured": 0.0, "sm_measured": 0.0, "tail_s": None}
     found = one("COL001", blind | {"held_idle_hours": 24.0})
     assert "24 GPU-h idle in 1 run (job 1) without a process of the job" in found.evidence
-
-
-def test_hostile_names_are_not_in_its_words() -> None:
-    assert harmless("COL001", HALF)
 
 
 def half_used(stray: bool = False, util: float = 0.0) -> list[Round]:

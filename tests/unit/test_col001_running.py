@@ -127,10 +127,6 @@ def test_each_job_is_a_finding_of_its_own() -> None:
     ]
 
 
-def test_hostile_names_are_not_in_its_words() -> None:
-    assert asked.harmless("COL001", NEVER, about="jobs")
-
-
 def test_a_store(tmp_path: Path) -> None:
     running = [run("1", end_s=None, state="RUNNING")]
     store = stored(tmp_path / "a", running, hours(1, 2, 3))

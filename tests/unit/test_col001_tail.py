@@ -6,7 +6,7 @@ import pytest
 
 from slurm_colloc.measured import Round
 from slurm_colloc.model import Gres
-from tests.unit.asked import ask, harmless, none, one
+from tests.unit.asked import ask, none, one
 from tests.unit.made import HOUR, run
 from tests.unit.stored import busy, stored
 from tests.unit.test_audit import audited
@@ -82,10 +82,6 @@ def test_results_that_are_written_on_cpus_are_not_counted_below_the_bound() -> N
 def test_bounds_of_zero_name_nobody_without_a_tail() -> None:
     answered, found = ask("COL001", {}, bounds={"min_gpu_hours": 0.0, "tail_min": 0.0})
     assert (answered.judged, found) == (1, [])
-
-
-def test_hostile_names_are_not_in_its_words() -> None:
-    assert harmless("COL001", TAIL)
 
 
 def hours(*active: float, of: int = 8, dark: tuple[int, ...] = (), uuid: str = "GPU-0") -> list[Round]:

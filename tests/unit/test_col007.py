@@ -50,13 +50,6 @@ def test_nobody_is_named_on_weak_evidence(fields: dict[str, Any]) -> None:
     assert (answered.judged, said) == (0, [])
 
 
-def test_names_of_users_stay_what_they_are() -> None:
-    name = "=cmd|'<b>\r\n\u202e\x1b[31m"
-    finding = one("COL007", FITS | {"user": name, "job_name": name})
-    assert (finding.subject, finding.user) == (name, name)
-    assert name not in finding.evidence
-
-
 def test_runs_of_a_store(tmp_path: Path) -> None:
     config = site(MIG_POOL._replace(gpu_type="h100", gpus_per_node=2))
     text = sacct_text({}, {"State": "FAILED", "User": "bob"})

@@ -79,13 +79,6 @@ def test_a_site_may_ask_for_what_was_held_alone() -> None:
     assert "the bound is 250 GiB" in finding.evidence
 
 
-def test_names_of_users_stay_what_they_are() -> None:
-    name = "=cmd|'<b>\r\n\u202e\x1b[31m"
-    finding = one("COL009", GREEDY | {"user": name, "job_name": name})
-    assert (finding.subject, finding.user) == (name, name)
-    assert name not in finding.evidence
-
-
 def test_runs_of_a_store(tmp_path: Path) -> None:
     text = sacct_text({"AllocTRES": tres(12, "512G")}, {"AllocTRES": tres(12, "64G"), "User": "bob"})
     (finding,) = found(tmp_path, "COL009", text, day_of("1", 4.0, 30_000))

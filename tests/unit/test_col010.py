@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from slurm_colloc.model import Gres
-from tests.unit.asked import ask, harmless, none, one
+from tests.unit.asked import ask, none, one
 from tests.unit.made import device, process, run, seen
 from tests.unit.stored import SHARES, stored
 from tests.unit.test_audit import audited
@@ -63,10 +63,6 @@ def test_bounds() -> None:
 def test_only_shares_of_a_known_size_are_judged() -> None:
     answered, _ = ask("COL010", OVER, {}, OVER | {"gpus": None})
     assert (answered.rows, answered.judged) == (3, 1)
-
-
-def test_hostile_names_are_not_in_its_words() -> None:
-    assert harmless("COL010", OVER)
 
 
 @pytest.mark.parametrize("name", ["mps", "shard"])

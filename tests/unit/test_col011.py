@@ -85,13 +85,6 @@ def test_it_needs_no_samples() -> None:
     )
 
 
-def test_names_of_users_stay_what_they_are() -> None:
-    name = "=cmd|'<b>\r\n\u202e\x1b[31m"
-    finding = one("COL011", FAR_BELOW | {"user": name, "job_name": name})
-    assert (finding.subject, finding.user) == (name, name)
-    assert name not in finding.evidence
-
-
 def test_runs_of_a_store(tmp_path: Path) -> None:
     text = sacct_text(
         {"TimelimitRaw": "72000"},

@@ -7,7 +7,7 @@ import pytest
 from slurm_colloc.accounting.ingest import keep_text
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.measured import HostSample
-from tests.unit.asked import ask, harmless, none, one
+from tests.unit.asked import ask, none, one
 from tests.unit.made import device, host, process, seen
 from tests.unit.stored import sampled
 from tests.unit.test_audit import audited
@@ -84,10 +84,6 @@ def test_bounds() -> None:
 def test_a_run_whose_host_nobody_knows_cannot_be_judged() -> None:
     answered, _ = ask("COL012", STARVED, STARVED | {"cores": None, "read_mib": None})
     assert (answered.rows, answered.judged) == (2, 1)
-
-
-def test_hostile_names_are_not_in_its_words() -> None:
-    assert harmless("COL012", STARVED)
 
 
 def test_a_store(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from slurm_colloc.measured import ProcessKind
 from slurm_colloc.model import Gres
-from tests.unit.asked import ask, harmless, none, one
+from tests.unit.asked import ask, none, one
 from tests.unit.made import device, process, run, seen
 from tests.unit.stored import SHARES, stored
 from tests.unit.test_audit import audited
@@ -65,10 +65,6 @@ def test_a_look_at_the_gpu_is_no_harm() -> None:
 def test_only_runs_with_mps_are_judged() -> None:
     answered, _ = ask("COL014", BESIDE, {}, BESIDE | {"direct_s": None})
     assert (answered.rows, answered.judged) == (3, 1)
-
-
-def test_hostile_names_are_not_in_its_words() -> None:
-    assert harmless("COL014", BESIDE)
 
 
 def test_a_store(tmp_path: Path) -> None:

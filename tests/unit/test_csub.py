@@ -7,7 +7,6 @@ import json
 import os
 import pty
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -182,14 +181,6 @@ def test_a_dry_run_shows_the_line_and_respects_every_policy(shell: Shell) -> Non
     done = shell.run(HINT, "--dry-run", "job.sh")
     assert (done.returncode, done.stdout) == (0, SCRIPT)
     assert done.stderr.endswith("/bin/sbatch job.sh\n")
-    assert shell.calls() == []
-
-
-@pytest.mark.parametrize("argv", [["--format=json"], ["--format=yaml"], ["--dry-run", "--format=yaml"]])
-def test_a_format_out_of_place_is_refused_before_anything_is_submitted(shell: Shell, argv: list[str]) -> None:
-    done = shell.run(*argv, "job.sh")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "nothing was submitted" in done.stderr
     assert shell.calls() == []
 
 
@@ -386,32 +377,6 @@ def test_a_job_that_cannot_be_measured_is_told_so_where_that_is_all_that_lacks(s
     assert "measure" not in shell.run("job.sh").stderr
     shell.site('"mig"', agent=True)
     assert "measure" not in shell.run("job").stderr
-
-
-def test_csub_behind_the_name_sbatch_finds_the_real_one(shell: Shell) -> None:
-    shim = shell.folder / "shim"
-    shim.mkdir()
-    program = shell.folder / "csub"
-    program.write_text(f"#!{sys.executable}\nfrom slurm_colloc.cli.csub import main\nmain()\n")
-    program.chmod(0o755)
-    (shim / "sbatch").symlink_to(program)
-    environment = {
-        "PATH": f"{shim}:{shell.folder / 'bin'}:/usr/bin:/bin",
-        "CALLS": str(shell.folder / "calls"),
-        "HOME": str(shell.folder / "home"),
-        "COLLOC_CONF": str(shell.folder / "site.toml"),
-    }
-    done = subprocess.run(
-        [shim / "sbatch", "job.sh"],
-        cwd=shell.folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.stdout == "Submitted batch job 4711\n", done.stderr
-    assert shell.calls() == [["job.sh"]]
 
 
 @pytest.mark.parametrize("lines", ["--gres=gpu:4", "-N2 --gres=gpu:1", "--exclusive --gres=gpu"])

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from slurm_colloc.submit.reasons import reason_to_keep_text
-from tests.unit.shell import DEFINITE, HINT, SCRIPT, Shell
+from tests.unit.shell import HINT, SCRIPT, Shell
 
 PLACED = ["--gres=gpu:h100_1g.10gb:1", "job.sh"]
 
@@ -25,16 +25,6 @@ def wait_for(path: Path) -> None:
 
 
 # --- around the process ---
-
-
-def test_the_users_modules_do_not_come_before_csubs(shell: Shell) -> None:
-    hostile = shell.folder / "mine"
-    hostile.mkdir()
-    for name in ("json", "selectors", "tomllib", "typing_extensions"):
-        (hostile / f"{name}.py").write_text("raise SystemExit(9)\n")
-    done = shell.run(HINT, "job.sh", environ={"PYTHONPATH": f"{hostile}:{Path(__file__).parents[2]}"})
-    assert done.returncode == 0, done.stderr
-    assert shell.calls() == [PLACED]
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
@@ -96,15 +86,6 @@ def test_who_was_first_at_the_folder_of_decisions_does_not_keep_them_away(shell:
     own.rename(spool / "aside")
     done = shell.run(HINT, "job.sh")
     assert ("decided" in done.stderr, len(list(own.glob("*.json")))) == (False, 1)
-
-
-def test_the_environment_is_handed_on_as_it_was(shell: Shell) -> None:
-    shell.behave(0, 'cat /proc/$$/environ > "$CALLS/../env"')
-    environ = {"LANG": "C", "ODD": "a\nb=\x01", "SLURM_CONF": "/x"}
-    shell.run(HINT, "job.sh", environ=environ)
-    said = (shell.folder / "env").read_text()
-    assert "LC_CTYPE" not in said
-    assert "ODD=a\nb=\x01\0" in said
 
 
 def test_descriptors_meant_for_sbatch_reach_it(shell: Shell) -> None:
@@ -204,15 +185,6 @@ def test_a_configured_sbatch_must_be_one(shell: Shell) -> None:
     assert shell.calls() == [PLACED] * 4
 
 
-def test_a_script_on_path_that_calls_csub_is_passed_over(shell: Shell) -> None:
-    first = shell.folder / "first"
-    first.mkdir()
-    (first / "sbatch").write_text('#!/bin/sh\n# site wrapper\nexec /opt/colloc/bin/csub "$@"\n')
-    (first / "sbatch").chmod(0o755)
-    shell.run(HINT, "job.sh", environ={"PATH": f"{first}:{shell.environment()['PATH']}"})
-    assert shell.calls() == [PLACED]
-
-
 @pytest.mark.parametrize(
     "said",
     [
@@ -226,12 +198,6 @@ def test_only_a_verdict_on_the_submission_is_followed_by_another(shell: Shell, s
     done = shell.run(HINT, "job.sh")
     assert shell.calls() == [PLACED]
     assert (done.returncode, done.stderr) == (1, said + "\n")
-
-
-def test_a_verdict_followed_by_a_job_is_no_refusal(shell: Shell) -> None:
-    shell.behave(0, f'echo "{DEFINITE}" >&2; echo "Submitted batch job 5"; exit 1')
-    assert shell.run(HINT, "job.sh").returncode == 1
-    assert shell.calls() == [PLACED]
 
 
 # --- around the script ---

@@ -383,13 +383,6 @@ def test_shadow_records_the_pack_and_submits_the_array(lab: Shell) -> None:
     assert (decision["shadow"], decision["would"], decision["would_not"]) == (True, "", "pack")
 
 
-@pytest.mark.parametrize("argv", [["--pack-tasks=0"], ["--pack-tasks=many"], ["--pack", "--pack-retries=-1"]])
-def test_a_number_that_is_none_submits_nothing(lab: Shell, argv: list[str]) -> None:
-    done = lab.run(*argv, "job.sh")
-    assert (done.returncode, lab.calls()) == (2, [])
-    assert "is not a whole number" in done.stderr
-
-
 def test_a_pack_is_shown_before_it_is_submitted(lab: Shell) -> None:
     done = lab.run("--pack", HINT, "--dry-run", "--explain", "job.sh")
     assert lab.calls() == []

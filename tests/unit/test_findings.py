@@ -14,6 +14,16 @@ from tests.unit.asked import IDLE, RUN, ask, one
 from tests.unit.hostile import HOSTILE
 from tests.unit.noticed import finding
 from tests.unit.reports import group
+from tests.unit.test_col001_empty import HALF
+from tests.unit.test_col001_running import NEVER
+from tests.unit.test_col001_tail import TAIL
+from tests.unit.test_col003 import LOW
+from tests.unit.test_col008 import GREEDY as MANY_CORES
+from tests.unit.test_col009 import GREEDY as MUCH_MEMORY
+from tests.unit.test_col010 import OVER
+from tests.unit.test_col011 import FAR_BELOW
+from tests.unit.test_col012 import STARVED
+from tests.unit.test_col014 import BESIDE
 
 SEEN = Audited(datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 8, tzinfo=UTC), group(), {"COL001": (9, 4)}, "")
 # A run that each rule can say nothing of, and why.
@@ -45,6 +55,30 @@ def test_why_a_run_is_not_judged(code: str, fields: dict[str, Any], why: str) ->
     # Nobody else's.
     assert one(code, found, found | fields | {"user": "bob"}).excluded == ()
     assert ask(code, found | fields)[1] == []
+
+
+@pytest.mark.parametrize(
+    ("code", "run", "about"),
+    [
+        *(("COL001", run, "others") for run in (IDLE, HALF, TAIL)),
+        ("COL001", NEVER, "jobs"),
+        ("COL003", LOW, "others"),
+        ("COL007", {}, "others"),
+        ("COL008", MANY_CORES, "others"),
+        ("COL009", MUCH_MEMORY, "others"),
+        ("COL010", OVER, "others"),
+        ("COL011", FAR_BELOW, "others"),
+        ("COL012", STARVED, "others"),
+        ("COL014", BESIDE, "others"),
+    ],
+)
+def test_whoever_ran_it_is_named_and_no_name_of_his_is_in_the_words(code: str, run: dict[str, Any], about: str) -> None:
+    names = {name for name in HOSTILE if len(name) > 3 and name.isascii() and "\0" not in name}
+    fields = ("user", "account", "job_name", "partition", "qos")
+    _, found = ask(code, *(run | dict.fromkeys(fields, name) for name in names), about=about)
+    words = "".join(one.evidence + one.remedy + one.title for one in found)
+    assert {one.user for one in found} == names
+    assert not any(name in words for name in names)
 
 
 def test_each_reason_is_words_and_no_query() -> None:
