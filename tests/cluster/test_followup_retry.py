@@ -86,6 +86,15 @@ def test_a_job_that_ran_out_of_memory_runs_again_on_the_next_larger_slice(alice:
     assert f"gpu:{SLICE}_2g.20gb:1" in alice.shown(third)["TresPerNode"]
 
 
+def test_colloc_job_says_what_became_of_it(alice: Trainer) -> None:
+    job, companion = alice.submitted("--requeue", FOOTPRINT, alice.script(HEAD + ON_SMALL))
+    alice.ended(companion)
+    said = alice.run("colloc", "job", job).stdout
+    piece = f"gpu:{SLICE}_1g.10gb:1"
+    again = alice.next_job(job)
+    assert f"GPU memory: job {job} ran out of GPU memory on {piece}; submitted again as job {again}\n" in said
+
+
 def test_it_gives_up_after_the_second_time(alice: Trainer) -> None:
     job, companion = alice.submitted("--requeue", FOOTPRINT, alice.script(HEAD + OOM))
     alice.ended(companion)
@@ -101,6 +110,16 @@ def test_it_gives_up_after_the_second_time(alice: Trainer) -> None:
     assert "--gpu-footprint=mem=" in last
     time.sleep(2)
     assert alice.others(before) == []
+
+
+@pytest.mark.parametrize("code", ["echo 'ImportError: no module'; exit 1", "exit 0"])
+def test_what_ends_otherwise_is_left_alone(alice: Trainer, code: str) -> None:
+    before = alice.jobs()
+    job, companion = alice.submitted("--requeue", FOOTPRINT, alice.script(f"{HEAD}{code}\n"))
+    state = alice.ended(companion)
+    assert state == ("CANCELLED" if code == "exit 0" else "COMPLETED")
+    assert "csub:" not in alice.output(job)
+    assert alice.others(before) == [job, companion]
 
 
 def test_of_an_array_the_tasks_that_ran_out_run_again(alice: Trainer) -> None:
@@ -120,3 +139,17 @@ def test_of_an_array_the_tasks_that_ran_out_run_again(alice: Trainer) -> None:
     # The first attempt's words survive in files of one name.
     assert (alice.home / "all.3").read_text().endswith("done\n")
     assert "CUDA out of memory" in (alice.home / "all.3").read_text()
+
+
+def test_a_companion_that_is_requeued_submits_nothing_twice(alice: Trainer) -> None:
+    job, companion = alice.submitted("--requeue", FOOTPRINT, alice.script(HEAD + ON_SMALL))
+    alice.ended(companion)
+    second = alice.next_job(job)
+    alice.lab.wait_jobs([second])
+    before, said = alice.jobs(), alice.output(job)
+    [folder] = (alice.home / ".local/share/slurm_colloc/followup").glob(f"*/{job}")
+    python = alice.lab.bin / "python"
+    done = alice.run(str(python), "-I", "-m", "slurm_colloc.followup.companion", str(folder))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert alice.others(before) == []
+    assert alice.output(job) == said

@@ -20,6 +20,7 @@ from tests.cluster.mps_scenes import (
     seven_jobs_share_one_daemon,
     the_daemon,
 )
+from tests.fakes.mps_control import NAME
 from tests.waiting import wait_for
 
 
@@ -172,3 +173,33 @@ def test_a_node_that_lacks_what_slurm_conf_names_is_drained_or_fails_its_jobs(
 
         wait_for(lambda: states() == [node_state, job_state], f"not {node_state}, {job_state}")
     lab.remove()
+
+
+def test_twenty_jobs_begin_and_end_at_once(mps: MpsLab) -> None:
+    jobs = [mps.submit("alice", "--mem=10M", gres="mps:5") for _ in range(20)]
+    pipes = {job: mps.pipe("alice", job) for job in jobs}
+    without = [job for job, pipe in pipes.items() if not pipe]
+    # On a busy machine the last ones wait for longer than a job's start may: they run without MPS, and say so.
+    told = mps.node.root / "said"
+    said = told.read_text() if told.exists() else ""
+    assert all(f"job {job} of uid" in said for job in without), (pipes, said)
+    assert len(without) < 10, (pipes, said)
+    (pipe,) = {pipe for pipe in pipes.values() if pipe}
+    assert mps.node.daemons() == {the_daemon(pipe)}
+    assert mps.node.jobs(mps.user("alice")) == set(jobs) - set(without)
+    mps.let_go("alice", *jobs)
+    wait_for(lambda: not mps.node.daemons(), "the daemon outlives its last job")
+
+
+def test_another_user_runs_without_where_it_does_not(mps: MpsLab) -> None:
+    alices = mps.submit("alice")
+    pipe = mps.pipe("alice", alices)
+    bobs = mps.submit("bob")
+    assert mps.pipe("bob", bobs) == ""
+    assert mps.output(bobs) == f"colloc: job {bobs} runs without MPS: it has no daemon on its GPU\n"
+    assert mps.node.daemons() == {the_daemon(pipe)}
+    mps.let_go("bob", bobs)
+    assert mps.node.daemons() == {the_daemon(pipe)}
+    assert mps.lab.run_as("bob", ["ls", pipe]).returncode != 0
+    ask = f"echo get_server_list | {mps.node.bin}/{NAME}"
+    assert mps.lab.run_as("bob", ["sh", "-c", ask], env={"CUDA_MPS_PIPE_DIRECTORY": pipe}).returncode != 0

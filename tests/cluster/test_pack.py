@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from slurm_colloc.gpu.failure import Outcome
+from slurm_colloc.pack.ledger import missing
 from slurm_colloc.slurm.job_files import file_name
 from tests.cluster.fixtures import RELEASE
 from tests.cluster.lab import Lab
@@ -158,3 +159,29 @@ def test_names_of_files_are_those_of_sbatch(alice: Packs) -> None:
         jobs.append(job)
     alice.lab.wait_jobs(jobs)
     assert {str(path) for path in folder.rglob("*") if path.is_file()} == expected
+
+
+def test_what_is_cancelled_is_run_by_the_next_pack_and_nothing_else(alice: Packs) -> None:
+    quick = "echo done"
+    slow = "echo here; [ -e go ] || { trap 'echo saved; exit 0' TERM; sleep 100 & wait; }"
+    commands = (quick, slow, quick, slow, quick, quick)
+    job = alice.submit(a_spec(2, commands=commands))
+    assert alice.wait_for("out.2") == alice.wait_for("out.4") == "here\n"
+    alice.run("scancel", job)
+    alice.ended(job)
+    told = alice.told(job)
+    assert "SIGTERM" in told.stopped
+    assert {task.number: task.outcome for task in told.tasks} == {
+        1: Outcome.DONE,
+        2: Outcome.STOPPED,
+        3: Outcome.DONE,
+        4: Outcome.STOPPED,
+    }
+    assert "saved" in (alice.home / "out.2").read_text()
+    assert missing([told]) == (2, 4, 5, 6)
+    (alice.home / "go").touch()
+    (alice.home / "out.1").unlink()
+    code, said = alice.ended(alice.submit(a_spec(2, commands=commands, only=missing([told]))))
+    assert (code, "4 tasks: 4 succeeded" in said) == ("0:0", True), said
+    assert not (alice.home / "out.1").exists()
+    assert leftovers(alice) == []

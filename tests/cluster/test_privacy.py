@@ -402,3 +402,15 @@ os.mkdir(f"{sys.argv[1]}/\\u0663")
     history = site.folder / "history"
     uids = {int(path.stem): path.stat() for path in history.glob("*.sqlite")}
     assert all(found.st_uid == uid and found.st_mode & 0o777 == 0o600 for uid, found in uids.items())
+
+
+def test_a_history_folder_that_is_a_link_is_not_opened_to_all(lab: Lab, tmp_path: Path) -> None:
+    """Whoever may write into the state folder could else have root open any folder."""
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    (tmp_path / "history").symlink_to(closed)
+    code = "import sys; from slurm_colloc.accounting.feedback import *; make_history_folder(sys.argv[1])"
+    argv = [str(lab.root / "opt/bin/python"), "-c", code, str(tmp_path)]
+    done = lab.run(argv)
+    assert "is a link or somebody else's" in done.stderr
+    assert closed.stat().st_mode & 0o777 == 0o700

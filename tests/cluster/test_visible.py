@@ -66,6 +66,17 @@ def test_slurm_says_whose_runs_are_shown(private: Lab) -> None:
     assert shown(private, "alice")[0] == {"alice"}
 
 
+def test_a_job_of_somebody_else_is_not_there(private: Lab) -> None:
+    env = {"COLLOC_CONF": str(private.root / "site/site.toml")}
+    done = private.run_as("alice", ["colloc", "job", "2", "--since", "2020-01-01"], env=env)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "of what you may see: the runs of alice" in done.stderr
+    # What there is not is told in the same words.
+    none = private.run_as("alice", ["colloc", "job", "999999", "--since", "2020-01-01"], env=env)
+    assert done.stderr.replace("job '2'", "") == none.stderr.replace("job '999999'", "")
+    assert private.run_as("alice", ["colloc", "job", "1"], env=env).returncode == 0
+
+
 def test_no_word_of_others_comes_by_any_other_way(private: Lab) -> None:
     """Alice calls what slurmctld calls, and all else that reads the store."""
     env = {"COLLOC_CONF": str(private.root / "site/site.toml")}
@@ -95,6 +106,16 @@ def test_no_word_of_others_comes_by_any_other_way(private: Lab) -> None:
     assert (shown["rows_in"], shown["runs"]) == (None, 1)
 
 
+def test_without_an_answer_of_slurm_ones_own_runs_are_shown_and_it_is_said(private: Lab) -> None:
+    argv = ["colloc", "report", "--since", "1d", "--format", "json"]
+    env = {"COLLOC_CONF": str(private.root / "site/site.toml"), "SLURM_CONF": "/nowhere/slurm.conf"}
+    done = private.run_as("alice", argv, env=env)
+    report = json.loads(done.stdout)
+    assert [group["name"] for group in report["groups"]] == ["alice"]
+    assert "Slurm could not be asked" in report["visible"]
+    assert "whose runs you may see is not known" in done.stderr
+
+
 def test_slurmdbds_own_private_data_counts_too(private: Lab) -> None:
     conf = private.root / "etc/slurm.conf"
     conf.write_text(conf.read_text().replace("PrivateData=jobs,usage\n", ""))
@@ -107,3 +128,20 @@ def test_slurmdbds_own_private_data_counts_too(private: Lab) -> None:
     names, said = shown(private, "alice")
     assert names == {"alice"}
     assert "PrivateData=jobs," in said
+
+
+def test_each_user_reads_the_own_page_and_nobody_elses(private: Lab) -> None:
+    site = private.root / "site"
+    env = {"COLLOC_CONF": str(site / "site.toml")}
+    done = private.run(["colloc", "pages", site / "pages", "--since", "1d"], env=env)
+    assert "3 pages written" in done.stderr, done.stderr
+    for user in ("alice", "bob"):
+        for of in ("alice", "bob", "carol"):
+            read = private.run_as(user, ["cat", site / "pages" / of / "index.html"])
+            assert (f"GPU use of {of}" in read.stdout) is (user == of)
+    assert private.run_as("alice", ["ls", site / "pages"]).returncode != 0
+
+    home = private.root / "home/bob"
+    mine = private.run_as("bob", ["colloc", "pages", home / "pages", "--since", "1d"], env=env)
+    assert "1 page written" in mine.stderr, mine.stderr
+    assert [path.name for path in (home / "pages").iterdir()] == ["bob"]
