@@ -56,18 +56,6 @@ class UtilAgainstSm(NamedTuple):
     allocated_gpu_hours: float
 
 
-class PredictedAgainstUsed(NamedTuple):
-    """The completed runs of one rung whose measured memory peak is so large a part of the q99 that csub counted on.
-
-    A cell is of what is above ``ratio_from``, up to ``cell_ratio`` more and that included; the last has all above it.
-    """
-
-    rung: str
-    ratio_from: float
-    cell_ratio: float
-    runs: int
-
-
 class IdleRun(NamedTuple):
     """A run of which much was idle: measured less used GPU-hours, by SM activity, else by GPU_UTIL."""
 
@@ -97,7 +85,6 @@ class Charts(NamedTuple):
     week: tuple[WeekHour, ...]
     zone: str
     util_against_sm: tuple[UtilAgainstSm, ...]
-    predicted_against_used: tuple[PredictedAgainstUsed, ...]
     details: tuple[GroupDetail, ...]
 
 

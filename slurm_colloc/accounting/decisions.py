@@ -67,17 +67,12 @@ def of_decided(runs: str) -> str:
     return _OF.format(runs=decided)
 
 
-_PREDICTED = f"""
-CREATE TEMP TABLE IF NOT EXISTS predicted AS
-SELECT rung, state, peak_mib, gpu_mem_q99_mib, sm_hours, sm_seconds, sm_active_q95_pct
-FROM ({of_decided("usage")}) WHERE rung IS NOT NULL
-"""
 # Only of a run that completed is the peak a peak; of others it is what it had so far.
 _PREDICTIONS = f"""
 WITH decided AS (
     SELECT rung, if(state = '{COMPLETED}', peak_mib / nullif(gpu_mem_q99_mib, 0), NULL) AS mem,
            100 * sm_hours / nullif(sm_seconds / 3600, 0) / nullif(sm_active_q95_pct, 0) AS sm
-    FROM predicted
+    FROM ({of_decided("usage")}) WHERE rung IS NOT NULL
 )
 SELECT rung, count(*) AS jobs, count(mem) AS mem_known, count(*) FILTER (mem <= 1) AS mem_within,
        median(mem) AS mem_median_ratio, max(mem) AS mem_max_ratio, count(sm) AS sm_known,
@@ -97,12 +92,6 @@ def make_table(database: DuckDBPyConnection, decisions: Iterable[tuple[str, Deci
     make_rows(database, "decided", COLUMNS, rows)
 
 
-def make_predicted(database: DuckDBPyConnection) -> None:
-    """Make the table ``predicted`` of the runs whose use csub reckoned with, once; ``database`` has ``usage``."""
-    database.execute(_PREDICTED)
-
-
 def predictions(database: DuckDBPyConnection) -> list[Prediction]:
     """Return for each rung how what it said compares with what was measured; ``database`` has ``usage``."""
-    make_predicted(database)
     return [Prediction(**row) for row in named(database, _PREDICTIONS)]

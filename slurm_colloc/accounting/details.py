@@ -5,18 +5,14 @@ from collections.abc import Mapping, Sequence
 
 from duckdb import DuckDBPyConnection
 
-from slurm_colloc.accounting.decisions import make_predicted
 from slurm_colloc.accounting.over_time import Bins, use_over_time, use_over_week
 from slurm_colloc.accounting.parquet import named
 from slurm_colloc.accounting.usage import source
 from slurm_colloc.accounting.window import Window
-from slurm_colloc.charted import Charts, GroupDetail, IdleRun, PredictedAgainstUsed, UtilAgainstSm
+from slurm_colloc.charted import Charts, GroupDetail, IdleRun, UtilAgainstSm
 from slurm_colloc.measured import GroupUsage
-from slurm_colloc.model import COMPLETED
 
-_CELL_PCT, _CELL_RATIO = 5.0, 0.1
-# Peaks of more than so many times what was predicted are in one cell.
-_LAST_RATIO = 2.0
+_CELL_PCT = 5.0
 _IDLEST = 5
 
 # Each metric over its own covered time, as the samples have it.
@@ -33,14 +29,6 @@ def _cell(part: str, width: float, last: float) -> str:
     return f"({width} * least(floor(round({part} / {width}, 9)), {last / width}))::DOUBLE"
 
 
-# As in decisions.py: only of a run that completed is the peak a peak, and one that is the q99 itself lies within it.
-_RATIO = f"ceil(round(peak_mib / gpu_mem_q99_mib / {_CELL_RATIO}, 9)) - 1"
-_PREDICTED = f"""
-SELECT rung, round({_CELL_RATIO} * greatest(0, least({_RATIO}, {_LAST_RATIO / _CELL_RATIO})), 9)::DOUBLE AS ratio_from,
-       {_CELL_RATIO}::DOUBLE AS cell_ratio, count(*) AS runs
-FROM predicted WHERE state = '{COMPLETED}' AND peak_mib IS NOT NULL AND gpu_mem_q99_mib > 0
-GROUP BY ALL ORDER BY rung, ratio_from
-"""
 # Of each group's runs only those that may be among its idlest are sorted.
 _RUNS_BY_IDLE = f"""
 WITH idle AS (
@@ -85,7 +73,6 @@ def charts_of(
         week=tuple(use_over_week(database, window.since_s, window.until_s, so_far_s)),
         zone=bins.zone,
         util_against_sm=_util_against_sm(database),
-        predicted_against_used=_predicted(database),
         details=tuple(
             GroupDetail(name, tuple(by_group.get(name, ())), tuple(of), tuple(idlest.get(name, ())))
             for name, of in kinds.items()
@@ -99,8 +86,3 @@ def _util_against_sm(database: DuckDBPyConnection) -> tuple[UtilAgainstSm, ...]:
         for name in ("util", "sm")
     }
     return tuple(UtilAgainstSm(**row) for row in named(database, _UTIL_AGAINST_SM.format(**cells)))
-
-
-def _predicted(database: DuckDBPyConnection) -> tuple[PredictedAgainstUsed, ...]:
-    make_predicted(database)
-    return tuple(PredictedAgainstUsed(**row) for row in named(database, _PREDICTED))

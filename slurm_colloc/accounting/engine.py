@@ -5,7 +5,7 @@ import logging
 import os
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
 from time import sleep
 
@@ -23,7 +23,6 @@ from slurm_colloc.slurm.unfiltered import unfiltered
 LOCAL, SLURM = "local", "slurm"
 ENGINES = (LOCAL, SLURM)
 _NAME = "colloc-facts"
-_TRIES = 3
 # MaxArraySize is 1001 where a site does not say otherwise.
 _ARRAY_SIZE = 1000
 # A day takes minutes on two CPUs; what does not fit into the memory is spilled beside the store.
@@ -34,14 +33,9 @@ _ASK_S = 60.0
 
 
 def make_by_slurm(
-    store: Store,
-    tasks: Sequence[Task],
-    now_s: float,
-    step: Step,
-    config: SiteConfig | None,
-    tell: Callable[[str], None],
+    store: Store, tasks: Sequence[Task], now_s: float, step: Step, config: SiteConfig | None
 ) -> list[str]:
-    """Make the facts of these days, each by a job of Slurm's; return what failed.
+    """Make the facts of these days, each by a job of Slurm's; return what failed, which the next run makes.
 
     Raises:
         InputError: submitit is not installed.
@@ -54,24 +48,17 @@ def make_by_slurm(
     if owner != os.geteuid():
         # Results are pickles: whoever can write there could run anything as whoever reads them.
         raise StoreError(f"store '{store.samples.folder}' belongs to uid {owner}: run this as that user")
-    deadline_s = ticking() + _WAIT_S
     with store.samples.work("facts") as folder:
         if folder is None:
             return [f"another run makes facts in '{store.samples.folder}'"]
-        missing = list(tasks)
-        for _ in range(_TRIES):
-            asked = missing[:_ARRAY_SIZE]
-            try:
-                _submit(store, asked, now_s, config, os.path.join(folder, "logs"))
-                _wait(store, tasks, deadline_s, step)
-            finally:
-                # By name, since an interrupt may come between the submission and the answer to it.
-                ask(["scancel", *_mine()], _ASK_S, unfiltered(os.environ))
-            missing = [task for task in tasks if not _is_made(store, task)]
-            if not missing:
-                break
-            tell(f"no job is left for {', '.join(sorted({task.day for task in missing}))}; logs: '{folder}/logs'")
-    return [f"the facts of {task.day} were not made; logs: '{folder}/logs'" for task in missing]
+        try:
+            _submit(store, tasks[:_ARRAY_SIZE], now_s, config, os.path.join(folder, "logs"))
+            _wait(store, tasks[:_ARRAY_SIZE], step)
+        finally:
+            # By name, since an interrupt may come between the submission and the answer to it.
+            ask(["scancel", *_mine()], _ASK_S, unfiltered(os.environ))
+        missing = [task.day for task in tasks if not _is_made(store, task)]
+        return [f"the facts of {day} were not made; logs: '{folder}/logs'" for day in missing]
 
 
 def make_day(folder: str, config: SiteConfig | None, task: Task, now_s: float) -> None:
@@ -93,9 +80,9 @@ def _is_made(store: Store, task: Task) -> bool:
     )
 
 
-def _wait(store: Store, tasks: Sequence[Task], deadline_s: float, step: Step) -> None:
+def _wait(store: Store, tasks: Sequence[Task], step: Step) -> None:
     """Wait until all days are made, or none of the jobs is left."""
-    pause_s = 0.5
+    deadline_s, pause_s = ticking() + _WAIT_S, 0.5
     while True:
         # Asked first: what has left the queue has left its facts, too.
         queued = _queued()
@@ -114,11 +101,9 @@ def _wait(store: Store, tasks: Sequence[Task], deadline_s: float, step: Step) ->
 
 def _queued() -> int | None:
     """Return how many jobs may still make a day (completing ones have ended), None where slurmctld does not say."""
-    states = "PENDING,CONFIGURING,RUNNING,SUSPENDED"
+    question = ["squeue", "-h", "-r", "-t", "PENDING,CONFIGURING,RUNNING,SUSPENDED", "-o", "%i", *_mine()]
     try:
-        return len(
-            ask(["squeue", "-h", "-r", "-t", states, "-o", "%i", *_mine()], _ASK_S, unfiltered(os.environ)).split()
-        )
+        return len(ask(question, _ASK_S, unfiltered(os.environ)).split())
     except ProcessError:  # it may be restarted meanwhile
         return None
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from math import fsum
 
 from slurm_colloc.charted import UtilAgainstSm
-from slurm_colloc.report.charts_of_time import coverage, over_time, week_hours
+from slurm_colloc.report.charts_of_time import over_time, week_hours
 from slurm_colloc.report.figure import (
     Figure,
     darkness,
@@ -19,7 +19,7 @@ from slurm_colloc.report.figure import (
     short,
     why_not,
 )
-from slurm_colloc.report.usage import METRICS, UsageReport, metric_of, percent, saved_gpu_hours
+from slurm_colloc.report.usage import METRICS, UsageReport, metric_of, percent
 from slurm_colloc.units import printable
 
 
@@ -29,9 +29,6 @@ def figures(report: UsageReport) -> Iterator[Figure]:
     yield from week_hours(report)
     yield _groups(report)
     yield _util_against_sm(report)
-    yield _collocation(report)
-    yield _predicted(report)
-    yield coverage(report)
 
 
 def _groups(report: UsageReport) -> Figure:
@@ -97,72 +94,3 @@ def _util_against_sm(report: UsageReport) -> Figure:
 
 def _ranges(cell: UtilAgainstSm) -> tuple[str, str]:
     return tuple(f"{low:g} to {low + cell.cell_pct:g}" for low in (cell.util_from_pct, cell.sm_from_pct))  # type: ignore[return-value]
-
-
-def _collocation(report: UsageReport) -> Figure:
-    times = report.collocation
-    figure = Figure("collocation", "Collocation: how many jobs shared a GPU or slice", "collocation")
-    if not times:
-        return figure._replace(missing=why_not(report))
-    sampled = fsum(time.gpu_hours for time in times)
-    shared = fsum(time.gpu_hours for time in times if time.jobs > 1)
-    said = f"{short(shared)} of {short(sampled)} sampled GPU-h had more than one job"
-    if saved := saved_gpu_hours(times):
-        said += f"; a whole GPU for each job, for as long, would have taken {short(saved)} GPU-h more"
-    return figure._replace(
-        says=f"{said}.",
-        caption="Sampled time of GPUs and slices by how many jobs Slurm had given them to, whether these ran anything "
-        f"there or not; a slice counts as its part of a GPU, by slices. {said}.",
-        titles=("jobs at a time", "GPUs and slices", "hours of them", "GPU-h", "GPU-h saved"),
-        cells=tuple(
-            (str(t.jobs), str(t.units), short(t.unit_hours), short(t.gpu_hours), short(max(t.saved_gpu_hours, 0.0)))
-            for t in times
-        ),
-        rows=tuple(
-            {"n": _jobs(time.jobs), "v": rounded(time.gpu_hours), "said": short(time.gpu_hours),
-             "tip": f"{_jobs(time.jobs)} at a time\n{short(time.gpu_hours)} of {short(sampled)} sampled GPU-h, "
-             f"on {time.units} GPUs or slices"}
-            for time in times
-        ),
-    )  # fmt: skip
-
-
-def _jobs(count: int) -> str:
-    return "nobody" if not count else "1 job" if count == 1 else f"{count} jobs"
-
-
-def _predicted(report: UsageReport) -> Figure:
-    cells = report.charts.predicted_against_used if report.charts else ()
-    figure = Figure("predicted", "Memory: predicted against used", "predicted")
-    if not cells:
-        none = "no completed run that csub placed by a footprint has a measured memory peak"
-        return figure._replace(missing=none if report.charts else missing(report))
-    runs = sum(cell.runs for cell in cells)
-    above = sum(cell.runs for cell in cells if cell.ratio_from >= 1)
-    last = max(cell.ratio_from for cell in cells)
-    rungs = {cell.rung: sum(other.runs for other in cells if other.rung == cell.rung) for cell in cells}
-
-    limits = limits_over_decades(float(cell.runs) for cell in cells)
-
-    def reach(low: float, width: float) -> str:
-        return f"above {100 * low:.0f} %" if low == last else f"{100 * low:.0f} to {100 * (low + width):.0f} %"
-
-    return figure._replace(
-        says=f"Of {runs} completed runs with a measured peak, {above} used more memory than the q99 predicted.",
-        caption="Measured memory peak over the q99 that csub counted on, by what the prediction was from (rung). "
-        f"Colour: completed runs, {runs} in all. Right of the line the prediction was too small: {above}. Far to the "
-        "left memory was kept that nobody used. The last column has all that is above.",
-        legend=darkness(limits, "runs"),
-        limits=limits,
-        titles=("rung", "peak over q99", "runs", "of the rung's"),
-        cells=tuple(
-            (printable(cell.rung), reach(cell.ratio_from, cell.cell_ratio), str(cell.runs), str(rungs[cell.rung]))
-            for cell in cells
-        ),
-        rows=tuple(
-            {"r": printable(cell.rung), "x": cell.ratio_from, "x2": cell.ratio_from + cell.cell_ratio, "v": cell.runs,
-             "tip": f"{printable(cell.rung)}: peak {reach(cell.ratio_from, cell.cell_ratio)} of the q99\n"
-             f"{cell.runs} of {rungs[cell.rung]} runs of this rung"}
-            for cell in cells
-        ),
-    )  # fmt: skip

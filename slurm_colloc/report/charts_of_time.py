@@ -11,14 +11,13 @@ from slurm_colloc.report.figure import (
     darkness,
     methods,
     missing,
-    of_total,
     rounded,
     short,
     wall_ms,
     why_not,
     zone_of,
 )
-from slurm_colloc.report.usage import METRICS, UsageReport, metric_of, percent
+from slurm_colloc.report.usage import METRICS, UsageReport, metric_of
 from slurm_colloc.units import printable
 
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
@@ -111,40 +110,6 @@ def _bar(piece: TimeUsage, metric: str, zone: tzinfo) -> dict[str, float | str |
         "installed": rounded(piece.installed_gpu_hours / hours) if piece.installed_gpu_hours else None,
         "tip": "\n".join(lines),
     }
-
-
-def coverage(report: UsageReport) -> Figure:
-    pieces = [piece for piece in _bars(report) if piece.allocated_gpu_hours]
-    figure = Figure("coverage", "Coverage: how much of it was measured", "coverage")
-    known = [
-        METRICS[metric] for metric in METRICS if any(_of(piece, f"{metric}_measured_gpu_hours") for piece in pieces)
-    ]
-    if not known:
-        return figure._replace(missing=missing(report))
-    zone, total = zone_of(report), report.total
-    shares = {
-        word: percent(of_total(total, metric, "measured"), total.allocated_gpu_hours)
-        for metric, word in METRICS.items()
-    }
-    said = ", ".join(f"{short(share, ' %')} by {word}" for word, share in shares.items())
-    rows, cells = [], []
-    for piece in pieces:
-        pcts = [percent(_of(piece, f"{metric}_measured_gpu_hours"), piece.allocated_gpu_hours) for metric in METRICS]
-        words = [f"{word}: {short(pct, ' %')}" for pct, word in zip(pcts, METRICS.values(), strict=True)]
-        tip = "\n".join((_when(piece, zone), f"measured of {short(piece.allocated_gpu_hours)} GPU-h allocated", *words))
-        ends = {"a": wall_ms(piece.since_s, zone), "b": wall_ms(piece.until_s, zone)}
-        rows.append(ends | {"sm": rounded(pcts[0]), "util": rounded(pcts[1]), "tip": tip})
-        cells.append((_when(piece, zone), short(piece.allocated_gpu_hours), *(short(pct, " %") for pct in pcts)))
-    return figure._replace(
-        says=f"Of the {short(total.allocated_gpu_hours)} GPU-h allocated, samples cover {said}.",
-        caption=f"Percent of the allocated GPU-hours for which samples have the metric; in all {said} of "
-        f"{short(total.allocated_gpu_hours)} GPU-h. GPU_UTIL is of whole GPUs only, so where slices and shares run it "
-        "cannot reach 100 %. What is not covered is not known, and nowhere counted as idle.",
-        legend=(("used", "SM activity"), ("mark", "GPU_UTIL")),
-        titles=("time", "GPU-h allocated", "measured by SM activity", "measured by GPU_UTIL"),
-        cells=tuple(cells),
-        rows=tuple(rows),
-    )
 
 
 def week_hours(report: UsageReport) -> Iterator[Figure]:

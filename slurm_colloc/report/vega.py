@@ -98,17 +98,6 @@ def _installed(y: Spec) -> alt.Chart:
     return line.encode(**_time(), y=alt.Y("installed:Q", **y))
 
 
-def _coverage(figure: Figure) -> alt.LayerChart:
-    y = alt.Y("sm:Q", title="measured, % of allocated", scale=alt.Scale(domain=[0, 100]))
-    edge = "var(--card)" if len(figure.rows) <= _EDGED else "var(--used)"
-    bars = _chart().mark_rect(fill="var(--used)", stroke=edge, strokeWidth=0.5)
-    marks = _chart().transform_filter("isValid(datum.util)").mark_rule(color="var(--mark)", strokeWidth=3)
-    return alt.layer(
-        bars.transform_filter("isValid(datum.sm)").encode(**_time(), y=y, y2=alt.Y2Datum(0)),
-        marks.encode(**_time(), y=alt.Y("util:Q")),
-    ).properties(width="container", height=_HEIGHT)
-
-
 def _week(figure: Figure) -> alt.Chart:
     days = list(dict.fromkeys(row["d"] for row in figure.rows))
     return (
@@ -169,37 +158,9 @@ def _util_against_sm(figure: Figure) -> alt.LayerChart:
     return alt.layer(cells, line).properties(width="container", height=_HEIGHT + 40)
 
 
-def _collocation(figure: Figure) -> alt.LayerChart:
-    order = [row["n"] for row in figure.rows]
-    base = _chart().encode(
-        x=alt.X("v:Q", title="sampled GPU-h"), y=alt.Y("n:O", title=None, sort=order), tooltip=_TIP
-    )  # fmt: skip
-    bars = base.mark_bar(color="var(--used)")
-    words = base.mark_text(align="left", dx=4).encode(text="said:N")
-    return alt.layer(bars, words).properties(width="container", height=30 * len(order) + _AXES)
-
-
-def _predicted(figure: Figure) -> alt.LayerChart:
-    ends = [float(row[end] or 0) for row in figure.rows for end in ("x", "x2")]
-    x = alt.X(
-        "x:Q", title="measured peak over q99", axis=alt.Axis(format="%"), scale=alt.Scale(domain=[0, max(1.1, *ends)])
-    )
-    cells = (
-        _chart()
-        .mark_rect(stroke="var(--card)", strokeWidth=1)
-        .encode(x=x, x2="x2:Q", y=alt.Y("r:N", title=None), color=_dark(figure), tooltip=_TIP)
-    )
-    rungs = len({row["r"] for row in figure.rows})
-    line = alt.Chart(alt.InlineData(values=[{"one": 1}])).mark_rule(color="var(--ink)", strokeWidth=2)
-    return alt.layer(cells, line.encode(x="one:Q")).properties(width="container", height=34 * rungs + _AXES)
-
-
 _DRAWINGS: dict[str, Callable[[Figure], Any]] = {
     "over_time": _over_time,
-    "coverage": _coverage,
     "week": _week,
     "groups": _groups,
     "util_against_sm": _util_against_sm,
-    "collocation": _collocation,
-    "predicted": _predicted,
 }

@@ -12,7 +12,6 @@ from slurm_colloc.charted import (
     Fit,
     GroupDetail,
     IdleRun,
-    PredictedAgainstUsed,
     TimeUsage,
     UtilAgainstSm,
     WeekHour,
@@ -41,7 +40,6 @@ def made_report(users: int, days: int, names: tuple[str, ...] = ()) -> UsageRepo
         week=tuple(_week(chance, allocated / days / 24)),
         zone="Europe/Berlin",
         util_against_sm=tuple(_cells(chance, total.jobs)),
-        predicted_against_used=tuple(_predicted(chance)),
         details=tuple(_detail(group, chance, days) for group in groups),
     )
     return UsageReport(
@@ -154,15 +152,6 @@ def _cells(chance: random.Random, runs: int) -> list[UtilAgainstSm]:
         at = (int(util // 5) * 5, int(sm // 5) * 5)
         found[at] = found.get(at, 0) + 1
     return [UtilAgainstSm(x, y, 5.0, count, count * chance.uniform(0.5, 20)) for (x, y), count in sorted(found.items())]
-
-
-def _predicted(chance: random.Random) -> list[PredictedAgainstUsed]:
-    return [
-        PredictedAgainstUsed(rung, step / 10, 0.1, chance.randint(1, 60 if step < 9 else 4))
-        for rung in ("exact", "near", "command", "probe")
-        for step in range(2 if rung == "exact" else 0, 13)
-        if chance.random() < 0.85
-    ]
 
 
 def _detail(group: GroupUsage, chance: random.Random, days: int) -> GroupDetail:

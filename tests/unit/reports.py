@@ -10,7 +10,6 @@ from slurm_colloc.charted import (
     Charts,
     GroupDetail,
     IdleRun,
-    PredictedAgainstUsed,
     TimeUsage,
     UtilAgainstSm,
     WeekHour,
@@ -77,7 +76,6 @@ def full(name: str = "ann") -> UsageReport:
         week=(WeekHour(0, 23, 1.0, 1.0, 1.0, None, 1.0, 0.5),),
         zone="Europe/Berlin",
         util_against_sm=(UtilAgainstSm(90.0, 10.0, 10.0, 3, 1.5),),
-        predicted_against_used=(PredictedAgainstUsed("near", 0.5, 0.25, 2),),
         details=(detail,),
     )
     return report(

@@ -218,7 +218,7 @@ def test_gpu_hours_known_of_fewer_users_are_left_out_and_nothing_else_is_said_of
 
 def test_charts_name_no_single_job() -> None:
     detail = GroupDetail("user-x", (), (), (IdleRun("47110815", "name-q", "gpu:1", 1.0, 0.5),))
-    shown = without_jobs(report(charts=Charts((), (), "UTC", (), (), (detail, detail))))
+    shown = without_jobs(report(charts=Charts((), (), "UTC", (), (detail, detail))))
     assert "47110815" not in repr(shown)
     assert shown.charts
     assert [one.name for one in shown.charts.details] == ["user-x", "user-x"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a page draws beside its table: metric against metric, predicted against used, and each group's idlest runs."""
+"""What a page draws beside its table: metric against metric, and each group's idlest runs."""
 
 from pathlib import Path
 
@@ -9,9 +9,9 @@ from slurm_colloc.accounting.store import Store
 from slurm_colloc.accounting.sweep import sweep
 from slurm_colloc.accounting.usage import group_and_kind_usage
 from slurm_colloc.accounting.window import Window
-from slurm_colloc.charted import Charts, PredictedAgainstUsed, UtilAgainstSm
+from slurm_colloc.charted import Charts, UtilAgainstSm
 from slurm_colloc.model import Gres
-from tests.unit.made import HOUR, decision, run
+from tests.unit.made import HOUR, run
 from tests.unit.stored import busy, stored
 
 WINDOW = Window(0, 24 * HOUR, 1e6)
@@ -35,25 +35,6 @@ def test_gpu_util_against_sm_activity_is_of_whole_gpus_with_both(tmp_path: Path)
     ]
     found = charts(stored(tmp_path, rows, rounds)).util_against_sm
     assert found == (UtilAgainstSm(50.0, 95.0, 5.0, 1, 1.0), UtilAgainstSm(95.0, 0.0, 5.0, 2, 2.0))
-
-
-def test_predicted_against_used_is_of_completed_runs(tmp_path: Path) -> None:
-    rows = [run(str(job), submit_s=0) for job in range(1, 6)] + [run("6", state="FAILED"), run("7")]
-    store = stored(tmp_path, rows)
-    rounds = [
-        one
-        for job, mib in (("1", 3000), ("2", 2999), ("3", 10_000), ("4", 90_000), ("6", 3000), ("7", 3000))
-        for one in busy(900.0, job=job, uuid=f"GPU-{job}", mib=mib)
-    ]
-    store = stored(tmp_path, rows, rounds)
-    store.write_decisions([("ann", decision(str(job), gpu_mem_q99_mib=10_000.0, rung="hint")) for job in range(1, 7)])
-    assert charts(store).predicted_against_used == (
-        # A peak that is three tenths, or all, of the q99 lies within.
-        PredictedAgainstUsed("hint", 0.2, 0.1, 2),
-        PredictedAgainstUsed("hint", 0.9, 0.1, 1),
-        PredictedAgainstUsed("hint", 2.0, 0.1, 1),
-    )
-    assert charts(store, "signature").details[0].name == "(not by csub)"
 
 
 def test_the_idlest_runs_of_each_group_by_sm_activity_else_gpu_util(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -107,8 +107,8 @@ def store(tmp_path: Path) -> Store:
 NOW_S = 6.0 * DAY_S
 
 
-def by_jobs(store: Store, tell: Callable[[str], None] = print) -> Compacted:
-    make = partial(make_by_slurm, config=None, tell=tell)
+def by_jobs(store: Store) -> Compacted:
+    make = partial(make_by_slurm, config=None)
     done = compact(store, Observe(), NOW_S, True, make=make)
     assert done is not None
     return done
@@ -145,22 +145,14 @@ def test_facts_are_those_that_are_made_here(store: Store, queue: Queue, tmp_path
     assert not given & {"partition", "account", "qos", "wckey"}
 
 
-def test_days_that_are_lost_are_submitted_again(store: Store, queue: Queue) -> None:
-    (queue.folder / "lose").write_text("101_1\n102\n")
-    told: list[str] = []
-    assert by_jobs(store, told.append).errors == ()
-    assert (queue.submitted, list(facts(store))) == (3, DAYS)
-    assert [one.split(";")[0] for one in told] == ["no job is left for 1970-01-02"] * 2
-
-
-def test_days_that_are_always_lost_are_named_and_made_by_the_next_run(store: Store, queue: Queue) -> None:
-    (queue.folder / "lose").write_text("101_0\n102\n103\n")
+def test_days_that_are_lost_are_named_and_made_by_the_next_run(store: Store, queue: Queue) -> None:
+    (queue.folder / "lose").write_text("101_0\n")
     (error,) = by_jobs(store).errors
     assert error.startswith("the facts of 1970-01-01 were not made; logs: '")
     assert list(facts(store)) == DAYS[1:]
     (queue.folder / "lose").write_text("")
     assert by_jobs(store).errors == ()
-    assert (queue.submitted, list(facts(store))) == (4, DAYS)
+    assert (queue.submitted, list(facts(store))) == (2, DAYS)
 
 
 def test_a_worker_says_why_in_its_log(store: Store, queue: Queue) -> None:
@@ -230,4 +222,4 @@ def test_only_the_stores_owner_has_jobs_work_in_it(store: Store, monkeypatch: py
     task = Task("c", DAYS[0], ((), ()), {}, "")
     monkeypatch.setattr(os, "geteuid", lambda: uid + 1)
     with pytest.raises(StoreError, match=f"belongs to uid {uid}"):
-        make_by_slurm(store, [task], NOW_S, ignore, None, print)
+        make_by_slurm(store, [task], NOW_S, ignore, None)

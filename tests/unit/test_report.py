@@ -197,8 +197,8 @@ def test_the_page_has_the_columns_of_the_table() -> None:
 
 def test_without_what_draws_charts_the_page_has_their_tables_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("slurm_colloc.report.usage_page.find_spec", lambda name: None)
-    text = as_html(report(group(), collocation=(Collocation(1, 1, 1.0, 1.0),)))
+    text = as_html(full())
     assert "pip install altair vl-convert-python" in text
     assert 'data-figure="' not in text
     assert "<details open>" in text
-    assert "jobs at a time" in text
+    assert "SM activity %" in text

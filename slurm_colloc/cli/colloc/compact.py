@@ -35,7 +35,7 @@ def compact(
         raise StoreError(f"store '{folder}' is not there; is its file system mounted? name another with --store")
     keep = config.observe if config else Observe()
     with progress("compacting days of samples") as step:
-        by_slurm = partial(make_by_slurm, config=config, tell=say) if engine == SLURM else None
+        by_slurm = partial(make_by_slurm, config=config) if engine == SLURM else None
         done = compaction.compact(Store(folder, config), keep, now(), anyway, step=step, make=by_slurm)
     if done is None:
         say(f"another run is compacting '{folder}'")
