@@ -51,16 +51,9 @@ class _User(NamedTuple):
     live: Sequence[LiveUse]
 
 
-def as_text(top: Top, terminal: Terminal = NO_TERMINAL, height: int = 0) -> str:
-    """Return the picture for a terminal, or for what is none; ``height`` 0: all of its lines."""
-    lines = [piece for line in _lines(top, terminal) for piece in _fitted(line, terminal.columns)]
-    if height and len(lines) > height:
-        left = len(lines) - height + 1
-        lines = [
-            *lines[: height - 1],
-            _cut(f"... {counted(left, 'more line')}: 'colloc top --once' has all", terminal.columns),
-        ]
-    return "".join(f"{line}\n" for line in lines)
+def as_text(top: Top, terminal: Terminal = NO_TERMINAL) -> str:
+    """Return the picture for a terminal, or for what is none."""
+    return "".join(f"{piece}\n" for line in _lines(top, terminal) for piece in _fitted(line, terminal.columns))
 
 
 def _fitted(line: str, columns: int | None) -> list[str]:

@@ -99,7 +99,7 @@ def test_a_jobs_story_from_its_first_second_to_the_next_submission(lab: Lab, sit
 def _top_sees(lab: Lab, alice: User, job: str, as_root: dict[str, str]) -> None:
     """What the agents see is root's to know; who holds what, squeue tells everybody."""
     for _ in range(30):
-        shown = json.loads(lab.run(["colloc", "top", "--once", "--format=json"], env=as_root, check=True).stdout)
+        shown = json.loads(lab.run(["colloc", "top", "--format=json"], env=as_root, check=True).stdout)
         (found,) = [one for one in shown["jobs"] if one["job_id"] == job]
         if found["live"] and found["live"]["sm_active_pct"]:
             break
