@@ -12,12 +12,9 @@ from slurm_colloc.errors import InputError, StoreError
 from slurm_colloc.files import read_bounded
 from slurm_colloc.site.render import Rendered
 from slurm_colloc.site.shares import billed_weights
-from slurm_colloc.slurm.hostlist import count, expand, fold
+from slurm_colloc.slurm.hostlist import expand, fold
 
 _LIMIT_BYTES = 16 * 1024 * 1024
-_MOST_LINKS = 40  # as the kernel
-# Of all nodes together; 15,000 nodes of 15 settings are fewer.
-_MOST_SETTINGS = 2**18
 _WRITABLE = stat.S_IWGRP | stat.S_IWOTH
 _WORD = re.compile(r"""(?<!\w)([A-Za-z]\w*)\s*=\s*("[^"]*"|'[^']*'|\S*)""")
 # Lists of which a site has more words than ours.
@@ -61,8 +58,8 @@ def opened(folder: str, root: str = "/") -> list[Compared]:
     """Return the folder of logs and reports, below ``root``, if others may look into it: ORDER.md once had it so."""
     path = os.path.join(root, folder.lstrip("/"))
     try:
-        mode = stat.S_IMODE(os.stat(_real(folder, root)).st_mode)
-    except (OSError, StoreError):
+        mode = stat.S_IMODE(os.stat(path).st_mode)
+    except OSError:
         return []
     why = f"mode {mode:04o}, so that others may read of everybody's jobs: chmod 0700 {path}"
     return [Compared("logs and reports", path, "differs", (why,))] if mode & 0o077 else []
@@ -72,7 +69,7 @@ def _compare(file: Rendered, root: str, owners: Collection[int], *, contents: bo
     path = os.path.join(root, file.installed.lstrip("/"))
     try:
         # What is installed may well be a link to where it is kept.
-        real = _real(file.installed, root)
+        real = os.path.realpath(path)
         if not os.path.lexists(real):
             return Compared(file.name, path, "missing", ())
         text = read_bounded(real, _LIMIT_BYTES).decode(errors="replace")
@@ -80,7 +77,7 @@ def _compare(file: Rendered, root: str, owners: Collection[int], *, contents: bo
         compared = _calls if file.installed.endswith(".lua") else differences
         changed = compared(file.text, text) if file.part else _changes(file, path, text)
         lines = (*others, *(changed if contents else ()))
-    except (StoreError, InputError) as error:
+    except StoreError as error:
         return Compared(file.name, path, "not readable", (str(error),))
     return Compared(file.name, path, "differs" if lines else "same", lines)
 
@@ -107,36 +104,6 @@ def _others(path: str, top: str, owners: Collection[int], *, part: bool) -> Iter
             yield f"folder {folder} has mode {mode:04o}, so that others may replace it: chmod go-w {folder}"
         if found.st_uid not in owners:
             yield f"folder {folder} belongs to uid {found.st_uid}, not to root: chown root {folder}"
-
-
-def _real(path: str, root: str) -> str:
-    """Return where ``path`` of an image lies here, by the image's own links: one to ``/etc`` is to the image's.
-
-    Raises:
-        StoreError: links that lead nowhere in the end.
-    """
-    top = found = os.path.realpath(root)
-    wanted = path.split("/")[::-1]
-    links = 0
-    while wanted:
-        name = wanted.pop()
-        if name in ("", "."):
-            continue
-        if name == "..":
-            found = top if found == top else os.path.dirname(found)
-            continue
-        step = os.path.join(found, name)
-        if not os.path.islink(step):
-            found = step
-            continue
-        links += 1
-        if links > _MOST_LINKS:
-            raise StoreError(f"file '{path}' cannot be read: too many links")
-        target = os.readlink(step)
-        wanted += target.split("/")[::-1]
-        if target.startswith("/"):
-            found = top
-    return found
 
 
 def _changes(file: Rendered, path: str, text: str) -> Iterator[str]:
@@ -206,13 +173,9 @@ def parse_settings(text: str) -> Settings:
     """Return what each node, each partition and the whole cluster is told, from slurm.conf or gres.conf.
 
     A list of gres or device files is brought into one order; lines of one gres are added up.
-
-    Raises:
-        InputError: it tells more than any cluster's files do.
     """
     found: dict[tuple[str, str], dict[str, list[str]]] = {}
     defaults: dict[str, dict[str, list[str]]] = {}
-    room = _MOST_SETTINGS
     for line in re.sub(r"\\\n", " ", text).splitlines():
         words = {key: value.strip("\"'") for key, value in _WORD.findall(re.split(r"(?<!\\)#", line)[0])}
         if not words:
@@ -221,15 +184,11 @@ def parse_settings(text: str) -> Settings:
         subject = _SUBJECTS.get(first.lower(), "")
         name = words.pop(first) if subject else ""
         of_all = defaults.get(subject, {})
-        is_nodes = subject == "NodeName"
-        room -= (_count(name) if is_nodes else 1) * (1 + len(of_all) + _weight(words))
-        if room < 0:
-            raise InputError(f"it tells nodes more than {_MOST_SETTINGS} settings by line '{line[:80]}'")
         settings = dict(_settings(words))
         if name.upper() == "DEFAULT":
             defaults.setdefault(subject, {}).update({key: [value] for key, value in settings.items()})
             continue
-        for each in _names(name) if is_nodes else (name,):
+        for each in _names(name) if subject == "NodeName" else (name,):
             there = found.setdefault((subject, each), {key: [*values] for key, values in of_all.items()})
             for key, value in settings.items():
                 there.setdefault(key, []).append(value)
@@ -262,19 +221,6 @@ def _value(key: str, value: str) -> str:
     if key.lower() == "file":
         return fold([value])
     return ",".join(sorted(value.split(","))) if key.lower() in ("gres", "tresbillingweights") else value
-
-
-def _weight(words: Mapping[str, str]) -> int:
-    """Return how many settings a line counts as: a device file takes as long as six of another kind."""
-    return sum(6 * _count(value) if key.lower() == "file" else 1 for key, value in words.items())
-
-
-def _count(text: str) -> int:
-    """Return how many names a value may be a list of; 1 where it is none."""
-    try:
-        return count(text)
-    except InputError:
-        return 1
 
 
 def _names(text: str) -> Iterable[str]:

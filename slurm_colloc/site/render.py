@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from slurm_colloc.config import SYSTEM_FILE, TIERS, SiteConfig
 from slurm_colloc.errors import ConfigError, InputError
 from slurm_colloc.shipped import plugin, template_folders
+from slurm_colloc.site.folder import ORDER
 from slurm_colloc.site.fragments import (
     Alike,
     alike,
@@ -36,7 +37,6 @@ LOG_FOLDER = "/var/log/slurm_colloc"
 # Root runs what lies there, on the node's own disk: whoever may change --prefix may not change it.
 LIBEXEC = "/usr/libexec/slurm_colloc"
 CRONTAB = "colloc.crontab"
-ORDER = "ORDER.md"
 
 
 class Needs(StrEnum):

@@ -39,8 +39,8 @@ PLACED: dict[str, list[tuple[list[str], str]]] = {
     ],
 }
 
-# What the doctor finds of the lab and not of a site: no cgroups, its bf_window, its tracked types, its few cores.
-OF_THE_LAB = {"DOC013", "DOC030", "DOC031", "DOC032", "DOC072", "DOC088"}
+# What the doctor finds of the lab and not of a site: no cgroups, its tracked types, its few cores.
+OF_THE_LAB = {"DOC013", "DOC030", "DOC031", "DOC032", "DOC088"}
 
 
 def test_every_example_is_booted_here() -> None:
@@ -202,7 +202,7 @@ def _merge(lab: Lab, out: Path, config: SiteConfig) -> None:
     if config.paths.state:
         gres_conf = (out / "gres.conf").read_text()
     else:  # what the cluster's own administrator has made, of which the user's files say nothing
-        assert names == {"colloc.crontab", "slurm_colloc.lua", "ORDER.md", "MANIFEST"}
+        assert names == {"colloc.crontab", "slurm_colloc.lua", "ORDER.md"}
         ((pool, gres),) = ((pool, node_gres((pool,))) for pool in config.pool)
         (out / "slurm.conf.nodes").write_text(f"GresTypes=gpu,shard\nNodeName={pool.nodes} Gres={gres}\n")
         (out / "slurm.conf.partitions").write_text("PartitionName=gpu MaxTime=1440\n")

@@ -11,14 +11,14 @@ from slurm_colloc.audit.sound import faults
 from slurm_colloc.cli.colloc.output import say, site
 from slurm_colloc.config import SYSTEM_FILE, SiteConfig, find_site_file
 from slurm_colloc.errors import ConfigError, InputError, Status
-from slurm_colloc.site.folder import write_folder
+from slurm_colloc.site.folder import ORDER, write_folder
 from slurm_colloc.site.installed import Compared, compare, left_over, opened
 from slurm_colloc.site.places import places
 from slurm_colloc.site.render import (
     CRONTAB,
     DEFAULT_SLURM_CONF,
+    FILES,
     LOG_FOLDER,
-    ORDER,
     Host,
     Needs,
     Rendered,
@@ -31,12 +31,12 @@ from slurm_colloc.units import printable
 
 
 def render(
-    output: Annotated[str, typer.Option("--output", "-o", help="folder to write; only what lies in it changes")] = "",
+    output: Annotated[
+        str, typer.Option("--output", "-o", help="folder to write, a new one or one that this wrote before")
+    ] = "",
     diff: Annotated[
         bool, typer.Option("--diff", help="compare with what is installed; without -o write nothing")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="say what would be written, and write nothing")] = False,
-    force: Annotated[bool, typer.Option("--force", help="replace files in the folder that were changed")] = False,
     list_written: Annotated[
         bool, typer.Option("--list-written", help="list each path that this installation writes or is installed at")
     ] = False,
@@ -62,7 +62,7 @@ def render(
     if not (output or diff):
         raise InputError("-o FOLDER is missing: where to write, or --diff to compare only")
     if output:
-        _write(output, files, force=force, dry_run=dry_run)
+        _write(output, files)
     others = unwanted(config, host)
     compared = [*compare(files, root, _owners(config, root), built(config)), *left_over(others, root)] if diff else []
     if diff and is_site(config):
@@ -104,18 +104,17 @@ def _owners(config: SiteConfig, root: str) -> tuple[int, ...]:
     return (0,) if os.path.realpath(root) == "/" else (0, os.geteuid())
 
 
-def _write(output: str, files: tuple[Rendered, ...], *, force: bool, dry_run: bool) -> None:
-    done = write_folder(output, {file.name: file.text for file in files}, force=force, dry_run=dry_run)
+def _write(output: str, files: tuple[Rendered, ...]) -> None:
+    done = write_folder(output, {file.name: file.text for file in files}, (file.name for file in FILES))
     needs = {file.name: file.needs for file in files}
     for name in done.written:
         later = "" if needs[name] == Needs.NOTHING else f"; to apply it: {needs[name]}"
-        print(f"{'would write' if dry_run else 'wrote'} {name}{later}")
+        print(f"wrote {name}{later}")
     for name in done.removed:
-        print(f"{'would remove' if dry_run else 'removed'} {name}: this site no longer has it")
-    if done.unchanged:
-        print(f"unchanged: {', '.join(done.unchanged)}")
-    if not dry_run:
-        say(f"nothing was installed; read '{os.path.join(output, ORDER)}', which says in which order and why")
+        print(f"removed {name}: this site no longer has it")
+    if not done.written:
+        print("unchanged: all files")
+    say(f"nothing was installed; read '{os.path.join(output, ORDER)}', which says in which order and why")
 
 
 def _told(item: Compared) -> bool:
