@@ -9,8 +9,6 @@ from slurm_colloc.units import counted
 
 # Beyond what asking takes; a few seconds of difference are no harm.
 _AHEAD_S = 5.0
-# slurm.conf(5), SchedulerParameters.
-_WINDOW_MIN = 1440
 _DAY_MIN = 1440
 
 
@@ -38,25 +36,6 @@ def _depth(site: Site) -> Iterator[Seen | Blank]:
         most = _parameter(site, "bf_max_job_test") or "not set"
         said = f"of {queue.queue_jobs} that waited the last cycle came to {queue.depth_jobs}; bf_max_job_test is {most}"
         yield Seen("SchedulerParameters of slurm.conf", said)
-
-
-def _window(site: Site) -> Iterator[Seen]:
-    if site.settings.get("SchedulerType") != "sched/backfill":
-        return
-    given = _parameter(site, "bf_window")
-    window_min = int(given) if given else _WINDOW_MIN
-    longer = [one.name for one in site.partitions if one.max_time_min is not None and one.max_time_min > window_min]
-    endless = [one.name for one in site.partitions if one.max_time_min is None]
-    said = f"bf_window is {window_min} minutes{'' if given else ' by default'}"
-    for names, has in ((longer, "a longer MaxTime"), (endless, "no MaxTime (UNLIMITED)")):
-        if names:
-            yield Seen("SchedulerParameters of slurm.conf", f"{said}; partition {', '.join(names)} has {has}")
-
-
-def _in_order(site: Site) -> Iterator[Seen]:
-    used = site.settings.get("SchedulerType", "sched/backfill")
-    if used != "sched/backfill":
-        yield Seen("slurm.conf", f"SchedulerType is {used}")
 
 
 def _no_default(site: Site) -> Iterator[Seen]:
@@ -90,24 +69,6 @@ CHECKS = (
         "raise bf_max_job_test and bf_max_time, set bf_continue, and bf_max_job_user for those who queue thousands",
         "slurm.conf(5), SchedulerParameters; sdiag(1), Last depth cycle and Last queue length",
         _depth,
-    ),
-    Check(
-        "DOC072",
-        "warning",
-        "backfill looks less far ahead than jobs may run",
-        "smaller jobs may overtake a job for ever if it can start only after that window",
-        "a MaxTime for each partition, and bf_window of at least the longest, with a larger bf_resolution",
-        "slurm.conf(5), SchedulerParameters, bf_window",
-        _window,
-    ),
-    Check(
-        "DOC073",
-        "warning",
-        "there is no backfill",
-        "a job on a free share waits behind a larger one that cannot begin yet",
-        "SchedulerType=sched/backfill",
-        "slurm.conf(5), SchedulerType; seen on Slurm 22.05.8 and 26.05.5",
-        _in_order,
     ),
     Check(
         "DOC074",

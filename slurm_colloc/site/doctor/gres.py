@@ -80,12 +80,6 @@ def _words(names: Iterable[str]) -> str:
     return ", ".join(sorted(name or "GPUs without a type" for name in names))
 
 
-def _fewer(site: Site) -> Iterator[Seen]:
-    for node in site.nodes:
-        if "gres/" in node.reason and "lower than configured" in node.reason:
-            yield Seen(node.name, f"out of service: {node.reason}")
-
-
 def _names_of_nothing(site: Site) -> Iterator[Seen | Blank]:
     types = {kind for node in site.nodes for kind in node.gpu_types}
     yield from _strange(f"{_TRACKED} of slurm.conf", site.words(_TRACKED), types)
@@ -148,11 +142,6 @@ def _without_variables(site: Site) -> Iterator[Seen]:
             )
 
 
-def _out_of_reach(site: Site) -> Iterator[Seen]:
-    if names := [node.name for node in site.nodes if node.quantity("gpu") and not node.partitions]:
-        yield Seen(fold(names), "no partition has it")
-
-
 def _modes(site: Site) -> Iterator[Seen | Blank]:
     nodes = {node.name: node for node in site.nodes if node.quantity("gpu")}
     others = sorted(set(nodes) - {site.this_node})
@@ -201,15 +190,6 @@ CHECKS = (
         _types_of_files,
     ),
     Check(
-        "DOC012",
-        "error",
-        "a node has fewer gres than slurm.conf promises",
-        "slurmctld keeps the whole node out of service",
-        "compare 'slurmd -G' on the node with its Gres in slurm.conf; then scontrol update NodeName=NODE State=RESUME",
-        "https://slurm.schedmd.com/gres.html#Configuration: such nodes are drained",
-        _fewer,
-    ),
-    Check(
         "DOC013",
         "warning",
         "a tracked, billed or limited GPU type that no node has",
@@ -253,15 +233,6 @@ CHECKS = (
         "no such flag, or nvidia_gpu_env",
         f"gres.conf(5), Flags: no_gpu_env and the like; seen on {TRIED}",
         _without_variables,
-    ),
-    Check(
-        "DOC018",
-        "warning",
-        "a node with GPUs in no partition",
-        "no job reaches them: 'Requested node configuration is not available'",
-        "add the node to a partition, or take it out of slurm.conf",
-        f"slurm.conf(5), PartitionName, Nodes; seen on {TRIED}",
-        _out_of_reach,
     ),
     Check(
         "DOC020",

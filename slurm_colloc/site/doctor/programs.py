@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DOC100 to DOC104: how slurmd runs the site's programs around jobs; DOC110: the paths of site.toml."""
+"""DOC100 to DOC103: how slurmd runs the site's programs around jobs; DOC110: the paths of site.toml."""
 
 import re
 from collections.abc import Iterator
@@ -9,7 +9,6 @@ from slurm_colloc.site.doctor.prolog import commands, gives_back, name_of, takes
 
 _BY_ROOT = ("Prolog", "Epilog")
 _ANY_X, _OTHERS_X, _OTHERS_W, _STICKY = 0o111, 0o001, 0o002, 0o1000
-_FAILED = re.compile(r"(?:Prolog|Epilog) error")
 
 
 def _unrunnable(site: Site) -> Iterator[Seen | Blank]:
@@ -64,12 +63,6 @@ def _too_late(site: Site) -> Iterator[Seen]:
         yield Seen("PrologFlags of slurm.conf", f"it is {site.settings.get('PrologFlags', '(null)')}")
 
 
-def _failed(site: Site) -> Iterator[Seen]:
-    for node in site.nodes:
-        if _FAILED.search(node.reason):
-            yield Seen(node.name, f"out of service: {node.reason}")
-
-
 CHECKS = (
     Check(
         "DOC100",
@@ -107,16 +100,6 @@ CHECKS = (
         "PrologFlags=Alloc, without NoHold",
         f"slurm.conf(5), PrologFlags; seen with salloc on {TRIED}",
         _too_late,
-    ),
-    Check(
-        "DOC104",
-        "error",
-        "a node is out of service because a program failed on it",
-        "no job starts there; the job whose Prolog failed is held",
-        "look for 'prolog' in slurmd's log on the node; then scontrol update NodeName=NODE State=RESUME, and scontrol "
-        "release JOB",
-        f"slurm.conf(5), Prolog; seen on {TRIED}",
-        _failed,
     ),
     Check(
         "DOC110",
