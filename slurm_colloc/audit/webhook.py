@@ -4,7 +4,6 @@
 import http.client
 import os
 import socket
-import ssl
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -31,13 +30,14 @@ def post_json(settings: Notices, key: str, content: bytes) -> None:
     except ConfigError as error:  # mails go all the same
         raise NotTakenError(str(error)) from error
     where = f"webhook at '{host}'"
-    connection = http.client.HTTPConnection(host, port)
+    kind = http.client.HTTPSConnection if tls else http.client.HTTPConnection
+    connection = kind(host, port, timeout=_TIMEOUT_S)
     try:
-        connection.sock = sock = _dial(host, port, tls=tls)
+        connection.connect()
     except OSError as error:
         raise NotTakenError(f"{where} cannot be reached: {error}") from error
     try:
-        with _bounded(sock):
+        with _bounded(connection.sock):
             headers = {"Content-Type": "application/json", "Idempotency-Key": key}
             connection.request("POST", path, content, headers)
             answer = connection.getresponse()
@@ -47,19 +47,6 @@ def post_json(settings: Notices, key: str, content: bytes) -> None:
         connection.close()
     if answer.status // 100 != 2:
         raise NotTakenError(f"{where} answered '{answer.status} {answer.reason}'")
-
-
-def _dial(host: str, port: int, *, tls: bool) -> socket.socket:
-    """Return a connection to a host, by TLS to one that proves to be it."""
-    plain = socket.create_connection((host, port), _TIMEOUT_S)
-    if not tls:
-        return plain
-    try:
-        with _bounded(plain):
-            return ssl.create_default_context().wrap_socket(plain, server_hostname=host)
-    except BaseException:
-        plain.close()
-        raise
 
 
 @contextmanager

@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What shadow mode would have done, as a table, JSON, CSV or a page. No I/O but what the caller does with the text."""
+"""What shadow mode would have done, as a table, JSON or CSV. No I/O but what the caller does with the text."""
 
 import json
 from collections.abc import Callable
 from datetime import datetime
-from functools import partial
 from typing import NamedTuple
 
 from slurm_colloc.measured import ShadowLeft, ShadowPiece
 from slurm_colloc.report.layout import NO_TERMINAL, Terminal, cut, fitting, folded, table_lines, widths_of
-from slurm_colloc.report.page import render_page
 from slurm_colloc.report.text import csv_table, stamp
 from slurm_colloc.units import counted, in_words, printable
 
@@ -40,7 +38,6 @@ class ShadowReport(NamedTuple):
     not_judged: tuple[ShadowLeft, ...]
     replayed: bool
     skipped: dict[str, int]
-    templates: str
     visible: str = ""
 
 
@@ -172,7 +169,7 @@ def as_json(report: ShadowReport) -> str:
     """Return the report as JSON; hours unrounded, null for not known."""
     shown = {
         "schema": SCHEMA,
-        **{name: value for name, value in report._asdict().items() if name != "templates"},
+        **report._asdict(),
         "since": report.since.isoformat(),
         "until": report.until.isoformat(),
         "pieces": [_fields(piece) for piece in report.pieces],
@@ -192,27 +189,8 @@ def as_csv(report: ShadowReport) -> str:
     return csv_table(_fields(report.total), (_fields(piece).values() for piece in report.pieces))
 
 
-def as_html(report: ShadowReport) -> str:
-    """Return one self-contained page.
-
-    Raises:
-        ConfigError: a site's template that does not render.
-    """
-    return render_page(
-        "shadow.html.j2",
-        report.templates,
-        number=_number,
-        report=report,
-        heading=heading(report),
-        footnotes=footnotes(report),
-        titles=_TITLES,
-        cells=partial(_cells, report),
-    )
-
-
 FORMATS: dict[str, Callable[[ShadowReport], str]] = {
     "table": as_table,
     "json": as_json,
     "csv": as_csv,
-    "html": as_html,
 }

@@ -27,10 +27,7 @@ TOP_LEVEL: dict[str, tuple[str, ...]] = {
         *("schema", "user", "cluster", "since", "until", "source", "runs_without_gpu", "total", "fit", "advice"),
         "idlest",
     ),
-    "colloc report --shadow --format json": (
-        "schema",
-        *(name for name in ShadowReport._fields if name != "templates"),
-    ),
+    "colloc report --shadow --format json": ("schema", *ShadowReport._fields),
     "colloc report --harm --format json": ("schema", *Proof._fields),
     "colloc report --rollout --format json": ("schema", *Proof._fields),
     "colloc site doctor --format json": (

@@ -12,7 +12,7 @@ from rich.cells import cell_len
 
 from slurm_colloc.measured import ShadowLeft, ShadowPiece
 from slurm_colloc.report.layout import Terminal
-from slurm_colloc.report.shadow import FORMATS, ShadowReport, as_csv, as_html, as_json, as_table
+from slurm_colloc.report.shadow import FORMATS, ShadowReport, as_csv, as_json, as_table
 from tests.unit.made import HOUR, decision, run
 from tests.unit.programs import colloc
 from tests.unit.stored import busy, stored
@@ -33,7 +33,6 @@ REPORT = ShadowReport(
     not_judged=(ShadowLeft("nobody measured its peak of GPU memory", 1, 2.0),),
     replayed=False,
     skipped={},
-    templates="",
 )
 
 
@@ -71,7 +70,6 @@ def test_a_report_of_some_runs_says_so_in_each_format() -> None:
     shown = {form: text(REPORT._replace(visible=whose)) for form, text in FORMATS.items() if form != "csv"}
     assert all("of what you may see: the runs of" in text for text in shown.values())
     assert not any("\x1b" in text for text in shown.values())
-    assert "<ann>" not in shown["html"]
 
 
 def test_of_waits_that_nobody_knows_nothing_is_said() -> None:
@@ -89,14 +87,6 @@ def test_json_and_csv_have_the_figures_unrounded() -> None:
     first, second = csv.DictReader(io.StringIO(as_csv(REPORT)))
     assert (first["piece"], first["earlier_median_s"], second["earlier_median_s"]) == (SLICE.piece, "-90.0", "")
     assert second["piece"].startswith("'=HYPERLINK"), "a spreadsheet would run it"
-
-
-def test_the_page_shows_what_the_table_shows() -> None:
-    page = as_html(REPORT._replace(cluster="<b>"))
-    assert "<td>19.50</td>" in page
-    assert "&lt;b&gt;" in page
-    assert "<b>" not in page
-    assert "\x1b" not in page
 
 
 # --- the command ---

@@ -52,6 +52,5 @@ def shadow_report(
         not_judged=found.not_judged,
         replayed=past,
         skipped=dict(skipped),
-        templates=config.paths.templates,
         visible=store.visible.whose,
     )

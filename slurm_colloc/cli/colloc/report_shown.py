@@ -41,11 +41,7 @@ def shown_as(report: UsageReport, form: str, top: int | None, output: str, *, ex
 
 
 def shadow_shown_as(report: ShadowReport, form: str, output: str) -> str:
-    """Return a report on shadow mode in one of its FORMATS; ``output`` as of ``shown_as``.
-
-    Raises:
-        ConfigError: a site's template that does not render.
-    """
+    """Return a report on shadow mode in one of its FORMATS; ``output`` as of ``shown_as``."""
     return shadow_table(report, _shown_on(output)) if form == TABLE else SHADOW_FORMATS[form](report)
 
 
