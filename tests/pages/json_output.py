@@ -31,7 +31,7 @@ TOP_LEVEL: dict[str, tuple[str, ...]] = {
     "colloc report --harm --format json": ("schema", *Proof._fields),
     "colloc report --rollout --format json": ("schema", *Proof._fields),
     "colloc site doctor --format json": (
-        *("schema", "cluster", "slurm_release", "seen_from", "tier", "checks", "findings", "not_checked"),
+        *("schema", "cluster", "slurm_release", "seen_from", "checks", "findings", "not_checked"),
     ),
     "colloc site gpus": ("schema", "node", "complete", "units"),
     "colloc top --format json": (

@@ -10,7 +10,7 @@ from ClusterShell.NodeSet import set_std_group_resolver, set_std_group_resolver_
 from slurm_colloc.errors import InputError
 from slurm_colloc.model import Gres
 from slurm_colloc.site.doctor.checks import CHECKS, Diagnosis, diagnose
-from slurm_colloc.site.doctor.facts import Device, Script, Seen
+from slurm_colloc.site.doctor.facts import Device, Script
 from slurm_colloc.slurm.setup import GresLine, PartitionSetup, Queue
 from tests.unit.doctor_sites import (
     FAIR,
@@ -306,7 +306,6 @@ BROKEN: list[tuple[str, dict[str, Any], str, str]] = [
     ("DOC102", prolog(BY_JOB, Script("Epilog", "/e", "true")), "Prolog '/p'", "no Epilog ends what it starts"),
     ("DOC103", settings(PrologFlags="Alloc,NoHold"), "PrologFlags of slurm.conf", "it is Alloc,NoHold"),
     ("DOC103", settings(PrologFlags="(null)"), "PrologFlags of slurm.conf", "it is (null)"),
-    ("DOC110", {"paths": (Seen("paths.state '/s'", "No such file"),)}, "paths.state '/s'", "No such file"),
 ]
 
 

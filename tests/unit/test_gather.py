@@ -70,7 +70,7 @@ def test_what_is_wrong_is_said_with_what_to_do(capsys: pytest.CaptureFixture[str
 def test_json_says_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     assert colloc("site", "doctor", "--format", "json") == 1
     found = shown(capsys)
-    about = {"schema", "cluster", "slurm_release", "seen_from", "tier"}
+    about = {"schema", "cluster", "slurm_release", "seen_from"}
     assert set(found) == about | {"checks", "findings", "not_checked"}
     assert set(found["findings"][0]) == {"code", "severity", "subject", "evidence", "consequence", "mend", "source"}
     assert set(found["not_checked"][0]) == {"code", "subject", "why"}
@@ -106,27 +106,6 @@ def test_what_does_not_answer_is_not_checked(
     assert set(gaps) == of_gres_conf | {"DOC013", "DOC020", "DOC050", "DOC051", "DOC052", "DOC070", "DOC071"}
     assert "slurmdbd is down" in gaps["DOC050"]
     assert "gres.conf' cannot be read" in gaps["DOC011"]
-
-
-def test_the_paths_of_a_site_file_are_looked_at(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Without one there is nothing to look at; of one that cannot be read that is said."""
-    path = tmp_path / "site.toml"
-
-    def of_paths() -> list[list[str]]:
-        colloc("site", "doctor", "--format", "json")
-        told = shown(capsys)
-        return [[one["subject"] for one in told[key] if one["code"] == "DOC110"] for key in ("findings", "not_checked")]
-
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.delenv("COLLOC_CONF", raising=False)
-    assert of_paths() == [[], []]
-    monkeypatch.setenv("COLLOC_CONF", str(path))
-    path.write_text(f'schema = 1\ncluster = "c"\nslurm_release = "22.05"\n[paths]\nstate = "{tmp_path}/typo"\n')
-    assert of_paths() == [[f"paths.state '{tmp_path}/typo'"], []]
-    path.write_text("nothing = 1\n")
-    assert of_paths() == [[], [""]]
 
 
 @pytest.mark.parametrize(

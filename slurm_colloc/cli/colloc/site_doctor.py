@@ -3,18 +3,15 @@
 
 import json
 import os
-from contextlib import suppress
 from typing import Annotated
 
 import typer
 
-from slurm_colloc.cli.colloc.output import TEXT_OR_JSON, node_name, one_of, site_or_none, write
-from slurm_colloc.cli.colloc.site_sound import paths
+from slurm_colloc.cli.colloc.output import TEXT_OR_JSON, node_name, one_of, write
 from slurm_colloc.cli.colloc.terminal import put
-from slurm_colloc.config import TIERS, find_site_file
-from slurm_colloc.errors import ConfigError, InputError, Status
+from slurm_colloc.errors import InputError, Status
 from slurm_colloc.site.doctor.checks import Diagnosis, diagnose, reference
-from slurm_colloc.site.doctor.facts import Blank, Seen, Site
+from slurm_colloc.site.doctor.facts import Site
 from slurm_colloc.site.doctor.gather import gather
 from slurm_colloc.units import counted, printable
 
@@ -38,44 +35,24 @@ def doctor(
         write(reference(), "")
         return
     node = node_name()
-    site = gather(timeout_s, node, os.environ, _paths)
+    site = gather(timeout_s, node, os.environ)
     if not any(one.gpu_types or one.quantity("gpu") for one in site.nodes):
         raise InputError("no node of the cluster has a gres called gpu: there is nothing to judge")
     diagnosis = diagnose(site, skip or ())
-    tier = _tier()
     if form == "json":
-        write(_json(site, diagnosis, tier), "")
+        write(_json(site, diagnosis), "")
     else:
-        put(_text(site, diagnosis, tier))
+        put(_text(site, diagnosis))
     if diagnosis.faults or diagnosis.unchecked:
         raise typer.Exit(Status.FOUND if diagnosis.faults else Status.UNKNOWN)
 
 
-def _tier() -> str:
-    """Return the tier of site.toml; empty where there is none, or none that can be read, which a check says."""
-    with suppress(ConfigError):
-        config = site_or_none()
-        return config.tier if config else ""
-    return ""
-
-
-def _paths(nodes: int) -> list[Seen | Blank]:
-    """Return what is wrong with the paths of site.toml on this host; nothing without one.
-
-    Raises:
-        ConfigError: there is one and it cannot be used.
-    """
-    config = site_or_none()
-    return paths(config, find_site_file() or "", nodes) if config else []
-
-
-def _json(site: Site, diagnosis: Diagnosis, tier: str) -> str:
+def _json(site: Site, diagnosis: Diagnosis) -> str:
     shown = {
         "schema": SCHEMA,
         "cluster": site.settings.get("ClusterName", ""),
         "slurm_release": site.release,
         "seen_from": site.this_node,
-        "tier": tier,
         "checks": list(diagnosis.codes),
         "findings": [fault._asdict() for fault in diagnosis.faults],
         "not_checked": [one._asdict() for one in diagnosis.unchecked],
@@ -83,11 +60,10 @@ def _json(site: Site, diagnosis: Diagnosis, tier: str) -> str:
     return json.dumps(shown, indent=2) + "\n"
 
 
-def _text(site: Site, diagnosis: Diagnosis, tier: str) -> str:
+def _text(site: Site, diagnosis: Diagnosis) -> str:
     looked = f"{counted(len(diagnosis.codes), 'check')} of Slurm {site.release} on {printable(site.this_node)}"
     gaps = f", {len(diagnosis.unchecked)} not checked" if diagnosis.unchecked else ""
-    installed = f"; tier '{tier}': {TIERS[tier]}" if tier else ""
-    lines = [f"{counted(len(diagnosis.faults), 'finding')}{gaps}, by {looked}{installed}"]
+    lines = [f"{counted(len(diagnosis.faults), 'finding')}{gaps}, by {looked}"]
     before = ""
     for fault in diagnosis.faults:
         lines.append(f"{fault.code} {fault.severity}: {printable(fault.subject)}: {printable(fault.evidence)}")

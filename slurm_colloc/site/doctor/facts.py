@@ -68,8 +68,7 @@ class Blank(NamedTuple):
 class Site(NamedTuple):
     """A live cluster as one person on one machine could read it.
 
-    ``clock_ahead_s`` is this machine's clock minus slurmctld's, and how far off that may be itself; ``paths`` is
-    what is wrong on this machine with those of site.toml, nothing without one.
+    ``clock_ahead_s`` is this machine's clock minus slurmctld's, and how far off that may be itself.
     """
 
     release: str
@@ -84,7 +83,6 @@ class Site(NamedTuple):
     clock_ahead_s: tuple[float, float] | Unread
     this_node: str
     devices: tuple[Device, ...] | Unread
-    paths: tuple[Seen | Blank, ...] | Unread = ()
 
     def words(self, setting: str) -> frozenset[str]:
         """Return the comma-separated words of a setting, in lower case."""

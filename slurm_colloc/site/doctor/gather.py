@@ -3,7 +3,7 @@
 
 import glob
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from slurm_colloc import clock
@@ -12,27 +12,25 @@ from slurm_colloc.files import read_bounded
 from slurm_colloc.gpu import nvidia_smi
 from slurm_colloc.gpu.mig import gres_type_of
 from slurm_colloc.process import ask
-from slurm_colloc.site.doctor.facts import Blank, Device, Script, Seen, Site, Unread
+from slurm_colloc.site.doctor.facts import Device, Script, Site, Unread
 from slurm_colloc.site.doctor.prolog import ON_NODES
 from slurm_colloc.slurm import setup
 from slurm_colloc.slurm.limits import Cap, caps_questions, has_database, parse_caps
 from slurm_colloc.slurm.parse import parse_nodes, parse_release
 
 Value = TypeVar("Value")
-Look = Callable[[int], Iterable[Seen | Blank]]
 _SCRIPT_MOST_BYTES = 1 << 20
 # settings by which a script is named once, or once more for each, as Prolog[0]
 _NUMBERED = "{}["
 
 
-def gather(timeout_s: float, this_node: str, environment: Mapping[str, str], look: Look = lambda nodes: ()) -> Site:
+def gather(timeout_s: float, this_node: str, environment: Mapping[str, str]) -> Site:
     """Return what can be known of the cluster from here.
 
     Args:
         timeout_s: for each question.
         this_node: what Slurm calls this machine, if it is a node.
         environment: of Slurm's commands.
-        look: what is wrong with the paths of site.toml, on a cluster of so many nodes.
 
     Raises:
         ProcessError: slurmctld does not answer what every user may ask.
@@ -61,7 +59,6 @@ def gather(timeout_s: float, this_node: str, environment: Mapping[str, str], loo
         clock_ahead_s=queue if isinstance(queue, Unread) else _ahead(queue.at_s, asked_s, answered_s),
         this_node=this_node,
         devices=_devices(this_node in {node.name for node in nodes if node.gpu_types or node.quantity("gpu")}),
-        paths=_tried(lambda: tuple(look(len(nodes)))),
     )
 
 

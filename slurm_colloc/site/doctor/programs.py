@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DOC100 to DOC103: how slurmd runs the site's programs around jobs; DOC110: the paths of site.toml."""
+"""DOC100 to DOC103: how slurmd runs the site's programs around jobs."""
 
 import re
 from collections.abc import Iterator
 
-from slurm_colloc.site.doctor.facts import TRIED, Blank, Check, Seen, Site, Unread, known
+from slurm_colloc.site.doctor.facts import TRIED, Blank, Check, Seen, Site, Unread
 from slurm_colloc.site.doctor.prolog import commands, gives_back, name_of, takes
 
 _BY_ROOT = ("Prolog", "Epilog")
@@ -100,15 +100,5 @@ CHECKS = (
         "PrologFlags=Alloc, without NoHold",
         f"slurm.conf(5), PrologFlags; seen with salloc on {TRIED}",
         _too_late,
-    ),
-    Check(
-        "DOC110",
-        "error",
-        "a path of site.toml that is missing, or has the wrong owner",
-        "samples and decisions are lost or lie where nobody looks, services end in errors, or others read or change "
-        "what is kept of everybody's jobs",
-        "as it says there; ORDER.md of 'colloc site render -o FOLDER' has the commands that make each folder",
-        "docs/how-to/agent.md and the units that 'colloc site render -o FOLDER' writes",
-        lambda site: known(site.paths),
     ),
 )
