@@ -15,7 +15,6 @@ from slurm_colloc.cli.colloc.site_plugin import build_plugin
 from slurm_colloc.cli.colloc.site_render import render
 from slurm_colloc.cli.colloc.site_resume import resume
 from slurm_colloc.cli.colloc.site_sound import paths, unsound
-from slurm_colloc.cli.colloc.site_user import policies_of
 from slurm_colloc.config import TIERS, file_to_write, find_site_file, parse_site
 from slurm_colloc.errors import CollocError, ConfigError, InputError, Status
 from slurm_colloc.estimate.site_stop import why_stopped
@@ -144,16 +143,9 @@ def _note(notes: list[str]) -> None:
 @app.command()
 def check(
     gpus_file: _GpusFile = None,
-    user: Annotated[
-        str, typer.Option("--user", metavar="NAME", help="say only which policy holds for this user's jobs, and why")
-    ] = "",
 ) -> None:
     """Compare the site file with the live cluster and this host. Exit status 1 when they differ."""
     config = site()
-    if user:
-        for line in policies_of(user, config):
-            print(printable(line))
-        return
     site_file = find_site_file() or ""
     cluster = look_around(gpus_file or [], config.observe._asdict())
     here = paths(config, site_file, len(cluster.nodes))
