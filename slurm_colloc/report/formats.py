@@ -8,9 +8,9 @@ from typing import Any, get_type_hints
 from slurm_colloc.charted import Fit
 from slurm_colloc.config import Prices
 from slurm_colloc.measured import GroupUsage
-from slurm_colloc.report.plain import object_of, plain
+from slurm_colloc.report.plain import plain
 from slurm_colloc.report.text import csv_table
-from slurm_colloc.report.usage import Money, OfInstalled, UsageReport, fits_by_group, money, of_installed
+from slurm_colloc.report.usage import Money, UsageReport, fits_by_group, money, of_installed
 
 SCHEMA = 4
 _OF_FIT = {
@@ -22,14 +22,14 @@ _OF_FIT = {
     "fit_fitting_runs": "fitting_runs",
     "fit_not_judged_runs": "not_judged_runs",
 }
-_NO_FIGURES = ("templates", "of_text")
+NO_FIGURES = ("templates", "of_text")
 
 
 def as_json(report: UsageReport) -> str:
-    """Return the report as JSON, as ``json_schema`` has it: unrounded, null for not known."""
+    """Return the report as JSON, as docs/reference/report.schema.json has it: unrounded, null for not known."""
     shown = {
         "schema": SCHEMA,
-        **{name: plain(value) for name, value in report._asdict().items() if name not in _NO_FIGURES},
+        **{name: plain(value) for name, value in report._asdict().items() if name not in NO_FIGURES},
         "groups": [_priced(report, group) for group in report.groups],
         "total": _priced(report, report.total),
         "of_installed": plain(of_installed(report)),
@@ -39,23 +39,6 @@ def as_json(report: UsageReport) -> str:
 
 def _priced(report: UsageReport, group: GroupUsage) -> dict[str, Any]:
     return {**plain(group), **plain(money(group, report.prices))}
-
-
-def json_schema() -> str:
-    """Return the JSON Schema of ``as_json``."""
-    fields = {name: kind for name, kind in get_type_hints(UsageReport).items() if name not in _NO_FIGURES}
-    nouns: dict[str, Any] = {}
-    whole = object_of({"schema": int, **fields, "of_installed": OfInstalled}, UsageReport, nouns)
-    nouns["Group"] = object_of(get_type_hints(GroupUsage) | get_type_hints(Money), GroupUsage, nouns)
-    group = {"$ref": "#/$defs/Group"}
-    whole["properties"] |= {"schema": {"const": SCHEMA}, "groups": {"type": "array", "items": group}, "total": group}
-    about = {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "colloc report --format json",
-        **whole,
-        "$defs": dict(sorted(nouns.items())),
-    }
-    return json.dumps(about, indent=2) + "\n"
 
 
 def flat(report: UsageReport) -> tuple[dict[str, type], list[list[Any]]]:

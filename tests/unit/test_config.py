@@ -19,8 +19,8 @@ from slurm_colloc.config import (
 from slurm_colloc.config_check import parse_exporter_url
 from slurm_colloc.config_keys import DOCUMENTATION
 from slurm_colloc.errors import ConfigError
-from slurm_colloc.site.reference import reference
 from slurm_colloc.toml_text import value_text
+from tests.pages.site_keys import reference
 
 LEAST = {"schema": 1, "cluster": "c", "slurm_release": "22.05"}
 

@@ -22,11 +22,11 @@ from slurm_colloc.report.formats import (
     as_csv,
     as_json,
     flat,
-    json_schema,
 )
 from slurm_colloc.report.text import inert
 from slurm_colloc.report.usage import UsageReport
 from slurm_colloc.units import printable
+from tests.pages.json_schema import json_schema
 from tests.unit.hostile import HOSTILE
 from tests.unit.reports import NOTHING, cells_of, full, group, page, report
 

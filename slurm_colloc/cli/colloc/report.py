@@ -46,7 +46,7 @@ from slurm_colloc.clock import now
 from slurm_colloc.config import Prices, SiteConfig
 from slurm_colloc.errors import InputError, Status
 from slurm_colloc.measured import Lost, lost_of_all
-from slurm_colloc.report.formats import FORMATS, PARQUET, TABLE, json_schema
+from slurm_colloc.report.formats import FORMATS, PARQUET, TABLE
 from slurm_colloc.report.proof import FORMATS as PROOF_FORMATS
 from slurm_colloc.report.shadow import FORMATS as SHADOW_FORMATS
 from slurm_colloc.report.text import csv_table, local
@@ -57,9 +57,7 @@ def report(
     by: Annotated[str, typer.Option("--by", help="user, account, partition, qos, gpu or signature")] = "user",
     since: Annotated[str, typer.Option("--since", help="ISO 8601, or a span such as 7d")] = "30d",
     until: Annotated[str, typer.Option("--until", help="ISO 8601, a span, or now")] = "now",
-    form: Annotated[
-        str, typer.Option("--format", help="table, csv, json (see --json-schema), parquet or html")
-    ] = "table",
+    form: Annotated[str, typer.Option("--format", help="table, csv, json, parquet or html")] = "table",
     output: Annotated[str, typer.Option("--output", "-o", help="file instead of standard output")] = "",
     top: Annotated[
         int | None,
@@ -102,15 +100,11 @@ def report(
     min_group: Annotated[
         int, typer.Option("--min-group", help="groups of fewer users than that are added up to one", min=0)
     ] = 0,
-    schema: Annotated[bool, typer.Option("--json-schema", help="print the JSON Schema of --format json")] = False,
 ) -> None:
     """Say how much GPU each user was given, and really used. Or each account, partition and so on, with --by.
 
     Exit status 3: more than 1 % of the GPU-hours of a --sacct-file may be in rows that were rejected.
     """
-    if schema:
-        write(json_schema(), output)
-        return
     text = Text(sacct_file, fields, timezone)
     asked = _Asked(
         by,

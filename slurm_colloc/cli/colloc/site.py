@@ -23,7 +23,6 @@ from slurm_colloc.site.check import check as differences
 from slurm_colloc.site.discover import Consent, discover
 from slurm_colloc.site.doctor.facts import Blank, Seen
 from slurm_colloc.site.gaps import notes
-from slurm_colloc.site.reference import reference
 from slurm_colloc.submit.render import site_parts
 from slurm_colloc.units import counted, printable
 
@@ -175,9 +174,3 @@ app.command()(plan)
 app.command()(render)
 app.command()(build_plugin)
 app.command()(resume)
-
-
-@app.command("reference", hidden=True)
-def print_reference() -> None:
-    """Print the reference of site.toml, for docs/reference."""
-    write(reference(), "")
