@@ -14,10 +14,10 @@ import pytest
 
 from slurm_colloc.config import MigSlice, Partition, Pool, SiteConfig, load_site
 from slurm_colloc.errors import ConfigError
-from slurm_colloc.site.folder import write_folder
+from slurm_colloc.site.folder import ORDER, write_folder
 from slurm_colloc.site.fragments import billing_weights, gres_conf_lines, node_gres, partition_words
 from slurm_colloc.site.places import places
-from slurm_colloc.site.render import FILES, ORDER, Host, Needs, render_site
+from slurm_colloc.site.render import FILES, Host, Needs, render_site
 from tests.unit.programs import colloc
 
 CHECKOUT = Path(__file__).resolve().parents[2]
