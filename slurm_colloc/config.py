@@ -21,9 +21,9 @@ SCHEMA = 1
 ENVIRONMENT_VARIABLE = "COLLOC_CONF"
 SYSTEM_FILE = "/etc/slurm_colloc/site.toml"
 TIERS = {
-    "report": "reports what GPUs are used for, and changes nothing",
-    "pack": "reports, and packs the tasks of users who ask for it",
-    "place": "reports, packs, and gives jobs pieces of GPUs (in shadow mode it only records which)",
+    "report": "colloc reports what jobs use, and csub changes no job",
+    "pack": "colloc reports what jobs use, and csub runs a user's tasks together on a GPU if the user asks for it",
+    "place": "colloc reports what jobs use, and csub may give jobs pieces of GPUs (policy 'shadow' only records them)",
 }
 # tomllib takes time and memory by the square of a key's parts, and a longer number cannot be printed in an error.
 _ABSURD = re.compile(

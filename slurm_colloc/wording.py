@@ -48,10 +48,10 @@ MEANS = {
 
 WORDS = {
     # What the job gets.
-    "slice-holds": "the job needs {need_mib} MiB of GPU memory, head-room included, and slice {profile} has "
+    "slice-holds": "the job needs {need_mib} MiB of GPU memory, a reserve included, and slice {profile} has "
     "{mem_mib} MiB",
     "shares-hold": "{units} of the GPU's {of_units} shares are enough for {need_mib} MiB of GPU memory, "
-    "head-room included, and {sm_pct:.0f} % of the SMs",
+    "a reserve included, and {sm_pct:.0f} % of the SMs",
     "slowdown": "expect {expected:.2g} times the run time, rarely more than {upper:.3g} times",
     "slowdown-beside-users": "beside other users' jobs, expect at most {upper:.3g} times the run time",
     "slowdown-unknown": "csub cannot tell how much jobs on the same GPU will slow this job",
@@ -77,7 +77,7 @@ WORDS = {
     "followup": "{why}",
     # What of the request leaves a job as asked.
     "no-gpu": "the job asks for no GPU",
-    "several-gpus": "it asks for several GPUs",
+    "several-gpus": "csub does not change jobs that ask for several GPUs",
     "other-gres": "the job asks for gres/{gres}",
     "asks-for-slice": "the job itself asks for slice '{slice}'",
     "option": "{option:means} (--{option})",
@@ -134,7 +134,7 @@ WORDS = {
     # What does not hold it.
     "no-pieces": "no GPU in partition {partitions} has slices or shares that csub may use",
     "nothing-holds": "no piece of a GPU in partition {partitions} is large enough for {need_mib} MiB of GPU memory, "
-    "head-room included, and {sm_pct:.0f} % of the SMs",
+    "a reserve included, and {sm_pct:.0f} % of the SMs",
     "too-little-memory": "it has {mem_mib} MiB of GPU memory, and the job needs {need_mib} MiB",
     "too-slow": "on {sms} of {of_sms} SMs the job would take about {expected:.2g} times as long, rarely more than "
     "{upper:.3g} times; the limit is {bound:g} times",
@@ -166,11 +166,11 @@ WORDS = {
     "hint": "your hint {hint}",
     "completed-runs": "{runs:completed run} on {gpu_model}",
     "measured-by": "measured by {sources}",
-    "margin": "memory margin {factor:.2f}x",
-    "margin-counted": "memory margin {factor:.2f}x, learned from {answers:earlier estimate}",
-    "margin-floor": "memory margin {factor:.2f}x, at least {floor_mib:.0f} MiB",
-    "margin-floor-counted": "memory margin {factor:.2f}x, at least {floor_mib:.0f} MiB, learned from {answers:earlier "
-    "estimate}",
+    "margin": "a margin of {factor:.2f}x on memory included",
+    "margin-counted": "a margin of {factor:.2f}x on memory included, learned from {answers:earlier estimate}",
+    "margin-floor": "a margin of {factor:.2f}x on memory, at least {floor_mib:.0f} MiB, included",
+    "margin-floor-counted": "a margin of {factor:.2f}x on memory, at least {floor_mib:.0f} MiB, included, learned from "
+    "{answers:earlier estimate}",
     "margins-unreadable": "csub uses the built-in memory margins, because it cannot read the site's: {error}",
     "margins-old": "csub uses the built-in memory margins, because the site's are older than {days} days: does "
     "'colloc ingest' run?",
@@ -211,7 +211,7 @@ WORDS = {
     "file-edited": "file '{path}' has changed since the last submission",
     "file-gone": "file '{path}' no longer exists",
     "arguments-differ": "the arguments differ from those of the last submission",
-    "word-differs": "the script's command has '{word}' where that of its last submission had '{before}'",
+    "word-differs": "the command in the script is '... {word}', and was '... {before}' at the last submission",
     "too-many-files": "the job may read more files than csub checks",
     # Notes.
     "never-measured": "csub cannot measure this job; to get a piece of a GPU, add --gpu-footprint=mem=SIZE,sm=PERCENT",

@@ -93,11 +93,14 @@ def compared(found: Signature, last: Submitted | None) -> tuple[Signature, Submi
 
 def _other_word(words: tuple[str, ...], last: tuple[str, ...]) -> Reason | None:
     ours, theirs = "\n".join(words).split(), "\n".join(last).split()
-    for one, other in zip((*ours, ""), (*theirs, ""), strict=False):
+    for at, (one, other) in enumerate(zip((*ours, ""), (*theirs, ""), strict=False)):
         if one != other:
             if _STANDS_FOR_OTHERS & {one, other}:
                 return because("arguments-differ")
-            return because("word-differs", word=_short(one), before=_short(other))
+            # A number alone would not say of which option it is.
+            behind = " ".join(ours[max(0, at - 1) : at])
+            word, before = (_short(f"{behind} {word}".strip()) for word in (one, other))
+            return because("word-differs", word=word, before=before)
     return None
 
 

@@ -162,7 +162,11 @@ def _verdict(report: MyReport) -> str:
     if use is None:
         return ""
     freed = report.fit.freed_gpu_hours if report.fit else 0.0
-    more = f"; on pieces of a GPU your jobs would have left {significant(freed)} GPU-h to others" if freed > 0 else ""
+    more = (
+        f"; on pieces of a GPU, where one is enough, they would have left {significant(freed)} GPU-h to other jobs"
+        if freed > 0
+        else ""
+    )
     return f": your jobs used {significant(use.pct, 2)} % of their GPUs ({use.metric}){more}"
 
 
@@ -183,16 +187,21 @@ def _nothing(report: MyReport) -> list[str]:
 def _body(report: MyReport) -> Iterator[str]:
     sums = sums_of(report.runs)
     running = f", {sums.running} of them running" if sums.running else ""
-    yield titled("runs", f"{sums.runs} with a GPU{running}, {report.without_gpu} without")
+    yield titled("runs", f"{sums.runs} with a GPU{running}; {report.without_gpu} without a GPU, not counted below")
     left_out = f"; without {counted(sums.without_size, 'run')} on shares of unknown size" if sums.without_size else ""
     hours = sums.allocated_gpu_hours
-    held = "not known" if hours is None else f"{significant(hours, 4)} GPU-h, in whole GPUs"
-    yield titled("allocated", f"{held}{left_out}")
-    yield titled("SM active", _share(sums.sm_used_gpu_hours, sums.sm_measured_gpu_hours))
-    yield titled("GPU_UTIL", _share(sums.util_used_gpu_hours, sums.util_measured_gpu_hours))
+    sized = [run for run in report.runs if run.allocated_gpu_hours is not None]
+    held = f"{significant(hours or 0.0, 4)} GPU-h in {counted(len(sized), 'run')}, in whole GPUs"
+    yield titled("allocated", f"{'not known' if hours is None else held}{left_out}")
+    with_sm, with_util = (
+        sum(used is not None for used in of)
+        for of in ([run.sm_used_gpu_hours for run in sized], [run.util_used_gpu_hours for run in sized])
+    )
+    yield titled("SM active", _share(sums.sm_used_gpu_hours, sums.sm_measured_gpu_hours, with_sm))
+    yield titled("GPU_UTIL", _share(sums.util_used_gpu_hours, sums.util_measured_gpu_hours, with_util))
     if report.fit:
         yield titled("would fit", _fit(report.fit))
-    covered = "not recorded" if sums.coverage_pct is None else f"{sums.coverage_pct:.0f} % of the time on GPUs"
+    covered = "not recorded" if sums.coverage_pct is None else f"{sums.coverage_pct:.0f} % of the allocated GPU-h"
     yield titled("sampled", f"{covered} ({printable(', '.join(sums.methods)) or 'no samples'})")
     yield titled("source", printable(report.source))
     if not sums.methods:
@@ -213,20 +222,21 @@ def _body(report: MyReport) -> Iterator[str]:
         yield from (f"  {line}" for line in table_lines(rows) if not line.startswith("--"))
 
 
-def _share(used: float | None, of: float) -> str:
+def _share(used: float | None, of: float, runs: int) -> str:
     if used is None or of <= 0:
         return "not measured"
-    hours, idle = f"{significant(used, 4)} of {significant(of, 4)} sampled GPU-h", significant(of - used, 4)
-    return f"{hours} used, {100 * used / of:.1f} %; {idle} idle"
+    sampled = f"{significant(of, 4)} GPU-h sampled in {counted(runs, 'run')}"
+    return f"{100 * used / of:.1f} % of the {sampled}: {significant(used, 4)} used, {significant(of - used, 4)} idle"
 
 
 def _fit(fit: Fit) -> str:
     fits, known, freed = (
         significant(hours, 4) for hours in (fit.fits_gpu_hours, fit.known_gpu_hours, fit.freed_gpu_hours)
     )
-    of = f"{fits} of {known} GPU-h on a piece of a GPU, in {counted(fit.judged_runs, 'run')} of a whole GPU"
-    of += f" ({fit.not_judged_runs} more not judged)" if fit.not_judged_runs else ""
-    return f"{of}; mostly on {printable(fit.unit)}, {freed} GPU-h left to others" if fit.unit else of
+    judged = counted(fit.judged_runs, "judged run")
+    of = f"{fit.fitting_runs} of {judged}, {fits} of their {known} GPU-h, on a piece of a GPU"
+    of += f", mostly {printable(fit.unit)}: {freed} GPU-h left to other jobs" if fit.unit else ""
+    return of + (f"; {counted(fit.not_judged_runs, 'run')} of whole GPUs not judged" if fit.not_judged_runs else "")
 
 
 def as_json(report: MyReport) -> str:

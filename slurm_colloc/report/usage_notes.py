@@ -9,7 +9,7 @@ from slurm_colloc.estimate.bounds import LEVEL, lower_bound
 from slurm_colloc.estimate.ladder import UNKNOWN_RUNG
 from slurm_colloc.measured import Collocation, GroupUsage, Lost, Prediction
 from slurm_colloc.report.text import stamp
-from slurm_colloc.report.usage import METRICS, UsageReport, metric_of, of_installed, only_given, saved_gpu_hours
+from slurm_colloc.report.usage import UsageReport, metric_of, of_installed, only_given, saved_gpu_hours
 from slurm_colloc.units import counted, printable, significant
 
 _MOST_LISTED = 5
@@ -25,8 +25,8 @@ def heading(report: UsageReport) -> str:
 
 
 def summary(report: UsageReport) -> list[str]:
-    """Return what stands below the table: what is missing or wrong, if anything, then coverage, then freshness."""
-    return [*_warnings(report), *_coverage(report), _freshness(report)]
+    """Return what stands below the table: what is missing or wrong, coverage, what a reader must know, freshness."""
+    return [*_warnings(report), *_coverage(report), *_legend(report), _freshness(report)]
 
 
 def footnotes(report: UsageReport, titles: Collection[str] | None = None) -> list[str]:
@@ -84,18 +84,30 @@ def _coverage(report: UsageReport) -> Iterator[str]:
     elif total.jobs:
         part = "An unknown part" if total.coverage_pct is None else f"{total.coverage_pct:.0f} %"
         runs = f"{total.jobs_measured} of {counted(total.jobs, 'run')}"
-        unknown = " '-': not known, or no run that can be judged." if report.fits else ""
-        yield f"{part} of the allocated GPU-hours was sampled, in {runs}.{unknown}"
+        yield f"{part} of the allocated GPU-hours was sampled, in {runs}."
     if report.rejected and report.rows_in is not None:
         yield f"Of {counted(report.rows_in, 'row')} of sacct {rejected_rows(report.rejected, report.lost)}."
 
 
+def _legend(report: UsageReport) -> Iterator[str]:
+    """Yield the definitions without which the table is misread."""
+    if not report.total.jobs_measured:
+        return
+    ran = "GPU_UTIL %: the part of the sampled time in which any kernel ran."
+    if metric_of(report) == "sm":
+        yield f"SM %: the part of a GPU's SMs at work, on average. {ran} IDLE: sampled GPU-hours x (100 % - SM %)."
+    else:
+        yield f"{ran} IDLE: sampled GPU-hours x (100 % - GPU_UTIL %)."
+    if report.fits:
+        by_mps = any(fit.unit.startswith("mps:") for fit in report.fits)
+        shares = " (mps:32: 32 of the MPS shares of a GPU, which usually has 100)" if by_mps else ""
+        yield f"FITS IN: of runs for which a piece of a GPU was enough, the piece that most would need{shares}."
+        yield "'-': not known; in FITS IN and COULD FREE: no completed run of one whole GPU was sampled well enough."
+
+
 def _freshness(report: UsageReport) -> str:
     """Return until when this is known, and where more is said."""
-    by_mps = any(fit.unit.startswith("mps:") for fit in report.fits)
-    piece = "FITS IN: mps:32 is 32 of a GPU's MPS shares, often 100. " if by_mps else ""
-    piece = f"IDLE is by {METRICS[metric_of(report)]}. {piece}" if report.fits else ""
-    more = f"{piece}'colloc report --explain' explains each column."
+    more = "'colloc report --explain' explains each column."
     known = (report.ingested, report.sealed)
     # Of a window that lies behind both nothing can come late.
     late = not report.of_text and not all(at and at >= report.until for at in known)
@@ -103,8 +115,8 @@ def _freshness(report: UsageReport) -> str:
 
 
 def _known_until(report: UsageReport) -> str:
-    runs, samples = (stamp(at) if at else "never" for at in (report.ingested, report.sealed))
-    return f"Runs are known until {runs}, samples until {samples}"
+    runs, samples = (stamp(at) if at else "(not known)" for at in (report.ingested, report.sealed))
+    return f"This report has runs until {runs}, samples until {samples}"
 
 
 def _begun_before(report: UsageReport) -> str:
@@ -149,21 +161,22 @@ def _definitions(report: UsageReport) -> Iterator[tuple[str, str]]:
         "HELD: GPU-hours that nobody else could use, suspended time included. Each of n jobs on a GPU holds 1/n.",
     )
     yield "SAMPLED", "SAMPLED %: the part of ALLOC that was sampled."
-    yield "GPU_UTIL", "GPU_UTIL %: the part of the sampled time in which a kernel ran. Whole GPUs only."
-    yield "SM", "SM %: the part of the SMs that had work, on average over the sampled time."
-    by = METRICS[metric_of(report)]
-    yield "IDLE", f"IDLE: sampled GPU-hours less used ones, by {by}. The most idle come first."
+    yield "GPU_UTIL", "GPU_UTIL %: the part of the sampled time in which any kernel ran. Whole GPUs only."
+    yield "SM", "SM %: the part of a GPU's SMs (multiprocessors) at work, on average over the sampled time."
+    by = "SM %" if metric_of(report) == "sm" else "GPU_UTIL %"
+    yield "IDLE", f"IDLE: sampled GPU-hours x (100 % - {by}). The most idle come first."
     if report.fits:
         whole = report.fits[-1]
         known = f"{counted(whole.judged_runs, 'run')}, {significant(whole.known_gpu_hours, 4)} GPU-h"
         yield (
             "FITS",
-            f"FITS %: of completed one-GPU runs measured well enough ({known}; {whole.not_judged_runs} not judged), "
-            "the part that csub would have put on a piece of a GPU, had it known their peak memory and SM activity.",
+            f"FITS %: the part of the GPU-hours of judged runs in which a piece of a GPU was enough. Judged: completed "
+            f"runs of one GPU, sampled well enough ({known}; {counted(whole.not_judged_runs, 'run')} not judged).",
         )
         yield (
             "COULD",
-            "FITS IN: the smallest piece that most of it fits. COULD FREE: GPU-hours that others could have used.",
+            "FITS IN: the smallest piece that is enough for most of these GPU-hours ('several': not the same for all). "
+            "COULD FREE: GPU-hours that other jobs could have had, if csub had given these pieces.",
         )
     yield (
         "EMPTY kWh",

@@ -134,7 +134,7 @@ def _own(key: str, path: str, keep: Keepers) -> Iterator[Seen | Blank]:
     """Yield what is wrong with a folder that the site's services, or without them root, must own and write to."""
     user = user_called(keep.service)
     if keep.service and user is None:
-        yield Blank(_named(key, path), f"it must belong to user '{keep.service}', which this host does not have")
+        yield Blank(_named(key, path), f"this host has no user '{keep.service}', to whom it must belong: see ORDER.md")
     make = f"install -d -m 0700{f' -o {keep.service}' if keep.service else ''} {shlex.quote(path)}"
     owners = {user.pw_uid} if user else None if keep.service else keep.owners
     found = list(_folder(key, path, owners, _CLOSED, make))

@@ -55,8 +55,8 @@ def gaps(config: SiteConfig) -> list[str]:
 
 _OF_MPS_USERS = {
     "": "gres/mps is not used in partition {}: mps_users does not say whose jobs may share a GPU",
-    "all": "in partition {} jobs of all users share one MPS daemon on each GPU: a fault in one job "
-    "ends the others (mps_users)",
+    "all": "mps_users is 'all' in partition {}: jobs of different users share one MPS daemon on each GPU, and a fault "
+    "in one job ends the others ('one' and 'each' keep users apart)",
 }
 
 

@@ -2,13 +2,20 @@
 """What csub says of a plan: its one line after a submission, --explain, and --dry-run --format=json."""
 
 from collections.abc import Iterator, Sequence
+from math import ceil
 
-from slurm_colloc.model import Footprint, Reason, Weighed
+from slurm_colloc.model import Footprint, Placement, Reason, Weighed
 from slurm_colloc.submit.plan import Part, Plan
 from slurm_colloc.units import counted, in_words
 
 SCHEMA = 3
 _EXPLAINED = 8
+_POLICIES = {
+    "off": "csub changes nothing",
+    "shadow": "csub only records what it would do",
+    "pack": "csub makes packs only",
+    "auto": "csub gives pieces of GPUs",
+}
 
 
 def answer(plan: Plan, *, terminal: bool) -> Iterator[str]:
@@ -23,7 +30,7 @@ def answer(plan: Plan, *, terminal: bool) -> Iterator[str]:
         yield f"stays as asked: {_said(placement.reasons)}"
     elif terminal and plan.first_run:
         keeps = f"it keeps {request.asked} and is measured"
-        yield f"{_said(placement.reasons)}; {keeps}, the next one may get a piece of a GPU"
+        yield f"{_said(placement.reasons)}; {keeps}; the next submission of the same job may get a piece of a GPU"
     yield from noted(plan)
 
 
@@ -46,7 +53,8 @@ def explanation(plan: Plan) -> Iterator[str]:
         more = len(lines) - most + 1
         lines[most - 1 :] = [f"{counted(more, 'more line')}: --dry-run --format=json shows everything"]
     yield from lines
-    yield f"policy: {plan.chosen.policy}, {_said([plan.chosen.why])}"
+    policy = plan.chosen.policy
+    yield f"csub's policy: '{policy}' ({_POLICIES.get(policy, 'not known')}), {_said([plan.chosen.why])}"
 
 
 def _explain(part: Part) -> Iterator[str]:
@@ -57,7 +65,7 @@ def _explain(part: Part) -> Iterator[str]:
     yield f"asked for: {request.asked or 'no GPU'} in {where}"
     memory, active, dram = footprint.gpu_mem_peak_mib, footprint.sm_active_pct, footprint.dram_active_pct
     need = [
-        f"at most {memory.q99:.0f} MiB of GPU memory" if memory else "GPU memory not known",
+        _memory(memory.q99, placement) if memory else "GPU memory not known",
         f"{active.q95:.0f} % of the SMs" if active else "SM activity not known",
         *([f"GPU memory bandwidth {dram.q95:.0f} % of the time"] if dram and dram.q95 >= 1 else []),
     ]
@@ -74,14 +82,29 @@ def _explain(part: Part) -> Iterator[str]:
     left = list(placement.rejected)
     while left:
         alike = [one for one in left if one.reason == left[0].reason]
-        yield f"not {', '.join(one.option for one in alike)}: {_said([left[0].reason])}"
+        options = ", ".join(one.option.replace("pool ", "node group ") for one in alike)
+        yield f"not possible: {options}: {_said([left[0].reason])}"
         left = [one for one in left if one not in alike]
+
+
+def _memory(most_mib: float, placement: Placement) -> str:
+    """Return the memory that a piece must have, as in the first line, and what it is made of."""
+    reasons = (*placement.reasons, *(one.reason for one in placement.rejected))
+    need_mib = next((one.params["need_mib"] for one in reasons if "need_mib" in one.params), None)
+    reserve_mib = need_mib - ceil(most_mib) if isinstance(need_mib, int) else 0
+    if reserve_mib <= 0:
+        return f"at most {most_mib:.0f} MiB of GPU memory"
+    return f"{need_mib} MiB of GPU memory = {ceil(most_mib)} for the job + {reserve_mib} in reserve"
 
 
 def how_sure(footprint: Footprint) -> str:
     """Return in words which share of such estimates held; empty where nobody has counted them."""
     sure = footprint.confidence
-    return "" if sure is None else f"; such estimates were high enough for at least {100 * sure:.0f} % of runs"
+    if sure is None:
+        return ""
+    if any(one.code.endswith("-counted") for one in footprint.provenance):
+        return f"; at least {100 * sure:.0f} % of such estimates were high enough at this site"
+    return f"; such estimates are meant to be high enough for {100 * sure:.0f} % of runs"
 
 
 def _weighed(weighed: Weighed) -> str:

@@ -395,7 +395,7 @@ def test_what_has_no_uuid_has_its_number(node: Node, uuid: str) -> None:
 @pytest.mark.parametrize("gpu", ["0,1", "", "../x", "$(id)", "-1", "01", "1 2"])
 def test_only_one_number_is_a_gpu(node: Node, gpu: str) -> None:
     said = node.run("start", 1, ALICE, gpu)
-    assert "it has not one GPU but" in said
+    assert "the job has several GPUs or none" in said
     assert "$(" not in said
     assert node.daemons() == set()
 

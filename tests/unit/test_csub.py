@@ -475,12 +475,12 @@ def test_the_first_run_is_said_to_be_measured_on_a_terminal_alone(shell: Shell) 
         os.write(theirs, b"end")
         return os.read(ours, 65_536).decode()
 
-    assert "keeps gpu:1 and is measured, the next one may" in on_a_terminal("job.sh")
+    assert "keeps gpu:1 and is measured; the next submission" in on_a_terminal("job.sh")
     assert shell.run("job.sh").stderr == ""
     for argv in ([HINT], ["--colloc=off"], ["--gres=gpu:2"], ["--gres=none"]):
         assert "is measured" not in on_a_terminal(*argv, "job.sh")
     assert on_a_terminal("--explain", "job.sh").count("csub knows no earlier run") == 1
-    assert on_a_terminal("--explain", HINT, "job.sh").count("head-room included") == 1
+    assert on_a_terminal("--explain", HINT, "job.sh").count("a reserve included") == 1
     site = shell.folder / "site.toml"
     site.write_text(site.read_text().replace('policy = "auto"', 'policy = "shadow"'))
     assert "is measured" not in on_a_terminal("--max-slowdown=1.2", "job.sh"), "nothing is given in shadow mode"

@@ -268,7 +268,7 @@ def test_what_appears_beside_a_job_is_what_it_wrote(tmp_path: Path) -> None:
 def test_it_is_said_what_differs(tmp_path: Path) -> None:
     lay(tmp_path, {"job/train.py": "a", "job/b.yaml": "a"})
     again(tmp_path, "python train.py --model small")
-    other = because("word-differs", word="--model=large", before="--model=small")
+    other = because("word-differs", word="train.py --model=large", before="train.py --model=small")
     assert again(tmp_path, "python train.py --model large")[1] == other
     assert again(tmp_path, "python train.py --model large 2.0")[1] == because("arguments-differ")
     again(tmp_path, "python train.py --model large")

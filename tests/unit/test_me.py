@@ -31,7 +31,7 @@ BEGAN, ENDED = (datetime.fromtimestamp(at_s, UTC) for at_s in (0, 86400))
 
 
 def mine(*runs: JobUsage, **fields: Any) -> MyReport:
-    return MyReport("ann", "c", BEGAN, ENDED, "the store", runs, 4, None, ())._replace(**fields)
+    return MyReport("ann", "c", BEGAN, ENDED, "the store of measurements", runs, 4, None, ())._replace(**fields)
 
 
 def text_of(report: MyReport) -> Sequence[str]:

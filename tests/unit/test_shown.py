@@ -3,11 +3,12 @@
 
 import os
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from slurm_colloc.charted import Fit, JobTimeline
-from slurm_colloc.measured import Prediction
+from slurm_colloc.measured import JobUsage, Prediction
 from slurm_colloc.model import Gres
 from slurm_colloc.report import job as job_report
 from slurm_colloc.report.job import Advice, JobStory, RunStory
@@ -65,12 +66,34 @@ def jobs() -> Iterator[tuple[str, str]]:
     yield "a long array", job_report.as_text(JobStory([RunStory(usage(job_id="60_99"))], not_shown=99))
 
 
+def _run_of_ann(job_id: str, hours: float, sm: float, util: float, sampled: float | None = None) -> JobUsage:
+    """Return a run on one GPU, with the GPU-hours that were used of those sampled."""
+    seen = hours if sampled is None else sampled
+    return usage(
+        job_id=job_id,
+        end_s=3600 * hours,
+        allocated_gpu_hours=hours,
+        held_gpu_hours=hours,
+        coverage_pct=100 * seen / hours,
+        sm_measured_gpu_hours=seen,
+        sm_used_gpu_hours=sm,
+        util_measured_gpu_hours=seen,
+        util_used_gpu_hours=util,
+    )
+
+
 def others() -> Iterator[tuple[str, str]]:
-    second = usage(job_id="2", allocated_gpu_hours=3.0, sm_measured_gpu_hours=1.5, sm_used_gpu_hours=0.0,
-                   coverage_pct=50.0, state="RUNNING")  # fmt: skip
-    yield "a month", month(mine(usage(), second, fit=Fit("ann", 3.0, 2.0, 1.5, "gpu:1g.10gb:1", 3, 2, 1)))
-    yield "a month of nothing", month(mine())
-    yield "a month without samples", month(mine(usage(methods=(), **UNKNOWN)))
+    runs = (
+        _run_of_ann("101", 7.0, sm=0.7, util=2.8),
+        _run_of_ann("102", 6.0, sm=4.2, util=5.4),
+        _run_of_ann("103", 2.0, sm=0.1, util=0.3, sampled=1.0)._replace(state="RUNNING"),
+    )
+    # The first fits a seventh of a GPU, the second none, and the third is not judged.
+    fit = Fit("ann", 13.0, 7.0, 6.0, "gpu:1g.10gb:1", 2, 1, 1)
+    days = {"cluster": "demo", "since": datetime(2026, 11, 2, tzinfo=UTC), "until": datetime(2026, 11, 9, tzinfo=UTC)}
+    yield "a month", month(mine(*runs, fit=fit, **days))
+    yield "a month of nothing", month(mine(**days))
+    yield "a month without samples", month(mine(usage(methods=(), **UNKNOWN), **days))
     some = [
         TopJob(held(), 1.0, live()),
         TopJob(held("62"), 2.0, None),

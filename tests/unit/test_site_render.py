@@ -256,7 +256,7 @@ def test_without_an_agent_cron_does_what_timers_would() -> None:
 
 def test_what_needs_a_drain_stands_before_what_names_its_tres() -> None:
     order = texts(example("h100-mig-mps"))[ORDER]
-    assert order.index("## Drain") < order.index("## `scontrol reconfigure`")
+    assert order.index("## Drain") < order.index("## Last: `scontrol reconfigure`")
     needs = {file.name: file.needs for file in FILES}
     assert needs["gres.conf"] == needs["slurm.conf.nodes"] == Needs.DRAIN
     assert needs["slurm.conf.partitions"] == Needs.RECONFIGURE

@@ -4,14 +4,14 @@
 import sys
 from typing import NoReturn
 
-# In the order of help: for users, analysts and administrators, then what services run. Each is a file beside this one
-# with ``app`` (a group) or a function of its own name.
-COMMANDS = (
-    *("job", "me", "history", "top"),
-    *("report", "demo"),
-    *("site", "audit", "policy"),
-    *("agent", "sample", "seal", "ingest", "compact", "pages", "mail"),
-)
+# In the order of help, by who needs them. Each is a file beside this one with ``app`` (a group) or a function of that
+# name.
+PANELS = {
+    "Commands for users": ("job", "me", "history", "top"),
+    "Commands for administrators": ("report", "site", "audit", "demo"),
+    "Commands that services run": ("agent", "sample", "seal", "ingest", "compact", "policy", "pages", "mail"),
+}
+COMMANDS = tuple(name for names in PANELS.values() for name in names)
 
 
 def main() -> NoReturn:

@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from slurm_colloc import __version__
-from slurm_colloc.cli.colloc import COMMANDS
+from slurm_colloc.cli.colloc import COMMANDS, PANELS
 
 
 class _InOrder(TyperGroup):
@@ -17,6 +17,14 @@ class _InOrder(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         return [name for name in COMMANDS if name in self.commands]
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        room = formatter.width - 6 - max(map(len, COMMANDS))
+        for title, names in PANELS.items():
+            rows = [(name, self.commands[name].get_short_help_str(room)) for name in names if name in self.commands]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
 
 
 def build(names: Sequence[str]) -> typer.Typer:
@@ -28,7 +36,7 @@ def build(names: Sequence[str]) -> typer.Typer:
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
-        help="Measure what jobs really use of their GPUs, report it per user, and feed csub's estimates.",
+        help="Measure what jobs use of their GPUs, report it for each user, and tell csub what each job needs.",
     )
     app.callback(invoke_without_command=True)(_root)
     for name in names:

@@ -23,7 +23,7 @@ def compact(
     anyway: Annotated[bool, typer.Option("--anyway", help="though nothing was sampled for two days")] = False,
     engine: Annotated[str, typer.Option("--engine", help="local, or slurm: a job for each day")] = LOCAL,
 ) -> None:
-    """Add up the samples of finished days, delete old ones. Once a day, on the host that ingests.
+    """Add up the samples in the store, and delete old ones. Once a day, on the host that ingests.
 
     Exit status 1: some of it could not be done; the rest was. Nothing is done where the last sampled day is over for
     more than two days: then this host's clock is ahead, or sampling has stopped (--anyway).

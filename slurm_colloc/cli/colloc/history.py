@@ -43,7 +43,7 @@ class _Group(typer.core.TyperGroup):
         return super().resolve_command(ctx, args)
 
 
-app = typer.Typer(cls=_Group, help="Show what csub decided for me and believes of my jobs. --forget sets it right.")
+app = typer.Typer(cls=_Group, help="Show what csub decided for my jobs, and what it expects of them.")
 app.command()(bootstrap)
 
 

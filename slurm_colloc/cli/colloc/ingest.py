@@ -76,7 +76,7 @@ def ingest(
         str, typer.Option("--prometheus-match", help="labels of this cluster's series there, as 'cluster=\"a\"'")
     ] = "",
 ) -> None:
-    """Read job runs and samples into the store, as often as you like.
+    """Read jobs from sacct, and samples, into the store. It may run as often as you like.
 
     Exit status 3: it was done, and more than 1 % of the GPU-hours may be in rows that were rejected.
     """

@@ -45,7 +45,7 @@ def me(
     form: Annotated[str, typer.Option("--format", help="text or json")] = "text",
     store: Annotated[str, typer.Option("--store", help="folder of the store; else the site's")] = "",
 ) -> None:
-    """Say what my jobs used of their GPUs, and what is enough."""
+    """Say what my jobs used of their GPUs, and what would be enough."""
     start, end = window(since, "now")
     one_of("--format", form, TEXT_OR_JSON)
     config = site_or_none()
@@ -79,7 +79,7 @@ def _runs(folder: str, user: str, asked: Window, config: SiteConfig | None) -> t
 
     def stored() -> tuple[UserRuns, str]:
         source = open_store(folder, config, visible=Visible(False, user))
-        return user_in_store(source, user, asked, config), f"the store '{folder}'"
+        return user_in_store(source, user, asked, config), f"the store of measurements, '{folder}'"
 
     def by_sacct() -> tuple[UserRuns, str]:
         found = user_by_sacct(Store(folder, config), user, asked, config, _SACCT_TIMEOUT_S, os.environ)

@@ -19,7 +19,7 @@ from slurm_colloc.history.policy_table import MOST_RECORDS, table_text
 from slurm_colloc.wording import words
 
 _MODE = 0o640
-app = typer.Typer(no_args_is_help=True, help="Keep the table by which job_submit.lua knows jobs.")
+app = typer.Typer(no_args_is_help=True, help="Write the list of known jobs that job_submit.lua reads.")
 
 
 @app.command("table")

@@ -30,7 +30,7 @@ def seal(
     store: Annotated[str, typer.Option("--store", help="folder of the store; else the site's")] = "",
     open_hour: Annotated[bool, typer.Option("--open", help="the hour that is still running, too")] = False,
 ) -> None:
-    """Copy this node's samples of finished hours into the site's store. Old ones that it has are dropped.
+    """Copy this node's samples to the store, the site's data folder. Old ones that it has are dropped.
 
     Exit status 1: the store could not be written; the next run catches up.
     """

@@ -28,7 +28,7 @@ from slurm_colloc.units import counted, printable
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Write and check site.toml, judge the cluster, render its files.",
+    help="Write and check csub's configuration file, and check Slurm's.",
 )
 _GpusFile = Annotated[
     list[str] | None, typer.Option("--gpus", metavar="FILE", help="what 'colloc site gpus' printed on a GPU node")
@@ -154,7 +154,8 @@ def check(
     verdict = (
         f"differs from the cluster in {counted(len(problems), 'point')}" if problems else "agrees with the cluster"
     )
-    print(f"'{site_file}' {verdict}: {len(config.pool)} pools, tier '{config.tier}'", flush=True)
+    groups = f"{counted(len(config.pool), 'group')} of nodes (pools)"
+    print(f"'{site_file}' {verdict}: {groups}; tier '{config.tier}': {TIERS[config.tier]}", flush=True)
     for problem in problems:
         print(printable(problem))
     _note(

@@ -8,19 +8,23 @@ from slurm_colloc.site.doctor.facts import Check, NotReadError, Seen, Site, know
 
 def _devices(site: Site) -> Iterator[Seen]:
     if why := _off(site, "ConstrainDevices"):
-        yield Seen("cgroup.conf", why)
+        yield Seen(_where(site), why)
 
 
 def _memory(site: Site) -> Iterator[Seen]:
     why = _off(site, "ConstrainRAMSpace")
     if why and _off(site, "ConstrainSwapSpace"):
-        yield Seen("cgroup.conf", why)
+        yield Seen(_where(site), why)
 
 
 def _processes(site: Site) -> Iterator[Seen]:
     used = site.settings.get("ProctrackType", "")
     if used != "proctrack/cgroup":
         yield Seen("slurm.conf", f"ProctrackType is {used or 'not set'}")
+
+
+def _where(site: Site) -> str:
+    return "cgroup.conf" if "task/cgroup" in site.words("TaskPlugin") else "slurm.conf"
 
 
 def _off(site: Site, key: str) -> str:
@@ -40,7 +44,7 @@ CHECKS = (
         "error",
         "jobs are not kept from other jobs' GPUs",
         "a job that unsets or overwrites CUDA_VISIBLE_DEVICES uses GPUs and slices that are not its own",
-        "ConstrainDevices=yes in cgroup.conf, and task/cgroup in TaskPlugin",
+        "set ConstrainDevices=yes in cgroup.conf, and TaskPlugin=task/cgroup,task/affinity in slurm.conf",
         "cgroup.conf(5), ConstrainDevices; slurm.conf(5), TaskPlugin",
         _devices,
     ),
@@ -48,8 +52,8 @@ CHECKS = (
         "DOC031",
         "warning",
         "jobs are not kept within their memory",
-        "of several jobs on a node one can take the memory of all: the kernel then ends any of them",
-        "ConstrainRAMSpace=yes in cgroup.conf, and task/cgroup in TaskPlugin",
+        "one job can take all memory of the node; the kernel then ends a process of any job there",
+        "set ConstrainRAMSpace=yes in cgroup.conf, and TaskPlugin=task/cgroup,task/affinity in slurm.conf",
         "cgroup.conf(5), ConstrainRAMSpace",
         _memory,
     ),
@@ -58,7 +62,7 @@ CHECKS = (
         "warning",
         "processes can leave their job",
         "a process that detaches itself stays on the GPU after the job; its use counts for nobody, or for the next job",
-        "ProctrackType=proctrack/cgroup",
+        "set ProctrackType=proctrack/cgroup in slurm.conf",
         "slurm.conf(5), ProctrackType",
         _processes,
     ),

@@ -128,7 +128,9 @@ def _one_at_a_time(site: Site) -> Iterator[Seen | Blank]:
                 unsaid.append(node.name)
             elif name == "mps" or "one_sharing" in flags:
                 given = "Flags=one_sharing" if "one_sharing" in flags else "no Flags=all_sharing"
-                yield Seen(node.name, f"gres.conf has {given} for {name}, of {node.quantity('gpu')} GPUs")
+                yield Seen(
+                    node.name, f"the node has {node.quantity('gpu')} GPUs, and gres.conf has {given} for its {name}"
+                )
     if unsaid:
         yield Blank(fold(unsaid), "gres.conf here has no line on the shares of these nodes")
 
@@ -220,8 +222,8 @@ CHECKS = (
         "DOC016",
         "warning",
         "one GPU of a node is shared at a time",
-        "of two jobs of mps:60 on a node of two GPUs, the second waits although a GPU is free; that is Slurm's default",
-        "Flags=all_sharing on each line of mps in gres.conf; then restart slurmctld and each slurmd",
+        "only one GPU of the node runs jobs with shares at a time: a second job of mps:60 waits although a GPU is free",
+        "write Flags=all_sharing into each line of mps (shard) in gres.conf; then restart slurmctld and each slurmd",
         f"gres.conf(5), Flags: one_sharing and all_sharing; seen on {TRIED}",
         _one_at_a_time,
     ),
