@@ -103,7 +103,7 @@ def _most(condition: str) -> dict[str, str]:
 _KINDS = {
     "never": (_NEVER, COUNTED, "that never used the GPU"),
     "parked": (_PARKED, COUNTED, "that filled up to {peak} of GPU memory and ran hardly a kernel"),
-    "tail": (_TAIL, _TAIL_HOURS, "after the last activity on the GPU, {longest} at most"),
+    "tail": (_TAIL, _TAIL_HOURS, "after the last activity on the GPU, at most {longest} in one run"),
     "empty": (_EMPTY, _EMPTY_HOURS, "without a process of the job on the GPU"),
     "some": (
         _SOME,
@@ -137,8 +137,8 @@ def _say(subject: Subject, bounds: Bounds) -> Said:
         f"{hours(subject.gpu_hours)} idle in {runs(subject)}{what}; {counters}{seen(subject)}; "
         f"the site's threshold is {hours(bounds['min_gpu_hours'])}",
         "end jobs that hang or wait at a prompt; ask for as many GPUs as the program uses; prepare data in a job "
-        "without a GPU; give a server that waits for requests a piece of a GPU; say so if the job used video engines "
-        "or copies, which are not measured",
+        "without a GPU; ask for a piece of a GPU for a server that waits for requests; tell the administrators if the "
+        "job used video engines or copied data, which is not measured",
     )
 
 

@@ -34,7 +34,7 @@ def _say(subject: Subject, bounds: Bounds) -> Said | None:
         f"{gib(peak_mib)}{active}); "
         f"other jobs could have had {hours(freed)} of it{others}; {seen(subject)}; the site's threshold is "
         f"{hours(bounds['min_gpu_hours'])}",
-        f"ask for such a piece{by_csub}; 'colloc job JOB' shows which one a job fits",
+        f"ask for such a piece, such as --gres={subject.label}{by_csub}; 'colloc job JOB' shows the piece for a job",
     )
 
 

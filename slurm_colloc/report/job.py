@@ -116,6 +116,7 @@ def _run_lines(story: RunStory, of: JobStory, signs: str) -> Iterator[str]:
 def _verdict(run: JobUsage, timeline: JobTimeline | None) -> str:
     """Return the one thing to know of a sampled run: how much of what it had it used."""
     took = in_words(run.end_s - run.start_s)
+    working = ""
     of_several = timeline is not None and timeline.devices > 1
     had = "its share" if _is_share(run) else "its GPUs" if of_several else "its GPU"
     partly = ""
@@ -124,12 +125,13 @@ def _verdict(run: JobUsage, timeline: JobTimeline | None) -> str:
     if never_used(run):
         return f"did not use {had} in {took}{partly}"
     if timeline and of_several and timeline.devices_unused and None not in timeline.active_pct:
-        had = f"its {timeline.devices} GPUs together, {timeline.devices - timeline.devices_unused} of which did work"
+        had = f"its {timeline.devices} GPUs"
+        working = f"; only {timeline.devices - timeline.devices_unused} of them did work"
     # Nothing is measured of a GPU in the time in which its job is suspended.
     use = use_of(run)
     if use is None:
         return f"what it used of {had} in {took} is not known"
-    return f"used {significant(use.pct, 2)} % of {had} ({use.metric}) in {took}{partly}"
+    return f"used {significant(use.pct, 2)} % of {had} ({use.metric}) in {took}{working}{partly}"
 
 
 def _ran(run: JobUsage | None, slurm: Accounted | None, since_s: float, state: str) -> str:
@@ -288,7 +290,7 @@ def _share(used: float | None, of: float | None) -> str:
     if used is None or of is None:
         return "not measured"
     return (
-        f"{significant(used, 4)} of {significant(of, 4)} sampled GPU-h, {100 * used / of:.1f} %"
+        f"{100 * used / of:.1f} % of the {significant(of, 4)} sampled GPU-h, that is {significant(used, 4)} GPU-h"
         if of
         else "suspended all the time"
     )

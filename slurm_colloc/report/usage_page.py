@@ -121,8 +121,8 @@ def _headlines(report: UsageReport) -> list[Headline]:
             f"Whole-GPU equivalents, MIG by {report.equivalents}, times hours in the window; from accounting.",
         )
     ]
-    for metric, what in (("util", "sampled GPU-hours of whole GPUs with a kernel running (GPU_UTIL)"),
-                         ("sm", "sampled GPU-hours with work on the SMs")):  # fmt: skip
+    for metric, what in (("util", "sampled GPU-hours of whole GPUs: time with a kernel running (GPU_UTIL)"),
+                         ("sm", "sampled GPU-hours: the part of the SMs at work (SM activity)")):  # fmt: skip
         value, measured = (getattr(total, f"{metric}_{name}") for name in ("weighted_pct", "measured_gpu_hours"))
         heads.append(
             Headline("", f"{METRICS[metric]}: {why_not(report, metric)}", method)
@@ -140,8 +140,8 @@ def _headlines(report: UsageReport) -> list[Headline]:
     if report.fits:
         fits = report.fits[-1]
         words = (
-            f"GPU-hours would be free, if the {fits.fitting_runs} of {total.jobs} runs that fit a piece of a GPU "
-            "had asked for one"
+            f"GPU-hours would be free for other jobs: for {fits.fitting_runs} of {total.jobs} runs a piece of a GPU "
+            "was enough, and they had a whole one"
         )
         rule = "By peak memory and mean SM activity, each on the smallest piece of its pool that holds it."
         heads.insert(1, Headline(short(fits.freed_gpu_hours), words, rule))

@@ -71,7 +71,7 @@ def test_store_and_slurm_tell_one_story(as_ann: Site, capsys: pytest.CaptureFixt
     status, out, err = as_ann.told(capsys, "61")
     assert (status, err) == (0, "")
     assert "  time       took 1 h, limit 2 h, exit code 0:0\n" in out
-    assert "  GPU_UTIL   0.5 of 1 sampled GPU-h, 50.0 %\n" in out
+    assert "  GPU_UTIL   50.0 % of the 1 sampled GPU-h, that is 0.5 GPU-h\n" in out
     assert out.count("\njob ") + out.startswith("job ") == 1
     assert len((as_ann.folder / "calls").read_text().splitlines()) == 1
 

@@ -27,7 +27,7 @@ def test_what_it_says() -> None:
     found = one("COL001", TAIL)
     assert (found.gpu_hours, found.user) == (24.0, "ann")
     assert found.evidence == (
-        "24 GPU-h idle in 1 run (job 1) after the last activity on the GPU, 24 h at most; sampled for at "
+        "24 GPU-h idle in 1 run (job 1) after the last activity on the GPU, at most 24 h in one run; sampled for at "
         "least 100 % of the time (measured); the site's threshold is 24 GPU-h"
     )
     # It may go on: while it runs it is asked about by itself.

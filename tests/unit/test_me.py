@@ -165,7 +165,7 @@ def test_without_a_store_slurm_is_asked(
     assert colloc("me") == 0
     said, notes = capsys.readouterr()
     assert "no site.toml" not in notes
-    assert "  allocated  1 GPU-h, in whole GPUs\n  SM active  not measured\n" in said
+    assert "  allocated  1 GPU-h in 1 run, in whole GPUs\n  SM active  not measured\n" in said
     assert "  source     sacct, and what csub measured in your jobs\n" in said
     monkeypatch.delenv("COLLOC_CONF")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "none"))

@@ -27,7 +27,7 @@ def demo(
         for name in ("site.toml", "sacct.txt", "journal", "store", "report.json", "report.html")
     )
     os.makedirs(target, exist_ok=True)
-    say("no cluster is asked: this is a made-up week of 12 users on a node of 8 H100s")
+    say("this is a made-up week of 12 users on a node of 8 H100s; nothing is read from a real cluster")
     jobs = demo_week.made_jobs()
     for path, text in ((site, demo_week.SITE), (sacct, demo_week.sacct_text(jobs))):
         with open(path, "w") as stream:
@@ -48,14 +48,14 @@ def demo(
     fits = next(one for one in known["fits"] if one["name"] == total["name"])
     window = f"--store {store} --since {since[:10]} --until {until[:10]}"
     print(
-        f"\nidle   {idle['name']}: {idle['sm_idle_gpu_hours']:.0f} of {idle['allocated_gpu_hours']:.0f} GPU-hours of "
-        f"{idle['jobs']} jobs, by SM activity\n"
-        f"fits   {fits['fitting_runs']} of {total['jobs']} jobs fit a piece of a GPU; for most of {most['name']}'s it "
+        f"\nidle   {idle['name']} has most: {idle['sm_idle_gpu_hours']:.0f} of {idle['allocated_gpu_hours']:.0f} "
+        f"GPU-hours of {idle['jobs']} runs, by SM activity\n"
+        f"fits   {fits['fitting_runs']} of {total['jobs']} runs fit a piece of a GPU; for most of {most['name']}'s it "
         f"is {most['unit']}, of the GPU's 100 MPS shares\n"
         f"free   {fits['freed_gpu_hours']:.0f} of {total['allocated_gpu_hours']:.0f} GPU-hours would be free for "
-        "others, if these jobs had asked for the smallest piece that they fit\n"
+        "others, if each of these runs had had the smallest piece that it fits\n"
         f"page   {page}\n"
-        f"next   export {ENVIRONMENT_VARIABLE}={site}\n"
+        f"try    export {ENVIRONMENT_VARIABLE}={site}\n"
         f"       colloc job {jobs[-1].job_id} --store {store}\n"
         f"       colloc audit run {window}\n"
         f"       colloc report --shadow {window}"
