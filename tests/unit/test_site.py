@@ -516,7 +516,7 @@ def test_gaps_say_why_nothing_is_placed() -> None:
         ("", ["pool 'g1': gres/mps is not used in partition 'all', 'gpu': mps_users"]),
         ("one", []),
         ("each", []),
-        ("all", ["pool 'g1': in partition 'all', 'gpu' jobs of all users share one MPS daemon"]),
+        ("all", ["pool 'g1': mps_users is 'all' in partition 'all', 'gpu': jobs of different users share"]),
     ):
         partitions = tuple(one._replace(mps_users=users) for one in vouched.partition)
         found_gaps = gaps(vouched._replace(partition=partitions))
