@@ -105,7 +105,7 @@ def cells_of(report: UsageReport) -> Callable[[GroupUsage], list[str]]:
             "idle_gpu_hours": getattr(group, f"{metric_of(report)}_idle_gpu_hours"),
             "fits_pct": known and percent(known.fits_gpu_hours, known.known_gpu_hours),
             "freed_gpu_hours": known and known.freed_gpu_hours,
-            "fit_unit": _fits_in(known, whole=group is report.total) if known else "",
+            "fit_unit": _fits_in(known, of_all=group is report.total and len(report.groups) > 1) if known else "",
         }
         return [
             figures[figure] or "-" if digits is None else number(figures[figure], digits)
@@ -115,11 +115,11 @@ def cells_of(report: UsageReport) -> Callable[[GroupUsage], list[str]]:
     return cells
 
 
-def _fits_in(fit: Fit, *, whole: bool) -> str:
-    """Return the piece that most of a group's runs fit; of all groups together no piece is to be named."""
+def _fits_in(fit: Fit, *, of_all: bool) -> str:
+    """Return the piece that most of a group's runs fit; of all groups together no one piece is to be named."""
     if not fit.fits_gpu_hours:
         return "none"
-    return "" if whole else printable(fit.unit) or "several"
+    return "several" if of_all else printable(fit.unit) or "several"
 
 
 def rows_of(report: UsageReport) -> list[list[str]]:
