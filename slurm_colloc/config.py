@@ -23,7 +23,8 @@ SYSTEM_FILE = "/etc/slurm_colloc/site.toml"
 TIERS = {
     "report": "colloc reports what jobs use, and csub changes no job",
     "pack": "colloc reports what jobs use, and csub runs a user's tasks together on a GPU if the user asks for it",
-    "place": "colloc reports what jobs use, and csub may give jobs pieces of GPUs (policy 'shadow' only records them)",
+    "place": "colloc reports what jobs use, and csub may give jobs pieces of GPUs (with policy shadow it only records "
+    "what it would do)",
 }
 # tomllib takes time and memory by the square of a key's parts, and a longer number cannot be printed in an error.
 _ABSURD = re.compile(

@@ -166,11 +166,11 @@ WORDS = {
     "hint": "your hint {hint}",
     "completed-runs": "{runs:completed run} on {gpu_model}",
     "measured-by": "measured by {sources}",
-    "margin": "a margin of {factor:.2f}x on memory included",
-    "margin-counted": "a margin of {factor:.2f}x on memory included, learned from {answers:earlier estimate}",
-    "margin-floor": "a margin of {factor:.2f}x on memory, at least {floor_mib:.0f} MiB, included",
-    "margin-floor-counted": "a margin of {factor:.2f}x on memory, at least {floor_mib:.0f} MiB, included, learned from "
-    "{answers:earlier estimate}",
+    "margin": "the job's memory includes a margin of {factor:.2f}x",
+    "margin-counted": "the job's memory includes a margin of {factor:.2f}x, learned from {answers:earlier estimate}",
+    "margin-floor": "the job's memory includes a margin of {factor:.2f}x, at least {floor_mib:.0f} MiB",
+    "margin-floor-counted": "the job's memory includes a margin of {factor:.2f}x, at least {floor_mib:.0f} MiB, "
+    "learned from {answers:earlier estimate}",
     "margins-unreadable": "csub uses the built-in memory margins, because it cannot read the site's: {error}",
     "margins-old": "csub uses the built-in memory margins, because the site's are older than {days} days: does "
     "'colloc ingest' run?",
@@ -211,7 +211,7 @@ WORDS = {
     "file-edited": "file '{path}' has changed since the last submission",
     "file-gone": "file '{path}' no longer exists",
     "arguments-differ": "the arguments differ from those of the last submission",
-    "word-differs": "the command in the script is '... {word}', and was '... {before}' at the last submission",
+    "word-differs": "perhaps because the command in the script is '... {word}' now, and was '... {before}' before",
     "too-many-files": "the job may read more files than csub checks",
     # Notes.
     "never-measured": "csub cannot measure this job; to get a piece of a GPU, add --gpu-footprint=mem=SIZE,sm=PERCENT",

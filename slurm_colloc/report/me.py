@@ -163,7 +163,7 @@ def _verdict(report: MyReport) -> str:
         return ""
     freed = report.fit.freed_gpu_hours if report.fit else 0.0
     more = (
-        f"; on pieces of a GPU, where one is enough, they would have left {significant(freed)} GPU-h to other jobs"
+        f"; with a piece of a GPU where that is enough, they would have left {significant(freed)} GPU-h to others"
         if freed > 0
         else ""
     )
@@ -234,9 +234,12 @@ def _fit(fit: Fit) -> str:
         significant(hours, 4) for hours in (fit.fits_gpu_hours, fit.known_gpu_hours, fit.freed_gpu_hours)
     )
     judged = counted(fit.judged_runs, "judged run")
-    of = f"{fit.fitting_runs} of {judged}, {fits} of their {known} GPU-h, on a piece of a GPU"
-    of += f", mostly {printable(fit.unit)}: {freed} GPU-h left to other jobs" if fit.unit else ""
-    return of + (f"; {counted(fit.not_judged_runs, 'run')} of whole GPUs not judged" if fit.not_judged_runs else "")
+    of = f"a piece of a GPU was enough for {fit.fitting_runs} of {judged} ({fits} of {known} GPU-h)"
+    of += f", {printable(fit.unit)} for most of them; other jobs could have had {freed} GPU-h" if fit.unit else ""
+    left_out = (
+        f"; not judged: {counted(fit.not_judged_runs, 'run')} that did not complete or was not sampled well enough"
+    )
+    return of + (left_out if fit.not_judged_runs else "")
 
 
 def as_json(report: MyReport) -> str:

@@ -100,9 +100,15 @@ def _legend(report: UsageReport) -> Iterator[str]:
         yield f"{ran} IDLE: sampled GPU-hours x (100 % - GPU_UTIL %)."
     if report.fits:
         by_mps = any(fit.unit.startswith("mps:") for fit in report.fits)
-        shares = " (mps:32: 32 of the MPS shares of a GPU, which usually has 100)" if by_mps else ""
-        yield f"FITS IN: of runs for which a piece of a GPU was enough, the piece that most would need{shares}."
-        yield "'-': not known; in FITS IN and COULD FREE: no completed run of one whole GPU was sampled well enough."
+        shares = " (mps:32: 32 of a GPU's MPS shares, usually 100)" if by_mps else ""
+        yield (
+            "FITS IN: the piece of a GPU that was enough for most runs that did not need a whole one"
+            f"{shares}; none: all needed a whole one."
+        )
+        yield (
+            "COULD FREE: GPU-hours that other jobs could have had. '-': not known, as when no completed run of one "
+            "GPU was sampled well enough."
+        )
 
 
 def _freshness(report: UsageReport) -> str:

@@ -16,10 +16,10 @@ from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS
 
 def gaps(config: SiteConfig) -> list[str]:
     """Return where ``config`` keeps csub from placing jobs, by its own words and not by mistake."""
-    found = [] if config.tier == "place" else [f"tier '{config.tier}': {TIERS[config.tier]}; no job is placed"]
+    found = [] if config.tier == "place" else [f"tier '{config.tier}': {TIERS[config.tier]}"]
     if config.policy == "shadow":
-        others = ", but by [[rollout]]" * ("auto" in config.policies)
-        found.append(f"policy is 'shadow': no job is placed{others}")
+        others = ", except for jobs of a [[rollout]] with 'auto'" * ("auto" in config.policies)
+        found.append(f"policy is 'shadow': csub records what it would do and changes no job{others}")
     if not config.pool:
         found.append("no pool: no node with GPUs is described, so no job is placed")
     if config.slurm_release not in SBATCH_OPTIONS:
@@ -28,8 +28,10 @@ def gaps(config: SiteConfig) -> list[str]:
     if not config.paths.state and config.observe.agent:
         found.append("observe.agent is set and paths.state is not: the samples of the nodes would lie in root's home")
     if config.paths.state and not config.paths.decisions:
-        lost = "'colloc ingest' makes no histories of them, and 'report --shadow' knows none"
-        found.append(f"paths.state is set and paths.decisions is not: csub's decisions lie in users' homes: {lost}")
+        found.append(
+            "paths.decisions is not set, so csub's decisions lie in users' homes, where 'colloc ingest' and "
+            "'colloc report --shadow' do not find them"
+        )
     found += [
         f"partition '{partition.name}': its jobs may be suspended and keep their GPU memory: no mps, no shard, no packs"
         for partition in config.partition
@@ -62,14 +64,14 @@ _OF_MPS_USERS = {
 
 def _off(pool: Pool, config: SiteConfig) -> Iterable[str]:
     if pool.mps_per_gpu and not uses(config, "mps"):
-        yield "gres/mps is not used: it is off in site.toml; --mps-daemon vouches for the daemon"
+        yield "csub gives no MPS shares here: 'colloc site init --mps-daemon' allows them where MPS daemons run"
     elif pool.mps_per_gpu:
         for users, said in _OF_MPS_USERS.items():
             named = [item.name for item in config.partition if item.name in pool.partitions and item.mps_users == users]
             if named:
                 yield said.format(", ".join(f"'{name}'" for name in named))
     if pool.shards_per_gpu and not uses(config, "shard"):
-        yield "gres/shard is not used: it is off in site.toml; --shard-consent says that it is accepted"
+        yield "csub gives no shards here: 'colloc site init --shard-consent' allows them, without isolation of jobs"
 
 
 def notes(config: SiteConfig, cluster: Cluster) -> list[str]:

@@ -163,7 +163,10 @@ def test_what_ran_out_of_memory_is_said_to_need_more(shell: Shell) -> None:
 def test_the_first_submission_of_a_command_that_accounting_knows_is_placed(shell: Shell) -> None:
     shell.ran({**EVIDENCE, "signature": request(shell, "--batch", "64")["command"], "source": "jobstats"})
     done = shell.run("--explain", "job.sh", "--batch", "64")
-    assert "at most 4600 MiB of GPU memory, 5 % of the SMs (past jobs ran the same command" in done.stderr
+    assert (
+        "4856 MiB of GPU memory = 4600 for the job + 256 in reserve, 5 % of the SMs (past jobs ran the same command"
+        in done.stderr
+    )
     assert shell.calls()[-1][0] == "--gres=gpu:h100_1g.10gb:1"
     assert shell.decisions()[-1]["rung"] == "command"
     shell.run("job.sh", "--batch", "65")

@@ -528,14 +528,14 @@ def test_gaps_say_why_nothing_is_placed() -> None:
     config = found(models={"h100": "NVIDIA H100 80GB HBM3"})._replace(policy="auto")
     assert [what.partition(":")[0] for what in gaps(config)] == ["pool 'g1'", "pool 'g2'"]
     assert gaps(config._replace(policy="shadow", pool=())) == [
-        "policy is 'shadow': no job is placed",
+        "policy is 'shadow': csub records what it would do and changes no job",
         "no pool: no node with GPUs is described, so no job is placed",
     ]
     assert gaps(config._replace(policy="off", pool=()))[0].startswith("tier 'report': ")
     newer = config._replace(slurm_release="99.11", pool=(), observe=config.observe._replace(agent=True))
     assert [what.partition(" is ")[0] for what in gaps(newer)][1:] == ["slurm_release", "observe.agent"]
     homes = config._replace(pool=(), paths=config.paths._replace(state="/shared/slurm_colloc"))
-    assert [what.partition(":")[0] for what in gaps(homes)][1:] == ["paths.state is set and paths.decisions is not"]
+    assert [what.partition(" is ")[0] for what in gaps(homes)][1:] == ["paths.decisions"]
     assert len(gaps(homes._replace(paths=homes.paths._replace(decisions="/shared/decisions")))) == 1
     sliced = config._replace(pool=(config.pool[2]._replace(gpu_mem_mib=None),))
     assert gaps(sliced) == [], "slices have a size of their own"

@@ -88,7 +88,7 @@ def test_only_columns_that_are_shown_are_explained() -> None:
     for words in ("HELD: GPU-hours", "COULD FREE: GPU-hours"):
         assert words in wide
         assert words not in narrow
-    assert "SM %: the part of the SMs" in narrow
+    assert "SM %: the part of a GPU's SMs" in narrow
     assert "HELD: GPU-hours" not in as_table(many(2), Terminal(300))
 
 
@@ -172,7 +172,7 @@ def test_somebody_called_total_has_figures_of_their_own() -> None:
     mine, whole = holding("total", 1.0), holding("total", 2.0)
     fits = (fit_of("total", 1.0, 0.25, 0.1, "1g"), fit_of("total", 2.0, 1.0, 0.5, "2g"))
     _, row, last = table_of(as_table(report(mine, total=whole, fits=fits), Terminal(80)))
-    assert (row[4], last[4]) == ("1g", "-"), "of all together no piece is named"
+    assert (row[4], last[4]) == ("1g", "2g")
 
 
 @pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
