@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.fixtures import need_cluster, new_lab
 from tests.cluster.mps_nodes import MpsLab
 from tests.cluster.mps_scenes import (
     a_component_of_a_het_job_is_a_client,
@@ -145,34 +144,6 @@ def started_within_a_job(mps: MpsLab) -> None:
 
 def test_it_does_not_end_with_the_job_that_began_it(mps: MpsLab) -> None:
     started_within_a_job(mps)
-
-
-@pytest.mark.parametrize(
-    ("setting", "node_state", "job_state"),
-    [("Prolog", "drained", "PENDING"), ("TaskProlog", "idle", "FAILED")],
-)
-def test_a_node_that_lacks_what_slurm_conf_names_is_drained_or_fails_its_jobs(
-    setting: str, node_state: str, job_state: str
-) -> None:
-    """So ORDER.md has the scripts installed on nodes without GPUs, too, and before slurm.conf names them."""
-    need_cluster()
-    lab = new_lab()
-    missing = {"Prolog": f"{lab.root}/prolog.d/*", "TaskProlog": f"{lab.root}/task_prolog"}[setting]
-    (lab.root / "prolog.d").mkdir()
-    lines = lab.slurm_conf.read_text().splitlines()
-    kept = [line for line in lines if not line.startswith(f"{setting}=")]
-    assert len(kept) == len(lines) - 1
-    lab.slurm_conf.write_text("\n".join([*kept, f"{setting}={missing}", ""]))
-    with lab:
-        done = lab.run_as("alice", ["sbatch", "--parsable", "-p", "all", "-w", "c1", "--wrap", "true"], check=True)
-        job = done.stdout.strip()
-
-        def states() -> list[str]:
-            of_node = lab.run(["sinfo", "-h", "-p", "all", "-n", "c1", "-o", "%T"])
-            return (of_node.stdout + lab.run(["squeue", "-h", "-t", "all", "-j", job, "-o", "%T"]).stdout).split()
-
-        wait_for(lambda: states() == [node_state, job_state], f"not {node_state}, {job_state}")
-    lab.remove()
 
 
 def test_twenty_jobs_begin_and_end_at_once(mps: MpsLab) -> None:

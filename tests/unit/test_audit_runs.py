@@ -14,21 +14,12 @@ from slurm_colloc.accounting.store import Store
 from slurm_colloc.audit.state import alone, opened
 from slurm_colloc.clock import now
 from tests.unit.made import HOUR, process, run, seen
-from tests.unit.mail_service import Taken, mail_service, plain
+from tests.unit.mail_service import Taken, plain
 from tests.unit.programs import colloc
 from tests.unit.stored import sampled, stored
-from tests.unit.test_audit_notify import DAY, IDLE, Began, later, made_site
-
-
-@pytest.fixture
-def taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Taken:
-    return mail_service(tmp_path, monkeypatch)
-
-
-@pytest.fixture
-def site(tmp_path: Path, taken: Taken, monkeypatch: pytest.MonkeyPatch) -> Began:
-    """Write a site.toml that sends mails, and a store in which these users' jobs idled."""
-    return lambda *users, **more: made_site(tmp_path, monkeypatch, *users, **more)
+from tests.unit.test_audit_notify import DAY, IDLE, Began, later
+from tests.unit.test_audit_notify import site as site
+from tests.unit.test_audit_notify import taken as taken
 
 
 def last_good_run(folder: Path, ago_days: float, rules: str = "COL001") -> None:

@@ -12,23 +12,15 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from slurm_colloc.audit import sendmail
-from tests.unit.mail_service import Taken, html, mail_service, plain
+from tests.unit.mail_service import Taken, html, plain
 from tests.unit.programs import colloc
-from tests.unit.test_audit_notify import Began, idle_runs, later, made_site
+from tests.unit.test_audit_notify import Began, idle_runs, later
+from tests.unit.test_audit_notify import site as site
+from tests.unit.test_audit_notify import taken as taken
 from tests.unit.test_audit_post import receiver, secret
 
 DAY = 86_400
 WEEK = '["mon", "tue", "wed", "thu", "fri", "sat", "sun"]'
-
-
-@pytest.fixture
-def taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Taken:
-    return mail_service(tmp_path, monkeypatch)
-
-
-@pytest.fixture
-def site(tmp_path: Path, taken: Taken, monkeypatch: pytest.MonkeyPatch) -> Began:
-    return lambda *users, **more: made_site(tmp_path, monkeypatch, *users, **more)
 
 
 @pytest.fixture

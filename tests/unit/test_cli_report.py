@@ -1,14 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """colloc report on a terminal, into a file, and into a pipe."""
 
-import importlib
 import json
 import os
 import re
 import shlex
 import stat
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
 
@@ -136,19 +133,6 @@ def test_what_the_how_to_shows_runs(report: list[str], tmp_path: Path, monkeypat
         assert colloc(*command[1:], *report[1:], "--until", "1970-01-02T00:00:00+00:00") == 0, command
     assert len(commands) == 12
     assert {path.name for path in tmp_path.glob("use.*")} == {"use.csv", "use.json", "use.parquet", "use.html"}
-
-
-def test_days_are_told_of(report: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[tuple[str, int, int]] = []
-
-    @contextmanager
-    def recorded(what: str) -> Iterator[Callable[[int, int], None]]:
-        yield lambda done, of: told.append((what, done, of))
-
-    # The module, and not the command of its name.
-    monkeypatch.setattr(importlib.import_module("slurm_colloc.cli.colloc.report"), "progress", recorded)
-    assert colloc(*report) == 0
-    assert told == [("adding up days", 0, 1)]
 
 
 # --- the file of --output ---

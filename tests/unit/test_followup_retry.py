@@ -34,7 +34,6 @@ from slurm_colloc.followup.verdict import Found, Verdict, as_evidence, judge, re
 from slurm_colloc.gpu.failure import Outcome, tried_mib
 from slurm_colloc.model import GPU_OOM, Evidence, Gres
 from slurm_colloc.slurm.client import ASK_S
-from slurm_colloc.slurm.job_files import file_name
 from slurm_colloc.slurm.jobs import Accounted, parse_controller
 from tests.unit.made import RECORDED, RELEASES, evidence, site
 from tests.unit.shell import HINT, Shell
@@ -192,24 +191,6 @@ def test_of_an_array_only_the_tasks_that_ran_out_are_run_again_no_more_at_a_time
     assert verdict is not None
     arguments = retry_arguments(record(array="0-9%2"), verdict, append=True)
     assert arguments[-2:] == ("--open-mode=append", "--array=3,7%2")
-
-
-@pytest.mark.parametrize(
-    ("pattern", "task", "path"),
-    [
-        ("slurm-%j.out", None, "/w/slurm-14.out"),
-        ("slurm-%A_%a.out", 3, "/w/slurm-12_3.out"),
-        ("%x.%4j.%N", 3, "/w/nm.0014.m1"),
-        ("%a", None, "/w/4294967294"),
-        ("none", None, "/dev/null"),
-    ],
-)
-def test_a_jobs_output_is_found_as_sbatch_names_it(pattern: str, task: int | None, path: str) -> None:
-    array = "14" if task is None else "12"
-    assert (
-        file_name(pattern, job_id="14", array_job_id=array, task=task, name="nm", user="u", node="m1", folder="/w")
-        == path
-    )
 
 
 def test_the_environment_is_that_of_the_call() -> None:
@@ -413,10 +394,11 @@ def test_without_consent_there_is_no_companion(shell: Shell, options: tuple[str,
     assert len(shell.calls()) == 1
 
 
-def test_consent_may_stand_in_a_variable(shell: Shell) -> None:
+@pytest.mark.parametrize(("said", "calls"), [("1", 2), ("no", 1)])
+def test_consent_may_stand_in_a_variable(shell: Shell, said: str, calls: int) -> None:
     shell.behave(1, "echo 4712; exit\n")
-    shell.run(HINT, "job.sh", environ={"SBATCH_REQUEUE": "1"})
-    assert len(shell.calls()) == 2
+    shell.run(HINT, "job.sh", environ={"SBATCH_REQUEUE": said})
+    assert len(shell.calls()) == calls
 
 
 def test_tasks_that_count_each_other_are_not_run_again_alone(shell: Shell) -> None:
@@ -476,11 +458,6 @@ def test_a_second_submission_that_took_too_long_may_have_come_about(
 def test_tasks_that_share_an_output_cannot_be_told_apart(shell: Shell, pattern: str) -> None:
     done = shell.run(REQUEUE, "--array=0-3", "-o", pattern, HINT, "job.sh")
     assert "if it runs out of GPU memory: the tasks write to one output file" in done.stderr
-    assert len(shell.calls()) == 1
-
-
-def test_consent_that_a_variable_takes_back_is_none(shell: Shell) -> None:
-    shell.run(HINT, "job.sh", environ={"SBATCH_REQUEUE": "no"})
     assert len(shell.calls()) == 1
 
 

@@ -199,13 +199,6 @@ def test_corrupt_snapshot(tmp_path: Path, content: bytes) -> None:
         read_snapshot(str(tmp_path / "s"), "sig")
 
 
-@pytest.mark.parametrize("name", ["a b", "50%20", "a?mode=rw", "a#b", "é", "a&immutable=0"])
-def test_a_snapshot_under_an_odd_name(tmp_path: Path, name: str) -> None:
-    path = str(tmp_path / name)
-    write_snapshot(path, [evidence()])
-    assert read_snapshot(path, "sig").evidence == (evidence(),)
-
-
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
 def test_snapshot_of_somebody_else(tmp_path: Path) -> None:
     path = tmp_path / "s"

@@ -433,6 +433,7 @@ NAMES = [
 def test_names_of_files(pattern: str, name: str) -> None:
     facts = {"job_id": "12_7", "array_job_id": "10", "name": "na me", "user": "al", "node": "n1", "folder": "/w"}
     assert file_name(pattern, task=7, **facts) == name
+    assert file_name("%a", task=None, **facts) == "/w/4294967294", "as of a job that is no array"
 
 
 def test_last_words(tmp_path: Path) -> None:

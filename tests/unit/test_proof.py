@@ -55,10 +55,6 @@ def test_every_task_is_a_program_that_the_job_knows() -> None:
     assert two == {"xlnet_large_cased_2": 2, "xlnet_base_cased_2": 4, "gpt2_large_2": 4}
 
 
-def test_no_script_names_a_footprint() -> None:
-    assert not any(word in proof_plan.script("t", TRACE[0].command(1), 20.0) for word in ("CSUB", "footprint", "mps"))
-
-
 @pytest.mark.parametrize("round_", range(3))
 def test_a_sample_is_like_the_trace(round_: int) -> None:
     drawn = sample(TRACE, 20, "all", round_)
@@ -73,20 +69,6 @@ def test_a_sample_is_like_the_trace(round_: int) -> None:
     assert arrivals[0] == 0
     work = sum(task.minutes for task in TRACE) * 60 / (TRACE[-1].submitted_s - TRACE[0].submitted_s) / 4
     assert sum(job.steady_s for job in jobs) / arrivals[-1] == pytest.approx(work)
-
-
-def test_a_mix_of_one_class_has_that_class_alone() -> None:
-    assert {task.size for task in sample(TRACE, 12, "light", 0)} == {"light"}
-    assert len(sample(TRACE, 12, "light", 0)) == 12
-
-
-def test_rounds_differ() -> None:
-    assert sample(TRACE, 20, "all", 0) != sample(TRACE, 20, "all", 1)
-
-
-def test_work_is_a_number_of_steps() -> None:
-    assert JOB.with_steps(12.5).endswith("--steps 125")
-    assert JOB.with_steps(0.1).endswith("--steps 20")
 
 
 def test_arms_take_turns_and_none_comes_before_what_it_needs() -> None:
@@ -190,11 +172,6 @@ def test_a_promise_is_broken_by_more_than_was_promised() -> None:
     found = proof_report.harm(known[3:])
     assert (found["on_shares"], found["broken"]) == (2, 1)
     assert found["chance"] == pytest.approx(1 - 0.98**2)
-
-
-def test_a_decisions_upper_bound_is_the_promise() -> None:
-    assert proof_report.promised({"slowdown_expected": 1.1, "slowdown_upper": 1.2}) == 1.2
-    assert proof_report.promised({"slowdown_upper": None}) is None
 
 
 def test_a_gpus_activity_is_weighted_by_time() -> None:

@@ -125,11 +125,6 @@ def rules(shell: Shell, *lines: str, policy: str = "shadow") -> None:
     path.write_text(text + "".join(f"\n[[rollout]]\n{line}\n" for line in lines))
 
 
-@pytest.fixture
-def shell(tmp_path: object) -> Shell:
-    return Shell(tmp_path)  # type: ignore[arg-type]
-
-
 def test_csub_places_jobs_of_whom_a_rule_names_and_is_silent_to_others(shell: Shell) -> None:
     rules(shell, 'policy = "auto"\nusers = ["nobody-else"]')
     (shell.folder / "job.sh").write_text(SCRIPT.replace("echo hello", f"#CSUB {HINT}\necho hello"))

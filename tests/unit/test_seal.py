@@ -253,15 +253,6 @@ def test_one_run_at_a_time(site: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     assert len(times(site)) == 1
 
 
-def test_what_a_killed_run_left_goes_with_the_next(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    keep(site, one(NOON))
-    work = site / "store/work/seal/c/g1"
-    work.mkdir(parents=True)
-    (work / "file.0123.new").write_bytes(b"half a Parquet file")
-    colloc(monkeypatch, "seal")
-    assert os.listdir(work) == ["lock"]
-
-
 def _no_space(*_: object) -> None:
     raise OSError(28, "No space left on device")
 

@@ -357,11 +357,6 @@ def test_partitions_whose_jobs_may_be_suspended_are_found(kind: str, not_suspend
 
 
 @pytest.mark.parametrize("slurm", RELEASES)
-def test_a_cluster_without_preemption_suspends_nothing(slurm: str) -> None:
-    assert not any(item.suspends for item in found(FakeClient(slurm)).partition)
-
-
-@pytest.mark.parametrize("slurm", RELEASES)
 def test_a_partition_that_gives_nodes_to_one_user_is_found_and_compared(slurm: str) -> None:
     # 26.05 has one word for all that is exclusive.
     old, new = ("Exclusive=NO", "Exclusive=USER") if slurm == "26.05" else ("ExclusiveUser=NO", "ExclusiveUser=YES")
@@ -401,23 +396,6 @@ def test_check_compares_partitions() -> None:
         "partition 'old' has no GPUs, or does not exist: take its [[partition]] away",
         "partition 'all': pieces_in names 'elsewhere', which no [[partition]] describes",
     ]
-
-
-def test_two_kinds_of_gpus_on_a_node() -> None:
-    node = recorded("node").replace("Gres=gpu:h100:2,mps:h100:200", "Gres=gpu:a100:1,gpu:h100:3,mps:400")
-    config = found(FakeClient(node=node))
-    pools = [pool for pool in config.pool if pool.nodes == "g1"]
-    assert [(pool.name, pool.gpu_type, pool.gpus_per_node, pool.mps_per_gpu) for pool in pools] == [
-        ("g1 a100", "a100", 1, 100),
-        ("g1 h100", "h100", 3, 100),
-    ]
-    assert check(config, FakeClient(node=node)) == []
-
-
-def test_odd_names_survive_toml() -> None:
-    name = 'a "b" \\ \x1b \U000e0001 é'
-    config = found(FakeClient(config=f"ClusterName = {name}\n"))
-    assert config.cluster == name
 
 
 # --- check ---

@@ -19,7 +19,7 @@ from slurm_colloc.site.discover import Consent, discover
 from slurm_colloc.site.driver import load_gpus_file, parse_gpus_file, read_driver, this_node, to_json
 from slurm_colloc.site.gaps import notes
 from slurm_colloc.site.shapes import Shape, shapes_of
-from slurm_colloc.site.shares import billed_weights, free_of_charge
+from slurm_colloc.site.shares import free_of_charge
 from slurm_colloc.slurm.gres import parse_gres
 from slurm_colloc.slurm.limits import Cap
 from slurm_colloc.slurm.parse import Node, parse_nodes, parse_partitions
@@ -275,14 +275,6 @@ def test_a_reason_changes_nothing_of_a_node() -> None:
 
 
 # --- limits and billing ---
-
-
-def test_weights() -> None:
-    assert billed_weights("CPU=1.0,Mem=0.25G,GRES/gpu:a100=8,junk,node=x") == {
-        "cpu": 1.0,
-        "mem": 0.25,
-        "gres/gpu:a100": 8.0,
-    }
 
 
 @pytest.mark.parametrize(

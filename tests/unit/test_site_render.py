@@ -131,10 +131,6 @@ def test_the_scripts_end_well_where_the_program_is_missing(tmp_path: Path) -> No
         assert subprocess.run(["sh", script], capture_output=True, check=False).returncode == 0
 
 
-def test_one_user_gets_nothing_that_needs_root() -> None:
-    assert set(texts(example("user-mode"))) == {"colloc.crontab", "slurm_colloc.lua", ORDER}
-
-
 def test_the_plugin_is_loaded_where_it_runs_the_daemons_and_samples_where_no_agent_does() -> None:
     config = example("v100-a100-h100")
     assert config.sharing.mps_daemon == "spank"

@@ -60,7 +60,3 @@ def test_a_measured_table_has_each_point_of_its_jobs(path: Path) -> None:
     assert {(int(row["limit_pct"]), int(row["sm_count"])) for row in rows} == {
         *((100, 132), (70, 92), (46, 60), (25, 32), (13, 16))
     }
-
-
-def test_two_cards_are_measured() -> None:
-    assert len(TABLES) == 2
