@@ -26,7 +26,7 @@ from slurm_colloc.accounting.sources.prometheus import Imported, names_there, re
 from slurm_colloc.accounting.sources.prometheus_server import Server
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.history.records import parse_evidence
-from slurm_colloc.measured import Holder, HostSample
+from slurm_colloc.measured import HostSample
 from slurm_colloc.observe.attribute import attribute_round
 from slurm_colloc.observe.prometheus import Endpoint
 from tests.cluster.ports import Ports, answers
@@ -37,7 +37,6 @@ A100 = "GPU-34319582-d595-d1c7-d1d2-179bcfa61660"
 CARD = [
     line for line in (RECORDED / "prometheus" / "dcgm-exporter.txt").read_text().splitlines() if "GPU_I_ID" not in line
 ]
-JOBS = (RECORDED / "prometheus" / "slurm-job-exporter.txt").read_text().splitlines()
 # Scrapes of each kind, one a second: one job, two jobs, no value, no job; then the target is gone.
 ONE, TWO, BLANK, NONE = 3, 6, 8, 11
 
@@ -51,16 +50,9 @@ def dcgm(scrape: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-def slurm_job(scrape: int) -> str:
-    """Return what slurm-job-exporter says; job 4 ends."""
-    return "\n".join(line for line in JOBS if scrape < TWO or 'slurmjobid="4"' not in line) + "\n"
-
-
 PAGES: dict[str, Callable[[int], str]] = {
     "/dcgm": dcgm,
     "/twin": lambda _: "\n".join(CARD) + "\n",
-    "/slurm": slurm_job,
-    "/nvidia": lambda _: (RECORDED / "prometheus" / "nvidia_gpu_exporter.txt").read_text(),
 }
 
 
@@ -90,7 +82,7 @@ def exporters() -> Iterator[tuple[int, Counter[str]]]:
 
 
 def scrape_configs(exporter_port: int, endpoint_port: int) -> list[dict[str, Any]]:
-    pages = {"/dcgm": "g1:9400", "/twin": "g1-service:9400", "/slurm": "g2:9798", "/nvidia": "g3:9835"}
+    pages = {"/dcgm": "g1:9400", "/twin": "g1-service:9400"}
     targets = [(path, f"127.0.0.1:{exporter_port}", instance) for path, instance in pages.items()]
     targets.append(("/metrics", f"127.0.0.1:{endpoint_port}", "g4:9499"))
     return [
@@ -218,30 +210,6 @@ def test_a_card_through_dcgm_exporter(history: History, imported: Imported) -> N
     assert imported.rejected["no value (blank, NaN, out of range)"] == (BLANK - TWO) * 5
 
 
-def test_jobs_through_slurm_job_exporter(history: History, imported: Imported) -> None:
-    rounds = [one for one in imported.rounds if one.node == "g2"]
-    assert [one.at_s for one in rounds] == scrapes(history, "/slurm")
-    everybody = tuple(Holder(f"g2/{job}/0", job, None) for job in ("1", "2", "4"))
-    assert [one.holders for one in rounds] == [everybody] * TWO + [everybody[:2]] * (NONE - TWO)
-    fourth = rounds[0].devices[2]
-    assert (fourth.gpu_util_pct, fourth.sm_active_pct) == (None, near(66.45358263087205))
-    assert (fourth.gpu_mem_used_mib, fourth.power_w) == (8336, near(302.176))
-
-
-def test_a_gpu_through_nvidia_gpu_exporter(history: History, imported: Imported) -> None:
-    rounds = [one for one in imported.rounds if one.node == "g3"]
-    assert [one.at_s for one in rounds] == scrapes(history, "/nvidia")
-    for one in rounds:
-        (unit,) = one.devices
-        assert (unit.gpu_util_pct, unit.sm_active_pct, unit.gpu_mem_used_mib, unit.power_w) == (
-            100.0,
-            None,
-            19818,
-            631.95,
-        )
-        assert [share.method for share in attribute_round(one)] == ["unattributed"]
-
-
 def test_a_range_query_would_have_invented_points(history: History, imported: Imported) -> None:
     """So raw samples are asked for. The server died here without marking its series as ended."""
     last_s = scrapes(history, "/metrics")[-1]
@@ -284,7 +252,7 @@ def to_the_joule(value: float) -> Any:
 def test_the_command(history: History, tmp_path: Path) -> None:
     (tmp_path / "site.toml").write_text('schema = 1\ncluster = "c"\nslurm_release = "22.05"\n')
     argv = ["ingest", "--prometheus", history.url, "--since", "1h", "--store", str(tmp_path / "store")]
-    argv += ["--prometheus-match", 'job!="/slurm"']
+    argv += ["--prometheus-match", 'job!="/metrics"']
     said = subprocess.run(
         [sys.executable, "-m", "slurm_colloc.cli.colloc", *argv],
         env={"COLLOC_CONF": str(tmp_path / "site.toml"), "HOME": str(tmp_path), "PATH": "/usr/bin"},
@@ -294,7 +262,7 @@ def test_the_command(history: History, tmp_path: Path) -> None:
     )
     assert said.returncode == 0, said.stderr
     assert "no value (blank, NaN, out of range): 10" in said.stderr
-    query = "SELECT job_id, method, count(*), sum(energy_j / interval_s) FROM shares WHERE node != 'g3' GROUP BY ALL"
+    query = "SELECT job_id, method, count(*), sum(energy_j / interval_s) FROM shares GROUP BY ALL"
     with Store(str(tmp_path / "store")).connect() as connection:
         rows = sorted(connection.execute(query).fetchall())
     assert rows == [

@@ -157,13 +157,6 @@ def test_what_is_not_understood_goes_through_unchanged(shell: Shell, argv: list[
     assert shell.calls() == [argv]
 
 
-def test_csubs_own_options_are_taken_out_whatever_happens(shell: Shell) -> None:
-    (shell.folder / "site.toml").write_text("schema = 99")
-    done = shell.run(HINT, "--explain", "-p", "gpu", "job.sh", "--explain")
-    assert shell.calls() == [["-p", "gpu", "job.sh", "--explain"]]
-    assert len(done.stderr.splitlines()) == 1
-
-
 def test_a_dry_run_never_reaches_sbatch(shell: Shell) -> None:
     for argv in (["--dry-run", "job.sh"], ["--dry-run", "--no-such", "job.sh"], ["--dry-run", "missing.sh"]):
         shell.run(HINT, *argv)
