@@ -242,17 +242,6 @@ def test_under_enforce_they_are_told_what_to_type(lab: Lab) -> None:
     assert say(lab, "srun", "--pty", f"--gres={SLICE}", "-p", "all", "true").returncode == 0
 
 
-def test_shadow_records_them_and_advise_tells(lab: Lab) -> None:
-    install(lab, "shadow", **DESK)
-    assert shown(lab, sbatch(lab, name="spawner")) == ("gpu:1", f"site; colloc:shadow {SLICE}")
-    done = say(lab, "salloc", "--gres=gpu:1", "-p", "all", "sh", "-c", "scontrol show job $SLURM_JOB_ID")
-    assert f"colloc:shadow {SLICE}" in done.stdout
-    install(lab, "advise", **DESK)
-    assert (
-        f"next time: srun --pty --gres={SLICE}" in say(lab, "srun", "--pty", "--gres=gpu:1", "-p", "all", "true").stderr
-    )
-
-
 # --- what is known ---
 
 
