@@ -197,6 +197,13 @@ def test_an_accounting_that_does_not_track_gpus_is_an_error_and_no_zero(
     assert not Path(cluster.store).exists()
 
 
+def test_a_sacct_that_lacks_a_needed_column_is_an_error(cluster: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    (cluster.folder / "fields").write_text(" ".join(FIELDS).replace("AllocTRES", "AllocGRES"))
+    assert cluster.ingest(*SINCE) == 2
+    assert "sacct columns AllocTRES are missing" in capsys.readouterr().err
+    assert (cluster.days_asked(), Path(cluster.store).exists()) == ([], False)
+
+
 def test_a_sacct_without_a_column_that_is_only_good_to_have(cluster: Site, capsys: pytest.CaptureFixture[str]) -> None:
     (cluster.folder / "fields").write_text(" ".join(name for name in FIELDS if name not in ("Suspended", "QOS")))
     cells = row("1", "2026-01-03T01:00", "2026-01-03T02:00").split("|")
