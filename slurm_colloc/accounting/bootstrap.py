@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The first day: what a site's accounting already tells of past jobs, as evidence for their next submissions.
 
-Of a past job only its command is known, not its script: it is kept under a signature of the command. Where accounting
-stores scripts and a user asks for their own, the job's own signature is made from the text.
+Of a past job only its command is known, not its script: it is kept under a signature of the command.
 """
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from duckdb import DuckDBPyConnection
@@ -25,16 +24,14 @@ from slurm_colloc.config import Pool, SiteConfig
 from slurm_colloc.errors import InputError
 from slurm_colloc.estimate.bounds import share_at_most_pct
 from slurm_colloc.gpu.mig import tells_sm_activity
-from slurm_colloc.history.signature import apart_by, command_signature, names_from_outside, signature, submitted_text
+from slurm_colloc.history.signature import apart_by, command_signature
 from slurm_colloc.model import COMPLETED, LEAST_SAMPLES, Evidence, SharingMode
 from slurm_colloc.slurm.gres import parse_tres_gres
-from slurm_colloc.slurm.submit_line import STDIN, WRAPPED, parse_submit_line
+from slurm_colloc.slurm.submit_line import parse_submit_line
 
 # What sacct is asked for beyond what an ingest asks.
 MORE_FIELDS = ("AdminComment", "SubmitLine", "WorkDir", tres_usage.FIELD)
 _SOURCES = {jobstats.METHOD: "jobstats", tres_usage.METHOD: "Slurm"}
-# Of one command, and of all; each is a question to slurmdbd.
-_SCRIPTS_OF_ONE, _SCRIPTS_ASKED = 3, 200
 
 
 class PastRun(NamedTuple):
@@ -70,15 +67,13 @@ class ReadPast(NamedTuple):
 class Past(NamedTuple):
     """What a bootstrap found, by user; ``read`` = used + rejected.
 
-    ``by_source`` says of the runs used who measured them, ``by_script`` how many are known by their script's text, of
-    which there is evidence twice: by the script and by the command.
+    ``by_source`` says of the runs used who measured them.
     """
 
     evidence: Sequence[tuple[str, Evidence]]
     read: int
     rejected: Mapping[str, int]
     by_source: Mapping[str, int]
-    by_script: int = 0
 
 
 def read_past(path: str, work: str, now_s: float, release: str) -> ReadPast:
@@ -133,8 +128,6 @@ def past_evidence(
     config: SiteConfig,
     release: str,
     shortest_s: float,
-    script_of: Callable[[str], bytes | None] | None = None,
-    environ: Mapping[str, str] | None = None,
     known: frozenset[str] = frozenset(),
 ) -> Past:
     """Return the evidence in past runs, and why there is none in the others.
@@ -145,33 +138,22 @@ def past_evidence(
         config: the site.
         release: of the command lines.
         shortest_s: a shorter run that others measured shows no peak: they look once in half a minute.
-        script_of: returns the text of a job's script; None: scripts are not asked for.
-        environ: of the user whose scripts those are.
         known: ids of the jobs that csub submitted: it knows more of them.
     """
     sampled: dict[tuple[str, float | None], Measured] = {(one.run.job_id, one.start_s): one for one in measured}
     rejected: Counter[str] = Counter()
-    used: list[tuple[PastRun, Evidence]] = []
+    evidence: list[tuple[str, Evidence]] = []
+    sources: Counter[str] = Counter()
     read = 0
     for run in runs:
         read += 1
         try:
             found = _evidence(run, sampled.get((run.job_id, run.start_s)), config, shortest_s, known)
-            used.append((run, found))
-        except InputError as error:
-            rejected[str(error)] += 1
-    scripts = _Scripts(script_of, environ or {}, config.cluster)
-    evidence: list[tuple[str, Evidence]] = []
-    sources: Counter[str] = Counter()
-    # The newest first: of those the script is asked for.
-    for run, found in reversed(used):
-        try:
-            signatures = scripts.signatures(run, release)
-            evidence += [(run.user, found._replace(signature=one)) for one in signatures]
+            evidence.append((run.user, found._replace(signature=_signature(run, release, config.cluster))))
             sources[found.source or "samples"] += 1
         except InputError as error:
             rejected[str(error)] += 1
-    return Past(evidence, read, rejected, sources, scripts.used)
+    return Past(evidence, read, rejected, sources)
 
 
 def _evidence(
@@ -250,51 +232,11 @@ def _pool(node_list: str, config: SiteConfig) -> Pool | None:
     return found[0] if len({pool.gpu_model for pool in found}) == 1 else None
 
 
-class _Scripts:
-    """Signatures of past jobs: by the script's text where that can be had, else by the command."""
+def _signature(run: PastRun, release: str, cluster: str) -> str:
+    """Return what a run is known by: its command.
 
-    def __init__(
-        self, script_of: Callable[[str], bytes | None] | None, environ: Mapping[str, str], cluster: str
-    ) -> None:
-        self._script_of, self._environ, self._cluster = script_of, environ, cluster
-        self._asked: Counter[tuple[str, str]] = Counter()
-        self._in_vain = 0
-        self.used = 0
-
-    def signatures(self, run: PastRun, release: str) -> list[str]:
-        """Return what a run is known by: the script's text, and the command for the day on which the text changes.
-
-        Raises:
-            InputError: its command line does not say, and neither does its script.
-        """
-        why = ""
-        script = ""
-        arguments: tuple[str, ...] = ()
-        names = apart_by(self._cluster)
-        try:
-            script, arguments = parse_submit_line(run.submit_line, run.job_name, release)
-        except InputError as error:
-            why = str(error)
-        text = self._text(run)
-        found = []
-        if text is not None and why in ("", WRAPPED, STDIN):
-            self.used += 1
-            text = submitted_text(text)
-            found.append(signature(text, arguments, 1, names, self._environ, run.work_dir, run.start_s).text)
-        if not why:
-            found.append(command_signature(script, arguments, 1, names, run.work_dir))
-        if not found:
-            raise InputError(why)
-        return found
-
-    def _text(self, run: PastRun) -> bytes | None:
-        """Return the script's text, None where it is not stored or what it does hangs on variables of that day."""
-        kind = (run.submit_line, run.work_dir)
-        # A site that does not store scripts is not asked for each of them.
-        given_up = self._in_vain >= 5 or self._asked.total() >= _SCRIPTS_ASKED
-        if self._script_of is None or given_up or self._asked[kind] >= _SCRIPTS_OF_ONE:
-            return None
-        self._asked[kind] += 1
-        text = self._script_of(run.shown_id)
-        self._in_vain = 0 if text is not None else self._in_vain + 1
-        return None if text is None or names_from_outside(text) else text
+    Raises:
+        InputError: its command line does not say.
+    """
+    script, arguments = parse_submit_line(run.submit_line, run.job_name, release)
+    return command_signature(script, arguments, 1, apart_by(cluster), run.work_dir)

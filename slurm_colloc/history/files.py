@@ -47,13 +47,12 @@ _ROUNDS = 3
 
 
 class Read(NamedTuple):
-    """What a job may read: a short digest by path; ``fits`` says that this is all of it, ``newest_s`` when it was
-    changed last, ``named`` which of them stand among the job's words, ``variables`` which of the environment they name.
+    """What a job may read: a short digest by path; ``fits`` says that this is all of it, ``named`` which of them stand
+    among the job's words, ``variables`` which of the environment they name.
     """
 
     files: Mapping[str, str]
     fits: bool
-    newest_s: float
     named: frozenset[str]
     variables: frozenset[str] = frozenset()
 
@@ -245,7 +244,7 @@ class _Looked:
         self._said = chosen.said
         # Modules may lie in folders that were passed by.
         passed = any(map(chosen.has_read, self._passed))
-        return Read(chosen.files, self._fits and chosen.fits and not passed, chosen.newest_s, named)
+        return Read(chosen.files, self._fits and chosen.fits and not passed, named)
 
 
 class _Chosen:
@@ -266,7 +265,7 @@ class _Chosen:
         self._followed = 0
         self._own = own
         self._asked, self.labels = frozenset(map(as_word, labels)), set[bytes]()
-        self.fits, self.newest_s = True, 0.0
+        self.fits = True
         self._words, self._names, self._until_s, self._bytes = frozenset(words), set(words), until_s, 0
         self._by_name: set[tuple[str, str]] = set()
 
@@ -336,10 +335,9 @@ class _Chosen:
         if len(self.files) >= _MOST_FILES or self._bytes >= _MOST_BYTES or time.monotonic() > self._until_s:
             self.fits = False
             return
-        content, size, changed_s = _content(path, _CODE_BYTES if kind == "code" else _TEXT_BYTES)
+        content, size = _content(path, _CODE_BYTES if kind == "code" else _TEXT_BYTES)
         if size < 0:
             return
-        self.newest_s = max(self.newest_s, changed_s)
         self._bytes += len(content)
         if kind == "code" and size > _CODE_BYTES:
             self.fits = False
@@ -372,17 +370,17 @@ def _begins(path: str) -> str:
     return ""
 
 
-def _content(path: str, most_bytes: int) -> tuple[bytes, int, float]:
-    """Return what a file holds, its size (below 0: no file) and when it was changed; of a larger one no content."""
+def _content(path: str, most_bytes: int) -> tuple[bytes, int]:
+    """Return what a file holds, and its size (below 0: no file); of a larger one no content."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
         try:
             found = os.fstat(descriptor)
             if not stat.S_ISREG(found.st_mode):
-                return b"", -1, 0.0
+                return b"", -1
             content = os.read(descriptor, most_bytes) if found.st_size <= most_bytes else b""
-            return content, found.st_size, found.st_mtime
+            return content, found.st_size
         finally:
             os.close(descriptor)
     except (OSError, ValueError):
-        return b"", -1, 0.0
+        return b"", -1

@@ -75,7 +75,7 @@ class Signature(NamedTuple):
     text: str
     names: tuple[str, ...]
     words: tuple[str, ...] = ()
-    read: Read = Read({}, True, 0.0, frozenset())
+    read: Read = Read({}, True, frozenset())
 
 
 class Parts(NamedTuple):
@@ -100,7 +100,6 @@ def signature(
     told_apart: Sequence[str] = (),
     environ: Mapping[str, str] | None = None,
     folder: str = "",
-    ran_s: float | None = None,
     handed: Collection[str] = (),
 ) -> Signature:
     """Return what submissions of one job have in common.
@@ -112,7 +111,6 @@ def signature(
         told_apart: whatever else makes it another job.
         environ: what its environment will hold; the variables count that the script names and does not set.
         folder: where it will run; what is below is the same elsewhere.
-        ran_s: when it ran, of a past job: a program that was changed since is not the one that ran, and not known.
         handed: variables that were set for this job alone, which count although only its program may name them.
     """
     variables = environ or {}
@@ -131,9 +129,7 @@ def signature(
     given = [reader.one(f"${name}", variables[name]) for name in (*outside, *alone)] + alone
     given += [f"{name}={reader.one(f'${name}', variables[name], _short)}" for name in others]
     words = [str(gpu_count), *told_apart, lines, *words, "$", *given, _environment(body, variables)]
-    # What was changed since is not what a past job read.
-    program = read.key if ran_s is None or read.newest_s <= ran_s else ""
-    text = f"{digest(_joined(words))}.{reader.written()}~{program}~{_folder_key(folder)}"
+    text = f"{digest(_joined(words))}.{reader.written()}~{read.key}~{_folder_key(folder)}"
     return Signature(text, tuple(reader.names), tuple(words), read)
 
 

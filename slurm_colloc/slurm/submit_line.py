@@ -5,8 +5,6 @@ from slurm_colloc.errors import InputError, UnsureError
 from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS
 from slurm_colloc.slurm.options import split_command_line
 
-# Why a line names no script, where its text may be known all the same.
-WRAPPED, STDIN = "it was a command of --wrap", "its script came by standard input"
 _NEWEST = max(SBATCH_OPTIONS)
 
 
@@ -25,13 +23,13 @@ def parse_submit_line(line: str, job_name: str, release: str) -> tuple[str, tupl
     if program.rpartition("/")[2] not in ("sbatch", "csub"):
         raise InputError("it was not submitted by sbatch" if program else "sacct has no SubmitLine of it")
     if any(word.startswith("--wrap") for word in words):
-        raise InputError(WRAPPED)
+        raise InputError("it was a command of --wrap")
     try:
         split = split_command_line(words, SBATCH_OPTIONS.get(release, SBATCH_OPTIONS[_NEWEST]))
     except UnsureError as error:
         raise InputError("its command line cannot be read with certainty") from error
     if split.script_at is None:
-        raise InputError(STDIN)
+        raise InputError("its script came by standard input")
     at = split.script_at
     named = any(option.name == "job-name" for option in split.options)
     if not named and _base(words[at]) != job_name:

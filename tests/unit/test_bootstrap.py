@@ -19,7 +19,7 @@ from slurm_colloc.errors import InputError
 from slurm_colloc.estimate.bounds import share_at_most_pct
 from slurm_colloc.estimate.ladder import estimate
 from slurm_colloc.estimate.question import Question
-from slurm_colloc.history.signature import command_signature, parts_of, signature
+from slurm_colloc.history.signature import command_signature, parts_of
 from slurm_colloc.history.snapshot import read_snapshot, snapshot_path
 from slurm_colloc.model import Evidence, because
 from slurm_colloc.slurm.submit_line import parse_submit_line
@@ -29,7 +29,6 @@ from tests.unit.stored import busy, sampled
 CONFIG = site(MPS_POOL, MIG_POOL)
 LINE = "sbatch -p gpu train.sh --batch 64"
 COMMAND = command_signature("train.sh", ("--batch", "64"), 1, ("c",), "/home/ann")
-SCRIPT = b"#!/bin/bash\n#SBATCH -G 1\npython train.py $*\n"
 UID = os.geteuid()
 NAME = pwd.getpwuid(UID).pw_name
 
@@ -136,54 +135,6 @@ def test_our_own_samples_go_before_what_others_measured(tmp_path: Path) -> None:
     # Another run of the same id is another run.
     ((_, one),) = found(past(start_s=5.0), measured=measured).evidence
     assert one.source == "jobstats"
-
-
-def test_a_stored_script_makes_the_jobs_own_signature(tmp_path: Path) -> None:
-    here = {"work_dir": str(tmp_path), "start_s": 2e9, "end_s": 2e9 + 600}
-    (tmp_path / "train.py").write_text("import torch")
-    environ = {"HOME": "/home/ann"}
-    asked: list[str] = []
-
-    def script_of(job_id: str) -> bytes:
-        asked.append(job_id)
-        return SCRIPT
-
-    told = found(past(**here), script_of=script_of, environ=environ)
-    own = signature(SCRIPT, ("--batch", "64"), 1, ("c",), environ, str(tmp_path)).text
-    assert [one.signature for _, one in told.evidence] == [
-        own,
-        command_signature("train.sh", ("--batch", "64"), 1, ("c",), str(tmp_path)),
-    ]
-    assert (told.by_script, told.by_source) == (1, {"jobstats": 1})
-    # The program was changed after that run: which one ran then nobody knows.
-    ((_, old), _) = found(past(**{**here, "start_s": 1e9}), script_of=script_of, environ=environ).evidence
-    mine, theirs = parts_of(own), parts_of(old.signature)
-    assert mine
-    assert theirs
-    assert (theirs.family, theirs.program, mine.program != "") == (mine.family, "", True)
-    # Of one command three are asked for.
-    asked.clear()
-    found(*(past(job_id=str(n), shown_id=str(n)) for n in range(9)), script_of=script_of)
-    assert asked == ["8", "7", "6"]
-
-
-def test_a_script_that_hangs_on_variables_of_that_day_is_known_by_its_command_alone() -> None:
-    told = found(past(), script_of=lambda _: b"#!/bin/bash\npython train.py --model $MODEL\n")
-    assert ([one.signature for _, one in told.evidence], told.by_script) == ([COMMAND], 0)
-
-
-def test_a_command_of_wrap_is_known_by_its_stored_text() -> None:
-    text = b"#!/bin/sh\n# This script was created by sbatch --wrap.\n\npython a.py --batch 8\n\n"
-    told = found(past(submit_line="sbatch -G1 --wrap=python a.py --batch 8"), script_of=lambda _: text, environ={})
-    ((_, one),) = told.evidence
-    assert one.signature == signature(b"python a.py --batch 8", (), 1, ("c",), {}, "/home/ann").text
-
-
-def test_a_site_that_stores_no_scripts_is_asked_five_times() -> None:
-    asked: list[str] = []
-    many = [past(job_id=str(n), shown_id=str(n), submit_line=f"{LINE} --x {n}") for n in range(20)]
-    found(*many, script_of=lambda job_id: asked.append(job_id))
-    assert len(asked) == 5
 
 
 @pytest.mark.parametrize(

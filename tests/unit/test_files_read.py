@@ -178,14 +178,6 @@ def test_a_job_is_the_same_wherever_its_files_lie(tmp_path: Path) -> None:
     assert not same(jobs["a"], jobs["c"])
 
 
-def test_of_a_past_job_what_was_changed_since_is_not_known(tmp_path: Path) -> None:
-    lay(tmp_path, {"train.py": "a"})
-    text = b"#!/bin/bash\npython train.py\n"
-    made = signature(text, (), 1, folder=str(tmp_path))
-    assert signature(text, (), 1, folder=str(tmp_path), ran_s=4e9).text == made.text
-    assert "~~" in signature(text, (), 1, folder=str(tmp_path), ran_s=1.0).text
-
-
 def test_what_does_not_fit_is_never_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lay(tmp_path, {f"{number}.json": "{}" for number in range(9)} | {"train.py": "a"})
     monkeypatch.setattr(files_module, "_MOST_FILES", 5)

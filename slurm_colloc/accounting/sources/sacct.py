@@ -113,18 +113,6 @@ def ask_rows(
     return ask(argv, timeout_s, {**environment, "TZ": "UTC", "SLURM_TIME_FORMAT": "%s"})
 
 
-def ask_script(job_id: str, timeout_s: float, environment: Mapping[str, str]) -> bytes | None:
-    """Return the text of a past job's script, None where accounting has none, or does not show it to this user.
-
-    Raises:
-        ProcessError: sacct fails or does not answer in time.
-    """
-    said = ask(["sacct", "--batch-script", "-j", job_id], timeout_s, environment)
-    _, _, text = said.partition(b"\n-----")
-    script = text.partition(b"\n")[2]
-    return script if script.startswith(b"#!") else None
-
-
 def ask_tracked(timeout_s: float, environment: Mapping[str, str]) -> None:
     """Raise InputError where this cluster's accounting does not track GPUs.
 

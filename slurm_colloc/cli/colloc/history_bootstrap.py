@@ -14,7 +14,7 @@ import typer
 from slurm_colloc.cli.colloc.output import say, site, state_folder, window
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig, user_data_folder
-from slurm_colloc.errors import InputError, ProcessError
+from slurm_colloc.errors import InputError
 from slurm_colloc.history.fold import fold_drops
 from slurm_colloc.history.records import drop_evidence, has_evidence, read_decisions
 from slurm_colloc.process import ask
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from slurm_colloc.accounting.store import Store
 
 _SACCT_TIMEOUT_S = 600.0
-_SCRIPT_TIMEOUT_S = 10.0
 
 
 def bootstrap(
@@ -40,9 +39,6 @@ def bootstrap(
     shortest_s: Annotated[
         float, typer.Option("--shortest", min=0, help="seconds that a job must have run for others to see its peak")
     ] = 120.0,
-    scripts: Annotated[
-        bool, typer.Option("--scripts/--no-scripts", help="ask for your jobs' scripts, where accounting stores them")
-    ] = True,
 ) -> None:
     """Fill the evidence from jobs that ran before csub.
 
@@ -64,16 +60,7 @@ def bootstrap(
         known = frozenset(one.job_id for one in read_decisions(config.decisions_folder)[0])
     found = _merged(_read(sacct_file, (start.timestamp(), end.timestamp()), user, release), user)
     measured = list(measured_runs(store, config.cluster, config)) if store.logs() else []
-    past = past_evidence(
-        found.runs,
-        measured,
-        config,
-        config.slurm_release,
-        shortest_s,
-        None if everybody or sacct_file or not scripts else _script_of,
-        os.environ,
-        known,
-    )
+    past = past_evidence(found.runs, measured, config, config.slurm_release, shortest_s, known)
     _keep(store, config, past, everybody=everybody)
     _say(past, found.rows, Counter(found.rejected) + Counter(past.rejected), Counter(found.refused))
 
@@ -81,15 +68,6 @@ def bootstrap(
 def _release() -> str:
     found = re.search(r"\d+\.\d+\.\d+", ask(["sacct", "--version"], _SACCT_TIMEOUT_S).decode(errors="replace"))
     return found[0] if found else ""
-
-
-def _script_of(job_id: str) -> bytes | None:
-    from slurm_colloc.accounting.sources.sacct import ask_script
-
-    try:
-        return ask_script(job_id, _SCRIPT_TIMEOUT_S, os.environ)
-    except ProcessError:  # its command is known all the same
-        return None
 
 
 def _read(path: str, asked: tuple[float, float], user: str, release: str) -> Iterator["ReadPast"]:
@@ -153,8 +131,7 @@ def _keep(store: "Store", config: SiteConfig, past: "Past", *, everybody: bool) 
 def _say(past: "Past", rows: int, rejected: Counter[str], refused: Counter[str]) -> None:
     by_source = ", ".join(f"{number} measured by {name}" for name, number in sorted(past.by_source.items()))
     used = f"{sum(past.by_source.values())} runs used{f' ({by_source})' if by_source else ''}"
-    known = f"{past.by_script} of them known by their script, the others by their command"
-    say(f"{rows} rows of sacct read, {used}, {known}; {sum(rejected.values())} rejected")
+    say(f"{rows} rows of sacct read, {used}; {sum(rejected.values())} rejected")
     for reason, number in sorted(rejected.items(), key=lambda item: (-item[1], item[0])):
         say(f"rejected: {number}: {reason}")
     for reason, number in sorted(refused.items()):
