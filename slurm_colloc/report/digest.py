@@ -16,7 +16,7 @@ from slurm_colloc.audited import Finding
 from slurm_colloc.errors import ConfigError
 from slurm_colloc.report.findings import Audited, judged_of
 from slurm_colloc.report.page import page_environment
-from slurm_colloc.report.text import local, stamp
+from slurm_colloc.report.text import minute, stamp
 from slurm_colloc.units import in_words, printable, significant
 
 USER, ADMIN, ACTED = "digest", "admin", "action"
@@ -125,7 +125,7 @@ def digest_maker(templates: str) -> Callable[[str, Any], tuple[str, str]]:
     environment.filters |= {
         "stamp": stamp,
         "hours": significant,
-        "at": _at,
+        "at": minute,
         "short": _short,
         "table": _table,
         "judged": judged_of,
@@ -145,10 +145,6 @@ def _short(text: str) -> str:
     """Return a name that somebody chose so that no mail becomes unreadable by it."""
     shown = printable(text)
     return shown if len(shown) <= _SHOWN else f"{shown[: _SHOWN - 3]}..."
-
-
-def _at(seconds: float) -> str:
-    return local(seconds).isoformat(sep=" ", timespec="minutes")
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:

@@ -122,4 +122,4 @@ def as_csv(proof: Proof) -> str:
     return csv_table(titles, proof.figures)
 
 
-FORMATS: dict[str, Callable[[Proof], str]] = {"table": as_table, "json": as_json, "csv": as_csv}
+FORMATS: dict[str, Callable[..., str]] = {"table": as_table, "json": as_json, "csv": as_csv}

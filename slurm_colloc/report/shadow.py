@@ -189,7 +189,7 @@ def as_csv(report: ShadowReport) -> str:
     return csv_table(_fields(report.total), (_fields(piece).values() for piece in report.pieces))
 
 
-FORMATS: dict[str, Callable[[ShadowReport], str]] = {
+FORMATS: dict[str, Callable[..., str]] = {
     "table": as_table,
     "json": as_json,
     "csv": as_csv,

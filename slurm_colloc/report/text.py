@@ -23,6 +23,11 @@ def stamp(moment: datetime) -> str:
     return moment.isoformat(sep=" ", timespec="seconds")
 
 
+def minute(at_s: float) -> str:
+    """Return a time to the minute."""
+    return local(at_s).isoformat(sep=" ", timespec="minutes")
+
+
 def inert(text: str) -> str:
     """Return ``text`` so that a spreadsheet shows it rather than evaluates it."""
     return "'" + printable(text) if text[:1] in _FORMULA else printable(text)

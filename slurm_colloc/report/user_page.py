@@ -10,7 +10,7 @@ import jinja2
 from slurm_colloc.errors import ConfigError
 from slurm_colloc.measured import GroupUsage, JobUsage
 from slurm_colloc.report.page import page_environment
-from slurm_colloc.report.text import local, stamp
+from slurm_colloc.report.text import minute, stamp
 from slurm_colloc.report.usage import number, percent
 
 _TEMPLATE = "user.html.j2"
@@ -37,7 +37,7 @@ def page_maker(templates: str) -> Callable[[UserPage], str]:
     environment.filters |= {
         "number": _number,
         "stamp": stamp,
-        "at": _at,
+        "at": minute,
         "used_pct": _used_pct,
         "cell": number,
     }
@@ -69,7 +69,3 @@ def _number(value: float | None, digits: int, unit: str = "") -> str:
 
 def _used_pct(run: JobUsage, metric: str) -> float | None:
     return percent(getattr(run, f"{metric}_used_gpu_hours"), getattr(run, f"{metric}_measured_gpu_hours"))
-
-
-def _at(seconds: float) -> str:
-    return local(seconds).isoformat(sep=" ", timespec="minutes")

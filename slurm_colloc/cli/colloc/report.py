@@ -39,7 +39,7 @@ from slurm_colloc.cli.colloc.output import one_of, say, site, site_or_none, wind
 from slurm_colloc.cli.colloc.progress import progress
 from slurm_colloc.cli.colloc.report_proof import proof_of
 from slurm_colloc.cli.colloc.report_shadow import shadow_report
-from slurm_colloc.cli.colloc.report_shown import proof_shown_as, shadow_shown_as, shown_as
+from slurm_colloc.cli.colloc.report_shown import other_shown_as, shown_as
 from slurm_colloc.cli.colloc.seen import of_visible, seen_store
 from slurm_colloc.cli.colloc.texts import Text, take
 from slurm_colloc.clock import now
@@ -125,7 +125,8 @@ def report(
     _check(asked)
     start, end = window(since, until)
     if harm or rollout:
-        write(proof_shown_as(proof_of(store, site(), (start, end), equivalents, harm=harm), form, output), output)
+        found = proof_of(store, site(), (start, end), equivalents, harm=harm)
+        write(other_shown_as(found, PROOF_FORMATS, form, output), output)
         return
     shown, lost = _report(asked, start, end, site() if shadow else site_or_none())
     write(shown, output)
@@ -215,7 +216,7 @@ def _report(asked: _Asked, start: datetime, end: datetime, config: SiteConfig | 
             _write_runs(database, asked.runs_csv, named=not asked.pseudonyms)
         if asked.kind == "shadow" and config:
             shadowed = shadow_report(database, source, config, span, asked.equivalents, past=asked.past)
-            return shadow_shown_as(shadowed, asked.form, asked.output), rows.lost
+            return other_shown_as(shadowed, SHADOW_FORMATS, asked.form, asked.output), rows.lost
         found = _figures(database, asked, (start, end), span, rows, config, bins, source)
         found = found._replace(in_proportion=days.cut)
     found = of_visible(found, source.visible, named=not asked.pseudonyms)

@@ -1,16 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """colloc report: what is shown of it, by the format and by what it is shown on."""
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
 from slurm_colloc.accounting.export import parquet_bytes
 from slurm_colloc.cli.colloc.terminal import terminal
 from slurm_colloc.report.formats import PARQUET, TABLE, TEXTS, about, flat
 from slurm_colloc.report.layout import NO_TERMINAL, Terminal
-from slurm_colloc.report.proof import FORMATS as PROOF_FORMATS
-from slurm_colloc.report.proof import Proof
-from slurm_colloc.report.proof import as_table as proof_table
-from slurm_colloc.report.shadow import FORMATS as SHADOW_FORMATS
-from slurm_colloc.report.shadow import ShadowReport
-from slurm_colloc.report.shadow import as_table as shadow_table
 from slurm_colloc.report.usage import UsageReport
 from slurm_colloc.report.usage_text import as_table
 
@@ -40,14 +37,9 @@ def shown_as(report: UsageReport, form: str, top: int | None, output: str, *, ex
     return TEXTS[form](report)
 
 
-def shadow_shown_as(report: ShadowReport, form: str, output: str) -> str:
-    """Return a report on shadow mode in one of its FORMATS; ``output`` as of ``shown_as``."""
-    return shadow_table(report, _shown_on(output)) if form == TABLE else SHADOW_FORMATS[form](report)
-
-
-def proof_shown_as(proof: Proof, form: str, output: str) -> str:
-    """Return a report on harm, or on a rollout, in one of its FORMATS; ``output`` as of ``shown_as``."""
-    return proof_table(proof, _shown_on(output)) if form == TABLE else PROOF_FORMATS[form](proof)
+def other_shown_as(found: Any, formats: Mapping[str, Callable[..., str]], form: str, output: str) -> str:
+    """Return a report of another kind in one of its ``formats``; ``output`` as of ``shown_as``."""
+    return formats[TABLE](found, _shown_on(output)) if form == TABLE else formats[form](found)
 
 
 def _shown_on(output: str) -> Terminal:
