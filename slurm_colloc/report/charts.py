@@ -14,52 +14,17 @@ from slurm_colloc.report.figure import (
     darkness,
     limits_over_decades,
     missing,
-    of_total,
     rounded,
     short,
-    why_not,
 )
-from slurm_colloc.report.usage import METRICS, UsageReport, metric_of, percent
-from slurm_colloc.units import printable
+from slurm_colloc.report.usage import UsageReport
 
 
 def figures(report: UsageReport) -> Iterator[Figure]:
     """Yield the charts of a report, in the page's order."""
     yield over_time(report)
     yield from week_hours(report)
-    yield _groups(report)
     yield _util_against_sm(report)
-
-
-def _groups(report: UsageReport) -> Figure:
-    metric = metric_of(report)
-    word = METRICS[metric]
-    figure = Figure("groups", f"Allocated against used, per {report.by}", "groups")
-    rows: list[dict[str, float | str | None]] = []
-    for group in report.groups:
-        used, measured = (of_total(group, metric, part) for part in ("used", "measured"))
-        share = percent(used, measured)
-        if share is None or not group.allocated_gpu_hours:
-            continue
-        # More than 100 % can only be of shares that used more than their count; the edge stands for it.
-        shown = min(rounded(share) or 0.0, 100.0)
-        rows.append(
-            {"x": rounded(group.allocated_gpu_hours), "y": shown, "m": rounded(measured), "n": printable(group.name)}
-        )
-    if not rows:
-        return figure._replace(missing=why_not(report, metric))
-    mean = percent(of_total(report.total, metric, "used"), of_total(report.total, metric, "measured"))
-    rows[0]["mean"] = rounded(mean)
-    left = len(report.groups) - len(rows)
-    return figure._replace(
-        says=f"{len(rows)} points, one for each {report.by}: allocated GPU-hours against percent used by {word}. "
-        f"On average over GPU-hours {short(mean, ' %')}.",
-        caption=f"Each point is one {report.by}. To the right: more GPU-hours allocated. Upwards: more of the measured "
-        f"GPU-hours used by {word}. Dashed: all together, {short(mean, ' %')}. What could be given to others lies "
-        f"at the lower right. {f'Not drawn, because not measured: {left} of {len(report.groups)}.' if left else ''}",
-        legend=(("rule", "all together"),),
-        rows=tuple(rows),
-    )
 
 
 def _util_against_sm(report: UsageReport) -> Figure:

@@ -113,26 +113,6 @@ def _week(figure: Figure) -> alt.Chart:
     )
 
 
-def _groups(figure: Figure) -> alt.LayerChart:
-    # Put together where it is shown: of thousands of points the words would be a tenth of the page.
-    tip = """datum.n + '\\n' + format(datum.y, '.3~g') + ' % of ' + format(datum.m, ',.4~g') + ' GPU-h measured used\\n'
-      + format(datum.x, ',.4~g') + ' GPU-h allocated'"""
-    y = alt.Y("y:Q", title="used, % of measured", scale=alt.Scale(domain=[0, 100]))
-    points = (
-        _chart()
-        .transform_calculate(tip=" ".join(tip.split("\n")))
-        .mark_circle(color="var(--used)", opacity=0.65, size=45)
-        .encode(
-            # No SI letters: 3m would be read as minutes.
-            x=alt.X("x:Q", title="GPU-h allocated", scale=alt.Scale(type="log"), axis=alt.Axis(format=",.9~g")),
-            y=y,
-            tooltip=_TIP,
-        )
-    )
-    mean = _chart().transform_filter("isValid(datum.mean)").mark_rule(color="var(--mark)", strokeDash=[5, 3])
-    return alt.layer(points, mean.encode(y=alt.Y("mean:Q"))).properties(width="container", height=_HEIGHT + 40)
-
-
 def _dark(figure: Figure) -> alt.Color:
     # The legend is the page's own, and right in print as the rest of it.
     scale = alt.Scale(type="threshold", domain=list(figure.limits), range=_STEPS[-len(figure.limits) - 1 :])
@@ -161,6 +141,5 @@ def _util_against_sm(figure: Figure) -> alt.LayerChart:
 _DRAWINGS: dict[str, Callable[[Figure], Any]] = {
     "over_time": _over_time,
     "week": _week,
-    "groups": _groups,
     "util_against_sm": _util_against_sm,
 }

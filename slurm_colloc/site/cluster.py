@@ -81,7 +81,7 @@ def look(client: SlurmClient, gpus: Sequence[NodeGpus] = ()) -> Cluster:
         release, settings, nodes, client.partitions(), _plugin_options(client, release), None, "", tuple(gpus)
     )._replace(unloaded_plugins=client.unloaded_plugins())
     if not found.accounts:
-        return found._replace(caps=(), no_caps="the cluster has no accounting, so no limits of it")
+        return found._replace(caps=())
     try:
         return found._replace(caps=client.caps(found.name))
     except (ProcessError, InputError) as error:

@@ -12,14 +12,10 @@ from slurm_colloc.errors import InputError
 from slurm_colloc.site.cluster import Cluster, default_mem, node_shares, partition_table, with_gpus
 from slurm_colloc.site.pools import pool_lines
 from slurm_colloc.site.shares import SHARES, free_of_charge, unlimited
-from slurm_colloc.slurm.limits import Cap
 from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS
 from slurm_colloc.slurm.parse import Partition
 from slurm_colloc.toml_text import key_line, note
 
-# What a limit names that concerns jobs with GPUs, or all jobs.
-_OF_INTEREST = ("gres/", "minutes", "billing")
-_CAPS_SHOWN = 20
 _POLICIES = {"report": "off", "pack": "pack", "place": "shadow"}
 # What a site says of everybody's jobs after it has looked at them, a user may say of their own at once.
 _OWN_SPEED = {
@@ -91,7 +87,7 @@ def discover(
             lines += ["", *_partition(partition, cluster)]
         enforced = cluster.settings.get("AccountingStorageEnforce", "not set")
         said = {"enforced": (cluster.enforced, f"AccountingStorageEnforce is {enforced}")}
-        sections["limits"] = (_limits(cluster), said)
+        sections["limits"] = ((), said)
     if tier == "place":
         meant = extra.get("sharing", {}).get("unbilled")
         sharing, why_not = _sharing(cluster, consent, meant if isinstance(meant, list) else [])
@@ -154,31 +150,6 @@ def _partition(partition: Partition, cluster: Cluster) -> Iterator[str]:
         users = "one" if partition.one_user else "each"
         yield key_line("mps_users", users, _MPS_USERS[users])
     yield note("pieces_in = []  # partitions to which its jobs may be moved for a piece of a GPU")
-
-
-def _limits(cluster: Cluster) -> Iterator[str]:
-    """Yield the accounting's limits on GPUs and time: csub asks for a user's own anew, so they are no keys."""
-    if cluster.caps is None:
-        yield note(f"The accounting's limits are {cluster.no_caps}")
-        return
-    if not cluster.caps:
-        yield note(cluster.no_caps or "sacctmgr knows no limits of an account, a user or a QOS.")
-        return
-    yield note("Limits that sacctmgr knows on GPUs, their shares and time; csub asks for those of each user, hourly:")
-    shown = [cap for cap in cluster.caps if any(name.startswith(_OF_INTEREST) for name in cap.tres)]
-    general = [cap for cap in shown if not cap.user]
-    for cap in general[:_CAPS_SHOWN]:
-        yield note(f"  {_cap(cap)}")
-    if len(general) > _CAPS_SHOWN:
-        yield note(f"  ... and {len(general) - _CAPS_SHOWN} more of accounts and QOS")
-    if len(shown) > len(general):
-        yield note(f"  ... and {len(shown) - len(general)} of single users")
-    if not shown:
-        yield note("  none of that kind")
-
-
-def _cap(cap: Cap) -> str:
-    return f"{cap.key} of {cap.level}: " + ", ".join(f"{name}={most}" for name, most in cap.tres.items())
 
 
 def _sharing(

@@ -8,10 +8,10 @@ from pathlib import Path
 from slurm_colloc import __version__
 from slurm_colloc.audit.rules import RULES
 from slurm_colloc.errors import Status
-from slurm_colloc.site.doctor.checks import reference as doctor_reference
 from tests.pages.audit_rules import rules_page
 from tests.pages.commands import commands, sections
 from tests.pages.completion import script
+from tests.pages.doctor import doctor_reference
 from tests.pages.json_output import nouns, top_level
 from tests.pages.json_schema import json_schema
 from tests.pages.man import manual_page

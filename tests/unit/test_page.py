@@ -26,7 +26,7 @@ from tests.unit.charts_made import made_report
 from tests.unit.hostile import HOSTILE
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-CHARTS = ("over-time", "week-allocated", "week-used", "groups", "util-sm")
+CHARTS = ("over-time", "week-allocated", "week-used", "util-sm")
 DARK = [{"name": "prefers-color-scheme", "value": "dark"}]
 
 pytestmark = pytest.mark.skipif(
@@ -220,20 +220,10 @@ def test_without_what_draws_tables_stand_for_the_charts(
     monkeypatch.setattr(usage_page, "find_spec", lambda name: None)
     page = written(tmp_path, made_report(5, 30))
     show(browser, page, media="print")
-    assert {item.get_attribute("id") for item in browser.find_elements(By.TAG_NAME, "figure")} == {*CHARTS} - {"groups"}
+    assert {item.get_attribute("id") for item in browser.find_elements(By.TAG_NAME, "figure")} == {*CHARTS}
     for figure in browser.find_elements(By.TAG_NAME, "figure"):
         assert figure.find_element(By.TAG_NAME, "table").is_displayed()
         assert not figure.find_elements(By.CLASS_NAME, "legend")
-
-
-def test_hours_have_no_letters_that_are_read_as_minutes(browser: webdriver.Chrome, tmp_path: Path) -> None:
-    report = made_report(5, 30)
-    small = (group._replace(allocated_gpu_hours=(group.allocated_gpu_hours or 0.0) / 1e5) for group in report.groups)
-    show(browser, written(tmp_path, report._replace(groups=tuple(small))))
-    labels = browser.find_elements(By.CSS_SELECTOR, "[data-figure=groups] .role-axis-label text")
-    said = [label.get_attribute("textContent") or "" for label in labels]
-    assert any(text.startswith("0.0") for text in said), said
-    assert not [text for text in said if re.search("[a-zµ]", text)]
 
 
 @pytest.mark.parametrize("with_charts", [True, False])

@@ -10,7 +10,7 @@ import typer
 from slurm_colloc.cli.colloc.output import TEXT_OR_JSON, node_name, one_of, write
 from slurm_colloc.cli.colloc.terminal import put
 from slurm_colloc.errors import InputError, Status
-from slurm_colloc.site.doctor.checks import Diagnosis, diagnose, reference
+from slurm_colloc.site.doctor.checks import Diagnosis, diagnose
 from slurm_colloc.site.doctor.facts import Site
 from slurm_colloc.site.doctor.gather import gather
 from slurm_colloc.units import counted, printable
@@ -24,16 +24,12 @@ def doctor(
     timeout_s: Annotated[
         float, typer.Option("--timeout", metavar="SECONDS", min=1.0, max=3600.0, help="for each question to Slurm")
     ] = 60.0,
-    listed: Annotated[bool, typer.Option("--list", help="print all checks, in Markdown, and ask nothing")] = False,
 ) -> None:
     """Look for what is wrong with how the cluster shares its GPUs. Nothing is changed.
 
     Exit status 0 nothing found, 1 something found, 2 error, 3 nothing found but not all could be looked at.
     """
     one_of("--format", form, TEXT_OR_JSON)
-    if listed:
-        write(reference(), "")
-        return
     node = node_name()
     site = gather(timeout_s, node, os.environ)
     if not any(one.gpu_types or one.quantity("gpu") for one in site.nodes):

@@ -78,17 +78,3 @@ def _fault(check: Check, seen: Seen) -> Fault:
 
 def _unchecked(check: Check, blank: Blank) -> Unchecked:
     return Unchecked(check.code, blank.subject, blank.why)
-
-
-def reference() -> str:
-    """Return the page of all checks, in Markdown."""
-    lines = [
-        "# What `colloc site doctor` looks for",
-        "",
-        "Written by `colloc site doctor --list`; how to use it: [the how-to](../how-to/doctor.md).",
-        "",
-    ]
-    for check in CHECKS:
-        lines += [f"## {check.code}: {check.title}", "", f"- {check.severity}: {check.consequence}"]
-        lines += [f"- mend: {check.mend}", f"- rests on: {check.source}", ""]
-    return "\n".join(lines).rstrip() + "\n"
