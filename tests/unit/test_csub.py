@@ -477,3 +477,10 @@ def test_the_first_run_is_said_to_be_measured_on_a_terminal_alone(shell: Shell) 
     site = shell.folder / "site.toml"
     site.write_text(site.read_text().replace('policy = "auto"', 'policy = "shadow"'))
     assert "is measured" not in on_a_terminal("--max-slowdown=1.2", "job.sh"), "nothing is given in shadow mode"
+
+
+def test_csubs_own_options_are_taken_out_whatever_happens(shell: Shell) -> None:
+    (shell.folder / "site.toml").write_text("schema = 99")
+    done = shell.run(HINT, "--explain", "-p", "gpu", "job.sh", "--explain")
+    assert shell.calls() == [["-p", "gpu", "job.sh", "--explain"]]
+    assert len(done.stderr.splitlines()) == 1
