@@ -34,7 +34,7 @@ def tries(most: int, every_s: float) -> Iterator[None]:
         yield
 
 
-def within(timeout_s: float, what: str, step: Callable[[], _Result]) -> _Result:
+def with_timeout(timeout_s: float, what: str, step: Callable[[], _Result]) -> _Result:
     """Return what ``step`` returns, or raise what it raises, if it does so in time.
 
     A step that hangs in a file system cannot be ended, not even by a signal. It goes on in a thread of its own, which

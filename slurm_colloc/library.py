@@ -17,12 +17,12 @@ import pandas as pd
 from duckdb import DuckDBPyConnection
 
 from slurm_colloc.accounting import schema
+from slurm_colloc.accounting.aggregate import aggregate
 from slurm_colloc.accounting.equivalents import CONVENTIONS, SLICES
 from slurm_colloc.accounting.fits import fits_of
 from slurm_colloc.accounting.rights import visible_here
 from slurm_colloc.accounting.run_rows import Rows, decision_rows, run_rows, share_rows
 from slurm_colloc.accounting.store import Store, open_store
-from slurm_colloc.accounting.sweep import sweep
 from slurm_colloc.accounting.usage import group_usage, whole_usage
 from slurm_colloc.accounting.window import Window
 from slurm_colloc.clock import now
@@ -132,7 +132,7 @@ class Accounting:
             raise InputError(f"the window from {begin.isoformat()} to {end.isoformat()} is empty")
         window = Window(begin.timestamp(), end.timestamp(), now())
         with self._store.connect(window.since_s, window.until_s) as database:
-            sweep(database, self._store, window)
+            aggregate(database, self._store, window)
             whole = whole_usage(database)
             clusters = database.execute("SELECT DISTINCT cluster FROM usage ORDER BY 1").fetchall()
             # Texts and numbers alone, which to_parquet can keep.

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The nouns of the project. Units are the last word of a name; None means not known and is never 0.
+"""Types of jobs, requests, footprints, placements and evidence. Units are the last word of a name.
+
+None means not known and is never 0.
 
 NamedTuples rather than dataclasses: csub imports this file at every submission, and dataclasses cost it 20 ms.
 """

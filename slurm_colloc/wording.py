@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The words of every reason, by its code: the one place where they are written.
+"""The text of every reason, by its code.
 
 Loaded only where somebody reads them. In a text ``{name}`` is a parameter; behind a colon ``{runs:run}`` counts
 ("3 runs"), ``{wait_s:time}`` is a duration, ``{option:means}`` looks the value up in MEANS.

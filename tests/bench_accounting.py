@@ -3,7 +3,7 @@
 
 First side by side, in turns, over the same sacct rows: a plain script, `colloc` and four programs from the package
 index, each in an environment of its own under the user's cache. A fake sacct prints to each of them the columns, and
-the forms, that it asks for; the text is ready beforehand. Then samples: a report over a store of sealed days.
+the forms, that it asks for; the text is ready beforehand. Then samples: a report over a store of flushed days.
 """
 
 from __future__ import annotations
@@ -291,11 +291,11 @@ def _against_targets(done: Mapping[str, Mapping[int, Measured]]) -> None:
 
 
 def over_samples(root: Path, samples: int) -> None:
-    """Report over a store of sealed days, and print what that took."""
+    """Report over a store of flushed days, and print what that took."""
     began = time.perf_counter()
     written = _apart(root, samples)
     print(
-        f"\n{written['samples']:,} samples of 1,000 GPUs, {written['size_bytes'] / 1e9:.2f} GB sealed by day, "
+        f"\n{written['samples']:,} samples of 1,000 GPUs, {written['size_bytes'] / 1e9:.2f} GB flushed by day, "
         f"written in {time.perf_counter() - began:.0f} s",
         flush=True,
     )

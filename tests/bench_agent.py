@@ -25,9 +25,9 @@ from slurm_colloc.gpu.hostuse import HostUse
 from slurm_colloc.gpu.nvml import NvmlReader
 from slurm_colloc.gpu.proc import ProcessTable
 from slurm_colloc.gpu.stat import Stat
-from slurm_colloc.measured import HostSample
 from slurm_colloc.observe.journal import append
 from slurm_colloc.observe.sampler import Sampler
+from slurm_colloc.usage_model import HostSample
 from tests.fakes.devices import Load, Process, gpus
 from tests.fakes.driver import Driver
 from tests.unit import fake_proc

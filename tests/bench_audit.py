@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from slurm_colloc.accounting.samples import DAY
 from slurm_colloc.audit.rules import RULES
-from slurm_colloc.audited import form_of
+from slurm_colloc.audit_model import form_of
 from tests.bench_report import BEGIN_S
 from tests.fakes import audited_month, year
 from tests.fakes.at_work import CORES, Limits, run

@@ -20,8 +20,8 @@ from pathlib import Path
 from slurm_colloc.accounting.compact import compact
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.config import Observe
-from slurm_colloc.measured import DeviceSample, HostSample, ProcessSample, Round
 from slurm_colloc.observe.journal import append
+from slurm_colloc.usage_model import DeviceSample, HostSample, NodeSample, ProcessSample
 from tests.unit.made import HOUR, device, process, run, seen
 from tests.unit.stored import sampled
 
@@ -34,7 +34,7 @@ DAY_S = 24 * HOUR
 
 
 def main() -> int:
-    """Measure bytes of each form, and the time of sealing and of compaction."""
+    """Measure bytes of each form, and the time of flushing and of compaction."""
     draw = random.Random(1)
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
@@ -45,16 +45,16 @@ def main() -> int:
         for passed in rounds(draw, BEGAN_S, HOUR):
             append(f"{root}/journal", passed)
         size = sum(path.stat().st_size for path in root.rglob("*.journal"))
-        wall_s, peak_mib = seal(root)
-        print(f"sealing an hour ({size / 1e6:.1f} MB of journal): {wall_s:.2f} s, {peak_mib:.0f} MiB at peak")
-        report("an hour sealed", root, HOUR)
+        wall_s, peak_mib = flush(root)
+        print(f"flushing an hour ({size / 1e6:.1f} MB of journal): {wall_s:.2f} s, {peak_mib:.0f} MiB at peak")
+        report("an hour flushed", root, HOUR)
         store = Store(f"{root}/day")
         jobs = [
             1000 + index if index < GPUS // 2 else 2000 + 4 * index + part for index in range(GPUS) for part in range(4)
         ]
         store.write_allocations("a", [run(str(job), BEGAN_S, BEGAN_S + DAY_S) for job in sorted(set(jobs))], 2e9)
         sampled(store, list(rounds(draw, BEGAN_S, DAY_S)))
-        report("24 hours sealed", root / "day", DAY_S)
+        report("24 hours flushed", root / "day", DAY_S)
         for name, age in (("joined, with facts", 2), ("facts alone", 20)):
             began = time.perf_counter()
             for _ in range(2):
@@ -63,10 +63,10 @@ def main() -> int:
     return 0
 
 
-def seal(root: Path) -> tuple[float, float]:
-    """Run colloc seal as its timer does; return its wall time and the peak of its memory."""
+def flush(root: Path) -> tuple[float, float]:
+    """Run colloc flush as its timer does; return its wall time and the peak of its memory."""
     environment = {**os.environ, "COLLOC_CONF": f"{root}/site.toml"}
-    argv = [sys.executable, "-m", "slurm_colloc.cli.colloc", "seal", "--node", "g1"]
+    argv = [sys.executable, "-m", "slurm_colloc.cli.colloc", "flush", "--node", "g1"]
     began = time.perf_counter()
     subprocess.run(argv, env=environment, check=True, stderr=subprocess.DEVNULL)
     return time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
@@ -86,7 +86,7 @@ def report(name: str, root: Path, seconds: int, more: str = "") -> None:
         )
 
 
-def rounds(draw: random.Random, began_s: float, seconds: int) -> Iterator[Round]:
+def rounds(draw: random.Random, began_s: float, seconds: int) -> Iterator[NodeSample]:
     """Yield a node's passes."""
     last_s = began_s
     for number in range(1, seconds // PERIOD_S):
@@ -95,7 +95,7 @@ def rounds(draw: random.Random, began_s: float, seconds: int) -> Iterator[Round]
         last_s = at_s
 
 
-def one_pass(draw: random.Random, at_s: float, interval_s: float) -> Round:
+def one_pass(draw: random.Random, at_s: float, interval_s: float) -> NodeSample:
     """Return one pass with drawn values."""
     devices, processes, hosts = [], [], []
     for index in range(GPUS):

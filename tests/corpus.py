@@ -30,7 +30,7 @@ from slurm_colloc.history import files
 from slurm_colloc.history.records import drop_evidence
 from slurm_colloc.model import Evidence
 from slurm_colloc.placement.waits import Wait, Waits, to_json, waits_path
-from slurm_colloc.slurm import free
+from slurm_colloc.slurm import free_gpus as free
 from slurm_colloc.submit.own_options import parse_arguments
 from slurm_colloc.submit.request import build_request
 from slurm_colloc.submit.slurm_answers import keep

@@ -26,7 +26,7 @@ from slurm_colloc.estimate.bounds import lower_bound, upper_bound
 from slurm_colloc.estimate.calibration import SHIPPED
 from slurm_colloc.estimate.ladder import estimate
 from slurm_colloc.estimate.question import Question
-from slurm_colloc.history.names import is_inert
+from slurm_colloc.history.option_names import is_inert
 from slurm_colloc.history.signature import Parts, is_relative, is_same, parts_of, signature
 from slurm_colloc.history.snapshot import RELATIVES_READ
 from slurm_colloc.model import COMPLETED, Evidence, Footprint, Placement, Quantiles

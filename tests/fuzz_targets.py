@@ -82,7 +82,7 @@ def _round_trip(parse: Callable[[bytes], Any]) -> Callable[[bytes], object]:
 
 def _of_a_user() -> Iterator[Target]:
     from slurm_colloc.history import forgotten, records
-    from slurm_colloc.history.sound import is_sound
+    from slurm_colloc.history.validate import is_sound
 
     def evidence(content: bytes) -> object:
         found = _round_trip(records.parse_evidence)(content)
@@ -188,7 +188,8 @@ def _companion(folder: str) -> object:
 def _kept() -> Iterator[Target]:
     from slurm_colloc.estimate import site_margins
     from slurm_colloc.placement import waits
-    from slurm_colloc.slurm import free, limits
+    from slurm_colloc.slurm import free_gpus as free
+    from slurm_colloc.slurm import limits
 
     def of(read: Callable[[object], object]) -> Callable[[bytes], object]:
         def call(content: bytes) -> object:

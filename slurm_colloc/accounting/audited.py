@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs and nodes as audit rules see them, and the answers to what they ask: all of it where it lies."""
+"""The columns of runs and nodes that audit rules use, and the queries that answer a rule."""
 
 import re
 from collections.abc import Collection, Sequence
@@ -7,15 +7,15 @@ from typing import Any
 
 from duckdb import DuckDBPyConnection
 
+from slurm_colloc.accounting.aggregate import parts_of_runs
 from slurm_colloc.accounting.fits import make_run_fits
 from slurm_colloc.accounting.parquet import make_rows
 from slurm_colloc.accounting.several_gpus import make_units
-from slurm_colloc.accounting.sweep import parts_of_runs
-from slurm_colloc.audited import RUNS, Answer, JobLine, Question, Subject
+from slurm_colloc.audit_model import RUNS, Answer, JobLine, Question, Subject
 from slurm_colloc.config import Pool, SiteConfig
-from slurm_colloc.measured import MEASURED, WHOLE_DEVICE
 from slurm_colloc.placement.fitted import has_pieces
 from slurm_colloc.placement.pieces import shares_per_gpu
+from slurm_colloc.usage_model import MEASURED, WHOLE_DEVICE
 
 # What nodes have, by site.toml, of those that a run of some partition and GPU type may have been on. Where they
 # differ, each figure is the most: the one by which less can be held against a run.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The first day: what a site's accounting already tells of past jobs, as evidence for their next submissions.
+"""Evidence from a site's existing accounting, so that csub knows past jobs on its first day.
 
 Of a past job only its command is known, not its script: it is kept under a signature of the command.
 """
@@ -12,14 +12,14 @@ from typing import NamedTuple
 from duckdb import DuckDBPyConnection
 
 from slurm_colloc.accounting.decisions import asked_id
-from slurm_colloc.accounting.equivalents import Worth, node_names, pool_nodes, worth
+from slurm_colloc.accounting.equivalents import GpuEquivalent, gpu_equivalent, node_names, pool_nodes
 from slurm_colloc.accounting.facts import OWN_INTERVAL_S
-from slurm_colloc.accounting.feedback import Measured, as_run_of, device_mib
 from slurm_colloc.accounting.ingest import take_text
 from slurm_colloc.accounting.parquet import connection
 from slurm_colloc.accounting.runs import steps_of_runs
 from slurm_colloc.accounting.sources import jobstats, tres_usage
 from slurm_colloc.accounting.sources.rows import form_of, read_rows
+from slurm_colloc.accounting.user_histories import Measured, as_run_of, device_mib
 from slurm_colloc.config import Pool, SiteConfig
 from slurm_colloc.errors import InputError
 from slurm_colloc.estimate.bounds import share_at_most_pct
@@ -173,7 +173,7 @@ def _evidence(
         raise InputError("csub submitted it, and knows it already")
     if run.state != COMPLETED or run.start_s is None or run.end_s is None:
         raise InputError("it did not complete")
-    held = worth(gres, run.node_list, config)
+    held = gpu_equivalent(gres, run.node_list, config)
     if held.devices != 1:
         raise InputError("it had several GPUs")
     shares = {one.name for one in gres if one.name != "gpu"}
@@ -184,7 +184,7 @@ def _evidence(
 
 
 def _by_others(
-    run: PastRun, start_s: float, end_s: float, held: Worth, config: SiteConfig, shortest_s: float
+    run: PastRun, start_s: float, end_s: float, held: GpuEquivalent, config: SiteConfig, shortest_s: float
 ) -> Evidence:
     """Return what somebody else's program measured of one run that completed, without a signature.
 

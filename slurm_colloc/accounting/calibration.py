@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Take a site's own margins from what its jobs were measured to need over what csub had expected of them.
+"""Works out a site's margins: measured need over csub's estimate, of its own jobs.
 
 Decisions are files that users wrote, so that one user's say over everybody's margins is bounded, as the margins are.
 """
@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from slurm_colloc.accounting.feedback import make_history_folder
+from slurm_colloc.accounting.user_histories import make_history_folder
 from slurm_colloc.estimate.bounds import lower_bound
 from slurm_colloc.estimate.calibration import LARGEST, SHIPPED, Calibration, Margin, conformal
 from slurm_colloc.estimate.site_margins import calibration_path, to_json

@@ -7,8 +7,8 @@ from slurm_colloc.accounting.equivalents import unit_gpus
 from slurm_colloc.accounting.parquet import named
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import InputError
-from slurm_colloc.measured import Collocation, StrayUse
 from slurm_colloc.slurm.hostlist import expand
+from slurm_colloc.usage_model import Collocation, StrayUse
 
 _BY_JOBS = """
 SELECT jobs, count(DISTINCT (cluster, uuid)) AS units, sum(us) / 3.6e9 AS unit_hours,

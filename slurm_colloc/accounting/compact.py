@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hours of a closed day joined, its facts made, its readings deleted when they are old, and at last its facts.
+"""Joins the hours of a day, makes its facts, and deletes old readings and old facts.
 
 May be killed at any instant and repeated at will. What stands for other files is there before these go, and these go
 at the earliest in the next run: a report that began before still finds them.
@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from math import inf
 from typing import NamedTuple
 
+from slurm_colloc.accounting.aggregate import find_runs
 from slurm_colloc.accounting.facts import digests, facts_path, has_all, make_facts
 from slurm_colloc.accounting.parquet import (
     Hours,
@@ -29,7 +30,6 @@ from slurm_colloc.accounting.sample_tables import TABLES, Table, joined
 from slurm_colloc.accounting.samples import RAW_DAY, Samples, day_and_hour, day_began_s, files_of_facts
 from slurm_colloc.accounting.schema import DAY_S
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.sweep import find_runs
 from slurm_colloc.accounting.window import Step, Window, ignore
 from slurm_colloc.config import Observe
 from slurm_colloc.errors import StoreError

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many runs and rows there are where those of a window were found, and until when any are known."""
+"""Counts runs and rows of a window, and finds until when runs are known."""
 
 from typing import NamedTuple
 
 from duckdb import DuckDBPyConnection
 
+from slurm_colloc.accounting.aggregate import KEY
 from slurm_colloc.accounting.runs import RUNAWAY
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.sweep import KEY
 
 
 class RunCount(NamedTuple):

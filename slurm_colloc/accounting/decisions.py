@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What csub decided, beside what then came of it: by signature in reports, and predicted against measured footprints.
+"""csub's decisions beside the runs that followed: predicted against measured footprints.
 
 Decisions are kept in the store's ``decisions.parquet`` when they are taken in, so that reports need nobody's spool.
 """
@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from duckdb import DuckDBPyConnection
 
 from slurm_colloc.accounting.parquet import make_rows, named
-from slurm_colloc.measured import Prediction
 from slurm_colloc.model import COMPLETED, Decision
+from slurm_colloc.usage_model import Prediction
 
 COLUMNS = {
     "cluster": "VARCHAR",

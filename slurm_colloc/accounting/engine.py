@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Facts of many days made as jobs of one's own Slurm: the queries are facts.py's, and only where they run differs."""
+"""Makes the facts of many days as Slurm jobs (submitit), with the queries of facts.py."""
 
 import logging
 import os
@@ -18,7 +18,7 @@ from slurm_colloc.clock import ticking
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import InputError, ProcessError, StoreError
 from slurm_colloc.process import ask
-from slurm_colloc.slurm.unfiltered import unfiltered
+from slurm_colloc.slurm.clean_environment import unfiltered
 
 LOCAL, SLURM = "local", "slurm"
 ENGINES = (LOCAL, SLURM)

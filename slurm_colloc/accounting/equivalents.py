@@ -28,7 +28,7 @@ _UNTYPED = "untyped"
 _GIVEN = ("cpus", "mem_given_mib", "nodes")
 
 
-class Worth(NamedTuple):
+class GpuEquivalent(NamedTuple):
     """What a run's gres come to.
 
     ``gpus`` are whole-GPU equivalents, None where a share's size is not known; ``devices`` the units (GPUs, slices)
@@ -50,7 +50,7 @@ def unit_gpus(profile: str, model: str) -> float:
     return 1.0 if parsed is None else parsed.compute_slices / slices_per_gpu(model)
 
 
-def worth(gres: Sequence[Gres], node_list: str, config: SiteConfig | None, by: str = SLICES) -> Worth:
+def gpu_equivalent(gres: Sequence[Gres], node_list: str, config: SiteConfig | None, by: str = SLICES) -> GpuEquivalent:
     """Return what an allocation on these nodes comes to, by one of CONVENTIONS."""
     held = [item for item in gres if item.quantity and item.name in ("gpu", "mps", "shard")]
     shares = [item for item in held if item.name != "gpu"]
@@ -58,7 +58,7 @@ def worth(gres: Sequence[Gres], node_list: str, config: SiteConfig | None, by: s
     each = [_each(item, pools, by) for item in held]
     blocked = [_each(item, pools, SLICES) for item in held]
     whole = bool(held) and all(item.name == "gpu" and one == 1 for item, one in zip(held, blocked, strict=True))
-    return Worth(
+    return GpuEquivalent(
         gpus=_sum(each, held),
         devices=sum(item.quantity for item in held if item.name == "gpu") or bool(shares),
         blocked=None if shares else _sum(blocked, held),
@@ -79,7 +79,7 @@ def _sum(each: Sequence[float | None], held: Sequence[Gres]) -> float | None:
 
 def _each(item: Gres, pools: Sequence[Sequence[Pool]], by: str) -> float | None:
     """Return what one unit is worth; None where the nodes' pools do not say, or not the same."""
-    found = {worth_in_pool(item, pool, by) for of_node in pools or ((),) for pool in _having(item, of_node)}
+    found = {equivalent_in_pool(item, pool, by) for of_node in pools or ((),) for pool in _having(item, of_node)}
     return found.pop() if len(found) == 1 else None
 
 
@@ -92,7 +92,7 @@ def _having(item: Gres, pools: Sequence[Pool]) -> Sequence[Pool | None]:
     return (having if item.type or item.name != "gpu" else pools) or pools or (None,)
 
 
-def worth_in_pool(item: Gres, pool: Pool | None, by: str) -> float | None:
+def equivalent_in_pool(item: Gres, pool: Pool | None, by: str) -> float | None:
     """Return what one unit is worth in whole GPUs of a pool, by one of CONVENTIONS; None where that is not known."""
     if item.name != "gpu":
         per_gpu = shares_per_gpu(pool, item.name) if pool else 0
@@ -149,8 +149,8 @@ def node_names(node_list: str) -> frozenset[str]:
         return frozenset((node_list,))
 
 
-def make_worths(database: DuckDBPyConnection, config: SiteConfig | None, by: str) -> None:
-    """Make the table ``worths`` of what the gres of ``readings`` come to, and what was given beside them.
+def make_equivalents(database: DuckDBPyConnection, config: SiteConfig | None, by: str) -> None:
+    """Make the table ``equivalents`` of what the gres of ``readings`` come to, and what was given beside them.
 
     By the text of the gres and, for those in ``placed``, by the nodes: what a share, an untyped GPU or a slice of the
     site's is worth depends on where it is.
@@ -160,10 +160,12 @@ def make_worths(database: DuckDBPyConnection, config: SiteConfig | None, by: str
     placed = [text for text, gres in parsed.items() if any(_placed(item, config) for item in gres)] if config else []
     database.execute("CREATE TEMP TABLE placed AS SELECT unnest($texts::VARCHAR[]) AS text", {"texts": placed})
     pairs = database.execute("SELECT DISTINCT gres, if(gres IN (FROM placed), node_list, '') FROM readings").fetchall()
-    rows = [(text, place, *worth(parsed[text], place, config, by), *parse_tres_host(text)) for text, place in pairs]
+    rows = [
+        (text, place, *gpu_equivalent(parsed[text], place, config, by), *parse_tres_host(text)) for text, place in pairs
+    ]
     kinds = ("VARCHAR", "VARCHAR", "DOUBLE", "INTEGER", "DOUBLE", "BOOLEAN", "VARCHAR", "VARCHAR")
-    columns = dict(zip(("text", "place", *Worth._fields), kinds, strict=True))
-    make_rows(database, "worths", columns | dict.fromkeys(_GIVEN, "BIGINT"), rows)
+    columns = dict(zip(("text", "place", *GpuEquivalent._fields), kinds, strict=True))
+    make_rows(database, "equivalents", columns | dict.fromkeys(_GIVEN, "BIGINT"), rows)
 
 
 class Unsure(NamedTuple):

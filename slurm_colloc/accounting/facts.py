@@ -40,7 +40,7 @@ from slurm_colloc.accounting.schema import (
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.accounting.window import Step, Window, ignore
 from slurm_colloc.files import file_mode
-from slurm_colloc.measured import MEASURED, WHOLE_DEVICE
+from slurm_colloc.usage_model import MEASURED, WHOLE_DEVICE
 
 FIX = 65_536
 USE, HISTORY = (UNIT, PEAK, HOST, DEVICE), (EVIDENCE, LEVEL)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What runs of whole GPUs would have fitted, by the rule of placement/fitted.py: of many runs at once, or of one.
+"""The piece that each run of a whole GPU would have fitted, by placement/fitted.py.
 
 Of many, where they lie: what decides is the ladder of pieces, which is the same for all runs of one model, partition,
 account and QOS, so each ladder is made once and the database picks the first step that holds a run.
@@ -11,14 +11,13 @@ from typing import NamedTuple
 
 from duckdb import DuckDBPyConnection
 
-from slurm_colloc.accounting.equivalents import SLICES, worth_in_pool
+from slurm_colloc.accounting.equivalents import SLICES, equivalent_in_pool
 from slurm_colloc.accounting.facts import FIX
 from slurm_colloc.accounting.one_job import RunFound
 from slurm_colloc.accounting.parquet import make_rows, named
 from slurm_colloc.accounting.usage import source
-from slurm_colloc.charted import Fit
+from slurm_colloc.chart_model import Fit
 from slurm_colloc.config import SiteConfig
-from slurm_colloc.measured import MIN_COVERAGE_PCT
 from slurm_colloc.model import COMPLETED, Gres
 from slurm_colloc.placement.fitted import (
     SM_DIGITS,
@@ -31,6 +30,7 @@ from slurm_colloc.placement.fitted import (
     not_judged,
     past_request,
 )
+from slurm_colloc.usage_model import MIN_COVERAGE_PCT
 from slurm_colloc.wording import words
 
 TOTAL = "total"
@@ -170,7 +170,7 @@ def _make_ladders(database: DuckDBPyConnection, config: SiteConfig, convention: 
 def step_gpus(step: Step, convention: str = SLICES) -> float | None:
     """Return what a piece is worth in whole GPUs, at most; None where a pool that may give it does not say."""
     unit = Gres(step.gres.name, step.gres.type, 1)
-    found = [worth_in_pool(unit, pool, convention) for pool in step.pools]
+    found = [equivalent_in_pool(unit, pool, convention) for pool in step.pools]
     known = [one for one in found if one is not None]
     return max(known) * step.gres.quantity if known and len(known) == len(found) else None
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many jobs pieces of GPUs have harmed; where these are too many, a site places none until a person says so.
+"""Counts jobs that a piece of a GPU slowed or ended; too many stop placement at a site.
 
 How a run ended and what it had, the accounting says; which job it was, and that its GPU memory did not suffice, the
 decision. Decisions are files that users wrote, so that the harm of one user's jobs alone stops nobody else's.
@@ -13,13 +13,13 @@ from duckdb import DuckDBPyConnection
 
 from slurm_colloc.accounting.decisions import of_decided
 from slurm_colloc.accounting.equivalents import node_names, pool_nodes
-from slurm_colloc.accounting.feedback import make_history_folder
+from slurm_colloc.accounting.user_histories import make_history_folder
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.estimate.bounds import lower_bound, upper_bound
 from slurm_colloc.estimate.harm import COUNTED, Harm, harm_of
 from slurm_colloc.estimate.site_stop import read_stop, write_stop
-from slurm_colloc.measured import HarmRate
 from slurm_colloc.model import COMPLETED, GPU_OOM, PLACED, Evidence, SharingMode
+from slurm_colloc.usage_model import HarmRate
 
 # Of fewer runs nobody can say it; and more than this part, with 95 % certainty, is too many.
 _LEAST_RUNS, _MOST, _SPAN_S = 50, 0.01, 86400.0
@@ -28,7 +28,7 @@ _EACH_SIDE = 0.975
 _RUNS = f"""
 WITH placed_runs AS (
     SELECT a.* EXCLUDE (gres), w.* EXCLUDE (text, place)
-    FROM allocations a JOIN worths w ON w.text = a.gres AND w.place = if(a.gres IN (FROM placed), a.node_list, '')
+    FROM allocations a JOIN equivalents w ON w.text = a.gres AND w.place = if(a.gres IN (FROM placed), a.node_list, '')
     WHERE a.cluster = $cluster AND start_s IS NOT NULL AND end_s IS NOT NULL
 )
 SELECT "user", job_id_raw, signature, if(out_of_memory AND state = 'FAILED', '{GPU_OOM}', state),

@@ -23,7 +23,7 @@ from slurm_colloc.accounting.store import Store
 from slurm_colloc.accounting.window import Step, ignore
 from slurm_colloc.clock import now
 from slurm_colloc.errors import InputError, StoreError
-from slurm_colloc.measured import JobShare, Lost, Round
+from slurm_colloc.usage_model import AttributedUse, Lost, NodeSample
 
 HOUR_S = 3600
 
@@ -188,7 +188,7 @@ def keep_smi_log(
     source: str,
     log: nvidia_smi_csv.Log,
     cluster: str,
-    attribute: Callable[[Round], tuple[JobShare, ...]],
+    attribute: Callable[[NodeSample], tuple[AttributedUse, ...]],
 ) -> Counted:
     """Write what a log of nvidia-smi saw, hour by hour, of the runs that had all the node's GPUs meanwhile.
 
@@ -199,7 +199,7 @@ def keep_smi_log(
         StoreError: the store cannot be written, or another run takes in this log.
     """
     rejected = Counter(log.rejected)
-    by_hour: dict[int, list[Round]] = {}
+    by_hour: dict[int, list[NodeSample]] = {}
     for seen in nvidia_smi_csv.holders_by_accounting(log.rounds, _gpu_runs(store, cluster)):
         by_hour.setdefault(int(seen.at_s // HOUR_S) * HOUR_S, []).append(seen)
     with store.samples.work(source) as work:
@@ -212,12 +212,12 @@ def keep_smi_log(
                     len(one.devices) for one in rounds
                 )
             else:
-                store.samples.seal(cluster, _Hour(node, began_s, rounds), attribute, work)
+                store.samples.flush(cluster, _Hour(node, began_s, rounds), attribute, work)
     used = log.readings_in - rejected.total()
     return _log(store, Counted(source, log.readings_in, used, 0, dict(rejected)))
 
 
-def _names(rounds: Iterable[Round]) -> set[str]:
+def _names(rounds: Iterable[NodeSample]) -> set[str]:
     """Return the nodes and the UUIDs of these rounds."""
     return {name for one in rounds for name in (one.node, *(device.uuid for device in one.devices))}
 
@@ -226,7 +226,8 @@ def _gpu_runs(store: Store, cluster: str) -> list[nvidia_smi_csv.GpuRun]:
     """Return the runs with whole GPUs, as many on each of their nodes."""
     query = """
         SELECT job_id_raw, node_list, devices, start_s, end_s
-        FROM allocations a JOIN worths w ON w.text = a.gres AND w.place = if(a.gres IN (FROM placed), a.node_list, '')
+        FROM allocations a
+        JOIN equivalents w ON w.text = a.gres AND w.place = if(a.gres IN (FROM placed), a.node_list, '')
         WHERE cluster = $cluster AND whole AND start_s IS NOT NULL
     """
     found = []
@@ -241,9 +242,9 @@ _READ = {field for exporter in prometheus.EXPORTERS for field, _ in exporter.met
 
 
 class _Hour:
-    """An hour of a node as a server or a log knows it, to be sealed as an hour of a journal is."""
+    """An hour of a node as a server or a log knows it, to be flushed as an hour of a journal is."""
 
-    def __init__(self, node: str, began_s: int, rounds: Sequence[Round]) -> None:
+    def __init__(self, node: str, began_s: int, rounds: Sequence[NodeSample]) -> None:
         self.node = node
         self.began_s = began_s
         # Where more is known by a later import, it must not be taken for what is in the store already.
@@ -251,7 +252,7 @@ class _Hour:
         self.rejected = 0
         self._rounds = rounds
 
-    def __iter__(self) -> Iterator[Round]:
+    def __iter__(self) -> Iterator[NodeSample]:
         return iter(self._rounds)
 
 
@@ -261,7 +262,7 @@ def keep_history(
     cluster: str,
     since_s: float,
     until_s: float,
-    attribute: Callable[[Round], tuple[JobShare, ...]],
+    attribute: Callable[[NodeSample], tuple[AttributedUse, ...]],
     step: Step = ignore,
 ) -> Counted:
     """Write what a Prometheus server knows of the hours that [since, until) touches, hour by hour.
@@ -296,7 +297,7 @@ def keep_history(
                 if sampled & _names(rounds):
                     rejected["a reading in an hour that the node's agent sampled"] += sum(map(_readings, rounds))
                 else:
-                    store.samples.seal(cluster, _Hour(node, int(start_s), rounds), attribute, work)
+                    store.samples.flush(cluster, _Hour(node, int(start_s), rounds), attribute, work)
     return _log(store, Counted(source, points, points - rejected.total(), 0, dict(rejected)))
 
 
@@ -317,7 +318,7 @@ def _sampled_by_agents(store: Store, cluster: str, since_s: float, until_s: floa
     return {name for (name,) in store.rows(query, asked, since_s, until_s)}
 
 
-def _readings(seen: Round) -> int:
+def _readings(seen: NodeSample) -> int:
     return sum(getattr(device, name) is not None for device in seen.devices for name in _READ)
 
 

@@ -9,8 +9,8 @@ import math
 import pwd
 from collections.abc import Iterable, Iterator
 
-from slurm_colloc.accounting.feedback import as_run_of, measured_runs
 from slurm_colloc.accounting.store import Store
+from slurm_colloc.accounting.user_histories import as_run_of, measured_runs
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import InputError
 from slurm_colloc.estimate.calibration import Calibration

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from slurm_colloc.accounting.sources.prometheus import names_there, read_rounds
 from slurm_colloc.accounting.sources.prometheus_server import Server
-from slurm_colloc.charted import LiveUse
+from slurm_colloc.chart_model import LiveUse
 from slurm_colloc.errors import InputError
-from slurm_colloc.measured import DeviceSample
 from slurm_colloc.units import used_mib
+from slurm_colloc.usage_model import DeviceSample
 
 # An agent's own metrics (observe/prometheus.py): name -> field, and factor to our unit.
 _OURS = {

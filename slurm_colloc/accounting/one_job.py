@@ -7,18 +7,18 @@ from typing import NamedTuple
 
 from duckdb import DuckDBPyConnection
 
+from slurm_colloc.accounting.aggregate import sweep_some, usages_of
 from slurm_colloc.accounting.facts import FIX, Days
-from slurm_colloc.accounting.feedback import make_history, measured_in
 from slurm_colloc.accounting.parquet import query, read
 from slurm_colloc.accounting.sample_tables import SHARES, no_rows
 from slurm_colloc.accounting.schema import HOUR_S
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.sweep import sweep_some, usages_of
+from slurm_colloc.accounting.user_histories import make_history, measured_in
 from slurm_colloc.accounting.window import Window
-from slurm_colloc.charted import JobPiece, JobTimeline
+from slurm_colloc.chart_model import JobPiece, JobTimeline
 from slurm_colloc.config import SiteConfig
-from slurm_colloc.measured import JobUsage
 from slurm_colloc.model import Evidence
+from slurm_colloc.usage_model import JobUsage
 
 # Of a long array so many runs have their time drawn.
 DRAWN = 20

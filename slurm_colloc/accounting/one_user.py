@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 from duckdb import DuckDBPyConnection
 
-from slurm_colloc.accounting.feedback import make_history, measured_in
+from slurm_colloc.accounting.aggregate import sweep_some, usages_of
 from slurm_colloc.accounting.ingest import take_text
 from slurm_colloc.accounting.one_job import RunFound
 from slurm_colloc.accounting.sources import sacct
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.sweep import sweep_some, usages_of
+from slurm_colloc.accounting.user_histories import make_history, measured_in
 from slurm_colloc.accounting.window import Window
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.model import Evidence

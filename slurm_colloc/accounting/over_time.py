@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where in a window runs had and used their GPU-hours: cut into bins of time, and into the hours of the week.
+"""GPU-hours by bins of time and by hour of the week.
 
 Both are cut at multiples of a quarter of an hour, on which the clocks of all zones change and turn to the next hour.
 What was sampled is known by the hour of UTC: where a zone is half an hour off, each half counts for half of it.
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from duckdb import DuckDBPyConnection
 
 from slurm_colloc.accounting.parquet import make_rows, named, query
-from slurm_colloc.charted import TimeUsage, WeekHour
+from slurm_colloc.chart_model import TimeUsage, WeekHour
 
 QUARTER_S, _HOUR_S = 900, 3600
 # Up to so long a window is cut into hours, and into days; beyond, into weeks.

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose runs of a store whoever runs this may see; Slurm is asked where it matters."""
+"""Whose runs the caller may see. Asks Slurm if the caller is not the owner of the store."""
 
 import os
 import pwd
 from collections.abc import Callable
 
-from slurm_colloc.accounting.seen import jobs_of_others
 from slurm_colloc.accounting.store import Store
+from slurm_colloc.accounting.visibility import jobs_of_others
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError, StoreError
 from slurm_colloc.slurm.client import CliClient
-from slurm_colloc.slurm.visible import Rights, Visible, visible_to
+from slurm_colloc.slurm.job_visibility import Rights, Visible, visible_to
 
 
 def visible_here(folder: str, config: SiteConfig | None, tell: Callable[[str], None]) -> Visible:

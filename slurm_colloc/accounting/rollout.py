@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What came of jobs that a rollout rule drew, placed and not: of both arms those that were to have a piece.
+"""Compares the jobs of a rollout rule that were placed with those that were only recorded.
 
 That was decided in both arms in the same way, before anything was known of the outcome. Drawn is a job of a user for a
 day, so that a mean's interval is that of a ratio over draws: jobs of one draw hang together.
@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from slurm_colloc.accounting.harm import JudgedRun, rate
 from slurm_colloc.estimate.harm import Harm
-from slurm_colloc.measured import ArmFigure
 from slurm_colloc.model import COMPLETED, CONTROL, GPU_OOM, PLACED
+from slurm_colloc.usage_model import ArmFigure
 
 # 95 % of a normal distribution lie within so many standard deviations of its mean; of fewer draws it is none.
 _DEVIATIONS, _LEAST_DRAWS = 1.96, 10

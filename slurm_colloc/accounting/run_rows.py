@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a sweep found, as rows of tables: of each run, of each GPU that it had, and of what csub decided about it."""
+"""Rows of runs, of their GPUs and of csub's decisions, for --runs and the library."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -7,13 +7,13 @@ from typing import Any, get_type_hints
 
 from duckdb import DuckDBPyConnection
 
+from slurm_colloc.accounting.aggregate import usages_of
 from slurm_colloc.accounting.decisions import of_decided
 from slurm_colloc.accounting.facts import FIX
 from slurm_colloc.accounting.parquet import named
 from slurm_colloc.accounting.several_gpus import OF_RUNS, several_gpus
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.sweep import usages_of
-from slurm_colloc.measured import JobUsage
+from slurm_colloc.usage_model import JobUsage
 
 # Column -> its type, and the rows; None is not known.
 Rows = tuple[dict[str, Any], Sequence[Sequence[Any]]]

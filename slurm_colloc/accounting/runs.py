@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import duckdb
 
-from slurm_colloc.accounting.lost import HEADER, add_up_lost
 from slurm_colloc.accounting.parquet import make_rows
+from slurm_colloc.accounting.rejected_rows import HEADER, add_up_lost
 from slurm_colloc.accounting.run_times import (
     AS_READ,
     NO_ZONE,
@@ -36,8 +36,8 @@ from slurm_colloc.accounting.sources.rows import Form, Rows, read_rows
 from slurm_colloc.accounting.sources.sacct import ELIGIBLE, FIELDS, LIMIT, bounded
 from slurm_colloc.accounting.sources.tres_usage import Step, parse_tres_usage, step_means
 from slurm_colloc.errors import InputError
-from slurm_colloc.measured import AllocationRow, Lost
 from slurm_colloc.slurm.gres import parse_tres_gres
+from slurm_colloc.usage_model import AllocationRow, Lost
 
 ALLOCATION_COLUMNS = {
     "cluster": "VARCHAR",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of what was sampled: their columns, how a Round becomes rows, and queries that keep each row once."""
+"""The tables of what was sampled: their columns, how a NodeSample becomes rows, and queries that keep each row once."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import isfinite
@@ -10,7 +10,7 @@ from duckdb import DuckDBPyConnection
 from slurm_colloc.accounting import schema
 from slurm_colloc.accounting.equivalents import unit_gpus
 from slurm_colloc.accounting.parquet import read
-from slurm_colloc.measured import ADDITIVE, JobShare, Round
+from slurm_colloc.usage_model import ADDITIVE, AttributedUse, NodeSample
 
 
 class Table(NamedTuple):
@@ -113,7 +113,7 @@ def insert(database: DuckDBPyConnection, table: Table, rows: Iterable[tuple[Any,
     database.execute(f"INSERT INTO {table.name} SELECT {', '.join(columns)}", values)
 
 
-def share_rows(cluster: str, seen: Round, shares: Sequence[JobShare]) -> Iterator[tuple[Any, ...]]:
+def share_rows(cluster: str, seen: NodeSample, shares: Sequence[AttributedUse]) -> Iterator[tuple[Any, ...]]:
     devices_by_uuid = {device.uuid: device for device in seen.devices}
     sharers: dict[str, int] = {}
     for share in shares:
@@ -154,6 +154,6 @@ def _stepped(sums: dict[tuple[str, str], float], which: tuple[str, str], part: f
     return (round(sums[which] * steps) - round(before * steps)) / steps
 
 
-def host_rows(cluster: str, seen: Round) -> Iterator[tuple[Any, ...]]:
+def host_rows(cluster: str, seen: NodeSample) -> Iterator[tuple[Any, ...]]:
     for host in seen.hosts:
         yield (cluster, seen.node, seen.at_s, seen.interval_s, *host)

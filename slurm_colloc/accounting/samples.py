@@ -3,7 +3,7 @@
 
 For each of two tables, ``samples`` (what each job used of each GPU) and ``hosts`` (what it did besides):
 
-    <table>/<cluster>/<day>/<node>/<HH>.parquet    an hour of the node's journal, sealed
+    <table>/<cluster>/<day>/<node>/<HH>.parquet    an hour of the node's journal, flushed
     <table>/<cluster>/<day>/<node>/raw.parquet     the hours of a closed day, joined
 
 Each file appears whole, by a rename, and a joined day before its hours go. So of a node's day the joined file counts
@@ -45,7 +45,7 @@ from slurm_colloc.accounting.sample_tables import (
 )
 from slurm_colloc.errors import StoreError
 from slurm_colloc.files import as_owner, closed_folder, file_mode, locked, private_folder, whose
-from slurm_colloc.measured import JobShare, Round
+from slurm_colloc.usage_model import AttributedUse, NodeSample
 
 DAY = 86_400
 RAW_DAY = "raw.parquet"
@@ -62,20 +62,20 @@ def _clear(work: str) -> None:
 
 
 class Source(Protocol):
-    """An hour of a node's journal; the counts are final when every Round was taken."""
+    """An hour of a node's journal; the counts are final when every NodeSample was taken."""
 
     node: str
     began_s: int
     read_bytes: int
     rejected: int
 
-    def __iter__(self) -> Iterator[Round]:
-        """Yield its Rounds."""
+    def __iter__(self) -> Iterator[NodeSample]:
+        """Yield its NodeSamples."""
         ...
 
 
 class SealedHour(NamedTuple):
-    """An hour that is sealed; it does not count where only facts of its day are left, made with less of it."""
+    """An hour that is flushed; it does not count where only facts of its day are left, made with less of it."""
 
     size_bytes: int
     counts: bool
@@ -113,11 +113,13 @@ class Samples:
                 finally:
                     _clear(path)
 
-    def seal(self, cluster: str, hour: Source, attribute: Callable[[Round], tuple[JobShare, ...]], work: str) -> int:
-        """Write one hour of a journal, whole, in place of an earlier reading of it; return how many Rounds it has.
+    def flush(
+        self, cluster: str, hour: Source, attribute: Callable[[NodeSample], tuple[AttributedUse, ...]], work: str
+    ) -> int:
+        """Write one hour of a journal, whole, in place of an earlier reading of it; return how many NodeSamples it has.
 
-        ``attribute`` splits a Round over its jobs. What is there of passes that this journal has not (it was moved, or
-        there are two) stays.
+        ``attribute`` splits a NodeSample over its jobs. What is there of passes that this journal has not
+        (it was moved, or there are two) stays.
 
         Raises:
             StoreError: the journal cannot be read or the store not written.
@@ -132,7 +134,7 @@ class Samples:
                 insert(database, SHARES, (row for seen in batch for row in share_rows(cluster, seen, attribute(seen))))
                 insert(database, HOSTS, (row for seen in batch for row in host_rows(cluster, seen)))
             known: Hours = {(hour.node, name): (hour.read_bytes, hour.rejected)}
-            # Shares last: where they are sealed, so are the hosts.
+            # Shares last: where they are flushed, so are the hosts.
             for table in reversed(TABLES):
                 path = os.path.join(self.folder, table.name, cluster, day, hour.node, name + SUFFIX)
                 held = database.execute(f"SELECT count(*) FROM {table.name}").fetchone() != (0,)
@@ -141,8 +143,8 @@ class Samples:
                     write(database, joined(table, table.name, there), path, known, work, file_mode(self.folder))
         return count
 
-    def sealed(self, cluster: str, node: str, days: Iterable[str]) -> dict[tuple[str, str], SealedHour]:
-        """Return for each (day, hour) of a node how much of its journal is sealed, in bytes, and whether that counts.
+    def flushed(self, cluster: str, node: str, days: Iterable[str]) -> dict[tuple[str, str], SealedHour]:
+        """Return for each (day, hour) of a node how much of its journal is flushed, in bytes, and whether that counts.
 
         Raises:
             StoreError: a file cannot be read.
@@ -200,7 +202,7 @@ class Samples:
         return f"{no_rows(table)} UNION ALL BY NAME SELECT * FROM {read(paths)} WHERE {inside}"
 
     def sealed_until_s(self) -> float | None:
-        """Return when the last hour that is sealed ends; None where there is none.
+        """Return when the last hour that is flushed ends; None where there is none.
 
         Raises:
             StoreError: a file cannot be read.

@@ -7,7 +7,7 @@ The reference page of the store is made from this, and so is the SQL that reads,
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from slurm_colloc.measured import ADDITIVE
+from slurm_colloc.usage_model import ADDITIVE
 
 HOUR_S, DAY_S = 3600, 86_400
 

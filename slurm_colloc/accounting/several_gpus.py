@@ -5,9 +5,9 @@ from duckdb import DuckDBPyConnection
 
 from slurm_colloc.accounting.facts import FIX
 from slurm_colloc.accounting.parquet import named
-from slurm_colloc.audited import IDLE_PCT
-from slurm_colloc.charted import SeveralGpus
-from slurm_colloc.measured import MEASURED, WHOLE_DEVICE
+from slurm_colloc.audit_model import IDLE_PCT
+from slurm_colloc.chart_model import SeveralGpus
+from slurm_colloc.usage_model import MEASURED, WHOLE_DEVICE
 
 # Each GPU by itself, by a measurement of its run alone; ``idle`` is one on which hardly a kernel ever ran.
 _UNITS = f"""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What shadow mode's decisions would have come to, beside what the jobs were then measured to use.
+"""Compares shadow mode's decisions with what the jobs used.
 
 Decisions are files that users wrote: of one is believed the name of the piece, what an MPS client of it would have been
 limited to, how busy it was thought to be (to its disadvantage only) and what would have been waited for it. How large a
@@ -17,17 +17,17 @@ from typing import NamedTuple
 from duckdb import DuckDBPyConnection
 
 from slurm_colloc.accounting.decisions import OF_RUNS
-from slurm_colloc.accounting.equivalents import worth_in_pool
+from slurm_colloc.accounting.equivalents import equivalent_in_pool
 from slurm_colloc.accounting.parquet import make_rows, named
 from slurm_colloc.accounting.window import Window
 from slurm_colloc.config import Pool, SiteConfig
 from slurm_colloc.errors import InputError
-from slurm_colloc.measured import ShadowLeft, ShadowPiece
 from slurm_colloc.model import COMPLETED, WOULD_NOT, Gres, because
 from slurm_colloc.placement.pieces import offers, shares_per_gpu
 from slurm_colloc.placement.speed import upper_on_slice_sql
 from slurm_colloc.placement.waits import SPAN_S
 from slurm_colloc.slurm.gres import parse_gres
+from slurm_colloc.usage_model import ShadowLeft, ShadowPiece
 from slurm_colloc.wording import words
 
 # Of a run of which less was sampled the peak may have been missed.
@@ -204,7 +204,7 @@ def find_piece(would: str, partition: str, config: SiteConfig, by: str) -> Piece
 
 
 def _in_pool(gres: Gres, pool: Pool, by: str) -> Piece | None:
-    gpus = worth_in_pool(gres, pool, by)
+    gpus = equivalent_in_pool(gres, pool, by)
     if gpus is None:
         return None
     if gres.name not in ("gpu", "mps", "shard"):

@@ -19,7 +19,7 @@ import duckdb
 
 from slurm_colloc.accounting.decisions import COLUMNS as DECISION_COLUMNS
 from slurm_colloc.accounting.decisions import make_table
-from slurm_colloc.accounting.equivalents import SLICES, make_worths
+from slurm_colloc.accounting.equivalents import SLICES, make_equivalents
 from slurm_colloc.accounting.parquet import (
     broken,
     connection,
@@ -34,13 +34,13 @@ from slurm_colloc.accounting.parquet import (
 from slurm_colloc.accounting.runs import ALLOCATION_COLUMNS, MEANS, RUNAWAY, Means, take_runs
 from slurm_colloc.accounting.sample_tables import SHARES, TABLES, trimmed
 from slurm_colloc.accounting.samples import Samples, files_of_facts
-from slurm_colloc.accounting.seen import visible_runs, visible_samples
+from slurm_colloc.accounting.visibility import visible_runs, visible_samples
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import StoreError
 from slurm_colloc.files import as_owner, closed_folder, file_mode, read_bounded, whose, write_atomic
-from slurm_colloc.measured import AllocationRow
 from slurm_colloc.model import Decision, Evidence
-from slurm_colloc.slurm.visible import EVERYBODY, Visible
+from slurm_colloc.slurm.job_visibility import EVERYBODY, Visible
+from slurm_colloc.usage_model import AllocationRow
 
 T = TypeVar("T")
 _KINDS = {str: "VARCHAR", bool: "BOOLEAN", int: "BIGINT", float: "DOUBLE"}
@@ -222,7 +222,7 @@ class Store:
         """Open a database with the views ``allocations`` (each run once), ``readings``, ``shares`` and ``hosts``.
 
         ``shares`` and ``hosts`` have the rows of which a part lies in [since, until). Nothing is read of any of them
-        yet. The tables ``placed`` and ``worths`` say what the gres of the readings are worth.
+        yet. The tables ``placed`` and ``equivalents`` say what the gres of the readings are worth.
 
         Raises:
             StoreError: a file is corrupt, or another error of the database while it is open.
@@ -269,7 +269,7 @@ class Store:
         columns = ", ".join(f'NULL::{kind} AS "{name}"' for name, kind in DECISION_COLUMNS.items())
         kept = f" UNION ALL BY NAME FROM {read([path])}" if os.path.exists(path) else ""
         database.execute(f"CREATE VIEW decisions AS SELECT {columns} WHERE false{kept}")
-        make_worths(database, self._config, self._by)
+        make_equivalents(database, self._config, self._by)
         self.view_samples(database, since_s, until_s)
 
     def view_samples(

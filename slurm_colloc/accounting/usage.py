@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs added up by user, account and the like, where they lie."""
+"""Adds up runs by user, account, partition and the like."""
 
 from duckdb import DuckDBPyConnection
 
 from slurm_colloc.accounting.decisions import OF_RUNS
 from slurm_colloc.accounting.parquet import named
 from slurm_colloc.errors import InputError
-from slurm_colloc.measured import GroupUsage
+from slurm_colloc.usage_model import GroupUsage
 
 # What reports group by -> the column of a run.
 GROUPINGS = {

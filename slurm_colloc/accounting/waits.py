@@ -7,8 +7,8 @@ array's own limit count as waiting. Therefore the median, and how many runs it i
 
 import json
 
-from slurm_colloc.accounting.feedback import make_history_folder
 from slurm_colloc.accounting.store import Store
+from slurm_colloc.accounting.user_histories import make_history_folder
 from slurm_colloc.files import write_atomic
 from slurm_colloc.placement.waits import LEAST_RUNS, SPAN_S, Wait, Waits, to_json, waits_path
 

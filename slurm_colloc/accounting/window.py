@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The time that figures are of, and how those who wait for them are told how far they are."""
+"""The time window of a report, and its progress."""
 
 from collections.abc import Callable
 from typing import NamedTuple

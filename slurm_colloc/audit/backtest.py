@@ -27,8 +27,8 @@ from slurm_colloc.audit.ladder import (
     still,
 )
 from slurm_colloc.audit.rules import Entry
-from slurm_colloc.audited import RUNS, Finding
-from slurm_colloc.backtested import Day, Step, Tally
+from slurm_colloc.audit_model import RUNS, Finding
+from slurm_colloc.backtest_model import Day, Step, Tally
 from slurm_colloc.config_audit import Notices
 from slurm_colloc.errors import ConfigError
 

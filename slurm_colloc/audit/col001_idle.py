@@ -41,7 +41,7 @@ from slurm_colloc.audit.rule import (
     Said,
 )
 from slurm_colloc.audit.words import gib, hours, runs, seen, shown
-from slurm_colloc.audited import JOB, Subject
+from slurm_colloc.audit_model import JOB, Subject
 from slurm_colloc.units import counted, in_words
 
 # The peak is of one node, the devices are of all.

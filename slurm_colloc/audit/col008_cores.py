@@ -30,7 +30,7 @@ from slurm_colloc.audit.rule import (
     Said,
 )
 from slurm_colloc.audit.words import hours, runs, sampled
-from slurm_colloc.audited import Subject
+from slurm_colloc.audit_model import Subject
 from slurm_colloc.units import significant
 
 

@@ -37,7 +37,7 @@ from slurm_colloc.audit.rule import (
     Said,
 )
 from slurm_colloc.audit.words import hours, runs, seen
-from slurm_colloc.audited import Subject
+from slurm_colloc.audit_model import Subject
 from slurm_colloc.units import counted, significant
 
 _CORES = "coalesce(100 * cores >= $cores_pct * cpus AND cpus > 0, false)"

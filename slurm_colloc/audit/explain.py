@@ -4,7 +4,7 @@
 from collections.abc import Sequence
 
 from slurm_colloc.audit.rules import Entry, called, suggested
-from slurm_colloc.audited import JOB
+from slurm_colloc.audit_model import JOB
 from slurm_colloc.errors import InputError
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is told of what, for the first time or again, and which jobs are acted on: pure, of what was found and told.
+"""Decides who is notified of which finding, first or again, and which jobs are held or cancelled: pure functions.
 
 A finding is told when it is new. It is told again, as a second notice, after the quiet period, where something is newer
 than the first. What was not found for a quiet period and a day begins anew. Nothing counts as told that was not handed
@@ -14,7 +14,7 @@ shows it idle still.
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from slurm_colloc.audited import JOB, Finding
+from slurm_colloc.audit_model import JOB, Finding
 from slurm_colloc.config_audit import Notices
 
 NOTHING, FIRST, SECOND, ACTION = range(4)

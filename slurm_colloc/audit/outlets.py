@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from slurm_colloc.audited import Finding
+from slurm_colloc.audit_model import Finding
 from slurm_colloc.units import counted
 
 SCHEMA = 1

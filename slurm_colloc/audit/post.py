@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages handed over: the mark that one is going is on the disk before anybody gets it, so that none goes twice."""
+"""Sends messages at most once: each is marked on the disk before it is handed over."""
 
 from collections import Counter
 from collections.abc import Iterable

@@ -9,7 +9,7 @@ depend on anything but what is documented. Its words are a pure function of what
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from slurm_colloc.audited import IDLE_PCT, RUNS, USER, Subject
+from slurm_colloc.audit_model import IDLE_PCT, RUNS, USER, Subject
 
 # Why a run is not judged, where a condition has no words of its own.
 UNKNOWN = "too little known of it"

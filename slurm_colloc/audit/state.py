@@ -26,7 +26,7 @@ from slurm_colloc.audit.ladder import (
     seen_s,
 )
 from slurm_colloc.audit.state_schema import make_tables
-from slurm_colloc.audited import Finding
+from slurm_colloc.audit_model import Finding
 from slurm_colloc.clock import pause, ticking
 from slurm_colloc.config_audit import Notices
 from slurm_colloc.errors import StoreError

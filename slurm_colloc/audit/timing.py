@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which rules a run asks, and over which windows.
+"""The rules and windows of an audit run.
 
 Rules about running jobs have a timer of their own: they look at now, every half an hour, and the others at days, every
 night.
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from slurm_colloc.audit.ladder import DAY_S, Key, key_of
 from slurm_colloc.audit.rules import Entry
-from slurm_colloc.audited import JOB, Finding
+from slurm_colloc.audit_model import JOB, Finding
 from slurm_colloc.errors import ConfigError, InputError
 from slurm_colloc.units import in_words
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Words that the findings of several rules have in common."""
+"""Phrases that findings of several rules use."""
 
-from slurm_colloc.audited import Subject
+from slurm_colloc.audit_model import Subject
 from slurm_colloc.units import at_least, at_most, counted, significant
 
 

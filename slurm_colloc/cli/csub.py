@@ -13,14 +13,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import NoReturn
 
-from slurm_colloc.clock import within
+from slurm_colloc.clock import with_timeout
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError, MisusedError, UnsureError
 from slurm_colloc.model import Reason
 from slurm_colloc.process import keep_ignored, open_standard_descriptors, readable, replace
 from slurm_colloc.slurm.client import ASK_S, CliClient
 from slurm_colloc.slurm.options import CommandLine
-from slurm_colloc.submit.call import (
+from slurm_colloc.submit.handover import CALLED, STDOUT, with_body, write_all
+from slurm_colloc.submit.invocation import (
     Call,
     explain,
     found_call,
@@ -32,7 +33,6 @@ from slurm_colloc.submit.call import (
     tell,
     tell_line,
 )
-from slurm_colloc.submit.handover import CALLED, STDOUT, with_body, write_all
 from slurm_colloc.submit.own_options import (
     NO_SUBMISSION,
     check_call,
@@ -116,7 +116,7 @@ def _run(argv: tuple[str, ...]) -> int:
         source = None if stdin is None else readable(plan.body if plan.body is not None else stdin)
         then = _then(plan, command_line, call, site)
         # TMPDIR may hang as any other folder may.
-        argv, path = within(site.timeouts.decide_s, "writing the script", partial(with_body, plan))
+        argv, path = with_timeout(site.timeouts.decide_s, "writing the script", partial(with_body, plan))
     except MisusedError as error:
         say(f"error: {error}; nothing was submitted")
         return 2
@@ -155,7 +155,7 @@ def _decide(
     client = CliClient(min(ASK_S, config.timeouts.decide_s / 3))
     allowed_s = config.timeouts.decide_s
     step = partial(make_plan, command_line, call.environ, stdin, config, client, packer=_packed)
-    plan = within(allowed_s - (time.monotonic() - began), f"deciding (more than {allowed_s:g} s)", step)
+    plan = with_timeout(allowed_s - (time.monotonic() - began), f"deciding (more than {allowed_s:g} s)", step)
     if plan.chosen.policy == "off" and not call.dry_run:
         raise UnsureError(why_off)
     return config._replace(policy=plan.chosen.policy), plan

@@ -16,15 +16,15 @@ from slurm_colloc.cli.colloc.output import say
 from slurm_colloc.errors import ConfigError, DeadlineError, ProcessError, StoreError
 from slurm_colloc.gpu.reader import open_reader
 from slurm_colloc.history.records import drop_evidence
-from slurm_colloc.measured import Round
 from slurm_colloc.observe.evidence import EvidenceBuilder
 from slurm_colloc.observe.journal import append, claim
 from slurm_colloc.observe.loop import Pace, Sink, follow
 from slurm_colloc.observe.notify import notify
 from slurm_colloc.observe.sampler import Sampler, Told
 from slurm_colloc.process import ask, replace
+from slurm_colloc.slurm.clean_environment import unfiltered
 from slurm_colloc.slurm.jobs import HeldHere, held_question, parse_held
-from slurm_colloc.slurm.unfiltered import unfiltered
+from slurm_colloc.usage_model import NodeSample
 
 # A service that is started anew sees device files that came after it did.
 _PATIENCE_S = 300.0
@@ -154,7 +154,7 @@ class _Kept:
         self._settings, self._builder = settings, builder
         self._folded = False
 
-    def __call__(self, seen: Round) -> None:
+    def __call__(self, seen: NodeSample) -> None:
         drop_evidence(self._settings.evidence, self._builder.add(seen))
         if not self._folded:
             self._folded = True
@@ -192,7 +192,7 @@ class _Doubts:
         self._sampler = sampler
         self._named = self._closed = False
 
-    def __call__(self, seen: Round) -> None:
+    def __call__(self, seen: NodeSample) -> None:
         if self._sampler.passed_over and not seen.holders and not self._named:
             others = " and ".join(f"'{node}' of '{cluster}'" for cluster, node in sorted(self._sampler.passed_over))
             say(

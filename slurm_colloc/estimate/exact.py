@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The second rung: what earlier runs of the very same job used."""
+"""Second estimator: earlier runs of the same job."""
 
 import math
 from collections.abc import Sequence

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The first rung: what the user says the job needs."""
+"""First estimator: the footprint that the user gives (--gpu-footprint)."""
 
 from collections.abc import Mapping
 

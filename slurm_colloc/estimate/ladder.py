@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ladder of evidence: the first rung that can carry an answer gives it, and the last one says "not known"."""
+"""Asks the estimators in order. The first that can answer does; the last one says "not known"."""
 
 from collections.abc import Callable, Iterator
 
@@ -36,7 +36,7 @@ def _rungs(question: Question) -> Iterator[Callable[[Question], Footprint | Reas
     """
     yield from_runs
     if question.runs:
-        from slurm_colloc.estimate.probe import from_cut_runs, is_cut
+        from slurm_colloc.estimate.interrupted import from_cut_runs, is_cut
 
         if any(map(is_cut, question.runs)):
             yield from_cut_runs

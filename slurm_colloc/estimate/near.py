@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The third rung: what earlier runs used that differ from the job in numbers.
+"""Third estimator: earlier runs that differ from the job in numbers (batch size, epochs and the like).
 
 More of a number that sizes the job (a batch size, a sequence length, a width) never needs less. So one run bounds
 another: a larger job needs at most all but the context in proportion, a smaller one no more than the larger had. Two
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from slurm_colloc.estimate.exact import cpu_cores, dram_active, host_mem_mib, is_greedy, sm_active, usable
 from slurm_colloc.estimate.question import Question, most_shown
-from slurm_colloc.history.names import grows, is_in_proportion, is_inert
+from slurm_colloc.history.option_names import grows, is_in_proportion, is_inert
 from slurm_colloc.history.signature import Parts, parts_of
 from slurm_colloc.model import COMPLETED, Evidence, Footprint, Quantiles, Reason, because
 

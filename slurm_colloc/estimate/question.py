@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a rung of the ladder is asked, to answer with a Footprint or the reason why it has none."""
+"""The question to an estimator. It answers with a Footprint, or the reason why it has none."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

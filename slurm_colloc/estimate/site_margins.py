@@ -12,8 +12,8 @@ from slurm_colloc.clock import now
 from slurm_colloc.errors import InputError, StoreError
 from slurm_colloc.estimate.calibration import LARGEST, SHIPPED, Calibration, Margin
 from slurm_colloc.files import read_bounded
-from slurm_colloc.kinds import fits
 from slurm_colloc.model import Reason, because
+from slurm_colloc.value_types import fits
 
 # An ingest that has not come round for so long says nothing of today's jobs.
 MOST_AGE_S = 30 * 86400.0

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from slurm_colloc.errors import StoreError
 from slurm_colloc.files import read_bounded, write_atomic
-from slurm_colloc.kinds import fits
+from slurm_colloc.value_types import fits
 
 # Whoever submits reads it; it names no user and no job.
 _MODE = 0o644

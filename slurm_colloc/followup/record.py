@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is kept of a job that is followed: how to submit it once more, and how far its companion came.
+"""The record of a job that may be submitted again: how to submit it, and its state.
 
 A record is a private folder in the user's data folder: ``record.json``, a copy of the user's script below ``script/``,
 and one file, or link, for each step that was taken, each whole and never taken back:
@@ -22,8 +22,8 @@ from typing import NamedTuple
 from slurm_colloc.clock import now
 from slurm_colloc.errors import InputError, StoreError
 from slurm_colloc.files import private_folder, read_own, sync_folder, write_atomic
-from slurm_colloc.kinds import read_as
 from slurm_colloc.submit.decision import kept_scripts
+from slurm_colloc.value_types import read_as
 
 VERSION = 3
 # Who claims a record so that nobody submits anything.

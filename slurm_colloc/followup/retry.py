@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple
 
-from slurm_colloc.clock import within
+from slurm_colloc.clock import with_timeout
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError
 from slurm_colloc.followup.record import CSUB, Record, claim, write_record
@@ -64,7 +64,7 @@ def follow(
 
 
 def _companion(record: Record, script: bytes, sbatch: str, environ: Mapping[str, str], config: SiteConfig) -> str:
-    folder = within(config.timeouts.decide_s, "keeping the script", partial(write_record, record, script))
+    folder = with_timeout(config.timeouts.decide_s, "keeping the script", partial(write_record, record, script))
     try:
         return submit_companion(sbatch, record, f"afternotok:{record.job_id}", environ, config)
     except CollocError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What became of a job that is followed, in words for its user: what its companion did."""
+"""Text for the user: what the companion did about a job."""
 
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError

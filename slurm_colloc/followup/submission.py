@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
-from slurm_colloc.clock import within
+from slurm_colloc.clock import with_timeout
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError, ProcessError, UnansweredError
 from slurm_colloc.files import read_bounded
@@ -24,8 +24,8 @@ from slurm_colloc.process import Finished, run
 from slurm_colloc.slurm.client import ASK_S, CliClient
 from slurm_colloc.slurm.options import CommandLine, value_of, without
 from slurm_colloc.slurm.parse import parse_submitted
-from slurm_colloc.submit.call import handed_on
 from slurm_colloc.submit.handover import CALLED, DEFINITE, find_sbatch, with_body
+from slurm_colloc.submit.invocation import handed_on
 from slurm_colloc.submit.own_options import option_table, parse_arguments
 from slurm_colloc.submit.plan import PLAIN, Plan, make_plan
 from slurm_colloc.submit.render import quote, remove_script
@@ -72,7 +72,7 @@ def submit_plan(
     path, started = "", False
     try:
         # TMPDIR may hang as any other folder may.
-        argv, path = within(config.timeouts.decide_s, "writing the script", partial(with_body, plan))
+        argv, path = with_timeout(config.timeouts.decide_s, "writing the script", partial(with_body, plan))
         end = len(argv) if plan.script_at is None else plan.script_at
         end -= argv[end - 1 : end] == ("--",)
         words = (sbatch, *argv[:end], *options, "--parsable", *argv[end:])
@@ -250,7 +250,7 @@ def prepare(
     client = CliClient(ASK_S, environ)
     step = partial(make_plan, command_line, environ, stdin, config, client, because("followup", why=reason))
     try:
-        plan = within(config.timeouts.decide_s, "deciding", step)
+        plan = with_timeout(config.timeouts.decide_s, "deciding", step)
     except CollocError:
         plan = Plan(PLAIN, (), None, stdin or b"", None, (), None)
     if plan.part is PLAIN or plan.chosen.policy == "off":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is due after a job that failed on its piece of a GPU: pure functions of its end, words and what was measured."""
+"""Decides what follows a job that failed on a piece of a GPU: pure functions of its end, output and measurements."""
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from slurm_colloc.errors import GpuError, InputError
 from slurm_colloc.gpu.proc import ProcessTable, parse_indices
 from slurm_colloc.gpu.reader import GpuProcess, GpuUnit, UnitReading
-from slurm_colloc.measured import ProcessKind
 from slurm_colloc.units import demand_mib
+from slurm_colloc.usage_model import ProcessKind
 
 LOAD_VARIABLE = "COLLOC_SIMULATED_GPU_LOAD"
 # Idle and full power of an H100 80GB HBM3, as measured.

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a file says of a job: its text without comments, messages, and what only tells runs apart."""
+"""The part of a file that matters for a job: without comments, messages and labels of runs."""
 
 import json
 import re
 from collections.abc import Iterable
 from contextlib import suppress
 
-from slurm_colloc.history.names import is_noise
+from slurm_colloc.history.option_names import is_noise
 
 # Each begins with a letter that is rare where it can: so a text is searched ten times as fast.
 _READ_BY_MACHINES = rb"(?![ \t]*(?:include|define|undef|if|ifdef|ifndef|elif|else|endif|pragma|import)\b)"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a file is by its name: code, settings, data, or what a run left behind; and which words may name files."""
+"""Classifies files by name: code, settings, data or output of a run."""
 
 import re
 from collections.abc import Collection

@@ -21,7 +21,7 @@ from slurm_colloc.history.records import (
 )
 from slurm_colloc.history.signature import Parts, is_relative, is_same, parts_of
 from slurm_colloc.history.snapshot import read_family, read_snapshot, snapshot_path
-from slurm_colloc.history.sound import latest_s
+from slurm_colloc.history.validate import latest_s
 from slurm_colloc.model import COMPLETED, GPU_OOM, Evidence, Reason, SharingMode, because
 from slurm_colloc.slurm.parse import FINAL_STATES
 

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 from slurm_colloc.errors import InputError, StoreError
 from slurm_colloc.files import open_private_folder, private_folder, read_own, write_atomic
-from slurm_colloc.history.sound import is_sound, latest_s
-from slurm_colloc.kinds import fits
+from slurm_colloc.history.validate import is_sound, latest_s
 from slurm_colloc.model import COMPLETED, Decision, Evidence, Reason, SharingMode
+from slurm_colloc.value_types import fits
 
 LIMIT_BYTES = 256 * 1024
 # The newest runs are enough, and with them the newest that had a whole GPU: only such a one shows SM activity.

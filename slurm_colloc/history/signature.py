@@ -14,7 +14,7 @@ from typing import NamedTuple
 from slurm_colloc.history.content import shell_lines
 from slurm_colloc.history.digest import digest
 from slurm_colloc.history.files import Read, files_of
-from slurm_colloc.history.names import IS_NUMBER, is_always_noise, is_choice, is_label, is_noise
+from slurm_colloc.history.option_names import IS_NUMBER, is_always_noise, is_choice, is_label, is_noise
 
 # Before the family of what is known by its command alone.
 BY_COMMAND = "command-"

@@ -13,7 +13,7 @@ from typing import Any
 from slurm_colloc.errors import StoreError
 from slurm_colloc.files import PRIVATE_FILE, temporary_path
 from slurm_colloc.history.records import RUNS_READ, EvidenceFound, newest_of
-from slurm_colloc.history.sound import is_sound, latest_s
+from slurm_colloc.history.validate import is_sound, latest_s
 from slurm_colloc.model import Evidence
 
 SCHEMA = 6

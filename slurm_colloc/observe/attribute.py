@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose was it: one reading of one GPU or slice, split over the jobs on it.
+"""Splits one reading of a GPU or slice among the jobs on it.
 
 Per device and reading, the jobs' parts and the unattributed rest add up to the device's value, for each figure that
 the device has; there is always a row for the rest.
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from math import fsum
 
 from slurm_colloc.errors import StoreError
-from slurm_colloc.measured import (
+from slurm_colloc.usage_model import (
     ADDITIVE,
     BY_GPU_TIME,
     BY_MEMORY,
@@ -18,18 +18,18 @@ from slurm_colloc.measured import (
     MEASURED,
     UNATTRIBUTED,
     WHOLE_DEVICE,
+    AttributedUse,
+    DeviceAllocation,
     DeviceSample,
-    Holder,
-    JobShare,
+    NodeSample,
     ProcessKind,
     ProcessSample,
-    Round,
 )
 
 
-def attribute_round(seen: Round) -> tuple[JobShare, ...]:
+def attribute_sample(seen: NodeSample) -> tuple[AttributedUse, ...]:
     """Return the shares of every device in one pass of the sampler."""
-    shares: list[JobShare] = []
+    shares: list[AttributedUse] = []
     for device in seen.devices:
         processes = [process for process in seen.processes if process.uuid == device.uuid]
         holders = [holder for holder in seen.holders if holder.uuid == device.uuid]
@@ -38,8 +38,8 @@ def attribute_round(seen: Round) -> tuple[JobShare, ...]:
 
 
 def attribute_device(
-    device: DeviceSample, processes: Sequence[ProcessSample], holders: Iterable[Holder]
-) -> tuple[JobShare, ...]:
+    device: DeviceSample, processes: Sequence[ProcessSample], holders: Iterable[DeviceAllocation]
+) -> tuple[AttributedUse, ...]:
     """Split one device's reading over its jobs; the last row is the rest that is nobody's.
 
     Args:
@@ -92,7 +92,7 @@ def _counts(own: Sequence[ProcessSample]) -> dict[str, tuple[int, int | None]]:
     }
 
 
-def balanced(device: DeviceSample, shares: Sequence[JobShare]) -> bool:
+def balanced(device: DeviceSample, shares: Sequence[AttributedUse]) -> bool:
     """Return whether the shares of one device add up to its reading, for each additive figure that it has."""
     for name in ADDITIVE:
         whole, parts = getattr(device, name), [getattr(share, name) for share in shares]
@@ -169,7 +169,9 @@ def _memory(job_id: str, own: Sequence[ProcessSample], device: DeviceSample, own
     return device.gpu_mem_used_mib if owners == 1 else None
 
 
-def _rest(device: DeviceSample, rows: Sequence[JobShare], counts: dict[str, tuple[int, int | None]]) -> JobShare:
+def _rest(
+    device: DeviceSample, rows: Sequence[AttributedUse], counts: dict[str, tuple[int, int | None]]
+) -> AttributedUse:
     """Return what no job accounts for: strangers' work, the memory of MPS and of the driver."""
     rest = []
     for name in ADDITIVE:
@@ -190,6 +192,6 @@ def _share(
     additive: Sequence[float | None],
     memory_mib: int | None,
     method: str,
-) -> JobShare:
+) -> AttributedUse:
     known = counts if device.process_list else (None, None)
-    return JobShare._make((device.uuid, job_id, *known, *additive, memory_mib, method))
+    return AttributedUse._make((device.uuid, job_id, *known, *additive, memory_mib, method))

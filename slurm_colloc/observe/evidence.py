@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From what a job's own sampler sees to the evidence for its next submission, kept up to date while it runs.
+"""Makes the evidence for a job's next submission from its own samples, while the job runs.
 
 The sampler dies with the job without warning, so there is no "at the end": each pass leaves a whole record.
 """
@@ -7,9 +7,9 @@ The sampler dies with the job without warning, so there is no "at the end": each
 from collections.abc import Mapping, Sequence
 
 from slurm_colloc.gpu.mig import tells_sm_activity
-from slurm_colloc.measured import MEASURED, JobShare, Round
 from slurm_colloc.model import Evidence, SharingMode
-from slurm_colloc.observe.attribute import attribute_round
+from slurm_colloc.observe.attribute import attribute_sample
+from slurm_colloc.usage_model import MEASURED, AttributedUse, NodeSample
 
 # Slurm's word for a job that is still going; the true end state is asked for when the evidence is next needed.
 RUNNING = "RUNNING"
@@ -20,7 +20,7 @@ _MOST_CORES = 4096.0
 
 
 class EvidenceBuilder:
-    """Fold Rounds of one job into one Evidence; memory use does not grow with the job's length."""
+    """Fold NodeSamples of one job into one Evidence; memory use does not grow with the job's length."""
 
     def __init__(self, job_id: str, signature: str, mode: str) -> None:
         self._job_id = job_id
@@ -47,12 +47,12 @@ class EvidenceBuilder:
         self._core_seconds: dict[int, float] = {}
         self._host_mem_mib: int | None = None
 
-    def add(self, seen: Round) -> Evidence:
-        """Take one Round in and return the evidence so far."""
+    def add(self, seen: NodeSample) -> Evidence:
+        """Take one NodeSample in and return the evidence so far."""
         if self._began_s is None:
             self._began_s = seen.at_s
         devices = {device.uuid: device for device in seen.devices}
-        own = [share for share in attribute_round(seen) if share.job_id == self._job_id]
+        own = [share for share in attribute_sample(seen) if share.job_id == self._job_id]
         memory = [share.gpu_mem_used_mib for share in own]
         if own and None not in memory:
             self._add_memory(sum(size for size in memory if size is not None), seen.at_s)
@@ -93,13 +93,13 @@ class EvidenceBuilder:
             self._grew_to_mib = used_mib
             self._grew_until_s = at_s - self._held_s
 
-    def _add_dram(self, own: Sequence[JobShare], interval_s: float) -> None:
+    def _add_dram(self, own: Sequence[AttributedUse], interval_s: float) -> None:
         found = [share.dram_active_pct for share in own if share.method == MEASURED]
         known = [value for value in found if value is not None]
         if own and len(known) == len(own):
             self._dram_seconds[min(100, max(0, round(max(known))))] += interval_s
 
-    def _add_host(self, seen: Round) -> None:
+    def _add_host(self, seen: NodeSample) -> None:
         for host in seen.hosts:
             if host.job_id != self._job_id:
                 continue

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from slurm_colloc.errors import StoreError
 from slurm_colloc.files import closed_folder, file_mode, whose
-from slurm_colloc.kinds import fits
-from slurm_colloc.measured import DeviceSample, Holder, HostSample, ProcessSample, Round
+from slurm_colloc.usage_model import DeviceAllocation, DeviceSample, HostSample, NodeSample, ProcessSample
+from slurm_colloc.value_types import fits
 
 SUFFIX = ".journal"
 _LOCK = "sampler.lock"
@@ -33,30 +33,30 @@ _TAIL_BYTES = 1024 * 1024
 FORM = 2
 # By a name's last word, which is its unit: a line that says more would spoil every sum that it is in.
 _MOST = {"pct": 100.0, "mib": 2.0**40, "w": 1e5, "j": 1e9}
-_Record = TypeVar("_Record", DeviceSample, ProcessSample, Holder, HostSample, Round)
+_Record = TypeVar("_Record", DeviceSample, ProcessSample, DeviceAllocation, HostSample, NodeSample)
 
 
 class Decoded(NamedTuple):
     """What a journal file held."""
 
-    rounds: tuple[Round, ...]
+    rounds: tuple[NodeSample, ...]
     rejected: int
 
 
-def encode(seen: Round) -> bytes:
-    """Return the line for one Round."""
+def encode(seen: NodeSample) -> bytes:
+    """Return the line for one NodeSample."""
     body = json.dumps((FORM, *seen), separators=(",", ":")).encode()
     return b"%08x %s\n" % (zlib.crc32(body), body)
 
 
 def decode(content: bytes) -> Decoded:
-    """Return the Rounds in a journal's content; lines that fail their checksum or form are counted, not used."""
+    """Return the NodeSamples in a journal's content; lines that fail their checksum or form are counted, not used."""
     found = list(_decoded(content.splitlines()))
     return Decoded(tuple(seen for seen in found if seen), found.count(None))
 
 
-def _decoded(lines: Iterable[bytes]) -> Iterator[Round | None]:
-    """Yield the Round of each line, None for one that fails its checksum or form."""
+def _decoded(lines: Iterable[bytes]) -> Iterator[NodeSample | None]:
+    """Yield the NodeSample of each line, None for one that fails its checksum or form."""
     for line in lines:
         if not line:  # a writer that looked while another was half-way through took that line for a torn one
             continue
@@ -69,8 +69,8 @@ def _decoded(lines: Iterable[bytes]) -> Iterator[Round | None]:
             yield None
 
 
-def _round(values: list[Any]) -> Round:
-    """Return the Round that ``values`` spell, each of its kind and finite.
+def _round(values: list[Any]) -> NodeSample:
+    """Return the NodeSample that ``values`` spell, each of its kind and finite.
 
     Raises:
         ValueError, TypeError: they do not.
@@ -79,14 +79,14 @@ def _round(values: list[Any]) -> Round:
     if form != FORM:
         raise ValueError(f"form {form}")
     return fitting(
-        Round(
+        NodeSample(
             at_s,
             interval_s,
             node,
             boot_id,
             devices=tuple(fitting(DeviceSample(*item)) for item in devices),
             processes=tuple(fitting(ProcessSample(*item)) for item in processes),
-            holders=tuple(fitting(Holder(*item)) for item in holders),
+            holders=tuple(fitting(DeviceAllocation(*item)) for item in holders),
             hosts=tuple(fitting(HostSample(*item)) for item in hosts),
         )
     )
@@ -142,8 +142,8 @@ def claim(folder: str, node: str) -> int:
     return lock
 
 
-def append(folder: str, seen: Round) -> None:
-    """Append one Round to the journal of its node and hour under ``folder``.
+def append(folder: str, seen: NodeSample) -> None:
+    """Append one NodeSample to the journal of its node and hour under ``folder``.
 
     Raises:
         StoreError: the folder cannot be written.
@@ -177,15 +177,15 @@ def _raise(error: OSError) -> None:
 class Hour:
     """What one node's sampler wrote in the hour from ``began_s`` on; iterating reads it line by line.
 
-    ``read_bytes`` and ``rejected`` are of the last reading, and final once every Round was taken: a line that is
-    appended meanwhile is either among the Rounds or beyond ``read_bytes``.
+    ``read_bytes`` and ``rejected`` are of the last reading, and final once every NodeSample was taken: a line that is
+    appended meanwhile is either among the NodeSamples or beyond ``read_bytes``.
     """
 
     def __init__(self, path: str, node: str, began_s: int) -> None:
         self.path, self.node, self.began_s = path, node, began_s
         self.read_bytes = self.rejected = 0
 
-    def __iter__(self) -> Iterator[Round]:
+    def __iter__(self) -> Iterator[NodeSample]:
         self.read_bytes = self.rejected = 0
         for seen in _decoded(self._lines()):
             # A pass that began within the hour may be written somewhat later; another day's has no place here.
@@ -196,7 +196,7 @@ class Hour:
 
     def _lines(self) -> Iterator[bytes]:
         try:
-            # O_NONBLOCK: a FIFO in its place must not hang the seal.
+            # O_NONBLOCK: a FIFO in its place must not hang the flush.
             with open(os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as stream:
                 if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
                     raise StoreError(f"journal '{self.path}' is no file; move it away")
@@ -232,8 +232,8 @@ def hours(folder: str) -> Iterator[Hour]:
                 yield Hour(os.path.join(parent, name), os.path.basename(parent), int(began.timestamp()))
 
 
-def newest(folder: str, since_s: float) -> Iterator[Round]:
-    """Yield the last Round of each node whose journal lies under ``folder``, those from ``since_s`` on.
+def newest(folder: str, since_s: float) -> Iterator[NodeSample]:
+    """Yield the last NodeSample of each node whose journal lies under ``folder``, those from ``since_s`` on.
 
     Raises:
         StoreError: a folder cannot be read.

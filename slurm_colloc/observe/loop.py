@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 from slurm_colloc import clock
 from slurm_colloc.errors import CollocError, DeadlineError, GpuError
-from slurm_colloc.measured import Round
 from slurm_colloc.observe.sampler import Sampler
+from slurm_colloc.usage_model import NodeSample
 
-Sink = Callable[[Round], object]
+Sink = Callable[[NodeSample], object]
 # A driver that takes longer than this does not come back by itself: its calls cannot be interrupted.
 HUNG_S = 60.0
 _ALIVE_S = 30.0
@@ -101,7 +101,7 @@ def follow(
     *,
     patience_s: float = math.inf,
 ) -> int:
-    """Sample at ``pace`` and hand each Round to every sink; return how many Rounds all sinks took.
+    """Sample at ``pace`` and hand each NodeSample to every sink; return how many NodeSamples all sinks took.
 
     A driver reload or a full disk passes, and the gap shows as coverage: each trouble is said once, with its end.
 
@@ -113,7 +113,7 @@ def follow(
     answered_s = clock.ticking()
     for at_s, ticking_s in pace:
         try:
-            seen = clock.within(
+            seen = clock.with_timeout(
                 HUNG_S,
                 f"reading the GPUs (bound {HUNG_S:g} s)",
                 lambda: sampler.sample(at_s, ticking_s),  # noqa: B023
@@ -136,7 +136,7 @@ def follow(
     return kept
 
 
-def _into(sink: Sink, seen: Round) -> str:
+def _into(sink: Sink, seen: NodeSample) -> str:
     try:
         sink(seen)
     except CollocError as error:

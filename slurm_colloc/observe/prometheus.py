@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The last Round for Prometheus to scrape: units by uuid, and what of them belongs to which job.
+"""The last NodeSample for Prometheus to scrape: units by uuid, and what of them belongs to which job.
 
 Names follow Prometheus: base units, and shares as ratios from 0 to 1, so that sums of them count whole units.
 """
@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import slurm_colloc
 from slurm_colloc.errors import ConfigError
-from slurm_colloc.measured import JobShare, Round
-from slurm_colloc.observe.attribute import attribute_round
+from slurm_colloc.observe.attribute import attribute_sample
 from slurm_colloc.units import BYTES_PER_MIB
+from slurm_colloc.usage_model import AttributedUse, NodeSample
 
 if TYPE_CHECKING:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-# Older than this many periods a Round is no longer shown.
+# Older than this many periods a NodeSample is no longer shown.
 _VALID_PERIODS = 2.5
 # Eight GPUs in seven slices each hold 56 jobs; more would be a runaway, which must not fill a Prometheus server.
 JOBS_MOST = 64
@@ -48,10 +48,10 @@ _Key = tuple[str, tuple[str, ...], str]
 
 
 class _Shown(NamedTuple):
-    """One Round, ready to be scraped; never changed, so that the server's thread needs no lock."""
+    """One NodeSample, ready to be scraped; never changed, so that the server's thread needs no lock."""
 
-    seen: Round
-    shares: tuple[JobShare, ...]
+    seen: NodeSample
+    shares: tuple[AttributedUse, ...]
     jobs: frozenset[str]
     jobs_omitted: int
     totals: Mapping[_Key, float]
@@ -59,7 +59,7 @@ class _Shown(NamedTuple):
 
 
 class Endpoint:
-    """A server in a thread of its own that answers with the last Round for as long as it is fresh."""
+    """A server in a thread of its own that answers with the last NodeSample for as long as it is fresh."""
 
     def __init__(self, address: str, port: int, period_s: float, ticking: Callable[[], float] = time.monotonic) -> None:
         """Listen.
@@ -67,7 +67,7 @@ class Endpoint:
         Args:
             address: of this host, to listen on.
             port: likewise; 0 picks a free one.
-            period_s: between two Rounds.
+            period_s: between two NodeSamples.
             ticking: a clock that nobody sets.
 
         Raises:
@@ -96,9 +96,9 @@ class Endpoint:
         # A daemon: it must not keep an agent that ends.
         Thread(target=self._server.serve_forever, daemon=True).start()
 
-    def show(self, seen: Round) -> None:
-        """Answer with this Round from now on."""
-        shares = attribute_round(seen)
+    def show(self, seen: NodeSample) -> None:
+        """Answer with this NodeSample from now on."""
+        shares = attribute_sample(seen)
         named = {share.job_id for share in shares} | {host.job_id for host in seen.hosts}
         # By age: a job that is shown stays while it runs. What is not a number is not a job's id.
         numbers = sorted((job for job in named if job.isascii() and job.isdecimal()), key=lambda job: (len(job), job))
@@ -113,7 +113,7 @@ class Endpoint:
         self._server.socket.shutdown(SHUT_RDWR)
         self._server.server_close()
 
-    def _totals(self, seen: Round, shares: tuple[JobShare, ...], jobs: frozenset[str]) -> dict[_Key, float]:
+    def _totals(self, seen: NodeSample, shares: tuple[AttributedUse, ...], jobs: frozenset[str]) -> dict[_Key, float]:
         """Return the counters so far of what is still there: Prometheus wants sums, however often it asks."""
         added: list[tuple[_Key, float | None]] = [
             (("colloc_gpu_energy_joules", (device.uuid,), ""), device.energy_j) for device in seen.devices

@@ -11,8 +11,8 @@ from slurm_colloc.errors import ProcessError
 from slurm_colloc.gpu.hostuse import HostUse
 from slurm_colloc.gpu.proc import ProcessTable
 from slurm_colloc.gpu.reader import GpuProcess, GpuReader, GpuUnit, UnitReading
-from slurm_colloc.measured import DeviceSample, Holder, ProcessKind, ProcessSample, Round
 from slurm_colloc.slurm.jobs import HeldHere
+from slurm_colloc.usage_model import DeviceAllocation, DeviceSample, NodeSample, ProcessKind, ProcessSample
 
 # A reading stands for the time since the one before it, but a pause longer than this is a gap.
 _VALID_PERIODS = 2.5
@@ -55,7 +55,7 @@ class Told:
 
 
 class Sampler:
-    """Turn a GpuReader and /proc into Rounds."""
+    """Turn a GpuReader and /proc into NodeSamples."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class Sampler:
         """Return what was wrong with the last pass, and no reason to give none; empty for nothing."""
         return self._reader.complaint
 
-    def sample(self, at_s: float, ticking_s: float | None = None) -> Round:
+    def sample(self, at_s: float, ticking_s: float | None = None) -> NodeSample:
         """Read everything once.
 
         Args:
@@ -118,7 +118,7 @@ class Sampler:
             )
             for host in self._host_use.read(self._table, jobs)
         )
-        seen = Round(at_s, interval_s, self._node, self._boot_id, devices, processes, holders, hosts)
+        seen = NodeSample(at_s, interval_s, self._node, self._boot_id, devices, processes, holders, hosts)
         return only_job(seen, self._only_job) if self._only_job else seen
 
     def _interval(self, at_s: float, ticking_s: float) -> tuple[float, float]:
@@ -134,7 +134,7 @@ class Sampler:
         interval_s = max(0.0, min(at_s - last[0], elapsed_s))
         return interval_s, interval_s / elapsed_s
 
-    def _holders(self, units: tuple[GpuUnit, ...]) -> tuple[Holder, ...]:
+    def _holders(self, units: tuple[GpuUnit, ...]) -> tuple[DeviceAllocation, ...]:
         by_index = {unit.gres_index: unit.uuid for unit in units}
         known = set(by_index.values())
         found: dict[tuple[str, str], float | None] = {}
@@ -152,7 +152,9 @@ class Sampler:
         for job_id in self._table.closed_jobs:
             if here := self._told.of(job_id):
                 found |= {(by_index[index], job_id): here.weight for index in here.gres_indices if index in by_index}
-        return tuple(Holder(uuid, job_id, weight) for (uuid, job_id), weight in sorted(found.items(), key=_by_name))
+        return tuple(
+            DeviceAllocation(uuid, job_id, weight) for (uuid, job_id), weight in sorted(found.items(), key=_by_name)
+        )
 
 
 def _by_name(item: tuple[tuple[str, str], float | None]) -> tuple[str, str]:
@@ -194,8 +196,8 @@ def _of(amount: float | None, part: float) -> float | None:
     return None if amount is None or not part else amount * part
 
 
-def only_job(seen: Round, job_id: str) -> Round:
-    """Return what of a Round a single job may keep: its own devices; its neighbours there stay, nameless."""
+def only_job(seen: NodeSample, job_id: str) -> NodeSample:
+    """Return what of a NodeSample a single job may keep: its own devices; its neighbours there stay, nameless."""
     mine = {holder.uuid for holder in seen.holders if holder.job_id == job_id}
     mine |= {process.uuid for process in seen.processes if process.job_id == job_id}
     others = sorted({holder.job_id for holder in seen.holders} | {process.job_id for process in seen.processes})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One attempt at a task: its files, its srun and the step that this starts, how it ended, and what both said."""
+"""One attempt at a task: its files, its srun step, its end and its output."""
 
 import os
 import re

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import NamedTuple
 
-from slurm_colloc.clock import within
+from slurm_colloc.clock import with_timeout
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError, ConfigError, InputError, ProcessError
 from slurm_colloc.pack.add import add, adding, plan_addition
@@ -19,8 +19,8 @@ from slurm_colloc.pack.shape import Tasks
 from slurm_colloc.slurm.client import ASK_S, CliClient
 from slurm_colloc.slurm.option_tables import Option
 from slurm_colloc.slurm.options import CommandLine, scan
-from slurm_colloc.submit.call import Call, call_of, explain, find_site, hand_over, say, show
 from slurm_colloc.submit.handover import STDOUT, find_sbatch, with_body, write_all
+from slurm_colloc.submit.invocation import Call, call_of, explain, find_site, hand_over, say, show
 from slurm_colloc.submit.own_options import OWN_OPTIONS, check_call, option_table, own_option, parse_arguments
 from slurm_colloc.submit.plan import Plan
 
@@ -83,7 +83,9 @@ def _run(argv: tuple[str, ...], held: ExitStack) -> int:
             return 0
         if ready.call.dry_run:
             return show(ready.plan, ready.command_line, ready.call)
-        sbatch_argv, path = within(ready.config.timeouts.decide_s, "writing the script", partial(with_body, ready.plan))
+        sbatch_argv, path = with_timeout(
+            ready.config.timeouts.decide_s, "writing the script", partial(with_body, ready.plan)
+        )
     except CollocError as error:
         say(f"error: {error}; nothing was submitted")
         return 2
@@ -136,7 +138,7 @@ def _ready(
     """Return what is to be submitted, once it is decided."""
     step = partial(plan_tasks, command_line, call.environ, tasks, config, client)
     # There is no submission to go on with instead, and 100,000 commands take their time.
-    plan = within(_PATIENCE * config.timeouts.decide_s, "deciding", step)
+    plan = with_timeout(_PATIENCE * config.timeouts.decide_s, "deciding", step)
     if own_option("explain", command_line, None) is not None:
         explain(plan)
     return _Ready(plan, command_line, call, config._replace(policy=plan.chosen.policy), then)
@@ -151,7 +153,7 @@ def _add(job_id: str, options: tuple[str, ...], tasks: Tasks, config: SiteConfig
     client = CliClient()
     with adding(config.cluster, job_id) as ledger:
         step = partial(plan_addition, job_id, ledger, line, tasks.commands, client)
-        addition = within(_PATIENCE * config.timeouts.decide_s, "deciding", step)
+        addition = with_timeout(_PATIENCE * config.timeouts.decide_s, "deciding", step)
         if own_option("dry-run", line, None) is None:
             add(addition)
             write_all(STDOUT, f"Added {addition.what}\n".encode())
@@ -166,8 +168,8 @@ def _prepare_missing(
     """Return the pack of what is missing of another one, or that nothing is."""
     allowed_s = _PATIENCE * config.timeouts.decide_s
     cluster = config.cluster
-    job_id = within(allowed_s, "taking its lock", partial(held.enter_context, resuming(cluster, job_id)))
-    earlier = within(allowed_s, "reading the ledgers", partial(read_earlier, cluster, job_id))
+    job_id = with_timeout(allowed_s, "taking its lock", partial(held.enter_context, resuming(cluster, job_id)))
+    earlier = with_timeout(allowed_s, "reading the ledgers", partial(read_earlier, cluster, job_id))
     client = CliClient()
     _refuse_unfinished(earlier, client)
     for problem in earlier.unreadable:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What takes the variables of sharing into the steps and containers that a task starts: without them it would not fail.
+"""The variables that bring MPS and its limits into the steps and containers of a task.
 
 An srun exports what SLURM_EXPORT_ENV says, which sbatch --export leaves behind; "NONE" and a list keep all but what
 begins with SLURM_. Apptainer drops variables (--cleanenv) and folders (--contain), and takes what has its own prefix.

@@ -16,8 +16,8 @@ from contextlib import suppress
 
 from slurm_colloc.errors import InputError, StoreError
 from slurm_colloc.files import private_folder, read_own, sync_folder, write_atomic
-from slurm_colloc.kinds import read_as
 from slurm_colloc.pack.spec import Task
+from slurm_colloc.value_types import read_as
 
 _LIMIT_BYTES = 64 * 1024 * 1024
 

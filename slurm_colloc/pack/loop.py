@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A pack at work: tasks are started as room becomes free, their ends judged, their daemon and the stop looked after."""
+"""The main loop of a pack: starts tasks, handles their ends, the MPS daemon and the stop."""
 
 import signal
 from collections import deque

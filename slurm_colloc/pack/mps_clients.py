@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of a task's processes use the GPU past the pack's MPS daemon: MPS lets them, and says nothing.
+"""Finds processes of a task that use the GPU without the pack's MPS daemon.
 
 One that has a context on the GPU must be the daemon's client. To have the GPU open proves
 nothing: whoever only asked CUDA or NVML what there is has it open too (a launcher, a monitor; seen on an H100), and

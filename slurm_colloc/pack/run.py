@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is fixed for one run of a pack, and what it does to the processes of its tasks."""
+"""Settings of one run of a pack, and signals to the processes of its tasks."""
 
 import os
 import secrets

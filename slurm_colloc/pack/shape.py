@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a pack is cut to: how many tasks at a time in how many jobs, with which cores, memory and time.
+"""The size of a pack: tasks at a time, jobs, cores, memory and time.
 
 All that one task was given as a job of its own it is given in the pack, as far as that can be told; where it cannot,
 there is no pack.
@@ -17,7 +17,7 @@ from slurm_colloc.pack.time_limits import jobs_in_time, longest_job_min, time_of
 from slurm_colloc.placement.out_of_memory import MOST_RETRIES
 from slurm_colloc.placement.packing import Packing, of_equal, pack
 from slurm_colloc.placement.speed import Slowdown
-from slurm_colloc.placement.terms import asked_limit_min, asked_partitions
+from slurm_colloc.placement.time_and_cores import asked_limit_min, asked_partitions
 from slurm_colloc.slurm.array import parse_array
 from slurm_colloc.slurm.directives import Script, without_options
 from slurm_colloc.slurm.options import CommandLine, Given, value_of

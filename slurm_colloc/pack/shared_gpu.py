@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The GPU that a pack's tasks share: its MPS daemon, begun anew when it dies, and given up when that does not help.
+"""The MPS daemon on a pack's GPU: started again when it dies, given up when that fails.
 
 Without a daemon the tasks run one at a time: several on one GPU that know nothing of each other are what a pack is
 there to avoid. Whether a task truly is a client is asked, for one that is not says nothing and takes the whole GPU.

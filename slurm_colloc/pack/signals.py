@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this process is sent, waited for together with the ends of its children, instead of dying of it.
+"""Waits for signals and for the ends of child processes at the same time.
 
 The signals are caught and not blocked: what is started in the meantime, a daemon above all, would inherit a blocked
 one and could not be ended by it.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a pack's job is told: frozen at submission, one line of JSON in its batch script.
+"""The settings of a pack's job: one line of JSON in its batch script, fixed at submission.
 
 The script is, from its top: "#!/bin/sh", the user's directives, csub's block, which becomes ``slurm_colloc.pack``
 and gives it the script's own path, MARK with the Spec, and behind that line the user's own script, byte for byte.
@@ -9,9 +9,9 @@ import json
 from typing import NamedTuple
 
 from slurm_colloc.errors import InputError
-from slurm_colloc.kinds import read_as
 from slurm_colloc.model import Load, Room
 from slurm_colloc.slurm.array import MOST_TASKS, parse_array
+from slurm_colloc.value_types import read_as
 
 MARK = b"#csub-pack "
 VERSION = 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which piece of a GPU a job gets: a pure function of request, footprint and site.
+"""Chooses the piece of a GPU that a job gets: a pure function of request, footprint and site.
 
 A piece must hold the q99 of memory plus the site's headroom, and its SMs must not slow the job beyond the site's
 bound (placement/speed.py). What is not known is a reason to submit as asked.
@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.model import Footprint, Gres, JobRequest, Placement, Reason, Rejected, SharingMode, Weighed, because
 from slurm_colloc.placement.pieces import Access, Fit, Need, Taken, host_limit, pieces_in, rooms_of
-from slurm_colloc.placement.terms import asked_partitions
-from slurm_colloc.placement.waits import Option, Outlook, at_once, choose, free_matters, outlook_of, weigh
-from slurm_colloc.slurm.free import Free, kind_of
+from slurm_colloc.placement.time_and_cores import asked_partitions
+from slurm_colloc.placement.waits import Option, QueueEstimate, at_once, choose, free_matters, queue_estimate_of, weigh
+from slurm_colloc.slurm.free_gpus import Free, kind_of
 
 _ANYTHING = Access()
 
@@ -23,12 +23,12 @@ def place(
     footprint: Footprint,
     config: SiteConfig,
     access: Access = _ANYTHING,
-    outlook: Outlook | None = None,
+    queue_estimate: QueueEstimate | None = None,
 ) -> Placement:
     """Return the placement of one job, with every option that was weighed and why it was not taken.
 
-    Without an ``outlook`` it gets the first piece that fits, by the site's order and the smallest slice first; with
-    one, that is left for another or for a whole GPU where the job would end much sooner (placement/waits.py).
+    Without a ``queue_estimate`` the job gets the first piece that fits, by the site's order and the smallest slice
+    first. With one, the job gets another piece or a whole GPU where it would end much sooner (placement/waits.py).
     """
     reasons = reasons_to_leave(request, footprint, config, access)
     if reasons or footprint.gpu_mem_peak_mib is None or footprint.sm_active_pct is None:
@@ -48,10 +48,10 @@ def place(
     before = len(rejected)
     pieces = pieces_in(request, need, rooms, config, access, rejected)
     first = next(pieces, None)
-    if first is not None and outlook is None:
+    if first is not None and queue_estimate is None:
         return _placed(first, need, request, config)
-    if first is not None and outlook is not None:
-        return _weighed([first, *pieces], request, need, config, outlook)
+    if first is not None and queue_estimate is not None:
+        return _weighed([first, *pieces], request, need, config, queue_estimate)
     why: tuple[Reason, ...]
     names = tuple(dict.fromkeys(room.partition.name for room in rooms))
     if not rooms:
@@ -76,7 +76,9 @@ def _each_once(reasons: Iterable[Reason]) -> tuple[Reason, ...]:
     return tuple(found)
 
 
-def _weighed(pieces: list[Taken], request: JobRequest, need: Need, config: SiteConfig, outlook: Outlook) -> Placement:
+def _weighed(
+    pieces: list[Taken], request: JobRequest, need: Need, config: SiteConfig, queue_estimate: QueueEstimate
+) -> Placement:
     """Return the placement on the piece that the job's end speaks for, or on a whole GPU."""
     asked = tuple(item.name for item in asked_partitions(request, config))
     options = [_option(fit, asked) for _, fit, _ in pieces]
@@ -89,12 +91,12 @@ def _weighed(pieces: list[Taken], request: JobRequest, need: Need, config: SiteC
         options.append(Option("as asked", whole_kind, asked, 1, 1.0))
     if tasks > 1:
         options = [one._replace(at_once=at_once(one, config)) for one in options]
-    waits, factor, count = outlook.waits(), config.sharing.keep_piece_factor, len(pieces)
+    waits, factor, count = queue_estimate.waits(), config.sharing.keep_piece_factor, len(pieces)
     free: Free | Reason | None = None
     found = [weigh(option, need.expected_s, waits, None, tasks) for option in options]
     whole = found[-1] if whole_kind else None
-    if outlook.wanted or free_matters(found[:count], whole, factor):
-        free = outlook.free()
+    if queue_estimate.wanted or free_matters(found[:count], whole, factor):
+        free = queue_estimate.free()
         if isinstance(free, Free):
             found = [weigh(option, need.expected_s, waits, free, tasks) for option in options]
             whole = found[-1] if whole_kind else None
@@ -110,9 +112,9 @@ def _weighed(pieces: list[Taken], request: JobRequest, need: Need, config: SiteC
         left, said = _sooner(found[number or 0], found[0])
         placement = placement._replace(rejected=(*placement.rejected, Rejected(str(first.fit.gres), left)))
     else:
-        said = tuple(filter(None, map(outlook_of, (found[0], *([whole] if whole else [])))))
+        said = tuple(filter(None, map(queue_estimate_of, (found[0], *([whole] if whole else [])))))
         said = said if len(said) == (2 if whole else 1) else ()
-    if isinstance(free, Reason) and outlook.wanted:
+    if isinstance(free, Reason) and queue_estimate.wanted:
         said = (*said, free)
     return placement._replace(reasons=(*placement.reasons, *said), weighed=shown)
 
@@ -124,7 +126,7 @@ def _option(fit: Fit, asked: tuple[str, ...]) -> Option:
 
 def _sooner(taken: Weighed, left: Weighed) -> tuple[Reason, tuple[Reason, ...]]:
     """Return why one option was left for another, and all that is known of the two."""
-    said = tuple(filter(None, map(outlook_of, (taken, left))))
+    said = tuple(filter(None, map(queue_estimate_of, (taken, left))))
     if taken.turnaround_s is None or left.turnaround_s is None:
         if left.rounds > 1:
             few = because(

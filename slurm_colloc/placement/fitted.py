@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a past run would have fitted: the piece that csub, had it known what was measured, would have given it.
+"""The piece of a GPU that a past run would have fitted, from what was measured of the run.
 
 The one rule of reports, pages and advice. A completed run of one whole GPU is judged if enough of its time was measured
 alone on the GPU: by its memory peak, and by its mean SM activity over that time.
@@ -15,7 +15,6 @@ from typing import NamedTuple
 from slurm_colloc.config import Partition, Pool, SiteConfig
 from slurm_colloc.errors import InputError
 from slurm_colloc.gpu.mig import names_slice, parse_profile
-from slurm_colloc.measured import MIN_COVERAGE_PCT
 from slurm_colloc.model import (
     COMPLETED,
     Evidence,
@@ -40,6 +39,7 @@ from slurm_colloc.placement.pieces import (
     shares_per_gpu,
 )
 from slurm_colloc.slurm.gres import parse_gres
+from slurm_colloc.usage_model import MIN_COVERAGE_PCT
 
 # Of an SM activity in percent: a millionth of a GPU is noise of sums.
 SM_DIGITS = 4

@@ -15,7 +15,7 @@ from slurm_colloc.config import MigSlice, Pool, Sharing
 from slurm_colloc.errors import InputError
 from slurm_colloc.model import Footprint, Load, Reason, Room, because
 from slurm_colloc.placement.speed import Slowdown, beside
-from slurm_colloc.placement.terms import other_card
+from slurm_colloc.placement.time_and_cores import other_card
 
 # What the MPS server itself takes: 66 MiB measured on an H100.
 MPS_SERVER_MIB = 100

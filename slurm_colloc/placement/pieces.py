@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which pieces of a GPU a job could have, and why not the others: the pools it may go to, and what fits there."""
+"""Lists the pieces of a GPU that fit a job, and the reason for each piece that does not."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -9,7 +9,7 @@ from typing import NamedTuple
 from slurm_colloc.config import MigSlice, Partition, Pool, SiteConfig
 from slurm_colloc.model import Footprint, Gres, JobRequest, Reason, Rejected, SharingMode, because
 from slurm_colloc.placement.speed import Slowdown, most_in_part, most_on_slice, on_share, on_slice, part_needed
-from slurm_colloc.placement.terms import (
+from slurm_colloc.placement.time_and_cores import (
     Kept,
     Part,
     asked_limit_min,

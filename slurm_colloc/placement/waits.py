@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When a job would end on each piece that fits it and on a whole GPU, and which of them it gets: pure functions.
+"""Estimates wait and end of a job on each piece and on a whole GPU, and chooses the earliest end: pure functions.
 
     turnaround = wait + run time on a whole GPU x slowdown
 
@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import InputError
-from slurm_colloc.kinds import fits
 from slurm_colloc.model import Placement, Reason, Weighed, because
-from slurm_colloc.slurm.free import Free
+from slurm_colloc.slurm.free_gpus import Free
+from slurm_colloc.value_types import fits
 
 # Fewer waits say nothing of the next.
 LEAST_RUNS = 5
@@ -41,7 +41,7 @@ class Waits(NamedTuple):
     measured: Mapping[tuple[str, str], Wait]
 
 
-class Outlook(NamedTuple):
+class QueueEstimate(NamedTuple):
     """Where a choice looks up waits; both may be asked once, and neither when there is nothing to choose.
 
     ``free`` answers what is free now, or why that is not known; it is asked only where the answer may change the
@@ -173,7 +173,7 @@ def wait_for(placement: Placement) -> tuple[float | None, int | None]:
     return of[0].waited_median_s, of[0].waited_runs or None
 
 
-def outlook_of(weighed: Weighed) -> Reason | None:
+def queue_estimate_of(weighed: Weighed) -> Reason | None:
     """Return whether an option is free now, or how long jobs waited for it; None where neither is known."""
     if weighed.free_now:
         return because("free-now", option=weighed.option)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Today and a what-if, replayed side by side, each figure with what resampled weeks make of it. Pure."""
+"""Replays today and the change side by side, with the spread over resampled weeks. Pure functions."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean, median

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a question changes: pieces of GPUs, how many GPUs there are, how many jobs come. Pure."""
+"""The change that is asked about: pieces of GPUs, number of GPUs, number of jobs. Pure functions."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple

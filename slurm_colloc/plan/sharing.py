@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What jobs of a window would have had of a site with other pieces of GPUs: csub's own placement decides. Pure."""
+"""The pieces that past jobs would have got with the change, by csub's own placement. Pure functions."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache

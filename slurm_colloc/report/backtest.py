@@ -5,9 +5,9 @@ import json
 from collections.abc import Sequence
 from datetime import timedelta
 
-from slurm_colloc.backtested import Backtest, Day, Step, Tally
+from slurm_colloc.backtest_model import Backtest, Day, Step, Tally
+from slurm_colloc.report.json_values import json_value
 from slurm_colloc.report.layout import NO_TERMINAL, Terminal, cut, fitting, folded, table_lines, widths_of
-from slurm_colloc.report.plain import plain
 from slurm_colloc.report.text import ASCII, BLOCKS, csv_table, sparkline, stamp
 from slurm_colloc.units import counted, in_words, printable, significant
 
@@ -172,7 +172,7 @@ def _day(step: Step) -> str | None:
 
 def as_json(tried: Backtest) -> str:
     """Return all of it as JSON, null for not known."""
-    shown = {"schema": SCHEMA, **plain(tried)}
+    shown = {"schema": SCHEMA, **json_value(tried)}
     shown["steps"] = [{**one, "mailed": _day(step)} for one, step in zip(shown["steps"], tried.steps, strict=True)]
     shown["days"] = [{**day._asdict(), "day": day.day.isoformat()} for day in tried.days]
     return json.dumps(shown, indent=2) + "\n"

@@ -7,7 +7,7 @@ How it looks is in vega.py; nothing here needs what draws.
 from collections.abc import Iterator
 from math import fsum
 
-from slurm_colloc.charted import UtilAgainstSm
+from slurm_colloc.chart_model import UtilAgainstSm
 from slurm_colloc.report.charts_of_time import over_time, week_hours
 from slurm_colloc.report.figure import (
     Figure,

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, tzinfo
 from math import fsum
 
-from slurm_colloc.charted import TimeUsage, WeekHour
+from slurm_colloc.chart_model import TimeUsage, WeekHour
 from slurm_colloc.report.figure import (
     Figure,
     darkness,

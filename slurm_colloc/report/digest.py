@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import jinja2
 
-from slurm_colloc.audited import Finding
+from slurm_colloc.audit_model import Finding
 from slurm_colloc.errors import ConfigError
 from slurm_colloc.report.findings import Audited, judged_of
 from slurm_colloc.report.page import page_environment

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What charts have in common: their words, their rounding, and why there is nothing to draw."""
+"""Parts that all charts use: titles, rounding, and the reason for an empty chart."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime, tzinfo
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
-from slurm_colloc.measured import GroupUsage
 from slurm_colloc.report.usage import UsageReport
 from slurm_colloc.units import printable
+from slurm_colloc.usage_model import GroupUsage
 
 Rows = tuple[dict[str, float | str | None], ...]
 

@@ -7,10 +7,10 @@ from datetime import datetime
 from itertools import groupby
 from typing import NamedTuple
 
-from slurm_colloc.audited import Finding
-from slurm_colloc.measured import GroupUsage
+from slurm_colloc.audit_model import Finding
 from slurm_colloc.report.text import csv_table, stamp
 from slurm_colloc.units import counted, printable
+from slurm_colloc.usage_model import GroupUsage
 
 SCHEMA = 2
 

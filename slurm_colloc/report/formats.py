@@ -5,12 +5,12 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, get_type_hints
 
-from slurm_colloc.charted import Fit
+from slurm_colloc.chart_model import Fit
 from slurm_colloc.config import Prices
-from slurm_colloc.measured import GroupUsage
-from slurm_colloc.report.plain import plain
+from slurm_colloc.report.json_values import json_value
 from slurm_colloc.report.text import csv_table
 from slurm_colloc.report.usage import Money, UsageReport, fits_by_group, money, of_installed
+from slurm_colloc.usage_model import GroupUsage
 
 SCHEMA = 4
 _OF_FIT = {
@@ -29,16 +29,16 @@ def as_json(report: UsageReport) -> str:
     """Return the report as JSON, as docs/reference/report.schema.json has it: unrounded, null for not known."""
     shown = {
         "schema": SCHEMA,
-        **{name: plain(value) for name, value in report._asdict().items() if name not in NO_FIGURES},
+        **{name: json_value(value) for name, value in report._asdict().items() if name not in NO_FIGURES},
         "groups": [_priced(report, group) for group in report.groups],
         "total": _priced(report, report.total),
-        "of_installed": plain(of_installed(report)),
+        "of_installed": json_value(of_installed(report)),
     }
     return json.dumps(shown, indent=2) + "\n"
 
 
 def _priced(report: UsageReport, group: GroupUsage) -> dict[str, Any]:
-    return {**plain(group), **plain(money(group, report.prices))}
+    return {**json_value(group), **json_value(money(group, report.prices))}
 
 
 def flat(report: UsageReport) -> tuple[dict[str, type], list[list[Any]]]:

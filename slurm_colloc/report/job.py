@@ -6,14 +6,14 @@ from collections.abc import Iterator, Sequence
 from math import isinf
 from typing import Any, NamedTuple
 
-from slurm_colloc.charted import JobTimeline
-from slurm_colloc.measured import MIN_COVERAGE_PCT, JobUsage
+from slurm_colloc.chart_model import JobTimeline
 from slurm_colloc.model import Decision, Evidence
 from slurm_colloc.report.layout import NO_TERMINAL, TEXT_INDENT, Terminal, folded, titled
 from slurm_colloc.report.text import ASCII, BLOCKS, local, sparkline, stamp
 from slurm_colloc.report.usage import never_used, use_of
 from slurm_colloc.slurm.jobs import Accounted
 from slurm_colloc.units import counted, in_words, kilowatt_hours, printable, significant
+from slurm_colloc.usage_model import MIN_COVERAGE_PCT, JobUsage
 from slurm_colloc.wording import sentence, shown
 
 SCHEMA = 2

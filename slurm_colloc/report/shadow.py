@@ -6,10 +6,10 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import NamedTuple
 
-from slurm_colloc.measured import ShadowLeft, ShadowPiece
 from slurm_colloc.report.layout import NO_TERMINAL, Terminal, cut, fitting, folded, table_lines, widths_of
 from slurm_colloc.report.text import csv_table, stamp
 from slurm_colloc.units import counted, in_words, printable
+from slurm_colloc.usage_model import ShadowLeft, ShadowPiece
 
 SCHEMA = 1
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from rich.cells import cell_len, set_cell_size
 
-from slurm_colloc.charted import LiveUse
+from slurm_colloc.chart_model import LiveUse
 from slurm_colloc.report.layout import NO_TERMINAL, Terminal, cut, fitting, folded, table_lines, widths_of
 from slurm_colloc.report.text import local, stamp
 from slurm_colloc.slurm.jobs import QueuedJob

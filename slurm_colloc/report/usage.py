@@ -6,9 +6,9 @@ from datetime import datetime
 from math import fsum
 from typing import Any, NamedTuple
 
-from slurm_colloc.charted import Charts, Fit, SeveralGpus
+from slurm_colloc.chart_model import Charts, Fit, SeveralGpus
 from slurm_colloc.config import Prices
-from slurm_colloc.measured import Collocation, GroupUsage, JobUsage, Lost, Prediction, StrayUse
+from slurm_colloc.usage_model import Collocation, GroupUsage, JobUsage, Lost, Prediction, StrayUse
 
 
 class UsageReport(NamedTuple):
@@ -21,7 +21,7 @@ class UsageReport(NamedTuple):
     the window so far, None where no site file says. ``rows_in`` = ``rows_used`` + ``job_steps`` + ``rejected``, which
     is by reason; None where they are not to be seen, being everybody's. ``lost`` says what those may have been.
     ``recorded`` is from when to when there are runs at all, where the window has none. ``ingested`` is until when runs
-    are known (a text's own time), ``sealed`` when the last sealed hour of samples ended; None where that is not known.
+    are known (a text's own time), ``flushed`` when the last flushed hour of samples ended; None where it is not known.
     ``templates`` is the site's own folder of them. ``charts`` are there where they were asked for; ``fits`` are by
     group, the last one is of all, where site.toml knows of pieces of GPUs. ``visible`` says whose runs these are where
     they are not everybody's, ``names`` what became of the names. ``runs_begun_before`` of those with a GPU are in the
@@ -56,7 +56,7 @@ class UsageReport(NamedTuple):
     rejected: dict[str, int]
     recorded: tuple[datetime, datetime] | None
     ingested: datetime | None
-    sealed: datetime | None
+    flushed: datetime | None
     so_far: bool
     of_text: bool
     templates: str

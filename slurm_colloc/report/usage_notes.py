@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What stands above and below the figures of a usage report: what they are about, and what they rest on."""
+"""The lines above and below the table of a usage report: window, coverage, freshness."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import fsum
 
-from slurm_colloc.charted import SeveralGpus
+from slurm_colloc.chart_model import SeveralGpus
 from slurm_colloc.estimate.bounds import LEVEL, lower_bound
 from slurm_colloc.estimate.ladder import UNKNOWN_RUNG
-from slurm_colloc.measured import Collocation, GroupUsage, Lost, Prediction
 from slurm_colloc.report.text import stamp
 from slurm_colloc.report.usage import UsageReport, metric_of, of_installed, only_given, saved_gpu_hours
 from slurm_colloc.units import counted, printable, significant
+from slurm_colloc.usage_model import Collocation, GroupUsage, Lost, Prediction
 
 _MOST_LISTED = 5
 
@@ -114,14 +114,14 @@ def _legend(report: UsageReport) -> Iterator[str]:
 def _freshness(report: UsageReport) -> str:
     """Return until when this is known, and where more is said."""
     more = "'colloc report --explain' explains each column."
-    known = (report.ingested, report.sealed)
+    known = (report.ingested, report.flushed)
     # Of a window that lies behind both nothing can come late.
     late = not report.of_text and not all(at and at >= report.until for at in known)
     return f"{_known_until(report)}. {more}" if late else more
 
 
 def _known_until(report: UsageReport) -> str:
-    runs, samples = (stamp(at) if at else "(not known)" for at in (report.ingested, report.sealed))
+    runs, samples = (stamp(at) if at else "(not known)" for at in (report.ingested, report.flushed))
     return f"This report has runs until {runs}, samples until {samples}"
 
 

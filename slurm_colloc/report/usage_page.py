@@ -6,8 +6,7 @@ from functools import partial
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
-from slurm_colloc.charted import Fit, GroupDetail, TimeUsage
-from slurm_colloc.measured import GroupUsage
+from slurm_colloc.chart_model import Fit, GroupDetail, TimeUsage
 from slurm_colloc.report.charts import figures
 from slurm_colloc.report.charts_of_time import coarser
 from slurm_colloc.report.figure import Figure, methods, rounded, short, wall_ms, why_not, zone_of
@@ -16,6 +15,7 @@ from slurm_colloc.report.usage import METRICS, UsageReport, fits_by_group, hours
 from slurm_colloc.report.usage_notes import footnotes, heading
 from slurm_colloc.report.usage_text import cells_of, columns
 from slurm_colloc.units import printable
+from slurm_colloc.usage_model import GroupUsage
 
 # Vega is 0.9 MB of the 3 MB that a page may have, the table of 2,000 users 0.5; what all details together may have:
 _PIECES, _LEAST_PIECES = 24_000, 4

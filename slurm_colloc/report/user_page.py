@@ -8,10 +8,10 @@ from typing import NamedTuple
 import jinja2
 
 from slurm_colloc.errors import ConfigError
-from slurm_colloc.measured import GroupUsage, JobUsage
 from slurm_colloc.report.page import page_environment
 from slurm_colloc.report.text import minute, stamp
 from slurm_colloc.report.usage import number, percent
+from slurm_colloc.usage_model import GroupUsage, JobUsage
 
 _TEMPLATE = "user.html.j2"
 

@@ -14,7 +14,6 @@ from slurm_colloc.errors import InputError
 from slurm_colloc.gpu.mig import gres_type_of, model_named, parse_profile
 from slurm_colloc.gpu.reader import GpuUnit
 from slurm_colloc.placement.pieces import shares_per_gpu
-from slurm_colloc.site.cards import Card, Known, card_of, units_of
 from slurm_colloc.site.cluster import (
     PARTITION_KEYS,
     Cluster,
@@ -24,8 +23,9 @@ from slurm_colloc.site.cluster import (
     partition_table,
     with_gpus,
 )
-from slurm_colloc.site.shapes import Shape, shapes_of
-from slurm_colloc.site.shares import OFF, SHARES, free_of_charge, uses
+from slurm_colloc.site.gpu_sizes import Card, Known, card_of, units_of
+from slurm_colloc.site.node_gpus import Shape, shapes_of
+from slurm_colloc.site.share_billing import OFF, SHARES, free_of_charge, uses
 from slurm_colloc.slurm.hostlist import expand, fold
 from slurm_colloc.slurm.parse import Node
 from slurm_colloc.toml_text import value_text

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a live cluster says of itself, asked once: what site.toml is written from and compared with."""
+"""Asks the live cluster for its configuration, once. site.toml is made from it and compared with it."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple

@@ -11,7 +11,7 @@ from slurm_colloc.config import SCHEMA, TIERS
 from slurm_colloc.errors import InputError
 from slurm_colloc.site.cluster import Cluster, default_mem, node_shares, partition_table, with_gpus
 from slurm_colloc.site.pools import pool_lines
-from slurm_colloc.site.shares import SHARES, free_of_charge, unlimited
+from slurm_colloc.site.share_billing import SHARES, free_of_charge, unlimited
 from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS
 from slurm_colloc.slurm.parse import Partition
 from slurm_colloc.toml_text import key_line, note

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from slurm_colloc.errors import GpuError
 from slurm_colloc.gpu.reader import GpuUnit, open_reader
-from slurm_colloc.kinds import fits
 from slurm_colloc.site.cluster import NodeGpus
+from slurm_colloc.value_types import fits
 
 SCHEMA = 1
 

@@ -9,7 +9,7 @@ from slurm_colloc.errors import ConfigError
 from slurm_colloc.gpu.mig import parse_profile, slices_per_gpu
 from slurm_colloc.model import Gres
 from slurm_colloc.placement.pieces import shares_per_gpu
-from slurm_colloc.site.shares import SHARES
+from slurm_colloc.site.share_billing import SHARES
 from slurm_colloc.slurm.hostlist import expand, fold
 from slurm_colloc.units import whole_minutes
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is installed against what was rendered: files line by line, parts of slurm.conf and gres.conf by meaning."""
+"""Compares installed files with rendered ones; slurm.conf and gres.conf by meaning."""
 
 import difflib
 import os
@@ -11,7 +11,7 @@ from typing import NamedTuple
 from slurm_colloc.errors import InputError, StoreError
 from slurm_colloc.files import read_bounded
 from slurm_colloc.site.render import Rendered
-from slurm_colloc.site.shares import billed_weights
+from slurm_colloc.site.share_billing import billed_weights
 from slurm_colloc.slurm.hostlist import expand, fold
 
 _LIMIT_BYTES = 16 * 1024 * 1024

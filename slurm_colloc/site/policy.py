@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the policy in Lua is told of each partition: its deed, and the slices that a job could have instead of a GPU."""
+"""The settings of job_submit.lua for each partition."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -7,7 +7,7 @@ from typing import NamedTuple
 from slurm_colloc.config import MigSlice, Partition, Pool, SiteConfig
 from slurm_colloc.errors import ConfigError, InputError
 from slurm_colloc.history.policy_table import model_hash
-from slurm_colloc.site.shares import SHARES
+from slurm_colloc.site.share_billing import SHARES
 from slurm_colloc.slurm.gres import parse_gres
 
 

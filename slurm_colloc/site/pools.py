@@ -4,9 +4,9 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from slurm_colloc.gpu.mig import parse_profile
-from slurm_colloc.site.cards import Card, Known, card_of
 from slurm_colloc.site.cluster import DEVICES, Cluster, has_gpus, least_for_jobs
-from slurm_colloc.site.shapes import Shape, alike, card_of_slice, shapes_of
+from slurm_colloc.site.gpu_sizes import Card, Known, card_of
+from slurm_colloc.site.node_gpus import Shape, alike, card_of_slice, shapes_of
 from slurm_colloc.slurm.hostlist import fold
 from slurm_colloc.slurm.parse import Node
 from slurm_colloc.toml_text import key_line, note

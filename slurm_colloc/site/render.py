@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 from slurm_colloc.config import SYSTEM_FILE, TIERS, SiteConfig
 from slurm_colloc.errors import ConfigError, InputError
 from slurm_colloc.shipped import plugin, template_folders
-from slurm_colloc.site.folder import ORDER
 from slurm_colloc.site.fragments import (
     Alike,
     alike,
@@ -28,6 +27,7 @@ from slurm_colloc.site.fragments import (
     tres,
     uneven_shares,
 )
+from slurm_colloc.site.output_folder import ORDER
 from slurm_colloc.site.policy import has_policy, policies
 from slurm_colloc.slurm.hostlist import expand
 
@@ -136,8 +136,8 @@ _LUA, _LUA_HOSTS = "{slurm_folder}/colloc", "hosts of slurmctld and of logins"
 FILES = (
     SiteFile("colloc.sysusers.conf", "/usr/lib/sysusers.d/colloc.conf", "all hosts", Needs.NOTHING, has_agent),
     SiteFile("colloc-agent.service", f"{_UNITS}/colloc-agent.service", _NODES, Needs.NOTHING, has_agent),
-    SiteFile("colloc-seal.service", f"{_UNITS}/colloc-seal.service", _NODES, Needs.NOTHING, has_agent),
-    SiteFile("colloc-seal.timer", f"{_UNITS}/colloc-seal.timer", _NODES, Needs.NOTHING, has_agent),
+    SiteFile("colloc-flush.service", f"{_UNITS}/colloc-flush.service", _NODES, Needs.NOTHING, has_agent),
+    SiteFile("colloc-flush.timer", f"{_UNITS}/colloc-flush.timer", _NODES, Needs.NOTHING, has_agent),
     SiteFile("colloc-compact.service", f"{_UNITS}/colloc-compact.service", _ONE_HOST, Needs.NOTHING, has_agent),
     SiteFile("colloc-compact.timer", f"{_UNITS}/colloc-compact.timer", _ONE_HOST, Needs.NOTHING, has_agent),
     SiteFile("colloc-audit.service", f"{_UNITS}/colloc-audit.service", _ONE_HOST, Needs.NOTHING, has_agent),

@@ -10,7 +10,8 @@ from slurm_colloc.clock import now
 from slurm_colloc.errors import ProcessError
 from slurm_colloc.model import Gres
 from slurm_colloc.process import ask, ask_all, run
-from slurm_colloc.slurm.free import Free
+from slurm_colloc.slurm.clean_environment import unfiltered
+from slurm_colloc.slurm.free_gpus import Free
 from slurm_colloc.slurm.limits import Cap, Limits, caps_questions, has_database, parse_caps, parse_limits, questions
 from slurm_colloc.slurm.options import listed_options, unloaded_plugins
 from slurm_colloc.slurm.parse import (
@@ -22,11 +23,10 @@ from slurm_colloc.slurm.parse import (
     parse_release,
     parse_states,
 )
-from slurm_colloc.slurm.unfiltered import unfiltered
 
 if TYPE_CHECKING:
+    from slurm_colloc.slurm.job_visibility import Rights
     from slurm_colloc.slurm.jobs import Accounted, QueuedJob
-    from slurm_colloc.slurm.visible import Rights
 
 # As long as Slurm's own commands wait for slurmctld, MessageTimeout, where slurm.conf says no other.
 ASK_S = 10.0
@@ -177,7 +177,7 @@ class CliClient:
 
     def rights(self, name: str) -> "Rights":
         """Return what Slurm says of privacy and of the user ``name``."""
-        from slurm_colloc.slurm.visible import parse_rights, rights_questions
+        from slurm_colloc.slurm.job_visibility import parse_rights, rights_questions
 
         config = self.config()
         if not has_database(config):
@@ -187,7 +187,7 @@ class CliClient:
 
     def shown(self, raw_ids: Sequence[str]) -> frozenset[str]:
         """Return which of these jobs accounting shows to the user who runs this."""
-        from slurm_colloc.slurm.visible import shown_question
+        from slurm_colloc.slurm.job_visibility import shown_question
 
         return frozenset(self._ask(*shown_question(raw_ids)).split()) & frozenset(raw_ids)
 

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from slurm_colloc.errors import InputError
-from slurm_colloc.kinds import read_as
 from slurm_colloc.model import Reason, because
 from slurm_colloc.units import time_limit_min, whole
+from slurm_colloc.value_types import read_as
 
 Tres = Mapping[str, int]
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from slurm_colloc.errors import InputError
 from slurm_colloc.model import Gres
-from slurm_colloc.slurm.free import kind_of
+from slurm_colloc.slurm.free_gpus import kind_of
 from slurm_colloc.slurm.gres import SHOWN, split_items
 from slurm_colloc.units import whole
 

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What csub decided of a job, written down once there is one."""
+"""Writes csub's decision about a job into a file, once sbatch has given the job an id."""
 
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from slurm_colloc.clock import now, within
+from slurm_colloc.clock import now, with_timeout
 from slurm_colloc.config import SiteConfig, user_data_folder
 from slurm_colloc.errors import CollocError
 from slurm_colloc.history.submitted import keep_submitted
@@ -58,8 +58,8 @@ def record(plan: Plan, job_id: str, cluster: str, config: SiteConfig, say: Calla
     )
     try:
         if request.submitted[0]:
-            within(config.timeouts.decide_s, "writing it", partial(keep_submitted, *request.submitted))
-        elsewhere = within(config.timeouts.decide_s, "writing it", partial(drop, config, decision))
+            with_timeout(config.timeouts.decide_s, "writing it", partial(keep_submitted, *request.submitted))
+        elsewhere = with_timeout(config.timeouts.decide_s, "writing it", partial(drop, config, decision))
         _take_off(plan, request, placement, config)
     except CollocError as error:
         say(f"job {job_id} is submitted, but the decision is not recorded: {error}")

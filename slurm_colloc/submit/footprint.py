@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a request to what it needs: all that is known of the job is gathered, and the ladder is asked."""
+"""Finds the footprint of a job: gathers what is known of it and asks the estimators in estimate/."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
-from slurm_colloc.clock import within
+from slurm_colloc.clock import with_timeout
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import DeadlineError
 from slurm_colloc.estimate.ladder import estimate, estimate_at_site
@@ -78,9 +78,9 @@ def as_served(
     text = b" ".join((without_comments(text), *(word.encode(errors="surrogateescape") for word in request.script_args)))
     if not any(word in text for word in _SERVERS) and not any(name.startswith("XLA_") for name in environ):
         return footprint, ()
-    from slurm_colloc.submit.serving import told_part, weights_mib  # of no use to a job without a server
+    from slurm_colloc.submit.serving import memory_part, weights_mib  # of no use to a job without a server
 
-    told, memory = told_part(text, environ), footprint.gpu_mem_peak_mib
+    told, memory = memory_part(text, environ), footprint.gpu_mem_peak_mib
     notes: tuple[Reason, ...] = ()
     if told:
         part = told.part if told.part is not None else 1.0
@@ -121,6 +121,6 @@ def _too_little(request: JobRequest, config: SiteConfig) -> list[Evidence]:
     """
     step = partial(look_up, config, request.signature, None)
     with suppress(DeadlineError):
-        known = within(config.timeouts.decide_s / 4, "reading the history", step)
+        known = with_timeout(config.timeouts.decide_s / 4, "reading the history", step)
         return [run for run in known.evidence if run.state == GPU_OOM]
     return []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hand a submission to sbatch: once.
+"""Calls sbatch, once for each submission.
 
 What csub has nothing to decide about becomes sbatch by exec. A job with a GPU is submitted beside csub, which passes on
 what sbatch prints and learns the job's id for the decision; csub never kills it and never repeats it. Only a definite

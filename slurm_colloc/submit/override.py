@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a changed request takes the place of: options among sbatch's arguments, and directives that none overrides."""
+"""Replaces the options and directives of a request that csub changes."""
 
 from collections.abc import Sequence
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From one submission's arguments to what will be handed to sbatch: nothing here starts or submits anything."""
+"""Makes the plan of one submission: the arguments and the script for sbatch. Nothing is started or submitted here."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -13,7 +13,7 @@ from slurm_colloc.history.signature import WRAPPED
 from slurm_colloc.model import Footprint, JobRequest, Placement, Reason, SharingMode, because
 from slurm_colloc.placement.choose import as_asked, place
 from slurm_colloc.slurm.directives import read_script
-from slurm_colloc.slurm.free import Free
+from slurm_colloc.slurm.free_gpus import Free
 from slurm_colloc.slurm.limits import Limits
 from slurm_colloc.slurm.options import CommandLine, Given, without
 from slurm_colloc.submit.footprint import as_served, footprint_of, part_to_tell
@@ -23,7 +23,7 @@ from slurm_colloc.submit.reasons import reason_to_keep_command, reason_to_keep_t
 from slurm_colloc.submit.render import Sampling, names_slice, render_block, render_script
 from slurm_colloc.submit.request import build_request
 from slurm_colloc.submit.rollout import NOBODY, Chosen, choose, draw
-from slurm_colloc.submit.slurm_answers import access_of, outlook, whose_job
+from slurm_colloc.submit.slurm_answers import access_of, queue_estimate, whose_job
 from slurm_colloc.submit.submission import Submission, read_submission
 
 
@@ -271,7 +271,7 @@ def _part(
     # What was free when a job was submitted nobody can tell afterwards.
     asks = any(own_option(name, command_line, None) is not None for name in ("explain", "dry-run"))
     shown = config.policy == "shadow" or asks
-    waits = None if alone or switched_off else outlook(config, slurm.free, wanted=shown)
+    waits = None if alone or switched_off else queue_estimate(config, slurm.free, wanted=shown)
     placement = _leave(place(request, footprint, config, access, waits), switched_off, fixed)
     if resubmits:
         placement = placement._replace(reasons=(resubmits, *placement.reasons))

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a job, or its text, is to be left as it was asked for, has no share of a GPU, or is no task of a pack."""
+"""The reasons to leave a job unchanged, to give it no share of a GPU, or not to pack it."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.model import Gres, JobRequest, Reason, because
-from slurm_colloc.placement.terms import asked_partitions, suspending
+from slurm_colloc.placement.time_and_cores import asked_partitions, suspending
 from slurm_colloc.slurm.options import Given, value_of
 from slurm_colloc.submit.render import BLOCK_BEGINS
 

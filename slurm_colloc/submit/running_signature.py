@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What csub would know a job by that was submitted without it, as far as the job itself can tell while it runs.
+"""The signature of a job that was not submitted by csub, worked out while the job runs.
 
 Its script, arguments, folder and variables are those of the submission. What cannot be told any more is which variables
 were given to this job alone (--export=NAME=VALUE), so such a job that does not name them in its script passes for one

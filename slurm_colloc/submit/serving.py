@@ -67,7 +67,7 @@ class Told(NamedTuple):
         return 1.0 if self.part is None or self.program.takes_more else self.part
 
 
-def told_part(text: bytes, environ: Mapping[str, str]) -> Told | None:
+def memory_part(text: bytes, environ: Mapping[str, str]) -> Told | None:
     """Return which program a script, with its arguments behind it, starts, and its part; None of any other script."""
     text = text.replace(b"\\\n", b" ")
     named = b"\n".join(f"{name}={environ[name]}".encode() for name in environ if name.startswith("XLA_PYTHON_CLIENT_"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What csub says of a plan: its one line after a submission, --explain, and --dry-run --format=json."""
+"""The text of a plan: the line after a submission, --explain, and --dry-run --format=json."""
 
 from collections.abc import Iterator, Sequence
 from math import ceil

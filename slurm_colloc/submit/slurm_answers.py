@@ -19,10 +19,10 @@ from slurm_colloc.files import private_folder, read_bounded, read_own, write_ato
 from slurm_colloc.history.digest import digest
 from slurm_colloc.model import Footprint, Gres, JobRequest, Reason, because
 from slurm_colloc.placement.pieces import Access
-from slurm_colloc.placement.waits import MOST_AGE_S, Outlook, Waits, from_json, waits_path
-from slurm_colloc.slurm import free as known
+from slurm_colloc.placement.waits import MOST_AGE_S, QueueEstimate, Waits, from_json, waits_path
+from slurm_colloc.slurm import free_gpus as known
 from slurm_colloc.slurm import limits as may
-from slurm_colloc.slurm.free import Free
+from slurm_colloc.slurm.free_gpus import Free
 from slurm_colloc.slurm.limits import Limits, default_qos
 from slurm_colloc.submit.rollout import Whose
 
@@ -94,7 +94,7 @@ def limits_of_user(config: SiteConfig, ask: Callable[[], Limits]) -> Limits | Re
     return asked
 
 
-def outlook(config: SiteConfig, ask: Callable[[], Free], *, wanted: bool) -> Outlook | None:
+def queue_estimate(config: SiteConfig, ask: Callable[[], Free], *, wanted: bool) -> QueueEstimate | None:
     """Return where a choice may look up waits; None where the site weighs none.
 
     Args:
@@ -104,7 +104,7 @@ def outlook(config: SiteConfig, ask: Callable[[], Free], *, wanted: bool) -> Out
     """
     if not config.sharing.weigh_waits:
         return None
-    return Outlook(partial(_waits, config), partial(_free, config, ask), wanted)
+    return QueueEstimate(partial(_waits, config), partial(_free, config, ask), wanted)
 
 
 def _waits(config: SiteConfig) -> Waits:

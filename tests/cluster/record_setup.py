@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 
 from slurm_colloc.slurm import setup
+from slurm_colloc.slurm.job_visibility import rights_questions
 from slurm_colloc.slurm.limits import caps_questions
-from slurm_colloc.slurm.visible import rights_questions
 from tests.cluster import broken, cgroups
 from tests.cluster.config import cluster_name
 from tests.cluster.lab import Lab

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from slurm_colloc.audit.act import act, in_words
+from slurm_colloc.audit.job_actions import act, in_words
 from slurm_colloc.audit.state import opened
-from slurm_colloc.audited import JOB, Finding
+from slurm_colloc.audit_model import JOB, Finding
 from slurm_colloc.config_audit import Notices
 from tests.cluster.lab import Lab
 from tests.unit.made import site

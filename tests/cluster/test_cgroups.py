@@ -15,8 +15,8 @@ import pytest
 
 from slurm_colloc.gpu.proc import ProcessTable, parse_cgroup_folders
 from slurm_colloc.gpu.simulated import SimulatedReader
-from slurm_colloc.measured import HostSample, Round
 from slurm_colloc.observe.sampler import Sampler
+from slurm_colloc.usage_model import HostSample, NodeSample
 from tests.cluster import cgroups, releases
 from tests.cluster.fixtures import CHECKOUT, RELEASE, need_cluster
 from tests.cluster.lab import Lab
@@ -190,7 +190,7 @@ def test_round(jobs: Jobs) -> None:
     assert bob.host_mem_mib < 50
 
 
-def two_rounds(jobs: Jobs) -> tuple[Round, Round]:
+def two_rounds(jobs: Jobs) -> tuple[NodeSample, NodeSample]:
     """Return what a sampler saw before and after alice's job wrote."""
     table = ProcessTable()
     reader = SimulatedReader(str(jobs.lab.gpus_dir / "g1.json"), "g1", table)
@@ -203,7 +203,7 @@ def two_rounds(jobs: Jobs) -> tuple[Round, Round]:
     return first, sampler.sample(time.monotonic())
 
 
-def host(seen: Round, job_id: str) -> HostSample:
+def host(seen: NodeSample, job_id: str) -> HostSample:
     (found,) = (sample for sample in seen.hosts if sample.job_id == job_id)
     return found
 

@@ -136,13 +136,13 @@ def _ran(center: Center) -> None:
 
 def _services(center: Center) -> Iterator[str]:
     """Yield what each unit does, in the order of a day, as its user and with its umask."""
-    for name in ("agent", "seal", "compact", "audit", "audit-jobs"):
+    for name in ("agent", "flush", "compact", "audit", "audit-jobs"):
         text = (center.machine.root / f"etc/systemd/system/colloc-{name}.service").read_text()
         keys = dict(re.findall(r"^(User|UMask|ExecStart|StateDirectory|StateDirectoryMode)=(.*)$", text, re.MULTILINE))
         folder = keys.get("StateDirectory")
         made = f"install -d -m {keys['StateDirectoryMode']} -o {keys['User']} /var/lib/{folder}; " if folder else ""
         limit = "timeout 4 " if name == "agent" else ""
-        node = " --node g1" if name in ("agent", "seal") else ""
+        node = " --node g1" if name in ("agent", "flush") else ""
         command = f"umask {keys['UMask']}; {limit}{keys['ExecStart']}{node}"
         yield f"{made}setpriv --reuid={keys['User']} --regid={keys['User']} --clear-groups sh -c '{command}'"
 

@@ -144,7 +144,7 @@ def site(lab: Lab) -> Site:
     hour = folder / "journal/g1/20260101T00.journal"
     python(lab, "carol", "import sys; from slurm_colloc.files import *; write_atomic(sys.argv[1], b'')", hour)
     write = "from slurm_colloc.history.snapshot import *; import sys; write_snapshot(sys.argv[1], [], int(sys.argv[2]))"
-    make = "import sys; from slurm_colloc.accounting.feedback import *; make_history_folder(sys.argv[1])"
+    make = "import sys; from slurm_colloc.accounting.user_histories import *; make_history_folder(sys.argv[1])"
     python(lab, None, make, folder)
     uid = lab.users["alice"].uid
     python(lab, None, write, folder / f"history/{uid}.sqlite", uid)
@@ -198,7 +198,9 @@ path, target = sys.argv[1:]
 mine = os.environ["HOME"] + "/trap"
 os.chmod(os.environ["HOME"], 0o711)
 """
-TAKE_IN = "import sys; from slurm_colloc.accounting.feedback import *; print(collect_decisions(sys.argv[1]).decisions)"
+TAKE_IN = (
+    "import sys; from slurm_colloc.accounting.user_histories import *; print(collect_decisions(sys.argv[1]).decisions)"
+)
 
 
 def planted(lab: Lab, kind: str, path: Path, target: Path) -> None:
@@ -357,7 +359,7 @@ print(count)
 
 COLLECT = """
 import sys, time
-from slurm_colloc.accounting.feedback import collect_decisions
+from slurm_colloc.accounting.user_histories import collect_decisions
 until_s, looks, found, slowest_s = time.monotonic() + float(sys.argv[2]), 0, set(), 0.0
 while time.monotonic() < until_s:
     began_s = time.monotonic()
@@ -409,7 +411,7 @@ def test_a_history_folder_that_is_a_link_is_not_opened_to_all(lab: Lab, tmp_path
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o700)
     (tmp_path / "history").symlink_to(closed)
-    code = "import sys; from slurm_colloc.accounting.feedback import *; make_history_folder(sys.argv[1])"
+    code = "import sys; from slurm_colloc.accounting.user_histories import *; make_history_folder(sys.argv[1])"
     argv = [str(lab.root / "opt/bin/python"), "-c", code, str(tmp_path)]
     done = lab.run(argv)
     assert "is a link or somebody else's" in done.stderr

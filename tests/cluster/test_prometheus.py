@@ -26,9 +26,9 @@ from slurm_colloc.accounting.sources.prometheus import Imported, names_there, re
 from slurm_colloc.accounting.sources.prometheus_server import Server
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.history.records import parse_evidence
-from slurm_colloc.measured import HostSample
-from slurm_colloc.observe.attribute import attribute_round
+from slurm_colloc.observe.attribute import attribute_sample
 from slurm_colloc.observe.prometheus import Endpoint
+from slurm_colloc.usage_model import HostSample
 from tests.cluster.ports import Ports, answers
 from tests.unit.made import H100, RECORDED, device, near, process, seen
 from tests.unit.programs import need_program
@@ -202,7 +202,7 @@ def test_a_card_through_dcgm_exporter(history: History, imported: Imported) -> N
         assert (unit.uuid, unit.gr_active_pct, unit.tensor_active_pct) == (A100, near(99.563), near(92.926))
         assert (unit.dram_active_pct, unit.gpu_mem_used_mib, unit.power_w) == (near(69.0789), 4845, 409.692)
         assert unit.energy_j == near(409.692 * one.interval_s)
-        shares = {share.job_id: share for share in attribute_round(one)}
+        shares = {share.job_id: share for share in attribute_sample(one)}
         # Sums over the jobs and the rest are the card's value, however often the exporter repeated it.
         assert sum(share.gr_active_pct or 0.0 for share in shares.values()) == near(99.563)
         method = {0: set(), 1: {"whole device"}, 2: {"split equally"}}[len(one.holders)]

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from slurm_colloc.accounting.aggregate import job_usage
 from slurm_colloc.accounting.store import open_store
-from slurm_colloc.accounting.sweep import job_usage
 from slurm_colloc.slurm.gres import parse_gres
 from tests.cluster import jobs, rollup
 from tests.cluster.fixtures import RELEASE, install_checkout, need_cluster, new_lab

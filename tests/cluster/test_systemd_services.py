@@ -116,7 +116,7 @@ def test_what_order_md_says_installs_services_that_run_without_any_right(machine
     machine.run("install", "-d", "-m", "0755", "/shared")
     machine.run("/opt/slurm_colloc/bin/colloc", "site", "render", "-o", "/root/files", "--prefix", "/opt/slurm_colloc")
     safe = machine.run("cat", "/root/files/ORDER.md").partition("\n## ")[2].partition("\n## ")[0]
-    for name in ("seal", "compact", "audit", "audit-jobs"):
+    for name in ("flush", "compact", "audit", "audit-jobs"):
         machine.write(f"/etc/systemd/system/colloc-{name}.service.d/test.conf", "[Service]\nPrivateDevices=no\n")
     machine.write("/etc/systemd/system/colloc-agent.service.d/test.conf", "[Service]\nWatchdogSec=5\nRestartSec=1\n")
     for block in safe.split("\n```\n")[1::2]:
@@ -134,14 +134,14 @@ def test_what_order_md_says_installs_services_that_run_without_any_right(machine
         "it writes no samples",
     )
 
-    for name in ("seal", "compact"):
+    for name in ("flush", "compact"):
         machine.run("systemctl", "start", f"colloc-{name}.service")
     # A store into which nothing came is said, and is no success.
     machine.run("systemctl", "start", "colloc-audit.service", check=False)
     assert machine.show("colloc-audit", "ExecMainStatus") == "2"
     timers = machine.run("systemctl", "list-timers", "--all", "--no-legend", "colloc-*")
     assert {line.split()[-1] for line in timers.splitlines()} == {
-        f"colloc-{name}.service" for name in ("audit", "audit-jobs", "compact", "seal")
+        f"colloc-{name}.service" for name in ("audit", "audit-jobs", "compact", "flush")
     }
 
     hung = machine.show("colloc-agent", "MainPID")

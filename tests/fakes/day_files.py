@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A store of sealed days as the agents of 1000 GPUs leave it after compaction, and the runs that used them.
+"""A store of flushed days as the agents of 1000 GPUs leave it after compaction, and the runs that used them.
 
 Nodes of 8 GPUs, read every 10 s. What runs on a node changes every few hours: jobs of 1 to 8 GPUs, some GPUs with two
 jobs, some with none. Each figure is in the steps that the store keeps, so that sums in whole numbers are the truth.
@@ -18,7 +18,7 @@ import duckdb
 from slurm_colloc.accounting import parquet
 from slurm_colloc.accounting.sample_tables import SHARES, typed
 from slurm_colloc.accounting.samples import RAW_DAY, Samples, day_and_hour
-from slurm_colloc.measured import MEASURED
+from slurm_colloc.usage_model import MEASURED
 from tests.fakes.sacct_rows import DAY_S, GPU_NODES, PARTS, SHARDS_PER_GPU, Made
 
 CLUSTER = "bench"
@@ -136,7 +136,7 @@ def write_days(folder: Path, samples: int, since_s: int) -> Written:
 
 
 def _readings(node: str, from_s: int, to_s: int) -> str:
-    """Return a query of a node's rows of [from, to), in the order of the sealed files.
+    """Return a query of a node's rows of [from, to), in the order of the flushed files.
 
     Each job has a middle of its own for each figure, and each reading lies within 6 % of it.
     """

@@ -16,9 +16,9 @@ import time
 from collections.abc import Mapping, Sequence
 
 from slurm_colloc.gpu.nvml import NvmlReader
-from slurm_colloc.measured import Round
-from slurm_colloc.observe.attribute import attribute_round
+from slurm_colloc.observe.attribute import attribute_sample
 from slurm_colloc.observe.sampler import Sampler
+from slurm_colloc.usage_model import NodeSample
 from tests.gpu.loads import Job, running
 from tests.gpu.read_loads import mps
 
@@ -39,8 +39,8 @@ MIXES: dict[str, list[Job]] = {
 }
 
 
-def observe(jobs: Sequence[Job], environment: Mapping[str, str]) -> tuple[list[Round], dict[str, float]]:
-    """Run the jobs; return the Rounds once they are settled, and steps per second by job."""
+def observe(jobs: Sequence[Job], environment: Mapping[str, str]) -> tuple[list[NodeSample], dict[str, float]]:
+    """Run the jobs; return the NodeSamples once they are settled, and steps per second by job."""
     with running(jobs, environment) as started:
         deadline = time.monotonic() + LONGEST_START_S
         while not all(one.done() > 5 for one in started):
@@ -63,18 +63,18 @@ def observe(jobs: Sequence[Job], environment: Mapping[str, str]) -> tuple[list[R
     return rounds, rates
 
 
-def mean(rounds: Sequence[Round], name: str) -> float | None:
-    """Return the device's mean over the Rounds."""
+def mean(rounds: Sequence[NodeSample], name: str) -> float | None:
+    """Return the device's mean over the NodeSamples."""
     values = [getattr(seen.devices[0], name) for seen in rounds]
     return None if None in values else statistics.fmean(values)
 
 
-def shares(rounds: Sequence[Round]) -> dict[str, tuple[float, float | None, str]]:
+def shares(rounds: Sequence[NodeSample]) -> dict[str, tuple[float, float | None, str]]:
     """Return (mean, spread of single readings, method) of each job's SM activity."""
     found: dict[str, list[float]] = {}
     methods: dict[str, set[str]] = {}
     for seen in rounds:
-        for share in attribute_round(seen):
+        for share in attribute_sample(seen):
             found.setdefault(share.job_id, []).append(share.sm_active_pct or 0.0)
             methods.setdefault(share.job_id, set()).add(share.method)
     return {
@@ -101,7 +101,11 @@ def main() -> None:
 
 
 def report(
-    label: str, jobs: Sequence[Job], rounds: list[Round], rates: dict[str, float], alone: dict[str, tuple[float, float]]
+    label: str,
+    jobs: Sequence[Job],
+    rounds: list[NodeSample],
+    rates: dict[str, float],
+    alone: dict[str, tuple[float, float]],
 ) -> None:
     """Print truth and what each method says of it, in percent of the device's SMs."""
     device = mean(rounds, "sm_active_pct") or 0.0

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from slurm_colloc.measured import Round
+from slurm_colloc.usage_model import NodeSample
 from tests.gpu.proof_plan import BY_HAND, Cell
 
 Row = Mapping[str, Any]
@@ -41,7 +41,7 @@ def promised(decision: Row) -> float | None:
     return next((float(decision[name]) for name in PROMISES if decision.get(name) is not None), None)
 
 
-def activity(rounds: Iterable[Round], since_s: float, until_s: float) -> dict[str, float | None]:
+def activity(rounds: Iterable[NodeSample], since_s: float, until_s: float) -> dict[str, float | None]:
     """Return what the GPUs did in a time, as the agent's samples have it: means over them, and energy in all."""
     inside = [one for one in rounds if since_s < one.at_s <= until_s and one.devices]
     seen = [(one.interval_s, device) for one in inside for device in one.devices]

@@ -20,8 +20,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from slurm_colloc.gpu.nvml import NvmlReader
-from slurm_colloc.measured import DeviceSample, ProcessSample
 from slurm_colloc.observe.attribute import attribute_device
+from slurm_colloc.usage_model import DeviceSample, ProcessSample
 
 READINGS, PERIOD_S, SETTLE_S = 8, 0.5, 12.0
 

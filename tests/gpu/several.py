@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from slurm_colloc.gpu.nvml import NvmlReader
-from slurm_colloc.measured import Round
-from slurm_colloc.observe.attribute import attribute_round
+from slurm_colloc.observe.attribute import attribute_sample
 from slurm_colloc.observe.journal import hours
 from slurm_colloc.observe.sampler import Sampler
+from slurm_colloc.usage_model import NodeSample
 from tests.gpu import cost, gres_mps, slurm
 from tests.gpu.loads import Job, running
 from tests.gpu.proof_report import add
@@ -56,12 +56,12 @@ def identities(reader: NvmlReader) -> dict[str, Any]:
     }
 
 
-def attributed(rounds: Iterable[Round], jobs: Iterable[str]) -> dict[str, Any]:
+def attributed(rounds: Iterable[NodeSample], jobs: Iterable[str]) -> dict[str, Any]:
     """Return by job and GPU what was attributed, and how far the sums over a GPU's jobs are off the device's."""
     seen: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
     off_mib, off_j = [0.0], [0.0]
     for one in rounds:
-        shares = attribute_round(one)
+        shares = attribute_sample(one)
         for share in shares:
             seen[share.job_id, share.uuid].append((share.sm_active_pct or 0.0, share.gpu_mem_used_mib or 0.0))
         for device in one.devices:

@@ -21,9 +21,9 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from slurm_colloc.measured import Round
-from slurm_colloc.observe.attribute import attribute_round
+from slurm_colloc.observe.attribute import attribute_sample
 from slurm_colloc.observe.journal import hours
+from slurm_colloc.usage_model import NodeSample
 from tests.gpu.cost import SITE
 from tests.gpu.loads import PROGRAMS
 from tests.gpu.read_loads import mps
@@ -185,11 +185,11 @@ def phase(root: Path, label: str, jobs: Mapping[str, str], watched_s: float) -> 
         time.sleep(0.3)
 
 
-def rows(rounds: list[Round], jobs: Mapping[str, str], rates: Mapping[str, float]) -> list[dict[str, object]]:
-    """Return what the Rounds say of each job and of the rest."""
+def rows(rounds: list[NodeSample], jobs: Mapping[str, str], rates: Mapping[str, float]) -> list[dict[str, object]]:
+    """Return what the NodeSamples say of each job and of the rest."""
     found: list[dict[str, object]] = []
     for job in [*jobs, ""]:
-        own = [share for seen in rounds for share in attribute_round(seen) if share.job_id == job]
+        own = [share for seen in rounds for share in attribute_sample(seen) if share.job_id == job]
         hosts = [host for seen in rounds for host in seen.hosts if host.job_id == job]
         holders = [holder for seen in rounds for holder in seen.holders if holder.job_id == job]
         cpu = [host.cpu_s for host in hosts if host.cpu_s is not None]

@@ -9,7 +9,7 @@ import duckdb
 from slurm_colloc.accounting.audited import RUN_COLUMNS, answer
 from slurm_colloc.audit.rules import entries, findings, question
 from slurm_colloc.audit.timing import of_about
-from slurm_colloc.audited import Answer, Finding
+from slurm_colloc.audit_model import Answer, Finding
 from slurm_colloc.config_audit import Audit, AuditRule
 
 # A day of one H100, all of it sampled, a fifth of its SMs busy.

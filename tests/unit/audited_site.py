@@ -6,17 +6,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from slurm_colloc.accounting.aggregate import aggregate
 from slurm_colloc.accounting.audited import answer, make_audited
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.sweep import sweep
 from slurm_colloc.accounting.window import Window
 from slurm_colloc.audit.rules import choose, entries, findings, question
 from slurm_colloc.audit.timing import of_about
-from slurm_colloc.audited import Finding
+from slurm_colloc.audit_model import Finding
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.config_audit import Audit, AuditRule
-from slurm_colloc.measured import Round
 from slurm_colloc.model import Decision
+from slurm_colloc.usage_model import NodeSample
 from tests.unit.doors import ingest
 from tests.unit.made import HOUR, MPS_POOL, device, host, process, seen, site
 from tests.unit.stored import sampled
@@ -55,7 +55,7 @@ def sacct_text(*runs: dict[str, str]) -> bytes:
     return "\n".join(["|".join(_RUN), *("|".join(row.values()) for row in rows), ""]).encode()
 
 
-def day_of(job_id: str, cores: float, host_mem_mib: int, gpu_mem_mib: int = 3000) -> list[Round]:
+def day_of(job_id: str, cores: float, host_mem_mib: int, gpu_mem_mib: int = 3000) -> list[NodeSample]:
     """Return a day of one GPU's samples, each half an hour, with so much of the host."""
     hosts = [host(job_id, cpu_s=cores * 1800, host_mem_mib=host_mem_mib)]
     of_job, unit = [process(job_id, gpu_mem_used_mib=gpu_mem_mib)], device(gpu_mem_used_mib=gpu_mem_mib)
@@ -66,7 +66,7 @@ def found(
     folder: Path,
     code: str,
     text: bytes,
-    rounds: Sequence[Round] = (),
+    rounds: Sequence[NodeSample] = (),
     decisions: Sequence[Decision] = (),
     config: SiteConfig | None = SITE,
     **settings: Any,
@@ -81,6 +81,6 @@ def found(
     audit = Audit(rule=(AuditRule(code, **settings),))
     (entry,) = of_about(choose(entries(audit), [code]), "others")
     with store.connect(DAY, 3 * DAY) as database:
-        sweep(database, store, Window(DAY, 3 * DAY, 3 * DAY))
+        aggregate(database, store, Window(DAY, 3 * DAY, 3 * DAY))
         make_audited(database, config)
         return findings(entry, answer(database, question(entry, 3 * DAY)), "")

@@ -7,7 +7,7 @@ import random
 from datetime import UTC, datetime
 from typing import Any
 
-from slurm_colloc.charted import (
+from slurm_colloc.chart_model import (
     Charts,
     Fit,
     GroupDetail,
@@ -17,8 +17,8 @@ from slurm_colloc.charted import (
     WeekHour,
 )  # fmt: skip
 from slurm_colloc.config import Prices
-from slurm_colloc.measured import Collocation, GroupUsage, Prediction
 from slurm_colloc.report.usage import UsageReport
+from slurm_colloc.usage_model import Collocation, GroupUsage, Prediction
 from tests.unit.made import fit_of, usage
 from tests.unit.stored import grouped
 
@@ -66,7 +66,7 @@ def made_report(users: int, days: int, names: tuple[str, ...] = ()) -> UsageRepo
         rejected={},
         recorded=None,
         ingested=None,
-        sealed=None,
+        flushed=None,
         so_far=False,
         of_text=False,
         templates="",

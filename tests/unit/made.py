@@ -7,10 +7,18 @@ from typing import Any
 
 import pytest
 
-from slurm_colloc.charted import Fit
+from slurm_colloc.chart_model import Fit
 from slurm_colloc.config import MigSlice, Partition, Pool, Recovery, Sharing, SiteConfig
-from slurm_colloc.measured import AllocationRow, DeviceSample, Holder, HostSample, JobUsage, ProcessSample, Round
 from slurm_colloc.model import Decision, Evidence, Footprint, Gres, JobRequest, Quantiles, Reason, because
+from slurm_colloc.usage_model import (
+    AllocationRow,
+    DeviceAllocation,
+    DeviceSample,
+    HostSample,
+    JobUsage,
+    NodeSample,
+    ProcessSample,
+)
 
 RECORDED = Path(__file__).resolve().parents[1] / "recorded"
 # Of Slurm, recorded by `python -m tests.cluster record`.
@@ -65,9 +73,9 @@ def seen(
     hosts: Sequence[HostSample] = (),
     interval_s: float = 10.0,
     node: str = "g1",
-) -> Round:
-    held = tuple(Holder(uuid, job_id, None) for uuid, job_id in holders)
-    return Round(at_s, interval_s, node, "boot", tuple(devices), tuple(processes), held, tuple(hosts))
+) -> NodeSample:
+    held = tuple(DeviceAllocation(uuid, job_id, None) for uuid, job_id in holders)
+    return NodeSample(at_s, interval_s, node, "boot", tuple(devices), tuple(processes), held, tuple(hosts))
 
 
 def host(job_id: str = "1", **fields: Any) -> HostSample:

@@ -3,7 +3,7 @@
 
 from typing import Any
 
-from slurm_colloc.audited import Finding, JobLine
+from slurm_colloc.audit_model import Finding, JobLine
 
 
 def finding(**fields: Any) -> Finding:

@@ -6,7 +6,7 @@ from functools import cache
 from html.parser import HTMLParser
 from typing import Any
 
-from slurm_colloc.charted import (
+from slurm_colloc.chart_model import (
     Charts,
     GroupDetail,
     IdleRun,
@@ -15,8 +15,8 @@ from slurm_colloc.charted import (
     WeekHour,
 )
 from slurm_colloc.config import Prices
-from slurm_colloc.measured import Collocation, GroupUsage, Prediction, StrayUse
 from slurm_colloc.report.usage import UsageReport
+from slurm_colloc.usage_model import Collocation, GroupUsage, Prediction, StrayUse
 from tests.unit.made import fit_of, usage
 from tests.unit.stored import grouped
 
@@ -59,7 +59,7 @@ def report(*groups: GroupUsage, **fields: Any) -> UsageReport:
         rejected={},
         recorded=None,
         ingested=None,
-        sealed=None,
+        flushed=None,
         so_far=False,
         of_text=False,
         templates="",
@@ -89,7 +89,7 @@ def full(name: str = "ann") -> UsageReport:
         rejected={"why": 1},
         recorded=(datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)),
         ingested=datetime(2026, 1, 2, tzinfo=UTC),
-        sealed=datetime(2026, 1, 2, tzinfo=UTC),
+        flushed=datetime(2026, 1, 2, tzinfo=UTC),
         charts=charts,
         fits=(fit_of(name, 1.0, 0.5, 0.25, "gpu:1g.10gb:1"), fit_of("total", 1.0, 0.5, 0.25, "gpu:1g.10gb:1")),
     )

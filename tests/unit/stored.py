@@ -8,18 +8,18 @@ from tempfile import TemporaryDirectory
 
 import duckdb
 
+from slurm_colloc.accounting.aggregate import find_runs, job_usage
 from slurm_colloc.accounting.counts import count_runs
 from slurm_colloc.accounting.runs import ALLOCATION_COLUMNS, take_rows
 from slurm_colloc.accounting.sources.rows import Form, form_of
 from slurm_colloc.accounting.sources.sacct import FIELDS, Parsed
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.sweep import find_runs, job_usage
 from slurm_colloc.accounting.usage import group_usage
 from slurm_colloc.accounting.window import Window
 from slurm_colloc.config import SiteConfig
-from slurm_colloc.measured import AllocationRow, GroupUsage, JobUsage, Round
-from slurm_colloc.observe.attribute import attribute_round
+from slurm_colloc.observe.attribute import attribute_sample
 from slurm_colloc.slurm.gres import parse_tres_gres
+from slurm_colloc.usage_model import AllocationRow, GroupUsage, JobUsage, NodeSample
 from tests.unit.made import HOUR, MIG_POOL, MPS_POOL, SHARD_POOL, device, process, seen, site
 
 SHARES = site(MPS_POOL, SHARD_POOL, MIG_POOL)
@@ -34,7 +34,10 @@ INGESTED_S = 1e6
 
 
 def stored(
-    folder: str | Path, rows: Sequence[AllocationRow], rounds: Sequence[Round] = (), config: SiteConfig | None = None
+    folder: str | Path,
+    rows: Sequence[AllocationRow],
+    rounds: Sequence[NodeSample] = (),
+    config: SiteConfig | None = None,
 ) -> Store:
     store = Store(str(folder), config)
     store.write_allocations("a", rows, INGESTED_S)
@@ -52,23 +55,23 @@ def runs_in_window(store: Store, since_s: float, until_s: float, now_s: float) -
 class MadeHour:
     """An hour of a journal that was never written down."""
 
-    def __init__(self, node: str, began_s: int, rounds: Sequence[Round], rejected: int = 0) -> None:
+    def __init__(self, node: str, began_s: int, rounds: Sequence[NodeSample], rejected: int = 0) -> None:
         self.node, self.began_s, self.rounds = node, began_s, rounds
         self.read_bytes, self.rejected = len(rounds), rejected
 
-    def __iter__(self) -> Iterator[Round]:
+    def __iter__(self) -> Iterator[NodeSample]:
         return iter(self.rounds)
 
 
-def sampled(store: Store, rounds: Sequence[Round], cluster: str = "c") -> None:
-    """Seal these Rounds, each in its node and hour."""
-    hours: dict[tuple[str, int], list[Round]] = {}
+def sampled(store: Store, rounds: Sequence[NodeSample], cluster: str = "c") -> None:
+    """Flush these NodeSamples, each in its node and hour."""
+    hours: dict[tuple[str, int], list[NodeSample]] = {}
     for one in rounds:
         hours.setdefault((one.node, int(one.at_s // HOUR * HOUR)), []).append(one)
     for (node, began_s), of in hours.items():
-        with store.samples.work("seal", cluster, node) as work:
+        with store.samples.work("flush", cluster, node) as work:
             assert work is not None
-            store.samples.seal(cluster, MadeHour(node, began_s, of), attribute_round, work)
+            store.samples.flush(cluster, MadeHour(node, began_s, of), attribute_sample, work)
 
 
 def taken(
@@ -129,7 +132,7 @@ def only(store: Store, since_s: float = 0, until_s: float = 1e10, now_s: float =
 def busy(
     *times: float, job: str = "1", uuid: str = "GPU-0", interval_s: float = 900.0, util: float | None = 50.0,
     sm: float | None = 20.0, mib: int | None = 3000,
-) -> list[Round]:  # fmt: skip
+) -> list[NodeSample]:  # fmt: skip
     unit = device(uuid, gpu_util_pct=util, sm_active_pct=sm, gpu_mem_used_mib=mib)
     mine = [process(job, uuid=uuid, gpu_mem_used_mib=mib)]
     return [seen(at_s, [unit], mine, interval_s=interval_s) for at_s in times]

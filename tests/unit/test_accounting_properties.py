@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from slurm_colloc.accounting.sources.sacct import FIELDS
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.measured import Round
+from slurm_colloc.usage_model import NodeSample
 from tests.unit.doors import at_site, colloc, ingest, report, shown
 from tests.unit.made import device, near, process, seen
 from tests.unit.stored import sampled
@@ -97,7 +97,7 @@ class Scene(NamedTuple):
     """What ran, and what was seen of it."""
 
     runs: tuple[Ran, ...]
-    rounds: tuple[Round, ...]
+    rounds: tuple[NodeSample, ...]
 
 
 PCT = st.none() | st.sampled_from([0.0, 12.5, 40.0, 100.0])

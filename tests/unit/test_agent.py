@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm_colloc.measured import Round
 from slurm_colloc.observe.journal import decode, hours
+from slurm_colloc.usage_model import NodeSample
 
 SITE = """schema = 1
 cluster = "c"
@@ -46,7 +46,7 @@ def agent(
     return subprocess.Popen(argv, env=own, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def wait_for(node: Path, rounds: int) -> list[Round]:
+def wait_for(node: Path, rounds: int) -> list[NodeSample]:
     deadline = time.monotonic() + 30
     while len(found := journal(node)) < rounds:
         assert time.monotonic() < deadline, "no agent writes"
@@ -54,7 +54,7 @@ def wait_for(node: Path, rounds: int) -> list[Round]:
     return found
 
 
-def journal(node: Path) -> list[Round]:
+def journal(node: Path) -> list[NodeSample]:
     return [seen for hour in hours(str(node / "journal")) for seen in hour]
 
 

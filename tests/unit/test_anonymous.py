@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_colloc.accounting.anonymous import pseudonym, small_groups
-from slurm_colloc.charted import Charts, GroupDetail, IdleRun
-from slurm_colloc.cli.colloc.names import without_jobs
+from slurm_colloc.chart_model import Charts, GroupDetail, IdleRun
+from slurm_colloc.cli.colloc.anonymous import without_jobs
 from slurm_colloc.errors import InputError, StoreError
 from slurm_colloc.files import own_secret
 from slurm_colloc.model import Decision, Gres

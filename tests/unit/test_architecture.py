@@ -45,6 +45,6 @@ def test_what_a_room_is_said_to_have_is_there(name: str, folders: list[str]) -> 
 
 def test_the_picture_names_what_there_is() -> None:
     picture = TEXT.split("```")[1]
-    names = re.findall(r"\b[a-z]+/[a-z]+\b", picture)
+    names = re.findall(r"\b[a-z]+/[a-z_]+\b", picture)
     assert len(names) > 10
     assert [name for name in names if not is_there(name, [])] == []

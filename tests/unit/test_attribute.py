@@ -5,22 +5,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_colloc.measured import ADDITIVE, DeviceSample, Holder, JobShare, ProcessSample
 from slurm_colloc.observe.attribute import attribute_device as attribute
-from slurm_colloc.observe.attribute import attribute_round, balanced
+from slurm_colloc.observe.attribute import attribute_sample, balanced
+from slurm_colloc.usage_model import ADDITIVE, AttributedUse, DeviceAllocation, DeviceSample, ProcessSample
 from tests.unit.made import device, process, seen
 
 
 def attribute_device(
     whole: DeviceSample, processes: Sequence[ProcessSample], holders: Sequence[str]
-) -> tuple[JobShare, ...]:
-    return attribute(whole, processes, [Holder(whole.uuid, job, None) for job in holders])
+) -> tuple[AttributedUse, ...]:
+    return attribute(whole, processes, [DeviceAllocation(whole.uuid, job, None) for job in holders])
 
 
 Split = dict[str, tuple[float | None, float | None, int | None, str]]
 
 
-def split(shares: tuple[JobShare, ...]) -> Split:
+def split(shares: tuple[AttributedUse, ...]) -> Split:
     """Return what each job has; the rest only where somebody did something with it."""
     found = {one.job_id: (one.gpu_util_pct, one.sm_active_pct, one.gpu_mem_used_mib, one.method) for one in shares}
     assert len(found) == len(shares)
@@ -116,7 +116,7 @@ def test_missing_counters_stay_missing() -> None:
 
 def test_round_keeps_devices_apart() -> None:
     passed = seen(10, [device("A"), device("B")], [process("1", uuid="A"), process("2", uuid="B")], [("B", "3")])
-    found = {(one.uuid, one.job_id): one.gpu_util_pct for one in attribute_round(passed) if one.job_id}
+    found = {(one.uuid, one.job_id): one.gpu_util_pct for one in attribute_sample(passed) if one.job_id}
     assert found == {("A", "1"): 40.0, ("B", "2"): 40.0, ("B", "3"): 0.0}
 
 
@@ -149,7 +149,7 @@ def test_the_server_of_mps_is_nobodys() -> None:
     }
 
 
-WEIGHTED = [Holder("GPU-0", "1", 25.0), Holder("GPU-0", "2", 75.0)]
+WEIGHTED = [DeviceAllocation("GPU-0", "1", 25.0), DeviceAllocation("GPU-0", "2", 75.0)]
 
 
 def test_without_a_list_of_processes_the_allocation_is_all_that_is_known() -> None:
@@ -159,7 +159,7 @@ def test_without_a_list_of_processes_the_allocation_is_all_that_is_known() -> No
         "1": (10.0, 5.0, None, "split by shares"),
         "2": (30.0, 15.0, None, "split by shares"),
     }
-    unknown = [WEIGHTED[0], Holder("GPU-0", "2", None)]
+    unknown = [WEIGHTED[0], DeviceAllocation("GPU-0", "2", None)]
     assert {one[3] for one in split(attribute(blind, [], unknown)).values()} == {"split equally"}
     assert {one.process_count for one in attribute(blind, [], WEIGHTED)} == {None}
 
@@ -197,14 +197,16 @@ DEVICES = st.builds(
     st.tuples(*[PCT] * len(ADDITIVE)),
 )
 HOLDERS = st.lists(
-    st.builds(Holder, st.just("GPU-0"), JOBS.filter(bool), st.none() | st.floats(1, 100)),
+    st.builds(DeviceAllocation, st.just("GPU-0"), JOBS.filter(bool), st.none() | st.floats(1, 100)),
     max_size=4,
     unique_by=lambda one: one.job_id,
 )
 
 
 @given(DEVICES, PROCESSES, HOLDERS)
-def test_parts_add_up_to_the_device(whole: DeviceSample, processes: list[ProcessSample], holders: list[Holder]) -> None:
+def test_parts_add_up_to_the_device(
+    whole: DeviceSample, processes: list[ProcessSample], holders: list[DeviceAllocation]
+) -> None:
     if not whole.process_list:
         processes = []
     shares = attribute(whole, processes, holders)
@@ -231,7 +233,7 @@ def test_parts_add_up_to_the_device(whole: DeviceSample, processes: list[Process
 
 @given(DEVICES, PROCESSES, HOLDERS)
 def test_order_and_repetition_of_holders_change_nothing(
-    whole: DeviceSample, processes: list[ProcessSample], holders: list[Holder]
+    whole: DeviceSample, processes: list[ProcessSample], holders: list[DeviceAllocation]
 ) -> None:
     again = [*reversed(holders), *holders]
     first = split(attribute(whole, processes, holders))

@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
+from slurm_colloc.accounting.aggregate import aggregate
 from slurm_colloc.accounting.audited import all_runs, answer, make_audited
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.sweep import sweep
 from slurm_colloc.accounting.usage import group_usage, whole_usage
 from slurm_colloc.accounting.window import Window
 from slurm_colloc.audit.rules import RULES, choose, entries, findings, kept_name, question
 from slurm_colloc.audit.timing import of_about
-from slurm_colloc.audited import Finding
+from slurm_colloc.audit_model import Finding
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.config_audit import Audit, AuditRule
 from slurm_colloc.errors import ConfigError, InputError
@@ -220,7 +220,7 @@ def audited(
     config = Audit(rule=(AuditRule(code, **settings),))
     (entry,) = of_about(choose(entries(config), [code]), about)
     with store.connect(since_s, until_s) as database:
-        sweep(database, store, Window(since_s, until_s, until_s))
+        aggregate(database, store, Window(since_s, until_s, until_s))
         make_audited(database, site)
         return findings(entry, answer(database, question(entry, until_s)), "")
 
@@ -263,7 +263,7 @@ def test_in_little_memory_the_same_is_found(tmp_path: Path) -> None:
     found = []
     for in_file in (False, True):
         with store.connect(0.0, 1e6) as database:
-            sweep(database, store, Window(100_000.0, 1e6, 1e6), in_file=in_file)
+            aggregate(database, store, Window(100_000.0, 1e6, 1e6), in_file=in_file)
             make_audited(database)
             rows = database.execute(f"SELECT * FROM {all_runs()} ORDER BY run").fetchall()
             answers = {entry.form: answer(database, question(entry, 1e6)) for entry in entries(config)}

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from slurm_colloc.audit.act import act, in_words
+from slurm_colloc.audit.job_actions import act, in_words
 from slurm_colloc.audit.rules import entries
 from slurm_colloc.audit.state import opened
 from slurm_colloc.audit.timing import JOBS, Asked
-from slurm_colloc.audited import JOB
+from slurm_colloc.audit_model import JOB
 from slurm_colloc.cli.colloc.audit_look import Looked
 from slurm_colloc.cli.colloc.audit_notify import Piece, notify
 from slurm_colloc.clock import now
@@ -84,7 +84,7 @@ class Story:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
         self.now_s = now()
         self.idle_s = self.now_s - 7200
-        for module in ("cli.colloc.audit_notify", "cli.colloc.audit_mails", "audit.post", "audit.act"):
+        for module in ("cli.colloc.audit_notify", "cli.colloc.audit_mails", "audit.post", "audit.job_actions"):
             monkeypatch.setattr(f"slurm_colloc.{module}.now", lambda: self.now_s)
         given = Notices("users", sender="hpc@x", admins=("root@x",), address="{user}@x")
         week = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
@@ -205,7 +205,7 @@ def test_a_user_is_told_of_what_a_killed_run_did_to_a_job(tmp_path: Path, monkey
         raise KeyboardInterrupt
 
     with monkeypatch.context() as cut:
-        cut.setattr("slurm_colloc.audit.act._end", killed)
+        cut.setattr("slurm_colloc.audit.job_actions._end", killed)
         with pytest.raises(KeyboardInterrupt):
             story.run(21)
     assert len(taken.to("ann@x")) == 2

@@ -26,10 +26,10 @@ from tests.unit.made import site, usage
 from tests.unit.stored import grouped
 from slurm_colloc.audit.rules import entries
 from slurm_colloc.audit.timing import JOBS, Asked
-from slurm_colloc.audited import JOB
+from slurm_colloc.audit_model import JOB
 from slurm_colloc.cli.colloc import audit_mails, audit_notify
 from slurm_colloc.cli.colloc.audit_look import Looked
-from slurm_colloc.audit import act, post
+from slurm_colloc.audit import job_actions as act, post
 from slurm_colloc.config import Paths
 from slurm_colloc.config_audit import Audit, AuditRule, Notices
 from slurm_colloc.report.findings import Audited

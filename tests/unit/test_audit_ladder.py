@@ -9,7 +9,7 @@ import pytest
 
 from slurm_colloc.audit.ladder import ACTION, DOUBTFUL, FIRST, NOTHING, SECOND, SENT, Notification, Waiver, plan, still
 from slurm_colloc.audit.workdays import is_workday, parse_holidays, works_by
-from slurm_colloc.audited import JOB, Finding
+from slurm_colloc.audit_model import JOB, Finding
 from slurm_colloc.config_audit import Notices
 from slurm_colloc.errors import ConfigError
 from tests.unit.noticed import finding

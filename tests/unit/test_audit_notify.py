@@ -89,7 +89,7 @@ def later(monkeypatch: pytest.MonkeyPatch, by_s: float) -> float:
         "cli.colloc.audit_mails",
         "cli.colloc.audit_look",
         "audit.post",
-        "audit.act",
+        "audit.job_actions",
     )
     for name in modules:
         monkeypatch.setattr(f"slurm_colloc.{name}.now", lambda: at_s)

@@ -8,7 +8,7 @@ import pytest
 from slurm_colloc.audit.col001_idle import FRESH
 from slurm_colloc.audit.rules import RULES, entries
 from slurm_colloc.audit.timing import check_bounds, latest, of_about, window_days, windows
-from slurm_colloc.audited import JOB
+from slurm_colloc.audit_model import JOB
 from slurm_colloc.config_audit import Audit, AuditRule
 from slurm_colloc.errors import ConfigError, InputError
 from tests.unit.noticed import finding

@@ -18,8 +18,8 @@ from slurm_colloc.audit.ladder import ACTION, FIRST, SECOND, key_of
 from slurm_colloc.audit.rules import entries
 from slurm_colloc.audit.timing import of_about
 from slurm_colloc.audit.workdays import works_by
-from slurm_colloc.audited import JOB, Finding
-from slurm_colloc.backtested import Backtest
+from slurm_colloc.audit_model import JOB, Finding
+from slurm_colloc.backtest_model import Backtest
 from slurm_colloc.config_audit import Audit, AuditRule, Notices
 from slurm_colloc.errors import ConfigError
 from slurm_colloc.report.backtest import as_csv, as_table

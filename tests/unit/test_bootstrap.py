@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from slurm_colloc.accounting.bootstrap import Past, PastRun, past_evidence, read_past
-from slurm_colloc.accounting.feedback import Collected, build_history, device_mib, measured_runs
 from slurm_colloc.accounting.sources import jobstats, tres_usage
 from slurm_colloc.accounting.store import Store
+from slurm_colloc.accounting.user_histories import Collected, build_history, device_mib, measured_runs
 from slurm_colloc.errors import InputError
 from slurm_colloc.estimate.bounds import share_at_most_pct
 from slurm_colloc.estimate.ladder import estimate

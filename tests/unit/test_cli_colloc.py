@@ -326,10 +326,10 @@ def test_an_ingest_seals_the_journal_that_it_can_reach(
     assert colloc("job", "1", "--store", store) == 0
     said = capsys.readouterr().out
     assert "  energy     0.0017 kWh\n  host       4.0 cores used, 4000 MiB at peak, 200 MiB read" in said
-    with open(Path(store, "work/seal/c/g2/lock"), "w") as held:
+    with open(Path(store, "work/flush/c/g2/lock"), "w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         assert colloc("ingest", *argv) == 0
-        assert "another run is sealing the journal of g2" in capsys.readouterr().err
+        assert "another run is flushing the journal of g2" in capsys.readouterr().err
 
 
 def test_compact(tmp_path: Path, store: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from slurm_colloc.cli.colloc import job as command
 from slurm_colloc.history.records import drop_decision, drop_evidence
+from slurm_colloc.slurm.job_visibility import Visible
 from slurm_colloc.slurm.jobs import _FIELDS
-from slurm_colloc.slurm.visible import Visible
 from tests.unit.made import DELIMITER, decision, evidence, run
 from tests.unit.programs import colloc, program
 from tests.unit.shell import SITE

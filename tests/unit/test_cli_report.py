@@ -13,7 +13,7 @@ import duckdb
 import jsonschema
 import pytest
 
-from slurm_colloc.slurm.visible import EVERYBODY, Visible
+from slurm_colloc.slurm.job_visibility import EVERYBODY, Visible
 from tests.pages.json_schema import json_schema
 from tests.unit.made import HOUR, run
 from tests.unit.programs import colloc
@@ -207,7 +207,7 @@ def test_what_is_installed_is_the_denominator_of_all_runs_of_its_own_cluster_onl
 ) -> None:  # fmt: skip
     (tmp_path / "site.toml").write_text(SITE.format(order="", agent="true"))
     monkeypatch.setenv("COLLOC_CONF", str(tmp_path / "site.toml"))
-    monkeypatch.setattr("slurm_colloc.cli.colloc.seen.visible_here", lambda *_: visible)
+    monkeypatch.setattr("slurm_colloc.cli.colloc.visible_store.visible_here", lambda *_: visible)
     store = stored(tmp_path / "store", [run("1", cluster="lab"), run("2", cluster=other)])
     store.write_log("a", COUNTED)
     asked = (

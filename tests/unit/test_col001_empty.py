@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from slurm_colloc.measured import Round
 from slurm_colloc.model import Gres
+from slurm_colloc.usage_model import NodeSample
 from tests.unit.asked import ask, none, one
 from tests.unit.made import device, process, run, seen
 from tests.unit.stored import stored
@@ -89,7 +89,7 @@ def test_a_run_at_zero_use_that_counters_cannot_judge_is_named_here() -> None:
     assert "24 GPU-h idle in 1 run (job 1) without a process of the job" in found.evidence
 
 
-def half_used(stray: bool = False, util: float = 0.0) -> list[Round]:
+def half_used(stray: bool = False, util: float = 0.0) -> list[NodeSample]:
     first, second = device(), device("GPU-1", gpu_util_pct=util, sm_active_pct=util)
     processes = [process("1", 7), *([process("", 9, "GPU-1")] if stray else [])]
     given = [("GPU-0", "1"), ("GPU-1", "1")]

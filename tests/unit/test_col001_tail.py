@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from slurm_colloc.measured import Round
 from slurm_colloc.model import Gres
+from slurm_colloc.usage_model import NodeSample
 from tests.unit.asked import ask, none, one
 from tests.unit.made import HOUR, run
 from tests.unit.stored import busy, stored
@@ -84,9 +84,9 @@ def test_bounds_of_zero_name_nobody_without_a_tail() -> None:
     assert (answered.judged, found) == (1, [])
 
 
-def hours(*active: float, of: int = 8, dark: tuple[int, ...] = (), uuid: str = "GPU-0") -> list[Round]:
+def hours(*active: float, of: int = 8, dark: tuple[int, ...] = (), uuid: str = "GPU-0") -> list[NodeSample]:
     """Return an hourly reading of each hour, at work in those that are ``active``, but for the ``dark`` ones."""
-    rounds: list[Round] = []
+    rounds: list[NodeSample] = []
     for hour in range(1, of + 1):
         load = 50.0 if hour in active else 0.0
         if hour not in dark:
@@ -98,7 +98,7 @@ def test_a_store(tmp_path: Path) -> None:
     eight = [run("1", end_s=8 * HOUR)]
     low = {"min_gpu_hours": 1.0}
 
-    def hours_found(name: str, rounds: list[Round]) -> list[float]:
+    def hours_found(name: str, rounds: list[NodeSample]) -> list[float]:
         found = audited(stored(tmp_path / name, eight, rounds), "COL001", 0.0, 8.0 * HOUR, bounds=low)
         return [one.gpu_hours for one in found]
 

@@ -6,7 +6,7 @@ import pytest
 
 from slurm_colloc.accounting.ingest import keep_text
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.measured import HostSample
+from slurm_colloc.usage_model import HostSample
 from tests.unit.asked import ask, none, one
 from tests.unit.made import device, host, process, seen
 from tests.unit.stored import sampled

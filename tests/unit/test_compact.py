@@ -16,23 +16,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from slurm_colloc.accounting.aggregate import aggregate, job_usage
 from slurm_colloc.accounting.compact import Compacted, compact
-from slurm_colloc.accounting.feedback import measured_runs
 from slurm_colloc.accounting.samples import DAY
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.sweep import job_usage, sweep
+from slurm_colloc.accounting.user_histories import measured_runs
 from slurm_colloc.accounting.window import Window
 from slurm_colloc.config import Observe
 from slurm_colloc.errors import StoreError
-from slurm_colloc.measured import Holder, JobUsage, Round
 from slurm_colloc.observe import attribute
+from slurm_colloc.usage_model import DeviceAllocation, JobUsage, NodeSample
 from tests.unit.made import HOUR, device, host, near, process, run, seen
 from tests.unit.stored import MadeHour, at, busy, only, sampled, stored
 
 KEEP = Observe()
 MIDNIGHT = at("2026-11-20T00:00")
 NOON = MIDNIGHT + 12 * HOUR
-# Where a day's rows are at this age: as sealed, joined with facts beside them, facts alone, gone.
+# Where a day's rows are at this age: as flushed, joined with facts beside them, facts alone, gone.
 AGES = {"joined": 2.5, "facts": 20, "gone": 2000}
 
 
@@ -47,7 +47,7 @@ def files(store: Store) -> list[str]:
     return sorted(str(path.relative_to(root)) for path in root.rglob("*.parquet") if path.parts[-2] != "allocations")
 
 
-def steady(*times: float, job: str = "1", **fields: Any) -> list[Round]:
+def steady(*times: float, job: str = "1", **fields: Any) -> list[NodeSample]:
     return [one._replace(hosts=(host(job),)) for one in busy(*times, job=job, interval_s=10.0, **fields)]
 
 
@@ -82,7 +82,7 @@ def test_time_beside_the_daemon_of_mps_stays_apart(tmp_path: Path, age: str) -> 
 
     def direct_s() -> list[tuple[Any, ...]]:
         with store.connect() as database:
-            sweep(database, store, Window(NOON, NOON + 60, NOON + 60))
+            aggregate(database, store, Window(NOON, NOON + 60, NOON + 60))
             return database.execute("SELECT direct_s FROM usage").fetchall()
 
     assert direct_s() == [(20.0,)]
@@ -316,9 +316,9 @@ def test_a_file_that_is_not_ours_is_not_taken_in(tmp_path: Path) -> None:
 
 def test_a_day_without_one_usable_line(tmp_path: Path) -> None:
     store = Store(str(tmp_path))
-    with store.samples.work("seal", "c", "g1") as work:
+    with store.samples.work("flush", "c", "g1") as work:
         assert work
-        store.samples.seal("c", MadeHour("g1", NOON, [], rejected=3), attribute.attribute_round, work)
+        store.samples.flush("c", MadeHour("g1", NOON, [], rejected=3), attribute.attribute_sample, work)
     for age in ("joined", "facts"):
         assert passed_days(store, AGES[age], 2).errors == ()
         assert store.samples.rejected(NOON, NOON + 1) == 3
@@ -368,9 +368,9 @@ STRETCH = st.builds(
 )
 
 
-def made_rounds(stretches: Sequence[Stretch]) -> list[Round]:
+def made_rounds(stretches: Sequence[Stretch]) -> list[NodeSample]:
     """Return passes over one GPU; one that comes after a gap is its sampler's first."""
-    rounds: list[Round] = []
+    rounds: list[NodeSample] = []
     at_s = float(NOON)
     for jobs, active, known, passes in stretches:
         for after_s, *values in passes:
@@ -379,7 +379,7 @@ def made_rounds(stretches: Sequence[Stretch]) -> list[Round]:
             unit = device(gpu_util_pct=util, sm_active_pct=sm, energy_j=energy)
             here = [process(job, int(job), gpu_mem_used_mib=100) for job in jobs if active]
             passed = seen(at_s, [unit], here, interval_s=after_s if after_s < 100 else 0.0, hosts=list(map(host, jobs)))
-            rounds.append(passed._replace(holders=tuple(Holder("GPU-0", job, None) for job in jobs)))
+            rounds.append(passed._replace(holders=tuple(DeviceAllocation("GPU-0", job, None) for job in jobs)))
     return rounds
 
 

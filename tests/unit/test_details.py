@@ -3,13 +3,13 @@
 
 from pathlib import Path
 
-from slurm_colloc.accounting.details import charts_of
+from slurm_colloc.accounting.aggregate import aggregate
 from slurm_colloc.accounting.over_time import bins_of
+from slurm_colloc.accounting.page_data import charts_of
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.sweep import sweep
 from slurm_colloc.accounting.usage import group_and_kind_usage
 from slurm_colloc.accounting.window import Window
-from slurm_colloc.charted import Charts, UtilAgainstSm
+from slurm_colloc.chart_model import Charts, UtilAgainstSm
 from slurm_colloc.model import Gres
 from tests.unit.made import HOUR, run
 from tests.unit.stored import busy, stored
@@ -20,7 +20,7 @@ WINDOW = Window(0, 24 * HOUR, 1e6)
 def charts(store: Store, by: str = "user") -> Charts:
     bins = bins_of(WINDOW.since_s, WINDOW.until_s)
     with store.connect(WINDOW.since_s, WINDOW.until_s) as database:
-        sweep(database, store, WINDOW, bins)
+        aggregate(database, store, WINDOW, bins)
         return charts_of(database, by, WINDOW, bins, None, group_and_kind_usage(database, by)[1])
 
 

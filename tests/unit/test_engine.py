@@ -16,10 +16,10 @@ import duckdb
 import pytest
 
 from slurm_colloc.accounting import engine as engine_module
+from slurm_colloc.accounting.aggregate import job_usage
 from slurm_colloc.accounting.compact import Compacted, Task, compact
 from slurm_colloc.accounting.engine import make_by_slurm
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.sweep import job_usage
 from slurm_colloc.accounting.window import ignore
 from slurm_colloc.config import Observe
 from slurm_colloc.errors import InputError, ProcessError, StoreError

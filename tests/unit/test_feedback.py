@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from slurm_colloc.accounting import feedback
+from slurm_colloc.accounting import user_histories as feedback
 from slurm_colloc.accounting.compact import compact
-from slurm_colloc.accounting.feedback import Collected, build_history, collect_decisions
 from slurm_colloc.accounting.store import Store
+from slurm_colloc.accounting.user_histories import Collected, build_history, collect_decisions
 from slurm_colloc.config import MigSlice, Observe, SiteConfig
 from slurm_colloc.errors import StoreError
 from slurm_colloc.estimate.exact import is_greedy

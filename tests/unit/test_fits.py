@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
+from slurm_colloc.accounting.aggregate import aggregate
 from slurm_colloc.accounting.anonymous import give_pseudonyms
 from slurm_colloc.accounting.compact import compact
 from slurm_colloc.accounting.fits import fits_of
 from slurm_colloc.accounting.sources.means import JobMeans
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.sweep import sweep
 from slurm_colloc.accounting.window import Window
-from slurm_colloc.charted import Fit
+from slurm_colloc.chart_model import Fit
 from slurm_colloc.config import Observe, Partition, Pool, SiteConfig
-from slurm_colloc.measured import AllocationRow, Round
 from slurm_colloc.model import Gres
+from slurm_colloc.usage_model import AllocationRow, NodeSample
 from tests.unit.made import H100, HOUR, MIG_POOL, near, run, site
 from tests.unit.stored import busy, stored
 
@@ -33,13 +33,15 @@ def on(node: str = "w1", job: str = "1", **fields: Any) -> AllocationRow:
     return run(job, node_list=node, **fields)
 
 
-def fits(folder: Path, rows: Sequence[AllocationRow], rounds: Sequence[Round], config: SiteConfig = BOTH) -> list[Fit]:
+def fits(
+    folder: Path, rows: Sequence[AllocationRow], rounds: Sequence[NodeSample], config: SiteConfig = BOTH
+) -> list[Fit]:
     return of_store(stored(folder, rows, rounds, config), config)
 
 
 def of_store(store: Store, config: SiteConfig, by: str = "user", convention: str = "slices") -> list[Fit]:
     with store.connect() as database:
-        sweep(database, store, Window(0, 10 * HOUR, 1e6))
+        aggregate(database, store, Window(0, 10 * HOUR, 1e6))
         return list(fits_of(database, by, config, convention))
 
 
@@ -115,7 +117,7 @@ def test_of_a_day_of_which_only_facts_are_left_it_is_known(tmp_path: Path) -> No
     for _ in range(2):
         compact(store, Observe(keep_raw_days=1), 51 * DAY)
     with store.connect() as database:
-        sweep(database, store, Window(0, 60 * DAY, 1e9))
+        aggregate(database, store, Window(0, 60 * DAY, 1e9))
         found = fits_of(database, "user", BOTH, "slices")
     assert [(fit.judged_runs, fit.unit) for fit in found] == [(count, "gpu:h100_1g.20gb:1") for count in (1, 1, 2)]
 
@@ -126,7 +128,7 @@ def test_what_a_partition_is_closed_to_fits_nothing_there_under_whatever_name(tm
     rows = [on(), on(job="2", user="bob", account="other")]
     store = stored(tmp_path, rows, [*busy(*ALL_OF_IT), *busy(*ALL_OF_IT, job="2", uuid="GPU-2")], config)
     with store.connect() as database:
-        sweep(database, store, Window(0, 10 * HOUR, 1e6))
+        aggregate(database, store, Window(0, 10 * HOUR, 1e6))
         give_pseudonyms(database, b"key")
         found = fits_of(database, "account", config, "slices")
     assert [(fit.judged_runs, fit.unit) for fit in found] == [

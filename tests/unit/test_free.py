@@ -5,7 +5,7 @@ import pytest
 
 from slurm_colloc.errors import InputError
 from slurm_colloc.model import Gres
-from slurm_colloc.slurm.free import Free, from_json, kind_of, to_json
+from slurm_colloc.slurm.free_gpus import Free, from_json, kind_of, to_json
 from slurm_colloc.slurm.sinfo import parse_free
 from tests.unit.made import RECORDED, RELEASES
 

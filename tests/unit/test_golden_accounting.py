@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.measured import Round
+from slurm_colloc.usage_model import NodeSample
 from tests.unit.doors import GOLDEN, SITE, at_site, ingest, report, shown
 from tests.unit.made import H100, device, near, process, seen
 from tests.unit.stored import sampled
@@ -65,7 +65,7 @@ CASES = [
 ]
 
 
-def parse_samples(midnight: datetime, entry: Mapping[str, Any]) -> list[Round]:
+def parse_samples(midnight: datetime, entry: Mapping[str, Any]) -> list[NodeSample]:
     """Return a reading of one GPU each ``period_min``; a figure that the entry does not have is not known."""
     known = {"node": "g1", "gpu": "GPU-0", "profile": "", "period_min": 15, "processes": [], "holders": [], **entry}
     figures = {name: known.pop(name, None) for name in ("util", "sm", "energy_j")}

@@ -27,7 +27,7 @@ from slurm_colloc.history.records import (
     read_evidence,
 )
 from slurm_colloc.history.snapshot import read_snapshot, snapshot_path, write_snapshot
-from slurm_colloc.history.sound import is_sound, latest_s
+from slurm_colloc.history.validate import is_sound, latest_s
 from slurm_colloc.model import Evidence, because
 from tests.unit.made import decision, evidence, site
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from slurm_colloc.gpu.hostuse import HostUse, Use, grown, parse_figures, parse_mounts
 from slurm_colloc.gpu.proc import ProcessTable
-from slurm_colloc.measured import HostSample
+from slurm_colloc.usage_model import HostSample
 from tests.unit import fake_proc
 
 HZ = os.sysconf("SC_CLK_TCK")

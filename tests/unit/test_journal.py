@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from slurm_colloc.errors import StoreError
-from slurm_colloc.measured import DeviceSample, Holder, HostSample, ProcessSample, Round
 from slurm_colloc.observe.journal import append, decode, encode, hours
+from slurm_colloc.usage_model import DeviceAllocation, DeviceSample, HostSample, NodeSample, ProcessSample
 from tests.unit.made import device, process, seen
 
 ROUND = seen(7200.5, [device()], [process()], [("GPU-0", "1")])
@@ -23,7 +23,7 @@ MOST = {"pct": 100, "mib": 2**40, "w": 10**5, "j": 10**9}
 
 def of(kind: type) -> SearchStrategy[Any]:
     """Return records of ``kind`` with values that fit its annotations and units."""
-    lists = {"devices": DeviceSample, "processes": ProcessSample, "holders": Holder, "hosts": HostSample}
+    lists = {"devices": DeviceSample, "processes": ProcessSample, "holders": DeviceAllocation, "hosts": HostSample}
 
     def values(name: str, sort: Any) -> SearchStrategy[Any]:
         most = MOST.get(name.rsplit("_", 1)[-1], 10**10)
@@ -39,11 +39,11 @@ def of(kind: type) -> SearchStrategy[Any]:
     return st.builds(kind, *fields)
 
 
-ROUNDS = of(Round)
+ROUNDS = of(NodeSample)
 
 
 @given(st.lists(ROUNDS, max_size=3))
-def test_decode_is_the_inverse_of_encode(rounds: list[Round]) -> None:
+def test_decode_is_the_inverse_of_encode(rounds: list[NodeSample]) -> None:
     found = decode(b"".join(map(encode, rounds)))
     assert found == (tuple(rounds), 0)
     assert all(isinstance(one, DeviceSample) for passed in found.rounds for one in passed.devices)

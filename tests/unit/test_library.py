@@ -18,7 +18,7 @@ from slurm_colloc.accounting.store import Store
 from slurm_colloc.errors import InputError
 from slurm_colloc.library import Accounting
 from slurm_colloc.model import SharingMode
-from slurm_colloc.slurm.visible import Visible
+from slurm_colloc.slurm.job_visibility import Visible
 from tests.doc_examples import blocks
 from tests.pages import DOCS
 from tests.unit.made import HOUR, MIG_POOL, decision, run, site

@@ -10,9 +10,9 @@ import pytest
 
 from slurm_colloc import clock
 from slurm_colloc.errors import CollocError, DeadlineError, GpuError, StoreError
-from slurm_colloc.measured import Round
 from slurm_colloc.observe import loop
 from slurm_colloc.observe.loop import Pace, follow
+from slurm_colloc.usage_model import NodeSample
 from tests.unit.made import seen
 
 
@@ -108,14 +108,14 @@ def test_it_ends_with_the_process_it_watches() -> None:
 
 
 class Passes:
-    """A sampler whose passes give what a test says: a Round, or an error."""
+    """A sampler whose passes give what a test says: a NodeSample, or an error."""
 
     complaint = ""
 
     def __init__(self, *results: CollocError | None) -> None:
         self.results = iter(results)
 
-    def sample(self, at_s: float, ticking_s: float) -> Round:
+    def sample(self, at_s: float, ticking_s: float) -> NodeSample:
         result = next(self.results)
         if result is not None:
             raise result
@@ -135,9 +135,9 @@ def test_each_trouble_is_said_once_and_its_end(time: Time) -> None:
 
 
 def test_a_sink_in_trouble_takes_nothing_from_the_others(time: Time) -> None:
-    taken: list[Round] = []
+    taken: list[NodeSample] = []
 
-    def full(_: Round) -> None:
+    def full(_: NodeSample) -> None:
         raise StoreError("disk full")
 
     kept, said = ran(time, None, None, sinks=[full, taken.append])
@@ -156,7 +156,7 @@ def test_a_driver_that_hangs_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     let_go = threading.Event()
 
     class Hanging:
-        def sample(self, at_s: float, ticking_s: float) -> Round:
+        def sample(self, at_s: float, ticking_s: float) -> NodeSample:
             let_go.wait(60)
             return seen(at_s)
 

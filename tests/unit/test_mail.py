@@ -15,7 +15,7 @@ from slurm_colloc.errors import ConfigError, InputError
 from slurm_colloc.process import run
 from slurm_colloc.site.render import Host, render_site
 from slurm_colloc.slurm.client import CliClient
-from slurm_colloc.slurm.visible import Visible
+from slurm_colloc.slurm.job_visibility import Visible
 from tests.unit.made import run as made_run
 from tests.unit.made import site, usage
 from tests.unit.stored import stored

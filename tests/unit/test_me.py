@@ -15,12 +15,12 @@ from slurm_colloc.accounting.one_user import user_in_store, with_evidence
 from slurm_colloc.accounting.rights import own_name
 from slurm_colloc.accounting.sources.sacct import FIELDS
 from slurm_colloc.accounting.window import Window
-from slurm_colloc.charted import Fit
+from slurm_colloc.chart_model import Fit
 from slurm_colloc.cli.colloc import me as command
-from slurm_colloc.measured import JobUsage
 from slurm_colloc.report.layout import Terminal
 from slurm_colloc.report.me import Hint, MyReport, as_json, as_text, best, idle_hints, idlest, sums_of
 from slurm_colloc.slurm.client import CliClient
+from slurm_colloc.usage_model import JobUsage
 from tests.unit.hostile import HOSTILE
 from tests.unit.made import HOUR, MIG_POOL, decision, evidence, near, run, site, usage
 from tests.unit.programs import colloc, program

@@ -9,8 +9,8 @@ import pytest
 
 from slurm_colloc.accounting.sources.nvidia_smi_csv import GpuRun, holders_by_accounting, parse_csv
 from slurm_colloc.errors import InputError
-from slurm_colloc.measured import WHOLE_DEVICE
-from slurm_colloc.observe.attribute import attribute_round
+from slurm_colloc.observe.attribute import attribute_sample
+from slurm_colloc.usage_model import WHOLE_DEVICE
 from tests.unit.made import H100, RECORDED
 
 # As `nvidia-smi --query-gpu=... --format=csv` heads its columns; nvidia-smi --help-query-gpu documents them.
@@ -247,6 +247,6 @@ def test_two_nodes_are_told_apart() -> None:
 
 def test_what_is_held_is_the_jobs() -> None:
     seen = holders_by_accounting(parse_csv(log([150, 160], 2), UTC, "g1").rounds, [RUN])[1]
-    shares = {(share.uuid, share.job_id): share for share in attribute_round(seen)}
+    shares = {(share.uuid, share.job_id): share for share in attribute_sample(seen)}
     assert (shares["GPU-1aa", "7"].gpu_util_pct, shares["GPU-1aa", "7"].method) == (50, WHOLE_DEVICE)
     assert shares["GPU-1aa", ""].gpu_util_pct == 0

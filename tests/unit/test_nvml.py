@@ -442,7 +442,7 @@ def test_a_call_that_hangs_can_be_left_behind(driver: Driver) -> None:
     back = driver.faults["nvmlDeviceGetPowerUsage", "GPU-1"] = Event()
     try:
         with pytest.raises(DeadlineError):
-            clock.within(0.01, "reading the GPUs", reader.read)
+            clock.with_timeout(0.01, "reading the GPUs", reader.read)
     finally:
         back.set()
 

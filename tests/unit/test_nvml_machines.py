@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from slurm_colloc.gpu.nvml import NvmlReader
 from slurm_colloc.gpu.proc import ProcessTable
-from slurm_colloc.measured import ADDITIVE, DeviceSample, Round
-from slurm_colloc.observe.attribute import attribute_round, balanced
+from slurm_colloc.observe.attribute import attribute_sample, balanced
 from slurm_colloc.observe.journal import decode, encode
 from slurm_colloc.observe.sampler import Sampler
+from slurm_colloc.usage_model import ADDITIVE, DeviceSample, NodeSample
 from tests.fakes.devices import Device, Load, Process, gpus
 from tests.fakes.driver import ANY, Driver
 from tests.unit import fake_proc
@@ -109,7 +109,7 @@ def populate(root: Path, placed: list[tuple[Device, list[Ran]]]) -> None:
                 fake_proc.add(root, pid, 1, command)
 
 
-def check(seen: Round, units: int) -> None:
+def check(seen: NodeSample, units: int) -> None:
     uuids = [device.uuid for device in seen.devices]
     indices = [device.gres_index for device in seen.devices]
     assert len(set(uuids)) == len(set(indices)) == len(seen.devices) <= units
@@ -119,7 +119,7 @@ def check(seen: Round, units: int) -> None:
             assert value is None or 0 <= value <= 100
         if device.profile:
             assert (device.gpu_util_pct, device.power_w, device.energy_j) == (None, None, None)
-    shares = attribute_round(seen)
+    shares = attribute_sample(seen)
     for device in seen.devices:
         own = [share for share in shares if share.uuid == device.uuid]
         assert balanced(device, own)

@@ -16,18 +16,18 @@ from duckdb import DuckDBPyConnection
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from slurm_colloc.accounting.aggregate import aggregate, usages_of
 from slurm_colloc.accounting.compact import compact
-from slurm_colloc.accounting.details import charts_of
 from slurm_colloc.accounting.over_time import Bins, bins_of
+from slurm_colloc.accounting.page_data import charts_of
 from slurm_colloc.accounting.sources.means import JobMeans
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.sweep import sweep, usages_of
 from slurm_colloc.accounting.usage import group_and_kind_usage, group_usage
 from slurm_colloc.accounting.window import Window
-from slurm_colloc.charted import Charts, TimeUsage
+from slurm_colloc.chart_model import Charts, TimeUsage
 from slurm_colloc.config import Observe
-from slurm_colloc.measured import AllocationRow, JobUsage, Round
 from slurm_colloc.model import Gres
+from slurm_colloc.usage_model import AllocationRow, JobUsage, NodeSample
 from tests.unit.made import HOUR, device, near, process, run, seen
 from tests.unit.stored import INGESTED_S, SHARES, at, busy, sampled, stored
 
@@ -91,7 +91,7 @@ def swept(store: Store, window: Window, zone: ZoneInfo, by: str = "user", rows: 
     found = bins_of(window.since_s, window.until_s, zone)
     with store.connect(window.since_s, window.until_s) as database:
         rows = database.execute(SHARES_SEEN).fetchall() if rows is None else rows
-        sweep(database, store, window, found)
+        aggregate(database, store, window, found)
         charts = charts_of(database, by, window, found, 4.0, group_and_kind_usage(database, by)[1])
         suspended = database.execute("SELECT cluster, job_id_raw FROM usage WHERE suspended_s > 0").fetchall()
         return Swept(charts, found, usages_of(database), rows, *sums(database), suspended)
@@ -115,7 +115,7 @@ class Scene(NamedTuple):
 
     runs: tuple[AllocationRow, ...]
     means: tuple[JobMeans | None, ...]
-    rounds: dict[str, list[Round]]
+    rounds: dict[str, list[NodeSample]]
     since_s: int
     until_s: int
     now_s: int
@@ -144,7 +144,7 @@ def scenes(draw: st.DrawFn) -> Scene:
     span_s = draw(st.sampled_from([5, 50, 71, 100, 24 * 20, 24 * 130])) * HOUR + draw(st.integers(0, 5000))
     runs: list[AllocationRow] = []
     means: list[JobMeans | None] = []
-    rounds: dict[str, list[Round]] = {"c": [], "d": []}
+    rounds: dict[str, list[NodeSample]] = {"c": [], "d": []}
     for number, (gres, node, units) in enumerate(PLACES):
         cluster = draw(st.sampled_from("cd"))
         at_s = since_s - draw(st.integers(0, span_s))
@@ -186,7 +186,7 @@ PCT = st.none() | st.sampled_from([0.0, 12.5, 100.0])
 @st.composite
 def readings(
     draw: st.DrawFn, job: str, start_s: int, end_s: int, node: str, units: Sequence[tuple[str, str]]
-) -> list[Round]:
+) -> list[NodeSample]:
     """Draw a few readings of a run, some of which reach over its ends."""
     found = []
     at_s = float(start_s)
@@ -408,7 +408,7 @@ def test_groups_are_those_of_the_table(tmp_path: Path) -> None:
     for by in ("user", "account", "gpu"):
         details = swept(store, window, ZoneInfo("UTC"), by).charts.details
         with store.connect(0, DAY_S) as database:
-            sweep(database, store, window)
+            aggregate(database, store, window)
             *groups, _ = group_usage(database, by)
         assert {detail.name for detail in details} == {group.name for group in groups}
         for group in groups:

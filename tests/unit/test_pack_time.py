@@ -10,7 +10,7 @@ from slurm_colloc.config import Partition, SiteConfig
 from slurm_colloc.errors import ProcessError
 from slurm_colloc.model import JobRequest, Reason, because
 from slurm_colloc.pack.time_limits import Time, time_of, within_limits
-from slurm_colloc.slurm.free import Free
+from slurm_colloc.slurm.free_gpus import Free
 from slurm_colloc.slurm.limits import Association, Limits
 from slurm_colloc.submit.plan import NotPackedError
 from tests.unit.made import request, site

@@ -68,7 +68,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Told:
         steps = found.setdefault(what, [])
         yield lambda done, of: steps.append((done, of))
 
-    for name in ("audit_look", "compact", "ingest", "report", "seal"):
+    for name in ("audit_look", "compact", "ingest", "report", "flush"):
         monkeypatch.setattr(import_module(f"slurm_colloc.cli.colloc.{name}"), "progress", noted)
     return found
 
@@ -79,7 +79,7 @@ def test_what_may_take_long_tells_how_far_it_is(tmp_path: Path, monkeypatch: pyt
     Path(store).mkdir(mode=0o700)
     monkeypatch.setenv("COLLOC_CONF", str(RECORDED / "site.toml"))
     node = next(Path(journal).iterdir()).name
-    assert colloc("seal", "--journal", journal, "--store", store, "--node", node) == 0
+    assert colloc("flush", "--journal", journal, "--store", store, "--node", node) == 0
     assert colloc("ingest", "--store", store, "--sacct-file", text, "--journal", journal) == 0
     assert colloc("report", "--store", store, "--since", "2020-01-01") == 0
     assert colloc("audit", "run", "--store", store, "--since", "2020-01-01") in (0, 1)

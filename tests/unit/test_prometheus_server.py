@@ -20,7 +20,7 @@ from slurm_colloc.accounting.sources.prometheus_server import Server
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.config import Observe
 from slurm_colloc.errors import InputError
-from slurm_colloc.observe.attribute import attribute_round
+from slurm_colloc.observe.attribute import attribute_sample
 from tests.unit.made import HOUR, device, process, seen
 from tests.unit.stored import sampled
 
@@ -185,14 +185,14 @@ def test_ingest_again_changes_nothing_and_what_a_server_forgot_stays(fake: Fake,
     for _ in range(2):
         # Half an hour of the first: the whole hour is taken, so that it can be written whole.
         counted = keep_history(
-            Store(str(tmp_path)), Server(fake.url), "c", first + 1800, first + HOUR + 1, attribute_round
+            Store(str(tmp_path)), Server(fake.url), "c", first + 1800, first + HOUR + 1, attribute_sample
         )
         assert (counted.rows_in, counted.used, counted.rejected) == (12, 12, {})
     before = rows()
     assert before[:2] == [(first, 600.0, "", 0.0, "unattributed"), (first, 600.0, "7", 50.0, "whole device")]
     assert len(before) == 24
     fake.answer = lambda asked: answer(asked, since_s=first + HOUR)
-    keep_history(Store(str(tmp_path)), Server(fake.url), "c", first, first + 2 * HOUR, attribute_round)
+    keep_history(Store(str(tmp_path)), Server(fake.url), "c", first, first + 2 * HOUR, attribute_sample)
     assert rows() == before
 
 
@@ -216,7 +216,7 @@ def test_what_a_later_import_knows_more_is_taken(fake: Fake, tmp_path: Any, age_
 
     def take_in() -> Compacted:
         fake.answer = scraped_at(times)
-        keep_history(store, Server(fake.url), "c", 0, HOUR, attribute_round)
+        keep_history(store, Server(fake.url), "c", 0, HOUR, attribute_sample)
         done = compact(store, Observe(), 86_400.0 * (1 + age_days) + 1, anyway=True)
         assert done
         return done
@@ -236,7 +236,7 @@ def test_an_hour_that_an_agent_sampled_is_not_taken_twice(fake: Fake, tmp_path: 
     sampled(store, [seen(1200, [device("GPU-a")], [process("7", uuid="GPU-a")], **known)])  # type: ignore[arg-type]
     before = store.rows("SELECT * FROM shares ORDER BY ALL", {})
     fake.answer = scraped_at([600, 1200, HOUR + 600, HOUR + 1200])
-    counted = keep_history(store, Server(fake.url), "c", 0, 2 * HOUR, attribute_round)
+    counted = keep_history(store, Server(fake.url), "c", 0, 2 * HOUR, attribute_sample)
     assert counted.used == 2
     assert counted.rejected == {"a reading in an hour that the node's agent sampled": 2}
     assert store.rows(f"SELECT * FROM shares WHERE at_s <= {HOUR} ORDER BY ALL", {}) == before

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rounds from what exporters said to a Prometheus server."""
+"""NodeSamples from what exporters said to a Prometheus server."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from slurm_colloc.accounting.sources.prometheus import EXPORTERS, Imported, fold, hours, names_there
 from slurm_colloc.accounting.sources.prometheus_server import Series, Server, parse_names, parse_series
 from slurm_colloc.errors import InputError
-from slurm_colloc.measured import DeviceSample, Holder
-from slurm_colloc.observe.attribute import attribute_round
+from slurm_colloc.observe.attribute import attribute_sample
+from slurm_colloc.usage_model import DeviceAllocation, DeviceSample
 from tests.unit.made import H100, RECORDED, near
 
 TIMES = (10.0, 20.0, 30.0)
@@ -79,7 +79,7 @@ def test_what_slurm_job_exporter_says_of_jobs() -> None:
     first, second, fourth = found.rounds[0].devices
     # Each job calls its GPU 0.
     assert [unit.uuid for unit in (first, second, fourth)] == ["g1/1/0", "g1/2/0", "g1/4/0"]
-    assert found.rounds[0].holders == tuple(Holder(f"g1/{job}/0", job, None) for job in ("1", "2", "4"))
+    assert found.rounds[0].holders == tuple(DeviceAllocation(f"g1/{job}/0", job, None) for job in ("1", "2", "4"))
     # By way of DCGM "utilization" is SM activity.
     assert fourth.gpu_util_pct is None
     assert fourth.sm_active_pct == near(66.45358263087205)
@@ -99,7 +99,7 @@ def test_what_nvidia_gpu_exporter_says() -> None:
     assert unit.uuid == "GPU-00000000-0000-0000-0000-000000000000"
     assert (unit.gpu_util_pct, unit.gpu_mem_used_mib, unit.power_w) == (100.0, 19818, 631.95)
     assert found.rounds[0].node == "fe80-0000-0000-0000-0000-0000-0000-0001"
-    assert [share.method for share in attribute_round(found.rounds[0])] == ["unattributed"]
+    assert [share.method for share in attribute_sample(found.rounds[0])] == ["unattributed"]
 
 
 def jobstats(uuid: str = "GPU-a", name: str = H100, job: str = "7", **values: float) -> dict[str, list[Series]]:
@@ -121,8 +121,8 @@ def test_what_the_exporter_of_jobstats_says() -> None:
     assert (unit.uuid, unit.gres_index, unit.model, unit.sm_count) == ("GPU-a", 3, H100, 132)
     assert (unit.gpu_util_pct, unit.sm_active_pct, unit.dram_active_pct) == (40.0, near(11.0), near(5.0))
     assert (unit.tensor_active_pct, unit.gpu_mem_used_mib, unit.power_w) == (near(2.0), 3000, near(151.0))
-    assert found.rounds[0].holders == (Holder("GPU-a", "7", None),)
-    assert [one.method for one in attribute_round(found.rounds[0])] == ["whole device", "unattributed"]
+    assert found.rounds[0].holders == (DeviceAllocation("GPU-a", "7", None),)
+    assert [one.method for one in attribute_sample(found.rounds[0])] == ["whole device", "unattributed"]
     assert fold(jobstats(job="", duty_cycle=0)).rounds[0].holders == ()
 
 
@@ -149,7 +149,7 @@ def test_jobs_that_share_a_gpu_do_not_count_it_twice() -> None:
     # A job's own second GPU stays one, however alike.
     text += "\n".join(line.replace('gpu="0"', 'gpu="1"') for line in fourth) + "\n"
     found = fold(scraped(text, instance="g1:9798"))
-    shares = {(one.uuid, one.job_id): one for one in attribute_round(found.rounds[0]) if one.job_id}
+    shares = {(one.uuid, one.job_id): one for one in attribute_sample(found.rounds[0]) if one.job_id}
     assert set(shares) == {("g1/1/0", "1"), ("g1/2/0", "2"), ("g1/4/0", "4"), ("g1/4/0", "5"), ("g1/4/1", "4")}
     assert shares["g1/4/0", "5"].sm_active_pct == near(66.45358263087205 / 2)
     assert shares["g1/4/0", "5"].method == "split equally"
@@ -174,7 +174,7 @@ def test_a_device_value_copied_to_each_job_is_one_value(
     jobs: Sequence[str], methods: dict[str, tuple[str, float]]
 ) -> None:
     found = together(*(dcgm("PROF_SM_ACTIVE", 0.5, hpc_job=job) for job in jobs))
-    shares = attribute_round(found.rounds[0])
+    shares = attribute_sample(found.rounds[0])
     assert {share.job_id: (share.method, share.sm_active_pct) for share in shares} == methods
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from slurm_colloc.measured import DeviceSample, Round
+from slurm_colloc.usage_model import DeviceSample, NodeSample
 from tests.gpu import proof_plan, proof_report
 from tests.gpu.footprint_job import TEXT, parse
 from tests.gpu.proof_plan import (
@@ -177,8 +177,8 @@ def test_a_promise_is_broken_by_more_than_was_promised() -> None:
 def test_a_gpus_activity_is_weighted_by_time() -> None:
     device = DeviceSample("u", 0, "m", "", 80000, 132, 132, True, 50.0, None, 10.0, None, None, None, 900, 100.0, 7.0)
 
-    def seen(at_s: float, took_s: float, sm: float | None) -> Round:
-        return Round(at_s, took_s, "n1", "b", (device._replace(sm_active_pct=sm),), (), (), ())
+    def seen(at_s: float, took_s: float, sm: float | None) -> NodeSample:
+        return NodeSample(at_s, took_s, "n1", "b", (device._replace(sm_active_pct=sm),), (), (), ())
 
     found = proof_report.activity([seen(1, 1, 99.0), seen(3, 2, 10.0), seen(4, 1, 40.0), seen(9, 1, None)], 1.5, 9.5)
     assert (found["sm_active_pct"], found["energy_j"], found["gpu_mem_peak_mib"]) == (20.0, 21.0, 900)

@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 import pytest
 
 from slurm_colloc.accounting.compact import compact
-from slurm_colloc.accounting.feedback import measured_runs
 from slurm_colloc.accounting.store import Store
+from slurm_colloc.accounting.user_histories import measured_runs
 from slurm_colloc.config import Observe
 from slurm_colloc.estimate.bounds import FEWEST_READINGS, mean_at_most_pct, share_at_most_pct
-from slurm_colloc.measured import Round
 from slurm_colloc.model import Evidence
 from slurm_colloc.slurm.gres import parse_gres
+from slurm_colloc.usage_model import NodeSample
 from tests.unit.made import H100, device, near, run, seen
 from tests.unit.stored import sampled
 
@@ -100,12 +100,12 @@ def test_bounds_on_a_mean() -> None:
     assert share_at_most_pct(100.0, 20) == near(100.0)
 
 
-def of_whole(at_s: float, sm: float | None = 20.0, interval_s: float = 30.0, **fields: Any) -> Round:
+def of_whole(at_s: float, sm: float | None = 20.0, interval_s: float = 30.0, **fields: Any) -> NodeSample:
     unit = device(process_list=False, sm_active_pct=sm, **fields)
     return seen(at_s, [unit], holders=[("GPU-0", "1")], interval_s=interval_s)
 
 
-def kept(tmp_path: Path, rounds: list[Round], gres: str = "gpu:h100:1") -> Evidence:
+def kept(tmp_path: Path, rounds: list[NodeSample], gres: str = "gpu:h100:1") -> Evidence:
     store = Store(str(tmp_path))
     store.write_allocations("a", [run(start_s=0, end_s=600, gres=parse_gres(gres))], 1.0)
     sampled(store, rounds)

@@ -6,9 +6,9 @@ from itertools import pairwise
 from statistics import fmean
 
 from slurm_colloc.accounting.sources.controller import parse_jobs
-from slurm_colloc.measured import JobShare
-from slurm_colloc.observe.attribute import attribute_round, balanced
+from slurm_colloc.observe.attribute import attribute_sample, balanced
 from slurm_colloc.observe.journal import decode
+from slurm_colloc.usage_model import AttributedUse
 from tests.unit.made import RECORDED
 
 ROUNDS, REJECTED = decode((RECORDED / "h100-slurm-22.05/20261121T21.journal").read_bytes())
@@ -16,15 +16,15 @@ SHARED = [seen for seen in ROUNDS if {process.job_id for process in seen.process
 ALONE = [seen for seen in ROUNDS if {process.job_id for process in seen.processes} == {"5"}]
 
 
-def of(job_id: str) -> list[JobShare]:
-    return [share for seen in ROUNDS for share in attribute_round(seen) if share.job_id == job_id]
+def of(job_id: str) -> list[AttributedUse]:
+    return [share for seen in ROUNDS for share in attribute_sample(seen) if share.job_id == job_id]
 
 
 def test_every_line_is_good_and_every_reading_adds_up() -> None:
     assert (REJECTED, len(ROUNDS), ROUNDS[0].interval_s) == (0, 86, 0.0)
     for seen in ROUNDS:
         (device,) = seen.devices
-        assert balanced(device, attribute_round(seen))
+        assert balanced(device, attribute_sample(seen))
     for earlier, later in pairwise(ROUNDS):
         assert abs(later.at_s - later.interval_s - earlier.at_s) < 0.001
 
@@ -37,7 +37,7 @@ def test_clients_of_mps_are_split_by_memory_and_the_server_is_nobodys() -> None:
         shares = [share for share in of(job) if share.method == "split by memory"]
         assert max(share.gpu_mem_used_mib or 0 for share in shares) == mib
         assert {share.process_count for share in shares} == {1}
-    rest = [share.gpu_mem_used_mib for seen in SHARED[5:-5] for share in attribute_round(seen) if not share.job_id]
+    rest = [share.gpu_mem_used_mib for seen in SHARED[5:-5] for share in attribute_sample(seen) if not share.job_id]
     assert set(rest) == {77}  # 66 of the server, and what the driver itself holds
 
 
@@ -48,7 +48,7 @@ def test_a_job_that_holds_its_share_and_runs_nothing_is_seen() -> None:
 
 
 def test_alone_on_the_gpu_a_job_is_measured() -> None:
-    steady = [share for seen in ALONE[3:] for share in attribute_round(seen) if share.job_id == "5"]
+    steady = [share for seen in ALONE[3:] for share in attribute_sample(seen) if share.job_id == "5"]
     assert {share.method for share in steady} == {"measured"}
     assert 17 < fmean(share.sm_active_pct or 0 for share in steady) < 22
 

@@ -11,19 +11,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from slurm_colloc.accounting.aggregate import aggregate
 from slurm_colloc.accounting.compact import compact
 from slurm_colloc.accounting.fits import fit_of, fits_of, judged
 from slurm_colloc.accounting.one_job import find_job
 from slurm_colloc.accounting.one_user import user_in_store
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.sweep import sweep
 from slurm_colloc.accounting.window import Window
-from slurm_colloc.charted import Fit
+from slurm_colloc.chart_model import Fit
 from slurm_colloc.cli.colloc.job_next import advise
 from slurm_colloc.config import Observe, SiteConfig
-from slurm_colloc.measured import AllocationRow, Round
 from slurm_colloc.model import Gres
 from slurm_colloc.report.usage import never_used
+from slurm_colloc.usage_model import AllocationRow, NodeSample
 from tests.unit.made import MIG_POOL, SHARD_POOL, near, process, run, site
 from tests.unit.stored import busy, stored
 
@@ -38,7 +38,7 @@ DAY = 86_400.0
 
 def reported(store: Store, config: SiteConfig) -> Fit | None:
     with store.connect() as database:
-        sweep(database, store, WINDOW)
+        aggregate(database, store, WINDOW)
         return next(iter(fits_of(database, "user", config, "slices")), None)
 
 
@@ -97,7 +97,7 @@ RUNS = st.fixed_dictionaries(
 )
 
 
-def made(job: str, began_s: float, how: Mapping[str, Any]) -> tuple[AllocationRow, list[Round]]:
+def made(job: str, began_s: float, how: Mapping[str, Any]) -> tuple[AllocationRow, list[NodeSample]]:
     """Return a run on a GPU of its own, or for a part of its time with another job's process, and its samples."""
     ends = list(accumulate((one["interval_s"] for one in how["samples"]), initial=began_s))
     rounds = []

@@ -6,9 +6,9 @@ import pytest
 from slurm_colloc.errors import GpuError
 from slurm_colloc.gpu.proc import ProcessTable
 from slurm_colloc.gpu.reader import GpuProcess, GpuUnit, UnitReading
-from slurm_colloc.measured import Holder
 from slurm_colloc.observe.sampler import Sampler, Told, boot_id, only_job
 from slurm_colloc.slurm.jobs import HeldHere
+from slurm_colloc.usage_model import DeviceAllocation
 from tests.unit import fake_proc
 from tests.unit.made import device, host, process, seen
 
@@ -55,7 +55,7 @@ def test_one_pass(tmp_path: Path) -> None:
         process("", 4242, "GPU-1", start_ticks=None, gpu_mem_used_mib=None),
     )
     # Index 9 is no device here; job 8 sits on another node of the same machine.
-    assert passed.holders == (Holder("GPU-0", "7", None), Holder("GPU-1", "7", None))
+    assert passed.holders == (DeviceAllocation("GPU-0", "7", None), DeviceAllocation("GPU-1", "7", None))
     assert passed.devices[1] == device(
         "GPU-1",
         gres_index=1,
@@ -81,9 +81,9 @@ def test_of_a_job_that_may_not_be_read_slurm_tells(tmp_path: Path, monkeypatch: 
     told = Told({"7": HeldHere((0,), None), "8": HeldHere((0, 1, 9), 30.0), "9": None}.get)
     one = Sampler(FakeReader(), "g1", 10.0, "", ProcessTable(str(tmp_path)), told=told)
     assert one.sample(1000.0).holders == (
-        Holder("GPU-0", "7", None),
-        Holder("GPU-0", "8", 30.0),
-        Holder("GPU-1", "8", 30.0),
+        DeviceAllocation("GPU-0", "7", None),
+        DeviceAllocation("GPU-0", "8", 30.0),
+        DeviceAllocation("GPU-1", "8", 30.0),
     )
     assert one.closed_jobs == {"9"}
     fake_proc.remove(tmp_path, 21)
@@ -117,7 +117,7 @@ def test_one_job_sees_its_own_devices() -> None:
     mine = only_job(whole, "1")
     assert [one.uuid for one in mine.devices] == ["A", "C"]
     assert [(one.uuid, one.pid) for one in mine.processes] == [("A", 5), ("A", 6)]
-    assert mine.holders == (Holder("C", "1", None),)
+    assert mine.holders == (DeviceAllocation("C", "1", None),)
     assert {one.job_id for one in mine.processes} == {"1", "neighbour-2"}
     assert only_job(whole, "9").devices == ()
 
@@ -158,7 +158,7 @@ def test_a_uuid_counts_before_an_index(tmp_path: Path) -> None:
     given = {"SLURMD_NODENAME": "g1", "SLURM_JOB_GPUS": "0", "CUDA_VISIBLE_DEVICES": "GPU-1"}
     fake_proc.add(tmp_path, 11, 10, environ={**given, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "25"})
     fake_proc.add(tmp_path, 12, 10, environ={**given, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50"})
-    assert sampler(tmp_path, FakeReader()).sample(1.0).holders == (Holder("GPU-1", "7", 50.0),)
+    assert sampler(tmp_path, FakeReader()).sample(1.0).holders == (DeviceAllocation("GPU-1", "7", 50.0),)
 
 
 def server_seen(folder: Path, *processes: GpuProcess) -> list[str]:

@@ -16,7 +16,7 @@ from slurm_colloc.cli.sampling import Settings, sample
 from slurm_colloc.errors import DeadlineError
 from slurm_colloc.files import as_owner, whose
 from slurm_colloc.gpu.proc import ProcessTable
-from slurm_colloc.observe.attribute import attribute_round
+from slurm_colloc.observe.attribute import attribute_sample
 from slurm_colloc.observe.journal import append, hours
 from tests.unit import fake_proc
 from tests.unit.made import device, process, run, seen
@@ -41,11 +41,11 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("command", ["seal", "compact"])
+@pytest.mark.parametrize("command", ["flush", "compact"])
 def test_with_the_store_away_nothing_is_written_elsewhere_and_nothing_dropped(
     site: Path, command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    argv = [command, "--node", "g1"] if command == "seal" else [command]
+    argv = [command, "--node", "g1"] if command == "flush" else [command]
     for shared in (False, True):  # the mount point is missing, and then there and empty
         (site / "shared").mkdir() if shared else None
         for _ in range(2):
@@ -110,7 +110,7 @@ def test_who_audits_for_the_site_gets_its_store_or_an_error(
 
 def test_a_node_that_has_no_journal_is_an_error(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (site / "shared/store").mkdir(parents=True)
-    assert colloc("seal", "--node", "vm") == 2
+    assert colloc("flush", "--node", "vm") == 2
     assert "no journal of node 'vm'" in (said := capsys.readouterr().err)
     assert "there are: g1" in said
 
@@ -132,9 +132,9 @@ def test_root_writes_as_the_owner_of_the_store(tmp_path: Path) -> None:
     for path in (journal, *journal.rglob("*")):
         os.chown(path, NOBODY, NOBODY)
     (hour,) = hours(str(journal))
-    with Samples(str(folder)).work("seal", "c", "g1") as work:
+    with Samples(str(folder)).work("flush", "c", "g1") as work:
         assert work is not None
-        Samples(str(folder)).seal("c", hour, attribute_round, work)
+        Samples(str(folder)).flush("c", hour, attribute_sample, work)
     assert {path.stat().st_uid for path in folder.rglob("*")} == {NOBODY}
     assert (os.geteuid(), os.getegid()) == (0, 0)
 

@@ -13,7 +13,7 @@ from slurm_colloc.model import Footprint, because
 from slurm_colloc.placement.choose import place
 from slurm_colloc.placement.pieces import Access
 from slurm_colloc.submit.footprint import as_served, part_to_tell
-from slurm_colloc.submit.serving import PROGRAMS, told_part, weights_mib
+from slurm_colloc.submit.serving import PROGRAMS, memory_part, weights_mib
 from tests.unit.made import MIG_POOL, MPS_POOL, request, site
 
 MIB = 2**20
@@ -33,7 +33,7 @@ MIB = 2**20
     ],
 )
 def test_what_a_script_tells(script: str, name: str, part: float | None) -> None:
-    told = told_part(f"#!/bin/bash\n{script}\n".encode(), {})
+    told = memory_part(f"#!/bin/bash\n{script}\n".encode(), {})
     assert told is not None
     assert (told.program.name, told.part) == (name, part)
     assert told.part_of_gpu == (1.0 if part is None or name == "SGLang" else part)
@@ -42,18 +42,18 @@ def test_what_a_script_tells(script: str, name: str, part: float | None) -> None
 
 
 def test_the_environment_tells_jax() -> None:
-    told = told_part(b"python train.py", {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.3", "HOME": "/h"})
+    told = memory_part(b"python train.py", {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.3", "HOME": "/h"})
     assert told is not None
     assert (told.program.name, told.part) == ("JAX", 0.3)
     own = {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.3"}
     assert as_served(parse_hint("mem=1G"), request(), b"python train.py", own)[0].part_taken == 0.3
     takes_what_it_needs = {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.3", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-    assert told_part(b"python train.py", takes_what_it_needs) is None
+    assert memory_part(b"python train.py", takes_what_it_needs) is None
 
 
 @pytest.mark.parametrize("script", ["python train.py", "ollama serve", "pip install vllm", "cat vllm-serve.log", ""])
 def test_other_scripts_tell_nothing(script: str) -> None:
-    assert told_part(script.encode(), {}) is None
+    assert memory_part(script.encode(), {}) is None
 
 
 def test_each_program_has_a_way_to_be_told() -> None:

@@ -6,23 +6,23 @@ from pathlib import Path
 
 import pytest
 
+from slurm_colloc.accounting.aggregate import aggregate
 from slurm_colloc.accounting.one_job import RunFound
 from slurm_colloc.accounting.run_rows import run_rows
 from slurm_colloc.accounting.several_gpus import several_gpus
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.sweep import sweep
 from slurm_colloc.accounting.window import Window
-from slurm_colloc.charted import JobTimeline, SeveralGpus
+from slurm_colloc.chart_model import JobTimeline, SeveralGpus
 from slurm_colloc.cli.colloc.job_next import advise
-from slurm_colloc.measured import Round
 from slurm_colloc.model import Gres
 from slurm_colloc.report.usage_notes import footnotes
+from slurm_colloc.usage_model import NodeSample
 from tests.unit.made import HOUR, MIG_POOL, device, evidence, process, run, seen, site, usage
 from tests.unit.reports import report
 from tests.unit.stored import stored
 
 
-def used(job: str, *active_pct: float | None, node: str = "g1") -> list[Round]:
+def used(job: str, *active_pct: float | None, node: str = "g1") -> list[NodeSample]:
     """Return an hour of a job on GPUs that were so active."""
     units = [
         device(f"{node}-{number}", gpu_util_pct=value, sm_active_pct=value) for number, value in enumerate(active_pct)
@@ -34,7 +34,7 @@ def used(job: str, *active_pct: float | None, node: str = "g1") -> list[Round]:
 
 def several(store: Store) -> SeveralGpus | None:
     with store.connect() as database:
-        sweep(database, store, Window(0, 1e6, 1e6))
+        aggregate(database, store, Window(0, 1e6, 1e6))
         return several_gpus(database)
 
 
@@ -61,7 +61,7 @@ def test_each_gpu_is_counted_by_itself(tmp_path: Path) -> None:
     # Balances are 30 of 80, and 1: in the middle lies their mean.
     assert several(store) == SeveralGpus(3, 8.0, 2, 6, 4, 1, (0.375 + 1.0) / 2)
     with store.connect() as database:
-        sweep(database, store, Window(0, 1e6, 1e6))
+        aggregate(database, store, Window(0, 1e6, 1e6))
         kinds, table = run_rows(database)
     at = [list(kinds).index(name) for name in ("job_id", "gpus", "used_gpus", "balance")]
     assert [[row[column] for column in at] for row in table] == [

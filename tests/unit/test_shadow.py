@@ -9,21 +9,21 @@ from typing import Any
 
 import pytest
 
+from slurm_colloc.accounting.aggregate import aggregate
 from slurm_colloc.accounting.shadow import Piece, Shadow, find_piece, shadow_use
 from slurm_colloc.accounting.shadow_past import decide_past
 from slurm_colloc.accounting.sources.means import JobMeans
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.sweep import sweep
 from slurm_colloc.accounting.window import Window
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.estimate.calibration import LARGEST, SHIPPED, Calibration, Margin
 from slurm_colloc.estimate.site_margins import calibration_path, to_json
 from slurm_colloc.history.signature import command_signature
-from slurm_colloc.measured import AllocationRow, Round
 from slurm_colloc.model import WOULD_NOT, Decision, Gres, SharingMode, Weighed, because
 from slurm_colloc.placement.choose import as_asked
 from slurm_colloc.placement.speed import on_slice
 from slurm_colloc.placement.waits import wait_for
+from slurm_colloc.usage_model import AllocationRow, NodeSample
 from slurm_colloc.wording import words
 from tests.unit.made import HOUR, MIG_POOL, MPS_POOL, SHARD_POOL, decision, evidence, near, run, site
 from tests.unit.stored import busy, stored
@@ -43,7 +43,7 @@ def told(
     folder: Path,
     rows: Sequence[AllocationRow],
     decisions: Sequence[Decision],
-    rounds: Sequence[Round] = (),
+    rounds: Sequence[NodeSample] = (),
     since_s: float = 0,
     until_s: float = 10 * HOUR,
 ) -> Shadow:
@@ -52,7 +52,7 @@ def told(
     store.write_decisions([(owners.get(one.job_id, "ann"), one) for one in decisions])
     window = Window(since_s, until_s, 1e9)
     with store.connect(since_s, until_s) as database:
-        sweep(database, store, window)
+        aggregate(database, store, window)
         return shadow_use(database, CONFIG, window, "slices")
 
 
@@ -111,7 +111,7 @@ def test_a_peak_above_the_slice_runs_out_of_memory_however_the_run_ended(tmp_pat
     ],
 )
 def test_what_cannot_be_judged_is_counted_by_why(
-    tmp_path: Path, fields: dict[str, Any], rounds: Sequence[Round], since_s: float, why: str
+    tmp_path: Path, fields: dict[str, Any], rounds: Sequence[NodeSample], since_s: float, why: str
 ) -> None:
     found = told(tmp_path, [run(**fields)], [would()], rounds, since_s=since_s)
     assert [(one.why, one.runs) for one in found.not_judged] == [(why, 1)]
@@ -129,7 +129,7 @@ def test_the_peak_of_another_sampler_counts_where_it_had_the_time_to_see_one(
     store.write_decisions([("ann", would())])
     window = Window(0, 10 * HOUR, 1e9)
     with store.connect() as database:
-        sweep(database, store, window)
+        aggregate(database, store, window)
         found = shadow_use(database, CONFIG, window, "slices")
     assert (found.total.fitted, len(found.not_judged)) == (fitted, 1 - fitted)
 
@@ -209,7 +209,7 @@ def test_a_store_of_an_earlier_release_has_no_such_decisions(tmp_path: Path) -> 
     path.with_suffix(".parquet.old").replace(path)
     window = Window(0, 10 * HOUR, 1e9)
     with store.connect() as database:
-        sweep(database, store, window)
+        aggregate(database, store, window)
         assert shadow_use(database, CONFIG, window, "slices").decided == 0
 
 
@@ -330,7 +330,7 @@ def test_past_jobs_know_no_margins_of_their_own_future(tmp_path: Path) -> None:
 def _past(store: Store, config: SiteConfig = CONFIG) -> tuple[Shadow, dict[str, int]]:
     window = Window(0, 10 * HOUR, 1e9)
     with store.connect() as database:
-        sweep(database, store, window)
+        aggregate(database, store, window)
         source, skipped = decide_past(database, store, config)
         return shadow_use(database, config, window, "slices", source), dict(skipped)
 

@@ -7,8 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from slurm_colloc.charted import Fit, JobTimeline
-from slurm_colloc.measured import JobUsage, Prediction
+from slurm_colloc.chart_model import Fit, JobTimeline
 from slurm_colloc.model import Gres
 from slurm_colloc.report import job as job_report
 from slurm_colloc.report.job import Advice, JobStory, RunStory
@@ -16,6 +15,7 @@ from slurm_colloc.report.me import as_text as month
 from slurm_colloc.report.top import TopJob
 from slurm_colloc.report.top import as_text as picture_text
 from slurm_colloc.report.usage_text import as_table
+from slurm_colloc.usage_model import JobUsage, Prediction
 from tests.unit.made import decision, evidence, usage
 from tests.unit.reports import NOTHING, full, group, report
 from tests.unit.stored import grouped

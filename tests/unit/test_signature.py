@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_colloc.history.names import grows, is_inert
+from slurm_colloc.history.option_names import grows, is_inert
 from slurm_colloc.history.signature import is_relative, is_same, parts_of, signature
 
 HEAD = "#!/bin/bash\n"

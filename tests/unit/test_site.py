@@ -10,7 +10,7 @@ from slurm_colloc.model import Gres
 from slurm_colloc.site.check import check as differences
 from slurm_colloc.site.cluster import look
 from slurm_colloc.site.discover import Consent, discover
-from slurm_colloc.site.gaps import gaps
+from slurm_colloc.site.missing_settings import gaps
 from slurm_colloc.site.render import Host, render_site
 from slurm_colloc.slurm import client as client_module
 from slurm_colloc.slurm.client import CliClient

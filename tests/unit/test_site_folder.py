@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from slurm_colloc.errors import InputError, StoreError
-from slurm_colloc.site.folder import ORDER, write_folder
+from slurm_colloc.site.output_folder import ORDER, write_folder
 
 FIRST = {"a": "1", "b": "2", "c": "3", ORDER: "how"}
 

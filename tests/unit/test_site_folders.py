@@ -11,9 +11,9 @@ import pytest
 
 from slurm_colloc.config import Observe, Paths, Pool, SiteConfig
 from slurm_colloc.config_audit import Notices
-from slurm_colloc.site import folders
+from slurm_colloc.site import named_folders as folders
 from slurm_colloc.site.doctor.facts import Blank, Seen
-from slurm_colloc.site.folders import Keepers, keepers, look
+from slurm_colloc.site.named_folders import Keepers, keepers, look
 
 ME = pwd.getpwuid(os.geteuid()).pw_name
 SERVICE = Keepers(ME, frozenset({0, os.geteuid()}))

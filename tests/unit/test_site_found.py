@@ -17,9 +17,9 @@ from slurm_colloc.site.check import check
 from slurm_colloc.site.cluster import Cluster, NodeGpus, look
 from slurm_colloc.site.discover import Consent, discover
 from slurm_colloc.site.driver import load_gpus_file, parse_gpus_file, read_driver, this_node, to_json
-from slurm_colloc.site.gaps import notes
-from slurm_colloc.site.shapes import Shape, shapes_of
-from slurm_colloc.site.shares import free_of_charge
+from slurm_colloc.site.missing_settings import notes
+from slurm_colloc.site.node_gpus import Shape, shapes_of
+from slurm_colloc.site.share_billing import free_of_charge
 from slurm_colloc.slurm.gres import parse_gres
 from slurm_colloc.slurm.limits import Cap
 from slurm_colloc.slurm.parse import Node, parse_nodes, parse_partitions

@@ -14,9 +14,9 @@ import pytest
 
 from slurm_colloc.config import MigSlice, Partition, Pool, SiteConfig, load_site
 from slurm_colloc.errors import ConfigError
-from slurm_colloc.site.folder import ORDER, write_folder
 from slurm_colloc.site.fragments import billing_weights, gres_conf_lines, node_gres, partition_words
-from slurm_colloc.site.places import places
+from slurm_colloc.site.installed_paths import places
+from slurm_colloc.site.output_folder import ORDER, write_folder
 from slurm_colloc.site.render import FILES, Host, Needs, render_site
 from tests.unit.programs import colloc
 
@@ -261,7 +261,7 @@ def test_what_needs_a_drain_stands_before_what_names_its_tres() -> None:
 def test_another_site_file_and_slurm_conf_reach_those_who_need_them() -> None:
     rendered = texts(example("h100-mps"), Host("/opt/x", "/srv/site.toml", "/opt/slurm/etc/slurm.conf"))
     assert "\nCOLLOC_CONF=/srv/site.toml\nSLURM_CONF=/opt/slurm/etc/slurm.conf\n" in rendered["colloc.cron"]
-    for name in ("colloc-agent.service", "colloc-seal.service", "colloc-compact.service", "colloc-audit-jobs.service"):
+    for name in ("colloc-agent.service", "colloc-flush.service", "colloc-compact.service", "colloc-audit-jobs.service"):
         assert "\nEnvironment=COLLOC_CONF=/srv/site.toml\n" in rendered[name]
     assert 'setenv("COLLOC_CONF", "/srv/site.toml")' in rendered["slurm_colloc.lua"]
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from slurm_colloc.accounting.feedback import Collected
 from slurm_colloc.accounting.harm import JudgedRun, judged_runs, stop_where_too_many, too_many
 from slurm_colloc.accounting.store import Store
+from slurm_colloc.accounting.user_histories import Collected
 from slurm_colloc.cli.colloc import ingest
 from slurm_colloc.config import Paths, Rule
 from slurm_colloc.config_audit import Notices

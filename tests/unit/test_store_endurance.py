@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""seal and compact, killed while a sampler writes: a reduced form in every run, the long one by `make soak`."""
+"""flush and compact, killed while a sampler writes: a reduced form in every run, the long one by `make soak`."""
 
 import os
 import random
@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from slurm_colloc.accounting.aggregate import job_usage
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.sweep import job_usage
 from slurm_colloc.observe.journal import append
 from slurm_colloc.slurm.gres import parse_gres
 from tests.unit.made import HOUR, device, host, process, seen
@@ -61,11 +61,11 @@ def test_killed_while_rounds_are_appended(tmp_path: Path, kills: int) -> None:
     Store(str(tmp_path / "store")).write_allocations("a", [ran], 1.0)
     write(200)
     began = time.monotonic()
-    run("seal")
+    run("flush")
     whole_s = time.monotonic() - began
     killed = 0
     for number in range(kills):
-        command = ("seal", "compact")[number % 2]
+        command = ("flush", "compact")[number % 2]
         running = subprocess.Popen([*COLLOC, command], env=environment, stderr=subprocess.DEVNULL)
         until = time.monotonic() + draw.uniform(0.3, 1.1) * whole_s
         while time.monotonic() < until:
@@ -75,7 +75,7 @@ def test_killed_while_rounds_are_appended(tmp_path: Path, kills: int) -> None:
         killed += running.wait() != 0
     assert killed
     write(len(times) // 3)
-    for command in ("seal", "compact", "seal", "compact"):
+    for command in ("flush", "compact", "flush", "compact"):
         run(command)
     store = Store(str(tmp_path / "store"))
     query = "SELECT at_s::BIGINT, gpu_util_pct * interval_s FROM shares WHERE job_id = '1' ORDER BY at_s"

@@ -5,18 +5,18 @@ from pathlib import Path
 import duckdb
 import pytest
 
+from slurm_colloc.accounting.aggregate import aggregate, find_near, job_usage
 from slurm_colloc.accounting.collocation import collocation
 from slurm_colloc.accounting.compact import compact
 from slurm_colloc.accounting.counts import count_endless, unaccounted_hours
 from slurm_colloc.accounting.runs import RUNAWAY
 from slurm_colloc.accounting.sources.means import JobMeans
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.sweep import find_near, job_usage, sweep
 from slurm_colloc.accounting.window import Window
 from slurm_colloc.config import Observe
 from slurm_colloc.errors import StoreError
-from slurm_colloc.measured import Holder, JobUsage, Round
 from slurm_colloc.model import Gres
+from slurm_colloc.usage_model import DeviceAllocation, JobUsage, NodeSample
 from tests.unit.made import HOUR, device, host, near, run, seen
 from tests.unit.stored import INGESTED_S, busy, only, sampled, stored
 
@@ -43,10 +43,10 @@ def test_runs_whose_end_nobody_knows(tmp_path: Path) -> None:
 
 
 def test_jobs_that_were_sampled_and_have_no_run(tmp_path: Path) -> None:
-    def unaccounted(folder: str, rounds: Sequence[Round]) -> tuple[float, float]:
+    def unaccounted(folder: str, rounds: Sequence[NodeSample]) -> tuple[float, float]:
         store = stored(tmp_path / folder, [run()], rounds)
         with store.connect() as database:
-            sweep(database, store, Window(0, 3600, 1e9))
+            aggregate(database, store, Window(0, 3600, 1e9))
             return unaccounted_hours(database)
 
     assert unaccounted("a", [*busy(900, 1800), *busy(2700, 3600, 4500, job="9", uuid="GPU-1")]) == (0.5, 1.0)
@@ -62,7 +62,7 @@ def test_a_reading_that_reaches_over_an_end_of_its_run_is_accounted_for(tmp_path
     def unaccounted(folder: str, *at_s: float) -> tuple[float, float]:
         store = stored(tmp_path / folder, [run(start_s=1000, end_s=1059)], busy(*at_s, interval_s=10.0))
         with store.connect() as database:
-            sweep(database, store, Window(0, 3600, 1e9))
+            aggregate(database, store, Window(0, 3600, 1e9))
             hours, sampled = unaccounted_hours(database)
             return round(hours * 3600, 3), round(sampled * 3600, 3)
 
@@ -190,7 +190,7 @@ def test_more_gpus_than_were_allocated_do_not_cover_more_than_all(tmp_path: Path
 
 
 def test_time_without_a_process_is_held_idle(tmp_path: Path) -> None:
-    held = [Holder("GPU-0", "1", None)]
+    held = [DeviceAllocation("GPU-0", "1", None)]
     idle = [one._replace(processes=(), holders=tuple(held)) for one in busy(2700, 3600, util=0.0, sm=0.0)]
     rounds = [*busy(900, 1800), *idle]
     usage = only(stored(tmp_path / "a", [run()], rounds))
@@ -204,7 +204,7 @@ def test_time_without_a_process_is_held_idle(tmp_path: Path) -> None:
 
 
 def test_a_gpu_at_work_whose_process_was_gone_when_the_list_was_read_was_not_held_idle(tmp_path: Path) -> None:
-    held = (Holder("GPU-0", "1", None),)
+    held = (DeviceAllocation("GPU-0", "1", None),)
     quick = [one._replace(processes=(), holders=held) for one in busy(900, 1800, util=30.0, sm=None)]
     idle = [one._replace(processes=(), holders=held) for one in busy(2700, 3600, util=0.0, sm=0.0)]
     store = stored(tmp_path, [run()], [*quick, *idle])
@@ -264,12 +264,12 @@ def test_a_node_that_boots_anew_in_the_middle_of_a_job(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("facts", [False, True])
 def test_a_gpu_under_two_names_of_its_node_counts_once(tmp_path: Path, *, facts: bool) -> None:
-    def usages(folder: str, rounds: list[Round]) -> tuple[list[JobUsage], float]:
+    def usages(folder: str, rounds: list[NodeSample]) -> tuple[list[JobUsage], float]:
         store = stored(tmp_path / folder, [run(), run("2", HOUR, 2 * HOUR), run("3")], rounds)
         for _ in range(2 if facts else 0):
             compact(store, Observe(), 30 * 24 * HOUR, anyway=True)
         with store.connect() as database:
-            sweep(database, store, Window(0, 1e10, 1e10))
+            aggregate(database, store, Window(0, 1e10, 1e10))
             return job_usage(store, 0, 1e10, 1e10), sum(time.gpu_hours for time in collocation(database))
 
     rounds = [*busy(900, 1800, 2700, 3600), *busy(4500, 5400, 6300, 7200, job="2", sm=80.0)]

@@ -24,7 +24,7 @@ UNITS = {
 SERVICES = sorted(name for name in UNITS if name.endswith(".service"))
 COMMANDS = {
     "colloc-agent.service": "agent",
-    "colloc-seal.service": "seal",
+    "colloc-flush.service": "flush",
     "colloc-compact.service": "compact",
     "colloc-audit.service": "audit run --notify --about others --wait 30m",
     "colloc-audit-jobs.service": "audit run --notify --about jobs --wait 20m",
@@ -32,7 +32,7 @@ COMMANDS = {
 # systemd's own measure, 0 (nothing allowed) to 10; a service without any of these lines has 9.6.
 MOST_EXPOSURE = {
     "colloc-agent.service": 2.5,
-    "colloc-seal.service": 1.0,
+    "colloc-flush.service": 1.0,
     "colloc-compact.service": 1.0,
     # They call the host's sendmail, which has rights of its own.
     "colloc-audit.service": 8.5,
@@ -108,7 +108,7 @@ def test_the_agent_sees_processes_and_nobody_has_a_right_at_all() -> None:
     assert not {"ProtectProc", "ProcSubset", "PrivatePIDs", "PrivateUsers", "PrivateDevices"} & agent.keys()
     for name in SERVICES:
         assert "AmbientCapabilities" not in _settings(name)
-    for name in ("colloc-agent.service", "colloc-seal.service", "colloc-compact.service"):
+    for name in ("colloc-agent.service", "colloc-flush.service", "colloc-compact.service"):
         assert _settings(name)["CapabilityBoundingSet"] == [""]
 
 
@@ -197,7 +197,7 @@ os.execv(sys.executable, [sys.executable, "-I", "-c", sys.argv[1]])
         "import ctypes, pynvml; assert ctypes.CDLL(None).getpid() > 0",
         "import duckdb, pandas; duckdb.sql('select sum(range) from range(100000)').fetchall()",
     ],
-    ids=["agent", "seal"],
+    ids=["agent", "flush"],
 )
 def test_what_the_services_load_needs_no_memory_both_writable_and_executable(code: str) -> None:
     done = subprocess.run([sys.executable, "-c", MDWE, code], capture_output=True, text=True, check=False)

@@ -9,7 +9,7 @@ import pytest
 
 from slurm_colloc.accounting.ingest import keep_text, take_text
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.cli.colloc.texts import Text, content_name
+from slurm_colloc.cli.colloc.sacct_text import Text, content_name
 from slurm_colloc.errors import InputError
 
 HEADER = "JobID|User|State|Start|End|AllocTRES\n"

@@ -11,7 +11,7 @@ from rich.cells import cell_len
 
 from slurm_colloc.accounting.live import live_by_prometheus, live_use
 from slurm_colloc.accounting.sources.prometheus_server import Series, Server
-from slurm_colloc.charted import LiveUse
+from slurm_colloc.chart_model import LiveUse
 from slurm_colloc.cli.colloc.top import _by_journals
 from slurm_colloc.errors import InputError, ProcessError
 from slurm_colloc.model import Gres

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from slurm_colloc.accounting.sweep import sweep
+from slurm_colloc.accounting.aggregate import aggregate
 from slurm_colloc.accounting.usage import group_and_kind_usage, group_usage
 from slurm_colloc.accounting.window import Window
 from slurm_colloc.errors import InputError
-from slurm_colloc.measured import GroupUsage, JobUsage
+from slurm_colloc.usage_model import GroupUsage, JobUsage
 from tests.unit.made import decision, near, run, usage
 from tests.unit.stored import grouped, stored
 
@@ -124,7 +124,7 @@ def test_groups_by_what_csub_decided_before_the_run(tmp_path: Path) -> None:
     made += [("4", "too late", 61.0), ("5", "of another user", 1.0), ("6", "of another cluster", 1.0)]
     store.write_decisions([("ann", decision(job, signature=of, at_s=at_s)) for job, of, at_s in made])
     with store.connect() as database:
-        sweep(database, store, Window(0, 1e9, 1e9))
+        aggregate(database, store, Window(0, 1e9, 1e9))
         jobs = {group.name: group.jobs for group in group_usage(database, "signature")}
     assert jobs == {"a": 2, "b": 1, "(not by csub)": 3, "total": 6}
 
@@ -169,7 +169,7 @@ def test_a_group_without_a_name_has_one(tmp_path: Path) -> None:
     store = stored(tmp_path, [run("1", account=""), run("2", account="lab")])
     window = Window(0, 1e10, 1e10)
     with store.connect() as database:
-        sweep(database, store, window)
+        aggregate(database, store, window)
         assert {group.name for group in group_usage(database, "account")} == {"(not known)", "lab", "total"}
         groups, kinds = group_and_kind_usage(database, "account")
     assert {group.name for group in groups[:-1]} == kinds.keys()

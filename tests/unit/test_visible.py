@@ -7,21 +7,21 @@ from pathlib import Path
 
 import pytest
 
+from slurm_colloc.accounting.aggregate import aggregate
 from slurm_colloc.accounting.collocation import collocation, stray_use
 from slurm_colloc.accounting.counts import unaccounted_hours
-from slurm_colloc.accounting.seen import jobs_of_others
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.sweep import sweep
 from slurm_colloc.accounting.usage import group_usage
+from slurm_colloc.accounting.visibility import jobs_of_others
 from slurm_colloc.accounting.window import Window
-from slurm_colloc.cli.colloc import seen
+from slurm_colloc.cli.colloc import visible_store as seen
 from slurm_colloc.errors import ProcessError
 from slurm_colloc.report.formats import TEXTS
 from slurm_colloc.report.usage import UsageReport
 from slurm_colloc.report.usage_text import as_table
 from slurm_colloc.slurm.client import CliClient
+from slurm_colloc.slurm.job_visibility import EVERYBODY, Rights, Visible, parse_rights, visible_to
 from slurm_colloc.slurm.parse import parse_config
-from slurm_colloc.slurm.visible import EVERYBODY, Rights, Visible, parse_rights, visible_to
 from tests.unit.made import HOUR, RECORDED, RELEASES, device, process, run
 from tests.unit.made import seen as round_of
 from tests.unit.reports import group, report
@@ -93,7 +93,7 @@ def test_what_is_not_visible_is_in_no_figure(tmp_path: Path) -> None:
     def figures(visible: Visible) -> tuple[dict[str, float | None], object]:
         store.visible = visible
         with store.connect(0, 2 * HOUR) as database:
-            sweep(database, store, Window(0, 2 * HOUR, 1e10))
+            aggregate(database, store, Window(0, 2 * HOUR, 1e10))
             hours = {group.name: group.allocated_gpu_hours for group in group_usage(database, "user")}
             around = stray_use(database), [one for one in collocation(database) if one.jobs != 1]
             return hours, (*around, unaccounted_hours(database)[0])

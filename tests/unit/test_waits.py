@@ -16,14 +16,14 @@ from slurm_colloc.placement.choose import place
 from slurm_colloc.placement.waits import (
     MOST_AGE_S,
     SPAN_S,
-    Outlook,
+    QueueEstimate,
     Wait,
     Waits,
     from_json,
     to_json,
     waits_path,
 )
-from slurm_colloc.slurm.free import Free
+from slurm_colloc.slurm.free_gpus import Free
 from slurm_colloc.submit import slurm_answers as looked_up
 from slurm_colloc.units import in_words
 from tests.unit.made import HOUR, MIG_POOL, MPS_POOL, footprint, request, run, site
@@ -66,8 +66,8 @@ def placed(
     wanted: bool = True,
 ) -> Placement:
     asked = free if isinstance(free, Asked) else Asked(free)
-    outlook = Outlook(lambda: Waits(0.0, measured), asked, wanted)
-    return place(job, need, config or site(WHOLE, SLICES), outlook=outlook)
+    queue_estimate = QueueEstimate(lambda: Waits(0.0, measured), asked, wanted)
+    return place(job, need, config or site(WHOLE, SLICES), queue_estimate=queue_estimate)
 
 
 def test_a_free_slice_is_taken_and_said_to_be_free() -> None:
@@ -233,7 +233,7 @@ def test_a_broken_file_of_waits_is_none(tmp_path: Path, content: bytes) -> None:
     path = Path(waits_path(str(tmp_path)))
     path.parent.mkdir()
     path.write_bytes(content)
-    found = looked_up.outlook(at(tmp_path), lambda: Free(0.0, {}), wanted=False)
+    found = looked_up.queue_estimate(at(tmp_path), lambda: Free(0.0, {}), wanted=False)
     assert found is not None
     assert found.waits() == Waits(0.0, {})
 
@@ -253,13 +253,13 @@ def test_old_waits_count_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     path.parent.mkdir()
     waits = Waits(1000.0, {GPU: hours(3)})
     path.write_text(json.dumps(to_json(waits)))
-    found = looked_up.outlook(at(tmp_path), lambda: Free(0.0, {}), wanted=False)
+    found = looked_up.queue_estimate(at(tmp_path), lambda: Free(0.0, {}), wanted=False)
     assert found is not None
     for now_s, expected in ((1000.0 + MOST_AGE_S, waits), (1001.0 + MOST_AGE_S, Waits(0.0, {}))):
         monkeypatch.setattr(looked_up, "now", lambda now_s=now_s: now_s)
         assert found.waits() == expected
     off = at(tmp_path)._replace(sharing=at(tmp_path).sharing._replace(weigh_waits=False))
-    assert looked_up.outlook(off, lambda: Free(0.0, {}), wanted=True) is None
+    assert looked_up.queue_estimate(off, lambda: Free(0.0, {}), wanted=True) is None
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -276,7 +276,7 @@ def test_slurm_is_asked_once_in_twenty_seconds_whether_it_answers_or_not(
 
     clock = [5000.0]
     monkeypatch.setattr(looked_up, "now", lambda: clock[0])
-    found = looked_up.outlook(at(tmp_path), ask, wanted=False)
+    found = looked_up.queue_estimate(at(tmp_path), ask, wanted=False)
     assert found is not None
     first = found.free()
     clock[0] += 19
@@ -290,7 +290,7 @@ def test_slurm_is_asked_once_in_twenty_seconds_whether_it_answers_or_not(
 def test_what_was_given_is_free_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(looked_up, "now", lambda: 5000.0)
     config = at(tmp_path)
-    found = looked_up.outlook(config, lambda: Free(5000.0, {GPU: 2, SMALL: 1, ("gpu", "mps"): 50}), wanted=False)
+    found = looked_up.queue_estimate(config, lambda: Free(5000.0, {GPU: 2, SMALL: 1, ("gpu", "mps"): 50}), wanted=False)
     assert found is not None
     found.free()
     for gres, tasks in ((Gres("gpu", "h100_1g.10gb", 1), 46), (Gres("gpu", "h100", 1), 1), (Gres("mps", "", 20), 1)):
@@ -304,7 +304,7 @@ def test_an_ingest_leaves_the_waits_where_csub_looks(tmp_path: Path, monkeypatch
     monkeypatch.setattr(ingest, "now", lambda: float(now_s))
     monkeypatch.setattr(looked_up, "now", lambda: float(now_s))
     ingest._history(store, at(tmp_path))
-    found = looked_up.outlook(at(tmp_path), lambda: Free(0.0, {}), wanted=False)
+    found = looked_up.queue_estimate(at(tmp_path), lambda: Free(0.0, {}), wanted=False)
     assert found is not None
     assert found.waits() == Waits(float(now_s), {GPU: Wait(60.0, 60.0, 7)})
 

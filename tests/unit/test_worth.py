@@ -8,14 +8,14 @@ from typing import Any
 import duckdb
 import pytest
 
+from slurm_colloc.accounting.aggregate import aggregate, job_usage
 from slurm_colloc.accounting.collocation import collocation, installed_gpus
 from slurm_colloc.accounting.decisions import OF_RUNS
-from slurm_colloc.accounting.equivalents import make_worths, worth
+from slurm_colloc.accounting.equivalents import gpu_equivalent, make_equivalents
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.sweep import job_usage, sweep
 from slurm_colloc.accounting.window import Window
-from slurm_colloc.measured import Collocation, Round
 from slurm_colloc.model import Gres
+from slurm_colloc.usage_model import Collocation, NodeSample
 from tests.unit.made import H100, MIG_POOL, MPS_POOL, SHARD_POOL, decision, device, near, process, run, seen, site
 from tests.unit.stored import SHARES, busy, only, sampled, stored
 
@@ -47,7 +47,7 @@ def test_a_slice_by_each_convention(
     gres: Sequence[Gres], node: str, slices: float, sms: float | None, memory: float | None
 ) -> None:
     for by, gpus in (("slices", slices), ("sms", sms), ("memory", memory)):
-        found = worth(gres, node, SHARES, by)
+        found = gpu_equivalent(gres, node, SHARES, by)
         assert found.gpus == (None if gpus is None else near(gpus)), by
         # What nobody else can have meanwhile is by slices, whatever the convention.
         assert found.blocked == (None if gres[0].name != "gpu" else near(slices)), by
@@ -57,26 +57,26 @@ def test_a_node_with_two_cards_has_a_pool_for_each() -> None:
     cut = MIG_POOL._replace(name="cut", nodes="x1")
     whole = SHARD_POOL._replace(name="whole", nodes="x1", gpu_type="a100", gpu_model="", shards_per_gpu=8)
     for both in (site(whole, cut), site(cut, whole)):
-        assert worth((Gres("gpu", "a100", 2),), "x1", both).gpus == 2.0
-        assert worth(SLICE, "x1", both, "sms").gpus == near(16 / 132)
-        assert worth((Gres("shard", "", 2),), "x1", both).gpus == 0.25
+        assert gpu_equivalent((Gres("gpu", "a100", 2),), "x1", both).gpus == 2.0
+        assert gpu_equivalent(SLICE, "x1", both, "sms").gpus == near(16 / 132)
+        assert gpu_equivalent((Gres("shard", "", 2),), "x1", both).gpus == 0.25
         # Which of the two it was is not said.
-        assert worth((Gres("gpu", "", 1),), "x1", both).gpus is None
+        assert gpu_equivalent((Gres("gpu", "", 1),), "x1", both).gpus is None
 
 
 def test_a_run_on_nodes_of_two_pools_is_worth_something_where_they_agree() -> None:
     gres = (Gres("shard", "", 2),)
     both = site(SHARD_POOL, SHARD_POOL._replace(name="t", nodes="t[1-2]"))
-    assert worth(gres, "s1,t[1-2]", both).gpus == 0.5
+    assert gpu_equivalent(gres, "s1,t[1-2]", both).gpus == 0.5
     differ = site(SHARD_POOL, SHARD_POOL._replace(name="t", nodes="t1", shards_per_gpu=8))
-    assert worth(gres, "s1,t1", differ).gpus is None
-    assert worth(gres, "s1,elsewhere", differ).gpus is None
+    assert gpu_equivalent(gres, "s1,t1", differ).gpus is None
+    assert gpu_equivalent(gres, "s1,elsewhere", differ).gpus is None
 
 
 @pytest.mark.parametrize(("nodes", "gpus"), [("s1,t1", 0.5), ("t[1-2]", 0.5), ("t[1-", None), ("", None)])
 def test_nodes_are_read_as_slurm_writes_them(nodes: str, gpus: float | None) -> None:
     both = site(SHARD_POOL, SHARD_POOL._replace(name="t", nodes="t[1-2]"))
-    assert worth((Gres("shard", "", 2),), nodes, both).gpus == gpus
+    assert gpu_equivalent((Gres("shard", "", 2),), nodes, both).gpus == gpus
 
 
 UNTYPED = (Gres("gpu", "", 2),)
@@ -98,12 +98,12 @@ def test_an_untyped_gpu_is_what_its_pool_has(
 ) -> None:
     config = site(MIG_POOL._replace(gpu_type=gpu_type, slice=MIG_POOL.slice[parts]))
     for by, gpus in (("slices", slices), ("sms", sms), ("memory", memory)):
-        assert worth(UNTYPED, "m1", config, by).gpus == (None if gpus is None else near(gpus)), by
+        assert gpu_equivalent(UNTYPED, "m1", config, by).gpus == (None if gpus is None else near(gpus)), by
     # A slice may be all of the GPU.
     all_of_it = MIG_POOL.slice[0]._replace(type="h100_7g.80gb", profile="7g.80gb")
-    assert worth(UNTYPED, "m1", site(MIG_POOL._replace(gpu_type="h100", slice=(all_of_it,)))).gpus == 2.0
+    assert gpu_equivalent(UNTYPED, "m1", site(MIG_POOL._replace(gpu_type="h100", slice=(all_of_it,)))).gpus == 2.0
     # Other nodes have GPUs of nobody knows what kind.
-    assert worth(UNTYPED, "x", config).gpus == 2.0
+    assert gpu_equivalent(UNTYPED, "x", config).gpus == 2.0
 
 
 @pytest.mark.parametrize(
@@ -124,9 +124,9 @@ def test_a_slice_by_another_name(
     part = MIG_POOL.slice[1]._replace(**parts)
     config = site(MIG_POOL._replace(gpu_model=model, sm_count=sm_count, slice=(part,)))
     gres = (Gres("gpu", "small", 1),)
-    found = worth(gres, "m1", config)
+    found = gpu_equivalent(gres, "m1", config)
     assert (found.gpus, found.blocked, found.whole) == (near(slices), near(slices), False)
-    assert worth(gres, "m1", config, "sms").gpus == (None if sms is None else near(sms))
+    assert gpu_equivalent(gres, "m1", config, "sms").gpus == (None if sms is None else near(sms))
     stored(tmp_path, [run(gres=gres, node_list="m1")])
     assert only(Store(str(tmp_path), config)).allocated_gpu_hours == near(slices)
 
@@ -134,8 +134,8 @@ def test_a_slice_by_another_name(
 def test_a_slice_that_its_pool_does_not_have_is_what_its_type_says() -> None:
     a30 = (Gres("gpu", "a30_1g.6gb", 1),)
     a100 = (Gres("gpu", "nvidia_a100-sxm4-40gb_2g.10gb", 1),)
-    assert worth(a30, "m1", SHARES).gpus == 1 / 4
-    assert worth(a100, "m1", SHARES, "sms").gpus == near(28 / 108)
+    assert gpu_equivalent(a30, "m1", SHARES).gpus == 1 / 4
+    assert gpu_equivalent(a100, "m1", SHARES, "sms").gpus == near(28 / 108)
 
 
 @pytest.mark.parametrize(
@@ -151,16 +151,16 @@ def test_a_slice_that_its_pool_does_not_have_is_what_its_type_says() -> None:
 def test_what_was_given_beside_gpus(text: str, given: tuple[int | None, ...]) -> None:
     with duckdb.connect() as database:
         database.execute("CREATE TABLE readings AS SELECT $1 AS gres, 'g1' AS node_list", [text])
-        make_worths(database, None, "slices")
-        assert database.execute("SELECT cpus, mem_given_mib, nodes FROM worths").fetchall() == [given]
+        make_equivalents(database, None, "slices")
+        assert database.execute("SELECT cpus, mem_given_mib, nodes FROM equivalents").fetchall() == [given]
 
 
 def test_what_gres_are_called() -> None:
-    both = worth((Gres("gpu", "a100", 1), Gres("gpu", "", 2), Gres("nic", "", 1)), "x", None)
+    both = gpu_equivalent((Gres("gpu", "a100", 1), Gres("gpu", "", 2), Gres("nic", "", 1)), "x", None)
     assert (both.kind, both.shown, both.devices, both.whole) == ("a100+untyped", "gpu:a100:1,gpu:2,nic:1", 3, True)
-    assert worth((Gres("shard", "", 1),), "x", None).kind == "shard"
-    assert worth(SLICE, "m1", SHARES)[3:5] == (False, "h100_1g.10gb")
-    nothing = worth((), "x", None)
+    assert gpu_equivalent((Gres("shard", "", 1),), "x", None).kind == "shard"
+    assert gpu_equivalent(SLICE, "m1", SHARES)[3:5] == (False, "h100_1g.10gb")
+    nothing = gpu_equivalent((), "x", None)
     assert (nothing.gpus, nothing.devices, nothing.whole, nothing.kind) == (0.0, 0, False, "")
 
 
@@ -205,14 +205,14 @@ def test_a_slice_is_held_by_its_slices(tmp_path: Path) -> None:
 
 def shared(store: Store, since_s: float = 0, until_s: float = 1e6) -> list[Collocation]:
     with store.connect() as database:
-        sweep(database, store, Window(since_s, until_s, 1e6))
+        aggregate(database, store, Window(since_s, until_s, 1e6))
         return collocation(database)
 
 
 def test_the_time_of_gpus_by_the_jobs_on_them(tmp_path: Path) -> None:
     pair = [process("1", 5), process("2", 6)]
     part = device("MIG-0", profile="1g.10gb", sm_count=16, gpu_util_pct=None)
-    rounds: list[Round] = [
+    rounds: list[NodeSample] = [
         seen(900, [device(), part], [*pair, process("3", 7, "MIG-0")], interval_s=900.0),
         seen(1800, [device(), part], [process("1", 5)], interval_s=900.0),
         seen(2700, [device(), part], (), interval_s=900.0),
@@ -278,7 +278,7 @@ def test_a_decision_is_of_the_submission_and_of_all_that_became_of_it(tmp_path: 
     at_s = {"1": 29.0 * day, "2": 30.0 * day - 90, "3": 1.0 * day, "4": 1.0 * day}
     store.write_decisions([("ann", decision(job, at_s=at)) for job, at in at_s.items()])
     with store.connect() as database:
-        sweep(database, store, Window(0, 1e9, 1e9))
+        aggregate(database, store, Window(0, 1e9, 1e9))
         query = f"SELECT job_id, start_s / {day}, signature FROM ({OF_RUNS}) ORDER BY 1, 2"
         found = database.execute(query).fetchall()
     assert found == [("1", 30, None), ("2", 30, "sig"), ("2", 31, "sig"), ("3", 30, "sig"), ("4", 400, None)]
@@ -314,7 +314,7 @@ def test_a_decision_is_of_the_submission_and_of_all_that_became_of_it(tmp_path: 
 )
 def test_a_type_is_worth_what_its_name_says_or_is_not_known(gres_type: str, gpus: float | None) -> None:
     gres = (Gres("gpu", gres_type, 2),)
-    found = worth(gres, "x", None)
+    found = gpu_equivalent(gres, "x", None)
     assert found.gpus == (None if gpus is None else near(2 * gpus))
     assert found.whole == (gpus == 1)
 
@@ -322,5 +322,5 @@ def test_a_type_is_worth_what_its_name_says_or_is_not_known(gres_type: str, gpus
 def test_a_site_says_what_its_types_are() -> None:
     odd = MIG_POOL.slice[0]._replace(type="1g10gb")
     config = site(MIG_POOL._replace(slice=(odd,)), SHARD_POOL._replace(gpu_type="mig_off"))
-    assert worth((Gres("gpu", "1g10gb", 1),), "m1", config).gpus == near(3 / 7)
-    assert worth((Gres("gpu", "mig_off", 1),), "s1", config).gpus == 1
+    assert gpu_equivalent((Gres("gpu", "1g10gb", 1),), "m1", config).gpus == near(3 / 7)
+    assert gpu_equivalent((Gres("gpu", "mig_off", 1),), "s1", config).gpus == 1

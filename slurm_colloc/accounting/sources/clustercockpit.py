@@ -11,8 +11,8 @@ from collections import Counter
 from slurm_colloc.accounting.sources.means import JobMeans
 from slurm_colloc.accounting.sources.sacct import Parsed
 from slurm_colloc.errors import InputError
-from slurm_colloc.measured import AllocationRow
 from slurm_colloc.model import Gres
+from slurm_colloc.usage_model import AllocationRow
 
 METHOD = "job mean by ClusterCockpit"
 _NEEDED = ("job_id", "cluster", "user", "start_time", "duration_s", "num_acc", "acc_utilization_avg", "state")

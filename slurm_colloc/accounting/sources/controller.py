@@ -12,8 +12,8 @@ from datetime import tzinfo
 
 from slurm_colloc.accounting.sources.sacct import Parsed, bounded, checked, parse_limit, parse_time, shown_id
 from slurm_colloc.errors import InputError
-from slurm_colloc.measured import AllocationRow
 from slurm_colloc.slurm.gres import parse_gres
+from slurm_colloc.usage_model import AllocationRow
 
 # The keys come in a fixed order; JobName is the user's words and may hold "Key=value" too, so the order is the grammar.
 # Each part takes the first place that fits and is not taken back: a later one leaves no more room for what follows, and

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rounds from a log that ``nvidia-smi --query-gpu=timestamp,uuid,... --format=csv -l N`` wrote on one node.
+"""NodeSamples from a log that ``nvidia-smi --query-gpu=timestamp,uuid,... --format=csv -l N`` wrote on one node.
 
 It says what the GPUs did, not for whom: the accounting says that, where a run had all of them. GPU_UTIL is that
 of the driver's last second or less, and each reading is taken to stand for the time since the one before it.
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from slurm_colloc.errors import InputError
 from slurm_colloc.gpu.mig import model_named
-from slurm_colloc.measured import DeviceSample, Holder, Round
+from slurm_colloc.usage_model import DeviceAllocation, DeviceSample, NodeSample
 
 # What a log without a header is taken to have, in this order, unless said otherwise.
 FIELDS = ("timestamp", "index", "uuid", "name", "utilization.gpu", "memory.used", "memory.total", "power.draw")
@@ -32,9 +32,9 @@ _VALID_PERIODS = 3
 
 
 class Log(NamedTuple):
-    """Rounds in the order of time; readings in = those in the rounds + rejected."""
+    """NodeSamples in the order of time; readings in = those in the rounds + rejected."""
 
-    rounds: tuple[Round, ...]
+    rounds: tuple[NodeSample, ...]
     readings_in: int
     rejected: Mapping[str, int]
 
@@ -177,7 +177,7 @@ def _in_order(parts: Iterable[Sequence[_Reading]], rejected: Counter[str]) -> li
     return sorted(kept, key=lambda reading: (reading.at_s, reading.device.uuid))
 
 
-def _rounds(readings: Sequence[_Reading], node: str) -> Iterator[Round]:
+def _rounds(readings: Sequence[_Reading], node: str) -> Iterator[NodeSample]:
     passes = list(_passes(readings))
     gaps = [after[0] - before[0] for before, after in pairwise(passes)]
     longest_s = _VALID_PERIODS * median(gaps) if gaps else 0.0
@@ -191,7 +191,7 @@ def _rounds(readings: Sequence[_Reading], node: str) -> Iterator[Round]:
             timed.append((interval_s, device._replace(energy_j=energy_j)))
             last_s[device.uuid] = at_s
         for interval_s, group in groupby(sorted(timed), key=lambda one: one[0]):
-            yield Round(at_s, interval_s, node, "", tuple(device for _, device in group), (), (), ())
+            yield NodeSample(at_s, interval_s, node, "", tuple(device for _, device in group), (), (), ())
 
 
 def _passes(readings: Iterable[_Reading]) -> Iterator[tuple[float, list[DeviceSample]]]:
@@ -206,7 +206,7 @@ def _passes(readings: Iterable[_Reading]) -> Iterator[tuple[float, list[DeviceSa
         yield at_s, list(devices.values())
 
 
-def holders_by_accounting(rounds: Iterable[Round], runs: Iterable[GpuRun]) -> tuple[Round, ...]:
+def holders_by_accounting(rounds: Iterable[NodeSample], runs: Iterable[GpuRun]) -> tuple[NodeSample, ...]:
     """Return the rounds with the run that had all GPUs of the node as holder, where one had them all the time.
 
     Where another run with GPUs was on the node in that time, or one that had fewer than the log shows, nobody holds.
@@ -220,7 +220,9 @@ def holders_by_accounting(rounds: Iterable[Round], runs: Iterable[GpuRun]) -> tu
     for seen in rounds:
         run = timelines[seen.node].alone(seen.at_s - seen.interval_s, seen.at_s)
         if run and run.gpus == len(uuids[seen.node]) and not seen.holders:
-            seen = seen._replace(holders=tuple(Holder(device.uuid, run.job_id, None) for device in seen.devices))
+            seen = seen._replace(
+                holders=tuple(DeviceAllocation(device.uuid, run.job_id, None) for device in seen.devices)
+            )
         found.append(seen)
     return tuple(found)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rounds from a Prometheus server that scrapes the exporters a site already runs.
+"""NodeSamples from a Prometheus server that scrapes the exporters a site already runs.
 
-What an exporter calls a thing is data: EXPORTERS. Each scrape is one Round; a time without one is a gap.
+What an exporter calls a thing is data: EXPORTERS. Each scrape is one NodeSample; a time without one is a gap.
 """
 
 import ipaddress
@@ -16,8 +16,8 @@ from typing import NamedTuple
 from slurm_colloc.accounting.sources.prometheus_server import Series, Server
 from slurm_colloc.errors import InputError
 from slurm_colloc.gpu.mig import model_named, parse_profile, slices_per_gpu
-from slurm_colloc.measured import DeviceSample, Holder, Round
 from slurm_colloc.units import BYTES_PER_MIB
+from slurm_colloc.usage_model import DeviceAllocation, DeviceSample, NodeSample
 
 _HOUR_S = 3600
 # A reading stands for the time since the one before it; a pause of more periods than this is a gap.
@@ -125,9 +125,9 @@ _EXPORTER_OF = {metric: exporter for exporter in EXPORTERS for metric in exporte
 
 
 class Imported(NamedTuple):
-    """Rounds in the order of time; ``points`` are the samples read, ``rejected`` those not taken as they were."""
+    """NodeSamples in the order of time; ``points`` are the samples read, ``rejected`` those not taken as they were."""
 
-    rounds: tuple[Round, ...]
+    rounds: tuple[NodeSample, ...]
     points: int
     rejected: Mapping[str, int]
 
@@ -194,7 +194,7 @@ def read_rounds(server: Server, names: Iterable[str], since_s: float, until_s: f
 
 
 def fold(series: Mapping[str, Sequence[Series]]) -> Imported:
-    """Return the Rounds that the raw samples of each metric make."""
+    """Return the NodeSamples that the raw samples of each metric make."""
     scrapes: _Scrapes = defaultdict(lambda: defaultdict(_Scrape))
     rejected: Counter[str] = Counter()
     points = 0
@@ -310,7 +310,7 @@ def _drop_repeated(scrapes: _Scrapes, rejected: Counter[str]) -> None:
                 rejected["a whole card, said beside its slices"] += len(scrape.readings.pop(unit))
 
 
-def _rounds(scrapes: _Scrapes) -> Iterator[Round]:
+def _rounds(scrapes: _Scrapes) -> Iterator[NodeSample]:
     for target, by_time in scrapes.items():
         times = sorted(by_time)
         period_s = median([after - before for before, after in pairwise(times)]) if len(times) > 1 else 0.0
@@ -318,17 +318,17 @@ def _rounds(scrapes: _Scrapes) -> Iterator[Round]:
             interval_s = at_s - before_s if at_s - before_s <= _VALID_PERIODS * period_s else period_s
             devices, holders = _devices(EXPORTERS[target.rank], by_time[at_s], interval_s)
             if devices:
-                yield Round(at_s, interval_s, target.node, "", devices, (), holders, ())
+                yield NodeSample(at_s, interval_s, target.node, "", devices, (), holders, ())
 
 
 def _devices(
     exporter: Exporter, scrape: _Scrape, interval_s: float
-) -> tuple[tuple[DeviceSample, ...], tuple[Holder, ...]]:
+) -> tuple[tuple[DeviceSample, ...], tuple[DeviceAllocation, ...]]:
     readings = {unit: reading for unit, reading in sorted(scrape.readings.items()) if set(reading.values()) - {None}}
     jobs = {unit: scrape.jobs[unit] for unit in readings}
     if not exporter.uuid:
         readings, jobs = _told_apart(readings, jobs)
-    holders = tuple(Holder(unit.uuid, job, None) for unit in readings for job in sorted(jobs[unit]))
+    holders = tuple(DeviceAllocation(unit.uuid, job, None) for unit in readings for job in sorted(jobs[unit]))
     return tuple(_device(unit, reading, interval_s) for unit, reading in readings.items()), holders
 
 

@@ -16,8 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import BinaryIO, NamedTuple
 
-from slurm_colloc.accounting.lost import LostRows, row_of_misfit
 from slurm_colloc.accounting.parquet import quoted_path
+from slurm_colloc.accounting.rejected_rows import LostRows, row_of_misfit
 from slurm_colloc.accounting.sources.sacct import FIELDS
 from slurm_colloc.errors import InputError
 

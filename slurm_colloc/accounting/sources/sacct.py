@@ -18,10 +18,10 @@ from typing import NamedTuple
 
 from slurm_colloc.accounting.sources.means import JobMeans
 from slurm_colloc.errors import InputError
-from slurm_colloc.measured import AllocationRow
 from slurm_colloc.process import ask
 from slurm_colloc.slurm.gres import SHOWN
 from slurm_colloc.units import time_limit_min
+from slurm_colloc.usage_model import AllocationRow
 
 # JobName comes last: in text with an ordinary delimiter it may hold that delimiter, and then the rest is the name.
 FIELDS = (

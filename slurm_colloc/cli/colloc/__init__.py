@@ -9,7 +9,7 @@ from typing import NoReturn
 PANELS = {
     "Commands for users": ("job", "me", "history", "top"),
     "Commands for administrators": ("report", "site", "audit", "demo"),
-    "Commands that services run": ("agent", "sample", "seal", "ingest", "compact", "policy", "pages", "mail"),
+    "Commands that services run": ("agent", "sample", "flush", "ingest", "compact", "policy", "pages", "mail"),
 }
 COMMANDS = tuple(name for names in PANELS.values() for name in names)
 

@@ -17,14 +17,14 @@ from slurm_colloc.cli.colloc.audit_look import Looked, Looking
 from slurm_colloc.cli.colloc.audit_notify import Piece, notify
 from slurm_colloc.cli.colloc.audit_person import mail, optout
 from slurm_colloc.cli.colloc.output import one_of, service_folder, site, site_or_none, span, window, write
-from slurm_colloc.cli.colloc.seen import seen_store
 from slurm_colloc.cli.colloc.terminal import put
+from slurm_colloc.cli.colloc.visible_store import seen_store
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.config_audit import Audit
 from slurm_colloc.errors import InputError, Status, UnknownError
-from slurm_colloc.measured import GroupUsage
 from slurm_colloc.report.findings import Audited, as_csv, as_json, as_text
 from slurm_colloc.units import counted
+from slurm_colloc.usage_model import GroupUsage
 
 app = typer.Typer(no_args_is_help=True, help="Find idle and oversized jobs by rules, and mail their users.")
 for _command in (explain, backtest, optout, mail):

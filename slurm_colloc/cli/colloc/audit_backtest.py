@@ -10,13 +10,13 @@ from slurm_colloc.audit.backtest import Ran, by_day, in_all, steps_of, windows, 
 from slurm_colloc.audit.rules import choose, entries
 from slurm_colloc.audit.timing import JOBS, OTHERS, check_bounds, of_about, window_days
 from slurm_colloc.audit.workdays import works_by
-from slurm_colloc.audited import JOB
-from slurm_colloc.backtested import Backtest
+from slurm_colloc.audit_model import JOB
+from slurm_colloc.backtest_model import Backtest
 from slurm_colloc.cli.colloc.audit_look import Looked, Looking
 from slurm_colloc.cli.colloc.output import one_of, site_or_none, span, window, write
 from slurm_colloc.cli.colloc.progress import progress
-from slurm_colloc.cli.colloc.seen import seen_store
 from slurm_colloc.cli.colloc.terminal import terminal
+from slurm_colloc.cli.colloc.visible_store import seen_store
 from slurm_colloc.config import load_audit
 from slurm_colloc.config_audit import Audit, Notices
 from slurm_colloc.errors import UnknownError

@@ -5,15 +5,15 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
+from slurm_colloc.accounting.aggregate import aggregate
 from slurm_colloc.accounting.audited import answer, found_runs, make_audited
 from slurm_colloc.accounting.counts import known_until_s
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.sweep import sweep
 from slurm_colloc.accounting.usage import whole_usage
 from slurm_colloc.accounting.window import Window
 from slurm_colloc.audit.ladder import Key, key_of
 from slurm_colloc.audit.rules import Entry, findings, question
-from slurm_colloc.audited import JOB, RUNS, Answer, Finding
+from slurm_colloc.audit_model import JOB, RUNS, Answer, Finding
 from slurm_colloc.cli.colloc.progress import progress, unwatched
 from slurm_colloc.cli.colloc.progress import told as each
 from slurm_colloc.clock import now
@@ -61,7 +61,7 @@ class Looking(NamedTuple):
         bar = progress if self.watched else unwatched
         with self.source.connect(span.since_s, span.until_s) as database:
             with bar("adding up days") as step:
-                sweep(database, self.source, span, in_file=True, step=step)
+                aggregate(database, self.source, span, in_file=True, step=step)
                 make_audited(database, self.config)
             known_s = known_until_s(self.source, database)
             stale = [entry for entry in chosen if _is_stale(entry, known_s, span.until_s)]

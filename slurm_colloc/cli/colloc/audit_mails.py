@@ -3,7 +3,7 @@
 
 from collections.abc import Sequence
 
-from slurm_colloc.audit.act import in_words as action_in_words
+from slurm_colloc.audit.job_actions import in_words as action_in_words
 from slurm_colloc.audit.ladder import (
     ACTION,
     DOUBTFUL,
@@ -19,7 +19,7 @@ from slurm_colloc.audit.message import Texts, address_of, digest_id, mail, messa
 from slurm_colloc.audit.post import NOT_TAKEN
 from slurm_colloc.audit.rules import Entry
 from slurm_colloc.audit.state import MAIL, Action, Message
-from slurm_colloc.audited import JOB
+from slurm_colloc.audit_model import JOB
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.config_audit import Notices

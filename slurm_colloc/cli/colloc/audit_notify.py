@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from datetime import date, datetime, timedelta
 from typing import NamedTuple
 
-from slurm_colloc.audit.act import act, finish, in_words
+from slurm_colloc.audit.job_actions import act, finish, in_words
 from slurm_colloc.audit.ladder import (
     ACTION,
     DAY_S,
@@ -26,7 +26,6 @@ from slurm_colloc.audit.message import address_of, message_id
 from slurm_colloc.audit.outlets import Metrics, prometheus, webhook
 from slurm_colloc.audit.post import Post
 from slurm_colloc.audit.rules import Entry, entries
-from slurm_colloc.audit.sound import check_notices
 from slurm_colloc.audit.state import WEBHOOK, Action, Message, State, alone, audit_folder, copied, opened
 from slurm_colloc.audit.timing import (
     JOBS,
@@ -38,9 +37,10 @@ from slurm_colloc.audit.timing import (
     window_days,
     windows,
 )
+from slurm_colloc.audit.validate import check_notices
 from slurm_colloc.audit.webhook import check_webhook
 from slurm_colloc.audit.workdays import works_by
-from slurm_colloc.audited import JOB, Finding, form_of
+from slurm_colloc.audit_model import JOB, Finding, form_of
 from slurm_colloc.cli.colloc.audit_look import Looked
 from slurm_colloc.cli.colloc.audit_mails import Mails, action_line, by_user, did, doubt, would
 from slurm_colloc.cli.colloc.output import say

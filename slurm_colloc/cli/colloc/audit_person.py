@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""colloc audit optout and mail: a person's word on what is told to whom."""
+"""colloc audit optout and mail: who gets which mails."""
 
 import html
 import os
@@ -11,15 +11,15 @@ from typing import Annotated
 import typer
 
 from slurm_colloc.accounting.rights import own_name
-from slurm_colloc.accounting.seen import knows_user
+from slurm_colloc.accounting.visibility import knows_user
 from slurm_colloc.audit import message
 from slurm_colloc.audit.ladder import DOUBTFUL, Waiver
 from slurm_colloc.audit.rules import all_entries, choose, entries, kept_name
 from slurm_colloc.audit.sendmail import send
 from slurm_colloc.audit.state import State, alone, audit_folder, opened
 from slurm_colloc.cli.colloc.output import moment, say, site, write
-from slurm_colloc.cli.colloc.seen import seen_store
 from slurm_colloc.cli.colloc.terminal import put
+from slurm_colloc.cli.colloc.visible_store import seen_store
 from slurm_colloc.clock import now
 from slurm_colloc.errors import ConfigError, InputError, StoreError
 from slurm_colloc.files import as_owner

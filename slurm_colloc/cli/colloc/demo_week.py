@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from slurm_colloc.estimate.exact import RUNG
-from slurm_colloc.measured import DeviceSample, Holder, HostSample, ProcessKind, ProcessSample, Round
 from slurm_colloc.model import Decision
 from slurm_colloc.observe.journal import encode
+from slurm_colloc.usage_model import DeviceAllocation, DeviceSample, HostSample, NodeSample, ProcessKind, ProcessSample
 
 _NODE, _GPUS, _MODEL, _MEM_MIB, _SMS = "gpu01", 8, "NVIDIA H100 80GB HBM3", 81559, 132
 SITE = f"""schema = 1
@@ -161,7 +161,7 @@ def write_journal(jobs: Sequence[Job], folder: str) -> None:
             stream.writelines(encode(_round(jobs, at_s)) for at_s in range(hour_s, hour_s + _HOUR_S, _PERIOD_S))
 
 
-def _round(jobs: Sequence[Job], at_s: int) -> Round:
+def _round(jobs: Sequence[Job], at_s: int) -> NodeSample:
     chance = random.Random(at_s)  # noqa: S311
     here = {gpu: job for job in jobs if job.start_s < at_s <= job.end_s for gpu in job.gpus}
     devices, processes = list[DeviceSample](), list[ProcessSample]()
@@ -177,10 +177,10 @@ def _round(jobs: Sequence[Job], at_s: int) -> Round:
         busy = (util_pct, util_pct, sm_pct, sm_pct / 2, sm_pct / 4, sm_pct / 3)
         what = (_uuid(gpu), gpu, _MODEL, "", _MEM_MIB, _SMS, _SMS, True)
         devices.append(DeviceSample(*what, *busy, mem_mib + 500, power_w, power_w * _PERIOD_S))
-    holders = tuple(Holder(_uuid(gpu), str(job.job_id), None) for gpu, job in sorted(here.items()))
+    holders = tuple(DeviceAllocation(_uuid(gpu), str(job.job_id), None) for gpu, job in sorted(here.items()))
     names = sorted({str(job.job_id) for job in here.values()})
     hosts = tuple(HostSample(name, _PERIOD_S * 3.2, 24_000, 900.0, 4.0) for name in names)
-    return Round(float(at_s), float(_PERIOD_S), _NODE, "boot", tuple(devices), tuple(processes), holders, hosts)
+    return NodeSample(float(at_s), float(_PERIOD_S), _NODE, "boot", tuple(devices), tuple(processes), holders, hosts)
 
 
 def _uuid(gpu: int) -> str:

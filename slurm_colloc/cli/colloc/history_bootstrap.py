@@ -45,8 +45,8 @@ def bootstrap(
     What they used is from jobstats, Slurm's own figures, Prometheus or samples.
     """
     from slurm_colloc.accounting.bootstrap import past_evidence
-    from slurm_colloc.accounting.feedback import measured_runs
     from slurm_colloc.accounting.store import Store
+    from slurm_colloc.accounting.user_histories import measured_runs
 
     config = site()
     if everybody and os.geteuid() != 0:
@@ -110,7 +110,7 @@ def _merged(texts: Iterable["ReadPast"], user: str) -> "ReadPast":
 
 def _keep(store: "Store", config: SiteConfig, past: "Past", *, everybody: bool) -> None:
     """Write what was found: for all into the store and from there each user's history, else the user's own drops."""
-    from slurm_colloc.accounting.feedback import Collected, build_history, collect_decisions
+    from slurm_colloc.accounting.user_histories import Collected, build_history, collect_decisions
 
     if everybody:
         store.write_past(config.cluster, past.evidence)

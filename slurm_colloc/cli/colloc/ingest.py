@@ -11,7 +11,7 @@ from typing import Annotated, NamedTuple
 import typer
 
 from slurm_colloc.accounting.calibration import write_margins
-from slurm_colloc.accounting.feedback import Collected, build_history, collect_decisions
+from slurm_colloc.accounting.flushing import flush_hours
 from slurm_colloc.accounting.harm import judged_runs, stop_where_too_many
 from slurm_colloc.accounting.ingest import (
     Counted,
@@ -22,27 +22,27 @@ from slurm_colloc.accounting.ingest import (
     keep_text,
 )
 from slurm_colloc.accounting.runs import WORK_DIR
-from slurm_colloc.accounting.sealing import seal_hours
 from slurm_colloc.accounting.sources import controller, nvidia_smi_csv, sacct
 from slurm_colloc.accounting.sources.clustercockpit import parse_jobs
 from slurm_colloc.accounting.sources.prometheus_server import TOKEN_VARIABLE, Server
 from slurm_colloc.accounting.store import REJECTED_LINES, Store
+from slurm_colloc.accounting.user_histories import Collected, build_history, collect_decisions
 from slurm_colloc.accounting.waits import write_waits
 from slurm_colloc.cli.colloc.output import say, site_or_none, state_folder, window
 from slurm_colloc.cli.colloc.progress import progress, told
+from slurm_colloc.cli.colloc.sacct_text import Text, content_name, source_name
 from slurm_colloc.cli.colloc.site_resume import tell_admins
-from slurm_colloc.cli.colloc.texts import Text, content_name, source_name
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import InputError, ProcessError, Status, StoreError
 from slurm_colloc.files import whose
-from slurm_colloc.measured import JobShare, Round, lost_of_all
-from slurm_colloc.observe.attribute import attribute_round
+from slurm_colloc.observe.attribute import attribute_sample
 from slurm_colloc.observe.journal import hours
 from slurm_colloc.report.usage_notes import rejected_rows
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.hostlist import expand
 from slurm_colloc.submit.render import site_parts
+from slurm_colloc.usage_model import AttributedUse, NodeSample, lost_of_all
 
 _SACCT_TIMEOUT_S = 600.0
 _FIRST_SPAN = "2d"
@@ -226,10 +226,10 @@ def _smi_log(target: Store, config: SiteConfig | None, text: Text, node: str) ->
         )
     held = 0
 
-    def attribute(seen: Round) -> tuple[JobShare, ...]:
+    def attribute(seen: NodeSample) -> tuple[AttributedUse, ...]:
         nonlocal held
         held += len(seen.holders)
-        return attribute_round(seen)
+        return attribute_sample(seen)
 
     counted = keep_smi_log(target, source_name(text.path), log, config.cluster, attribute)
     _say_zone(text)
@@ -243,7 +243,7 @@ def _prometheus(target: Store, config: SiteConfig | None, asked: tuple[str, str]
     start, end = window(asked[0] or _FIRST_SPAN, asked[1])
     known = Server(*server, token=os.environ.get(TOKEN_VARIABLE, ""))
     with progress("asking Prometheus, hour by hour") as step:
-        return keep_history(target, known, config.cluster, start.timestamp(), end.timestamp(), attribute_round, step)
+        return keep_history(target, known, config.cluster, start.timestamp(), end.timestamp(), attribute_sample, step)
 
 
 def _text(target: Store, config: SiteConfig | None, text: Text, release: str) -> Counted:
@@ -310,12 +310,12 @@ def _samples(target: Store, config: SiteConfig | None, journal: str) -> list[Cou
         return [Counted("samples", 0, 0, 0, {})]
     folder = journal or _journal(config)
     if config.observe.agent and not os.path.isdir(folder):
-        say(f"no journal '{folder}' here: what was sampled comes by 'colloc seal', where the journals are")
+        say(f"no journal '{folder}' here: what was sampled comes by 'colloc flush', where the journals are")
         return []
     with progress("reading samples, hour by hour") as step:
-        done = seal_hours(target.samples, config.cluster, told(list(hours(folder)), step), attribute_round)
+        done = flush_hours(target.samples, config.cluster, told(list(hours(folder)), step), attribute_sample)
     for node in done.busy:
-        say(f"another run is sealing the journal of {node}")
+        say(f"another run is flushing the journal of {node}")
     if done.errors:
         raise StoreError("; ".join(done.errors))
     if done.kept and not done.hours:

@@ -8,15 +8,15 @@ from typing import Annotated
 
 import typer
 
-from slurm_colloc.accounting.feedback import collect_decisions
 from slurm_colloc.accounting.one_job import RunFound, find_job
 from slurm_colloc.accounting.rights import own_name
 from slurm_colloc.accounting.store import open_store
+from slurm_colloc.accounting.user_histories import collect_decisions
 from slurm_colloc.accounting.window import Window
 from slurm_colloc.cli.colloc.job_next import advise
 from slurm_colloc.cli.colloc.output import TEXT_OR_JSON, one_of, say, site_or_none, state_folder, window, write
-from slurm_colloc.cli.colloc.seen import visible_here
 from slurm_colloc.cli.colloc.terminal import terminal
+from slurm_colloc.cli.colloc.visible_store import visible_here
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError, InputError
@@ -28,8 +28,8 @@ from slurm_colloc.pack.report import Pack, pack_record, pack_text, read_pack
 from slurm_colloc.report.job import Advice, JobStory, RunStory, as_json, as_text
 from slurm_colloc.report.text import stamp
 from slurm_colloc.slurm.client import CliClient
+from slurm_colloc.slurm.job_visibility import Visible
 from slurm_colloc.slurm.jobs import JOB_ID, Accounted
-from slurm_colloc.slurm.visible import Visible
 
 # A heterogeneous job ("4711+0") is never one.
 _PACKS = re.compile(r"\d+(?:_\d+)?", re.ASCII)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a job would have fitted and how to submit it next time, by the code that csub itself decides by."""
+"""The piece that a job would have fitted, and how to submit it next time."""
 
 import math
 import os
@@ -13,7 +13,6 @@ from slurm_colloc.errors import CollocError, UnsureError
 from slurm_colloc.estimate.ladder import estimate, estimate_at_site
 from slurm_colloc.estimate.question import Question, question
 from slurm_colloc.history.lookup import Known
-from slurm_colloc.measured import MIN_COVERAGE_PCT, JobUsage
 from slurm_colloc.model import Decision, Evidence, Footprint, Placement, SharingMode
 from slurm_colloc.placement.choose import place
 from slurm_colloc.placement.fitted import had_piece, not_judged, past_request, would_have_fitted
@@ -24,6 +23,7 @@ from slurm_colloc.slurm.options import split_command_line
 from slurm_colloc.slurm.submit_line import parse_submit_line
 from slurm_colloc.submit.own_options import OWN_OPTIONS, option_table
 from slurm_colloc.units import counted
+from slurm_colloc.usage_model import MIN_COVERAGE_PCT, JobUsage
 from slurm_colloc.wording import sentence, words
 
 _ALLOWING = "as far as limits and what is free allow: 'csub --dry-run --explain SCRIPT' tells"

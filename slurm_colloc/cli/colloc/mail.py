@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""colloc mail: what the mail on a job's end says of its GPUs, for the MailProg that 'colloc site render' writes."""
+"""colloc mail: text on a job's GPU use for Slurm's mail at its end (MailProg)."""
 
 import os
 import re
@@ -8,18 +8,18 @@ from typing import Annotated, NamedTuple
 
 import typer
 
+from slurm_colloc.accounting.aggregate import job_usage
 from slurm_colloc.accounting.store import open_store
-from slurm_colloc.accounting.sweep import job_usage
 from slurm_colloc.cli.colloc.output import site, write
-from slurm_colloc.cli.colloc.seen import visible_here
+from slurm_colloc.cli.colloc.visible_store import visible_here
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError, InputError
-from slurm_colloc.measured import JobUsage
 from slurm_colloc.report.job import JobStory, RunStory, as_text
 from slurm_colloc.slurm.client import CliClient
-from slurm_colloc.slurm.visible import Visible
+from slurm_colloc.slurm.job_visibility import Visible
 from slurm_colloc.units import printable, time_span_s
+from slurm_colloc.usage_model import JobUsage
 
 # A mail tells of so many tasks of an array.
 _TASKS = 3

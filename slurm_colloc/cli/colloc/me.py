@@ -29,8 +29,8 @@ from slurm_colloc.model import Evidence
 from slurm_colloc.report.me import Hint, MyReport, as_json, as_text, idle_hints
 from slurm_colloc.report.usage import never_used
 from slurm_colloc.slurm.client import CliClient
+from slurm_colloc.slurm.job_visibility import Visible
 from slurm_colloc.slurm.jobs import Accounted
-from slurm_colloc.slurm.visible import Visible
 from slurm_colloc.units import counted, significant
 
 # sacct of one user and a month.

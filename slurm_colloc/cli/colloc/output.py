@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from typing import Any, NoReturn
 
-from slurm_colloc.cli.colloc.letters import set_letters
+from slurm_colloc.cli.colloc.encoding import set_letters
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig, find_site_file, how_to_write_one, load_site, user_data_folder
 from slurm_colloc.errors import CollocError, ConfigError, InputError, Status, StoreError
@@ -162,7 +162,7 @@ def service_folder(name: str, given: str) -> str:
         named = f"paths.{'journal' if name == 'journal' and config.paths.journal else 'state'}"
         raise StoreError(
             f"{name} '{folder}' ({named} of '{find_site_file()}') is {_why_unused(folder)}; is its file system "
-            "mounted, and that path right? the first time, make it for the user whom agent, seal and compact run as: "
+            "mounted, and that path right? the first time, make it for the user whom agent, flush and compact run as: "
             f"install -d -m 0700 -o USER {shlex.quote(folder)}"
         )
     return folder

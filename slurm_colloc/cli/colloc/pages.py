@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
+from slurm_colloc.accounting.aggregate import aggregate, last_usages
 from slurm_colloc.accounting.counts import count_runs
 from slurm_colloc.accounting.rights import own_name
 from slurm_colloc.accounting.store import open_store
-from slurm_colloc.accounting.sweep import last_usages, sweep
 from slurm_colloc.accounting.usage import group_usage
 from slurm_colloc.accounting.window import Window
 from slurm_colloc.cli.colloc.output import say, site_or_none, state_folder, window
@@ -22,7 +22,7 @@ from slurm_colloc.errors import Status, StoreError
 from slurm_colloc.files import PRIVATE_FILE, passable_folder, write_atomic
 from slurm_colloc.report.text import local
 from slurm_colloc.report.user_page import UserPage, by_user, page_maker
-from slurm_colloc.slurm.visible import EVERYBODY, Visible
+from slurm_colloc.slurm.job_visibility import EVERYBODY, Visible
 from slurm_colloc.units import counted
 
 # A page of so many of a user's runs; more are what 'colloc report' is for.
@@ -70,7 +70,7 @@ def _pages(config: SiteConfig | None, folder: str, start: datetime, end: datetim
     source = open_store(folder, config, visible=visible)
     with source.connect(start.timestamp(), end.timestamp()) as database:
         with progress("adding up days") as step:
-            sweep(database, source, Window(start.timestamp(), end.timestamp(), now()), step=step)
+            aggregate(database, source, Window(start.timestamp(), end.timestamp(), now()), step=step)
         *groups, _ = group_usage(database, "user")
         runs = by_user(last_usages(database, _RUNS))
         cluster = ", ".join(count_runs(database).clusters)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""colloc policy: what slurmctld is told of known jobs."""
+"""colloc policy: the table of known jobs that job_submit.lua reads."""
 
 import grp
 import os

@@ -13,6 +13,7 @@ from typing import Annotated, NamedTuple
 import typer
 from duckdb import DuckDBPyConnection
 
+from slurm_colloc.accounting.aggregate import aggregate
 from slurm_colloc.accounting.collocation import collocation, installed_gpus, stray_use
 from slurm_colloc.accounting.counts import (
     count_endless,
@@ -23,34 +24,33 @@ from slurm_colloc.accounting.counts import (
     unaccounted_hours,
 )
 from slurm_colloc.accounting.decisions import predictions
-from slurm_colloc.accounting.details import charts_of
 from slurm_colloc.accounting.equivalents import CONVENTIONS, SLICES, unsure_types
 from slurm_colloc.accounting.fits import fits_of
 from slurm_colloc.accounting.over_time import Bins, bins_of
+from slurm_colloc.accounting.page_data import charts_of
 from slurm_colloc.accounting.run_rows import run_rows
 from slurm_colloc.accounting.runs import Taken
 from slurm_colloc.accounting.several_gpus import several_gpus
 from slurm_colloc.accounting.store import REJECTED_LINES, Store
-from slurm_colloc.accounting.sweep import sweep
 from slurm_colloc.accounting.usage import GROUPINGS, group_and_kind_usage, group_usage
 from slurm_colloc.accounting.window import Window
-from slurm_colloc.cli.colloc.names import check_names, keep_names_out, without_jobs
+from slurm_colloc.cli.colloc.anonymous import check_names, keep_names_out, without_jobs
 from slurm_colloc.cli.colloc.output import one_of, say, site, site_or_none, window, write
 from slurm_colloc.cli.colloc.progress import progress
 from slurm_colloc.cli.colloc.report_proof import proof_of
 from slurm_colloc.cli.colloc.report_shadow import shadow_report
 from slurm_colloc.cli.colloc.report_shown import other_shown_as, shown_as
-from slurm_colloc.cli.colloc.seen import of_visible, seen_store
-from slurm_colloc.cli.colloc.texts import Text, take
+from slurm_colloc.cli.colloc.sacct_text import Text, take
+from slurm_colloc.cli.colloc.visible_store import of_visible, seen_store
 from slurm_colloc.clock import now
 from slurm_colloc.config import Prices, SiteConfig
 from slurm_colloc.errors import InputError, Status
-from slurm_colloc.measured import Lost, lost_of_all
 from slurm_colloc.report.formats import FORMATS, PARQUET, TABLE
 from slurm_colloc.report.proof import FORMATS as PROOF_FORMATS
 from slurm_colloc.report.shadow import FORMATS as SHADOW_FORMATS
 from slurm_colloc.report.text import csv_table, local
 from slurm_colloc.report.usage import UsageReport
+from slurm_colloc.usage_model import Lost, lost_of_all
 
 
 def report(
@@ -210,7 +210,7 @@ def _report(asked: _Asked, start: datetime, end: datetime, config: SiteConfig | 
         span = Window(start.timestamp(), end.timestamp(), now())
         bins = bins_of(span.since_s, span.until_s) if asked.draws else None
         with progress("adding up days") as step:
-            days = sweep(database, source, span, bins, step=step)
+            days = aggregate(database, source, span, bins, step=step)
         names = keep_names_out(database, source, asked.by, asked.pseudonyms, asked.min_group)
         if asked.runs_csv:
             _write_runs(database, asked.runs_csv, named=not asked.pseudonyms)
@@ -281,7 +281,7 @@ def _figures(
         types_taken_for_whole=unsure.taken_for_whole,
         recorded=recorded and (local(recorded[0]), local(recorded[1])),
         ingested=_local(None if of_text else known_until_s(source, database)),
-        sealed=_local(source.samples.sealed_until_s(), span.now_s),
+        flushed=_local(source.samples.sealed_until_s(), span.now_s),
         so_far=span.until_s > span.now_s,
         of_text=of_text,
         templates=config.paths.templates if config else "",

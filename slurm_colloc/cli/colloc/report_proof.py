@@ -6,7 +6,7 @@ from datetime import datetime
 from slurm_colloc.accounting.harm import harm_rates, judged_runs
 from slurm_colloc.accounting.rollout import arm_figures
 from slurm_colloc.cli.colloc.output import say
-from slurm_colloc.cli.colloc.seen import seen_store
+from slurm_colloc.cli.colloc.visible_store import seen_store
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.model import COMPLETED
 from slurm_colloc.report.proof import Proof

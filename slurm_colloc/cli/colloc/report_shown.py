@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""colloc report: what is shown of it, by the format and by what it is shown on."""
+"""colloc report: writes a report in the chosen format."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

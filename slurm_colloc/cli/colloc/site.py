@@ -9,12 +9,12 @@ import typer
 
 from slurm_colloc.cli.colloc.output import one_of, say, site, write
 from slurm_colloc.cli.colloc.site_doctor import doctor
+from slurm_colloc.cli.colloc.site_file_check import paths, unsound
 from slurm_colloc.cli.colloc.site_gpus import gpus, look_around
 from slurm_colloc.cli.colloc.site_plan import plan
 from slurm_colloc.cli.colloc.site_plugin import build_plugin
 from slurm_colloc.cli.colloc.site_render import render
 from slurm_colloc.cli.colloc.site_resume import resume
-from slurm_colloc.cli.colloc.site_sound import paths, unsound
 from slurm_colloc.config import TIERS, file_to_write, find_site_file, parse_site
 from slurm_colloc.errors import CollocError, ConfigError, InputError, Status
 from slurm_colloc.estimate.site_stop import why_stopped
@@ -22,7 +22,7 @@ from slurm_colloc.files import write_atomic
 from slurm_colloc.site.check import check as differences
 from slurm_colloc.site.discover import Consent, discover
 from slurm_colloc.site.doctor.facts import Blank, Seen
-from slurm_colloc.site.gaps import notes
+from slurm_colloc.site.missing_settings import notes
 from slurm_colloc.submit.render import site_parts
 from slurm_colloc.units import counted, printable
 

@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from slurm_colloc.audit.sound import faults
+from slurm_colloc.audit.validate import faults
 from slurm_colloc.cli.colloc.output import say, site
 from slurm_colloc.config import SYSTEM_FILE, SiteConfig, find_site_file
 from slurm_colloc.errors import ConfigError, InputError, Status
-from slurm_colloc.site.folder import ORDER, write_folder
 from slurm_colloc.site.installed import Compared, compare, left_over, opened
-from slurm_colloc.site.places import places
+from slurm_colloc.site.installed_paths import places
+from slurm_colloc.site.output_folder import ORDER, write_folder
 from slurm_colloc.site.render import (
     CRONTAB,
     DEFAULT_SLURM_CONF,

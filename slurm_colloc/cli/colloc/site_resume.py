@@ -3,7 +3,7 @@
 
 from html import escape
 
-from slurm_colloc.accounting.feedback import make_history_folder
+from slurm_colloc.accounting.user_histories import make_history_folder
 from slurm_colloc.audit.message import Texts, check_settings, mail, message_id
 from slurm_colloc.audit.sendmail import send
 from slurm_colloc.cli.colloc.output import say, site

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What standard output is: a terminal of some width, with or without colours and letters beyond ASCII, or none."""
+"""Properties of standard output: terminal, width, colours, encoding."""
 
 import os
 import sys

@@ -8,16 +8,16 @@ from typing import Annotated
 import typer
 
 from slurm_colloc.accounting.collocation import installed_gpus
-from slurm_colloc.accounting.equivalents import worth
+from slurm_colloc.accounting.equivalents import gpu_equivalent
 from slurm_colloc.accounting.live import VALID_S, live_by_prometheus, live_use
 from slurm_colloc.accounting.sources.prometheus_server import TOKEN_VARIABLE, Server
-from slurm_colloc.charted import LiveUse
+from slurm_colloc.chart_model import LiveUse
 from slurm_colloc.cli.colloc.output import TEXT_OR_JSON, one_of, site_or_none, write
 from slurm_colloc.cli.colloc.terminal import terminal
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError
-from slurm_colloc.observe.attribute import attribute_round
+from slurm_colloc.observe.attribute import attribute_sample
 from slurm_colloc.observe.journal import newest
 from slurm_colloc.report.top import Top, TopJob, as_json, as_text
 from slurm_colloc.slurm.client import CliClient
@@ -53,7 +53,8 @@ def _look(config: SiteConfig | None, server: Server | None) -> Top:
     at_s = now()
     live, source = _live(config, server, at_s) if holders else ({}, "nobody was asked")
     jobs = [
-        TopJob(held, worth(held.gres or (), held.node_list, config).gpus, live.get(held.raw_id)) for held in holders
+        TopJob(held, gpu_equivalent(held.gres or (), held.node_list, config).gpus, live.get(held.raw_id))
+        for held in holders
     ]
     return Top(config.cluster if config else "", at_s, installed_gpus(config), jobs, source, rejected)
 
@@ -80,7 +81,7 @@ def _by_journals(folder: str, since_s: float) -> dict[str, LiveUse]:
     units: dict[str, list[dict[str, float | None]]] = defaultdict(list)
     at_s: dict[str, float] = {}
     for seen in newest(folder, since_s):
-        for share in attribute_round(seen):
+        for share in attribute_sample(seen):
             if share.job_id:
                 figures = {"gpu_util_pct": share.gpu_util_pct, "sm_active_pct": share.sm_active_pct}
                 units[share.job_id].append({**figures, "gpu_mem_mib": share.gpu_mem_used_mib})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DOC070 to DOC074: clocks, and how far the scheduler looks."""
+"""DOC070 to DOC074: clocks, and how far ahead backfill plans."""
 
 import re
 from collections.abc import Iterator

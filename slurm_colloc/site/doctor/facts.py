@@ -6,7 +6,7 @@ from typing import NamedTuple, TypeVar
 
 from slurm_colloc.errors import CollocError
 from slurm_colloc.gpu.mig import parse_profile
-from slurm_colloc.site.shares import SHARES
+from slurm_colloc.site.share_billing import SHARES
 from slurm_colloc.slurm.limits import Cap
 from slurm_colloc.slurm.parse import Node
 from slurm_colloc.slurm.setup import GresLine, PartitionSetup, Queue

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from slurm_colloc.errors import InputError
 from slurm_colloc.gpu.mig import parse_profile
 from slurm_colloc.site.doctor.facts import TRIED, Blank, Check, Seen, Site, Unread, known
-from slurm_colloc.site.shares import SHARES
+from slurm_colloc.site.share_billing import SHARES
 from slurm_colloc.slurm.hostlist import expand, fold
 from slurm_colloc.slurm.parse import Node
 from slurm_colloc.slurm.setup import GresLine

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Validates [audit] and [notices] of site.toml, for each audit and for 'colloc site check'."""
+
+import os
+from collections.abc import Callable, Iterator
+
+from slurm_colloc.audit.message import check_settings
+from slurm_colloc.audit.rules import entries
+from slurm_colloc.audit.sendmail import find_sendmail
+from slurm_colloc.audit.timing import JOB_WINDOW_DAYS, check_bounds
+from slurm_colloc.audit.webhook import check_webhook
+from slurm_colloc.audit.workdays import works_by
+from slurm_colloc.audit_model import JOB
+from slurm_colloc.config import SiteConfig
+from slurm_colloc.errors import ConfigError
+
+
+def check_notices(config: SiteConfig) -> None:
+    """Look at what the types of [audit] and [notices] do not say.
+
+    Raises:
+        ConfigError: a rule or bound that is none, or mails or actions that could never come to anybody.
+    """
+    check_settings(config.notices)
+    of_jobs = [entry for entry in entries(config.audit) if entry.rule.about == JOB]
+    known = [entry.name for entry in of_jobs if entry.tells_users]
+    for name in config.notices.actions:
+        if name not in known:
+            raise ConfigError(
+                f"'notices.actions': '{name}' is no rule in force about jobs that tells users; "
+                f"there are {', '.join(known) or 'none'}"
+            )
+
+
+def faults(config: SiteConfig) -> Iterator[str]:
+    """Yield why runs of the audits would end in an error, by what site.toml says itself."""
+    settings = config.notices
+    steps: tuple[Callable[[], object], ...] = (
+        lambda: entries(config.audit),
+        lambda: check_settings(settings),
+        lambda: check_notices(config),
+        lambda: check_bounds(entries(config.audit), JOB_WINDOW_DAYS),
+    )
+    yield from dict.fromkeys(why for step in steps if (why := _refused(step)))
+
+
+def named_files(config: SiteConfig) -> dict[str, Callable[[], object]]:
+    """Return what reads each file that [notices] names, by key."""
+    settings = config.notices
+    readers: dict[str, Callable[[], object]] = {
+        "holidays": lambda: works_by(settings),
+        "webhook_file": lambda: check_webhook(settings),
+    }
+    return {name: reader for name, reader in readers.items() if getattr(settings, name)}
+
+
+def file_faults(config: SiteConfig) -> Iterator[tuple[str, str, str]]:
+    """Yield key, path and fault of the files that [notices] names and of the mail service, as who audits finds them."""
+    if config.notices.mode != "off" and not find_sendmail():
+        yield "notices.mode", config.notices.mode, "there is no 'sendmail' on this host; install a mail service"
+    for name, reader in named_files(config).items():
+        path = getattr(config.notices, name)
+        if why := _refused(reader):
+            yield f"notices.{name}", path, why if os.path.lexists(path) else "it is not there"
+
+
+def _refused(step: Callable[[], object]) -> str:
+    try:
+        step()
+    except ConfigError as error:
+        return str(error)
+    return ""

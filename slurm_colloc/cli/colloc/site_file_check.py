@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks a whole site.toml: values that some command would refuse later, and paths on this host."""
+
+import os
+import re
+import socket
+from collections.abc import Iterator
+from contextlib import nullcontext
+
+from slurm_colloc.audit.validate import faults, file_faults, named_files
+from slurm_colloc.cli.colloc.output import node_name
+from slurm_colloc.cli.colloc.site_render import this_host
+from slurm_colloc.config import SiteConfig
+from slurm_colloc.errors import ConfigError
+from slurm_colloc.files import as_user
+from slurm_colloc.site.doctor.facts import Blank, Seen
+from slurm_colloc.site.named_folders import Keepers, keepers, look, user_called
+from slurm_colloc.site.render import render_site
+from slurm_colloc.slurm.options import join_options
+
+_SERVICE_USER = re.compile(r"^User=(\S+)$", re.MULTILINE)
+
+
+def unsound(config: SiteConfig) -> list[str]:
+    """Return why some command would refuse this site.toml, whatever the cluster and this host are like."""
+    return list(dict.fromkeys([*faults(config), *_refused(config)]))
+
+
+def _refused(config: SiteConfig) -> Iterator[str]:
+    for step in (lambda: join_options((), config.sbatch_options), lambda: render_site(config, this_host())):
+        try:
+            step()
+        except ConfigError as error:
+            yield str(error)
+
+
+def paths(config: SiteConfig, site_file: str, nodes: int) -> list[Seen | Blank]:
+    """Return what is wrong with the paths of a site on this host, and what cannot be said of them from here.
+
+    Args:
+        config: the site's.
+        site_file: where it lies.
+        nodes: how many the cluster has.
+    """
+    host = node_name()
+    # Several nodes on one host are no nodes with a disk of their own.
+    others = nodes > 1 and host == socket.gethostname().partition(".")[0]
+    keep = keepers(_service_user(config), site_file)
+    return [*look(config, keep, host, others=others), *_files(config, keep)]
+
+
+def _service_user(config: SiteConfig) -> str:
+    """Return the user that the units of the site name, by its own templates too; empty where it has none."""
+    try:
+        rendered = render_site(config, this_host())
+    except ConfigError:
+        return ""
+    return next((found[1] for file in rendered if (found := _SERVICE_USER.search(file.text))), "")
+
+
+def _files(config: SiteConfig, keep: Keepers) -> Iterator[Seen | Blank]:
+    """Yield what is wrong with files that [notices] names, read as the user who audits; one host has them."""
+    user = user_called(keep.service)
+    if not named_files(config) and config.notices.mode == "off":
+        return
+    if os.geteuid() != (user.pw_uid if user else 0) and os.geteuid() != 0:
+        yield Blank("notices", "the files that it names are for who audits: look as root")
+        return
+    here = os.path.isdir(config.audit_folder)
+    with as_user(user.pw_uid, user.pw_gid) if user and os.geteuid() == 0 else nullcontext():
+        found = list(file_faults(config))
+    for key, path, why in found:
+        there = here or os.path.lexists(path)
+        yield (Seen if there else Blank)(f"{key} '{path}'", why)

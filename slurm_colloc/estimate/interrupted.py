@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Estimator from runs of the same job that a time limit ended, if their memory had stopped growing.
+
+A run that was cut has not shown its peak. Where its memory had stopped growing by half of what was sampled, the rest of
+the job is taken to need not much more: a training step repeats itself.
+"""
+
+from slurm_colloc.estimate.exact import footprint_by, is_greedy
+from slurm_colloc.estimate.question import Question
+from slurm_colloc.model import LEAST_SAMPLES, Evidence, Footprint, Reason, because
+
+RUNG = "probe"
+_AT_REST_BY = 0.5
+# Whose GPU did nothing all the time (it loads data, it waits for a server) has not begun to need memory.
+_IDLE_PCT = 1.0
+
+
+def is_cut(run: Evidence) -> bool:
+    """Return whether a time limit has cut a run."""
+    return run.state == "TIMEOUT"
+
+
+def from_cut_runs(question: Question) -> Footprint | Reason:
+    """Return the footprint that runs cut at a time limit support, or why they support none."""
+    cut = list(filter(is_cut, question.runs))
+    at_rest = list(filter(_was_at_rest, cut))
+    if not at_rest:
+        return because("cut-while-growing", runs=len(cut))
+    model = at_rest[-1].gpu_model
+    at_rest = [run for run in at_rest if run.gpu_model == model]
+    said = [because("cut-at-rest", runs=len(at_rest), gpu_model=model)]
+    return footprint_by(question, at_rest, RUNG, len(at_rest), said)
+
+
+def _was_at_rest(run: Evidence) -> bool:
+    return (
+        bool(run.gpu_mem_peak_mib)
+        and run.sample_count >= LEAST_SAMPLES
+        and run.grew_until_s is not None
+        and run.grew_until_s <= run.sampled_s * _AT_REST_BY
+        and not is_greedy(run)
+        and (run.sm_active_q95_pct is None or run.sm_active_q95_pct >= _IDLE_PCT)
+    )

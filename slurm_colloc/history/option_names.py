@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Classifies options and variables by name: a size, or only a label of the run.
+
+A name is read as its words: ``maxSeqLen`` and ``--max-seq-len`` are one.
+"""
+
+import re
+
+_NUMBER = r"[-+]?\d+(?:_\d{3})*(?:\.\d*)?(?:[eE][-+]?\d+)?"
+IS_NUMBER = re.compile(_NUMBER)
+_WORDS_OF_NAME = re.compile(r"[A-Z]+(?![a-z])|[A-Za-z][a-z]*|\d+")
+
+# What tells runs of one job apart and nothing else: where its results go, what it is called, its seed and its port.
+_NOISE = frozenset(
+    {"out", "output", "outdir", "outputs", "savedir", "logdir", "logfile", "notes", "comment"}
+    | {"seed", "seeds", "rng", "port", "timestamp"}
+)
+# Of these, what no other word could make use of.
+_ALWAYS_NOISE = frozenset({"seed", "seeds", "rng", "port", "timestamp"})
+_HOW_MANY = frozenset({"n", "num", "number", "outputs", "results"})
+# Of these some are switches, and what stands behind them is another word: only a path or a number belongs to them.
+_NOISE_OR_SWITCH = frozenset(
+    {"save", "log", "logs", "logging", "logger", "result", "results", "wandb", "tensorboard", "tb", "mlflow"}
+)
+# A size whose name holds such a word as well: --output-size, --log-alpha.
+_SIZES = frozenset(
+    {"size", "dim", "dims", "channel", "channels", "feature", "features", "class", "classes", "length", "len", "width"}
+    | {"height", "layer", "layers", "unit", "units", "hidden", "token", "tokens", "depth", "batch", "model", "dataset"}
+    | {"res", "resolution", "image", "images", "samples", "prompt", "frames"}
+)
+_TRACKERS = frozenset({"wandb", "mlflow", "tensorboard"})
+_FOLDERS = frozenset({"dir", "folder", "path", "root"})
+# With "name", "id" or "tag".
+_RUNS = frozenset({"run", "job", "project", "group", "session", "wandb", "exp", "experiment", "trial"})
+# Numbers that change how long or how well a job runs, not what it needs of a GPU.
+_INERT = frozenset(
+    {
+        "lr",
+        "epoch",
+        "epochs",
+        "wd",
+        "warmup",
+        "patience",
+        "interval",
+        "freq",
+        "frequency",
+        "every",
+        "workers",
+        "timeout",
+    }
+    | {"threads", "dropout", "decay", "eps", "epsilon", "temperature", "smoothing", "prob", "momentum"}
+)
+# Beside one of these they may: --mask-every, --sample-freq, --num-env-workers.
+_NOT_INERT = frozenset(
+    {"mask", "masking", "mlp", "ffn", "expand", "expansion", "sample", "sampling", "frame", "size"}
+) | {*("env", "envs", "gpu", "rollout", "actor")}
+# How long a whole run is: other steps may be those of a rollout that is kept on the GPU, of a loop, of a grid.
+_RUN_LENGTH = frozenset({"steps", "iter", "iters", "iterations", "timesteps", "updates"})
+_WHOLE_RUN = frozenset({"max", "total", "train", "training"})
+# Whatever they are of: --hidden-dropout, --embedding-lr.
+_NO_SIZE = frozenset(
+    {"lr", "decay", "wd", "momentum", "dropout", "patience", "eps", "epsilon", "temperature", "smoothing", "prob"}
+)
+_LEARNING_RATE = frozenset({"learning", "rate"})
+# Beside what grows: more of it makes that smaller, or bounds it from below.
+_SHRINKS = frozenset(
+    {"spacing", "stride", "patch", "parallel", "parallelism", "downsample", "downsampling", "subsample", "subsampling"}
+    | {"min", "minimum", "compression"}
+)
+_RANKS = frozenset({"node", "local", "global", "machine"})
+# Numbers of which more never needs less memory.
+_GROWS = frozenset(
+    {"batch", "bs", "b", "bsz", "seq", "sequence", "length", "len", "tokens", "hidden", "dim", "dims", "width"}
+    | {"height", "layers", "depth", "channels", "img", "image", "resolution", "res", "crop", "embed", "embedding"}
+    | {"heads", "atoms", "particles", "grid", "nx", "ny", "nz", "units", "filters", "vocab"}
+)
+# Of these twice as much may need four times the memory, and more.
+_EDGES = frozenset(
+    {"img", "image", "resolution", "res", "crop", "grid", "hidden", "dim", "dims", "embed", "embedding", "width"}
+    | {"channels"}
+)
+# So many of something, whatever stands before: --momentum-queue, --freq-bins.
+_COUNTED = _SIZES | _GROWS | {"bins", "queue", "window", "buffer"}
+
+
+def is_noise(name: str, value: str) -> bool:
+    """Return whether a value under this name only tells runs of one job apart."""
+    words = _words(name)
+    is_number = bool(IS_NUMBER.fullmatch(value))
+    if words & _SIZES or (is_number and words & _HOW_MANY):
+        return False
+    # Only of the tool itself: "--wandb" may be a switch.
+    if words & _TRACKERS and not words <= _TRACKERS:
+        return True
+    if words & _NOISE or (words & _NOISE_OR_SWITCH and (is_number or "/" in value or words & _FOLDERS)):
+        return True
+    return is_label(name)
+
+
+def is_choice(name: str) -> bool:
+    """Return whether a number of this name is one of several things, and no size."""
+    return bool(_words(name) & {"exp", "experiment", "trial"})
+
+
+def is_label(name: str) -> bool:
+    """Return whether what stands under this name is what a run is called."""
+    words = _words(name)
+    called = words & {"name", "id", "tag", "tags"}
+    return bool(called) and words <= _RUNS | called and (words != called or not words & {"name", "id"})
+
+
+def is_always_noise(name: str) -> bool:
+    """Return whether what stands under this name tells runs apart and nothing else could make use of it."""
+    return bool(_words(name) & _ALWAYS_NOISE)
+
+
+def is_inert(name: str) -> bool:
+    """Return whether a number of this name changes nothing of what a job needs of a GPU."""
+    words = _words(name)
+    if words & _NOT_INERT or (words & _GROWS and not _is_rate(words)) or _last_word(name) in _COUNTED:
+        return False
+    is_length = bool(words & _RUN_LENGTH and words & _WHOLE_RUN)
+    return bool(words & _INERT) or is_length or words >= _LEARNING_RATE or ("rank" in words and bool(words & _RANKS))
+
+
+def grows(name: str) -> bool:
+    """Return whether more of a number of this name never needs less memory."""
+    words = _words(name)
+    return bool(words & _GROWS) and not (words & _SHRINKS or _is_rate(words))
+
+
+def is_in_proportion(name: str) -> bool:
+    """Return whether twice this number needs at most about twice the memory: not so of an edge or a width."""
+    return not _words(name) & _EDGES
+
+
+def _is_rate(words: frozenset[str]) -> bool:
+    return bool(words & _NO_SIZE) or words >= _LEARNING_RATE
+
+
+def _words(name: str) -> frozenset[str]:
+    return frozenset(map(str.lower, _WORDS_OF_NAME.findall(name)))
+
+
+def _last_word(name: str) -> str:
+    words = [word for word in _WORDS_OF_NAME.findall(name) if not word.isdecimal()]
+    return words[-1].lower() if words else ""

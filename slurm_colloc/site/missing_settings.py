@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings that are missing for csub to place jobs, and remarks on the cluster for the administrator."""
+
+from collections.abc import Iterable, Iterator
+
+from slurm_colloc.config import TIERS, Pool, SiteConfig
+from slurm_colloc.gpu.mig import model_named
+from slurm_colloc.placement.pieces import shares_per_gpu
+from slurm_colloc.site.cluster import Cluster, has_gpus, with_gpus
+from slurm_colloc.site.node_gpus import shapes_of
+from slurm_colloc.site.pools import absent
+from slurm_colloc.site.share_billing import SHARES, free_of_charge, unlimited, uses
+from slurm_colloc.slurm.hostlist import fold
+from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS
+
+
+def gaps(config: SiteConfig) -> list[str]:
+    """Return where ``config`` keeps csub from placing jobs, by its own words and not by mistake."""
+    found = [] if config.tier == "place" else [f"tier '{config.tier}': {TIERS[config.tier]}"]
+    if config.policy == "shadow":
+        others = ", except for jobs of a [[rollout]] with 'auto'" * ("auto" in config.policies)
+        found.append(f"policy is 'shadow': csub records what it would do and changes no job{others}")
+    if not config.pool:
+        found.append("no pool: no node with GPUs is described, so no job is placed")
+    if config.slurm_release not in SBATCH_OPTIONS:
+        known = ", ".join(SBATCH_OPTIONS)
+        found.append(f"slurm_release is '{config.slurm_release}', csub knows {known}: csub is plain sbatch")
+    if not config.paths.state and config.observe.agent:
+        found.append("observe.agent is set and paths.state is not: the samples of the nodes would lie in root's home")
+    if config.paths.state and not config.paths.decisions:
+        found.append(
+            "paths.decisions is not set, so csub's decisions lie in users' homes, where 'colloc ingest' and "
+            "'colloc report --shadow' do not find them"
+        )
+    found += [
+        f"partition '{partition.name}': its jobs may be suspended and keep their GPU memory: no mps, no shard, no packs"
+        for partition in config.partition
+        if partition.suspends
+    ]
+    for pool in config.pool:
+        shares = pool.mps_per_gpu or pool.shards_per_gpu
+        if config.tier != "report" and (pool.sm_count is None or (pool.gpu_mem_mib is None and shares)):
+            missing = " and ".join(key for key in ("sm_count", "gpu_mem_mib") if getattr(pool, key) is None)
+            what = "no job" if pool.sm_count is None else "no share"
+            if pool.gpu_model and not model_named(pool.gpu_model):
+                how = f"no card in our table is named '{pool.gpu_model}'; give the driver's, or use --gpus FILE"
+            else:
+                how = "'site init --gpu' may know them, 'site init --gpus' does"
+            done = f"{what} is placed" if config.tier == "place" else "no packs are made"
+            found.append(f"pool '{pool.name}': {done} without its {missing}; {how}")
+        elif config.tier == "place" and not (pool.slice or shares):
+            found.append(f"pool '{pool.name}': no slices, mps or shard, so jobs get whole GPUs")
+        elif config.tier == "place":
+            found += [f"pool '{pool.name}': {why}" for why in _off(pool, config)]
+    return found
+
+
+_OF_MPS_USERS = {
+    "": "gres/mps is not used in partition {}: mps_users does not say whose jobs may share a GPU",
+    "all": "mps_users is 'all' in partition {}: jobs of different users share one MPS daemon on each GPU, and a fault "
+    "in one job ends the others ('one' and 'each' keep users apart)",
+}
+
+
+def _off(pool: Pool, config: SiteConfig) -> Iterable[str]:
+    if pool.mps_per_gpu and not uses(config, "mps"):
+        yield "csub gives no MPS shares here: 'colloc site init --mps-daemon' allows them where MPS daemons run"
+    elif pool.mps_per_gpu:
+        for users, said in _OF_MPS_USERS.items():
+            named = [item.name for item in config.partition if item.name in pool.partitions and item.mps_users == users]
+            if named:
+                yield said.format(", ".join(f"'{name}'" for name in named))
+    if pool.shards_per_gpu and not uses(config, "shard"):
+        yield "csub gives no shards here: 'colloc site init --shard-consent' allows them, without isolation of jobs"
+
+
+def notes(config: SiteConfig, cluster: Cluster) -> list[str]:
+    """Return what is no difference and yet worth knowing: absent nodes, shares that are free."""
+    return [*gaps(config), *_of_cluster(config, cluster)]
+
+
+def _of_cluster(config: SiteConfig, cluster: Cluster) -> Iterator[str]:
+    missing = absent([node for node in cluster.nodes if has_gpus(node)])
+    if missing:
+        names = fold([node.name for node in missing])
+        yield f"'{names}': down, drained or silent, so what slurm.conf says of their GPUs is not confirmed"
+    for node in cluster.nodes:
+        for share in SHARES:
+            if any(getattr(shape, share) is None for shape in shapes_of(node)):
+                yield (
+                    f"node '{node.name}': its GPUs do not have as many {share} each, so csub knows of none, "
+                    "though Slurm may give a job one of them: write into its pool what gres.conf says"
+                )
+    for partition in with_gpus(cluster):
+        if partition.whole_nodes:
+            yield f"partition '{partition.name}': each job gets whole nodes, so that a piece of a GPU frees nothing"
+    for share in SHARES if config.tier == "place" else ():
+        if any(shares_per_gpu(pool, share) for pool in config.pool):
+            meant = share in config.sharing.unbilled
+            if meant or not uses(config, share):  # else it is a difference
+                what = "in sharing.unbilled" if meant else "off"
+                yield from (f"gres/{share} ({what}): {why}" for why in free_of_charge(cluster, share))
+            if caps := unlimited(cluster, share):
+                more = f" and {len(caps) - 1} more" if len(caps) > 1 else ""
+                yield f"gres/{share}: {caps[0]}{more} limits GPUs and not it: csub gives no {share} to jobs under it"
+    if cluster.enforced and cluster.caps is None:
+        yield f"the accounting's limits are {cluster.no_caps}"

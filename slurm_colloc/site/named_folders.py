@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks the folders and programs that site.toml names on this host: existence, owner, mode.
+
+Each host has its own of them, and may see another file system under the same path: every word here is about one host.
+"""
+
+import os
+import pwd
+import shlex
+import stat
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import nullcontext
+from typing import NamedTuple
+
+from slurm_colloc.config import SiteConfig
+from slurm_colloc.errors import InputError
+from slurm_colloc.files import as_user, network_file_system
+from slurm_colloc.site.doctor.facts import Blank, Seen
+from slurm_colloc.site.render import is_site
+from slurm_colloc.slurm.hostlist import expand
+
+_OTHERS_W, _PASS = stat.S_IWOTH, stat.S_IXGRP | stat.S_IXOTH
+_CLOSED = stat.S_IRWXO | stat.S_IWGRP
+
+
+class Keepers(NamedTuple):
+    """Who keeps a site: the user of its services, empty without an agent, and those who may own what others trust."""
+
+    service: str
+    owners: frozenset[int]
+
+
+def keepers(service: str, site_file: str) -> Keepers:
+    """Return who keeps a site: root, who owns the site file, and ``service``, which the rendered units name."""
+    owners = {0, os.stat(site_file).st_uid} | ({found.pw_uid} if (found := user_called(service)) else set())
+    return Keepers(service, frozenset(owners))
+
+
+def look(config: SiteConfig, keep: Keepers, host: str, *, others: bool) -> Iterator[Seen | Blank]:
+    """Yield what is wrong with the paths of ``config`` on this host, and what cannot be said from here.
+
+    Args:
+        config: the site's.
+        keep: who keeps it.
+        host: what Slurm calls this host.
+        others: whether the cluster has other hosts.
+    """
+    yield from _programs(config)
+    if not is_site(config):
+        return
+    node = any(host in _names(pool.nodes) for pool in config.pool)
+    state, store = config.paths.state, config.store_folder
+    yield from _folder("paths.state", state, keep.owners, _OTHERS_W, f"install -d -m 0755 {shlex.quote(state)}")
+    if os.path.isdir(state):
+        if not os.stat(state).st_mode & _PASS:
+            what = f"users cannot pass, so that csub reads nothing of their jobs: chmod 0755 {shlex.quote(state)}"
+            yield Seen(_named("paths.state", state), what)
+        yield from _own("the store of paths.state", store, keep)
+        if node and others and _is_own_disk(store):
+            what = "it lies on this node's own disk, so what is flushed here is in no other host's store: mount it"
+            yield Seen(_named("the store of paths.state", store), what)
+        yield from _sealed_by(config)
+    if config.observe.agent and (node if config.paths.journal else os.path.isdir(state)):
+        key = "paths.journal" if config.paths.journal else "the journal of paths.state"
+        yield from _own(key, config.journal_folder, keep)
+    if config.paths.decisions:
+        yield from _decisions(config.paths.decisions, keep)
+    yield from _audit(config, keep)
+
+
+def _named(key: str, path: str) -> str:
+    return f"{key} '{path}'"
+
+
+def user_called(name: str) -> pwd.struct_passwd | None:
+    """Return a user of this host; None where there is none of that name."""
+    try:
+        return pwd.getpwnam(name) if name else None
+    except KeyError:
+        return None
+
+
+def _name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"
+
+
+def _names(nodes: str) -> Collection[str]:
+    try:
+        return expand(nodes)
+    except InputError:  # of which check says what is wrong
+        return ()
+
+
+def _programs(config: SiteConfig) -> Iterator[Seen]:
+    templates, sbatch = config.paths.templates, config.paths.sbatch
+    if templates and not os.path.isdir(templates):
+        yield Seen(
+            _named("paths.templates", templates), "it is no folder here: the shipped templates are taken instead"
+        )
+    if sbatch and not (os.path.isfile(sbatch) and os.access(sbatch, os.X_OK)):
+        yield Seen(_named("paths.sbatch", sbatch), "it is no program here: csub cannot submit; name the real sbatch")
+
+
+def _folder(key: str, path: str, owners: Collection[int] | None, closed: int, make: str) -> Iterator[Seen | Blank]:
+    """Yield what is wrong with a folder that must be there, one of ``owners``' if given, and not open by ``closed``."""
+    try:
+        found = os.stat(path)
+    except PermissionError:
+        yield Blank(_named(key, path), f"not open to uid {os.geteuid()}; look as root")
+        return
+    except OSError as error:
+        what = f"{error.strerror}: is its file system mounted, and the path right? The first time, as root: {make}"
+        yield Seen(_named(key, path), what)
+        return
+    if not stat.S_ISDIR(found.st_mode):
+        yield Seen(_named(key, path), "it is no folder: move it away")
+        return
+    if owners is not None and found.st_uid not in owners:
+        right = _name(min(owners)) if len(owners) == 1 else "root"
+        what = f"it belongs to {_name(found.st_uid)}, not to {right}: chown {right} {shlex.quote(path)}"
+        yield Seen(_named(key, path), what)
+    if found.st_mode & closed:
+        takes = "o-rwx,g-w" if closed == _CLOSED else "o-w"
+        mode = f"its mode is {stat.S_IMODE(found.st_mode):04o}"
+        yield Seen(
+            _named(key, path), f"{mode}, so that others may look or write there: chmod {takes} {shlex.quote(path)}"
+        )
+
+
+def _own(key: str, path: str, keep: Keepers) -> Iterator[Seen | Blank]:
+    """Yield what is wrong with a folder that the site's services, or without them root, must own and write to."""
+    user = user_called(keep.service)
+    if keep.service and user is None:
+        yield Blank(_named(key, path), f"this host has no user '{keep.service}', to whom it must belong: see ORDER.md")
+    make = f"install -d -m 0700{f' -o {keep.service}' if keep.service else ''} {shlex.quote(path)}"
+    owners = {user.pw_uid} if user else None if keep.service else keep.owners
+    found = list(_folder(key, path, owners, _CLOSED, make))
+    yield from found
+    if found:
+        return
+    owned = os.stat(path)
+    acting = os.geteuid() == 0 and owned.st_uid != 0
+    if acting or owned.st_uid == os.geteuid():
+        with as_user(owned.st_uid, owned.st_gid) if acting else nullcontext():
+            if not os.access(path, os.W_OK | os.X_OK, effective_ids=True):
+                what = f"{_name(owned.st_uid)} cannot write there: is a folder above it closed, or mounted read-only?"
+                yield Seen(_named(key, path), what)
+
+
+def _is_own_disk(path: str) -> bool:
+    try:
+        return os.stat(path).st_dev == os.stat("/").st_dev and not network_file_system(path)
+    except OSError:
+        return False
+
+
+def _sealed_by(config: SiteConfig) -> Iterator[Blank]:
+    """Yield which nodes are in the store of this host by nothing: what they call by its name may be another folder."""
+    folder = os.path.join(config.store_folder, "samples", config.cluster)
+    try:
+        days = sorted(os.listdir(folder))[-2:]
+        flushed = {name for day in days for name in os.listdir(os.path.join(folder, day))}
+    except OSError:
+        return
+    nodes = {name for pool in config.pool for name in _names(pool.nodes)}
+    if config.observe.agent and (missing := sorted(nodes - flushed)) and flushed & nodes:
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        why = f"nothing of {', '.join(missing[:3])}{more} is in it since {days[0]}: is it the same folder there?"
+        yield Blank(_named("the store of paths.state", config.store_folder), why)
+
+
+def _decisions(path: str, keep: Keepers) -> Iterator[Seen | Blank]:
+    mend = f"as root: install -d -m 1777 {shlex.quote(path)}"
+    found = list(_folder("paths.decisions", path, keep.owners, 0, f"{mend}; csub's decisions are not recorded"))
+    yield from found
+    mode = 0 if found else stat.S_IMODE(os.stat(path).st_mode)
+    if mode and mode & 0o1777 != 0o1777:
+        what = f"its mode is {mode:04o}, so that decisions of users are not recorded, {mend}"
+        yield Seen(_named("paths.decisions", path), what)
+
+
+def _audit(config: SiteConfig, keep: Keepers) -> Iterable[Seen | Blank]:
+    """Yield what is wrong with the folder of what audits remember, which one host has."""
+    path, key = config.audit_folder, "notices.state" if config.notices.state else "the audits' folder of paths.state"
+    here = os.path.lexists(path)
+    outlet = config.notices.textfile
+    if outlet and not os.path.isdir(os.path.dirname(outlet)):
+        what = "its folder is not there, so that each audit ends in an error"
+        yield (Seen if here else Blank)(_named("notices.textfile", outlet), what)
+    if config.notices.mode == "off":
+        return
+    if not here:
+        yield Blank(_named(key, path), "it is not on this host; on the one that audits it must be")
+        return
+    yield from _own(key, path, keep)
+    try:
+        network = network_file_system(path)
+    except OSError:
+        return
+    if network:
+        what = f"it is on {network}, where each audit is refused: set notices.state to a folder on a disk of that host"
+        yield Seen(_named(key, path), what)

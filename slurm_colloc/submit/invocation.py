@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One invocation of csub: which sbatch and site.toml it found, its arguments split, and its messages to the user."""
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import NamedTuple
+
+from slurm_colloc.clock import with_timeout
+from slurm_colloc.config import ENVIRONMENT_VARIABLE, SiteConfig, Timeouts, how_to_write_one, load_site, site_files
+from slurm_colloc.errors import CollocError, ConfigError
+from slurm_colloc.process import given_environment
+from slurm_colloc.slurm.options import CommandLine
+from slurm_colloc.submit.decision import record
+from slurm_colloc.submit.handover import STDERR, STDOUT, find_sbatch, submit, write_all
+from slurm_colloc.submit.own_options import is_exclusive, own_option, with_policy_variable, without_own_options
+from slurm_colloc.submit.plan import Plan
+from slurm_colloc.submit.render import remove_script
+from slurm_colloc.submit.show import answer, as_json, as_line, explanation, noted
+
+
+class Call(NamedTuple):
+    """One invocation: what to fall back on at any time."""
+
+    sbatch: str
+    argv: tuple[str, ...]
+    environ: Mapping[str, str]
+    dry_run: bool
+    quiet: bool
+    explained: bool = False
+
+
+def found_call(argv: tuple[str, ...]) -> tuple[Call, bool, SiteConfig | None, str]:
+    """Return the call before its arguments are split, whether csub itself is asked, the site, and why there is none.
+
+    Raises:
+        CollocError: there is no sbatch.
+    """
+    configured, config, problem = find_site()
+    sbatch = find_sbatch(configured, os.environ, sys.argv[0])
+    # Where splitting fails, as with an option that only sbatch knows, it stays at this.
+    rest, own = without_own_options(argv)
+    # Whoever calls csub as sbatch is to see sbatch and nothing else, until the site lets csub place jobs.
+    silent = config is not None and config.policy != "auto" and not own
+    quiet = silent or "--quiet" in rest or "-Q" in rest
+    return Call(sbatch, rest, given_environment(), "--dry-run" in own, quiet), bool(own), config, problem
+
+
+def call_of(sbatch: str, command_line: CommandLine) -> Call:
+    """Return the call of an invocation whose arguments are split."""
+    return split_call(Call(sbatch, (), given_environment(), False, False), command_line)
+
+
+def split_call(call: Call, command_line: CommandLine, *, silent: bool = False) -> Call:
+    """Return the call with what is known once sbatch's arguments, csub's own and the script's are told apart."""
+    colloc = own_option("colloc", command_line, None)
+    return call._replace(
+        argv=command_line.sbatch_argv,
+        # Also where nothing else is understood of the submission.
+        environ=with_policy_variable(call.environ, colloc)
+        if colloc is not None and is_exclusive(colloc)
+        else call.environ,
+        dry_run=own_option("dry-run", command_line, None) is not None,
+        quiet=silent or any(option.name == "quiet" for option in command_line.options),
+    )
+
+
+def handed_on(environ: Mapping[str, str], plan: Plan, config: SiteConfig) -> dict[str, str]:
+    """Return sbatch's environment: a pack from within a requeued job must not pass for one that goes on itself."""
+    # Where nobody judges csub's decisions, or it has taken none, not a variable is another.
+    judged = config.policy != "shadow" and any(partition.policy != "off" for partition in config.partition)
+    handed = with_policy_variable(environ, plan.colloc) if judged or is_exclusive(plan.colloc) else dict(environ)
+    if plan.packed is not None:
+        handed.pop("SLURM_RESTART_COUNT", None)
+    return handed
+
+
+def find_site() -> tuple[str, SiteConfig | None, str]:
+    """Return (configured sbatch, site, problem); without a usable site.toml the problem says why."""
+    problem = f"no site.toml found; '{how_to_write_one()}' writes one"
+    for path in site_files():
+        try:
+            config = with_timeout(Timeouts().decide_s, f"reading '{path}'", partial(load_site, path))
+        except ConfigError as error:
+            missing = isinstance(error.__cause__, FileNotFoundError) and path != os.environ.get(ENVIRONMENT_VARIABLE)
+            if not missing:
+                return "", None, str(error)
+        except Exception as error:  # noqa: BLE001 - a fault of csub's own must not cost the user the submission
+            return "", None, f"site file '{path}' cannot be used: {error}"
+        else:
+            return config.paths.sbatch, config, ""
+    return "", None, problem
+
+
+def tell(call: Call, lines: Iterable[str]) -> None:
+    """Say what is no error, unless nobody wants it, or a program reads both outputs as one: $(csub job.sh 2>&1)."""
+    if not call.quiet and not _read_as_one():
+        for line in lines:
+            say(line)
+
+
+def tell_line(call: Call, line: str) -> None:
+    """Say one line that is no error."""
+    tell(call, [line])
+
+
+def _read_as_one() -> bool:
+    try:
+        both = [os.fstat(descriptor) for descriptor in (STDOUT, STDERR)]
+        return os.path.samestat(*both) and not os.isatty(STDERR)
+    except OSError:
+        return False
+
+
+def said_of(plan: Plan, call: Call) -> Iterable[str]:
+    """Return what a submission says of its plan; of one that was explained, nothing a second time."""
+    return noted(plan) if call.explained else answer(plan, terminal=os.isatty(STDERR))
+
+
+def say(text: str) -> None:
+    """Tell the user; what a terminal would act on is made visible: words of a script, or of sbatch, may hold it."""
+    if not text.isprintable():
+        from slurm_colloc.units import printable  # of no use to nearly all submissions
+
+        text = "\n".join(map(printable, text.split("\n")))
+    write_all(STDERR, f"csub: {text}\n".encode(errors="backslashreplace"))
+
+
+def hand_over(
+    plan: Plan,
+    argv: tuple[str, ...],
+    script: str,
+    source: int | None,
+    call: Call,
+    config: SiteConfig,
+    then: Callable[[str], None] = lambda job_id: None,
+) -> tuple[int, str]:
+    """Run sbatch once and return its status, and a reason where nothing was submitted and plain sbatch is to follow.
+
+    ``then`` is called with the job's id as soon as there is one; a rendered ``script`` is removed at the end.
+    """
+
+    def submitted(job_id: str, cluster: str) -> None:
+        then(job_id)
+        shadow = config.policy == "shadow"
+        record(plan, job_id, cluster or config.cluster, config, partial(tell_line, call) if shadow else say)
+        tell(call, (f"job {job_id}: {line}" for line in said_of(plan, call)))
+
+    try:
+        outcome = submit([call.sbatch, *argv], handed_on(call.environ, plan, config), source, submitted)
+    except CollocError as error:  # sbatch was not started
+        return 1, str(error)
+    finally:
+        if script:
+            remove_script(script)
+    status = outcome.status if outcome.status >= 0 else 128 - outcome.status
+    has_original = plan.packed is None or plan.packed.has_original
+    if outcome.refused and not plan.as_asked and has_original:
+        given = "the pack" if plan.packed else plan.part.placement.given
+        return status, f"{given} was refused: {_verdict(outcome.refused)}"
+    if outcome.refused:
+        write_all(STDERR, outcome.refused)
+    return status, ""
+
+
+def _verdict(said: bytes) -> str:
+    # Without sbatch's "submission failed", which Snakemake takes for the end of it wherever it stands.
+    return said.decode(errors="replace").rpartition("submission failed: ")[2].partition("\n")[0]
+
+
+def show(plan: Plan, command_line: CommandLine, call: Call) -> int:
+    """Print what would be submitted and submit nothing."""
+    text = plan.text
+    for note in noted(plan):
+        say(note)
+    if own_option("format", command_line, None) == "json":
+        text = as_json(plan, call.sbatch)
+    else:
+        say(f"would be submitted as: {as_line(plan, call.sbatch)}")
+    sys.stdout.buffer.write(text.encode(errors="surrogateescape"))
+    sys.stdout.flush()
+    return 0
+
+
+def explain(plan: Plan) -> None:
+    """Say why the plan is what it is."""
+    for line in explanation(plan):
+        say(line)
