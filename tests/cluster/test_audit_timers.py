@@ -37,13 +37,13 @@ class Center:
         self.site = write_site(lab, name, extra=extra)
         path = f"{mails}:{lab.environment()['PATH']}"
         self.env = {"COLLOC_CONF": str(self.site / "site.toml"), "PATH": path}
-        argv = ["colloc", "site", "render", "-o", str(self.site / "rendered"), "--slurm-conf", str(lab.slurm_conf)]
+        argv = ["colloc", "site", "render", "-o", str(self.site / "files"), "--slurm-conf", str(lab.slurm_conf)]
         lab.run([*argv, "--prefix", str(lab.bin.parent)], env=self.env, check=True)
 
     def command(self, about: str) -> list[str]:
         """Return what a timer calls."""
         name = "colloc-audit-jobs.service" if about == "jobs" else "colloc-audit.service"
-        found = re.search(r"^ExecStart=(.*)$", (self.site / "rendered" / name).read_text(), re.MULTILINE)
+        found = re.search(r"^ExecStart=(.*)$", (self.site / "files" / name).read_text(), re.MULTILINE)
         assert found
         return shlex.split(found[1])
 

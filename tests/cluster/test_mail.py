@@ -88,9 +88,9 @@ def mails() -> Iterator[Mails]:
         lab.install(CHECKOUT)
         program = {"mail.program": f'"{root}/etc/site-mail"'}
         site = write_site(lab, "site", agent=False, extra=program)
-        argv = ["colloc", "site", "render", "-o", str(site / "rendered"), "--slurm-conf", str(lab.slurm_conf)]
+        argv = ["colloc", "site", "render", "-o", str(site / "files"), "--slurm-conf", str(lab.slurm_conf)]
         lab.run(argv, env={"COLLOC_CONF": str(site / "site.toml")}, check=True)
-        shutil.copy(site / "rendered/colloc-mail", root / "etc/colloc-mail")
+        shutil.copy(site / "files/colloc-mail", root / "etc/colloc-mail")
         (root / "etc/colloc-mail").chmod(0o755)
         yield Mails(lab, site)
     finally:

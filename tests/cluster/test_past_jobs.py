@@ -72,7 +72,7 @@ def test_a_user_fills_their_own(lab: Lab) -> None:
     assert "2 runs used (2 measured by jobstats); " in by_command.stderr
     assert "nobody measured its peak of GPU memory" in by_command.stderr
     told = explained(bob, "past.sh", "--batch", "64", "--n=x y")
-    assert "at most 6900 MiB of GPU memory" in told, told
+    assert "= 6900 for the job" in told, told
     assert "past jobs ran the same command" in told
     assert "'jobstats'" in told
     assert "past jobs ran the same command" not in explained(bob, "past.sh", "--batch", "65", "--n=x y")
@@ -106,7 +106,7 @@ def test_root_fills_everybodys(lab: Lab) -> None:
     assert "1 measured by samples" in done.stderr
     for _ in range(2):
         told = explained(carol, "plain.sh", "--epochs", "3")
-        assert "at most 7066 MiB of GPU memory" in told, told
+        assert "= 7066 for the job" in told, told
         assert "--gres=mps:11" in told
         # An ingest writes the histories anew, and what was found of the past stays.
         lab.run(ingest, env=environment, check=True, timeout=120)
