@@ -71,8 +71,11 @@ def install(folder: Path) -> None:
     """Make ``folder`` one to put first on PATH, with an nvidia-smi beside it."""
     install_smi(folder)
     program = folder / NAME
-    # By itself, so that it runs where nobody sees the checkout or its environment.
-    program.write_text(f"#!{os.path.realpath(sys.executable)} -I\n{Path(__file__).read_text()}")
+    # By itself, so that it runs where nobody sees the checkout or its environment; another release's Debian has its own
+    # python3 and not this one's.
+    python = os.path.realpath(sys.executable)
+    python = "/usr/bin/python3" if python == os.path.realpath("/usr/bin/python3") else python
+    program.write_text(f"#!{python} -I\n{Path(__file__).read_text()}")
     program.chmod(0o755)
 
 
