@@ -118,7 +118,7 @@ def test_everybody_gets_one_mail_and_the_admins_know_who(
         "that never used the GPU\n           GPU_UTIL 0, SM activity 0, sampled for at least 100 % of the time",
         "   See:    colloc job 1\n           colloc audit explain COL001\n",
         "answer this mail (hpc@example.org)",
-        "again for 14 d.",
+        "for 14 d.",
     ):
         assert said in text, said
     assert len(text.splitlines()) <= 14
