@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from itertools import groupby
 from typing import NamedTuple, Protocol
 
-from slurm_colloc.accounting.samples import Samples, SealedHour, Source, day_and_hour
+from slurm_colloc.accounting.samples import FlushedHour, Samples, Source, day_and_hour
 from slurm_colloc.errors import StoreError
 from slurm_colloc.usage_model import AttributedUse, NodeSample
 
@@ -51,7 +51,7 @@ def flush_hours(
     busy: list[str] = []
     errors: list[str] = []
     for node, group in groupby(journal, key=lambda hour: hour.node):
-        there: dict[str, dict[tuple[str, str], SealedHour]] = {}
+        there: dict[str, dict[tuple[str, str], FlushedHour]] = {}
         try:
             with store.work("flush", cluster, node) as work:
                 if work is None:

@@ -74,7 +74,7 @@ class Source(Protocol):
         ...
 
 
-class SealedHour(NamedTuple):
+class FlushedHour(NamedTuple):
     """An hour that is flushed; it does not count where only facts of its day are left, made with less of it."""
 
     size_bytes: int
@@ -143,14 +143,14 @@ class Samples:
                     write(database, joined(table, table.name, there), path, known, work, file_mode(self.folder))
         return count
 
-    def flushed(self, cluster: str, node: str, days: Iterable[str]) -> dict[tuple[str, str], SealedHour]:
+    def flushed(self, cluster: str, node: str, days: Iterable[str]) -> dict[tuple[str, str], FlushedHour]:
         """Return for each (day, hour) of a node how much of its journal is flushed, in bytes, and whether that counts.
 
         Raises:
             StoreError: a file cannot be read.
         """
         root = os.path.join(self.folder, SHARES.name, cluster)
-        found: dict[tuple[str, str], SealedHour] = {}
+        found: dict[tuple[str, str], FlushedHour] = {}
         for day in days:
             # The finest file knows best: an hour that came after its day's facts were made lies beside them. By name
             # "raw" sorts after the digits.
@@ -163,7 +163,7 @@ class Samples:
                     whole = hours
                 counts = path == facts or not hours.keys() & whole.keys() or hours.items() <= whole.items()
                 of = {hour: size for (name, hour), (size, _) in hours.items() if name == node}
-                found |= {(day, hour): SealedHour(size, counts) for hour, size in of.items()}
+                found |= {(day, hour): FlushedHour(size, counts) for hour, size in of.items()}
         return found
 
     def days(self, since_s: float, until_s: float) -> list[str]:
@@ -201,7 +201,7 @@ class Samples:
         inside = f"at_s > '{since_s}'::DOUBLE AND at_s - interval_s < '{until_s}'::DOUBLE"
         return f"{no_rows(table)} UNION ALL BY NAME SELECT * FROM {read(paths)} WHERE {inside}"
 
-    def sealed_until_s(self) -> float | None:
+    def flushed_until_s(self) -> float | None:
         """Return when the last hour that is flushed ends; None where there is none.
 
         Raises:

@@ -43,6 +43,7 @@ from slurm_colloc.submit.own_options import (
     wants_pack,
 )
 from slurm_colloc.submit.plan import Case, Part, Plan, make_plan
+from slurm_colloc.units import printable
 
 _SILENT = "nothing is to be changed"
 _HELP = ("--help", "-h")
@@ -90,10 +91,10 @@ def _run(argv: tuple[str, ...]) -> int:
         say(f"error: {error}")
         return 1
     stdin: bytes | None = None
+    always = os.environ.get("CSUB_COLLOC")
     try:
         # Even a submission that csub will not touch must lose the options that sbatch does not know. As with sbatch's
         # variables, one in the environment stands behind the command line and before the script.
-        always = os.environ.get("CSUB_COLLOC")
         command_line = parse_arguments((f"--colloc={always}", *argv) if always else argv, config)
         # Until it is known whose jobs are placed, nobody is told anything.
         silent = config is not None and not asks_csub and (config.policy == "shadow" or bool(config.rollout))
@@ -118,7 +119,8 @@ def _run(argv: tuple[str, ...]) -> int:
         # TMPDIR may hang as any other folder may.
         argv, path = with_timeout(site.timeouts.decide_s, "writing the script", partial(with_body, plan))
     except MisusedError as error:
-        say(f"error: {error}; nothing was submitted")
+        told = f" (CSUB_COLLOC is '{printable(always)}')" if always else ""
+        say(f"error: {error}{told}; nothing was submitted")
         return 2
     except CollocError as error:
         return _fall_open(call, stdin, str(error))

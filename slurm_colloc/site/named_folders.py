@@ -59,7 +59,7 @@ def look(config: SiteConfig, keep: Keepers, host: str, *, others: bool) -> Itera
         if node and others and _is_own_disk(store):
             what = "it lies on this node's own disk, so what is flushed here is in no other host's store: mount it"
             yield Seen(_named("the store of paths.state", store), what)
-        yield from _sealed_by(config)
+        yield from _flushed_by(config)
     if config.observe.agent and (node if config.paths.journal else os.path.isdir(state)):
         key = "paths.journal" if config.paths.journal else "the journal of paths.state"
         yield from _own(key, config.journal_folder, keep)
@@ -157,7 +157,7 @@ def _is_own_disk(path: str) -> bool:
         return False
 
 
-def _sealed_by(config: SiteConfig) -> Iterator[Blank]:
+def _flushed_by(config: SiteConfig) -> Iterator[Blank]:
     """Yield which nodes are in the store of this host by nothing: what they call by its name may be another folder."""
     folder = os.path.join(config.store_folder, "samples", config.cluster)
     try:

@@ -217,6 +217,7 @@ def test_a_user_may_keep_all_jobs_on_whole_gpus(shell: Shell) -> None:
     done = shell.run("own.sh", environ={"CSUB_COLLOC": "of"})
     assert (done.returncode, len(shell.calls())) == (2, 4)
     assert "--colloc='of'" in done.stderr
+    assert "CSUB_COLLOC is 'of'" in done.stderr
 
 
 def test_a_whole_gpu_for_a_reason_is_left_whole_and_one_without_is_no_reason(shell: Shell) -> None:

@@ -190,7 +190,7 @@ def test_logs(tmp_path: Path) -> None:
 
 def test_the_last_sealed_hour_is_told(tmp_path: Path) -> None:
     store = Store(str(tmp_path))
-    assert store.samples.sealed_until_s() is None
+    assert store.samples.flushed_until_s() is None
     began_s = at("2026-11-20T05:00:00")
     sampled(store, busy(began_s + 900, began_s + 4500))
-    assert store.samples.sealed_until_s() == began_s + 7200
+    assert store.samples.flushed_until_s() == began_s + 7200

@@ -281,7 +281,7 @@ def _figures(
         types_taken_for_whole=unsure.taken_for_whole,
         recorded=recorded and (local(recorded[0]), local(recorded[1])),
         ingested=_local(None if of_text else known_until_s(source, database)),
-        flushed=_local(source.samples.sealed_until_s(), span.now_s),
+        flushed=_local(source.samples.flushed_until_s(), span.now_s),
         so_far=span.until_s > span.now_s,
         of_text=of_text,
         templates=config.paths.templates if config else "",
