@@ -70,7 +70,7 @@ def told(name, name_of=None):
 last = []
 ask = audit.question
 audit.question = lambda entry, *more: last.append(entry.form) or ask(entry, *more)
-for name in ("sweep", "make_audited", "whole_usage"):
+for name in ("aggregate", "make_audited", "whole_usage"):
     told(name)
 told("answer", lambda *_: last[-1])
 sys.argv = ["colloc", "audit", "run", "--notify", "--format", "json"]

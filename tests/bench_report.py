@@ -33,7 +33,7 @@ def peak_mib():
     return int(status.split("VmHWM:")[1].split()[0]) / 1024
 
 known = {}
-account = report.sweep
+account = report.aggregate
 
 def told(*arguments, **options):
     began = time.perf_counter()
@@ -44,7 +44,7 @@ def told(*arguments, **options):
     known["ended"] = time.perf_counter(), time.process_time()
     return days
 
-report.sweep = told
+report.aggregate = told
 sys.argv = ["colloc", "report", *sys.argv[1:]]
 try:
     colloc.main()

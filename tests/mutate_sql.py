@@ -3,7 +3,7 @@
 
 Mutation testing tools change Python and leave strings alone. Here a string that holds SQL is changed where it stands in
 the source, f-string or not, and a process of its own runs the tests with the changed module in place of the module:
-``python -m tests.mutate_sql [--every N] [--quick] [--at LINE:COLUMN,...] [sweep usage runs sql/unit ...]``. Queries in
+``python -m tests.mutate_sql [--every N] [--quick] [--at LINE:COLUMN,...] [aggregate usage runs sql/unit ...]``. Queries in
 files (``sql/NAME``) are changed as a whole, but for their comments.
 """
 
@@ -30,15 +30,15 @@ from slurm_colloc.accounting import parquet
 PACKAGE = "slurm_colloc.accounting"
 # Those that take a second or two; the golden suite, a minute, comes last.
 TESTS = {
-    "sweep": ("test_sweep", "test_worth"),
+    "aggregate": ("test_aggregate", "test_gpu_equivalent"),
     **{
-        f"sql/{name}": ("test_sweep", "test_worth", "test_compact")
+        f"sql/{name}": ("test_aggregate", "test_gpu_equivalent", "test_compact")
         for name in ("pieces", "inside", "unit", "peak", "host", "device")
     },
-    **{f"sql/{name}": ("test_feedback",) for name in ("passes", "evidence", "level", "measured")},
+    **{f"sql/{name}": ("test_user_histories",) for name in ("passes", "evidence", "level", "measured")},
     **{f"sql/{name}": ("test_over_time",) for name in ("hours", "cut", "bin_parts", "week_parts")},
     "usage": ("test_usage", "test_cli_accounting"),
-    "runs": ("test_rows", "test_sacct", "test_jobstats", "test_tres_usage"),
+    "runs": ("test_run_rows", "test_sacct", "test_jobstats", "test_tres_usage"),
 }
 GOLDEN = "test_golden_accounting"
 LIMIT_S = 240

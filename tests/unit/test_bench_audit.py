@@ -18,7 +18,7 @@ def test_every_rule_is_measured_on_something_that_it_can_judge(
     assert bench_audit.main(SMALL) == 0
     first, *parts, whole, verdict = capsys.readouterr().out.splitlines()
     assert first.startswith("1,000 runs of 9 users; 1 of 1 days of samples, ")
-    assert [line.split("  ")[0].rstrip() for line in parts] == ["sweep", "make_audited", *FORMS, "whole_usage"]
+    assert [line.split("  ")[0].rstrip() for line in parts] == ["aggregate", "make_audited", *FORMS, "whole_usage"]
     assert "Slurm was asked 0 times" in whole
     # The summary for the admins is one of them.
     assert int(whole.split(" mails")[0].rsplit(" ", 1)[1]) > 1
