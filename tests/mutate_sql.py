@@ -3,8 +3,8 @@
 
 Mutation testing tools change Python and leave strings alone. Here a string that holds SQL is changed where it stands in
 the source, f-string or not, and a process of its own runs the tests with the changed module in place of the module:
-``python -m tests.mutate_sql [--every N] [--quick] [--at LINE:COLUMN,...] [aggregate usage runs sql/unit ...]``. Queries in
-files (``sql/NAME``) are changed as a whole, but for their comments.
+``python -m tests.mutate_sql [--every N] [--quick] [--at LINE:COLUMN,...] [aggregate usage runs sql/unit ...]``. Queries
+in files (``sql/NAME``) are changed as a whole, but for their comments.
 """
 
 import argparse
