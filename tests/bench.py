@@ -65,7 +65,9 @@ def main() -> int:
     with Lab.create() as lab:
         lab.install(CHECKOUT)
         slowfs = build_preload("slowfs", lab.root / "opt")
-        write_site(lab, "site")
+        shared = write_site(lab, "site")
+        # As the ingest of each hour does: no submission renders a template.
+        lab.run(["colloc", "ingest", "--since", "1h"], env={"COLLOC_CONF": str(shared / "site.toml")}, check=True)
         own = write_site(lab, "own", agent=False)
         # A user alone has everything at home.
         text = (own / "site.toml").read_text().split("[paths]")[0]
