@@ -23,8 +23,7 @@ SYSTEM_FILE = "/etc/slurm_colloc/site.toml"
 TIERS = {
     "report": "colloc reports what jobs use, and csub changes no job",
     "pack": "colloc reports what jobs use, and csub runs a user's tasks together on a GPU if the user asks for it",
-    "place": "colloc reports what jobs use, and csub may give jobs pieces of GPUs (with policy shadow it only records "
-    "what it would do)",
+    "place": "colloc reports what jobs use, and csub may give jobs pieces of GPUs",
 }
 # tomllib takes time and memory by the square of a key's parts, and a longer number cannot be printed in an error.
 _ABSURD = re.compile(
@@ -78,7 +77,7 @@ class Partition(NamedTuple):
     allow_groups: tuple[str, ...] = ()
     suspends: bool = False
     mps_users: str = ""
-    policy: str = "off"
+    job_submit: str = "off"
     interactive_gres: str = ""
     interactive_names: tuple[str, ...] = ()
 
@@ -215,7 +214,7 @@ class SiteConfig(NamedTuple):
     def tier(self) -> str:
         """Return how far the site goes, one of TIERS: what else it installs and what it checks follows from that."""
         policies = self.policies
-        if policies & {"auto", "shadow"} or any(partition.policy != "off" for partition in self.partition):
+        if policies & {"auto", "shadow"} or any(partition.job_submit != "off" for partition in self.partition):
             return "place"
         return "pack" if "pack" in policies else "report"
 

@@ -12,7 +12,7 @@ from slurm_colloc.errors import ConfigError, nearest
 _CHOICES = {
     "policy": ("auto", "shadow", "pack", "off"),
     "rollout.policy": ("auto", "shadow", "pack", "off"),
-    "partition.policy": ("off", "shadow", "advise", "default", "enforce"),
+    "partition.job_submit": ("off", "shadow", "advise", "default", "enforce"),
     "partition.mps_users": ("", "one", "each", "all"),
     "sharing.order": ("mig", "mps", "shard"),
     "sharing.unbilled": ("mps", "shard"),

@@ -59,8 +59,8 @@ DOCUMENTATION: dict[str, str] = {
     "partition.mps_users": "whose jobs run beside each other on a GPU under gres/mps: 'one' user's (ExclusiveUser=YES: "
     "a node serves one user at a time), 'each' user's under a daemon of their own, which take turns, or 'all' users' "
     "under one daemon of root's, with nothing between them; empty: no gres/mps",
-    "partition.policy": "what job_submit.lua does about jobs that ask for a whole GPU and need less: 'off', 'shadow' "
-    "(records it), 'advise', 'default' (moves them to a slice), 'enforce' (refuses them)",
+    "partition.job_submit": "what job_submit.lua does about jobs that ask for a whole GPU and need less: 'off', "
+    "'shadow' (records it), 'advise', 'default' (moves them to a slice), 'enforce' (refuses them)",
     "partition.interactive_gres": "what salloc and srun --pty get there instead of one whole GPU, e.g. "
     "'gpu:h100_1g.10gb:1' or 'shard:1'; empty: as asked",
     "partition.interactive_names": "names of batch jobs that are interactive, too, e.g. 'spawner-jupyterhub'",

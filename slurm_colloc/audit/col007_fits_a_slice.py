@@ -30,11 +30,11 @@ def _say(subject: Subject, bounds: Bounds) -> Said | None:
     others = f"; {none} of {subject.judged} judged runs fit no piece" if none else ""
     return Said(
         f"{hours(subject.gpu_hours)} of whole GPUs in {runs(subject)} that would have fitted a piece of a GPU; for "
-        f"half of these runs {subject.label} or a smaller piece is enough (peaks of GPU memory up to "
-        f"{gib(peak_mib)}{active}); "
+        f"half of these runs {subject.label} or a smaller piece is enough, for the others a larger one (peaks of GPU "
+        f"memory up to {gib(peak_mib)}{active}); "
         f"other jobs could have had {hours(freed)} of it{others}; {seen(subject)}; the site's threshold is "
         f"{hours(bounds['min_gpu_hours'])}",
-        f"ask for such a piece, such as --gres={subject.label}{by_csub}; 'colloc job JOB' shows the piece for a job",
+        f"ask for a piece, such as --gres={subject.label}{by_csub}; 'colloc job JOB' names the piece of each job",
     )
 
 

@@ -163,7 +163,7 @@ def _verdict(report: MyReport) -> str:
         return ""
     freed = report.fit.freed_gpu_hours if report.fit else 0.0
     more = (
-        f"; with a piece of a GPU where that is enough, they would have left {significant(freed)} GPU-h to others"
+        f"; on smaller pieces of GPUs they would have left {significant(freed)} GPU-h to other jobs"
         if freed > 0
         else ""
     )
@@ -235,7 +235,9 @@ def _fit(fit: Fit) -> str:
     )
     judged = counted(fit.judged_runs, "judged run")
     of = f"a piece of a GPU was enough for {fit.fitting_runs} of {judged} ({fits} of {known} GPU-h)"
-    of += f", {printable(fit.unit)} for most of them; other jobs could have had {freed} GPU-h" if fit.unit else ""
+    if fit.unit:
+        most = "the piece is" if fit.fitting_runs == 1 else "for most of them"
+        of += f": {most} {printable(fit.unit)}; {freed} GPU-h would have been left for other jobs"
     left_out = (
         f"; not judged: {counted(fit.not_judged_runs, 'run')} that did not complete or was not sampled well enough"
     )

@@ -99,15 +99,15 @@ def _legend(report: UsageReport) -> Iterator[str]:
     else:
         yield f"{ran} IDLE: sampled GPU-hours x (100 % - GPU_UTIL %)."
     if report.fits:
-        by_mps = any(fit.unit.startswith("mps:") for fit in report.fits)
-        shares = " (mps:32: 32 of a GPU's MPS shares, usually 100)" if by_mps else ""
+        example = next((fit.unit for fit in report.fits if fit.unit.startswith("mps:")), "")
+        shares = f" ({example} is {example[4:]} MPS shares; a GPU usually has 100)" if example else ""
         yield (
-            "FITS IN: the piece of a GPU that was enough for most runs that did not need a whole one"
-            f"{shares}; none: all needed a whole one."
+            f"FITS IN: the piece of a GPU that is enough for most of the runs that fit one{shares}. none: no run fits "
+            "a piece. '-': not known, because no completed run on one GPU has enough samples."
         )
         yield (
-            "COULD FREE: GPU-hours that other jobs could have had. '-': not known, as when no completed run of one "
-            "GPU was sampled well enough."
+            "COULD FREE: GPU-hours left for other jobs, had these runs had such pieces. It counts time without "
+            "samples, too; IDLE does not."
         )
 
 
@@ -122,7 +122,7 @@ def _freshness(report: UsageReport) -> str:
 
 def _known_until(report: UsageReport) -> str:
     runs, samples = (stamp(at) if at else "(not known)" for at in (report.ingested, report.flushed))
-    return f"This report has runs until {runs}, samples until {samples}"
+    return f"Data so far: runs until {runs}, samples until {samples}"
 
 
 def _begun_before(report: UsageReport) -> str:

@@ -200,7 +200,7 @@ def _for_jobs(pool: Pool, nodes: list[Node], config: SiteConfig) -> Iterator[str
 
     A key that is not there is missed only where there is such a policy.
     """
-    judged = any(one.policy != "off" and one.name in pool.partitions for one in config.partition)
+    judged = any(one.job_submit != "off" and one.name in pool.partitions for one in config.partition)
     for key, actual, source in least_for_jobs(nodes):
         declared = getattr(pool, key)
         if actual and declared != actual and (declared or judged):

@@ -55,13 +55,13 @@ def look(config: SiteConfig, keep: Keepers, host: str, *, others: bool) -> Itera
         if not os.stat(state).st_mode & _PASS:
             what = f"users cannot pass, so that csub reads nothing of their jobs: chmod 0755 {shlex.quote(state)}"
             yield Seen(_named("paths.state", state), what)
-        yield from _own("the store of paths.state", store, keep)
+        yield from _own("the store (paths.state)", store, keep)
         if node and others and _is_own_disk(store):
             what = "it lies on this node's own disk, so what is flushed here is in no other host's store: mount it"
-            yield Seen(_named("the store of paths.state", store), what)
+            yield Seen(_named("the store (paths.state)", store), what)
         yield from _flushed_by(config)
     if config.observe.agent and (node if config.paths.journal else os.path.isdir(state)):
-        key = "paths.journal" if config.paths.journal else "the journal of paths.state"
+        key = "paths.journal" if config.paths.journal else "the journal (paths.state)"
         yield from _own(key, config.journal_folder, keep)
     if config.paths.decisions:
         yield from _decisions(config.paths.decisions, keep)
@@ -134,7 +134,10 @@ def _own(key: str, path: str, keep: Keepers) -> Iterator[Seen | Blank]:
     """Yield what is wrong with a folder that the site's services, or without them root, must own and write to."""
     user = user_called(keep.service)
     if keep.service and user is None:
-        yield Blank(_named(key, path), f"this host has no user '{keep.service}', to whom it must belong: see ORDER.md")
+        yield Blank(
+            _named(key, path),
+            f"it must belong to the user '{keep.service}', which this host lacks; ORDER.md says how to make both",
+        )
     make = f"install -d -m 0700{f' -o {keep.service}' if keep.service else ''} {shlex.quote(path)}"
     owners = {user.pw_uid} if user else None if keep.service else keep.owners
     found = list(_folder(key, path, owners, _CLOSED, make))
@@ -169,7 +172,7 @@ def _flushed_by(config: SiteConfig) -> Iterator[Blank]:
     if config.observe.agent and (missing := sorted(nodes - flushed)) and flushed & nodes:
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         why = f"nothing of {', '.join(missing[:3])}{more} is in it since {days[0]}: is it the same folder there?"
-        yield Blank(_named("the store of paths.state", config.store_folder), why)
+        yield Blank(_named("the store (paths.state)", config.store_folder), why)
 
 
 def _decisions(path: str, keep: Keepers) -> Iterator[Seen | Blank]:
@@ -184,7 +187,7 @@ def _decisions(path: str, keep: Keepers) -> Iterator[Seen | Blank]:
 
 def _audit(config: SiteConfig, keep: Keepers) -> Iterable[Seen | Blank]:
     """Yield what is wrong with the folder of what audits remember, which one host has."""
-    path, key = config.audit_folder, "notices.state" if config.notices.state else "the audits' folder of paths.state"
+    path, key = config.audit_folder, "notices.state" if config.notices.state else "the audits' folder (paths.state)"
     here = os.path.lexists(path)
     outlet = config.notices.textfile
     if outlet and not os.path.isdir(os.path.dirname(outlet)):

@@ -39,7 +39,7 @@ class Policy(NamedTuple):
 
 def has_policy(config: SiteConfig) -> bool:
     """Return whether an administrator wants any partition's jobs judged."""
-    return bool(config.paths.state) and any(partition.policy != "off" for partition in config.partition)
+    return bool(config.paths.state) and any(partition.job_submit != "off" for partition in config.partition)
 
 
 def policies(config: SiteConfig) -> list[Policy]:
@@ -48,7 +48,7 @@ def policies(config: SiteConfig) -> list[Policy]:
     Raises:
         ConfigError: an ``interactive_gres`` that is not one piece of a GPU.
     """
-    judged = [partition for partition in config.partition if partition.policy != "off"] if has_policy(config) else []
+    judged = [one for one in config.partition if one.job_submit != "off"] if has_policy(config) else []
     return [_policy(config, partition) for partition in judged]
 
 

@@ -69,7 +69,7 @@ def split_call(call: Call, command_line: CommandLine, *, silent: bool = False) -
 def handed_on(environ: Mapping[str, str], plan: Plan, config: SiteConfig) -> dict[str, str]:
     """Return sbatch's environment: a pack from within a requeued job must not pass for one that goes on itself."""
     # Where nobody judges csub's decisions, or it has taken none, not a variable is another.
-    judged = config.policy != "shadow" and any(partition.policy != "off" for partition in config.partition)
+    judged = config.policy != "shadow" and any(partition.job_submit != "off" for partition in config.partition)
     handed = with_policy_variable(environ, plan.colloc) if judged or is_exclusive(plan.colloc) else dict(environ)
     if plan.packed is not None:
         handed.pop("SLURM_RESTART_COUNT", None)

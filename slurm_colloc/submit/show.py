@@ -54,7 +54,8 @@ def explanation(plan: Plan) -> Iterator[str]:
         lines[most - 1 :] = [f"{counted(more, 'more line')}: --dry-run --format=json shows everything"]
     yield from lines
     policy = plan.chosen.policy
-    yield f"csub's policy: '{policy}' ({_POLICIES.get(policy, 'not known')}), {_said([plan.chosen.why])}"
+    keeps = "" if plan.packed or plan.part.placement.as_asked else f"; --colloc=off keeps {plan.part.request.asked}"
+    yield f"csub's policy: '{policy}' ({_POLICIES.get(policy, 'not known')}), {_said([plan.chosen.why])}{keeps}"
 
 
 def _explain(part: Part) -> Iterator[str]:
@@ -78,8 +79,8 @@ def _explain(part: Part) -> Iterator[str]:
         yield f"changed: {_said([request.differs])}"
     for weighed in placement.weighed:
         yield _weighed(weighed)
-    # The same reason for several options is one line.
-    left = list(placement.rejected)
+    # The same reason for several options is one line. Nodes outside the job's partition are no option to speak of.
+    left = [one for one in placement.rejected if one.reason.code != "not-in-partition"]
     while left:
         alike = [one for one in left if one.reason == left[0].reason]
         options = ", ".join(one.option.replace("pool ", "node group ") for one in alike)
@@ -104,7 +105,7 @@ def how_sure(footprint: Footprint) -> str:
         return ""
     if any(one.code.endswith("-counted") for one in footprint.provenance):
         return f"; at least {100 * sure:.0f} % of such estimates were high enough at this site"
-    return f"; such estimates are meant to be high enough for {100 * sure:.0f} % of runs"
+    return ""
 
 
 def _weighed(weighed: Weighed) -> str:

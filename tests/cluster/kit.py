@@ -44,7 +44,7 @@ class Kit(MpsLab):
         write_site(lab, agent=False, extra=keys)
         # Each user's own daemon, as the assertions on its folder have it.
         text = lab.site_file.read_text().replace('mps_users = "all"', 'mps_users = "each"')
-        lab.site_file.write_text(re.sub(r'(\[\[partition\]\]\nname = "all".*\n)', r'\1policy = "default"\n', text))
+        lab.site_file.write_text(re.sub(r'(\[\[partition\]\]\nname = "all".*\n)', r'\1job_submit = "default"\n', text))
         self._render()
 
     def placed(self, text: str) -> str:

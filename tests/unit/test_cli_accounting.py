@@ -265,7 +265,7 @@ def test_a_table_of_a_text_has_no_columns_of_use(text: str, tmp_path: Path, caps
     capsys.readouterr()
     assert colloc("report", *window, "--store", store) == 0
     said = capsys.readouterr().out
-    assert "This report has runs until 2026-01-09 23:06:40+00:00, samples until (not known)" in said
+    assert "Data so far: runs until 2026-01-09 23:06:40+00:00, samples until (not known)" in said
     assert "SAMPLED %" in said, "of a store what is not known is a dash"
 
 

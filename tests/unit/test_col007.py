@@ -18,7 +18,8 @@ def test_runs_that_would_have_fitted_a_piece() -> None:
     assert (answered.judged, finding.gpu_hours, finding.subject) == (4, 72.0, "ann")
     assert finding.evidence == (
         "72 GPU-h of whole GPUs in 3 runs (job 3, 2, 1) that would have fitted a piece of a GPU; for half of "
-        "these runs gpu:h100_1g.10gb:1 or a smaller piece is enough (peaks of GPU memory up to 19.5 GiB, mean SM "
+        "these runs gpu:h100_1g.10gb:1 or a smaller piece is enough, for the others a larger one "
+        "(peaks of GPU memory up to 19.5 GiB, mean SM "
         "activity up to 14 %); "
         "other jobs could have had 54 GPU-h of it; "
         "1 of 4 judged runs fit no piece; sampled for at least 100 % of the time (measured); "
@@ -56,7 +57,8 @@ def test_runs_of_a_store(tmp_path: Path) -> None:
     # 20 % of the SMs, in 3000 MiB.
     (finding,) = found(tmp_path, "COL007", text, day_of("1", 1.0, 1000), config=config)
     assert (finding.user, finding.gpu_hours) == ("ann", 24.0)
-    assert "half of these runs gpu:h100_1g.20gb:1 or a smaller piece is enough (peaks of GPU memory up to 2.93 GiB, "
+    assert "half of these runs gpu:h100_1g.20gb:1 or a smaller piece is enough" in finding.evidence
+    assert "(peaks of GPU memory up to 2.93 GiB, " in finding.evidence
     assert "mean SM activity up to 20 %" in finding.evidence
     # Of a site without pieces, or without a description, nothing is said.
     assert found(tmp_path, "COL007", text, config=site(MIG_POOL._replace(slice=()))) == []

@@ -193,7 +193,7 @@ TELL = 'echo "told=$SLURM_COLLOC" >&2; echo "Submitted batch job 4711"'
 )
 def test_the_sites_policy_is_told_what_was_wished(shell: Shell, argv: list[str], told: str) -> None:
     with (shell.folder / "site.toml").open("a") as stream:
-        stream.write('\n[[partition]]\nname = "judged"\npolicy = "shadow"\n')
+        stream.write('\n[[partition]]\nname = "judged"\njob_submit = "shadow"\n')
     shell.behave(0, TELL)
     assert f"told={told}\n" in shell.run(*argv, "job.sh").stderr
     [call] = shell.calls()
@@ -235,7 +235,7 @@ def test_where_nothing_is_decided_or_judged_not_a_variable_is_another(shell: She
     path = shell.folder / "site.toml"
     path.write_text(path.read_text().replace('policy = "auto"', f'policy = "{policy}"'))
     if policy == "shadow":
-        path.write_text(path.read_text() + '\n[[partition]]\nname = "judged"\npolicy = "enforce"\n')
+        path.write_text(path.read_text() + '\n[[partition]]\nname = "judged"\njob_submit = "enforce"\n')
     shell.behave(0, TELL)
     assert "told=\n" in shell.run(HINT, "job.sh").stderr
 

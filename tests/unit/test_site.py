@@ -381,7 +381,7 @@ def test_check_compares_partitions() -> None:
             config.partition[0]._replace(
                 cpus_per_gpu=3,
                 pieces_in=("elsewhere",),
-                policy="shadow",
+                job_submit="shadow",
                 interactive_gres="shard:1",
                 interactive_names=("spawner-jupyterhub",),
             ),
@@ -450,7 +450,7 @@ def test_what_is_not_said_of_a_node_is_missed_where_there_is_a_policy() -> None:
     config = found(models={"h100": "NVIDIA H100 80GB HBM3"})
     silent = config._replace(pool=tuple(one._replace(cpus_per_node=0, mem_per_node_mib=0) for one in config.pool))
     assert check(silent, FakeClient()) == []
-    judged = tuple(one._replace(policy="shadow" if one.name == "mig" else "off") for one in silent.partition)
+    judged = tuple(one._replace(job_submit="shadow" if one.name == "mig" else "off") for one in silent.partition)
     told = check(silent._replace(partition=judged), FakeClient())
     assert [one.partition(" is 0")[0] for one in told] == [
         "pool 'm1': cpus_per_node",

@@ -61,11 +61,11 @@ def test_who_has_no_site_has_no_folders_of_one(tmp_path: Path) -> None:
         (lambda at: (at / "state").rename(at / "typo"), "paths.state '{0}/state'", "No such file or directory"),
         (
             lambda at: (at / "state/store").rmdir(),
-            "the store of paths.state",
+            "the store (paths.state)",
             f"install -d -m 0700 -o {ME} {{0}}/state",
         ),
-        (lambda at: (at / "state/store").chmod(0o705), "the store of paths.state", "its mode is 0705"),
-        (lambda at: (at / "state/store").chmod(0o770), "the store of paths.state", "chmod o-rwx,g-w"),
+        (lambda at: (at / "state/store").chmod(0o705), "the store (paths.state)", "its mode is 0705"),
+        (lambda at: (at / "state/store").chmod(0o770), "the store (paths.state)", "chmod o-rwx,g-w"),
         (lambda at: (at / "state").chmod(0o700), "paths.state", "users cannot pass"),
         (lambda at: (at / "state").chmod(0o757), "paths.state", "chmod o-w"),
         (lambda at: (at / "journal").rmdir(), "paths.journal", "No such file or directory"),
@@ -111,7 +111,7 @@ def test_whose_a_folder_is_must_be_able_to_write_there(tmp_path: Path) -> None:
     (tmp_path / "state/store").chmod(0o500)
     (tmp_path / "journal").chmod(0o700)
     (found,) = seen(config, "g1", nobody)
-    assert found.startswith("the store of paths.state")
+    assert found.startswith("the store (paths.state)")
     assert "cannot write there" in found
     assert os.geteuid() == 0
 
@@ -129,7 +129,7 @@ def test_the_journal_is_looked_for_where_there_is_one(tmp_path: Path) -> None:
     (tmp_path / "journal").rmdir()
     assert seen(config, "login") == []
     shared = config._replace(paths=config.paths._replace(journal=""))
-    assert seen(shared, "login")[0].startswith("the journal of paths.state")
+    assert seen(shared, "login")[0].startswith("the journal (paths.state)")
 
 
 def test_a_store_on_a_nodes_own_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ PIECE = Piece("gpu:h100_1g.10gb:1", 9984, 16, 132, model_hash(H100), 0, 0)
 
 
 def site(*pools: Pool, **of_partition: object) -> SiteConfig:
-    gpu = Partition("gpu", **{"policy": "default", "max_time_min": 600.0, **of_partition})  # type: ignore[arg-type]
+    gpu = Partition("gpu", **{"job_submit": "default", "max_time_min": 600.0, **of_partition})  # type: ignore[arg-type]
     return SiteConfig(1, "c", "22.05", default_partition="gpu", paths=Paths(state="/s"), pool=pools, partition=(gpu,))
 
 
@@ -87,4 +87,4 @@ def test_where_one_user_has_it_slurmctld_is_told_nothing() -> None:
     config = site(POOL)._replace(paths=Paths())
     assert (has_policy(config), policies(config)) == (False, [])
     assert "Lua" not in next(file.text for file in render_site(config, Host("/opt/c")) if file.name == ORDER)
-    assert policies(site(POOL, policy="off")) == []
+    assert policies(site(POOL, job_submit="off")) == []

@@ -269,7 +269,7 @@ def test_another_site_file_and_slurm_conf_reach_those_who_need_them() -> None:
 @pytest.mark.parametrize("site_file", ["", "/srv/site.toml"])
 def test_each_command_of_ours_in_the_order_names_another_site_file(site_file: str) -> None:
     config = example("h100-mps")
-    judged = (config.partition[0]._replace(policy="shadow"), *config.partition[1:])
+    judged = (config.partition[0]._replace(job_submit="shadow"), *config.partition[1:])
     spank = config._replace(partition=judged, sharing=config.sharing._replace(mps_daemon="spank"))
     order = texts(spank, Host("/opt/x", *([site_file] if site_file else [])))["ORDER.md"]
     named = "COLLOC_CONF=/srv/site.toml " if site_file else ""

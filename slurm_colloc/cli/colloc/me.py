@@ -79,7 +79,7 @@ def _runs(folder: str, user: str, asked: Window, config: SiteConfig | None) -> t
 
     def stored() -> tuple[UserRuns, str]:
         source = open_store(folder, config, visible=Visible(False, user))
-        return user_in_store(source, user, asked, config), f"the store of measurements, '{folder}'"
+        return user_in_store(source, user, asked, config), f"samples and accounting in the store '{folder}'"
 
     def by_sacct() -> tuple[UserRuns, str]:
         found = user_by_sacct(Store(folder, config), user, asked, config, _SACCT_TIMEOUT_S, os.environ)
