@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -54,3 +55,8 @@ def write_site(lab: Lab, name: str = "site", *, agent: bool = True, extra: Mappi
     file = site / "site.toml"
     file.write_text(file.read_text().replace('mps_users = "each"', 'mps_users = "all"'))
     return site
+
+
+def installed(rendered: Path) -> list[str]:
+    """Return the places of the whole files that ORDER.md names in its first table."""
+    return re.findall(r"^\| \S+ \| (/\S+) \| ", (rendered / "ORDER.md").read_text(), re.MULTILINE)
