@@ -39,8 +39,6 @@ def write_site(lab: Lab, name: str = "site", *, agent: bool = True, extra: Mappi
         # Small slices are for jobs that keep few SMs busy: at the default bound these tests' jobs would have none.
         "sharing.max_slowdown": "2.1",
         "sharing.max_time_stretch": "2.1",
-        # And a share, on which they would end sooner, does not go before the slice that a test is about.
-        "sharing.keep_piece_factor": "3.0",
         # Which piece fits is tested, whatever the tests before were given; test_csub_waits is about what is free.
         "sharing.weigh_waits": "false",
         # What a site that is new says of none of its jobs.
