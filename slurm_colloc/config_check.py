@@ -7,6 +7,7 @@ import types
 from collections.abc import Mapping
 from typing import Any, get_args, get_origin
 
+from slurm_colloc.config_audit import WEEK
 from slurm_colloc.errors import ConfigError, nearest
 
 _CHOICES = {
@@ -19,7 +20,7 @@ _CHOICES = {
     "sharing.mps_daemon": ("none", "site", "prolog", "spank"),
     "audit.rule.tell": ("users", "admins", "nobody"),
     "notices.mode": ("off", "admins", "users"),
-    "notices.workdays": ("mon", "tue", "wed", "thu", "fri", "sat", "sun"),
+    "notices.workdays": WEEK,
 }
 
 # Below these a value is a mistake with consequences: a sampler that never rests, a question that never gets an answer.
@@ -50,7 +51,7 @@ _ABSOLUTE = (
     "paths.journal",
     "known_jobs.table",
     "mail.program",
-    *(f"notices.{name}" for name in ("webhook_file", "holidays", "textfile", "state")),
+    *(f"notices.{name}" for name in ("webhook_file", "textfile", "state")),
 )
 
 

@@ -120,7 +120,6 @@ DOCUMENTATION: dict[str, str] = {
     "notices.footer": "what stands at a mail's end, e.g. whom to ask",
     "notices.quiet_days": "for so long nobody is told of the same again; who is not found for so long begins anew",
     "notices.workdays": "days on which people are told and jobs are acted on",
-    "notices.holidays": "file of days on which they are not, one a line as 2026-12-25; '#' begins a comment",
     "notices.job_wait_min": "minutes between the two notices about a job that runs; where it worked in between, it "
     "begins anew. An action comes no sooner than twice as long after the second one",
     "notices.actions": "what is then done to the job, by the rule about jobs that found it: 'hold' (stopped, requeued "
