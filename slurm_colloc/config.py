@@ -121,7 +121,6 @@ class Sharing(NamedTuple):
     max_time_stretch: float = 1.0
     protected_types: tuple[str, ...] = ()
     weigh_waits: bool = True
-    keep_piece_factor: float = 1.5
 
 
 class Recovery(NamedTuple):

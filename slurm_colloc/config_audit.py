@@ -3,8 +3,11 @@
 
 import os
 from collections.abc import Mapping
+from datetime import date
 from types import MappingProxyType
 from typing import NamedTuple
+
+WEEK = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 
 class AuditRule(NamedTuple):
@@ -35,11 +38,14 @@ class Notices(NamedTuple):
     footer: str = ""
     quiet_days: float = 14.0
     workdays: tuple[str, ...] = ("mon", "tue", "wed", "thu", "fri")
-    holidays: str = ""
     job_wait_min: float = 60.0
     actions: Mapping[str, str] = MappingProxyType({})
     textfile: str = ""
     webhook_file: str = ""
+
+    def is_workday(self, day: date) -> bool:
+        """Return whether people are told on this day."""
+        return WEEK[day.weekday()] in self.workdays
 
     @property
     def textfile_of_jobs(self) -> str:

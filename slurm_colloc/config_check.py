@@ -7,6 +7,7 @@ import types
 from collections.abc import Mapping
 from typing import Any, get_args, get_origin
 
+from slurm_colloc.config_audit import WEEK
 from slurm_colloc.errors import ConfigError, nearest
 
 _CHOICES = {
@@ -19,7 +20,7 @@ _CHOICES = {
     "sharing.mps_daemon": ("none", "site", "prolog", "spank"),
     "audit.rule.tell": ("users", "admins", "nobody"),
     "notices.mode": ("off", "admins", "users"),
-    "notices.workdays": ("mon", "tue", "wed", "thu", "fri", "sat", "sun"),
+    "notices.workdays": WEEK,
 }
 
 # Below these a value is a mistake with consequences: a sampler that never rests, a question that never gets an answer.
@@ -30,7 +31,6 @@ _LEAST = {
     "observe.keep_job_days": 1,
     "sharing.max_slowdown": 1.0,
     "sharing.max_time_stretch": 1.0,
-    "sharing.keep_piece_factor": 1.0,
     "timeouts.decide_s": 0.1,
     # Who is to be told twice must have time to read it.
     "notices.quiet_days": 1,
@@ -51,7 +51,7 @@ _ABSOLUTE = (
     "paths.journal",
     "known_jobs.table",
     "mail.program",
-    *(f"notices.{name}" for name in ("webhook_file", "holidays", "textfile", "state")),
+    *(f"notices.{name}" for name in ("webhook_file", "textfile", "state")),
 )
 
 

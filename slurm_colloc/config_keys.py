@@ -83,8 +83,6 @@ DOCUMENTATION: dict[str, str] = {
     "sharing.max_time_stretch": "how much longer than asked a time limit may become for a slower slice; 1: no longer",
     "sharing.protected_types": "GPU types whose jobs are never changed",
     "sharing.weigh_waits": "false: waits and what is free do not count, and nobody is asked for them",
-    "sharing.keep_piece_factor": "the first piece that fits is left for another, or a whole GPU, only where the job "
-    "would otherwise take more than so many times as long from submission to end; 1: wherever it would end later",
     "recovery.companion": "true: small jobs may follow others, to run one again that ran out of the memory of its "
     "piece where its user allows it",
     "recovery.partition": "partition of the small jobs that see to that; empty: that of the job they follow",
@@ -122,7 +120,6 @@ DOCUMENTATION: dict[str, str] = {
     "notices.footer": "what stands at a mail's end, e.g. whom to ask",
     "notices.quiet_days": "for so long nobody is told of the same again; who is not found for so long begins anew",
     "notices.workdays": "days on which people are told and jobs are acted on",
-    "notices.holidays": "file of days on which they are not, one a line as 2026-12-25; '#' begins a comment",
     "notices.job_wait_min": "minutes between the two notices about a job that runs; where it worked in between, it "
     "begins anew. An action comes no sooner than twice as long after the second one",
     "notices.actions": "what is then done to the job, by the rule about jobs that found it: 'hold' (stopped, requeued "

@@ -98,7 +98,6 @@ WORDS = {
     "wrap-may-call-srun": "the command of --wrap may start an srun that asks for a GPU",
     "interpreter-not-sh": "csub cannot add lines to a script for '{interpreter}'",
     "shell-flags": "the script starts its shell as '{interpreter}'",
-    "script-unknown": "the script of this past job is not known",
     "has-block": "the script already contains csub's lines",
     "reads-itself": "the script reads its own file ({word}), which csub would change",
     "asks-own-path": "the script asks Slurm for its own path, which csub would change",

@@ -63,9 +63,7 @@ class Shadow(NamedTuple):
     not_judged: tuple[ShadowLeft, ...]
 
 
-# What csub decided when the jobs were submitted.
-DECIDED = f"SELECT * FROM ({OF_RUNS}) WHERE shadow"
-_DECIDED = """
+_DECIDED = f"""
 CREATE TEMP TABLE shadowed AS
 SELECT cluster, "user", would, would_partition, would_not, would_memory_mib, would_wait_s, would_wait_runs,
        sm_active_q95_pct,
@@ -74,7 +72,7 @@ SELECT cluster, "user", would, would_partition, would_not, would_memory_mib, wou
        sm_hours / nullif(sm_seconds / 3600, 0) AS sm_mean,
        -- A requeue sets the time of submission anew.
        if(start_s = first_s AND submit_s IS NOT NULL, start_s - submit_s, NULL) AS waited_s
-FROM ({source})
+FROM ({OF_RUNS}) WHERE shadow
 """
 _PIECE_KINDS = {
     "would": "VARCHAR",
@@ -132,9 +130,7 @@ FROM judged GROUP BY GROUPING SETS ((name), ()) ORDER BY grouping(name), count(*
 _HOURS = "sum(allocated::DECIMAL(38, 12))::DOUBLE"
 
 
-def shadow_use(
-    database: DuckDBPyConnection, config: SiteConfig, window: Window, by: str, source: str = DECIDED
-) -> Shadow:
+def shadow_use(database: DuckDBPyConnection, config: SiteConfig, window: Window, by: str) -> Shadow:
     """Return what the decisions of shadow mode would have come to; ``database`` has ``usage`` of the window.
 
     Args:
@@ -142,9 +138,8 @@ def shadow_use(
         config: the site, which says what its pieces are.
         window: that was swept.
         by: by which of CONVENTIONS a slice is part of a GPU.
-        source: a query of the runs of ``usage`` with what was decided of them.
     """
-    database.execute(_DECIDED.format(source=source))
+    database.execute(_DECIDED)
     ((decided,),) = database.execute("SELECT count(*) FROM shadowed").fetchall()
     asked = database.execute("SELECT DISTINCT would, place FROM shadowed WHERE would != ''").fetchall()
     found = [(would, place, find_piece(would, place, config, by)) for would, place in asked]

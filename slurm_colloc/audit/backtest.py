@@ -5,7 +5,7 @@ All of it is pure: each run's findings come in, what would have gone out comes b
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date, datetime, timedelta
 from itertools import chain, pairwise
 from math import fsum
@@ -31,8 +31,6 @@ from slurm_colloc.audit_model import RUNS, Finding
 from slurm_colloc.backtest_model import Day, Step, Tally
 from slurm_colloc.config_audit import Notices
 from slurm_colloc.errors import ConfigError
-
-Works = Callable[[date], bool]
 
 
 class Ran(NamedTuple):
@@ -71,23 +69,23 @@ def windows(since: datetime, until: datetime, step: timedelta, window: timedelta
     return [(end - window, end) for end in ends if end > since]
 
 
-def mail_day(at: datetime, step: timedelta, works: Works) -> date | None:
+def mail_day(at: datetime, step: timedelta, settings: Notices) -> date | None:
     """Return the day on which a run's mails go: its own, or of a day without mails the next that has them.
 
     None where a run comes before that: what was found then is told by that one.
 
     Raises:
-        ConfigError: there is no such day within a year.
+        ConfigError: there is no such day.
     """
-    for days in range(366):
+    for days in range(7):
         day = at.date() + timedelta(days=days)
-        if works(day):
+        if settings.is_workday(day):
             return None if days and (at + step).date() <= day else day
-    raise ConfigError("'notices.workdays' and 'notices.holidays' leave no day of a year on which mails go")
+    raise ConfigError("'notices.workdays' leaves no day on which mails go")
 
 
 def would_notify(
-    ran: Sequence[Ran], known: Sequence[Entry], cluster: str | None, step: timedelta, settings: Notices, works: Works
+    ran: Sequence[Ran], known: Sequence[Entry], cluster: str | None, step: timedelta, settings: Notices
 ) -> list[list[Notice]]:
     """Return whom each run would have told of what, if every mail was handed over and nobody waived anything.
 
@@ -98,7 +96,7 @@ def would_notify(
     notices = []
     for run in ran:
         findings = [one for one in run.findings if not kept_from_users(one, cluster, telling)]
-        day, at_s = mail_day(run.until, step, works), run.until.timestamp()
+        day, at_s = mail_day(run.until, step, settings), run.until.timestamp()
         due = plan(findings, chain.from_iterable(told.values()), (), at_s, settings, works=day is not None)
         made = [one for one in due if one.step != NOTHING]
         for finding in findings:
@@ -115,14 +113,14 @@ def would_notify(
 
 
 def steps_of(
-    ran: Sequence[Ran], notices: Sequence[Sequence[Notice]], known: Sequence[Entry], step: timedelta, works: Works
+    ran: Sequence[Ran], notices: Sequence[Sequence[Notice]], known: Sequence[Entry], step: timedelta, settings: Notices
 ) -> tuple[Step, ...]:
     """Return what came of each run."""
     return tuple(
         Step(
             run.since,
             run.until,
-            mail_day(run.until, step, works),
+            mail_day(run.until, step, settings),
             run.runs,
             run.runs_measured,
             run.coverage_pct,
@@ -133,7 +131,7 @@ def steps_of(
     )
 
 
-def by_day(steps: Sequence[Step], works: Works) -> tuple[Day, ...]:
+def by_day(steps: Sequence[Step], settings: Notices) -> tuple[Day, ...]:
     """Return what would have gone out on each day from the first run's to the last one's, or its mails'."""
     notices: Counter[date] = Counter()
     mails: Counter[date] = Counter()
@@ -151,7 +149,10 @@ def by_day(steps: Sequence[Step], works: Works) -> tuple[Day, ...]:
     ends = [step.until.date() for step in steps]
     first, last = min(ends), max([*ends, *mails])
     days = (first + timedelta(days=number) for number in range((last - first).days + 1))
-    return tuple(Day(day, works(day), *((notices[day], mails[day]) if day in known else (None, None))) for day in days)
+    return tuple(
+        Day(day, settings.is_workday(day), *((notices[day], mails[day]) if day in known else (None, None)))
+        for day in days
+    )
 
 
 def in_all(

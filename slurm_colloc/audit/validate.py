@@ -9,7 +9,6 @@ from slurm_colloc.audit.rules import entries
 from slurm_colloc.audit.sendmail import find_sendmail
 from slurm_colloc.audit.timing import JOB_WINDOW_DAYS, check_bounds
 from slurm_colloc.audit.webhook import check_webhook
-from slurm_colloc.audit.workdays import works_by
 from slurm_colloc.audit_model import JOB
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import ConfigError
@@ -44,24 +43,13 @@ def faults(config: SiteConfig) -> Iterator[str]:
     yield from dict.fromkeys(why for step in steps if (why := _refused(step)))
 
 
-def named_files(config: SiteConfig) -> dict[str, Callable[[], object]]:
-    """Return what reads each file that [notices] names, by key."""
-    settings = config.notices
-    readers: dict[str, Callable[[], object]] = {
-        "holidays": lambda: works_by(settings),
-        "webhook_file": lambda: check_webhook(settings),
-    }
-    return {name: reader for name, reader in readers.items() if getattr(settings, name)}
-
-
 def file_faults(config: SiteConfig) -> Iterator[tuple[str, str, str]]:
-    """Yield key, path and fault of the files that [notices] names and of the mail service, as who audits finds them."""
+    """Yield key, path and fault of the file that [notices] names and of the mail service, as who audits finds them."""
     if config.notices.mode != "off" and not find_sendmail():
         yield "notices.mode", config.notices.mode, "there is no 'sendmail' on this host; install a mail service"
-    for name, reader in named_files(config).items():
-        path = getattr(config.notices, name)
-        if why := _refused(reader):
-            yield f"notices.{name}", path, why if os.path.lexists(path) else "it is not there"
+    path = config.notices.webhook_file
+    if path and (why := _refused(lambda: check_webhook(config.notices))):
+        yield "notices.webhook_file", path, why if os.path.lexists(path) else "it is not there"
 
 
 def _refused(step: Callable[[], object]) -> str:

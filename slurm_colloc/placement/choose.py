@@ -91,16 +91,16 @@ def _weighed(
         options.append(Option("as asked", whole_kind, asked, 1, 1.0))
     if tasks > 1:
         options = [one._replace(at_once=at_once(one, config)) for one in options]
-    waits, factor, count = queue_estimate.waits(), config.sharing.keep_piece_factor, len(pieces)
+    waits, count = queue_estimate.waits(), len(pieces)
     free: Free | Reason | None = None
     found = [weigh(option, need.expected_s, waits, None, tasks) for option in options]
     whole = found[-1] if whole_kind else None
-    if queue_estimate.wanted or free_matters(found[:count], whole, factor):
+    if queue_estimate.wanted or free_matters(found[:count], whole):
         free = queue_estimate.free()
         if isinstance(free, Free):
             found = [weigh(option, need.expected_s, waits, free, tasks) for option in options]
             whole = found[-1] if whole_kind else None
-    number = choose(found[:count], whole, factor)
+    number = choose(found[:count], whole)
     shown = tuple(found) if any(one.free_now is not None or one.waited_runs for one in found) else ()
     first = pieces[0]
     if number is None and whole is not None:

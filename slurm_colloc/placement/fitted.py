@@ -46,7 +46,7 @@ SM_DIGITS = 4
 _LEAST_SM_PCT = 10.0**-SM_DIGITS
 
 
-def past_request(shown: str, partition: str, account: str, qos: str, no_share: Sequence[Reason] = ()) -> JobRequest:
+def past_request(shown: str, partition: str, account: str, qos: str) -> JobRequest:
     """Return the request of a past job, as far as its allocation (``shown``, in Slurm's words) tells it."""
     return JobRequest(
         interpreter="/bin/sh",
@@ -58,7 +58,6 @@ def past_request(shown: str, partition: str, account: str, qos: str, no_share: S
         cpus_given=True,
         mem_given=True,
         time_limit_min=inf,
-        no_share=tuple(no_share),
     )
 
 

@@ -24,6 +24,8 @@ SPAN_S = 7 * 86400.0
 # An ingest that has not come round for so long leaves "last week" behind.
 MOST_AGE_S = 2 * 86400.0
 _SCHEMA = 1
+# A choice: a whole GPU for a job that needs a part of it costs others.
+_KEEP_FACTOR = 1.5
 
 
 class Wait(NamedTuple):
@@ -116,7 +118,7 @@ def weigh(option: Option, run_s: float | None, waits: Waits, free: Free | None, 
     )
 
 
-def free_matters(pieces: Sequence[Weighed], whole: Weighed | None, factor: float) -> bool:
+def free_matters(pieces: Sequence[Weighed], whole: Weighed | None) -> bool:
     """Return whether knowing what is free now can change the choice that is made without: else nobody is asked."""
     run_s = pieces[0].run_s
     others = [*pieces[1:], *([whole] if whole else [])]
@@ -125,7 +127,7 @@ def free_matters(pieces: Sequence[Weighed], whole: Weighed | None, factor: float
     if run_s is None or pieces[0].waited_median_s is None:  # it may be a long wait for a short job
         return True
     at_worst_s = pieces[0].waited_median_s + run_s * _times(pieces[0])
-    return at_worst_s > factor * min(run_s * _times(other) for other in others)
+    return at_worst_s > _KEEP_FACTOR * min(run_s * _times(other) for other in others)
 
 
 def _times(weighed: Weighed) -> float:
@@ -133,19 +135,19 @@ def _times(weighed: Weighed) -> float:
     return weighed.slowdown * weighed.rounds
 
 
-def choose(pieces: Sequence[Weighed], whole: Weighed | None, factor: float) -> int | None:
+def choose(pieces: Sequence[Weighed], whole: Weighed | None) -> int | None:
     """Return which of the pieces the job gets; None: the whole GPU.
 
     The first is what the site's order and the smallest that fits come to. Another piece, and then the whole GPU, is
-    taken only where the job would end more than ``factor`` times as soon; what is not known is not taken. Nor is a
+    taken only where the job would end more than _KEEP_FACTOR times as soon; what is not known is not taken. Nor is a
     piece that is not free, and that nobody knows the wait for, while something else is free; nor for an array a piece
     of which the site has so few that its tasks would end later after each other.
     """
     taken, ends_s = 0, pieces[0].turnaround_s
     if pieces[0].rounds > 1 and (ends_s is None or (whole is not None and whole.turnaround_s is None)):
         quickest = min(range(len(pieces)), key=lambda index: _times(pieces[index]))
-        taken = quickest if _times(pieces[0]) > factor * _times(pieces[quickest]) else 0
-        return None if whole is not None and _times(pieces[taken]) > factor * _times(whole) else taken
+        taken = quickest if _times(pieces[0]) > _KEEP_FACTOR * _times(pieces[quickest]) else 0
+        return None if whole is not None and _times(pieces[taken]) > _KEEP_FACTOR * _times(whole) else taken
     if ends_s is None:
         free = next((index for index, piece in enumerate(pieces) if piece.free_now), None)
         if pieces[0].free_now is False and free is None and whole is not None and whole.free_now:
@@ -153,9 +155,9 @@ def choose(pieces: Sequence[Weighed], whole: Weighed | None, factor: float) -> i
         return free if free is not None and pieces[0].free_now is False else 0
     known = [(piece.turnaround_s, index) for index, piece in enumerate(pieces) if piece.turnaround_s is not None]
     quickest_s, quickest = min(known)
-    if ends_s > factor * quickest_s:
+    if ends_s > _KEEP_FACTOR * quickest_s:
         taken, ends_s = quickest, quickest_s
-    if whole is not None and whole.turnaround_s is not None and ends_s > factor * whole.turnaround_s:
+    if whole is not None and whole.turnaround_s is not None and ends_s > _KEEP_FACTOR * whole.turnaround_s:
         return None
     return taken
 

@@ -247,4 +247,4 @@ def notes(answer: Answer) -> Iterator[str]:
     yield from answer.left_out
 
 
-FORMATS = ("table", "json", "html")
+FORMATS = ("table", "json")

@@ -17,12 +17,10 @@ SCHEMA = 1
 class ShadowReport(NamedTuple):
     """All that a shadow report says.
 
-    ``runs`` had a GPU, or a share of one, in the window; on ``decided`` of them csub decided in shadow mode, or
-    would have where ``replayed`` says that past jobs were decided on afterwards. ``pieces`` add up to ``total``,
-    ``left`` would have been left as asked, and of ``not_judged``, a part of the total, it is not known whether the
-    piece holds them. ``equivalents`` says by what a slice is part of a GPU; less than ``covered_pct`` sampled shows no
-    peak. ``skipped`` are past jobs that could not be decided on, by reason. ``visible`` says whose runs these are where
-    they are not everybody's.
+    ``runs`` had a GPU, or a share of one, in the window; on ``decided`` of them csub decided in shadow mode. ``pieces``
+    add up to ``total``, ``left`` would have been left as asked, and of ``not_judged``, a part of the total, it is not
+    known whether the piece holds them. ``equivalents`` says by what a slice is part of a GPU; less than ``covered_pct``
+    sampled shows no peak. ``visible`` says whose runs these are where they are not everybody's.
     """
 
     cluster: str
@@ -36,8 +34,6 @@ class ShadowReport(NamedTuple):
     total: ShadowPiece
     left: tuple[ShadowLeft, ...]
     not_judged: tuple[ShadowLeft, ...]
-    replayed: bool
-    skipped: dict[str, int]
     visible: str = ""
 
 
@@ -112,8 +108,8 @@ def _signed(duration_s: float | None) -> str:
 def heading(report: ShadowReport) -> str:
     """Return the one line that says what the figures are about."""
     where = f"on {printable(report.cluster)}" if report.cluster else "(cluster not named)"
-    how = "past jobs, decided on afterwards" if report.replayed else "jobs as csub decided in shadow mode"
-    return f"What would have shared a GPU {where}, {stamp(report.since)} to {stamp(report.until)}: {how}"
+    window = f"{stamp(report.since)} to {stamp(report.until)}"
+    return f"What would have shared a GPU {where}, {window}: jobs as csub decided in shadow mode"
 
 
 def footnotes(report: ShadowReport) -> list[str]:
@@ -125,7 +121,6 @@ def footnotes(report: ShadowReport) -> list[str]:
         f"with a piece: {total.runs}; judged: {total.judged}",
         *(f"as asked, {one.why}: {_runs(report, one)}" for one in report.left),
         *(f"not judged, {one.why}: {_runs(report, one)}" for one in report.not_judged),
-        *(f"past job not decided on, {printable(why)}: {count}" for why, count in sorted(report.skipped.items())),
         "FIT: completed, and the highest sample of its GPU memory is at most what the piece holds by site.toml (of "
         f"mps: what it would have been limited to), {report.covered_pct} % of its time sampled where it was our "
         "samplers that looked. OUT OF MEM: a sample is above that, however the run ended.",

@@ -106,7 +106,7 @@ def _has_csub(config: SiteConfig) -> bool:
     return config.tier != "report"
 
 
-def runs_mps(config: SiteConfig) -> bool:
+def _runs_mps(config: SiteConfig) -> bool:
     """Return whether our program runs the shared MPS daemons, whoever calls it."""
     return is_site(config) and config.sharing.mps_daemon in ("prolog", "spank")
 
@@ -148,7 +148,7 @@ FILES = (
     SiteFile("colloc.logrotate", "/etc/logrotate.d/colloc", _ONE_HOST, Needs.NOTHING, is_site),
     SiteFile(CRONTAB, "", "a login node", Needs.NOTHING, lambda config: not is_site(config)),
     SiteFile("slurm_colloc.lua", "{site_folder}/modulefiles/slurm_colloc.lua", "login nodes", Needs.NOTHING, _has_csub),
-    SiteFile("colloc-mps", f"{LIBEXEC}/colloc-mps", _SLURMDS, Needs.NOTHING, runs_mps, verbatim=True),
+    SiteFile("colloc-mps", f"{LIBEXEC}/colloc-mps", _SLURMDS, Needs.NOTHING, _runs_mps, verbatim=True),
     SiteFile("prolog.50-colloc", "{slurm_folder}/prolog.d/50-colloc", _SLURMDS, Needs.RECONFIGURE, _mps_by_prolog),
     SiteFile("epilog.50-colloc", "{slurm_folder}/epilog.d/50-colloc", _SLURMDS, Needs.RECONFIGURE, _mps_by_prolog),
     SiteFile("task_prolog", f"{LIBEXEC}/task_prolog", _SLURMDS, Needs.RECONFIGURE, _mps_by_prolog),
@@ -216,7 +216,7 @@ def _place(installed: str, host: Host) -> str:
     return installed.format(slurm=host.slurm_conf, slurm_folder=folder, site_folder=os.path.dirname(host.site_file))
 
 
-def journal_folder(config: SiteConfig) -> str:
+def _journal_folder(config: SiteConfig) -> str:
     """Return where the nodes of a site keep their journals."""
     return config.paths.journal or os.path.join(config.paths.state, "journal")
 
@@ -228,7 +228,7 @@ def _variables(config: SiteConfig, host: Host) -> dict[str, Any]:
         "site_file": "" if host.site_file == SYSTEM_FILE else host.site_file,
         "slurm_conf": "" if host.slurm_conf == DEFAULT_SLURM_CONF else host.slurm_conf,
         "state": config.paths.state,
-        "journal": journal_folder(config) if is_site(config) else "",
+        "journal": _journal_folder(config) if is_site(config) else "",
         "node_journal": NODE_JOURNAL,
         "logs": LOG_FOLDER,
         "libexec": LIBEXEC,
@@ -236,7 +236,7 @@ def _variables(config: SiteConfig, host: Host) -> dict[str, Any]:
         "site_folder": os.path.dirname(host.site_file),
         "mps_users": _mps_users(config),
         "mps_by_prolog": _mps_by_prolog(config),
-        "runs_mps": runs_mps(config),
+        "runs_mps": _runs_mps(config),
         "agent": has_agent(config),
         "audit": config.audit_folder,
         "spank": has_spank(config),

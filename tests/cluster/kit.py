@@ -56,7 +56,6 @@ class Kit(MpsLab):
     def _render(self) -> None:
         where = ["--prefix", f"{self.lab.root}/opt", "--slurm-conf", str(self.lab.slurm_conf)]
         self.lab.run(["colloc", "site", "render", "-o", str(self.rendered), *where], check=True)
-        self.listed = self.lab.run(["colloc", "site", "render", "--list-written", *where], check=True).stdout
         for path in self.rendered.iterdir():
             path.write_text(self.placed(path.read_text()))
         # The node's GPUs and their control program are made up.

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -38,8 +39,6 @@ def write_site(lab: Lab, name: str = "site", *, agent: bool = True, extra: Mappi
         # Small slices are for jobs that keep few SMs busy: at the default bound these tests' jobs would have none.
         "sharing.max_slowdown": "2.1",
         "sharing.max_time_stretch": "2.1",
-        # And a share, on which they would end sooner, does not go before the slice that a test is about.
-        "sharing.keep_piece_factor": "3.0",
         # Which piece fits is tested, whatever the tests before were given; test_csub_waits is about what is free.
         "sharing.weigh_waits": "false",
         # What a site that is new says of none of its jobs.
@@ -54,3 +53,8 @@ def write_site(lab: Lab, name: str = "site", *, agent: bool = True, extra: Mappi
     file = site / "site.toml"
     file.write_text(file.read_text().replace('mps_users = "each"', 'mps_users = "all"'))
     return site
+
+
+def installed(rendered: Path) -> list[str]:
+    """Return the places of the whole files that ORDER.md names in its first table."""
+    return re.findall(r"^\| \S+ \| (/\S+) \| ", (rendered / "ORDER.md").read_text(), re.MULTILINE)

@@ -29,8 +29,7 @@ SMALL = f"gpu:{SLICE}_1g.10gb"
 
 @pytest.fixture
 def site(lab: Lab) -> Path:
-    weighs = {"sharing.weigh_waits": "true", "sharing.keep_piece_factor": "1.5"}
-    folder = write_site(lab, "waits-site", extra={"sharing.order": '["mig"]', **weighs})
+    folder = write_site(lab, "waits-site", extra={"sharing.order": '["mig"]', "sharing.weigh_waits": "true"})
     path = Path(waits_path(str(folder)))
     path.parent.mkdir(exist_ok=True)
     path.parent.chmod(0o711)

@@ -16,7 +16,7 @@ from tests.cluster.fixtures import CHECKOUT, need_cluster, new_lab
 from tests.cluster.lab import SYSTEM_PATH, Lab
 from tests.cluster.machine import Machine, build_package
 from tests.cluster.releases import HOST
-from tests.cluster.site import MODEL
+from tests.cluster.site import MODEL, installed
 from tests.unit.programs import need_program
 
 pytestmark = pytest.mark.cluster
@@ -174,15 +174,13 @@ def test_another_user_reads_nothing_of_anybody(center: Center) -> None:
     """Of all that the rendered files, ORDER.md and the programs made, the administrator's own files and OPEN alone."""
     machine = center.machine
     _ran(center)
-    listed = machine.done("colloc site render --list-written").splitlines()
-    installed = {line.split("\t")[0] for line in listed if line.endswith("installed from the rendered folder")}
     every = _readable(center, "root")
     report = "/var/log/slurm_colloc/report.html"
     assert {report, "/var/log/slurm_colloc/ingest.log", "/var/lib/slurm_colloc/policy.table"} <= every
     assert "alice" in machine.done(f"cat {report}")
     opened = re.compile("|".join(OPEN).replace("{state}", str(center.state)))
     to_all = _readable(center, "bob") - MACHINES
-    assert {path for path in to_all - installed if not opened.fullmatch(path)} == set()
+    assert {path for path in to_all - set(installed(center.rendered)) if not opened.fullmatch(path)} == set()
     texts = {path: (machine.root / path.lstrip("/")).read_bytes() for path in to_all}
     assert [path for path, text in texts.items() if b"alice" in text or SECRET.encode() in text] == []
 
@@ -242,14 +240,12 @@ def test_an_upgrade_and_a_removal_under_jobs(center: Center) -> None:
 
 
 def _take_away(center: Center) -> None:
-    """Step 7 of docs/how-to/install.md: what is listed, the program last, and folders that are then empty."""
+    """Step 7 of docs/how-to/install.md: what it names, the program last, and folders that are then empty."""
     machine = center.machine
-    listed = [line.split("\t") for line in machine.done("colloc site render --list-written").splitlines()]
-    program = f"/opt/slurm_colloc-{NEXT}"
-    assert {"/opt/slurm_colloc", program} <= {path for path, _, _ in listed}
-    for path, _, what in listed:
-        if "$" not in path and not what.startswith("the lines of") and path not in ("/opt/slurm_colloc", program):
-            machine.done(f"rm -rf {path}")
+    below = [f"{center.state}/{name}" for name in ("store", "history", "rendered", "audit", "decisions")]
+    named = ["/var/lib/slurm_colloc/journal", "/var/lib/slurm_colloc/policy.table", "/var/lib/node/colloc.prom"]
+    others = ["/var/log/slurm_colloc", "/run/colloc", "/var/log/colloc-mps.log", "/etc/slurm_colloc"]
+    machine.done(f"rm -rf {' '.join([*installed(center.rendered), *below, *named, *others])}")
     _purge(center, NEXT)
     (folders,) = re.findall(r"`rmdir ([^`]*)`", REMOVE_DOC.read_text())
     machine.sh(f"rmdir {folders} {center.state}; userdel colloc")

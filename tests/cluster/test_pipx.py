@@ -55,7 +55,7 @@ def test_pipx_a_site_of_ones_own_and_a_job(lab: Lab, home: Path) -> None:
 
     settings = {
         "sharing.max_slowdown": "2.1",
-        "sharing.keep_piece_factor": "3.0",
+        "sharing.weigh_waits": "false",
         "observe.period_s": "0.5",
         "observe.gpu_reader": f'"simulated:{lab.gpus_dir}"',
     }

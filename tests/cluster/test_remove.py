@@ -67,11 +67,6 @@ def test_taken_away_under_its_jobs(center: Lab) -> None:
     # A release that is installed beside this one, and the link that then leads to it, change nothing for these jobs.
     assert f"{lab.root}/opt/bin/python" in script
     assert str(link) not in script
-    listed = lab.run(
-        ["colloc", "site", "render", "--list-written", "--prefix", lab.root / "opt"],
-        env={"COLLOC_CONF": str(site / "site.toml")},
-        check=True,
-    ).stdout
     wait_for((home / "plain.began").exists, "the plain job does not begin")
     wait_for((home / "pack.began").exists, "no task of the pack begins")
 
@@ -88,7 +83,7 @@ def test_taken_away_under_its_jobs(center: Lab) -> None:
     said = {path.name: path.read_text() for path in home.glob(f"*{late}*") if path.is_file()}
     assert "so the pack cannot run here" in "".join(said.values()), sorted(path.name for path in home.iterdir())
     assert _resubmitted_as_it_is(lab) == "COMPLETED"
-    _nothing_is_left(lab, listed)
+    _nothing_is_left(lab, site)
 
 
 def _resubmitted_as_it_is(lab: Lab) -> str:
@@ -97,16 +92,14 @@ def _resubmitted_as_it_is(lab: Lab) -> str:
     return lab.wait_jobs([done.stdout.strip()])[int(done.stdout)]
 
 
-def _nothing_is_left(lab: Lab, listed: str) -> None:
-    """After all that the list names is gone, no file of ours is left in the lab, nor a process."""
-    for line in listed.splitlines():
-        path, hosts, what = line.split("\t")
-        if hosts == "each user's home":
-            for user in lab.users:
-                home = lab.environment(user)["HOME"]
-                _away(lab, Path(re.sub(r"\$\{\w+:-~(.*)\}", rf"{home}\1", path)))
-        elif not what.startswith("the lines of") and "$" not in path:
-            _away(lab, Path(path))
+def _nothing_is_left(lab: Lab, site: Path) -> None:
+    """After all that docs/how-to/install.md names is gone, no file of ours is left in the lab, nor a process."""
+    for user in lab.users:
+        for name in (".config", ".local/share"):
+            shutil.rmtree(Path(lab.environment(user)["HOME"]) / name / "slurm_colloc", ignore_errors=True)
+    for name in ("store", "history", "rendered", "audit", "journal", "spool"):
+        shutil.rmtree(site / name, ignore_errors=True)
+    (site / "site.toml").unlink()
     ours = re.compile(r"colloc|csub", re.IGNORECASE)
     logs = {"run", "log", "state", "spool", "db", "dbrun", "etc", "mrun"}  # Slurm's own memory of what was submitted
     left = [
@@ -125,16 +118,6 @@ def _nothing_is_left(lab: Lab, listed: str) -> None:
         if f"{lab.root}/opt/bin/python".encode() in _read(path)
     ]
     assert running == []
-
-
-def _away(lab: Lab, path: Path) -> None:
-    if not path.is_relative_to(lab.root):
-        assert not path.exists() or path == Path("/etc/slurm"), path
-        return
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def _read(path: Path) -> bytes:

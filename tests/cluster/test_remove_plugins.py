@@ -11,6 +11,7 @@ import pytest
 
 from tests.cluster.fixtures import CHECKOUT, need_cluster, new_lab
 from tests.cluster.kit import Kit
+from tests.cluster.site import installed
 from tests.cluster.spank import processes_with
 from tests.cluster.test_policy import SLICE, know
 from tests.waiting import wait_for
@@ -137,12 +138,10 @@ def _end_daemons(kit: Kit) -> None:
 
 
 def _nothing_is_left(kit: Kit) -> None:
-    """What the list names goes, and nothing of ours is in the lab but Slurm's own memory of jobs."""
+    """What ORDER.md names goes, and nothing of ours is in the lab but Slurm's own memory of jobs."""
     lab = kit.lab
-    for line in kit.listed.splitlines():
-        path, _, what = line.split("\t")
-        here = Path(kit.placed(path))
-        if here.is_relative_to(lab.root) and not what.startswith("the lines of") and not here.is_dir():
+    for here in map(Path, installed(kit.rendered)):
+        if here.is_relative_to(lab.root):
             here.unlink(missing_ok=True)
     ours = re.compile(r"colloc|csub")
     left = [path for top in ("etc", "libexec", "cron.d", "logrotate.d") for path in (lab.root / top).rglob("*")]

@@ -88,7 +88,7 @@ def test_no_word_of_others_comes_by_any_other_way(private: Lab) -> None:
         *((["report", "--since", "1d", "--by", by, "--format", form], {})
           for by in ("account", "signature") for form in ("table", "csv", "json", "html")),
         (["report", "--since", "1d", "--format", "json", "--charts"], {}),
-        (["report", "--since", "1d", "--shadow", "--past"], {}),
+        (["report", "--since", "1d", "--shadow"], {}),
         (["report", "--since", "1d", "--runs", "/dev/stdout"], {}),
         (["audit", "run", "--since", "1d"], {}),
         (["me"], {}), (["top", "--format", "json"], {}), (["history"], {}),

@@ -10,7 +10,6 @@ import jinja2
 from jinja2 import meta
 
 from slurm_colloc.report.digest import Digest, Summary
-from slurm_colloc.report.shadow import ShadowReport
 from slurm_colloc.report.usage import UsageReport
 from slurm_colloc.report.user_page import UserPage
 
@@ -32,21 +31,18 @@ _FAMILIES = {
     "audit": "Mails of audits",
     "site": "Files that an administrator installs",
 }
-_NOUNS: dict[str, Any] = {"Digest": Digest, "Summary": Summary, "UserPage": UserPage, "ShadowReport": ShadowReport}
+_NOUNS: dict[str, Any] = {"Digest": Digest, "Summary": Summary, "UserPage": UserPage}
 _MEANS = {
     "agent": "true where the nodes run an agent",
     "alike": "pools of like GPUs, for gres.conf",
-    "asked": "what the question changes, in words",
     "audit": "folder of the audits' state",
     "bars": "function: the bars of a group",
     "billing_weights": "function: TRESBillingWeights proposed for a partition",
     "cells": "function: the cells of a group, or of a piece",
-    "chart": "the queue over time: its ends, the most that wait, and its lines",
     "config": "[site.toml](site.toml.md), by its keys: `config.observe.period_s`",
     "csub": "true where users have csub: from tier 'pack' on",
     "data": "what the page's script draws from",
     "detailed": "names of groups with details",
-    "error": "how near the replay comes to the past",
     "figures": "the charts",
     "files": "what was rendered before `ORDER.md`",
     "footnotes": "lines below the table: denominators, counts, methods",
@@ -72,10 +68,9 @@ _MEANS = {
     "partition_words": "function: words for the line of a partition",
     "plugstack": "where the line for plugstack.conf is installed",
     "policies": "partitions by what job_submit.lua does there",
-    "pools": "pools of the site; on the planner's page with their geometries",
     "prefix": "where slurm_colloc is installed",
     "python": "the Python that csub runs in",
-    "report": "UsageReport, or ShadowReport on the page of shadow mode",
+    "report": "UsageReport",
     "runs_mps": "true where this site's files run MPS daemons",
     "mps_users": "partitions with gres/mps, by whom the MPS of a GPU serves there (`one`, `each`, `all`, or nothing)",
     "site": "true for a center's site, false for a user's own",
@@ -87,13 +82,11 @@ _MEANS = {
     "spank": "true where the SPANK plugin is installed",
     "spank_plugin": "its file",
     "state": "`paths.state`",
-    "story": "what comes of the question, line by line",
     "system_file": "the system's site.toml",
     "tier": "what this site does, in words",
     "titles": "titles of the columns",
     "tres": "AccountingStorageTRES of slurm.conf",
     "uneven_shares": "function: pools whose shares cannot be spread evenly",
-    "waits": "rows of the table of waits",
 }
 _SAY_NOTHING = {
     "ORDER.md.j2": "What is applied where, and in which order",

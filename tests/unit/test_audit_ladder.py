@@ -2,16 +2,11 @@
 """Who is told of what and when: the ladder, without a clock, a store or a mail service."""
 
 from datetime import date
-from pathlib import Path
 from typing import Any
 
-import pytest
-
 from slurm_colloc.audit.ladder import ACTION, DOUBTFUL, FIRST, NOTHING, SECOND, SENT, Notification, Waiver, plan, still
-from slurm_colloc.audit.workdays import is_workday, parse_holidays, works_by
 from slurm_colloc.audit_model import JOB, Finding
 from slurm_colloc.config_audit import Notices
-from slurm_colloc.errors import ConfigError
 from tests.unit.noticed import finding
 
 DAY = 86_400.0
@@ -157,15 +152,5 @@ def test_a_spell_ends_by_what_the_job_did_and_not_by_the_calendar() -> None:
     assert still(stale, about_job(idle_since_s=NOW - 3 * hour), NOW, CANCELS) == stale
 
 
-def test_workdays(tmp_path: Path) -> None:
-    week = Notices().workdays
-    assert is_workday(date(2026, 12, 24), week, ())
-    assert not is_workday(date(2026, 12, 26), week, ())
-    file = tmp_path / "holidays"
-    file.write_text("# of the university\n2026-12-24  # closed\n\n")
-    works = works_by(Notices(holidays=str(file)))
-    assert [works(date(2026, 12, day)) for day in (23, 24, 26)] == [True, False, False]
-    with pytest.raises(ConfigError, match=r"line 2: '24\.12\.2026' is no day such as 2026-12-25"):
-        parse_holidays("\n24.12.2026", "f")
-    with pytest.raises(ConfigError, match=r"'notices.holidays': file '.*' cannot be read"):
-        works_by(Notices(holidays=str(tmp_path / "none")))
+def test_workdays() -> None:
+    assert [Notices().is_workday(date(2026, 12, day)) for day in (24, 26)] == [True, False]

@@ -201,18 +201,6 @@ def test_a_run_waits_for_another_one(site: Began, tmp_path: Path, capsys: pytest
     assert "--wait and --dry-run are for --notify" in capsys.readouterr().err
 
 
-def test_holidays_are_read_before_anything_else(
-    site: Began, taken: Taken, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    site("ann", more=f'holidays = "{tmp_path}/holidays"\n')
-    (tmp_path / "holidays").write_text("Christmas\n")
-    assert colloc("audit", "run", "--notify") == 2
-    said = capsys.readouterr()
-    assert "line 1: 'Christmas' is no day such as 2026-12-25" in said.err
-    assert said.out == "", "nothing was looked at"
-    assert taken.mails == []
-
-
 def test_what_goes_wrong_unforeseen_is_an_error_and_no_finding(
     site: Began, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

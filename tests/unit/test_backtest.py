@@ -17,7 +17,6 @@ from slurm_colloc.audit.backtest import Ran, by_day, in_all, mail_day, steps_of,
 from slurm_colloc.audit.ladder import ACTION, FIRST, SECOND, key_of
 from slurm_colloc.audit.rules import entries
 from slurm_colloc.audit.timing import of_about
-from slurm_colloc.audit.workdays import works_by
 from slurm_colloc.audit_model import JOB, Finding
 from slurm_colloc.backtest_model import Backtest
 from slurm_colloc.config_audit import Audit, AuditRule, Notices
@@ -30,7 +29,6 @@ from tests.unit.stored import at, sampled
 from tests.unit.terminals import screen
 
 DAY = timedelta(days=1)
-WORKS = works_by(Notices())
 MONDAY = datetime(2026, 1, 5, 6, tzinfo=UTC)
 SET = (AuditRule("COL001"), AuditRule("COL002"), AuditRule("COL003", name="low"))
 KNOWN = of_about(entries(Audit(rule=SET)), "others")[:3]
@@ -53,15 +51,15 @@ def ran(day: int, *found: Finding, jobs: Sequence[int] = (1,), days: int = 1, ju
 
 def told(runs: Sequence[Ran], quiet: int = 14) -> list[tuple[int, str, bool]]:
     """Return the notices as (number of the run, user, whether it is the first)."""
-    notices = would_notify(runs, KNOWN, None, DAY, Notices(quiet_days=quiet), WORKS)
+    notices = would_notify(runs, KNOWN, None, DAY, Notices(quiet_days=quiet))
     return [(number, one.user, one.step == FIRST) for number, of in enumerate(notices) for one in of]
 
 
 def tried(runs: Sequence[Ran], quiet: int = 14, window: int = 1) -> Backtest:
-    notices = would_notify(runs, KNOWN, "c", DAY, Notices(quiet_days=quiet), WORKS)
+    notices = would_notify(runs, KNOWN, "c", DAY, Notices(quiet_days=quiet))
     rules, total = in_all(runs, notices, KNOWN)
     ends = runs[0].since, runs[-1].until
-    steps = steps_of(runs, notices, KNOWN, DAY, WORKS)
+    steps = steps_of(runs, notices, KNOWN, DAY, Notices())
     return Backtest(*ends, 86_400, window * 86_400, quiet * 86_400, "", "", steps, rules, total)
 
 
@@ -101,13 +99,12 @@ def test_rules_users_and_clusters_are_told_apart_and_nodes_are_nobody() -> None:
 
 
 def test_what_a_weekend_finds_is_told_on_the_monday_after_it() -> None:
-    saturday, holidays = MONDAY + 5 * DAY, {date(2026, 1, 12)}
-    assert mail_day(MONDAY, DAY, WORKS) == date(2026, 1, 5)
-    assert mail_day(saturday, DAY, WORKS) is None, "Monday's run tells it"
-    assert mail_day(saturday, 7 * DAY, WORKS) == date(2026, 1, 12), "no run comes before"
-    assert mail_day(saturday, 7 * DAY, lambda day: WORKS(day) and day not in holidays) == date(2026, 1, 13)
-    with pytest.raises(ConfigError, match="leave no day of a year"):
-        mail_day(MONDAY, DAY, lambda _: False)
+    saturday = MONDAY + 5 * DAY
+    assert mail_day(MONDAY, DAY, Notices()) == date(2026, 1, 5)
+    assert mail_day(saturday, DAY, Notices()) is None, "Monday's run tells it"
+    assert mail_day(saturday, 7 * DAY, Notices()) == date(2026, 1, 12), "no run comes before"
+    with pytest.raises(ConfigError, match="leaves no day"):
+        mail_day(MONDAY, DAY, Notices(workdays=()))
     both = [finding(), finding(rule="low")]
     shown = tried([ran(5, *both), ran(6, *both), ran(7, *both), ran(8, *both)])
     assert [step.mailed for step in shown.steps] == [None, None, date(2026, 1, 12), date(2026, 1, 13)]
@@ -120,7 +117,7 @@ def test_no_user_is_told_of_what_the_nightly_run_keeps_for_the_admins() -> None:
     silent = entries(Audit(rule=(AuditRule("COL001", tell="admins"), AuditRule("COL003", name="low"))))
     runs = [ran(0, finding(), finding("bob", rule="low"), finding("cy", rule="low")._replace(cluster="other"))]
     for cluster, users in (("c", ["bob"]), ("", []), (None, ["bob", "cy"])):
-        notices = would_notify(runs, silent, cluster, DAY, Notices(), WORKS)
+        notices = would_notify(runs, silent, cluster, DAY, Notices())
         assert [one.user for of in notices for one in of] == users
     _, total = in_all(runs, notices, silent)
     assert (total.findings, total.first_notices, total.mails) == (3, 2, 2), "it is found all the same"
@@ -137,20 +134,20 @@ def test_jobs_are_acted_on_only_where_the_site_says_so() -> None:
     daily = Notices(job_wait_min=719.0)
     asked = daily._replace(actions={"COL001": "cancel"})
     for settings, steps in ((daily, [FIRST]), (asked, [FIRST, SECOND, ACTION])):
-        notices = would_notify(runs, KNOWN, "c", DAY, settings, WORKS)
+        notices = would_notify(runs, KNOWN, "c", DAY, settings)
         assert [one.step for of in notices for one in of] == steps
     _, total = in_all(runs, notices, KNOWN)
     assert (total.mails, total.actions) == (2, 1)
     # It worked after the second notice.
     worked = [*runs[:2], *(idle(day, since=2) for day in (2, 3))]
-    notices = would_notify(worked, KNOWN, "c", DAY, asked, WORKS)
+    notices = would_notify(worked, KNOWN, "c", DAY, asked)
     assert [one.step for of in notices for one in of] == [FIRST, SECOND, FIRST, SECOND]
 
 
 def test_runs_of_one_day_send_a_mail_each() -> None:
     hourly = [ran(0, finding()), ran(0, finding(rule="low"))]
     hourly[1] = hourly[1]._replace(until=hourly[1].until + timedelta(hours=1))
-    notices = would_notify(hourly, KNOWN, "c", timedelta(hours=1), Notices(), WORKS)
+    notices = would_notify(hourly, KNOWN, "c", timedelta(hours=1), Notices())
     assert in_all(hourly, notices, KNOWN)[1].mails == 2
 
 
@@ -415,4 +412,4 @@ def test_days_of_a_backtest(store: str, proposed: str, capsys: pytest.CaptureFix
 
 def test_days_on_which_nothing_was_judged_are_not_known() -> None:
     shown = tried([ran(0, finding()), ran(1, judged=0)])
-    assert [day.mails for day in by_day(shown.steps, WORKS)] == [1, None]
+    assert [day.mails for day in by_day(shown.steps, Notices())] == [1, None]

@@ -31,8 +31,6 @@ REPORT = ShadowReport(
     total=SLICE._replace(piece="total", runs=7),
     left=(ShadowLeft("what it needs was not known", 3, None),),
     not_judged=(ShadowLeft("nobody measured its peak of GPU memory", 1, 2.0),),
-    replayed=False,
-    skipped={},
 )
 
 
@@ -138,8 +136,6 @@ def test_what_was_decided_is_told_from_all_runs(kept: str, capsys: pytest.Captur
 
 
 def test_where_nothing_was_decided_it_is_said_what_to_do(kept: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert colloc("report", "--shadow", "--past", "--store", kept, *WINDOW) == 0
-    assert "colloc history bootstrap --all" in capsys.readouterr().err
     (Path(kept) / "decisions.parquet").unlink()
     assert colloc("report", "--shadow", "--store", kept, *WINDOW) == 0
     done = capsys.readouterr()
@@ -150,7 +146,6 @@ def test_where_nothing_was_decided_it_is_said_what_to_do(kept: str, capsys: pyte
 @pytest.mark.parametrize(
     ("argv", "why"),
     [
-        (["--past"], "--past is for --shadow"),
         (["--shadow", "--by=gpu"], "leave --by, --runs and --sacct-file out"),
         (["--shadow", "--runs=runs.csv"], "leave --by, --runs and --sacct-file out"),
     ],

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What shadow mode would have done: decisions beside what was measured, and past jobs decided on afterwards."""
+"""What shadow mode would have done: decisions beside what was measured."""
 
-import json
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,21 +9,16 @@ import pytest
 
 from slurm_colloc.accounting.aggregate import aggregate
 from slurm_colloc.accounting.shadow import Piece, Shadow, find_piece, shadow_use
-from slurm_colloc.accounting.shadow_past import decide_past
 from slurm_colloc.accounting.sources.means import JobMeans
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.accounting.window import Window
-from slurm_colloc.config import SiteConfig
-from slurm_colloc.estimate.calibration import LARGEST, SHIPPED, Calibration, Margin
-from slurm_colloc.estimate.site_margins import calibration_path, to_json
-from slurm_colloc.history.signature import command_signature
 from slurm_colloc.model import WOULD_NOT, Decision, Gres, SharingMode, Weighed, because
 from slurm_colloc.placement.choose import as_asked
 from slurm_colloc.placement.speed import on_slice
 from slurm_colloc.placement.waits import wait_for
 from slurm_colloc.usage_model import AllocationRow, NodeSample
 from slurm_colloc.wording import words
-from tests.unit.made import HOUR, MIG_POOL, MPS_POOL, SHARD_POOL, decision, evidence, near, run, site
+from tests.unit.made import HOUR, MIG_POOL, MPS_POOL, SHARD_POOL, decision, near, run, site
 from tests.unit.stored import busy, stored
 
 CONFIG = site(MIG_POOL, MPS_POOL, SHARD_POOL)
@@ -282,61 +275,3 @@ def weighed(option: str, free: bool | None, median_s: float | None, runs: int) -
 def test_wait_for(options: list[Weighed], wait: tuple[float | None, int | None]) -> None:
     taken = as_asked((), ())._replace(mode=SharingMode.MIG, gres=Gres("gpu", "h100_1g.10gb", 1))
     assert wait_for(taken._replace(weighed=tuple(options))) == wait
-
-
-# --- past jobs ---
-
-TRAIN = command_signature("train.sh", ["--lr=1"], 1)
-
-
-def test_past_jobs_are_decided_on_by_what_had_ended_before(tmp_path: Path) -> None:
-    """Of the first nothing was known, nor of one submitted while the first still ran."""
-    submitted = {"1": 0, "2": 100, "3": 2 * HOUR, "4": 4 * HOUR}
-    rows = [run(job, at_s + 60, at_s + 60 + HOUR, submit_s=at_s) for job, at_s in submitted.items()]
-    rounds = [
-        one
-        for job, at_s in submitted.items()
-        for one in busy(*(at_s + 60 + each for each in HOURS), job=job, uuid=f"GPU-{job}", sm=9.0, mib=4000)
-    ]
-    store = stored(tmp_path, rows, rounds, CONFIG)
-    known = {"sm_active_mean_pct": 9.0, "sm_active_q95_pct": 9.0, "signature": TRAIN}
-    past = [evidence(job, 4000, ended_s=float(at_s + 60 + HOUR), **known) for job, at_s in submitted.items()]
-    store.write_past("c", [("ann", one) for one in [*past[:3], past[3]._replace(ended_s=9e5)]])
-    found, skipped = _past(store)
-    assert skipped == {"another run of the job was measured, not this one": 1}
-    assert [(one.why, one.runs) for one in found.left] == [(words(because("would-not-need")), 2)]
-    [piece] = found.pieces
-    assert (piece.piece, piece.runs, piece.fitted, piece.waits_known) == (f"{SLICE}", 1, 1, 0)
-    assert piece.piece_gpu_hours == near(on_slice(9.0, 132 / 16).upper / 7)
-
-
-def test_past_jobs_know_no_margins_of_their_own_future(tmp_path: Path) -> None:
-    """The site's margins are taken from what all runs came to, of those that are decided on among them."""
-    rows = [run("1", 60, HOUR), run("2", 2 * HOUR, 3 * HOUR, submit_s=2 * HOUR - 60)]
-    store = stored(tmp_path / "store", rows, busy(*(2 * HOUR + each for each in HOURS), job="2", mib=4000), CONFIG)
-    known = {"sm_active_mean_pct": 9.0, "sm_active_q95_pct": 9.0, "signature": TRAIN}
-    ends = (("1", HOUR), ("2", 3 * HOUR))
-    store.write_past("c", [("ann", evidence(job, 4000, ended_s=float(end_s), **known)) for job, end_s in ends])
-    own = Calibration({name: Margin(LARGEST, 200, 0.97) for name in SHIPPED.margins})
-    kept = Path(calibration_path(str(tmp_path)))
-    kept.parent.mkdir(parents=True)
-    kept.write_text(json.dumps(to_json(time.time() - 60, own)))
-    state = CONFIG._replace(paths=CONFIG.paths._replace(state=str(tmp_path)))
-    [piece] = _past(store, state)[0].pieces
-    assert piece.piece == SLICE
-    assert _past(store, state)[0] == _past(store)[0]
-
-
-def _past(store: Store, config: SiteConfig = CONFIG) -> tuple[Shadow, dict[str, int]]:
-    window = Window(0, 10 * HOUR, 1e9)
-    with store.connect() as database:
-        aggregate(database, store, window)
-        source, skipped = decide_past(database, store, config)
-        return shadow_use(database, config, window, "slices", source), dict(skipped)
-
-
-def test_past_jobs_that_had_a_slice_are_not_decided_on(tmp_path: Path) -> None:
-    store = stored(tmp_path, [run(gres=(Gres("gpu", "h100_1g.10gb", 1),), node_list="m1")], busy(*HOURS), CONFIG)
-    store.write_past("c", [("ann", evidence(ended_s=float(HOUR), signature=TRAIN))])
-    found, skipped = _past(store)
-    assert (found.decided, skipped) == (0, {"the job already had a piece of a GPU": 1})

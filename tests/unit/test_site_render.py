@@ -15,7 +15,6 @@ import pytest
 from slurm_colloc.config import MigSlice, Partition, Pool, SiteConfig, load_site
 from slurm_colloc.errors import ConfigError
 from slurm_colloc.site.fragments import billing_weights, gres_conf_lines, node_gres, partition_words
-from slurm_colloc.site.installed_paths import places
 from slurm_colloc.site.output_folder import ORDER, write_folder
 from slurm_colloc.site.render import FILES, Host, Needs, render_site
 from tests.unit.programs import colloc
@@ -37,18 +36,6 @@ def texts(config: SiteConfig, host: Host = HOST) -> dict[str, str]:
 
 
 # --- what is rendered ---
-
-
-def test_the_folder_of_a_release_is_listed_beside_the_link_to_it(tmp_path: Path) -> None:
-    """After an upgrade by the link, removing the path of --prefix would leave the program where it is."""
-    release, link = tmp_path / "slurm_colloc-0.2", tmp_path / "slurm_colloc"
-    release.mkdir()
-    listed = {place.path: place.what for place in places(example("user-mode"), HOST._replace(prefix=str(release)), ())}
-    assert listed[str(release)] == "the program"
-    link.symlink_to(release.name)
-    listed = {place.path: place.what for place in places(example("user-mode"), HOST._replace(prefix=str(link)), ())}
-    assert listed[str(link)] == "the link to the release in use"
-    assert listed[str(release)] == "the program; earlier releases lie where you put them"
 
 
 @pytest.mark.parametrize("name", ["h100-mig-mps", "user-mode"])
@@ -139,8 +126,6 @@ def test_the_plugin_is_loaded_where_it_runs_the_daemons_and_samples_where_no_age
     line = f"optional /usr/libexec/slurm_colloc/colloc_spank.so mps={program} mps_each=a100"
     assert rendered["plugstack.conf.colloc"].splitlines()[-1] == line
     assert "## The SPANK plugin" in rendered[ORDER]
-    files = render_site(config, HOST)
-    assert "/usr/libexec/slurm_colloc/colloc_spank.so" in [place.path for place in places(config, HOST, files)]
     alone = config._replace(observe=config.observe._replace(agent=False))
     sampled = f"{line} sampler=/opt/slurm_colloc/bin/python site=/etc/slurm_colloc/site.toml"
     assert texts(alone)["plugstack.conf.colloc"].splitlines()[-1] == sampled
@@ -395,7 +380,7 @@ def test_a_centers_own_template_comes_first_and_is_named_when_it_is_broken(tmp_p
 # --- the command ---
 
 
-def test_the_command_writes_compares_and_lists(
+def test_the_command_writes_and_compares(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLLOC_CONF", str(CHECKOUT / "site-configs/teaching-shard/site.toml"))
@@ -432,11 +417,6 @@ def test_the_command_writes_compares_and_lists(
     assert f"colloc.logrotate: missing, {image}/etc/logrotate.d/colloc" in told
     assert "gres.conf: same" in told
     assert "\x1b" not in told
-    assert colloc(*argv, "--list-written") == 0
-    listed = capsys.readouterr().out.splitlines()
-    assert [line for line in listed if line.startswith("/opt/slurm_colloc\t")]
-    written = {"/shared/slurm_colloc/store", "/shared/slurm_colloc/audit", "/var/log/slurm_colloc"}
-    assert written <= {line.split("\t")[0] for line in listed}
 
 
 def test_what_an_earlier_site_file_installed_is_left_over(
@@ -455,10 +435,6 @@ def test_what_an_earlier_site_file_installed_is_left_over(
     told = capsys.readouterr().out
     assert f"prolog.50-colloc: left over, {image}/{prolog}\n    this site no longer has it" in told
     assert "task_prolog" not in told
-    assert colloc("site", "render", "--list-written") == 0
-    listed = capsys.readouterr().out
-    assert f"/{prolog}\teach node, without GPUs too\twhere an earlier site.toml asked for it\n" in listed
-    assert "/var/lib/slurm_colloc/policy.table\tthe host of slurmctld\t" in listed
     assert f"colloc_spank.so: missing, {image}/usr/libexec/slurm_colloc/colloc_spank.so\n" in told, (
         "plugstack.conf names it"
     )
@@ -479,9 +455,9 @@ def test_files_keep_the_link_that_the_command_was_called_through(tmp_path: Path)
     other.mkdir(parents=True)
     (other / "colloc").symlink_to(Path(sys.prefix) / "bin/colloc")
     for called, prefix in ((link / "bin", link), (other, Path(sys.prefix))):
-        argv: list[str | Path] = [called / "colloc", "site", "render", "--list-written"]
-        told = subprocess.run(argv, env=environment, capture_output=True, text=True, check=True).stdout
-        assert f"\n{prefix}\tevery host\tthe" in told
+        argv: list[str | Path] = [called / "colloc", "site", "render", "-o", tmp_path / "out"]
+        subprocess.run(argv, env=environment, capture_output=True, check=True)
+        assert f" {prefix}/bin/colloc site render --diff`" in (tmp_path / "out/ORDER.md").read_text()
 
 
 def test_a_users_comparison_says_what_it_left_out(
@@ -492,13 +468,3 @@ def test_a_users_comparison_says_what_it_left_out(
     said = capsys.readouterr()
     assert "slurm_colloc.lua: missing" in said.out
     assert said.err == "colloc: note: colloc.crontab is not compared: see 'crontab -l'\n"
-
-
-@pytest.mark.parametrize("site", SITES, ids=lambda path: path.parent.name)
-def test_every_installed_path_is_among_those_to_be_removed(site: Path) -> None:
-    config = load_site(str(site))
-    files = render_site(config, HOST)
-    listed = {place.path for place in places(config, HOST, files)}
-    assert {file.installed for file in files if file.installed} <= listed
-    paths = {path for path in (config.paths.decisions, config.paths.journal) if path}
-    assert paths <= listed

@@ -9,7 +9,6 @@ import typer
 from slurm_colloc.audit.backtest import Ran, by_day, in_all, steps_of, windows, would_notify
 from slurm_colloc.audit.rules import choose, entries
 from slurm_colloc.audit.timing import JOBS, OTHERS, check_bounds, of_about, window_days
-from slurm_colloc.audit.workdays import works_by
 from slurm_colloc.audit_model import JOB
 from slurm_colloc.backtest_model import Backtest
 from slurm_colloc.cli.colloc.audit_look import Looked, Looking
@@ -89,7 +88,6 @@ def try_rules(asked: Asked) -> Backtest:
     about = asked.rules.about
     length = span("--window", asked.length) if asked.length else timedelta(days=window_days(about))
     settings = _quiet(settings, about, asked.quiet)
-    works = works_by(settings)
     audit = load_audit(asked.rules.file) if asked.rules.file else config.audit if config else Audit()
     known = choose(entries(audit), asked.rules.names)
     chosen = of_about(known, about)
@@ -101,9 +99,9 @@ def try_rules(asked: Asked) -> Backtest:
         for number, ends in enumerate(over):
             tell(number, len(over))
             ran.append(_ran(looking.look(chosen, *ends, behind=True)))
-    notices = would_notify(ran, chosen, config.cluster if config else None, step, settings, works)
+    notices = would_notify(ran, chosen, config.cluster if config else None, step, settings)
     by_rule, total = in_all(ran, notices, chosen)
-    steps = steps_of(ran, notices, chosen, step, works)
+    steps = steps_of(ran, notices, chosen, step, settings)
     return Backtest(
         since=asked.since,
         until=asked.until,
@@ -117,7 +115,7 @@ def try_rules(asked: Asked) -> Backtest:
         total=total,
         left_out=tuple(entry.name for entry in known if entry not in chosen and entry.rule.about == JOB),
         admins_only=tuple(entry.name for entry in chosen if not entry.tells_users),
-        days=by_day(steps, works),
+        days=by_day(steps, settings),
     )
 
 

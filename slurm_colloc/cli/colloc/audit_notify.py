@@ -3,7 +3,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from datetime import date, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from slurm_colloc.audit.job_actions import act, finish, in_words
@@ -39,14 +39,12 @@ from slurm_colloc.audit.timing import (
 )
 from slurm_colloc.audit.validate import check_notices
 from slurm_colloc.audit.webhook import check_webhook
-from slurm_colloc.audit.workdays import works_by
 from slurm_colloc.audit_model import JOB, Finding, form_of
 from slurm_colloc.cli.colloc.audit_look import Looked
 from slurm_colloc.cli.colloc.audit_mails import Mails, action_line, by_user, did, doubt, would
 from slurm_colloc.cli.colloc.output import say
 from slurm_colloc.clock import now, ticking
 from slurm_colloc.config import SiteConfig
-from slurm_colloc.config_audit import Notices
 from slurm_colloc.errors import InputError, ProcessError, Status, StoreError
 from slurm_colloc.files import write_atomic
 from slurm_colloc.report.digest import Fate, Summary
@@ -85,7 +83,6 @@ class _Run:
         known = entries(config.audit)
         self.told = {one.name for one in known if one.tells_users}
         self.mails = Mails(config, known)
-        self.works: Callable[[date], bool] = works_by(Notices())
         self.post = Post(state, self.settings)
         self.began_s, self.began = now(), ticking()
         self.errors: list[str] = []
@@ -181,7 +178,7 @@ class _Run:
         self.errors += [f"job {printable(one.subject)}: {in_words(one)}" for one in acted if one.state != DONE]
 
     def _works_today(self) -> bool:
-        return self.works(local(now()).date())
+        return self.settings.is_workday(local(now()).date())
 
     def _addressed(self, due: Planned) -> Planned:
         if due.step in (NOTHING, ACTION) or self.settings.mode != "users":
@@ -316,7 +313,6 @@ def _alone(run: _Run) -> tuple[Status, Audited]:
     number = state.begin(run.settings.mode, run.asked.names, *ends, now())
     status, noticed = Status.ERROR, None
     try:
-        run.works = works_by(run.settings)
         looks = run.look(pieces, True)
         seen = looks[-1].seen
         told_once = latest([(one.seen.since, one.findings) for one in looks])

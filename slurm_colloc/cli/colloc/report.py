@@ -86,10 +86,6 @@ def report(
     shadow: Annotated[
         bool, typer.Option("--shadow", help="what csub decided under the policy shadow, and what would have come of it")
     ] = False,
-    past: Annotated[
-        bool,
-        typer.Option("--past", help="with --shadow: decide now on jobs that 'colloc history bootstrap --all' took in"),
-    ] = False,
     harm: Annotated[
         bool, typer.Option("--harm", help="of 10,000 runs on pieces of GPUs, how many were harmed")
     ] = False,
@@ -118,7 +114,6 @@ def report(
         text,
         charts,
         "".join(name for name, given in {"shadow": shadow, "harm": harm, "rollout": rollout}.items() if given),
-        past,
         pseudonyms,
         min_group,
     )
@@ -153,7 +148,6 @@ class _Asked(NamedTuple):
     text: Text
     charts: bool
     kind: str
-    past: bool
     pseudonyms: bool
     min_group: int
 
@@ -187,8 +181,6 @@ def _check(asked: _Asked) -> None:
     check_names(
         asked.by, asked.pseudonyms, asked.min_group, kind=asked.kind, runs=bool(asked.runs_csv), charts=asked.charts
     )
-    if asked.past and asked.kind != "shadow":
-        raise InputError("--past is for --shadow")
     if asked.charts and (asked.form != "json" or asked.kind or asked.text.path):
         raise InputError("--charts adds to --format json of a store; --format html has them")
     if not asked.text.path:
@@ -215,7 +207,7 @@ def _report(asked: _Asked, start: datetime, end: datetime, config: SiteConfig | 
         if asked.runs_csv:
             _write_runs(database, asked.runs_csv, named=not asked.pseudonyms)
         if asked.kind == "shadow" and config:
-            shadowed = shadow_report(database, source, config, span, asked.equivalents, past=asked.past)
+            shadowed = shadow_report(database, source, config, span, asked.equivalents)
             return other_shown_as(shadowed, SHADOW_FORMATS, asked.form, asked.output), rows.lost
         found = _figures(database, asked, (start, end), span, rows, config, bins, source)
         found = found._replace(in_proportion=days.cut)

@@ -5,8 +5,7 @@ from duckdb import DuckDBPyConnection
 
 from slurm_colloc.accounting.counts import count_runs
 from slurm_colloc.accounting.equivalents import CONVENTIONS
-from slurm_colloc.accounting.shadow import COVERED_PCT, DECIDED, shadow_use
-from slurm_colloc.accounting.shadow_past import decide_past
+from slurm_colloc.accounting.shadow import COVERED_PCT, shadow_use
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.accounting.window import Window
 from slurm_colloc.cli.colloc.output import say
@@ -16,27 +15,23 @@ from slurm_colloc.report.text import local
 
 
 def shadow_report(
-    database: DuckDBPyConnection, store: Store, config: SiteConfig, window: Window, by: str, *, past: bool
+    database: DuckDBPyConnection, store: Store, config: SiteConfig, window: Window, by: str
 ) -> ShadowReport:
     """Return what shadow mode would have come to.
 
     Args:
         database: of the store, swept.
-        store: has what is known of past jobs.
+        store: that it is of.
         config: the site.
         window: that was swept.
         by: one of CONVENTIONS.
-        past: decide now on past jobs, in place of what csub decided.
     """
     runs, without_gpu, clusters, _ = count_runs(database)
-    source, skipped = decide_past(database, store, config) if past else (DECIDED, {})
-    found = shadow_use(database, config, window, by, source)
+    found = shadow_use(database, config, window, by)
     if not found.decided:
         say(
-            "none of these runs is one of a past job with a measured peak: colloc history bootstrap --all"
-            if past
-            else 'none of these runs was decided on in shadow mode: is policy = "shadow" in site.toml, do jobs go '
-            "through csub, and has 'colloc ingest' taken their decisions in? For jobs of before: --past"
+            'none of these runs was decided on in shadow mode: is policy = "shadow" in site.toml, do jobs go '
+            "through csub, and has 'colloc ingest' taken their decisions in? For jobs of before: 'colloc site plan'"
         )
     return ShadowReport(
         cluster=", ".join(clusters) or config.cluster,
@@ -50,7 +45,5 @@ def shadow_report(
         total=found.total,
         left=found.left,
         not_judged=found.not_judged,
-        replayed=past,
-        skipped=dict(skipped),
         visible=store.visible.whose,
     )

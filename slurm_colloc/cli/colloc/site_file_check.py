@@ -7,7 +7,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import nullcontext
 
-from slurm_colloc.audit.validate import faults, file_faults, named_files
+from slurm_colloc.audit.validate import faults, file_faults
 from slurm_colloc.cli.colloc.output import node_name
 from slurm_colloc.cli.colloc.site_render import this_host
 from slurm_colloc.config import SiteConfig
@@ -59,12 +59,12 @@ def _service_user(config: SiteConfig) -> str:
 
 
 def _files(config: SiteConfig, keep: Keepers) -> Iterator[Seen | Blank]:
-    """Yield what is wrong with files that [notices] names, read as the user who audits; one host has them."""
+    """Yield what is wrong with the file that [notices] names, read as the user who audits; one host has them."""
     user = user_called(keep.service)
-    if not named_files(config) and config.notices.mode == "off":
+    if not config.notices.webhook_file and config.notices.mode == "off":
         return
     if os.geteuid() != (user.pw_uid if user else 0) and os.geteuid() != 0:
-        yield Blank("notices", "the files that it names are for who audits: look as root")
+        yield Blank("notices", "the file that it names is for who audits: look as root")
         return
     here = os.path.isdir(config.audit_folder)
     with as_user(user.pw_uid, user.pw_gid) if user and os.geteuid() == 0 else nullcontext():

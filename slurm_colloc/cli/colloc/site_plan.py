@@ -17,11 +17,9 @@ from slurm_colloc.errors import CollocError, InputError
 from slurm_colloc.plan.answer import answer
 from slurm_colloc.plan.change import Asked, pools_with_whole
 from slurm_colloc.plan.geometry import Cut, parse_geometry
-from slurm_colloc.plan.page import page_values
 from slurm_colloc.plan.past import Allocated, Use, past_of
 from slurm_colloc.plan.site import Rules, rules_of, site_of
 from slurm_colloc.plan.text import FORMATS, as_json, as_table
-from slurm_colloc.report.page import render_page
 from slurm_colloc.report.text import stamp
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.usage_model import MIN_COVERAGE_PCT
@@ -52,7 +50,7 @@ def plan(
     ] = "",
     since: Annotated[str, typer.Option("--since", help="ISO 8601, or a span such as 7d")] = "30d",
     until: Annotated[str, typer.Option("--until", help="ISO 8601, a span, or now")] = "now",
-    form: Annotated[str, typer.Option("--format", help="table, json or html")] = "table",
+    form: Annotated[str, typer.Option("--format", help="table or json")] = "table",
     output: Annotated[str, typer.Option("--output", "-o", help="file instead of standard output")] = "",
     store: Annotated[str, typer.Option("--store", help="folder of the store; else the site's")] = "",
 ) -> None:
@@ -78,12 +76,7 @@ def plan(
     with progress("replaying") as step:
         found = answer(past, config, rules, asked, step)
     span = stamp(start), stamp(end)
-    if form == "html":
-        write(
-            render_page("plan.html.j2", config.paths.templates, str, **page_values(found, config.cluster, span)), output
-        )
-    else:
-        write(as_json(found) if form == "json" else as_table(found, config.cluster, span), output)
+    write(as_json(found) if form == "json" else as_table(found, config.cluster, span), output)
 
 
 def _assumed(text: str) -> tuple[int, float]:

@@ -12,7 +12,6 @@ from slurm_colloc.cli.colloc.output import say, site
 from slurm_colloc.config import SYSTEM_FILE, SiteConfig, find_site_file
 from slurm_colloc.errors import ConfigError, InputError, Status
 from slurm_colloc.site.installed import Compared, compare, left_over, opened
-from slurm_colloc.site.installed_paths import places
 from slurm_colloc.site.output_folder import ORDER, write_folder
 from slurm_colloc.site.render import (
     CRONTAB,
@@ -37,9 +36,6 @@ def render(
     diff: Annotated[
         bool, typer.Option("--diff", help="compare with what is installed; without -o write nothing")
     ] = False,
-    list_written: Annotated[
-        bool, typer.Option("--list-written", help="list each path that this installation writes or is installed at")
-    ] = False,
     prefix: Annotated[
         str, typer.Option("--prefix", help="where it is installed; else where this command was called")
     ] = "",
@@ -55,10 +51,6 @@ def render(
         raise ConfigError(f"each audit would end in an error: {refused}")
     host = this_host(prefix, slurm_conf)
     files = render_site(config, host)
-    if list_written:
-        for place in places(config, host, files):
-            print(f"{printable(place.path)}\t{place.hosts}\t{place.what}")
-        return
     if not (output or diff):
         raise InputError("-o FOLDER is missing: where to write, or --diff to compare only")
     if output:
