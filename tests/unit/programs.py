@@ -24,13 +24,18 @@ def need_program(*names: str) -> str:
     return found
 
 
+def executable(path: Path, text: str) -> Path:
+    """Write a program that all may run."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
 def program(folder: Path, name: str, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Put a shell script called ``name`` before all programs on PATH."""
-    path = folder / "bin" / name
-    path.parent.mkdir(exist_ok=True)
-    path.write_text("#!/bin/sh\n" + script)
-    path.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{path.parent}:{os.environ['PATH']}")
+    executable(folder / "bin" / name, "#!/bin/sh\n" + script)
+    monkeypatch.setenv("PATH", f"{folder / 'bin'}:{os.environ['PATH']}")
 
 
 def colloc(*argv: str) -> int:

@@ -13,6 +13,7 @@ from slurm_colloc.model import because
 from slurm_colloc.placement.waits import Wait, Waits, to_json, waits_path
 from slurm_colloc.wording import sentence, words
 from tests.unit.made import H100, HOUR
+from tests.unit.programs import executable
 from tests.unit.shell import SCRIPT, Shell
 
 SLICE, WHOLE = ("gpu", "gpu:h100_1g.10gb"), ("gpu", "gpu:h100")
@@ -48,10 +49,8 @@ def waited(site: Shell, slices_h: float, whole_h: float) -> None:
 
 def sinfo(site: Shell, used: str, script: str = "") -> None:
     """Make a sinfo that counts its calls and says that so much of the node is used."""
-    path = site.folder / "bin/sinfo"
     answer = script or f"echo 'h1|gpu*|{GRES}|{used}|mix'"
-    path.write_text(f'#!/bin/sh\necho "$*" >> "$CALLS/../sinfo"\n{answer}\n')
-    path.chmod(0o755)
+    executable(site.folder / "bin/sinfo", f'#!/bin/sh\necho "$*" >> "$CALLS/../sinfo"\n{answer}\n')
 
 
 def asked(site: Shell) -> int:
