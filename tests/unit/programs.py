@@ -3,10 +3,15 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
+from typing import TextIO
+from unittest import mock
 
 import pytest
 
@@ -24,21 +29,52 @@ def need_program(*names: str) -> str:
     return found
 
 
+def executable(path: Path, text: str) -> Path:
+    """Write a program that all may run."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
 def program(folder: Path, name: str, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Put a shell script called ``name`` before all programs on PATH."""
-    path = folder / "bin" / name
-    path.parent.mkdir(exist_ok=True)
-    path.write_text("#!/bin/sh\n" + script)
-    path.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{path.parent}:{os.environ['PATH']}")
+    executable(folder / "bin" / name, "#!/bin/sh\n" + script)
+    monkeypatch.setenv("PATH", f"{folder / 'bin'}:{os.environ['PATH']}")
 
 
-def colloc(*argv: str) -> int:
-    """Run colloc in this process and return its exit status."""
-    before, sys.argv = sys.argv, ["colloc", *argv]
-    try:
-        main()
-    except SystemExit as ended:
-        return ended.code if isinstance(ended.code, int) else 1
-    finally:
-        sys.argv = before
+class Colloc:
+    """colloc in this process: a call returns its exit status, and keeps what it said."""
+
+    def __init__(self) -> None:
+        self.out = self.err = ""
+
+    def __call__(self, *argv: str) -> int:
+        with (
+            mock.patch.object(sys, "argv", ["colloc", *argv]),
+            _kept(sys.stdout, redirect_stdout) as out,
+            _kept(sys.stderr, redirect_stderr) as err,
+        ):
+            try:
+                main()
+            except SystemExit as ended:
+                status = ended.code if isinstance(ended.code, int) else 1
+        self.out, self.err = out.getvalue().decode(), err.getvalue().decode()
+        return status
+
+
+@contextmanager
+def _kept(stream: TextIO, redirect: Callable[[TextIO], AbstractContextManager[TextIO]]) -> Iterator[io.BytesIO]:
+    """Keep what is written to a standard stream, unless a test has put a terminal in its place; pytest shows it too."""
+    kept = io.BytesIO()
+    if stream.isatty() and stream not in (sys.__stdout__, sys.__stderr__):
+        yield kept
+        return
+    text = io.TextIOWrapper(kept, "utf-8", newline="")
+    with redirect(text):
+        yield kept
+    text.detach()
+    stream.write(kept.getvalue().decode())
+
+
+colloc = Colloc()

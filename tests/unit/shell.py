@@ -6,11 +6,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from slurm_colloc.history.records import evidence_path
+from tests.unit.programs import executable
 
 SITE = """
 schema = 1
@@ -70,8 +71,7 @@ class Shell:
         self.folder = folder
         for name in ("bin", "calls", "home", "tmp"):
             (folder / name).mkdir()
-        (folder / "bin" / "sbatch").write_text(SBATCH)
-        (folder / "bin" / "sbatch").chmod(0o755)
+        executable(folder / "bin" / "sbatch", SBATCH)
         (folder / "job.sh").write_text(SCRIPT)
         self.site('"mig", "mps"', agent=True)
 
@@ -96,22 +96,22 @@ class Shell:
     def run(
         self,
         *argv: str,
+        program: Path | str = "",
         input: str | None = None,
         code: str = "",
         environ: Mapping[str, str] | None = None,
-        pass_fds: Sequence[int] = (),
+        **streams: Any,
     ) -> subprocess.CompletedProcess[str]:
+        """Run csub, or another program as if it were that."""
         source: dict[str, Any] = {"stdin": subprocess.DEVNULL} if input is None else {"input": input}
         return subprocess.run(
-            self.command(*argv, code=code),
+            [program, *argv] if program else self.command(*argv, code=code),
             cwd=self.folder,
             env={**self.environment(), **(environ or {})},
-            capture_output=True,
             text=True,
             timeout=60,
             check=False,
-            pass_fds=pass_fds,
-            **source,
+            **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | source | streams,
         )
 
     def calls(self) -> list[list[str]]:

@@ -102,16 +102,14 @@ def store(tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize("by", ["user", "account", "qos", "signature", "partition", "gpu"])
-def test_with_pseudonyms_no_format_names_anybody_or_any_job(
-    store: str, by: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_with_pseudonyms_no_format_names_anybody_or_any_job(store: str, by: str, tmp_path: Path) -> None:
     asked = ("report", "--store", store, "--by", by, *WINDOW)
     for form in (form for form in FORMATS if form != PARQUET):
         assert colloc(*asked, "--format", form) == 0
-        named = capsys.readouterr().out
+        named = colloc.out
         runs = tmp_path / "runs.csv"
         assert colloc(*asked, "--format", form, "--pseudonyms", "--runs", str(runs)) == 0
-        shown = capsys.readouterr().out
+        shown = colloc.out
         assert not [secret for secret in SECRETS if secret in shown + runs.read_text()], form
         if by in ("user", "account", "qos", "signature"):
             assert any(secret in named for secret in SECRETS), "else the test looks at nothing"
@@ -120,12 +118,10 @@ def test_with_pseudonyms_no_format_names_anybody_or_any_job(
         assert "user-" in runs.read_text()
 
 
-def test_pseudonyms_change_no_figure_and_are_the_same_in_the_next_report(
-    store: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_pseudonyms_change_no_figure_and_are_the_same_in_the_next_report(store: str) -> None:
     def rows(*options: str) -> dict[str, tuple[float, int]]:
         assert colloc("report", "--store", store, "--format", "json", *WINDOW, *options) == 0
-        report = json.loads(capsys.readouterr().out)
+        report = json.loads(colloc.out)
         assert [one["jobs"] for one in report["predictions"]] == [1]
         return {group["name"]: (group["allocated_gpu_hours"], group["jobs"]) for group in report["groups"]}
 
@@ -135,10 +131,10 @@ def test_pseudonyms_change_no_figure_and_are_the_same_in_the_next_report(
     assert not named.keys() & once.keys()
 
 
-def test_small_groups_are_one_row_in_which_all_is_counted(store: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_small_groups_are_one_row_in_which_all_is_counted(store: str) -> None:
     asked = ("report", "--store", store, "--by", "account", *WINDOW)
     assert colloc(*asked, "--min-group", "2", "--format", "json") == 0
-    report = json.loads(capsys.readouterr().out)
+    report = json.loads(colloc.out)
     assert [(group["name"], group["jobs"]) for group in report["groups"]] == [("(fewer than 2 users)", 5)]
     assert report["predictions"] == []
     assert report["names"] == [
@@ -147,7 +143,7 @@ def test_small_groups_are_one_row_in_which_all_is_counted(store: str, capsys: py
     ]
     assert (report["groups"][0]["gpu_mem_peak_mib"], report["total"]["sm_used_gpu_hours"]) == (None, None)
     assert colloc(*asked, "--min-group", "6") == 2
-    assert "fewer than 6 users had a GPU" in capsys.readouterr().err
+    assert "fewer than 6 users had a GPU" in colloc.err
 
 
 @pytest.mark.parametrize(
@@ -160,14 +156,14 @@ def test_small_groups_are_one_row_in_which_all_is_counted(store: str, capsys: py
     ],
 )
 def test_options_that_would_not_keep_what_they_promise_are_refused(
-    store: str, options: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+    store: str, options: tuple[str, ...], said: str
 ) -> None:
     assert colloc("report", "--store", store, *WINDOW, *options) == 2
-    assert said in capsys.readouterr().err
+    assert said in colloc.err
 
 
 def test_no_figure_is_of_fewer_users_not_even_one_that_only_they_have(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "site.toml").write_text(SITE.format(order="", agent="true"))
     monkeypatch.setenv("COLLOC_CONF", str(tmp_path / "site.toml"))
@@ -180,7 +176,7 @@ def test_no_figure_is_of_fewer_users_not_even_one_that_only_they_have(
 
     def shown(least: str) -> Mapping[str, Any]:
         assert colloc(*asked, "--format", "json", "--min-group", least) == 0
-        found: Mapping[str, Any] = json.loads(capsys.readouterr().out)
+        found: Mapping[str, Any] = json.loads(colloc.out)
         return found
 
     assert shown("2")["total"]["sm_used_gpu_hours"] > 0
@@ -189,12 +185,12 @@ def test_no_figure_is_of_fewer_users_not_even_one_that_only_they_have(
     assert (few["total"]["allocated_gpu_hours"], few["total"]["sm_measured_gpu_hours"]) == (4.0, 0.0)
     assert (few["charts"], few["fits"], few["collocation"]) == (None, [], [])
     assert colloc(*asked, "--format", "html", "--min-group", "3") == 0
-    assert "this report was made without it" in capsys.readouterr().out
+    assert "this report was made without it" in colloc.out
 
 
 @pytest.mark.parametrize(("sized", "shown"), [(1, False), (2, True)])
 def test_gpu_hours_known_of_fewer_users_are_left_out_and_nothing_else_is_said_of_the_runs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], sized: int, *, shown: bool
+    tmp_path: Path, sized: int, *, shown: bool
 ) -> None:
     """Without a site.toml nobody knows what part of a GPU gres/mps is: its users have no GPU-hours."""
     share = (Gres("mps", "", 50),)
@@ -204,14 +200,14 @@ def test_gpu_hours_known_of_fewer_users_are_left_out_and_nothing_else_is_said_of
     stored(tmp_path / "store", rows, samples).write_log("a", {"rows_in": 4, "used": 4, "steps": 0, "rejected": {}})
     asked = ("report", "--store", str(tmp_path / "store"), "--by", "account", *WINDOW, "--min-group", "2")
     assert colloc(*asked, "--format", "json") == 0
-    report = json.loads(capsys.readouterr().out)
+    report = json.loads(colloc.out)
     for group in (*report["groups"], report["total"]):
         of_sized = ("allocated_gpu_hours", "held_gpu_hours", "sm_used_gpu_hours", "sm_weighted_pct", "coverage_pct")
         assert [group[name] is not None for name in of_sized] == [shown] * len(of_sized)
         assert (group["jobs"], group["jobs_measured"], group["jobs_without_size"]) == (4, 4, 4 - sized)
         assert group["gpu_mem_peak_mib"] == 3000
     assert colloc(*asked) == 0
-    text = capsys.readouterr().out
+    text = colloc.out
     assert ("figures are left out" in text) is not shown
     assert "No run" not in text
 
@@ -224,7 +220,7 @@ def test_charts_name_no_single_job() -> None:
     assert [one.name for one in shown.charts.details] == ["user-x", "user-x"]
 
 
-def test_a_text_can_be_shown_without_names_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_text_can_be_shown_without_names_too(tmp_path: Path) -> None:
     names = ("JobIDRaw", "User", "Account", "State", "Submit", "Start", "End", "Suspended", "AllocTRES", "Cluster")
     more = ("JobID", "Partition", "QOS", "NodeList", "JobName")
     times = "1970-01-01T00:00:00|1970-01-01T00:00:00|1970-01-01T01:00:00"
@@ -236,8 +232,8 @@ def test_a_text_can_be_shown_without_names_too(tmp_path: Path, capsys: pytest.Ca
     text.write_text("\n".join(["|".join((*names, *more)), *rows, ""]))
     asked = ("report", "--sacct-file", str(text), "--timezone", "UTC", *WINDOW, "--format", "csv", "--by", "account")
     assert colloc(*asked, "--pseudonyms") == 0
-    shown = capsys.readouterr().out
+    shown = colloc.out
     assert shown.count("\naccount-") == 2
     assert "_9" not in shown
     assert colloc(*asked, "--min-group", "3") == 0
-    assert capsys.readouterr().out.splitlines()[1].startswith("(fewer than 3 users),3,")
+    assert colloc.out.splitlines()[1].startswith("(fewer than 3 users),3,")

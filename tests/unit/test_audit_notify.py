@@ -97,18 +97,14 @@ def later(monkeypatch: pytest.MonkeyPatch, by_s: float) -> float:
 
 
 def test_everybody_gets_one_mail_and_the_admins_know_who(
-    site: Began,
-    taken: Taken,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    site: Began, taken: Taken, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken.odd("bob@example.org", "67")
     site("ann", "bob", "eve")
     assert colloc("audit", "run", "--notify") == 2  # one was not taken
     assert (
         "COL001 ann: notice handed over\nCOL001 bob: notice not handed over\nCOL001 eve: notice handed over\n"
-        in capsys.readouterr().out
+        in colloc.out
     )
     (mail,) = taken.to("ann@example.org")
     text = plain(mail)
@@ -159,12 +155,10 @@ def test_the_second_notice_and_what_is_left_alone(
     assert len(taken.to("bob@example.org")) == 1
 
 
-def test_nothing_is_sent_unless_a_site_says_so(
-    site: Began, taken: Taken, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_is_sent_unless_a_site_says_so(site: Began, taken: Taken, tmp_path: Path) -> None:
     site("ann", mode="off")
     assert colloc("audit", "run", "--notify") == 1
-    said = capsys.readouterr().out
+    said = colloc.out
     assert "would be sent to ann (ann@example.org): [c] 1 finding about your use of GPUs\n    Hello ann," in said
     assert "COL001 ann: would be told (new)\n" in said
     site("ann", mode="admins")
@@ -223,10 +217,10 @@ def test_nobody_is_excused_at_first(site: Began, capsys: pytest.CaptureFixture[s
     assert capsys.readouterr() == ("", said)
 
 
-def test_a_rules_name_stands_for_its_code_in_a_waiver(site: Began, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_rules_name_stands_for_its_code_in_a_waiver(site: Began) -> None:
     site("ann")
     assert colloc("audit", "optout", "ann", "--rule", "idle") == 0
-    assert capsys.readouterr().out.startswith("ann is not told of COL001 for good, says ")
+    assert colloc.out.startswith("ann is not told of COL001 for good, says ")
     assert colloc("audit", "optout", "ann", "--rule", "Idle", "--end") == 0
     assert colloc("audit", "optout", "ann", "--rule", "COL001", "--end") == 2
 
@@ -239,12 +233,10 @@ def test_a_rules_name_stands_for_its_code_in_a_waiver(site: Began, capsys: pytes
         (["mail", "--test", "x"], "--test 'x' cannot be sent: "),
     ],
 )
-def test_what_was_half_meant_is_not_half_done(
-    site: Began, argv: list[str], why: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_was_half_meant_is_not_half_done(site: Began, argv: list[str], why: str) -> None:
     site("ann")
     assert colloc("audit", *argv) == 2
-    assert why in capsys.readouterr().err
+    assert why in colloc.err
 
 
 def test_a_name_that_no_run_has_is_taken_and_doubted(site: Began, capsys: pytest.CaptureFixture[str]) -> None:
@@ -261,30 +253,26 @@ def test_a_name_that_no_run_has_is_taken_and_doubted(site: Began, capsys: pytest
 
 
 @pytest.mark.parametrize("argv", [("a\udcff",), ("a\udcff", "--end"), ("ann", "--why", "\udcff")])
-def test_what_no_file_can_keep_is_refused(
-    site: Began, argv: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_no_file_can_keep_is_refused(site: Began, argv: tuple[str, ...]) -> None:
     site("ann")
     assert colloc("audit", "optout", *argv) == 2
-    assert "has bytes outside UTF-8" in capsys.readouterr().err
+    assert "has bytes outside UTF-8" in colloc.err
 
 
-def test_without_a_store_nobody_knows_whose_name_it_is(
-    site: Began, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_store_nobody_knows_whose_name_it_is(site: Began, tmp_path: Path) -> None:
     site("ann")
     (tmp_path / "state/store").rename(tmp_path / "gone")
     assert colloc("audit", "optout", "ann") == 0
-    assert "colloc: whether 'ann' ever had a run is not known: store '" in capsys.readouterr().err
+    assert "colloc: whether 'ann' ever had a run is not known: store '" in colloc.err
 
 
-def test_two_runs_at_once(site: Began, taken: Taken, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_runs_at_once(site: Began, taken: Taken, tmp_path: Path) -> None:
     site("ann")
     assert colloc("audit", "mail") == 0
     with alone(str(tmp_path / "state/audit")) as held:
         assert held
         assert colloc("audit", "run", "--notify") == 2
-        assert "another run of the audit holds" in capsys.readouterr().err
+        assert "another run of the audit holds" in colloc.err
         assert colloc("audit", "mail", "--again", "<x>") == 2
     assert taken.mails == []
     assert colloc("audit", "run", "--notify") == 1
@@ -308,7 +296,7 @@ def test_names_that_act_on_nothing(site: Began, taken: Taken, tmp_path: Path) ->
     assert "not told: no address can be made of this name" in plain(taken.to("root@example.org")[0])
 
 
-def test_metrics(site: Began, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_metrics(site: Began, tmp_path: Path) -> None:
     metrics = tmp_path / "colloc.prom"
     site("ann", "bob", more=f'textfile = "{metrics}"\n')
     assert colloc("audit", "run", "--notify") == 1
@@ -319,7 +307,6 @@ def test_metrics(site: Began, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert (values["colloc_audit_exit_status"], values["colloc_audit_errors"]) == ("1", "0")
     success = values["colloc_audit_last_success_timestamp_seconds"]
     # A run that fails says so, and not that all is well.
-    capsys.readouterr()
     assert colloc("audit", "run", "--notify", "--store", str(tmp_path / "none")) == 2
     values = dict(line.rsplit(" ", 1) for line in metrics.read_text().splitlines() if not line.startswith("#"))
     assert values["colloc_audit_exit_status"] == "2"
@@ -330,14 +317,12 @@ def test_metrics(site: Began, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize("name", ["d", ""])
-def test_nobody_is_told_of_another_cluster(
-    site: Began, taken: Taken, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
-) -> None:
+def test_nobody_is_told_of_another_cluster(site: Began, taken: Taken, tmp_path: Path, name: str) -> None:
     site("ann")
     text = (tmp_path / "site.toml").read_text()
     (tmp_path / "site.toml").write_text(text.replace('cluster = "c"', f'cluster = "{name}"'))
     assert colloc("audit", "run", "--notify") == 1
-    assert "COL001 ann: not told: of cluster 'c'\n" in capsys.readouterr().out
+    assert "COL001 ann: not told: of cluster 'c'\n" in colloc.out
     assert taken.to("ann@example.org") == []
 
 
@@ -360,14 +345,14 @@ def test_who_is_to_be_told_is_told_where_nothing_can_be_printed(site: Began, tak
     assert len(taken.to("ann@example.org")) == 1
 
 
-def test_an_action_by_no_rule_about_jobs_is_refused(site: Began, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_action_by_no_rule_about_jobs_is_refused(site: Began) -> None:
     for rule in ("COL003", "COL999"):
         site("ann", more=f'actions = {{ {rule} = "cancel" }}\n')
         assert colloc("audit", "run", "--notify") == 2
         said = f"'notices.actions': '{rule}' is no rule in force about jobs that tells users; there are COL001"
-        assert said in capsys.readouterr().err
+        assert said in colloc.err
     # Who is never told is never acted on either.
     rule = '[[audit.rule]]\ncode = "COL001"\nname = "on trial"\ntell = "admins"\n'
     site("ann", more='actions = { "on trial" = "cancel" }\n' + rule)
     assert colloc("audit", "run", "--notify") == 2
-    assert "'on trial' is no rule in force about jobs that tells users" in capsys.readouterr().err
+    assert "'on trial' is no rule in force about jobs that tells users" in colloc.err

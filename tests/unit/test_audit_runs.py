@@ -30,9 +30,7 @@ def last_good_run(folder: Path, ago_days: float, rules: str = "COL001") -> None:
         state.end(state.begin("users", rules, 0.0, until_s, until_s), 1, until_s)
 
 
-def test_missed_runs_are_judged_each_on_its_own_and_told_of_once(
-    site: Began, taken: Taken, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_missed_runs_are_judged_each_on_its_own_and_told_of_once(site: Began, taken: Taken, tmp_path: Path) -> None:
     bounds = "min_gpu_hours = 1.5"
     site("ann")
     text = (tmp_path / "site.toml").read_text().replace("min_gpu_hours = 0.5", bounds)
@@ -51,9 +49,8 @@ def test_missed_runs_are_judged_each_on_its_own_and_told_of_once(
     last_good_run(tmp_path, 6.9)
     assert colloc("audit", "run", "--notify", "--about", "others") == 0
     last_good_run(tmp_path, 9)
-    capsys.readouterr()
     assert colloc("audit", "run", "--notify", "--about", "others", "--format", "json") == 1
-    shown = json.loads(capsys.readouterr().out)
+    shown = json.loads(colloc.out)
     assert ([one["user"] for one in shown["findings"]], len(shown["missed"])) == ([], 1)
     assert [one["user"] for one in shown["missed"][0]["findings"]] == ["bob"]
     assert taken.to("ann@example.org") == []
@@ -84,9 +81,7 @@ def jobs_site(site: Began, folder: Path, **settings: Any) -> None:
     shutil.rmtree(folder / "state/store")
 
 
-def test_running_jobs_have_a_run_of_their_own(
-    site: Began, taken: Taken, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_running_jobs_have_a_run_of_their_own(site: Began, taken: Taken, tmp_path: Path) -> None:
     metrics = tmp_path / "colloc.prom"
     jobs_site(site, tmp_path, more=f'textfile = "{metrics}"\nactions = {{ COL001 = "hold" }}\n')
     idles_now(tmp_path, now() - 600)
@@ -110,7 +105,6 @@ def test_one_mail_has_what_both_timers_find(
     site: Began,
     taken: Taken,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
     order: tuple[str, str],
 ) -> None:
     jobs_site(site, tmp_path)
@@ -126,7 +120,7 @@ def test_one_mail_has_what_both_timers_find(
         load = process(job, 7, gpu_mem_used_mib=500)
         sampled(store, [seen(at_s, [IDLE], [load], interval_s=60.0, node=f"g{job}") for at_s in every])
     assert colloc("audit", "run", "--notify", "--dry-run", "--about", order[0]) == 1
-    assert capsys.readouterr().out.count("would be sent to ann") == 1
+    assert colloc.out.count("would be sent to ann") == 1
     for about in order:
         assert colloc("audit", "run", "--notify", "--about", about) == 1
     (mail,) = taken.to("ann@example.org")
@@ -158,24 +152,22 @@ def test_a_job_is_told_of_once_however_many_timers_and_hours_pass(
     assert len(taken.to("ann@example.org")) == 1
 
 
-def test_who_is_not_known_to_run_is_told_nothing(
-    site: Began, taken: Taken, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_who_is_not_known_to_run_is_told_nothing(site: Began, taken: Taken, tmp_path: Path) -> None:
     jobs_site(site, tmp_path)
     idles_now(tmp_path, now() - 2.1 * HOUR)
     assert colloc("audit", "run", "--notify", "--about", "jobs") == 2
     said = "which jobs run is not known to COL001: runs were taken in last at "
-    assert said in capsys.readouterr().out
+    assert said in colloc.out
     assert said in plain(taken.to("root@example.org")[0])
     assert taken.to("ann@example.org") == []
     assert colloc("audit", "run", "--about", "jobs") == 3
-    assert said in capsys.readouterr().err
+    assert said in colloc.err
     # The past is judged as it was.
     looked = ("--until", "5h", "--since", "9h")
     assert colloc("audit", "run", "--about", "jobs", *looked) in (0, 1)
 
 
-def test_that_no_job_runs_is_clean(site: Began, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_that_no_job_runs_is_clean(site: Began, tmp_path: Path) -> None:
     jobs_site(site, tmp_path)
     idles_now(tmp_path, now() - 600, over=5 * HOUR - 60)
     assert colloc("audit", "run", "--notify", "--about", "jobs") == 0
@@ -184,10 +176,9 @@ def test_that_no_job_runs_is_clean(site: Began, tmp_path: Path, capsys: pytest.C
     assert colloc("audit", "run", "--about", "jobs") == 3
     Store(str(tmp_path / "state/store")).write_log("sacct", {"asked_until_s": now() - 60})
     assert colloc("audit", "run", "--about", "jobs") == 0
-    capsys.readouterr()
 
 
-def test_a_run_waits_for_another_one(site: Began, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_waits_for_another_one(site: Began, tmp_path: Path) -> None:
     site("ann")
     assert colloc("audit", "mail") == 0
     with alone(str(tmp_path / "state/audit")) as held:
@@ -198,12 +189,10 @@ def test_a_run_waits_for_another_one(site: Began, tmp_path: Path, capsys: pytest
             waits.wait(timeout=8)
     assert waits.wait(timeout=120) == 1
     assert colloc("audit", "run", "--wait", "5m") == 2
-    assert "--wait and --dry-run are for --notify" in capsys.readouterr().err
+    assert "--wait and --dry-run are for --notify" in colloc.err
 
 
-def test_what_goes_wrong_unforeseen_is_an_error_and_no_finding(
-    site: Began, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_goes_wrong_unforeseen_is_an_error_and_no_finding(site: Began, monkeypatch: pytest.MonkeyPatch) -> None:
     site("ann")
 
     def broken(*_: object) -> None:
@@ -212,4 +201,4 @@ def test_what_goes_wrong_unforeseen_is_an_error_and_no_finding(
     monkeypatch.setattr("slurm_colloc.cli.colloc.audit_look.make_audited", broken)
     for more in ((), ("--notify",)):
         assert colloc("audit", "run", *more) == 2
-        assert "ZeroDivisionError: what nobody thought of" in capsys.readouterr().err
+        assert "ZeroDivisionError: what nobody thought of" in colloc.err

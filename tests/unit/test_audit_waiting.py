@@ -60,13 +60,11 @@ def test_what_was_not_taken_is_told_anew_by_present_numbers_or_not_at_all(
     assert "in 1 run (job 11)" in plain(taken.to("bob@example.org")[0])
 
 
-def test_why_a_run_ends_with_an_error_is_said_to_cron(
-    site: Began, taken: Taken, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_why_a_run_ends_with_an_error_is_said_to_cron(site: Began, taken: Taken) -> None:
     taken.odd("ann@example.org", "67")
     site("ann")
     assert colloc("audit", "run", "--notify", "--format", "csv") == 2
-    assert "1 message not handed over: " in capsys.readouterr().err
+    assert "1 message not handed over: " in colloc.err
 
 
 def test_a_rule_on_trial_speaks_to_admins_only(site: Began, taken: Taken, tmp_path: Path) -> None:
@@ -80,17 +78,11 @@ def test_a_rule_on_trial_speaks_to_admins_only(site: Began, taken: Taken, tmp_pa
     assert len(taken.to("ann@example.org")) == 1
 
 
-def test_a_dry_run_leaves_no_trace(
-    site: Began,
-    taken: Taken,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_dry_run_leaves_no_trace(site: Began, taken: Taken, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dry = ("audit", "run", "--notify", "--dry-run")
     site("ann", "bob", more=f'textfile = "{tmp_path}/m"\n')
     assert colloc(*dry) == 1
-    said = capsys.readouterr().out
+    said = colloc.out
     assert "would be sent to ann (ann@example.org): [c] 1 finding about your use of GPUs\n    Hello ann," in said
     assert "COL001 bob: would be told (new)\n" in said
     assert not (tmp_path / "state/audit").exists()
@@ -100,9 +92,8 @@ def test_a_dry_run_leaves_no_trace(
     kept = [tmp_path / "m", *(tmp_path / "state/audit").iterdir()]
     before = [path.read_bytes() for path in kept]
     mails = len(taken.mails)
-    capsys.readouterr()
     assert colloc(*dry) == 1
-    said = capsys.readouterr().out
+    said = colloc.out
     assert "COL001 ann: not told: told, and the quiet period is not over\n" in said
     assert "COL001 bob: would be told (new)\n" in said
     assert [tmp_path / "m", *(tmp_path / "state/audit").iterdir()] == kept
@@ -111,22 +102,19 @@ def test_a_dry_run_leaves_no_trace(
     assert colloc("audit", "run", "--dry-run") == 2
 
 
-def test_a_mail_to_try_the_settings(
-    site: Began, taken: Taken, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_mail_to_try_the_settings(site: Began, taken: Taken, monkeypatch: pytest.MonkeyPatch) -> None:
     site("ann", mode="off")
     assert colloc("audit", "mail", "--test", "me@example.org") == 0
     (mail,) = taken.mails
     assert (mail["To"], mail["From"], mail["Subject"]) == ("me@example.org", "hpc@example.org", "[c] test of notices")
     assert "the cluster c can send mails" in html(mail)
-    assert capsys.readouterr().out.endswith(f"\n    {mail['Message-ID']}\n")
+    assert colloc.out.endswith(f"\n    {mail['Message-ID']}\n")
     assert colloc("audit", "mail", "--test", "me@example.org\nBcc: x@y") == 2
     for what, said in (("67", "ended with status 67"), ("hang", "did not answer within 0.5 s")):
         monkeypatch.setattr(sendmail, "TIMEOUT_S", 0.5)
         taken.odd("me@example.org", what)
-        capsys.readouterr()
         assert colloc("audit", "mail", "--test", "me@example.org") != 0
-        assert said in capsys.readouterr().err
+        assert said in colloc.err
 
 
 def test_counts_are_posted_once_in_a_period_and_the_url_stands_nowhere(
@@ -149,7 +137,7 @@ def test_counts_are_posted_once_in_a_period_and_the_url_stands_nowhere(
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root acts as others")
 def test_root_speaks_as_the_owner_and_the_word_is_a_persons(
-    site: Began, tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    site: Began, tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site("ann", more=f'state = "{kept}"\n')
     owner = pwd.getpwnam("nobody")
@@ -159,14 +147,14 @@ def test_root_speaks_as_the_owner_and_the_word_is_a_persons(
     monkeypatch.setenv("SUDO_UID", str(daemon.pw_uid))
     assert colloc("audit", "optout", "ann") == 0
     assert {path.stat().st_uid for path in kept.iterdir()} == {owner.pw_uid}
-    assert ", says daemon: wants none" in capsys.readouterr().out
+    assert ", says daemon: wants none" in colloc.out
     monkeypatch.setenv("SUDO_UID", "4242")  # not what sudo says
     assert colloc("audit", "optout", "bob") == 0
-    assert ", says root: " in capsys.readouterr().out
+    assert ", says root: " in colloc.out
     assert runs() == 2
     assert (
         f"folder '{kept}' belongs to nobody; call this as that user: sudo -u nobody {sys.prefix}/bin/colloc audit"
-        in capsys.readouterr().err
+        in colloc.err
     )
     # Of a rule that is off there are waivers still.
     assert colloc("audit", "optout", "ann", "--rule", "COL001") == 0

@@ -262,14 +262,12 @@ def test_rules_over_weeks(store: str, proposed: str, capsys: pytest.CaptureFixtu
     assert capsys.readouterr().out == first.out, "the same each time"
 
 
-def test_a_quiet_period_and_a_window_are_two_figures(
-    store: str, proposed: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_quiet_period_and_a_window_are_two_figures(store: str, proposed: str) -> None:
     argv = ("audit", "backtest", "--store", store, *WEEKS, "--rules", proposed, "--rule", "COL001", "--format", "json")
     assert colloc(*argv, "--quiet", "7d") == 0
-    assert json.loads(capsys.readouterr().out)["total"]["mails"] == 4
+    assert json.loads(colloc.out)["total"]["mails"] == 4
     assert colloc(*argv, "--window", "28d", "--quiet", "7d") == 0
-    (zero,) = json.loads(capsys.readouterr().out)["rules"]
+    (zero,) = json.loads(colloc.out)["rules"]
     assert (zero["jobs"], zero["findings"], zero["gpu_hours"]) == (4, 6, None)
 
 
@@ -292,14 +290,13 @@ def test_as_a_table_and_as_csv(
     assert all(cell_len(line) <= 60 + line.count("\x1b") * 4 for line in shown.text.splitlines())
 
 
-def test_weeks_without_measurements_are_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_weeks_without_measurements_are_an_error(tmp_path: Path) -> None:
     kept = Store(str(tmp_path / "store"))
     kept.write_allocations("a", [run("1", start_s=at("2026-01-12T00:00"), end_s=at("2026-01-13T00:00"))], 1e10)
     kept.write_log("a", {"rows_in": 1, "used": 1, "steps": 0, "rejected": {}})
     assert colloc("audit", "backtest", "--store", str(tmp_path / "store"), *WEEKS, "--rule", "COL001") == 3
-    said = capsys.readouterr()
-    assert "nothing can be said" in said.err
-    assert next(line.split() for line in said.out.splitlines() if line.startswith("COL001"))[1:4] == ["0/4", "-", "-"]
+    assert "nothing can be said" in colloc.err
+    assert next(line.split() for line in colloc.out.splitlines() if line.startswith("COL001"))[1:4] == ["0/4", "-", "-"]
 
 
 @pytest.mark.parametrize(
@@ -314,9 +311,9 @@ def test_weeks_without_measurements_are_an_error(tmp_path: Path, capsys: pytest.
         (("--rules", "/nowhere.toml"), "cannot be read"),
     ],
 )
-def test_mistakes(store: str, argv: tuple[str, str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes(store: str, argv: tuple[str, str], said: str) -> None:
     assert colloc("audit", "backtest", "--store", store, *WEEKS, *argv) == 2
-    assert said in capsys.readouterr().err
+    assert said in colloc.err
 
 
 @pytest.mark.parametrize(
@@ -328,42 +325,36 @@ def test_mistakes(store: str, argv: tuple[str, str], said: str, capsys: pytest.C
         ("", "no rules in it; write them as [[audit.rule]]"),
     ],
 )
-def test_mistakes_in_proposed_rules(
-    store: str, tmp_path: Path, text: str, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_mistakes_in_proposed_rules(store: str, tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "bad.toml").write_text(text)
     assert colloc("audit", "backtest", "--store", store, *WEEKS, "--rules", str(tmp_path / "bad.toml")) == 2
-    assert said in capsys.readouterr().err
+    assert said in colloc.err
 
 
-def test_rules_that_tell_the_admins_alone_make_no_mails(
-    store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rules_that_tell_the_admins_alone_make_no_mails(store: str, tmp_path: Path) -> None:
     (tmp_path / "silent.toml").write_text(
         '[[audit.rule]]\ncode = "COL001"\ntell = "admins"\nbounds = { min_gpu_hours = 0.2 }\n'
     )
     argv = ("--store", store, *WEEKS, "--rules", str(tmp_path / "silent.toml"), "--rule", "COL001", "--step", "7d")
     assert colloc("audit", "backtest", *argv, "--format", "json") == 0
-    shown = json.loads(capsys.readouterr().out)
+    shown = json.loads(colloc.out)
     assert (shown["admins_only"], shown["total"]["findings"], shown["total"]["mails"]) == (["COL001"], 4, 0)
     assert colloc("audit", "backtest", *argv) == 0
-    said = " ".join(capsys.readouterr().out.split())
+    said = " ".join(colloc.out.split())
     assert "; no mails about what COL001 finds, of which 'tell' lets the admins alone know" in said
 
 
-def test_a_whole_site_file_may_be_proposed(store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_whole_site_file_may_be_proposed(store: str, tmp_path: Path) -> None:
     site = tmp_path / "site.toml"
     site.write_text(
         'schema = 1\ncluster = "c"\nslurm_release = "24.11"\n[audit]\nrule = [{code = "COL001", name = "x"}]\n'
     )
     argv = ("--rules", str(site), "--rule", "x")
     assert colloc("audit", "backtest", "--store", store, *WEEKS, *argv, "--format", "json") == 0
-    assert json.loads(capsys.readouterr().out)["total"]["findings"] == 0
+    assert json.loads(colloc.out)["total"]["findings"] == 0
 
 
-def test_rules_about_jobs_are_tried_by_runs_as_their_timer_has_them(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rules_about_jobs_are_tried_by_runs_as_their_timer_has_them(tmp_path: Path) -> None:
     began_s, minute = at("2026-01-05T12:00"), 60
     kept = Store(str(tmp_path / "store"))
     kept.write_allocations("a", [run("1", start_s=began_s, end_s=began_s + 10 * 3600)], at("2026-01-06T00:00"))
@@ -378,7 +369,7 @@ def test_rules_about_jobs_are_tried_by_runs_as_their_timer_has_them(
     argv = ("audit", "backtest", "--store", str(tmp_path / "store"))
     hours = ("--since", "2026-01-05T12:15:00+00:00", "--until", "2026-01-05T21:45:00+00:00")
     assert colloc(*argv, *hours, "--format", "json", "--about", "jobs") == 0
-    shown = json.loads(capsys.readouterr().out)
+    shown = json.loads(colloc.out)
     assert (shown["step_s"], shown["window_s"], shown["quiet_s"], shown["left_out"]) == (1800, 86_400, 3600, [])
     (tally,) = shown["rules"]
     assert [tally[name] for name in ("first_notices", "second_notices", "mails", "jobs")] == [1, 0, 1, 1]
@@ -387,7 +378,7 @@ def test_rules_about_jobs_are_tried_by_runs_as_their_timer_has_them(
     assert told == ["13:15"]
     # By runs a day apart nothing would be known of it, and nothing is said.
     assert colloc(*argv, *WEEKS, "--rule", "COL001") in (0, 3)
-    assert "not tried here: COL001, about running jobs; --about jobs\n" in capsys.readouterr().out
+    assert "not tried here: COL001, about running jobs; --about jobs\n" in colloc.out
 
 
 # --- day by day ---
@@ -397,13 +388,13 @@ def days_of(text: str) -> dict[str, list[int | None]]:
     return {day["day"]: [day["notices"], day["mails"]] for day in json.loads(text)["days"]}
 
 
-def test_days_of_a_backtest(store: str, proposed: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_days_of_a_backtest(store: str, proposed: str) -> None:
     argv = ("audit", "backtest", "--store", store, *WEEKS, "--rules", proposed, "--step", "7d")
     assert colloc(*argv, "--format", "json") == 0
-    days = days_of(capsys.readouterr().out)
+    days = days_of(colloc.out)
     assert (days["2026-01-12"], days["2026-01-19"], days["2026-01-13"]) == ([1, 1], [0, 0], [None, None])
     assert colloc(*argv, "--by-day") == 0
-    shown = capsys.readouterr().out
+    shown = colloc.out
     lines = shown[shown.index("    Mon ") :].splitlines()
     assert lines[0].split() == ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun", "mails"]
     assert lines[1].split() == ["2026-01-12", "1", "in", "1", ".", ".", ".", ".", "(.)", "(.)", "1"]

@@ -73,11 +73,10 @@ def row(job: str, start: str, end: str, state: str = "COMPLETED", gres: str = "g
     return f"{job}|{job}|c|{values['user']}|lab|gpu|{values['qos']}|{state}|{times}|00:00:00|{gres}|n1|train"
 
 
-def reported(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:
-    capsys.readouterr()
+def reported(*argv: str) -> dict[str, Any]:
     window = ("--since", "2026-01-01T00:00:00+00:00", "--until", "2026-01-11T00:00:00+00:00")
     assert colloc("report", *window, "--format", "json", *argv) == 0
-    shown: dict[str, Any] = json.loads(capsys.readouterr().out)
+    shown: dict[str, Any] = json.loads(colloc.out)
     return shown
 
 
@@ -91,12 +90,12 @@ SINCE = ("--since", "2026-01-03T00:00:00+00:00", "--until", "2026-01-05T12:00:00
 LATER = ("--until", "2026-01-06T06:00:00+00:00")
 
 
-def test_each_day_is_one_question(cluster: Site, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_day_is_one_question(cluster: Site) -> None:
     over_midnight = row("1", "2026-01-03T22:00", "2026-01-04T02:00")
     cluster.day("2026-01-03", over_midnight)
     cluster.day("2026-01-04", over_midnight, row("2", "2026-01-04T05:00", "2026-01-04T06:00", gres="gres/gpu=8"))
     assert cluster.ingest(*SINCE) == 0
-    said = capsys.readouterr().err
+    said = colloc.err
     assert "sacct-2026-01-04: 2 rows in, 2 used, 0 job steps, 0 rejected" in said
     assert "no rows from sacct-2026-01-05" in said
     tres, listed, *questions = cluster.calls()
@@ -104,7 +103,7 @@ def test_each_day_is_one_question(cluster: Site, capsys: pytest.CaptureFixture[s
     assert len(questions) == 3
     assert all(" -X -p --noconvert --delimiter=" in one and one.endswith(f"-o {','.join(FIELDS)}") for one in questions)
     assert len({one.split("--delimiter=")[1].split()[0] for one in questions}) == 3, "nobody can guess the next one"
-    assert hours(reported(capsys, "--store", cluster.store)) == {"ann": 12.0}
+    assert hours(reported("--store", cluster.store)) == {"ann": 12.0}
 
 
 def test_the_next_ingest_goes_on_where_the_last_one_ended_less_a_day(cluster: Site) -> None:
@@ -123,12 +122,12 @@ def test_the_first_ingest_asks_for_two_days(cluster: Site, monkeypatch: pytest.M
     assert 3 <= len(cluster.days_asked()) <= 4
 
 
-def test_days_of_runs_whose_end_is_not_known_are_asked_again(cluster: Site, capsys: pytest.CaptureFixture[str]) -> None:
+def test_days_of_runs_whose_end_is_not_known_are_asked_again(cluster: Site) -> None:
     running = row("7", "2026-01-03T12:00", "Unknown", "RUNNING")
     for day in ("2026-01-03", "2026-01-04", "2026-01-05"):
         cluster.day(day, running)
     assert cluster.ingest(*SINCE) == 0
-    assert hours(reported(capsys, "--store", cluster.store)) == {"ann": 48.0}, "so far"
+    assert hours(reported("--store", cluster.store)) == {"ann": 48.0}, "so far"
     cluster.calls()
     ended = row("7", "2026-01-03T12:00", "2026-01-05T13:00")
     for day in ("2026-01-03", "2026-01-04", "2026-01-05"):
@@ -136,7 +135,7 @@ def test_days_of_runs_whose_end_is_not_known_are_asked_again(cluster: Site, caps
     # The days asked by themselves would not tell of it.
     assert cluster.ingest("--since", "2026-01-06T00:00:00+00:00", *LATER) == 0
     assert cluster.days_asked() == ["2026-01-03", "2026-01-05", "2026-01-06"]
-    assert hours(reported(capsys, "--store", cluster.store)) == {"ann": 49.0}
+    assert hours(reported("--store", cluster.store)) == {"ann": 49.0}
     assert cluster.ingest("--since", "2026-01-06T00:00:00+00:00", *LATER) == 0
     assert cluster.days_asked() == ["2026-01-06"], "and not once it is over"
 
@@ -169,59 +168,53 @@ def test_days_are_told_of(cluster: Site, monkeypatch: pytest.MonkeyPatch) -> Non
     assert told == [("asking sacct, day by day", done, 3) for done in range(4)]
 
 
-def test_a_day_that_fails_leaves_the_others_and_the_watermark(
-    cluster: Site, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_day_that_fails_leaves_the_others_and_the_watermark(cluster: Site) -> None:
     for day in ("2026-01-03", "2026-01-04"):
         cluster.day(day, row(day[-1], f"{day}T01:00", f"{day}T02:00"))
     (cluster.folder / "fails-2026-01-04").touch()
     assert cluster.ingest(*SINCE) == 2
-    assert "slurmdbd: Connection refused" in capsys.readouterr().err
-    assert hours(reported(capsys, "--store", cluster.store)) == {"ann": 1.0}
+    assert "slurmdbd: Connection refused" in colloc.err
+    assert hours(reported("--store", cluster.store)) == {"ann": 1.0}
     cluster.calls()
     (cluster.folder / "fails-2026-01-04").unlink()
     assert cluster.ingest("--until", "2026-01-05T12:00:00+00:00") == 0
     assert cluster.days_asked() == ["2026-01-03", "2026-01-04", "2026-01-05"]
-    assert hours(reported(capsys, "--store", cluster.store)) == {"ann": 2.0}
+    assert hours(reported("--store", cluster.store)) == {"ann": 2.0}
 
 
-def test_an_accounting_that_does_not_track_gpus_is_an_error_and_no_zero(
-    cluster: Site, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_accounting_that_does_not_track_gpus_is_an_error_and_no_zero(cluster: Site) -> None:
     (cluster.folder / "tres").write_text("cpu|\nmem|\ngres|gpumem\ngres|gpuutil\n")
     assert cluster.ingest(*SINCE) == 2
-    said = capsys.readouterr().err
+    said = colloc.err
     assert "does not track GPUs" in said
     assert "add gres/gpu, and each type as gres/gpu:TYPE, to AccountingStorageTRES in slurm.conf" in said
     assert cluster.days_asked() == []
     assert not Path(cluster.store).exists()
 
 
-def test_a_sacct_that_lacks_a_needed_column_is_an_error(cluster: Site, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sacct_that_lacks_a_needed_column_is_an_error(cluster: Site) -> None:
     (cluster.folder / "fields").write_text(" ".join(FIELDS).replace("AllocTRES", "AllocGRES"))
     assert cluster.ingest(*SINCE) == 2
-    assert "sacct columns AllocTRES are missing" in capsys.readouterr().err
+    assert "sacct columns AllocTRES are missing" in colloc.err
     assert (cluster.days_asked(), Path(cluster.store).exists()) == ([], False)
 
 
-def test_a_sacct_without_a_column_that_is_only_good_to_have(cluster: Site, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sacct_without_a_column_that_is_only_good_to_have(cluster: Site) -> None:
     (cluster.folder / "fields").write_text(" ".join(name for name in FIELDS if name not in ("Suspended", "QOS")))
     cells = row("1", "2026-01-03T01:00", "2026-01-03T02:00").split("|")
     cluster.day("2026-01-03", "|".join([*cells[:6], *cells[7:11], *cells[12:]]))
     assert cluster.ingest(*SINCE) == 0
-    assert hours(reported(capsys, "--store", cluster.store)) == {"ann": 1.0}
-    assert [group["name"] for group in reported(capsys, "--store", cluster.store, "--by", "qos")["groups"]] == [
-        "(not known)"
-    ]
+    assert hours(reported("--store", cluster.store)) == {"ann": 1.0}
+    assert [group["name"] for group in reported("--store", cluster.store, "--by", "qos")["groups"]] == ["(not known)"]
 
 
-def test_rows_that_cannot_be_read_leave_a_day_as_it_was(cluster: Site, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_that_cannot_be_read_leave_a_day_as_it_was(cluster: Site) -> None:
     cluster.day("2026-01-03", row("1", "2026-01-03T01:00", "2026-01-03T02:00"))
     assert cluster.ingest(*SINCE) == 0
     cluster.day("2026-01-03", "something else")
     assert cluster.ingest(*SINCE) == 2
-    assert "the store stays as it was" in capsys.readouterr().err
-    assert hours(reported(capsys, "--store", cluster.store)) == {"ann": 1.0}
+    assert "the store stays as it was" in colloc.err
+    assert hours(reported("--store", cluster.store)) == {"ann": 1.0}
 
 
 # --- reports of a text alone ---
@@ -241,8 +234,8 @@ def text(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_a_text_is_reported_without_a_store(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shown = reported(capsys, "--sacct-file", text)
+def test_a_text_is_reported_without_a_store(text: str, tmp_path: Path) -> None:
+    shown = reported("--sacct-file", text)
     assert hours(shown) == {"ann": 4.0, "bob": near(1.0)}
     assert (shown["runs"], shown["runs_without_gpu"], shown["cluster"]) == (3, 1, "c")
     counts = {"rows_in": 5, "rows_used": 3, "job_steps": 1, "rejected": {"1 columns instead of 15": 1}}
@@ -252,30 +245,27 @@ def test_a_text_is_reported_without_a_store(text: str, tmp_path: Path, capsys: p
     assert sorted(path.name for path in tmp_path.iterdir()) == ["sacct.txt"]
 
 
-def test_a_table_of_a_text_has_no_columns_of_use(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_table_of_a_text_has_no_columns_of_use(text: str, tmp_path: Path) -> None:
     store = str(tmp_path / "store")
     window = ("--since", "2026-01-01T00:00:00+00:00", "--until", "2026-01-11T00:00:00+00:00")
     assert colloc("report", *window, "--sacct-file", text) == 0
-    said = capsys.readouterr().out
+    said = colloc.out
     assert ("ALLOC GPU-h" in said, "HELD GPU-h" in said) == (True, True)
     assert [word for word in ("UTIL", "SM ", "SAMPLED", "IDLE", "EMPTY", "kWh") if word in said] == []
     # It tells of the time in which it was written, whenever it is taken in.
     os.utime(text, (1768000000, 1768000000))
     assert colloc("ingest", "--store", store, "--sacct-file", text) == 0
-    capsys.readouterr()
     assert colloc("report", *window, "--store", store) == 0
-    said = capsys.readouterr().out
+    said = colloc.out
     assert "Data so far: runs until 2026-01-09 23:06:40+00:00, samples until (not known)" in said
     assert "SAMPLED %" in said, "of a store what is not known is a dash"
 
 
-def test_a_text_and_a_store_give_the_same(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_text_and_a_store_give_the_same(text: str, tmp_path: Path) -> None:
     store = str(tmp_path / "store")
     assert colloc("ingest", "--store", store, "--sacct-file", text) == 0
     for by in ("user", "account", "partition", "qos", "gpu"):
-        of_store, of_text = (
-            reported(capsys, *source, "--by", by) for source in (("--store", store), ("--sacct-file", text))
-        )
+        of_store, of_text = (reported(*source, "--by", by) for source in (("--store", store), ("--sacct-file", text)))
         assert (of_store.pop("ingested") is None, of_text.pop("ingested")) == (False, None)
         # Which GPUs of several a run used is known of samples alone.
         assert (of_store.pop("several")["known_runs"], of_text.pop("several")) == (0, None)
@@ -307,11 +297,11 @@ quantity = 4
 )
 def test_equivalents(
     text: str, tmp_path: Path, by: str, words: str, part: float,
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     (tmp_path / "site.toml").write_text(SITE)
     monkeypatch.setenv("COLLOC_CONF", str(tmp_path / "site.toml"))
-    shown = reported(capsys, "--sacct-file", text, "--equivalents", by)
+    shown = reported("--sacct-file", text, "--equivalents", by)
     assert shown["equivalents"] == words
     groups = {group["name"]: (group["allocated_gpu_hours"], group["held_gpu_hours"]) for group in shown["groups"]}
     assert groups == {"ann": (4.0, 4.0), "bob": (near(7 * part), near(1.0))}
@@ -320,21 +310,19 @@ def test_equivalents(
     assert shown["of_installed"]["allocated_pct"] == near(100 * (4.0 + 7 * part) / installed_hours)
 
 
-def test_the_time_to_come_is_not_installed(
-    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_time_to_come_is_not_installed(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "site.toml").write_text(SITE)
     monkeypatch.setenv("COLLOC_CONF", str(tmp_path / "site.toml"))
     monkeypatch.setattr(
         importlib.import_module("slurm_colloc.cli.colloc.report"), "now", lambda: at("2026-01-03T00:00")
     )
-    shown = reported(capsys, "--sacct-file", text)
+    shown = reported("--sacct-file", text)
     assert (shown["installed_gpu_hours"], shown["so_far"]) == (near(4 / 7 * 48), True)
 
 
-def test_a_window_without_runs_says_where_they_are(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_window_without_runs_says_where_they_are(text: str) -> None:
     assert colloc("report", "--since", "2025-01-01", "--until", "2025-02-01", "--sacct-file", text) == 0
-    shown = capsys.readouterr().out
+    shown = colloc.out
     assert "GPU use (cluster not named)" in shown
     assert "The text has runs from 2026-01-03" in shown
     assert "give --since" in shown
@@ -352,12 +340,9 @@ def test_a_window_without_runs_says_where_they_are(text: str, capsys: pytest.Cap
         (["--since", "2026-01-02", "--until", "2026-01-01"], "is empty"),
     ],
 )
-def test_what_a_report_cannot_be_asked(
-    text: str, argv: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_a_report_cannot_be_asked(text: str, argv: list[str], said: str) -> None:
     assert colloc("report", "--sacct-file", text, *argv) == 2
-    shown = capsys.readouterr()
-    assert (said in shown.err, shown.out) == (True, "")
+    assert (said in colloc.err, colloc.out) == (True, "")
 
 
 @pytest.mark.parametrize(
@@ -374,19 +359,15 @@ def test_what_a_report_cannot_be_asked(
         ("ingest --sacct-file x --until 7d", "a file is taken in whole"),
     ],
 )
-def test_options_that_would_do_nothing_are_refused(
-    argv: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_options_that_would_do_nothing_are_refused(argv: str, said: str, tmp_path: Path) -> None:
     assert colloc(*argv.split(), "--store", str(tmp_path / "store")) == 2
-    assert said in capsys.readouterr().err
+    assert said in colloc.err
 
 
-def test_without_slurm_a_text_is_the_way(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_slurm_a_text_is_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert colloc("ingest", "--store", str(tmp_path / "store")) == 2
-    said = capsys.readouterr().err
+    said = colloc.err
     assert "there is no 'sacctmgr' on PATH" in said
     assert "--sacct-file takes a text" in said
 
@@ -395,33 +376,30 @@ H100 = "gres/gpu=1,gres/gpu:h100=1"
 SMI_HEADER = "timestamp, uuid, utilization.gpu [%], memory.used [MiB]\n"
 
 
-def test_a_log_of_nvidia_smi_says_what_it_was_taken_for(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_log_of_nvidia_smi_says_what_it_was_taken_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "site.toml").write_text(SITE)
     monkeypatch.setenv("COLLOC_CONF", str(tmp_path / "site.toml"))
     path, text, store = tmp_path / "n1.csv", tmp_path / "sacct.txt", str(tmp_path / "store")
     text.write_text("|".join(FIELDS) + "\n" + row("1", "2026-01-03T01:00", "2026-01-03T02:00", gres=H100) + "\n")
     assert colloc("ingest", "--store", store, "--sacct-file", str(text)) == 0
-    capsys.readouterr()
     log = ("--nvidia-smi", str(path), "--store", store)
     path.write_text(SMI_HEADER + "yesterday, GPU-1a, 50 %, 1 MiB\n" * 3)
     assert colloc("ingest", *log, "--node", "n1") == 2
-    assert "none of 3 rows of" in capsys.readouterr().err
+    assert "none of 3 rows of" in colloc.err
     readings = "".join(f"2026/01/03 {time}.000, GPU-1a, 50 %, 1 MiB\n" for time in ("01:00:10", "01:00:20", "03:00:00"))
     path.write_text(SMI_HEADER + readings)
     assert colloc("ingest", *log, "--node", "n2") == 2
-    assert "--node 'n2' is in no pool of site.toml" in capsys.readouterr().err
+    assert "--node 'n2' is in no pool of site.toml" in colloc.err
     for _ in range(2):
         assert colloc("ingest", *log, "--node", "n1", "--timezone", "UTC") == 0
-        said = capsys.readouterr().err
+        said = colloc.err
         assert "2 of 3 readings counted for a run that had all GPUs of 'n1'" in said
         assert "this machine's zone" not in said
     assert colloc("ingest", *log, "--node", "n1") == 0
-    assert "read as this machine's zone; else --timezone" in capsys.readouterr().err
+    assert "read as this machine's zone; else --timezone" in colloc.err
 
 
-def test_texts_that_say_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_texts_that_say_nothing(tmp_path: Path) -> None:
     for content, said in (
         ("JobID|User\n1|ann\n", "sacct columns State, Start, End, AllocTRES are missing"),
         ("JobID|User|State|Start|End|AllocTRES|User\n", "column 'User' is named twice"),
@@ -433,9 +411,9 @@ def test_texts_that_say_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[st
     ):
         (tmp_path / "text").write_text(content)
         assert colloc("report", "--sacct-file", str(tmp_path / "text")) == 2
-        assert said in capsys.readouterr().err
+        assert said in colloc.err
     assert colloc("report", "--sacct-file", str(tmp_path / "none")) == 2
-    assert "No such file" in capsys.readouterr().err
+    assert "No such file" in colloc.err
 
 
 # --- what Slurm's own job accounting saw ---
@@ -449,9 +427,7 @@ def test_texts_that_say_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[st
         ("2026-01-03T01:00:00", "2026-01-03T02:00:00"),
     ],
 )
-def test_the_steps_of_a_run_tell_its_peak(
-    times: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_steps_of_a_run_tell_its_peak(times: tuple[str, str], tmp_path: Path) -> None:
     path, store = tmp_path / "sacct.txt", str(tmp_path / "store")
     began, ended = times
     path.write_text(
@@ -461,17 +437,16 @@ def test_the_steps_of_a_run_tell_its_peak(
     )
     argv = ("--sacct-file", str(path), "--slurm-release", "24.05.4", "--timezone", "UTC")
     assert colloc("ingest", "--store", store, *argv) == 0
-    total = reported(capsys, "--store", store)["total"]
+    total = reported("--store", store)["total"]
     assert (total["gpu_mem_peak_mib"], total["util_used_gpu_hours"]) == (2048, None)
     assert total["methods"] == ["job peak by Slurm"]
 
 
-def test_an_ingest_leaves_no_copy_of_the_rows(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_ingest_leaves_no_copy_of_the_rows(text: str, tmp_path: Path) -> None:
     """A carriage return makes each row be looked at: the plain ones go through a file."""
     store = tmp_path / "store"
     broken = Path(text).read_bytes()[:-3]
     for content, status in ((Path(text).read_bytes().replace(b"junk", b"ju\rnk"), 0), (broken, 2)):
         Path(text).write_bytes(content)
         assert colloc("ingest", "--store", str(store), "--sacct-file", text) == status
-    capsys.readouterr()
     assert {path.name for path in (store / "work").rglob("*") if path.is_file()} == {"lock"}

@@ -42,34 +42,25 @@ def take(tmp_path: Path, store: str, util: str) -> None:
 
 
 @pytest.mark.parametrize("command", [["report"], ["audit", "run"], ["job", "1"]])
-def test_an_empty_store_is_an_error_and_never_a_clean_answer(
-    store: str, command: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_empty_store_is_an_error_and_never_a_clean_answer(store: str, command: list[str]) -> None:
     for more in (["--store", store], []):
         assert colloc(*command, *more) == 2
-        said = capsys.readouterr()
-        assert said.out == ""
-        assert len(said.err.splitlines()) == 1
-        assert "holds nothing; run 'colloc ingest' first" in said.err
+        assert colloc.out == ""
+        assert len(colloc.err.splitlines()) == 1
+        assert "holds nothing; run 'colloc ingest' first" in colloc.err
 
 
 @pytest.mark.parametrize("util", ["", "0"])
-def test_an_audit_that_can_judge_nothing_is_an_error(
-    tmp_path: Path, store: str, util: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_audit_that_can_judge_nothing_is_an_error(tmp_path: Path, store: str, util: str) -> None:
     take(tmp_path, store, util)
-    capsys.readouterr()
     why = "not one was measured" if util == "" else "2 were measured, none for as long, or in as much of its time"
     for window, reason in ((WINDOW, why), (("--since", "1h"), "there is none; does 'colloc ingest' still run?")):
         assert colloc("audit", "run", "--store", store, *window) == 3
-        said = capsys.readouterr()
-        assert "0 findings" in said.out
-        assert reason in said.err
+        assert "0 findings" in colloc.out
+        assert reason in colloc.err
 
 
-def test_an_audit_says_how_much_it_could_judge(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_audit_says_how_much_it_could_judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(RECORDED / "demo", tmp_path, dirs_exist_ok=True)
     monkeypatch.setenv("COLLOC_CONF", str(tmp_path / "site.toml"))
     monkeypatch.chdir(tmp_path)
@@ -77,10 +68,9 @@ def test_an_audit_says_how_much_it_could_judge(
     assert colloc("ingest", "--store", "store", *taken) == 0
     about = json.loads(Path("recording.json").read_text())
     argv = ["--store", str(tmp_path / "store"), "--since", about["since"], "--until", about["until"]]
-    capsys.readouterr()
     assert colloc("audit", "run", *argv) == 1
     # Typed as it stands, wherever: who reads it may have no site.toml in force.
-    shown = capsys.readouterr().out
+    shown = colloc.out
     (see,) = re.findall(r"^    see: (.*)$", shown, re.MULTILINE)
     path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
     there = {"PATH": path, "HOME": str(tmp_path)}
@@ -88,7 +78,7 @@ def test_an_audit_says_how_much_it_could_judge(
     assert (again.returncode, again.stderr) == (1, "")
     assert next(line for line in again.stdout.splitlines() if line.startswith("COL001")) in shown.splitlines()
     assert colloc("audit", "run", "--format", "json", *argv) == 1
-    shown = json.loads(capsys.readouterr().out)
+    shown = json.loads(colloc.out)
     judged = shown["rules"]["COL001"]
     assert shown["runs"] == shown["runs_measured"] == judged["rows"] >= judged["judged"] > 0
     assert shown["schema"] == 2
@@ -96,7 +86,7 @@ def test_an_audit_says_how_much_it_could_judge(
     assert idle["reproduce"].endswith(f"--store {tmp_path / 'store'}")
     # What a finding says is how it is found again.
     assert colloc(*shlex.split(idle["reproduce"])[2:]) == 1
-    assert f"COL001 warning: {idle['subject']}: " in capsys.readouterr().out
+    assert f"COL001 warning: {idle['subject']}: " in colloc.out
 
 
 def test_the_store_is_closed_to_others_unless_opened(tmp_path: Path, store: str) -> None:
@@ -107,17 +97,15 @@ def test_the_store_is_closed_to_others_unless_opened(tmp_path: Path, store: str)
     assert Path(store).stat().st_mode & 0o777 == 0o750
 
 
-def test_the_private_cluster_has_a_site_file_of_its_own(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_private_cluster_has_a_site_file_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     environment = Lab(tmp_path, "user", HOST, [], Ports({}), {}).environment()
     monkeypatch.setenv("COLLOC_CONF", environment["COLLOC_CONF"])
     assert file_to_write(user=False) == str(tmp_path / "site/site.toml")
     assert colloc("report") == 2
-    assert f"'{tmp_path}/site/site.toml' (named by $COLLOC_CONF) cannot be read" in capsys.readouterr().err
+    assert f"'{tmp_path}/site/site.toml' (named by $COLLOC_CONF) cannot be read" in colloc.err
 
 
-def test_errors_of_the_system_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_of_the_system_are_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for argv in (
         ["demo", "-o", str(tmp_path / "file")],
@@ -125,89 +113,80 @@ def test_errors_of_the_system_are_one_line(tmp_path: Path, capsys: pytest.Captur
         ["ingest", "--store", str(tmp_path / "file" / "x"), "--clustercockpit", "/nonexistent"],
     ):
         assert colloc(*argv) == 2, argv
-        said = capsys.readouterr()
-        assert said.err.splitlines()[-1].startswith("colloc: error: "), said.err
-        assert "Traceback" not in said.err
+        assert colloc.err.splitlines()[-1].startswith("colloc: error: "), colloc.err
+        assert "Traceback" not in colloc.err
 
 
 SACCT = "{job}|{job}|{cluster}|{user}|lab|gpu|normal|COMPLETED|1767225600|1767225600|{end}|00:00:00|gres/gpu=1|n1|x\n"
 FINISHED = SACCT.replace("{end}", "1767229200")
 
 
-def hours(store: str, capsys: pytest.CaptureFixture[str]) -> dict[str, float]:
-    capsys.readouterr()
+def hours(store: str) -> dict[str, float]:
     assert colloc("report", "--store", store, "--format", "json", *WINDOW) == 0
-    return {group["name"]: group["allocated_gpu_hours"] for group in json.loads(capsys.readouterr().out)["groups"]}
+    return {group["name"]: group["allocated_gpu_hours"] for group in json.loads(colloc.out)["groups"]}
 
 
-def test_files_of_one_name_are_two_sources(tmp_path: Path, store: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_of_one_name_are_two_sources(tmp_path: Path, store: str) -> None:
     for number, user in enumerate(("ann", "bob"), 1):
         (tmp_path / user).mkdir()
         (tmp_path / user / "sacct.txt").write_text(FINISHED.format(job=number, cluster="c", user=user))
         assert colloc("ingest", "--store", store, "--sacct-file", str(tmp_path / user / "sacct.txt")) == 0
-    assert hours(store, capsys) == {"ann": 1.0, "bob": 1.0}
+    assert hours(store) == {"ann": 1.0, "bob": 1.0}
 
 
-def test_an_older_export_does_not_reopen_a_run(tmp_path: Path, store: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_older_export_does_not_reopen_a_run(tmp_path: Path, store: str) -> None:
     (tmp_path / "new").write_text(FINISHED.format(job=1, cluster="c", user="ann"))
     running = SACCT.replace("COMPLETED", "RUNNING").format(job=1, cluster="c", user="ann", end="Unknown")
     (tmp_path / "old").write_text(running)
     os.utime(tmp_path / "old", (1767227400, 1767227400))
     assert colloc("ingest", "--store", store, "--sacct-file", str(tmp_path / "old")) == 0
-    assert hours(store, capsys) == {"ann": 0.0}, "without ElapsedRaw it is known to have begun, and no more"
+    assert hours(store) == {"ann": 0.0}, "without ElapsedRaw it is known to have begun, and no more"
     assert colloc("ingest", "--store", store, "--sacct-file", str(tmp_path / "new")) == 0
     assert colloc("ingest", "--store", store, "--sacct-file", str(tmp_path / "old")) == 0
-    assert hours(store, capsys) == {"ann": 1.0}
+    assert hours(store) == {"ann": 1.0}
 
 
-def test_one_run_by_two_sources_is_one_run_and_keeps_its_mean(
-    tmp_path: Path, store: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_run_by_two_sources_is_one_run_and_keeps_its_mean(tmp_path: Path, store: str) -> None:
     take(tmp_path, store, "50")
     (tmp_path / "sacct").write_text(
         "".join(FINISHED.format(job=j, cluster="c", user=u) for j, u in ((1, "ann"), (2, "bob")))
     )
     assert colloc("ingest", "--store", store, "--sacct-file", str(tmp_path / "sacct")) == 0
-    capsys.readouterr()
     assert colloc("report", "--store", store, "--format", "json", *WINDOW) == 0
-    whole = json.loads(capsys.readouterr().out)["total"]
+    whole = json.loads(colloc.out)["total"]
     assert (whole["jobs"], whole["allocated_gpu_hours"], whole["util_weighted_pct"]) == (2, 2.0, 50.0)
 
 
-def test_rows_of_another_form_do_not_wipe_what_was_there(
-    tmp_path: Path, store: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rows_of_another_form_do_not_wipe_what_was_there(tmp_path: Path, store: str) -> None:
     (tmp_path / "sacct").write_text(FINISHED.format(job=1, cluster="c", user="ann"))
     assert colloc("ingest", "--store", store, "--sacct-file", str(tmp_path / "sacct")) == 0
     wrong = ["--fields", "JobID,User,State,Start,End,AllocTRES"]
     assert colloc("ingest", "--store", store, "--sacct-file", str(tmp_path / "sacct"), *wrong) == 2
-    assert "the store stays as it was" in capsys.readouterr().err
-    assert hours(store, capsys) == {"ann": 1.0}
+    assert "the store stays as it was" in colloc.err
+    assert hours(store) == {"ann": 1.0}
 
 
 @pytest.mark.parametrize("name", ["user=eve", "cluster=x", "a[1]", "it's"])
-def test_a_stores_path_is_only_a_path(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_stores_path_is_only_a_path(tmp_path: Path, name: str) -> None:
     store = str(tmp_path / name / "store")
     (tmp_path / "sacct").write_text(FINISHED.format(job=1, cluster="c", user="ann"))
     assert colloc("ingest", "--store", store, "--sacct-file", str(tmp_path / "sacct")) == 0
-    assert hours(store, capsys) == {"ann": 1.0}
+    assert hours(store) == {"ann": 1.0}
 
 
 @pytest.mark.parametrize("argv", [["--since", "never"], ["--sacct-file", "/nonexistent"], ["--nvidia-smi", "/x"]])
-def test_only_what_was_taken_in_is_said_to_be(store: str, argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_what_was_taken_in_is_said_to_be(store: str, argv: list[str]) -> None:
     assert colloc("ingest", "--store", store, *argv) == 2
-    assert len(capsys.readouterr().err.splitlines()) == 1
+    assert len(colloc.err.splitlines()) == 1
 
 
 @pytest.mark.parametrize("id", ["1234", "1234_5", "1234+1"])
-def test_a_job_asked_of_the_history_is_sent_to_where_it_is_shown(id: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_job_asked_of_the_history_is_sent_to_where_it_is_shown(id: str) -> None:
     assert colloc("history", id) == 2
-    assert capsys.readouterr().err.startswith(f"colloc: error: '{id}' is a job; 'colloc job {id}' shows it")
+    assert colloc.err.startswith(f"colloc: error: '{id}' is a job; 'colloc job {id}' shows it")
 
 
-def test_a_job_on_a_line_to_complete_is_no_error(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_job_on_a_line_to_complete_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (
         ("_COLLOC_COMPLETE", "complete_bash"),
         ("COMP_WORDS", "colloc history 1234 "),
@@ -215,21 +194,19 @@ def test_a_job_on_a_line_to_complete_is_no_error(
     ):
         monkeypatch.setenv(name, value)
     assert colloc("history") == 0
-    assert capsys.readouterr().err == ""
+    assert colloc.err == ""
 
 
-def test_a_store_that_is_not_there_is_not_compacted(store: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_store_that_is_not_there_is_not_compacted(store: str) -> None:
     assert colloc("compact", "--store", store) == 2
-    assert f"store '{store}' is not there; is its file system mounted?" in capsys.readouterr().err
+    assert f"store '{store}' is not there; is its file system mounted?" in colloc.err
 
 
 @pytest.mark.parametrize("group", [[], ["site"], ["history"], ["policy"], ["audit"]])
-def test_the_list_of_commands_cuts_none_of_them_short(
-    group: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_list_of_commands_cuts_none_of_them_short(group: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     assert colloc(*group, "--help") == 0
-    listed = capsys.readouterr().out.partition("\nCommands")[2].splitlines()[1:]
+    listed = colloc.out.partition("\nCommands")[2].splitlines()[1:]
     assert listed
     assert [line for line in listed if line.endswith("...") or line.startswith("   ")] == []
 
@@ -251,15 +228,15 @@ def test_a_standard_stream_that_takes_nothing(where: str, status: int, said: str
 
 
 @pytest.mark.parametrize("seconds", ["nan", "0", "inf"])
-def test_a_period_is_a_time(seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_period_is_a_time(seconds: str) -> None:
     assert colloc("agent", "--period", seconds) == 2
-    assert "Invalid value for '--period'" in capsys.readouterr().err
+    assert "Invalid value for '--period'" in colloc.err
 
 
 @pytest.mark.parametrize("seconds", ["nan", "0", "inf"])
-def test_the_doctor_waits_for_some_time(seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_doctor_waits_for_some_time(seconds: str) -> None:
     assert colloc("site", "doctor", "--timeout", seconds) == 2
-    assert "Invalid value for '--timeout'" in capsys.readouterr().err
+    assert "Invalid value for '--timeout'" in colloc.err
 
 
 @pytest.mark.parametrize(
@@ -272,36 +249,33 @@ def test_the_doctor_waits_for_some_time(seconds: str, capsys: pytest.CaptureFixt
         ["sample", "--reader", "simulated:/nonexistent", "--count", "1", "--journal", "/proc/nope"],
     ],
 )
-def test_what_cannot_be_done_is_not_called_done(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_done_is_not_called_done(argv: list[str]) -> None:
     assert colloc(*argv) == 2
-    assert "colloc: error: " in capsys.readouterr().err
+    assert "colloc: error: " in colloc.err
 
 
-def test_no_escape_reaches_the_terminal(tmp_path: Path, store: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_escape_reaches_the_terminal(tmp_path: Path, store: str) -> None:
     row = FINISHED.format(job=1, cluster="c", user="ann")
     (tmp_path / "sacct").write_text(row + row.replace("|1767225600|1767229200", "|\x1b]0;pwn\x07\x1b[2J|1"))
     assert colloc("ingest", "--store", store, "--sacct-file", str(tmp_path / "sacct")) == 3
-    said = capsys.readouterr().err
+    said = colloc.err
     assert "1 rejected" in said
     assert "\x1b" not in said
 
 
-def test_the_id_of_an_array_stands_for_its_tasks(
-    tmp_path: Path, store: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_id_of_an_array_stands_for_its_tasks(tmp_path: Path, store: str) -> None:
     rows = [FINISHED.replace("{job}|{job}", f"{raw}|60_{task}") for raw, task in ((61, 0), (60, 1))]
     (tmp_path / "sacct").write_text("".join(row.format(cluster="c", user="ann") for row in rows))
     assert colloc("ingest", "--store", store, "--sacct-file", str(tmp_path / "sacct")) == 0
     # The raw id of one task is the array's; that of another one is its own.
     for asked, shown in (("60", ["60_0", "60_1"]), ("60_1", ["60_1"]), ("61", ["60_0"])):
-        capsys.readouterr()
         assert colloc("job", asked, "--store", store, "--format", "json") == 0
-        assert [run["job_id"] for run in json.loads(capsys.readouterr().out)["runs"]] == shown
+        assert [run["job_id"] for run in json.loads(colloc.out)["runs"]] == shown
     assert colloc("job", "62", "--store", store) == 2
 
 
 def test_an_ingest_seals_the_journal_that_it_can_reach(
-    tmp_path: Path, store: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "site.toml").write_text('schema = 1\ncluster = "c"\nslurm_release = "22.05"\n')
     monkeypatch.setenv("COLLOC_CONF", str(tmp_path / "site.toml"))
@@ -313,44 +287,41 @@ def test_an_ingest_seals_the_journal_that_it_can_reach(
     with open(tmp_path / "journal/g1/20260101T00.journal", "ab") as stream:
         stream.write(b"torn")
     assert colloc("ingest", *argv) == 0
-    assert "samples: 3 rows in, 2 used, 0 job steps, 1 rejected" in capsys.readouterr().err
+    assert "samples: 3 rows in, 2 used, 0 job steps, 1 rejected" in colloc.err
     assert colloc("ingest", *argv) == 0
-    said = capsys.readouterr().err
+    said = colloc.err
     assert "no rows" not in said
     assert f"all 2 h of the journal '{tmp_path}/journal' were in the store already" in said
     assert colloc("report", "--store", store, *WINDOW, "--explain") == 0
-    assert (
-        "rows in 2: 1 used, 0 job steps, 1 rejected (journal line fails its checksum or form: 1)"
-        in capsys.readouterr().out
-    )
+    assert "rows in 2: 1 used, 0 job steps, 1 rejected (journal line fails its checksum or form: 1)" in colloc.out
     assert colloc("job", "1", "--store", store) == 0
-    said = capsys.readouterr().out
+    said = colloc.out
     assert "  energy     0.0017 kWh\n  host       4.0 cores used, 4000 MiB at peak, 200 MiB read" in said
     with open(Path(store, "work/flush/c/g2/lock"), "w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         assert colloc("ingest", *argv) == 0
-        assert "another run is flushing the journal of g2" in capsys.readouterr().err
+        assert "another run is flushing the journal of g2" in colloc.err
 
 
-def test_compact(tmp_path: Path, store: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compact(tmp_path: Path, store: str) -> None:
     noon_s = (time.time() // 86_400 - 30) * 86_400 + 43_200
     sampled(Store(store), [seen(noon_s + hour * 3600, [device()], [process()]) for hour in range(2)])
     assert colloc("compact", "--store", store) == 1
-    assert "is it ahead? Nothing was done" in capsys.readouterr().err
+    assert "is it ahead? Nothing was done" in colloc.err
     sampled(Store(store), [seen(time.time() // 86_400 * 86_400, [device()], [process()], node="g9")])
     assert colloc("compact", "--store", store) == 0
-    assert f"2 files written, 0 removed in '{store}'" in capsys.readouterr().err
+    assert f"2 files written, 0 removed in '{store}'" in colloc.err
     assert colloc("compact", "--store", store) == 0
     sampled(Store(store), [seen(noon_s + 10 * n, [device()], [process()]) for n in range(2)])
     assert colloc("compact", "--store", store) == 1
-    said = capsys.readouterr().err
+    said = colloc.err
     assert "1 file of hours came after the readings of their day were deleted" in said
     assert "Move them out of the store" in said
     with open(Path(store, "work/compact/lock"), "w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         assert colloc("compact", "--store", store) == 0
-        assert "another run is compacting" in capsys.readouterr().err
+        assert "another run is compacting" in colloc.err
     (facts,) = Path(store, "facts").rglob("*.parquet")
     facts.write_bytes(b"junk")
     assert colloc("compact", "--store", store) == 1
-    assert f"error: store file '{facts}' cannot be read" in capsys.readouterr().err
+    assert f"error: store file '{facts}' cannot be read" in colloc.err

@@ -46,14 +46,14 @@ def test_a_terminal_shows_twenty_and_the_others(report: list[str], monkeypatch: 
 
 
 @pytest.mark.parametrize(("top", "rows"), [("3", 5), ("0", 31), ("29", 31), ("500", 31)])
-def test_top(report: list[str], top: str, rows: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_top(report: list[str], top: str, rows: int) -> None:
     assert colloc(*report, "--top", top) == 0
-    assert len(users(capsys.readouterr().out)) == rows
+    assert len(users(colloc.out)) == rows
 
 
-def test_what_is_no_terminal_has_everything(report: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_no_terminal_has_everything(report: list[str]) -> None:
     assert colloc(*report) == 0
-    piped = capsys.readouterr().out
+    piped = colloc.out
     assert len(users(piped)) == 31
     assert "HELD GPU-h" in piped
     assert not re.search("[\x1b█▒░…]", piped)
@@ -117,11 +117,9 @@ def test_parquet_and_json_of_a_real_report(report: list[str], tmp_path: Path) ->
         (["--shadow", "--top", "5"], "--top and --explain are for"),
     ],
 )
-def test_what_cannot_be_shown_is_said(
-    report: list[str], more: list[str], why: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_shown_is_said(report: list[str], more: list[str], why: str) -> None:
     assert colloc(*report, *more) == 2
-    assert why in capsys.readouterr().err
+    assert why in colloc.err
 
 
 def test_what_the_how_to_shows_runs(report: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,13 +185,11 @@ def test_a_pipe_is_written_to_and_not_replaced(report: list[str], tmp_path: Path
     assert stat.S_ISFIFO(pipe.stat().st_mode)
 
 
-def test_what_cannot_be_written_leaves_nothing(
-    report: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_written_leaves_nothing(report: list[str], tmp_path: Path) -> None:
     before = sorted(tmp_path.iterdir())
     for path in (tmp_path / "none/made", tmp_path, Path("/proc/made")):
         assert colloc(*report, "-o", str(path)) == 2
-        assert "cannot be written" in capsys.readouterr().err
+        assert "cannot be written" in colloc.err
     assert sorted(tmp_path.iterdir()) == before
 
 
@@ -203,7 +199,7 @@ def test_what_cannot_be_written_leaves_nothing(
 )
 def test_what_is_installed_is_the_denominator_of_all_runs_of_its_own_cluster_only(
     tmp_path: Path, other: str, visible: Visible, known: bool,
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
     (tmp_path / "site.toml").write_text(SITE.format(order="", agent="true"))
     monkeypatch.setenv("COLLOC_CONF", str(tmp_path / "site.toml"))
@@ -220,10 +216,10 @@ def test_what_is_installed_is_the_denominator_of_all_runs_of_its_own_cluster_onl
         "1970-01-01T02:00Z",
     )
     assert colloc(*asked, "--format", "json", "--charts") == 0
-    shown = json.loads(capsys.readouterr().out)
+    shown = json.loads(colloc.out)
     installed = [shown["installed_gpu_hours"], *(one["installed_gpu_hours"] for one in shown["charts"]["over_time"])]
     assert [value is not None for value in (*installed, shown["of_installed"]["allocated_pct"])] == [known] * 4
     # What was taken in is everybody's, too.
     assert [shown[name] is not None for name in ("rows_in", "rows_used", "job_steps")] == [visible.everybody] * 3
     assert colloc(*asked, "--explain") == 0
-    assert ("rows in" in capsys.readouterr().out) is visible.everybody
+    assert ("rows in" in colloc.out) is visible.everybody

@@ -14,6 +14,7 @@ from slurm_colloc.model import because
 from slurm_colloc.submit.own_options import OWN_OPTIONS
 from slurm_colloc.wording import words
 from tests.unit.made import H100, evidence
+from tests.unit.programs import executable
 from tests.unit.shell import Shell
 
 SMALL = "--gres=gpu:h100_1g.10gb:1"
@@ -153,8 +154,7 @@ def test_runs_that_are_forgotten_up_to_a_time_to_come_are_named(shell: Shell, kn
 
 def test_several_csub_at_once_use_and_keep_one_history(shell: Shell, known: Path) -> None:
     """Each settles the run that a sampler left without an end."""
-    (shell.folder / "bin/sacct").write_text("#!/bin/sh\necho '1|COMPLETED'\n")
-    (shell.folder / "bin/sacct").chmod(0o755)
+    executable(shell.folder / "bin/sacct", "#!/bin/sh\necho '1|COMPLETED'\n")
     known.write_text(json.dumps({**json.loads(known.read_text()), "state": "RUNNING"}))
     before = len(shell.decisions())
     with ThreadPoolExecutor(6) as pool:

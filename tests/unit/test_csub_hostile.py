@@ -12,16 +12,11 @@ from pathlib import Path
 import pytest
 
 from slurm_colloc.submit.reasons import reason_to_keep_text
+from tests.unit.programs import executable
 from tests.unit.shell import HINT, SCRIPT, Shell
+from tests.waiting import wait_for
 
 PLACED = ["--gres=gpu:h100_1g.10gb:1", "job.sh"]
-
-
-def wait_for(path: Path) -> None:
-    deadline = time.monotonic() + 20
-    while not path.exists():
-        assert time.monotonic() < deadline, f"{path} did not come"
-        time.sleep(0.02)
 
 
 # --- around the process ---
@@ -30,10 +25,7 @@ def wait_for(path: Path) -> None:
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_closed_standard_descriptors(shell: Shell, closed: str) -> None:
     shell.site('"mps"', agent=True)
-    command = ["sh", "-c", f'exec "$@" {closed}', "sh", *shell.command(HINT, "job.sh")]
-    done = subprocess.run(
-        command, cwd=shell.folder, env=shell.environment(), capture_output=True, timeout=60, check=False
-    )
+    done = shell.run("-c", f'exec "$@" {closed}', "sh", *shell.command(HINT, "job.sh"), program="sh")
     assert done.returncode == 0, done.stderr
     assert len(shell.calls()) == 1
     assert (shell.folder / "script.0").read_text().endswith("echo hello\n")
@@ -41,16 +33,7 @@ def test_closed_standard_descriptors(shell: Shell, closed: str) -> None:
 
 def test_a_full_disk_behind_standard_output_changes_nothing(shell: Shell) -> None:
     with open("/dev/full", "wb") as full:
-        done = subprocess.run(
-            shell.command(HINT, "job.sh"),
-            cwd=shell.folder,
-            env=shell.environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=full,
-            stderr=full,
-            timeout=60,
-            check=False,
-        )
+        done = shell.run(HINT, "job.sh", stdout=full, stderr=full)
     assert done.returncode == 0
     assert shell.calls() == [PLACED]
     assert len(shell.decisions()) == 1
@@ -106,7 +89,7 @@ def test_a_signal_reaches_sbatch_and_csub_says_how_it_ended(shell: Shell, number
     # Under nohup, or in the background of a script, the tests themselves ignore one of them.
     argv = ["env", f"--default-signal={name}", *shell.command(HINT, "job.sh")]
     running = subprocess.Popen(argv, cwd=shell.folder, env=shell.environment(), stdin=subprocess.DEVNULL)
-    wait_for(shell.folder / "ready")
+    wait_for((shell.folder / "ready").exists, "sbatch did not begin", 20)
     running.send_signal(number)
     assert running.wait(timeout=20) == 7
     assert shell.calls() == [PLACED]
@@ -115,16 +98,7 @@ def test_a_signal_reaches_sbatch_and_csub_says_how_it_ended(shell: Shell, number
 def test_what_sbatch_leaves_in_the_background_is_not_waited_for(shell: Shell) -> None:
     shell.behave(0, "sleep 50 &")
     begun = time.monotonic()
-    done = subprocess.run(
-        shell.command(HINT, "job.sh"),
-        cwd=shell.folder,
-        env=shell.environment(),
-        stdin=subprocess.DEVNULL,
-        stdout=(shell.folder / "out").open("wb"),
-        stderr=subprocess.DEVNULL,
-        timeout=60,
-        check=False,
-    )
+    done = shell.run(HINT, "job.sh", stdout=(shell.folder / "out").open("wb"), stderr=subprocess.DEVNULL)
     assert time.monotonic() - begun < 30
     assert (done.returncode, (shell.folder / "out").read_text()) == (0, "Submitted batch job 4711\n")
 
@@ -174,9 +148,7 @@ def test_an_unknown_release_loses_csubs_own_options_and_nothing_else(shell: Shel
 
 
 def test_a_configured_sbatch_must_be_one(shell: Shell) -> None:
-    own = shell.folder / "own"
-    own.write_text('#!/bin/sh\nexec csub "$@"\n')
-    own.chmod(0o755)
+    own = executable(shell.folder / "own", '#!/bin/sh\nexec csub "$@"\n')
     for wrong in ("/nonexistent/sbatch", "sbatch", str(own), str(shell.folder)):
         site = shell.folder / "site.toml"
         shell.site('"mig"', agent=True)
@@ -227,17 +199,7 @@ def test_what_can_be_read_only_once_or_is_too_large_is_left_to_sbatch(shell: She
 def test_two_outputs_read_as_one_hold_sbatchs_answer_alone(shell: Shell) -> None:
     """The idiom job=$(sbatch job.sh 2>&1 | awk '{print $4}')."""
     for argv in ([HINT, "job.sh"], ["--no-such", "job.sh"], ["--gpu-footprint=mem=900G,sm=3", "job.sh"]):
-        done = subprocess.run(
-            shell.command(*argv),
-            cwd=shell.folder,
-            env=shell.environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=60,
-            check=False,
-        )
-        assert done.stdout == b"Submitted batch job 4711\n"
+        assert shell.run(*argv, stderr=subprocess.STDOUT).stdout == "Submitted batch job 4711\n"
 
 
 KEPT = [
@@ -286,69 +248,37 @@ def test_a_shell_that_prints_or_runs_nothing_keeps_its_text(shell_line: str) -> 
         assert not reason_to_keep_text(SCRIPT.encode(), plain)
 
 
-UNTOUCHED = [
-    "--mem=0",
-    "--mem=0G",
-    "--exclusive",
-    "-M other",
-    "--nodelist=n1",
-    "-x n1",
-    "--gres-flags=x",
-    "--container=/x",
-]
-
-
-@pytest.mark.parametrize("options", UNTOUCHED)
-def test_what_leaves_the_job_alone(shell: Shell, options: str) -> None:
-    shell.run(HINT, *options.split(), "job.sh")
-    assert shell.calls() == [[*options.split(), "job.sh"]]
-
-
-ONE_GPU = [
-    "srun \\\n  --gres=gpu:1 ./a",
-    'OPTIONS="--gpus-per-task=1"\nsrun $OPTIONS ./a',
-    "srun -G 1 ./a",
-    "srun ./train.py --gpus 1",
-]
-# A program's own options, that only begin alike.
-NO_STEP = [
-    "--gpu-collect",
-    "--group=2",
-    "--gradient 0.1",
-    "--gpu 0",
-    "--gpu_ids 0",
-    "--grad-clip=1",
-    "--gpus_per_node=2",
-]
+# A step, and whether its job goes on a slice, and on a share by MPS.
 STEPS = [
-    "srun --gres=gpu:h100:1 ./a",
-    "srun --gres gpu:2 ./a",
-    "srun --gpus-per-task=1 ./a; srun --cpus-per-gpu=4 ./b",
-    "srun -nG1 ./a",
-    "export SLURM_GPUS=1\nsrun ./a",
-    "SLURM_GRES=gpu:1 srun ./a",
-    "srun --gpu-b=closest ./a",
-    "srun --gpus-per-t 2 ./a",
-    "srun --tres-per-ta=gres/gpu:1 ./a",
-    "srun --mem-per-g=1G ./a",
+    ("srun \\\n  --gres=gpu:1 ./a", True, False),
+    ('OPTIONS="--gpus-per-task=1"\nsrun $OPTIONS ./a', True, False),
+    ("srun -G 1 ./a", True, False),
+    ("srun ./train.py --gpus 1", True, False),
+    # A program's own options, that only begin alike.
+    ("srun ./a --gpu-collect --group=2 --gpu 0", True, True),
+    ("srun ./a --gradient 0.1 --gpu_ids 0 --grad-clip=1 --gpus_per_node=2", True, True),
+    ("srun --gres=gpu:h100:1 ./a", False, False),
+    ("srun --gres gpu:2 ./a", False, False),
+    ("srun --gpus-per-task=1 ./a; srun --cpus-per-gpu=4 ./b", False, False),
+    ("srun -nG1 ./a", False, False),
+    ("export SLURM_GPUS=1\nsrun ./a", False, False),
+    ("SLURM_GRES=gpu:1 srun ./a", False, False),
+    ("srun --gpu-b=closest ./a", False, False),
+    ("srun --gpus-per-t 2 ./a", False, False),
+    ("srun --tres-per-ta=gres/gpu:1 ./a", False, False),
+    ("srun --mem-per-g=1G ./a", False, False),
 ]
 
 
-@pytest.mark.parametrize("option", NO_STEP)
-def test_a_programs_own_option_is_none_of_srun(shell: Shell, option: str) -> None:
-    shell.site('"mps"', agent=True)
-    (shell.folder / "job.sh").write_text(SCRIPT + f"srun python train.py {option}\n")
-    shell.run(HINT, "job.sh")
-    assert shell.calls()[0][0] == "--gres=mps:10"
-
-
-@pytest.mark.parametrize("step", ONE_GPU)
-def test_a_step_that_asks_for_one_gpu_gets_a_slice_and_no_share(shell: Shell, step: str) -> None:
+@pytest.mark.parametrize(("step", "slice_too", "share_too"), STEPS)
+def test_a_step_that_names_gpus(shell: Shell, step: str, slice_too: bool, share_too: bool) -> None:
     (shell.folder / "job.sh").write_text(SCRIPT + step + "\n")
-    shell.run(HINT, "job.sh")
-    shell.site('"mps"', agent=True)
-    shell.run(HINT, "job.sh")
-    assert shell.calls() == [PLACED, ["job.sh"]]
+    for order in ('"mig"', '"mps"'):
+        shell.site(order, agent=True)
+        shell.run(HINT, "job.sh")
+    on_slice, on_share = shell.calls()
+    assert on_slice == (PLACED if slice_too else ["job.sh"])
+    assert on_share[0] == ("--gres=mps:10" if share_too else "job.sh")
 
 
 # What is asked, what the script does, and on what it goes where there are slices, and where there are shares by MPS.
@@ -402,10 +332,3 @@ def test_a_job_may_choose_what_it_exports_and_a_step_that_does_gets_no_share(she
     (shell.folder / "job.sh").write_text(SCRIPT + "srun --export=NONE ./a\n")
     shell.run(HINT, "job.sh")
     assert shell.calls()[1] == ["job.sh"]
-
-
-@pytest.mark.parametrize("step", STEPS)
-def test_a_step_that_names_gpus_keeps_the_request(shell: Shell, step: str) -> None:
-    (shell.folder / "job.sh").write_text(SCRIPT + step + "\n")
-    shell.run(HINT, "job.sh")
-    assert shell.calls() == [["job.sh"]]

@@ -16,7 +16,7 @@ from slurm_colloc.pack.queue import Queue
 from slurm_colloc.pack.spec import MARK, Spec, from_json
 from slurm_colloc.wording import words
 from tests.unit.made import near
-from tests.unit.shell import DEFINITE, DOUBTFUL, HINT, SITE, Shell
+from tests.unit.shell import DEFINITE, DOUBTFUL, HINT, SBATCH, SITE, Shell
 
 HEAD = "#!/bin/bash -l\n#SBATCH --gres=gpu:1 -t 10\n#SBATCH --array=0-99\n#SBATCH --output=logs/%A_%a.out --mem=4G\n"
 SCRIPT = HEAD + "#SBATCH -c 2\n\necho $SLURM_ARRAY_TASK_ID\n"
@@ -49,18 +49,20 @@ def spec_of(script: str) -> Spec:
     return from_json(line.removeprefix(MARK))
 
 
-def packed(shell: Shell, *argv: str) -> tuple[list[str], Spec]:
+def packed(shell: Shell, *argv: str, job: str = "4711") -> tuple[list[str], Spec]:
     """Submit, and return the arguments before the script and what the pack is told."""
-    keep = (shell.folder / "bin/sbatch").read_text()
-    # The script's place among the arguments is the only one that is a file.
-    (shell.folder / "bin/sbatch").write_text(
-        keep.replace('if [ -f "$last" ]', 'for last; do [ ! -f "$last" ] || break; done\nif [ -f "$last" ]')
-    )
+    keep_the_script(shell)
     done = shell.run(*argv)
-    assert (done.returncode, done.stdout) == (0, "Submitted batch job 4711\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, f"Submitted batch job {job}\n"), done.stderr
     words = shell.calls()[-1]
     at = next(index for index, word in enumerate(words) if "/csub-" in word)
     return words[:at], spec_of(stored(shell))
+
+
+def keep_the_script(shell: Shell) -> None:
+    """Have sbatch keep a script before the last argument too: its place is the only one that is a file."""
+    first_file = 'for last; do [ ! -f "$last" ] || break; done\nif [ -f "$last" ]'
+    (shell.folder / "bin/sbatch").write_text(SBATCH.replace('if [ -f "$last" ]', first_file))
 
 
 def test_an_array_becomes_one_job(lab: Shell) -> None:
@@ -94,9 +96,7 @@ def test_a_packs_use_is_no_evidence_for_one_task(lab: Shell) -> None:
 @pytest.mark.parametrize(
     ("argv", "script", "left"),
     [
-        (["--array=0-9%4"], SCRIPT, []),
         (["--array", "0-9%4"], SCRIPT, []),
-        (["-a", "0-9%4"], SCRIPT, []),
         (["-a0-9%4"], SCRIPT, []),
         (["-Ha0-9%4", "-J", "a"], SCRIPT, ["-H", "-J", "a"]),
         (["-Ha", "0-9%4", "-J", "0-9%4"], SCRIPT, ["-H", "-J", "0-9%4"]),
@@ -212,6 +212,10 @@ def body(*lines: str) -> str:
     return SCRIPT + "".join(f"{line}\n" for line in lines)
 
 
+def no_such(asked: str, partition: str, there: str) -> Reason:
+    return because("no-such-gpu", asked=asked, partitions=(partition,), there=there)
+
+
 UNPACKED = [
     ([], SCRIPT.replace("gpu:1", "gpu:2"), because("several-gpus", gres=("gpu:2",))),
     ([], SCRIPT.replace("--gres=gpu:1", "--no-kill"), because("no-gpu")),
@@ -226,12 +230,8 @@ UNPACKED = [
     (["--time-min=5"], SCRIPT, "--time-min"),
     (["--colloc=off"], SCRIPT, because("switched-off", wish="off")),
     ([], SCRIPT.replace("--array=0-99", "--array=0-99 -J 'a b'"), "cannot be taken apart with certainty"),
-    (
-        ["--gres=gpu:a100:1"],
-        SCRIPT,
-        words(because("no-such-gpu", asked="gpu:a100:1", partitions=("gpu",), there="gpu:h100")),
-    ),
-    (["-p", "cpu"], SCRIPT, words(because("no-such-gpu", asked="gpu:1", partitions=("cpu",), there="no GPU"))),
+    (["--gres=gpu:a100:1"], SCRIPT, no_such("gpu:a100:1", "gpu", "gpu:h100")),
+    (["-p", "cpu"], SCRIPT, no_such("gpu:1", "cpu", "no GPU")),
     (["--gpu-footprint=mem=4G,sm=10,dram=60"], SCRIPT, because("one-task-fills-memory-bandwidth", dram_pct=60)),
     ([], body("port=$((10000 + SLURM_JOB_ID % 1000))"), "SLURM_JOB_ID"),
     ([], body("mkdir /scratch/$SLURM_JOB_ID"), "SLURM_JOB_ID"),
@@ -260,18 +260,11 @@ def test_what_cannot_be_packed_is_the_array_it_was(lab: Shell, argv: list[str], 
     assert MARK.decode() not in (stored(lab) if list(lab.folder.glob("script.*")) else "")
 
 
-@pytest.mark.parametrize("export", ["--export=NONE", "--export=A,B"])
-def test_what_the_job_exports_is_no_reason_against(lab: Shell, export: str) -> None:
-    (lab.folder / "job.sh").write_text(body("srun train"))
-    packed(lab, "--pack", HINT, export, "job.sh")
-
-
-@pytest.mark.parametrize(
-    "line", ["echo job $SLURM_JOB_ID", "# $((SLURM_JOB_ID % 10))", "out=$SLURM_JOB_ID.$SLURM_ARRAY_TASK_ID"]
-)
-def test_a_job_id_that_is_only_said_does_no_harm(lab: Shell, line: str) -> None:
-    (lab.folder / "job.sh").write_text(body(line))
-    packed(lab, "--pack", HINT, "job.sh")
+def test_what_the_job_exports_and_a_job_id_that_is_only_said_are_no_reasons_against(lab: Shell) -> None:
+    said = ("echo job $SLURM_JOB_ID", "# $((SLURM_JOB_ID % 10))", "out=$SLURM_JOB_ID.$SLURM_ARRAY_TASK_ID")
+    (lab.folder / "job.sh").write_text(body(*said, "srun train"))
+    for export in ("--export=NONE", "--export=A,B"):
+        packed(lab, "--pack", HINT, export, "job.sh")
 
 
 @pytest.mark.parametrize(
@@ -290,13 +283,6 @@ def test_an_array_that_shares_its_line_is_taken_out_of_it(lab: Shell, line: str,
     assert spec.array == "0-9"
     assert stored(lab).startswith(f"#!/bin/sh\n{left.replace('##SBATCH -a0-9' + chr(10), '')}")
     assert stored(lab).endswith(script)
-
-
-def test_jobs_that_may_be_suspended_are_not_packed(lab: Shell) -> None:
-    site(lab, partition="suspends = true")
-    done = lab.run("--pack", HINT, "job.sh")
-    assert f"not packed: {words(because('partition-suspends', partition='gpu'))}" in done.stderr
-    assert MARK.decode() not in stored(lab)
 
 
 def test_host_memory_that_comes_with_the_gpu_is_shared_and_said(lab: Shell) -> None:
@@ -342,8 +328,7 @@ def test_a_pack_of_a_slice_says_so(lab: Shell) -> None:
     pack = {"at_once": 5, "tasks": 100, "jobs": 1, "units": "slice"}
     assert lab.decisions()[-1]["reasons"][0] == ["pack", pack]
     done = lab.run("--pack", HINT, "--gres=gpu:h100:1", "job.sh")
-    nothing = because("no-such-gpu", asked="gpu:h100:1", partitions=("gpu",), there="gpu:h100_1g.10gb")
-    assert words(nothing) in done.stderr
+    assert words(no_such("gpu:h100:1", "gpu", "gpu:h100_1g.10gb")) in done.stderr
 
 
 def test_a_pack_from_within_a_requeued_job_is_no_restart(lab: Shell) -> None:
@@ -362,11 +347,14 @@ def test_the_environments_array_is_not_packed(lab: Shell) -> None:
 
 
 def test_the_site_may_forbid_it(lab: Shell) -> None:
-    site(lab, sharing="pack = false")
-    assert f"not packed: {words(because('no-packs'))}" in lab.run("--pack", HINT, "job.sh").stderr
-    site(lab, sharing='protected_types = ["h100"]')
-    done = lab.run("--pack", "--gres=gpu:h100:1", HINT, "job.sh")
-    assert f"not packed: {words(because('protected', gpu_type='h100'))}" in done.stderr
+    for changes, why in (
+        ({"sharing": "pack = false"}, because("no-packs")),
+        ({"sharing": 'protected_types = ["h100"]'}, because("protected", gpu_type="h100")),
+        ({"partition": "suspends = true"}, because("partition-suspends", partition="gpu")),
+    ):
+        site(lab, **changes)
+        assert f"not packed: {words(why)}" in lab.run("--pack", "--gres=gpu:h100:1", HINT, "job.sh").stderr
+        assert MARK.decode() not in stored(lab)
     site(lab, top='policy = "off"')
     done = lab.run("--pack", HINT, "job.sh")
     assert (lab.calls()[-1], "the policy is off" in done.stderr) == (["job.sh"], True)
@@ -421,7 +409,6 @@ def test_a_command_is_one_task_word_for_word(lab: Shell) -> None:
 @pytest.mark.parametrize(
     ("options", "command", "name"),
     [
-        ([], ".", "pack"),
         ([], "/opt/..", "pack"),
         ([], "run/", "pack"),
         ([], "n" * 256, "pack"),
@@ -441,24 +428,11 @@ def test_a_name_that_no_file_can_have_is_pack(lab: Shell, options: list[str], co
 @pytest.mark.parametrize(
     ("argv", "why"),
     [
-        (["nul"], "the file holds NUL bytes"),
-        (["line"], "the command of task 2 has 131072 bytes, and Linux takes 131071"),
-    ],
-)
-def test_a_command_that_no_program_can_be_given_submits_nothing(lab: Shell, argv: list[str], why: str) -> None:
-    (lab.folder / "nul").write_bytes(b"a\nb\0c\n")
-    (lab.folder / "line").write_bytes(b"true\n" + b"x" * 131072 + b"\n")
-    done = lab.run("pack", "--gres=gpu:1", HINT, *argv)
-    assert (done.returncode, done.stdout, lab.calls()) == (2, "", [])
-    assert why in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("argv", "why"),
-    [
         (["--gres=gpu:1", "--"], "no FILE and no command"),
         (["--gres=gpu:1", "gone"], "csub: error: file 'gone' cannot be read: No such file or directory; nothing"),
         (["--gres=gpu:1", "empty"], "holds no commands"),
+        (["--gres=gpu:1", "nul"], "the file holds NUL bytes"),
+        (["--gres=gpu:1", "line"], "the command of task 2 has 131072 bytes, and Linux takes 131071"),
         (["--gres=gpu:1", "tasks", "more"], "'more' behind the file"),
         (["--gres=gpu:1", "--array=1-3", "tasks"], "beside commands"),
         (["--gres=gpu:1", "-n4", "tasks"], "leave --nodes and --ntasks out"),
@@ -471,6 +445,8 @@ def test_a_command_that_no_program_can_be_given_submits_nothing(lab: Shell, argv
 def test_commands_that_make_no_pack_submit_nothing(lab: Shell, argv: list[str], why: str) -> None:
     (lab.folder / "tasks").write_text("a\nb\n")
     (lab.folder / "empty").write_text("# nothing\n")
+    (lab.folder / "nul").write_bytes(b"a\nb\0c\n")
+    (lab.folder / "line").write_bytes(b"true\n" + b"x" * 131072 + b"\n")
     done = lab.run("pack", *argv)
     assert (done.returncode, done.stdout, lab.calls()) == (2, "", [])
     assert why in done.stderr
@@ -519,9 +495,8 @@ def test_a_file_called_pack_is_a_script_as_ever(lab: Shell) -> None:
 
 
 def test_a_line_that_goes_on_is_refused() -> None:
-    with pytest.raises(InputError, match="line 2 ends with a backslash"):
-        read_commands(b"a\nb \\\n  c\n")
-    with pytest.raises(InputError, match="DOS"):
-        read_commands(b"a\r\nb\r\n")
+    for text, said in ((b"a\nb \\\n  c\n", "line 2 ends with a backslash"), (b"a\r\nb\r\n", "DOS")):
+        with pytest.raises(InputError, match=said):
+            read_commands(text)
     with pytest.raises(InputError, match="newline"):
         one_command(["sh", "-c", "a\nb"])

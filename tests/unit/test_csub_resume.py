@@ -14,8 +14,9 @@ from slurm_colloc.pack.resume import keep_script, note_resumed, resumed_by
 from slurm_colloc.pack.spec import Spec, Task, from_json, split_script
 from slurm_colloc.placement.packing import of_equal
 from tests.fakes.squeue import squeue_line
-from tests.unit.shell import CSUB, DEFINITE, HINT, SBATCH, Shell
-from tests.unit.test_csub_pack import SCRIPT, site, stored
+from tests.unit.programs import executable
+from tests.unit.shell import CSUB, DEFINITE, HINT, Shell
+from tests.unit.test_csub_pack import SCRIPT, keep_the_script, packed, site, stored
 
 SQUEUE = """#!/bin/sh
 echo "$@" >>"$CALLS/../asked"
@@ -28,11 +29,8 @@ def lab(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Shell:
     """A site of whole GPUs, an array of 100 tasks, and a Slurm with an empty queue."""
     site(shell)
     (shell.folder / "job.sh").write_text(SCRIPT)
-    (shell.folder / "bin/squeue").write_text(SQUEUE)
-    (shell.folder / "bin/squeue").chmod(0o755)
-    # The script's place among the arguments is the only one that is a file.
-    one_of_them = 'for last; do [ ! -f "$last" ] || break; done\nif [ -f "$last" ]'
-    (shell.folder / "bin/sbatch").write_text(SBATCH.replace('if [ -f "$last" ]', one_of_them))
+    executable(shell.folder / "bin/squeue", SQUEUE)
+    keep_the_script(shell)
     monkeypatch.setenv("HOME", str(shell.folder / "home"))
     monkeypatch.delenv("XDG_DATA_HOME", raising=False)
     return shell
@@ -57,11 +55,7 @@ def ran(shell: Shell, done: range, job: str = "4711", part: int | None = None, f
 def resume(shell: Shell, *argv: str, job: str = "4711", new: str = "4800") -> tuple[list[str], Spec]:
     """Resume a pack, and return the arguments before the script and what the new one is told."""
     shell.behave(len(shell.calls()), f'echo "Submitted batch job {new}"; exit')
-    done = shell.run("pack", f"--resume={job}", *argv)
-    assert (done.returncode, done.stdout) == (0, f"Submitted batch job {new}\n"), done.stderr
-    words = shell.calls()[-1]
-    at = next(index for index, word in enumerate(words) if "/csub-" in word)
-    return words[:at], from_json(split_script(stored(shell).encode())[1])
+    return packed(shell, "pack", f"--resume={job}", *argv, job=new)
 
 
 def test_only_what_is_missing_of_an_array_is_submitted(lab: Shell) -> None:
@@ -139,10 +133,14 @@ def test_what_a_later_pack_did_is_not_done_again(lab: Shell) -> None:
     _, spec = resume(lab, new="4950")
     assert spec.only == tuple(range(90, 100))
     assert resumed_by("lab", "4711")[0] == ("4800", "4900", "4950")
-    ran(lab, range(90, 100), "4950")
+    ran(lab, range(90, 99), "4950")
+    # One missing task is a pack too.
+    _, spec = resume(lab, new="4960")
+    assert (spec.only, spec.room.tasks) == ((99,), 1)
+    ran(lab, range(99, 100), "4960")
     done = lab.run("pack", "--resume", "4711")
     assert (done.returncode, done.stdout) == (0, "")
-    assert done.stderr == "csub: job 4950: all of its 10 tasks are done; nothing was submitted\n"
+    assert done.stderr == "csub: job 4960: all of its 1 tasks are done; nothing was submitted\n"
 
 
 def test_all_jobs_of_an_array_of_packs_count(lab: Shell) -> None:
@@ -153,13 +151,6 @@ def test_all_jobs_of_an_array_of_packs_count(lab: Shell) -> None:
     _, spec = resume(lab, "--pack-jobs=1", job="4711_1")
     assert spec.jobs == 1
     assert spec.only == tuple(sorted({*range(2, 100, 3), *range(40, 100, 3)}))
-
-
-def test_one_missing_task_is_a_pack_too(lab: Shell) -> None:
-    lab.run("--pack", HINT, "job.sh")
-    ran(lab, range(99))
-    _, spec = resume(lab)
-    assert (spec.only, spec.room.tasks) == ((99,), 1)
 
 
 @pytest.mark.parametrize(

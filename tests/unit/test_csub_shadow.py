@@ -2,7 +2,6 @@
 """csub under the policy shadow: what sbatch gets is what it would have got, nobody hears of it, and it is recorded."""
 
 import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -32,14 +31,6 @@ def switch(shell: Shell, order: str, *, agent: bool = True) -> None:
     path.write_text(path.read_text().replace('policy = "auto"', 'policy = "shadow"'))
 
 
-def plain(shell: Shell, argv: Sequence[str], text: str | None) -> subprocess.CompletedProcess[str]:
-    source = {"input": text} if text is not None else {"stdin": subprocess.DEVNULL}
-    return subprocess.run(
-        [str(shell.folder / "bin/sbatch"), *argv], cwd=shell.folder, env=shell.environment(), capture_output=True,
-        text=True, timeout=60, check=False, **source,
-    )  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("argv", "text"),
     [
@@ -58,7 +49,7 @@ def test_sbatch_gets_what_it_would_have_got(shell: Shell, argv: list[str], text:
     switch(shell, order, agent=False)
     for number in (0, 1):
         shell.behave(number, SEEN)
-    shadow, bare = shell.run(*argv, input=text), plain(shell, argv, text)
+    shadow, bare = shell.run(*argv, input=text), shell.run(*argv, input=text, program=shell.folder / "bin/sbatch")
     assert (shadow.returncode, shadow.stdout, shadow.stderr) == (bare.returncode, bare.stdout, "")
     # Of no arguments the program of the test keeps an empty one.
     assert shell.calls() == [argv or [""]] * 2
@@ -75,16 +66,11 @@ def test_outputs_read_as_one_are_in_sbatchs_order(shell: Shell, words: list[str]
     """A program that reads both with 2>&1 takes the last line for the job's id."""
     for number in (0, 1):
         shell.behave(number, "echo 'sbatch: warning: of a plugin' >&2")
-    argvs = [shell.command(*words), [str(shell.folder / "bin/sbatch"), *words]]
-    seen = [
-        subprocess.run(
-            argv, cwd=shell.folder, env=shell.environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, timeout=60, check=False,
-        )
-        for argv in argvs
-    ]  # fmt: skip
-    assert seen[0].stdout == seen[1].stdout
-    assert seen[0].stdout.startswith(b"sbatch: warning")
+    shadow, bare = (
+        shell.run(*words, program=program, stderr=subprocess.STDOUT) for program in ("", shell.folder / "bin/sbatch")
+    )
+    assert shadow.stdout == bare.stdout
+    assert shadow.stdout.startswith("sbatch: warning")
 
 
 def test_a_refusal_is_sbatchs_own_and_comes_once(shell: Shell) -> None:

@@ -20,12 +20,12 @@ from slurm_colloc.accounting.sample_tables import SHARES
 from slurm_colloc.accounting.samples import Samples
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.cli.colloc import flush as flush
-from slurm_colloc.cli.colloc import main
 from slurm_colloc.config import Observe
 from slurm_colloc.observe.attribute import attribute_sample
 from slurm_colloc.observe.journal import append, encode, hours
 from slurm_colloc.usage_model import NodeSample
 from tests.unit.made import HOUR, device, host, process, seen
+from tests.unit.programs import colloc
 from tests.unit.stored import at, sampled
 
 NOON = at("2026-11-20T12:00")
@@ -50,13 +50,6 @@ def it_is(monkeypatch: pytest.MonkeyPatch, at_s: float) -> None:
     monkeypatch.setattr(flush, "now", lambda: at_s)
 
 
-def colloc(monkeypatch: pytest.MonkeyPatch, *argv: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["colloc", *argv])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    return ended.value.code if isinstance(ended.value.code, int) else 1
-
-
 def one(at_s: float, **fields: Any) -> NodeSample:
     return seen(at_s, [device()], [process()], hosts=[host()])._replace(**fields)
 
@@ -77,59 +70,57 @@ def times(folder: Path) -> list[float]:
 
 def test_closed_hours_only(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keep(site, one(NOON), one(NOON + 3599), one(NOON + HOUR))
-    assert colloc(monkeypatch, "flush") == 0
+    assert colloc("flush") == 0
     name = "c/2026-11-20/g1/12.parquet"
     assert flushed(site) == [f"hosts/{name}", f"samples/{name}"]
     assert times(site) == [NOON, NOON + 3599]
     assert (site / "store/samples" / name).stat().st_mode & 0o777 == 0o600
     assert (site / "store").stat().st_mode & 0o777 == 0o700
     it_is(monkeypatch, NOON + 2 * HOUR + 119)
-    colloc(monkeypatch, "flush")
+    colloc("flush")
     assert len(times(site)) == 2, "a line of the hour may still be on its way"
     it_is(monkeypatch, NOON + 2 * HOUR + 120)
-    colloc(monkeypatch, "flush")
+    colloc("flush")
     assert times(site) == [NOON, NOON + 3599, NOON + HOUR]
 
 
-def test_a_user_alone_need_not_wait_for_the_hour(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_alone_need_not_wait_for_the_hour(site: Path) -> None:
     keep(site, one(NOON + HOUR))
-    assert colloc(monkeypatch, "flush", "--open") == 0
+    assert colloc("flush", "--open") == 0
     keep(site, one(NOON + HOUR + 10))
-    assert colloc(monkeypatch, "flush", "--open") == 0
+    assert colloc("flush", "--open") == 0
     assert times(site) == [NOON + HOUR, NOON + HOUR + 10]
 
 
-def test_what_is_sealed_is_left_alone_until_it_grows(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_sealed_is_left_alone_until_it_grows(site: Path) -> None:
     keep(site, one(NOON))
     path = site / "store/samples/c/2026-11-20/g1/12.parquet"
-    colloc(monkeypatch, "flush")
+    colloc("flush")
     first = path.stat()
-    colloc(monkeypatch, "flush")
+    colloc("flush")
     # Reading it may change when it was last read.
     assert (path.stat().st_ino, path.stat().st_mtime_ns) == (first.st_ino, first.st_mtime_ns)
     keep(site, one(NOON + 10))
-    colloc(monkeypatch, "flush")
+    colloc("flush")
     assert path.stat().st_ino != first.st_ino
     assert times(site) == [NOON, NOON + 10]
 
 
-def test_a_run_that_finds_nothing_to_do_says_so(
-    site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_that_finds_nothing_to_do_says_so(site: Path) -> None:
     keep(site, one(NOON + HOUR))
     nothing = f"colloc: g1: nothing to flush of the journal '{site}/journal': "
-    assert colloc(monkeypatch, "flush") == 0
-    assert capsys.readouterr().err == f"{nothing}it holds no hour that is over\n"
+    assert colloc("flush") == 0
+    assert colloc.err == f"{nothing}it holds no hour that is over\n"
     keep(site, one(NOON))
-    assert colloc(monkeypatch, "flush") == colloc(monkeypatch, "flush") == 0
-    assert capsys.readouterr().err.endswith(f"{nothing}all 1 h of it are in the store\n")
+    assert colloc("flush") == colloc("flush") == 0
+    assert colloc.err.endswith(f"{nothing}all 1 h of it are in the store\n")
 
 
-def test_only_this_nodes_journal(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_this_nodes_journal(site: Path) -> None:
     keep(site, one(NOON), one(NOON, node="g2"))
-    colloc(monkeypatch, "flush")
+    colloc("flush")
     assert [name for name in flushed(site) if "g2" in name] == []
-    colloc(monkeypatch, "flush", "--node", "g2")
+    colloc("flush", "--node", "g2")
     assert len([name for name in flushed(site) if "g2" in name]) == 2
 
 
@@ -157,16 +148,14 @@ def test_a_line_that_comes_while_the_journal_is_read_is_sealed_by_the_next_run(s
     assert (again.rounds, times(site)[-1]) == (4, NOON + 30)
 
 
-def test_old_hours_go_by_a_later_run_than_the_one_that_sealed_them(
-    site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_old_hours_go_by_a_later_run_than_the_one_that_sealed_them(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keep(site, one(NOON), one(NOON + 3 * DAY))
     it_is(monkeypatch, NOON + 3 * DAY + 2 * HOUR)
-    colloc(monkeypatch, "flush")
+    colloc("flush")
     assert len(list(hours(str(site / "journal")))) == 2
-    colloc(monkeypatch, "flush")
+    colloc("flush")
     assert [hour.began_s for hour in hours(str(site / "journal"))] == [NOON + 3 * DAY]
-    assert "dropped 1 h flushed before" in capsys.readouterr().err
+    assert "dropped 1 h flushed before" in colloc.err
     assert len(times(site)) == 2
 
 
@@ -174,14 +163,14 @@ def test_the_journal_of_an_hour_that_is_refused_stays(
     site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     keep(site, one(NOON - HOUR), one(NOON))
-    colloc(monkeypatch, "flush")
+    colloc("flush")
     store = Store(str(site / "store"))
     for _ in range(2):
         compact(store, Observe(), NOON + 20 * DAY, anyway=True)
     keep(site, one(NOON + 10))
     it_is(monkeypatch, NOON + 5 * DAY)
     for _ in range(2):
-        assert colloc(monkeypatch, "flush") == 0
+        assert colloc("flush") == 0
     assert len(list(hours(str(site / "journal")))) == 1, "only there is all of it"
     done = compact(store, Observe(), NOON + 20 * DAY, anyway=True)
     assert done
@@ -189,68 +178,62 @@ def test_the_journal_of_an_hour_that_is_refused_stays(
     assert capsys.readouterr().err.count("flushed 1 h") == 1, "once is enough"
 
 
-def test_a_damaged_file_stops_its_own_day_only(
-    site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_file_stops_its_own_day_only(site: Path) -> None:
     keep(site, one(NOON - DAY))
-    colloc(monkeypatch, "flush")
+    colloc("flush")
     path = site / "store/samples/c/2026-11-19/g1/12.parquet"
     path.write_bytes(b"junk" * 10)
     keep(site, one(NOON - DAY + 10), one(NOON))
-    assert colloc(monkeypatch, "flush") == 1
-    assert str(path) in capsys.readouterr().err
+    assert colloc("flush") == 1
+    assert str(path) in colloc.err
     assert (site / "store/samples/c/2026-11-20/g1/12.parquet").exists()
 
 
-def test_a_link_among_the_work_folders_is_not_followed(
-    site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_link_among_the_work_folders_is_not_followed(site: Path) -> None:
     keep(site, one(NOON))
     (site / "victim/c/g1").mkdir(parents=True)
     (site / "victim/c/g1/file.1").touch()
     (site / "store/work").mkdir()
     (site / "store/work/flush").symlink_to(site / "victim")
-    assert colloc(monkeypatch, "flush") == 1
-    assert f"'{site}/store/work/flush' is a link" in capsys.readouterr().err
+    assert colloc("flush") == 1
+    assert f"'{site}/store/work/flush' is a link" in colloc.err
     assert os.listdir(site / "victim/c/g1") == ["file.1"]
 
 
-def test_what_is_not_ours_stays_in_a_work_folder(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_ours_stays_in_a_work_folder(site: Path) -> None:
     keep(site, one(NOON))
     work = site / "store/work/flush/c/g1"
     work.mkdir(parents=True)
     for name in ("notes", "part-0", "file.0123.new", "duckdb_temp_storage_DEFAULT-0.tmp"):
         (work / name).touch()
-    assert colloc(monkeypatch, "flush") == 0
+    assert colloc("flush") == 0
     assert sorted(os.listdir(work)) == ["lock", "notes"]
 
 
-def test_torn_lines_are_counted_in_the_file(
-    site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_torn_lines_are_counted_in_the_file(site: Path) -> None:
     keep(site, one(NOON))
     with open(site / "journal/g1/20261120T12.journal", "ab") as stream:
         stream.write(encode(one(NOON + 5))[:40])
-    colloc(monkeypatch, "flush")
-    assert "1 lines rejected" in capsys.readouterr().err
+    colloc("flush")
+    assert "1 lines rejected" in colloc.err
     store = Samples(str(site / "store"))
     assert store.rejected(NOON, NOON + HOUR) == 1
     keep(site, one(NOON + 10))
-    colloc(monkeypatch, "flush")
+    colloc("flush")
     assert (store.rejected(NOON, NOON + HOUR), len(times(site))) == (1, 2)
     assert store.rejected(NOON + 5 * DAY, NOON + 6 * DAY) == 0
 
 
-def test_one_run_at_a_time(site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_run_at_a_time(site: Path) -> None:
     keep(site, one(NOON))
     lock = site / "store/work/flush/c/g1/lock"
     lock.parent.mkdir(parents=True)
     with open(lock, "w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        assert colloc(monkeypatch, "flush") == 0
-        assert "another run is flushing the journal of g1" in capsys.readouterr().err
+        assert colloc("flush") == 0
+        assert "another run is flushing the journal of g1" in colloc.err
         assert flushed(site) == []
-    colloc(monkeypatch, "flush")
+    colloc("flush")
     assert len(times(site)) == 1
 
 
@@ -263,61 +246,55 @@ def _stale(*_: object) -> None:
 
 
 @pytest.mark.parametrize("fault", [_no_space, _stale])
-def test_the_shared_file_system_is_away(
-    site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], fault: object
-) -> None:
+def test_the_shared_file_system_is_away(site: Path, monkeypatch: pytest.MonkeyPatch, fault: object) -> None:
     keep(site, one(NOON), one(NOON + 3 * DAY))
-    colloc(monkeypatch, "flush")
+    colloc("flush")
     it_is(monkeypatch, NOON + 3 * DAY + 2 * HOUR)
     before = flushed(site)
     with monkeypatch.context() as patched:
         patched.setattr(parquet, "sync_folder", fault)
         patched.setattr(os, "replace", fault)
-        assert colloc(monkeypatch, "flush") == 1
-    said = capsys.readouterr().err.splitlines()[-1]
+        assert colloc("flush") == 1
+    said = colloc.err.splitlines()[-1]
     assert "cannot be written" in said
     assert "the next run catches up" in said
     assert flushed(site) == before
     assert len(list(hours(str(site / "journal")))) == 2, "nothing is dropped"
     assert os.listdir(site / "store/work/flush/c/g1") == ["lock"]
-    assert colloc(monkeypatch, "flush") == 0
+    assert colloc("flush") == 0
     assert len(times(site)) == 2
 
 
-def test_the_store_cannot_be_made(
-    site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_store_cannot_be_made(site: Path) -> None:
     keep(site, one(NOON))
     (site / "file").touch()
-    assert colloc(monkeypatch, "flush", "--store", str(site / "file/store")) == 1
-    assert "cannot be made" in capsys.readouterr().err
+    assert colloc("flush", "--store", str(site / "file/store")) == 1
+    assert "cannot be made" in colloc.err
 
 
-def test_two_journals_of_one_hour_lose_nothing(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_journals_of_one_hour_lose_nothing(site: Path) -> None:
     """paths.journal was changed within the hour."""
     keep(site, one(NOON), one(NOON + 10))
-    colloc(monkeypatch, "flush")
+    colloc("flush")
     append(str(site / "elsewhere"), one(NOON + 20))
-    colloc(monkeypatch, "flush", "--journal", str(site / "elsewhere"))
+    colloc("flush", "--journal", str(site / "elsewhere"))
     assert times(site) == [NOON, NOON + 10, NOON + 20]
 
 
-def test_a_later_releases_file_is_not_written_over(
-    site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_later_releases_file_is_not_written_over(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keep(site, one(NOON))
     with monkeypatch.context() as patched:
         patched.setattr(parquet, "SCHEMA", parquet.SCHEMA + 1)
-        colloc(monkeypatch, "flush")
+        colloc("flush")
     keep(site, one(NOON + 10))
-    assert colloc(monkeypatch, "flush") == 1
-    assert "has schema 2, later than 1; upgrade" in capsys.readouterr().err
+    assert colloc("flush") == 1
+    assert "has schema 2, later than 1; upgrade" in colloc.err
 
 
-def test_a_sealed_file_is_plain_parquet(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sealed_file_is_plain_parquet(site: Path) -> None:
     unit = device(sm_active_pct=33.3333, energy_j=None)
     keep(site, seen(NOON + 0.12345, [unit], [process()], hosts=[host(cpu_s=None)]))
-    colloc(monkeypatch, "flush")
+    colloc("flush")
     path = f"{site}/store/samples/c/2026-11-20/g1/12.parquet"
     with duckdb.connect() as connection:
         found = connection.execute(

@@ -18,7 +18,6 @@ from slurm_colloc.errors import InputError, StoreError
 from slurm_colloc.followup import companion, submission
 from slurm_colloc.followup import record as records
 from slurm_colloc.followup.record import (
-    CSUB,
     OUTCOME,
     VERSION,
     Record,
@@ -32,10 +31,11 @@ from slurm_colloc.followup.record import (
 from slurm_colloc.followup.submission import restored
 from slurm_colloc.followup.verdict import Found, Verdict, as_evidence, judge, retry_arguments
 from slurm_colloc.gpu.failure import Outcome, tried_mib
-from slurm_colloc.model import GPU_OOM, Evidence, Gres
+from slurm_colloc.model import GPU_OOM, Gres
 from slurm_colloc.slurm.client import ASK_S
 from slurm_colloc.slurm.jobs import Accounted, parse_controller
 from tests.unit.made import RECORDED, RELEASES, evidence, site
+from tests.unit.programs import executable
 from tests.unit.shell import HINT, Shell
 
 SMALL = "h100_1g.10gb"
@@ -111,6 +111,8 @@ def test_on_a_slice_the_memory_was_the_jobs_own_and_more_is_asked_for() -> None:
     assert retry_arguments(record(), verdict) == ("--gpu-footprint=mem=9985M,sm=10", "--requeue", "--gres=gpu:1")
     learned = as_evidence(record(), verdict.offenders[0], SITE, 7.0)
     assert (learned.state, learned.gpu_mem_peak_mib, learned.job_id) == (GPU_OOM, 9985, "12")
+    learned = as_evidence(record(), found(SHARE), SITE, 7.0)
+    assert (learned.gpu_mem_peak_mib, learned.sample_count) == (4353, 0), "without a measurement too"
 
 
 def test_where_slurm_tracks_no_gpus_a_job_had_what_was_asked_for() -> None:
@@ -162,6 +164,9 @@ def test_a_whole_gpu_and_the_third_run_are_the_end_of_it() -> None:
 
 def test_other_ends_are_none_of_a_companions_business() -> None:
     others = [found(outcome=Outcome.FAILED), found(outcome=Outcome.HOST_OOM), found(state="CANCELLED")]
+    # But under MPS a fault is the job's own.
+    for gres in (Gres("gpu", SMALL, 1), Gres("shard", "", 1), Gres("gpu", "h100", 1)):
+        others.append(found(gres, outcome=Outcome.GPU_FAULT))
     assert judge(record(), others, SITE) is None
     assert judge(record(), [], SITE) is None
 
@@ -178,11 +183,6 @@ def test_who_died_of_a_fault_under_mps_runs_again_as_asked_since_it_may_be_a_nei
     both = judge(record(array="0-1"), [ran_out, found(Gres("mps", "", 14), outcome=Outcome.GPU_FAULT)], SITE)
     assert both
     assert (both.offenders, both.hint_mib) == ((ran_out,), None)
-
-
-@pytest.mark.parametrize("gres", [Gres("gpu", SMALL, 1), Gres("shard", "", 1), Gres("gpu", "h100", 1)])
-def test_elsewhere_a_fault_is_the_jobs_own(gres: Gres) -> None:
-    assert judge(record(), [found(gres, outcome=Outcome.GPU_FAULT)], SITE) is None
 
 
 def test_of_an_array_only_the_tasks_that_ran_out_are_run_again_no_more_at_a_time() -> None:
@@ -254,11 +254,12 @@ def test_a_record_stays_in_its_folder(data: Path, name: str) -> None:
 class Followed:
     """A job that csub submitted with a companion, and what is in its record."""
 
-    def __init__(self, shell: Shell) -> None:
+    def __init__(self, shell: Shell, *options: str, answer: str = "echo 4712; exit\n") -> None:
         self.shell = shell
         self.program("sacct", "exit 1")
-        shell.behave(1, "echo 4712; exit\n")
-        self.done = shell.run(REQUEUE, HINT, "job.sh", "a b", environ={"MARK": "1", "SBATCH_COMMENT": "c"})
+        shell.behave(1, answer)
+        environ = {"MARK": "1", "SBATCH_COMMENT": "c"}
+        self.done = shell.run(REQUEUE, *options, HINT, "job.sh", "a b", environ=environ)
         self.folder = shell.folder / "home/.local/share/slurm_colloc/followup/lab/4711"
 
     def companion(self, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -269,9 +270,7 @@ class Followed:
 
     def program(self, name: str, text: str) -> None:
         """Have one of Slurm's programs say something; there is no accounting unless a test makes one."""
-        path = self.shell.folder / "bin" / name
-        path.write_text(f"#!/bin/sh\n{text}\n")
-        path.chmod(0o755)
+        executable(self.shell.folder / "bin" / name, f"#!/bin/sh\n{text}\n")
 
     def ended(self, state: str, words: str, gres: str = f"gres/gpu:{SMALL}=1,gres/gpu=1") -> None:
         """Have slurmctld say how the job ended."""
@@ -327,24 +326,17 @@ def test_a_job_that_ran_out_is_submitted_again_once_with_its_own_environment(fol
 
 def test_an_array_is_judged_when_all_its_tasks_are_told(shell: Shell) -> None:
     """Seconds after its end Slurm may tell of only some of them."""
-    shell.behave(1, "echo 4712; exit\n")
-    shell.run(REQUEUE, "--array=0-1", "-o", "out.%a", HINT, "job.sh")
-    folder = shell.folder / "home/.local/share/slurm_colloc/followup/lab/4711"
-    tres = f"gres/gpu:{SMALL}=1,gres/gpu=1"
-    programs = {
-        "sacct": "exit 1",
-        "scontrol": 'cd "$CALLS/.."; for n in 0 $(cat told 2>&-); do '
+    followed = Followed(shell, "--array=0-1", "-o", "out.%a")
+    followed.program(
+        "scontrol",
+        'cd "$CALLS/.."; for n in 0 $(cat told 2>&-); do '
         "echo JobId=471$((n + 2)) ArrayJobId=4711 ArrayTaskId=$n JobState=FAILED "
-        f"ExitCode=1:0 NodeList=h1 AllocTRES={tres}; done; echo 1 >told",
-    }
-    for name, text in programs.items():
-        (shell.folder / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
-        (shell.folder / "bin" / name).chmod(0o755)
+        f"ExitCode=1:0 NodeList=h1 AllocTRES=gres/gpu:{SMALL}=1,gres/gpu=1; done; echo 1 >told",
+    )
     for number in (0, 1):
         (shell.folder / f"out.{number}").write_text(OOM if number == 0 else "ImportError\n")
     shell.behave(2, "echo Submitted batch job 4713; exit\n")
-    argv = [sys.executable, "-I", "-m", "slurm_colloc.followup.companion", str(folder)]
-    subprocess.run(argv, env=shell.environment(), cwd="/", timeout=60, check=True)
+    assert followed.companion().returncode == 0
     call = shell.calls()[2]
     assert {"--array=0", "--open-mode=append"} <= set(call)
     assert "submitted again as job 4713" in (shell.folder / "out.0").read_text()
@@ -368,14 +360,6 @@ def test_another_end_is_left_alone(followed: Followed, state: str, words: str) -
     assert followed.said == words
 
 
-def test_a_companion_that_died_while_it_submitted_leaves_it_at_that(followed: Followed) -> None:
-    followed.ended("FAILED", OOM)
-    assert claim(str(followed.folder), "4700")
-    assert followed.companion().returncode == 0
-    assert len(followed.shell.calls()) == 2
-    assert "whether it did is not known" in read_state(str(followed.folder)).outcome
-
-
 def test_what_slurm_refuses_the_second_time_is_said_where_the_user_looks(followed: Followed) -> None:
     followed.ended("FAILED", OOM)
     for number in (2, 3):
@@ -386,54 +370,48 @@ def test_what_slurm_refuses_the_second_time_is_said_where_the_user_looks(followe
     assert "no more jobs for you" in followed.said
 
 
+COUNTED = "the script reads SLURM_ARRAY_TASK_COUNT"
+ONE_FILE = "the tasks write to one output file"
+
+
 @pytest.mark.parametrize(
-    "options", [(), (REQUEUE, "--no-requeue"), (REQUEUE, "--hold"), (REQUEUE, "--wait"), (REQUEUE, "--colloc=off")]
+    ("words", "requeue", "why"),
+    [
+        ("", "", ""),
+        ("", "no", ""),
+        ("--requeue --no-requeue", "", ""),
+        ("--requeue --hold", "", ""),
+        ("--requeue --wait", "", ""),
+        ("--requeue --colloc=off", "", ""),
+        # Tasks that count each other are not run again alone, and those with one output cannot be told apart.
+        ("--requeue --array=0-3", "", COUNTED),
+        ("--requeue --array=0-3 -o all.txt", "", ONE_FILE),
+        ("--requeue --array=0-3 -o out.%A", "", ONE_FILE),
+    ],
 )
-def test_without_consent_there_is_no_companion(shell: Shell, options: tuple[str, ...]) -> None:
-    assert shell.run(*options, HINT, "job.sh").returncode == 0
-    assert len(shell.calls()) == 1
+def test_where_there_is_no_companion(shell: Shell, words: str, requeue: str, why: str) -> None:
+    if why == COUNTED:
+        (shell.folder / "job.sh").write_text("#!/bin/sh\n#SBATCH --gres=gpu:1\necho $SLURM_ARRAY_TASK_COUNT\n")
+    done = shell.run(*words.split(), HINT, "job.sh", environ={"SBATCH_REQUEUE": requeue} if requeue else {})
+    assert (done.returncode, len(shell.calls())) == (0, 1)
+    assert not why or f"not submit it again if it runs out of GPU memory: {why}" in done.stderr
 
 
-@pytest.mark.parametrize(("said", "calls"), [("1", 2), ("no", 1)])
-def test_consent_may_stand_in_a_variable(shell: Shell, said: str, calls: int) -> None:
+def test_consent_may_stand_in_a_variable(shell: Shell) -> None:
     shell.behave(1, "echo 4712; exit\n")
-    shell.run(HINT, "job.sh", environ={"SBATCH_REQUEUE": said})
-    assert len(shell.calls()) == calls
-
-
-def test_tasks_that_count_each_other_are_not_run_again_alone(shell: Shell) -> None:
-    (shell.folder / "job.sh").write_text("#!/bin/sh\n#SBATCH --gres=gpu:1\necho $SLURM_ARRAY_TASK_COUNT\n")
-    done = shell.run(REQUEUE, "--array=0-3", HINT, "job.sh")
-    assert "not submit it again if it runs out of GPU memory: the script reads SLURM_ARRAY_TASK_COUNT" in done.stderr
-    assert len(shell.calls()) == 1
+    shell.run(HINT, "job.sh", environ={"SBATCH_REQUEUE": "1"})
+    assert len(shell.calls()) == 2
 
 
 def test_a_refused_companion_is_a_note_and_the_status_is_sbatchs(shell: Shell) -> None:
-    shell.behave(1, "echo 'sbatch: error: no such partition' >&2; exit 1\n")
-    done = shell.run(REQUEUE, HINT, "job.sh")
+    done = Followed(shell, answer="echo 'sbatch: error: no such partition' >&2; exit 1\n").done
     assert (done.returncode, done.stdout) == (0, "Submitted batch job 4711\n")
     assert "its companion job was refused (status 1): sbatch: error: no such partition" in done.stderr
 
 
-def test_evidence_of_nobody_is_not_needed_to_learn(data: Path) -> None:
-    learned: Evidence = as_evidence(record(), found(SHARE), SITE, 7.0)
-    assert (learned.gpu_mem_peak_mib, learned.sample_count) == (4353, 0)
-
-
-def test_a_companion_that_finds_the_job_taken_by_csub_says_nothing_else(followed: Followed) -> None:
-    followed.ended("FAILED", OOM)
-    assert claim(str(followed.folder), CSUB)
-    assert followed.companion().returncode == 0
-    assert len(followed.shell.calls()) == 2
-    assert read_state(str(followed.folder)).outcome == ""
-
-
 def test_a_companion_that_may_be_there_after_all_does_nothing(shell: Shell) -> None:
-    shell.behave(1, f"sleep {ASK_S + 2}; echo 4712; exit\n")
-    followed = Followed.__new__(Followed)
-    followed.shell, followed.folder = shell, shell.folder / "home/.local/share/slurm_colloc/followup/lab/4711"
-    done = shell.run(REQUEUE, HINT, "job.sh")
-    assert "csub will not submit it again if it runs out of GPU memory" in done.stderr
+    followed = Followed(shell, answer=f"sleep {ASK_S + 2}; echo 4712; exit\n")
+    assert "csub will not submit it again if it runs out of GPU memory" in followed.done.stderr
     followed.ended("FAILED", OOM)
     assert followed.companion().returncode == 0
     assert len(shell.calls()) == 2
@@ -452,13 +430,6 @@ def test_a_second_submission_that_took_too_long_may_have_come_about(
     assert companion.main([str(followed.folder)], {**followed.shell.environment(), "SLURM_JOB_ID": "4712"}) == 0
     assert "could not" not in followed.said
     assert "csub cannot tell whether it was submitted again" in followed.said
-
-
-@pytest.mark.parametrize("pattern", ["all.txt", "out.%A"])
-def test_tasks_that_share_an_output_cannot_be_told_apart(shell: Shell, pattern: str) -> None:
-    done = shell.run(REQUEUE, "--array=0-3", "-o", pattern, HINT, "job.sh")
-    assert "if it runs out of GPU memory: the tasks write to one output file" in done.stderr
-    assert len(shell.calls()) == 1
 
 
 def test_a_user_without_a_name_has_the_decision_recorded_all_the_same(shell: Shell) -> None:

@@ -50,14 +50,14 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return said
 
 
-def shown(capsys: pytest.CaptureFixture[str]) -> dict[str, list[dict[str, str]]]:
-    found: dict[str, list[dict[str, str]]] = json.loads(capsys.readouterr().out)
+def shown() -> dict[str, list[dict[str, str]]]:
+    found: dict[str, list[dict[str, str]]] = json.loads(colloc.out)
     return found
 
 
-def test_what_is_wrong_is_said_with_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_wrong_is_said_with_what_to_do() -> None:
     assert colloc("site", "doctor") == 1
-    said = capsys.readouterr().out
+    said = colloc.out
     lines = said.splitlines()
     at = lines.index("DOC050 error: QOS 'one': MaxTRESPerUser=gres/gpu=1 says nothing of gres/mps and gres/shard")
     assert lines[at - 1].startswith("    see: https://slurm.schedmd.com/"), "once for all subjects of a code"
@@ -67,9 +67,9 @@ def test_what_is_wrong_is_said_with_what_to_do(capsys: pytest.CaptureFixture[str
     assert lines[0].endswith(f"by {len(CHECKS)} checks of Slurm 22.05 on login")
 
 
-def test_json_says_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_says_the_same() -> None:
     assert colloc("site", "doctor", "--format", "json") == 1
-    found = shown(capsys)
+    found = shown()
     about = {"schema", "cluster", "slurm_release", "seen_from"}
     assert set(found) == about | {"checks", "findings", "not_checked"}
     assert set(found["findings"][0]) == {"code", "severity", "subject", "evidence", "consequence", "mend", "source"}
@@ -94,14 +94,12 @@ def test_exit_statuses(slurm: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert said.out == ""
 
 
-def test_what_does_not_answer_is_not_checked(
-    tmp_path: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_does_not_answer_is_not_checked(tmp_path: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program(tmp_path, "sacctmgr", "echo 'sacctmgr: error: slurmdbd is down' >&2; exit 1\n", monkeypatch)
     program(tmp_path, "sdiag", "exit 1\n", monkeypatch)
     (slurm / "gres.conf").unlink()
     assert colloc("site", "doctor", "--format", "json") == 1
-    gaps = {one["code"]: one["why"] for one in shown(capsys)["not_checked"]}
+    gaps = {one["code"]: one["why"] for one in shown()["not_checked"]}
     of_gres_conf = {"DOC011", "DOC015", "DOC016", "DOC017"}
     assert set(gaps) == of_gres_conf | {"DOC013", "DOC020", "DOC050", "DOC051", "DOC052", "DOC070", "DOC071"}
     assert "slurmdbd is down" in gaps["DOC050"]

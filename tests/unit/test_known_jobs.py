@@ -124,14 +124,14 @@ GROUP = grp.getgrgid(os.getegid()).gr_name
 
 
 @pytest.mark.usefixtures("_at_work")
-def test_the_command_writes_what_slurmctlds_group_may_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_writes_what_slurmctlds_group_may_read(tmp_path: Path) -> None:
     path = tmp_path / "out/policy.table"
     before = os.umask(0o077)
     try:
         assert colloc("policy", "table", "--output", str(path), "--group", GROUP) == 0
     finally:
         os.umask(before)
-    assert capsys.readouterr().err == f"colloc: 1 known jobs in '{path}'\n"
+    assert colloc.err == f"colloc: 1 known jobs in '{path}'\n"
     assert path.stat().st_mode & 0o777 == 0o640
     assert path.parent.stat().st_mode & 0o777 == 0o755, "slurmctld must get there"
     assert (job_key(UID, "train", "/home/ann") or "none").encode() in path.read_bytes()
@@ -139,14 +139,12 @@ def test_the_command_writes_what_slurmctlds_group_may_read(tmp_path: Path, capsy
 
 
 @pytest.mark.usefixtures("_at_work")
-def test_a_folder_that_others_write_to_and_a_group_that_nobody_knows_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_that_others_write_to_and_a_group_that_nobody_knows_are_refused(tmp_path: Path) -> None:
     open_to_all = tmp_path / "open"
     open_to_all.mkdir()
     open_to_all.chmod(0o777)
     assert colloc("policy", "table", "--output", str(open_to_all / "t"), "--group", GROUP) != 0
-    assert "others may write" in capsys.readouterr().err
+    assert "others may write" in colloc.err
     assert colloc("policy", "table", "--output", str(tmp_path / "t"), "--group", "no-such-group") != 0
-    assert "group 'no-such-group' is not known" in capsys.readouterr().err
+    assert "group 'no-such-group' is not known" in colloc.err
     assert list(open_to_all.iterdir()) == []

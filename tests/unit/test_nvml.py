@@ -47,6 +47,13 @@ def after(driver: Driver, reader: NvmlReader, lasting_s: float = 10.0) -> Seen:
     return seen
 
 
+def twice(driver: Driver, reader: NvmlReader | None = None) -> Seen:
+    """Read twice: most of it is counted from one reading to the next."""
+    reader = reader or NvmlReader()
+    after(driver, reader)
+    return after(driver, reader)
+
+
 def figures(reading: UnitReading | Load) -> dict[str, Any]:
     return {name: getattr(reading, name) for name in ALL}
 
@@ -57,9 +64,7 @@ def figures(reading: UnitReading | Load) -> dict[str, Any]:
 @pytest.mark.parametrize(("load", "processes"), [one[1:] for one in RECORDED], ids=[one[0] for one in RECORDED])
 def test_counters_come_through_as_recorded(driver: Driver, load: Load, processes: list[Process]) -> None:
     driver.gpus[0].does(load, *processes)
-    reader = NvmlReader()
-    after(driver, reader)
-    seen = after(driver, reader)
+    seen = twice(driver)
     reading = seen["GPU-0"]
     assert figures(reading) == near(figures(load))
     assert reading.process_list
@@ -84,9 +89,7 @@ def test_units(driver: Driver) -> None:
 
 def test_a_mean_is_of_the_whole_interval(driver: Driver) -> None:
     driver.gpus[0].script = [(-math.inf, IDLE), (driver.now_s + 16.0, BUSY)]
-    reader = NvmlReader()
-    after(driver, reader)
-    seen = after(driver, reader)["GPU-0"]
+    seen = twice(driver)["GPU-0"]
     assert seen.sm_active_pct == near(0.4 * 90.0)
     assert seen.gpu_util_pct == near(0.4 * 98.0), "of the driver's buffer, not of its last second"
     assert seen.energy_j == near(6 * 71.0 + 4 * 500.0)
@@ -114,9 +117,7 @@ def test_an_interval_too_short_says_nothing(driver: Driver) -> None:
 def test_a_card_without_gpm(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = Driver(gpus(gpm=False)).install(monkeypatch)
     driver.gpus[0].does(HALF)
-    reader = NvmlReader()
-    after(driver, reader)
-    seen = after(driver, reader)["GPU-0"]
+    seen = twice(driver)["GPU-0"]
     assert [getattr(seen, name) for name in ("gpu_util_pct", *COUNTED)] == [40.0, *[None] * 5]
     assert driver.counts.get("nvmlGpmSampleGet") is None
 
@@ -128,9 +129,7 @@ def test_time_slicing(driver: Driver) -> None:
     driver.gpus[0].does(
         HALF, Process(7, 500, 30), Process(8, 600, 0), Process(9, None, 5, "both"), Process(10, 20, 0, "graphics")
     )
-    reader = NvmlReader()
-    after(driver, reader)
-    assert after(driver, reader).processes == (
+    assert twice(driver).processes == (
         GpuProcess("GPU-0", 7, "compute", 500, 30.0),
         GpuProcess("GPU-0", 8, "compute", 600, 0.0),
         GpuProcess("GPU-0", 9, "compute", None, 5.0),
@@ -140,18 +139,14 @@ def test_time_slicing(driver: Driver) -> None:
 
 def test_nothing_ran_so_nothing_is_known_of_each(driver: Driver) -> None:
     driver.gpus[0].does(IDLE, Process(7), Process(8))
-    reader = NvmlReader()
-    after(driver, reader)
-    assert {one.sm_util_pct for one in after(driver, reader).processes} == {None}
+    assert {one.sm_util_pct for one in twice(driver).processes} == {None}
 
 
 def test_mps(driver: Driver) -> None:
     driver.gpus[0].does(
         HALF, Process(6, 66, 77, "server"), Process(7, 500, 30, "client"), Process(8, 600, 10, "client")
     )
-    reader = NvmlReader()
-    after(driver, reader)
-    seen = after(driver, reader)
+    seen = twice(driver)
     assert figures(seen["GPU-0"]) == near(figures(HALF))
     assert [one[1:] for one in seen.processes] == [
         (6, "compute", 66, None),  # the sampler knows it by its name
@@ -173,8 +168,7 @@ def test_slices(driver: Driver) -> None:
         (3, H100, "1g.10gb", 9984, 16, 132, "GPU-0", 10),
         (4, H100, "", 81559, 132, 132, "", None),
     ]
-    after(driver, reader)
-    seen = after(driver, reader)
+    seen = twice(driver, reader)
     for part, load in ((first, HALF), (second, BUSY)):
         got = seen[part.uuid]
         assert [getattr(got, name) for name in COUNTED] == near([getattr(load, name) for name in COUNTED])
@@ -198,8 +192,7 @@ def test_two_compute_instances_in_one_gpu_instance(driver: Driver) -> None:
         ("2c.3g.40gb", 40, 1),
         ("2g.20gb", 32, 3),
     ]
-    after(driver, reader)
-    seen = after(driver, reader)
+    seen = twice(driver, reader)
     assert seen[first.uuid] == UnitReading(first.uuid, True), "what both did is neither's"
     assert {one.gpu_mem_used_mib for one in seen.processes} == {500}
 
@@ -233,8 +226,7 @@ OPTIONAL = {
 def test_what_is_not_offered_is_none(driver: Driver, call: str, code: int) -> None:
     driver.gpus[0].does(HALF, Process(7, 500, 30))
     reader = NvmlReader()
-    after(driver, reader)
-    full = after(driver, reader)["GPU-0"]
+    full = twice(driver, reader)["GPU-0"]
     if call == "nvmlDeviceGetMemoryInfo":
         driver.says[call, "GPU-0"] = ANSWERS[call](driver, driver.gpus[0])
         driver.says[call, "GPU-0"].used = 2**64 - 1
@@ -255,8 +247,7 @@ def test_gpm_for_root_alone_until_it_is_allowed(driver: Driver) -> None:
     driver.gpus[0].does(HALF)
     driver.faults["nvmlGpmSampleGet", ANY] = pynvml.NVML_ERROR_NO_PERMISSION
     reader = NvmlReader()
-    after(driver, reader)
-    seen = after(driver, reader)["GPU-0"]
+    seen = twice(driver, reader)["GPU-0"]
     assert (seen.gpu_util_pct, seen.sm_active_pct) == (40.0, None)
     driver.faults.clear()
     assert after(driver, reader)["GPU-0"].sm_active_pct is None, "counted since an unknown time"
@@ -272,8 +263,7 @@ def test_gpm_for_root_alone_until_it_is_allowed(driver: Driver) -> None:
 )
 def test_all_ones_is_no_value(driver: Driver, call: str, answer: int, field: str) -> None:
     reader = NvmlReader()
-    after(driver, reader)
-    assert getattr(after(driver, reader)["GPU-0"], field) is not None
+    assert getattr(twice(driver, reader)["GPU-0"], field) is not None
     driver.says[call, "GPU-0"] = answer
     assert getattr(after(driver, reader)["GPU-0"], field) is None
 
@@ -281,9 +271,7 @@ def test_all_ones_is_no_value(driver: Driver, call: str, answer: int, field: str
 @pytest.mark.parametrize(("value", "known"), [(math.nan, None), (-0.5, None), (129.4, 100.0), (9.2e18, None)])
 def test_gpm_values_outside_their_range(driver: Driver, value: float, known: float | None) -> None:
     driver.gpus[0].does(HALF._replace(sm_active_pct=value))
-    reader = NvmlReader()
-    after(driver, reader)
-    assert after(driver, reader)["GPU-0"].sm_active_pct == known
+    assert twice(driver)["GPU-0"].sm_active_pct == known
     assert activity_pct(value) == known
 
 
@@ -299,18 +287,14 @@ def test_buffered_readings_outside_their_range(driver: Driver) -> None:
 def test_counters_that_stand_still_on_a_busy_gpu_are_not_zeros(driver: Driver) -> None:
     driver.gpus[0].does(Load(gpu_util_pct=99.0, gpu_mem_used_mib=900.0, power_w=480.0))
     driver.gpus[1].does(Load(gpu_util_pct=38.0, power_w=126.0))
-    reader = NvmlReader()
-    after(driver, reader)
-    seen = after(driver, reader)
+    seen = twice(driver)
     assert {getattr(seen["GPU-0"], name) for name in COUNTED} == {None}
     assert {getattr(seen["GPU-1"], name) for name in COUNTED} == {0.0}
 
 
 def test_a_process_without_a_pid_or_a_value(driver: Driver) -> None:
     driver.gpus[0].does(HALF, Process(0xFFFFFFFF, 5), Process(7, 500, 30), Process(8, 500, 4_000_000))
-    reader = NvmlReader()
-    after(driver, reader)
-    assert [(one.pid, one.sm_util_pct) for one in after(driver, reader).processes] == [(7, 30.0), (8, None)]
+    assert [(one.pid, one.sm_util_pct) for one in twice(driver).processes] == [(7, 30.0), (8, None)]
 
 
 def test_pids_of_another_namespace_are_not_ours(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -396,8 +380,7 @@ def test_the_driver_is_loaded_anew(driver: Driver, code: int) -> None:
     for gpu in driver.gpus:
         gpu.does(HALF, Process(7, 500, 30), Process(8, 100, 3))
     reader = NvmlReader()
-    after(driver, reader)
-    after(driver, reader)
+    twice(driver, reader)
     driver.unload(code)
     for said in ("stopped answering", "does not answer", "does not answer"):
         with pytest.raises(GpuError, match=said):
@@ -475,8 +458,7 @@ def test_numbers_of_slices_stay_when_a_gpu_is_lost(driver: Driver) -> None:
     reader = NvmlReader()
     before = {one.uuid: one.gres_index for one in reader.units()}
     driver.faults[ANY, "GPU-0"] = pynvml.NVML_ERROR_GPU_IS_LOST
-    after(driver, reader)
-    after(driver, reader)
+    twice(driver, reader)
     assert [(one.uuid, one.gres_index) for one in reader.units()] == list(before.items())[2:]
     driver.faults.clear()
     after(driver, reader, 60.0)
@@ -488,8 +470,7 @@ def test_a_clock_that_is_set_back(driver: Driver) -> None:
     reader = NvmlReader()
     after(driver, reader)
     driver.epoch_s -= 3600.0
-    after(driver, reader)
-    seen = after(driver, reader)
+    seen = twice(driver, reader)
     assert (seen["GPU-0"].gpu_util_pct, seen.processes[0].sm_util_pct) == (40.0, 30.0)
 
 
@@ -513,8 +494,7 @@ def test_a_gpu_that_was_away_does_not_book_the_time_on_who_comes_next(driver: Dr
     for gpu in driver.gpus:
         gpu.does(HALF, Process(7, 500, 30))
     reader = NvmlReader()
-    after(driver, reader)
-    after(driver, reader)
+    twice(driver, reader)
     driver.faults["*", "GPU-0"] = pynvml.NVML_ERROR_TIMEOUT
     for _ in range(3):
         after(driver, reader)

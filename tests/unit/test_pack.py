@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,9 @@ from slurm_colloc.slurm.job_files import file_name, last_words, open_output
 from slurm_colloc.units import spans
 from tests.cluster.packs import JOIN, a_spec, pack_script
 from tests.fakes import mps_control
+from tests.unit.programs import executable
 from tests.unit.test_pack_clients import FORGETS
+from tests.waiting import wait_for
 
 # Runs the command itself, whose descriptor 9 is what srun says; keeps how it was called.
 SRUN = """#!/bin/sh
@@ -46,11 +49,9 @@ class Job:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        (folder / "bin").mkdir()
         (folder / "home").mkdir()
         (folder / "tmp").mkdir()
-        (folder / "bin/srun").write_text(SRUN)
-        (folder / "bin/srun").chmod(0o755)
+        executable(folder / "bin/srun", SRUN)
         self.calls = folder / "calls"
 
     def environment(self, **more: str) -> dict[str, str]:
@@ -94,20 +95,11 @@ class Job:
         assert (status, err) == (0, ""), out
         return out
 
-    def pack_with_words(self, at_once: int, **fields: Any) -> str:
-        """Run a pack that is to succeed, and return what it says on the way."""
-        status, out, err = self.run(pack_script("", a_spec(at_once, **fields)))
-        assert status == 0, out + err
-        return err
-
     def told(self, name: str = "4711") -> Ledger:
         return read_ledger(f"{self.folder}/home/.local/share/slurm_colloc/packs/lab/{name}.jsonl")
 
     def wait_for(self, name: str) -> None:
-        deadline = time.monotonic() + 30
-        while not (self.folder / name).exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_for((self.folder / name).exists, f"{name} did not come", 30)
 
     def read(self, name: str) -> str:
         return (self.folder / name).read_text()
@@ -121,7 +113,12 @@ def job(tmp_path: Path) -> Job:
 def test_a_script_runs_once_for_each_task(job: Job) -> None:
     for number in (3, 5):
         (job.folder / f"in.{number}").write_text(f"input {number}\n")
-    said = job.pack(script='echo "$1 $SLURM_ARRAY_TASK_ID $0"\ncat\n', array="3,5", script_args=("x y",), input="in.%a")
+    # A path may have an equals sign: env would take it for a variable.
+    (job.folder / "env=a").mkdir()
+    (job.folder / "env=a/sh").symlink_to("/bin/sh")
+    shell = (f"{job.folder}/env=a/sh", "-e")
+    script = 'echo "$1 $SLURM_ARRAY_TASK_ID $0"\ncat\n'
+    said = job.pack(script=script, array="3,5", script_args=("x y",), input="in.%a", interpreter=shell)
     assert "2 tasks: 2 succeeded\n" in said
     first = job.read("out.3").splitlines()
     assert first[0].startswith("x y 3 ")
@@ -130,17 +127,25 @@ def test_a_script_runs_once_for_each_task(job: Job) -> None:
     assert [task.outcome for task in job.told().tasks] == [Outcome.DONE, Outcome.DONE]
 
 
-def test_an_interpreter_may_have_an_equals_sign_in_its_path(job: Job) -> None:
-    (job.folder / "env=a").mkdir()
-    (job.folder / "env=a/sh").symlink_to("/bin/sh")
-    job.pack(script="#!/bin/sh\necho ran\n", array="0", interpreter=(f"{job.folder}/env=a/sh", "-e"), output="out")
-    assert job.read("out") == "ran\n"
-
-
-def test_an_input_that_is_missing_fails_its_task(job: Job) -> None:
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (os.mkfifo, "it is a pipe that nobody reads"),
+        (os.mkdir, "out.1' cannot be written: Is a directory"),
+        # Its input is missing.
+        (None, "in.1"),
+    ],
+)
+def test_a_file_that_cannot_be_opened_fails_its_task_alone(
+    job: Job, make: Callable[[Path], None] | None, said: str
+) -> None:
     (job.folder / "in.2").touch()
+    if make:
+        (job.folder / "in.1").touch()
+        make(job.folder / "out.1")
     assert job.run(pack_script("", a_spec(commands=("echo 1", "echo 2"), input="in.%a")))[0] == 1
-    assert "in.1" in job.read("out.1")
+    assert [task.outcome for task in job.told().tasks] == [Outcome.FAILED, Outcome.DONE]
+    assert said in (job.told().tasks[0].message if make else job.read("out.1"))
     assert job.read("out.2") == "2\n"
 
 
@@ -186,17 +191,13 @@ def test_slurms_words_tell_where_the_output_cannot_be_read(job: Job) -> None:
     assert [task.outcome for task in job.told().tasks] == [Outcome.TIME_LIMIT, Outcome.DONE]
 
 
-def test_what_slurm_says_of_a_step_comes_last_in_its_errors(job: Job) -> None:
-    job.run(pack_script("", a_spec(commands=(f'echo "{LATE.format(step="$$")}" >&9; echo mine; exit 1',))))
+def test_what_slurm_says_of_a_step_comes_last_in_its_errors_and_of_another_tells_nothing(job: Job) -> None:
+    own, late = LATE.format(step="$$"), LATE.format(step="1")
+    other = (f'echo "{late}" >&9; exit 1', f'echo "{late}"; exit 1', f'echo "{late}" >&9')
+    job.run(pack_script("", a_spec(commands=(f'echo "{own}" >&9; echo mine; exit 1', *other))))
     assert job.read("out.1").splitlines()[0] == "mine"
     assert job.read("out.1").endswith("DUE TO TIME LIMIT ***\n")
-
-
-def test_words_about_another_step_tell_nothing(job: Job) -> None:
-    late = LATE.format(step="1")
-    commands = (f'echo "{late}" >&9; exit 1', f'echo "{late}"; exit 1', f'echo "{late}" >&9')
-    job.run(pack_script("", a_spec(commands=commands)))
-    assert [task.outcome for task in job.told().tasks] == [Outcome.FAILED, Outcome.FAILED, Outcome.DONE]
+    assert [task.outcome for task in job.told().tasks][1:] == [Outcome.FAILED, Outcome.FAILED, Outcome.DONE]
 
 
 def test_words_in_a_shared_file_tell_nothing(job: Job) -> None:
@@ -210,13 +211,6 @@ def test_a_task_may_remove_the_packs_private_folder(job: Job) -> None:
     script = "[ $SLURM_ARRAY_TASK_ID != 1 ] || rm -rf ${0%/*}\necho ok\n"
     assert "3 tasks: 3 succeeded" in job.pack(script=script, array="1-3")
     assert job.read("out.3") == "ok\n"
-
-
-def test_a_pipe_that_nobody_reads_fails_its_task_alone(job: Job) -> None:
-    os.mkfifo(job.folder / "out.1")
-    job.run(pack_script("", a_spec(commands=("true", "true"))))
-    assert [task.outcome for task in job.told().tasks] == [Outcome.FAILED, Outcome.DONE]
-    assert job.told().tasks[0].message.endswith("it is a pipe that nobody reads")
 
 
 def test_a_step_that_does_not_start_is_tried_again(job: Job) -> None:
@@ -247,23 +241,12 @@ def test_a_job_that_is_stopped_while_the_daemon_starts_runs_nothing(job: Job) ->
     control = job.folder / "bin/nvidia-cuda-mps-control"
     control.rename(control.with_name("real"))
     slow = f'[ "$1" = -d ] && touch {job.folder}/here && sleep 1'
-    control.write_text(f'#!/bin/sh\n{slow}\nexec {job.folder}/bin/real "$@"\n')
-    control.chmod(0o755)
+    executable(control, f'#!/bin/sh\n{slow}\nexec {job.folder}/bin/real "$@"\n')
     started = job.start(pack_script("", a_spec(2, commands=("true",) * 2)))
     job.wait_for("here")
     started.terminate()
     started.communicate(timeout=60)
     assert (started.returncode, job.calls.exists()) == (143, False)
-
-
-def test_an_output_that_cannot_be_written_fails_its_task_alone(job: Job) -> None:
-    (job.folder / "out.1").mkdir()
-    status, _, _ = job.run(pack_script("", a_spec(commands=("true", "true"))))
-    assert [task.outcome for task in job.told().tasks] == [Outcome.FAILED, Outcome.DONE]
-    assert (status, job.told().tasks[0].message) == (
-        1,
-        f"output file '{job.folder}/out.1' cannot be written: Is a directory",
-    )
 
 
 def test_tasks_share_one_daemon(job: Job) -> None:
@@ -600,7 +583,8 @@ def test_a_task_past_the_daemon_is_run_again_alone(job: Job, monkeypatch: pytest
     cuda = f"{only_asks} 8<dev/{mps_control.CONTEXT}"
     past = f"{cuda}; [ -e seen ] && exec sleep 3; touch seen; sleep 60"
     client = f'{cuda}; {sys.executable} -I -c "{JOIN}" $$; sleep 5'
-    said = job.pack_with_words(3, commands=(past, client, f"{only_asks}; sleep 5"))
+    status, _, said = job.run(pack_script("", a_spec(3, commands=(past, client, f"{only_asks}; sleep 5"))))
+    assert status == 0
     assert "task 1 is ended: it uses the GPU, but not through the pack's MPS daemon" in said
     ended = [(task.outcome, task.attempts) for task in job.told().tasks]
     assert ended == [(Outcome.DONE, 2), (Outcome.DONE, 1), (Outcome.DONE, 1)]

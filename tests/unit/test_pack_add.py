@@ -18,6 +18,7 @@ from slurm_colloc.pack.ledger import Ledger, missing, read_ledger
 from slurm_colloc.pack.spec import Task
 from tests.cluster.packs import a_spec, pack_script
 from tests.fakes.squeue import squeue_line
+from tests.unit.programs import executable
 from tests.unit.shell import CSUB, HINT, Shell
 from tests.unit.test_csub_pack import packed, site, stored
 from tests.unit.test_pack import Job
@@ -33,8 +34,7 @@ class Pack(Job):
         (shell.folder / "node").mkdir()
         super().__init__(shell.folder / "node")
         self.shell, self.home = shell, shell.folder / "home"
-        (shell.folder / "bin/squeue").write_text('#!/bin/sh\ncat "$CALLS/../queue"\n')
-        (shell.folder / "bin/squeue").chmod(0o755)
+        executable(shell.folder / "bin/squeue", '#!/bin/sh\ncat "$CALLS/../queue"\n')
         self.left("1:00:00")
 
     def told(self, name: str = "4711") -> Ledger:
@@ -124,15 +124,8 @@ def test_what_does_not_fit_is_refused_and_the_pack_goes_on(pack: Pack) -> None:
     assert "has 0:09:00 left" in pack.refused("--", "true")
     pack.left("1:00:00")
     assert pack.add("--dry-run", "--", "true").returncode == 0
-    for wrong in (
-        ["--mem=8G"],
-        ["-p", "gpu"],
-        ["--pack-tasks=3"],
-        ["--time=5"],
-        ["--gpu-footprint=mem=1G"],
-        ["--resume=4711"],
-    ):
-        pack.refused(*wrong, "--", "true")
+    for wrong in ("--mem=8G", "-pgpu", "--pack-tasks=3", "--time=5", "--gpu-footprint=mem=1G", "--resume=4711"):
+        pack.refused(wrong, "--", "true")
     (pack.shell.folder / "list").write_text("#SBATCH --mem=8G\ntrue\n")
     pack.refused("list")
     pack.refused()

@@ -155,23 +155,16 @@ def test_shard_needs_consent() -> None:
     assert found == {"shard on s": because("no-shard-consent")}
 
 
+UNSIZED = SHARD_POOL._replace(gpu_mem_mib=None)
+
+
 @pytest.mark.parametrize(
     ("asked", "need", "pool", "said"),
     [
         (request(partitions=("odd",)), footprint(), SHARD_POOL, because("partition-not-described", partition="odd")),
         (request(no_share=(because("srun-exports"),)), footprint(), SHARD_POOL, because("srun-exports")),
-        (
-            request(interpreter="/usr/bin/python3"),
-            footprint(),
-            SHARD_POOL,
-            because("interpreter-not-sh", interpreter="/usr/bin/python3"),
-        ),
-        (
-            request(),
-            footprint(),
-            SHARD_POOL._replace(gpu_mem_mib=None),
-            because("site-lacks", key="gpu_mem_mib", pool="s"),
-        ),
+        (request(interpreter="/bin/x"), footprint(), SHARD_POOL, because("interpreter-not-sh", interpreter="/bin/x")),
+        (request(), footprint(), UNSIZED, because("site-lacks", key="gpu_mem_mib", pool="s")),
         (request(), footprint(79900), SHARD_POOL, because("too-little-memory", mem_mib=80000, need_mib=80156)),
         (request(), footprint(1000, 86), SHARD_POOL, because("no-room-beside", units=4, of_units=4)),
         (request(), footprint(60000, 1), SHARD_POOL, because("no-room-beside", units=4, of_units=4)),
@@ -284,28 +277,22 @@ def test_memory_that_is_asked_for_each_core(each: str, host_mem_mib: int | None,
 
 
 @pytest.mark.parametrize(
-    ("partition", "default_mem", "host_mem_mib", "mem"),
+    ("own", "default_mem", "host_mem_mib", "mem"),
     [
         # Fewer cores would bring less memory: it is said.
-        (Partition("gpu", mps_users="one", cpus_per_gpu=30, default_mem="DefMemPerCPU=8000"), "", None, "240000M"),
-        (Partition("gpu", mps_users="one", cpus_per_gpu=30), "DefMemPerCPU=8000", None, "240000M"),
-        (Partition("gpu", mps_users="one", cpus_per_gpu=30), "DefMemPerCPU=8000", 9000, "26400M"),
-        (Partition("gpu", mps_users="one", cpus_per_gpu=30), "DefMemPerCPU=0", 9000, ""),
-        (
-            Partition("gpu", mps_users="one", cpus_per_gpu=30, default_mem="DefMemPerNode=64000"),
-            "DefMemPerCPU=1",
-            9000,
-            "9000M",
-        ),
-        (Partition("gpu", mps_users="one", cpus_per_gpu=30, default_mem="DefMemPerNode=64000"), "", None, ""),
+        ("DefMemPerCPU=8000", "", None, "240000M"),
+        ("", "DefMemPerCPU=8000", None, "240000M"),
+        ("", "DefMemPerCPU=8000", 9000, "26400M"),
+        ("", "DefMemPerCPU=0", 9000, ""),
+        ("DefMemPerNode=64000", "DefMemPerCPU=1", 9000, "9000M"),
+        ("DefMemPerNode=64000", "", None, ""),
         # Without a default Slurm gives a job all of the node's.
-        (Partition("gpu", mps_users="one", cpus_per_gpu=30), "", 9000, "105600M"),
-        (Partition("gpu", mps_users="one", cpus_per_gpu=30), "", None, ""),
+        ("", "", 9000, "105600M"),
+        ("", "", None, ""),
     ],
 )
-def test_host_memory_by_slurms_defaults(
-    partition: Partition, default_mem: str, host_mem_mib: int | None, mem: str
-) -> None:
+def test_host_memory_by_slurms_defaults(own: str, default_mem: str, host_mem_mib: int | None, mem: str) -> None:
+    partition = Partition("gpu", mps_users="one", cpus_per_gpu=30, default_mem=own)
     config = site(WIDE_POOL, **MPS)._replace(partition=(partition,), default_mem=default_mem)
     found = place(request(), footprint(8000, 10)._replace(host_mem_mib=host_mem_mib), config)
     assert (found.cpu_option, found.mem) == ("mincpus=3", mem)
@@ -315,13 +302,11 @@ def test_a_slice_has_its_part_of_the_host() -> None:
     config = site(MIG_POOL)._replace(partition=(WIDE,))
     need = footprint(9000, 10)
     # 16 of 132 SMs and 9984 of 81559 MiB: 3.67 of 30 cores.
-    assert place(request(), need, config).cpu_option == "cpus-per-gpu=3"
-    assert place(request(), need, config).mem == ""
+    unknown = place(request(), need, config)
+    assert (unknown.cpu_option, unknown.mem) == ("cpus-per-gpu=3", "")
     known = need._replace(cpu_cores=6, host_mem_mib=40_000)
-    assert (place(request(), known, config).cpu_option, place(request(), known, config).mem) == (
-        "cpus-per-gpu=6",
-        "40000M",
-    )
+    given = place(request(), known, config)
+    assert (given.cpu_option, given.mem) == ("cpus-per-gpu=6", "40000M")
     # With fewer cores than its own --mincpus it would never begin.
     assert place(request(min_cpus=7), known, config).cpu_option == "cpus-per-gpu=7"
     for asked in (request(cpus_given=True, mem_given=True), request(cpus_per_gpu=8, mem_per_gpu="9G")):
@@ -341,54 +326,35 @@ def test_the_resource_that_limits_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "partition", "said"),
+    ("asked", "default_mem", "jobs", "each"),
     [
-        (request(), {}, because("host-memory-limit", jobs=4, each_mib=240_000, pieces=28)),
-        (
-            request(),
-            {"default_mem": "DefMemPerCPU=8000"},
-            because("host-memory-limit", jobs=4, each_mib=240_000, pieces=28),
-        ),
-        (
-            request(),
-            {"default_mem": "DefMemPerNode=320000"},
-            because("host-memory-limit", jobs=3, each_mib=320_000, pieces=28),
-        ),
-        (request(cpus_given=True, cpus_asked=60), {}, because("cores-limit", jobs=2, cores_each=60, pieces=28)),
-        (
-            request(cpus_given=True, cpus_asked=60, tasks=2, mem_asked_mib=9),
-            {},
-            because("cores-limit", jobs=2, cores_each=60, pieces=28),
-        ),
-        (request(cpus_per_gpu=40, mem_given=True), {}, because("cores-limit", jobs=3, cores_each=40, pieces=28)),
-        (
-            request(mem_given=True, mem_asked_mib=480_000),
-            {},
-            because("host-memory-limit", jobs=2, each_mib=480_000, pieces=28),
-        ),
-        (request(mem_per_gpu="300000M"), {}, because("host-memory-limit", jobs=3, each_mib=300_000, pieces=28)),
-        (
-            request(cpus_given=True, cpus_asked=16, mem_given=True, mem_per_cpu="20000M"),
-            {},
-            because("host-memory-limit", jobs=3, each_mib=320_000, pieces=28),
-        ),
+        (request(), "", 4, {"each_mib": 240_000}),
+        (request(), "DefMemPerCPU=8000", 4, {"each_mib": 240_000}),
+        (request(), "DefMemPerNode=320000", 3, {"each_mib": 320_000}),
+        (request(cpus_given=True, cpus_asked=60), "", 2, {"cores_each": 60}),
+        (request(cpus_given=True, cpus_asked=60, tasks=2, mem_asked_mib=9), "", 2, {"cores_each": 60}),
+        (request(cpus_per_gpu=40, mem_given=True), "", 3, {"cores_each": 40}),
+        (request(mem_given=True, mem_asked_mib=480_000), "", 2, {"each_mib": 480_000}),
+        (request(mem_per_gpu="300000M"), "", 3, {"each_mib": 300_000}),
+        (request(cpus_given=True, cpus_asked=16, mem_given=True, mem_per_cpu="20000M"), "", 3, {"each_mib": 320_000}),
     ],
 )
 @pytest.mark.parametrize("moved", [False, True])
 def test_what_keeps_others_off_slices_is_told_also_where_slurm_gives_it_by_itself(
-    asked: JobRequest, partition: dict[str, Any], said: Reason, moved: bool
+    asked: JobRequest, default_mem: str, jobs: int, each: dict[str, int], moved: bool
 ) -> None:
     slices = MIG_POOL._replace(
         cpus_per_node=120, mem_per_node_mib=960_000, slice=(MIG_POOL.slice[0]._replace(quantity=28),)
     )
-    own = WIDE._replace(mem_per_gpu_mib=0 if partition else 240_000, **partition)
+    own = WIDE._replace(mem_per_gpu_mib=0 if default_mem else 240_000, default_mem=default_mem)
     config = site(slices)._replace(partition=(own,))
     if moved:
         there = own._replace(name="slices")
         away = slices._replace(partitions=("slices",))
         config = site(away)._replace(partition=(own._replace(pieces_in=("slices",)), there))
     found = place(asked, footprint(8000, 10), config)
-    assert said in found.reasons
+    limit = "cores-limit" if "cores_each" in each else "host-memory-limit"
+    assert because(limit, jobs=jobs, pieces=28, **each) in found.reasons
 
 
 @given(
@@ -437,6 +403,7 @@ def timed(*pools: Pool, stretch: float = 1.0, shard: bool = False, **partition: 
 
 # 4.095 % of 132 SMs on 16: slowed 1.2375x at most.
 BUSY = footprint(1000, 4.095)
+NONE = Quantiles(0, 0, 0)
 HOUR_MIN = 60.0
 
 
@@ -453,13 +420,7 @@ def ran(minutes: float) -> Footprint:
         (request(time_limit_min=HOUR_MIN), ran(49), timed(MIG_POOL), "1g.20gb", None),  # 60.6 min on the smallest
         (request(time_limit_min=HOUR_MIN), BUSY, timed(MIG_POOL), "", None),
         # Nothing slows a job that uses no SMs: what it was given is enough, however near to it earlier runs came.
-        (
-            request(time_limit_min=HOUR_MIN),
-            ran(59)._replace(sm_active_pct=Quantiles(0, 0, 0)),
-            timed(MIG_POOL),
-            "1g.10gb",
-            None,
-        ),
+        (request(time_limit_min=HOUR_MIN), ran(59)._replace(sm_active_pct=NONE), timed(MIG_POOL), "1g.10gb", None),
         (request(time_limit_min=HOUR_MIN), BUSY, timed(MIG_POOL, stretch=1.25), "1g.10gb", 75),
         (request(time_limit_min=HOUR_MIN), BUSY, timed(MIG_POOL, stretch=1.2), "1g.20gb", 69),
         (request(time_limit_min=HOUR_MIN), BUSY, timed(MIG_POOL, stretch=2, max_time_min=70), "1g.20gb", 69),
@@ -509,48 +470,23 @@ LIMITS = Limits(0.0, "ml", (Association("ml", "ml", "", "", (), {}),), {}, {"low
 
 
 @pytest.mark.parametrize(
-    ("asked", "target", "said"),
+    ("asked", "target", "code", "params"),
     [
-        (
-            request(account="ml"),
-            OPEN._replace(allow_accounts=("phys",)),
-            because("partition-closed", partition="slices", what="account", name="ml"),
-        ),
-        (
-            request(),
-            OPEN._replace(allow_accounts=("phys",)),
-            because("partition-closed", partition="slices", what="account", name="ml"),
-        ),
-        (
-            request(account="ml"),
-            OPEN._replace(deny_accounts=("ml",)),
-            because("partition-closed", partition="slices", what="account", name="ml"),
-        ),
-        (
-            request(qos="low"),
-            OPEN._replace(allow_qos=("high",)),
-            because("partition-closed", partition="slices", what="QOS", name="low"),
-        ),
-        (
-            request(),
-            OPEN._replace(allow_qos=("high",)),
-            because("partition-access-unknown", partition="slices", what="QOS"),
-        ),
-        (
-            request(),
-            OPEN._replace(allow_groups=("gpu",)),
-            because("partition-groups", partition="slices", groups=("gpu",)),
-        ),
-        (
-            request(time_limit_min=90.0),
-            OPEN._replace(max_time_min=60),
-            because("partition-time", partition="slices", max_min=60),
-        ),
-        (request(), OPEN._replace(max_time_min=60), because("partition-time", partition="slices", max_min=60)),
+        (request(account="ml"), {"allow_accounts": ("phys",)}, "closed", {"what": "account", "name": "ml"}),
+        (request(), {"allow_accounts": ("phys",)}, "closed", {"what": "account", "name": "ml"}),
+        (request(account="ml"), {"deny_accounts": ("ml",)}, "closed", {"what": "account", "name": "ml"}),
+        (request(qos="low"), {"allow_qos": ("high",)}, "closed", {"what": "QOS", "name": "low"}),
+        (request(), {"allow_qos": ("high",)}, "access-unknown", {"what": "QOS"}),
+        (request(), {"allow_groups": ("gpu",)}, "groups", {"groups": ("gpu",)}),
+        (request(time_limit_min=90.0), {"max_time_min": 60}, "time", {"max_min": 60}),
+        (request(), {"max_time_min": 60}, "time", {"max_min": 60}),
     ],
 )
-def test_a_partition_that_would_not_take_the_job(asked: JobRequest, target: Partition, said: Reason) -> None:
-    assert why(place(asked, footprint(), moving(target), Access(LIMITS, groups=("users",))))["pool m"] == said
+def test_a_partition_that_would_not_take_the_job(
+    asked: JobRequest, target: dict[str, Any], code: str, params: dict[str, Any]
+) -> None:
+    found = place(asked, footprint(), moving(OPEN._replace(**target)), Access(LIMITS, groups=("users",)))
+    assert why(found)["pool m"] == because(f"partition-{code}", partition="slices", **params)
 
 
 def test_a_partition_that_takes_it() -> None:
@@ -562,6 +498,9 @@ def test_a_partition_that_takes_it() -> None:
     assert (default.partition, default.time_limit_min) == ("slices", 50)
 
 
+ALIKE: dict[str, Any] = {"cpus_per_gpu": 4, "mem_per_gpu_mib": 9}
+
+
 @pytest.mark.parametrize(
     ("asked", "own", "target", "said"),
     [
@@ -570,12 +509,7 @@ def test_a_partition_that_takes_it() -> None:
         (request(cpus_given=True, mem_given=True), {"cpus_per_gpu": 4, "mem_per_gpu_mib": 1000}, OPEN, ("", "")),
         (request(), {}, OPEN._replace(cpus_per_gpu=8), ("cpus-per-task=1", "")),
         (request(tasks=3), {}, OPEN._replace(cpus_per_gpu=8), ("cpus-per-task=1", "")),
-        (
-            request(),
-            {"cpus_per_gpu": 4, "mem_per_gpu_mib": 9},
-            OPEN._replace(cpus_per_gpu=4, mem_per_gpu_mib=9),
-            ("", ""),
-        ),
+        (request(), ALIKE, OPEN._replace(**ALIKE), ("", "")),
         (request(), {}, OPEN._replace(mem_per_gpu_mib=9), because("partition-other-memory", partition="slices")),
         (request(), {"default_mem": "DefMemPerCPU=4000"}, OPEN, because("partition-other-memory", partition="slices")),
         (request(tasks=3), {"cpus_per_gpu": 4}, OPEN, because("cores-not-divisible", tasks=3, cores=4)),
@@ -618,11 +552,8 @@ def test_slices_of_one_type_in_two_sizes() -> None:
     found = place(request(), footprint(9000, 5), site(MIG_POOL, smaller))
     assert str(found.gres) == "gpu:h100_1g.20gb:1"
     unknown = smaller._replace(gpu_model="A100")
-    measured = why(
-        place(
-            request(), footprint(9000, 5, gpu_model=H100), site(MIG_POOL._replace(slice=MIG_POOL.slice[1:2]), unknown)
-        )
-    )
+    smallest = MIG_POOL._replace(slice=MIG_POOL.slice[1:2])
+    measured = why(place(request(), footprint(9000, 5, gpu_model=H100), site(smallest, unknown)))
     assert measured["gpu:h100_1g.10gb:1"] == because("may-land-elsewhere", pool="n")
 
 
@@ -674,23 +605,16 @@ def test_order_of_modes() -> None:
     assert (last.mode, len(last.rejected)) == ("mig", 3)
 
 
+NAMELESS = MIG_POOL._replace(gpu_model="")
+
+
 @pytest.mark.parametrize(
     ("asked", "need", "pool", "said"),
     [
         (request(partitions=("cpu",)), footprint(), MIG_POOL, because("not-in-partition", partitions=("cpu",))),
         (request(gres=(Gres("gpu", "a100", 1),)), footprint(), MIG_POOL, because("other-gpu-type", gpu_type="a100")),
-        (
-            request(),
-            footprint(gpu_model="A100"),
-            MIG_POOL,
-            because("other-gpu-model", measured_on="A100", pool_has=H100),
-        ),
-        (
-            request(),
-            footprint(gpu_model=H100),
-            MIG_POOL._replace(gpu_model=""),
-            because("pool-lacks-model", pool="m", measured_on=H100),
-        ),
+        (request(), footprint(gpu_model="x"), MIG_POOL, because("other-gpu-model", measured_on="x", pool_has=H100)),
+        (request(), footprint(gpu_model=H100), NAMELESS, because("pool-lacks-model", pool="m", measured_on=H100)),
         (request(), footprint(), MIG_POOL._replace(sm_count=None), because("site-lacks", key="sm_count", pool="m")),
     ],
 )
@@ -701,8 +625,7 @@ def test_reasons_against_a_pool(asked: JobRequest, need: Footprint, pool: Pool, 
 def test_slices_of_the_asked_model_count() -> None:
     asked = request(gres=(Gres("gpu", "h100", 1),))
     assert place(asked, footprint(gpu_model=H100), site(MIG_POOL, MPS_POOL)).mode == "mig"
-    nameless = (MIG_POOL._replace(gpu_model=""), MPS_POOL._replace(gpu_model=""))
-    assert place(asked, footprint(), site(*nameless)).as_asked
+    assert place(asked, footprint(), site(NAMELESS, MPS_POOL._replace(gpu_model=""))).as_asked
 
 
 # --- as asked ---
