@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any
 
 from slurm_colloc.chart_model import (
@@ -33,7 +34,7 @@ def made_report(users: int, days: int, names: tuple[str, ...] = ()) -> UsageRepo
     called = [*names, *(f"{FIRST[i % 8]}{i:04}" if users > 8 else FIRST[i] for i in range(len(names), users))]
     groups = tuple(_group(name, chance, days) for name in called)
     groups = tuple(sorted(groups, key=lambda group: -(group.sm_idle_gpu_hours or 0.0)))
-    total = grouped([usage()])[-1]._replace(name="total", **_sums(groups))
+    total = _whole()._replace(name="total", **_sums(groups))
     allocated = total.allocated_gpu_hours or 0.0
     charts = Charts(
         over_time=tuple(_pieces(chance, allocated, days, allocated * 1.35)),
@@ -96,7 +97,12 @@ def _group(name: str, chance: random.Random, days: int) -> GroupUsage:
         "energy_kwh": measured * 0.4,
         "coverage_pct": 100 * measured / allocated,
     }
-    return grouped([usage()])[-1]._replace(name=name, **fields)
+    return _whole()._replace(name=name, **fields)
+
+
+@cache
+def _whole() -> GroupUsage:
+    return grouped([usage()])[-1]
 
 
 def _sums(groups: tuple[GroupUsage, ...]) -> dict[str, Any]:

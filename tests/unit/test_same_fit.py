@@ -111,7 +111,7 @@ def made(job: str, began_s: float, how: Mapping[str, Any]) -> tuple[AllocationRo
     return run(job, int(began_s), end_s, state=how["state"], gres=gres, node_list="m1"), rounds
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(st.lists(RUNS, min_size=1, max_size=4), st.sampled_from((SITE, SHARED)), st.sampled_from((0, 1, 2)))
 def test_all_say_the_same_of_any_runs(hows: list[Mapping[str, Any]], config: SiteConfig, compactions: int) -> None:
     pairs = [made(str(number), 7200.0 * number, how) for number, how in enumerate(hows, 1)]
