@@ -138,7 +138,7 @@ def _say(subject: Subject, bounds: Bounds) -> Said:
         f"the site's threshold is {hours(bounds['min_gpu_hours'])}",
         "end jobs that hang or wait at a prompt; ask for as many GPUs as the program uses; prepare data in a job "
         "without a GPU; ask for a piece of a GPU for a server that waits for requests; tell the administrators if the "
-        "job used video engines or copied data, which is not measured",
+        "job used video engines or only copied data: neither is measured",
     )
 
 

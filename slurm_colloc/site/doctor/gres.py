@@ -223,7 +223,8 @@ CHECKS = (
         "warning",
         "one GPU of a node is shared at a time",
         "only one GPU of the node runs jobs with shares at a time: a second job of mps:60 waits although a GPU is free",
-        "write Flags=all_sharing into each line of mps (shard) in gres.conf; then restart slurmctld and each slurmd",
+        "write Flags=all_sharing into each line of mps and of shard in gres.conf; then restart slurmctld and each "
+        "slurmd",
         f"gres.conf(5), Flags: one_sharing and all_sharing; seen on {TRIED}",
         _one_at_a_time,
     ),
