@@ -99,24 +99,40 @@ def _most(condition: str) -> dict[str, str]:
     }
 
 
-# Kind -> which runs are of it, its hours, and what is said of them.
+# Kind -> which runs are of it, its hours, what is said of them, and what helps.
 _KINDS = {
-    "never": (_NEVER, COUNTED, "that never used the GPU"),
-    "parked": (_PARKED, COUNTED, "that filled up to {peak} of GPU memory and ran hardly a kernel"),
-    "tail": (_TAIL, _TAIL_HOURS, "after the last activity on the GPU, at most {longest} in one run"),
-    "empty": (_EMPTY, _EMPTY_HOURS, "without a process of the job on the GPU"),
+    "never": (_NEVER, COUNTED, "that never used the GPU", "submit without a GPU what does not use one"),
+    "parked": (
+        _PARKED,
+        COUNTED,
+        "that filled up to {peak} of GPU memory and ran hardly a kernel",
+        "ask for a piece of a GPU for a server that waits for requests",
+    ),
+    "tail": (
+        _TAIL,
+        _TAIL_HOURS,
+        "after the last activity on the GPU, at most {longest} in one run",
+        "let a job end when its work on the GPU ends, and close notebooks",
+    ),
+    "empty": (
+        _EMPTY,
+        _EMPTY_HOURS,
+        "without a process of the job on the GPU",
+        "prepare data in a job without a GPU",
+    ),
     "some": (
         _SOME,
         _SOME_HOURS,
         "that used only some of their GPUs (the worst asked for {asked} and used {used})",
+        "ask for as many GPUs as the program uses",
     ),
 }
 
 
-def _kinds(subject: Subject) -> Iterator[tuple[str, str]]:
-    """Yield how much is of each kind, and in words what it is."""
+def _kinds(subject: Subject) -> Iterator[tuple[str, str, str]]:
+    """Yield how much is of each kind, in words what it is, and what helps."""
     figures = subject.figures
-    for kind, (_, _, words) in _KINDS.items():
+    for kind, (_, _, words, remedy) in _KINDS.items():
         number, found_hours = figures[f"{kind}_runs"], figures[f"{kind}_hours"]
         if number and found_hours:
             asked, idle = figures["asked"] or 0, figures["unused"] or 0
@@ -126,19 +142,18 @@ def _kinds(subject: Subject) -> Iterator[tuple[str, str]]:
                 asked=int(asked),
                 used=int(asked - idle),
             )
-            yield f"{hours(found_hours)} in {counted(int(number), 'run')}", said
+            yield f"{hours(found_hours)} in {counted(int(number), 'run')}", said, remedy
 
 
 def _say(subject: Subject, bounds: Bounds) -> Said:
     counters = shown(subject, "never_runs")
     kinds = list(_kinds(subject))
-    what = f" {kinds[0][1]}" if len(kinds) == 1 else f"; {'; '.join(map(' '.join, kinds))}"
+    what = f" {kinds[0][1]}" if len(kinds) == 1 else f"; {'; '.join(f'{much} {said}' for much, said, _ in kinds)}"
     return Said(
         f"{hours(subject.gpu_hours)} idle in {runs(subject)}{what}; {counters}{seen(subject)}; "
         f"the site's threshold is {hours(bounds['min_gpu_hours'])}",
-        "end jobs that hang or wait at a prompt; ask for as many GPUs as the program uses; prepare data in a job "
-        "without a GPU; ask for a piece of a GPU for a server that waits for requests; tell the administrators if the "
-        "job used video engines or only copied data: neither is measured",
+        f"{'; '.join(remedy for *_, remedy in kinds)}; tell the administrators if the job used video engines or only "
+        "copied data: neither is measured",
     )
 
 
@@ -219,13 +234,13 @@ RULE = Rule(
         # Neither a counter that can be believed nor a list of processes.
         "not known whether it was at work": f"coalesce({COUNTED_SURE}, false) OR held_idle_hours IS NOT NULL",
     },
-    found=" OR ".join(condition for condition, _, _ in _KINDS.values()),
+    found=" OR ".join(condition for condition, *_ in _KINDS.values()),
     hours=f"if({_UNUSED}, {COUNTED}, {_TAIL_HOURS} + {_EMPTY_HOURS} + {_SOME_HOURS})",
     figures={
-        **{f"{kind}_runs": f"count(*) FILTER ({condition})" for kind, (condition, _, _) in _KINDS.items()},
+        **{f"{kind}_runs": f"count(*) FILTER ({condition})" for kind, (condition, *_) in _KINDS.items()},
         **{
             f"{kind}_hours": f"sum(({hours_}::DOUBLE)::DECIMAL(38, 12)) FILTER ({condition})::DOUBLE"
-            for kind, (condition, hours_, _) in _KINDS.items()
+            for kind, (condition, hours_, *_) in _KINDS.items()
         },
         "peak_mib": f"max(peak_mib) FILTER ({_PARKED})",
         "longest_s": f"max({_IDLE_S}) FILTER ({_TAIL})",
