@@ -162,7 +162,7 @@ class _Run:
         acted = {due.finding: act(self.state, due.finding, self.config) for due in planned if due.step == ACTION}
         self._say(list(acted.values()))
         try:
-            self._say(finish(self.state, self.config))
+            self._say(finish(self.state))
         except (ProcessError, InputError) as error:
             self.errors.append(f"what a run was killed over is not settled yet: {error}")
         self._tell_of_actions()
