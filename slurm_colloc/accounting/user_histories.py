@@ -257,7 +257,11 @@ def build_history(
         if run.sample_count >= LEAST_SAMPLES and (answered := _answered(user, decision, run)):
             answers.append(answered)
         by_uid.setdefault(uid, []).append(as_run_of(run, decision.signature, mode))
-    for uid, past in store_past(store, cluster):
+    for user, past in store.past(cluster).items():
+        try:
+            uid = pwd.getpwnam(user).pw_uid
+        except KeyError:  # users who are gone have no history
+            continue
         known = {run.job_id for run in by_uid.get(uid, ())}
         by_uid.setdefault(uid, []).extend(run for run in past if run.job_id not in known)
     make_history_folder(state_folder)
@@ -277,13 +281,6 @@ def _answered(user: str, decision: Decision, run: Evidence) -> Answered | None:
     end = GPU_OOM if decision.out_of_memory else run.state
     measured = run.gpu_mem_peak_mib
     return Answered(decision.margin, user, decision.job_id, decision.at_s, expected, q99, measured, end)
-
-
-def store_past(store: Store, cluster: str) -> Iterator[tuple[int, list[Evidence]]]:
-    """Yield by uid the past jobs that were taken in for users' histories; users who are gone have none."""
-    for user, runs in store.past(cluster).items():
-        with suppress(KeyError):
-            yield pwd.getpwnam(user).pw_uid, runs
 
 
 def as_run_of(run: Evidence, signature: str, mode: str) -> Evidence:
