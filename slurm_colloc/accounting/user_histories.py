@@ -172,7 +172,7 @@ def make_history(database: DuckDBPyConnection, store: Store, window: Window, day
     add_parts(database, store, window, days, HISTORY)
 
 
-def measured_in(database: DuckDBPyConnection, cluster: str, config: SiteConfig | None = None) -> Iterator[Measured]:
+def measured_in(database: DuckDBPyConnection, cluster: str, config: SiteConfig | None) -> Iterator[Measured]:
     """Yield what was sampled of each run that is over, from a database with its history."""
     for row in named(database, query("measured"), {"cluster": cluster, "high": _HIGH}):
         sm_mean_pct, sm_q95_pct, is_bound = row["sm_mean_pct"], row["sm_q95_pct"], row["sm_is_bound"]
