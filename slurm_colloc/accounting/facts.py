@@ -169,7 +169,8 @@ def add_parts(
         for part in make_day(database, day_began_s(day), edges, which, hourly=bins is not None):
             of_day = f"SELECT * FROM day_{part}"
             if part == UNIT and bins:
-                of_day = f"SELECT run, {combined(FACTS[UNIT])} FROM day_unit GROUP BY run, {', '.join(_keys(UNIT))}"
+                columns = FACTS[UNIT]
+                of_day = f"SELECT run, {combined(columns)} FROM day_unit GROUP BY run, {', '.join(keys(columns))}"
             database.execute(f"INSERT INTO {part}_parts BY NAME {_without_hour(part, of_day, bins)}")
         if bins:
             time_parts(database, "day_unit", FIX)
@@ -179,10 +180,6 @@ def add_parts(
         first, last = (_near(day_began_s(chunk[at][0])) for at in (0, -1))
         _run(database, _DAY_RUNS, {"day_since": first["day_since"], "day_until": last["day_until"]})
         _add_stored(database, store, window, chunk, which, bins)
-
-
-def _keys(part: str) -> list[str]:
-    return keys(FACTS[part])
 
 
 def _without_hour(part: str, select: str, bins: Bins | None) -> str:

@@ -64,7 +64,7 @@ held AS (
     SELECT run, m.sm_pct IS NOT NULL AND u.peak_mib IS NOT NULL AS measured,
            list_filter(l.steps, lambda one: one.most_mib >= u.peak_mib AND one.most_sm_pct >= m.sm_pct)[1] AS step,
            m.sm_pct
-    FROM (SELECT run, peak_mib FROM {runs} WHERE whole AND allocated IS NOT NULL AND {part}) u
+    FROM (SELECT run, peak_mib FROM usage WHERE whole AND allocated IS NOT NULL AND {part}) u
     LEFT JOIN measured_alone m USING (run)
     LEFT JOIN fit_places p ON p."partition" = m."partition" AND p.account = m.account AND p.qos = m.qos
                           AND p.shown = m.shown AND p.model = m.model
@@ -122,7 +122,7 @@ def fits_of(database: DuckDBPyConnection, by: str, config: SiteConfig, conventio
 
 
 def make_run_fits(
-    database: DuckDBPyConnection, config: SiteConfig, convention: str = SLICES, runs: str = "usage", part: str = "true"
+    database: DuckDBPyConnection, config: SiteConfig, convention: str = SLICES, part: str = "true"
 ) -> None:
     """Make the table ``run_fits`` of what each run of whole GPUs would have fitted, of that ``part`` of runs.
 
@@ -134,12 +134,11 @@ def make_run_fits(
         database: one that was swept.
         config: as in ``fits_of``.
         convention: as in ``fits_of``.
-        runs: the table of the runs, with the columns of ``usage`` that it goes by.
         part: a condition on ``run``.
     """
     database.execute(_MEASURED.format(part=part), {"least_pct": MIN_COVERAGE_PCT})
     _make_ladders(database, config, convention)
-    database.execute(_RUN_FITS.format(runs=runs, part=part))
+    database.execute(_RUN_FITS.format(part=part))
 
 
 def _make_ladders(database: DuckDBPyConnection, config: SiteConfig, convention: str) -> None:

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import MappingProxyType
-from typing import Any
+from typing import Any, get_args
 
 import duckdb
 
@@ -19,6 +20,7 @@ from slurm_colloc.files import sync_folder, temporary_path, whose
 SCHEMA = 1
 SUFFIX = ".parquet"
 _PATTERN = re.compile(r"[*?[]")
+_REPORT_KINDS = {int: "BIGINT", float: "DOUBLE"}
 
 # (node, hour) -> (bytes of its journal, lines of it that were unusable)
 Hours = dict[tuple[str, str], tuple[int, int]]
@@ -262,3 +264,30 @@ def query(name: str, **words: object) -> str:
 def text_of(name: str) -> str:
     """Return a query as it stands in its file."""
     return (_FOLDER / f"{name}.sql").read_text(encoding="utf-8")
+
+
+def parquet_bytes(kinds: Mapping[str, Any], rows: Sequence[Sequence[Any]], about: Mapping[str, str]) -> bytes:
+    """Return a Parquet file.
+
+    Args:
+        kinds: column -> type; what is neither a whole number nor one with a fraction is text.
+        rows: in the order of the columns.
+        about: goes into its metadata.
+
+    Raises:
+        StoreError: there is no room for it.
+    """
+    columns = {name: _REPORT_KINDS.get(next(iter(get_args(kind)), kind), "VARCHAR") for name, kind in kinds.items()}
+    # Metadata is a text in a query, and not every release of DuckDB takes one with a NUL.
+    shown = {name: _text(value).replace("\0", "\\x00") for name, value in about.items()}
+    metadata = ", ".join(f"{name}: '{sql(value)}'" for name, value in shown.items())
+    with TemporaryDirectory(prefix="colloc-") as folder, connection(folder) as database:
+        path = os.path.join(folder, "report.parquet")
+        make_rows(database, "report", columns, [[_text(v) if isinstance(v, str) else v for v in row] for row in rows])
+        database.execute(f"COPY report TO '{sql(path)}' (FORMAT parquet, COMPRESSION zstd, KV_METADATA {{{metadata}}})")
+        return Path(path).read_bytes()
+
+
+def _text(text: str) -> str:
+    # A name of bytes that are no UTF-8, which Parquet's texts are.
+    return text.encode(errors="backslashreplace").decode()

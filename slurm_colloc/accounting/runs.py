@@ -193,7 +193,7 @@ def _clean(value: Any) -> Any:
     return value.encode(errors="surrogateescape").decode(errors="backslashreplace") if isinstance(value, str) else value
 
 
-def take_means(database: duckdb.DuckDBPyConnection, rows: Rows, release: str, *, zoned: bool = False) -> Counter[str]:
+def take_means(database: duckdb.DuckDBPyConnection, rows: Rows, release: str, *, zoned: bool) -> Counter[str]:
     """Add to ``taken`` what its rows, or their steps, say of the use of GPUs; return what was refused."""
     found: dict[int, JobMeans] = {}
     refused: Counter[str] = Counter()

@@ -172,7 +172,7 @@ def make_history(database: DuckDBPyConnection, store: Store, window: Window, day
     add_parts(database, store, window, days, HISTORY)
 
 
-def measured_in(database: DuckDBPyConnection, cluster: str, config: SiteConfig | None = None) -> Iterator[Measured]:
+def measured_in(database: DuckDBPyConnection, cluster: str, config: SiteConfig | None) -> Iterator[Measured]:
     """Yield what was sampled of each run that is over, from a database with its history."""
     for row in named(database, query("measured"), {"cluster": cluster, "high": _HIGH}):
         sm_mean_pct, sm_q95_pct, is_bound = row["sm_mean_pct"], row["sm_q95_pct"], row["sm_is_bound"]
@@ -257,7 +257,11 @@ def build_history(
         if run.sample_count >= LEAST_SAMPLES and (answered := _answered(user, decision, run)):
             answers.append(answered)
         by_uid.setdefault(uid, []).append(as_run_of(run, decision.signature, mode))
-    for uid, past in store_past(store, cluster):
+    for user, past in store.past(cluster).items():
+        try:
+            uid = pwd.getpwnam(user).pw_uid
+        except KeyError:  # users who are gone have no history
+            continue
         known = {run.job_id for run in by_uid.get(uid, ())}
         by_uid.setdefault(uid, []).extend(run for run in past if run.job_id not in known)
     make_history_folder(state_folder)
@@ -277,13 +281,6 @@ def _answered(user: str, decision: Decision, run: Evidence) -> Answered | None:
     end = GPU_OOM if decision.out_of_memory else run.state
     measured = run.gpu_mem_peak_mib
     return Answered(decision.margin, user, decision.job_id, decision.at_s, expected, q99, measured, end)
-
-
-def store_past(store: Store, cluster: str) -> Iterator[tuple[int, list[Evidence]]]:
-    """Yield by uid the past jobs that were taken in for users' histories; users who are gone have none."""
-    for user, runs in store.past(cluster).items():
-        with suppress(KeyError):
-            yield pwd.getpwnam(user).pw_uid, runs
 
 
 def as_run_of(run: Evidence, signature: str, mode: str) -> Evidence:

@@ -63,7 +63,10 @@ def over_time(report: UsageReport) -> Figure:
         f"{' Dashed: installed, by site.toml, nodes that were down included.' if installed else ''} In all {sums}. "
         f"Method: {methods(report)}. Times in {zone}.",
         legend=(*_PARTS, *((("line", "installed"),) if installed else ())),
-        titles=("time", "GPU-h installed", "allocated", *_measures("GPU-h")),
+        titles=(
+            *("time", "GPU-h installed", "allocated"),
+            *(f"GPU-h {part} by {word}" for word in METRICS.values() for part in ("measured", "used")),
+        ),
         cells=tuple(
             (_when(piece, zone), *_given(piece), *_used(piece, "GPU-h"))
             for piece in pieces
@@ -75,10 +78,6 @@ def over_time(report: UsageReport) -> Figure:
 def _given(piece: TimeUsage) -> tuple[str, str]:
     installed = piece.installed_gpu_hours
     return "not known" if installed is None else short(installed), short(piece.allocated_gpu_hours)
-
-
-def _measures(unit: str) -> tuple[str, ...]:
-    return tuple(f"{unit} {part} by {word}" for word in METRICS.values() for part in ("measured", "used"))
 
 
 def _used(piece: TimeUsage | WeekHour, unit: str) -> tuple[str, ...]:

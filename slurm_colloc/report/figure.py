@@ -8,7 +8,6 @@ from zoneinfo import ZoneInfo
 
 from slurm_colloc.report.usage import UsageReport
 from slurm_colloc.units import printable
-from slurm_colloc.usage_model import GroupUsage
 
 Rows = tuple[dict[str, float | str | None], ...]
 
@@ -103,8 +102,3 @@ def darkness(limits: tuple[float, ...], unit: str) -> tuple[tuple[str, str], ...
 def methods(report: UsageReport) -> str:
     """Return by what methods what was used is known."""
     return ", ".join(map(printable, report.total.methods)) or "none, nothing was sampled"
-
-
-def of_total(total: GroupUsage, metric: str, part: str) -> float | None:
-    value: float | None = getattr(total, f"{metric}_{part}_gpu_hours")
-    return value

@@ -47,7 +47,7 @@ def compare(
     return known + [_compare(file, root, owners, contents=False) for file in built]
 
 
-def left_over(files: Iterable[Rendered], root: str = "/") -> list[Compared]:
+def left_over(files: Iterable[Rendered], root: str) -> list[Compared]:
     """Return those of ``files``, which this site does not have, that are there: of an earlier site.toml."""
     paths = ((file, os.path.join(root, file.installed.lstrip("/"))) for file in files)
     why = ("this site no longer has it: remove it when nothing calls it any more",)

@@ -216,11 +216,6 @@ def _place(installed: str, host: Host) -> str:
     return installed.format(slurm=host.slurm_conf, slurm_folder=folder, site_folder=os.path.dirname(host.site_file))
 
 
-def _journal_folder(config: SiteConfig) -> str:
-    """Return where the nodes of a site keep their journals."""
-    return config.paths.journal or os.path.join(config.paths.state, "journal")
-
-
 def _variables(config: SiteConfig, host: Host) -> dict[str, Any]:
     return {
         "config": config,
@@ -228,7 +223,7 @@ def _variables(config: SiteConfig, host: Host) -> dict[str, Any]:
         "site_file": "" if host.site_file == SYSTEM_FILE else host.site_file,
         "slurm_conf": "" if host.slurm_conf == DEFAULT_SLURM_CONF else host.slurm_conf,
         "state": config.paths.state,
-        "journal": _journal_folder(config) if is_site(config) else "",
+        "journal": config.journal_folder if is_site(config) else "",
         "node_journal": NODE_JOURNAL,
         "logs": LOG_FOLDER,
         "libexec": LIBEXEC,

@@ -126,7 +126,9 @@ class CliClient:
         """
         from slurm_colloc.slurm.jobs import QUEUE, parse_queue
 
-        jobs, rejected = parse_queue(self._ask(*QUEUE, *filters))
+        times = {**self._environment, "SLURM_TIME_FORMAT": "%s"}
+        text = ask((*QUEUE, *filters), self._timeout_s, times).decode(errors="surrogateescape")
+        jobs, rejected = parse_queue(text)
         if rejected:
             raise ProcessError(f"'squeue' printed {rejected} lines of another form than it was asked for")
         return jobs

@@ -20,10 +20,10 @@ _PREFIX = re.compile(r"\bgres[:/]")
 
 # Jobs that wait or run, as squeue has them
 
-# A field without a width is printed whole. What might hold a "|" comes last.
+# For SLURM_TIME_FORMAT=%s. A field without a width is printed whole. What might hold a "|" comes last.
 _QUEUE_FIELDS = (
     *("JobArrayID", "ArrayJobID", "ArrayTaskID", "JobID", "UserName", "State", "Partition", "NodeList", "tres-alloc"),
-    *("tres-per-node", "TimeUsed", "TimeLeft", "Dependency", "Reason"),
+    *("tres-per-node", "StartTime", "TimeUsed", "TimeLeft", "Dependency", "Reason"),
 )
 QUEUE = ("squeue", "-h", "-a", "-O", ",".join(f"{field}:|" for field in _QUEUE_FIELDS))
 
@@ -34,7 +34,7 @@ class QueuedJob(NamedTuple):
     ``job_id`` is as Slurm's commands show it, "4711_2"; ``array_id`` is that of the array, as sbatch said it, and
     ``task`` the number in it (None: a job of its own, or several tasks that wait); ``raw_id`` is its own number.
     ``gres`` is what it has, or asks for; None, as of the times, where Slurm does not say. Without a limit times are
-    infinite.
+    infinite. ``start_s`` is when it began, or is expected to.
     """
 
     job_id: str
@@ -50,6 +50,7 @@ class QueuedJob(NamedTuple):
     left_s: float | None = None
     dependency: str = ""
     reason: str = ""
+    start_s: int | None = None
 
 
 def parse_queue(text: str) -> tuple[tuple[QueuedJob, ...], int]:
@@ -60,11 +61,11 @@ def parse_queue(text: str) -> tuple[tuple[QueuedJob, ...], int]:
         if len(cells) < len(_QUEUE_FIELDS) or not cells[-1].endswith("|"):
             rejected += 1
             continue
-        *ids, tres, asked, ran, left, dependency, reason = cells
+        *ids, tres, asked, start, ran, left, dependency, reason = cells
         job_id, array_id, task, raw_id, user, state, partition, nodes = ids
         times = (_seconds(ran), _seconds(left))
         known = (job_id, array_id, whole(task), raw_id, user, state, partition, nodes, _held_or_asked(tres, asked))
-        found.append(QueuedJob(*known, *times, dependency, reason.removesuffix("|").strip()))
+        found.append(QueuedJob(*known, *times, dependency, reason.removesuffix("|").strip(), whole(start)))
     return tuple(found), rejected
 
 

@@ -12,6 +12,7 @@ _ALONE = {
     "NodeList": "g1",
     "tres-alloc": "cpu=4,gres/gpu=1",
     "tres-per-node": "gres:gpu:1",
+    "StartTime": "1767225600",
     "TimeUsed": "1:02:03",
     "TimeLeft": "57:57",
     "Dependency": "(null)",

@@ -18,6 +18,7 @@ from slurm_colloc.clock import now
 from slurm_colloc.config import Paths
 from slurm_colloc.config_audit import Audit, AuditRule, Notices
 from slurm_colloc.report.findings import Audited
+from tests.fakes.squeue import squeue_line
 from tests.unit.made import site, usage
 from tests.unit.mail_service import mail_service, plain
 from tests.unit.noticed import finding
@@ -52,18 +53,18 @@ def acts(
 def test_what_is_done_to_a_job_is_recorded_and_done_to_that_run_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runs = "12_3|ann|RUNNING|1767225600\n"
+    runs = squeue_line("12_3")
     done = [("cancel", "done")]
     assert acts(tmp_path, monkeypatch, "cancel", runs) == ("cancel: done", done, "scancel 12_3\n")
     held = ("hold: done", [("hold", "done")], "scontrol requeuehold 12_3\n")
     assert acts(tmp_path, monkeypatch, "hold", runs) == held
     cases: list[tuple[str, dict[str, Any], str]] = [
-        ("12_3|ann|RUNNING|1767999999\n", {}, "does not run any more, or was started anew"),
-        ("12_3|bob|RUNNING|1767225600\n", {}, "does not run any more"),
-        ("12_3|ann|COMPLETING|1767225600\n", {}, "does not run any more"),
-        ("12_3|ann|PENDING|N/A\n", {}, "does not run any more"),
+        (squeue_line("12_3", StartTime="1767999999"), {}, "does not run any more, or was started anew"),
+        (squeue_line("12_3", UserName="bob"), {}, "does not run any more"),
+        (squeue_line("12_3", State="COMPLETING"), {}, "does not run any more"),
+        (squeue_line("12_3", State="PENDING", StartTime="N/A"), {}, "does not run any more"),
         ("", {}, "does not run any more"),
-        ("nonsense\n", {}, "squeue printed 'nonsense', which is no job"),
+        ("nonsense\n", {}, "'squeue' printed 1 lines of another form"),
         (runs, {"cluster": "d"}, "is of the cluster 'd'"),
     ]
     for shown, fields, why in cases:
@@ -115,7 +116,7 @@ def test_a_job_is_cancelled_after_two_notices_that_were_handed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FOLDER", str(tmp_path))
-    (tmp_path / "squeue").write_text("12_3|ann|RUNNING|1767225600\n")
+    (tmp_path / "squeue").write_text(squeue_line("12_3"))
     program(tmp_path, "squeue", SQUEUE, monkeypatch)
     program(tmp_path, "scancel", 'echo "$@" >> "$FOLDER/ran"\n', monkeypatch)
     quiet = "not told: told, and the quiet period is not over"
@@ -164,7 +165,7 @@ def test_a_notice_by_a_reading_that_the_rule_takes_is_sent_however_short_the_qui
 def held_site(folder: Path, monkeypatch: pytest.MonkeyPatch, scontrol: str) -> Story:
     """Return a story whose job is told of twice, and is to be held by this program."""
     monkeypatch.setenv("FOLDER", str(folder))
-    (folder / "squeue").write_text("12_3|ann|RUNNING|1767225600\n")
+    (folder / "squeue").write_text(squeue_line("12_3"))
     program(folder, "squeue", SQUEUE, monkeypatch)
     program(folder, "scontrol", f'echo "$@" >> "$FOLDER/tried"\n{scontrol}', monkeypatch)
     story = Story(folder / "state", monkeypatch, actions={"idle now": "hold"})

@@ -13,6 +13,7 @@ import pytest
 
 from slurm_colloc.audit.ladder import DOUBTFUL
 from slurm_colloc.audit.state import opened
+from tests.fakes.squeue import squeue_line
 from tests.unit.mail_service import Taken, mail_service, plain
 from tests.unit.programs import program
 from tests.unit.test_audit_post import receiver, secret
@@ -68,7 +69,7 @@ class Story:
         for name in ("jobs", "cancelled"):
             (folder / name).mkdir()
         for number, user in enumerate(USERS, 1):
-            (folder / f"jobs/{number}").write_text(f"{number}|{user}|RUNNING|1767225600\n")
+            (folder / f"jobs/{number}").write_text(squeue_line(str(number), UserName=user))
         self.argv = [str(folder / "state"), secret(folder, url)]
         self.environment = os.environ | {"FOLDER": str(folder)}
 

@@ -138,8 +138,10 @@ def test_a_job_is_read_as_squeue_prints_it() -> None:
     text = squeue_line("12_3", JobID="15", tres_alloc="cpu=1,gres/gpu=1,gres/gpu:h100_1g.10gb=1", TimeUsed="1-00:00:30")
     [job], rejected = parse_queue(text)
     gres = (Gres("gpu", "h100_1g.10gb", 1),)
-    wanted = QueuedJob("12_3", "12", 3, "15", "ann", "RUNNING", "gpu", "g1", gres, 86430.0, 3477.0, "(null)")
-    assert (job, rejected) == (wanted._replace(reason="None"), 0)
+    wanted = QueuedJob(
+        "12_3", "12", 3, "15", "ann", "RUNNING", "gpu", "g1", gres, 86430.0, 3477.0, "(null)", "None", 1767225600
+    )
+    assert (job, rejected) == (wanted, 0)
 
 
 def test_what_slurm_does_not_say_of_a_job_is_none() -> None:

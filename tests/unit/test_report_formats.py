@@ -13,7 +13,7 @@ import duckdb
 import jsonschema
 import pytest
 
-from slurm_colloc.accounting.export import parquet_bytes
+from slurm_colloc.accounting.parquet import parquet_bytes
 from slurm_colloc.report.formats import (
     FORMATS,
     SCHEMA,

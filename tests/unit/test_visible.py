@@ -108,12 +108,11 @@ def test_what_is_not_visible_is_in_no_figure(tmp_path: Path) -> None:
 
 def test_a_report_of_some_runs_says_so_and_without_names_where_it_has_none() -> None:
     whole = report(group())
-    assert seen.of_visible(whole, EVERYBODY, named=True) == whole
     own = Visible(False, "zoe-q", ("lab-q",), "PrivateData=jobs")
     texts: dict[str, Callable[[UsageReport], str]] = {"table": as_table, **TEXTS}
     for form, text in texts.items():
-        named = text(seen.of_visible(whole, own, named=True))
-        nameless = text(seen.of_visible(whole, own, named=False))
+        named = text(whole._replace(visible=own.whose))
+        nameless = text(whole._replace(visible=own.nameless))
         assert ("zoe-q, and of the accounts lab-q (PrivateData=jobs)" in named) is (form != "csv")
         assert not re.search("zoe-q|lab-q", nameless)
         if form in ("table", "html"):

@@ -9,10 +9,10 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from slurm_colloc.audit.rules import choose, entries
+from slurm_colloc.audit.explain import explained, listed
+from slurm_colloc.audit.rules import all_entries, choose, entries
 from slurm_colloc.audit.timing import JOBS, Asked, of_about
 from slurm_colloc.cli.colloc.audit_backtest import backtest
-from slurm_colloc.cli.colloc.audit_explain import explain
 from slurm_colloc.cli.colloc.audit_look import Looked, Looking
 from slurm_colloc.cli.colloc.audit_notify import Piece, notify
 from slurm_colloc.cli.colloc.audit_person import mail, optout
@@ -23,11 +23,11 @@ from slurm_colloc.config import SiteConfig
 from slurm_colloc.config_audit import Audit
 from slurm_colloc.errors import InputError, Status, UnknownError
 from slurm_colloc.report.findings import Audited, as_csv, as_json, as_text
-from slurm_colloc.units import counted
+from slurm_colloc.units import counted, printable
 from slurm_colloc.usage_model import GroupUsage
 
 app = typer.Typer(no_args_is_help=True, help="Find idle and oversized jobs by rules, and mail their users.")
-for _command in (explain, backtest, optout, mail):
+for _command in (backtest, optout, mail):
     app.command()(_command)
 _FORMS = ("text", "json", "csv")
 _WINDOW = ("7d", "now")
@@ -61,6 +61,17 @@ def run_audit(
     found = [one for one in looked.findings if user in ("", one.user) and subject in ("", one.subject)]
     _show([looked._replace(findings=tuple(found))], form)
     _end(looked.seen, Status.FOUND if found else Status.DONE)
+
+
+@app.command()
+def explain(
+    rule: Annotated[str, typer.Argument(metavar="CODE", help="a code or name; without one, all rules")] = "",
+) -> None:
+    """Print what a rule says, on which evidence, by which bounds. Without a code, list the rules."""
+    config = site_or_none()
+    known = all_entries(config.audit if config else Audit())
+    text = explained(known, rule) if rule else listed(known)
+    put("".join(f"{printable(line)}\n" for line in text.splitlines()))
 
 
 def _notify(rules: tuple[str, ...], about: str, store: str, form: str, wait: str, *, dry: bool) -> NoReturn:

@@ -45,7 +45,7 @@ from slurm_colloc.cli.colloc.audit_mails import Mails, action_line, by_user, did
 from slurm_colloc.cli.colloc.output import say
 from slurm_colloc.clock import now, ticking
 from slurm_colloc.config import SiteConfig
-from slurm_colloc.errors import InputError, ProcessError, Status, StoreError
+from slurm_colloc.errors import ProcessError, Status, StoreError
 from slurm_colloc.files import write_atomic
 from slurm_colloc.report.digest import Fate, Summary
 from slurm_colloc.report.findings import Audited
@@ -162,8 +162,8 @@ class _Run:
         acted = {due.finding: act(self.state, due.finding, self.config) for due in planned if due.step == ACTION}
         self._say(list(acted.values()))
         try:
-            self._say(finish(self.state, self.config))
-        except (ProcessError, InputError) as error:
+            self._say(finish(self.state))
+        except ProcessError as error:
             self.errors.append(f"what a run was killed over is not settled yet: {error}")
         self._tell_of_actions()
         return [

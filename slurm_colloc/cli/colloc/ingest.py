@@ -158,7 +158,8 @@ def _take_in(target: Store, config: SiteConfig | None, asked: _Asked) -> list[Co
         return [_prometheus(target, config, asked.span, asked.prometheus)]
     if files.clustercockpit:
         with progress("taking in the table"):
-            return [_clustercockpit(target, files.clustercockpit)]
+            path = files.clustercockpit
+            return [keep_runs(target, source_name(path), parse_jobs(_read(path)), now())]
     if files.nvidia_smi:
         with progress("taking in the log"):
             return [_smi_log(target, config, Text(files.nvidia_smi, files.fields, files.timezone), files.node)]
@@ -201,15 +202,6 @@ def _read(path: str) -> str:
         raise InputError(f"'{path}' cannot be read: {error.strerror}") from error
 
 
-def _clustercockpit(target: Store, path: str) -> Counted:
-    return keep_runs(target, source_name(path), parse_jobs(_read(path)), now())
-
-
-def _say_zone(text: Text) -> None:
-    if text.zone is None:
-        say(f"times in '{text.path}' read as this machine's zone; else --timezone")
-
-
 def _smi_log(target: Store, config: SiteConfig | None, text: Text, node: str) -> Counted:
     if config is None or not node:
         raise InputError("a log of nvidia-smi names neither cluster nor node; give a site.toml, and --node")
@@ -232,7 +224,8 @@ def _smi_log(target: Store, config: SiteConfig | None, text: Text, node: str) ->
         return attribute_sample(seen)
 
     counted = keep_smi_log(target, source_name(text.path), log, config.cluster, attribute)
-    _say_zone(text)
+    if text.zone is None:
+        say(f"times in '{text.path}' read as this machine's zone; else --timezone")
     say(f"{counted.source}: {held} of {counted.used} readings counted for a run that had all GPUs of '{node}'")
     return counted
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Printing and exiting for every colloc command, and the place where a site file and a store are found."""
 
+import io
 import os
 import shlex
 import socket
@@ -11,7 +12,6 @@ from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from typing import Any, NoReturn
 
-from slurm_colloc.cli.colloc.encoding import set_letters
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig, find_site_file, how_to_write_one, load_site, user_data_folder
 from slurm_colloc.errors import CollocError, ConfigError, InputError, Status, StoreError
@@ -27,7 +27,9 @@ def run(main: Callable[[], Any]) -> NoReturn:
     """Run ``main``; an error of ours becomes one line with its causes, a reader who went away is no error."""
     _open_standard_streams()
     try:
-        set_letters()
+        for stream in (sys.stdout, sys.stderr):  # escape the letters that they lack, instead of failing over them
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")
         try:
             main()
         finally:

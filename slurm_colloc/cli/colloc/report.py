@@ -41,7 +41,7 @@ from slurm_colloc.cli.colloc.report_proof import proof_of
 from slurm_colloc.cli.colloc.report_shadow import shadow_report
 from slurm_colloc.cli.colloc.report_shown import other_shown_as, shown_as
 from slurm_colloc.cli.colloc.sacct_text import Text, take
-from slurm_colloc.cli.colloc.visible_store import of_visible, seen_store
+from slurm_colloc.cli.colloc.visible_store import seen_store
 from slurm_colloc.clock import now
 from slurm_colloc.config import Prices, SiteConfig
 from slurm_colloc.errors import InputError, Status
@@ -211,8 +211,8 @@ def _report(asked: _Asked, start: datetime, end: datetime, config: SiteConfig | 
             return other_shown_as(shadowed, SHADOW_FORMATS, asked.form, asked.output), rows.lost
         found = _figures(database, asked, (start, end), span, rows, config, bins, source)
         found = found._replace(in_proportion=days.cut)
-    found = of_visible(found, source.visible, named=not asked.pseudonyms)
-    found = found._replace(names=names)
+    whose = source.visible.nameless if asked.pseudonyms else source.visible.whose
+    found = found._replace(names=names, visible="" if source.visible.everybody else whose)
     found = without_jobs(found) if asked.pseudonyms else found
     # Without the database, whose memory a page can use.
     return shown_as(found, asked.form, asked.top, asked.output, explained=asked.explained), rows.lost

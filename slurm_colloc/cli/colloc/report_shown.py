@@ -4,7 +4,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from slurm_colloc.accounting.export import parquet_bytes
+from slurm_colloc.accounting.parquet import parquet_bytes
 from slurm_colloc.cli.colloc.terminal import terminal
 from slurm_colloc.report.formats import PARQUET, TABLE, TEXTS, about, flat
 from slurm_colloc.report.layout import NO_TERMINAL, Terminal

@@ -6,7 +6,6 @@ from slurm_colloc.accounting.equivalents import SLICES
 from slurm_colloc.accounting.store import Store, open_store
 from slurm_colloc.cli.colloc.output import say, state_folder
 from slurm_colloc.config import SiteConfig
-from slurm_colloc.report.usage import UsageReport
 from slurm_colloc.slurm.job_visibility import Visible
 
 
@@ -23,10 +22,3 @@ def seen_store(folder: str, config: SiteConfig | None, by: str = SLICES) -> Stor
 def visible_here(folder: str, config: SiteConfig | None) -> Visible:
     """Return whose runs of the store in ``folder`` whoever runs this may see, and say where that is not known."""
     return rights.visible_here(folder, config, say)
-
-
-def of_visible(report: UsageReport, visible: Visible, *, named: bool) -> UsageReport:
-    """Return the report with what is to be said of the runs shown, without a name where it is not to be ``named``."""
-    if visible.everybody:
-        return report
-    return report._replace(visible=visible.whose if named else visible.nameless)

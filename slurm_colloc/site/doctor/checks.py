@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from slurm_colloc.errors import InputError
 from slurm_colloc.site.doctor import accounting, cgroup, control, gres, limits, programs, prolog, sharing
-from slurm_colloc.site.doctor.facts import Blank, Check, NotReadError, Seen, Site
+from slurm_colloc.site.doctor.facts import Check, NotReadError, Seen, Site
 
 CHECKS: tuple[Check, ...] = (
     *prolog.CHECKS,
@@ -64,17 +64,10 @@ def diagnose(site: Site, skip: Collection[str] = ()) -> Diagnosis:
         try:
             for found in check.find(site):
                 if isinstance(found, Seen):
-                    faults.append(_fault(check, found))
+                    about = (check.consequence, check.mend, check.source)
+                    faults.append(Fault(check.code, check.severity, found.subject, found.evidence, *about))
                 else:
-                    unchecked.append(_unchecked(check, found))
+                    unchecked.append(Unchecked(check.code, found.subject, found.why))
         except NotReadError as error:
             unchecked.append(Unchecked(check.code, "", str(error)))
     return Diagnosis(tuple(check.code for check in wanted), tuple(faults), tuple(unchecked))
-
-
-def _fault(check: Check, seen: Seen) -> Fault:
-    return Fault(check.code, check.severity, seen.subject, seen.evidence, check.consequence, check.mend, check.source)
-
-
-def _unchecked(check: Check, blank: Blank) -> Unchecked:
-    return Unchecked(check.code, blank.subject, blank.why)

@@ -33,7 +33,8 @@ def _depth(site: Site) -> Iterator[Seen | Blank]:
             yield Blank("backfill", f"{counted(queue.pending_jobs, 'job')} wait, and no cycle of it has ended yet")
         return
     if queue.depth_jobs < queue.queue_jobs:
-        most = _parameter(site, "bf_max_job_test") or "not set"
+        match = re.search(r"(?:^|,)bf_max_job_test=(\d+)", site.settings.get("SchedulerParameters", ""))
+        most = match[1] if match else "not set"
         said = f"of {queue.queue_jobs} that waited the last cycle came to {queue.depth_jobs}; bf_max_job_test is {most}"
         yield Seen("SchedulerParameters of slurm.conf", said)
 
@@ -43,11 +44,6 @@ def _no_default(site: Site) -> Iterator[Seen]:
         endless = partition.max_time_min is None or partition.max_time_min > _DAY_MIN
         if partition.record.get("DefaultTime") == "NONE" and endless and site.pieces(partition.name):
             yield Seen(f"partition '{partition.name}'", f"no DefaultTime; MaxTime={partition.record.get('MaxTime')}")
-
-
-def _parameter(site: Site, name: str) -> str:
-    match = re.search(rf"(?:^|,){name}=(\d+)", site.settings.get("SchedulerParameters", ""))
-    return match[1] if match else ""
 
 
 CHECKS = (
