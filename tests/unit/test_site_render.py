@@ -484,14 +484,11 @@ def test_files_keep_the_link_that_the_command_was_called_through(tmp_path: Path)
         assert f"\n{prefix}\tevery host\tthe" in told
 
 
-def test_a_users_comparison_says_what_it_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_users_comparison_says_what_it_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLLOC_CONF", str(CHECKOUT / "site-configs/user-mode/site.toml"))
     assert colloc("site", "render", "--diff", "--root", str(tmp_path)) == 1
-    said = capsys.readouterr()
-    assert "slurm_colloc.lua: missing" in said.out
-    assert said.err == "colloc: note: colloc.crontab is not compared: see 'crontab -l'\n"
+    assert "slurm_colloc.lua: missing" in colloc.out
+    assert colloc.err == "colloc: note: colloc.crontab is not compared: see 'crontab -l'\n"
 
 
 @pytest.mark.parametrize("site", SITES, ids=lambda path: path.parent.name)
