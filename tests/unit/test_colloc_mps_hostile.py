@@ -16,6 +16,7 @@ import pytest
 
 from tests.fakes import mps_control
 from tests.fakes.mps_jobs import PROGRAM, UUIDS, Node
+from tests.unit.programs import umask
 from tests.unit.test_colloc_mps import ALICE, BOB, the_daemon
 from tests.unit.test_colloc_mps import node as node
 
@@ -25,11 +26,8 @@ NAMED = "nvidia-cuda-mps-server"
 
 
 def test_modes_and_owners_whatever_the_umask(node: Node) -> None:
-    before = os.umask(0)
-    try:
+    with umask(0):
         node.run("start", 1, ALICE)
-    finally:
-        os.umask(before)
     folder = node.folder(ALICE)
     seen = {
         str(path.relative_to(node.state.parent)): (path.stat().st_uid, oct(stat.S_IMODE(path.stat().st_mode)))

@@ -16,7 +16,7 @@ from slurm_colloc.files import passable_folder
 from slurm_colloc.report.user_page import UserPage, page_maker
 from tests.unit.hostile import HOSTILE
 from tests.unit.made import run, usage
-from tests.unit.programs import colloc
+from tests.unit.programs import colloc, umask
 from tests.unit.stored import busy, grouped, stored
 
 WINDOW = ("--since", "1970-01-01T00:00Z")
@@ -139,11 +139,8 @@ def test_a_folder_that_others_may_write_is_refused(tmp_path: Path) -> None:
 
 
 def test_whatever_the_umask_users_may_pass_through(tmp_path: Path) -> None:
-    before = os.umask(0o077)
-    try:
+    with umask(0o077):
         os.close(passable_folder(str(tmp_path / "pages")))
-    finally:
-        os.umask(before)
     assert (tmp_path / "pages").stat().st_mode & 0o777 == 0o711
 
 

@@ -20,6 +20,7 @@ from slurm_colloc.history.snapshot import read_snapshot, snapshot_path
 from slurm_colloc.model import Decision, Evidence
 from slurm_colloc.observe.evidence import EvidenceBuilder
 from tests.unit.made import H100, MIG_POOL, decision, device, host, process, run, seen, site
+from tests.unit.programs import umask
 from tests.unit.stored import sampled
 
 UID = os.geteuid()
@@ -387,11 +388,8 @@ def test_without_root_only_ones_own_history_is_written(tmp_path: Path, monkeypat
 
 
 def test_users_reach_their_history_whatever_the_umask(tmp_path: Path) -> None:
-    before = os.umask(0o077)
-    try:
+    with umask(0o077):
         history(tmp_path, [pass_at(10, 50.0)], decided(decision()))
-    finally:
-        os.umask(before)
     assert (tmp_path / "state/history").stat().st_mode & 0o777 == 0o711
 
 
