@@ -118,3 +118,14 @@ def test_margins_keep_their_promises() -> None:
     broken = [one for one in found if one.missed > 2 * (1 - one.promised) * one.answers]
     assert [(one.source, one.margin) for one in broken] == [("ms_swift", "line")]
     assert broken[0].missed <= 0.17 * broken[0].answers
+
+
+def test_repeats_of_a_configuration_are_alike_to_the_mib() -> None:
+    peaks: dict[str, set[float]] = {}
+    for row in table("footprints_h200.csv"):
+        if row.completed:
+            peaks.setdefault(row.run.signature, set()).add(row.peak_mib)
+    assert len(peaks) == 240
+    assert all(len(found) == 1 for found in peaks.values())
+    for name in ("slowdowns_h100.csv", "slowdowns_h200.csv"):
+        assert all(len(row.slowdowns) == 5 for row in table(name))
