@@ -9,8 +9,9 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from tests.fakes import mps_control
 from tests.fakes.mps_control import NAME, Ill
@@ -145,6 +146,30 @@ def _remove_cgroup(folder: Path) -> None:
     while folder.exists() and time.monotonic() < until:
         with contextlib.suppress(OSError):
             folder.rmdir()
+
+
+def begin(user: int, *argv: str | Path, **more: Any) -> subprocess.Popen[Any]:
+    """Start a program as this user, in no other group."""
+    return subprocess.Popen(argv, user=user, group=user, extra_groups=[], **more)
+
+
+@contextlib.contextmanager
+def ended(*programs: subprocess.Popen[Any]) -> Iterator[None]:
+    """Leave none of them behind."""
+    try:
+        yield
+    finally:
+        for one in programs:
+            one.kill()
+            one.wait()
+
+
+def sleeper(root: Path, name: str) -> Path:
+    """Return a program of this name that sleeps."""
+    program = root / name
+    program.write_bytes(Path("/bin/sleep").read_bytes())
+    program.chmod(0o755)
+    return program
 
 
 def working(below: str) -> list[tuple[int, str]]:

@@ -37,6 +37,16 @@ def executable(path: Path, text: str) -> Path:
     return path
 
 
+@contextmanager
+def umask(mode: int) -> Iterator[None]:
+    """Have this umask."""
+    before = os.umask(mode)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
 def program(folder: Path, name: str, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Put a shell script called ``name`` before all programs on PATH."""
     executable(folder / "bin" / name, "#!/bin/sh\n" + script)

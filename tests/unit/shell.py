@@ -64,6 +64,23 @@ echo "Submitted batch job 4711"
 """
 
 
+# Of a run of an hour on a whole GPU, of which 4 GB and 9 % of the SMs were used.
+EVIDENCE = {
+    "job_id": "9",
+    "state": "COMPLETED",
+    "mode": "exclusive",
+    "gpu_model": "NVIDIA H100 80GB HBM3",
+    "gpu_mem_peak_mib": 4000,
+    "sm_active_mean_pct": 5.0,
+    "sm_active_q95_pct": 9.0,
+    "sm_is_bound": False,
+    "sample_count": 30,
+    "sampled_s": 3600.0,
+    "ended_s": 1.0,
+    "elapsed_s": 3600.0,
+}
+
+
 class Shell:
     """A folder with a site, a script and a made-up sbatch."""
 
@@ -118,8 +135,15 @@ class Shell:
         files = sorted((self.folder / "calls").iterdir(), key=lambda path: int(path.name))
         return [path.read_text().split("\0")[:-1] for path in files]
 
-    def ran(self, evidence: Mapping[str, object]) -> Path:
-        """Leave the evidence of an earlier run in the user's folder, and return its file."""
+    def request(self, *argv: str) -> dict[str, Any]:
+        """Return what csub reads of a job."""
+        argv = argv if "job.sh" in argv else (*argv, "job.sh")
+        found: dict[str, Any] = json.loads(self.run("--dry-run", "--format=json", *argv).stdout)["request"]
+        return found
+
+    def ran(self, **fields: object) -> Path:
+        """Leave the evidence of an earlier run of the job in the user's folder, and return its file."""
+        evidence = EVIDENCE | ({} if "signature" in fields else {"signature": self.request()["signature"]}) | fields
         folder = str(self.folder / "home/.local/share/slurm_colloc")
         path = Path(evidence_path(folder, str(evidence["signature"]), str(evidence["job_id"])))
         path.parent.mkdir(parents=True, exist_ok=True)

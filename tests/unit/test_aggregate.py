@@ -101,20 +101,19 @@ def test_a_mean_from_the_source_gives_way_to_samples(tmp_path: Path) -> None:
     assert (seldom.gpu_mem_peak_mib, seldom.methods) == (3000, ("measured",))
 
 
-@pytest.mark.parametrize(("seen_gpus", "measured"), [(1, 1.0), (2, 2.0), (4, 2.0)])
-def test_a_mean_is_of_the_gpus_that_it_saw(tmp_path: Path, seen_gpus: int, measured: float) -> None:
+@pytest.mark.parametrize(
+    ("mean_pct", "seen_gpus", "measured", "used"),
+    # A mean of nothing measures nothing.
+    [(50.0, 1, 1.0, 0.5), (50.0, 2, 2.0, 1.0), (50.0, 4, 2.0, 1.0), (None, 1, 0.0, None)],
+)
+def test_a_mean_is_of_the_gpus_that_it_saw(
+    tmp_path: Path, mean_pct: float | None, seen_gpus: int, measured: float, used: float | None
+) -> None:
     store = Store(str(tmp_path))
-    means = [JobMeans(50.0, None, seen_gpus, "job mean by source")]
+    means = [JobMeans(mean_pct, 5000, seen_gpus, "job mean by source")]
     store.write_allocations("a", [run(gres=(Gres("gpu", "h100", 2),))], 1.0, means)
     usage = only(store)
-    assert (usage.util_measured_gpu_hours, usage.util_used_gpu_hours) == (measured, measured / 2)
-
-
-def test_a_mean_of_nothing_measures_nothing(tmp_path: Path) -> None:
-    store = Store(str(tmp_path))
-    store.write_allocations("a", [run()], 1.0, [JobMeans(None, 5000, 1, "job peak by source")])
-    usage = only(store)
-    assert (usage.util_measured_gpu_hours, usage.util_used_gpu_hours, usage.gpu_mem_peak_mib) == (0.0, None, 5000)
+    assert (usage.util_measured_gpu_hours, usage.util_used_gpu_hours, usage.gpu_mem_peak_mib) == (measured, used, 5000)
 
 
 def test_a_mean_of_a_slice_is_not_one_of_a_gpu_and_neither_says_what_was_sampled(tmp_path: Path) -> None:

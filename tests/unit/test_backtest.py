@@ -271,18 +271,16 @@ def test_a_quiet_period_and_a_window_are_two_figures(store: str, proposed: str) 
     assert (zero["jobs"], zero["findings"], zero["gpu_hours"]) == (4, 6, None)
 
 
-def test_as_a_table_and_as_csv(
-    store: str, proposed: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_as_a_table_and_as_csv(store: str, proposed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     argv = ("audit", "backtest", "--store", store, *WEEKS, "--rules", proposed)
     assert colloc(*argv) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = colloc.out.splitlines()
     assert next(line.split() for line in lines if line.startswith("COL001")) == [
         *("COL001", "4/4", "4", "2", "4", "1", "2", "1", "3"),
         *("1", "0", "1", "1"),
     ]
     assert colloc(*argv, "--format", "csv") == 0
-    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    rows = list(csv.DictReader(io.StringIO(colloc.out)))
     assert [row["mails"] for row in rows if row["rule"] == "COL001"] == ["1", "0", "1", "1", "3"]
     with screen(monkeypatch, "stdout", 60) as shown:
         assert colloc(*argv) == 0

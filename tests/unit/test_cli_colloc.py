@@ -121,6 +121,12 @@ SACCT = "{job}|{job}|{cluster}|{user}|lab|gpu|normal|COMPLETED|1767225600|176722
 FINISHED = SACCT.replace("{end}", "1767229200")
 
 
+def rows(tmp_path: Path, store: str, text: str, status: int = 0) -> None:
+    """Take in a text of sacct's."""
+    (tmp_path / "sacct").write_text(text)
+    assert colloc("ingest", "--store", store, "--sacct-file", str(tmp_path / "sacct")) == status
+
+
 def hours(store: str) -> dict[str, float]:
     assert colloc("report", "--store", store, "--format", "json", *WINDOW) == 0
     return {group["name"]: group["allocated_gpu_hours"] for group in json.loads(colloc.out)["groups"]}
@@ -148,18 +154,14 @@ def test_an_older_export_does_not_reopen_a_run(tmp_path: Path, store: str) -> No
 
 def test_one_run_by_two_sources_is_one_run_and_keeps_its_mean(tmp_path: Path, store: str) -> None:
     take(tmp_path, store, "50")
-    (tmp_path / "sacct").write_text(
-        "".join(FINISHED.format(job=j, cluster="c", user=u) for j, u in ((1, "ann"), (2, "bob")))
-    )
-    assert colloc("ingest", "--store", store, "--sacct-file", str(tmp_path / "sacct")) == 0
+    rows(tmp_path, store, "".join(FINISHED.format(job=j, cluster="c", user=u) for j, u in ((1, "ann"), (2, "bob"))))
     assert colloc("report", "--store", store, "--format", "json", *WINDOW) == 0
     whole = json.loads(colloc.out)["total"]
     assert (whole["jobs"], whole["allocated_gpu_hours"], whole["util_weighted_pct"]) == (2, 2.0, 50.0)
 
 
 def test_rows_of_another_form_do_not_wipe_what_was_there(tmp_path: Path, store: str) -> None:
-    (tmp_path / "sacct").write_text(FINISHED.format(job=1, cluster="c", user="ann"))
-    assert colloc("ingest", "--store", store, "--sacct-file", str(tmp_path / "sacct")) == 0
+    rows(tmp_path, store, FINISHED.format(job=1, cluster="c", user="ann"))
     wrong = ["--fields", "JobID,User,State,Start,End,AllocTRES"]
     assert colloc("ingest", "--store", store, "--sacct-file", str(tmp_path / "sacct"), *wrong) == 2
     assert "the store stays as it was" in colloc.err
@@ -169,21 +171,36 @@ def test_rows_of_another_form_do_not_wipe_what_was_there(tmp_path: Path, store: 
 @pytest.mark.parametrize("name", ["user=eve", "cluster=x", "a[1]", "it's"])
 def test_a_stores_path_is_only_a_path(tmp_path: Path, name: str) -> None:
     store = str(tmp_path / name / "store")
-    (tmp_path / "sacct").write_text(FINISHED.format(job=1, cluster="c", user="ann"))
-    assert colloc("ingest", "--store", store, "--sacct-file", str(tmp_path / "sacct")) == 0
+    rows(tmp_path, store, FINISHED.format(job=1, cluster="c", user="ann"))
     assert hours(store) == {"ann": 1.0}
 
 
-@pytest.mark.parametrize("argv", [["--since", "never"], ["--sacct-file", "/nonexistent"], ["--nvidia-smi", "/x"]])
-def test_only_what_was_taken_in_is_said_to_be(store: str, argv: list[str]) -> None:
-    assert colloc("ingest", "--store", store, *argv) == 2
-    assert len(colloc.err.splitlines()) == 1
+OF_PERIOD, OF_TIMEOUT = "Invalid value for '--period'", "Invalid value for '--timeout'"
+ONE_LINE = "colloc: error: "
 
 
-@pytest.mark.parametrize("id", ["1234", "1234_5", "1234+1"])
-def test_a_job_asked_of_the_history_is_sent_to_where_it_is_shown(id: str) -> None:
-    assert colloc("history", id) == 2
-    assert colloc.err.startswith(f"colloc: error: '{id}' is a job; 'colloc job {id}' shows it")
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("ingest --since never", ONE_LINE),
+        ("ingest --sacct-file /nonexistent", ONE_LINE),
+        ("ingest --nvidia-smi /x", ONE_LINE),
+        ("ingest --journal /nonexistent", ONE_LINE),
+        ("ingest --clustercockpit a --sacct-file b", ONE_LINE),
+        ("report --since ²d", ONE_LINE),
+        ("report --since 0001-01-01", ONE_LINE),
+        ("sample --reader simulated:/nonexistent --count 1 --journal /proc/nope", ONE_LINE),
+        *((f"history {job}", f"'{job}' is a job; 'colloc job {job}' shows it") for job in ("1234", "1234_5", "1234+1")),
+        *((f"agent --period {seconds}", OF_PERIOD) for seconds in ("nan", "0", "inf")),
+        *((f"site doctor --timeout {seconds}", OF_TIMEOUT) for seconds in ("nan", "0", "inf")),
+        ("compact --store /nonexistent", "store '/nonexistent' is not there; is its file system mounted?"),
+    ],
+)
+def test_what_cannot_be_done_is_not_called_done(words: str, said: str) -> None:
+    assert colloc(*words.split()) == 2
+    assert said in colloc.err
+    if said == ONE_LINE:
+        assert len(colloc.err.splitlines()) == 1
 
 
 def test_a_job_on_a_line_to_complete_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,11 +212,6 @@ def test_a_job_on_a_line_to_complete_is_no_error(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setenv(name, value)
     assert colloc("history") == 0
     assert colloc.err == ""
-
-
-def test_a_store_that_is_not_there_is_not_compacted(store: str) -> None:
-    assert colloc("compact", "--store", store) == 2
-    assert f"store '{store}' is not there; is its file system mounted?" in colloc.err
 
 
 @pytest.mark.parametrize("group", [[], ["site"], ["history"], ["policy"], ["audit"]])
@@ -227,46 +239,16 @@ def test_a_standard_stream_that_takes_nothing(where: str, status: int, said: str
     assert (done.returncode, done.stderr) == (status, said)
 
 
-@pytest.mark.parametrize("seconds", ["nan", "0", "inf"])
-def test_a_period_is_a_time(seconds: str) -> None:
-    assert colloc("agent", "--period", seconds) == 2
-    assert "Invalid value for '--period'" in colloc.err
-
-
-@pytest.mark.parametrize("seconds", ["nan", "0", "inf"])
-def test_the_doctor_waits_for_some_time(seconds: str) -> None:
-    assert colloc("site", "doctor", "--timeout", seconds) == 2
-    assert "Invalid value for '--timeout'" in colloc.err
-
-
-@pytest.mark.parametrize(
-    "argv",
-    [
-        ["report", "--since", "²d"],
-        ["report", "--since", "0001-01-01"],
-        ["ingest", "--journal", "/nonexistent"],
-        ["ingest", "--clustercockpit", "a", "--sacct-file", "b"],
-        ["sample", "--reader", "simulated:/nonexistent", "--count", "1", "--journal", "/proc/nope"],
-    ],
-)
-def test_what_cannot_be_done_is_not_called_done(argv: list[str]) -> None:
-    assert colloc(*argv) == 2
-    assert "colloc: error: " in colloc.err
-
-
 def test_no_escape_reaches_the_terminal(tmp_path: Path, store: str) -> None:
     row = FINISHED.format(job=1, cluster="c", user="ann")
-    (tmp_path / "sacct").write_text(row + row.replace("|1767225600|1767229200", "|\x1b]0;pwn\x07\x1b[2J|1"))
-    assert colloc("ingest", "--store", store, "--sacct-file", str(tmp_path / "sacct")) == 3
-    said = colloc.err
-    assert "1 rejected" in said
-    assert "\x1b" not in said
+    rows(tmp_path, store, row + row.replace("|1767225600|1767229200", "|\x1b]0;pwn\x07\x1b[2J|1"), 3)
+    assert "1 rejected" in colloc.err
+    assert "\x1b" not in colloc.err
 
 
 def test_the_id_of_an_array_stands_for_its_tasks(tmp_path: Path, store: str) -> None:
-    rows = [FINISHED.replace("{job}|{job}", f"{raw}|60_{task}") for raw, task in ((61, 0), (60, 1))]
-    (tmp_path / "sacct").write_text("".join(row.format(cluster="c", user="ann") for row in rows))
-    assert colloc("ingest", "--store", store, "--sacct-file", str(tmp_path / "sacct")) == 0
+    of_tasks = [FINISHED.replace("{job}|{job}", f"{raw}|60_{task}") for raw, task in ((61, 0), (60, 1))]
+    rows(tmp_path, store, "".join(row.format(cluster="c", user="ann") for row in of_tasks))
     # The raw id of one task is the array's; that of another one is its own.
     for asked, shown in (("60", ["60_0", "60_1"]), ("60_1", ["60_1"]), ("61", ["60_0"])):
         assert colloc("job", asked, "--store", store, "--format", "json") == 0

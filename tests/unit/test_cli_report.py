@@ -16,7 +16,7 @@ import pytest
 from slurm_colloc.slurm.job_visibility import EVERYBODY, Visible
 from tests.pages.json_schema import json_schema
 from tests.unit.made import HOUR, run
-from tests.unit.programs import colloc
+from tests.unit.programs import colloc, umask
 from tests.unit.shell import SITE
 from tests.unit.stored import busy, stored
 from tests.unit.terminals import screen
@@ -144,11 +144,8 @@ def written(report: list[str], tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("mask", [0o022, 0o077, 0o002])
 def test_a_new_file_has_the_mode_that_the_umask_says(report: list[str], tmp_path: Path, mask: int) -> None:
-    before = os.umask(mask)
-    try:
+    with umask(mask):
         assert colloc(*report, "-o", str(tmp_path / "made")) == 0
-    finally:
-        os.umask(before)
     assert stat.S_IMODE((tmp_path / "made").stat().st_mode) == 0o666 & ~mask
 
 

@@ -15,7 +15,7 @@ from slurm_colloc.site.driver import to_json
 from tests.fakes.devices import gpus
 from tests.fakes.driver import Driver
 from tests.unit.mail_service import no_mail_service
-from tests.unit.programs import colloc
+from tests.unit.programs import colloc, umask
 from tests.unit.test_site import FakeClient
 
 
@@ -72,16 +72,13 @@ def written(path: Path, *options: str) -> int:
 def test_a_site_file_is_replaced_whole_and_a_link_to_it_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real, link = tmp_path / "kept" / "site.toml", tmp_path / "site.toml"
     monkeypatch.setenv("HOME", str(tmp_path))
-    before = os.umask(0o077)
-    try:
+    with umask(0o077):
         real.parent.mkdir()
         real.write_text("old")
         link.symlink_to("kept/site.toml")
         with real.open() as reading:
             assert written(link, "--force") == 0
             assert reading.read() == "old", "who reads it meanwhile has all of the old one"
-    finally:
-        os.umask(before)
     assert link.is_symlink()
     assert "slurm_release" in real.read_text()
     assert stat.S_IMODE(real.stat().st_mode) == 0o644, "csub reads it for everybody"

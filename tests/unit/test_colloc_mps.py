@@ -15,7 +15,7 @@ import pytest
 
 from tests.fakes import mps_control
 from tests.fakes.mps_control import Ill
-from tests.fakes.mps_jobs import PROGRAM, UUIDS, Node, new_root, working
+from tests.fakes.mps_jobs import PROGRAM, UUIDS, Node, begin, ended, new_root, sleeper, working
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="it runs as root")
@@ -147,7 +147,7 @@ def test_it_has_a_cgroup_of_its_own_and_what_its_user_made_of_it_ends_with_it(no
         pytest.skip("no cgroup can be made here")
     (name,) = own
     procs = next(path for path in Path("/sys/fs/cgroup").glob(f"**{name}/cgroup.procs"))
-    hidden = subprocess.Popen(["setsid", "sleep", "60"], user=85410, group=85410, extra_groups=[], env={})
+    hidden = begin(85410, "setsid", "sleep", "60", env={})
     procs.write_text(str(hidden.pid))
     node.run("stop", 1, ALICE)
     assert hidden.wait(5) == -signal.SIGKILL
@@ -287,23 +287,15 @@ def test_a_server_that_outlives_its_daemon_is_killed_by_its_pipe_folder_and_not_
     node.run("start", 1, ALICE)
     os.kill(the_daemon(node), signal.SIGKILL)
     pipe = node.folder(ALICE) / "pipe"
-    program = node.root / "nvidia-cuda-mps-server"
-    program.write_bytes(Path("/bin/sleep").read_bytes())
-    program.chmod(0o755)
+    program = sleeper(node.root, "nvidia-cuda-mps-server")
     hers, elsewhere, bobs = (
-        subprocess.Popen(
-            [program, "60"], env={"CUDA_MPS_PIPE_DIRECTORY": str(folder)}, user=user, group=user, extra_groups=[]
-        )
+        begin(user, program, "60", env={"CUDA_MPS_PIPE_DIRECTORY": str(folder)})
         for user, folder in ((85410, pipe), (85410, "/x"), (85411, pipe))
     )
-    try:
+    with ended(hers, elsewhere, bobs):
         node.run("start", 2, ALICE)
         assert hers.wait(5) == -signal.SIGKILL
         assert (elsewhere.poll(), bobs.poll()) == (None, None)
-    finally:
-        for one in (hers, elsewhere, bobs):
-            one.kill()
-            one.wait()
 
 
 # --- a control program that misbehaves ---

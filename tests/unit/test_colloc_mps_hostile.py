@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from tests.fakes import mps_control
-from tests.fakes.mps_jobs import PROGRAM, UUIDS, Node
+from tests.fakes.mps_jobs import PROGRAM, UUIDS, Node, begin, ended, sleeper
+from tests.unit.programs import umask
 from tests.unit.test_colloc_mps import ALICE, BOB, the_daemon
 from tests.unit.test_colloc_mps import node as node
 
@@ -25,11 +26,8 @@ NAMED = "nvidia-cuda-mps-server"
 
 
 def test_modes_and_owners_whatever_the_umask(node: Node) -> None:
-    before = os.umask(0)
-    try:
+    with umask(0):
         node.run("start", 1, ALICE)
-    finally:
-        os.umask(before)
     folder = node.folder(ALICE)
     seen = {
         str(path.relative_to(node.state.parent)): (path.stat().st_uid, oct(stat.S_IMODE(path.stat().st_mode)))
@@ -117,7 +115,7 @@ def test_nor_is_a_daemons_folder(node: Node, below: str, how: str, tmp_path: Pat
 
 def test_what_a_user_plants_in_his_own_folders_harms_nobody(node: Node) -> None:
     """Links out of them, a FIFO and another one's pid for the pid file: root neither follows, nor waits, nor kills."""
-    victim = subprocess.Popen(["sleep", "60"], user=85411, group=85411, extra_groups=[])
+    victim = begin(85411, "sleep", "60")
     precious = node.root / "precious"
     precious.mkdir()
     (precious / "file").write_text("kept")
@@ -155,15 +153,11 @@ def test_a_pid_file_that_names_something_else_keeps_no_daemon_from_starting(node
     node.run("start", 1, ALICE)
     old = the_daemon(node)
     os.kill(old, signal.SIGKILL)
-    program = node.root / NAMED
-    program.write_bytes(Path("/bin/sleep").read_bytes())
-    program.chmod(0o755)
+    program = sleeper(node.root, NAMED)
     user = 85411 if whose.startswith("another") else 85410
     with (
         tempfile.TemporaryDirectory(prefix="", dir="/tmp") as forged,
-        subprocess.Popen(
-            [program if user == 85411 else "sleep", "60"], user=user, group=user, extra_groups=[], env={}
-        ) as other,
+        begin(user, program if user == 85411 else "sleep", "60", env={}) as other,
     ):
         Path(forged, "status").write_text(f"Name:\t{NAMED[:15]}\nState:\tS (sleeping)\nUid:\t85410\n")
         Path(forged).chmod(0o755)
@@ -224,32 +218,17 @@ def test_what_talks_to_a_daemon_is_its_users_and_holds_nothing_of_roots(node: No
 
 def test_a_pid_that_became_another_ones_is_not_killed(node: Node) -> None:
     """While environments are read, which their owners can draw out; and nobody else's are read at all."""
-    program = node.root / NAMED
-    program.write_bytes(Path("/bin/sleep").read_bytes())
-    program.chmod(0o755)
     node.run("start", 1, ALICE)
     os.kill(the_daemon(node), signal.SIGKILL)
-    hers, bobs = (
-        subprocess.Popen(
-            [program, "60"],
-            env={"CUDA_MPS_PIPE_DIRECTORY": f"{node.folder(ALICE)}/pipe"},
-            user=user,
-            group=user,
-            extra_groups=[],
-        )
-        for user in (85410, 85411)
-    )
+    program, told = sleeper(node.root, NAMED), {"CUDA_MPS_PIPE_DIRECTORY": f"{node.folder(ALICE)}/pipe"}
+    hers, bobs = (begin(user, program, "60", env=told) for user in (85410, 85411))
     node.program("grep", f'echo "$*" >>{node.root}/read; /bin/grep "$@"; echo /proc/{bobs.pid}/environ')
-    try:
+    with ended(hers, bobs):
         node.run("start", 2, ALICE)
         assert hers.wait(5) == -signal.SIGKILL
         assert bobs.poll() is None
         assert f"/proc/{hers.pid}/environ" in (node.root / "read").read_text()
         assert f"/proc/{bobs.pid}/environ" not in (node.root / "read").read_text()
-    finally:
-        for one in (hers, bobs):
-            one.kill()
-            one.wait()
 
 
 def hide_cgroups(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,7 +290,7 @@ def test_a_cgroup_is_a_cgroups_own_file_system(node: Node, has_cgroups: bool, mo
     shared = node.root / "t"
     shared.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=1777", "none", shared], check=True)
-    victim = subprocess.Popen(["sleep", "60"], user=85411, group=85411, extra_groups=[])
+    victim = begin(85411, "sleep", "60")
     try:
         name = f"colloc-mps-85410-{UUIDS[0]}-{(node.folder(ALICE) / 'unit').stat().st_ino}.scope"
         leaf = shared / "colloc.slice" / name
@@ -359,18 +338,14 @@ def test_functions_and_files_of_the_environment_are_not_run(node: Node, tmp_path
 # --- who would keep a GPU from others, or get out of his job ---------------------------------------------------------
 
 
-def of_user(user: int, script: str, *more: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(["python3", "-c", script, *more], user=user, group=user, extra_groups=[], cwd="/")
-
-
 def test_who_keeps_filling_his_folder_keeps_nobody_from_the_gpu(node: Node) -> None:
     """A process of another job of his has the folder as its own, and makes files faster than anybody removes them."""
     node.squeue([])
     node.run("start", 1, ALICE)
     node.program("rm", f'echo "$*" >>{node.root}/removed; exec /bin/rm "$@"')
     fill = "import os, sys\nos.chdir(sys.argv[1])\nwhile True:\n for n in range(200): open(f'f{n}', 'w').close()"
-    filling = [of_user(85410, fill, str(node.folder(ALICE) / "pipe")) for _ in range(2)]
-    try:
+    filling = [begin(85410, "python3", "-c", fill, node.folder(ALICE) / "pipe", cwd="/") for _ in range(2)]
+    with ended(*filling):
         time.sleep(0.5)
         os.kill(the_daemon(node), signal.SIGKILL)
         assert node.run("start", 3, ALICE) == ""
@@ -382,10 +357,6 @@ def test_who_keeps_filling_his_folder_keeps_nobody_from_the_gpu(node: Node) -> N
         assert [path for path in removed if not path.startswith(f"{node.state}/.gone/")] == []
         gone = (node.state / ".gone").stat()
         assert (gone.st_uid, stat.S_IMODE(gone.st_mode)) == (0, 0o700)
-    finally:
-        for one in filling:
-            one.kill()
-            one.wait()
     node.run("stop", 2, BOB)
     assert list((node.state / ".gone").iterdir()) == [], "what was left goes with the next"
 
@@ -401,7 +372,7 @@ def test_what_is_mounted_on_his_folder_hides_nothing_of_his(node: Node) -> None:
         (leaf,) = {line.split(":", 2)[2] for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines()
                    if "/colloc.slice/" in line}  # fmt: skip
         procs = next(path for path in Path("/sys/fs/cgroup").glob(f"**{leaf}/cgroup.procs"))
-        hidden = subprocess.Popen(["setsid", "sleep", "60"], user=85410, group=85410, extra_groups=[], env={})
+        hidden = begin(85410, "setsid", "sleep", "60", env={})
         procs.write_text(str(hidden.pid))
         (pipe / "of another file system").touch()
         node.run("stop", 1, ALICE)
@@ -426,10 +397,7 @@ def test_others_with_the_daemons_name_make_nobody_wait(node: Node) -> None:
     )
     ran = []
     for there in (False, True):
-        others = subprocess.Popen(
-            ["python3", "-c", crowd if there else "print('.')"],
-            user=85411, group=85411, extra_groups=[], stdout=subprocess.PIPE,
-        )  # fmt: skip
+        others = begin(85411, "python3", "-c", crowd if there else "print('.')", stdout=subprocess.PIPE)
         assert others.stdout is not None
         others.stdout.read(1)
         node.run("start", 1, ALICE)

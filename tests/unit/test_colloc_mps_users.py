@@ -16,6 +16,7 @@ import pytest
 
 from tests.fakes import mps_control
 from tests.fakes.mps_jobs import UUIDS, Node
+from tests.unit.programs import umask
 from tests.unit.test_colloc_mps import ALICE, ALL, BOB, ROOT, environment_of, the_daemon
 from tests.unit.test_colloc_mps import node as node
 from tests.unit.test_colloc_mps_hostile import as_user
@@ -136,12 +137,9 @@ def test_users_of_it_are_clients_and_no_more(node: Node) -> None:
 
 
 def test_modes_and_owners_whatever_the_umask(node: Node) -> None:
-    for umask in (0, 0o777):
-        before = os.umask(umask)
-        try:
+    for mode in (0, 0o777):
+        with umask(mode):
             node.run("start", 1, ALICE, **ALL)
-        finally:
-            os.umask(before)
         folder = node.folder(ROOT)
         paths = (folder, *folder.iterdir(), *(p for p in (folder / "pipe").iterdir() if p.name != "log"))
         assert {path.name: (path.stat().st_uid, oct(stat.S_IMODE(path.stat().st_mode))) for path in paths} == {

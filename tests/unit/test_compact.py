@@ -284,23 +284,15 @@ def test_one_run_at_a_time(tmp_path: Path) -> None:
     assert files(store)[0] == "facts/c/2026-11-20.parquet"
 
 
-def test_a_broken_file_stops_its_own_day_only(tmp_path: Path) -> None:
-    store = stored(tmp_path, [], steady(NOON, NOON - DAY))
-    path = tmp_path / "samples/c/2026-11-19/g1/12.parquet"
-    path.write_bytes(b"junk")
-    done = passed_days(store, AGES["facts"])
-    assert (done.written, len(done.errors)) == (3, 1)
-    with pytest.raises(StoreError, match="cannot be read"):
-        rows(store)
-
-
-def test_a_file_with_a_damaged_page_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("page", [False, True])
+def test_a_damaged_file_is_named_and_stops_its_own_day_only(tmp_path: Path, page: bool) -> None:
     store = stored(tmp_path, [], steady(NOON, NOON - DAY))
     path = tmp_path / "samples/c/2026-11-19/g1/12.parquet"
     whole = path.read_bytes()
-    path.write_bytes(whole[:4] + b"\xff" * 396 + whole[400:])
-    (error,) = passed_days(store, AGES["facts"]).errors
-    assert f"'{path}' cannot be read" in error
+    path.write_bytes(whole[:4] + b"\xff" * 396 + whole[400:] if page else b"junk")
+    done = passed_days(store, AGES["facts"])
+    (error,) = done.errors
+    assert (done.written, f"'{path}' cannot be read" in error) == (3, True)
     with pytest.raises(StoreError, match=f"'{path}' cannot be read"):
         rows(store, "*")
 

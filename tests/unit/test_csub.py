@@ -138,7 +138,7 @@ UNTOUCHED = [
     "-M other job.sh",
     "--no-such-option job.sh",
     "-p gpu -- job.sh",
-    "job.sh : job.sh",
+    "-N1 : -N2 job.sh",
     "--gres=gpu:two job.sh",
     "--version",
     # Understood, and left alone.
@@ -241,35 +241,16 @@ def test_where_nothing_is_decided_or_judged_not_a_variable_is_another(shell: She
     assert "told=\n" in shell.run(HINT, "job.sh").stderr
 
 
-EVIDENCE = {
-    "job_id": "9",
-    "state": "COMPLETED",
-    "mode": "exclusive",
-    "gpu_model": "NVIDIA H100 80GB HBM3",
-    "gpu_mem_peak_mib": 4000,
-    "sm_active_mean_pct": 5.0,
-    "sm_active_q95_pct": 9.0,
-    "sm_is_bound": False,
-    "sample_count": 30,
-    "sampled_s": 300.0,
-    "ended_s": 1.0,
-    "elapsed_s": 300.0,
-}
-
-
 def test_history_of_an_earlier_run_places_the_next(shell: Shell) -> None:
     """Evidence without an end is settled by one question to Slurm and then trusted."""
-    plan = json.loads(shell.run("--dry-run", "--format=json", "job.sh").stdout)
-    signature = plan["request"]["signature"]
-    evidence = {**EVIDENCE, "signature": signature, "state": "RUNNING"}
-    path = shell.ran(evidence)
+    shell.ran(state="RUNNING")
     executable(shell.folder / "bin/sacct", '#!/bin/sh\necho asked >> "$CALLS/../sacct"\necho "9|COMPLETED"\n')
     for _ in range(2):
         shell.run("job.sh")
     assert shell.calls() == [["--gres=gpu:h100_1g.10gb:1", "job.sh"]] * 2
     assert (shell.folder / "sacct").read_text() == "asked\n"
     for state in ("FAILED", "OUT_OF_MEMORY", "TIMEOUT", "CANCELLED"):
-        path.write_text(json.dumps({**evidence, "state": state}))
+        shell.ran(state=state)
         assert json.loads(shell.run("--dry-run", "--format=json", "job.sh").stdout)["placement"]["gres"] == "as asked"
 
 
@@ -277,7 +258,7 @@ def test_what_a_submission_says_of_tasks_and_variables_makes_another_job(shell: 
     (shell.folder / "job.sh").write_text("#!/bin/bash\n#SBATCH --gres=gpu:1\nsrun python t.py\necho $BATCH > b\n")
 
     def known_by(*options: str) -> tuple[str, str]:
-        found = json.loads(shell.run("--dry-run", "--format=json", *options, "job.sh").stdout)["request"]
+        found = shell.request(*options)
         return found["signature"].partition(".")[0], found["command"]
 
     plain = known_by()
@@ -306,8 +287,7 @@ def test_earlier_runs_do_not_count_where_the_script_says_nothing_of_the_job(shel
     """submitit's second function would get the piece that was right for its first."""
     for text, placed in ((SUBMITIT, False), (SUBMITIT.replace("submitit.core._submit", "train"), True)):
         (shell.folder / "job.sh").write_text(text)
-        signature = json.loads(shell.run("--dry-run", "--format=json", "job.sh").stdout)["request"]["signature"]
-        shell.ran({**EVIDENCE, "signature": signature})
+        shell.ran()
         done = shell.run("--explain", "job.sh")
         assert (shell.calls()[-1] != ["job.sh"]) is placed
         assert ("submitit uses the same script for every program" in done.stderr) is not placed

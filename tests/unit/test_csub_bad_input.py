@@ -13,7 +13,6 @@ from slurm_colloc.clock import now
 from slurm_colloc.model import because
 from slurm_colloc.submit.own_options import OWN_OPTIONS
 from slurm_colloc.wording import words
-from tests.unit.made import H100, evidence
 from tests.unit.programs import executable
 from tests.unit.shell import Shell
 
@@ -23,9 +22,7 @@ SMALL = "--gres=gpu:h100_1g.10gb:1"
 @pytest.fixture
 def known(shell: Shell) -> Path:
     """Return the file of a run after which the job gets a slice."""
-    asked = json.loads(shell.run("--dry-run", "--format=json", "job.sh").stdout)["request"]
-    run = evidence("1", 5000, signature=asked["signature"], gpu_model=H100, sm_active_mean_pct=10.0, ended_s=now() - 60)
-    path = shell.ran(run._asdict())
+    path = shell.ran(job_id="1", ended_s=now() - 60)
     assert shell.run("job.sh").returncode == 0
     assert shell.calls()[-1] == [SMALL, "job.sh"]
     return path

@@ -84,11 +84,11 @@ def test_an_array_becomes_one_job(lab: Shell) -> None:
 
 
 def test_a_packs_use_is_no_evidence_for_one_task(lab: Shell) -> None:
-    plan = json.loads(lab.run(HINT, "--dry-run", "--format=json", "job.sh").stdout)
+    alone = lab.request(HINT)
     lab.run("--pack", HINT, "job.sh")
     [decision] = lab.decisions()
     assert (decision["mode"], decision["asked"], decision["given"]) == ("mps", "gpu:1", "gpu:1")
-    assert decision["signature"] != plan["request"]["signature"]
+    assert decision["signature"] != alone["signature"]
     assert (decision["gpu_mem_q99_mib"], decision["sm_active_q95_pct"]) == (None, None)
     assert decision["reasons"][0] == ["pack", {"at_once": 12, "tasks": 100, "jobs": 1, "units": "GPU"}]
 

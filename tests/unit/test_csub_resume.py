@@ -52,6 +52,12 @@ def ran(shell: Shell, done: range, job: str = "4711", part: int | None = None, f
     return spec
 
 
+def begun(shell: Shell, done: int) -> None:
+    """Submit a pack that has done so many of its tasks."""
+    shell.run("--pack", HINT, "job.sh")
+    ran(shell, range(done))
+
+
 def resume(shell: Shell, *argv: str, job: str = "4711", new: str = "4800") -> tuple[list[str], Spec]:
     """Resume a pack, and return the arguments before the script and what the new one is told."""
     shell.behave(len(shell.calls()), f'echo "Submitted batch job {new}"; exit')
@@ -75,8 +81,7 @@ def test_only_what_is_missing_of_an_array_is_submitted(lab: Shell) -> None:
 
 
 def test_two_at_the_same_moment_do_not_both_resume(lab: Shell) -> None:
-    lab.run("--pack", HINT, "job.sh")
-    ran(lab, range(90))
+    begun(lab, 90)
     calls = len(lab.calls())
     inner = f"{CSUB} pack --resume=4711 2>{lab.folder}/second; echo $? >>{lab.folder}/second"
     lab.behave(calls, f'{inner}; echo "Submitted batch job 4800"; exit')
@@ -124,8 +129,7 @@ def test_commands_are_resumed_with_the_lines_of_their_file(lab: Shell) -> None:
 
 
 def test_what_a_later_pack_did_is_not_done_again(lab: Shell) -> None:
-    lab.run("--pack", HINT, "job.sh")
-    ran(lab, range(10))
+    begun(lab, 10)
     resume(lab)
     ran(lab, range(10, 50), "4800")
     resume(lab, job="4800", new="4900")
@@ -162,8 +166,7 @@ def test_all_jobs_of_an_array_of_packs_count(lab: Shell) -> None:
     ],
 )
 def test_what_may_still_run_is_not_run_twice(lab: Shell, queue: str, said: str) -> None:
-    lab.run("--pack", HINT, "job.sh")
-    ran(lab, range(9))
+    begun(lab, 9)
     note_resumed("lab", "4711", "4800")
     (lab.folder / "queue").write_text(queue)
     done = lab.run("pack", "--resume=4711", environ={"SQUEUE_PARTITION": "another"})
@@ -172,8 +175,7 @@ def test_what_may_still_run_is_not_run_twice(lab: Shell, queue: str, said: str) 
 
 
 def test_a_slurm_that_does_not_answer_leaves_the_tasks_alone(lab: Shell) -> None:
-    lab.run("--pack", HINT, "job.sh")
-    ran(lab, range(9))
+    begun(lab, 9)
     (lab.folder / "bin/squeue").write_text("#!/bin/sh\necho 'squeue: error: Unable to contact slurm' >&2; exit 1\n")
     done = lab.run("pack", "--resume=4711")
     assert (done.returncode, len(lab.calls())) == (2, 1)
@@ -195,8 +197,7 @@ def test_a_slurm_that_does_not_answer_leaves_the_tasks_alone(lab: Shell) -> None
     ],
 )
 def test_what_is_not_understood_submits_nothing(lab: Shell, argv: list[str], said: str) -> None:
-    lab.run("--pack", HINT, "job.sh")
-    ran(lab, range(9))
+    begun(lab, 9)
     done = lab.run("pack", *argv)
     assert said in done.stderr
     assert "nothing was submitted" in done.stderr
@@ -204,8 +205,7 @@ def test_what_is_not_understood_submits_nothing(lab: Shell, argv: list[str], sai
 
 
 def test_a_refusal_of_slurm_is_no_array(lab: Shell) -> None:
-    lab.run("--pack", HINT, "job.sh")
-    ran(lab, range(9))
+    begun(lab, 9)
     lab.behave(1, f'echo "{DEFINITE}" >&2; exit 1')
     done = lab.run("pack", "--resume=4711")
     assert (done.returncode, len(lab.calls())) == (1, 2)
@@ -213,8 +213,7 @@ def test_a_refusal_of_slurm_is_no_array(lab: Shell) -> None:
 
 
 def test_a_dry_run_submits_and_notes_nothing(lab: Shell) -> None:
-    lab.run("--pack", HINT, "job.sh")
-    ran(lab, range(9))
+    begun(lab, 9)
     done = lab.run("pack", "--resume=4711", "--dry-run", "--explain")
     assert (done.returncode, len(lab.calls())) == (0, 1)
     assert from_json(split_script(done.stdout.encode())[1]).only == tuple(range(9, 100))
@@ -223,8 +222,7 @@ def test_a_dry_run_submits_and_notes_nothing(lab: Shell) -> None:
 
 
 def test_a_script_that_was_not_kept_is_said(lab: Shell) -> None:
-    lab.run("--pack", HINT, "job.sh")
-    ran(lab, range(9))
+    begun(lab, 9)
     path = Path(ledger_path("lab", "4711")).with_suffix(".sh")
     assert path.stat().st_mode & 0o777 == 0o600
     path.unlink()
@@ -245,8 +243,7 @@ def test_a_ledger_without_a_header_leaves_its_tasks_to_be_run(lab: Shell) -> Non
 
 
 def test_a_pack_that_resumes_another_shares_its_tasks_with_whatever_else_resumes_that(lab: Shell) -> None:
-    lab.run("--pack", HINT, "job.sh")
-    ran(lab, range(90))
+    begun(lab, 90)
     resume(lab, new="4800")
     ran(lab, range(90, 92), job="4800")
     resume(lab, new="4900")

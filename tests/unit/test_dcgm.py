@@ -6,7 +6,6 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -23,6 +22,7 @@ from slurm_colloc.gpu.dcgm import (
     parse_fraction,
 )
 from slurm_colloc.gpu.reader import GpuProcess, GpuUnit, UnitReading
+from tests.fakes.http_server import Fake, fake_server
 from tests.unit.made import RECORDED, near
 from tests.unit.programs import program
 
@@ -60,38 +60,10 @@ class Inner:
         self.closed = True
 
 
-class Exporter(HTTPServer):
-    """Answers with a text and a status of the test's choosing."""
-
-    text, status, asked = "", 200, 0
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}/metrics"
-
-
-class Answer(BaseHTTPRequestHandler):
-    server: Exporter
-
-    def do_GET(self) -> None:
-        self.server.asked += 1
-        self.send_response(self.server.status)
-        self.end_headers()
-        self.wfile.write(self.server.text.encode())
-
-    def log_message(self, *_: object) -> None:
-        return
-
-
 @pytest.fixture
-def exporter() -> Iterator[Exporter]:
-    server = Exporter(("127.0.0.1", 0), Answer)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
+def exporter() -> Iterator[Fake]:
+    with fake_server() as server:
+        yield server
 
 
 def figures(reader: WithDcgm) -> list[tuple[float | None, ...]]:
@@ -177,7 +149,7 @@ def test_dcgmi() -> None:
     ]
 
 
-def test_only_what_is_lacking_is_filled(exporter: Exporter) -> None:
+def test_only_what_is_lacking_is_filled(exporter: Fake) -> None:
     exporter.text = recorded("exporter-a100-mig.txt")
     inner = Inner(unit("MIG-1", A100, 13), unit("MIG-2", A100, 12), gr_active_pct=7.0)
     reader = WithDcgm(inner, exporter.url)
@@ -187,33 +159,33 @@ def test_only_what_is_lacking_is_filled(exporter: Exporter) -> None:
     assert inner.closed
 
 
-def test_whole_gpus(exporter: Exporter) -> None:
+def test_whole_gpus(exporter: Fake) -> None:
     exporter.text = recorded("exporter-t4.txt")
     reader = WithDcgm(Inner(unit("GPU-4812b59b-1f1a-430f-d8a4-69d2ee8c18bb")), exporter.url)
     assert figures(reader) == [(None, 0.0, 0.0, None, None)]
     assert reader.complaint == ""
 
 
-def test_nobody_is_asked_where_nothing_is_lacking(exporter: Exporter) -> None:
+def test_nobody_is_asked_where_nothing_is_lacking(exporter: Fake) -> None:
     reader = WithDcgm(Inner(unit(A100), **dict.fromkeys(NAMES, 1.0)), exporter.url)
     assert figures(reader) == [(1.0,) * 5]
-    assert exporter.asked == 0
+    assert exporter.asked == []
 
 
-def test_what_is_shared_or_unknown_is_nobodys(exporter: Exporter) -> None:
+def test_what_is_shared_or_unknown_is_nobodys(exporter: Fake) -> None:
     exporter.text = recorded("exporter-a100-mig.txt")
     shared = (unit("MIG-1", A100, 13), unit("MIG-2", A100, 13))
     assert figures(WithDcgm(Inner(*shared), exporter.url)) == [(None,) * 5] * 2
     assert figures(WithDcgm(Inner(unit("MIG-1", A100, None)), exporter.url)) == [(None,) * 5]
 
 
-def test_zeros_of_a_busy_gpu(exporter: Exporter) -> None:
+def test_zeros_of_a_busy_gpu(exporter: Fake) -> None:
     exporter.text = recorded("exporter-t4.txt")
     reader = WithDcgm(Inner(unit("GPU-4812b59b-1f1a-430f-d8a4-69d2ee8c18bb"), gpu_util_pct=99.0), exporter.url)
     assert figures(reader) == [(None,) * 5]
 
 
-def test_a_source_that_is_down_is_complained_of_until_it_is_back(exporter: Exporter) -> None:
+def test_a_source_that_is_down_is_complained_of_until_it_is_back(exporter: Fake) -> None:
     reader = WithDcgm(Inner(unit("GPU-4812b59b-1f1a-430f-d8a4-69d2ee8c18bb")), exporter.url)
     exporter.status = 503
     assert figures(reader) == [(None,) * 5]
@@ -224,9 +196,8 @@ def test_a_source_that_is_down_is_complained_of_until_it_is_back(exporter: Expor
 
 
 def test_nobody_listens() -> None:
-    server = HTTPServer(("127.0.0.1", 0), Answer)
-    port = server.server_port
-    server.server_close()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
     reader = WithDcgm(Inner(unit(A100)), f"http://127.0.0.1:{port}/metrics")
     assert figures(reader) == [(None,) * 5]
     assert "does not answer" in reader.complaint
@@ -284,7 +255,7 @@ def test_a_number_that_is_cut_is_none() -> None:
     assert "without SM activity" in _told(lambda connection: connection.sendall(answer))
 
 
-def test_the_other_readers_error_is_an_error(exporter: Exporter, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_other_readers_error_is_an_error(exporter: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     inner = Inner(unit(A100))
 
     def gone() -> None:

@@ -32,10 +32,6 @@ def test_the_how_to_of_the_doctor_lists_every_check() -> None:
     assert rows == [(check.code, check.title) for check in CHECKS]
 
 
-def test_readme_is_short() -> None:
-    assert len((CHECKOUT / "README.md").read_text().splitlines()) <= 90
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(CHECKOUT)))
 def test_links_lead_somewhere_and_files_named_exist(page: Path) -> None:
     for target in _links(page):

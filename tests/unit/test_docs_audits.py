@@ -45,9 +45,7 @@ def first_and_last(
 
 
 @pytest.mark.parametrize("line", COMMANDS)
-def test_each_command_runs(
-    store: str, tmp_path: Path, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_each_command_runs(store: str, tmp_path: Path, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # Which jobs run is not known from a store that nobody takes in anything to any more: that is an error to --notify.
     quiet = '[[audit.rule]]\ncode = "COL001"\nbounds = { reading_age_min = 1e9 }\n' if "--notify" in line else ""
     (tmp_path / "site.toml").write_text(f'{SITE}[paths]\nstate = "{Path(store).parent}"\n{quiet}')
@@ -58,4 +56,4 @@ def test_each_command_runs(
     with opened(audit_folder(f"{tmp_path}/audit")):
         pass
     # Nothing can be judged of days that are not in the store.
-    assert colloc(*shlex.split(line, comments=True)[1:]) in (0, 1, 3), capsys.readouterr().err
+    assert colloc(*shlex.split(line, comments=True)[1:]) in (0, 1, 3), colloc.err

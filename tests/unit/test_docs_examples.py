@@ -88,11 +88,7 @@ def moved(words: tuple[str, ...], folders: Mapping[str, str]) -> list[str]:
 
 @pytest.mark.parametrize("example", [one for one in RUN if one.words[0] == "colloc"], ids=str)
 def test_each_call_of_colloc_runs_on_a_recording(
-    example: Example,
-    recorded: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    example: Example, recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(recorded, tmp_path / "state")
     site = tmp_path / "state/site.toml"
@@ -107,10 +103,9 @@ def test_each_call_of_colloc_runs_on_a_recording(
     before = set(tmp_path.iterdir())
     folders = {"/root/colloc-files": str(tmp_path / "files"), "/srv/colloc/pages": str(tmp_path / "pages")}
     status = colloc(*moved(example.words[1:], folders))
-    printed = capsys.readouterr()
     # The recording has three users: no figure of a group of five is shown.
-    assert status in ((2,) if "--min-group" in example.words else (0, 1)), printed.err
-    assert printed.out or printed.err or set(tmp_path.iterdir()) - before
+    assert status in ((2,) if "--min-group" in example.words else (0, 1)), colloc.err
+    assert colloc.out or colloc.err or set(tmp_path.iterdir()) - before
 
 
 @pytest.mark.parametrize("example", [one for one in RUN if one.words[0] == "csub"], ids=str)
@@ -139,12 +134,12 @@ def test_each_call_of_csub_submits_once(example: Example, shell: Shell) -> None:
     ],
 )
 def test_json_has_what_its_reference_says(
-    command: str, options: str, recorded: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: str, options: str, recorded: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLLOC_CONF", str(recorded / "site.toml"))
     monkeypatch.setattr("time.time", lambda: NOW_S)
-    assert colloc(*command.split()[1:], *options.split()) in (0, 1), capsys.readouterr().err
-    assert json.loads(capsys.readouterr().out).keys() == set(TOP_LEVEL[command])
+    assert colloc(*command.split()[1:], *options.split()) in (0, 1), colloc.err
+    assert json.loads(colloc.out).keys() == set(TOP_LEVEL[command])
 
 
 def test_json_of_csub_has_what_its_reference_says(shell: Shell) -> None:

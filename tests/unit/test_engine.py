@@ -206,9 +206,9 @@ def test_what_sbatch_refuses(store: Store, queue: Queue) -> None:
         by_jobs(store)
 
 
-def test_an_engine_that_is_none(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_engine_that_is_none(store: Store) -> None:
     assert colloc("compact", "--store", store.samples.folder, "--engine", "spark") == 2
-    assert "--engine 'spark' is not one of local, slurm" in capsys.readouterr().err
+    assert "--engine 'spark' is not one of local, slurm" in colloc.err
 
 
 def test_without_the_library(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

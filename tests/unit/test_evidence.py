@@ -6,18 +6,21 @@ from hypothesis import strategies as st
 
 from slurm_colloc.model import Evidence
 from slurm_colloc.observe.evidence import EvidenceBuilder
+from slurm_colloc.usage_model import NodeSample
 from tests.unit.made import H100, device, host, near, process, seen
 
 
 def built(*sm: float | None, util: float | None = None, intervals: list[float] | None = None) -> Evidence:
-    builder = EvidenceBuilder("1", "sig", "exclusive")
-    found = None
-    for number, value in enumerate(sm):
-        unit = device(sm_active_pct=value, gpu_util_pct=util)
-        length = intervals[number] if intervals else 10.0
-        found = builder.add(seen(100.0 + number, [unit], [process()], interval_s=length))
-    assert found is not None
-    return found
+    lengths = intervals or [10.0] * len(sm)
+    units = [device(sm_active_pct=value, gpu_util_pct=util) for value in sm]
+    rounds = [seen(100.0 + at, [units[at]], [process()], interval_s=length) for at, length in enumerate(lengths)]
+    return fed(*rounds)
+
+
+def fed(*rounds: NodeSample, mode: str = "exclusive") -> Evidence:
+    """Return what is known after these."""
+    builder = EvidenceBuilder("1", "sig", mode)
+    return [builder.add(one) for one in rounds][-1]
 
 
 def test_mean_and_quantile() -> None:
@@ -58,9 +61,7 @@ def test_nothing_known_is_none_and_no_bound() -> None:
 
 
 def test_a_slice_counts_as_its_part_and_names_the_mode() -> None:
-    builder = EvidenceBuilder("1", "sig", "exclusive")
-    part = device(profile="3g.40gb", sm_count=66, sm_active_pct=50.0)
-    found = builder.add(seen(1, [part], [process()]))
+    found = fed(seen(1, [device(profile="3g.40gb", sm_count=66, sm_active_pct=50.0)], [process()]))
     assert (found.sm_active_mean_pct, found.mode) == (25.0, "mig")
 
 
@@ -92,13 +93,12 @@ def test_what_it_uses_of_the_host() -> None:
     builder.add(seen(30, [device()], [process()], hosts=[host(cpu_s=None, host_mem_mib=None)]))
     found = builder.add(seen(20, [device()], [process()], hosts=[host(cpu_s=160.0, host_mem_mib=5000)]))
     assert (found.cpu_cores_q95, found.host_mem_peak_mib) == (2.2, 5000)
-    nobody = EvidenceBuilder("1", "sig", "exclusive").add(seen(1, [device()], [process()]))
+    nobody = fed(seen(1, [device()], [process()]))
     assert (nobody.cpu_cores_q95, nobody.host_mem_peak_mib) == (None, None)
 
 
 def test_others_are_not_counted() -> None:
-    builder = EvidenceBuilder("1", "sig", "exclusive")
-    found = builder.add(seen(1, [device()], [process("2")]))
+    found = fed(seen(1, [device()], [process("2")]))
     assert (found.sample_count, found.sampled_s, found.gpu_mem_peak_mib) == (0, 0.0, None)
 
 
@@ -115,10 +115,9 @@ def test_quantile_is_the_least_that_covers(readings: list[tuple[int, int]]) -> N
 
 def test_the_memorys_activity_is_of_a_whole_gpu_for_itself() -> None:
     def moved(*percents: float | None, mode: str = "exclusive", others: int = 0, **unit: Any) -> float | None:
-        builder = EvidenceBuilder("1", "sig", mode)
         processes = [process(), *(process("2", 6 + number) for number in range(others))]
         rounds = [seen(at, [device(dram_active_pct=of, **unit)], processes) for at, of in enumerate(percents, 1)]
-        return [builder.add(one) for one in rounds][-1].dram_active_q95_pct
+        return fed(*rounds, mode=mode).dram_active_q95_pct
 
     assert moved(*[10.0] * 19, 90.0) == 10.0
     assert moved(*[10.0] * 9, 90.0) == 90.0
@@ -139,12 +138,10 @@ def test_a_split_sizes_nothing() -> None:
 
 
 def test_when_memory_stopped_growing_and_what_there_was() -> None:
-    builder = EvidenceBuilder("1", "sig", "exclusive")
-    found = None
-    for at_s, used in ((100, 0), (110, 700), (120, 8000), (130, 8050), (140, 7000)):
-        found = builder.add(seen(at_s, [device()], [process(gpu_mem_used_mib=used)]))
-    assert found is not None
+    sizes = ((100, 0), (110, 700), (120, 8000), (130, 8050), (140, 7000), (150, 9000))
+    rounds = [seen(at_s, [device()], [process(gpu_mem_used_mib=used)]) for at_s, used in sizes]
+    found = fed(*rounds[:-1])
     assert (found.gpu_mem_peak_mib, found.grew_until_s) == (8050, 10.0)
     assert found.gpu_mem_total_mib == device().mem_total_mib
-    assert builder.add(seen(150, [device()], [process(gpu_mem_used_mib=9000)])).grew_until_s == 40.0
-    assert EvidenceBuilder("1", "sig", "exclusive").add(seen(1, [device()], [])).grew_until_s is None
+    assert fed(*rounds).grew_until_s == 40.0
+    assert fed(seen(1, [device()], [])).grew_until_s is None

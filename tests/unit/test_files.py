@@ -16,6 +16,7 @@ from slurm_colloc.files import (
     read_own,
     write_atomic,
 )
+from tests.unit.programs import umask
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can plant a folder of somebody else")
 
@@ -131,13 +132,10 @@ def test_an_open_folder_is_the_one_at_its_path_and_no_link_to_another_of_the_use
 
 
 def test_a_folder_made_closed_is_closed_whatever_the_umask(tmp_path: Path) -> None:
-    before = os.umask(0)
-    try:
+    with umask(0):
         closed_folder(str(tmp_path / "a/b"))
         with locked(str(tmp_path / "lock")) as held:
             assert held
-    finally:
-        os.umask(before)
     modes = [(tmp_path / name).stat().st_mode & 0o777 for name in ("a", "a/b", "lock")]
     assert modes == [0o777, 0o700, 0o600]
 
@@ -172,11 +170,8 @@ def test_what_a_killed_writer_left_stops_nobody(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("folder", "file"), [(0o700, 0o600), (0o750, 0o640), (0o2750, 0o640), (0o755, 0o640)])
 def test_files_are_open_to_whom_the_folder_is(tmp_path: Path, folder: int, file: int) -> None:
     tmp_path.chmod(folder)
-    before = os.umask(0o077)
-    try:
+    with umask(0o077):
         write_atomic(str(tmp_path / "f"), b"", file_mode(str(tmp_path)))
-    finally:
-        os.umask(before)
     assert (tmp_path / "f").stat().st_mode & 0o777 == file
 
 

@@ -6,7 +6,6 @@ import json
 import os
 import sqlite3
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,7 +22,6 @@ from slurm_colloc.model import GPU_OOM, because
 from tests.unit.made import H100, evidence, near
 from tests.unit.shell import Shell
 from tests.unit.terminals import screen
-from tests.unit.test_csub import EVIDENCE
 
 
 def test_relatives_are_looked_for_where_a_job_only_ever_had_a_share(config: SiteConfig) -> None:
@@ -90,11 +88,6 @@ def test_a_command_has_a_rung_of_its_own() -> None:
 # --- the real csub and colloc ---
 
 
-def request(shell: Shell, *words: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(shell.run("--dry-run", "--format=json", "job.sh", *words).stdout)["request"]
-    return found
-
-
 def history(shell: Shell, *words: str, fails: bool = False) -> str:
     code = "import sys; sys.argv[0] = 'colloc'; from slurm_colloc.cli.colloc import main; main()"
     done = shell.run("history", *words, code=code)
@@ -103,8 +96,8 @@ def history(shell: Shell, *words: str, fails: bool = False) -> str:
 
 
 def test_what_is_forgotten_is_no_more_known_to_csub(shell: Shell) -> None:
-    signature = str(request(shell, "--batch", "64")["signature"])
-    shell.ran({**EVIDENCE, "signature": signature, "gpu_mem_peak_mib": 5000})
+    signature = str(shell.request("job.sh", "--batch", "64")["signature"])
+    shell.ran(signature=signature, gpu_mem_peak_mib=5000)
     shell.run("job.sh", "--batch", "64")
     assert shell.calls()[-1][0] == "--gres=gpu:h100_1g.10gb:1"
     assert "1 file of evidence removed" in history(shell, "--forget", signature)
@@ -126,10 +119,10 @@ def test_what_nobody_can_mean_is_refused(shell: Shell) -> None:
 def test_history_shows_each_job_once_with_what_is_believed(shell: Shell) -> None:
     for _ in range(2):
         shell.run("job.sh", "--batch", "64")
-    found = request(shell, "--batch", "64")
-    shell.ran({**EVIDENCE, "signature": found["signature"]})
+    found = shell.request("job.sh", "--batch", "64")
+    shell.ran(signature=found["signature"])
     shell.run("job.sh", "--batch", "8")
-    shell.ran({**EVIDENCE, "signature": request(shell, "--batch", "8")["signature"], "state": GPU_OOM, "job_id": "10"})
+    shell.ran(signature=shell.request("job.sh", "--batch", "8")["signature"], state=GPU_OOM, job_id="10")
     text = history(shell)
     jobs, _, submissions = text.partition("submissions:\n")
     assert jobs.count("job.sh --batch 64") == 1
@@ -144,7 +137,7 @@ def test_history_shows_each_job_once_with_what_is_believed(shell: Shell) -> None
 
 def test_a_run_that_runs_has_not_ended(shell: Shell) -> None:
     shell.run("job.sh")
-    shell.ran({**EVIDENCE, "signature": request(shell)["signature"], "state": "RUNNING"})
+    shell.ran(state="RUNNING")
     text = history(shell)
     assert "last run 9 was last seen 1970-01-01" in text
     assert "ended" not in text
@@ -152,8 +145,7 @@ def test_a_run_that_runs_has_not_ended(shell: Shell) -> None:
 
 def test_what_ran_out_of_memory_is_said_to_need_more(shell: Shell) -> None:
     shell.run("job.sh")
-    lost = {**EVIDENCE, "signature": request(shell)["signature"], "state": GPU_OOM, "gpu_mem_peak_mib": 4096}
-    shell.ran(lost)
+    shell.ran(state=GPU_OOM, gpu_mem_peak_mib=4096)
     text = history(shell)
     assert text.count("needs more than 4096 MiB") == 1
     assert "memory not known" not in text
@@ -161,7 +153,7 @@ def test_what_ran_out_of_memory_is_said_to_need_more(shell: Shell) -> None:
 
 
 def test_the_first_submission_of_a_command_that_accounting_knows_is_placed(shell: Shell) -> None:
-    shell.ran({**EVIDENCE, "signature": request(shell, "--batch", "64")["command"], "source": "jobstats"})
+    shell.ran(signature=shell.request("job.sh", "--batch", "64")["command"], source="jobstats")
     done = shell.run("--explain", "job.sh", "--batch", "64")
     assert (
         "4856 MiB of GPU memory = 4600 for the job + 256 in reserve, 5 % of the SMs (past jobs ran the same command"

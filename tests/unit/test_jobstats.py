@@ -27,26 +27,21 @@ def means(**nodes: Any) -> JobMeans | None:
     return parse_blob(blob(json.dumps({"nodes": nodes, "total_time": 600, "gpus": 9})))
 
 
-def test_one_gpu() -> None:
-    assert means(n1=node({"1": 98.6}, {"1": 5 * MIB + 1})) == (98.6, 6, 1, METHOD)
-
-
-def test_the_mean_is_over_gpus_and_memory_is_of_the_node_with_the_most() -> None:
-    job = means(n1=node({"0": 0, "1": 30}, {"0": MIB, "1": 2 * MIB}), n2=node({"0": 90}, {"0": 4 * MIB}))
-    assert job == (40, 4, 3, METHOD)
-
-
-def test_a_node_without_data_does_not_void_the_others() -> None:
-    assert means(n1=node({"0": 50}, {"0": 7 * MIB}), n2=node(None), n3={}) == (50, 7, 1, METHOD)
-
-
-def test_a_sum_with_a_part_missing_is_no_peak() -> None:
-    assert means(n1=node({"0": 10, "1": 20}, {"0": 9 * MIB}), n2=node({"0": 0}, {"0": MIB})) == (10, 1, 3, METHOD)
-    assert means(n1=node({"0": 10}, {})) == (10, None, 1, METHOD)
-
-
-def test_memory_alone() -> None:
-    assert means(n1=node(None, {"0": 3 * MIB})) == (None, 3, 0, METHOD)
+@pytest.mark.parametrize(
+    ("nodes", "found"),
+    [
+        ([node({"1": 98.6}, {"1": 5 * MIB + 1})], (98.6, 6, 1)),
+        # The mean is over GPUs, and memory is of the node with the most.
+        ([node({"0": 0, "1": 30}, {"0": MIB, "1": 2 * MIB}), node({"0": 90}, {"0": 4 * MIB})], (40, 4, 3)),
+        # A node without data does not void the others, and a sum with a part missing is no peak.
+        ([node({"0": 50}, {"0": 7 * MIB}), node(None), {}], (50, 7, 1)),
+        ([node({"0": 10, "1": 20}, {"0": 9 * MIB}), node({"0": 0}, {"0": MIB})], (10, 1, 3)),
+        ([node({"0": 10}, {})], (10, None, 1)),
+        ([node(None, {"0": 3 * MIB})], (None, 3, 0)),
+    ],
+)
+def test_means_and_peaks(nodes: list[dict[str, Any]], found: tuple[float | None, int | None, int]) -> None:
+    assert means(**{f"n{at}": one for at, one in enumerate(nodes)}) == (*found, METHOD)
 
 
 @pytest.mark.parametrize("comment", ["", "JS1:Short", "JS1:None", "my best run", "js1:H4sI"])

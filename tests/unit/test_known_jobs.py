@@ -19,7 +19,7 @@ from slurm_colloc.estimate.calibration import SHIPPED
 from slurm_colloc.history.policy_table import KnownJob, job_key
 from slurm_colloc.model import SharingMode
 from tests.unit.made import H100, device, evidence, process, seen, site
-from tests.unit.programs import colloc
+from tests.unit.programs import colloc, umask
 from tests.unit.stored import sampled
 
 UID = os.geteuid()
@@ -126,11 +126,8 @@ GROUP = grp.getgrgid(os.getegid()).gr_name
 @pytest.mark.usefixtures("_at_work")
 def test_the_command_writes_what_slurmctlds_group_may_read(tmp_path: Path) -> None:
     path = tmp_path / "out/policy.table"
-    before = os.umask(0o077)
-    try:
+    with umask(0o077):
         assert colloc("policy", "table", "--output", str(path), "--group", GROUP) == 0
-    finally:
-        os.umask(before)
     assert colloc.err == f"colloc: 1 known jobs in '{path}'\n"
     assert path.stat().st_mode & 0o777 == 0o640
     assert path.parent.stat().st_mode & 0o777 == 0o755, "slurmctld must get there"

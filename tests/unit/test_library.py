@@ -193,12 +193,10 @@ def test_the_examples_of_the_page_run(kept: Store, shell: Shell, monkeypatch: py
     assert str(found["placed"].gres) == "gpu:h100_1g.10gb:1"
 
 
-def test_the_notebook_runs_on_the_week_of_the_demo(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_notebook_runs_on_the_week_of_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLLOC_CONF", "")  # which the demo sets
     assert colloc("demo", "-o", str(tmp_path)) == 0
-    told = capsys.readouterr().out.split("\n\n")[-1].splitlines()
+    told = colloc.out.split("\n\n")[-1].splitlines()
     assert [line[:5].strip() for line in told] == ["idle", "fits", "free", "page", "try", "", "", ""]
     for name, value in (("STORE", str(tmp_path / "store")), ("SINCE", "2026-11-02"), ("UNTIL", "2026-11-09")):
         monkeypatch.setenv(name, value)

@@ -64,12 +64,12 @@ def test_more_than_one_percent_is_the_status(hours: int, status: int, text: Path
     assert colloc("ingest", "--store", str(text.parent / "store"), "--sacct-file", str(text)) == status
 
 
-def test_of_rows_whose_length_nobody_can_tell_none_is_made_up(text: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_of_rows_whose_length_nobody_can_tell_none_is_made_up(text: Path) -> None:
     fields = FIELDS.replace("ElapsedRaw", "Elapsed")
     broken = row("2", "a|b").replace(str(START_S), "Unknown")
     write(text, row("1"), broken, fields=fields)
     assert colloc("report", *WINDOW, "--sacct-file", str(text)) == 3
-    assert "1 rejected, of which nobody can tell in 1 row how many GPU-h" in capsys.readouterr().out
+    assert "1 rejected, of which nobody can tell in 1 row how many GPU-h" in colloc.out
 
 
 def test_one_impossible_time_costs_its_own_row(text: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -38,6 +38,10 @@ def q(footprint: Footprint) -> tuple[float, float]:
     return footprint.gpu_mem_peak_mib.q50, footprint.gpu_mem_peak_mib.q99
 
 
+SMALL = (run("1", 2000, 32, 0.1), run("2", 3000, 64, 0.1))
+LARGE = (run("1", 20000, 32, 0.1), run("2", 30000, 64, 0.1))
+
+
 def test_a_larger_job_needs_more_host_memory() -> None:
     fields: dict[str, Any] = {"cpu_cores_q95": 2.0, "host_mem_peak_mib": 4000}
     runs = (run("1", 2000, 32, 0.1, **fields), run("2", 3000, 64, 0.1, **fields))
@@ -47,8 +51,7 @@ def test_a_larger_job_needs_more_host_memory() -> None:
 
 
 def test_two_batch_sizes_draw_a_line() -> None:
-    runs = (run("1", 20000, 32, 0.1), run("2", 30000, 64, 0.1))
-    between = found(asked(48, 0.1)._replace(relatives=runs))
+    between = found(asked(48, 0.1)._replace(relatives=LARGE))
     assert (between.rung, between.evidence_count, between.run_time_s) == ("near", 2, None)
     assert (between.margin, between.confidence) == ("line", 0.95)
     assert because("line", name="batch-size", low=32, high=64) in between.provenance
@@ -61,8 +64,7 @@ def test_two_batch_sizes_draw_a_line() -> None:
 def test_a_line_is_believed_the_less_the_farther_it_is_below_what_one_run_bounds(
     size: int, line_mib: float, bound_mib: float
 ) -> None:
-    runs = (run("1", 20000, 32, 0.1), run("2", 30000, 64, 0.1))
-    answer = found(asked(size, 0.1)._replace(relatives=runs))
+    answer = found(asked(size, 0.1)._replace(relatives=LARGE))
     expected = line_mib + (bound_mib - line_mib) / 4
     assert answer.expected_mib == near(expected)
     assert q(answer) == (near(line_mib), near(min(expected * 1.1, bound_mib + 1024)))
@@ -75,26 +77,23 @@ def test_two_sizes_that_are_nearly_one_draw_no_line_far_beyond_them(size: int, m
 
 
 def test_a_smaller_job_is_on_the_line_too() -> None:
-    runs = (run("1", 20000, 32, 0.1), run("2", 30000, 64, 0.1))
-    below = found(asked(16, 0.1)._replace(relatives=runs))
+    below = found(asked(16, 0.1)._replace(relatives=LARGE))
     assert (q(below), below.margin) == ((near(15000), near(16250 * 1.1)), "line")
 
 
 def test_a_small_job_has_room_for_its_libraries() -> None:
-    runs = (run("1", 2000, 32, 0.1), run("2", 3000, 64, 0.1))
-    assert q(found(asked(128, 0.1)._replace(relatives=runs))) == (near(5000), near(5075 + 1024))
+    assert q(found(asked(128, 0.1)._replace(relatives=SMALL))) == (near(5000), near(5075 + 1024))
 
 
 @pytest.mark.parametrize("value", [-1, 0, 1e-300, 1e300, float("inf")])
 @pytest.mark.parametrize("name", ["batch-size", "level"])
 def test_what_is_no_size_lies_on_no_line(value: float, name: str) -> None:
     names = (name, "lr")
-    runs = (run("1", 2000, 32, 0.1), run("2", 3000, 64, 0.1))
-    for relatives in (runs, runs[:1]):
+    for relatives in (SMALL, SMALL[:1]):
         said = from_relatives(asked(value, 0.1, names=names)._replace(relatives=relatives))
         assert said == because("no-size", name=name, value=f"{value:g}")
     odd = run("3", 30000, value, 0.1)
-    assert q(found(asked(48, 0.1, names=names)._replace(relatives=(*runs, odd))))[0] == near(2500)
+    assert q(found(asked(48, 0.1, names=names)._replace(relatives=(*SMALL, odd))))[0] == near(2500)
     alone = from_relatives(asked(48, 0.1, names=names)._replace(relatives=(odd, run("4", 9, 1.5 * value, 0.1))))
     assert isinstance(alone, Reason)
     assert alone.code == "numbers-tell-nothing"
@@ -166,17 +165,15 @@ def test_what_a_smaller_run_held_a_larger_one_may_hold() -> None:
 
 
 def test_runs_may_show_that_an_unknown_number_is_a_size() -> None:
-    runs = (run("1", 20000, 32, 0.1), run("2", 30000, 64, 0.1))
     unknown = asked(48, 0.1, names=("argument 1", "lr"))
-    assert q(found(unknown._replace(relatives=runs))) == (near(25000), near(26162.5 * 1.1))
+    assert q(found(unknown._replace(relatives=LARGE))) == (near(25000), near(26162.5 * 1.1))
     less = (run("1", 30000, 32, 0.1), run("2", 20000, 64, 0.1))
     said = from_relatives(unknown._replace(relatives=less))
     assert said == because("numbers-tell-nothing", runs=2, names=("argument 1",))
 
 
 def test_a_line_says_no_more_than_one_run_says_at_most() -> None:
-    runs = (run("1", 20000, 32, 0.1), run("2", 30000, 64, 0.1))
-    assert q(found(asked(63, 0.1)._replace(relatives=runs))) == (near(29687.5), near(30000 + 1024))
+    assert q(found(asked(63, 0.1)._replace(relatives=LARGE))) == (near(29687.5), near(30000 + 1024))
     steep = (run("1", 2600, 16, 0.1), run("2", 8500, 32, 0.1))
     assert q(found(asked(64, 0.1)._replace(relatives=steep)))[0] == near(700 + 7800 * 2), "but for a belied one"
 
@@ -188,9 +185,8 @@ def test_what_did_not_complete_is_no_point_of_a_line(state: str) -> None:
 
 
 def test_what_did_not_suffice_raises_the_answer() -> None:
-    runs = (run("1", 2000, 32, 0.1), run("2", 3000, 64, 0.1))
     out = evidence("9", 4000, state="GPU_OOM")
-    assert q(found(asked(48, 0.1)._replace(relatives=runs, runs=(out,)))) == (near(2500), 4000)
+    assert q(found(asked(48, 0.1)._replace(relatives=SMALL, runs=(out,)))) == (near(2500), 4000)
 
 
 @pytest.mark.parametrize("state", ["GPU_OOM", "FAILED", "TIMEOUT"])

@@ -1,7 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-import re
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -49,29 +46,6 @@ def test_table_is_what_the_binary_accepts(release: str) -> None:
     assert table == recorded
 
 
-# Named by --help or --usage, but refused: "-r n" everywhere, --power where it is gone.
-REFUSED = {"22.05": {"r"}, "24.11": {"r", "power"}, "26.05": {"r", "power"}}
-
-
-@pytest.mark.parametrize("release", ASKED)
-def test_table_covers_help(release: str) -> None:
-    text = (RECORDED / f"slurm-{release}" / "sbatch" / "help.txt").read_text()
-    said = re.findall(r"^ +(?:-(\w), )?--([a-z-]+)", text, re.MULTILINE)
-    assert len(said) > 80
-    shorts = {option.name: option.short for option in SBATCH_OPTIONS[release]}
-    for short, name in said:
-        assert name in shorts or name in REFUSED[release], name
-        assert not short or shorts[name] == short, name
-
-
-@pytest.mark.parametrize("release", ASKED)
-def test_table_covers_usage(release: str) -> None:
-    text = (RECORDED / f"slurm-{release}" / "sbatch" / "usage.txt").read_text()
-    said = set(re.findall(r"--([a-z-]+)", text)) | set(re.findall(r"\[-(\w)", text))
-    known = {name for option in SBATCH_OPTIONS[release] for name in (option.name, option.short)}
-    assert said - known == REFUSED[release]
-
-
 @pytest.mark.parametrize(
     ("word", "said"),
     [
@@ -85,14 +59,6 @@ def test_a_misspelt_option_of_csub_is_named(word: str, said: str) -> None:
     with pytest.raises(UnsureError) as raised:
         split_command_line([word, "job.sh"], SBATCH_OPTIONS["24.11"], own)
     assert str(raised.value) == said
-
-
-def test_every_release_is_known_and_no_other() -> None:
-    assert list(SBATCH_OPTIONS) == sorted(RELEASES) == list(RELEASES)
-    assert [len(SBATCH_OPTIONS[release]) for release in RELEASES] == [106, 110, 110, 113, 114, 115, 118, 120]
-    for release in ("", "21.08", "22.05.8", "24.08", "26.11", "unknown"):
-        assert release not in SBATCH_OPTIONS
-        assert SBATCH_OPTIONS.get(release) is None
 
 
 @pytest.mark.parametrize("release", RELEASES)
@@ -387,14 +353,3 @@ def test_the_variable_of_an_option_that_is_gone(release: str) -> None:
         return
     with pytest.raises(UnsureError, match="SBATCH_POWER"):
         read_environment(environ, SBATCH_OPTIONS[release], release)
-
-
-def test_import_is_lean() -> None:
-    root = Path(__file__).parents[2]
-    code = (
-        f"import sys, typing; sys.path.insert(0, {str(root)!r}); before = set(sys.modules);"
-        "import slurm_colloc.slurm.directives; print(sorted(set(sys.modules) - before))"
-    )
-    said = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
-    modules = ["", ".errors", ".slurm", ".slurm.directives", ".slurm.option_tables", ".slurm.options"]
-    assert said.stdout.strip() == str([f"slurm_colloc{name}" for name in modules])

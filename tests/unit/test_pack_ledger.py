@@ -28,6 +28,7 @@ from slurm_colloc.pack.ledger import (
 )
 from slurm_colloc.pack.queue import Start
 from slurm_colloc.pack.spec import Spec, Task
+from tests.unit.programs import umask
 
 SPEC = Spec(
     version=1,
@@ -348,11 +349,8 @@ def test_a_line_of_another_form_is_counted_and_not_used(path: str, line: bytes) 
 
 
 def test_files_and_folders_are_the_users_alone(path: str) -> None:
-    previous = os.umask(0)
-    try:
+    with umask(0):
         begin(path).close()
-    finally:
-        os.umask(previous)
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
     assert stat.S_IMODE(os.stat(os.path.dirname(path)).st_mode) == 0o700
 

@@ -16,7 +16,7 @@ from slurm_colloc.files import passable_folder
 from slurm_colloc.report.user_page import UserPage, page_maker
 from tests.unit.hostile import HOSTILE
 from tests.unit.made import run, usage
-from tests.unit.programs import colloc
+from tests.unit.programs import colloc, umask
 from tests.unit.stored import busy, grouped, stored
 
 WINDOW = ("--since", "1970-01-01T00:00Z")
@@ -84,13 +84,11 @@ def test_no_word_of_a_user_is_more_than_text(hostile: str) -> None:
 
 
 @needs_root
-def test_each_user_gets_a_page_of_his_own_that_nobody_else_may_read(
-    store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_each_user_gets_a_page_of_his_own_that_nobody_else_may_read(store: str, tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     folder = tmp_path / "pages"
     assert colloc("pages", str(folder), "--store", store, *WINDOW) == 0
-    assert "2 pages written" in (said := capsys.readouterr().err)
+    assert "2 pages written" in (said := colloc.err)
     assert "2 users without an account here" in said
     assert sorted(os.listdir(folder)) == ["ann", "bob"]
     assert [folder.stat().st_mode & 0o777, (folder / "ann").stat().st_mode & 0o777] == [0o711, 0o711]
@@ -106,15 +104,13 @@ def test_each_user_gets_a_page_of_his_own_that_nobody_else_may_read(
 
 
 @needs_root
-def test_what_stands_in_the_way_of_one_page_is_not_followed_and_hinders_no_other(
-    store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_stands_in_the_way_of_one_page_is_not_followed_and_hinders_no_other(store: str, tmp_path: Path) -> None:
     folder, elsewhere = tmp_path / "pages", tmp_path / "elsewhere"
     os.close(passable_folder(str(folder)))
     elsewhere.mkdir(0o755)
     (folder / "ann").symlink_to(elsewhere)
     assert colloc("pages", str(folder), "--store", store, *WINDOW) == 1
-    assert "folder 'ann' cannot be made or opened" in capsys.readouterr().err
+    assert "folder 'ann' cannot be made or opened" in colloc.err
     assert os.listdir(elsewhere) == []
     assert (folder / "bob/index.html").exists()
 
@@ -122,7 +118,7 @@ def test_what_stands_in_the_way_of_one_page_is_not_followed_and_hinders_no_other
     (folder / "ann").mkdir()
     os.chown(folder / "ann", 70001, 70001)  # she could put a link, or her own page of bob's, there
     assert colloc("pages", str(folder), "--store", store, *WINDOW) == 1
-    assert "belongs to uid 70001" in capsys.readouterr().err
+    assert "belongs to uid 70001" in colloc.err
 
     target = elsewhere / "shadow"
     target.write_text("secret")
@@ -143,11 +139,8 @@ def test_a_folder_that_others_may_write_is_refused(tmp_path: Path) -> None:
 
 
 def test_whatever_the_umask_users_may_pass_through(tmp_path: Path) -> None:
-    before = os.umask(0o077)
-    try:
+    with umask(0o077):
         os.close(passable_folder(str(tmp_path / "pages")))
-    finally:
-        os.umask(before)
     assert (tmp_path / "pages").stat().st_mode & 0o777 == 0o711
 
 
@@ -157,9 +150,7 @@ def test_a_link_with_a_slash_behind_it_is_no_folder_either(tmp_path: Path) -> No
         passable_folder(f"{tmp_path}/pages/")
 
 
-def test_who_is_not_root_gets_his_own_page_only(
-    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_who_is_not_root_gets_his_own_page_only(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The tests of a cluster do it as another user; here nobody can be one."""
     owner = os.geteuid()
     monkeypatch.setattr(command, "own_name", lambda: "ann")
@@ -168,4 +159,4 @@ def test_who_is_not_root_gets_his_own_page_only(
     folder = tmp_path / "pages"
     assert colloc("pages", str(folder), "--store", store, *WINDOW) == 0
     assert os.listdir(folder) == ["ann"]
-    assert "1 page written" in capsys.readouterr().err
+    assert "1 page written" in colloc.err

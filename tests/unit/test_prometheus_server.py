@@ -6,10 +6,8 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Event, Thread
-from typing import Any, NamedTuple
-from urllib.parse import parse_qs, urlsplit
+from typing import Any
 
 import pytest
 
@@ -21,56 +19,16 @@ from slurm_colloc.accounting.store import Store
 from slurm_colloc.config import Observe
 from slurm_colloc.errors import InputError
 from slurm_colloc.observe.attribute import attribute_sample
+from tests.fakes.http_server import Answer, Asked, Fake, fake_server
 from tests.unit.made import HOUR, device, process, seen
 from tests.unit.stored import sampled
-
-Answer = tuple[int, dict[str, str], bytes]
-
-
-class Asked(NamedTuple):
-    path: str
-    query: dict[str, str]
-    token: str | None
-
-
-class Fake:
-    """A server that answers as it is told and remembers what it was asked."""
-
-    def __init__(self) -> None:
-        self.asked: list[Asked] = []
-        self.answer: Callable[[Asked], Answer] = lambda asked: (404, {}, b"")
-        fake = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                parts = urlsplit(self.path)
-                query = {name: values[0] for name, values in parse_qs(parts.query).items()}
-                asked = Asked(parts.path, query, self.headers["Authorization"])
-                fake.asked.append(asked)
-                status, headers, body = fake.answer(asked)
-                self.send_response(status)
-                for name, value in headers.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        self._server = HTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
 
 
 @pytest.fixture
 def fake() -> Iterator[Fake]:
-    made = Fake()
-    yield made
-    made.close()
+    with fake_server() as server:
+        server.status = 404
+        yield server
 
 
 def data(value: Any) -> Answer:
@@ -94,15 +52,12 @@ def test_only_names_that_were_asked_for(fake: Fake) -> None:
 
 
 def test_the_token_goes_to_the_server_and_to_nobody_it_redirects_to(fake: Fake) -> None:
-    other = Fake()
-    try:
+    with fake_server() as other:
         other.answer = lambda _: data([])
         fake.answer = lambda asked: (302, {"Location": f"{other.url}/there"}, b"")
         assert Server(fake.url, token="s3cret").names(["a"], 1.0, 2.0) == frozenset()
         assert [asked.token for asked in fake.asked] == ["Bearer s3cret"]
         assert [asked.token for asked in other.asked] == [None]
-    finally:
-        other.close()
 
 
 @pytest.mark.parametrize(
@@ -122,8 +77,9 @@ def test_an_answer_that_is_none(fake: Fake, answer: Answer, said: str) -> None:
     assert "s3cret" not in str(error.value)
 
 
-def test_nobody_there(fake: Fake) -> None:
-    fake.close()
+def test_nobody_there() -> None:
+    with fake_server() as fake:
+        pass
     with pytest.raises(InputError, match=f"Prometheus at '{fake.url}', asked for m.*refused.*is it up"):
         Server(fake.url).samples("m", 1.0, 2.0)
 

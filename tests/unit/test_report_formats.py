@@ -15,7 +15,6 @@ import pytest
 
 from slurm_colloc.accounting.parquet import parquet_bytes
 from slurm_colloc.report.formats import (
-    FORMATS,
     SCHEMA,
     TEXTS,
     about,
@@ -31,11 +30,6 @@ from tests.unit.hostile import HOSTILE
 from tests.unit.reports import NOTHING, cells_of, full, group, page, report
 
 ALL_HOSTILE = pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
-
-
-def test_formats() -> None:
-    assert FORMATS == ("table", "csv", "json", "parquet", "html")
-    assert set(TEXTS) | {"table", "parquet"} == set(FORMATS)
 
 
 # --- JSON ---

@@ -124,15 +124,14 @@ def test_a_pack_that_runs_is_not_to_be_resumed(goes_on: bool, advised: int) -> N
 
 @pytest.mark.parametrize(("end", "state", "advised"), [("Unknown", "RUNNING", 0), ("1700000060", "TIMEOUT", 1)])
 def test_a_job_asks_slurm_whether_its_pack_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-    end: str, state: str, advised: int,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, state: str, advised: int,
 ) -> None:  # fmt: skip
     written("7", [(1, Outcome.DONE, 0, "")])
     ended = None if end == "Unknown" else int(end)
     row = ROW._replace(job_id="7", raw_id="7", user=own_name(), state=state, end_s=ended)
     monkeypatch.setattr(CliClient, "accounted", lambda self, job_id: (row,))
     assert colloc("job", "7") == 0
-    assert capsys.readouterr().out.count("--resume") == advised
+    assert colloc.out.count("--resume") == advised
 
 
 def test_a_pack_is_shown_without_a_store(capsys: pytest.CaptureFixture[str]) -> None:
@@ -152,7 +151,7 @@ def test_a_pack_is_shown_without_a_store(capsys: pytest.CaptureFixture[str]) -> 
     assert "what the tasks of a pack did is not known" in capsys.readouterr().err
 
 
-def test_the_history_marks_packs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_history_marks_packs(tmp_path: Path) -> None:
     written("7", [(1, Outcome.DONE, 0, "")])
     for job_id, reason in (("7", "pack"), ("8", "pack"), ("9", "slice-holds")):
         decision = Decision(
@@ -161,9 +160,9 @@ def test_the_history_marks_packs(tmp_path: Path, capsys: pytest.CaptureFixture[s
         )
         drop_decision(str(tmp_path / "data/slurm_colloc/decisions"), decision)
     assert colloc("history") == 0
-    blocks = capsys.readouterr().out.partition("submissions:\n")[2].split("\n")
+    blocks = colloc.out.partition("submissions:\n")[2].split("\n")
     assert [line.endswith("  pack") for line in blocks if "sweep" in line] == [True, True, False]
     assert "    3 not run, 1 done; see 'colloc job 7'" in blocks
     assert "    it has not begun, or wrote nothing down" in blocks
     assert colloc("history", "--format", "json") == 0
-    assert [one["pack"] for one in json.loads(capsys.readouterr().out)["submissions"]] == [True, True, False]
+    assert [one["pack"] for one in json.loads(colloc.out)["submissions"]] == [True, True, False]

@@ -158,14 +158,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "store"
 
 
-def shown(folder: Path, capsys: pytest.CaptureFixture[str], *words: str) -> str:
+def shown(folder: Path, *words: str) -> str:
     ends = "--since", "1970-01-02T00:00:00+00:00", "--until", "1970-02-01T00:00:00+00:00"
     assert colloc("report", *words, "--store", str(folder), *ends) == 0
-    return capsys.readouterr().out
+    return colloc.out
 
 
-def test_a_store_is_proof_of_what_both_arms_had(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    told = json.loads(shown(folder, capsys, "--rollout", "--format", "json"))
+def test_a_store_is_proof_of_what_both_arms_had(folder: Path) -> None:
+    told = json.loads(shown(folder, "--rollout", "--format", "json"))
     figures = [ArmFigure(**one) for one in told["figures"]]
     assert (told["runs"], {one.rule for one in figures}) == (20, {RULE})
     assert [of(figures, "wait_h", arm)[3:] for arm in (PLACED, CONTROL)] == [
@@ -174,20 +174,20 @@ def test_a_store_is_proof_of_what_both_arms_had(folder: Path, capsys: pytest.Cap
     ]
     assert [of(figures, "gpu_hours", arm).value for arm in (PLACED, CONTROL)] == [near(1 / 7), 1.0]
     assert of(figures, "slower")[3:] == (0.0, near(0.0), near(0.3084971078), 10, 10)
-    table = shown(folder, capsys, "--rollout")
+    table = shown(folder, "--rollout")
     assert ["waited,", "h", "0.0167", "0.0167", "to", "0.0167", "10", "10", "1", "1", "to", "1", "10", "10"] in [
         line.split() for line in table.splitlines()
     ]
-    rows = list(csv.DictReader(io.StringIO(shown(folder, capsys, "--rollout", "--format", "csv"))))
+    rows = list(csv.DictReader(io.StringIO(shown(folder, "--rollout", "--format", "csv"))))
     assert [row["arm"] for row in rows] == [PLACED, CONTROL] * 6
 
 
-def test_harm_is_of_runs_on_pieces(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    table = shown(folder, capsys, "--harm")
+def test_harm_is_of_runs_on_pieces(folder: Path) -> None:
+    table = shown(folder, "--harm")
     assert ["harmed", "in", "all", "0", "10", "0", "0", "to", "3085"] in [line.split() for line in table.splitlines()]
-    told = json.loads(shown(folder, capsys, "--harm", "--format", "json"))
+    told = json.loads(shown(folder, "--harm", "--format", "json"))
     assert (told["runs"], told["not_known"], told["figures"][-1]["known"]) == (10, 0, 10)
-    assert shown(folder, capsys, "--harm", "--format", "csv").splitlines()[0] == "kind,runs,known,part,low,high"
+    assert shown(folder, "--harm", "--format", "csv").splitlines()[0] == "kind,runs,known,part,low,high"
 
 
 @pytest.mark.parametrize(
@@ -201,6 +201,6 @@ def test_harm_is_of_runs_on_pieces(folder: Path, capsys: pytest.CaptureFixture[s
         ("--harm", "--top", "3"),
     ],
 )
-def test_what_contradicts_is_refused(folder: Path, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_contradicts_is_refused(folder: Path, words: tuple[str, ...]) -> None:
     assert colloc("report", *words, "--store", str(folder)) == 2
-    assert "error: " in capsys.readouterr().err
+    assert "error: " in colloc.err

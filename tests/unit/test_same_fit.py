@@ -7,7 +7,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -51,31 +50,6 @@ def close(fit: Fit | None) -> Any:
     return fit and fit._replace(**{
         name: near(getattr(fit, name)) for name in ("known_gpu_hours", "fits_gpu_hours", "freed_gpu_hours")
     })  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("mib", "sm", "unit"),
-    [
-        (9728, 15.0, "gpu:h100_1g.10gb:1"),
-        (9729, 12.0, "gpu:h100_1g.20gb:1"),
-        # 26 of 132 SMs slow a job of 28.5 % by 2.1, the site's bound.
-        (9000, 28.4, "gpu:h100_1g.20gb:1"),
-        (9000, 29.0, "gpu:h100_2g.20gb:1"),
-        (30000, 1.0, "gpu:h100_3g.40gb:1"),
-        (40193, 1.0, ""),
-    ],
-)
-def test_one_run_fits_one_slice(mib: int, sm: float, unit: str, tmp_path: Path) -> None:
-    store = stored(tmp_path, [run(node_list="m1")], busy(900, 1800, 2700, 3600, mib=mib, sm=sm), SITE)
-    found = reported(store, SITE)
-    (one,) = find_job(store, "1", WINDOW, SITE, 4)
-    told = advise(one, None, None, None, SITE).fit
-
-    assert found == Fit("ann", near(1.0), near(float(bool(unit))), near(found.freed_gpu_hours if found else 0), unit,
-                        1, int(bool(unit)), 0)  # fmt: skip
-    assert told.startswith(f"{unit} (mig)" if unit else "no smaller piece")
-    assert "in partition 'gpu'" in told or unit
-    assert close(own(store, SITE)) == found
 
 
 SAMPLES = st.fixed_dictionaries(

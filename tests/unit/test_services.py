@@ -42,15 +42,13 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("command", ["flush", "compact"])
-def test_with_the_store_away_nothing_is_written_elsewhere_and_nothing_dropped(
-    site: Path, command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_with_the_store_away_nothing_is_written_elsewhere_and_nothing_dropped(site: Path, command: str) -> None:
     argv = [command, "--node", "g1"] if command == "flush" else [command]
     for shared in (False, True):  # the mount point is missing, and then there and empty
         (site / "shared").mkdir() if shared else None
         for _ in range(2):
             assert colloc(*argv) == 2
-            assert "is its file system mounted, and that path right?" in capsys.readouterr().err
+            assert "is its file system mounted, and that path right?" in colloc.err
     assert len(list(hours(str(site / "journal")))) == 1
     assert not (site / "home").exists()
     assert not (site / "shared/store").exists()
@@ -58,7 +56,7 @@ def test_with_the_store_away_nothing_is_written_elsewhere_and_nothing_dropped(
 
 @pytest.mark.parametrize("mode", [None, 0o700])
 def test_a_user_looks_at_their_own_where_the_sites_store_is_away_or_closed(
-    site: Path, mode: int | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    site: Path, mode: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 12345)
     if mode:
@@ -66,7 +64,7 @@ def test_a_user_looks_at_their_own_where_the_sites_store_is_away_or_closed(
         monkeypatch.setattr(os, "access", lambda path, wanted: False)
     assert colloc("report") == 2
     why = "open to you" if mode else "there"
-    assert f"the site's store '{site}/shared/store' is not {why}; your own is used" in capsys.readouterr().err
+    assert f"the site's store '{site}/shared/store' is not {why}; your own is used" in colloc.err
 
 
 @pytest.mark.parametrize(
@@ -83,35 +81,31 @@ def test_a_user_looks_at_their_own_where_the_sites_store_is_away_or_closed(
     ],
     ids=lambda command: " ".join(command[:2]),
 )
-def test_root_gets_the_sites_store_or_an_error(
-    site: Path, command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_root_gets_the_sites_store_or_an_error(site: Path, command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A typo in paths.state, a folder that was removed: nothing of it goes to root's home, or comes from there."""
     monkeypatch.chdir(site)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     for shared in (False, True):
         (site / "shared").mkdir() if shared else None
         assert colloc(*command) == 2
-        said = capsys.readouterr().err
+        said = colloc.err
         assert f"store '{site}/shared/store' (paths.state of '{site}/site.toml') is not there" in said
         assert f"install -d -m 0700 -o USER {site}/shared/store" in said
     assert not (site / "home").exists()
     assert [*(site / "shared").iterdir()] == []
 
 
-def test_who_audits_for_the_site_gets_its_store_or_an_error(
-    site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_who_audits_for_the_site_gets_its_store_or_an_error(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 12345)
     assert colloc("audit", "run", "--notify") == 2
-    assert "shared/store' (paths.state of" in capsys.readouterr().err
+    assert "shared/store' (paths.state of" in colloc.err
     assert not (site / "home").exists()
 
 
-def test_a_node_that_has_no_journal_is_an_error(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_node_that_has_no_journal_is_an_error(site: Path) -> None:
     (site / "shared/store").mkdir(parents=True)
     assert colloc("flush", "--node", "vm") == 2
-    assert "no journal of node 'vm'" in (said := capsys.readouterr().err)
+    assert "no journal of node 'vm'" in (said := colloc.err)
     assert "there are: g1" in said
 
 
@@ -177,9 +171,7 @@ def test_a_taken_port_ends_no_measuring(node: Path) -> None:  # noqa: F811
     assert "sampling goes on without" in said
 
 
-def test_a_missing_right_is_said_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_missing_right_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_proc.stepd(tmp_path / "proc", 10, "7")
     fake_proc.add(tmp_path / "proc", 11, 10, environ={"SLURM_JOB_GPUS": "0"})
     real = os.open

@@ -155,12 +155,9 @@ def test_other_gres_do_not_stop_the_parse() -> None:
 )
 def test_releases(text: str, release: str) -> None:
     assert parse_release(text) == release
-
-
-@pytest.mark.parametrize("text", ["", "slurm", "slurm 22"])
-def test_no_release(text: str) -> None:
-    with pytest.raises(InputError):
-        parse_release(text)
+    for no_release in ("", "slurm", "slurm 22"):
+        with pytest.raises(InputError):
+            parse_release(no_release)
 
 
 def test_states() -> None:
@@ -407,6 +404,7 @@ def test_check_names_every_difference() -> None:
     wrong = config._replace(
         cluster="other",
         slurm_release="24.11",
+        default_partition="gpu",
         pool=(
             mps._replace(nodes="g[1,9]", mps_per_gpu=50),
             shard._replace(partitions=("gpu",), gpus_per_node=4),
@@ -416,6 +414,7 @@ def test_check_names_every_difference() -> None:
     assert check(wrong, FakeClient()) == [
         'slurm_release is "24.11", the cluster\'s is "22.05": write slurm_release = "22.05"',
         'cluster is "other", the cluster\'s is "lab": write cluster = "lab"',
+        'default_partition is "gpu", the cluster\'s is "all": write default_partition = "all"',
         "pool 'g1', node 'g1': mps_per_gpu is 50, what Slurm has for each of its GPUs is 100: write mps_per_gpu = 100",
         "pool 'g1', node 'g9': it does not exist: take it out of nodes",
         'pool \'g2\', node \'g2\': partitions is ["gpu"], the cluster\'s is ["all", "gpu"]: '
@@ -479,11 +478,6 @@ def test_check_misses_the_name_of_a_card() -> None:
     unsized = nameless.pool[0]._replace(sm_count=None, gpu_mem_mib=None)
     assert check(nameless._replace(pool=(unsized, *config.pool[1:])), FakeClient()) == []
     assert gaps(nameless._replace(pool=(unsized,)))[1].startswith("pool 'g1': no job is placed without its sm_count")
-
-
-def test_check_compares_the_default_partition() -> None:
-    (problem,) = check(found()._replace(default_partition="gpu"), FakeClient())
-    assert problem == 'default_partition is "gpu", the cluster\'s is "all": write default_partition = "all"'
 
 
 def test_gaps_say_why_nothing_is_placed() -> None:

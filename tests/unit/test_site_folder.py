@@ -10,16 +10,14 @@ import pytest
 
 from slurm_colloc.errors import InputError, StoreError
 from slurm_colloc.site.output_folder import ORDER, write_folder
+from tests.unit.programs import umask
 
 FIRST = {"a": "1", "b": "2", "c": "3", ORDER: "how"}
 
 
 def test_files_are_written_for_everybody_to_read_whatever_the_umask(tmp_path: Path) -> None:
-    umask = os.umask(0o077)
-    try:
+    with umask(0o077):
         write_folder(str(tmp_path / "out"), FIRST)
-    finally:
-        os.umask(umask)
     assert {path.stat().st_mode & 0o777 for path in (tmp_path / "out").iterdir()} == {0o644}
 
 

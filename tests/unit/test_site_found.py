@@ -12,7 +12,6 @@ from slurm_colloc.config import Rule, SiteConfig, parse_site
 from slurm_colloc.errors import GpuError, InputError, ProcessError
 from slurm_colloc.gpu.nvml import NvmlReader
 from slurm_colloc.gpu.reader import GpuUnit
-from slurm_colloc.model import Gres
 from slurm_colloc.site.check import check
 from slurm_colloc.site.cluster import Cluster, NodeGpus, look
 from slurm_colloc.site.discover import Consent, discover
@@ -59,36 +58,24 @@ def billed(weights: str, tracked: str = "gres/gpu,gres/mps,gres/shard") -> FakeC
 # --- shapes ---
 
 
+def shape(kind: str, count: int, slices: str = "", mps: int | None = 0, shards: int = 0) -> Shape:
+    return Shape(kind, count, parse_gres(slices) if slices else (), mps, shards)
+
+
 @pytest.mark.parametrize(
     ("gres", "shapes"),
     [
-        ("gpu:4", [Shape("", 4, (), 0, 0)]),
+        ("gpu:4", [shape("", 4)]),
         ("gpu:0", []),
-        ("gpu:a100:2,gpu:a100:2", [Shape("a100", 4, (), 0, 0)]),
-        ("gpu:a100:4,mps:100", [Shape("a100", 4, (), 25, 0)]),
-        ("gpu:a100:3,mps:100,shard:6", [Shape("a100", 3, (), None, 2)]),
-        ("gpu:a100:1,gpu:h100:3,mps:h100:300", [Shape("a100", 1, (), 0, 0), Shape("h100", 3, (), 100, 0)]),
-        ("gpu:1g.5gb:7,gpu:a100:1", [Shape("a100", 1, (Gres("gpu", "1g.5gb", 7),), 0, 0)]),
-        (
-            "gpu:a100:1,gpu:h100:1,gpu:nvidia_h100_nvl_1g.12gb:7",
-            [Shape("a100", 1, (), 0, 0), Shape("h100", 1, (Gres("gpu", "nvidia_h100_nvl_1g.12gb", 7),), 0, 0)],
-        ),
+        ("gpu:a100:2,gpu:a100:2", [shape("a100", 4)]),
+        ("gpu:a100:4,mps:100", [shape("a100", 4, mps=25)]),
+        ("gpu:a100:3,mps:100,shard:6", [shape("a100", 3, mps=None, shards=2)]),
+        ("gpu:a100:1,gpu:h100:3,mps:h100:300", [shape("a100", 1), shape("h100", 3, mps=100)]),
+        ("gpu:1g.5gb:7,gpu:a100:1", [shape("a100", 1, "gpu:1g.5gb:7")]),
+        ("gpu:a100:1,gpu:h100:1,gpu:h100_1g.12gb:7", [shape("a100", 1), shape("h100", 1, "gpu:h100_1g.12gb:7")]),
         # Of which of the two they are is not said.
-        (
-            "gpu:a100:1,gpu:h100:1,gpu:1g.12gb:7",
-            [
-                Shape("a100", 1, (), 0, 0),
-                Shape("h100", 1, (), 0, 0),
-                Shape("", 0, (Gres("gpu", "1g.12gb", 7),), 0, 0),
-            ],
-        ),
-        (
-            "gpu:a100_1g.5gb:7,gpu:a30_2g.12gb:2",
-            [
-                Shape("", 0, (Gres("gpu", "a100_1g.5gb", 7),), 0, 0),
-                Shape("", 0, (Gres("gpu", "a30_2g.12gb", 2),), 0, 0),
-            ],
-        ),
+        ("gpu:a100:1,gpu:h100:1,gpu:1g.12gb:7", [shape("a100", 1), shape("h100", 1), shape("", 0, "gpu:1g.12gb:7")]),
+        ("gpu:a100_1g.5gb:7,gpu:a30_2g.12gb:2", [shape("", 0, "gpu:a100_1g.5gb:7"), shape("", 0, "gpu:a30_2g.12gb:2")]),
     ],
 )
 def test_which_cards_a_node_has(gres: str, shapes: list[Shape]) -> None:

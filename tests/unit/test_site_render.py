@@ -460,11 +460,8 @@ def test_files_keep_the_link_that_the_command_was_called_through(tmp_path: Path)
         assert f" {prefix}/bin/colloc site render --diff`" in (tmp_path / "out/ORDER.md").read_text()
 
 
-def test_a_users_comparison_says_what_it_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_users_comparison_says_what_it_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLLOC_CONF", str(CHECKOUT / "site-configs/user-mode/site.toml"))
     assert colloc("site", "render", "--diff", "--root", str(tmp_path)) == 1
-    said = capsys.readouterr()
-    assert "slurm_colloc.lua: missing" in said.out
-    assert said.err == "colloc: note: colloc.crontab is not compared: see 'crontab -l'\n"
+    assert "slurm_colloc.lua: missing" in colloc.out
+    assert colloc.err == "colloc: note: colloc.crontab is not compared: see 'crontab -l'\n"

@@ -180,13 +180,13 @@ def test_a_bad_day_taken_in_stops_csub_and_tells_the_admins(tmp_path: Path, monk
     assert len(taken.mails) == 1, "it is said once"
 
 
-def test_a_person_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_person_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "site.toml"
     path.write_text(f'schema = 1\nslurm_release = "22.05"\ncluster = "c"\n[paths]\nstate = "{tmp_path}/state"\n')
     monkeypatch.setenv("COLLOC_CONF", str(path))
     assert stop_where_too_many(day(20, 100), f"{tmp_path}/state", 200.0)
     assert colloc("site", "resume") == 0
-    assert "20 of 100 runs" in capsys.readouterr().out
+    assert "20 of 100 runs" in colloc.out
     assert not why_stopped(f"{tmp_path}/state")
     assert colloc("site", "resume") == 0
-    assert "nothing had stopped" in capsys.readouterr().out
+    assert "nothing had stopped" in colloc.out

@@ -54,6 +54,7 @@ def limited_by_network(card: str) -> dict[str, list[Placed]]:
 def on_real_slices() -> list[Placed]:
     with SLICES.open(newline="") as stream:
         rows = [row for row in csv.DictReader(stream) if row["sm_active_whole_pct"]]
+    assert len(rows) == 39
     return [
         Placed(
             float(row["sm_active_whole_pct"]),

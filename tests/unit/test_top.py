@@ -209,16 +209,16 @@ def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_what_top_prints(queue: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_top_prints(queue: Path) -> None:
     assert colloc("top") == 0
-    assert "1 job with GPUs of 1 user, 1 GPUs" in capsys.readouterr().out
+    assert "1 job with GPUs of 1 user, 1 GPUs" in colloc.out
     assert colloc("top", "--format", "json") == 0
-    shown = json.loads(capsys.readouterr().out)
+    shown = json.loads(colloc.out)
     assert (shown["schema"], shown["jobs"][0]["live"], shown["installed_gpus"]) == (1, None, None)
     assert (queue / "calls").read_text() == "x\nx\n"
     (queue / "fails").touch()
     assert colloc("top") == CODE
-    assert "slurmctld is down" in capsys.readouterr().err
+    assert "slurmctld is down" in colloc.err
 
 
 CODE = ProcessError.exit_status

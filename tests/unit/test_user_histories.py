@@ -20,6 +20,7 @@ from slurm_colloc.history.snapshot import read_snapshot, snapshot_path
 from slurm_colloc.model import Decision, Evidence
 from slurm_colloc.observe.evidence import EvidenceBuilder
 from tests.unit.made import H100, MIG_POOL, decision, device, host, process, run, seen, site
+from tests.unit.programs import umask
 from tests.unit.stored import sampled
 
 UID = os.geteuid()
@@ -293,30 +294,31 @@ def test_two_runs_of_a_day_stay_two(tmp_path: Path) -> None:
     assert [one.sm_active_mean_pct for one in found] == [50.0, 10.0]
 
 
-def test_time_without_a_counter_is_not_time_at_zero(tmp_path: Path) -> None:
-    rounds = [pass_at(10, 50.0), pass_at(20, None), pass_at(30, None), pass_at(40, None)]
+PAIR = [device("A", sm_active_pct=50.0), device("B", sm_active_pct=None, gpu_util_pct=None)]
+NEIGHBOURS = [process(sm_util_pct=50.0), process("2", 7, sm_util_pct=50.0)]
+
+
+@pytest.mark.parametrize(
+    ("rounds", "said"),
+    [
+        # Time without a counter is not time at zero, and time without kernels is not in the mean.
+        ([pass_at(10, 50.0), pass_at(20, None), pass_at(30, None), pass_at(40, None)], (50.0, 4, False)),
+        ([pass_at(10, 0.0), pass_at(20, 0.0), pass_at(30, 50.0)], (50.0, 3, False)),
+        ([pass_at(10, 0.0), pass_at(20, 0.0)], (0.0, 2, False)),
+        # One GPU without a counter does not halve the sum.
+        ([seen(10, PAIR, [process(uuid="A"), process("1", 7, "B")]), pass_at(20, 30.0)], (30.0, 2, False)),
+        ([pass_at(10, None, 40.0), pass_at(20, None, 40.0)], (40.0, 2, True)),
+        # A split among neighbours sizes nothing.
+        ([pass_at(10, 30.0), seen(20, [device(sm_active_pct=40.0)], NEIGHBOURS)], (30.0, 2, False)),
+    ],
+)
+def test_the_mean_is_of_what_is_known_of_the_job_alone(
+    tmp_path: Path, rounds: list[Any], said: tuple[float, int, bool]
+) -> None:
     _, (found,) = history(tmp_path, rounds, decided(decision()))
-    assert (found.sm_active_mean_pct, found.sample_count, found.sampled_s) == (50.0, 4, 40.0)
-
-
-def test_time_without_kernels_is_not_in_the_mean(tmp_path: Path) -> None:
-    starts = [pass_at(10, 0.0), pass_at(20, 0.0), pass_at(30, 50.0)]
-    _, (found,) = history(tmp_path / "a", starts, decided(decision()))
-    assert found.sm_active_mean_pct == 50.0
-    _, (found,) = history(tmp_path / "b", starts[:2], decided(decision()))
-    assert found.sm_active_mean_pct == 0.0
-
-
-def test_one_gpu_without_a_counter_does_not_halve_the_sum(tmp_path: Path) -> None:
-    both = [device("A", sm_active_pct=50.0), device("B", sm_active_pct=None, gpu_util_pct=None)]
-    passes = [seen(10, both, [process(uuid="A"), process("1", 7, "B")]), pass_at(20, 30.0)]
-    _, (found,) = history(tmp_path, passes, decided(decision()))
-    assert (found.sm_active_mean_pct, found.gpu_mem_peak_mib) == (30.0, 6000)
-
-
-def test_gpu_util_is_marked_as_a_bound(tmp_path: Path) -> None:
-    _, (found,) = history(tmp_path, [pass_at(10, None, 40.0), pass_at(20, None, 40.0)], decided(decision()))
-    assert (found.sm_active_mean_pct, found.sm_is_bound) == (40.0, True)
+    assert (found.sm_active_mean_pct, found.sample_count, found.sm_is_bound) == said
+    assert found.sampled_s == 10.0 * found.sample_count
+    assert found.gpu_mem_peak_mib == (6000 if len(rounds[0].devices) == 2 else 3000)
 
 
 def test_a_slice_names_the_mode(tmp_path: Path) -> None:
@@ -345,12 +347,6 @@ def test_the_snapshot_belongs_to_its_user(tmp_path: Path) -> None:
     history(tmp_path, [pass_at(10, 50.0)], decided(decision()))
     status = os.stat(snapshot_path(str(tmp_path / "state"), UID))
     assert (status.st_uid, status.st_mode & 0o777) == (UID, 0o600)
-
-
-def test_a_split_among_neighbours_sizes_nothing(tmp_path: Path) -> None:
-    shared = seen(20, [device(sm_active_pct=40.0)], [process(sm_util_pct=50.0), process("2", 7, sm_util_pct=50.0)])
-    _, (found,) = history(tmp_path, [pass_at(10, 30.0), shared], decided(decision()))
-    assert (found.sm_active_mean_pct, found.sm_active_q95_pct, found.sample_count) == (30.0, 30.0, 2)
 
 
 def test_tasks_of_an_array_belong_to_the_id_that_sbatch_printed(tmp_path: Path) -> None:
@@ -392,11 +388,8 @@ def test_without_root_only_ones_own_history_is_written(tmp_path: Path, monkeypat
 
 
 def test_users_reach_their_history_whatever_the_umask(tmp_path: Path) -> None:
-    before = os.umask(0o077)
-    try:
+    with umask(0o077):
         history(tmp_path, [pass_at(10, 50.0)], decided(decision()))
-    finally:
-        os.umask(before)
     assert (tmp_path / "state/history").stat().st_mode & 0o777 == 0o711
 
 

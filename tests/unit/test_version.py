@@ -7,8 +7,6 @@ import re
 import tomllib
 from pathlib import Path
 
-import pytest
-
 from slurm_colloc import __version__
 from tests.unit.programs import colloc
 from tests.unit.shell import Shell
@@ -41,7 +39,7 @@ def test_the_manual_pages_are_of_this_version() -> None:
         assert f"slurm_colloc {__version__}" in title.replace('"', "").replace("\\-", "-"), (page.name, title)
 
 
-def test_both_programs_say_it(shell: Shell, capsys: pytest.CaptureFixture[str]) -> None:
+def test_both_programs_say_it(shell: Shell) -> None:
     assert colloc("--version") == 0
-    assert capsys.readouterr().out == f"colloc {__version__}\n"
+    assert colloc.out == f"colloc {__version__}\n"
     assert f"\n  csub {__version__}: " in shell.run("--help").stdout

@@ -38,41 +38,38 @@ def text(tmp_path: Path) -> Path:
     return path
 
 
-def reported(capsys: pytest.CaptureFixture[str], since: str, until: str, *argv: str) -> dict[str, Any]:
-    capsys.readouterr()
+def reported(since: str, until: str, *argv: str) -> dict[str, Any]:
     assert colloc("report", "--since", since, "--until", until, "--format", "json", *argv) == 0
-    shown: dict[str, Any] = json.loads(capsys.readouterr().out)
+    shown: dict[str, Any] = json.loads(colloc.out)
     return shown
 
 
 @pytest.mark.parametrize("stored", [False, True])
-def test_each_row_used_is_accounted_for(stored: bool, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_row_used_is_accounted_for(stored: bool, text: Path) -> None:
     source = ("--sacct-file", str(text))
     if stored:
         store = ("--store", str(text.parent / "store"))
         assert colloc("ingest", *store, *source) == 0
         source = store
-    shown = reported(capsys, *DAYS[:2], *source)
+    shown = reported(*DAYS[:2], *source)
     assert (shown["rows_used"], shown["runs"]) == (6, 2)
     assert {name: shown[name] for name in LEDGER} == {"rows_repeated": 1, "rows_not_started": 2, "rows_outside": 1}
     assert shown["rows_used"] == shown["runs"] + sum(shown[name] for name in LEDGER)
     assert colloc("report", "--since", DAYS[0], "--until", DAYS[1], *source, "--explain") == 0
-    said = capsys.readouterr().out
+    said = colloc.out
     assert "2 runs in the window, 1 repeat of them, 2 of jobs that had not started, 1 outside the window" in said
 
 
-def test_runs_add_up_over_windows_less_those_that_began_before(text: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    both = reported(capsys, DAYS[0], DAYS[2], "--sacct-file", str(text))
-    each = [reported(capsys, *window, "--sacct-file", str(text)) for window in (DAYS[:2], DAYS[1:])]
+def test_runs_add_up_over_windows_less_those_that_began_before(text: Path) -> None:
+    both = reported(DAYS[0], DAYS[2], "--sacct-file", str(text))
+    each = [reported(*window, "--sacct-file", str(text)) for window in (DAYS[:2], DAYS[1:])]
     assert [one["total"]["jobs"] for one in (both, *each)] == [2, 2, 1]
     assert [one["runs_begun_before"] for one in (both, *each)] == [0, 0, 1]
     assert both["total"]["jobs"] == sum(one["total"]["jobs"] - one["runs_begun_before"] for one in each)
 
 
 @pytest.mark.parametrize("stored", [False, True])
-def test_a_run_of_which_no_length_is_known_has_a_line_and_no_hours(
-    stored: bool, text: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_of_which_no_length_is_known_has_a_line_and_no_hours(stored: bool, text: Path) -> None:
     running = [row("6", start, "Unknown", "RUNNING") for start in ("2025-01-01T00:00", "2026-01-03T05:00")]
     text.write_text("".join(f"{one}\n" for one in (FIELDS, *ROWS, running[0], running[1].replace("6|6", "7|7", 1))))
     source = ("--sacct-file", str(text))
@@ -80,29 +77,29 @@ def test_a_run_of_which_no_length_is_known_has_a_line_and_no_hours(
         store = ("--store", str(text.parent / "store"))
         assert colloc("ingest", *store, *source) == 0
         source = store
-    shown = reported(capsys, *DAYS[:2], *source)
+    shown = reported(*DAYS[:2], *source)
     assert (shown["total"]["allocated_gpu_hours"], shown["runs_without_length"]) == (8.0, 2)
     assert colloc("report", "--since", DAYS[0], "--until", DAYS[1], *source) == 0
-    assert "no hours: 2" in capsys.readouterr().out
+    assert "no hours: 2" in colloc.out
     if stored:  # and what knows more counts
         text.write_text(f"{FIELDS}\n{row('6', '2025-01-01T00:00', '2026-01-03T01:00')}\n")
         assert colloc("ingest", *store, "--sacct-file", str(text)) == 0
-        shown = reported(capsys, *DAYS[:2], *source)
+        shown = reported(*DAYS[:2], *source)
         assert (shown["total"]["allocated_gpu_hours"], shown["runs_without_length"]) == (10.0, 1)
 
 
-def test_types_whose_worth_is_not_known_are_listed(text: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_types_whose_worth_is_not_known_are_listed(text: Path) -> None:
     kinds = ("gres/gpu:1g10gb=1", "gres/gpu:rtx_3090=1", "gres/gpu:1g.10gb=7", "gres/gpu=1", "gres/shard=2")
     rows = [ROWS[0].replace("1|1", f"{job}|{job}", 1).replace("gres/gpu=2", kind) for job, kind in enumerate(kinds)]
     text.write_text("".join(f"{one}\n" for one in (FIELDS, *rows)))
-    shown = reported(capsys, *DAYS[:2], "--sacct-file", str(text))
+    shown = reported(*DAYS[:2], "--sacct-file", str(text))
     assert (shown["total"]["allocated_gpu_hours"], shown["total"]["jobs_without_size"]) == (near(6.0), 2)
     assert shown["types_without_size"] == ["1g10gb", "shard"]
     assert shown["types_taken_for_whole"] == ["rtx_3090", "untyped"]
     assert colloc("report", "--since", DAYS[0], "--until", DAYS[1], "--sacct-file", str(text)) == 0
-    said = capsys.readouterr().out
+    said = colloc.out
     assert "not known: 2 (1g10gb, shard)" in said
     assert "rtx_3090, untyped" in said
     # Of another day they are none.
-    shown = reported(capsys, *DAYS[1:], "--sacct-file", str(text))
+    shown = reported(*DAYS[1:], "--sacct-file", str(text))
     assert (shown["types_without_size"], shown["types_taken_for_whole"]) == ([], [])
