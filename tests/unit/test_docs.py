@@ -95,3 +95,7 @@ def test_every_command_shown_exists_with_its_options() -> None:
         assert options <= known, (program, words, options - known)
         seen += 1
     assert seen > 15
+
+
+def test_readme_is_short() -> None:
+    assert len((CHECKOUT / "README.md").read_text().splitlines()) <= 90

@@ -18,6 +18,7 @@ from slurm_colloc.errors import InputError, StoreError
 from slurm_colloc.followup import companion, submission
 from slurm_colloc.followup import record as records
 from slurm_colloc.followup.record import (
+    CSUB,
     OUTCOME,
     VERSION,
     Record,
@@ -462,3 +463,19 @@ def test_a_claim_that_a_full_disk_refuses_is_none(data: Path, monkeypatch: pytes
             claim(folder, "13")
     assert read_state(folder).claimed_by == ""
     assert claim(folder, "14")
+
+
+def test_a_companion_that_died_while_it_submitted_leaves_it_at_that(followed: Followed) -> None:
+    followed.ended("FAILED", OOM)
+    assert claim(str(followed.folder), "4700")
+    assert followed.companion().returncode == 0
+    assert len(followed.shell.calls()) == 2
+    assert "whether it did is not known" in read_state(str(followed.folder)).outcome
+
+
+def test_a_companion_that_finds_the_job_taken_by_csub_says_nothing_else(followed: Followed) -> None:
+    followed.ended("FAILED", OOM)
+    assert claim(str(followed.folder), CSUB)
+    assert followed.companion().returncode == 0
+    assert len(followed.shell.calls()) == 2
+    assert read_state(str(followed.folder)).outcome == ""
