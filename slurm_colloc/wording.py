@@ -210,7 +210,7 @@ WORDS = {
     "file-edited": "file '{path}' has changed since the last submission",
     "file-gone": "file '{path}' no longer exists",
     "arguments-differ": "the arguments differ from those of the last submission",
-    "word-differs": "perhaps because its command was '... {before}' and is '... {word}' now: another job to csub",
+    "word-differs": "perhaps because its command changed from '... {before}' to '... {word}'",
     "too-many-files": "the job may read more files than csub checks",
     # Notes.
     "never-measured": "csub cannot measure this job; to get a piece of a GPU, add --gpu-footprint=mem=SIZE,sm=PERCENT",

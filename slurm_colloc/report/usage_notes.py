@@ -102,12 +102,12 @@ def _legend(report: UsageReport) -> Iterator[str]:
         example = next((fit.unit for fit in report.fits if fit.unit.startswith("mps:")), "")
         shares = f" ({example} is {example[4:]} MPS shares; a GPU usually has 100)" if example else ""
         yield (
-            f"FITS IN: the piece of a GPU that is enough for most of the runs that fit one{shares}. none: no run fits "
-            "a piece. '-': not known, because no completed run on one GPU has enough samples."
+            f"FITS IN: a piece of a GPU that is enough for most of the runs that need no whole GPU{shares}. none: all "
+            "runs need a whole GPU. '-': not known, because no completed run with a single GPU has enough samples."
         )
         yield (
-            "COULD FREE: GPU-hours left for other jobs, had these runs had such pieces. It counts time without "
-            "samples, too; IDLE does not."
+            "COULD FREE: GPU-hours left for other jobs if each of these runs gets the smallest piece that it fits. "
+            "Time without samples counts here, and not in IDLE."
         )
 
 

@@ -19,7 +19,6 @@ from slurm_colloc.toml_text import key_line, note
 _POLICIES = {"report": "off", "pack": "pack", "place": "shadow"}
 # What a site says of everybody's jobs after it has looked at them, a user may say of their own at once.
 _OWN_SPEED = {
-    "max_slowdown": (1.25, "of your own jobs; a site begins with 1.1"),
     "max_time_stretch": (1.25, "to match; a site begins with 1"),
 }
 

@@ -58,7 +58,7 @@ def gaps(config: SiteConfig) -> list[str]:
 _OF_MPS_USERS = {
     "": "gres/mps is not used in partition {}: mps_users does not say whose jobs may share a GPU",
     "all": "mps_users is 'all' in partition {}: jobs of different users share one MPS daemon on each GPU, and a fault "
-    "in one job ends the jobs of all users there; 'each' gives each user an MPS daemon, so that it does not",
+    "in one job ends the jobs of all users there. With 'each' a fault ends jobs of its own user only",
 }
 
 
