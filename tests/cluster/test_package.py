@@ -243,7 +243,7 @@ def _take_away(center: Center) -> None:
     """Step 7 of docs/how-to/install.md: what it names, the program last, and folders that are then empty."""
     machine = center.machine
     below = [f"{center.state}/{name}" for name in ("store", "history", "rendered", "audit", "decisions")]
-    named = ["/var/lib/slurm_colloc/journal", "/var/lib/slurm_colloc/policy.table", "/var/lib/node/colloc.prom"]
+    named = ["/var/lib/slurm_colloc/journal", "/var/lib/slurm_colloc/policy.table", "/var/lib/node/colloc*.prom"]
     others = ["/var/log/slurm_colloc", "/run/colloc", "/var/log/colloc-mps.log", "/etc/slurm_colloc"]
     machine.done(f"rm -rf {' '.join([*installed(center.rendered), *below, *named, *others])}")
     _purge(center, NEXT)
