@@ -118,7 +118,6 @@ class Sharing(NamedTuple):
     headroom_mib: int = 256
     part_of_host: bool = True
     max_slowdown: float = 1.25
-    max_time_stretch: float = 1.0
     protected_types: tuple[str, ...] = ()
     weigh_waits: bool = True
 

@@ -30,7 +30,6 @@ _LEAST = {
     "observe.keep_raw_days": 1,
     "observe.keep_job_days": 1,
     "sharing.max_slowdown": 1.0,
-    "sharing.max_time_stretch": 1.0,
     "timeouts.decide_s": 0.1,
     # Who is to be told twice must have time to read it.
     "notices.quiet_days": 1,

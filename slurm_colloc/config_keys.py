@@ -79,8 +79,8 @@ DOCUMENTATION: dict[str, str] = {
     "sharing.part_of_host": "true: a piece of a GPU comes with its part of the cores that Slurm gives with a GPU, or "
     "with what the job was measured to need where that is more, and likewise of host memory where that need is "
     "measured; false: with all of them, so that other jobs may find none left",
-    "sharing.max_slowdown": "how much slower than on a whole GPU a job on a slice or a share may be; few are slower",
-    "sharing.max_time_stretch": "how much longer than asked a time limit may become for a slower slice; 1: no longer",
+    "sharing.max_slowdown": "how much slower than on a whole GPU a job on a slice or a share may be; few are slower. "
+    "csub makes its time limit longer where it needs that, by as much at most",
     "sharing.protected_types": "GPU types whose jobs are never changed",
     "sharing.weigh_waits": "false: waits and what is free do not count, and nobody is asked for them",
     "recovery.companion": "true: small jobs may follow others, to run one again that ran out of the memory of its "

@@ -103,7 +103,7 @@ def time_needed(
         return Time(None, because("time-limits-differ") if slowdown > 1 or moved_to else None)
     if slowdown <= 1 or needed_min <= limit_min:
         return unchanged
-    most_min = limit_min * config.sharing.max_time_stretch
+    most_min = limit_min * config.sharing.max_slowdown
     for partition in [moved_to] if moved_to is not None else asked_partitions(request, config):
         if partition.max_time_min is not None:
             most_min = min(most_min, partition.max_time_min)

@@ -17,10 +17,6 @@ from slurm_colloc.slurm.parse import Partition
 from slurm_colloc.toml_text import key_line, note
 
 _POLICIES = {"report": "off", "pack": "pack", "place": "shadow"}
-# What a site says of everybody's jobs after it has looked at them, a user may say of their own at once.
-_OWN_SPEED = {
-    "max_time_stretch": (1.25, "to match; a site begins with 1"),
-}
 
 # scontrol's words for the keys of a [[partition]].
 _SAID = {
@@ -90,7 +86,7 @@ def discover(
     if tier == "place":
         meant = extra.get("sharing", {}).get("unbilled")
         sharing, why_not = _sharing(cluster, consent, meant if isinstance(meant, list) else [])
-        sections["sharing"] = (map(note, why_not), {**sharing, **(_OWN_SPEED if own else {})})
+        sections["sharing"] = (map(note, why_not), sharing)
         if own:
             sections["recovery"] = ((), {"companion": (True, "small jobs of your own may follow your jobs")})
     for name, (about, found) in sections.items():

@@ -38,7 +38,6 @@ def write_site(lab: Lab, name: str = "site", *, agent: bool = True, extra: Mappi
         "timeouts.decide_s": "20",
         # Small slices are for jobs that keep few SMs busy: at the default bound these tests' jobs would have none.
         "sharing.max_slowdown": "2.1",
-        "sharing.max_time_stretch": "2.1",
         # Which piece fits is tested, whatever the tests before were given; test_csub_waits is about what is free.
         "sharing.weigh_waits": "false",
         # What a site that is new says of none of its jobs.

@@ -72,7 +72,6 @@ companion = true
 state = "{root}/state-of-colloc"
 [sharing]
 max_slowdown = 1.25
-max_time_stretch = 1.25
 order = ["mps"]
 [[partition]]
 name = "all"

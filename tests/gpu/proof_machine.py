@@ -133,7 +133,6 @@ class Machine:
             "paths.decisions": f'"{state}/decisions"',
             "sharing.mps_daemon": '"prolog"',
             "sharing.max_slowdown": str(bound),
-            "sharing.max_time_stretch": "1.25",
             "recovery.companion": "true",
         }
         argv = [*COLLOC, "site", "init", "-o", str(path), "--mps-daemon"]

@@ -205,5 +205,5 @@ def site(*pools: Pool, mps_users: str = "one", **sharing: Any) -> SiteConfig:
         pool=pools,
         partition=(Partition("gpu", mps_users=mps_users), Partition("mig", mps_users=mps_users)),
         recovery=Recovery(companion=True),
-        sharing=Sharing()._replace(**{"max_slowdown": 2.1, "max_time_stretch": 1.25} | sharing),
+        sharing=Sharing()._replace(**{"max_slowdown": 2.1} | sharing),
     )

@@ -42,7 +42,6 @@ mps_users = "one"
 companion = true
 [sharing]
 max_slowdown = 2.1
-max_time_stretch = 1.25
 order = [{order}]
 mps_daemon = "site"
 [observe]

@@ -56,7 +56,7 @@ def test_nothing_is_placed_slowed_or_followed_until_the_site_says_so() -> None:
     assert (site.policy, site.recovery.companion, site.pool) == ("shadow", False, ())
     assert (site.sharing.order, site.observe.period_s) == (("mig", "mps", "shard"), 10.0)
     assert (site.sharing.mps_daemon, site.sharing.shard_consent) == ("none", False)
-    assert (site.sharing.max_slowdown, site.sharing.max_time_stretch) == (1.25, 1.0)
+    assert site.sharing.max_slowdown == 1.25
 
 
 def test_nested_tables() -> None:

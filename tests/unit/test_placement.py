@@ -395,8 +395,8 @@ def test_partitions_that_give_different_things() -> None:
 # --- time ---
 
 
-def timed(*pools: Pool, stretch: float = 1.0, shard: bool = False, **partition: Any) -> SiteConfig:
-    return site(*pools, max_slowdown=1.25, max_time_stretch=stretch, shard_consent=shard)._replace(
+def timed(*pools: Pool, bound: float = 1.25, shard: bool = False, **partition: Any) -> SiteConfig:
+    return site(*pools, max_slowdown=bound, shard_consent=shard)._replace(
         partition=(Partition("gpu")._replace(**partition),)
     )
 
@@ -417,16 +417,14 @@ def ran(minutes: float) -> Footprint:
         (request(time_limit_min=None), BUSY, timed(MIG_POOL), "1g.10gb", None),
         (request(time_limit_min=math.inf), BUSY, timed(MIG_POOL), "1g.10gb", None),
         (request(time_limit_min=HOUR_MIN), ran(48), timed(MIG_POOL), "1g.10gb", None),  # 59.4 min
-        (request(time_limit_min=HOUR_MIN), ran(49), timed(MIG_POOL), "1g.20gb", None),  # 60.6 min on the smallest
-        (request(time_limit_min=HOUR_MIN), BUSY, timed(MIG_POOL), "", None),
+        (request(time_limit_min=HOUR_MIN), ran(49), timed(MIG_POOL), "1g.10gb", 61),  # 60.6 min
+        (request(time_limit_min=HOUR_MIN), BUSY, timed(MIG_POOL), "1g.10gb", 75),
         # Nothing slows a job that uses no SMs: what it was given is enough, however near to it earlier runs came.
         (request(time_limit_min=HOUR_MIN), ran(59)._replace(sm_active_pct=NONE), timed(MIG_POOL), "1g.10gb", None),
-        (request(time_limit_min=HOUR_MIN), BUSY, timed(MIG_POOL, stretch=1.25), "1g.10gb", 75),
-        (request(time_limit_min=HOUR_MIN), BUSY, timed(MIG_POOL, stretch=1.2), "1g.20gb", 69),
-        (request(time_limit_min=HOUR_MIN), BUSY, timed(MIG_POOL, stretch=2, max_time_min=70), "1g.20gb", 69),
-        (request(), BUSY, timed(MIG_POOL, default_time_min=60), "", None),
+        (request(time_limit_min=HOUR_MIN), BUSY, timed(MIG_POOL, bound=1.2), "1g.20gb", 69),
+        (request(time_limit_min=HOUR_MIN), BUSY, timed(MIG_POOL, max_time_min=70), "1g.20gb", 69),
         (request(), BUSY, timed(MIG_POOL, max_time_min=60), "", None),
-        (request(), BUSY, timed(MIG_POOL, stretch=2, default_time_min=60), "1g.10gb", 75),
+        (request(), BUSY, timed(MIG_POOL, default_time_min=60), "1g.10gb", 75),
     ],
 )
 def test_a_slower_slice_needs_the_time(
@@ -438,7 +436,7 @@ def test_a_slower_slice_needs_the_time(
 
 def test_too_little_time_is_said() -> None:
     small = MIG_POOL._replace(slice=MIG_POOL.slice[1:2])
-    found = why(place(request(time_limit_min=60.0), BUSY, timed(small)))
+    found = why(place(request(time_limit_min=60.0), BUSY, timed(small, max_time_min=60.0)))
     needed = {"slowdown": near(1.23751), "needed_min": near(74.2506), "limit_min": 60.0, "most_min": 60.0}
     assert found == {"gpu:h100_1g.10gb": Reason("time-limit-too-short", needed)}
 
@@ -449,7 +447,7 @@ def test_too_little_time_is_said() -> None:
 def moving(target: Partition, **own: Any) -> SiteConfig:
     pool = MIG_POOL._replace(partitions=("slices",))
     mine = Partition("gpu", pieces_in=("slices",))._replace(**own)
-    return site(pool, max_time_stretch=3.0)._replace(partition=(mine, target))
+    return site(pool)._replace(partition=(mine, target))
 
 
 OPEN = Partition("slices")
@@ -566,7 +564,7 @@ def test_the_slice_that_slows_it_is_the_one_that_is_named() -> None:
 
 
 def test_a_share_whose_run_comes_near_the_limit() -> None:
-    config = timed(SHARD_POOL, shard=True, stretch=1.25)
+    config = timed(SHARD_POOL, shard=True)
     assert place(request(time_limit_min=60.0), ran(60), config).time_limit_min == 75
     assert place(request(time_limit_min=60.0), ran(61), config).as_asked
 

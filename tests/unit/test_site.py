@@ -241,7 +241,7 @@ def test_what_a_user_keeps_for_their_own_jobs_places_them() -> None:
     config = found(own=True)
     assert (config.policy, config.recovery.companion, config.sharing.max_slowdown) == ("auto", True, 1.25)
     given = found(own=True, extra={"": {"policy": "shadow"}, "sharing": {"max_slowdown": 1.5}})
-    assert (given.policy, given.sharing.max_slowdown, given.sharing.max_time_stretch) == ("shadow", 1.5, 1.25)
+    assert (given.policy, given.sharing.max_slowdown) == ("shadow", 1.5)
 
 
 def test_what_nobody_vouched_for_stays_off() -> None:
