@@ -110,7 +110,7 @@ def _set_up(center: Center) -> None:
     machine.done("install -d /etc/slurm_colloc")
     machine.done(f"colloc site init -o {SITE} --gpu 'h100={MODEL}' --shard-consent {words}")
     site = machine.root / SITE.lstrip("/")
-    site.write_text(re.sub(r'(\[\[partition\]\]\nname = "gpu".*\n)', r'\1policy = "shadow"\n', site.read_text()))
+    site.write_text(re.sub(r'(\[\[partition\]\]\nname = "gpu".*\n)', r'\1job_submit = "shadow"\n', site.read_text()))
     machine.done(f"colloc site render -o {center.rendered}")
     for block in _BLOCK.findall((center.rendered / "ORDER.md").read_text()):
         for line in filter(None, block.splitlines()):

@@ -71,7 +71,7 @@ def with_ours(name: str, folder: str) -> str:
 def install(lab: Lab, policy: str, **partition: str) -> None:
     """Render for this policy of partition ``all`` and copy what an administrator would."""
     site = load_site(str(lab.site_file))
-    keys: dict[str, Any] = {"policy": policy, **partition}
+    keys: dict[str, Any] = {"job_submit": policy, **partition}
     if "interactive_names" in keys:
         keys["interactive_names"] = (keys["interactive_names"],)
     changed = tuple(one._replace(**keys) if one.name == "all" else one for one in site.partition)
@@ -190,7 +190,7 @@ def test_enforce_refuses_but_for_a_reason(lab: Lab) -> None:
 def test_csub_is_not_second_guessed_and_hands_a_reason_on(lab: Lab) -> None:
     judged = lab.root / "out/judged.toml"
     text = lab.site_file.read_text()
-    judged.write_text(re.sub(r'(\[\[partition\]\]\nname = "all".*\n)', r'\1policy = "default"\n', text))
+    judged.write_text(re.sub(r'(\[\[partition\]\]\nname = "all".*\n)', r'\1job_submit = "default"\n', text))
     assert judged.read_text() != text
     env = {"COLLOC_CONF": str(judged)}
     install(lab, "default")

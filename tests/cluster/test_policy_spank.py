@@ -43,7 +43,7 @@ def submit(lab: Lab, *words: str, command: str = "sbatch") -> subprocess.Complet
 def judge_here(lab: Lab, policy: str) -> None:
     """Have csub know of the policy, too."""
     text = lab.site_file.read_text()
-    judged = re.sub(r'(\[\[partition\]\]\nname = "all".*\n)', rf'\1policy = "{policy}"\n', text)
+    judged = re.sub(r'(\[\[partition\]\]\nname = "all".*\n)', rf'\1job_submit = "{policy}"\n', text)
     assert judged != text
     (lab.root / "out/judged.toml").write_text(judged)
 
