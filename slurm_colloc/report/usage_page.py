@@ -121,13 +121,15 @@ def _headlines(report: UsageReport) -> list[Headline]:
             f"Whole-GPU equivalents, MIG by {report.equivalents}, times hours in the window; from accounting.",
         )
     ]
-    for metric, what in (("util", "sampled GPU-hours of whole GPUs: time with a kernel running (GPU_UTIL)"),
-                         ("sm", "sampled GPU-hours: the part of the SMs at work (SM activity)")):  # fmt: skip
+    for metric, what in (
+        ("util", "of the time a kernel ran on the GPU (GPU_UTIL; {} sampled GPU-hours of whole GPUs)"),
+        ("sm", "of the SMs were at work on average (SM activity; {} sampled GPU-hours)"),
+    ):
         value, measured = (getattr(total, f"{metric}_{name}") for name in ("weighted_pct", "measured_gpu_hours"))
         heads.append(
             Headline("", f"{METRICS[metric]}: {why_not(report, metric)}", method)
             if value is None
-            else Headline(f"{number(value, 1)} %", f"of {short(measured)} {what}", method)
+            else Headline(f"{number(value, 1)} %", what.format(short(measured)), method)
         )
     cover = total.coverage_pct
     # Some sources tell what was used and not of how much of the time.
@@ -140,8 +142,8 @@ def _headlines(report: UsageReport) -> list[Headline]:
     if report.fits:
         fits = report.fits[-1]
         words = (
-            f"GPU-hours would be free for other jobs: for {fits.fitting_runs} of {total.jobs} runs a piece of a GPU "
-            "was enough, and they had a whole one"
+            f"GPU-hours left for other jobs if {fits.fitting_runs} of {total.jobs} runs get the piece of a GPU that is "
+            "enough for them"
         )
         rule = "By peak memory and mean SM activity, each on the smallest piece of its pool that holds it."
         heads.insert(1, Headline(short(fits.freed_gpu_hours), words, rule))
