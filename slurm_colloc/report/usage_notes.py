@@ -103,7 +103,8 @@ def _legend(report: UsageReport) -> Iterator[str]:
         shares = f" ({example} is {example[4:]} MPS shares; a GPU usually has 100)" if example else ""
         yield (
             f"FITS IN: a piece of a GPU that is enough for most of the runs that need no whole GPU{shares}. none: all "
-            "runs need a whole GPU. '-': not known, because no completed run with a single GPU has enough samples."
+            "runs need a whole GPU. '-': not known, in most cases because no completed run with a single GPU has "
+            "enough samples."
         )
         yield (
             "COULD FREE: GPU-hours left for other jobs if each of these runs gets the smallest piece that it fits. "

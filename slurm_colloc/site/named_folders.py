@@ -136,7 +136,7 @@ def _own(key: str, path: str, keep: Keepers) -> Iterator[Seen | Blank]:
     if keep.service and user is None:
         yield Blank(
             _named(key, path),
-            f"it must belong to the user '{keep.service}', and this host has none; ORDER.md says how to make it",
+            f"it must belong to the user '{keep.service}', which this host does not have; ORDER.md makes it",
         )
     make = f"install -d -m 0700{f' -o {keep.service}' if keep.service else ''} {shlex.quote(path)}"
     owners = {user.pw_uid} if user else None if keep.service else keep.owners

@@ -30,6 +30,9 @@ def test_what_it_says() -> None:
         "24 GPU-h idle in 1 run (job 1) after the last activity on the GPU, at most 24 h in one run; sampled for at "
         "least 100 % of the time (measured); the site's threshold is 24 GPU-h"
     )
+    # What helps against other kinds of idleness is not said.
+    assert found.remedy.startswith("let a job end when its work on the GPU ends")
+    assert "without a GPU" not in found.remedy
     # It may go on: while it runs it is asked about by itself.
     assert none("COL001", TAIL | {"end_s": None})
 

@@ -440,6 +440,15 @@ def test_the_first_run_is_said_to_be_measured_on_a_terminal_alone(shell: Shell) 
     assert "is measured" not in on_a_terminal("--max-slowdown=1.2", "job.sh"), "nothing is given in shadow mode"
 
 
+def test_who_gets_a_piece_is_told_how_to_keep_the_gpu_and_of_no_nodes_elsewhere(shell: Shell) -> None:
+    with (shell.folder / "site.toml").open("a") as stream:
+        stream.write('\n[[pool]]\nname = "far"\nnodes = "f1"\npartitions = ["other"]\ngpu_type = "a100"\n')
+    given = shell.run(HINT, "--explain", "job.sh").stderr
+    assert given.endswith("; --colloc=off keeps gpu:1\n")
+    assert "far" not in given
+    assert "keeps" not in shell.run("--gpu-footprint=mem=500G,sm=99", "--explain", "job.sh").stderr
+
+
 def test_csubs_own_options_are_taken_out_whatever_happens(shell: Shell) -> None:
     (shell.folder / "site.toml").write_text("schema = 99")
     done = shell.run(HINT, "--explain", "-p", "gpu", "job.sh", "--explain")
