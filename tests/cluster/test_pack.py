@@ -163,7 +163,7 @@ def test_names_of_files_are_those_of_sbatch(alice: Packs) -> None:
 
 def test_what_is_cancelled_is_run_by_the_next_pack_and_nothing_else(alice: Packs) -> None:
     quick = "echo done"
-    slow = "echo here; [ -e go ] || { trap 'echo saved; exit 0' TERM; sleep 100 & wait; }"
+    slow = "echo here; [ -e go ] || { trap 'echo saved; exit 0' TERM; while :; do sleep 0.1; done; }"
     commands = (quick, slow, quick, slow, quick, quick)
     job = alice.submit(a_spec(2, commands=commands))
     assert alice.wait_for("out.2") == alice.wait_for("out.4") == "here\n"

@@ -56,9 +56,9 @@ def test_a_step_inside_a_task_sees_the_gpu_as_the_daemon_numbers_it(alice: Packs
     assert alice.wait_for("out.1") == "here\n"
     show = "srun -n1 /usr/bin/env >step.$CSUB_PACK_TASK; echo $SLURM_JOB_GPUS $CUDA_VISIBLE_DEVICES"
     code, said = alice.ended(alice.submit(a_spec(2, commands=(show, show)), "", *half))
+    output = (alice.home / "out.1").read_text()  # before the other's shell adds that its sleep was ended
     alice.run("scancel", other)
-    assert code == "0:0", said
-    assert (alice.home / "out.1").read_text() == "1 0\n"
+    assert (code, output) == ("0:0", "1 0\n"), said
     assert environment(alice, "step.1")["CUDA_VISIBLE_DEVICES"] == "0"
 
 

@@ -289,7 +289,7 @@ def test_a_task_that_writes_over_its_environment_hears_of_a_stop(job: Job) -> No
 
 
 def test_a_stop_is_passed_on_and_written_down(job: Job) -> None:
-    stay = "trap 'echo saved; exit 0' TERM; touch here; sleep 60 & wait"
+    stay = "trap 'echo saved; exit 0' TERM; touch here; while :; do sleep 0.1; done"
     started = job.start(pack_script("", a_spec(commands=("true", stay, "true"))))
     job.wait_for("here")
     started.send_signal(signal.SIGTERM)
@@ -297,7 +297,7 @@ def test_a_stop_is_passed_on_and_written_down(job: Job) -> None:
     assert started.returncode == 143
     assert "not run: 3\n" in out
     assert "SIGTERM" in err
-    assert job.read("out.2") == "saved\n"
+    assert job.read("out.2").endswith("saved\n")
     told = job.told()
     assert [task.outcome for task in told.tasks] == [Outcome.DONE, Outcome.STOPPED]
     assert "SIGTERM" in told.stopped
