@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from duckdb import DuckDBPyConnection
 
-from slurm_colloc.accounting.parquet import make_rows
+from slurm_colloc.accounting.queries import make_rows
 from slurm_colloc.accounting.usage import GROUPINGS
 from slurm_colloc.errors import InputError
 

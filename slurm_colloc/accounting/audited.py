@@ -9,7 +9,7 @@ from duckdb import DuckDBPyConnection
 
 from slurm_colloc.accounting.aggregate import parts_of_runs
 from slurm_colloc.accounting.fits import make_run_fits
-from slurm_colloc.accounting.parquet import make_rows
+from slurm_colloc.accounting.queries import make_rows, query
 from slurm_colloc.accounting.several_gpus import make_units
 from slurm_colloc.audit_model import RUNS, Answer, JobLine, Question, Subject
 from slurm_colloc.config import Pool, SiteConfig
@@ -124,71 +124,7 @@ _JOINED = (
     (dict.fromkeys(("idle_units", "idle_units_hours", "idle_units_pct"), "DOUBLE"), "idle_units USING (run)"),
     (_FITTED, "audited_fits USING (run)"),
 )
-_RUNS = """(
-    SELECT {columns}, job_id_raw || '@' || start_s AS run
-    FROM (SELECT * REPLACE (if(end_s > to_s, NULL, end_s) AS end_s, if(end_s > to_s, 'RUNNING', state) AS state)
-          FROM usage)
-    {joins}
-)"""
-# From when on csub gave pieces, where it does.
-_MADE_SINCE = """
-CREATE TEMP TABLE csub_since AS
-SELECT cluster, min(at_s) AS csub_since_s FROM decisions WHERE {places} AND shadow IS NOT true GROUP BY cluster
-"""
-# GPUs of runs with several, each by itself.
-_MADE_IDLE_UNITS = """
-CREATE TEMP TABLE idle_units AS
-SELECT run, count(*)::DOUBLE AS idle_units, sum(known_us) / 3.6e9 AS idle_units_hours,
-       min(100 * least(1, known_us / 1e6 / nullif(span_s, 0))) AS idle_units_pct
-FROM units_of_several JOIN runs USING (run) WHERE idle GROUP BY run
-"""
-_NODES = """
-CREATE TEMP TABLE audited_nodes AS
-SELECT cluster, node, '' AS "user", '' AS account, '' AS "partition", '' AS qos, '' AS job_id, '' AS job_name,
-       '' AS shown, '' AS kind, min(stray_last_s) AS start_s, NULL AS end_s, max(stray_last_s) AS to_s,
-       NULL::DOUBLE AS span_s, 0::DOUBLE AS unseen_s, NULL::DOUBLE AS coverage_pct, []::VARCHAR[] AS methods,
-       count(DISTINCT uuid) FILTER (stray_us > 0) AS gpus, sum(stray_us) / 3.6e9 AS stray_hours,
-       stray_hours AS allocated, node || '@' || floor(max(stray_last_s) / 86400) AS run
-FROM device_parts GROUP BY cluster, node
-"""
 _WORST = 5
-_ASK = f"""
-WITH counted AS (
-    SELECT cluster, {{subject}} AS subject, {{why}} AS why, count(*) AS rows
-    FROM {{source}} WHERE {{scope}} GROUP BY ALL
-),
-totals AS (
-    SELECT coalesce(sum(rows), 0) AS rows_in, coalesce(sum(rows) FILTER (why IS NULL), 0) AS rows_judged FROM counted
-),
-excluded AS (
-    SELECT cluster, subject, map_from_entries(list((why, rows) ORDER BY rows DESC, why)) AS excluded
-    FROM counted WHERE why IS NOT NULL GROUP BY cluster, subject
-),
-marked AS (
-    SELECT *, {{subject}} AS subject, coalesce(({{found}}), false) AS found
-    FROM {{source}} WHERE ({{scope}}) AND ({{judged}})
-),
-hours AS (SELECT *, if(found, coalesce(({{hours}})::DOUBLE, 0), 0) AS found_hours FROM marked),
-subjects AS (
-    SELECT cluster, subject, max("user") AS "user", count(*) AS judged, count(*) FILTER (found) AS found,
-           sum(found_hours::DECIMAL(38, 12))::DOUBLE AS gpu_hours,
-           coalesce(sum(allocated::DECIMAL(38, 12)), 0)::DOUBLE AS judged_hours,
-           (min({{coverage}}) FILTER (found))::DOUBLE AS coverage_pct,
-           list_sort(list_distinct(flatten(list(DISTINCT methods) FILTER (found)))) AS methods,
-           -- Which runs, whatever their order.
-           to_hex(bit_xor(md5_number_lower(run)) FILTER (found)) AS evidence,
-           max_by({{{{'job_id': job_id, 'job_name': job_name, 'gres': shown, 'partition': "partition",
-                      'start_s': start_s::DOUBLE, 'gpu_hours': found_hours, 'account': account}}}},
-                  (found_hours, -start_s, job_id), {_WORST}) FILTER (found) AS runs,
-           ({{label}})::VARCHAR AS label,
-           max(if(end_s IS NULL, to_s - coalesce(unseen_s, 0), start_s)) FILTER (found)::DOUBLE AS newest_s,
-           {{figures}} AS figures
-    FROM hours GROUP BY cluster, subject HAVING count(*) FILTER (found) > 0
-)
-SELECT t.rows_in, t.rows_judged, e.excluded, s.*
-FROM totals t LEFT JOIN subjects s ON true LEFT JOIN excluded e ON e.cluster = s.cluster AND e.subject = s.subject
-ORDER BY s.gpu_hours DESC, s.cluster, s.subject
-"""
 
 
 def make_audited(database: DuckDBPyConnection, config: SiteConfig | None = None) -> None:
@@ -201,32 +137,36 @@ def make_audited(database: DuckDBPyConnection, config: SiteConfig | None = None)
             database.execute(
                 f"INSERT INTO audited_fits SELECT run, {', '.join(_FITTED)} FROM run_fits WHERE fit_judged"
             )
-    places = config is not None and config.policy == "auto"
-    database.execute(_MADE_SINCE.format(places=str(places).lower()))
-    database.execute(_NODES)
+    # From when on csub gave pieces, where it does.
+    database.execute(
+        "CREATE TEMP TABLE csub_since AS SELECT cluster, min(at_s) AS csub_since_s FROM decisions "
+        "WHERE $places AND shadow IS NOT true GROUP BY cluster",
+        {"places": config is not None and config.policy == "auto"},
+    )
+    database.execute(f"CREATE TEMP TABLE audited_nodes AS {query('audited_nodes')}")
     make_units(database)
-    database.execute(_MADE_IDLE_UNITS)
+    database.execute(f"CREATE TEMP TABLE idle_units AS {query('idle_units')}")
 
 
 def answer(database: DuckDBPyConnection, question: Question) -> Answer:
     """Return what a rule's question finds, those subjects first of which most GPU-hours are."""
     figures = ", ".join(f"'{name}': ({sql})" for name, sql in question.figures.items())
     why = "".join(f" WHEN ({condition}) IS NOT true THEN '{reason}'" for reason, condition in question.needs.items())
-    more = {"figures": f"{{{figures}}}" if figures else "NULL", "why": f"CASE{why} END"}
-    rows = ask(database, _ASK, question, **more)
+    shown = f"{{{figures}}}" if figures else "NULL"
+    rows = ask(database, "answer", question, figures=shown, why=f"CASE{why} END", worst=_WORST)
     subjects = [_subject(row) for row in rows if row[4] is not None]
     return Answer(int(rows[0][0]), int(rows[0][1]), tuple(subjects))
 
 
-def ask(database: DuckDBPyConnection, template: str, question: Question, **more: str) -> list[tuple[Any, ...]]:
+def ask(database: DuckDBPyConnection, name: str, question: Question, **more: object) -> list[tuple[Any, ...]]:
     """Return the rows of a query in which the names of a question's parts, and ``more``, stand in braces."""
-    parts = {name: part for name, part in question._asdict().items() if isinstance(part, str)}
+    parts: dict[str, object] = {part: text for part, text in question._asdict().items() if isinstance(text, str)}
     parts |= {"scope": question.scope or "true", "judged": question.judged, **more}
     if question.source == RUNS:
-        parts["source"] = all_runs(set(re.findall(r"\w+", template.format(**parts))))
-    query = template.format(**parts)
-    used = {name: value for name, value in question.parameters.items() if re.search(rf"\${name}\b", query)}
-    return database.execute(query, used).fetchall()
+        parts["source"] = all_runs(set(re.findall(r"\w+", query(name, **parts))))
+    text = query(name, **parts)
+    used = {known: value for known, value in question.parameters.items() if re.search(rf"\${known}\b", text)}
+    return database.execute(text, used).fetchall()
 
 
 def all_runs(words: Collection[str] = tuple(RUN_COLUMNS)) -> str:
@@ -234,7 +174,7 @@ def all_runs(words: Collection[str] = tuple(RUN_COLUMNS)) -> str:
     made = {name: f'"{name}"' for name in RUN_COLUMNS} | _MADE
     columns = (f'{made[name]} AS "{name}"' for name in RUN_COLUMNS if name in words)
     joins = (f"LEFT JOIN {table}" for names, table in _JOINED if not names.keys().isdisjoint(words))
-    return _RUNS.format(columns=", ".join(columns), joins=" ".join(joins))
+    return f"({query('audited_runs', columns=', '.join(columns), joins=' '.join(joins))})"
 
 
 def _subject(row: tuple[Any, ...]) -> Subject:
@@ -259,13 +199,6 @@ def _subject(row: tuple[Any, ...]) -> Subject:
     )
 
 
-_FOUND = """
-WITH judged AS (SELECT * FROM {source} WHERE ({scope}) AND coalesce(({judged}), false))
-SELECT cluster, {subject} AS subject, list(DISTINCT hash(cluster, run))
-FROM judged WHERE coalesce(({found}), false) GROUP BY ALL
-"""
-
-
 def found_runs(database: DuckDBPyConnection, question: Question) -> dict[tuple[str, str], frozenset[int]]:
     """Return for each (cluster, subject) of ``answer`` a number for each run found; equal ones are of one run."""
-    return {(cluster, subject): frozenset(runs) for cluster, subject, runs in ask(database, _FOUND, question)}
+    return {(cluster, subject): frozenset(runs) for cluster, subject, runs in ask(database, "found_runs", question)}

@@ -16,6 +16,7 @@ from slurm_colloc.accounting.equivalents import GpuEquivalent, gpu_equivalent, n
 from slurm_colloc.accounting.facts import OWN_INTERVAL_S
 from slurm_colloc.accounting.ingest import take_text
 from slurm_colloc.accounting.parquet import connection
+from slurm_colloc.accounting.queries import query
 from slurm_colloc.accounting.runs import steps_of_runs
 from slurm_colloc.accounting.sources import jobstats, tres_usage
 from slurm_colloc.accounting.sources.rows import form_of, read_rows
@@ -106,18 +107,7 @@ def _runs(
     database: DuckDBPyConnection, lines: str, odd: Sequence[Sequence[str]], highs: Mapping[int, float | None]
 ) -> Iterator[PastRun]:
     # A job that ran several times was submitted once.
-    query = f"""
-        SELECT t.rowid, t.job_id_raw, t.job_id, t.cluster, t."user", t.state, t.start_s, t.end_s, t.gres, t.node_list,
-               t.job_name, t.mean_gpu_util_pct, t.mean_gpu_mem_mib, coalesce(t.mean_method, ''),
-               coalesce(l.line, ''), coalesce(l.folder, '')
-        FROM taken t LEFT JOIN (
-            SELECT "JobIDRaw" AS id, any_value("SubmitLine") AS line, any_value("WorkDir") AS folder
-            FROM ({lines}) WHERE misfit IS NULL AND "SubmitLine" != '' GROUP BY ALL
-            HAVING count(DISTINCT "SubmitLine") = 1
-        ) l ON l.id = t.job_id_raw
-        ORDER BY t.start_s
-    """
-    for row, *values in database.execute(query, {"odd": odd}).fetchall():
+    for row, *values in database.execute(query("submitted_runs", lines=lines), {"odd": odd}).fetchall():
         run = PastRun(*values)
         yield run._replace(util_high_pct=highs.get(row) if run.method == tres_usage.METHOD else None)
 

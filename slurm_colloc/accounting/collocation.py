@@ -4,7 +4,7 @@
 from duckdb import DuckDBPyConnection
 
 from slurm_colloc.accounting.equivalents import unit_gpus
-from slurm_colloc.accounting.parquet import named
+from slurm_colloc.accounting.queries import named
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import InputError
 from slurm_colloc.slurm.hostlist import expand

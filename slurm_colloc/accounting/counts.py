@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from duckdb import DuckDBPyConnection
 
-from slurm_colloc.accounting.aggregate import KEY
+from slurm_colloc.accounting.queries import query
 from slurm_colloc.accounting.runs import RUNAWAY
 from slurm_colloc.accounting.store import Store
 
@@ -39,31 +39,20 @@ class Endless(NamedTuple):
 
 def count_runs(database: DuckDBPyConnection) -> RunCount:
     """Return how many runs there are in ``runs``, how many of them have no GPU, and whose the others are."""
-    query = """
-        SELECT count(*), count(*) FILTER (devices = 0),
-               coalesce(list_sort(list(DISTINCT cluster) FILTER (devices > 0)), []),
-               count(*) FILTER (devices > 0 AND start_s < from_s)
-        FROM runs
-    """
-    ((runs, without_gpu, clusters, begun_before),) = database.execute(query).fetchall()
+    ((runs, without_gpu, clusters, begun_before),) = database.execute(query("run_count")).fetchall()
     return RunCount(int(runs), int(without_gpu), tuple(clusters), int(begun_before))
 
 
 def count_other_rows(database: DuckDBPyConnection, runs: int) -> OtherRows:
     """Return what the rows are, as they were read, that are none of the ``runs`` of the window."""
-    query = f"""
-        SELECT (SELECT count(*) FROM near SEMI JOIN several USING ({KEY})) - (SELECT count(*) FROM several),
-               count(*) FILTER (start_s IS NULL), count(*)
-        FROM readings
-    """
-    ((repeated, not_started, known),) = database.execute(query).fetchall()
+    ((repeated, not_started, known),) = database.execute(query("other_rows")).fetchall()
     return OtherRows(int(repeated), int(not_started), int(known) - int(repeated) - int(not_started) - runs)
 
 
 def recorded_span(database: DuckDBPyConnection) -> tuple[float, float] | None:
     """Return from when to when runs are known, whatever the window; None where none is."""
-    query = "SELECT min(start_s), max(coalesce(end_s, ingested_s)) FROM readings WHERE start_s IS NOT NULL"
-    ((first_s, last_s),) = database.execute(query).fetchall()
+    span = "SELECT min(start_s), max(coalesce(end_s, ingested_s)) FROM readings WHERE start_s IS NOT NULL"
+    ((first_s, last_s),) = database.execute(span).fetchall()
     return None if first_s is None else (float(first_s), float(last_s))
 
 
@@ -72,23 +61,14 @@ def count_endless(database: DuckDBPyConnection, *, of_text: bool) -> Endless:
 
     A text has no runaways, and not the column that says so.
     """
-    query = f"""
-        SELECT count(*) FILTER (runaway), count(*) FILTER (NOT runaway AND seen_s = start_s AND held)
-        FROM (SELECT start_s, bool_or({"false" if of_text else f"state = '{RUNAWAY}'"}) AS runaway,
-                     max(ingested_s) AS seen_s, bool_or(gres != '') AS held
-              FROM readings JOIN open USING ({KEY}) WHERE end_s IS NULL AND ended IS NOT true GROUP BY {KEY})
-    """
-    ((runaways, without_length),) = database.execute(query).fetchall()
+    runaway = "false" if of_text else f"state = '{RUNAWAY}'"
+    ((runaways, without_length),) = database.execute(query("endless", runaway=runaway)).fetchall()
     return Endless(int(runaways), int(without_length))
 
 
 def unaccounted_hours(database: DuckDBPyConnection) -> tuple[float, float]:
     """Return the sampled hours of jobs on GPUs and slices while accounting has no run of them, and of how many."""
-    query = """
-        SELECT coalesce(sum(jobs_us), 0) / 3.6e9, (SELECT coalesce(sum(whole_us), 0) / 3.6e9 FROM unit_parts)
-        FROM device_parts
-    """
-    ((seen, matched),) = database.execute(query).fetchall()
+    ((seen, matched),) = database.execute(query("unaccounted")).fetchall()
     return max(0.0, seen - matched), float(seen)
 
 

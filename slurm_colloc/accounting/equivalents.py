@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from duckdb import DuckDBPyConnection
 
-from slurm_colloc.accounting.parquet import make_rows
+from slurm_colloc.accounting.queries import make_rows
 from slurm_colloc.config import MigSlice, Pool, SiteConfig
 from slurm_colloc.errors import InputError
 from slurm_colloc.gpu.mig import model_named, names_slice, parse_profile, slices_per_gpu, tells_slices

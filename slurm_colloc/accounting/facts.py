@@ -16,7 +16,8 @@ from typing import NamedTuple
 from duckdb import DuckDBPyConnection
 
 from slurm_colloc.accounting.over_time import Bins, make_bins, make_time_parts, time_parts
-from slurm_colloc.accounting.parquet import SUFFIX, Hours, hours_in, make_rows, query, read, told_by, write
+from slurm_colloc.accounting.parquet import SUFFIX, Hours, hours_in, read, told_by, write
+from slurm_colloc.accounting.queries import make_rows, query
 from slurm_colloc.accounting.sample_tables import SHARES
 from slurm_colloc.accounting.samples import day_began_s, files_of_facts
 from slurm_colloc.accounting.schema import (

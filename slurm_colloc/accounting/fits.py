@@ -14,7 +14,7 @@ from duckdb import DuckDBPyConnection
 from slurm_colloc.accounting.equivalents import SLICES, equivalent_in_pool
 from slurm_colloc.accounting.facts import FIX
 from slurm_colloc.accounting.one_job import RunFound
-from slurm_colloc.accounting.parquet import make_rows, named
+from slurm_colloc.accounting.queries import make_rows, named, query
 from slurm_colloc.accounting.usage import source
 from slurm_colloc.chart_model import Fit
 from slurm_colloc.config import SiteConfig
@@ -38,49 +38,6 @@ _WHERE = ("partition", "account", "qos", "shown", "model")
 _PLACES = {**dict.fromkeys(_WHERE, "VARCHAR"), "ladder": "INTEGER"}
 _STEPS = {"ladder": "INTEGER", "step": "INTEGER", "unit": "VARCHAR", "gpus": "DOUBLE", "most_mib": "BIGINT",
           "most_sm_pct": "DOUBLE"}  # fmt: skip
-# Names are taken from ``runs``: those of ``usage`` may be pseudonyms, by which no partition is open or closed.
-_MEASURED = f"""
-CREATE OR REPLACE TEMP TABLE measured_alone AS
-SELECT run, a.model, a.sm_pct, r."partition", r.account, r.qos, r.shown
-FROM (
-    SELECT run, max(gpu_model) AS model, sum(alone_us) AS us,
-           -- Over the time in which kernels ran, as in evidence.
-           round(coalesce(sum(alone_fix) / nullif(sum(ran_us), 0) / {FIX}, 0), {SM_DIGITS}) AS sm_pct
-    FROM unit_parts WHERE {{part}} GROUP BY run HAVING sum(alone_us) > 0
-) a JOIN runs r USING (run)
-WHERE {{part}} AND r.whole AND r.devices = 1 AND r.state = '{COMPLETED}'
-  AND a.us >= $least_pct * 1e4 * (r.end_s - r.start_s)
-"""
-_HOURS = "coalesce(sum(({})::DECIMAL(38, 18)), 0)::DOUBLE"
-_RUN_FITS = """
-CREATE OR REPLACE TEMP TABLE run_fits AS
-WITH ladders AS (
-    SELECT ladder, list(
-        {{'unit': unit, 'gpus': gpus, 'most_mib': most_mib, 'most_sm_pct': most_sm_pct}} ORDER BY step
-    ) AS steps
-    FROM fit_steps GROUP BY ladder
-),
-held AS (
-    SELECT run, m.sm_pct IS NOT NULL AND u.peak_mib IS NOT NULL AS measured,
-           list_filter(l.steps, lambda one: one.most_mib >= u.peak_mib AND one.most_sm_pct >= m.sm_pct)[1] AS step,
-           m.sm_pct
-    FROM (SELECT run, peak_mib FROM usage WHERE whole AND allocated IS NOT NULL AND {part}) u
-    LEFT JOIN measured_alone m USING (run)
-    LEFT JOIN fit_places p ON p."partition" = m."partition" AND p.account = m.account AND p.qos = m.qos
-                          AND p.shown = m.shown AND p.model = m.model
-    LEFT JOIN ladders l USING (ladder)
-)
-SELECT run, measured AND (step IS NULL OR step.gpus IS NOT NULL) AS fit_judged,
-       if(fit_judged, step.unit, NULL) AS fit_unit, if(fit_judged, step.gpus, NULL) AS fit_gpus,
-       if(fit_judged, step.most_mib, NULL) AS fit_most_mib, if(fit_judged, sm_pct, NULL) AS fit_sm_pct
-FROM held
-"""
-_FITS = f"""
-SELECT {{key}} AS name, fit_judged AS known, fit_unit AS unit, fit_gpus AS gpus, fit_most_mib AS most_mib,
-       count(*) AS runs, {_HOURS.format("allocated")} AS allocated_gpu_hours,
-       {_HOURS.format("allocated * greatest(0, 1 - fit_gpus)")} AS freed_gpu_hours
-FROM {{runs}} JOIN run_fits USING (run) GROUP BY ALL ORDER BY ALL
-"""
 
 
 class _Fitted(NamedTuple):
@@ -111,7 +68,7 @@ def fits_of(database: DuckDBPyConnection, by: str, config: SiteConfig, conventio
         return ()
     make_run_fits(database, config, convention)
     key, runs = source(by)
-    rows = [_Fitted(**row) for row in named(database, _FITS.format(key=key, runs=runs))]
+    rows = [_Fitted(**row) for row in named(database, query("fits", key=key, runs=runs))]
     by_name: dict[str, list[_Fitted]] = {}
     for row in rows:
         by_name.setdefault(row.name, []).append(row)
@@ -136,9 +93,10 @@ def make_run_fits(
         convention: as in ``fits_of``.
         part: a condition on ``run``.
     """
-    database.execute(_MEASURED.format(part=part), {"least_pct": MIN_COVERAGE_PCT})
+    measured = query("measured_alone", part=part, fix=FIX, digits=SM_DIGITS, completed=COMPLETED)
+    database.execute(f"CREATE OR REPLACE TEMP TABLE measured_alone AS {measured}", {"least_pct": MIN_COVERAGE_PCT})
     _make_ladders(database, config, convention)
-    database.execute(_RUN_FITS.format(part=part))
+    database.execute(f"CREATE OR REPLACE TEMP TABLE run_fits AS {query('run_fits', part=part)}")
 
 
 def _make_ladders(database: DuckDBPyConnection, config: SiteConfig, convention: str) -> None:

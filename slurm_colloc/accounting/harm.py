@@ -13,6 +13,7 @@ from duckdb import DuckDBPyConnection
 
 from slurm_colloc.accounting.decisions import of_decided
 from slurm_colloc.accounting.equivalents import node_names, pool_nodes
+from slurm_colloc.accounting.queries import query
 from slurm_colloc.accounting.user_histories import make_history_folder
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.estimate.bounds import lower_bound, upper_bound
@@ -25,23 +26,6 @@ from slurm_colloc.usage_model import HarmRate
 _LEAST_RUNS, _MOST, _SPAN_S = 50, 0.01, 86400.0
 # Both sides of an interval that holds with 95 %.
 _EACH_SIDE = 0.975
-_RUNS = f"""
-WITH placed_runs AS (
-    SELECT a.* EXCLUDE (gres), w.* EXCLUDE (text, place)
-    FROM allocations a JOIN equivalents w ON w.text = a.gres AND w.place = if(a.gres IN (FROM placed), a.node_list, '')
-    WHERE a.cluster = $cluster AND start_s IS NOT NULL AND end_s IS NOT NULL
-)
-SELECT "user", job_id_raw, signature, if(out_of_memory AND state = 'FAILED', '{GPU_OOM}', state),
-       -- What Slurm gave is believed, where its accounting says it: not each tells slices, or shares.
-       CASE WHEN whole THEN '{SharingMode.EXCLUSIVE}' WHEN blocked > 0 THEN '{SharingMode.MIG}'
-            WHEN kind IN ('mps', 'shard') THEN kind WHEN devices = 0 THEN mode
-            ELSE nullif(mode, '{SharingMode.EXCLUSIVE}') END AS had,
-       node_list, kind, end_s, greatest(0, end_s - start_s - suspended_s), submit_s, start_s, start_s = first_s,
-       coalesce(arm, ''), coalesce(rule, ''),
-       if(arm = '{PLACED}', mode != '{SharingMode.EXCLUSIVE}', coalesce(would, '') != ''),
-       gpus * greatest(0, end_s - start_s - suspended_s) / 3600
-FROM ({of_decided("placed_runs")}) WHERE signature IS NOT NULL AND devices <= 1 AND had IS NOT NULL
-"""
 
 
 class JudgedRun(NamedTuple):
@@ -70,9 +54,17 @@ class JudgedRun(NamedTuple):
 
 def judged_runs(database: DuckDBPyConnection, config: SiteConfig) -> list[JudgedRun]:
     """Return all runs of jobs that csub decided on and that had one GPU at most, of a database of ``connect``."""
+    text = query(
+        "harm_runs",
+        decided_runs=of_decided("placed_runs"),
+        gpu_oom=GPU_OOM,
+        placed=PLACED,
+        exclusive=SharingMode.EXCLUSIVE,
+        mig=SharingMode.MIG,
+    )
     of_job: dict[tuple[str, str], list[JudgedRun]] = {}
     for user, job_id, signature, state, mode, nodes, kind, end_s, elapsed_s, submit_s, *more in database.execute(
-        _RUNS, {"cluster": config.cluster}
+        text, {"cluster": config.cluster}
     ).fetchall():
         start_s, is_first, *decided = more
         model = _model(nodes, kind, config)

@@ -14,6 +14,7 @@ from duckdb import DuckDBPyConnection
 
 from slurm_colloc.accounting.equivalents import node_names
 from slurm_colloc.accounting.parquet import read
+from slurm_colloc.accounting.queries import query
 from slurm_colloc.accounting.runs import ALLOCATION_COLUMNS, Taken, mark_runaways, take_rows
 from slurm_colloc.accounting.samples import files_of_facts
 from slurm_colloc.accounting.sources import nvidia_smi_csv, prometheus, sacct
@@ -224,14 +225,8 @@ def _names(rounds: Iterable[NodeSample]) -> set[str]:
 
 def _gpu_runs(store: Store, cluster: str) -> list[nvidia_smi_csv.GpuRun]:
     """Return the runs with whole GPUs, as many on each of their nodes."""
-    query = """
-        SELECT job_id_raw, node_list, devices, start_s, end_s
-        FROM allocations a
-        JOIN equivalents w ON w.text = a.gres AND w.place = if(a.gres IN (FROM placed), a.node_list, '')
-        WHERE cluster = $cluster AND whole AND start_s IS NOT NULL
-    """
     found = []
-    for job_id, node_list, devices, start_s, end_s in store.rows(query, {"cluster": cluster}):
+    for job_id, node_list, devices, start_s, end_s in store.rows(query("gpu_runs"), {"cluster": cluster}):
         nodes = node_names(node_list)
         if nodes and devices % len(nodes) == 0:
             found.append(nvidia_smi_csv.GpuRun(job_id, nodes, devices // len(nodes), start_s, end_s))

@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 from duckdb import DuckDBPyConnection
 
-from slurm_colloc.accounting.aggregate import sweep_some, usages_of
+from slurm_colloc.accounting.aggregate import aggregate_some, usages_of
 from slurm_colloc.accounting.facts import FIX, Days
-from slurm_colloc.accounting.parquet import query, read
+from slurm_colloc.accounting.parquet import read
+from slurm_colloc.accounting.queries import query
 from slurm_colloc.accounting.sample_tables import SHARES, no_rows
 from slurm_colloc.accounting.schema import HOUR_S
 from slurm_colloc.accounting.store import Store
@@ -60,7 +61,7 @@ def find_job(store: Store, job_id: str, window: Window, config: SiteConfig | Non
             return []
         # A job that ran for an hour asks for the samples of that hour's days.
         near = Window(max(since_s, first_s), min(until_s, last_s + 1), now_s)
-        days = sweep_some(database, store, near, _ITS_OWN, {"job": job_id})
+        days = aggregate_some(database, store, near, _ITS_OWN, {"job": job_id})
         make_history(database, store, near, days)
         usages = usages_of(database)
         found = [RunFound(usage, None, None) for usage in usages[:-DRAWN]]

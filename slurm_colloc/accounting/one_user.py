@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from duckdb import DuckDBPyConnection
 
-from slurm_colloc.accounting.aggregate import sweep_some, usages_of
+from slurm_colloc.accounting.aggregate import aggregate_some, usages_of
 from slurm_colloc.accounting.ingest import take_text
 from slurm_colloc.accounting.one_job import RunFound
 from slurm_colloc.accounting.sources import sacct
@@ -72,7 +72,7 @@ def user_by_sacct(
 def _found(
     database: DuckDBPyConnection, store: Store, user: str, window: Window, config: SiteConfig | None
 ) -> UserRuns:
-    days = sweep_some(database, store, window, _OWN, {"user": user})
+    days = aggregate_some(database, store, window, _OWN, {"user": user})
     usages = usages_of(database)
     ((without_gpu,),) = database.execute(_WITHOUT_GPU).fetchall()
     measured = {}

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parquet files of samples: read, written whole, and what their metadata says of them; and the queries in sql/."""
+"""Parquet files of samples: read, written whole, and what their metadata says of them."""
 
 import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
@@ -14,6 +13,7 @@ from typing import Any, get_args
 
 import duckdb
 
+from slurm_colloc.accounting.queries import make_rows, sql
 from slurm_colloc.errors import StoreError
 from slurm_colloc.files import sync_folder, temporary_path, whose
 
@@ -178,11 +178,6 @@ def quoted_path(path: str) -> str:
     return f"'{sql(alone)}'"
 
 
-def sql(text: str) -> str:
-    """Return ``text`` as it stands inside a quoted SQL text."""
-    return text.replace("'", "''")
-
-
 def parquet_files(folder: str) -> list[str]:
     """Return the Parquet files in ``folder`` by name; none where there is no such folder.
 
@@ -229,41 +224,6 @@ def remove(path: str) -> None:
             os.unlink(path)
     except OSError as error:
         raise StoreError(f"store file '{path}' cannot be removed: {error.strerror}") from error
-
-
-def make_rows(
-    database: duckdb.DuckDBPyConnection, name: str, kinds: Mapping[str, str], rows: Sequence[Sequence[Any]]
-) -> None:
-    """Make the temporary table ``name`` of rows, with columns of these names and kinds."""
-    columns = [f'unnest(${number}::{kind}[]) AS "{column}"' for number, (column, kind) in enumerate(kinds.items(), 1)]
-    values = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in kinds]
-    database.execute(f"CREATE TEMP TABLE {name} AS SELECT {', '.join(columns)}", values)
-
-
-def named(
-    database: duckdb.DuckDBPyConnection, text: str, known: Mapping[str, Any] | None = None
-) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a query by the names of its columns; ``known`` are its parameters."""
-    found = database.execute(text, known or {})
-    names = [column[0] for column in found.description or ()]
-    for values in found.fetchall():
-        yield dict(zip(names, values, strict=True))
-
-
-# sql/NAME.sql holds one query, {words} in it stand for other SQL.
-_FOLDER = Path(__file__).with_name("sql")
-_WORD = re.compile(r"\{(\w+)\}")
-
-
-def query(name: str, **words: object) -> str:
-    """Return the query of that name, with these words replaced; one without a replacement is a KeyError."""
-    return _WORD.sub(lambda found: str(words[found[1]]), text_of(name))
-
-
-@cache
-def text_of(name: str) -> str:
-    """Return a query as it stands in its file."""
-    return (_FOLDER / f"{name}.sql").read_text(encoding="utf-8")
 
 
 def parquet_bytes(kinds: Mapping[str, Any], rows: Sequence[Sequence[Any]], about: Mapping[str, str]) -> bytes:

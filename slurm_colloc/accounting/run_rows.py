@@ -10,7 +10,7 @@ from duckdb import DuckDBPyConnection
 from slurm_colloc.accounting.aggregate import usages_of
 from slurm_colloc.accounting.decisions import of_decided
 from slurm_colloc.accounting.facts import FIX
-from slurm_colloc.accounting.parquet import named
+from slurm_colloc.accounting.queries import named, query
 from slurm_colloc.accounting.several_gpus import OF_RUNS, several_gpus
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.usage_model import JobUsage
@@ -98,23 +98,8 @@ def decision_rows(database: DuckDBPyConnection) -> Rows:
 
 
 def _selected(database: DuckDBPyConnection, columns: dict[str, tuple[Any, str]], of: str) -> Rows:
-    select = ", ".join(f'{query} AS "{name}"' for name, (_, query) in columns.items())
+    select = ", ".join(f'{value} AS "{name}"' for name, (_, value) in columns.items())
     return {name: kind for name, (kind, _) in columns.items()}, database.execute(f"SELECT {select} {of}").fetchall()
-
-
-# For the planner. A job is in the queue from when it could start: to wait for other jobs, or a --begin, is no wait
-# for a GPU, and Slurm's age factor counts from there as well.
-_RUNS = """
-SELECT job_id_raw AS job_id, "user", account, "partition", qos, coalesce(eligible_s, a.submit_s) AS submit_s,
-       start_s, end_s, node_list, gres AS tres, limit_min,
-       -- A task that is requeued is submitted anew, and what it waits for then is not its array.
-       if(contains(a.job_id, '_'), split_part(a.job_id, '_', 1) || '@' || a.submit_s, '') AS "array"
-FROM allocations a
-WHERE cluster = $cluster AND contains(gres, 'gres/') AND coalesce(eligible_s, a.submit_s) < $until
-  AND a.submit_s <= start_s
-  AND coalesce(end_s, ingested_s) > $since
-ORDER BY 6, start_s, job_id_raw
-"""
 
 
 def past_runs(store: Store, cluster: str, since_s: float, until_s: float) -> list[dict[str, Any]]:
@@ -127,4 +112,4 @@ def past_runs(store: Store, cluster: str, since_s: float, until_s: float) -> lis
     """
     asked = {"cluster": cluster, "since": since_s, "until": until_s}
     with store.connect() as database:
-        return list(named(database, _RUNS, asked))
+        return list(named(database, query("past_runs"), asked))

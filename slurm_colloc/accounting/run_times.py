@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 
 import duckdb
 
-from slurm_colloc.accounting.parquet import make_rows
+from slurm_colloc.accounting.queries import make_rows
 from slurm_colloc.accounting.sources.rows import Rows
 
 NO_ZONE = "times without a zone; say which zone with --timezone"
@@ -16,21 +16,6 @@ TIMES = ("Submit", "Start", "End")
 _LOCAL = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d"
 _DURATION = r"(?:(\d{1,6})-)?(?:(?:(\d{1,6}):)?(\d{1,6}):)?(\d{1,9})(?:\.\d+)?"
 AS_READ = "SELECT *, Start_at AS start_s, End_at AS end_s, false AS twice FROM timed"
-# Of two moments that a local time may mean, those that fit the length of the run; where both do, none. A run that has
-# not ended is as long from either.
-SETTLED = """
-    SELECT * EXCLUDE (fits), len(fits) != 1 AND (Start_other IS NOT NULL OR End_other IS NOT NULL) AS twice,
-           fits[1][1] AS start_s, fits[1][2] AS end_s
-    FROM (SELECT *, CASE
-              WHEN Start_other IS NULL AND End_other IS NULL OR End_at IS NULL AND elapsed_s IS NOT NULL
-              THEN [[Start_at, End_at]]
-              ELSE list_filter(list_distinct(
-                  [[Start_at, End_at], [coalesce(Start_other, Start_at), End_at],
-                   [Start_at, coalesce(End_other, End_at)],
-                   [coalesce(Start_other, Start_at), coalesce(End_other, End_at)]]),
-                  lambda pair: pair[2] - pair[1] - suspended_s = elapsed_s)
-              END AS fits FROM timed)
-"""
 
 
 def zone_joins(names: Sequence[str], zoned: bool) -> str:

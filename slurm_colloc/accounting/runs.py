@@ -13,12 +13,11 @@ from typing import Any, NamedTuple
 
 import duckdb
 
-from slurm_colloc.accounting.parquet import make_rows
+from slurm_colloc.accounting.queries import make_rows, query, sql
 from slurm_colloc.accounting.rejected_rows import HEADER, add_up_lost
 from slurm_colloc.accounting.run_times import (
     AS_READ,
     NO_ZONE,
-    SETTLED,
     TIMES,
     TWICE,
     duration,
@@ -72,29 +71,7 @@ _CHANGED = "columns change in the middle"
 # Where a job was submitted; only the live sacct is asked for it.
 WORK_DIR = "WorkDir"
 COLUMNS = (*FIELDS, LIMIT, ELIGIBLE, "ElapsedRaw", "Elapsed", WORK_DIR)
-_STATE = """CASE WHEN contains("State", ' ') OR ends_with("State", '+')
-    THEN rtrim(split_part("State", ' ', 1), '+') ELSE "State" END"""
 _MISFITS = "SELECT 1 FROM taken WHERE regexp_full_match(reason, '[0-9]+ columns instead of [0-9]+') LIMIT 1"
-# What needs neither a clock nor the columns that a text has.
-_PLAIN = f"""coalesce("Cluster", '') AS cluster, "JobID" AS job_id,
-    coalesce(nullif("JobIDRaw", ''), "JobID") AS job_id_raw,
-    "User" AS "user", coalesce("Account", '') AS account, coalesce("Partition", '') AS "partition",
-    coalesce("QOS", '') AS qos, {_STATE} AS state,
-    if(Submit_other IS NULL, Submit_at, NULL) AS submit_s,
-    -- Of a resized job 22.05 gives the last run the start of the first, and its own as Submit.
-    CASE WHEN start_s IS NULL OR submit_s > end_s THEN start_s ELSE greatest(start_s, submit_s) END
-        AS start_s, end_s, suspended_s,
-    coalesce("NodeList", '') AS node_list, coalesce("JobName", '') AS job_name,
-    coalesce("WorkDir", '') AS work_dir,
-    -- Energy makes each text another, and says nothing of what was given.
-    CASE WHEN NOT contains("AllocTRES", 'gres/') THEN ''
-         WHEN contains("AllocTRES", 'energy=') THEN regexp_replace("AllocTRES", '(^|,)energy=[^,]*', '')
-         ELSE "AllocTRES" END AS gres,
-    -- Others are UNLIMITED and Partition_Limit.
-    nullif(TRY_CAST(regexp_extract("TimelimitRaw", '^[0-9]{{1,9}}$') AS INTEGER), 0) AS limit_min,
-    if(eligible_at BETWEEN submit_s AND start_s, eligible_at, NULL) AS eligible_s,
-    NULL::DOUBLE AS mean_gpu_util_pct, NULL::BIGINT AS mean_gpu_mem_mib,
-    NULL::INTEGER AS mean_gpus, NULL::VARCHAR AS mean_method"""
 
 Means = Sequence[JobMeans | None]
 
@@ -198,8 +175,8 @@ def take_means(database: duckdb.DuckDBPyConnection, rows: Rows, release: str, *,
     found: dict[int, JobMeans] = {}
     refused: Counter[str] = Counter()
     if "AdminComment" in rows.form.fields:
-        query = 'SELECT rowid, "AdminComment" FROM taken WHERE starts_with("AdminComment", \'JS1:\')'
-        for run, comment in database.execute(query).fetchall():
+        comments = 'SELECT rowid, "AdminComment" FROM taken WHERE starts_with("AdminComment", \'JS1:\')'
+        for run, comment in database.execute(comments).fetchall():
             try:
                 means = parse_blob(comment)
             except InputError as error:
@@ -229,18 +206,15 @@ def steps_of_runs(
     database: duckdb.DuckDBPyConnection, rows: Rows, refused: Counter[str], *, zoned: bool = False
 ) -> Iterator[tuple[int, str, list[Step]]]:
     """Yield of each run with GPUs its rowid in ``taken``, its gres, and what Slurm itself saw in its steps."""
-    steps = rows.select(("JobID", "JobIDRaw", "Start", "End", tres_usage.FIELD))
-    query = f"""
-        SELECT t.rowid, t.gres, s.began_s, s.ended_s,
-               if(regexp_matches(t.node_list, '[,[]'), 2, 1), s."{tres_usage.FIELD}"
-        FROM (SELECT r.*, {time_of("Start", zoned)} AS began_s, {time_of("End", zoned)} AS ended_s
-              FROM ({steps}) r{zone_joins(("Start", "End"), zoned)}) s
-        JOIN taken t ON t.job_id_raw = split_part(coalesce(nullif(s."JobIDRaw", ''), s."JobID"), '.', 1)
-             AND s.began_s >= t.start_s AND (t.end_s IS NULL OR s.began_s <= t.end_s)
-        WHERE contains(s."JobID", '.') AND contains(s."{tres_usage.FIELD}", 'gres/gpu') AND t.gres != ''
-        ORDER BY t.rowid
-    """
-    found = database.execute(query, {"odd": rows.odd}).fetchall()
+    text = query(
+        "steps",
+        usage=tres_usage.FIELD,
+        start=time_of("Start", zoned),
+        end=time_of("End", zoned),
+        steps=rows.select(("JobID", "JobIDRaw", "Start", "End", tres_usage.FIELD)),
+        zones=zone_joins(("Start", "End"), zoned),
+    )
+    found = database.execute(text, {"odd": rows.odd}).fetchall()
     for (run, gres), group in groupby(found, key=lambda row: (row[0], row[1])):
         of_run = []
         for _, _, began_s, ended_s, nodes, usage in group:
@@ -271,8 +245,8 @@ def _count(database: duckdb.DuckDBPyConnection, rows: Rows, now_s: float) -> Tak
     for column in ("reason", "elapsed_s"):
         database.execute(f"ALTER TABLE taken DROP {column}")
     rest = rows.rows_in - headers - runs - rejected.total()
-    query = f"SELECT count(*) FROM ({rows.select(('JobID',))}) WHERE misfit IS NULL AND contains(\"JobID\", '.')"
-    (steps,) = (rest and database.execute(query, {"odd": rows.odd}).fetchone()) or (0,)
+    of_steps = f"SELECT count(*) FROM ({rows.select(('JobID',))}) WHERE misfit IS NULL AND contains(\"JobID\", '.')"
+    (steps,) = (rest and database.execute(of_steps, {"odd": rows.odd}).fetchone()) or (0,)
     if steps != rest:
         raise InputError(
             f"of {rows.rows_in} rows of '{rows.plain}' {rows.rows_in - rest} were read beside {steps} job steps: it "
@@ -290,55 +264,37 @@ def _take(
     *,
     zoned: bool,
 ) -> None:
-    times = ",\n".join(f"{time_of(name, zoned)} AS {name}_at" for name in TIMES)
-    comment = "AdminComment" in rows.form.fields
-    wanted = ", ".join(f'"{name}"' for name in (*columns, *(["AdminComment"] if comment else [])))
-    database.execute(
-        f"""
-        CREATE OR REPLACE TABLE taken AS
-        WITH rows_in AS ({rows.select((*COLUMNS, "AdminComment") if comment else COLUMNS)}),
-        timed AS (
-            SELECT r.*, {times},
-                   {", ".join(f"{later(name, zoned)} AS {name}_other" for name in TIMES)},
-                   {time_of(ELIGIBLE, zoned=False)} AS eligible_at,
-                   {duration('"Suspended"')} AS suspended_s, {elapsed()} AS elapsed_s
-            FROM rows_in r{zone_joins(TIMES, zoned)}
-            WHERE misfit IS NOT NULL OR NOT contains("JobID", '.')
-        ),
-        settled AS ({SETTLED if zoned else AS_READ})
-        SELECT {wanted}, reason, elapsed_s FROM (SELECT {_PLAIN}, elapsed_s,
-               CASE WHEN $written IS NULL THEN $now::DOUBLE
-                    WHEN end_s IS NOT NULL OR start_s IS NULL THEN $written::DOUBLE
-                    WHEN elapsed_s IS NOT NULL
-                    THEN least($written::DOUBLE, start_s + elapsed_s + suspended_s)
-                    END AS ingested_s,
-               {'"AdminComment",' if comment else ""}
-               {_reason(rows, zoned=zoned)} AS reason
-        FROM settled)
-        """,
-        {"odd": rows.odd, "now": now_s, "written": written_s},
+    comment = ["AdminComment"] if "AdminComment" in rows.form.fields else []
+    times = [f"{time_of(name, zoned)} AS {name}_at, {later(name, zoned)} AS {name}_other" for name in TIMES]
+    text = query(
+        "taken",
+        rows=rows.select((*COLUMNS, *comment)),
+        times=", ".join(times),
+        eligible=time_of(ELIGIBLE, zoned=False),
+        suspended=duration('"Suspended"'),
+        elapsed=elapsed(),
+        zones=zone_joins(TIMES, zoned),
+        settled=query("settled") if zoned else AS_READ,
+        comment='"AdminComment",' if comment else "",
+        reason=_reason(rows, zoned=zoned),
+        columns=", ".join(f'"{name}"' for name in (*columns, *comment)),
     )
+    known = {"odd": rows.odd, "now": now_s, "written": written_s}
+    database.execute(f"CREATE OR REPLACE TABLE taken AS {text}", known)
 
 
 def _reason(rows: Rows, *, zoned: bool) -> str:
     """Return the expression for why a row is not taken; NULL of one that is."""
-    own = " AND ".join(f"\"{name}\" = '{name}'" for name in COLUMNS if name in rows.form.fields)
-    return f"""
-        CASE WHEN "JobID" IN ('JobID', 'JobIDRaw') THEN if(coalesce({own}, false), '{HEADER}', '{_CHANGED}')
-             WHEN misfit IS NOT NULL THEN misfit
-             WHEN "JobID" = '' THEN 'the row has no JobID'
-             {" ".join(time_reason(name, zoned) for name in TIMES)}
-             WHEN suspended_s IS NULL
-                 THEN 'duration ''' || left("Suspended", 40) || ''' is not [days-]hours:minutes:seconds'
-             WHEN twice THEN '{TWICE}'
-             WHEN greatest(start_s, end_s) > $now + {_FUTURE_S} THEN '{_FUTURE.replace("'", "''")}'
-             WHEN end_s < start_s THEN 'the run ends before it starts'
-             WHEN "AllocTRES"[1] BETWEEN '0' AND '9'
-                 THEN 'TRES by number, as in a dump of slurmdbd; export with sacct'
-             WHEN NOT contains("AllocTRES", 'gres/')
-                 AND NOT regexp_full_match("AllocTRES", '(?:[^=,]+=[^=,]*(?:,|$))*')
-                 THEN 'AllocTRES is not of the form name=value,name=value'
-        END"""
+    return query(
+        "reason",
+        header=HEADER,
+        is_header=" AND ".join(f"\"{name}\" = '{name}'" for name in COLUMNS if name in rows.form.fields),
+        changed=_CHANGED,
+        times=" ".join(time_reason(name, zoned) for name in TIMES),
+        twice=TWICE,
+        future_s=_FUTURE_S,
+        future=sql(_FUTURE),
+    )
 
 
 def _check_gres(database: duckdb.DuckDBPyConnection) -> None:

@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 from duckdb import DuckDBPyConnection
 
-from slurm_colloc.accounting.decisions import OF_RUNS
+from slurm_colloc.accounting.decisions import with_decisions
 from slurm_colloc.accounting.equivalents import equivalent_in_pool
-from slurm_colloc.accounting.parquet import make_rows, named
+from slurm_colloc.accounting.queries import make_rows, named, query
 from slurm_colloc.accounting.window import Window
 from slurm_colloc.config import Pool, SiteConfig
 from slurm_colloc.errors import InputError
@@ -63,17 +63,6 @@ class Shadow(NamedTuple):
     not_judged: tuple[ShadowLeft, ...]
 
 
-_DECIDED = f"""
-CREATE TEMP TABLE shadowed AS
-SELECT cluster, "user", would, would_partition, would_not, would_memory_mib, would_wait_s, would_wait_runs,
-       sm_active_q95_pct,
-       coalesce(nullif(would_partition, ''), "partition") AS place,
-       state, start_s, end_s, hours, devices, by_mean, allocated, peak_mib, coverage_pct,
-       sm_hours / nullif(sm_seconds / 3600, 0) AS sm_mean,
-       -- A requeue sets the time of submission anew.
-       if(start_s = first_s AND submit_s IS NOT NULL, start_s - submit_s, NULL) AS waited_s
-FROM ({OF_RUNS}) WHERE shadow
-"""
 _PIECE_KINDS = {
     "would": "VARCHAR",
     "place": "VARCHAR",
@@ -82,51 +71,6 @@ _PIECE_KINDS = {
     "sm_part": "DOUBLE",
     "enforced": "BOOLEAN",
 }
-# Without its end a run's peak is not known, and of one that began earlier only a part lies in the window.
-_JUDGED = f"""
-CREATE TEMP TABLE judged AS
-SELECT *, CASE WHEN gpus IS NULL THEN 'site.toml has no such piece for the partition, or not its size'
-               WHEN start_s < $since THEN 'it began before the window'
-               WHEN end_s IS NULL OR end_s > $until THEN 'it had not ended'
-               WHEN devices != 1 OR allocated IS NULL THEN 'it did not get one GPU'
-               WHEN peak_mib > mem_mib THEN NULL
-               WHEN by_mean AND end_s - start_s < {SHORTEST_S} THEN 'it was too short for others to see its peak'
-               WHEN peak_mib IS NULL THEN 'nobody measured its peak of GPU memory'
-               WHEN state != '{COMPLETED}' THEN 'it did not complete, so that its peak is none'
-               WHEN NOT by_mean AND coverage_pct < {COVERED_PCT} THEN 'less than {COVERED_PCT} % of it was sampled'
-          END AS why,
-       why IS NULL AND peak_mib > mem_mib AS over, why IS NULL AND NOT over AS fitted,
-       if(gpus IS NULL, '(not in site.toml)', concat(would, ' in ' || nullif(would_partition, ''))) AS name,
-       -- greatest() passes over what is NULL; of a job of which nothing is known it is taken that it fills the SMs.
-       coalesce(greatest(least(100, sm_active_q95_pct), 100 * sm_mean), 100) AS active_pct,
-       gpus * hours * if(sm_part IS NULL, 1, {upper_on_slice_sql("active_pct", "sm_part")}) AS piece_hours,
-       -- What was free is not waited for, nor anything longer than csub looks back: all else was not written by it.
-       if(fitted AND (would_wait_runs > 0 OR would_wait_s = 0) AND would_wait_s <= {SPAN_S},
-          waited_s - would_wait_s, NULL) AS earlier_s
-FROM (SELECT s.*, p.gpus, p.sm_part, p.enforced,
-             -- An MPS client is limited to what it was sized for, which is less than its share.
-             if(p.enforced AND p.sm_part IS NULL, least(p.mem_mib, coalesce(s.would_memory_mib, p.mem_mib)), p.mem_mib)
-               AS mem_mib
-      FROM shadowed s LEFT JOIN pieces p ON p.would = s.would AND p.place = s.place AND s.cluster = $cluster
-      WHERE s.would != '')
-"""
-_SUM = "coalesce((sum(({})::DECIMAL(38, 12)) FILTER ({}))::DOUBLE, 0)"
-# Each user has one voice in what is earlier: how long a piece would have been waited for is the user's own word.
-_PIECES = f"""
-WITH voices AS (
-    SELECT if(grouping(name) = 1, NULL, name) AS whose, median(earlier_s) AS earlier_s
-    FROM judged GROUP BY GROUPING SETS ((name, "user"), ("user"))
-)
-SELECT if(grouping(name) = 1, 'total', name) AS piece, count(*) AS runs, count(*) FILTER (fitted) AS fitted,
-       count(*) FILTER (over AND enforced) AS out_of_memory, count(*) FILTER (over AND NOT enforced) AS over_share,
-       {_SUM.format("allocated", "fitted")} AS allocated_gpu_hours,
-       {_SUM.format("piece_hours", "fitted")} AS piece_gpu_hours,
-       {_SUM.format("piece_hours", "over")} AS lost_gpu_hours,
-       count(earlier_s) AS waits_known, count(earlier_s) FILTER (would_wait_runs = 0) AS waits_free,
-       count(earlier_s) FILTER (earlier_s > 0) AS sooner,
-       (SELECT median(v.earlier_s) FROM voices v WHERE v.whose IS NOT DISTINCT FROM judged.name) AS earlier_median_s
-FROM judged GROUP BY GROUPING SETS ((name), ()) ORDER BY grouping(name), count(*) DESC, name
-"""
 _HOURS = "sum(allocated::DECIMAL(38, 12))::DOUBLE"
 
 
@@ -139,14 +83,23 @@ def shadow_use(database: DuckDBPyConnection, config: SiteConfig, window: Window,
         window: that was swept.
         by: by which of CONVENTIONS a slice is part of a GPU.
     """
-    database.execute(_DECIDED)
+    decided_runs = query("shadow_decisions", decided_runs=with_decisions())
+    database.execute(f"CREATE TEMP TABLE shadowed AS {decided_runs}")
     ((decided,),) = database.execute("SELECT count(*) FROM shadowed").fetchall()
     asked = database.execute("SELECT DISTINCT would, place FROM shadowed WHERE would != ''").fetchall()
     found = [(would, place, find_piece(would, place, config, by)) for would, place in asked]
     make_rows(database, "pieces", _PIECE_KINDS, [(would, place, *piece) for would, place, piece in found if piece])
     edges = {"since": window.since_s, "until": min(window.until_s, window.now_s)}
-    database.execute(_JUDGED, {**edges, "cluster": config.cluster})
-    *pieces, total = (ShadowPiece(**row) for row in named(database, _PIECES))
+    runs_judged = query(
+        "shadow_judged",
+        completed=COMPLETED,
+        covered_pct=COVERED_PCT,
+        longest_wait_s=SPAN_S,
+        shortest_s=SHORTEST_S,
+        upper_on_slice=upper_on_slice_sql("active_pct", "sm_part"),
+    )
+    database.execute(f"CREATE TEMP TABLE judged AS {runs_judged}", {**edges, "cluster": config.cluster})
+    *pieces, total = (ShadowPiece(**row) for row in named(database, query("shadow_pieces")))
     counts = f"count(*) AS runs, {_HOURS} AS allocated_gpu_hours"
     not_judged = f"SELECT why, {counts} FROM judged WHERE why IS NOT NULL GROUP BY why ORDER BY runs DESC, why"
     left = f"SELECT would_not, {counts} FROM shadowed WHERE would = '' GROUP BY 1 ORDER BY runs DESC, 1"

@@ -24,13 +24,13 @@ from slurm_colloc.accounting.parquet import (
     broken,
     connection,
     entries,
-    make_rows,
     open_database,
     parquet_files,
     read,
     refuse_later,
     write,
 )
+from slurm_colloc.accounting.queries import make_rows, query
 from slurm_colloc.accounting.runs import ALLOCATION_COLUMNS, MEANS, RUNAWAY, Means, take_runs
 from slurm_colloc.accounting.sample_tables import SHARES, TABLES, trimmed
 from slurm_colloc.accounting.samples import Samples, files_of_facts
@@ -53,18 +53,8 @@ _MEMORY = "1500MB"
 _TEXT_MEMORY = "180MB"
 # Why lines of a journal are not in the store.
 REJECTED_LINES = "journal line fails its checksum or form"
-# What tells one run from another.
-_RUN = "cluster, job_id_raw, start_s, if(start_s IS NULL, submit_s, NULL)"
 # Runs with several readings.
 SEVERAL = "SELECT cluster, job_id_raw, start_s FROM {source} GROUP BY ALL HAVING count(*) > 1"
-# Beside a runaway stays what was seen of it before: up to then it ran.
-_KEPT = f"""
-    SELECT * FROM {{old}} o WHERE NOT EXISTS (
-        SELECT 1 FROM taken t WHERE o.cluster = t.cluster AND o.job_id_raw = t.job_id_raw
-        AND o.start_s IS NOT DISTINCT FROM t.start_s AND (
-            t.start_s IS NOT NULL OR o.submit_s IS NOT DISTINCT FROM t.submit_s)
-        AND (t.state != '{RUNAWAY}' OR o.state = '{RUNAWAY}'))
-"""
 _RENAMED = "SELECT cluster, uuid FROM shares GROUP BY ALL HAVING min(node) != max(node)"
 
 
@@ -107,7 +97,7 @@ class Store:
                 if keep and os.path.exists(path):
                     if why := broken([path]):
                         raise StoreError(why)
-                    rows += f" UNION ALL BY NAME {_KEPT.format(old=read([path]))}"
+                    rows += f" UNION ALL BY NAME {query('kept', old=read([path]), runaway=RUNAWAY)}"
                 write(database, rows, path, {}, work, file_mode(self._folder))
         return result
 
@@ -307,15 +297,15 @@ class Store:
             database.execute(f"CREATE OR REPLACE VIEW shares AS {others} UNION ALL BY NAME {once_each}")
 
     def rows(
-        self, query: str, parameters: Mapping[str, Any], since_s: float = -inf, until_s: float = inf
+        self, text: str, parameters: Mapping[str, Any], since_s: float = -inf, until_s: float = inf
     ) -> list[tuple[Any, ...]]:
-        """Return what ``query`` finds in the tables of ``connect``.
+        """Return what ``text``, a query, finds in the tables of ``connect``.
 
         Raises:
             StoreError: a file is corrupt.
         """
         with self.connect(since_s, until_s) as database:
-            return database.execute(query, parameters).fetchall()
+            return database.execute(text, parameters).fetchall()
 
     def open_days(self, until_s: float) -> list[float]:
         """Return the UTC days before ``until_s`` in which runs of which no end is known began or were last seen.
@@ -323,11 +313,11 @@ class Store:
         Raises:
             StoreError: a file is corrupt.
         """
-        query = """
+        days = """
             SELECT DISTINCT floor(unnest([start_s, ingested_s]) / 86400) * 86400 AS day_s
             FROM allocations WHERE end_s IS NULL AND start_s IS NOT NULL AND ingested_s < $until
         """
-        return sorted(day_s for (day_s,) in self.rows(query, {"until": until_s}) if day_s < until_s)
+        return sorted(day_s for (day_s,) in self.rows(days, {"until": until_s}) if day_s < until_s)
 
     def _unreadable(self, error: Exception, since_s: float, until_s: float) -> StoreError:
         if "Permission denied" in str(error):
@@ -346,24 +336,11 @@ class Store:
 def once(source: str, several: str = "") -> str:
     """Return a query of the rows of the table or view ``source``, each run once.
 
-    Of two readings of one run the one counts that knows its end, however old its source: a run does not reopen. Then
-    the newest; then any, but always the same one. The means, which are all of one reading, survive the choice: those of
-    the newest that has any. A run that never started has its submission to tell it from others.
-
     ``several`` is a table of what SEVERAL finds in ``source``, where there is one.
     """
-    same = "s.cluster = r.cluster AND s.job_id_raw = r.job_id_raw AND s.start_s IS NOT DISTINCT FROM r.start_s"
     means = ", ".join(f"first_value({name}) OVER newest AS {name}" for name in MEANS)
     several = several or f"({SEVERAL.format(source=source)})"
-    # Few runs have several readings, and only those are sorted.
-    return f"""
-        SELECT s.* FROM {source} s ANTI JOIN {several} r ON {same}
-        UNION ALL
-        SELECT * REPLACE ({means})
-        FROM (SELECT s.* FROM {source} s SEMI JOIN {several} r ON {same}) s
-        WINDOW newest AS (PARTITION BY {_RUN} ORDER BY mean_method IS NULL, ingested_s DESC, end_s DESC, hash(s))
-        QUALIFY row_number() OVER (PARTITION BY {_RUN} ORDER BY end_s IS NULL, ingested_s DESC, end_s DESC, hash(s)) = 1
-    """
+    return query("once", source=source, several=several, means=means)
 
 
 def _log_in(path: str) -> dict[str, Any]:

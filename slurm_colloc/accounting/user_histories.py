@@ -19,7 +19,7 @@ from slurm_colloc.accounting.aggregate import find_runs
 from slurm_colloc.accounting.decisions import asked_id
 from slurm_colloc.accounting.equivalents import pool_nodes
 from slurm_colloc.accounting.facts import HISTORY, OWN_INTERVAL_S, Days, add_parts, days_of, make_parts
-from slurm_colloc.accounting.parquet import named, query
+from slurm_colloc.accounting.queries import named, query
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.accounting.window import Window
 from slurm_colloc.config import SiteConfig

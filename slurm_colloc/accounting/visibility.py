@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from math import inf
 from typing import TYPE_CHECKING
 
-from slurm_colloc.accounting.parquet import sql
+from slurm_colloc.accounting.queries import sql
 from slurm_colloc.slurm.job_visibility import Visible
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ array's own limit count as waiting. Therefore the median, and how many runs it i
 
 import json
 
+from slurm_colloc.accounting.queries import query
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.accounting.user_histories import make_history_folder
 from slurm_colloc.files import write_atomic
@@ -14,21 +15,6 @@ from slurm_colloc.placement.waits import LEAST_RUNS, SPAN_S, Wait, Waits, to_jso
 
 # Whoever submits reads it; it names no user and no job.
 _MODE = 0o644
-# A job of many GPUs waits longer: only those that got one, or shares of one, are like those that csub places.
-_WAITS = """
-WITH began AS (
-    SELECT partition, start_s - coalesce(eligible_s, submit_s) AS wait_s,
-           CASE WHEN regexp_full_match(gres, '(gres/gpu=1,)?gres/gpu:[^=,]+=1(,gres/gpu=1)?')
-                THEN regexp_extract(gres, 'gpu:[^=,]+')
-                WHEN gres = 'gres/gpu=1' THEN 'gpu'
-                WHEN regexp_full_match(gres, '(,?gres/(mps|shard)(:[^=,]+)?=[0-9]+)+')
-                THEN regexp_extract(gres, 'mps|shard') END AS kind
-    FROM allocations
-    WHERE cluster = $cluster AND start_s > $since AND start_s <= $until AND submit_s <= start_s
-)
-SELECT partition, kind, quantile_cont(wait_s, 0.5), quantile_cont(wait_s, 0.9), count(*)
-FROM began WHERE kind IS NOT NULL GROUP BY ALL HAVING count(*) >= $least
-"""
 
 
 def measured_waits(store: Store, cluster: str, now_s: float) -> Waits:
@@ -38,7 +24,7 @@ def measured_waits(store: Store, cluster: str, now_s: float) -> Waits:
         StoreError: the store cannot be read.
     """
     parameters = {"cluster": cluster, "since": now_s - SPAN_S, "until": now_s, "least": LEAST_RUNS}
-    rows = store.rows(_WAITS, parameters)
+    rows = store.rows(query("waits"), parameters)
     return Waits(now_s, {(partition, kind): Wait(*figures) for partition, kind, *figures in rows})
 
 

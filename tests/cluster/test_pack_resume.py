@@ -27,7 +27,7 @@ def test_a_cancelled_array_is_resumed_and_each_task_is_done_once(lab: Lab, alice
     home = Path(lab.environment("alice")["HOME"])
     script = alice.script(
         "#!/bin/bash\n#SBATCH --gres=gpu:1 -p gpu -t 5\n#SBATCH --array=1-4\n#SBATCH -o resumed.%a\n"
-        'echo "$SLURM_ARRAY_TASK_ID $1" >>ran\n[ "$SLURM_ARRAY_TASK_ID" != 3 ] || [ -e go ] || sleep 100\n'
+        'echo "$SLURM_ARRAY_TASK_ID $1" >>ran\n[ "$SLURM_ARRAY_TASK_ID" != 3 ] || [ -e resumed ] || sleep 100\n'
     )
     job = alice.submit("--pack", SMALL, script, "with word")
     deadline = time.monotonic() + 60
@@ -38,7 +38,7 @@ def test_a_cancelled_array_is_resumed_and_each_task_is_done_once(lab: Lab, alice
     assert (refused.returncode, "is still running" in refused.stderr) == (2, True), refused.stderr
     lab.run(["scancel", job], check=True)
     lab.wait_jobs([job], timeout=60)
-    (home / "go").touch()
+    (home / "resumed").touch()
     before = (home / "ran").read_text().split("\n")[:-1]
     again = alice.run("csub", "pack", f"--resume={job}", "--parsable")
     assert again.returncode == 0, again.stderr

@@ -10,7 +10,7 @@ import pytest
 
 from slurm_colloc.accounting.aggregate import aggregate, job_usage
 from slurm_colloc.accounting.collocation import collocation, installed_gpus
-from slurm_colloc.accounting.decisions import OF_RUNS
+from slurm_colloc.accounting.decisions import with_decisions
 from slurm_colloc.accounting.equivalents import gpu_equivalent, make_equivalents
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.accounting.window import Window
@@ -279,7 +279,7 @@ def test_a_decision_is_of_the_submission_and_of_all_that_became_of_it(tmp_path: 
     store.write_decisions([("ann", decision(job, at_s=at)) for job, at in at_s.items()])
     with store.connect() as database:
         aggregate(database, store, Window(0, 1e9, 1e9))
-        query = f"SELECT job_id, start_s / {day}, signature FROM ({OF_RUNS}) ORDER BY 1, 2"
+        query = f"SELECT job_id, start_s / {day}, signature FROM ({with_decisions()}) ORDER BY 1, 2"
         found = database.execute(query).fetchall()
     assert found == [("1", 30, None), ("2", 30, "sig"), ("2", 31, "sig"), ("3", 30, "sig"), ("4", 400, None)]
 

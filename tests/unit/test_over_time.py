@@ -100,7 +100,7 @@ def swept(store: Store, window: Window, zone: ZoneInfo, by: str = "user", rows: 
 def sums(database: DuckDBPyConnection) -> tuple[list[object], list[object]]:
     """Return what all pieces and all runs come to, as decimals."""
     names = ("allocated", "util_measured", "util_used", "sm_measured", "sm_used")
-    pieces = database.execute(f"SELECT {', '.join(f'coalesce(sum({name}), 0)' for name in names)} FROM swept.pieces")
+    pieces = database.execute(f"SELECT {', '.join(f'coalesce(sum({name}), 0)' for name in names)} FROM swept.run_bins")
     (of_pieces,) = pieces.fetchall()
     cast = ", ".join(
         f"coalesce(sum({name}::DECIMAL(38, 18)) FILTER ({name.replace('measured', 'used')} IS NOT NULL), 0)"

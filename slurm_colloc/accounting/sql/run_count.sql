@@ -1,0 +1,4 @@
+SELECT count(*), count(*) FILTER (devices = 0),
+       coalesce(list_sort(list(DISTINCT cluster) FILTER (devices > 0)), []),
+       count(*) FILTER (devices > 0 AND start_s < from_s)
+FROM runs
