@@ -19,7 +19,7 @@ demo: env      ## the whole story on a private real cluster
 
 test: env      ## the whole suite, the real cluster included
 	$(ENV)/pytest -n $(WORKERS) -m "not soak" tests/unit tests/package
-	$(ENV)/pytest -n 4 --dist loadfile -m "not soak and not alone" tests/cluster
+	$(ENV)/pytest -n 6 --dist loadfile --no-loadscope-reorder -m "not soak and not alone" tests/cluster
 	$(ENV)/pytest -m "alone and not soak" tests/cluster
 
 test-matrix:   ## the tests of the real cluster on every Slurm release that a lab can run, as root
