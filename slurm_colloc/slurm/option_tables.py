@@ -162,84 +162,15 @@ _ROWS: tuple[tuple[str, ...], ...] = (
     ("wrap", "", "required", ""),
 )
 
-# Variables that set something no row above names: second names, and the two halves of --switches=COUNT@TIME,
-# which sbatch keeps apart ("req-switch" and "switch-wait" are its own words and no options).
-ENVIRONMENT_ONLY: tuple[Option, ...] = (
+# Variables that set something no row above names: second names, and the two halves of --switches=COUNT@TIME, which
+# sbatch keeps apart ("req-switch" and "switch-wait" are its own words and no options). Of two variables that set one
+# thing the one that sbatch reads later wins: it reads the first of these before those of the rows above, the others
+# after them, and SBATCH_REQUEUE after SBATCH_NO_REQUEUE, as the rows stand. No other order shows.
+VARIABLE_BEFORE = Option("hint", "", "required", "SLURM_HINT")
+VARIABLES_AFTER: tuple[Option, ...] = (
     Option("clusters", "M", "required", "SLURM_CLUSTERS"),
-    Option("hint", "", "required", "SLURM_HINT"),
     Option("req-switch", "", "required", "SBATCH_REQ_SWITCH"),
     Option("switch-wait", "", "required", "SBATCH_WAIT4SWITCH"),
-)
-
-# sbatch reads its variables in this order, and of two that set one thing the later wins. The order never changed.
-ENVIRONMENT_ORDER: tuple[str, ...] = (
-    "SBATCH_IGNORE_PBS",
-    "SBATCH_DEBUG",
-    "SBATCH_ACCOUNT",
-    "SBATCH_ARRAY_INX",
-    "SBATCH_ACCTG_FREQ",
-    "SBATCH_BATCH",
-    "SBATCH_BURST_BUFFER",
-    "SBATCH_CLUSTER_CONSTRAINT",
-    "SBATCH_CLUSTERS",
-    "SLURM_CLUSTERS",
-    "SBATCH_CONSOLIDATE_SEGMENTS",
-    "SBATCH_CONTAINER",
-    "SBATCH_CONTAINER_ID",
-    "SBATCH_CONTAINER_TYPE",
-    "SBATCH_CONSTRAINT",
-    "SBATCH_CORE_SPEC",
-    "SBATCH_CPU_FREQ_REQ",
-    "SBATCH_CPUS_PER_GPU",
-    "SBATCH_DELAY_BOOT",
-    "SBATCH_DISTRIBUTION",
-    "SBATCH_EXCLUSIVE",
-    "SBATCH_EXPORT",
-    "SBATCH_GET_USER_ENV",
-    "SBATCH_GRES",
-    "SBATCH_GRES_FLAGS",
-    "SBATCH_GPUS",
-    "SBATCH_GPU_BIND",
-    "SBATCH_GPU_FREQ",
-    "SBATCH_GPUS_PER_NODE",
-    "SBATCH_GPUS_PER_SOCKET",
-    "SBATCH_GPUS_PER_TASK",
-    "SLURM_HINT",
-    "SBATCH_HINT",
-    "SBATCH_JOB_NAME",
-    "SBATCH_MEM_BIND",
-    "SBATCH_MEM_PER_CPU",
-    "SBATCH_MEM_PER_GPU",
-    "SBATCH_MEM_PER_NODE",
-    "SBATCH_NETWORK",
-    "SBATCH_NO_KILL",
-    "SBATCH_NO_REQUEUE",
-    "SBATCH_OPEN_MODE",
-    "SBATCH_OVERCOMMIT",
-    "SBATCH_PARTITION",
-    "SBATCH_POWER",
-    "SBATCH_PROFILE",
-    "SBATCH_QOS",
-    "SBATCH_REQ_SWITCH",
-    "SBATCH_REQUEUE",
-    "SBATCH_RESERVATION",
-    "SBATCH_SEGMENT_SIZE",
-    "SBATCH_SIGNAL",
-    "SBATCH_SPREAD_JOB",
-    "SBATCH_SPREAD_SEGMENTS",
-    "SBATCH_THREAD_SPEC",
-    "SBATCH_THREADS_PER_CORE",
-    "SBATCH_TIMELIMIT",
-    "SBATCH_TRES_BIND",
-    "SBATCH_TRES_PER_TASK",
-    "SBATCH_USE_MIN_NODES",
-    "SBATCH_WAIT",
-    "SBATCH_WAIT_ALL_NODES",
-    "SBATCH_WAIT4SWITCH",
-    "SBATCH_WCKEY",
-    "SBATCH_ERROR",
-    "SBATCH_INPUT",
-    "SBATCH_OUTPUT",
 )
 
 # Read before the script and the command line, by the first release that does: the script's own --ignore-pbs still holds

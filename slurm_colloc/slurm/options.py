@@ -12,8 +12,8 @@ from slurm_colloc.errors import ConfigError, MisusedError, UnsureError, nearest
 from slurm_colloc.slurm.option_tables import (
     DEADLY_VARIABLES,
     EARLY_VARIABLES,
-    ENVIRONMENT_ONLY,
-    ENVIRONMENT_ORDER,
+    VARIABLE_BEFORE,
+    VARIABLES_AFTER,
     Option,
 )
 
@@ -274,13 +274,12 @@ def read_environment(environ: Mapping[str, str], table: tuple[Option, ...], rele
     for variable, since in DEADLY_VARIABLES.items():
         if variable in environ and release >= since:
             raise UnsureError(f"{variable} is set, with which sbatch ends")
-    by_variable = {option.environment: option for option in (*ENVIRONMENT_ONLY, *table) if option.environment}
     early: list[Given] = []
     late: list[Given] = []
-    for variable in ENVIRONMENT_ORDER:
-        option = by_variable.get(variable)
-        text = environ.get(variable)
-        if option is None or text is None:
+    for option in (VARIABLE_BEFORE, *table, *VARIABLES_AFTER):
+        variable = option.environment
+        text = environ.get(variable) if variable else None
+        if text is None:
             continue
         value: str | None = text
         if option.argument == "none":

@@ -16,12 +16,7 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from slurm_colloc.slurm.directives import read_script
-from slurm_colloc.slurm.option_tables import (
-    DEADLY_VARIABLES,
-    ENVIRONMENT_ONLY,
-    ENVIRONMENT_ORDER,
-    Option,
-)
+from slurm_colloc.slurm.option_tables import DEADLY_VARIABLES, VARIABLE_BEFORE, VARIABLES_AFTER, Option
 from slurm_colloc.slurm.options import listed_options
 from tests.cluster import releases
 from tests.cluster.fixtures import RELEASE, need_cluster
@@ -94,8 +89,8 @@ def test_every_option_is_read_under_every_spelling(sbatch: Sbatch) -> None:
 
 
 def variables(sbatch: Sbatch) -> dict[str, Option]:
-    by_variable = {option.environment: option for option in (*sbatch.table, *ENVIRONMENT_ONLY) if option.environment}
-    return {variable: by_variable[variable] for variable in ENVIRONMENT_ORDER if variable in by_variable}
+    options = (VARIABLE_BEFORE, *sbatch.table, *VARIABLES_AFTER)
+    return {option.environment: option for option in options if option.environment}
 
 
 def test_every_variable_sets_what_the_table_says(sbatch: Sbatch) -> None:

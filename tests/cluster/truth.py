@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from slurm_colloc.errors import UnsureError
 from slurm_colloc.slurm.directives import Script, options_in_force, read_script
-from slurm_colloc.slurm.option_tables import ENVIRONMENT_ONLY, SAME_VALUE, SBATCH_OPTIONS
+from slurm_colloc.slurm.option_tables import SAME_VALUE, SBATCH_OPTIONS, VARIABLES_AFTER
 from slurm_colloc.slurm.options import Given, read_environment, split_command_line
 from tests.cluster.releases import Release
 
@@ -169,7 +169,7 @@ def normal(reading: dict[str, Any], held: dict[str, Given]) -> dict[str, Any]:
 
 def plain(held: dict[str, Given]) -> tuple[dict[str, str], list[str]]:
     """Write what holds as variables (for what has no option) and arguments."""
-    only = {option.name: option.environment for option in ENVIRONMENT_ONLY if option.name.find("switch") >= 0}
+    only = {option.name: option.environment for option in VARIABLES_AFTER if option.name.find("switch") >= 0}
     environ = {only[name]: one.value or "" for name, one in held.items() if name in only}
     argv = [
         f"--{name}" if one.value is None else f"--{name}={one.value}" for name, one in held.items() if name not in only

@@ -10,11 +10,11 @@ from slurm_colloc.errors import MisusedError, UnsureError
 from slurm_colloc.slurm.option_tables import (
     DEADLY_VARIABLES,
     EARLY_VARIABLES,
-    ENVIRONMENT_ONLY,
-    ENVIRONMENT_ORDER,
     RELEASES,
     SAME_VALUE,
     SBATCH_OPTIONS,
+    VARIABLE_BEFORE,
+    VARIABLES_AFTER,
     Option,
 )
 from slurm_colloc.slurm.options import RESET, CommandLine, read_environment, scan, split_command_line, without
@@ -75,18 +75,12 @@ def test_names_and_shorts_are_unique_and_aliases_exist(release: str) -> None:
 
 
 @pytest.mark.parametrize("release", RELEASES)
-def test_every_variable_has_its_place_in_the_order(release: str) -> None:
-    table = SBATCH_OPTIONS[release]
-    variables = [option.environment for option in (*table, *ENVIRONMENT_ONLY) if option.environment]
+def test_every_variable_sets_one_thing(release: str) -> None:
+    options = (VARIABLE_BEFORE, *SBATCH_OPTIONS[release], *VARIABLES_AFTER)
+    variables = [option.environment for option in options if option.environment]
     assert len(set(variables)) == len(variables)
-    assert set(variables) <= set(ENVIRONMENT_ORDER)
     assert set(EARLY_VARIABLES) <= set(variables)
     assert not {variable for variable, since in DEADLY_VARIABLES.items() if release >= since} & set(variables)
-
-
-def test_every_variable_in_the_order_is_read_by_some_release() -> None:
-    options = [*ENVIRONMENT_ONLY, *(option for table in SBATCH_OPTIONS.values() for option in table)]
-    assert {option.environment for option in options} - {""} == set(ENVIRONMENT_ORDER)
 
 
 @pytest.mark.parametrize("release", RELEASES)
@@ -315,16 +309,18 @@ def test_flag_variable(text: str, value: str | None) -> None:
     assert one == ("overcommit", value, "environment", "SBATCH_OVERCOMMIT")
 
 
-def test_variables_in_the_order_of_sbatch() -> None:
-    environ = {"SLURM_CLUSTERS": "b", "SBATCH_CLUSTERS": "a", "SBATCH_HINT": "y", "SLURM_HINT": "x", "SBATCH_GRES": ""}
-    read = [(one.written, one.name, one.value) for one in read_environment(environ, TABLE, "22.05").late]
-    assert read == [
-        ("SBATCH_CLUSTERS", "clusters", "a"),
-        ("SLURM_CLUSTERS", "clusters", "b"),
-        ("SBATCH_GRES", "gres", ""),
-        ("SLURM_HINT", "hint", "x"),
-        ("SBATCH_HINT", "hint", "y"),
-    ]
+@pytest.mark.parametrize(
+    ("earlier", "later"),
+    [
+        ("SBATCH_CLUSTERS", "SLURM_CLUSTERS"),
+        ("SLURM_HINT", "SBATCH_HINT"),
+        ("SBATCH_NO_REQUEUE", "SBATCH_REQUEUE"),
+    ],
+)
+def test_of_two_variables_that_set_one_thing_the_later_wins_as_in_sbatch(earlier: str, later: str) -> None:
+    for release, table in SBATCH_OPTIONS.items():
+        read = read_environment({later: "1", earlier: "1", "SBATCH_GRES": ""}, table, release).late
+        assert [one.written for one in read if one.written != "SBATCH_GRES"] == [earlier, later]
 
 
 def test_other_variables_mean_nothing() -> None:
