@@ -28,18 +28,20 @@ def fits(value: object, annotation: Any) -> bool:
 def read_as(annotation: Any, value: object) -> Any:
     """Return what JSON gave as an ``annotation``: tuples for lists, NamedTuples for lists or tables of their fields.
 
-    Unlike ``fits`` it takes numbers below 0, and text with lone surrogates, which stand for bytes of a user's words.
+    A Mapping whose keys are no texts is a list of pairs. Unlike ``fits`` this takes numbers below 0, and text with lone
+    surrogates, which stand for bytes of a user's words.
 
     Raises:
-        ValueError: it is of another kind, or a number beyond all bounds.
+        ValueError, TypeError: it is of another kind, or a number beyond all bounds.
     """
     origin, of = get_origin(annotation), get_args(annotation)
     if isinstance(annotation, types.UnionType):
         return None if value is None else read_as(of[0], value)
     if origin is tuple and isinstance(value, list):
         return tuple(read_as(of[0], one) for one in value)
-    if origin is Mapping and isinstance(value, dict):
-        return {name: read_as(of[1], one) for name, one in value.items()}
+    if origin is Mapping and isinstance(value, dict if of[0] is str else list):
+        pairs = value.items() if isinstance(value, dict) else value
+        return {read_as(of[0], key): read_as(of[1], one) for key, one in pairs}
     if hasattr(annotation, "_fields") and isinstance(value, list | dict):
         kinds = annotation.__annotations__
         given = value if isinstance(value, dict) else dict(zip(kinds, value, strict=False))

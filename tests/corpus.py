@@ -30,10 +30,10 @@ from slurm_colloc.history import files
 from slurm_colloc.history.records import drop_evidence
 from slurm_colloc.model import Evidence
 from slurm_colloc.placement.waits import Wait, Waits, to_json, waits_path
-from slurm_colloc.slurm import free_gpus as free
+from slurm_colloc.slurm.free_gpus import Free
 from slurm_colloc.submit.own_options import parse_arguments
 from slurm_colloc.submit.request import build_request
-from slurm_colloc.submit.slurm_answers import keep
+from slurm_colloc.submit.slurm_answers import keep_free
 from slurm_colloc.submit.submission import read_submission
 
 _SITES = Path(__file__).resolve().parents[1] / "site-configs"
@@ -150,7 +150,7 @@ def _past(case: Case, config: SiteConfig) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(to_json(Waits(now() - 60, measured))))
         units = {key: draw.choice((0, 1, 4, 100)) for key in keys if draw.random() < 0.7}
-        keep(config, "free", free.to_json(free.Free(now(), units)))
+        keep_free(config, Free(now(), units))
 
 
 def _run(argv: list[str], stdin: str, said: Path, printed: Path) -> None:

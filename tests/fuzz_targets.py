@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 from zlib import crc32
 
@@ -187,28 +188,26 @@ def _companion(folder: str) -> object:
 
 def _kept() -> Iterator[Target]:
     from slurm_colloc.estimate import site_margins
-    from slurm_colloc.placement import waits
-    from slurm_colloc.slurm import free_gpus as free
+    from slurm_colloc.estimate.calibration import SHIPPED
+    from slurm_colloc.placement.waits import Wait, Waits, to_json
     from slurm_colloc.slurm import limits
+    from slurm_colloc.value_types import read_as
 
     def of(read: Callable[[object], object]) -> Callable[[bytes], object]:
         def call(content: bytes) -> object:
             try:
-                kept = json.loads(content)
-            except (ValueError, RecursionError) as error:
-                raise InputError("no JSON") from error
-            return read(kept)
+                return read(json.loads(content))
+            except (ValueError, TypeError, RecursionError) as error:
+                raise InputError("another form") from error
 
         return call
 
     one = limits.Association("ml", "root", "", "normal", ("normal",), {"GrpTRES": {"gres/gpu": 8}})
     known = limits.Limits(1.0, "ml", (one,), {"ml": one}, {"normal": {"MaxTRESPerJob": {"gres/gpu": 2}}})
-    yield Target("kept-limits", of(limits.from_json), _json(known), (InputError,), True)
-    waited = waits.Waits(1.0, {("gpu", "gpu:h100"): waits.Wait(60.0, 600.0, 9)})
-    yield Target("kept-waits", of(waits.from_json), _json(waits.to_json(waited)), (InputError,), True)
-    now = free.Free(1.0, {("gpu", "gpu:h100"): 2})
-    yield Target("kept-free", of(free.from_json), _json(free.to_json(now)), (InputError,), True)
-    margins = _json({"schema": 1, "at_s": 1.0, "margins": {"exact": {"factor": 1.2, "answers": 9, "confidence": 0.9}}})
+    yield Target("kept-limits", of(partial(read_as, limits.Limits)), _json(known), (InputError,), True)
+    waited = Waits(1.0, {("gpu", "gpu:h100"): Wait(60.0, 600.0, 9)})
+    yield Target("kept-waits", of(partial(read_as, Waits)), _json(to_json(waited)), (InputError,), True)
+    margins = _json(site_margins.to_json(1.0, SHIPPED))
     yield Target("kept-margins", of(site_margins.from_json), margins, (InputError,), True)
 
 

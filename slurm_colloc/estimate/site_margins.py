@@ -5,19 +5,25 @@ One small file beside the users' histories; it names no user and no job.
 """
 
 import json
-import math
 import os
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from slurm_colloc.clock import now
 from slurm_colloc.errors import InputError, StoreError
 from slurm_colloc.estimate.calibration import LARGEST, SHIPPED, Calibration, Margin
 from slurm_colloc.files import read_bounded
 from slurm_colloc.model import Reason, because
-from slurm_colloc.value_types import fits
+from slurm_colloc.value_types import read_as
 
 # An ingest that has not come round for so long says nothing of today's jobs.
 MOST_AGE_S = 30 * 86400.0
-_SCHEMA, _LIMIT_BYTES = 1, 256 * 1024
+_LIMIT_BYTES = 256 * 1024
+
+
+class _Kept(NamedTuple):
+    at_s: float
+    margins: Mapping[str, Margin]
 
 
 def calibration_path(state_folder: str) -> str:
@@ -39,13 +45,9 @@ def site_calibration(state_folder: str) -> tuple[Calibration, Reason | None]:
     return found, None
 
 
-def to_json(at_s: float, calibration: Calibration) -> dict[str, object]:
+def to_json(at_s: float, calibration: Calibration) -> object:
     """Return what ``from_json`` reads."""
-    margins = {
-        name: {"factor": margin.factor, "answers": margin.answers, "confidence": margin.confidence}
-        for name, margin in sorted(calibration.margins.items())
-    }
-    return {"schema": _SCHEMA, "at_s": at_s, "margins": margins}
+    return _Kept(at_s, calibration.margins)
 
 
 def from_json(kept: object) -> tuple[float, Calibration]:
@@ -55,17 +57,9 @@ def from_json(kept: object) -> tuple[float, Calibration]:
         InputError: of another form, from another release, or a margin out of bounds.
     """
     try:
-        if not isinstance(kept, dict) or kept["schema"] != _SCHEMA or not fits(kept["at_s"], float):
-            raise ValueError("not the schema")
-        margins = {str(name): _margin(**of) for name, of in kept["margins"].items()}
-        return float(kept["at_s"]), Calibration(margins)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        found: _Kept = read_as(_Kept, kept)
+    except (TypeError, ValueError) as error:
         raise InputError("it is not of the expected form; run 'colloc ingest' again") from error
-
-
-def _margin(factor: float, answers: int, confidence: float) -> Margin:
-    if not (fits(factor, float) and 1.0 <= factor <= LARGEST and fits(answers, int) and answers):
-        raise ValueError("not a margin")
-    if not (fits(confidence, float) and math.isfinite(confidence) and confidence <= 1.0):
-        raise ValueError("not a share")
-    return Margin(float(factor), answers, float(confidence))
+    if not all(1.0 <= margin.factor <= LARGEST for margin in found.margins.values()):
+        raise InputError("it has a margin out of bounds; run 'colloc ingest' again")
+    return found.at_s, Calibration(found.margins)

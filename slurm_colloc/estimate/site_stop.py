@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from slurm_colloc.errors import StoreError
 from slurm_colloc.files import read_bounded, write_atomic
-from slurm_colloc.value_types import fits
+from slurm_colloc.value_types import read_as
 
 # Whoever submits reads it; it names no user and no job.
 _MODE = 0o644
@@ -17,8 +17,8 @@ _LIMIT_BYTES = 64 * 1024
 class Stop(NamedTuple):
     """Why nothing is placed, empty where it is; and when a person last said to go on: harm of before counts no more."""
 
-    why: str = ""
-    resumed_s: float = 0.0
+    why: str
+    resumed_s: float
 
 
 def stop_path(state_folder: str) -> str:
@@ -34,13 +34,11 @@ def read_stop(state_folder: str) -> Stop:
     """
     path = stop_path(state_folder)
     if not state_folder or not os.path.lexists(path):
-        return Stop()
+        return Stop("", 0.0)
     try:
-        kept = Stop(**json.loads(read_bounded(path, _LIMIT_BYTES)))
+        kept: Stop = read_as(Stop, json.loads(read_bounded(path, _LIMIT_BYTES)))
     except (ValueError, TypeError, RecursionError) as error:
         raise StoreError(f"'{path}' is not of the expected form; write it anew by 'colloc site resume'") from error
-    if not (fits(kept.why, str) and fits(kept.resumed_s, float)):
-        raise StoreError(f"'{path}' is not of the expected form; write it anew by 'colloc site resume'")
     return kept
 
 

@@ -17,6 +17,7 @@ from slurm_colloc.history.digest import digest
 from slurm_colloc.history.signature import Signature
 from slurm_colloc.model import Reason, because
 from slurm_colloc.units import printable
+from slurm_colloc.value_types import read_as
 
 _LIMIT_BYTES = 1024 * 1024
 _MOST_LETTERS = 80
@@ -45,11 +46,9 @@ def path_of(folder: str, script: str, runs_in: str) -> str:
 
 def read_submitted(path: str) -> Submitted | None:
     """Return what is kept; None where that is nothing, or cannot be used."""
-    with suppress(StoreError, ValueError, TypeError, KeyError, RecursionError):
-        found = json.loads(read_own(path, _LIMIT_BYTES))
-        words, files, program = found["words"], found["files"], found["program"]
-        if all(isinstance(text, str) for text in (*words, *files, *files.values(), program)):
-            return Submitted(tuple(words), dict(files), program)
+    with suppress(StoreError, ValueError, TypeError, RecursionError):
+        found: Submitted = read_as(Submitted, json.loads(read_own(path, _LIMIT_BYTES)))
+        return found
     return None
 
 

@@ -13,17 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from slurm_colloc.config import SiteConfig
-from slurm_colloc.errors import InputError
 from slurm_colloc.model import Placement, Reason, Weighed, because
 from slurm_colloc.slurm.free_gpus import Free
-from slurm_colloc.value_types import fits
 
 # Fewer waits say nothing of the next.
 LEAST_RUNS = 5
 SPAN_S = 7 * 86400.0
 # An ingest that has not come round for so long leaves "last week" behind.
 MOST_AGE_S = 2 * 86400.0
-_SCHEMA = 1
 # A choice: a whole GPU for a job that needs a part of it costs others.
 _KEEP_FACTOR = 1.5
 
@@ -189,28 +186,6 @@ def waits_path(state_folder: str) -> str:
     return os.path.join(state_folder, "history", "waits.json")
 
 
-def to_json(waits: Waits) -> dict[str, object]:
-    """Return what ``from_json`` reads."""
-    measured = [[partition, kind, *wait] for (partition, kind), wait in sorted(waits.measured.items())]
-    return {"schema": _SCHEMA, "at_s": waits.at_s, "measured": measured}
-
-
-def from_json(kept: object) -> Waits:
-    """Return what ``to_json`` was given.
-
-    Raises:
-        InputError: of another form, or from another release.
-    """
-    try:
-        if not isinstance(kept, dict) or kept["schema"] != _SCHEMA or not fits(kept["at_s"], float):
-            raise ValueError("not the schema")
-        measured = {}
-        for partition, kind, median_s, p90_s, runs in kept["measured"]:
-            if not (fits(partition, str) and fits(kind, str) and fits(median_s, float) and fits(p90_s, float)):
-                raise ValueError("not a wait")
-            if not fits(runs, int):
-                raise ValueError("not a count")
-            measured[partition, kind] = Wait(float(median_s), float(p90_s), runs)
-        return Waits(float(kept["at_s"]), measured)
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError("the file of waits is not of the expected form; run 'colloc ingest' again") from error
+def to_json(waits: Waits) -> object:
+    """Return what ``value_types.read_as`` makes Waits of again."""
+    return waits.at_s, [*waits.measured.items()]

@@ -13,7 +13,6 @@ from typing import NamedTuple
 from slurm_colloc.errors import InputError
 from slurm_colloc.model import Reason, because
 from slurm_colloc.units import time_limit_min, whole
-from slurm_colloc.value_types import read_as
 
 Tres = Mapping[str, int]
 
@@ -289,16 +288,3 @@ def _chain(limits: Limits, account: str, partition: str) -> list[Association] | 
         seen.add(above.account)
         chain.append(above)
     return chain
-
-
-def from_json(kept: object) -> Limits:
-    """Return what was kept of limits as JSON.
-
-    Raises:
-        InputError: anything else.
-    """
-    try:
-        limits: Limits = read_as(Limits, kept)
-    except ValueError as error:
-        raise InputError(f"kept limits are not of the expected form: {error}") from error
-    return limits

@@ -11,26 +11,27 @@ import pwd
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import TypeVar
 
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig
-from slurm_colloc.errors import CollocError, InputError, StoreError
+from slurm_colloc.errors import CollocError, StoreError
 from slurm_colloc.files import private_folder, read_bounded, read_own, write_atomic
 from slurm_colloc.history.digest import digest
 from slurm_colloc.model import Footprint, Gres, JobRequest, Reason, because
 from slurm_colloc.placement.pieces import Access
-from slurm_colloc.placement.waits import MOST_AGE_S, QueueEstimate, Waits, from_json, waits_path
-from slurm_colloc.slurm import free_gpus as known
-from slurm_colloc.slurm import limits as may
-from slurm_colloc.slurm.free_gpus import Free
+from slurm_colloc.placement.waits import MOST_AGE_S, QueueEstimate, Waits, waits_path
+from slurm_colloc.slurm.free_gpus import Free, kind_of
 from slurm_colloc.slurm.limits import Limits, default_qos
 from slurm_colloc.submit.rollout import Whose
+from slurm_colloc.value_types import read_as
 
 _LIMIT_BYTES = 16 * 1024 * 1024
 _LIMITS, _FREE = "limits", "free"
 # Limits change by hand, what is free with each job.
 _LIMITS_KEPT_S, _FREE_KEPT_S = 3600.0, 20.0
 _NOTHING = Waits(0.0, {})
+_Kept = TypeVar("_Kept", Limits, Free)
 
 
 def access_of(request: JobRequest, footprint: Footprint, config: SiteConfig, ask: Callable[[], Limits]) -> Access:
@@ -82,15 +83,14 @@ def _user_name() -> str:
 
 def limits_of_user(config: SiteConfig, ask: Callable[[], Limits]) -> Limits | Reason:
     """Return the user's limits, or why they are not known; ``ask`` is called when those kept are too old."""
-    with suppress(StoreError, InputError):  # none kept, or unreadable
-        kept = may.from_json(read_kept(config, _LIMITS))
-        if 0 <= now() - kept.at_s <= _LIMITS_KEPT_S:
-            return kept
+    kept = _read_kept(config, _LIMITS, Limits)
+    if kept and 0 <= now() - kept.at_s <= _LIMITS_KEPT_S:
+        return kept
     try:
         asked = ask()
     except CollocError as error:
         return because("limits-unknown", error=str(error))
-    keep(config, _LIMITS, asked)
+    _keep(config, _LIMITS, asked)
     return asked
 
 
@@ -112,28 +112,22 @@ def _waits(config: SiteConfig) -> Waits:
     if not config.paths.state:
         return _NOTHING
     try:
-        found = from_json(json.loads(read_bounded(waits_path(config.paths.state), _LIMIT_BYTES)))
-    except (StoreError, InputError, ValueError, RecursionError):
+        found: Waits = read_as(Waits, json.loads(read_bounded(waits_path(config.paths.state), _LIMIT_BYTES)))
+    except (StoreError, ValueError, TypeError, RecursionError):
         return _NOTHING
     return found if 0 <= now() - found.at_s <= MOST_AGE_S else _NOTHING
 
 
 def _free(config: SiteConfig, ask: Callable[[], Free]) -> Free | Reason:
     """Return what is free now, or why that is not known; both are kept, lest each submission wait for a time-out."""
-    with suppress(StoreError, InputError):  # none kept, or unreadable
-        kept = read_kept(config, _FREE)
-        found = known.from_json(kept)
-        if isinstance(kept, dict) and 0 <= now() - found.at_s <= _FREE_KEPT_S:
-            return because("free-unknown", error=str(kept["failed"])) if kept.get("failed") else found
-    answer: Free | Reason
-    try:
-        answer = ask()
-        content = known.to_json(answer)
-    except CollocError as error:
-        answer = because("free-unknown", error=str(error))
-        content = {**known.to_json(Free(now(), {})), "failed": str(error)}
-    keep(config, _FREE, content)
-    return answer
+    found = _read_kept(config, _FREE, Free)
+    if found is None or not 0 <= now() - found.at_s <= _FREE_KEPT_S:
+        try:
+            found = ask()
+        except CollocError as error:
+            found = Free(now(), {}, str(error))
+        keep_free(config, found)
+    return because("free-unknown", error=found.failed) if found.failed else found
 
 
 def take_off(config: SiteConfig, partitions: Sequence[str], gres: Gres, tasks: int) -> None:
@@ -143,29 +137,27 @@ def take_off(config: SiteConfig, partitions: Sequence[str], gres: Gres, tasks: i
     """
     if gres.name != "gpu":
         return
-    with suppress(StoreError, InputError):  # none kept, or unreadable
-        kept = read_kept(config, _FREE)
-        found = known.from_json(kept)
-        used = {(partition, kind) for partition in partitions for kind in (known.kind_of(gres), "gpu")}
+    found = _read_kept(config, _FREE, Free)
+    if found:
+        used = {(partition, kind) for partition in partitions for kind in (kind_of(gres), "gpu")}
         units = {key: max(0, left - gres.quantity * tasks * (key in used)) for key, left in found.units.items()}
-        if isinstance(kept, dict):
-            keep(config, _FREE, {**kept, **known.to_json(found._replace(units=units))})
+        keep_free(config, found._replace(units=units))
 
 
-def read_kept(config: SiteConfig, kind: str) -> object:
-    """Return what was kept of a kind.
-
-    Raises:
-        StoreError: nothing was, or it cannot be read.
-        InputError: it is damaged.
-    """
-    try:
-        return json.loads(read_own(_path(config, kind), _LIMIT_BYTES))
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"what was kept of '{kind}' is not of the expected form: {error}") from error
+def keep_free(config: SiteConfig, free: Free) -> None:
+    """Keep what is free."""
+    _keep(config, _FREE, free._replace(units=[*free.units.items()]))  # type: ignore[arg-type]
 
 
-def keep(config: SiteConfig, kind: str, answer: object) -> None:
+def _read_kept(config: SiteConfig, kind: str, form: type[_Kept]) -> _Kept | None:
+    """Return what was kept of a kind; None where nothing was, or it cannot be read."""
+    with suppress(StoreError, ValueError, TypeError, RecursionError):
+        kept: _Kept = read_as(form, json.loads(read_own(_path(config, kind), _LIMIT_BYTES)))
+        return kept
+    return None
+
+
+def _keep(config: SiteConfig, kind: str, answer: object) -> None:
     """Keep an answer; where that fails it is asked for again at the next submission."""
     with suppress(StoreError):
         private_folder(config.decisions_folder)

@@ -5,7 +5,7 @@ import pytest
 
 from slurm_colloc.errors import InputError
 from slurm_colloc.model import Gres
-from slurm_colloc.slurm.free_gpus import Free, from_json, kind_of, to_json
+from slurm_colloc.slurm.free_gpus import kind_of
 from slurm_colloc.slurm.sinfo import parse_free
 from tests.unit.made import RECORDED, RELEASES
 
@@ -68,16 +68,6 @@ def test_nodes_of_a_partition_add_up_and_shares_do_not() -> None:
 def test_another_form_is_refused(text: str) -> None:
     with pytest.raises(InputError, match="sinfo printed"):
         parse_free(text)
-
-
-def test_kept_and_read_again() -> None:
-    free = Free(12.5, {("p", "gpu:h100"): 3})
-    assert from_json(to_json(free)) == free
-    kept: tuple[object, ...] = (None, [], {}, {"at_s": "1", "units": []}, {"at_s": 1.0, "units": [[1]]}, {"at_s": 1.0})
-    kept = (*kept, {"at_s": 1.0, "units": [["p", "gpu", float("inf")]]})
-    for broken in kept:
-        with pytest.raises(InputError):
-            from_json(broken)
 
 
 def test_kinds() -> None:

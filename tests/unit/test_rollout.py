@@ -201,7 +201,7 @@ def test_a_stopped_site_submits_as_asked_until_it_is_resumed(shell: Shell) -> No
     path, state = shell.folder / "site.toml", str(shell.folder / "state")
     path.write_text(path.read_text() + f'\n[paths]\nstate = "{state}"\n')
     os.makedirs(os.path.join(state, "history"))
-    write_stop(state, Stop("20 of 60 runs were harmed"))
+    write_stop(state, Stop("20 of 60 runs were harmed", 0.0))
     shell.run(HINT, "job.sh")
     write_stop(state, Stop("", 5.0))
     shell.run(HINT, "job.sh")
