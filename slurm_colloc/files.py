@@ -34,36 +34,11 @@ def private_folder(path: str) -> str:
     if not stat.S_ISDIR(found.st_mode):
         raise StoreError(f"'{path}' is no folder; move it away")
     if found.st_uid != os.geteuid():
-        raise StoreError(_foreign_folder(path, found.st_uid))
+        raise StoreError(
+            f"folder '{path}' belongs to uid {found.st_uid}, not to uid {os.geteuid()}; call this as its owner, or "
+            "give the folder away by chown"
+        )
     return path
-
-
-def _foreign_folder(path: str, owner: int) -> str:
-    return (
-        f"folder '{path}' belongs to uid {owner}, not to uid {os.geteuid()}; call this as its owner, or give the "
-        "folder away by chown"
-    )
-
-
-def open_private_folder(path: str) -> int:
-    """Return a descriptor of the folder ``path``, made where it is missing; the one that is open is the one checked.
-
-    Raises:
-        StoreError: as ``private_folder``.
-    """
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        try:
-            descriptor = os.open(path, flags)
-        except FileNotFoundError:
-            descriptor = os.open(private_folder(path), flags)
-    except OSError as error:
-        raise StoreError(f"folder '{path}' cannot be opened: {error.strerror}") from error
-    owner = os.fstat(descriptor).st_uid
-    if owner != os.geteuid():
-        os.close(descriptor)
-        raise StoreError(_foreign_folder(path, owner))
-    return descriptor
 
 
 def passable_folder(path: str, folder: int | None = None) -> int:

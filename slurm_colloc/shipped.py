@@ -3,11 +3,6 @@
 
 import os
 
-_CHECKOUT_FOLDERS = {
-    "templates": "templates",
-    "site-configs": "site-configs",
-}
-
 
 def template_folders(of_site: str) -> list[str]:
     """Return where templates are looked for: the site's own folder first, then the shipped one."""
@@ -34,7 +29,7 @@ def folder(name: str) -> str:
         FileNotFoundError: an incomplete installation.
     """
     package = os.path.dirname(os.path.abspath(__file__))
-    checkout = os.path.join(os.path.dirname(package), _CHECKOUT_FOLDERS[name])
+    checkout = os.path.join(os.path.dirname(package), name)
     in_checkout = os.path.isfile(os.path.join(os.path.dirname(package), "pyproject.toml"))
     for candidate in (checkout if in_checkout else "", os.path.join(package, "_shipped", name)):
         if os.path.isdir(candidate):

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from slurm_colloc.errors import InputError, StoreError
-from slurm_colloc.files import open_private_folder, private_folder, read_own, write_atomic
+from slurm_colloc.files import private_folder, read_own, write_atomic
 from slurm_colloc.history.validate import is_sound, latest_s
 from slurm_colloc.model import COMPLETED, Decision, Evidence, Reason, SharingMode
 from slurm_colloc.value_types import fits
@@ -161,13 +161,11 @@ def drop_decision(folder: str, decision: Decision, name: str = "") -> str:
     Raises:
         StoreError: the folder cannot be written.
     """
+    # Of a spool that is sticky nobody else can put another folder in the place of one's own.
     name = name or f"{decision.at_s:.6f}-{os.getpid()}-{decision.job_id}.json"
-    descriptor = open_private_folder(folder)
-    try:
-        write_atomic(name, json.dumps(decision._asdict()).encode(), folder=descriptor)
-    finally:
-        os.close(descriptor)
-    return os.path.join(folder, name)
+    path = os.path.join(private_folder(folder), name)
+    write_atomic(path, json.dumps(decision._asdict()).encode())
+    return path
 
 
 def note_out_of_memory(folder: str, job_id: str) -> None:

@@ -4,6 +4,7 @@
 The sampler dies with the job without warning, so there is no "at the end": each pass leaves a whole record.
 """
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from slurm_colloc.gpu.mig import tells_sm_activity
@@ -34,9 +35,9 @@ class EvidenceBuilder:
         self._grew_to_mib = 0
         self._grew_until_s: float | None = None
         # Seconds spent at each whole percent of a GPU's SMs.
-        self._sm_seconds = [0.0] * 101
+        self._sm_seconds = defaultdict[int, float](float)
         # Likewise at each percent of the time in which the busiest GPU's memory moves data.
-        self._dram_seconds = [0.0] * 101
+        self._dram_seconds = defaultdict[int, float](float)
         # Over the time in which kernels ran: while a job starts, or prepares data, nothing slows it.
         self._sm_sum, self._busy_s = 0.0, 0.0
         self._sm_is_bound = False
@@ -44,7 +45,7 @@ class EvidenceBuilder:
         self._sampled_s = 0.0
         self._began_s: float | None = None
         # Seconds spent at each tenth of a core.
-        self._core_seconds: dict[int, float] = {}
+        self._core_seconds = defaultdict[int, float](float)
         self._host_mem_mib: int | None = None
 
     def add(self, seen: NodeSample) -> Evidence:
@@ -106,11 +107,11 @@ class EvidenceBuilder:
             if host.host_mem_mib is not None:
                 self._host_mem_mib = max(self._host_mem_mib or 0, host.host_mem_mib)
             if host.cpu_s is not None and seen.interval_s > 0:
-                tenths = min(_MOST_CORES, round(host.cpu_s / seen.interval_s, 1)) * 10
-                self._core_seconds[round(tenths)] = self._core_seconds.get(round(tenths), 0.0) + seen.interval_s
+                tenths = round(min(_MOST_CORES, host.cpu_s / seen.interval_s) * 10)
+                self._core_seconds[tenths] += seen.interval_s
 
     def _evidence(self, at_s: float, elapsed_s: float) -> Evidence:
-        seconds = sum(self._sm_seconds)
+        seconds = sum(self._sm_seconds.values())
         return Evidence(
             job_id=self._job_id,
             signature=self._signature,
@@ -119,15 +120,13 @@ class EvidenceBuilder:
             gpu_model=self._gpu_model,
             gpu_mem_peak_mib=self._peak_mib,
             sm_active_mean_pct=self._sm_sum / (self._busy_s or seconds) if seconds else None,
-            sm_active_q95_pct=_quantile(dict(enumerate(self._sm_seconds)), 0.95),
+            sm_active_q95_pct=_quantile(self._sm_seconds, 0.95),
             sm_is_bound=self._sm_is_bound,
             sample_count=self._count,
             sampled_s=self._sampled_s,
             ended_s=at_s,
             elapsed_s=elapsed_s,
-            dram_active_q95_pct=(
-                _quantile(dict(enumerate(self._dram_seconds)), 0.95) if self._mode == SharingMode.EXCLUSIVE else None
-            ),
+            dram_active_q95_pct=(_quantile(self._dram_seconds, 0.95) if self._mode == SharingMode.EXCLUSIVE else None),
             gpu_mem_total_mib=self._total_mib,
             grew_until_s=self._grew_until_s,
             cpu_cores_q95=None if (tenths := _quantile(self._core_seconds, 0.95)) is None else tenths / 10,

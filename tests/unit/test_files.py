@@ -10,7 +10,6 @@ from slurm_colloc.files import (
     closed_folder,
     file_mode,
     locked,
-    open_private_folder,
     private_folder,
     read_bounded,
     read_own,
@@ -112,23 +111,8 @@ def test_planted_folder(tmp_path: Path) -> None:
 def test_folder_of_somebody_else(tmp_path: Path) -> None:
     (tmp_path / "theirs").mkdir()
     os.chown(tmp_path / "theirs", 12345, 12345)
-    before = len(os.listdir("/proc/self/fd"))
-    for use in (private_folder, open_private_folder):
-        with pytest.raises(StoreError, match="belongs to uid 12345, not to uid 0; call this as its owner"):
-            use(str(tmp_path / "theirs"))
-    assert len(os.listdir("/proc/self/fd")) == before
-
-
-def test_an_open_folder_is_the_one_at_its_path_and_no_link_to_another_of_the_users_own(tmp_path: Path) -> None:
-    made = open_private_folder(str(tmp_path / "a/b"))
-    assert os.path.samestat(os.fstat(made), os.stat(tmp_path / "a/b"))
-    os.close(made)
-    assert (tmp_path / "a/b").stat().st_mode & 0o777 == 0o700
-    (tmp_path / "link").symlink_to(tmp_path / "a/b")
-    (tmp_path / "file").touch()
-    for name in ("link", "file"):
-        with pytest.raises(StoreError, match="cannot be opened"):
-            open_private_folder(str(tmp_path / name))
+    with pytest.raises(StoreError, match="belongs to uid 12345, not to uid 0; call this as its owner"):
+        private_folder(str(tmp_path / "theirs"))
 
 
 def test_a_folder_made_closed_is_closed_whatever_the_umask(tmp_path: Path) -> None:
