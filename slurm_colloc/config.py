@@ -204,11 +204,6 @@ class SiteConfig(NamedTuple):
         return {self.policy, *(rule.policy for rule in self.rollout), *drawn}
 
     @property
-    def places(self) -> bool:
-        """Return whether some jobs are given pieces of GPUs, or packed."""
-        return not self.policies.isdisjoint(("auto", "pack"))
-
-    @property
     def tier(self) -> str:
         """Return how far the site goes, one of TIERS: what else it installs and what it checks follows from that."""
         policies = self.policies

@@ -26,7 +26,6 @@ MIN_COVERAGE_PCT = 60.0
 MEASURED = "measured"
 BY_GPU_TIME, BY_MEMORY, BY_SHARES, EQUALLY = "split by GPU time", "split by memory", "split by shares", "split equally"
 WHOLE_DEVICE, UNATTRIBUTED = "whole device", "unattributed"
-METHODS = (MEASURED, BY_GPU_TIME, BY_MEMORY, BY_SHARES, EQUALLY, WHOLE_DEVICE, UNATTRIBUTED)
 
 
 class DeviceSample(NamedTuple):
@@ -143,8 +142,8 @@ class AttributedUse(NamedTuple):
     """What of one device's reading belongs to one job; ``job_id`` is empty for the unattributed rest.
 
     ``process_count`` is of its processes on the device: 0 is a device held idle, None is not known. ``direct_count`` is
-    of those among them that are no clients of MPS; None where that is not known of each. ``method`` is one of
-    METHODS, and holds for all figures of ADDITIVE; memory is the processes' own.
+    of those among them that are no clients of MPS; None where that is not known of each. ``method`` is one
+    of the above, and holds for all figures of ADDITIVE; memory is the processes' own.
     """
 
     uuid: str

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from math import inf
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from slurm_colloc.errors import StoreError
 from slurm_colloc.files import closed_folder, file_mode, whose
@@ -36,26 +36,13 @@ _MOST = {"pct": 100.0, "mib": 2.0**40, "w": 1e5, "j": 1e9}
 _Record = TypeVar("_Record", DeviceSample, ProcessSample, DeviceAllocation, HostSample, NodeSample)
 
 
-class Decoded(NamedTuple):
-    """What a journal file held."""
-
-    rounds: tuple[NodeSample, ...]
-    rejected: int
-
-
 def encode(seen: NodeSample) -> bytes:
     """Return the line for one NodeSample."""
     body = json.dumps((FORM, *seen), separators=(",", ":")).encode()
     return b"%08x %s\n" % (zlib.crc32(body), body)
 
 
-def decode(content: bytes) -> Decoded:
-    """Return the NodeSamples in a journal's content; lines that fail their checksum or form are counted, not used."""
-    found = list(_decoded(content.splitlines()))
-    return Decoded(tuple(seen for seen in found if seen), found.count(None))
-
-
-def _decoded(lines: Iterable[bytes]) -> Iterator[NodeSample | None]:
+def decode(lines: Iterable[bytes]) -> Iterator[NodeSample | None]:
     """Yield the NodeSample of each line, None for one that fails its checksum or form."""
     for line in lines:
         if not line:  # a writer that looked while another was half-way through took that line for a torn one
@@ -187,7 +174,7 @@ class Hour:
 
     def __iter__(self) -> Iterator[NodeSample]:
         self.read_bytes = self.rejected = 0
-        for seen in _decoded(self._lines()):
+        for seen in decode(self._lines()):
             # A pass that began within the hour may be written somewhat later; another day's has no place here.
             if seen is None or not -_HOUR_S <= seen.at_s - self.began_s < 2 * _HOUR_S or seen.node != self.node:
                 self.rejected += 1
@@ -242,6 +229,6 @@ def newest(folder: str, since_s: float) -> Iterator[NodeSample]:
     for hour in last.values():
         with suppress(OSError), open(os.open(hour.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as stream:
             stream.seek(max(0, os.fstat(stream.fileno()).st_size - _TAIL_BYTES))
-            rounds = [seen for seen in _decoded(stream.read(_TAIL_BYTES).splitlines()) if seen]
+            rounds = [seen for seen in decode(stream.read(_TAIL_BYTES).splitlines()) if seen]
             if rounds and rounds[-1].node == hour.node and rounds[-1].at_s >= since_s:
                 yield rounds[-1]

@@ -3,13 +3,14 @@
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from slurm_colloc.chart_model import Fit
 from slurm_colloc.config import MigSlice, Partition, Pool, Recovery, Sharing, SiteConfig
 from slurm_colloc.model import Decision, Evidence, Footprint, Gres, JobRequest, Quantiles, Reason, because
+from slurm_colloc.observe.journal import decode
 from slurm_colloc.usage_model import (
     AllocationRow,
     DeviceAllocation,
@@ -76,6 +77,18 @@ def seen(
 ) -> NodeSample:
     held = tuple(DeviceAllocation(uuid, job_id, None) for uuid, job_id in holders)
     return NodeSample(at_s, interval_s, node, "boot", tuple(devices), tuple(processes), held, tuple(hosts))
+
+
+class Decoded(NamedTuple):
+    """What a journal file held."""
+
+    rounds: tuple[NodeSample, ...]
+    rejected: int
+
+
+def decoded(content: bytes) -> Decoded:
+    found = list(decode(content.splitlines()))
+    return Decoded(tuple(filter(None, found)), found.count(None))
 
 
 def host(job_id: str = "1", **fields: Any) -> HostSample:

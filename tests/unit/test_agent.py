@@ -16,8 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from slurm_colloc.observe.journal import decode, hours
+from slurm_colloc.observe.journal import hours
 from slurm_colloc.usage_model import NodeSample
+from tests.unit.made import decoded
 
 SITE = """schema = 1
 cluster = "c"
@@ -133,7 +134,7 @@ def killed_again_and_again(node: Path, times: int) -> None:
         content = b"".join(Path(hour.path).read_bytes() for hour in hours(str(node / "journal")))
         assert content.startswith(before)
         before = content
-    found = decode(before)
+    found = decoded(before)
     assert found.rejected <= times, "more lines were lost than intervals were open"
     times_s = [seen.at_s for seen in found.rounds]
     assert times_s == sorted(set(times_s))
@@ -175,7 +176,7 @@ def test_a_full_disk_is_a_gap_and_no_more(node: Path) -> None:
         process.terminate()
         process.communicate(timeout=30)
         (hour,) = hours(str(disk))
-        found = decode(Path(hour.path).read_bytes())
+        found = decoded(Path(hour.path).read_bytes())
         assert found.rejected <= 1
         gap = max(b.at_s - b.interval_s - a.at_s for a, b in zip(found.rounds, found.rounds[1:], strict=False))
         assert gap > 0

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from slurm_colloc.errors import StoreError
-from slurm_colloc.observe.journal import append, decode, encode, hours
+from slurm_colloc.observe.journal import append, encode, hours
 from slurm_colloc.usage_model import DeviceAllocation, DeviceSample, HostSample, NodeSample, ProcessSample
-from tests.unit.made import device, process, seen
+from tests.unit.made import decoded, device, process, seen
 
 ROUND = seen(7200.5, [device()], [process()], [("GPU-0", "1")])
 TEXT = st.text(max_size=8)
@@ -44,14 +44,14 @@ ROUNDS = of(NodeSample)
 
 @given(st.lists(ROUNDS, max_size=3))
 def test_decode_is_the_inverse_of_encode(rounds: list[NodeSample]) -> None:
-    found = decode(b"".join(map(encode, rounds)))
+    found = decoded(b"".join(map(encode, rounds)))
     assert found == (tuple(rounds), 0)
     assert all(isinstance(one, DeviceSample) for passed in found.rounds for one in passed.devices)
 
 
 @given(st.integers(0, len(encode(ROUND)) - 2))
 def test_a_line_cut_short_is_counted_not_used(length: int) -> None:
-    found = decode(encode(ROUND) + encode(ROUND)[:length])
+    found = decoded(encode(ROUND) + encode(ROUND)[:length])
     assert found == ((ROUND,), 1 if length else 0)
 
 
@@ -59,26 +59,26 @@ def test_a_line_cut_short_is_counted_not_used(length: int) -> None:
 def test_a_changed_byte_never_passes(place: int, change: int) -> None:
     line = bytearray(encode(ROUND))
     line[place] ^= change
-    found = decode(bytes(line))
+    found = decoded(bytes(line))
     # Capital letters in the checksum, or a zero before it, say the same number.
     assert found.rounds in ((), (ROUND,))
     assert found.rounds == () or place < 8
 
 
 def test_an_empty_line_of_a_race_is_nothing() -> None:
-    assert decode(encode(ROUND) + b"\n" + encode(ROUND)) == ((ROUND, ROUND), 0)
+    assert decoded(encode(ROUND) + b"\n" + encode(ROUND)) == ((ROUND, ROUND), 0)
 
 
 @pytest.mark.parametrize("line", [b"junk", b"00000000 {}", b"zz {}", b" ", b"\xff\xfe", b"8d5fe3c7 [1,2]"])
 def test_junk_is_counted(line: bytes) -> None:
-    assert decode(encode(ROUND) + line + b"\n" + encode(ROUND)) == ((ROUND, ROUND), 1)
+    assert decoded(encode(ROUND) + line + b"\n" + encode(ROUND)) == ((ROUND, ROUND), 1)
 
 
 def test_right_checksum_of_a_wrong_form_is_counted() -> None:
     import zlib
 
     for body in (b"[1,2]", b"3", b'"text"', b'[1,0,"n","b",[[1]],[],[]]', b"[" * 100_000):
-        assert decode(b"%08x %s\n" % (zlib.crc32(body), body)) == ((), 1)
+        assert decoded(b"%08x %s\n" % (zlib.crc32(body), body)) == ((), 1)
 
 
 def test_one_file_for_each_node_and_hour(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_one_file_for_each_node_and_hour(tmp_path: Path) -> None:
         append(str(tmp_path), one)
     names = [os.path.relpath(hour.path, tmp_path) for hour in hours(str(tmp_path))]
     assert names == ["g1/19700101T02.journal", "g1/19700101T03.journal", "g2/19700101T02.journal"]
-    assert decode((tmp_path / names[0]).read_bytes()) == ((ROUND, ROUND), 0)
+    assert decoded((tmp_path / names[0]).read_bytes()) == ((ROUND, ROUND), 0)
     assert (tmp_path / names[0]).stat().st_mode & 0o777 == 0o600
 
 
@@ -109,7 +109,7 @@ def test_two_writers_lose_nothing(tmp_path: Path) -> None:
     for pid in pids:
         assert os.waitpid(pid, 0)[1] == 0
     (hour,) = hours(str(tmp_path))
-    found = decode(Path(hour.path).read_bytes())
+    found = decoded(Path(hour.path).read_bytes())
     expected = {float(number * 1000 + turn) for number in (1, 2) for turn in range(100)}
     assert (found.rejected, len(found.rounds)) == (0, 200)
     assert {one.interval_s for one in found.rounds} == expected
@@ -122,7 +122,7 @@ def test_a_torn_line_takes_only_itself(tmp_path: Path) -> None:
         stream.write(encode(ROUND)[:50])
     append(str(tmp_path), ROUND)
     append(str(tmp_path), ROUND)
-    assert decode(Path(hour.path).read_bytes()) == ((ROUND,) * 3, 1)
+    assert decoded(Path(hour.path).read_bytes()) == ((ROUND,) * 3, 1)
 
 
 def test_a_full_disk_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,7 +165,7 @@ def line(body: str) -> bytes:
     ],
 )
 def test_a_line_of_the_wrong_kinds_is_counted_not_used(body: str) -> None:
-    assert decode(line(body)) == ((), 1)
+    assert decoded(line(body)) == ((), 1)
 
 
 def test_an_hour_has_nothing_of_another_time_or_node(tmp_path: Path) -> None:

@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 from slurm_colloc.gpu.nvml import NvmlReader
 from slurm_colloc.gpu.proc import ProcessTable
 from slurm_colloc.observe.attribute import attribute_sample, balanced
-from slurm_colloc.observe.journal import decode, encode
+from slurm_colloc.observe.journal import encode
 from slurm_colloc.observe.sampler import Sampler
 from slurm_colloc.usage_model import ADDITIVE, DeviceSample, NodeSample
 from tests.fakes.devices import Device, Load, Process, gpus
 from tests.fakes.driver import ANY, Driver
 from tests.unit import fake_proc
+from tests.unit.made import decoded
 
 CUTS = (
     ("7g.80gb",),
@@ -126,7 +127,7 @@ def check(seen: NodeSample, units: int) -> None:
         assert [share.job_id for share in own].count("") == 1
         for name in ADDITIVE:
             assert {getattr(share, name) is None for share in own} == {getattr(device, name) is None}
-    assert decode(encode(seen)) == ((seen,), 0)
+    assert decoded(encode(seen)) == ((seen,), 0)
 
 
 def truth(device: DeviceSample, unit: Device, since_s: float, until_s: float) -> None:

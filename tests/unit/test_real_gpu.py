@@ -7,11 +7,10 @@ from statistics import fmean
 
 from slurm_colloc.accounting.sources.controller import parse_jobs
 from slurm_colloc.observe.attribute import attribute_sample, balanced
-from slurm_colloc.observe.journal import decode
 from slurm_colloc.usage_model import AttributedUse
-from tests.unit.made import RECORDED
+from tests.unit.made import RECORDED, decoded
 
-ROUNDS, REJECTED = decode((RECORDED / "h100-slurm-22.05/20261121T21.journal").read_bytes())
+ROUNDS, REJECTED = decoded((RECORDED / "h100-slurm-22.05/20261121T21.journal").read_bytes())
 SHARED = [seen for seen in ROUNDS if {process.job_id for process in seen.processes} >= {"1", "2", "3"}]
 ALONE = [seen for seen in ROUNDS if {process.job_id for process in seen.processes} == {"5"}]
 
