@@ -103,18 +103,21 @@ def test_what_sbatch_leaves_in_the_background_is_not_waited_for(shell: Shell) ->
     assert (done.returncode, (shell.folder / "out").read_text()) == (0, "Submitted batch job 4711\n")
 
 
-@pytest.mark.parametrize("where", ["_record", "_say", "remove_script"])
+@pytest.mark.parametrize("where", ["record", "said_of", "remove_script"])
 def test_a_fault_of_csubs_own_after_the_submission(shell: Shell, where: str) -> None:
     shell.site('"mps"', agent=True)
     code = f"""
 import slurm_colloc.cli.csub as csub
+import slurm_colloc.submit.invocation as invocation
 def fault(*_):
     raise ValueError("made up")
-csub.{where} = fault
+assert invocation.{where}
+invocation.{where} = fault
 csub.main()
 """
-    shell.run(HINT, "job.sh", code=code)
-    assert len(shell.calls()) == 1
+    done = shell.run(HINT, "job.sh", code=code)
+    assert "made up" in done.stderr
+    assert (len(shell.calls()), done.stdout) == (1, "Submitted batch job 4711\n")
 
 
 # --- around the site ---
