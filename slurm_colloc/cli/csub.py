@@ -31,7 +31,6 @@ from slurm_colloc.submit.invocation import (
     show,
     split_call,
     tell,
-    tell_line,
 )
 from slurm_colloc.submit.own_options import (
     NO_SUBMISSION,
@@ -112,7 +111,7 @@ def _run(argv: tuple[str, ...]) -> int:
         if call.dry_run:
             return show(plan, command_line, call)
         if plan.decides_nothing:
-            tell(call, said_of(plan, call))
+            tell(call, *said_of(plan, call))
             return _fall_open(call, stdin, _SILENT)
         source = None if stdin is None else readable(plan.body if plan.body is not None else stdin)
         then = _then(plan, command_line, call, site)
@@ -175,7 +174,7 @@ def _then(plan: Plan, command_line: CommandLine, call: Call, config: SiteConfig)
         return lambda job_id: None
     from slurm_colloc.followup.retry import follow
 
-    return follow(plan, command_line, call.sbatch, call.environ, config, partial(tell_line, call))
+    return follow(plan, command_line, call.sbatch, call.environ, config, partial(tell, call))
 
 
 def _read_stdin(command_line: CommandLine) -> bytes | None:
@@ -192,7 +191,7 @@ def _fall_open(call: Call, stdin: bytes | None, why: str) -> int:
         say(f"error: {why}; without --dry-run the job would go to sbatch unchanged")
         return 2
     if why != _SILENT:
-        tell(call, [f"handed to sbatch unchanged: {why}"])
+        tell(call, f"handed to sbatch unchanged: {why}")
     if stdin is not None:
         os.dup2(readable(stdin), 0)
     try:

@@ -12,7 +12,6 @@ import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import NamedTuple
 
 from slurm_colloc.errors import ProcessError
 from slurm_colloc.process import Running, read_all, spawn
@@ -52,15 +51,6 @@ STDOUT, STDERR = 1, 2
 CALLED = "sbatch"
 
 
-class Outcome(NamedTuple):
-    """How sbatch ended; ``refused`` holds its words when it definitely made no job (they were not printed)."""
-
-    status: int
-    job_id: str
-    cluster: str
-    refused: bytes
-
-
 def with_body(plan: Plan) -> tuple[tuple[str, ...], str]:
     """Return sbatch's arguments and the path of the rendered script in them; empty when there is none."""
     argv, at = plan.sbatch_argv, plan.script_at
@@ -98,9 +88,10 @@ def _is_csub(candidate: str, own: str) -> bool:
 
 def submit(
     argv: Sequence[str], environ: Mapping[str, str], stdin: int | None, submitted: Callable[[str, str], None]
-) -> Outcome:
+) -> tuple[int, bytes]:
     """Run sbatch to its end, passing its output on, and call ``submitted`` with job id and cluster once known.
 
+    Returned are its status as a shell has it, and what it said where it definitely made no job: that was not printed.
     Once sbatch runs a job may exist, so nothing is raised any more: whoever caught it might submit again.
 
     Raises:
@@ -118,7 +109,7 @@ def submit(
     refused = status != 0 and not relay.job_id and re.search(DEFINITE, relay.held) is not None
     if not refused:
         write_all(STDERR, bytes(relay.held))
-    return Outcome(status, relay.job_id, relay.cluster, bytes(relay.held) if refused else b"")
+    return status if status >= 0 else 128 - status, bytes(relay.held) if refused else b""
 
 
 def _drain(running: Running) -> None:

@@ -93,16 +93,11 @@ def find_site() -> tuple[str, SiteConfig | None, str]:
     return "", None, problem
 
 
-def tell(call: Call, lines: Iterable[str]) -> None:
+def tell(call: Call, *lines: str) -> None:
     """Say what is no error, unless nobody wants it, or a program reads both outputs as one: $(csub job.sh 2>&1)."""
     if not call.quiet and not _read_as_one():
         for line in lines:
             say(line)
-
-
-def tell_line(call: Call, line: str) -> None:
-    """Say one line that is no error."""
-    tell(call, [line])
 
 
 def _read_as_one() -> bool:
@@ -144,23 +139,21 @@ def hand_over(
     def submitted(job_id: str, cluster: str) -> None:
         then(job_id)
         shadow = config.policy == "shadow"
-        record(plan, job_id, cluster or config.cluster, config, partial(tell_line, call) if shadow else say)
-        tell(call, (f"job {job_id}: {line}" for line in said_of(plan, call)))
+        record(plan, job_id, cluster or config.cluster, config, partial(tell, call) if shadow else say)
+        tell(call, *(f"job {job_id}: {line}" for line in said_of(plan, call)))
 
     try:
-        outcome = submit([call.sbatch, *argv], handed_on(call.environ, plan, config), source, submitted)
+        status, refused = submit([call.sbatch, *argv], handed_on(call.environ, plan, config), source, submitted)
     except CollocError as error:  # sbatch was not started
         return 1, str(error)
     finally:
         if script:
             remove_script(script)
-    status = outcome.status if outcome.status >= 0 else 128 - outcome.status
     has_original = plan.packed is None or plan.packed.has_original
-    if outcome.refused and not plan.as_asked and has_original:
+    if refused and not plan.as_asked and has_original:
         given = "the pack" if plan.packed else plan.part.placement.given
-        return status, f"{given} was refused: {_verdict(outcome.refused)}"
-    if outcome.refused:
-        write_all(STDERR, outcome.refused)
+        return status, f"{given} was refused: {_verdict(refused)}"
+    write_all(STDERR, refused)
     return status, ""
 
 
