@@ -94,12 +94,11 @@ def _weighed(
     waits, count = queue_estimate.waits(), len(pieces)
     free: Free | Reason | None = None
     found = [weigh(option, need.expected_s, waits, None, tasks) for option in options]
-    whole = found[-1] if whole_kind else None
-    if queue_estimate.wanted or free_matters(found[:count], whole):
+    if queue_estimate.wanted or free_matters(found[:count], found[-1] if whole_kind else None):
         free = queue_estimate.free()
         if isinstance(free, Free):
             found = [weigh(option, need.expected_s, waits, free, tasks) for option in options]
-            whole = found[-1] if whole_kind else None
+    whole = found[-1] if whole_kind else None
     number = choose(found[:count], whole)
     shown = tuple(found) if any(one.free_now is not None or one.waited_runs for one in found) else ()
     first = pieces[0]

@@ -182,12 +182,7 @@ def reasons_against_pack(
             yield because("task-starts-tasks", option=name, tasks=given[name].value)
     if "time-min" in given:
         yield because("option", option="time-min")
-    if sum(name in given for name in ("mem", "mem-per-cpu", "mem-per-gpu")) > 1:
-        yield because("memory-sized-twice")
-    if "mem" in given and value_of(given, "mem").strip("0KMGTkmgtBb") == "":
-        yield because("whole-node-memory")
-    if "cpus-per-gpu" in given and "cpus-per-task" in given:
-        yield because("cores-sized-twice")
+    yield from _badly_sized(given, "mem")
     if "aftercorr" in value_of(given, "dependency"):
         yield because("dependency-task-by-task")
     yield from _reasons_of_text(without_comments(text), text, commands)
@@ -228,6 +223,21 @@ def _more_than_one_node(given: Mapping[str, Given]) -> Iterator[Reason]:
         yield because("several-nodes", nodes=given["nodes"].value or "")
 
 
+def _badly_sized(given: Mapping[str, Given], memory: str) -> Iterator[Reason]:
+    """Yield why the cores and memory that are asked for cannot be those of a share or a task; ``memory`` by which."""
+    if sum(name in given for name in ("mem", "mem-per-cpu", "mem-per-gpu")) > 1:
+        yield because("memory-sized-twice")
+    if _is_all(given, memory):
+        yield because("whole-node-memory")
+    if "cpus-per-gpu" in given and "cpus-per-task" in given:
+        yield because("cores-sized-twice")
+
+
+def _is_all(given: Mapping[str, Given], name: str) -> bool:
+    """Return whether an option of memory is 0 in any unit, by which Slurm means all of the node's."""
+    return name in given and value_of(given, name).strip("0KMGTkmgtBb") == ""
+
+
 def _plugin_names(config: SiteConfig) -> set[str]:
     return {text.partition("=")[0] for text in config.sbatch_options}
 
@@ -256,12 +266,7 @@ def reasons_against_share(
     for name in PER_GPU:
         if name in given and given[name].origin == "environment":
             yield because("variable-sizes-per-gpu", variable=given[name].written)
-    if "mem-per-gpu" in given and ("mem" in given or "mem-per-cpu" in given):
-        yield because("memory-sized-twice")
-    if value_of(given, "mem-per-gpu").strip("0KMGTkmgt") == "" and "mem-per-gpu" in given:
-        yield because("whole-node-memory")
-    if "cpus-per-gpu" in given and "cpus-per-task" in given:
-        yield because("cores-sized-twice")
+    yield from _badly_sized(given, "mem-per-gpu")
 
 
 def reasons_untouchable(
@@ -287,7 +292,7 @@ def reasons_untouchable(
             yield because("option", option=name)
         elif name not in _HARMLESS and name not in plugins:
             yield because("option-untried", option=name)
-    if value_of(given, "mem").rstrip("KMGTkmgt") == "0":
+    if _is_all(given, "mem"):
         yield because("whole-node-memory")
     yield from _more_than_one_node(given)
     if "ntasks" in given and given["ntasks"].value != "1" and "nodes" not in given:

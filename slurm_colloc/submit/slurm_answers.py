@@ -59,18 +59,12 @@ def whose_job(request: JobRequest, config: SiteConfig, ask: Callable[[], Limits]
     rules = config.rollout
     groups = frozenset(map(_group_name, {os.getegid(), *os.getgroups()}) if any(rule.groups for rule in rules) else ())
     partitions = request.partitions or (config.default_partition,)
-    found: Limits | Reason | None = None
-    if (any(rule.accounts for rule in rules) and not request.account) or (
-        any(rule.qos for rule in rules) and not request.qos
-    ):
+    account, qos = request.account or None, request.qos or None
+    if (not account and any(rule.accounts for rule in rules)) or (not qos and any(rule.qos for rule in rules)):
         found = limits_of_user(config, ask)
-    account: str | None = request.account
-    qos: str | None = request.qos
-    if isinstance(found, Limits):
-        account = account or found.default_account or None
-        qos = qos or default_qos(found, account or "", partitions[0])
-    else:
-        account, qos = account or None, qos or None
+        if isinstance(found, Limits):
+            account = account or found.default_account or None
+            qos = qos or default_qos(found, account or "", partitions[0])
     return Whose(_user_name(), groups, account, partitions, qos)
 
 

@@ -33,47 +33,56 @@ def split(shares: tuple[AttributedUse, ...]) -> Split:
 QUIET = device(gpu_util_pct=0.0, gr_active_pct=0.0, sm_active_pct=0.0)
 
 
-def test_one_job_has_all() -> None:
-    shares = attribute_device(device(), [process("1", 5), process("1", 6, gpu_mem_used_mib=100)], ["1"])
-    assert split(shares) == {"1": (40.0, 20.0, 3100, "measured")}
+BLANK = device(gpu_util_pct=None, sm_active_pct=None, gpu_mem_used_mib=None)
+ALL, HALF = (40.0, 20.0), (20.0, 10.0)
 
 
-def test_by_sm_of_each_process() -> None:
-    busy = [process("1", 5, sm_util_pct=30.0), process("2", 6, sm_util_pct=10.0)]
-    assert split(attribute_device(device(), busy, [])) == {
-        "1": (30.0, 15.0, 3000, "split by GPU time"),
-        "2": (10.0, 5.0, 3000, "split by GPU time"),
-    }
-
-
-def test_by_memory_when_one_sm_is_missing() -> None:
-    mixed = [process("1", 5, sm_util_pct=30.0), process("2", 6, gpu_mem_used_mib=1000)]
-    assert split(attribute_device(device(), mixed, [])) == {
-        "1": (30.0, 15.0, 3000, "split by memory"),
-        "2": (10.0, 5.0, 1000, "split by memory"),
-    }
-
-
-def test_equally_when_nothing_is_known() -> None:
-    blind = [process("1", 5, gpu_mem_used_mib=None), process("2", 6)]
-    assert split(attribute_device(device(), blind, [])) == {
-        "1": (20.0, 10.0, None, "split equally"),
-        "2": (20.0, 10.0, 3000, "split equally"),
-    }
-
-
-def test_jobs_without_activity_are_split_by_memory() -> None:
-    idle = [process("1", 5, sm_util_pct=0.0), process("2", 6, sm_util_pct=0.0)]
-    found = split(attribute_device(device(), idle, []))
-    assert found["1"] == (20.0, 10.0, 3000, "split by memory")
-
-
-def test_strangers_are_unattributed() -> None:
-    shares = attribute_device(device(), [process("", 5), process("2", 6)], ["2"])
-    assert split(shares) == {
-        "": (20.0, 10.0, 0, "unattributed"),
-        "2": (20.0, 10.0, 3000, "split by memory"),
-    }
+@pytest.mark.parametrize(
+    ("whole", "processes", "holders", "parts"),
+    [
+        # One job has all of it, before its process shows, too, and where no process says what it holds.
+        (device(), [process("1", 5), process("1", 6, gpu_mem_used_mib=100)], "1", {"1": (*ALL, 3100, "measured")}),
+        (device(), [], "1", {"1": (*ALL, 0, "measured")}),
+        (device(), [process("1", gpu_mem_used_mib=None)], "", {"1": (*ALL, 3000, "measured")}),
+        # Several have it by the best that is known of each.
+        (
+            device(),
+            [process("1", 5, sm_util_pct=30.0), process("2", 6, sm_util_pct=10.0)],
+            "",
+            {"1": (30.0, 15.0, 3000, "split by GPU time"), "2": (10.0, 5.0, 3000, "split by GPU time")},
+        ),
+        (
+            device(),
+            [process("1", 5, sm_util_pct=30.0), process("2", 6, gpu_mem_used_mib=1000)],
+            "",
+            {"1": (30.0, 15.0, 3000, "split by memory"), "2": (10.0, 5.0, 1000, "split by memory")},
+        ),
+        (
+            device(),
+            [process("1", 5, sm_util_pct=0.0), process("2", 6, sm_util_pct=0.0)],
+            "",
+            dict.fromkeys("12", (*HALF, 3000, "split by memory")),
+        ),
+        (
+            device(),
+            [process("1", 5, gpu_mem_used_mib=None), process("2", 6)],
+            "",
+            {"1": (*HALF, None, "split equally"), "2": (*HALF, 3000, "split equally")},
+        ),
+        # A stranger's part is nobody's.
+        (
+            device(),
+            [process("", 5), process("2", 6)],
+            "2",
+            {"": (*HALF, 0, "unattributed"), "2": (*HALF, 3000, "split by memory")},
+        ),
+        (BLANK, [process("1", 5), process("2", 6)], "", dict.fromkeys("12", (None, None, 3000, "split by memory"))),
+    ],
+)
+def test_who_has_what_of_a_reading(
+    whole: DeviceSample, processes: list[ProcessSample], holders: str, parts: Split
+) -> None:
+    assert split(attribute_device(whole, processes, list(holders))) == parts
 
 
 def test_holder_without_a_process_is_idle_not_missing() -> None:
@@ -81,10 +90,6 @@ def test_holder_without_a_process_is_idle_not_missing() -> None:
     assert split(shares)["2"] == (0.0, 0.0, 0, "measured")
     lone = attribute_device(device(gpu_util_pct=None, sm_active_pct=None), [process("1")], ["1", "2"])
     assert split(lone)["2"] == (None, None, 0, "measured")
-
-
-def test_only_holder_before_its_process_shows() -> None:
-    assert split(attribute_device(device(), [], ["1"])) == {"1": (40.0, 20.0, 0, "measured")}
 
 
 def test_nobody_there() -> None:
@@ -101,17 +106,6 @@ def test_nobody_there() -> None:
 def test_a_holder_beside_a_stray_process_may_own_it_and_is_not_called_idle() -> None:
     assert set(split(attribute_device(device(), [process("")], ["1"]))) == {""}
     assert set(split(attribute_device(device(), [process(""), process("2", 7)], ["1"]))) == {"", "2"}
-
-
-def test_memory_of_a_lone_job_falls_back_to_the_device() -> None:
-    blind = [process("1", gpu_mem_used_mib=None)]
-    assert split(attribute_device(device(), blind, [])) == {"1": (40.0, 20.0, 3000, "measured")}
-
-
-def test_missing_counters_stay_missing() -> None:
-    blank = device(gpu_util_pct=None, sm_active_pct=None, gpu_mem_used_mib=None)
-    shares = attribute_device(blank, [process("1", 5), process("2", 6)], [])
-    assert split(shares) == {"1": (None, None, 3000, "split by memory"), "2": (None, None, 3000, "split by memory")}
 
 
 def test_round_keeps_devices_apart() -> None:
