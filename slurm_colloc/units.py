@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from slurm_colloc.errors import InputError
 
 BYTES_PER_MIB = 1024 * 1024
+# No node has so many devices; a text that names more may be anybody's.
+MOST_DEVICES = 1024
 
 # Keeps 0.25 * 100 = 25.000000000000004 from asking for 26 units.
 _UNIT_SLACK = 1e-9
@@ -213,3 +215,15 @@ def spans(numbers: Iterable[int]) -> str:
         else:
             runs.append([number])
     return ",".join("-".join(map(str, run)) for run in runs)
+
+
+def device_indices(text: str) -> tuple[int, ...]:
+    """Return the numbers of devices in ``0,2-4``; none where it holds anything else, or more than a node has."""
+    found: list[int] = []
+    for item in filter(None, text.split(",")):
+        first, dash, last = item.partition("-")
+        low, high = whole(first), whole(last if dash else first)
+        if low is None or high is None or high >= MOST_DEVICES or len(found) > MOST_DEVICES:
+            return ()
+        found += range(low, high + 1)
+    return tuple(found)

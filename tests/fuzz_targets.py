@@ -343,10 +343,11 @@ def _of_a_node() -> Iterator[Target]:
 
 
 def _task_environment(text: str) -> object:
-    from slurm_colloc.gpu.proc import parse_indices, parse_uuids, parse_weight
+    from slurm_colloc.gpu.proc import parse_uuids, parse_weight
+    from slurm_colloc.units import device_indices
 
     variables = {name: value for name, equals, value in (word.partition("=") for word in text.split("\0")) if equals}
-    indices = parse_indices(variables.get("SLURM_JOB_GPUS", ""))
+    indices = device_indices(variables.get("SLURM_JOB_GPUS", ""))
     assert len(indices) < 3000, "a variable makes any number of GPUs"
     return indices, parse_uuids(variables.get("CUDA_VISIBLE_DEVICES", "")), parse_weight(variables)
 

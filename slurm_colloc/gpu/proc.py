@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from slurm_colloc.gpu.stat import Stat, parse_stat
+from slurm_colloc.units import MOST_DEVICES, device_indices
 
 # v1: slurm[_<node>]/uid_U/job_J; v2: [<node>_]slurmstepd.scope/job_J, from 26.05 on the job's SLUID in place of job_J.
 # All that under whatever slice or container. The first match counts and nothing under a user.slice does: there, and
@@ -21,8 +22,6 @@ _CGROUP_JOB = re.compile(
     r"(?:/(?!user\.slice/)[^/]+)*?/(?:slurm(?:_[^/]*)?/uid_[0-9]+|(?:[^/]*_)?slurmstepd\.scope)"
     r"/(?P<job>(?:job_(?P<id>[0-9]+)|s[0-9A-HJKMNP-TV-Z]{13}))(?=/|\Z)"
 )
-# More GPUs than this on a node are a user's joke: the text comes from a process's environment.
-_MOST_INDICES = 1024
 _STEPD = re.compile(rb"slurmstepd: \[(\d+)(?:\.[^\]]*)?\]")
 _REAL_UID = re.compile(rb"^Uid:\s*([0-9]+)", re.MULTILINE)
 _UUID = re.compile(r"(?:GPU|MIG)-[0-9A-Za-z/-]+")
@@ -80,23 +79,10 @@ def _cgroup_jobs(text: str) -> Iterator[tuple[str, re.Match[str]]]:
             yield controllers, match
 
 
-def parse_indices(text: str) -> tuple[int, ...]:
-    """Return the indices in SLURM_JOB_GPUS (``0,1`` or ``0-2``); nothing when it holds anything but indices."""
-    found: list[int] = []
-    for item in filter(None, text.split(",")):
-        first, dash, last = item.partition("-")
-        if not item.isascii() or not first.isdigit() or (dash and not last.isdigit()) or len(item) > 9:
-            return ()
-        if int(last or first) >= _MOST_INDICES or len(found) > _MOST_INDICES:
-            return ()
-        found.extend(range(int(first), int(last or first) + 1))
-    return tuple(found)
-
-
 def parse_uuids(text: str) -> tuple[str, ...]:
     """Return the uuids in CUDA_VISIBLE_DEVICES; nothing when it holds anything but uuids."""
     items = [item for item in text.split(",") if item]
-    whole = len(items) <= _MOST_INDICES and all(_UUID.fullmatch(item) for item in items)
+    whole = len(items) <= MOST_DEVICES and all(_UUID.fullmatch(item) for item in items)
     return tuple(items) if whole else ()
 
 
@@ -109,7 +95,7 @@ def parse_weight(environment: dict[str, str]) -> float | None:
         weight = float(text)
     except ValueError:
         return None
-    return weight if 0 < weight < _MOST_INDICES else None
+    return weight if 0 < weight < MOST_DEVICES else None
 
 
 def sees_host_pids() -> bool:
@@ -215,7 +201,7 @@ class ProcessTable:
             job_id=job_id,
             cluster=environment.get("SLURM_CLUSTER_NAME", ""),
             node=environment.get("SLURMD_NODENAME", ""),
-            gres_indices=parse_indices(gpus),
+            gres_indices=device_indices(gpus),
             uuids=parse_uuids(environment.get("CUDA_VISIBLE_DEVICES", "")),
             weight=parse_weight(environment),
         )

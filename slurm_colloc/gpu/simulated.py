@@ -12,9 +12,9 @@ import time
 from typing import Any, NamedTuple
 
 from slurm_colloc.errors import GpuError, InputError
-from slurm_colloc.gpu.proc import ProcessTable, parse_indices
+from slurm_colloc.gpu.proc import ProcessTable
 from slurm_colloc.gpu.reader import GpuProcess, GpuUnit, UnitReading
-from slurm_colloc.units import demand_mib
+from slurm_colloc.units import demand_mib, device_indices
 from slurm_colloc.usage_model import ProcessKind
 
 LOAD_VARIABLE = "COLLOC_SIMULATED_GPU_LOAD"
@@ -140,7 +140,7 @@ class SimulatedReader:
             return []
         visible = environment.get("SLURM_JOB_GPUS") or environment.get("CUDA_VISIBLE_DEVICES", "")
         mps = not {"CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"}.isdisjoint(environment)
-        indices = parse_indices(visible)[:1]
+        indices = device_indices(visible)[:1]
         return [(self._units[index], pid, parse_load(load), mps) for index in indices if index < len(self._units)]
 
     def close(self) -> None:

@@ -14,6 +14,7 @@ from slurm_colloc.errors import InputError, StoreError
 from slurm_colloc.files import private_folder, read_own, write_atomic
 from slurm_colloc.history.validate import is_sound, latest_s
 from slurm_colloc.model import COMPLETED, Decision, Evidence, Reason, SharingMode
+from slurm_colloc.units import whole
 from slurm_colloc.value_types import fits
 
 LIMIT_BYTES = 256 * 1024
@@ -78,9 +79,8 @@ def make_folders(folder: str, path: str) -> None:
     Raises:
         StoreError: one cannot be made, or is somebody else's.
     """
-    runs = os.path.dirname(path)
-    for parent in (folder, os.path.join(folder, "evidence"), os.path.dirname(runs), runs):
-        private_folder(parent)
+    private_folder(folder)
+    private_folder(os.path.dirname(path))
 
 
 def read_evidence(folder: str, signature: str) -> EvidenceFound:
@@ -94,8 +94,8 @@ def read_evidence(folder: str, signature: str) -> EvidenceFound:
         return EvidenceFound((), 0)
     except OSError as error:
         raise StoreError(f"evidence in '{runs}' cannot be read: {error.strerror}") from error
-    newest = sorted((name for name in names if not name.startswith(OLDER)), key=_job_number)[-RUNS_READ:]
     older = [name for name in names if name.startswith(OLDER)]
+    newest = sorted(set(names) - set(older), key=lambda name: whole(name.partition(".")[0]) or 0)[-RUNS_READ:]
     found: list[Evidence] = []
     unreadable, until_s = 0, latest_s()
     for name in (*older, *reversed(newest)):
@@ -111,11 +111,6 @@ def read_evidence(folder: str, signature: str) -> EvidenceFound:
         if len(found) - len(older) >= RUNS_KEPT and any(map(_shows_sm_activity, found)):
             break
     return EvidenceFound(newest_of(found), unreadable)
-
-
-def _job_number(name: str) -> int:
-    digits = name.partition(".")[0]
-    return int(digits) if digits.isascii() and digits.isdigit() else 0
 
 
 def newest_of(runs: Sequence[Evidence]) -> tuple[Evidence, ...]:

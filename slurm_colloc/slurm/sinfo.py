@@ -9,7 +9,7 @@ from slurm_colloc.errors import InputError
 from slurm_colloc.model import Gres
 from slurm_colloc.slurm.free_gpus import kind_of
 from slurm_colloc.slurm.gres import SHOWN, split_items
-from slurm_colloc.units import whole
+from slurm_colloc.units import MOST_DEVICES, device_indices, whole
 
 # One line for each node and partition; a field without a width is printed whole.
 QUESTION = ("sinfo", "-h", "-a", "-N", "-O", "NodeList:|,Partition:|,Gres:|,GresUsed:|,StateCompact:")
@@ -17,8 +17,8 @@ QUESTION = ("sinfo", "-h", "-a", "-N", "-O", "NodeList:|,Partition:|,Gres:|,Gres
 # rebooted or silent, and another state means drained, down, reserved or without a free core.
 _OPEN = ("idle", "mix")
 _SHARED = ("mps", "shard")
-# No node has so many devices, or kinds of them.
-_MOST_DEVICES, _MOST_KINDS = 1024, 64
+# No node has so many kinds of them.
+_MOST_KINDS = 64
 _ITEM = re.compile(r"(gpu|mps|shard)(?::((?![0-9]+:)[A-Za-z_0-9.+-]++))?:(\d{1,9})(?:\(([^()]*)\))?")
 _IGNORED = re.compile(r"(?!(?:gpu|mps|shard)(?::|$))[a-z_][a-z_0-9]*(?::.*)?")
 
@@ -77,7 +77,7 @@ def _entries(text: str) -> Iterator[_Entry]:
         match = _ITEM.fullmatch(item)
         if match is not None:
             detail = match[4] or ""
-            if detail.count(",") >= _MOST_DEVICES:
+            if detail.count(",") >= MOST_DEVICES:
                 raise InputError(f"sinfo printed '{item[:SHOWN]}', more devices than a node has")
             yield _Entry(Gres(match[1], match[2] or "", int(match[3])), detail)
         elif not _IGNORED.fullmatch(item):
@@ -129,12 +129,4 @@ def _most_left(total: Gres, of: _Entry | None, devices: int, taken: set[int], as
 
 def indices(detail: str) -> set[int]:
     """Return {0, 1, 3} from ``IDX:0-1,3``."""
-    found: list[int] = []
-    if detail.startswith("IDX:"):
-        for part in detail[len("IDX:") :].split(","):
-            first, _, last = part.partition("-")
-            low = whole(first)
-            if low is not None and len(found) < _MOST_DEVICES:
-                high = whole(last)
-                found += range(low, min(low if high is None else high, low + _MOST_DEVICES) + 1)
-    return set(found)
+    return set(device_indices(detail.removeprefix("IDX:"))) if detail.startswith("IDX:") else set()

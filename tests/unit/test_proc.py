@@ -14,7 +14,6 @@ from slurm_colloc.gpu.proc import (
     ProcessTable,
     parse_cgroup_folders,
     parse_cgroup_job,
-    parse_indices,
 )
 from slurm_colloc.gpu.stat import Stat, parse_stat
 from tests.unit import fake_proc
@@ -108,33 +107,6 @@ def test_recorded_v1_tasks_have_the_controllers_of_host_use(folder: str, kind: s
 def test_cgroup_texts_never_fail(text: str) -> None:
     job = parse_cgroup_job(text)
     assert (job is None) == (parse_cgroup_folders(text) == {})
-
-
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("0", (0,)),
-        ("0,2-4", (0, 2, 3, 4)),
-        ("", ()),
-        ("3-1", ()),
-        ("GPU-123", ()),
-        ("0,x", ()),
-        ("1-", ()),
-        ("-1", ()),
-        ("\u00b2", ()),
-        ("\u0660", ()),
-        ("0-999999", ()),
-        ("1023", (1023,)),
-        ("1024", ()),
-    ],
-)
-def test_indices(text: str, found: tuple[int, ...]) -> None:
-    assert parse_indices(text) == found
-
-
-@given(st.text(max_size=200))
-def test_indices_never_fail(text: str) -> None:
-    assert all(0 <= index < 1024 for index in parse_indices(text))
 
 
 def test_job_by_cgroup_and_by_ancestor(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from slurm_colloc.units import (
     capacity_mib,
     demand_mib,
     demand_units,
+    device_indices,
     joules,
     kilowatt_hours,
     percent,
@@ -164,3 +165,30 @@ def test_what_is_at_most_so_much_is(value: float, digits: int) -> None:
     shown = float(at_most(value, digits))
     assert value <= shown * (1 + 1e-6)
     assert shown <= value * (1 + 10.0 ** (1 - digits)) + 1e-6
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("0", (0,)),
+        ("0,2-4", (0, 2, 3, 4)),
+        ("", ()),
+        ("3-1", ()),
+        ("GPU-123", ()),
+        ("0,x", ()),
+        ("1-", ()),
+        ("-1", ()),
+        ("\u00b2", ()),
+        ("\u0660", ()),
+        ("0-999999", ()),
+        ("1023", (1023,)),
+        ("1024", ()),
+    ],
+)
+def test_indices(text: str, found: tuple[int, ...]) -> None:
+    assert device_indices(text) == found
+
+
+@given(st.text(max_size=200))
+def test_indices_never_fail(text: str) -> None:
+    assert all(0 <= index < 1024 for index in device_indices(text))
