@@ -20,13 +20,17 @@ def private_folder(path: str) -> str:
         StoreError: it cannot be made, is not a folder, or belongs to somebody else (a planted folder or link).
     """
     try:
-        above = os.path.dirname(path)
-        if above and not os.path.isdir(above):
-            private_folder(above)
-        # Not makedirs: its mode is for the last folder only.
-        with suppress(FileExistsError):
-            os.mkdir(path, PRIVATE_FOLDER)
-        found = os.lstat(path)
+        try:
+            found = os.lstat(path)  # nearly always it is there
+        except (FileNotFoundError, NotADirectoryError):
+            above = os.path.dirname(path)
+            if above and not os.path.isdir(above):
+                private_folder(above)
+            try:
+                os.mkdir(path, PRIVATE_FOLDER)  # not makedirs: its mode is for the last folder only
+                return path
+            except FileExistsError:  # another process was first
+                found = os.lstat(path)
     except OSError as error:
         raise StoreError(f"folder '{path}' cannot be created: {error.strerror}") from error
     if stat.S_ISLNK(found.st_mode):
