@@ -57,7 +57,7 @@ def test_spawn_passes_environment() -> None:
 def test_shipped_folders() -> None:
     assert {"mps.sbatch.j2", "sample.sbatch.j2"} <= set(os.listdir(folder("templates")))
     assert os.listdir(folder("site-configs"))
-    with pytest.raises(KeyError):
+    with pytest.raises(FileNotFoundError, match="'other' is missing"):
         folder("other")
 
 
