@@ -183,7 +183,7 @@ def spawn(argv: Sequence[str], environment: Mapping[str, str], stdin: int | None
     try:
         pid = os.posix_spawn(
             argv[0],
-            _named_argv(argv, called),
+            [called or argv[0], *argv[1:]],
             environment,
             file_actions=[(os.POSIX_SPAWN_DUP2, ours, theirs) for ours, theirs in doubles],
             setsigdef=_to_default,
@@ -196,10 +196,6 @@ def spawn(argv: Sequence[str], environment: Mapping[str, str], stdin: int | None
         os.close(out_write)
         os.close(err_write)
     return Running(pid, out_read, err_read)
-
-
-def _named_argv(argv: Sequence[str], called: str) -> list[str]:
-    return [called or argv[0], *argv[1:]]
 
 
 def readable(content: bytes) -> int:
@@ -291,7 +287,7 @@ def replace(argv: Sequence[str], environment: Mapping[str, str], called: str = "
     """
     before = [(number, signal.signal(number, signal.SIG_DFL)) for number in _to_default]
     try:
-        os.execve(argv[0], _named_argv(argv, called), environment)
+        os.execve(argv[0], [called or argv[0], *argv[1:]], environment)
     except (OSError, ValueError) as error:
         for number, handler in before:  # this process goes on, and must not die of a pipe that somebody closed
             signal.signal(number, handler or signal.SIG_DFL)

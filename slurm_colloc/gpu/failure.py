@@ -29,20 +29,18 @@ class Outcome(StrEnum):
     STOPPED = "stopped"
 
 
+# Nothing runs on that GPU again before the node's administrator has seen to it.
+_GONE = (rb"GPU has fallen off the bus", rb"GPU is lost", rb"NVML_ERROR_GPU_IS_LOST")
 # Slurm's own words come first: they are said about the task, not by it. Then what broke the GPU's context: a program
 # whose neighbour broke it prints, under MPS, the very words of that neighbour, and may well add that it cannot
 # allocate either. Out of memory is last.
-_SLURM = (
+_WORDS: tuple[tuple[Outcome, tuple[bytes, ...]], ...] = (
     (
         Outcome.HOST_OOM,
         (rb"[Dd]etected \d+ oom[_-]kill event", rb"srun: error: [^:\n]{1,255}: tasks? [-,\d]+: Out Of Memory\b"),
     ),
     (Outcome.TIME_LIMIT, (rb"\*\*\* (?:STEP|JOB) \S+ ON \S+ CANCELLED AT \S+ DUE TO TIME LIMIT",)),
     (Outcome.STOPPED, (rb"\*\*\* (?:STEP|JOB) \S+ ON \S+ CANCELLED AT ",)),
-)
-# Nothing runs on that GPU again before the node's administrator has seen to it.
-_GONE = (rb"GPU has fallen off the bus", rb"GPU is lost", rb"NVML_ERROR_GPU_IS_LOST")
-_CUDA = (
     # It breaks the context of the task that made it and, unlike an illegal access, of no neighbour: seen under MPS.
     (Outcome.FAILED, (rb"device-side assert triggered", rb"cudaErrorAssert", rb"CUDA_ERROR_ASSERT")),
     (
@@ -83,16 +81,10 @@ _CUDA = (
     (Outcome.HOST_OOM, (rb"_ArrayMemoryError", rb"DefaultCPUAllocator: can't allocate memory")),
     (Outcome.GPU_OOM, (rb"Unable to allocate",)),
 )
-
-
-def _compiled(table: tuple[tuple[Outcome, tuple[bytes, ...]], ...]) -> tuple[tuple[Outcome, "re.Pattern[bytes]"], ...]:
-    return tuple((outcome, re.compile(b"|".join(words))) for outcome, words in table)
-
-
 # What PyTorch and JAX could not get.
 _TRIED = re.compile(rb"[Tt]r(?:ied|ying) to allocate (\d+(?:\.\d+)?) ?(bytes|[KMG]i?B)\b")
 _IS_GONE = re.compile(b"|".join(_GONE).decode())
-_SLURM_SAYS, _CUDA_SAYS = _compiled(_SLURM), _compiled(_CUDA)
+_SAYS = [(outcome, re.compile(b"|".join(words))) for outcome, words in _WORDS]
 
 
 def outcome_of(status: int, said: bytes) -> tuple[Outcome, str]:
@@ -105,7 +97,7 @@ def outcome_of(status: int, said: bytes) -> tuple[Outcome, str]:
     if status == 0:
         return Outcome.DONE, ""
     tail = said[-TAIL_BYTES:]
-    for outcome, pattern in (*_SLURM_SAYS, *_CUDA_SAYS):
+    for outcome, pattern in _SAYS:
         if found := pattern.search(tail):
             return outcome, _line(tail, found)
     return Outcome.FAILED, ""

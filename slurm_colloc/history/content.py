@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from contextlib import suppress
 
+from slurm_colloc.history.file_kinds import SHELL
 from slurm_colloc.history.option_names import is_noise
 
 # Each begins with a letter that is rare where it can: so a text is searched ten times as fast.
@@ -49,7 +50,6 @@ _SAYS = re.compile(
     r"|(?:date|hostname|nvidia-smi|env|pwd|uname|which|ls|free|df|lscpu|whoami|module\s+list)\b[^>|`(;&]*$|set\s+-[a-z]+\s*$"
 )
 _BEHIND = r"\s#[^\"']{0,200}$"
-_SHELL = frozenset({"sh", "bash", "zsh", "ksh", "sbatch", "slurm", "pbs"})
 
 
 def said(content: bytes, ending: str) -> bytes:
@@ -61,7 +61,7 @@ def said(content: bytes, ending: str) -> bytes:
         before, *rest = content.split(b"/*")
         content = before + b"".join(part.partition(b"*/")[2] for part in rest)
     content = re.sub(other, b"", content) if other else _COMMENT.sub(b"", content) if b"#" in content else content
-    if ending in _SHELL:
+    if ending in SHELL:
         content = shell_lines(content.decode(errors="surrogateescape")).encode(errors="surrogateescape")
     lines: Iterable[bytes] = filter(None, map(bytes.rstrip, content.split(b"\n")))
     if b"#" in content and ending not in _C_LIKE:

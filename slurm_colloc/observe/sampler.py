@@ -152,13 +152,7 @@ class Sampler:
         for job_id in self._table.closed_jobs:
             if here := self._told.of(job_id):
                 found |= {(by_index[index], job_id): here.weight for index in here.gres_indices if index in by_index}
-        return tuple(
-            DeviceAllocation(uuid, job_id, weight) for (uuid, job_id), weight in sorted(found.items(), key=_by_name)
-        )
-
-
-def _by_name(item: tuple[tuple[str, str], float | None]) -> tuple[str, str]:
-    return item[0]
+        return tuple(DeviceAllocation(*key, found[key]) for key in sorted(found))
 
 
 def _processes(table: ProcessTable, found: Sequence[GpuProcess]) -> tuple[ProcessSample, ...]:
