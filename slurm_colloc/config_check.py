@@ -4,7 +4,7 @@
 import os
 import re
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, get_args, get_origin
 
 from slurm_colloc.config_audit import WEEK
@@ -44,14 +44,21 @@ _MOST = {
 }
 # Scheme, host, port, and path with query: what parse_exporter_url takes.
 _EXPORTER_URL = r"(https?)://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?(/[!-~]*)?"
-# Services would look for them wherever they were started.
-_ABSOLUTE = (
-    "paths.state",
-    "paths.journal",
-    "known_jobs.table",
-    "mail.program",
-    *(f"notices.{name}" for name in ("webhook_file", "textfile", "state")),
+# Services would look for these wherever they were started.
+_PATHS = (
+    *("paths.state", "paths.journal", "known_jobs.table", "mail.program"),
+    *("notices.webhook_file", "notices.textfile", "notices.state"),
 )
+# Texts of a form: what tells that one is, and the form in words.
+_FORMS: dict[str, tuple[Callable[[str], object], str]] = {
+    **dict.fromkeys(_PATHS, (lambda text: not text or os.path.isabs(text), "an absolute path")),
+    "observe.dcgm": (
+        lambda text: text in ("", "dcgmi") or parse_exporter_url(text),
+        "'http://host:port/path' of a dcgm-exporter or 'dcgmi'",
+    ),
+    "observe.gpu_reader": (lambda text: re.fullmatch("nvml|simulated:/.*", text), "'nvml' or 'simulated:/FOLDER'"),
+    "observe.prometheus": (lambda text: not text or parse_address(text), "'ADDRESS:PORT', as '127.0.0.1:9499'"),
+}
 
 
 def section(schema: Any, table: Mapping[str, Any], prefix: str, source: str) -> dict[str, Any]:
@@ -109,16 +116,10 @@ def _scalar(kind: Any, value: Any, key: str, source: str) -> Any:
     if plain in (int, float) and not least <= value <= most:
         upto = f"to {most}" if key in _MOST else "up"
         raise ConfigError(f"{source}: '{key}' must be a number from {least} {upto}, not '{value}'")
-    if key in _ABSOLUTE and value and not os.path.isabs(str(value)):
-        raise ConfigError(f"{source}: '{key}' must be an absolute path, not '{value}'")
-    if key == "observe.dcgm" and value not in ("", "dcgmi") and parse_exporter_url(str(value)) is None:
-        raise ConfigError(
-            f"{source}: '{key}' must be 'http://host:port/path' of a dcgm-exporter or 'dcgmi', not '{value}'"
-        )
-    if key == "observe.gpu_reader" and not re.fullmatch("nvml|simulated:/.*", str(value)):
-        raise ConfigError(f"{source}: '{key}' must be 'nvml' or 'simulated:/FOLDER', not '{value}'")
-    if key == "observe.prometheus" and value and parse_address(str(value)) is None:
-        raise ConfigError(f"{source}: '{key}' must be 'ADDRESS:PORT', as '127.0.0.1:9499', not '{value}'")
+    if key in _FORMS:
+        is_good, form = _FORMS[key]
+        if not is_good(str(value)):
+            raise ConfigError(f"{source}: '{key}' must be {form}, not '{value}'")
     if key in _CHOICES and value not in _CHOICES[key]:
         raise ConfigError(f"{source}: '{key}' must be one of {', '.join(_CHOICES[key])}, not '{value}'")
     return float(value) if plain is float else value

@@ -98,14 +98,10 @@ def weights_mib(text: bytes, folder: str, environ: Mapping[str, str]) -> tuple[s
 def _files(path: str) -> list[str]:
     """Return the files of a model: those in its folder, or it itself with the further parts of the same one."""
     if path.endswith(_WEIGHTS) and os.path.isfile(path):
-        first = re.sub(r"-\d{5}-of-(\d{5})\.gguf$", r"-*-of-\1.gguf", path)
-        before, star, after = first.partition("*")
-        return [path] if not star else [one for one in _listed(os.path.dirname(path)) if _between(one, before, after)]
+        if (part := re.fullmatch(r"(.*-)\d{5}(-of-\d{5}\.gguf)", path)) is None:
+            return [path]
+        return [one for one in _listed(os.path.dirname(path)) if one.startswith(part[1]) and one.endswith(part[2])]
     return [one for one in _listed(path) if one.endswith(".safetensors")]
-
-
-def _between(path: str, before: str, after: str) -> bool:
-    return path.startswith(before) and path.endswith(after)
 
 
 def _cached(name: str, environ: Mapping[str, str]) -> str:
