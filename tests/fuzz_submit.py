@@ -199,7 +199,7 @@ def _signature(content: bytes) -> object:
 def _settings(content: bytes) -> object:
     from slurm_colloc.history.content import said
 
-    return [said(content, ending) for ending in ("py", "sh", "yaml", "ipynb", "cu")]
+    return [said(content, ending) for ending in ("py", "sh", "yaml", "json", "ipynb", "cu", "m", "in", "ini", "")]
 
 
 def _block(text: str) -> object:

@@ -9,8 +9,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from slurm_colloc.errors import ConfigError, GpuError
 from slurm_colloc.gpu import dcgm
@@ -92,15 +90,6 @@ def test_exporter_with_sm_activity() -> None:
 def test_labels_with_quotes_and_a_figure_for_each_job() -> None:
     line = r'DCGM_FI_PROF_SM_ACTIVE{modelName="a \"}\" \\",UUID="GPU-1",hpc_job="%d"} 0.5 1700000000000'
     assert parse_exposition("\n".join(line % job for job in (1, 2))) == {("GPU-1", None): {"sm_active_pct": 50.0}}
-
-
-@given(st.text())
-def test_any_text_is_an_answer(text: str) -> None:
-    parse_exposition(text)
-    parse_exposition(f'DCGM_FI_PROF_SM_ACTIVE{{UUID="{text}"}} {text}')
-    parse_dmon("# Entity SMACT\n" + text)
-    parse_dmon(f"# Entity SMACT\nGPU 0 {text}")
-    parse_discovery(text)
 
 
 @pytest.mark.parametrize("instance", ["1" * 5000, "x", "-1", "\u0661"])

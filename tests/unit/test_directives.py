@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from slurm_colloc.errors import MisusedError, UnsureError
 from slurm_colloc.slurm.directives import Script, options_in_force, read_script
@@ -229,13 +227,3 @@ def test_no_script_is_submitted(word: str) -> None:
     line = split_command_line([word], SBATCH_OPTIONS["26.05"])
     with pytest.raises(UnsureError, match="takes no script"):
         options_in_force(None, Environment(), line)
-
-
-@given(st.lists(st.binary(max_size=12), max_size=6))
-def test_any_bytes_are_read_or_refused(tails: list[bytes]) -> None:
-    text = b"#!/bin/sh\n" + b"\n".join(b"#SBATCH" + tail for tail in tails)
-    try:
-        script = read_script(text, TABLE, "22.05", OWN)
-    except UnsureError:
-        return
-    assert 0 < script.insert_at <= len(text)

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from slurm_colloc.history import files as files_module
 from slurm_colloc.history.content import said
@@ -286,11 +284,6 @@ def test_a_damaged_note_of_the_last_submission_is_none(tmp_path: Path, text: str
 @pytest.mark.parametrize("text", ["#define N 8", "#include <a>", "a = 8 # 'b'", '- # "b"', "print(net(8))"])
 def test_what_could_matter_stays(text: str) -> None:
     assert said(text.encode(), "py") == text.encode()
-
-
-@given(st.binary(max_size=300), st.sampled_from(["py", "sh", "yaml", "json", "ipynb", "cu", "m", "in", "ini", ""]))
-def test_any_content_says_something(content: bytes, ending: str) -> None:
-    assert said(content, ending) == said(content, ending)
 
 
 def test_data_in_the_folder_above_does_not_count_for_being_named(tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 import re
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from slurm_colloc.errors import InputError
 from slurm_colloc.model import Gres
@@ -43,22 +41,6 @@ def test_gres(text: str, found: list[tuple[str, str, int]]) -> None:
 def test_not_gres(text: str) -> None:
     with pytest.raises(InputError, match=re.escape(f"in '{text}' ")):
         parse_gres(text)
-
-
-@given(
-    st.lists(
-        st.builds(
-            Gres,
-            st.sampled_from(["gpu", "mps", "shard"]),
-            st.sampled_from(["", "a100", "1g.10gb", "a100_1g.10gb+me", "nvidia-x.y_z"]),
-            st.integers(0, 10**6),
-        ),
-        min_size=1,
-        max_size=4,
-    )
-)
-def test_text_and_gres_are_inverse(items: list[Gres]) -> None:
-    assert parse_gres(",".join(map(str, items))) == tuple(items)
 
 
 @pytest.mark.parametrize(

@@ -187,8 +187,3 @@ def test_what_is_at_most_so_much_is(value: float, digits: int) -> None:
 )
 def test_indices(text: str, found: tuple[int, ...]) -> None:
     assert device_indices(text) == found
-
-
-@given(st.text(max_size=200))
-def test_indices_never_fail(text: str) -> None:
-    assert all(0 <= index < 1024 for index in device_indices(text))
