@@ -7,7 +7,7 @@ from slurm_colloc.estimate.exact import RUNG as EXACT
 from slurm_colloc.estimate.exact import from_command, from_runs, out_of_memory, raised_by
 from slurm_colloc.estimate.hint import parse_hint
 from slurm_colloc.estimate.question import Question
-from slurm_colloc.model import Evidence, Footprint, Quantiles, Reason, because
+from slurm_colloc.model import Footprint, Quantiles, Reason, because
 
 UNKNOWN_RUNG = "unknown"
 
@@ -77,10 +77,6 @@ def _as_busy_as_relatives(found: Footprint, question: Question) -> Footprint:
     return found._replace(sm_active_pct=near.sm_active_pct, dram_active_pct=dram, provenance=said)
 
 
-def _peak_mib(run: Evidence) -> int:
-    return run.gpu_mem_peak_mib or 0
-
-
 def estimate_at_site(question: Question, state_folder: str) -> Footprint:
     """Return what a job is expected to need, by the site's own margins where it has some.
 
@@ -115,7 +111,7 @@ def _hinted(given: Footprint, question: Question) -> Footprint:
 def _raised(given: Footprint, question: Question) -> Footprint:
     """Return what the user said, but no less than what did not suffice before."""
     run, said = out_of_memory(question.runs), given.gpu_mem_peak_mib
-    if run is None or said is None or (least := float(_peak_mib(run))) <= said.q99:
+    if run is None or said is None or (least := float(run.gpu_mem_peak_mib or 0)) <= said.q99:
         return given
     provenance = (*given.provenance, *raised_by(question.runs, least))
     return given._replace(gpu_mem_peak_mib=Quantiles(least, least, least), provenance=provenance)

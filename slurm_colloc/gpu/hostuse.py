@@ -123,7 +123,7 @@ class HostUse:
         That is: each counter of a job that was not asked for the previous time or whose counter went back, and what
         the caller may not read: other users' bytes need CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH, all else is open.
         """
-        self._mounts = self._mounts or parse_mounts(_text(table, "self", "mountinfo"))
+        self._mounts = self._mounts or parse_mounts(table.read("self", "mountinfo").decode(errors="replace"))
         members = table.members()
         before, self._before = self._before, {}
         samples = []
@@ -144,10 +144,6 @@ class HostUse:
             )
             self._before[job_id] = now
         return tuple(samples)
-
-
-def _text(table: ProcessTable, pid: int | str, name: str) -> str:
-    return table.read(pid, name).decode(errors="replace")
 
 
 def _mib(size_bytes: float | None) -> float | None:

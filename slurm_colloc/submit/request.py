@@ -62,7 +62,7 @@ def build_request(
         name=job_name,
         script_args=tuple(called[1]),
         interpreter=script.interpreter if script else "",
-        partitions=_partitions(given),
+        partitions=tuple(filter(None, value_of(given, "partition").split(","))),
         account=value_of(given, "account"),
         qos=value_of(given, "qos"),
         gres=gres,
@@ -152,10 +152,6 @@ def _exported(given: Mapping[str, Given], environ: Mapping[str, str]) -> dict[st
     if "ALL" in words:
         return {**environ, **named}
     return {name: environ[name] for name in (*words, "HOME") if name in environ} | named
-
-
-def _partitions(given: Mapping[str, Given]) -> tuple[str, ...]:
-    return tuple(filter(None, value_of(given, "partition").split(",")))
 
 
 def _cores_unclear(given: Mapping[str, Given]) -> bool:

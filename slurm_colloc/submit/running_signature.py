@@ -45,12 +45,8 @@ def known_by(path: str, arguments: Sequence[str], environ: Mapping[str, str], cl
     names = apart_by(cluster, tasks=int(tasks) if tasks.isdecimal() else None)
     given = {name: value for name, value in environ.items() if not _is_slurms(name)}
     known = signature(submitted_text(text), arguments, 1, names, given, os.getcwd())
-    return known.text, _mode(environ)
+    return known.text, SharingMode.SHARD if "SLURM_SHARDS_ON_NODE" in environ else SharingMode.EXCLUSIVE
 
 
 def _is_slurms(name: str) -> bool:
     return (name.startswith(("SLURM", "CUDA_MPS_")) and name not in OF_REQUEST) or name in _SET_BY_SLURM
-
-
-def _mode(environ: Mapping[str, str]) -> SharingMode:
-    return SharingMode.SHARD if "SLURM_SHARDS_ON_NODE" in environ else SharingMode.EXCLUSIVE
