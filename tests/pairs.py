@@ -24,7 +24,7 @@ from typing import Any, Literal, NamedTuple
 from unittest.mock import patch
 
 from slurm_colloc.config import SiteConfig, load_site, user_data_folder
-from slurm_colloc.errors import UnsureError
+from slurm_colloc.errors import InputError, UnsureError
 from slurm_colloc.estimate.ladder import estimate
 from slurm_colloc.estimate.question import question
 from slurm_colloc.history.lookup import Known, look_up
@@ -193,7 +193,7 @@ class _called_in:
 
 def _request(argv: Sequence[str], env: Mapping[str, str], site: SiteConfig) -> JobRequest | None:
     """Return what csub makes of a submission; None where its history is not asked."""
-    with suppress(UnsureError):
+    with suppress(UnsureError, InputError):
         line = parse_arguments(argv, site)
         submission = read_submission(line, env, None, site)
         if not reason_against_history(submission.text):

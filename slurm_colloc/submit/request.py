@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 
 from slurm_colloc.config import SiteConfig, user_data_folder
-from slurm_colloc.errors import InputError, UnsureError
+from slurm_colloc.errors import InputError
 from slurm_colloc.history.signature import Signature, apart_by, command_signature, names_from_outside, signature
 from slurm_colloc.history.submitted import compared, path_of, read_submitted
 from slurm_colloc.model import Gres, JobRequest, Reason, because
@@ -44,7 +44,8 @@ def build_request(
     user says all that it needs, so that the last submission says nothing.
 
     Raises:
-        UnsureError: the GPU request or the time limit is outside its grammar.
+        InputError: the GPU request or the time limit is outside its grammar.
+        UnsureError: what is to be a number is none.
     """
     text, name, script, given, _ = submission
     by_style = {style: found for style in _STYLES if style in given and (found := _gpus(style, value_of(given, style)))}
@@ -74,7 +75,7 @@ def build_request(
         cpus_given="cpus-per-task" in given,
         cores_unclear=_cores_unclear(given),
         mem_given="mem" in given or "mem-per-cpu" in given,
-        time_limit_min=_time(given),
+        time_limit_min=time_limit_min(value_of(given, "time")) if "time" in given else None,
         array="array" in given,
         array_at_once=_at_once(value_of(given, "array")),
         signature=known_by.text,
@@ -160,18 +161,5 @@ def _cores_unclear(given: Mapping[str, Given]) -> bool:
     return len(tasks) > 1 or bool(_SHAPES_CORES & set(given))
 
 
-def _time(given: Mapping[str, Given]) -> float | None:
-    if "time" not in given:
-        return None
-    try:
-        return time_limit_min(value_of(given, "time"))
-    except InputError as error:
-        raise UnsureError(str(error)) from error
-
-
 def _gpus(style: str, value: str) -> tuple[Gres, ...]:
-    try:
-        found = parse_gres(value) if style == "gres" else parse_gpus(value)
-    except InputError as error:
-        raise UnsureError(str(error)) from error
-    return tuple(gres for gres in found if gres.quantity)
+    return tuple(gres for gres in (parse_gres if style == "gres" else parse_gpus)(value) if gres.quantity)
