@@ -7,10 +7,11 @@ Names follow Prometheus: base units, and shares as ratios from 0 to 1, so that s
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from socket import AF_INET, AF_INET6, SHUT_RDWR
 from socketserver import BaseRequestHandler, ThreadingTCPServer
 from threading import Thread
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import slurm_colloc
 from slurm_colloc.errors import ConfigError
@@ -19,7 +20,7 @@ from slurm_colloc.units import BYTES_PER_MIB
 from slurm_colloc.usage_model import AttributedUse, NodeSample
 
 if TYPE_CHECKING:
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+    from prometheus_client.core import Metric
 
 # Older than this many periods a NodeSample is no longer shown.
 _VALID_PERIODS = 2.5
@@ -38,7 +39,6 @@ _RATIOS = {
 }
 
 _Values = Iterable[tuple[tuple[str, ...], float | None]]
-_Family = TypeVar("_Family", "GaugeMetricFamily", "CounterMetricFamily")
 # (metric, what it is of, method): what it is of is a uuid, a job, or both.
 _Key = tuple[str, tuple[str, ...], str]
 
@@ -198,23 +198,17 @@ def _hosts(shown: _Shown) -> Iterator["Metric"]:
         yield _counter(name, meaning, ("job_id",), values)
 
 
-def _gauge(name: str, meaning: str, labels: tuple[str, ...], values: _Values) -> "Metric":
-    from prometheus_client.core import GaugeMetricFamily
+def _family(kind: str, name: str, meaning: str, labels: tuple[str, ...], values: _Values) -> "Metric":
+    from prometheus_client import core
 
-    return _filled(GaugeMetricFamily(name, meaning, labels=labels), values)
-
-
-def _counter(name: str, meaning: str, labels: tuple[str, ...], values: _Values) -> "Metric":
-    from prometheus_client.core import CounterMetricFamily
-
-    return _filled(CounterMetricFamily(name, meaning, labels=labels), values)
-
-
-def _filled(family: _Family, values: _Values) -> _Family:
-    for labels, value in values:
+    family: Metric = getattr(core, kind)(name, meaning, labels=labels)
+    for labelled, value in values:
         if value is not None:
-            family.add_metric(labels, value)
+            family.add_metric(labelled, value)  # type: ignore[attr-defined]
     return family
+
+
+_gauge, _counter = partial(_family, "GaugeMetricFamily"), partial(_family, "CounterMetricFamily")
 
 
 def _ratio(pct: float | None) -> float | None:
