@@ -66,13 +66,6 @@ class _Need(NamedTuple):
     dram_active_pct: float | None = None
 
 
-class _Bound(NamedTuple):
-    """At most so many at a time, and why."""
-
-    at_once: int
-    why: Reason
-
-
 def pack(
     footprint: Footprint,
     pool: Pool,
@@ -100,21 +93,21 @@ def pack(
             return need.unknown
         if _is_busy(need.dram_active_pct):
             return because("one-task-fills-memory-bandwidth", dram_pct=need.dram_active_pct)
-    bounds = [_Bound(unit.most, because("most-tasks", most=unit.most))]
-    bounds += [] if wanted is None else [_Bound(wanted, because("tasks-asked-for", asked=wanted))]
+    # At most so many at a time, and why.
+    bounds = [(unit.most, because("most-tasks", most=unit.most))]
+    bounds += [] if wanted is None else [(wanted, because("tasks-asked-for", asked=wanted))]
     if need.memory_mib is not None:
         held = unit.memory_mib // need.memory_mib
-        least = 1 if wanted is None else min(bound.at_once for bound in bounds)
+        least = 1 if wanted is None else min(most for most, _ in bounds)
         memory = {"mem_mib": unit.memory_mib, "held": held, "each_mib": need.memory_mib}
         if held < least:
             return Reason("tasks-exceed-memory", {**memory, "tasks": least, "headroom_mib": sharing.headroom_mib})
-        bounds.append(_Bound(held, Reason("memory-holds-tasks", memory)))
+        bounds.append((held, Reason("memory-holds-tasks", memory)))
     if need.sm_active_pct is not None and wanted is None:
-        bounds.append(_by_sms(need.sm_active_pct, MAX_SM_PCT))
-    tightest = min(bounds, key=lambda bound: bound.at_once)
-    if tightest.at_once <= 1:
-        return tightest.why
-    return _packing(tightest, unit, need)
+        why = because("tasks-fill-sms", sm_pct=need.sm_active_pct, max_pct=MAX_SM_PCT)
+        bounds.append((_by_sms(need.sm_active_pct), why))
+    at_once, why = min(bounds, key=lambda bound: bound[0])
+    return why if at_once <= 1 else _packing(at_once, why, unit, need)
 
 
 def _unit(pool: Pool, part: MigSlice | None) -> _Unit | Reason:
@@ -155,13 +148,11 @@ def _need(footprint: Footprint, pool: Pool, part: MigSlice | None, unit: _Unit, 
     )
 
 
-def _by_sms(sm_pct: float, max_sm_pct: float) -> _Bound:
-    at_once = math.floor(max_sm_pct / sm_pct + _TOLERANCE) if sm_pct * MPS_CLIENTS > max_sm_pct else MPS_CLIENTS
-    return _Bound(max(1, at_once), because("tasks-fill-sms", sm_pct=sm_pct, max_pct=max_sm_pct))
+def _by_sms(sm_pct: float) -> int:
+    return max(1, math.floor(MAX_SM_PCT / sm_pct + _TOLERANCE)) if sm_pct * MPS_CLIENTS > MAX_SM_PCT else MPS_CLIENTS
 
 
-def _packing(bound: _Bound, unit: _Unit, need: _Need) -> Packing | Reason:
-    at_once = bound.at_once
+def _packing(at_once: int, why: Reason, unit: _Unit, need: _Need) -> Packing | Reason:
     share_mib = unit.memory_mib // at_once
     if share_mib < 1:
         return because("tasks-exceed-memory", mem_mib=unit.memory_mib, held=0, tasks=at_once)
@@ -173,7 +164,7 @@ def _packing(bound: _Bound, unit: _Unit, need: _Need) -> Packing | Reason:
     )
     sum_pct = at_once * load.sm_active_pct
     slowdown = of_equal(at_once, load.sm_active_pct)
-    reasons = [bound.why]
+    reasons = [why]
     if need.unknown:
         reasons += [need.unknown, because("equal-parts", tasks=at_once)]
     if sum_pct > MAX_SM_PCT + _TOLERANCE:
