@@ -95,7 +95,8 @@ def read_evidence(folder: str, signature: str) -> EvidenceFound:
     except OSError as error:
         raise StoreError(f"evidence in '{runs}' cannot be read: {error.strerror}") from error
     older = [name for name in names if name.startswith(OLDER)]
-    newest = sorted(set(names) - set(older), key=lambda name: whole(name.partition(".")[0]) or 0)[-RUNS_READ:]
+    runs_of = [name for name in names if name not in older]
+    newest = sorted(runs_of, key=lambda name: whole(name.partition(".")[0]) or 0)[-RUNS_READ:]
     found: list[Evidence] = []
     unreadable, until_s = 0, latest_s()
     for name in (*older, *reversed(newest)):

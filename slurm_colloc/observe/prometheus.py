@@ -7,11 +7,20 @@ Names follow Prometheus: base units, and shares as ratios from 0 to 1, so that s
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+<<<<<<< HEAD
 from functools import partial
 from socket import AF_INET, AF_INET6, SHUT_RDWR
 from socketserver import BaseRequestHandler, ThreadingTCPServer
 from threading import Thread
 from typing import TYPE_CHECKING, Any, NamedTuple
+=======
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler
+from socket import AF_INET, AF_INET6, SHUT_RDWR
+from socketserver import TCPServer
+from threading import Thread, Timer
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+>>>>>>> parent of d15040b (The endpoint answers by prometheus-client's own handler, a thread for each client: none waits for another)
 
 import slurm_colloc
 from slurm_colloc.errors import ConfigError
@@ -26,6 +35,8 @@ if TYPE_CHECKING:
 _VALID_PERIODS = 2.5
 # Eight GPUs in seven slices each hold 56 jobs; more would be a runaway, which must not fill a Prometheus server.
 JOBS_MOST = 64
+# For a whole scrape; the next one waits for it.
+_CLIENT_S = 2.0
 _UNIT_LABELS = ("uuid", "gpu", "model", "profile")
 _SHARE_LABELS = ("uuid", "job_id", "method")
 # field -> what follows "colloc_gpu_" and "colloc_job_gpu_", and what it means; GPU_UTIL and SM activity are two things.
@@ -44,7 +55,7 @@ _Key = tuple[str, tuple[str, ...], str]
 
 
 class _Shown(NamedTuple):
-    """One NodeSample, ready to be scraped; never changed, so that the server's threads need no lock."""
+    """One NodeSample, ready to be scraped; never changed, so that the server's thread needs no lock."""
 
     seen: NodeSample
     shares: tuple[AttributedUse, ...]
@@ -70,7 +81,8 @@ class Endpoint:
             ConfigError: the library is missing, or address and port cannot be had.
         """
         try:
-            from prometheus_client import CollectorRegistry, MetricsHandler
+            from prometheus_client import CollectorRegistry, generate_latest
+            from prometheus_client.exposition import CONTENT_TYPE_LATEST
         except ImportError as error:
             raise ConfigError(
                 "observe.prometheus is set, its library is missing: pip install prometheus-client, or leave it empty"
@@ -81,7 +93,7 @@ class Endpoint:
         registry = CollectorRegistry()
         registry.register(self)
         try:
-            self._server = _Server(address, port, MetricsHandler.factory(registry))
+            self._server = _Server(address, port, CONTENT_TYPE_LATEST, lambda: generate_latest(registry))
         except OSError as error:
             raise ConfigError(
                 f"cannot listen on '{address}' port {port} for Prometheus: {error.strerror or error}; "
@@ -219,15 +231,47 @@ def _bytes(mib: float | None) -> float | None:
     return None if mib is None else mib * BYTES_PER_MIB
 
 
-class _Server(ThreadingTCPServer):
-    """Not http.server's own, which asks DNS for its name before it listens."""
+class _Server(TCPServer):
+    """One request at a time. Not http.server's own, which asks DNS for its name before it listens."""
 
-    allow_reuse_address = daemon_threads = True
+    allow_reuse_address = True
 
-    def __init__(self, address: str, port: int, handler: type[BaseRequestHandler]) -> None:
+    def __init__(self, address: str, port: int, content_type: str, render: Callable[[], bytes]) -> None:
         self.address_family = AF_INET6 if ":" in address else AF_INET
-        super().__init__((address, port), handler)
+        self.content_type = content_type
+        self.render = render
+        super().__init__((address, port), _Handler)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+
+    def setup(self) -> None:
+        super().setup()
+        # The connection's own time-out would begin anew with each byte.
+        self._end = Timer(_CLIENT_S, self._hang_up)
+        self._end.daemon = True
+        self._end.start()
+
+    def finish(self) -> None:
+        self._end.cancel()
+        super().finish()
+
+    def _hang_up(self) -> None:
+        with suppress(OSError):  # it was just done
+            self.connection.shutdown(SHUT_RDWR)
+
+    def do_GET(self) -> None:
+        body = self.server.render()
+        self.send_response(200)
+        self.send_header("Content-Type", self.server.content_type)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        """Log nothing: a scrape each few seconds is no news."""

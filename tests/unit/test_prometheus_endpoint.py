@@ -7,15 +7,18 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from slurm_colloc import __version__
 from slurm_colloc.errors import ConfigError
+from slurm_colloc.observe import prometheus
 from slurm_colloc.observe.prometheus import JOBS_MOST, Endpoint
 from slurm_colloc.usage_model import HostSample
 from tests.unit.made import device, near, process, seen
@@ -195,8 +198,9 @@ def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
         Endpoint("127.0.0.1", 0, 10.0)
 
 
-def test_a_client_that_says_nothing_or_goes_away_stops_nobody(capfd: pytest.CaptureFixture[str]) -> None:
-    endpoint = Endpoint("127.0.0.1", 0, period_s=10.0)
+def test_a_client_that_says_nothing_or_goes_away_stops_nobody(
+    endpoint: Endpoint, capfd: pytest.CaptureFixture[str]
+) -> None:
     endpoint.show(seen(1000.0, [device()]))
     for words in (b"", b"GET /metrics HTTP/1.1\r\n\r\n"):
         rude = socket.create_connection(("127.0.0.1", endpoint.port))
@@ -204,12 +208,47 @@ def test_a_client_that_says_nothing_or_goes_away_stops_nobody(capfd: pytest.Capt
         # Closed with a reset.
         rude.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         rude.close()
-    with socket.create_connection(("127.0.0.1", endpoint.port)) as silent:
-        silent.sendall(b"GET /metrics HTTP/1.1\r\n")
-        assert names(scrape(endpoint))
-        endpoint.close()  # would not return if it waited
-        Endpoint("127.0.0.1", endpoint.port, 10.0).close()
+    assert names(scrape(endpoint))
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_client_that_drips_has_a_time_for_the_whole(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prometheus, "_CLIENT_S", 0.1)
+    endpoint.show(seen(1000.0, [device()]))
+    with socket.create_connection(("127.0.0.1", endpoint.port)) as slow:
+        slow.sendall(b"GET /metrics HTTP/1.1\r\n")
+        gone = threading.Event()
+
+        def drip() -> None:
+            with suppress(OSError):
+                while not gone.wait(0.01):
+                    slow.sendall(b"a")
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        try:
+            assert names(scrape(endpoint))
+        finally:
+            gone.set()
+            thread.join()
+
+
+def test_it_ends_beside_a_client_that_is_being_served() -> None:
+    made = Endpoint("127.0.0.1", 0, 10.0)
+    served, ended = threading.Event(), threading.Event()
+
+    def render() -> bytes:
+        served.set()
+        ended.wait()
+        return b""
+
+    made._server.render = render
+    with socket.create_connection(("127.0.0.1", made.port)) as client:
+        client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        served.wait()
+        made.close()  # would not return if it waited
+        Endpoint("127.0.0.1", made.port, 10.0).close()
+        ended.set()
 
 
 def test_the_library_is_imported_only_when_switched_on() -> None:
