@@ -7,20 +7,13 @@ Names follow Prometheus: base units, and shares as ratios from 0 to 1, so that s
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-<<<<<<< HEAD
-from functools import partial
-from socket import AF_INET, AF_INET6, SHUT_RDWR
-from socketserver import BaseRequestHandler, ThreadingTCPServer
-from threading import Thread
-from typing import TYPE_CHECKING, Any, NamedTuple
-=======
 from contextlib import suppress
+from functools import partial
 from http.server import BaseHTTPRequestHandler
 from socket import AF_INET, AF_INET6, SHUT_RDWR
 from socketserver import TCPServer
 from threading import Thread, Timer
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
->>>>>>> parent of d15040b (The endpoint answers by prometheus-client's own handler, a thread for each client: none waits for another)
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import slurm_colloc
 from slurm_colloc.errors import ConfigError
