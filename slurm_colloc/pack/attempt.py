@@ -9,7 +9,6 @@ from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from slurm_colloc import clock
 from slurm_colloc.errors import StoreError
 from slurm_colloc.files import PRIVATE_FOLDER, write_atomic
 from slurm_colloc.gpu.failure import TAIL_BYTES, Outcome, outcome_of
@@ -22,9 +21,6 @@ from slurm_colloc.slurm.job_files import file_name, last_words
 
 # Slurm, which stops a job, signals its steps before its batch script: an end that may come of that is judged later.
 _JUDGED_AFTER_S = 1.0
-# When Slurm starts no steps: its controller may be away for a while, or never start one more.
-MOST_REFUSALS = 10
-_FIRST_WAIT_S, _LONGEST_WAIT_S = 1.0, 60.0
 _STAT_BYTES = 4096
 # Slurm's own words about a step, and those of an srun that a task called itself, which tell nothing about the task.
 _CANCELLED = re.compile(rb"\*\*\* (?:STEP|JOB) \S+ ON \S+ CANCELLED AT")
@@ -161,32 +157,6 @@ class Attempt:
             return [os.path.join(folder, found) for found in os.listdir(folder) if found.startswith(f"{name}.")]
         except OSError:
             return []
-
-
-class Backoff:
-    """What has failed several times in a row is let alone a second, then twice as long each time, up to a minute."""
-
-    def __init__(self) -> None:
-        """Begin with no failure."""
-        self.failures = 0
-        self.failed_s = self._until_s = 0.0
-
-    @property
-    def over(self) -> bool:
-        """Return whether it may be tried again."""
-        return clock.ticking() >= self._until_s
-
-    def failed(self) -> float:
-        """Take a failure and return how many seconds to wait."""
-        self.failures += 1
-        self.failed_s = clock.ticking()
-        wait_s = min(_FIRST_WAIT_S * 2.0 ** min(self.failures - 1, 10), _LONGEST_WAIT_S)
-        self._until_s = self.failed_s + wait_s
-        return wait_s
-
-    def worked(self) -> None:
-        """Take that it did not fail."""
-        self.failures = 0
 
 
 class TaskFiles:

@@ -47,28 +47,28 @@ def _run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     spec, script = read_pack(argv[0])
     if spec.jobs == 1:  # what a job has of an array then is what it was submitted in
         environ = {name: value for name, value in environ.items() if not name.startswith("SLURM_ARRAY_")}
-    with Signals() as signals:
-        tasks = spec.tasks(int(environ.get("SLURM_ARRAY_TASK_ID") or 0))
-        goes_on, done, added = _before(spec, environ)
-        tasks = (*tasks, *added)
-        left = [task for task in tasks if task.number not in done]
-        at_once = spec.room.tasks
-        job = read_job(environ, os.sched_getaffinity(0), at_once, os.getcwd())
-        ledger = _open_ledger(spec, job, environ, goes_on=goes_on)
-        inbox = Inbox(ledger.path, ledger.note)
-        _keep_script(argv[0], job)
-        folder, gpu = short_folder(job.job_id, environ), None
-        try:
-            path = os.path.join(folder, _SCRIPT)
-            write_atomic(path, script, PRIVATE_FOLDER)
-            gpu = SharedGpu(job.job_id, at_once, environ, ledger.note)
-            loop = Loop(new_run(spec, job, gpu, ledger, environ, path), left, at_once, inbox)
-            loop.run(signals)
-        finally:
-            if gpu is not None:
-                gpu.quit()
-            ledger.close()
-            shutil.rmtree(folder, ignore_errors=True)
+    signals = Signals()
+    tasks = spec.tasks(int(environ.get("SLURM_ARRAY_TASK_ID") or 0))
+    goes_on, done, added = _before(spec, environ)
+    tasks = (*tasks, *added)
+    left = [task for task in tasks if task.number not in done]
+    at_once = spec.room.tasks
+    job = read_job(environ, os.sched_getaffinity(0), at_once, os.getcwd())
+    ledger = _open_ledger(spec, job, environ, goes_on=goes_on)
+    inbox = Inbox(ledger.path, ledger.note)
+    _keep_script(argv[0], job)
+    folder, gpu = short_folder(job.job_id, environ), None
+    try:
+        path = os.path.join(folder, _SCRIPT)
+        write_atomic(path, script, PRIVATE_FOLDER)
+        gpu = SharedGpu(job.job_id, at_once, environ, ledger.note)
+        loop = Loop(new_run(spec, job, gpu, ledger, environ, path), left, at_once, inbox)
+        loop.run(signals)
+    finally:
+        if gpu is not None:
+            gpu.quit()
+        ledger.close()
+        shutil.rmtree(folder, ignore_errors=True)
     result = loop.result(len(tasks) - len(left))
     all_done = all(result.outcomes.get(number) is Outcome.DONE for number in result.tasks)
     # Whoever reads it may have gone.

@@ -9,7 +9,7 @@ from functools import cache
 from slurm_colloc import clock
 from slurm_colloc.errors import InputError, ProcessError, StoreError
 from slurm_colloc.gpu.failure import Outcome, gpu_is_gone
-from slurm_colloc.pack.attempt import MOST_REFUSALS, Attempt, Backoff
+from slurm_colloc.pack.attempt import Attempt
 from slurm_colloc.pack.environment import into_steps
 from slurm_colloc.pack.inbox import Inbox
 from slurm_colloc.pack.mps_clients import Watch, computing, with_gpu_open
@@ -32,6 +32,9 @@ _PAST_MPS = (
     "it uses the GPU, but not through the pack's MPS daemon, so that nothing bounds it; something keeps the variables"
     " CUDA_MPS_* or the daemon's folder from it: env -i, sudo, srun --export, a container"
 )
+# When Slurm starts no steps: its controller may be away for a while, or never start one more. A step that was refused
+# is tried again after a second, then after twice as long each time, up to a minute.
+_MOST_REFUSALS, _FIRST_WAIT_S, _DOUBLED = 10, 1.0, 6
 # Tasks that fail one after the other because their GPU is no longer there.
 _GONE_FOR_SURE = 2
 
@@ -52,7 +55,8 @@ class Loop:
         self._tasks: list[Task] = []
         self._shared: set[str] = set()
         self._know(tasks)
-        self._refusals = Backoff()
+        self._refusals = 0
+        self._refused_s = self._again_s = 0.0
         self._gave_up = False
         self._gone_in_a_row = 0
         self.stopped = False
@@ -141,7 +145,7 @@ class Loop:
             self._ledger.stop(why)
             self._inbox.close()
         # One that cannot even begin leaves its place to the next.
-        while self._daemon_died_s is None and not self._gave_up and self._refusals.over:
+        while self._daemon_died_s is None and not self._gave_up and clock.ticking() >= self._again_s:
             self._pending += self._queue.ready()
             if not self._pending or len(self._running) >= self._gpu.at_once:
                 return
@@ -153,8 +157,8 @@ class Loop:
             return f"{self._gone_in_a_row} tasks in a row say that the GPU is gone: no more are started on this node"
         if self._running:
             return ""
-        if self._refusals.failures >= MOST_REFUSALS:
-            return f"Slurm refused a step {self._refusals.failures} times in a row: no more tasks are started"
+        if self._refusals >= _MOST_REFUSALS:
+            return f"Slurm refused a step {self._refusals} times in a row: no more tasks are started"
         return ""
 
     def _begin(self, start: Start) -> None:
@@ -242,7 +246,7 @@ class Loop:
             if srun_said:  # for people, as with an array
                 add_words(attempt.files.error, srun_said)
             if step:
-                self._refusals.worked()
+                self._refusals = 0
             elif not self.stopped and not attempt.lost and attempt.refused:
                 lines = srun_said.decode(errors="replace").strip().splitlines() or ["srun said nothing"]
                 self._take_refusal(attempt.start, attempt.began_s, attempt.status, lines[-1])
@@ -255,9 +259,12 @@ class Loop:
         """Take that Slurm did not start a step: the same attempt is made again later, and counts once."""
         self._ledger.end(start, Outcome.LOST, status, f"the step did not start: {said}", "")
         self._pending.append(start)
-        if began_s < self._refusals.failed_s:  # told with one of those that began beside it
+        if began_s < self._refused_s:  # told with one of those that began beside it
             return
-        wait_s = self._refusals.failed()
+        wait_s = _FIRST_WAIT_S * 2.0 ** min(self._refusals, _DOUBLED)
+        self._refusals += 1
+        self._refused_s = clock.ticking()
+        self._again_s = self._refused_s + wait_s
         self._ledger.note(f"Slurm does not start a step, which is tried again in {wait_s:.0f} s: {said}")
 
     def _take_end(self, start: Start, outcome: Outcome, status: int, said: str, step: str) -> None:

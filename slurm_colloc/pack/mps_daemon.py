@@ -2,8 +2,8 @@
 """The private MPS daemon of one job: started, asked, and ended through nvidia-cuda-mps-control.
 
 MPS fails open: a process that does not find its daemon runs as ordinary CUDA with the whole GPU and says nothing. So a
-folder too long for a socket is refused before it is used, the daemon is asked a question before anybody relies on it,
-and ``Mps.clients`` tells who is truly under it.
+folder too long for a socket is never used, the daemon is asked a question before anybody relies on it, and
+``Mps.clients`` tells who is truly under it.
 """
 
 import os
@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 
 from slurm_colloc import clock
-from slurm_colloc.errors import ProcessError, StoreError
-from slurm_colloc.files import PRIVATE_FOLDER, private_folder
+from slurm_colloc.errors import ProcessError
+from slurm_colloc.files import PRIVATE_FOLDER
 from slurm_colloc.model import Load
-from slurm_colloc.pack.processes import process
+from slurm_colloc.pack.processes import Process, is_still, process
 from slurm_colloc.process import launch, run
 from slurm_colloc.units import whole
 
@@ -61,29 +61,20 @@ def short_folder(job_id: str, environment: Mapping[str, str]) -> str:
     raise ProcessError(f"no folder for the MPS daemon's sockets: {'; '.join(refused)}; set TMPDIR to a short local one")
 
 
-def _too_long(pipe: str) -> str:
-    length = len(os.fsencode(pipe))
-    return f"'{pipe}' has {length} bytes, {_PIPE_BYTES} are known to do" if length > _PIPE_BYTES else ""
-
-
 def _probe(folder: str) -> None:
-    """Do there what the daemon will do: sockets fail on some file systems, files on full ones."""
-    path = os.path.join(folder, _PIPE, _LONGEST_NAME)
-    if wrong := _too_long(os.path.dirname(path)):
-        raise OSError(wrong)
-    os.mkdir(os.path.dirname(path), PRIVATE_FOLDER)
+    """Make the daemon's folders and do there what it will do: sockets fail on some file systems, files on full ones."""
+    pipe = os.path.join(folder, _PIPE)
+    if (length := len(os.fsencode(pipe))) > _PIPE_BYTES:
+        raise OSError(f"'{pipe}' has {length} bytes, {_PIPE_BYTES} are known to do")
+    for made in (pipe, os.path.join(folder, _LOG)):
+        os.mkdir(made, PRIVATE_FOLDER)
+    path = os.path.join(pipe, _LONGEST_NAME)
     with socket.socket(socket.AF_UNIX) as probe:
         probe.bind(path)
     os.unlink(path)
     with open(path, "wb") as stream:
         stream.write(bytes(_PROBE_BYTES))
     os.unlink(path)
-
-
-def _began(pid: int) -> str:
-    """Return when the process began, in ticks since boot; "" if it is none or has ended. A pid alone is used again."""
-    found = process(pid)
-    return str(found.began_ticks) if found else ""
 
 
 def _daemons() -> Iterator[tuple[int, str]]:
@@ -98,12 +89,12 @@ def _daemons() -> Iterator[tuple[int, str]]:
             with open(f"/proc/{name}/environ", "rb") as raw:
                 for item in raw.read().split(b"\0"):
                     variable, _, value = item.partition(b"=")
-                    if variable == b"CUDA_MPS_PIPE_DIRECTORY" and _began(int(name)):
+                    if variable == b"CUDA_MPS_PIPE_DIRECTORY" and process(int(name)):
                         yield int(name), os.fsdecode(value)
 
 
-def _end_daemons(pipe: str, daemon: int = 0) -> None:
-    """Kill what works in this pipe folder: ``daemon``, where known, first, since it would start another server."""
+def _end_daemons(pipe: str, daemon: int) -> None:
+    """Kill what works in this pipe folder: ``daemon`` first, since it would start another server."""
     for _ in range(3):
         left = sorted((pid for pid, of in _daemons() if of == pipe), key=lambda pid: (pid != daemon, pid))
         if not left:
@@ -111,7 +102,7 @@ def _end_daemons(pipe: str, daemon: int = 0) -> None:
         for pid in left:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        _wait(lambda: not any(_began(pid) for pid in left), 1.0)  # noqa: B023 - ends before left changes
+        _wait(lambda: not any(map(process, left)), 1.0)  # noqa: B023 - ends before left changes
 
 
 def _wait(done: Callable[[], bool], timeout_s: float) -> bool:
@@ -136,38 +127,23 @@ class Mps:
             "CUDA_MPS_PIPE_DIRECTORY": self.pipe,
             "CUDA_MPS_LOG_DIRECTORY": self.log,
         }
-        self._daemon = (0, "")
+        self._daemon: Process | None = None
 
     @classmethod
     def start(cls, folder: str, devices: str, environment: Mapping[str, str]) -> "Mps":
-        """Start a daemon for ``devices`` (CUDA_VISIBLE_DEVICES) with its pipe and log folders below ``folder``.
+        """Start a daemon for ``devices`` (CUDA_VISIBLE_DEVICES) in a folder of ``short_folder``.
 
-        Returns when the daemon has answered. What a dead daemon left in ``folder`` is
-        removed.
+        Returns when the daemon has answered.
 
         Raises:
-            ProcessError: nvidia-cuda-mps-control is missing, the folder cannot serve, or the daemon does not answer;
-                nothing of it is left.
+            ProcessError: nvidia-cuda-mps-control is missing, or the daemon does not answer; nothing of it is left.
         """
         mps = cls(folder, {**environment, "CUDA_VISIBLE_DEVICES": devices})
-        if wrong := _too_long(mps.pipe):
-            raise ProcessError(f"folder '{folder}' is too long for the MPS daemon: {wrong}; choose a shorter one")
-        if mps._found_pid():
-            raise ProcessError(f"an MPS daemon runs in '{folder}' already; quit it before another is started")
-        _end_daemons(mps.pipe)
-        try:
-            private_folder(folder)
-            shutil.rmtree(mps.pipe, ignore_errors=True)
-            for made in (mps.pipe, mps.log):
-                private_folder(made)
-        except StoreError as error:
-            raise ProcessError(f"the MPS daemon has no folder: {error}") from error
         try:
             mps._begin()
         except ProcessError as error:
             said = mps.said()
-            _end_daemons(mps.pipe)
-            mps._remove()
+            mps.quit()
             raise ProcessError(
                 f"the MPS daemon does not start: {error}{f'; it logged: {said}' if said else ''}"
             ) from error
@@ -178,10 +154,9 @@ class Mps:
         if done.status != 0:
             said = done.stderr.decode(errors="replace").strip().splitlines() or ["it said nothing"]
             raise ProcessError(f"'{CONTROL} -d' ended with status {done.status}: {said[-1]}")
-        if not _wait(lambda: self._found_pid() != 0, _START_S):
+        if not _wait(lambda: self._found() is not None, _START_S):
             raise ProcessError(f"'{CONTROL} -d' ended well, but in {_START_S:g} s no daemon wrote '{_PID_FILE}'")
-        pid = self._found_pid()
-        self._daemon = (pid, _began(pid))
+        self._daemon = self._found()
         self._servers()
 
     def environment(self, load: Load, own: Mapping[str, str]) -> dict[str, str]:
@@ -215,8 +190,7 @@ class Mps:
 
         Without it new clients take the whole GPU in silence, and those that it had hang before they fail.
         """
-        pid, began = self._daemon
-        return bool(began) and _began(pid) == began
+        return self._daemon is not None and is_still(self._daemon)
 
     def terminate(self, pids: Iterable[int]) -> None:
         """Take those of ``pids`` that are clients off the GPU, before anybody kills them.
@@ -242,14 +216,14 @@ class Mps:
         return ""
 
     def quit(self) -> None:
-        """End the daemon and its servers, at last by force, and remove its folders."""
+        """End the daemon and its servers, at last by force, and remove its folder."""
         if self.alive():
             with suppress(ProcessError):
                 # Without -t it waits for its clients, for ever.
                 self._ask(f"quit -t {_QUIT_S}")
                 _wait(lambda: not self.alive(), _QUIT_S)
-        _end_daemons(self.pipe, self._daemon[0])
-        self._remove()
+        _end_daemons(self.pipe, self._daemon.pid if self._daemon else 0)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def _servers(self) -> set[int]:
         return _numbers(self._ask("get_server_list"))
@@ -265,20 +239,13 @@ class Mps:
             raise ProcessError(f"the MPS daemon was asked '{command}' and ended with status {done.status}: {said[-1]}")
         return done.stdout
 
-    def _found_pid(self) -> int:
-        """Return the pid in the daemon's file, 0 if there is none that lives."""
+    def _found(self) -> Process | None:
+        """Return the process that the daemon's file names; None where there is none that lives."""
         try:
             with open(os.path.join(self.pipe, _PID_FILE)) as stream:
-                pid = int(stream.read())
+                return process(int(stream.read()))
         except (OSError, ValueError):
-            return 0
-        return pid if _began(pid) else 0
-
-    def _remove(self) -> None:
-        for made in (self.pipe, self.log):
-            shutil.rmtree(made, ignore_errors=True)
-        with suppress(OSError):  # not empty: somebody else's things are in it
-            os.rmdir(self.folder)
+            return None
 
 
 def _numbers(answer: bytes) -> set[int]:

@@ -53,7 +53,7 @@ def families_of(
         roots: the processes that their steps began with, as far as they are known.
     """
     every = {one.pid: one for one in _processes()}
-    owners = {one.pid: number for number, one in roots.items() if _is_still(one)}
+    owners = {one.pid: number for number, one in roots.items() if is_still(one)}
     owners |= {pid: number for pid in every if (number := _task_of(pid, run)) is not None}
     found: dict[int, dict[int, Process]] = {number: {} for number in numbers}
     for pid, one in every.items():
@@ -72,14 +72,20 @@ def signal_processes(processes: Iterable[Process], number: signal.Signals) -> No
             try:
                 descriptor = os.pidfd_open(one.pid)
             except OSError as error:
-                if error.errno == errno.ENOSYS and _is_still(one):  # before Linux 5.3
+                if error.errno == errno.ENOSYS and is_still(one):  # before Linux 5.3
                     os.kill(one.pid, number)
                 continue
             try:
-                if _is_still(one):
+                if is_still(one):
                     signal.pidfd_send_signal(descriptor, number)
             finally:
                 os.close(descriptor)
+
+
+def is_still(one: Process) -> bool:
+    """Return whether this very process still runs; its parent may have gone."""
+    now = process(one.pid)
+    return now is not None and now.began_ticks == one.began_ticks
 
 
 def line_of(pid: int, every: Mapping[int, Process]) -> list[int]:
@@ -89,12 +95,6 @@ def line_of(pid: int, every: Mapping[int, Process]) -> list[int]:
         line.append(pid)
         pid = every[pid].parent
     return line
-
-
-def _is_still(one: Process) -> bool:
-    """Return whether this very process still runs; its parent may have gone."""
-    now = process(one.pid)
-    return now is not None and now.began_ticks == one.began_ticks
 
 
 def _processes() -> Iterator[Process]:

@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from slurm_colloc.errors import InputError
 from slurm_colloc.gpu.failure import Outcome
 from slurm_colloc.model import Load, Room
 from slurm_colloc.pack.spec import Task
@@ -43,14 +42,7 @@ class Queue:
             load: what each is counted for at its first attempt.
             room: what those that run at a time may come to. A task that is larger runs alone, counted for all of it.
             retries: how often one task may be run again.
-
-        Raises:
-            InputError: two tasks have one number, or there is room for none.
         """
-        if len({task.number for task in tasks}) < len(tasks):
-            raise InputError("two tasks of the pack have the same number")
-        if room.tasks < 1:
-            raise InputError(f"there is room for {room.tasks} tasks at a time; at least 1 is needed")
         self._room = room
         self._retries = retries
         self._running: dict[int, _Waiting] = {}
@@ -63,19 +55,9 @@ class Queue:
         self._stricken: set[int] = set()
 
     @property
-    def running(self) -> tuple[Start, ...]:
-        """Return what runs, in the order in which it started."""
-        return tuple(waiting.start for waiting in self._running.values())
-
-    @property
-    def waiting(self) -> int:
-        """Return how many tasks are still to start, those to be run again among them."""
-        return len(self._fresh) + len(self._again) + len(self._alone)
-
-    @property
     def finished(self) -> bool:
         """Return whether every task has ended for good."""
-        return not self._running and not self.waiting
+        return not (self._running or self._fresh or self._again or self._alone)
 
     def add(self, tasks: Sequence[Task]) -> None:
         """Take further tasks, behind those that have not run yet."""
@@ -98,13 +80,7 @@ class Queue:
         return begun
 
     def ended(self, number: int, outcome: Outcome) -> bool:
-        """Take the end of a running task; return whether it will be run again.
-
-        Raises:
-            InputError: no such task is running.
-        """
-        if number not in self._running:
-            raise InputError(f"task {number} ended, but is not running")
+        """Take the end of a running task; return whether it will be run again."""
         start, alone = self._running.pop(number)
         victim = number in self._stricken
         self._stricken.discard(number)

@@ -8,8 +8,7 @@ one and could not be ended by it.
 import os
 import select
 import signal
-from types import FrameType, TracebackType
-from typing import Self
+from types import FrameType
 
 # scancel, the time limit, preemption and a terminal that goes away; none is meant to go unanswered.
 STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
@@ -22,23 +21,15 @@ def _nothing(_: int, __: FrameType | None) -> None:
 
 
 class Signals:
-    """Catches signals from ``with`` on until its end; for the main thread."""
+    """Catches signals from now until the process ends; for the main thread."""
 
-    def __enter__(self) -> Self:
+    def __init__(self) -> None:
+        """Begin to catch them."""
         self._read, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        self._write = write
-        self._wakeup_before = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-        # Told to ignore it (nohup), this process does.
-        caught = [one for one in (*STOPPING, *PASSED_ON) if signal.getsignal(one) is not signal.SIG_IGN]
-        self._before = [(one, signal.signal(one, _nothing)) for one in (signal.SIGCHLD, *caught)]
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        for number, handler in self._before:
-            signal.signal(number, handler or signal.SIG_DFL)
-        signal.set_wakeup_fd(self._wakeup_before)
-        os.close(self._read)
-        os.close(self._write)
+        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        for one in (signal.SIGCHLD, *STOPPING, *PASSED_ON):
+            if signal.getsignal(one) is not signal.SIG_IGN:  # told to ignore it (nohup), this process does
+                signal.signal(one, _nothing)
 
     def wait(self, timeout_s: float) -> set[int]:
         """Return the numbers of what has come since the last time, waiting for the first for ``timeout_s`` at most."""

@@ -227,7 +227,7 @@ def test_a_step_that_does_not_start_is_tried_again(job: Job) -> None:
 
 def test_a_pack_gives_up_when_no_step_starts(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     Path(f"{job.calls}.refuse").touch()
-    patched = "from slurm_colloc.pack import attempt, job; attempt._FIRST_WAIT_S = 0.01; attempt._LONGEST_WAIT_S = 0"
+    patched = "from slurm_colloc.pack import job, loop; loop._FIRST_WAIT_S = 0.001"
     patched += "; import os, sys; sys.exit(job.main(sys.argv[1:], dict(os.environ)))"
     monkeypatch.setattr(Job, "PROGRAM", ("-c", patched))
     status, out, _ = job.run(pack_script("", a_spec(commands=("true",) * 3)))
