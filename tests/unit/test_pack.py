@@ -30,7 +30,7 @@ from slurm_colloc.units import spans
 from tests.cluster.packs import JOIN, a_spec, pack_script
 from tests.fakes import mps_control
 from tests.unit.programs import executable
-from tests.unit.test_pack_clients import FORGETS
+from tests.unit.test_pack_clients import FORGETS, RUN
 from tests.waiting import wait_for
 
 # Runs the command itself, whose descriptor 9 is what srun says; keeps how it was called.
@@ -523,7 +523,7 @@ def test_only_processes_of_this_run_and_this_job_are_signalled(tmp_path: Path) -
     def begun(**marks: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen(["sleep", "60"], env={"PATH": os.environ["PATH"], **marks})
 
-    mine = {"SLURM_JOB_ID": "7", "SLURM_CSUB_RUN": "7-ab", "SLURM_CSUB_TASK": "2"}
+    mine = {"SLURM_JOB_ID": "7", "SLURM_CSUB_RUN": RUN, "SLURM_CSUB_TASK": "2"}
     task = begun(**mine)
     others = [
         begun(**mine | {"SLURM_CSUB_TASK": "3"}),
@@ -532,7 +532,7 @@ def test_only_processes_of_this_run_and_this_job_are_signalled(tmp_path: Path) -
         begun(SLURM_JOB_ID="7", SLURM_CSUB_TASK="2"),
     ]
     try:
-        signal_processes(families_of("7-ab", (2,))[2].values(), signal.SIGKILL)
+        signal_processes(families_of(RUN, (2,))[2].values(), signal.SIGKILL)
         assert task.wait(10) == -signal.SIGKILL
         assert [one.poll() for one in others] == [None] * 4
     finally:

@@ -23,6 +23,8 @@ from slurm_colloc.pack.srun import Files
 from tests.cluster.packs import a_spec
 from tests.waiting import wait_for
 
+# Another test may run beside this one.
+RUN = f"7-{os.getpid()}"
 # 10 is the step's shell, 11 its program, 12 and 13 what that forked.
 ALL = range(100)
 
@@ -97,7 +99,7 @@ def test_a_later_child_past_the_daemon_is_found() -> None:
 
 def test_processes_without_marks_are_their_parents(tmp_path: Path) -> None:
     def begun(task: int, command: str) -> subprocess.Popen[bytes]:
-        marks = {"SLURM_JOB_ID": "7", "SLURM_CSUB_RUN": "7-ab", "SLURM_CSUB_TASK": str(task)}
+        marks = {"SLURM_JOB_ID": "7", "SLURM_CSUB_RUN": RUN, "SLURM_CSUB_TASK": str(task)}
         (tmp_path / "dev").mkdir(exist_ok=True)
         for name in ("nvidia0", "nvidiactl"):
             (tmp_path / "dev" / name).touch()
@@ -115,15 +117,15 @@ def test_processes_without_marks_are_their_parents(tmp_path: Path) -> None:
     monitor = begun(2, "exec 8<dev/nvidiactl; echo $$; sleep 60 & wait")
     try:
         # The shell that was waited for may not have its sleep yet.
-        wait_for(lambda: len(families_of("7-ab", (1,))[1]) == 3, "the family is not complete")
-        families = families_of("7-ab", (1, 2, 3))
+        wait_for(lambda: len(families_of(RUN, (1,))[1]) == 3, "the family is not complete")
+        families = families_of(RUN, (1, 2, 3))
         assert stripped.pid in families[1]
         assert families[3] == {}
         assert with_gpu_open(families[2]) == set()
         assert with_gpu_open(families[1]) == families[1].keys() - {stripped.pid}
     finally:
         for one in (stripped, monitor):
-            for pid in families_of("7-ab", (1, 2))[1 if one is stripped else 2]:
+            for pid in families_of(RUN, (1, 2))[1 if one is stripped else 2]:
                 os.kill(pid, 9)
             one.wait()
 
@@ -139,7 +141,7 @@ print("forgot", flush=True)
 
 
 def test_a_program_that_forgets_its_environment_is_known_by_its_process(tmp_path: Path) -> None:
-    marks = {"SLURM_JOB_ID": "7", "SLURM_CSUB_RUN": "7-ab", "SLURM_CSUB_TASK": "1"}
+    marks = {"SLURM_JOB_ID": "7", "SLURM_CSUB_RUN": RUN, "SLURM_CSUB_TASK": "1"}
     argv = [sys.executable, "-I", "-c", f"{FORGETS}time.sleep(60)"]
     with subprocess.Popen(argv, env=marks, stdout=subprocess.PIPE) as one:
         assert one.stdout
@@ -147,10 +149,10 @@ def test_a_program_that_forgets_its_environment_is_known_by_its_process(tmp_path
         root = process(one.pid)
         assert root is not None
         try:
-            assert families_of("7-ab", [1])[1] == {}
-            assert families_of("7-ab", [1], {1: root})[1].keys() == {one.pid}
-            assert families_of("7-ab", [2], {1: root})[2] == {}
-            assert families_of("7-ab", [1], {1: root._replace(began_ticks=root.began_ticks - 1)})[1] == {}
+            assert families_of(RUN, [1])[1] == {}
+            assert families_of(RUN, [1], {1: root})[1].keys() == {one.pid}
+            assert families_of(RUN, [2], {1: root})[2] == {}
+            assert families_of(RUN, [1], {1: root._replace(began_ticks=root.began_ticks - 1)})[1] == {}
         finally:
             one.kill()
 
@@ -164,7 +166,7 @@ def test_several_tasks_are_told_by_one_look_at_all_processes(monkeypatch: pytest
 
     monkeypatch.setattr(runs, "families_of", counted)
     no: Any = None
-    run = runs.Run(a_spec(), no, no, no, {}, no, "7-ab", "srun", {})
+    run = runs.Run(a_spec(), no, no, no, {}, no, RUN, "srun", {})
     files = Files("/nowhere/step", "", "", "")
     steps = [
         Attempt(
@@ -179,7 +181,7 @@ def test_several_tasks_are_told_by_one_look_at_all_processes(monkeypatch: pytest
         )
         for number in (1, 2, 3)
     ]
-    marks = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "7", "SLURM_CSUB_RUN": "7-ab"}
+    marks = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "7", "SLURM_CSUB_RUN": RUN}
     tasks = [subprocess.Popen(["sleep", "60"], env=marks | {"SLURM_CSUB_TASK": str(task)}) for task in (1, 3, 4)]
     try:
         assert run.signal(steps, signal.SIGTERM) == {1, 3}
