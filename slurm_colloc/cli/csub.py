@@ -174,7 +174,7 @@ def _then(plan: Plan, command_line: CommandLine, call: Call, config: SiteConfig)
         return lambda job_id: None
     from slurm_colloc.followup.retry import follow
 
-    return follow(plan, command_line, call.sbatch, call.environ, config, partial(tell, call))
+    return partial(follow, plan, command_line, call.sbatch, call.environ, config, partial(tell, call))
 
 
 def _read_stdin(command_line: CommandLine) -> bytes | None:

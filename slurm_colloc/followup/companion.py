@@ -15,7 +15,6 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import NamedTuple
 
 from slurm_colloc import clock
 from slurm_colloc.config import SiteConfig, find_site_file, load_site, user_data_folder
@@ -23,16 +22,16 @@ from slurm_colloc.errors import CollocError, ConfigError, InputError, ProcessErr
 from slurm_colloc.followup.job_end import add_to_output, found_of, how_it_ended, sizes_of_kept_files
 from slurm_colloc.followup.record import (
     OUTCOME,
+    SINGLETON,
     SUBMITTED,
     Record,
-    State,
     claim,
     read_record,
     read_state,
     write_step,
 )
-from slurm_colloc.followup.retry import Earlier, follow
-from slurm_colloc.followup.submission import Prepared, prepare, submit, waits_for
+from slurm_colloc.followup.retry import follow
+from slurm_colloc.followup.submission import prepare, submit
 from slurm_colloc.followup.verdict import Verdict, as_evidence, judge, retry_arguments
 from slurm_colloc.history.records import drop_evidence, note_out_of_memory
 from slurm_colloc.process import given_environment
@@ -42,17 +41,6 @@ from slurm_colloc.submit.handover import find_sbatch
 from slurm_colloc.submit.plan import PLAIN
 
 _EVERY_S, _TIMES = 1.0, 30
-
-
-class Case(NamedTuple):
-    """One record and what its companion goes by; ``companion`` is its own job id, "" where Slurm does not run it."""
-
-    folder: str
-    record: Record
-    environ: Mapping[str, str]
-    companion: str
-    config: SiteConfig
-    slurm: CliClient
 
 
 def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -79,64 +67,12 @@ def follow_up(folder: str, environ: Mapping[str, str]) -> None:
     record, state = read_record(folder), read_state(folder)
     if state.closed:
         return
-    config = _site()
-    case = Case(folder, record, environ, environ.get("SLURM_JOB_ID", ""), config, CliClient())
-    _retry(case, state)
-
-
-def _site() -> SiteConfig:
-    """Return the site that this node has.
-
-    Raises:
-        ConfigError: there is none, or it cannot be used.
-    """
-    path = find_site_file()
-    if path is None:
-        raise ConfigError("no site.toml on this node; what a piece of a GPU holds is not known")
-    return load_site(path)
-
-
-def _claimed(case: Case) -> bool:
-    """Claim the record; what is begun then is brought to its end within Slurm's KillWait."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    return claim(case.folder, case.companion)
-
-
-def _submit(case: Case, prepared: Prepared, waits: str, earlier: Earlier) -> str:
-    """Submit the job, write down which it is, have it followed in its turn, and return its id.
-
-    Raises:
-        UnansweredError: there may be a job or not, and none is found.
-        ProcessError: there is none.
-    """
-    done, plan = submit(prepared, [waits_for(case.record, waits)] if waits else [])
-    write_step(case.folder, SUBMITTED, done.job_id)
-    config = prepared.config
-    try:
-        if plan.part is not PLAIN:
-            sbatch = find_sbatch(config.paths.sbatch, prepared.environ, "")
-            follow(plan, prepared.command_line, sbatch, prepared.environ, config, _say, earlier)(done.job_id)
-        record_decision(plan, done.job_id, done.cluster or config.cluster, config, _say)
-    except Exception as error:  # noqa: BLE001 - it is submitted
-        _say(f"job {done.job_id} is submitted, but its decision is not recorded: {error}")
-    return done.job_id
-
-
-def _found(case: Case, waits: str) -> str | None:
-    """Return the job that waits for ``waits``, "afterany:4711"; empty without one, None where Slurm does not say."""
-    for _ in clock.tries(_TIMES, _EVERY_S):
-        with suppress(ProcessError):
-            found = (one.array_id for one in case.slurm.waiting() if re.search(rf"{waits}(?!\d)", one.dependency))
-            return next(found, "")
-    return None
-
-
-def _retry(case: Case, state: State) -> None:
-    folder, record, config = case.folder, case.record, case.config
+    # "" where Slurm does not run it.
+    config, companion = _site(), environ.get("SLURM_JOB_ID", "")
     submitted: str | None = state.submitted
     if state.claimed_by and not submitted:
         # Only who has the id that the claim names goes on, and knows by what to find it.
-        submitted = _found(case, f"afterany:{case.companion}") if state.claimed_by == case.companion else None
+        submitted = _found(companion) if state.claimed_by == companion else None
     if submitted is None:
         said = "a companion ended while it submitted the job again; whether it did is not known"
         write_step(folder, OUTCOME, said)
@@ -151,12 +87,35 @@ def _retry(case: Case, state: State) -> None:
         _learn(record, verdict, config)
     done = verdict.gives_up
     if not done:
-        if not state.claimed_by and not _claimed(case):
+        # What is begun then is brought to its end within Slurm's KillWait.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if not state.claimed_by and not claim(folder, companion):
             return
-        done = _submit_again(case, verdict, submitted)
+        done = f"submitted again as job {submitted}" if submitted else _submit(folder, record, verdict, environ, config)
     write_step(folder, OUTCOME, f"{verdict.said}; {done}")
     for one in verdict.failed:
         add_to_output(record, one, done)
+
+
+def _site() -> SiteConfig:
+    """Return the site that this node has.
+
+    Raises:
+        ConfigError: there is none, or it cannot be used.
+    """
+    path = find_site_file()
+    if path is None:
+        raise ConfigError("no site.toml on this node; what a piece of a GPU holds is not known")
+    return load_site(path)
+
+
+def _found(companion: str) -> str | None:
+    """Return the job that waits for the companion; empty without one, None where Slurm does not say."""
+    for _ in clock.tries(_TIMES, _EVERY_S):
+        with suppress(ProcessError):
+            waits = re.compile(rf"afterany:{companion}(?!\d)")
+            return next((one.array_id for one in CliClient().waiting() if waits.search(one.dependency)), "")
+    return None
 
 
 def _learn(record: Record, verdict: Verdict, config: SiteConfig) -> None:
@@ -167,25 +126,32 @@ def _learn(record: Record, verdict: Verdict, config: SiteConfig) -> None:
             note_out_of_memory(config.decisions_folder, record.job_id)
 
 
-def _submit_again(case: Case, verdict: Verdict, submitted: str) -> str:
-    """Submit the job once more, unless that was done, and return in words what came of it."""
-    record = case.record
+def _submit(folder: str, record: Record, verdict: Verdict, environ: Mapping[str, str], config: SiteConfig) -> str:
+    """Submit the job once more, have it followed in its turn, and return in words what came of it."""
     begins = sizes_of_kept_files(record, verdict)
-    reason = f"again after job {record.job_id} {verdict.cause}"
     words = retry_arguments(record, verdict, append=bool(begins))
-    waits = f"afterany:{case.companion}" if case.companion else ""
+    reason = f"again after job {record.job_id} {verdict.cause}"
+    companion = environ.get("SLURM_JOB_ID", "")
+    singleton = ",singleton" if SINGLETON in record.options else ""
     try:
-        if not submitted:
-            prepared = prepare(case.folder, record, words, case.environ, reason, case.config)
-            earlier = Earlier(record.attempt + 1, begins)
-            submitted = _submit(case, prepared, waits, earlier)
+        prepared = prepare(folder, record, words, environ, reason, config)
+        made, plan = submit(prepared, [f"--dependency=afterany:{companion}{singleton}"] if companion else [])
     except UnansweredError as error:
-        submitted = (waits and _found(case, waits)) or ""
-        if not submitted:
-            return f"csub cannot tell whether it was submitted again: {error}"
+        submitted = companion and _found(companion)
+        said = f"csub cannot tell whether it was submitted again: {error}"
+        return f"submitted again as job {submitted}" if submitted else said
     except (CollocError, OSError) as error:
         return f"it could not be submitted again: {error}"
-    return f"submitted again as job {submitted}"
+    try:
+        write_step(folder, SUBMITTED, made.job_id)
+        command_line, _, environ, config = prepared
+        if plan.part is not PLAIN:
+            sbatch = find_sbatch(config.paths.sbatch, environ, "")
+            follow(plan, command_line, sbatch, environ, config, _say, made.job_id, record.attempt + 1, begins)
+        record_decision(plan, made.job_id, made.cluster or config.cluster, config, _say)
+    except Exception as error:  # noqa: BLE001 - it is submitted
+        _say(f"job {made.job_id} is submitted, but its decision is not recorded: {error}")
+    return f"submitted again as job {made.job_id}"
 
 
 def _say(text: str) -> None:

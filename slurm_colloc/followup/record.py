@@ -29,6 +29,8 @@ VERSION = 3
 # Who claims a record so that nobody submits anything.
 CSUB = "csub"
 _BY_HAND = "by hand"
+# A record's options name no job: what was waited for is over by then, and Slurm may have forgotten it.
+SINGLETON = "--dependency=singleton"
 CLAIMED, SUBMITTED, OUTCOME = "claimed", "submitted", "outcome"
 _RECORD, _SCRIPT = "record.json", "script"
 _LIMIT_BYTES = 16 * 1024 * 1024
@@ -172,6 +174,17 @@ def read_state(folder: str) -> State:
     with suppress(FileNotFoundError):
         claimed_by = os.readlink(os.path.join(folder, CLAIMED))
     return State(claimed_by, submitted, step(OUTCOME))
+
+
+def retry_status(cluster: str, job_id: str) -> str:
+    """Return what became of one's own job after it ran out of GPU memory; empty where nobody follows it."""
+    with suppress(InputError, StoreError):
+        state = read_state(record_folder(cluster, job_id.partition("_")[0]))
+        if state.outcome:
+            return state.outcome
+        if state.claimed_by and not state.closed:
+            return "it is being submitted again, or its companion died over that: see squeue"
+    return ""
 
 
 def write_step(folder: str, step: str, words: str) -> None:

@@ -6,30 +6,30 @@ here is a note: the job is submitted already.
 """
 
 import os
+import pwd
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import NamedTuple
+from types import MappingProxyType
 
 from slurm_colloc.clock import with_timeout
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError
-from slurm_colloc.followup.record import CSUB, Record, claim, write_record
-from slurm_colloc.followup.submission import record_of, submit_companion
+from slurm_colloc.followup.record import CSUB, SINGLETON, VERSION, Record, claim, write_record
+from slurm_colloc.followup.submission import submit_companion
 from slurm_colloc.model import Reason, because
 from slurm_colloc.slurm.job_files import file_name
-from slurm_colloc.slurm.options import CommandLine, Given, value_of
+from slurm_colloc.slurm.options import CommandLine, Given, value_of, without
+from slurm_colloc.submit.own_options import option_table
 from slurm_colloc.submit.plan import Plan
 from slurm_colloc.submit.reasons import reason_of_counting, reason_to_keep_text
 from slurm_colloc.wording import words
 
 _AGAINST = ("wait", "test-only", "hold")
-
-
-class Earlier(NamedTuple):
-    """What the companion of an earlier run says of this one: the number of runs before, and whose words are not its."""
-
-    attempt: int = 0
-    begins: Mapping[str, int] = {}
+# What the environment of a job has otherwise than its submission had it.
+_CHANGED_BY_SLURM = frozenset(
+    {"CUDA_VISIBLE_DEVICES", "ENVIRONMENT", "GPU_DEVICE_ORDINAL", "HOSTNAME", "PWD", "ROCR_VISIBLE_DEVICES"}
+    | {"TMPDIR", "ZE_AFFINITY_MASK"}
+)
 
 
 def follow(
@@ -39,28 +39,27 @@ def follow(
     environ: Mapping[str, str],
     config: SiteConfig,
     answer: Callable[[str], None],
-    earlier: Earlier = Earlier(),  # noqa: B008 - immutable
-) -> Callable[[str], None]:
-    """Return what is to be done once the job has an id; ``answer`` is told what the user may want to know."""
+    job_id: str,
+    attempt: int = 0,
+    begins: Mapping[str, int] = MappingProxyType({}),
+) -> None:
+    """Have a job followed that was submitted; ``answer`` is told what the user may want to know.
 
-    def submitted(job_id: str) -> None:
-        try:
-            if "requeue" not in plan.given:
-                return
-            against = _reason_against(plan, config)
-            if against is None:
-                record = _record(plan, command_line, environ, config, job_id, earlier)
-                companion = _companion(record, plan.script, sbatch, environ, config)
-                answer(
-                    f"job {job_id}: if it runs out of GPU memory, job {companion} submits it again on more (--requeue)"
-                )
-                return
-            why = words(against)
-        except Exception as error:  # noqa: BLE001 - the job is submitted, and its decision is still to be recorded
-            why = str(error)
-        answer(f"job {job_id}: csub will not submit it again if it runs out of GPU memory: {why}")
-
-    return submitted
+    ``attempt`` counts the runs before this one, of which are the first bytes of the files in ``begins``.
+    """
+    if "requeue" not in plan.given:
+        return
+    try:
+        against = _reason_against(plan, config)
+        if against is None:
+            record = _record(plan, command_line, environ, config, job_id, attempt, begins)
+            companion = _companion(record, plan.script, sbatch, environ, config)
+            answer(f"job {job_id}: if it runs out of GPU memory, job {companion} submits it again on more (--requeue)")
+            return
+        why = words(against)
+    except Exception as error:  # noqa: BLE001 - the job is submitted, and its decision is still to be recorded
+        why = str(error)
+    answer(f"job {job_id}: csub will not submit it again if it runs out of GPU memory: {why}")
 
 
 def _companion(record: Record, script: bytes, sbatch: str, environ: Mapping[str, str], config: SiteConfig) -> str:
@@ -118,20 +117,40 @@ def _record(
     environ: Mapping[str, str],
     config: SiteConfig,
     job_id: str,
-    earlier: Earlier,
+    attempt: int,
+    before: Mapping[str, int],
 ) -> Record:
     given = plan.given
-    _, footprint, placement = plan.part
-    begins = dict(earlier.begins)
+    request, footprint, placement = plan.part
+    begins = dict(before)
     if _appends(given) and "array" not in given:
         begins |= {path: os.stat(path).st_size for path in _name(given, job_id) if os.path.isfile(path)}
-    known = record_of(job_id, plan, command_line, environ, config)
-    return known._replace(
-        attempt=earlier.attempt,
-        partition=placement.partition or known.partition,
+    table = option_table(config.slurm_release, config)
+    options = command_line.sbatch_argv[: command_line.end]
+    kept = without(options, table, {"dependency", "kill-on-invalid-dep", "parsable"})
+    return Record(
+        version=VERSION,
+        cluster=config.cluster,
+        job_id=job_id,
+        attempt=attempt,
+        user=pwd.getpwuid(os.geteuid()).pw_name,
+        job_name=request.name,
+        signature=request.signature,
+        own=tuple(one.word for one in command_line.own),
+        options=(*kept, *([SINGLETON] if "singleton" in value_of(given, "dependency") else [])),
+        script=os.path.basename(command_line.script) if command_line.script else "sbatch",
+        from_stdin=command_line.script is None,
+        script_args=command_line.script_args,
+        folder=os.getcwd(),
+        names=tuple(environ),
+        variables={name: value for name, value in environ.items() if _is_slurms(name)},
+        account=request.account,
+        qos=request.qos,
+        partition=placement.partition or ",".join(request.partitions),
         array=value_of(given, "array"),
         output=_output(given),
         error=value_of(given, "error"),
+        work_folder=request.folder,
         append=_appends(given),
         begins=begins,
         mode=placement.mode,
@@ -139,3 +158,7 @@ def _record(
         budget_mib=placement.memory_mib or 0,
         sm_active_pct=footprint.sm_active_pct.q95 if footprint.sm_active_pct else None,
     )
+
+
+def _is_slurms(name: str) -> bool:
+    return name.startswith(("SLURM", "SBATCH", "SRUN_")) or name in _CHANGED_BY_SLURM

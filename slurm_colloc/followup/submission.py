@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Submit a plan, or the companion of a job, and what its record holds once more; and what is recorded of a call.
+"""Submit the companion of a job, and what its record holds once more.
 
 A companion is a small job of the user's that waits for another one's end. It lives outside the job it follows, needs
 no rights, and costs one core for a second. What it does is ``slurm_colloc.followup.companion``.
 """
 
 import os
-import pwd
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -18,123 +16,21 @@ from slurm_colloc.clock import with_timeout
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError, ProcessError, UnansweredError
 from slurm_colloc.files import read_bounded
-from slurm_colloc.followup.record import VERSION, Record, record_folder, script_path
+from slurm_colloc.followup.record import Record, record_folder, script_path
 from slurm_colloc.model import because
-from slurm_colloc.process import Finished, run
+from slurm_colloc.process import run
 from slurm_colloc.slurm.client import ASK_S, CliClient
-from slurm_colloc.slurm.options import CommandLine, value_of, without
-from slurm_colloc.slurm.parse import parse_submitted
+from slurm_colloc.slurm.options import CommandLine
+from slurm_colloc.slurm.parse import Submitted, parse_submitted
 from slurm_colloc.submit.handover import CALLED, DEFINITE, find_sbatch, with_body
 from slurm_colloc.submit.invocation import handed_on
-from slurm_colloc.submit.own_options import option_table, parse_arguments
+from slurm_colloc.submit.own_options import parse_arguments
 from slurm_colloc.submit.plan import PLAIN, Plan, make_plan
 from slurm_colloc.submit.render import quote, remove_script
 
-# What the environment of a job has otherwise than its submission had it.
-_CHANGED_BY_SLURM = frozenset(
-    {"CUDA_VISIBLE_DEVICES", "ENVIRONMENT", "GPU_DEVICE_ORDINAL", "HOSTNAME", "PWD", "ROCR_VISIBLE_DEVICES"}
-    | {"TMPDIR", "ZE_AFFINITY_MASK"}
-)
 _REPLACED = set("%\\")
 _RESUBMIT_TIMEOUT_S = 180.0
 _SCRIPT_LIMIT_BYTES = 128 * 1024 * 1024
-# A record's options name no job: what was waited for is over by then, and Slurm may have forgotten it.
-_SINGLETON = "--dependency=singleton"
-
-
-class Submitted(NamedTuple):
-    """What sbatch said: the job it made and its cluster ("" for none), and whether it is certain that there is none."""
-
-    job_id: str
-    cluster: str
-    refused: bool
-    done: Finished
-
-
-def submit_plan(
-    sbatch: str,
-    plan: Plan,
-    options: Sequence[str],
-    environ: Mapping[str, str],
-    timeout_s: float,
-    config: SiteConfig,
-) -> Submitted:
-    """Submit a plan once, as it is, with further options; whatever happens, nothing is raised.
-
-    Args:
-        sbatch: the real one.
-        plan: what is submitted.
-        options: further ones, behind the user's own.
-        environ: of the submission.
-        timeout_s: after which it is not known whether there is a job.
-        config: the site.
-    """
-    path, started = "", False
-    try:
-        # TMPDIR may hang as any other folder may.
-        argv, path = with_timeout(config.timeouts.decide_s, "writing the script", partial(with_body, plan))
-        end = len(argv) if plan.script_at is None else plan.script_at
-        end -= argv[end - 1 : end] == ("--",)
-        words = (sbatch, *argv[:end], *options, "--parsable", *argv[end:])
-        text = plan.body if plan.body is not None else plan.script
-        started = True
-        done = run(words, timeout_s, environ, b"" if plan.script_at is not None else text, CALLED)
-    except Exception as error:  # noqa: BLE001 - there may be a job now, and whoever caught it would submit another
-        unknown = "whether a job was made is not known: " if started else ""
-        said = f"csub: error: {unknown}{error}\n"
-        return Submitted("", "", not started, Finished(1, b"", said.encode(errors="replace")))
-    finally:
-        with suppress(Exception):
-            remove_script(path)
-    made = None if done.status else parse_submitted(done.stdout)
-    return Submitted(*(made or ("", "")), re.search(DEFINITE, done.stderr) is not None, done)
-
-
-def record_of(
-    job_id: str,
-    plan: Plan,
-    command_line: CommandLine,
-    environ: Mapping[str, str],
-    config: SiteConfig,
-) -> Record:
-    """Return what a companion is told of one call of csub; what is left at its default the caller may know.
-
-    ``job_id`` is the job that the companion follows, ``plan`` that of what is to be submitted once more.
-    """
-    request, given = plan.part.request, plan.given
-    options = command_line.sbatch_argv[: command_line.end]
-    table = option_table(config.slurm_release, config)
-    kept = without(options, table, {"dependency", "kill-on-invalid-dep", "parsable"})
-    return Record(
-        version=VERSION,
-        cluster=config.cluster,
-        job_id=job_id,
-        attempt=0,
-        user=pwd.getpwuid(os.geteuid()).pw_name,
-        job_name=request.name,
-        signature=request.signature,
-        own=tuple(one.word for one in command_line.own),
-        options=(*kept, *([_SINGLETON] if "singleton" in value_of(given, "dependency") else [])),
-        script=os.path.basename(command_line.script) if command_line.script else "sbatch",
-        from_stdin=command_line.script is None,
-        script_args=command_line.script_args,
-        folder=os.getcwd(),
-        names=tuple(environ),
-        variables={name: value for name, value in environ.items() if _is_slurms(name)},
-        account=request.account,
-        qos=request.qos,
-        partition=",".join(request.partitions),
-        work_folder=request.folder,
-    )
-
-
-def _is_slurms(name: str) -> bool:
-    return name.startswith(("SLURM", "SBATCH", "SRUN_")) or name in _CHANGED_BY_SLURM
-
-
-def waits_for(record: Record, job: str) -> str:
-    """Return --dependency of what is submitted once more: on ``job``, "afterany:4711", and on what its user wanted."""
-    return f"--dependency={job}" + (",singleton" if _SINGLETON in record.options else "")
 
 
 def submit_companion(
@@ -264,23 +160,43 @@ def _as_asked(plan: Plan, command_line: CommandLine) -> Plan:
 
 
 def submit(prepared: Prepared, options: Sequence[str]) -> tuple[Submitted, Plan]:
-    """Submit it, what Slurm refuses as its user asked for it; return what sbatch said, and of which plan.
+    """Submit it with further options of sbatch, where that comes to no job as its user asked for it.
 
-    Args:
-        prepared: what was decided.
-        options: further ones of sbatch.
+    Return the job, and of which plan it is.
 
     Raises:
         UnansweredError: there may be a new job or not.
-        ProcessError: there is none.
+        CollocError: there is none.
     """
     command_line, plan, environ, config = prepared
+    try:
+        return _submitted(plan, options, handed_on(environ, plan, config), config), plan
+    except UnansweredError:
+        raise
+    except CollocError:
+        if plan.as_asked:
+            raise
+    plan = _as_asked(plan, command_line)
+    return _submitted(plan, options, environ, config), plan
+
+
+def _submitted(plan: Plan, options: Sequence[str], environ: Mapping[str, str], config: SiteConfig) -> Submitted:
     sbatch = find_sbatch(config.paths.sbatch, environ, "")
-    done = submit_plan(sbatch, plan, options, handed_on(environ, plan, config), _RESUBMIT_TIMEOUT_S, config)
-    if done.refused and not plan.as_asked:
-        plan = _as_asked(plan, command_line)
-        done = submit_plan(sbatch, plan, options, environ, _RESUBMIT_TIMEOUT_S, config)
-    if not done.job_id:
-        kind = ProcessError if done.refused else UnansweredError
-        raise kind(f"sbatch ended with status {done.done.status}: {done.done.last_words}")
-    return done, plan
+    # TMPDIR may hang as any other folder may.
+    argv, path = with_timeout(config.timeouts.decide_s, "writing the script", partial(with_body, plan))
+    end = len(argv) if plan.script_at is None else plan.script_at
+    end -= argv[end - 1 : end] == ("--",)
+    words = (sbatch, *argv[:end], *options, "--parsable", *argv[end:])
+    text = plan.body if plan.body is not None else plan.script
+    try:
+        done = run(words, _RESUBMIT_TIMEOUT_S, environ, b"" if plan.script_at is not None else text, CALLED)
+    except Exception as error:
+        # There may be a job, and whoever took that for a refusal would submit another.
+        raise UnansweredError(f"whether a job was made is not known: {error}") from error
+    finally:
+        remove_script(path)
+    made = None if done.status else parse_submitted(done.stdout)
+    if made is None:
+        kind = ProcessError if re.search(DEFINITE, done.stderr) else UnansweredError
+        raise kind(f"sbatch ended with status {done.status}: {done.last_words}")
+    return made

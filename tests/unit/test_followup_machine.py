@@ -16,10 +16,10 @@ from slurm_colloc.errors import ProcessError, UnansweredError
 from slurm_colloc.followup import companion
 from slurm_colloc.followup.companion import follow_up
 from slurm_colloc.followup.record import CSUB, Record, claim, read_state, record_folder, write_record
-from slurm_colloc.followup.submission import Prepared, Submitted
+from slurm_colloc.followup.submission import Prepared
 from slurm_colloc.model import Footprint, Gres, Placement, SharingMode, because
-from slurm_colloc.process import Finished
 from slurm_colloc.slurm.jobs import QueuedJob
+from slurm_colloc.slurm.parse import Submitted
 from slurm_colloc.submit.own_options import parse_arguments
 from slurm_colloc.submit.plan import Part, Plan
 from tests.fuzz_submit import REQUEST
@@ -62,7 +62,7 @@ class Slurm:
         job = str(13 + len(self.made))
         self.killer.effect(lambda: self.made.update({job: dependency.partition("=")[2]}))
         self.happens("made")
-        return Submitted(job, "", False, Finished(0, job.encode(), b"")), prepared.plan
+        return Submitted(job, ""), prepared.plan
 
     def waiting(self) -> tuple[QueuedJob, ...]:
         return tuple(QueuedJob(job, job, None, job, dependency=f"{on}(unfulfilled)") for job, on in self.made.items())

@@ -20,7 +20,7 @@ from slurm_colloc.cli.colloc.visible_store import visible_here
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError, InputError
-from slurm_colloc.followup.status import retry_status
+from slurm_colloc.followup.record import retry_status
 from slurm_colloc.history.lookup import Known, look_up
 from slurm_colloc.history.records import read_decisions
 from slurm_colloc.model import Decision
@@ -61,7 +61,7 @@ def job(
     shown_id = _shown_id(job_id, runs, rows)
     # What a pack's job wrote down is there at once, before any ingest.
     pack = _pack(config, shown_id) if config else None
-    again = retry_status(config, shown_id) if config else ""
+    again = retry_status(config.cluster, shown_id) if config else ""
     shown = "" if visible.everybody else f", {visible.whose}"
     trouble = trouble or (
         f"job '{job_id}' is not in the store '{folder}' with a GPU since {stamp(start)}{shown}; has it one, and "
