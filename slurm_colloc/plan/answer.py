@@ -10,7 +10,7 @@ from slurm_colloc.errors import InputError
 from slurm_colloc.plan.change import Asked, changed, gpus_of, otherwise, pools_with_whole
 from slurm_colloc.plan.geometry import Cut, alternatives, best_cuts, profiles_of
 from slurm_colloc.plan.past import CLASSES, Past, Run
-from slurm_colloc.plan.scenario import PARTITION, TOTAL, Queue, Resampled, Scenario, freed_gpu_hours, groups_of
+from slurm_colloc.plan.scenario import PARTITION, TOTAL, Resampled, Scenario, freed_gpu_hours, groups_of
 from slurm_colloc.plan.sharing import Sharing, demand, share
 from slurm_colloc.plan.site import Rules, site_of
 from slurm_colloc.slurm.hostlist import expand
@@ -18,8 +18,6 @@ from slurm_colloc.slurm.hostlist import expand
 # A replay that is off by more recommends nothing.
 MOST_ERROR_PCT = 25.0
 _COMPARED = 4
-# Of the queue over time.
-_INSTANTS = 240
 
 
 class Range(NamedTuple):
@@ -62,15 +60,6 @@ class PoolCompared(NamedTuple):
     geometries: tuple[Compared, ...]
 
 
-class Waiting(NamedTuple):
-    """How many jobs waited at a time: in truth, replayed as today, and in the what-if."""
-
-    at_s: float
-    were: int
-    today: int
-    then: int | None
-
-
 class Answer(NamedTuple):
     """All that is said of one question.
 
@@ -103,7 +92,6 @@ class Answer(NamedTuple):
     today_limits: Mapping[str, float]
     then_limits: Mapping[str, float]
     compared: tuple[PoolCompared, ...]
-    queue: tuple[Waiting, ...]
     blocks: int
     resamples: int
     sooner: int
@@ -173,7 +161,6 @@ def answer(past: Past, config: SiteConfig, rules: Rules, asked: Asked, step: Cal
         today_limits=today.limits,
         then_limits=then.limits if then else {},
         compared=compared,
-        queue=tuple(_queue(past, today, then)),
         blocks=found.blocks,
         resamples=found.resamples,
         sooner=found.sooner,
@@ -190,15 +177,13 @@ def _comparable(past: Past, counted: Sequence[Run], today: Scenario) -> list[Run
     if not counted:
         why = f" ({len(past.runs) + sum(past.rejected.values())} runs were on then or not usable)" if past.runs else ""
         raise InputError(f"no job with GPUs was submitted in the window{why}; name another by --since and --until")
-    if fmean(run.waited_s for run in counted) < 1.0:
-        raise InputError(
-            "no job of the window waited: there is no queue to plan for; name another by --since and --until"
-        )
     known = [run for run in counted if run.job.number in today.wait_s]
     if not known:
         raise InputError("no job of the window fits any node that site.toml names")
-    if not any(run.waited_s for run in known):
-        raise InputError("of the jobs that fit the nodes of site.toml none waited: there is no queue to plan for")
+    if fmean(run.waited_s for run in known) < 1.0:
+        raise InputError(
+            "no job of the window waited: there is no queue to plan for; name another by --since and --until"
+        )
     return known
 
 
@@ -240,13 +225,6 @@ def _sized(past: Past, config: SiteConfig, asked: Asked) -> Iterable[Cut]:
                 f"pool '{cut.pool}'; name a number of nodes, as @1"
             )
         yield from found
-
-
-def _queue(past: Past, today: Scenario, then: Scenario | None) -> Iterable[Waiting]:
-    were = Queue((one.job.submit_s, one.job.submit_s + one.waited_s) for one in past.runs if one.counted)
-    for number in range(_INSTANTS + 1):
-        at_s = past.since_s + number * (past.until_s - past.since_s) / _INSTANTS
-        yield Waiting(at_s, were.at(at_s), today.queue.at(at_s), then.queue.at(at_s) if then else None)
 
 
 def _compare(

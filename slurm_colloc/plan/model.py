@@ -76,8 +76,6 @@ class Priority(NamedTuple):
     half_life_s: float = 7 * 86400.0
     calc_period_s: float = 300.0
     favor_small: bool = False
-    # Users of whom no job is in the window have a rank as well: of each account that has jobs, or is its own.
-    idle_users: int = 0
 
 
 class Site(NamedTuple):

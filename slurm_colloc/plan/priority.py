@@ -77,7 +77,8 @@ class Ordering:
         for account, tied in _least_first(accounts):
             users = _least_first({user: self._used.get((account, user), 0.0) for user in self._users[account]})
             ranked += [(account, user, same or (not at and tied)) for at, (user, same) in enumerate(users)]
-        count = len(ranked) + self._rules.idle_users
+        # A user of whom no job is in the window has a rank as well.
+        count = len(ranked) + 1
         rank = len(ranked)
         for position, (account, user, same) in enumerate(ranked):
             if not same:

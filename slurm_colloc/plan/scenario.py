@@ -2,7 +2,6 @@
 """Runs replayed on a site, and replays of weeks of them drawn anew. Pure."""
 
 import random
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean
 
@@ -34,7 +33,6 @@ class Scenario:
         self.end_s = {one.job.number: one.end_s for one in done.started}
         self.never = {job.number for job in done.never}
         self.limits = done.limits
-        self.queue = Queue((one.job.submit_s, one.start_s) for one in done.started)
 
     def waits(self, runs: Iterable[Run]) -> list[float]:
         """Return what those of the runs waited that started."""
@@ -43,18 +41,6 @@ class Scenario:
     def turnarounds(self, runs: Iterable[Run]) -> list[float]:
         """Return how long they took from submission to end."""
         return [self.end_s[run.job.number] - run.job.submit_s for run in runs if run.job.number in self.end_s]
-
-
-class Queue:
-    """How many of some jobs wait at a time."""
-
-    def __init__(self, spans: Iterable[tuple[float, float]]) -> None:
-        pairs = list(spans)
-        self._submitted, self._started = (sorted(pair[end] for pair in pairs) for end in (0, 1))
-
-    def at(self, at_s: float) -> int:
-        """Return how many wait then."""
-        return bisect_right(self._submitted, at_s) - bisect_right(self._started, at_s)
 
 
 def freed_gpu_hours(runs: Iterable[Run], sharing: Sharing) -> float:

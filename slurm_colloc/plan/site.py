@@ -106,7 +106,6 @@ def rules_of(settings: Mapping[str, str] | None) -> Rules:
             half_life_s=_span_s(settings.get("PriorityDecayHalfLife", ""), plain_priority.half_life_s),
             calc_period_s=period_s or plain_priority.calc_period_s,
             favor_small=settings.get("PriorityFavorSmall", "").lower() in ("yes", "true", "1"),
-            idle_users=1,
         ),
         tuple(left_out),
     )

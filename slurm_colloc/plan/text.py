@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from slurm_colloc.plan.answer import MOST_ERROR_PCT, Answer, ClassWaits, Compared, PoolCompared, Range
+from slurm_colloc.plan.answer import MOST_ERROR_PCT, Answer, Compared, PoolCompared, Range
 from slurm_colloc.plan.change import Asked
 from slurm_colloc.units import counted, in_words, printable
 
@@ -20,7 +20,7 @@ def as_json(answer: Answer) -> str:
     """Return all of an answer: seconds, GPU-hours, parts of one; null is not known."""
     shown = {name: _plain(value) for name, value in answer._asdict().items()}
     shown["sharing"] = _sharing(answer)
-    shown["recommendation"] = recommendation(answer)
+    shown["recommendation"] = _recommendation(answer)
     return json.dumps({"schema": SCHEMA, **shown}, indent=2) + "\n"
 
 
@@ -52,7 +52,7 @@ def _sharing(answer: Answer) -> dict[str, Any] | None:
     }
 
 
-def recommendation(answer: Answer) -> str:
+def _recommendation(answer: Answer) -> str:
     """Return what is recommended, or why nothing is."""
     if not answer.recommends:
         return (
@@ -63,11 +63,11 @@ def recommendation(answer: Answer) -> str:
         return "leave the GPUs whole: of the geometries compared none has jobs end sooner"
     if answer.stranded:
         lost = counted(answer.stranded, "job")
-        return f"not {asked_in_words(answer.asked)}: no node would hold {lost} of the window"
+        return f"not {_what_is_asked(answer.asked)}: no node would hold {lost} of the window"
     after = answer.total.then_mean_s
     if after is None:
         return "none, since nothing else than today was asked for"
-    what, before = asked_in_words(answer.asked), answer.total.today_mean_s
+    what, before = _what_is_asked(answer.asked), answer.total.today_mean_s
     change = f"mean wait {in_words(before.value)} -> {in_words(after.value)}"
     if after.value > before.value * _LEAST_GAIN:
         return f"no reason for {what}: {change}"
@@ -79,22 +79,22 @@ def recommendation(answer: Answer) -> str:
     return f"{what}: {change}"
 
 
-def geometry(pool: PoolCompared, one: Compared) -> str:
+def _geometry(pool: PoolCompared, one: Compared) -> str:
     """Return how a geometry cuts the GPUs of a pool."""
     return "; ".join(str(cut) for cut in one.cuts if cut.pool == pool.pool) or "all whole"
 
 
-def reason(pool: PoolCompared) -> str:
+def _reason(pool: PoolCompared) -> str:
     """Return which geometry of a pool is best, and why."""
     best, *others = pool.geometries
     fit = f"{pool.fitting:.1f} jobs at a time fit a slice, for {pool.gpus} GPUs"
     if not others:
-        return f"{pool.pool}: {geometry(pool, best)}: {fit}, which fill no node"
+        return f"{pool.pool}: {_geometry(pool, best)}: {fit}, which fill no node"
     gain = f"{in_words(best.mean_turnaround_s)} to the end, next best {in_words(others[0].mean_turnaround_s)}"
-    return f"{pool.pool}: {geometry(pool, best)}: {gain} ({geometry(pool, others[0])}); {fit}"
+    return f"{pool.pool}: {_geometry(pool, best)}: {gain} ({_geometry(pool, others[0])}); {fit}"
 
 
-def asked_in_words(asked: Asked) -> str:
+def _what_is_asked(asked: Asked) -> str:
     """Return what a question changes, in words."""
     parts = [
         *map(str, asked.cuts),
@@ -119,39 +119,29 @@ def as_table(answer: Answer, cluster: str, window: tuple[str, str]) -> str:
 
 
 def _lines(answer: Answer, cluster: str, window: tuple[str, str]) -> Iterator[str]:
-    yield heading(answer, cluster, window)
-    yield verdict(answer)
+    held = "" if answer.load is None else f", {100 * answer.load:.0f} % held"
+    jobs = counted(answer.jobs, "job")
+    yield f"{cluster}, {window[0]} to {window[1]}: {jobs}, {answer.gpus} whole GPUs{held}"
+    side = "longer" if answer.bias_pct > 0 else "shorter"
+    yield (
+        f"today's replay against the waits that were: {answer.error_pct:.0f} % {side}, "
+        f"{abs(answer.bias_pct):.1f} % of the turnaround"
+    )
     if not answer.asked.nothing:
-        yield f"then: {asked_in_words(answer.asked)}"
+        yield f"then: {_what_is_asked(answer.asked)}"
     yield ""
-    yield from _table(rows_of_waits(answer))
+    yield from _table(_rows_of_waits(answer))
     yield ""
     for pool in answer.compared:
         yield f"pool {pool.pool}, mean wait and mean time from submission to end of all jobs:"
         for one in pool.geometries:
-            yield f"  {in_words(one.mean_wait_s):>8} {in_words(one.mean_turnaround_s):>8}  {geometry(pool, one)}"
-    yield from story(answer)
+            yield f"  {in_words(one.mean_wait_s):>8} {in_words(one.mean_turnaround_s):>8}  {_geometry(pool, one)}"
+    yield from _story(answer)
     yield ""
-    yield from (f"note: {line}" for line in notes(answer))
+    yield from (f"note: {line}" for line in _notes(answer))
 
 
-def heading(answer: Answer, cluster: str, window: tuple[str, str]) -> str:
-    """Return what the answer is about."""
-    held = "" if answer.load is None else f", {100 * answer.load:.0f} % held"
-    jobs = counted(answer.jobs, "job")
-    return f"{cluster}, {window[0]} to {window[1]}: {jobs}, {answer.gpus} whole GPUs{held}"
-
-
-def verdict(answer: Answer) -> str:
-    """Return how near the replay of today comes to what was."""
-    side = "longer" if answer.bias_pct > 0 else "shorter"
-    return (
-        f"today's replay against the waits that were: {answer.error_pct:.0f} % {side}, "
-        f"{abs(answer.bias_pct):.1f} % of the turnaround"
-    )
-
-
-def story(answer: Answer) -> Iterator[str]:
+def _story(answer: Answer) -> Iterator[str]:
     """Yield what comes of it: the pieces, what is lacking, and the recommendation with its reasons."""
     yield from _shared(answer)
     for name, limits in (("today", answer.today_limits), ("then", answer.then_limits)):
@@ -160,35 +150,29 @@ def story(answer: Answer) -> Iterator[str]:
                 f"{what} {100 * part:.0f} %" for what, part in sorted(limits.items(), key=lambda one: -one[1])
             )
             yield f"what the first in the queue lacked, {name}: {said}"
-    yield f"recommendation: {recommendation(answer)}"
+    yield f"recommendation: {_recommendation(answer)}"
     if answer.recommends:
-        yield from (f"  {reason(pool)}" for pool in answer.compared)
+        yield from (f"  {_reason(pool)}" for pool in answer.compared)
 
 
-def rows_of_waits(answer: Answer) -> Iterator[list[str]]:
+def _rows_of_waits(answer: Answer) -> Iterator[list[str]]:
     """Yield the table of waits, its titles first; of partitions only where there are several."""
-    then = [one for one in answer.classes if one.then_mean_s is not None]
-    more = ["THEN", "9 OF 10", "MEDIAN"] if then else []
-    yield ["WAITS", "JOBS", "WERE", "TODAY", "9 OF 10", "MEDIAN", *more]
+    then = any(one.then_mean_s is not None for one in answer.classes)
+    yield ["WAITS", "JOBS", "WERE", "TODAY", "9 OF 10", "MEDIAN", *(["THEN", "9 OF 10", "MEDIAN"] if then else [])]
     partitions = [one._replace(name=f"partition {one.name}") for one in answer.partitions]
     for one in (*answer.classes, *(partitions if len(partitions) > 1 else [])):
+        after = _cells(one.then_mean_s, one.then_median_s) if then else []
         yield [
-            one.name,
-            str(one.jobs),
-            in_words(one.measured_mean_s),
-            *_of_today(one),
-            *(_of_then(one) if then else []),
+            *(one.name, str(one.jobs), in_words(one.measured_mean_s)),
+            *_cells(one.today_mean_s, one.today_median_s),
+            *after,
         ]
 
 
-def _of_today(one: ClassWaits) -> list[str]:
-    return [in_words(one.today_mean_s.value), _ends(one.today_mean_s), in_words(one.today_median_s)]
-
-
-def _of_then(one: ClassWaits) -> list[str]:
-    if one.then_mean_s is None or one.then_median_s is None:
+def _cells(mean: Range | None, median: float | None) -> list[str]:
+    if mean is None or median is None:
         return ["-", "-", "-"]
-    return [in_words(one.then_mean_s.value), _ends(one.then_mean_s), in_words(one.then_median_s)]
+    return [in_words(mean.value), _ends(mean), in_words(median)]
 
 
 def _ends(figure: Range) -> str:
@@ -227,7 +211,7 @@ def _shared(answer: Answer) -> Iterator[str]:
         yield f"if all were as slow as few are, the mean wait then would be {in_words(answer.upper_mean_s)}"
 
 
-def notes(answer: Answer) -> Iterator[str]:
+def _notes(answer: Answer) -> Iterator[str]:
     """Yield what a reader must know to trust or doubt the figures."""
     if answer.resamples:
         yield f"9 of 10 is of {answer.resamples} replays of the window's {answer.blocks} weeks or days drawn anew"

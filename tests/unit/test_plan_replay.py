@@ -196,13 +196,13 @@ def test_the_fair_tree_ranks_accounts_before_users() -> None:
     ]
     rules = Priority(fair_share=1.0, calc_period_s=10, half_life_s=0)
     ordering = Ordering(rules, made, 1, 64)
-    assert {ordering.of(one, 0.0) for one in made} == {1.0}
+    assert {ordering.of(one, 0.0) for one in made} == {0.8}
     assert ordering.due(0.0)
     for one, cpus in zip(made, (90, 1, 20, 5), strict=True):
         ordering.begins(one._replace(shape=Shape("h100", 1, cpus, 1)), 0.0)
     assert not ordering.due(9.0)
     assert ordering.due(10.0)
-    assert [ordering.of(one, 10.0) for one in made] == [0.25, 0.5, 0.75, 1.0]
+    assert [ordering.of(one, 10.0) for one in made] == [0.2, 0.4, 0.6, 0.8]
 
 
 @st.composite
