@@ -21,7 +21,7 @@ from slurm_colloc.pack.loop import Loop
 from slurm_colloc.pack.mps_daemon import short_folder
 from slurm_colloc.pack.report import summary
 from slurm_colloc.pack.resume import forget_resumed, keep_script
-from slurm_colloc.pack.run import new_run
+from slurm_colloc.pack.run import Run
 from slurm_colloc.pack.shared_gpu import SharedGpu
 from slurm_colloc.pack.signals import Signals
 from slurm_colloc.pack.spec import Spec, Task, from_json, split_script
@@ -52,8 +52,7 @@ def _run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     goes_on, done, added = _before(spec, environ)
     tasks = (*tasks, *added)
     left = [task for task in tasks if task.number not in done]
-    at_once = spec.room.tasks
-    job = read_job(environ, os.sched_getaffinity(0), at_once, os.getcwd())
+    job = read_job(environ, os.sched_getaffinity(0), spec.room.tasks, os.getcwd())
     ledger = _open_ledger(spec, job, environ, goes_on=goes_on)
     inbox = Inbox(ledger.path, ledger.note)
     _keep_script(argv[0], job)
@@ -61,8 +60,8 @@ def _run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     try:
         path = os.path.join(folder, _SCRIPT)
         write_atomic(path, script, PRIVATE_FOLDER)
-        gpu = SharedGpu(job.job_id, at_once, environ, ledger.note)
-        loop = Loop(new_run(spec, job, gpu, ledger, environ, path), left, at_once, inbox)
+        gpu = SharedGpu(job.job_id, spec.room.tasks, environ, ledger.note)
+        loop = Loop(Run(spec, job, gpu, ledger, environ, path), left, inbox)
         loop.run(signals)
     finally:
         if gpu is not None:

@@ -10,7 +10,6 @@ from slurm_colloc import clock
 from slurm_colloc.errors import InputError, ProcessError, StoreError
 from slurm_colloc.gpu.failure import Outcome, gpu_is_gone
 from slurm_colloc.pack.attempt import Attempt
-from slurm_colloc.pack.environment import into_steps
 from slurm_colloc.pack.inbox import Inbox
 from slurm_colloc.pack.mps_clients import Watch, computing, with_gpu_open
 from slurm_colloc.pack.queue import Queue, Start
@@ -18,7 +17,7 @@ from slurm_colloc.pack.report import Result
 from slurm_colloc.pack.run import Run
 from slurm_colloc.pack.signals import PASSED_ON, STOPPING, Signals
 from slurm_colloc.pack.spec import Task
-from slurm_colloc.pack.srun import RUN_VARIABLE, Files, command_line, slots, task_variables
+from slurm_colloc.pack.srun import Files, slots
 from slurm_colloc.slurm.job_files import add_words, open_output
 from slurm_colloc.units import spans
 
@@ -42,12 +41,12 @@ _GONE_FOR_SURE = 2
 class Loop:
     """The tasks of one job from the first to the last."""
 
-    def __init__(self, run: Run, tasks: Sequence[Task], at_once: int, inbox: Inbox) -> None:
-        """Make ready to run these tasks, and those that come into the inbox, ``at_once`` at a time at most."""
+    def __init__(self, run: Run, tasks: Sequence[Task], inbox: Inbox) -> None:
+        """Make ready to run these tasks, and those that come into the inbox."""
         self._run, self._spec, self._job, self._gpu, self._ledger = run, run.spec, run.job, run.gpu, run.ledger
-        self._queue = Queue(tasks, run.spec.load, run.spec.room._replace(tasks=at_once), run.spec.retries)
+        self._queue = Queue(tasks, run.spec.load, run.spec.room, run.spec.retries)
         self._pending: deque[Start] = deque()
-        cores = run.job.cores
+        cores, at_once = run.job.cores, run.spec.room.tasks
         self._cores = slots(cores, at_once, run.spec.cpus_per_task) if cores else [()] * at_once
         self._free = deque(range(at_once))
         self._running: dict[int, Attempt] = {}
@@ -65,7 +64,6 @@ class Loop:
         self._to_stop: tuple[Attempt, ...] = ()
         self._daemon_died_s: float | None = None
         self._next_look_s = 0.0
-        self._at_once = at_once
         self._outcomes: dict[int, Outcome] = {}
         self._retried = 0
         self._began_s = clock.ticking()
@@ -104,7 +102,7 @@ class Loop:
             node=self._job.node,
             tasks=tuple(task.number for task in self._tasks),
             done_before=done_before,
-            at_once=self._at_once,
+            at_once=self._spec.room.tasks,
             outcomes=self._outcomes | stopped,
             retried=self._retried,
             wall_s=clock.ticking() - self._began_s,
@@ -168,20 +166,9 @@ class Loop:
         if opened is None:
             return
         output_at, error_at, srun_output = opened
-        variables = self._variables(start)
         slot = self._free.popleft()
-        argv = command_line(
-            run.srun,
-            self._spec,
-            self._job,
-            start.task,
-            script=run.files.script,
-            files=files,
-            cores=self._cores[slot],
-            variables=variables | into_steps(variables, run.environ),
-        )
         try:
-            pid = run.spawn(argv, srun_output)
+            pid = run.spawn(start, files, self._cores[slot], srun_output)
         except ProcessError as error:
             self._free.append(slot)
             self._take_refusal(start, clock.ticking(), 1, str(error))
@@ -217,15 +204,6 @@ class Loop:
         except (OSError, StoreError) as error:
             self._take_end(start, Outcome.LOST, 1, f"the pack's private files cannot be written: {error}", "")
             return None
-
-    def _variables(self, start: Start) -> dict[str, str]:
-        environ = self._run.environ
-        variables = task_variables(self._spec, self._job, start.task, start.attempt, environ)
-        variables |= {RUN_VARIABLE: self._run.name}
-        variables |= self._gpu.environment(start.load)
-        if not self._gpu.is_first:
-            variables["SLURM_TASK_PROLOG"] = environ.get("SLURM_TASK_PROLOG", self._run.files.prolog)
-        return variables
 
     # --- ends ---
 

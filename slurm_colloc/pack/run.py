@@ -6,43 +6,66 @@ import secrets
 import shutil
 import signal
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
 
 from slurm_colloc.errors import ProcessError
 from slurm_colloc.pack.attempt import Attempt, TaskFiles
+from slurm_colloc.pack.environment import into_steps
 from slurm_colloc.pack.ledger import LedgerWriter
 from slurm_colloc.pack.processes import Process, families_of, signal_processes
+from slurm_colloc.pack.queue import Start
 from slurm_colloc.pack.shared_gpu import SharedGpu
 from slurm_colloc.pack.spec import Spec
-from slurm_colloc.pack.srun import Job, srun_environment
+from slurm_colloc.pack.srun import RUN_VARIABLE, Files, Job, command_line, srun_environment, task_variables
 from slurm_colloc.process import spawn_into
 
 
-class Run(NamedTuple):
+class Run:
     """One run of a pack in its job.
 
-    By ``name`` its processes are told from those of other runs, of packs that a task submits above all. ``environ`` is
-    that of the batch script, ``srun_environ`` what srun gets of it.
+    By ``name`` its processes are told from those of other runs, of packs that a task submits above all.
     """
 
-    spec: Spec
-    job: Job
-    gpu: SharedGpu
-    ledger: LedgerWriter
-    environ: Mapping[str, str]
-    files: TaskFiles
-    name: str
-    srun: str
-    srun_environ: Mapping[str, str]
+    def __init__(
+        self, spec: Spec, job: Job, gpu: SharedGpu, ledger: LedgerWriter, environ: Mapping[str, str], script: str
+    ) -> None:
+        """Begin a run in the environment of its batch script, with the user's script in a folder of this pack's own.
 
-    def spawn(self, argv: Sequence[str], srun_output: int) -> int:
-        """Start srun, whose words go to ``srun_output``, and return its pid.
+        Raises:
+            ProcessError: there is no srun.
+            StoreError: the script cannot be read.
+        """
+        self.spec, self.job, self.gpu, self.ledger = spec, job, gpu, ledger
+        self._environ, self._srun_environ = environ, srun_environment(environ)
+        self.files = TaskFiles(spec, job, script)
+        self.name = f"{job.job_id}-{secrets.token_hex(8)}"
+        srun = shutil.which("srun", path=environ.get("PATH"))
+        if srun is None:
+            raise ProcessError("there is no 'srun' on PATH; is Slurm's client installed on this node?")
+        self._srun = os.path.abspath(srun)
+
+    def spawn(self, start: Start, files: Files, cores: Sequence[int], srun_output: int) -> int:
+        """Start srun for an attempt at a task, with its words to ``srun_output``, and return its pid.
 
         Raises:
             ProcessError: it cannot be started; the file is closed.
         """
+        environ = self._environ
+        variables = task_variables(self.spec, self.job, start.task, start.attempt, environ)
+        variables |= {RUN_VARIABLE: self.name} | self.gpu.environment(start.load)
+        if not self.gpu.is_first:
+            variables["SLURM_TASK_PROLOG"] = environ.get("SLURM_TASK_PROLOG", self.files.prolog)
+        argv = command_line(
+            self._srun,
+            self.spec,
+            self.job,
+            start.task,
+            script=self.files.script,
+            files=files,
+            cores=cores,
+            variables=variables | into_steps(variables, environ),
+        )
         try:
-            return spawn_into(argv, self.srun_environ, srun_output)
+            return spawn_into(argv, self._srun_environ, srun_output)
         except ProcessError:
             os.close(srun_output)
             raise
@@ -69,26 +92,3 @@ class Run(NamedTuple):
         if left := self.processes(attempts):
             self.gpu.terminate(left)
             self.signal(attempts, signal.SIGKILL)  # of whoever is there by now
-
-
-def new_run(spec: Spec, job: Job, gpu: SharedGpu, ledger: LedgerWriter, environ: Mapping[str, str], script: str) -> Run:
-    """Return a run of a pack.
-
-    Args:
-        spec: of the pack.
-        job: that it runs in.
-        gpu: that its tasks share.
-        ledger: told what happens.
-        environ: of the batch script.
-        script: the file with the user's script, in a folder of this pack's own.
-
-    Raises:
-        ProcessError: there is no srun.
-        StoreError: the script cannot be read.
-    """
-    files = TaskFiles(spec, job, script)
-    srun = shutil.which("srun", path=environ.get("PATH"))
-    if srun is None:
-        raise ProcessError("there is no 'srun' on PATH; is Slurm's client installed on this node?")
-    name = f"{job.job_id}-{secrets.token_hex(8)}"
-    return Run(spec, job, gpu, ledger, environ, files, name, os.path.abspath(srun), srun_environment(environ))

@@ -84,9 +84,7 @@ class SharedGpu:
 
     def renew(self) -> None:
         """Start the daemon anew after it died, once no task of the dead one runs; after some times give it up."""
-        if self._mps is not None:
-            self._mps.quit()
-            self._mps = None
+        self.quit()
         self._deaths += 1
         if self._deaths > _MOST_DEATHS:
             self._say(f"the MPS daemon died {self._deaths} times: the tasks run one at a time from now on")

@@ -19,8 +19,9 @@ from slurm_colloc.pack.mps_clients import Watch, strays, with_gpu_open
 from slurm_colloc.pack.processes import Process, families_of, line_of, process, process_of
 from slurm_colloc.pack.queue import Start
 from slurm_colloc.pack.spec import Task
-from slurm_colloc.pack.srun import Files
+from slurm_colloc.pack.srun import Files, read_job
 from tests.cluster.packs import a_spec
+from tests.unit.programs import executable
 from tests.waiting import wait_for
 
 # Another test may run beside this one.
@@ -157,7 +158,7 @@ def test_a_program_that_forgets_its_environment_is_known_by_its_process(tmp_path
             one.kill()
 
 
-def test_several_tasks_are_told_by_one_look_at_all_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_tasks_are_told_by_one_look_at_all_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[object] = []
 
     def counted(*given: Any) -> dict[int, dict[int, Process]]:
@@ -166,7 +167,10 @@ def test_several_tasks_are_told_by_one_look_at_all_processes(monkeypatch: pytest
 
     monkeypatch.setattr(runs, "families_of", counted)
     no: Any = None
-    run = runs.Run(a_spec(), no, no, no, {}, no, RUN, "srun", {})
+    (tmp_path / "script").touch()
+    executable(tmp_path / "srun", "")
+    job = read_job({"SLURM_JOB_ID": "7", "SLURM_CPUS_ON_NODE": "1"}, (), 1, "/")
+    run = runs.Run(a_spec(), job, no, no, {"PATH": str(tmp_path)}, str(tmp_path / "script"))
     files = Files("/nowhere/step", "", "", "")
     steps = [
         Attempt(
@@ -181,7 +185,7 @@ def test_several_tasks_are_told_by_one_look_at_all_processes(monkeypatch: pytest
         )
         for number in (1, 2, 3)
     ]
-    marks = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "7", "SLURM_CSUB_RUN": RUN}
+    marks = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "7", "SLURM_CSUB_RUN": run.name}
     tasks = [subprocess.Popen(["sleep", "60"], env=marks | {"SLURM_CSUB_TASK": str(task)}) for task in (1, 3, 4)]
     try:
         assert run.signal(steps, signal.SIGTERM) == {1, 3}
