@@ -181,7 +181,7 @@ def _plan(asked: Asked, shape: Shape, config: SiteConfig) -> Plan:
     script_at = None if asked.tasks.is_array and line.script_at is None else len(options)
     packed = Packed(
         tasks=shape.tasks,
-        at_once=shape.at_once,
+        at_once=shape.room.tasks,
         jobs=shape.jobs,
         cpus_per_task=spec.cpus_per_task,
         retries=spec.retries,
@@ -194,9 +194,9 @@ def _plan(asked: Asked, shape: Shape, config: SiteConfig) -> Plan:
 
 def _placement(request: JobRequest, shape: Shape, config: SiteConfig) -> Placement:
     return Placement(
-        mode=SharingMode.EXCLUSIVE if shape.at_once == 1 else SharingMode.MPS,
+        mode=SharingMode.EXCLUSIVE if shape.room.tasks == 1 else SharingMode.MPS,
         gres=request.gres[0],
-        memory_mib=shape.packing.load.memory_mib or None,
+        memory_mib=shape.load.memory_mib or None,
         headroom_mib=config.sharing.headroom_mib,
         partition="",
         cpu_option="" if shape.cores.asked is None else f"cpus-per-task={shape.cores.asked}",
@@ -245,8 +245,8 @@ def _spec(asked: Asked, shape: Shape) -> Spec:
         # As the kernel reads the line: one argument at most, spaces and all.
         interpreter=("/bin/sh",) if asked.tasks.commands else tuple(asked.script.interpreter.split(None, 1)),
         script_args=request.script_args,
-        load=shape.packing.load,
-        room=shape.packing.room,
+        load=shape.load,
+        room=shape.room,
         cpus_per_task=shape.cores.per_task,
         time_limit_min=shape.limit_min,
         output=value_of(given, "output") or _OUTPUT,

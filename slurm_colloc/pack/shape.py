@@ -13,11 +13,10 @@ from slurm_colloc.config import MigSlice, Pool, SiteConfig
 from slurm_colloc.errors import UnsureError
 from slurm_colloc.model import PACK, Footprint, JobRequest, Load, Reason, Room, because
 from slurm_colloc.pack.spec import Task
-from slurm_colloc.pack.time_limits import jobs_in_time, longest_job_min, time_of, within_limits
+from slurm_colloc.pack.time_limits import time_of, within_limits
 from slurm_colloc.placement.out_of_memory import MOST_RETRIES
 from slurm_colloc.placement.packing import Packing, of_equal, pack
-from slurm_colloc.placement.speed import Slowdown
-from slurm_colloc.placement.time_and_cores import asked_limit_min, asked_partitions
+from slurm_colloc.placement.time_and_cores import asked_partitions
 from slurm_colloc.slurm.array import parse_array
 from slurm_colloc.slurm.directives import Script, without_options
 from slurm_colloc.slurm.options import CommandLine, Given, value_of
@@ -88,8 +87,8 @@ class Shape(NamedTuple):
 
     tasks: int
     jobs: int
-    at_once: int
-    packing: Packing
+    room: Room
+    load: Load
     cores: Cores
     mem: str
     time_min: int | None
@@ -156,8 +155,8 @@ def shape_of(asked: Asked, tasks: int, most: int, config: SiteConfig, slurm: Slu
     if time_min is not None:
         reasons.append(because("time-limit", limit_min=time_min))
         reasons += [because("no-time-for-retries"), cut] if cut else []
-    packing = packing._replace(at_once=at_once, room=packing.room._replace(tasks=at_once))
-    return Shape(tasks, jobs, at_once, packing, cores, mem, time_min, time.limit_min, tuple(reasons))
+    room = packing.room._replace(tasks=at_once)
+    return Shape(tasks, jobs, room, packing.load, cores, mem, time_min, time.limit_min, tuple(reasons))
 
 
 def _refuse(asked: Asked, config: SiteConfig) -> None:
@@ -195,20 +194,16 @@ def retries_of(asked: Asked) -> int:
 
 
 def one_at_a_time(asked: Asked, tasks: int, most: int, config: SiteConfig) -> Shape:
-    """Return the pack that runs one task at a time on the whole GPU, which shares nothing."""
-    limit_min = asked_limit_min(asked.request, config)
-    jobs, time_min = min(asked.options.jobs or 1, tasks), None
-    if limit_min is not None:
-        found = jobs_in_time(tasks, jobs, 1, limit_min, 1.0, longest_job_min(asked.request, config))
-        if isinstance(found, Reason):
-            raise NotPackedError(found)
-        jobs, time_min = found
-    if most and jobs > most:
-        raise NotPackedError(because("jobs-exceed-most", jobs=jobs, most=most))
-    reasons = (_pack_of(1, tasks, jobs, asked.request, config),)
-    packing = Packing(1, Room(0, 100.0, 1), Load(0, 0.0), Slowdown(1.0, 1.0), ())
+    """Return the pack that runs one task at a time on the whole GPU, which shares nothing.
+
+    Raises:
+        NotPackedError: there is not so much time.
+    """
+    jobs = min(asked.options.jobs or 1, tasks, most or tasks)
+    time = time_of(asked.request, tasks, jobs, 1, most, 1.0, config)
     cores = _cores(asked.given, asked.request, 1, config)
-    return Shape(tasks, jobs, 1, packing, cores, "", time_min, limit_min, reasons)
+    reasons = (_pack_of(1, tasks, time.jobs, asked.request, config),)
+    return Shape(tasks, time.jobs, Room(0, 100.0, 1), Load(0, 0.0), cores, "", time.time_min, time.limit_min, reasons)
 
 
 def _pack_of(at_once: int, tasks: int, jobs: int, request: JobRequest, config: SiteConfig) -> Reason:

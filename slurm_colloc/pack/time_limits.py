@@ -54,49 +54,25 @@ def time_of(
     limit_min = asked_limit_min(request, config)
     if limit_min is None:
         return Time(jobs, at_once, None, 0, None)
-    found = _in_time(tasks, jobs, at_once, most, limit_min, factor, longest_job_min(request, config))
-    if isinstance(found, Reason):
-        lacks = [because("tasks-lack-time")] if request.time_limit_min is None else []
-        raise NotPackedError(found, *lacks)
-    return found
-
-
-def _in_time(
-    tasks: int, jobs: int, at_once: int, most: int, limit_min: float, factor: float, longest_min: float | None
-) -> Time | Reason:
-    """Return the time in which tasks end that each may take ``limit_min`` alone, or why there is not so much."""
-    found = jobs_in_time(tasks, jobs, at_once, limit_min, factor, longest_min)
-    if isinstance(found, Reason):
-        return found
-    if found[0] > jobs:
-        at_once = min(at_once, -(-tasks // found[0]))
-    jobs, time_min = found
+    limits = [item.max_time_min for item in asked_partitions(request, config) if item.max_time_min is not None]
+    longest_min = min(limits, default=None)
+    lacks = [because("tasks-lack-time")] if request.time_limit_min is None else []
+    needed = jobs_needed(tasks, at_once, limit_min, factor, longest_min)
+    if isinstance(needed, Reason):
+        raise NotPackedError(needed, *lacks)
+    time_min = time_needed_min(-(-tasks // max(jobs, needed)), at_once, limit_min, factor)
+    if needed > jobs:
+        jobs, at_once = needed, min(at_once, -(-tasks // needed))
     if most and jobs * at_once > most:
         at_once = most // jobs
         if at_once < 1:
-            return because("jobs-exceed-most", jobs=jobs, most=most)
+            raise NotPackedError(because("jobs-exceed-most", jobs=jobs, most=most), *lacks)
         time_min = time_needed_min(-(-tasks // jobs), at_once, limit_min, factor)
         if time_min > (longest_min or math.inf):
-            return because("most-exceeds-time", most=most)
+            raise NotPackedError(because("most-exceeds-time", most=most), *lacks)
     limit_min *= factor
     with_spare_min = math.floor(min(time_min + math.ceil(limit_min), longest_min or math.inf))
     return Time(jobs, at_once, time_min, with_spare_min - time_min, limit_min)
-
-
-def jobs_in_time(
-    tasks: int, jobs: int, at_once: int, limit_min: float, factor: float, most_min: float | None
-) -> tuple[int, int] | Reason:
-    """Return over how many jobs, at least ``jobs``, the tasks go so that each ends in time, and its time limit."""
-    needed = jobs_needed(tasks, at_once, limit_min, factor, most_min)
-    if isinstance(needed, Reason):
-        return needed
-    jobs = max(jobs, needed)
-    return jobs, time_needed_min(-(-tasks // jobs), at_once, limit_min, factor)
-
-
-def longest_job_min(request: JobRequest, config: SiteConfig) -> float | None:
-    limits = [item.max_time_min for item in asked_partitions(request, config) if item.max_time_min is not None]
-    return min(limits, default=None)
 
 
 def within_limits(
