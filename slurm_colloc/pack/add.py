@@ -2,20 +2,18 @@
 """Further tasks for a pack that runs: whether it can take them, and that it has."""
 
 import os
-import pwd
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from slurm_colloc.clock import tries
 from slurm_colloc.errors import InputError
 from slurm_colloc.files import locked
 from slurm_colloc.pack.inbox import inbox_of, put, withdraw
-from slurm_colloc.pack.ledger import Ledger, ledger_path, read_ledger
+from slurm_colloc.pack.ledger import Ledger, ledger_path, numbers_of, read_ledger
 from slurm_colloc.pack.spec import Task
 from slurm_colloc.slurm.array import MOST_TASKS
 from slurm_colloc.slurm.client import CliClient
-from slurm_colloc.slurm.job_files import file_name
 from slurm_colloc.slurm.options import CommandLine
 from slurm_colloc.units import clock_time, spans
 
@@ -97,7 +95,7 @@ def plan_addition(
         f"counted for {counted.memory_mib} MiB of GPU memory and {counted.sm_active_pct:.3g} % of the SMs each"
         if counted.memory_mib
         else "one task at a time",
-        f"output of task {number}: {_output(pack, number)}",
+        f"output: {os.path.join(pack.job.get('folder', ''), pack.spec.output)}",
     ]
     if limit_min is not None:
         notes.append(f"time limit {clock_time(60 * limit_min)} each")
@@ -131,22 +129,5 @@ def add(addition: Addition) -> None:
 def _first_number(pack: Ledger, job_id: str) -> int:
     """Return the number of the next task; of several jobs of one pack each has numbers of its own."""
     jobs = pack.spec.jobs
-    numbers = [number for job in range(jobs) for number in pack.numbers(job)]
-    least = max(numbers, default=0) + 1
+    least = max(numbers_of([pack]), default=0) + 1
     return least + (int(job_id.partition("_")[2] or 0) - least) % jobs
-
-
-def _output(pack: Ledger, number: int) -> str:
-    job_id, user = pack.job.get("SLURM_JOB_ID", ""), str(os.geteuid())
-    with suppress(KeyError):
-        user = pwd.getpwuid(os.geteuid()).pw_name
-    return file_name(
-        pack.spec.output,
-        job_id=f"{job_id}_{number}",
-        array_job_id=pack.job.get("SLURM_ARRAY_JOB_ID", job_id),
-        task=number,
-        name=pack.spec.name,
-        user=user,
-        node=pack.job.get("node", ""),
-        folder=pack.job.get("folder", ""),
-    )

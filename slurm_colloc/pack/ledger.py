@@ -10,7 +10,7 @@ import fcntl
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from slurm_colloc import clock
@@ -348,14 +348,15 @@ def _records(entries: Iterable[Entry]) -> tuple[TaskRecord, ...]:
     return tuple(found[number] for number in sorted(found))
 
 
-def missing(ledgers: Iterable[Ledger]) -> tuple[int, ...]:
+def numbers_of(ledgers: Iterable[Ledger]) -> set[int]:
+    """Return the numbers of all tasks of a pack, whichever of its jobs has or had them."""
+    return {task.number for one in ledgers for task in (*one.spec._replace(jobs=1).tasks(), *one.added)}
+
+
+def missing(ledgers: Collection[Ledger]) -> tuple[int, ...]:
     """Return the numbers of the tasks that no ledger of a pack calls done, in rising order.
 
     Those that never started, in whichever job of the array, are among them.
     """
-    every: set[int] = set()
-    done: set[int] = set()
-    for one in ledgers:
-        every |= {*one._replace(spec=one.spec._replace(jobs=1)).numbers()}
-        done |= {task.number for task in one.tasks if task.outcome is Outcome.DONE}
-    return tuple(sorted(every - done))
+    done = {task.number for one in ledgers for task in one.tasks if task.outcome is Outcome.DONE}
+    return tuple(sorted(numbers_of(ledgers) - done))

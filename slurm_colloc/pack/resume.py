@@ -13,7 +13,7 @@ from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import InputError, StoreError
 from slurm_colloc.files import locked, private_folder, read_own, write_atomic
 from slurm_colloc.pack.commands import script_of
-from slurm_colloc.pack.ledger import ledger_folder, ledger_path, ledgers_of, missing, read_ledgers
+from slurm_colloc.pack.ledger import ledger_folder, ledger_path, ledgers_of, missing, numbers_of, read_ledgers
 from slurm_colloc.pack.spec import Spec, from_json, split_script
 from slurm_colloc.slurm.options import scan, without
 from slurm_colloc.submit.own_options import OWN_OPTIONS, option_table, parse_arguments
@@ -139,7 +139,7 @@ def read_earlier(cluster: str, job_id: str) -> Earlier:
         spec=spec,
         text=text,
         folder=max(own, key=lambda one: one.last_s).job.get("folder", ""),
-        tasks=len({number for one in own for job in range(spec.jobs) for number in one.numbers(job)}),
+        tasks=len(numbers_of(own)),
         left=missing(own),
         resumed_by=tuple(_noted(cluster, job_id)),
         unreadable=tuple(unreadable),

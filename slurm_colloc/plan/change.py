@@ -9,7 +9,7 @@ from slurm_colloc.errors import InputError
 from slurm_colloc.plan.geometry import Cut, with_cuts
 from slurm_colloc.plan.past import Run
 from slurm_colloc.plan.sharing import Sharing, drawn, moved
-from slurm_colloc.slurm.hostlist import expand, fold
+from slurm_colloc.slurm.hostlist import count, expand, fold
 
 # Of a GPU, where the site has none yet: hundredths, and tenths.
 _MPS_PER_GPU, _SHARDS_PER_GPU = 100, 10
@@ -42,19 +42,12 @@ class Asked(NamedTuple):
 
 def gpus_of(config: SiteConfig) -> int:
     """Return how many whole GPUs the site has."""
-    return sum(pool.gpus_per_node * len(expand(pool.nodes)) for pool in config.pool)
+    return sum(pool.gpus_per_node * count(pool.nodes) for pool in config.pool)
 
 
-def largest(config: SiteConfig) -> Pool:
-    """Return the pool with most whole GPUs.
-
-    Raises:
-        InputError: there are none.
-    """
-    pools = [pool for pool in config.pool if pool.gpus_per_node]
-    if not pools:
-        raise InputError("site.toml has no pool with whole GPUs to plan for")
-    return max(pools, key=lambda pool: pool.gpus_per_node * len(expand(pool.nodes)))
+def pools_with_whole(config: SiteConfig) -> Sequence[Pool]:
+    """Return the pools whose GPUs may be cut."""
+    return [pool for pool in config.pool if pool.gpus_per_node]
 
 
 def changed(config: SiteConfig, asked: Asked) -> SiteConfig:
@@ -71,7 +64,9 @@ def changed(config: SiteConfig, asked: Asked) -> SiteConfig:
 
 
 def _with_gpus(config: SiteConfig, gpus: int) -> SiteConfig:
-    pool = largest(config)
+    pool = max(pools_with_whole(config), key=lambda one: one.gpus_per_node * count(one.nodes), default=None)
+    if pool is None:
+        raise InputError("site.toml has no pool with whole GPUs to plan for")
     nodes, rest = divmod(abs(gpus), pool.gpus_per_node)
     names = expand(pool.nodes)
     if rest:
@@ -129,8 +124,3 @@ def otherwise(runs: Iterable[Run], sharing: Sharing | None, asked: Asked, *, upp
                 number=number + copy * _COPY, submit_s=run.job.submit_s + later_s, array=f"{run.job.array} {copy}"
             )
             yield run._replace(job=job, counted=run.counted and not copy)
-
-
-def pools_with_whole(config: SiteConfig) -> Sequence[Pool]:
-    """Return the pools whose GPUs may be cut."""
-    return [pool for pool in config.pool if pool.gpus_per_node]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Past runs -> the jobs of a replay, each with what it waited and what was measured of it. Pure."""
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
@@ -188,4 +188,4 @@ def class_of(shape: Shape, shown: str) -> str:
     units = shape.units * shape.nodes
     if shown.startswith(("mps", "shard")) or parse_profile(shape.kind):
         return PIECES
-    return ONE if units == 1 else CLASSES[2] if units < 4 else CLASSES[3] if units < 8 else CLASSES[4]
+    return CLASSES[1 + bisect_right((2, 4, 8), units)]

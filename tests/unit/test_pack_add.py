@@ -89,7 +89,7 @@ def test_a_free_place_takes_an_added_task_at_once(pack: Pack) -> None:
     (pack.shell.folder / "list").write_text("echo one\necho two\n")
     done = pack.add("list")
     assert (done.returncode, done.stdout.split(" on ")[0]) == (0, "Added task 2-3 to job 4711"), done.stderr
-    assert f"output of task 2: {pack.folder}/out.2" in done.stderr
+    assert f"output: {pack.folder}/out.%a" in done.stderr
     assert (pack.said(2), pack.said(3), started.poll()) == ("one\n", "two\n", None)
     assert pack.end(started)[0] == 0
     assert [task.outcome for task in pack.told().tasks] == [Outcome.DONE] * 3

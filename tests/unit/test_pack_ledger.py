@@ -13,7 +13,6 @@ import pytest
 from slurm_colloc import clock
 from slurm_colloc.errors import InputError, StoreError
 from slurm_colloc.gpu.failure import Outcome
-from slurm_colloc.model import Load, Room
 from slurm_colloc.pack.ledger import (
     Entry,
     LedgerWriter,
@@ -28,28 +27,10 @@ from slurm_colloc.pack.ledger import (
 )
 from slurm_colloc.pack.queue import Start
 from slurm_colloc.pack.spec import Spec, Task
+from tests.cluster.packs import a_spec
 from tests.unit.programs import umask
 
-SPEC = Spec(
-    version=1,
-    name="sweep",
-    array="1-4",
-    commands=(),
-    only=(),
-    jobs=1,
-    interpreter=("/bin/sh",),
-    script_args=(),
-    load=Load(250, 20.0),
-    room=Room(1000, 120.0, 4),
-    cpus_per_task=1,
-    time_limit_min=None,
-    output="slurm-%A_%a.out",
-    error="",
-    input="",
-    append=False,
-    retries=2,
-    argv=("csub", "--pack", "job.sh"),
-)
+SPEC = a_spec(4, array="1-4", argv=("csub", "--pack", "job.sh"))
 JOB = {"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "g1"}
 
 

@@ -52,6 +52,9 @@ name = "gpu"
 [sharing]
 max_slowdown = 2.0
 """
+NODES = Site(
+    tuple(NodeKind(f"n{at}", ("gpu",), (("h100", 4),), ENDLESS, ENDLESS) for at in (1, 2)), priority=Priority(age=1.0)
+)
 
 
 def queue(load: float = 0.95) -> list[Job]:
@@ -70,10 +73,8 @@ def queue(load: float = 0.95) -> list[Job]:
 
 def folder(tmp_path: Path, jobs: list[Job], *, measured: bool = True) -> None:
     """Write a store with these jobs as Slurm, by the replay, would have run them; of those of one GPU use is known."""
-    (tmp_path / "site.toml").write_text(SITE_TOML)
-    nodes = tuple(NodeKind(f"n{at}", ("gpu",), (("h100", 4),), ENDLESS, ENDLESS) for at in (1, 2))
     rows, known = [], []
-    for one in replay(Site(nodes, priority=Priority(age=1.0)), jobs).started:
+    for one in replay(NODES, jobs).started:
         job, (start_s, end_s) = one.job, (SINCE + int(one.start_s), SINCE + int(one.end_s))
         rows.append(
             run(
@@ -83,7 +84,7 @@ def folder(tmp_path: Path, jobs: list[Job], *, measured: bool = True) -> None:
                 submit_s=SINCE + int(job.submit_s),
                 user=job.user,
                 gres=(Gres("gpu", "h100", job.shape.units),),
-                node_list=nodes[one.node].name,
+                node_list=f"n{one.node + 1}",
                 limit_min=int(job.limit_s // 60) + 1,
             )
         )
@@ -105,10 +106,15 @@ def planned(tmp_path: Path, *options: str, days: int = DAYS) -> int:
     return colloc("site", "plan", "--store", str(tmp_path / "store"), "--since", ends[0], "--until", ends[1], *options)
 
 
-@pytest.fixture
-def filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLLOC_CONF", str(tmp_path / "site.toml"))
     monkeypatch.setenv("PATH", str(tmp_path))  # no Slurm to ask
+    (tmp_path / "site.toml").write_text(SITE_TOML)
+
+
+@pytest.fixture
+def filled(tmp_path: Path) -> Path:
     folder(tmp_path, queue())
     return tmp_path
 
@@ -189,13 +195,8 @@ def test_the_table_has_all_classes_and_a_recommendation(filled: Path, capsys: py
     assert all(name in shown for name in (ONE, "2 and 3 GPUs", "4 to 7 GPUs", "recommendation:"))
 
 
-def test_a_replay_that_is_far_off_recommends_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_replay_that_is_far_off_recommends_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Jobs that waited for an hour beside idle GPUs waited for something that is not replayed."""
-    monkeypatch.setenv("COLLOC_CONF", str(tmp_path / "site.toml"))
-    monkeypatch.setenv("PATH", str(tmp_path))
-    (tmp_path / "site.toml").write_text(SITE_TOML)
     rows = [
         run(str(n), SINCE + n * 9000, SINCE + n * 9000 + 600, submit_s=SINCE + n * 9000 - 3600, node_list="n1")
         for n in range(1, 50)
@@ -228,21 +229,15 @@ def test_what_cannot_be_is_refused(options: tuple[str, ...], filled: Path, capsy
     assert options[0] in said[0]
 
 
-def test_a_window_without_a_queue_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COLLOC_CONF", str(tmp_path / "site.toml"))
-    monkeypatch.setenv("PATH", str(tmp_path))
+def test_a_window_without_a_queue_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder(tmp_path, queue(0.1)[:5], measured=False)
     assert planned(tmp_path) == 2
     assert "no queue" in capsys.readouterr().err
 
 
 def test_a_window_without_jobs_and_slices_for_nobody_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("COLLOC_CONF", str(tmp_path / "site.toml"))
-    monkeypatch.setenv("PATH", str(tmp_path))
     folder(tmp_path, queue(), measured=False)
     assert planned(tmp_path, "--mig", "auto") == 2
     assert "known to fit a slice" in capsys.readouterr().err
@@ -260,17 +255,10 @@ SACCT = (
 )
 
 
-def test_a_text_of_sacct_is_enough(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_text_of_sacct_is_enough(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of jobs nobody measured, slices are planned by what the question assumes of them, and the answer says so."""
-    monkeypatch.setenv("COLLOC_CONF", str(tmp_path / "site.toml"))
-    monkeypatch.setenv("PATH", str(tmp_path))
-    (tmp_path / "site.toml").write_text(SITE_TOML)
-    jobs = queue()
-    nodes = tuple(NodeKind(f"n{at}", ("gpu",), (("h100", 4),), ENDLESS, ENDLESS) for at in (1, 2))
-    lines = []
-    for one in replay(Site(nodes, priority=Priority(age=1.0)), jobs).started:
+    jobs, lines = queue(), []
+    for one in replay(NODES, jobs).started:
         number, units = one.job.number + 1, one.job.shape.units
         times = "|".join(
             datetime.fromtimestamp(SINCE + at_s, UTC).strftime("%Y-%m-%dT%H:%M:%S")
@@ -296,10 +284,8 @@ def test_a_text_of_sacct_is_enough(
 
 
 def test_a_card_without_figures_and_jobs_that_nothing_holds_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("COLLOC_CONF", str(tmp_path / "site.toml"))
-    monkeypatch.setenv("PATH", str(tmp_path))
     large = [
         run(
             str(n),
@@ -323,11 +309,7 @@ def test_a_card_without_figures_and_jobs_that_nothing_holds_are_refused(
         assert (len(lines), said in lines[0]) == (1, True), lines
 
 
-def test_a_site_of_slices_alone_has_no_load_of_whole_gpus(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COLLOC_CONF", str(tmp_path / "site.toml"))
-    monkeypatch.setenv("PATH", str(tmp_path))
+def test_a_site_of_slices_alone_has_no_load_of_whole_gpus(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     part = '[[pool.slice]]\ntype = "h100_1g.10gb"\nprofile = "1g.10gb"\nmem_mib = 9984\nsm_count = 16\nquantity = 1\n'
     toml = SITE_TOML.replace("gpus_per_node = 4", "gpus_per_node = 0").replace("[[partition]]", part + "[[partition]]")
     (tmp_path / "site.toml").write_text(toml)
