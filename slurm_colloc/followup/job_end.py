@@ -16,7 +16,7 @@ from slurm_colloc.history.records import evidence_of_run
 from slurm_colloc.model import Evidence
 from slurm_colloc.slurm.array import parse_array
 from slurm_colloc.slurm.client import CliClient
-from slurm_colloc.slurm.job_files import add_words, file_name, last_words
+from slurm_colloc.slurm.job_files import add_words, last_words
 from slurm_colloc.slurm.jobs import Accounted
 
 # slurmdbd hears of an end some seconds later than the controller.
@@ -86,18 +86,4 @@ def _paths(record: Record, ended: Accounted, job_id: str = "") -> tuple[str, str
     """Return the job's error and output file, or those that another job of that id would have."""
     task = ended.task
     array_job_id = job_id or (record.job_id if task is not None else ended.raw_id)
-
-    def named(pattern: str) -> str:
-        return file_name(
-            pattern,
-            job_id=job_id or ended.raw_id,
-            array_job_id=array_job_id,
-            task=task,
-            name=record.job_name,
-            user=record.user,
-            node=ended.node_list.partition(".")[0],
-            folder=record.work_folder,
-        )
-
-    output = named(record.output)
-    return (named(record.error) if record.error else output), output
+    return record.files(job_id or ended.raw_id, array_job_id, task, ended.node_list.partition(".")[0])

@@ -22,6 +22,7 @@ from typing import NamedTuple
 from slurm_colloc.clock import now
 from slurm_colloc.errors import InputError, StoreError
 from slurm_colloc.files import private_folder, read_own, sync_folder, write_atomic
+from slurm_colloc.slurm.job_files import file_name
 from slurm_colloc.submit.decision import kept_scripts
 from slurm_colloc.value_types import read_as
 
@@ -83,6 +84,14 @@ class Record(NamedTuple):
     def companion_name(self) -> str:
         """Return the companion's job name."""
         return f"csub-retry-{self.job_id}"
+
+    def files(self, job_id: str, array_job_id: str, task: int | None, node: str = "") -> tuple[str, str]:
+        """Return the error and the output file of a job, or of a task of an array, that is submitted so."""
+        facts = {"job_id": job_id, "array_job_id": array_job_id, "name": self.job_name, "user": self.user}
+        return (
+            file_name(self.error or self.output, task=task, node=node, folder=self.work_folder, **facts),
+            file_name(self.output, task=task, node=node, folder=self.work_folder, **facts),
+        )
 
 
 class State(NamedTuple):

@@ -17,8 +17,7 @@ from slurm_colloc.errors import CollocError
 from slurm_colloc.followup.record import CSUB, SINGLETON, VERSION, Record, claim, write_record
 from slurm_colloc.followup.submission import submit_companion
 from slurm_colloc.model import Reason, because
-from slurm_colloc.slurm.job_files import file_name
-from slurm_colloc.slurm.options import CommandLine, Given, value_of, without
+from slurm_colloc.slurm.options import CommandLine, value_of, without
 from slurm_colloc.submit.own_options import option_table
 from slurm_colloc.submit.plan import Plan
 from slurm_colloc.submit.reasons import reason_of_counting, reason_to_keep_text
@@ -50,9 +49,11 @@ def follow(
     if "requeue" not in plan.given:
         return
     try:
-        against = _reason_against(plan, config)
+        record = _record(plan, command_line, environ, config, job_id)
+        against = _reason_against(record, plan, config)
         if against is None:
-            record = _record(plan, command_line, environ, config, job_id, attempt, begins)
+            begins = {**begins, **_sizes(record)}
+            record = record._replace(attempt=attempt, begins=begins)
             companion = _companion(record, plan.script, sbatch, environ, config)
             answer(f"job {job_id}: if it runs out of GPU memory, job {companion} submits it again on more (--requeue)")
             return
@@ -72,7 +73,7 @@ def _companion(record: Record, script: bytes, sbatch: str, environ: Mapping[str,
         raise
 
 
-def _reason_against(plan: Plan, config: SiteConfig) -> Reason | None:
+def _reason_against(record: Record, plan: Plan, config: SiteConfig) -> Reason | None:
     given = plan.given
     if not config.recovery.companion:
         return because("no-companions")
@@ -84,31 +85,21 @@ def _reason_against(plan: Plan, config: SiteConfig) -> Reason | None:
         return found[0]
     if why := reason_to_keep_text(plan.script, "") or ("array" in given and reason_of_counting(plan.script)):
         return why
-    tasks = (_name(given, str(task), "0", task) for task in (0, 1))
-    if "array" in given and any(one == other != os.devnull for one, other in zip(*tasks, strict=True)):
-        return because("tasks-share-output")
-    if "array" in given and _appends(given) and _name(given, "0") == _name(given, "1"):
-        return because("output-added-to")
+    if record.array:
+        tasks = zip(record.files("0", "0", 0), record.files("1", "0", 1), strict=True)
+        if any(one == other != os.devnull for one, other in tasks):
+            return because("tasks-share-output")
+        if record.append and record.files("0", "0", 0) == record.files("1", "1", 0):
+            return because("output-added-to")
     return None
 
 
-def _appends(given: Mapping[str, Given]) -> bool:
-    return value_of(given, "open-mode").startswith("a")
-
-
-def _output(given: Mapping[str, Given]) -> str:
-    return value_of(given, "output") or ("slurm-%A_%a.out" if "array" in given else "slurm-%j.out")
-
-
-def _name(given: Mapping[str, Given], job_id: str, array_job_id: str = "", task: int = 0) -> list[str]:
-    ids = {"job_id": job_id, "array_job_id": array_job_id or job_id}
-    folder = _work_folder(given)
-    patterns = (_output(given), value_of(given, "error") or _output(given))
-    return [file_name(one, **ids, task=task, name="", user="", node="", folder=folder) for one in patterns]
-
-
-def _work_folder(given: Mapping[str, Given]) -> str:
-    return os.path.join(os.getcwd(), value_of(given, "chdir"))
+def _sizes(record: Record) -> dict[str, int]:
+    """Return how much of the job's files was there before it began to add to them."""
+    if record.array or not record.append:
+        return {}
+    files = record.files(record.job_id, record.job_id, None)
+    return {path: os.stat(path).st_size for path in files if os.path.isfile(path)}
 
 
 def _record(
@@ -117,14 +108,9 @@ def _record(
     environ: Mapping[str, str],
     config: SiteConfig,
     job_id: str,
-    attempt: int,
-    before: Mapping[str, int],
 ) -> Record:
     given = plan.given
     request, footprint, placement = plan.part
-    begins = dict(before)
-    if _appends(given) and "array" not in given:
-        begins |= {path: os.stat(path).st_size for path in _name(given, job_id) if os.path.isfile(path)}
     table = option_table(config.slurm_release, config)
     options = command_line.sbatch_argv[: command_line.end]
     kept = without(options, table, {"dependency", "kill-on-invalid-dep", "parsable"})
@@ -132,7 +118,7 @@ def _record(
         version=VERSION,
         cluster=config.cluster,
         job_id=job_id,
-        attempt=attempt,
+        attempt=0,
         user=pwd.getpwuid(os.geteuid()).pw_name,
         job_name=request.name,
         signature=request.signature,
@@ -148,11 +134,10 @@ def _record(
         qos=request.qos,
         partition=placement.partition or ",".join(request.partitions),
         array=value_of(given, "array"),
-        output=_output(given),
+        output=value_of(given, "output") or ("slurm-%A_%a.out" if "array" in given else "slurm-%j.out"),
         error=value_of(given, "error"),
         work_folder=request.folder,
-        append=_appends(given),
-        begins=begins,
+        append=value_of(given, "open-mode").startswith("a"),
         mode=placement.mode,
         given=placement.given,
         budget_mib=placement.memory_mib or 0,

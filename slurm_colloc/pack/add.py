@@ -88,7 +88,7 @@ def plan_addition(
         )
     number, stride = _first_number(pack, job_id), pack.spec.jobs
     tasks = tuple(Task(number + at * stride, one) for at, one in enumerate(commands))
-    if len(tasks) + len([*pack.numbers()]) > MOST_TASKS:
+    if len(tasks) + len(numbers_of([pack])) > MOST_TASKS:
         raise InputError(f"a pack takes {MOST_TASKS} tasks at most")
     counted = pack.spec.load
     notes = [

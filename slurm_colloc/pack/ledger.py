@@ -10,7 +10,7 @@ import fcntl
 import json
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from slurm_colloc import clock
@@ -260,10 +260,6 @@ class Ledger(NamedTuple):
     restarts: int
     torn_lines: int
     added: tuple[Task, ...] = ()
-
-    def numbers(self, job: int = 0) -> Iterator[int]:
-        """Yield the numbers of all tasks of one of the pack's jobs, those added to this one among them."""
-        yield from (task.number for task in (*self.spec.tasks(job), *self.added))
 
 
 def read_ledger(path: str) -> Ledger:

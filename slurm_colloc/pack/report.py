@@ -2,7 +2,7 @@
 """How a pack went: what it says at its end, and what is told later of each task and of what is still to be done."""
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from slurm_colloc.errors import InputError
@@ -163,16 +163,11 @@ def pack_summary(pack: Pack) -> str:
 def _tasks(pack: Pack) -> list[tuple[int, TaskRecord | None]]:
     """Return the tasks of the jobs that began, by number; None for one that never began."""
     found: dict[int, TaskRecord | None] = {}
-    for number in _numbers(pack.ledgers):
-        found.setdefault(number, None)
+    for ledger in pack.ledgers:
+        part = int(ledger.job.get("SLURM_ARRAY_TASK_ID", "0")) if ledger.spec.jobs > 1 else 0
+        found |= dict.fromkeys(task.number for task in (*ledger.spec.tasks(part), *ledger.added))
     found |= {record.number: record for ledger in pack.ledgers for record in ledger.tasks}
     return sorted(found.items())
-
-
-def _numbers(ledgers: Sequence[Ledger]) -> Iterable[int]:
-    for ledger in ledgers:
-        part = int(ledger.job.get("SLURM_ARRAY_TASK_ID", "0")) if ledger.spec.jobs > 1 else 0
-        yield from ledger.numbers(part)
 
 
 def _outcome(record: TaskRecord | None) -> str:

@@ -61,9 +61,6 @@ class Node:
     def give_back(self, number: int, shape: Shape, until_s: float) -> None:
         """End a job."""
         del self.running[bisect_left(self.running, (until_s, number))]
-        self._release(number, shape)
-
-    def _release(self, number: int, shape: Shape) -> None:
         self.cpus += shape.cpus
         self.mem_mib += shape.mem_mib
         if shape.kind not in self._per_gpu:

@@ -361,6 +361,14 @@ def test_another_end_is_left_alone(followed: Followed, state: str, words: str) -
     assert followed.said == words
 
 
+def test_words_that_stood_in_the_output_before_are_not_the_jobs(shell: Shell) -> None:
+    (shell.folder / "slurm-4711.out").write_text(OOM)
+    followed = Followed(shell, "--open-mode=append")
+    followed.ended("FAILED", f"{OOM}ImportError\n")
+    assert followed.companion().returncode == 0
+    assert len(shell.calls()) == 2
+
+
 def test_what_slurm_refuses_the_second_time_is_said_where_the_user_looks(followed: Followed) -> None:
     followed.ended("FAILED", OOM)
     for number in (2, 3):
