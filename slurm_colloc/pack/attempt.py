@@ -30,6 +30,8 @@ _MAY_BE_STOPPED = {
     code for number in (signal.SIGTERM, signal.SIGKILL, signal.SIGINT) for code in (-number, 128 + number)
 }
 
+# As of a batch script: what people know as $0.
+_SCRIPT = "slurm_script"
 # Of an srun inside a task: Slurm gives its step the node's number of the GPU, and the daemon has but number 0.
 _PROLOG = b"#!/bin/sh\necho export CUDA_VISIBLE_DEVICES=0\n"
 
@@ -162,19 +164,10 @@ class Attempt:
 class TaskFiles:
     """The files of a pack's tasks."""
 
-    def __init__(self, spec: Spec, job: Job, script: str) -> None:
-        """Take the user's script, a file in a folder of this pack's own.
-
-        Raises:
-            StoreError: it cannot be read.
-        """
-        self._spec, self._job, self.script = spec, job, script
-        self.prolog = os.path.join(os.path.dirname(script), "prolog")
-        try:
-            with open(script, "rb") as stream:
-                self._content = stream.read()
-        except OSError as error:
-            raise StoreError(f"script '{script}' cannot be read: {error.strerror}") from error
+    def __init__(self, spec: Spec, job: Job, folder: str, script: bytes) -> None:
+        """Take the user's script, and a folder of this pack's own for it."""
+        self._spec, self._job, self._folder, self._content = spec, job, folder, script
+        self.script, self.prolog = os.path.join(folder, _SCRIPT), os.path.join(folder, "prolog")
 
     def of(self, task: Task) -> Files:
         """Return the files of one task."""
@@ -194,20 +187,20 @@ class TaskFiles:
 
         output = named(self._spec.output)
         return Files(
-            step=os.path.join(os.path.dirname(self.script), f"step-{task.number}"),
+            step=os.path.join(self._folder, f"step-{task.number}"),
             output=output,
             error=named(self._spec.error) if self._spec.error else output,
             input=named(self._spec.input or os.devnull),
         )
 
     def make_private(self, files: Files) -> int:
-        """Make an attempt's private files, and the others anew if a task removed them; return the one for srun.
+        """Make an attempt's private files, and the others where they are not, or no more; return the one for srun.
 
         Raises:
             OSError: it cannot be written.
             StoreError: its folder is somebody else's.
         """
-        folder = os.path.dirname(self.script)
+        folder = self._folder
         os.makedirs(folder, 0o700, exist_ok=True)
         if os.lstat(folder).st_uid != os.geteuid():  # somebody else was there first, after a task had removed it
             raise StoreError(f"folder '{folder}' belongs to somebody else")

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from slurm_colloc.errors import CollocError, InputError, StoreError
-from slurm_colloc.files import PRIVATE_FOLDER, write_atomic
 from slurm_colloc.gpu.failure import Outcome
+from slurm_colloc.pack.attempt import TaskFiles
 from slurm_colloc.pack.inbox import Inbox, added_tasks, forget_added
 from slurm_colloc.pack.ledger import LedgerWriter, is_restart, job_name, ledger_path, read_ledger
 from slurm_colloc.pack.loop import Loop
@@ -29,7 +29,6 @@ from slurm_colloc.pack.srun import Job, read_job
 from slurm_colloc.process import given_environment
 
 STOPPED_STATUS = 128 + signal.SIGTERM
-_SCRIPT = "slurm_script"
 
 
 def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -58,10 +57,8 @@ def _run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     _keep_script(argv[0], job)
     folder, gpu = short_folder(job.job_id, environ), None
     try:
-        path = os.path.join(folder, _SCRIPT)
-        write_atomic(path, script, PRIVATE_FOLDER)
         gpu = SharedGpu(job.job_id, spec.room.tasks, environ, ledger.note)
-        loop = Loop(Run(spec, job, gpu, ledger, environ, path), left, inbox)
+        loop = Loop(Run(spec, job, gpu, ledger, environ, TaskFiles(spec, job, folder, script)), left, inbox)
         loop.run(signals)
     finally:
         if gpu is not None:

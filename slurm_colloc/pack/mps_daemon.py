@@ -11,14 +11,14 @@ import shutil
 import signal
 import socket
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
 from slurm_colloc import clock
 from slurm_colloc.errors import ProcessError
 from slurm_colloc.files import PRIVATE_FOLDER
 from slurm_colloc.model import Load
-from slurm_colloc.pack.processes import Process, is_still, process
+from slurm_colloc.pack.processes import Process, is_still, process, processes, variables_of
 from slurm_colloc.process import launch, run
 from slurm_colloc.units import whole
 
@@ -77,32 +77,14 @@ def _probe(folder: str) -> None:
     os.unlink(path)
 
 
-def _daemons() -> Iterator[tuple[int, str]]:
-    """Yield pid and pipe folder of this user's MPS daemons and servers on this node."""
-    for name in os.listdir("/proc"):
-        if not name.isdigit():
-            continue
-        with suppress(OSError):
-            with open(f"/proc/{name}/comm") as stream:
-                if stream.read().rstrip("\n") != _COMM:
-                    continue
-            with open(f"/proc/{name}/environ", "rb") as raw:
-                for item in raw.read().split(b"\0"):
-                    variable, _, value = item.partition(b"=")
-                    if variable == b"CUDA_MPS_PIPE_DIRECTORY" and process(int(name)):
-                        yield int(name), os.fsdecode(value)
-
-
-def _end_daemons(pipe: str, daemon: int) -> None:
-    """Kill what works in this pipe folder: ``daemon`` first, since it would start another server."""
-    for _ in range(3):
-        left = sorted((pid for pid, of in _daemons() if of == pipe), key=lambda pid: (pid != daemon, pid))
-        if not left:
-            return
-        for pid in left:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        _wait(lambda: not any(map(process, left)), 1.0)  # noqa: B023 - ends before left changes
+def _working(pipe: str) -> list[int]:
+    """Return the pids of this user's MPS daemons and servers with this pipe folder."""
+    found, mark = [], b"CUDA_MPS_PIPE_DIRECTORY=" + os.fsencode(pipe)
+    for pid in (one.pid for one in processes()):
+        with suppress(OSError), open(f"/proc/{pid}/comm") as stream:
+            if stream.read().rstrip("\n") == _COMM and mark in variables_of(pid):
+                found.append(pid)
+    return found
 
 
 def _wait(done: Callable[[], bool], timeout_s: float) -> bool:
@@ -222,7 +204,15 @@ class Mps:
                 # Without -t it waits for its clients, for ever.
                 self._ask(f"quit -t {_QUIT_S}")
                 _wait(lambda: not self.alive(), _QUIT_S)
-        _end_daemons(self.pipe, self._daemon.pid if self._daemon else 0)
+        for _ in range(3):
+            # The daemon first, since it would start another server.
+            left = sorted(_working(self.pipe), key=lambda pid: self._daemon is None or pid != self._daemon.pid)
+            if not left:
+                break
+            for pid in left:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            _wait(lambda: not any(map(process, left)), 1.0)  # noqa: B023 - ends before left changes
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _servers(self) -> set[int]:

@@ -52,7 +52,7 @@ def families_of(
         numbers: of the tasks.
         roots: the processes that their steps began with, as far as they are known.
     """
-    every = {one.pid: one for one in _processes()}
+    every = {one.pid: one for one in processes()}
     owners = {one.pid: number for number, one in roots.items() if is_still(one)}
     owners |= {pid: number for pid in every if (number := _task_of(pid, run)) is not None}
     found: dict[int, dict[int, Process]] = {number: {} for number in numbers}
@@ -97,10 +97,18 @@ def line_of(pid: int, every: Mapping[int, Process]) -> list[int]:
     return line
 
 
-def _processes() -> Iterator[Process]:
+def processes() -> Iterator[Process]:
+    """Yield the processes of this node."""
     for name in filter(str.isdigit, os.listdir("/proc")):
         if one := process(int(name)):
             yield one
+
+
+def variables_of(pid: int) -> Collection[bytes]:
+    """Return the environment that a process began with, each as NAME=VALUE; nothing where nobody may know."""
+    with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as stream:
+        return stream.read().split(b"\0")
+    return ()
 
 
 def _task_of(pid: int, run: str) -> int | None:
@@ -108,10 +116,10 @@ def _task_of(pid: int, run: str) -> int | None:
 
     A job that a task submitted has the run's name from it, and a job id of its own.
     """
-    of_run, of_task = f"{RUN_VARIABLE}={run}".encode(), f"{TASK_VARIABLE}=".encode()
-    of_job = f"SLURM_JOB_ID={run.partition('-')[0]}".encode()
-    with suppress(OSError, ValueError), open(f"/proc/{pid}/environ", "rb") as stream:
-        variables = stream.read().split(b"\0")
-        if of_run in variables and of_job in variables:
-            return next((int(one[len(of_task) :]) for one in variables if one.startswith(of_task)), None)
+    variables = variables_of(pid)
+    of_run, of_job = f"{RUN_VARIABLE}={run}".encode(), f"SLURM_JOB_ID={run.partition('-')[0]}".encode()
+    if of_run in variables and of_job in variables:
+        with suppress(ValueError):
+            mark = f"{TASK_VARIABLE}=".encode()
+            return next((int(one.removeprefix(mark)) for one in variables if one.startswith(mark)), None)
     return None

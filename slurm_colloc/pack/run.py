@@ -26,17 +26,16 @@ class Run:
     """
 
     def __init__(
-        self, spec: Spec, job: Job, gpu: SharedGpu, ledger: LedgerWriter, environ: Mapping[str, str], script: str
+        self, spec: Spec, job: Job, gpu: SharedGpu, ledger: LedgerWriter, environ: Mapping[str, str], files: TaskFiles
     ) -> None:
-        """Begin a run in the environment of its batch script, with the user's script in a folder of this pack's own.
+        """Begin a run in the environment of its batch script.
 
         Raises:
             ProcessError: there is no srun.
-            StoreError: the script cannot be read.
         """
         self.spec, self.job, self.gpu, self.ledger = spec, job, gpu, ledger
         self._environ, self._srun_environ = environ, srun_environment(environ)
-        self.files = TaskFiles(spec, job, script)
+        self.files = files
         self.name = f"{job.job_id}-{secrets.token_hex(8)}"
         srun = shutil.which("srun", path=environ.get("PATH"))
         if srun is None:

@@ -41,7 +41,7 @@ def ill(own: dict[str, str], *words: Ill) -> dict[str, str]:
 
 
 def working(folder: str) -> list[int]:
-    return [pid for pid, pipe in module._daemons() if pipe.startswith(folder)]
+    return module._working(f"{folder}/pipe")
 
 
 def sleeper() -> int:

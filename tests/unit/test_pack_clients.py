@@ -167,10 +167,9 @@ def test_several_tasks_are_told_by_one_look_at_all_processes(tmp_path: Path, mon
 
     monkeypatch.setattr(runs, "families_of", counted)
     no: Any = None
-    (tmp_path / "script").touch()
     executable(tmp_path / "srun", "")
     job = read_job({"SLURM_JOB_ID": "7", "SLURM_CPUS_ON_NODE": "1"}, (), 1, "/")
-    run = runs.Run(a_spec(), job, no, no, {"PATH": str(tmp_path)}, str(tmp_path / "script"))
+    run = runs.Run(a_spec(), job, no, no, {"PATH": str(tmp_path)}, no)
     files = Files("/nowhere/step", "", "", "")
     steps = [
         Attempt(
