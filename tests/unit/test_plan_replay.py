@@ -152,6 +152,12 @@ def test_shares_are_of_one_gpu_and_keep_it_from_whole_jobs() -> None:
     assert starts(*jobs, site=site) == {1: 0, 2: 0, 3: 10, 4: 2}
 
 
+def test_a_gpu_that_shares_of_one_kind_had_is_free_for_another_kind() -> None:
+    site = Site((node(1, shared_kind="h100", shares=(("mps", 100), ("shard", 10))),), QUICK, FIFO)
+    jobs = (job(1, shape=Shape("shard", 1, 1, 1)), job(2, submit_s=1, shape=Shape("mps", 50, 1, 1)))
+    assert starts(*jobs, site=site) == {1: 0, 2: 10}
+
+
 def test_a_job_is_over_at_its_limit() -> None:
     done = replay(Site((node(),), QUICK, FIFO), [job(1, run_s=50, limit_s=20)])
     assert done.started[0].end_s == 20
