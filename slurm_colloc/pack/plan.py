@@ -19,6 +19,7 @@ from slurm_colloc.pack.shape import (
     PackOptions,
     Shape,
     Tasks,
+    array_of,
     one_at_a_time,
     retries_of,
     shape_of,
@@ -91,7 +92,7 @@ def plan_tasks(
         raise InputError(
             "the site's policy is 'off': csub makes no packs; submit the commands with sbatch, as an array"
         )
-    numbers, _, most = value_of(asked.given, "array").partition("%")
+    numbers, most = array_of(asked.given)
     if tasks.resumes:
         if "wrap" in asked.given or numbers != tasks.array or "SBATCH_ARRAY_INX" in asked.environ:
             raise InputError(
@@ -102,7 +103,7 @@ def plan_tasks(
             if option in asked.given:
                 raise InputError(f"'{asked.given[option].written}' beside commands: each of them is a task")
     count = len(tasks.only or tasks.commands)
-    return _plan_anyway(asked, count, int(most or 0), notes, config, slurm)._replace(chosen=chosen)
+    return _plan_anyway(asked, count, most, notes, config, slurm)._replace(chosen=chosen)
 
 
 def _read(
@@ -238,7 +239,7 @@ def _spec(asked: Asked, shape: Shape) -> Spec:
     return Spec(
         version=VERSION,
         name=request.name,
-        array="" if asked.tasks.commands else value_of(given, "array").partition("%")[0],
+        array="" if asked.tasks.commands else array_of(given)[0],
         commands=asked.tasks.commands,
         only=asked.tasks.only,
         jobs=shape.jobs,

@@ -96,24 +96,33 @@ class Shape(NamedTuple):
     reasons: tuple[Reason, ...]
 
 
+def array_of(given: Mapping[str, Given]) -> tuple[str, int]:
+    """Return the tasks that --array names, and how many of them may run at a time; 0: any number.
+
+    Raises:
+        UnsureError: that is no number.
+    """
+    numbers, percent, most = value_of(given, "array").partition("%")
+    if percent and not (most.isascii() and most.isdigit() and len(most) < 10):
+        raise UnsureError(f"--array='{value_of(given, 'array')}' is not understood")
+    return numbers, int(most or 0)
+
+
 def shape_of_array(asked: Asked, config: SiteConfig, slurm: Slurm) -> Shape:
     """Return how the tasks of an array are packed.
 
     Raises:
         CollocError: they are not.
     """
-    given = asked.given
-    if "array" not in given:
+    if "array" not in asked.given:
         raise NotPackedError(because("no-array"))
     if "SBATCH_ARRAY_INX" in asked.environ:
         raise NotPackedError(because("array-by-variable"))
-    numbers, percent, most = value_of(given, "array").partition("%")
-    if percent and not (most.isascii() and most.isdigit() and len(most) < 10):
-        raise UnsureError(f"--array='{value_of(given, 'array')}' is not understood")
+    numbers, most = array_of(asked.given)
     tasks = len(parse_array(numbers))
     if tasks < 2:
         raise NotPackedError(because("one-task"))
-    return shape_of(asked, tasks, int(most or 0), config, slurm)
+    return shape_of(asked, tasks, most, config, slurm)
 
 
 def shape_of(asked: Asked, tasks: int, most: int, config: SiteConfig, slurm: Slurm) -> Shape:

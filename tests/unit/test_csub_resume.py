@@ -194,6 +194,7 @@ def test_a_slurm_that_does_not_answer_leaves_the_tasks_alone(lab: Shell) -> None
         (["--resume=4711", "--", "echo"], "'-- echo' beside --resume"),
         (["--resume=4711", "--array=1-5"], "leave --array"),
         (["--resume=4711", "--wrap=true"], "leave --array"),
+        (["--resume=4711", "--array=0-99%x"], "--array='0-99%x' is not understood"),
     ],
 )
 def test_what_is_not_understood_submits_nothing(lab: Shell, argv: list[str], said: str) -> None:

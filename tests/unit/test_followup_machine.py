@@ -15,7 +15,7 @@ from slurm_colloc import clock
 from slurm_colloc.errors import ProcessError, UnansweredError
 from slurm_colloc.followup import companion
 from slurm_colloc.followup.companion import follow_up
-from slurm_colloc.followup.record import CSUB, Record, claim, read_state, record_folder, write_record
+from slurm_colloc.followup.record import Record, read_state, record_folder, write_record
 from slurm_colloc.followup.submission import Prepared
 from slurm_colloc.model import Footprint, Gres, Placement, SharingMode, because
 from slurm_colloc.slurm.jobs import QueuedJob
@@ -117,19 +117,6 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Slurm]:
     signal.signal(signal.SIGTERM, before)
 
 
-def test_what_csub_closed_is_left_alone(slurm: Slurm) -> None:
-    claim(record_folder("c", "10"), CSUB)
-    assert slurm.follow() == ""
-    assert slurm.made == {}
-
-
-def test_a_companion_that_runs_again_finds_all_done(slurm: Slurm) -> None:
-    said = slurm.follow()
-    assert said.endswith("submitted again as job 13")
-    assert slurm.follow() == said
-    assert list(slurm.made) == ["13"]
-
-
 @pytest.mark.parametrize(("error", "said"), [(ProcessError, "could not be submitted"), (UnansweredError, "as job 13")])
 def test_a_submission_that_is_not_answered_is_looked_for(slurm: Slurm, error: type[Exception], said: str) -> None:
     def fails() -> None:
@@ -180,9 +167,3 @@ def test_killed_at_every_write_a_job_that_ran_out_is_submitted_again_once(
 ) -> None:
     for at_the_end in killed_everywhere(slurm, monkeypatch):
         assert len(slurm.made) == 1 if at_the_end else len(slurm.made) <= 1
-
-
-def test_another_companion_does_not_take_over_a_claim(slurm: Slurm) -> None:
-    claim(record_folder("c", "10"), "9")
-    assert "whether it did is not known" in slurm.follow()
-    assert slurm.made == {}

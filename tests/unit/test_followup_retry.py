@@ -18,7 +18,6 @@ from slurm_colloc.errors import InputError, StoreError
 from slurm_colloc.followup import companion, submission
 from slurm_colloc.followup import record as records
 from slurm_colloc.followup.record import (
-    CSUB,
     OUTCOME,
     VERSION,
     Record,
@@ -424,7 +423,7 @@ def test_a_companion_that_may_be_there_after_all_does_nothing(shell: Shell) -> N
     followed.ended("FAILED", OOM)
     assert followed.companion().returncode == 0
     assert len(shell.calls()) == 2
-    assert followed.said == OOM
+    assert (followed.said, read_state(str(followed.folder)).outcome) == (OOM, "")
 
 
 def test_a_second_submission_that_took_too_long_may_have_come_about(
@@ -479,11 +478,3 @@ def test_a_companion_that_died_while_it_submitted_leaves_it_at_that(followed: Fo
     assert followed.companion().returncode == 0
     assert len(followed.shell.calls()) == 2
     assert "whether it did is not known" in read_state(str(followed.folder)).outcome
-
-
-def test_a_companion_that_finds_the_job_taken_by_csub_says_nothing_else(followed: Followed) -> None:
-    followed.ended("FAILED", OOM)
-    assert claim(str(followed.folder), CSUB)
-    assert followed.companion().returncode == 0
-    assert len(followed.shell.calls()) == 2
-    assert read_state(str(followed.folder)).outcome == ""

@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from slurm_colloc.config import Pool
-from slurm_colloc.errors import InputError
 from slurm_colloc.model import Evidence, Gres
 from slurm_colloc.plan.answer import answer
-from slurm_colloc.plan.change import Asked, changed, gpus_of, otherwise
+from slurm_colloc.plan.change import Asked, changed, otherwise
 from slurm_colloc.plan.model import Job, NodeKind, Priority, Shape, Site
 from slurm_colloc.plan.past import ONE, PIECES, Allocated, Past, Run, Use, past_of
 from slurm_colloc.plan.replay import replay
@@ -453,15 +452,6 @@ def test_demand_makes_more_or_fewer_of_the_same(demand: float, least: int, most:
     assert least <= len(found) <= most
     assert len({run.job.number for run in found}) == len(found)
     assert sum(run.counted for run in found) <= 100
-
-
-def test_gpus_come_and_go_by_nodes() -> None:
-    config = site(POOL)
-    assert gpus_of(changed(config, Asked(gpus=8))) == 16
-    assert gpus_of(changed(config, Asked(gpus=-4))) == 4
-    for gpus in (3, -8, -400):
-        with pytest.raises(InputError):
-            changed(config, Asked(gpus=gpus))
 
 
 def test_slurms_settings_are_read() -> None:

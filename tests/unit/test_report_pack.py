@@ -113,15 +113,6 @@ def test_what_is_no_pack_is_none() -> None:
     assert read_pack("lab", "12") is None
 
 
-@pytest.mark.parametrize(("goes_on", "advised"), [(True, 0), (False, 1)])
-def test_a_pack_that_runs_is_not_to_be_resumed(goes_on: bool, advised: int) -> None:
-    written("7", [(1, Outcome.DONE, 0, "")])
-    pack = read_pack("lab", "7")
-    assert pack is not None
-    said = pack_text(pack, goes_on=goes_on)
-    assert ("3 tasks to be done" in said, said.count("--resume")) == (True, advised)
-
-
 @pytest.mark.parametrize(("end", "state", "advised"), [("Unknown", "RUNNING", 0), ("1700000060", "TIMEOUT", 1)])
 def test_a_job_asks_slurm_whether_its_pack_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, state: str, advised: int,
@@ -131,7 +122,7 @@ def test_a_job_asks_slurm_whether_its_pack_runs(
     row = ROW._replace(job_id="7", raw_id="7", user=own_name(), state=state, end_s=ended)
     monkeypatch.setattr(CliClient, "accounted", lambda self, job_id: (row,))
     assert colloc("job", "7") == 0
-    assert colloc.out.count("--resume") == advised
+    assert ("3 tasks to be done" in colloc.out, colloc.out.count("--resume")) == (True, advised)
 
 
 def test_a_pack_is_shown_without_a_store(capsys: pytest.CaptureFixture[str]) -> None:
