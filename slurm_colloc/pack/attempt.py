@@ -17,7 +17,7 @@ from slurm_colloc.pack.processes import Process, process_of
 from slurm_colloc.pack.queue import Start
 from slurm_colloc.pack.spec import Spec, Task
 from slurm_colloc.pack.srun import Files, Job
-from slurm_colloc.slurm.job_files import file_name, last_words
+from slurm_colloc.slurm.job_files import file_name, last_words, open_output
 
 # Slurm, which stops a job, signals its steps before its batch script: an end that may come of that is judged later.
 _JUDGED_AFTER_S = 1.0
@@ -193,13 +193,26 @@ class TaskFiles:
             input=named(self._spec.input or os.devnull),
         )
 
-    def make_private(self, files: Files) -> int:
-        """Make an attempt's private files, and the others where they are not, or no more; return the one for srun.
+    def opened(self, task: Task) -> tuple[Files, int, int, int]:
+        """Begin the files of an attempt at a task.
+
+        Return them, where its output and its errors begin in theirs, and the open one for the words of srun.
 
         Raises:
-            OSError: it cannot be written.
-            StoreError: its folder is somebody else's.
+            InputError: its output cannot be written.
+            StoreError: the private ones cannot.
         """
+        files = self.of(task)
+        error_at = output_at = open_output(files.output, append=self._spec.append)
+        if files.error != files.output:
+            error_at = open_output(files.error, append=self._spec.append)
+        try:
+            return files, output_at, error_at, self._private(files)
+        except (OSError, StoreError) as error:
+            raise StoreError(f"the pack's private files cannot be written: {error}") from error
+
+    def _private(self, files: Files) -> int:
+        """Make an attempt's private files, and the others where they are not, or no more; return the one for srun."""
         folder = self._folder
         os.makedirs(folder, 0o700, exist_ok=True)
         if os.lstat(folder).st_uid != os.geteuid():  # somebody else was there first, after a task had removed it

@@ -17,8 +17,8 @@ from slurm_colloc.pack.report import Result
 from slurm_colloc.pack.run import Run
 from slurm_colloc.pack.signals import PASSED_ON, STOPPING, Signals
 from slurm_colloc.pack.spec import Task
-from slurm_colloc.pack.srun import Files, slots
-from slurm_colloc.slurm.job_files import add_words, open_output
+from slurm_colloc.pack.srun import slots
+from slurm_colloc.slurm.job_files import add_words
 from slurm_colloc.units import spans
 
 _TICK_S = 1.0
@@ -153,22 +153,21 @@ class Loop:
         """Return why no more tasks are started, "" if more are; what may yet prove wrong waits for those that run."""
         if self._gone_in_a_row >= _GONE_FOR_SURE:
             return f"{self._gone_in_a_row} tasks in a row say that the GPU is gone: no more are started on this node"
-        if self._running:
-            return ""
-        if self._refusals >= _MOST_REFUSALS:
+        if self._refusals >= _MOST_REFUSALS and not self._running:
             return f"Slurm refused a step {self._refusals} times in a row: no more tasks are started"
         return ""
 
     def _begin(self, start: Start) -> None:
-        run, files = self._run, self._run.files.of(start.task)
         self._ledger.start(start)
-        opened = self._opened(start, files)
-        if opened is None:
+        try:
+            files, output_at, error_at, srun_output = self._run.files.opened(start.task)
+        except (InputError, StoreError) as error:
+            outcome = Outcome.FAILED if isinstance(error, InputError) else Outcome.LOST
+            self._take_end(start, outcome, 1, str(error), "")
             return
-        output_at, error_at, srun_output = opened
         slot = self._free.popleft()
         try:
-            pid = run.spawn(start, files, self._cores[slot], srun_output)
+            pid = self._run.spawn(start, files, self._cores[slot], srun_output)
         except ProcessError as error:
             self._free.append(slot)
             self._take_refusal(start, clock.ticking(), 1, str(error))
@@ -186,24 +185,6 @@ class Loop:
         if self._gpu.under_mps and not self._queue.alone(attempt.number):
             attempt.watch = Watch()
         self._running[attempt.number] = attempt
-
-    def _opened(self, start: Start, files: Files) -> tuple[int, int, int] | None:
-        """Return where a task's output and errors begin in their files, and the file for its srun's words.
-
-        None where one of these cannot be written: that is the end of the attempt.
-        """
-        try:
-            error_at = output_at = open_output(files.output, append=self._spec.append)
-            if files.error != files.output:
-                error_at = open_output(files.error, append=self._spec.append)
-        except InputError as error:
-            self._take_end(start, Outcome.FAILED, 1, str(error), "")
-            return None
-        try:
-            return output_at, error_at, self._run.files.make_private(files)
-        except (OSError, StoreError) as error:
-            self._take_end(start, Outcome.LOST, 1, f"the pack's private files cannot be written: {error}", "")
-            return None
 
     # --- ends ---
 
