@@ -182,7 +182,7 @@ class Loop:
             output_at=output_at,
             error_at=error_at,
         )
-        if self._gpu.under_mps and not self._queue.alone(attempt.number):
+        if self._gpu.under_mps and not start.alone:
             attempt.watch = Watch()
         self._running[attempt.number] = attempt
 

@@ -19,16 +19,16 @@ from slurm_colloc.placement.packing import may_share
 
 
 class Start(NamedTuple):
-    """One attempt at a task: ``attempt`` counts from 1, ``load`` is what it is counted for this time."""
+    """One attempt at a task.
+
+    ``attempt`` counts from 1, ``load`` is what it is counted for this time. ``alone`` says that it needs the GPU for
+    itself, and has it.
+    """
 
     task: Task
     attempt: int
     load: Load
-
-
-class _Waiting(NamedTuple):
-    start: Start
-    alone: bool
+    alone: bool = False
 
 
 class Queue:
@@ -45,12 +45,12 @@ class Queue:
         """
         self._room = room
         self._retries = retries
-        self._running: dict[int, _Waiting] = {}
+        self._running: dict[int, Start] = {}
         self._load = load
-        self._fresh: deque[_Waiting] = deque()
+        self._fresh: deque[Start] = deque()
         self.add(tasks)
-        self._again: deque[_Waiting] = deque()
-        self._alone: deque[_Waiting] = deque()
+        self._again: deque[Start] = deque()
+        self._alone: deque[Start] = deque()
         # Those that ran when the GPU last failed under one, and have not ended since.
         self._stricken: set[int] = set()
 
@@ -61,11 +61,7 @@ class Queue:
 
     def add(self, tasks: Sequence[Task]) -> None:
         """Take further tasks, behind those that have not run yet."""
-        self._fresh.extend(self._sized(task, 1, self._load) for task in tasks)
-
-    def alone(self, number: int) -> bool:
-        """Return whether a running task needs the GPU for itself, and has it."""
-        return self._running[number].alone
+        self._fresh.extend(self._sized(Start(task, 1, self._load)) for task in tasks)
 
     def ready(self) -> list[Start]:
         """Return what may start now; it counts as running from now on."""
@@ -74,49 +70,48 @@ class Queue:
         while line := self._fresh or self._again or self._alone:
             if not self._fits(line[0]):
                 break
-            following = line.popleft()
-            self._running[following.start.task.number] = following
-            begun.append(following.start)
+            start = line.popleft()
+            self._running[start.task.number] = start
+            begun.append(start)
         return begun
 
     def ended(self, number: int, outcome: Outcome) -> bool:
         """Take the end of a running task; return whether it will be run again."""
-        start, alone = self._running.pop(number)
+        start = self._running.pop(number)
         victim = number in self._stricken
         self._stricken.discard(number)
         if start.attempt > self._retries:
             return False
-        if outcome is Outcome.GPU_FAULT and alone:  # its own
+        if outcome is Outcome.GPU_FAULT and start.alone:  # its own
             return False
+        again = start._replace(attempt=start.attempt + 1)
         if outcome in (Outcome.GPU_FAULT, Outcome.LOST):
             suspect = outcome is Outcome.GPU_FAULT and not victim
             if suspect:
                 self._stricken = set(self._running)
-            last = start.attempt == self._retries
-            following = _Waiting(start._replace(attempt=start.attempt + 1), alone=alone or suspect or last)
-        elif outcome is Outcome.NOT_SHARING and not alone:
-            following = _Waiting(start._replace(attempt=start.attempt + 1), alone=True)
+            again = again._replace(alone=start.alone or suspect or start.attempt == self._retries)
+        elif outcome is Outcome.NOT_SHARING and not start.alone:
+            again = again._replace(alone=True)
         elif outcome is Outcome.GPU_OOM and start.load.memory_mib < self._room.memory_mib:
             more = start.load._replace(memory_mib=more_mib(start.load.memory_mib))
-            following = self._sized(start.task, start.attempt + 1, more)
-            following = following._replace(alone=alone or following.alone)
+            again = self._sized(again._replace(load=more))
         else:  # also one that found all the memory there is too little
             return False
-        (self._alone if following.alone else self._again).append(following)
+        (self._alone if again.alone else self._again).append(again)
         return True
 
-    def _sized(self, task: Task, attempt: int, load: Load) -> _Waiting:
-        """Return an attempt at a task, counted for no more than there is."""
-        most_mib = self._room.memory_mib
+    def _sized(self, start: Start) -> Start:
+        """Return an attempt counted for no more than there is; one that needs all of it is alone."""
+        most_mib, load = self._room.memory_mib, start.load
         counted = load._replace(memory_mib=min(load.memory_mib, most_mib))
-        return _Waiting(Start(task, attempt, counted), alone=load.memory_mib >= most_mib)
+        return start._replace(load=counted, alone=start.alone or load.memory_mib >= most_mib)
 
-    def _fits(self, following: _Waiting) -> bool:
+    def _fits(self, start: Start) -> bool:
         if not self._running:
             return True
+        running = list(self._running.values())
         # One that needs the GPU for itself is the only one that runs.
-        first = next(iter(self._running.values()))
-        if following.alone or first.alone or len(self._running) >= self._room.tasks:
+        if start.alone or running[0].alone or len(running) >= self._room.tasks:
             return False
-        loads = [waiting.start.load for waiting in self._running.values()]
-        return may_share([*loads, following.start.load], self._room.memory_mib, self._room.sm_active_pct)
+        loads = [one.load for one in (*running, start)]
+        return may_share(loads, self._room.memory_mib, self._room.sm_active_pct)

@@ -79,7 +79,7 @@ def test_one_that_found_no_memory_runs_again_behind_the_others_with_twice_as_muc
     assert work.ready() == []
     work.ended(4, Outcome.DONE)
     work.ended(5, Outcome.DONE)
-    assert work.ready() == [Start(Task(1), 3, Load(1000, 20.0))]
+    assert work.ready() == [Start(Task(1), 3, Load(1000, 20.0), alone=True)]
     assert work.ended(1, Outcome.GPU_OOM) is False
     assert work.finished
 
@@ -88,7 +88,7 @@ def test_one_that_had_all_the_memory_is_not_run_again() -> None:
     work = queue(1, Load(600, 20.0), retries=9)
     work.ready()
     assert work.ended(1, Outcome.GPU_OOM) is True
-    assert work.ready() == [Start(Task(1), 2, Load(1000, 20.0))]
+    assert work.ready() == [Start(Task(1), 2, Load(1000, 20.0), alone=True)]
     assert work.ended(1, Outcome.GPU_OOM) is False
 
 
@@ -102,9 +102,9 @@ def test_those_that_lost_their_daemon_run_again_beside_others_and_at_last_alone(
     assert work.ready() == []
     work.ended(1, Outcome.DONE)
     work.ended(4, Outcome.DONE)
-    assert work.ready() == [Start(Task(2), 3, LOAD)]
+    assert work.ready() == [Start(Task(2), 3, LOAD, alone=True)]
     assert work.ended(2, Outcome.LOST) is False
-    assert work.ready() == [Start(Task(3), 3, LOAD)]
+    assert work.ready() == [Start(Task(3), 3, LOAD, alone=True)]
 
 
 def test_the_first_to_fall_with_the_gpu_runs_again_alone_and_the_others_together() -> None:
@@ -115,7 +115,7 @@ def test_the_first_to_fall_with_the_gpu_runs_again_alone_and_the_others_together
     for number in (1, 2, 4):
         assert work.ready() == []
         work.ended(number, Outcome.DONE)
-    assert work.ready() == [Start(Task(3), 2, LOAD)]
+    assert work.ready() == [Start(Task(3), 2, LOAD, alone=True)]
     # With the GPU for itself it is its own fault.
     assert work.ended(3, Outcome.GPU_FAULT) is False
     assert work.finished
@@ -129,7 +129,7 @@ def test_a_wrong_suspect_and_the_right_one_both_end_as_they_would_alone() -> Non
     assert numbers(work.ready()) == [2, 3, 4]
     for number in (3, 2, 4):
         work.ended(number, Outcome.GPU_FAULT)
-    assert work.ready() == [Start(Task(1), 2, LOAD)]
+    assert work.ready() == [Start(Task(1), 2, LOAD, alone=True)]
     work.ended(1, Outcome.DONE)
     left = []
     while starts := work.ready():
@@ -239,15 +239,13 @@ def test_ten_thousand_tasks_take_less_than_a_second() -> None:
 def test_one_that_went_past_the_daemon_runs_again_alone_and_once() -> None:
     work = queue(5)
     work.ready()
-    assert work.alone(2) is False
     assert work.ended(2, Outcome.NOT_SHARING) is True
     assert numbers(work.ready()) == [5]
     for number in (1, 3, 4):
         assert work.ended(number, Outcome.DONE) is False
         assert work.ready() == []
     work.ended(5, Outcome.DONE)
-    assert work.ready() == [Start(Task(2), 2, LOAD)]
-    assert work.alone(2) is True
+    assert work.ready() == [Start(Task(2), 2, LOAD, alone=True)]
     assert work.ended(2, Outcome.NOT_SHARING) is False
     assert work.finished
 
