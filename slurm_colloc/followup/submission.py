@@ -7,7 +7,6 @@ no rights, and costs one core for a second. What it does is ``slurm_colloc.follo
 
 import os
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -26,7 +25,7 @@ from slurm_colloc.submit.handover import CALLED, DEFINITE, find_sbatch, with_bod
 from slurm_colloc.submit.invocation import handed_on
 from slurm_colloc.submit.own_options import parse_arguments
 from slurm_colloc.submit.plan import PLAIN, Plan, make_plan
-from slurm_colloc.submit.render import quote, remove_script
+from slurm_colloc.submit.render import program, quote, remove_script
 
 _REPLACED = set("%\\")
 _RESUBMIT_TIMEOUT_S = 180.0
@@ -52,7 +51,8 @@ def submit_companion(
     environ = {name: value for name, value in call_environ.items() if not name.startswith("SBATCH_")}
     folder = record_folder(record.cluster, record.job_id)
     argv = _argv(sbatch, record, when, folder, config)
-    done = run(argv, ASK_S, environ, _script(folder), CALLED)
+    script = b"#!/bin/sh\n" + program("slurm_colloc.followup.companion", quote(folder))
+    done = run(argv, ASK_S, environ, script, CALLED)
     submitted = parse_submitted(done.stdout)
     if done.status or not submitted:
         raise ProcessError(f"its companion job was refused (status {done.status}): {done.last_words}")
@@ -83,16 +83,6 @@ def _argv(sbatch: str, record: Record, when: str, folder: str, config: SiteConfi
         # A pattern would be replaced in it.
         f"--output={os.devnull if set(log) & _REPLACED else log}",
     ]
-
-
-def _script(folder: str) -> bytes:
-    python, missing = quote(sys.executable), f"csub: this node has no '{sys.executable}'"
-    lines = [
-        "#!/bin/sh",
-        f"[ -x {python} ] || {{ echo {quote(missing)} >&2; exit 127; }}",
-        f"exec {python} -I -m slurm_colloc.followup.companion {quote(folder)}",
-    ]
-    return "".join(f"{line}\n" for line in lines).encode(errors="surrogateescape")
 
 
 # What a record holds, submitted once more from within its companion

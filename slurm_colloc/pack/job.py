@@ -43,7 +43,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 def _run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     if len(argv) != 1:
         raise InputError("the program of a pack is called with its batch script alone; submit packs with csub")
-    spec, script = read_pack(argv[0])
+    content, spec, script = read_pack(argv[0])
     if spec.jobs == 1:  # what a job has of an array then is what it was submitted in
         environ = {name: value for name, value in environ.items() if not name.startswith("SLURM_ARRAY_")}
     signals = Signals()
@@ -54,7 +54,10 @@ def _run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     job = read_job(environ, os.sched_getaffinity(0), spec.room.tasks, os.getcwd())
     ledger = _open_ledger(spec, job, environ, goes_on=goes_on)
     inbox = Inbox(ledger.path, ledger.note)
-    _keep_script(argv[0], job)
+    try:  # Slurm removes it with the job
+        keep_script(job.cluster, job.array_job_id, content)
+    except (StoreError, InputError) as error:
+        _say(f"the script cannot be kept, and --resume will not be possible: {error}")
     folder, gpu = short_folder(job.job_id, environ), None
     try:
         gpu = SharedGpu(job.job_id, spec.room.tasks, environ, ledger.note)
@@ -78,8 +81,8 @@ def _run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     return 0 if all_done else 1
 
 
-def read_pack(path: str) -> tuple[Spec, bytes]:
-    """Return what a pack's batch script says of it, and the user's own script, empty where it has none.
+def read_pack(path: str) -> tuple[bytes, Spec, bytes]:
+    """Return a pack's batch script, what it says of the pack, and the user's own script, empty where it has none.
 
     Raises:
         InputError: it is no pack's.
@@ -97,7 +100,7 @@ def read_pack(path: str) -> tuple[Spec, bytes]:
         raise InputError(f"batch script '{path}': {error}") from error
     if not spec.commands and not script:
         raise InputError(f"batch script '{path}' has neither commands nor a script to run")
-    return spec, script
+    return content, spec, script
 
 
 def _before(spec: Spec, environ: Mapping[str, str]) -> tuple[bool, set[int], tuple[Task, ...]]:
@@ -134,15 +137,6 @@ def _open_ledger(spec: Spec, job: Job, environ: Mapping[str, str], *, goes_on: b
     except (StoreError, InputError) as error:
         _say(f"{error}: what happens to the tasks is not written down, and --resume will not be possible")
         return LedgerWriter("", _say)
-
-
-def _keep_script(path: str, job: Job) -> None:
-    """Keep what a resume needs beside the ledger: Slurm removes the script with the job."""
-    try:
-        with open(path, "rb") as stream:
-            keep_script(job.cluster, job.array_job_id, stream.read())
-    except (OSError, StoreError, InputError) as error:
-        _say(f"the script cannot be kept, and --resume will not be possible: {error}")
 
 
 def _say(text: str) -> None:

@@ -6,7 +6,6 @@ commands have no other form, so those that cannot share run one at a time.
 """
 
 import os
-import sys
 from collections.abc import Iterator, Mapping
 
 from slurm_colloc.config import SiteConfig
@@ -34,7 +33,7 @@ from slurm_colloc.slurm.options import CommandLine, Given, read_environment, val
 from slurm_colloc.submit.footprint import footprint_of
 from slurm_colloc.submit.own_options import SCRIPT_OPTIONS, check_values, option_table, own_option
 from slurm_colloc.submit.plan import Case, NotPackedError, Packed, Part, Plan, Slurm, policy_of, reason_switched_off
-from slurm_colloc.submit.render import pack_block, quote
+from slurm_colloc.submit.render import pack_block, program
 from slurm_colloc.submit.request import build_request
 from slurm_colloc.submit.rollout import Chosen
 from slurm_colloc.submit.submission import Submission
@@ -274,15 +273,9 @@ def _script(
     # csub's own lines of an array's script are in the script behind; of a file of commands nothing else is kept.
     kinds = (b"#SBATCH", b"#CSUB") if asked.tasks.commands else (b"#SBATCH",)
     lines = [line for line in text[: wanted.insert_at].split(b"\n") if line.startswith(kinds)]
-    python = quote(sys.executable)
-    missing = f"csub: this node has no '{sys.executable}', so the pack cannot run here"
-    start = [
-        f"[ -x {python} ] || {{ echo {quote(missing)} >&2; exit 127; }}",
-        f'exec {python} -I -m slurm_colloc.pack.job "$0"',
-    ]
     head = b"".join(line + b"\n" for line in (b"#!/bin/sh", *lines))
     head += pack_block(asked.request, asked.footprint, placement)
-    head += "".join(f"{line}\n" for line in start).encode(errors="surrogateescape")
+    head += program("slurm_colloc.pack.job", '"$0"')
     result = head + MARK + to_json(spec).encode() + b"\n"
     if not asked.tasks.commands:
         result += asked.tasks.text

@@ -91,6 +91,13 @@ def pack_block(request: JobRequest, footprint: Footprint, placement: Placement) 
     return "".join(f"{line}\n" for line in lines).encode(errors="surrogateescape")
 
 
+def program(module: str, argument: str) -> bytes:
+    """Return lines of sh that become a program of this installation, where the node has it."""
+    python, missing = quote(sys.executable), quote(f"csub: this node has no '{sys.executable}'")
+    lines = f"[ -x {python} ] || {{ echo {missing} >&2; exit 127; }}\nexec {python} -I -m {module} {argument}\n"
+    return lines.encode(errors="surrogateescape")
+
+
 def _header(request: JobRequest, footprint: Footprint, placement: Placement, cut: Sequence[str] = ()) -> list[str]:
     from slurm_colloc.wording import sentence  # only where a script is changed
 
