@@ -25,9 +25,10 @@ WHOLE = SITE.replace(SITE[SITE.index("[[pool.slice]]") : SITE.index("[[partition
 
 @pytest.fixture
 def lab(shell: Shell) -> Shell:
-    """A site of whole GPUs and a script with an array of 100 tasks."""
+    """A site of whole GPUs, a script with an array of 100 tasks, and a file of two commands."""
     site(shell)
     (shell.folder / "job.sh").write_text(SCRIPT)
+    (shell.folder / "tasks").write_text("a\nb\n")
     return shell
 
 
@@ -443,7 +444,6 @@ def test_a_name_that_no_file_can_have_is_pack(lab: Shell, options: list[str], co
     ],
 )
 def test_commands_that_make_no_pack_submit_nothing(lab: Shell, argv: list[str], why: str) -> None:
-    (lab.folder / "tasks").write_text("a\nb\n")
     (lab.folder / "empty").write_text("# nothing\n")
     (lab.folder / "nul").write_bytes(b"a\nb\0c\n")
     (lab.folder / "line").write_bytes(b"true\n" + b"x" * 131072 + b"\n")
@@ -454,7 +454,6 @@ def test_commands_that_make_no_pack_submit_nothing(lab: Shell, argv: list[str], 
 
 
 def test_commands_that_cannot_share_run_one_at_a_time(lab: Shell) -> None:
-    (lab.folder / "tasks").write_text("a\nb\n")
     done = lab.run("pack", "--gres=gpu:1", "tasks")
     assert "the tasks run one at a time: csub knows no earlier run of this job" in done.stderr
     assert "say --gpu-footprint=mem=SIZE,sm=PERCENT or --pack-tasks=K" in done.stderr
@@ -464,7 +463,6 @@ def test_commands_that_cannot_share_run_one_at_a_time(lab: Shell) -> None:
 
 
 def test_where_the_site_has_switched_csub_off_commands_make_no_pack(lab: Shell) -> None:
-    (lab.folder / "tasks").write_text("a\nb\n")
     site(lab, top='policy = "off"')
     done = lab.run("pack", "--gres=gpu:1", HINT, "tasks")
     assert (done.returncode, lab.calls(), "policy is 'off'" in done.stderr) == (2, [], True)
@@ -474,14 +472,12 @@ def test_where_the_site_has_switched_csub_off_commands_make_no_pack(lab: Shell) 
 
 
 def test_who_gave_a_footprint_is_not_told_to_give_one(lab: Shell) -> None:
-    (lab.folder / "tasks").write_text("a\nb\n")
     done = lab.run("pack", "--gres=gpu:1", "--gpu-footprint=mem=4G,sm=90", "tasks")
     assert words(because("tasks-fill-sms", sm_pct=90, max_pct=120)) in done.stderr
     assert "say --pack-tasks=K\n" in done.stderr
 
 
 def test_a_refused_pack_of_commands_is_sbatchs_own_error(lab: Shell) -> None:
-    (lab.folder / "tasks").write_text("a\nb\n")
     lab.behave(0, f'echo "{DEFINITE}" >&2; exit 1')
     done = lab.run("pack", "--gres=gpu:1", HINT, "tasks")
     assert (done.returncode, len(lab.calls())) == (1, 1)

@@ -58,11 +58,15 @@ def begin(path: str, spec: Spec = SPEC, restart: int = 0) -> LedgerWriter:
 def written(path: str, *done: int, spec: Spec = SPEC) -> str:
     """Write a ledger in which the tasks ``done`` are done, and return its path."""
     work = begin(path, spec)
-    for number in done:
-        work.start(begun(number))
-        work.end(begun(number), Outcome.DONE, 0)
+    do(work, *done)
     work.close()
     return path
+
+
+def do(work: LedgerWriter, *numbers: int) -> None:
+    for number in numbers:
+        work.start(begun(number))
+        work.end(begun(number), Outcome.DONE, 0)
 
 
 # --- what is written is told ---
@@ -102,8 +106,7 @@ def test_a_line_says_only_what_it_means(path: str) -> None:
 def test_it_can_be_read_while_it_is_written(path: str) -> None:
     work = begin(path)
     assert missing([read_ledger(path)]) == (1, 2, 3, 4)
-    work.start(begun(1))
-    work.end(begun(1), Outcome.DONE, 0)
+    do(work, 1)
     assert missing([read_ledger(path)]) == (2, 3, 4)
     work.close()
     work.close()
@@ -153,8 +156,7 @@ def test_each_line_reaches_the_disk_before_the_pack_goes_on(path: str, monkeypat
 
 def test_a_requeued_job_goes_on_in_its_own_ledger(path: str) -> None:
     work = begin(path)
-    work.start(begun(1))
-    work.end(begun(1), Outcome.DONE, 0)
+    do(work, 1)
     work.start(begun(2))
     work.stop("the job was preempted")
     work.close()
@@ -163,9 +165,7 @@ def test_a_requeued_job_goes_on_in_its_own_ledger(path: str) -> None:
     again = LedgerWriter(path, print)
     again.header(SPEC, {**JOB, "SLURM_RESTART_COUNT": "1"})
     assert read_ledger(path).stopped == ""
-    for number in left:
-        again.start(begun(number))
-        again.end(begun(number), Outcome.DONE, 0)
+    do(again, *left)
     again.close()
     told = read_ledger(path)
     assert missing([told]) == ()
@@ -219,8 +219,7 @@ def test_a_task_that_was_begun_again_after_a_failure_is_as_its_last_attempt_says
 
 def test_a_last_line_that_was_cut_anywhere_costs_that_line_alone(path: str) -> None:
     work = begin(path)
-    work.start(begun(1))
-    work.end(begun(1), Outcome.DONE, 0)
+    do(work, 1)
     work.start(begun(2))
     work.close()
     whole = Path(path).read_bytes()
@@ -235,8 +234,7 @@ def test_a_last_line_that_was_cut_anywhere_costs_that_line_alone(path: str) -> N
         assert missing([told]) == (2, 3, 4)
         # Who goes on in this file loses nothing of its own.
         again = begin(path, restart=1)
-        again.start(begun(3))
-        again.end(begun(3), Outcome.DONE, 0)
+        do(again, 3)
         again.close()
         told = read_ledger(path)
         assert (missing([told]), told.restarts) == ((2, 4), 1)
