@@ -251,6 +251,21 @@ def locked(path: str) -> Iterator[bool]:
         os.close(descriptor)
 
 
+def remove(path: str) -> bool:
+    """Remove a file; False where there is none.
+
+    Raises:
+        StoreError: it may be there still.
+    """
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise StoreError(f"file '{path}' cannot be removed: {error.strerror}") from error
+    return True
+
+
 def sync_folder(path: str) -> None:
     """Make what was renamed into the folder ``path`` outlive a crash of its file server.
 

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from slurm_colloc.clock import tries
 from slurm_colloc.errors import InputError
-from slurm_colloc.files import locked
-from slurm_colloc.pack.inbox import inbox_of, put, withdraw
-from slurm_colloc.pack.ledger import Ledger, ledger_path, numbers_of, read_ledger
+from slurm_colloc.files import locked, remove
+from slurm_colloc.pack.inbox import inbox_of, put
+from slurm_colloc.pack.ledger import ledger_path, numbers_of, read_ledger
 from slurm_colloc.pack.spec import Task
 from slurm_colloc.slurm.array import MOST_TASKS
 from slurm_colloc.slurm.client import CliClient
@@ -86,9 +86,12 @@ def plan_addition(
             f"a task may take {clock_time(60 * limit_min)} beside the others, and job {job_id} has"
             f" {clock_time(left_s)} left"
         )
-    number, stride = _first_number(pack, job_id), pack.spec.jobs
-    tasks = tuple(Task(number + at * stride, one) for at, one in enumerate(commands))
-    if len(tasks) + len(numbers_of([pack])) > MOST_TASKS:
+    known, jobs = numbers_of([pack]), pack.spec.jobs
+    # Each of several jobs of one pack has numbers of its own.
+    least = max(known, default=0) + 1
+    first = least + (int(job_id.partition("_")[2] or 0) - least) % jobs
+    tasks = tuple(Task(first + at * jobs, one) for at, one in enumerate(commands))
+    if len(tasks) + len(known) > MOST_TASKS:
         raise InputError(f"a pack takes {MOST_TASKS} tasks at most")
     counted = pack.spec.load
     notes = [
@@ -118,16 +121,9 @@ def add(addition: Addition) -> None:
             if not os.path.lexists(path):
                 return
     except BaseException:
-        # Told to stop: the tasks are not to run if that can still be said.
-        if withdraw(path):
+        # Told to stop: the tasks are not to run if that can still be said. What is no more in the inbox the pack took.
+        if remove(path):
             raise
         return
-    if withdraw(path):
+    if remove(path):
         raise InputError("the pack has not taken it, as it is about to end, or its node does not see the folder")
-
-
-def _first_number(pack: Ledger, job_id: str) -> int:
-    """Return the number of the next task; of several jobs of one pack each has numbers of its own."""
-    jobs = pack.spec.jobs
-    least = max(numbers_of([pack]), default=0) + 1
-    return least + (int(job_id.partition("_")[2] or 0) - least) % jobs

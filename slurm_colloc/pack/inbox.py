@@ -67,21 +67,6 @@ def put(ledger: str, tasks: Sequence[Task]) -> str:
     return path
 
 
-def withdraw(path: str) -> bool:
-    """Take back what was put into an inbox; False where the pack has taken it.
-
-    Raises:
-        StoreError: nobody knows.
-    """
-    try:
-        os.unlink(path)
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        raise StoreError(f"file '{path}' cannot be removed: {error.strerror}") from error
-    return True
-
-
 class Inbox:
     """The inbox of a running pack, which alone takes from it."""
 

@@ -6,12 +6,12 @@ Beside its ledgers lie its batch script, which Slurm removes with the job, and w
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from typing import NamedTuple
 
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import InputError, StoreError
-from slurm_colloc.files import locked, private_folder, read_own, write_atomic
+from slurm_colloc.files import locked, private_folder, read_own, remove, write_atomic
 from slurm_colloc.pack.commands import script_of
 from slurm_colloc.pack.ledger import ledger_folder, ledger_path, ledgers_of, missing, numbers_of, read_ledgers
 from slurm_colloc.pack.spec import Spec, from_json, split_script
@@ -57,12 +57,7 @@ def forget_resumed(cluster: str, job_id: str) -> None:
         InputError: a name that would leave the folder.
         StoreError: it cannot be removed.
     """
-    path = ledger_path(cluster, job_id, _RESUMED)
-    try:
-        with suppress(FileNotFoundError):
-            os.unlink(path)
-    except OSError as error:
-        raise StoreError(f"file '{path}' cannot be removed: {error.strerror}") from error
+    remove(ledger_path(cluster, job_id, _RESUMED))
 
 
 def _noted(cluster: str, job_id: str) -> list[str]:

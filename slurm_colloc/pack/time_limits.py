@@ -106,9 +106,10 @@ def _broken(
     request: JobRequest, wanted: Mapping[str, int], time_min: int | None, config: SiteConfig, limits: Limits
 ) -> Reason | None:
     """Return the limit that the job would break."""
-    more = time_min is not None and time_min > (asked_limit_min(request, config) or 0)
+    every = dict(wanted)
+    if time_min is not None and time_min > (asked_limit_min(request, config) or 0):
+        every[MINUTES] = time_min
     for item in asked_partitions(request, config):
-        every = {**wanted, MINUTES: time_min} if more and time_min is not None else wanted
         if why := broken_limit(limits, every, request.account, request.qos, item.name, item.qos):
             return why
     return None

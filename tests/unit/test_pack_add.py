@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from slurm_colloc.errors import InputError
+from slurm_colloc.files import remove
 from slurm_colloc.gpu.failure import Outcome
-from slurm_colloc.pack.inbox import Inbox, added_tasks, put, withdraw
+from slurm_colloc.pack.inbox import Inbox, added_tasks, put
 from slurm_colloc.pack.ledger import Ledger, missing, read_ledger
 from slurm_colloc.pack.spec import Task
 from tests.cluster.packs import a_spec, pack_script
@@ -194,7 +195,7 @@ def test_what_many_add_while_packs_end_is_taken_or_refused_and_never_both(tmp_pa
                     continue
                 if random.random() < 0.5:
                     ended.wait(0.001)
-                if not withdraw(path):
+                if not remove(path):
                     accepted.append(number)
 
         adders = [threading.Thread(target=adder, args=(range(at, at + 20),)) for at in (1000 * turn, 1000 * turn + 500)]
@@ -222,7 +223,7 @@ def test_a_file_that_the_pack_cannot_read_keeps_it_from_nothing(tmp_path: Path) 
     (tmp_path / "1.inbox/8").symlink_to(path)
     assert inbox.take() == []
     assert inbox.close()
-    assert withdraw(str(path))
+    assert remove(str(path))
 
 
 def test_a_pack_without_a_ledger_takes_none(pack: Pack) -> None:
