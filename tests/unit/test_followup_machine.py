@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from slurm_colloc import clock
-from slurm_colloc.errors import ProcessError, UnansweredError
+from slurm_colloc.errors import ProcessError, StoreError, UnansweredError
 from slurm_colloc.followup import companion
 from slurm_colloc.followup.companion import follow_up
-from slurm_colloc.followup.record import Record, read_state, record_folder, write_record
+from slurm_colloc.followup.record import SUBMITTED, Record, read_state, record_folder, write_record, write_step
 from slurm_colloc.followup.submission import Prepared
 from slurm_colloc.model import Footprint, Gres, Placement, SharingMode, because
 from slurm_colloc.slurm.jobs import QueuedJob
@@ -132,6 +132,16 @@ def test_a_folder_that_the_companion_does_not_find_is_named(slurm: Slurm) -> Non
 
     slurm.at["prepare"] = missing
     assert slurm.follow().endswith("it could not be submitted again: [Errno 2] no folder")
+
+
+def test_a_job_whose_id_cannot_be_written_down_was_submitted(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(folder: str, step: str, said: str) -> None:
+        if step == SUBMITTED:
+            raise StoreError("no space left")
+        write_step(folder, step, said)
+
+    monkeypatch.setattr(companion, "write_step", full)
+    assert slurm.follow().endswith("submitted again as job 13")
 
 
 def killed_everywhere(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> Iterator[bool]:
