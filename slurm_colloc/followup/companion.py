@@ -77,10 +77,10 @@ def follow_up(folder: str, environ: Mapping[str, str]) -> None:
         said = "a companion ended while it submitted the job again; whether it did is not known"
         write_step(folder, OUTCOME, said)
         return
-    found = [found_of(record, ended) for ended in how_it_ended(record, config)]
-    if not found:
+    ended = how_it_ended(record, config)
+    if not ended:
         write_step(folder, OUTCOME, f"how job {record.job_id} ended is not known: neither sacct nor scontrol says")
-    verdict = judge(record, found, config)
+    verdict = judge(record, [found_of(record, one) for one in ended if one.state == "FAILED"], config)
     if verdict is None:
         return
     if not state.claimed_by:

@@ -11,7 +11,7 @@ from slurm_colloc.config import SiteConfig, user_data_folder
 from slurm_colloc.errors import InputError, ProcessError, StoreError
 from slurm_colloc.followup.record import Record
 from slurm_colloc.followup.verdict import Found, Verdict
-from slurm_colloc.gpu.failure import TAIL_BYTES, Outcome, outcome_of
+from slurm_colloc.gpu.failure import TAIL_BYTES, outcome_of
 from slurm_colloc.history.records import evidence_of_run
 from slurm_colloc.model import Evidence
 from slurm_colloc.slurm.array import parse_array
@@ -40,9 +40,7 @@ def how_it_ended(record: Record, config: SiteConfig) -> tuple[Accounted, ...]:
 
 
 def found_of(record: Record, ended: Accounted) -> Found:
-    """Return one job's end with what it said and what was measured of it."""
-    if ended.state != "FAILED":
-        return Found(ended, Outcome.FAILED if ended.status else Outcome.DONE, b"", None)
+    """Return the end of a job that failed with what it said and what was measured of it."""
     said = b"\n".join(
         last_words(path, record.begins.get(path, 0), TAIL_BYTES)
         for path in dict.fromkeys(_paths(record, ended))

@@ -67,7 +67,7 @@ class Verdict(NamedTuple):
 
 
 def judge(record: Record, found: Iterable[Found], config: SiteConfig) -> Verdict | None:
-    """Return what is due, None where no job ran out of GPU memory, nor died of a fault that may be a neighbour's.
+    """Return what is due, None where no job that failed ran out of GPU memory, or had a fault that may be another's.
 
     Under MPS a fault of one client ends those beside it, with the same words: who made it cannot be told. So each runs
     again as asked, on the whole GPU, where a fault is its own.
@@ -75,7 +75,7 @@ def judge(record: Record, found: Iterable[Found], config: SiteConfig) -> Verdict
     failed = tuple(
         one
         for one in (one._replace(ended=one.ended._replace(given=_gres_of(record, one.ended))) for one in found)
-        if one.ended.state == "FAILED" and (one.outcome is Outcome.GPU_OOM or _may_be_anothers(one))
+        if one.outcome is Outcome.GPU_OOM or _may_be_anothers(one)
     )
     if not failed:
         return None

@@ -81,11 +81,10 @@ def found(
     said: bytes = b"",
     peak: int | None = None,
     task: int | None = None,
-    state: str = "FAILED",
 ) -> Found:
     job_id = "12" if task is None else f"12_{task}"
     measured = evidence("12", peak) if peak is not None else None
-    return Found(accounted(job_id, "12", state, "1:0", *[gres] if gres else []), outcome, said, measured)
+    return Found(accounted(job_id, "12", "FAILED", "1:0", *[gres] if gres else []), outcome, said, measured)
 
 
 def judged(one: Found, **fields: Any) -> Verdict:
@@ -163,7 +162,7 @@ def test_a_whole_gpu_and_the_third_run_are_the_end_of_it() -> None:
 
 
 def test_other_ends_are_none_of_a_companions_business() -> None:
-    others = [found(outcome=Outcome.FAILED), found(outcome=Outcome.HOST_OOM), found(state="CANCELLED")]
+    others = [found(outcome=Outcome.FAILED), found(outcome=Outcome.HOST_OOM)]
     # But under MPS a fault is the job's own.
     for gres in (Gres("gpu", SMALL, 1), Gres("shard", "", 1), Gres("gpu", "h100", 1)):
         others.append(found(gres, outcome=Outcome.GPU_FAULT))
