@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from slurm_colloc.backtest_model import Backtest, Day, Step, Tally
 from slurm_colloc.report.json_values import json_value
-from slurm_colloc.report.layout import NO_TERMINAL, Terminal, cut, fitting, folded, table_lines, widths_of
+from slurm_colloc.report.layout import NO_TERMINAL, Terminal, bold_table, narrowed, page_of
 from slurm_colloc.report.text import ASCII, BLOCKS, csv_table, sparkline, stamp
 from slurm_colloc.units import counted, in_words, printable, significant
 
@@ -49,16 +49,12 @@ def as_table(tried: Backtest, terminal: Terminal = NO_TERMINAL, *, days: bool = 
         *([stamp(step.until), *_of_step(step)] for step in tried.steps),
         ["all", "", "", *_people(tried.total)],
     ]
-    lines = [
-        *folded(heading(tried), terminal.columns),
-        "",
+    body = [
         *_laid_out(rules, [rank for _, rank in (*_RULES, _OVER_TIME)], terminal),
         "",
         *(_weeks(tried.days) if days else _laid_out(steps, [rank for _, rank in _STEPS], terminal)),
-        "",
-        *(terminal.dim(line) for note in (*[_WEEKS] * days, *notes(tried)) for line in folded(note, terminal.columns)),
     ]
-    return "\n".join(lines) + "\n"
+    return page_of(heading(tried), body, [*[_WEEKS] * days, *notes(tried)], terminal)
 
 
 def _weeks(days: Sequence[Day]) -> list[str]:
@@ -123,13 +119,7 @@ def notes(tried: Backtest) -> list[str]:
 
 
 def _laid_out(rows: Sequence[Sequence[str]], ranks: Sequence[int], terminal: Terminal) -> list[str]:
-    if terminal.columns is not None:
-        rows = [[cut(terminal.written(name), _NAME_COLUMNS, terminal.ellipsis), *others] for name, *others in rows]
-        widest, *widths = widths_of(rows)
-        shown = fitting(widths, ranks, terminal.columns - widest)
-        rows = [[row[0], *(row[index + 1] for index in shown)] for row in rows]
-    first, *lines, last = table_lines(rows)
-    return [terminal.bold(first), *lines, terminal.bold(last)]
+    return bold_table(narrowed(rows, ranks, terminal, _NAME_COLUMNS), terminal)
 
 
 def _cells(one: Tally) -> list[str]:

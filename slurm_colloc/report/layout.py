@@ -10,6 +10,8 @@ from rich.cells import cell_len
 BOLD, DIM, BLUE, YELLOW, PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[34m", "\x1b[33m", "\x1b[0m"
 _DRAWN = "▁▂▃▄▅▆▇█▒░…"
 _INDENT, TEXT_INDENT = 2, 13
+# Where not one figure would be left, a name is cut to that.
+_LEAST_NAME_COLUMNS = 5
 _WORDS = re.compile("( *)([^ ]+)")
 
 
@@ -97,6 +99,29 @@ def fitting(widths: Sequence[int], ranks: Sequence[int], room: int | None) -> li
     return sorted(chosen)
 
 
+def narrowed(
+    rows: Sequence[Sequence[str]], ranks: Sequence[int], terminal: Terminal, name_columns: int
+) -> list[Sequence[str]]:
+    """Return a table with the columns that fit on a terminal, beside names that are cut where they leave no room.
+
+    Args:
+        rows: the table, the names first, its titles as the first row.
+        ranks: of the columns beside the names; those of the highest are left out first.
+        terminal: that it is for; without columns nothing is left out.
+        name_columns: a longer name is cut before a column is left out.
+    """
+    if terminal.columns is None:
+        return list(rows)
+    rows = [[terminal.written(name), *figures] for name, *figures in rows]
+    longest, *widths = widths_of(rows)
+    first = ranks.index(min(ranks))
+    chosen = fitting(widths, ranks, terminal.columns - min(longest, name_columns))
+    if not chosen and widths[first] + 2 + _LEAST_NAME_COLUMNS <= terminal.columns:
+        chosen = [first]
+    room = terminal.columns - sum(widths[index] + 2 for index in chosen)
+    return [[cut(name, room, terminal.ellipsis), *(figures[at] for at in chosen)] for name, *figures in rows]
+
+
 def widths_of(rows: Sequence[Sequence[str]]) -> list[int]:
     """Return how wide each column of a table is."""
     return [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
@@ -114,3 +139,20 @@ def table_lines(rows: Sequence[Sequence[str]]) -> list[str]:
         lines.append("  ".join([first, *others]).rstrip())
     rule = "-" * max(map(cell_len, lines))
     return [lines[0], rule, *lines[1:-1], rule, lines[-1]]
+
+
+def list_lines(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table of which no row is the sum of the others."""
+    return table_lines([*rows, rows[0]])[:-2]
+
+
+def bold_table(rows: Sequence[Sequence[str]], terminal: Terminal) -> list[str]:
+    """Return the lines of a table, with titles and sum in bold letters."""
+    first, *lines, last = table_lines(rows)
+    return [terminal.bold(first), *lines, terminal.bold(last)]
+
+
+def page_of(heading: str, body: Sequence[str], notes: Sequence[str], terminal: Terminal) -> str:
+    """Return a page: a line on what it is about, its tables, and notes in faint letters."""
+    below = (terminal.dim(line) for note in notes for line in folded(note, terminal.columns))
+    return "\n".join([*folded(heading, terminal.columns), "", *body, "", *below]) + "\n"

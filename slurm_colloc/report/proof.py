@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from slurm_colloc.report.layout import NO_TERMINAL, Terminal, folded, table_lines
+from slurm_colloc.report.layout import NO_TERMINAL, Terminal, folded, list_lines, page_of
 from slurm_colloc.report.text import csv_table, stamp
 from slurm_colloc.units import counted, printable, significant
 from slurm_colloc.usage_model import ArmFigure, HarmRate
@@ -49,13 +49,11 @@ def as_table(proof: Proof, terminal: Terminal = NO_TERMINAL) -> str:
     harm = [one for one in proof.figures if isinstance(one, HarmRate)]
     title, tables, notes = _harm(proof, harm) if harm else _arms(proof)
     where = f"{printable(proof.cluster)}, {stamp(proof.since)} to {stamp(proof.until)}"
-    lines = [*folded(f"{title} {where}: {counted(proof.runs, 'run')}", terminal.columns)]
+    body: list[str] = []
     for heading, rows in tables:
-        lines += ["", *folded(heading, terminal.columns)] if heading else [""]
-        lines += table_lines([*rows, rows[0]])[:-2]
+        body += [""] * bool(body) + (folded(heading, terminal.columns) if heading else []) + list_lines(rows)
     notes = [*filter(None, [printable(proof.visible)]), *notes]
-    lines += ["", *(terminal.dim(line) for note in notes for line in folded(note, terminal.columns))]
-    return "\n".join(lines) + "\n"
+    return page_of(f"{title} {where}: {counted(proof.runs, 'run')}", body, notes, terminal)
 
 
 _Tables = list[tuple[str, list[list[str]]]]

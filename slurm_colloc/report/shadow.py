@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import NamedTuple
 
-from slurm_colloc.report.layout import NO_TERMINAL, Terminal, cut, fitting, folded, table_lines, widths_of
+from slurm_colloc.report.layout import NO_TERMINAL, Terminal, bold_table, narrowed, page_of
 from slurm_colloc.report.text import csv_table, stamp
 from slurm_colloc.units import counted, in_words, printable
 from slurm_colloc.usage_model import ShadowLeft, ShadowPiece
@@ -49,34 +49,15 @@ _RANKS = {
     "EARLIER": 5,
     "OF": 6,
 }
-_TITLES = tuple(_RANKS)
-# A piece's name leaves room for the figures that matter, but is never less than that.
-_NAME_COLUMNS, _LEAST_NAME_COLUMNS = 40, 8
+_NAME_COLUMNS = 40
 
 
 def as_table(report: ShadowReport, terminal: Terminal = NO_TERMINAL) -> str:
     """Return the report for a terminal, or for what is none: then nothing is left out."""
-    rows = [["PIECE", *_TITLES]]
+    rows = [["PIECE", *_RANKS]]
     rows += [[printable(piece.piece), *_cells(report, piece)] for piece in (*report.pieces, report.total)]
-    if terminal.columns is not None:
-        rows = [[terminal.written(name), *row] for name, *row in rows]
-        longest, *widths = widths_of(rows)
-        ranks = list(_RANKS.values())
-        room = terminal.columns - min(longest, _NAME_COLUMNS)
-        chosen = fitting(widths, ranks, room) or [ranks.index(min(ranks))]
-        room = max(_LEAST_NAME_COLUMNS, terminal.columns - sum(widths[index] + 2 for index in chosen))
-        rows = [[cut(name, room, terminal.ellipsis), *(row[index] for index in chosen)] for name, *row in rows]
-    first, *lines, last = table_lines(rows)
-    shown = [
-        *folded(heading(report), terminal.columns),
-        "",
-        terminal.bold(first),
-        *lines,
-        terminal.bold(last),
-        "",
-        *(terminal.dim(line) for note in footnotes(report) for line in folded(note, terminal.columns)),
-    ]
-    return "\n".join(shown) + "\n"
+    body = bold_table(narrowed(rows, list(_RANKS.values()), terminal, _NAME_COLUMNS), terminal)
+    return page_of(heading(report), body, footnotes(report), terminal)
 
 
 def _cells(report: ShadowReport, piece: ShadowPiece) -> list[str]:
@@ -184,8 +165,4 @@ def as_csv(report: ShadowReport) -> str:
     return csv_table(_fields(report.total), (_fields(piece).values() for piece in report.pieces))
 
 
-FORMATS: dict[str, Callable[..., str]] = {
-    "table": as_table,
-    "json": as_json,
-    "csv": as_csv,
-}
+FORMATS: dict[str, Callable[..., str]] = {"table": as_table, "json": as_json, "csv": as_csv}

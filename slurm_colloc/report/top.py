@@ -6,10 +6,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from rich.cells import cell_len, set_cell_size
-
 from slurm_colloc.chart_model import LiveUse
-from slurm_colloc.report.layout import NO_TERMINAL, Terminal, cut, fitting, folded, table_lines, widths_of
+from slurm_colloc.report.layout import NO_TERMINAL, Terminal, cut, folded, list_lines, narrowed, table_lines
 from slurm_colloc.report.text import local, stamp
 from slurm_colloc.slurm.jobs import QueuedJob
 from slurm_colloc.units import clock_time, counted, printable, significant
@@ -53,28 +51,18 @@ class _User(NamedTuple):
 
 def as_text(top: Top, terminal: Terminal = NO_TERMINAL) -> str:
     """Return the picture for a terminal, or for what is none."""
-    return "".join(f"{piece}\n" for line in _lines(top, terminal) for piece in _fitted(line, terminal.columns))
+    lines = [*(piece for line in _heading(top) for piece in folded(line, terminal.columns)), *_tables(top, terminal)]
+    return "".join(f"{line}\n" for line in lines)
 
 
-def _fitted(line: str, columns: int | None) -> list[str]:
-    """Return a line as text is folded; of a row, which has its columns chosen, only blanks or a name are too wide."""
-    return [_cut(line, columns)] if "  " in line or line.startswith("-") else folded(line, columns)
-
-
-def _chosen(rows: list[list[str]], ranks: Sequence[int], terminal: Terminal) -> list[list[str]]:
+def _chosen(rows: list[list[str]], ranks: Sequence[int], terminal: Terminal) -> list[Sequence[str]]:
     """Return rows with the columns that fit, beside names of no more than _NAME_COLUMNS; no figure is cut."""
-    if terminal.columns is None:
-        return rows
-    rows = [[cut(cell, _NAME_COLUMNS, terminal.ellipsis) for cell in row] for row in rows]
-    first, *widths = widths_of(rows)
-    return [[row[0], *(row[1 + i] for i in fitting(widths, ranks, terminal.columns - first))] for row in rows]
+    if terminal.columns is not None:
+        rows = [[cut(cell, _NAME_COLUMNS, terminal.ellipsis) for cell in row] for row in rows]
+    return narrowed(rows, ranks, terminal, _NAME_COLUMNS)
 
 
-def _cut(line: str, columns: int | None) -> str:
-    return line if columns is None or cell_len(line) <= columns else set_cell_size(line, columns)
-
-
-def _lines(top: Top, terminal: Terminal) -> list[str]:
+def _heading(top: Top) -> list[str]:
     users = _users(top.jobs)
     gpus, unsized = _gpus(top.jobs)
     installed = f" of {top.installed_gpus:g} installed (site.toml)" if top.installed_gpus is not None else ""
@@ -90,12 +78,19 @@ def _lines(top: Top, terminal: Terminal) -> list[str]:
     if top.rejected:
         lines.append(f"{counted(top.rejected, 'line')} of squeue could not be read")
     if not top.jobs:
-        return [*lines, "no job holds a GPU"]
+        lines.append("no job holds a GPU")
+    return lines
+
+
+def _tables(top: Top, terminal: Terminal) -> list[str]:
+    """Return the lines of what each user holds, and each job."""
+    if not top.jobs:
+        return []
     rows = [["USER", "JOBS", "GPUS", "SM %", "UTIL %", "MEM MiB"]]
-    for user in users:
+    for user in _users(top.jobs):
         rows.append([printable(user.name), str(user.jobs), _size(user.gpus, user.unsized), *_cells(user.live)])
     every = [job.live for job in top.jobs if job.live]
-    rows.append(["all", str(len(top.jobs)), _size(gpus, unsized), *_cells(every)])
+    rows.append(["all", str(len(top.jobs)), _size(*_gpus(top.jobs)), *_cells(every)])
     jobs = [["JOB", "USER", "PARTITION", "NODES", "GRES", "TIME", "SM %", "UTIL %", "MEM MiB"]]
     for job in sorted(top.jobs, key=_least_used):
         one = job.held
@@ -107,9 +102,8 @@ def _lines(top: Top, terminal: Terminal) -> list[str]:
                 *_cells([job.live] if job.live else []),
             ]
         )
-    # The rule of the last row is for sums, and jobs have none.
-    listed = table_lines(_chosen([*jobs, jobs[0]], _JOB_RANKS, terminal))[:-2]
-    return [*lines, "", *table_lines(_chosen(rows, _USER_RANKS, terminal)), "", *listed]
+    of_users, of_jobs = _chosen(rows, _USER_RANKS, terminal), _chosen(jobs, _JOB_RANKS, terminal)
+    return ["", *table_lines(of_users), "", *list_lines(of_jobs)]
 
 
 def _users(jobs: Sequence[TopJob]) -> list[_User]:

@@ -14,10 +14,9 @@ from slurm_colloc.report.layout import (
     PLAIN,
     YELLOW,
     Terminal,
-    cut,
-    fitting,
-    folded,
-    table_lines,
+    bold_table,
+    narrowed,
+    page_of,
     widths_of,
 )
 from slurm_colloc.report.usage import (
@@ -39,8 +38,8 @@ _GIVEN = ("jobs", "allocated_gpu_hours", "held_gpu_hours", "gpu_cost")
 # On a terminal they are shown with --explain alone; every other form has all columns.
 _BESIDE = ("FITS %", "GPU_UTIL GPU-h", "SM GPU-h", "HELD GPU-h", "EMPTY GPU-h", "kWh")
 _NAME_COLUMNS = 16  # a longer name is cut before a column is left out
-_LEAST_NAME_COLUMNS = 5  # where not one figure would be left
 _BAR_TITLES, _BAR_COLUMNS, _LONGEST_BAR = ("{}used {}idle {}not sampled", "{}used{}idle{}?"), 12, 24
+_BAR = "." * _BAR_COLUMNS  # in its place until it is known how much room it has
 _BAR_RANK = 6
 # Used, sampled and idle, not sampled.
 _BLOCKS, _ASCII_BLOCKS = "█▒░", "#=."
@@ -122,7 +121,7 @@ def _fits_in(fit: Fit, *, of_all: bool) -> str:
     return "several" if of_all else printable(fit.unit) or "several"
 
 
-def rows_of(report: UsageReport) -> list[list[str]]:
+def rows_of(report: UsageReport) -> list[Sequence[str]]:
     """Return the table: titles, groups, and their sum."""
     cells = cells_of(report)
     return [
@@ -144,33 +143,24 @@ def as_table(report: UsageReport, terminal: Terminal = NO_TERMINAL, top: int = 0
     rows, titles = rows_of(short), None
     if terminal.columns is not None:
         rows = _without_empty(rows, () if explained else _BESIDE)
-        rows = [[terminal.written(name), *row] for name, *row in rows]
-        fit = _fit(report, rows, terminal.columns)
-        rows = [[cut(name, fit.name_columns, terminal.ellipsis), *(row[i] for i in fit.figures)] for name, *row in rows]
-        titles = rows[0][1:]
-        if fit.bar_columns:
+        rank = {column.title: column.rank for column in columns(report)} | {_BAR: _BAR_RANK}
+        rows = [[*row, _BAR] for row in rows]
+        rows = narrowed(rows, [rank[title] for title in rows[0][1:]], terminal, _NAME_COLUMNS)
+        titles = [title for title in rows[0][1:] if title != _BAR]
+        if rows[0][-1] == _BAR:
+            left = terminal.columns - sum(width + 2 for width in widths_of(rows)) + 2
             # The others are no one of them: beside their bar no other would be seen.
             groups = short.groups if short is report else short.groups[:-1]
-            blocks = _ASCII_BLOCKS if terminal.only_ascii else _BLOCKS
-            titles_of_bar = (title.format(*blocks) for title in _BAR_TITLES)
-            head = next((one for one in titles_of_bar if len(one) <= fit.bar_columns), "")
-            bars = [head.ljust(fit.bar_columns), *_bars(groups, metric_of(report), fit.bar_columns, blocks)]
-            rows = [[*row, bar] for row, bar in zip_longest(rows, bars, fillvalue="")]
+            bars = _bars(groups, metric_of(report), min(_LONGEST_BAR, _BAR_COLUMNS + left), terminal)
+            rows = [[*row[:-1], bar] for row, bar in zip_longest(rows, bars, fillvalue="")]
     notes = footnotes(short, titles) if explained else summary(short)
-    first, *lines, last = table_lines(rows)
-    shown = [
-        *folded(heading(report), terminal.columns),
-        "",
-        terminal.bold(first),
-        *(_BARS.sub(_coloured, line) if terminal.colour else line for line in lines),
-        terminal.bold(last),
-        "",
-        *(terminal.dim(line) for note in notes for line in folded(note, terminal.columns)),
-    ]
-    return "\n".join(shown) + "\n"
+    lines = bold_table(rows, terminal)
+    if terminal.colour:
+        lines = [_BARS.sub(_coloured, line) for line in lines]
+    return page_of(heading(report), lines, notes, terminal)
 
 
-def _without_empty(rows: Sequence[list[str]], left_out: Sequence[str]) -> list[list[str]]:
+def _without_empty(rows: Sequence[Sequence[str]], left_out: Sequence[str]) -> list[Sequence[str]]:
     """Return a table without the columns of which nothing is known in any row, and without those left out by title."""
     known = [
         title not in left_out and any(row[index] != "-" for row in rows[1:]) for index, title in enumerate(rows[0])
@@ -178,32 +168,11 @@ def _without_empty(rows: Sequence[list[str]], left_out: Sequence[str]) -> list[l
     return [[cell for cell, shown in zip(row, known, strict=True) if shown] for row in rows]
 
 
-class _Fit(NamedTuple):
-    """Which figures fit on a terminal beside a name so wide, and the bar that there is room for; 0 for none."""
-
-    name_columns: int
-    figures: list[int]
-    bar_columns: int
-
-
-def _fit(report: UsageReport, rows: Sequence[Sequence[str]], room: int) -> _Fit:
-    longest, *widths = widths_of(rows)
-    rank = {column.title: column.rank for column in columns(report)}
-    ranks = [rank[title] for title in rows[0][1:]]
-    chosen = fitting([*widths, _BAR_COLUMNS], [*ranks, _BAR_RANK], room - min(longest, _NAME_COLUMNS))
-    first = ranks.index(min(ranks))
-    if not chosen and widths[first] + 2 + _LEAST_NAME_COLUMNS <= room:
-        chosen = [first]
-    figures = [index for index in chosen if index < len(widths)]
-    left = room - sum(widths[index] + 2 for index in figures)
-    if figures == chosen:
-        return _Fit(min(longest, left), figures, 0)
-    name_columns = min(longest, left - _BAR_COLUMNS - 2)
-    return _Fit(name_columns, figures, min(_LONGEST_BAR, left - name_columns - 2))
-
-
-def _bars(groups: Sequence[GroupUsage], by: str, width: int, blocks: str) -> Iterator[str]:
-    """Yield for each group how much it used, had idle, and had unseen, beside the largest group."""
+def _bars(groups: Sequence[GroupUsage], by: str, width: int, terminal: Terminal) -> Iterator[str]:
+    """Yield a title, and for each group how much it used, had idle, and had unseen, beside the largest group."""
+    blocks = _ASCII_BLOCKS if terminal.only_ascii else _BLOCKS
+    titles = (title.format(*blocks) for title in _BAR_TITLES)
+    yield next((title for title in titles if len(title) <= width), "").ljust(width)
     largest = max((group.allocated_gpu_hours or 0 for group in groups), default=0)
     for group in groups:
         allocated = group.allocated_gpu_hours or 0
