@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What audit rules would have said of the past, as a table, JSON or CSV."""
 
-import json
 from collections.abc import Sequence
 from datetime import timedelta
 
 from slurm_colloc.backtest_model import Backtest, Day, Step, Tally
-from slurm_colloc.report.json_values import json_value
+from slurm_colloc.report.json_values import json_text
 from slurm_colloc.report.layout import NO_TERMINAL, Terminal, bold_table, narrowed, page_of
 from slurm_colloc.report.text import ASCII, BLOCKS, csv_table, sparkline, stamp
 from slurm_colloc.units import counted, in_words, printable, significant
@@ -156,21 +155,14 @@ def _number(value: int | None) -> str:
     return "-" if value is None else str(value)
 
 
-def _day(step: Step) -> str | None:
-    return step.mailed.isoformat() if step.mailed else None
-
-
 def as_json(tried: Backtest) -> str:
     """Return all of it as JSON, null for not known."""
-    shown = {"schema": SCHEMA, **json_value(tried)}
-    shown["steps"] = [{**one, "mailed": _day(step)} for one, step in zip(shown["steps"], tried.steps, strict=True)]
-    shown["days"] = [{**day._asdict(), "day": day.day.isoformat()} for day in tried.days]
-    return json.dumps(shown, indent=2) + "\n"
+    return json_text(SCHEMA, tried)
 
 
 def as_csv(tried: Backtest) -> str:
     """Return a row for each run and rule, then one for each rule in all; an empty rule is all of them."""
-    parts = [(step.since, step.until, _day(step), (*step.rules, step.total)) for step in tried.steps]
+    parts = [(step.since, step.until, step.mailed, (*step.rules, step.total)) for step in tried.steps]
     parts.append((tried.since, tried.until, None, (*tried.rules, tried.total)))
     rows = (
         [since.isoformat(), until.isoformat(), mailed, *one]

@@ -10,12 +10,9 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-import jinja2
-
 from slurm_colloc.audit_model import Finding
-from slurm_colloc.errors import ConfigError
 from slurm_colloc.report.findings import Audited, judged_of
-from slurm_colloc.report.page import page_environment
+from slurm_colloc.report.page import renderer
 from slurm_colloc.report.text import minute, stamp
 from slurm_colloc.units import in_words, printable, significant
 
@@ -119,26 +116,19 @@ def digest_maker(templates: str) -> Callable[[str, Any], tuple[str, str]]:
     """Return what makes the two bodies, plain and HTML, of the mail USER, ADMIN or ACTED from what it says.
 
     Raises:
-        ConfigError: a site's template that cannot be read; when a mail is made, one that does not render.
+        ConfigError: when it is called, a site's template that does not render.
     """
-    environment = page_environment(templates)
-    environment.filters |= {
-        "stamp": stamp,
-        "hours": significant,
-        "at": minute,
-        "short": _short,
-        "table": _table,
-        "judged": judged_of,
-        "days": lambda days: in_words(days * 86_400),
-    }
-
-    def rendered(name: str, mail: Any) -> str:
-        try:
-            return environment.get_template(name).render(mail=mail)
-        except jinja2.TemplateError as error:
-            raise ConfigError(f"template '{name}' does not render: {error}") from error
-
-    return lambda name, mail: (rendered(f"audit/{name}.txt.j2", mail), rendered(f"audit/{name}.html.j2", mail))
+    render = renderer(
+        templates,
+        stamp=stamp,
+        hours=significant,
+        at=minute,
+        short=_short,
+        table=_table,
+        judged=judged_of,
+        days=lambda days: in_words(days * 86_400),
+    )
+    return lambda name, mail: (render(f"audit/{name}.txt.j2", mail=mail), render(f"audit/{name}.html.j2", mail=mail))
 
 
 def _short(text: str) -> str:

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What audit rules found, for people and for programs."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import groupby
 from typing import NamedTuple
 
 from slurm_colloc.audit_model import Finding
+from slurm_colloc.report.json_values import json_text
 from slurm_colloc.report.text import csv_table, stamp
 from slurm_colloc.units import counted, printable
 from slurm_colloc.usage_model import GroupUsage
@@ -53,23 +53,23 @@ class Audited(NamedTuple):
 def as_json(looks: Sequence[tuple[Audited, Sequence[Finding]]]) -> str:
     """Return findings as JSON, with what they are of; windows of missed runs, before the last one, stand apart."""
     *missed, (seen, findings) = looks
-    shown = {"schema": SCHEMA, **_shown(seen, findings)}
+    shown = _shown(seen, findings)
     if missed:
         shown["missed"] = [_shown(*look) for look in missed]
-    return json.dumps(shown, indent=2) + "\n"
+    return json_text(SCHEMA, shown)
 
 
 def _shown(seen: Audited, findings: Sequence[Finding]) -> dict[str, object]:
     return {
-        "since": seen.since.isoformat(),
-        "until": seen.until.isoformat(),
+        "since": seen.since,
+        "until": seen.until,
         "runs": seen.whole.jobs,
         "runs_measured": seen.whole.jobs_measured,
         "coverage_pct": seen.whole.coverage_pct,
         "rules": {name: {"rows": rows, "judged": judged} for name, (rows, judged) in seen.rules.items()},
         "visible": seen.visible,
         "stale": seen.stale,
-        "findings": [{**finding._asdict(), "jobs": [line._asdict() for line in finding.jobs]} for finding in findings],
+        "findings": findings,
     }
 
 

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The usage report as data and as pages. No I/O but what the caller does with the text."""
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, get_type_hints
 
 from slurm_colloc.chart_model import Fit
 from slurm_colloc.config import Prices
-from slurm_colloc.report.json_values import json_value
+from slurm_colloc.report.json_values import json_text
 from slurm_colloc.report.text import csv_table
 from slurm_colloc.report.usage import Money, UsageReport, fits_by_group, money, of_installed
 from slurm_colloc.usage_model import GroupUsage
@@ -28,17 +27,16 @@ NO_FIGURES = ("templates", "of_text")
 def as_json(report: UsageReport) -> str:
     """Return the report as JSON, as docs/reference/report.schema.json has it: unrounded, null for not known."""
     shown = {
-        "schema": SCHEMA,
-        **{name: json_value(value) for name, value in report._asdict().items() if name not in NO_FIGURES},
+        **{name: value for name, value in report._asdict().items() if name not in NO_FIGURES},
         "groups": [_priced(report, group) for group in report.groups],
         "total": _priced(report, report.total),
-        "of_installed": json_value(of_installed(report)),
+        "of_installed": of_installed(report),
     }
-    return json.dumps(shown, indent=2) + "\n"
+    return json_text(SCHEMA, shown)
 
 
 def _priced(report: UsageReport, group: GroupUsage) -> dict[str, Any]:
-    return {**json_value(group), **json_value(money(group, report.prices))}
+    return {**group._asdict(), **money(group, report.prices)._asdict()}
 
 
 def flat(report: UsageReport) -> tuple[dict[str, type], list[list[Any]]]:

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """One job's story: what it asked, got and used, what it would have fitted, and how to submit it next time."""
 
-import json
 from collections.abc import Iterator, Sequence
 from math import isinf
 from typing import Any, NamedTuple
 
 from slurm_colloc.chart_model import JobTimeline
 from slurm_colloc.model import Decision, Evidence
+from slurm_colloc.report.json_values import json_text
 from slurm_colloc.report.layout import NO_TERMINAL, TEXT_INDENT, Terminal, folded, titled
 from slurm_colloc.report.text import ASCII, BLOCKS, local, sparkline, stamp
 from slurm_colloc.report.usage import never_used, use_of
@@ -299,18 +299,17 @@ def _share(used: float | None, of: float | None) -> str:
 def as_json(story: JobStory) -> str:
     """Return the same as JSON, null for what is not known; an infinite time limit is "UNLIMITED", as Slurm has it."""
     whole: dict[str, Any] = {
-        "schema": SCHEMA,
-        "runs": [run.usage._asdict() for run in story.runs if run.usage],
+        "runs": [run.usage for run in story.runs if run.usage],
         "stories": [_run_record(run) for run in story.runs],
         "not_shown": story.not_shown,
         "decision": shown(story.decision) if story.decision else None,
-        "evidence": [run.evidence._asdict() for run in story.runs if run.evidence],
+        "evidence": [run.evidence for run in story.runs if run.evidence],
     }
     if story.pack:
         whole["pack"] = story.pack[1]
     if story.again:
         whole["gpu_memory"] = story.again
-    return json.dumps(whole, indent=2) + "\n"
+    return json_text(SCHEMA, whole)
 
 
 def _run_record(run: RunStory) -> dict[str, Any]:
@@ -322,8 +321,5 @@ def _run_record(run: RunStory) -> dict[str, Any]:
             "asked": [str(gres) for gres in run.slurm.asked],
             "given": [str(gres) for gres in run.slurm.given],
         }
-    timeline = None
-    if run.timeline:
-        timeline = run.timeline._asdict() | {"pieces": [piece._asdict() for piece in run.timeline.pieces]}
     known: Any = run.usage or run.slurm
-    return {"job_id": known.job_id, "slurm": slurm, "timeline": timeline, "advice": run.advice._asdict()}
+    return {"job_id": known.job_id, "slurm": slurm, "timeline": run.timeline, "advice": run.advice}

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """One's own last days: runs, what they had and used, what they would have fitted, and what to do about it."""
 
-import json
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from math import fsum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from slurm_colloc.chart_model import Fit
+from slurm_colloc.report.json_values import json_text
 from slurm_colloc.report.layout import NO_TERMINAL, TEXT_INDENT, Terminal, folded, table_lines, titled
 from slurm_colloc.report.text import stamp
 from slurm_colloc.report.usage import never_used, use_of
@@ -246,17 +246,16 @@ def _fit(fit: Fit) -> str:
 
 def as_json(report: MyReport) -> str:
     """Return the same as JSON, null for what is not known."""
-    shown: dict[str, Any] = {
-        "schema": SCHEMA,
+    shown = {
         "user": report.user,
         "cluster": report.cluster,
-        "since": report.since.isoformat(),
-        "until": report.until.isoformat(),
+        "since": report.since,
+        "until": report.until,
         "source": report.source,
         "runs_without_gpu": report.without_gpu,
-        "total": sums_of(report.runs)._asdict(),
-        "fit": report.fit._asdict() if report.fit else None,
-        "advice": [hint._asdict() for hint in best(report.hints)],
+        "total": sums_of(report.runs),
+        "fit": report.fit,
+        "advice": best(report.hints),
         "idlest": [run._asdict() | {"idle_gpu_hours": idle} for run, idle in idlest(report.runs)],
     }
-    return json.dumps(shown, indent=2) + "\n"
+    return json_text(SCHEMA, shown)

@@ -15,8 +15,16 @@ from slurm_colloc.shipped import template_folders
 from slurm_colloc.units import printable
 
 
-def page_environment(templates: str) -> jinja2.Environment:
-    """Return what renders pages, by a site's own templates where ``templates`` is a folder of them."""
+def renderer(templates: str, **filters: Callable[..., Any]) -> Callable[..., str]:
+    """Return what renders a template by its name, with the values that it shows.
+
+    Args:
+        templates: the site's own folder of them; empty for none.
+        filters: beside those of all pages.
+
+    Raises:
+        ConfigError: when it is called, a site's template that does not render.
+    """
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(template_folders(templates)),
         autoescape=jinja2.select_autoescape((), ("txt.j2",), default=True),
@@ -24,29 +32,16 @@ def page_environment(templates: str) -> jinja2.Environment:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters["printable"] = printable
-    return environment
-
-
-def render_page(template: str, templates: str, number: Callable[..., str], **values: Any) -> str:
-    """Return a page.
-
-    Args:
-        template: its name.
-        templates: the site's own folder of them; empty for none.
-        number: the filter of that name.
-        values: what the template shows.
-
-    Raises:
-        ConfigError: a site's template that does not render.
-    """
-    environment = page_environment(templates)
-    environment.filters |= {"number": number, "in_script": in_script}
+    environment.filters |= {"printable": printable, "in_script": in_script, **filters}
     environment.globals |= {"asset": _asset(environment), "hashed": hashed, "inline": inline}
-    try:
-        return environment.get_template(template).render(**values)
-    except jinja2.TemplateError as error:
-        raise ConfigError(f"template '{template}' does not render: {error}") from error
+
+    def render(template: str, **values: Any) -> str:
+        try:
+            return environment.get_template(template).render(**values)
+        except jinja2.TemplateError as error:
+            raise ConfigError(f"template '{template}' does not render: {error}") from error
+
+    return render
 
 
 def in_script(value: object) -> Markup:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What sharing did to jobs, as a table, JSON or CSV: harm by kind, and the two arms of a rollout."""
 
-import json
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
+from slurm_colloc.report.json_values import json_text
 from slurm_colloc.report.layout import NO_TERMINAL, Terminal, folded, list_lines, page_of
 from slurm_colloc.report.text import csv_table, stamp
 from slurm_colloc.units import counted, printable, significant
@@ -109,9 +109,7 @@ def _span(low: float | None, high: float | None, factor: int) -> str:
 
 def as_json(proof: Proof) -> str:
     """Return it as JSON; null for not known, parts of 1."""
-    shown = proof._asdict() | {"since": proof.since.isoformat(), "until": proof.until.isoformat()}
-    shown["figures"] = [one._asdict() for one in proof.figures]
-    return json.dumps({"schema": SCHEMA, **shown}, indent=2) + "\n"
+    return json_text(SCHEMA, proof)
 
 
 def as_csv(proof: Proof) -> str:

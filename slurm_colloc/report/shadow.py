@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What shadow mode would have done, as a table, JSON or CSV. No I/O but what the caller does with the text."""
 
-import json
 from collections.abc import Callable
 from datetime import datetime
 from typing import NamedTuple
 
+from slurm_colloc.report.json_values import json_text, json_value
 from slurm_colloc.report.layout import NO_TERMINAL, Terminal, bold_table, narrowed, page_of
 from slurm_colloc.report.text import csv_table, stamp
 from slurm_colloc.units import counted, in_words, printable
@@ -143,26 +143,12 @@ def _runs(report: ShadowReport, left: ShadowLeft) -> str:
 
 def as_json(report: ShadowReport) -> str:
     """Return the report as JSON; hours unrounded, null for not known."""
-    shown = {
-        "schema": SCHEMA,
-        **report._asdict(),
-        "since": report.since.isoformat(),
-        "until": report.until.isoformat(),
-        "pieces": [_fields(piece) for piece in report.pieces],
-        "total": _fields(report.total),
-        "left": [one._asdict() for one in report.left],
-        "not_judged": [one._asdict() for one in report.not_judged],
-    }
-    return json.dumps(shown, indent=2) + "\n"
-
-
-def _fields(piece: ShadowPiece) -> dict[str, object]:
-    return {**piece._asdict(), "judged": piece.judged, "freed_gpu_hours": piece.freed_gpu_hours}
+    return json_text(SCHEMA, report)
 
 
 def as_csv(report: ShadowReport) -> str:
     """Return one row for each piece."""
-    return csv_table(_fields(report.total), (_fields(piece).values() for piece in report.pieces))
+    return csv_table(json_value(report.total), (json_value(piece).values() for piece in report.pieces))
 
 
 FORMATS: dict[str, Callable[..., str]] = {"table": as_table, "json": as_json, "csv": as_csv}

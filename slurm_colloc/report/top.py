@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The cluster now: who holds GPUs, and what they do with them where that is known."""
 
-import json
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from slurm_colloc.chart_model import LiveUse
+from slurm_colloc.report.json_values import json_text
 from slurm_colloc.report.layout import NO_TERMINAL, Terminal, cut, folded, list_lines, narrowed, table_lines
 from slurm_colloc.report.text import local, stamp
 from slurm_colloc.slurm.jobs import QueuedJob
@@ -153,7 +153,7 @@ def _mean(values: Sequence[tuple[float | None, int]]) -> float | None:
 
 def as_json(top: Top) -> str:
     """Return the same as JSON, null for what is not known."""
-    jobs: list[dict[str, Any]] = [
+    jobs = [
         {
             "job_id": job.held.raw_id,
             "name": job.held.job_id,
@@ -163,12 +163,11 @@ def as_json(top: Top) -> str:
             "partition": job.held.partition,
             "node_list": job.held.node_list,
             "gpus": job.gpus,
-            "live": job.live._asdict() if job.live else None,
+            "live": job.live,
         }
         for job in top.jobs
     ]
     shown = {
-        "schema": SCHEMA,
         "cluster": top.cluster,
         "at_s": top.at_s,
         "installed_gpus": top.installed_gpus,
@@ -180,4 +179,4 @@ def as_json(top: Top) -> str:
         ],
         "jobs": jobs,
     }
-    return json.dumps(shown, indent=2) + "\n"
+    return json_text(SCHEMA, shown)

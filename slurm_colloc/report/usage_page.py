@@ -10,7 +10,7 @@ from slurm_colloc.chart_model import Fit, GroupDetail, TimeUsage
 from slurm_colloc.report.charts import figures
 from slurm_colloc.report.charts_of_time import coarser
 from slurm_colloc.report.figure import Figure, methods, rounded, short, wall_ms, why_not, zone_of
-from slurm_colloc.report.page import render_page
+from slurm_colloc.report.page import renderer
 from slurm_colloc.report.usage import METRICS, UsageReport, fits_by_group, hours_digits, metric_of, number
 from slurm_colloc.report.usage_notes import footnotes, heading
 from slurm_colloc.report.usage_text import cells_of, columns
@@ -67,10 +67,8 @@ def usage_page(report: UsageReport) -> str:
     library, charts = _drawings(shown) if drawn else ("", {})
     details = {detail.name: detail for detail in (report.charts.details if report.charts else ())}
     largest = max((group.allocated_gpu_hours or 0.0 for group in report.groups), default=0.0)
-    return render_page(
+    return renderer(report.templates, number=number)(
         "report.html.j2",
-        report.templates,
-        number=number,
         report=report,
         heading=heading(report),
         footnotes=footnotes(report),

@@ -5,15 +5,10 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-import jinja2
-
-from slurm_colloc.errors import ConfigError
-from slurm_colloc.report.page import page_environment
+from slurm_colloc.report.page import renderer
 from slurm_colloc.report.text import minute, stamp
 from slurm_colloc.report.usage import number, percent
 from slurm_colloc.usage_model import GroupUsage, JobUsage
-
-_TEMPLATE = "user.html.j2"
 
 
 class UserPage(NamedTuple):
@@ -28,31 +23,13 @@ class UserPage(NamedTuple):
 
 
 def page_maker(templates: str) -> Callable[[UserPage], str]:
-    """Return what makes a page: the template is read once, not for each of thousands.
+    """Return what makes a page.
 
     Raises:
-        ConfigError: a site's template that cannot be read; when a page is made, one that does not render.
+        ConfigError: when it is called, a site's template that does not render.
     """
-    environment = page_environment(templates)
-    environment.filters |= {
-        "number": _number,
-        "stamp": stamp,
-        "at": minute,
-        "used_pct": _used_pct,
-        "cell": number,
-    }
-    try:
-        template = environment.get_template(_TEMPLATE)
-    except jinja2.TemplateError as error:
-        raise ConfigError(f"template '{_TEMPLATE}' cannot be read: {error}") from error
-
-    def make(page: UserPage) -> str:
-        try:
-            return template.render(page=page)
-        except jinja2.TemplateError as error:
-            raise ConfigError(f"template '{_TEMPLATE}' does not render: {error}") from error
-
-    return make
+    render = renderer(templates, number=_number, stamp=stamp, at=minute, used_pct=_used_pct, cell=number)
+    return lambda page: render("user.html.j2", page=page)
 
 
 def by_user(runs: Sequence[JobUsage]) -> dict[str, tuple[JobUsage, ...]]:

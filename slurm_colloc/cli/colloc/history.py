@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """colloc history: what csub decided for me, what it believes about each of my jobs, and how to set it right."""
 
-import json
 from collections.abc import Sequence
 from typing import Annotated, Any, NamedTuple
 
@@ -23,6 +22,7 @@ from slurm_colloc.history.lookup import ENDED, Known, look_up
 from slurm_colloc.history.records import read_decisions
 from slurm_colloc.model import Decision, Evidence, Footprint
 from slurm_colloc.pack.report import pack_summary, read_pack
+from slurm_colloc.report.json_values import json_text
 from slurm_colloc.report.text import local, stamp
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.jobs import JOB_ID
@@ -132,13 +132,13 @@ def _as_json(believed: dict[str, Believed], decisions: Sequence[Decision], unrea
             "line": one.decision.line,
             "footprint": shown(one.footprint),
             "needs_more_than_mib": _too_little(one),
-            "last_run": run._asdict() if (run := one.last_run) else None,
+            "last_run": one.last_run,
             "notes": list(map(words, one.known.notes)),
         }
         for signature, one in believed.items()
     ]
-    whole = {"schema": SCHEMA, "submissions": submissions, "jobs": jobs, "unreadable": unreadable}
-    write(json.dumps(whole, indent=2) + "\n", "")
+    whole = {"submissions": submissions, "jobs": jobs, "unreadable": unreadable}
+    write(json_text(SCHEMA, whole), "")
 
 
 def _too_little(believed: Believed) -> int | None:
