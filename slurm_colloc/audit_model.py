@@ -5,7 +5,10 @@ As in model.py, units are the last word of a name, and None means not known and 
 """
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import NamedTuple
+
+from slurm_colloc.usage_model import GroupUsage
 
 # What questions are asked of.
 RUNS, NODES = "audited_runs", "audited_nodes"
@@ -13,6 +16,8 @@ RUNS, NODES = "audited_runs", "audited_nodes"
 USER, NODE, JOB = "user", "node", "job"
 # A program that only opens a GPU shows some milliseconds of work on it: 0.1 % of two seconds on an H100.
 IDLE_PCT = 0.1
+# What notices of a finding are kept by: rule, about, cluster, subject.
+Key = tuple[str, str, str, str]
 
 
 def form_of(rule: str, about: str) -> str:
@@ -123,3 +128,41 @@ class Finding(NamedTuple):
     judged: int | None = None
     excluded: tuple[tuple[str, int], ...] = ()
     idle_since_s: float | None = None
+
+
+class Audited(NamedTuple):
+    """A window, all runs with a GPU in it, for each rule (rows in its scope, rows judged), and what was found.
+
+    ``accounted`` names rules that judge by the accounting, without a measurement. ``visible`` says whose jobs these
+    are, where they are not everybody's. ``running`` names rules about jobs that run, and ``stale`` says why it is
+    not known which do, empty where it is. ``behind`` has for each finding a number for each run behind it, where that
+    was asked.
+    """
+
+    since: datetime
+    until: datetime
+    whole: GroupUsage
+    rules: Mapping[str, tuple[int, int]]
+    visible: str
+    accounted: tuple[str, ...] = ()
+    running: tuple[str, ...] = ()
+    stale: str = ""
+    findings: tuple[Finding, ...] = ()
+    behind: Mapping[Key, frozenset[int]] = {}
+
+    @property
+    def judged(self) -> int:
+        """Return how many rows the rule that could judge most could judge; of those that need measurements, if any."""
+        measured = [judged for name, (_, judged) in self.rules.items() if name not in self.accounted]
+        return max(measured or [judged for _, judged in self.rules.values()], default=0)
+
+    @property
+    def unknown(self) -> bool:
+        """Return whether that nothing was found would say nothing; that no job runs is known, unless ``stale``."""
+        idle = bool(self.rules) and all(name in self.running and not rows for name, (rows, _) in self.rules.items())
+        return bool(self.stale) or not (self.judged or idle)
+
+    @property
+    def blind(self) -> list[str]:
+        """Return the rules that could judge nothing of what was in their scope."""
+        return [name for name, (rows, judged) in self.rules.items() if rows and not judged]

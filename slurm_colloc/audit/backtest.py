@@ -5,7 +5,7 @@ All of it is pure: each run's findings come in, what would have gone out comes b
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import date, datetime, timedelta
 from itertools import chain, pairwise
 from math import fsum
@@ -18,7 +18,6 @@ from slurm_colloc.audit.ladder import (
     NOTHING,
     SECOND,
     SENT,
-    Key,
     Notification,
     kept_from_users,
     key_of,
@@ -27,26 +26,10 @@ from slurm_colloc.audit.ladder import (
     still,
 )
 from slurm_colloc.audit.rules import Entry
-from slurm_colloc.audit_model import RUNS, Finding
+from slurm_colloc.audit_model import RUNS, Audited, Key
 from slurm_colloc.backtest_model import Day, Step, Tally
 from slurm_colloc.config_audit import Notices
 from slurm_colloc.errors import ConfigError
-
-
-class Ran(NamedTuple):
-    """One run: its window, what there was, what each rule had (rows in its scope, rows judged), and what it found.
-
-    ``found`` has for each finding a number for each run behind it.
-    """
-
-    since: datetime
-    until: datetime
-    runs: int
-    runs_measured: int
-    coverage_pct: float | None
-    judged: Mapping[str, tuple[int, int]]
-    findings: tuple[Finding, ...]
-    found: Mapping[Key, frozenset[int]]
 
 
 class Notice(NamedTuple):
@@ -85,7 +68,7 @@ def mail_day(at: datetime, step: timedelta, settings: Notices) -> date | None:
 
 
 def would_notify(
-    ran: Sequence[Ran], known: Sequence[Entry], cluster: str | None, step: timedelta, settings: Notices
+    ran: Sequence[Audited], known: Sequence[Entry], cluster: str | None, step: timedelta, settings: Notices
 ) -> list[list[Notice]]:
     """Return whom each run would have told of what, if every mail was handed over and nobody waived anything.
 
@@ -113,7 +96,11 @@ def would_notify(
 
 
 def steps_of(
-    ran: Sequence[Ran], notices: Sequence[Sequence[Notice]], known: Sequence[Entry], step: timedelta, settings: Notices
+    ran: Sequence[Audited],
+    notices: Sequence[Sequence[Notice]],
+    known: Sequence[Entry],
+    step: timedelta,
+    settings: Notices,
 ) -> tuple[Step, ...]:
     """Return what came of each run."""
     return tuple(
@@ -121,9 +108,9 @@ def steps_of(
             run.since,
             run.until,
             mail_day(run.until, step, settings),
-            run.runs,
-            run.runs_measured,
-            run.coverage_pct,
+            run.whole.jobs,
+            run.whole.jobs_measured,
+            run.whole.coverage_pct,
             _all_rules([run], [made], known),
             tuple(_tally([run], [made], entry) for entry in known),
         )
@@ -156,23 +143,29 @@ def by_day(steps: Sequence[Step], settings: Notices) -> tuple[Day, ...]:
 
 
 def in_all(
-    ran: Sequence[Ran], notices: Sequence[Sequence[Notice]], known: Sequence[Entry]
+    ran: Sequence[Audited], notices: Sequence[Sequence[Notice]], known: Sequence[Entry]
 ) -> tuple[tuple[Tally, ...], Tally]:
     """Return what came of all runs, by rule and of all rules."""
     return tuple(_tally(ran, notices, entry) for entry in known), _all_rules(ran, notices, known)
 
 
-def _tally(ran: Sequence[Ran], notices: Sequence[Sequence[Notice]], entry: Entry) -> Tally:
+def _tally(ran: Sequence[Audited], notices: Sequence[Sequence[Notice]], entry: Entry) -> Tally:
     apart = all(before.until <= after.since for before, after in pairwise(ran))
     return _counted(ran, notices, (entry,), entry.name, entry.rule.code, summed=apart)
 
 
-def _all_rules(ran: Sequence[Ran], notices: Sequence[Sequence[Notice]], known: Sequence[Entry]) -> Tally:
+def _all_rules(ran: Sequence[Audited], notices: Sequence[Sequence[Notice]], known: Sequence[Entry]) -> Tally:
     return _counted(ran, notices, known, "", "", summed=False)
 
 
 def _counted(
-    ran: Sequence[Ran], notices: Sequence[Sequence[Notice]], of: Sequence[Entry], name: str, code: str, *, summed: bool
+    ran: Sequence[Audited],
+    notices: Sequence[Sequence[Notice]],
+    of: Sequence[Entry],
+    name: str,
+    code: str,
+    *,
+    summed: bool,
 ) -> Tally:
     names, jobs_of = {entry.name for entry in of}, {entry.name for entry in of if entry.rule.source == RUNS}
     forms = {entry.form for entry in of}
@@ -181,7 +174,7 @@ def _counted(
         return Tally(name, code, len(ran), 0, *[None] * 8)
     found = [(run, finding) for run in ran for finding in run.findings if finding.rule in names]
     made = [(run, one) for run, of_run in zip(ran, notices, strict=True) for one in of_run if one.key[0] in names]
-    jobs = (run.found[key_of(finding)] for run, finding in found if finding.rule in jobs_of)
+    jobs = (run.behind[key_of(finding)] for run, finding in found if finding.rule in jobs_of)
     return Tally(
         rule=name,
         code=code,
@@ -198,7 +191,7 @@ def _counted(
     )
 
 
-def _could_judge(run: Ran, name: str) -> bool:
+def _could_judge(run: Audited, name: str) -> bool:
     """Return whether a rule could have found something, or had nothing to look at while others had."""
-    rows, judged = run.judged.get(name, (0, 0))
-    return judged > 0 or (rows == 0 and any(count > 0 for _, count in run.judged.values()))
+    rows, judged = run.rules.get(name, (0, 0))
+    return judged > 0 or (rows == 0 and any(count > 0 for _, count in run.rules.values()))

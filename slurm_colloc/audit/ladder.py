@@ -14,7 +14,7 @@ shows it idle still.
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from slurm_colloc.audit_model import JOB, Finding
+from slurm_colloc.audit_model import JOB, Finding, Key
 from slurm_colloc.config_audit import Notices
 
 NOTHING, FIRST, SECOND, ACTION = range(4)
@@ -24,8 +24,6 @@ DOUBTFUL, SENT = "handing over", "handed over"
 # What becomes of an action: begun, and then one of these. What FAILED is tried again, what Slurm never does is not.
 BEGUN, DONE, FAILED, UNABLE = "begun", "done", "failed", "impossible"
 DAY_S = 86_400.0
-
-Key = tuple[str, str, str, str]
 
 
 class Notification(NamedTuple):

@@ -10,9 +10,9 @@ from datetime import datetime
 from math import ceil
 from typing import NamedTuple
 
-from slurm_colloc.audit.ladder import DAY_S, Key, key_of
+from slurm_colloc.audit.ladder import DAY_S, key_of
 from slurm_colloc.audit.rules import Entry
-from slurm_colloc.audit_model import JOB, Finding
+from slurm_colloc.audit_model import JOB, Audited, Finding, Key
 from slurm_colloc.errors import ConfigError, InputError
 from slurm_colloc.units import in_words
 
@@ -93,6 +93,6 @@ def windows(until_s: float, length_days: float, last_good_s: float | None) -> li
     return [(until_s - (back + 1) * length_s, until_s - back * length_s) for back in reversed(range(count))]
 
 
-def latest(found: Sequence[tuple[datetime, Sequence[Finding]]]) -> dict[Key, tuple[datetime, Finding]]:
-    """Return what was found in several windows, given with their beginnings, each finding once: as the last said it."""
-    return {key_of(one): (since, one) for since, of in found for one in of}
+def latest(looks: Sequence[Audited]) -> dict[Key, tuple[datetime, Finding]]:
+    """Return what was found in several windows, with the window's beginning, each finding once: as the last said it."""
+    return {key_of(one): (seen.since, one) for seen in looks for one in seen.findings}

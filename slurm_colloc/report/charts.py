@@ -4,27 +4,172 @@
 How it looks is in vega.py; nothing here needs what draws.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime, tzinfo
 from math import fsum
 
-from slurm_colloc.chart_model import UtilAgainstSm
-from slurm_colloc.report.charts_of_time import over_time, week_hours
+from slurm_colloc.chart_model import TimeUsage, UtilAgainstSm, WeekHour
 from slurm_colloc.report.figure import (
     Figure,
     darkness,
     limits_over_decades,
+    methods,
     missing,
     rounded,
     short,
+    wall_ms,
+    why_not,
+    zone_of,
 )
-from slurm_colloc.report.usage import UsageReport
+from slurm_colloc.report.usage import METRICS, UsageReport, metric_of
+from slurm_colloc.units import printable
+
+_DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+_PARTS = (("used", "used"), ("idle", "sampled and idle"), ("unseen", "not sampled"))
+# More bars than that are noise, and on a phone less than two pixels wide.
+_BARS = 122
 
 
 def figures(report: UsageReport) -> Iterator[Figure]:
     """Yield the charts of a report, in the page's order."""
-    yield over_time(report)
-    yield from week_hours(report)
+    yield _over_time(report)
+    yield from _week_hours(report)
     yield _util_against_sm(report)
+
+
+def _when(piece: TimeUsage, zone: tzinfo) -> str:
+    first, last = (datetime.fromtimestamp(at_s, zone) for at_s in (piece.since_s, piece.until_s))
+    days = {first.timetz(), last.timetz()} == {first.timetz().replace(hour=0, minute=0, second=0, microsecond=0)}
+    clock = " %H:%M:%S" if first.second or last.second else " %H:%M"
+    form = "%Y-%m-%d" + ("" if days else clock)
+    return f"{first:{form}}" if days and (last - first).days == 1 else f"{first:{form}} to {last:{form}}"
+
+
+def _of(piece: TimeUsage | WeekHour, name: str) -> float | None:
+    value: float | None = getattr(piece, name)
+    return value
+
+
+def _bars(report: UsageReport) -> list[TimeUsage]:
+    pieces = report.charts.over_time if report.charts else ()
+    return coarser(pieces, _BARS, report.since.timestamp(), report.until.timestamp())
+
+
+def _over_time(report: UsageReport) -> Figure:
+    pieces = _bars(report)
+    figure = Figure("over-time", "Allocated and really used over time", "over_time")
+    if not any(piece.allocated_gpu_hours or piece.installed_gpu_hours for piece in pieces):
+        return figure._replace(missing=missing(report))
+    zone, metric = zone_of(report), metric_of(report)
+    total, word = report.total, METRICS[metric]
+    measured, used = (getattr(total, f"{metric}_{name}_gpu_hours") for name in ("measured", "used"))
+    installed = any(piece.installed_gpu_hours for piece in pieces)
+    of = f" of {short(report.installed_gpu_hours)} installed" if report.installed_gpu_hours else ""
+    sums = f"{short(total.allocated_gpu_hours)} GPU-h{of} were allocated; {short(measured)} of them were measured, "
+    sums += f"{short(used)} used by {word}" if used is not None else f"use is not measured: {why_not(report)}"
+    return figure._replace(
+        says=f"Bars of GPUs on average over {len(pieces)} pieces of time. In all {sums}.",
+        caption="Height: GPUs on average, GPU-hours (whole-GPU equivalents) per hour. Used: measured GPU-hours times "
+        f"{word}; idle: measured less used; not sampled: allocated less measured."
+        f"{' Dashed: installed, by site.toml, nodes that were down included.' if installed else ''} In all {sums}. "
+        f"Method: {methods(report)}. Times in {zone}.",
+        legend=(*_PARTS, *((("line", "installed"),) if installed else ())),
+        titles=(
+            *("time", "GPU-h installed", "allocated"),
+            *(f"GPU-h {part} by {word}" for word in METRICS.values() for part in ("measured", "used")),
+        ),
+        cells=tuple(
+            (_when(piece, zone), *_given(piece), *_used(piece, "GPU-h"))
+            for piece in pieces
+        ),
+        rows=tuple(_bar(piece, metric, zone) for piece in pieces),
+    )  # fmt: skip
+
+
+def _given(piece: TimeUsage) -> tuple[str, str]:
+    installed = piece.installed_gpu_hours
+    return "not known" if installed is None else short(installed), short(piece.allocated_gpu_hours)
+
+
+def _used(piece: TimeUsage | WeekHour, unit: str) -> tuple[str, ...]:
+    ending = {"GPU-h": "gpu_hours", "GPUs": "gpus"}[unit]
+    return tuple(short(_of(piece, f"{metric}_{part}_{ending}")) for metric in METRICS for part in ("measured", "used"))
+
+
+def _measured_lines(piece: TimeUsage | WeekHour, unit: str) -> Iterator[str]:
+    sm_measured, sm, util_measured, util = _used(piece, unit)
+    for word, measured, used in ((METRICS["sm"], sm_measured, sm), (METRICS["util"], util_measured, util)):
+        of = f"used {used} of {measured} {unit} measured"
+        yield f"{word}: {used if used == 'not measured' else of}"
+
+
+def _bar(piece: TimeUsage, metric: str, zone: tzinfo) -> dict[str, float | str | None]:
+    hours = (piece.until_s - piece.since_s) / 3600
+    held = piece.allocated_gpu_hours
+    # A share may use more than its count: the bar ends where it does, and the words say how much it was.
+    seen = min(_of(piece, f"{metric}_measured_gpu_hours") or 0.0, held)
+    used = min(_of(piece, f"{metric}_used_gpu_hours") or 0.0, seen)
+    of = f" of {short(piece.installed_gpu_hours)} installed" if piece.installed_gpu_hours is not None else ""
+    lines = (_when(piece, zone), f"allocated: {short(held)} GPU-h{of}", *_measured_lines(piece, "GPU-h"))
+    return {
+        "a": wall_ms(piece.since_s, zone),
+        "b": wall_ms(piece.until_s, zone),
+        "used": rounded(used / hours),
+        "seen": rounded(seen / hours),
+        "held": rounded(held / hours),
+        "installed": rounded(piece.installed_gpu_hours / hours) if piece.installed_gpu_hours else None,
+        "tip": "\n".join(lines),
+    }
+
+
+def _week_hours(report: UsageReport) -> Iterator[Figure]:
+    week = report.charts.week if report.charts else ()
+    metric = metric_of(report)
+    word = METRICS[metric]
+    largest = max((cell.allocated_gpus for cell in week), default=0.0)
+    zone = printable(report.charts.zone) if report.charts else ""
+    limits = tuple(largest * step / 6 for step in range(1, 6)) if largest else ()
+    for name, field, what, how in (
+        ("week-allocated", "allocated_gpus", "Allocated by hour of the week", "GPUs allocated"),
+        ("week-used", f"{metric}_used_gpus", f"Really used by hour of the week, by {word}", f"GPUs used by {word}"),
+    ):
+        figure = Figure(name, what, "week")
+        known = [cell for cell in week if _of(cell, field) is not None]
+        if not largest or not known:
+            why = "all that is left of the samples is a row for each day" if largest else ""
+            yield figure._replace(missing=why if largest and report.total.jobs_measured else missing(report))
+            continue
+        top, low = (pick(known, key=lambda cell: _of(cell, field) or 0.0) for pick in (max, min))
+        yield figure._replace(
+            says=f"{how} on average: most, {short(_of(top, field))}, on {_hour(top)}; least, {short(_of(low, field))}, "
+            f"on {_hour(low)}.",
+            caption=f"{how} on average over all such hours of the window, in whole-GPU equivalents; hours of {zone}. "
+            + (f"Of what was measured: GPUs times {word}." if field != "allocated_gpus" else "From accounting.")
+            + " Both weeks have the same scale.",
+            legend=(*darkness(limits, "GPUs"), *((("unseen", "not measured"),) if len(known) < len(week) else ())),
+            limits=limits,
+            titles=("day", *(f"{hour:02}" for hour in range(24))),
+            cells=tuple((_DAYS[day], *_day(week, day, field)) for day in range(7)),
+            rows=tuple(
+                {"d": _DAYS[cell.weekday], "h": cell.hour, "v": rounded(_of(cell, field)), "tip": _tip(cell)}
+                for cell in week
+            ),
+        )  # fmt: skip
+
+
+def _day(week: Sequence[WeekHour], day: int, field: str) -> Iterator[str]:
+    of = {cell.hour: cell for cell in week if cell.weekday == day}
+    for hour in range(24):
+        yield short(_of(of[hour], field)) if hour in of else "-"
+
+
+def _hour(cell: WeekHour) -> str:
+    return f"{_DAYS[cell.weekday]} {cell.hour:02}:00"
+
+
+def _tip(cell: WeekHour) -> str:
+    lines = (f"{_hour(cell)}, {short(cell.hours)} such hours", f"allocated: {short(cell.allocated_gpus)} GPUs")
+    return "\n".join((*lines, *_measured_lines(cell, "GPUs")))
 
 
 def _util_against_sm(report: UsageReport) -> Figure:
@@ -59,3 +204,25 @@ def _util_against_sm(report: UsageReport) -> Figure:
 
 def _ranges(cell: UtilAgainstSm) -> tuple[str, str]:
     return tuple(f"{low:g} to {low + cell.cell_pct:g}" for low in (cell.util_from_pct, cell.sm_from_pct))  # type: ignore[return-value]
+
+
+def coarser(pieces: Iterable[TimeUsage], most: int, since_s: float, until_s: float) -> list[TimeUsage]:
+    """Return the pieces joined into at most ``most`` equal parts of the window; sums stay what they were."""
+    pieces = list(pieces)
+    if len(pieces) <= most:
+        return pieces
+    part_s = (until_s - since_s) / most
+    parts: dict[int, list[TimeUsage]] = {}
+    for piece in pieces:
+        parts.setdefault(int((piece.since_s - since_s) / part_s), []).append(piece)
+    return [_joined(part, since_s + at * part_s, since_s + (at + 1) * part_s) for at, part in parts.items()]
+
+
+def _joined(pieces: Sequence[TimeUsage], since_s: float, until_s: float) -> TimeUsage:
+    _, _, *figures = zip(*pieces, strict=True)
+    return TimeUsage(since_s, until_s, *map(_added, figures))  # type: ignore[arg-type]
+
+
+def _added(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fsum(known) if known else None

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from slurm_colloc.audit_model import Finding
-from slurm_colloc.report.findings import Audited, judged_of
+from slurm_colloc.audit_model import Audited, Finding
+from slurm_colloc.report.findings import judged_of
 from slurm_colloc.report.page import renderer
 from slurm_colloc.report.text import minute, stamp
 from slurm_colloc.units import in_words, printable, significant

@@ -1,65 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """What audit rules found, for people and for programs."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Iterable, Sequence
 from itertools import groupby
-from typing import NamedTuple
 
-from slurm_colloc.audit_model import Finding
+from slurm_colloc.audit_model import Audited, Finding
 from slurm_colloc.report.json_values import json_text
 from slurm_colloc.report.text import csv_table, stamp
 from slurm_colloc.units import counted, printable
-from slurm_colloc.usage_model import GroupUsage
 
 SCHEMA = 2
 
 
-class Audited(NamedTuple):
-    """What was looked at: the window, all runs with a GPU in it, and for each rule (rows in its scope, rows judged).
-
-    ``accounted`` names rules that judge by the accounting, without a measurement. ``visible`` says whose jobs these
-    are, where they are not everybody's. ``running`` names rules about jobs that run, and ``stale`` says why it is
-    not known which do, empty where it is.
-    """
-
-    since: datetime
-    until: datetime
-    whole: GroupUsage
-    rules: Mapping[str, tuple[int, int]]
-    visible: str
-    accounted: tuple[str, ...] = ()
-    running: tuple[str, ...] = ()
-    stale: str = ""
-
-    @property
-    def judged(self) -> int:
-        """Return how many rows the rule that could judge most could judge; of those that need measurements, if any."""
-        measured = [judged for name, (_, judged) in self.rules.items() if name not in self.accounted]
-        return max(measured or [judged for _, judged in self.rules.values()], default=0)
-
-    @property
-    def unknown(self) -> bool:
-        """Return whether that nothing was found would say nothing; that no job runs is known, unless ``stale``."""
-        idle = bool(self.rules) and all(name in self.running and not rows for name, (rows, _) in self.rules.items())
-        return bool(self.stale) or not (self.judged or idle)
-
-    @property
-    def blind(self) -> list[str]:
-        """Return the rules that could judge nothing of what was in their scope."""
-        return [name for name, (rows, judged) in self.rules.items() if rows and not judged]
-
-
-def as_json(looks: Sequence[tuple[Audited, Sequence[Finding]]]) -> str:
+def as_json(looks: Sequence[Audited]) -> str:
     """Return findings as JSON, with what they are of; windows of missed runs, before the last one, stand apart."""
-    *missed, (seen, findings) = looks
-    shown = _shown(seen, findings)
-    if missed:
-        shown["missed"] = [_shown(*look) for look in missed]
+    *missed, seen = looks
+    shown = _shown(seen) | ({"missed": [_shown(one) for one in missed]} if missed else {})
     return json_text(SCHEMA, shown)
 
 
-def _shown(seen: Audited, findings: Sequence[Finding]) -> dict[str, object]:
+def _shown(seen: Audited) -> dict[str, object]:
     return {
         "since": seen.since,
         "until": seen.until,
@@ -69,34 +29,34 @@ def _shown(seen: Audited, findings: Sequence[Finding]) -> dict[str, object]:
         "rules": {name: {"rows": rows, "judged": judged} for name, (rows, judged) in seen.rules.items()},
         "visible": seen.visible,
         "stale": seen.stale,
-        "findings": findings,
+        "findings": seen.findings,
     }
 
 
-def as_text(seen: Audited, findings: Sequence[Finding]) -> str:
+def as_text(seen: Audited) -> str:
     """Return findings for a terminal: what was looked at, then each; what to do stands once for alike ones."""
     coverage = seen.whole.coverage_pct
     sampled = "" if coverage is None else f"; {coverage:.0f} % of all GPU-hours were sampled"
     lines = [
-        f"{counted(len(findings), 'finding')} by {counted(len(seen.rules), 'rule')}, {stamp(seen.since)} to "
+        f"{counted(len(seen.findings), 'finding')} by {counted(len(seen.rules), 'rule')}, {stamp(seen.since)} to "
         f"{stamp(seen.until)}: {seen.judged} of {counted(seen.whole.jobs, 'GPU run')} could be judged{sampled}\n"
     ]
     if seen.blind:
         lines.append(f"no run could be judged by {', '.join(seen.blind)}\n")
     lines += [f"{printable(said)}\n" for said in (seen.stale, seen.visible) if said]
-    for remedy, group in groupby(findings, key=lambda finding: (finding.rule, finding.remedy)):
+    for remedy, group in groupby(seen.findings, key=lambda finding: (finding.rule, finding.remedy)):
         alike = list(group)
         lines += map(_lines, alike)
         lines.append(f"    do: {printable(remedy[1])}\n    see: {printable(alike[0].reproduce)}\n")
     return "".join(lines)
 
 
-def as_csv(looks: Sequence[tuple[Audited, Sequence[Finding]]]) -> str:
+def as_csv(looks: Sequence[Audited]) -> str:
     """Return a row for each finding."""
     rows = (
         [seen.since.isoformat(), seen.until.isoformat(), *_cells(finding)]
-        for seen, findings in looks
-        for finding in findings
+        for seen in looks
+        for finding in seen.findings
     )
     return csv_table(["since", "until", *Finding._fields], rows)
 

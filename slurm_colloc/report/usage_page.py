@@ -7,8 +7,7 @@ from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 from slurm_colloc.chart_model import Fit, GroupDetail, TimeUsage
-from slurm_colloc.report.charts import figures
-from slurm_colloc.report.charts_of_time import coarser
+from slurm_colloc.report.charts import coarser, figures
 from slurm_colloc.report.figure import Figure, methods, rounded, short, wall_ms, why_not, zone_of
 from slurm_colloc.report.page import renderer
 from slurm_colloc.report.usage import METRICS, UsageReport, fits_by_group, hours_digits, metric_of, number

@@ -11,13 +11,11 @@ from slurm_colloc.audit.job_actions import act, in_words
 from slurm_colloc.audit.rules import entries
 from slurm_colloc.audit.state import opened
 from slurm_colloc.audit.timing import JOBS, Asked
-from slurm_colloc.audit_model import JOB
-from slurm_colloc.cli.colloc.audit_look import Looked
+from slurm_colloc.audit_model import JOB, Audited
 from slurm_colloc.cli.colloc.audit_notify import Piece, notify
 from slurm_colloc.clock import now
 from slurm_colloc.config import Paths
 from slurm_colloc.config_audit import Audit, AuditRule, Notices
-from slurm_colloc.report.findings import Audited
 from tests.fakes.squeue import squeue_line
 from tests.unit.made import site, usage
 from tests.unit.mail_service import mail_service, plain
@@ -104,9 +102,9 @@ class Story:
         said: list[str] = []
         *_, whole = grouped([usage()])
 
-        def look(pieces: Sequence[Piece], shown: bool) -> list[Looked]:
+        def look(pieces: Sequence[Piece], shown: bool) -> list[Audited]:
             ((_, since, until, _),) = pieces
-            return [Looked(Audited(since, until, whole, {"idle now (running jobs)": (1, 1)}, ""), (job,), {})]
+            return [Audited(since, until, whole, {"idle now (running jobs)": (1, 1)}, "", findings=(job,))]
 
         notify(self.config, Asked(self.known, JOBS, 0.0), look, said.append)
         return [line.strip().removeprefix("idle now 12_3: ") for line in said]

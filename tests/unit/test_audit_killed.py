@@ -27,13 +27,11 @@ from tests.unit.made import site, usage
 from tests.unit.stored import grouped
 from slurm_colloc.audit.rules import entries
 from slurm_colloc.audit.timing import JOBS, Asked
-from slurm_colloc.audit_model import JOB
+from slurm_colloc.audit_model import JOB, Audited
 from slurm_colloc.cli.colloc import audit_mails, audit_notify
-from slurm_colloc.cli.colloc.audit_look import Looked
 from slurm_colloc.audit import job_actions as act, post
 from slurm_colloc.config import Paths
 from slurm_colloc.config_audit import Audit, AuditRule, Notices
-from slurm_colloc.report.findings import Audited
 
 folder, secret, at_s, users = sys.argv[1], sys.argv[2], float(sys.argv[3]), sys.argv[4:]
 for module in (audit_notify, audit_mails, act, post):
@@ -52,7 +50,7 @@ jobs = [
 open(folder.removesuffix("state") + "at work", "w").close()
 def look(pieces, shown):
     ((_, since, until, _),) = pieces
-    return [Looked(Audited(since, until, whole, {"idle now (running jobs)": (1, 1)}, ""), tuple(jobs), {})]
+    return [Audited(since, until, whole, {"idle now (running jobs)": (1, 1)}, "", findings=tuple(jobs))]
 sys.exit(audit_notify.notify(config, Asked(entries(audit), JOBS, 0.0), look, len)[0])
 """
 # A job is a file, that is there or is not; as in slurmctld, nothing is in between.

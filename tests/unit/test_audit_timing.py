@@ -8,10 +8,11 @@ import pytest
 from slurm_colloc.audit.col001_idle import FRESH
 from slurm_colloc.audit.rules import RULES, entries
 from slurm_colloc.audit.timing import check_bounds, latest, of_about, window_days, windows
-from slurm_colloc.audit_model import JOB
+from slurm_colloc.audit_model import JOB, Audited
 from slurm_colloc.config_audit import Audit, AuditRule
 from slurm_colloc.errors import ConfigError, InputError
 from tests.unit.noticed import finding
+from tests.unit.reports import group
 
 DAY = 86_400.0
 KNOWN = entries(Audit())
@@ -57,4 +58,5 @@ def test_missed_runs_are_made_up_for_window_by_window() -> None:
 def test_what_several_windows_found_is_said_once() -> None:
     first, last = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 8, tzinfo=UTC)
     then, now, bob = finding(evidence="then"), finding(evidence="now"), finding(subject="bob")
-    assert [*latest([(first, [then, bob]), (last, [now])]).values()] == [(last, now), (first, bob)]
+    looks = [Audited(at, at, group(), {}, "", findings=found) for at, found in ((first, (then, bob)), (last, (now,)))]
+    assert [*latest(looks).values()] == [(last, now), (first, bob)]

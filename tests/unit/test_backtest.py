@@ -13,11 +13,11 @@ import pytest
 from rich.cells import cell_len
 
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.audit.backtest import Ran, by_day, in_all, mail_day, steps_of, windows, would_notify
+from slurm_colloc.audit.backtest import by_day, in_all, mail_day, steps_of, windows, would_notify
 from slurm_colloc.audit.ladder import ACTION, FIRST, SECOND, key_of
 from slurm_colloc.audit.rules import entries
 from slurm_colloc.audit.timing import of_about
-from slurm_colloc.audit_model import JOB, Finding
+from slurm_colloc.audit_model import JOB, Audited, Finding
 from slurm_colloc.backtest_model import Backtest
 from slurm_colloc.config_audit import Audit, AuditRule, Notices
 from slurm_colloc.errors import ConfigError
@@ -25,6 +25,7 @@ from slurm_colloc.report.backtest import as_csv, as_table
 from slurm_colloc.report.layout import Terminal
 from tests.unit.made import device, process, run, seen
 from tests.unit.programs import colloc
+from tests.unit.reports import group
 from tests.unit.stored import at, sampled
 from tests.unit.terminals import screen
 
@@ -42,20 +43,20 @@ def finding(user: str = "ann", digest: str = "a", rule: str = "COL001") -> Findi
     )
 
 
-def ran(day: int, *found: Finding, jobs: Sequence[int] = (1,), days: int = 1, judged: int = 1) -> Ran:
+def ran(day: int, *found: Finding, jobs: Sequence[int] = (1,), days: int = 1, judged: int = 1) -> Audited:
     until = MONDAY + day * DAY
     counts = {entry.name: (1, judged) for entry in KNOWN}
     behind = {key_of(one): frozenset(jobs) for one in found}
-    return Ran(until - days * DAY, until, 1, 1, 100.0, counts, found, behind)
+    return Audited(until - days * DAY, until, group(), counts, "", findings=found, behind=behind)
 
 
-def told(runs: Sequence[Ran], quiet: int = 14) -> list[tuple[int, str, bool]]:
+def told(runs: Sequence[Audited], quiet: int = 14) -> list[tuple[int, str, bool]]:
     """Return the notices as (number of the run, user, whether it is the first)."""
     notices = would_notify(runs, KNOWN, None, DAY, Notices(quiet_days=quiet))
     return [(number, one.user, one.step == FIRST) for number, of in enumerate(notices) for one in of]
 
 
-def tried(runs: Sequence[Ran], quiet: int = 14, window: int = 1) -> Backtest:
+def tried(runs: Sequence[Audited], quiet: int = 14, window: int = 1) -> Backtest:
     notices = would_notify(runs, KNOWN, "c", DAY, Notices(quiet_days=quiet))
     rules, total = in_all(runs, notices, KNOWN)
     ends = runs[0].since, runs[-1].until
@@ -123,7 +124,7 @@ def test_no_user_is_told_of_what_the_nightly_run_keeps_for_the_admins() -> None:
     assert (total.findings, total.first_notices, total.mails) == (3, 2, 2), "it is found all the same"
 
 
-def idle(day: int, since: int = 0) -> Ran:
+def idle(day: int, since: int = 0) -> Audited:
     read_s, since_s = ((MONDAY + one * DAY).timestamp() for one in (day, since))
     return ran(day, finding()._replace(about=JOB, newest_s=read_s, idle_since_s=since_s - 3600))
 
@@ -175,8 +176,8 @@ def test_what_could_not_be_judged_is_not_known() -> None:
     assert (half.rules[0].steps_judged, half.rules[0].findings) == (1, 0)
     assert half.rules[1].jobs is None, "a rule about nodes has no jobs"
     nothing_there = dict.fromkeys((entry.name for entry in KNOWN), (0, 0))
-    assert tried([ran(0)._replace(judged=nothing_there)]).total.findings is None
-    of_others = tried([ran(0)._replace(judged=nothing_there | {"low": (1, 1)})])
+    assert tried([ran(0)._replace(rules=nothing_there)]).total.findings is None
+    of_others = tried([ran(0)._replace(rules=nothing_there | {"low": (1, 1)})])
     assert of_others.rules[0].findings == 0
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from slurm_colloc.audit.rules import RULES
-from slurm_colloc.report.findings import Audited, as_csv, as_text, judged_of
+from slurm_colloc.audit_model import Audited
+from slurm_colloc.report.findings import as_csv, as_text, judged_of
 from tests.unit.asked import IDLE, RUN, ask, one
 from tests.unit.hostile import HOSTILE
 from tests.unit.noticed import finding
@@ -91,14 +92,14 @@ def test_those_that_are_not_judged_are_counted_by_the_first_reason() -> None:
     known = one("COL001", IDLE, asleep, asleep, unknown)
     assert known.excluded == (("suspended, or its node failed", 2), ("too little measured of it alone", 1))
     assert judged_of(known) == "1 of 4 (2 not: suspended, or its node failed; 1 not: too little measured of it alone)"
-    assert f"\n    judged: {judged_of(known)}\n    do: " in as_text(SEEN, [known])
+    assert f"\n    judged: {judged_of(known)}\n    do: " in as_text(SEEN._replace(findings=(known,)))
     assert judged_of(one("COL001", IDLE)) == "1 of 1"
     assert judged_of(finding()) == ""
 
 
 def test_csv_has_a_row_for_each_finding() -> None:
     known = one("COL001", IDLE, IDLE, IDLE | {"suspended_s": 9})
-    text = as_csv([(SEEN, [known, finding(coverage_pct=None, methods=())])])
+    text = as_csv([SEEN._replace(findings=(known, finding(coverage_pct=None, methods=())))])
     first, second = csv.DictReader(io.StringIO(text))
     assert (first["since"], first["until"]) == ("2026-01-01T00:00:00+00:00", "2026-01-08T00:00:00+00:00")
     assert (first["rule"], first["user"], first["gpu_hours"], first["coverage_pct"]) == (
@@ -114,7 +115,7 @@ def test_csv_has_a_row_for_each_finding() -> None:
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_names_do_nothing_in_csv(name: str) -> None:
-    text = as_csv([(SEEN, [finding(user=name, subject=name, rule=name, jobs=())])])
+    text = as_csv([SEEN._replace(findings=(finding(user=name, subject=name, rule=name, jobs=()),))])
     (row,) = csv.DictReader(io.StringIO(text))
     for shown in (row["user"], row["subject"], row["rule"]):
         assert not shown.startswith(("=", "+", "-", "@", "\t", "\r"))

@@ -24,9 +24,12 @@ def test_a_person_who_waits_sees_how_far_it_is(monkeypatch: pytest.MonkeyPatch) 
         step(2, 3)
         wait_for(lambda: "adding [b]up" in shown.text and "2/3" in shown.text)
         say("what is said meanwhile")
+        with progress("a part of it", after_s=0) as part:
+            part(1, 2)
     assert "colloc: what is said meanwhile\n" in shown.text
     assert shown.text.count(HIDDEN) == shown.text.count(SHOWN) > 0
     assert shown.text.endswith("\x1b[2K"), "it is gone"
+    assert "a part of it" not in shown.text, "two bars would write over each other"
 
 
 def test_an_error_leaves_the_terminal_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,9 @@ import typer
 from slurm_colloc.audit.explain import explained, listed
 from slurm_colloc.audit.rules import all_entries, choose, entries
 from slurm_colloc.audit.timing import JOBS, Asked, of_about
+from slurm_colloc.audit_model import Audited
 from slurm_colloc.cli.colloc.audit_backtest import backtest
-from slurm_colloc.cli.colloc.audit_look import Looked, Looking
+from slurm_colloc.cli.colloc.audit_look import Looking
 from slurm_colloc.cli.colloc.audit_notify import Piece, notify
 from slurm_colloc.cli.colloc.audit_person import mail, optout
 from slurm_colloc.cli.colloc.output import one_of, service_folder, site, site_or_none, span, window, write
@@ -22,7 +23,7 @@ from slurm_colloc.cli.colloc.visible_store import seen_store
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.config_audit import Audit
 from slurm_colloc.errors import InputError, Status, UnknownError
-from slurm_colloc.report.findings import Audited, as_csv, as_json, as_text
+from slurm_colloc.report.findings import as_csv, as_json, as_text
 from slurm_colloc.units import counted, printable
 from slurm_colloc.usage_model import GroupUsage
 
@@ -58,9 +59,10 @@ def run_audit(
     config = site_or_none()
     chosen = of_about(choose(entries(config.audit if config else Audit()), rule or ()), about)
     looked = _looking(config, store).look(chosen, *window(since, until))
-    found = [one for one in looked.findings if user in ("", one.user) and subject in ("", one.subject)]
-    _show([looked._replace(findings=tuple(found))], form)
-    _end(looked.seen, Status.FOUND if found else Status.DONE)
+    found = (one for one in looked.findings if user in ("", one.user) and subject in ("", one.subject))
+    looked = looked._replace(findings=tuple(found))
+    _show([looked], form)
+    _end(looked, Status.FOUND if looked.findings else Status.DONE)
 
 
 @app.command()
@@ -81,7 +83,7 @@ def _notify(rules: tuple[str, ...], about: str, store: str, form: str, wait: str
     if not os.path.isdir(config.audit_folder):  # where a path is mistyped, none is made beside it
         service_folder("store", store)
 
-    def look(pieces: Sequence[Piece], shown: bool) -> list[Looked]:
+    def look(pieces: Sequence[Piece], shown: bool) -> list[Audited]:
         looking = _looking(config, store, service_folder("store", store))
         looks = [looking.look(*piece) for piece in pieces]
         if shown:
@@ -99,18 +101,15 @@ def _notify(rules: tuple[str, ...], about: str, store: str, form: str, wait: str
 
 def _looking(config: SiteConfig | None, store: str, folder: str = "") -> Looking:
     options = f" --store {shlex.quote(store)}" if store else ""
-    return Looking(
-        seen_store(folder or store, config), config, config.audit if config else Audit(), options, watched=True
-    )
+    return Looking(seen_store(folder or store, config), config, config.audit if config else Audit(), options)
 
 
-def _show(looks: Sequence[Looked], form: str) -> None:
-    shown = [(one.seen, one.findings) for one in looks]
+def _show(looks: Sequence[Audited], form: str) -> None:
     whole = {"json": as_json, "csv": as_csv}.get(form)
     if whole:
-        write(whole(shown), "")
+        write(whole(looks), "")
     else:
-        put("".join(as_text(*one) for one in shown))
+        put("".join(map(as_text, looks)))
 
 
 def _end(seen: Audited, status: Status) -> NoReturn:

@@ -1,26 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """colloc audit backtest: rules over past windows, before they speak."""
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import typer
 
-from slurm_colloc.audit.backtest import Ran, by_day, in_all, steps_of, windows, would_notify
-from slurm_colloc.audit.rules import choose, entries
+from slurm_colloc.audit.backtest import by_day, in_all, steps_of, windows, would_notify
+from slurm_colloc.audit.rules import Entry, choose, entries
 from slurm_colloc.audit.timing import JOBS, OTHERS, check_bounds, of_about, window_days
-from slurm_colloc.audit_model import JOB
+from slurm_colloc.audit_model import JOB, Audited
 from slurm_colloc.backtest_model import Backtest
-from slurm_colloc.cli.colloc.audit_look import Looked, Looking
+from slurm_colloc.cli.colloc.audit_look import Looking
 from slurm_colloc.cli.colloc.output import one_of, site_or_none, span, window, write
-from slurm_colloc.cli.colloc.progress import progress
+from slurm_colloc.cli.colloc.progress import progress, told
 from slurm_colloc.cli.colloc.terminal import terminal
 from slurm_colloc.cli.colloc.visible_store import seen_store
 from slurm_colloc.config import load_audit
 from slurm_colloc.config_audit import Audit, Notices
 from slurm_colloc.errors import UnknownError
 from slurm_colloc.report.backtest import as_csv, as_json, as_table
-from slurm_colloc.report.layout import NO_TERMINAL
 
 _JOBS_STEP = "30m"
 _FORMS = ("table", "json", "csv")
@@ -42,74 +42,28 @@ def backtest(
 ) -> None:
     """Say whom rules would have named, and in how many mails. Nothing is sent."""
     one_of("--format", form, _FORMS)
-    chosen = Chosen(rules, tuple(rule or ()), about)
-    tried = try_rules(
-        Asked(*window(since, until), step or (_JOBS_STEP if about == JOBS else "7d"), length, quiet, chosen, store)
-    )
-    if form == "table":
-        write(as_table(tried, NO_TERMINAL if output else terminal(), days=days), output)
-    else:
-        write(as_json(tried) if form == "json" else as_csv(tried), output)
-    if not tried.total.steps_judged:
-        raise UnknownError("nothing can be said: in none of these windows was any GPU run measured well enough")
-
-
-class Chosen(NamedTuple):
-    """Which rules; see the options --rules, --rule and --about."""
-
-    file: str
-    names: tuple[str, ...]
-    about: str
-
-
-class Asked(NamedTuple):
-    """What is to be tried; see the options of the same names."""
-
-    since: datetime
-    until: datetime
-    step: str
-    length: str
-    quiet: str
-    rules: Chosen
-    store: str
-
-
-def try_rules(asked: Asked) -> Backtest:
-    """Return what the rules would have made of the past.
-
-    Raises:
-        ConfigError: rules that cannot be used.
-        InputError: a rule that is not in force.
-        StoreError: the store cannot be read.
-    """
+    start, end = window(since, until)
     config = site_or_none()
-    settings = config.notices if config else Notices()
-    step = span("--step", asked.step)
-    about = asked.rules.about
-    length = span("--window", asked.length) if asked.length else timedelta(days=window_days(about))
-    settings = _quiet(settings, about, asked.quiet)
-    audit = load_audit(asked.rules.file) if asked.rules.file else config.audit if config else Audit()
-    known = choose(entries(audit), asked.rules.names)
+    audit = load_audit(rules) if rules else config.audit if config else Audit()
+    known = choose(entries(audit), rule or ())
     chosen = of_about(known, about)
-    check_bounds(chosen, length / timedelta(days=1))
-    source = seen_store(asked.store, config)
-    over = windows(asked.since, asked.until, step, length)
-    looking, ran = Looking(source, config, audit), []
-    with progress("trying rules") as tell:
-        for number, ends in enumerate(over):
-            tell(number, len(over))
-            ran.append(_ran(looking.look(chosen, *ends, behind=True)))
-    notices = would_notify(ran, chosen, config.cluster if config else None, step, settings)
+    between = span("--step", step or (_JOBS_STEP if about == JOBS else "7d"))
+    reach = span("--window", length) if length else timedelta(days=window_days(about))
+    check_bounds(chosen, reach / timedelta(days=1))
+    settings = _quiet(config.notices if config else Notices(), about, quiet)
+    looking = Looking(seen_store(store, config), config, audit)
+    ran = _ran(looking, chosen, windows(start, end, between, reach))
+    notices = would_notify(ran, chosen, config.cluster if config else None, between, settings)
     by_rule, total = in_all(ran, notices, chosen)
-    steps = steps_of(ran, notices, chosen, step, settings)
-    return Backtest(
-        since=asked.since,
-        until=asked.until,
-        step_s=round(step.total_seconds()),
-        window_s=round(length.total_seconds()),
+    steps = steps_of(ran, notices, chosen, between, settings)
+    tried = Backtest(
+        since=start,
+        until=end,
+        step_s=round(between.total_seconds()),
+        window_s=round(reach.total_seconds()),
         quiet_s=round(60 * settings.job_wait_min if about == JOBS else 86_400 * settings.quiet_days),
-        file=asked.rules.file,
-        visible=source.visible.whose,
+        file=rules,
+        visible=looking.source.visible.whose,
         steps=steps,
         rules=by_rule,
         total=total,
@@ -117,6 +71,18 @@ def try_rules(asked: Asked) -> Backtest:
         admins_only=tuple(entry.name for entry in chosen if not entry.tells_users),
         days=by_day(steps, settings),
     )
+    if form == "table":
+        write(as_table(tried, terminal(output), days=days), output)
+    else:
+        write(as_json(tried) if form == "json" else as_csv(tried), output)
+    if not total.steps_judged:
+        raise UnknownError("nothing can be said: in none of these windows was any GPU run measured well enough")
+
+
+def _ran(looking: Looking, chosen: Sequence[Entry], over: Sequence[tuple[datetime, datetime]]) -> list[Audited]:
+    """Return what the rules find in each window."""
+    with progress("trying rules") as step:
+        return [looking.look(chosen, *ends, behind=True) for ends in told(over, step)]
 
 
 def _quiet(settings: Notices, about: str, quiet: str) -> Notices:
@@ -127,10 +93,3 @@ def _quiet(settings: Notices, about: str, quiet: str) -> Notices:
     if about == JOBS:
         return settings._replace(job_wait_min=length / timedelta(minutes=1))
     return settings._replace(quiet_days=length / timedelta(days=1))
-
-
-def _ran(looked: Looked) -> Ran:
-    seen = looked.seen
-    whole = seen.whole
-    ends = seen.since, seen.until
-    return Ran(*ends, whole.jobs, whole.jobs_measured, whole.coverage_pct, seen.rules, looked.findings, looked.behind)

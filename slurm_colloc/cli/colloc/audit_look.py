@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What rules find in one window of a store."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 
@@ -11,43 +11,30 @@ from slurm_colloc.accounting.counts import known_until_s
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.accounting.usage import whole_usage
 from slurm_colloc.accounting.window import Window
-from slurm_colloc.audit.ladder import Key, key_of
+from slurm_colloc.audit.ladder import key_of
 from slurm_colloc.audit.rules import Entry, findings, question
-from slurm_colloc.audit_model import JOB, RUNS, Answer, Finding
-from slurm_colloc.cli.colloc.progress import progress, unwatched
+from slurm_colloc.audit_model import JOB, RUNS, Answer, Audited, Finding, Key
+from slurm_colloc.cli.colloc.progress import progress
 from slurm_colloc.cli.colloc.progress import told as each
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.config_audit import Audit
-from slurm_colloc.report.findings import Audited
 from slurm_colloc.report.text import local, stamp
 
 _NOTHING = Answer(0, 0, ())
 
 
-class Looked(NamedTuple):
-    """What was found; ``behind`` has for each finding a number for each run behind it, where that was asked."""
-
-    seen: Audited
-    findings: tuple[Finding, ...]
-    behind: Mapping[Key, frozenset[int]]
-
-
 class Looking(NamedTuple):
-    """What rules look at: a store, by a site's words; ``options`` are those of a command that looks at it again.
-
-    Of one that is ``watched`` a person on a terminal sees how far it is.
-    """
+    """What rules look at: a store, by a site's words; ``options`` are those of a command that looks at it again."""
 
     source: Store
     config: SiteConfig | None
     audit: Audit
     options: str = ""
-    watched: bool = False
 
     def look(
         self, chosen: Sequence[Entry], start: datetime, end: datetime, told: Sequence[str] = (), *, behind: bool = False
-    ) -> Looked:
+    ) -> Audited:
         """Return what these rules find in [start, end), of which the users of the jobs ``told`` know already.
 
         Raises:
@@ -58,14 +45,13 @@ class Looking(NamedTuple):
         judged: dict[str, tuple[int, int]] = {}
         found: list[Finding] = []
         runs: dict[Key, frozenset[int]] = {}
-        bar = progress if self.watched else unwatched
         with self.source.connect(span.since_s, span.until_s) as database:
-            with bar("adding up days") as step:
+            with progress("adding up days") as step:
                 aggregate(database, self.source, span, in_file=True, step=step)
                 make_audited(database, self.config)
             known_s = known_until_s(self.source, database)
             stale = [entry for entry in chosen if _is_stale(entry, known_s, span.until_s)]
-            with bar("applying rules") as step:
+            with progress("applying rules") as step:
                 for entry in each(chosen, step):
                     asked = question(entry, span.until_s, told)
                     of = _NOTHING if entry in stale else answer(database, asked)
@@ -78,8 +64,8 @@ class Looking(NamedTuple):
         accounted = tuple(entry.form for entry in chosen if entry.rule.accounted or entry.rule.source != RUNS)
         running = tuple(entry.form for entry in chosen if entry.rule.about == JOB)
         why = _why_stale(stale, known_s)
-        seen = Audited(start, end, whole, judged, self.source.visible.whose, accounted, running, why)
-        return Looked(seen, tuple(found), runs)
+        whose = self.source.visible.whose
+        return Audited(start, end, whole, judged, whose, accounted, running, why, tuple(found), runs)
 
 
 def _is_stale(entry: Entry, known_s: float | None, until_s: float) -> bool:

@@ -19,7 +19,7 @@ from slurm_colloc.audit.message import Texts, address_of, digest_id, mail, messa
 from slurm_colloc.audit.post import NOT_TAKEN
 from slurm_colloc.audit.rules import Entry
 from slurm_colloc.audit.state import MAIL, Action, Message
-from slurm_colloc.audit_model import JOB
+from slurm_colloc.audit_model import JOB, Audited
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.config_audit import Notices
@@ -36,7 +36,6 @@ from slurm_colloc.report.digest import (
     digest_maker,
     see_it,
 )
-from slurm_colloc.report.findings import Audited
 from slurm_colloc.report.text import local
 from slurm_colloc.units import counted, in_words, printable
 

@@ -4,7 +4,6 @@
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timedelta
-from typing import NamedTuple
 
 from slurm_colloc.audit.job_actions import act, finish, in_words
 from slurm_colloc.audit.ladder import (
@@ -16,7 +15,6 @@ from slurm_colloc.audit.ladder import (
     NOTHING,
     SECOND,
     SENT,
-    Key,
     Planned,
     kept_from_users,
     key_of,
@@ -39,8 +37,7 @@ from slurm_colloc.audit.timing import (
 )
 from slurm_colloc.audit.validate import check_notices
 from slurm_colloc.audit.webhook import check_webhook
-from slurm_colloc.audit_model import JOB, Finding, form_of
-from slurm_colloc.cli.colloc.audit_look import Looked
+from slurm_colloc.audit_model import JOB, Audited, Finding, Key, form_of
 from slurm_colloc.cli.colloc.audit_mails import Mails, action_line, by_user, did, doubt, would
 from slurm_colloc.cli.colloc.output import say
 from slurm_colloc.clock import now, ticking
@@ -48,7 +45,6 @@ from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import ProcessError, Status, StoreError
 from slurm_colloc.files import write_atomic
 from slurm_colloc.report.digest import Fate, Summary
-from slurm_colloc.report.findings import Audited
 from slurm_colloc.report.text import local, stamp
 from slurm_colloc.units import in_words as time_in_words
 from slurm_colloc.units import printable
@@ -56,19 +52,12 @@ from slurm_colloc.units import printable
 # Rules, a window, and the jobs whose users were told of them.
 Piece = tuple[tuple[Entry, ...], datetime, datetime, tuple[str, ...]]
 # Whether what is found is shown, too.
-Look = Callable[[Sequence[Piece], bool], list[Looked]]
+Look = Callable[[Sequence[Piece], bool], list[Audited]]
 Show = Callable[[str], object]
 # Cron may run every few minutes; nobody reads a summary more often than each day.
 _SUMMARY_S = DAY_S
 # For so long it is tried to tell a user what was done to a job.
 _TOLD_OF_S = 7 * DAY_S
-
-
-class Noticed(NamedTuple):
-    """What a run came to; ``seen`` is of its own window, ``findings`` of those before it, too."""
-
-    seen: Audited
-    findings: tuple[Finding, ...]
 
 
 class _Run:
@@ -256,21 +245,21 @@ class _Run:
         """Return what was looked at for these findings: windows of missed runs as well, where one is from there."""
         return seen._replace(since=min(self.looked_since[key_of(one)] for one in found))
 
-    def metrics(self, status: Status, noticed: Noticed | None) -> None:
-        """Write the metrics, of a run that failed as well."""
+    def metrics(self, status: Status, seen: Audited | None, found: Sequence[Finding]) -> None:
+        """Write the metrics, of a run that failed as well: what it saw is None then."""
         if self.dry or not self.settings.textfile:
             return
         counts = judged = None
-        if noticed:
-            by_rule = Counter(form_of(one.rule, one.about) for one in noticed.findings)
-            counts = {rule: by_rule[rule] for rule in noticed.seen.rules}
-            judged = {rule: of for rule, (_, of) in noticed.seen.rules.items()}
+        if seen:
+            by_rule = Counter(form_of(one.rule, one.about) for one in found)
+            counts = {rule: by_rule[rule] for rule in seen.rules}
+            judged = {rule: of for rule, (_, of) in seen.rules.items()}
         metrics = Metrics(
             ended_s=now(),
             duration_s=ticking() - self.began,
             status=status,
             last_success_s=self.state.last_success(self.asked.names),
-            errors=len(self.errors) + (noticed is None),
+            errors=len(self.errors) + (seen is None),
             findings=counts,
             judged=judged or {},
             about=self.asked.about,
@@ -311,16 +300,17 @@ def _alone(run: _Run) -> tuple[Status, Audited]:
     pieces = run.pieces()
     ends = pieces[0][1].timestamp(), pieces[-1][2].timestamp()
     number = state.begin(run.settings.mode, run.asked.names, *ends, now())
-    status, noticed = Status.ERROR, None
+    status, judged = Status.ERROR, None
+    found: list[Finding] = []
     try:
         looks = run.look(pieces, True)
-        seen = looks[-1].seen
-        told_once = latest([(one.seen.since, one.findings) for one in looks])
+        seen = looks[-1]
+        told_once = latest(looks)
         run.looked_since = {key: since for key, (since, _) in told_once.items()}
         found = [finding for _, finding in told_once.values()]
         run.errors += [seen.stale] if seen.stale else []
         done = run.notice(seen, found)
-        noticed = Noticed(seen, tuple(found))
+        judged = seen
         unknown = Status.UNKNOWN if seen.unknown else Status.DONE
         status = Status.ERROR if run.errors else Status.FOUND if found else unknown
         for finding, what in done:
@@ -330,5 +320,5 @@ def _alone(run: _Run) -> tuple[Status, Audited]:
         for error in run.errors:
             say(error)
         state.end(number, status, now())
-        run.metrics(status, noticed)
+        run.metrics(status, judged, found)
     return status, seen

@@ -35,7 +35,7 @@ def demo(
     demo_week.write_journal(jobs, journal)
     os.environ[ENVIRONMENT_VARIABLE] = site
     config = site_or_none()
-    ingest.take_in_files(Store(store, config), config, sacct, journal)
+    ingest.take_in(Store(store, config), config, ingest.Asked(sacct_file=sacct, journal=journal))
     Store(store).write_decisions(demo_week.decisions(jobs))
     since, until = (datetime.fromtimestamp(at_s, UTC).isoformat() for at_s in (demo_week.BEGIN_S, demo_week.END_S))
     print()

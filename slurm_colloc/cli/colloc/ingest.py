@@ -26,7 +26,7 @@ from slurm_colloc.accounting.sources import controller, nvidia_smi_csv, sacct
 from slurm_colloc.accounting.sources.clustercockpit import parse_jobs
 from slurm_colloc.accounting.sources.prometheus_server import TOKEN_VARIABLE, Server
 from slurm_colloc.accounting.store import REJECTED_LINES, Store
-from slurm_colloc.accounting.user_histories import Collected, build_history, collect_decisions
+from slurm_colloc.accounting.user_histories import build_history, collect_decisions
 from slurm_colloc.accounting.waits import write_waits
 from slurm_colloc.cli.colloc.output import say, site_or_none, state_folder, window
 from slurm_colloc.cli.colloc.progress import progress, told
@@ -80,13 +80,25 @@ def ingest(
 
     Exit status 3: it was done, and more than 1 % of the GPU-hours may be in rows that were rejected.
     """
-    files = _Files(sacct_file, fields, timezone, slurm_release, clustercockpit, nvidia_smi, node)
-    asked = _Asked(files, (since, until), journal, (prometheus, prometheus_match))
+    asked = Asked(
+        since=since,
+        until=until,
+        sacct_file=sacct_file,
+        fields=fields,
+        timezone=timezone,
+        slurm_release=slurm_release,
+        clustercockpit=clustercockpit,
+        journal=journal,
+        nvidia_smi=nvidia_smi,
+        node=node,
+        prometheus=prometheus,
+        prometheus_match=prometheus_match,
+    )
     _check(asked)
     config = site_or_none()
     folder = store or state_folder("store", writing=True)
     target = Store(folder, config)
-    taken = _take_in(target, config, asked)
+    taken = take_in(target, config, asked)
     say(f"added to the store '{folder}':")
     _tell(taken)
     lost = lost_of_all(one.lost for one in taken)
@@ -102,76 +114,73 @@ def ingest(
         raise typer.Exit(Status.UNKNOWN)
 
 
-class _Files(NamedTuple):
-    """Files that are taken in whole, and how they are to be read; see the options of the same names."""
+class Asked(NamedTuple):
+    """What is to be taken in, and how; see the options of the same names."""
 
-    sacct_file: str
-    fields: str
-    timezone: str
-    slurm_release: str
-    clustercockpit: str
-    nvidia_smi: str
-    node: str
+    since: str = ""
+    until: str = "now"
+    sacct_file: str = ""
+    fields: str = ""
+    timezone: str = ""
+    slurm_release: str = ""
+    clustercockpit: str = ""
+    journal: str = ""
+    nvidia_smi: str = ""
+    node: str = ""
+    prometheus: str = ""
+    prometheus_match: str = ""
+
+    @property
+    def text(self) -> Text:
+        """Return the file that has columns, and how they are to be read."""
+        return Text(self.sacct_file or self.nvidia_smi, self.fields, self.timezone)
 
 
-class _Asked(NamedTuple):
-    """What is to be taken in: ``span`` is --since and --until, ``prometheus`` the server and its labels."""
-
-    files: _Files
-    span: tuple[str, str]
-    journal: str
-    prometheus: tuple[str, str]
-
-
-def _check(asked: _Asked) -> None:
+def _check(asked: Asked) -> None:
     """Raise an InputError for options that contradict each other, or do nothing."""
-    files, (server, labels) = asked.files, asked.prometheus
-    texts = {"--sacct-file": files.sacct_file, "--nvidia-smi": files.nvidia_smi}
-    alone = {"--clustercockpit": files.clustercockpit, "--prometheus": server, "--nvidia-smi": files.nvidia_smi}
-    with_samples = files.sacct_file or asked.journal
+    texts = {"--sacct-file": asked.sacct_file, "--nvidia-smi": asked.nvidia_smi}
+    alone = {
+        "--clustercockpit": asked.clustercockpit,
+        "--prometheus": asked.prometheus,
+        "--nvidia-smi": asked.nvidia_smi,
+    }
+    with_samples = asked.sacct_file or asked.journal
     if sum(map(bool, alone.values())) + bool(with_samples) > 1:
         raise InputError(f"{', '.join(alone)} and --sacct-file are sources of their own; take in each by its own call")
     for option, given, needed in (
-        ("--fields", files.fields, ("--sacct-file", "--nvidia-smi")),
-        ("--timezone", files.timezone, tuple(texts)),
-        ("--slurm-release", files.slurm_release, ("--sacct-file",)),
-        ("--node", files.node, ("--nvidia-smi",)),
-        ("--prometheus-match", labels, ("--prometheus",)),
+        ("--fields", asked.fields, ("--sacct-file", "--nvidia-smi")),
+        ("--timezone", asked.timezone, tuple(texts)),
+        ("--slurm-release", asked.slurm_release, ("--sacct-file",)),
+        ("--node", asked.node, ("--nvidia-smi",)),
+        ("--prometheus-match", asked.prometheus_match, ("--prometheus",)),
     ):
         if given and not any({**texts, **alone}[name] for name in needed):
             raise InputError(f"{option} does nothing without {' or '.join(needed)}")
-    if asked.span != ("", "now") and any((*texts.values(), files.clustercockpit)):
+    if (asked.since, asked.until) != ("", "now") and any((*texts.values(), asked.clustercockpit)):
         raise InputError("--since and --until are for sacct and --prometheus; a file is taken in whole")
     if asked.journal and not os.path.isdir(asked.journal):
         raise InputError(f"journal '{asked.journal}' is no folder")
 
 
-def take_in_files(target: Store, config: SiteConfig | None, sacct_file: str, journal: str) -> None:
-    """Take in what sacct printed and a journal, and say nothing of it."""
-    files = _Files(sacct_file, "", "", "", "", "", "")
-    _take_in(target, config, _Asked(files, ("", "now"), journal, ("", "")))
-
-
-def _take_in(target: Store, config: SiteConfig | None, asked: _Asked) -> list[Counted]:
-    files = asked.files
-    if asked.prometheus[0]:
-        return [_prometheus(target, config, asked.span, asked.prometheus)]
-    if files.clustercockpit:
+def take_in(target: Store, config: SiteConfig | None, asked: Asked) -> list[Counted]:
+    """Take in what is asked for, and say nothing of what became of its rows."""
+    if asked.prometheus:
+        return [_prometheus(target, config, asked)]
+    if asked.clustercockpit:
         with progress("taking in the table"):
-            path = files.clustercockpit
+            path = asked.clustercockpit
             return [keep_runs(target, source_name(path), parse_jobs(_read(path)), now())]
-    if files.nvidia_smi:
+    if asked.nvidia_smi:
         with progress("taking in the log"):
-            return [_smi_log(target, config, Text(files.nvidia_smi, files.fields, files.timezone), files.node)]
+            return [_smi_log(target, config, asked.text, asked.node)]
     return [*_runs(target, config, asked), *_samples(target, config, asked.journal)]
 
 
-def _runs(target: Store, config: SiteConfig | None, asked: _Asked) -> Iterable[Counted]:
-    files = asked.files
-    if not files.sacct_file:
-        return _live(target, config, asked.span)
+def _runs(target: Store, config: SiteConfig | None, asked: Asked) -> Iterable[Counted]:
+    if not asked.sacct_file:
+        return _live(target, config, asked)
     with progress("taking in the text"):
-        return [_text(target, config, Text(files.sacct_file, files.fields, files.timezone), files.slurm_release)]
+        return [_text(target, config, asked.text, asked.slurm_release)]
 
 
 def _tell(counted: Sequence[Counted]) -> None:
@@ -230,11 +239,11 @@ def _smi_log(target: Store, config: SiteConfig | None, text: Text, node: str) ->
     return counted
 
 
-def _prometheus(target: Store, config: SiteConfig | None, asked: tuple[str, str], server: tuple[str, str]) -> Counted:
+def _prometheus(target: Store, config: SiteConfig | None, asked: Asked) -> Counted:
     if config is None:
         raise InputError("a Prometheus server does not name the cluster; give a site.toml")
-    start, end = window(asked[0] or _FIRST_SPAN, asked[1])
-    known = Server(*server, token=os.environ.get(TOKEN_VARIABLE, ""))
+    start, end = window(asked.since or _FIRST_SPAN, asked.until)
+    known = Server(asked.prometheus, asked.prometheus_match, token=os.environ.get(TOKEN_VARIABLE, ""))
     with progress("asking Prometheus, hour by hour") as step:
         return keep_history(target, known, config.cluster, start.timestamp(), end.timestamp(), attribute_sample, step)
 
@@ -244,12 +253,11 @@ def _text(target: Store, config: SiteConfig | None, text: Text, release: str) ->
     return keep_text(target, source, text.path, text.columns, text.zone, text.written_s, release, cluster)
 
 
-def _live(target: Store, config: SiteConfig | None, asked: tuple[str, str]) -> Iterator[Counted]:
+def _live(target: Store, config: SiteConfig | None, asked: Asked) -> Iterator[Counted]:
     """Ask sacct day by day; after each answer comes a rest as long as it took: slurmdbd has others to serve."""
-    since, until = asked
     last_s = _asked_until(target)
     resumed = _FIRST_SPAN if last_s is None else datetime.fromtimestamp(last_s - sacct.DAY_S, UTC).isoformat()
-    start, end = window(since or resumed, until)
+    start, end = window(asked.since or resumed, asked.until)
     gapless = last_s is None or start.timestamp() <= last_s
     try:
         sacct.ask_tracked(_SACCT_TIMEOUT_S, os.environ)
@@ -325,7 +333,7 @@ def _journal(config: SiteConfig) -> str:
     return state_folder("journal")
 
 
-def _history(target: Store, config: SiteConfig) -> Collected:
+def _history(target: Store, config: SiteConfig) -> None:
     collected = collect_decisions(config.paths.decisions)
     for foreign in collected.foreign[:_MOST_FOREIGN]:
         say(f"decisions are not taken in: {foreign}; its name is another user's uid: move it away as root")
@@ -347,4 +355,3 @@ def _history(target: Store, config: SiteConfig) -> Collected:
     )
     for name, margin in margins.items():
         say(f"margin '{name}': {margin}, of which at least {margin.confidence or 0:.0%} held")
-    return collected

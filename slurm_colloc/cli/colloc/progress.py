@@ -8,6 +8,8 @@ from threading import Timer
 from typing import TypeVar
 
 _AFTER_S = 2.0
+# What is under way: of work within other work nothing is shown.
+_UNDER_WAY: list[str] = []
 _Piece = TypeVar("_Piece")
 
 
@@ -22,7 +24,7 @@ def progress(what: str, after_s: float = _AFTER_S) -> Iterator[Callable[[int, in
     Yields:
         What is told how many pieces are done, of how many; of work in one piece, it need not be told.
     """
-    if not sys.stderr.isatty():
+    if _UNDER_WAY or not sys.stderr.isatty():
         yield lambda done, of: None
         return
     # Not imported for the many reports that are made for no terminal.
@@ -36,19 +38,15 @@ def progress(what: str, after_s: float = _AFTER_S) -> Iterator[Callable[[int, in
     timer = Timer(after_s, bar.start)
     timer.daemon = True
     timer.start()
+    _UNDER_WAY.append(what)
     try:
         yield lambda done, of: bar.update(task, completed=done, total=of)
     finally:
+        _UNDER_WAY.clear()
         timer.cancel()
         timer.join()
         if bar.live.is_started:
             bar.stop()
-
-
-@contextmanager
-def unwatched(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Show nothing, where somebody else shows how far all of it is."""
-    yield lambda done, of: None
 
 
 def told(pieces: Sequence[_Piece], step: Callable[[int, int], None]) -> Iterator[_Piece]:

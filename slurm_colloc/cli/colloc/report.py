@@ -3,12 +3,12 @@
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from math import inf
 from tempfile import TemporaryDirectory
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from duckdb import DuckDBPyConnection
@@ -28,6 +28,7 @@ from slurm_colloc.accounting.equivalents import CONVENTIONS, SLICES, unsure_type
 from slurm_colloc.accounting.fits import fits_of
 from slurm_colloc.accounting.over_time import Bins, bins_of
 from slurm_colloc.accounting.page_data import charts_of
+from slurm_colloc.accounting.parquet import parquet_bytes
 from slurm_colloc.accounting.run_rows import run_rows
 from slurm_colloc.accounting.runs import Taken
 from slurm_colloc.accounting.several_gpus import several_gpus
@@ -39,18 +40,22 @@ from slurm_colloc.cli.colloc.output import one_of, say, site, site_or_none, wind
 from slurm_colloc.cli.colloc.progress import progress
 from slurm_colloc.cli.colloc.report_proof import proof_of
 from slurm_colloc.cli.colloc.report_shadow import shadow_report
-from slurm_colloc.cli.colloc.report_shown import other_shown_as, shown_as
 from slurm_colloc.cli.colloc.sacct_text import Text, take
+from slurm_colloc.cli.colloc.terminal import terminal
 from slurm_colloc.cli.colloc.visible_store import seen_store
 from slurm_colloc.clock import now
 from slurm_colloc.config import Prices, SiteConfig
 from slurm_colloc.errors import InputError, Status
-from slurm_colloc.report.formats import FORMATS, PARQUET, TABLE
+from slurm_colloc.report.formats import FORMATS, PARQUET, TABLE, TEXTS, about, flat
 from slurm_colloc.report.proof import FORMATS as PROOF_FORMATS
 from slurm_colloc.report.shadow import FORMATS as SHADOW_FORMATS
 from slurm_colloc.report.text import csv_table, local
 from slurm_colloc.report.usage import UsageReport
+from slurm_colloc.report.usage_text import as_table
 from slurm_colloc.usage_model import Lost, lost_of_all
+
+# Of those that hold most; the others are one row.
+_ROWS_ON_TERMINAL = 20
 
 
 def report(
@@ -121,7 +126,7 @@ def report(
     start, end = window(since, until)
     if harm or rollout:
         found = proof_of(store, site(), (start, end), equivalents, harm=harm)
-        write(other_shown_as(found, PROOF_FORMATS, form, output), output)
+        write(_shown_as(found, PROOF_FORMATS, asked), output)
         return
     shown, lost = _report(asked, start, end, site() if shadow else site_or_none())
     write(shown, output)
@@ -208,14 +213,35 @@ def _report(asked: _Asked, start: datetime, end: datetime, config: SiteConfig | 
             _write_runs(database, asked.runs_csv, named=not asked.pseudonyms)
         if asked.kind == "shadow" and config:
             shadowed = shadow_report(database, source, config, span, asked.equivalents)
-            return other_shown_as(shadowed, SHADOW_FORMATS, asked.form, asked.output), rows.lost
+            return _shown_as(shadowed, SHADOW_FORMATS, asked), rows.lost
         found = _figures(database, asked, (start, end), span, rows, config, bins, source)
         found = found._replace(in_proportion=days.cut)
     whose = source.visible.nameless if asked.pseudonyms else source.visible.whose
     found = found._replace(names=names, visible="" if source.visible.everybody else whose)
     found = without_jobs(found) if asked.pseudonyms else found
     # Without the database, whose memory a page can use.
-    return shown_as(found, asked.form, asked.top, asked.output, explained=asked.explained), rows.lost
+    return _usage_as(found, asked), rows.lost
+
+
+def _shown_as(found: Any, formats: Mapping[str, Callable[..., str]], asked: _Asked) -> str:
+    """Return a report of another kind in one of its ``formats``."""
+    return formats[TABLE](found, terminal(asked.output)) if asked.form == TABLE else formats[asked.form](found)
+
+
+def _usage_as(report: UsageReport, asked: _Asked) -> str | bytes:
+    """Return a usage report in one of FORMATS.
+
+    Raises:
+        ConfigError: a site's template that does not render.
+        StoreError: there is no room for a file of Parquet.
+    """
+    if asked.form == TABLE:
+        shown_on = terminal(asked.output)
+        usual = 0 if shown_on.columns is None else _ROWS_ON_TERMINAL
+        return as_table(report, shown_on, usual if asked.top is None else asked.top, explained=asked.explained)
+    if asked.form == PARQUET:
+        return parquet_bytes(*flat(report), about(report))
+    return TEXTS[asked.form](report)
 
 
 def _figures(
@@ -306,12 +332,8 @@ class Rows(NamedTuple):
     lost: Lost
 
 
-class Opened(NamedTuple):
-    """Where a report's figures come from."""
-
-    store: Store
-    database: DuckDBPyConnection
-    rows: Rows
+# Where a report's figures come from.
+Opened = tuple[Store, DuckDBPyConnection, Rows]
 
 
 @contextmanager
@@ -319,7 +341,7 @@ def _store(asked: _Asked, config: SiteConfig | None, start: datetime, end: datet
     source = seen_store(asked.store, config, asked.equivalents)
     since_s, until_s = start.timestamp(), end.timestamp()
     with source.connect(since_s, until_s) as database:
-        yield Opened(source, database, _counted(source, since_s, until_s))
+        yield source, database, _counted(source, since_s, until_s)
 
 
 def _counted(source: Store, since_s: float, until_s: float) -> Rows:
@@ -352,4 +374,4 @@ def _text(asked: _Asked, config: SiteConfig | None) -> Iterator[Opened]:
             for named in () if asked.pseudonyms else taken.named:
                 say(f"rejected: {named}")
             rows = Rows(taken.rows_in, taken.used, taken.steps, taken.rejected, taken.lost)
-            yield Opened(source, database, rows)
+            yield source, database, rows

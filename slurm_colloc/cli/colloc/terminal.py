@@ -5,16 +5,19 @@ import os
 import sys
 
 from slurm_colloc.cli.colloc.output import write
-from slurm_colloc.report.layout import Terminal, folded
+from slurm_colloc.report.layout import NO_TERMINAL, Terminal, folded
 
 _USUAL_COLUMNS = 80
 
 
-def terminal() -> Terminal:
+def terminal(output: str = "") -> Terminal:
     """Return the terminal behind standard output; $COLUMNS, $NO_COLOR and $TERM are heard.
 
-    Without ``columns`` where the output goes elsewhere: what reads it there wants whole lines.
+    Without ``columns`` where the output goes elsewhere: what reads it there wants whole lines. In a file, named by
+    ``output``, it has all letters as well.
     """
+    if output:
+        return NO_TERMINAL
     encoding = sys.stdout.encoding or "ascii"
     if not sys.stdout.isatty():
         return Terminal(encoding=encoding)
