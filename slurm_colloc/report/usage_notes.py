@@ -29,15 +29,11 @@ def summary(report: UsageReport) -> list[str]:
     return [*_warnings(report), *_coverage(report), *_legend(report), _freshness(report)]
 
 
-def footnotes(report: UsageReport, titles: Collection[str] | None = None) -> list[str]:
-    """Return method, denominators and counts: what a reader needs to trust or doubt the figures.
-
-    With ``titles`` only these columns are explained.
-    """
+def footnotes(report: UsageReport, titles: Collection[str]) -> list[str]:
+    """Return method, denominators and counts: what a reader needs to trust or doubt the columns of these titles."""
     total = report.total
-    shown = {title.split()[0] for title in titles} if titles else {"ALLOC", "HELD"} if only_given(report) else None
     lines = [
-        *(line for words, line in _definitions(report) if shown is None or shown & set(words.split())),
+        *dict.fromkeys(line for title, line in definitions(report).items() if title in titles),
         f"runs in window: {report.runs}; without GPU: {report.runs_without_gpu}; "
         f"with GPU: {total.jobs}, of them measured: {total.jobs_measured}{_begun_before(report)}",
         *_of_cluster(report),
@@ -159,36 +155,35 @@ def rejected_rows(rejected: Mapping[str, int], lost: Lost) -> str:
     return f"{said} ({reasons})" if reasons else said
 
 
-def _definitions(report: UsageReport) -> Iterator[tuple[str, str]]:
-    """Yield what columns mean, by the first words of their titles."""
-    by = report.equivalents
-    yield "ALLOC", f"ALLOC: allocated GPU-hours, in whole GPUs. A MIG slice counts as its part of the GPU, by {by}."
-    yield (
-        "HELD",
-        "HELD: GPU-hours that nobody else could use, suspended time included. Each of n jobs on a GPU holds 1/n.",
-    )
-    yield "SAMPLED", "SAMPLED %: the part of ALLOC that was sampled."
-    yield "GPU_UTIL", "GPU_UTIL %: the part of the sampled time in which any kernel ran. Whole GPUs only."
-    yield "SM", "SM %: the part of a GPU's SMs (multiprocessors) at work, on average over the sampled time."
-    by = "SM %" if metric_of(report) == "sm" else "GPU_UTIL %"
-    yield "IDLE", f"IDLE: sampled GPU-hours x (100 % - {by}). The most idle come first."
+def definitions(report: UsageReport) -> dict[str, str]:
+    """Return what columns mean, by their titles; some are explained together."""
+    convention, metric = report.equivalents, "SM %" if metric_of(report) == "sm" else "GPU_UTIL %"
+    util = "GPU_UTIL %: the part of the sampled time in which any kernel ran. Whole GPUs only."
+    active = "SM %: the part of a GPU's SMs (multiprocessors) at work, on average over the sampled time."
+    empty = "EMPTY: sampled GPU-hours without a process of the job on the GPU. kWh: energy of the sampled time."
+    found = {
+        "ALLOC GPU-h": "ALLOC: allocated GPU-hours, in whole GPUs. A MIG slice counts as its part of the GPU, by "
+        f"{convention}.",
+        "HELD GPU-h": "HELD: GPU-hours that nobody else could use, suspended time included. Each of n jobs on a GPU "
+        "holds 1/n.",
+        "SAMPLED %": "SAMPLED %: the part of ALLOC that was sampled.",
+        **dict.fromkeys(("GPU_UTIL %", "GPU_UTIL GPU-h"), util),
+        **dict.fromkeys(("SM %", "SM GPU-h"), active),
+        "IDLE GPU-h": f"IDLE: sampled GPU-hours x (100 % - {metric}). The most idle come first.",
+    }
     if report.fits:
         whole = report.fits[-1]
         known = f"{counted(whole.judged_runs, 'run')}, {significant(whole.known_gpu_hours, 4)} GPU-h"
-        yield (
-            "FITS",
-            f"FITS %: the part of the GPU-hours of judged runs in which a piece of a GPU was enough. Judged: completed "
-            f"runs of one GPU, sampled well enough ({known}; {counted(whole.not_judged_runs, 'run')} not judged).",
-        )
-        yield (
-            "COULD",
+        pieces = (
             "FITS IN: the smallest piece that is enough for most of these GPU-hours ('several': not the same for all). "
-            "COULD FREE: GPU-hours that other jobs could have had, if csub had given these pieces.",
+            "COULD FREE: GPU-hours that other jobs could have had, if csub had given these pieces."
         )
-    yield (
-        "EMPTY kWh",
-        "EMPTY: sampled GPU-hours without a process of the job on the GPU. kWh: energy of the sampled time.",
-    )
+        found["FITS %"] = (
+            f"FITS %: the part of the GPU-hours of judged runs in which a piece of a GPU was enough. Judged: completed "
+            f"runs of one GPU, sampled well enough ({known}; {counted(whole.not_judged_runs, 'run')} not judged)."
+        )
+        found |= dict.fromkeys(("FITS IN", "COULD FREE GPU-h"), pieces)
+    return found | dict.fromkeys(("EMPTY GPU-h", "kWh"), empty)
 
 
 def _figures_beside(total: GroupUsage) -> Iterator[str]:

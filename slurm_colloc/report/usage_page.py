@@ -11,7 +11,7 @@ from slurm_colloc.report.charts import coarser, figures
 from slurm_colloc.report.figure import Figure, methods, rounded, short, wall_ms, why_not, zone_of
 from slurm_colloc.report.page import renderer
 from slurm_colloc.report.usage import METRICS, UsageReport, fits_by_group, hours_digits, metric_of, number
-from slurm_colloc.report.usage_notes import footnotes, heading
+from slurm_colloc.report.usage_notes import definitions, footnotes, heading
 from slurm_colloc.report.usage_text import cells_of, columns
 from slurm_colloc.units import printable
 from slurm_colloc.usage_model import GroupUsage
@@ -21,25 +21,6 @@ _PIECES, _LEAST_PIECES = 24_000, 4
 _IDLEST, _LEAST_IDLEST = 6_000, 1
 # A job's name may have a thousand.
 _NAME_CHARACTERS = 40
-
-# What a column's figures are of, by its title's first words; the notes at the end say more.
-HELP = {
-    "RUNS": "runs with a GPU in the window",
-    "ALLOC GPU-h": "allocated: whole-GPU equivalents times hours in the window",
-    "HELD GPU-h": "GPU time kept from others, suspended time included",
-    "SAMPLED %": "the part of ALLOC that was sampled",
-    "GPU_UTIL GPU-h": "measured GPU-hours of whole GPUs times GPU_UTIL, the time with any kernel running",
-    "GPU_UTIL %": "GPU_UTIL GPU-h over the GPU-hours measured by GPU_UTIL",
-    "SM GPU-h": "measured GPU-hours times SM activity, the part of the SMs with work",
-    "SM %": "SM GPU-h over the GPU-hours measured by SM activity",
-    "IDLE GPU-h": "measured less used GPU-hours, by the metric of the bars",
-    "FITS %": "of the whole-GPU hours that were measured well enough, the part that a piece of a GPU would have held",
-    "FITS IN": "the smallest piece that most of them fit",
-    "COULD FREE GPU-h": "the GPU-hours that others could have used",
-    "EMPTY GPU-h": "sampled GPU-hours without a process of the job on the GPU",
-    "kWh": "energy of the sampled GPU time",
-}
-
 
 # From when to when by the wall's clock (ms), and how many hours that is: not always the difference.
 _Spans = dict[tuple[int, int, float], int]
@@ -65,14 +46,15 @@ def usage_page(report: UsageReport) -> str:
     drawn = all(find_spec(name) for name in ("altair", "vl_convert"))
     library, charts = _drawings(shown) if drawn else ("", {})
     details = {detail.name: detail for detail in (report.charts.details if report.charts else ())}
+    titles = [column.title for column in columns(report)]
     largest = max((group.allocated_gpu_hours or 0.0 for group in report.groups), default=0.0)
     return renderer(report.templates, number=number)(
         "report.html.j2",
         report=report,
         heading=heading(report),
-        footnotes=footnotes(report),
-        titles=[column.title for column in columns(report)],
-        help=HELP,
+        footnotes=footnotes(report, titles),
+        titles=titles,
+        help=definitions(report),
         cells=cells_of(report),
         digits=hours_digits(report),
         metric_name=METRICS[metric_of(report)],

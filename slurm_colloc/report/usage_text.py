@@ -140,7 +140,8 @@ def as_table(report: UsageReport, terminal: Terminal = NO_TERMINAL, top: int = 0
         explained: whether each column and count is explained below, and not only what matters most.
     """
     short = shortened(report, top) if top else report
-    rows, titles = rows_of(short), None
+    rows = rows_of(short)
+    titles = rows[0][1:]
     if terminal.columns is not None:
         rows = _without_empty(rows, () if explained else _BESIDE)
         rank = {column.title: column.rank for column in columns(report)} | {_BAR: _BAR_RANK}
