@@ -3,8 +3,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
 
 from slurm_colloc.audit_model import Finding
 from slurm_colloc.units import counted
@@ -12,53 +11,41 @@ from slurm_colloc.units import counted
 SCHEMA = 1
 
 
-class Metrics(NamedTuple):
-    """What a run came to; ``findings`` and ``judged`` by rule, None where it got no answer.
+_MEANINGS = {
+    "last_run_timestamp_seconds": "When the last run ended.",
+    "last_success_timestamp_seconds": "When the last good one did.",
+    "exit_status": "Of the last run: 0 clean, 1 findings, 2 error, 3 unknown.",
+    "duration_seconds": "How long it took.",
+    "errors": "What went wrong in it.",
+    "findings": "Findings of a rule.",
+    "judged": "What a rule could judge.",
+    "messages_in_doubt": "Messages of which a person must look whether they went.",
+}
 
-    ``about`` says which rules it asked: those about running jobs, the others, or (empty) all.
+
+def prometheus(about: str, values: Mapping[str, float | Mapping[str, int] | None]) -> str:
+    """Return the text that a textfile collector takes.
+
+    Args:
+        about: which rules were asked: those about running jobs, the others, or (empty) all.
+        values: of each metric, or of each rule of it; None is not known.
     """
-
-    ended_s: float
-    duration_s: float
-    status: int
-    last_success_s: float | None
-    errors: int
-    findings: Mapping[str, int] | None
-    judged: Mapping[str, int]
-    in_doubt: int
-    about: str = ""
-
-
-def prometheus(metrics: Metrics) -> str:
-    """Return the text that a textfile collector takes."""
     lines: list[str] = []
-
-    of = {"about": metrics.about} if metrics.about else {}
-
-    def add(name: str, meaning: str, values: Iterable[tuple[dict[str, str], float]]) -> None:
-        lines.append(f"# HELP colloc_audit_{name} {meaning}")
-        lines.append(f"# TYPE colloc_audit_{name} gauge")
-        lines.extend(f"colloc_audit_{name}{_labels(of | labels)} {value!r}" for labels, value in values)
-
-    add("last_run_timestamp_seconds", "When the last run ended.", [({}, metrics.ended_s)])
-    if metrics.last_success_s is not None:
-        add("last_success_timestamp_seconds", "When the last good one did.", [({}, metrics.last_success_s)])
-    add("exit_status", "Of the last run: 0 clean, 1 findings, 2 error, 3 unknown.", [({}, int(metrics.status))])
-    add("duration_seconds", "How long it took.", [({}, round(metrics.duration_s, 3))])
-    add("errors", "What went wrong in it.", [({}, metrics.errors)])
-    if metrics.findings is not None:
-        add("findings", "Findings of a rule.", [({"rule": name}, n) for name, n in metrics.findings.items()])
-        add("judged", "What a rule could judge.", [({"rule": name}, n) for name, n in metrics.judged.items()])
-    add("messages_in_doubt", "Messages of which a person must look whether they went.", [({}, metrics.in_doubt)])
+    for name, meaning in _MEANINGS.items():
+        value = values[name]
+        by_rule = value if isinstance(value, Mapping) else {} if value is None else {"": value}
+        lines += [f"# HELP colloc_audit_{name} {meaning}", f"# TYPE colloc_audit_{name} gauge"] * bool(by_rule)
+        lines += [f"colloc_audit_{name}{_labels(about=about, rule=rule)} {of!r}" for rule, of in by_rule.items()]
     return "\n".join(lines) + "\n"
 
 
-def _labels(labels: Mapping[str, str]) -> str:
+def _labels(**labels: str) -> str:
     pairs = (
         '{}="{}"'.format(name, value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n"))
         for name, value in labels.items()
+        if value
     )
-    return f"{{{','.join(pairs)}}}" if labels else ""
+    return f"{{{','.join(pairs)}}}" if any(labels.values()) else ""
 
 
 def webhook(cluster: str, since_s: float, until_s: float, findings: Sequence[Finding]) -> bytes:

@@ -76,7 +76,9 @@ def test_each_gpu_is_counted_by_itself(tmp_path: Path) -> None:
 def test_without_samples_it_is_known_how_many_there_are_and_no_more(tmp_path: Path) -> None:
     found = several(stored(tmp_path, [run("1", gres=of(4)), run("2", gres=of(2))]))
     assert found == SeveralGpus(2, 6.0, 0, 0, 0, 0, None)
-    (line,) = [note for note in footnotes(report()._replace(several=found), ()) if note.startswith("runs of several GPUs")]
+    (line,) = [
+        note for note in footnotes(report()._replace(several=found), ()) if note.startswith("runs of several GPUs")
+    ]
     assert line == "runs of several GPUs: 2, 6 GPU-h; how many of them each used is not known"
     assert several(stored(tmp_path / "one", [run("1")])) is None
 

@@ -21,7 +21,7 @@ from slurm_colloc.audit.ladder import (
     plan,
 )
 from slurm_colloc.audit.message import address_of, message_id
-from slurm_colloc.audit.outlets import Metrics, prometheus, webhook
+from slurm_colloc.audit.outlets import prometheus, webhook
 from slurm_colloc.audit.post import Post
 from slurm_colloc.audit.rules import Entry, entries
 from slurm_colloc.audit.state import WEBHOOK, Action, Message, State, alone, audit_folder, copied, opened
@@ -249,23 +249,18 @@ class _Run:
         """Write the metrics, of a run that failed as well: what it saw is None then."""
         if self.dry or not self.settings.textfile:
             return
-        counts = judged = None
-        if seen:
-            by_rule = Counter(form_of(one.rule, one.about) for one in found)
-            counts = {rule: by_rule[rule] for rule in seen.rules}
-            judged = {rule: of for rule, (_, of) in seen.rules.items()}
-        metrics = Metrics(
-            ended_s=now(),
-            duration_s=ticking() - self.began,
-            status=status,
-            last_success_s=self.state.last_success(self.asked.names),
-            errors=len(self.errors) + (seen is None),
-            findings=counts,
-            judged=judged or {},
-            about=self.asked.about,
-            in_doubt=len(self.state.messages(DOUBTFUL)),
-        )
-        write_atomic(self.settings.textfile, prometheus(metrics).encode(), 0o644)
+        by_rule = Counter(form_of(one.rule, one.about) for one in found)
+        values = {
+            "last_run_timestamp_seconds": now(),
+            "last_success_timestamp_seconds": self.state.last_success(self.asked.names),
+            "exit_status": int(status),
+            "duration_seconds": round(ticking() - self.began, 3),
+            "errors": len(self.errors) + (seen is None),
+            "findings": seen and {rule: by_rule[rule] for rule in seen.rules},
+            "judged": seen and {rule: of for rule, (_, of) in seen.rules.items()},
+            "messages_in_doubt": len(self.state.messages(DOUBTFUL)),
+        }
+        write_atomic(self.settings.textfile, prometheus(self.asked.about, values).encode(), 0o644)
 
 
 def notify(config: SiteConfig, asked: Asked, look: Look, show: Show, *, dry: bool = False) -> tuple[Status, Audited]:
