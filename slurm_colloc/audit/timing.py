@@ -6,13 +6,12 @@ night.
 """
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime
 from math import ceil
 from typing import NamedTuple
 
 from slurm_colloc.audit.ladder import DAY_S, key_of
 from slurm_colloc.audit.rules import Entry
-from slurm_colloc.audit_model import JOB, Audited, Finding, Key
+from slurm_colloc.audit_model import JOB, Audited, Finding
 from slurm_colloc.errors import ConfigError, InputError
 from slurm_colloc.units import in_words
 
@@ -93,6 +92,6 @@ def windows(until_s: float, length_days: float, last_good_s: float | None) -> li
     return [(until_s - (back + 1) * length_s, until_s - back * length_s) for back in reversed(range(count))]
 
 
-def latest(looks: Sequence[Audited]) -> dict[Key, tuple[datetime, Finding]]:
-    """Return what was found in several windows, with the window's beginning, each finding once: as the last said it."""
-    return {key_of(one): (seen.since, one) for seen in looks for one in seen.findings}
+def latest(looks: Sequence[Audited]) -> list[Finding]:
+    """Return what was found in several windows, each finding once: as the last of them says it."""
+    return [*{key_of(one): one for seen in looks for one in seen.findings}.values()]

@@ -56,7 +56,6 @@ def test_missed_runs_are_made_up_for_window_by_window() -> None:
 
 
 def test_what_several_windows_found_is_said_once() -> None:
-    first, last = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 8, tzinfo=UTC)
+    at = datetime(2026, 1, 1, tzinfo=UTC)
     then, now, bob = finding(evidence="then"), finding(evidence="now"), finding(subject="bob")
-    looks = [Audited(at, at, group(), {}, "", findings=found) for at, found in ((first, (then, bob)), (last, (now,)))]
-    assert [*latest(looks).values()] == [(last, now), (first, bob)]
+    assert latest([Audited(at, at, group(), {}, "", findings=found) for found in ((then, bob), (now,))]) == [now, bob]

@@ -17,7 +17,6 @@ from slurm_colloc.audit.ladder import (
     SENT,
     Planned,
     kept_from_users,
-    key_of,
     plan,
 )
 from slurm_colloc.audit.message import address_of, message_id
@@ -37,7 +36,7 @@ from slurm_colloc.audit.timing import (
 )
 from slurm_colloc.audit.validate import check_notices
 from slurm_colloc.audit.webhook import check_webhook
-from slurm_colloc.audit_model import JOB, Audited, Finding, Key, form_of
+from slurm_colloc.audit_model import JOB, Audited, Finding, form_of
 from slurm_colloc.cli.colloc.audit_mails import Mails, action_line, by_user, did, doubt, would
 from slurm_colloc.cli.colloc.output import say
 from slurm_colloc.clock import now, ticking
@@ -66,8 +65,6 @@ class _Run:
     def __init__(self, state: State, config: SiteConfig, asked: Asked, look: Look, show: Show, *, dry: bool) -> None:
         self.state, self.config, self.settings, self.show, self.dry = state, config, config.notices, show, dry
         self.asked, self.look, self.missed = asked, look, ""
-        # Of each finding, since when it was looked for.
-        self.looked_since: dict[Key, datetime] = {}
         self.mode = "off" if dry else self.settings.mode
         known = entries(config.audit)
         self.told = {one.name for one in known if one.tells_users}
@@ -91,7 +88,9 @@ class _Run:
                 f"The last good run was until {stamp(local(last_s))}. Judged as well, each on its own: {judged}"
             )
         told = self._told_jobs()
-        return [*((others, *one, told) for one in ends), (entries, local(own[0]), local(own[1]), told)]
+        found = [*((others, *one, told) for one in ends), (entries, local(own[0]), local(own[1]), told)]
+        self.first_since = self.looked_since = found[0][1]
+        return found
 
     def _told_jobs(self) -> tuple[str, ...]:
         """Return the jobs of which their users were told while they ran."""
@@ -126,7 +125,7 @@ class _Run:
         since, until = local(self.began_s - days * DAY_S), local(self.began_s)
         (looked,) = self.look([(self.asked.beside, since, until, self._told_jobs())], False)
         found = [one for one in looked.findings if one.user in users and not self._kept_from_users(one)]
-        self.looked_since |= {key_of(one): since for one in found}
+        self.looked_since = min(self.looked_since, since)
         return [due for due in self._plan(found) if due.step in (FIRST, SECOND)]
 
     def _check_jobs_run(self) -> None:
@@ -180,7 +179,7 @@ class _Run:
         """Send one mail to each user who is to be told; return what became of it, by finding."""
         became: dict[Finding, str] = {}
         for user, of in by_user(planned).items():
-            message, content = self.mails.digest_mail(self._of(seen, [due.finding for due in of]), user, of)
+            message, content = self.mails.digest_mail(self._looked_at(seen), user, of)
             became |= dict.fromkeys((due.finding for due in of), self.post.give(message, content, of))
         return became
 
@@ -228,22 +227,20 @@ class _Run:
 
     def _tell_webhook(self, seen: Audited, found: Sequence[Finding], key: Sequence[object]) -> None:
         if self.settings.webhook_file and found:
-            looked = self._of(seen, found)
-            ends = looked.since.timestamp(), looked.until.timestamp()
-            content = webhook(self.config.cluster, *ends, found)
+            content = webhook(self.config.cluster, self.first_since.timestamp(), seen.until.timestamp(), found)
             id = message_id(["webhook", *key], self.settings)
             self.post.give(Message(id, WEBHOOK, "", "the webhook"), content)
 
     def _print_mails(self, seen: Audited, planned: Sequence[Planned]) -> None:
         for user, of in by_user(planned).items():
             address = address_of(user, self.settings) or "no address: see 'notices.address'"
-            texts = self.mails.digest(self._of(seen, [due.finding for due in of]), user, of)
+            texts = self.mails.digest(self._looked_at(seen), user, of)
             lines = [f"would be sent to {printable(user)} ({address}): {texts.subject}", *texts.plain.splitlines()]
             self.show("\n    ".join(lines) + "\n")
 
-    def _of(self, seen: Audited, found: Sequence[Finding]) -> Audited:
-        """Return what was looked at for these findings: windows of missed runs as well, where one is from there."""
-        return seen._replace(since=min(self.looked_since[key_of(one)] for one in found))
+    def _looked_at(self, seen: Audited) -> Audited:
+        """Return what was looked at for each user who is told: windows of missed runs and of the other timer, too."""
+        return seen._replace(since=self.looked_since)
 
     def metrics(self, status: Status, seen: Audited | None, found: Sequence[Finding]) -> None:
         """Write the metrics, of a run that failed as well: what it saw is None then."""
@@ -300,9 +297,7 @@ def _alone(run: _Run) -> tuple[Status, Audited]:
     try:
         looks = run.look(pieces, True)
         seen = looks[-1]
-        told_once = latest(looks)
-        run.looked_since = {key: since for key, (since, _) in told_once.items()}
-        found = [finding for _, finding in told_once.values()]
+        found = latest(looks)
         run.errors += [seen.stale] if seen.stale else []
         done = run.notice(seen, found)
         judged = seen
