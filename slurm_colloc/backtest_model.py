@@ -47,21 +47,12 @@ class Step(NamedTuple):
     rules: tuple[Tally, ...]
 
 
-class Day(NamedTuple):
-    """What would have gone out on one day; None where no run judged anything of it. ``works``: whether mails go."""
-
-    day: date
-    works: bool
-    notices: int | None
-    mails: int | None
-
-
 class Backtest(NamedTuple):
     """Rules over past windows, each ``window_s`` long and ``step_s`` after the one before; ``quiet_s`` between notices.
 
-    ``days`` are from the first run's to the last one's, or its mails'. ``file`` is where the rules are from, empty
-    for the site's. ``visible`` says whose jobs these are, where they are not everybody's. ``left_out`` names rules
-    about running jobs, which have runs of their own, ``admins_only`` those of whose findings no user is told.
+    ``file`` is where the rules are from, empty for the site's. ``visible`` says whose jobs these are, where they are
+    not everybody's. ``left_out`` names rules about running jobs, which have runs of their own, ``admins_only`` those of
+    whose findings no user is told.
     """
 
     since: datetime
@@ -76,4 +67,3 @@ class Backtest(NamedTuple):
     total: Tally
     left_out: tuple[str, ...] = ()
     admins_only: tuple[str, ...] = ()
-    days: tuple[Day, ...] = ()

@@ -4,7 +4,6 @@
 All of it is pure: each run's findings come in, what would have gone out comes back.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from datetime import date, datetime, timedelta
 from itertools import chain, pairwise
@@ -27,7 +26,7 @@ from slurm_colloc.audit.ladder import (
 )
 from slurm_colloc.audit.rules import Entry
 from slurm_colloc.audit_model import RUNS, Audited, Key
-from slurm_colloc.backtest_model import Day, Step, Tally
+from slurm_colloc.backtest_model import Step, Tally
 from slurm_colloc.config_audit import Notices
 from slurm_colloc.errors import ConfigError
 
@@ -115,30 +114,6 @@ def steps_of(
             tuple(_tally([run], [made], entry) for entry in known),
         )
         for run, made in zip(ran, notices, strict=True)
-    )
-
-
-def by_day(steps: Sequence[Step], settings: Notices) -> tuple[Day, ...]:
-    """Return what would have gone out on each day from the first run's to the last one's, or its mails'."""
-    notices: Counter[date] = Counter()
-    mails: Counter[date] = Counter()
-    known = set()
-    for step in steps:
-        found = step.total
-        # What could not be judged is no day without mail.
-        if found.mails is None or found.first_notices is None or found.second_notices is None:
-            continue
-        known.add(step.until.date())
-        if step.mailed and found.mails:
-            known.add(step.mailed)
-            mails[step.mailed] += found.mails
-            notices[step.mailed] += found.first_notices + found.second_notices
-    ends = [step.until.date() for step in steps]
-    first, last = min(ends), max([*ends, *mails])
-    days = (first + timedelta(days=number) for number in range((last - first).days + 1))
-    return tuple(
-        Day(day, settings.is_workday(day), *((notices[day], mails[day]) if day in known else (None, None)))
-        for day in days
     )
 
 

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What audit rules would have said of the past, as a table, JSON or CSV."""
 
-from collections.abc import Sequence
-from datetime import timedelta
+from collections.abc import Mapping, Sequence
 
-from slurm_colloc.backtest_model import Backtest, Day, Step, Tally
+from slurm_colloc.backtest_model import Backtest, Step, Tally
 from slurm_colloc.report.json_values import json_text
 from slurm_colloc.report.layout import NO_TERMINAL, Terminal, bold_table, narrowed, page_of
 from slurm_colloc.report.text import ASCII, BLOCKS, csv_table, sparkline, stamp
@@ -12,31 +11,25 @@ from slurm_colloc.units import counted, in_words, printable, significant
 
 SCHEMA = 1
 _NAME_COLUMNS = 25
-# Title, and what is left out first where there is no room: the highest.
-_RULES = (
-    ("JUDGED", 6),
-    ("FINDINGS", 2),
-    ("USERS", 1),
-    ("JOBS", 4),
-    ("GPU-h", 3),
-    ("FIRST", 5),
-    ("SECOND", 7),
-    ("MAILS", 0),
-)
-_STEPS = (("RUNS", 6), ("COV %", 3), ("FINDINGS", 2), ("USERS", 1), ("FIRST", 4), ("SECOND", 5), ("MAILS", 0))
-_OVER_TIME = ("NOTICES", 8)
-_DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
-_CELL = 9
-_WEEKS = (
-    "Each day: notices in mails, as 5 in 2. '.': no run of that day judged anything, so nothing is known. (In "
-    "brackets): a day on which no mails go."
-)
+# Titles, and what is left out first where there is no room: the highest.
+_RULES = {
+    "JUDGED": 6,
+    "FINDINGS": 2,
+    "USERS": 1,
+    "JOBS": 4,
+    "GPU-h": 3,
+    "FIRST": 5,
+    "SECOND": 7,
+    "MAILS": 0,
+    "NOTICES": 8,
+}
+_STEPS = {"RUNS": 6, "COV %": 3, "FINDINGS": 2, "USERS": 1, "FIRST": 4, "SECOND": 5, "MAILS": 0}
 
 
-def as_table(tried: Backtest, terminal: Terminal = NO_TERMINAL, *, days: bool = False) -> str:
-    """Return it for people: all windows by rule, then window by window, or day by day as weeks from Monday on."""
+def as_table(tried: Backtest, terminal: Terminal = NO_TERMINAL) -> str:
+    """Return it for people: all windows by rule, then window by window."""
     rules = [
-        ["RULE", *(title for title, _ in (*_RULES, _OVER_TIME))],
+        ["RULE", *_RULES],
         *(
             [printable(one.rule), *_cells(one), _over_time(tried, number, terminal)]
             for number, one in enumerate(tried.rules)
@@ -44,38 +37,12 @@ def as_table(tried: Backtest, terminal: Terminal = NO_TERMINAL, *, days: bool = 
         ["any", *_cells(tried.total), ""],
     ]
     steps = [
-        ["UNTIL", *(title for title, _ in _STEPS)],
+        ["UNTIL", *_STEPS],
         *([stamp(step.until), *_of_step(step)] for step in tried.steps),
         ["all", "", "", *_people(tried.total)],
     ]
-    body = [
-        *_laid_out(rules, [rank for _, rank in (*_RULES, _OVER_TIME)], terminal),
-        "",
-        *(_weeks(tried.days) if days else _laid_out(steps, [rank for _, rank in _STEPS], terminal)),
-    ]
-    return page_of(heading(tried), body, [*[_WEEKS] * days, *notes(tried)], terminal)
-
-
-def _weeks(days: Sequence[Day]) -> list[str]:
-    """Return a line for each week."""
-    weeks: list[list[Day]] = []
-    for day in days:
-        if not weeks or day.day.weekday() == 0:
-            weeks.append([])
-        weeks[-1].append(day)
-    lines = [f"{'':10}" + "".join(f"{name:>{_CELL}}" for name in _DAYS) + "    mails"]
-    for week in weeks:
-        cells = {day.day.weekday(): _cell(day) for day in week}
-        monday = week[0].day - timedelta(days=week[0].day.weekday())
-        mails = [day.mails for day in week if day.mails is not None]
-        shown = "".join(f"{cells.get(number, ''):>{_CELL}}" for number in range(7))
-        lines.append(f"{monday.isoformat()}{shown}{sum(mails) if mails else '.':>9}")
-    return lines
-
-
-def _cell(day: Day) -> str:
-    text = "." if day.mails is None else f"{day.notices} in {day.mails}" if day.mails else "0"
-    return text if day.works else f"({text})"
+    body = [*_laid_out(rules, _RULES, terminal), "", *_laid_out(steps, _STEPS, terminal)]
+    return page_of(heading(tried), body, notes(tried), terminal)
 
 
 def heading(tried: Backtest) -> str:
@@ -117,8 +84,8 @@ def notes(tried: Backtest) -> list[str]:
     return [*lines, printable(tried.visible)] if tried.visible else lines
 
 
-def _laid_out(rows: Sequence[Sequence[str]], ranks: Sequence[int], terminal: Terminal) -> list[str]:
-    return bold_table(narrowed(rows, ranks, terminal, _NAME_COLUMNS), terminal)
+def _laid_out(rows: Sequence[Sequence[str]], ranks: Mapping[str, int], terminal: Terminal) -> list[str]:
+    return bold_table(narrowed(rows, list(ranks.values()), terminal, _NAME_COLUMNS), terminal)
 
 
 def _cells(one: Tally) -> list[str]:

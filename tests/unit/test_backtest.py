@@ -13,7 +13,7 @@ import pytest
 from rich.cells import cell_len
 
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.audit.backtest import by_day, in_all, mail_day, steps_of, windows, would_notify
+from slurm_colloc.audit.backtest import in_all, mail_day, steps_of, windows, would_notify
 from slurm_colloc.audit.ladder import ACTION, FIRST, SECOND, key_of
 from slurm_colloc.audit.rules import entries
 from slurm_colloc.audit.timing import of_about
@@ -378,28 +378,3 @@ def test_rules_about_jobs_are_tried_by_runs_as_their_timer_has_them(tmp_path: Pa
     # By runs a day apart nothing would be known of it, and nothing is said.
     assert colloc(*argv, *WEEKS, "--rule", "COL001") in (0, 3)
     assert "not tried here: COL001, about running jobs; --about jobs\n" in colloc.out
-
-
-# --- day by day ---
-
-
-def days_of(text: str) -> dict[str, list[int | None]]:
-    return {day["day"]: [day["notices"], day["mails"]] for day in json.loads(text)["days"]}
-
-
-def test_days_of_a_backtest(store: str, proposed: str) -> None:
-    argv = ("audit", "backtest", "--store", store, *WEEKS, "--rules", proposed, "--step", "7d")
-    assert colloc(*argv, "--format", "json") == 0
-    days = days_of(colloc.out)
-    assert (days["2026-01-12"], days["2026-01-19"], days["2026-01-13"]) == ([1, 1], [0, 0], [None, None])
-    assert colloc(*argv, "--by-day") == 0
-    shown = colloc.out
-    lines = shown[shown.index("    Mon ") :].splitlines()
-    assert lines[0].split() == ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun", "mails"]
-    assert lines[1].split() == ["2026-01-12", "1", "in", "1", ".", ".", ".", ".", "(.)", "(.)", "1"]
-    assert lines[2].split() == ["2026-01-19", "0", ".", ".", ".", ".", "(.)", "(.)", "0"]
-
-
-def test_days_on_which_nothing_was_judged_are_not_known() -> None:
-    shown = tried([ran(0, finding()), ran(1, judged=0)])
-    assert [day.mails for day in by_day(shown.steps, Notices())] == [1, None]

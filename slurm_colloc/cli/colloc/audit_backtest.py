@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from slurm_colloc.audit.backtest import by_day, in_all, steps_of, windows, would_notify
+from slurm_colloc.audit.backtest import in_all, steps_of, windows, would_notify
 from slurm_colloc.audit.rules import Entry, choose, entries
 from slurm_colloc.audit.timing import JOBS, OTHERS, check_bounds, of_about, window_days
 from slurm_colloc.audit_model import JOB, Audited
@@ -35,7 +35,6 @@ def backtest(
     rules: Annotated[str, typer.Option("--rules", metavar="FILE", help="proposed: a site.toml, or an [audit]")] = "",
     rule: Annotated[list[str] | None, typer.Option("--rule", help="only these, by name or code")] = None,
     about: Annotated[str, typer.Option("--about", help="rules about running 'jobs', or the 'others'")] = OTHERS,
-    days: Annotated[bool, typer.Option("--by-day", help="in the table mails by day in place of run for run")] = False,
     form: Annotated[str, typer.Option("--format", help="table, json or csv")] = "table",
     output: Annotated[str, typer.Option("--output", "-o", help="file instead of standard output")] = "",
     store: Annotated[str, typer.Option("--store", help="folder of the store; else the site's")] = "",
@@ -55,7 +54,6 @@ def backtest(
     ran = _ran(looking, chosen, windows(start, end, between, reach))
     notices = would_notify(ran, chosen, config.cluster if config else None, between, settings)
     by_rule, total = in_all(ran, notices, chosen)
-    steps = steps_of(ran, notices, chosen, between, settings)
     tried = Backtest(
         since=start,
         until=end,
@@ -64,15 +62,14 @@ def backtest(
         quiet_s=round(60 * settings.job_wait_min if about == JOBS else 86_400 * settings.quiet_days),
         file=rules,
         visible=looking.source.visible.whose,
-        steps=steps,
+        steps=steps_of(ran, notices, chosen, between, settings),
         rules=by_rule,
         total=total,
         left_out=tuple(entry.name for entry in known if entry not in chosen and entry.rule.about == JOB),
         admins_only=tuple(entry.name for entry in chosen if not entry.tells_users),
-        days=by_day(steps, settings),
     )
     if form == "table":
-        write(as_table(tried, terminal(output), days=days), output)
+        write(as_table(tried, terminal(output)), output)
     else:
         write(as_json(tried) if form == "json" else as_csv(tried), output)
     if not total.steps_judged:
