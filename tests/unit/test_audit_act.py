@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is done to a job that idles on, with programs in Slurm's place."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +10,15 @@ from slurm_colloc.audit.job_actions import act, in_words
 from slurm_colloc.audit.rules import entries
 from slurm_colloc.audit.state import opened
 from slurm_colloc.audit.timing import JOBS, Asked
-from slurm_colloc.audit_model import JOB, Audited
-from slurm_colloc.cli.colloc.audit_notify import Piece, notify
+from slurm_colloc.audit_model import JOB
+from slurm_colloc.cli.colloc.audit_notify import notify
 from slurm_colloc.clock import now
-from slurm_colloc.config import Paths
-from slurm_colloc.config_audit import Audit, AuditRule, Notices
+from slurm_colloc.config_audit import Notices
 from tests.fakes.squeue import squeue_line
-from tests.unit.made import site, usage
+from tests.unit.made import site
 from tests.unit.mail_service import mail_service, plain
-from tests.unit.noticed import finding
+from tests.unit.noticed import finding, finds, idle_now, idle_site
 from tests.unit.programs import program
-from tests.unit.stored import grouped
 
 SQUEUE = """test "$SLURM_TIME_FORMAT" = %s || exit 1
 test -n "$SQUEUE_USERS" && exit 1
@@ -85,28 +82,14 @@ class Story:
         self.idle_s = self.now_s - 7200
         for module in ("cli.colloc.audit_notify", "cli.colloc.audit_mails", "audit.post", "audit.job_actions"):
             monkeypatch.setattr(f"slurm_colloc.{module}.now", lambda: self.now_s)
-        given = Notices("users", sender="hpc@x", admins=("root@x",), address="{user}@x")
-        week = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
-        self.config = site()._replace(
-            paths=Paths(state=str(folder)),
-            notices=given._replace(workdays=week, **settings),
-            audit=Audit(rule=(AuditRule("COL001", name="idle now"),)),
-        )
-        self.known = entries(self.config.audit)
+        self.config = idle_site(str(folder), **settings)
 
     def run(self, after_min: float, **fields: Any) -> list[str]:
         """Run so many minutes later, find job 12_3 idle, and return what was done."""
         self.now_s += 60 * after_min
-        job = finding(rule="idle now", about=JOB, subject="12_3", newest_s=self.now_s - 30, idle_since_s=self.idle_s)
-        job = job._replace(**fields)
+        job = idle_now(**{"newest_s": self.now_s - 30, "idle_since_s": self.idle_s} | fields)
         said: list[str] = []
-        *_, whole = grouped([usage()])
-
-        def look(pieces: Sequence[Piece], shown: bool) -> list[Audited]:
-            ((_, since, until, _),) = pieces
-            return [Audited(since, until, whole, {"idle now (running jobs)": (1, 1)}, "", findings=(job,))]
-
-        notify(self.config, Asked(self.known, JOBS, 0.0), look, said.append)
+        notify(self.config, Asked(entries(self.config.audit), JOBS, 0.0), finds(job), said.append)
         return [line.strip().removeprefix("idle now 12_3: ") for line in said]
 
 

@@ -21,37 +21,24 @@ from tests.unit.test_audit_post import receiver, secret
 USERS = tuple(f"user{number}" for number in range(4))
 # A whole run on a clock of the test's choice, that finds what the test says: argv are folder, secret and time.
 RUN = """
-import sys, slurm_colloc
-from tests.unit.noticed import finding
-from tests.unit.made import site, usage
-from tests.unit.stored import grouped
+import sys
+from tests.unit.noticed import finding, finds, idle_now, idle_site
 from slurm_colloc.audit.rules import entries
 from slurm_colloc.audit.timing import JOBS, Asked
-from slurm_colloc.audit_model import JOB, Audited
 from slurm_colloc.cli.colloc import audit_mails, audit_notify
-from slurm_colloc.audit import job_actions as act, post
-from slurm_colloc.config import Paths
-from slurm_colloc.config_audit import Audit, AuditRule, Notices
+from slurm_colloc.audit import job_actions, post
 
 folder, secret, at_s, users = sys.argv[1], sys.argv[2], float(sys.argv[3]), sys.argv[4:]
-for module in (audit_notify, audit_mails, act, post):
+for module in (audit_notify, audit_mails, job_actions, post):
     module.now = lambda: at_s
-given = Notices("users", sender="hpc@x", admins=("root@x",), address="{user}@x")
-week = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
-given = given._replace(workdays=week, webhook_file=secret, actions={"idle now": "cancel"})
-audit = Audit(rule=(AuditRule("COL001", name="idle now"),))
-config = site()._replace(paths=Paths(state=folder), notices=given, audit=audit)
+config = idle_site(folder, webhook_file=secret, actions={"idle now": "cancel"})
 jobs = [
-    finding(rule="idle now", about=JOB, subject=str(at), user=user, newest_s=at_s - 30, idle_since_s=1.7e9,
-            digest=f"of {at}", jobs=(finding().jobs[0]._replace(job_id=str(at)),))
+    idle_now(subject=str(at), user=user, newest_s=at_s - 30, idle_since_s=1.7e9, digest=f"of {at}",
+             jobs=(finding().jobs[0]._replace(job_id=str(at)),))
     for at, user in enumerate(users, 1) if user
 ]
-*_, whole = grouped([usage()])
 open(folder.removesuffix("state") + "at work", "w").close()
-def look(pieces, shown):
-    ((_, since, until, _),) = pieces
-    return [Audited(since, until, whole, {"idle now (running jobs)": (1, 1)}, "", findings=tuple(jobs))]
-sys.exit(audit_notify.notify(config, Asked(entries(audit), JOBS, 0.0), look, len)[0])
+sys.exit(audit_notify.notify(config, Asked(entries(config.audit), JOBS, 0.0), finds(*jobs), len)[0])
 """
 # A job is a file, that is there or is not; as in slurmctld, nothing is in between.
 SCANCEL = 'mv "$FOLDER/jobs/$1" "$FOLDER/cancelled/"\n'

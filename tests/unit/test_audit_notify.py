@@ -80,6 +80,13 @@ def idle_runs(folder: Path, *users: str, began_s: int | None = None, first: int 
     stored(folder / "state/store", rows, rounds).write_log("a", {})
 
 
+def change(folder: Path, old: str, new: str) -> None:
+    """Change what site.toml says."""
+    text = (folder / "site.toml").read_text()
+    assert old in text
+    (folder / "site.toml").write_text(text.replace(old, new))
+
+
 def later(monkeypatch: pytest.MonkeyPatch, by_s: float) -> float:
     """Let all that asks for the time be so much later; return it."""
     at_s = now() + by_s
@@ -315,8 +322,7 @@ def test_metrics(site: Began, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["d", ""])
 def test_nobody_is_told_of_another_cluster(site: Began, taken: Taken, tmp_path: Path, name: str) -> None:
     site("ann")
-    text = (tmp_path / "site.toml").read_text()
-    (tmp_path / "site.toml").write_text(text.replace('cluster = "c"', f'cluster = "{name}"'))
+    change(tmp_path, 'cluster = "c"', f'cluster = "{name}"')
     assert colloc("audit", "run", "--notify") == 1
     assert "COL001 ann: not told: of cluster 'c'\n" in colloc.out
     assert taken.to("ann@example.org") == []

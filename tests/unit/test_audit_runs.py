@@ -17,7 +17,7 @@ from tests.unit.made import HOUR, process, run, seen
 from tests.unit.mail_service import Taken, plain
 from tests.unit.programs import colloc
 from tests.unit.stored import sampled, stored
-from tests.unit.test_audit_notify import DAY, IDLE, Began, later
+from tests.unit.test_audit_notify import DAY, IDLE, Began, change, later
 from tests.unit.test_audit_notify import site as site
 from tests.unit.test_audit_notify import taken as taken
 
@@ -31,10 +31,8 @@ def last_good_run(folder: Path, ago_days: float, rules: str = "COL001") -> None:
 
 
 def test_missed_runs_are_judged_each_on_its_own_and_told_of_once(site: Began, taken: Taken, tmp_path: Path) -> None:
-    bounds = "min_gpu_hours = 1.5"
     site("ann")
-    text = (tmp_path / "site.toml").read_text().replace("min_gpu_hours = 0.5", bounds)
-    (tmp_path / "site.toml").write_text(text)
+    change(tmp_path, "min_gpu_hours = 0.5", "min_gpu_hours = 1.5")
     # ann held one hour ten days ago and one two days ago: neither week has as much as the bound, both together had.
     # bob held two hours ten days ago.
     began = {"1": int(now() - 2 * DAY)} | dict.fromkeys("234", int(now() - 10 * DAY))
@@ -76,8 +74,7 @@ def idles_now(folder: Path, taken_in_s: float, *, idle_s: int = 5 * HOUR, over: 
 
 def jobs_site(site: Began, folder: Path, **settings: Any) -> None:
     site(**settings)
-    path = folder / "site.toml"
-    path.write_text(path.read_text().replace(", reading_age_min = 1e9", ""))
+    change(folder, ", reading_age_min = 1e9", "")
     shutil.rmtree(folder / "state/store")
 
 
@@ -133,8 +130,7 @@ def test_a_job_is_told_of_once_however_many_timers_and_hours_pass(
     site: Began, taken: Taken, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs_site(site, tmp_path)
-    text = (tmp_path / "site.toml").read_text()
-    (tmp_path / "site.toml").write_text(text.replace("min_gpu_hours = 0.5", "min_gpu_hours = 6"))
+    change(tmp_path, "min_gpu_hours = 0.5", "min_gpu_hours = 6")
     # Five hours idle are too few for the nightly sum, and enough while it runs; seven are enough for both.
     idles_now(tmp_path, now() - 600)
     assert [colloc("audit", "run", "--notify", "--about", about) for about in ("jobs", "others")] == [1, 3]

@@ -14,7 +14,7 @@ import pytest
 from slurm_colloc.audit import sendmail
 from tests.unit.mail_service import Taken, html, plain
 from tests.unit.programs import colloc
-from tests.unit.test_audit_notify import Began, idle_runs, later
+from tests.unit.test_audit_notify import Began, change, idle_runs, later
 from tests.unit.test_audit_notify import site as site
 from tests.unit.test_audit_notify import taken as taken
 from tests.unit.test_audit_post import receiver, secret
@@ -32,12 +32,6 @@ def kept() -> Iterator[Path]:
 
 def runs() -> int:
     return colloc("audit", "run", "--notify")
-
-
-def change(folder: Path, old: str, new: str) -> None:
-    text = (folder / "site.toml").read_text()
-    assert old in text
-    (folder / "site.toml").write_text(text.replace(old, new))
 
 
 def test_what_was_not_taken_is_told_anew_by_present_numbers_or_not_at_all(
@@ -158,6 +152,5 @@ def test_root_speaks_as_the_owner_and_the_word_is_a_persons(
     )
     # Of a rule that is off there are waivers still.
     assert colloc("audit", "optout", "ann", "--rule", "COL001") == 0
-    text = (tmp_path / "site.toml").read_text()
-    (tmp_path / "site.toml").write_text(text.replace('code = "COL001"\n', 'code = "COL001"\ntell = "nobody"\n'))
+    change(tmp_path, 'code = "COL001"\n', 'code = "COL001"\ntell = "nobody"\n')
     assert colloc("audit", "optout", "ann", "--rule", "COL001", "--end") == 0
