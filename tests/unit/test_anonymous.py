@@ -146,22 +146,6 @@ def test_small_groups_are_one_row_in_which_all_is_counted(store: str) -> None:
     assert "fewer than 6 users had a GPU" in colloc.err
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (("--min-group", "3"), "--by user has none"),
-        (("--min-group", "1", "--by", "account"), "does nothing"),
-        (("--min-group", "3", "--by", "account", "--runs", "x.csv"), "writes each run"),
-        (("--min-group", "3", "--by", "account", "--format", "json", "--charts"), "shows single hours"),
-    ],
-)
-def test_options_that_would_not_keep_what_they_promise_are_refused(
-    store: str, options: tuple[str, ...], said: str
-) -> None:
-    assert colloc("report", "--store", store, *WINDOW, *options) == 2
-    assert said in colloc.err
-
-
 def test_no_figure_is_of_fewer_users_not_even_one_that_only_they_have(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -234,12 +234,12 @@ def proposed(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_rules_over_weeks(store: str, proposed: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rules_over_weeks(store: str, proposed: str) -> None:
     argv = ("audit", "backtest", "--store", store, *WEEKS, "--rules", proposed)
     assert colloc(*argv, "--format", "json") == 0
-    first = capsys.readouterr()
-    shown = json.loads(first.out)
-    assert first.err == ""
+    first = colloc.out
+    shown = json.loads(first)
+    assert colloc.err == ""
     assert (shown["schema"], len(shown["steps"]), shown["window_s"], shown["quiet_s"]) == (1, 4, 604_800, 1_209_600)
     zero = next(one for one in shown["rules"] if one["rule"] == "COL001")
     assert zero == {
@@ -260,7 +260,7 @@ def test_rules_over_weeks(store: str, proposed: str, capsys: pytest.CaptureFixtu
     assert [step["total"]["mails"] for step in shown["steps"]] == [1, 0, 1, 1]
     assert [step["mailed"] for step in shown["steps"]] == ["2026-01-12", "2026-01-19", "2026-01-26", "2026-02-02"]
     assert colloc(*argv, "--format", "json") == 0
-    assert capsys.readouterr().out == first.out, "the same each time"
+    assert colloc.out == first, "the same each time"
 
 
 def test_a_quiet_period_and_a_window_are_two_figures(store: str, proposed: str) -> None:

@@ -340,7 +340,7 @@ def test_a_window_without_runs_says_where_they_are(text: str) -> None:
         (["--since", "2026-01-02", "--until", "2026-01-01"], "is empty"),
     ],
 )
-def test_what_a_report_cannot_be_asked(text: str, argv: list[str], said: str) -> None:
+def test_what_a_report_of_a_text_cannot_be_asked(text: str, argv: list[str], said: str) -> None:
     assert colloc("report", "--sacct-file", text, *argv) == 2
     assert (said in colloc.err, colloc.out) == (True, "")
 
@@ -348,9 +348,6 @@ def test_what_a_report_cannot_be_asked(text: str, argv: list[str], said: str) ->
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        ("report --fields JobID", "do nothing without --sacct-file"),
-        ("report --timezone UTC", "do nothing without --sacct-file"),
-        ("report --charts", "--charts adds to --format json of a store"),
         ("ingest --fields JobID", "--fields does nothing without --sacct-file or --nvidia-smi"),
         ("ingest --clustercockpit x --timezone UTC", "--timezone does nothing without"),
         ("ingest --node g1", "--node does nothing without --nvidia-smi"),

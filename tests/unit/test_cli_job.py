@@ -52,11 +52,9 @@ class Site:
         for raw_id in ran:
             drop_evidence(str(data), evidence(raw_id, 6000, sm_active_mean_pct=1.0, sampled_s=3500.0))
 
-    def told(self, capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
-        capsys.readouterr()
+    def told(self, *argv: str) -> tuple[int, str, str]:
         status = colloc("job", "--store", self.store, *argv)
-        said = capsys.readouterr()
-        return status, said.out, said.err
+        return status, colloc.out, colloc.err
 
 
 @pytest.fixture
@@ -66,9 +64,9 @@ def as_ann(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     return Site(tmp_path, monkeypatch)
 
 
-def test_store_and_slurm_tell_one_story(as_ann: Site, capsys: pytest.CaptureFixture[str]) -> None:
+def test_store_and_slurm_tell_one_story(as_ann: Site) -> None:
     as_ann.rows(row("61", Submit="-60", Start="0", End="3600", JobName="train"))
-    status, out, err = as_ann.told(capsys, "61")
+    status, out, err = as_ann.told("61")
     assert (status, err) == (0, "")
     assert "  time       took 1 h, limit 2 h, exit code 0:0\n" in out
     assert "  GPU_UTIL   50.0 % of the 1 sampled GPU-h, that is 0.5 GPU-h\n" in out
@@ -76,51 +74,47 @@ def test_store_and_slurm_tell_one_story(as_ann: Site, capsys: pytest.CaptureFixt
     assert len((as_ann.folder / "calls").read_text().splitlines()) == 1
 
 
-def test_somebody_elses_job_is_not_there(as_ann: Site, capsys: pytest.CaptureFixture[str]) -> None:
-    unknown = as_ann.told(capsys, "77")
+def test_somebody_elses_job_is_not_there(as_ann: Site) -> None:
+    unknown = as_ann.told("77")
     as_ann.rows(row("62", User="bob", Submit="0", Start="0", End="3600"))
-    others = as_ann.told(capsys, "62")
+    others = as_ann.told("62")
     assert (others[0], others[1]) == (2, "")
     assert others[2].replace("'62'", "") == unknown[2].replace("'77'", "")
     assert "bob" not in others[2]
 
 
-def test_what_keeps_a_job_out_of_sight_is_said(as_ann: Site, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "of what you may see: the runs of ann (PrivateData=jobs)" in as_ann.told(capsys, "62")[2]
+def test_what_keeps_a_job_out_of_sight_is_said(as_ann: Site) -> None:
+    assert "of what you may see: the runs of ann (PrivateData=jobs)" in as_ann.told("62")[2]
 
 
-def test_without_a_store_the_message_is_whole(as_ann: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_store_the_message_is_whole(as_ann: Site, tmp_path: Path) -> None:
     as_ann.rows(row("63", User="ann", State="COMPLETED"))
-    status, _, err = as_ann.told(capsys, "63", "--store", str(tmp_path / "none"))
+    status, _, err = as_ann.told("63", "--store", str(tmp_path / "none"))
     assert status == 0
     assert err.rstrip().endswith("or name another with --store")
 
 
-def test_whoever_keeps_the_store_sees_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                          capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
-    site = Site(tmp_path, monkeypatch)
-    assert site.told(capsys, "62")[1].startswith("job 62 'train' of bob, ")
+def test_whoever_keeps_the_store_sees_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Site(tmp_path, monkeypatch).told("62")[1].startswith("job 62 'train' of bob, ")
 
 
-def test_a_fresh_job_has_a_story_without_the_store(as_ann: Site, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_fresh_job_has_a_story_without_the_store(as_ann: Site) -> None:
     as_ann.rows(row("63", User="ann", State="COMPLETED"))
-    status, out, err = as_ann.told(capsys, "63")
+    status, out, err = as_ann.told("63")
     assert status == 0
     assert "  used       not known here: samples of its nodes, where there are any, come with 'colloc ingest'\n" in out
     assert "what the job used of its GPU is not known: job '63' is not in the store" in err
-    shown = json.loads(as_ann.told(capsys, "63", "--format", "json")[1])
+    shown = json.loads(as_ann.told("63", "--format", "json")[1])
     assert (shown["runs"], shown["stories"][0]["slurm"]["user"]) == ([], "ann")
 
 
-def test_a_host_without_slurm_has_the_stores_story(
-    as_ann: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_host_without_slurm_has_the_stores_story(as_ann: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("sacct", "scontrol"):
         program(as_ann.folder, name, "exit 1\n", monkeypatch)
-    status, out, _ = as_ann.told(capsys, "61")
+    status, out, _ = as_ann.told("61")
     assert status == 0
     assert "took" not in out
-    unknown = as_ann.told(capsys, "77")
+    unknown = as_ann.told("77")
     assert unknown[0] == 2
     assert "error: Slurm does not answer ('sacct -j 77' says why), and job '77' is not in the store" in unknown[2]
 
@@ -131,47 +125,45 @@ def at_site(as_ann: Site, monkeypatch: pytest.MonkeyPatch) -> Site:
     return as_ann
 
 
-def test_the_raw_id_of_a_task_is_that_task(at_site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_raw_id_of_a_task_is_that_task(at_site: Site) -> None:
     at_site.by_csub("70")
     stored(at_site.store, [run(f"70_{task}", job_id_raw=raw) for task, raw in (("1", "71"), ("2", "70"))])
     at_site.rows(row("70_1", JobIDRaw="71", Start="0", End="3600"))
-    status, by_raw, _ = at_site.told(capsys, "71")
-    assert (status, by_raw) == (0, at_site.told(capsys, "70_1")[1])
+    status, by_raw, _ = at_site.told("71")
+    assert (status, by_raw) == (0, at_site.told("70_1")[1])
     assert "  csub gave  gpu:1" in by_raw
     at_site.rows()
-    assert [line for line in at_site.told(capsys, "70")[1].splitlines() if line.startswith("job 70")] == [
+    assert [line for line in at_site.told("70")[1].splitlines() if line.startswith("job 70")] == [
         "job 70_1 'train' of ann, COMPLETED", "job 70_2 'train' of ann, COMPLETED",
     ]  # fmt: skip
 
 
-def test_without_the_sites_store_ones_own_evidence_speaks(at_site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_the_sites_store_ones_own_evidence_speaks(at_site: Site) -> None:
     at_site.by_csub("80", "80")
     at_site.rows(row("80", Start="0", End="3600"))
-    status, out, err = at_site.told(capsys, "80", "--store", str(at_site.folder / "none"))
+    status, out, err = at_site.told("80", "--store", str(at_site.folder / "none"))
     assert (status, err) == (0, "")
     assert "  memory     6000 MiB at peak\n" in out
     assert "  would fit  gpu:h100_1g.10gb:1 (mig), by 6000 MiB at peak and 1 % of the SMs" in out
     assert "  next time  submitted by csub again it gets gpu:h100_1g.10gb:1 (mig; footprint exact" in out
     stored(at_site.store, [run("80", cluster="lab")])
-    assert "  next time  submitted by csub again it gets gpu:h100_1g.10gb:1" in at_site.told(capsys, "80")[1]
+    assert "  next time  submitted by csub again it gets gpu:h100_1g.10gb:1" in at_site.told("80")[1]
 
 
-def test_ones_own_history_says_nothing_of_others_jobs(
-    at_site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ones_own_history_says_nothing_of_others_jobs(at_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     at_site.by_csub("80", "80")
     found = decision("80", cluster="lab", rung="exact")
     monkeypatch.setattr(command, "_decision", lambda *_: found)
     monkeypatch.setattr(command, "own_name", lambda: "root")
     at_site.rows(row("80", Start="0", End="3600"))
-    out = at_site.told(capsys, "80", "--store", str(at_site.folder / "none"))[1]
+    out = at_site.told("80", "--store", str(at_site.folder / "none"))[1]
     assert "  next time  not known here: csub goes by what it keeps for ann alone\n" in out
     assert "6000 MiB" not in out
 
 
 @pytest.mark.parametrize("job", ["61;62", "-x", "61.batch", "*", "\x1b[2J", "abc", "61_[1-3]"])
-def test_what_is_no_job_is_not_asked_for(as_ann: Site, job: str, capsys: pytest.CaptureFixture[str]) -> None:
-    status, out, err = as_ann.told(capsys, "--", job) if job.startswith("-") else as_ann.told(capsys, job)
+def test_what_is_no_job_is_not_asked_for(as_ann: Site, job: str) -> None:
+    status, out, err = as_ann.told("--", job) if job.startswith("-") else as_ann.told(job)
     assert (status, out) == (2, "")
     assert "is no id of a job: ask for 4711, 4711_2 (a task" in err
     assert "\x1b" not in err

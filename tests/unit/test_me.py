@@ -150,9 +150,7 @@ echo "{row}" | sed "s/|/$end/g; s/\$/$end/"
 """
 
 
-def test_without_a_store_slurm_is_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_store_slurm_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.setenv("COLLOC_CONF", str(tmp_path / "site.toml"))
     (tmp_path / "site.toml").write_text('schema = 1\ncluster = "c"\nslurm_release = "22.05"\n')
@@ -163,14 +161,14 @@ def test_without_a_store_slurm_is_asked(
     program(tmp_path, "sacct", script, monkeypatch)
     program(tmp_path, "sacctmgr", "echo 'gres|gpu'\n", monkeypatch)
     assert colloc("me") == 0
-    said, notes = capsys.readouterr()
-    assert "no site.toml" not in notes
+    said = colloc.out
+    assert "no site.toml" not in colloc.err
     assert "  allocated  1 GPU-h in 1 run, in whole GPUs\n  SM active  not measured\n" in said
     assert "  source     sacct, and what csub measured in your jobs\n" in said
     monkeypatch.delenv("COLLOC_CONF")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "none"))
     assert colloc("me") == 0
-    assert "note: no site.toml, so what is kept of your jobs is not looked at" in capsys.readouterr().err
+    assert "note: no site.toml, so what is kept of your jobs is not looked at" in colloc.err
     program(tmp_path, "sacct", "echo 'slurmdbd: Connection refused' >&2\nexit 1\n", monkeypatch)
     assert colloc("me") == 2
-    assert "Connection refused; and in its place: store '" in capsys.readouterr().err
+    assert "Connection refused; and in its place: store '" in colloc.err

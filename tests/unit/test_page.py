@@ -175,7 +175,7 @@ def test_what_is_under_the_pointer_has_denominator_and_method(browser: webdriver
     show(browser, five)
     cell = browser.find_element(By.CSS_SELECTOR, "#table tbody td:nth-child(11)")
     assert re.search(
-        r"SM % [\d.]+\n.*over the GPU-hours measured.*\nmeasured: \d.* GPU-h by SM.*\nmethod: measured",
+        r"SM % [\d.]+\n.*over the sampled time.*\nmeasured: \d.* GPU-h by SM.*\nmethod: measured",
         tip(browser, cell, 0, 0),
     )
     chart = browser.find_element(By.CSS_SELECTOR, "[data-figure=over-time] svg")

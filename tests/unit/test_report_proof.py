@@ -188,19 +188,3 @@ def test_harm_is_of_runs_on_pieces(folder: Path) -> None:
     told = json.loads(shown(folder, "--harm", "--format", "json"))
     assert (told["runs"], told["not_known"], told["figures"][-1]["known"]) == (10, 0, 10)
     assert shown(folder, "--harm", "--format", "csv").splitlines()[0] == "kind,runs,known,part,low,high"
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("--harm", "--rollout"),
-        ("--harm", "--shadow"),
-        ("--rollout", "--by", "account"),
-        ("--harm", "--format", "html"),
-        ("--harm", "--pseudonyms"),
-        ("--harm", "--top", "3"),
-    ],
-)
-def test_what_contradicts_is_refused(folder: Path, words: tuple[str, ...]) -> None:
-    assert colloc("report", *words, "--store", str(folder)) == 2
-    assert "error: " in colloc.err
