@@ -110,8 +110,8 @@ def steps_of(
             run.whole.jobs,
             run.whole.jobs_measured,
             run.whole.coverage_pct,
-            _all_rules([run], [made], known),
-            tuple(_tally([run], [made], entry) for entry in known),
+            _tally([run], [made], known),
+            tuple(_tally([run], [made], (entry,), entry) for entry in known),
         )
         for run, made in zip(ran, notices, strict=True)
     )
@@ -121,37 +121,27 @@ def in_all(
     ran: Sequence[Audited], notices: Sequence[Sequence[Notice]], known: Sequence[Entry]
 ) -> tuple[tuple[Tally, ...], Tally]:
     """Return what came of all runs, by rule and of all rules."""
-    return tuple(_tally(ran, notices, entry) for entry in known), _all_rules(ran, notices, known)
+    return tuple(_tally(ran, notices, (entry,), entry) for entry in known), _tally(ran, notices, known)
 
 
-def _tally(ran: Sequence[Audited], notices: Sequence[Sequence[Notice]], entry: Entry) -> Tally:
-    apart = all(before.until <= after.since for before, after in pairwise(ran))
-    return _counted(ran, notices, (entry,), entry.name, entry.rule.code, summed=apart)
-
-
-def _all_rules(ran: Sequence[Audited], notices: Sequence[Sequence[Notice]], known: Sequence[Entry]) -> Tally:
-    return _counted(ran, notices, known, "", "", summed=False)
-
-
-def _counted(
-    ran: Sequence[Audited],
-    notices: Sequence[Sequence[Notice]],
-    of: Sequence[Entry],
-    name: str,
-    code: str,
-    *,
-    summed: bool,
+def _tally(
+    ran: Sequence[Audited], notices: Sequence[Sequence[Notice]], of: Sequence[Entry], one: Entry | None = None
 ) -> Tally:
+    """Return what came of these rules, or of the ``one`` that is all of them."""
+    rule, code = (one.name, one.rule.code) if one else ("", "")
     names, jobs_of = {entry.name for entry in of}, {entry.name for entry in of if entry.rule.source == RUNS}
-    forms = {entry.form for entry in of}
-    judged = sum(any(_could_judge(run, one) for one in forms) for run in ran)
+    judged = sum(any(_could_judge(run, entry.form) for entry in of) for run in ran)
     if not judged:
-        return Tally(name, code, len(ran), 0, *[None] * 8)
+        return Tally(rule, code, len(ran), 0, *[None] * 8)
     found = [(run, finding) for run in ran for finding in run.findings if finding.rule in names]
-    made = [(run, one) for run, of_run in zip(ran, notices, strict=True) for one in of_run if one.key[0] in names]
+    made = [
+        (run, notice) for run, of_run in zip(ran, notices, strict=True) for notice in of_run if notice.key[0] in names
+    ]
     jobs = (run.behind[key_of(finding)] for run, finding in found if finding.rule in jobs_of)
+    # Neither of several rules nor of windows that overlap: an hour would count twice.
+    summed = one and all(before.until <= after.since for before, after in pairwise(ran))
     return Tally(
-        rule=name,
+        rule=rule,
         code=code,
         steps=len(ran),
         steps_judged=judged,

@@ -221,8 +221,7 @@ class State:
 
     def last_sent(self, topic: str) -> float | None:
         """Return when the last message on this topic was handed over; None where there is none."""
-        rows = self._all("SELECT max(changed_s) FROM messages WHERE (topic, state) = (?, ?)", (topic, SENT))
-        return None if rows[0][0] is None else float(rows[0][0])
+        return self._last("SELECT max(changed_s) FROM messages WHERE (topic, state) = (?, ?)", topic, SENT)
 
     def carried(self, message: str) -> list[Notification]:
         """Return the steps that a message takes."""
@@ -250,16 +249,15 @@ class State:
 
     def last_good(self, mode: str, rules: str) -> float | None:
         """Return until when the last run of these rules saw that ended well; None where there is none."""
-        rows = self._all(
-            "SELECT max(until_s) FROM runs WHERE exit IN (0, 1) AND mode = ? AND rules = ?",
-            (mode, rules),
-        )
-        return None if rows[0][0] is None else float(rows[0][0])
+        return self._last("SELECT max(until_s) FROM runs WHERE exit IN (0, 1) AND (mode, rules) = (?, ?)", mode, rules)
 
     def last_success(self, rules: str) -> float | None:
         """Return when the last run of these rules that ended well did so; None where there is none."""
-        value = self._all("SELECT max(ended_s) FROM runs WHERE exit IN (0, 1) AND rules = ?", (rules,))[0][0]
-        return None if value is None else float(value)
+        return self._last("SELECT max(ended_s) FROM runs WHERE exit IN (0, 1) AND rules = ?", rules)
+
+    def _last(self, query: str, *values: str) -> float | None:
+        ((found,),) = self._all(query, values)
+        return None if found is None else float(found)
 
     def _all(self, query: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         return self._connection.execute(query, tuple(values)).fetchall()

@@ -13,11 +13,10 @@ from typing import Any, NamedTuple
 from slurm_colloc.audit_model import Audited, Finding
 from slurm_colloc.report.findings import judged_of
 from slurm_colloc.report.page import renderer
-from slurm_colloc.report.text import minute, stamp
-from slurm_colloc.units import in_words, printable, significant
+from slurm_colloc.report.text import minute, short_name, stamp
+from slurm_colloc.units import in_words, significant
 
 USER, ADMIN, ACTED = "digest", "admin", "action"
-_SHOWN = 40
 
 
 class Item(NamedTuple):
@@ -123,18 +122,12 @@ def digest_maker(templates: str) -> Callable[[str, Any], tuple[str, str]]:
         stamp=stamp,
         hours=significant,
         at=minute,
-        short=_short,
+        short=short_name,
         table=_table,
         judged=judged_of,
         days=lambda days: in_words(days * 86_400),
     )
     return lambda name, mail: (render(f"audit/{name}.txt.j2", mail=mail), render(f"audit/{name}.html.j2", mail=mail))
-
-
-def _short(text: str) -> str:
-    """Return a name that somebody chose so that no mail becomes unreadable by it."""
-    shown = printable(text)
-    return shown if len(shown) <= _SHOWN else f"{shown[: _SHOWN - 3]}..."
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:

@@ -9,6 +9,8 @@ from math import ceil
 
 from slurm_colloc.units import printable
 
+# A job's name may have a thousand.
+_NAME_CHARACTERS = 40
 # Those of full width are the same to a spreadsheet that is set to Japanese.
 _FORMULA = tuple("=+-@\t\r＝＋－＠")
 
@@ -26,6 +28,12 @@ def stamp(moment: datetime) -> str:
 def minute(at_s: float) -> str:
     """Return a time to the minute."""
     return local(at_s).isoformat(sep=" ", timespec="minutes")
+
+
+def short_name(text: str) -> str:
+    """Return a name that somebody chose so that no mail and no page becomes unreadable by it."""
+    shown = printable(text)
+    return shown if len(shown) <= _NAME_CHARACTERS else f"{shown[: _NAME_CHARACTERS - 3]}..."
 
 
 def inert(text: str) -> str:

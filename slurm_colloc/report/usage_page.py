@@ -10,6 +10,7 @@ from slurm_colloc.chart_model import Fit, GroupDetail, TimeUsage
 from slurm_colloc.report.charts import coarser, figures
 from slurm_colloc.report.figure import Figure, methods, rounded, short, wall_ms, why_not, zone_of
 from slurm_colloc.report.page import renderer
+from slurm_colloc.report.text import short_name
 from slurm_colloc.report.usage import METRICS, UsageReport, fits_by_group, hours_digits, metric_of, number
 from slurm_colloc.report.usage_notes import definitions, footnotes, heading
 from slurm_colloc.report.usage_text import cells_of, columns
@@ -19,8 +20,6 @@ from slurm_colloc.usage_model import GroupUsage
 # Vega is 0.9 MB of the 3 MB that a page may have, the table of 2,000 users 0.5; what all details together may have:
 _PIECES, _LEAST_PIECES = 24_000, 4
 _IDLEST, _LEAST_IDLEST = 6_000, 1
-# A job's name may have a thousand.
-_NAME_CHARACTERS = 40
 
 # From when to when by the wall's clock (ms), and how many hours that is: not always the difference.
 _Spans = dict[tuple[int, int, float], int]
@@ -166,7 +165,7 @@ def _detail(report: UsageReport, detail: GroupDetail, most: tuple[int, int], spa
         "time": [[span(piece), *had(piece)] for piece in pieces],
         "kinds": [[printable(kind.name), kind.jobs, *had(kind)] for kind in detail.kinds],
         "idlest": [
-            [*(_cut(printable(word)) for word in words), rounded(held), rounded(idle)]
+            [*(short_name(word) for word in words), rounded(held), rounded(idle)]
             for *words, held, idle in detail.idlest[: most[1]]
         ],
     }
@@ -174,7 +173,3 @@ def _detail(report: UsageReport, detail: GroupDetail, most: tuple[int, int], spa
 
 def _fit(fit: Fit) -> list[float | str | None]:
     return [*map(rounded, (fit.known_gpu_hours, fit.fits_gpu_hours, fit.freed_gpu_hours)), printable(fit.unit)]
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _NAME_CHARACTERS else text[: _NAME_CHARACTERS - 3] + "..."
