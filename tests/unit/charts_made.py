@@ -5,23 +5,14 @@ from __future__ import annotations
 
 import random
 from datetime import UTC, datetime
-from functools import cache
+from itertools import product
 from typing import Any
 
-from slurm_colloc.chart_model import (
-    Charts,
-    Fit,
-    GroupDetail,
-    IdleRun,
-    TimeUsage,
-    UtilAgainstSm,
-    WeekHour,
-)  # fmt: skip
-from slurm_colloc.config import Prices
+from slurm_colloc.chart_model import Charts, Fit, GroupDetail, IdleRun, TimeUsage, UtilAgainstSm, WeekHour
 from slurm_colloc.report.usage import UsageReport
 from slurm_colloc.usage_model import Collocation, GroupUsage, Prediction
-from tests.unit.made import fit_of, usage
-from tests.unit.stored import grouped
+from tests.unit.made import fit_of
+from tests.unit.reports import group, report
 
 SINCE = datetime(2026, 1, 1, tzinfo=UTC)
 DAY = 86_400
@@ -34,7 +25,7 @@ def made_report(users: int, days: int, names: tuple[str, ...] = ()) -> UsageRepo
     called = [*names, *(f"{FIRST[i % 8]}{i:04}" if users > 8 else FIRST[i] for i in range(len(names), users))]
     groups = tuple(_group(name, chance, days) for name in called)
     groups = tuple(sorted(groups, key=lambda group: -(group.sm_idle_gpu_hours or 0.0)))
-    total = _whole()._replace(name="total", **_sums(groups))
+    total = group("total", **_sums(groups))
     allocated = total.allocated_gpu_hours or 0.0
     charts = Charts(
         over_time=tuple(_pieces(chance, allocated, days, allocated * 1.35)),
@@ -43,37 +34,21 @@ def made_report(users: int, days: int, names: tuple[str, ...] = ()) -> UsageRepo
         util_against_sm=tuple(_cells(chance, total.jobs)),
         details=tuple(_detail(group, chance, days) for group in groups),
     )
-    return UsageReport(
+    return report(
+        *groups,
         cluster="gpu-cluster",
         since=SINCE,
         until=datetime.fromtimestamp(SINCE.timestamp() + days * DAY, UTC),
-        by="user",
-        equivalents="compute slices",
-        groups=groups,
         total=total,
         runs=total.jobs + 40,
         runs_without_gpu=40,
-        runaways=0,
-        unaccounted_hours=0.0,
         sampled_job_hours=1.0,
         installed_gpu_hours=allocated * 1.35,
         collocation=tuple(Collocation(jobs, 8, 40.0, 40.0 - 9.5 * jobs) for jobs in range(4)),
         predictions=(Prediction("exact", 90, 80, 79, 0.7, 1.1, 60, 60, 0.5, 0.9),),
-        prices=Prices(),
-        strays=(),
-        rows_in=1000,
-        rows_used=900,
-        job_steps=100,
-        rejected={},
-        recorded=None,
-        ingested=None,
-        flushed=None,
-        so_far=False,
-        of_text=False,
-        templates="",
         charts=charts,
         fits=(*(_fit(group) for group in groups), _fit(total)),
-    )  # fmt: skip
+    )
 
 
 def _group(name: str, chance: random.Random, days: int) -> GroupUsage:
@@ -97,12 +72,7 @@ def _group(name: str, chance: random.Random, days: int) -> GroupUsage:
         "energy_kwh": measured * 0.4,
         "coverage_pct": 100 * measured / allocated,
     }
-    return _whole()._replace(name=name, **fields)
-
-
-@cache
-def _whole() -> GroupUsage:
-    return grouped([usage()])[-1]
+    return group(name, **fields)
 
 
 def _sums(groups: tuple[GroupUsage, ...]) -> dict[str, Any]:
@@ -131,23 +101,11 @@ def _pieces(chance: random.Random, allocated: float, days: int, installed: float
 
 def _week(chance: random.Random, gpus: float) -> list[WeekHour]:
     cells = []
-    for day in range(7):
-        for hour in range(24):
-            held = gpus * (1.2 if 8 <= hour < 20 and day < 5 else 0.6) * chance.uniform(0.8, 1.2)
-            known = (day, hour) != (6, 3)
-            cells.append(
-                WeekHour(
-                    day,
-                    hour,
-                    4.0,
-                    held,
-                    held * 0.9 if known else 0.0,
-                    held * 0.35 if known else None,
-                    held * 0.8,
-                    held * 0.6,
-                )
-            )
-    return cells  # fmt: skip
+    for day, hour in product(range(7), range(24)):
+        held = gpus * (1.2 if 8 <= hour < 20 and day < 5 else 0.6) * chance.uniform(0.8, 1.2)
+        measured, used = (held * 0.9, held * 0.35) if (day, hour) != (6, 3) else (0.0, None)
+        cells.append(WeekHour(day, hour, 4.0, held, measured, used, held * 0.8, held * 0.6))
+    return cells
 
 
 def _cells(chance: random.Random, runs: int) -> list[UtilAgainstSm]:

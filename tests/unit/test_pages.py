@@ -4,7 +4,6 @@
 import os
 import pwd
 from datetime import UTC, datetime
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from slurm_colloc.report.user_page import UserPage, page_maker
 from tests.unit.hostile import HOSTILE
 from tests.unit.made import run, usage
 from tests.unit.programs import colloc, umask
+from tests.unit.reports import page
 from tests.unit.stored import busy, grouped, stored
 
 WINDOW = ("--since", "1970-01-01T00:00Z")
@@ -24,24 +24,9 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files
 DAY = datetime(2026, 11, 1, tzinfo=UTC)
 
 
-class Tags(HTMLParser):
-    """The tags and attributes of a page."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.attributes: set[str] = set()
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.attributes |= {name for name, _ in attrs}
-
-
-def page(name: str = "ann", **fields: Any) -> str:
+def made(name: str = "ann", **fields: Any) -> str:
     of = usage(**fields)
-    group = grouped([of])[-1]._replace(name=name)
-    return page_maker("")(UserPage("c", DAY, DAY, DAY, group, (of,)))
+    return page_maker("")(UserPage("c", DAY, DAY, DAY, grouped([of])[-1]._replace(name=name), (of,)))
 
 
 @pytest.fixture
@@ -64,20 +49,20 @@ def accounts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_page_says_what_was_measured_of_what_and_when_it_was_made() -> None:
-    text = page()
+    text = made()
     assert 'Made <time datetime="2026-11-01T00:00:00+00:00">' in text
     for figure in ("25.0 %", "50.0 %", "100 %", "<td>1.00</td>", "<td>3000</td>", "Methods: measured"):
         assert figure in text
-    unknown = page(sm_used_gpu_hours=None, gpu_mem_peak_mib=None)
+    unknown = made(sm_used_gpu_hours=None, gpu_mem_peak_mib=None)
     assert unknown.count("<td>-</td>") == 2
     assert "<dd>not known</dd>" in unknown
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)
 def test_no_word_of_a_user_is_more_than_text(hostile: str) -> None:
-    plain = Tags(page())
-    text = page(hostile, job_name=hostile, gres=hostile, state=hostile, job_id=hostile)
-    assert (Tags(text).tags, Tags(text).attributes) == (plain.tags, plain.attributes)
+    plain = page(made())
+    text = made(hostile, job_name=hostile, gres=hostile, state=hostile, job_id=hostile)
+    assert (page(text).tags, page(text).attributes) == (plain.tags, plain.attributes)
     assert "script" not in plain.tags
     assert not any(ord(letter) < 32 and letter != "\n" for letter in text)
     assert "\u202e" not in text
