@@ -25,7 +25,6 @@ from slurm_colloc.audit.ladder import (
     same_since_s,
     seen_s,
 )
-from slurm_colloc.audit.state_schema import make_tables
 from slurm_colloc.audit_model import Finding
 from slurm_colloc.clock import pause, ticking
 from slurm_colloc.config_audit import Notices
@@ -33,6 +32,38 @@ from slurm_colloc.errors import StoreError
 from slurm_colloc.files import PRIVATE_FILE, PRIVATE_FOLDER, as_owner, locked, network_file_system, private_folder
 
 MAIL, WEBHOOK = "mail", "webhook"
+SCHEMA = 1
+_TABLES = (
+    """
+    CREATE TABLE messages (
+        id TEXT PRIMARY KEY, channel TEXT NOT NULL, user TEXT NOT NULL, recipient TEXT NOT NULL,
+        topic TEXT NOT NULL, state TEXT NOT NULL CHECK (state IN ('handing over', 'handed over')),
+        changed_s REAL NOT NULL, reply TEXT NOT NULL DEFAULT ''
+    ) STRICT
+    """,
+    """
+    CREATE TABLE notices (
+        rule TEXT NOT NULL, about TEXT NOT NULL, cluster TEXT NOT NULL, subject TEXT NOT NULL, digest TEXT NOT NULL,
+        step INTEGER NOT NULL, message TEXT NOT NULL, user TEXT NOT NULL,
+        first_seen_s REAL NOT NULL, last_seen_s REAL NOT NULL,
+        state TEXT NOT NULL DEFAULT '', reply TEXT NOT NULL DEFAULT '', changed_s REAL NOT NULL DEFAULT 0,
+        PRIMARY KEY (rule, about, cluster, subject, digest, step, message)
+    ) STRICT
+    """,
+    "CREATE INDEX notices_by_message ON notices (message)",
+    """
+    CREATE TABLE waivers (
+        user TEXT NOT NULL, rule TEXT NOT NULL, subject TEXT NOT NULL, until_s REAL, by TEXT NOT NULL,
+        why TEXT NOT NULL, made_s REAL NOT NULL, PRIMARY KEY (user, rule, subject)
+    ) STRICT
+    """,
+    """
+    CREATE TABLE runs (
+        id INTEGER PRIMARY KEY, mode TEXT NOT NULL, rules TEXT NOT NULL, started_s REAL NOT NULL,
+        since_s REAL NOT NULL, until_s REAL NOT NULL, ended_s REAL, exit INTEGER
+    ) STRICT
+    """,
+)
 _TOLD = """
     SELECT n.rule, n.about, n.cluster, n.subject, n.digest, n.step, n.last_seen_s,
         CASE WHEN m.state = 'handed over' THEN m.changed_s ELSE n.first_seen_s END,
@@ -309,7 +340,7 @@ def copied(folder: str) -> Iterator[State]:
             if _is_there(path):
                 with closing(sqlite3.connect(f"file:{quote(path)}?mode=rw", timeout=30, uri=True)) as kept:
                     kept.backup(connection)
-        make_tables(connection, path)
+        _make_tables(connection, path)
         yield State(connection)
     except (sqlite3.Error, OSError) as error:
         raise StoreError(f"state of the audits '{path}' cannot be read: {error}") from error
@@ -331,8 +362,25 @@ def _connected(path: str) -> sqlite3.Connection:
         os.chmod(path, PRIVATE_FILE)
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
-        make_tables(connection, path)
+        _make_tables(connection, path)
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _make_tables(connection: sqlite3.Connection, path: str) -> None:
+    """Make the tables in the file at ``path`` where it is new.
+
+    Raises:
+        StoreError: it is of a newer release.
+    """
+    connection.execute("BEGIN IMMEDIATE")  # two first runs at once
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version > SCHEMA:
+        raise StoreError(f"state of the audits '{path}' has schema {version}, newer than this release's; upgrade")
+    if version < SCHEMA:
+        for statement in _TABLES:
+            connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {SCHEMA}")
+    connection.execute("COMMIT")

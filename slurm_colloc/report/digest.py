@@ -69,13 +69,6 @@ class ActionLine(NamedTuple):
     what: str
 
 
-class Fate(NamedTuple):
-    """A finding in the admins' mail, and what was done about it or why nothing was."""
-
-    finding: Finding
-    what: str
-
-
 class Doubt(NamedTuple):
     """A message in the admins' mail of which nobody knows whether it went, since when and why."""
 
@@ -89,13 +82,14 @@ class Doubt(NamedTuple):
 class Summary(NamedTuple):
     """The admins' mail: all that was found, who was told, and which messages need a person.
 
-    ``sent`` is how many messages to users were handed over since ``last``, when the admins were last told; ``actions``
-    likewise. ``errors`` say what else went wrong, and ``missed`` which windows of missed runs were judged as well.
+    ``fates`` are findings, and what was done about each or why nothing was. ``sent`` is how many messages to users were
+    handed over since ``last``, when the admins were last told; ``actions`` likewise. ``errors`` say what else went
+    wrong, and ``missed`` which windows of missed runs were judged as well.
     """
 
     cluster: str
     seen: Audited
-    fates: tuple[Fate, ...]
+    fates: tuple[tuple[Finding, str], ...]
     last: datetime
     actions: tuple[ActionLine, ...]
     sent: int

@@ -3,7 +3,6 @@
 
 from collections.abc import Sequence
 
-from slurm_colloc.audit.job_actions import in_words as action_in_words
 from slurm_colloc.audit.ladder import (
     ACTION,
     DOUBTFUL,
@@ -11,7 +10,6 @@ from slurm_colloc.audit.ladder import (
     NOTHING,
     SECOND,
     SENT,
-    Notification,
     Planned,
     deadline_min,
 )
@@ -27,16 +25,13 @@ from slurm_colloc.report.digest import (
     ACTED,
     ADMIN,
     USER,
-    ActionLine,
     ActionMail,
     Digest,
-    Doubt,
     Item,
     Summary,
     digest_maker,
     see_it,
 )
-from slurm_colloc.report.text import local
 from slurm_colloc.units import counted, in_words, printable
 
 _DONE = {"hold": "stopped, requeued and held", "cancel": "cancelled"}
@@ -112,16 +107,6 @@ def by_user(planned: Sequence[Planned]) -> dict[str, list[Planned]]:
         if due.step in (FIRST, SECOND):
             found.setdefault(due.finding.user, []).append(due)
     return found
-
-
-def doubt(message: Message, carried: Sequence[Notification]) -> Doubt:
-    """Return a message in doubt as the admins' mail shows it."""
-    return Doubt(message.id, message.recipient, local(message.changed_s), message.reply, len(carried))
-
-
-def action_line(acted: Action) -> ActionLine:
-    """Return an action as the admins' mail shows it."""
-    return ActionLine(local(acted.changed_s), acted.rule, acted.subject, acted.user, action_in_words(acted))
 
 
 def would(due: Planned, settings: Notices) -> str:

@@ -37,13 +37,13 @@ from slurm_colloc.audit.timing import (
 from slurm_colloc.audit.validate import check_notices
 from slurm_colloc.audit.webhook import check_webhook
 from slurm_colloc.audit_model import JOB, Audited, Finding, form_of
-from slurm_colloc.cli.colloc.audit_mails import Mails, action_line, by_user, did, doubt, would
+from slurm_colloc.cli.colloc.audit_mails import Mails, by_user, did, would
 from slurm_colloc.cli.colloc.output import say
 from slurm_colloc.clock import now, ticking
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import ProcessError, Status, StoreError
 from slurm_colloc.files import write_atomic
-from slurm_colloc.report.digest import Fate, Summary
+from slurm_colloc.report.digest import ActionLine, Doubt, Summary
 from slurm_colloc.report.text import local, stamp
 from slurm_colloc.units import in_words as time_in_words
 from slurm_colloc.units import printable
@@ -205,16 +205,22 @@ class _Run:
         last_s = self.state.last_sent(topic)
         after_s = seen.since.timestamp() if last_s is None else last_s
         doubtful = self.state.messages(DOUBTFUL)
-        actions = tuple(action_line(one) for one in self.state.actions(after_s=after_s))
+        actions = tuple(
+            ActionLine(local(one.changed_s), one.rule, one.subject, one.user, in_words(one))
+            for one in self.state.actions(after_s=after_s)
+        )
         if done or doubtful or actions or self.errors:
             page = Summary(
                 self.config.cluster,
                 seen,
-                tuple(Fate(finding, what) for finding, what in done),
+                tuple(done),
                 local(after_s),
                 actions,
                 sum(bool(one.user) for one in self.state.messages(SENT, after_s)),
-                tuple(doubt(one, self.state.carried(one.id)) for one in doubtful),
+                tuple(
+                    Doubt(one.id, one.recipient, local(one.changed_s), one.reply, len(self.state.carried(one.id)))
+                    for one in doubtful
+                ),
                 tuple(self.errors),
                 self.mode,
                 self.missed,

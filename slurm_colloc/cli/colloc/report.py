@@ -38,8 +38,7 @@ from slurm_colloc.accounting.window import Window
 from slurm_colloc.cli.colloc.anonymous import check_names, keep_names_out, without_jobs
 from slurm_colloc.cli.colloc.output import one_of, say, site, site_or_none, window, write
 from slurm_colloc.cli.colloc.progress import progress
-from slurm_colloc.cli.colloc.report_proof import proof_of
-from slurm_colloc.cli.colloc.report_shadow import shadow_report
+from slurm_colloc.cli.colloc.report_sharing import proof_of, shadow_report
 from slurm_colloc.cli.colloc.sacct_text import Text, take
 from slurm_colloc.cli.colloc.terminal import terminal
 from slurm_colloc.cli.colloc.visible_store import seen_store

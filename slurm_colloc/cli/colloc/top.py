@@ -34,13 +34,10 @@ def top(
 ) -> None:
     """Show who holds GPUs now, and what is known of their use. 'watch -n 10 colloc top' shows it anew."""
     one_of("--format", form, TEXT_OR_JSON)
-    shown = _look(site_or_none(), _server(prometheus))
-    write(as_json(shown) if form == "json" else as_text(shown, terminal()), "")
-
-
-def _server(url: str) -> Server | None:
     token = os.environ.get(TOKEN_VARIABLE, "")
-    return Server(url, token=token, timeout_s=_PROMETHEUS_TIMEOUT_S) if url else None
+    server = Server(prometheus, token=token, timeout_s=_PROMETHEUS_TIMEOUT_S) if prometheus else None
+    shown = _look(site_or_none(), server)
+    write(as_json(shown) if form == "json" else as_text(shown, terminal()), "")
 
 
 def _look(config: SiteConfig | None, server: Server | None) -> Top:
