@@ -7,6 +7,7 @@ How it looks is in vega.py; nothing here needs what draws.
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, tzinfo
 from math import fsum
+from operator import attrgetter
 
 from slurm_colloc.chart_model import TimeUsage, UtilAgainstSm, WeekHour
 from slurm_colloc.report.figure import (
@@ -45,18 +46,9 @@ def _when(piece: TimeUsage, zone: tzinfo) -> str:
     return f"{first:{form}}" if days and (last - first).days == 1 else f"{first:{form}} to {last:{form}}"
 
 
-def _of(piece: TimeUsage | WeekHour, name: str) -> float | None:
-    value: float | None = getattr(piece, name)
-    return value
-
-
-def _bars(report: UsageReport) -> list[TimeUsage]:
-    pieces = report.charts.over_time if report.charts else ()
-    return coarser(pieces, _BARS, report.since.timestamp(), report.until.timestamp())
-
-
 def _over_time(report: UsageReport) -> Figure:
-    pieces = _bars(report)
+    known = report.charts.over_time if report.charts else ()
+    pieces = coarser(known, _BARS, report.since.timestamp(), report.until.timestamp())
     figure = Figure("over-time", "Allocated and really used over time", "over_time")
     if not any(piece.allocated_gpu_hours or piece.installed_gpu_hours for piece in pieces):
         return figure._replace(missing=missing(report))
@@ -79,21 +71,23 @@ def _over_time(report: UsageReport) -> Figure:
             *(f"GPU-h {part} by {word}" for word in METRICS.values() for part in ("measured", "used")),
         ),
         cells=tuple(
-            (_when(piece, zone), *_given(piece), *_used(piece, "GPU-h"))
+            (
+                _when(piece, zone),
+                "not known" if piece.installed_gpu_hours is None else short(piece.installed_gpu_hours),
+                short(piece.allocated_gpu_hours),
+                *_used(piece, "GPU-h"),
+            )
             for piece in pieces
         ),
         rows=tuple(_bar(piece, metric, zone) for piece in pieces),
     )  # fmt: skip
 
 
-def _given(piece: TimeUsage) -> tuple[str, str]:
-    installed = piece.installed_gpu_hours
-    return "not known" if installed is None else short(installed), short(piece.allocated_gpu_hours)
-
-
 def _used(piece: TimeUsage | WeekHour, unit: str) -> tuple[str, ...]:
     ending = {"GPU-h": "gpu_hours", "GPUs": "gpus"}[unit]
-    return tuple(short(_of(piece, f"{metric}_{part}_{ending}")) for metric in METRICS for part in ("measured", "used"))
+    return tuple(
+        short(getattr(piece, f"{metric}_{part}_{ending}")) for metric in METRICS for part in ("measured", "used")
+    )
 
 
 def _measured_lines(piece: TimeUsage | WeekHour, unit: str) -> Iterator[str]:
@@ -107,8 +101,8 @@ def _bar(piece: TimeUsage, metric: str, zone: tzinfo) -> dict[str, float | str |
     hours = (piece.until_s - piece.since_s) / 3600
     held = piece.allocated_gpu_hours
     # A share may use more than its count: the bar ends where it does, and the words say how much it was.
-    seen = min(_of(piece, f"{metric}_measured_gpu_hours") or 0.0, held)
-    used = min(_of(piece, f"{metric}_used_gpu_hours") or 0.0, seen)
+    seen = min(getattr(piece, f"{metric}_measured_gpu_hours") or 0.0, held)
+    used = min(getattr(piece, f"{metric}_used_gpu_hours") or 0.0, seen)
     of = f" of {short(piece.installed_gpu_hours)} installed" if piece.installed_gpu_hours is not None else ""
     lines = (_when(piece, zone), f"allocated: {short(held)} GPU-h{of}", *_measured_lines(piece, "GPU-h"))
     return {
@@ -134,15 +128,15 @@ def _week_hours(report: UsageReport) -> Iterator[Figure]:
         ("week-used", f"{metric}_used_gpus", f"Really used by hour of the week, by {word}", f"GPUs used by {word}"),
     ):
         figure = Figure(name, what, "week")
-        known = [cell for cell in week if _of(cell, field) is not None]
+        known = [cell for cell in week if getattr(cell, field) is not None]
         if not largest or not known:
             why = "all that is left of the samples is a row for each day" if largest else ""
             yield figure._replace(missing=why if largest and report.total.jobs_measured else missing(report))
             continue
-        top, low = (pick(known, key=lambda cell: _of(cell, field) or 0.0) for pick in (max, min))
+        ends = [pick(known, key=attrgetter(field)) for pick in (max, min)]
+        most, least = (f"{short(getattr(cell, field))}, on {_hour(cell)}" for cell in ends)
         yield figure._replace(
-            says=f"{how} on average: most, {short(_of(top, field))}, on {_hour(top)}; least, {short(_of(low, field))}, "
-            f"on {_hour(low)}.",
+            says=f"{how} on average: most, {most}; least, {least}.",
             caption=f"{how} on average over all such hours of the window, in whole-GPU equivalents; hours of {zone}. "
             + (f"Of what was measured: GPUs times {word}." if field != "allocated_gpus" else "From accounting.")
             + " Both weeks have the same scale.",
@@ -151,7 +145,7 @@ def _week_hours(report: UsageReport) -> Iterator[Figure]:
             titles=("day", *(f"{hour:02}" for hour in range(24))),
             cells=tuple((_DAYS[day], *_day(week, day, field)) for day in range(7)),
             rows=tuple(
-                {"d": _DAYS[cell.weekday], "h": cell.hour, "v": rounded(_of(cell, field)), "tip": _tip(cell)}
+                {"d": _DAYS[cell.weekday], "h": cell.hour, "v": rounded(getattr(cell, field)), "tip": _tip(cell)}
                 for cell in week
             ),
         )  # fmt: skip
@@ -160,7 +154,7 @@ def _week_hours(report: UsageReport) -> Iterator[Figure]:
 def _day(week: Sequence[WeekHour], day: int, field: str) -> Iterator[str]:
     of = {cell.hour: cell for cell in week if cell.weekday == day}
     for hour in range(24):
-        yield short(_of(of[hour], field)) if hour in of else "-"
+        yield short(getattr(of[hour], field)) if hour in of else "-"
 
 
 def _hour(cell: WeekHour) -> str:

@@ -195,7 +195,7 @@ def _by_samples(story: RunStory, run: JobUsage, decision: Decision | None, signs
         yield titled("empty", f"{_hours(run.held_idle_gpu_hours)} without a process of the job on its GPU")
     if story.timeline:
         yield from _devices(run, story.timeline)
-    yield titled("energy", _energy(run.energy_j))
+    yield titled("energy", "not known" if run.energy_j is None else f"{kilowatt_hours(run.energy_j):.4f} kWh")
     yield titled("host", _host(run))
 
 
@@ -227,10 +227,6 @@ def _idle(run: JobUsage) -> str:
     if never_used(run):
         return "in all samples: the job did not use its GPU"
     return f"for the last {in_words(run.idle_tail_s)} that were sampled" if run.idle_tail_s else ""
-
-
-def _energy(energy_j: float | None) -> str:
-    return "not known" if energy_j is None else f"{kilowatt_hours(energy_j):.4f} kWh"
 
 
 def _host(run: JobUsage) -> str:

@@ -126,24 +126,17 @@ def _size(gpus: float | None, unsized: int) -> str:
 
 def _least_used(job: TopJob) -> tuple[bool, float, float, str]:
     """Return what sorts the jobs that use least of most first; those of which nothing is known come last."""
-    active = None if job.live is None else _first(job.live.sm_active_pct, job.live.gpu_util_pct)
+    known = (job.live.sm_active_pct, job.live.gpu_util_pct) if job.live else ()
+    active = next((value for value in known if value is not None), None)
     return active is None, active or 0.0, -(job.gpus or 0.0), job.held.job_id
-
-
-def _first(*values: float | None) -> float | None:
-    return next((value for value in values if value is not None), None)
 
 
 def _cells(lives: Sequence[LiveUse]) -> list[str]:
     """Return means over units and the sum of the memory; "-" where that is not known."""
     known = [live.gpu_mem_mib for live in lives if live.gpu_mem_mib is not None]
-    means = [
-        _mean([(getattr(live, field), live.units) for live in lives]) for field in ("sm_active_pct", "gpu_util_pct")
-    ]
-    return [
-        *("-" if mean is None else f"{mean:.0f}" for mean in means),
-        str(sum(known)) if known and len(known) == len(lives) else "-",
-    ]
+    means = (_mean([(getattr(live, name), live.units) for live in lives]) for name in ("sm_active_pct", "gpu_util_pct"))
+    memory = str(sum(known)) if known and len(known) == len(lives) else "-"
+    return [*("-" if mean is None else f"{mean:.0f}" for mean in means), memory]
 
 
 def _mean(values: Sequence[tuple[float | None, int]]) -> float | None:

@@ -89,13 +89,9 @@ def _over_time(figure: Figure) -> alt.LayerChart:
         .encode(**_time(), y=alt.Y("used:Q", **y), y2=alt.Y2Datum(0))
     )
     if any(row["installed"] is not None for row in figure.rows):
-        layers.append(_installed(y))
+        line = _chart().transform_filter("isValid(datum.installed)").mark_rule(color="var(--ink)", strokeDash=[5, 3])
+        layers.append(line.encode(**_time(), y=alt.Y("installed:Q", **y)))
     return alt.layer(*layers).properties(width="container", height=_HEIGHT)
-
-
-def _installed(y: Spec) -> alt.Chart:
-    line = _chart().transform_filter("isValid(datum.installed)").mark_rule(color="var(--ink)", strokeDash=[5, 3])
-    return line.encode(**_time(), y=alt.Y("installed:Q", **y))
 
 
 def _week(figure: Figure) -> alt.Chart:
