@@ -3,7 +3,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from slurm_colloc.audit.job_actions import act, finish, in_words
 from slurm_colloc.audit.ladder import (
@@ -53,8 +53,6 @@ Piece = tuple[tuple[Entry, ...], datetime, datetime, tuple[str, ...]]
 # Whether what is found is shown, too.
 Look = Callable[[Sequence[Piece], bool], list[Audited]]
 Show = Callable[[str], object]
-# Cron may run every few minutes; nobody reads a summary more often than each day.
-_SUMMARY_S = DAY_S
 # For so long it is tried to tell a user what was done to a job.
 _TOLD_OF_S = 7 * DAY_S
 
@@ -192,10 +190,9 @@ class _Run:
                 self.post.give(*mail)
 
     def _tell_admins(self, seen: Audited, done: Sequence[tuple[Finding, str]]) -> None:
-        """Post counts and send the admins' mail, once in a period each: cron may run every few minutes."""
+        """Post counts and send the admins' mail, once a day each: cron may run every few minutes."""
         topic = f"{self.mode} {self.asked.names}"
-        length_s = _SUMMARY_S
-        period = (now() + (local(now()).utcoffset() or timedelta()).total_seconds()) // length_s
+        period = local(now()).date().isoformat()
         self._tell_webhook(
             seen,
             [finding for finding, _ in done if form_of(finding.rule, finding.about) in seen.rules],
