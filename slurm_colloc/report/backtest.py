@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from slurm_colloc.backtest_model import Backtest, Step, Tally
 from slurm_colloc.report.json_values import json_text
 from slurm_colloc.report.layout import NO_TERMINAL, Terminal, bold_table, narrowed, page_of
-from slurm_colloc.report.text import ASCII, BLOCKS, csv_table, sparkline, stamp
+from slurm_colloc.report.text import csv_table, sparkline, stamp
 from slurm_colloc.units import counted, in_words, printable, significant
 
 SCHEMA = 1
@@ -109,7 +109,7 @@ def _over_time(tried: Backtest, number: int, terminal: Terminal) -> str:
     if terminal.columns is None:
         return " ".join(map(_number, made))
     top = max((value for value in made if value is not None), default=0)
-    return sparkline(made, top, ASCII if terminal.only_ascii else BLOCKS)
+    return sparkline(made, top)
 
 
 def _notices(one: Tally) -> int | None:

@@ -9,7 +9,7 @@ from slurm_colloc.chart_model import JobTimeline
 from slurm_colloc.model import Decision, Evidence
 from slurm_colloc.report.json_values import json_text
 from slurm_colloc.report.layout import NO_TERMINAL, TEXT_INDENT, Terminal, folded, titled
-from slurm_colloc.report.text import ASCII, BLOCKS, local, sparkline, stamp
+from slurm_colloc.report.text import local, sparkline, stamp
 from slurm_colloc.report.usage import never_used, use_of
 from slurm_colloc.slurm.jobs import Accounted
 from slurm_colloc.units import counted, in_words, kilowatt_hours, printable, significant
@@ -60,11 +60,10 @@ class JobStory(NamedTuple):
 def as_text(story: JobStory, terminal: Terminal = NO_TERMINAL) -> str:
     """Return the story for a terminal, or for what is none: lines are as long as they are."""
     lines: list[str] = []
-    signs = ASCII if terminal.only_ascii else BLOCKS
     if story.not_shown:
         lines += [f"{counted(story.not_shown, 'earlier run')} not shown; name a task, such as 4711_7, to see it", ""]
     for run in story.runs:
-        lines += [*_run_lines(run, story, signs), ""]
+        lines += [*_run_lines(run, story), ""]
     if story.pack:
         lines += story.pack[0].splitlines()
     if story.again:
@@ -72,7 +71,7 @@ def as_text(story: JobStory, terminal: Terminal = NO_TERMINAL) -> str:
     return "".join(f"{line}\n" for text in lines for line in folded(text, terminal.columns, TEXT_INDENT))
 
 
-def _run_lines(story: RunStory, of: JobStory, signs: str) -> Iterator[str]:
+def _run_lines(story: RunStory, of: JobStory) -> Iterator[str]:
     run, slurm, decision = story.usage, story.slurm, of.decision
     known: Any = run or slurm
     state = slurm.state if slurm else known.state
@@ -94,7 +93,7 @@ def _run_lines(story: RunStory, of: JobStory, signs: str) -> Iterator[str]:
             span_s = run.end_s - run.start_s
             yield from _by_evidence(None if run.state == "RUNNING" else span_s, decision, story.evidence)
         else:
-            yield from _by_samples(story, run, decision, signs)
+            yield from _by_samples(story, run, decision)
     elif slurm:
         given = ",".join(str(gres) for gres in slurm.given)
         yield titled("given", given or ("nothing yet" if slurm.start_s is None else "no GPU"))
@@ -170,21 +169,21 @@ def _of_slurm(slurm: Accounted) -> Iterator[str]:
         yield titled("host mem", most)
 
 
-def _by_samples(story: RunStory, run: JobUsage, decision: Decision | None, signs: str) -> Iterator[str]:
+def _by_samples(story: RunStory, run: JobUsage, decision: Decision | None) -> Iterator[str]:
     covered = "not recorded" if run.coverage_pct is None else f"{run.coverage_pct:.0f} % of its time on GPUs"
     pieces = story.timeline.pieces if story.timeline else ()
     yield titled("GPU_UTIL", _share(run.util_used_gpu_hours, run.util_measured_gpu_hours))
     # Of a share it is the whole GPU's, or a server's.
     if run.util_used_gpu_hours is not None:
-        yield from _drawn([piece.gpu_util_pct for piece in pieces], 100.0, "100 %", signs)
+        yield from _drawn([piece.gpu_util_pct for piece in pieces], 100.0, "100 %")
     active = [piece.sm_active_pct for piece in pieces]
     yield titled("SM active", _active(run, active))
     of = " of the whole GPU" if _is_share(run) else ""
-    yield from _drawn(active, 100.0, f"100 %{of}", signs)
+    yield from _drawn(active, 100.0, f"100 %{of}")
     yield titled("memory", _memory(run.gpu_mem_peak_mib, decision))
     held = [None if piece.gpu_mem_mib is None else float(piece.gpu_mem_mib) for piece in pieces]
     if top := max((value for value in held if value is not None), default=0.0):
-        yield from _drawn(held, top, f"{top:.0f} MiB", signs)
+        yield from _drawn(held, top, f"{top:.0f} MiB")
     if story.timeline and pieces:
         span_s = story.timeline.until_s - story.timeline.since_s
         yield titled("", f"from start to end, {in_words(span_s)}; blank where nothing was sampled")
@@ -199,9 +198,9 @@ def _by_samples(story: RunStory, run: JobUsage, decision: Decision | None, signs
     yield titled("host", _host(run))
 
 
-def _drawn(values: Sequence[float | None], top: float, most: str, signs: str) -> Iterator[str]:
+def _drawn(values: Sequence[float | None], top: float, most: str) -> Iterator[str]:
     if any(value is not None for value in values):
-        yield f"{' ' * TEXT_INDENT}|{sparkline(values, top, signs)}| 0 to {most}"
+        yield f"{' ' * TEXT_INDENT}|{sparkline(values, top)}| 0 to {most}"
 
 
 def _devices(run: JobUsage, timeline: JobTimeline) -> Iterator[str]:

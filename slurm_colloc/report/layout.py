@@ -8,7 +8,7 @@ from typing import NamedTuple
 from rich.cells import cell_len
 
 BOLD, DIM, BLUE, YELLOW, PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[34m", "\x1b[33m", "\x1b[0m"
-_DRAWN = "▁▂▃▄▅▆▇█▒░…"
+_ELLIPSIS = "…"
 _INDENT, TEXT_INDENT = 2, 13
 # Where not one figure would be left, a name is cut to that.
 _LEAST_NAME_COLUMNS = 5
@@ -20,21 +20,6 @@ class Terminal(NamedTuple):
 
     columns: int | None = None
     colour: bool = False
-    encoding: str = "utf-8"
-
-    @property
-    def only_ascii(self) -> bool:
-        """Return whether it lacks the letters of bars and sparklines."""
-        return self.written(_DRAWN) != _DRAWN
-
-    def written(self, text: str) -> str:
-        """Return ``text`` as it comes out there: a letter that it lacks takes the room of its number."""
-        return text.encode(self.encoding, errors="backslashreplace").decode(self.encoding)
-
-    @property
-    def ellipsis(self) -> str:
-        """Return what stands for letters that were left out."""
-        return "..." if self.only_ascii else "…"
 
     def bold(self, text: str) -> str:
         """Return ``text`` in bold letters where there are any."""
@@ -48,18 +33,18 @@ class Terminal(NamedTuple):
 NO_TERMINAL = Terminal()
 
 
-def cut(text: str, columns: int, ellipsis: str) -> str:
+def cut(text: str, columns: int) -> str:
     """Return ``text``, without its middle where it is wider than ``columns``."""
     # Marks that take no room are letters all the same: a name of nothing else is cut, too.
     if cell_len(text) <= columns and len(text) <= 4 * columns:
         return text
-    room = max(0, columns - cell_len(ellipsis))
+    room = max(0, columns - 1)
     start, end = max(0, len(text) - 2 * columns), 2 * columns
     while cell_len(text[start:]) > room // 2 or (start < len(text) and not cell_len(text[start])):
         start += 1  # a mark without its letter would sit on the ellipsis
     while cell_len(text[:end]) > room - cell_len(text[start:]):
         end -= 1
-    return text[:end] + ellipsis[:columns] + text[start:]
+    return text[:end] + _ELLIPSIS[:columns] + text[start:]
 
 
 def folded(line: str, columns: int | None, indent: int = _INDENT) -> list[str]:
@@ -112,14 +97,13 @@ def narrowed(
     """
     if terminal.columns is None:
         return list(rows)
-    rows = [[terminal.written(name), *figures] for name, *figures in rows]
     longest, *widths = widths_of(rows)
     first = ranks.index(min(ranks))
     chosen = fitting(widths, ranks, terminal.columns - min(longest, name_columns))
     if not chosen and widths[first] + 2 + _LEAST_NAME_COLUMNS <= terminal.columns:
         chosen = [first]
     room = terminal.columns - sum(widths[index] + 2 for index in chosen)
-    return [[cut(name, room, terminal.ellipsis), *(figures[at] for at in chosen)] for name, *figures in rows]
+    return [[cut(name, room), *(figures[at] for at in chosen)] for name, *figures in rows]
 
 
 def widths_of(rows: Sequence[Sequence[str]]) -> list[int]:

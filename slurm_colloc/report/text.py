@@ -51,14 +51,13 @@ def csv_table(titles: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
 
 
 # From 0 on; the first is for 0 alone.
-BLOCKS, ASCII = "▁▂▃▄▅▆▇█", "_.-=+*#@"
-_GAP = " "
+_BLOCKS, _GAP = "▁▂▃▄▅▆▇█", " "
 
 
-def sparkline(values: Sequence[float | None], top: float, signs: str = BLOCKS) -> str:
+def sparkline(values: Sequence[float | None], top: float) -> str:
     """Return one sign for each value between 0 and ``top``, blank where there is none."""
-    last = len(signs) - 1
+    last = len(_BLOCKS) - 1
     return "".join(
-        _GAP if value is None else signs[0 if value <= 0 or top <= 0 else max(1, min(last, ceil(last * value / top)))]
+        _GAP if value is None else _BLOCKS[0 if value <= 0 or top <= 0 else max(1, min(last, ceil(last * value / top)))]
         for value in values
     )

@@ -58,7 +58,7 @@ def as_text(top: Top, terminal: Terminal = NO_TERMINAL) -> str:
 def _chosen(rows: list[list[str]], ranks: Sequence[int], terminal: Terminal) -> list[Sequence[str]]:
     """Return rows with the columns that fit, beside names of no more than _NAME_COLUMNS; no figure is cut."""
     if terminal.columns is not None:
-        rows = [[cut(cell, _NAME_COLUMNS, terminal.ellipsis) for cell in row] for row in rows]
+        rows = [[cut(cell, _NAME_COLUMNS) for cell in row] for row in rows]
     return narrowed(rows, ranks, terminal, _NAME_COLUMNS)
 
 

@@ -38,12 +38,10 @@ _GIVEN = ("jobs", "allocated_gpu_hours", "held_gpu_hours", "gpu_cost")
 # On a terminal they are shown with --explain alone; every other form has all columns.
 _BESIDE = ("FITS %", "GPU_UTIL GPU-h", "SM GPU-h", "HELD GPU-h", "EMPTY GPU-h", "kWh")
 _NAME_COLUMNS = 16  # a longer name is cut before a column is left out
-_BAR_TITLES, _BAR_COLUMNS, _LONGEST_BAR = ("{}used {}idle {}not sampled", "{}used{}idle{}?"), 12, 24
+_BAR_TITLES, _BAR_COLUMNS, _LONGEST_BAR = ("█used ▒idle ░not sampled", "█used▒idle░?"), 12, 24
 _BAR = "." * _BAR_COLUMNS  # in its place until it is known how much room it has
 _BAR_RANK = 6
-# Used, sampled and idle, not sampled.
-_BLOCKS, _ASCII_BLOCKS = "█▒░", "#=."
-_BARS = re.compile(r"(?<=  )(█*|#*)(▒*|=*)(░*|\.*)$")
+_BARS = re.compile(r"(?<=  )(█*)(▒*)(░*)$")
 _COLOURS = (BLUE, YELLOW, DIM)
 
 
@@ -152,7 +150,7 @@ def as_table(report: UsageReport, terminal: Terminal = NO_TERMINAL, top: int = 0
             left = terminal.columns - sum(width + 2 for width in widths_of(rows)) + 2
             # The others are no one of them: beside their bar no other would be seen.
             groups = short.groups if short is report else short.groups[:-1]
-            bars = _bars(groups, metric_of(report), min(_LONGEST_BAR, _BAR_COLUMNS + left), terminal)
+            bars = _bars(groups, metric_of(report), min(_LONGEST_BAR, _BAR_COLUMNS + left))
             rows = [[*row[:-1], bar] for row, bar in zip_longest(rows, bars, fillvalue="")]
     notes = footnotes(short, titles) if explained else summary(short)
     lines = bold_table(rows, terminal)
@@ -169,11 +167,9 @@ def _without_empty(rows: Sequence[Sequence[str]], left_out: Sequence[str]) -> li
     return [[cell for cell, shown in zip(row, known, strict=True) if shown] for row in rows]
 
 
-def _bars(groups: Sequence[GroupUsage], by: str, width: int, terminal: Terminal) -> Iterator[str]:
+def _bars(groups: Sequence[GroupUsage], by: str, width: int) -> Iterator[str]:
     """Yield a title, and for each group how much it used, had idle, and had unseen, beside the largest group."""
-    blocks = _ASCII_BLOCKS if terminal.only_ascii else _BLOCKS
-    titles = (title.format(*blocks) for title in _BAR_TITLES)
-    yield next((title for title in titles if len(title) <= width), "").ljust(width)
+    yield next((title for title in _BAR_TITLES if len(title) <= width), "").ljust(width)
     largest = max((group.allocated_gpu_hours or 0 for group in groups), default=0)
     for group in groups:
         allocated = group.allocated_gpu_hours or 0
@@ -181,9 +177,9 @@ def _bars(groups: Sequence[GroupUsage], by: str, width: int, terminal: Terminal)
         whole, seen, busy = (
             round(width * min(allocated, hours) / largest) if largest else 0 for hours in (allocated, used + idle, used)
         )
-        bar = blocks[0] * busy + blocks[1] * (seen - busy) + blocks[2] * (whole - seen)
+        bar = "█" * busy + "▒" * (seen - busy) + "░" * (whole - seen)
         # What is there is seen, however small.
-        yield (bar or (blocks[2] if allocated else "")).ljust(width)
+        yield (bar or ("░" if allocated else "")).ljust(width)
 
 
 def _coloured(bar: re.Match[str]) -> str:

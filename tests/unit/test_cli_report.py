@@ -69,12 +69,11 @@ def test_colours_are_not_for_all(report: list[str], variable: dict[str, str], mo
     assert "█used▒idle░?" in shown.text
 
 
-def test_a_terminal_without_these_letters(report: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_without_these_letters_is_no_error(report: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     with screen(monkeypatch, "stdout") as shown:
         shown.stream.reconfigure(encoding="ascii")
         assert colloc(*report) == 0
     assert shown.text.isascii()
-    assert "#used=idle.?" in shown.text
 
 
 def test_columns_may_be_asked_for(report: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,9 +57,6 @@ def test_a_gap_is_shown_as_a_gap() -> None:
     assert "             |▁ ▂▅| 0 to 100 %\n" in text
     assert "             |▁ ▅█| 0 to 6000 MiB\n" in text
     assert "             from start to end, 1 h; blank where nothing was sampled\n" in text
-    plain = as_text(told(usage(), timeline=JobTimeline(0.0, 3600.0, pieces, 1, 0, 0)), Terminal(encoding="latin-1"))
-    assert "             |_ .@| 0 to 100 %\n" in plain
-    assert plain.isascii()
 
 
 def test_of_a_job_that_was_suspended_all_the_time_nothing_is_said_to_be_unused() -> None:

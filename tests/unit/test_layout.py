@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from slurm_colloc.report.layout import Terminal, cut, fitting, folded, table_lines
+from slurm_colloc.report.layout import cut, fitting, folded, table_lines
 from slurm_colloc.units import printable
 
 
@@ -22,12 +22,12 @@ from slurm_colloc.units import printable
     ],
 )
 def test_a_name_is_cut_in_its_middle_by_how_wide_it_looks(text: str, columns: int, shown: str) -> None:
-    assert cut(text, columns, "…") == shown
+    assert cut(text, columns) == shown
 
 
-@given(st.text(max_size=60).map(printable), st.integers(0, 40), st.sampled_from(["…", "..."]))
-def test_what_is_cut_fits(text: str, columns: int, ellipsis: str) -> None:
-    shown = cut(text, columns, ellipsis)
+@given(st.text(max_size=60).map(printable), st.integers(0, 40))
+def test_what_is_cut_fits(text: str, columns: int) -> None:
+    shown = cut(text, columns)
     assert cell_len(shown) <= columns
     assert shown == text or cell_len(text) > columns or len(text) > 4 * columns
 
@@ -59,13 +59,6 @@ def test_a_line_is_folded_between_words(words: list[str], columns: int) -> None:
 )
 def test_text_behind_a_title_goes_on_below_itself(line: str, columns: int, lines: list[str]) -> None:
     assert folded(line, columns, 7) == lines
-
-
-@pytest.mark.parametrize(
-    ("encoding", "only_ascii"), [("utf-8", False), ("ascii", True), ("latin-1", True), ("cp437", True)]
-)
-def test_bars_and_sparklines_need_all_their_letters(encoding: str, only_ascii: bool) -> None:
-    assert Terminal(encoding=encoding).only_ascii == only_ascii
 
 
 def test_columns_of_low_rank_are_taken_first() -> None:

@@ -124,14 +124,6 @@ def test_letters_and_colours_are_those_of_the_terminal() -> None:
     assert "\x1b[34m█" in coloured
     assert re.sub(r"\x1b\[\d+m", "", coloured) == plain
     assert coloured.count("\x1b[0m") == len(re.findall(r"\x1b\[[1-9]\d*m", coloured))
-    ascii_only = as_table(
-        many(3)._replace(groups=(holding("x" * 90, 1.0), holding("日本", 1.0))), Terminal(80, encoding="ascii")
-    )
-    assert ascii_only.isascii()
-    assert "xxx...xxx" in ascii_only
-    assert r"\u65e5\u672c " in ascii_only
-    assert max(map(len, ascii_only.splitlines())) <= 80
-    assert "#used=idle.?" in ascii_only
 
 
 def test_two_thousand_users_are_twenty_and_the_others() -> None:

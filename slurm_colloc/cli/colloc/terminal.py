@@ -13,18 +13,14 @@ _USUAL_COLUMNS = 80
 def terminal(output: str = "") -> Terminal:
     """Return the terminal behind standard output; $COLUMNS, $NO_COLOR and $TERM are heard.
 
-    Without ``columns`` where the output goes elsewhere: what reads it there wants whole lines. In a file, named by
-    ``output``, it has all letters as well.
+    It is none where the output goes elsewhere, as to the file ``output``: what reads it there wants whole lines.
     """
-    if output:
+    if output or not sys.stdout.isatty():
         return NO_TERMINAL
-    encoding = sys.stdout.encoding or "ascii"
-    if not sys.stdout.isatty():
-        return Terminal(encoding=encoding)
     asked = os.environ.get("COLUMNS", "")
     columns = int(asked) if asked.isascii() and asked.isdigit() else os.get_terminal_size(sys.stdout.fileno()).columns
     colour = not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"
-    return Terminal(columns or _USUAL_COLUMNS, colour, encoding)
+    return Terminal(columns or _USUAL_COLUMNS, colour)
 
 
 def put(text: str, indent: int = 6) -> None:
