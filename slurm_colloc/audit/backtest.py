@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from datetime import date, datetime, timedelta
 from itertools import chain, pairwise
 from math import fsum
-from typing import NamedTuple
 
 from slurm_colloc.audit.ladder import (
     ACTION,
@@ -18,6 +17,7 @@ from slurm_colloc.audit.ladder import (
     SECOND,
     SENT,
     Notification,
+    Planned,
     kept_from_users,
     key_of,
     plan,
@@ -29,15 +29,6 @@ from slurm_colloc.audit_model import RUNS, Audited, Key
 from slurm_colloc.backtest_model import Step, Tally
 from slurm_colloc.config_audit import Notices
 from slurm_colloc.errors import ConfigError
-
-
-class Notice(NamedTuple):
-    """A step of the ladder that would have been taken: FIRST and SECOND by that day's mail, or ACTION."""
-
-    key: Key
-    user: str
-    step: int
-    day: date
 
 
 def windows(since: datetime, until: datetime, step: timedelta, window: timedelta) -> list[tuple[datetime, datetime]]:
@@ -68,8 +59,8 @@ def mail_day(at: datetime, step: timedelta, settings: Notices) -> date | None:
 
 def would_notify(
     ran: Sequence[Audited], known: Sequence[Entry], cluster: str | None, step: timedelta, settings: Notices
-) -> list[list[Notice]]:
-    """Return whom each run would have told of what, if every mail was handed over and nobody waived anything.
+) -> list[list[Planned]]:
+    """Return the steps that each run would have taken, if every mail was handed over and nobody waived anything.
 
     ``known`` are the rules; ``cluster`` is the site's own, whose users alone are told, None where that is not known.
     """
@@ -90,13 +81,13 @@ def would_notify(
             told[key].append(
                 Notification(*key, one.finding.digest, one.step, seen_s(one.finding, at_s), at_s, "", state)
             )
-        notices.append([Notice(key_of(one.finding), one.finding.user, one.step, day) for one in made if day])
+        notices.append(made)
     return notices
 
 
 def steps_of(
     ran: Sequence[Audited],
-    notices: Sequence[Sequence[Notice]],
+    notices: Sequence[Sequence[Planned]],
     known: Sequence[Entry],
     step: timedelta,
     settings: Notices,
@@ -118,14 +109,14 @@ def steps_of(
 
 
 def in_all(
-    ran: Sequence[Audited], notices: Sequence[Sequence[Notice]], known: Sequence[Entry]
+    ran: Sequence[Audited], notices: Sequence[Sequence[Planned]], known: Sequence[Entry]
 ) -> tuple[tuple[Tally, ...], Tally]:
     """Return what came of all runs, by rule and of all rules."""
     return tuple(_tally(ran, notices, (entry,), entry) for entry in known), _tally(ran, notices, known)
 
 
 def _tally(
-    ran: Sequence[Audited], notices: Sequence[Sequence[Notice]], of: Sequence[Entry], one: Entry | None = None
+    ran: Sequence[Audited], notices: Sequence[Sequence[Planned]], of: Sequence[Entry], one: Entry | None = None
 ) -> Tally:
     """Return what came of these rules, or of the ``one`` that is all of them."""
     rule, code = (one.name, one.rule.code) if one else ("", "")
@@ -134,9 +125,8 @@ def _tally(
     if not judged:
         return Tally(rule, code, len(ran), 0, *[None] * 8)
     found = [(run, finding) for run in ran for finding in run.findings if finding.rule in names]
-    made = [
-        (run, notice) for run, of_run in zip(ran, notices, strict=True) for notice in of_run if notice.key[0] in names
-    ]
+    of_runs = zip(ran, notices, strict=True)
+    made = [(run.until, due) for run, steps in of_runs for due in steps if due.finding.rule in names]
     jobs = (run.behind[key_of(finding)] for run, finding in found if finding.rule in jobs_of)
     # Neither of several rules nor of windows that overlap: an hour would count twice.
     summed = one and all(before.until <= after.since for before, after in pairwise(ran))
@@ -149,10 +139,10 @@ def _tally(
         users=len({finding.user for _, finding in found if finding.user}),
         jobs=len(frozenset().union(*jobs)) if jobs_of else None,
         gpu_hours=fsum(finding.gpu_hours for _, finding in found) if summed else None,
-        first_notices=sum(notice.step == FIRST for _, notice in made),
-        second_notices=sum(notice.step == SECOND for _, notice in made),
-        mails=len({(notice.user, run.until) for run, notice in made if notice.step != ACTION}),
-        actions=sum(notice.step == ACTION for _, notice in made),
+        first_notices=sum(due.step == FIRST for _, due in made),
+        second_notices=sum(due.step == SECOND for _, due in made),
+        mails=len({(due.finding.user, until) for until, due in made if due.step != ACTION}),
+        actions=sum(due.step == ACTION for _, due in made),
     )
 
 

@@ -53,7 +53,7 @@ def ran(day: int, *found: Finding, jobs: Sequence[int] = (1,), days: int = 1, ju
 def told(runs: Sequence[Audited], quiet: int = 14) -> list[tuple[int, str, bool]]:
     """Return the notices as (number of the run, user, whether it is the first)."""
     notices = would_notify(runs, KNOWN, None, DAY, Notices(quiet_days=quiet))
-    return [(number, one.user, one.step == FIRST) for number, of in enumerate(notices) for one in of]
+    return [(number, one.finding.user, one.step == FIRST) for number, of in enumerate(notices) for one in of]
 
 
 def tried(runs: Sequence[Audited], quiet: int = 14, window: int = 1) -> Backtest:
@@ -119,7 +119,7 @@ def test_no_user_is_told_of_what_the_nightly_run_keeps_for_the_admins() -> None:
     runs = [ran(0, finding(), finding("bob", rule="low"), finding("cy", rule="low")._replace(cluster="other"))]
     for cluster, users in (("c", ["bob"]), ("", []), (None, ["bob", "cy"])):
         notices = would_notify(runs, silent, cluster, DAY, Notices())
-        assert [one.user for of in notices for one in of] == users
+        assert [one.finding.user for of in notices for one in of] == users
     _, total = in_all(runs, notices, silent)
     assert (total.findings, total.first_notices, total.mails) == (3, 2, 2), "it is found all the same"
 
