@@ -212,14 +212,14 @@ def _report(asked: _Asked, start: datetime, end: datetime, config: SiteConfig | 
             _write_runs(database, asked.runs_csv, named=not asked.pseudonyms)
         if asked.kind == "shadow" and config:
             shadowed = shadow_report(database, source, config, span, asked.equivalents)
-            return _shown_as(shadowed, SHADOW_FORMATS, asked), rows.lost
+            return _shown_as(shadowed, SHADOW_FORMATS, asked), Lost()
         found = _figures(database, asked, (start, end), span, rows, config, bins, source)
         found = found._replace(in_proportion=days.cut)
     whose = source.visible.nameless if asked.pseudonyms else source.visible.whose
     found = found._replace(names=names, visible="" if source.visible.everybody else whose)
     found = without_jobs(found) if asked.pseudonyms else found
     # Without the database, whose memory a page can use.
-    return _usage_as(found, asked), rows.lost
+    return _usage_as(found, asked), found.lost
 
 
 def _shown_as(found: Any, formats: Mapping[str, Callable[..., str]], asked: _Asked) -> str:
@@ -248,7 +248,7 @@ def _figures(
     asked: _Asked,
     ends: tuple[datetime, datetime],
     span: Window,
-    rows: "Rows",
+    rows: Taken | None,
     config: SiteConfig | None,
     bins: Bins | None,
     source: Store,
@@ -286,11 +286,11 @@ def _figures(
         predictions=tuple(predictions(database)) if asked.details else (),
         prices=config.prices if config else Prices(),
         strays=tuple(stray_use(database)),
-        rows_in=rows.rows_in,
-        rows_used=rows.used,
-        job_steps=rows.steps,
-        rejected=dict(rows.rejected),
-        lost=rows.lost,
+        rows_in=rows and rows.rows_in,
+        rows_used=rows and rows.used,
+        job_steps=rows and rows.steps,
+        rejected=dict(rows.rejected) if rows else {},
+        lost=rows.lost if rows else Lost(),
         rows_repeated=others.repeated,
         rows_not_started=others.not_started,
         rows_outside=others.outside,
@@ -318,21 +318,8 @@ def _write_runs(database: DuckDBPyConnection, path: str, *, named: bool) -> None
     write(csv_table([list(kinds)[at] for at in kept], ([row[at] for at in kept] for row in rows)), path)
 
 
-class Rows(NamedTuple):
-    """What was counted of the rows behind a report: rows in = used + steps + rejected; None where not to be seen.
-
-    ``lost`` is what those rejected may have been.
-    """
-
-    rows_in: int | None
-    used: int | None
-    steps: int | None
-    rejected: Mapping[str, int]
-    lost: Lost
-
-
-# Where a report's figures come from.
-Opened = tuple[Store, DuckDBPyConnection, Rows]
+# Where a report's figures come from, and what was counted of the rows behind them; None where that is not to be seen.
+Opened = tuple[Store, DuckDBPyConnection, Taken | None]
 
 
 @contextmanager
@@ -343,10 +330,10 @@ def _store(asked: _Asked, config: SiteConfig | None, start: datetime, end: datet
         yield source, database, _counted(source, since_s, until_s)
 
 
-def _counted(source: Store, since_s: float, until_s: float) -> Rows:
+def _counted(source: Store, since_s: float, until_s: float) -> Taken | None:
     """Return what was counted as the store was filled: everybody's rows, a rejected one is nobody's."""
     if not source.visible.everybody:
-        return Rows(None, None, None, {}, Lost())
+        return None
     logs = source.logs().values()
     rejected: Counter[str] = Counter()
     for log in logs:
@@ -355,7 +342,7 @@ def _counted(source: Store, since_s: float, until_s: float) -> Rows:
     rejected += Counter({REJECTED_LINES: lines})
     rows_in, used, steps = (sum(log[name] for log in logs) for name in ("rows_in", "used", "steps"))
     lost = lost_of_all(Lost(*log.get("lost", ())) for log in logs)
-    return Rows(rows_in + lines, used, steps, rejected, lost)
+    return Taken(rows_in + lines, used, steps, rejected, {}, lost)
 
 
 @contextmanager
@@ -372,5 +359,4 @@ def _text(asked: _Asked, config: SiteConfig | None) -> Iterator[Opened]:
         with source.over(folder, taking) as (database, taken):
             for named in () if asked.pseudonyms else taken.named:
                 say(f"rejected: {named}")
-            rows = Rows(taken.rows_in, taken.used, taken.steps, taken.rejected, taken.lost)
-            yield source, database, rows
+            yield source, database, taken
