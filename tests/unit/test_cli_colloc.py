@@ -190,7 +190,7 @@ ONE_LINE = "colloc: error: "
         ("report --since ²d", ONE_LINE),
         ("report --since 0001-01-01", ONE_LINE),
         ("sample --reader simulated:/nonexistent --count 1 --journal /proc/nope", ONE_LINE),
-        *((f"history {job}", f"'{job}' is a job; 'colloc job {job}' shows it") for job in ("1234", "1234_5", "1234+1")),
+        ("history 1234", "No such command '1234'"),
         *((f"agent --period {seconds}", OF_PERIOD) for seconds in ("nan", "0", "inf")),
         *((f"site doctor --timeout {seconds}", OF_TIMEOUT) for seconds in ("nan", "0", "inf")),
         ("compact --store /nonexistent", "store '/nonexistent' is not there; is its file system mounted?"),
@@ -201,17 +201,6 @@ def test_what_cannot_be_done_is_not_called_done(words: str, said: str) -> None:
     assert said in colloc.err
     if said == ONE_LINE:
         assert len(colloc.err.splitlines()) == 1
-
-
-def test_a_job_on_a_line_to_complete_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (
-        ("_COLLOC_COMPLETE", "complete_bash"),
-        ("COMP_WORDS", "colloc history 1234 "),
-        ("COMP_CWORD", "3"),
-    ):
-        monkeypatch.setenv(name, value)
-    assert colloc("history") == 0
-    assert colloc.err == ""
 
 
 @pytest.mark.parametrize("group", [[], ["site"], ["history"], ["policy"], ["audit"]])

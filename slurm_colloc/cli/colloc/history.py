@@ -2,10 +2,9 @@
 """colloc history: what csub decided for me, what it believes about each of my jobs, and how to set it right."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import typer
-import typer.core
 
 from slurm_colloc.cli.colloc.history_bootstrap import bootstrap
 from slurm_colloc.cli.colloc.output import TEXT_OR_JSON, one_of, say, site, write
@@ -25,7 +24,6 @@ from slurm_colloc.pack.report import pack_summary, read_pack
 from slurm_colloc.report.json_values import json_text
 from slurm_colloc.report.text import local, stamp
 from slurm_colloc.slurm.client import CliClient
-from slurm_colloc.slurm.jobs import JOB_ID
 from slurm_colloc.submit.show import how_sure
 from slurm_colloc.units import counted, printable
 from slurm_colloc.wording import sentence, shown, words
@@ -33,17 +31,7 @@ from slurm_colloc.wording import sentence, shown, words
 SCHEMA = 2
 
 
-class _Group(typer.core.TyperGroup):
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the command that is called; a job is none, and another command shows it."""
-        if JOB_ID.fullmatch(args[0]) and not ctx.resilient_parsing:
-            raise InputError(
-                f"'{args[0]}' is a job; 'colloc job {args[0]}' shows it, and this lists what you submitted"
-            )
-        return super().resolve_command(ctx, args)
-
-
-app = typer.Typer(cls=_Group, help="Show what csub decided for my jobs, and what it expects of them.")
+app = typer.Typer(help="Show what csub decided for my jobs, and what it expects of them.")
 app.command()(bootstrap)
 
 
