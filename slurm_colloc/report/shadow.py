@@ -8,6 +8,7 @@ from typing import NamedTuple
 from slurm_colloc.report.json_values import json_text, json_value
 from slurm_colloc.report.layout import NO_TERMINAL, Terminal, bold_table, narrowed, page_of
 from slurm_colloc.report.text import csv_table, stamp
+from slurm_colloc.report.usage import number
 from slurm_colloc.units import counted, in_words, printable
 from slurm_colloc.usage_model import ShadowLeft, ShadowPiece
 
@@ -65,7 +66,7 @@ def _cells(report: ShadowReport, piece: ShadowPiece) -> list[str]:
     counts = [piece.runs, piece.judged, piece.fitted, piece.out_of_memory]
     return [
         *map(str, counts),
-        *(_number(value if piece.fitted else None, _digits(report)) for value in hours),
+        *(number(value if piece.fitted else None, _digits(report)) for value in hours),
         _signed(piece.earlier_median_s),
         str(piece.waits_known),
     ]
@@ -74,10 +75,6 @@ def _cells(report: ShadowReport, piece: ShadowPiece) -> list[str]:
 def _digits(report: ShadowReport) -> int:
     """Return the digits that all GPU-hours of this report are shown with: its columns must add up as printed."""
     return 2 if max(report.total.allocated_gpu_hours, report.total.lost_gpu_hours) >= 10 else 4
-
-
-def _number(value: float | None, digits: int) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"
 
 
 def _signed(duration_s: float | None) -> str:
@@ -117,7 +114,7 @@ def footnotes(report: ShadowReport) -> list[str]:
     if total.lost_gpu_hours:
         lines.append(
             "runs too large for their piece would have had to run again as asked, after holding it for "
-            f"{_number(total.lost_gpu_hours, _digits(report))} GPU-h had they failed at their very end; not in FREED"
+            f"{number(total.lost_gpu_hours, _digits(report))} GPU-h had they failed at their very end; not in FREED"
         )
     return lines + _of_waits(report)
 
@@ -138,7 +135,7 @@ def _of_waits(report: ShadowReport) -> list[str]:
 
 def _runs(report: ShadowReport, left: ShadowLeft) -> str:
     hours = left.allocated_gpu_hours
-    return counted(left.runs, "run") + (f", {_number(hours, _digits(report))} GPU-h" if hours is not None else "")
+    return counted(left.runs, "run") + (f", {number(hours, _digits(report))} GPU-h" if hours is not None else "")
 
 
 def as_json(report: ShadowReport) -> str:
