@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The usage report as one page: what the template is handed, and the data that the page's script reads."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from importlib.util import find_spec
 from typing import Any, NamedTuple
@@ -58,7 +58,7 @@ def usage_page(report: UsageReport) -> str:
         digits=hours_digits(report),
         metric_name=METRICS[metric_of(report)],
         bars=partial(bars, metric_of(report), largest or 1.0),
-        headlines=_headlines(report),
+        headlines=list(_headlines(report)),
         figures=shown,
         library=library,
         detailed=details.keys(),
@@ -88,44 +88,38 @@ def bars(metric: str, largest: float, group: GroupUsage) -> tuple[float, float, 
     return 100 * whole / largest, 100 * min(whole, used + max(idle, 0.0)) / largest, 100 * used / largest
 
 
-def _headlines(report: UsageReport) -> list[Headline]:
-    total, method = report.total, f"Method: {methods(report)}."
-    allocated = total.allocated_gpu_hours
+def _headlines(report: UsageReport) -> Iterator[Headline]:
+    total, how = report.total, f"Method: {methods(report)}."
+
+    def headline(value: str | None, words: str, otherwise: str, method: str = how) -> Headline:
+        return Headline("", otherwise, method) if value is None else Headline(value, words, method)
+
     of = f" of {short(report.installed_gpu_hours)} installed" if report.installed_gpu_hours else ""
-    heads = [
-        Headline(
-            "" if allocated is None else short(allocated),
-            f"GPU-hours allocated{of}" if allocated is not None else "GPU-hours allocated: no share's size is known",
-            f"Whole-GPU equivalents, MIG by {report.equivalents}, times hours in the window; from accounting.",
+    yield headline(
+        None if total.allocated_gpu_hours is None else short(total.allocated_gpu_hours),
+        f"GPU-hours allocated{of}",
+        "GPU-hours allocated: no share's size is known",
+        f"Whole-GPU equivalents, MIG by {report.equivalents}, times hours in the window; from accounting.",
+    )
+    if report.fits:
+        fits = report.fits[-1]
+        yield Headline(
+            short(fits.freed_gpu_hours),
+            f"GPU-hours left for other jobs if {fits.fitting_runs} of {total.jobs} runs get the piece of a GPU that is "
+            "enough for them",
+            "By peak memory and mean SM activity, each on the smallest piece of its pool that holds it.",
         )
-    ]
     for metric, what in (
         ("util", "of the time a kernel ran on the GPU (GPU_UTIL; {} sampled GPU-hours of whole GPUs)"),
         ("sm", "of the SMs were at work on average (SM activity; {} sampled GPU-hours)"),
     ):
         value, measured = (getattr(total, f"{metric}_{name}") for name in ("weighted_pct", "measured_gpu_hours"))
-        heads.append(
-            Headline("", f"{METRICS[metric]}: {why_not(report, metric)}", method)
-            if value is None
-            else Headline(f"{number(value, 1)} %", what.format(short(measured)), method)
-        )
-    cover = total.coverage_pct
+        known = None if value is None else f"{number(value, 1)} %"
+        yield headline(known, what.format(short(measured)), f"{METRICS[metric]}: {why_not(report, metric)}")
     # Some sources tell what was used and not of how much of the time.
-    why = "coverage: not recorded by the source" if total.jobs_measured else f"coverage: {why_not(report)}"
-    heads.append(
-        Headline("", why, method)
-        if cover is None
-        else Headline(f"{number(cover, 0)} %", "of allocated time sampled", method)
-    )
-    if report.fits:
-        fits = report.fits[-1]
-        words = (
-            f"GPU-hours left for other jobs if {fits.fitting_runs} of {total.jobs} runs get the piece of a GPU that is "
-            "enough for them"
-        )
-        rule = "By peak memory and mean SM activity, each on the smallest piece of its pool that holds it."
-        heads.insert(1, Headline(short(fits.freed_gpu_hours), words, rule))
-    return heads
+    why = "not recorded by the source" if total.jobs_measured else why_not(report)
+    covered = None if total.coverage_pct is None else f"{number(total.coverage_pct, 0)} %"
+    yield headline(covered, "of allocated time sampled", f"coverage: {why}")
 
 
 def _rows(report: UsageReport, details: dict[str, GroupDetail]) -> dict[str, Any]:
