@@ -34,14 +34,14 @@ class Figure(NamedTuple):
     missing: str = ""
 
 
-def short(value: float | None, unit: str = "") -> str:
+def short(value: float | None) -> str:
     """Return a figure with three digits or all before the point, "not measured" for None."""
     if value is None:
         return "not measured"
     size = abs(value)
     digits = 0 if size >= 100 else 1 if size >= 10 else 2 if size >= 1 else 3
     words = f"{value:,.{digits}f}" if size >= 0.001 or not size else "<0.001" if value > 0 else "just below 0"
-    return (words.rstrip("0").rstrip(".") if "." in words and "<" not in words else words) + unit
+    return words.rstrip("0").rstrip(".") if "." in words and "<" not in words else words
 
 
 def rounded(value: float | None) -> float | None:
@@ -79,8 +79,8 @@ def why_not(report: UsageReport, metric: str = "") -> str:
     return "GPU_UTIL is of whole GPUs, and no run of one was sampled" if metric == "util" else "no sample covers it"
 
 
-def missing(report: UsageReport, metric: str = "") -> str:
-    return why_not(report, metric) if report.charts else "this report was made without it"
+def missing(report: UsageReport) -> str:
+    return why_not(report) if report.charts else "this report was made without it"
 
 
 def limits_over_decades(values: Iterable[float]) -> tuple[float, ...]:

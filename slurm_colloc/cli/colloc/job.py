@@ -57,7 +57,7 @@ def job(
     visible = visible_here(folder, config)
     shown_on = terminal()
     runs, trouble = _in_store(folder, job_id, start.timestamp(), config, visible, shown_on.columns)
-    rows, unseen = _by_slurm(config, job_id, visible)
+    rows, unseen = _by_slurm(job_id, visible)
     shown_id = _shown_id(job_id, runs, rows)
     # What a pack's job wrote down is there at once, before any ingest.
     pack = _pack(config, shown_id) if config else None
@@ -93,7 +93,7 @@ def _in_store(
         return [], str(error)
 
 
-def _by_slurm(config: SiteConfig | None, job_id: str, visible: Visible) -> tuple[tuple[Accounted, ...], str]:
+def _by_slurm(job_id: str, visible: Visible) -> tuple[tuple[Accounted, ...], str]:
     """Return what Slurm says of the job, as far as it may be shown, and why that can be nothing."""
     try:
         rows = CliClient().accounted(job_id)

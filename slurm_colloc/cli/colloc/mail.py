@@ -72,7 +72,7 @@ def _story(config: SiteConfig, job: Ended) -> str:
         folder = config.store_folder
         # Anybody can call this as slurmctld does, with anybody's name.
         if not visible_here(folder, config).shows(job.user, ""):
-            return of_slurm(config, job)
+            return of_slurm(job)
         # Whatever else is known of jobs of that number, a mail is about its user's.
         store = open_store(folder, config, visible=Visible(False, job.user))
         found = job_usage(store, since_s, until_s, until_s)
@@ -80,7 +80,7 @@ def _story(config: SiteConfig, job: Ended) -> str:
         runs = [run for run in found if run.cluster == config.cluster and _is(run, job) and run.state != "RUNNING"]
     except CollocError:  # the store is closed to SlurmUser, or damaged: what Slurm itself knows can still be said
         runs = []
-    return of_runs(runs, job, since_s) if runs else of_slurm(config, job)
+    return of_runs(runs, job, since_s) if runs else of_slurm(job)
 
 
 def _is(run: JobUsage, job: Ended) -> bool:
@@ -95,7 +95,7 @@ def of_runs(runs: Sequence[JobUsage], job: Ended, since_s: float) -> str:
     return as_text(JobStory([RunStory(run) for run in shown], None, since_s)) + rest
 
 
-def of_slurm(config: SiteConfig, job: Ended) -> str:
+def of_slurm(job: Ended) -> str:
     """Return what is told of a job that nothing measured is known of yet; nothing of a job without GPUs."""
     gres = CliClient().gres_of(job.job_id)
     if not gres:
