@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from slurm_colloc.errors import InputError, StoreError
 from slurm_colloc.files import read_bounded
-from slurm_colloc.site.render import Rendered
+from slurm_colloc.site.render import Kind, SiteFile
 from slurm_colloc.site.share_billing import billed_weights
 from slurm_colloc.slurm.hostlist import expand, fold
 
@@ -35,37 +35,23 @@ class Compared(NamedTuple):
     lines: tuple[str, ...]
 
 
-def compare(
-    files: Iterable[Rendered], root: str = "/", owners: Collection[int] = (), built: Iterable[Rendered] = ()
-) -> list[Compared]:
+def compare(files: Iterable[SiteFile], root: str = "/", owners: Collection[int] = ()) -> list[Compared]:
     """Return how each file that has a place compares with what is there, below ``root``.
 
-    With ``owners``, those uids alone may be able to change the file; anybody may be where there are none. Of what was
-    ``built`` nobody knows the contents.
+    With ``owners``, those uids alone may be able to change the file; anybody may be where there are none. Of what is
+    built elsewhere nobody knows the contents.
     """
-    known = [_compare(file, root, owners) for file in files if file.installed]
-    return known + [_compare(file, root, owners, contents=False) for file in built]
+    return [_compare(file, root, owners) for file in files if file.installed]
 
 
-def left_over(files: Iterable[Rendered], root: str) -> list[Compared]:
+def left_over(files: Iterable[SiteFile], root: str) -> list[Compared]:
     """Return those of ``files``, which this site does not have, that are there: of an earlier site.toml."""
     paths = ((file, os.path.join(root, file.installed.lstrip("/"))) for file in files)
     why = ("this site no longer has it: remove it when nothing calls it any more",)
     return [Compared(file.name, path, "left over", why) for file, path in paths if os.path.lexists(path)]
 
 
-def opened(folder: str, root: str = "/") -> list[Compared]:
-    """Return the folder of logs and reports, below ``root``, if others may look into it: ORDER.md once had it so."""
-    path = os.path.join(root, folder.lstrip("/"))
-    try:
-        mode = stat.S_IMODE(os.stat(path).st_mode)
-    except OSError:
-        return []
-    why = f"mode {mode:04o}, so that others may read of everybody's jobs: chmod 0700 {path}"
-    return [Compared("logs and reports", path, "differs", (why,))] if mode & 0o077 else []
-
-
-def _compare(file: Rendered, root: str, owners: Collection[int], *, contents: bool = True) -> Compared:
+def _compare(file: SiteFile, root: str, owners: Collection[int]) -> Compared:
     path = os.path.join(root, file.installed.lstrip("/"))
     try:
         # What is installed may well be a link to where it is kept.
@@ -73,10 +59,10 @@ def _compare(file: Rendered, root: str, owners: Collection[int], *, contents: bo
         if not os.path.lexists(real):
             return Compared(file.name, path, "missing", ())
         text = read_bounded(real, _LIMIT_BYTES).decode(errors="replace")
-        others = _others(real, os.path.realpath(root), owners, part=file.part) if owners else ()
-        compared = _calls if file.installed.endswith(".lua") else differences
-        changed = compared(file.text, text) if file.part else _changes(file, path, text)
-        lines = (*others, *(changed if contents else ()))
+        lines = (
+            *(_others(real, os.path.realpath(root), owners, part=file.kind == Kind.PART) if owners else ()),
+            *(_changes(file, path, text) if file.kind != Kind.BUILT else ()),
+        )
     except StoreError as error:
         return Compared(file.name, path, "not readable", (str(error),))
     return Compared(file.name, path, "differs" if lines else "same", lines)
@@ -106,8 +92,11 @@ def _others(path: str, top: str, owners: Collection[int], *, part: bool) -> Iter
             yield f"folder {folder} belongs to uid {found.st_uid}, not to root: chown root {folder}"
 
 
-def _changes(file: Rendered, path: str, text: str) -> Iterator[str]:
-    """Return how a whole file differs; a line's end counts, by which cron and systemd tell lines."""
+def _changes(file: SiteFile, path: str, text: str) -> Iterator[str]:
+    """Yield how a file differs; of a whole one a line's end counts, by which cron and systemd tell lines."""
+    if file.kind == Kind.PART:
+        yield from (_calls if file.installed.endswith(".lua") else differences)(file.text, text)
+        return
     new, old = file.text.splitlines(keepends=True), text.splitlines(keepends=True)
     for line in difflib.unified_diff(old, new, path, file.name, lineterm="", n=1):
         content = line.removesuffix("\n")

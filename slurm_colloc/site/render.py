@@ -44,35 +44,32 @@ class Needs(StrEnum):
 
     NOTHING = "nothing"
     RECONFIGURE = "scontrol reconfigure"
-    RESTART_SLURMCTLD = "restart slurmctld"
     RESTART_SLURMD = "restart slurmd"
     DRAIN = "drain first"
 
 
-class SiteFile(NamedTuple):
-    """One file. A ``part`` is merged by hand into the installed file, anything else is the whole of it.
+class Kind(StrEnum):
+    """Where the text of a file is from, and what becomes of it."""
 
-    What is ``verbatim`` is no template: it lies in slurm_colloc/plugin as it is installed.
-    """
+    WHOLE = "whole"
+    # Merged by hand into the installed file.
+    PART = "part"
+    # No template: it lies in slurm_colloc/plugin as it is installed.
+    VERBATIM = "verbatim"
+    # Nothing of it is rendered: 'colloc site build-plugin' makes it.
+    BUILT = "built"
+
+
+class SiteFile(NamedTuple):
+    """One file; ``installed`` is the path on its hosts, empty where there is no file to compare with."""
 
     name: str
     installed: str
     hosts: str
     needs: Needs
     wanted: Callable[[SiteConfig], bool]
-    part: bool = False
-    verbatim: bool = False
-
-
-class Rendered(NamedTuple):
-    """A file with its text; ``installed`` is the path on its hosts, empty where there is no file to compare with."""
-
-    name: str
-    installed: str
-    hosts: str
-    needs: Needs
-    part: bool
-    text: str
+    kind: Kind = Kind.WHOLE
+    text: str = ""
 
 
 class Host(NamedTuple):
@@ -127,7 +124,6 @@ _UNITS, _NODES, _ONE_HOST = "/etc/systemd/system", "GPU nodes", "the one host th
 # What slurm.conf names holds for all nodes: without its TaskProlog jobs fail, by an empty prolog.d a node is drained.
 _EVERYWHERE, _SLURMDS = "every host of Slurm", "each node, without GPUs too"
 PLUGSTACK, SPANK_PLUGIN = "plugstack.conf.colloc", f"{LIBEXEC}/colloc_spank.so"
-_PLUGIN = Rendered("colloc_spank.so", SPANK_PLUGIN, _EVERYWHERE, Needs.RESTART_SLURMD, False, "")
 _PLUGSTACK_PLACE = "{slurm_folder}/plugstack.conf.d/colloc.conf"
 _JOB_SUBMIT, _CLI_FILTER = "{slurm_folder}/job_submit.lua", "{slurm_folder}/cli_filter.lua"
 _LUA, _LUA_HOSTS = "{slurm_folder}/colloc", "hosts of slurmctld and of logins"
@@ -148,27 +144,28 @@ FILES = (
     SiteFile("colloc.logrotate", "/etc/logrotate.d/colloc", _ONE_HOST, Needs.NOTHING, is_site),
     SiteFile(CRONTAB, "", "a login node", Needs.NOTHING, lambda config: not is_site(config)),
     SiteFile("slurm_colloc.lua", "{site_folder}/modulefiles/slurm_colloc.lua", "login nodes", Needs.NOTHING, _has_csub),
-    SiteFile("colloc-mps", f"{LIBEXEC}/colloc-mps", _SLURMDS, Needs.NOTHING, _runs_mps, verbatim=True),
+    SiteFile("colloc-mps", f"{LIBEXEC}/colloc-mps", _SLURMDS, Needs.NOTHING, _runs_mps, Kind.VERBATIM),
     SiteFile("prolog.50-colloc", "{slurm_folder}/prolog.d/50-colloc", _SLURMDS, Needs.RECONFIGURE, _mps_by_prolog),
     SiteFile("epilog.50-colloc", "{slurm_folder}/epilog.d/50-colloc", _SLURMDS, Needs.RECONFIGURE, _mps_by_prolog),
     SiteFile("task_prolog", f"{LIBEXEC}/task_prolog", _SLURMDS, Needs.RECONFIGURE, _mps_by_prolog),
+    SiteFile("colloc_spank.so", SPANK_PLUGIN, _EVERYWHERE, Needs.RESTART_SLURMD, has_spank, Kind.BUILT),
     SiteFile(PLUGSTACK, _PLUGSTACK_PLACE, _EVERYWHERE, Needs.RESTART_SLURMD, has_spank),
     SiteFile("colloc-policy.cron", "/etc/cron.d/colloc-policy", "the host of slurmctld", Needs.NOTHING, has_policy),
-    SiteFile("colloc_table.lua", f"{_LUA}/colloc_table.lua", _LUA_HOSTS, Needs.NOTHING, has_policy, verbatim=True),
-    SiteFile("colloc_policy.lua", f"{_LUA}/colloc_policy.lua", _LUA_HOSTS, Needs.NOTHING, has_policy, verbatim=True),
+    SiteFile("colloc_table.lua", f"{_LUA}/colloc_table.lua", _LUA_HOSTS, Needs.NOTHING, has_policy, Kind.VERBATIM),
+    SiteFile("colloc_policy.lua", f"{_LUA}/colloc_policy.lua", _LUA_HOSTS, Needs.NOTHING, has_policy, Kind.VERBATIM),
     SiteFile("colloc.lua", f"{_LUA}/colloc.lua", _LUA_HOSTS, Needs.NOTHING, has_policy),
-    SiteFile("job_submit.lua.example", _JOB_SUBMIT, "the host of slurmctld", Needs.NOTHING, has_policy, part=True),
-    SiteFile("cli_filter.lua.example", _CLI_FILTER, _LUA_HOSTS, Needs.NOTHING, has_policy, part=True),
+    SiteFile("job_submit.lua.example", _JOB_SUBMIT, "the host of slurmctld", Needs.NOTHING, has_policy, Kind.PART),
+    SiteFile("cli_filter.lua.example", _CLI_FILTER, _LUA_HOSTS, Needs.NOTHING, has_policy, Kind.PART),
     SiteFile("colloc-mail", f"{LIBEXEC}/colloc-mail", "the host of slurmctld", Needs.NOTHING, _mails),
-    SiteFile("slurm.conf.calls", "{slurm}", _EVERYWHERE, Needs.RECONFIGURE, _is_called, part=True),
-    SiteFile("gres.conf", "{slurm_folder}/gres.conf", _EVERYWHERE, Needs.DRAIN, _has_pieces, part=True),
-    SiteFile("slurm.conf.nodes", "{slurm}", _EVERYWHERE, Needs.DRAIN, _has_pieces, part=True),
+    SiteFile("slurm.conf.calls", "{slurm}", _EVERYWHERE, Needs.RECONFIGURE, _is_called, Kind.PART),
+    SiteFile("gres.conf", "{slurm_folder}/gres.conf", _EVERYWHERE, Needs.DRAIN, _has_pieces, Kind.PART),
+    SiteFile("slurm.conf.nodes", "{slurm}", _EVERYWHERE, Needs.DRAIN, _has_pieces, Kind.PART),
     # Last: its billing weights name what the one before makes known.
-    SiteFile("slurm.conf.partitions", "{slurm}", _EVERYWHERE, Needs.RECONFIGURE, _has_pieces, part=True),
+    SiteFile("slurm.conf.partitions", "{slurm}", _EVERYWHERE, Needs.RECONFIGURE, _has_pieces, Kind.PART),
 )
 
 
-def render_site(config: SiteConfig, host: Host) -> tuple[Rendered, ...]:
+def render_site(config: SiteConfig, host: Host) -> tuple[SiteFile, ...]:
     """Return the files of this site in the order in which they are applied, and ORDER.md as the last.
 
     Raises:
@@ -177,38 +174,29 @@ def render_site(config: SiteConfig, host: Host) -> tuple[Rendered, ...]:
     _check(config, host)
     folders = [os.path.join(folder, "site") for folder in template_folders(config.paths.templates)]
     variables = _variables(config, host)
-    rendered = [
-        Rendered(
-            file.name,
-            _place(file.installed, host),
-            file.hosts,
-            file.needs,
-            file.part,
-            plugin(file.name) if file.verbatim else _text(folders, file.name, variables),
-        )
-        for file in FILES
-        if file.wanted(config)
-    ]
+    rendered = []
+    for file in _placed(host):
+        if file.wanted(config):
+            if file.kind == Kind.VERBATIM:
+                file = file._replace(text=plugin(file.name))
+            elif file.kind != Kind.BUILT:
+                file = file._replace(text=_text(folders, file.name, variables))
+            rendered.append(file)
     by_needs = {needs.name.lower(): [file for file in rendered if file.needs == needs] for needs in Needs}
     order = _text(folders, ORDER, {**variables, "files": rendered, "needs": by_needs})
-    return (*rendered, Rendered(ORDER, "", "", Needs.NOTHING, False, order))
+    return (*rendered, SiteFile(ORDER, "", "", Needs.NOTHING, is_site, text=order))
 
 
-def unwanted(config: SiteConfig, host: Host) -> tuple[Rendered, ...]:
-    """Return the whole files that a site does not have, without a text: an earlier site.toml may have had them."""
+def unwanted(config: SiteConfig, host: Host) -> list[SiteFile]:
+    """Return the whole files that a site does not have: an earlier site.toml may have had them."""
     if not is_site(config):
-        return ()
-    files = (file for file in FILES if file.installed and not file.part and not file.wanted(config))
-    others = () if has_spank(config) else (_PLUGIN,)
-    return (
-        *(Rendered(file.name, _place(file.installed, host), file.hosts, file.needs, False, "") for file in files),
-        *others,
-    )
+        return []
+    whole = [file for file in _placed(host) if file.installed and file.kind != Kind.PART]
+    return [file for file in whole if not file.wanted(config)]
 
 
-def built(config: SiteConfig) -> tuple[Rendered, ...]:
-    """Return what an administrator builds and installs beside the files, without a text."""
-    return (_PLUGIN,) if has_spank(config) else ()
+def _placed(host: Host) -> list[SiteFile]:
+    return [file._replace(installed=_place(file.installed, host)) for file in FILES]
 
 
 def _place(installed: str, host: Host) -> str:

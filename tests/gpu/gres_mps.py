@@ -27,7 +27,7 @@ from pathlib import Path
 from slurm_colloc.config import load_site
 from slurm_colloc.gpu.nvml import NvmlReader
 from slurm_colloc.pack.mps_daemon import CONTROL
-from slurm_colloc.site.render import Host, render_site
+from slurm_colloc.site.render import Host, Kind, render_site
 from tests.gpu import slurm
 from tests.gpu.pack import CHECKOUT, SITE, TASKS, Bench, Trained, _figures, daemon, say
 
@@ -92,7 +92,7 @@ def install_code() -> None:
 def install_hooks(site: Path, below: Path = Path("/"), colloc_mps: str = "") -> None:
     """Install prolog, epilog and task prolog of a site; elsewhere than at / with another text of colloc-mps."""
     for file in render_site(load_site(str(site)), Host(str(INSTALLED), str(site))):
-        if file.installed.startswith(("/etc/slurm/", "/usr/libexec/")) and not file.part:
+        if file.installed.startswith(("/etc/slurm/", "/usr/libexec/")) and file.kind != Kind.PART:
             path = below / file.installed[1:]
             path.parent.mkdir(parents=True, exist_ok=True)
             text = file.text.replace("/usr/libexec/", f"{below}/usr/libexec/") if below != Path("/") else file.text

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from slurm_colloc.site.installed import compare, differences
-from slurm_colloc.site.render import Needs, Rendered
+from slurm_colloc.site.render import Kind, Needs, SiteFile, is_site
 
 PART = "GresTypes=gpu,mps\nNodeName=n[1-3] Gres=gpu:h100:4,mps:400\nPartitionName=gpu MaxTime=60\n"
 
@@ -66,10 +66,10 @@ def test_how_a_line_ends_is_a_difference(tmp_path: Path, ends: tuple[bytes, byte
     """To cron a line that has no end is none, and a carriage return is part of a command."""
     text = "27 * * * * root X\n"
     (tmp_path / "cron").write_bytes(text.encode().replace(*ends))
-    (found,) = compare([Rendered("cron", "/cron", "", Needs.NOTHING, False, text)], str(tmp_path))
+    (found,) = compare([SiteFile("cron", "/cron", "", Needs.NOTHING, is_site, text=text)], str(tmp_path))
     assert found.state == "differs"
     (tmp_path / "cron").write_text(text)
-    (found,) = compare([Rendered("cron", "/cron", "", Needs.NOTHING, False, text)], str(tmp_path))
+    (found,) = compare([SiteFile("cron", "/cron", "", Needs.NOTHING, is_site, text=text)], str(tmp_path))
     assert found.state == "same"
 
 
@@ -77,10 +77,10 @@ def test_who_else_may_change_what_root_runs_is_said(tmp_path: Path) -> None:
     etc = tmp_path / "image/etc"
     etc.mkdir(parents=True)
     (etc / "cron").write_text("text\n")
-    whole = Rendered("cron", "/etc/cron", "", Needs.NOTHING, False, "text\n")
-    part = whole._replace(part=True, text="")
+    whole = SiteFile("cron", "/etc/cron", "", Needs.NOTHING, is_site, text="text\n")
+    part = whole._replace(kind=Kind.PART, text="")
 
-    def said(file: Rendered, *owners: int) -> list[str]:
+    def said(file: SiteFile, *owners: int) -> list[str]:
         (found,) = compare([file], str(tmp_path / "image"), owners or (os.geteuid(),))
         assert found.state == ("differs" if found.lines else "same")
         return list(found.lines)
@@ -110,7 +110,8 @@ def test_who_else_may_change_what_root_runs_is_said(tmp_path: Path) -> None:
 
 def test_what_cannot_be_read_is_said_and_not_taken_for_missing(tmp_path: Path) -> None:
     files = [
-        Rendered(name, f"/etc/{name}", "", Needs.NOTHING, False, "1\n2\n") for name in ("same", "old", "none", "dir")
+        SiteFile(name, f"/etc/{name}", "", Needs.NOTHING, is_site, text="1\n2\n")
+        for name in ("same", "old", "none", "dir")
     ]
     etc = tmp_path / "etc"
     etc.mkdir()
@@ -175,7 +176,7 @@ def test_lua_of_the_site_has_our_lines() -> None:
     """Where they stand among the site's own, and how deep, does not matter; that they do is looked at."""
     first, second = 'local _, colloc = pcall(dofile, "/etc/slurm/colloc/colloc.lua")', "if colloc.x() then return 1 end"
     text = f"-- for colloc\n{first}\nfunction slurm_job_submit()\n   {second}\n   return 0\nend\n"
-    file = Rendered("job_submit.lua.example", "/etc/slurm/job_submit.lua", "", Needs.NOTHING, True, text)
+    file = SiteFile("job_submit.lua.example", "/etc/slurm/job_submit.lua", "", Needs.NOTHING, is_site, Kind.PART, text)
 
     def said(installed: str, root: Path) -> list[str]:
         (root / "etc/slurm").mkdir(parents=True, exist_ok=True)

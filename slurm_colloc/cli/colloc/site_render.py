@@ -11,17 +11,16 @@ from slurm_colloc.audit.validate import faults
 from slurm_colloc.cli.colloc.output import say, site
 from slurm_colloc.config import SYSTEM_FILE, SiteConfig, find_site_file
 from slurm_colloc.errors import ConfigError, InputError, Status
-from slurm_colloc.site.installed import Compared, compare, left_over, opened
+from slurm_colloc.site.installed import Compared, compare, left_over
 from slurm_colloc.site.output_folder import ORDER, write_folder
 from slurm_colloc.site.render import (
     CRONTAB,
     DEFAULT_SLURM_CONF,
     FILES,
-    LOG_FOLDER,
     Host,
+    Kind,
     Needs,
-    Rendered,
-    built,
+    SiteFile,
     is_site,
     render_site,
     unwanted,
@@ -55,17 +54,15 @@ def render(
         raise InputError("-o FOLDER is missing: where to write, or --diff to compare only")
     if output:
         _write(output, files)
-    others = unwanted(config, host)
-    compared = [*compare(files, root, _owners(config, root), built(config)), *left_over(others, root)] if diff else []
-    if diff and is_site(config):
-        compared += opened(LOG_FOLDER, root)
+    if not diff:
+        return
+    compared = [*compare(files, root, _owners(config, root)), *left_over(unwanted(config, host), root)]
     done = [_told(item) for item in compared]
-    if diff and any(file.name == CRONTAB for file in files):
+    if any(file.name == CRONTAB for file in files):
         say(f"note: {CRONTAB} is not compared: see 'crontab -l'")
     if not all(done):
         raise typer.Exit(Status.FOUND)
-    if diff:
-        say("nothing to do: all of it is installed on this host")
+    say("nothing to do: all of it is installed on this host")
 
 
 def this_host(prefix: str = "", slurm_conf: str = "") -> Host:
@@ -96,8 +93,9 @@ def _owners(config: SiteConfig, root: str) -> tuple[int, ...]:
     return (0,) if os.path.realpath(root) == "/" else (0, os.geteuid())
 
 
-def _write(output: str, files: tuple[Rendered, ...]) -> None:
-    done = write_folder(output, {file.name: file.text for file in files}, (file.name for file in FILES))
+def _write(output: str, files: tuple[SiteFile, ...]) -> None:
+    texts = {file.name: file.text for file in files if file.kind != Kind.BUILT}
+    done = write_folder(output, texts, (file.name for file in FILES if file.kind != Kind.BUILT))
     needs = {file.name: file.needs for file in files}
     for name in done.written:
         later = "" if needs[name] == Needs.NOTHING else f"; to apply it: {needs[name]}"
