@@ -382,6 +382,11 @@ def test_the_largest_of_a_node_is_what_max_tres_bills() -> None:
             {*(f"DOC00{number}" for number in range(1, 8)), "DOC102"},
             "it is hidden",
         ),
+        (
+            prolog("colloc-mps start", Script("Epilog", "/e", UNREAD), Script("TaskProlog", "/t", UNREAD)),
+            {*(f"DOC00{number}" for number in range(1, 8)), "DOC102"},
+            "it is hidden",
+        ),
         ({**program(mode=None), "this_node": "login", "nodes": (G2, M1)}, {"DOC100"}, "there is none on this machine"),
         ({"this_node": "m1", "devices": UNREAD}, {"DOC011"}, "the slices themselves: it is hidden"),
         (

@@ -4,7 +4,7 @@
 from collections.abc import Iterable, Iterator
 
 from slurm_colloc.gpu.mig import parse_profile
-from slurm_colloc.site.doctor.facts import Blank, Check, Seen, Site, Unread
+from slurm_colloc.site.doctor.facts import Check, Seen, Site, known
 from slurm_colloc.slurm.limits import has_database, holds_to_limits
 
 _WHERE = "AccountingStorageTRES of slurm.conf"
@@ -17,8 +17,7 @@ def _missing(site: Site, wanted: list[str]) -> Iterator[Seen]:
 
 
 def _gpus(site: Site) -> Iterator[Seen]:
-    there = any(node.quantity("gpu") or node.gpu_types for node in site.nodes)
-    yield from _missing(site, ["gres/gpu"] if there else [])
+    yield from _missing(site, ["gres/gpu"])
 
 
 def _shares(site: Site) -> Iterator[Seen]:
@@ -35,13 +34,10 @@ def _database(site: Site) -> Iterator[Seen]:
         yield Seen("slurm.conf", f"AccountingStorageType is {site.settings.get('AccountingStorageType', 'not set')}")
 
 
-def _enforcement(site: Site) -> Iterator[Seen | Blank]:
+def _enforcement(site: Site) -> Iterator[Seen]:
     if not has_database(site.settings) or holds_to_limits(site.settings):
         return
-    if isinstance(site.limits, Unread):
-        yield Blank("limits of accounts, users and QOS", site.limits.why)
-        return
-    on_gpus = [f"{limit.key} of {limit.level}" for limit in site.limits if _concerns_gpus(limit.tres)]
+    on_gpus = [f"{limit.key} of {limit.level}" for limit in known(site.limits) if _concerns_gpus(limit.tres)]
     if on_gpus:
         more = f" and {len(on_gpus) - 1} more" if len(on_gpus) > 1 else ""
         now = site.settings.get("AccountingStorageEnforce", "(null)")

@@ -80,15 +80,12 @@ def _words(names: Iterable[str]) -> str:
     return ", ".join(sorted(name or "GPUs without a type" for name in names))
 
 
-def _names_of_nothing(site: Site) -> Iterator[Seen | Blank]:
+def _names_of_nothing(site: Site) -> Iterator[Seen]:
     types = {kind for node in site.nodes for kind in node.gpu_types}
     yield from _strange(f"{_TRACKED} of slurm.conf", site.words(_TRACKED), types)
     for partition in site.partitions:
         yield from _strange(f"TRESBillingWeights of partition '{partition.name}'", partition.weights, types)
-    if isinstance(site.limits, Unread):
-        yield Blank("limits of accounts, users and QOS", site.limits.why)
-        return
-    for limit in site.limits:
+    for limit in known(site.limits):
         yield from _strange(f"{limit.key} of {limit.level}", limit.tres, types)
 
 
@@ -105,7 +102,7 @@ def _kind(tres: str) -> str:
 
 def _selection(site: Site) -> Iterator[Seen]:
     used = site.settings.get("SelectType", "")
-    if used != "select/cons_tres" and any(node.gpu_types or node.quantity("gpu") for node in site.nodes):
+    if used != "select/cons_tres":
         yield Seen("slurm.conf", f"SelectType is {used or 'not set'}")
 
 

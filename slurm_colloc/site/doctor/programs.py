@@ -4,8 +4,8 @@
 import re
 from collections.abc import Iterator
 
-from slurm_colloc.site.doctor.facts import TRIED, Blank, Check, Seen, Site, Unread
-from slurm_colloc.site.doctor.prolog import commands, gives_back, name_of, takes
+from slurm_colloc.site.doctor.facts import TRIED, Blank, Check, Seen, Site
+from slurm_colloc.site.doctor.prolog import commands, gives_back, name_of, takes, unread
 
 _BY_ROOT = ("Prolog", "Epilog")
 _ANY_X, _OTHERS_X, _OTHERS_W, _STICKY = 0o111, 0o001, 0o002, 0o1000
@@ -39,21 +39,15 @@ def _open_to_others(site: Site) -> Iterator[Seen]:
 
 
 def _unpaired(site: Site) -> Iterator[Seen | Blank]:
-    epilogs = [script for script in site.scripts if script.setting == "Epilog"]
-    if any(isinstance(one.text, str) and any(map(gives_back, commands(one.text))) for one in epilogs):
+    prologs, epilogs = ([one for one in site.scripts if one.setting == setting] for setting in _BY_ROOT)
+    if any(gives_back(command) for script in epilogs for command in commands(script)):
         return
-    for script in site.scripts:
-        if script.setting != "Prolog":
-            continue
-        if isinstance(script.text, Unread):
-            yield Blank(name_of(script), script.text.why)
-        elif taken := [command.text for command in commands(script.text) if takes(command)]:
-            unread = next((one.text.why for one in epilogs if isinstance(one.text, Unread)), "")
-            said = "no Epilog ends what it starts" if epilogs else "there is no Epilog"
-            if unread:
-                yield Blank(name_of(script), f"whether an Epilog undoes what it does: {unread}")
-            else:
-                yield Seen(name_of(script), f"'{taken[0]}', and {said}")
+    said = "no Epilog ends what it starts" if epilogs else "there is no Epilog"
+    left = [(script, next((one.text for one in commands(script) if takes(one)), "")) for script in prologs]
+    found = [Seen(name_of(script), f"'{taken}', and {said}") for script, taken in left if taken]
+    hidden = list(unread(epilogs)) if found else []
+    yield from hidden or found
+    yield from unread(prologs)
 
 
 def _too_late(site: Site) -> Iterator[Seen]:

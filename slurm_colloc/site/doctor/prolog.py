@@ -5,7 +5,7 @@ A script is read, not run: what it calls in other files is not followed.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from slurm_colloc.site.doctor.facts import Blank, Check, Script, Seen, Site, Unread
@@ -46,10 +46,11 @@ class Command(NamedTuple):
     pipe: str
 
 
-def commands(text: str) -> list[Command]:
-    """Return the pipelines of a shell script, without comments, in the order of its lines."""
+def commands(script: Script) -> list[Command]:
+    """Return the pipelines of a shell script, without comments, in the order of its lines; none of an unread one."""
     values: dict[str, str] = {}
     found = []
+    text = "" if isinstance(script.text, Unread) else script.text
     for part in _SPLIT.split(_COMMENT.sub("", text).replace("\\\n", " ")):
         for name, value in _ASSIGNED.findall(part):
             values[name] = value.strip("\"'")
@@ -69,14 +70,16 @@ def _in_scripts(wrong: Callable[[Command], bool]) -> Callable[[Site], Iterator[S
 
     def find(site: Site) -> Iterator[Seen | Blank]:
         for script in site.scripts:
-            if isinstance(script.text, Unread):
-                yield Blank(name_of(script), script.text.why)
-            else:
-                lines = [command.text for command in commands(script.text) if wrong(command)]
-                if lines:
-                    yield Seen(name_of(script), "; ".join(f"'{line}'" for line in lines))
+            if lines := [command.text for command in commands(script) if wrong(command)]:
+                yield Seen(name_of(script), "; ".join(f"'{line}'" for line in lines))
+        yield from unread(site.scripts)
 
     return find
+
+
+def unread(scripts: Iterable[Script]) -> Iterator[Blank]:
+    """Yield those of the scripts that could not be read."""
+    return (Blank(name_of(script), script.text.why) for script in scripts if isinstance(script.text, Unread))
 
 
 def name_of(script: Script) -> str:
@@ -126,32 +129,24 @@ def _impatient(site: Site) -> Iterator[Seen]:
 def _started(site: Site) -> list[tuple[Script, str]]:
     """Return the scripts that start a daemon, each with its pipe directory."""
     return [
-        (script, command.pipe)
-        for script in site.scripts
-        if isinstance(script.text, str)
-        for command in commands(script.text)
-        if _START.search(command.text)
+        (script, command.pipe) for script in site.scripts for command in commands(script) if _START.search(command.text)
     ]
 
 
 def _pipe_stays(site: Site) -> Iterator[Seen | Blank]:
     told = [script for script in site.scripts if script.setting == "TaskProlog"]
-    unread = [script for script in told if isinstance(script.text, Unread)]
-    if any(isinstance(script.text, str) and (_PIPE in script.text or _TOLD.search(script.text)) for script in told):
+    texts = [script.text for script in told if isinstance(script.text, str)]
+    if any(_PIPE in text or _TOLD.search(text) for text in texts):
+        return
+    yield from unread(site.scripts)
+    if len(texts) < len(told):
         return
     for script in _ours(site):
-        if unread:
-            yield Blank(name_of(script), f"whether its pipe directory reaches jobs: {_why(unread[0])}")
-        else:
-            yield Seen(name_of(script), "colloc-mps starts daemons, and no TaskProlog calls 'colloc-mps task'")
+        yield Seen(name_of(script), "colloc-mps starts daemons, and no TaskProlog calls 'colloc-mps task'")
+    said = "TaskProlog does not name it" if told else "there is no TaskProlog"
     for script, pipe in _started(site):
         if script.setting == "Prolog" and pipe not in ("", _DEFAULT_PIPE):
-            if unread:
-                yield Blank(name_of(script), f"whether its pipe directory reaches jobs: {_why(unread[0])}")
-            else:
-                said = "TaskProlog does not name it" if told else "there is no TaskProlog"
-                yield Seen(name_of(script), f"{_PIPE} is '{pipe}' in the prolog alone: {said}")
-    yield from _unread(site)
+            yield Seen(name_of(script), f"{_PIPE} is '{pipe}' in the prolog alone: {said}")
 
 
 def _one_for_each_job(site: Site) -> Iterator[Seen | Blank]:
@@ -161,26 +156,17 @@ def _one_for_each_job(site: Site) -> Iterator[Seen | Blank]:
     for script, pipe in started:
         if _JOB.search(pipe):
             yield Seen(name_of(script), f"gres/mps is configured, and the daemon's pipe directory is '{pipe}'")
-    unread = list(_unread(site))
-    yield from unread
-    if not started and not unread and not _ours(site):
+    hidden = list(unread(site.scripts))
+    yield from hidden
+    if not (started or hidden or _ours(site)):
         nodes = ",".join(node.name for node in site.nodes if node.quantity("mps"))
-        yield Blank(nodes, "no script that slurm.conf names starts an MPS daemon; the check cannot see whether "
-                    "a service does")  # fmt: skip
+        why = "no script that slurm.conf names starts an MPS daemon; the check cannot see whether a service does"
+        yield Blank(nodes, why)
 
 
 def _ours(site: Site) -> list[Script]:
     """Return the scripts that call the project's own program: one daemon for each GPU and user."""
-    scripts = [script for script in site.scripts if isinstance(script.text, str)]
-    return [script for script in scripts if any(_OURS.search(command.text) for command in commands(str(script.text)))]
-
-
-def _unread(site: Site) -> Iterator[Blank]:
-    return (Blank(name_of(script), _why(script)) for script in site.scripts if isinstance(script.text, Unread))
-
-
-def _why(script: Script) -> str:
-    return script.text.why if isinstance(script.text, Unread) else ""
+    return [script for script in site.scripts if any(_OURS.search(command.text) for command in commands(script))]
 
 
 _MPS = "NVIDIA Multi-Process Service documentation"
