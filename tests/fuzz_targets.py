@@ -272,7 +272,7 @@ def _configured() -> Iterator[Target]:
     yield of_text("slurm-conf", parse_settings, *confs)
     yield of_text("weights-conf", setup.parse_weights, b"CPU=1.0,Mem=0.25G,GRES/gpu=2e1")
     units = {"uuid": "GPU-1", "gres_index": 0, "model": "H100", "profile": "", "mem_total_mib": 80000, "sm_count": 132}
-    gpus = {"node": "g1", "complete": True, "units": [{**units, "whole_sm_count": 132, "parent_uuid": ""}]}
+    gpus = {"schema": 1, "node": "g1", "complete": True, "units": [{**units, "whole_sm_count": 132, "parent_uuid": ""}]}
     read = lambda text: parse_gpus_file(text, "x")  # noqa: E731
     yield of_text("gpus-file", read, *_json(gpus), refusals=(GpuError,), is_json=True)
 

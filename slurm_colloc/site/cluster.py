@@ -35,10 +35,10 @@ class Cluster(NamedTuple):
     nodes: tuple[Node, ...]
     partitions: tuple[Partition, ...]
     plugin_options: tuple[str, ...]
+    unloaded_plugins: tuple[str, ...]
     caps: tuple[Cap, ...] | None
     no_caps: str
-    gpus: tuple[NodeGpus, ...] = ()
-    unloaded_plugins: tuple[str, ...] = ()
+    gpus: tuple[NodeGpus, ...]
 
     @property
     def name(self) -> str:
@@ -77,15 +77,15 @@ def look(client: SlurmClient, gpus: Sequence[NodeGpus] = ()) -> Cluster:
             f"the cluster has no node '{strange[0]}', of which GPUs were read; say by --node what Slurm calls it "
             "('sinfo -N'), and read them again"
         )
-    found = Cluster(
-        release, settings, nodes, client.partitions(), _plugin_options(client, release), None, "", tuple(gpus)
-    )._replace(unloaded_plugins=client.unloaded_plugins())
-    if not found.accounts:
-        return found._replace(caps=())
-    try:
-        return found._replace(caps=client.caps(found.name))
-    except (ProcessError, InputError) as error:
-        return found._replace(no_caps=f"not known: {error}")
+    caps: tuple[Cap, ...] | None = ()
+    no_caps = ""
+    if has_database(settings):
+        try:
+            caps = client.caps(settings.get("ClusterName", ""))
+        except (ProcessError, InputError) as error:
+            caps, no_caps = None, f"not known: {error}"
+    options, unloaded = _plugin_options(client, release), client.unloaded_plugins()
+    return Cluster(release, settings, nodes, client.partitions(), options, unloaded, caps, no_caps, tuple(gpus))
 
 
 def has_gpus(node: Node) -> bool:

@@ -157,11 +157,7 @@ def _sharing(
     lines = [f"gres/{share}: {reason}" for share, reasons in why.items() for reason in reasons]
     if off:
         lines.append("Such a share stays off here, whoever vouched for it, unless sharing.unbilled names it.")
-    for share in why:
-        caps = unlimited(cluster, share)
-        if caps:
-            more = f" (and {len(caps) - 1} more)" if len(caps) > 1 else ""
-            lines.append(f"{caps[0]}{more} limits GPUs and not gres/{share}: csub gives no {share} to jobs under it.")
+    lines += [f"gres/{share}: {limit}" for share in why for limit in unlimited(cluster, share)]
     vouched = "vouched for when this was written"
     nobody = "on by 'colloc site init --mps-daemon': MPS daemons on the nodes; write who runs them"
     return {

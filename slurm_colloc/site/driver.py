@@ -4,11 +4,12 @@
 import json
 import socket
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from slurm_colloc.errors import GpuError
 from slurm_colloc.gpu.reader import GpuUnit, open_reader
 from slurm_colloc.site.cluster import NodeGpus
-from slurm_colloc.value_types import fits
+from slurm_colloc.value_types import read_as
 
 SCHEMA = 1
 
@@ -38,6 +39,13 @@ def read_driver(node: str, reader: str, environment: Mapping[str, str]) -> NodeG
         opened.close()
 
 
+class _GpusFile(NamedTuple):
+    schema: int
+    node: str
+    complete: bool
+    units: tuple[GpuUnit, ...]
+
+
 def to_json(gpus: NodeGpus) -> str:
     """Return the text of a file for ``parse_gpus_file``."""
     units = [unit._asdict() for unit in gpus.units]
@@ -63,21 +71,12 @@ def parse_gpus_file(text: str, source: str) -> NodeGpus:
     """Return what ``to_json`` made.
 
     Raises:
-        GpuError: anything else.
+        GpuError: anything else, another release's among it.
     """
-    wrong = f"'{source}' is not what 'colloc site gpus' prints"
     try:
-        table = json.loads(text)
-        node, complete, units = table["node"], table["complete"], [GpuUnit(**item) for item in table["units"]]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise GpuError(f"{wrong}: {error!r}") from error
-    if table.get("schema", SCHEMA) != SCHEMA:  # without one: before it was numbered
-        raise GpuError(f"{wrong} in this release: schema '{table['schema']}' and not {SCHEMA}; print it anew")
-    if not (fits(node, str) and isinstance(complete, bool)):
-        raise GpuError(f"{wrong}: node '{node}'")
-    for unit in units:
-        for name, kind in GpuUnit.__annotations__.items():
-            value = getattr(unit, name)
-            if not (value is None if kind == int | None and value is None else fits(value, kind)):
-                raise GpuError(f"{wrong}: {name} is '{value}'")
-    return NodeGpus(node, tuple(units), complete)
+        found: _GpusFile = read_as(_GpusFile, json.loads(text))
+        if found.schema != SCHEMA:
+            raise ValueError(f"schema {found.schema} and not {SCHEMA}")
+    except (ValueError, RecursionError) as error:
+        raise GpuError(f"'{source}' is not what 'colloc site gpus' prints in this release: {error}") from error
+    return NodeGpus(found.node, found.units, found.complete)

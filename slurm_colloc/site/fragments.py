@@ -110,40 +110,31 @@ def partition_words(partition: Partition) -> list[str]:
     Raises:
         ConfigError: ``default_mem`` is none.
     """
-    return [
-        *(f"{key}={whole_minutes(value)}" for key, value in _times(partition) if value is not None),
-        *(f"{key}={value}" for key, value in _numbers(partition) if value),
-        *(f"{key}={','.join(value)}" for key, value in _lists(partition) if value),
-    ]
-
-
-def _times(partition: Partition) -> tuple[tuple[str, float | None], ...]:
-    return ("DefaultTime", partition.default_time_min), ("MaxTime", partition.max_time_min)
-
-
-def _numbers(partition: Partition) -> tuple[tuple[str, str | int], ...]:
     name, _, value = partition.default_mem.partition("=")
     if name not in ("", "DefMemPerCPU", "DefMemPerNode"):
         raise ConfigError(
             f"partition '{partition.name}': default_mem '{partition.default_mem}' is no DefMemPerCPU= or DefMemPerNode="
         )
-    return (
-        ("QOS", partition.qos),
-        ("ExclusiveUser", "YES" if partition.mps_users == "one" else ""),
-        ("DefCpuPerGPU", partition.cpus_per_gpu),
-        ("DefMemPerGPU", partition.mem_per_gpu_mib),
-        (name, value),
-    )
-
-
-def _lists(partition: Partition) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    return (
-        ("AllowAccounts", partition.allow_accounts),
-        ("DenyAccounts", partition.deny_accounts),
-        ("AllowQos", partition.allow_qos),
-        ("DenyQos", partition.deny_qos),
-        ("AllowGroups", partition.allow_groups),
-    )
+    times = {"DefaultTime": partition.default_time_min, "MaxTime": partition.max_time_min}
+    numbers = {
+        "QOS": partition.qos,
+        "ExclusiveUser": "YES" if partition.mps_users == "one" else "",
+        "DefCpuPerGPU": partition.cpus_per_gpu,
+        "DefMemPerGPU": partition.mem_per_gpu_mib,
+        name: value,
+    }
+    lists = {
+        "AllowAccounts": partition.allow_accounts,
+        "DenyAccounts": partition.deny_accounts,
+        "AllowQos": partition.allow_qos,
+        "DenyQos": partition.deny_qos,
+        "AllowGroups": partition.allow_groups,
+    }
+    return [
+        *(f"{key}={whole_minutes(limit)}" for key, limit in times.items() if limit is not None),
+        *(f"{key}={number}" for key, number in numbers.items() if number),
+        *(f"{key}={','.join(names)}" for key, names in lists.items() if names),
+    ]
 
 
 def billing_weights(config: SiteConfig, partition: Partition) -> str:

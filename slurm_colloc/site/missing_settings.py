@@ -100,8 +100,6 @@ def _of_cluster(config: SiteConfig, cluster: Cluster) -> Iterator[str]:
             if meant or not uses(config, share):  # else it is a difference
                 what = "in sharing.unbilled" if meant else "off"
                 yield from (f"gres/{share} ({what}): {why}" for why in free_of_charge(cluster, share))
-            if caps := unlimited(cluster, share):
-                more = f" and {len(caps) - 1} more" if len(caps) > 1 else ""
-                yield f"gres/{share}: {caps[0]}{more} limits GPUs and not it: csub gives no {share} to jobs under it"
+            yield from (f"gres/{share}: {limit}" for limit in unlimited(cluster, share))
     if cluster.enforced and cluster.caps is None:
         yield f"the accounting's limits are {cluster.no_caps}"

@@ -59,11 +59,13 @@ def free_of_charge(cluster: Cluster, share: str) -> list[str]:
 
 
 def unlimited(cluster: Cluster, share: str) -> list[str]:
-    """Return the enforced limits on GPUs, in words, beside which their level has none on gres/``share``."""
+    """Return in words that limits on GPUs are enforced and their level has none on gres/``share``, if it is so."""
     if not cluster.enforced:
         return []
     levels: dict[str, dict[str, Tres]] = {}
     for cap in cluster.caps or ():
         levels.setdefault(cap.level, {})[cap.key] = cap.tres
     passed = {level: passed_by(limits, f"gres/{share}") for level, limits in levels.items()}
-    return [f"{key} of {level}" for level, key in passed.items() if key]
+    found = [f"{key} of {level}" for level, key in passed.items() if key]
+    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    return [f"{one}{more} limits GPUs and not it: csub gives no {share} to jobs under it" for one in found[:1]]

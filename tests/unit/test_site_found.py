@@ -488,7 +488,6 @@ def test_a_driver_is_read_where_it_is_and_told_elsewhere(monkeypatch: pytest.Mon
     assert not read_driver("g1", "nvml", {"SLURM_JOB_ID": "4"}).complete
     text = to_json(found)
     assert parse_gpus_file(text, "file") == found
-    assert parse_gpus_file(json.dumps({**json.loads(text), "schema": 1}), "file") == found
 
 
 def test_who_we_are() -> None:
@@ -503,13 +502,11 @@ GOOD = json.loads(to_json(NodeGpus("g1", (GpuUnit("GPU-1", 0, H100, "", 81559, 1
     "change",
     [
         {"node": 3},
-        {"node": "a\udcff"},
         {"complete": 1},
         {"schema": 2},
         {"units": 3},
         {"units": [{}]},
         {"units": [{**GOOD["units"][0], "mem_total_mib": "1"}]},
-        {"units": [{**GOOD["units"][0], "sm_count": -1}]},
         {"units": [{**GOOD["units"][0], "more": 1}]},
         {"units": [{**GOOD["units"][0], "gpu_instance": "x"}]},
     ],
