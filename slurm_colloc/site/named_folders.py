@@ -36,29 +36,19 @@ def keepers(service: str, site_file: str) -> Keepers:
     return Keepers(service, frozenset(owners))
 
 
-def look(config: SiteConfig, keep: Keepers, host: str, *, others: bool) -> Iterator[Seen | Blank]:
-    """Yield what is wrong with the paths of ``config`` on this host, and what cannot be said from here.
-
-    Args:
-        config: the site's.
-        keep: who keeps it.
-        host: what Slurm calls this host.
-        others: whether the cluster has other hosts.
-    """
+def look(config: SiteConfig, keep: Keepers, host: str) -> Iterator[Seen | Blank]:
+    """Yield what is wrong with the paths of a site on this ``host``, and what cannot be said from here."""
     yield from _programs(config)
     if not is_site(config):
         return
     node = any(host in _names(pool.nodes) for pool in config.pool)
-    state, store = config.paths.state, config.store_folder
+    state = config.paths.state
     yield from _folder("paths.state", state, keep.owners, _OTHERS_W, f"install -d -m 0755 {shlex.quote(state)}")
     if os.path.isdir(state):
         if not os.stat(state).st_mode & _PASS:
             what = f"users cannot pass, so that csub reads nothing of their jobs: chmod 0755 {shlex.quote(state)}"
             yield Seen(_named("paths.state", state), what)
-        yield from _own("the store (paths.state)", store, keep)
-        if node and others and _is_own_disk(store):
-            what = "it lies on this node's own disk, so what is flushed here is in no other host's store: mount it"
-            yield Seen(_named("the store (paths.state)", store), what)
+        yield from _own("the store (paths.state)", config.store_folder, keep)
         yield from _flushed_by(config)
     if config.observe.agent and (node if config.paths.journal else os.path.isdir(state)):
         key = "paths.journal" if config.paths.journal else "the journal (paths.state)"
@@ -151,13 +141,6 @@ def _own(key: str, path: str, keep: Keepers) -> Iterator[Seen | Blank]:
             if not os.access(path, os.W_OK | os.X_OK, effective_ids=True):
                 what = f"{_name(owned.st_uid)} cannot write there: is a folder above it closed, or mounted read-only?"
                 yield Seen(_named(key, path), what)
-
-
-def _is_own_disk(path: str) -> bool:
-    try:
-        return os.stat(path).st_dev == os.stat("/").st_dev and not network_file_system(path)
-    except OSError:
-        return False
 
 
 def _flushed_by(config: SiteConfig) -> Iterator[Blank]:

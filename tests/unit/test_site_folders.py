@@ -35,20 +35,18 @@ def site(folder: Path, **fields: Any) -> SiteConfig:
     return made._replace(**fields)
 
 
-def seen(config: SiteConfig, host: str = "login", keep: Keepers = SERVICE, *, others: bool = False) -> list[str]:
-    return [
-        f"{one.subject}: {one.evidence}" for one in look(config, keep, host, others=others) if isinstance(one, Seen)
-    ]
+def seen(config: SiteConfig, host: str = "login", keep: Keepers = SERVICE) -> list[str]:
+    return [f"{one.subject}: {one.evidence}" for one in look(config, keep, host) if isinstance(one, Seen)]
 
 
-def gaps(config: SiteConfig, host: str = "login", keep: Keepers = SERVICE) -> list[str]:
-    return [f"{one.subject}: {one.why}" for one in look(config, keep, host, others=False) if isinstance(one, Blank)]
+def gaps(config: SiteConfig, keep: Keepers = SERVICE) -> list[str]:
+    return [f"{one.subject}: {one.why}" for one in look(config, keep, "login") if isinstance(one, Blank)]
 
 
 @pytest.mark.parametrize("host", ["login", "g1"])
 def test_a_site_as_it_must_be(tmp_path: Path, host: str) -> None:
     config = site(tmp_path)
-    assert (seen(config, host), gaps(config, host)) == ([], [])
+    assert (seen(config, host), gaps(config)) == ([], [])
 
 
 def test_who_has_no_site_has_no_folders_of_one(tmp_path: Path) -> None:
@@ -130,14 +128,6 @@ def test_the_journal_is_looked_for_where_there_is_one(tmp_path: Path) -> None:
     assert seen(config, "login") == []
     shared = config._replace(paths=config.paths._replace(journal=""))
     assert seen(shared, "login")[0].startswith("the journal (paths.state)")
-
-
-def test_a_store_on_a_nodes_own_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = site(tmp_path)
-    monkeypatch.setattr(folders, "_is_own_disk", lambda path: True)
-    assert "this node's own disk" in seen(config, "g1", others=True)[0]
-    assert seen(config, "login", others=True) == []
-    assert seen(config, "g1") == []
 
 
 def test_nodes_that_nothing_came_from(tmp_path: Path) -> None:

@@ -83,9 +83,7 @@ def init(
         raise InputError(f"{error}{own}") from error
     if config.paths.state:
         site_parts(config)  # renders the templates, so that no submission has to
-    seen = [
-        f"{one.subject}: {one.evidence}" for one in paths(config, path, len(cluster.nodes)) if isinstance(one, Seen)
-    ]
+    seen = [f"{one.subject}: {one.evidence}" for one in paths(config, path) if isinstance(one, Seen)]
     _note([*differences(config, cluster), *notes(config, cluster), *seen])
     say(f"wrote '{path}'; read it, then run 'colloc site check'")
     _say_whether_in_force(path)
@@ -147,7 +145,7 @@ def check(
     config = site()
     site_file = find_site_file() or ""
     cluster = look_around(gpus_file or [], config.observe._asdict())
-    here = paths(config, site_file, len(cluster.nodes))
+    here = paths(config, site_file)
     problems = [*unsound(config), *differences(config, cluster)]
     problems += [f"no jobs are placed: {why}"] if (why := why_stopped(config.state_folder)) else []
     problems += [f"{one.subject}: {one.evidence}" for one in here if isinstance(one, Seen)]
@@ -158,12 +156,7 @@ def check(
     print(f"'{site_file}' {verdict}: {groups}; tier '{config.tier}': {TIERS[config.tier]}", flush=True)
     for problem in problems:
         print(printable(problem))
-    _note(
-        [
-            *notes(config, cluster),
-            *(f"{one.subject}: {one.why}" for one in here if isinstance(one, Blank)),
-        ]
-    )
+    _note([*notes(config, cluster), *(f"{one.subject}: {one.why}" for one in here if isinstance(one, Blank))])
     if problems:
         raise typer.Exit(Status.FOUND)
 

@@ -3,7 +3,6 @@
 
 import os
 import re
-import socket
 from collections.abc import Iterator
 from contextlib import nullcontext
 
@@ -34,19 +33,10 @@ def _refused(config: SiteConfig) -> Iterator[str]:
             yield str(error)
 
 
-def paths(config: SiteConfig, site_file: str, nodes: int) -> list[Seen | Blank]:
-    """Return what is wrong with the paths of a site on this host, and what cannot be said of them from here.
-
-    Args:
-        config: the site's.
-        site_file: where it lies.
-        nodes: how many the cluster has.
-    """
-    host = node_name()
-    # Several nodes on one host are no nodes with a disk of their own.
-    others = nodes > 1 and host == socket.gethostname().partition(".")[0]
+def paths(config: SiteConfig, site_file: str) -> list[Seen | Blank]:
+    """Return what is wrong with the paths of a site on this host, and what cannot be said of them from here."""
     keep = keepers(_service_user(config), site_file)
-    return [*look(config, keep, host, others=others), *_files(config, keep)]
+    return [*look(config, keep, node_name()), *_files(config, keep)]
 
 
 def _service_user(config: SiteConfig) -> str:
