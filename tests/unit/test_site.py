@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 import pytest
 
 from slurm_colloc.config import MigSlice, Paths, SiteConfig, parse_site
+from slurm_colloc.config import Partition as DeclaredPartition
 from slurm_colloc.errors import InputError, ProcessError
 from slurm_colloc.model import Gres
 from slurm_colloc.site.check import check as differences
@@ -30,10 +31,6 @@ from slurm_colloc.slurm.sinfo import parse_shares
 from tests.unit.made import RECORDED, RELEASES
 
 MIG = "nvidia_h100_80gb_hbm3_"
-
-
-def partition(name: str, default: bool = False) -> Partition:
-    return Partition(name, default, "", None, None, "", 10.0, None, (), (), (), (), (), ("OFF",), "NO")
 
 
 def recorded(name: str, slurm: str = "22.05") -> str:
@@ -74,9 +71,6 @@ class FakeClient:
     def unloaded_plugins(self) -> tuple[str, ...]:
         return self.unloaded
 
-    def job_states(self, job_ids: Sequence[str]) -> Mapping[str, str]:
-        return {}
-
 
 def found(
     client: FakeClient | None = None,
@@ -98,51 +92,11 @@ def check(config: SiteConfig, client: FakeClient) -> list[str]:
 # --- what Slurm prints ---
 
 
-@pytest.mark.parametrize("slurm", RELEASES)
-def test_recorded_nodes(slurm: str) -> None:
-    nodes = {node.name: node for node in parse_nodes(recorded("node", slurm))}
-    assert nodes["c1"]._replace(configured=()) == Node("c1", (), ("all", "cpu"), ("IDLE",), cpus=8, mem_mib=8000)
-    assert nodes["g1"]._replace(configured=()) == Node(
-        "g1", (Gres("gpu", "h100", 2), Gres("mps", "h100", 200)), ("all", "gpu"), ("MIXED",), cpus=8, mem_mib=8000
-    )
-    assert nodes["g2"].gres == (Gres("gpu", "h100", 2), Gres("shard", "h100", 8))
-    assert nodes["m1"].gres == (
-        Gres("gpu", f"{MIG}1g.10gb", 2),
-        Gres("gpu", f"{MIG}2g.20gb", 1),
-        Gres("gpu", f"{MIG}3g.40gb", 1),
-    )
-
-
-@pytest.mark.parametrize("slurm", RELEASES)
-def test_recorded_partitions_config_and_release(slurm: str) -> None:
-    assert parse_partitions(recorded("partition", slurm)) == (
-        partition("all", default=True),
-        partition("gpu"),
-        partition("mig"),
-        partition("cpu"),
-    )
-    config = parse_config(recorded("config", slurm))
-    assert (config["ClusterName"], config["JobDefaults"], config["SelectType"]) == ("lab", "(null)", "select/cons_tres")
-    assert parse_release(recorded("version", slurm)) == slurm
-
-
 def test_values_with_blanks_and_equals() -> None:
     line = "NodeName=n1 OS=Linux 6.1 #1 SMP CfgTRES=cpu=8,mem=1M Reason=bad fan [root@2026] Comment=a=b"
-    assert list(parse_records(line)) == [
-        {
-            "NodeName": "n1",
-            "OS": "Linux 6.1 #1 SMP",
-            "CfgTRES": "cpu=8,mem=1M",
-            "Reason": "bad fan [root@2026]",
-            "Comment": "a=b",
-        }
-    ]
-    assert list(parse_records("\n \n")) == []
-
-
-def test_node_without_a_name() -> None:
-    with pytest.raises(InputError, match="without NodeName"):
-        parse_nodes("Arch=x86_64 Gres=gpu:1\n")
+    (record,) = parse_records(f"{line}\n \n")
+    assert record["OS"] == "Linux 6.1 #1 SMP"
+    assert (record["CfgTRES"], record["Reason"], record["Comment"]) == ("cpu=8,mem=1M", "bad fan [root@2026]", "a=b")
 
 
 def test_other_gres_do_not_stop_the_parse() -> None:
@@ -199,6 +153,7 @@ def test_discover_the_laboratory(slurm: str) -> None:
     mps, shard, mig = config.pool
     assert (mps.name, mps.partitions, mps.gpu_type, mps.gpus_per_node) == ("g1", ("all", "gpu"), "h100", 2)
     assert (mps.mps_per_gpu, mps.shards_per_gpu, mps.gpu_mem_mib, mps.sm_count) == (100, 0, 81559, 132)
+    assert (mps.cpus_per_node, mps.mem_per_node_mib) == (8, 8000)
     assert (shard.name, shard.mps_per_gpu, shard.shards_per_gpu) == ("g2", 0, 4)
     assert (mig.name, mig.gpu_type, mig.gpus_per_node, mig.gpu_model) == ("m1", "", 0, "NVIDIA H100 80GB HBM3")
     assert mig.slice == (
@@ -206,6 +161,8 @@ def test_discover_the_laboratory(slurm: str) -> None:
         MigSlice(f"{MIG}2g.20gb", "2g.20gb", 20090, 32, 1),
         MigSlice(f"{MIG}3g.40gb", "3g.40gb", 40448, 60, 1),
     )
+    of_all = DeclaredPartition("all", default_time_min=10.0, mps_users="each")
+    assert config.partition == (of_all, of_all._replace(name="gpu"), DeclaredPartition("mig", default_time_min=10.0))
     assert check(config, FakeClient(slurm)) == []
 
 

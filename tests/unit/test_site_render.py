@@ -360,12 +360,6 @@ def test_words_that_mean_more_than_a_name_are_none() -> None:
             texts(config._replace(pool=(config.pool[0]._replace(nodes=f"a,{word}"),)))
 
 
-def test_mps_and_shards_on_one_node_are_refused() -> None:
-    config = example("h100-mps")
-    with pytest.raises(ConfigError, match="keep one of them"):
-        texts(config._replace(pool=(POOL._replace(shards_per_gpu=4),)))
-
-
 def test_a_centers_own_template_comes_first_and_is_named_when_it_is_broken(tmp_path: Path) -> None:
     config = example("h100-mps")
     own = config._replace(paths=config.paths._replace(templates=str(tmp_path)))
