@@ -18,7 +18,6 @@ from slurm_colloc.site.cluster import (
     PARTITION_KEYS,
     Cluster,
     default_mem,
-    has_gpus,
     least_for_jobs,
     partition_table,
     with_gpus,
@@ -209,7 +208,7 @@ def _for_jobs(pool: Pool, nodes: list[Node], config: SiteConfig) -> Iterator[str
 
 
 def _undescribed(described: Mapping[str, list[Pool]], cluster: Cluster) -> Iterator[str]:
-    missing = [node.name for node in cluster.nodes if has_gpus(node) and node.name not in described]
+    missing = [node.name for node in cluster.nodes if node.quantity("gpu") and node.name not in described]
     if missing:
         plural = len(missing) > 1
         yield (

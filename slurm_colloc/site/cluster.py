@@ -88,14 +88,9 @@ def look(client: SlurmClient, gpus: Sequence[NodeGpus] = ()) -> Cluster:
     return Cluster(release, settings, nodes, client.partitions(), options, unloaded, caps, no_caps, tuple(gpus))
 
 
-def has_gpus(node: Node) -> bool:
-    """Return whether the node has gres/gpu."""
-    return any(gres.name == "gpu" for gres in node.gres)
-
-
 def with_gpus(cluster: Cluster) -> list[Partition]:
     """Return the partitions with a GPU, in Slurm's order."""
-    names = {name for node in cluster.nodes if has_gpus(node) for name in node.partitions}
+    names = {name for node in cluster.nodes if node.quantity("gpu") for name in node.partitions}
     return [partition for partition in cluster.partitions if partition.name in names]
 
 
@@ -108,11 +103,6 @@ def _plugin_options(client: SlurmClient, release: str) -> tuple[str, ...]:
         return ()
     options = client.further_options({option.name for option in SBATCH_OPTIONS[release]})
     return tuple(f"{name}{_VALUE[options[name]]}" for name in sorted(options))
-
-
-def node_shares(node: Node, share: str) -> bool:
-    """Return whether a node has shares of this name."""
-    return any(item.name == share and item.quantity for item in node.gres)
 
 
 # The keys of a [[partition]] of which Slurm speaks; the others are the site's own.

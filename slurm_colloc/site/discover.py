@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from slurm_colloc.config import SCHEMA, TIERS
 from slurm_colloc.errors import InputError
-from slurm_colloc.site.cluster import Cluster, default_mem, node_shares, partition_table, with_gpus
+from slurm_colloc.site.cluster import Cluster, default_mem, partition_table, with_gpus
 from slurm_colloc.site.pools import pool_lines
 from slurm_colloc.site.share_billing import SHARES, free_of_charge, unlimited
 from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS
@@ -141,7 +141,7 @@ def _partition(partition: Partition, cluster: Cluster) -> Iterator[str]:
     yield "[[partition]]"
     for key, value in partition_table(partition, cluster.settings).items():
         yield key_line(key, value, _SAID.get(key, ""))
-    if any(partition.name in node.partitions for node in cluster.nodes if node_shares(node, "mps")):
+    if any(partition.name in node.partitions for node in cluster.nodes if node.quantity("mps")):
         users = "one" if partition.one_user else "each"
         yield key_line("mps_users", users, _MPS_USERS[users])
     yield note("pieces_in = []  # partitions to which its jobs may be moved for a piece of a GPU")
@@ -151,7 +151,8 @@ def _sharing(
     cluster: Cluster, consent: Consent, unbilled: Collection[object]
 ) -> tuple[dict[str, tuple[object, str]], list[str]]:
     """Return the keys of [sharing], and in words why what was vouched for is off, and which limits are passed by."""
-    why = {share: free_of_charge(cluster, share) for share in SHARES if _offered(cluster, share)}
+    offered = [share for share in SHARES if any(node.quantity(share) for node in cluster.nodes)]
+    why = {share: free_of_charge(cluster, share) for share in offered}
     off = {share for share, reasons in why.items() if reasons and share not in unbilled}
     mps, shard = consent.mps_daemon and "mps" not in off, consent.shard and "shard" not in off
     lines = [f"gres/{share}: {reason}" for share, reasons in why.items() for reason in reasons]
@@ -167,7 +168,3 @@ def _sharing(
             vouched if shard else "on by 'colloc site init --shard-consent': jobs on shards are not isolated",
         ),
     }, lines
-
-
-def _offered(cluster: Cluster, share: str) -> bool:
-    return any(node_shares(node, share) for node in cluster.nodes)

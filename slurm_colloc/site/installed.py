@@ -11,8 +11,8 @@ from typing import NamedTuple
 from slurm_colloc.errors import InputError, StoreError
 from slurm_colloc.files import read_bounded
 from slurm_colloc.site.render import Kind, SiteFile
-from slurm_colloc.site.share_billing import billed_weights
 from slurm_colloc.slurm.hostlist import expand, fold
+from slurm_colloc.slurm.setup import parse_weights
 
 _LIMIT_BYTES = 16 * 1024 * 1024
 _WRITABLE = stat.S_IWGRP | stat.S_IWOTH
@@ -63,7 +63,7 @@ def _compare(file: SiteFile, root: str, owners: Collection[int]) -> Compared:
             *(_others(real, os.path.realpath(root), owners, part=file.kind == Kind.PART) if owners else ()),
             *(_changes(file, path, text) if file.kind != Kind.BUILT else ()),
         )
-    except StoreError as error:
+    except (InputError, StoreError) as error:
         return Compared(file.name, path, "not readable", (str(error),))
     return Compared(file.name, path, "differs" if lines else "same", lines)
 
@@ -142,7 +142,7 @@ def _lacking(key: str, wanted: str, found: Mapping[str, str]) -> str:
     if key == "taskprolog":
         return "" if has else wanted  # the site's own calls ours
     if key == _WEIGHTS:
-        billed = {name for name, weight in billed_weights(has).items() if weight}
+        billed = {name for name, weight in parse_weights(has).items() if weight}
         return ",".join(word for word in wanted.split(",") if word.lower().partition("=")[0] not in billed)
     detected = found.get("autodetect", "off").lower() != "off"
     by_hand = any(re.match(r"gpu(:|$)", name) for name in found)

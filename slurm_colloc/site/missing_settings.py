@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from slurm_colloc.config import TIERS, Pool, SiteConfig
 from slurm_colloc.gpu.mig import model_named
 from slurm_colloc.placement.pieces import shares_per_gpu
-from slurm_colloc.site.cluster import Cluster, has_gpus, with_gpus
+from slurm_colloc.site.cluster import Cluster, with_gpus
 from slurm_colloc.site.node_gpus import shapes_of
 from slurm_colloc.site.pools import absent
 from slurm_colloc.site.share_billing import SHARES, free_of_charge, unlimited, uses
@@ -80,7 +80,7 @@ def notes(config: SiteConfig, cluster: Cluster) -> list[str]:
 
 
 def _of_cluster(config: SiteConfig, cluster: Cluster) -> Iterator[str]:
-    missing = absent([node for node in cluster.nodes if has_gpus(node)])
+    missing = absent([node for node in cluster.nodes if node.quantity("gpu")])
     if missing:
         names = fold([node.name for node in missing])
         yield f"'{names}': down, drained or silent, so what slurm.conf says of their GPUs is not confirmed"

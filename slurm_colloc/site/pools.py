@@ -4,7 +4,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from slurm_colloc.gpu.mig import parse_profile
-from slurm_colloc.site.cluster import DEVICES, Cluster, has_gpus, least_for_jobs
+from slurm_colloc.site.cluster import DEVICES, Cluster, least_for_jobs
 from slurm_colloc.site.gpu_sizes import Card, Known, card_of
 from slurm_colloc.site.node_gpus import Shape, alike, card_of_slice, shapes_of
 from slurm_colloc.slurm.hostlist import fold
@@ -23,7 +23,7 @@ def pool_lines(cluster: Cluster, models: Mapping[str, str]) -> list[str]:
         InputError: a name of a card that a driver contradicts.
     """
     lines: list[str] = []
-    for group in alike(node for node in cluster.nodes if has_gpus(node)):
+    for group in alike(node for node in cluster.nodes if node.quantity("gpu")):
         names = [node.name for node in group]
         shapes = shapes_of(group[0])
         for shape in shapes:

@@ -4,11 +4,10 @@
 To Slurm gres/mps and gres/shard are no gres/gpu: what is said of GPUs alone, a job on a share passes by.
 """
 
-from collections.abc import Mapping
-
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.site.cluster import Cluster, with_gpus
 from slurm_colloc.slurm.limits import Tres, names_tres, passed_by
+from slurm_colloc.slurm.setup import parse_weights
 
 SHARES = ("mps", "shard")
 # How a site file keeps csub from giving them.
@@ -21,21 +20,12 @@ def uses(config: SiteConfig, share: str) -> bool:
     return sharing.mps_daemon != "none" if share == "mps" else sharing.shard_consent
 
 
-def billed_weights(text: str) -> Mapping[str, float]:
-    """Return TRES name -> weight of a TRESBillingWeights value, names in lower case; weights may end in a unit."""
-    found = {}
-    for item in text.lower().split(","):
-        name, equals, value = item.strip().partition("=")
-        if equals:
-            try:
-                found[name.strip()] = float(value.strip().rstrip("kmgtp"))
-            except ValueError:
-                continue  # slurmctld has refused it, too
-    return found
-
-
 def free_of_charge(cluster: Cluster, share: str) -> list[str]:
-    """Return why jobs on gres/``share`` would not be billed where jobs on GPUs are; each with what to do."""
+    """Return why jobs on gres/``share`` would not be billed where jobs on GPUs are; each with what to do.
+
+    Raises:
+        InputError: billing weights outside their grammar.
+    """
     if not cluster.accounts:
         return []
     tracked = cluster.settings.get("AccountingStorageTRES", "").split(",")
@@ -44,12 +34,10 @@ def free_of_charge(cluster: Cluster, share: str) -> list[str]:
             f"AccountingStorageTRES names gres/gpu and not gres/{share}, so that such jobs could neither be accounted "
             f"for nor billed nor limited: add gres/{share} there"
         ]
-    sharing = {
-        name for node in cluster.nodes if any(item.name == share for item in node.gres) for name in node.partitions
-    }
+    sharing = {name for node in cluster.nodes if node.quantity(share) for name in node.partitions}
     found = []
     for partition in with_gpus(cluster):
-        charged = [name for name, weight in billed_weights(partition.billing_weights).items() if weight]
+        charged = [name for name, weight in parse_weights(partition.billing_weights).items() if weight]
         if partition.name in sharing and names_tres(charged, "gres/gpu") and not names_tres(charged, f"gres/{share}"):
             found.append(
                 f"partition '{partition.name}' bills gres/gpu and not gres/{share}: add gres/{share} to its "

@@ -269,7 +269,7 @@ def test_a_reason_changes_nothing_of_a_node() -> None:
     [
         ("", "gres/gpu,gres/shard", ""),
         ("TRESBillingWeights=CPU=1.0", "gres/gpu,gres/shard", ""),
-        ("TRESBillingWeights=CPU=1,Mem=0.25G,junk,node=x,GRES/gpu=8,GRES/shard=2", "gres/gpu,gres/shard", ""),
+        ("TRESBillingWeights=CPU=1,Mem=0.25G,GRES/gpu=8,GRES/shard=2", "gres/gpu,gres/shard", ""),
         (
             "TRESBillingWeights=GRES/gpu:h100=8",
             "gres/gpu,gres/shard",

@@ -10,7 +10,7 @@ import typer
 from slurm_colloc.cli.colloc.output import say, write
 from slurm_colloc.config import Observe, find_site_file, load_site
 from slurm_colloc.errors import GpuError
-from slurm_colloc.site.cluster import Cluster, has_gpus, look
+from slurm_colloc.site.cluster import Cluster, look
 from slurm_colloc.site.driver import load_gpus_file, read_driver, this_node, to_json
 from slurm_colloc.slurm.client import CliClient
 
@@ -45,7 +45,8 @@ def look_around(files: Sequence[str], observe: Mapping[str, object]) -> Cluster:
     read = [load_gpus_file(path) for path in files]
     found = look(CliClient(_ASK_TIMEOUT_S), read)
     here = this_node(os.environ)
-    if here in {one.node for one in read} or not any(has_gpus(node) and node.name == here for node in found.nodes):
+    with_gpus = {node.name for node in found.nodes if node.quantity("gpu")}
+    if here not in with_gpus - {one.node for one in read}:
         return found
     try:
         reader = str(observe.get("gpu_reader", Observe().gpu_reader))

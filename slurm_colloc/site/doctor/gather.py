@@ -20,8 +20,6 @@ from slurm_colloc.slurm.parse import parse_nodes, parse_release
 
 Value = TypeVar("Value")
 _SCRIPT_MOST_BYTES = 1 << 20
-# settings by which a script is named once, or once more for each, as Prolog[0]
-_NUMBERED = "{}["
 
 
 def gather(timeout_s: float, this_node: str, environment: Mapping[str, str]) -> Site:
@@ -86,7 +84,8 @@ def scripts(settings: Mapping[str, str]) -> tuple[Script, ...]:
     found = []
     for setting in ON_NODES:
         for key, value in settings.items():
-            if (key == setting or key.startswith(_NUMBERED.format(setting))) and value not in ("", "(null)"):
+            # Where there are several they have numbers: Prolog[0].
+            if key.partition("[")[0] == setting and value not in ("", "(null)"):
                 # From 23.02 on a path may be relative to where slurm.conf is.
                 path = os.path.join(beside, value)
                 found += [_script(setting, path) for path in sorted(glob.glob(path)) or [path]]
