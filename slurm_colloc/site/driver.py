@@ -2,8 +2,8 @@
 """What the driver of a node says of its GPUs: read there, written as JSON, read again where site.toml is written."""
 
 import json
-import socket
 from collections.abc import Mapping
+from contextlib import closing
 from typing import NamedTuple
 
 from slurm_colloc.errors import GpuError
@@ -12,11 +12,6 @@ from slurm_colloc.site.cluster import NodeGpus
 from slurm_colloc.value_types import read_as
 
 SCHEMA = 1
-
-
-def this_node(environment: Mapping[str, str]) -> str:
-    """Return what Slurm calls the node that this runs on: its host's short name, where no job says better."""
-    return environment.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
 
 
 def read_driver(node: str, reader: str, environment: Mapping[str, str]) -> NodeGpus:
@@ -32,11 +27,8 @@ def read_driver(node: str, reader: str, environment: Mapping[str, str]) -> NodeG
     Raises:
         GpuError: the driver does not answer, or this is no GPU node.
     """
-    opened = open_reader(reader, node=node)
-    try:
+    with closing(open_reader(reader, node=node)) as opened:
         return NodeGpus(node, opened.units(), complete="SLURM_JOB_ID" not in environment)
-    finally:
-        opened.close()
 
 
 class _GpusFile(NamedTuple):

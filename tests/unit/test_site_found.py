@@ -15,7 +15,7 @@ from slurm_colloc.gpu.reader import GpuUnit
 from slurm_colloc.site.check import check
 from slurm_colloc.site.cluster import Cluster, NodeGpus, look
 from slurm_colloc.site.discover import Consent, discover
-from slurm_colloc.site.driver import load_gpus_file, parse_gpus_file, read_driver, this_node, to_json
+from slurm_colloc.site.driver import load_gpus_file, parse_gpus_file, read_driver, to_json
 from slurm_colloc.site.missing_settings import notes
 from slurm_colloc.site.node_gpus import Shape, shapes_of
 from slurm_colloc.site.share_billing import free_of_charge
@@ -488,11 +488,6 @@ def test_a_driver_is_read_where_it_is_and_told_elsewhere(monkeypatch: pytest.Mon
     assert not read_driver("g1", "nvml", {"SLURM_JOB_ID": "4"}).complete
     text = to_json(found)
     assert parse_gpus_file(text, "file") == found
-
-
-def test_who_we_are() -> None:
-    assert this_node({"SLURMD_NODENAME": "g7"}) == "g7"
-    assert "." not in this_node({})
 
 
 GOOD = json.loads(to_json(NodeGpus("g1", (GpuUnit("GPU-1", 0, H100, "", 81559, 132, 132),))))

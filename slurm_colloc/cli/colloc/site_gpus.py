@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from slurm_colloc.cli.colloc.output import say, write
+from slurm_colloc.cli.colloc.output import node_name, say, write
 from slurm_colloc.config import Observe, find_site_file, load_site
 from slurm_colloc.errors import GpuError
 from slurm_colloc.site.cluster import Cluster, look
-from slurm_colloc.site.driver import load_gpus_file, read_driver, this_node, to_json
+from slurm_colloc.site.driver import load_gpus_file, read_driver, to_json
 from slurm_colloc.slurm.client import CliClient
 
 _ASK_TIMEOUT_S = 60.0
@@ -26,7 +26,7 @@ def gpus(
     # Before there is a site file $COLLOC_CONF may name the one to be written, with what this prints.
     config = load_site(path) if path and os.path.lexists(path) else None
     observe = config.observe if config else Observe()
-    found = read_driver(node or this_node(os.environ), reader or observe.gpu_reader, os.environ)
+    found = read_driver(node or node_name(), reader or observe.gpu_reader, os.environ)
     write(to_json(found), "")
 
 
@@ -44,7 +44,7 @@ def look_around(files: Sequence[str], observe: Mapping[str, object]) -> Cluster:
     """
     read = [load_gpus_file(path) for path in files]
     found = look(CliClient(_ASK_TIMEOUT_S), read)
-    here = this_node(os.environ)
+    here = node_name()
     with_gpus = {node.name for node in found.nodes if node.quantity("gpu")}
     if here not in with_gpus - {one.node for one in read}:
         return found
