@@ -6,6 +6,7 @@ What the cluster does not say is compared with nothing.
 
 import grp
 import pwd
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from slurm_colloc.config import MigSlice, Pool, SiteConfig
@@ -180,18 +181,24 @@ def _pools(config: SiteConfig, cluster: Cluster) -> Iterator[str]:
             yield f"pool '{pool.name}': nodes '{pool.nodes}' cannot be read: {error}"
             all_read = False
             continue
-        said: dict[str, list[str]] = {}
         for name in names:
             described.setdefault(name, []).append(pool)
-            found = nodes.get(name)
-            wrong = ["it does not exist: take it out of nodes"] if found is None else _differences(pool, found, cluster)
-            for what in wrong:
-                said.setdefault(what, []).append(name)
-        for what, those in said.items():
-            yield f"pool '{pool.name}', node{'s' if len(those) > 1 else ''} '{fold(those)}': {what}"
-        yield from _for_jobs(pool, [nodes[name] for name in names if name in nodes], config)
+        known = [nodes[name] for name in names if name in nodes]
+        wrong = [(name, "it does not exist: take it out of nodes") for name in names if name not in nodes]
+        wrong += [(node.name, what) for node in known for what in _differences(pool, node, cluster)]
+        yield from (f"pool '{pool.name}', {said}" for said in _together(wrong))
+        yield from _for_jobs(pool, known, config)
     if all_read:
-        yield from _undescribed(described, cluster)
+        yield from _together(_undescribed(described, cluster))
+
+
+def _together(found: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Yield once what is said of several nodes."""
+    names_of: dict[str, list[str]] = {}
+    for name, what in found:
+        names_of.setdefault(what, []).append(name)
+    for what, names in names_of.items():
+        yield f"node{'s' if len(names) > 1 else ''} '{fold(names)}': {what}"
 
 
 def _for_jobs(pool: Pool, nodes: list[Node], config: SiteConfig) -> Iterator[str]:
@@ -207,27 +214,20 @@ def _for_jobs(pool: Pool, nodes: list[Node], config: SiteConfig) -> Iterator[str
             yield _differs(f"pool '{pool.name}': ", key, declared, actual, said)
 
 
-def _undescribed(described: Mapping[str, list[Pool]], cluster: Cluster) -> Iterator[str]:
-    missing = [node.name for node in cluster.nodes if node.quantity("gpu") and node.name not in described]
-    if missing:
-        plural = len(missing) > 1
-        yield (
-            f"node{'s' if plural else ''} '{fold(missing)}' {'have' if plural else 'has'} GPUs and no pool "
-            "describes them: add what 'colloc site init -o -' prints of them"
-        )
-    said: dict[str, list[str]] = {}
+def _undescribed(described: Mapping[str, list[Pool]], cluster: Cluster) -> Iterator[tuple[str, str]]:
+    """Yield nodes with what no pool of them says, or more than one."""
     for node in cluster.nodes:
-        types = [kind for pool in described.get(node.name, ()) for kind in _types(pool)]
-        for shape in shapes_of(node) if node.name in described else ():
+        if node.name not in described:
+            if node.quantity("gpu"):
+                yield node.name, "no pool describes its GPUs: add what 'colloc site init -o -' prints of them"
+            continue
+        types = [kind for pool in described[node.name] for kind in _types(pool)]
+        for shape in shapes_of(node):
             for kind in ([shape.gpu_type] if shape.gpus else []) + [item.type for item in shape.slices]:
                 if kind not in types:
-                    what = f"has {_named(kind)}, which no pool of it describes: add what 'colloc site init -o -' says"
-                    said.setdefault(what, []).append(node.name)
+                    yield node.name, f"no pool of it has {_named(kind)}: add what 'colloc site init -o -' says"
         for kind in sorted({kind for kind in types if types.count(kind) > 1}):
-            what = f"is in more than one pool with {_named(kind)}: take it out of all but one"
-            said.setdefault(what, []).append(node.name)
-    for what, names in said.items():
-        yield f"node{'s' if len(names) > 1 else ''} '{fold(names)}' {what}"
+            yield node.name, f"more than one pool of it has {_named(kind)}: take it out of all but one"
 
 
 def _types(pool: Pool) -> list[str]:
@@ -316,18 +316,15 @@ def _slice(part: MigSlice, card: Card) -> Iterator[str]:
 
 def _counts(pool: Pool, shape: Shape, units: list[GpuUnit]) -> Iterator[str]:
     """Yield where Slurm hands out other GPUs than the driver has: gres.conf and the MIG geometry have come apart."""
-    there: dict[str, int] = {}
-    for unit in units:
-        there[unit.profile] = there.get(unit.profile, 0) + 1
-    told: dict[str, int] = {"": shape.gpus}
+    there = Counter(unit.profile for unit in units)
+    told = Counter({"": shape.gpus})
     for item in shape.slices:
         profile = parse_profile(item.type)
-        name = profile.name if profile else item.type
-        told[name] = told.get(name, 0) + item.quantity
+        told[profile.name if profile else item.type] += item.quantity
     for name in sorted(there.keys() | told.keys()):
-        if there.get(name, 0) != told.get(name, 0):
+        if there[name] != told[name]:
             what = f"slices {name}" if name else "whole GPUs"
             yield (
-                f"the driver has {there.get(name, 0)} {what} there and Slurm hands out {told.get(name, 0)} "
+                f"the driver has {there[name]} {what} there and Slurm hands out {told[name]} "
                 f"(pool '{pool.name}'): correct gres.conf or the MIG geometry"
             )

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from slurm_colloc.gpu.mig import parse_profile
 from slurm_colloc.model import Gres
 from slurm_colloc.site.cluster import DEVICES
+from slurm_colloc.site.share_billing import SHARES
 from slurm_colloc.slurm.parse import Node
 
 
@@ -46,13 +47,11 @@ def shapes_of(node: Node) -> list[Shape]:
         owners = [item.type for item in whole if same_card(item.type, card)]
         if len(owners) == 1:
             cut.setdefault(owners[0], []).extend(slices.pop(card))
-    return [
-        *(
-            Shape(item.type, item.quantity, tuple(cut.get(item.type, ())), *_shares(node, item, whole))
-            for item in whole
-        ),
-        *(Shape("", 0, tuple(parts), 0, 0) for parts in slices.values()),
-    ]
+    shapes = []
+    for item in whole:
+        mps, shard = (_per_gpu(node, name, item, whole) for name in SHARES)
+        shapes.append(Shape(item.type, item.quantity, tuple(cut.get(item.type, ())), mps, shard))
+    return shapes + [Shape("", 0, tuple(parts), 0, 0) for parts in slices.values()]
 
 
 def _added_up(gpus: Iterable[Gres]) -> list[Gres]:
@@ -72,10 +71,6 @@ def card_of_slice(gres_type: str) -> str:
 def same_card(one: str, other: str) -> bool:
     """Return whether two types may be of one card: Slurm takes any part of the driver's name for a type."""
     return one.lower() in other.lower() or other.lower() in one.lower()
-
-
-def _shares(node: Node, gpu: Gres, whole: Sequence[Gres]) -> tuple[int | None, int | None]:
-    return _per_gpu(node, "mps", gpu, whole), _per_gpu(node, "shard", gpu, whole)
 
 
 def _per_gpu(node: Node, name: str, gpu: Gres, whole: Sequence[Gres]) -> int | None:

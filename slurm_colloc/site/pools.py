@@ -97,14 +97,11 @@ def _size(shape: Shape, card: Card) -> Iterator[str]:
         yield note('gpu_model = "..."')
     else:
         yield _known("gpu_model", card.model)
-    if card.mem_mib is not None:
-        yield _known("gpu_mem_mib", card.mem_mib)
-    else:
-        yield note("gpu_mem_mib = ...  not known: nvidia-smi --query-gpu=memory.total --format=csv")
-    if card.sm_count is not None:
-        yield _known("sm_count", card.sm_count)
-    else:
-        yield note("sm_count = ...  not known: 'colloc site gpus' on such a node says")
+    for key, known, how in (
+        ("gpu_mem_mib", card.mem_mib, "nvidia-smi --query-gpu=memory.total --format=csv"),
+        ("sm_count", card.sm_count, "'colloc site gpus' on such a node says"),
+    ):
+        yield _known(key, known) if known else note(f"{key} = ...  not known: {how}")
 
 
 def _known(key: str, known: Known) -> str:

@@ -142,8 +142,8 @@ def test_what_was_changed_is_said(lab: Lab) -> None:
         assert done.stdout.splitlines()[1:] == [
             "partition 'paid': max_time_min is 1440, the cluster's is 720: write max_time_min = 720",
             "pool 'x1', node 'x1': gpus_per_node is 4, its number of GPUs without a type is 0: write gpus_per_node = 0",
-            "node 'x3' has GPUs and no pool describes them: add what 'colloc site init -o -' prints of them",
-            "node 'x1' has gpu:a100, which no pool of it describes: add what 'colloc site init -o -' says",
+            "node 'x1': no pool of it has gpu:a100: add what 'colloc site init -o -' says",
+            "node 'x3': no pool describes its GPUs: add what 'colloc site init -o -' prints of them",
         ]
     again = init(lab, "alice")
     assert check(lab, "alice", again).returncode == 0

@@ -372,18 +372,18 @@ def test_check_names_every_difference() -> None:
         'slurm_release is "24.11", the cluster\'s is "22.05": write slurm_release = "22.05"',
         'cluster is "other", the cluster\'s is "lab": write cluster = "lab"',
         'default_partition is "gpu", the cluster\'s is "all": write default_partition = "all"',
-        "pool 'g1', node 'g1': mps_per_gpu is 50, what Slurm has for each of its GPUs is 100: write mps_per_gpu = 100",
         "pool 'g1', node 'g9': it does not exist: take it out of nodes",
+        "pool 'g1', node 'g1': mps_per_gpu is 50, what Slurm has for each of its GPUs is 100: write mps_per_gpu = 100",
         'pool \'g2\', node \'g2\': partitions is ["gpu"], the cluster\'s is ["all", "gpu"]: '
         'write partitions = ["all", "gpu"]',
         "pool 'g2', node 'g2': gpus_per_node is 4, its number of gpu:h100 is 2: write gpus_per_node = 2",
         f"pool 'm1', node 'm1': quantity is 7, its number of gpu:{MIG}1g.10gb is 2: write quantity = 2",
-        f"node 'm1' has gpu:{MIG}2g.20gb, which no pool of it describes: add what 'colloc site init -o -' says",
-        f"node 'm1' has gpu:{MIG}3g.40gb, which no pool of it describes: add what 'colloc site init -o -' says",
+        f"node 'm1': no pool of it has gpu:{MIG}2g.20gb: add what 'colloc site init -o -' says",
+        f"node 'm1': no pool of it has gpu:{MIG}3g.40gb: add what 'colloc site init -o -' says",
     ]
     fewer = config._replace(pool=(mps, mig))
     (missing,) = check(fewer, FakeClient())
-    assert missing.startswith("node 'g2' has GPUs and no pool describes them: ")
+    assert missing.startswith("node 'g2': no pool describes its GPUs: ")
 
 
 def test_check_compares_what_jobs_may_have_of_a_node() -> None:
