@@ -19,8 +19,20 @@ from slurm_colloc.site.doctor.facts import Blank, Seen
 from slurm_colloc.site.render import is_site
 from slurm_colloc.slurm.hostlist import expand
 
-_OTHERS_W, _PASS = stat.S_IWOTH, stat.S_IXGRP | stat.S_IXOTH
-_CLOSED = stat.S_IRWXO | stat.S_IWGRP
+
+class _Mode(NamedTuple):
+    """The mode that a folder is made with, and what must be so of it: ``bits`` among those of ``mask``."""
+
+    made: str
+    mask: int
+    bits: int
+    mend: str
+    why: str
+
+
+_PASSED = _Mode("0755", 0o002, 0o000, "o-w", "so that others do not write there")
+_CLOSED = _Mode("0700", 0o027, 0o000, "o-rwx,g-w", "so that others neither look nor write there")
+_SPOOL = _Mode("1777", 0o1777, 0o1777, "1777", "so that csub records what it decides for each user")
 
 
 class Keepers(NamedTuple):
@@ -43,23 +55,19 @@ def look(config: SiteConfig, keep: Keepers, host: str) -> Iterator[Seen | Blank]
         return
     node = any(host in _names(pool.nodes) for pool in config.pool)
     state = config.paths.state
-    yield from _folder("paths.state", state, keep.owners, _OTHERS_W, f"install -d -m 0755 {shlex.quote(state)}")
+    yield from _folder("paths.state", state, keep.owners, _PASSED)
     if os.path.isdir(state):
-        if not os.stat(state).st_mode & _PASS:
+        if not os.stat(state).st_mode & (stat.S_IXGRP | stat.S_IXOTH):
             what = f"users cannot pass, so that csub reads nothing of their jobs: chmod 0755 {shlex.quote(state)}"
-            yield Seen(_named("paths.state", state), what)
+            yield Seen(f"paths.state '{state}'", what)
         yield from _own("the store (paths.state)", config.store_folder, keep)
         yield from _flushed_by(config)
     if config.observe.agent and (node if config.paths.journal else os.path.isdir(state)):
         key = "paths.journal" if config.paths.journal else "the journal (paths.state)"
         yield from _own(key, config.journal_folder, keep)
     if config.paths.decisions:
-        yield from _decisions(config.paths.decisions, keep)
+        yield from _folder("paths.decisions", config.paths.decisions, keep.owners, _SPOOL)
     yield from _audit(config, keep)
-
-
-def _named(key: str, path: str) -> str:
-    return f"{key} '{path}'"
 
 
 def user_called(name: str) -> pwd.struct_passwd | None:
@@ -87,50 +95,46 @@ def _names(nodes: str) -> Collection[str]:
 def _programs(config: SiteConfig) -> Iterator[Seen]:
     templates, sbatch = config.paths.templates, config.paths.sbatch
     if templates and not os.path.isdir(templates):
-        yield Seen(
-            _named("paths.templates", templates), "it is no folder here: the shipped templates are taken instead"
-        )
+        what = "it is no folder here: the shipped templates are taken instead"
+        yield Seen(f"paths.templates '{templates}'", what)
     if sbatch and not (os.path.isfile(sbatch) and os.access(sbatch, os.X_OK)):
-        yield Seen(_named("paths.sbatch", sbatch), "it is no program here: csub cannot submit; name the real sbatch")
+        yield Seen(f"paths.sbatch '{sbatch}'", "it is no program here: csub cannot submit; name the real sbatch")
 
 
-def _folder(key: str, path: str, owners: Collection[int] | None, closed: int, make: str) -> Iterator[Seen | Blank]:
-    """Yield what is wrong with a folder that must be there, one of ``owners``' if given, and not open by ``closed``."""
+def _folder(
+    key: str, path: str, owners: Collection[int] | None, mode: _Mode, service: str = ""
+) -> Iterator[Seen | Blank]:
+    """Yield what is wrong with a folder that must be there, with this mode, and one of ``owners``' if given."""
+    subject, quoted = f"{key} '{path}'", shlex.quote(path)
     try:
         found = os.stat(path)
     except PermissionError:
-        yield Blank(_named(key, path), f"not open to uid {os.geteuid()}; look as root")
+        yield Blank(subject, f"not open to uid {os.geteuid()}; look as root")
         return
     except OSError as error:
+        make = f"install -d -m {mode.made}{f' -o {service}' if service else ''} {quoted}"
         what = f"{error.strerror}: is its file system mounted, and the path right? The first time, as root: {make}"
-        yield Seen(_named(key, path), what)
+        yield Seen(subject, what)
         return
     if not stat.S_ISDIR(found.st_mode):
-        yield Seen(_named(key, path), "it is no folder: move it away")
+        yield Seen(subject, "it is no folder: move it away")
         return
     if owners is not None and found.st_uid not in owners:
         right = _name(min(owners)) if len(owners) == 1 else "root"
-        what = f"it belongs to {_name(found.st_uid)}, not to {right}: chown {right} {shlex.quote(path)}"
-        yield Seen(_named(key, path), what)
-    if found.st_mode & closed:
-        takes = "o-rwx,g-w" if closed == _CLOSED else "o-w"
-        mode = f"its mode is {stat.S_IMODE(found.st_mode):04o}"
-        yield Seen(
-            _named(key, path), f"{mode}, so that others may look or write there: chmod {takes} {shlex.quote(path)}"
-        )
+        yield Seen(subject, f"it belongs to {_name(found.st_uid)}, not to {right}: chown {right} {quoted}")
+    if found.st_mode & mode.mask != mode.bits:
+        its = f"its mode is {stat.S_IMODE(found.st_mode):04o}"
+        yield Seen(subject, f"{its}: chmod {mode.mend} {quoted}, {mode.why}")
 
 
 def _own(key: str, path: str, keep: Keepers) -> Iterator[Seen | Blank]:
     """Yield what is wrong with a folder that the site's services, or without them root, must own and write to."""
-    user = user_called(keep.service)
+    user, subject = user_called(keep.service), f"{key} '{path}'"
     if keep.service and user is None:
-        yield Blank(
-            _named(key, path),
-            f"it must belong to the user '{keep.service}', which this host does not have; ORDER.md makes it",
-        )
-    make = f"install -d -m 0700{f' -o {keep.service}' if keep.service else ''} {shlex.quote(path)}"
+        why = f"it must belong to the user '{keep.service}', which this host does not have; ORDER.md makes it"
+        yield Blank(subject, why)
     owners = {user.pw_uid} if user else None if keep.service else keep.owners
-    found = list(_folder(key, path, owners, _CLOSED, make))
+    found = list(_folder(key, path, owners, _CLOSED, keep.service))
     yield from found
     if found:
         return
@@ -140,7 +144,7 @@ def _own(key: str, path: str, keep: Keepers) -> Iterator[Seen | Blank]:
         with as_user(owned.st_uid, owned.st_gid) if acting else nullcontext():
             if not os.access(path, os.W_OK | os.X_OK, effective_ids=True):
                 what = f"{_name(owned.st_uid)} cannot write there: is a folder above it closed, or mounted read-only?"
-                yield Seen(_named(key, path), what)
+                yield Seen(subject, what)
 
 
 def _flushed_by(config: SiteConfig) -> Iterator[Blank]:
@@ -155,17 +159,7 @@ def _flushed_by(config: SiteConfig) -> Iterator[Blank]:
     if config.observe.agent and (missing := sorted(nodes - flushed)) and flushed & nodes:
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         why = f"nothing of {', '.join(missing[:3])}{more} is in it since {days[0]}: is it the same folder there?"
-        yield Blank(_named("the store (paths.state)", config.store_folder), why)
-
-
-def _decisions(path: str, keep: Keepers) -> Iterator[Seen | Blank]:
-    mend = f"as root: install -d -m 1777 {shlex.quote(path)}"
-    found = list(_folder("paths.decisions", path, keep.owners, 0, f"{mend}; csub's decisions are not recorded"))
-    yield from found
-    mode = 0 if found else stat.S_IMODE(os.stat(path).st_mode)
-    if mode and mode & 0o1777 != 0o1777:
-        what = f"its mode is {mode:04o}, so that decisions of users are not recorded, {mend}"
-        yield Seen(_named("paths.decisions", path), what)
+        yield Blank(f"the store (paths.state) '{config.store_folder}'", why)
 
 
 def _audit(config: SiteConfig, keep: Keepers) -> Iterable[Seen | Blank]:
@@ -175,11 +169,11 @@ def _audit(config: SiteConfig, keep: Keepers) -> Iterable[Seen | Blank]:
     outlet = config.notices.textfile
     if outlet and not os.path.isdir(os.path.dirname(outlet)):
         what = "its folder is not there, so that each audit ends in an error"
-        yield (Seen if here else Blank)(_named("notices.textfile", outlet), what)
+        yield (Seen if here else Blank)(f"notices.textfile '{outlet}'", what)
     if config.notices.mode == "off":
         return
     if not here:
-        yield Blank(_named(key, path), "it is not on this host; on the one that audits it must be")
+        yield Blank(f"{key} '{path}'", "it is not on this host; on the one that audits it must be")
         return
     yield from _own(key, path, keep)
     try:
@@ -188,4 +182,4 @@ def _audit(config: SiteConfig, keep: Keepers) -> Iterable[Seen | Blank]:
         return
     if network:
         what = f"it is on {network}, where each audit is refused: set notices.state to a folder on a disk of that host"
-        yield Seen(_named(key, path), what)
+        yield Seen(f"{key} '{path}'", what)

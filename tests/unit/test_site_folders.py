@@ -65,11 +65,11 @@ def test_who_has_no_site_has_no_folders_of_one(tmp_path: Path) -> None:
         (lambda at: (at / "state/store").chmod(0o705), "the store (paths.state)", "its mode is 0705"),
         (lambda at: (at / "state/store").chmod(0o770), "the store (paths.state)", "chmod o-rwx,g-w"),
         (lambda at: (at / "state").chmod(0o700), "paths.state", "users cannot pass"),
-        (lambda at: (at / "state").chmod(0o757), "paths.state", "chmod o-w"),
+        (lambda at: (at / "state").chmod(0o757), "paths.state", "its mode is 0757: chmod o-w"),
         (lambda at: (at / "journal").rmdir(), "paths.journal", "No such file or directory"),
         (lambda at: (at / "journal").chmod(0o755), "paths.journal", "chmod o-rwx,g-w"),
-        (lambda at: (at / "spool").rmdir(), "paths.decisions", "csub's decisions are not recorded"),
-        (lambda at: (at / "spool").chmod(0o755), "paths.decisions", "install -d -m 1777"),
+        (lambda at: (at / "spool").rmdir(), "paths.decisions", "as root: install -d -m 1777"),
+        (lambda at: (at / "spool").chmod(0o755), "paths.decisions", "its mode is 0755: chmod 1777"),
     ],
 )
 def test_what_is_wrong_is_said_with_what_to_do(
