@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from slurm_colloc.config import Partition as DeclaredPartition
-from slurm_colloc.errors import InputError, ProcessError
+from slurm_colloc.errors import InputError
 from slurm_colloc.gpu.reader import GpuUnit
 from slurm_colloc.slurm.client import SlurmClient
-from slurm_colloc.slurm.limits import Cap, has_database, holds_to_limits
+from slurm_colloc.slurm.limits import has_database, holds_to_limits
 from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS
 from slurm_colloc.slurm.parse import Node, Partition, parse_job_defaults
 
@@ -26,8 +26,7 @@ class NodeGpus(NamedTuple):
 class Cluster(NamedTuple):
     """A cluster as it is now.
 
-    ``caps`` are the accounting's limits; None where they are not known, and ``no_caps`` says why. ``gpus`` is what
-    drivers said, of the nodes where one was asked.
+    ``gpus`` is what drivers said, of the nodes where one was asked.
     """
 
     release: str
@@ -36,8 +35,6 @@ class Cluster(NamedTuple):
     partitions: tuple[Partition, ...]
     plugin_options: tuple[str, ...]
     unloaded_plugins: tuple[str, ...]
-    caps: tuple[Cap, ...] | None
-    no_caps: str
     gpus: tuple[NodeGpus, ...]
 
     @property
@@ -65,7 +62,7 @@ def look(client: SlurmClient, gpus: Sequence[NodeGpus] = ()) -> Cluster:
     """Return the cluster as it is now; ``gpus`` is what drivers said.
 
     Raises:
-        ProcessError: Slurm does not answer; of the accounting only it is no error that it is silent.
+        ProcessError: Slurm does not answer.
         InputError: it answers what is not understood, or a driver's node is none of the cluster's.
     """
     settings, release = client.config(), client.release()
@@ -77,15 +74,8 @@ def look(client: SlurmClient, gpus: Sequence[NodeGpus] = ()) -> Cluster:
             f"the cluster has no node '{strange[0]}', of which GPUs were read; say by --node what Slurm calls it "
             "('sinfo -N'), and read them again"
         )
-    caps: tuple[Cap, ...] | None = ()
-    no_caps = ""
-    if has_database(settings):
-        try:
-            caps = client.caps(settings.get("ClusterName", ""))
-        except (ProcessError, InputError) as error:
-            caps, no_caps = None, f"not known: {error}"
     options, unloaded = _plugin_options(client, release), client.unloaded_plugins()
-    return Cluster(release, settings, nodes, client.partitions(), options, unloaded, caps, no_caps, tuple(gpus))
+    return Cluster(release, settings, nodes, client.partitions(), options, unloaded, tuple(gpus))
 
 
 def with_gpus(cluster: Cluster) -> list[Partition]:

@@ -11,7 +11,7 @@ from slurm_colloc.config import SCHEMA, TIERS
 from slurm_colloc.errors import InputError
 from slurm_colloc.site.cluster import Cluster, default_mem, partition_table, with_gpus
 from slurm_colloc.site.pools import pool_lines
-from slurm_colloc.site.share_billing import SHARES, free_of_charge, unlimited
+from slurm_colloc.site.share_billing import SHARES, free_of_charge
 from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS
 from slurm_colloc.slurm.parse import Partition
 from slurm_colloc.toml_text import key_line, note
@@ -150,7 +150,7 @@ def _partition(partition: Partition, cluster: Cluster) -> Iterator[str]:
 def _sharing(
     cluster: Cluster, consent: Consent, unbilled: Collection[object]
 ) -> tuple[dict[str, tuple[object, str]], list[str]]:
-    """Return the keys of [sharing], and in words why what was vouched for is off, and which limits are passed by."""
+    """Return the keys of [sharing], and in words why what was vouched for is off."""
     offered = [share for share in SHARES if any(node.quantity(share) for node in cluster.nodes)]
     why = {share: free_of_charge(cluster, share) for share in offered}
     off = {share for share, reasons in why.items() if reasons and share not in unbilled}
@@ -158,7 +158,6 @@ def _sharing(
     lines = [f"gres/{share}: {reason}" for share, reasons in why.items() for reason in reasons]
     if off:
         lines.append("Such a share stays off here, whoever vouched for it, unless sharing.unbilled names it.")
-    lines += [f"gres/{share}: {limit}" for share in why for limit in unlimited(cluster, share)]
     vouched = "vouched for when this was written"
     nobody = "on by 'colloc site init --mps-daemon': MPS daemons on the nodes; write who runs them"
     return {

@@ -9,7 +9,7 @@ from slurm_colloc.placement.pieces import shares_per_gpu
 from slurm_colloc.site.cluster import Cluster, with_gpus
 from slurm_colloc.site.node_gpus import shapes_of
 from slurm_colloc.site.pools import absent
-from slurm_colloc.site.share_billing import SHARES, free_of_charge, unlimited, uses
+from slurm_colloc.site.share_billing import SHARES, free_of_charge, uses
 from slurm_colloc.slurm.hostlist import fold
 from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS
 
@@ -100,6 +100,3 @@ def _of_cluster(config: SiteConfig, cluster: Cluster) -> Iterator[str]:
             if meant or not uses(config, share):  # else it is a difference
                 what = "in sharing.unbilled" if meant else "off"
                 yield from (f"gres/{share} ({what}): {why}" for why in free_of_charge(cluster, share))
-            yield from (f"gres/{share}: {limit}" for limit in unlimited(cluster, share))
-    if cluster.enforced and cluster.caps is None:
-        yield f"the accounting's limits are {cluster.no_caps}"

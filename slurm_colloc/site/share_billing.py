@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that Slurm accounts, bills and limits shares as it does GPUs.
+"""Checks that Slurm accounts for shares and bills them as it does GPUs.
 
 To Slurm gres/mps and gres/shard are no gres/gpu: what is said of GPUs alone, a job on a share passes by.
 """
 
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.site.cluster import Cluster, with_gpus
-from slurm_colloc.slurm.limits import Tres, names_tres, passed_by
+from slurm_colloc.slurm.limits import names_tres
 from slurm_colloc.slurm.setup import parse_weights
 
 SHARES = ("mps", "shard")
@@ -44,16 +44,3 @@ def free_of_charge(cluster: Cluster, share: str) -> list[str]:
                 "TRESBillingWeights"
             )
     return found
-
-
-def unlimited(cluster: Cluster, share: str) -> list[str]:
-    """Return in words that limits on GPUs are enforced and their level has none on gres/``share``, if it is so."""
-    if not cluster.enforced:
-        return []
-    levels: dict[str, dict[str, Tres]] = {}
-    for cap in cluster.caps or ():
-        levels.setdefault(cap.level, {})[cap.key] = cap.tres
-    passed = {level: passed_by(limits, f"gres/{share}") for level, limits in levels.items()}
-    found = [f"{key} of {level}" for level, key in passed.items() if key]
-    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-    return [f"{one}{more} limits GPUs and not it: csub gives no {share} to jobs under it" for one in found[:1]]

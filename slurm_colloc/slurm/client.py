@@ -12,7 +12,7 @@ from slurm_colloc.model import Gres
 from slurm_colloc.process import ask, ask_all, run
 from slurm_colloc.slurm.clean_environment import unfiltered
 from slurm_colloc.slurm.free_gpus import Free
-from slurm_colloc.slurm.limits import Cap, Limits, caps_questions, has_database, parse_caps, parse_limits, questions
+from slurm_colloc.slurm.limits import Limits, has_database, parse_limits, questions
 from slurm_colloc.slurm.options import listed_options, unloaded_plugins
 from slurm_colloc.slurm.parse import (
     Node,
@@ -49,9 +49,6 @@ class SlurmClient(Protocol):
 
     def shares(self) -> Mapping[str, tuple[tuple[Gres, tuple[int, ...]], ...]]:
         """Return, by node, each kind of share and how many of it each device has, where Slurm says so."""
-
-    def caps(self, cluster: str) -> tuple[Cap, ...]:
-        """Return the accounting's limits on everybody, as far as the user who asks may see them."""
 
     def further_options(self, known: Collection[str]) -> Mapping[str, str]:
         """Return sbatch's long options beyond the known ones: "required", "optional" or "none" as to their value."""
@@ -192,11 +189,6 @@ class CliClient:
         from slurm_colloc.slurm.job_visibility import shown_question
 
         return frozenset(self._ask(*shown_question(raw_ids)).split()) & frozenset(raw_ids)
-
-    def caps(self, cluster: str) -> tuple[Cap, ...]:
-        """Return the accounting's limits on everybody, as far as the user who asks may see them."""
-        answers = ask_all(caps_questions(cluster), self._timeout_s, self._environment)
-        return parse_caps([answer.decode(errors="surrogateescape") for answer in answers])
 
     def free(self) -> Free:
         """Return what is free now, within half the time of other questions: a submission goes on without it."""

@@ -48,12 +48,11 @@ class Association(NamedTuple):
 
 
 class Cap(NamedTuple):
-    """One limit of one level: ``MaxWall`` or a key of sacctmgr's on TRES; ``user`` where it is one user's own."""
+    """One limit of one level: ``MaxWall`` or a key of sacctmgr's on TRES."""
 
     level: str
     key: str
     tres: Tres
-    user: bool = False
 
 
 class Limits(NamedTuple):
@@ -129,16 +128,16 @@ def caps_questions(cluster: str) -> tuple[tuple[str, ...], ...]:
     )
 
 
-def parse_caps(answers: Sequence[str], *, of_all: bool = False) -> tuple[Cap, ...]:
+def parse_caps(answers: Sequence[str]) -> tuple[Cap, ...]:
     """Return the limits in what sacctmgr answered to ``caps_questions``.
 
     With PrivateData in slurmdbd.conf others' associations are left out without a word, root's among them.
 
     Raises:
-        InputError: a line of another form; or ``of_all`` are wanted, and there is none of root.
+        InputError: a line of another form, or none of root.
     """
     of_qos, of_associations = answers
-    if of_all and not any(line.startswith("root|root|") for line in of_associations.splitlines()):
+    if not any(line.startswith("root|root|") for line in of_associations.splitlines()):
         raise InputError("sacctmgr shows no association of root, so it may hide others' (PrivateData): ask as root")
     found = []
     for cells in _rows(of_qos, 1 + len(_OF_QOS)):
@@ -146,8 +145,7 @@ def parse_caps(answers: Sequence[str], *, of_all: bool = False) -> tuple[Cap, ..
     for account, user, partition, *cells in _rows(of_associations, 3 + len(_OF_ASSOCIATION)):
         level = (f"user '{user}' in " if user else "") + f"account '{account}'"
         level += f" in partition '{partition}'" if partition else ""
-        limits = _limits(_OF_ASSOCIATION, cells).items()
-        found += [Cap(level, key, tres, bool(user)) for key, tres in limits if tres]
+        found += [Cap(level, key, tres) for key, tres in _limits(_OF_ASSOCIATION, cells).items() if tres]
     return tuple(found)
 
 

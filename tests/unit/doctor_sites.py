@@ -139,7 +139,7 @@ def recorded_site(slurm: str) -> Site:
         partitions=setup.parse_partition_setups(text("partition.txt")),
         gres_conf=setup.parse_gres_conf(text("gres.conf")),
         scripts=(Script("Prolog", "/lab/etc/prolog.sh", text("prolog.sh")),),
-        limits=parse_caps([QOS_ROWS, ASSOCIATION_ROWS], of_all=True),
+        limits=parse_caps([QOS_ROWS, ASSOCIATION_ROWS]),
         queue=queue,
         clock_ahead_s=(0.0, 0.5),
         this_node="login",

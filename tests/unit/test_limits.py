@@ -200,7 +200,7 @@ def test_caps_of_everybody() -> None:
     qos, associations = caps_questions("lab")
     assert (qos[-2], associations[-3:-1]) == ("qos", ("association", "cluster=lab"))
     cells = "|".join([""] * 6)
-    text = f"root||||{cells}\nml|||gres/gpu=8|{cells}\nml|ann|gpu|gres/gpu=2|{cells}\n"
+    text = f"root|root|||{cells}\nml|||gres/gpu=8|{cells}\nml|ann|gpu|gres/gpu=2|{cells}\n"
     assert [cap for cap in parse_caps([QOS, text]) if cap.key != "MaxWall"] == [
         Cap("QOS 'Small'", "GrpTRES", {"gres/gpu:h100": 3}),
         Cap("QOS 'Small'", "MaxTRES", {"gres/gpu": 1, "gres/mps": 20}),
@@ -208,16 +208,15 @@ def test_caps_of_everybody() -> None:
         Cap("QOS 'Small'", "MinTRES", {"gres/gpu": 1}),
         Cap("QOS 'low'", "MaxTRESPerUser", {"gres/shard": 1}),
         Cap("account 'ml'", "GrpTRES", {"gres/gpu": 8}),
-        Cap("user 'ann' in account 'ml' in partition 'gpu'", "GrpTRES", {"gres/gpu": 2}, user=True),
+        Cap("user 'ann' in account 'ml' in partition 'gpu'", "GrpTRES", {"gres/gpu": 2}),
     ]
 
 
 def test_an_answer_that_hides_others_is_none() -> None:
     rows = f"ml|ann||{'|' * 6}\n"
-    assert parse_caps([QOS, rows])
     with pytest.raises(InputError, match="no association of root"):
-        parse_caps([QOS, rows], of_all=True)
-    assert parse_caps([QOS, f"root|root||{'|' * 6}\n{rows}"], of_all=True)
+        parse_caps([QOS, rows])
+    assert parse_caps([QOS, f"root|root||{'|' * 6}\n{rows}"])
     with pytest.raises(InputError, match="which has not 10 columns"):
         parse_caps([QOS, "root|root|\n"])
 
@@ -229,6 +228,6 @@ def test_recorded_caps_as_a_user_sees_them(slurm: str) -> None:
     assert caps == (
         Cap("QOS 'capped'", "MaxTRESPerUser", {"gres/gpu": 4}),
         Cap("QOS 'capped'", "MaxWall", {"minutes": 1440}),
-        Cap("user 'alice' in account 'ml'", "MaxTRESMins", {"gres/gpu": 600}, user=True),
+        Cap("user 'alice' in account 'ml'", "MaxTRESMins", {"gres/gpu": 600}),
         Cap("account 'phys'", "GrpTRES", {"gres/gpu": 8, "gres/shard": 4}),
     )

@@ -15,7 +15,6 @@ from slurm_colloc.site.missing_settings import gaps
 from slurm_colloc.site.render import Host, render_site
 from slurm_colloc.slurm import client as client_module
 from slurm_colloc.slurm.client import CliClient
-from slurm_colloc.slurm.limits import Cap
 from slurm_colloc.slurm.options import unloaded_plugins
 from slurm_colloc.slurm.parse import (
     Node,
@@ -59,10 +58,6 @@ class FakeClient:
 
     def shares(self) -> Mapping[str, tuple[tuple[Gres, tuple[int, ...]], ...]]:
         return parse_shares(self.texts.get("sinfo", ""))
-
-    def caps(self, cluster: str) -> tuple[Cap, ...]:
-        assert cluster == self.config()["ClusterName"]
-        return ()
 
     def further_options(self, known: Collection[str]) -> Mapping[str, str]:
         assert {"gres", "wrap"} <= set(known)

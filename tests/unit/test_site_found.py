@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import pytest
 
 from slurm_colloc.config import Rule, SiteConfig, parse_site
-from slurm_colloc.errors import GpuError, InputError, ProcessError
+from slurm_colloc.errors import GpuError, InputError
 from slurm_colloc.gpu.nvml import NvmlReader
 from slurm_colloc.gpu.reader import GpuUnit
 from slurm_colloc.site.check import check
@@ -20,7 +20,6 @@ from slurm_colloc.site.missing_settings import notes
 from slurm_colloc.site.node_gpus import Shape, shapes_of
 from slurm_colloc.site.share_billing import free_of_charge
 from slurm_colloc.slurm.gres import parse_gres
-from slurm_colloc.slurm.limits import Cap
 from slurm_colloc.slurm.parse import Node, parse_nodes, parse_partitions
 from tests.fakes.devices import gpus, slices_of
 from tests.fakes.driver import Driver
@@ -242,8 +241,7 @@ def test_words_of_people_end_no_line() -> None:
     cluster = look(lab())
     node = cluster.nodes[0]._replace(reason=HOSTILE, states=("DOWN", HOSTILE), features=(HOSTILE,))
     partition = cluster.partitions[0]._replace(billing_weights=HOSTILE, max_nodes=HOSTILE, states=(HOSTILE,))
-    caps = (Cap(HOSTILE, "GrpTRES", {"gres/gpu": 1}),)
-    odd = cluster._replace(nodes=(node,), partitions=(partition,), caps=caps, settings={"ClusterName": HOSTILE})
+    odd = cluster._replace(nodes=(node,), partitions=(partition,), settings={"ClusterName": HOSTILE})
     text = text_of(odd, {"h100": HOSTILE})
     config = read(text)
     assert (config.cluster, config.pool[0].gpu_model) == (HOSTILE, HOSTILE)
@@ -261,7 +259,7 @@ def test_a_reason_changes_nothing_of_a_node() -> None:
     assert (node.name, node.gres[0].quantity, node.partitions) == ("g1", 2, ("all", "gpu"))
 
 
-# --- limits and billing ---
+# --- billing ---
 
 
 @pytest.mark.parametrize(
@@ -316,40 +314,7 @@ def test_a_share_that_is_meant_to_cost_nothing_is_no_difference() -> None:
 def test_without_accounting_nothing_is_billed() -> None:
     config = recorded("config").replace("accounting_storage/slurmdbd", "accounting_storage/none")
     cluster = look(FakeClient(config=config))
-    assert (cluster.caps, free_of_charge(cluster, "mps")) == ((), [])
-
-
-def limited() -> Cluster:
-    config = re.sub("AccountingStorageEnforce.*", "AccountingStorageEnforce = limits", recorded("config"))
-    caps = (
-        Cap("QOS 'few'", "MaxTRESPerUser", {"gres/gpu": 4}),
-        Cap("account 'ml'", "GrpTRES", {"gres/gpu:h100": 8, "gres/shard": 4}),
-        Cap("user 'ann' in account 'ml'", "GrpTRES", {"gres/gpu": 1}, user=True),
-        Cap("account 'ml'", "GrpTRES", {"cpu": 8}),
-    )
-    return look(FakeClient(config=config))._replace(caps=caps)
-
-
-def test_shares_that_pass_by_limits_are_told() -> None:
-    cluster = limited()
-    text = text_of(cluster)
-    said = "QOS 'few' and 1 more limits GPUs and not it: csub gives no shard to jobs under it"
-    assert f"gres/shard: MaxTRESPerUser of {said}" in notes(read(text), cluster)
-    quiet = cluster._replace(settings={**cluster.settings, "AccountingStorageEnforce": "associations"})
-    assert not [note for note in notes(read(text), quiet) if "limits GPUs" in note], "nothing holds jobs to them"
-
-
-def test_limits_that_are_not_known_are_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    client = FakeClient()
-
-    def silent(cluster: str) -> tuple[Cap, ...]:
-        raise ProcessError("'sacctmgr' said 'slurmdbd is down'")
-
-    monkeypatch.setattr(client, "caps", silent)
-    cluster = look(client)
-    assert cluster.caps is None
-    assert cluster.no_caps == "not known: 'sacctmgr' said 'slurmdbd is down'"
-    assert read(text_of(cluster)).pool, "and the rest is written"
+    assert free_of_charge(cluster, "mps") == []
 
 
 # --- what drivers say ---

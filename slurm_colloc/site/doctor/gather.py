@@ -75,7 +75,7 @@ def _ahead(at_s: float, asked_s: float, answered_s: float) -> tuple[float, float
 def _limits(settings: Mapping[str, str], said: Callable[[Sequence[str]], str]) -> tuple[Cap, ...] | Unread:
     if not has_database(settings):
         return ()  # none can be set
-    return _tried(lambda: parse_caps([said(one) for one in caps_questions(settings["ClusterName"])], of_all=True))
+    return _tried(lambda: parse_caps([said(one) for one in caps_questions(settings["ClusterName"])]))
 
 
 def scripts(settings: Mapping[str, str]) -> tuple[Script, ...]:
