@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from slurm_colloc.config import TIERS, Pool, SiteConfig
 from slurm_colloc.gpu.mig import model_named
 from slurm_colloc.placement.pieces import shares_per_gpu
-from slurm_colloc.site.cluster import Cluster, with_gpus
+from slurm_colloc.site.cluster import Cluster
 from slurm_colloc.site.node_gpus import shapes_of
 from slurm_colloc.site.pools import absent
 from slurm_colloc.site.share_billing import SHARES, free_of_charge, uses
@@ -75,7 +75,7 @@ def _off(pool: Pool, config: SiteConfig) -> Iterable[str]:
 
 
 def notes(config: SiteConfig, cluster: Cluster) -> list[str]:
-    """Return what is no difference and yet worth knowing: absent nodes, shares that are free."""
+    """Return what is no difference and yet worth knowing: gaps, absent nodes, shares that are free."""
     return [*gaps(config), *_of_cluster(config, cluster)]
 
 
@@ -91,9 +91,6 @@ def _of_cluster(config: SiteConfig, cluster: Cluster) -> Iterator[str]:
                     f"node '{node.name}': its GPUs do not have as many {share} each, so csub knows of none, "
                     "though Slurm may give a job one of them: write into its pool what gres.conf says"
                 )
-    for partition in with_gpus(cluster):
-        if partition.whole_nodes:
-            yield f"partition '{partition.name}': each job gets whole nodes, so that a piece of a GPU frees nothing"
     for share in SHARES if config.tier == "place" else ():
         if any(shares_per_gpu(pool, share) for pool in config.pool):
             meant = share in config.sharing.unbilled

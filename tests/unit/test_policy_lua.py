@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ MODEL = "made up"
 SMALL = KnownJob(1000, "train", "/home/ann", 3000, 10, 30, 5, MODEL)
 HOSTILE = ("a\nb", "a\0b", "%s%n%d%", "'\"`$(x)", "n" * 10_240, "\xff\xfe", "", "colloc=exclusive:")
 OK, REFUSED = 0, -1
+PIECE = {"gres": ONE, "mem_mib": 9984, "sm": 16, "whole_sm": 132, "model": HASH_OF_MODEL}
 
 
 @pytest.fixture
@@ -33,8 +35,15 @@ def loaded(request: pytest.FixtureRequest) -> Loaded:
     return Loaded(request.param)
 
 
-def submit(loaded: Loaded, table: str, policy: str, /, site: Any = None, **fields: Any) -> tuple[int, Any]:
+def made(loaded: Loaded, spank: Sequence[str] = (), **fields: Any) -> Any:
     job = loaded.job(**fields)
+    if spank:
+        job.spank_job_env = loaded.lua.globals().at(loaded.to_lua(spank))
+    return job
+
+
+def submit(loaded: Loaded, table: str, policy: str, /, site: Any = None, **fields: Any) -> tuple[int, Any]:
+    job = made(loaded, **fields)
     return loaded.new(table, policy=policy, **(site or {})).job_submit(job), job
 
 
@@ -109,11 +118,8 @@ OPTION = "_SLURM_SPANK_OPTION_colloc_colloc="
 def test_a_reason_keeps_the_whole_gpu_and_is_recorded(
     loaded: Loaded, table: str, fields: dict[str, Any], reason: str
 ) -> None:
-    job = loaded.job(**{key: value for key, value in fields.items() if key != "spank"})
-    if "spank" in fields:
-        job.spank_job_env = loaded.lua.globals().at(loaded.to_lua(fields["spank"]))
-    assert loaded.new(table, policy="enforce").job_submit(job) == OK
-    assert (job.tres_per_node, job.admin_comment) == ("gres:gpu:1", f"colloc:exclusive:{reason}")
+    verdict, job = submit(loaded, table, "enforce", **fields)
+    assert (verdict, job.tres_per_node, job.admin_comment) == (OK, "gres:gpu:1", f"colloc:exclusive:{reason}")
 
 
 @pytest.mark.parametrize(
@@ -225,7 +231,7 @@ def test_what_a_step_would_miss_is_not_moved_and_enforced_all_the_same(
 
 
 def test_a_slice_of_another_partition_is_named_and_never_taken(loaded: Loaded, table: str) -> None:
-    piece = {"gres": ONE, "mem_mib": 9984, "sm": 16, "whole_sm": 132, "model": HASH_OF_MODEL, "partition": "mig"}
+    piece = {**PIECE, "partition": "mig"}
     assert submit(loaded, table, "default", {"pieces": [piece]})[1].tres_per_node == "gres:gpu:1"
     submit(loaded, table, "advise", {"pieces": [piece]})
     assert loaded.said[-1] == f"colloc: next time: sbatch -p mig --gres={ONE}"
@@ -236,8 +242,7 @@ def test_a_slice_of_another_partition_is_named_and_never_taken(loaded: Loaded, t
 def test_a_slice_must_not_be_too_slow_nor_of_a_gpu_that_nobody_measured(
     loaded: Loaded, table: str, change: dict[str, Any], moved: bool
 ) -> None:
-    piece = {"gres": ONE, "mem_mib": 9984, "sm": 16, "whole_sm": 132, "model": HASH_OF_MODEL, **change}
-    job = submit(loaded, table, "default", {"pieces": [piece]})[1]
+    job = submit(loaded, table, "default", {"pieces": [{**PIECE, **change}]})[1]
     assert (job.tres_per_node != "gres:gpu:1") is moved
 
 
@@ -259,11 +264,10 @@ def test_a_slices_node_must_have_what_the_job_asks_for(
     loaded: Loaded, table: str, fields: dict[str, Any], moved: bool
 ) -> None:
     """Slurm would refuse the job: no node with such a slice is large enough."""
-    piece = {"gres": ONE, "mem_mib": 9984, "sm": 16, "whole_sm": 132, "model": HASH_OF_MODEL}
-    small = {"pieces": [{**piece, "cpus": 8, "host_mib": 4000}]}
+    small = {"pieces": [{**PIECE, "cpus": 8, "host_mib": 4000}]}
     assert (submit(loaded, table, "default", small, **fields)[1].tres_per_node != "gres:gpu:1") is moved
     assert (submit(loaded, table, "enforce", small, **fields)[0] == REFUSED) is moved
-    assert submit(loaded, table, "enforce", {"pieces": [piece]}, **fields)[0] == REFUSED, "not known: as it was"
+    assert submit(loaded, table, "enforce", {"pieces": [PIECE]}, **fields)[0] == REFUSED, "not known: as it was"
 
 
 # --- interactive ---
@@ -415,8 +419,8 @@ LONG = 4_000_000
     [
         {"comment": "colloc=exclusive:" + " " * LONG},
         {"comment": "colloc=" * (LONG // 7)},
-        {"spank": f"{OPTION}exclusive:" + " " * LONG},
-        {"spank": "OPTION_colloc_" * (LONG // 14)},
+        {"spank": [f"{OPTION}exclusive:" + " " * LONG] * 64},
+        {"spank": ["OPTION_colloc_" * (LONG // 14)] * 64},
         {"script": "\n" * LONG},
         {"script": "srun x\n" * (LONG // 7)},
         {"tres_per_node": "gres:gpu:" + ":1" * (LONG // 2)},
@@ -429,11 +433,8 @@ LONG = 4_000_000
     ids=lambda fields: " ".join(fields),
 )
 def test_nobody_makes_slurmctld_wait_by_long_words(loaded: Loaded, table: str, fields: dict[str, Any]) -> None:
-    hooks = loaded.new(table, policy="default")
+    hooks, job = loaded.new(table, policy="default"), made(loaded, **fields)
     hooks.job_submit(loaded.job())  # reads the table
-    job = loaded.job(**{key: value for key, value in fields.items() if key != "spank"})
-    if "spank" in fields:
-        job.spank_job_env = loaded.lua.globals().at(loaded.to_lua([fields["spank"]] * 64))
     clock = loaded.lua.eval("os.clock")
     began = clock()
     assert hooks.job_submit(job) == OK

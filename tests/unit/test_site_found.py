@@ -216,9 +216,6 @@ def test_partitions_are_told_with_what_is_no_key() -> None:
     ):
         assert said in before
     assert 'mps_users = "one"  # ExclusiveUser: a node serves one user at a time' in written
-    assert "partition 'gpu': each job gets whole nodes, so that a piece of a GPU frees nothing" in notes(
-        read(written), cluster
-    )
 
 
 @pytest.mark.parametrize("slurm", RELEASES)
