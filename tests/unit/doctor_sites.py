@@ -4,8 +4,9 @@
 from collections.abc import Sequence
 from typing import Any
 
+from slurm_colloc.gpu.nvidia_smi import SmiDevice
 from slurm_colloc.model import Gres
-from slurm_colloc.site.doctor.facts import Device, Script, Site, Unread, known
+from slurm_colloc.site.doctor.facts import Script, Site, Unread, known
 from slurm_colloc.slurm import setup
 from slurm_colloc.slurm.limits import Cap, parse_caps
 from slurm_colloc.slurm.parse import Node, parse_nodes
@@ -85,7 +86,7 @@ SOUND = Site(
     queue=Queue(2000.0, 10, 9, 9),
     clock_ahead_s=(0.4, 0.5),
     this_node="g1",
-    devices=(Device("GPU-1", "nvidia_h100_80gb_hbm3", "default"),),
+    devices=(SmiDevice("GPU-1", "NVIDIA H100 80GB HBM3", "", "default"),),
 )
 
 

@@ -8,9 +8,10 @@ import pytest
 from ClusterShell.NodeSet import set_std_group_resolver, set_std_group_resolver_config
 
 from slurm_colloc.errors import InputError
+from slurm_colloc.gpu.nvidia_smi import SmiDevice
 from slurm_colloc.model import Gres
 from slurm_colloc.site.doctor.checks import CHECKS, Diagnosis, diagnose
-from slurm_colloc.site.doctor.facts import Device, Script
+from slurm_colloc.site.doctor.facts import Script
 from slurm_colloc.slurm.setup import GresLine, PartitionSetup, Queue
 from tests.unit.doctor_sites import (
     FAIR,
@@ -135,8 +136,13 @@ BROKEN: list[tuple[str, dict[str, Any], str, str]] = [
         "the node has 2 GPUs, and gres.conf has Flags=one_sharing for its shard",
     ),
     ("DOC017", marked("gpu", "no_gpu_env"), "g[1-2]", "gres.conf has Flags=no_gpu_env for gpu h100"),
-    ("DOC020", {"devices": (Device("GPU-1", "h", "prohibited"),)}, "g1, GPU-1", "compute mode is prohibited"),
-    ("DOC020", {"this_node": "g2", "devices": (Device("GPU-1", "h", "exclusive_process"),)}, "g2, GPU-1", "gres/shard"),
+    ("DOC020", {"devices": (SmiDevice("GPU-1", "h", "", "prohibited"),)}, "g1, GPU-1", "compute mode is prohibited"),
+    (
+        "DOC020",
+        {"this_node": "g2", "devices": (SmiDevice("GPU-1", "h", "", "exclusive_process"),)},
+        "g2, GPU-1",
+        "gres/shard",
+    ),
     ("DOC030", {"cgroup": {"ConstrainDevices": "no"}}, "cgroup.conf", "ConstrainDevices is no"),
     ("DOC030", settings(TaskPlugin="task/affinity"), "slurm.conf", "TaskPlugin is task/affinity"),
     ("DOC031", {"cgroup": UNCONFINED}, "cgroup.conf", "ConstrainRAMSpace is no"),
@@ -295,7 +301,14 @@ def test_every_check_finds_something_somewhere() -> None:
         ("DOC016", marked("shard")),
         ("DOC017", marked("gpu", "nvidia_gpu_env", "opencl_env")),
         ("DOC011", {"nodes": (node("g9", Gres("gpu", "", 2)),)}),
-        ("DOC020", {"this_node": "g1", "devices": (Device("GPU-1", "h", "exclusive_process"),)}),
+        (
+            "DOC011",
+            {
+                "this_node": "m1",
+                "devices": tuple(SmiDevice(f"MIG-{one}", "h", one, "") for one in ("1g.10gb", "3g.40gb")),
+            },
+        ),
+        ("DOC020", {"this_node": "g1", "devices": (SmiDevice("GPU-1", "h", "", "exclusive_process"),)}),
         ("DOC031", {"cgroup": {"ConstrainRAMSpace": "no", "ConstrainSwapSpace": "yes"}}),
         ("DOC040", settings(AccountingStorageTRES="", AccountingStorageType="accounting_storage/none")),
         ("DOC044", {**settings(AccountingStorageEnforce="associations"), **limited(cpu="3")}),
@@ -409,7 +422,7 @@ def test_what_cannot_be_read_is_not_called_sound(fields: dict[str, Any], codes: 
 
 def test_of_the_gpus_of_this_node_none_goes_unmentioned() -> None:
     assert gaps(diagnose(SOUND._replace(devices=UNREAD)))["DOC020"] == "it is hidden"
-    silent = diagnose(SOUND._replace(devices=(Device("GPU-1", "h", ""),)))
+    silent = diagnose(SOUND._replace(devices=(SmiDevice("GPU-1", "h", "", ""),)))
     assert [one.subject for one in silent.unchecked] == ["g2,m1", "g1, GPU-1"]
 
 

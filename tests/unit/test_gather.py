@@ -169,8 +169,8 @@ def test_the_driver_is_asked_on_a_gpu_node(tmp_path: Path, monkeypatch: pytest.M
     program(tmp_path, "nvidia-smi", smi, monkeypatch)
     site = gather(10.0, "g1", os.environ)
     assert [tuple(one) for one in site.devices] == [
-        ("GPU-1", "nvidia_h100_80gb_hbm3", "exclusive_process"),
-        ("GPU-2", "nvidia_h100_80gb_hbm3", ""),
+        ("GPU-1", "NVIDIA H100 80GB HBM3", "", "exclusive_process"),
+        ("GPU-2", "NVIDIA H100 80GB HBM3", "", ""),
     ]
     program(tmp_path, "nvidia-smi", "exit 127\n", monkeypatch)
     assert isinstance(gather(10.0, "g1", os.environ).devices, Unread)

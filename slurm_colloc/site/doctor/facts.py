@@ -6,6 +6,7 @@ from typing import NamedTuple, TypeVar
 
 from slurm_colloc.errors import CollocError
 from slurm_colloc.gpu.mig import parse_profile
+from slurm_colloc.gpu.nvidia_smi import SmiDevice
 from slurm_colloc.site.share_billing import SHARES
 from slurm_colloc.slurm.limits import Cap
 from slurm_colloc.slurm.parse import Node
@@ -40,17 +41,6 @@ class Script(NamedTuple):
     folder_mode: int = 0o755
 
 
-class Device(NamedTuple):
-    """A GPU or slice of the node that this runs on; ``type`` is the gres type that AutoDetect makes of it.
-
-    ``compute_mode`` is nvidia-smi's word in lower case, of a slice its GPU's; empty where it does not say.
-    """
-
-    uuid: str
-    type: str
-    compute_mode: str
-
-
 class Seen(NamedTuple):
     """What a check saw to be wrong, and of what."""
 
@@ -82,7 +72,7 @@ class Site(NamedTuple):
     queue: Queue | Unread
     clock_ahead_s: tuple[float, float] | Unread
     this_node: str
-    devices: tuple[Device, ...] | Unread
+    devices: tuple[SmiDevice, ...] | Unread
 
     def words(self, setting: str) -> frozenset[str]:
         """Return the comma-separated words of a setting, in lower case."""

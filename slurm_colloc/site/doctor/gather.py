@@ -9,10 +9,9 @@ from typing import TypeVar
 from slurm_colloc import clock
 from slurm_colloc.errors import CollocError, StoreError
 from slurm_colloc.files import read_bounded
-from slurm_colloc.gpu import nvidia_smi
-from slurm_colloc.gpu.mig import gres_type_of
+from slurm_colloc.gpu.nvidia_smi import SmiDevice, devices
 from slurm_colloc.process import ask
-from slurm_colloc.site.doctor.facts import Device, Script, Site, Unread
+from slurm_colloc.site.doctor.facts import Script, Site, Unread
 from slurm_colloc.site.doctor.prolog import ON_NODES
 from slurm_colloc.slurm import setup
 from slurm_colloc.slurm.limits import Cap, caps_questions, has_database, parse_caps
@@ -93,22 +92,26 @@ def scripts(settings: Mapping[str, str]) -> tuple[Script, ...]:
 
 
 def _script(setting: str, path: str) -> Script:
+    text = _tried(lambda: _text(path))
     try:
         there, folder = os.stat(path), os.stat(os.path.dirname(os.path.realpath(path)))
-    except PermissionError as error:
-        return Script(setting, path, Unread(f"'{path}' cannot be read: {error.strerror}"))
+    except PermissionError:
+        return Script(setting, path, text)
     except OSError:
-        return Script(setting, path, _text(path), None)
-    return Script(setting, path, _text(path), there.st_mode, there.st_uid, folder.st_mode)
+        return Script(setting, path, text, None)
+    return Script(setting, path, text, there.st_mode, there.st_uid, folder.st_mode)
 
 
-def _text(path: str) -> str | Unread:
-    """Return a script's or a configuration file's text."""
-    try:
-        content = read_bounded(os.path.realpath(path), _SCRIPT_MOST_BYTES)
-    except StoreError as error:
-        return Unread(str(error))
-    return Unread(f"'{path}' is no script") if b"\0" in content else content.decode(errors="replace")
+def _text(path: str) -> str:
+    """Return a script's or a configuration file's text.
+
+    Raises:
+        StoreError: it cannot be read, or is no text.
+    """
+    content = read_bounded(os.path.realpath(path), _SCRIPT_MOST_BYTES)
+    if b"\0" in content:
+        raise StoreError(f"'{path}' is no script")
+    return content.decode(errors="replace")
 
 
 def _gres_conf(settings: Mapping[str, str], environment: Mapping[str, str]) -> str:
@@ -119,21 +122,10 @@ def _gres_conf(settings: Mapping[str, str], environment: Mapping[str, str]) -> s
     """
     confs = (environment.get("SLURM_CONF"), settings.get("SLURM_CONF"), "/run/slurm/conf/slurm.conf")
     paths = [os.path.join(os.path.dirname(conf), "gres.conf") for conf in confs if conf]
-    text = _text(next(filter(os.path.exists, paths), paths[0]))
-    if isinstance(text, Unread):
-        raise StoreError(text.why)
-    return text
+    return _text(next(filter(os.path.exists, paths), paths[0]))
 
 
-def _devices(here: bool) -> tuple[Device, ...] | Unread:
+def _devices(here: bool) -> tuple[SmiDevice, ...] | Unread:
     if not here:
         return Unread("this machine is no GPU node of the cluster: run 'colloc site doctor' on one")
-
-    def asked() -> tuple[Device, ...]:
-        found = []
-        for one in nvidia_smi.devices():
-            kind = gres_type_of(one.model) + (f"_{one.profile}" if one.profile else "")
-            found.append(Device(one.uuid, kind, one.mode))
-        return tuple(found)
-
-    return _tried(asked)
+    return _tried(devices)

@@ -69,7 +69,7 @@ def _unmatched_devices(site: Site, node: Node) -> Iterator[Seen | Blank]:
     if isinstance(site.devices, Unread):
         yield Blank(node.name, f"the slices themselves: {site.devices.why}")
         return
-    there = {profile.name for device in site.devices if (profile := parse_profile(device.type))}
+    there = {profile.name for device in site.devices if (profile := parse_profile(device.profile))}
     for kind in sorted(node.gpu_types):
         profile = parse_profile(kind)
         if profile and profile.name not in there:
@@ -151,10 +151,10 @@ def _modes(site: Site) -> Iterator[Seen | Blank]:
         return
     shares = [name for name in SHARES if node.quantity(name)]
     for device in known(site.devices):
-        if not device.compute_mode:
+        if not device.mode:
             yield Blank(f"{node.name}, {device.uuid}", "nvidia-smi does not say its compute mode")
-        if why := _misfit(device.compute_mode, shares):
-            yield Seen(f"{node.name}, {device.uuid}", f"compute mode is {device.compute_mode}, and {why}")
+        if why := _misfit(device.mode, shares):
+            yield Seen(f"{node.name}, {device.uuid}", f"compute mode is {device.mode}, and {why}")
 
 
 def _misfit(mode: str, shares: list[str]) -> str:
