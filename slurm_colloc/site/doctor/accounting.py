@@ -4,7 +4,7 @@
 from collections.abc import Iterable, Iterator
 
 from slurm_colloc.gpu.mig import parse_profile
-from slurm_colloc.site.doctor.facts import Check, Seen, Site, known
+from slurm_colloc.site.doctor.facts import Check, Seen, Site, known, other_than
 from slurm_colloc.slurm.limits import has_database, holds_to_limits
 
 _WHERE = "AccountingStorageTRES of slurm.conf"
@@ -29,11 +29,6 @@ def _slices(site: Site) -> Iterator[Seen]:
     yield from _missing(site, [f"gres/gpu:{kind}".lower() for kind in types])
 
 
-def _database(site: Site) -> Iterator[Seen]:
-    if not has_database(site.settings):
-        yield Seen("slurm.conf", f"AccountingStorageType is {site.settings.get('AccountingStorageType', 'not set')}")
-
-
 def _enforcement(site: Site) -> Iterator[Seen]:
     if not has_database(site.settings) or holds_to_limits(site.settings):
         return
@@ -46,12 +41,6 @@ def _enforcement(site: Site) -> Iterator[Seen]:
 
 def _concerns_gpus(names: Iterable[str]) -> bool:
     return any(name.startswith("gres/") or name == "billing" for name in names)
-
-
-def _gathering(site: Site) -> Iterator[Seen]:
-    used = site.settings.get("JobAcctGatherType", "")
-    if used in ("", "(null)", "jobacct_gather/none"):
-        yield Seen("slurm.conf", f"JobAcctGatherType is {used or 'not set'}")
 
 
 CHECKS = (
@@ -89,7 +78,7 @@ CHECKS = (
         "no gres is tracked, no limit enforced, and jobs are forgotten after MinJobAge",
         "run slurmdbd, and AccountingStorageType=accounting_storage/slurmdbd",
         "slurm.conf(5), AccountingStorageType",
-        _database,
+        other_than("AccountingStorageType", "accounting_storage/slurmdbd"),
     ),
     Check(
         "DOC044",
@@ -107,6 +96,6 @@ CHECKS = (
         "sstat and sacct have neither memory nor CPU time: seff and 'colloc job 4711' cannot say what a job used",
         "JobAcctGatherType=jobacct_gather/cgroup",
         "slurm.conf(5), JobAcctGatherType",
-        _gathering,
+        other_than("JobAcctGatherType", "jobacct_gather/cgroup", "jobacct_gather/linux"),
     ),
 )

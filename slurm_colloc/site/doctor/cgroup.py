@@ -3,7 +3,7 @@
 
 from collections.abc import Iterator
 
-from slurm_colloc.site.doctor.facts import Check, NotReadError, Seen, Site, known
+from slurm_colloc.site.doctor.facts import Check, NotReadError, Seen, Site, known, other_than
 
 
 def _devices(site: Site) -> Iterator[Seen]:
@@ -15,12 +15,6 @@ def _memory(site: Site) -> Iterator[Seen]:
     why = _off(site, "ConstrainRAMSpace")
     if why and _off(site, "ConstrainSwapSpace"):
         yield Seen(_where(site), why)
-
-
-def _processes(site: Site) -> Iterator[Seen]:
-    used = site.settings.get("ProctrackType", "")
-    if used != "proctrack/cgroup":
-        yield Seen("slurm.conf", f"ProctrackType is {used or 'not set'}")
 
 
 def _where(site: Site) -> str:
@@ -64,6 +58,6 @@ CHECKS = (
         "a process that detaches itself stays on the GPU after the job; its use counts for nobody, or for the next job",
         "set ProctrackType=proctrack/cgroup in slurm.conf",
         "slurm.conf(5), ProctrackType",
-        _processes,
+        other_than("ProctrackType", "proctrack/cgroup"),
     ),
 )

@@ -64,10 +64,11 @@ def diagnose(site: Site, skip: Collection[str] = ()) -> Diagnosis:
         try:
             for found in check.find(site):
                 if isinstance(found, Seen):
-                    about = (check.consequence, check.mend, check.source)
-                    faults.append(Fault(check.code, check.severity, found.subject, found.evidence, *about))
+                    faults.append(
+                        Fault(check.code, check.severity, *found, check.consequence, check.mend, check.source)
+                    )
                 else:
-                    unchecked.append(Unchecked(check.code, found.subject, found.why))
+                    unchecked.append(Unchecked(check.code, *found))
         except NotReadError as error:
             unchecked.append(Unchecked(check.code, "", str(error)))
     return Diagnosis(tuple(check.code for check in wanted), tuple(faults), tuple(unchecked))

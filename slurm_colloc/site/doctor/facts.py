@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the checks judge: one record of a site, in which everything that could not be read says why."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeVar
 
 from slurm_colloc.errors import CollocError
@@ -113,6 +113,17 @@ class Check(NamedTuple):
     mend: str
     source: str
     find: Callable[[Site], Iterable[Seen | Blank]]
+
+
+def other_than(key: str, *right: str) -> Callable[[Site], Iterator[Seen]]:
+    """Return a check for a setting of slurm.conf that is none of these."""
+
+    def find(site: Site) -> Iterator[Seen]:
+        used = site.settings.get(key, "")
+        if used not in right:
+            yield Seen("slurm.conf", f"{key} is {used or 'not set'}")
+
+    return find
 
 
 def known(value: Value | Unread) -> Value:

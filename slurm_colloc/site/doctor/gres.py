@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 
 from slurm_colloc.errors import InputError
 from slurm_colloc.gpu.mig import parse_profile
-from slurm_colloc.site.doctor.facts import TRIED, Blank, Check, Seen, Site, Unread, known
+from slurm_colloc.site.doctor.facts import TRIED, Blank, Check, Seen, Site, Unread, known, other_than
 from slurm_colloc.site.share_billing import SHARES
 from slurm_colloc.slurm.hostlist import expand, fold
 from slurm_colloc.slurm.parse import Node
@@ -98,12 +98,6 @@ def _strange(where: str, names: Iterable[str], types: set[str]) -> Iterator[Seen
 
 def _kind(tres: str) -> str:
     return tres.partition(":")[2].lower()
-
-
-def _selection(site: Site) -> Iterator[Seen]:
-    used = site.settings.get("SelectType", "")
-    if used != "select/cons_tres":
-        yield Seen("slurm.conf", f"SelectType is {used or 'not set'}")
 
 
 def _unknown_names(site: Site) -> Iterator[Seen]:
@@ -204,7 +198,7 @@ CHECKS = (
         "gres/mps, gres/shard and --gpus do not work",
         "SelectType=select/cons_tres",
         "gres.conf(5): gres/[mps|shard] requires select/cons_tres",
-        _selection,
+        other_than("SelectType", "select/cons_tres"),
     ),
     Check(
         "DOC015",
