@@ -215,7 +215,7 @@ def _for_jobs(pool: Pool, nodes: list[Node], config: SiteConfig) -> Iterator[str
 
 
 def _undescribed(described: Mapping[str, list[Pool]], cluster: Cluster) -> Iterator[tuple[str, str]]:
-    """Yield nodes with what no pool of them says, or more than one."""
+    """Yield nodes with what no pool of them says; that only one does is checked where the files are rendered."""
     for node in cluster.nodes:
         if node.name not in described:
             if node.quantity("gpu"):
@@ -226,8 +226,6 @@ def _undescribed(described: Mapping[str, list[Pool]], cluster: Cluster) -> Itera
             for kind in ([shape.gpu_type] if shape.gpus else []) + [item.type for item in shape.slices]:
                 if kind not in types:
                     yield node.name, f"no pool of it has {_named(kind)}: add what 'colloc site init -o -' says"
-        for kind in sorted({kind for kind in types if types.count(kind) > 1}):
-            yield node.name, f"more than one pool of it has {_named(kind)}: take it out of all but one"
 
 
 def _types(pool: Pool) -> list[str]:

@@ -99,12 +99,9 @@ _Found = Mapping[str, tuple[object, str]]
 
 def _section(name: str, found: _Found, extra: Mapping[str, Mapping[str, object]]) -> Iterator[str]:
     """Yield the keys of a section: those that were found, and those that were given, which go before them."""
-    given = extra.get(name, {})
-    for key, (value, source) in found.items():
-        yield key_line(key, given[key], "as given by --set") if key in given else key_line(key, value, source)
-    for key, value in given.items():
-        if key not in found:
-            yield key_line(key, value, "as given by --set")
+    given = {key: (value, "as given by --set") for key, value in extra.get(name, {}).items()}
+    for key, (value, source) in {**found, **given}.items():
+        yield key_line(key, value, source)
 
 
 def _top(cluster: Cluster, tier: str, *, own: bool) -> dict[str, tuple[object, str]]:

@@ -436,7 +436,6 @@ def test_names_of_other_sections_are_checked() -> None:
         "[[rollout]] 1 names the group 'nowhere', and this host has none: it reaches nobody by it",
         "sharing.protected_types names 'b200', and no node has gpu:b200: take it away",
         "pool 'g1': two pools have this name, and csub knows pools by it: give one another name",
-        "node 'g1': more than one pool of it has gpu:h100: take it out of all but one",
     ]
 
 
