@@ -107,15 +107,11 @@ def _partitions(config: SiteConfig, cluster: Cluster) -> Iterator[str]:
             value = table.get(key, getattr(DeclaredPartition(""), key))
             if getattr(found, key) != value:
                 yield _differs(f"partition '{partition.name}': ", key, getattr(found, key), value)
-        if found.mps_users == "one" and not partition.one_user:
+        if found.mps_users and (found.mps_users == "one") != partition.one_user:
+            who, instead = ("only one user", "one") if partition.one_user else ("several users", "each")
             yield (
-                f"partition '{partition.name}': mps_users is \"one\", and several users may be on one of its nodes: "
-                'set ExclusiveUser=YES there, or write mps_users = "each"'
-            )
-        elif found.mps_users and found.mps_users != "one" and partition.one_user:
-            yield (
-                f"partition '{partition.name}': mps_users is \"{found.mps_users}\", and ExclusiveUser=YES keeps other "
-                'users off its nodes: take that away, or write mps_users = "one"'
+                f"partition '{partition.name}': mps_users is {value_text(found.mps_users)}, and {who} may be on one of "
+                f"its nodes: change ExclusiveUser there, or write mps_users = {value_text(instead)}"
             )
     for name in sorted(set(declared) - {partition.name for partition in partitions}):
         yield f"partition '{name}' has no GPUs, or does not exist: take its [[partition]] away"

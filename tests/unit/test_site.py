@@ -316,9 +316,12 @@ def test_a_partition_that_gives_nodes_to_one_user_is_found_and_compared(slurm: s
     assert (by_name["all"], by_name["gpu"]) == ("one", "each")
     assert check(config, client) == []
     crowded = check(config, FakeClient(slurm))
-    assert any("several users may be on one of its nodes: set ExclusiveUser=YES" in said for said in crowded)
+    assert any("several users may be on one of its nodes: change ExclusiveUser there" in said for said in crowded)
     others = config._replace(partition=tuple(item._replace(mps_users="all") for item in config.partition))
-    assert any("ExclusiveUser=YES keeps other users off its nodes" in said for said in check(others, client))
+    assert any(
+        'only one user may be on one of its nodes: change ExclusiveUser there, or write mps_users = "one"' in said
+        for said in check(others, client)
+    )
     assert not any("mps_users" in said for said in check(others, FakeClient(slurm)))
 
 
