@@ -7,7 +7,7 @@ from typing import NamedTuple
 from slurm_colloc.config import Partition as DeclaredPartition
 from slurm_colloc.errors import InputError
 from slurm_colloc.gpu.reader import GpuUnit
-from slurm_colloc.slurm.client import SlurmClient
+from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.limits import has_database, holds_to_limits
 from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS
 from slurm_colloc.slurm.parse import Node, Partition, parse_job_defaults
@@ -58,7 +58,7 @@ class Cluster(NamedTuple):
         return holds_to_limits(self.settings)
 
 
-def look(client: SlurmClient, gpus: Sequence[NodeGpus] = ()) -> Cluster:
+def look(client: CliClient, gpus: Sequence[NodeGpus] = ()) -> Cluster:
     """Return the cluster as it is now; ``gpus`` is what drivers said.
 
     Raises:
@@ -87,7 +87,7 @@ def with_gpus(cluster: Cluster) -> list[Partition]:
 _VALUE = {"required": "=", "optional": "=?", "none": ""}
 
 
-def _plugin_options(client: SlurmClient, release: str) -> tuple[str, ...]:
+def _plugin_options(client: CliClient, release: str) -> tuple[str, ...]:
     """Return what sbatch knows beyond its release's own options, as site.toml writes it; nothing if it is unknown."""
     if release not in SBATCH_OPTIONS:
         return ()

@@ -4,7 +4,7 @@
 import os
 import pwd
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from slurm_colloc.clock import now
 from slurm_colloc.errors import ProcessError
@@ -32,33 +32,8 @@ if TYPE_CHECKING:
 ASK_S = 10.0
 
 
-class SlurmClient(Protocol):
-    """What the project asks of a live cluster."""
-
-    def release(self) -> str:
-        """Return Slurm's release, ``22.05``."""
-
-    def config(self) -> Mapping[str, str]:
-        """Return slurm.conf as slurmctld has it."""
-
-    def nodes(self) -> tuple[Node, ...]:
-        """Return all nodes, with those of their partitions that are hidden from the user or closed to him."""
-
-    def partitions(self) -> tuple[Partition, ...]:
-        """Return all partitions, these too."""
-
-    def shares(self) -> Mapping[str, tuple[tuple[Gres, tuple[int, ...]], ...]]:
-        """Return, by node, each kind of share and how many of it each device has, where Slurm says so."""
-
-    def further_options(self, known: Collection[str]) -> Mapping[str, str]:
-        """Return sbatch's long options beyond the known ones: "required", "optional" or "none" as to their value."""
-
-    def unloaded_plugins(self) -> tuple[str, ...]:
-        """Return what sbatch says of SPANK plugins that it cannot load."""
-
-
 class CliClient:
-    """A SlurmClient over Slurm's own commands."""
+    """What the project asks of a live cluster, by Slurm's own commands."""
 
     def __init__(self, timeout_s: float = ASK_S, environment: Mapping[str, str] | None = None) -> None:
         self._timeout_s = timeout_s
@@ -69,7 +44,7 @@ class CliClient:
         return ask(argv, self._timeout_s, self._environment).decode(errors="surrogateescape")
 
     def release(self) -> str:
-        """Return Slurm's release."""
+        """Return Slurm's release, ``22.05``."""
         return parse_release(self._ask("scontrol", "--version"))
 
     def config(self) -> Mapping[str, str]:
@@ -77,18 +52,18 @@ class CliClient:
         return parse_config(self._ask("scontrol", "show", "config"))
 
     def nodes(self) -> tuple[Node, ...]:
-        """Return all nodes."""
+        """Return all nodes, with those of partitions that are hidden from the user or closed to him."""
         return parse_nodes(self._ask("scontrol", "-a", "show", "node", "-o"))
 
     def partitions(self) -> tuple[Partition, ...]:
-        """Return all partitions."""
+        """Return all partitions, these too."""
         return parse_partitions(self._ask("scontrol", "-a", "show", "partition", "-o"))
 
     def further_options(self, known: Collection[str]) -> Mapping[str, str]:
-        """Return sbatch's long options beyond the known ones; nothing is submitted by asking.
+        """Return sbatch's long options beyond the known ones: "required", "optional" or "none" as to their value.
 
-        getopt lists all names that could be meant by the empty one, and complains of a value that is missing or not
-        wanted, before sbatch reads a script.
+        Nothing is submitted by asking: getopt lists all names that could be meant by the empty one, and complains of a
+        value that is missing or not wanted, before sbatch reads a script.
         """
         found = {}
         for name in sorted(set(listed_options(self._said("sbatch", "--="))) - set(known)):

@@ -17,16 +17,11 @@ from slurm_colloc.slurm import client as client_module
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.options import unloaded_plugins
 from slurm_colloc.slurm.parse import (
-    Node,
-    Partition,
-    parse_config,
     parse_nodes,
-    parse_partitions,
     parse_records,
     parse_release,
     parse_states,
 )
-from slurm_colloc.slurm.sinfo import parse_shares
 from tests.unit.made import RECORDED, RELEASES
 
 MIG = "nvidia_h100_80gb_hbm3_"
@@ -36,28 +31,18 @@ def recorded(name: str, slurm: str = "22.05") -> str:
     return (RECORDED / f"slurm-{slurm}/scontrol" / f"{name}.txt").read_text()
 
 
-class FakeClient:
-    """A SlurmClient that answers with recorded or made-up text."""
+class FakeClient(CliClient):
+    """A client to which Slurm's commands answer with recorded or made-up text."""
 
     def __init__(self, slurm: str = "22.05", plugins: Mapping[str, str] | None = None, **texts: str) -> None:
+        super().__init__()
         self.plugins = dict(plugins or {})
         self.unloaded: tuple[str, ...] = ()
-        self.texts = {name: recorded(name, slurm) for name in ("version", "node", "partition", "config")} | texts
+        shown = {name: recorded(name, slurm) for name in ("version", "node", "partition", "config")}
+        self.texts = {"sinfo": "", **shown, **texts}
 
-    def release(self) -> str:
-        return parse_release(self.texts["version"])
-
-    def config(self) -> Mapping[str, str]:
-        return parse_config(self.texts["config"])
-
-    def nodes(self) -> tuple[Node, ...]:
-        return parse_nodes(self.texts["node"])
-
-    def partitions(self) -> tuple[Partition, ...]:
-        return parse_partitions(self.texts["partition"])
-
-    def shares(self) -> Mapping[str, tuple[tuple[Gres, tuple[int, ...]], ...]]:
-        return parse_shares(self.texts.get("sinfo", ""))
+    def _ask(self, *argv: str) -> str:
+        return next(text for name, text in self.texts.items() if name in " ".join(argv))
 
     def further_options(self, known: Collection[str]) -> Mapping[str, str]:
         assert {"gres", "wrap"} <= set(known)
