@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The lines of a site.toml that people read: each key with where its value is from, and what is not a key as a comment.
 
-Names of nodes, partitions and features, reasons and limits come from outside: none of them ends a line.
+Names of clusters, nodes, partitions and cards come from outside: none of them ends a line.
 """
 
 import re

@@ -123,18 +123,7 @@ def _top(cluster: Cluster, tier: str, *, own: bool) -> dict[str, tuple[object, s
 
 
 def _partition(partition: Partition, cluster: Cluster) -> Iterator[str]:
-    """Yield a [[partition]]: what csub goes by as keys, the rest of scontrol's words as comments."""
-    for fact, text in (
-        (partition.states != ("UP",), f"State={'+'.join(partition.states)}: it takes no jobs now, or starts none"),
-        (
-            partition.whole_nodes,
-            "Exclusive: each job gets whole nodes, so that a piece of a GPU leaves the rest to nobody",
-        ),
-        (partition.max_nodes not in ("UNLIMITED", ""), f"MaxNodes={partition.max_nodes}"),
-        (bool(partition.billing_weights), f"TRESBillingWeights={partition.billing_weights}"),
-    ):
-        if fact:
-            yield note(text)
+    """Yield a [[partition]], as far as csub goes by what scontrol says of it."""
     yield "[[partition]]"
     for key, value in partition_table(partition, cluster.settings).items():
         yield key_line(key, value, _SAID.get(key, ""))

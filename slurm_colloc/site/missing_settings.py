@@ -8,9 +8,8 @@ from slurm_colloc.gpu.mig import model_named
 from slurm_colloc.placement.pieces import shares_per_gpu
 from slurm_colloc.site.cluster import Cluster
 from slurm_colloc.site.node_gpus import shapes_of
-from slurm_colloc.site.pools import absent
+from slurm_colloc.site.pools import unconfirmed
 from slurm_colloc.site.share_billing import SHARES, free_of_charge, uses
-from slurm_colloc.slurm.hostlist import fold
 from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS
 
 
@@ -80,10 +79,7 @@ def notes(config: SiteConfig, cluster: Cluster) -> list[str]:
 
 
 def _of_cluster(config: SiteConfig, cluster: Cluster) -> Iterator[str]:
-    missing = absent([node for node in cluster.nodes if node.quantity("gpu")])
-    if missing:
-        names = fold([node.name for node in missing])
-        yield f"'{names}': down, drained or silent, so what slurm.conf says of their GPUs is not confirmed"
+    yield from unconfirmed([node for node in cluster.nodes if node.quantity("gpu")])
     for node in cluster.nodes:
         for share in SHARES:
             if any(getattr(shape, share) is None for shape in shapes_of(node)):

@@ -13,7 +13,6 @@ from slurm_colloc.toml_text import key_line, note
 
 # A node that a job will not see again soon, or that nobody has seen for long.
 _ABSENT = ("DOWN", "FAIL", "ERROR", "UNKNOWN", "NOT_RESPONDING", "INVALID_REG", "DRAIN")
-_SHOWN = 4
 
 
 def pool_lines(cluster: Cluster, models: Mapping[str, str]) -> list[str]:
@@ -32,27 +31,18 @@ def pool_lines(cluster: Cluster, models: Mapping[str, str]) -> list[str]:
     return lines
 
 
-def absent(nodes: Sequence[Node]) -> list[Node]:
-    """Return the nodes that are down, drained or silent, so that nobody has confirmed lately what they have."""
-    return [node for node in nodes if set(node.states) & set(_ABSENT)]
+def unconfirmed(nodes: Sequence[Node]) -> list[str]:
+    """Return a sentence on the nodes that are down, drained or silent: nobody has seen lately what they have."""
+    names = [node.name for node in nodes if set(node.states) & set(_ABSENT)]
+    said = f"'{fold(names)}': down, drained or silent, so what slurm.conf says of their GPUs is not confirmed"
+    return [said] if names else []
 
 
 def _about(nodes: Sequence[Node]) -> Iterator[str]:
-    """Yield what Slurm says of the nodes that is no key: their gres in Slurm's words, features, who is absent."""
+    """Yield what Slurm says of the nodes that is no key: their gres in Slurm's words, who is absent."""
     gres = ",".join(str(item) for item in nodes[0].gres if item.name in DEVICES)
     yield note(f"{len(nodes)} node{'s' if len(nodes) > 1 else ''} with Gres={gres} (scontrol show node).")
-    kinds: dict[tuple[str, ...], list[str]] = {}
-    for node in nodes:
-        kinds.setdefault(node.features, []).append(node.name)
-    for features, names in list(kinds.items())[:_SHOWN]:
-        if features:
-            yield note(f"Features of {fold(names)}, for --constraint: {','.join(features)}")
-    missing = absent(nodes)
-    for node in missing[:_SHOWN]:
-        why = f", {node.reason}" if node.reason else ""
-        yield note(f"{node.name} is {'+'.join(node.states)}{why}: what is said here of it is what slurm.conf says")
-    if len(missing) > _SHOWN:
-        yield note(f"... and {len(missing) - _SHOWN} more of them are down, drained or silent")
+    yield from map(note, unconfirmed(nodes))
 
 
 def _pool(nodes: Sequence[Node], shape: Shape, card: Card, alone: bool) -> Iterator[str]:

@@ -42,8 +42,6 @@ class Node(NamedTuple):
     gres: tuple[Gres, ...]
     partitions: tuple[str, ...]
     states: tuple[str, ...] = ()
-    reason: str = ""
-    features: tuple[str, ...] = ()
     shares: tuple[tuple[Gres, tuple[int, ...]], ...] = ()
     cpus: int | None = None
     mem_mib: int | None = None
@@ -64,8 +62,7 @@ class Partition(NamedTuple):
     """A partition as ``scontrol show partition -o`` describes it; what it leaves open to all is empty.
 
     ``preempt_mode`` is the cluster's where the partition has none of its own; ``billing_weights`` is the text of
-    TRESBillingWeights; ``one_user`` is true where a node serves one user at a time (ExclusiveUser),
-    ``whole_nodes`` where it serves one job at a time.
+    TRESBillingWeights; ``one_user`` is true where a node serves one user at a time (ExclusiveUser).
     """
 
     name: str
@@ -85,9 +82,6 @@ class Partition(NamedTuple):
     oversubscribe: str
     billing_weights: str = ""
     one_user: bool = False
-    whole_nodes: bool = False
-    max_nodes: str = "UNLIMITED"
-    states: tuple[str, ...] = ("UP",)
 
 
 def parse_records(text: str, first: bool = False) -> Iterator[dict[str, str]]:
@@ -122,10 +116,9 @@ def parse_nodes(text: str) -> tuple[Node, ...]:
         partitions = tuple(filter(None, record.get("Partitions", "").split(",")))
         # "IDLE+DRAIN", "DOWN*+DRAIN": the mark says that the node does not answer, which 24.11 says in a word.
         states = tuple(word.rstrip("*~#!%$@^-") for word in record.get("State", "").split("+") if word)
-        features = _names(record.get("AvailableFeatures", ""))
         gres = parse_gres(record.get("Gres", ""))
         cpus, mem_mib = _for_jobs(record)
-        node = Node(record["NodeName"], gres, partitions, states, record.get("Reason", ""), features)
+        node = Node(record["NodeName"], gres, partitions, states)
         configured, start_s = _configured(record.get("CfgTRES", "")), whole(record.get("SlurmdStartTime", ""))
         nodes.append(node._replace(cpus=cpus, mem_mib=mem_mib, configured=configured, slurmd_start_s=start_s))
     return tuple(nodes)
@@ -161,8 +154,6 @@ def parse_partitions(text: str) -> tuple[Partition, ...]:
 
 def _partition(record: Mapping[str, str]) -> Partition:
     cpus, mem = parse_job_defaults(record.get("JobDefaults", ""))
-    # 26.05 has folded OverSubscribe=EXCLUSIVE, ExclusiveTopo and ExclusiveUser into this, and shows OverSubscribe=NO.
-    exclusive = record.get("Exclusive", "NO")
     names = {key: _names(record.get(key, "")) for key in ("AllowAccounts", "DenyAccounts", "AllowQos", "DenyQos")}
     return Partition(
         name=record.get("PartitionName", ""),
@@ -183,12 +174,8 @@ def _partition(record: Mapping[str, str]) -> Partition:
         preempt_mode=tuple(record.get("PreemptMode", "").split(",")),
         oversubscribe=record.get("OverSubscribe", ""),
         billing_weights=record.get("TRESBillingWeights", "").replace("(null)", ""),
-        one_user=record.get("ExclusiveUser") == "YES" or exclusive == "USER",
-        whole_nodes=exclusive in ("NODE", "TOPO")
-        or record.get("OverSubscribe") == "EXCLUSIVE"
-        or record.get("ExclusiveTopo") == "YES",
-        max_nodes=record.get("MaxNodes", "UNLIMITED"),
-        states=tuple(record.get("State", "UP").split("+")),
+        # 26.05 has folded ExclusiveUser into a word that it shares with others.
+        one_user=record.get("ExclusiveUser") == "YES" or record.get("Exclusive") == "USER",
     )
 
 
