@@ -5,7 +5,6 @@ Consents are never assumed: sharing by mps or shard stays off until a person wit
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import NamedTuple
 
 from slurm_colloc.config import SCHEMA, TIERS
 from slurm_colloc.errors import InputError
@@ -35,17 +34,10 @@ _MPS_USERS = {
 }
 
 
-class Consent(NamedTuple):
-    """What the person who runs ``site init`` vouches for."""
-
-    mps_daemon: bool = False
-    shard: bool = False
-
-
 def discover(
     cluster: Cluster,
     models: Mapping[str, str],
-    consent: Consent,
+    vouched: Collection[str],
     extra: Mapping[str, Mapping[str, object]],
     tier: str = "place",
     *,
@@ -56,7 +48,7 @@ def discover(
     Args:
         cluster: the cluster.
         models: gres type -> the GPU's name as the driver gives it, where the type alone does not say it.
-        consent: what the caller vouches for.
+        vouched: the kinds of shares that the caller vouches for.
         extra: further sections and their keys, as given on the command line.
         tier: one of TIERS.
         own: it is one user's, for their own jobs only.
@@ -85,7 +77,7 @@ def discover(
         sections["limits"] = ((), said)
     if tier == "place":
         meant = extra.get("sharing", {}).get("unbilled")
-        sharing, why_not = _sharing(cluster, consent, meant if isinstance(meant, list) else [])
+        sharing, why_not = _sharing(cluster, vouched, meant if isinstance(meant, list) else [])
         sections["sharing"] = (map(note, why_not), sharing)
         if own:
             sections["recovery"] = ((), {"companion": (True, "small jobs of your own may follow your jobs")})
@@ -134,22 +126,22 @@ def _partition(partition: Partition, cluster: Cluster) -> Iterator[str]:
 
 
 def _sharing(
-    cluster: Cluster, consent: Consent, unbilled: Collection[object]
+    cluster: Cluster, vouched: Collection[str], unbilled: Collection[object]
 ) -> tuple[dict[str, tuple[object, str]], list[str]]:
     """Return the keys of [sharing], and in words why what was vouched for is off."""
     offered = [share for share in SHARES if any(node.quantity(share) for node in cluster.nodes)]
     why = {share: free_of_charge(cluster, share) for share in offered}
     off = {share for share, reasons in why.items() if reasons and share not in unbilled}
-    mps, shard = consent.mps_daemon and "mps" not in off, consent.shard and "shard" not in off
+    mps, shard = (share in vouched and share not in off for share in SHARES)
     lines = [f"gres/{share}: {reason}" for share, reasons in why.items() for reason in reasons]
     if off:
         lines.append("Such a share stays off here, whoever vouched for it, unless sharing.unbilled names it.")
-    vouched = "vouched for when this was written"
+    somebody = "vouched for when this was written"
     nobody = "on by 'colloc site init --mps-daemon': MPS daemons on the nodes; write who runs them"
     return {
-        "mps_daemon": ("site" if mps else "none", vouched if mps else nobody),
+        "mps_daemon": ("site" if mps else "none", somebody if mps else nobody),
         "shard_consent": (
             shard,
-            vouched if shard else "on by 'colloc site init --shard-consent': jobs on shards are not isolated",
+            somebody if shard else "on by 'colloc site init --shard-consent': jobs on shards are not isolated",
         ),
     }, lines

@@ -5,7 +5,6 @@ import os
 import stat
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import NamedTuple
 
 from slurm_colloc.errors import InputError, StoreError
 from slurm_colloc.files import write_atomic
@@ -14,17 +13,11 @@ from slurm_colloc.files import write_atomic
 ORDER = "ORDER.md"
 
 
-class Written(NamedTuple):
-    """The names of files that are new or other than before, and of those that are no longer rendered and removed."""
-
-    written: tuple[str, ...]
-    removed: tuple[str, ...]
-
-
-def write_folder(path: str, texts: Mapping[str, str], known: Iterable[str] = ()) -> Written:
+def write_folder(path: str, texts: Mapping[str, str], known: Iterable[str] = ()) -> tuple[list[str], list[str]]:
     """Write ``texts``, by name, into the folder ``path``, which is made where only it is missing.
 
-    ORDER is among them. Files of the other ``known`` names are removed: an earlier site.toml had them.
+    ORDER is among them. Files of the other ``known`` names are removed: an earlier site.toml had them. Returned are the
+    names of files that are new or other than before, and of those that were removed.
 
     Raises:
         InputError: the folder has files, and no ORDER.
@@ -51,7 +44,7 @@ def write_folder(path: str, texts: Mapping[str, str], known: Iterable[str] = ())
     # ORDER first: a run that is cut short leaves a folder of ours.
     for name in sorted(written, key=lambda name: name != ORDER):
         write_atomic(os.path.join(path, name), texts[name].encode(), 0o644)
-    return Written(tuple(written), tuple(gone))
+    return written, gone
 
 
 def _content(path: str, name: str) -> bytes:

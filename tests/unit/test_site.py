@@ -10,7 +10,7 @@ from slurm_colloc.errors import InputError, ProcessError
 from slurm_colloc.model import Gres
 from slurm_colloc.site.check import check as differences
 from slurm_colloc.site.cluster import look
-from slurm_colloc.site.discover import Consent, discover
+from slurm_colloc.site.discover import discover
 from slurm_colloc.site.missing_settings import gaps
 from slurm_colloc.site.render import Host, render_site
 from slurm_colloc.slurm import client as client_module
@@ -55,13 +55,13 @@ class FakeClient(CliClient):
 def found(
     client: FakeClient | None = None,
     models: Mapping[str, str] | None = None,
-    consent: Consent | None = None,
+    vouched: Sequence[str] = (),
     extra: Mapping[str, Mapping[str, object]] | None = None,
     tier: str = "place",
     *,
     own: bool = False,
 ) -> SiteConfig:
-    text = discover(look(client or FakeClient()), models or {}, consent or Consent(), extra or {}, tier, own=own)
+    text = discover(look(client or FakeClient()), models or {}, vouched, extra or {}, tier, own=own)
     return parse_site(tomllib.loads(text), "found")
 
 
@@ -160,7 +160,7 @@ OF_SUBMISSIONS = {"default_partition", "default_mem", "sbatch_options", "partiti
 )
 def test_a_tiers_file_has_what_it_needs_and_agrees_with_the_cluster(tier: str, policy: str, keys: set[str]) -> None:
     models = {"h100": "NVIDIA H100 80GB HBM3"}
-    table = tomllib.loads(discover(look(FakeClient()), models, Consent(), {}, tier))
+    table = tomllib.loads(discover(look(FakeClient()), models, (), {}, tier))
     config = parse_site(table, "f")
     assert (set(table), config.policy, config.tier, len(config.pool)) == (keys, policy, tier, 3)
     assert check(config, FakeClient()) == []
@@ -184,7 +184,7 @@ def test_what_a_user_keeps_for_their_own_jobs_places_them() -> None:
 def test_what_nobody_vouched_for_stays_off() -> None:
     sharing = found().sharing
     assert (sharing.mps_daemon, sharing.shard_consent) == ("none", False)
-    consented = found(consent=Consent(mps_daemon=True, shard=True)).sharing
+    consented = found(vouched=("mps", "shard")).sharing
     assert (consented.mps_daemon, consented.shard_consent) == ("site", True)
 
 
@@ -209,7 +209,7 @@ def test_settings_are_added_to_what_was_found() -> None:
         "observe": {"agent": True},
         "": {"policy": "shadow"},
     }
-    config = found(FakeClient(partition=giving), consent=Consent(shard=True), extra=extra)
+    config = found(FakeClient(partition=giving), vouched=("shard",), extra=extra)
     assert (config.sharing.headroom_mib, config.sharing.shard_consent) == (512, True)
     given = {item.name: (item.cpus_per_gpu, item.default_time_min) for item in config.partition}
     assert given == {"all": (4, 10.0), "gpu": (4, 10.0), "mig": (4, 10.0)}
@@ -421,9 +421,7 @@ def test_check_misses_the_name_of_a_card() -> None:
 
 
 def test_gaps_say_why_nothing_is_placed() -> None:
-    vouched = found(models={"h100": "NVIDIA H100 80GB HBM3"}, consent=Consent(mps_daemon=True, shard=True))._replace(
-        policy="auto"
-    )
+    vouched = found(models={"h100": "NVIDIA H100 80GB HBM3"}, vouched=("mps", "shard"))._replace(policy="auto")
     for users, said in (
         ("", ["pool 'g1': gres/mps is not used in partition 'all', 'gpu': mps_users"]),
         ("one", []),

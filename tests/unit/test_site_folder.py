@@ -23,10 +23,10 @@ def test_files_are_written_for_everybody_to_read_whatever_the_umask(tmp_path: Pa
 
 def test_again_changes_what_changed_and_takes_away_what_is_no_more(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    assert write_folder(str(out), FIRST) == (("a", "b", "c", ORDER), ())
+    assert write_folder(str(out), FIRST) == (["a", "b", "c", ORDER], [])
     (out / "a").write_text("by hand")
     (out / "notes").write_text("mine")
-    assert write_folder(str(out), {"a": "1", "b": "22", ORDER: "how"}, FIRST) == (("a", "b"), ("c",))
+    assert write_folder(str(out), {"a": "1", "b": "22", ORDER: "how"}, FIRST) == (["a", "b"], ["c"])
     assert {path.name: path.read_text() for path in out.iterdir()} == {
         "a": "1",
         "b": "22",

@@ -4,7 +4,7 @@
 import json
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pytest
 
@@ -14,7 +14,7 @@ from slurm_colloc.gpu.nvml import NvmlReader
 from slurm_colloc.gpu.reader import GpuUnit
 from slurm_colloc.site.check import check
 from slurm_colloc.site.cluster import Cluster, NodeGpus, look
-from slurm_colloc.site.discover import Consent, discover
+from slurm_colloc.site.discover import discover
 from slurm_colloc.site.driver import load_gpus_file, parse_gpus_file, read_driver, to_json
 from slurm_colloc.site.missing_settings import notes
 from slurm_colloc.site.node_gpus import Shape, shapes_of
@@ -38,10 +38,10 @@ def lab(gres: str = "gpu:h100:2", name: str = "g1", more: str = "", **texts: str
 def text_of(
     cluster: Cluster,
     models: Mapping[str, str] | None = None,
-    consent: Consent = Consent(),  # noqa: B008
+    vouched: Sequence[str] = (),
     extra: Mapping[str, Mapping[str, object]] | None = None,
 ) -> str:
-    return discover(cluster, models or {}, consent, extra or {})
+    return discover(cluster, models or {}, vouched, extra or {})
 
 
 def read(text: str) -> SiteConfig:
@@ -246,10 +246,10 @@ def test_a_share_that_costs_nothing_stays_off(weights: str, tracked: str, free: 
     found = free_of_charge(cluster, "shard")
     assert bool(found) == bool(free)
     assert all(one.startswith(free) for one in found)
-    text = text_of(cluster, consent=Consent(shard=True))
+    text = text_of(cluster, vouched=("shard",))
     assert read(text).sharing.shard_consent is not bool(free)
     assert f"# gres/shard: {free}" in text if free else "# gres/shard:" not in text
-    insisted = text_of(cluster, consent=Consent(shard=True), extra={"sharing": {"shard_consent": True}})
+    insisted = text_of(cluster, vouched=("shard",), extra={"sharing": {"shard_consent": True}})
     config = read(insisted)
     assert config.sharing.shard_consent, "who says so twice is believed"
     # As where it was billed once and is no more: csub goes by the file, so somebody must hear of it.
@@ -263,7 +263,7 @@ def test_a_share_that_costs_nothing_stays_off(weights: str, tracked: str, free: 
 def test_a_share_that_is_meant_to_cost_nothing_is_no_difference() -> None:
     """Else a site that decided so hears of it from cron each day, and of nothing that differs beside it."""
     cluster = look(billed("TRESBillingWeights=GRES/gpu=8", "gres/gpu,gres/shard"))
-    text = text_of(cluster, consent=Consent(shard=True), extra={"sharing": {"unbilled": ["shard"]}})
+    text = text_of(cluster, vouched=("shard",), extra={"sharing": {"unbilled": ["shard"]}})
     config = read(text)
     assert config.sharing.shard_consent
     assert check(config, cluster) == []

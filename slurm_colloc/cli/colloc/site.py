@@ -20,7 +20,7 @@ from slurm_colloc.errors import CollocError, ConfigError, InputError, Status
 from slurm_colloc.estimate.site_stop import why_stopped
 from slurm_colloc.files import write_atomic
 from slurm_colloc.site.check import check as differences
-from slurm_colloc.site.discover import Consent, discover
+from slurm_colloc.site.discover import discover
 from slurm_colloc.site.doctor.facts import Blank, Seen
 from slurm_colloc.site.missing_settings import notes
 from slurm_colloc.submit.render import site_parts
@@ -65,7 +65,8 @@ def init(
     models = dict(_pair(item, "--gpu", "TYPE=NAME") for item in gpu or ())
     settings = _settings(setting or [])
     cluster = look_around(gpus_file or [], settings.get("observe", {}))
-    text = discover(cluster, models, Consent(mps_daemon, shard_consent), settings, tier, own=user)
+    vouched = [share for share, given in (("mps", mps_daemon), ("shard", shard_consent)) if given]
+    text = discover(cluster, models, vouched, settings, tier, own=user)
     try:
         config = parse_site(tomllib.loads(text), "the site file to be written")
     except tomllib.TOMLDecodeError as error:

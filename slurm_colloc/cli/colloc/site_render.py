@@ -95,14 +95,14 @@ def _owners(config: SiteConfig, root: str) -> tuple[int, ...]:
 
 def _write(output: str, files: tuple[SiteFile, ...]) -> None:
     texts = {file.name: file.text for file in files if file.kind != Kind.BUILT}
-    done = write_folder(output, texts, (file.name for file in FILES if file.kind != Kind.BUILT))
+    written, removed = write_folder(output, texts, (file.name for file in FILES if file.kind != Kind.BUILT))
     needs = {file.name: file.needs for file in files}
-    for name in done.written:
+    for name in written:
         later = "" if needs[name] == Needs.NOTHING else f"; to apply it: {needs[name]}"
         print(f"wrote {name}{later}")
-    for name in done.removed:
+    for name in removed:
         print(f"removed {name}: this site no longer has it")
-    if not done.written:
+    if not written:
         print("unchanged: all files")
     say(f"nothing was installed; read '{os.path.join(output, ORDER)}', which says in which order and why")
 
