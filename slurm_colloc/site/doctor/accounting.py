@@ -25,8 +25,7 @@ def _shares(site: Site) -> Iterator[Seen]:
 
 
 def _slices(site: Site) -> Iterator[Seen]:
-    types = {kind for node in site.nodes for kind in node.gpu_types if parse_profile(kind)}
-    yield from _missing(site, [f"gres/gpu:{kind}".lower() for kind in types])
+    yield from _missing(site, [f"gres/gpu:{kind}".lower() for kind in site.types() if parse_profile(kind)])
 
 
 def _enforcement(site: Site) -> Iterator[Seen]:

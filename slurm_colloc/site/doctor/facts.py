@@ -83,14 +83,17 @@ class Site(NamedTuple):
         """Return the nodes of a partition, or all."""
         return [node for node in self.nodes if not partition or partition in node.partitions]
 
+    def types(self, partition: str = "") -> set[str]:
+        """Return the GPU types of a partition's nodes, or of all, slices among them."""
+        return {kind for node in self.within(partition) for kind in node.gpu_types}
+
     def shared(self, partition: str = "") -> list[str]:
         """Return which of mps and shard the nodes have, all of them or a partition's."""
         return [name for name in SHARES if any(node.quantity(name) for node in self.within(partition))]
 
     def pieces(self, partition: str = "") -> list[str]:
         """Return what parts of GPUs the nodes have: of mps, shard and MIG slices."""
-        types = {kind for node in self.within(partition) for kind in node.gpu_types}
-        return self.shared(partition) + (["MIG slices"] if any(map(parse_profile, types)) else [])
+        return self.shared(partition) + (["MIG slices"] if any(map(parse_profile, self.types(partition))) else [])
 
 
 class Check(NamedTuple):

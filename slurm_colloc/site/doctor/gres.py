@@ -81,23 +81,17 @@ def _words(names: Iterable[str]) -> str:
 
 
 def _names_of_nothing(site: Site) -> Iterator[Seen]:
-    types = {kind for node in site.nodes for kind in node.gpu_types}
-    yield from _strange(f"{_TRACKED} of slurm.conf", site.words(_TRACKED), types)
+    there = {f"gres/gpu:{kind}".lower() for kind in site.types()}
+
+    def strange(where: str, names: Iterable[str]) -> Iterator[Seen]:
+        if found := [name for name in sorted(names) if name.startswith("gres/gpu:") and name.lower() not in there]:
+            yield Seen(where, f"no node has {', '.join(found)}")
+
+    yield from strange(f"{_TRACKED} of slurm.conf", site.words(_TRACKED))
     for partition in site.partitions:
-        yield from _strange(f"TRESBillingWeights of partition '{partition.name}'", partition.weights, types)
+        yield from strange(f"TRESBillingWeights of partition '{partition.name}'", partition.weights)
     for limit in known(site.limits):
-        yield from _strange(f"{limit.key} of {limit.level}", limit.tres, types)
-
-
-def _strange(where: str, names: Iterable[str], types: set[str]) -> Iterator[Seen]:
-    known_types = {kind.lower() for kind in types}
-    strange = [name for name in sorted(names) if name.startswith("gres/gpu:") and _kind(name) not in known_types]
-    if strange:
-        yield Seen(where, f"no node has {', '.join(strange)}")
-
-
-def _kind(tres: str) -> str:
-    return tres.partition(":")[2].lower()
+        yield from strange(f"{limit.key} of {limit.level}", limit.tres)
 
 
 def _unknown_names(site: Site) -> Iterator[Seen]:

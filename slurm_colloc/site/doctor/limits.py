@@ -64,13 +64,8 @@ def _some(holders: list[str]) -> str:
     return ", ".join(holders[:_SHOWN]) + more
 
 
-def _types(site: Site, partition: str = "") -> set[str]:
-    """Return the GPU types of a partition's nodes, or of all."""
-    return {kind for node in site.within(partition) for kind in node.gpu_types}
-
-
 def _slices(site: Site, partition: str = "") -> set[str]:
-    return {kind for kind in _types(site, partition) if part_of_gpu(kind) < 1}
+    return {kind for kind in site.types(partition) if part_of_gpu(kind) < 1}
 
 
 def part_of_gpu(kind: str) -> float:
@@ -115,7 +110,7 @@ def _whole(site: Site, partition: PartitionSetup, largest: bool) -> dict[str, fl
         prices = {
             kind: _price(other.weights, kind, largest)
             for other in candidates
-            for kind in _types(site, other.name)
+            for kind in site.types(other.name)
             if part_of_gpu(kind) == 1
         }
         if any(prices.values()):
@@ -126,7 +121,7 @@ def _whole(site: Site, partition: PartitionSetup, largest: bool) -> dict[str, fl
 def _free(site: Site) -> Iterator[Seen]:
     for partition in site.partitions:
         if any(weight > 0 for name, weight in partition.weights.items() if _names_gpu(name)):
-            weights, types = partition.weights, sorted(_types(site, partition.name))
+            weights, types = partition.weights, sorted(site.types(partition.name))
             free = [f"gres/{share}" for share in site.shared(partition.name) if not weights.get(f"gres/{share}")]
             free += [f"gres/gpu:{kind}" for kind in types if not _price(weights, kind, largest=False)]
             if free:
