@@ -116,20 +116,19 @@ def _calls(part: str, installed: str) -> Iterator[str]:
 def differences(part: str, installed: str) -> Iterator[str]:
     """Return what of ``part`` does not hold in ``installed``, in words; what it has beyond that is its own."""
     wanted, there = parse_settings(part), parse_settings(installed)
-    by_what: dict[tuple[str, str, str, str], list[str]] = {}
+    said: dict[tuple[str, str], list[str]] = {}
     for (subject, name), keys in wanted.items():
         # A line of gres.conf without NodeName= is every node's.
         around = {**there.get(("", ""), {}), **there.get((subject, name), {})}
         found = {key.lower(): value for key, value in around.items()}
         for key, value in keys.items():
             if lacks := _lacking(key.lower(), value, found):
-                by_what.setdefault((subject, key, lacks, found.get(key.lower(), "")), []).append(name)
-    for (subject, key, value, has), names in by_what.items():
-        of = f"{subject}={fold(names)}: " if subject else ""
-        if key.lower() in (*_LISTS, _WEIGHTS):
-            yield f"{of}{key} lacks {value}"
-        else:
-            yield f"{of}{key}={value} is wanted, {f'{has} is there' if has else 'nothing of it is there'}"
+                has = f"{found[key.lower()]} is there" if found.get(key.lower()) else "nothing of it is there"
+                listed = key.lower() in (*_LISTS, _WEIGHTS)
+                what = f"{key} lacks {lacks}" if listed else f"{key}={lacks} is wanted, {has}"
+                said.setdefault((subject, what), []).append(name)
+    for (subject, what), names in said.items():
+        yield f"{subject}={fold(names)}: {what}" if subject else what
     if re.search(r"^\s*include\s", installed, re.IGNORECASE | re.MULTILINE):
         yield "it includes other files, which are not looked into: what stands there counts as missing here"
 
