@@ -20,7 +20,7 @@ def build_plugin(
     output: Annotated[str, typer.Option("--output", "-o", help="file to write")] = "colloc_spank.so",
     compiler: Annotated[str, typer.Option("--cc", help="C compiler")] = "cc",
 ) -> None:
-    """Compile the SPANK plugin for the installed Slurm, whose headers it takes."""
+    """Compile the SPANK plugin for the installed Slurm. It takes that one's headers."""
     headers = os.path.join(slurm_prefix or "/usr", "include")
     built_for = of_headers(headers)
     runs = of_programs(slurm_prefix, _ASK_S)
