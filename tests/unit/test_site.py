@@ -195,13 +195,6 @@ def test_an_unknown_card_is_left_open() -> None:
     assert (named.gpu_model, named.gpu_mem_mib) == ("NVIDIA Future", None)
 
 
-def test_nodes_alike_are_one_pool() -> None:
-    text = recorded("node").splitlines()[1]
-    many = "\n".join(text.replace("g1", name) for name in ("g1", "g2", "g3", "g10"))
-    (pool,) = found(FakeClient(node=many)).pool
-    assert pool.nodes == "g[1-3,10]"
-
-
 def test_settings_are_added_to_what_was_found() -> None:
     giving = recorded("partition").replace("JobDefaults=(null)", "JobDefaults=DefCpuPerGPU=4")
     extra: dict[str, dict[str, object]] = {
