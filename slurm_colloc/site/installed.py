@@ -73,23 +73,19 @@ def _others(path: str, top: str, owners: Collection[int], *, part: bool) -> Iter
 
     Of a ``part`` the file's mode alone counts: slurm.conf may well be kept by the user of slurmctld.
     """
-    found = os.stat(path)
-    if found.st_mode & _WRITABLE:
+    place = path
+    while True:
+        found = os.stat(place)
         mode = stat.S_IMODE(found.st_mode)
-        yield f"mode {mode:04o}, so that others than its owner may write it: chmod go-w {path}"
-    if part:
-        return
-    if found.st_uid not in owners:
-        yield f"it belongs to uid {found.st_uid}, not to root: chown root {path}"
-    folder = path
-    while folder != top:
-        folder = os.path.dirname(folder)
-        found = os.stat(folder)
-        mode = stat.S_IMODE(found.st_mode)
-        if mode & _WRITABLE and not mode & stat.S_ISVTX:
-            yield f"folder {folder} has mode {mode:04o}, so that others may replace it: chmod go-w {folder}"
+        if mode & _WRITABLE and (place == path or not mode & stat.S_ISVTX):
+            yield f"{place} has mode {mode:04o}, so that others may change or replace it: chmod go-w {place}"
+        if part:
+            return
         if found.st_uid not in owners:
-            yield f"folder {folder} belongs to uid {found.st_uid}, not to root: chown root {folder}"
+            yield f"{place} belongs to uid {found.st_uid}, not to root: chown root {place}"
+        if place in (top, "/"):
+            return
+        place = os.path.dirname(place)
 
 
 def _changes(file: SiteFile, path: str, text: str) -> Iterator[str]:

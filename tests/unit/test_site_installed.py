@@ -86,26 +86,32 @@ def test_who_else_may_change_what_root_runs_is_said(tmp_path: Path) -> None:
         return list(found.lines)
 
     assert said(whole) == said(part) == []
-    for mode in (0o664, 0o646):
+    why = "so that others may change or replace it: chmod go-w"
+    for mode in (0o664, 0o646, 0o1664):
         (etc / "cron").chmod(mode)
         for file in (whole, part):
-            assert said(file) == [f"mode {mode:04o}, so that others than its owner may write it: chmod go-w {etc}/cron"]
+            assert said(file) == [f"{etc}/cron has mode {mode:04o}, {why} {etc}/cron"]
     (etc / "cron").chmod(0o644)
     etc.chmod(0o775)
-    assert said(whole) == [f"folder {etc} has mode 0775, so that others may replace it: chmod go-w {etc}"]
+    assert said(whole) == [f"{etc} has mode 0775, {why} {etc}"]
     assert said(part) == [], "slurm.conf is often kept by slurm's own user"
     etc.chmod(0o1777)
     assert said(whole) == [], "nobody may replace another's file there"
     etc.chmod(0o755)
     foreign = said(whole, os.geteuid() + 1)
-    assert foreign[0] == f"it belongs to uid {os.geteuid()}, not to root: chown root {etc}/cron"
-    assert foreign[1] == f"folder {etc} belongs to uid {os.geteuid()}, not to root: chown root {etc}"
+    assert foreign[:2] == [
+        f"{place} belongs to uid {os.geteuid()}, not to root: chown root {place}" for place in (f"{etc}/cron", etc)
+    ]
     assert said(part, os.geteuid() + 1) == []
     (etc / "real").mkdir()
     (etc / "cron").rename(etc / "real/cron")
     (etc / "cron").symlink_to("real/cron")
     (etc / "real").chmod(0o777)
-    assert said(whole) == [f"folder {etc}/real has mode 0777, so that others may replace it: chmod go-w {etc}/real"]
+    assert said(whole) == [f"{etc}/real has mode 0777, {why} {etc}/real"]
+    (etc / "cron").unlink()
+    (tmp_path / "outside").write_text("text\n")
+    (etc / "cron").symlink_to(tmp_path / "outside")
+    assert said(whole, 0, os.geteuid()) == [], "a link may lead out of the image"
 
 
 def test_what_cannot_be_read_is_said_and_not_taken_for_missing(tmp_path: Path) -> None:
