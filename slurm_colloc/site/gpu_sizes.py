@@ -86,15 +86,11 @@ def _by_drivers(shape: Shape, gpus: Sequence[NodeGpus], cluster: Cluster) -> Car
     for item in gpus:
         shapes = next(shapes_of(node) for node in cluster.nodes if node.name == item.node)
         for other in shapes:
-            if (other.gpu_type, other.gpus > 0) == (shape.gpu_type, shape.gpus > 0) or _slices_in_common(other, shape):
-                units = units_of(other, shapes, item.units)
-                if units:
-                    return _card(units, f"the driver on {item.node} says")
+            slices = {part.type for part in other.slices} & {part.type for part in shape.slices}
+            same = slices or (other.gpu_type, other.gpus > 0) == (shape.gpu_type, shape.gpus > 0)
+            if same and (units := units_of(other, shapes, item.units)):
+                return _card(units, f"the driver on {item.node} says")
     return None
-
-
-def _slices_in_common(one: Shape, other: Shape) -> bool:
-    return bool({item.type for item in one.slices} & {item.type for item in other.slices})
 
 
 def units_of(shape: Shape, shapes: Sequence[Shape], units: Sequence[GpuUnit]) -> list[GpuUnit]:

@@ -17,7 +17,7 @@ from slurm_colloc.errors import InputError
 from slurm_colloc.files import as_user, network_file_system
 from slurm_colloc.site.doctor.facts import Blank, Seen
 from slurm_colloc.site.render import is_site
-from slurm_colloc.slurm.hostlist import expand
+from slurm_colloc.slurm.hostlist import expand, fold
 
 
 class _Mode(NamedTuple):
@@ -157,8 +157,7 @@ def _flushed_by(config: SiteConfig) -> Iterator[Blank]:
         return
     nodes = {name for pool in config.pool for name in _names(pool.nodes)}
     if config.observe.agent and (missing := sorted(nodes - flushed)) and flushed & nodes:
-        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-        why = f"nothing of {', '.join(missing[:3])}{more} is in it since {days[0]}: is it the same folder there?"
+        why = f"nothing of {fold(missing)} is in it since {days[0]}: is it the same folder there?"
         yield Blank(f"the store (paths.state) '{config.store_folder}'", why)
 
 
