@@ -12,6 +12,7 @@ VERSIONS = ("lua51", "lua53", "lua54")
 NO_VAL = 4294967294
 HASH_OF_MODEL = "00c0ffee"
 ONE = "gpu:h100_1g.10gb:1"
+PIECE = {"gres": ONE, "mem_mib": 9984, "sm": 16, "whole_sm": 132, "model": HASH_OF_MODEL}
 # What Slurm itself offers to its scripts, and a job_desc of which some fields cannot be read.
 SLURM = """
 slurm = { SUCCESS = 0, ERROR = -1 }
@@ -49,8 +50,7 @@ class Loaded:
 
     def new(self, table_path: str, **partition: Any) -> Any:
         """Return what the two hooks call, for a site of one partition ``gpu``."""
-        piece = {"gres": ONE, "mem_mib": 9984, "sm": 16, "whole_sm": 132, "model": HASH_OF_MODEL}
-        known = {"policy": "default", "whole": ["h100"], "names": [], "pieces": [piece], **partition}
+        known = {"policy": "default", "whole": ["h100"], "names": [], "pieces": [PIECE], **partition}
         site = {**SITE, "table_path": table_path, "partitions": {"gpu": known}}
         return self.policy.new(self.to_lua(site), self.table)
 

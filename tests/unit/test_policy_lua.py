@@ -13,13 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_colloc.history.policy_table import KnownJob, table_text
-from tests.unit.lua import HASH_OF_MODEL, NO_VAL, ONE, VERSIONS, Loaded
+from tests.unit.lua import HASH_OF_MODEL, NO_VAL, ONE, PIECE, VERSIONS, Loaded
 
 MODEL = "made up"
 SMALL = KnownJob(1000, "train", "/home/ann", 3000, 10, 30, 5, MODEL)
 HOSTILE = ("a\nb", "a\0b", "%s%n%d%", "'\"`$(x)", "n" * 10_240, "\xff\xfe", "", "colloc=exclusive:")
 OK, REFUSED = 0, -1
-PIECE = {"gres": ONE, "mem_mib": 9984, "sm": 16, "whole_sm": 132, "model": HASH_OF_MODEL}
 
 
 @pytest.fixture

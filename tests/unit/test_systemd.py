@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from slurm_colloc.config import load_site
+from slurm_colloc.config import SiteConfig, load_site
 from slurm_colloc.site.render import Host, render_site
 from tests.unit.programs import need_program
 
-SITE = Path(__file__).resolve().parents[2] / "site-configs" / "h100-mig-mps" / "site.toml"
+CONFIG = load_site(str(Path(__file__).resolve().parents[2] / "site-configs" / "h100-mig-mps" / "site.toml"))
 UNITS = {
     file.name: file.text
-    for file in render_site(load_site(str(SITE)), Host("/opt/slurm_colloc"))
+    for file in render_site(CONFIG, Host("/opt/slurm_colloc"))
     if file.name.endswith((".service", ".timer", ".sysusers.conf"))
 }
 SERVICES = sorted(name for name in UNITS if name.endswith(".service"))
@@ -50,41 +50,32 @@ def _settings(name: str) -> dict[str, list[str]]:
     return found
 
 
-@pytest.fixture
-def installed(tmp_path: Path) -> Path:
-    """Return a folder with the unit files, whose program exists."""
-    (tmp_path / "bin").mkdir()
-    os.symlink("/bin/true", tmp_path / "bin" / "colloc")
-    for name, text in UNITS.items():
-        (tmp_path / name).write_text(text.replace("/opt/slurm_colloc/", f"{tmp_path}/"))
-    return tmp_path
+def _installed(folder: Path, config: SiteConfig = CONFIG, *site_file: str) -> list[Path]:
+    """Write the unit files into a folder in which their program is, too."""
+    (folder / "bin").mkdir()
+    os.symlink("/bin/true", folder / "bin" / "colloc")
+    rendered = render_site(config, Host(str(folder), *site_file))
+    units = {folder / file.name: file.text for file in rendered if file.installed.startswith("/etc/systemd/")}
+    for path, text in units.items():
+        path.write_text(text)
+    return list(units)
 
 
-def test_systemd_understands_every_line(installed: Path) -> None:
-    units = [str(path) for path in sorted(installed.glob("colloc-*"))]
-    assert len(units) == 9
-    argv = [need_program("systemd-analyze"), "verify", *units]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+MOVED = CONFIG._replace(paths=CONFIG.paths._replace(journal="/local/journal", state="/lustre/colloc"))
 
 
-def test_systemd_understands_other_folders_and_another_site_file(tmp_path: Path) -> None:
-    config = load_site(str(SITE))
-    moved = config._replace(paths=config.paths._replace(journal="/local/journal", state="/lustre/colloc"))
-    (tmp_path / "bin").mkdir()
-    os.symlink("/bin/true", tmp_path / "bin" / "colloc")
-    rendered = render_site(moved, Host(str(tmp_path), "/srv/site.toml"))
-    units = [file for file in rendered if file.installed.startswith("/etc/systemd/")]
-    for file in units:
-        (tmp_path / file.name).write_text(file.text)
-    argv = [need_program("systemd-analyze"), "verify", *(str(tmp_path / file.name) for file in units)]
+@pytest.mark.parametrize(("config", "site_file"), [(CONFIG, ()), (MOVED, ("/srv/site.toml",))], ids=["plain", "moved"])
+def test_systemd_understands_every_line(tmp_path: Path, config: SiteConfig, site_file: tuple[str, ...]) -> None:
+    units = _installed(tmp_path, config, *site_file)
+    argv = [need_program("systemd-analyze"), "verify", *map(str, units)]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert (len(units), done.returncode, done.stderr) == (9, 0, "")
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_rights_do_not_grow_unnoticed(installed: Path, name: str) -> None:
-    argv = [need_program("systemd-analyze"), "security", "--offline=true", "--no-pager", str(installed / name)]
+def test_rights_do_not_grow_unnoticed(tmp_path: Path, name: str) -> None:
+    _installed(tmp_path)
+    argv = [need_program("systemd-analyze"), "security", "--offline=true", "--no-pager", str(tmp_path / name)]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     exposure = re.search(r"Overall exposure level for \S+: ([0-9.]+)", done.stdout)
     assert exposure, done.stderr
@@ -138,8 +129,7 @@ def test_the_audit_writes_to_its_own_folder_alone() -> None:
     (folder,) = settings["RequiresMountsFor"]
     assert settings["ReadWritePaths"] == [f"-{folder}"]
     assert settings["ReadOnlyPaths"] == [f"-{folder.removesuffix('/audit')}"]
-    config = load_site(str(SITE))
-    asked = config._replace(notices=config.notices._replace(textfile="/var/lib/node/colloc.prom"))
+    asked = CONFIG._replace(notices=CONFIG.notices._replace(textfile="/var/lib/node/colloc.prom"))
     (unit,) = (file.text for file in render_site(asked, Host("/opt/x")) if file.name == "colloc-audit.service")
     assert "\nReadWritePaths=-/var/lib/node\n" in unit
 
