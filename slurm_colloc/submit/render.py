@@ -93,8 +93,9 @@ def pack_block(request: JobRequest, footprint: Footprint, placement: Placement) 
 
 def program(module: str, argument: str) -> bytes:
     """Return lines of sh that become a program of this installation, where the node has it."""
-    python, missing = quote(sys.executable), quote(f"csub: this node has no '{sys.executable}'")
-    lines = f"[ -x {python} ] || {{ echo {missing} >&2; exit 127; }}\nexec {python} -I -m {module} {argument}\n"
+    python = quote(sys.executable)
+    missing = f"csub: this node has no '{sys.executable}', so this job cannot run here; tell your administrators"
+    lines = f"[ -x {python} ] || {{ echo {quote(missing)} >&2; exit 127; }}\nexec {python} -I -m {module} {argument}\n"
     return lines.encode(errors="surrogateescape")
 
 

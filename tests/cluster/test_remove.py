@@ -81,7 +81,7 @@ def test_taken_away_under_its_jobs(center: Lab) -> None:
     assert ended[int(packed)] == "COMPLETED", [path.read_text() for path in home.glob(f"slurm-{packed}*")]
     assert ended[int(late)] == "FAILED"
     said = {path.name: path.read_text() for path in home.glob(f"*{late}*") if path.is_file()}
-    assert "so the pack cannot run here" in "".join(said.values()), sorted(path.name for path in home.iterdir())
+    assert "so this job cannot run here" in "".join(said.values()), sorted(path.name for path in home.iterdir())
     assert _resubmitted_as_it_is(lab) == "COMPLETED"
     _nothing_is_left(lab, site)
 
