@@ -72,7 +72,7 @@ class Accounting:
             InputError: an empty window, or a filter by what is no column.
             CollocError: the store cannot be read.
         """
-        with self._swept(since, until) as (database, about):
+        with self._aggregated(since, until) as (database, about):
             kinds, rows = run_rows(database)
         for name, wanted in filters.items():
             if name not in kinds:
@@ -87,19 +87,19 @@ class Accounting:
         Raises:
             CollocError: as of ``runs``, and for a grouping that is not known.
         """
-        with self._swept(since, until) as (database, about):
+        with self._aggregated(since, until) as (database, about):
             *groups, _ = group_usage(database, by)
             fits = fits_of(database, by, self._config, self._by) if self._config else ()
             return _frame(flat_groups(by, groups, self._config.prices if self._config else Prices(), fits), about)
 
     def shares(self, since: Moment = None, until: Moment = None) -> pd.DataFrame:
         """Return one row for each run and GPU or slice on which it was sampled; raises as ``runs`` does."""
-        with self._swept(since, until) as (database, about):
+        with self._aggregated(since, until) as (database, about):
             return _frame(share_rows(database), about)
 
     def decisions(self, since: Moment = None, until: Moment = None) -> pd.DataFrame:
         """Return one row for each run csub decided about, predicted beside measured; raises as ``runs`` does."""
-        with self._swept(since, until) as (database, about):
+        with self._aggregated(since, until) as (database, about):
             return _frame(decision_rows(database), about)
 
     def samples(self, job: str | int) -> pd.DataFrame:
@@ -125,7 +125,7 @@ class Accounting:
         return _frame((columns, rows), {"job_id": str(job)})
 
     @contextmanager
-    def _swept(self, since: Moment, until: Moment) -> Iterator[tuple[DuckDBPyConnection, dict[str, Any]]]:
+    def _aggregated(self, since: Moment, until: Moment) -> Iterator[tuple[DuckDBPyConnection, dict[str, Any]]]:
         end = _moment(until) or datetime.fromtimestamp(now(), UTC)
         begin = _moment(since) or end - timedelta(days=30)
         if begin >= end:

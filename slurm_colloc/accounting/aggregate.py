@@ -58,9 +58,9 @@ def aggregate(
     sampled = bool(store.samples.days(window.since_s, window.until_s) or files_of_facts(store.samples.folder))
     if in_file:
         ((folder,),) = database.execute("SELECT current_setting('temp_directory')").fetchall()
-        database.execute(f"ATTACH '{sql(os.path.join(folder, 'swept'))}' AS swept")
+        database.execute(f"ATTACH '{sql(os.path.join(folder, 'aggregated'))}' AS aggregated")
         # Here is made what is made from now on, and looked for first.
-        database.execute("SET search_path = 'swept,memory'")
+        database.execute("SET search_path = 'aggregated,memory'")
         database.execute(f"SET memory_limit = '{_FILE_MEMORY}'")
     kind = "TABLE" if in_file else "TEMP TABLE"
     # Where no sample asks for runs again and again, they are added up as they are read.

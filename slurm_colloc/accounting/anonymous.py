@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Names kept out of reports: pseudonyms in their place, and groups of few users added up to one.
 
-Both change what the view ``usage`` shows of a swept database, so that no figure or chart made of it can forget them.
+Both change what the view ``usage`` shows of a database, so no figure or chart made of it can forget them.
 """
 
 import hmac
@@ -36,7 +36,7 @@ def pseudonym(key: bytes, kind: str, name: str) -> str:
 
 
 def give_pseudonyms(database: DuckDBPyConnection, key: bytes) -> None:
-    """Let ``usage`` and ``decisions`` of a swept database name nobody, and no job by its name."""
+    """Let ``usage`` and ``decisions`` of an aggregated database name nobody, and no job by its name."""
     for view in ("usage", "decisions"):
         database.execute(f"CREATE TEMP TABLE named_{view} AS FROM {view}")
         columns = [str(row[0]) for row in database.execute(f"DESCRIBE named_{view}").fetchall()]

@@ -128,7 +128,7 @@ _WORST = 5
 
 
 def make_audited(database: DuckDBPyConnection, config: SiteConfig | None = None) -> None:
-    """Make what questions of runs and of nodes are answered from, of a database that was swept."""
+    """Make what questions of runs and of nodes are answered from, of a database that was aggregated."""
     make_node_shapes(database, config)
     make_rows(database, "audited_fits", {"run": "BIGINT"} | _FITTED, [])
     if config and has_pieces(config):

@@ -18,7 +18,7 @@ FROM device_parts WHERE us > 0 GROUP BY jobs ORDER BY jobs
 
 
 def collocation(database: DuckDBPyConnection) -> list[Collocation]:
-    """Return how long the sampled GPUs and slices had 0, 1, 2, ... jobs; ``database`` has the parts of a sweep."""
+    """Return how long the sampled GPUs and slices had 0, 1, 2, ... jobs; ``database`` is aggregated."""
     return [Collocation(**row) for row in named(database, _BY_JOBS)]
 
 
@@ -42,5 +42,5 @@ FROM device_parts WHERE stray_us > 0 GROUP BY cluster, node ORDER BY gpu_hours D
 
 
 def stray_use(database: DuckDBPyConnection) -> list[StrayUse]:
-    """Return the nodes on whose GPUs processes outside any job were seen, the most first; after a sweep."""
+    """Return the nodes on whose GPUs processes outside any job were seen, the most first; after an aggregation."""
     return [StrayUse(**row) for row in named(database, _STRAYS)]

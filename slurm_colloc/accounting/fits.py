@@ -59,7 +59,7 @@ def fits_of(database: DuckDBPyConnection, by: str, config: SiteConfig, conventio
     Groups of which too little was measured are not among them, and nobody is where the site has no pieces.
 
     Args:
-        database: one that was swept.
+        database: one that was aggregated.
         by: one of GROUPINGS.
         config: says what pieces there are, how much of a run must be measured, and what a piece must hold.
         convention: one of CONVENTIONS, by which a slice is part of its GPU.
@@ -88,7 +88,7 @@ def make_run_fits(
     of the run in percent.
 
     Args:
-        database: one that was swept.
+        database: one that was aggregated.
         config: as in ``fits_of``.
         convention: as in ``fits_of``.
         part: a condition on ``run``.

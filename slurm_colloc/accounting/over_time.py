@@ -118,7 +118,7 @@ def time_parts(database: DuckDBPyConnection, units: str, fix: int) -> None:
 def make_run_bins(database: DuckDBPyConnection) -> None:
     """Make the table ``run_bins`` of what each run had and used in each bin; ``database`` has ``usage``, in a file."""
     database.execute(f"CREATE TEMP TABLE sampled AS {query('sampled')}")
-    database.execute(f"CREATE TABLE swept.run_bins AS {query('run_bins')}")
+    database.execute(f"CREATE TABLE aggregated.run_bins AS {query('run_bins')}")
     database.execute("DROP TABLE sampled")
 
 
@@ -128,7 +128,7 @@ def use_over_time(
     """Return the use of all bins, and by group of those in which it had anything.
 
     Args:
-        database: swept with bins.
+        database: aggregated with bins.
         key: SQL for the name of a run's group.
         runs: the query, or the name, of the runs.
         installed_gpus: what the site has; None where that is not known.
@@ -147,6 +147,6 @@ def use_over_time(
 
 
 def use_over_week(database: DuckDBPyConnection, since_s: float, until_s: float, so_far_s: float) -> list[WeekHour]:
-    """Return the use of each hour of the week that [since, until) has had so far; ``database`` is swept with bins."""
+    """Return the use of each hour of the week of [since, until) so far; ``database`` is aggregated with bins."""
     edges = {"since": since_s, "until": until_s, "so_far": so_far_s}
     return [WeekHour(**row) for row in named(database, query("week"), edges)]

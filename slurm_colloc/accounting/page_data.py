@@ -24,12 +24,12 @@ def charts_of(
     installed_gpus: float | None,
     kinds: Mapping[str, Sequence[GroupUsage]],
 ) -> Charts:
-    """Return what there is to draw of a database that was swept with ``bins``.
+    """Return what there is to draw of a database that was aggregated with ``bins``.
 
     Args:
-        database: swept, of a store.
+        database: aggregated, of a store.
         by: one of GROUPINGS, what the details are of.
-        window: that was swept.
+        window: that was aggregated.
         bins: the same.
         installed_gpus: what the site has of GPUs, None where that is not known.
         kinds: of ``group_and_kind_usage``.

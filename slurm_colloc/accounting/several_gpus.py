@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs of several whole GPUs: how many of these each used, and how evenly; from the parts of a sweep."""
+"""Runs of several whole GPUs: how many of these each used, and how evenly; from the parts of an aggregation."""
 
 from duckdb import DuckDBPyConnection
 
@@ -14,14 +14,14 @@ OF_RUNS = "SELECT cluster, job_id_raw, from_s AS start_s, gpus, used_gpus, balan
 
 
 def make_units(database: DuckDBPyConnection) -> None:
-    """Make the table ``units_of_several`` of a database that was swept, once."""
+    """Make the table ``units_of_several`` of a database that was aggregated, once."""
     words = {"fix": FIX, "idle_pct": IDLE_PCT, "measured": MEASURED, "whole_device": WHOLE_DEVICE}
     made = query("units_of_several", **words)
     database.execute(f"CREATE TEMP TABLE IF NOT EXISTS units_of_several AS {made}")
 
 
 def several_gpus(database: DuckDBPyConnection) -> SeveralGpus | None:
-    """Make ``runs_of_several`` of a swept database, and return what they come to; None where there are none."""
+    """Make ``runs_of_several`` of an aggregated database, and return what they come to; None where there are none."""
     make_units(database)
     database.execute(f"CREATE TEMP TABLE IF NOT EXISTS runs_of_several AS {query('runs_of_several')}")
     return next((SeveralGpus(**row) for row in named(database, query("several_gpus"))), None)

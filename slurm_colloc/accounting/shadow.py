@@ -78,9 +78,9 @@ def shadow_use(database: DuckDBPyConnection, config: SiteConfig, window: Window,
     """Return what the decisions of shadow mode would have come to; ``database`` has ``usage`` of the window.
 
     Args:
-        database: of a store, swept.
+        database: of a store, aggregated.
         config: the site, which says what its pieces are.
-        window: that was swept.
+        window: that was aggregated.
         by: by which of CONVENTIONS a slice is part of a GPU.
     """
     decided_runs = query("shadow_decisions", decided_runs=with_decisions())

@@ -20,7 +20,7 @@ from slurm_colloc.usage_model import DeviceAllocation, JobUsage, NodeSample
 from tests.unit.made import HOUR, device, host, near, run, seen
 from tests.unit.stored import INGESTED_S, busy, only, sampled, stored
 
-# --- the sweep ---
+# --- aggregation ---
 
 
 def test_runs_whose_end_nobody_knows(tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ class Swept(NamedTuple):
 SHARES_SEEN = "SELECT cluster, job_id, at_s, interval_s, unit_gpus, gpu_util_pct, sm_active_pct FROM shares"
 
 
-def swept(store: Store, window: Window, zone: ZoneInfo, by: str = "user", rows: list[Any] | None = None) -> Swept:
+def aggregated(store: Store, window: Window, zone: ZoneInfo, by: str = "user", rows: list[Any] | None = None) -> Swept:
     found = bins_of(window.since_s, window.until_s, zone)
     with store.connect(window.since_s, window.until_s) as database:
         rows = database.execute(SHARES_SEEN).fetchall() if rows is None else rows
@@ -100,7 +100,9 @@ def swept(store: Store, window: Window, zone: ZoneInfo, by: str = "user", rows: 
 def sums(database: DuckDBPyConnection) -> tuple[list[object], list[object]]:
     """Return what all pieces and all runs come to, as decimals."""
     names = ("allocated", "util_measured", "util_used", "sm_measured", "sm_used")
-    pieces = database.execute(f"SELECT {', '.join(f'coalesce(sum({name}), 0)' for name in names)} FROM swept.run_bins")
+    pieces = database.execute(
+        f"SELECT {', '.join(f'coalesce(sum({name}), 0)' for name in names)} FROM aggregated.run_bins"
+    )
     (of_pieces,) = pieces.fetchall()
     cast = ", ".join(
         f"coalesce(sum({name}::DECIMAL(38, 18)) FILTER ({name.replace('measured', 'used')} IS NOT NULL), 0)"
@@ -286,7 +288,7 @@ def test_bins_are_what_a_plain_loop_finds_and_add_up_to_the_total(scene: Scene) 
     window = Window(scene.since_s, scene.until_s, scene.now_s)
     with TemporaryDirectory() as folder:
         store, rows = made(folder, scene)
-        found = swept(store, window, scene.zone, rows=rows)
+        found = aggregated(store, window, scene.zone, rows=rows)
     assert found.pieces == found.totals, "to the last digit"
     known = [one for one in found.usages if one.allocated_gpu_hours is not None and one.end_s > one.start_s]
     details = {detail.name: {piece.since_s: piece for piece in detail.over_time} for detail in found.charts.details}
@@ -320,7 +322,7 @@ def test_the_week_is_what_a_plain_loop_finds(scene: Scene) -> None:
     window = Window(scene.since_s, scene.until_s, scene.now_s)
     with TemporaryDirectory() as folder:
         store, rows = made(folder, scene)
-        found = swept(store, window, scene.zone, rows=rows)
+        found = aggregated(store, window, scene.zone, rows=rows)
     known = [one for one in found.usages if one.allocated_gpu_hours is not None and one.end_s > one.start_s]
     so_far_s = min(scene.until_s, scene.now_s)
     hours: dict[tuple[int, int], float] = {}
@@ -355,18 +357,18 @@ def test_hours_are_known_when_only_facts_are_left(tmp_path: Path) -> None:
     rounds = busy(*range(3600, 10 * 3600, 3600), interval_s=3600.0)
     store = stored(tmp_path, [run(end_s=9 * HOUR)], rounds)
     window = Window(0, 2 * DAY_S, 1e6)
-    before = swept(store, window, ZoneInfo("UTC"))
+    before = aggregated(store, window, ZoneInfo("UTC"))
     assert len(before.bins.edges_s) == 49
     assert {hour.hour for hour in before.charts.week if hour.sm_used_gpus is not None} == set(range(9))
     for _ in range(2):
         compact(store, Observe(keep_raw_days=1), 5.0 * DAY_S, True)
     assert store.samples.days(0, DAY_S) == []
-    assert swept(store, window, ZoneInfo("UTC")).charts == before.charts
+    assert aggregated(store, window, ZoneInfo("UTC")).charts == before.charts
 
 
 def test_of_an_hour_half_is_in_each_of_two_where_clocks_are_half_an_hour_off(tmp_path: Path) -> None:
     store = stored(tmp_path, [run(end_s=HOUR)], busy(1800.0, 3600.0, interval_s=1800.0))
-    found = swept(store, Window(0, DAY_S, 1e6), ZoneInfo("Asia/Kolkata"))
+    found = aggregated(store, Window(0, DAY_S, 1e6), ZoneInfo("Asia/Kolkata"))
     used = {hour.hour: hour.sm_used_gpus for hour in found.charts.week if hour.sm_used_gpus}
     assert used == {5: near(0.1 / 0.5), 6: near(0.1)}
     assert found.pieces == found.totals
@@ -378,11 +380,11 @@ def test_the_week_is_by_the_clock_on_the_wall(tmp_path: Path) -> None:
     rows = [run(str(number), int(at_s), int(at_s) + HOUR) for number, at_s in enumerate(began)]
     store = Store(str(tmp_path))
     store.write_allocations("a", rows, 2e9)
-    found = swept(store, Window(moment("2026-03-28"), moment("2026-03-31"), 2e9), BERLIN)
+    found = aggregated(store, Window(moment("2026-03-28"), moment("2026-03-31"), 2e9), BERLIN)
     held = {(hour.weekday, hour.hour): hour.allocated_gpus for hour in found.charts.week if hour.allocated_gpus}
     assert held == {(5, 1): near(1.0), (6, 1): near(1.0), (0, 1): near(1.0)}
     assert (6, 2) not in {(hour.weekday, hour.hour) for hour in found.charts.week}, "nobody's clock showed it"
-    autumn = swept(store, Window(moment("2026-10-25"), moment("2026-10-26"), 2e9), BERLIN)
+    autumn = aggregated(store, Window(moment("2026-10-25"), moment("2026-10-26"), 2e9), BERLIN)
     assert {hour.hour: hour.hours for hour in autumn.charts.week}[2] == near(2.0)
 
 
@@ -394,7 +396,7 @@ def test_a_share_seen_on_two_gpus_is_measured_once(tmp_path: Path) -> None:
         for at_s in (1800.0, 3600.0)
     ]
     store = stored(tmp_path, [run(gres=(Gres("shard", "", 2),), node_list="s1")], rounds, SHARES)
-    found = swept(store, Window(0, DAY_S, 1e6), ZoneInfo("UTC"))
+    found = aggregated(store, Window(0, DAY_S, 1e6), ZoneInfo("UTC"))
     (usage,) = found.usages
     assert (usage.allocated_gpu_hours, usage.sm_measured_gpu_hours) == (0.5, 0.5)
     assert found.charts.week[0].sm_measured_gpus == near(0.5)
@@ -406,7 +408,7 @@ def test_groups_are_those_of_the_table(tmp_path: Path) -> None:
     store = stored(tmp_path, rows, busy(900.0, job="2"))
     window = Window(0, DAY_S, INGESTED_S)
     for by in ("user", "account", "gpu"):
-        details = swept(store, window, ZoneInfo("UTC"), by).charts.details
+        details = aggregated(store, window, ZoneInfo("UTC"), by).charts.details
         with store.connect(0, DAY_S) as database:
             aggregate(database, store, window)
             *groups, _ = group_usage(database, by)
@@ -421,7 +423,7 @@ def test_windows_longer_than_any_run_do_not_take_longer_than_they_should(tmp_pat
     """Sixty years by the quarter of an hour are two million."""
     store = stored(tmp_path, [run()])
     began_s = time.process_time()
-    found = swept(store, Window(0, 60 * 366 * DAY_S, 2e9), ZoneInfo("UTC"))
+    found = aggregated(store, Window(0, 60 * 366 * DAY_S, 2e9), ZoneInfo("UTC"))
     assert time.process_time() - began_s < 60, "six billion comparisons take minutes"
     assert found.charts.over_time[0].allocated_gpu_hours == near(1.0)
     assert len(found.charts.over_time) == near(60 * 366 // 7 + 1)

@@ -1,6 +1,6 @@
--- What runs come to by group, and by kind of GPU in it, where that is no NULL. Not one of a group's figures may depend on the order
--- of its runs: sums of DECIMAL do not, those of DOUBLE do. A million values are made DECIMAL once: a group's sums, and
--- those of all, are of the sums of its kinds of GPU.
+-- What runs come to by group, and by kind of GPU in a group where the caller names a column for it. No figure may
+-- depend on the order of the runs: sums of DECIMAL do not, those of DOUBLE do. A million values are made DECIMAL once:
+-- a group's sums, and those of all, are of the sums of its kinds of GPU.
 WITH of_kinds AS MATERIALIZED (
     SELECT {key} AS name, {kind} AS of_kind, count(*) AS jobs, count(*) FILTER (measured) AS measured,
            count(*) FILTER (gpus IS NULL) AS unsized,

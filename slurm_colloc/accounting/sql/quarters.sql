@@ -1,4 +1,5 @@
--- What bin and which hour of the week (from Monday's first on) a quarter of an hour is in, and when that hour began.
+-- What bin and which hour of the week (from Monday's first on) a quarter of an hour (900 s) is in, and when that hour
+-- began.
 WITH edges AS (SELECT unnest($edges::DOUBLE[]) AS edge_s),
 bins AS (SELECT edge_s, row_number() OVER (ORDER BY edge_s) - 1 AS bin FROM edges),
 counted AS (SELECT unnest(range(floor($since / 900)::BIGINT, ceil($until / 900)::BIGINT)) AS quarter),

@@ -1,3 +1,4 @@
+-- What runs with several whole GPUs come to.
 SELECT count(*) AS runs, coalesce(sum(gpu_hours::DECIMAL(38, 12)), 0)::DOUBLE AS gpu_hours,
        count(r.used_gpus) AS known_runs, coalesce(sum(r.gpus) FILTER (r.used_gpus IS NOT NULL), 0)::BIGINT AS gpus,
        coalesce(sum(r.used_gpus), 0)::BIGINT AS used_gpus, count(*) FILTER (r.used_gpus = r.gpus) AS all_used_runs,

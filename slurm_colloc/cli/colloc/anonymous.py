@@ -32,7 +32,7 @@ def check_names(by: str, pseudonyms: bool, min_group: int, *, kind: str, runs: b
 def keep_names_out(
     database: DuckDBPyConnection, store: Store, by: str, pseudonyms: bool, min_group: int
 ) -> tuple[str, ...]:
-    """Change what a swept database shows of names, and return what is to be said of it.
+    """Change what an aggregated database shows of names, and return what is to be said of it.
 
     Raises:
         InputError: too few users in all.

@@ -253,7 +253,7 @@ def _figures(
     bins: Bins | None,
     source: Store,
 ) -> UsageReport:
-    """Return the report of a database whose window is swept."""
+    """Return the report of a database whose window is aggregated."""
     of_text, visible = bool(asked.text.path), source.visible
     added, kinds = group_and_kind_usage(database, asked.by) if bins else (group_usage(database, asked.by), {})
     *groups, total = added

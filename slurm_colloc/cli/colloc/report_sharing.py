@@ -46,10 +46,10 @@ def shadow_report(
     """Return what shadow mode would have come to.
 
     Args:
-        database: of the store, swept.
+        database: of the store, aggregated.
         store: that it is of.
         config: the site.
-        window: that was swept.
+        window: that was aggregated.
         by: one of CONVENTIONS.
     """
     runs, without_gpu, clusters, _ = count_runs(database)
