@@ -26,19 +26,23 @@ _REPORT_KINDS = {int: "BIGINT", float: "DOUBLE"}
 Hours = dict[tuple[str, str], tuple[int, int]]
 
 
-def open_database(work: str, threads: int | None, memory: str) -> duckdb.DuckDBPyConnection:
+# Each thread takes memory of its own: with eight, a million runs of text no longer fit into what a database may take.
+THREADS = 2
+
+
+def open_database(work: str, threads: int, memory: str) -> duckdb.DuckDBPyConnection:
     """Open a database in memory that spills into ``work`` from ``memory`` on (empty: when that is full).
 
-    One thread, where a node's cores are its jobs'; None is one for each core.
+    One thread, where a node's cores are its jobs'; else THREADS, however many cores there are.
     """
-    config: dict[str, str | bool | int | float | list[str]] = {"temp_directory": work}
-    config |= {"threads": threads} if threads else {"preserve_insertion_order": False}
+    config: dict[str, str | bool | int | float | list[str]] = {"temp_directory": work, "threads": threads}
+    config |= {"preserve_insertion_order": False} if threads > 1 else {}
     config |= {"memory_limit": memory} if memory else {}
     return duckdb.connect(config=config)
 
 
 @contextmanager
-def connection(work: str = "", threads: int | None = 1, memory: str = "") -> Iterator[duckdb.DuckDBPyConnection]:
+def connection(work: str = "", threads: int = 1, memory: str = "") -> Iterator[duckdb.DuckDBPyConnection]:
     """Open a database as ``open_database`` does; its errors are ours.
 
     Raises:

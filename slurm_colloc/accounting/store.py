@@ -21,6 +21,7 @@ from slurm_colloc.accounting.decisions import COLUMNS as DECISION_COLUMNS
 from slurm_colloc.accounting.decisions import make_table
 from slurm_colloc.accounting.equivalents import SLICES, make_equivalents
 from slurm_colloc.accounting.parquet import (
+    THREADS,
     broken,
     connection,
     entries,
@@ -89,7 +90,7 @@ class Store:
         with self.samples.work("allocations", name) as work:
             if work is None:
                 raise StoreError(f"another run takes in '{name}'; wait for its end")
-            with connection(work, threads=None, memory=_TEXT_MEMORY) as database:
+            with connection(work, THREADS, _TEXT_MEMORY) as database:
                 refuse_later(database, [path] if os.path.exists(path) else [])
                 result = fill(database, work)
                 columns = ", ".join(f'"{column}"' for column in ALLOCATION_COLUMNS)
@@ -218,7 +219,7 @@ class Store:
             StoreError: a file is corrupt, or another error of the database while it is open.
         """
         # Under its own folder for what does not fit; DuckDB would spill into the working directory.
-        with TemporaryDirectory(prefix="colloc-") as work, open_database(work, None, _MEMORY) as database:
+        with TemporaryDirectory(prefix="colloc-") as work, open_database(work, THREADS, _MEMORY) as database:
             try:
                 folder = os.path.join(self._folder, "allocations")
                 files = parquet_files(folder)
@@ -239,7 +240,7 @@ class Store:
         self, work: str, fill: Callable[[duckdb.DuckDBPyConnection], T]
     ) -> Iterator[tuple[duckdb.DuckDBPyConnection, T]]:
         """Open a database as ``connect`` does, over runs outside the store: ``fill`` makes ``taken`` of them."""
-        with open_database(work, None, _TEXT_MEMORY) as database:
+        with open_database(work, THREADS, _TEXT_MEMORY) as database:
             try:
                 result = fill(database)
                 database.execute("CREATE VIEW readings AS FROM taken")

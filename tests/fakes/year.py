@@ -156,7 +156,7 @@ def write_year(folder: Path, size: Size, since_s: int, kind: Kind = PLAIN) -> in
 
     store.take("sacct", fill)
     store.write_log("sacct", {"rows_in": size.runs, "used": size.runs, "steps": 0, "rejected": {}})
-    with store.samples.work("bench") as work, parquet.connection(work or "", None, "1GB") as database:
+    with store.samples.work("bench") as work, parquet.connection(work or "", parquet.THREADS, "1GB") as database:
         assert work is not None
         kind.make_runs(database, size, since_s)
         _write_decisions(database, folder, work, kind)

@@ -2,7 +2,9 @@
 """What a text is called in the store, and what is taken in of it there."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pytest
@@ -55,3 +57,21 @@ def test_fields_are_named_in_any_case_as_sacct_takes_them() -> None:
     assert named.columns == tuple(written.split(","))
     # What is not read may be called what it likes.
     assert Text("jobs.txt", "jobid,mine", "").columns == ("JobID", "mine")
+
+
+def test_each_database_takes_two_threads_however_many_cores_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With eight threads a million runs did not fit into the memory that the database may take."""
+    opened, connect = [], duckdb.connect
+
+    def told(config: Mapping[str, Any]) -> duckdb.DuckDBPyConnection:
+        opened.append(config["threads"])
+        return connect(config=dict(config))
+
+    monkeypatch.setattr(duckdb, "connect", told)
+    path, store = tmp_path / "jobs.txt", Store(str(tmp_path / "store"))
+    path.write_text(HEADER + "5|ann|COMPLETED|1|2|gres/gpu=1\n")
+    keep_text(store, "x", str(path), (), None, 2e9, cluster="lab")
+    assert store.rows("SELECT count(*) FROM allocations", {}) == [(1,)]
+    assert max(opened) == 2
