@@ -98,16 +98,11 @@ def read_evidence(folder: str, signature: str) -> EvidenceFound:
     runs_of = [name for name in names if name not in older]
     newest = sorted(runs_of, key=lambda name: whole(name.partition(".")[0]) or 0)[-RUNS_READ:]
     found: list[Evidence] = []
-    unreadable, until_s = 0, latest_s()
+    unreadable = 0
     for name in (*older, *reversed(newest)):
         try:
-            run = parse_evidence(read_own(os.path.join(runs, name), LIMIT_BYTES))
+            found.append(parse_evidence(read_own(os.path.join(runs, name), LIMIT_BYTES)))
         except (StoreError, InputError):
-            unreadable += 1
-            continue
-        if is_sound(run, until_s):
-            found.append(run)
-        else:
             unreadable += 1
         if len(found) - len(older) >= RUNS_KEPT and any(map(_shows_sm_activity, found)):
             break
@@ -143,12 +138,22 @@ def parse_evidence(content: bytes) -> Evidence:
     """Return the Evidence in a dropped file.
 
     Raises:
-        InputError: not JSON, a field is missing, or of the wrong kind.
+        InputError: not JSON, a field is missing or unknown, or not what a run can have been.
     """
     try:
-        return Evidence(**_checked(json.loads(content), Evidence))
+        run = Evidence(**_loaded(content))
+        if not is_sound(run, latest_s()):
+            raise ValueError("no run can have been so")
     except (ValueError, TypeError, RecursionError) as error:
         raise InputError(f"evidence file is not of the expected form: {error}") from error
+    return run
+
+
+def _loaded(content: bytes) -> Any:
+    values = json.loads(content)
+    # A lone surrogate is text to Python and to nobody it is handed on to: this is a ValueError.
+    json.dumps(values, ensure_ascii=False).encode()
+    return values
 
 
 def drop_decision(folder: str, decision: Decision, name: str = "") -> str:
@@ -205,17 +210,20 @@ def _decision_names(folder: str, ending: str) -> list[str]:
 
 
 def parse_decision(content: bytes) -> Decision:
-    """Return the Decision in a dropped file.
+    """Return the Decision in a dropped file; what has a default may be missing: an earlier release wrote it.
 
     Raises:
-        InputError: not JSON, a field is missing, or of the wrong kind.
+        InputError: not JSON, a field is missing or unknown, or of the wrong kind.
     """
     try:
-        values = _checked(json.loads(content), Decision)
-        numbers = tuple(values.get("numbers", ()))
-        if not all(fits(name, str) for name in numbers):
+        values = json.loads(content)
+        found = Decision(**values)
+        for name, value in values.items():
+            if not fits(value, Decision.__annotations__[name]):
+                raise ValueError(f"field '{name}' holds '{value}'")
+        if not all(fits(name, str) for name in found.numbers):
             raise ValueError("the name of a number is not a text")
-        return Decision(**{**values, "numbers": numbers, "reasons": tuple(map(_reason, values["reasons"]))})
+        return found._replace(numbers=tuple(found.numbers), reasons=tuple(map(_reason, found.reasons)))
     except (ValueError, TypeError, RecursionError) as error:
         raise InputError(f"decision file is not of the expected form: {error}") from error
 
@@ -229,18 +237,3 @@ def _reason(value: object) -> Reason:
             if all(part is None or fits(part, str) or fits(part, float) for part in (code, *params, *parts)):
                 return Reason(code, lists)
     raise ValueError("a reason is not a code with parameters")
-
-
-def _checked(values: object, kind: type[Evidence] | type[Decision]) -> dict[str, Any]:
-    """Return ``values`` if they are the fields of ``kind``, each a scalar of its kind and no NaN.
-
-    What has a default may be missing: an earlier release wrote it.
-    """
-    if not isinstance(values, dict) or set(kind._fields) - set(values) - set(kind._field_defaults):
-        raise ValueError("the fields differ from this release's")
-    if set(values) - set(kind._fields):
-        raise ValueError("the fields differ from this release's")
-    for name, annotation in kind.__annotations__.items():
-        if name in values and not fits(values[name], annotation):
-            raise ValueError(f"field '{name}' holds '{values[name]}'")
-    return values
