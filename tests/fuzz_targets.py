@@ -203,8 +203,7 @@ def _kept() -> Iterator[Target]:
     yield Target("kept-limits", of(partial(read_as, limits.Limits)), _json(known), (InputError,), True)
     waited = Waits(1.0, {("gpu", "gpu:h100"): Wait(60.0, 600.0, 9)})
     yield Target("kept-waits", of(partial(read_as, Waits)), _json(to_json(waited)), (InputError,), True)
-    margins = _json(site_margins.to_json(1.0, SHIPPED))
-    yield Target("kept-margins", of(site_margins.from_json), margins, (InputError,), True)
+    yield Target("kept-margins", of(site_margins.from_json), _json(SHIPPED), (InputError,), True)
 
 
 # --- Slurm's words: node and job names, reasons and comments in them are people's ---

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from slurm_colloc.accounting.user_histories import make_history_folder
 from slurm_colloc.estimate.bounds import lower_bound
 from slurm_colloc.estimate.calibration import LARGEST, SHIPPED, Calibration, Margin, conformal
-from slurm_colloc.estimate.site_margins import calibration_path, to_json
+from slurm_colloc.estimate.site_margins import calibration_path
 from slurm_colloc.files import write_atomic
 from slurm_colloc.model import COMPLETED, GPU_OOM, Answered
 
@@ -86,7 +86,7 @@ def write_margins(answers: Iterable[Answered], state_folder: str, now_s: float) 
     Raises:
         StoreError: the file cannot be written.
     """
-    found = site_margins(answers)
+    found = site_margins(answers)._replace(at_s=now_s)
     make_history_folder(state_folder)
-    write_atomic(calibration_path(state_folder), json.dumps(to_json(now_s, found)).encode(), _MODE)
+    write_atomic(calibration_path(state_folder), json.dumps(found).encode(), _MODE)
     return found

@@ -45,9 +45,10 @@ class Margin(NamedTuple):
 
 
 class Calibration(NamedTuple):
-    """The margins in force, by the name under which a rung asks for one."""
+    """The margins in force, by the name under which a rung asks for one, and when a site's own were taken."""
 
     margins: Mapping[str, Margin]
+    at_s: float = 0.0
 
     def margin(self, name: str) -> Margin:
         """Return the margin of that name.
@@ -81,17 +82,13 @@ SHIPPED = Calibration(
 )
 
 
-def conformal(ratios: Sequence[float], coverage: float = COVERAGE) -> Margin | None:
-    """Return the margin that the next ratio keeps below with the given probability; None of too few ratios.
+def conformal(ratios: Sequence[float]) -> Margin | None:
+    """Return the margin that the next ratio keeps below with probability COVERAGE; None of too few ratios.
 
-    It is infinite where too many jobs ran out of memory.
-
-    Args:
-        ratios: measured over expected, infinite where a job ran out of memory and its need is not known.
-        coverage: the probability, below 1.
+    A ratio is measured over expected, infinite where a job ran out of memory and its need is not known; so is the
+    margin where too many did.
     """
-    rank = math.ceil((len(ratios) + 1) * coverage)
+    rank = math.ceil((len(ratios) + 1) * COVERAGE)
     if rank > len(ratios):
         return None
-    factor = sorted(ratios)[rank - 1]
-    return Margin(factor, len(ratios))
+    return Margin(sorted(ratios)[rank - 1], len(ratios))

@@ -6,12 +6,10 @@ One small file beside the users' histories; it names no user and no job.
 
 import json
 import os
-from collections.abc import Mapping
-from typing import NamedTuple
 
 from slurm_colloc.clock import now
 from slurm_colloc.errors import InputError, StoreError
-from slurm_colloc.estimate.calibration import LARGEST, SHIPPED, Calibration, Margin
+from slurm_colloc.estimate.calibration import LARGEST, SHIPPED, Calibration
 from slurm_colloc.files import read_bounded
 from slurm_colloc.model import Reason, because
 from slurm_colloc.value_types import read_as
@@ -19,11 +17,6 @@ from slurm_colloc.value_types import read_as
 # An ingest that has not come round for so long says nothing of today's jobs.
 MOST_AGE_S = 30 * 86400.0
 _LIMIT_BYTES = 256 * 1024
-
-
-class _Kept(NamedTuple):
-    at_s: float
-    margins: Mapping[str, Margin]
 
 
 def calibration_path(state_folder: str) -> str:
@@ -37,29 +30,24 @@ def site_calibration(state_folder: str) -> tuple[Calibration, Reason | None]:
     if not state_folder or not os.path.lexists(path):
         return SHIPPED, None
     try:
-        at_s, found = from_json(json.loads(read_bounded(path, _LIMIT_BYTES)))
+        found = from_json(json.loads(read_bounded(path, _LIMIT_BYTES)))
     except (StoreError, InputError, ValueError, RecursionError) as error:
         return SHIPPED, because("margins-unreadable", error=str(error))
-    if not 0 <= now() - at_s <= MOST_AGE_S:
+    if not 0 <= now() - found.at_s <= MOST_AGE_S:
         return SHIPPED, because("margins-old", days=MOST_AGE_S / 86400)
     return found, None
 
 
-def to_json(at_s: float, calibration: Calibration) -> object:
-    """Return what ``from_json`` reads."""
-    return _Kept(at_s, calibration.margins)
-
-
-def from_json(kept: object) -> tuple[float, Calibration]:
-    """Return when margins were taken, and the margins.
+def from_json(kept: object) -> Calibration:
+    """Return a site's margins as its ingest wrote them.
 
     Raises:
         InputError: of another form, from another release, or a margin out of bounds.
     """
     try:
-        found: _Kept = read_as(_Kept, kept)
+        found: Calibration = read_as(Calibration, kept)
     except (TypeError, ValueError) as error:
         raise InputError("it is not of the expected form; run 'colloc ingest' again") from error
     if not all(1.0 <= margin.factor <= LARGEST for margin in found.margins.values()):
         raise InputError("it has a margin out of bounds; run 'colloc ingest' again")
-    return found.at_s, Calibration(found.margins)
+    return found

@@ -114,7 +114,8 @@ def _found(companion: str) -> str | None:
     for _ in clock.tries(_TIMES, _EVERY_S):
         with suppress(ProcessError):
             waits = re.compile(rf"afterany:{companion}(?!\d)")
-            return next((one.array_id for one in CliClient().waiting() if waits.search(one.dependency)), "")
+            queue = CliClient().own_queue("-t", "PENDING")
+            return next((one.array_id for one in queue if waits.search(one.dependency)), "")
     return None
 
 

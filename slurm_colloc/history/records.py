@@ -68,11 +68,6 @@ def drop_evidence(folder: str, evidence: Evidence) -> None:
     write_atomic(path, json.dumps(evidence._asdict()).encode())
 
 
-def has_evidence(folder: str, signature: str, job_id: str) -> bool:
-    """Return whether there is evidence of one run already."""
-    return os.path.lexists(evidence_path(folder, signature, job_id))
-
-
 def make_folders(folder: str, path: str) -> None:
     """Make the folders of one signature below the user's own.
 

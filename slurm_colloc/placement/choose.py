@@ -48,17 +48,15 @@ def place(
     before = len(rejected)
     pieces = pieces_in(request, need, rooms, config, access, rejected)
     first = next(pieces, None)
-    if first is not None and queue_estimate is None:
-        return _placed(first, need, request, config)
-    if first is not None and queue_estimate is not None:
+    if first is not None:
+        if queue_estimate is None:
+            return _placed(first, need, request, config)
         return _weighed([first, *pieces], request, need, config, queue_estimate)
-    why: tuple[Reason, ...]
     names = tuple(dict.fromkeys(room.partition.name for room in rooms))
+    why: tuple[Reason, ...] = (because("no-pieces", partitions=names),)
     if not rooms:
         why = _each_once(item.reason for item in rejected) or (because("site-has-no-gpus"),)
-    elif len(rejected) == before:
-        why = (because("no-pieces", partitions=names),)
-    else:
+    elif len(rejected) > before:
         why = (because("nothing-holds", need_mib=need.memory_mib, sm_pct=need.sm_active_pct, partitions=names),)
         why += request.no_share if any(item.reason in request.no_share for item in rejected[before:]) else ()
     return as_asked(why, tuple(rejected))

@@ -40,8 +40,8 @@ class CliClient:
         # A job that is not shown would not be there.
         self._environment = unfiltered(os.environ if environment is None else environment)
 
-    def _ask(self, *argv: str) -> str:
-        return ask(argv, self._timeout_s, self._environment).decode(errors="surrogateescape")
+    def _ask(self, *argv: str, **variables: str) -> str:
+        return ask(argv, self._timeout_s, {**self._environment, **variables}).decode(errors="surrogateescape")
 
     def release(self) -> str:
         """Return Slurm's release, ``22.05``."""
@@ -96,32 +96,25 @@ class CliClient:
         Raises:
             ProcessError: Slurm does not answer, or not in the form that it is asked for.
         """
-        from slurm_colloc.slurm.jobs import QUEUE, parse_queue
-
-        times = {**self._environment, "SLURM_TIME_FORMAT": "%s"}
-        text = ask((*QUEUE, *filters), self._timeout_s, times).decode(errors="surrogateescape")
-        jobs, rejected = parse_queue(text)
+        jobs, rejected = self._queue(*filters)
         if rejected:
             raise ProcessError(f"'squeue' printed {rejected} lines of another form than it was asked for")
         return jobs
+
+    def _queue(self, *filters: str) -> "tuple[tuple[QueuedJob, ...], int]":
+        from slurm_colloc.slurm.jobs import QUEUE, parse_queue
+
+        return parse_queue(self._ask(*QUEUE, *filters, SLURM_TIME_FORMAT="%s"))
 
     def own_queue(self, *filters: str) -> "tuple[QueuedJob, ...]":
         """Return the same of the user who runs this."""
         return self.queue("-u", str(os.geteuid()), *filters)
 
-    def waiting(self) -> "tuple[QueuedJob, ...]":
-        """Return what of this user's waits."""
-        return self.own_queue("-t", "PENDING")
-
     def holders(self) -> "tuple[tuple[QueuedJob, ...], int]":
         """Return the running jobs with GPUs, or shares of them, and how many lines of squeue could not be read."""
-        from slurm_colloc.slurm.jobs import QUEUE, parse_queue
-
-        jobs, rejected = parse_queue(self._ask(*QUEUE, "-t", "R"))
-        rejected += sum(job.gres is None for job in jobs)
-        return tuple(
-            job for job in jobs if any(one.name in ("gpu", "mps", "shard") for one in job.gres or ())
-        ), rejected
+        jobs, rejected = self._queue("-t", "R")
+        held = tuple(job for job in jobs if any(one.name in ("gpu", "mps", "shard") for one in job.gres or ()))
+        return held, rejected + sum(job.gres is None for job in jobs)
 
     def limits(self, cluster: str, user: str = "") -> Limits:
         """Return what a user may ask for, the one who runs this where none is named."""
@@ -182,17 +175,17 @@ class CliClient:
         from slurm_colloc.slurm.jobs import accounted_question, parse_accounted, parse_controller, with_controllers
 
         argv, delimiter = accounted_question(job_id)
-        times = {**self._environment, "TZ": "UTC", "SLURM_TIME_FORMAT": "%s"}
+        times = {"TZ": "UTC", "SLURM_TIME_FORMAT": "%s"}
         rows: tuple[Accounted, ...] = ()
         failed: ProcessError | None = None
         try:
-            rows = parse_accounted(ask(argv, self._timeout_s, times).decode(errors="surrogateescape"), delimiter)
+            rows = parse_accounted(self._ask(*argv, **times), delimiter)
         except ProcessError as error:  # no accounting on this cluster
             failed = error
         if rows and all(row.end_s is not None for row in rows):
             return rows
         # Of a job of this moment accounting knows nothing yet, or half of it.
-        done = run(("scontrol", "show", "job", "-o", job_id), self._timeout_s, times)
+        done = run(("scontrol", "show", "job", "-o", job_id), self._timeout_s, {**self._environment, **times})
         if done.status and failed and b"Invalid job id" not in done.stderr:
             raise failed
         return with_controllers(rows, () if done.status else parse_controller(done.stdout.decode(errors="replace")))

@@ -39,13 +39,13 @@ class Chosen(NamedTuple):
     rule: str = ""
 
 
-def choose(config: SiteConfig, whose: Whose, drawn: Callable[[], float] | None, stopped: str = "") -> Chosen:
+def choose(config: SiteConfig, whose: Whose, drawn: Callable[[], float], stopped: str = "") -> Chosen:
     """Return the policy for a job.
 
     Args:
         config: the site.
         whose: what the rules look at.
-        drawn: says the job's draw, from 0 to 100; None: say the policy of those who are drawn.
+        drawn: says the job's draw, from 0 to 100.
         stopped: why nothing is placed at this site for now; empty where it is.
     """
     found = _first(config, whose, drawn)
@@ -55,7 +55,7 @@ def choose(config: SiteConfig, whose: Whose, drawn: Callable[[], float] | None, 
     return found
 
 
-def _first(config: SiteConfig, whose: Whose, drawn: Callable[[], float] | None) -> Chosen:
+def _first(config: SiteConfig, whose: Whose, drawn: Callable[[], float]) -> Chosen:
     for number, rule in enumerate(config.rollout, 1):
         met = _meets(rule, whose)
         of: Params = {"number": number, "rule": in_words(rule)}
@@ -66,8 +66,8 @@ def _first(config: SiteConfig, whose: Whose, drawn: Callable[[], float] | None) 
     return Chosen(config.policy, because("policy-of-site"))
 
 
-def _drawn(rule: Rule, of: Params, drawn: Callable[[], float] | None) -> Chosen:
-    if rule.percent >= 100 or drawn is None:
+def _drawn(rule: Rule, of: Params, drawn: Callable[[], float]) -> Chosen:
+    if rule.percent >= 100:
         return Chosen(rule.policy, Reason("rule-met", {**of}))
     number = drawn()
     chosen = number < rule.percent

@@ -18,7 +18,7 @@ from slurm_colloc.estimate.bounds import upper_bound
 from slurm_colloc.estimate.calibration import LARGEST, SHIPPED, Calibration, Margin
 from slurm_colloc.estimate.ladder import estimate_at_site
 from slurm_colloc.estimate.question import Question
-from slurm_colloc.estimate.site_margins import calibration_path, from_json, site_calibration, to_json
+from slurm_colloc.estimate.site_margins import calibration_path, from_json, site_calibration
 from slurm_colloc.model import Answered, because
 from slurm_colloc.wording import words
 from tests.unit.made import evidence, near
@@ -168,7 +168,7 @@ OWN = Calibration({NAME: Margin(1.3, 200, 0.97)})
 def test_an_old_file_or_one_of_the_future_is_not_used(tmp_path: Path, age_s: float) -> None:
     path = Path(calibration_path(str(tmp_path)))
     path.parent.mkdir()
-    path.write_text(json.dumps(to_json(time.time() - age_s, OWN)))
+    path.write_text(json.dumps(OWN._replace(at_s=time.time() - age_s)))
     found, note = site_calibration(str(tmp_path))
     assert found == SHIPPED
     assert note == because("margins-old", days=30)
@@ -184,9 +184,9 @@ def test_an_old_file_or_one_of_the_future_is_not_used(tmp_path: Path, age_s: flo
     ],
 )
 def test_a_margin_out_of_bounds_is_no_margin(changes: dict[str, object]) -> None:
-    kept = json.loads(json.dumps(to_json(1.0, OWN)))
-    assert from_json(kept) == (1.0, OWN)
-    kept[1][NAME] = OWN.margins[NAME]._asdict() | changes
+    kept = json.loads(json.dumps(OWN))
+    assert from_json(kept) == OWN
+    kept[0][NAME] = OWN.margins[NAME]._asdict() | changes
     with pytest.raises(InputError, match="run 'colloc ingest' again"):
         from_json(kept)
 
@@ -220,7 +220,7 @@ def known(shell: Shell) -> Shell:
         stream.write(f'[paths]\nstate = "{shell.folder / "state"}"\n')
     path = Path(calibration_path(str(shell.folder / "state")))
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(to_json(time.time(), OWN)))
+    path.write_text(json.dumps(OWN._replace(at_s=time.time())))
     shell.ran()
     return shell
 
@@ -236,7 +236,7 @@ def test_csub_takes_the_sites_margins_and_says_how_often_they_held(known: Shell)
 
 
 def test_csub_says_when_they_are_too_old_only_where_it_is_asked_to_explain(known: Shell) -> None:
-    Path(calibration_path(str(known.folder / "state"))).write_text(json.dumps(to_json(1.0, OWN)))
+    Path(calibration_path(str(known.folder / "state"))).write_text(json.dumps(OWN._replace(at_s=1.0)))
     old = words(because("margins-old", days=30))
     assert old in known.run("--dry-run", "--explain", "job.sh").stderr
     plain = known.run("job.sh")

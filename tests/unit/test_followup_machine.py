@@ -64,7 +64,7 @@ class Slurm:
         self.happens("made")
         return Submitted(job, ""), prepared.plan
 
-    def waiting(self) -> tuple[QueuedJob, ...]:
+    def own_queue(self, *_: str) -> tuple[QueuedJob, ...]:
         return tuple(QueuedJob(job, job, None, job, dependency=f"{on}(unfulfilled)") for job, on in self.made.items())
 
     def begin(self) -> None:

@@ -4,10 +4,8 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from slurm_colloc.estimate.calibration import Calibration, Margin, conformal
+from slurm_colloc.estimate.calibration import Calibration, Margin
 from slurm_colloc.estimate.exact import from_runs
 from slurm_colloc.estimate.ladder import estimate
 from slurm_colloc.estimate.near import from_relatives
@@ -268,18 +266,3 @@ def test_margins_of_a_sites_own() -> None:
     assert isinstance(answer, Footprint)
     assert q(answer)[1] == 6000
     assert because("margin-counted", factor=1.5, floor_mib=0.0, answers=200) in answer.provenance
-
-
-def test_conformal_needs_enough_answers() -> None:
-    assert conformal([1.0] * 98) is None
-    assert conformal([1.0] * 99) == Margin(1.0, 99)
-    assert conformal([*[1.0] * 98, 1.4]) == Margin(1.4, 99)
-    assert conformal([*[1.0] * 98, float("inf")]) == Margin(float("inf"), 99)
-    assert conformal([*[1.0] * 198, 3.0]) == Margin(1.0, 199)
-
-
-@given(st.lists(st.floats(0.5, 2.0), min_size=200, max_size=400))
-def test_the_conformal_margin_covers_what_it_was_taken_from(ratios: list[float]) -> None:
-    margin = conformal(ratios, 0.9)
-    assert margin
-    assert sum(ratio <= margin.factor for ratio in ratios) >= 0.9 * len(ratios)

@@ -80,7 +80,8 @@ def test_a_part_of_the_jobs_is_drawn_and_the_others_are_what_it_is_compared_with
 def test_while_the_site_is_stopped_nothing_is_placed_and_no_job_is_in_an_arm() -> None:
     config = site()._replace(rollout=(Rule("auto", percent=50),))
     assert choose(config, ANN, lambda: 10.0, "harm") == Chosen("shadow", because("placing-stopped", why="harm"))
-    assert choose(config._replace(rollout=(Rule("off"),)), ANN, lambda: 10.0, "harm").policy == "off"
+    for policy in ("off", "pack"):
+        assert choose(config._replace(rollout=(Rule(policy),)), ANN, lambda: 10.0, "harm").policy == policy
 
 
 def test_draws_are_spread_evenly_over_jobs_users_and_days() -> None:

@@ -41,7 +41,7 @@ class FakeClient(CliClient):
         shown = {name: recorded(name, slurm) for name in ("version", "node", "partition", "config")}
         self.texts = {"sinfo": "", **shown, **texts}
 
-    def _ask(self, *argv: str) -> str:
+    def _ask(self, *argv: str, **variables: str) -> str:
         return next(text for name, text in self.texts.items() if name in " ".join(argv))
 
     def further_options(self, known: Collection[str]) -> Mapping[str, str]:

@@ -13,13 +13,12 @@ from slurm_colloc.accounting.harm import JudgedRun, judged_runs, stop_where_too_
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.accounting.user_histories import Collected
 from slurm_colloc.cli.colloc import ingest
-from slurm_colloc.config import Paths, Rule
+from slurm_colloc.config import Paths
 from slurm_colloc.config_audit import Notices
 from slurm_colloc.errors import StoreError
 from slurm_colloc.estimate.harm import Harm
 from slurm_colloc.estimate.site_stop import Stop, read_stop, stop_path, why_stopped, write_stop
-from slurm_colloc.model import Gres, because
-from slurm_colloc.submit.rollout import NOBODY, choose
+from slurm_colloc.model import Gres
 from tests.unit.made import MIG_POOL, MPS_POOL, decision, evidence, run, site
 from tests.unit.mail_service import mail_service, plain
 from tests.unit.programs import colloc
@@ -127,16 +126,6 @@ def test_what_cannot_be_read_places_nothing(tmp_path: Path, content: str) -> Non
     assert why_stopped(str(tmp_path))
     with pytest.raises(StoreError):
         read_stop(str(tmp_path))
-
-
-def test_stopped_is_shadow_where_jobs_would_be_placed_and_nothing_else() -> None:
-    config = site()._replace(policy="auto")
-    assert choose(config, NOBODY, None, "harm").policy == "shadow"
-    assert choose(config, NOBODY, None, "harm").why == because("placing-stopped", why="harm")
-    assert choose(config._replace(policy="pack"), NOBODY, None, "harm").policy == "pack"
-    ruled = config._replace(policy="off", rollout=(Rule("auto", users=("ann",)),))
-    assert choose(ruled, NOBODY._replace(user="ann"), None, "harm").policy == "shadow"
-    assert choose(ruled, NOBODY._replace(user="bob"), None, "harm").policy == "off"
 
 
 def test_the_file_names_nobody(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig, user_data_folder
 from slurm_colloc.errors import InputError
 from slurm_colloc.history.fold import fold_drops
-from slurm_colloc.history.records import drop_evidence, has_evidence, read_decisions
+from slurm_colloc.history.records import drop_evidence, evidence_path, read_decisions
 from slurm_colloc.process import ask
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def _keep(store: "Store", config: SiteConfig, past: "Past", *, everybody: bool) 
         say(f"histories hold {built.runs} runs")
         return
     folder = user_data_folder()
-    new = [run for _, run in past.evidence if not has_evidence(folder, run.signature, run.job_id)]
+    new = [run for _, run in past.evidence if not os.path.lexists(evidence_path(folder, run.signature, run.job_id))]
     for run in new:
         drop_evidence(folder, run)
     for signature in {run.signature for run in new}:
