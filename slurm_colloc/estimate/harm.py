@@ -9,7 +9,6 @@ it apart. So do they a run that was lost with its node, which is no doing of the
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import NamedTuple
 
 from slurm_colloc.model import COMPLETED, GPU_OOM, LEAST_SAMPLES, Evidence, Reason, SharingMode, because
 
@@ -36,26 +35,6 @@ _ENDS = {"TIMEOUT": Harm.TIME_LIMIT, "OUT_OF_MEMORY": Harm.HOST_MEMORY, "FAILED"
 _LOST = ("NODE_FAIL", "BOOT_FAIL")
 
 
-class Judged(NamedTuple):
-    """A run on a piece, and what came of it; None is not known."""
-
-    run: Evidence
-    harm: Harm | None
-
-
-def judge(runs: Sequence[Evidence], max_slowdown: float) -> list[Judged]:
-    """Return what came of each run that was on a piece, of all known runs of one job.
-
-    Args:
-        runs: of one signature.
-        max_slowdown: how many times as long as on a whole GPU a job may take.
-    """
-    whole = [run for run in runs if run.mode == SharingMode.EXCLUSIVE]
-    # A record that stands for several old runs keeps the worst of each figure, and is none of them.
-    pieces = [run for run in runs if run.mode not in ("", SharingMode.EXCLUSIVE) and run.run_count == 1]
-    return [Judged(run, harm_of(run, whole, max_slowdown)) for run in pieces]
-
-
 def harm_of(run: Evidence, whole: Sequence[Evidence], max_slowdown: float) -> Harm | None:
     """Return what came of one run, by others of its job that had a whole GPU; None where that is not known."""
     if run.state == GPU_OOM:
@@ -80,18 +59,16 @@ def why_whole(runs: Sequence[Evidence], max_slowdown: float) -> Reason | None:
 
     It is measured on a whole GPU once for each run that was harmed: what its pieces harm again and again gets fewer.
     """
-    harmed = [one for one in judge(runs, max_slowdown) if one.harm in (*COUNTED, Harm.FAILED)]
+    whole = [run for run in runs if run.mode == SharingMode.EXCLUSIVE]
+    # A record that stands for several old runs keeps the worst of each figure, and is none of them.
+    pieces = [run for run in runs if run.mode not in ("", SharingMode.EXCLUSIVE) and run.run_count == 1]
+    judged = [(run, harm_of(run, whole, max_slowdown)) for run in pieces]
+    harmed = [(run, harm) for run, harm in judged if harm in COUNTED or harm is Harm.FAILED]
     if not harmed:
         return None
-    last = max(harmed, key=lambda one: one.run.ended_s)
+    last, harm = max(harmed, key=lambda pair: pair[0].ended_s)
     measured = sum(
-        run.mode == SharingMode.EXCLUSIVE
-        and run.state == COMPLETED
-        and run.ended_s > last.run.ended_s
-        and run.sample_count >= LEAST_SAMPLES
-        for run in runs
+        run.state == COMPLETED and run.ended_s > last.ended_s and run.sample_count >= LEAST_SAMPLES for run in whole
     )
     left = len(harmed) - measured
-    if left <= 0 or last.harm is None:
-        return None
-    return because("harmed", job_id=last.run.job_id, harm=last.harm.name.lower(), runs=left)
+    return because("harmed", job_id=last.job_id, harm=harm.name.lower(), runs=left) if harm and left > 0 else None

@@ -30,11 +30,8 @@ class Script(NamedTuple):
     foreign: tuple[str, ...]  # "#PBS" and "#BSUB" lines that sbatch would translate unless --ignore-pbs
 
 
-class _Word(NamedTuple):
-    """A word of a directive and the line it stands in."""
-
-    text: str
-    line: int
+# A word of a directive and the line that it stands in.
+_Word = tuple[str, int]
 
 
 def _check_file(text: bytes) -> None:
@@ -109,7 +106,7 @@ def split_directive(rest: bytes, number: int, release: str) -> list[_Word]:
         word, used = _one_word(rest, number, release)
         if not word:  # a comment, or an empty pair of quotes: sbatch reads neither that word nor the rest of the line
             return words
-        words.append(_Word(word.decode("utf-8", "surrogateescape"), number))
+        words.append((word.decode("utf-8", "surrogateescape"), number))
         rest = rest[used:]
 
 
@@ -117,11 +114,11 @@ def _read_vector(words: list[_Word], table: tuple[Option, ...], own: tuple[Optio
     """Read all words, which form ONE argument vector however many lines they stand in."""
 
     def where(index: int) -> str:
-        return f"line {words[index].line}: "
+        return f"line {words[index][1]}: "
 
-    result = scan([word.text for word in words], table, own, where)
+    result = scan([word for word, _ in words], table, own, where)
     if result.stop < len(words):
-        raise UnsureError(f"{where(result.stop)}'{words[result.stop].text}' is no option")
+        raise UnsureError(f"{where(result.stop)}'{words[result.stop][0]}' is no option")
     found = result.own if own else result.found
     return tuple(
         Given(option.canonical, value, "directive", where(index) + text)
@@ -238,7 +235,7 @@ def without_options(text: bytes, table: tuple[Option, ...], release: str, names:
 def _line_without(line: bytes, number: int, table: tuple[Option, ...], release: str, names: Collection[str]) -> bytes:
     if not line.startswith(b"#SBATCH"):
         return line
-    words = [word.text for word in split_directive(line[7:], number, release)]
+    words = [word for word, _ in split_directive(line[7:], number, release)]
     try:
         left = without(words, table, names)
     except UnsureError:  # half of an option: whether it is one of these shows in the end

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line of a past job, as sacct keeps it: words with blanks between them and without their quotes."""
 
+from os.path import basename
+
 from slurm_colloc.errors import InputError, UnsureError
 from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS
 from slurm_colloc.slurm.options import split_command_line
@@ -20,7 +22,7 @@ def parse_submit_line(line: str, job_name: str, release: str) -> tuple[str, tupl
         InputError: it names no script, or it is not certain which.
     """
     program, *words = line.split() or [""]
-    if program.rpartition("/")[2] not in ("sbatch", "csub"):
+    if basename(program) not in ("sbatch", "csub"):
         raise InputError("it was not submitted by sbatch" if program else "sacct has no SubmitLine of it")
     if any(word.startswith("--wrap") for word in words):
         raise InputError("it was a command of --wrap")
@@ -32,14 +34,10 @@ def parse_submit_line(line: str, job_name: str, release: str) -> tuple[str, tupl
         raise InputError("its script came by standard input")
     at = split.script_at
     named = any(option.name == "job-name" for option in split.options)
-    if not named and _base(words[at]) != job_name:
-        at = next((later for later in range(at, len(words)) if _base(words[later]) == job_name), at)
+    if not named and basename(words[at]) != job_name:
+        at = next((later for later in range(at, len(words)) if basename(words[later]) == job_name), at)
     if any(option.name == "export" and "=" in (option.value or "") for option in split.options):
         raise InputError("it was handed variables (--export)")
     if not words[at].startswith("/") and any(option.name == "chdir" for option in split.options):
         raise InputError("its script is relative and --chdir was given")
     return words[at], tuple(words[at + 1 :])
-
-
-def _base(word: str) -> str:
-    return word.rpartition("/")[2]

@@ -81,12 +81,8 @@ def _request_options(style: str, placement: Placement) -> tuple[str, ...]:
         options = [f"--{style}={gres.type}:{gres.quantity}"]
     else:
         options = [f"--gres={gres}", f"--{style}=0"]
-    if placement.partition:
-        options.append(f"--partition={placement.partition}")
-    if placement.cpu_option:
-        options.append(f"--{placement.cpu_option}")
-    if placement.mem:
-        options.append(f"--mem={placement.mem}")
-    if placement.time_limit_min is not None:
-        options.append(f"--time={placement.time_limit_min}")
+    options += [f"--partition={placement.partition}"] if placement.partition else []
+    options += [f"--{placement.cpu_option}"] if placement.cpu_option else []
+    options += [f"--mem={placement.mem}"] if placement.mem else []
+    options += [] if placement.time_limit_min is None else [f"--time={placement.time_limit_min}"]
     return tuple(options)

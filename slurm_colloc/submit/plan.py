@@ -20,7 +20,7 @@ from slurm_colloc.submit.footprint import as_served, footprint_of, part_to_tell
 from slurm_colloc.submit.override import overridden, sizes_cut, without_sizes, would_have_been
 from slurm_colloc.submit.own_options import check_pack, is_exclusive, own_option, parse_slowdown, wants_pack
 from slurm_colloc.submit.reasons import reason_to_keep_command, reason_to_keep_text
-from slurm_colloc.submit.render import Sampling, names_slice, render_block, render_script
+from slurm_colloc.submit.render import names_slice, render_block, render_script
 from slurm_colloc.submit.request import build_request
 from slurm_colloc.submit.rollout import NOBODY, Chosen, choose, draw
 from slurm_colloc.submit.slurm_answers import access_of, queue_estimate, whose_job
@@ -343,17 +343,15 @@ def _rewritten(
     rewritten = None if text == submission.text else text
     if fixed:
         return part, rewritten
-    sampling = None
     measured = not (switched_off or request.untouchable)
-    if measured and not config.observe.agent and (script is None or request.sh_like):
-        sampling = Sampling(request.signature, placement.mode)
+    sampled = measured and not config.observe.agent and (script is None or request.sh_like)
     shared = placement.mode in (SharingMode.MPS, SharingMode.SHARD)
     if script is None:
         insert_at, text = len(WRAPPED), WRAPPED + text + b"\n"
     else:
         # Even of a script that needs no block, sbatch's rules are held against what is left of it.
         insert_at = read_script(text, table, config.slurm_release).insert_at
-    if sampling is None and not shared and not names_slice(request, placement):
+    if not (sampled or shared or names_slice(request, placement)):
         return part, rewritten
-    block = render_block(request, footprint, placement, sampling, config, sizes_cut(request, placement))
+    block = render_block(request, footprint, placement, config, sizes_cut(request, placement), sampled=sampled)
     return part, render_script(text, insert_at, block)

@@ -12,7 +12,6 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import NamedTuple
 
 from slurm_colloc import __version__
 from slurm_colloc.config import SiteConfig, user_data_folder
@@ -33,13 +32,6 @@ _LIMIT_BYTES = 1024 * 1024
 _KEPT = 8
 
 
-class Sampling(NamedTuple):
-    """What the job's own sampler is told of this job."""
-
-    signature: str
-    mode: SharingMode
-
-
 def render_script(text: bytes, insert_at: int, block: bytes) -> bytes:
     """Return the script with ``block`` before the user's first command."""
     head = text[:insert_at]
@@ -57,11 +49,14 @@ def render_block(
     request: JobRequest,
     footprint: Footprint,
     placement: Placement,
-    sampling: Sampling | None,
     config: SiteConfig,
     cut: Sequence[str] = (),
+    *,
+    sampled: bool,
 ) -> bytes:
-    """Return the block of sh for this job; ``cut`` are the options that were cut out of its directives.
+    """Return the block of sh for this job, with its own sampler or without.
+
+    ``cut`` are the options that were cut out of its directives.
 
     Raises:
         ConfigError: a site's template that does not render.
@@ -71,8 +66,8 @@ def render_block(
     variables = {"csub_gpu_mem_mib": str(placement.memory_mib or "")}
     variables["csub_named"] = f"{named.type}:{named.quantity}" if named else ""
     body = [parts[placement.mode]]
-    if sampling is not None:
-        variables |= {"csub_signature": sampling.signature, "csub_mode": sampling.mode}
+    if sampled:
+        variables |= {"csub_signature": request.signature, "csub_mode": placement.mode}
         variables["csub_evidence"] = user_data_folder()
         body.append(parts[_SAMPLE])
     lines = [

@@ -101,11 +101,9 @@ def _memory(most_mib: float, placement: Placement) -> str:
 def how_sure(footprint: Footprint) -> str:
     """Return in words which share of such estimates held; empty where nobody has counted them."""
     sure = footprint.confidence
-    if sure is None:
+    if sure is None or not any(one.code.endswith("-counted") for one in footprint.provenance):
         return ""
-    if any(one.code.endswith("-counted") for one in footprint.provenance):
-        return f"; at least {100 * sure:.0f} % of such estimates were high enough at this site"
-    return ""
+    return f"; at least {100 * sure:.0f} % of such estimates were high enough at this site"
 
 
 def _weighed(weighed: Weighed) -> str:

@@ -25,7 +25,7 @@ from slurm_colloc.config import load_site
 from slurm_colloc.model import Footprint, Gres, JobRequest, Placement, Quantiles, SharingMode, because
 from slurm_colloc.shipped import folder
 from slurm_colloc.site.render import Host, render_site
-from slurm_colloc.submit.render import Sampling, render_block
+from slurm_colloc.submit.render import render_block
 
 assert "site-packages" in folder("templates"), folder("templates")
 request = JobRequest(
@@ -40,7 +40,7 @@ for site in sorted(Path(folder("site-configs")).glob("*/site.toml")):
     assert render_site(config, Host("/opt/slurm_colloc"))[-1].name == "ORDER.md"
     for mode in SharingMode:
         placement = Placement(mode, Gres("mps", "", 10), 300, 256, "", "", "", None, (because("no-gpu"),), ())
-        block = render_block(request, footprint, placement, Sampling("s", mode), config)
+        block = render_block(request, footprint, placement, config, sampled=True)
         assert b"csub" in block and b"slurm_colloc.cli.colloc sample" in block
         rendered += 1
 assert rendered == 4 * 7, rendered

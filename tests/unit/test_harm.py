@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from slurm_colloc.estimate.harm import Harm, judge, why_whole
+from slurm_colloc.estimate.harm import Harm, harm_of, why_whole
 from slurm_colloc.model import GPU_OOM, Evidence, because
 from slurm_colloc.placement.choose import place
 from tests.unit.made import MIG_POOL, evidence, footprint, request, site
@@ -45,11 +45,12 @@ def piece(number: int, elapsed_s: float | None = 1000.0, mode: str = "mig", **fi
     ],
 )
 def test_what_came_of_a_run_on_a_piece(runs: list[Evidence], harm: Harm | None) -> None:
-    assert [one.harm for one in judge(runs, 1.25)] == [harm]
+    *others, last = runs
+    assert harm_of(last, others, 1.25) is harm
 
 
 def test_runs_on_whole_gpus_and_what_stands_for_several_are_not_judged() -> None:
-    assert judge([whole(1, state=GPU_OOM), piece(2, state=GPU_OOM, run_count=4)], 1.25) == []
+    assert not why_whole([whole(1, state=GPU_OOM), piece(2, state=GPU_OOM, run_count=4)], 1.25)
 
 
 def test_a_harmed_job_is_measured_again_once_for_each_harm() -> None:

@@ -16,7 +16,7 @@ from slurm_colloc.errors import ConfigError, StoreError
 from slurm_colloc.model import Gres, Placement, Rejected, SharingMode, because
 from slurm_colloc.slurm.directives import read_script
 from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS
-from slurm_colloc.submit.render import Sampling, render_block, render_script, site_parts, write_script
+from slurm_colloc.submit.render import render_block, render_script, site_parts, write_script
 from tests.unit.made import footprint, request, site
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -54,8 +54,8 @@ def placement(mode: SharingMode) -> Placement:
 
 
 def block(mode: SharingMode, *, sampled: bool, config: SiteConfig | None = None) -> bytes:
-    sampling = Sampling("0123456789abcdef", mode) if sampled else None
-    return render_block(request(), NEED, placement(mode), sampling, config or site())
+    asked = request(signature="0123456789abcdef")
+    return render_block(asked, NEED, placement(mode), config or site(), sampled=sampled)
 
 
 @pytest.mark.parametrize("sampled", [True, False])
@@ -125,7 +125,7 @@ def test_a_script_is_told_of_one_gpu_where_slurm_tells_of_a_piece(style: str) ->
     typed, untyped = ((Gres("gpu", kind, 1),) for kind in ("h100", ""))
     for gres, told in ((untyped, "1"), (typed, slice_name)):
         asked = request(gpu_style=style, gres=gres)
-        text = render_block(asked, footprint(9216.0, 12.0), placement(SharingMode.MIG), None, site())
+        text = render_block(asked, footprint(9216.0, 12.0), placement(SharingMode.MIG), site(), sampled=False)
         assert ran(text, **{name: slice_name})[name] == told
         assert name not in ran(text)
     for mode in (SharingMode.MPS, SharingMode.SHARD):
@@ -152,10 +152,8 @@ def test_containers_are_handed_the_sites_daemon(tmp_path: Path) -> None:
 def test_hostile_words_are_not_run(tmp_path: Path) -> None:
     hostile = "x\ntouch a #\r`touch b`$(touch c)'; touch d; '\x1b[2J\u2028"
     one = placement(SharingMode.MPS)._replace(reasons=(because("followup", why=hostile), because(hostile)))
-    asked = request(gres=(Gres("gpu", "a\ntouch e", 1),))
-    text = render_block(
-        asked, footprint(provenance=(because(hostile, a=hostile),)), one, Sampling(hostile, SharingMode.MPS), site()
-    )
+    asked = request(gres=(Gres("gpu", "a\ntouch e", 1),), signature=hostile)
+    text = render_block(asked, footprint(provenance=(because(hostile, a=hostile),)), one, site(), sampled=True)
     folder = tmp_path / "empty"
     folder.mkdir()
     done = subprocess.run(["sh", "-eu"], input=text + b"echo ok\n", capture_output=True, cwd=folder, check=False)
