@@ -32,8 +32,9 @@ from slurm_colloc.history.snapshot import RELATIVES_READ
 from slurm_colloc.model import COMPLETED, Evidence, Footprint, Placement, Quantiles
 from slurm_colloc.placement.choose import place
 from slurm_colloc.placement.fitted import past_request
-from slurm_colloc.placement.pieces import most_sm_of_share, shares_per_gpu
-from slurm_colloc.placement.speed import on_slice
+from slurm_colloc.placement.pieces import shares_per_gpu
+from slurm_colloc.placement.speed import most_in_part, on_slice
+from slurm_colloc.units import most_of_whole
 
 SAME = "the same job"
 CSUB = "csub"
@@ -332,7 +333,8 @@ def _share(units: int, config: SiteConfig) -> Piece:
     [pool] = config.pool
     count = shares_per_gpu(pool, "mps")
     part = units / count
-    return Piece(part, part * (pool.gpu_mem_mib or 0), 100.0, most_sm_of_share(units, count, config))
+    most_pct = most_in_part(most_of_whole(units, count), config.sharing.max_slowdown)
+    return Piece(part, part * (pool.gpu_mem_mib or 0), 100.0, most_pct)
 
 
 def _ideal(row: Row, config: SiteConfig) -> float:

@@ -189,11 +189,6 @@ def apart_by(cluster: str, tasks: int | None = None) -> tuple[str, ...]:
     return (cluster, *([f"{tasks} tasks"] if tasks and tasks > 1 else []))
 
 
-def submitted_text(script: bytes) -> bytes:
-    """Return what was submitted of a batch script as Slurm keeps it: of --wrap, the command."""
-    return script.partition(WRAPPED)[2] or script
-
-
 def names_from_outside(script: bytes, variables: Collection[str] | None = None) -> list[str]:
     """Return the variables, of these or of any, whose values at the submission make a script another job."""
     body = shell_lines(script.decode(errors="surrogateescape"))

@@ -201,8 +201,9 @@ def _mig(request: JobRequest, need: Need, rooms: list[Room], config: SiteConfig)
     for part, room in sorted(lesser, key=lambda pair: (pair[0].mem_mib, pair[0].sm_count)):
         alike = kinds[room.moved, part.type]
         slowest, its_room = min(alike, key=lambda pair: pair[0].sm_count / (pair[1].pool.sm_count or 1))
-        slowdown = on_slice(need.sm_active_pct, (its_room.pool.sm_count or math.inf) / slowest.sm_count)
-        most = Most(part.mem_mib, most_sm_of_slice(slowest, its_room.pool, config))
+        whole_over_own = (its_room.pool.sm_count or math.inf) / slowest.sm_count
+        slowdown = on_slice(need.sm_active_pct, whole_over_own)
+        most = Most(part.mem_mib, most_on_slice(config.sharing.max_slowdown, whole_over_own))
         time = time_needed(request, need.run_time_min, slowdown.upper, room.partition if room.moved else None, config)
         kept = _kept_with_slice(request, need, part, room, config)
         why = time.too_little or kept.impossible
@@ -227,16 +228,6 @@ def _kept_with_slice(request: JobRequest, need: Need, slice_: MigSlice, room: Ro
     if room.moved:
         return kept_when_moved(request, room.partition, part, pool, config)
     return kept_with_slice(request, part, pool, config)
-
-
-def most_sm_of_slice(part: MigSlice, pool: Pool, config: SiteConfig) -> float:
-    """Return the SM activity, in percent of a whole GPU, that a slice slows no more than the site allows."""
-    return most_on_slice(config.sharing.max_slowdown, (pool.sm_count or math.inf) / part.sm_count)
-
-
-def most_sm_of_share(units: int, per_gpu: int, config: SiteConfig, *, in_turns: bool = False) -> float:
-    """Return the SM activity, in percent of a whole GPU, that so many shares hold."""
-    return most_in_part(most_of_whole(units, per_gpu), config.sharing.max_slowdown, in_turns=in_turns)
 
 
 def most_units(per_gpu: int) -> int:
@@ -288,10 +279,10 @@ def _in_turns(request: JobRequest, room: Room, name: str, config: SiteConfig) ->
 def _most_of_all(units: int, pools: list[Pool], name: str, config: SiteConfig, *, in_turns: bool) -> Most:
     """Return what so many shares hold on whichever of these pools; there is a largest share."""
     sizes = [(pool.gpu_mem_mib or 0, shares_per_gpu(pool, name)) for pool in pools]
-    held = [(mem_mib, min(units, most_units(per_gpu)), per_gpu) for mem_mib, per_gpu in sizes]
+    held = [(mem_mib, most_of_whole(min(units, most_units(per_gpu)), per_gpu)) for mem_mib, per_gpu in sizes]
     return Most(
-        min(math.floor(mem_mib * most_of_whole(count, per_gpu)) for mem_mib, count, per_gpu in held),
-        min(most_sm_of_share(count, per_gpu, config, in_turns=in_turns) for _, count, per_gpu in held),
+        min(math.floor(mem_mib * part) for mem_mib, part in held),
+        most_in_part(min(part for _, part in held), config.sharing.max_slowdown, in_turns=in_turns),
     )
 
 

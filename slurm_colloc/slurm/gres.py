@@ -157,14 +157,8 @@ def tres_value(tres: str, name: str) -> str:
 
 def tres_mib(text: str) -> int | None:
     """Return the MiB of a size as Slurm prints it (``100M``, ``1.50T``, bytes without a letter), rounded up."""
-    size = printed_mib(text)
-    return None if size is None else math.ceil(size)
-
-
-def printed_mib(text: str) -> float | None:
-    """Return the same, not rounded; None of what is no size."""
     match = _SIZE.fullmatch(text)
-    return size_mib(float(match[1]), match[2]) if match else None
+    return math.ceil(size_mib(float(match[1]), match[2])) if match else None
 
 
 def _reconcile(totals: dict[str, int], typed: dict[str, list[Gres]]) -> Iterable[Gres]:

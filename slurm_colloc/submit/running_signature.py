@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from slurm_colloc.errors import InputError
 from slurm_colloc.files import read_bounded
-from slurm_colloc.history.signature import OF_REQUEST, apart_by, signature, submitted_text
+from slurm_colloc.history.signature import OF_REQUEST, WRAPPED, apart_by, signature
 from slurm_colloc.model import SharingMode
 from slurm_colloc.submit.render import BLOCK_BEGINS
 
@@ -44,7 +44,9 @@ def known_by(path: str, arguments: Sequence[str], environ: Mapping[str, str], cl
         raise InputError(f"this job has {gpus} GPUs on this node; only those of one GPU are learned from")
     names = apart_by(cluster, tasks=int(tasks) if tasks.isdecimal() else None)
     given = {name: value for name, value in environ.items() if not _is_slurms(name)}
-    known = signature(submitted_text(text), arguments, 1, names, given, os.getcwd())
+    # Of --wrap, the command was submitted.
+    submitted = text.partition(WRAPPED)[2] or text
+    known = signature(submitted, arguments, 1, names, given, os.getcwd())
     return known.text, SharingMode.SHARD if "SLURM_SHARDS_ON_NODE" in environ else SharingMode.EXCLUSIVE
 
 

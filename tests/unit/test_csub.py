@@ -447,10 +447,3 @@ def test_who_gets_a_piece_is_told_how_to_keep_the_gpu_and_of_no_nodes_elsewhere(
     assert given.endswith("; --colloc=off keeps gpu:1\n")
     assert "far" not in given
     assert "keeps" not in shell.run("--gpu-footprint=mem=500G,sm=99", "--explain", "job.sh").stderr
-
-
-def test_csubs_own_options_are_taken_out_whatever_happens(shell: Shell) -> None:
-    (shell.folder / "site.toml").write_text("schema = 99")
-    done = shell.run(HINT, "--explain", "-p", "gpu", "job.sh", "--explain")
-    assert shell.calls() == [["-p", "gpu", "job.sh", "--explain"]]
-    assert len(done.stderr.splitlines()) == 1

@@ -115,25 +115,11 @@ def test_a_line_is_a_comment_where_the_site_only_looks_on(shell: Shell) -> None:
     assert shell.calls() == [["job.sh"]]
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [("gpu_mem_peak_mib", float("nan")), ("gpu_mem_peak_mib", -1), ("sm_active_q95_pct", "10"), ("ended_s", 2.5e11)],
-)
-def test_a_kept_run_that_cannot_be_true_leaves_the_job_as_asked(
-    shell: Shell, known: Path, field: str, value: object
-) -> None:
-    known.write_text(json.dumps({**json.loads(known.read_text()), field: value}))
+def test_a_kept_run_that_cannot_be_true_leaves_the_job_as_asked(shell: Shell, known: Path) -> None:
+    known.write_text(json.dumps({**json.loads(known.read_text()), "gpu_mem_peak_mib": float("nan")}))
     done = shell.run("job.sh")
     assert words(because("evidence-unreadable", files=1)) in done.stderr
     assert shell.calls()[-1] == ["job.sh"]
-
-
-def test_a_clock_that_went_back_a_little_changes_nothing_and_by_years_is_said(shell: Shell, known: Path) -> None:
-    for ahead_s, counts in ((3600.0, True), (400 * 86400.0, False)):
-        known.write_text(json.dumps({**json.loads(known.read_text()), "ended_s": now() + ahead_s}))
-        done = shell.run("job.sh")
-        assert shell.calls()[-1] == ([SMALL, "job.sh"] if counts else ["job.sh"])
-        assert (words(because("evidence-unreadable", files=1)) in done.stderr) is not counts
 
 
 def test_runs_that_are_forgotten_up_to_a_time_to_come_are_named(shell: Shell, known: Path) -> None:
