@@ -120,12 +120,9 @@ def parse_limits(answers: Sequence[str], at_s: float) -> Limits:
 
 def caps_questions(cluster: str) -> tuple[tuple[str, ...], ...]:
     """Return the two calls of sacctmgr whose answers ``parse_caps`` reads."""
-    *show, _, _ = questions("", cluster)[2]
+    of_qos = questions("", cluster)[2]
     columns = ",".join(_OF_ASSOCIATION)
-    return (
-        (*show, "qos", f"format=Name,{','.join(_OF_QOS)}"),
-        (*show, "association", f"cluster={cluster}", f"format=Account,User,Partition,{columns}"),
-    )
+    return of_qos, (*of_qos[:-2], "association", f"cluster={cluster}", f"format=Account,User,Partition,{columns}")
 
 
 def parse_caps(answers: Sequence[str]) -> tuple[Cap, ...]:

@@ -154,7 +154,6 @@ def parse_partitions(text: str) -> tuple[Partition, ...]:
 
 def _partition(record: Mapping[str, str]) -> Partition:
     cpus, mem = parse_job_defaults(record.get("JobDefaults", ""))
-    names = {key: _names(record.get(key, "")) for key in ("AllowAccounts", "DenyAccounts", "AllowQos", "DenyQos")}
     return Partition(
         name=record.get("PartitionName", ""),
         default=record.get("Default") == "YES",
@@ -166,10 +165,10 @@ def _partition(record: Mapping[str, str]) -> Partition:
         ),
         default_time_min=_limit(record.get("DefaultTime", "NONE")),
         max_time_min=_limit(record.get("MaxTime", "UNLIMITED")),
-        allow_accounts=names["AllowAccounts"],
-        deny_accounts=names["DenyAccounts"],
-        allow_qos=names["AllowQos"],
-        deny_qos=names["DenyQos"],
+        allow_accounts=_names(record.get("AllowAccounts", "")),
+        deny_accounts=_names(record.get("DenyAccounts", "")),
+        allow_qos=_names(record.get("AllowQos", "")),
+        deny_qos=_names(record.get("DenyQos", "")),
         allow_groups=_names(record.get("AllowGroups", "")),
         preempt_mode=tuple(record.get("PreemptMode", "").split(",")),
         oversubscribe=record.get("OverSubscribe", ""),

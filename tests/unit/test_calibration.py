@@ -232,7 +232,9 @@ def test_csub_takes_the_sites_margins_and_says_how_often_they_held(known: Shell)
     assert {"code": "margin-counted", "params": {"factor": 1.3, "floor_mib": 0.0, "answers": 200}} in footprint[
         "provenance_codes"
     ]
-    assert "97 %" in known.run("--dry-run", "--explain", "job.sh").stderr
+    assert "97 %" in known.run("--explain", "job.sh").stderr
+    [kept] = known.decisions()
+    assert (kept["margin"], kept["gpu_mem_expected_mib"], kept["gpu_mem_q99_mib"]) == (NAME, 4000, near(5200))
 
 
 def test_csub_says_when_they_are_too_old_only_where_it_is_asked_to_explain(known: Shell) -> None:
@@ -242,17 +244,6 @@ def test_csub_says_when_they_are_too_old_only_where_it_is_asked_to_explain(known
     plain = known.run("job.sh")
     assert (plain.returncode, old in plain.stderr) == (0, False)
     assert len(known.calls()) == 1
-
-
-def test_the_decision_says_what_the_margin_was_put_on(known: Shell) -> None:
-    known.run("job.sh")
-    (kept,) = (path for path in known.folder.rglob("*.json") if '"gpu_mem_expected_mib"' in path.read_text())
-    decision = json.loads(kept.read_text())
-    assert (decision["margin"], decision["gpu_mem_expected_mib"], decision["gpu_mem_q99_mib"]) == (
-        NAME,
-        4000,
-        near(5200),
-    )
 
 
 def test_a_hint_has_no_confidence(known: Shell) -> None:
