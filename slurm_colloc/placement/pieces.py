@@ -113,10 +113,9 @@ def rooms_of(
             why = because("protected", gpu_type=pool.gpu_type)
         elif kind and pool.gpu_type != kind and pool.gpu_model not in models - {""}:
             why = because("other-gpu-type", gpu_type=kind)
-        elif pool.sm_count is None:
-            why = other_card(footprint, pool) or because("site-lacks", key="sm_count", pool=pool.name)
         else:
-            why = other_card(footprint, pool)
+            unsized = because("site-lacks", key="sm_count", pool=pool.name) if pool.sm_count is None else None
+            why = other_card(footprint, pool) or unsized
         if why is None and here is None and there is not None:
             why = _closed(request, there, config, access)
         if why is not None:

@@ -5,7 +5,7 @@ The scanner is GNU getopt_long with sbatch's own option string ("+..."): it stop
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from slurm_colloc.errors import ConfigError, MisusedError, UnsureError, nearest
@@ -19,6 +19,8 @@ from slurm_colloc.slurm.option_tables import (
 
 # The value of a flag whose variable takes it back (SBATCH_OVERCOMMIT=0): a NUL, which no variable or argument can hold.
 RESET = "\0"
+# The value of an option that is the next word.
+_NEXT = "\0next"
 
 _WHITE_SPACE = " \t\n\v\f\r"
 
@@ -118,63 +120,30 @@ def match_long(name: str, word: str, table: tuple[Option, ...], own: Collection[
     raise UnsureError(f"option '{word}' is ambiguous: " + ", ".join(f"'--{option.name}'" for option in fits))
 
 
-class _Words:
-    """A cursor over the vector; `where` words an index for messages."""
-
-    def __init__(self, words: Sequence[str], where: Callable[[int], str]) -> None:
-        self.words = words
-        self.where = where
-        self.at = 0
-
-    def value_after(self, written: str, index: int, wrong: type[Exception] = UnsureError) -> str:
-        """Take the next word as a value, whatever it looks like, as getopt does."""
-        if self.at >= len(self.words):
-            raise wrong(f"option '{self.where(index)}{written}' has no value")
-        self.at += 1
-        return self.words[self.at - 1]
-
-
-def _long(cursor: _Words, table: tuple[Option, ...], own: dict[str, Option]) -> tuple[Option, str | None, str]:
-    """Read the long option under the cursor and move behind it."""
-    index = cursor.at
-    word = cursor.words[index]
-    cursor.at += 1
+def _long(word: str, place: str, table: tuple[Option, ...], own: dict[str, Option]) -> tuple[Option, str | None, str]:
+    """Read a word that begins with two dashes."""
     name, equals, rest = word[2:].partition("=")
-    option = own.get(name) or match_long(name, cursor.where(index) + word, table, own)
-    wrong = MisusedError if name in own else UnsureError
-    if option.argument == "none" and equals:
-        raise wrong(f"option '{cursor.where(index)}{word}' does not take a value")
-    if equals:  # sbatch takes "--nice=" for "--nice"
-        return option, None if option.argument == "optional" and not rest else rest, word
-    if option.argument == "required":
-        value = cursor.value_after(word, index, wrong)
-        return option, value, f"{word} {value}"
-    return option, None, word
+    option = own.get(name) or match_long(name, place + word, table, own)
+    if not equals:
+        return option, _NEXT if option.argument == "required" else None, word
+    if option.argument == "none":
+        raise (MisusedError if name in own else UnsureError)(f"option '{place}{word}' does not take a value")
+    # sbatch takes "--nice=" for "--nice"
+    return option, None if option.argument == "optional" and not rest else rest, word
 
 
-def _bundle(cursor: _Words, shorts: dict[str, Option]) -> list[tuple[Option, str | None, str]]:
-    """Read a word of short options ("-HN2") and move behind it."""
-    index = cursor.at
-    word = cursor.words[index]
-    cursor.at += 1
-    found: list[tuple[Option, str | None, str]] = []
+def _bundle(word: str, place: str, shorts: dict[str, Option]) -> Iterator[tuple[Option, str | None, str]]:
+    """Read a word of short options ("-HN2")."""
     for at, letter in enumerate(word[1:], start=2):
         option = shorts.get(letter)
         if option is None:
-            raise UnsureError(f"option '-{letter}' in '{cursor.where(index)}{word}' is unknown")
+            raise UnsureError(f"option '-{letter}' in '{place}{word}' is unknown")
         if option.argument == "none":
-            found.append((option, None, f"-{letter}"))
+            yield option, None, f"-{letter}"
             continue
         rest = word[at:]
-        if rest:
-            found.append((option, rest, f"-{letter}{rest}"))
-        elif option.argument == "optional":
-            found.append((option, None, f"-{letter}"))
-        else:
-            value = cursor.value_after(f"-{letter}", index)
-            found.append((option, value, f"-{letter} {value}"))
+        yield option, rest or (_NEXT if option.argument == "required" else None), f"-{letter}{rest}"
         break
-    return found
 
 
 def _nowhere(_index: int) -> str:
@@ -201,30 +170,28 @@ def scan(
     """
     shorts = {option.short: option for option in table if option.short}
     own_names = {option.name: option for option in own}
-    cursor = _Words(words, where)
     found: list[tuple[Option, str | None, int, str]] = []
     mine: list[tuple[Option, str | None, int, str]] = []
     taken: set[int] = set()
-    end = None
-    while cursor.at < len(words):
-        index = cursor.at
-        word = words[index]
+    at, end = 0, None
+    while at < len(words) and len(words[at]) > 1 and words[at][0] == "-":
+        index, word, place = at, words[at], where(at)
+        at += 1
         if word == "--":
             end = index
-            cursor.at += 1
             break
-        if len(word) < 2 or word[0] != "-":
-            break
-        if word[1] != "-":
-            found.extend((option, value, index, text) for option, value, text in _bundle(cursor, shorts))
-            continue
-        option, value, text = _long(cursor, table, own_names)
-        if own_names.get(option.name) is option:
-            mine.append((option, value, index, text))
-            taken.update(range(index, cursor.at))
-        else:
-            found.append((option, value, index, text))
-    return Scan(tuple(found), tuple(mine), frozenset(taken), cursor.at if end is None else end, cursor.at)
+        read = [_long(word, place, table, own_names)] if word[1] == "-" else _bundle(word, place, shorts)
+        for option, value, text in read:
+            is_own = own_names.get(option.name) is option
+            if value is _NEXT:
+                if at == len(words):
+                    raise (MisusedError if is_own else UnsureError)(f"option '{place}{text}' has no value")
+                # Whatever it looks like, as getopt does.
+                value, text = words[at], f"{text} {words[at]}"
+                at += 1
+            (mine if is_own else found).append((option, value, index, text))
+            taken.update(range(index, at) if is_own else ())
+    return Scan(tuple(found), tuple(mine), frozenset(taken), at if end is None else end, at)
 
 
 def split_command_line(argv: Sequence[str], table: tuple[Option, ...], own: tuple[Option, ...] = ()) -> CommandLine:
