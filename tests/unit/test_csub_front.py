@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -127,6 +128,13 @@ def test_standard_input_status_and_arguments_go_through_a_broken_installation(sh
     shell.behave(0, "exit 7")
     assert shell.run(program=installed(shell, "/nonexistent/python3"), input=SCRIPT).returncode == 7
     assert (shell.folder / "script.0").read_text() == SCRIPT
+
+
+def test_a_folder_as_standard_input_with_which_no_python_starts_leaves_plain_sbatch(shell: Shell) -> None:
+    folder = os.open(shell.folder, os.O_RDONLY)
+    done = shell.run(HINT, "job.sh", program=installed(shell, sys.executable), stdin=folder)
+    os.close(folder)
+    assert (done.returncode, done.stdout, shell.calls()) == (0, "Submitted batch job 4711\n", [["job.sh"]]), done.stderr
 
 
 def test_the_users_python_changes_nothing(shell: Shell) -> None:
