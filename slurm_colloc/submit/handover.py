@@ -19,6 +19,9 @@ from slurm_colloc.slurm.parse import parse_submitted
 from slurm_colloc.submit.plan import Plan
 from slurm_colloc.submit.render import write_script
 
+_TOO_LONG = b"Pathname of a file, directory or other parameter too long"
+# A site's sbatch may run where csub's folder is not.
+_NOT_THERE = rb"sbatch: error: Unable to open file [^\n]*/csub-[0-9a-f]{16}/"
 # What slurmctld says when it has judged the request and made no job. Time-outs and broken connections are not here:
 # after those nobody knows whether a job exists. Only as sbatch's last word on the submission: the same words may stand
 # in what --wait says of a job that exists.
@@ -38,12 +41,15 @@ _VERDICTS = (
     b"Memory required by task is not available",
     b"Invalid job array specification",
     b"Job dependency problem",
-    b"Pathname of a file, directory or other parameter too long",
+    _TOO_LONG,
     # What slurm.ERROR of a site's job_submit.lua comes to.
     b"Unspecified error",
 )
 # The first of a line is not taken back: sbatch quotes options, in which the words may stand thousands of times.
-DEFINITE = rb"(?m)^(?>[^\n]*?submission failed: )[^\n]*(?:%s)" % b"|".join(re.escape(words) for words in _VERDICTS)
+DEFINITE = rb"(?m)^(?:(?>[^\n]*?submission failed: )[^\n]*(?:%s)|%s)" % (
+    b"|".join(re.escape(words) for words in _VERDICTS),
+    _NOT_THERE,
+)
 # A program that would call csub back for ever: csub's own start script under another name, or a script that starts it.
 _NAMES_CSUB = re.compile(rb"^[^#\n]*\bcsub\b", re.MULTILINE)
 STDOUT, STDERR = 1, 2
@@ -110,6 +116,11 @@ def submit(
     if not refused:
         write_all(STDERR, bytes(relay.held))
     return status if status >= 0 else 128 - status, bytes(relay.held) if refused else b""
+
+
+def is_of_script(refused: bytes) -> bool:
+    """Return whether what sbatch said of a refusal is of the script, which the user's own may not meet with."""
+    return _TOO_LONG in refused or re.search(_NOT_THERE, refused) is not None
 
 
 def _drain(running: Running) -> None:

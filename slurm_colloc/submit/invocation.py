@@ -13,7 +13,7 @@ from slurm_colloc.errors import CollocError, ConfigError
 from slurm_colloc.process import given_environment
 from slurm_colloc.slurm.options import CommandLine
 from slurm_colloc.submit.decision import record
-from slurm_colloc.submit.handover import STDERR, STDOUT, find_sbatch, submit, write_all
+from slurm_colloc.submit.handover import STDERR, STDOUT, find_sbatch, is_of_script, submit, write_all
 from slurm_colloc.submit.own_options import is_exclusive, own_option, with_policy_variable, without_own_options
 from slurm_colloc.submit.plan import Plan
 from slurm_colloc.submit.render import remove_script
@@ -150,9 +150,11 @@ def hand_over(
         if script:
             remove_script(script)
     has_original = plan.packed is None or plan.packed.has_original
-    if refused and not plan.as_asked and has_original:
-        given = "the pack" if plan.packed else plan.part.placement.given
-        return status, f"{given} was refused: {_verdict(refused)}"
+    # The same request is refused once more, unless it was csub's text.
+    is_other = not plan.as_asked or (plan.body is not None and is_of_script(refused))
+    if refused and is_other and has_original:
+        given = "the script with csub's lines" if plan.as_asked else plan.part.placement.given
+        return status, f"{'the pack' if plan.packed else given} was refused: {_verdict(refused)}"
     write_all(STDERR, refused)
     return status, ""
 

@@ -111,6 +111,24 @@ def test_a_refusal_of_the_original_is_sbatchs_own(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize(
+    "said",
+    [
+        "Batch job submission failed: Pathname of a file, directory or other parameter too long",
+        "Unable to open file $last",  # a site's sbatch that runs elsewhere, or the like, does not see csub's folder
+    ],
+)
+@pytest.mark.parametrize("words", [["job.sh"], [HINT, "--export=ALL", "job.sh"]], ids=["measured", "share"])
+def test_a_rendered_script_that_sbatch_cannot_have_is_followed_by_the_users(
+    shell: Shell, said: str, words: list[str]
+) -> None:
+    shell.site('"mps"', agent=False)
+    shell.behave(0, f'echo "sbatch: error: {said}" >&2; exit 1')
+    done = shell.run(*words)
+    assert (done.returncode, done.stdout) == (0, "Submitted batch job 4711\n"), done.stderr
+    assert [len(shell.calls()), shell.calls()[1]] == [2, [word for word in words if word != HINT]]
+
+
+@pytest.mark.parametrize(
     "behaviour",
     [
         f'echo "{DOUBTFUL}" >&2; exit 1',
