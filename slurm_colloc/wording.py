@@ -236,7 +236,7 @@ WORDS = {
     "no-two-fit": "no two tasks fit on one GPU",
     "srun-gets-array": "an srun inside a task would see the pack's own array numbers",
     "on-device": "on {device}",
-    "type-keeps-off-slices": "the job names a GPU type, so it cannot use slices",
+    "type-keeps-off-slices": "to keep off slices, name a GPU type, such as --gres=gpu:TYPE:1",
     "no-such-gpu": "the job asks for {asked} in partition {partitions}, where site.toml has {there}",
     "jobs-exceed-most": "{jobs} jobs would run more tasks at a time than %{most} allows",
     "most-exceeds-time": "with {most} tasks at a time, the array does not fit the partition's time limit",

@@ -332,6 +332,14 @@ def test_a_pack_of_a_slice_says_so(lab: Shell) -> None:
     assert words(no_such("gpu:h100:1", "gpu", "gpu:h100_1g.10gb")) in done.stderr
 
 
+def test_who_named_no_gpu_type_is_told_that_one_keeps_the_tasks_off_slices(lab: Shell) -> None:
+    lab.site('"mps"', agent=False)
+    done = lab.run("--pack", "--gpu-footprint=mem=4G,sm=60", "job.sh")
+    assert "; on h100_1g.10gb; to keep off slices, name a GPU type, such as --gres=gpu:TYPE:1" in done.stderr
+    done = lab.run("--pack", "--gpu-footprint=mem=4G,sm=90", "--gres=gpu:h100:1", "job.sh")
+    assert "keep off slices" not in done.stderr
+
+
 def test_a_pack_from_within_a_requeued_job_is_no_restart(lab: Shell) -> None:
     seen = lab.folder / "count"
     lab.behave(0, f'echo "${{SLURM_RESTART_COUNT-none}}" >{seen}')
