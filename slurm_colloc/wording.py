@@ -132,8 +132,8 @@ WORDS = {
     "no-shard-consent": "the site does not allow shards, which do not protect jobs from each other",
     # What does not hold it.
     "no-pieces": "no GPU in partition {partitions} has slices or shares that csub may use",
-    "nothing-holds": "no piece of a GPU in partition {partitions} is large enough for {need_mib} MiB of GPU memory, "
-    "a reserve included, and {sm_pct:.0f} % of the SMs",
+    "nothing-holds": "no piece of a GPU in partition {partitions} suits the job, which needs {need_mib} MiB of GPU "
+    "memory, a reserve included, and {sm_pct:.0f} % of the SMs",
     "too-little-memory": "it has {mem_mib} MiB of GPU memory, and the job needs {need_mib} MiB",
     "too-slow": "on {sms} of {of_sms} SMs the job would take about {expected:.2g} times as long, rarely more than "
     "{upper:.3g} times; the limit is {bound:g} times",

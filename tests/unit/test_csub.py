@@ -349,7 +349,8 @@ def test_a_wrapped_command_gets_a_slice_that_it_is_told_of_as_of_a_gpu_and_no_sh
     assert "SLURM_GPUS=1\n" in (shell.folder / "script.0").read_text()
     shell.run(HINT, "--gres=gpu:1", "--wrap=true")
     shell.site('"mps"', agent=True)
-    shell.run(HINT, "--gres=gpu:1", "--wrap=true")
+    done = shell.run(HINT, "--gres=gpu:1", "--wrap=true")
+    assert "no piece of a GPU in partition 'gpu' suits the job, which needs" in done.stderr, "one would be large enough"
     assert shell.calls()[1:] == [
         ["--gres=gpu:1", "--wrap=true", "--gres=gpu:h100_1g.10gb:1"],
         ["--gres=gpu:1", "--wrap=true"],
