@@ -10,7 +10,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 from slurm_colloc.errors import CollocError, InputError, StoreError
 from slurm_colloc.gpu.failure import Outcome
@@ -20,7 +20,7 @@ from slurm_colloc.pack.ledger import LedgerWriter, is_restart, job_name, ledger_
 from slurm_colloc.pack.loop import Loop
 from slurm_colloc.pack.mps_daemon import short_folder
 from slurm_colloc.pack.report import summary
-from slurm_colloc.pack.resume import forget_resumed, keep_script
+from slurm_colloc.pack.resume import beginning, forget_resumed, keep_script
 from slurm_colloc.pack.run import Run
 from slurm_colloc.pack.shared_gpu import SharedGpu
 from slurm_colloc.pack.signals import Signals
@@ -52,7 +52,10 @@ def _run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     tasks = (*tasks, *added)
     left = [task for task in tasks if task.number not in done]
     job = read_job(environ, os.sched_getaffinity(0), spec.room.tasks, os.getcwd())
-    ledger = _open_ledger(spec, job, environ, goes_on=goes_on)
+    with ExitStack() as held:
+        if spec.resumes and not goes_on:
+            _look_for_another(spec, job, held)
+        ledger = _open_ledger(spec, job, environ, goes_on=goes_on)
     inbox = Inbox(ledger.path, ledger.note)
     try:  # Slurm removes it with the job
         keep_script(job.cluster, job.array_job_id, content)
@@ -121,6 +124,21 @@ def _before(spec: Spec, environ: Mapping[str, str]) -> tuple[bool, set[int], tup
     except (StoreError, InputError) as error:
         _say(f"{error}: what was added to it is not run")
         return True, set(), ()
+
+
+def _look_for_another(spec: Spec, job: Job, held: ExitStack) -> None:
+    """Hold off other jobs that resume the same pack.
+
+    Raises:
+        InputError: one of them has begun.
+    """
+    before = ""
+    try:
+        before = held.enter_context(beginning(job.cluster, job.array_job_id, spec.resumes))
+    except (StoreError, InputError) as error:
+        _say(f"{error}: whether another job resumes job {spec.resumes} as well is not known")
+    if before:
+        raise InputError(f"job {before} runs what is missing of job {spec.resumes} already, so this one runs nothing")
 
 
 def _open_ledger(spec: Spec, job: Job, environ: Mapping[str, str], *, goes_on: bool) -> LedgerWriter:

@@ -6,9 +6,10 @@ Beside its ledgers lie its batch script, which Slurm removes with the job, and w
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import NamedTuple
 
+from slurm_colloc.clock import tries
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import InputError, StoreError
 from slurm_colloc.files import locked, private_folder, read_own, remove, write_atomic
@@ -23,6 +24,8 @@ _OF_THAT_CALL = frozenset(
     {"begin", "dependency", "hold", "kill-on-invalid-dep", "parsable", "quiet", "test-only", "verbose", "wait"}
 )
 _OWN_OF_THAT_CALL = frozenset({"dry-run", "explain", "format"})
+# csub holds the lock while it submits.
+_LOCK_TRIES = 30
 _SCRIPT, _RESUMED, _LIMIT_BYTES = "sh", "resumed", 1024 * 1024 * 1024
 
 
@@ -90,6 +93,30 @@ def resumed_by(cluster: str, job_id: str) -> tuple[tuple[str, ...], str]:
 def _resumes(cluster: str, job_id: str, earlier: str) -> bool:
     """Return whether a job began that resumes the earlier one; Slurm may have given its id to another pack since."""
     return any(one.spec.resumes == earlier for one in read_ledgers(ledgers_of(cluster, job_id))[0])
+
+
+@contextmanager
+def beginning(cluster: str, job_id: str, earlier: str) -> Iterator[str]:
+    """Note that a job begins which resumes an earlier pack, and give the job that did before it, "" for none.
+
+    csub notes it, too, but not of a job whose id it never learned, and whose user may have submitted another since.
+    Others are held off until the job's ledger is begun.
+
+    Raises:
+        InputError: a name that would leave the folder.
+        StoreError: it cannot be noted.
+    """
+    with ExitStack() as held:
+        path = f"{ledger_path(cluster, earlier)}.resuming"
+        private_folder(os.path.dirname(path))
+        for _ in tries(_LOCK_TRIES, 1.0):
+            if held.enter_context(locked(path)):
+                break
+        noted = _noted(cluster, earlier)
+        before = next((one for one in noted if one != job_id and _resumes(cluster, one, earlier)), "")
+        if not before and job_id not in noted:
+            note_resumed(cluster, earlier, job_id)
+        yield before
 
 
 class Earlier(NamedTuple):

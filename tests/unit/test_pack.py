@@ -339,6 +339,25 @@ def test_a_job_id_that_slurm_gave_before_hides_no_task(job: Job) -> None:
         assert (job.folder / name).exists()
 
 
+def test_of_two_jobs_that_resume_one_pack_the_first_to_begin_runs_its_tasks(job: Job) -> None:
+    """Where sbatch's answer is lost csub has noted no job, and its user submits another."""
+    commands = ("echo >>ran",)
+    job.pack(commands=commands, resumes="4000")
+    second = pack_script("", a_spec(commands=commands, resumes="4000"))
+    status, out, err = job.run(second, SLURM_JOB_ID="4712")
+    assert (status, out, job.read("ran")) == (2, "", "\n")
+    assert "job 4711 runs what is missing of job 4000 already" in err
+    assert job.pack(commands=commands, resumes="4000", environ={"SLURM_RESTART_COUNT": "1"})
+    (job.folder / "home/.local/share/slurm_colloc/packs/lab/4711.jsonl").unlink()
+    assert job.run(second, SLURM_JOB_ID="4712")[0] == 0, "4711 was noted and never began"
+
+
+def test_a_pack_that_resumes_another_runs_where_nobody_can_note_it(job: Job) -> None:
+    (job.folder / "home/.local").write_text("in the way")
+    status, out, err = job.run(pack_script("", a_spec(commands=("true",), resumes="4000")))
+    assert (status, "1 succeeded" in out) == (0, True), err
+
+
 def test_without_a_ledger_the_pack_runs_all_the_same(job: Job) -> None:
     (job.folder / "home/.local").write_text("in the way")
     status, out, err = job.run(pack_script("", a_spec(commands=("true",))))
