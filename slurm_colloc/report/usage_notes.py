@@ -87,25 +87,11 @@ def _coverage(report: UsageReport) -> Iterator[str]:
 
 def _legend(report: UsageReport) -> Iterator[str]:
     """Yield the definitions without which the table is misread."""
-    if not report.total.jobs_measured:
-        return
-    ran = "GPU_UTIL %: the part of the sampled time in which any kernel ran."
-    if metric_of(report) == "sm":
-        yield f"SM %: the part of a GPU's SMs at work, on average. {ran} IDLE: sampled GPU-hours x (100 % - SM %)."
-    else:
-        yield f"{ran} IDLE: sampled GPU-hours x (100 % - GPU_UTIL %)."
-    if report.fits:
-        example = next((fit.unit for fit in report.fits if fit.unit.startswith("mps:")), "")
-        shares = f" ({example} is {example[4:]} MPS shares; a GPU usually has 100)" if example else ""
-        yield (
-            f"FITS IN: a piece of a GPU that is enough for most of the runs that need no whole GPU{shares}. none: all "
-            "runs need a whole GPU. '-': not known, in most cases because no completed run with a single GPU has "
-            "enough samples."
-        )
-        yield (
-            "COULD FREE: GPU-hours left for other jobs if each of these runs gets the smallest piece that it fits. "
-            "Time without samples counts here, and not in IDLE."
-        )
+    if report.total.jobs_measured:
+        meaning = definitions(report)
+        used = ["SM %"] if metric_of(report) == "sm" else []
+        yield " ".join(meaning[title] for title in (*used, "GPU_UTIL %", "IDLE GPU-h"))
+        yield from (meaning[title] for title in ("FITS IN", "COULD FREE GPU-h") if title in meaning)
 
 
 def _freshness(report: UsageReport) -> str:
@@ -174,15 +160,21 @@ def definitions(report: UsageReport) -> dict[str, str]:
     if report.fits:
         whole = report.fits[-1]
         known = f"{counted(whole.judged_runs, 'run')}, {significant(whole.known_gpu_hours, 4)} GPU-h"
-        pieces = (
-            "FITS IN: the smallest piece that is enough for most of these GPU-hours ('several': not the same for all). "
-            "COULD FREE: GPU-hours that other jobs could have had, if csub had given these pieces."
-        )
+        example = next((fit.unit for fit in report.fits if fit.unit.startswith("mps:")), "")
+        shares = f" ({example} is {example[4:]} MPS shares; a GPU usually has 100)" if example else ""
         found["FITS %"] = (
             f"FITS %: the part of the GPU-hours of judged runs in which a piece of a GPU was enough. Judged: completed "
             f"runs of one GPU, sampled well enough ({known}; {counted(whole.not_judged_runs, 'run')} not judged)."
         )
-        found |= dict.fromkeys(("FITS IN", "COULD FREE GPU-h"), pieces)
+        found["FITS IN"] = (
+            "FITS IN: the smallest piece of a GPU that is enough for at least half of the GPU-hours that fit one"
+            f"{shares}. several: not the same for all. none: of the runs that could be judged none fits one. '-': not "
+            "known, in most cases because no completed run with a single GPU has enough samples."
+        )
+        found["COULD FREE GPU-h"] = (
+            "COULD FREE: GPU-hours left for other jobs if each of these runs gets the smallest piece that it fits. "
+            "Time without samples counts here, and not in IDLE."
+        )
     return found | dict.fromkeys(("EMPTY GPU-h", "kWh"), empty)
 
 
