@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What audit rules would have said of the past, as a table, JSON or CSV."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from slurm_colloc.backtest_model import Backtest, Step, Tally
 from slurm_colloc.report.json_values import json_text
@@ -137,3 +137,6 @@ def as_csv(tried: Backtest) -> str:
         for one in tallies
     )
     return csv_table(["since", "until", "mailed", *Tally._fields], rows)
+
+
+FORMATS: dict[str, Callable[..., str]] = {"table": as_table, "json": as_json, "csv": as_csv}

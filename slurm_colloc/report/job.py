@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One job's story: what it asked, got and used, what it would have fitted, and how to submit it next time."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import isinf
 from typing import Any, NamedTuple
 
@@ -318,3 +318,6 @@ def _run_record(run: RunStory) -> dict[str, Any]:
         }
     known: Any = run.usage or run.slurm
     return {"job_id": known.job_id, "slurm": slurm, "timeline": run.timeline, "advice": run.advice}
+
+
+FORMATS: dict[str, Callable[..., str]] = {"text": as_text, "json": as_json}

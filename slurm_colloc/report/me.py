@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One's own last days: runs, what they had and used, what they would have fitted, and what to do about it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from math import fsum
 from typing import NamedTuple
@@ -259,3 +259,6 @@ def as_json(report: MyReport) -> str:
         "idlest": [run._asdict() | {"idle_gpu_hours": idle} for run, idle in idlest(report.runs)],
     }
     return json_text(SCHEMA, shown)
+
+
+FORMATS: dict[str, Callable[..., str]] = {"text": as_text, "json": as_json}

@@ -2,7 +2,7 @@
 """The cluster now: who holds GPUs, and what they do with them where that is known."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from slurm_colloc.chart_model import LiveUse
@@ -173,3 +173,6 @@ def as_json(top: Top) -> str:
         "jobs": jobs,
     }
     return json_text(SCHEMA, shown)
+
+
+FORMATS: dict[str, Callable[..., str]] = {"text": as_text, "json": as_json}

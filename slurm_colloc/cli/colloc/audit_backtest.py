@@ -13,17 +13,16 @@ from slurm_colloc.audit.timing import JOBS, OTHERS, check_bounds, of_about, wind
 from slurm_colloc.audit_model import JOB, Audited
 from slurm_colloc.backtest_model import Backtest
 from slurm_colloc.cli.colloc.audit_look import Looking
-from slurm_colloc.cli.colloc.output import one_of, site_or_none, span, window, write
+from slurm_colloc.cli.colloc.output import one_of, site_or_none, span, window
 from slurm_colloc.cli.colloc.progress import progress, told
-from slurm_colloc.cli.colloc.terminal import terminal
+from slurm_colloc.cli.colloc.terminal import show
 from slurm_colloc.cli.colloc.visible_store import seen_store
 from slurm_colloc.config import load_audit
 from slurm_colloc.config_audit import Audit, Notices
 from slurm_colloc.errors import UnknownError
-from slurm_colloc.report.backtest import as_csv, as_json, as_table
+from slurm_colloc.report.backtest import FORMATS
 
 _JOBS_STEP = "30m"
-_FORMS = ("table", "json", "csv")
 
 
 def backtest(
@@ -40,7 +39,7 @@ def backtest(
     store: Annotated[str, typer.Option("--store", help="folder of the store; else the site's")] = "",
 ) -> None:
     """Say whom rules would have named, and in how many mails. Nothing is sent."""
-    one_of("--format", form, _FORMS)
+    one_of("--format", form, FORMATS)
     start, end = window(since, until)
     config = site_or_none()
     audit = load_audit(rules) if rules else config.audit if config else Audit()
@@ -68,10 +67,7 @@ def backtest(
         left_out=tuple(entry.name for entry in known if entry not in chosen and entry.rule.about == JOB),
         admins_only=tuple(entry.name for entry in chosen if not entry.tells_users),
     )
-    if form == "table":
-        write(as_table(tried, terminal(output)), output)
-    else:
-        write(as_json(tried) if form == "json" else as_csv(tried), output)
+    show(tried, FORMATS, form, output)
     if not total.steps_judged:
         raise UnknownError("nothing can be said: in none of these windows was any GPU run measured well enough")
 

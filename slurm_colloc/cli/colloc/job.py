@@ -14,8 +14,8 @@ from slurm_colloc.accounting.store import open_store
 from slurm_colloc.accounting.user_histories import collect_decisions
 from slurm_colloc.accounting.window import Window
 from slurm_colloc.cli.colloc.job_next import advise
-from slurm_colloc.cli.colloc.output import TEXT_OR_JSON, one_of, say, site_or_none, state_folder, window, write
-from slurm_colloc.cli.colloc.terminal import terminal
+from slurm_colloc.cli.colloc.output import one_of, say, site_or_none, state_folder, window
+from slurm_colloc.cli.colloc.terminal import show, terminal
 from slurm_colloc.cli.colloc.visible_store import visible_here
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig
@@ -25,7 +25,7 @@ from slurm_colloc.history.lookup import Known, look_up
 from slurm_colloc.history.records import read_decisions
 from slurm_colloc.model import Decision
 from slurm_colloc.pack.report import Pack, pack_record, pack_text, read_pack
-from slurm_colloc.report.job import Advice, JobStory, RunStory, as_json, as_text
+from slurm_colloc.report.job import FORMATS, Advice, JobStory, RunStory
 from slurm_colloc.report.text import stamp
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.job_visibility import Visible
@@ -47,7 +47,7 @@ def job(
 ) -> None:
     """Say what one job got and used, and how to submit it next time."""
     start, _ = window(since, "now")
-    one_of("--format", form, TEXT_OR_JSON)
+    one_of("--format", form, FORMATS)
     config = site_or_none()
     if not JOB_ID.fullmatch(job_id):
         raise InputError(
@@ -55,8 +55,7 @@ def job(
         )
     folder = store or state_folder("store")
     visible = visible_here(folder, config)
-    shown_on = terminal()
-    runs, trouble = _in_store(folder, job_id, start.timestamp(), config, visible, shown_on.columns)
+    runs, trouble = _in_store(folder, job_id, start.timestamp(), config, visible)
     rows, unseen = _by_slurm(job_id, visible)
     shown_id = _shown_id(job_id, runs, rows)
     # What a pack's job wrote down is there at once, before any ingest.
@@ -77,13 +76,14 @@ def job(
     packed = (pack_text(pack, goes_on=goes_on), pack_record(pack)) if pack else None
     earlier = max(0, len(stories) - _SHOWN)
     story = JobStory(stories[earlier:], decision, start.timestamp(), earlier, packed, again)
-    write(as_json(story) if form == "json" else as_text(story, shown_on), "")
+    show(story, FORMATS, form)
 
 
 def _in_store(
-    folder: str, job_id: str, since_s: float, config: SiteConfig | None, visible: Visible, columns: int | None
+    folder: str, job_id: str, since_s: float, config: SiteConfig | None, visible: Visible
 ) -> tuple[list[RunFound], str]:
     """Return the runs in the store, and why there can be none."""
+    columns = terminal().columns
     pieces = min(_MOST_PIECES, max(_FEWEST_PIECES, columns - 35)) if columns else _MOST_PIECES
     try:
         present_s = now()

@@ -18,15 +18,15 @@ from slurm_colloc.accounting.rights import own_name
 from slurm_colloc.accounting.store import Store, open_store
 from slurm_colloc.accounting.window import Window
 from slurm_colloc.cli.colloc.job_next import advise
-from slurm_colloc.cli.colloc.output import TEXT_OR_JSON, one_of, say, site_or_none, state_folder, window, write
-from slurm_colloc.cli.colloc.terminal import terminal
+from slurm_colloc.cli.colloc.output import one_of, say, site_or_none, state_folder, window
+from slurm_colloc.cli.colloc.terminal import show
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig, user_data_folder
 from slurm_colloc.errors import CollocError, InputError
 from slurm_colloc.history.lookup import look_up
 from slurm_colloc.history.records import read_decisions
 from slurm_colloc.model import Evidence
-from slurm_colloc.report.me import Hint, MyReport, as_json, as_text, idle_hints
+from slurm_colloc.report.me import FORMATS, Hint, MyReport, idle_hints
 from slurm_colloc.report.usage import never_used
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.job_visibility import Visible
@@ -47,7 +47,7 @@ def me(
 ) -> None:
     """Say what my jobs used of their GPUs, and what would be enough."""
     start, end = window(since, "now")
-    one_of("--format", form, TEXT_OR_JSON)
+    one_of("--format", form, FORMATS)
     config = site_or_none()
     user = own_name() or str(os.geteuid())
     present_s = now()
@@ -71,7 +71,7 @@ def me(
         fit_of(user, fitting),
         hints,
     )
-    write(as_json(report) if form == "json" else as_text(report, terminal()), "")
+    show(report, FORMATS, form)
 
 
 def _runs(folder: str, user: str, asked: Window, config: SiteConfig | None) -> tuple[UserRuns, str]:

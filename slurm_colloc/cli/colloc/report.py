@@ -3,7 +3,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from math import inf
@@ -38,9 +38,9 @@ from slurm_colloc.accounting.window import Window
 from slurm_colloc.cli.colloc.anonymous import check_names, keep_names_out, without_jobs
 from slurm_colloc.cli.colloc.output import one_of, say, site, site_or_none, window, write
 from slurm_colloc.cli.colloc.progress import progress
-from slurm_colloc.cli.colloc.report_sharing import proof_of, shadow_report
+from slurm_colloc.cli.colloc.report_sharing import proof_of, shadow_of
 from slurm_colloc.cli.colloc.sacct_text import Text, take
-from slurm_colloc.cli.colloc.terminal import terminal
+from slurm_colloc.cli.colloc.terminal import show, terminal
 from slurm_colloc.cli.colloc.visible_store import seen_store
 from slurm_colloc.clock import now
 from slurm_colloc.config import Prices, SiteConfig
@@ -106,32 +106,22 @@ def report(
     Exit status 3: more than 1 % of the GPU-hours of a --sacct-file may be in rows that were rejected.
     """
     text = Text(sacct_file, fields, timezone)
+    kind = "".join(name for name, given in {"shadow": shadow, "harm": harm, "rollout": rollout}.items() if given)
     asked = _Asked(
-        by,
-        form,
-        output,
-        top,
-        explained,
-        runs_csv,
-        store,
-        equivalents,
-        text,
-        charts,
-        "".join(name for name, given in {"shadow": shadow, "harm": harm, "rollout": rollout}.items() if given),
-        pseudonyms,
-        min_group,
+        by, form, output, top, explained, runs_csv, store, equivalents, text, charts, kind, pseudonyms, min_group
     )
     _check(asked)
-    start, end = window(since, until)
-    if harm or rollout:
-        found = proof_of(store, site(), (start, end), equivalents, harm=harm)
-        write(_shown_as(found, PROOF_FORMATS, asked), output)
-        return
-    shown, lost = _report(asked, start, end, site() if shadow else site_or_none())
-    write(shown, output)
-    # Of a store those who took the rows in were told.
-    if text.path and lost.too_many:
-        raise typer.Exit(Status.UNKNOWN)
+    ends = window(since, until)
+    if kind == "shadow":
+        show(shadow_of(store, site(), ends, equivalents), SHADOW_FORMATS, form, output)
+    elif kind:
+        show(proof_of(store, site(), ends, equivalents, harm=harm), PROOF_FORMATS, form, output)
+    else:
+        found = _report(asked, ends, site_or_none())
+        write(_shown(found, asked), output)
+        # Of a store those who took the rows in were told.
+        if text.path and found.lost.too_many:
+            raise typer.Exit(Status.UNKNOWN)
 
 
 # By which report is asked for.
@@ -158,7 +148,7 @@ class _Asked(NamedTuple):
     @property
     def draws(self) -> bool:
         """Return whether the report has charts."""
-        return (self.form == "html" or self.charts) and not self.kind and self.details
+        return (self.form == "html" or self.charts) and self.details
 
     @property
     def details(self) -> bool:
@@ -168,66 +158,50 @@ class _Asked(NamedTuple):
 
 def _check(asked: _Asked) -> None:
     """Raise an InputError for values that are not known, and options that contradict each other or do nothing."""
-    if asked.kind not in _FORMATS:
+    kind, text = asked.kind, asked.text
+    if kind not in _FORMATS:
         raise InputError("--shadow, --harm and --rollout are reports of their own; choose one")
-    for option, given, known in (
-        ("--format", asked.form, _FORMATS[asked.kind]),
-        ("--equivalents", asked.equivalents, CONVENTIONS),
-        ("--by", asked.by, GROUPINGS),
-    ):
-        one_of(option, given, known)
-    if (asked.top is not None or asked.explained) and (asked.form != TABLE or asked.kind):
+    one_of("--format", asked.form, _FORMATS[kind])
+    one_of("--equivalents", asked.equivalents, CONVENTIONS)
+    one_of("--by", asked.by, GROUPINGS)
+    if (asked.top is not None or asked.explained) and (asked.form != TABLE or kind):
         raise InputError("--top and --explain are for --format table; the others always have all rows")
     if asked.form == PARQUET and not asked.output:
         raise InputError("--format parquet is no text; name a file by --output")
-    if asked.kind and (asked.text.path or asked.runs_csv or asked.by != "user"):
-        raise InputError(f"--{asked.kind} adds up a store's decisions; leave --by, --runs and --sacct-file out")
-    check_names(
-        asked.by, asked.pseudonyms, asked.min_group, kind=asked.kind, runs=bool(asked.runs_csv), charts=asked.charts
-    )
-    if asked.charts and (asked.form != "json" or asked.kind or asked.text.path):
+    if kind and (text.path or asked.runs_csv or asked.by != "user"):
+        raise InputError(f"--{kind} adds up a store's decisions; leave --by, --runs and --sacct-file out")
+    check_names(asked.by, asked.pseudonyms, asked.min_group, kind=kind, runs=bool(asked.runs_csv), charts=asked.charts)
+    if asked.charts and (asked.form != "json" or kind or text.path):
         raise InputError("--charts adds to --format json of a store; --format html has them")
-    if not asked.text.path:
-        if asked.text.fields or asked.text.timezone:
-            raise InputError("--fields and --timezone do nothing without --sacct-file: a store has times without zones")
-        return
-    if asked.by == "signature":
+    if not text.path and (text.fields or text.timezone):
+        raise InputError("--fields and --timezone do nothing without --sacct-file: a store has times without zones")
+    if text.path and asked.by == "signature":
         raise InputError("a sacct text has no signatures; a store has those of the jobs that went through csub")
-    if asked.runs_csv:
+    if text.path and asked.runs_csv:
         raise InputError("--runs writes the runs of a store; take the text in by colloc ingest --sacct-file")
-    if asked.store:
+    if text.path and asked.store:
         raise InputError("--sacct-file is read in place of a store; to add it to one: colloc ingest --sacct-file")
 
 
-def _report(asked: _Asked, start: datetime, end: datetime, config: SiteConfig | None) -> tuple[str | bytes, Lost]:
-    of_text = bool(asked.text.path)
-    opened = _text(asked, config) if of_text else _store(asked, config, start, end)
-    with opened as (source, database, rows):
-        span = Window(start.timestamp(), end.timestamp(), now())
-        bins = bins_of(span.since_s, span.until_s) if asked.draws else None
+def _report(asked: _Asked, ends: tuple[datetime, datetime], config: SiteConfig | None) -> UsageReport:
+    """Return the usage report, and write each run to a file where that is asked for.
+
+    The database is gone then, whose memory a page can use.
+    """
+    span = Window(ends[0].timestamp(), ends[1].timestamp(), now())
+    bins = bins_of(span.since_s, span.until_s) if asked.draws else None
+    with _text(asked, config) if asked.text.path else _store(asked, config, span) as opened:
         with progress("adding up days") as step:
-            days = aggregate(database, source, span, bins, step=step)
-        names = keep_names_out(database, source, asked.by, asked.pseudonyms, asked.min_group)
+            days = aggregate(opened.database, opened.source, span, bins, step=step)
+        names = keep_names_out(opened.database, opened.source, asked.by, asked.pseudonyms, asked.min_group)
         if asked.runs_csv:
-            _write_runs(database, asked.runs_csv, named=not asked.pseudonyms)
-        if asked.kind == "shadow" and config:
-            shadowed = shadow_report(database, source, config, span, asked.equivalents)
-            return _shown_as(shadowed, SHADOW_FORMATS, asked), Lost()
-        found = _figures(database, asked, (start, end), span, rows, config, bins, source)
-        found = found._replace(in_proportion=days.cut)
-    whose = source.visible.nameless if asked.pseudonyms else source.visible.whose
-    found = found._replace(names=names, visible="" if source.visible.everybody else whose)
-    found = without_jobs(found) if asked.pseudonyms else found
-    # Without the database, whose memory a page can use.
-    return _usage_as(found, asked), found.lost
+            _write_runs(opened.database, asked.runs_csv, named=not asked.pseudonyms)
+        found = _figures(opened, asked, ends, span, config, bins)
+    found = found._replace(names=names, in_proportion=days.cut)
+    return without_jobs(found) if asked.pseudonyms else found
 
 
-def _shown_as(found: Any, formats: Mapping[str, Callable[..., str]], asked: _Asked) -> str:
-    """Return a report of another kind in one of its ``formats``."""
-    return formats[TABLE](found, terminal(asked.output)) if asked.form == TABLE else formats[asked.form](found)
-
-
-def _usage_as(report: UsageReport, asked: _Asked) -> str | bytes:
+def _shown(report: UsageReport, asked: _Asked) -> str | bytes:
     """Return a usage report in one of FORMATS.
 
     Raises:
@@ -243,22 +217,28 @@ def _usage_as(report: UsageReport, asked: _Asked) -> str | bytes:
     return TEXTS[asked.form](report)
 
 
+class _Opened(NamedTuple):
+    """Where figures come from, and what was counted of the rows behind them; None where that is not to be seen."""
+
+    source: Store
+    database: DuckDBPyConnection
+    rows: Taken | None
+
+
 def _figures(
-    database: DuckDBPyConnection,
+    opened: _Opened,
     asked: _Asked,
     ends: tuple[datetime, datetime],
     span: Window,
-    rows: Taken | None,
     config: SiteConfig | None,
     bins: Bins | None,
-    source: Store,
 ) -> UsageReport:
     """Return the report of a database whose window is aggregated."""
+    source, database, _ = opened
     of_text, visible = bool(asked.text.path), source.visible
     added, kinds = group_and_kind_usage(database, asked.by) if bins else (group_usage(database, asked.by), {})
     *groups, total = added
     runs, without_gpu, clusters, begun_before = count_runs(database)
-    others = count_other_rows(database, runs)
     unsure = unsure_types(database, config)
     endless = count_endless(database, of_text=of_text)
     recorded = None if runs else recorded_span(database)
@@ -286,14 +266,7 @@ def _figures(
         predictions=tuple(predictions(database)) if asked.details else (),
         prices=config.prices if config else Prices(),
         strays=tuple(stray_use(database)),
-        rows_in=rows and rows.rows_in,
-        rows_used=rows and rows.used,
-        job_steps=rows and rows.steps,
-        rejected=dict(rows.rejected) if rows else {},
-        lost=rows.lost if rows else Lost(),
-        rows_repeated=others.repeated,
-        rows_not_started=others.not_started,
-        rows_outside=others.outside,
+        **_rows(opened, runs),
         types_without_size=unsure.left_out,
         types_taken_for_whole=unsure.taken_for_whole,
         recorded=recorded and (local(recorded[0]), local(recorded[1])),
@@ -305,7 +278,23 @@ def _figures(
         charts=charts_of(database, asked.by, span, bins, gpus, kinds) if bins else None,
         several=several_gpus(database) if asked.details else None,
         fits=fits_of(database, asked.by, config, asked.equivalents) if config and asked.details else (),
+        visible="" if visible.everybody else visible.nameless if asked.pseudonyms else visible.whose,
     )
+
+
+def _rows(opened: _Opened, runs: int) -> dict[str, Any]:
+    """Return the fields of a report that say what became of the rows behind it."""
+    rows, others = opened.rows, count_other_rows(opened.database, runs)
+    return {
+        "rows_in": rows and rows.rows_in,
+        "rows_used": rows and rows.used,
+        "job_steps": rows and rows.steps,
+        "rejected": dict(rows.rejected) if rows else {},
+        "lost": rows.lost if rows else Lost(),
+        "rows_repeated": others.repeated,
+        "rows_not_started": others.not_started,
+        "rows_outside": others.outside,
+    }
 
 
 def _local(at_s: float | None, most_s: float = inf) -> datetime | None:
@@ -318,35 +307,27 @@ def _write_runs(database: DuckDBPyConnection, path: str, *, named: bool) -> None
     write(csv_table([list(kinds)[at] for at in kept], ([row[at] for at in kept] for row in rows)), path)
 
 
-# Where a report's figures come from, and what was counted of the rows behind them; None where that is not to be seen.
-Opened = tuple[Store, DuckDBPyConnection, Taken | None]
-
-
 @contextmanager
-def _store(asked: _Asked, config: SiteConfig | None, start: datetime, end: datetime) -> Iterator[Opened]:
+def _store(asked: _Asked, config: SiteConfig | None, span: Window) -> Iterator[_Opened]:
     source = seen_store(asked.store, config, asked.equivalents)
-    since_s, until_s = start.timestamp(), end.timestamp()
-    with source.connect(since_s, until_s) as database:
-        yield source, database, _counted(source, since_s, until_s)
+    with source.connect(span.since_s, span.until_s) as database:
+        yield _Opened(source, database, _counted(source, span))
 
 
-def _counted(source: Store, since_s: float, until_s: float) -> Taken | None:
+def _counted(source: Store, span: Window) -> Taken | None:
     """Return what was counted as the store was filled: everybody's rows, a rejected one is nobody's."""
     if not source.visible.everybody:
         return None
     logs = source.logs().values()
-    rejected: Counter[str] = Counter()
-    for log in logs:
-        rejected.update(log["rejected"])
-    lines = source.samples.rejected(since_s, until_s)
-    rejected += Counter({REJECTED_LINES: lines})
+    lines = source.samples.rejected(span.since_s, span.until_s)
+    rejected = sum((Counter[str](log["rejected"]) for log in logs), Counter({REJECTED_LINES: lines}))
     rows_in, used, steps = (sum(log[name] for log in logs) for name in ("rows_in", "used", "steps"))
     lost = lost_of_all(Lost(*log.get("lost", ())) for log in logs)
     return Taken(rows_in + lines, used, steps, rejected, {}, lost)
 
 
 @contextmanager
-def _text(asked: _Asked, config: SiteConfig | None) -> Iterator[Opened]:
+def _text(asked: _Asked, config: SiteConfig | None) -> Iterator[_Opened]:
     """Make a database of a text alone, and a store with no samples."""
     with TemporaryDirectory(prefix="colloc-") as folder:
         source = Store(os.path.join(folder, "none"), config, asked.equivalents)
@@ -359,4 +340,4 @@ def _text(asked: _Asked, config: SiteConfig | None) -> Iterator[Opened]:
         with source.over(folder, taking) as (database, taken):
             for named in () if asked.pseudonyms else taken.named:
                 say(f"rejected: {named}")
-            yield source, database, taken
+            yield _Opened(source, database, taken)

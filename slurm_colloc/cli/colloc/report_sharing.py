@@ -3,22 +3,21 @@
 
 from datetime import datetime
 
-from duckdb import DuckDBPyConnection
-
+from slurm_colloc.accounting.aggregate import aggregate
 from slurm_colloc.accounting.counts import count_runs
 from slurm_colloc.accounting.equivalents import CONVENTIONS
 from slurm_colloc.accounting.harm import harm_rates, judged_runs
 from slurm_colloc.accounting.rollout import arm_figures
 from slurm_colloc.accounting.shadow import COVERED_PCT, shadow_use
-from slurm_colloc.accounting.store import Store
 from slurm_colloc.accounting.window import Window
 from slurm_colloc.cli.colloc.output import say
+from slurm_colloc.cli.colloc.progress import progress
 from slurm_colloc.cli.colloc.visible_store import seen_store
+from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.model import COMPLETED
 from slurm_colloc.report.proof import Proof
 from slurm_colloc.report.shadow import ShadowReport
-from slurm_colloc.report.text import local
 
 
 def proof_of(store: str, config: SiteConfig, span: tuple[datetime, datetime], by: str, *, harm: bool) -> Proof:
@@ -40,20 +39,15 @@ def proof_of(store: str, config: SiteConfig, span: tuple[datetime, datetime], by
     return Proof(config.cluster, *span, len(runs), unknown, config.sharing.max_slowdown, figures, visible)
 
 
-def shadow_report(
-    database: DuckDBPyConnection, store: Store, config: SiteConfig, window: Window, by: str
-) -> ShadowReport:
-    """Return what shadow mode would have come to.
-
-    Args:
-        database: of the store, aggregated.
-        store: that it is of.
-        config: the site.
-        window: that was aggregated.
-        by: one of CONVENTIONS.
-    """
-    runs, without_gpu, clusters, _ = count_runs(database)
-    found = shadow_use(database, config, window, by)
+def shadow_of(store: str, config: SiteConfig, span: tuple[datetime, datetime], by: str) -> ShadowReport:
+    """Return what shadow mode would have come to in ``span``, with slices by one of CONVENTIONS."""
+    source, (since_s, until_s) = seen_store(store, config, by), (end.timestamp() for end in span)
+    window = Window(since_s, until_s, now())
+    with source.connect(since_s, until_s) as database:
+        with progress("adding up days") as step:
+            aggregate(database, source, window, step=step)
+        runs, without_gpu, clusters, _ = count_runs(database)
+        found = shadow_use(database, config, window, by)
     if not found.decided:
         say(
             'none of these runs was decided on in shadow mode: is policy = "shadow" in site.toml, do jobs go '
@@ -61,8 +55,8 @@ def shadow_report(
         )
     return ShadowReport(
         cluster=", ".join(clusters) or config.cluster,
-        since=local(window.since_s),
-        until=local(window.until_s),
+        since=span[0],
+        until=span[1],
         equivalents=CONVENTIONS[by],
         covered_pct=COVERED_PCT,
         runs=runs - without_gpu,
@@ -71,5 +65,5 @@ def shadow_report(
         total=found.total,
         left=found.left,
         not_judged=found.not_judged,
-        visible=store.visible.whose,
+        visible=source.visible.whose,
     )

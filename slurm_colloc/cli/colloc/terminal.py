@@ -3,6 +3,7 @@
 
 import os
 import sys
+from collections.abc import Callable, Mapping
 
 from slurm_colloc.cli.colloc.output import write
 from slurm_colloc.report.layout import NO_TERMINAL, Terminal, folded
@@ -30,3 +31,9 @@ def put(text: str, indent: int = 6) -> None:
         [line] if line.lstrip().startswith("see: ") else folded(line, columns, indent) for line in text.splitlines()
     )
     write("".join(f"{line}\n" for some in lines for line in some), "")
+
+
+def show(found: object, formats: Mapping[str, Callable[..., str]], form: str, output: str = "") -> None:
+    """Print a report, or write it to a file, in one of its ``formats``; the first is for people, at their terminal."""
+    make = formats[form]
+    write(make(found, terminal(output)) if form == next(iter(formats)) else make(found), output)

@@ -12,14 +12,14 @@ from slurm_colloc.accounting.equivalents import gpu_equivalent
 from slurm_colloc.accounting.live import VALID_S, live_by_prometheus, live_use
 from slurm_colloc.accounting.sources.prometheus_server import TOKEN_VARIABLE, Server
 from slurm_colloc.chart_model import LiveUse
-from slurm_colloc.cli.colloc.output import TEXT_OR_JSON, one_of, site_or_none, write
-from slurm_colloc.cli.colloc.terminal import terminal
+from slurm_colloc.cli.colloc.output import one_of, site_or_none
+from slurm_colloc.cli.colloc.terminal import show
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError
 from slurm_colloc.observe.attribute import attribute_sample
 from slurm_colloc.observe.journal import newest
-from slurm_colloc.report.top import Top, TopJob, as_json, as_text
+from slurm_colloc.report.top import FORMATS, Top, TopJob
 from slurm_colloc.slurm.client import CliClient
 
 # A server that is slow must not hold up the picture.
@@ -33,11 +33,10 @@ def top(
     ] = "",
 ) -> None:
     """Show who holds GPUs now, and what is known of their use. 'watch -n 10 colloc top' shows it anew."""
-    one_of("--format", form, TEXT_OR_JSON)
+    one_of("--format", form, FORMATS)
     token = os.environ.get(TOKEN_VARIABLE, "")
     server = Server(prometheus, token=token, timeout_s=_PROMETHEUS_TIMEOUT_S) if prometheus else None
-    shown = _look(site_or_none(), server)
-    write(as_json(shown) if form == "json" else as_text(shown, terminal()), "")
+    show(_look(site_or_none(), server), FORMATS, form)
 
 
 def _look(config: SiteConfig | None, server: Server | None) -> Top:
