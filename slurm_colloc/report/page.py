@@ -25,15 +25,20 @@ def renderer(templates: str, **filters: Callable[..., Any]) -> Callable[..., str
     Raises:
         ConfigError: when it is called, a site's template that does not render.
     """
+    loader = jinja2.FileSystemLoader(template_folders(templates))
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(template_folders(templates)),
+        loader=loader,
         autoescape=jinja2.select_autoescape((), ("txt.j2",), default=True),
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
     environment.filters |= {"printable": printable, "in_script": in_script, **filters}
-    environment.globals |= {"asset": _asset(environment), "hashed": hashed, "inline": inline}
+    environment.globals |= {
+        "asset": lambda name: loader.get_source(environment, name)[0],
+        "hashed": hashed,
+        "inline": inline,
+    }
 
     def render(template: str, **values: Any) -> str:
         try:
@@ -60,11 +65,3 @@ def inline(text: str) -> Markup:
 def hashed(text: str) -> Markup:
     """Return the source by which a Content-Security-Policy lets just this text in."""
     return Markup(f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'")  # noqa: S704
-
-
-def _asset(environment: jinja2.Environment) -> Callable[[str], str]:
-    def asset(name: str) -> str:
-        assert environment.loader
-        return environment.loader.get_source(environment, name)[0]
-
-    return asset

@@ -168,6 +168,16 @@ def metric_of(report: UsageReport) -> str:
     return "sm" if report.total.sm_used_gpu_hours is not None else "util"
 
 
+def reach(group: GroupUsage, metric: str) -> tuple[float, float, float]:
+    """Return the GPU-hours of a group's bar: allocated, the part of them that was sampled, and the part that was used.
+
+    A share may use more than its count: its bar is all used.
+    """
+    allocated = group.allocated_gpu_hours or 0.0
+    used, idle = (getattr(group, f"{metric}_{part}_gpu_hours") or 0.0 for part in ("used", "idle"))
+    return allocated, min(allocated, used + max(idle, 0.0)), min(allocated, used)
+
+
 def only_given(report: UsageReport) -> bool:
     """Return whether nothing is known of use: a text says what was allocated, and at most means by others."""
     return report.of_text and not report.total.methods

@@ -2,7 +2,6 @@
 """The usage report as one page: what the template is handed, and the data that the page's script reads."""
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
@@ -11,7 +10,7 @@ from slurm_colloc.report.charts import coarser, figures
 from slurm_colloc.report.figure import Figure, methods, rounded, short, wall_ms, why_not, zone_of
 from slurm_colloc.report.page import renderer
 from slurm_colloc.report.text import short_name
-from slurm_colloc.report.usage import METRICS, UsageReport, fits_by_group, hours_digits, metric_of, number
+from slurm_colloc.report.usage import METRICS, UsageReport, fits_by_group, hours_digits, metric_of, number, reach
 from slurm_colloc.report.usage_notes import definitions, footnotes, heading
 from slurm_colloc.report.usage_text import cells_of, columns
 from slurm_colloc.units import printable
@@ -46,7 +45,7 @@ def usage_page(report: UsageReport) -> str:
     library, charts = _drawings(shown) if drawn else ("", {})
     details = {detail.name: detail for detail in (report.charts.details if report.charts else ())}
     titles = [column.title for column in columns(report)]
-    largest = max((group.allocated_gpu_hours or 0.0 for group in report.groups), default=0.0)
+    largest = max((group.allocated_gpu_hours or 0.0 for group in report.groups), default=0.0) or 1.0
     return renderer(report.templates, number=number)(
         "report.html.j2",
         report=report,
@@ -57,7 +56,7 @@ def usage_page(report: UsageReport) -> str:
         cells=cells_of(report),
         digits=hours_digits(report),
         metric_name=METRICS[metric_of(report)],
-        bars=partial(bars, metric_of(report), largest or 1.0),
+        bars=lambda group: [100 * hours / largest for hours in reach(group, metric_of(report))],
         headlines=list(_headlines(report)),
         figures=shown,
         library=library,
@@ -78,14 +77,6 @@ def _drawings(shown: Sequence[Figure]) -> tuple[str, dict[str, Any]]:
     bare = over_time._replace(rows=tuple(row | {"installed": None} for row in over_time.rows))
     detail = vega.specification(bare) | {"height": 150}
     return vega.library(), {"config": vega.CONFIG, "rows": vega.ROWS, "detail": detail, "figures": charts}
-
-
-def bars(metric: str, largest: float, group: GroupUsage) -> tuple[float, float, float]:
-    """Return how far the three parts of a row's bar reach, in percent of the longest: allocated, sampled, used."""
-    used, idle = (getattr(group, f"{metric}_{part}_gpu_hours") or 0.0 for part in ("used", "idle"))
-    whole = group.allocated_gpu_hours or 0.0
-    used = min(whole, used)
-    return 100 * whole / largest, 100 * min(whole, used + max(idle, 0.0)) / largest, 100 * used / largest
 
 
 def _headlines(report: UsageReport) -> Iterator[Headline]:

@@ -28,6 +28,7 @@ from slurm_colloc.report.usage import (
     number,
     only_given,
     percent,
+    reach,
     shortened,
 )
 from slurm_colloc.report.usage_notes import footnotes, heading, summary
@@ -172,14 +173,10 @@ def _bars(groups: Sequence[GroupUsage], by: str, width: int) -> Iterator[str]:
     yield next((title for title in _BAR_TITLES if len(title) <= width), "").ljust(width)
     largest = max((group.allocated_gpu_hours or 0 for group in groups), default=0)
     for group in groups:
-        allocated = group.allocated_gpu_hours or 0
-        used, idle = (getattr(group, f"{by}_{what}_gpu_hours") or 0 for what in ("used", "idle"))
-        whole, seen, busy = (
-            round(width * min(allocated, hours) / largest) if largest else 0 for hours in (allocated, used + idle, used)
-        )
+        whole, seen, busy = (round(width * hours / largest) if largest else 0 for hours in reach(group, by))
         bar = "█" * busy + "▒" * (seen - busy) + "░" * (whole - seen)
         # What is there is seen, however small.
-        yield (bar or ("░" if allocated else "")).ljust(width)
+        yield (bar or ("░" if group.allocated_gpu_hours else "")).ljust(width)
 
 
 def _coloured(bar: re.Match[str]) -> str:

@@ -3,7 +3,7 @@
 
 import os
 import shutil
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import UTC, datetime
 from time import sleep
 from typing import Annotated, NamedTuple
@@ -173,14 +173,11 @@ def take_in(target: Store, config: SiteConfig | None, asked: Asked) -> list[Coun
     if asked.nvidia_smi:
         with progress("taking in the log"):
             return [_smi_log(target, config, asked.text, asked.node)]
-    return [*_runs(target, config, asked), *_samples(target, config, asked.journal)]
-
-
-def _runs(target: Store, config: SiteConfig | None, asked: Asked) -> Iterable[Counted]:
     if not asked.sacct_file:
-        return _live(target, config, asked)
+        return [*_live(target, config, asked), *_samples(target, config, asked.journal)]
     with progress("taking in the text"):
-        return [_text(target, config, asked.text, asked.slurm_release)]
+        runs = _text(target, config, asked.text, asked.slurm_release)
+    return [runs, *_samples(target, config, asked.journal)]
 
 
 def _tell(counted: Sequence[Counted]) -> None:

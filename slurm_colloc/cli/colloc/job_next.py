@@ -4,7 +4,6 @@
 import math
 import os
 import shlex
-from collections.abc import Sequence
 
 from slurm_colloc.accounting.fits import judge
 from slurm_colloc.accounting.one_job import RunFound
@@ -139,16 +138,8 @@ def _command(slurm: Accounted, footprint: Footprint, config: SiteConfig) -> str:
         return ""
     if any(word.partition("=")[0] in {f"--{option.name}" for option in OWN_OPTIONS} for word in words[:at]):
         return ""
-    line = _joined(["csub", f"--gpu-footprint={hint}", *words])
+    line = shlex.join(["csub", f"--gpu-footprint={hint}", *words])
     return f"cd {shlex.quote(slurm.work_dir)} && {line}" if line.isprintable() and slurm.work_dir.isprintable() else ""
-
-
-def _joined(words: Sequence[str]) -> str:
-    # "a=b,c=d" needs no quotes, and people read it more easily without.
-    return " ".join(
-        word if "=" in word and shlex.quote(word.replace("=", "")) == word.replace("=", "") else shlex.quote(word)
-        for word in words
-    )
 
 
 def _is_there(folder: str, script: str) -> bool:

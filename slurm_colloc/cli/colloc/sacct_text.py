@@ -83,10 +83,6 @@ def content_name(path: str) -> str:
     Raises:
         InputError: it cannot be read, or is no file that can be read twice.
     """
-    return f"{os.path.basename(path)}-{_digest(path)}"
-
-
-def _digest(path: str) -> str:
     try:
         with open(path, "rb") as stream:
             if not stream.seekable():
@@ -96,4 +92,4 @@ def _digest(path: str) -> str:
             found = hashlib.file_digest(stream, "sha256")
     except OSError as error:
         raise InputError(f"'{path}' cannot be read: {error.strerror}") from error
-    return found.hexdigest()[:8]
+    return f"{os.path.basename(path)}-{found.hexdigest()[:8]}"
