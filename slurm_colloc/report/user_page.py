@@ -19,7 +19,7 @@ class UserPage(NamedTuple):
     until: datetime
     made: datetime
     usage: GroupUsage
-    runs: tuple[JobUsage, ...]
+    runs: Sequence[JobUsage]
 
 
 def page_maker(templates: str) -> Callable[[UserPage], str]:
@@ -30,14 +30,6 @@ def page_maker(templates: str) -> Callable[[UserPage], str]:
     """
     render = renderer(templates, number=_number, stamp=stamp, at=minute, used_pct=_used_pct, cell=number)
     return lambda page: render("user.html.j2", page=page)
-
-
-def by_user(runs: Sequence[JobUsage]) -> dict[str, tuple[JobUsage, ...]]:
-    """Return the runs of each user."""
-    found: dict[str, list[JobUsage]] = {}
-    for run in runs:
-        found.setdefault(run.user, []).append(run)
-    return {user: tuple(of) for user, of in found.items()}
 
 
 def _number(value: float | None, digits: int, unit: str = "") -> str:

@@ -192,13 +192,6 @@ def test_an_accounting_that_does_not_track_gpus_is_an_error_and_no_zero(cluster:
     assert not Path(cluster.store).exists()
 
 
-def test_a_sacct_that_lacks_a_needed_column_is_an_error(cluster: Site) -> None:
-    (cluster.folder / "fields").write_text(" ".join(FIELDS).replace("AllocTRES", "AllocGRES"))
-    assert cluster.ingest(*SINCE) == 2
-    assert "sacct columns AllocTRES are missing" in colloc.err
-    assert (cluster.days_asked(), Path(cluster.store).exists()) == ([], False)
-
-
 def test_a_sacct_without_a_column_that_is_only_good_to_have(cluster: Site) -> None:
     (cluster.folder / "fields").write_text(" ".join(name for name in FIELDS if name not in ("Suspended", "QOS")))
     cells = row("1", "2026-01-03T01:00", "2026-01-03T02:00").split("|")
@@ -335,7 +328,6 @@ def test_a_window_without_runs_says_where_they_are(text: str) -> None:
         (["--equivalents", "price"], "--equivalents 'price' is not one of slices, sms, memory"),
         (["--store", "x"], "--sacct-file is read in place of a store"),
         (["--timezone", "Nowhere/City"], "--timezone 'Nowhere/City' is not a zone"),
-        (["--format", "pdf"], "--format 'pdf' is not one of"),
         (["--format", "json", "--charts"], "--charts adds to --format json of a store"),
         (["--since", "2026-01-02", "--until", "2026-01-01"], "is empty"),
     ],
@@ -399,18 +391,13 @@ def test_a_log_of_nvidia_smi_says_what_it_was_taken_for(tmp_path: Path, monkeypa
 def test_texts_that_say_nothing(tmp_path: Path) -> None:
     for content, said in (
         ("JobID|User\n1|ann\n", "sacct columns State, Start, End, AllocTRES are missing"),
-        ("JobID|User|State|Start|End|AllocTRES|User\n", "column 'User' is named twice"),
         ("", "is empty, without even a header: export it again"),
-        ("some|other|text\n", "has no header; name its columns with --fields"),
         ("|".join(FIELDS) + "\n1|2|3\n", "none of 1 rows of"),
         ("|".join(FIELDS) + "\n1|1.0" + 13 * "|" + "\nx\n", "none of 2 rows of"),
-        ("|".join(FIELDS) + "\n1|2|3", "is cut short"),
     ):
         (tmp_path / "text").write_text(content)
         assert colloc("report", "--sacct-file", str(tmp_path / "text")) == 2
         assert said in colloc.err
-    assert colloc("report", "--sacct-file", str(tmp_path / "none")) == 2
-    assert "No such file" in colloc.err
 
 
 # --- what Slurm's own job accounting saw ---

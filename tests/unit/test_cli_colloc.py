@@ -132,14 +132,6 @@ def hours(store: str) -> dict[str, float]:
     return {group["name"]: group["allocated_gpu_hours"] for group in json.loads(colloc.out)["groups"]}
 
 
-def test_files_of_one_name_are_two_sources(tmp_path: Path, store: str) -> None:
-    for number, user in enumerate(("ann", "bob"), 1):
-        (tmp_path / user).mkdir()
-        (tmp_path / user / "sacct.txt").write_text(FINISHED.format(job=number, cluster="c", user=user))
-        assert colloc("ingest", "--store", store, "--sacct-file", str(tmp_path / user / "sacct.txt")) == 0
-    assert hours(store) == {"ann": 1.0, "bob": 1.0}
-
-
 def test_an_older_export_does_not_reopen_a_run(tmp_path: Path, store: str) -> None:
     (tmp_path / "new").write_text(FINISHED.format(job=1, cluster="c", user="ann"))
     running = SACCT.replace("COMPLETED", "RUNNING").format(job=1, cluster="c", user="ann", end="Unknown")
@@ -233,16 +225,6 @@ def test_no_escape_reaches_the_terminal(tmp_path: Path, store: str) -> None:
     rows(tmp_path, store, row + row.replace("|1767225600|1767229200", "|\x1b]0;pwn\x07\x1b[2J|1"), 3)
     assert "1 rejected" in colloc.err
     assert "\x1b" not in colloc.err
-
-
-def test_the_id_of_an_array_stands_for_its_tasks(tmp_path: Path, store: str) -> None:
-    of_tasks = [FINISHED.replace("{job}|{job}", f"{raw}|60_{task}") for raw, task in ((61, 0), (60, 1))]
-    rows(tmp_path, store, "".join(row.format(cluster="c", user="ann") for row in of_tasks))
-    # The raw id of one task is the array's; that of another one is its own.
-    for asked, shown in (("60", ["60_0", "60_1"]), ("60_1", ["60_1"]), ("61", ["60_0"])):
-        assert colloc("job", asked, "--store", store, "--format", "json") == 0
-        assert [run["job_id"] for run in json.loads(colloc.out)["runs"]] == shown
-    assert colloc("job", "62", "--store", store) == 2
 
 
 def test_an_ingest_seals_the_journal_that_it_can_reach(

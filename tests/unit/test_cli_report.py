@@ -45,18 +45,10 @@ def test_a_terminal_shows_twenty_and_the_others(report: list[str], monkeypatch: 
     assert max(map(len, text.splitlines())) <= 70
 
 
-@pytest.mark.parametrize(("top", "rows"), [("3", 5), ("0", 31), ("29", 31), ("500", 31)])
-def test_top(report: list[str], top: str, rows: int) -> None:
-    assert colloc(*report, "--top", top) == 0
+@pytest.mark.parametrize(("top", "rows"), [("3", 5), ("0", 31), ("29", 31), ("500", 31), ("", 31)])
+def test_top_and_without_it_what_is_no_terminal_has_all_rows(report: list[str], top: str, rows: int) -> None:
+    assert colloc(*report, *(["--top", top] if top else [])) == 0
     assert len(users(colloc.out)) == rows
-
-
-def test_what_is_no_terminal_has_everything(report: list[str]) -> None:
-    assert colloc(*report) == 0
-    piped = colloc.out
-    assert len(users(piped)) == 31
-    assert "HELD GPU-h" in piped
-    assert not re.search("[\x1b█▒░…]", piped)
 
 
 @pytest.mark.parametrize("variable", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
@@ -87,12 +79,6 @@ def test_columns_may_be_asked_for(report: list[str], monkeypatch: pytest.MonkeyP
     )
     assert wide > 100
     assert usual <= 80, "of a terminal that does not say how wide it is"
-
-
-def test_a_file_has_what_a_pipe_has(report: list[str], tmp_path: Path) -> None:
-    path, window = tmp_path / "report.txt", ["--until", "1970-01-02T00:00:00+00:00"]
-    assert colloc(*report, *window, "-o", str(path)) == colloc(*report, *window) == 0
-    assert path.read_text() == colloc.out
 
 
 def test_parquet_and_json_of_a_real_report(report: list[str], tmp_path: Path) -> None:

@@ -102,10 +102,7 @@ def test_a_folder_that_takes_no_file_is_said(tmp_path: Path) -> None:
 
 
 SPOILED = {
-    "bound": ('[[audit.rule]]\ncode = "COL003"\nbounds = { min_gpu_huors = 5 }', "has no bound 'min_gpu_huors'"),
     "code": ('[[audit.rule]]\ncode = "COL03"', "[[audit.rule]] has code 'COL03'"),
-    "mails without a sender": ('[notices]\nmode = "admins"\nadmins = ["a@b.c"]', "need 'notices.sender'"),
-    "address": ('[notices]\nsender = "somebody"', "'notices.sender': 'somebody' is no plain address"),
     "rule to act by": (
         '[notices]\nactions = { COL003 = "hold" }',
         "'notices.actions': 'COL003' is no rule in force about jobs",

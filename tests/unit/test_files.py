@@ -138,9 +138,17 @@ def test_root_makes_files_as_the_folders_owner_and_is_root_again(
     monkeypatch.chdir(tmp_path)  # what is above it is root's alone
     os.chown(tmp_path, 12345, 23456)
     before = os.geteuid(), os.getegid()
-    with as_owner(str(tmp_path)):
-        write_atomic("f", b"")
+
+    def fail() -> None:
+        with as_owner(str(tmp_path)):
+            write_atomic("f", b"")
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
     assert (os.geteuid(), os.getegid()) == before
+    with as_owner(str(tmp_path / "not there")):
+        assert (os.geteuid(), os.getegid()) == before
     made = (tmp_path / "f").stat()
     assert (made.st_uid, made.st_gid) == (12345, 23456)
 

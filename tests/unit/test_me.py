@@ -3,7 +3,7 @@
 
 import json
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ from slurm_colloc.accounting.fits import fit_of, judged
 from slurm_colloc.accounting.one_job import RunFound
 from slurm_colloc.accounting.one_user import user_in_store, with_evidence
 from slurm_colloc.accounting.rights import own_name
-from slurm_colloc.accounting.sources.sacct import FIELDS
 from slurm_colloc.accounting.window import Window
 from slurm_colloc.chart_model import Fit
 from slurm_colloc.cli.colloc import me as command
@@ -22,9 +21,10 @@ from slurm_colloc.report.me import Hint, MyReport, as_json, as_text, best, idle_
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.usage_model import JobUsage
 from tests.unit.hostile import HOSTILE
-from tests.unit.made import HOUR, MIG_POOL, decision, evidence, near, run, site, usage
+from tests.unit.made import MIG_POOL, decision, evidence, near, run, site, usage
 from tests.unit.programs import colloc, program
 from tests.unit.stored import busy, stored
+from tests.unit.test_cli_accounting import Site, row
 
 SITE = site(MIG_POOL._replace(gpu_type="h100", gpus_per_node=2))
 BEGAN, ENDED = (datetime.fromtimestamp(at_s, UTC) for at_s in (0, 86400))
@@ -137,30 +137,16 @@ def test_kept_evidence_gives_a_run_its_figures() -> None:
     assert with_evidence(RunFound(usage(), None, None), kept).usage == usage()
 
 
-SACCT = r"""
-[ "$1" = -e ] && { echo "{fields}"; exit 0; }
-for word; do
-    case $before in -o) names=$word ;; -u) user=$word ;; esac
-    case $word in --delimiter=*) end=${word#--delimiter=} ;; esac
-    before=$word
-done
-[ "$user" = "{user}" ] || exit 3
-echo "$names," | sed "s/,/$end/g"
-echo "{row}" | sed "s/|/$end/g; s/\$/$end/"
-"""
-
-
 def test_without_a_store_slurm_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.setenv("COLLOC_CONF", str(tmp_path / "site.toml"))
     (tmp_path / "site.toml").write_text('schema = 1\ncluster = "c"\nslurm_release = "22.05"\n')
-    now_s = int(datetime.now(UTC).timestamp())
-    times = f"{now_s - 2 * HOUR}|{now_s - 2 * HOUR}|{now_s - HOUR}"
-    row = f"61|61|c|{own_name()}|lab|gpu|normal|COMPLETED|{times}|00:00:00|gres/gpu=1|n1|train"
-    script = SACCT.replace("{row}", row).replace("{user}", own_name()).replace("{fields}", " ".join(FIELDS))
-    program(tmp_path, "sacct", script, monkeypatch)
-    program(tmp_path, "sacctmgr", "echo 'gres|gpu'\n", monkeypatch)
+    began, ended = (f"{datetime.now(UTC) - timedelta(hours=hours):%Y-%m-%dT%H:%M}" for hours in (2, 1))
+    cluster = Site(tmp_path, monkeypatch)
+    first_day = f"{datetime.now(UTC) - timedelta(days=30):%Y-%m-%d}"
+    cluster.day(first_day, row("61", began, ended, user=own_name()))
     assert colloc("me") == 0
+    assert all(call.startswith(f"-u {own_name()} ") for call in cluster.calls() if " -S " in call)
     said = colloc.out
     assert "no site.toml" not in colloc.err
     assert "  allocated  1 GPU-h in 1 run, in whole GPUs\n  SM active  not measured\n" in said

@@ -14,7 +14,7 @@ from slurm_colloc.accounting.store import Store
 from slurm_colloc.cli import sampling
 from slurm_colloc.cli.sampling import Settings, sample
 from slurm_colloc.errors import DeadlineError
-from slurm_colloc.files import as_owner, whose
+from slurm_colloc.files import whose
 from slurm_colloc.gpu.proc import ProcessTable
 from slurm_colloc.observe.attribute import attribute_sample
 from slurm_colloc.observe.journal import append, hours
@@ -131,23 +131,6 @@ def test_root_writes_as_the_owner_of_the_store(tmp_path: Path) -> None:
         Samples(str(folder)).flush("c", hour, attribute_sample, work)
     assert {path.stat().st_uid for path in folder.rglob("*")} == {NOBODY}
     assert (os.geteuid(), os.getegid()) == (0, 0)
-
-
-@ROOT_ONLY
-def test_root_is_root_again_after_an_error(tmp_path: Path) -> None:
-    os.chown(tmp_path, NOBODY, NOBODY)
-    found = []
-
-    def fail() -> None:
-        with as_owner(str(tmp_path)):
-            found.append(os.geteuid())
-            raise KeyError
-
-    with pytest.raises(KeyError):
-        fail()
-    assert (found, os.geteuid()) == ([NOBODY], 0)
-    with as_owner(str(tmp_path / "not there")):
-        assert os.geteuid() == 0
 
 
 def test_who_stands_in_the_way(tmp_path: Path) -> None:

@@ -89,13 +89,13 @@ def _runs(folder: str, user: str, asked: Window, config: SiteConfig | None) -> t
     if folder == os.path.join(user_data_folder(), "store"):
         # One's own store is as old as one's last ingest.
         ways.reverse()
-    try:
-        return ways[0]()
-    except CollocError as error:
+    why: list[str] = []
+    for way in ways:
         try:
-            return ways[1]()
-        except CollocError as also:
-            raise InputError(f"{error}; and in its place: {also}") from also
+            return way()
+        except CollocError as error:
+            why.append(str(error))
+    raise InputError("; and in its place: ".join(why))
 
 
 def _kept(config: SiteConfig) -> dict[str, Evidence]:

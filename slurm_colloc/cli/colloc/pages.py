@@ -21,9 +21,10 @@ from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import Status, StoreError
 from slurm_colloc.files import PRIVATE_FILE, passable_folder, write_atomic
 from slurm_colloc.report.text import local
-from slurm_colloc.report.user_page import UserPage, by_user, page_maker
+from slurm_colloc.report.user_page import UserPage, page_maker
 from slurm_colloc.slurm.job_visibility import EVERYBODY, Visible
 from slurm_colloc.units import counted
+from slurm_colloc.usage_model import JobUsage
 
 # A page of so many of a user's runs; more are what 'colloc report' is for.
 _RUNS = 20
@@ -72,7 +73,9 @@ def _pages(config: SiteConfig | None, folder: str, start: datetime, end: datetim
         with progress("adding up days") as step:
             aggregate(database, source, Window(start.timestamp(), end.timestamp(), now()), step=step)
         *groups, _ = group_usage(database, "user")
-        runs = by_user(last_usages(database, _RUNS))
+        runs: dict[str, list[JobUsage]] = {}
+        for run in last_usages(database, _RUNS):
+            runs.setdefault(run.user, []).append(run)
         cluster = ", ".join(count_runs(database).clusters)
     made = local(now())
     return {group.name: UserPage(cluster, start, end, made, group, runs.get(group.name, ())) for group in groups}
