@@ -161,7 +161,7 @@ function open(index) {
   if (fit) {
     const [known, fits, freed, unit] = fit;
     parts.push(make("p", fits
-      ? `Of ${short(known)} GPU-h of whole GPUs of which enough was measured, ${short(fits)} would have fitted a smaller piece, most of it ${unit}; ${short(freed)} GPU-h would have been left for others.`
+      ? `Of ${short(known)} GPU-h of whole GPUs of which enough was measured, ${short(fits)} would have fitted a smaller piece, at least half of it ${unit}; ${short(freed)} GPU-h would have been left for others.`
       : `Of ${short(known)} GPU-h of whole GPUs of which enough was measured, none would have fitted a smaller piece.`));
   }
   const chart = make("div");

@@ -236,8 +236,8 @@ def _fit(fit: Fit) -> str:
     judged = counted(fit.judged_runs, "judged run")
     of = f"a piece of a GPU was enough for {fit.fitting_runs} of {judged} ({fits} of {known} GPU-h)"
     if fit.unit:
-        most = "" if fit.fitting_runs == 1 else "mostly "
-        of += f", {most}{printable(fit.unit)}; that leaves {freed} GPU-h to other jobs"
+        part = "" if fit.fitting_runs == 1 else " for at least half of that"
+        of += f", {printable(fit.unit)}{part}; that leaves {freed} GPU-h to other jobs"
     left_out = (
         f"; not judged: {counted(fit.not_judged_runs, 'run')} that did not complete or was not sampled well enough"
     )

@@ -80,6 +80,11 @@ def test_the_best_advice_comes_first_and_there_are_three() -> None:
     assert lines[lines.index("  1. 3.0") + 2] == "     $ colloc job 1"
 
 
+def test_the_piece_that_is_named_holds_half_of_the_hours_and_nothing_is_said_of_runs() -> None:
+    text = as_text(mine(usage(), fit=Fit("ann", 4.0, 2.0, 1.0, "mps:10", 5, 3, 0)))
+    assert "3 of 5 judged runs (2 of 4 GPU-h), mps:10 for at least half of that; that leaves 1 GPU-h" in text
+
+
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_month(text: str) -> None:
     report = mine(usage(job_name=text, job_id=text, gres=text), user=text, cluster=text, source=text,
