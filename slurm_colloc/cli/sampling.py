@@ -8,7 +8,9 @@ import json
 import math
 import os
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
+from functools import cache, partial
 from typing import NamedTuple, NoReturn
 
 from slurm_colloc.cli.colloc.output import run as run_and_exit
@@ -85,7 +87,7 @@ def sample(settings: Settings) -> None:
         watch_pid=settings.watch_pid,
         count=settings.samples,
         dense=not settings.agent,
-        alive=_Alive() if settings.agent else lambda: None,
+        alive=partial(_alive, cache(say)) if settings.agent else lambda: None,
     )
     pace.stop_on_signals()
     with ExitStack() as ending:
@@ -124,12 +126,11 @@ def _sinks(settings: Settings, sampler: Sampler, ending: ExitStack) -> list[Sink
     if settings.journal:
         sinks.append(lambda seen: append(settings.journal, seen))
     if settings.evidence:
-        builder = EvidenceBuilder(settings.job, settings.signature, settings.mode)
-        sinks.append(_Kept(settings, builder))
+        sinks.append(_keeper(settings))
     if settings.prometheus:
         sinks += _prometheus(settings, ending)
     if settings.agent:
-        sinks.append(_Doubts(settings, sampler))
+        sinks.append(_doubter(settings, sampler))
     return sinks
 
 
@@ -147,66 +148,54 @@ def _prometheus(settings: Settings, ending: ExitStack) -> list[Sink]:
     return [endpoint.show]
 
 
-class _Kept:
-    """Keep what the job uses, and put what is known of its earlier runs together at its first sample."""
+def _keeper(settings: Settings) -> Sink:
+    """Return what keeps the job's use, and at its first sample puts together what is known of its earlier runs."""
+    builder = EvidenceBuilder(settings.job, settings.signature, settings.mode)
+    fold_once = cache(partial(_fold, settings))
 
-    def __init__(self, settings: Settings, builder: EvidenceBuilder) -> None:
-        self._settings, self._builder = settings, builder
-        self._folded = False
+    def keep(seen: NodeSample) -> None:
+        drop_evidence(settings.evidence, builder.add(seen))
+        fold_once()
 
-    def __call__(self, seen: NodeSample) -> None:
-        drop_evidence(self._settings.evidence, self._builder.add(seen))
-        if not self._folded:
-            self._folded = True
-            self._fold()
-
-    def _fold(self) -> None:
-        from slurm_colloc.history.fold import fold_drops
-
-        try:
-            fold_drops(self._settings.evidence, self._settings.signature)
-        except StoreError as error:
-            say(f"{error}; earlier runs stay as they are")
+    return keep
 
 
-class _Alive:
-    """Tell the service manager; one that does not listen is said once, and its watchdog has the last word."""
+def _fold(settings: Settings) -> None:
+    from slurm_colloc.history.fold import fold_drops
 
-    def __init__(self) -> None:
-        self._said = False
-
-    def __call__(self) -> None:
-        try:
-            notify("READY=1\nWATCHDOG=1")
-        except ProcessError as error:
-            if not self._said:
-                say(str(error))
-            self._said = True
+    try:
+        fold_drops(settings.evidence, settings.signature)
+    except StoreError as error:
+        say(f"{error}; earlier runs stay as they are")
 
 
-class _Doubts:
-    """Say once what makes all GPUs look unheld: this node has another name in Slurm, or a right is missing."""
+def _alive(say_once: Callable[[str], None]) -> None:
+    """Tell the service manager; of one that does not listen, its watchdog has the last word."""
+    try:
+        notify("READY=1\nWATCHDOG=1")
+    except ProcessError as error:
+        say_once(str(error))
 
-    def __init__(self, settings: Settings, sampler: Sampler) -> None:
-        self._own = f"node '{settings.node}' of cluster '{settings.cluster}'"
-        self._sampler = sampler
-        self._named = self._closed = False
 
-    def __call__(self, seen: NodeSample) -> None:
-        if self._sampler.passed_over and not seen.holders and not self._named:
-            others = " and ".join(f"'{node}' of '{cluster}'" for cluster, node in sorted(self._sampler.passed_over))
-            say(
-                f"sampling {self._own}, but the jobs here are those of {others}; check --node, and cluster in site.toml"
+def _doubter(settings: Settings, sampler: Sampler) -> Sink:
+    """Return what says why all GPUs look unheld: this node has another name in Slurm, or a right is missing."""
+    say_once = cache(say)
+
+    def doubt(seen: NodeSample) -> None:
+        if sampler.passed_over and not seen.holders:
+            others = " and ".join(f"'{node}' of '{cluster}'" for cluster, node in sorted(sampler.passed_over))
+            say_once(
+                f"sampling node '{settings.node}' of cluster '{settings.cluster}', but the jobs here are those of "
+                f"{others}; check --node, and cluster in site.toml"
             )
-            self._named = True
-        if self._sampler.closed_jobs and not self._closed:
-            job = min(self._sampler.closed_jobs)
-            say(
-                f"what Slurm gave to jobs ({job}, for one) 'scontrol show job -d' does not tell uid {os.geteuid()} "
-                "(PrivateData?), nor may it read it without CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH: GPUs that are held "
-                "idle are not seen"
+        if sampler.closed_jobs:
+            say_once(
+                f"what Slurm gave to some jobs 'scontrol show job -d' does not tell uid {os.geteuid()} (PrivateData?), "
+                "nor may it read it without CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH: GPUs that are held idle are not "
+                "seen"
             )
-            self._closed = True
+
+    return doubt
 
 
 if __name__ == "__main__":

@@ -173,8 +173,8 @@ def test_a_missing_right_is_said_once(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_two_samples_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "g1.json").write_text(json.dumps(DEVICES))
     journal = str(tmp_path / "journal")
-    sample(Settings("g1", "c", 0.05, f"simulated:{tmp_path}", journal=journal, samples=2))
-    assert f"sampling node g1 every 0.05 s into '{journal}'" in capsys.readouterr().err
+    sample(Settings("g1", "c", 0.5, f"simulated:{tmp_path}", journal=journal, samples=2))
+    assert f"sampling node g1 every 0.5 s into '{journal}'" in capsys.readouterr().err
     (hour,) = hours(journal)
     assert [seen.interval_s > 0 for seen in hour] == [False, True]
 
