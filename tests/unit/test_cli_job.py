@@ -81,10 +81,7 @@ def test_somebody_elses_job_is_not_there(as_ann: Site) -> None:
     assert (others[0], others[1]) == (2, "")
     assert others[2].replace("'62'", "") == unknown[2].replace("'77'", "")
     assert "bob" not in others[2]
-
-
-def test_what_keeps_a_job_out_of_sight_is_said(as_ann: Site) -> None:
-    assert "of what you may see: the runs of ann (PrivateData=jobs)" in as_ann.told("62")[2]
+    assert "of what you may see: the runs of ann (PrivateData=jobs)" in others[2]
 
 
 def test_without_a_store_the_message_is_whole(as_ann: Site, tmp_path: Path) -> None:
