@@ -57,18 +57,16 @@ def _look(config: SiteConfig | None, server: Server | None) -> Top:
 
 def _live(config: SiteConfig | None, server: Server | None, at_s: float) -> tuple[dict[str, LiveUse], str]:
     """Return what jobs do, by their raw ids, and who saw it, or why nobody did."""
-    if server:
-        try:
-            return live_by_prometheus(server, at_s), f"Prometheus, samples of the last {VALID_S:.0f} s"
-        except CollocError as error:
-            return {}, str(error)
-    if config is None:
-        return {}, "no site.toml, and no --prometheus"
-    period_s, folder = config.observe.period_s, config.journal_folder
-    if not os.access(folder, os.R_OK | os.X_OK):
-        return {}, "the nodes' journals are not open to you, or not here; a Prometheus server knows: --prometheus"
     try:
-        return _by_journals(folder, at_s - max(60.0, 3 * period_s)), f"the agents' newest samples in '{folder}'"
+        if server:
+            return live_by_prometheus(server, at_s), f"Prometheus, samples of the last {VALID_S:.0f} s"
+        if config is None:
+            return {}, "no site.toml, and no --prometheus"
+        folder = config.journal_folder
+        if not os.access(folder, os.R_OK | os.X_OK):
+            return {}, "the nodes' journals are not open to you, or not here; a Prometheus server knows: --prometheus"
+        since_s = at_s - max(60.0, 3 * config.observe.period_s)
+        return _by_journals(folder, since_s), f"the agents' newest samples in '{folder}'"
     except CollocError as error:
         return {}, str(error)
 
