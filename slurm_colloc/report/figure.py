@@ -80,6 +80,7 @@ def why_not(report: UsageReport, metric: str = "") -> str:
 
 
 def missing(report: UsageReport) -> str:
+    """Return why a chart has nothing to draw."""
     return why_not(report) if report.charts else "this report was made without it"
 
 

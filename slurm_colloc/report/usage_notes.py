@@ -15,7 +15,6 @@ from slurm_colloc.usage_model import Collocation, GroupUsage, Lost, Prediction
 _MOST_LISTED = 5
 
 
-# Where it is not our own.
 def heading(report: UsageReport) -> str:
     """Return the one line that says what the figures are about."""
     where = f"on {printable(report.cluster)}" if report.cluster else "(cluster not named)"
@@ -45,7 +44,7 @@ def footnotes(report: UsageReport, titles: Collection[str]) -> list[str]:
     ]
     if total.methods or not report.of_text:
         lines.append(f"methods: {', '.join(total.methods) or 'none'}")
-    lines += _no_runs(report)
+    lines += _rows_known(report)
     if not report.of_text:
         lines.append(_known_until(report))
     if report.rows_in is not None:
@@ -113,7 +112,7 @@ def _begun_before(report: UsageReport) -> str:
     return f", begun before the window, and so in the one before, too: {before}" if before else ""
 
 
-def _no_runs(report: UsageReport) -> Iterator[str]:
+def _rows_known(report: UsageReport) -> Iterator[str]:
     if report.rows_repeated or report.rows_not_started or report.rows_outside:
         yield (
             f"rows {'used' if report.of_text else 'in the store'}: {counted(report.runs, 'run')} in the window, "
