@@ -94,13 +94,6 @@ class Rule(NamedTuple):
     percent: float = 100.0
 
 
-class KnownJobs(NamedTuple):
-    """The table of known jobs that job_submit.lua reads."""
-
-    table: str = "/var/lib/slurm_colloc/policy.table"
-    group: str = "slurm"
-
-
 class Limits(NamedTuple):
     """The accounting's limits."""
 
@@ -185,7 +178,6 @@ class SiteConfig(NamedTuple):
     rollout: tuple[Rule, ...] = ()
     pool: tuple[Pool, ...] = ()
     partition: tuple[Partition, ...] = ()
-    known_jobs: KnownJobs = KnownJobs()
     limits: Limits = Limits()
     sharing: Sharing = Sharing()
     recovery: Recovery = Recovery()

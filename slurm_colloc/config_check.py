@@ -46,7 +46,7 @@ _MOST = {
 _EXPORTER_URL = r"(https?)://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?(/[!-~]*)?"
 # Services would look for these wherever they were started.
 _PATHS = (
-    *("paths.state", "paths.journal", "known_jobs.table", "mail.program"),
+    *("paths.state", "paths.journal", "mail.program"),
     *("notices.webhook_file", "notices.textfile", "notices.state"),
 )
 # Texts of a form: what tells that one is, and the form in words.

@@ -64,9 +64,6 @@ DOCUMENTATION: dict[str, str] = {
     "partition.interactive_gres": "what salloc and srun --pty get there instead of one whole GPU, e.g. "
     "'gpu:h100_1g.10gb:1' or 'shard:1'; empty: as asked",
     "partition.interactive_names": "names of batch jobs that are interactive, too, e.g. 'spawner-jupyterhub'",
-    "known_jobs": "the table of known jobs that job_submit.lua reads ('colloc policy table')",
-    "known_jobs.table": "its file, on the own disk of slurmctld's host",
-    "known_jobs.group": "SlurmUser's group, which may read it",
     "limits.enforced": "true when AccountingStorageEnforce has limits: csub then proposes nothing that breaks one",
     "sharing.order": "sharing modes in the order in which they are tried: 'mig', 'mps', 'shard'",
     "sharing.mps_daemon": "who runs the MPS daemons of GPUs: 'prolog' or 'spank' (colloc-mps, written by "

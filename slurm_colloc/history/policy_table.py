@@ -15,6 +15,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 VERSION = 1
+# On the own disk of slurmctld's host: slurmctld waits for it while it holds its locks.
+PLACE = "/var/lib/slurm_colloc/policy.table"
 HEADER_BYTES, RECORD_BYTES = 64, 69
 # plugin/colloc_table.lua refuses more.
 MOST_BYTES = 16 * 1024 * 1024

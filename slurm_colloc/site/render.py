@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from slurm_colloc.config import SYSTEM_FILE, TIERS, SiteConfig
 from slurm_colloc.errors import ConfigError, InputError
+from slurm_colloc.history.policy_table import PLACE
 from slurm_colloc.shipped import plugin, template_folders
 from slurm_colloc.site.fragments import (
     Alike,
@@ -238,6 +239,7 @@ def _variables(config: SiteConfig, host: Host) -> dict[str, Any]:
         "partition_words": partition_words,
         "billing_weights": billing_weights,
         "policies": policies(config),
+        "policy_table": PLACE,
         "mails": _mails(config),
         "lua_folder": _place(_LUA, host),
         "slices": any(pool.slice for pool in config.pool),

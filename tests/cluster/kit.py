@@ -8,6 +8,7 @@ import shlex
 import time
 from pathlib import Path
 
+from slurm_colloc.history.policy_table import PLACE
 from slurm_colloc.site.render import LIBEXEC, LOG_FOLDER
 from tests.cluster import spank
 from tests.cluster.fixtures import RELEASE
@@ -36,12 +37,13 @@ class Kit(MpsLab):
             "/etc/cron.d": str(self.cron),
             "/etc/logrotate.d": str(lab.root / "logrotate.d"),
             LOG_FOLDER: str(lab.root / "logs"),
+            PLACE: f"{lab.root}/table/policy.table",
+            "colloc policy table": f"colloc policy table -o {lab.root}/table/policy.table",
         }
         self.own_conf = lab.slurm_conf.read_text()
         for name in ("cron.d", "logrotate.d"):
             (lab.root / name).mkdir()
-        keys = {"sharing.mps_daemon": f'"{by}"', "known_jobs.table": f'"{lab.root}/table/policy.table"'}
-        write_site(lab, agent=False, extra=keys)
+        write_site(lab, agent=False, extra={"sharing.mps_daemon": f'"{by}"'})
         # Each user's own daemon, as the assertions on its folder have it.
         text = lab.site_file.read_text().replace('mps_users = "all"', 'mps_users = "each"')
         lab.site_file.write_text(re.sub(r'(\[\[partition\]\]\nname = "all".*\n)', r'\1job_submit = "default"\n', text))

@@ -18,7 +18,7 @@ import duckdb
 import pytest
 
 from slurm_colloc.config import load_site
-from slurm_colloc.history.policy_table import KnownJob, table_text
+from slurm_colloc.history.policy_table import PLACE, KnownJob, table_text
 from slurm_colloc.site.render import Host, render_site
 from tests.cluster.fixtures import CHECKOUT, RELEASE, install_checkout, need_cluster
 from tests.cluster.lab import Lab
@@ -40,7 +40,7 @@ def lab() -> Iterator[Lab]:
     make_smaller(lab)
     with lab:
         install_checkout(lab)
-        write_site(lab, agent=False, extra={"known_jobs.table": f'"{lab.root}/table/policy.table"'})
+        write_site(lab, agent=False)
         yield lab
     lab.remove()
 
@@ -82,7 +82,7 @@ def install(lab: Lab, policy: str, **partition: str) -> None:
     folder.mkdir(exist_ok=True)
     for file in rendered:
         if Path(file.installed).parent == folder:
-            (folder / file.name).write_text(file.text)
+            (folder / file.name).write_text(file.text.replace(PLACE, f"{lab.root}/table/policy.table"))
     reload(lab, str(folder))
 
 

@@ -29,7 +29,7 @@ def lab() -> Iterator[Lab]:
     (lab.root / "etc/plugstack.conf").write_text(f"optional {lab.root}/colloc_spank.so\n")
     with lab:
         install_checkout(lab)
-        write_site(lab, agent=False, extra={"known_jobs.table": f'"{lab.root}/table/policy.table"'})
+        write_site(lab, agent=False)
         know(lab, "known", "spawner")
         yield lab
     lab.remove()

@@ -68,6 +68,7 @@ _MEANS = {
     "partition_words": "function: words for the line of a partition",
     "plugstack": "where the line for plugstack.conf is installed",
     "policies": "partitions by what job_submit.lua does there",
+    "policy_table": "the file of the list of known jobs",
     "prefix": "where slurm_colloc is installed",
     "python": "the Python that csub runs in",
     "report": "UsageReport",

@@ -64,7 +64,7 @@ def test_what_is_only_read_is_there(key: tuple[str, ...]) -> None:
 
 
 # What a command writes elsewhere by default lies in the test's folder as well.
-OUTPUTS = '\n[paths]\nstate = "{folder}"\n[known_jobs]\ntable = "{folder}/policy.table"\n'
+OUTPUTS = '\n[paths]\nstate = "{folder}"\n'
 
 
 @pytest.fixture(scope="module")

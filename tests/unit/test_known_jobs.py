@@ -18,6 +18,7 @@ from slurm_colloc.config import SiteConfig
 from slurm_colloc.estimate.calibration import SHIPPED
 from slurm_colloc.history.policy_table import KnownJob, job_key
 from slurm_colloc.model import SharingMode
+from slurm_colloc.slurm.client import CliClient
 from tests.unit.made import H100, device, evidence, process, seen, site
 from tests.unit.programs import colloc, umask
 from tests.unit.stored import sampled
@@ -124,10 +125,12 @@ GROUP = grp.getgrgid(os.getegid()).gr_name
 
 
 @pytest.mark.usefixtures("_at_work")
-def test_the_command_writes_what_slurmctlds_group_may_read(tmp_path: Path) -> None:
+def test_the_command_writes_what_slurmctlds_group_may_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CliClient, "config", lambda _: {"SlurmUser": f"{NAME}({UID})"})
     path = tmp_path / "out/policy.table"
     with umask(0o077):
-        assert colloc("policy", "table", "--output", str(path), "--group", GROUP) == 0
+        assert colloc("policy", "table", "--output", str(path)) == 0
+    assert path.stat().st_gid == pwd.getpwuid(UID).pw_gid
     assert colloc.err == f"colloc: 1 known jobs in '{path}'\n"
     assert path.stat().st_mode & 0o777 == 0o640
     assert path.parent.stat().st_mode & 0o777 == 0o755, "slurmctld must get there"
@@ -136,7 +139,9 @@ def test_the_command_writes_what_slurmctlds_group_may_read(tmp_path: Path) -> No
 
 
 @pytest.mark.usefixtures("_at_work")
-def test_a_folder_that_others_write_to_and_a_group_that_nobody_knows_are_refused(tmp_path: Path) -> None:
+def test_a_folder_that_others_write_to_and_a_group_that_nobody_knows_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     open_to_all = tmp_path / "open"
     open_to_all.mkdir()
     open_to_all.chmod(0o777)
@@ -144,4 +149,7 @@ def test_a_folder_that_others_write_to_and_a_group_that_nobody_knows_are_refused
     assert "others may write" in colloc.err
     assert colloc("policy", "table", "--output", str(tmp_path / "t"), "--group", "no-such-group") != 0
     assert "group 'no-such-group' is not known" in colloc.err
+    monkeypatch.setattr(CliClient, "config", lambda _: {"SlurmUser": "no-such-user(1)"})
+    assert colloc("policy", "table", "--output", str(tmp_path / "t")) != 0
+    assert "SlurmUser 'no-such-user' is not known here; name its group by --group" in colloc.err
     assert list(open_to_all.iterdir()) == []

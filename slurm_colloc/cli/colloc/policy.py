@@ -3,6 +3,7 @@
 
 import grp
 import os
+import pwd
 from typing import Annotated
 
 import typer
@@ -15,7 +16,8 @@ from slurm_colloc.errors import ConfigError, StoreError
 from slurm_colloc.estimate.site_margins import site_calibration
 from slurm_colloc.estimate.site_stop import why_stopped
 from slurm_colloc.files import whose, write_atomic
-from slurm_colloc.history.policy_table import MOST_RECORDS, table_text
+from slurm_colloc.history.policy_table import MOST_RECORDS, PLACE, table_text
+from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.wording import words
 
 _MODE = 0o640
@@ -24,13 +26,13 @@ app = typer.Typer(no_args_is_help=True, help="Write the list of known jobs that 
 
 @app.command("table")
 def table(
-    output: Annotated[str, typer.Option("--output", "-o", help="file to write; else known_jobs.table")] = "",
-    group: Annotated[str, typer.Option("--group", help="who may read it; else known_jobs.group")] = "",
+    output: Annotated[str, typer.Option("--output", "-o", help="file to write")] = PLACE,
+    group: Annotated[str, typer.Option("--group", help="who may read it; else SlurmUser's group")] = "",
     store: Annotated[str, typer.Option("--store", help="folder of the store; else the site's")] = "",
 ) -> None:
     """Write the list of known jobs for job_submit.lua. It is for root and SlurmUser's group alone."""
     config = site()
-    path = os.path.abspath(output or config.known_jobs.table)
+    path = os.path.abspath(output)
     calibration, why = site_calibration(config.paths.state)
     if why:
         say(words(why))
@@ -41,7 +43,7 @@ def table(
     jobs = [] if stopped else list(known_jobs(source, config, calibration))
     if len(jobs) > MOST_RECORDS:
         say(f"{len(jobs)} jobs are known, more than slurmctld reads; the {MOST_RECORDS} with the most runs are kept")
-    reader = _group(group or config.known_jobs.group)
+    reader = _group(group) if group else _slurm_group()
     _make_folder(os.path.dirname(path))
     write_atomic(path, table_text(jobs, now()), _MODE, durable=True, group=reader)
     say(f"{min(len(jobs), MOST_RECORDS)} known jobs in '{path}'")
@@ -51,7 +53,16 @@ def _group(name: str) -> int:
     try:
         return grp.getgrnam(name).gr_gid
     except KeyError:
-        raise ConfigError(f"group '{name}' is not known here; name SlurmUser's by --group") from None
+        raise ConfigError(f"group '{name}' is not known here") from None
+
+
+def _slurm_group() -> int:
+    """Return the group of SlurmUser, as whom slurmctld reads the table."""
+    user = CliClient().config().get("SlurmUser", "").partition("(")[0]
+    try:
+        return pwd.getpwnam(user).pw_gid
+    except KeyError:
+        raise ConfigError(f"SlurmUser '{user}' is not known here; name its group by --group") from None
 
 
 def _make_folder(path: str) -> None:
