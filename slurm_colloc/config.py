@@ -103,13 +103,10 @@ class Limits(NamedTuple):
 class Sharing(NamedTuple):
     """What the site allows."""
 
-    order: tuple[str, ...] = ("mig", "mps", "shard")
+    order: tuple[str, ...] = ("mig", "mps")
     mps_daemon: str = "none"
-    shard_consent: bool = False
     unbilled: tuple[str, ...] = ()
-    pack: bool = True
     headroom_mib: int = 256
-    part_of_host: bool = True
     max_slowdown: float = 1.25
     protected_types: tuple[str, ...] = ()
     weigh_waits: bool = True

@@ -65,17 +65,13 @@ DOCUMENTATION: dict[str, str] = {
     "'gpu:h100_1g.10gb:1' or 'shard:1'; empty: as asked",
     "partition.interactive_names": "names of batch jobs that are interactive, too, e.g. 'spawner-jupyterhub'",
     "limits.enforced": "true when AccountingStorageEnforce has limits: csub then proposes nothing that breaks one",
-    "sharing.order": "sharing modes in the order in which they are tried: 'mig', 'mps', 'shard'",
+    "sharing.order": "sharing modes in the order in which they are tried: 'mig', 'mps', 'shard'; a site that names "
+    "'shard' accepts that jobs on shards are not isolated from each other",
     "sharing.mps_daemon": "who runs the MPS daemons of GPUs: 'prolog' or 'spank' (colloc-mps, written by "
     "'colloc site render -o FOLDER'), 'site' (the site's own way), or 'none': no gres/mps",
-    "sharing.shard_consent": "true when the site accepts that shard jobs are not isolated from each other",
     "sharing.unbilled": "shares, 'mps' or 'shard', that are given although the cluster tracks or bills GPUs and not "
     "them: 'site init' then leaves them on, and to 'site check' that is no difference",
-    "sharing.pack": "false when MPS must not run inside a job: csub then packs no tasks (--pack)",
     "sharing.headroom_mib": "memory added to the estimate before a share is chosen",
-    "sharing.part_of_host": "true: a piece of a GPU comes with its part of the cores that Slurm gives with a GPU, or "
-    "with what the job was measured to need where that is more, and likewise of host memory where that need is "
-    "measured; false: with all of them, so that other jobs may find none left",
     "sharing.max_slowdown": "how much slower than on a whole GPU a job on a slice or a share may be; few are slower. "
     "csub makes its time limit longer where it needs that, by as much at most",
     "sharing.protected_types": "GPU types whose jobs are never changed",

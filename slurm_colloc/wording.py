@@ -58,7 +58,6 @@ WORDS = {
     "time-limit": "csub sets the time limit to {limit_min} min",
     "moved": "csub moves the job to partition '{partition}', as this site allows",
     "host-part": "{options}: the part of the node's cores and memory that goes with this piece, or what the job needs",
-    "host-unchanged": "{options}: the cores and memory that the job would have had on a whole GPU",
     "cores-limit": "the node's cores are enough for {jobs:such job} ({cores_each} each), its GPUs for {pieces}",
     "host-memory-limit": "the node's memory is enough for {jobs:such job} ({each_mib} MiB each), its GPUs for {pieces}",
     "would-have-been": "csub would have given {given}",
@@ -129,7 +128,6 @@ WORDS = {
     "cores-unclear": "csub cannot tell how many cores the job gets from its options",
     "cores-not-divisible": "{cores} cores cannot be divided by {tasks} tasks",
     "no-mps-daemon": "the site runs no MPS daemon",
-    "no-shard-consent": "the site does not allow shards, which do not protect jobs from each other",
     # What does not hold it.
     "no-pieces": "no GPU in partition {partitions} has slices or shares that csub may use",
     "nothing-holds": "no piece of a GPU in partition {partitions} suits the job, which needs {need_mib} MiB of GPU "
@@ -241,7 +239,6 @@ WORDS = {
     "jobs-exceed-most": "{jobs} jobs would run more tasks at a time than %{most} allows",
     "most-exceeds-time": "with {most} tasks at a time, the array does not fit the partition's time limit",
     "tasks-lack-time": "the tasks have no time limit; add --time",
-    "no-packs": "the site does not allow packs (sharing.pack)",
     "resumes": "this job runs what job {job_id} did not finish",
     "most-tasks": "at most {most:task} may share a GPU here",
     "tasks-asked-for": "you asked for {asked:task} at a time",

@@ -170,7 +170,7 @@ def shape_of(asked: Asked, tasks: int, most: int, config: SiteConfig, slurm: Slu
 
 def _refuse(asked: Asked, config: SiteConfig) -> None:
     """Refuse tasks that may not be packed, whatever they need."""
-    against = [asked.switched_off, None if config.sharing.pack else because("no-packs")]
+    against = [asked.switched_off]
     against += reasons_against_pack(asked.given, asked.request, asked.tasks.text, config, bool(asked.tasks.commands))
     if config.policy == "shadow" and not asked.tasks.is_array:
         against.append(because("policy-shadow"))

@@ -158,8 +158,7 @@ def _placed(taken: Taken, need: Need, request: JobRequest, config: SiteConfig) -
         reasons.append(because("moved", partition=fit.room.partition.name))
     options = [f"--{fit.cpu_option}" * bool(fit.cpu_option), f"--mem={fit.mem}" * bool(fit.mem)]
     if any(options):
-        code = "host-part" if config.sharing.part_of_host else "host-unchanged"
-        reasons.append(because(code, options=" ".join(filter(None, options))))
+        reasons.append(because("host-part", options=" ".join(filter(None, options))))
     if limit := host_limit(request, fit, config):
         reasons.append(limit)
     return Placement(

@@ -175,7 +175,7 @@ def first_that_holds(steps: Sequence[Step], peak_mib: int, sm_active_pct: float)
 
 def has_pieces(config: SiteConfig) -> bool:
     """Return whether this site has pieces of GPUs to give."""
-    consented = {"mps": config.sharing.mps_daemon != "none", "shard": config.sharing.shard_consent}
+    consented = {"mps": config.sharing.mps_daemon != "none", "shard": "shard" in config.sharing.order}
     shares = [name for name, may in consented.items() if may]
     return any(
         (pool.slice and pool.sm_count) or any(most_units(shares_per_gpu(pool, name)) for name in shares)

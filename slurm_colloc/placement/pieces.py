@@ -241,11 +241,7 @@ def _shares(
 
     Slurm may take a share from any GPU that has some, so it must be large enough on each: the largest is asked for.
     """
-    sharing, no_consent = config.sharing, None
-    if name == "mps" and sharing.mps_daemon == "none":
-        no_consent = because("no-mps-daemon")
-    elif name == "shard" and not sharing.shard_consent:
-        no_consent = because("no-shard-consent")
+    no_daemon = because("no-mps-daemon") if name == "mps" and config.sharing.mps_daemon == "none" else None
     groups: dict[str, list[Room]] = {}
     for room in rooms:
         if shares_per_gpu(room.pool, name):
@@ -254,7 +250,7 @@ def _shares(
         refused: list[Rejected] = []
         fits: list[Fit] = []
         for room in group:
-            found = no_consent or _share(request, need, room, config, name)
+            found = no_daemon or _share(request, need, room, config, name)
             if isinstance(found, Reason):
                 refused.append(Rejected(f"{name} on {room.pool.name}", found))
             else:

@@ -124,7 +124,7 @@ def kept_with_share(
         if partition.name not in described:
             return Kept("", "", because("partition-not-described", partition=partition.name))
         had = 0 if request.cpus_given else partition.cpus_per_gpu
-        cpus = request.cpus_per_gpu or _cores(had, part, request, config)
+        cpus = request.cpus_per_gpu or _cores(had, part, request)
         mem = _memory(request, partition, moved_to, (had, cpus), part, pool, config)
         if mem is None and moved_to:
             return Kept("", "", because("partition-other-memory", partition=moved_to.name))
@@ -150,7 +150,7 @@ def kept_with_slice(request: JobRequest, part: Part, pool: Pool, config: SiteCon
     found: set[tuple[int, int, str]] = set()
     for partition in asked_partitions(request, config):
         had = 0 if request.cpus_given or request.cpus_per_gpu else partition.cpus_per_gpu
-        cpus = _cores(had, part, request, config)
+        cpus = _cores(had, part, request)
         mem = _memory(request, partition, None, (had, cpus), part, pool, config) or ""
         found.add((had, cpus, "" if mem == f"{partition.mem_per_gpu_mib}M" else mem))
     if len(found) > 1 or request.cores_unclear:
@@ -163,7 +163,7 @@ def kept_when_moved(request: JobRequest, target: Partition, part: Part, pool: Po
     """Return the cores and host memory of a slice in another partition than the job's own, where that gives others."""
     cores, memory = set(), set()
     for own in asked_partitions(request, config):
-        wanted = _cores(own.cpus_per_gpu, part, request, config) or request.tasks or 1
+        wanted = _cores(own.cpus_per_gpu, part, request) or request.tasks or 1
         as_said = request.cpus_given or request.cpus_per_gpu or wanted == target.cpus_per_gpu
         cores.add(None if as_said or own.cpus_per_gpu == target.cpus_per_gpu == 0 else wanted)
         mem = _memory(request, own, target, (own.cpus_per_gpu, wanted), part, pool, config)
@@ -184,9 +184,9 @@ def kept_when_moved(request: JobRequest, target: Partition, part: Part, pool: Po
     return Kept(f"cpus-per-task={cpus // tasks}", mem, cpus=cpus)
 
 
-def _cores(had: int, part: Part, request: JobRequest, config: SiteConfig) -> int:
+def _cores(had: int, part: Part, request: JobRequest) -> int:
     """Return the cores that go with a piece, of ``had`` that go with a GPU: its part, or what the job needs."""
-    if not config.sharing.part_of_host or not had:
+    if not had:
         return had
     # From 24.11 on a job with more in --mincpus than in --cpus-per-gpu never begins.
     cores = max(1, math.floor(had * part.of_gpu), part.cpu_cores or 0, request.min_cpus)
@@ -215,7 +215,7 @@ def _memory(
     """
     if request.mem_given or request.mem_per_gpu:
         return ""
-    scaled = config.sharing.part_of_host and part.host_mem_mib is not None
+    scaled = part.host_mem_mib is not None
 
     def of(had_mib: int) -> str:
         needed = max(math.floor(had_mib * part.of_gpu), part.host_mem_mib or 0) if scaled else had_mib

@@ -90,7 +90,7 @@ def _with_shares(config: SiteConfig, asked: Asked) -> SiteConfig:
 
     sharing = config.sharing
     daemon = "site" if asked.mps and sharing.mps_daemon == "none" else sharing.mps_daemon
-    order = (*sharing.order, *(name for name in ("mig", "mps", "shard") if name not in sharing.order))
+    order = tuple(dict.fromkeys((*sharing.order, "mig", "mps", *(["shard"] if asked.shards else []))))
     # The replay puts jobs of several users on one GPU, as one daemon for all of them lets it.
     known = {one.name: one for one in config.partition}
     names = dict.fromkeys([*known, *(name for pool in config.pool for name in pool.partitions)])
@@ -100,7 +100,7 @@ def _with_shares(config: SiteConfig, asked: Asked) -> SiteConfig:
     return config._replace(
         pool=tuple(map(shared, config.pool)),
         partition=tuple(partitions),
-        sharing=sharing._replace(mps_daemon=daemon, shard_consent=sharing.shard_consent or asked.shards, order=order),
+        sharing=sharing._replace(mps_daemon=daemon, order=order),
     )
 
 

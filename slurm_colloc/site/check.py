@@ -128,7 +128,7 @@ def _shares(config: SiteConfig, cluster: Cluster) -> Iterator[str]:
         if given and uses(config, share) and share not in config.sharing.unbilled:
             meant = f'add "{share}" to sharing.unbilled where that is meant'
             for why in free_of_charge(cluster, share):
-                yield f"gres/{share} is in use: {why}, or write {OFF[share]}, or {meant}"
+                yield f"gres/{share} is in use: {why}, or {OFF[share]}, or {meant}"
 
 
 def _names(config: SiteConfig, cluster: Cluster) -> Iterator[str]:

@@ -140,8 +140,8 @@ def _sharing(
     nobody = "on by 'colloc site init --mps-daemon': MPS daemons on the nodes; write who runs them"
     return {
         "mps_daemon": ("site" if mps else "none", somebody if mps else nobody),
-        "shard_consent": (
-            shard,
-            somebody if shard else "on by 'colloc site init --shard-consent': jobs on shards are not isolated",
+        "order": (
+            ["mig", "mps", "shard"] if shard else ["mig", "mps"],
+            somebody if shard else "'shard' too by 'colloc site init --shard-consent': jobs on shards are not isolated",
         ),
     }, lines

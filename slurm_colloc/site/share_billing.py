@@ -11,13 +11,13 @@ from slurm_colloc.slurm.setup import parse_weights
 
 SHARES = ("mps", "shard")
 # How a site file keeps csub from giving them.
-OFF = {"mps": 'sharing.mps_daemon = "none"', "shard": "sharing.shard_consent = false"}
+OFF = {"mps": 'write sharing.mps_daemon = "none"', "shard": 'take "shard" out of sharing.order'}
 
 
 def uses(config: SiteConfig, share: str) -> bool:
     """Return whether csub may give shares of this kind, as far as the site file goes."""
     sharing = config.sharing
-    return sharing.mps_daemon != "none" if share == "mps" else sharing.shard_consent
+    return sharing.mps_daemon != "none" if share == "mps" else share in sharing.order
 
 
 def free_of_charge(cluster: Cluster, share: str) -> list[str]:

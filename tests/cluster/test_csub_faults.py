@@ -114,7 +114,7 @@ def test_history_locked_corrupt_or_in_the_way(lab: Lab, alice: User, site: Path,
 
 def test_every_file_system_is_full(lab: Lab, alice: User, site: Path) -> None:
     """Home, the spool for decisions and TMPDIR: a share needs a script, so that one goes as asked."""
-    text = (site / "site.toml").read_text().replace("[sharing]\n", '[sharing]\norder = ["mps"]\n')
+    text = (site / "site.toml").read_text().replace('order = ["mig", "mps", "shard"]', 'order = ["mps"]')
     (site / "site.toml").write_text(text)
     name, full = next(NAMES), alice.home / "full"
     mounts = f"mkdir -p {full}; mount -t tmpfs -o size=4k,mode=777 none {full}; dd if=/dev/zero of={full}/x 2>/dev/null"

@@ -63,15 +63,15 @@ def lab() -> Iterator[Lab]:
     lab.remove()
 
 
-def shipped(lab: Lab, name: str, sharing: str = "", pool: str = "") -> User:
-    """Return a user of the shipped site h100-mps, whose node is g1."""
-    state = lab.root / name
+@pytest.fixture(scope="module")
+def alice(lab: Lab) -> User:
+    """Alice is at the shipped site h100-mps, whose node is g1."""
+    state = lab.root / "part"
     text = (CHECKOUT / "site-configs/h100-mps/site.toml").read_text()
     for pattern, value in (
-        (r"^nodes = .*", 'nodes = "g1"' + pool),
+        (r"^nodes = .*", 'nodes = "g1"\nmem_per_node_mib = 8000'),
         (r"^slurm_release = .*", f'slurm_release = "{RELEASE}"'),
         (r"^cpus_per_gpu = .*", r"\g<0>\nmem_per_gpu_mib = 2000"),
-        (r"^\[sharing\]", r"\g<0>\n" + sharing),
         (r"^state = .*", f'state = "{state}"'),
         (r"^decisions = .*", f'decisions = "{state}/decisions"\n[timeouts]\ndecide_s = 20'),
         (r"^agent = true", "agent = false"),
@@ -82,11 +82,6 @@ def shipped(lab: Lab, name: str, sharing: str = "", pool: str = "") -> User:
         folder.chmod(mode)
     (state / "site.toml").write_text(text)
     return User(lab, "alice", state)
-
-
-@pytest.fixture(scope="module")
-def alice(lab: Lab) -> User:
-    return shipped(lab, "part", pool="\nmem_per_node_mib = 8000")
 
 
 @pytest.fixture(scope="module")
@@ -131,10 +126,6 @@ def running_at_once(user: User) -> int:
 
 def test_twelve_light_jobs_run_at_once(lab: Lab, alice: User) -> None:
     assert running_at_once(alice) == TWELVE
-
-
-def test_with_all_cores_of_a_gpu_each_four_run_at_once(lab: Lab) -> None:
-    assert running_at_once(shipped(lab, "all", "part_of_host = false")) == GPUS
 
 
 @pytest.mark.parametrize(

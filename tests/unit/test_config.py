@@ -54,8 +54,8 @@ def test_the_reference_speaks_of_toml_and_not_of_python() -> None:
 def test_nothing_is_placed_slowed_or_followed_until_the_site_says_so() -> None:
     site = parse_site(LEAST, "f")
     assert (site.policy, site.recovery.companion, site.pool) == ("shadow", False, ())
-    assert (site.sharing.order, site.observe.period_s) == (("mig", "mps", "shard"), 10.0)
-    assert (site.sharing.mps_daemon, site.sharing.shard_consent) == ("none", False)
+    assert (site.sharing.order, site.observe.period_s) == (("mig", "mps"), 10.0)
+    assert site.sharing.mps_daemon == "none"
     assert site.sharing.max_slowdown == 1.25
 
 

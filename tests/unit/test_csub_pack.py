@@ -357,7 +357,6 @@ def test_the_environments_array_is_not_packed(lab: Shell) -> None:
 
 def test_the_site_may_forbid_it(lab: Shell) -> None:
     for changes, why in (
-        ({"sharing": "pack = false"}, because("no-packs")),
         ({"sharing": 'protected_types = ["h100"]'}, because("protected", gpu_type="h100")),
         ({"partition": "suspends = true"}, because("partition-suspends", partition="gpu")),
     ):

@@ -137,7 +137,7 @@ def test_what_a_partition_is_closed_to_fits_nothing_there_under_whatever_name(tm
 
 
 def test_shares_are_pieces_too(tmp_path: Path) -> None:
-    config = site(WHOLE._replace(shards_per_gpu=8), shard_consent=True)
+    config = site(WHOLE._replace(shards_per_gpu=8))
     (mine, _) = fits(tmp_path, [on()], busy(*ALL_OF_IT, mib=15000, sm=3.0), config)
     assert (mine.unit, mine.freed_gpu_hours) == ("shard:2", near(0.75))
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_colloc.config import Partition, Pool, SiteConfig
+from slurm_colloc.config import Partition, Pool, Sharing, SiteConfig
 from slurm_colloc.model import Footprint, Gres, JobRequest, Placement, Quantiles, Reason, SharingMode, because
 from slurm_colloc.placement.choose import place
 from slurm_colloc.placement.pieces import Access
@@ -84,15 +84,15 @@ def test_mps() -> None:
 
 
 def test_shard() -> None:
-    found = place(request(), footprint(16000, 10), site(SHARD_POOL, shard_consent=True))
+    found = place(request(), footprint(16000, 10), site(SHARD_POOL))
     assert (found.mode, found.gres, found.memory_mib) == ("shard", Gres("shard", "", 1), 16256)
-    assert place(request(), footprint(16000, 27), site(SHARD_POOL, shard_consent=True)).gres == Gres("shard", "", 2)
+    assert place(request(), footprint(16000, 27), site(SHARD_POOL)).gres == Gres("shard", "", 2)
 
 
 def test_no_share_where_jobs_are_suspended_and_a_slice_all_the_same() -> None:
     stopped = (Partition("gpu", suspends=True), Partition("mig"))
     pools = (MIG_POOL, MPS_POOL, SHARD_POOL)
-    config = site(*pools, **MPS, shard_consent=True, order=("mps", "shard", "mig"))._replace(partition=stopped)
+    config = site(*pools, **MPS, order=("mps", "shard", "mig"))._replace(partition=stopped)
     found = place(request(), footprint(), config)
     assert found.mode == "mig"
     said = because("partition-suspends", partition="gpu")
@@ -151,8 +151,7 @@ def test_beside_other_users_a_job_that_keeps_the_gpu_busy_has_no_share() -> None
 
 
 def test_shard_needs_consent() -> None:
-    found = why(place(request(), footprint(), site(SHARD_POOL)))
-    assert found == {"shard on s": because("no-shard-consent")}
+    assert place(request(), footprint(), site(SHARD_POOL, order=Sharing().order)).as_asked
 
 
 UNSIZED = SHARD_POOL._replace(gpu_mem_mib=None)
@@ -173,11 +172,12 @@ UNSIZED = SHARD_POOL._replace(gpu_mem_mib=None)
 )
 def test_reasons_against_a_share(asked: JobRequest, need: Footprint, pool: Pool, said: Reason) -> None:
     pool = pool._replace(partitions=("gpu", "odd"))
-    found = why(place(asked, need, site(pool, shard_consent=True)))
+    found = why(place(asked, need, site(pool)))
     assert found["shard on s"] == said
 
 
 GIVING = Partition("gpu", mps_users="one", cpus_per_gpu=4, mem_per_gpu_mib=2000)
+ALL_CORES = footprint()._replace(cpu_cores=8)
 
 
 @pytest.mark.parametrize(
@@ -196,13 +196,12 @@ GIVING = Partition("gpu", mps_users="one", cpus_per_gpu=4, mem_per_gpu_mib=2000)
         (request(tasks=9), "", "2000M"),
     ],
 )
-def test_what_the_gpu_brought_along_stays(asked: JobRequest, cores: str, mem: str) -> None:
-    config = site(SHARD_POOL, MIG_POOL, shard_consent=True, order=("shard",), part_of_host=False)
-    config = config._replace(partition=(GIVING,))
-    found = place(asked, footprint(), config)
+def test_what_the_gpu_brought_along_stays_where_it_is_needed(asked: JobRequest, cores: str, mem: str) -> None:
+    config = site(SHARD_POOL, MIG_POOL, order=("shard",))._replace(partition=(GIVING,))
+    found = place(asked, ALL_CORES, config)
     assert (found.mode, found.cpu_option, found.mem) == ("shard", cores, mem)
     # A slice is a GPU: Slurm gives it what it gives a GPU.
-    slice_of = place(asked, footprint(), config._replace(sharing=config.sharing._replace(order=("mig",))))
+    slice_of = place(asked, ALL_CORES, config._replace(sharing=config.sharing._replace(order=("mig",))))
     assert (slice_of.mode, slice_of.cpu_option, slice_of.mem) == ("mig", "", "")
 
 
@@ -377,15 +376,15 @@ def test_a_piece_never_has_more_cores_than_a_gpu_and_never_fewer_than_it_needs(
 
 @pytest.mark.parametrize("asked", [request(tasks=3), request(tasks=2, min_cpus=3)])
 def test_cores_that_cannot_be_said(asked: JobRequest) -> None:
-    config = site(SHARD_POOL, shard_consent=True, part_of_host=False)._replace(partition=(GIVING,))
-    found = why(place(asked, footprint(), config))
+    config = site(SHARD_POOL)._replace(partition=(GIVING,))
+    found = why(place(asked, ALL_CORES, config))
     assert found["shard on s"] == because("cores-not-divisible", tasks=asked.tasks, cores=4)
 
 
 def test_partitions_that_give_different_things() -> None:
     pool = SHARD_POOL._replace(partitions=("gpu", "other"))
     asked = request(partitions=("gpu", "other"))
-    config = site(pool, shard_consent=True)
+    config = site(pool)
     unlike = place(asked, footprint(), config._replace(partition=(GIVING, Partition("other"))))
     assert why(unlike)["shard on s"] == because("hosts-differ")
     alike = config._replace(partition=(GIVING, GIVING._replace(name="other")))
@@ -395,10 +394,8 @@ def test_partitions_that_give_different_things() -> None:
 # --- time ---
 
 
-def timed(*pools: Pool, bound: float = 1.25, shard: bool = False, **partition: Any) -> SiteConfig:
-    return site(*pools, max_slowdown=bound, shard_consent=shard)._replace(
-        partition=(Partition("gpu")._replace(**partition),)
-    )
+def timed(*pools: Pool, bound: float = 1.25, **partition: Any) -> SiteConfig:
+    return site(*pools, max_slowdown=bound)._replace(partition=(Partition("gpu")._replace(**partition),))
 
 
 # 4.095 % of 132 SMs on 16: slowed 1.2375x at most.
@@ -513,11 +510,10 @@ ALIKE: dict[str, Any] = {"cpus_per_gpu": 4, "mem_per_gpu_mib": 9}
         (request(tasks=3), {"cpus_per_gpu": 4}, OPEN, because("cores-not-divisible", tasks=3, cores=4)),
     ],
 )
-def test_a_moved_job_keeps_its_cores_and_memory(
+def test_a_moved_job_keeps_the_cores_and_memory_that_it_needs(
     asked: JobRequest, own: dict[str, Any], target: Partition, said: Reason | tuple[str, str]
 ) -> None:
-    config = moving(target, **own)
-    found = place(asked, footprint(), config._replace(sharing=config.sharing._replace(part_of_host=False)))
+    found = place(asked, ALL_CORES, moving(target, **own))
     if isinstance(said, Reason):
         assert why(found)["gpu:h100_1g.10gb"] == said
     else:
@@ -535,13 +531,13 @@ def test_a_partition_whose_time_the_other_would_cut() -> None:
 
 def test_a_share_must_do_on_every_gpu_that_slurm_may_take_it_from() -> None:
     small = SHARD_POOL._replace(name="small", gpu_mem_mib=40000)
-    found = place(request(), footprint(16000, 10), site(SHARD_POOL, small, shard_consent=True))
+    found = place(request(), footprint(16000, 10), site(SHARD_POOL, small))
     assert str(found.gres) == "shard:2", "a quarter of the large ones would do"
     tiny = SHARD_POOL._replace(name="tiny", gpu_mem_mib=8000)
-    refused = why(place(request(), footprint(16000, 10), site(SHARD_POOL, tiny, shard_consent=True)))
+    refused = why(place(request(), footprint(16000, 10), site(SHARD_POOL, tiny)))
     assert refused == {"shard on tiny": because("too-little-memory", mem_mib=8000, need_mib=16256)}
     other = SHARD_POOL._replace(name="a", gpu_type="a100", gpu_model="A100")
-    typed = place(request(gres=(Gres("gpu", "h100", 1),)), footprint(), site(SHARD_POOL, other, shard_consent=True))
+    typed = place(request(gres=(Gres("gpu", "h100", 1),)), footprint(), site(SHARD_POOL, other))
     assert why(typed)["shard:1"] == because("may-land-elsewhere", pool="a")
 
 
@@ -564,7 +560,7 @@ def test_the_slice_that_slows_it_is_the_one_that_is_named() -> None:
 
 
 def test_a_share_whose_run_comes_near_the_limit() -> None:
-    config = timed(SHARD_POOL, shard=True)
+    config = timed(SHARD_POOL)
     assert place(request(time_limit_min=60.0), ran(60), config).time_limit_min == 75
     assert place(request(time_limit_min=60.0), ran(61), config).as_asked
 
@@ -595,11 +591,10 @@ def test_limits_that_are_not_known_leave_the_job() -> None:
 
 def test_order_of_modes() -> None:
     pools = (MIG_POOL, MPS_POOL, SHARD_POOL)
-    sharing: dict[str, Any] = {**MPS, "shard_consent": True}
     for order, mode in ((("mig", "mps", "shard"), "mig"), (("mps",), "mps"), (("shard", "mig"), "shard")):
-        assert place(request(), footprint(), site(*pools, order=order, **sharing)).mode == mode
-    assert place(request(), footprint(), site(*pools, order=(), **sharing)).as_asked
-    last = place(request(), footprint(38000, 40), site(*pools, order=("mig", "mps", "shard"), **sharing))
+        assert place(request(), footprint(), site(*pools, order=order, **MPS)).mode == mode
+    assert place(request(), footprint(), site(*pools, order=(), **MPS)).as_asked
+    last = place(request(), footprint(38000, 40), site(*pools, order=("mig", "mps", "shard"), **MPS))
     assert (last.mode, len(last.rejected)) == ("mig", 3)
 
 
@@ -653,9 +648,7 @@ def test_unknown_use_is_a_reason() -> None:
 
 @given(st.floats(1, 90000), st.floats(0, 100), st.integers(0, 5000), st.floats(1, 4))
 def test_a_piece_always_holds_the_need(memory: float, active: float, headroom: int, slowdown: float) -> None:
-    config: SiteConfig = site(
-        MIG_POOL, MPS_POOL, SHARD_POOL, shard_consent=True, headroom_mib=headroom, max_slowdown=slowdown, **MPS
-    )
+    config: SiteConfig = site(MIG_POOL, MPS_POOL, SHARD_POOL, headroom_mib=headroom, max_slowdown=slowdown, **MPS)
     found = place(request(), footprint(memory, active), config)
     if found.gres is None:
         assert len(found.rejected) == 6

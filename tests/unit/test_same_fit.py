@@ -28,9 +28,7 @@ from tests.unit.stored import busy, stored
 
 POOL = MIG_POOL._replace(gpu_type="h100", gpus_per_node=2)
 SITE = site(POOL)
-SHARED = site(
-    POOL, SHARD_POOL._replace(shards_per_gpu=16), shard_consent=True, order=("shard", "mig"), max_slowdown=1.1
-)
+SHARED = site(POOL, SHARD_POOL._replace(shards_per_gpu=16), order=("shard", "mig"), max_slowdown=1.1)
 WINDOW = Window(0, 1e6, 1e6)
 DAY = 86_400.0
 

@@ -183,9 +183,9 @@ def test_what_a_user_keeps_for_their_own_jobs_places_them() -> None:
 
 def test_what_nobody_vouched_for_stays_off() -> None:
     sharing = found().sharing
-    assert (sharing.mps_daemon, sharing.shard_consent) == ("none", False)
+    assert (sharing.mps_daemon, sharing.order) == ("none", ("mig", "mps"))
     consented = found(vouched=("mps", "shard")).sharing
-    assert (consented.mps_daemon, consented.shard_consent) == ("site", True)
+    assert (consented.mps_daemon, consented.order) == ("site", ("mig", "mps", "shard"))
 
 
 def test_an_unknown_card_is_left_open() -> None:
@@ -203,7 +203,7 @@ def test_settings_are_added_to_what_was_found() -> None:
         "": {"policy": "shadow"},
     }
     config = found(FakeClient(partition=giving), vouched=("shard",), extra=extra)
-    assert (config.sharing.headroom_mib, config.sharing.shard_consent) == (512, True)
+    assert (config.sharing.headroom_mib, "shard" in config.sharing.order) == (512, True)
     given = {item.name: (item.cpus_per_gpu, item.default_time_min) for item in config.partition}
     assert given == {"all": (4, 10.0), "gpu": (4, 10.0), "mig": (4, 10.0)}
     assert (config.observe.agent, config.policy) == (True, "shadow")

@@ -200,7 +200,7 @@ def test_exclusive_partitions_of_every_release(slurm: str) -> None:
     assert said == ({"single"} if slurm == "26.05" else {"single", "both"})
 
 
-HOSTILE = 'x" \n[sharing]\nshard_consent = true\n# \x1b[2J \u2028 \\'
+HOSTILE = 'x" \n[sharing]\nweigh_waits = false\n# \x1b[2J \u2028 \\'
 
 
 def test_words_of_people_end_no_line() -> None:
@@ -208,7 +208,7 @@ def test_words_of_people_end_no_line() -> None:
     text = text_of(look(lab())._replace(settings=settings), {"h100": HOSTILE})
     config = read(text)
     assert (config.cluster, config.pool[0].gpu_model) == (HOSTILE, HOSTILE)
-    assert not config.sharing.shard_consent
+    assert config.sharing.weigh_waits
     assert all(letter.isprintable() or letter == "\n" for letter in text)
 
 
@@ -247,15 +247,15 @@ def test_a_share_that_costs_nothing_stays_off(weights: str, tracked: str, free: 
     assert bool(found) == bool(free)
     assert all(one.startswith(free) for one in found)
     text = text_of(cluster, vouched=("shard",))
-    assert read(text).sharing.shard_consent is not bool(free)
+    assert ("shard" in read(text).sharing.order) is not bool(free)
     assert f"# gres/shard: {free}" in text if free else "# gres/shard:" not in text
-    insisted = text_of(cluster, vouched=("shard",), extra={"sharing": {"shard_consent": True}})
+    insisted = text_of(cluster, vouched=("shard",), extra={"sharing": {"order": ["shard"]}})
     config = read(insisted)
-    assert config.sharing.shard_consent, "who says so twice is believed"
+    assert config.sharing.order == ("shard",), "who says so twice is believed"
     # As where it was billed once and is no more: csub goes by the file, so somebody must hear of it.
-    ways = 'or write sharing.shard_consent = false, or add "shard" to sharing.unbilled where that is meant'
+    ways = 'or take "shard" out of sharing.order, or add "shard" to sharing.unbilled where that is meant'
     assert check(config, cluster) == [f"gres/shard is in use: {one}, {ways}" for one in found]
-    off = config._replace(sharing=config.sharing._replace(shard_consent=False))
+    off = config._replace(sharing=config.sharing._replace(order=("mig",)))
     assert check(off, cluster) == []
     assert any(note.startswith(f"gres/shard (off): {free}") for note in notes(off, cluster)) is bool(free)
 
@@ -265,7 +265,7 @@ def test_a_share_that_is_meant_to_cost_nothing_is_no_difference() -> None:
     cluster = look(billed("TRESBillingWeights=GRES/gpu=8", "gres/gpu,gres/shard"))
     text = text_of(cluster, vouched=("shard",), extra={"sharing": {"unbilled": ["shard"]}})
     config = read(text)
-    assert config.sharing.shard_consent
+    assert "shard" in config.sharing.order
     assert check(config, cluster) == []
     assert any(
         note.startswith("gres/shard (in sharing.unbilled): partition 'gpu' bills") for note in notes(config, cluster)
