@@ -220,7 +220,6 @@ def _of_slurm() -> Iterator[Target]:
     configs = every("scontrol/config.txt setup/config.txt setup/cgroup-config.txt")
     yield of_text("nodes", parse.parse_nodes, *nodes)
     yield of_text("partitions", parse.parse_partitions, *partitions)
-    yield of_text("partition-setups", setup.parse_partition_setups, *partitions)
     yield of_text("config", lambda text: (parse.parse_config(text), setup.parse_config_parts(text)), *configs)
     yield of_text("hostlist", lambda text: _names(hostlist, text), b"g[1-3,7],m1", b"n[098-100]x[1-2],r1n08,r1n[09-10]")
     yield of_text("release", parse.parse_release, *every("scontrol/version.txt"))

@@ -12,7 +12,7 @@ from slurm_colloc.model import Gres
 from slurm_colloc.process import ask, ask_all, run
 from slurm_colloc.slurm.clean_environment import unfiltered
 from slurm_colloc.slurm.free_gpus import Free
-from slurm_colloc.slurm.limits import Limits, has_database, parse_limits, questions
+from slurm_colloc.slurm.limits import Cap, Limits, caps_questions, has_database, parse_caps, parse_limits, questions
 from slurm_colloc.slurm.options import listed_options, unloaded_plugins
 from slurm_colloc.slurm.parse import (
     Node,
@@ -27,6 +27,7 @@ from slurm_colloc.slurm.parse import (
 if TYPE_CHECKING:
     from slurm_colloc.slurm.job_visibility import Rights
     from slurm_colloc.slurm.jobs import Accounted, QueuedJob
+    from slurm_colloc.slurm.setup import Queue
 
 # As long as Slurm's own commands wait for slurmctld, MessageTimeout, where slurm.conf says no other.
 ASK_S = 10.0
@@ -50,6 +51,12 @@ class CliClient:
     def config(self) -> Mapping[str, str]:
         """Return slurm.conf as slurmctld has it."""
         return parse_config(self._ask("scontrol", "show", "config"))
+
+    def config_parts(self) -> tuple[Mapping[str, str], Mapping[str, str] | None]:
+        """Return slurm.conf and cgroup.conf as slurmctld has them, None for the latter where it does not say."""
+        from slurm_colloc.slurm.setup import CONFIG, parse_config_parts
+
+        return parse_config_parts(self._ask(*CONFIG))
 
     def nodes(self) -> tuple[Node, ...]:
         """Return all nodes, with those of partitions that are hidden from the user or closed to him."""
@@ -121,6 +128,16 @@ class CliClient:
         user = user or pwd.getpwuid(os.geteuid()).pw_name
         answers = ask_all(questions(user, cluster), self._timeout_s, self._environment)
         return parse_limits([answer.decode(errors="surrogateescape") for answer in answers], now())
+
+    def caps(self, cluster: str) -> tuple[Cap, ...]:
+        """Return the limits of all QOS and associations that the user who asks is shown."""
+        return parse_caps([self._ask(*question) for question in caps_questions(cluster)])
+
+    def backlog(self) -> "Queue":
+        """Return what sdiag says of the controller and its backfill."""
+        from slurm_colloc.slurm.setup import QUEUE, parse_queue
+
+        return parse_queue(self._ask(*QUEUE))
 
     def shares(self) -> Mapping[str, tuple[tuple[Gres, tuple[int, ...]], ...]]:
         """Return, by node, each kind of share and how many of it each device has, where Slurm says so."""

@@ -4,6 +4,7 @@
 import math
 import re
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from slurm_colloc.errors import InputError
@@ -62,7 +63,8 @@ class Partition(NamedTuple):
     """A partition as ``scontrol show partition -o`` describes it; what it leaves open to all is empty.
 
     ``preempt_mode`` is the cluster's where the partition has none of its own; ``billing_weights`` is the text of
-    TRESBillingWeights; ``one_user`` is true where a node serves one user at a time (ExclusiveUser).
+    TRESBillingWeights; ``one_user`` is true where a node serves one user at a time (ExclusiveUser). ``record`` is all
+    that scontrol says of it, by its words.
     """
 
     name: str
@@ -82,6 +84,7 @@ class Partition(NamedTuple):
     oversubscribe: str
     billing_weights: str = ""
     one_user: bool = False
+    record: Mapping[str, str] = MappingProxyType({})
 
 
 def parse_records(text: str, first: bool = False) -> Iterator[dict[str, str]]:
@@ -175,6 +178,7 @@ def _partition(record: Mapping[str, str]) -> Partition:
         billing_weights=record.get("TRESBillingWeights", "").replace("(null)", ""),
         # 26.05 has folded ExclusiveUser into a word that it shares with others.
         one_user=record.get("ExclusiveUser") == "YES" or record.get("Exclusive") == "USER",
+        record=record,
     )
 
 

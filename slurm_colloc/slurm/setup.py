@@ -5,19 +5,13 @@ All is asked with TZ=UTC and SLURM_TIME_FORMAT=%s, so that times are seconds sin
 """
 
 import re
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import NamedTuple
 
 from slurm_colloc.errors import InputError
-from slurm_colloc.slurm.parse import parse_config, parse_records
-from slurm_colloc.units import time_limit_min
+from slurm_colloc.slurm.parse import parse_config
 
 ENVIRONMENT = {"TZ": "UTC", "SLURM_TIME_FORMAT": "%s"}
 CONFIG = ("scontrol", "show", "config")
-# With those that are hidden: who may use them runs on the same GPUs.
-NODES = ("scontrol", "show", "node", "-o", "-a")
-PARTITIONS = ("scontrol", "show", "partition", "-o", "-a")
 QUEUE = ("sdiag",)
 # Of the first and the last that every release prints, and of those by whose absence something would be found wrong.
 _ALWAYS = (
@@ -35,25 +29,12 @@ _WEIGHT = re.compile(r"([^=\s]+)=([-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-
 _AT = re.compile(r"sdiag output at .{0,80}?\(([0-9]{1,18})\)")
 
 
-class PartitionSetup(NamedTuple):
-    """A partition's prices, empty where it has none, and its longest time limit, None where there is no end.
-
-    ``record`` is all that scontrol says of it, by its words.
-    """
-
-    name: str
-    weights: Mapping[str, float]
-    max_time_min: float | None
-    record: Mapping[str, str] = MappingProxyType({})
-
-
 class GresLine(NamedTuple):
     """A line of gres.conf; ``nodes`` is a host list, empty for the node that the file lies on."""
 
     nodes: str
     name: str
     type: str
-    autodetect: str
     flags: frozenset[str] = frozenset()
 
 
@@ -84,22 +65,6 @@ def parse_config_parts(text: str) -> tuple[dict[str, str], dict[str, str] | None
     return settings, parse_config(cgroup) if found else None
 
 
-def parse_partition_setups(text: str) -> tuple[PartitionSetup, ...]:
-    """Return the partitions in ``scontrol show partition -o``.
-
-    Raises:
-        InputError: weights or a time limit outside their grammar.
-    """
-    found = []
-    for record in parse_records(text):
-        longest = record.get("MaxTime", "UNLIMITED")
-        ends = longest not in ("UNLIMITED", "INFINITE", "NONE", "(null)")
-        weights = parse_weights(record.get("TRESBillingWeights", ""))
-        longest_min = time_limit_min(longest) if ends else None
-        found.append(PartitionSetup(record.get("PartitionName", ""), weights, longest_min, record))
-    return tuple(found)
-
-
 def parse_weights(text: str) -> dict[str, float]:
     """Return TRES name -> weight of a TRESBillingWeights; of cpu, memory and the like as of gres, but without the unit.
 
@@ -116,7 +81,7 @@ def parse_weights(text: str) -> dict[str, float]:
 
 
 def parse_gres_conf(text: str) -> tuple[GresLine, ...]:
-    """Return the lines of a gres.conf; see gres.conf(5).
+    """Return the lines of a gres.conf that name a gres; see gres.conf(5).
 
     Raises:
         InputError: it includes another file, so that it does not say all.
@@ -127,11 +92,9 @@ def parse_gres_conf(text: str) -> tuple[GresLine, ...]:
         if words and words[0].lower() == "include":
             raise InputError(f"it includes '{' '.join(words[1:])}', which is not followed")
         given = {key.lower(): value for key, _, value in (word.partition("=") for word in words)}
-        if given:
-            names = (given.get(key, "") for key in ("nodename", "name", "type", "autodetect", "flags"))
-            nodes, name, kind, autodetect, flags = names
-            marks = frozenset(filter(None, flags.lower().split(",")))
-            found.append(GresLine(nodes, name.lower(), kind, autodetect.lower(), marks))
+        if "name" in given:
+            nodes, name, kind, flags = (given.get(key, "") for key in ("nodename", "name", "type", "flags"))
+            found.append(GresLine(nodes, name.lower(), kind, frozenset(filter(None, flags.lower().split(",")))))
     return tuple(found)
 
 

@@ -15,6 +15,8 @@ from tests.cluster.config import cluster_name
 from tests.cluster.lab import Lab
 from tests.cluster.releases import HOST
 
+# As CliClient asks.
+PARTITIONS = ("scontrol", "-a", "show", "partition", "-o")
 # Who shares a node with nobody, in words that every release takes: the last since 24.05.
 EXCLUSIVE = (
     "PartitionName=whole Nodes=g1 OverSubscribe=EXCLUSIVE",
@@ -37,8 +39,8 @@ def record_setup(release: str, recorded: Path, say: Callable[[str], None]) -> No
         broken.lose_a_slice(lab)
         questions = {
             "config.txt": setup.CONFIG,
-            "node.txt": setup.NODES,
-            "partition.txt": setup.PARTITIONS,
+            "node.txt": ("scontrol", "-a", "show", "node", "-o"),
+            "partition.txt": PARTITIONS,
         }
         for name, question in questions.items():
             _keep(lab, folder / name, question, say)
@@ -72,7 +74,7 @@ def _record_asked_by_a_user(release: str, recorded: Path, say: Callable[[str], N
         (folder / "sacctmgr").mkdir(exist_ok=True)
         of_qos, of_associations = caps_questions(cluster_name(lab.ports.numbers))
         for name, question in (
-            ("setup/exclusive.txt", setup.PARTITIONS),
+            ("setup/exclusive.txt", PARTITIONS),
             ("sacctmgr/qos.txt", of_qos),
             ("sacctmgr/association.txt", of_associations),
         ):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A site that is sound in all that 'colloc site doctor' looks at, ways to spoil it, and one recorded in ruins."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from slurm_colloc.gpu.nvidia_smi import SmiDevice
@@ -9,8 +9,8 @@ from slurm_colloc.model import Gres
 from slurm_colloc.site.doctor.facts import Script, Site, Unread, known
 from slurm_colloc.slurm import setup
 from slurm_colloc.slurm.limits import Cap, parse_caps
-from slurm_colloc.slurm.parse import Node, parse_nodes
-from slurm_colloc.slurm.setup import GresLine, PartitionSetup, Queue
+from slurm_colloc.slurm.parse import Node, Partition, parse_nodes, parse_partitions
+from slurm_colloc.slurm.setup import GresLine, Queue
 from tests.unit.made import RECORDED
 
 MIG = "nvidia_h100_80gb_hbm3_"
@@ -30,6 +30,16 @@ M1 = node("m1", Gres("gpu", SLICE, 2), Gres("gpu", LARGER, 1))
 TRACKED = f"gres/gpu,gres/mps,gres/shard,gres/gpu:{WHOLE},gres/gpu:{SLICE},gres/gpu:{LARGER}"
 FAIR = {f"gres/gpu:{WHOLE}": 100.0, f"gres/gpu:{SLICE}": 14.0, f"gres/gpu:{LARGER}": 43.0}
 FAIR |= {"gres/mps": 1.0, "gres/shard": 25.0}
+
+
+def partition(name: str = "gpu", weights: Mapping[str, float] = FAIR, **words: str) -> Partition:
+    """Return a partition as scontrol shows one with these words."""
+    priced = ",".join(f"{tres}={weight:g}" for tres, weight in weights.items())
+    said = {"PartitionName": name, "TRESBillingWeights": priced, "MaxTime": "01:00:00", **words}
+    [made] = parse_partitions(" ".join(f"{key}={value}" for key, value in said.items()))
+    return made
+
+
 SETTINGS = {
     "AccountingStorageEnforce": "associations,limits,qos",
     "AccountingStorageTRES": f"cpu,mem,{TRACKED}",
@@ -68,14 +78,13 @@ SOUND = Site(
     settings=SETTINGS,
     cgroup={"ConstrainDevices": "yes", "ConstrainRAMSpace": "yes"},
     nodes=(G1, G2, M1, node("c1", gres=(), configured=())),
-    partitions=(PartitionSetup("gpu", FAIR, 10080.0), PartitionSetup("all", {}, 60.0)),
+    partitions=(partition(MaxTime="7-00:00:00"), partition("all", {})),
     gres_conf=(
-        GresLine("", "", "", "off"),
-        GresLine("g[1-2]", "gpu", WHOLE, ""),
-        GresLine("g1", "mps", "", "", frozenset({"all_sharing"})),
-        GresLine("g2", "shard", "", ""),
-        GresLine("m1", "gpu", SLICE, ""),
-        GresLine("m1", "gpu", LARGER, ""),
+        GresLine("g[1-2]", "gpu", WHOLE),
+        GresLine("g1", "mps", "", frozenset({"all_sharing"})),
+        GresLine("g2", "shard", ""),
+        GresLine("m1", "gpu", SLICE),
+        GresLine("m1", "gpu", LARGER),
     ),
     scripts=SCRIPTS,
     limits=(
@@ -99,20 +108,18 @@ def prolog(text: str, *more: Script) -> dict[str, Any]:
 
 
 def priced(**weights: float) -> dict[str, Any]:
-    return {
-        "partitions": (PartitionSetup("gpu", {name.replace("_", "/", 1): one for name, one in weights.items()}, 60.0),)
-    }
+    return {"partitions": (partition(weights={name.replace("_", "/", 1): one for name, one in weights.items()}),)}
 
 
-def parted(**words: str) -> dict[str, Any]:
+def parted(**words: Any) -> dict[str, Any]:
     """Return a partition with further words of scontrol's."""
-    return {"partitions": (PartitionSetup("gpu", FAIR, 60.0, words),)}
+    return {"partitions": (partition(**words),)}
 
 
 def marked(name: str, *flags: str) -> dict[str, Any]:
     """Return a gres.conf that has these flags for a gres of g1 and g2."""
     others = tuple(line for line in known(SOUND.gres_conf) if line.name != name)
-    return {"gres_conf": (*others, GresLine("g[1-2]", name, WHOLE if name == "gpu" else "", "", frozenset(flags)))}
+    return {"gres_conf": (*others, GresLine("g[1-2]", name, WHOLE if name == "gpu" else "", frozenset(flags)))}
 
 
 def limited(key: str = "MaxTRESPerUser", holders: Sequence[str] = ("QOS 'normal'",), **tres: str) -> dict[str, Any]:
@@ -137,7 +144,7 @@ def recorded_site(slurm: str) -> Site:
         settings=main,
         cgroup=UNREAD,
         nodes=parse_nodes(text("node.txt")),
-        partitions=setup.parse_partition_setups(text("partition.txt")),
+        partitions=parse_partitions(text("partition.txt")),
         gres_conf=setup.parse_gres_conf(text("gres.conf")),
         scripts=(Script("Prolog", "/lab/etc/prolog.sh", text("prolog.sh")),),
         limits=parse_caps([QOS_ROWS, ASSOCIATION_ROWS]),

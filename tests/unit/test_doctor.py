@@ -12,9 +12,8 @@ from slurm_colloc.gpu.nvidia_smi import SmiDevice
 from slurm_colloc.model import Gres
 from slurm_colloc.site.doctor.checks import CHECKS, Diagnosis, diagnose
 from slurm_colloc.site.doctor.facts import Script
-from slurm_colloc.slurm.setup import GresLine, PartitionSetup, Queue
+from slurm_colloc.slurm.setup import GresLine, Queue
 from tests.unit.doctor_sites import (
-    FAIR,
     G1,
     G2,
     LARGER,
@@ -112,13 +111,13 @@ BROKEN: list[tuple[str, dict[str, Any], str, str]] = [
     ),
     (
         "DOC011",
-        {"gres_conf": (GresLine("g1", "gpu", "a100", ""),)},
+        {"gres_conf": (GresLine("g1", "gpu", "a100"),)},
         "g1",
         "slurm.conf has gpu:h100; gres.conf has only a100",
     ),
     (
         "DOC011",
-        {"gres_conf": (GresLine("", "gpu", "a100", ""),)},
+        {"gres_conf": (GresLine("", "gpu", "a100"),)},
         "g1",
         "gres.conf has gpu:a100; slurm.conf has only h100",
     ),
@@ -186,7 +185,7 @@ BROKEN: list[tuple[str, dict[str, Any], str, str]] = [
     ),
     (
         "DOC074",
-        {"partitions": (PartitionSetup("gpu", FAIR, None, {"DefaultTime": "NONE", "MaxTime": "UNLIMITED"}),)},
+        parted(DefaultTime="NONE", MaxTime="UNLIMITED"),
         GPU,
         "no DefaultTime; MaxTime=UNLIMITED",
     ),
@@ -456,7 +455,7 @@ def test_a_name_in_gres_conf_asks_no_group_of_this_machine(tmp_path: Path, monke
     monkeypatch.setenv("CLUSTERSHELL_CFGDIR", str(tmp_path))
     set_std_group_resolver_config(str(tmp_path / "groups.conf"))
     try:
-        lines = (GresLine("@all,@x", "gpu", "other", ""), GresLine("@x", "gpu", "more", ""))
+        lines = (GresLine("@all,@x", "gpu", "other"), GresLine("@x", "gpu", "more"))
         diagnose(SOUND._replace(gres_conf=lines))
     finally:
         set_std_group_resolver(None)

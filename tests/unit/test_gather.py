@@ -32,7 +32,8 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (said / name).write_text("#!/bin/sh\n")
     scontrol = (
         '[ "$TZ,$SLURM_TIME_FORMAT" = UTC,%s ] || exit 7\n'
-        f'case "$*" in --version) echo "slurm-wlm 22.05.8";; *) cat {said}/$2.txt;; esac\n'
+        f'case "$*" in --version) echo "slurm-wlm 22.05.8";;'
+        f' "show config") cat {said}/config.txt;; "-a show "*) cat {said}/$3.txt;; esac\n'
     )
     (said / "qos.txt").write_text(QOS_ROWS)
     (said / "association.txt").write_text(ASSOCIATION_ROWS)

@@ -5,15 +5,12 @@ import pytest
 
 from slurm_colloc.errors import InputError
 from slurm_colloc.model import Gres
-from slurm_colloc.slurm.parse import parse_nodes
+from slurm_colloc.slurm.parse import parse_nodes, parse_partitions
 from slurm_colloc.slurm.setup import (
-    NODES,
-    PARTITIONS,
     GresLine,
     Queue,
     parse_config_parts,
     parse_gres_conf,
-    parse_partition_setups,
     parse_queue,
     parse_weights,
 )
@@ -45,14 +42,14 @@ def test_nodes_partitions_and_configuration_of_every_release(slurm: str) -> None
     nodes = parse_nodes((folder / "node.txt").read_text())
     assert {node.name: node.quantity("gpu") for node in nodes} == {"c1": 0, "g1": 2, "g2": 2, "m1": 4}
     assert {node.slurmd_start_s for node in nodes} == {None}, "a time that was not asked for in seconds is not known"
-    partitions = parse_partition_setups((folder / "partition.txt").read_text())
-    assert [(one.weights, one.max_time_min) for one in partitions] == [({}, None)] * 4
+    partitions = parse_partitions((folder / "partition.txt").read_text())
+    assert [(one.billing_weights, one.max_time_min) for one in partitions] == [("", None)] * 4
     assert parse_config_parts((folder / "config.txt").read_text())[0]["SelectType"] == "select/cons_tres"
 
 
 def test_a_cluster_that_has_none() -> None:
     assert parse_nodes("No nodes in the system\n") == ()
-    assert parse_partition_setups("No partitions in the system\n") == ()
+    assert parse_partitions("No partitions in the system\n") == ()
 
 
 def test_a_node_without_a_name_is_no_node() -> None:
@@ -62,10 +59,11 @@ def test_a_node_without_a_name_is_no_node() -> None:
 
 @EVERY_RELEASE
 def test_prices_and_time_limits_of_partitions(slurm: str) -> None:
-    found = {one.name: one for one in parse_partition_setups(text("partition.txt", slurm))}
-    assert found["dear"].weights == {"cpu": 0.5, "mem": 0.25, "gres/gpu": 100.0}
-    assert found["fair"].weights[f"gres/gpu:{MIG}1g.10gb"] == 14.0
-    assert (found["free"].max_time_min, found["dear"].max_time_min, found["all"].weights) == (4320.0, None, {})
+    found = {one.name: one for one in parse_partitions(text("partition.txt", slurm))}
+    weights = {name: parse_weights(one.billing_weights) for name, one in found.items()}
+    assert weights["dear"] == {"cpu": 0.5, "mem": 0.25, "gres/gpu": 100.0}
+    assert weights["fair"][f"gres/gpu:{MIG}1g.10gb"] == 14.0
+    assert (found["free"].max_time_min, found["dear"].max_time_min, weights["all"]) == (4320.0, None, {})
 
 
 @pytest.mark.parametrize("value", ["", "(null)", "N/A"])
@@ -89,11 +87,6 @@ def test_half_an_answer_is_none(ends: int) -> None:
     """What is missing from it would be found not to be set."""
     with pytest.raises(InputError, match="its answer is not whole"):
         parse_config_parts(text("config.txt")[:ends])
-
-
-def test_hidden_partitions_and_their_nodes_are_asked_for() -> None:
-    assert "-a" in NODES
-    assert "-a" in PARTITIONS
 
 
 @EVERY_RELEASE
@@ -124,10 +117,9 @@ def test_the_queue(slurm: str) -> None:
 
 def test_gres_conf() -> None:
     lines = parse_gres_conf(text("gres.conf"))
-    assert lines[0] == GresLine("", "", "", "off")
-    assert GresLine("m1", "gpu", "nvidia_a100_2g.10gb", "") in lines
-    assert GresLine("g1", "mps", "", "") in lines
+    assert GresLine("m1", "gpu", "nvidia_a100_2g.10gb") in lines
+    assert GresLine("g1", "mps", "") in lines
     odd = "# all\n\nNODENAME=n[1-2] \\\n name=GPU type=A100 # type=b\nAutoDetect=NVML\n"
-    assert parse_gres_conf(odd) == (GresLine("n[1-2]", "gpu", "A100", ""), GresLine("", "", "", "nvml"))
+    assert parse_gres_conf(odd) == (GresLine("n[1-2]", "gpu", "A100"),)
     with pytest.raises(InputError, match=r"it includes 'other\.conf', which is not followed"):
         parse_gres_conf("Include other.conf\n")

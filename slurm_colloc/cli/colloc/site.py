@@ -9,7 +9,7 @@ import typer
 
 from slurm_colloc.cli.colloc.output import one_of, say, site, write
 from slurm_colloc.cli.colloc.site_doctor import doctor
-from slurm_colloc.cli.colloc.site_file_check import paths, unsound
+from slurm_colloc.cli.colloc.site_file_check import paths, rendered
 from slurm_colloc.cli.colloc.site_gpus import gpus, look_around
 from slurm_colloc.cli.colloc.site_plan import plan
 from slurm_colloc.cli.colloc.site_plugin import build_plugin
@@ -72,7 +72,8 @@ def init(
     except tomllib.TOMLDecodeError as error:
         given = ", ".join(f"--set {item}" for item in setting or [])
         raise InputError(f"with {given} the site file is no TOML: {error}") from error
-    if refused := unsound(config):
+    files, refused = rendered(config)
+    if refused:
         raise ConfigError(f"the site file to be written: {'; '.join(refused)}")
     if path == "-":
         write(text, "")
@@ -84,7 +85,7 @@ def init(
         raise InputError(f"{error}{own}") from error
     if config.paths.state:
         site_parts(config)  # renders the templates, so that no submission has to
-    seen = [f"{one.subject}: {one.evidence}" for one in paths(config, path) if isinstance(one, Seen)]
+    seen = [f"{one.subject}: {one.evidence}" for one in paths(config, files, path) if isinstance(one, Seen)]
     _note([*differences(config, cluster), *notes(config, cluster), *seen])
     say(f"wrote '{path}'; read it, then run 'colloc site check'")
     _say_whether_in_force(path)
@@ -146,8 +147,9 @@ def check(
     config = site()
     site_file = find_site_file() or ""
     cluster = look_around(gpus_file or [], config.observe._asdict())
-    here = paths(config, site_file)
-    problems = [*unsound(config), *differences(config, cluster)]
+    files, refused = rendered(config)
+    here = paths(config, files, site_file)
+    problems = [*refused, *differences(config, cluster)]
     problems += [f"no jobs are placed: {why}"] if (why := why_stopped(config.state_folder)) else []
     problems += [f"{one.subject}: {one.evidence}" for one in here if isinstance(one, Seen)]
     verdict = (

@@ -3,7 +3,7 @@
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 
 from slurm_colloc.audit.validate import faults, file_faults
@@ -14,38 +14,32 @@ from slurm_colloc.errors import ConfigError
 from slurm_colloc.files import as_user
 from slurm_colloc.site.doctor.facts import Blank, Seen
 from slurm_colloc.site.named_folders import Keepers, keepers, look, user_called
-from slurm_colloc.site.render import render_site
+from slurm_colloc.site.render import SiteFile, render_site
 from slurm_colloc.slurm.options import join_options
 
 _SERVICE_USER = re.compile(r"^User=(\S+)$", re.MULTILINE)
 
 
-def unsound(config: SiteConfig) -> list[str]:
-    """Return why some command would refuse this site.toml, whatever the cluster and this host are like."""
-    return list(dict.fromkeys([*faults(config), *_refused(config)]))
-
-
-def _refused(config: SiteConfig) -> Iterator[str]:
-    for step in (lambda: join_options((), config.sbatch_options), lambda: render_site(config, this_host())):
-        try:
-            step()
-        except ConfigError as error:
-            yield str(error)
-
-
-def paths(config: SiteConfig, site_file: str) -> list[Seen | Blank]:
-    """Return what is wrong with the paths of a site on this host, and what cannot be said of them from here."""
-    keep = keepers(_service_user(config), site_file)
-    return [*look(config, keep, node_name()), *_files(config, keep)]
-
-
-def _service_user(config: SiteConfig) -> str:
-    """Return the user that the units of the site name, by its own templates too; empty where it has none."""
+def rendered(config: SiteConfig) -> tuple[tuple[SiteFile, ...], list[str]]:
+    """Return a site's files, and why some command would refuse its site.toml, whatever cluster and host are like."""
+    files: tuple[SiteFile, ...] = ()
+    refused = [*faults(config)]
     try:
-        rendered = render_site(config, this_host())
-    except ConfigError:
-        return ""
-    return next((found[1] for file in rendered if (found := _SERVICE_USER.search(file.text))), "")
+        join_options((), config.sbatch_options)
+    except ConfigError as error:
+        refused.append(str(error))
+    try:
+        files = render_site(config, this_host())
+    except ConfigError as error:
+        refused.append(str(error))
+    return files, list(dict.fromkeys(refused))
+
+
+def paths(config: SiteConfig, files: Iterable[SiteFile], site_file: str) -> list[Seen | Blank]:
+    """Return what is wrong with the paths of a site on this host, and what cannot be said of them from here."""
+    service = next((found[1] for file in files if (found := _SERVICE_USER.search(file.text))), "")
+    keep = keepers(service, site_file)
+    return [*look(config, keep, node_name()), *_files(config, keep)]
 
 
 def _files(config: SiteConfig, keep: Keepers) -> Iterator[Seen | Blank]:

@@ -9,8 +9,8 @@ from slurm_colloc.gpu.mig import parse_profile
 from slurm_colloc.gpu.nvidia_smi import SmiDevice
 from slurm_colloc.site.share_billing import SHARES
 from slurm_colloc.slurm.limits import Cap
-from slurm_colloc.slurm.parse import Node
-from slurm_colloc.slurm.setup import GresLine, PartitionSetup, Queue
+from slurm_colloc.slurm.parse import Node, Partition
+from slurm_colloc.slurm.setup import GresLine, Queue
 
 Value = TypeVar("Value")
 # On what the newer checks were tried: each fault was made in a real cluster of these, and what came of it was seen.
@@ -65,7 +65,7 @@ class Site(NamedTuple):
     settings: Mapping[str, str]
     cgroup: Mapping[str, str] | Unread
     nodes: tuple[Node, ...]
-    partitions: tuple[PartitionSetup, ...]
+    partitions: tuple[Partition, ...]
     gres_conf: tuple[GresLine, ...] | Unread
     scripts: tuple[Script, ...]
     limits: tuple[Cap, ...] | Unread

@@ -3,19 +3,18 @@
 
 import glob
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from slurm_colloc import clock
 from slurm_colloc.errors import CollocError, StoreError
 from slurm_colloc.files import read_bounded
 from slurm_colloc.gpu.nvidia_smi import SmiDevice, devices
-from slurm_colloc.process import ask
 from slurm_colloc.site.doctor.facts import Script, Site, Unread
 from slurm_colloc.site.doctor.prolog import ON_NODES
-from slurm_colloc.slurm import setup
-from slurm_colloc.slurm.limits import Cap, caps_questions, has_database, parse_caps
-from slurm_colloc.slurm.parse import parse_nodes, parse_release
+from slurm_colloc.slurm.client import CliClient
+from slurm_colloc.slurm.limits import has_database
+from slurm_colloc.slurm.setup import ENVIRONMENT, parse_gres_conf
 
 Value = TypeVar("Value")
 _SCRIPT_MOST_BYTES = 1 << 20
@@ -33,25 +32,22 @@ def gather(timeout_s: float, this_node: str, environment: Mapping[str, str]) -> 
         ProcessError: slurmctld does not answer what every user may ask.
         InputError: an answer that is not of the expected form.
     """
-
-    def said(argv: Sequence[str]) -> str:
-        # PATH, SLURM_CONF and the like are the caller's; times are not.
-        return ask(argv, timeout_s, {**environment, **setup.ENVIRONMENT}).decode(errors="surrogateescape")
-
-    settings, cgroup = setup.parse_config_parts(said(setup.CONFIG))
-    nodes = parse_nodes(said(setup.NODES))
+    # PATH, SLURM_CONF and the like are the caller's; times are not.
+    client = CliClient(timeout_s, {**environment, **ENVIRONMENT})
+    settings, cgroup = client.config_parts()
+    nodes = client.nodes()
     asked_s = clock.now()
-    queue = _tried(lambda: setup.parse_queue(said(setup.QUEUE)))
+    queue = _tried(client.backlog)
     answered_s = clock.now()
     return Site(
-        release=parse_release(said(("scontrol", "--version"))),
+        release=client.release(),
         settings=settings,
         cgroup=cgroup if cgroup is not None else Unread("'scontrol show config' has no part on cgroups"),
         nodes=nodes,
-        partitions=setup.parse_partition_setups(said(setup.PARTITIONS)),
-        gres_conf=_tried(lambda: setup.parse_gres_conf(_gres_conf(settings, environment))),
+        partitions=client.partitions(),
+        gres_conf=_tried(lambda: parse_gres_conf(_gres_conf(settings, environment))),
         scripts=scripts(settings),
-        limits=_limits(settings, said),
+        limits=_tried(lambda: client.caps(settings["ClusterName"])) if has_database(settings) else (),
         queue=queue,
         clock_ahead_s=queue if isinstance(queue, Unread) else _ahead(queue.at_s, asked_s, answered_s),
         this_node=this_node,
@@ -69,12 +65,6 @@ def _tried(step: Callable[[], Value]) -> Value | Unread:
 def _ahead(at_s: float, asked_s: float, answered_s: float) -> tuple[float, float]:
     """Return by how much this clock is ahead of one that said ``at_s``, in whole seconds, between two times of ours."""
     return (asked_s + answered_s) / 2 - (at_s + 0.5), (answered_s - asked_s) / 2 + 0.5
-
-
-def _limits(settings: Mapping[str, str], said: Callable[[Sequence[str]], str]) -> tuple[Cap, ...] | Unread:
-    if not has_database(settings):
-        return ()  # none can be set
-    return _tried(lambda: parse_caps([said(one) for one in caps_questions(settings["ClusterName"])]))
 
 
 def scripts(settings: Mapping[str, str]) -> tuple[Script, ...]:

@@ -9,7 +9,7 @@ from slurm_colloc.site.doctor.facts import TRIED, Blank, Check, Seen, Site, Unre
 from slurm_colloc.site.share_billing import SHARES
 from slurm_colloc.slurm.hostlist import expand, fold
 from slurm_colloc.slurm.parse import Node
-from slurm_colloc.slurm.setup import GresLine
+from slurm_colloc.slurm.setup import GresLine, parse_weights
 
 # The last release that was tried, and found to be as wrong as the first.
 _SEEN_WRONG = "26.05"
@@ -89,7 +89,9 @@ def _names_of_nothing(site: Site) -> Iterator[Seen]:
 
     yield from strange(f"{_TRACKED} of slurm.conf", site.words(_TRACKED))
     for partition in site.partitions:
-        yield from strange(f"TRESBillingWeights of partition '{partition.name}'", partition.weights)
+        yield from strange(
+            f"TRESBillingWeights of partition '{partition.name}'", parse_weights(partition.billing_weights)
+        )
     for limit in known(site.limits):
         yield from strange(f"{limit.key} of {limit.level}", limit.tres)
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from slurm_colloc.gpu.mig import parse_profile, slices_per_gpu
 from slurm_colloc.site.doctor.facts import TRIED, Check, Seen, Site, known
 from slurm_colloc.slurm.limits import LEAST, Cap, holds_to_limits
-from slurm_colloc.slurm.setup import PartitionSetup, parse_weights
+from slurm_colloc.slurm.parse import Partition
+from slurm_colloc.slurm.setup import parse_weights
 
 _GPU = "gres/gpu"
 _BILLING = "billing"
@@ -74,8 +75,9 @@ def part_of_gpu(kind: str) -> float:
     return profile.compute_slices / slices_per_gpu(kind) if profile else 1.0
 
 
-def _price(weights: Mapping[str, float], kind: str, largest: bool) -> float:
+def _price(partition: Partition, kind: str, largest: bool) -> float:
     """Return what one GPU or slice of a type costs: it is one gres/gpu and one gres/gpu:TYPE."""
+    weights = parse_weights(partition.billing_weights)
     prices = [weights.get(_GPU, 0.0), weights.get(f"{_GPU}:{kind}".lower(), 0.0)]
     return max(prices) if largest else sum(prices)
 
@@ -84,31 +86,29 @@ def _dear_slices(site: Site) -> Iterator[Seen]:
     largest = "max_tres" in site.words("PriorityFlags")
     for partition in site.partitions:
         slices = _slices(site, partition.name)
-        references = _whole(site, partition, largest) or {
-            kind: _price(partition.weights, kind, largest) for kind in slices
-        }
+        references = _whole(site, partition, largest) or {kind: _price(partition, kind, largest) for kind in slices}
         dear = [(kind, other) for kind in sorted(slices) if (other := _as_cheap(partition, kind, references, largest))]
         if dear:
             said = "; ".join(
-                f"gpu:{kind} {_price(partition.weights, kind, largest):g}, gpu:{other} {references[other]:g}"
+                f"gpu:{kind} {_price(partition, kind, largest):g}, gpu:{other} {references[other]:g}"
                 for kind, other in dear
             )
             yield Seen(f"partition '{partition.name}'", f"by TRESBillingWeights one costs: {said}")
 
 
-def _as_cheap(partition: PartitionSetup, kind: str, references: Mapping[str, float], largest: bool) -> str:
+def _as_cheap(partition: Partition, kind: str, references: Mapping[str, float], largest: bool) -> str:
     """Return the largest type that is larger than ``kind`` and no dearer, empty for none."""
-    price = _price(partition.weights, kind, largest)
+    price = _price(partition, kind, largest)
     part = part_of_gpu(kind)
     found = [other for other, cost in references.items() if part_of_gpu(other) > part and 0 < cost <= price]
     return max(found, key=part_of_gpu, default="")
 
 
-def _whole(site: Site, partition: PartitionSetup, largest: bool) -> dict[str, float]:
+def _whole(site: Site, partition: Partition, largest: bool) -> dict[str, float]:
     """Return the prices of whole GPUs: of this partition's, else those of the others that price any."""
     for candidates in ([partition], [other for other in site.partitions if other is not partition]):
         prices = {
-            kind: _price(other.weights, kind, largest)
+            kind: _price(other, kind, largest)
             for other in candidates
             for kind in site.types(other.name)
             if part_of_gpu(kind) == 1
@@ -120,10 +120,10 @@ def _whole(site: Site, partition: PartitionSetup, largest: bool) -> dict[str, fl
 
 def _free(site: Site) -> Iterator[Seen]:
     for partition in site.partitions:
-        if any(weight > 0 for name, weight in partition.weights.items() if _names_gpu(name)):
-            weights, types = partition.weights, sorted(site.types(partition.name))
+        weights, types = parse_weights(partition.billing_weights), sorted(site.types(partition.name))
+        if any(weight > 0 for name, weight in weights.items() if _names_gpu(name)):
             free = [f"gres/{share}" for share in site.shared(partition.name) if not weights.get(f"gres/{share}")]
-            free += [f"gres/gpu:{kind}" for kind in types if not _price(weights, kind, largest=False)]
+            free += [f"gres/gpu:{kind}" for kind in types if not _price(partition, kind, largest=False)]
             if free:
                 said = f"TRESBillingWeights price GPUs and not {', '.join(free)}"
                 yield Seen(f"partition '{partition.name}'", said)

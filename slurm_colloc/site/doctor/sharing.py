@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from slurm_colloc.site.doctor.facts import TRIED, Check, Seen, Site
 from slurm_colloc.slurm.hostlist import fold
-from slurm_colloc.slurm.setup import PartitionSetup
+from slurm_colloc.slurm.parse import Partition
 from slurm_colloc.units import whole
 
 _ALL = ("mps", "shard", "MIG slices")
@@ -75,7 +75,7 @@ def _too_much(key: str) -> Callable[[Site], Iterator[Seen]]:
     return find
 
 
-def job_defaults(site: Site, partition: PartitionSetup) -> dict[str, str]:
+def job_defaults(site: Site, partition: Partition) -> dict[str, str]:
     """Return what a GPU brings by default, by the partition's word or slurm.conf's."""
     texts = (site.settings.get("JobDefaults", ""), partition.record.get("JobDefaults", ""))
     return dict(item.partition("=")[::2] for text in texts for item in text.split(","))
