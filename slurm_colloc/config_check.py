@@ -42,8 +42,8 @@ _LEAST = {
 _MOST = {
     "rollout.percent": 100,
 }
-# Scheme, host, port, and path with query: what parse_exporter_url takes.
-_EXPORTER_URL = r"(https?)://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?(/[!-~]*)?"
+# Scheme, host, port, and path with query.
+_URL = r"(https?)://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?(/[!-~]*)?"
 # Services would look for these wherever they were started.
 _PATHS = (
     *("paths.state", "paths.journal", "mail.program"),
@@ -53,7 +53,7 @@ _PATHS = (
 _FORMS: dict[str, tuple[Callable[[str], object], str]] = {
     **dict.fromkeys(_PATHS, (lambda text: not text or os.path.isabs(text), "an absolute path")),
     "observe.dcgm": (
-        lambda text: text in ("", "dcgmi") or parse_exporter_url(text),
+        lambda text: text in ("", "dcgmi") or parse_url(text),
         "'http://host:port/path' of a dcgm-exporter or 'dcgmi'",
     ),
     "observe.gpu_reader": (lambda text: re.fullmatch("nvml|simulated:/.*", text), "'nvml' or 'simulated:/FOLDER'"),
@@ -135,11 +135,11 @@ def parse_address(text: str) -> tuple[str, int] | None:
     return (match[1].strip("[]"), int(match[2])) if match and 0 < int(match[2]) < 65536 else None
 
 
-def parse_exporter_url(text: str) -> tuple[bool, str, int, str] | None:
-    """Return whether TLS is asked for, host, port and path of an exporter's URL; None when it is none."""
-    match = re.fullmatch(_EXPORTER_URL, text)
+def parse_url(text: str, path: str = "/") -> tuple[bool, str, int, str] | None:
+    """Return whether TLS is asked for, host, port and path (else ``path``) of an http or https URL; None of another."""
+    match = re.fullmatch(_URL, text)
     if match is None:
         return None
     tls = match[1] == "https"
     port = int(match[3] or (443 if tls else 80))
-    return (tls, match[2].strip("[]"), port, match[4] or "/metrics") if 0 < port < 65536 else None
+    return (tls, match[2].strip("[]"), port, match[4] or path) if 0 < port < 65536 else None

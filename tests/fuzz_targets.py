@@ -251,16 +251,14 @@ def _names(hostlist: Any, text: str) -> object:
 
 def _configured() -> Iterator[Target]:
     from slurm_colloc.config import load_site
-    from slurm_colloc.config_check import parse_exporter_url
+    from slurm_colloc.config_check import parse_url
     from slurm_colloc.site.driver import parse_gpus_file
     from slurm_colloc.site.installed import parse_settings
     from slurm_colloc.slurm import setup
 
     sites = recorded("recorded/demo/site.toml", "../site-configs/*/site.toml")
     yield in_file("site-toml", InFolder("site.toml", lambda folder: load_site(f"{folder}/site.toml")), *sites)
-    yield of_text(
-        "exporter-url", parse_exporter_url, b"http://localhost:9400/metrics", b"https://[::1]/m?x", refusals=()
-    )
+    yield of_text("exporter-url", parse_url, b"http://localhost:9400/metrics", b"https://[::1]/m?x", refusals=())
     confs = recorded("recorded/slurm-*/setup/gres.conf", "../site-configs/*/*.conf*", "golden/site/**/*.conf*")
     yield of_text("gres-conf", setup.parse_gres_conf, *confs)
     yield of_text("slurm-conf", parse_settings, *confs)

@@ -8,7 +8,7 @@ from slurm_colloc.audit.message import check_settings
 from slurm_colloc.audit.rules import entries
 from slurm_colloc.audit.sendmail import find_sendmail
 from slurm_colloc.audit.timing import JOB_WINDOW_DAYS, check_bounds
-from slurm_colloc.audit.webhook import check_webhook
+from slurm_colloc.audit.webhook import webhook_of
 from slurm_colloc.audit_model import JOB
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import ConfigError
@@ -48,7 +48,7 @@ def file_faults(config: SiteConfig) -> Iterator[tuple[str, str, str]]:
     if config.notices.mode != "off" and not find_sendmail():
         yield "notices.mode", config.notices.mode, "there is no 'sendmail' on this host; install a mail service"
     path = config.notices.webhook_file
-    if path and (why := _refused(lambda: check_webhook(config.notices))):
+    if path and (why := _refused(lambda: webhook_of(config.notices))):
         yield "notices.webhook_file", path, why if os.path.lexists(path) else "it is not there"
 
 

@@ -8,10 +8,10 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from threading import Timer
-from urllib.parse import urlsplit
 
 from slurm_colloc.audit.sendmail import NotTakenError
 from slurm_colloc.config_audit import Notices
+from slurm_colloc.config_check import parse_url
 from slurm_colloc.errors import ConfigError, ProcessError, StoreError
 from slurm_colloc.files import read_bounded
 
@@ -26,7 +26,7 @@ def post_json(settings: Notices, key: str, content: bytes) -> None:
         ProcessError: it was sent, and no answer came.
     """
     try:
-        tls, host, port, path = parse_webhook(_url(settings))
+        tls, host, port, path = webhook_of(settings)
     except ConfigError as error:  # mails go all the same
         raise NotTakenError(str(error)) from error
     where = f"webhook at '{host}'"
@@ -68,47 +68,22 @@ def _bounded(sock: socket.socket) -> Iterator[None]:
             timer.join()
 
 
-def check_webhook(settings: Notices) -> None:
-    """Raise ConfigError where the webhook's file cannot be used, or what it has is no URL."""
-    parse_webhook(_url(settings))
+def webhook_of(settings: Notices) -> tuple[bool, str, int, str]:
+    """Return whether TLS is asked for, host, port and path of the URL in the webhook's file.
 
+    The file is root's or of whoever runs this, and closed to others: the URL is a secret.
 
-def _url(settings: Notices) -> str:
-    """Return the one line of the webhook's file, which is root's or of whoever runs this, and closed to others."""
+    Raises:
+        ConfigError: it cannot be used, or has no URL.
+    """
     path = settings.webhook_file
     try:
         text = read_bounded(path, 4096, owners=(0, os.geteuid())).decode("ascii").strip("\r\n")
         if stat.S_IMODE(os.lstat(path).st_mode) & 0o077:
             raise StoreError(f"file '{path}' can be read by others; chmod 0600 it")
-        if not text or not text.isprintable():
-            raise StoreError(f"file '{path}' has not one line")
-        return text
     except (StoreError, OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"'notices.webhook_file': {error}") from error
-
-
-def parse_webhook(url: str) -> tuple[bool, str, int, str]:
-    """Return whether TLS is asked for, host, port and path.
-
-    Raises:
-        ConfigError: it is no http or https URL.
-    """
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError:
-        parts, port = urlsplit(""), None
-    if (
-        parts.scheme not in ("http", "https")
-        or not parts.hostname
-        or not url.isascii()
-        or not url.isprintable()
-        or " " in url
-    ):
+    found = parse_url(text)
+    if found is None:
         raise ConfigError("'notices.webhook_file' has no URL such as 'https://host/path'")
-    return (
-        parts.scheme == "https",
-        parts.hostname,
-        port or (443 if parts.scheme == "https" else 80),
-        (parts.path or "/") + (f"?{parts.query}" if parts.query else ""),
-    )
+    return found

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from slurm_colloc import __version__, clock
-from slurm_colloc.config_check import parse_exporter_url
+from slurm_colloc.config_check import parse_url
 from slurm_colloc.errors import CollocError, ConfigError, GpuError
 from slurm_colloc.gpu.reader import GpuProcess, GpuReader, GpuUnit, UnitReading, activity_pct, stands_still
 from slurm_colloc.process import ask
@@ -120,7 +120,7 @@ def exporter(url: str) -> Source:
     Raises:
         ConfigError: it is no http or https URL.
     """
-    address = parse_exporter_url(url)
+    address = parse_url(url, "/metrics")
     if address is None:
         raise ConfigError(f"observe.dcgm '{url}' is neither 'http://host:port/path' of a dcgm-exporter nor 'dcgmi'")
     tls, host, port, path = address

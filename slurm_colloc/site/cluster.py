@@ -100,15 +100,19 @@ PARTITION_KEYS = tuple(key for key in DeclaredPartition._fields if key in (*Part
 
 
 def partition_table(partition: Partition, settings: Mapping[str, str]) -> dict[str, object]:
-    """Return the keys of a [[partition]] that are not the default; a partition's own JobDefaults go before all's."""
-    cpus, mem = parse_job_defaults(settings.get("JobDefaults", ""))
-    table = partition._asdict() | {
-        "cpus_per_gpu": (cpus or 0) if partition.cpus_per_gpu is None else partition.cpus_per_gpu,
-        "mem_per_gpu_mib": (mem or 0) if partition.mem_per_gpu_mib is None else partition.mem_per_gpu_mib,
-    }
-    table["suspends"] = _suspends(partition, settings)
+    """Return the keys of a [[partition]] that are not the default."""
+    cpus, mem_mib = brought_by_gpu(partition, settings)
+    suspends = _suspends(partition, settings)
+    table = partition._asdict() | {"cpus_per_gpu": cpus, "mem_per_gpu_mib": mem_mib, "suspends": suspends}
     declared = DeclaredPartition("")
     return {key: table[key] for key in PARTITION_KEYS if key == "name" or table[key] != getattr(declared, key)}
+
+
+def brought_by_gpu(partition: Partition, settings: Mapping[str, str]) -> tuple[int, int]:
+    """Return the cores and the MiB that a GPU brings by default, 0 where none: a partition's own go before all's."""
+    cpus, mem_mib = parse_job_defaults(settings.get("JobDefaults", ""))
+    own = partition.cpus_per_gpu, partition.mem_per_gpu_mib
+    return (cpus or 0) if own[0] is None else own[0], (mem_mib or 0) if own[1] is None else own[1]
 
 
 def default_mem(settings: Mapping[str, str]) -> str:

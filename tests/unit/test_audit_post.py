@@ -18,7 +18,7 @@ from slurm_colloc.audit.ladder import DOUBTFUL, FIRST, Planned
 from slurm_colloc.audit.message import Texts, address_of, check_settings, digest_id, mail
 from slurm_colloc.audit.post import Post
 from slurm_colloc.audit.state import MAIL, WEBHOOK, Message, State, opened
-from slurm_colloc.audit.webhook import parse_webhook
+from slurm_colloc.audit.webhook import webhook_of
 from slurm_colloc.config_audit import Notices
 from slurm_colloc.errors import ConfigError
 from tests.unit.hostile import HOSTILE
@@ -242,8 +242,11 @@ def test_a_webhook_that_is_not_there_costs_no_mail_and_its_url_stands_nowhere(
     assert "hidden" not in error
 
 
-def test_webhooks() -> None:
-    assert parse_webhook("https://h:8/p?q=1") == (True, "h", 8, "/p?q=1")
-    for url in ("ftp://h/", "h/p", "https://", "http://h:x/", "http://h/a b", "http://h/\r\nX: y", "http://[::1"):
+def test_webhooks(tmp_path: Path) -> None:
+    def of(url: str) -> tuple[bool, str, int, str]:
+        return webhook_of(GIVEN._replace(webhook_file=secret(tmp_path, url)))
+
+    assert of("https://h:8/p?q=1") == (True, "h", 8, "/p?q=1")
+    for url in ("", "ftp://h/", "h/p", "https://", "http://h:x/", "http://h/a b", "http://h/\r\nX: y", "http://[::1"):
         with pytest.raises(ConfigError, match=r"'notices.webhook_file' has no URL"):
-            parse_webhook(url)
+            of(url)

@@ -16,7 +16,7 @@ from slurm_colloc.config import (
     load_site,
     parse_site,
 )
-from slurm_colloc.config_check import parse_exporter_url
+from slurm_colloc.config_check import parse_url
 from slurm_colloc.config_keys import DOCUMENTATION
 from slurm_colloc.errors import ConfigError
 from slurm_colloc.toml_text import value_text
@@ -127,8 +127,8 @@ def test_refused(extra: dict[str, Any], said: str) -> None:
         ("http://h:" + "1" * 5000, None),
     ],
 )
-def test_urls_of_an_exporter(url: str, parts: object) -> None:
-    assert parse_exporter_url(url) == parts
+def test_urls(url: str, parts: object) -> None:
+    assert parse_url(url, "/metrics") == parts
 
 
 def test_missing_required() -> None:

@@ -35,7 +35,7 @@ from slurm_colloc.audit.timing import (
     windows,
 )
 from slurm_colloc.audit.validate import check_notices
-from slurm_colloc.audit.webhook import check_webhook
+from slurm_colloc.audit.webhook import webhook_of
 from slurm_colloc.audit_model import JOB, Audited, Finding, form_of
 from slurm_colloc.cli.colloc.audit_mails import Mails, by_user, did, would
 from slurm_colloc.cli.colloc.output import say
@@ -278,7 +278,7 @@ def notify(config: SiteConfig, asked: Asked, look: Look, show: Show, *, dry: boo
         with copied(config.audit_folder) as state:
             return _alone(_Run(state, config, asked, look, show, dry=True))
     if config.notices.webhook_file:
-        check_webhook(config.notices)
+        webhook_of(config.notices)
     folder = audit_folder(config.audit_folder)
     with alone(folder, asked.wait_s) as held:
         if not held:

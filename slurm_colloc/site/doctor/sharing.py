@@ -4,13 +4,12 @@
 import re
 from collections.abc import Callable, Iterator
 
+from slurm_colloc.site.cluster import brought_by_gpu, default_mem
 from slurm_colloc.site.doctor.facts import TRIED, Check, Seen, Site
 from slurm_colloc.slurm.hostlist import fold
-from slurm_colloc.slurm.parse import Partition
 from slurm_colloc.units import whole
 
 _ALL = ("mps", "shard", "MIG slices")
-_ONE_USER = (("ExclusiveUser", "YES"), ("Exclusive", "USER"))
 # What a GPU brings by default: of which of a node's facts, bounded by which word of a partition, in which unit.
 _BASES = {"DefCpuPerGPU": ("cpus", "MaxCPUsPerNode", "CPUs"), "DefMemPerGPU": ("mem_mib", "", "MiB")}
 
@@ -30,12 +29,13 @@ def _partitions(words: str) -> Callable[[Site], Iterator[Seen]]:
 
 def _one_user(site: Site) -> Iterator[Seen]:
     for partition in site.partitions:
-        has, record = site.pieces(partition.name), partition.record
+        has = site.pieces(partition.name)
         gpus = max((node.quantity("gpu") for node in site.within(partition.name)), default=0)
-        said = [f"{key}={value}" for key, value in _ONE_USER if record.get(key) == value]
         # The one GPU of a node does more for one user under MPS than for several.
-        if said and has and (gpus > 1 or "mps" not in has):
-            yield Seen(f"partition '{partition.name}'", f"{said[0]}, its nodes have {', '.join(has)} and {gpus} GPUs")
+        if partition.one_user and has and (gpus > 1 or "mps" not in has):
+            yield Seen(
+                f"partition '{partition.name}'", f"ExclusiveUser, its nodes have {', '.join(has)} and {gpus} GPUs"
+            )
 
 
 def _setting(key: str, words: tuple[str, ...], pieces: tuple[str, ...] = _ALL) -> Callable[[Site], Iterator[Seen]]:
@@ -60,7 +60,7 @@ def _too_much(key: str) -> Callable[[Site], Iterator[Seen]]:
 
     def find(site: Site) -> Iterator[Seen]:
         for partition in site.partitions:
-            each = whole(job_defaults(site, partition).get(key, "")) or 0
+            each = dict(zip(_BASES, brought_by_gpu(partition, site.settings), strict=True))[key]
             most = whole(partition.record.get(bound, ""))
             found: dict[str, list[str]] = {}
             for node in site.within(partition.name):
@@ -73,12 +73,6 @@ def _too_much(key: str) -> Callable[[Site], Iterator[Seen]]:
                 yield Seen(f"{fold(names)} in partition '{partition.name}'", said)
 
     return find
-
-
-def job_defaults(site: Site, partition: Partition) -> dict[str, str]:
-    """Return what a GPU brings by default, by the partition's word or slurm.conf's."""
-    texts = (site.settings.get("JobDefaults", ""), partition.record.get("JobDefaults", ""))
-    return dict(item.partition("=")[::2] for text in texts for item in text.split(","))
 
 
 def _gives_memory(site: Site) -> bool:
@@ -95,20 +89,15 @@ def _no_memory(site: Site) -> Iterator[Seen]:
 def _all_memory(site: Site) -> Iterator[Seen]:
     for partition in site.partitions if _gives_memory(site) else ():
         has = site.pieces(partition.name)
-        own = {key: whole(partition.record.get(key, "")) for key in ("DefMemPerCPU", "DefMemPerNode")}
-        common = {key: whole(site.settings.get(key, "")) for key in own}
-        each = own if any(own.values()) else common
+        by, _, amount = (partition.default_mem or default_mem(site.settings)).partition("=")
+        brought = has == ["MIG slices"] and brought_by_gpu(partition, site.settings)[1]
         sizes = [node.mem_mib for node in site.within(partition.name) if node.mem_mib]
-        if (
-            not has
-            or each["DefMemPerCPU"]
-            or (has == ["MIG slices"] and "DefMemPerGPU" in job_defaults(site, partition))
-        ):
+        if not has or brought or by == "DefMemPerCPU":
             continue
-        if not (by_node := each["DefMemPerNode"]):
+        if not by:
             yield Seen(f"partition '{partition.name}'", f"neither DefMemPerCPU nor DefMemPerNode, and {', '.join(has)}")
-        elif sizes and 2 * by_node > min(sizes):
-            yield Seen(f"partition '{partition.name}'", f"DefMemPerNode={by_node}, of {min(sizes)} MiB of a node")
+        elif sizes and 2 * int(amount) > min(sizes):
+            yield Seen(f"partition '{partition.name}'", f"{by}={amount}, of {min(sizes)} MiB of a node")
 
 
 _SEEN = f"seen on {TRIED}"
