@@ -191,12 +191,12 @@ def at_least(percentage: float) -> str:
     return f"{math.floor(percentage + 1e-9)}"
 
 
-def at_most(value: float, digits: int = 3) -> str:
+def at_most(value: float) -> str:
     """Return a figure as ``significant`` does, of 0 or more, by one that it does not pass."""
     if value < 0.0001:
-        return significant(value, digits)
-    unit = 10.0 ** min(0, math.floor(math.log10(value)) + 1 - digits)
-    return significant(round(math.ceil(value / unit - 1e-9) * unit, 12), digits)
+        return significant(value)
+    unit = 10.0 ** min(0, math.floor(math.log10(value)) - 2)
+    return significant(round(math.ceil(value / unit - 1e-9) * unit, 12))
 
 
 def significant(value: float, digits: int = 3) -> str:

@@ -29,18 +29,16 @@ class GpuModel(NamedTuple):
     name: str
     mem_total_mib: int
     sm_count: int
-    compute_slices: int
     profiles: dict[str, tuple[int, int]]
 
 
 # H100 80GB: nvidia-smi mig -lgip on the card (9.75, 19.62, 39.5, 79.25 GiB). A100: usable MiB from NVIDIA's go-nvml
-# mock data, SMs at 14 for each compute slice.
+# mock data, SMs at 14 for each compute slice. Both are of seven of these, by which plan/geometry.py cuts them.
 MODELS = (
     GpuModel(
         "NVIDIA H100 80GB HBM3",
         81559,
         132,
-        7,
         {
             "1g.10gb": (9984, 16),
             "1g.20gb": (20090, 26),
@@ -54,7 +52,6 @@ MODELS = (
         "NVIDIA A100-SXM4-40GB",
         40960,
         108,
-        7,
         {
             "1g.5gb": (4864, 14),
             "2g.10gb": (9856, 28),

@@ -39,10 +39,10 @@ def profiles_of(pool: Pool) -> dict[str, MigSlice]:
     """Return the slices that the pool's card can be cut into, one of each, the smallest first.
 
     Raises:
-        InputError: a card that we have no figures of, or that is cut otherwise.
+        InputError: a card that we have no figures of.
     """
     known = model_named(pool.gpu_model)
-    if known is None or known.compute_slices != _COMPUTE:
+    if known is None:
         what = f"'{pool.gpu_model}'" if pool.gpu_model else "a card that site.toml does not name (gpu_model)"
         raise InputError(f"pool '{pool.name}' has {what}, and there are no figures of its MIG slices")
     card = gres_type_of(known.name)
