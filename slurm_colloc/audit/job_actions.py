@@ -2,8 +2,9 @@
 """Holds or cancels jobs that stay idle after two notices, if the site asks for it."""
 
 import os
+from contextlib import suppress
 
-from slurm_colloc.audit.ladder import BEGUN, DONE, FAILED, UNABLE, key_of
+from slurm_colloc.audit.ladder import BEGUN, DONE, FAILED, TRIED, UNABLE, key_of
 from slurm_colloc.audit.state import Action, State
 from slurm_colloc.audit_model import Finding
 from slurm_colloc.clock import now
@@ -18,6 +19,8 @@ from slurm_colloc.slurm.jobs import QueuedJob
 _COMMANDS = {"hold": ("scontrol", "requeuehold"), "cancel": ("scancel",)}
 # Of jobs that may not be requeued, and of interactive ones (slurm_strerror: ESLURM_DISABLED, ESLURM_BATCH_ONLY).
 _NEVER = ("Requested operation is presently disabled", "Only batch jobs are accepted or processed")
+# A command that a killed run left, or a request that nobody answered in time, has come to nothing after so long.
+_AT_WORK_S = 600.0
 
 
 def act(state: State, finding: Finding, config: SiteConfig) -> Action:
@@ -27,40 +30,64 @@ def act(state: State, finding: Finding, config: SiteConfig) -> Action:
     """
     what = config.notices.actions[finding.rule]
     acted = Action(*key_of(finding), finding.digest, finding.user, what, BEGUN)
+    told = any((one[:5], one.what) == (acted[:5], what) for one in _unsettled(state))
     state.act(acted, now())
     try:
         if finding.cluster != config.cluster:
             raise InputError(f"job {finding.subject} is of the cluster '{finding.cluster}'")
         if not _still_runs(finding):
             raise InputError(f"job {finding.subject} of {finding.user} does not run any more, or was started anew")
+        told = True
         # By the id that users write: slurmctld finds no task of an array by its raw one, and scancel ends with 0 then.
         ask((*_COMMANDS[what], finding.subject), ASK_S, unfiltered(os.environ))
         if _still_runs(finding):
             raise ProcessError(f"job {finding.subject} runs on, although Slurm reported no error")
     except (ProcessError, InputError) as error:
         never = any(text in str(error) for text in _NEVER)
-        return _end(state, acted, UNABLE if never else FAILED, str(error))
+        return _end(state, acted, UNABLE if never else TRIED if told else FAILED, str(error))
     return _end(state, acted, DONE, "")
 
 
 def finish(state: State) -> list[Action]:
-    """Settle what a run began and was killed over, and return what came of it.
+    """Settle what was begun or tried, by this run or another, and return of what became something else.
 
     Raises:
         ProcessError: Slurm does not answer; it is settled later.
     """
     ended = []
-    for acted in state.actions(BEGUN):
+    for acted in _unsettled(state):
         runs = any((one.job_id, one.user) == (acted.subject, acted.user) for one in _running(acted.subject))
-        became, reply = (FAILED, "cut short, and the job runs") if runs else (DONE, "cut short, and the job is stopped")
-        ended.append(_end(state, acted, became, reply))
+        if not runs:
+            by_itself = _ended_by_itself(acted.subject)
+            became, reply = (FAILED, by_itself) if by_itself else (DONE, "in doubt before, and the job is stopped")
+        elif acted.state == BEGUN:
+            became, reply = TRIED, "cut short, and the job runs"
+        elif now() - acted.changed_s > _AT_WORK_S:
+            became, reply = FAILED, acted.reply
+        else:
+            continue
+        done = _end(state, acted, became, reply)
+        ended += [done] if (became, reply) != (FAILED, acted.reply) else []
     return ended
+
+
+def _unsettled(state: State) -> list[Action]:
+    return [*state.actions(BEGUN), *state.actions(TRIED)]
+
+
+def _ended_by_itself(subject: str) -> str:
+    """Return how a job ended that nobody cancelled; empty where it waits, or nobody knows."""
+    with suppress(ProcessError, InputError):
+        for run in CliClient().accounted(subject)[-1:]:
+            if run.is_final and run.state != "CANCELLED":
+                return f"the job ended by itself: {run.state}"
+    return ""
 
 
 def in_words(acted: Action) -> str:
     """Return what came of an action."""
     never = " is impossible for this job, and not tried again"
-    said = {BEGUN: " begun", DONE: ": done", FAILED: " failed", UNABLE: never}[acted.state]
+    said = {BEGUN: " begun", TRIED: " failed", DONE: ": done", FAILED: " failed", UNABLE: never}[acted.state]
     return f"{acted.what}{said}" + (f": {acted.reply}" if acted.reply else "")
 
 

@@ -21,8 +21,9 @@ NOTHING, FIRST, SECOND, ACTION = range(4)
 # What becomes of a message. One that is DOUBTFUL was being handed over: it may have gone, and does not go again.
 # One that was not taken is not kept: the next run tells of what is still found.
 DOUBTFUL, SENT = "handing over", "handed over"
-# What becomes of an action: begun, and then one of these. What FAILED is tried again, what Slurm never does is not.
-BEGUN, DONE, FAILED, UNABLE = "begun", "done", "failed", "impossible"
+# What becomes of an action: begun, and then one of these. What FAILED is tried again, what Slurm never does is not. Of
+# one that was TRIED Slurm had the command, and may obey it yet: it did not answer, or the job ran on.
+BEGUN, TRIED, DONE, FAILED, UNABLE = "begun", "tried", "done", "failed", "impossible"
 DAY_S = 86_400.0
 
 

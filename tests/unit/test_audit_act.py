@@ -71,7 +71,7 @@ def test_what_is_done_to_a_job_is_recorded_and_done_to_that_run_only(
         "cancel failed: job 12_3 runs on"
     )
     said, recorded, _ = acts(tmp_path, monkeypatch, "cancel", runs, "echo no >&2; exit 1")
-    assert (said, recorded) == ("cancel failed: 'scancel 12_3' ended with status 1: no", [("cancel", "failed")])
+    assert (said, recorded) == ("cancel failed: 'scancel 12_3' ended with status 1: no", [("cancel", "tried")])
 
 
 class Story:
@@ -198,3 +198,73 @@ def test_a_user_is_told_of_what_a_killed_run_did_to_a_job(tmp_path: Path, monkey
     assert "scontrol release 12_3" in told
     story.run(15, user="bob", subject="99")
     assert len(taken.to("ann@x")) == 3
+
+
+# What Slurm does though nobody hears of it: at once, or when the run has looked already.
+AT_ONCE, LATER = ': > "$FOLDER/squeue"', 'cp "$FOLDER/squeue" "$FOLDER/once"; : > "$FOLDER/squeue"'
+NO_ANSWER = "echo 'slurm_kill_job: Socket timed out on send/recv operation' >&2; exit 1"
+IN_TIME = """test -f "$FOLDER/mute" && { rm "$FOLDER/mute"; exit 1; }
+if test -s "$FOLDER/once"; then cat "$FOLDER/once"; rm "$FOLDER/once"; else cat "$FOLDER/squeue"; fi
+"""
+OTHER: dict[str, Any] = {"user": "bob", "subject": "99"}
+
+
+@pytest.mark.parametrize(
+    ("scontrol", "said"),
+    [
+        (f"{AT_ONCE}; {NO_ANSWER}", "hold failed: 'scontrol requeuehold 12_3' ended with status 1"),
+        (f"{LATER}; {NO_ANSWER}", "hold failed: 'scontrol requeuehold 12_3' ended with status 1"),
+        (LATER, "hold failed: job 12_3 runs on"),
+        (f'{AT_ONCE}; : > "$FOLDER/mute"', "hold failed: 'squeue "),
+    ],
+)
+def test_a_user_is_told_of_what_slurm_did_to_a_job_without_an_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scontrol: str, said: str
+) -> None:
+    taken = mail_service(tmp_path, monkeypatch)
+    story = held_site(tmp_path, monkeypatch, f"test $1 = requeuehold || exit 1\n{scontrol}")
+    program(tmp_path, "squeue", IN_TIME, monkeypatch)
+    (what,) = story.run(21)
+    assert what.startswith(said)
+    for _ in range(2):
+        story.run(30, **OTHER)
+    (told,) = [text for text in map(plain, taken.to("ann@x")) if "was stopped, requeued and held" in text]
+    assert "your job 12_3 " in told
+
+
+def test_a_user_is_told_where_the_command_of_a_killed_run_comes_between_two_looks_of_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = mail_service(tmp_path, monkeypatch)
+    story = held_site(tmp_path, monkeypatch, "")
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as cut:
+        cut.setattr("slurm_colloc.audit.job_actions._still_runs", killed)
+        with pytest.raises(KeyboardInterrupt):
+            story.run(21)
+    (tmp_path / "squeue").write_text("")
+    story.run(0)
+    story.run(30, **OTHER)
+    assert sum("was stopped, requeued and held" in plain(mail) for mail in taken.to("ann@x")) == 1
+
+
+@pytest.mark.parametrize(("ended", "told"), [("COMPLETED", False), ("CANCELLED", True)])
+def test_of_a_job_that_ended_by_itself_nobody_is_told_that_it_was_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: str, told: bool
+) -> None:
+    monkeypatch.setenv("FOLDER", str(tmp_path))
+    (tmp_path / "squeue").write_text(squeue_line("12_3"))
+    program(tmp_path, "squeue", SQUEUE, monkeypatch)
+    program(tmp_path, "scancel", NO_ANSWER, monkeypatch)
+    program(tmp_path, "scontrol", f"echo JobId=14 ArrayJobId=12 ArrayTaskId=3 JobState={ended}", monkeypatch)
+    taken = mail_service(tmp_path, monkeypatch)
+    story = Story(tmp_path / "state", monkeypatch, actions={"idle now": "cancel"})
+    for after_min in (0, 61, 121):
+        story.run(after_min)
+    (tmp_path / "squeue").write_text("")
+    for _ in range(2):
+        story.run(5, **OTHER)
+    assert any("was cancelled, as two notices" in plain(mail) for mail in taken.to("ann@x")) is told
