@@ -282,3 +282,8 @@ def test_a_gpu_under_two_names_of_its_node_counts_once(tmp_path: Path, *, facts:
         assert (two.util_used_gpu_hours, two.coverage_pct) == (near(one.util_used_gpu_hours), near(one.coverage_pct))
         assert (two.sm_used_gpu_hours, two.energy_j) == (near(one.sm_used_gpu_hours), near(one.energy_j))
     assert twice_hours == near(once_hours) == 2.5
+
+
+def test_of_a_run_without_sm_activity_nobody_knows_what_it_used_beyond_its_share(tmp_path: Path) -> None:
+    found = only(stored(tmp_path, [run()], busy(900, sm=None)))
+    assert (found.util_used_gpu_hours, found.sm_used_gpu_hours, found.sm_beyond_gpu_hours) == (0.125, None, None)

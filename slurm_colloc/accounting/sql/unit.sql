@@ -16,8 +16,9 @@ SELECT run{hour}, node, uuid, method, max(unit_gpus) AS unit_gpus, sum(us)::BIGI
        sum(us * round(gpu_util_pct::DOUBLE * {fix})::BIGINT)::BIGINT AS util_fix,
        sum(if(sm_active_pct IS NULL, 0, us))::BIGINT AS sm_us,
        sum(us * round(sm_active_pct::DOUBLE * {fix})::BIGINT)::BIGINT AS sm_fix,
-       -- 0 where it is not known what a share was given, as greatest() has it.
-       sum(us * round(greatest(0, sm_active_pct - most_pct)::DOUBLE * {fix})::BIGINT)::BIGINT AS beyond_fix,
+       -- 0 where it is not known what a share was given, as greatest() has it; NULL where its activity is not.
+       sum(if(sm_active_pct IS NULL, NULL, us * round(greatest(0, sm_active_pct - most_pct)::DOUBLE * {fix})::BIGINT))::BIGINT
+           AS beyond_fix,
        max(gpu_model) AS gpu_model, sum(if(alone_pct IS NULL, 0, us))::BIGINT AS alone_us,
        sum(if(alone_pct > 0, us, 0))::BIGINT AS ran_us,
        sum(us * round(alone_pct::DOUBLE * {fix})::BIGINT)::BIGINT AS alone_fix,
