@@ -152,13 +152,13 @@ def accounted_question(job_id: str) -> tuple[tuple[str, ...], str]:
 
 
 def parse_accounted(text: str, delimiter: str) -> tuple[Accounted, ...]:
-    """Return the runs in sacct's answer, in its order; rows outside its form are left out."""
+    """Return the runs in sacct's answer, in its order; what is no whole row at its end is left out."""
     found: list[Accounted] = []
-    for row in text.split(f"{delimiter}\n"):
-        cells = row.split(delimiter)
-        if len(cells) != len(_FIELDS):
-            continue
-        values = dict(zip(_FIELDS, cells, strict=True))
+    # By the columns, and not by their lines: a name may begin with a newline.
+    cells, width = text.split(delimiter), len(_FIELDS)
+    for at in range(0, len(cells) - width, width):
+        values = dict(zip(_FIELDS, cells[at : at + width], strict=True))
+        values["JobID"] = values["JobID"].removeprefix("\n")
         if "." not in values["JobID"]:
             found.append(_of_sacct(values))
         elif found and values["JobID"].startswith(f"{found[-1].job_id}."):

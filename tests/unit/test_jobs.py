@@ -63,7 +63,7 @@ def test_runs_tasks_and_components_are_rows_of_their_own() -> None:
     ]
 
 
-@pytest.mark.parametrize("name", ["a|b", "new\nline", "61.batch", "a\x1fb", "x" * 10_000])
+@pytest.mark.parametrize("name", ["a|b", "new\nline", "\nline", "\n61", "61.batch", "a\x1fb", "x" * 10_000])
 def test_no_name_makes_a_row(name: str) -> None:
     (one,) = parse_accounted(row(JobName=name), DELIMITER)
     assert one.job_name == name

@@ -99,6 +99,16 @@ def test_recorded_text_gives_the_same_runs(release: str) -> None:
 # --- rows of text ---
 
 
+@pytest.mark.parametrize("name", ["\n", "\nx", "\n\n", "x\n", "\n\n\nx\n"])
+def test_a_name_that_begins_with_a_newline_hides_no_run(name: str) -> None:
+    """Neither its own nor the next, nor does a row that is cut short take the next one with it."""
+    rows = [line(name=name), line("2"), line()[:-1], line("3"), line()[:3]]
+    parsed = taken("".join(f"{END.join(cells)}{END}\n" for cells in rows), end=END)
+    assert {row.job_id: row.job_name for row in parsed.rows} == {"1": name, "2": "train", "3": "train"}
+    columns = {"14 columns instead of 15": 1, "3 columns instead of 15": 1}
+    assert (parsed.rows_in, parsed.rejected) == (5, columns)
+
+
 def test_a_header_that_names_other_columns_is_believed_over_the_guess() -> None:
     swapped = list(FIELDS)
     swapped[3], swapped[4] = swapped[4], swapped[3]

@@ -198,26 +198,40 @@ def _sorted_out(path: str, form: Form, stream: BinaryIO, target: str) -> Rows:
     most = inner if form.open_end else -1
     stream.seek(len(form.header))
     with open(target, "wb") as out:
-        for chunk in _chunks(path, stream, form.terminator):
-            rows = chunk.split(form.terminator)
-            rows.pop()
-            rows_in += len(rows)
-            for row in rows:
-                plain = row.replace(form.delimiter, _PLAIN)
-                fits = row.count(form.delimiter) == plain.count(_PLAIN) == inner and len(plain) < _LONGEST_PLAIN_BYTES
-                newline = form.terminator == b"\r\n" and b"\n" in row
-                if not newline and fits and (_PRINTABLE.fullmatch(plain) or _is_text(plain)):
-                    out.write(plain + b"\n")
-                    continue
-                # What is no UTF-8 becomes its escapes: a column of text holds nothing else.
-                values = tuple(value.decode(errors="backslashreplace") for value in row.split(form.delimiter, most))
-                if len(values) == inner + 1 and not newline:
-                    odd.append(values)
-                else:
-                    why = _NEWLINE if newline else f"{len(values)} columns instead of {inner + 1}"
-                    rejected[why] += 1
-                    lost.add(row_of_misfit(values, form.fields, why))
+        for row in _rows(_chunks(path, stream, form.terminator), form):
+            rows_in += 1
+            plain = row.replace(form.delimiter, _PLAIN)
+            fits = row.count(form.delimiter) == plain.count(_PLAIN) == inner and len(plain) < _LONGEST_PLAIN_BYTES
+            newline = form.terminator == b"\r\n" and b"\n" in row
+            if not newline and fits and (_PRINTABLE.fullmatch(plain) or _is_text(plain)):
+                out.write(plain + b"\n")
+                continue
+            # What is no UTF-8 becomes its escapes: a column of text holds nothing else.
+            values = tuple(value.decode(errors="backslashreplace") for value in row.split(form.delimiter, most))
+            if len(values) == inner + 1 and not newline:
+                odd.append(values)
+            else:
+                why = _NEWLINE if newline else f"{len(values)} columns instead of {inner + 1}"
+                rejected[why] += 1
+                lost.add(row_of_misfit(values, form.fields, why))
     return Rows(form, target, _PLAIN, 0, odd, rows_in, rejected, lost)
+
+
+def _rows(chunks: Iterator[bytes], form: Form) -> Iterator[bytes]:
+    """Yield the rows; where a name begins with a newline, that and the delimiter ahead of it are no row's end."""
+    inner, begun = len(form.fields) - 1, b""
+    for row in chain.from_iterable(chunk.split(form.terminator)[:-1] for chunk in chunks):
+        whole = begun + form.terminator + row if begun else row
+        if begun and whole.count(form.delimiter) != inner:
+            yield begun
+            whole = row
+        begun = b""
+        if form.terminator.startswith(form.delimiter) and 0 < whole.count(form.delimiter) < inner:
+            begun = whole
+        else:
+            yield whole
+    if begun:
+        yield begun
 
 
 def _is_text(row: bytes) -> bool:
