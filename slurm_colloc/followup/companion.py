@@ -19,7 +19,7 @@ from contextlib import suppress
 from slurm_colloc import clock
 from slurm_colloc.config import SiteConfig, find_site_file, load_site, user_data_folder
 from slurm_colloc.errors import CollocError, ConfigError, InputError, ProcessError, UnansweredError
-from slurm_colloc.followup.job_end import add_to_output, found_of, how_it_ended, sizes_of_kept_files
+from slurm_colloc.followup.job_end import add_to_output, found_of, how_it_ended, shares_a_file
 from slurm_colloc.followup.record import (
     OUTCOME,
     SINGLETON,
@@ -45,14 +45,15 @@ _EVERY_S, _TIMES = 1.0, 30
 
 def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """Do what is due for the record in the folder ``argv[0]`` and return the exit status."""
+    if len(argv) != 1 or "SLURM_JOB_ID" not in environ:
+        _say("error: this is the program of a companion job; Slurm calls it with the folder of a record alone")
+        return InputError.exit_status
     try:
-        if len(argv) != 1:
-            raise InputError("the program of a companion job is called with the folder of its record alone")
         follow_up(argv[0], environ)
     except CollocError as error:
         _say(f"error: {error}")
         with suppress(CollocError):
-            if argv and not any(read_state(argv[0])):  # "colloc job" tells it
+            if not any(read_state(argv[0])):  # "colloc job" tells it
                 write_step(argv[0], OUTCOME, f"its companion could do nothing: {error}")
         return error.exit_status
     return 0
@@ -67,8 +68,7 @@ def follow_up(folder: str, environ: Mapping[str, str]) -> None:
     record, state = read_record(folder), read_state(folder)
     if state.closed:
         return
-    # "" where Slurm does not run it.
-    config, companion = _site(), environ.get("SLURM_JOB_ID", "")
+    config, companion = _site(), environ["SLURM_JOB_ID"]
     submitted: str | None = state.submitted
     if state.claimed_by and not submitted:
         # Only who has the id that the claim names goes on, and knows by what to find it.
@@ -129,16 +129,15 @@ def _learn(record: Record, verdict: Verdict, config: SiteConfig) -> None:
 
 def _submit(folder: str, record: Record, verdict: Verdict, environ: Mapping[str, str], config: SiteConfig) -> str:
     """Submit the job once more, have it followed in its turn, and return in words what came of it."""
-    begins = sizes_of_kept_files(record, verdict)
-    words = retry_arguments(record, verdict, append=bool(begins))
+    words = retry_arguments(record, verdict, append=shares_a_file(record, verdict))
     reason = f"again after job {record.job_id} {verdict.cause}"
-    companion = environ.get("SLURM_JOB_ID", "")
+    companion = environ["SLURM_JOB_ID"]
     singleton = ",singleton" if SINGLETON in record.options else ""
     try:
         prepared = prepare(folder, record, words, environ, reason, config)
-        made, plan = submit(prepared, [f"--dependency=afterany:{companion}{singleton}"] if companion else [])
+        made, plan = submit(prepared, f"--dependency=afterany:{companion}{singleton}")
     except UnansweredError as error:
-        submitted = companion and _found(companion)
+        submitted = _found(companion)
         said = f"csub cannot tell whether it was submitted again: {error}"
         return f"submitted again as job {submitted}" if submitted else said
     except (CollocError, OSError) as error:
@@ -148,7 +147,7 @@ def _submit(folder: str, record: Record, verdict: Verdict, environ: Mapping[str,
         command_line, _, environ, config = prepared
         if plan.part is not PLAIN:
             sbatch = find_sbatch(config.paths.sbatch, environ, "")
-            follow(plan, command_line, sbatch, environ, config, _say, made.job_id, record.attempt + 1, begins)
+            follow(plan, command_line, sbatch, environ, config, _say, made.job_id, record.attempt + 1)
         record_decision(plan, made.job_id, made.cluster or config.cluster, config, _say)
     except Exception as error:  # noqa: BLE001 - it is submitted
         _say(f"job {made.job_id} is submitted, but its decision is not recorded: {error}")

@@ -3,7 +3,6 @@
 
 import os
 import stat
-from collections.abc import Mapping
 from contextlib import suppress
 
 from slurm_colloc import clock
@@ -53,15 +52,13 @@ def found_of(record: Record, ended: Accounted) -> Found:
     return Found(ended, outcome_of(ended.status or 1, said)[0], said, measured)
 
 
-def sizes_of_kept_files(record: Record, verdict: Verdict) -> Mapping[str, int]:
-    """Return the files that the new job will write too, with their sizes: so much is not the new job's."""
-    kept = {}
-    for one in verdict.failed:
-        for path, later in zip(_paths(record, one.ended), _paths(record, one.ended, "0"), strict=True):
-            if path == later:
-                with suppress(OSError):
-                    kept[path] = os.stat(path).st_size
-    return kept
+def shares_a_file(record: Record, verdict: Verdict) -> bool:
+    """Return whether the new job will write to a file that holds what the failed one said."""
+    return any(
+        path == later and os.path.exists(path)
+        for one in verdict.failed
+        for path, later in zip(_paths(record, one.ended), _paths(record, one.ended, "0"), strict=True)
+    )
 
 
 def add_to_output(record: Record, found: Found, done: str) -> None:

@@ -29,7 +29,6 @@ from slurm_colloc.value_types import read_as
 VERSION = 3
 # Who claims a record so that nobody submits anything.
 CSUB = "csub"
-_BY_HAND = "by hand"
 # A record's options name no job: what was waited for is over by then, and Slurm may have forgotten it.
 SINGLETON = "--dependency=singleton"
 CLAIMED, SUBMITTED, OUTCOME = "claimed", "submitted", "outcome"
@@ -214,7 +213,7 @@ def claim(folder: str, by: str) -> bool:
     path = os.path.join(folder, CLAIMED)
     try:
         # A link is there with what it says, or not at all.
-        os.symlink(by or _BY_HAND, path)
+        os.symlink(by, path)
     except FileExistsError:
         return False
     except OSError as error:

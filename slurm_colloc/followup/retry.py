@@ -9,7 +9,6 @@ import os
 import pwd
 from collections.abc import Callable, Mapping
 from functools import partial
-from types import MappingProxyType
 
 from slurm_colloc.clock import with_timeout
 from slurm_colloc.config import SiteConfig
@@ -40,11 +39,10 @@ def follow(
     answer: Callable[[str], None],
     job_id: str,
     attempt: int = 0,
-    begins: Mapping[str, int] = MappingProxyType({}),
 ) -> None:
     """Have a job followed that was submitted; ``answer`` is told what the user may want to know.
 
-    ``attempt`` counts the runs before this one, of which are the first bytes of the files in ``begins``.
+    ``attempt`` counts the runs before this one.
     """
     if "requeue" not in plan.given:
         return
@@ -52,8 +50,7 @@ def follow(
         record = _record(plan, command_line, environ, config, job_id)
         against = _reason_against(record, plan, config)
         if against is None:
-            begins = {**begins, **_sizes(record)}
-            record = record._replace(attempt=attempt, begins=begins)
+            record = record._replace(attempt=attempt, begins=_sizes(record))
             companion = _companion(record, plan.script, sbatch, environ, config)
             answer(f"job {job_id}: if it runs out of GPU memory, job {companion} submits it again on more (--requeue)")
             return

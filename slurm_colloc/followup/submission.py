@@ -149,8 +149,8 @@ def _as_asked(plan: Plan, command_line: CommandLine) -> Plan:
     return plan._replace(part=PLAIN, sbatch_argv=command_line.sbatch_argv, script_at=command_line.script_at, body=None)
 
 
-def submit(prepared: Prepared, options: Sequence[str]) -> tuple[Submitted, Plan]:
-    """Submit it with further options of sbatch, where that comes to no job as its user asked for it.
+def submit(prepared: Prepared, option: str) -> tuple[Submitted, Plan]:
+    """Submit it with a further option of sbatch, where that comes to no job as its user asked for it.
 
     Return the job, and of which plan it is.
 
@@ -160,23 +160,23 @@ def submit(prepared: Prepared, options: Sequence[str]) -> tuple[Submitted, Plan]
     """
     command_line, plan, environ, config = prepared
     try:
-        return _submitted(plan, options, handed_on(environ, plan, config), config), plan
+        return _submitted(plan, option, handed_on(environ, plan, config), config), plan
     except UnansweredError:
         raise
     except CollocError:
         if plan.as_asked:
             raise
     plan = _as_asked(plan, command_line)
-    return _submitted(plan, options, environ, config), plan
+    return _submitted(plan, option, environ, config), plan
 
 
-def _submitted(plan: Plan, options: Sequence[str], environ: Mapping[str, str], config: SiteConfig) -> Submitted:
+def _submitted(plan: Plan, option: str, environ: Mapping[str, str], config: SiteConfig) -> Submitted:
     sbatch = find_sbatch(config.paths.sbatch, environ, "")
     # TMPDIR may hang as any other folder may.
     argv, path = with_timeout(config.timeouts.decide_s, "writing the script", partial(with_body, plan))
     end = len(argv) if plan.script_at is None else plan.script_at
     end -= argv[end - 1 : end] == ("--",)
-    words = (sbatch, *argv[:end], *options, "--parsable", *argv[end:])
+    words = (sbatch, *argv[:end], option, "--parsable", *argv[end:])
     text = plan.body if plan.body is not None else plan.script
     try:
         done = run(words, _RESUBMIT_TIMEOUT_S, environ, b"" if plan.script_at is not None else text, CALLED)

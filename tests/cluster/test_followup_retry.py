@@ -149,7 +149,7 @@ def test_a_companion_that_is_requeued_submits_nothing_twice(alice: Trainer) -> N
     before, said = alice.jobs(), alice.output(job)
     [folder] = (alice.home / ".local/share/slurm_colloc/followup").glob(f"*/{job}")
     python = alice.lab.bin / "python"
-    done = alice.run(str(python), "-I", "-m", "slurm_colloc.followup.companion", str(folder))
+    done = alice.run(str(python), "-I", "-m", "slurm_colloc.followup.companion", str(folder), SLURM_JOB_ID=companion)
     assert (done.returncode, done.stderr) == (0, "")
     assert alice.others(before) == []
     assert alice.output(job) == said

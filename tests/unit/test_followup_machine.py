@@ -57,8 +57,7 @@ class Slurm:
         plan = Plan(Part(REQUEST, unknown, placement), tuple(words), None, b"", None, (), None)
         return Prepared(parse_arguments((*words, "job.sh"), site()), plan, {}, site())
 
-    def submit(self, prepared: Prepared, options: Sequence[str]) -> tuple[Submitted, Plan]:
-        [dependency] = options
+    def submit(self, prepared: Prepared, dependency: str) -> tuple[Submitted, Plan]:
         job = str(13 + len(self.made))
         self.killer.effect(lambda: self.made.update({job: dependency.partition("=")[2]}))
         self.happens("made")

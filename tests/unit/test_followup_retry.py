@@ -226,7 +226,7 @@ def test_a_record_of_a_release_with_fewer_fields_is_read_and_one_with_more_is_re
     path.write_text(json.dumps({**whole, "new": 1}))
     with pytest.raises(InputError, match="the fields differ"):
         read_record(str(path.parent))
-    assert companion.main([str(path.parent)], {}) != 0
+    assert companion.main([str(path.parent)], {"SLURM_JOB_ID": "13"}) != 0
     assert read_state(str(path.parent)).outcome.startswith("its companion could do nothing: ")
 
 
