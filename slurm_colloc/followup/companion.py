@@ -31,7 +31,7 @@ from slurm_colloc.followup.record import (
     write_step,
 )
 from slurm_colloc.followup.retry import follow
-from slurm_colloc.followup.submission import prepare, submit
+from slurm_colloc.followup.submission import resubmit
 from slurm_colloc.followup.verdict import Verdict, as_evidence, judge, retry_arguments
 from slurm_colloc.history.records import drop_evidence, note_out_of_memory
 from slurm_colloc.process import given_environment
@@ -132,10 +132,9 @@ def _submit(folder: str, record: Record, verdict: Verdict, environ: Mapping[str,
     words = retry_arguments(record, verdict, append=shares_a_file(record, verdict))
     reason = f"again after job {record.job_id} {verdict.cause}"
     companion = environ["SLURM_JOB_ID"]
-    singleton = ",singleton" if SINGLETON in record.options else ""
+    waits = f"--dependency=afterany:{companion}{',singleton' if SINGLETON in record.options else ''}"
     try:
-        prepared = prepare(folder, record, words, environ, reason, config)
-        made, plan = submit(prepared, f"--dependency=afterany:{companion}{singleton}")
+        made, plan, command_line, environ, config = resubmit(folder, record, words, environ, reason, waits, config)
     except UnansweredError as error:
         submitted = _found(companion)
         said = f"csub cannot tell whether it was submitted again: {error}"
@@ -144,7 +143,6 @@ def _submit(folder: str, record: Record, verdict: Verdict, environ: Mapping[str,
         return f"it could not be submitted again: {error}"
     try:
         write_step(folder, SUBMITTED, made.job_id)
-        command_line, _, environ, config = prepared
         if plan.part is not PLAIN:
             sbatch = find_sbatch(config.paths.sbatch, environ, "")
             follow(plan, command_line, sbatch, environ, config, _say, made.job_id, record.attempt + 1)

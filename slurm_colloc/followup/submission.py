@@ -88,11 +88,12 @@ def _argv(sbatch: str, record: Record, when: str, folder: str, config: SiteConfi
 # What a record holds, submitted once more from within its companion
 
 
-class Prepared(NamedTuple):
-    """A call of csub that was decided on: ``config`` has the policy in force."""
+class Resubmitted(NamedTuple):
+    """A job that was submitted once more, and how: ``config`` has the policy in force."""
 
-    command_line: CommandLine
+    made: Submitted
     plan: Plan
+    command_line: CommandLine
     environ: Mapping[str, str]
     config: SiteConfig
 
@@ -103,17 +104,18 @@ def restored(record: Record, environ: Mapping[str, str]) -> dict[str, str]:
     return kept | dict(record.variables)
 
 
-def prepare(
+def resubmit(
     folder: str,
     record: Record,
     words: Sequence[str],
     environ: Mapping[str, str],
     reason: str,
+    option: str,
     config: SiteConfig,
-) -> Prepared:
-    """Decide about what the record holds, with these options, as csub would where it was called.
+) -> Resubmitted:
+    """Submit what the record holds, with these options, as csub would where it was called.
 
-    What cannot be decided goes as its user asked for it.
+    What cannot be decided, or comes to no job so, goes as its user asked for it.
 
     Args:
         folder: of the record.
@@ -121,10 +123,12 @@ def prepare(
         words: csub's options and sbatch's.
         environ: the companion's.
         reason: why it is submitted once more.
+        option: a further one of sbatch, whatever is decided.
         config: the site.
 
     Raises:
-        CollocError: its options or its script cannot be read.
+        UnansweredError: there may be a new job or not.
+        CollocError: there is none.
         OSError: the folder in which csub was called is not here.
     """
     environ = restored(record, environ)
@@ -139,35 +143,19 @@ def prepare(
         plan = with_timeout(config.timeouts.decide_s, "deciding", step)
     except CollocError:
         plan = Plan(PLAIN, (), None, stdin or b"", None, (), None)
-    if plan.part is PLAIN or plan.chosen.policy == "off":
-        plan = _as_asked(plan, command_line)
-    return Prepared(command_line, plan, environ, config._replace(policy=plan.chosen.policy))
-
-
-def _as_asked(plan: Plan, command_line: CommandLine) -> Plan:
-    """Return the plan of plain sbatch, of which no decision is recorded."""
-    return plan._replace(part=PLAIN, sbatch_argv=command_line.sbatch_argv, script_at=command_line.script_at, body=None)
-
-
-def submit(prepared: Prepared, option: str) -> tuple[Submitted, Plan]:
-    """Submit it with a further option of sbatch, where that comes to no job as its user asked for it.
-
-    Return the job, and of which plan it is.
-
-    Raises:
-        UnansweredError: there may be a new job or not.
-        CollocError: there is none.
-    """
-    command_line, plan, environ, config = prepared
+    config = config._replace(policy=plan.chosen.policy)
+    # Of this one no decision is recorded.
+    plain = plan._replace(part=PLAIN, sbatch_argv=command_line.sbatch_argv, script_at=command_line.script_at, body=None)
+    if plan.part is PLAIN or config.policy == "off":
+        plan = plain
     try:
-        return _submitted(plan, option, handed_on(environ, plan, config), config), plan
-    except UnansweredError:
-        raise
-    except CollocError:
-        if plan.as_asked:
+        made = _submitted(plan, option, handed_on(environ, plan, config), config)
+    except CollocError as error:
+        if plan.as_asked or isinstance(error, UnansweredError):
             raise
-    plan = _as_asked(plan, command_line)
-    return _submitted(plan, option, environ, config), plan
+        plan = plain
+        made = _submitted(plan, option, environ, config)
+    return Resubmitted(made, plan, command_line, environ, config)
 
 
 def _submitted(plan: Plan, option: str, environ: Mapping[str, str], config: SiteConfig) -> Submitted:

@@ -16,7 +16,7 @@ from slurm_colloc.errors import ProcessError, StoreError, UnansweredError
 from slurm_colloc.followup import companion
 from slurm_colloc.followup.companion import follow_up
 from slurm_colloc.followup.record import SUBMITTED, Record, read_state, record_folder, write_record, write_step
-from slurm_colloc.followup.submission import Prepared
+from slurm_colloc.followup.submission import Resubmitted
 from slurm_colloc.model import Footprint, Gres, Placement, SharingMode, because
 from slurm_colloc.slurm.jobs import QueuedJob
 from slurm_colloc.slurm.parse import Submitted
@@ -50,18 +50,17 @@ class Slurm:
         if moment in self.at:
             self.at.pop(moment)()
 
-    def prepare(self, folder: str, told: Record, words: Sequence[str], *_: object) -> Prepared:
-        self.happens("prepare")
+    def resubmit(
+        self, folder: str, told: Record, words: Sequence[str], environ: object, reason: str, waits: str, config: object
+    ) -> Resubmitted:
+        self.happens("begun")
         placement = Placement(SharingMode.MIG, Gres("gpu", "h100_1g.10gb", 1), 1, 9984, "", "", "", None, (), ())
         unknown = Footprint(None, None, None, "", "none", 0, (because("followup", why="not known"),))
         plan = Plan(Part(REQUEST, unknown, placement), tuple(words), None, b"", None, (), None)
-        return Prepared(parse_arguments((*words, "job.sh"), site()), plan, {}, site())
-
-    def submit(self, prepared: Prepared, dependency: str) -> tuple[Submitted, Plan]:
         job = str(13 + len(self.made))
-        self.killer.effect(lambda: self.made.update({job: dependency.partition("=")[2]}))
+        self.killer.effect(lambda: self.made.update({job: waits.partition("=")[2]}))
         self.happens("made")
-        return Submitted(job, ""), prepared.plan
+        return Resubmitted(Submitted(job, ""), plan, parse_arguments((*words, "job.sh"), site()), {}, site())
 
     def own_queue(self, *_: str) -> tuple[QueuedJob, ...]:
         return tuple(QueuedJob(job, job, None, job, dependency=f"{on}(unfulfilled)") for job, on in self.made.items())
@@ -103,8 +102,7 @@ class Killer:
 def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Slurm]:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     made = Slurm(tmp_path)
-    for name in ("prepare", "submit"):
-        monkeypatch.setattr(companion, name, getattr(made, name))
+    monkeypatch.setattr(companion, "resubmit", made.resubmit)
     monkeypatch.setattr(companion, "CliClient", lambda *_: made)
     monkeypatch.setattr(companion, "_site", lambda: SITE)
     monkeypatch.setattr(companion, "record_decision", lambda *_: None)
@@ -129,7 +127,7 @@ def test_a_folder_that_the_companion_does_not_find_is_named(slurm: Slurm) -> Non
     def missing() -> None:
         raise FileNotFoundError(2, "no folder")
 
-    slurm.at["prepare"] = missing
+    slurm.at["begun"] = missing
     assert slurm.follow().endswith("it could not be submitted again: [Errno 2] no folder")
 
 
