@@ -19,7 +19,6 @@ from slurm_colloc.pack.inbox import Inbox, added_tasks, forget_added
 from slurm_colloc.pack.ledger import LedgerWriter, is_restart, job_name, ledger_path, read_ledger
 from slurm_colloc.pack.loop import Loop
 from slurm_colloc.pack.mps_daemon import short_folder
-from slurm_colloc.pack.report import summary
 from slurm_colloc.pack.resume import beginning, forget_resumed, keep_script
 from slurm_colloc.pack.run import Run
 from slurm_colloc.pack.shared_gpu import SharedGpu
@@ -71,17 +70,15 @@ def _run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
             gpu.quit()
         ledger.close()
         shutil.rmtree(folder, ignore_errors=True)
-    result = loop.result(len(tasks) - len(left))
-    all_done = all(result.outcomes.get(number) is Outcome.DONE for number in result.tasks)
     # Whoever reads it may have gone.
     with suppress(OSError):
-        sys.stdout.write(summary(result))
-        if not all_done:
+        sys.stdout.write(loop.summary(len(tasks) - len(left)))
+        if not loop.all_done:
             sys.stdout.write(f"  to run what is missing: csub pack --resume={job.array_job_id}\n")
         sys.stdout.flush()
     if loop.stopped:
         return STOPPED_STATUS
-    return 0 if all_done else 1
+    return 0 if loop.all_done else 1
 
 
 def read_pack(path: str) -> tuple[bytes, Spec, bytes]:

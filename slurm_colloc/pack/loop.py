@@ -2,7 +2,7 @@
 """The main loop of a pack: starts tasks, handles their ends, the MPS daemon and the stop."""
 
 import signal
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Collection, Sequence
 from functools import cache
 
@@ -13,13 +13,12 @@ from slurm_colloc.pack.attempt import Attempt
 from slurm_colloc.pack.inbox import Inbox
 from slurm_colloc.pack.mps_clients import Watch, computing, with_gpu_open
 from slurm_colloc.pack.queue import Queue, Start
-from slurm_colloc.pack.report import Result
 from slurm_colloc.pack.run import Run
 from slurm_colloc.pack.signals import PASSED_ON, STOPPING, Signals
 from slurm_colloc.pack.spec import Task
 from slurm_colloc.pack.srun import slots
 from slurm_colloc.slurm.job_files import add_words
-from slurm_colloc.units import spans
+from slurm_colloc.units import clock_time, counted, spans
 
 _TICK_S = 1.0
 _SOON_S = 0.1
@@ -94,19 +93,31 @@ class Loop:
             elif self._stop_is_over():
                 return
 
-    def result(self, done_before: int) -> Result:
-        """Return how it went."""
-        stopped = dict.fromkeys(self._running, Outcome.STOPPED)
-        return Result(
-            job_id=self._job.job_id,
-            node=self._job.node,
-            tasks=tuple(task.number for task in self._tasks),
-            done_before=done_before,
-            at_once=self._spec.room.tasks,
-            outcomes=self._outcomes | stopped,
-            retried=self._retried,
-            wall_s=clock.ticking() - self._began_s,
-        )
+    @property
+    def all_done(self) -> bool:
+        """Return whether every task succeeded."""
+        return all(self._outcomes.get(task.number) is Outcome.DONE for task in self._tasks)
+
+    def summary(self, done_before: int) -> str:
+        """Return how it went, as lines for people; so many further tasks had succeeded before."""
+        by_outcome: dict[Outcome, list[int]] = defaultdict(list)
+        for number, outcome in (self._outcomes | dict.fromkeys(self._running, Outcome.STOPPED)).items():
+            by_outcome[outcome].append(number)
+        done = len(by_outcome.pop(Outcome.DONE, []))
+        went = f"{counted(len(self._tasks), 'task')}: {done} succeeded"
+        if done_before:
+            went += f" ({done_before} more had done so before)"
+        lines = [f"pack of job {self._job.job_id} on {self._job.node}: {went}"]
+        lines += [f"  {outcome.value}: {spans(numbers)}" for outcome, numbers in sorted(by_outcome.items())]
+        if left := {task.number for task in self._tasks} - self._outcomes.keys() - self._running.keys():
+            lines.append(f"  not run: {spans(left)}")
+        if self._retried:
+            lines.append(f"  {counted(self._retried, 'attempt')} repeated")
+        wall_s = clock.ticking() - self._began_s
+        per_hour = 3600 * done / wall_s if wall_s else 0.0
+        at_once = self._spec.room.tasks
+        lines.append(f"  {clock_time(wall_s)}, {per_hour:.4g} tasks per hour, {at_once} at a time at most")
+        return "".join(f"{line}\n" for line in lines)
 
     # --- tasks ---
 

@@ -6,7 +6,6 @@ descends from either: a program may write over its environment (setproctitle doe
 one anew.
 """
 
-import errno
 import os
 import signal
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -69,17 +68,8 @@ def signal_processes(processes: Iterable[Process], number: signal.Signals) -> No
     # Parents first, as a rule: a shell whose child is ended before it takes that for the child's own end.
     for one in sorted(processes):
         with suppress(OSError):
-            try:
-                descriptor = os.pidfd_open(one.pid)
-            except OSError as error:
-                if error.errno == errno.ENOSYS and is_still(one):  # before Linux 5.3
-                    os.kill(one.pid, number)
-                continue
-            try:
-                if is_still(one):
-                    signal.pidfd_send_signal(descriptor, number)
-            finally:
-                os.close(descriptor)
+            if is_still(one):
+                os.kill(one.pid, number)
 
 
 def is_still(one: Process) -> bool:

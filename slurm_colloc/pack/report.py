@@ -1,52 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a pack went: what it says at its end, and what is told later of each task and of what is still to be done."""
+"""How a pack went, by its ledgers: each task, and what is still to be done."""
 
-from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping
+from collections import Counter
 from typing import Any, NamedTuple
 
 from slurm_colloc.errors import InputError
 from slurm_colloc.gpu.failure import Outcome
 from slurm_colloc.pack.ledger import Ledger, TaskRecord, ledgers_of, missing, read_ledgers
 from slurm_colloc.pack.resume import resumed_by
-from slurm_colloc.units import clock_time, counted, printable, spans
+from slurm_colloc.units import clock_time, counted, printable
 
 _LINES = 50
 _NOT_RUN = "not run"
 _NO_END = "no end known"
-
-
-class Result(NamedTuple):
-    """How a pack went: ``tasks`` are their numbers, ``outcomes`` the last ones."""
-
-    job_id: str
-    node: str
-    tasks: Collection[int]
-    done_before: int
-    at_once: int
-    outcomes: Mapping[int, Outcome]
-    retried: int
-    wall_s: float
-
-
-def summary(result: Result) -> str:
-    """Return lines for people, each with its end."""
-    by_outcome: dict[Outcome, list[int]] = defaultdict(list)
-    for number, outcome in result.outcomes.items():
-        by_outcome[outcome].append(number)
-    done = len(by_outcome.pop(Outcome.DONE, []))
-    went = f"{counted(len(result.tasks), 'task')}: {done} succeeded"
-    if result.done_before:
-        went += f" ({result.done_before} more had done so before)"
-    lines = [f"pack of job {result.job_id} on {result.node}: {went}"]
-    lines += [f"  {outcome.value}: {spans(numbers)}" for outcome, numbers in sorted(by_outcome.items())]
-    if left := set(result.tasks) - result.outcomes.keys():
-        lines.append(f"  not run: {spans(left)}")
-    if result.retried:
-        lines.append(f"  {counted(result.retried, 'attempt')} repeated")
-    per_hour = 3600 * done / result.wall_s if result.wall_s else 0.0
-    lines.append(f"  {clock_time(result.wall_s)}, {per_hour:.4g} tasks per hour, {result.at_once} at a time at most")
-    return "".join(f"{line}\n" for line in lines)
 
 
 class Pack(NamedTuple):

@@ -21,12 +21,10 @@ from slurm_colloc.pack.environment import into_steps
 from slurm_colloc.pack.job import read_pack
 from slurm_colloc.pack.ledger import Ledger, missing, read_ledger
 from slurm_colloc.pack.processes import families_of, signal_processes
-from slurm_colloc.pack.report import Result, summary
 from slurm_colloc.pack.shared_gpu import only_device
 from slurm_colloc.pack.spec import Task
 from slurm_colloc.pack.srun import Files, command_line, read_job, slots, srun_environment, task_variables
 from slurm_colloc.slurm.job_files import file_name, last_words, open_output
-from slurm_colloc.units import spans
 from tests.cluster.packs import JOIN, a_spec, pack_script
 from tests.fakes import mps_control
 from tests.unit.programs import executable
@@ -176,7 +174,9 @@ def test_each_kind_of_end_is_told(job: Job) -> None:
 
 def test_words_of_an_earlier_attempt_count_no_more(job: Job) -> None:
     command = "[ -e again ] && exit 7; touch again; echo CUDA out of memory; exit 1"
-    status, _, _ = job.run(pack_script("", a_spec(commands=(command,), load=Load(400, 10.0), append=True)))
+    status, out, _ = job.run(pack_script("", a_spec(commands=(command,), load=Load(400, 10.0), append=True)))
+    assert "\n  failed: 1\n  1 attempt repeated\n  0:0" in out
+    assert " 0 tasks per hour, 1 at a time at most\n" in out
     [task] = job.told().tasks
     assert (status, task.attempts, task.outcome, task.status) == (1, 2, Outcome.FAILED, 7)
 
@@ -480,20 +480,6 @@ def test_what_a_step_is_asked_for() -> None:
     assert argv[argv.index("-c") + 1] == "8"
     assert argv[-8:] == ["taskset", "-c", "0,1", "env", "A=b c", "/usr/bin/env", "python3", "/p/s"]
     assert srun_environment(environ) == {"OMP_NUM_THREADS": "5", "SLURM_RESTART_COUNT": "1"}
-
-
-def test_the_summary_names_what_is_not_done() -> None:
-    result = Result("12", "g1", range(10), 0, 3, dict.fromkeys(range(6), Outcome.DONE), 2, 3600)
-    failed = {6: Outcome.FAILED, 7: Outcome.FAILED, 9: Outcome.GPU_OOM}
-    assert summary(result._replace(outcomes={**result.outcomes, **failed})) == (
-        "pack of job 12 on g1: 10 tasks: 6 succeeded\n"
-        "  failed: 6-7\n"
-        "  gpu out of memory: 9\n"
-        "  not run: 8\n"
-        "  2 attempts repeated\n"
-        "  1:00:00, 6 tasks per hour, 3 at a time at most\n"
-    )
-    assert spans([1, 2, 3, 7, 9, 8]) == "1-3,7-9"
 
 
 # As some releases do it: the step's srun ends well before what runs in it, and before the batch script hears of it.
