@@ -37,17 +37,6 @@ def computing() -> set[int]:
     return set()
 
 
-def strays(family: Mapping[int, Process], on_gpu: Collection[int], clients: Collection[int]) -> set[int]:
-    """Return those on the GPU that are no clients and do not descend from one.
-
-    Args:
-        family: one task's processes.
-        on_gpu: those that have the GPU open.
-        clients: the daemon's, or those that once were.
-    """
-    return {pid for pid in on_gpu if not any(ancestor in clients for ancestor in line_of(pid, family))}
-
-
 class Watch:
     """What has been seen of one attempt's processes."""
 
@@ -75,7 +64,8 @@ class Watch:
             self._suspects = set()
             return set()
         self._known |= family.keys() & clients
-        found = strays(family, on_gpu, self._known)
+        # What a client forked is no client, and may have the GPU open.
+        found = {pid for pid in on_gpu if self._known.isdisjoint(line_of(pid, family))}
         # A client's child may outlive it, and then descends from nobody.
         self._known |= set(on_gpu) - found
         if found:

@@ -154,6 +154,9 @@ def test_output_and_errors_keep_their_order(job: Job) -> None:
     assert (job.read("out.1"), job.read("err.1")) == ("1\n2\n3\n1\n3\n", "2\n")
 
 
+LATE = "slurmstepd: error: *** STEP 4711.{step} ON g1 CANCELLED AT 2026-01-01T00:00:00 DUE TO TIME LIMIT ***"
+
+
 def test_each_kind_of_end_is_told(job: Job) -> None:
     commands = (
         "exit 3",
@@ -163,12 +166,13 @@ def test_each_kind_of_end_is_told(job: Job) -> None:
         "echo slurmstepd: error: Detected 1 oom_kill event in StepId=4711.$$ >&9; exit 137",
         "echo CUDA out of memory; exit 0",
         'echo "slurmstepd: error: *** STEP 4711.$$ ON g1 CANCELLED AT 2026-01-01T00:00:00 ***" >&9',
+        f'echo "{LATE.format(step="$$")}" >&9',
     )
     status, said, _ = job.run(pack_script("", a_spec(commands=commands, retries=0)))
     assert status == 1
     outcomes = [Outcome.FAILED, Outcome.FAILED, Outcome.GPU_OOM, Outcome.GPU_FAULT, Outcome.HOST_OOM, Outcome.DONE]
-    assert [task.outcome for task in job.told().tasks] == [*outcomes, Outcome.STOPPED]
-    assert "7 tasks: 1 succeeded\n" in said
+    assert [task.outcome for task in job.told().tasks] == [*outcomes, Outcome.STOPPED, Outcome.TIME_LIMIT]
+    assert "8 tasks: 1 succeeded\n" in said
     assert "\n  failed: 1-2\n" in said
 
 
@@ -179,16 +183,6 @@ def test_words_of_an_earlier_attempt_count_no_more(job: Job) -> None:
     assert " 0 tasks per hour, 1 at a time at most\n" in out
     [task] = job.told().tasks
     assert (status, task.attempts, task.outcome, task.status) == (1, 2, Outcome.FAILED, 7)
-
-
-LATE = "slurmstepd: error: *** STEP 4711.{step} ON g1 CANCELLED AT 2026-01-01T00:00:00 DUE TO TIME LIMIT ***"
-
-
-def test_slurms_words_tell_where_the_output_cannot_be_read(job: Job) -> None:
-    late = f'echo "{LATE.format(step="$$")}" >&9; exit 0'
-    status, _, err = job.run(pack_script("", a_spec(commands=(late, "true"), output="/dev/null")))
-    assert (status, err) == (1, "")
-    assert [task.outcome for task in job.told().tasks] == [Outcome.TIME_LIMIT, Outcome.DONE]
 
 
 def test_what_slurm_says_of_a_step_comes_last_in_its_errors_and_of_another_tells_nothing(job: Job) -> None:
@@ -511,17 +505,6 @@ def test_a_task_is_no_step_to_its_programs(job: Job) -> None:
     assert job.read("out.1") == "SLURM_JOB_NUM_NODES=1\nSLURM_NNODES=1\n"
     job.pack(commands=(command,), environ={"SLURM_STEP_ID": "-5"})
     assert job.read("out.1") == "SLURM_JOB_NUM_NODES=1\nSLURM_NNODES=1\nSLURM_STEP_ID=-5\n"
-
-
-def test_a_pack_submitted_by_a_task_of_a_pack_is_nobodys_task(job: Job) -> None:
-    """sbatch hands the environment on: the program and its sruns have the marks of the task that submitted them."""
-    job.mps()
-    out = job.pack(
-        at_once=3,
-        commands=("true", "sleep 1", "sleep 1"),
-        environ={"CSUB_PACK_TASK": "1", "SLURM_CSUB_TASK": "1", "SLURM_CSUB_RUN": "4710-00"},
-    )
-    assert "3 tasks: 3 succeeded" in out
 
 
 def test_only_processes_of_this_run_and_this_job_are_signalled(tmp_path: Path) -> None:

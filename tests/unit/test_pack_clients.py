@@ -4,30 +4,20 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
+from collections.abc import Collection
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from slurm_colloc.model import Load
-from slurm_colloc.pack import run as runs
-from slurm_colloc.pack.attempt import Attempt
-from slurm_colloc.pack.mps_clients import Watch, strays, with_gpu_open
+from slurm_colloc.pack.mps_clients import Watch, with_gpu_open
 from slurm_colloc.pack.processes import Process, families_of, line_of, process, process_of
-from slurm_colloc.pack.queue import Start
-from slurm_colloc.pack.spec import Task
-from slurm_colloc.pack.srun import Files, read_job
-from tests.cluster.packs import a_spec
-from tests.unit.programs import executable
 from tests.waiting import wait_for
 
 # Another test may run beside this one.
 RUN = f"7-{os.getpid()}"
 # 10 is the step's shell, 11 its program, 12 and 13 what that forked.
-ALL = range(100)
 
 
 def family(**parents: int) -> dict[int, Process]:
@@ -37,65 +27,57 @@ def family(**parents: int) -> dict[int, Process]:
 FAMILY = family(p10=1, p11=10, p12=11, p13=12)
 
 
-def test_a_client_and_what_it_forked_are_no_strays() -> None:
-    assert strays(FAMILY, {11, 12, 13}, {11}) == set()
-    assert strays(FAMILY, {11, 12, 13}, {12}) == {11}
-    assert strays(FAMILY, {11, 12}, set()) == {11, 12}
-    assert strays(FAMILY, set(), set()) == set()
-    assert strays(FAMILY, {13}, {99}) == {13}
-
-
-def test_a_line_of_ancestors_ends_where_pids_come_round() -> None:
-    assert line_of(13, FAMILY) == [13, 12, 11, 10]
-    assert line_of(1, family(p1=2, p2=1)) == [1, 2]
-
-
-def test_it_takes_two_looks_running() -> None:
+def found(*looks: tuple[set[int], set[int] | None], on_gpu: Collection[int] = range(100)) -> set[int]:
+    """Return who is past the daemon at the last of these looks: who has the GPU open, and who is a client."""
     watch = Watch()
-    assert watch.look(FAMILY, {11}, set(), lambda: ALL) == set()
-    assert watch.look(FAMILY, set(), set(), lambda: ALL) == set()
-    assert watch.look(FAMILY, {11}, set(), lambda: ALL) == set()
-    assert watch.look(FAMILY, {11}, set(), lambda: ALL) == {11}
+    return [watch.look(FAMILY, has_open, clients, lambda: on_gpu) for has_open, clients in looks][-1]
+
+
+@pytest.mark.parametrize(
+    ("looks", "past"),
+    [
+        # What a client forked, and what forked a client.
+        ([({11, 12, 13}, {11})] * 2, set()),
+        ([({11, 12, 13}, {12})] * 2, {11}),
+        ([({11, 12}, set())] * 2, {11, 12}),
+        # The client is another task's.
+        ([({13}, {99})] * 2, {13}),
+        # It takes two looks running.
+        ([({11}, set()), (set(), set()), ({11}, set())], set()),
+        # A daemon that does not answer proves nothing.
+        ([({11}, set()), ({11}, None)], set()),
+        ([({11}, set()), ({11}, None), ({11}, set())], set()),
+        # A client that has just begun is none yet.
+        ([({11}, set()), ({11}, {11})], set()),
+    ],
+)
+def test_who_is_past_the_daemon(looks: list[tuple[set[int], set[int] | None]], past: set[int]) -> None:
+    assert found(*looks) == past
 
 
 def test_whoever_only_asked_what_there_is_has_no_context() -> None:
     """A launcher opens the GPU as CUDA does; its child, which computes, is a client or is found."""
-    watch = Watch()
-    for _ in range(3):
-        assert watch.look(FAMILY, {11, 12}, {12}, lambda: {12}) == set()
-    watch = Watch()
-    watch.look(FAMILY, {11, 12}, set(), lambda: {12})
-    assert watch.look(FAMILY, {11, 12}, set(), lambda: {12}) == {12}
-
-
-def test_a_daemon_that_does_not_answer_proves_nothing() -> None:
-    watch = Watch()
-    watch.look(FAMILY, {11}, set(), lambda: ALL)
-    assert watch.look(FAMILY, {11}, None, lambda: ALL) == set()
-    assert watch.look(FAMILY, {11}, set(), lambda: ALL) == set()
-    assert watch.look(FAMILY, {11}, set(), lambda: ALL) == {11}
-
-
-def test_a_client_that_has_just_begun_is_none_yet() -> None:
-    watch = Watch()
-    assert watch.look(FAMILY, {11}, set(), lambda: ALL) == set()
-    assert watch.look(FAMILY, {11}, {11}, lambda: ALL) == set()
+    assert found(*[({11, 12}, {12})] * 2, on_gpu={12}) == set()
+    assert found(*[({11, 12}, set[int]())] * 2, on_gpu={12}) == {12}
 
 
 def test_what_a_client_forked_may_outlive_it() -> None:
     watch = Watch()
-    watch.look(FAMILY, {11, 12}, {11}, lambda: ALL)
-    orphaned = family(p10=1, p12=1)
-    for _ in range(3):
-        assert watch.look(orphaned, {12}, set(), lambda: ALL) == set()
+    watch.look(FAMILY, {11, 12}, {11}, FAMILY.keys)
+    for _ in range(2):
+        assert watch.look(family(p10=1, p12=1), {12}, set(), FAMILY.keys) == set()
 
 
 def test_a_later_child_past_the_daemon_is_found() -> None:
     watch = Watch()
-    watch.look(FAMILY, {11}, {11}, lambda: ALL)
+    watch.look(FAMILY, {11}, {11}, FAMILY.keys)
     later = {**FAMILY, **family(p20=10)}
-    assert watch.look(later, {11, 20}, {11}, lambda: ALL) == set()
-    assert watch.look(later, {11, 20}, {11}, lambda: ALL) == {20}
+    assert watch.look(later, {11, 20}, {11}, later.keys) == set()
+    assert watch.look(later, {11, 20}, {11}, later.keys) == {20}
+
+
+def test_a_line_of_ancestors_ends_where_pids_come_round() -> None:
+    assert line_of(1, family(p1=2, p2=1)) == [1, 2]
 
 
 def test_processes_without_marks_are_their_parents(tmp_path: Path) -> None:
@@ -158,53 +140,10 @@ def test_a_program_that_forgets_its_environment_is_known_by_its_process(tmp_path
             one.kill()
 
 
-def test_several_tasks_are_told_by_one_look_at_all_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    looks: list[object] = []
-
-    def counted(*given: Any) -> dict[int, dict[int, Process]]:
-        looks.append(given)
-        return families_of(*given)
-
-    monkeypatch.setattr(runs, "families_of", counted)
-    no: Any = None
-    executable(tmp_path / "srun", "")
-    job = read_job({"SLURM_JOB_ID": "7", "SLURM_CPUS_ON_NODE": "1"}, (), 1, "/")
-    run = runs.Run(a_spec(), job, no, no, {"PATH": str(tmp_path)}, no)
-    files = Files("/nowhere/step", "", "", "")
-    steps = [
-        Attempt(
-            start=Start(Task(number), 1, Load(0, 0.0)),
-            slot=0,
-            files=files,
-            pid=0,
-            srun_output=0,
-            output_at=0,
-            error_at=0,
-            began_s=0.0,
-        )
-        for number in (1, 2, 3)
-    ]
-    marks = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "7", "SLURM_CSUB_RUN": run.name}
-    tasks = [subprocess.Popen(["sleep", "60"], env=marks | {"SLURM_CSUB_TASK": str(task)}) for task in (1, 3, 4)]
-    try:
-        assert run.signal(steps, signal.SIGTERM) == {1, 3}
-        assert [one.wait(10) for one in tasks[:2]] == [-signal.SIGTERM] * 2
-        assert (tasks[2].poll(), len(looks)) == (None, 1)
-        assert (run.signal([], signal.SIGTERM), len(looks)) == (set(), 1)
-    finally:
-        for one in tasks:
-            one.kill()
-            one.wait()
-
-
-def test_a_line_of_stat_is_a_process_unless_it_has_ended() -> None:
+def test_a_process_that_has_ended_is_none() -> None:
     line = Path("/proc/self/stat").read_bytes()
-    found = process_of(line)
-    assert found is not None
-    assert (found.pid, found.parent) == (os.getpid(), os.getppid())
-    head, _, rest = line.partition(b" (")
-    rest = rest.partition(b") ")[2]
-    assert process_of(head + b" (a) b (c) " + rest) == found
-    assert process_of(head + b" (sh) Z" + rest[1:]) is None
-    assert process_of(b"") is None
-    assert process_of(b"no line") is None
+    running = process_of(line)
+    assert running
+    assert (running.pid, running.parent) == (os.getpid(), os.getppid())
+    head, name, rest = line.partition(b") ")
+    assert process_of(head + name + b"Z" + rest[1:]) is None

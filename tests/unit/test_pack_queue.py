@@ -149,16 +149,6 @@ def test_those_that_may_share_go_before_those_that_may_not() -> None:
     assert work.ready() == [Start(Task(2), 2, Load(500, 20.0))]
 
 
-@pytest.mark.parametrize(
-    "outcome", [Outcome.DONE, Outcome.FAILED, Outcome.HOST_OOM, Outcome.TIME_LIMIT, Outcome.STOPPED]
-)
-def test_every_other_end_is_final(outcome: Outcome) -> None:
-    work = queue(1)
-    work.ready()
-    assert work.ended(1, outcome) is False
-    assert work.finished
-
-
 @pytest.mark.parametrize("outcome", list(Outcome))
 def test_nothing_runs_again_without_retries(outcome: Outcome) -> None:
     work = queue(1, retries=0)
@@ -248,9 +238,3 @@ def test_one_that_went_past_the_daemon_runs_again_alone_and_once() -> None:
     assert work.ready() == [Start(Task(2), 2, LOAD, alone=True)]
     assert work.ended(2, Outcome.NOT_SHARING) is False
     assert work.finished
-
-
-def test_one_that_may_not_be_run_again_has_ended_past_the_daemon() -> None:
-    work = queue(2, retries=0)
-    work.ready()
-    assert work.ended(1, Outcome.NOT_SHARING) is False
