@@ -66,10 +66,9 @@ class Answer(NamedTuple):
     No node holds ``too_large`` jobs today, and ``stranded`` more in the what-if.
     ``error_pct`` is by how much the replay of today misses the mean wait that was, in percent of that; ``bias_pct`` is
     the same in percent of the mean turnaround, negative for too short. ``*_limits`` is what the first of those that
-    waited lacked: GPUs, cores or memory, by part of the time. ``upper_mean_s`` is the mean wait if each job on a piece
-    is as slow as few are. ``load`` is the part of whole GPUs
-    that jobs had, None where there are none. ``blocks`` are the weeks or days that were resampled, ``sooner`` in how
-    many of the resamples the mean wait of all is shorter in the what-if.
+    waited lacked: GPUs, cores or memory, by part of the time. ``load`` is the part of whole GPUs that jobs had, None
+    where there are none. ``blocks`` are the weeks or days that were resampled, ``sooner`` in how many of the resamples
+    the mean wait of all is shorter in the what-if.
     """
 
     asked: Asked
@@ -88,7 +87,6 @@ class Answer(NamedTuple):
     partitions: tuple[ClassWaits, ...]
     sharing: Sharing | None
     freed_gpu_hours: Range | None
-    upper_mean_s: float | None
     today_limits: Mapping[str, float]
     then_limits: Mapping[str, float]
     compared: tuple[PoolCompared, ...]
@@ -129,11 +127,7 @@ def answer(past: Past, config: SiteConfig, rules: Rules, asked: Asked, step: Cal
     then_config = changed(config, asked)
     then_site = site_of(then_config, rules)
     sharing = share(past, then_config, asked.adoption) if asked.shares else None
-    then = upper = None
-    if not asked.nothing:
-        then = Scenario(otherwise(past.runs, sharing, asked), then_site)
-    if sharing and sharing.pieces:
-        upper = Scenario(otherwise(past.runs, sharing, asked, upper=True), then_site)
+    then = None if asked.nothing else Scenario(otherwise(past.runs, sharing, asked), then_site)
     found = Resampled(past, asked, (site, then_site), sharing, step)
     measured_s = fmean(run.waited_s for run in known)
     missed_s = fmean(today.waits(known)) - measured_s
@@ -157,7 +151,6 @@ def answer(past: Past, config: SiteConfig, rules: Rules, asked: Asked, step: Cal
         partitions=tuple(_waits([PARTITION + name for name in partitions], known, today, then, found)),
         sharing=sharing,
         freed_gpu_hours=Range(freed_gpu_hours(counted, sharing), *found.ends(found.freed)) if sharing else None,
-        upper_mean_s=fmean(upper.waits(known) or [0.0]) if upper else None,
         today_limits=today.limits,
         then_limits=then.limits if then else {},
         compared=compared,

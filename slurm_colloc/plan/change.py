@@ -104,19 +104,18 @@ def _with_shares(config: SiteConfig, asked: Asked) -> SiteConfig:
     )
 
 
-def otherwise(runs: Iterable[Run], sharing: Sharing | None, asked: Asked, *, upper: bool = False) -> Iterator[Run]:
+def otherwise(runs: Iterable[Run], sharing: Sharing | None, asked: Asked) -> Iterator[Run]:
     """Yield the runs of the what-if: on their pieces, and as many more or fewer as the demand says.
 
     Args:
         runs: as they were.
         sharing: who has which piece.
         asked: the what-if.
-        upper: with the slowdowns that few exceed.
     """
     whole, part = divmod(asked.demand, 1.0)
     for run in runs:
         number = run.job.number
-        run = moved(run, sharing.pieces.get(number) if sharing else None, upper=upper)
+        run = moved(run, sharing.pieces.get(number) if sharing else None)
         copies = int(whole) + (drawn(number) < part)
         for copy in range(copies):
             later_s = _LATER_S * drawn(number + copy * 7919) if copy else 0.0

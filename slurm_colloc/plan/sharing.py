@@ -148,17 +148,10 @@ def _capacity(config: SiteConfig) -> dict[str, float]:
     return found
 
 
-def moved(run: Run, piece: Shared | None, *, upper: bool = False) -> Run:
-    """Return the run on its piece: with its own cores and memory, and as much longer as it is slower there.
-
-    Args:
-        run: as it was.
-        piece: what it would have had; None leaves it as it is.
-        upper: with the slowdown that few exceed, in place of the expected one.
-    """
+def moved(run: Run, piece: Shared | None) -> Run:
+    """Return the run on its piece: with its own cores and memory, and as much longer as it is slower there."""
     if piece is None:
         return run
-    factor = piece.slowdown.upper if upper else piece.slowdown.expected
     shape = run.job.shape._replace(kind=piece.kind, units=piece.units)
-    run_s = run.job.run_s * factor
+    run_s = run.job.run_s * piece.slowdown.expected
     return run._replace(job=run.job._replace(shape=shape, run_s=run_s, limit_s=max(run.job.limit_s, run_s)))

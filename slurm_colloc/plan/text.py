@@ -207,8 +207,6 @@ def _shared(answer: Answer) -> Iterator[str]:
         f"slower on their pieces by {100 * (shown['slowdown_mean'] - 1):.0f} % on average; few by more than "
         f"{100 * (shown['slowdown_upper_max'] - 1):.0f} %"
     )
-    if answer.upper_mean_s is not None:
-        yield f"if all were as slow as few are, the mean wait then would be {in_words(answer.upper_mean_s)}"
 
 
 def _notes(answer: Answer) -> Iterator[str]:
