@@ -4,7 +4,6 @@
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
 
 from slurm_colloc.clock import tries
 from slurm_colloc.errors import InputError
@@ -21,15 +20,6 @@ _OF_THE_CALL = frozenset({"dry-run", "explain"})
 # A pack looks once a second. On a network file system its node may see the file up to a minute later.
 _LOOKS, _EVERY_S = 450, 0.2
 _LOCK_TRIES = 30
-
-
-class Addition(NamedTuple):
-    """Tasks for the pack with this ledger, and what is to be said of them."""
-
-    ledger: str
-    tasks: tuple[Task, ...]
-    what: str
-    notes: tuple[str, ...]
 
 
 @contextmanager
@@ -60,8 +50,8 @@ def plan_addition(
     line: CommandLine,
     commands: Sequence[str],
     slurm: CliClient,
-) -> Addition:
-    """Return what is to be added to a running pack.
+) -> tuple[tuple[Task, ...], str, str]:
+    """Return the tasks that are to be added to a running pack, which they are in words, and what to say of them.
 
     Args:
         job_id: the pack's.
@@ -103,19 +93,18 @@ def plan_addition(
     if limit_min is not None:
         notes.append(f"time limit {clock_time(60 * limit_min)} each")
     node = pack.job.get("node", "")
-    return Addition(
-        ledger, tasks, f"task {spans(task.number for task in tasks)} to job {job_id} on {node}", tuple(notes)
-    )
+    what = f"task {spans(task.number for task in tasks)} to job {job_id} on {node}"
+    return tasks, what, "; ".join(notes)
 
 
-def add(addition: Addition) -> None:
-    """Have the pack take the tasks, and return when it has.
+def add(ledger: str, tasks: Sequence[Task]) -> None:
+    """Have the pack with this ledger take the tasks, and return when it has.
 
     Raises:
         InputError: it did not, and will not.
         StoreError: nobody knows whether it will.
     """
-    path = put(addition.ledger, addition.tasks)
+    path = put(ledger, tasks)
     try:
         for _ in tries(_LOOKS, _EVERY_S):
             if not os.path.lexists(path):

@@ -153,13 +153,13 @@ def _add(job_id: str, options: tuple[str, ...], tasks: Tasks, config: SiteConfig
     client = CliClient()
     with adding(config.cluster, job_id) as ledger:
         step = partial(plan_addition, job_id, ledger, line, tasks.commands, client)
-        addition = with_timeout(_PATIENCE * config.timeouts.decide_s, "deciding", step)
+        added, what, notes = with_timeout(_PATIENCE * config.timeouts.decide_s, "deciding", step)
         if own_option("dry-run", line, None) is None:
-            add(addition)
-            write_all(STDOUT, f"Added {addition.what}\n".encode())
+            add(ledger, added)
+            write_all(STDOUT, f"Added {what}\n".encode())
         else:
-            say(f"would add {addition.what}")
-    return "; ".join(addition.notes)
+            say(f"would add {what}")
+    return notes
 
 
 def _prepare_missing(

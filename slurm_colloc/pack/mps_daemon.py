@@ -159,13 +159,14 @@ class Mps:
             "CUDA_VISIBLE_DEVICES": "0",
         }
 
-    def clients(self) -> set[int]:
-        """Return the pids of the processes that are under this daemon; each question adds lines to its log.
+    def clients(self) -> set[int] | None:
+        """Return the pids of the processes that are under this daemon; None where it does not answer.
 
-        Raises:
-            ProcessError: the daemon does not answer.
+        Each question adds lines to its log.
         """
-        return {client for server in self._servers() for client in self._clients_of(server)}
+        with suppress(ProcessError):
+            return {client for server in self._servers() for client in self._clients_of(server)}
+        return None
 
     def alive(self) -> bool:
         """Tell whether the daemon, the very one that was started, is still there.
@@ -175,18 +176,16 @@ class Mps:
         return self._daemon is not None and is_still(self._daemon)
 
     def terminate(self, pids: Iterable[int]) -> None:
-        """Take those of ``pids`` that are clients off the GPU, before anybody kills them.
+        """Take those of ``pids`` that are clients off the GPU before anybody kills them, as far as the daemon answers.
 
         A client that is killed in the middle of a kernel can take every neighbour with it, by an illegal memory access
         (seen on an H100). One that was terminated stays a client until it ends, and may hang: kill it then.
-
-        Raises:
-            ProcessError: the daemon does not answer.
         """
         wanted = set(pids)
-        for server in self._servers():
-            for client in sorted(wanted & self._clients_of(server)):
-                self._ask(f"terminate_client {server} {client}")
+        with suppress(ProcessError):
+            for server in self._servers():
+                for client in sorted(wanted & self._clients_of(server)):
+                    self._ask(f"terminate_client {server} {client}")
 
     def said(self) -> str:
         """Return the last line of the daemon's logs, "" if there is none."""

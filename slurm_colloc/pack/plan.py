@@ -22,11 +22,11 @@ from slurm_colloc.pack.shape import (
     one_at_a_time,
     retries_of,
     shape_of,
-    shape_of_array,
     sized_otherwise,
 )
 from slurm_colloc.pack.spec import MARK, VERSION, Spec, to_json
 from slurm_colloc.placement.choose import as_asked
+from slurm_colloc.slurm.array import parse_array
 from slurm_colloc.slurm.directives import Script, options_in_force, read_script, without_options
 from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS, Option
 from slurm_colloc.slurm.options import CommandLine, Given, read_environment, value_of, without
@@ -66,7 +66,14 @@ def plan_array(case: Case, part: Part, switched_off: Reason | None) -> Plan:
         *(switched_off, Tasks(submission.text, (), submission.name, argv)),
         options=_pack_options(command_line, submission.script),
     )
-    shape = shape_of_array(asked, config, slurm)
+    if "array" not in asked.given:
+        raise NotPackedError(because("no-array"))
+    if "SBATCH_ARRAY_INX" in environ:
+        raise NotPackedError(because("array-by-variable"))
+    numbers, most = array_of(asked.given)
+    if (tasks := len(parse_array(numbers))) < 2:
+        raise NotPackedError(because("one-task"))
+    shape = shape_of(asked, tasks, most, config, slurm)
     return _shadow(asked, shape) if config.policy == "shadow" else _plan(asked, shape, config)
 
 
@@ -137,7 +144,12 @@ def _plan_anyway(
     try:
         shape = shape_of(asked, tasks, most, config, slurm)
     except NotPackedError as error:
-        _refuse_what_cannot_run(asked.given, asked.request)
+        # What not even one task at a time can be run in.
+        one_node = "nodes" not in asked.given or asked.given["nodes"].value in ("1", "1-1")
+        if asked.request.tasks not in (None, 1) or not one_node:
+            raise InputError(
+                "a pack runs on one node and starts its tasks itself; leave --nodes and --ntasks out"
+            ) from error
         if tasks > 1 and asked.options.at_once != 1:
             known = asked.footprint.gpu_mem_peak_mib and asked.footprint.sm_active_pct
             say = f"{'' if known else '--gpu-footprint=mem=SIZE,sm=PERCENT or '}--pack-tasks=K"
@@ -150,12 +162,6 @@ def _plan_anyway(
     if asked.tasks.resumes:
         shape = shape._replace(reasons=(*shape.reasons, because("resumes", job_id=asked.tasks.resumes)))
     return _plan(asked, shape, config)._replace(notes=notes)
-
-
-def _refuse_what_cannot_run(given: Mapping[str, Given], request: JobRequest) -> None:
-    """Refuse what not even one task at a time can be run in."""
-    if request.tasks not in (None, 1) or ("nodes" in given and given["nodes"].value not in ("1", "1-1")):
-        raise InputError("a pack runs on one node and starts its tasks itself; leave --nodes and --ntasks out")
 
 
 def _shadow(asked: Asked, shape: Shape) -> Plan:

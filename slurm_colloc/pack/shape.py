@@ -17,7 +17,6 @@ from slurm_colloc.pack.time_limits import time_of, within_limits
 from slurm_colloc.placement.out_of_memory import MOST_RETRIES
 from slurm_colloc.placement.packing import Packing, of_equal, pack
 from slurm_colloc.placement.time_and_cores import asked_partitions
-from slurm_colloc.slurm.array import parse_array
 from slurm_colloc.slurm.directives import Script, without_options
 from slurm_colloc.slurm.options import CommandLine, Given, value_of
 from slurm_colloc.submit.own_options import option_table
@@ -106,23 +105,6 @@ def array_of(given: Mapping[str, Given]) -> tuple[str, int]:
     if percent and not (most.isascii() and most.isdigit() and len(most) < 10):
         raise UnsureError(f"--array='{value_of(given, 'array')}' is not understood")
     return numbers, int(most or 0)
-
-
-def shape_of_array(asked: Asked, config: SiteConfig, slurm: Slurm) -> Shape:
-    """Return how the tasks of an array are packed.
-
-    Raises:
-        CollocError: they are not.
-    """
-    if "array" not in asked.given:
-        raise NotPackedError(because("no-array"))
-    if "SBATCH_ARRAY_INX" in asked.environ:
-        raise NotPackedError(because("array-by-variable"))
-    numbers, most = array_of(asked.given)
-    tasks = len(parse_array(numbers))
-    if tasks < 2:
-        raise NotPackedError(because("one-task"))
-    return shape_of(asked, tasks, most, config, slurm)
 
 
 def shape_of(asked: Asked, tasks: int, most: int, config: SiteConfig, slurm: Slurm) -> Shape:

@@ -6,7 +6,6 @@ there to avoid. Whether a task truly is a client is asked, for one that is not s
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 
 from slurm_colloc.errors import InputError, ProcessError
 from slurm_colloc.model import Load
@@ -93,16 +92,12 @@ class SharedGpu:
 
     def clients(self) -> set[int] | None:
         """Return the pids of the daemon's clients, None where it does not answer."""
-        if self._mps is not None:
-            with suppress(ProcessError):
-                return self._mps.clients()
-        return None
+        return None if self._mps is None else self._mps.clients()
 
     def terminate(self, pids: Iterable[int]) -> None:
         """Take these off the GPU before they are killed, as far as the daemon answers."""
         if self._mps is not None:
-            with suppress(ProcessError):
-                self._mps.terminate(pids)
+            self._mps.terminate(pids)
 
     def quit(self) -> None:
         """End the daemon."""

@@ -67,18 +67,16 @@ class Packs:
         program.chmod(0o755)
         mps_control.install_smi(self.fake)
 
-    def submit(self, spec: Spec, script: str = "", *options: str, mps: str | None = "") -> str:
+    def submit(self, spec: Spec, script: str = "", *options: str) -> str:
         """Submit a pack on one GPU and return its job id.
 
         Args:
             spec: what it is.
             script: the user's own.
             options: of sbatch.
-            mps: what the control program of MPS does wrong; None: there is none.
         """
-        before = "" if mps is None else f"export PATH={self.fake}:$PATH FAKE_MPS='{mps}'\n"
         path = self.home / "pack.sh"
-        path.write_bytes(pack_script(self.python, spec, script, before))
+        path.write_bytes(pack_script(self.python, spec, script, f"export PATH={self.fake}:$PATH\n"))
         path.chmod(0o644)
         argv = ["sbatch", "--parsable", "-p", "gpu", "--gres=gpu:1", "-c", "8", "-o", "pack.%j", *options, "pack.sh"]
         return self.lab.run_as(self.user, argv, check=True).stdout.strip()
@@ -95,10 +93,10 @@ class Packs:
         [path] = (self.home / ".local/share/slurm_colloc/packs").glob(f"*/{job}.jsonl")
         return read_ledger(str(path))
 
-    def wait_for(self, name: str, tries: int = 200) -> str:
+    def wait_for(self, name: str) -> str:
         """Wait until a task has written to this file, and return what."""
         path = self.home / name
-        for _ in range(tries):
+        for _ in range(200):
             if path.exists() and path.stat().st_size:
                 break
             time.sleep(0.1)
@@ -114,6 +112,13 @@ class Packs:
             if name.startswith("task-"):
                 found.setdefault(name, []).append(f"{state.split()[0]} {code}")
         return found
+
+    def leftovers(self) -> list[Path]:
+        """Return what packs have left in the folders of their daemons and scripts."""
+        uid = self.lab.users[self.user].uid
+        folders = (Path("/tmp"), Path("/dev/shm"), self.lab.root / "tmp")
+        found = [path for folder in folders for path in folder.glob("csub-mps-*")]
+        return [path for path in found if path.exists() and path.stat().st_uid == uid]
 
     def run(self, *argv: str) -> subprocess.CompletedProcess[str]:
         """Run a command as this user."""

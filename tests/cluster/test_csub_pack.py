@@ -129,6 +129,7 @@ def test_scancel_leaves_the_tasks_time_to_save(alice: Packer) -> None:
     assert [task.outcome for task in told.tasks] == [Outcome.DONE] + [Outcome.STOPPED] * 4
     assert missing([told]) == tuple(range(1, 10))
     assert "1 succeeded\n  stopped: 1-4\n  not run: 5-9\n" in alice.told(job)
+    assert alice.packs.leftovers() == []
 
 
 def test_a_file_of_commands(alice: Packer) -> None:

@@ -74,6 +74,8 @@ def test_a_job_that_ran_out_of_memory_runs_again_on_the_next_larger_slice(alice:
     job, companion = alice.submitted("--requeue", FOOTPRINT, script, "a b", MARK="my mark")
     assert alice.ended(companion) == "COMPLETED"
     second = alice.next_job(job)
+    became = f"job {job} ran out of GPU memory on gpu:{SLICE}_1g.10gb:1; submitted again as job {second}"
+    assert f"GPU memory: {became}\n" in alice.run("colloc", "job", job).stdout
     assert alice.lab.wait_jobs([second]) == {int(second): "COMPLETED"}
     assert f"gres/gpu:{SLICE}_1g.10gb" in alice.allocated(job)
     assert f"gres/gpu:{SLICE}_2g.20gb" in alice.allocated(second)
@@ -84,15 +86,6 @@ def test_a_job_that_ran_out_of_memory_runs_again_on_the_next_larger_slice(alice:
     assert f"again after job {job} ran out of GPU memory on gpu:{SLICE}_1g.10gb:1" in text
     third, _ = alice.submitted("-H", FOOTPRINT, script, "a b")
     assert f"gpu:{SLICE}_2g.20gb:1" in alice.shown(third)["TresPerNode"]
-
-
-def test_colloc_job_says_what_became_of_it(alice: Trainer) -> None:
-    job, companion = alice.submitted("--requeue", FOOTPRINT, alice.script(HEAD + ON_SMALL))
-    alice.ended(companion)
-    said = alice.run("colloc", "job", job).stdout
-    piece = f"gpu:{SLICE}_1g.10gb:1"
-    again = alice.next_job(job)
-    assert f"GPU memory: job {job} ran out of GPU memory on {piece}; submitted again as job {again}\n" in said
 
 
 def test_it_gives_up_after_the_second_time(alice: Trainer) -> None:

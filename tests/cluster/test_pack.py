@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from slurm_colloc.gpu.failure import Outcome
-from slurm_colloc.pack.ledger import missing
 from slurm_colloc.slurm.job_files import file_name
 from tests.cluster.fixtures import RELEASE
 from tests.cluster.lab import Lab
@@ -71,7 +70,7 @@ def test_each_task_is_as_a_task_of_an_array(alice: Packs) -> None:
     assert sorted(steps["task-6"]) == ["COMPLETED 0:0", "FAILED 1:0"]
     assert told[6].step.startswith(f"{job}.")
     assert most_at_once(alice.home) == 3
-    assert leftovers(alice) == []
+    assert alice.leftovers() == []
 
 
 def most_at_once(home: Path) -> int:
@@ -87,14 +86,6 @@ def most_at_once(home: Path) -> int:
         now += change
         most = max(most, now)
     return most
-
-
-def leftovers(alice: Packs) -> list[Path]:
-    """Return what packs have left in the folders of their daemons and scripts."""
-    uid = alice.lab.users["alice"].uid
-    folders = (Path("/tmp"), Path("/dev/shm"), alice.lab.root / "tmp")
-    found = [path for folder in folders for path in folder.glob("csub-mps-*")]
-    return [path for path in found if path.exists() and path.stat().st_uid == uid]
 
 
 def test_a_requeued_pack_goes_on_where_it_was(alice: Packs) -> None:
@@ -120,7 +111,7 @@ def test_a_daemon_that_dies_costs_no_result(alice: Packs) -> None:
     assert "4 tasks: 3 succeeded" in said
     assert "\n  failed: 3\n" in said
     assert {task.number: task.attempts for task in alice.told(job).tasks} == {1: 2, 2: 1, 3: 2, 4: 1}
-    assert leftovers(alice) == []
+    assert alice.leftovers() == []
 
 
 def test_what_a_task_leaves_behind_ends_with_it(alice: Packs) -> None:
@@ -159,29 +150,3 @@ def test_names_of_files_are_those_of_sbatch(alice: Packs) -> None:
         jobs.append(job)
     alice.lab.wait_jobs(jobs)
     assert {str(path) for path in folder.rglob("*") if path.is_file()} == expected
-
-
-def test_what_is_cancelled_is_run_by_the_next_pack_and_nothing_else(alice: Packs) -> None:
-    quick = "echo done"
-    slow = "echo here; [ -e go ] || { trap 'echo saved; exit 0' TERM; while :; do sleep 0.1; done; }"
-    commands = (quick, slow, quick, slow, quick, quick)
-    job = alice.submit(a_spec(2, commands=commands))
-    assert alice.wait_for("out.2") == alice.wait_for("out.4") == "here\n"
-    alice.run("scancel", job)
-    alice.ended(job)
-    told = alice.told(job)
-    assert "SIGTERM" in told.stopped
-    assert {task.number: task.outcome for task in told.tasks} == {
-        1: Outcome.DONE,
-        2: Outcome.STOPPED,
-        3: Outcome.DONE,
-        4: Outcome.STOPPED,
-    }
-    assert "saved" in (alice.home / "out.2").read_text()
-    assert missing([told]) == (2, 4, 5, 6)
-    (alice.home / "go").touch()
-    (alice.home / "out.1").unlink()
-    code, said = alice.ended(alice.submit(a_spec(2, commands=commands, only=missing([told]))))
-    assert (code, "4 tasks: 4 succeeded" in said) == ("0:0", True), said
-    assert not (alice.home / "out.1").exists()
-    assert leftovers(alice) == []

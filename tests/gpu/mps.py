@@ -344,7 +344,7 @@ def seven(bench: Bench) -> None:
     bench.found["all started"] = [one.told() for one in tasks]
     bench.found["rates"] = rates(tasks)
     bench.found["pids"] = [one.process.pid for one in tasks]
-    bench.found["Mps.clients"] = sorted(daemon.clients())
+    bench.found["Mps.clients"] = sorted(daemon.clients() or ())
     bench.found["state"] = state(daemon.pipe)
     bench.found["pipe folder"] = listing(daemon.pipe)
     server = numbers(bench.found["state"]["servers"])[0]
@@ -456,7 +456,7 @@ def seen(bench: Bench) -> None:
     for probe in probes.values():
         probe.told()
     bench.found["state"] = state(daemon.pipe)
-    members = daemon.clients()
+    members = daemon.clients() or set()
     bench.found["seen"] = {
         name: {"client": probe.process.pid in members, "status": probe.process.poll(), "said": probe.said()}
         for name, probe in probes.items()
@@ -588,7 +588,7 @@ def holding(bench: Bench) -> None:
     held.append(bench.client("tensor past MPS", HOLDERS["tensor"], past))
     bench.found["started"] = [one.told() for one in held]
     time.sleep(8.0)
-    clients, listed = daemon.clients(), computing()
+    clients, listed = daemon.clients() or set(), computing()
     for one in held:
         children = Path(f"/proc/{one.process.pid}/task/{one.process.pid}/children").read_text().split()
         for pid in (one.process.pid, *map(int, children)):
