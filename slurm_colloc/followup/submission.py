@@ -98,12 +98,6 @@ class Resubmitted(NamedTuple):
     config: SiteConfig
 
 
-def restored(record: Record, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of csub's call, without what Slurm, a prolog and the shell put into the companion's."""
-    kept = {name: environ[name] for name in record.names if name in environ}
-    return kept | dict(record.variables)
-
-
 def resubmit(
     folder: str,
     record: Record,
@@ -131,7 +125,8 @@ def resubmit(
         CollocError: there is none.
         OSError: the folder in which csub was called is not here.
     """
-    environ = restored(record, environ)
+    # That of csub's call, without what Slurm, a prolog and the shell put into the companion's.
+    environ = {**{name: environ[name] for name in record.names if name in environ}, **record.variables}
     os.chdir(record.folder)
     path = script_path(folder, record)
     script = () if record.from_stdin else (path, *record.script_args)

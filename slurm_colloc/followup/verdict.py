@@ -154,11 +154,6 @@ def retry_arguments(record: Record, verdict: Verdict, *, append: bool = False) -
     last = ["--open-mode=append"] if append and not record.append else []
     tasks = sorted(one.ended.task for one in verdict.failed if one.ended.task is not None)
     if tasks:
-        last.append(f"--array={_array_value(tasks, record.array)}")
+        _, percent, most = record.array.partition("%")
+        last.append(f"--array={','.join(map(str, tasks))}{percent}{most}")
     return (*own, *record.options, *last)
-
-
-def _array_value(tasks: Sequence[int], array: str) -> str:
-    """Return the value of --array for these tasks, with the "%n" of the array they were in."""
-    _, percent, most = array.partition("%")
-    return ",".join(map(str, tasks)) + percent + most

@@ -10,7 +10,6 @@ import os
 import signal
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from types import MappingProxyType
 from typing import NamedTuple
 
 from slurm_colloc.gpu.stat import parse_stat
@@ -23,9 +22,6 @@ class Process(NamedTuple):
     pid: int
     parent: int
     began_ticks: int
-
-
-NO_ROOTS: Mapping[int, Process] = MappingProxyType({})
 
 
 def process_of(content: bytes) -> Process | None:
@@ -41,9 +37,7 @@ def process(pid: int) -> Process | None:
     return None
 
 
-def families_of(
-    run: str, numbers: Collection[int], roots: Mapping[int, Process] = NO_ROOTS
-) -> dict[int, dict[int, Process]]:
+def families_of(run: str, numbers: Collection[int], roots: Mapping[int, Process]) -> dict[int, dict[int, Process]]:
     """Return the processes of these tasks of a run of a pack, by their pids.
 
     Args:

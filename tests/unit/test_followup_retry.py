@@ -28,7 +28,6 @@ from slurm_colloc.followup.record import (
     write_record,
     write_step,
 )
-from slurm_colloc.followup.submission import restored
 from slurm_colloc.followup.verdict import Found, Verdict, as_evidence, judge, retry_arguments
 from slurm_colloc.gpu.failure import Outcome, tried_mib
 from slurm_colloc.model import GPU_OOM, Gres
@@ -190,11 +189,6 @@ def test_of_an_array_only_the_tasks_that_ran_out_are_run_again_no_more_at_a_time
     assert verdict is not None
     arguments = retry_arguments(record(array="0-9%2"), verdict, append=True)
     assert arguments[-2:] == ("--open-mode=append", "--array=3,7%2")
-
-
-def test_the_environment_is_that_of_the_call() -> None:
-    now = {"PATH": "/bin", "MARK": "1", "SLURM_CONF": "/other", "SLURM_JOB_ID": "13", "ENVIRONMENT": "BATCH"}
-    assert restored(record(), now) == {"PATH": "/bin", "MARK": "1", "SLURM_CONF": "/etc/slurm.conf"}
 
 
 @pytest.fixture

@@ -43,7 +43,7 @@ SRUN_DEBUG=2 SLURM_STEPID=$$ SLURM_STEP_ID=$$ exec "$@" 9>&2
 class Job:
     """A folder in which a pack's job runs."""
 
-    PROGRAM = ("-m", "slurm_colloc.pack.job")
+    program = ("-m", "slurm_colloc.pack.job")
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -70,10 +70,15 @@ class Job:
     def mps(self) -> None:
         mps_control.install(self.folder / "bin")
 
+    def patch(self, code: str) -> None:
+        """Have the program run this first."""
+        called = "import os, sys; sys.exit(job.main(sys.argv[1:], dict(os.environ)))"
+        self.program = ("-c", f"from slurm_colloc.pack import job, loop; {code}; {called}")
+
     def start(self, content: bytes, **more: str) -> subprocess.Popen[str]:
         (self.folder / "script").write_bytes(content)
         return subprocess.Popen(
-            [sys.executable, *self.PROGRAM, str(self.folder / "script")],
+            [sys.executable, *self.program, str(self.folder / "script")],
             cwd=self.folder,
             env=self.environment(**more) | {"PYTHONPATH": str(Path(__file__).parents[2])},
             stdin=subprocess.DEVNULL,
@@ -219,11 +224,9 @@ def test_a_step_that_does_not_start_is_tried_again(job: Job) -> None:
     assert "is tried again in 1 s: srun: error: Unable to create step for job 4711" in err
 
 
-def test_a_pack_gives_up_when_no_step_starts(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pack_gives_up_when_no_step_starts(job: Job) -> None:
     Path(f"{job.calls}.refuse").touch()
-    patched = "from slurm_colloc.pack import job, loop; loop._FIRST_WAIT_S = 0.001"
-    patched += "; import os, sys; sys.exit(job.main(sys.argv[1:], dict(os.environ)))"
-    monkeypatch.setattr(Job, "PROGRAM", ("-c", patched))
+    job.patch("loop._FIRST_WAIT_S = 0.001")
     status, out, _ = job.run(pack_script("", a_spec(commands=("true",) * 3)))
     assert (status, "not run: 1-3\n" in out, "--resume=4711" in out) == (1, True, True)
     assert "10 times in a row" in job.told().stopped
@@ -520,7 +523,7 @@ def test_only_processes_of_this_run_and_this_job_are_signalled(tmp_path: Path) -
         begun(SLURM_JOB_ID="7", SLURM_CSUB_TASK="2"),
     ]
     try:
-        signal_processes(families_of(RUN, (2,))[2].values(), signal.SIGKILL)
+        signal_processes(families_of(RUN, (2,), {})[2].values(), signal.SIGKILL)
         assert task.wait(10) == -signal.SIGKILL
         assert [one.poll() for one in others] == [None] * 4
     finally:
@@ -559,11 +562,9 @@ def test_a_task_that_has_ended_well_in_time_is_done_however_long_its_srun_takes(
     assert (status, "time limit" in out) == (0, False), out + err
 
 
-def test_a_task_past_the_daemon_is_run_again_alone(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_past_the_daemon_is_run_again_alone(job: Job) -> None:
     job.mps()
-    patched = "from slurm_colloc.pack import job, loop; loop._LOOK_S = 0.2"
-    patched += "; import os, sys; sys.exit(job.main(sys.argv[1:], dict(os.environ)))"
-    monkeypatch.setattr(Job, "PROGRAM", ("-c", patched))
+    job.patch("loop._LOOK_S = 0.2")
     (job.folder / "dev").mkdir()
     for name in ("nvidia0", mps_control.CONTEXT):
         (job.folder / "dev" / name).touch()

@@ -100,15 +100,15 @@ def test_processes_without_marks_are_their_parents(tmp_path: Path) -> None:
     monitor = begun(2, "exec 8<dev/nvidiactl; echo $$; sleep 60 & wait")
     try:
         # The shell that was waited for may not have its sleep yet.
-        wait_for(lambda: len(families_of(RUN, (1,))[1]) == 3, "the family is not complete")
-        families = families_of(RUN, (1, 2, 3))
+        wait_for(lambda: len(families_of(RUN, (1,), {})[1]) == 3, "the family is not complete")
+        families = families_of(RUN, (1, 2, 3), {})
         assert stripped.pid in families[1]
         assert families[3] == {}
         assert with_gpu_open(families[2]) == set()
         assert with_gpu_open(families[1]) == families[1].keys() - {stripped.pid}
     finally:
         for one in (stripped, monitor):
-            for pid in families_of(RUN, (1, 2))[1 if one is stripped else 2]:
+            for pid in families_of(RUN, (1, 2), {})[1 if one is stripped else 2]:
                 os.kill(pid, 9)
             one.wait()
 
@@ -132,7 +132,7 @@ def test_a_program_that_forgets_its_environment_is_known_by_its_process(tmp_path
         root = process(one.pid)
         assert root is not None
         try:
-            assert families_of(RUN, [1])[1] == {}
+            assert families_of(RUN, [1], {})[1] == {}
             assert families_of(RUN, [1], {1: root})[1].keys() == {one.pid}
             assert families_of(RUN, [2], {1: root})[2] == {}
             assert families_of(RUN, [1], {1: root._replace(began_ticks=root.began_ticks - 1)})[1] == {}
