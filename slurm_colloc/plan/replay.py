@@ -226,7 +226,7 @@ class _Replay:
         """
         wanted, order = job.shape.nodes, ranked.order()
         first, last, limit_s = kept.first, kept.last, job.limit_s
-        several, nearest, soonest_s = [(inf, -1)] * wanted, -1, inf
+        soonest, soonest_s = [(inf, -1)] * wanted, inf
         for fits_s, index in order:
             if fits_s >= soonest_s:
                 break
@@ -234,19 +234,16 @@ class _Replay:
             if free_s < last[index] and free_s + limit_s >= first[index]:
                 free_s = kept.free_from(index, free_s, limit_s) if in_spans else last[index]
             if free_s < soonest_s:
-                if wanted == 1:  # as most jobs
-                    nearest, soonest_s = index, free_s
-                else:
-                    insort(several, (free_s, index))
-                    several.pop()
-                    soonest_s = several[-1][0]
+                insort(soonest, (free_s, index))
+                soonest.pop()
+                soonest_s = soonest[-1][0]
         if soonest_s == inf:
             return inf, ()
         if soonest_s == at_s:
             taken = kept.between(at_s, at_s + job.limit_s)
             return at_s, chosen(ranked.now(taken), wanted)
         if not in_spans:
-            return soonest_s, (nearest,) if wanted == 1 else tuple(index for _, index in several)
+            return soonest_s, tuple(index for _, index in soonest)
         from_s = max(at_s, kept.end_before(soonest_s))
         while True:
             start_s, nodes = self._will_run(job, order, at_s, from_s, kept)
