@@ -83,7 +83,6 @@ def main() -> int:
         print(f"{'wall time in ms':<48}{columns}")
         for case in CASES:
             print(f"{case.name:<48}{row(*compare(lab, case, slowfs))}", flush=True)
-    lab.remove()
     return 0
 
 

@@ -4,16 +4,14 @@
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 from slurm_colloc.slurm.setup import parse_queue
 from tests.cluster import daemons
-from tests.cluster.errors import LabError
 from tests.cluster.lab import Lab
 from tests.cluster.nodes import MIG_TYPE_PREFIX, tracked_tres
 from tests.fakes import build_preload
+from tests.waiting import wait_for
 
 # What no job may run into here: there is no GPU, and so neither program.
 PROLOG = """
@@ -179,16 +177,3 @@ def wait_for_backfill(lab: Lab) -> None:
         return (parse_queue(lab.run(["sdiag"], check=True).stdout).queue_jobs or 0) > 3
 
     wait_for(seen, "no cycle of backfill saw the queue")
-
-
-def wait_for(done: Callable[[], bool], otherwise: str, timeout_s: float = 30.0) -> None:
-    """Wait until something is so.
-
-    Raises:
-        LabError: it does not become so in time; ``otherwise`` in words.
-    """
-    deadline = time.monotonic() + timeout_s
-    while not done():
-        if time.monotonic() > deadline:
-            raise LabError(otherwise)
-        time.sleep(0.2)

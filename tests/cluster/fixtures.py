@@ -7,19 +7,23 @@ import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.cluster import install, releases
+from tests.cluster import cgroups, install, releases
 from tests.cluster.lab import Lab, missing_programs
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 # Which Slurm the labs of the tests run.
 RELEASE = os.environ.get("COLLOC_TEST_RELEASE") or releases.HOST.name
+# Of which version their cgroups are, where they have any.
+CGROUPS = "v1" if releases.HOST.name == RELEASE else "v2"
 # The folder in which the processes of one test run tell each other which lab has the checkout installed.
 SHARED = "COLLOC_TEST_SHARED"
+_failed: list[str] = []
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -32,6 +36,12 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     """Remove the folder that the whole run shared."""
     if not hasattr(config, "workerinput"):
         shutil.rmtree(os.environ.pop(SHARED))
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Know which tests of this process failed."""
+    if report.failed:
+        _failed.append(report.nodeid)
 
 
 def reason_for_none() -> str:
@@ -54,9 +64,33 @@ def need_cluster() -> None:
         pytest.skip(reason)
 
 
-def new_lab(extra_slurm_conf: str = "") -> Lab:
-    """Make a lab of the release that is tested."""
-    return Lab.create(release=RELEASE, extra_slurm_conf=extra_slurm_conf)
+def new_lab(extra_slurm_conf: str = "", files: Mapping[str, str] | None = None, root: Path | None = None) -> Lab:
+    """Make a lab of the release that is tested, where one can run; see Lab.create."""
+    need_cluster()
+    return Lab.create(root, release=RELEASE, extra_slurm_conf=extra_slurm_conf, files=files)
+
+
+@contextmanager
+def running(lab: Lab, *, bare: bool = False) -> Iterator[Lab]:
+    """Let a lab run, with the checkout's wheel in it unless it is bare; its folder stays where a test failed."""
+    failed_before = len(_failed)
+    if not bare:
+        install_checkout(lab)
+    with lab:
+        yield lab
+        lab.is_kept = len(_failed) > failed_before
+    if lab.is_kept:
+        print(f"\nthe lab's folder is kept: {lab.root}")
+
+
+@contextmanager
+def in_cgroups() -> Iterator[Lab]:
+    """Make a lab that is not up yet and whose jobs run in real cgroups; skip where the kernel has none."""
+    need_cluster()
+    if reason := cgroups.missing(CGROUPS):
+        pytest.skip(reason)
+    with cgroups.swept():
+        yield cgroups.new_lab(RELEASE, CGROUPS)
 
 
 def install_checkout(lab: Lab) -> None:
@@ -73,20 +107,10 @@ def install_checkout(lab: Lab) -> None:
 
 
 @pytest.fixture(scope="session")
-def bare_lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
-    """A running cluster without the project in it; its folder stays when a test failed."""
-    need_cluster()
-    lab = new_lab()
-    failed_before = request.session.testsfailed
-    try:
-        lab.up()
+def bare_lab() -> Iterator[Lab]:
+    """A running cluster without the project in it."""
+    with running(new_lab(), bare=True) as lab:
         yield lab
-    finally:
-        lab.down()
-        if request.session.testsfailed > failed_before:
-            print(f"\nthe lab's folder is kept: {lab.root}")
-        else:
-            lab.remove()
 
 
 @pytest.fixture(scope="session")

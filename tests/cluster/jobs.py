@@ -43,6 +43,14 @@ def wait_finished(lab: Lab, job_ids: Iterable[int | str], timeout: float) -> dic
     raise LabError(f"jobs not finished after {timeout:g} s:\n{said}")
 
 
+def wait_state(lab: Lab, job: int | str, state: str, timeout: float) -> None:
+    for _ in _polls(timeout):
+        found = states(lab)[int(job)]
+        if found == state:
+            return
+    raise LabError(f"job {job} is {found} and not {state} after {timeout:g} s")
+
+
 def wait_accounted(lab: Lab, job_ids: Iterable[int | str], timeout: float) -> None:
     wanted = {str(j) for j in job_ids}
     # An array's rows reach the database one by one, so the controller says how many must come.

@@ -78,6 +78,7 @@ class Lab:
         self.ports = ports
         self.names = dict(names)
         self.book = Book(root / "run/pids")
+        self.is_kept = False
 
     @property
     def slurm_conf(self) -> Path:
@@ -275,7 +276,10 @@ class Lab:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
+        """Take it down, and delete it unless something failed or it is to be kept."""
         self.down()
+        if not (kind or self.is_kept):
+            self.remove()
 
     def status(self) -> LabStatus:
         records = [(r.name, r.pid, is_alive(r)) for r in self.book.records()]
@@ -382,6 +386,10 @@ class Lab:
     def wait_jobs(self, job_ids: Iterable[int | str], timeout: float = 60) -> dict[int, str]:
         """Wait until these jobs have finished; job id -> final state. For an array, give its id: all tasks count."""
         return jobs.wait_finished(self, job_ids, timeout)
+
+    def wait_state(self, job: int | str, state: str = "RUNNING", timeout: float = 60) -> None:
+        """Wait until a job is in this state."""
+        jobs.wait_state(self, job, state, timeout)
 
     def wait_accounted(self, job_ids: Iterable[int | str], timeout: float = 30) -> None:
         """Wait until sacct gives these jobs and their tasks an end."""

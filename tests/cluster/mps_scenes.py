@@ -7,29 +7,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
-from tests.cluster.fixtures import need_cluster, new_lab
+from tests.cluster.fixtures import new_lab, running
+from tests.cluster.lab import Lab
 from tests.cluster.mps_nodes import SLURM_CONF, MpsLab
 from tests.fakes.mps_control import NAME
 from tests.waiting import wait_for
 
 
 @contextmanager
-def mps_lab(request: pytest.FixtureRequest, *, by_spank: bool = False) -> Iterator[MpsLab]:
-    """Give a lab with colloc-mps; its folder stays where a test failed meanwhile."""
-    need_cluster()
-    lab = new_lab(SLURM_CONF)
-    failed_before = request.session.testsfailed
-    made = MpsLab(lab, by_spank=by_spank)
+def mps_lab(lab: Lab | None = None, *, by_spank: bool = False) -> Iterator[MpsLab]:
+    """Let a lab with colloc-mps run, one that is not up yet or a new one."""
+    made = MpsLab(lab or new_lab(SLURM_CONF), by_spank=by_spank)
     try:
-        lab.up()
-        yield made
+        with running(made.lab, bare=True):
+            yield made
     finally:
-        lab.down()
         made.remove()
-    if request.session.testsfailed == failed_before:
-        lab.remove()
 
 
 def the_daemon(pipe: str) -> int:

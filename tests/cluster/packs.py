@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from slurm_colloc.pack.ledger import Ledger, read_ledger
 from slurm_colloc.pack.spec import MARK, VERSION, Spec, to_json
 from tests.cluster.lab import Lab
 from tests.fakes import mps_control
+from tests.waiting import wait_for
 
 # What a program does at its first call of CUDA.
 JOIN = (
@@ -96,10 +96,7 @@ class Packs:
     def wait_for(self, name: str) -> str:
         """Wait until a task has written to this file, and return what."""
         path = self.home / name
-        for _ in range(200):
-            if path.exists() and path.stat().st_size:
-                break
-            time.sleep(0.1)
+        wait_for(lambda: path.exists() and path.stat().st_size, f"nothing was written to {path}")
         return path.read_text()
 
     def steps(self, job: str) -> dict[str, list[str]]:

@@ -22,6 +22,7 @@ from tests.cluster.lab import Lab, LabError
 from tests.cluster.nodes import NVIDIA_MAJOR
 from tests.cluster.ports import Ports
 from tests.cluster.releases import HOST, RELEASES
+from tests.waiting import wait_for
 
 RECORDED = Path(__file__).resolve().parents[1] / "recorded/plan"
 NODES = ("p1", "p2", "p3", "p4")
@@ -176,11 +177,8 @@ def _lab(release: str, say: Callable[[str], None]) -> tuple[Lab, Ports]:
 
 
 def _wait_idle(lab: Lab) -> None:
-    deadline = time.monotonic() + 60
-    while (said := lab.run(["sinfo", "-h", "-p", "plan", "-o", "%T %D"]).stdout.strip()) != f"idle {len(NODES)}":
-        if time.monotonic() > deadline:
-            raise LabError(f"the nodes are not idle: {said}")
-        time.sleep(0.2)
+    ask = ["sinfo", "-h", "-p", "plan", "-o", "%T %D"]
+    wait_for(lambda: lab.run(ask).stdout.strip() == f"idle {len(NODES)}", "the nodes are not idle")
 
 
 def _submit(lab: Lab, began_s: float, job: Job) -> int:

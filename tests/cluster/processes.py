@@ -11,7 +11,8 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -148,6 +149,15 @@ def with_environment(wanted: Iterable[str]) -> list[Record]:
         if ticks is not None and all(n in environ for n in needles):
             found.append(Record("job", int(entry.name), ticks))
     return found
+
+
+def processes_with(*words: str) -> Iterator[int]:
+    """Yield the processes that have all of these on their command line."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            text = path.read_bytes()
+            if all(word.encode() in text for word in words):
+                yield int(path.parent.name)
 
 
 def _ancestors() -> set[int]:

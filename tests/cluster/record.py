@@ -10,7 +10,6 @@ from pathlib import Path
 
 from slurm_colloc.accounting.sources.sacct import FIELDS
 from slurm_colloc.slurm.sinfo import QUESTION
-from tests.cluster import jobs
 from tests.cluster.config import cluster_name
 from tests.cluster.lab import Lab
 from tests.cluster.nodes import MIG_TYPE_PREFIX
@@ -82,7 +81,7 @@ def record_free(release: str, recorded: Path, say: Callable[[str], None]) -> Non
             submit("shard", "-w", "g2", "--gres=shard:3"),
         ]
         for job in begun:
-            _begin(lab, job)
+            lab.wait_state(job)
         _keep_free(lab, recorded / f"slurm-{release}/sinfo/busy.txt", say)
         submit("two whole", "-w", "g2", "--gres=gpu:2")
         submit("two slices", "-p", "mig", of_slice("1g.10gb", 2))
@@ -135,15 +134,8 @@ def _submit_het(lab: Lab) -> int:
     return int(lab.run_as("alice", argv, input=f"#!/bin/sh\n{SHORT}\n", check=True).stdout)
 
 
-def _begin(lab: Lab, job: int) -> None:
-    deadline = time.monotonic() + 30
-    while jobs.states(lab)[job] != "RUNNING":
-        assert time.monotonic() < deadline, f"job {job} does not start"
-        time.sleep(0.1)
-
-
 def _run_jobs(lab: Lab) -> None:
-    submit, begin = partial(_submit, lab), partial(_begin, lab)
+    submit, begin = partial(_submit, lab), lab.wait_state
     # Job ids rise in this order; the tests know the jobs by their names.
     ended = [
         submit("pipe|in|name", "-w", "g1", "--gres=gpu:1"),
@@ -174,38 +166,3 @@ def _run_jobs(lab: Lab) -> None:
     begin(submit("running", "-p", "gpu", "--gres=gpu:h100:2", script="sleep 600"))
     submit("pending", "-p", "gpu", "-H", "--gres=gpu:1")
     time.sleep(5)  # until accounting has the running one
-
-
-def _run_ending_jobs(lab: Lab) -> None:
-    submit, begin = partial(_submit, lab), partial(_begin, lab)
-    requeued = submit("requeued", "-w", "g1", "--gres=gpu:1", "--requeue", script="sleep 2")
-    suspended = submit("suspended", "-p", "mig", f"--gres=gpu:{MIG_TYPE_PREFIX}3g.40gb:1", script="sleep 4")
-    resized = submit("resized", "-w", "g1,g2", "-N2", "--gres=gpu:1", script="sleep 4")
-    for job in (requeued, suspended, resized):
-        begin(job)
-    lab.run(["scontrol", "suspend", str(suspended)], check=True)
-    lab.run(["scontrol", "requeue", str(requeued)], check=True)
-    time.sleep(2)
-    lab.run(["scontrol", "update", f"JobId={resized}", "NumNodes=1"], check=True)
-    time.sleep(1)
-    lab.run(["scontrol", "resume", str(suspended)], check=True)
-    ended = [
-        submit("two words", "-w", "g1", "--gres=gpu:1"),
-        submit("x JobState=FAILED Partition=y", "-w", "g1", "--gres=gpu:1"),
-        submit("new\nline", "-w", "g1", "--gpus-per-node=1"),
-        submit("array", "-w", "g2", "--gres=gpu:h100:1", "--array=0-1"),
-        submit("mig", "-p", "mig", f"--gres=gpu:{MIG_TYPE_PREFIX}1g.10gb:2"),
-        submit("failed", "-p", "cpu", script="exit 3"),
-        submit("blank folder", "-p", "cpu", "-D", "/tmp/a b"),
-        _submit_het(lab),
-    ]
-    lab.wait_jobs([*ended, suspended, resized])
-    ended += [submit("shard", "-p", "gpu", "--gres=shard:3"), submit("mps", "-p", "gpu", "--gres=mps:50")]
-    lab.wait_jobs(ended)
-    stopped = submit("cancelled", "-w", "g1", "--gpus=1", script="sleep 60")
-    begin(stopped)
-    held = submit("never started", "-p", "gpu", "-H", "--gres=gpu:1")
-    lab.run(["scancel", str(stopped), str(held)], check=True)
-    # Slurm waits for two minutes before it starts a requeued job again.
-    lab.wait_jobs([requeued, stopped, held], timeout=240)
-    lab.wait_accounted([*ended, requeued, suspended, resized, stopped])

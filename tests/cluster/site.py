@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.cluster.lab import Lab
@@ -52,6 +53,21 @@ def write_site(lab: Lab, name: str = "site", *, agent: bool = True, extra: Mappi
     file = site / "site.toml"
     file.write_text(file.read_text().replace('mps_users = "each"', 'mps_users = "all"'))
     return site
+
+
+@contextmanager
+def agents(lab: Lab, site: Path, *nodes: str) -> Iterator[None]:
+    """Run agents on these nodes, or on all that have GPUs."""
+    env = {"COLLOC_CONF": str(site / "site.toml")}
+    started = [
+        lab.spawn(f"agent-{node}", [lab.bin / "colloc", "agent", "--node", node], env=env)
+        for node in nodes or ("g1", "g2", "m1")
+    ]
+    try:
+        yield
+    finally:
+        for agent in started:
+            lab.stop_spawned(agent)
 
 
 def installed(rendered: Path) -> list[str]:

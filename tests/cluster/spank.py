@@ -8,7 +8,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 from tests.cluster.fixtures import CHECKOUT
@@ -120,14 +119,3 @@ def called(lab: Lab, verb: str, job: str) -> dict[str, str] | None:
     """Return the environment that the helper was given; None where it was not called."""
     path = lab.root / "called" / f"{verb}.{job}"
     return dict(line.split("=", 1) for line in path.read_text().splitlines()) if path.exists() else None
-
-
-def processes_with(word: str) -> Iterator[int]:
-    """Return the processes that have this word on their command line."""
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            text = path.read_bytes()
-        except OSError:
-            continue
-        if word.encode() in text:
-            yield int(path.parent.name)

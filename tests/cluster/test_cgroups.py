@@ -17,8 +17,8 @@ from slurm_colloc.gpu.proc import ProcessTable, parse_cgroup_folders
 from slurm_colloc.gpu.simulated import SimulatedReader
 from slurm_colloc.observe.sampler import Sampler
 from slurm_colloc.usage_model import HostSample, NodeSample
-from tests.cluster import cgroups, releases
-from tests.cluster.fixtures import CHECKOUT, RELEASE, need_cluster
+from tests.cluster import cgroups
+from tests.cluster.fixtures import CGROUPS, CHECKOUT, in_cgroups, running
 from tests.cluster.lab import Lab
 from tests.waiting import wait_for
 
@@ -61,8 +61,6 @@ BOB = """\
 COLLOC_SIMULATED_GPU_LOAD=mem=700M,util=9,sm=2 sh -c 'echo $$ >bob.pid; exec sleep 600'
 """
 
-VERSION = "v1" if releases.HOST.name == RELEASE else "v2"
-
 
 class Jobs:
     """Jobs of three users that run in real cgroups."""
@@ -92,20 +90,9 @@ class Jobs:
 
 
 @pytest.fixture(scope="module")
-def jobs(request: pytest.FixtureRequest) -> Iterator[Jobs]:
-    need_cluster()
-    if reason := cgroups.missing(VERSION):
-        pytest.skip(reason)
-    failed_before = request.session.testsfailed
-    with cgroups.swept():
-        lab = cgroups.new_lab(RELEASE, VERSION)
-        try:
-            lab.up()
-            yield Jobs(lab)
-        finally:
-            lab.down()
-    if request.session.testsfailed == failed_before:
-        lab.remove()
+def jobs() -> Iterator[Jobs]:
+    with in_cgroups() as lab, running(lab, bare=True):
+        yield Jobs(lab)
 
 
 def cgroup_of(pid: int) -> str:
@@ -118,7 +105,7 @@ def test_slurm_made_the_cgroups(jobs: Jobs) -> None:
     assert folders
     assert all("g1" in folder for folder in folders.values())
     assert parse_cgroup_folders(cgroup_of(jobs.daemon)) == folders
-    assert set(folders) >= ({"freezer", "memory", "cpuacct", "devices"} if VERSION == "v1" else {""})
+    assert set(folders) >= ({"freezer", "memory", "cpuacct", "devices"} if CGROUPS == "v1" else {""})
 
 
 def test_process_to_job(jobs: Jobs) -> None:
@@ -138,7 +125,7 @@ def test_process_to_job(jobs: Jobs) -> None:
 
 def test_a_container_of_a_service_is_outside_any_job(jobs: Jobs) -> None:
     """A process that claims bob's job in its environment, with a user's folder named like Slurm's around it."""
-    hierarchy = "freezer" if VERSION == "v1" else ""
+    hierarchy = "freezer" if CGROUPS == "v1" else ""
     inner = Path(cgroups.mounts()[hierarchy]) / f"user.slice/x\r0::/slurm/uid_0/job_{jobs.bob}"
     made = [folder for folder in (*reversed(inner.parents), inner) if not folder.exists()]
     inner.mkdir(parents=True)

@@ -14,11 +14,12 @@ import pytest
 from slurm_colloc.model import Reason, because
 from slurm_colloc.wording import words
 from tests.cluster import broken
-from tests.cluster.fixtures import CHECKOUT, RELEASE, install_checkout, need_cluster
+from tests.cluster.fixtures import CHECKOUT, RELEASE, new_lab, running
 from tests.cluster.lab import Lab
 from tests.cluster.nodes import NVIDIA_MAJOR
 from tests.cluster.site import write_site
 from tests.cluster.user import SLICE, User, job_id, tres
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.cluster
 
@@ -36,7 +37,7 @@ JOB = "#!/bin/bash\n#SBATCH --gres=gpu:1 -t 5\nsleep 100\n"
 
 def wide_nodes() -> Lab:
     """Make a lab whose nodes say that they have 120 cores, and g1 four GPUs."""
-    lab = Lab.create(release=RELEASE, extra_slurm_conf=PARTITIONS)
+    lab = new_lab(PARTITIONS)
     broken.replace(lab.slurm_conf, "PartitionName=all Nodes=ALL Default=YES", "PartitionName=all Nodes=ALL")
     broken.replace(lab.slurm_conf, "CPUs=8 CoresPerSocket=8", f"CPUs={CORES} CoresPerSocket={CORES}")
     broken.replace(lab.slurm_conf, "gpu:h100:2,mps:200", f"gpu:h100:{GPUS},mps:{GPUS}00")
@@ -56,11 +57,8 @@ def wide_nodes() -> Lab:
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
-    need_cluster()
-    with wide_nodes() as lab:
-        install_checkout(lab)
+    with running(wide_nodes()) as lab:
         yield lab
-    lab.remove()
 
 
 @pytest.fixture(scope="module")
@@ -100,13 +98,13 @@ def _nothing_runs(lab: Lab) -> Iterator[None]:
     yield
     for name in ("alice", "bob"):
         lab.run(["scancel", "-u", name], check=True)
-    broken.wait_for(lambda: not lab.run(["squeue", "-h"], check=True).stdout, "jobs do not end")
+    wait_for(lambda: not lab.run(["squeue", "-h"], check=True).stdout, "jobs do not end")
 
 
 def begun(user: User, done: subprocess.CompletedProcess[str]) -> dict[str, str]:
     """Return what scontrol shows of a job that csub submitted, once it runs."""
     job = job_id(done)
-    broken.wait_for(lambda: user.shown(job)["JobState"] == "RUNNING", f"{user.shown(job)}, {done.stderr}")
+    user.lab.wait_state(job)
     return user.shown(job)
 
 
@@ -120,7 +118,7 @@ def running_at_once(user: User) -> int:
         states.update({job: one["JobState"] for job, one in zip(jobs, shown, strict=True)})
         return all(one["JobState"] == "RUNNING" or one["Reason"] in ("Resources", "Priority") for one in shown)
 
-    broken.wait_for(settled, f"{states}")
+    wait_for(settled, f"{states}")
     return list(states.values()).count("RUNNING")
 
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from tests.cluster.lab import Lab
 from tests.cluster.nodes import PARTITIONS
 from tests.cluster.site import write_site
 from tests.cluster.user import SLICE, SMALL, User, job_id, tres
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.cluster
 
@@ -147,12 +147,12 @@ def test_the_script_sees_what_it_would_have_seen(lab: Lab, alice: User) -> None:
         job_id(alice.run("sbatch", script, *arguments, **odd, **environment)),
         alice.submit(SMALL, script, *arguments, **odd, **environment),
     ]
-    for job in jobs:  # a signal as --signal=B:USR1 sends it
-        wait_until(lab, job, "RUNNING")
-        wait_for_text(alice.home / f"world.{job}", "COLLOC_CONF")
-        lab.run(["scancel", "--batch", "--signal=USR1", job], check=True)
+    said = [alice.home / f"world.{job}" for job in jobs]
+    wait_for(lambda: all(one.exists() and "COLLOC_CONF" in one.read_text() for one in said), "the scripts do not run")
+    # A signal as --signal=B:USR1 sends it.
+    lab.run(["scancel", "--batch", "--signal=USR1", *jobs], check=True)
     lab.wait_jobs(jobs)
-    plain, changed = ((alice.home / f"world.{job}").read_text() for job in jobs)
+    plain, changed = (one.read_text() for one in said)
     added = [line for line in changed.splitlines() if line not in plain.splitlines()]
     ours = ["COLLOC_MPS_THREADS=100", "TF_FORCE_GPU_ALLOW_GROWTH=true", "XLA_PYTHON_CLIENT_PREALLOCATE=false"]
     assert added == ours
@@ -160,22 +160,6 @@ def test_the_script_sees_what_it_would_have_seen(lab: Lab, alice: User) -> None:
     assert "got it" in plain
     assert [alice.shown(job)["ExitCode"] for job in jobs] == ["7:0", "7:0"]
     assert "gres/mps" in alice.allocated(jobs[1])
-
-
-def wait_until(lab: Lab, job: str, state: str) -> None:
-    for _ in range(200):
-        if lab.run(["squeue", "-h", "-j", job, "-o", "%T"]).stdout.strip() == state:
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"job {job} is not {state}")
-
-
-def wait_for_text(path: Path, text: str) -> None:
-    for _ in range(200):
-        if path.exists() and text in path.read_text():
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"no '{text}' in {path}")
 
 
 def test_an_inner_step_with_its_own_gpu_runs_on_a_slice(lab: Lab, alice: User) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.cluster.fixtures import RELEASE, install_checkout, need_cluster
+from tests.cluster.fixtures import new_lab, running
 from tests.cluster.lab import Lab
 from tests.cluster.site import write_site
 from tests.cluster.user import SLICE, SMALL, User, job_id, tres
@@ -33,13 +33,8 @@ return slurm.SUCCESS
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
-    need_cluster()
-    lab = Lab.create(
-        release=RELEASE,
-        extra_slurm_conf="AccountingStorageEnforce=associations,limits,qos\nJobSubmitPlugins=lua",
-        files={"job_submit.lua": LUA},
-    )
-    with lab:
+    conf = "AccountingStorageEnforce=associations,limits,qos\nJobSubmitPlugins=lua"
+    with running(new_lab(conf, {"job_submit.lua": LUA})) as lab:
         change = ["sacctmgr", "-i"]
         for argv in (
             ["add", "qos", "narrow", "set", "MaxTRESPerJob=gres/mps=10"],
@@ -61,9 +56,7 @@ def lab() -> Iterator[Lab]:
             ["modify", "account", "phys", "set", "MaxTRESPerJob=gres/mps=11"],
         ):
             lab.run([*change, *argv], check=True)
-        install_checkout(lab)
         yield lab
-    lab.remove()
 
 
 @pytest.fixture

@@ -12,11 +12,11 @@ import pytest
 
 from slurm_colloc.gpu.failure import Outcome
 from slurm_colloc.pack.ledger import missing
-from tests.cluster import cgroups, releases
-from tests.cluster.fixtures import RELEASE, install_checkout, need_cluster
+from tests.cluster.fixtures import CGROUPS, in_cgroups, running
 from tests.cluster.lab import Lab
 from tests.cluster.packs import Packs
-from tests.cluster.site import write_site
+from tests.cluster.processes import processes_with
+from tests.cluster.site import agents, write_site
 from tests.cluster.user import SLICE, User
 
 pytestmark = pytest.mark.cluster
@@ -160,10 +160,7 @@ def test_what_a_pack_uses_is_nobodys_evidence(lab: Lab) -> None:
     site = write_site(lab, "pack-agents")
     bob = Packer(lab, "bob", site)
     as_root = {"COLLOC_CONF": str(site / "site.toml")}
-    agents = [
-        lab.spawn(f"agent-{node}", [lab.bin / "colloc", "agent", "--node", node], env=as_root) for node in ("g1", "g2")
-    ]
-    try:
+    with agents(lab, site, "g1", "g2"):
         script = bob.script(USES)
         job = bob.submit("--pack", "--gpu-footprint=mem=7G,sm=20", script)
         bob.told(job)
@@ -177,32 +174,16 @@ def test_what_a_pack_uses_is_nobodys_evidence(lab: Lab) -> None:
         assert "exact, from" not in bob.run("colloc", "history").stdout
         report = lab.run(["colloc", "report", "--explain"], env=as_root, check=True).stdout
         assert "csub's footprints of kind 'hint', 1 run: none completed with a measurement" in report
-    finally:
-        for agent in agents:
-            lab.stop_spawned(agent)
 
 
-VERSION = "v1" if releases.HOST.name == RELEASE else "v2"
 GREEDY = "python3 -c 'held = bytearray(300 << 20); print(len(held))'"
 
 
 @pytest.fixture(scope="module")
-def carol(request: pytest.FixtureRequest) -> Iterator[Packer]:
+def carol() -> Iterator[Packer]:
     """A user of a lab whose jobs run in real cgroups."""
-    need_cluster()
-    if reason := cgroups.missing(VERSION):
-        pytest.skip(reason)
-    failed_before = request.session.testsfailed
-    with cgroups.swept():
-        lab = cgroups.new_lab(RELEASE, VERSION)
-        try:
-            lab.up()
-            install_checkout(lab)
-            yield Packer(lab, "carol", write_site(lab, "pack-site", agent=False))
-        finally:
-            lab.down()
-    if request.session.testsfailed == failed_before:
-        lab.remove()
+    with in_cgroups() as lab, running(lab):
+        yield Packer(lab, "carol", write_site(lab, "pack-site", agent=False))
 
 
 # Allowed is also what no driver serves.
@@ -230,17 +211,10 @@ def test_in_cgroups_each_task_has_the_gpu(carol: Packer) -> None:
     said = {carol.output(f"{job}_{number}.txt") for number in range(10)}
     assert len(said) == 1, said
     assert said <= {"nvidia0\n0\n", "nvidia1\n0\n", "nvidia1\n1\n"}
-    assert not [path for path in Path("/proc").glob("[0-9]*/cmdline") if b"321.5" in read(path)]
+    assert list(processes_with("321.5")) == []
 
 
-def read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError:
-        return b""
-
-
-@pytest.mark.skipif(VERSION == "v2", reason="memory is in v1's hands here")
+@pytest.mark.skipif(CGROUPS == "v2", reason="memory is in v1's hands here")
 def test_a_task_above_its_share_of_memory_dies_alone(carol: Packer) -> None:
     script = carol.script(f"#!/bin/sh\n{HEAD}[ $SLURM_ARRAY_TASK_ID != 2 ] || exec {GREEDY}\nsleep 2\n")
     began = time.monotonic()

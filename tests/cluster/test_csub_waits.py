@@ -14,11 +14,12 @@ from slurm_colloc.history.snapshot import write_snapshot
 from slurm_colloc.model import because
 from slurm_colloc.placement.waits import Wait, Waits, to_json, waits_path
 from slurm_colloc.wording import sentence
-from tests.cluster import jobs
+from tests.cluster.daemons import all_idle
 from tests.cluster.lab import Lab
 from tests.cluster.site import write_site
 from tests.cluster.user import SLICE, User, tres
 from tests.unit.made import HOUR, evidence
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.cluster
 
@@ -55,20 +56,13 @@ def alice(lab: Lab, site: Path) -> Iterator[User]:
     lab.run(["scancel", "-u", "alice"])
     lab.run(["scancel", "-u", "bob"])
     # A node whose jobs are being ended is not one on which another starts at once.
-    deadline = time.monotonic() + 30
-    while set(lab.run(["sinfo", "-h", "-N", "-o", "%t"]).stdout.split()) != {"idle"}:
-        assert time.monotonic() < deadline, "the nodes do not become idle"
-        time.sleep(0.1)
+    wait_for(lambda: all_idle(lab), "the nodes do not become idle")
 
 
 def fill(lab: Lab, *options: str) -> None:
     """Start a job of bob's that takes these, and wait until it runs."""
     argv = ["sbatch", "--parsable", "-o", "/dev/null", *options, "--wrap=sleep 300"]
-    job = int(lab.run_as("bob", argv, check=True).stdout)
-    deadline = time.monotonic() + 30
-    while jobs.states(lab)[job] != "RUNNING":
-        assert time.monotonic() < deadline, f"job {job} does not start"
-        time.sleep(0.1)
+    lab.wait_state(lab.run_as("bob", argv, check=True).stdout)
 
 
 def test_full_slices_are_left_for_a_free_whole_gpu(lab: Lab, alice: User) -> None:

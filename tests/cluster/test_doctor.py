@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from tests.cluster import broken, cgroups, jobs
-from tests.cluster.fixtures import RELEASE, install_checkout, need_cluster
+from tests.cluster.fixtures import RELEASE, new_lab, running
 from tests.cluster.lab import Lab
 from tests.cluster.nodes import MIG_TYPE_PREFIX, PARTITIONS
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.cluster
 
@@ -50,25 +51,19 @@ def found(lab: Lab, **how: Any) -> tuple[dict[str, list[tuple[str, str]]], dict[
 
 @pytest.fixture(scope="module")
 def wrong() -> Iterator[Lab]:
-    need_cluster()
-    lab = broken.shared_wrongly(RELEASE)
-    with lab:
-        install_checkout(lab)
+    with running(broken.shared_wrongly(RELEASE)) as lab:
         broken.limit(lab)
         yield lab
-    lab.remove()
 
 
 def test_a_sound_cluster_has_no_findings() -> None:
-    need_cluster()
     version = next((version for version in ("v1", "v2") if not cgroups.missing(version)), None)
     if version is None:
         pytest.skip("no cgroups here, so no lab is sound")
     with cgroups.swept():
         lab = cgroups.new_lab(RELEASE, version)
         broken.replace(lab.root / "etc/gres.conf", "Name=mps Count=200", "Name=mps Count=200 Flags=all_sharing")
-        with lab:
-            install_checkout(lab)
+        with running(lab):
             for name in PARTITIONS:
                 lab.run(["scontrol", "update", f"PartitionName={name}", "MaxTime=1-0"], check=True)
             for user in (None, "alice", "dave"):
@@ -79,7 +74,6 @@ def test_a_sound_cluster_has_no_findings() -> None:
                 assert status == (1 if expected else 3)
             skipped = ask(lab, *(f"--skip={code}" for code in (*NOT_TO_BE_SEEN, "DOC031")))
             assert (skipped.returncode, skipped.stdout[:14]) == (0, "0 findings, by"), skipped.stdout
-        lab.remove()
 
 
 def test_a_limit_on_gpus_is_escaped_as_the_doctor_says(wrong: Lab) -> None:
@@ -92,7 +86,7 @@ def test_a_limit_on_gpus_is_escaped_as_the_doctor_says(wrong: Lab) -> None:
     for gres in wanted:
         argv = ["sbatch", "--parsable", "-o", "/dev/null", "-q", "one", f"--gres={gres}", "--wrap=sleep 300"]
         begun.append(int(wrong.run_as("alice", argv, check=True).stdout))
-    broken.wait_for(lambda: jobs.states(wrong)[begun[-1]] == "RUNNING", "the shard job does not start")
+    wrong.wait_state(begun[-1])
     states = [jobs.states(wrong)[job] for job in begun]
     wrong.run(["scancel", *map(str, begun)], check=True)
     assert states == ["RUNNING", "PENDING", "RUNNING", "RUNNING"], "one by the limit, and two more past it"
@@ -154,10 +148,7 @@ def test_on_a_gpu_node_its_driver_is_asked(wrong: Lab) -> None:
 
 
 def test_what_is_hidden_from_a_user_is_not_called_sound() -> None:
-    need_cluster()
-    lab = broken.untracked(RELEASE)
-    with lab:
-        install_checkout(lab)
+    with running(broken.untracked(RELEASE)) as lab:
         lab.run(["sacctmgr", "-i", "modify", "account", "ml", "set", "MaxTRES=gres/mps=10"], check=True)
         findings, gaps, status = found(lab)
         in_cgroup, in_accounting = {"DOC030", "DOC031", "DOC032"}, {"DOC040", "DOC041", "DOC042", "DOC044"}
@@ -172,20 +163,16 @@ def test_what_is_hidden_from_a_user_is_not_called_sound() -> None:
         gone = ask(lab)
         assert (gone.returncode, gone.stdout) == (2, "")
         assert "'scontrol show config' ended with status 1" in gone.stderr
-    lab.remove()
 
 
 def test_a_cluster_without_accounting_or_a_plugin_that_knows_gpus_or_one_time() -> None:
-    need_cluster()
-    lab = Lab.create(release=RELEASE)
-    with lab:
-        install_checkout(lab)
+    with running(new_lab()) as lab:
         skewed = broken.ahead_of_time(lab, "g2", 300)
 
         def clocks(env: Mapping[str, str] | None = None) -> list[tuple[str, str]]:
             return found(lab, env=env)[0].get("DOC070", [])
 
-        broken.wait_for(lambda: [subject for subject, _ in clocks()] == ["g2"], "g2's clock is not found to be ahead")
+        wait_for(lambda: [subject for subject, _ in clocks()] == ["g2"], "g2's clock is not found to be ahead")
         assert re.fullmatch(r"its slurmd started (2\d\d|300) s after now: .*", clocks()[0][1])
         (subject, evidence), *_ = clocks({**skewed, "SKEW_S": "-90"})
         assert subject.endswith(" (this machine)")
@@ -200,4 +187,3 @@ def test_a_cluster_without_accounting_or_a_plugin_that_knows_gpus_or_one_time() 
         assert found(lab, user="alice")[0]["DOC014"] == [("slurm.conf", "SelectType is select/linear")]
         refused = lab.run_as("alice", ["sbatch", "--gpus=1", "--wrap=true"])
         assert "GRES option unsupported by configured SelectType plugin" in refused.stderr
-    lab.remove()

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from tests.cluster import broken
-from tests.cluster.fixtures import RELEASE, install_checkout, need_cluster
+from tests.cluster.fixtures import RELEASE, running
 from tests.cluster.lab import Lab
 from tests.cluster.test_doctor import found
 
@@ -28,15 +28,8 @@ def shown(lab: Lab, form: str) -> dict[str, str]:
     return dict(line.split(" ", 1) for line in done.stdout.splitlines())
 
 
-def wait_running(lab: Lab, job: str) -> None:
-    broken.wait_for(lambda: shown(lab, "%T")[job] == "RUNNING", f"job {job} does not start")
-
-
 def test_jobs_on_shares_are_kept_apart() -> None:
-    need_cluster()
-    lab = broken.apart(RELEASE)
-    with lab:
-        install_checkout(lab)
+    with running(broken.apart(RELEASE)) as lab:
         findings = found(lab, user="alice")[0]
         of_partitions = {"DOC080", "DOC081", "DOC082", "DOC083", "DOC085"}
         of_settings = {"DOC062", "DOC074", "DOC087", "DOC088", "DOC089", "DOC091", "DOC103"}
@@ -49,24 +42,20 @@ def test_jobs_on_shares_are_kept_apart() -> None:
         for partition, gres in (("pair", "shard:1"), ("cores", "gpu:2"), ("capped", "gpu:1"), ("memory", "gpu:2")):
             assert "Requested node configuration is not available" in submit(lab, "-p", partition, f"--gres={gres}")
         first, second = (submit(lab, "-w", "g1", "--gres=mps:10") for _ in range(2))
-        wait_running(lab, first)
+        lab.wait_state(first)
         third = submit(lab, "-w", "m1", "-p", "single")
-        wait_running(lab, third)
+        lab.wait_state(third)
         assert shown(lab, "%T")[second] == "PENDING", "a share of a tenth has all memory"
-    lab.remove()
 
 
 def test_programs_that_fail_or_belong_to_all() -> None:
-    need_cluster()
-    lab = broken.unruly(RELEASE)
-    with lab:
-        install_checkout(lab)
+    with running(broken.unruly(RELEASE)) as lab:
         findings = found(lab, env={"SLURMD_NODENAME": "g2"})[0]
         of_scripts = {*(f"DOC00{number}" for number in range(1, 8)), "DOC101", "DOC102"}
         assert set(findings) - {"DOC020"} == OF_THE_LAB | of_scripts | {"DOC017", "DOC084", "DOC090"}
         assert findings["DOC101"] == [(f"Prolog '{lab.root}/etc/prolog.sh'", "its mode is 0777")]
         job = submit(lab, "-w", "g2", "--gres=shard:1", "-t", "1")
-        wait_running(lab, job)
+        lab.wait_state(job)
         assert shown(lab, "%C")[job] == "8", "of one core, all of the socket"
         lab.run(["scancel", job], check=True)
         (lab.root / "etc/prolog.sh").chmod(0o644)
@@ -79,4 +68,3 @@ def test_programs_that_fail_or_belong_to_all() -> None:
         assert "Invalid generic resource (gres) specification" in submit(lab, "--gres=shard:1")
         on_node = found(lab, env={"SLURMD_NODENAME": "g2"})[0]
         assert on_node["DOC100"] == [(f"Prolog '{lab.root}/etc/prolog.sh'", "there is none on this node")]
-    lab.remove()

@@ -15,7 +15,7 @@ import pytest
 from slurm_colloc.config import SiteConfig, load_site
 from slurm_colloc.site.fragments import devices, node_gres, shares
 from slurm_colloc.site.installed import parse_settings
-from tests.cluster.fixtures import CHECKOUT, RELEASE, install_checkout, need_cluster, new_lab
+from tests.cluster.fixtures import CHECKOUT, RELEASE, install_checkout, new_lab
 from tests.cluster.lab import Lab
 from tests.cluster.nodes import NODES, NVIDIA_MAJOR
 
@@ -50,14 +50,10 @@ def test_every_example_is_booted_here() -> None:
 @pytest.fixture(scope="module")
 def center() -> Iterator[Lab]:
     """A lab with the project installed, to be configured anew for each site."""
-    need_cluster()
     lab = new_lab()
-    try:
-        install_checkout(lab)
-        yield lab
-    finally:
-        lab.down()
-        lab.remove()
+    install_checkout(lab)
+    yield lab
+    lab.remove()
 
 
 def _smaller(text: str, lab: Lab, name: str) -> str:

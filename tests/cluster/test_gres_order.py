@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cluster.daemons import ids_of
-from tests.cluster.fixtures import RELEASE, need_cluster, new_lab
+from tests.cluster.fixtures import RELEASE, new_lab, running
 from tests.cluster.lab import Lab
 from tests.cluster.ports import answers
 from tests.waiting import wait_for
@@ -27,7 +27,6 @@ STAYS = "touch began; until [ -e go ]; do sleep 0.1; done"
 @pytest.fixture
 def bare() -> Iterator[tuple[Lab, dict[str, str]]]:
     """A running lab without shares, and the two files as they are to be."""
-    need_cluster()
     lab = new_lab()
     folder = lab.root / "etc"
     wanted = {name: (folder / name).read_text() for name in ("slurm.conf", "gres.conf")}
@@ -36,12 +35,8 @@ def bare() -> Iterator[tuple[Lab, dict[str, str]]]:
     )
     lines = [line for line in wanted["gres.conf"].splitlines() if not re.search("Name=(mps|shard)", line)]
     (folder / "gres.conf").write_text("\n".join(lines) + "\n")
-    try:
-        lab.up()
+    with running(lab, bare=True):
         yield lab, wanted
-    finally:
-        lab.down()
-        lab.remove()
 
 
 def _restart(lab: Lab, name: str, argv: list[str], ids: tuple[int, int] | None) -> None:
@@ -56,10 +51,7 @@ def _slurmds(lab: Lab) -> None:
 
 def _slurmctld(lab: Lab) -> None:
     _restart(lab, "slurmctld", ["slurmctld", "-D"], ids_of("slurm"))
-    end = time.monotonic() + WAIT_S
-    while not answers(lab.ports.numbers["slurmctld"]):
-        assert time.monotonic() < end
-        time.sleep(0.1)
+    wait_for(lambda: answers(lab.ports.numbers["slurmctld"]), "slurmctld does not come back")
 
 
 def _node(lab: Lab, wanted: str) -> str:

@@ -13,6 +13,7 @@ import pytest
 from tests.cluster import fixtures, jobs
 from tests.cluster.lab import Lab, LabError
 from tests.cluster.processes import is_alive, with_environment
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.cluster
 bare_lab = fixtures.bare_lab
@@ -32,13 +33,6 @@ def output(lab: Lab, user: str, job: int) -> tuple[str, dict[str, str]]:
     assert set(lab.wait_jobs([job]).values()) == {"COMPLETED"}
     first, *rest = (lab.users[user].home / f"job-{job}.out").read_text().splitlines()
     return first, dict(line.split("=", 1) for line in rest if "=" in line)
-
-
-def await_path(path: Path, bound_s: float = 20) -> None:
-    deadline = time.monotonic() + bound_s
-    while not path.exists():
-        assert time.monotonic() < deadline, f"no {path} after {bound_s} s"
-        time.sleep(0.02)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +74,7 @@ def test_down_leaves_nothing(bare_lab: Lab) -> None:
         stubborn = "#!/bin/bash\ntrap '' TERM\ntouch started\nsleep 321 & wait; sleep 322\n"
         submit(lab, "bob", script=stubborn)
         sampler = lab.spawn("sampler", ["sleep", "323"], user="alice")
-        await_path(lab.users["bob"].home / "started")
+        wait_for((lab.users["bob"].home / "started").exists)
         late = submit(lab, "carol", script=stubborn)
         while jobs.states(lab)[late] == "PENDING":
             pass
@@ -98,7 +92,6 @@ def test_down_leaves_nothing(bare_lab: Lab) -> None:
 
 
 def test_down_without_its_folder() -> None:
-    fixtures.need_cluster()
     lab = fixtures.new_lab()
     try:
         lab.up()
@@ -111,7 +104,6 @@ def test_down_without_its_folder() -> None:
 
 
 def test_a_failing_daemon_is_told_with_its_log_and_leaves_no_other() -> None:
-    fixtures.need_cluster()
     lab = fixtures.new_lab(extra_slurm_conf="SelectType=select/nonsense")
     said: list[str] = []
     with pytest.raises(LabError, match=r"slurmctld ended (at once|before it was ready).*\nlast lines of .*slurmctld"):

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.lab import Lab
-from tests.cluster.site import MODEL, write_site
+from tests.cluster.processes import processes_with
+from tests.cluster.site import MODEL, agents, write_site
 
 pytestmark = pytest.mark.cluster
 
@@ -118,40 +119,23 @@ def test_the_sampler_ends_with_its_job(lab: Lab) -> None:
     lab.wait_accounted([job])
     exit_code = lab.run(["sacct", "-a", "-X", "-n", "-P", "-j", job, "-o", "ExitCode"]).stdout.strip()
     assert exit_code == "7:0"
-    alive = [
-        path.parent.name
-        for path in Path("/proc").glob("[0-9]*/cmdline")
-        if f"\0--job\0{job}\0".encode() in _read(path) and str(lab.root).encode() in _read(path)
-    ]
-    assert alive == []
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError:
-        return b""
+    assert list(processes_with(f"\0--job\0{job}\0", str(lab.root))) == []
 
 
 def test_the_site_feeds_its_users(lab: Lab) -> None:
     """Agents on the nodes, ingest by root: carol's second submission takes a share, and the report adds up."""
     site = write_site(lab, "loop-site")
     environment = {"COLLOC_CONF": str(site / "site.toml")}
-    agents = [
-        lab.spawn(f"agent-{node}", [lab.bin / "colloc", "agent", "--node", node], env=environment)
-        for node in ("g1", "g2", "m1")
-    ]
     home = Path(lab.environment("carol")["HOME"])
     (home / "site.sh").write_text(SCRIPT.replace("-t 5", "-t 5 -p gpu"))
-    first = lab.run_as("carol", ["csub", "site.sh"], env=environment, check=True).stdout.split()[-1]
-    lab.wait_jobs([first])
-    lab.wait_accounted([first])
-    lab.run(["colloc", "ingest", "--since", "1h"], env=environment, check=True, timeout=120)
-    second = lab.run_as("carol", ["csub", "site.sh"], env=environment, check=True).stdout.split()[-1]
-    lab.wait_jobs([second])
-    lab.wait_accounted([second])
-    for agent in agents:
-        lab.stop_spawned(agent)
+    with agents(lab, site):
+        first = lab.run_as("carol", ["csub", "site.sh"], env=environment, check=True).stdout.split()[-1]
+        lab.wait_jobs([first])
+        lab.wait_accounted([first])
+        lab.run(["colloc", "ingest", "--since", "1h"], env=environment, check=True, timeout=120)
+        second = lab.run_as("carol", ["csub", "site.sh"], env=environment, check=True).stdout.split()[-1]
+        lab.wait_jobs([second])
+        lab.wait_accounted([second])
     assert "gres/mps=11" in _tres(lab, second)
     lab.run(["colloc", "ingest", "--since", "1h"], env=environment, check=True, timeout=120)
     told = lab.run(["colloc", "job", second, "--format", "json"], env=environment, check=True).stdout

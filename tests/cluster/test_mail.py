@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import mkdtemp
@@ -13,10 +12,11 @@ from tempfile import mkdtemp
 import pytest
 
 from tests.cluster.daemons import ids_of
-from tests.cluster.fixtures import CHECKOUT, RELEASE, need_cluster
+from tests.cluster.fixtures import RELEASE, need_cluster, new_lab, running
 from tests.cluster.lab import Lab
 from tests.cluster.releases import HOST
 from tests.cluster.site import write_site
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.cluster
 # Later releases run among files of their own, without a mail program.
@@ -33,9 +33,9 @@ class Mails:
 
     def sent(self, count: int) -> list[str]:
         """Wait for so many mails and take them away."""
-        deadline = time.monotonic() + 30
-        while len(found := sorted(self.lab.root.glob("out/mail.*"))) < count and time.monotonic() < deadline:
-            time.sleep(0.2)
+        folder = self.lab.root / "out"
+        wait_for(lambda: len(list(folder.glob("mail.*"))) >= count, "there are too few mails")
+        found = sorted(folder.glob("mail.*"))
         texts = [path.read_text() for path in found]
         for path in found:
             path.unlink()
@@ -82,10 +82,7 @@ def mails() -> Iterator[Mails]:
         "mailrc": f"set sendmail={root}/etc/sendmail\n",
         "sendmail": f"#!/bin/sh\ncat >{root}/out/.mail.$$ && mv {root}/out/.mail.$$ {root}/out/mail.$$\n",
     }
-    lab = Lab.create(root, release=RELEASE, extra_slurm_conf=f"MailProg={root}/etc/colloc-mail\n", files=files)
-    lab.up()
-    try:
-        lab.install(CHECKOUT)
+    with running(new_lab(f"MailProg={root}/etc/colloc-mail\n", files, root)) as lab:
         program = {"mail.program": f'"{root}/etc/site-mail"'}
         site = write_site(lab, "site", agent=False, extra=program)
         argv = ["colloc", "site", "render", "-o", str(site / "files"), "--slurm-conf", str(lab.slurm_conf)]
@@ -93,9 +90,6 @@ def mails() -> Iterator[Mails]:
         shutil.copy(site / "files/colloc-mail", root / "etc/colloc-mail")
         (root / "etc/colloc-mail").chmod(0o755)
         yield Mails(lab, site)
-    finally:
-        lab.down()
-        lab.remove()
 
 
 def test_a_job_without_gpus_gets_slurms_own_mail(mails: Mails) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import cgroups
-from tests.cluster.fixtures import RELEASE, need_cluster
+from tests.cluster.fixtures import RELEASE, in_cgroups
 from tests.cluster.mps_nodes import SLURM_CONF, MpsLab
-from tests.cluster.mps_scenes import the_daemon
+from tests.cluster.mps_scenes import mps_lab, the_daemon
 from tests.cluster.releases import HOST
 from tests.cluster.test_mps_daemon import mps as mps
 from tests.cluster.test_mps_daemon import started_within_a_job
@@ -19,19 +19,13 @@ from tests.waiting import wait_for
 
 pytestmark = pytest.mark.alone
 
-VERSION = "v1" if HOST.name == RELEASE else "v2"
 # From 24.05 on a prolog may run in its job's own cgroup.
 FLAGS = "Alloc,Contain" if HOST.name == RELEASE else "Alloc,Contain,RunInJob"
 
 
 @pytest.fixture(scope="module")
-def running(request: pytest.FixtureRequest) -> Iterator[MpsLab]:
-    need_cluster()
-    if reason := cgroups.missing(VERSION):
-        pytest.skip(reason)
-    failed_before = request.session.testsfailed
-    with cgroups.swept():
-        lab = cgroups.new_lab(RELEASE, VERSION)
+def running() -> Iterator[MpsLab]:
+    with in_cgroups() as lab:
         conf = lab.slurm_conf
         conf.write_text(conf.read_text().replace("PrologFlags=Alloc,Contain", f"PrologFlags={FLAGS}") + SLURM_CONF)
         containers = lab.root / "containers"
@@ -39,15 +33,8 @@ def running(request: pytest.FixtureRequest) -> Iterator[MpsLab]:
         if HOST.name == RELEASE:
             conf.write_text(conf.read_text() + "JobContainerType=job_container/tmpfs\n")
             (lab.root / "etc/job_container.conf").write_text(f"AutoBasePath=true\nBasePath={containers}/%n\n")
-        made = MpsLab(lab)
-        try:
-            lab.up()
+        with mps_lab(lab) as made:
             yield made
-        finally:
-            lab.down()
-            made.remove()
-    if request.session.testsfailed == failed_before:
-        lab.remove()
 
 
 def test_it_is_in_no_jobs_cgroup_though_its_prolog_may_be(mps: MpsLab) -> None:

@@ -24,8 +24,8 @@ from tests.waiting import wait_for
 
 
 @pytest.fixture(scope="module")
-def running(request: pytest.FixtureRequest) -> Iterator[MpsLab]:
-    with mps_lab(request) as made:
+def running() -> Iterator[MpsLab]:
+    with mps_lab() as made:
         yield made
 
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 from tests.cluster.lab import Lab
 from tests.cluster.site import write_site
 from tests.cluster.user import SMALL, User
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.cluster
 
@@ -30,10 +30,7 @@ def test_a_cancelled_array_is_resumed_and_each_task_is_done_once(lab: Lab, alice
         'echo "$SLURM_ARRAY_TASK_ID $1" >>ran\n[ "$SLURM_ARRAY_TASK_ID" != 3 ] || [ -e resumed ] || sleep 100\n'
     )
     job = alice.submit("--pack", SMALL, script, "with word")
-    deadline = time.monotonic() + 60
-    while "3 with" not in ((home / "ran").read_text() if (home / "ran").exists() else ""):
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
+    wait_for(lambda: (home / "ran").exists() and "3 with" in (home / "ran").read_text())
     refused = alice.run("csub", "pack", f"--resume={job}")
     assert (refused.returncode, "is still running" in refused.stderr) == (2, True), refused.stderr
     lab.run(["scancel", job], check=True)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 
 from slurm_colloc import __version__
-from tests.cluster.fixtures import CHECKOUT, need_cluster, new_lab
+from tests.cluster.fixtures import CHECKOUT, need_cluster, new_lab, running
 from tests.cluster.lab import SYSTEM_PATH, Lab
 from tests.cluster.machine import Machine, build_package
 from tests.cluster.releases import HOST
@@ -66,26 +66,22 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.fixture
-def center(packages: tuple[Path, Path], request: pytest.FixtureRequest) -> Iterator[Center]:
+def center(packages: tuple[Path, Path]) -> Iterator[Center]:
     """A cluster with agents whose administrator installed the package and did what ORDER.md says."""
     lab = new_lab()
     if lab.release != HOST:
         pytest.skip("packages are for the machine's own Slurm")
-    failed_before = request.session.testsfailed
     machine = Machine(lab)
     try:
-        lab.up()
-        shutil.copy(packages[0], lab.root / "out/now.deb")
-        shutil.copy(packages[1], lab.root / "out/next.deb")
-        machine.done(f"dpkg -i {lab.root}/out/now.deb")
-        made = Center(machine, set(machine.written()), lab.root / "shared", lab.root / "out/rendered")
-        _set_up(made)
-        yield made
+        with running(lab, bare=True):
+            shutil.copy(packages[0], lab.root / "out/now.deb")
+            shutil.copy(packages[1], lab.root / "out/next.deb")
+            machine.done(f"dpkg -i {lab.root}/out/now.deb")
+            made = Center(machine, set(machine.written()), lab.root / "shared", lab.root / "out/rendered")
+            _set_up(made)
+            yield made
     finally:
-        lab.down()
         machine.end()
-    if request.session.testsfailed == failed_before:
-        lab.remove()
 
 
 def _set_up(center: Center) -> None:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.fixtures import install_checkout, need_cluster, new_lab
+from tests.cluster.fixtures import new_lab, running
 from tests.cluster.lab import Lab
-from tests.cluster.site import write_site
+from tests.cluster.site import agents, write_site
 from tests.cluster.user import User
 
 pytestmark = pytest.mark.cluster
@@ -29,9 +29,7 @@ LOAD = "COLLOC_SIMULATED_GPU_LOAD=mem=6G,util=60,sm=11 "
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
     """A cluster of its own: no other test is to find in accounting what these leave there."""
-    need_cluster()
-    with new_lab() as lab:
-        install_checkout(lab)
+    with running(new_lab()) as lab:
         yield lab
 
 
@@ -89,15 +87,10 @@ def test_root_fills_everybodys(lab: Lab) -> None:
     """Agents saw carol's plain jobs; her first csub of the same command takes a share."""
     site = write_site(lab, "bootstrap-all")
     environment = {"COLLOC_CONF": str(site / "site.toml")}
-    agents = [
-        lab.spawn(f"agent-{node}", [lab.bin / "colloc", "agent", "--node", node], env=environment)
-        for node in ("g1", "g2", "m1")
-    ]
     carol = User(lab, "carol", site)
     carol.script(SCRIPT.format(load=LOAD), "plain.sh")
-    run_plain(carol, "plain.sh", "--epochs", "3")
-    for agent in agents:
-        lab.stop_spawned(agent)
+    with agents(lab, site):
+        run_plain(carol, "plain.sh", "--epochs", "3")
     ingest = ["colloc", "ingest", "--since", "1h"]
     lab.run(ingest, env=environment, check=True, timeout=120)
     assert "csub knows no earlier run" in explained(carol, "plain.sh", "--epochs", "3")

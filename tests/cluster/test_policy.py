@@ -20,7 +20,7 @@ import pytest
 from slurm_colloc.config import load_site
 from slurm_colloc.history.policy_table import PLACE, KnownJob, table_text
 from slurm_colloc.site.render import Host, render_site
-from tests.cluster.fixtures import CHECKOUT, RELEASE, install_checkout, need_cluster
+from tests.cluster.fixtures import CHECKOUT, RELEASE, new_lab, running
 from tests.cluster.lab import Lab
 from tests.cluster.nodes import MIG_TYPE_PREFIX, MODEL
 from tests.cluster.site import write_site
@@ -35,14 +35,11 @@ OWN = "-- the site's own\nlocal function own(job_desc) job_desc.admin_comment = 
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
-    need_cluster()
-    lab = Lab.create(release=RELEASE, extra_slurm_conf=LUA, files=scripts_without_ours())
+    lab = new_lab(LUA, scripts_without_ours())
     make_smaller(lab)
-    with lab:
-        install_checkout(lab)
+    with running(lab):
         write_site(lab, agent=False)
         yield lab
-    lab.remove()
 
 
 def make_smaller(lab: Lab) -> None:

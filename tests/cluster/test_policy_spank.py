@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cluster import spank
-from tests.cluster.fixtures import RELEASE, install_checkout, need_cluster
+from tests.cluster.fixtures import new_lab, running
 from tests.cluster.lab import Lab
 from tests.cluster.site import write_site
 from tests.cluster.test_policy import DESK, LUA, SLICE, install, know, log, say, scripts_without_ours, shown
@@ -22,17 +22,14 @@ WHOLE = ("--gres=gpu:1", "-p", "all")
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
-    need_cluster()
-    lab = Lab.create(release=RELEASE, extra_slurm_conf=LUA, files=scripts_without_ours())
+    lab = new_lab(LUA, scripts_without_ours())
     done = spank.build(lab)
     assert done.returncode == 0, done.stderr
     (lab.root / "etc/plugstack.conf").write_text(f"optional {lab.root}/colloc_spank.so\n")
-    with lab:
-        install_checkout(lab)
+    with running(lab):
         write_site(lab, agent=False)
         know(lab, "known", "spawner")
         yield lab
-    lab.remove()
 
 
 def submit(lab: Lab, *words: str, command: str = "sbatch") -> subprocess.CompletedProcess[str]:

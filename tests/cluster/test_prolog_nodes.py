@@ -11,7 +11,7 @@ import pytest
 
 from slurm_colloc.config import load_site
 from slurm_colloc.site.render import Host, render_site
-from tests.cluster.fixtures import CHECKOUT, need_cluster, new_lab
+from tests.cluster.fixtures import CHECKOUT, new_lab, running
 from tests.cluster.lab import Lab
 
 pytestmark = pytest.mark.cluster
@@ -22,14 +22,8 @@ NODE = "c1"  # has no GPU
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
-    need_cluster()
-    started = new_lab()
-    try:
-        started.up()
-        yield started
-    finally:
-        started.down()
-        started.remove()
+    with running(new_lab(), bare=True) as lab:
+        yield lab
 
 
 def _become(lab: Lab, base: str, **settings: object) -> None:

@@ -16,8 +16,8 @@ import pytest
 from slurm_colloc.accounting.aggregate import job_usage
 from slurm_colloc.accounting.store import open_store
 from slurm_colloc.slurm.gres import parse_gres
-from tests.cluster import jobs, rollup
-from tests.cluster.fixtures import RELEASE, install_checkout, need_cluster, new_lab
+from tests.cluster import rollup
+from tests.cluster.fixtures import RELEASE, new_lab, running
 from tests.cluster.lab import Lab
 from tests.cluster.nodes import MIG_TYPE_PREFIX, tracked_tres
 from tests.cluster.site import write_site
@@ -73,11 +73,7 @@ class Past(NamedTuple):
 
 @pytest.fixture(scope="module")
 def past() -> Iterator[Past]:
-    need_cluster()
-    lab = new_lab()
-    try:
-        lab.up()
-        install_checkout(lab)
+    with running(new_lab()) as lab:
         template = _run_jobs(lab)
         midnight = _midnight(datetime.now().astimezone())
         begin_s = rollup.move(lab, FACTOR, int(midnight.timestamp()) - 2222, COPIES)
@@ -91,9 +87,6 @@ def past() -> Iterator[Past]:
         found.colloc("ingest", "--since", since.isoformat())
         found.colloc("ingest", "--since", overcommitted.isoformat(), "--until", f"{OVERCOMMITTED_DAYS - 1}d")
         yield found
-    finally:
-        lab.down()
-        lab.remove()
 
 
 def _midnight(at: datetime) -> datetime:
@@ -109,12 +102,6 @@ def _run_jobs(lab: Lab) -> int:
 
     def scontrol(*words: object) -> None:
         lab.run(["scontrol", *map(str, words)], check=True)
-
-    def await_state(job: int, state: str) -> None:
-        deadline = time.monotonic() + 30
-        while jobs.states(lab)[job] != state:
-            assert time.monotonic() < deadline, f"job {job} does not become {state}"
-            time.sleep(0.05)
 
     lab.run(["sacctmgr", "-i", "add", "user", "alice", "account=phys"], check=True)
     running = submit("alice", "-A", "phys", "-p", "mig", f"--gres=gpu:{MIG_TYPE_PREFIX}2g.20gb:1", script="sleep 600")
@@ -132,7 +119,7 @@ def _run_jobs(lab: Lab) -> int:
         submit("bob", "-p", "cpu"),
     ]
     for job in (running, suspended, requeued):
-        await_state(job, "RUNNING")
+        lab.wait_state(job)
     scontrol("suspend", suspended)
     time.sleep(1.5)
     scontrol("requeue", requeued)
@@ -141,7 +128,7 @@ def _run_jobs(lab: Lab) -> int:
     ended += [submit("carol", "-w", "g2", "--gres=shard:3"), submit("bob", "-w", "g2", "--gres=shard:2")]
     ended.append(submit("carol", "-p", "gpu", "-N2", "--gres=gpu:1"))
     lab.wait_jobs(ended)
-    await_state(requeued, "PENDING")
+    lab.wait_state(requeued, "PENDING")
     # Slurm would wait for two minutes before it starts the job again. Not at once: word of the first run's end, when
     # it comes late, ends the second.
     scontrol("update", f"jobid={requeued}", "StartTime=now")

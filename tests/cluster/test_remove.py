@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.fixtures import install_checkout, need_cluster, new_lab
+from tests.cluster.fixtures import new_lab, running
 from tests.cluster.lab import Lab
+from tests.cluster.processes import processes_with
 from tests.cluster.site import write_site
 from tests.waiting import wait_for
 
@@ -29,15 +30,8 @@ PACK = f"{HEAD} --array=0-3\ntouch pack.began\n{STAYS}\necho task $SLURM_ARRAY_T
 @pytest.fixture
 def center() -> Iterator[Lab]:
     """A lab of its own with the project in it: this test takes the project away."""
-    need_cluster()
-    lab = new_lab()
-    try:
-        install_checkout(lab)
-        lab.up()
+    with running(new_lab()) as lab:
         yield lab
-    finally:
-        lab.down()
-        lab.remove()
 
 
 def _submit(lab: Lab, site: Path, *argv: str) -> str:
@@ -112,19 +106,7 @@ def _nothing_is_left(lab: Lab, site: Path) -> None:
     ]
     assert left == []
     assert not any((lab.root / "site").glob("*/*"))
-    running = [
-        path.parent.name
-        for path in Path("/proc").glob("[0-9]*/cmdline")
-        if f"{lab.root}/opt/bin/python".encode() in _read(path)
-    ]
-    assert running == []
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError:
-        return b""
+    assert list(processes_with(f"{lab.root}/opt/bin/python")) == []
 
 
 def test_an_earlier_release_refuses_what_a_later_one_wrote(center: Lab) -> None:

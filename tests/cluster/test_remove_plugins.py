@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.fixtures import CHECKOUT, need_cluster, new_lab
+from tests.cluster.fixtures import CHECKOUT, new_lab, running
 from tests.cluster.kit import Kit
+from tests.cluster.processes import processes_with
 from tests.cluster.site import installed
-from tests.cluster.spank import processes_with
 from tests.cluster.test_policy import SLICE, know
 from tests.waiting import wait_for
 
@@ -27,23 +27,13 @@ WHOLE = ("--gres=gpu:1", "-p", "all")
 @pytest.fixture(params=["prolog", "spank"])
 def kit(request: pytest.FixtureRequest) -> Iterator[Kit]:
     """A lab of its own: this test takes everything away."""
-    need_cluster()
     lab = new_lab(SHARES)
-    made = None
     conf = lab.slurm_conf
     conf.write_text(conf.read_text().replace("PartitionName=gpu ", "PartitionName=gpu OverSubscribe=FORCE:4 "))
-    failed_before = request.session.testsfailed
-    try:
-        lab.install(CHECKOUT)
-        lab.up()
+    with running(lab):
         made = Kit(lab, request.param)
         yield made
-    finally:
-        lab.down()
-        if made:
-            made.remove()
-    if request.session.testsfailed == failed_before:
-        lab.remove()
+    made.remove()
 
 
 def _batch(kit: Kit, *words: str, command: str = "srun -n1 true") -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.lab import Lab
-from tests.cluster.site import write_site
+from tests.cluster.site import agents, write_site
 from tests.cluster.user import User
 
 pytestmark = pytest.mark.cluster
@@ -27,14 +27,8 @@ sleep 4
 @pytest.fixture(scope="module")
 def site(lab: Lab) -> Iterator[Path]:
     folder = write_site(lab, "reports")
-    environment = {"COLLOC_CONF": str(folder / "site.toml")}
-    agents = [
-        lab.spawn(f"reports-{node}", [lab.bin / "colloc", "agent", "--node", node], env=environment)
-        for node in ("g1", "g2", "m1")
-    ]
-    yield folder
-    for agent in agents:
-        lab.stop_spawned(agent)
+    with agents(lab, folder):
+        yield folder
 
 
 def plain(user: User, *words: str) -> str:
@@ -44,21 +38,13 @@ def plain(user: User, *words: str) -> str:
     return done.stdout.split()[-1]
 
 
-def wait_running(user: User, job: str) -> None:
-    for _ in range(100):
-        if user.shown(job).get("JobState") == "RUNNING":
-            return
-        time.sleep(0.2)
-    pytest.fail(f"job {job} does not run: {user.shown(job)}")
-
-
 def test_a_jobs_story_from_its_first_second_to_the_next_submission(lab: Lab, site: Path) -> None:
     alice, bob = User(lab, "alice", site), User(lab, "bob", site)
     as_root = {"COLLOC_CONF": str(site / "site.toml")}
     # Long enough for several looks on a busy machine.
     alice.script(SCRIPT.format(load_s=30), "story.sh")
     job = plain(alice, "story.sh", "--epochs", "3")
-    wait_running(alice, job)
+    lab.wait_state(job)
 
     fresh = alice.run("colloc", "job", job)
     assert fresh.returncode == 0, fresh.stderr

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,7 @@ import pytest
 
 from slurm_colloc.placement.speed import on_slice
 from tests.cluster.lab import SYSTEM_PATH, Lab
-from tests.cluster.processes import Record
-from tests.cluster.site import write_site
+from tests.cluster.site import agents, write_site
 from tests.cluster.user import SLICE, User, job_id
 
 pytestmark = pytest.mark.cluster
@@ -59,18 +57,6 @@ def alice(lab: Lab, site: Path) -> User:
     return user
 
 
-@pytest.fixture
-def agents(lab: Lab, site: Path) -> Iterator[list[Record]]:
-    environment = {"COLLOC_CONF": str(site / "site.toml")}
-    started = [
-        lab.spawn(f"agent-{node}", [lab.bin / "colloc", "agent", "--node", node], env=environment)
-        for node in ("g1", "g2", "m1")
-    ]
-    yield started
-    for agent in started:
-        lab.stop_spawned(agent)
-
-
 @pytest.mark.parametrize(
     "words", [["fits.sh", "a b", "--explain"], ["-p", "all", "--array=0-1", "fits.sh"], ["-n2", "grew.sh"]]
 )
@@ -89,22 +75,19 @@ def test_slurm_has_the_job_that_sbatch_would_have_submitted(alice: User, words: 
     assert scripts[0] == scripts[1] == (alice.home / next(word for word in words if word.endswith(".sh"))).read_text()
 
 
-def test_the_report_says_what_would_have_become_of_them(
-    lab: Lab, site: Path, alice: User, agents: list[Record]
-) -> None:
+def test_the_report_says_what_would_have_become_of_them(lab: Lab, site: Path, alice: User) -> None:
     environment = {"COLLOC_CONF": str(site / "site.toml")}
-    submitted = {name: alice.run("csub", name) for name in ("fits.sh", "grew.sh", "unknown.sh")}
-    assert [done.stderr for done in submitted.values()] == [""] * 3
-    jobs = {name: job_id(done) for name, done in submitted.items()}
-    # Plain sbatch, one after the other: what one used is known to the next.
-    plain = []
-    for _ in range(2):
-        plain.append(job_id(alice.run("sbatch", "unknown.sh")))
-        lab.wait_jobs([*plain, *jobs.values()], timeout=120)
-        time.sleep(1)  # of what ended in the very second of a submission nobody knows whether it was before
-    lab.wait_accounted([*plain, *jobs.values()])
-    for agent in agents:
-        lab.stop_spawned(agent)
+    with agents(lab, site):
+        submitted = {name: alice.run("csub", name) for name in ("fits.sh", "grew.sh", "unknown.sh")}
+        assert [done.stderr for done in submitted.values()] == [""] * 3
+        jobs = {name: job_id(done) for name, done in submitted.items()}
+        # Plain sbatch, one after the other: what one used is known to the next.
+        plain = []
+        for _ in range(2):
+            plain.append(job_id(alice.run("sbatch", "unknown.sh")))
+            lab.wait_jobs([*plain, *jobs.values()], timeout=120)
+            time.sleep(1)  # of what ended in the very second of a submission nobody knows whether it was before
+        lab.wait_accounted([*plain, *jobs.values()])
     assert all("gres/gpu:h100" in alice.allocated(job) for job in (*jobs.values(), *plain))
     lab.run(["colloc", "ingest", "--since", "1h"], env=environment, check=True, timeout=120)
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import subprocess
-import time
 import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,9 +12,10 @@ import pytest
 
 from slurm_colloc.config import SiteConfig, parse_site
 from tests.cluster import daemons
-from tests.cluster.fixtures import RELEASE, install_checkout, need_cluster
+from tests.cluster.fixtures import new_lab, running
 from tests.cluster.lab import Lab
 from tests.cluster.nodes import MEM_TOTAL_MIB, MODEL, SM_COUNT
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.cluster
 
@@ -33,9 +33,7 @@ PartitionName=closed Nodes=x1 OverSubscribe=EXCLUSIVE AllowGroups=root MaxNodes=
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
-    need_cluster()
-    lab = Lab.create(release=RELEASE, extra_slurm_conf=ODD)
-    with lab:
+    with running(new_lab(ODD)) as lab:
         for argv in (
             ["sacctmgr", "-i", "add", "qos", "few", "set", "MaxTRESPerUser=gres/gpu=4"],
             ["sacctmgr", "-i", "modify", "account", "phys", "set", "GrpTRES=gres/gpu=8,gres/shard=4"],
@@ -44,9 +42,7 @@ def lab() -> Iterator[Lab]:
             ["scontrol", "update", "nodename=x[1-2]", "state=noresp"],
         ):
             lab.run(argv, check=True)
-        install_checkout(lab)
         yield lab
-    lab.remove()
 
 
 def colloc(lab: Lab, user: str | None, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -130,12 +126,9 @@ def test_what_was_changed_is_said(lab: Lab) -> None:
     daemons.start_slurmctld(lab)
     for name in ("x1", "x2", "x3"):
         lab.run(["scontrol", "update", f"nodename={name}", "state=down", "reason=made up"])
-    deadline = time.monotonic() + 30
-    while (
-        "x3" not in (shown := lab.run(["scontrol", "-a", "show", "node", "-o"]).stdout) and time.monotonic() < deadline
-    ):
-        time.sleep(0.2)
-    assert "Gres=gpu:a100:3,shard:12" in shown, shown
+    show = ["scontrol", "-a", "show", "node", "-o"]
+    wait_for(lambda: "x3" in lab.run(show).stdout, "x3 does not come")
+    assert "Gres=gpu:a100:3,shard:12" in lab.run(show).stdout
     for user in (None, "alice"):
         done = check(lab, user, path)
         assert done.returncode == 1

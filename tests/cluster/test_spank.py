@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import spank
-from tests.cluster.fixtures import RELEASE, need_cluster
+from tests.cluster.fixtures import new_lab, running
 from tests.cluster.lab import Lab
+from tests.cluster.processes import processes_with
 from tests.cluster.user import job_id
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.cluster
 
@@ -41,13 +43,11 @@ EXACTLY |= {"SLURM_JOB_GID", "SLURM_JOB_GPUS", "SLURM_JOB_PARTITION", "CUDA_MPS_
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
-    need_cluster()
-    lab = Lab.create(release=RELEASE, extra_slurm_conf=spank.SLURM_CONF, files=spank.SCRIPTS)
+    lab = new_lab(spank.SLURM_CONF, spank.SCRIPTS)
     spank.prepare(lab, "timeout_s=2")
-    with lab:
+    with running(lab, bare=True):
         spank.start_daemon(lab)
         yield lab
-    lab.remove()
 
 
 @pytest.fixture(autouse=True)
@@ -66,14 +66,11 @@ def _batch(lab: Lab, *argv: str, user: str = "alice", command: str = SHOW, **env
     done = lab.run_as(user, ["sbatch", "-o", "out.%A", *argv, "--wrap", command], env=env)
     job = job_id(done)
     assert set(lab.wait_jobs([job]).values()) == {"COMPLETED"}
-    out = Path(lab.environment(user)["HOME"]) / f"out.{job}"
-    return job, _written(out)
+    return job, _written(Path(lab.environment(user)["HOME"]) / f"out.{job}")
 
 
 def _written(path: Path) -> str:
-    deadline = time.monotonic() + 5
-    while not path.exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_for(path.exists)
     return path.read_text()
 
 
@@ -196,9 +193,7 @@ def test_the_leader_of_a_het_job_is_told(lab: Lab) -> None:
 def test_a_job_without_gres_mps_is_not_touched(lab: Lab) -> None:
     """Also where its user holds a daemon on the node, and says that he has gres/mps."""
     holder = job_id(lab.run_as("alice", ["sbatch", "-o", "/dev/null", *MPS, "--wrap", "sleep 60"]))
-    deadline = time.monotonic() + 20
-    while spank.called(lab, "start", holder) is None and time.monotonic() < deadline:
-        time.sleep(0.1)
+    wait_for(lambda: spank.called(lab, "start", holder), "the helper is not called")
     lying = {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50", "CUDA_MPS_PIPE_DIRECTORY": "/mine"}
     job, seen = _batch(lab, "-p", "gpu", "-w", "g1", "--gres=gpu:1", **lying)
     assert "CUDA_MPS_PIPE_DIRECTORY=/mine\n" in seen
@@ -225,11 +220,9 @@ def test_a_helper_that_goes_wrong_holds_no_job_up(lab: Lab, mood: str) -> None:
     assert "CUDA_MPS_PIPE_DIRECTORY" not in seen
     assert seen.count(f"colloc: job {job} runs without MPS: it has no daemon on its GPU\n") == 1
     assert spank.called(lab, "start", job) is not None
-    deadline = time.monotonic() + 10
-    while spank.called(lab, "stop", job) is None and time.monotonic() < deadline:
-        time.sleep(0.1)
+    wait_for(lambda: spank.called(lab, "stop", job), "the helper is not called")
     time.sleep(2.5 if mood == "hang" else 0.2)
-    assert list(spank.processes_with(str(lab.root / "helper"))) == []
+    assert list(processes_with(str(lab.root / "helper"))) == []
     if mood == "hang":
         slept = (lab.root / "slept").read_text().split()
         assert len(slept) >= 2
@@ -295,21 +288,16 @@ def test_nobody_gets_another_users_daemon(lab: Lab) -> None:
 
 def test_a_helper_is_not_left_behind_where_slurmd_loses_its_patience_first() -> None:
     """PrologEpilogTimeout below timeout_s: 22.05 then drains the node, as the how-to says; none keeps a process."""
-    need_cluster()
-    conf = spank.SLURM_CONF + "PrologEpilogTimeout=1\n"
-    lab = Lab.create(release=RELEASE, extra_slurm_conf=conf, files=spank.SCRIPTS)
+    lab = new_lab(f"{spank.SLURM_CONF}PrologEpilogTimeout=1\n", spank.SCRIPTS)
     spank.prepare(lab, "timeout_s=60")
-    with lab:
+    with running(lab, bare=True):
         spank.mood(lab, "hang")
         job = job_id(lab.run_as("alice", ["sbatch", "-o", "/dev/null", *MPS, "--wrap", "true"]))
-        deadline = time.monotonic() + 20
-        while spank.called(lab, "start", job) is None and time.monotonic() < deadline:
-            time.sleep(0.1)
-        assert list(spank.processes_with(str(lab.root / "helper")))
+        wait_for(lambda: spank.called(lab, "start", job), "the helper is not called")
+        assert list(processes_with(str(lab.root / "helper")))
         time.sleep(5)
         lab.run(["scancel", job])
         spank.mood(lab, "well")
         time.sleep(2)
-        assert list(spank.processes_with(str(lab.root / "helper"))) == []
+        assert list(processes_with(str(lab.root / "helper"))) == []
         assert not [pid for pid in (lab.root / "slept").read_text().split() if Path("/proc", pid).exists()]
-    lab.remove()

@@ -21,8 +21,8 @@ from tests.waiting import wait_for
 
 
 @pytest.fixture(scope="module")
-def running(request: pytest.FixtureRequest) -> Iterator[MpsLab]:
-    with mps_lab(request, by_spank=True) as made:
+def running() -> Iterator[MpsLab]:
+    with mps_lab(by_spank=True) as made:
         yield made
 
 

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster import jobs, spank
-from tests.cluster.fixtures import RELEASE, install_checkout, need_cluster
+from tests.cluster import spank
+from tests.cluster.fixtures import new_lab, running
 from tests.cluster.lab import Lab
+from tests.cluster.processes import processes_with
 from tests.cluster.site import write_site
 from tests.cluster.user import User, job_id
 from tests.waiting import wait_for
@@ -27,13 +28,10 @@ wait
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
-    need_cluster()
-    lab = Lab.create(release=RELEASE, extra_slurm_conf=spank.SLURM_CONF, files=spank.SCRIPTS)
+    lab = new_lab(spank.SLURM_CONF, spank.SCRIPTS)
     spank.prepare(lab)
-    with lab:
-        install_checkout(lab)
+    with running(lab):
         yield lab
-    lab.remove()
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +49,7 @@ def carol(lab: Lab, site: Path) -> User:
 
 def _samplers(lab: Lab, job: str) -> list[int]:
     """Return the samplers of a job once they have found out whether they are wanted."""
-    return [pid for pid in spank.processes_with("slurm_colloc") if _is_of(pid, lab, job)]
+    return [pid for pid in processes_with("slurm_colloc") if _is_of(pid, lab, job)]
 
 
 def _is_of(pid: int, lab: Lab, job: str) -> bool:
@@ -121,7 +119,7 @@ def test_a_job_of_csub_is_measured_once(lab: Lab, carol: User) -> None:
 @pytest.mark.parametrize("option", ["--gres=none", "--gres=gpu:2"])
 def test_others_are_not_measured(lab: Lab, carol: User, option: str) -> None:
     job = job_id(carol.run("sbatch", "-o", "/dev/null", "-p", "all", option, "--wrap", "sleep 60"))
-    wait_for(lambda: jobs.states(lab)[int(job)] == "RUNNING", "it does not run")
+    lab.wait_state(job)
     time.sleep(2.5)
     assert _samplers(lab, job) == []
     lab.run(["scancel", job])

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.cluster.fixtures import CHECKOUT, need_cluster, new_lab
+from tests.cluster.fixtures import new_lab, running
 from tests.cluster.lab import Lab
 from tests.cluster.site import write_site
 
@@ -19,11 +19,7 @@ pytestmark = pytest.mark.cluster
 @pytest.fixture(scope="module")
 def private() -> Iterator[Lab]:
     """A cluster with PrivateData; alice, bob and carol have each run a job, and anybody may read the store."""
-    need_cluster()
-    lab = new_lab("PrivateData=jobs,usage\n")
-    lab.up()
-    try:
-        lab.install(CHECKOUT)
+    with running(new_lab("PrivateData=jobs,usage\n")) as lab:
         site = write_site(lab, "site", agent=False)
         jobs = []
         for user in ("alice", "bob", "carol"):
@@ -34,9 +30,6 @@ def private() -> Iterator[Lab]:
         lab.run(["colloc", "ingest", "--since", "1d"], env={"COLLOC_CONF": str(site / "site.toml")}, check=True)
         lab.run(["chmod", "-R", "a+rX", site / "store"], check=True)
         yield lab
-    finally:
-        lab.down()
-        lab.remove()
 
 
 def shown(lab: Lab, user: str | None) -> tuple[set[str], str]:
