@@ -88,7 +88,6 @@ bench: env     ## ratios side by side in one run
 	$(ENV)/python -m tests.bench_history
 	$(ENV)/python -m tests.bench_policy
 	$(ENV)/python -m tests.bench_plan
-	$(ENV)/python -m tests.bench_pyslurm
 
 docs: env-only ## regenerate what is made of the code: reference, manual pages, completion; a test fails when they are stale
 	$(ENV)/python -m tests.pages

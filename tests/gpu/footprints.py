@@ -19,7 +19,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -130,6 +130,17 @@ def read_table(path: Path, columns: tuple[str, ...] = COLUMNS) -> list[dict[str,
     return rows
 
 
+def add_rows(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    """Append rows to a table."""
+    is_new = not path.exists() or not path.stat().st_size
+    with path.open("a", newline="") as stream:
+        writer = csv.DictWriter(stream, columns, restval="", lineterminator="\n")
+        if is_new:
+            writer.writeheader()
+        for row in rows:
+            writer.writerow({name: f"{v:.6g}" if isinstance(v, float) else v for name, v in row.items()})
+
+
 def missing(configs: Iterable[Config], rows: Iterable[dict[str, str]]) -> tuple[list[Config], list[Config]]:
     """Return what has not run at all, and what has not run often enough; one run shows that memory does not suffice."""
     runs = Counter(row["command"] for row in rows)
@@ -164,12 +175,7 @@ class Table:
         """Append one run."""
         values = (self._now(), config.command, seen.gpu_model, seen.state, *seen[2:])
         written = dict(zip(COLUMNS, map(_written, values), strict=True))
-        is_new = not self._path.exists() or not self._path.stat().st_size
-        with self._path.open("a", newline="") as stream:
-            writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
-            if is_new:
-                writer.writeheader()
-            writer.writerow(written)
+        add_rows(self._path, COLUMNS, [written])
         self.rows.append(written)
 
     def peaks(self) -> dict[str, float]:

@@ -21,25 +21,21 @@ import os
 import random
 import select
 import shlex
-import shutil
 import signal
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.gpu import footprint_job
-from tests.gpu.footprints import read_table
-from tests.gpu.slowdowns import best
+from tests.gpu.footprints import add_rows, read_table
+from tests.gpu.slowdowns import best, under_mps
 
 COLUMNS = (
     *("mix", "command", "gpu_model", "limit_pct", "state", "alone_steps_per_s", "alone_sm_active_pct", "steps_per_s"),
     "device_sm_active_pct",
 )
-_CONTROL = "nvidia-cuda-mps-control"
 _ALONE_S, _TOGETHER_S, _BEFORE_S, _AFTER_S, _READY_S, _WARM_UP = 0.9, 1.5, 0.3, 0.3, 60.0, 4
 # A step that takes longer is waited for each time: what is queued on the GPU would outlast the time that is measured.
 _LONG_STEP_S = 0.03
@@ -229,16 +225,6 @@ def run(group: Group, programs: Sequence[_Program], reader: Any) -> Iterator[dic
             }
 
 
-def _write(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    is_new = not path.exists() or not path.stat().st_size
-    with path.open("a", newline="") as stream:
-        writer = csv.DictWriter(stream, COLUMNS, restval="", lineterminator="\n")
-        if is_new:
-            writer.writeheader()
-        for row in rows:
-            writer.writerow({name: f"{v:.6g}" if isinstance(v, float) else v for name, v in row.items()})
-
-
 def measure(path: Path, todo: Sequence[Group], until_s: float) -> int:
     """Run the groups as far as the time goes; return how many are left."""
     from slurm_colloc.gpu.nvml import NvmlReader
@@ -255,7 +241,7 @@ def measure(path: Path, todo: Sequence[Group], until_s: float) -> int:
         left -= 1
         if set(group.commands) <= built:
             rows = list(run(group, [programs[one] for one in group.commands], reader))
-            _write(path, rows)
+            add_rows(path, COLUMNS, rows)
             print(f"{until_s - time.monotonic():5.0f} s left, group {group.name}: {len(rows)} rows", flush=True)
     for program in programs.values():
         program.end()
@@ -281,20 +267,8 @@ def main() -> None:
     until_s = time.monotonic() + given.minutes * 60 - 80.0  # what has begun takes up to so long
     there = {row["mix"].partition(":")[0] for row in read_table(given.table, COLUMNS)}
     todo = [group for group in plan(commands_and_activity(), given.seed) if group.name not in there]
-    import timm
-    import torch
-    import torchvision
-    import transformers
-
-    print([one.__version__ for one in (torch, torchvision, timm, transformers)], f"{len(todo)} to do", flush=True)
-    pipe = tempfile.mkdtemp(prefix="r-", dir="/tmp")
-    os.environ |= {"CUDA_MPS_PIPE_DIRECTORY": pipe, "CUDA_MPS_LOG_DIRECTORY": pipe}
-    subprocess.run([_CONTROL, "-d"], check=True)
-    try:
+    with under_mps(len(todo)):
         print(f"{measure(given.table, todo, until_s)} groups are left", flush=True)
-    finally:
-        subprocess.run([_CONTROL], input=b"quit\n", check=False)
-        shutil.rmtree(pipe, ignore_errors=True)
     os._exit(0)
 
 

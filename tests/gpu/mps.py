@@ -55,7 +55,7 @@ while True:
     held.append(torch.zeros(2**26, dtype=torch.uint8, device="cuda")); torch.cuda.synchronize()
     print(len(held) * 64, flush=True)
 """
-_PTX = (
+PTX = (
     ".version 7.0\\n.target sm_70\\n.address_size 64\\n.visible .entry bad()\\n{\\n.reg .b64 %rd1;\\n.reg .b32 %r1;\\n"
     "mov.u64 %rd1, 16;\\nmov.u32 %r1, 1;\\nst.global.u32 [%rd1], %r1;\\nret;\\n}\\n"
 )
@@ -63,7 +63,7 @@ ILLEGAL = f"""
 import ctypes, torch
 torch.zeros(1, device="cuda"); torch.cuda.synchronize()
 cuda, module, function = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_void_p()
-print("load", cuda.cuModuleLoadData(ctypes.byref(module), b"{_PTX}"), flush=True)
+print("load", cuda.cuModuleLoadData(ctypes.byref(module), b"{PTX}"), flush=True)
 print("get", cuda.cuModuleGetFunction(ctypes.byref(function), module, b"bad"), flush=True)
 print("launch", cuda.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, None, None, None), flush=True)
 torch.cuda.synchronize()

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.gpu import footprint_job, gres_mps, pack, slowdowns, slurm
-from tests.gpu.footprints import read_table
+from tests.gpu.footprints import add_rows, read_table
 from tests.gpu.proof_plan import PARTITIONS, Cell, Need, Planned, script
 
 USERS = ("nobody", "games", "mail")
@@ -168,9 +168,8 @@ class Machine:
                 one: {"sm_active_pct": need.sm_active_pct, "gpu_mem_used_mib": need.gpu_mem_mib}
                 for one, need in needs.items()
             }
-            slowdowns.add(
-                table, [{"command": one, "state": "COMPLETED", "steps_per_s": _DRY_RATE, **did[one]} for one in size]
-            )
+            known_of = {"state": "COMPLETED", "steps_per_s": _DRY_RATE}
+            add_rows(table, slowdowns.COLUMNS, [{"command": one, **known_of, **did[one]} for one in size])
         # A process forked from one that has PyTorch's threads may fail at random.
         for _ in range(_RATE_TRIES):
             if todo := [(one, [100]) for one in sorted(size) if one not in known()]:

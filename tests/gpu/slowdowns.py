@@ -16,7 +16,7 @@ measured PASSES times; `best` takes the fastest row of each point, for what inte
 from __future__ import annotations
 
 import argparse
-import csv
+import contextlib
 import itertools
 import json
 import os
@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.gpu import footprint_job
-from tests.gpu.footprints import read_table
+from tests.gpu.footprints import add_rows, read_table
 
 # Of 132 SMs an H100's slices have 16 (1g), 32 (2g), 60 (3g) and 132 (7g); 92 is a share above a half.
 LIMITS_PCT = (100, 70, 46, 25, 13)
@@ -282,17 +282,6 @@ class _Config:
             os.close(one)
 
 
-def add(path: Path, rows: Iterable[dict[str, Any]]) -> None:
-    """Append rows to a table."""
-    is_new = not path.exists() or not path.stat().st_size
-    with path.open("a", newline="") as stream:
-        writer = csv.DictWriter(stream, COLUMNS, restval="", lineterminator="\n")
-        if is_new:
-            writer.writeheader()
-        for row in rows:
-            writer.writerow({name: f"{v:.6g}" if isinstance(v, float) else v for name, v in row.items()})
-
-
 def measure(path: Path, todo: Sequence[tuple[str, list[int]]], until_s: float) -> int:
     """Measure as far as the time goes; return how many configurations are left."""
     configs, own = list[_Config](), sorted(os.sched_getaffinity(0))
@@ -306,7 +295,7 @@ def measure(path: Path, todo: Sequence[tuple[str, list[int]]], until_s: float) -
         config.built()
     while configs and time.monotonic() < until_s:
         rows = configs.pop(0).rows()
-        add(path, rows)
+        add_rows(path, COLUMNS, rows)
         steps = [f"{row['steps_per_s']:.1f}" if row.get("steps_per_s") else row["state"] for row in rows]
         print(f"{until_s - time.monotonic():5.0f} s left", rows[0]["command"][16:], *steps, flush=True)
     for config in configs:
@@ -329,19 +318,26 @@ def main() -> None:
 
 
 def run(table: Path, todo: Sequence[tuple[str, list[int]]], until_s: float) -> int:
-    """Import the libraries once, measure under an MPS daemon of our own, and return how many are left."""
+    """Measure under an MPS daemon of our own, and return how many are left."""
+    with under_mps(len(todo)):
+        return measure(table, todo, until_s)
+
+
+@contextlib.contextmanager
+def under_mps(count: int) -> Iterator[None]:
+    """Import the libraries once, and run an MPS daemon whose clients what is started meanwhile will be."""
     import timm
     import torch
     import torchvision
     import transformers
 
-    print([one.__version__ for one in (torch, torchvision, timm, transformers)], f"{len(todo)} to do", flush=True)
+    print([one.__version__ for one in (torch, torchvision, timm, transformers)], f"{count} to do", flush=True)
     pipe = tempfile.mkdtemp(prefix="r-", dir="/tmp")
     own = {"CUDA_MPS_PIPE_DIRECTORY": pipe, "CUDA_MPS_LOG_DIRECTORY": pipe}
     os.environ |= own
     subprocess.run([_CONTROL, "-d"], check=True)
     try:
-        return measure(table, todo, until_s)
+        yield
     finally:
         subprocess.run([_CONTROL], input=b"quit\n", check=False)
         shutil.rmtree(pipe, ignore_errors=True)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs of one user beside those of others: what they take, leave, look for and break, said in a line of JSON."""
 
+from tests.gpu.mps import PTX
+
 # A process of the driver's own interface begins in a tenth of a second.
 CUDA = """
 import ctypes, json, sys, time
@@ -33,13 +35,9 @@ while len(held) < 192 and take(64):
     same += bytes(page).count(0xA7) > 60000
 found |= dict(looked_at=len(held), had_anothers_bytes=same)
 {_SAYS}"""
-_PTX = (
-    ".version 7.0\\n.target sm_70\\n.address_size 64\\n.visible .entry bad()\\n{\\n.reg .b64 %rd1;\\n.reg .b32 %r1;\\n"
-    "mov.u64 %rd1, 16;\\nmov.u32 %r1, 1;\\nst.global.u32 [%rd1], %r1;\\nret;\\n}\\n"
-)
 ILLEGAL = f"""{CUDA}
 module, function = ctypes.c_void_p(), ctypes.c_void_p()
-found["load"] = cuda.cuModuleLoadData(ctypes.byref(module), b"{_PTX}")
+found["load"] = cuda.cuModuleLoadData(ctypes.byref(module), b"{PTX}")
 found["get"] = cuda.cuModuleGetFunction(ctypes.byref(function), module, b"bad")
 found["launch"] = cuda.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, None, None, None)
 found["end"] = cuda.cuCtxSynchronize()
