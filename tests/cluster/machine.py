@@ -57,7 +57,7 @@ class Machine:
         script = HOLD.format(folders=" ".join(folder for folder in OVER if os.path.isdir(folder)))
         argv = ["unshare", "--mount", "sh", "-c", script, "sh", str(place)]
         self.book = Book(lab.root / "run/machine")
-        held = self.book.start("machine", argv, log=lab.root / "log/machine.out", env={"PATH": SYSTEM_PATH})
+        self.held = held = self.book.start("machine", argv, log=lab.root / "log/machine.out", env={"PATH": SYSTEM_PATH})
         wait_for((self._seen(held.pid) / str(place / "held").lstrip("/")).exists, "nothing is mounted")
         host = lab.release
         lab.release = _Within(host.name, host.suite, host.cgroup_plugin, held.pid)
@@ -68,7 +68,7 @@ class Machine:
             (self.root / "etc" / name).write_bytes((lab.root / "etc" / name).read_bytes())
 
     def end(self) -> None:
-        self.book.stop(self.book.records())
+        self.book.stop([self.held])
 
     @staticmethod
     def _seen(pid: int) -> Path:

@@ -49,12 +49,10 @@ class Book:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._children: dict[int, subprocess.Popen[bytes]] = {}
-        self._started: list[Record] = []
 
     def records(self) -> list[Record]:
         if not self.path.exists():
-            # Somebody removed the folder of a running lab: then at least its maker can still end it.
-            return list(self._started)
+            return []
         rows = (line.split() for line in self.path.read_text().splitlines())
         return [Record(name, int(pid), int(ticks)) for pid, ticks, name in rows]
 
@@ -91,7 +89,6 @@ class Book:
         if ticks is None:
             raise LabError(f"{name} ended at once (exit {child.wait()})\n{tail(log)}")
         record = Record(name, child.pid, ticks)
-        self._started.append(record)
         with self.path.open("a") as book:
             book.write(f"{record.pid} {record.start_ticks} {record.name}\n")
         self._children[child.pid] = child
@@ -109,7 +106,6 @@ class Book:
             self._children.pop(pid).wait()
 
     def clear(self) -> None:
-        self._started.clear()
         self.path.unlink(missing_ok=True)
 
 

@@ -16,8 +16,8 @@ from tests.waiting import wait_for
 
 pytestmark = pytest.mark.cluster
 BOTH = ("jobs", "others")
-# The running job's GPU is idle for as long as COL001 asks, while it runs and when it has ended; a job of 20 s is not.
-BOUNDS = "min_gpu_hours=0.001, shortest_min=0.5, first_warning_min=0.3, sliding_warning_min=0.3"
+# The running job's GPU is idle for as long as COL001 asks, while it runs and when it has ended; a job of 5 s is not.
+BOUNDS = "min_gpu_hours=0.001, shortest_min=0.25, first_warning_min=0.3, sliding_warning_min=0.3"
 RULES = f'[{{code="COL001", bounds={{{BOUNDS}}}}}]'
 
 
@@ -62,10 +62,10 @@ def test_who_holds_an_idle_gpu_gets_one_mail_from_both_timers(
     ran, job, short = ["squeue", "-h", "-o", "%M"], "", ""
     try:
         job = lab.run_as("alice", [*gpu, "sleep 600"], check=True).stdout.strip()
-        short = lab.run_as("bob", [*gpu, "sleep 20"], check=True).stdout.strip()
+        short = lab.run_as("bob", [*gpu, "sleep 5"], check=True).stdout.strip()
         lab.wait_jobs([short])
         lab.wait_accounted([short])
-        wait_for(lambda: lab.run([*ran, "-j", job]).stdout.strip() > "0:40", f"job {job} does not run")
+        wait_for(lambda: lab.run([*ran, "-j", job]).stdout.strip() > "0:20", f"job {job} does not run")
         lab.run(["colloc", "ingest", "--since", "1h"], env=center.env, check=True)
         assert {about: center.audit(about) for about in order}["jobs"] == 1
         (mail,) = taken.to("alice@example.org")

@@ -154,16 +154,13 @@ def test_a_share(alice: User, options: list[str], cores: int, mem: str, said: Re
     ("partition", "options", "cores"),
     [
         ("slices", [], 3),
-        ("slices", ["--ntasks=1"], 3),
         ("slices", ["-N1", "--ntasks=2"], 4),
-        ("slices", ["-N1", "--ntasks=5"], 5),
         ("slices", ["--mincpus=7"], 7),
         ("slices", ["--cpus-per-gpu=8"], 8),
         ("slices", ["-c9"], 9),
         ("slices", ["--mem-per-cpu=10M"], 30),
         # From here it goes to the partition 'slices'.
         ("whole", [], 3),
-        ("whole", ["-N1", "--ntasks=2"], 4),
         ("whole", ["-c9"], 9),
     ],
 )

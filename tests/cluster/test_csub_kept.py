@@ -114,17 +114,6 @@ def test_a_share_keeps_the_cores_that_are_asked_for_and_the_memory(lab: Lab, ali
         assert {key: one[key] for key in keys} == {key: other[key] for key in keys}, size
 
 
-def test_a_directive_taken_out_leaves_the_rest(lab: Lab, alice: User) -> None:
-    text = (
-        "#!/bin/sh\n#SBATCH --gres=gpu:1 -p giving\n#SBATCH --mem-per-gpu=700 # as measured\n#SBATCH -J mine\necho $1\n"
-    )
-    job = alice.submit("-H", SMALL, alice.script(text), "x", **only(lab, "shares", '["mps"]'))
-    stored = lab.run(["scontrol", "write", "batch_script", job, "-"]).stdout
-    assert "\n##SBATCH --mem-per-gpu=700 # as measured\n#SBATCH -J mine\n# --- csub" in stored
-    shown = alice.shown(job)
-    assert (shown["JobName"], shown["MinMemoryNode"]) == ("mine", "700M")
-
-
 # --- the script's world ---
 
 WORLD = """\
@@ -224,6 +213,7 @@ def test_a_here_document_and_requeue_and_comment(lab: Lab, alice: User) -> None:
     assert "Comment=mine alone" in shown
     assert "Requeue=1" in shown
     assert ONE in shown
+    assert alice.shown(job)["JobName"] == alice.shown(job_id(alice.run("sbatch", "-H", input=text)))["JobName"]
 
 
 # --- where it may go ---

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -74,40 +73,6 @@ def test_each_call_runs(example: Example, lab: Lab, bob: User) -> None:
         submitted = job_id(done)
         assert submitted in bob.jobs()
         lab.run(["scancel", "-u", "bob"])
-
-
-def test_a_first_job(lab: Lab, bob: User) -> None:
-    """What docs/quickstart.md tells: the second submission goes where the first one's use fits."""
-    shutil.rmtree(bob.home / ".local/share/slurm_colloc", ignore_errors=True)
-    shown = bob.run("csub", "--explain", "--dry-run", "train.sh")
-    assert "csub knows no earlier run of this job" in shown.stderr
-    first = bob.submit("train.sh")
-    lab.wait_jobs([first])
-    second = bob.run("csub", "train.sh")
-    assert f"csub: job {job_id(second)}: gpu:nvidia_h100_80gb_hbm3_1g.10gb:1 instead of gpu:h100:1: " in second.stderr
-    lab.run(["scancel", "-u", "bob"])
-
-
-@pytest.mark.parametrize(
-    ("page", "order", "given"),
-    [
-        ("mig", '["mig"]', "gpu:nvidia_h100_80gb_hbm3_1g.10gb:1"),
-        ("shard", '["mig", "shard"]', "shard:1"),
-    ],
-)
-def test_a_piece_as_its_page_says(page: str, order: str, given: str, lab: Lab) -> None:
-    site = write_site(lab, f"docs-{page}", agent=False, extra={"sharing.order": order})
-    alice = User(lab, "alice", site)
-    alice.script(SCRIPT, "job.sh")
-    page_of_all = [
-        one.words for one in examples() if one.page == "docs/how-to/share-gpus.md" and one.words[0] == "csub"
-    ]
-    assert len(page_of_all) == 2
-    words = page_of_all[0 if page == "mig" else 1]
-    options = ("-p", "gpu") if page == "shard" else ()
-    shown = alice.run(*words[:-1], *options, words[-1])
-    assert shown.returncode == 0, shown.stderr
-    assert f"csub: the job gets {given}: " in shown.stderr
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from pathlib import Path
 
@@ -89,18 +88,6 @@ def test_down_leaves_nothing(bare_lab: Lab) -> None:
     assert not lab.status().daemons
     lab.remove()
     assert _listing() == before
-
-
-def test_down_without_its_folder() -> None:
-    lab = fixtures.new_lab()
-    try:
-        lab.up()
-        submit(lab, "bob", script="#!/bin/bash\ntrap '' TERM\nsleep 321\n")
-        shutil.rmtree(lab.root)
-    finally:
-        lab.down()
-    time.sleep(0.5)
-    assert with_environment([f"SLURM_CONF={lab.slurm_conf}"]) == []
 
 
 def test_a_failing_daemon_is_told_with_its_log_and_leaves_no_other() -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +15,6 @@ from tests.cluster.mps_nodes import SLURM_CONF, MpsLab
 from tests.cluster.mps_scenes import mps_lab, the_daemon
 from tests.cluster.releases import HOST
 from tests.cluster.test_mps_daemon import mps as mps
-from tests.cluster.test_mps_daemon import started_within_a_job
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.alone
@@ -54,7 +54,28 @@ def test_it_is_in_no_jobs_cgroup_though_its_prolog_may_be(mps: MpsLab) -> None:
 
 
 def test_it_does_not_end_with_the_job_that_began_it(mps: MpsLab) -> None:
-    started_within_a_job(mps)
+    """Let a job of root's do what a prolog would that runs inside its job; the daemon must outlive that job."""
+    uid, gid = mps.user("alice")
+    inner = f"SLURM_JOB_ID=999999 SLURM_JOB_UID={uid} SLURM_JOB_GID={gid} SLURM_JOB_GPUS=0 "
+    inner += f"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=14 {' '.join(mps.node.argv('start'))}; echo $$ >>{mps.lab.root}/out/in"
+    argv = ["sbatch", "--parsable", "-p", "gpu", "-w", "g1", "-o", f"{mps.lab.root}/out/root", "--wrap"]
+    done = mps.lab.run([*argv, f"{inner}; cat /proc/self/cgroup; sleep 600"])
+    assert done.returncode == 0, done.stderr
+    folder = mps.node.folder((uid, gid))
+    wait_for(lambda: (folder / "jobs/999999").exists(), f"nothing was started: {mps.queue()}")
+    pid = the_daemon(str(folder / "pipe"))
+    folders = Path(f"/proc/{pid}/cgroup").read_text()
+    mps.lab.run(["scancel", done.stdout.strip()])
+    mps.lab.wait_jobs([int(done.stdout)])
+    wait_for(lambda: not mps.lab.run(["squeue", "-h", "--all"]).stdout, "root's job does not end")
+    time.sleep(1)
+    assert mps.node.daemons() == {pid}
+    assert "/job_" not in folders
+    job = mps.submit("alice")
+    assert the_daemon(mps.pipe("alice", job)) == pid
+    (folder / "jobs/999999").rmdir()
+    mps.let_go("alice", job)
+    wait_for(lambda: not mps.node.daemons(), "it does not end")
 
 
 @pytest.mark.skipif(HOST.name != RELEASE, reason="the lab has job_container/tmpfs on its own release only")

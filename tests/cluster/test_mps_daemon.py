@@ -20,7 +20,6 @@ from tests.cluster.mps_scenes import (
     the_daemon,
 )
 from tests.fakes.mps_control import NAME
-from tests.waiting import wait_for
 
 
 @pytest.fixture(scope="module")
@@ -115,51 +114,6 @@ def test_slurmd_is_killed_and_comes_back(mps: MpsLab) -> None:
     assert mps.pipe("alice", second) == pipe
     assert the_daemon(pipe) == pid
     mps.let_go("alice", first, second)
-
-
-def started_within_a_job(mps: MpsLab) -> None:
-    """Let a job of root's do what a prolog would that runs inside its job; the daemon must outlive that job."""
-    uid, gid = mps.user("alice")
-    inner = f"SLURM_JOB_ID=999999 SLURM_JOB_UID={uid} SLURM_JOB_GID={gid} SLURM_JOB_GPUS=0 "
-    inner += f"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=14 {' '.join(mps.node.argv('start'))}; echo $$ >>{mps.lab.root}/out/in"
-    argv = ["sbatch", "--parsable", "-p", "gpu", "-w", "g1", "-o", f"{mps.lab.root}/out/root", "--wrap"]
-    done = mps.lab.run([*argv, f"{inner}; cat /proc/self/cgroup; sleep 600"])
-    assert done.returncode == 0, done.stderr
-    folder = mps.node.folder((uid, gid))
-    wait_for(lambda: (folder / "jobs/999999").exists(), f"nothing was started: {mps.queue()}")
-    pid = the_daemon(str(folder / "pipe"))
-    cgroups = Path(f"/proc/{pid}/cgroup").read_text()
-    mps.lab.run(["scancel", done.stdout.strip()])
-    mps.lab.wait_jobs([int(done.stdout)])
-    wait_for(lambda: not mps.lab.run(["squeue", "-h", "--all"]).stdout, "root's job does not end")
-    time.sleep(1)
-    assert mps.node.daemons() == {pid}
-    assert "/job_" not in cgroups
-    job = mps.submit("alice")
-    assert the_daemon(mps.pipe("alice", job)) == pid
-    (folder / "jobs/999999").rmdir()
-    mps.let_go("alice", job)
-    wait_for(lambda: not mps.node.daemons(), "it does not end")
-
-
-def test_it_does_not_end_with_the_job_that_began_it(mps: MpsLab) -> None:
-    started_within_a_job(mps)
-
-
-def test_twenty_jobs_begin_and_end_at_once(mps: MpsLab) -> None:
-    jobs = [mps.submit("alice", "--mem=10M", gres="mps:5") for _ in range(20)]
-    pipes = {job: mps.pipe("alice", job) for job in jobs}
-    without = [job for job, pipe in pipes.items() if not pipe]
-    # On a busy machine the last ones wait for longer than a job's start may: they run without MPS, and say so.
-    told = mps.node.root / "said"
-    said = told.read_text() if told.exists() else ""
-    assert all(f"job {job} of uid" in said for job in without), (pipes, said)
-    assert len(without) < 10, (pipes, said)
-    (pipe,) = {pipe for pipe in pipes.values() if pipe}
-    assert mps.node.daemons() == {the_daemon(pipe)}
-    assert mps.node.jobs(mps.user("alice")) == set(jobs) - set(without)
-    mps.let_go("alice", *jobs)
-    wait_for(lambda: not mps.node.daemons(), "the daemon outlives its last job")
 
 
 def test_another_user_runs_without_where_it_does_not(mps: MpsLab) -> None:

@@ -65,7 +65,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return build_package(tmp_path_factory.mktemp("now")), build_package(tmp_path_factory.mktemp("next"), NEXT)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def center(packages: tuple[Path, Path]) -> Iterator[Center]:
     """A cluster with agents whose administrator installed the package and did what ORDER.md says."""
     lab = new_lab()
@@ -79,6 +79,7 @@ def center(packages: tuple[Path, Path]) -> Iterator[Center]:
             machine.done(f"dpkg -i {lab.root}/out/now.deb")
             made = Center(machine, set(machine.written()), lab.root / "shared", lab.root / "out/rendered")
             _set_up(made)
+            _ran(made)
             yield made
     finally:
         machine.end()
@@ -169,7 +170,6 @@ def _readable(center: Center, user: str) -> set[str]:
 def test_another_user_reads_nothing_of_anybody(center: Center) -> None:
     """Of all that the rendered files, ORDER.md and the programs made, the administrator's own files and OPEN alone."""
     machine = center.machine
-    _ran(center)
     every = _readable(center, "root")
     report = "/var/log/slurm_colloc/report.html"
     assert {report, "/var/log/slurm_colloc/ingest.log", "/var/lib/slurm_colloc/policy.table"} <= every
@@ -200,9 +200,8 @@ def _named_by(center: Center, release: str) -> set[str]:
 
 
 def test_an_upgrade_and_a_removal_under_jobs(center: Center) -> None:
-    """A later release beside this one, this one purged, then all of it: commands and jobs stay, and no file does."""
+    """Last: a later release beside this one, this one purged, then all of it: commands and jobs stay, no file does."""
     machine, lab, home = center.machine, center.lab, center.machine.home("alice")
-    _ran(center)
     release = re.compile(rf"slurm_colloc-{re.escape(__version__)}")
     assert [path.name for path in center.rendered.iterdir() if release.search(path.read_text())] == []
     path = _path_of_users(center)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -54,8 +53,6 @@ def test_pipx_a_site_of_ones_own_and_a_job(lab: Lab, home: Path) -> None:
     assert lab.run_as("carol", ["colloc", "--version"], env=mine, check=True).stdout == f"colloc {__version__}\n"
 
     settings = {
-        "sharing.max_slowdown": "2.1",
-        "sharing.weigh_waits": "false",
         "observe.period_s": "0.5",
         "observe.gpu_reader": f'"simulated:{lab.gpus_dir}"',
     }
@@ -68,14 +65,6 @@ def test_pipx_a_site_of_ones_own_and_a_job(lab: Lab, home: Path) -> None:
     assert set(lab.wait_jobs([job]).values()) == {"COMPLETED"}
     block = lab.run(["scontrol", "write", "batch_script", job, "-"], check=True).stdout
     assert f"{home}/.local/" in block, "the sampler in the job is of carol's own installation"
-
-    second = lab.run_as("carol", ["csub", "--explain", "job.sh"], env=mine, check=True)
-    assert "1 completed run on" in second.stderr, second.stderr
-    lab.wait_jobs([second.stdout.split()[-1]])
-    shown = json.loads(lab.run_as("carol", ["colloc", "history", "--format=json"], env=mine, check=True).stdout)
-    assert [item["decision"]["given"] for item in shown["submissions"]] == [
-        "as asked",
-        "gpu:nvidia_h100_80gb_hbm3_1g.10gb:1",
-    ]
+    assert "exact, from 1 run" in lab.run_as("carol", ["colloc", "history"], env=mine, check=True).stdout
     lab.run_as("carol", [pipx, "uninstall", "slurm-colloc"], env=mine, timeout=60, check=True)
     assert lab.run_as("carol", ["sh", "-c", "command -v csub"], env=mine).returncode == 127

@@ -278,12 +278,12 @@ def test_a_job_costs_slurmctld_less_than_a_millisecond_at_100000_known_ones(lab:
     script = lab.root / "etc/job_submit.lua"
     script.write_text(script.read_text().replace("return colloc.job_submit(job_desc)", CLOCKED))
     os.utime(script, (reload.mtime + 5, reload.mtime + 5))  # type: ignore[attr-defined]
-    loop = "for i in $(seq 150); do sbatch -J known --gres=gpu:1 -p all -H --wrap true || exit 1; done"
+    loop = "for i in $(seq 50); do sbatch -J known --gres=gpu:1 -p all -H --wrap true || exit 1; done"
     done = lab.run_as("alice", ["sh", "-c", loop], timeout=120)
     assert done.returncode == 0, done.stderr
     lab.run(["scancel", "-u", "alice"])
     took_us = [int(found) for found in re.findall(r"took (\d+) us", log(lab))]
-    assert len(took_us) == 150
+    assert len(took_us) == 50
     load_us, *rest_us = took_us
     print(f"Slurm {RELEASE}: the load {load_us} us, then median {median(rest_us)}, worst {max(rest_us)} us")
     assert median(rest_us) < 1000

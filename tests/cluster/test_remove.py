@@ -6,9 +6,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -107,22 +105,3 @@ def _nothing_is_left(lab: Lab, site: Path) -> None:
     assert left == []
     assert not any((lab.root / "site").glob("*/*"))
     assert list(processes_with(f"{lab.root}/opt/bin/python")) == []
-
-
-def test_an_earlier_release_refuses_what_a_later_one_wrote(center: Lab) -> None:
-    """A downgrade: the history and the store of a later release are named, and csub goes on without them."""
-    lab, home = center, _home(center)
-    site = write_site(lab, agent=False)
-    environment = {"COLLOC_CONF": str(site / "site.toml")}
-    (home / "short.sh").write_text("#!/bin/bash\n#SBATCH --gres=gpu:1 -t 5 -p gpu\nsleep 1\n")
-    user = lab.users["alice"]
-    snapshot = site / "history" / f"{user.uid}.sqlite"
-    snapshot.parent.mkdir(mode=0o755)
-    with closing(sqlite3.connect(snapshot)) as later:
-        later.execute("CREATE TABLE meta (key TEXT, value TEXT)")
-        later.execute("PRAGMA user_version = 99")
-    os.chown(snapshot, user.uid, user.gid)
-    snapshot.chmod(0o600)
-    done = lab.run_as("alice", ["csub", "--explain", "short.sh"], env=environment, cwd=home, check=True)
-    assert "is of another release (schema 99" in done.stderr
-    assert lab.wait_jobs([done.stdout.split()[-1]])[int(done.stdout.split()[-1])] == "COMPLETED"

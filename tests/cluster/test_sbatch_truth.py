@@ -381,12 +381,12 @@ def run_mixed(sbatch: Sbatch, kind: str, examples: int) -> dict[str, int]:
 
 
 def test_good_jobs_are_read_alike(sbatch: Sbatch) -> None:
-    went = run_mixed(sbatch, "good", 300)
+    went = run_mixed(sbatch, "good", 200)
     assert went["compared"] > 100, went
 
 
 def test_wild_jobs_are_read_alike_or_not_at_all(sbatch: Sbatch) -> None:
-    run_mixed(sbatch, "wild", 300)
+    run_mixed(sbatch, "wild", 200)
 
 
 @pytest.mark.soak

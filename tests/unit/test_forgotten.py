@@ -176,6 +176,7 @@ def test_a_history_of_a_later_release_is_said_in_both_formats(shell: Shell) -> N
     with contextlib.closing(sqlite3.connect(path)) as database:
         database.execute("PRAGMA user_version = 99")
     assert "is of another release" in history(shell)
+    assert "is of another release" in shell.run("--explain", "job.sh").stderr
     [job] = json.loads(history(shell, "--format", "json").partition("\ncolloc:")[0])["jobs"]
     assert "is of another release" in job["notes"][0]
 
