@@ -54,11 +54,14 @@ def pack_script(python: str, spec: Spec, script: str = "", before: str = "") -> 
 
 
 class Packs:
-    """One of the lab's users, who submits packs."""
+    """One of the lab's users, who submits packs, in a home without files of before."""
 
     def __init__(self, lab: Lab, user: str) -> None:
         self.lab, self.user = lab, user
         self.home = Path(lab.environment(user)["HOME"])
+        for path in self.home.iterdir():
+            if path.is_file():
+                path.unlink()
         self.python = str(lab.bin / "python")
         self.fake = lab.root / "opt/fake-mps"
         self.fake.mkdir(exist_ok=True)

@@ -34,9 +34,8 @@ class Packer(User):
         self.packs = Packs(lab, name)
         self.environment["PATH"] = f"{self.packs.fake}:{lab.environment(name)['PATH']}"
         self.run("mkdir", "-p", "out")
-        for path in [*self.home.iterdir(), *(self.home / "out").iterdir()]:
-            if path.is_file():
-                path.unlink()
+        for path in (self.home / "out").iterdir():
+            path.unlink()
 
     def output(self, name: str) -> str:
         return (self.home / "out" / name).read_text()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.cluster import broken, cgroups, jobs
-from tests.cluster.fixtures import RELEASE, new_lab, running
+from tests.cluster.fixtures import RELEASE, running
 from tests.cluster.lab import Lab
 from tests.cluster.nodes import MIG_TYPE_PREFIX, PARTITIONS
 from tests.waiting import wait_for
@@ -53,6 +53,12 @@ def found(lab: Lab, **how: Any) -> tuple[dict[str, list[tuple[str, str]]], dict[
 def wrong() -> Iterator[Lab]:
     with running(broken.shared_wrongly(RELEASE)) as lab:
         broken.limit(lab)
+        yield lab
+
+
+@pytest.fixture(scope="module")
+def untracked() -> Iterator[Lab]:
+    with running(broken.untracked(RELEASE)) as lab:
         yield lab
 
 
@@ -147,43 +153,42 @@ def test_on_a_gpu_node_its_driver_is_asked(wrong: Lab) -> None:
     assert "known on the node itself" in gaps["DOC020"]
 
 
-def test_what_is_hidden_from_a_user_is_not_called_sound() -> None:
-    with running(broken.untracked(RELEASE)) as lab:
-        lab.run(["sacctmgr", "-i", "modify", "account", "ml", "set", "MaxTRES=gres/mps=10"], check=True)
-        findings, gaps, status = found(lab)
-        in_cgroup, in_accounting = {"DOC030", "DOC031", "DOC032"}, {"DOC040", "DOC041", "DOC042", "DOC044"}
-        assert set(findings) == in_cgroup | in_accounting | {"DOC016"}
-        assert findings["DOC041"] == [("AccountingStorageTRES of slurm.conf", "it lacks gres/shard")]
-        assert (set(gaps), status) == (NOT_TO_BE_SEEN, 1)
-        of_bob, gaps_of_bob, _ = found(lab, user="bob")
-        assert set(of_bob) == set(findings) - {"DOC044"}
-        assert set(gaps_of_bob) == NOT_TO_BE_SEEN | {"DOC013", "DOC044", "DOC050", "DOC051"}
-        assert "shows no association of root" in gaps_of_bob["DOC044"]
-        lab.book.stop([record for record in lab.book.records() if record.name == "slurmctld"])
-        gone = ask(lab)
-        assert (gone.returncode, gone.stdout) == (2, "")
-        assert "'scontrol show config' ended with status 1" in gone.stderr
+def test_what_is_hidden_from_a_user_is_not_called_sound(untracked: Lab) -> None:
+    untracked.run(["sacctmgr", "-i", "modify", "account", "ml", "set", "MaxTRES=gres/mps=10"], check=True)
+    findings, gaps, status = found(untracked)
+    in_cgroup, in_accounting = {"DOC030", "DOC031", "DOC032"}, {"DOC040", "DOC041", "DOC042", "DOC044"}
+    assert set(findings) == in_cgroup | in_accounting | {"DOC016"}
+    assert findings["DOC041"] == [("AccountingStorageTRES of slurm.conf", "it lacks gres/shard")]
+    assert (set(gaps), status) == (NOT_TO_BE_SEEN, 1)
+    of_bob, gaps_of_bob, _ = found(untracked, user="bob")
+    assert set(of_bob) == set(findings) - {"DOC044"}
+    assert set(gaps_of_bob) == NOT_TO_BE_SEEN | {"DOC013", "DOC044", "DOC050", "DOC051"}
+    assert "shows no association of root" in gaps_of_bob["DOC044"]
 
 
-def test_a_cluster_without_accounting_or_a_plugin_that_knows_gpus_or_one_time() -> None:
-    with running(new_lab()) as lab:
-        skewed = broken.ahead_of_time(lab, "g2", 300)
+def test_a_cluster_without_one_time_accounting_or_a_plugin_that_knows_gpus_and_at_last_none(untracked: Lab) -> None:
+    lab = untracked
+    skewed = broken.ahead_of_time(lab, "g2", 300)
 
-        def clocks(env: Mapping[str, str] | None = None) -> list[tuple[str, str]]:
-            return found(lab, env=env)[0].get("DOC070", [])
+    def clocks(env: Mapping[str, str] | None = None) -> list[tuple[str, str]]:
+        return found(lab, env=env)[0].get("DOC070", [])
 
-        wait_for(lambda: [subject for subject, _ in clocks()] == ["g2"], "g2's clock is not found to be ahead")
-        assert re.fullmatch(r"its slurmd started (2\d\d|300) s after now: .*", clocks()[0][1])
-        (subject, evidence), *_ = clocks({**skewed, "SKEW_S": "-90"})
-        assert subject.endswith(" (this machine)")
-        assert re.fullmatch(r"its clock is (89|90|91) s behind slurmctld's", evidence)
-        sound = found(lab)[0]
-        assert not {"DOC014", "DOC043"} & set(sound)
-        broken.without_database(lab)
-        findings, _, status = found(lab)
-        assert [subject for subject, _ in findings["DOC043"]] == ["slurm.conf"]
-        assert ("DOC014" in findings, status) == (False, 1)
-        broken.whole_nodes_only(lab)
-        assert found(lab, user="alice")[0]["DOC014"] == [("slurm.conf", "SelectType is select/linear")]
-        refused = lab.run_as("alice", ["sbatch", "--gpus=1", "--wrap=true"])
-        assert "GRES option unsupported by configured SelectType plugin" in refused.stderr
+    wait_for(lambda: [subject for subject, _ in clocks()] == ["g2"], "g2's clock is not found to be ahead")
+    assert re.fullmatch(r"its slurmd started (2\d\d|300) s after now: .*", clocks()[0][1])
+    (subject, evidence), *_ = clocks({**skewed, "SKEW_S": "-90"})
+    assert subject.endswith(" (this machine)")
+    assert re.fullmatch(r"its clock is (89|90|91) s behind slurmctld's", evidence)
+    sound = found(lab)[0]
+    assert not {"DOC014", "DOC043"} & set(sound)
+    broken.without_database(lab)
+    findings, _, status = found(lab)
+    assert [subject for subject, _ in findings["DOC043"]] == ["slurm.conf"]
+    assert ("DOC014" in findings, status) == (False, 1)
+    broken.whole_nodes_only(lab)
+    assert found(lab, user="alice")[0]["DOC014"] == [("slurm.conf", "SelectType is select/linear")]
+    refused = lab.run_as("alice", ["sbatch", "--gpus=1", "--wrap=true"])
+    assert "GRES option unsupported by configured SelectType plugin" in refused.stderr
+    lab.book.stop([record for record in lab.book.records() if record.name == "slurmctld"])
+    gone = ask(lab)
+    assert (gone.returncode, gone.stdout) == (2, "")
+    assert "'scontrol show config' ended with status 1" in gone.stderr

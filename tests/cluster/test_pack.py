@@ -20,11 +20,7 @@ pytestmark = pytest.mark.cluster
 
 @pytest.fixture
 def alice(lab: Lab) -> Iterator[Packs]:
-    user = Packs(lab, "alice")
-    for path in user.home.iterdir():
-        if path.is_file():
-            path.unlink()
-    yield user
+    yield Packs(lab, "alice")
     lab.run(["scancel", "-u", "alice"])
 
 

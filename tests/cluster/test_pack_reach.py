@@ -23,11 +23,7 @@ NAMES = "PATH,HOME,TMPDIR,LD_PRELOAD,NSS_WRAPPER_PASSWD,NSS_WRAPPER_GROUP"
 
 @pytest.fixture
 def alice(lab: Lab) -> Iterator[Packs]:
-    user = Packs(lab, "alice")
-    for path in user.home.iterdir():
-        if path.is_file():
-            path.unlink()
-    yield user
+    yield Packs(lab, "alice")
     lab.run(["scancel", "-u", "alice"])
 
 

@@ -86,19 +86,18 @@ def _told(lab: Lab, user: str, gpu: str, percentage: str = "25") -> str:
 MPS = ("-p", "gpu", "-w", "g1", "--gres=mps:25")
 
 
-@pytest.mark.parametrize("program", ["sbatch", "srun", "salloc"])
 @pytest.mark.parametrize(
-    ("option", "fault"),
+    ("program", "option", "fault"),
     [
-        ("--colloc=mps", "--colloc is none of auto, off and exclusive:REASON"),
-        ("--colloc=", "--colloc is none of"),
-        ("--colloc=exclusive:", "--colloc lacks its reason"),
-        ("--colloc=exclusive:a\nb", "--colloc is longer than 255 bytes, or has one that is not printable"),
-        ("--colloc=%s%n%s", "--colloc is none of"),
-        ("--gpu-footprint=6G", "--gpu-footprint is none of mem=SIZE"),
-        ("--gpu-footprint=mem=6", "--gpu-footprint has no memory size"),
-        ("--gpu-footprint=mem=6G,sm=0.5", "--gpu-footprint has no percentage"),
-        ("--gpu-footprint=sm=30", "--gpu-footprint lacks mem=SIZE"),
+        ("sbatch", "--colloc=mps", "--colloc is none of auto, off and exclusive:REASON"),
+        ("srun", "--colloc=", "--colloc is none of"),
+        ("salloc", "--colloc=exclusive:", "--colloc lacks its reason"),
+        ("sbatch", "--colloc=exclusive:a\nb", "--colloc is longer than 255 bytes, or has one that is not printable"),
+        ("srun", "--colloc=%s%n%s", "--colloc is none of"),
+        ("salloc", "--gpu-footprint=6G", "--gpu-footprint is none of mem=SIZE"),
+        ("sbatch", "--gpu-footprint=mem=6", "--gpu-footprint has no memory size"),
+        ("srun", "--gpu-footprint=mem=6G,sm=0.5", "--gpu-footprint has no percentage"),
+        ("salloc", "--gpu-footprint=sm=30", "--gpu-footprint lacks mem=SIZE"),
     ],
 )
 def test_a_wrong_option_refuses_the_submission(lab: Lab, program: str, option: str, fault: str) -> None:
