@@ -164,20 +164,14 @@ def test_what_gres_are_called() -> None:
     assert (nothing.gpus, nothing.devices, nothing.whole, nothing.kind) == (0.0, 0, False, "")
 
 
-def test_the_convention_is_the_readers_not_the_stores(tmp_path: Path) -> None:
-    stored(tmp_path, [run(gres=LARGE, node_list="m1")])
-    hours = {by: only(Store(str(tmp_path), SHARES, by)).allocated_gpu_hours for by in ("slices", "sms", "memory")}
-    assert hours == {"slices": near(1 / 7), "sms": near(26 / 132), "memory": near(20090 / 81559)}
-
-
-@pytest.mark.parametrize(("by", "part"), [("slices", 1 / 7), ("sms", 26 / 132), ("memory", 20090 / 81559)])
-def test_what_was_used_is_by_the_convention_of_what_was_allocated(tmp_path: Path, by: str, part: float) -> None:
+def test_what_was_allocated_and_used_is_by_the_readers_convention(tmp_path: Path) -> None:
     unit = device("MIG-0", profile="1g.20gb", sm_count=26, gpu_util_pct=None, sm_active_pct=50.0)
     rounds = [seen(3600, [unit], [process(uuid="MIG-0")], interval_s=3600.0)]
     stored(tmp_path, [run(gres=LARGE, node_list="m1")], rounds)
-    usage = only(Store(str(tmp_path), SHARES, by))
-    assert (usage.sm_measured_gpu_hours, usage.sm_used_gpu_hours) == (near(part), near(part / 2))
-    assert usage.held_gpu_hours == near(1 / 7)
+    for by, part in (("slices", 1 / 7), ("sms", 26 / 132), ("memory", 20090 / 81559)):
+        usage = only(Store(str(tmp_path), SHARES, by))
+        assert (usage.allocated_gpu_hours, usage.sm_measured_gpu_hours) == (near(part), near(part))
+        assert (usage.sm_used_gpu_hours, usage.held_gpu_hours) == (near(part / 2), near(1 / 7))
 
 
 def test_a_slice_of_the_whole_gpu_may_be_of_unknown_size(tmp_path: Path) -> None:

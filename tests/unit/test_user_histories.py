@@ -282,16 +282,16 @@ def test_facts_say_what_readings_said_and_the_high_value_rounded_up(tmp_path: Pa
         assert one._replace(sm_active_q95_pct=34.25) == found[0]
 
 
-def test_two_runs_of_a_day_stay_two(tmp_path: Path) -> None:
+def test_a_requeued_job_gives_two_runs_whatever_became_of_the_readings(tmp_path: Path) -> None:
     rows = [run(user=NAME, state="PREEMPTED"), run(user=NAME, start_s=4000, end_s=8000)]
     store = Store(str(tmp_path / "store"))
     store.write_allocations("a", rows, 1.0)
     sampled(store, [pass_at(10, 50.0), pass_at(4010, 10.0)])
-    for _ in range(2):
+    for _ in range(3):
+        assert build_history(store, "c", str(tmp_path / "state"), decided(decision())).runs == 2
+        found = read_snapshot(snapshot_path(str(tmp_path / "state"), UID), "sig").evidence
+        assert [(one.state, one.sm_active_mean_pct) for one in found] == [("PREEMPTED", 50.0), ("COMPLETED", 10.0)]
         assert compact(store, Observe(), 300 * 86_400.0, anyway=True)
-    assert build_history(store, "c", str(tmp_path / "state"), decided(decision())).runs == 2
-    found = read_snapshot(snapshot_path(str(tmp_path / "state"), UID), "sig").evidence
-    assert [one.sm_active_mean_pct for one in found] == [50.0, 10.0]
 
 
 PAIR = [device("A", sm_active_pct=50.0), device("B", sm_active_pct=None, gpu_util_pct=None)]
@@ -334,13 +334,6 @@ def test_somebody_elses_job_another_cluster_and_a_running_job_give_nothing(tmp_p
     assert history(tmp_path / "2", rounds, decided(decision(cluster="other")))[0] == 0
     assert history(tmp_path / "3", rounds, decided(decision()), run(user=NAME, end_s=None))[0] == 0
     assert history(tmp_path / "4", rounds, decided(decision("2")))[0] == 0
-
-
-def test_a_requeued_job_gives_two_runs(tmp_path: Path) -> None:
-    rows = [run(user=NAME, state="PREEMPTED"), run(user=NAME, start_s=4000, end_s=8000)]
-    count, found = history(tmp_path, [pass_at(10, 50.0), pass_at(4010, 10.0)], decided(decision()), *rows)
-    assert count == 2
-    assert [(one.state, one.sm_active_mean_pct) for one in found] == [("PREEMPTED", 50.0), ("COMPLETED", 10.0)]
 
 
 def test_the_snapshot_belongs_to_its_user(tmp_path: Path) -> None:
