@@ -8,6 +8,7 @@ an installation is then what lies in the upper folders, and nothing else.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -33,6 +34,22 @@ for folder in {folders}; do
 done
 touch "$1/held"
 exec sleep infinity
+"""
+# Makes of the package $1 of release $2 that of $3, which is the same under another name and priority: $5 instead of $4.
+LATER = r"""
+set -eu
+dpkg-deb -R "$1" tree
+opt=tree/opt/slurm_colloc-$3
+mv "tree/opt/slurm_colloc-$2" "$opt"
+ours=$(echo "$opt"/lib/python*/site-packages/slurm_colloc)
+mv "$ours-$2.dist-info" "$ours-$3.dist-info"
+mv "tree/usr/share/doc/slurm-colloc-$2" "tree/usr/share/doc/slurm-colloc-$3"
+grep -q "^set -- --install .* $4\$" tree/DEBIAN/postinst
+sed -i "/^set -- --install /s/ $4\$/ $5/" tree/DEBIAN/postinst
+grep -rlIF "$2" tree/DEBIAN "$opt/bin" "$opt/pyvenv.cfg" "$ours/__init__.py" "$ours-$3.dist-info" |
+    xargs sed -i "s/$2/$3/g"
+"$opt/bin/python" -m compileall -qf "$ours/__init__.py"
+dpkg-deb --root-owner-group -Znone --build tree .
 """
 
 
@@ -115,23 +132,23 @@ class Machine:
                     yield path
 
 
-def build_package(target: Path, version: str = "") -> Path:
-    """Build the .deb of this checkout, under another version if need be, into a folder of its own."""
-    source = CHECKOUT
-    if version:
-        source = target / "source"
-        listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-        names = subprocess.run(listing, cwd=CHECKOUT, check=True, capture_output=True, text=True).stdout
-        for name in filter(None, names.split("\0")):
-            if not (CHECKOUT / name).exists():
-                continue
-            (source / name).parent.mkdir(parents=True, exist_ok=True)
-            (source / name).write_bytes((CHECKOUT / name).read_bytes())
-            (source / name).chmod((CHECKOUT / name).stat().st_mode & 0o755)
-        init = source / "slurm_colloc/__init__.py"
-        init.write_text(init.read_text().replace(__version__, version))
-    argv = [str(source / "packages/build"), "--extras", "prometheus", "--out", str(target), "deb"]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=1200)
+def build_package(target: Path) -> Path:
+    """Build the .deb of this checkout into a folder."""
+    _run([str(CHECKOUT / "packages/build"), "--extras", "prometheus", "--out", str(target), "deb"], target)
+    return next(target.glob("*.deb"))
+
+
+def later_package(package: Path, target: Path, version: str) -> Path:
+    """Make the .deb of a later release in a folder; to build it takes as long as this one took."""
+    _run(["sh", "-c", LATER, "sh", str(package), __version__, version, _rank(__version__), _rank(version)], target)
+    return next(target.glob("*.deb"))
+
+
+def _rank(version: str) -> str:
+    """Return a release's priority among alternatives."""
+    return str(int("".join(f"{int(part):02}" for part in re.findall(r"\d+", version)[:3])))
+
+
+def _run(argv: Sequence[str], cwd: Path) -> None:
+    done = subprocess.run(argv, cwd=cwd, capture_output=True, text=True, check=False, timeout=1200)
     assert done.returncode == 0, done.stderr
-    (built,) = target.glob("*.deb")
-    return built

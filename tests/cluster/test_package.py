@@ -14,7 +14,7 @@ import pytest
 from slurm_colloc import __version__
 from tests.cluster.fixtures import CHECKOUT, need_cluster, new_lab, running
 from tests.cluster.lab import SYSTEM_PATH, Lab
-from tests.cluster.machine import Machine, build_package
+from tests.cluster.machine import Machine, build_package, later_package
 from tests.cluster.releases import HOST
 from tests.cluster.site import MODEL, installed
 from tests.unit.programs import need_program
@@ -62,7 +62,8 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Return this release and a later one."""
     need_cluster()
     need_program("dpkg-deb")
-    return build_package(tmp_path_factory.mktemp("now")), build_package(tmp_path_factory.mktemp("next"), NEXT)
+    now = build_package(tmp_path_factory.mktemp("now"))
+    return now, later_package(now, tmp_path_factory.mktemp("next"), NEXT)
 
 
 @pytest.fixture(scope="module")
