@@ -83,7 +83,16 @@ def test_a_job_that_ran_out_of_memory_runs_again_on_the_next_larger_slice(alice:
     assert alice.shown(second)["JobName"] == "train.sh"
     assert alice.ended(alice.companion_of(second)) == "CANCELLED"
     text = alice.lab.run_as("alice", ["scontrol", "write", "batch_script", second, "-"]).stdout
-    assert f"again after job {job} ran out of GPU memory on gpu:{SLICE}_1g.10gb:1" in text
+    ran_out = f"job {job} ran out of GPU memory on gpu:{SLICE}_1g.10gb:1"
+    assert f"again after {ran_out}" in text
+    assert f"GPU memory: {ran_out}; submitted again as job {second}\n" in alice.run("colloc", "job", job).stdout
+    # A companion that is requeued submits nothing twice.
+    before, said = alice.jobs(), alice.output(job)
+    [folder] = (alice.home / ".local/share/slurm_colloc/followup").glob(f"*/{job}")
+    python = alice.lab.bin / "python"
+    done = alice.run(str(python), "-I", "-m", "slurm_colloc.followup.companion", str(folder))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (alice.others(before), alice.output(job)) == ([], said)
     third, _ = alice.submitted("-H", FOOTPRINT, script, "a b")
     assert f"gpu:{SLICE}_2g.20gb:1" in alice.shown(third)["TresPerNode"]
 
@@ -132,17 +141,3 @@ def test_of_an_array_the_tasks_that_ran_out_run_again(alice: Trainer) -> None:
     # The first attempt's words survive in files of one name.
     assert (alice.home / "all.3").read_text().endswith("done\n")
     assert "CUDA out of memory" in (alice.home / "all.3").read_text()
-
-
-def test_a_companion_that_is_requeued_submits_nothing_twice(alice: Trainer) -> None:
-    job, companion = alice.submitted("--requeue", FOOTPRINT, alice.script(HEAD + ON_SMALL))
-    alice.ended(companion)
-    second = alice.next_job(job)
-    alice.lab.wait_jobs([second])
-    before, said = alice.jobs(), alice.output(job)
-    [folder] = (alice.home / ".local/share/slurm_colloc/followup").glob(f"*/{job}")
-    python = alice.lab.bin / "python"
-    done = alice.run(str(python), "-I", "-m", "slurm_colloc.followup.companion", str(folder), SLURM_JOB_ID=companion)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert alice.others(before) == []
-    assert alice.output(job) == said

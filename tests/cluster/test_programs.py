@@ -305,8 +305,3 @@ def test_a_script_from_dev_stdin(desk: Desk) -> None:
         assert run.rows == [run.rows[0]._replace(job=str(run.result), name="stdin", state="COMPLETED")]
         assert run.given() == {"stdin": [WHOLE]}
         assert (folder / "answer").read_text() == "42\n"
-
-
-def test_asking_for_the_version(desk: Desk) -> None:
-    versions = [desk.call(front, desk.home, "sbatch", "--version") for front in FRONTS]
-    assert versions[0] == versions[1] != ""

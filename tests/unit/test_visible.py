@@ -119,7 +119,9 @@ def test_a_report_of_some_runs_says_so_and_without_names_where_it_has_none() -> 
             assert ", by user, of what you may see" in nameless
 
 
-def test_who_asks_is_asked_of_slurm_only_where_it_matters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_asks_is_asked_of_slurm_only_where_it_matters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     asked: list[str] = []
 
     def rights(_: CliClient, name: str) -> Rights:
@@ -137,6 +139,8 @@ def test_who_asks_is_asked_of_slurm_only_where_it_matters(tmp_path: Path, monkey
     monkeypatch.setattr("os.geteuid", lambda: uid + 1)
     assert seen.visible_here(str(tmp_path), None).user == "ann"
     assert asked == ["ann"]
+    said = "whose runs you may see is not known, so only your own are shown: slurmctld is away"
+    assert said in capsys.readouterr().err
 
 
 def test_where_accounting_shows_nobody_elses_jobs_reports_do_not_either(
