@@ -153,6 +153,18 @@ def test_a_script_of_one_megabyte(lab: Lab, alice: User, site: Path) -> None:
     assert stored.rstrip("\n").endswith("true")
 
 
+@pytest.mark.parametrize("name", ["two\nlines", "quote'\"$(touch x)`id`", "-dash", "ü\u202e", "a" * 900])
+def test_odd_job_names(lab: Lab, alice: User, name: str) -> None:
+    before = alice.jobs()
+    done = alice.run("csub", f"--job-name={name}", SMALL, "train.sh")
+    [new] = set(alice.jobs()) - set(before)
+    assert new == job_id(done)
+    assert ONE in lab.run(["scontrol", "show", "job", "-o", new]).stdout
+    plain = job_id(alice.run("sbatch", f"--job-name={name}", "train.sh"))
+    said = [lab.run(["squeue", "-h", "-t", "all", "-j", job, "-o", "%j"]).stdout for job in (new, plain)]
+    assert said[0] == said[1]
+
+
 KILLS = 40
 
 

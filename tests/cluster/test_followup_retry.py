@@ -90,7 +90,7 @@ def test_a_job_that_ran_out_of_memory_runs_again_on_the_next_larger_slice(alice:
     before, said = alice.jobs(), alice.output(job)
     [folder] = (alice.home / ".local/share/slurm_colloc/followup").glob(f"*/{job}")
     python = alice.lab.bin / "python"
-    done = alice.run(str(python), "-I", "-m", "slurm_colloc.followup.companion", str(folder))
+    done = alice.run(str(python), "-I", "-m", "slurm_colloc.followup.companion", str(folder), SLURM_JOB_ID=companion)
     assert (done.returncode, done.stderr) == (0, "")
     assert (alice.others(before), alice.output(job)) == ([], said)
     third, _ = alice.submitted("-H", FOOTPRINT, script, "a b")
