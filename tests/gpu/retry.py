@@ -64,7 +64,8 @@ def main() -> None:
     bench = ready(parser.parse_args().folder)
     site = Path(os.environ["COLLOC_CONF"])
     plain = site.read_text()
-    site.write_text(plain.replace('order = ["mps"]\n', f'order = ["mps"]\n{SHARED}'))
+    shared = plain.replace('order = ["mps"]\n', f'order = ["mps"]\n{SHARED}')
+    site.write_text(shared.replace("max_time_min = 30\n", 'max_time_min = 30\nmps_users = "all"\n'))
     recovers(bench)
 
 
