@@ -30,7 +30,8 @@ def act(state: State, finding: Finding, config: SiteConfig) -> Action:
     """
     what = config.notices.actions[finding.rule]
     acted = Action(*key_of(finding), finding.digest, finding.user, what, BEGUN)
-    told = any((one[:5], one.what) == (acted[:5], what) for one in _unsettled(state))
+    # Whether Slurm had this command already, or has it now.
+    told = any(one._replace(state=BEGUN, reply="", changed_s=0.0) == acted for one in _unsettled(state))
     state.act(acted, now())
     try:
         if finding.cluster != config.cluster:

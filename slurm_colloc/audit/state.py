@@ -89,7 +89,7 @@ class Message(NamedTuple):
 
 
 class Action(NamedTuple):
-    """What was done to a job, ``what`` being "hold" or "cancel": BEGUN, DONE, FAILED or UNABLE, and Slurm's reply."""
+    """What was done to a job, ``what`` being "hold" or "cancel": BEGUN and so on (see ladder.py), and Slurm's reply."""
 
     rule: str
     about: str
