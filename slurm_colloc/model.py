@@ -62,8 +62,8 @@ class JobRequest(NamedTuple):
     the cores. ``cores_unclear`` says that other options have a say in the number of cores. ``numbers`` are the names
     of the numbers in ``signature``, in their order. ``time_limit_min`` is None where none was asked, and infinite
     where it was asked for. ``no_share`` and ``untouchable`` hold the reasons why the job cannot run on a share (MPS,
-    shard), and why the request must reach Slurm exactly as it was written. ``origins`` says of each option where it
-    came from: argv, environment, directive. ``command`` is what past jobs of the same file and arguments are
+    shard), and why the request must reach Slurm exactly as it was written. ``options`` are the names of those in
+    force. ``command`` is what past jobs of the same file and arguments are
     known by whose script is not known.
     ``folder`` is where it will run. ``submitted`` are a path (empty: none) and what to keep there once it is submitted;
     ``differs`` says how this submission differs from the last one of its script; None: it does not, or there was none.
@@ -91,7 +91,7 @@ class JobRequest(NamedTuple):
     numbers: tuple[str, ...] = ()
     no_share: tuple[Reason, ...] = ()
     untouchable: tuple[Reason, ...] = ()
-    origins: tuple[tuple[str, str], ...] = ()
+    options: tuple[str, ...] = ()
     command: str = ""
     folder: str = ""
     cpus_asked: int | None = None

@@ -6,7 +6,6 @@ no rights, and costs one core for a second. What it does is ``slurm_colloc.follo
 """
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -21,7 +20,8 @@ from slurm_colloc.process import run
 from slurm_colloc.slurm.client import ASK_S, CliClient
 from slurm_colloc.slurm.options import CommandLine
 from slurm_colloc.slurm.parse import Submitted, parse_submitted
-from slurm_colloc.submit.handover import CALLED, DEFINITE, find_sbatch, with_body
+from slurm_colloc.slurm.refusals import is_refusal
+from slurm_colloc.submit.handover import CALLED, find_sbatch, with_body
 from slurm_colloc.submit.invocation import handed_on
 from slurm_colloc.submit.own_options import parse_arguments
 from slurm_colloc.submit.plan import PLAIN, Plan, make_plan
@@ -170,6 +170,6 @@ def _submitted(plan: Plan, option: str, environ: Mapping[str, str], config: Site
         remove_script(path)
     made = None if done.status else parse_submitted(done.stdout)
     if made is None:
-        kind = ProcessError if re.search(DEFINITE, done.stderr) else UnansweredError
+        kind = ProcessError if is_refusal(done.stderr.decode(errors="replace")) else UnansweredError
         raise kind(f"sbatch ended with status {done.status}: {done.last_words}")
     return made

@@ -113,7 +113,7 @@ def _would(plan: Plan, request: JobRequest, footprint: Footprint, placement: Pla
     if withheld is None:
         return {"shadow": True, "would_not": _would_not(plan, request, footprint)}
     wait_s, runs = wait_for(withheld)
-    if _WAITS_ANYWAY & {name for name, _ in request.origins}:
+    if _WAITS_ANYWAY & set(request.options):
         wait_s, runs = None, None
     return {
         "shadow": True,

@@ -19,37 +19,9 @@ from slurm_colloc.slurm.parse import parse_submitted
 from slurm_colloc.submit.plan import Plan
 from slurm_colloc.submit.render import write_script
 
-_TOO_LONG = b"Pathname of a file, directory or other parameter too long"
-# A site's sbatch may run where csub's folder is not.
-_NOT_THERE = rb"sbatch: error: Unable to open file [^\n]*/csub-[0-9a-f]{16}/"
-# What slurmctld says when it has judged the request and made no job. Time-outs and broken connections are not here:
-# after those nobody knows whether a job exists. Only as sbatch's last word on the submission: the same words may stand
-# in what --wait says of a job that exists.
-_VERDICTS = (
-    b"Requested node configuration is not available",
-    b"Invalid generic resource (gres) specification",
-    b"Invalid Trackable RESource (TRES) specification",
-    b"Requested GRES option unsupported by configured SelectType plugin",
-    b"Invalid account or account/partition combination specified",
-    b"violates accounting/QOS policy",
-    b"Requested partition configuration not available now",
-    b"Required partition not available",
-    b"User's group not permitted to use this partition",
-    b"Access/permission denied",
-    b"Requested time limit is invalid",
-    b"More processors requested than permitted",
-    b"Memory required by task is not available",
-    b"Invalid job array specification",
-    b"Job dependency problem",
-    _TOO_LONG,
-    # What slurm.ERROR of a site's job_submit.lua comes to.
-    b"Unspecified error",
-)
-# The first of a line is not taken back: sbatch quotes options, in which the words may stand thousands of times.
-DEFINITE = rb"(?m)^(?:(?>[^\n]*?submission failed: )[^\n]*(?:%s)|%s)" % (
-    b"|".join(re.escape(words) for words in _VERDICTS),
-    _NOT_THERE,
-)
+# Of a script: longer than Slurm takes with csub's lines, or out of reach of a site's sbatch that runs elsewhere.
+_TOO_LONG = "Pathname of a file, directory or other parameter too long"
+_NOT_THERE = re.compile(r"Unable to open file [^\n]*/csub-[0-9a-f]{16}/")
 # A program that would call csub back for ever: csub's own start script under another name, or a script that starts it.
 _NAMES_CSUB = re.compile(rb"^[^#\n]*\bcsub\b", re.MULTILINE)
 STDOUT, STDERR = 1, 2
@@ -93,12 +65,18 @@ def _is_csub(candidate: str, own: str) -> bool:
 
 
 def submit(
-    argv: Sequence[str], environ: Mapping[str, str], stdin: int | None, submitted: Callable[[str, str], None]
-) -> tuple[int, bytes]:
+    argv: Sequence[str],
+    environ: Mapping[str, str],
+    stdin: int | None,
+    submitted: Callable[[str, str], None],
+    *,
+    silent: bool = False,
+) -> tuple[int, str]:
     """Run sbatch to its end, passing its output on, and call ``submitted`` with job id and cluster once known.
 
     Returned are its status as a shell has it, and what it said where it definitely made no job: that was not printed.
-    Once sbatch runs a job may exist, so nothing is raised any more: whoever caught it might submit again.
+    Once sbatch runs a job may exist, so nothing is raised any more: whoever caught it might submit again. ``silent`` is
+    of ``is_refusal``.
 
     Raises:
         ProcessError: sbatch cannot be started; nothing was submitted.
@@ -112,15 +90,22 @@ def submit(
             write_all(STDERR, f"csub: internal error, please report it: {error!r}\n".encode(errors="replace"))
             _drain(running)
         status = os.waitstatus_to_exitcode(os.waitpid(running.pid, 0)[1])
-    refused = status != 0 and not relay.job_id and re.search(DEFINITE, relay.held) is not None
+    said = relay.held.decode(errors="surrogateescape")
+    refused = status != 0 and not relay.job_id and _is_refusal(said, silent)
     if not refused:
         write_all(STDERR, bytes(relay.held))
-    return status if status >= 0 else 128 - status, bytes(relay.held) if refused else b""
+    return status if status >= 0 else 128 - status, said if refused else ""
 
 
-def is_of_script(refused: bytes) -> bool:
+def _is_refusal(said: str, silent: bool) -> bool:
+    from slurm_colloc.slurm.refusals import is_refusal  # of no use to nearly all submissions
+
+    return is_refusal(said, silent=silent)
+
+
+def is_of_script(refused: str) -> bool:
     """Return whether what sbatch said of a refusal is of the script, which the user's own may not meet with."""
-    return _TOO_LONG in refused or re.search(_NOT_THERE, refused) is not None
+    return _TOO_LONG in refused or _NOT_THERE.search(refused) is not None
 
 
 def _drain(running: Running) -> None:

@@ -143,7 +143,9 @@ def hand_over(
         tell(call, *(f"job {job_id}: {line}" for line in said_of(plan, call)))
 
     try:
-        status, refused = submit([call.sbatch, *argv], handed_on(call.environ, plan, config), source, submitted)
+        silent = {"quiet", "wait"} <= set(plan.part.request.options)
+        environ = handed_on(call.environ, plan, config)
+        status, refused = submit([call.sbatch, *argv], environ, source, submitted, silent=silent)
     except CollocError as error:  # sbatch was not started
         return 1, str(error)
     finally:
@@ -153,15 +155,12 @@ def hand_over(
     # The same request is refused once more, unless it was csub's text.
     is_other = not plan.as_asked or (plan.body is not None and is_of_script(refused))
     if refused and is_other and has_original:
+        from slurm_colloc.slurm.refusals import verdict  # of no use to nearly all submissions
+
         given = "the script with csub's lines" if plan.as_asked else plan.part.placement.given
-        return status, f"{'the pack' if plan.packed else given} was refused: {_verdict(refused)}"
-    write_all(STDERR, refused)
+        return status, f"{'the pack' if plan.packed else given} was refused: {verdict(refused)}"
+    write_all(STDERR, refused.encode(errors="surrogateescape"))
     return status, ""
-
-
-def _verdict(said: bytes) -> str:
-    # Without sbatch's "submission failed", which Snakemake takes for the end of it wherever it stands.
-    return said.decode(errors="replace").rpartition("submission failed: ")[2].partition("\n")[0]
 
 
 def show(plan: Plan, command_line: CommandLine, call: Call) -> int:

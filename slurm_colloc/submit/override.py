@@ -4,42 +4,36 @@
 from collections.abc import Sequence
 
 from slurm_colloc.errors import UnsureError
-from slurm_colloc.model import JobRequest, Placement, Reason, SharingMode, because
+from slurm_colloc.model import Placement, Reason, SharingMode, because
 from slurm_colloc.placement.choose import as_asked
-from slurm_colloc.slurm.directives import without_options
+from slurm_colloc.slurm.directives import Script, without_options
 from slurm_colloc.slurm.option_tables import Option
 from slurm_colloc.slurm.options import CommandLine, without
 from slurm_colloc.submit.reasons import PER_GPU
 
 
 def without_sizes(
-    request: JobRequest, placement: Placement, text: bytes, table: tuple[Option, ...], release: str
-) -> tuple[Placement, bytes]:
+    script: Script, placement: Placement, text: bytes, table: tuple[Option, ...], release: str
+) -> tuple[Placement, bytes, list[str]]:
     """Comment out directives that size cores and memory per GPU, where the job gets a share and no GPU.
 
-    Arguments cannot override them: Slurm refuses --mem beside --mem-per-gpu. Where they cannot be taken out either, the
-    job is left as asked.
+    An argument cannot override them: Slurm refuses --mem beside --mem-per-gpu. All count, in force or not: csub takes
+    such an argument away, after which the directive beneath it would hold. Where they cannot be taken out, the job is
+    left as asked. Returned are the placement, the script and the names of the options cut out of it.
     """
-    names = sizes_cut(request, placement)
-    if not names:
-        return placement, text
+    names = sorted({option.name for option in script.options} & set(PER_GPU))
+    if not names or placement.mode not in (SharingMode.MPS, SharingMode.SHARD):
+        return placement, text, []
     try:
-        return placement, without_options(text, table, release, names)
+        return placement, without_options(text, table, release, names), names
     except UnsureError as error:
         why = because("not-understood", error=str(error))
-        return as_asked((why, *would_have_been(placement)), placement.rejected), text
+        return as_asked((why, *would_have_been(placement)), placement.rejected), text, []
 
 
 def would_have_been(placement: Placement) -> tuple[Reason, ...]:
     """Return what a job would have got that is left as asked, and why."""
     return (because("would-have-been", given=placement.given), *placement.reasons[:1])
-
-
-def sizes_cut(request: JobRequest, placement: Placement) -> list[str]:
-    """Return the options that are cut out of the script's directives."""
-    if placement.mode not in (SharingMode.MPS, SharingMode.SHARD):
-        return []
-    return sorted(name for name, origin in request.origins if name in PER_GPU and origin == "directive")
 
 
 def overridden(

@@ -17,7 +17,7 @@ from slurm_colloc.slurm.free_gpus import Free
 from slurm_colloc.slurm.limits import Limits
 from slurm_colloc.slurm.options import CommandLine, Given, without
 from slurm_colloc.submit.footprint import as_served, footprint_of, part_to_tell
-from slurm_colloc.submit.override import overridden, sizes_cut, without_sizes, would_have_been
+from slurm_colloc.submit.override import overridden, without_sizes, would_have_been
 from slurm_colloc.submit.own_options import check_pack, is_exclusive, own_option, parse_slowdown, wants_pack
 from slurm_colloc.submit.reasons import reason_to_keep_command, reason_to_keep_text
 from slurm_colloc.submit.render import names_slice, render_block, render_script
@@ -107,7 +107,7 @@ class Plan(NamedTuple):
     @property
     def may_run_again(self) -> bool:
         """Return whether it is one job on a piece of a GPU, or an array of such, whose user speaks of requeueing."""
-        return not (self.packed or self.as_asked) and any(name == "requeue" for name, _ in self.part.request.origins)
+        return not (self.packed or self.as_asked) and "requeue" in self.part.request.options
 
     @property
     def as_asked(self) -> bool:
@@ -209,7 +209,7 @@ def _request(case: Case) -> JobRequest:
 def _made(case: Case, request: JobRequest, resubmits: Reason | None, packer: Packer) -> Plan:
     """Return the plan of a submission that was read, by the policy in force for it."""
     command_line, _, submission, config, _ = case
-    text, name, script, given, table = submission
+    text, name, script, given, table, _ = submission
     colloc = own_option("colloc", command_line, script) or "auto"
     switched_off = reason_switched_off(colloc, config)
     fixed = reason_to_keep_text(text, script.interpreter) if script else reason_to_keep_command(text)
@@ -334,9 +334,10 @@ def _rewritten(
 ) -> tuple[Part, bytes | None]:
     """Return what is in force, and the script where that changes; None where it does not."""
     request, footprint, placement = part
-    text, _, script, _, table = submission
+    text, script, table = submission.text, submission.script, submission.table
+    cut: list[str] = []
     if script is not None:
-        placement, text = without_sizes(request, placement, text, table, config.slurm_release)
+        placement, text, cut = without_sizes(script, placement, text, table, config.slurm_release)
         part = part._replace(placement=placement)
     if config.policy == "shadow":
         return part, None
@@ -353,5 +354,5 @@ def _rewritten(
         insert_at = read_script(text, table, config.slurm_release).insert_at
     if not (sampled or shared or names_slice(request, placement)):
         return part, rewritten
-    block = render_block(request, footprint, placement, config, sizes_cut(request, placement), sampled=sampled)
+    block = render_block(request, footprint, placement, config, cut, sampled=sampled)
     return part, render_script(text, insert_at, block)

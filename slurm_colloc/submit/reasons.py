@@ -244,6 +244,7 @@ def _plugin_names(config: SiteConfig) -> set[str]:
 
 def reasons_against_share(
     given: Mapping[str, Given],
+    variables: Sequence[Given],
     text: bytes,
     steps: Sequence[tuple[str, bool]],
     read: Sequence[str],
@@ -251,7 +252,8 @@ def reasons_against_share(
 ) -> Iterator[Reason]:
     """Yield why a job cannot run on a share (MPS, shard).
 
-    For the arguments see ``build_request``, ``step_gpus``, ``variables_read``.
+    ``variables`` are what SBATCH_* variables give; for the other arguments see ``build_request``, ``step_gpus``,
+    ``variables_read``.
     """
     for name in sorted(_plugin_names(config) & set(given)):
         yield because("option-untried", option=name)
@@ -263,9 +265,10 @@ def reasons_against_share(
             yield because("reads-variable", variable=name)
     if _STEP.search(text) and re.search(_STEP_EXPORT, _DIRECTIVE.sub(b"", text)):
         yield because("srun-exports")
-    for name in PER_GPU:
-        if name in given and given[name].origin == "environment":
-            yield because("variable-sizes-per-gpu", variable=given[name].written)
+    # Without its argument a variable is in force again, and the job is to find the variables of its submission.
+    for one in variables:
+        if one.name in PER_GPU:
+            yield because("variable-sizes-per-gpu", variable=one.written)
     yield from _badly_sized(given, "mem-per-gpu")
 
 

@@ -47,7 +47,7 @@ def build_request(
         InputError: the GPU request or the time limit is outside its grammar.
         UnsureError: what is to be a number is none.
     """
-    text, name, script, given, _ = submission
+    text, name, script, given, _, variables = submission
     by_style = {style: found for style in _STYLES if style in given and (found := _gpus(style, value_of(given, style)))}
     styles, gres = list(by_style), tuple(one for found in by_style.values() for one in found)
     steps, read = step_gpus(text), variables_read(given, text)
@@ -80,9 +80,9 @@ def build_request(
         array_at_once=_at_once(value_of(given, "array")),
         signature=known_by.text,
         numbers=known_by.names,
-        no_share=tuple(reasons_against_share(given, text, steps, read, config)),
+        no_share=tuple(reasons_against_share(given, variables, text, steps, read, config)),
         untouchable=tuple(reasons_untouchable(given, gres, styles, steps, config)),
-        origins=tuple((option.name, option.origin) for option in given.values()),
+        options=tuple(given),
         command=command,
         folder=folder,
         cpus_asked=count_of(given, "cpus-per-task") * (tasks or 1) or None,

@@ -18,7 +18,8 @@ _SCRIPT_LIMIT_BYTES = 64 * 1024 * 1024
 class Submission(NamedTuple):
     """What sbatch would read, by the options in ``table``; ``name`` is the one that it would give the job.
 
-    ``script`` is None of a command of --wrap, whose ``text`` is the command.
+    ``script`` is None of a command of --wrap, whose ``text`` is the command. ``given`` are the options in force,
+    ``variables`` what SBATCH_* variables give, in force or not.
     """
 
     text: bytes
@@ -26,6 +27,7 @@ class Submission(NamedTuple):
     script: Script | None
     given: Mapping[str, Given]
     table: tuple[Option, ...]
+    variables: tuple[Given, ...]
 
 
 def read_submission(
@@ -47,10 +49,11 @@ def read_submission(
     text, name = _read(command_line, stdin, wrapped)
     script = None if wrapped is not None else read_script(text, table, release, SCRIPT_OPTIONS)
     check_values(script.own_directives if script else ())
-    given = options_in_force(script, read_environment(environ, table, release), command_line)
+    environment = read_environment(environ, table, release)
+    given = options_in_force(script, environment, command_line)
     if script and script.foreign and "ignore-pbs" not in given:
         raise UnsureError(f"the script also holds directives of another scheduler ({script.foreign[0]})")
-    return Submission(text, name, script, given, table)
+    return Submission(text, name, script, given, table, environment.late)
 
 
 def _read(command_line: CommandLine, stdin: bytes | None, wrapped: str | None) -> tuple[bytes, str]:

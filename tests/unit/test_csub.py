@@ -80,6 +80,24 @@ def test_a_block_says_what_was_cut_out_of_the_directives_and_nothing_that_is_not
     assert "unchanged" not in cut + whole
 
 
+@pytest.mark.parametrize("size", ["cpus-per-gpu=2", "mem-per-gpu=4G"])
+def test_sizes_per_gpu_in_two_places(shell: Shell, size: str) -> None:
+    """Slurm refuses them beside a share wherever they stand, so one left in the script or environment would lose it."""
+    shell.site('"mps"', agent=True)
+    (shell.folder / "job.sh").write_text(f"#!/bin/sh\n#SBATCH --gres=gpu:1\n#SBATCH --{size}\necho\n")
+    other = size.replace("2", "3").replace("4", "5")
+    shell.run(HINT, f"--{other}", "job.sh")
+    [placed] = shell.calls()
+    assert placed[0].startswith("--gres=mps:")
+    assert not any("-per-gpu" in word for word in placed)
+    assert f"##SBATCH --{size}\n" in (shell.folder / "script.0").read_text()
+    name, _, value = size.partition("=")
+    variable = f"SBATCH_{name.replace('-', '_').upper()}"
+    (shell.folder / "job.sh").write_text("#!/bin/sh\n#SBATCH --gres=gpu:1\necho\n")
+    shell.run(HINT, f"--{other}", "job.sh", environ={variable: value})
+    assert shell.calls()[1] == [f"--{other}", "job.sh"]
+
+
 def test_a_script_on_standard_input_is_handed_on(shell: Shell) -> None:
     shell.run(HINT, input=SCRIPT)
     assert shell.calls() == [["--gres=gpu:h100_1g.10gb:1"]]

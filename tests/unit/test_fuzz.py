@@ -28,7 +28,8 @@ from slurm_colloc.site.installed import parse_settings
 from slurm_colloc.slurm import gres, parse, setup, sinfo
 from slurm_colloc.slurm.array import parse_array
 from slurm_colloc.slurm.jobs import parse_queue
-from slurm_colloc.submit import handover, reasons
+from slurm_colloc.slurm.refusals import is_refusal
+from slurm_colloc.submit import reasons
 from slurm_colloc.submit.render import pack_block
 from tests import fuzz, fuzz_submit, fuzz_targets
 from tests.fakes.squeue import squeue_line
@@ -121,7 +122,7 @@ SLOW: tuple[tuple[str, Callable[[str], object], str], ...] = (
     ("signature", lambda text: signature(text.encode(), (), 1, folder="/nonexistent"), "~"),
     ("signature", lambda text: signature(text.encode(), (), 1, folder="/nonexistent"), "+"),
     ("signature", lambda text: signature(b"#!/bin/sh\ncp", (f"cp {text}", "|"), 1, folder="/nonexistent"), " "),
-    ("sbatch's words", lambda text: re.search(handover.DEFINITE, text.encode()), "submission failed: "),
+    ("sbatch's words", is_refusal, "submission failed: "),
     ("program", lambda text: said(text.encode(), "py"), ':\n"""x'),
     ("program", lambda text: said(text.encode(), "py"), " # "),
     ("program", lambda text: said(text.encode(), "cu"), "/* "),
