@@ -12,6 +12,7 @@ OF_CONTROLLER = (
     "Node count specification invalid",
     "Requested time limit is invalid (missing or exceeds some limit)",
     "Invalid partition name specified",
+    "Time limit specification required, but not provided",
     "Duplicate generic resource (gres) specification",
     "Insufficient GRES available in allocation",
     "Unspecified error",
