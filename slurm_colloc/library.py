@@ -30,9 +30,9 @@ from slurm_colloc.config import Prices, SiteConfig, find_site_file, load_site, u
 from slurm_colloc.errors import CollocError, ConfigError, InputError
 from slurm_colloc.model import Footprint, Placement
 from slurm_colloc.pack.plan import plan_array
-from slurm_colloc.process import given_environment
 from slurm_colloc.report.formats import flat_groups
 from slurm_colloc.slurm.client import CliClient
+from slurm_colloc.submit.inherited import environment_to_submit
 from slurm_colloc.submit.own_options import check_call, parse_arguments
 from slurm_colloc.submit.plan import Part, make_plan
 
@@ -198,7 +198,7 @@ def _part(script: str | os.PathLike[str], args: Sequence[str]) -> Part:
     command_line = parse_arguments(("--dry-run", *args, os.fspath(script)), config)
     check_call(command_line)
     client = CliClient()
-    return make_plan(command_line, given_environment(), None, config, client, packer=plan_array).part
+    return make_plan(command_line, environment_to_submit(), None, config, client, packer=plan_array).part
 
 
 def _moment(given: Moment) -> datetime | None:

@@ -88,7 +88,9 @@ def parse_uuids(text: str) -> tuple[str, ...]:
 
 def parse_weight(environment: dict[str, str]) -> float | None:
     """Return a task's part of the GPU it shares: its percentage of gres/mps, or its number of shards."""
-    if "COLLOC_MPS_THREADS" in environment:  # csub's block takes the limit away: the number is no longer Slurm's
+    if "CUDA_MPS_ACTIVE_THREAD" in environment.get(
+        "COLLOC_SET", ""
+    ):  # csub's block takes the limit away: the number is no longer Slurm's
         return None
     text = environment.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") or environment.get("SLURM_SHARDS_ON_NODE", "")
     try:

@@ -17,6 +17,7 @@ from slurm_colloc.pack.shared_gpu import SharedGpu
 from slurm_colloc.pack.spec import Spec
 from slurm_colloc.pack.srun import RUN_VARIABLE, Files, Job, command_line, srun_environment, task_variables
 from slurm_colloc.process import spawn_into
+from slurm_colloc.submit.inherited import MARK, mark
 
 
 class Run:
@@ -50,9 +51,10 @@ class Run:
         """
         environ = self._environ
         variables = task_variables(self.spec, self.job, start.task, start.attempt, environ)
-        variables |= {RUN_VARIABLE: self.name} | self.gpu.environment(start.load)
+        ours = self.gpu.environment(start.load)
         if not self.gpu.is_first:
-            variables["SLURM_TASK_PROLOG"] = environ.get("SLURM_TASK_PROLOG", self.files.prolog)
+            ours["SLURM_TASK_PROLOG"] = environ.get("SLURM_TASK_PROLOG", self.files.prolog)
+        variables |= {RUN_VARIABLE: self.name, MARK: mark(self.job.job_id, ours, environ)} | ours
         argv = command_line(
             self._srun,
             self.spec,

@@ -31,7 +31,7 @@
 
 SPANK_PLUGIN(colloc, 1)
 
-enum { VALUE_BYTES = 256, TEXT_BYTES = 64, TIMEOUT_S = 15, LONGEST_TIMEOUT_S = 300, POLL_MS = 10 };
+enum { VALUE_BYTES = 256, TEXT_BYTES = 64, LIST_BYTES = 16384, TIMEOUT_S = 15, LONGEST_TIMEOUT_S = 300, POLL_MS = 10 };
 
 /* --- plugstack.conf ----------------------------------------------------------------------------------------------- */
 
@@ -403,11 +403,55 @@ static void set_mps(spank_t spank, const struct settings *settings, uint32_t job
     spank_setenv(spank, "CUDA_MPS_PIPE_DIRECTORY", path, 1);
     length = snprintf(path, sizeof path, "%s/log", folder);
     if (length > 0 && (size_t)length < sizeof path) spank_setenv(spank, "CUDA_MPS_LOG_DIRECTORY", path, 1);
-    /* csub's own word: Slurm sets the limit anew for each step. */
-    char threads[VALUE_BYTES];
-    if (spank_getenv(spank, "COLLOC_MPS_THREADS", threads, sizeof threads) == ESPANK_SUCCESS && !strcmp(threads, "100"))
-        spank_setenv(spank, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "100", 1);
     spank_setenv(spank, "CUDA_VISIBLE_DEVICES", "0", 1); /* the daemon has one GPU, and numbers it from 0 */
+}
+
+/* --- what csub set ------------------------------------------------------------------------------------------------ */
+
+static bool is_slurms(const char *name) {
+    static const char *const names[] = {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "GPU_DEVICE_ORDINAL", "SLURM_GPUS_ON_NODE",
+                                        "SLURM_STEP_GPUS"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strcmp(name, names[i])) return true;
+    return false;
+}
+
+/* Take csub's value out of a variable: all of it, or its part of a list. A value that is another is the user's. */
+static void take_away(spank_t spank, const char *name, const char *value) {
+    static char whole[LIST_BYTES], ours[LIST_BYTES];
+    whole[0] = ',';
+    if (spank_getenv(spank, name, whole + 1, sizeof whole - 2)) return;
+    strcat(whole, ",");
+    snprintf(ours, sizeof ours, ",%s,", value);
+    char *found = strstr(whole, ours), *left = whole;
+    if (!found) return;
+    const char *behind = found + strlen(ours) - 1;
+    memmove(found, behind, strlen(behind) + 1);
+    if (*left == ',') left++;
+    if (*left && left[strlen(left) - 1] == ',') left[strlen(left) - 1] = '\0';
+    if (*left) spank_setenv(spank, name, left, 1);
+    else spank_unsetenv(spank, name);
+}
+
+/*
+ * What csub's block names in COLLOC_SET (the job's id, then NAME=VALUE for each) is for that job: of it Slurm takes some
+ * from the steps, which get it again; a job that was submitted from there inherits it, and loses what is csub's still.
+ */
+static void give_or_take(spank_t spank) {
+    static char set[LIST_BYTES];
+    char job[VALUE_BYTES], share[VALUE_BYTES];
+    if (spank_getenv(spank, "COLLOC_SET", set, sizeof set) || spank_getenv(spank, "SLURM_JOB_ID", job, sizeof job)) return;
+    char *rest, *word = strtok_r(set, " ", &rest);
+    bool is_own = word && !strcmp(word, job);
+    bool has_part = !spank_getenv(spank, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", share, sizeof share);
+    while (word && (word = strtok_r(NULL, " ", &rest))) {
+        char *value = strchr(word, '=');
+        if (!value) continue;
+        *value++ = '\0';
+        if (!is_own && !is_slurms(word)) take_away(spank, word, value);
+        if (is_own && has_part && is_slurms(word)) spank_setenv(spank, word, value, 1);
+    }
+    if (!is_own) spank_unsetenv(spank, "COLLOC_SET");
 }
 
 /* --- the sampler -------------------------------------------------------------------------------------------------- */
@@ -468,6 +512,7 @@ int slurm_spank_task_init(spank_t spank, int count, char **words) {
     uint32_t job_id;
     int task;
     if (spank_get_item(spank, S_JOB_ID, &job_id) || spank_get_item(spank, S_TASK_ID, &task)) return ESPANK_SUCCESS;
+    give_or_take(spank);
     set_mps(spank, &settings, job_id, task);
     start_sampler(spank, &settings, job_id, task);
     return ESPANK_SUCCESS;

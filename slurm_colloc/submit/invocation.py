@@ -10,10 +10,10 @@ from typing import NamedTuple
 from slurm_colloc.clock import with_timeout
 from slurm_colloc.config import ENVIRONMENT_VARIABLE, SiteConfig, Timeouts, how_to_write_one, load_site, site_files
 from slurm_colloc.errors import CollocError, ConfigError
-from slurm_colloc.process import given_environment
 from slurm_colloc.slurm.options import CommandLine
 from slurm_colloc.submit.decision import record
 from slurm_colloc.submit.handover import STDERR, STDOUT, find_sbatch, is_of_script, submit, write_all
+from slurm_colloc.submit.inherited import environment_to_submit
 from slurm_colloc.submit.own_options import is_exclusive, own_option, with_policy_variable, without_own_options
 from slurm_colloc.submit.plan import Plan
 from slurm_colloc.submit.render import remove_script
@@ -44,12 +44,12 @@ def found_call(argv: tuple[str, ...]) -> tuple[Call, bool, SiteConfig | None, st
     # Whoever calls csub as sbatch is to see sbatch and nothing else, until the site lets csub place jobs.
     silent = config is not None and config.policy != "auto" and not own
     quiet = silent or "--quiet" in rest or "-Q" in rest
-    return Call(sbatch, rest, given_environment(), "--dry-run" in own, quiet), bool(own), config, problem
+    return Call(sbatch, rest, environment_to_submit(), "--dry-run" in own, quiet), bool(own), config, problem
 
 
 def call_of(sbatch: str, command_line: CommandLine) -> Call:
     """Return the call of an invocation whose arguments are split."""
-    return split_call(Call(sbatch, (), given_environment(), False, False), command_line)
+    return split_call(Call(sbatch, (), environment_to_submit(), False, False), command_line)
 
 
 def split_call(call: Call, command_line: CommandLine, *, silent: bool = False) -> Call:

@@ -60,6 +60,7 @@ _MEANS = {
     "mails": "true where a MailProg is written",
     "metric_name": "what the bars measure",
     "mps_by_prolog": "true where prolog and epilog run the MPS daemons",
+    "values": "of an included part: NAME=VALUE of each variable that csub sets unless the user did",
     "names": "variables that an included part exports",
     "needs": "files by what they need: a restart, a reconfigure",
     "node_gres": "function: Gres= of the nodes of pools",

@@ -233,7 +233,7 @@ def test_the_weight_of_a_share_is_what_slurm_gave_it(tmp_path: Path) -> None:
     fake_proc.stepd(tmp_path, 10, "7")
     fake_proc.add(tmp_path, 11, 10, environ={"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "27"})
     fake_proc.stepd(tmp_path, 20, "8")
-    step = {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "100", "COLLOC_MPS_THREADS": "100"}
+    step = {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "100", "COLLOC_SET": "8 CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=100"}
     fake_proc.add(tmp_path, 21, 20, environ=step)
     assert [job.weight for job in sorted(ProcessTable(str(tmp_path)).node_jobs())] == [27.0, None]
 
