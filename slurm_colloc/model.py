@@ -61,10 +61,10 @@ class JobRequest(NamedTuple):
     that comes to on a node, None where it is not known; ``mem_per_cpu`` (as --mem takes it) makes memory follow from
     the cores. ``cores_unclear`` says that other options have a say in the number of cores. ``numbers`` are the names
     of the numbers in ``signature``, in their order. ``time_limit_min`` is None where none was asked, and infinite
-    where it was asked for. ``no_share`` and ``untouchable`` hold the reasons why the job cannot run on a share (MPS,
-    shard), and why the request must reach Slurm exactly as it was written. ``options`` are the names of those in
-    force. ``command`` is what past jobs of the same file and arguments are
-    known by whose script is not known.
+    where it was asked for. ``no_slice``, ``no_mps`` and ``no_share`` hold the reasons why the job cannot run on a
+    slice, under MPS, and on any share (MPS, shard); ``untouchable`` why the request must reach Slurm as it was written.
+    ``options`` are the names of those in force. ``command`` is what past jobs of the same file and arguments are known
+    by whose script is not known.
     ``folder`` is where it will run. ``submitted`` are a path (empty: none) and what to keep there once it is submitted;
     ``differs`` says how this submission differs from the last one of its script; None: it does not, or there was none.
     """
@@ -89,6 +89,8 @@ class JobRequest(NamedTuple):
     array_at_once: int = 1
     signature: str = ""
     numbers: tuple[str, ...] = ()
+    no_slice: tuple[Reason, ...] = ()
+    no_mps: tuple[Reason, ...] = ()
     no_share: tuple[Reason, ...] = ()
     untouchable: tuple[Reason, ...] = ()
     options: tuple[str, ...] = ()

@@ -90,6 +90,9 @@ WORDS = {
     # What leaves it without a share (MPS, shard).
     "srun-asks-for-gpu": "an srun in the script asks for a whole GPU ({option}), which a share does not have",
     "reads-variable": "the script reads {variable}, which Slurm does not set for a share",
+    "device-as-number": "the script may take {variable} for the number of a GPU, and on a slice it is not that",
+    "steps-limited": "an srun in the script would keep the share's limit on threads: where a site runs MPS daemons in "
+    "its own way, nothing lifts it in steps",
     "srun-exports": "an srun in the script uses --export, which may drop variables that sharing needs",
     "variable-sizes-per-gpu": "{variable} asks for cores or memory per GPU, and a share has no whole GPU",
     "memory-sized-twice": "the job asks for memory in two ways",

@@ -58,7 +58,8 @@ def place(
         why = _each_once(item.reason for item in rejected) or (because("site-has-no-gpus"),)
     elif len(rejected) > before:
         why = (because("nothing-holds", need_mib=need.memory_mib, sm_pct=need.sm_active_pct, partitions=names),)
-        why += request.no_share if any(item.reason in request.no_share for item in rejected[before:]) else ()
+        for barred in (request.no_slice, request.no_mps, request.no_share):
+            why += barred if any(item.reason in barred for item in rejected[before:]) else ()
     return as_asked(why, tuple(rejected))
 
 

@@ -206,7 +206,9 @@ def _mig(request: JobRequest, need: Need, rooms: list[Room], config: SiteConfig)
         time = time_needed(request, need.run_time_min, slowdown.upper, room.partition if room.moved else None, config)
         kept = _kept_with_slice(request, need, part, room, config)
         why = time.too_little or kept.impossible
-        if need.memory_mib > most.memory_mib:
+        if request.no_slice:
+            why = request.no_slice[0]
+        elif need.memory_mib > most.memory_mib:
             why = because("too-little-memory", mem_mib=part.mem_mib, need_mib=need.memory_mib)
         elif need.sm_active_pct > most.sm_active_pct:
             of = {"sms": slowest.sm_count, "of_sms": its_room.pool.sm_count}
@@ -290,8 +292,8 @@ def _share(request: JobRequest, need: Need, room: Room, config: SiteConfig, name
     """Fit a job into equal shares of one GPU, by memory and by SMs, whichever asks for more; or say why it does not."""
     pool, per_gpu, moved_to = room.pool, shares_per_gpu(room.pool, name), room.partition if room.moved else None
     partitions, turns = _partitions_of(request, room, config), _in_turns(request, room, name, config)
-    if request.no_share:
-        return request.no_share[0]
+    if barred := (*request.no_share, *(request.no_mps if name == "mps" else ())):
+        return barred[0]
     if not request.interpreter:
         return because("wrap-may-call-srun")
     if not request.sh_like:

@@ -8,6 +8,7 @@ from slurm_colloc.config import SiteConfig
 from slurm_colloc.model import Gres, JobRequest, Reason, because
 from slurm_colloc.placement.time_and_cores import asked_partitions, suspending
 from slurm_colloc.slurm.options import Given, value_of
+from slurm_colloc.submit.device_numbers import device_taken_for_number
 from slurm_colloc.submit.render import BLOCK_BEGINS
 
 PER_GPU = ("cpus-per-gpu", "mem-per-gpu")
@@ -33,6 +34,7 @@ _TOLD = {
     "cpus-per-gpu": ("SLURM_CPUS_PER_GPU",),
     "mem-per-gpu": ("SLURM_MEM_PER_GPU",),
 }
+_OF_EVERY_JOB = "SLURM_GPUS_ON_NODE"
 _NAMES_TOLD = re.compile(
     rb"\bSLURM_(?:GPUS(?:_PER_NODE|_PER_TASK|_ON_NODE)?|(?:CPUS|MEM)_PER_GPU|TRES_PER_TASK|TRES_BIND)(?![A-Z])"
 )
@@ -148,7 +150,7 @@ def variables_read(given: Mapping[str, Given], text: bytes) -> tuple[str, ...]:
     """Return the variables that a script names of those that tell of its request; ON_NODE does of every one."""
     named = {name.decode() for name in _NAMES_TOLD.findall(without_comments(text))}
     told = [name for option, names in _TOLD.items() if option in given for name in names]
-    return tuple(name for name in (*told, "SLURM_GPUS_ON_NODE") if name in named)
+    return tuple(name for name in (*told, _OF_EVERY_JOB) if name in named)
 
 
 def reasons_against_pack(
@@ -260,8 +262,8 @@ def reasons_against_share(
     if steps:
         yield because("srun-asks-for-gpu", option=steps[0][0])
     for name in read:
-        # srun takes the others for its own options, so csub's block cannot set them; its steps lose this one.
-        if name != "SLURM_GPUS_ON_NODE" or ("mps" in config.sharing.order and _STEP.search(text)):
+        # srun takes them for its own options, so csub's block cannot set them.
+        if name != _OF_EVERY_JOB:
             yield because("reads-variable", variable=name)
     if _STEP.search(text) and re.search(_STEP_EXPORT, _DIRECTIVE.sub(b"", text)):
         yield because("srun-exports")
@@ -270,6 +272,23 @@ def reasons_against_share(
         if one.name in PER_GPU:
             yield because("variable-sizes-per-gpu", variable=one.written)
     yield from _badly_sized(given, "mem-per-gpu")
+
+
+def reasons_against_slice(text: bytes) -> Iterator[Reason]:
+    """Yield why a job cannot run on a slice."""
+    if variable := device_taken_for_number(without_comments(text)):
+        yield because("device-as-number", variable=variable)
+
+
+def reasons_against_mps(text: bytes, read: Sequence[str], config: SiteConfig) -> Iterator[Reason]:
+    """Yield why a job cannot run under MPS: what csub's block sets, Slurm takes from steps or sets anew."""
+    if not _STEP.search(without_comments(text)):
+        return
+    if _OF_EVERY_JOB in read:
+        yield because("reads-variable", variable=_OF_EVERY_JOB)
+    # TaskProlog and the SPANK plugin lift the limit in steps; a daemon of the site's own comes without either.
+    if config.sharing.mps_daemon == "site":
+        yield because("steps-limited")
 
 
 def reasons_untouchable(

@@ -15,7 +15,9 @@ from slurm_colloc.slurm.options import Given, count_of, value_of
 from slurm_colloc.submit.reasons import (
     reason_to_keep_command,
     reason_to_keep_text,
+    reasons_against_mps,
     reasons_against_share,
+    reasons_against_slice,
     reasons_untouchable,
     step_gpus,
     variables_read,
@@ -80,6 +82,8 @@ def build_request(
         array_at_once=_at_once(value_of(given, "array")),
         signature=known_by.text,
         numbers=known_by.names,
+        no_slice=tuple(reasons_against_slice(text)),
+        no_mps=tuple(reasons_against_mps(text, read, config)),
         no_share=tuple(reasons_against_share(given, variables, text, steps, read, config)),
         untouchable=tuple(reasons_untouchable(given, gres, styles, steps, config)),
         options=tuple(given),

@@ -52,7 +52,8 @@ def alice(lab: Lab) -> Iterator[User]:
 
 def pairs(lab: Lab, alice: User, mode: str, where: str, bodies: dict[str, str]) -> dict[str, Pair]:
     """Run a script by sbatch and by csub for each way to ask, as arguments or as directives."""
-    site = write_site(lab, f"told-{mode}", extra={"sharing.order": f'["{mode}"]'})
+    extra = {"sharing.order": f'["{mode}"]', "sharing.mps_daemon": '"prolog"'}
+    site = write_site(lab, f"told-{mode}", extra=extra)
     partition, piece = MODES[mode]
     jobs = {}
     for asked, body in bodies.items():

@@ -43,7 +43,7 @@ companion = true
 [sharing]
 max_slowdown = 2.1
 order = [{order}]
-mps_daemon = "site"
+mps_daemon = "prolog"
 [observe]
 agent = {agent}
 """
@@ -93,6 +93,12 @@ class Shell:
 
     def site(self, order: str, *, agent: bool) -> None:
         (self.folder / "site.toml").write_text(SITE.replace("{order}", order).replace("{agent}", str(agent).lower()))
+
+    def keep_no_scripts(self) -> None:
+        """Have csub find no place in its user's home where a rendered script could stay."""
+        folder = self.folder / "home" / ".local" / "share" / "slurm_colloc"
+        folder.mkdir(parents=True, mode=0o700)
+        (folder / "scripts").touch()
 
     def behave(self, number: int, text: str) -> None:
         (self.folder / f"behaviour.{number}").write_text(text)

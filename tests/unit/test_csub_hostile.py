@@ -105,6 +105,7 @@ def test_what_sbatch_leaves_in_the_background_is_not_waited_for(shell: Shell) ->
 
 @pytest.mark.parametrize("where", ["record", "said_of", "remove_script"])
 def test_a_fault_of_csubs_own_after_the_submission(shell: Shell, where: str) -> None:
+    shell.keep_no_scripts()
     shell.site('"mps"', agent=True)
     code = f"""
 import slurm_colloc.cli.csub as csub
@@ -180,6 +181,7 @@ def test_only_a_verdict_on_the_submission_is_followed_by_another(shell: Shell, s
 
 def test_a_relative_tmpdir_is_not_looked_for_below_chdir(shell: Shell) -> None:
     shell.site('"mps"', agent=True)
+    shell.keep_no_scripts()
     script = str(shell.folder / "job.sh")
     shell.run(HINT, "-D", "/", script, environ={"TMPDIR": "tmp"})
     [call] = shell.calls()
@@ -297,6 +299,8 @@ READING = [
     ("-n1 --gpus-per-task=1", "echo $SLURM_TRES_PER_TASK", False, False),
     ("--gres=gpu:1 --cpus-per-gpu=2", "export OMP_NUM_THREADS=$SLURM_CPUS_PER_GPU", True, False),
     ("--gres=gpu:1 --mem-per-gpu=2G", "echo $SLURM_MEM_PER_GPU", True, False),
+    ("--gres=gpu:1", "namd3 +devices $CUDA_VISIBLE_DEVICES in.inp", False, True),
+    ("--gres=gpu:1", "echo $CUDA_VISIBLE_DEVICES", True, True),
 ]
 
 
@@ -312,6 +316,19 @@ def test_a_script_that_reads_what_a_piece_would_change(
         given.append(any(word in str(shell.calls()[-1]) for word in ("h100_1g.10gb", "mps:")))
     assert given == [slice_too, share_too]
     assert share_too or "reads " in done.stderr
+
+
+@pytest.mark.parametrize(("daemon", "share_too"), [("site", False), ("prolog", True), ("spank", True)])
+def test_under_a_daemon_of_the_sites_own_a_step_keeps_the_limit_and_its_job_gets_no_share(
+    shell: Shell, daemon: str, share_too: bool
+) -> None:
+    shell.site('"mps"', agent=True)
+    site = shell.folder / "site.toml"
+    site.write_text(site.read_text().replace('"prolog"', f'"{daemon}"'))
+    for line, on_share in (("srun ./a", share_too), ("# srun ./a", True)):
+        (shell.folder / "job.sh").write_text(f"{SCRIPT}{line}\n")
+        shell.run(HINT, "job.sh")
+        assert ("--gres=mps:10" in shell.calls()[-1]) is on_share
 
 
 def test_a_program_that_is_no_shell_and_reads_what_a_slice_would_change_is_left_alone(shell: Shell) -> None:
