@@ -17,7 +17,7 @@ from slurm_colloc.errors import ProcessError
 from slurm_colloc.process import Running, read_all, spawn
 from slurm_colloc.slurm.parse import parse_submitted
 from slurm_colloc.submit.plan import Plan
-from slurm_colloc.submit.render import write_script
+from slurm_colloc.submit.render import keep_script, write_script
 
 # Of a script: longer than Slurm takes with csub's lines, or out of reach of a site's sbatch that runs elsewhere.
 _TOO_LONG = "Pathname of a file, directory or other parameter too long"
@@ -30,12 +30,14 @@ CALLED = "sbatch"
 
 
 def with_body(plan: Plan) -> tuple[tuple[str, ...], str]:
-    """Return sbatch's arguments and the path of the rendered script in them; empty when there is none."""
+    """Return sbatch's arguments with the rendered script, and its path where it is to be removed; else ``""``."""
     argv, at = plan.sbatch_argv, plan.script_at
     if plan.body is None or at is None:
         return argv, ""
-    path = write_script(os.path.basename(argv[at]), plan.body)
-    return (*argv[:at], path, *argv[at + 1 :]), path
+    name = os.path.basename(argv[at])
+    kept = keep_script(name, plan.body)
+    path = kept or write_script(name, plan.body)
+    return (*argv[:at], path, *argv[at + 1 :]), "" if kept else path
 
 
 def find_sbatch(configured: str, environ: Mapping[str, str], own: str) -> str:

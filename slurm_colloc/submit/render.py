@@ -30,6 +30,10 @@ _SAMPLE = "sample"
 _LIMIT_BYTES = 1024 * 1024
 # Several installations and site files may take turns.
 _KEPT = 8
+# A job that waits for longer than so many more are submitted loses the file that its Command= names.
+_KEPT_SCRIPTS = 256
+# handover.py knows what sbatch says of one that it cannot open.
+_SCRIPT_FOLDER = "csub-"
 
 
 def render_script(text: bytes, insert_at: int, block: bytes) -> bytes:
@@ -184,6 +188,44 @@ def quote(text: object) -> str:
     return "'" + str(text).replace("'", "'\\''") + "'"
 
 
+def keep_script(name: str, content: bytes) -> str:
+    """Keep the rendered script where scontrol's Command= finds it while the job runs, and return its path, or ``""``.
+
+    Of one text there is one file. Where there are too many, half go, those that were submitted longest ago.
+    """
+    if len(content) > _LIMIT_BYTES:
+        return ""
+    with suppress(StoreError, OSError):  # a full disk, or no home: sbatch needs it for no longer than it reads
+        scripts = private_folder(os.path.join(os.path.abspath(user_data_folder()), "scripts"))
+        folder = private_folder(os.path.join(scripts, f"{_SCRIPT_FOLDER}{digest(content)[:16]}"))
+        path = os.path.join(folder, name)
+        if _holds(path, content):
+            os.utime(folder)
+        else:
+            write_atomic(path, content)
+            _thin_out(scripts)
+        return path
+    return ""
+
+
+def _holds(path: str, content: bytes) -> bool:
+    try:
+        return read_bounded(path, _LIMIT_BYTES) == content
+    except StoreError:
+        return False
+
+
+def _thin_out(scripts: str) -> None:
+    folders = os.listdir(scripts)
+    if len(folders) <= _KEPT_SCRIPTS:
+        return
+    paths = [os.path.join(scripts, name) for name in folders]
+    for path in sorted(paths, key=os.path.getmtime)[: len(paths) // 2]:
+        for name in os.listdir(path):
+            os.unlink(os.path.join(path, name))
+        os.rmdir(path)
+
+
 def write_script(name: str, content: bytes) -> str:
     """Write the rendered script into a fresh private folder, named as the user's, and return its path.
 
@@ -195,7 +237,7 @@ def write_script(name: str, content: bytes) -> str:
     base = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - mkdir below refuses a folder that somebody planted
     try:
         # Absolute: sbatch would look for a relative one below --chdir.
-        path = os.path.join(os.path.abspath(base), f"csub-{os.urandom(8).hex()}", name)
+        path = os.path.join(os.path.abspath(base), f"{_SCRIPT_FOLDER}{os.urandom(8).hex()}", name)
     except OSError as error:
         raise StoreError(f"TMPDIR '{base}' is relative to a folder that is gone: {error.strerror}") from error
     try:

@@ -57,6 +57,7 @@ def test_a_rendered_script_takes_the_place_of_the_users(shell: Shell) -> None:
     assert call[0] == "--gres=mps:10"
     assert Path(call[1]).name == "job.sh"
     assert call[2:] == ["arg"]
+    assert Path(call[1]).read_text().endswith(SCRIPT[-11:]), "the Command= of the job names it"
     assert list((shell.folder / "tmp").iterdir()) == []
     assert "mps:10 instead of gpu:1" in done.stderr
 

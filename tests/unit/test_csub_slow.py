@@ -100,6 +100,7 @@ def test_a_hung_site_file_leaves_the_job_as_asked(slowfs: Path, shell: Shell) ->
 
 def test_a_hung_tmpdir_leaves_the_job_as_asked(slowfs: Path, shell: Shell) -> None:
     shell.site('"mps"', agent=True)
+    shell.keep_no_scripts()
     assert hung(slowfs, shell, shell.folder / "tmp", HINT, "job.sh") < 10
     assert shell.calls() == [["job.sh"]]
     assert "writing the script took too long" in (shell.folder / "said").read_text()

@@ -16,7 +16,7 @@ from slurm_colloc.errors import ConfigError, StoreError
 from slurm_colloc.model import Gres, Placement, Rejected, SharingMode, because
 from slurm_colloc.slurm.directives import read_script
 from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS
-from slurm_colloc.submit.render import render_block, render_script, site_parts, write_script
+from slurm_colloc.submit.render import keep_script, render_block, render_script, site_parts, write_script
 from tests.unit.made import footprint, request, site
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -214,3 +214,37 @@ def test_a_script_that_cannot_be_written_leaves_no_folder(
     with pytest.raises(StoreError, match="cannot be written"):
         write_script(name, b"true")
     assert list((tmp_path / "empty").iterdir()) == []
+
+
+# --- the file that Command= names ---
+
+
+def test_one_text_has_one_file_and_of_many_the_newest_stay(tmp_path: Path) -> None:
+    scripts = tmp_path / "slurm_colloc" / "scripts"
+    first = Path(keep_script("a.sh", b"one"))
+    assert (first.name, first.read_bytes(), first.parent.parent) == ("a.sh", b"one", scripts)
+    assert [oct(path.stat().st_mode & 0o777) for path in (first, first.parent, scripts)] == ["0o600", "0o700", "0o700"]
+    assert keep_script("a.sh", b"one") == str(first)
+    first.write_bytes(b"tampered with")
+    assert Path(keep_script("a.sh", b"one")).read_bytes() == b"one"
+    others = [Path(keep_script("a.sh", b"%d" % number)) for number in range(255)]
+    os.utime(others[7].parent, (1, 1))
+    os.utime(first.parent, (2, 2))
+    assert Path(keep_script("a.sh", b"one")).exists()
+    last = Path(keep_script("a.sh", b"last"))
+    assert not others[7].parent.exists()
+    assert first.exists()
+    assert last.exists()
+    assert len(list(scripts.iterdir())) == 129
+
+
+def test_what_cannot_be_kept_is_not(tmp_path: Path) -> None:
+    assert keep_script("a.sh", bytes(1024 * 1024 + 1)) == ""
+    assert keep_script(".", b"") == ""
+    (tmp_path / "slurm_colloc").mkdir(exist_ok=True)
+    (tmp_path / "elsewhere").mkdir()
+    scripts = tmp_path / "slurm_colloc" / "scripts"
+    shutil.rmtree(scripts)
+    scripts.symlink_to(tmp_path / "elsewhere")
+    assert keep_script("a.sh", b"one") == ""
+    assert list((tmp_path / "elsewhere").iterdir()) == []
