@@ -202,7 +202,8 @@ WORDS = {
     "no-size": "{name} = {value} may mean 'all'",
     "numbers-tell-nothing": "{runs:run} with another value of {names} do not show what this job needs",
     "one-run-does-not-bound": "one run does not show what a larger {names} needs",
-    "launcher-script": "{launcher} uses the same script for every program, so earlier runs say nothing about this one",
+    "launcher-script": "the script starts {launcher} and does not say what will run there, so earlier runs say nothing "
+    "about this one",
     "sm-unknown": "SM activity is not known; add sm=PERCENT to --gpu-footprint",
     "need-unknown": "csub does not know what one task needs",
     "harmed": "job {job_id} {harm:means} on a piece of a GPU, so the next {runs:run} get a whole GPU and are measured",

@@ -47,7 +47,7 @@ def footprint_of(
     Raises:
         InputError: a hint outside its grammar.
     """
-    if why := reason_against_history(text):
+    if why := reason_against_history(text, request.script_args):
         footprint = estimate(Question(hint))
         return (footprint if hint is not None else footprint._replace(provenance=(why,))), ()
     if request.untouchable and not anyway:

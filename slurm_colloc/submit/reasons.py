@@ -9,6 +9,7 @@ from slurm_colloc.model import Gres, JobRequest, Reason, because
 from slurm_colloc.placement.time_and_cores import asked_partitions, suspending
 from slurm_colloc.slurm.options import Given, value_of
 from slurm_colloc.submit.device_numbers import device_taken_for_number
+from slurm_colloc.submit.launchers import launcher_of
 from slurm_colloc.submit.render import BLOCK_BEGINS
 
 PER_GPU = ("cpus-per-gpu", "mem-per-gpu")
@@ -62,8 +63,6 @@ _SELF = re.compile(rb"(?<!print )(\$0\b|\$\{0\b|\bBASH_SOURCE\b)")
 _COMMAND_BY_SQUEUE = re.compile(rb"\bsqueue\b(?:(?!\bsqueue\b)[^\n])*(?:%\.?\d*o\b|[Cc]ommand)")
 # A shell with any other flag may print what it runs, be restricted, or run nothing.
 _SHELL_FLAG = re.compile(r"-[abefhlmpuE]+|--(?:login|noprofile|norc|posix)|-o|pipefail|errexit|nounset")
-# Programs that write the same script whatever it is to run; what runs stands in a file of theirs.
-_LAUNCHER = re.compile(rb"-m (submitit)\.core\._submit\b")
 _DIRECTIVE = re.compile(rb"^#(?:SBATCH|CSUB).*\n?", re.MULTILINE)
 # Options after which "one GPU" no longer means one GPU of any node, or which another cluster must judge.
 _LEAVE_ALONE = frozenset(
@@ -124,10 +123,10 @@ def reason_of_counting(text: bytes) -> Reason | None:
     return because("tasks-count-each-other") if re.search(_COUNTS_TASKS, text) else None
 
 
-def reason_against_history(text: bytes) -> Reason | None:
-    """Return why earlier runs of the same text say nothing of the next one; None when they may."""
-    found = _LAUNCHER.search(text)
-    return because("launcher-script", launcher=found[1].decode()) if found else None
+def reason_against_history(text: bytes, arguments: Sequence[str] = ()) -> Reason | None:
+    """Return why earlier runs of the same text and arguments say nothing of the next one; None when they may."""
+    launcher = launcher_of(text, arguments)
+    return because("launcher-script", launcher=launcher) if launcher else None
 
 
 def step_gpus(text: bytes) -> tuple[tuple[str, bool], ...]:
