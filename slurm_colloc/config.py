@@ -70,16 +70,17 @@ class Partition(NamedTuple):
     default_time_min: float | None = None
     max_time_min: float | None = None
     pieces_in: tuple[str, ...] = ()
-    allow_accounts: tuple[str, ...] = ()
-    deny_accounts: tuple[str, ...] = ()
-    allow_qos: tuple[str, ...] = ()
-    deny_qos: tuple[str, ...] = ()
-    allow_groups: tuple[str, ...] = ()
+    restrictions: tuple[str, ...] = ()
     suspends: bool = False
     mps_users: str = ""
     job_submit: str = "off"
     interactive_gres: str = ""
     interactive_names: tuple[str, ...] = ()
+
+    def restriction(self, key: str) -> tuple[str, ...]:
+        """Return the values of one of its restrictions; empty where it has none of this key."""
+        given = dict(text.partition("=")[::2] for text in self.restrictions)
+        return tuple(given[key].split(",")) if key in given else ()
 
 
 class Rule(NamedTuple):

@@ -49,6 +49,20 @@ _PATHS = (
     *("paths.state", "paths.journal", "mail.program"),
     *("notices.webhook_file", "notices.textfile", "notices.state"),
 )
+
+# What a partition may refuse, or hold jobs back for as long as it exists; see slurm.conf(5), "PARTITION CONFIGURATION".
+RESTRICTIONS = (
+    *("AllowAccounts", "DenyAccounts", "AllowQos", "DenyQos", "AllowGroups", "RootOnly", "ReqResv", "OverSubscribe"),
+    *("MinNodes", "MaxNodes", "MaxCPUsPerNode", "MaxCPUsPerSocket", "MaxMemPerNode", "MaxMemPerCPU"),
+)
+
+
+def _is_restriction(text: str) -> bool:
+    key, _, value = text.partition("=")
+    is_number = re.fullmatch("[0-9]{1,15}", value) is not None
+    return key in RESTRICTIONS and bool(value) and (is_number or not key.startswith(("Max", "Min")))
+
+
 # Texts of a form: what tells that one is, and the form in words.
 _FORMS: dict[str, tuple[Callable[[str], object], str]] = {
     **dict.fromkeys(_PATHS, (lambda text: not text or os.path.isabs(text), "an absolute path")),
@@ -56,6 +70,7 @@ _FORMS: dict[str, tuple[Callable[[str], object], str]] = {
         lambda text: text in ("", "dcgmi") or parse_url(text),
         "'http://host:port/path' of a dcgm-exporter or 'dcgmi'",
     ),
+    "partition.restrictions": (_is_restriction, "'KEY=VALUE' of scontrol's, as 'AllowAccounts=lab,physics'"),
     "observe.gpu_reader": (lambda text: re.fullmatch("nvml|simulated:/.*", text), "'nvml' or 'simulated:/FOLDER'"),
     "observe.prometheus": (lambda text: not text or parse_address(text), "'ADDRESS:PORT', as '127.0.0.1:9499'"),
 }

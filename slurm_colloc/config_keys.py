@@ -49,11 +49,8 @@ DOCUMENTATION: dict[str, str] = {
     "partition.default_time_min": "DefaultTime in minutes; without it max_time_min",
     "partition.max_time_min": "MaxTime in minutes; without it none",
     "partition.pieces_in": "other partitions to which a job of this one may be moved for a piece of a GPU",
-    "partition.allow_accounts": "AllowAccounts; empty: all",
-    "partition.deny_accounts": "DenyAccounts",
-    "partition.allow_qos": "AllowQos; empty: all",
-    "partition.deny_qos": "DenyQos",
-    "partition.allow_groups": "AllowGroups; empty: all",
+    "partition.restrictions": "whom and what it does not take, in scontrol's words, as 'AllowAccounts=lab,physics' and "
+    "'MaxCPUsPerNode=4': no job is moved there that it would refuse or keep waiting for ever",
     "partition.suspends": "true where PreemptMode has SUSPEND or GANG: suspended jobs keep GPU memory, so no mps, no "
     "shard and no pack is placed there",
     "partition.mps_users": "whose jobs run beside each other on a GPU under gres/mps: 'one' user's (ExclusiveUser=YES: "

@@ -117,6 +117,9 @@ WORDS = {
     "{what} of this job",
     "partition-closed": "partition '{partition}' does not admit {what} '{name}'",
     "partition-groups": "partition '{partition}' admits only groups {groups}",
+    "partition-shut": "partition '{partition}' has {restriction}, so a piece of a GPU is of no use there",
+    "partition-cores": "partition '{partition}' has {restriction}, and the job would have more cores",
+    "partition-memory": "partition '{partition}' has {restriction}, and the job may need more memory",
     "partition-time": "partition '{partition}' allows {max_min:g} min, and the job's time limit is longer",
     "partition-suspends": "partition '{partition}' suspends jobs, and a suspended job keeps its GPU memory",
     "partition-lacks-mps-users": "site.toml does not say whose jobs may share a GPU by MPS in partition '{partition}' "

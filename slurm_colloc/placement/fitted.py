@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from math import inf
 from typing import NamedTuple
 
-from slurm_colloc.config import Partition, Pool, SiteConfig
+from slurm_colloc.config import Pool, SiteConfig
 from slurm_colloc.errors import InputError
 from slurm_colloc.gpu.mig import names_slice, parse_profile
 from slurm_colloc.model import (
@@ -185,8 +185,7 @@ def has_pieces(config: SiteConfig) -> bool:
 
 def known_names(config: SiteConfig) -> frozenset[str]:
     """Return the accounts and QOS, in small letters, that some partition is open or closed to: others are all alike."""
-
-    def lists(of: Partition) -> Sequence[str]:
-        return (*of.allow_accounts, *of.deny_accounts, *of.allow_qos, *of.deny_qos)
-
-    return frozenset(name.lower() for partition in config.partition for name in lists(partition))
+    keys = ("AllowAccounts", "DenyAccounts", "AllowQos", "DenyQos")
+    return frozenset(
+        name.lower() for partition in config.partition for key in keys for name in partition.restriction(key)
+    )

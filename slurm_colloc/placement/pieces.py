@@ -2,7 +2,7 @@
 """Lists the pieces of a GPU that fit a job, and the reason for each piece that does not."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -106,9 +106,12 @@ def rooms_of(
     for pool in config.pool:
         here = next((item for item in asked if item.name in pool.partitions), None)
         there = next((item for item in elsewhere if item.name in pool.partitions), None)
+        partition = here or there
         why: Reason | None = None
-        if here is None and there is None:
+        if partition is None:
             why = because("not-in-partition", partitions=tuple(item.name for item in asked))
+        elif shut := shut_by(partition.restrictions):
+            why = because("partition-shut", partition=partition.name, restriction=shut)
         elif pool.gpu_type and pool.gpu_type in config.sharing.protected_types:
             why = because("protected", gpu_type=pool.gpu_type)
         elif kind and pool.gpu_type != kind and pool.gpu_model not in models - {""}:
@@ -116,15 +119,29 @@ def rooms_of(
         else:
             unsized = because("site-lacks", key="sm_count", pool=pool.name) if pool.sm_count is None else None
             why = other_card(footprint, pool) or unsized
-        if why is None and here is None and there is not None:
-            why = _closed(request, there, config, access)
+        if why is None and here is None and partition is not None:
+            why = _closed(request, partition, config, access)
         if why is not None:
             rejected.append(Rejected(f"pool {pool.name}", why))
         elif here is not None:
             yield Room(pool, here, moved=False)
-        elif there is not None:
-            moves.append(Room(pool, there, moved=True))
+        elif partition is not None:
+            moves.append(Room(pool, partition, moved=True))
     yield from moves
+
+
+def shut_by(restrictions: Sequence[str]) -> str:
+    """Return a partition's restriction by which a job on a piece of one node's GPU is of no use; empty for none.
+
+    A job of MaxNodes=0 waits for ever, one of MinNodes=2 has two nodes, one of OverSubscribe=EXCLUSIVE all of a node.
+    """
+    for text in restrictions:
+        key, _, value = text.partition("=")
+        if value == "0" and key in ("MaxNodes", "MaxCPUsPerNode", "MaxCPUsPerSocket"):
+            return text
+        if key in ("RootOnly", "ReqResv", "OverSubscribe") or (key == "MinNodes" and int(value) > 1):
+            return text
+    return ""
 
 
 def pieces_in(
@@ -149,15 +166,16 @@ def _closed(request: JobRequest, partition: Partition, config: SiteConfig, acces
     """Return why Slurm would not let the job into another partition, None when it would."""
     account = request.account or (access.limits.default_account if access.limits else "")
     for what, name, allowed, denied in (
-        ("account", account, partition.allow_accounts, partition.deny_accounts),
-        ("QOS", request.qos, partition.allow_qos, partition.deny_qos),
+        ("account", account, partition.restriction("AllowAccounts"), partition.restriction("DenyAccounts")),
+        ("QOS", request.qos, partition.restriction("AllowQos"), partition.restriction("DenyQos")),
     ):
         if not name and (allowed or denied):
             return because("partition-access-unknown", partition=partition.name, what=what)
         if (allowed and name.lower() not in map(str.lower, allowed)) or name.lower() in map(str.lower, denied):
             return because("partition-closed", partition=partition.name, what=what, name=name)
-    if partition.allow_groups and not set(partition.allow_groups) & set(access.groups):
-        return because("partition-groups", partition=partition.name, groups=tuple(partition.allow_groups))
+    groups = partition.restriction("AllowGroups")
+    if groups and not set(groups) & set(access.groups):
+        return because("partition-groups", partition=partition.name, groups=groups)
     limit_min = asked_limit_min(request, config)
     if partition.max_time_min is not None and (limit_min is None or limit_min > partition.max_time_min):
         return because("partition-time", partition=partition.name, max_min=partition.max_time_min)
@@ -172,9 +190,13 @@ def _allowed(request: JobRequest, fit: Fit, rooms: list[Room], config: SiteConfi
     for pool in config.pool:
         if pool.name not in weighed and targets & set(pool.partitions) and offers(pool, fit.gres):
             return Rejected(str(fit.gres), because("may-land-elsewhere", pool=pool.name))
-    if access.limits is None:
-        return fit
-    wanted = {f"gres/{fit.gres.name}": fit.gres.quantity}
+    cores, mem_mib = _host_of(request, fit, config)
+    why = _too_large(request, cores, mem_mib, fit.room.partition) if fit.room.moved else None
+    if why or access.limits is None:
+        return Rejected(str(fit.gres), why) if why else fit
+    wanted = {"node": 1, f"gres/{fit.gres.name}": fit.gres.quantity}
+    wanted |= {"cpu": cores} if cores else {}
+    wanted |= {"mem": mem_mib} if mem_mib else {}
     if fit.gres.type:
         wanted[f"gres/{fit.gres.name}:{fit.gres.type}"] = fit.gres.quantity
     if fit.time_limit_min is not None:
@@ -185,6 +207,19 @@ def _allowed(request: JobRequest, fit: Fit, rooms: list[Room], config: SiteConfi
         share = f"gres/{fit.gres.name}"
         broken = limit_passed_by(access.limits, share, request.account, request.qos, partition.name, partition.qos)
     return Rejected(str(fit.gres), broken) if broken else fit
+
+
+def _too_large(request: JobRequest, cores: int, mem_mib: int | None, partition: Partition) -> Reason | None:
+    """Return the restriction on cores or host memory for which Slurm would never start a job in a partition."""
+    for text in partition.restrictions:
+        key, _, most = text.partition("=")
+        # Slurm gives whole cores: of two threads each, one more than an odd number.
+        if key.startswith("MaxCPUs") and (request.cores_unclear or max(cores, 1) + cores % 2 > int(most)):
+            return because("partition-cores", partition=partition.name, restriction=text)
+        # Of a job that names no memory Slurm takes the bound for all that it needs.
+        if key.startswith("MaxMem") and (mem_mib or math.inf) > int(most) * (cores if key == "MaxMemPerCPU" else 1):
+            return because("partition-memory", partition=partition.name, restriction=text)
+    return None
 
 
 def _mig(request: JobRequest, need: Need, rooms: list[Room], config: SiteConfig) -> Iterator[Fit | Rejected]:
@@ -329,12 +364,16 @@ def _share(request: JobRequest, need: Need, room: Room, config: SiteConfig, name
     return Fit(room, share, reasons, most, kept.cpu_option, kept.mem, time.limit_min, slowdown, kept.cpus)
 
 
+def _host_of(request: JobRequest, fit: Fit, config: SiteConfig) -> tuple[int, int | None]:
+    """Return the cores of a job on a piece (0 where that is not known), and its host memory."""
+    cpus = max(fit.cpus, request.cpus_asked or 0, request.cpus_per_gpu or 0, request.tasks or 0, request.min_cpus)
+    return cpus, mem_mib_of(request, _partitions_of(request, fit.room, config), fit.mem, cpus, config)
+
+
 def host_limit(request: JobRequest, fit: Fit, config: SiteConfig) -> Reason | None:
     """Return which of cores and host memory keeps jobs like this one off pieces that are free; None for neither."""
     pool = fit.room.pool
-    cpus = max(fit.cpus, request.cpus_asked or 0, request.cpus_per_gpu or 0)
-    partitions = _partitions_of(request, fit.room, config)
-    mem_mib = mem_mib_of(request, partitions, fit.mem, cpus, config)
+    cpus, mem_mib = _host_of(request, fit, config)
     if fit.gres.name == "gpu":
         pieces = sum(part.quantity for part in pool.slice if part.type == fit.gres.type)
     else:

@@ -14,7 +14,7 @@ from slurm_colloc.config import Partition as DeclaredPartition
 from slurm_colloc.errors import InputError
 from slurm_colloc.gpu.mig import gres_type_of, model_named, parse_profile
 from slurm_colloc.gpu.reader import GpuUnit
-from slurm_colloc.placement.pieces import shares_per_gpu
+from slurm_colloc.placement.pieces import shares_per_gpu, shut_by
 from slurm_colloc.site.cluster import (
     PARTITION_KEYS,
     Cluster,
@@ -27,7 +27,7 @@ from slurm_colloc.site.gpu_sizes import Card, Known, card_of, units_of
 from slurm_colloc.site.node_gpus import Shape, shapes_of
 from slurm_colloc.site.share_billing import OFF, SHARES, free_of_charge, uses
 from slurm_colloc.slurm.hostlist import expand, fold
-from slurm_colloc.slurm.parse import Node
+from slurm_colloc.slurm.parse import Node, Partition
 from slurm_colloc.toml_text import value_text
 
 # What drivers leave of a card's memory differs by so much from one to the next.
@@ -115,10 +115,22 @@ def _partitions(config: SiteConfig, cluster: Cluster) -> Iterator[str]:
             )
     for name in sorted(set(declared) - {partition.name for partition in partitions}):
         yield f"partition '{name}' has no GPUs, or does not exist: take its [[partition]] away"
+    by_name = {partition.name: partition for partition in cluster.partitions}
     for found in config.partition:
         for name in found.pieces_in:
             if name not in declared:
                 yield f"partition '{found.name}': pieces_in names '{name}', which no [[partition]] describes"
+            elif name in by_name and (shut := shut_by(by_name[name].restrictions) or _not_up(by_name[name])):
+                yield (
+                    f"partition '{found.name}': pieces_in names '{name}', which has {shut}, so no job on a piece of a "
+                    f"GPU is of use there: take '{name}' out of pieces_in, or change the partition"
+                )
+
+
+def _not_up(partition: Partition) -> str:
+    """Return the state of a partition in which it takes or starts no jobs; empty where it does both."""
+    state = partition.record.get("State", "UP")
+    return "" if state == "UP" else f"State={state}"
 
 
 def _shares(config: SiteConfig, cluster: Cluster) -> Iterator[str]:

@@ -123,17 +123,10 @@ def partition_words(partition: Partition) -> list[str]:
         "DefMemPerGPU": partition.mem_per_gpu_mib,
         name: value,
     }
-    lists = {
-        "AllowAccounts": partition.allow_accounts,
-        "DenyAccounts": partition.deny_accounts,
-        "AllowQos": partition.allow_qos,
-        "DenyQos": partition.deny_qos,
-        "AllowGroups": partition.allow_groups,
-    }
     return [
         *(f"{key}={whole_minutes(limit)}" for key, limit in times.items() if limit is not None),
         *(f"{key}={number}" for key, number in numbers.items() if number),
-        *(f"{key}={','.join(names)}" for key, names in lists.items() if names),
+        *partition.restrictions,
     ]
 
 

@@ -87,8 +87,7 @@ def _reachable(config: SiteConfig, partition: Partition) -> Iterator[Piece]:
     """Yield slices, the smallest first, those of the partition itself before those of others that all may use."""
     yield from _pieces(config, partition.name)
     for other in config.partition:
-        closed = other.allow_accounts or other.deny_accounts or other.allow_qos or other.deny_qos or other.allow_groups
-        if other.name in partition.pieces_in and not closed:
+        if other.name in partition.pieces_in and not other.restrictions:
             for piece in _pieces(config, other.name):
                 yield piece._replace(partition=other.name, max_min=other.max_time_min)
 

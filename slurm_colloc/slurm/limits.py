@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from slurm_colloc.errors import InputError
 from slurm_colloc.model import Reason, because
+from slurm_colloc.slurm.gres import tres_mib
 from slurm_colloc.units import time_limit_min, whole
 
 Tres = Mapping[str, int]
@@ -161,7 +162,7 @@ def _limits(names: Sequence[str], cells: Sequence[str]) -> dict[str, Tres]:
 
 
 def parse_tres(text: str) -> Tres:
-    """Return the countable part of a limit such as ``cpu=4,gres/gpu=2,mem=8G``: what is not a plain number is left out.
+    """Return the countable part of a limit such as ``cpu=4,gres/gpu=2,mem=8G`` (in MiB): other units are left out.
 
     Raises:
         InputError: an item that is no ``name=value``.
@@ -171,7 +172,7 @@ def parse_tres(text: str) -> Tres:
         name, equals, value = item.partition("=")
         if not equals:
             raise InputError(f"limit '{item}' in '{text}' is not of the form name=value")
-        most = whole(value)
+        most = tres_mib(value) if name == "mem" and value[-1:].isalpha() else whole(value)
         if most is not None:
             found[name] = most
     return found
@@ -184,7 +185,8 @@ def broken_limit(
 
     Args:
         limits: the user's.
-        wanted: TRES name -> count, all gres that the job asks for, and MINUTES where its time limit becomes longer.
+        wanted: TRES name -> count, all gres that the job asks for, what is known of cpu, mem (MiB) and node; MINUTES
+            where its time limit becomes longer.
         account: as asked; empty: the default one.
         qos: as asked; empty: the default one.
         partition: where it would run.
@@ -213,7 +215,7 @@ def broken_limit(
                 if wanted.get(name, 0) > most:
                     return because("limit-most", limit=key, what=what, name=of, most=most, tres=name)
         for name, least in level_limits.get(LEAST, {}).items():
-            if name.startswith("gres/") and wanted.get(name, 0) < least:
+            if (name.startswith("gres/") or name in wanted) and wanted.get(name, 0) < least:
                 return because("limit-least", limit=LEAST, what=what, name=of, least=least, tres=name)
     return None
 

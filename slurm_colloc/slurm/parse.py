@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
+from slurm_colloc.config_check import RESTRICTIONS
 from slurm_colloc.errors import InputError
 from slurm_colloc.model import Gres
 from slurm_colloc.slurm.gres import parse_gres
@@ -63,7 +64,8 @@ class Partition(NamedTuple):
     """A partition as ``scontrol show partition -o`` describes it; what it leaves open to all is empty.
 
     ``preempt_mode`` is the cluster's where the partition has none of its own; ``billing_weights`` is the text of
-    TRESBillingWeights; ``one_user`` is true where a node serves one user at a time (ExclusiveUser). ``record`` is all
+    TRESBillingWeights; ``restrictions`` are those of RESTRICTIONS that it has, as ``Key=value``. ``one_user`` is true
+    where a node serves one user at a time (ExclusiveUser). ``record`` is all
     that scontrol says of it, by its words.
     """
 
@@ -75,11 +77,7 @@ class Partition(NamedTuple):
     default_mem: str
     default_time_min: float | None
     max_time_min: float | None
-    allow_accounts: tuple[str, ...]
-    deny_accounts: tuple[str, ...]
-    allow_qos: tuple[str, ...]
-    deny_qos: tuple[str, ...]
-    allow_groups: tuple[str, ...]
+    restrictions: tuple[str, ...]
     preempt_mode: tuple[str, ...]
     oversubscribe: str
     billing_weights: str = ""
@@ -168,11 +166,7 @@ def _partition(record: Mapping[str, str]) -> Partition:
         ),
         default_time_min=_limit(record.get("DefaultTime", "NONE")),
         max_time_min=_limit(record.get("MaxTime", "UNLIMITED")),
-        allow_accounts=_names(record.get("AllowAccounts", "")),
-        deny_accounts=_names(record.get("DenyAccounts", "")),
-        allow_qos=_names(record.get("AllowQos", "")),
-        deny_qos=_names(record.get("DenyQos", "")),
-        allow_groups=_names(record.get("AllowGroups", "")),
+        restrictions=tuple(f"{key}={record[key]}" for key in RESTRICTIONS if _restricts(key, record.get(key, ""))),
         preempt_mode=tuple(record.get("PreemptMode", "").split(",")),
         oversubscribe=record.get("OverSubscribe", ""),
         billing_weights=record.get("TRESBillingWeights", "").replace("(null)", ""),
@@ -198,8 +192,11 @@ def parse_job_defaults(text: str) -> tuple[int | None, int | None]:
     return found[0], found[1]
 
 
-def _names(text: str) -> tuple[str, ...]:
-    return () if text in ("", "ALL", "N/A", "(null)") else tuple(text.split(","))
+def _restricts(key: str, value: str) -> bool:
+    if key == "OverSubscribe":
+        return value == "EXCLUSIVE"
+    is_least = key == "MinNodes" and value in ("0", "1")
+    return value not in ("", "ALL", "N/A", "(null)", "NO", "UNLIMITED") and not is_least
 
 
 def _limit(text: str) -> float | None:

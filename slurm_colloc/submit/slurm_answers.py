@@ -39,7 +39,7 @@ def access_of(request: JobRequest, footprint: Footprint, config: SiteConfig, ask
     if request.untouchable or footprint.gpu_mem_peak_mib is None or footprint.sm_active_pct is None:
         return Access()
     groups: tuple[str, ...] = ()
-    if any(partition.allow_groups for partition in config.partition):
+    if any(partition.restriction("AllowGroups") for partition in config.partition):
         groups = tuple(_group_name(gid) for gid in {os.getegid(), *os.getgroups()})
     if not config.limits.enforced:
         return Access(groups=groups)

@@ -52,6 +52,12 @@ def test_the_reference_speaks_of_toml_and_not_of_python() -> None:
     assert "mappingproxy" not in reference()
 
 
+@pytest.mark.parametrize("text", ["AllowAccounts", "AllowAccounts=", "MaxCpusPerNode=4", "MaxNodes=many", "MinNodes="])
+def test_a_restriction_is_one_of_slurms(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"partition\.restrictions"):
+        parse_site({**LEAST, "partition": [{"name": "p", "restrictions": [text]}]}, "f")
+
+
 def test_nothing_is_placed_slowed_or_followed_until_the_site_says_so() -> None:
     site = parse_site(LEAST, "f")
     assert (site.policy, site.recovery.companion, site.pool) == ("shadow", False, ())

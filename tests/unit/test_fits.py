@@ -123,7 +123,7 @@ def test_of_a_day_of_which_only_facts_are_left_it_is_known(tmp_path: Path) -> No
 
 
 def test_what_a_partition_is_closed_to_fits_nothing_there_under_whatever_name(tmp_path: Path) -> None:
-    partitions = (Partition("gpu", pieces_in=("mig",)), Partition("mig", allow_accounts=("Lab",)))
+    partitions = (Partition("gpu", pieces_in=("mig",)), Partition("mig", restrictions=("AllowAccounts=Lab",)))
     config = site(WHOLE, MIG_POOL._replace(partitions=("mig",)))._replace(partition=partitions)
     rows = [on(), on(job="2", user="bob", account="other")]
     store = stored(tmp_path, rows, [*busy(*ALL_OF_IT), *busy(*ALL_OF_IT, job="2", uuid="GPU-2")], config)

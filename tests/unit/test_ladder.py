@@ -30,7 +30,7 @@ GPU, MIG = Partition("gpu", mps_users="one"), Partition("mig")
 PARTITIONS = (
     (GPU, MIG),
     (GPU._replace(pieces_in=("mig",)), MIG._replace(default_time_min=60.0)),
-    (GPU._replace(pieces_in=("mig",)), MIG._replace(allow_accounts=("Lab",), deny_qos=("low",))),
+    (GPU._replace(pieces_in=("mig",)), MIG._replace(restrictions=("AllowAccounts=Lab", "DenyQos=low"))),
     (GPU._replace(suspends=True), MIG),
     (GPU._replace(mps_users="each"), MIG._replace(mps_users="all")),
 )

@@ -134,7 +134,7 @@ def test_answers_of_another_form(answers: list[str]) -> None:
 
 
 def test_tres() -> None:
-    assert parse_tres("cpu=4,gres/gpu:a=0,mem=8G,energy=-1") == {"cpu": 4, "gres/gpu:a": 0}
+    assert parse_tres("cpu=4,gres/gpu:a=0,mem=8G,energy=-1") == {"cpu": 4, "gres/gpu:a": 0, "mem": 8192}
     with pytest.raises(InputError, match="not of the form name=value"):
         parse_tres("cpu")
 

@@ -467,12 +467,16 @@ LIMITS = Limits(0.0, "ml", (Association("ml", "ml", "", "", (), {}),), {}, {"low
 @pytest.mark.parametrize(
     ("asked", "target", "code", "params"),
     [
-        (request(account="ml"), {"allow_accounts": ("phys",)}, "closed", {"what": "account", "name": "ml"}),
-        (request(), {"allow_accounts": ("phys",)}, "closed", {"what": "account", "name": "ml"}),
-        (request(account="ml"), {"deny_accounts": ("ml",)}, "closed", {"what": "account", "name": "ml"}),
-        (request(qos="low"), {"allow_qos": ("high",)}, "closed", {"what": "QOS", "name": "low"}),
-        (request(), {"allow_qos": ("high",)}, "access-unknown", {"what": "QOS"}),
-        (request(), {"allow_groups": ("gpu",)}, "groups", {"groups": ("gpu",)}),
+        (request(account="ml"), {"restrictions": ("AllowAccounts=phys",)}, "closed", {"what": "account", "name": "ml"}),
+        (request(), {"restrictions": ("AllowAccounts=phys",)}, "closed", {"what": "account", "name": "ml"}),
+        (request(account="ml"), {"restrictions": ("DenyAccounts=ml",)}, "closed", {"what": "account", "name": "ml"}),
+        (request(qos="low"), {"restrictions": ("AllowQos=high",)}, "closed", {"what": "QOS", "name": "low"}),
+        (request(), {"restrictions": ("AllowQos=high",)}, "access-unknown", {"what": "QOS"}),
+        (request(), {"restrictions": ("AllowGroups=gpu",)}, "groups", {"groups": ("gpu",)}),
+        *(
+            (request(), {"restrictions": (text,)}, "shut", {"restriction": text})
+            for text in ("MaxNodes=0", "MinNodes=2", "RootOnly=YES", "ReqResv=YES", "OverSubscribe=EXCLUSIVE")
+        ),
         (request(time_limit_min=90.0), {"max_time_min": 60}, "time", {"max_min": 60}),
         (request(), {"max_time_min": 60}, "time", {"max_min": 60}),
     ],
@@ -485,12 +489,62 @@ def test_a_partition_that_would_not_take_the_job(
 
 
 def test_a_partition_that_takes_it() -> None:
-    target = OPEN._replace(allow_accounts=("ml",), allow_qos=("low",), allow_groups=("users",), max_time_min=300)
+    target = OPEN._replace(
+        restrictions=("AllowAccounts=phys,ml", "AllowQos=low", "AllowGroups=users"), max_time_min=300
+    )
     asked = request(qos="low", time_limit_min=90.0)
     assert place(asked, footprint(), moving(target), Access(LIMITS, groups=("users",))).partition == "slices"
     # The default of the job's own partition is said, lest the other's hold.
     default = place(request(), footprint(), moving(OPEN, default_time_min=30.0))
     assert (default.partition, default.time_limit_min) == ("slices", 50)
+
+
+def test_a_partition_that_is_of_no_use_to_its_own_jobs() -> None:
+    shut = Partition("gpu", restrictions=("OverSubscribe=EXCLUSIVE",))
+    assert place(request(), footprint(), site(MIG_POOL)._replace(partition=(shut,))).as_asked
+    few = shut._replace(restrictions=("MaxNodes=1", "MaxCPUsPerNode=1"))
+    assert place(request(), footprint(), site(MIG_POOL)._replace(partition=(few,))).partition == ""
+
+
+@pytest.mark.parametrize(
+    ("asked", "restriction", "code"),
+    [
+        (request(cpus_given=True, cpus_asked=4), "MaxCPUsPerNode=4", ""),
+        (request(cpus_given=True, cpus_asked=6), "MaxCPUsPerNode=4", "cores"),
+        (request(cpus_given=True, cpus_asked=3), "MaxCPUsPerNode=3", "cores"),
+        (request(tasks=8), "MaxCPUsPerNode=4", "cores"),
+        (request(min_cpus=8), "MaxCPUsPerSocket=4", "cores"),
+        (request(cpus_given=True, cpus_asked=2, cores_unclear=True), "MaxCPUsPerNode=4", "cores"),
+        (request(mem_given=True, mem_asked_mib=100), "MaxMemPerNode=100", ""),
+        (request(mem_given=True, mem_asked_mib=101), "MaxMemPerNode=100", "memory"),
+        (request(), "MaxMemPerNode=100", "memory"),
+        (request(cpus_given=True, cpus_asked=2, mem_given=True, mem_asked_mib=200), "MaxMemPerCPU=100", ""),
+        (request(cpus_given=True, cpus_asked=2, mem_given=True, mem_asked_mib=201), "MaxMemPerCPU=100", "memory"),
+    ],
+)
+def test_a_job_too_large_for_another_partition_stays(asked: JobRequest, restriction: str, code: str) -> None:
+    found = place(asked, footprint(), moving(OPEN._replace(restrictions=(restriction,))))
+    if code:
+        said = because(f"partition-{code}", partition="slices", restriction=restriction)
+        assert why(found)["gpu:h100_1g.10gb:1"] == said
+    else:
+        assert found.partition == "slices"
+
+
+@pytest.mark.parametrize(
+    ("key", "limit", "placed"),
+    [
+        ("MaxTRES", {"cpu": 3}, False),
+        ("MaxTRES", {"cpu": 4, "mem": 200, "node": 1}, True),
+        ("MaxTRES", {"mem": 199}, False),
+        ("MinTRES", {"cpu": 5}, False),
+        ("MinTRES", {"node": 2}, False),
+    ],
+)
+def test_a_qos_holds_for_cores_and_memory(key: str, limit: dict[str, int], placed: bool) -> None:
+    limits = LIMITS._replace(qos={"low": {key: limit}})
+    asked = request(qos="low", cpus_given=True, cpus_asked=4, mem_given=True, mem_asked_mib=200)
+    assert place(asked, footprint(), site(MIG_POOL), Access(limits)).as_asked is not placed
 
 
 ALIKE: dict[str, Any] = {"cpus_per_gpu": 4, "mem_per_gpu_mib": 9}

@@ -328,6 +328,44 @@ def test_check_compares_partitions() -> None:
     ]
 
 
+@pytest.mark.parametrize("slurm", RELEASES)
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("MaxNodes=UNLIMITED", "MaxNodes=0"),
+        ("MinNodes=0", "MinNodes=2"),
+        ("RootOnly=NO", "RootOnly=YES"),
+        ("ReqResv=NO", "ReqResv=YES"),
+        ("OverSubscribe=NO", "OverSubscribe=EXCLUSIVE"),
+        ("State=UP", "State=DOWN"),
+        ("State=UP", "State=INACTIVE"),
+    ],
+)
+def test_check_names_partitions_in_which_a_moved_job_is_lost(slurm: str, old: str, new: str) -> None:
+    before, mig, after = recorded("partition", slurm).partition("PartitionName=mig")
+    assert old in after
+    client = FakeClient(slurm, partition=before + mig + after.replace(old, new, 1))
+    config = found(client)
+    assert check(config, client) == []
+    moves = config._replace(
+        partition=tuple(item._replace(pieces_in=("mig",)) if item.name == "gpu" else item for item in config.partition)
+    )
+    (said,) = check(moves, client)
+    assert new in said
+    assert "take 'mig' out of pieces_in" in said
+
+
+def test_check_compares_restrictions() -> None:
+    text = recorded("partition").replace("AllowAccounts=ALL", "AllowAccounts=a,b", 1)
+    client = FakeClient(partition=text.replace("MaxCPUsPerNode=UNLIMITED", "MaxCPUsPerNode=4", 1))
+    config = found(client)
+    assert config.partition[0].restrictions == ("AllowAccounts=a,b", "MaxCPUsPerNode=4")
+    assert check(config, client) == []
+    open_to_all = config._replace(partition=tuple(item._replace(restrictions=()) for item in config.partition))
+    (said,) = check(open_to_all, client)
+    assert said.endswith('write restrictions = ["AllowAccounts=a,b", "MaxCPUsPerNode=4"]')
+
+
 # --- check ---
 
 

@@ -67,7 +67,7 @@ def test_slices_of_another_partition_are_named_where_everybody_may_use_it() -> N
     mig = Partition("mig", max_time_min=120.0)
     (one,) = policies(config._replace(partition=(*config.partition, mig)))
     assert one.pieces == (PIECE._replace(partition="mig", max_min=120.0),)
-    closed = mig._replace(allow_accounts=("physics",))
+    closed = mig._replace(restrictions=("AllowAccounts=physics",))
     assert policies(config._replace(partition=(*config.partition, closed)))[0].pieces == ()
 
 

@@ -208,12 +208,11 @@ def test_a_piece_bills_its_part_of_a_gpu_and_the_coarser_cut_of_two() -> None:
 
 
 def test_a_partition_in_the_words_of_slurm_conf() -> None:
-    partition = Partition(
-        "gpu", "gpuqos", 8, 64000, "DefMemPerCPU=4000", 90.5, 2880, (), ("a", "b"), ("c",), ("q",), ("r",), ("g",)
-    )
+    restrictions = ("AllowAccounts=a,b", "AllowGroups=g", "MaxNodes=0")
+    partition = Partition("gpu", "gpuqos", 8, 64000, "DefMemPerCPU=4000", 90.5, 2880, (), restrictions)
     assert " ".join(partition_words(partition)) == (
         "DefaultTime=91 MaxTime=2880 QOS=gpuqos DefCpuPerGPU=8 DefMemPerGPU=64000 DefMemPerCPU=4000 "
-        "AllowAccounts=a,b DenyAccounts=c AllowQos=q DenyQos=r AllowGroups=g"
+        "AllowAccounts=a,b AllowGroups=g MaxNodes=0"
     )
     assert partition_words(Partition("gpu")) == []
     with pytest.raises(ConfigError, match="no DefMemPerCPU= or DefMemPerNode="):
@@ -305,7 +304,7 @@ def test_no_word_becomes_a_line_or_a_key_of_its_own(word: str) -> None:
     partition, pool, paths = config.partition[0], config.pool[0], config.paths
     changed = [
         config._replace(partition=(partition._replace(name=word),)),
-        config._replace(partition=(partition._replace(allow_groups=(word, "b") if word else ("",)),)),
+        config._replace(partition=(partition._replace(restrictions=(f"AllowGroups={word}",)),)),
         config._replace(pool=(pool._replace(nodes=word),)),
         config._replace(cluster=word),
     ]
