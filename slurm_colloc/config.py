@@ -173,6 +173,7 @@ class SiteConfig(NamedTuple):
     default_mem: str = ""
     sbatch_options: tuple[str, ...] = ()
     policy: str = "shadow"
+    user_file: str = "allowed"
     rollout: tuple[Rule, ...] = ()
     pool: tuple[Pool, ...] = ()
     partition: tuple[Partition, ...] = ()
@@ -257,21 +258,52 @@ def user_config_file() -> str:
 def site_files() -> tuple[str, ...]:
     """Return where a site.toml may lie; the first that is there is in force. One that was named must be there."""
     named = os.environ.get(ENVIRONMENT_VARIABLE)
+    if passed_over():
+        return (SYSTEM_FILE,)
     return (named,) if named else (user_config_file(), SYSTEM_FILE)
+
+
+def passed_over() -> str:
+    """Return the site.toml that is not in force because the system's forbids users' own; empty where there is none.
+
+    Root may name any file, and everybody one of root's or of whoever wrote the system's: services and plugins do.
+    """
+    named = os.environ.get(ENVIRONMENT_VARIABLE)
+    path = named or user_config_file()
+    if os.geteuid() == 0 or not (named or os.path.lexists(path)):
+        return ""
+    try:
+        if load_site(SYSTEM_FILE).user_file == "allowed":
+            return ""
+        trusted = {0, os.stat(SYSTEM_FILE).st_uid}
+    except (ConfigError, OSError):  # then it forbids nothing
+        return ""
+    try:
+        return "" if named and os.stat(path).st_uid in trusted else path
+    except OSError:
+        return path
+
+
+def how_passed_over(path: str) -> str:
+    """Return in words that a site.toml is passed over, and what to do."""
+    by = f"unset {ENVIRONMENT_VARIABLE}" if os.environ.get(ENVIRONMENT_VARIABLE) else "move it away"
+    return f"site file '{path}' is not used, because '{SYSTEM_FILE}' forbids users' own (user_file); {by}"
 
 
 def typed(command: str) -> str:
     """Return a command as it is typed elsewhere to go by the same site.toml; there $COLLOC_CONF may not be set."""
     named = os.environ.get(ENVIRONMENT_VARIABLE)
+    if not named or passed_over():
+        return command
     import shlex  # csub loads this file at every submission
 
-    return f"{ENVIRONMENT_VARIABLE}={shlex.quote(os.path.abspath(named))} {command}" if named else command
+    return f"{ENVIRONMENT_VARIABLE}={shlex.quote(os.path.abspath(named))} {command}"
 
 
 def find_site_file() -> str | None:
     """Return the site.toml in force: $COLLOC_CONF, the user's own, or the system's; None when there is none."""
-    named = os.environ.get(ENVIRONMENT_VARIABLE)
-    return named or next((path for path in site_files() if os.path.isfile(path)), None)
+    paths = site_files()
+    return next((path for path in paths if os.path.isfile(path) or path == os.environ.get(ENVIRONMENT_VARIABLE)), None)
 
 
 def file_to_write(user: bool) -> str:

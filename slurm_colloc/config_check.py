@@ -12,6 +12,7 @@ from slurm_colloc.errors import ConfigError, nearest
 
 _CHOICES = {
     "policy": ("auto", "shadow", "pack", "off"),
+    "user_file": ("allowed", "forbidden"),
     "rollout.policy": ("auto", "shadow", "pack", "off"),
     "partition.job_submit": ("off", "shadow", "advise", "default", "enforce"),
     "partition.mps_users": ("", "one", "each", "all"),

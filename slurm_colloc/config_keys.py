@@ -11,6 +11,8 @@ DOCUMENTATION: dict[str, str] = {
     "sbatch_options": "options that SPANK plugins add to sbatch: 'name' (a flag), 'name=' (needs a value), 'name=?'",
     "policy": "'auto' places jobs, 'shadow' records what it would have done and changes nothing, 'pack' packs what "
     "users ask to have packed and places nothing, 'off' is plain sbatch",
+    "user_file": "'forbidden' has csub and colloc pass over a user's own site.toml, in ~/.config or $COLLOC_CONF; "
+    "'allowed' does not. It counts in /etc/slurm_colloc/site.toml alone",
     "rollout": "[[rollout]] after [[rollout]], for whom another policy holds: the first that a job meets is in force, "
     "and policy where it meets none",
     "rollout.policy": "likewise",

@@ -8,7 +8,16 @@ from functools import partial
 from typing import NamedTuple
 
 from slurm_colloc.clock import with_timeout
-from slurm_colloc.config import ENVIRONMENT_VARIABLE, SiteConfig, Timeouts, how_to_write_one, load_site, site_files
+from slurm_colloc.config import (
+    ENVIRONMENT_VARIABLE,
+    SiteConfig,
+    Timeouts,
+    how_passed_over,
+    how_to_write_one,
+    load_site,
+    passed_over,
+    site_files,
+)
 from slurm_colloc.errors import CollocError, ConfigError
 from slurm_colloc.slurm.options import CommandLine
 from slurm_colloc.submit.decision import record
@@ -43,7 +52,11 @@ def found_call(argv: tuple[str, ...]) -> tuple[Call, bool, SiteConfig | None, st
     rest, own = without_own_options(argv)
     # Whoever calls csub as sbatch is to see sbatch and nothing else, until the site lets csub place jobs.
     silent = config is not None and config.policy != "auto" and not own
-    quiet = silent or "--quiet" in rest or "-Q" in rest
+    unheard = "--quiet" in rest or "-Q" in rest
+    quiet = silent or unheard
+    # Whoever wrote a file of his own is told even by a site that only looks on, if it is a person who reads it.
+    if not unheard and (os.isatty(STDERR) or not (silent or _read_as_one())) and (path := passed_over()):
+        say(how_passed_over(path))
     return Call(sbatch, rest, environment_to_submit(), "--dry-run" in own, quiet), bool(own), config, problem
 
 

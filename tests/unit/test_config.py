@@ -7,6 +7,7 @@ from typing import Any, get_args, get_origin
 
 import pytest
 
+from slurm_colloc import config
 from slurm_colloc.config import (
     SCHEMA,
     MigSlice,
@@ -15,12 +16,16 @@ from slurm_colloc.config import (
     find_site_file,
     load_site,
     parse_site,
+    passed_over,
+    typed,
 )
 from slurm_colloc.config_check import parse_url
 from slurm_colloc.config_keys import DOCUMENTATION
 from slurm_colloc.errors import ConfigError
+from slurm_colloc.submit.invocation import found_call
 from slurm_colloc.toml_text import value_text
 from tests.pages.site_keys import reference
+from tests.unit.programs import program
 
 LEAST = {"schema": 1, "cluster": "c", "slurm_release": "22.05"}
 
@@ -234,3 +239,81 @@ def test_a_users_own_site_file_is_the_users_or_roots(tmp_path: Path, monkeypatch
 def test_what_is_written_as_toml_is_read_as_it_was() -> None:
     value = [{"code": "COL001", "bounds": {"min_gpu_hours": 0.5}, "we ird": ['a"b\n', True, 7]}, {}]
     assert tomllib.loads(f"value = {value_text(value)}") == {"value": value}
+
+
+@pytest.fixture
+def center(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the system's site.toml, of a center that forbids users' own; its user has one."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.delenv("COLLOC_CONF", raising=False)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    own = tmp_path / "slurm_colloc/site.toml"
+    own.parent.mkdir()
+    own.write_text('schema = 1\ncluster = "own"\nslurm_release = "22.05"\npolicy = "auto"\n')
+    path = tmp_path / "center.toml"
+    path.write_text('schema = 1\ncluster = "c"\nslurm_release = "22.05"\nuser_file = "forbidden"\n')
+    monkeypatch.setattr(config, "SYSTEM_FILE", str(path))
+    return path
+
+
+def owned(monkeypatch: pytest.MonkeyPatch, uids: dict[str, int]) -> None:
+    real = os.stat
+
+    def of(path: str, **options: bool) -> os.stat_result:
+        found = list(real(path, **options))
+        found[4] = uids.get(str(path), 1000)
+        return os.stat_result(found)
+
+    monkeypatch.setattr(os, "stat", of)
+
+
+def test_a_users_own_file_is_passed_over(center: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own, named = str(tmp_path / "slurm_colloc/site.toml"), str(tmp_path / "named.toml")
+    owned(monkeypatch, {str(center): 0})
+    assert (find_site_file(), passed_over()) == (str(center), own)
+    (tmp_path / "named.toml").touch()
+    for path in (named, "/nowhere/site.toml"):
+        monkeypatch.setenv("COLLOC_CONF", path)
+        assert (find_site_file(), passed_over(), typed("csub")) == (str(center), path, "csub")
+
+
+@pytest.mark.parametrize("uid", [0, 7])
+def test_a_file_of_the_centers_may_be_named(
+    uid: int, center: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = str(tmp_path / "named.toml")
+    Path(named).touch()
+    owned(monkeypatch, {str(center): 7, named: uid})
+    for path in (named, str(center)):
+        monkeypatch.setenv("COLLOC_CONF", path)
+        assert (find_site_file(), passed_over()) == (path, "")
+
+
+def test_root_is_forbidden_nothing(center: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert find_site_file() == str(tmp_path / "slurm_colloc/site.toml")
+
+
+@pytest.mark.parametrize("text", ["", "schema = ", 'schema = 1\ncluster = "c"\nslurm_release = "22.05"\n', None])
+def test_a_center_that_cannot_be_read_forbids_nothing(
+    text: str | None, center: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if text is None:
+        center.unlink()
+    else:
+        center.write_text(text)
+    assert (find_site_file(), passed_over()) == (str(tmp_path / "slurm_colloc/site.toml"), "")
+
+
+def test_csub_goes_by_the_center(
+    center: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    owned(monkeypatch, {str(center): 0})
+    program(tmp_path, "sbatch", "", monkeypatch)
+    for argv, lines in ((("job.sh",), 0), (("--explain", "job.sh"), 1), (("-Q", "--explain", "job.sh"), 0)):
+        call, _, found, problem = found_call(argv)
+        assert (found and found.cluster, found and found.policy, problem) == ("c", "shadow", "")
+        assert call.argv[-1] == "job.sh"
+        said = capfd.readouterr().err.splitlines()
+        assert len(said) == lines
+        assert all("site.toml" in line and str(center) in line for line in said)

@@ -10,6 +10,8 @@ from typer.core import TyperGroup
 
 from slurm_colloc import __version__
 from slurm_colloc.cli.colloc import COMMANDS, PANELS
+from slurm_colloc.cli.colloc.output import say
+from slurm_colloc.config import how_passed_over, passed_over
 
 
 class _InOrder(TyperGroup):
@@ -48,7 +50,11 @@ def build(names: Sequence[str]) -> typer.Typer:
     return app
 
 
-def _root(version: bool = typer.Option(False, "--version", help="print the version and exit")) -> None:
+def _root(
+    ctx: typer.Context, version: bool = typer.Option(False, "--version", help="print the version and exit")
+) -> None:
     if version:
         print(f"colloc {__version__}")
         raise typer.Exit
+    if ctx.invoked_subcommand not in PANELS["Commands that services run"] and (path := passed_over()):
+        say(how_passed_over(path))
