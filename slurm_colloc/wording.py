@@ -76,6 +76,7 @@ WORDS = {
     "followup": "{why}",
     # What of the request leaves a job as asked.
     "no-gpu": "the job asks for no GPU",
+    "asked-twice": "the job asks for {gres} more than once ({styles}), and csub changes a job only if it asks once",
     "several-gpus": "csub does not change jobs that ask for several GPUs",
     "other-gres": "the job asks for gres/{gres}",
     "asks-for-slice": "the job itself asks for slice '{slice}'",

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tasks of ``csub pack``: the lines of a file, or one command."""
 
+import codecs
 import os
 import shlex
 from collections.abc import Iterable, Sequence
@@ -32,7 +33,7 @@ def read_commands(text: bytes) -> tuple[bytes, tuple[str, ...]]:
         raise InputError("the file has DOS line ends; dos2unix converts it")
     directives: list[bytes] = []
     commands: list[bytes] = []
-    for number, line in enumerate(text.split(b"\n"), 1):
+    for number, line in enumerate(text.removeprefix(codecs.BOM_UTF8).split(b"\n"), 1):
         bare = line.strip()
         if bare and not bare.startswith(b"#"):
             if bare.endswith(b"\\"):

@@ -132,6 +132,13 @@ def _own_directive(line: bytes) -> bool:
     return line.startswith(b"#CSUB") and (len(line) == 5 or line[5] in b" \t-")
 
 
+def _check_options_of_csub(words: list[_Word], names: Collection[str]) -> None:
+    """Refuse options of csub's behind #SBATCH, as sbatch does, and say where they belong."""
+    for word, number in words:
+        if word.startswith("--") and word[2:].partition("=")[0] in names:
+            raise UnsureError(f"line {number}: option '{word}' is csub's; write it behind #CSUB and not #SBATCH")
+
+
 @contextmanager
 def _of_csub() -> Iterator[None]:
     """Tell what is wrong with #CSUB lines, which are comments to sbatch, from what sbatch may read differently."""
@@ -204,6 +211,7 @@ def read_script(text: bytes, table: tuple[Option, ...], release: str, own: tuple
                 own_words += split_directive(line[5:], number, release)
         elif line.strip(_BLANKS) and not line.lstrip(_BLANKS).startswith(b"#"):
             insert_at = at
+    _check_options_of_csub(words, {option.name for option in own} - {option.name for option in table})
     with _of_csub():
         own_directives = _read_vector(own_words, (), own) if own_words else ()
     return Script(

@@ -84,6 +84,19 @@ def parse_gres(text: str) -> tuple[Gres, ...]:
     return tuple(found)
 
 
+def check_prefix(text: str, release: str) -> None:
+    """Refuse a ``--gres`` value with a prefix that sbatch of a release does not take, or may not.
+
+    Asked were 22.05 (``gres:gpu:1`` alone), 24.11 and 26.05 (``gres/gpu:1`` alone).
+
+    Raises:
+        InputError: such a prefix.
+    """
+    for item in split_items(text):
+        if (item.startswith("gres:") and release > "22.05") or (item.startswith("gres/") and release < "24.11"):
+            raise InputError(f"sbatch of Slurm {release} may not take gres '{item[:SHOWN]}'")
+
+
 def parse_gpus(text: str) -> tuple[Gres, ...]:
     """Return the entries of ``--gpus`` and its kin: ``[type:]count[,...]``.
 

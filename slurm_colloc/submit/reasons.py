@@ -215,7 +215,10 @@ def _not_one_gpu(gres: Sequence[Gres], styles: Sequence[str]) -> Iterator[Reason
         yield because("other-gres", gres=others[0])
     elif gpu_count == 0:
         yield because("no-gpu")
-    elif gpu_count > 1 or len(styles) > 1 or len(gres) > 1:
+    elif len(gres) > 1 and len(set(gres)) == 1 and gres[0].quantity == 1:
+        # Slurm gives one, and a piece would have to replace each.
+        yield because("asked-twice", gres=str(gres[0]), styles=tuple(styles))
+    elif gpu_count > 1:
         yield because("several-gpus", gres=tuple(map(str, gres)))
 
 

@@ -10,7 +10,7 @@ from slurm_colloc.history.signature import Signature, apart_by, command_signatur
 from slurm_colloc.history.submitted import compared, path_of, read_submitted
 from slurm_colloc.model import Gres, JobRequest, Reason, because
 from slurm_colloc.slurm.array import parse_array
-from slurm_colloc.slurm.gres import parse_gpus, parse_gres
+from slurm_colloc.slurm.gres import check_prefix, parse_gpus, parse_gres
 from slurm_colloc.slurm.options import Given, count_of, value_of
 from slurm_colloc.submit.reasons import (
     reason_to_keep_command,
@@ -50,6 +50,7 @@ def build_request(
         UnsureError: what is to be a number is none.
     """
     text, name, script, given, _, variables = submission
+    check_prefix(value_of(given, "gres"), config.slurm_release)
     by_style = {style: found for style in _STYLES if style in given and (found := _gpus(style, value_of(given, style)))}
     styles, gres = list(by_style), tuple(one for found in by_style.values() for one in found)
     steps, read = step_gpus(text), variables_read(given, text)

@@ -497,6 +497,11 @@ def test_a_file_called_pack_is_a_script_as_ever(lab: Shell) -> None:
     assert lab.calls() == [["pack", "job.sh"]]
 
 
+def test_a_byte_order_mark_hides_no_directive() -> None:
+    text = b"#SBATCH --time=3\necho one\n"
+    assert read_commands(b"\xef\xbb\xbf" + text) == read_commands(text)
+
+
 def test_a_line_that_goes_on_is_refused() -> None:
     for text, said in ((b"a\nb \\\n  c\n", "line 2 ends with a backslash"), (b"a\r\nb\r\n", "DOS")):
         with pytest.raises(InputError, match=said):

@@ -4,7 +4,7 @@ import pytest
 from slurm_colloc.errors import MisusedError, UnsureError
 from slurm_colloc.slurm.directives import Script, options_in_force, read_script
 from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS, Option
-from slurm_colloc.slurm.options import Environment, Given, read_environment, split_command_line
+from slurm_colloc.slurm.options import Environment, Given, join_options, read_environment, split_command_line
 
 TABLE = SBATCH_OPTIONS["22.05"]
 OWN = (Option("dry-run", "", "none", ""), Option("mode", "", "required", ""))
@@ -128,6 +128,8 @@ def test_words(lines: list[str], expected: list[tuple[str, str | None]]) -> None
         ("#SBATCH HetJob -N2", "heterogeneous"),
         ("#SLURM -N2", "#SLURM"),
         ("#SLURMX", "#SLURM"),
+        ("#SBATCH --mode=mps", "line 2: .*#CSUB"),
+        ("#SBATCH -N2 --dry-run", "line 2: .*#CSUB"),
         ("#CSUB --mem=2", "unknown"),
         ("#CSUB word", "is no option"),
     ],
@@ -177,6 +179,9 @@ def test_own_directives() -> None:
     ]
     assert pairs(script) == [("nodes", "2")]
     assert read_script(b"#!/bin/sh\n#CSUB --bad\n", TABLE, "22.05").own_directives == ()
+    # One that a plugin adds to sbatch is sbatch's.
+    plugins = join_options(TABLE, ["mode="])
+    assert pairs(read_script(b"#!/bin/sh\n#SBATCH --mode=mps\n", plugins, "22.05", OWN)) == [("mode", "mps")]
 
 
 def test_other_schedulers_lines_are_found_behind_commands() -> None:

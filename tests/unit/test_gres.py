@@ -5,7 +5,8 @@ import pytest
 
 from slurm_colloc.errors import InputError
 from slurm_colloc.model import Gres
-from slurm_colloc.slurm.gres import parse_gpus, parse_gres, parse_tres_gres
+from slurm_colloc.slurm.gres import check_prefix, parse_gpus, parse_gres, parse_tres_gres
+from tests.unit.made import RELEASES
 
 MIG = "nvidia_h200_nvl_4g.71gb"
 
@@ -41,6 +42,25 @@ def test_gres(text: str, found: list[tuple[str, str, int]]) -> None:
 def test_not_gres(text: str) -> None:
     with pytest.raises(InputError, match=re.escape(f"in '{text}' ")):
         parse_gres(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "releases"),
+    [
+        ("gpu:1", ("22.05", "23.11", "24.11", "25.05", "26.05")),
+        ("gpu:a100:1(S:0,1),shard", ("22.05", "23.11", "24.11", "25.05", "26.05")),
+        ("gres:gpu:1", ("22.05",)),
+        ("gres/gpu:1", ("24.11", "25.05", "26.05")),
+        ("gpu:1,gres:gpu:1", ("22.05",)),
+    ],
+)
+def test_a_prefix_is_taken_as_sbatch_does(text: str, releases: tuple[str, ...]) -> None:
+    for release in (*RELEASES, "23.11", "25.05"):
+        if release in releases:
+            check_prefix(text, release)
+        else:
+            with pytest.raises(InputError, match=release):
+                check_prefix(text, release)
 
 
 @pytest.mark.parametrize(

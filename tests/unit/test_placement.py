@@ -12,6 +12,7 @@ from slurm_colloc.placement.choose import place
 from slurm_colloc.placement.pieces import Access
 from slurm_colloc.placement.speed import on_slice, part_needed
 from slurm_colloc.slurm.limits import Association, Limits
+from slurm_colloc.submit.reasons import reasons_untouchable
 from tests.unit.made import H100, MIG_POOL, MPS_POOL, SHARD_POOL, codes, footprint, near, request, site
 
 MPS = {"mps_daemon": "site"}
@@ -721,3 +722,22 @@ def test_where_no_pool_is_left_the_reason_is_not_its_size() -> None:
     found = place(request(partitions=("cpu",)), footprint(), site(MIG_POOL))
     assert found.reasons == (because("not-in-partition", partitions=("cpu",)),)
     assert place(request(), footprint(), site()).reasons == (because("site-has-no-gpus"),)
+
+
+@pytest.mark.parametrize(
+    ("gres", "styles", "code"),
+    [
+        (("", 1), ("gres",), ""),
+        (("", 1, "", 1), ("gres", "gpus"), "asked-twice"),
+        (("h100", 1, "h100", 1), ("gpus", "gpus-per-node"), "asked-twice"),
+        (("", 1, "", 1), ("gres",), "asked-twice"),
+        (("", 1, "", 2), ("gres", "gpus"), "several-gpus"),
+        (("a100", 1, "h100", 1), ("gres",), "several-gpus"),
+        (("", 2), ("gres",), "several-gpus"),
+    ],
+)
+def test_one_gpu_that_is_asked_for_twice_is_not_several(
+    gres: tuple[Any, ...], styles: tuple[str, ...], code: str
+) -> None:
+    wanted = [Gres("gpu", kind, count) for kind, count in zip(gres[::2], gres[1::2], strict=True)]
+    assert codes(reasons_untouchable({}, wanted, styles, (), site(MIG_POOL))) == ([code] if code else [])
