@@ -413,23 +413,25 @@ def test_others_with_the_daemons_name_make_nobody_wait(node: Node) -> None:
 @pytest.mark.parametrize("planted", ["a fifo", "a daemon that does not answer"])
 def test_nothing_runs_as_the_user_outside_of_the_daemons_cgroup(node: Node, planted: str) -> None:
     """Whoever may trace his processes may make anything of one: it must end with the daemon, as all in its cgroup."""
-    node.run("start", 1, ALICE)
-    pid, pipe = the_daemon(node), node.folder(ALICE) / "pipe"
+    uid = 2**20 + os.getpid()  # nobody else's, nor that of an earlier run that left a process
+    user = uid, uid
+    node.run("start", 1, user)
+    pid, pipe = the_daemon(node, user), node.folder(user) / "pipe"
     if "/colloc.slice/" not in Path(f"/proc/{pid}/cgroup").read_text():
         pytest.skip("no cgroup can be made here")
     if planted == "a fifo":
-        assert as_user(85410, f"cd {pipe}; rm *.pid; mkfifo {mps_control.NAME}.pid").returncode == 0
+        assert as_user(uid, f"cd {pipe}; rm *.pid; mkfifo {mps_control.NAME}.pid").returncode == 0
     else:
         os.kill(pid, signal.SIGSTOP)
     outside = set()
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(node.run, "start", 2, ALICE)
+        running = pool.submit(node.run, "start", 2, user)
         while not running.done():
             for number in filter(str.isdigit, os.listdir("/proc")):
                 process = Path("/proc", number)
                 try:
                     if (
-                        "Uid:\t85410\t" in (process / "status").read_text()
+                        f"Uid:\t{uid}\t" in (process / "status").read_text()
                         and "colloc.slice" not in (process / "cgroup").read_text()
                     ):
                         outside.add((process / "cmdline").read_bytes())
