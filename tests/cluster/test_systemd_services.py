@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,7 +21,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.alone]
 SYSTEMD = "/lib/systemd/systemd"
 # What it writes goes into memory, and all that it sees of this machine's /run, /tmp and /dev is its own: it removes old
 # files at its start. The kernel's settings are everybody's: it must not set them. systemd itself makes /dev for
-# PrivateDevices=, and cannot in a root like this one.
+# PrivateDevices=, and cannot in a root like this one. Here and to a service the folder of a checkout may be hidden, as
+# /tmp is: the checkout is seen beneath /opt.
 BOOT = f"""
 set -e
 mount --make-rprivate /
@@ -33,6 +35,12 @@ mount --bind proc/sys proc/sys
 mount -o remount,bind,ro proc/sys
 mount --rbind /sys sys
 mount -o remount,bind,ro sys
+see() {{
+mkdir -p "$1/$2" "$1/$2.work" "opt/$2"
+mount -t overlay overlay -o "lowerdir=$3,upperdir=$1/$2,workdir=$1/$2.work" "opt/$2"
+}}
+see "$1" checkout "$2"
+see "$1" packages "$3"
 for folder in run tmp dev var/tmp; do mount -t tmpfs -o mode=755 tmpfs $folder; done
 for name in null zero full random urandom tty; do touch dev/$name; mount --bind /dev/$name dev/$name; done
 mkdir dev/pts dev/shm
@@ -40,6 +48,7 @@ pivot_root . mnt
 umount -l mnt
 exec {SYSTEMD} --system --unit=basic.target --log-target=journal --show-status=no </dev/null
 """
+CHECKOUT, PREFIX = Path(__file__).resolve().parents[2], "/opt/slurm_colloc"
 IS_RUNNING = ("systemctl", "is-system-running")
 SITE = """schema = 1
 cluster = "c"
@@ -95,7 +104,9 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     folder = tmp_path_factory.mktemp("root")
     argv = ["unshare", "--fork", "--pid", "--mount", "--uts", "--ipc", "--kill-child", "sh", "-c", BOOT, "sh"]
     started = subprocess.Popen(
-        [*argv, folder], env={"PATH": os.environ["PATH"], "container": "docker"}, stdin=subprocess.DEVNULL
+        [*argv, folder, CHECKOUT, sysconfig.get_path("purelib")],
+        env={"PATH": os.environ["PATH"], "container": "docker"},
+        stdin=subprocess.DEVNULL,
     )
     booted = Machine(started)
     try:
@@ -107,14 +118,17 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
 
 
 def test_what_order_md_says_installs_services_that_run_without_any_right(machine: Machine) -> None:
-    program = Path(sys.executable).parents[1]
-    machine.run("ln", "-sfn", str(program), "/opt/slurm_colloc")
-    # A checkout may lie where only root may look; in this copy of the root everybody may.
-    machine.run("chmod", "a+rx", *map(str, program.parents))
+    python = Path(sys.executable).resolve()
+    machine.run(str(python), "-m", "venv", "--without-pip", PREFIX)
+    machine.write(f"{PREFIX}/lib/{python.name}/site-packages/tested.pth", "/opt/checkout\n/opt/packages\n")
+    program = f"#!{PREFIX}/bin/python\nfrom slurm_colloc.cli.colloc import main\n\nmain()\n"
+    machine.write(f"{PREFIX}/bin/colloc", program)
+    # It may lie where only root may look; in this copy of the root everybody may.
+    machine.run("chmod", "a+rx", *map(str, python.parents), "/opt/checkout", "/opt/packages", f"{PREFIX}/bin/colloc")
     machine.write("/etc/slurm_colloc/site.toml", SITE)
     machine.write(f"/etc/slurm_colloc/gpus/{os.uname().nodename.partition('.')[0]}.json", json.dumps(DEVICES))
     machine.run("install", "-d", "-m", "0755", "/shared")
-    machine.run("/opt/slurm_colloc/bin/colloc", "site", "render", "-o", "/root/files", "--prefix", "/opt/slurm_colloc")
+    machine.run(f"{PREFIX}/bin/colloc", "site", "render", "-o", "/root/files", "--prefix", PREFIX)
     safe = machine.run("cat", "/root/files/ORDER.md").partition("\n## ")[2].partition("\n## ")[0]
     for name in ("flush", "compact", "audit", "audit-jobs"):
         machine.write(f"/etc/systemd/system/colloc-{name}.service.d/test.conf", "[Service]\nPrivateDevices=no\n")
