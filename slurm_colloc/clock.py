@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from slurm_colloc.errors import DeadlineError
+from slurm_colloc.errors import DeadlineError, ProcessError
 
 _Result = TypeVar("_Result")
 
@@ -42,6 +42,7 @@ def with_timeout(timeout_s: float, what: str, step: Callable[[], _Result]) -> _R
 
     Raises:
         DeadlineError: the time is over.
+        ProcessError: a limit leaves no room for a thread.
     """
     done = _thread.allocate_lock()
     done.acquire()
@@ -55,7 +56,10 @@ def with_timeout(timeout_s: float, what: str, step: Callable[[], _Result]) -> _R
         finally:
             done.release()
 
-    _thread.start_new_thread(work, ())
+    try:
+        _thread.start_new_thread(work, ())
+    except RuntimeError as problem:
+        raise ProcessError(f"{what}: {problem}") from problem
     if not done.acquire(timeout=max(timeout_s, 0)):
         raise DeadlineError(f"{what} took too long")
     result, error = outcome[0]

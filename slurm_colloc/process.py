@@ -60,7 +60,11 @@ def run(
         ProcessError: it cannot be started or did not end within ``timeout_s``.
     """
     environ = os.environ if environment is None else environment
-    path, stdin = _found(argv[0], environ), readable(input)
+    path = _found(argv[0], environ)
+    try:
+        stdin = readable(input)
+    except OSError as error:
+        raise ProcessError(f"'{argv[0]}' cannot be started: {error}") from error
     try:
         running = spawn([path, *argv[1:]], environ, stdin, called or argv[0])
     finally:
@@ -168,43 +172,105 @@ def keep_ignored(mask: int) -> None:
     _to_default = tuple(number for number in _IGNORED_BY_PYTHON if not mask >> (number - 1) & 1)
 
 
-def spawn(argv: Sequence[str], environment: Mapping[str, str], stdin: int | None, called: str = "") -> Running:
+def spawn(
+    argv: Sequence[str], environment: Mapping[str, str], stdin: int | None, called: str = "", *, tied: bool = False
+) -> Running:
     """Start a program whose standard output and error come back through pipes; the caller reads them to the end.
 
     ``argv[0]`` is its path, which it is told as its name unless it is to be ``called`` otherwise. It inherits every
-    descriptor that the caller's caller meant it to have: Python's own are never inheritable.
+    descriptor that the caller's caller meant it to have: Python's own are never inheritable. One that is ``tied`` is
+    killed by the kernel as soon as this process is no more.
 
     Raises:
         ProcessError: it cannot be started.
     """
-    out_read, out_write = os.pipe()
-    err_read, err_write = os.pipe()
-    doubles = [(out_write, 1), (err_write, 2)] + ([] if stdin is None else [(stdin, 0)])
+    start = _fork_tied if tied else _posix_spawn
     try:
-        pid = os.posix_spawn(
-            argv[0],
-            [called or argv[0], *argv[1:]],
-            environment,
-            file_actions=[(os.POSIX_SPAWN_DUP2, ours, theirs) for ours, theirs in doubles],
-            setsigdef=_to_default,
-        )
+        with _pipes() as ends:
+            out_read, out_write, err_read, err_write = ends
+            doubles = [(out_write, 1), (err_write, 2)] + ([] if stdin is None else [(stdin, 0)])
+            pid = start(argv[0], [called or argv[0], *argv[1:]], environment, doubles)
+            ends[:] = [out_write, err_write]
     except (OSError, ValueError) as error:
-        os.close(out_read)
-        os.close(err_read)
         raise ProcessError(f"'{argv[0]}' cannot be started: {error}") from error
-    finally:
-        os.close(out_write)
-        os.close(err_write)
     return Running(pid, out_read, err_read)
+
+
+@contextmanager
+def _pipes() -> Iterator[list[int]]:
+    """Give the four ends of two pipes, and close those that are left in the list."""
+    ends: list[int] = []
+    try:
+        ends += os.pipe()
+        ends += os.pipe()
+        yield ends
+    finally:
+        for descriptor in ends:
+            os.close(descriptor)
+
+
+def _posix_spawn(
+    path: str, words: list[str], environment: Mapping[str, str], doubles: Sequence[tuple[int, int]]
+) -> int:
+    actions = [(os.POSIX_SPAWN_DUP2, ours, theirs) for ours, theirs in doubles]
+    return os.posix_spawn(path, words, environment, file_actions=actions, setsigdef=_to_default)
+
+
+def _fork_tied(path: str, words: list[str], environment: Mapping[str, str], doubles: Sequence[tuple[int, int]]) -> int:
+    """Start a program to which the kernel sends SIGKILL when this process ends, and with it its end of a pipe.
+
+    PR_SET_PDEATHSIG would do so too, but only ctypes reaches it, which takes 5 ms to import and not every Python has.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+    import fcntl  # only csub's call of sbatch is tied
+
+    with _pipes() as ends:
+        failed, failing, life, alive = ends
+        pid = os.fork()
+        if pid == 0:
+            try:
+                os.close(alive)
+                fcntl.fcntl(life, fcntl.F_SETOWN, os.getpid())
+                fcntl.fcntl(life, fcntl.F_SETSIG, signal.SIGKILL)
+                fcntl.fcntl(life, fcntl.F_SETFL, os.O_ASYNC)
+                os.set_inheritable(life, True)
+                poller = select.poll()
+                poller.register(life)
+                if not poller.poll(0):  # no signal tells of an end before it was asked for
+                    for ours, theirs in doubles:
+                        os.dup2(ours, theirs)
+                    for number in _to_default:
+                        signal.signal(number, signal.SIG_DFL)
+                    os.execve(path, words, environment)
+            except BaseException as error:  # noqa: BLE001 - this copy comes to nothing but the program
+                os.write(failing, str(error).encode(errors="replace"))
+            finally:
+                os._exit(127)
+        os.close(failing)
+        ends.remove(failing)
+        if said := os.read(failed, _PIPE_BYTES):
+            os.waitpid(pid, 0)
+            raise OSError(said.decode())
+        ends.remove(alive)
+        return pid
 
 
 def readable(content: bytes) -> int:
     """Return a descriptor from which ``content`` can be read, as a program's standard input."""
     descriptor = os.memfd_create("stdin")
-    with os.fdopen(os.dup(descriptor), "wb") as stream:
-        stream.write(content)
+    while content:
+        content = content[os.write(descriptor, content) :]
     os.lseek(descriptor, 0, os.SEEK_SET)
     return descriptor
+
+
+def put_back(content: bytes) -> None:
+    """Have ``content``, which was read of standard input, stand there once more, and need no other descriptor."""
+    os.close(0)
+    readable(content)  # the lowest descriptor that is free
+    os.set_inheritable(0, True)
 
 
 def read_all(running: Running, sinks: Mapping[int, Callable[[bytes], object]], timeout_s: float | None = None) -> bool:

@@ -6,7 +6,6 @@ arguments. Nothing here imports jinja2 or anything heavier unless the script cha
 """
 
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from slurm_colloc.clock import with_timeout
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError, MisusedError, UnsureError
 from slurm_colloc.model import Reason
-from slurm_colloc.process import keep_ignored, open_standard_descriptors, readable, replace
+from slurm_colloc.process import keep_ignored, open_standard_descriptors, put_back, readable, replace
 from slurm_colloc.slurm.client import ASK_S, CliClient
 from slurm_colloc.slurm.options import CommandLine
 from slurm_colloc.submit.handover import CALLED, STDOUT, with_body, write_all
@@ -49,7 +48,7 @@ _HELP = ("--help", "-h")
 
 
 def main(called: str = "csub", ignored: int = 0) -> NoReturn:
-    """Run csub; the exit status is sbatch's.
+    """Run csub; the exit status is sbatch's. What it raises, it raises before sbatch was started.
 
     Args:
         called: the name it was called by; a program that asks "sbatch --help" must see sbatch's.
@@ -63,10 +62,7 @@ def main(called: str = "csub", ignored: int = 0) -> NoReturn:
 
         write_all(STDOUT, HELP.encode())
         os._exit(0)
-    try:
-        status = _pack(argv) if _is_pack(argv, called) else _run(argv)
-    except KeyboardInterrupt:  # before sbatch was started; from then on sbatch has the signal
-        status = 128 + signal.SIGINT
+    status = _pack(argv) if _is_pack(argv, called) else _run(argv)
     # Taking the interpreter apart would cost each submission 3 ms, and a thread of ours may hang in a file system.
     os._exit(status)
 
@@ -123,7 +119,7 @@ def _run(argv: tuple[str, ...]) -> int:
         return 2
     except CollocError as error:
         return _fall_open(call, stdin, str(error))
-    except Exception as error:  # noqa: BLE001 - a fault of csub's own must not cost the user the submission
+    except BaseException as error:  # noqa: BLE001 - a fault of csub's own must not cost the user the submission
         return _fall_open(call, stdin, f"internal error, please report it: {error!r}")
     # Outside of what falls open above: once sbatch was started a job may exist.
     status, why = hand_over(plan, argv, path, source, call, site, then)
@@ -190,10 +186,10 @@ def _fall_open(call: Call, stdin: bytes | None, why: str) -> int:
     if call.dry_run:
         say(f"error: {why}; without --dry-run the job would go to sbatch unchanged")
         return 2
+    if stdin is not None:
+        put_back(stdin)
     if why != _SILENT:
         tell(call, f"handed to sbatch unchanged: {why}")
-    if stdin is not None:
-        os.dup2(readable(stdin), 0)
     try:
         replace([call.sbatch, *call.argv], call.environ, CALLED)
     except CollocError as error:

@@ -2,8 +2,8 @@
 """Calls sbatch, once for each submission.
 
 What csub has nothing to decide about becomes sbatch by exec. A job with a GPU is submitted beside csub, which passes on
-what sbatch prints and learns the job's id for the decision; csub never kills it and never repeats it. Only a definite
-refusal, where sbatch ends with an error and no job exists, lets the caller submit the original.
+what sbatch prints and learns the job's id for the decision; csub never repeats it, and sbatch dies with csub. Only a
+definite refusal, where sbatch ends with an error and no job exists, lets the caller submit the original.
 """
 
 import os
@@ -83,12 +83,12 @@ def submit(
     Raises:
         ProcessError: sbatch cannot be started; nothing was submitted.
     """
-    running = spawn(argv, environ, stdin, CALLED)
+    running = spawn(argv, environ, stdin, CALLED, tied=True)
     relay = _Relay(submitted)
     with _passing_on_signals(running.pid):
         try:
             relay.run(running)
-        except Exception as error:  # noqa: BLE001 - see above
+        except BaseException as error:  # noqa: BLE001 - see above
             write_all(STDERR, f"csub: internal error, please report it: {error!r}\n".encode(errors="replace"))
             _drain(running)
         status = os.waitstatus_to_exitcode(os.waitpid(running.pid, 0)[1])

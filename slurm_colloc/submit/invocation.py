@@ -18,7 +18,7 @@ from slurm_colloc.config import (
     passed_over,
     site_files,
 )
-from slurm_colloc.errors import CollocError, ConfigError
+from slurm_colloc.errors import ConfigError
 from slurm_colloc.slurm.options import CommandLine
 from slurm_colloc.submit.decision import record
 from slurm_colloc.submit.handover import STDERR, STDOUT, find_sbatch, is_of_script, submit, write_all
@@ -159,7 +159,7 @@ def hand_over(
         silent = {"quiet", "wait"} <= set(plan.part.request.options)
         environ = handed_on(call.environ, plan, config)
         status, refused = submit([call.sbatch, *argv], environ, source, submitted, silent=silent)
-    except CollocError as error:  # sbatch was not started
+    except BaseException as error:  # noqa: BLE001 - sbatch was not started
         return 1, str(error)
     finally:
         if script:

@@ -95,6 +95,19 @@ def test_a_signal_reaches_sbatch_and_csub_says_how_it_ended(shell: Shell, number
     assert shell.calls() == [PLACED]
 
 
+def test_a_caller_that_kills_csub_and_tries_again_has_one_job(shell: Shell) -> None:
+    """As it has by sbatch: subprocess ends with SIGKILL what takes longer than its timeout."""
+    waits = 'touch "$CALLS/../ready"; while [ ! -e "$CALLS/../go" ]; do sleep 0.05; done; touch "$CALLS/../submitted"'
+    shell.behave(0, waits)
+    running = subprocess.Popen(shell.command(HINT, "job.sh"), cwd=shell.folder, env=shell.environment())
+    wait_for((shell.folder / "ready").exists, "sbatch did not begin", 20)
+    running.kill()
+    running.wait()
+    (shell.folder / "go").touch()
+    assert shell.run(HINT, "job.sh").stdout == "Submitted batch job 4711\n"
+    assert not (shell.folder / "submitted").exists()
+
+
 def test_what_sbatch_leaves_in_the_background_is_not_waited_for(shell: Shell) -> None:
     shell.behave(0, "sleep 50 &")
     begun = time.monotonic()

@@ -3,12 +3,15 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
+from slurm_colloc.clock import with_timeout
 from slurm_colloc.errors import ProcessError, UnansweredError
 from slurm_colloc.process import ask, replace, run, spawn
 from slurm_colloc.shipped import folder
+from tests.waiting import wait_for
 
 
 def python(code: str) -> list[str]:
@@ -36,8 +39,71 @@ def test_what_cannot_start() -> None:
         replace(["/no/such/program"], {})
     # A process that goes on must not die of a pipe that somebody closed.
     assert signal.getsignal(signal.SIGPIPE) == signal.SIG_IGN
+    before = os.listdir("/proc/self/fd")
+    for tied in (False, True):
+        for program in ("/no/such/program", "/", "x\0y"):
+            with pytest.raises(ProcessError, match="cannot be started"):
+                spawn([program], {}, None, tied=tied)
+    assert os.listdir("/proc/self/fd") == before
+
+
+@pytest.mark.parametrize("name", ["pipe", "fork", "posix_spawn", "memfd_create"])
+def test_a_limit_leaves_nothing_started(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(11, "Resource temporarily unavailable")
+
+    before = os.listdir("/proc/self/fd")
+    monkeypatch.setattr(os, name, refused)
     with pytest.raises(ProcessError, match="cannot be started"):
-        spawn(["/no/such/program"], {}, None)
+        spawn(["/bin/true"], {}, None, tied=True) if name == "fork" else run(["/bin/true"], 30)
+    assert os.listdir("/proc/self/fd") == before
+
+
+def test_no_room_for_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("_thread.start_new_thread", refused)
+    with pytest.raises(ProcessError, match="deciding: can't"):
+        with_timeout(1, "deciding", lambda: 1)
+
+
+TIED = """
+import fcntl, os, sys, time
+from slurm_colloc.process import spawn
+ask = fcntl.fcntl
+def late(descriptor, command, *argument):
+    if command == fcntl.F_SETOWN and sys.argv[1] == "early":
+        os.write(1, str(os.getpid()).encode())
+        time.sleep(1)
+    return ask(descriptor, command, *argument)
+fcntl.fcntl = late
+program = ["/bin/sh", "-c", "echo ran >>$RAN; exec sleep 60"]
+child = spawn(program, {"RAN": sys.argv[2], "PATH": os.environ["PATH"]}, None, tied=True)
+os.write(1, str(child.pid).encode())
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("when", ["early", "late"])
+def test_a_tied_program_dies_with_whoever_started_it(tmp_path: Path, when: str) -> None:
+    """Also where that died between the fork and the request for the signal: then it is not even begun."""
+    ran = tmp_path / "ran"
+    starter = spawn([sys.executable, "-c", TIED, when, str(ran)], dict(os.environ), None)
+    child = int(os.read(starter.stdout, 100))
+    if when == "late":
+        wait_for(ran.exists, "it was not begun", 20)
+    os.kill(starter.pid, signal.SIGKILL)
+    os.waitpid(starter.pid, 0)
+    wait_for(lambda: ended(child), "it goes on", 20)
+    assert ran.exists() is (when == "late")
+
+
+def ended(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
 
 
 def test_ask_names_the_last_line() -> None:
