@@ -298,13 +298,6 @@ def _of_a_node() -> Iterator[Target]:
     )
     yield Target("proc-stat", parse_stat, (b"12 (a) b) S 1 12 " + b"0 " * 40,), ())
     yield of_text(
-        "environ",
-        _task_environment,
-        b"SLURM_JOB_GPUS=0-2,5\0CUDA_VISIBLE_DEVICES=GPU-1a,MIG-2\0"
-        b"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=50\0SLURM_SHARDS_ON_NODE=2",
-        refusals=(),
-    )
-    yield of_text(
         "cgroup-figures",
         lambda text: hostuse.parse_figures(text, ("anon", "shmem")),
         b"anon 12\nshmem 5\n",
@@ -332,16 +325,6 @@ def _of_a_node() -> Iterator[Target]:
     whole = {"uuid": "GPU-1", "model": "NVIDIA H100 80GB HBM3", "mem_total_mib": 81559, "sm_count": 132, "slices": []}
     devices = _json({"devices": [whole, {**whole, "slices": [part]}]})
     yield of_text("simulated-devices", simulated.parse_devices, *devices, refusals=(GpuError,), is_json=True)
-
-
-def _task_environment(text: str) -> object:
-    from slurm_colloc.gpu.proc import parse_uuids, parse_weight
-    from slurm_colloc.units import device_indices
-
-    variables = {name: value for name, equals, value in (word.partition("=") for word in text.split("\0")) if equals}
-    indices = device_indices(variables.get("SLURM_JOB_GPUS", ""))
-    assert len(indices) < 3000, "a variable makes any number of GPUs"
-    return indices, parse_uuids(variables.get("CUDA_VISIBLE_DEVICES", "")), parse_weight(variables)
 
 
 # --- what an analyst takes in; names, comments and command lines in it are users' ---

@@ -80,8 +80,8 @@ def sample(settings: Settings) -> None:
         dcgm=settings.dcgm,
         patient=settings.agent,
     )
-    told = Told(lambda job: _ask_held(job, settings.node)) if settings.agent else None
-    sampler = Sampler(reader, settings.node, settings.period_s, settings.job, cluster=settings.cluster, told=told)
+    told = Told(lambda job: _ask_held(job, settings.node))
+    sampler = Sampler(reader, settings.node, settings.period_s, settings.job, told=told)
     pace = Pace(
         settings.period_s,
         watch_pid=settings.watch_pid,
@@ -107,7 +107,7 @@ def sample(settings: Settings) -> None:
 
 
 def _ask_held(job_id: str, node: str) -> HeldHere | None:
-    """Ask slurmctld what a job has here, which we may not read; None where it does not show us the job.
+    """Ask slurmctld what a job has here; None where it does not show us the job.
 
     Raises:
         ProcessError: it does not answer.
@@ -178,21 +178,15 @@ def _alive(say_once: Callable[[str], None]) -> None:
 
 
 def _doubter(settings: Settings, sampler: Sampler) -> Sink:
-    """Return what says why all GPUs look unheld: this node has another name in Slurm, or a right is missing."""
+    """Return what says why GPUs look unheld."""
     say_once = cache(say)
 
-    def doubt(seen: NodeSample) -> None:
-        if sampler.passed_over and not seen.holders:
-            others = " and ".join(f"'{node}' of '{cluster}'" for cluster, node in sorted(sampler.passed_over))
+    def doubt(_: NodeSample) -> None:
+        if sampler.unknown_jobs:
             say_once(
-                f"sampling node '{settings.node}' of cluster '{settings.cluster}', but the jobs here are those of "
-                f"{others}; check --node, and cluster in site.toml"
-            )
-        if sampler.closed_jobs:
-            say_once(
-                f"what Slurm gave to some jobs 'scontrol show job -d' does not tell uid {os.geteuid()} (PrivateData?), "
-                "nor may it read it without CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH: GPUs that are held idle are not "
-                "seen"
+                f"which GPUs of node '{settings.node}' some jobs here hold 'scontrol show job -d' does not tell uid "
+                f"{os.geteuid()}: GPUs that they hold idle are not seen; where PrivateData hides jobs, make that "
+                "user an operator of Slurm; where Slurm calls this node otherwise, say so by --node"
             )
 
     return doubt

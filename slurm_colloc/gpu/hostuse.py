@@ -152,14 +152,14 @@ def _mib(size_bytes: float | None) -> float | None:
 
 def _members(table: ProcessTable, pids: Sequence[int]) -> list[_Member]:
     known = {pid: status for pid in pids if (status := table.known(pid)) is not None}
-    found = []
-    for pid, status in known.items():
-        root, seen = pid, {pid}
-        while (parent := known[root].parent) in known and parent not in seen:
-            root = parent
-            seen.add(root)
-        found.append(_Member(pid, (pid, status.start_ticks), (root, known[root].start_ticks)))
-    return found
+    roots: dict[int, _Key] = {}
+    for pid in known:
+        line = dict.fromkeys((pid,))
+        while pid not in roots and (parent := known[pid].parent) in known and parent not in line:
+            line[parent] = None
+            pid = parent
+        roots |= dict.fromkeys(line, roots.get(pid, (pid, known[pid].start_ticks)))
+    return [_Member(pid, (pid, status.start_ticks), roots[pid]) for pid, status in known.items()]
 
 
 def _folders(table: ProcessTable, own: Sequence[_Member], mounts: dict[str, str]) -> dict[str, str]:
@@ -207,6 +207,6 @@ def _moved(table: ProcessTable, own: Sequence[_Member]) -> tuple[_Uses, _Uses] |
             read[member.key] = Use(member.root, int(found[1]))
             written[member.key] = Use(member.root, int(found[2]))
         # Slurm leaves a process of root's in each job (its extern step), and that does nothing.
-        elif table.owner(member.pid) > 0:
+        elif table.owner(member.pid) not in (0, None):
             return None, None
     return read, written

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The node's processes: which belongs to which Slurm job, and which GPUs Slurm gave to the jobs that are here.
+"""The node's processes: which belongs to which Slurm job, and which jobs are here.
 
 A job is found by the kernel's cgroup path, else by the slurmstepd among the process's ancestors. The process's own
-environment is the user's to write and is never believed for that.
+environment is the user's to write and is not read. Of each file no more is read than an honest process's is long, and
+of a process that only calls itself slurmstepd nothing is read twice.
 """
 
 import os
@@ -13,7 +14,6 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from slurm_colloc.gpu.stat import Stat, parse_stat
-from slurm_colloc.units import MOST_DEVICES, device_indices
 
 # v1: slurm[_<node>]/uid_U/job_J; v2: [<node>_]slurmstepd.scope/job_J, from 26.05 on the job's SLUID in place of job_J.
 # All that under whatever slice or container. The first match counts and nothing under a user.slice does: there, and
@@ -22,9 +22,9 @@ _CGROUP_JOB = re.compile(
     r"(?:/(?!user\.slice/)[^/]+)*?/(?:slurm(?:_[^/]*)?/uid_[0-9]+|(?:[^/]*_)?slurmstepd\.scope)"
     r"/(?P<job>(?:job_(?P<id>[0-9]+)|s[0-9A-HJKMNP-TV-Z]{13}))(?=/|\Z)"
 )
-_STEPD = re.compile(rb"slurmstepd: \[(\d+)(?:\.[^\]]*)?\]")
+# All of the title, since setuid programs of root's take arguments of a user.
+_STEPD = re.compile(rb"slurmstepd: \[([0-9]{1,20})(?:\.[^\]\0]*)?\]\0*")
 _REAL_UID = re.compile(rb"^Uid:\s*([0-9]+)", re.MULTILINE)
-_UUID = re.compile(r"(?:GPU|MIG)-[0-9A-Za-z/-]+")
 # A process becomes another program or moves to another cgroup when it is young, so it is read a second time within a
 # minute, and every process after some minutes; reading all at each pass would cost a node of 1,500 processes ten times
 # what the rest of the sampler does. That a pid came round is seen at each pass.
@@ -32,7 +32,10 @@ _READ_ANEW_S = 60.0
 _MINUTES_TO_READ_ALL = 10
 # The PID namespace of the kernel itself (PROC_PID_INIT_INO): a GPU driver's pids are those of that one.
 _HOST_NAMESPACE = "pid:[4026531836]"
-_READ_BYTES = 65536
+# A command line has what its user wants, status has up to 65,536 groups in a user namespace, mountinfo all mounts of
+# the node: the kernel's own come first. Of cgroups v1 there are a dozen lines of up to 4096 bytes.
+_MOST_BYTES = {"cmdline": 256, "status": 512, "environ": 1 << 20, "mountinfo": 1 << 20}
+_USUAL_MOST_BYTES = 65536
 
 
 class _Step(NamedTuple):
@@ -41,24 +44,6 @@ class _Step(NamedTuple):
     start_ticks: int
     job_id: str
     cgroup: str | None
-
-
-class NodeJob(NamedTuple):
-    """A task of a job step on this node, and the GPUs that Slurm gave to it: indices, or uuids where it says those.
-
-    ``weight`` is its part of a shared GPU beside other jobs' parts, None where Slurm does not tell the job.
-    """
-
-    job_id: str
-    cluster: str
-    node: str
-    gres_indices: tuple[int, ...]
-    uuids: tuple[str, ...]
-    weight: float | None
-
-    def runs_on(self, cluster: str, node: str) -> bool:
-        """Return whether Slurm started it on this node; one machine may carry nodes of several clusters."""
-        return self.node in ("", node) and (not cluster or self.cluster in ("", cluster))
 
 
 def parse_cgroup_job(text: str) -> str | None:
@@ -77,27 +62,6 @@ def _cgroup_jobs(text: str) -> Iterator[tuple[str, re.Match[str]]]:
         controllers, _, path = line.partition(":")[2].partition(":")
         if match := _CGROUP_JOB.match(path):
             yield controllers, match
-
-
-def parse_uuids(text: str) -> tuple[str, ...]:
-    """Return the uuids in CUDA_VISIBLE_DEVICES; nothing when it holds anything but uuids."""
-    items = [item for item in text.split(",") if item]
-    whole = len(items) <= MOST_DEVICES and all(_UUID.fullmatch(item) for item in items)
-    return tuple(items) if whole else ()
-
-
-def parse_weight(environment: dict[str, str]) -> float | None:
-    """Return a task's part of the GPU it shares: its percentage of gres/mps, or its number of shards."""
-    if "CUDA_MPS_ACTIVE_THREAD" in environment.get(
-        "COLLOC_SET", ""
-    ):  # csub's block takes the limit away: the number is no longer Slurm's
-        return None
-    text = environment.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") or environment.get("SLURM_SHARDS_ON_NODE", "")
-    try:
-        weight = float(text)
-    except ValueError:
-        return None
-    return weight if 0 < weight < MOST_DEVICES else None
 
 
 def sees_host_pids() -> bool:
@@ -119,10 +83,10 @@ class ProcessTable:
         self._young: set[int] = set()
         self._read_s, self._minutes = time.monotonic(), 0
         self._steps: dict[int, _Step] = {}
-        self._tasks: dict[tuple[int, int], NodeJob] = {}
+        # What is called slurmstepd and is not Slurm's.
+        self._others: set[int] = set()
         self._sluids: dict[str, str] = {}
-        # Jobs that are here, of which we may not read what they were given.
-        self.closed_jobs: set[str] = set()
+        self._uid_map = self.read("self", "uid_map")
         self.refresh()
 
     def refresh(self) -> None:
@@ -146,9 +110,9 @@ class ProcessTable:
             if found is not None:
                 self._status[pid] = found
         self._find_steps()
-        self._find_tasks()
 
     def _forget(self, pids: set[int]) -> None:
+        self._others -= pids
         for pid in pids:
             self._status.pop(pid, None)
             self._cgroups.pop(pid, None)
@@ -159,61 +123,32 @@ class ProcessTable:
     def _find_steps(self) -> None:
         before, self._steps = self._steps, {}
         for pid, status in self._status.items():
-            if status.command != "slurmstepd":
+            if status.command != "slurmstepd" or pid in self._others:
                 continue
             known = before.get(pid)
             # A child of slurmstepd has its name and title until it becomes the user's program.
             if known is None or known.start_ticks != status.start_ticks or status.parent in before:
-                now = self._fresh(pid)
+                job_id = self._step_of(pid)
+                now = self._fresh(pid) if job_id else None
                 same = now is not None and now[:4] == status[:4]  # all but what it does
-                known = _Step(status.start_ticks, self._step_of(pid), None) if same else None
-            if known is not None and known.job_id:
+                known = _Step(status.start_ticks, job_id, None) if same else None
+            if known is not None:
                 # It is not in its cgroup from the first moment.
                 self._steps[pid] = known if known.cgroup else known._replace(cgroup=self._cgroup_of(pid))
         self._sluids = {
             step.cgroup: step.job_id for step in self._steps.values() if step.cgroup and step.cgroup.startswith("s")
         }
 
-    def _find_tasks(self) -> None:
-        """Find what each slurmstepd started; what it was given when it was first seen was Slurm's own word."""
-        before, self._tasks = self._tasks, {}
-        self.closed_jobs = set()
-        for pid, status in list(self._status.items()):
-            if status.parent not in self._steps:
-                continue
-            key = pid, status.start_ticks
-            if key in before:
-                self._tasks[key] = before[key]
-                continue
-            now = self._fresh(pid)
-            if now is None or now.start_ticks != status.start_ticks:
-                continue
-            if now.command != "slurmstepd":  # else it has not become the user's program yet
-                environment = self.environment(pid)
-                job_id = self._steps[status.parent].job_id
-                if environment:
-                    self._tasks[key] = self._task(job_id, environment)
-                elif self._is_closed(pid):
-                    self.closed_jobs.add(job_id)
-
-    @staticmethod
-    def _task(job_id: str, environment: dict[str, str]) -> NodeJob:
-        gpus = environment.get("SLURM_STEP_GPUS") or environment.get("SLURM_JOB_GPUS", "")
-        return NodeJob(
-            job_id=job_id,
-            cluster=environment.get("SLURM_CLUSTER_NAME", ""),
-            node=environment.get("SLURMD_NODENAME", ""),
-            gres_indices=device_indices(gpus),
-            uuids=parse_uuids(environment.get("CUDA_VISIBLE_DEVICES", "")),
-            weight=parse_weight(environment),
-        )
-
     def read(self, pid: int | str, name: str) -> bytes:
-        """Return a file of ``pid`` or ``self``; empty when it may not be read or there is no such process."""
+        """Return a file of ``pid`` or ``self``, no more than an honest one has; empty when it may not be read."""
+        left_bytes, content = _MOST_BYTES.get(name, _USUAL_MOST_BYTES), b""
         try:
             descriptor = os.open(f"{self._root}/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
             try:
-                return b"".join(iter(lambda: os.read(descriptor, _READ_BYTES), b""))
+                while left_bytes and (part := os.read(descriptor, left_bytes)):
+                    content += part
+                    left_bytes -= len(part)
+                return content
             finally:
                 os.close(descriptor)
         except OSError:  # it ended, or it is another user's: both mean "not visible", which the caller books as such
@@ -231,32 +166,24 @@ class ProcessTable:
         """Return what the last ``refresh`` knew of ``pid``, without looking again."""
         return self._status.get(pid)
 
-    def environment(self, pid: int) -> dict[str, str]:
-        """Return the environment ``pid`` was started with; empty when it may not be read."""
-        pairs = (item.decode(errors="replace").partition("=") for item in self.read(pid, "environ").split(b"\0"))
-        return {name: value for name, equals, value in pairs if equals}
-
     def job_of(self, pid: int) -> str:
-        """Return the job that ``pid`` runs in, empty when it runs outside any job or cannot be seen."""
+        """Return the job that ``pid`` runs in, empty when it runs outside any job or cannot be seen.
+
+        Its own cgroup is read now; who its ancestors are is known since the last ``refresh``, however many there are.
+        """
         if job := self._job_named(self._cgroup_of(pid)):
             return job
-        seen: set[int] = set()
-        while pid not in seen and (status := self._fresh(pid)) is not None:
-            seen.add(pid)
-            if status.command == "slurmstepd" and (job := self._step_of(pid)):
-                return job
-            pid = status.parent
+        status, seen = self._fresh(pid), set[int]()
+        while status is not None and status.pid not in seen:
+            if status.pid in self._steps:
+                return self._steps[status.pid].job_id
+            seen.add(status.pid)
+            status = self._status.get(status.parent)
         return ""
 
-    def _is_closed(self, pid: int) -> bool:
-        """Return whether the environment of ``pid`` is there and not for us to read."""
-        try:
-            os.close(os.open(f"{self._root}/{pid}/environ", os.O_RDONLY | os.O_CLOEXEC))
-        except PermissionError:
-            return True
-        except OSError:
-            return False
-        return False
+    def jobs(self) -> set[str]:
+        """Return the jobs of which a slurmstepd is here."""
+        return {step.job_id for step in self._steps.values()}
 
     def members(self) -> dict[str, list[int]]:
         """Return the processes of each job; slurmstepd is no member.
@@ -298,18 +225,18 @@ class ProcessTable:
         return self._sluids.get(named, "") if named and named.startswith("s") else named or ""
 
     def _step_of(self, pid: int) -> str:
-        match = _STEPD.match(self.read(pid, "cmdline"))
         # Anybody may call a program slurmstepd; only root's, or one's own on a cluster without root, is Slurm's.
-        if match is None or self.owner(pid) not in (0, os.geteuid()):
+        if self.owner(pid) not in (0, os.geteuid()):
+            self._others.add(pid)
             return ""
-        return match[1].decode()
+        match = _STEPD.fullmatch(self.read(pid, "cmdline"))
+        return match[1].decode() if match else ""
 
-    def owner(self, pid: int) -> int:
-        """Return the real uid of ``pid``, -1 when it is not known."""
+    def owner(self, pid: int) -> int | None:
+        """Return the real uid of ``pid``, -1 where it is in another user namespace; None when it is not known."""
+        # There a user may be in 65,536 groups, all of which the kernel would write into the status before we see any.
+        if self.read(pid, "uid_map") != self._uid_map:
+            return None if self._fresh(pid) is None else -1
         # Not the owner of /proc/PID: any process can make that root, by PR_SET_DUMPABLE.
         match = _REAL_UID.search(self.read(pid, "status"))
-        return int(match[1]) if match else -1
-
-    def node_jobs(self) -> tuple[NodeJob, ...]:
-        """Return the tasks that each slurmstepd on this node started."""
-        return tuple(self._tasks.values())
+        return int(match[1]) if match else None

@@ -128,7 +128,7 @@ class SimulatedReader:
         return readings, processes
 
     def _place(self, table: ProcessTable, pid: int) -> list[tuple[GpuUnit, int, Load, bool]]:
-        environment = table.environment(pid)
+        environment = _environment(table, pid)
         load = environment.get(LOAD_VARIABLE)
         if not load or environment.get("SLURMD_NODENAME") != self._node:
             return []
@@ -136,7 +136,7 @@ class SimulatedReader:
             return []
         status = table.status(pid)
         # Children inherit the variable; only the process it was set for has the GPU context.
-        if status is not None and table.environment(status.parent).get(LOAD_VARIABLE):
+        if status is not None and _environment(table, status.parent).get(LOAD_VARIABLE):
             return []
         visible = environment.get("SLURM_JOB_GPUS") or environment.get("CUDA_VISIBLE_DEVICES", "")
         mps = not {"CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"}.isdisjoint(environment)
@@ -145,6 +145,11 @@ class SimulatedReader:
 
     def close(self) -> None:
         """Do nothing: there is no driver."""
+
+
+def _environment(table: ProcessTable, pid: int) -> dict[str, str]:
+    pairs = (item.decode(errors="replace").partition("=") for item in table.read(pid, "environ").split(b"\0"))
+    return {name: value for name, equals, value in pairs if equals}
 
 
 def _reading(unit: GpuUnit, loads: list[Load], elapsed_s: float | None) -> UnitReading:

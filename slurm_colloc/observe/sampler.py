@@ -16,7 +16,6 @@ from slurm_colloc.usage_model import DeviceAllocation, DeviceSample, NodeSample,
 
 # A reading stands for the time since the one before it, but a pause longer than this is a gap.
 _VALID_PERIODS = 2.5
-_PASSED_OVER_MOST = 16
 # A node starts some jobs a minute; where Slurm does not answer, no pass waits for it again for so long.
 _ASKED_AT_ONCE, _SILENT_S = 4, 60.0
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
@@ -31,23 +30,32 @@ def boot_id() -> str:
 
 
 class Told:
-    """What Slurm says of jobs that tell us nothing, asked for once each and a few at a pass: it has others to serve."""
+    """What Slurm says of the jobs here, asked for once each and a few at a pass: it has others to serve."""
 
     def __init__(self, ask: Callable[[str], HeldHere | None] | None) -> None:
         self._ask = ask
         self._known: dict[str, HeldHere | None] = {}
+        self._failures: dict[str, int] = {}
         self._silent_until_s = 0.0
 
     def ask_of(self, jobs: Set[str]) -> None:
         """Ask of those that are new, and forget all others."""
         self._known = {job: here for job, here in self._known.items() if job in jobs}
-        new = sorted(jobs - self._known.keys())[:_ASKED_AT_ONCE] if self._ask else []
+        self._failures = {job: count for job, count in self._failures.items() if job in jobs}
+        # One whose answer never comes waits behind the others.
+        new = sorted(jobs - self._known.keys(), key=lambda job: (self._failures.get(job, 0), job))[:_ASKED_AT_ONCE]
         for job in new if time.monotonic() >= self._silent_until_s else ():
             try:
                 self._known[job] = self._ask(job) if self._ask else None
-            except ProcessError:  # closed_jobs has it
+            except ProcessError:
+                self._failures[job] = self._failures.get(job, 0) + 1
                 self._silent_until_s = time.monotonic() + _SILENT_S
                 return
+
+    @property
+    def unknown(self) -> set[str]:
+        """Return the jobs of which Slurm, when it was asked, did not say what they have here."""
+        return {job for job, here in self._known.items() if here is None} | self._failures.keys() - self._known.keys()
 
     def of(self, job_id: str) -> HeldHere | None:
         """Return what a job has on this node; None where that is not known."""
@@ -64,12 +72,10 @@ class Sampler:
         period_s: float,
         only_job: str = "",
         table: ProcessTable | None = None,
-        cluster: str = "",
         host_use: HostUse | None = None,
         told: Told | None = None,
     ) -> None:
         self._reader = reader
-        self._cluster = cluster
         self._node = node
         self._period_s = period_s
         self._only_job = only_job
@@ -78,13 +84,11 @@ class Sampler:
         self._told = told or Told(None)
         self._boot_id = boot_id()
         self._last: tuple[float, float] | None = None
-        # (cluster, node) of tasks here that are passed over: another slurmd's, or this node under another name.
-        self.passed_over: set[tuple[str, str]] = set()
 
     @property
-    def closed_jobs(self) -> set[str]:
-        """Return jobs here whose GPUs are not known: this process may not read what Slurm told them, nor is it told."""
-        return {job for job in self._table.closed_jobs if self._told.of(job) is None}
+    def unknown_jobs(self) -> set[str]:
+        """Return the jobs here whose GPUs Slurm does not tell."""
+        return self._told.unknown
 
     @property
     def complaint(self) -> str:
@@ -136,23 +140,18 @@ class Sampler:
 
     def _holders(self, units: tuple[GpuUnit, ...]) -> tuple[DeviceAllocation, ...]:
         by_index = {unit.gres_index: unit.uuid for unit in units}
-        known = set(by_index.values())
-        found: dict[tuple[str, str], float | None] = {}
-        for job in self._table.node_jobs():
-            if not job.runs_on(self._cluster, self._node):
-                if len(self.passed_over) < _PASSED_OVER_MOST:  # the names are the users' to choose
-                    self.passed_over.add((job.cluster[:64], job.node[:64]))
-                continue
-            # A uuid is what a GPU is; an index is only where Slurm counts it.
-            held = set(job.uuids) & known or {by_index[index] for index in job.gres_indices if index in by_index}
-            for uuid in held:
-                weights = [weight for weight in (found.get((uuid, job.job_id)), job.weight) if weight is not None]
-                found[uuid, job.job_id] = max(weights, default=None)
-        self._told.ask_of(self._table.closed_jobs)
-        for job_id in self._table.closed_jobs:
-            if here := self._told.of(job_id):
-                found |= {(by_index[index], job_id): here.weight for index in here.gres_indices if index in by_index}
-        return tuple(DeviceAllocation(*key, found[key]) for key in sorted(found))
+        jobs = self._table.jobs()
+        self._told.ask_of(jobs & {self._only_job} if self._only_job else jobs)
+        told = ((job_id, self._told.of(job_id)) for job_id in sorted(jobs))
+        return tuple(
+            sorted(
+                DeviceAllocation(by_index[index], job_id, here.weight)
+                for job_id, here in told
+                if here
+                for index in here.gres_indices
+                if index in by_index
+            )
+        )
 
 
 def _processes(table: ProcessTable, found: Sequence[GpuProcess]) -> tuple[ProcessSample, ...]:

@@ -302,20 +302,24 @@ def held_question(job_id: str) -> tuple[str, ...]:
 
 
 def parse_held(text: str, job_id: str, node: str) -> HeldHere | None:
-    """Return what a job has on a node, by ``scontrol show job -d -o``; None where that is not said, or said twice."""
-    lines = text.split("\n")
-    if not lines[0].startswith(f"JobId={job_id} ") or any(lines[1:]):
-        return None
+    """Return what a job has on a node, by ``scontrol show job -d -o``; None where that is not said, or said twice.
+
+    A job that is elsewhere by Slurm's word is one of which nothing is said here.
+    """
+    # By the number of an array's last task, Slurm shows all of its tasks.
+    own = [line for line in text.split("\n") if line.startswith(f"JobId={job_id} ")]
+    text = own[0] if len(own) == 1 else ""
     if any(text.count(key) != 1 for key in _ONCE):
         return None
-    found, weight = set(), None
+    found, weight, here = set(), None, False
     for nodes, gres in _GIVEN.findall(text, text.index(_ONCE[0]), text.index(_ONCE[1]) + 1):
         with suppress(InputError):
             if node not in expand(nodes):
                 continue
+            here = True
             for item in split_items(gres):
                 for one in parse_gres(item):
                     if one.name in ("gpu", "mps", "shard"):
                         found |= indices(item.partition("(")[2].rstrip(")"))
                         weight = float(one.quantity) if one.name != "gpu" else weight
-    return HeldHere(tuple(sorted(found)), weight)
+    return HeldHere(tuple(sorted(found)), weight) if here else None

@@ -27,7 +27,18 @@ def test_what_each_release_says_of_a_running_job(release: str) -> None:
     text = (RECORDED / f"slurm-{release}" / "scontrol" / "job.txt").read_text()
     (line,) = [line for line in text.splitlines() if line.startswith("JobId=14 ")]
     assert parse_held(line + "\n", "14", "g1") == HeldHere((0, 1), None)
-    assert parse_held(line + "\n", "14", "g2") == HeldHere((), None)
+    assert parse_held(line + "\n", "14", "g2") is None
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_the_last_task_of_an_array_among_the_others(release: str) -> None:
+    """By its number Slurm shows the whole array; by a name of theirs none of them can speak for it."""
+    text = (RECORDED / f"slurm-{release}" / "scontrol" / "job.txt").read_text()
+    (line,) = [line for line in text.splitlines() if line.startswith("JobId=14 ")]
+    other = line.replace("JobId=14 ", "JobId=15 ").replace("IDX:0-1", "IDX:3")
+    assert parse_held(f"{other}\n{line}\n", "14", "g1") == HeldHere((0, 1), None)
+    named = other.replace(" UserId=", f"\n{other.replace('JobId=15 ', 'JobId=14 ')}\n UserId=")
+    assert parse_held(f"{named}\n{line}\n", "14", "g1") is None
 
 
 def test_shares_slices_and_several_nodes() -> None:
@@ -71,6 +82,25 @@ def test_each_job_is_asked_for_once_and_a_few_at_a_time() -> None:
     assert (told.of("5"), told.of("2")) == (HeldHere((5,), None), None)
     told.ask_of({"2"})
     assert told.of("5") is None
+
+
+def test_one_job_without_an_answer_does_not_keep_others_from_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 1000.0
+
+    def ask(job: str) -> HeldHere | None:
+        if job == "1":
+            raise ProcessError("no answer")
+        return HeldHere((0,), None)
+
+    monkeypatch.setattr("slurm_colloc.observe.sampler.time.monotonic", lambda: now_s)
+    told = Told(ask)
+    told.ask_of({"1", "2"})
+    assert (told.of("2"), told.unknown) == (None, {"1"})
+    now_s += 60.0
+    told.ask_of({"1", "2"})
+    assert (told.of("2"), told.unknown) == (HeldHere((0,), None), {"1"})
+    told.ask_of({"2"})
+    assert told.unknown == set()
 
 
 def test_a_slurmctld_that_does_not_answer_is_left_alone_for_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:

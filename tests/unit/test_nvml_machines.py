@@ -15,7 +15,8 @@ from slurm_colloc.gpu.nvml import NvmlReader
 from slurm_colloc.gpu.proc import ProcessTable
 from slurm_colloc.observe.attribute import attribute_sample, balanced
 from slurm_colloc.observe.journal import encode
-from slurm_colloc.observe.sampler import Sampler
+from slurm_colloc.observe.sampler import Sampler, Told
+from slurm_colloc.slurm.jobs import HeldHere
 from slurm_colloc.usage_model import ADDITIVE, DeviceSample, NodeSample
 from tests.fakes.devices import Device, Load, Process, gpus
 from tests.fakes.driver import ANY, Driver
@@ -93,8 +94,9 @@ def machines(draw: st.DrawFn) -> tuple[Driver, list[tuple[Device, list[Ran]]], s
     return driver, placed, draw(st.sets(targets, max_size=4))
 
 
-def populate(root: Path, placed: list[tuple[Device, list[Ran]]]) -> None:
-    """Give the devices their processes, and /proc those of them that can be seen."""
+def populate(root: Path, placed: list[tuple[Device, list[Ran]]]) -> Told:
+    """Give the devices their processes, and /proc those of them that can be seen; return what Slurm says."""
+    held: dict[str, HeldHere] = {}
     root.joinpath("1").mkdir()
     pid = 100
     for index, (unit, own) in enumerate(placed):
@@ -104,10 +106,12 @@ def populate(root: Path, placed: list[tuple[Device, list[Ran]]]) -> None:
             command = "nvidia-cuda-mps-server"[:15] if one.kind == "server" else "python"
             if one.job:
                 fake_proc.stepd(root, pid - 1, one.job)
-                given_gpus = {"SLURM_JOB_GPUS": str(index), "SLURM_SHARDS_ON_NODE": "1" if pid % 20 else ""}
-                fake_proc.add(root, pid, pid - 1, command, environ=given_gpus)
+                fake_proc.add(root, pid, pid - 1, command)
+                before = held.get(one.job, HeldHere((), None))
+                held[one.job] = HeldHere((*before.gres_indices, index), 1.0 if pid % 20 else before.weight)
             elif one.job is not None:
                 fake_proc.add(root, pid, 1, command)
+    return Told(held.get)
 
 
 def check(seen: NodeSample, units: int) -> None:
@@ -146,9 +150,9 @@ def test_parts_and_rest_make_the_device(
     driver, placed, faults = machine
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
         driver.install(patch)
-        populate(Path(folder), placed)
+        told = populate(Path(folder), placed)
         reader = NvmlReader()
-        sampler = Sampler(reader, "g1", 10.0, table=ProcessTable(folder))
+        sampler = Sampler(reader, "g1", 10.0, table=ProcessTable(folder), told=told)
         by_uuid = {unit.uuid: unit for unit, _ in placed}
         for number in range(4):
             if number == 2:
@@ -171,8 +175,8 @@ def test_a_gpu_that_goes_and_comes_leaves_no_nonsense(
     lost = data.draw(st.sampled_from(driver.gpus), label="lost")
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
         driver.install(patch)
-        populate(Path(folder), placed)
-        sampler = Sampler(NvmlReader(), "g1", 10.0, table=ProcessTable(folder))
+        told = populate(Path(folder), placed)
+        sampler = Sampler(NvmlReader(), "g1", 10.0, table=ProcessTable(folder), told=told)
         numbers = {device.uuid: device.gres_index for device in sampler.sample(driver.now_s).devices}
         others = {unit.uuid for unit, _ in placed if lost not in (unit, unit.parent)}
         if not others:

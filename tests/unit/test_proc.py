@@ -7,12 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from slurm_colloc.gpu import proc
-from slurm_colloc.gpu.proc import (
-    NodeJob,
-    ProcessTable,
-    parse_cgroup_folders,
-    parse_cgroup_job,
-)
+from slurm_colloc.gpu.proc import ProcessTable, parse_cgroup_folders, parse_cgroup_job
 from slurm_colloc.gpu.stat import Stat, parse_stat
 from tests.unit import fake_proc
 
@@ -124,14 +119,22 @@ def test_forged_slurmstepd(tmp_path: Path) -> None:
     """A user's program by that name, with that command line: whoever owns its /proc folder, its real uid tells."""
     stranger = os.geteuid() + 4321
     fake_proc.stepd(tmp_path, 20, "99", uid=stranger)
-    fake_proc.add(tmp_path, 21, 20, environ={"SLURM_JOB_GPUS": "0"}, uid=stranger)
+    fake_proc.add(tmp_path, 21, 20, uid=stranger)
     fake_proc.add(tmp_path, 30, 1, "slurmstepd", cmdline="bash slurmstepd: [98.0]", uid=0)
     fake_proc.add(tmp_path, 31, 30)
     fake_proc.add(tmp_path, 40, 1, "not-stepd", cmdline="slurmstepd: [97.0]", uid=0)
     fake_proc.add(tmp_path, 41, 40)
+    # sudo, which waits for a password as root, called through a link by a user's choice of name and arguments
+    fake_proc.add(tmp_path, 50, 1, "slurmstepd", cmdline="slurmstepd: [96.0]\0true", uid=0)
+    fake_proc.add(tmp_path, 51, 50)
     table = ProcessTable(str(tmp_path))
-    assert [table.job_of(pid) for pid in (21, 31, 41)] == ["", "", ""]
-    assert table.node_jobs() == ()
+    assert [table.job_of(pid) for pid in (21, 31, 41, 51)] == ["", "", "", ""]
+    assert table.jobs() == set()
+
+
+def test_the_title_of_slurmstepd_may_end_in_zeros(tmp_path: Path) -> None:
+    fake_proc.add(tmp_path, 10, 1, "slurmstepd", cmdline="slurmstepd: [7.batch]\0\0\0", uid=0)
+    assert ProcessTable(str(tmp_path)).jobs() == {"7"}
 
 
 def test_own_slurmstepd_on_a_cluster_without_root(tmp_path: Path) -> None:
@@ -177,18 +180,6 @@ def test_members(tmp_path: Path) -> None:
     assert sorted(table.members()["7"]) == [21, 31, 51]
 
 
-def test_an_allocation_without_a_step_is_seen_and_not_its_gpus(tmp_path: Path) -> None:
-    """The extern step's process was told nothing, as real Slurm does it (22.05 to 26.05; the last has none at all)."""
-    fake_proc.stepd(tmp_path, 10, "7", step="extern")
-    fake_proc.add(tmp_path, 11, 10, "sleep", uid=0, environ={"SLURMD_NODENAME": "g1"})
-    assert ProcessTable(str(tmp_path)).node_jobs() == (NodeJob("7", "", "g1", (), (), None),)
-
-
-def test_environment_names_no_job(tmp_path: Path) -> None:
-    fake_proc.add(tmp_path, 5, 1, environ={"SLURM_JOB_ID": "66", "SLURM_JOBID": "66"})
-    assert ProcessTable(str(tmp_path)).job_of(5) == ""
-
-
 def test_gone_in_between(tmp_path: Path) -> None:
     fake_proc.stepd(tmp_path, 10, "7")
     fake_proc.add(tmp_path, 11, 10)
@@ -196,10 +187,10 @@ def test_gone_in_between(tmp_path: Path) -> None:
     table = ProcessTable(str(tmp_path))
     shutil.rmtree(tmp_path / "10")
     shutil.rmtree(tmp_path / "12")
-    assert table.job_of(11) == ""
     assert table.job_of(12) == ""
-    assert table.environment(12) == {}
-    assert table.node_jobs() == ()
+    table.refresh()
+    assert table.job_of(11) == ""
+    assert table.jobs() == set()
 
 
 def test_circle_of_parents_ends(tmp_path: Path) -> None:
@@ -215,33 +206,12 @@ def test_empty_stat_is_no_process(tmp_path: Path) -> None:
     assert ProcessTable(str(tmp_path)).pids() == ()
 
 
-def test_node_jobs(tmp_path: Path) -> None:
+def test_jobs(tmp_path: Path) -> None:
+    """A step with tasks, and an allocation that runs nothing: its extern step is there."""
     fake_proc.stepd(tmp_path, 10, "7")
-    fake_proc.add(tmp_path, 11, 10, environ={"SLURMD_NODENAME": "g1", "SLURM_JOB_GPUS": "0,1", "SLURM_STEP_GPUS": "1"})
+    fake_proc.add(tmp_path, 11, 10)
     fake_proc.stepd(tmp_path, 20, "8", step="extern")
-    fake_proc.add(tmp_path, 21, 20, environ={"SLURMD_NODENAME": "g2"})
-    fake_proc.add(tmp_path, 22, 21, environ={"SLURM_JOB_GPUS": "5"})
-    found = ProcessTable(str(tmp_path)).node_jobs()
-    assert sorted(found) == [
-        NodeJob("7", "", "g1", (1,), (), None),
-        NodeJob("8", "", "g2", (), (), None),
-    ]
-
-
-def test_the_weight_of_a_share_is_what_slurm_gave_it(tmp_path: Path) -> None:
-    """A step beneath csub's block has 100 % of the threads, whatever its share is."""
-    fake_proc.stepd(tmp_path, 10, "7")
-    fake_proc.add(tmp_path, 11, 10, environ={"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "27"})
-    fake_proc.stepd(tmp_path, 20, "8")
-    step = {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "100", "COLLOC_SET": "8 CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=100"}
-    fake_proc.add(tmp_path, 21, 20, environ=step)
-    assert [job.weight for job in sorted(ProcessTable(str(tmp_path)).node_jobs())] == [27.0, None]
-
-
-def test_environment_with_odd_bytes(tmp_path: Path) -> None:
-    fake_proc.add(tmp_path, 5, 1)
-    (tmp_path / "5" / "environ").write_bytes(b"A=1\0junk\0=2\0B=x=y\0C=\xff\0")
-    assert ProcessTable(str(tmp_path)).environment(5) == {"A": "1", "": "2", "B": "x=y", "C": "\ufffd"}
+    assert ProcessTable(str(tmp_path)).jobs() == {"7", "8"}
 
 
 def test_this_machine() -> None:
@@ -252,15 +222,18 @@ def test_this_machine() -> None:
 
 
 class Counted(ProcessTable):
-    """A table that notes what it reads, with a clock of the test's."""
+    """A table that notes what it reads, and how much."""
 
     def __init__(self, root: Path) -> None:
         self.files: list[tuple[int | str, str]] = []
+        self.read_bytes = 0
         super().__init__(str(root))
 
     def read(self, pid: int | str, name: str) -> bytes:
         self.files.append((pid, name))
-        return super().read(pid, name)
+        content = super().read(pid, name)
+        self.read_bytes += len(content)
+        return content
 
     def again(self) -> list[tuple[int | str, str]]:
         self.files.clear()
@@ -283,15 +256,14 @@ def job(root: Path, pid: int, number: str) -> None:
     own = CGROUP.format(job=number, who="slurm")
     fake_proc.add(root, pid, 1, "slurmstepd", own, f"slurmstepd: [{number}.batch]", uid=0, start_ticks=pid)
     task = CGROUP.format(job=number, who="user/task_0")
-    fake_proc.add(root, pid + 1, pid, "bash", task, environ={"SLURM_JOB_GPUS": "0"}, start_ticks=pid)
+    fake_proc.add(root, pid + 1, pid, "bash", task, start_ticks=pid)
 
 
 def test_what_is_known_is_not_read_again(tmp_path: Path, ticking: SimpleNamespace) -> None:
     job(tmp_path, 10, "7")
     fake_proc.add(tmp_path, 30)
     table = Counted(tmp_path)
-    tasks = table.node_jobs()
-    assert [one.job_id for one in tasks] == ["7"]
+    assert table.jobs() == {"7"}
     assert table.again() == []
     ticking.now_s = 60.0
     assert sorted(table.again()) == [(10, "stat"), (11, "stat"), (30, "stat")], "it may have become another program"
@@ -306,29 +278,79 @@ def test_what_is_known_is_not_read_again(tmp_path: Path, ticking: SimpleNamespac
         assert table.again() == []
     ticking.now_s = 600.0
     assert len(table.again()) == 4
-    assert table.node_jobs() == tasks
+    assert table.jobs() == {"7"}
+
+
+def test_false_slurmstepds_are_looked_at_once(tmp_path: Path, ticking: SimpleNamespace) -> None:
+    """However many and long they are: of each its user is read, once, and of what it says nothing."""
+    job(tmp_path, 10, "7")
+    stranger = os.geteuid() + 4321
+    for pid in range(100, 150):
+        fake_proc.add(tmp_path, pid, 1, "slurmstepd", cmdline=f"slurmstepd: [{pid}.0]" + "x" * 100_000, uid=stranger)
+    table = Counted(tmp_path)
+    assert table.read_bytes < 52 * 1000
+    assert {name for pid, name in table.files if pid != 10} == {"stat", "uid_map", "status"}
+    assert table.again() == []
+    ticking.now_s = 60.0
+    assert {files.count(file) for files in [table.again()] for file in files} == {1}
+    assert table.again() == []
+
+
+def test_a_title_without_end_is_not_read_to_its_end(tmp_path: Path) -> None:
+    fake_proc.add(tmp_path, 10, 1, "slurmstepd", cmdline="slurmstepd: [7.batch]" + "x" * 5_000_000, uid=0)
+    table = Counted(tmp_path)
+    assert table.jobs() == set()
+    assert table.read_bytes < 2000
+
+
+@pytest.mark.parametrize("name", ["stat", "status", "cgroup", "cmdline", "io", "statm", "environ", "uid_map"])
+def test_no_file_is_read_whole_however_long(tmp_path: Path, name: str) -> None:
+    fake_proc.add(tmp_path, 5)
+    (tmp_path / "5" / name).write_bytes(b"x" * 5_000_000)
+    assert len(ProcessTable(str(tmp_path)).read(5, name)) <= 2**20
+
+
+def test_in_another_user_namespace_a_process_is_nobodys(tmp_path: Path) -> None:
+    """The kernel would write its 65,536 groups for each look at its status."""
+    (tmp_path / "self").mkdir()
+    fake_proc.stepd(tmp_path, 10, "7")
+    fake_proc.stepd(tmp_path, 20, "8")
+    for pid, first in (("self", 0), ("10", 0), ("20", 100000)):
+        (tmp_path / pid / "uid_map").write_text(f"0 {first} 4294967295\n")
+    table = Counted(tmp_path)
+    assert (table.jobs(), table.owner(10), table.owner(20), table.owner(99)) == ({"7"}, 0, -1, None)
+    assert (20, "status") not in table.files
+
+
+def test_a_long_line_of_ancestors_is_not_read_again(tmp_path: Path) -> None:
+    fake_proc.stepd(tmp_path, 10, "7")
+    for pid in range(11, 200):
+        fake_proc.add(tmp_path, pid, pid - 1)
+    table = Counted(tmp_path)
+    table.files.clear()
+    assert table.job_of(199) == "7"
+    assert table.files == [(199, "cgroup"), (199, "stat")]
 
 
 def test_a_pid_that_came_round_is_no_slurmstepd(tmp_path: Path) -> None:
     job(tmp_path, 10, "7")
     table = ProcessTable(str(tmp_path))
     fake_proc.add(tmp_path, 10, 1, "slurmstepd", cmdline="slurmstepd: [7.batch]", uid=1000, start_ticks=5000)
-    fake_proc.add(tmp_path, 11, 10, "bash", environ={"SLURM_JOB_GPUS": "3"}, start_ticks=5001)
     table.refresh()
-    assert table.node_jobs() == ()
+    assert table.jobs() == ({"7"} if os.geteuid() == 1000 else set())
 
 
 def test_a_child_of_slurmstepd_becomes_the_users_program(tmp_path: Path) -> None:
     job(tmp_path, 10, "7")
     fake_proc.add(tmp_path, 12, 10, "slurmstepd", cmdline="slurmstepd: [7.batch]", uid=0, start_ticks=12)
     table = ProcessTable(str(tmp_path))
-    assert len(table.node_jobs()) == 1
-    given = {"SLURM_JOB_GPUS": "1"}
-    fake_proc.add(tmp_path, 12, 10, "python", cmdline="slurmstepd: [7.batch]", environ=given, uid=0, start_ticks=12)
-    forged = {"SLURM_JOB_GPUS": "0-7"}
-    fake_proc.add(tmp_path, 13, 12, "python", environ=forged, start_ticks=13)
+    # Beneath slurmstepd it is a task that has not begun; under a name of its user's choice it is the user's.
+    assert table.members() == {"7": [11]}
+    fake_proc.add(tmp_path, 12, 10, "slurmstepd", cmdline="slurmstepd: [8.batch]", uid=os.geteuid() + 1, start_ticks=12)
+    fake_proc.add(tmp_path, 13, 12, "python", start_ticks=13)
     table.refresh()
-    assert sorted(one.gres_indices for one in table.node_jobs()) == [(0,), (1,)]
+    assert table.jobs() == {"7"}
+    assert table.members() == {"7": [11, 12, 13]}
 
 
 def test_a_child_whose_parent_ended_has_another(tmp_path: Path) -> None:

@@ -38,23 +38,24 @@ class FakeReader:
         return
 
 
-def sampler(folder: Path, reader: FakeReader, only: str = "") -> Sampler:
-    return Sampler(reader, "g1", 10.0, only, ProcessTable(str(folder)))
+def sampler(folder: Path, reader: FakeReader, only: str = "", **held: HeldHere | None) -> Sampler:
+    """Return one whose Slurm says of job_7 what is held."""
+    told = Told(lambda job: held.get(f"job_{job}"))
+    return Sampler(reader, "g1", 10.0, only, ProcessTable(str(folder)), told=told)
 
 
 def test_one_pass(tmp_path: Path) -> None:
     fake_proc.stepd(tmp_path, 10, "7")
-    fake_proc.add(tmp_path, 11, 10, environ={"SLURMD_NODENAME": "g1", "SLURM_JOB_GPUS": "0,1,9"})
+    fake_proc.add(tmp_path, 11, 10)
     fake_proc.stepd(tmp_path, 20, "8")
-    fake_proc.add(tmp_path, 21, 20, environ={"SLURMD_NODENAME": "g2", "SLURM_JOB_GPUS": "0"})
     reader = FakeReader(GpuProcess("GPU-0", 11, "compute", 500, 3.0), GpuProcess("GPU-1", 4242, "compute", None, None))
-    passed = sampler(tmp_path, reader).sample(1000.0)
+    passed = sampler(tmp_path, reader, job_7=HeldHere((0, 1, 9), None)).sample(1000.0)
     assert (passed.at_s, passed.interval_s, passed.node, passed.boot_id) == (1000.0, 0.0, "g1", boot_id())
     assert passed.processes == (
         process("7", 11, gpu_mem_used_mib=500, sm_util_pct=3.0),
         process("", 4242, "GPU-1", start_ticks=None, gpu_mem_used_mib=None),
     )
-    # Index 9 is no device here; job 8 sits on another node of the same machine.
+    # Index 9 is no device here; job 8 is on another node of the same machine.
     assert passed.holders == (DeviceAllocation("GPU-0", "7", None), DeviceAllocation("GPU-1", "7", None))
     assert passed.devices[1] == device(
         "GPU-1",
@@ -73,24 +74,36 @@ def test_one_pass(tmp_path: Path) -> None:
     )
 
 
-def test_of_a_job_that_may_not_be_read_slurm_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_job_holds_is_slurms_word_alone(tmp_path: Path) -> None:
+    """Whatever its tasks say in their environments."""
+    forged = {"SLURM_STEP_GPUS": "1", "SLURM_JOB_GPUS": "0,1", "CUDA_VISIBLE_DEVICES": "GPU-1", "SLURMD_NODENAME": "g1"}
     for pid, job in ((10, "7"), (20, "8"), (30, "9")):
         fake_proc.stepd(tmp_path, pid, job)
-        fake_proc.add(tmp_path, pid + 1, pid)
-    monkeypatch.setattr(ProcessTable, "_is_closed", lambda *_: True)
-    told = Told({"7": HeldHere((0,), None), "8": HeldHere((0, 1, 9), 30.0), "9": None}.get)
-    one = Sampler(FakeReader(), "g1", 10.0, "", ProcessTable(str(tmp_path)), told=told)
+        fake_proc.add(tmp_path, pid + 1, pid, environ={**forged, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "99"})
+    one = sampler(tmp_path, FakeReader(), job_7=HeldHere((0,), None), job_8=HeldHere((0, 1, 9), 30.0))
     assert one.sample(1000.0).holders == (
         DeviceAllocation("GPU-0", "7", None),
         DeviceAllocation("GPU-0", "8", 30.0),
         DeviceAllocation("GPU-1", "8", 30.0),
     )
-    assert one.closed_jobs == {"9"}
-    fake_proc.remove(tmp_path, 21)
+    assert one.unknown_jobs == {"9"}
+    for pid in (20, 30):
+        fake_proc.remove(tmp_path, pid)
     assert {holder.job_id for holder in one.sample(1010.0).holders} == {"7"}
-    # Nobody is asked, as inside a job: nothing is known.
-    alone = Sampler(FakeReader(), "g1", 10.0, "", ProcessTable(str(tmp_path)))
-    assert (alone.sample(1000.0).holders, alone.closed_jobs) == ((), {"7", "9"})
+    assert one.unknown_jobs == set()
+
+
+def test_a_jobs_own_sampler_asks_of_that_job_alone(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def ask(job: str) -> HeldHere:
+        asked.append(job)
+        return HeldHere((0,), None)
+
+    for pid, job in ((10, "7"), (20, "8")):
+        fake_proc.stepd(tmp_path, pid, job)
+    one = Sampler(FakeReader(), "g1", 10.0, "8", ProcessTable(str(tmp_path)), told=Told(ask))
+    assert (one.sample(1.0).holders, asked) == ((DeviceAllocation("GPU-0", "8", None),), ["8"])
 
 
 def test_intervals(tmp_path: Path) -> None:
@@ -153,14 +166,6 @@ def test_what_was_counted_is_of_the_interval_that_the_reading_stands_for(tmp_pat
     assert found == [None, 100.0, 50.0, None, 100.0]
 
 
-def test_a_uuid_counts_before_an_index(tmp_path: Path) -> None:
-    fake_proc.stepd(tmp_path, 10, "7")
-    given = {"SLURMD_NODENAME": "g1", "SLURM_JOB_GPUS": "0", "CUDA_VISIBLE_DEVICES": "GPU-1"}
-    fake_proc.add(tmp_path, 11, 10, environ={**given, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "25"})
-    fake_proc.add(tmp_path, 12, 10, environ={**given, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50"})
-    assert sampler(tmp_path, FakeReader()).sample(1.0).holders == (DeviceAllocation("GPU-1", "7", 50.0),)
-
-
 def server_seen(folder: Path, *processes: GpuProcess) -> list[str]:
     for job, pid in (("7", 11), ("8", 21)):
         fake_proc.add(folder, pid, 1, "nvidia-cuda-mps", f"0::/system.slice/slurmstepd.scope/job_{job}/step_0")
@@ -182,15 +187,6 @@ def test_a_name_makes_no_server_of_mps(tmp_path: Path) -> None:
     alone = sampler(tmp_path, FakeReader(own, site)).sample(1.0).processes
     # nvidia-smi names no clients: then a process of no job is believed, and one of a job is not.
     assert [process.kind for process in alone] == ["compute", "server"]
-
-
-def test_other_names_of_this_node_are_noted_within_bounds(tmp_path: Path) -> None:
-    fake_proc.stepd(tmp_path, 10, "7")
-    for pid in range(100, 140):
-        fake_proc.add(tmp_path, pid, 10, environ={"SLURMD_NODENAME": "x" * 1000 + str(pid), "SLURM_JOB_GPUS": "0"})
-    one = sampler(tmp_path, FakeReader())
-    one.sample(1.0)
-    assert {(cluster, len(node)) for cluster, node in one.passed_over} == {("", 64)}
 
 
 def test_a_job_hears_nothing_of_what_its_neighbours_do_on_the_host() -> None:

@@ -5,6 +5,7 @@ import json
 import os
 import socket
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NoReturn
 
 import pytest
@@ -15,10 +16,8 @@ from slurm_colloc.cli import sampling
 from slurm_colloc.cli.sampling import Settings, sample
 from slurm_colloc.errors import DeadlineError
 from slurm_colloc.files import whose
-from slurm_colloc.gpu.proc import ProcessTable
 from slurm_colloc.observe.attribute import attribute_sample
 from slurm_colloc.observe.journal import append, hours
-from tests.unit import fake_proc
 from tests.unit.made import device, process, run, seen
 from tests.unit.programs import colloc
 from tests.unit.test_agent import DEVICES, agent, node, wait_for  # noqa: F401
@@ -154,20 +153,11 @@ def test_a_taken_port_ends_no_measuring(node: Path) -> None:  # noqa: F811
     assert "sampling goes on without" in said
 
 
-def test_a_missing_right_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_proc.stepd(tmp_path / "proc", 10, "7")
-    fake_proc.add(tmp_path / "proc", 11, 10, environ={"SLURM_JOB_GPUS": "0"})
-    real = os.open
-
-    def closed(path: str, *arguments: int) -> int:
-        if str(path).endswith("/environ"):
-            raise PermissionError
-        return real(path, *arguments)
-
-    monkeypatch.setattr(os, "open", closed)
-    table = ProcessTable(str(tmp_path / "proc"))
-    table.refresh()
-    assert (table.node_jobs(), table.closed_jobs) == ((), {"7"})
+def test_a_job_that_slurm_does_not_tell_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    doubt = sampling._doubter(Settings("g1", "c", 10.0, "nvml"), SimpleNamespace(unknown_jobs={"7"}))  # type: ignore[arg-type]
+    for at_s in (0.0, 10.0):
+        doubt(seen(at_s, [device()], []))
+    assert capsys.readouterr().err.count("node 'g1'") == 1
 
 
 def test_two_samples_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

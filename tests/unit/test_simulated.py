@@ -128,3 +128,12 @@ def test_models_by_name() -> None:
     # Measured on the card: SMs are not sevenths.
     assert MODELS[0].profiles["1g.20gb"] == (20090, 26)
     assert MODELS[0].profiles["3g.40gb"] == (40448, 60)
+
+
+def test_environment_with_odd_bytes(tmp_path: Path) -> None:
+    job(tmp_path, 5, "mem=1G")
+    simulated = reader(tmp_path, WHOLE)
+    (tmp_path / "proc/5/environ").write_bytes(
+        b"junk\0=2\0C=\xff\0SLURMD_NODENAME=g1\0SLURM_JOB_GPUS=0\0" + f"{LOAD_VARIABLE}=mem=1G".encode()
+    )
+    assert [process.pid for process in simulated.read()[1]] == [5]
