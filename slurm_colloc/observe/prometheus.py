@@ -4,16 +4,15 @@
 Names follow Prometheus: base units, and shares as ratios from 0 to 1, so that sums of them count whole units.
 """
 
-import sys
+import math
+import selectors
+import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
-from http.server import BaseHTTPRequestHandler
-from socket import AF_INET, AF_INET6, SHUT_RDWR
-from socketserver import TCPServer
-from threading import Thread, Timer
-from typing import TYPE_CHECKING, Any, NamedTuple
+from threading import Thread
+from typing import TYPE_CHECKING, NamedTuple
 
 import slurm_colloc
 from slurm_colloc.errors import ConfigError
@@ -28,8 +27,10 @@ if TYPE_CHECKING:
 _VALID_PERIODS = 2.5
 # Eight GPUs in seven slices each hold 56 jobs; more would be a runaway, which must not fill a Prometheus server.
 JOBS_MOST = 64
-# For a whole scrape; the next one waits for it.
+# For a whole scrape, and how many there may be at a time: of more, the oldest goes that has asked nothing yet.
 _CLIENT_S = 2.0
+CLIENTS_MOST = 32
+_QUESTION_MOST_BYTES = 8192
 _UNIT_LABELS = ("uuid", "gpu", "model", "profile")
 _SHARE_LABELS = ("uuid", "job_id", "method")
 # field -> what follows "colloc_gpu_" and "colloc_job_gpu_", and what it means; GPU_UTIL and SM activity are two things.
@@ -92,9 +93,9 @@ class Endpoint:
                 f"cannot listen on '{address}' port {port} for Prometheus: {error.strerror or error}; "
                 "see observe.prometheus"
             ) from error
-        self.port: int = self._server.server_address[1]
+        self.port: int = self._server.port
         # A daemon: it must not keep an agent that ends.
-        Thread(target=self._server.serve_forever, daemon=True).start()
+        Thread(target=self._server.serve, daemon=True).start()
 
     def show(self, seen: NodeSample) -> None:
         """Answer with this NodeSample from now on."""
@@ -109,9 +110,7 @@ class Endpoint:
 
     def close(self) -> None:
         """Stop answering, without waiting for a client."""
-        Thread(target=self._server.shutdown, daemon=True).start()
-        self._server.socket.shutdown(SHUT_RDWR)
-        self._server.server_close()
+        self._server.close()
 
     def _totals(self, seen: NodeSample, shares: tuple[AttributedUse, ...], jobs: frozenset[str]) -> dict[_Key, float]:
         """Return the counters so far of what is still there: Prometheus wants sums, however often it asks."""
@@ -224,47 +223,95 @@ def _bytes(mib: float | None) -> float | None:
     return None if mib is None else mib * BYTES_PER_MIB
 
 
-class _Server(TCPServer):
-    """One request at a time. Not http.server's own, which asks DNS for its name before it listens."""
+class _Client:
+    """A connection: what it has asked so far, then what is left to answer."""
 
-    allow_reuse_address = True
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.question = b""
+        self.answer: memoryview | None = None
+        # For the whole: a time for each byte would begin anew with the next.
+        self.end_s = time.monotonic() + _CLIENT_S
+
+
+class _Server:
+    """All connections in one thread that waits for none of them."""
 
     def __init__(self, address: str, port: int, content_type: str, render: Callable[[], bytes]) -> None:
-        self.address_family = AF_INET6 if ":" in address else AF_INET
-        self.content_type = content_type
+        self._content_type = content_type
         self.render = render
-        super().__init__((address, port), _Handler)
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self._listening = socket.create_server((address, port), family=family)
+        self._listening.setblocking(False)
+        self.port: int = self._listening.getsockname()[1]
+        self._open = True
+        self._waiting = selectors.DefaultSelector()
+        self._waiting.register(self._listening, selectors.EVENT_READ)
+        # The oldest first.
+        self._clients: dict[int, _Client] = {}
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        if not isinstance(sys.exception(), ConnectionError):
-            super().handle_error(request, client_address)
+    def close(self) -> None:
+        """Stop listening, which also wakes the thread."""
+        self._open = False
+        self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
 
+    def serve(self) -> None:
+        """Answer until closed."""
+        while self._open:
+            until_s = min((client.end_s for client in self._clients.values()), default=time.monotonic() + _CLIENT_S)
+            for key, _ in self._waiting.select(max(0.0, until_s - time.monotonic())):
+                client: _Client | None = key.data
+                if client is None:
+                    self._accept()
+                elif self._clients.get(key.fd) is client:  # and was not dropped for another just now
+                    self._go_on(client)
+            self._drop_those(time.monotonic())
+        self._drop_those(math.inf)
+        self._waiting.close()
 
-class _Handler(BaseHTTPRequestHandler):
-    server: _Server
+    def _accept(self) -> None:
+        with suppress(OSError):  # it went away meanwhile, or we do
+            connection, _ = self._listening.accept()
+            if len(self._clients) >= CLIENTS_MOST:
+                self._drop(min(self._clients.values(), key=lambda client: client.answer is not None))
+            connection.setblocking(False)
+            client = self._clients[connection.fileno()] = _Client(connection)
+            self._waiting.register(connection, selectors.EVENT_READ, client)
 
-    def setup(self) -> None:
-        super().setup()
-        # The connection's own time-out would begin anew with each byte.
-        self._end = Timer(_CLIENT_S, self._hang_up)
-        self._end.daemon = True
-        self._end.start()
+    def _go_on(self, client: _Client) -> None:
+        try:
+            if client.answer is None:
+                part = client.connection.recv(_QUESTION_MOST_BYTES)
+                client.question += part
+                if not part or len(client.question) > _QUESTION_MOST_BYTES:
+                    self._drop(client)
+                    return
+                if b"\r\n\r\n" not in client.question:
+                    return
+                client.answer = memoryview(self._answer(client.question))
+                self._waiting.modify(client.connection, selectors.EVENT_WRITE, client)
+            client.answer = client.answer[client.connection.send(client.answer) :]
+        except BlockingIOError:
+            return
+        except OSError:  # it went away
+            self._drop(client)
+            return
+        if not client.answer:
+            self._drop(client)
 
-    def finish(self) -> None:
-        self._end.cancel()
-        super().finish()
+    def _answer(self, question: bytes) -> bytes:
+        if not question.startswith(b"GET "):
+            return b"HTTP/1.0 405 Method Not Allowed\r\nAllow: GET\r\nContent-Length: 0\r\n\r\n"
+        body = self.render()
+        head = f"HTTP/1.0 200 OK\r\nContent-Type: {self._content_type}\r\nContent-Length: {len(body)}\r\n\r\n"
+        return head.encode() + body
 
-    def _hang_up(self) -> None:
-        with suppress(OSError):  # it was just done
-            self.connection.shutdown(SHUT_RDWR)
+    def _drop_those(self, now_s: float) -> None:
+        for client in [one for one in self._clients.values() if one.end_s <= now_s]:
+            self._drop(client)
 
-    def do_GET(self) -> None:
-        body = self.server.render()
-        self.send_response(200)
-        self.send_header("Content-Type", self.server.content_type)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: Any) -> None:
-        """Log nothing: a scrape each few seconds is no news."""
+    def _drop(self, client: _Client) -> None:
+        del self._clients[client.connection.fileno()]
+        self._waiting.unregister(client.connection)
+        client.connection.close()

@@ -11,7 +11,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from slurm_colloc import __version__
 from slurm_colloc.errors import ConfigError
 from slurm_colloc.observe import prometheus
-from slurm_colloc.observe.prometheus import JOBS_MOST, Endpoint
+from slurm_colloc.observe.prometheus import CLIENTS_MOST, JOBS_MOST, Endpoint
 from slurm_colloc.usage_model import HostSample
 from tests.unit.made import device, near, process, seen
 
@@ -231,6 +231,57 @@ def test_a_client_that_drips_has_a_time_for_the_whole(endpoint: Endpoint, monkey
         finally:
             gone.set()
             thread.join()
+
+
+@pytest.mark.parametrize("number", [12, 3 * CLIENTS_MOST])
+def test_silent_connections_keep_nobody_from_scraping(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    monkeypatch.setattr(prometheus, "_CLIENT_S", 600.0)
+    endpoint.show(seen(1000.0, [device()]))
+    address = "127.0.0.1", endpoint.port
+    with ExitStack() as open_:
+        silent = [open_.enter_context(socket.create_connection(address)) for _ in range(number)]
+        for client in silent[::2]:
+            client.sendall(b"GET /metrics HTTP/1.1\r\n")
+        assert names(scrape(endpoint))
+        assert len(endpoint._server._clients) <= CLIENTS_MOST
+
+
+def test_a_silent_connection_is_ended(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prometheus, "_CLIENT_S", 0.05)
+    with socket.create_connection(("127.0.0.1", endpoint.port)) as silent:
+        silent.settimeout(10)
+        assert silent.recv(1) == b""
+
+
+def test_who_asks_goes_after_who_is_silent(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest has asked and does not take its answer; for one connection too many the oldest silent one goes."""
+    monkeypatch.setattr(prometheus, "_CLIENT_S", 600.0)
+    endpoint._server.render = lambda: bytes(50_000_000)
+    address = "127.0.0.1", endpoint.port
+    with ExitStack() as open_:
+        asking, *silent = (open_.enter_context(socket.create_connection(address)) for _ in range(CLIENTS_MOST))
+        asking.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        assert asking.recv(12) == b"HTTP/1.0 200"
+        open_.enter_context(socket.create_connection(address))
+        silent[0].settimeout(1)
+        assert silent[0].recv(1) == b""
+        silent[1].settimeout(0.05)
+        with pytest.raises(TimeoutError):
+            silent[1].recv(1)
+        asking.settimeout(1)
+        assert asking.recv(1)
+
+
+@pytest.mark.parametrize(
+    ("question", "status"),
+    [(b"POST / HTTP/1.1\r\n\r\n", b"HTTP/1.0 405"), (b"GET /" + b"x" * 10_000 + b" HTTP/1.1\r\n\r\n", b"")],
+)
+def test_what_is_no_scrape(endpoint: Endpoint, question: bytes, status: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", endpoint.port)) as client, suppress(ConnectionError):
+        client.sendall(question)
+        assert client.recv(12) == status
 
 
 def test_it_ends_beside_a_client_that_is_being_served() -> None:
