@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Atomic writes and modes: what another process may read is always whole, never half-written."""
 
+import errno
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from typing import BinaryIO, NamedTuple
 
 from slurm_colloc.errors import StoreError
 
 PRIVATE_FILE = 0o600
 PRIVATE_FOLDER = 0o700
 PASSABLE_FOLDER = 0o711
+# As many as the kernel follows.
+_MOST_LINKS = 40
 
 
 def private_folder(path: str) -> str:
@@ -196,6 +200,70 @@ def write_atomic(
         raise StoreError(f"file '{path}' cannot be written: {error.strerror}") from error
 
 
+class Place(NamedTuple):
+    """A name in an open folder, and what is there: None where nothing is, or what another planted in an open folder."""
+
+    folder: int
+    name: str
+    found: os.stat_result | None
+
+
+@contextmanager
+def place(path: str) -> Iterator[Place]:
+    """Yield where ``path`` leads, to write there; a link stays one, as with a shell.
+
+    Where others may write, a link is followed only if it is the caller's or the folder's owner's, as the kernel's
+    protected_symlinks has it for those who do not ask where a path leads before they go there.
+
+    Raises:
+        StoreError: a folder is missing, or a link is not followed.
+    """
+    flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        with ExitStack() as ending:
+
+            def opened(name: str, folder: int | None = None) -> int:
+                descriptor = os.open(name, flags, dir_fd=folder)
+                ending.callback(os.close, descriptor)
+                return descriptor
+
+            folder, left, links = opened("/" if path.startswith("/") else "."), _parts(path), 0
+            while True:
+                name, above = left.pop() if left else ".", os.fstat(folder)
+                try:
+                    descriptor = opened(name, folder)
+                except FileNotFoundError:
+                    if left:
+                        raise
+                    yield Place(folder, name, None)
+                    return
+                found = os.fstat(descriptor)
+                own = not above.st_mode & 0o022 or found.st_uid in (os.geteuid(), above.st_uid)
+                if not stat.S_ISLNK(found.st_mode):
+                    if not left:
+                        yield Place(folder, name, found if own else None)
+                        return
+                    folder = descriptor
+                    continue
+                if not own:
+                    raise StoreError(
+                        f"'{path}' leads through the link '{name}' of uid {found.st_uid} in a folder where others may "
+                        "write, which is not followed; name the file itself"
+                    )
+                links += 1
+                if links > _MOST_LINKS:
+                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+                target = os.readlink("", dir_fd=descriptor)
+                left += _parts(target)
+                folder = opened("/") if target.startswith("/") else folder
+    except OSError as error:
+        raise StoreError(f"file '{path}' cannot be written: {error.strerror}") from error
+
+
+def _parts(path: str) -> list[str]:
+    return [part for part in reversed(path.split("/")) if part not in ("", ".")]
+
+
 # f_type of statfs(2), from linux/magic.h and these file systems' own sources.
 _NETWORK = {
     0x6969: "NFS",
@@ -302,6 +370,25 @@ def own_secret(path: str, length_bytes: int) -> bytes:
     return secret
 
 
+def at_once(path: str, flags: int) -> int:
+    """Open for ``open``, without waiting for the other end of a FIFO: a planted one must not hang the reader."""
+    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
+@contextmanager
+def open_regular(path: str, flags: int = 0) -> Iterator[BinaryIO]:
+    """Open the regular file ``path`` to read it.
+
+    Raises:
+        OSError: it cannot be opened.
+        StoreError: it is no regular file.
+    """
+    with open(path, "rb", opener=lambda path, own: at_once(path, own | flags)) as stream:
+        if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+            raise StoreError(f"file '{path}' is not a regular file, and is not read; put one there")
+        yield stream
+
+
 def read_own(path: str, limit_bytes: int) -> bytes:
     """Return the content of the regular file ``path`` of this very user; see ``read_bounded``.
 
@@ -323,22 +410,15 @@ def read_bounded(path: str, limit_bytes: int, owners: tuple[int, ...] = ()) -> b
         StoreError: missing, not a regular file, unreadable, somebody else's, or larger than ``limit_bytes``.
     """
     try:
-        # O_NONBLOCK: a planted FIFO must not hang the reader.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        try:
-            found = os.fstat(descriptor)
-            if not stat.S_ISREG(found.st_mode):
-                raise StoreError(f"file '{path}' is not a regular file, and is not read; put one there")
-            if owners and found.st_uid not in owners:
+        with open_regular(path, os.O_NOFOLLOW) as stream:
+            owner = os.fstat(stream.fileno()).st_uid
+            if owners and owner not in owners:
                 wanted = " or ".join(map(str, owners))
                 raise StoreError(
-                    f"file '{path}' belongs to uid {found.st_uid}, not to uid {wanted}, and is not read; move it away, "
+                    f"file '{path}' belongs to uid {owner}, not to uid {wanted}, and is not read; move it away, "
                     "or give it to that uid by chown"
                 )
-            with os.fdopen(descriptor, "rb", closefd=False) as stream:
-                content = stream.read(limit_bytes + 1)
-        finally:
-            os.close(descriptor)
+            content = stream.read(limit_bytes + 1)
     except OSError as error:
         raise StoreError(f"file '{path}' cannot be read: {error.strerror}") from error
     if len(content) > limit_bytes:

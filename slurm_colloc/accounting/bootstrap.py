@@ -24,6 +24,7 @@ from slurm_colloc.accounting.user_histories import Measured, as_run_of, device_m
 from slurm_colloc.config import Pool, SiteConfig
 from slurm_colloc.errors import InputError
 from slurm_colloc.estimate.bounds import share_at_most_pct
+from slurm_colloc.files import at_once
 from slurm_colloc.gpu.mig import tells_sm_activity
 from slurm_colloc.history.signature import apart_by, command_signature
 from slurm_colloc.model import COMPLETED, LEAST_SAMPLES, Evidence, SharingMode
@@ -92,7 +93,7 @@ def read_past(path: str, work: str, now_s: float, release: str) -> ReadPast:
     """
     with connection(work) as database:
         taken = take_text(database, path, (), None, now_s, work, os.path.basename(path), release=release, live=True)
-        with open(path, "rb") as stream:
+        with open(path, "rb", opener=at_once) as stream:
             form = form_of(stream, ())
         if "SubmitLine" not in form.fields or "WorkDir" not in form.fields:
             raise InputError(f"'{path}' lacks SubmitLine or WorkDir, which sacct has since Slurm 21.08")

@@ -24,6 +24,7 @@ from slurm_colloc.accounting.store import Store
 from slurm_colloc.accounting.window import Step, ignore
 from slurm_colloc.clock import now
 from slurm_colloc.errors import InputError, StoreError
+from slurm_colloc.files import at_once
 from slurm_colloc.usage_model import AttributedUse, Lost, NodeSample
 
 HOUR_S = 3600
@@ -112,7 +113,7 @@ def take_text(
     What is ``live`` was written at ``written_s``; a file may have been copied since.
     """
     try:
-        with open(path, "rb") as stream:
+        with open(path, "rb", opener=at_once) as stream:
             if not stream.seekable():
                 raise InputError(f"'{path}' is a pipe; write it to a file first")
             if not stream.peek(1):

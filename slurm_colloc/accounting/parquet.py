@@ -4,6 +4,7 @@
 import json
 import os
 import re
+import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -172,7 +173,15 @@ def read(paths: Sequence[str]) -> str:
 
 
 def listed(paths: Sequence[str]) -> str:
-    """Return paths as a list in SQL."""
+    """Return paths of regular files as a list in SQL.
+
+    Raises:
+        StoreError: one is something else, which DuckDB might wait for.
+    """
+    for path in paths:
+        with suppress(OSError):  # DuckDB says which
+            if not stat.S_ISREG(os.stat(path).st_mode):
+                raise StoreError(f"store file '{path}' is not a regular file; move it away, or restore it")
     return f"[{', '.join(map(quoted_path, paths))}]"
 
 

@@ -7,7 +7,6 @@ Appending a line is all that happens on the node; a line cut short by a crash fa
 import fcntl
 import json
 import os
-import stat
 import time
 import zlib
 from collections.abc import Iterable, Iterator
@@ -17,7 +16,7 @@ from math import inf
 from typing import Any, TypeVar
 
 from slurm_colloc.errors import StoreError
-from slurm_colloc.files import closed_folder, file_mode, whose
+from slurm_colloc.files import closed_folder, file_mode, open_regular, whose
 from slurm_colloc.usage_model import DeviceAllocation, DeviceSample, HostSample, NodeSample, ProcessSample
 from slurm_colloc.value_types import fits
 
@@ -129,6 +128,10 @@ def claim(folder: str, node: str) -> int:
     return lock
 
 
+# O_NONBLOCK: a FIFO in its place must not hang the agent when it is full.
+_APPENDED = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+
+
 def append(folder: str, seen: NodeSample) -> None:
     """Append one NodeSample to the journal of its node and hour under ``folder``.
 
@@ -140,7 +143,7 @@ def append(folder: str, seen: NodeSample) -> None:
     try:
         closed_folder(folder)
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, file_mode(folder))
+        descriptor = os.open(path, _APPENDED, file_mode(folder))
         try:
             size = os.fstat(descriptor).st_size
             # A line that a crash cut short must not take this one with it.
@@ -183,10 +186,7 @@ class Hour:
 
     def _lines(self) -> Iterator[bytes]:
         try:
-            # O_NONBLOCK: a FIFO in its place must not hang the flush.
-            with open(os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as stream:
-                if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-                    raise StoreError(f"journal '{self.path}' is no file; move it away")
+            with open_regular(self.path, os.O_NOFOLLOW) as stream:
                 while line := stream.readline(_LINE_LIMIT_BYTES):
                     self.read_bytes += len(line)
                     yield line.rstrip(b"\n")
@@ -227,7 +227,7 @@ def newest(folder: str, since_s: float) -> Iterator[NodeSample]:
     """
     last = {hour.node: hour for hour in hours(folder) if hour.began_s >= since_s - 2 * _HOUR_S}
     for hour in last.values():
-        with suppress(OSError), open(os.open(hour.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as stream:
+        with suppress(OSError, StoreError), open_regular(hour.path, os.O_NOFOLLOW) as stream:
             stream.seek(max(0, os.fstat(stream.fileno()).st_size - _TAIL_BYTES))
             rounds = [seen for seen in decode(stream.read(_TAIL_BYTES).splitlines()) if seen]
             if rounds and rounds[-1].node == hour.node and rounds[-1].at_s >= since_s:

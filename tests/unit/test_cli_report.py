@@ -170,6 +170,28 @@ def test_a_link_stays_one(report: list[str], written: Path, tmp_path: Path) -> N
     assert json.loads(written.read_text())
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can plant a link of somebody else")
+@pytest.mark.parametrize("option", ["--output", "--runs"])
+def test_roots_report_follows_no_link_of_a_user_in_an_open_folder(
+    report: list[str], written: Path, tmp_path: Path, option: str
+) -> None:
+    before = written.read_bytes()
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o1777)
+    (tmp_path / "open/made").symlink_to(written)
+    os.chown(tmp_path / "open/made", 85410, 85410, follow_symlinks=False)
+    assert colloc(*report, option, str(tmp_path / "open/made")) == 2
+    assert "link" in colloc.err
+    assert written.read_bytes() == before
+
+
+def test_a_fifo_in_the_store_is_named_and_not_waited_for(report: list[str], tmp_path: Path) -> None:
+    kept = tmp_path / "store/allocations"
+    os.mkfifo(kept / "sacct-1970-01-01.parquet")
+    assert colloc(*report) == 2
+    assert f"'{kept}/sacct-1970-01-01.parquet' is not a regular file" in colloc.err
+
+
 def test_a_pipe_is_written_to_and_not_replaced(report: list[str], tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)

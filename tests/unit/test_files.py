@@ -10,6 +10,7 @@ from slurm_colloc.files import (
     closed_folder,
     file_mode,
     locked,
+    place,
     private_folder,
     read_bounded,
     read_own,
@@ -52,6 +53,73 @@ def test_write_goes_through_no_link(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert victim.read_bytes() == b"mine"
 
 
+def put(path: Path, content: bytes = b"new") -> int | None:
+    """Write where ``path`` leads, and return the mode of what was there."""
+    with place(str(path)) as there:
+        write_atomic(there.name, content, folder=there.folder)
+        return there.found and there.found.st_mode & 0o777
+
+
+def test_a_way_leads_through_links_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path.chmod(0o1777)
+    (tmp_path / "real/below").mkdir(parents=True)
+    (tmp_path / "folder").symlink_to("real/below/")
+    (tmp_path / "absolute").symlink_to(tmp_path / "folder")
+    (tmp_path / "real/latest").symlink_to("../made")
+    (tmp_path / "made").touch(mode=0o640)
+    before = len(os.listdir("/proc/self/fd"))
+    monkeypatch.chdir(tmp_path / "real")
+    assert put(Path("latest"), b"1") == 0o640
+    assert put(tmp_path / "absolute/../latest", b"2") == 0o600
+    assert (tmp_path / "made").read_bytes() == b"2"
+    assert put(tmp_path / "absolute/new") is None
+    assert (tmp_path / "real/below/new").read_bytes() == b"new"
+    for name, why in (("none/x", "No such file"), ("made/x", "Not a directory"), ("circle", "Too many levels")):
+        if name == "circle":
+            (tmp_path / name).symlink_to(name)
+        with pytest.raises(StoreError, match=why):
+            put(tmp_path / name)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can plant a link of somebody else")
+@pytest.mark.parametrize("mode", [0o1777, 0o777, 0o775, 0o755])
+@pytest.mark.parametrize("which", ["latest", "folder"])
+def test_a_link_that_another_planted_is_not_followed(tmp_path: Path, mode: int, which: str) -> None:
+    """In a folder where others may write; in one of root's alone whoever made it is believed."""
+    (tmp_path / "victims").mkdir()
+    victim = tmp_path / "victims/made"
+    victim.write_bytes(b"old")
+    open_ = tmp_path / "open"
+    open_.mkdir()
+    (open_ / "latest").symlink_to(victim)
+    (open_ / "folder").symlink_to(victim.parent)
+    open_.chmod(mode)
+    way = open_ / "latest" if which == "latest" else open_ / "folder/made"
+    put(way, b"root's own")
+    os.chown(open_ / which, 85410, 85410, follow_symlinks=False)
+    if mode == 0o755:
+        put(way)
+        assert victim.read_bytes() == b"new"
+    else:
+        with pytest.raises(StoreError, match="link"):
+            put(way)
+        assert victim.read_bytes() == b"root's own"
+        os.chown(open_, 85410, 85410)  # a user's own folder and link
+        put(way)
+        assert victim.read_bytes() == b"new"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can plant a file of somebody else")
+def test_a_file_that_another_planted_decides_nothing(tmp_path: Path) -> None:
+    tmp_path.chmod(0o1777)
+    (tmp_path / "made").touch()
+    (tmp_path / "made").chmod(0o666)
+    os.chown(tmp_path / "made", 85410, 85410)
+    assert put(tmp_path / "made") is None
+    assert ((tmp_path / "made").stat().st_mode & 0o777, (tmp_path / "made").stat().st_uid) == (0o600, 0)
+
+
 def test_read_bounds(tmp_path: Path) -> None:
     path = tmp_path / "f"
     path.write_bytes(b"12345")
@@ -74,8 +142,6 @@ def test_read_refuses_what_is_no_file_and_leaks_nothing(tmp_path: Path) -> None:
     for name in ("link", "fifo", "folder"):
         with pytest.raises(StoreError):
             read_bounded(str(tmp_path / name), 10)
-    with pytest.raises(StoreError, match="not a regular file, and is not read; put one there"):
-        read_bounded(str(tmp_path / "folder"), 10)
     with pytest.raises(StoreError, match="not a regular file, and is not read; put one there"):
         read_bounded("/dev/null", 10)
     assert len(os.listdir("/proc/self/fd")) == before

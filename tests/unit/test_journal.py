@@ -181,5 +181,5 @@ def test_an_hour_has_nothing_of_another_time_or_node(tmp_path: Path) -> None:
 def test_a_fifo_in_place_of_an_hour_is_refused_and_hangs_nobody(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "20260101T00.journal")
     (hour,) = hours(str(tmp_path))
-    with pytest.raises(StoreError, match="is no file"):
+    with pytest.raises(StoreError, match="is not a regular file"):
         list(hour)

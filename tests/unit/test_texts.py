@@ -39,6 +39,15 @@ def test_a_pipe_is_no_file(tmp_path: Path) -> None:
     os.close(reading)
 
 
+def test_a_fifo_that_nobody_writes_is_not_waited_for(tmp_path: Path) -> None:
+    path = str(tmp_path / "fifo")
+    os.mkfifo(path)
+    with pytest.raises(InputError, match="is a pipe; write it to a file first"):
+        content_name(path)
+    with duckdb.connect() as database, pytest.raises(InputError, match="is a pipe; write it to a file first"):
+        take_text(database, path, (), None, 2e9, str(tmp_path), "x")
+
+
 def test_runs_in_a_store_are_known_by_cluster_and_raw_id(tmp_path: Path) -> None:
     path, store = tmp_path / "jobs.txt", Store(str(tmp_path / "store"))
     path.write_text(HEADER + "5|ann|COMPLETED|1|2|gres/gpu=1\n")

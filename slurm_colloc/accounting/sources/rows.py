@@ -20,6 +20,7 @@ from slurm_colloc.accounting.parquet import quoted_path
 from slurm_colloc.accounting.rejected_rows import LostRows, row_of_misfit
 from slurm_colloc.accounting.sources.sacct import FIELDS
 from slurm_colloc.errors import InputError
+from slurm_colloc.files import at_once
 
 _CHUNK_BYTES = 8 * 1024 * 1024
 LONGEST_ROW_BYTES = 16 * 1024 * 1024
@@ -159,7 +160,7 @@ def read_rows(path: str, form: Form, work: str, *, each: bool = False) -> Rows:
         InputError: the file cannot be read, is cut short, or is no text of rows.
     """
     try:
-        with open(path, "rb") as stream:
+        with open(path, "rb", opener=at_once) as stream:
             rows = None if each else _as_it_stands(path, form, stream)
             return rows or _sorted_out(path, form, stream, f"{work}/file.rows")
     except OSError as error:

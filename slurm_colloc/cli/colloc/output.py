@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig, find_site_file, how_to_write_one, load_site, user_data_folder
 from slurm_colloc.errors import CollocError, ConfigError, InputError, Status, StoreError
-from slurm_colloc.files import write_atomic
+from slurm_colloc.files import place, write_atomic
 from slurm_colloc.process import open_standard_descriptors
 from slurm_colloc.report.text import local, stamp
 from slurm_colloc.units import printable
@@ -257,9 +257,10 @@ def write(content: str | bytes, path: str) -> None:
             with open(path, "wb") as stream:
                 stream.write(data)
             return
-        # A link stays one, as with a shell. A mode is for some group: of another one it would let others in.
-        mode, group = (found.st_mode & 0o777, found.st_gid) if found else (None, None)
-        write_atomic(os.path.realpath(path), data, mode, group=group)
+        with place(path) as there:
+            # A mode is for some group: of another one it would let others in.
+            mode, group = (there.found.st_mode & 0o777, there.found.st_gid) if there.found else (None, None)
+            write_atomic(there.name, data, mode, there.folder, group=group)
     except OSError as error:
         raise InputError(f"'{path}' cannot be written: {error.strerror}") from error
     except StoreError as error:

@@ -13,6 +13,7 @@ from slurm_colloc.accounting.ingest import take_text
 from slurm_colloc.accounting.runs import ALLOCATION_COLUMNS, COLUMNS, MEANS, Taken
 from slurm_colloc.accounting.sources import tres_usage
 from slurm_colloc.errors import InputError
+from slurm_colloc.files import at_once
 
 _NEEDED = (
     *("cluster", "job_id_raw", "submit_s", "start_s", "end_s", "suspended_s", "node_list", "gres"),
@@ -84,7 +85,7 @@ def content_name(path: str) -> str:
         InputError: it cannot be read, or is no file that can be read twice.
     """
     try:
-        with open(path, "rb") as stream:
+        with open(path, "rb", opener=at_once) as stream:
             if not stream.seekable():
                 raise InputError(f"'{path}' is a pipe; write it to a file first")
             if not stream.peek(1):

@@ -18,7 +18,7 @@ from slurm_colloc.cli.colloc.site_resume import resume
 from slurm_colloc.config import TIERS, file_to_write, find_site_file, parse_site
 from slurm_colloc.errors import CollocError, ConfigError, InputError, Status
 from slurm_colloc.estimate.site_stop import why_stopped
-from slurm_colloc.files import write_atomic
+from slurm_colloc.files import place, write_atomic
 from slurm_colloc.site.check import check as differences
 from slurm_colloc.site.discover import discover
 from slurm_colloc.site.doctor.facts import Blank, Seen
@@ -97,14 +97,14 @@ def _replace(path: str, text: str) -> None:
     Raises:
         CollocError: it cannot be written.
     """
-    real = os.path.realpath(path)
-    if os.path.lexists(real) and not os.path.isfile(real):
+    if os.path.exists(path) and not os.path.isfile(path):
         raise InputError(f"'{path}' is no regular file; name another")
     try:
-        os.makedirs(os.path.dirname(real), exist_ok=True)
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     except OSError as error:
         raise InputError(f"'{path}' cannot be written: {error.strerror}") from error
-    write_atomic(real, text.encode(), 0o644)
+    with place(path) as there:
+        write_atomic(there.name, text.encode(), 0o644, there.folder)
 
 
 def _say_whether_in_force(path: str) -> None:
