@@ -2,19 +2,22 @@
 """What sampling costs a node: `python -m tests.bench_agent` (`make bench`).
 
 8 GPUs with 7 processes each, on the made-up driver with the CPU time that the real calls took on an H100, and a made-up
-/proc of 1,500 processes. Passes ten seconds apart by their own clocks, without the waiting; then a true run.
+/proc of 1,500 processes. Passes ten seconds apart by their own clocks, without the waiting; then a true run. Last, real
+processes of hostile kinds, each beside as many that sleep (`python -m tests.bench_agent hostile`: these alone).
 """
 
 from __future__ import annotations
 
 import json
 import os
+import resource
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,7 +29,8 @@ from slurm_colloc.gpu.nvml import NvmlReader
 from slurm_colloc.gpu.proc import ProcessTable
 from slurm_colloc.gpu.stat import Stat
 from slurm_colloc.observe.journal import append
-from slurm_colloc.observe.sampler import Sampler
+from slurm_colloc.observe.sampler import Sampler, Told
+from slurm_colloc.slurm.jobs import HeldHere
 from slurm_colloc.usage_model import HostSample
 from tests.fakes.devices import Load, Process, gpus
 from tests.fakes.driver import Driver
@@ -37,7 +41,26 @@ PASSES, PERIOD_S, TRUE_RUN_S = 120, 10.0, 20
 PARTS = ("driver", "proc", "host", "journal")
 TARGET_CPU_PCT, TARGET_MIB = 0.2, 40.0
 BUSY = Load(77.0, 76.0, 70.0, 30.0, 20.0, 25.0, 30000.0, 450.0)
-FIRST_PID = 1000
+FIRST_PID, FIRST_JOB = 1000, 5000
+HOSTILE, HOSTILE_PASSES = 5000, 24
+# Of fewer processes: the kernel takes minutes to end a line of 5,000.
+FEWER = {"threads": 10, "line": 5, "job": 5}
+# Linux takes no more than 6 MiB of arguments, and no argument beyond 128 KiB.
+LONG = ("x" * 131000,) * 40
+STEPD = "slurmstepd: [7.batch]"
+# What they are, how fakes/crowd.c makes them, their name, and their arguments.
+CROWDS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
+    ("asleep", "", "python", ("python",)),
+    ("arguments of 5 MB", "", "python", LONG),
+    ("called slurmstepd", "", "slurmstepd", (STEPD,)),
+    ("so, and 5 MB", "", "slurmstepd", (STEPD, *LONG)),
+    ("so, and not dumpable", "closed", "slurmstepd", (STEPD, *LONG)),
+    ("so, in 65,536 groups", "groups", "slurmstepd", (STEPD,)),
+    ("names like stat's", "", ") R 1 (", ("python",)),
+    ("ten threads in each", "threads", "python", ("python",)),
+    ("one line of ancestors", "line", "python", ("python",)),
+    ("so, in a job", "job", "python", (STEPD,)),
+)
 # The kernel's memory.stat has some forty lines.
 MEMORY_STAT = ("anon", "file", "kernel", "shmem", *(f"figure_{number}" for number in range(40)))
 IMPORTS = {
@@ -54,7 +77,7 @@ class TimedTable(ProcessTable):
     """A ProcessTable that counts the CPU time spent in it and the files it read."""
 
     def __init__(self, root: str) -> None:
-        self.spent_s, self.reads, self._depth = 0.0, 0, 0
+        self.spent_s, self.reads, self.read_bytes, self._depth = 0.0, 0, 0, 0
         super().__init__(root)
 
     @contextmanager
@@ -79,7 +102,9 @@ class TimedTable(ProcessTable):
 
     def read(self, pid: int | str, name: str) -> bytes:
         self.reads += 1
-        return super().read(pid, name)
+        content = super().read(pid, name)
+        self.read_bytes += len(content)
+        return content
 
 
 class TimedHostUse(HostUse):
@@ -99,10 +124,8 @@ def populate(root: Path) -> None:
     cgroups = root.parent / "cgroup"
     (root / "self").mkdir()
     (root / "self/mountinfo").write_text(f"30 23 0:26 / {cgroups} rw,nosuid shared:4 - cgroup2 cgroup2 rw\n")
-    variables = {f"VARIABLE_{number}": "x" * 40 for number in range(100)}
     for number in range(GPUS * JOBS_PER_GPU):
-        pid, job = FIRST_PID + 10 * number, str(5000 + number)
-        given = {**variables, "SLURM_JOB_GPUS": str(number // JOBS_PER_GPU), "SLURM_SHARDS_ON_NODE": "1"}
+        pid, job = FIRST_PID + 10 * number, str(FIRST_JOB + number)
         folder = f"/system.slice/slurmstepd.scope/job_{job}"
         for place, step in enumerate(("extern", "batch")):
             cgroup = f"0::{folder}/step_{step}/slurm"
@@ -111,10 +134,10 @@ def populate(root: Path) -> None:
         (cgroups / folder[1:]).mkdir(parents=True)
         (cgroups / folder[1:] / "cpu.stat").write_text("usage_usec 1\nuser_usec 1\nsystem_usec 0\n")
         (cgroups / folder[1:] / "memory.stat").write_text("".join(f"{name} 4096\n" for name in MEMORY_STAT))
-        fake_proc.add(root, pid + 2, pid + 1, "bash", cgroup, environ=given)
-        fake_proc.add(root, pid + 3, pid + 2, "python", cgroup, environ=given)
+        fake_proc.add(root, pid + 2, pid + 1, "bash", cgroup)
+        fake_proc.add(root, pid + 3, pid + 2, "python", cgroup)
         for worker in range(WORKERS):
-            fake_proc.add(root, pid + 4 + worker, pid + 3, "pt_data_worker", cgroup, environ=given)
+            fake_proc.add(root, pid + 4 + worker, pid + 3, "pt_data_worker", cgroup)
     for other in range(PROCESSES - len(list(root.iterdir()))):
         fake_proc.add(root, 5000 + other, 1, "kworker")
 
@@ -140,7 +163,10 @@ def measure(root: str, journal: str, true_run: bool) -> None:
     if not true_run:
         vars(clock).update(now=lambda: tick() + driver.epoch_s)
     table, host_use = TimedTable(root), TimedHostUse()
-    sampler = Sampler(NvmlReader(), "g1", 1.0 if true_run else PERIOD_S, table=table, host_use=host_use)
+    told = Told(lambda job: HeldHere(((int(job) - FIRST_JOB) // JOBS_PER_GPU,), 1.0))
+    for _ in range(GPUS * JOBS_PER_GPU):  # a few at a pass: that is once for a job
+        told.ask_of(table.jobs())
+    sampler = Sampler(NvmlReader(), "g1", 1.0 if true_run else PERIOD_S, table=table, host_use=host_use, told=told)
     sampler.sample(clock.now(), tick())
     driver.spent_s = table.spent_s = host_use.spent_s = appended_s = 0.0
     table.reads = 0
@@ -172,6 +198,87 @@ def measure(root: str, journal: str, true_run: bool) -> None:
         "real_read_us": read_us(ProcessTable(), os.getpid()),
     }
     print(json.dumps(found))
+
+
+def number_of(kind: str) -> int:
+    """Return how many processes there are of a kind."""
+    return HOSTILE // FEWER.get(kind, 1)
+
+
+@contextmanager
+def crowd(program: str, kind: str, name: str, arguments: tuple[str, ...]) -> Iterator[int]:
+    """Have so many processes there and yield the last one's pid; all are ended, even if this process is killed."""
+    environment = {"KIND": kind, "NAME": name, "COUNT": str(number_of(kind))}
+    most = 64 << 20, resource.getrlimit(resource.RLIMIT_STACK)[1]
+    running = subprocess.Popen(
+        arguments,
+        executable=program,
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_STACK, most),
+    )
+    assert running.stdout
+    try:
+        yield int(running.stdout.readline() or sys.exit(f"no crowd of kind '{kind}'"))
+    finally:
+        with suppress(ProcessLookupError):
+            while True:
+                os.killpg(running.pid, signal.SIGKILL)
+                running.poll()
+                time.sleep(0.1)
+
+
+def measure_crowd(program: str, number: int) -> None:
+    """Sample a crowd, of which the last has a GPU, in this process and print what it took, as JSON."""
+    _, kind, name, arguments = CROWDS[number]
+    ticking = {"now_s": time.monotonic()}
+    replaced = {"time": SimpleNamespace(monotonic=lambda: ticking["now_s"])}
+    driver = Driver(gpus(GPUS), replaced["time"].monotonic)
+    vars(nvml).update(replaced, pynvml=driver, sees_host_pids=lambda: True)
+    vars(proc).update(replaced)
+    before = ProcessTable().jobs()
+    with crowd(program, kind, name, arguments) as pid:
+        for gpu in driver.gpus:
+            gpu.does(BUSY, Process(pid, 3000, 7))
+        began_s = time.process_time()
+        table = TimedTable("/proc")
+        sampler = Sampler(NvmlReader(), "g1", PERIOD_S, table=table)
+        spent_s = []
+        for _ in range(HOSTILE_PASSES):
+            seen = sampler.sample(ticking["now_s"])
+            spent_s.append(time.process_time() - began_s)
+            began_s = time.process_time()
+            ticking["now_s"] += PERIOD_S
+        assert len(table.pids()) >= number_of(kind)
+        assert {process.job_id for process in seen.processes} == {"7" if kind == "job" else ""}
+        assert kind == "job" or "7" not in table.jobs() - before
+    first_s, *later_s = spent_s
+    found = {"first": first_s, "mean": sum(later_s) / len(later_s), "most": max(later_s), "bytes": table.read_bytes}
+    print(json.dumps(found))
+
+
+def hostile() -> None:
+    """Print what a pass over hostile processes takes, beside one over as many that sleep."""
+    print("\nreal processes: CPU ms of a pass, and by how much that is more than of those asleep")
+    print(f"{'':<24}{'number':>9}{'first':>9}{'mean':>9}{'most':>9}{'KiB read':>10}{'first':>8}{'mean':>8}{'most':>8}")
+    asleep: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        program = f"{folder}/crowd"
+        source = Path(__file__).parent / "fakes/crowd.c"
+        subprocess.run(["cc", "-O1", "-Wall", "-Werror", "-pthread", "-o", program, source], check=True)
+        os.chmod(folder, 0o755)
+        for number, (what, kind, *_) in enumerate(CROWDS):
+            if kind == "groups" and os.geteuid() != 0:
+                print(f"{what:<24} only root can make them here without newgidmap")
+                continue
+            found = child("crowd", program, str(number))
+            asleep = asleep or found
+            ratios = "".join(f"{found[name] / asleep[name]:8.2f}" for name in ("first", "mean", "most"))
+            times = "".join(f"{found[name] * 1000:9.2f}" for name in ("first", "mean", "most"))
+            print(f"{what:<24}{number_of(kind):9}{times}{found['bytes'] / 1024:10.0f}{ratios}", flush=True)
 
 
 def read_us(table: ProcessTable, pid: int) -> float:
@@ -233,11 +340,16 @@ def main() -> int:
         f"targets at 0.1 Hz: {TARGET_CPU_PCT} % of a core, {TARGET_MIB:g} MiB: {'missed' if missed else 'met'} "
         f"({slow_pct:.3f} %, {peak:.1f} MiB)"
     )
+    hostile()
     return 0
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
+    if sys.argv[1:] == ["hostile"]:
+        hostile()
+    elif sys.argv[1:2] == ["crowd"]:
+        measure_crowd(sys.argv[2], int(sys.argv[3]))
+    elif len(sys.argv) > 1:
         measure(sys.argv[1], sys.argv[2], bool(sys.argv[3]))
     else:
         sys.exit(main())
