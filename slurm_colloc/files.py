@@ -319,19 +319,17 @@ def locked(path: str) -> Iterator[bool]:
         os.close(descriptor)
 
 
-def remove(path: str) -> bool:
-    """Remove a file; False where there is none.
+def remove(path: str) -> None:
+    """Remove a file where there is one.
 
     Raises:
         StoreError: it may be there still.
     """
     try:
-        os.unlink(path)
-    except FileNotFoundError:
-        return False
+        with suppress(FileNotFoundError):
+            os.unlink(path)
     except OSError as error:
         raise StoreError(f"file '{path}' cannot be removed: {error.strerror}") from error
-    return True
 
 
 def sync_folder(path: str) -> None:

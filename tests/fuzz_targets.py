@@ -120,13 +120,13 @@ def _snapshot_seed() -> bytes:
 def _of_a_pack() -> Iterator[Target]:
     from slurm_colloc.followup import record as followed
     from slurm_colloc.gpu import failure
-    from slurm_colloc.pack import inbox, ledger, spec
+    from slurm_colloc.pack import ledger, spec
 
     pack = spec.Spec(
         *(spec.VERSION, "train", "0-3", (), (), 1, ("/bin/sh",), (), Load(9000, 30.0), Room(80000, 100.0, 4), 1),
         *(60.0, "%x.out", "", "", False, 2, ("--pack", "job.sh")),
     )
-    served = pack._replace(commands=("a b", "c"), added=(spec.Task(9, "d"),))
+    served = pack._replace(commands=("a b", "c"))
 
     def read_spec(content: bytes) -> object:
         found = spec.from_json(content)
@@ -156,10 +156,6 @@ def _of_a_pack() -> Iterator[Target]:
     yield Target("pack-script", spec.split_script, (script,), (InputError,))
     yield Target("ledger-line", entry, encoded, (InputError,), True)
     yield in_file("ledger", InFolder("1.jsonl", read_ledger), b"".join(encoded))
-    one = _json([spec.Task(7, "a b")])
-    yield in_file(
-        "added", InFolder("1.added/7", lambda at: inbox.added_tasks(os.path.join(at, "1.jsonl"))), *one, is_json=True
-    )
     record = followed.Record(
         *(followed.VERSION, "c", "1", 0, "ann", "train", "f.64~~d", ("--explain",), ("-n1",)),
         *("job.sh", False, ("a",), "/home/ann", ("PATH",), {"BS": "64"}),
@@ -226,7 +222,7 @@ def _of_slurm() -> Iterator[Target]:
     yield of_text("states", parse.parse_states, b"1|RUNNING\n2|CANCELLED by 1001\n")
     yield of_text("sinfo-free", sinfo.parse_free, *every("sinfo/*.txt"))
     yield of_text("sinfo-shares", sinfo.parse_shares, *every("sinfo/*.txt"))
-    lines = squeue_line("1", TimeLeft="59:00") + squeue_line("4_2", State="PENDING", Reason="Dependency")
+    lines = squeue_line("1", TimeUsed="59:00") + squeue_line("4_2", State="PENDING", Reason="Dependency")
     yield of_text("squeue", jobs.parse_queue, lines.encode(), refusals=())
     user, account, qos = "ml|ml||normal|normal|gres/gpu=4", "ml|root|normal|", "normal|"
     ends = (

@@ -11,7 +11,6 @@ from typing import NamedTuple
 from slurm_colloc.clock import with_timeout
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError, ConfigError, InputError, ProcessError
-from slurm_colloc.pack.add import add, adding, plan_addition
 from slurm_colloc.pack.commands import one_command, plain_name, read_commands, read_file
 from slurm_colloc.pack.plan import plan_tasks
 from slurm_colloc.pack.resume import Earlier, merged_options, note_resumed, read_earlier, resuming
@@ -19,7 +18,7 @@ from slurm_colloc.pack.shape import Tasks
 from slurm_colloc.slurm.client import ASK_S, CliClient
 from slurm_colloc.slurm.option_tables import Option
 from slurm_colloc.slurm.options import CommandLine, scan
-from slurm_colloc.submit.handover import STDOUT, find_sbatch, with_body, write_all
+from slurm_colloc.submit.handover import find_sbatch, with_body, write_all
 from slurm_colloc.submit.invocation import Call, call_of, explain, find_site, hand_over, say, show
 from slurm_colloc.submit.own_options import OWN_OPTIONS, check_call, option_table, own_option, parse_arguments
 from slurm_colloc.submit.plan import Plan
@@ -28,14 +27,11 @@ _USAGE = """\
 Usage: csub pack [OPTIONS OF csub AND sbatch] FILE
        csub pack [OPTIONS OF csub AND sbatch] -- COMMAND [ARGUMENTS]
        csub pack --resume=JOB [OPTIONS OF csub AND sbatch]
-       csub pack --add=JOB [OPTIONS] FILE | -- COMMAND ...
 
   FILE holds one line of sh for each task, and may begin with #SBATCH and #CSUB
   lines. COMMAND is a single task.
   --resume submits those tasks of a pack that are not done, also of one that
   csub --pack made; options win over those it was submitted with.
-  --add has a pack that runs run these commands too, as soon as it has room,
-  as tasks like its own; of OPTIONS --dry-run alone.
 
   --gpu-footprint mem=SIZE[,sm=PERCENT][,dram=PERCENT]
                            what one task needs of the GPU
@@ -47,7 +43,7 @@ Usage: csub pack [OPTIONS OF csub AND sbatch] FILE
 
 
 _PATIENCE = 10
-RESUME, ADD = Option("resume", "", "required", ""), Option("add", "", "required", "")
+RESUME = Option("resume", "", "required", "")
 
 
 class _Ready(NamedTuple):
@@ -105,17 +101,14 @@ def _prepare(argv: tuple[str, ...], held: ExitStack) -> _Ready | str:
     if config is None:
         raise ConfigError(problem)
     sbatch = find_sbatch(configured, os.environ, sys.argv[0])
-    found = scan(argv[1:], option_table(config.slurm_release, config), (*OWN_OPTIONS, RESUME, ADD))
-    asked = [one for one in found.own if one[0] in (RESUME, ADD)]
+    found = scan(argv[1:], option_table(config.slurm_release, config), (*OWN_OPTIONS, RESUME))
+    asked = [one for one in found.own if one[0] is RESUME]
     if len(asked) > 1:
-        raise InputError("--resume or --add is given twice; name one pack after the other")
+        raise InputError("--resume is given twice; name one pack after the other")
     if asked:
-        [(option, job_id, index, written)] = asked
+        [(_, job_id, index, written)] = asked
         at = index + 1
         taken = 1 if argv[at] == written else 2
-        if option is ADD:
-            tasks = _tasks(argv[found.stop + 1 :], found.stop > found.end)
-            return _add(job_id or "", (*argv[1:at], *argv[at + taken : found.end + 1]), tasks, config)
         if found.stop < len(argv) - 1 or found.end < found.stop:
             raise InputError(f"'{' '.join(argv[found.end + 1 :])}' beside --resume, which runs what was submitted")
         return _prepare_missing(job_id or "", (*argv[1:at], *argv[at + taken :]), sbatch, config, held)
@@ -142,24 +135,6 @@ def _ready(
     if own_option("explain", command_line, None) is not None:
         explain(plan)
     return _Ready(plan, command_line, call, config._replace(policy=plan.chosen.policy), then)
-
-
-def _add(job_id: str, options: tuple[str, ...], tasks: Tasks, config: SiteConfig) -> str:
-    """Have a running pack take further tasks, and return what is to be said of it."""
-    line = parse_arguments(options, config)
-    check_call(line)
-    if tasks.text.split(b"\n")[1].startswith((b"#SBATCH", b"#CSUB")):
-        raise InputError("the file has #SBATCH or #CSUB lines, and --add takes options from the command line alone")
-    client = CliClient()
-    with adding(config.cluster, job_id) as ledger:
-        step = partial(plan_addition, job_id, ledger, line, tasks.commands, client)
-        added, what, notes = with_timeout(_PATIENCE * config.timeouts.decide_s, "deciding", step)
-        if own_option("dry-run", line, None) is None:
-            add(ledger, added)
-            write_all(STDOUT, f"Added {what}\n".encode())
-        else:
-            say(f"would add {what}")
-    return notes
 
 
 def _prepare_missing(
@@ -190,7 +165,6 @@ def _prepare_missing(
         script_args=spec.script_args,
         array=spec.array,
         only=earlier.left,
-        added=spec.added,
         resumes=earlier.job_id,
     )
 

@@ -15,7 +15,6 @@ from contextlib import ExitStack, suppress
 from slurm_colloc.errors import CollocError, InputError, StoreError
 from slurm_colloc.gpu.failure import Outcome
 from slurm_colloc.pack.attempt import TaskFiles
-from slurm_colloc.pack.inbox import Inbox, added_tasks, forget_added
 from slurm_colloc.pack.ledger import LedgerWriter, is_restart, job_name, ledger_path, read_ledger
 from slurm_colloc.pack.loop import Loop
 from slurm_colloc.pack.mps_daemon import short_folder
@@ -23,7 +22,7 @@ from slurm_colloc.pack.resume import beginning, forget_resumed, keep_script
 from slurm_colloc.pack.run import Run
 from slurm_colloc.pack.shared_gpu import SharedGpu
 from slurm_colloc.pack.signals import Signals
-from slurm_colloc.pack.spec import Spec, Task, from_json, split_script
+from slurm_colloc.pack.spec import Spec, from_json, split_script
 from slurm_colloc.pack.srun import Job, read_job
 from slurm_colloc.process import given_environment
 
@@ -47,15 +46,13 @@ def _run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         environ = {name: value for name, value in environ.items() if not name.startswith("SLURM_ARRAY_")}
     signals = Signals()
     tasks = spec.tasks(int(environ.get("SLURM_ARRAY_TASK_ID") or 0))
-    goes_on, done, added = _before(spec, environ)
-    tasks = (*tasks, *added)
+    goes_on, done = _before(spec, environ)
     left = [task for task in tasks if task.number not in done]
     job = read_job(environ, os.sched_getaffinity(0), spec.room.tasks, os.getcwd())
     with ExitStack() as held:
         if spec.resumes and not goes_on:
             _look_for_another(spec, job, held)
         ledger = _open_ledger(spec, job, environ, goes_on=goes_on)
-    inbox = Inbox(ledger.path, ledger.note)
     try:  # Slurm removes it with the job
         keep_script(job.cluster, job.array_job_id, content)
     except (StoreError, InputError) as error:
@@ -63,7 +60,7 @@ def _run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     folder, gpu = short_folder(job.job_id, environ), None
     try:
         gpu = SharedGpu(job.job_id, spec.room.tasks, environ, ledger.note)
-        loop = Loop(Run(spec, job, gpu, ledger, environ, TaskFiles(spec, job, folder, script)), left, inbox)
+        loop = Loop(Run(spec, job, gpu, ledger, environ, TaskFiles(spec, job, folder, script)), left)
         loop.run(signals)
     finally:
         if gpu is not None:
@@ -103,24 +100,18 @@ def read_pack(path: str) -> tuple[bytes, Spec, bytes]:
     return content, spec, script
 
 
-def _before(spec: Spec, environ: Mapping[str, str]) -> tuple[bool, set[int], tuple[Task, ...]]:
-    """Return whether Slurm requeued this job, the tasks that succeeded before that, and those that were added to it."""
+def _before(spec: Spec, environ: Mapping[str, str]) -> tuple[bool, set[int]]:
+    """Return whether Slurm requeued this job, and the tasks that succeeded before that."""
     if not is_restart(environ):
-        return False, set(), ()
-    path = ""
+        return False, set()
     try:
-        path = ledger_path(environ.get("SLURM_CLUSTER_NAME", ""), job_name(environ))
-        before = read_ledger(path)
+        before = read_ledger(ledger_path(environ.get("SLURM_CLUSTER_NAME", ""), job_name(environ)))
         if before.spec != spec:  # an earlier job of the same id; the first run of this one wrote nothing
-            return False, set(), ()
-        return True, {task.number for task in before.tasks if task.outcome is Outcome.DONE}, before.added
+            return False, set()
+        return True, {task.number for task in before.tasks if task.outcome is Outcome.DONE}
     except (StoreError, InputError) as error:
         _say(f"{error}: this job was requeued, and every task is run anew")
-    try:
-        return True, set(), added_tasks(path)
-    except (StoreError, InputError) as error:
-        _say(f"{error}: what was added to it is not run")
-        return True, set(), ()
+        return True, set()
 
 
 def _look_for_another(spec: Spec, job: Job, held: ExitStack) -> None:
@@ -145,7 +136,6 @@ def _open_ledger(spec: Spec, job: Job, environ: Mapping[str, str], *, goes_on: b
     try:
         ledger = LedgerWriter(ledger_path(job.cluster, job_name(environ)), _say, anew=not goes_on)
         if not goes_on:
-            forget_added(ledger.path)
             forget_resumed(job.cluster, job.array_job_id)
         ledger.header(spec, facts)
         return ledger

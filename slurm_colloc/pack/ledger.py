@@ -18,9 +18,8 @@ from slurm_colloc.config import user_data_folder
 from slurm_colloc.errors import InputError, StoreError
 from slurm_colloc.files import PRIVATE_FILE, private_folder, read_bounded, sync_folder
 from slurm_colloc.gpu.failure import Outcome
-from slurm_colloc.pack.inbox import added_tasks
 from slurm_colloc.pack.queue import Start
-from slurm_colloc.pack.spec import Spec, Task, from_json, to_json
+from slurm_colloc.pack.spec import Spec, from_json, to_json
 from slurm_colloc.value_types import read_as
 
 _TEXT_LIMIT = 2000
@@ -247,7 +246,7 @@ class Ledger(NamedTuple):
     """What a ledger holds: ``job`` is the newest header's, ``tasks`` are those that ever started, by number.
 
     ``stopped`` says why the newest run of the job ended early, empty where it did not. ``restarts`` counts how often
-    the job began anew, ``torn_lines`` what could not be used. ``added`` are the tasks that were added while it ran.
+    the job began anew, ``torn_lines`` what could not be used.
     """
 
     spec: Spec
@@ -259,7 +258,6 @@ class Ledger(NamedTuple):
     last_s: float
     restarts: int
     torn_lines: int
-    added: tuple[Task, ...] = ()
 
 
 def read_ledger(path: str) -> Ledger:
@@ -295,7 +293,6 @@ def read_ledger(path: str) -> Ledger:
         last_s=entries[-1].at_s,
         restarts=len(headers) - 1,
         torn_lines=torn,
-        added=added_tasks(path),
     )
 
 
@@ -346,7 +343,7 @@ def _records(entries: Iterable[Entry]) -> tuple[TaskRecord, ...]:
 
 def numbers_of(ledgers: Iterable[Ledger]) -> set[int]:
     """Return the numbers of all tasks of a pack, whichever of its jobs has or had them."""
-    return {task.number for one in ledgers for task in (*one.spec._replace(jobs=1).tasks(), *one.added)}
+    return {task.number for one in ledgers for task in one.spec._replace(jobs=1).tasks()}
 
 
 def missing(ledgers: Collection[Ledger]) -> tuple[int, ...]:

@@ -10,7 +10,6 @@ from slurm_colloc import clock
 from slurm_colloc.errors import InputError, ProcessError, StoreError
 from slurm_colloc.gpu.failure import Outcome, gpu_is_gone
 from slurm_colloc.pack.attempt import Attempt
-from slurm_colloc.pack.inbox import Inbox
 from slurm_colloc.pack.mps_clients import Watch, computing, with_gpu_open
 from slurm_colloc.pack.queue import Queue, Start
 from slurm_colloc.pack.run import Run
@@ -40,8 +39,8 @@ _GONE_FOR_SURE = 2
 class Loop:
     """The tasks of one job from the first to the last."""
 
-    def __init__(self, run: Run, tasks: Sequence[Task], inbox: Inbox) -> None:
-        """Make ready to run these tasks, and those that come into the inbox."""
+    def __init__(self, run: Run, tasks: Sequence[Task]) -> None:
+        """Make ready to run these tasks."""
         self._run, self._spec, self._job, self._gpu, self._ledger = run, run.spec, run.job, run.gpu, run.ledger
         self._queue = Queue(tasks, run.spec.load, run.spec.room, run.spec.retries)
         self._pending: deque[Start] = deque()
@@ -49,10 +48,13 @@ class Loop:
         self._cores = slots(cores, at_once, run.spec.cpus_per_task) if cores else [()] * at_once
         self._free = deque(range(at_once))
         self._running: dict[int, Attempt] = {}
-        self._inbox = inbox
-        self._tasks: list[Task] = []
-        self._shared: set[str] = set()
-        self._know(tasks)
+        self._tasks = tasks
+        self._shared = run.files.shared(tasks)
+        if self._shared:
+            self._ledger.note(
+                f"several tasks write to '{min(self._shared)}': what is said there tells nothing about one of them, and"
+                " one that runs out of GPU memory is not run again; put %a into --output and --error for that"
+            )
         self._refusals = 0
         self._refused_s = self._again_s = 0.0
         self._gave_up = False
@@ -69,17 +71,11 @@ class Loop:
 
     def run(self, signals: Signals) -> None:
         """Run the tasks until each has ended for good, or the job is stopped."""
-        try:
-            self._run_tasks(signals)
-        finally:
-            self._inbox.close()
-
-    def _run_tasks(self, signals: Signals) -> None:
         # The start of the daemon takes its time, and may have seen the job stopped.
         self._heed(signals.wait(0))
         if not self.stopped:
             self._begin_what_may()
-        while self.stopped or self._running or not (self._gave_up or self._finished()):
+        while self.stopped or self._running or not (self._gave_up or self._queue.finished):
             held = any(attempt.ended_s is not None for attempt in self._running.values())
             soon = held or self.stopped
             self._heed(signals.wait(_SOON_S if soon else _TICK_S))
@@ -88,7 +84,6 @@ class Loop:
             if not self.stopped:
                 self._look_for_clients()
                 self._end_what_must()
-                self._take_added()
                 self._begin_what_may()
             elif self._stop_is_over():
                 return
@@ -119,40 +114,12 @@ class Loop:
         lines.append(f"  {clock_time(wall_s)}, {per_hour:.4g} tasks per hour, {at_once} at a time at most")
         return "".join(f"{line}\n" for line in lines)
 
-    # --- tasks ---
-
-    def _know(self, tasks: Sequence[Task]) -> None:
-        self._tasks += tasks
-        if tasks and not self._shared and (shared := self._run.files.shared(self._tasks)):
-            self._ledger.note(
-                f"several tasks write to '{min(shared)}': what is said there tells nothing about one of them, and"
-                " one that runs out of GPU memory is not run again; put %a into --output and --error for that"
-            )
-            self._shared = shared
-
-    def _take_added(self) -> bool:
-        """Take the tasks that were added; return whether there were any."""
-        tasks = [] if self._gave_up else self._inbox.take()
-        if tasks:
-            self._ledger.note(f"added: task {spans(task.number for task in tasks)}")
-            self._know(tasks)
-            self._queue.add(tasks)
-        return bool(tasks)
-
-    def _finished(self) -> bool:
-        """Return whether every task has ended for good, and no more can come."""
-        while self._queue.finished:
-            if not self._take_added() and self._inbox.close():
-                return True
-        return False
-
     # --- beginning ---
 
     def _begin_what_may(self) -> None:
         if not self._gave_up and (why := self._why_no_more()):
             self._gave_up = True
             self._ledger.stop(why)
-            self._inbox.close()
         # One that cannot even begin leaves its place to the next.
         while self._daemon_died_s is None and not self._gave_up and clock.ticking() >= self._again_s:
             self._pending += self._queue.ready()
@@ -322,7 +289,6 @@ class Loop:
         # First of all: there may be little time.
         names = ", ".join(signal.Signals(number).name for number in sorted(came & set(STOPPING)))
         self._ledger.stop(f"stopped by {names}: no more tasks are started")
-        self._inbox.close()
         # The tasks themselves, that they may save what they have; srun would have them killed.
         self._to_stop = tuple(self._running.values())
         self._run.signal(self._to_stop, signal.SIGTERM)

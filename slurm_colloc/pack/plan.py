@@ -262,7 +262,6 @@ def _spec(asked: Asked, shape: Shape) -> Spec:
         append=value_of(given, "open-mode").startswith("a"),
         retries=retries_of(asked),
         argv=asked.tasks.argv,
-        added=asked.tasks.added,
         resumes=asked.tasks.resumes,
     )
 

@@ -46,9 +46,7 @@ class Queue:
         self._room = room
         self._retries = retries
         self._running: dict[int, Start] = {}
-        self._load = load
-        self._fresh: deque[Start] = deque()
-        self.add(tasks)
+        self._fresh = deque(self._sized(Start(task, 1, load)) for task in tasks)
         self._again: deque[Start] = deque()
         self._alone: deque[Start] = deque()
         # Those that ran when the GPU last failed under one, and have not ended since.
@@ -58,10 +56,6 @@ class Queue:
     def finished(self) -> bool:
         """Return whether every task has ended for good."""
         return not (self._running or self._fresh or self._again or self._alone)
-
-    def add(self, tasks: Sequence[Task]) -> None:
-        """Take further tasks, behind those that have not run yet."""
-        self._fresh.extend(self._sized(Start(task, 1, self._load)) for task in tasks)
 
     def ready(self) -> list[Start]:
         """Return what may start now; it counts as running from now on."""

@@ -131,7 +131,7 @@ def _tasks(pack: Pack) -> list[tuple[int, TaskRecord | None]]:
     found: dict[int, TaskRecord | None] = {}
     for ledger in pack.ledgers:
         part = int(ledger.job.get("SLURM_ARRAY_TASK_ID", "0")) if ledger.spec.jobs > 1 else 0
-        found |= dict.fromkeys(task.number for task in (*ledger.spec.tasks(part), *ledger.added))
+        found |= dict.fromkeys(task.number for task in ledger.spec.tasks(part))
     found |= {record.number: record for ledger in pack.ledgers for record in ledger.tasks}
     return sorted(found.items())
 

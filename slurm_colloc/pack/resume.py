@@ -154,8 +154,6 @@ def read_earlier(cluster: str, job_id: str) -> Earlier:
         why = unreadable[0] if unreadable else f"{where}: it is no pack of yours on cluster '{cluster}', or never began"
         raise InputError(f"job {job_id} cannot be resumed: {why}; submit it anew")
     spec, text = _submitted(cluster, job_id)
-    added = {task.number: task for one in own for task in (*one.spec.added, *one.added)}
-    spec = spec._replace(added=tuple(added[number] for number in sorted(added)))
     return Earlier(
         job_id=job_id,
         spec=spec,

@@ -12,7 +12,6 @@ from typing import NamedTuple
 from slurm_colloc.config import MigSlice, Pool, SiteConfig
 from slurm_colloc.errors import UnsureError
 from slurm_colloc.model import PACK, Footprint, JobRequest, Load, Reason, Room, because
-from slurm_colloc.pack.spec import Task
 from slurm_colloc.pack.time_limits import time_of, within_limits
 from slurm_colloc.placement.out_of_memory import MOST_RETRIES
 from slurm_colloc.placement.packing import Packing, of_equal, pack
@@ -40,8 +39,8 @@ class Tasks(NamedTuple):
 
     With commands ``text`` stands for all of them: its directives count, it tells their pack from others, and it goes
     into no job. ``name`` is what the job is called unless told otherwise, ``argv`` how csub was called. ``only`` are
-    the numbers of the tasks to run, those that are missing of the job ``resumes`` (whose --array was ``array``),
-    ``added`` ones among them; empty: all of them.
+    the numbers of the tasks to run, those that are missing of the job ``resumes`` (whose --array was ``array``);
+    empty: all of them.
     """
 
     text: bytes
@@ -51,7 +50,6 @@ class Tasks(NamedTuple):
     script_args: tuple[str, ...] = ()
     array: str = ""
     only: tuple[int, ...] = ()
-    added: tuple[Task, ...] = ()
     resumes: str = ""
 
     @property
@@ -117,13 +115,7 @@ def shape_of(asked: Asked, tasks: int, most: int, config: SiteConfig, slurm: Slu
     _refuse(asked, config)
     packing = _least(request, asked.footprint, asked.options.at_once, config)
     jobs = min(asked.options.jobs or 1, tasks, most or tasks)
-    # Who says how many run at a time may want to add some later.
-    places = (
-        asked.options.at_once
-        if asked.options.at_once and asked.tasks.commands and not asked.tasks.only
-        else -(-tasks // jobs)
-    )
-    at_once = min(packing.at_once, places, most // jobs if most else packing.at_once)
+    at_once = min(packing.at_once, -(-tasks // jobs), most // jobs if most else packing.at_once)
     if at_once < 2 and tasks > 1 and asked.tasks.is_array:
         raise NotPackedError(because("one-at-a-time" if most == 1 else "no-two-fit"))
     packing = _of_fewer(packing, at_once)

@@ -33,7 +33,7 @@ class Spec(NamedTuple):
     ``time_limit_min`` are one task's (None: the job's). ``output``, ``error`` and ``input`` are file name patterns as
     sbatch has them, ``append`` is --open-mode. ``retries`` says how often a task that lost its GPU, or found no memory
     on it, is run again. ``argv`` is how csub was called, for --resume.
-    ``added`` are further tasks, which were added to the pack that this one ``resumes``.
+    ``resumes`` is the job whose missing tasks these are.
     """
 
     version: int
@@ -54,7 +54,6 @@ class Spec(NamedTuple):
     append: bool
     retries: int
     argv: tuple[str, ...]
-    added: tuple[Task, ...] = ()
     resumes: str = ""
 
     def tasks(self, job: int = 0) -> tuple[Task, ...]:
@@ -68,7 +67,7 @@ class Spec(NamedTuple):
         else:
             every = [Task(number) for number in parse_array(self.array)]
         chosen = set(self.only)
-        wanted = [task for task in (*every, *self.added) if not chosen or task.number in chosen]
+        wanted = [task for task in every if not chosen or task.number in chosen]
         return tuple(wanted[job :: self.jobs])
 
 

@@ -23,7 +23,7 @@ _PREFIX = re.compile(r"\bgres[:/]")
 # For SLURM_TIME_FORMAT=%s. A field without a width is printed whole. What might hold a "|" comes last.
 _QUEUE_FIELDS = (
     *("JobArrayID", "ArrayJobID", "ArrayTaskID", "JobID", "UserName", "State", "Partition", "NodeList", "tres-alloc"),
-    *("tres-per-node", "StartTime", "TimeUsed", "TimeLeft", "Dependency", "Reason"),
+    *("tres-per-node", "StartTime", "TimeUsed", "Dependency", "Reason"),
 )
 QUEUE = ("squeue", "-h", "-a", "-O", ",".join(f"{field}:|" for field in _QUEUE_FIELDS))
 
@@ -47,7 +47,6 @@ class QueuedJob(NamedTuple):
     node_list: str = ""
     gres: tuple[Gres, ...] | None = ()
     ran_s: float | None = None
-    left_s: float | None = None
     dependency: str = ""
     reason: str = ""
     start_s: int | None = None
@@ -61,11 +60,10 @@ def parse_queue(text: str) -> tuple[tuple[QueuedJob, ...], int]:
         if len(cells) < len(_QUEUE_FIELDS) or not cells[-1].endswith("|"):
             rejected += 1
             continue
-        *ids, tres, asked, start, ran, left, dependency, reason = cells
+        *ids, tres, asked, start, ran, dependency, reason = cells
         job_id, array_id, task, raw_id, user, state, partition, nodes = ids
-        times = (_seconds(ran), _seconds(left))
         known = (job_id, array_id, whole(task), raw_id, user, state, partition, nodes, _held_or_asked(tres, asked))
-        found.append(QueuedJob(*known, *times, dependency, reason.removesuffix("|").strip(), whole(start)))
+        found.append(QueuedJob(*known, _seconds(ran), dependency, reason.removesuffix("|").strip(), whole(start)))
     return tuple(found), rejected
 
 

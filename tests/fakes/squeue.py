@@ -14,7 +14,6 @@ _ALONE = {
     "tres-per-node": "gres:gpu:1",
     "StartTime": "1767225600",
     "TimeUsed": "1:02:03",
-    "TimeLeft": "57:57",
     "Dependency": "(null)",
     "Reason": "None",
 }

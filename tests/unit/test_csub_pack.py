@@ -469,6 +469,11 @@ def test_commands_that_cannot_share_run_one_at_a_time(lab: Shell) -> None:
     assert decision["mode"] == "exclusive"
 
 
+def test_a_pack_reserves_for_no_more_tasks_than_it_has(lab: Shell) -> None:
+    options, spec = packed(lab, "pack", "--gres=gpu:1", "-c", "2", HINT, "--pack-tasks=5", "--", "true")
+    assert (spec.room.tasks, "--cpus-per-task=2" in options) == (1, True)
+
+
 def test_where_the_site_has_switched_csub_off_commands_make_no_pack(lab: Shell) -> None:
     site(lab, top='policy = "off"')
     done = lab.run("pack", "--gres=gpu:1", HINT, "tasks")

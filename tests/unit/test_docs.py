@@ -14,7 +14,7 @@ import typer.main
 
 from slurm_colloc.cli.colloc import COMMANDS
 from slurm_colloc.cli.colloc.app import build
-from slurm_colloc.pack.command_line import ADD, RESUME
+from slurm_colloc.pack.command_line import RESUME
 from slurm_colloc.site.doctor.checks import CHECKS
 from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS
 from slurm_colloc.submit.own_options import OWN_OPTIONS
@@ -79,7 +79,7 @@ def test_every_command_shown_exists_with_its_options() -> None:
         end = words.index("--") if "--" in words else len(words)
         options = {word.split("=")[0] for word in words[:end] if word.startswith("--")}
         if program == "csub":
-            of_packs = {f"--{RESUME.name}", f"--{ADD.name}"} if words[:1] == ["pack"] else set()
+            of_packs = {f"--{RESUME.name}"} if words[:1] == ["pack"] else set()
             assert options <= own | of_packs, (program, words)
             seen += 1
             continue

@@ -20,7 +20,7 @@ from slurm_colloc.cli.colloc import COMMANDS
 from slurm_colloc.cli.colloc.app import build
 from slurm_colloc.config import load_site, parse_site
 from slurm_colloc.estimate.hint import parse_hint
-from slurm_colloc.pack.command_line import ADD, RESUME
+from slurm_colloc.pack.command_line import RESUME
 from slurm_colloc.submit.own_options import parse_arguments
 from tests.doc_examples import CHECKOUT, ONLY_READ, Block, Example, blocks, examples, kept_as, once, printed, runs_here
 from tests.pages.json_output import TOP_LEVEL
@@ -40,10 +40,8 @@ RUN = once(one for one in EXAMPLES if runs_here(one))
 def test_each_call_is_one_that_the_program_takes(example: Example) -> None:
     program, *words = (re.sub(r"\$(\$|\w+)", "1", word) for word in example.words)
     if program == "csub":
-        # A pack's words without "pack" and --resume or --add, which csub takes away first, too.
-        own = [
-            word for word in words[words[0] == "pack" :] if not word.startswith((f"--{ADD.name}=", f"--{RESUME.name}="))
-        ]
+        # A pack's words without "pack" and --resume, which csub takes away first, too.
+        own = [word for word in words[words[0] == "pack" :] if not word.startswith(f"--{RESUME.name}=")]
         line = parse_arguments(tuple(own), None)
         for option in line.own:
             if option.name == "gpu-footprint":

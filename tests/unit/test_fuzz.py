@@ -168,8 +168,8 @@ def test_digits_that_int_does_not_take() -> None:
     assert mig.parse_profile(f"1g.{DIGITS}gb") is None
     assert nvidia_smi.parse_pids(f"GPU-1, {DIGITS}, 5\nGPU-1, ², 5\n") == set()
     assert hostuse.parse_figures(f"anon {DIGITS}\n", ("anon",)) is None
-    queue = squeue_line("1", TimeLeft=DIGITS) + squeue_line("2", TimeLeft="²")
-    assert [job.left_s for job in parse_queue(queue)[0]] == [None, None]
+    queue = squeue_line("1", TimeUsed=DIGITS) + squeue_line("2", TimeUsed="²")
+    assert [job.ran_s for job in parse_queue(queue)[0]] == [None, None]
     assert sinfo.parse_shares("g1|a|gpu:1|mps:1(1/10²,0/100)|idle\n") == {"g1": ((Gres("mps", "", 0), (100,)),)}
     assert sinfo.parse_free("g1|a|gpu:1|gpu:1(IDX:0-99999999999)|idle\n")[("a", "gpu")] == 0
     [node] = parse.parse_nodes(f"NodeName=g1 CfgTRES=gres/gpu={DIGITS},gres/gpu=² SlurmdStartTime=²")
