@@ -5,7 +5,7 @@ As in model.py, units are the last word of a name, and None means not known and 
 """
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import date, datetime
 from typing import NamedTuple
 
 from slurm_colloc.usage_model import GroupUsage
@@ -130,13 +130,19 @@ class Finding(NamedTuple):
     idle_since_s: float | None = None
 
 
+class MailDay(NamedTuple):
+    """A workday, and how many users that night's run would have mailed; None where it could have judged nothing."""
+
+    day: date
+    mails: int | None
+
+
 class Audited(NamedTuple):
     """A window, all runs with a GPU in it, for each rule (rows in its scope, rows judged), and what was found.
 
     ``accounted`` names rules that judge by the accounting, without a measurement. ``visible`` says whose jobs these
     are, where they are not everybody's. ``running`` names rules about jobs that run, and ``stale`` says why it is
-    not known which do, empty where it is. ``behind`` has for each finding a number for each run behind it, where that
-    was asked.
+    not known which do, empty where it is. ``mails_by_day`` is of a past window, where it was asked.
     """
 
     since: datetime
@@ -148,7 +154,7 @@ class Audited(NamedTuple):
     running: tuple[str, ...] = ()
     stale: str = ""
     findings: tuple[Finding, ...] = ()
-    behind: Mapping[Key, frozenset[int]] = {}
+    mails_by_day: tuple[MailDay, ...] = ()
 
     @property
     def judged(self) -> int:

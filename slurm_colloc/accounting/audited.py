@@ -197,8 +197,3 @@ def _subject(row: tuple[Any, ...]) -> Subject:
         figures=figures or {},
         excluded=tuple((excluded or {}).items()),
     )
-
-
-def found_runs(database: DuckDBPyConnection, question: Question) -> dict[tuple[str, str], frozenset[int]]:
-    """Return for each (cluster, subject) of ``answer`` a number for each run found; equal ones are of one run."""
-    return {(cluster, subject): frozenset(runs) for cluster, subject, runs in ask(database, "found_runs", question)}

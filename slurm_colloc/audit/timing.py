@@ -5,13 +5,25 @@ Rules about running jobs have a timer of their own: they look at now, every half
 night.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from datetime import datetime, timedelta
 from math import ceil
 from typing import NamedTuple
 
-from slurm_colloc.audit.ladder import DAY_S, key_of
+from slurm_colloc.audit.ladder import (
+    DAY_S,
+    FIRST,
+    SENT,
+    Notification,
+    kept_from_users,
+    key_of,
+    plan,
+    seen_s,
+    still,
+)
 from slurm_colloc.audit.rules import Entry
-from slurm_colloc.audit_model import JOB, Audited, Finding
+from slurm_colloc.audit_model import JOB, Audited, Finding, Key, MailDay
+from slurm_colloc.config_audit import Notices
 from slurm_colloc.errors import ConfigError, InputError
 from slurm_colloc.units import in_words
 
@@ -95,3 +107,40 @@ def windows(until_s: float, length_days: float, last_good_s: float | None) -> li
 def latest(looks: Sequence[Audited]) -> list[Finding]:
     """Return what was found in several windows, each finding once: as the last of them says it."""
     return [*{key_of(one): one for seen in looks for one in seen.findings}.values()]
+
+
+def nights(since: datetime, until: datetime) -> list[tuple[datetime, datetime]]:
+    """Return the windows of runs a day apart that end in (since, until], the last of them ``until``."""
+    count = -(-(until - since) // timedelta(days=1))
+    ends = (until - timedelta(days=back) for back in reversed(range(count)))
+    return [(end - timedelta(days=WINDOW_DAYS), end) for end in ends]
+
+
+def first_mails(
+    looks: Sequence[Audited], telling: Collection[str], cluster: str | None, settings: Notices
+) -> tuple[MailDay, ...]:
+    """Return how many users the run of each workday would have told of something new.
+
+    As if nobody had been told before the first run, each mail had gone out, and nobody had waived any.
+
+    Args:
+        looks: what each of these runs finds, a day apart.
+        telling: the rules that tell users.
+        cluster: the site's own, whose users alone are told; None where that is not known.
+        settings: the site's.
+    """
+    told: dict[Key, Notification] = {}
+    days = []
+    for seen in looks:
+        at_s, day = seen.until.timestamp(), seen.until.date()
+        works = settings.is_workday(day)
+        found = [one for one in seen.findings if not kept_from_users(one, cluster, telling)]
+        due = plan(found, told.values(), (), at_s, settings, works=works)
+        told |= {key: still(told[key], one, at_s, settings) for one in found if (key := key_of(one)) in told}
+        new = [one.finding for one in due if one.step == FIRST]
+        for one in new:
+            key = key_of(one)
+            told[key] = Notification(*key, one.digest, FIRST, seen_s(one, at_s), at_s, "", SENT)
+        if works:
+            days.append(MailDay(day, None if seen.unknown else len({one.user for one in new})))
+    return tuple(days)

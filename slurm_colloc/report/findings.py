@@ -6,6 +6,7 @@ from itertools import groupby
 
 from slurm_colloc.audit_model import Audited, Finding
 from slurm_colloc.report.json_values import json_text
+from slurm_colloc.report.layout import list_lines
 from slurm_colloc.report.text import csv_table, stamp
 from slurm_colloc.units import counted, printable
 
@@ -30,7 +31,7 @@ def _shown(seen: Audited) -> dict[str, object]:
         "visible": seen.visible,
         "stale": seen.stale,
         "findings": seen.findings,
-    }
+    } | ({"mails_by_day": seen.mails_by_day} if seen.mails_by_day else {})
 
 
 def as_text(seen: Audited) -> str:
@@ -48,6 +49,12 @@ def as_text(seen: Audited) -> str:
         alike = list(group)
         lines += map(_lines, alike)
         lines.append(f"    do: {printable(remedy[1])}\n    see: {printable(alike[0].reproduce)}\n")
+    if seen.mails_by_day:
+        lines.append(
+            "mails by day, one for each user: first notices of the nightly runs, as if nobody had been told before\n"
+        )
+        days = ((one.day.isoformat(), "-" if one.mails is None else str(one.mails)) for one in seen.mails_by_day)
+        lines += [f"{line}\n" for line in list_lines([("DAY", "MAILS"), *days])]
     return "".join(lines)
 
 

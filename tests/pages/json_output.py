@@ -4,8 +4,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from slurm_colloc.audit_model import Finding, JobLine
-from slurm_colloc.backtest_model import Backtest, Tally
+from slurm_colloc.audit_model import Finding, JobLine, MailDay
 from slurm_colloc.chart_model import Fit, LiveUse
 from slurm_colloc.model import Decision, Evidence, Footprint, JobRequest, Placement, Reason
 from slurm_colloc.report.me import Hint, Sums
@@ -16,7 +15,6 @@ from slurm_colloc.usage_model import ArmFigure, HarmRate, JobUsage
 
 # Of each command that prints JSON what is at the top; a test compares it with what the command prints.
 TOP_LEVEL: dict[str, tuple[str, ...]] = {
-    "colloc audit backtest --format json": ("schema", *Backtest._fields),
     "colloc audit run --format json": (
         *("schema", "since", "until", "runs", "runs_measured", "coverage_pct", "rules", "visible", "stale"),
         "findings",
@@ -41,13 +39,14 @@ TOP_LEVEL: dict[str, tuple[str, ...]] = {
 }
 # What is there only where there is something to say.
 SOMETIMES = {
+    "colloc audit run --format json": ("mails_by_day", "missed"),
     "colloc job --format json": ("pack", "gpu_memory"),
     "csub --dry-run --format=json": ("pack",),
 }
 _NOUNS: dict[str, Any] = {
     "findings of colloc audit run": Finding,
     "jobs of a finding": JobLine,
-    "rules, total and steps of colloc audit backtest": Tally,
+    "mails_by_day of colloc audit run": MailDay,
     "runs of colloc job": JobUsage,
     "decision of colloc job and colloc history": Decision,
     "evidence of colloc job": Evidence,

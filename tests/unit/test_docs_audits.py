@@ -4,20 +4,20 @@
 import re
 import shlex
 import tomllib
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
-from slurm_colloc.audit.backtest import windows
 from slurm_colloc.audit.message import check_settings
 from slurm_colloc.audit.rules import entries
 from slurm_colloc.audit.state import audit_folder, opened
-from slurm_colloc.cli.colloc import audit_backtest
+from slurm_colloc.audit.timing import nights
+from slurm_colloc.cli.colloc import audit
 from slurm_colloc.config import parse_site
 from tests.unit.programs import colloc
-from tests.unit.test_backtest import four_weeks as four_weeks
-from tests.unit.test_backtest import store as store
+from tests.unit.test_audit_past import four_weeks as four_weeks
+from tests.unit.test_audit_past import store as store
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/how-to/audits.md").read_text()
 BLOCKS = re.findall(r"^```\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
@@ -36,12 +36,9 @@ def test_examples_of_site_toml_are_valid() -> None:
     assert [site.notices.quiet_days for site in others if site.notices.mode == "admins"] == [14]
 
 
-def first_and_last(
-    since: datetime, until: datetime, step: timedelta, length: timedelta
-) -> list[tuple[datetime, datetime]]:
-    """Return two of up to 144 windows: this store has nothing of any of them."""
-    every = windows(since, until, step, length)
-    return [every[0], every[-1]]
+def last_night(since: datetime, until: datetime) -> list[tuple[datetime, datetime]]:
+    """Return one of up to 90 windows: this store has nothing of any of them."""
+    return nights(since, until)[-1:]
 
 
 @pytest.mark.parametrize("line", COMMANDS)
@@ -52,7 +49,7 @@ def test_each_command_runs(store: str, tmp_path: Path, line: str, monkeypatch: p
     (tmp_path / "proposed.toml").write_text('[[audit.rule]]\ncode = "COL001"\n')
     monkeypatch.setenv("COLLOC_CONF", str(tmp_path / "site.toml"))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(audit_backtest, "windows", first_and_last)
+    monkeypatch.setattr(audit, "nights", last_night)
     with opened(audit_folder(f"{tmp_path}/audit")):
         pass
     # Nothing can be judged of days that are not in the store.

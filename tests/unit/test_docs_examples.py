@@ -124,7 +124,6 @@ def test_each_call_of_csub_submits_once(example: Example, shell: Shell) -> None:
     ("command", "options"),
     [
         ("colloc audit run --format json", "--since=1d"),
-        ("colloc audit backtest --format json", "--since=1d --step=1d --window=1d"),
         ("colloc history --format json", ""),
         ("colloc report --shadow --format json", "--since=1d"),
         ("colloc report --harm --format json", "--since=1d"),

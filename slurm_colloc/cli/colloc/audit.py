@@ -5,30 +5,32 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Annotated, NoReturn
 
 import typer
 
 from slurm_colloc.audit.explain import explained, listed
-from slurm_colloc.audit.rules import all_entries, choose, entries
-from slurm_colloc.audit.timing import JOBS, Asked, of_about
-from slurm_colloc.audit_model import Audited
-from slurm_colloc.cli.colloc.audit_backtest import backtest
+from slurm_colloc.audit.rules import Entry, all_entries, choose, entries
+from slurm_colloc.audit.timing import JOBS, Asked, first_mails, nights, of_about
+from slurm_colloc.audit_model import JOB, Audited, MailDay
 from slurm_colloc.cli.colloc.audit_look import Looking
 from slurm_colloc.cli.colloc.audit_notify import Piece, notify
 from slurm_colloc.cli.colloc.audit_person import mail, optout
 from slurm_colloc.cli.colloc.output import one_of, service_folder, site, site_or_none, span, window, write
+from slurm_colloc.cli.colloc.progress import progress, told
 from slurm_colloc.cli.colloc.terminal import put
 from slurm_colloc.cli.colloc.visible_store import seen_store
-from slurm_colloc.config import SiteConfig
-from slurm_colloc.config_audit import Audit
+from slurm_colloc.clock import now
+from slurm_colloc.config import SiteConfig, load_audit
+from slurm_colloc.config_audit import Audit, Notices
 from slurm_colloc.errors import InputError, Status, UnknownError
 from slurm_colloc.report.findings import as_csv, as_json, as_text
 from slurm_colloc.units import counted, printable
 from slurm_colloc.usage_model import GroupUsage
 
 app = typer.Typer(no_args_is_help=True, help="Find idle and oversized jobs by rules, and mail their users.")
-for _command in (backtest, optout, mail):
+for _command in (optout, mail):
     app.command()(_command)
 _FORMS = ("text", "json", "csv")
 _WINDOW = ("7d", "now")
@@ -37,8 +39,9 @@ _WINDOW = ("7d", "now")
 @app.command("run")
 def run_audit(
     since: Annotated[str, typer.Option("--since", help="ISO 8601, or a span such as 7d")] = "7d",
-    until: Annotated[str, typer.Option("--until", help="ISO 8601, a span, or now")] = "now",
+    until: Annotated[str, typer.Option("--until", help="ISO 8601, a span, or now; of the past: mails by day")] = "now",
     form: Annotated[str, typer.Option("--format", help="text, json or csv")] = "text",
+    rules: Annotated[str, typer.Option("--rules", metavar="FILE", help="proposed: a site.toml, or an [audit]")] = "",
     rule: Annotated[list[str] | None, typer.Option("--rule", help="only these, by name or code")] = None,
     about: Annotated[str, typer.Option("--about", help="only rules about running 'jobs', or only the 'others'")] = "",
     user: Annotated[str, typer.Option("--user", help="only findings about this user")] = "",
@@ -51,16 +54,22 @@ def run_audit(
     """Print findings. Exit status 0 clean, 1 findings, 2 error, 3 nothing could be judged."""
     one_of("--format", form, _FORMS)
     if tell:
+        if rules:
+            raise InputError("--notify tells of the rules in force; try those of a file without it")
         if (since, until) != _WINDOW or user or subject:
             raise InputError("--notify looks at everybody and at days of its own; leave the other options out")
         _notify(tuple(rule or ()), about, store, form, wait, dry=dry_run)
     if wait or dry_run:
         raise InputError("--wait and --dry-run are for --notify")
     config = site_or_none()
-    chosen = of_about(choose(entries(config.audit if config else Audit()), rule or ()), about)
-    looked = _looking(config, store).look(chosen, *window(since, until))
+    looking = _looking(config, store, rules=rules)
+    chosen = of_about(choose(entries(looking.audit), rule or ()), about)
+    start, end = window(since, until)
+    looked = looking.look(chosen, start, end)
     found = (one for one in looked.findings if user in ("", one.user) and subject in ("", one.subject))
     looked = looked._replace(findings=tuple(found))
+    if until != "now" and end.timestamp() < now() and not (user or subject) and form != "csv":
+        looked = looked._replace(mails_by_day=_mails_by_day(looking, chosen, start, end))
     _show([looked], form)
     _end(looked, Status.FOUND if looked.findings else Status.DONE)
 
@@ -99,9 +108,23 @@ def _notify(rules: tuple[str, ...], about: str, store: str, form: str, wait: str
     _end(seen, status)
 
 
-def _looking(config: SiteConfig | None, store: str, folder: str = "") -> Looking:
-    options = f" --store {shlex.quote(store)}" if store else ""
-    return Looking(seen_store(folder or store, config), config, config.audit if config else Audit(), options)
+def _mails_by_day(looking: Looking, chosen: Sequence[Entry], start: datetime, end: datetime) -> tuple[MailDay, ...]:
+    """Return how many mails the nightly runs of a window would have sent, of the rules that they ask."""
+    asked = [entry for entry in chosen if entry.rule.about != JOB]
+    if not asked:
+        return ()
+    with progress("counting mails") as step:
+        looks = [looking.look(asked, *ends) for ends in told(nights(start, end), step)]
+    config = looking.config
+    telling = {entry.name for entry in asked if entry.tells_users}
+    return first_mails(looks, telling, config.cluster if config else None, config.notices if config else Notices())
+
+
+def _looking(config: SiteConfig | None, store: str, folder: str = "", rules: str = "") -> Looking:
+    given = {"--store": store, "--rules": rules}
+    options = "".join(f" {name} {shlex.quote(value)}" for name, value in given.items() if value)
+    audit = load_audit(rules) if rules else config.audit if config else Audit()
+    return Looking(seen_store(folder or store, config), config, audit, options)
 
 
 def _show(looks: Sequence[Audited], form: str) -> None:

@@ -6,14 +6,13 @@ from datetime import datetime
 from typing import NamedTuple
 
 from slurm_colloc.accounting.aggregate import aggregate
-from slurm_colloc.accounting.audited import answer, found_runs, make_audited
+from slurm_colloc.accounting.audited import answer, make_audited
 from slurm_colloc.accounting.counts import known_until_s
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.accounting.usage import whole_usage
 from slurm_colloc.accounting.window import Window
-from slurm_colloc.audit.ladder import key_of
 from slurm_colloc.audit.rules import Entry, findings, question
-from slurm_colloc.audit_model import JOB, RUNS, Answer, Audited, Finding, Key
+from slurm_colloc.audit_model import JOB, RUNS, Answer, Audited, Finding
 from slurm_colloc.cli.colloc.progress import progress
 from slurm_colloc.cli.colloc.progress import told as each
 from slurm_colloc.clock import now
@@ -32,9 +31,7 @@ class Looking(NamedTuple):
     audit: Audit
     options: str = ""
 
-    def look(
-        self, chosen: Sequence[Entry], start: datetime, end: datetime, told: Sequence[str] = (), *, behind: bool = False
-    ) -> Audited:
+    def look(self, chosen: Sequence[Entry], start: datetime, end: datetime, told: Sequence[str] = ()) -> Audited:
         """Return what these rules find in [start, end), of which the users of the jobs ``told`` know already.
 
         Raises:
@@ -44,7 +41,6 @@ class Looking(NamedTuple):
         options = f"--since {start.isoformat()} --until {end.isoformat()}{self.options}"
         judged: dict[str, tuple[int, int]] = {}
         found: list[Finding] = []
-        runs: dict[Key, frozenset[int]] = {}
         with self.source.connect(span.since_s, span.until_s) as database:
             with progress("adding up days") as step:
                 aggregate(database, self.source, span, in_file=True, step=step)
@@ -53,19 +49,15 @@ class Looking(NamedTuple):
             stale = [entry for entry in chosen if _is_stale(entry, known_s, span.until_s)]
             with progress("applying rules") as step:
                 for entry in each(chosen, step):
-                    asked = question(entry, span.until_s, told)
-                    of = _NOTHING if entry in stale else answer(database, asked)
+                    of = _NOTHING if entry in stale else answer(database, question(entry, span.until_s, told))
                     judged[entry.form] = of.rows, of.judged
-                    said = findings(entry, of, options)
-                    found += said
-                    of_subject = found_runs(database, asked) if behind and said else {}
-                    runs |= {key_of(one): of_subject[one.cluster, one.subject] for one in said if of_subject}
+                    found += findings(entry, of, options)
             whole = whole_usage(database)
         accounted = tuple(entry.form for entry in chosen if entry.rule.accounted or entry.rule.source != RUNS)
         running = tuple(entry.form for entry in chosen if entry.rule.about == JOB)
         why = _why_stale(stale, known_s)
         whose = self.source.visible.whose
-        return Audited(start, end, whole, judged, whose, accounted, running, why, tuple(found), runs)
+        return Audited(start, end, whole, judged, whose, accounted, running, why, tuple(found))
 
 
 def _is_stale(entry: Entry, known_s: float | None, until_s: float) -> bool:
