@@ -249,7 +249,6 @@ def _configured() -> Iterator[Target]:
     from slurm_colloc.config import load_site
     from slurm_colloc.config_check import parse_url
     from slurm_colloc.site.driver import parse_gpus_file
-    from slurm_colloc.site.installed import parse_settings
     from slurm_colloc.slurm import setup
 
     sites = recorded("recorded/demo/site.toml", "../site-configs/*/site.toml")
@@ -257,7 +256,6 @@ def _configured() -> Iterator[Target]:
     yield of_text("exporter-url", parse_url, b"http://localhost:9400/metrics", b"https://[::1]/m?x", refusals=())
     confs = recorded("recorded/slurm-*/setup/gres.conf", "../site-configs/*/*.conf*", "golden/site/**/*.conf*")
     yield of_text("gres-conf", setup.parse_gres_conf, *confs)
-    yield of_text("slurm-conf", parse_settings, *confs)
     yield of_text("weights-conf", setup.parse_weights, b"CPU=1.0,Mem=0.25G,GRES/gpu=2e1")
     units = {"uuid": "GPU-1", "gres_index": 0, "model": "H100", "profile": "", "mem_total_mib": 80000, "sm_count": 132}
     gpus = {"schema": 1, "node": "g1", "complete": True, "units": [{**units, "whole_sm_count": 132, "parent_uuid": ""}]}

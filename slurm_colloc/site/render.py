@@ -62,7 +62,7 @@ class Kind(StrEnum):
 
 
 class SiteFile(NamedTuple):
-    """One file; ``installed`` is the path on its hosts, empty where there is no file to compare with."""
+    """One file; ``installed`` is the path on its hosts, empty where it is not installed as a file."""
 
     name: str
     installed: str
@@ -176,28 +176,17 @@ def render_site(config: SiteConfig, host: Host) -> tuple[SiteFile, ...]:
     folders = [os.path.join(folder, "site") for folder in template_folders(config.paths.templates)]
     variables = _variables(config, host)
     rendered = []
-    for file in _placed(host):
+    for file in FILES:
         if file.wanted(config):
+            text = ""
             if file.kind == Kind.VERBATIM:
-                file = file._replace(text=plugin(file.name))
+                text = plugin(file.name)
             elif file.kind != Kind.BUILT:
-                file = file._replace(text=_text(folders, file.name, variables))
-            rendered.append(file)
+                text = _text(folders, file.name, variables)
+            rendered.append(file._replace(installed=_place(file.installed, host), text=text))
     by_needs = {needs.name.lower(): [file for file in rendered if file.needs == needs] for needs in Needs}
     order = _text(folders, ORDER, {**variables, "files": rendered, "needs": by_needs})
     return (*rendered, SiteFile(ORDER, "", "", Needs.NOTHING, is_site, text=order))
-
-
-def unwanted(config: SiteConfig, host: Host) -> list[SiteFile]:
-    """Return the whole files that a site does not have: an earlier site.toml may have had them."""
-    if not is_site(config):
-        return []
-    whole = [file for file in _placed(host) if file.installed and file.kind != Kind.PART]
-    return [file for file in whole if not file.wanted(config)]
-
-
-def _placed(host: Host) -> list[SiteFile]:
-    return [file._replace(installed=_place(file.installed, host)) for file in FILES]
 
 
 def _place(installed: str, host: Host) -> str:
