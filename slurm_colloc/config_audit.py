@@ -41,7 +41,7 @@ class Notices(NamedTuple):
     job_wait_min: float = 60.0
     actions: Mapping[str, str] = MappingProxyType({})
     textfile: str = ""
-    webhook_file: str = ""
+    command: str = ""
 
     def is_workday(self, day: date) -> bool:
         """Return whether people are told on this day."""

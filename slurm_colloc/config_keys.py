@@ -117,8 +117,8 @@ DOCUMENTATION: dict[str, str] = {
     "notices.actions": "what is then done to the job, by the rule about jobs that found it: 'hold' (stopped, requeued "
     "and held) or 'cancel', e.g. { COL001 = 'hold' }",
     "notices.textfile": "file that is written for Prometheus (textfile collector); empty: none is",
-    "notices.webhook_file": "file with the URL, a secret, to which what was found is posted, without names; of root "
-    "or of whoever runs the audit, closed to others; empty: none",
+    "notices.command": "program that gets what was found, without names, as JSON on its standard input, once a day; "
+    "of root or of whoever runs the audit, and not to be changed by others; empty: none",
     "mail.program": "the mail program of slurmctld's host, e.g. '/usr/bin/mail', behind the MailProg that "
     "'colloc site render -o FOLDER' then writes, which says on a job's end what its GPUs were used for; empty: none",
     "prices.currency": "what the prices are in",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run found, for programs: metrics, and counts for a webhook."""
+"""What a run found, for programs: metrics, and counts for the site's command."""
 
 import json
 from collections import Counter
@@ -48,18 +48,19 @@ def _labels(**labels: str) -> str:
     return f"{{{','.join(pairs)}}}" if any(labels.values()) else ""
 
 
-def webhook(cluster: str, since_s: float, until_s: float, findings: Sequence[Finding]) -> bytes:
-    """Return what is posted: counts by rule, and no name."""
+def counts(id: str, cluster: str, since_s: float, until_s: float, findings: Sequence[Finding]) -> bytes:
+    """Return what the command gets: counts by rule, and no name; who knows the ``id`` has had the same before."""
     users: dict[str, set[str]] = {}
     for one in findings:
         users.setdefault(one.rule, set()).update([one.user] if one.user else [])
-    counts = Counter(one.rule for one in findings)
-    rules = [{"rule": rule, "findings": counts[rule], "users": len(users[rule])} for rule in sorted(users)]
-    said = ", ".join(f"{rule}: {counts[rule]}" for rule in sorted(users))
+    found = Counter(one.rule for one in findings)
+    rules = [{"rule": rule, "findings": found[rule], "users": len(users[rule])} for rule in sorted(users)]
+    said = ", ".join(f"{rule}: {found[rule]}" for rule in sorted(users))
     text = f"colloc audit of {cluster}: {counted(len(findings), 'finding')} ({said})"
     payload = {
         "text": text,
         "schema": SCHEMA,
+        "id": id,
         "cluster": cluster,
         "since_s": since_s,
         "until_s": until_s,

@@ -4,10 +4,10 @@
 from collections import Counter
 from collections.abc import Iterable
 
+from slurm_colloc.audit import command
 from slurm_colloc.audit.ladder import DOUBTFUL, SENT, Planned
 from slurm_colloc.audit.sendmail import NotTakenError, ServiceError, send
-from slurm_colloc.audit.state import WEBHOOK, Message, State
-from slurm_colloc.audit.webhook import post_json
+from slurm_colloc.audit.state import COMMAND, Message, State
 from slurm_colloc.clock import now
 from slurm_colloc.config_audit import Notices
 from slurm_colloc.errors import ProcessError, UnansweredError
@@ -31,7 +31,7 @@ class Post:
 
     def give(self, message: Message, content: bytes, steps: Iterable[Planned] = ()) -> str:
         """Hand a message over once; return SENT, DOUBTFUL or NOT_TAKEN, empty where the very one was before."""
-        mail = message.channel != WEBHOOK
+        mail = message.channel != COMMAND
         if mail and self._down:
             return NOT_TAKEN
         if not self._state.begin_message(message, steps, now()):
@@ -40,14 +40,14 @@ class Post:
             if mail:
                 send(content, self._settings.sender)
             else:
-                post_json(self._settings, message.id, content)
+                command.give(self._settings.command, content)
         except NotTakenError as error:
             self._state.forget_message(message.id)
             self._down |= isinstance(error, ServiceError)
             self._not_taken[str(error)] += 1
             return NOT_TAKEN
         except ProcessError as error:
-            self._down |= isinstance(error, UnansweredError)
+            self._down |= mail and isinstance(error, UnansweredError)
             self._doubt(message, str(error))
             return DOUBTFUL
         self._state.end_message(message.id, now())

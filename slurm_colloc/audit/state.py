@@ -31,7 +31,7 @@ from slurm_colloc.config_audit import Notices
 from slurm_colloc.errors import StoreError
 from slurm_colloc.files import PRIVATE_FILE, PRIVATE_FOLDER, as_owner, locked, network_file_system, private_folder
 
-MAIL, WEBHOOK = "mail", "webhook"
+MAIL, COMMAND = "mail", "command"
 SCHEMA = 1
 _TABLES = (
     """

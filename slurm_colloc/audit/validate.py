@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Validates [audit] and [notices] of site.toml, for each audit and for 'colloc site check'."""
 
-import os
 from collections.abc import Callable, Iterator
 
+from slurm_colloc.audit.command import fault_of
 from slurm_colloc.audit.message import check_settings
 from slurm_colloc.audit.rules import entries
 from slurm_colloc.audit.sendmail import find_sendmail
 from slurm_colloc.audit.timing import JOB_WINDOW_DAYS, check_bounds
-from slurm_colloc.audit.webhook import webhook_of
 from slurm_colloc.audit_model import JOB
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import ConfigError
@@ -39,12 +38,12 @@ def faults(config: SiteConfig) -> Iterator[str]:
 
 
 def file_faults(config: SiteConfig) -> Iterator[tuple[str, str, str]]:
-    """Yield key, path and fault of the file that [notices] names and of the mail service, as who audits finds them."""
+    """Yield key, path and fault of the command of [notices] and of the mail service, as who audits finds them."""
     if config.notices.mode != "off" and not find_sendmail():
         yield "notices.mode", config.notices.mode, "there is no 'sendmail' on this host; install a mail service"
-    path = config.notices.webhook_file
-    if path and (why := _refused(lambda: webhook_of(config.notices))):
-        yield "notices.webhook_file", path, why if os.path.lexists(path) else "it is not there"
+    path = config.notices.command
+    if path and (why := fault_of(path)):
+        yield "notices.command", path, why
 
 
 def _refused(step: Callable[[], object]) -> str:

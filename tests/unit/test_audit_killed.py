@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs killed at any instant: second notices, what is done to jobs, and posts, none twice and none lost."""
+"""Runs killed at any instant: second notices, what is done to jobs and given to the command, none twice, none lost."""
 
+import json
 import os
 import random
 import signal
@@ -16,10 +17,10 @@ from slurm_colloc.audit.state import opened
 from tests.fakes.squeue import squeue_line
 from tests.unit.mail_service import Taken, mail_service, plain
 from tests.unit.programs import program
-from tests.unit.test_audit_post import receiver, secret
+from tests.unit.test_audit_post import command, got
 
 USERS = tuple(f"user{number}" for number in range(4))
-# A whole run on a clock of the test's choice, that finds what the test says: argv are folder, secret and time.
+# A whole run on a clock of the test's choice, that finds what the test says: argv are folder, command and time.
 RUN = """
 import sys
 from tests.unit.noticed import finding, finds, idle_now, idle_site
@@ -28,10 +29,10 @@ from slurm_colloc.audit.timing import JOBS, Asked
 from slurm_colloc.cli.colloc import audit_mails, audit_notify
 from slurm_colloc.audit import job_actions, post
 
-folder, secret, at_s, users = sys.argv[1], sys.argv[2], float(sys.argv[3]), sys.argv[4:]
+folder, command, at_s, users = sys.argv[1], sys.argv[2], float(sys.argv[3]), sys.argv[4:]
 for module in (audit_notify, audit_mails, job_actions, post):
     module.now = lambda: at_s
-config = idle_site(folder, webhook_file=secret, actions={"idle now": "cancel"})
+config = idle_site(folder, command=command, actions={"idle now": "cancel"})
 jobs = [
     idle_now(subject=str(at), user=user, newest_s=at_s - 30, idle_since_s=1.7e9, digest=f"of {at}",
              jobs=(finding().jobs[0]._replace(job_id=str(at)),))
@@ -48,14 +49,14 @@ SQUEUE = 'for last; do :; done; cat "$FOLDER/jobs/$last" 2>/dev/null || :\n'
 class Story:
     """Runs that are killed, in a folder of their own, at one time after the other."""
 
-    def __init__(self, folder: Path, url: str, chance: random.Random) -> None:
+    def __init__(self, folder: Path, chance: random.Random) -> None:
         self.folder, self.chance, self.at_s = folder, chance, 1_800_000_000.0
         folder.mkdir()
         for name in ("jobs", "cancelled"):
             (folder / name).mkdir()
         for number, user in enumerate(USERS, 1):
             (folder / f"jobs/{number}").write_text(squeue_line(str(number), UserName=user))
-        self.argv = [str(folder / "state"), secret(folder, url)]
+        self.argv = [str(folder / "state"), command(folder)]
         self.environment = os.environ | {"FOLDER": str(folder)}
 
     def run(self, kill: bool) -> int:
@@ -91,15 +92,14 @@ def kill_and_look(folder: Path, monkeypatch: pytest.MonkeyPatch, stories: int, k
     program(folder, "scancel", SCANCEL, monkeypatch)
     chance = random.Random(seed)
     for number in range(stories):
-        with receiver() as (url, got):
-            taken = mail_service(folder / f"mails{number}", monkeypatch, slow_s=0.02)
-            story = Story(folder / f"story{number}", f"{url}/200", chance)
-            for after_min in (0, 61, 61, 61, 1):
-                story.step(after_min, kills)
-            taken.settle()
-            settled(story, taken)
-            keys = [key for key, _ in got]
-            assert len(keys) == len(set(keys)), "a post came twice"
+        taken = mail_service(folder / f"mails{number}", monkeypatch, slow_s=0.02)
+        story = Story(folder / f"story{number}", chance)
+        for after_min in (0, 61, 61, 61, 1):
+            story.step(after_min, kills)
+        taken.settle()
+        settled(story, taken)
+        ids = [json.loads(content)["id"] for content in got(story.folder)]
+        assert len(ids) == len(set(ids)), "the command had the same twice"
 
 
 def settled(story: Story, taken: Taken) -> None:

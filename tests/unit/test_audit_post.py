@@ -1,29 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mails to a mail service that takes, refuses, hangs and dies; posts to a real receiver."""
+"""Mails to a mail service, and counts to a command, that take, refuse, hang and die."""
 
-import http.server
-import json
-import socket
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from email.message import EmailMessage
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from slurm_colloc.audit import command as audit_command
 from slurm_colloc.audit import sendmail
+from slurm_colloc.audit.command import fault_of
 from slurm_colloc.audit.ladder import DOUBTFUL, FIRST, Planned
 from slurm_colloc.audit.message import Texts, address_of, check_settings, digest_id, mail
 from slurm_colloc.audit.post import Post
-from slurm_colloc.audit.state import MAIL, WEBHOOK, Message, State, opened
-from slurm_colloc.audit.webhook import webhook_of
+from slurm_colloc.audit.state import COMMAND, MAIL, Message, State, opened
 from slurm_colloc.config_audit import Notices
 from slurm_colloc.errors import ConfigError
 from tests.unit.hostile import HOSTILE
 from tests.unit.mail_service import Taken, mail_service, no_mail_service
 from tests.unit.noticed import finding
+from tests.unit.programs import executable
 
 TEXTS = Texts("[c] 1 finding", "Hello\n.\n..dots\nFrom me\nend\n", "<p>Hello</p>")
 GIVEN = Notices("users", sender="hpc@example.org", admins=("root@example.org",), address="{user}@example.org")
@@ -169,84 +166,50 @@ def test_the_same_content_has_the_same_id_and_other_content_another() -> None:
     assert len({id, digest_id("bob@x", two, GIVEN), *(digest_id("ann@x", other, GIVEN) for other in others)}) == 5
 
 
-class Receiver(http.server.BaseHTTPRequestHandler):
-    """Takes posts, and answers as the path says."""
-
-    got: list[tuple[str | None, bytes]]
-
-    def do_POST(self) -> None:
-        content = self.rfile.read(int(self.headers["Content-Length"]))
-        self.got.append((self.headers["Idempotency-Key"], content))
-        if self.path == "/gone":
-            self.connection.close()
-            return
-        self.send_response(int(self.path.strip("/")))
-        self.end_headers()
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing."""
+def command(folder: Path, what: str = "exit 0") -> str:
+    """Return the path of a command that keeps what it gets, call for call, and then does this."""
+    text = f'#!/bin/sh\ncat > "{folder}/$$.part"\nmv "{folder}/$$.part" "{folder}/got.$(date +%s%N)-$$"\n{what}\n'
+    return str(executable(folder / "command", text))
 
 
-def secret(folder: Path, text: str) -> str:
-    """Return the path of a file with this line, closed to others."""
-    path = folder / "secret"
-    path.write_text(f"{text}\n")
-    path.chmod(0o600)
-    return str(path)
+def got(folder: Path) -> list[bytes]:
+    return [path.read_bytes() for path in sorted(folder.glob("got.*"))]
 
 
-@contextmanager
-def receiver() -> Iterator[tuple[str, list[tuple[str | None, bytes]]]]:
-    got: list[tuple[str | None, bytes]] = []
-    handler = type("Handler", (Receiver,), {"got": got})
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_address[1]}", got
-        server.shutdown()
-        thread.join()
-
-
-POSTED = (Message("<w@x>", WEBHOOK, "", "the webhook"), json.dumps({"text": "x"}).encode())
+COUNTS = (Message("<w@x>", COMMAND, "", "the command"), b'{"text": "x"}')
 
 
 @pytest.mark.parametrize(
-    ("path", "became"),
+    ("what", "became"),
     [
-        ("/200", "handed over"),
-        ("/404", "not taken"),
-        ("/302", "not taken"),
-        ("/503", "not taken"),
-        ("/gone", "handing over"),
+        ("exit 0", "handed over"),
+        ("echo no >&2; exit 3", "not taken"),
+        ("kill -9 $$", "handing over"),
+        ("sleep 60", "handing over"),
     ],
 )
-def test_a_webhook_is_posted_to_once(state: State, tmp_path: Path, path: str, became: str) -> None:
-    with receiver() as (url, got):
-        given = GIVEN._replace(webhook_file=secret(tmp_path, url + path))
-        assert Post(state, given).give(*POSTED) == became
-        # By the next run only where nobody took it.
-        assert Post(state, given).give(*POSTED) == (became if became == "not taken" else "")
-    assert got == [("<w@x>", b'{"text": "x"}')] * (2 if became == "not taken" else 1)
-
-
-def test_a_webhook_that_is_not_there_costs_no_mail_and_its_url_stands_nowhere(
-    state: State, taken: Taken, tmp_path: Path
+def test_a_command_has_it_once(
+    state: State, taken: Taken, tmp_path: Path, what: str, became: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port = listening.getsockname()[1]
-    post = Post(state, GIVEN._replace(webhook_file=secret(tmp_path, f"http://127.0.0.1:{port}/hidden")))
-    assert post.give(*POSTED) == "not taken"
-    assert gives(post, "ann") == ["handed over"]
-    (error,) = post.errors()
-    assert "webhook at '127.0.0.1' cannot be reached" in error
-    assert "hidden" not in error
+    monkeypatch.setattr(audit_command, "_TIMEOUT_S", 1.0)
+    post = Post(state, GIVEN._replace(command=command(tmp_path, what)))
+    assert post.give(*COUNTS) == became
+    assert gives(post, "ann") == ["handed over"], "mails go all the same"
+    assert len(post.errors()) == (became != "handed over")
+    # By the next run only where nobody took it.
+    assert Post(state, post._settings).give(*COUNTS) == (became if became == "not taken" else "")
+    assert got(tmp_path) == [b'{"text": "x"}'] * (2 if became == "not taken" else 1)
 
 
-def test_webhooks(tmp_path: Path) -> None:
-    def of(url: str) -> tuple[bool, str, int, str]:
-        return webhook_of(GIVEN._replace(webhook_file=secret(tmp_path, url)))
-
-    assert of("https://h:8/p?q=1") == (True, "h", 8, "/p?q=1")
-    for url in ("", "ftp://h/", "h/p", "https://", "http://h:x/", "http://h/a b", "http://h/\r\nX: y", "http://[::1"):
-        with pytest.raises(ConfigError, match=r"'notices.webhook_file' has no URL"):
-            of(url)
+def test_a_command_that_others_may_change_is_not_run(state: State, tmp_path: Path) -> None:
+    path = Path(command(tmp_path))
+    assert fault_of(str(path)) == ""
+    for place, mode in ((path, 0o775), (path, 0o644), (tmp_path, 0o777)):
+        before = place.stat().st_mode & 0o7777
+        place.chmod(mode)
+        assert fault_of(str(path))
+        assert Post(state, GIVEN._replace(command=str(path))).give(*COUNTS) == "not taken"
+        place.chmod(before)
+    assert fault_of(str(tmp_path)) == "it is no program that this user may run"
+    assert fault_of(str(tmp_path / "none")) == "it is not there"
+    assert got(tmp_path) == []

@@ -17,7 +17,7 @@ from tests.unit.programs import colloc
 from tests.unit.test_audit_notify import Began, change, idle_runs, later
 from tests.unit.test_audit_notify import site as site
 from tests.unit.test_audit_notify import taken as taken
-from tests.unit.test_audit_post import receiver, secret
+from tests.unit.test_audit_post import command, got
 
 DAY = 86_400
 WEEK = '["mon", "tue", "wed", "thu", "fri", "sat", "sun"]'
@@ -111,20 +111,19 @@ def test_a_mail_to_try_the_settings(site: Began, taken: Taken, monkeypatch: pyte
         assert said in colloc.err
 
 
-def test_counts_are_posted_once_in_a_period_and_the_url_stands_nowhere(
+def test_the_command_has_counts_once_in_a_period(
     site: Began, taken: Taken, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with receiver() as (url, got):
-        path = secret(tmp_path, f"{url}/200")
-        site("ann", "bob", mode="admins", more=f'webhook_file = "{path}"\n')
-        assert runs() == runs() == 1
-        assert [json.loads(content)["text"] for _, content in got] == ["colloc audit of c: 2 findings (COL001: 2)"]
-        later(monkeypatch, DAY)
-        assert runs() == 1
-        assert len(got) == 2
-    kept = b"".join(path.read_bytes() for path in (tmp_path / "state/audit").iterdir())
-    assert url.encode() not in kept
-    os.chmod(path, 0o640)
+    path = command(tmp_path)
+    site("ann", "bob", mode="admins", more=f'command = "{path}"\n')
+    assert runs() == runs() == 1
+    (first,) = map(json.loads, got(tmp_path))
+    assert (first["text"], first["rules"][0]["users"]) == ("colloc audit of c: 2 findings (COL001: 2)", 2)
+    assert b"ann" not in got(tmp_path)[0]
+    later(monkeypatch, DAY)
+    assert runs() == 1
+    assert len({json.loads(content)["id"] for content in got(tmp_path)}) == 2
+    os.chmod(path, 0o775)
     assert runs() == 2
     assert len(taken.to("root@example.org")) == 2
 

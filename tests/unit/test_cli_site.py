@@ -167,16 +167,16 @@ def test_check_reads_the_file_of_the_audits_where_these_run(
         "paths.decisions": tmp_path / "spool",
         "notices.mode": mails,
         "notices.sender": "a@b.c",
-        "notices.webhook_file": tmp_path / "webhook",
+        "notices.command": tmp_path / "command",
     }
     given = [word for key, value in options.items() for word in ("--set", f'{key}="{value}"')]
     assert written(path, *given, "--set", 'notices.admins=["a@b.c"]') == 0
     assert colloc("site", "check") == 0
-    assert f"notices.webhook_file '{tmp_path}/webhook': it is not there" in colloc.err
+    assert f"notices.command '{tmp_path}/command': it is not there" in colloc.err
     kept.mkdir(mode=0o700)
     assert colloc("site", "check") == 1
     said = colloc.out
-    assert f"notices.webhook_file '{tmp_path}/webhook': it is not there" in said
+    assert f"notices.command '{tmp_path}/command': it is not there" in said
     assert "sendmail" not in said
     no_mail_service(tmp_path, monkeypatch)
     assert colloc("site", "check") == 1

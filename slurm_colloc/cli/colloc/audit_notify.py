@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 
+from slurm_colloc.audit.command import fault_of
 from slurm_colloc.audit.job_actions import act, finish, in_words
 from slurm_colloc.audit.ladder import (
     ACTION,
@@ -20,10 +21,10 @@ from slurm_colloc.audit.ladder import (
     plan,
 )
 from slurm_colloc.audit.message import address_of, message_id
-from slurm_colloc.audit.outlets import prometheus, webhook
+from slurm_colloc.audit.outlets import counts, prometheus
 from slurm_colloc.audit.post import Post
 from slurm_colloc.audit.rules import Entry, entries
-from slurm_colloc.audit.state import WEBHOOK, Action, Message, State, alone, audit_folder, copied, opened
+from slurm_colloc.audit.state import COMMAND, Action, Message, State, alone, audit_folder, copied, opened
 from slurm_colloc.audit.timing import (
     JOBS,
     OTHERS,
@@ -35,13 +36,12 @@ from slurm_colloc.audit.timing import (
     windows,
 )
 from slurm_colloc.audit.validate import check_notices
-from slurm_colloc.audit.webhook import webhook_of
 from slurm_colloc.audit_model import JOB, Audited, Finding, form_of
 from slurm_colloc.cli.colloc.audit_mails import Mails, by_user, did, would
 from slurm_colloc.cli.colloc.output import say
 from slurm_colloc.clock import now, ticking
 from slurm_colloc.config import SiteConfig
-from slurm_colloc.errors import ProcessError, Status, StoreError
+from slurm_colloc.errors import ConfigError, ProcessError, Status, StoreError
 from slurm_colloc.files import write_atomic
 from slurm_colloc.report.digest import ActionLine, Doubt, Summary
 from slurm_colloc.report.text import local, stamp
@@ -190,10 +190,10 @@ class _Run:
                 self.post.give(*mail)
 
     def _tell_admins(self, seen: Audited, done: Sequence[tuple[Finding, str]]) -> None:
-        """Post counts and send the admins' mail, once a day each: cron may run every few minutes."""
+        """Give the command counts and send the admins' mail, once a day each: cron may run every few minutes."""
         topic = f"{self.mode} {self.asked.names}"
         period = local(now()).date().isoformat()
-        self._tell_webhook(
+        self._give_command(
             seen,
             [finding for finding, _ in done if form_of(finding.rule, finding.about) in seen.rules],
             [topic, period],
@@ -228,11 +228,11 @@ class _Run:
                 self.post.give(*self.mails.summary(key, topic, recipient, page))
         self.errors += self.post.errors()
 
-    def _tell_webhook(self, seen: Audited, found: Sequence[Finding], key: Sequence[object]) -> None:
-        if self.settings.webhook_file and found:
-            content = webhook(self.config.cluster, self.first_since.timestamp(), seen.until.timestamp(), found)
-            id = message_id(["webhook", *key], self.settings)
-            self.post.give(Message(id, WEBHOOK, "", "the webhook"), content)
+    def _give_command(self, seen: Audited, found: Sequence[Finding], key: Sequence[object]) -> None:
+        if self.settings.command and found:
+            id = message_id([COMMAND, *key], self.settings)
+            content = counts(id, self.config.cluster, self.first_since.timestamp(), seen.until.timestamp(), found)
+            self.post.give(Message(id, COMMAND, "", "the command"), content)
 
     def _print_mails(self, seen: Audited, planned: Sequence[Planned]) -> None:
         for user, of in by_user(planned).items():
@@ -277,8 +277,8 @@ def notify(config: SiteConfig, asked: Asked, look: Look, show: Show, *, dry: boo
     if dry:
         with copied(config.audit_folder) as state:
             return _alone(_Run(state, config, asked, look, show, dry=True))
-    if config.notices.webhook_file:
-        webhook_of(config.notices)
+    if config.notices.command and (fault := fault_of(config.notices.command)):
+        raise ConfigError(f"'notices.command' '{config.notices.command}': {fault}")
     folder = audit_folder(config.audit_folder)
     with alone(folder, asked.wait_s) as held:
         if not held:

@@ -43,12 +43,12 @@ def paths(config: SiteConfig, files: Iterable[SiteFile], site_file: str) -> list
 
 
 def _files(config: SiteConfig, keep: Keepers) -> Iterator[Seen | Blank]:
-    """Yield what is wrong with the file that [notices] names, read as the user who audits; one host has them."""
+    """Yield what is wrong with the command that [notices] names, as the user who audits finds it; one host has them."""
     user = user_called(keep.service)
-    if not config.notices.webhook_file and config.notices.mode == "off":
+    if not config.notices.command and config.notices.mode == "off":
         return
     if os.geteuid() != (user.pw_uid if user else 0) and os.geteuid() != 0:
-        yield Blank("notices", "the file that it names is for who audits: look as root")
+        yield Blank("notices", "the command that it names is for who audits: look as root")
         return
     here = os.path.isdir(config.audit_folder)
     with as_user(user.pw_uid, user.pw_gid) if user and os.geteuid() == 0 else nullcontext():
