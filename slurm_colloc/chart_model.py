@@ -149,16 +149,3 @@ class SeveralGpus(NamedTuple):
     used_gpus: int
     all_used_runs: int
     balance_median: float | None
-
-
-class LiveUse(NamedTuple):
-    """What a running job does at ``at_s`` on those ``units`` (GPUs, slices) of which there is a reading.
-
-    Percentages are means of the units, memory is their sum.
-    """
-
-    at_s: float
-    units: int
-    gpu_util_pct: float | None
-    sm_active_pct: float | None
-    gpu_mem_mib: int | None

@@ -157,12 +157,6 @@ class Prices(NamedTuple):
     co2_g_per_kwh: float | None = None
 
 
-class Mail(NamedTuple):
-    """The mails that slurmctld sends about jobs (MailProg)."""
-
-    program: str = ""
-
-
 class SiteConfig(NamedTuple):
     """All that a site declares."""
 
@@ -186,7 +180,6 @@ class SiteConfig(NamedTuple):
     audit: Audit = Audit()
     notices: Notices = Notices()
     prices: Prices = Prices()
-    mail: Mail = Mail()
 
     @property
     def policies(self) -> set[str]:

@@ -47,7 +47,7 @@ _MOST = {
 _URL = r"(https?)://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?(/[!-~]*)?"
 # Services would look for these wherever they were started.
 _PATHS = (
-    *("paths.state", "paths.journal", "mail.program"),
+    *("paths.state", "paths.journal"),
     *("notices.command", "notices.textfile", "notices.state"),
 )
 

@@ -119,8 +119,6 @@ DOCUMENTATION: dict[str, str] = {
     "notices.textfile": "file that is written for Prometheus (textfile collector); empty: none is",
     "notices.command": "program that gets what was found, without names, as JSON on its standard input, once a day; "
     "of root or of whoever runs the audit, and not to be changed by others; empty: none",
-    "mail.program": "the mail program of slurmctld's host, e.g. '/usr/bin/mail', behind the MailProg that "
-    "'colloc site render -o FOLDER' then writes, which says on a job's end what its GPUs were used for; empty: none",
     "prices.currency": "what the prices are in",
     "prices.gpu_hour": "price of a whole GPU for an hour; reports then say what was allocated in money",
     "prices.kwh": "price of a kilowatt-hour; reports then say what the measured energy of the GPUs costs",

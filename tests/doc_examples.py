@@ -131,7 +131,6 @@ ONLY_READ = {
     ("colloc", "agent"): "runs until it is told to stop",
     ("colloc", "compact", "--engine"): "submits a job for each day",
     ("colloc", "ingest", "--prometheus"): "needs a Prometheus server of that name",
-    ("colloc", "top", "--prometheus"): "needs a Prometheus server of that name",
     ("colloc", "site", "build-plugin"): "needs the headers of the Slurm that runs",
     ("csub", "pack", "--resume"): "needs a pack that is not done",
 }
@@ -148,7 +147,7 @@ ELSEWHERE = {
 # What needs a Slurm to answer: tests/cluster/test_docs.py runs it.
 ON_A_CLUSTER = {
     *(("colloc", "site", name) for name in ("init", "check", "doctor", "gpus")),
-    *(("colloc", name) for name in ("ingest", "job", "me", "top", "comment")),
+    *(("colloc", name) for name in ("ingest", "job", "me", "comment")),
     # Several jobs, which know each other by ids.
     ("csub", "--requeue"),
 }

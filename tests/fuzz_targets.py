@@ -222,7 +222,7 @@ def _of_slurm() -> Iterator[Target]:
     yield of_text("states", parse.parse_states, b"1|RUNNING\n2|CANCELLED by 1001\n")
     yield of_text("sinfo-free", sinfo.parse_free, *every("sinfo/*.txt"))
     yield of_text("sinfo-shares", sinfo.parse_shares, *every("sinfo/*.txt"))
-    lines = squeue_line("1", TimeUsed="59:00") + squeue_line("4_2", State="PENDING", Reason="Dependency")
+    lines = squeue_line("1") + squeue_line("4_2", State="PENDING", Dependency="afterany:3(unfulfilled)")
     yield of_text("squeue", jobs.parse_queue, lines.encode(), refusals=())
     user, account, qos = "ml|ml||normal|normal|gres/gpu=4", "ml|root|normal|", "normal|"
     ends = (

@@ -22,7 +22,7 @@ _CPU = "cpu_s"
 LONGEST = (
     *("test_plan", "test_package", "test_example_sites", "test_remove_plugins", "test_visible", "test_proof"),
     *("test_audit_timers", "test_programs", "test_csub_pack", "test_loop", "test_pack", "test_pack_reach"),
-    *("test_mail", "test_reconcile"),
+    "test_reconcile",
 )
 
 

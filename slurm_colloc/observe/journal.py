@@ -26,8 +26,6 @@ _HOUR = "%Y%m%dT%H"
 _HOUR_S = 3600
 # A longer line is no line of ours, and must not be held in memory.
 _LINE_LIMIT_BYTES = 64 * 1024 * 1024
-# The last lines of an hour: a node of 8 GPUs in 56 slices writes 30 KiB at a time.
-_TAIL_BYTES = 1024 * 1024
 # A line is a list that begins with its form.
 FORM = 2
 # By a name's last word, which is its unit: a line that says more would spoil every sum that it is in.
@@ -217,18 +215,3 @@ def hours(folder: str) -> Iterator[Hour]:
             with suppress(ValueError):  # not a file of ours
                 began = datetime.strptime(name, _HOUR + SUFFIX).replace(tzinfo=UTC)
                 yield Hour(os.path.join(parent, name), os.path.basename(parent), int(began.timestamp()))
-
-
-def newest(folder: str, since_s: float) -> Iterator[NodeSample]:
-    """Yield the last NodeSample of each node whose journal lies under ``folder``, those from ``since_s`` on.
-
-    Raises:
-        StoreError: a folder cannot be read.
-    """
-    last = {hour.node: hour for hour in hours(folder) if hour.began_s >= since_s - 2 * _HOUR_S}
-    for hour in last.values():
-        with suppress(OSError, StoreError), open_regular(hour.path, os.O_NOFOLLOW) as stream:
-            stream.seek(max(0, os.fstat(stream.fileno()).st_size - _TAIL_BYTES))
-            rounds = [seen for seen in decode(stream.read(_TAIL_BYTES).splitlines()) if seen]
-            if rounds and rounds[-1].node == hour.node and rounds[-1].at_s >= since_s:
-                yield rounds[-1]

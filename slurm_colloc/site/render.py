@@ -113,12 +113,8 @@ def _mps_by_prolog(config: SiteConfig) -> bool:
     return is_site(config) and config.sharing.mps_daemon == "prolog"
 
 
-def _mails(config: SiteConfig) -> bool:
-    return is_site(config) and bool(config.mail.program)
-
-
 def _is_called(config: SiteConfig) -> bool:
-    return _mps_by_prolog(config) or has_policy(config) or _mails(config)
+    return _mps_by_prolog(config) or has_policy(config)
 
 
 _UNITS, _NODES, _ONE_HOST = "/etc/systemd/system", "GPU nodes", "the one host that ingests"
@@ -157,7 +153,6 @@ FILES = (
     SiteFile("colloc.lua", f"{_LUA}/colloc.lua", _LUA_HOSTS, Needs.NOTHING, has_policy),
     SiteFile("job_submit.lua.example", _JOB_SUBMIT, "the host of slurmctld", Needs.NOTHING, has_policy, Kind.PART),
     SiteFile("cli_filter.lua.example", _CLI_FILTER, _LUA_HOSTS, Needs.NOTHING, has_policy, Kind.PART),
-    SiteFile("colloc-mail", f"{LIBEXEC}/colloc-mail", "the host of slurmctld", Needs.NOTHING, _mails),
     SiteFile("slurm.conf.calls", "{slurm}", _EVERYWHERE, Needs.RECONFIGURE, _is_called, Kind.PART),
     SiteFile("gres.conf", "{slurm_folder}/gres.conf", _EVERYWHERE, Needs.DRAIN, _has_pieces, Kind.PART),
     SiteFile("slurm.conf.nodes", "{slurm}", _EVERYWHERE, Needs.DRAIN, _has_pieces, Kind.PART),
@@ -229,7 +224,6 @@ def _variables(config: SiteConfig, host: Host) -> dict[str, Any]:
         "billing_weights": billing_weights,
         "policies": policies(config),
         "policy_table": PLACE,
-        "mails": _mails(config),
         "lua_folder": _place(_LUA, host),
         "slices": any(pool.slice for pool in config.pool),
     }
@@ -338,7 +332,6 @@ def _check_node(group: Alike) -> None:
 
 def _paths(config: SiteConfig, host: Host) -> Iterable[tuple[str, str]]:
     yield from ((f"paths.{key}", getattr(config.paths, key)) for key in ("state", "journal", "decisions"))
-    yield "mail.program", config.mail.program
     yield from ((f"notices.{key}", getattr(config.notices, key)) for key in ("state", "textfile"))
     yield from (("--prefix", host.prefix), ("the site file", host.site_file), ("--slurm-conf", host.slurm_conf))
 

@@ -103,25 +103,16 @@ class CliClient:
         Raises:
             ProcessError: Slurm does not answer, or not in the form that it is asked for.
         """
-        jobs, rejected = self._queue(*filters)
+        from slurm_colloc.slurm.jobs import QUEUE, parse_queue
+
+        jobs, rejected = parse_queue(self._ask(*QUEUE, *filters, SLURM_TIME_FORMAT="%s"))
         if rejected:
             raise ProcessError(f"'squeue' printed {rejected} lines of another form than it was asked for")
         return jobs
 
-    def _queue(self, *filters: str) -> "tuple[tuple[QueuedJob, ...], int]":
-        from slurm_colloc.slurm.jobs import QUEUE, parse_queue
-
-        return parse_queue(self._ask(*QUEUE, *filters, SLURM_TIME_FORMAT="%s"))
-
     def own_queue(self, *filters: str) -> "tuple[QueuedJob, ...]":
         """Return the same of the user who runs this."""
         return self.queue("-u", str(os.geteuid()), *filters)
-
-    def holders(self) -> "tuple[tuple[QueuedJob, ...], int]":
-        """Return the running jobs with GPUs, or shares of them, and how many lines of squeue could not be read."""
-        jobs, rejected = self._queue("-t", "R")
-        held = tuple(job for job in jobs if any(one.name in ("gpu", "mps", "shard") for one in job.gres or ()))
-        return held, rejected + sum(job.gres is None for job in jobs)
 
     def limits(self, cluster: str, user: str = "") -> Limits:
         """Return what a user may ask for, the one who runs this where none is named."""
@@ -144,10 +135,6 @@ class CliClient:
         from slurm_colloc.slurm.sinfo import QUESTION, parse_shares
 
         return parse_shares(self._ask(*QUESTION))
-
-    def gres_of(self, job_id: str) -> tuple[Gres, ...]:
-        """Return the GPUs and shares that slurmctld gave a job, or one task of an array; none where it had none."""
-        return next((job.given for job in self.remembered(job_id) if job.given), ())
 
     def remembered(self, job_id: str) -> tuple["Accounted", ...]:
         """Return a job, or each task of an array, as slurmctld has it.

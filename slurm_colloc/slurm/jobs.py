@@ -21,35 +21,23 @@ _PREFIX = re.compile(r"\bgres[:/]")
 # Jobs that wait or run, as squeue has them
 
 # For SLURM_TIME_FORMAT=%s. A field without a width is printed whole. What might hold a "|" comes last.
-_QUEUE_FIELDS = (
-    *("JobArrayID", "ArrayJobID", "ArrayTaskID", "JobID", "UserName", "State", "Partition", "NodeList", "tres-alloc"),
-    *("tres-per-node", "StartTime", "TimeUsed", "Dependency", "Reason"),
-)
+_QUEUE_FIELDS = ("JobArrayID", "ArrayJobID", "UserName", "State", "StartTime", "Dependency")
 QUEUE = ("squeue", "-h", "-a", "-O", ",".join(f"{field}:|" for field in _QUEUE_FIELDS))
 
 
 class QueuedJob(NamedTuple):
     """A job of anybody's, or a task of an array, that waits or runs.
 
-    ``job_id`` is as Slurm's commands show it, "4711_2"; ``array_id`` is that of the array, as sbatch said it, and
-    ``task`` the number in it (None: a job of its own, or several tasks that wait); ``raw_id`` is its own number.
-    ``gres`` is what it has, or asks for; None, as of the times, where Slurm does not say. Without a limit times are
-    infinite. ``start_s`` is when it began, or is expected to.
+    ``job_id`` is as Slurm's commands show it, "4711_2"; ``array_id`` is that of the array, as sbatch said it.
+    ``start_s`` is when it began, or is expected to; None where Slurm does not say.
     """
 
     job_id: str
     array_id: str
-    task: int | None
-    raw_id: str
     user: str = ""
     state: str = ""
-    partition: str = ""
-    node_list: str = ""
-    gres: tuple[Gres, ...] | None = ()
-    ran_s: float | None = None
-    dependency: str = ""
-    reason: str = ""
     start_s: int | None = None
+    dependency: str = ""
 
 
 def parse_queue(text: str) -> tuple[tuple[QueuedJob, ...], int]:
@@ -60,18 +48,9 @@ def parse_queue(text: str) -> tuple[tuple[QueuedJob, ...], int]:
         if len(cells) < len(_QUEUE_FIELDS) or not cells[-1].endswith("|"):
             rejected += 1
             continue
-        *ids, tres, asked, start, ran, dependency, reason = cells
-        job_id, array_id, task, raw_id, user, state, partition, nodes = ids
-        known = (job_id, array_id, whole(task), raw_id, user, state, partition, nodes, _held_or_asked(tres, asked))
-        found.append(QueuedJob(*known, _seconds(ran), dependency, reason.removesuffix("|").strip(), whole(start)))
+        job_id, array_id, user, state, start, dependency = cells
+        found.append(QueuedJob(job_id, array_id, user, state, whole(start), dependency.removesuffix("|").strip()))
     return tuple(found), rejected
-
-
-def _held_or_asked(tres: str, asked: str) -> tuple[Gres, ...] | None:
-    """Return the gres of a job; where Slurm's accounting knows of no GPUs it still knows what was asked for."""
-    with suppress(InputError):
-        return parse_tres_gres("" if tres in _NO_WORDS else tres) or parse_gres(_PREFIX.sub("", asked))
-    return None
 
 
 # One job, as sacct has it, or where there is none scontrol
@@ -247,10 +226,7 @@ def _of_controller(record: Mapping[str, str]) -> Accounted:
         time_limit_min=_minutes(known("TimeLimit")),
         cpus=whole(known("NumCPUs")) if given else None,
         mem_mib=tres_mib(tres_value(given, "mem")),
-        asked=_gres(known("ReqTRES"))
-        or _gres(known("TRES"))
-        or _held_or_asked("", known("TresPerNode") or known("TresPerJob"))
-        or (),
+        asked=_gres(known("ReqTRES")) or _gres(known("TRES")) or _gres("", known("TresPerNode") or known("TresPerJob")),
         given=_gres(given),
         node_list=known("NodeList"),
         host_mem_peak_mib=None,
@@ -262,8 +238,11 @@ def _of_controller(record: Mapping[str, str]) -> Accounted:
     )
 
 
-def _gres(tres: str) -> tuple[Gres, ...]:
-    return _held_or_asked(tres, "") or ()
+def _gres(tres: str, asked: str = "") -> tuple[Gres, ...]:
+    """Return the gres of a job; where Slurm's accounting knows of no GPUs it still knows what was asked for."""
+    with suppress(InputError):
+        return parse_tres_gres("" if tres in _NO_WORDS else tres) or parse_gres(_PREFIX.sub("", asked))
+    return ()
 
 
 def _minutes(text: str) -> float | None:

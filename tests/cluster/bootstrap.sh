@@ -7,7 +7,7 @@ set -euo pipefail
 packages=(
     slurmctld slurmd slurmdbd slurm-client slurm-wlm-basic-plugins slurm-wlm-mysql-plugin libslurm-dev
     mariadb-server mariadb-client munge libnss-wrapper gcc libc6-dev zsh fish mandoc systemd prometheus
-    chromium chromium-driver fonts-dejavu-core bsd-mailx exim4-daemon-light shellcheck pipx rpm busybox
+    chromium chromium-driver fonts-dejavu-core exim4-daemon-light shellcheck pipx rpm busybox
 )
 readonly guard=/usr/sbin/policy-rc.d
 checkout=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)

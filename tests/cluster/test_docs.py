@@ -80,7 +80,6 @@ def test_each_call_runs(example: Example, lab: Lab, bob: User) -> None:
     [
         ("colloc job --format json", ("JOB",)),
         ("colloc me --format json", ()),
-        ("colloc top --format json", ()),
         ("colloc site doctor --format json", ()),
         ("colloc site gpus", ("--node", "g1")),
     ],

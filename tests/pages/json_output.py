@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from slurm_colloc.audit_model import Finding, JobLine, MailDay
-from slurm_colloc.chart_model import Fit, LiveUse
+from slurm_colloc.chart_model import Fit
 from slurm_colloc.model import Decision, Evidence, Footprint, JobRequest, Placement, Reason
 from slurm_colloc.report.me import Hint, Sums
 from slurm_colloc.report.proof import Proof
@@ -32,9 +32,6 @@ TOP_LEVEL: dict[str, tuple[str, ...]] = {
         *("schema", "cluster", "slurm_release", "seen_from", "checks", "findings", "not_checked"),
     ),
     "colloc site gpus": ("schema", "node", "complete", "units"),
-    "colloc top --format json": (
-        *("schema", "cluster", "at_s", "installed_gpus", "source", "rejected", "users", "jobs"),
-    ),
     "csub --dry-run --format=json": (*("schema", "request", "footprint", "placement", "script", "sbatch_argv"),),
 }
 # What is there only where there is something to say.
@@ -56,7 +53,6 @@ _NOUNS: dict[str, Any] = {
     "total of colloc me": Sums,
     "fit of colloc me": Fit,
     "advice of colloc me": Hint,
-    "live of colloc top": LiveUse,
     "figures of colloc report --harm": HarmRate,
     "figures of colloc report --rollout": ArmFigure,
     "findings of colloc site doctor": Fault,

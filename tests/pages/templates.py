@@ -57,7 +57,6 @@ _MEANS = {
     "logs": "folder of cron's logs",
     "lua_folder": "folder of `colloc.lua`",
     "mail": "the mail: Digest for users, Summary for admins",
-    "mails": "true where a MailProg is written",
     "metric_name": "what the bars measure",
     "mps_by_prolog": "true where prolog and epilog run the MPS daemons",
     "values": "of an included part: NAME=VALUE of each variable that csub sets unless the user did",

@@ -63,7 +63,7 @@ class Slurm:
         return Resubmitted(Submitted(job, ""), plan, parse_arguments((*words, "job.sh"), site()), {}, site())
 
     def own_queue(self, *_: str) -> tuple[QueuedJob, ...]:
-        return tuple(QueuedJob(job, job, None, job, dependency=f"{on}(unfulfilled)") for job, on in self.made.items())
+        return tuple(QueuedJob(job, job, dependency=f"{on}(unfulfilled)") for job, on in self.made.items())
 
     def begin(self) -> None:
         self.made = {}

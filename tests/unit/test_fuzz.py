@@ -166,14 +166,13 @@ def test_digits_that_int_does_not_take() -> None:
     assert mig.parse_profile(f"1g.{DIGITS}gb") is None
     assert nvidia_smi.parse_pids(f"GPU-1, {DIGITS}, 5\nGPU-1, ², 5\n") == set()
     assert hostuse.parse_figures(f"anon {DIGITS}\n", ("anon",)) is None
-    queue = squeue_line("1", TimeUsed=DIGITS) + squeue_line("2", TimeUsed="²")
-    assert [job.ran_s for job in parse_queue(queue)[0]] == [None, None]
+    queue = squeue_line("1", StartTime=DIGITS) + squeue_line("2", StartTime="²")
+    assert [job.start_s for job in parse_queue(queue)[0]] == [None, None]
     assert sinfo.parse_shares("g1|a|gpu:1|mps:1(1/10²,0/100)|idle\n") == {"g1": ((Gres("mps", "", 0), (100,)),)}
     assert sinfo.parse_free("g1|a|gpu:1|gpu:1(IDX:0-99999999999)|idle\n")[("a", "gpu")] == 0
     [node] = parse.parse_nodes(f"NodeName=g1 CfgTRES=gres/gpu={DIGITS},gres/gpu=² SlurmdStartTime=²")
     assert (node.configured, node.slurmd_start_s) == ((), None)
     assert parse_queue("1|RUNNING\n") == ((), 1)
-    assert parse_queue(squeue_line("1", ArrayTaskID="²"))[0][0].task is None
 
 
 @pytest.mark.parametrize("text", [f"gpu:{2**64}", f"gpu:{10**21}", "me:559086326542G", "gpu:" + "9" * 16 + "T"])

@@ -135,19 +135,9 @@ def test_of_a_job_that_has_not_ended_slurmctld_knows_more() -> None:
 
 
 def test_a_job_is_read_as_squeue_prints_it() -> None:
-    text = squeue_line("12_3", JobID="15", tres_alloc="cpu=1,gres/gpu=1,gres/gpu:h100_1g.10gb=1", TimeUsed="1-00:00:30")
-    [job], rejected = parse_queue(text)
-    gres = (Gres("gpu", "h100_1g.10gb", 1),)
-    wanted = QueuedJob(
-        "12_3", "12", 3, "15", "ann", "RUNNING", "gpu", "g1", gres, 86430.0, "(null)", "None", 1767225600
-    )
-    assert (job, rejected) == (wanted, 0)
-
-
-def test_what_slurm_does_not_say_of_a_job_is_none() -> None:
-    text = squeue_line("7", TimeUsed="NOT_SET", tres_alloc="gres/gpu=none")
-    [job], _ = parse_queue(text + "\n")
-    assert (job.task, job.ran_s, job.gres) == (None, None, None)
+    jobs, rejected = parse_queue(squeue_line("12_3", Dependency="afterany:7|8") + squeue_line("7", StartTime="N/A"))
+    first = QueuedJob("12_3", "12", "ann", "RUNNING", 1767225600, "afterany:7|8")
+    assert (jobs, rejected) == ((first, QueuedJob("7", "7", "ann", "RUNNING", None, "(null)")), 0)
 
 
 def test_a_line_of_another_form_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

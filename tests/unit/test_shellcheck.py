@@ -43,5 +43,5 @@ def test_what_is_rendered(tmp_path: Path) -> None:
                 scripts.append(tmp_path / f"{site.parent.name}-{file.name}")
                 scripts[-1].write_text(file.text)
     kinds = {script.name.rpartition("-")[2] for script in scripts}
-    assert {"colloc", "mail", "task_prolog"} <= kinds, kinds
+    assert {"colloc", "task_prolog"} <= kinds, kinds
     check(*scripts)

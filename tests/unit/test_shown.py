@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What people read of made-up reports, jobs, months and clusters: one snapshot (COLLOC_GOLDEN=write writes it)."""
+"""What people read of made-up reports, jobs and months: one snapshot (COLLOC_GOLDEN=write writes it)."""
 
 import os
 from collections.abc import Iterator
@@ -8,12 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from slurm_colloc.chart_model import Fit, JobTimeline
-from slurm_colloc.model import Gres
 from slurm_colloc.report import job as job_report
 from slurm_colloc.report.job import Advice, JobStory, RunStory
 from slurm_colloc.report.me import as_text as month
-from slurm_colloc.report.top import TopJob
-from slurm_colloc.report.top import as_text as picture_text
 from slurm_colloc.report.usage_text import as_table
 from slurm_colloc.usage_model import JobUsage, Prediction
 from tests.unit.made import decision, evidence, usage
@@ -21,7 +18,6 @@ from tests.unit.reports import NOTHING, full, group, report
 from tests.unit.stored import grouped
 from tests.unit.test_job_story import ROW
 from tests.unit.test_me import mine
-from tests.unit.test_top import held, live, picture
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "shown.txt"
 UNKNOWN: dict[str, Any] = dict.fromkeys(
@@ -94,13 +90,6 @@ def others() -> Iterator[tuple[str, str]]:
     yield "a month", month(mine(*runs, fit=fit, **days))
     yield "a month of nothing", month(mine(**days))
     yield "a month without samples", month(mine(usage(methods=(), **UNKNOWN), **days))
-    some = [
-        TopJob(held(), 1.0, live()),
-        TopJob(held("62"), 2.0, None),
-        TopJob(held("63", "bob", gres=(Gres("shard", "", 1),)), None, live(None, gpu_mem_mib=None)),
-    ]
-    yield "a cluster", picture_text(picture(*some))
-    yield "a cluster without jobs", picture_text(picture())
 
 
 def test_what_people_read() -> None:

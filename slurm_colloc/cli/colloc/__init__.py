@@ -7,9 +7,9 @@ from typing import NoReturn
 # In the order of help, by who needs them. Each is a file beside this one with ``app`` (a group) or a function of that
 # name.
 PANELS = {
-    "Commands for users": ("job", "me", "history", "top"),
+    "Commands for users": ("job", "me", "history"),
     "Commands for administrators": ("report", "site", "audit", "demo"),
-    "Commands that services run": ("agent", "sample", "flush", "ingest", "compact", "policy", "pages", "mail"),
+    "Commands that services run": ("agent", "sample", "flush", "ingest", "compact", "policy", "pages"),
 }
 COMMANDS = tuple(name for names in PANELS.values() for name in names)
 
