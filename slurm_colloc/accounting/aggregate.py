@@ -132,17 +132,6 @@ def _make(database: DuckDBPyConnection, kind: str, name: str, text: str, window:
     database.execute(f"CREATE {kind} {name} AS {Template(text).substitute(edges)}")
 
 
-def job_usage(store: Store, since_s: float, until_s: float, now_s: float) -> list[JobUsage]:
-    """Return every run that had a GPU, or a share of one, inside [since, until).
-
-    Raises:
-        StoreError: the store cannot be read.
-    """
-    with store.connect(since_s, until_s) as database:
-        aggregate(database, store, Window(since_s, until_s, now_s))
-        return usages_of(database)
-
-
 def last_usages(database: DuckDBPyConnection, runs: int) -> list[JobUsage]:
     """Return of each user in ``usage`` the runs that began last, at most so many, the last first."""
     return _usages(database, f'{_LAST} ORDER BY "user", {_NEWEST}', {"runs": runs})

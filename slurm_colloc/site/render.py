@@ -37,7 +37,6 @@ NODE_JOURNAL = "/var/lib/slurm_colloc/journal"
 LOG_FOLDER = "/var/log/slurm_colloc"
 # Root runs what lies there, on the node's own disk: whoever may change --prefix may not change it.
 LIBEXEC = "/usr/libexec/slurm_colloc"
-CRONTAB = "colloc.crontab"
 
 
 class Needs(StrEnum):
@@ -139,7 +138,7 @@ FILES = (
     SiteFile("colloc-audit-jobs.timer", f"{_UNITS}/colloc-audit-jobs.timer", _ONE_HOST, Needs.NOTHING, has_agent),
     SiteFile("colloc.cron", "/etc/cron.d/colloc", _ONE_HOST, Needs.NOTHING, is_site),
     SiteFile("colloc.logrotate", "/etc/logrotate.d/colloc", _ONE_HOST, Needs.NOTHING, is_site),
-    SiteFile(CRONTAB, "", "a login node", Needs.NOTHING, lambda config: not is_site(config)),
+    SiteFile("colloc.crontab", "", "a login node", Needs.NOTHING, lambda config: not is_site(config)),
     SiteFile("slurm_colloc.lua", "{site_folder}/modulefiles/slurm_colloc.lua", "login nodes", Needs.NOTHING, _has_csub),
     SiteFile("colloc-mps", f"{LIBEXEC}/colloc-mps", _SLURMDS, Needs.NOTHING, _runs_mps, Kind.VERBATIM),
     SiteFile("prolog.50-colloc", "{slurm_folder}/prolog.d/50-colloc", _SLURMDS, Needs.RECONFIGURE, _mps_by_prolog),

@@ -136,16 +136,6 @@ class CliClient:
 
         return parse_shares(self._ask(*QUESTION))
 
-    def remembered(self, job_id: str) -> tuple["Accounted", ...]:
-        """Return a job, or each task of an array, as slurmctld has it.
-
-        Raises:
-            ProcessError: it has forgotten the job, or does not answer.
-        """
-        from slurm_colloc.slurm.jobs import parse_controller
-
-        return parse_controller(self._ask("scontrol", "show", "job", "-o", job_id))
-
     def rights(self, name: str) -> "Rights":
         """Return what Slurm says of privacy and of the user ``name``."""
         from slurm_colloc.slurm.job_visibility import parse_rights, rights_questions

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from slurm_colloc.accounting.aggregate import job_usage
 from slurm_colloc.accounting.store import open_store
 from slurm_colloc.slurm.gres import parse_gres
 from tests.cluster import rollup
@@ -21,6 +20,7 @@ from tests.cluster.fixtures import RELEASE, new_lab, running
 from tests.cluster.lab import Lab
 from tests.cluster.nodes import MIG_TYPE_PREFIX, tracked_tres
 from tests.cluster.site import write_site
+from tests.unit.stored import job_usage
 
 pytestmark = pytest.mark.cluster
 

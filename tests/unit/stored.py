@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 
 import duckdb
 
-from slurm_colloc.accounting.aggregate import find_runs, job_usage
+from slurm_colloc.accounting.aggregate import aggregate, find_runs, usages_of
 from slurm_colloc.accounting.counts import count_runs
 from slurm_colloc.accounting.runs import ALLOCATION_COLUMNS, take_rows
 from slurm_colloc.accounting.sources.rows import Form, form_of
@@ -122,6 +122,13 @@ def grouped(usages: Sequence[JobUsage], by: str = "user") -> list[GroupUsage]:
         more = "allocated AS gpus, util_used IS NOT NULL OR sm_used IS NOT NULL OR allocated IS NULL AS measured"
         database.execute(f"CREATE TABLE usage AS SELECT *, {more} FROM given")
         return group_usage(database, by)
+
+
+def job_usage(store: Store, since_s: float, until_s: float, now_s: float) -> list[JobUsage]:
+    """Return every run that had a GPU, or a share of one, inside [since, until)."""
+    with store.connect(since_s, until_s) as database:
+        aggregate(database, store, Window(since_s, until_s, now_s))
+        return usages_of(database)
 
 
 def only(store: Store, since_s: float = 0, until_s: float = 1e10, now_s: float = 1e10) -> JobUsage:

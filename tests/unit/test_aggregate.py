@@ -5,7 +5,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from slurm_colloc.accounting.aggregate import aggregate, find_near, job_usage
+from slurm_colloc.accounting.aggregate import aggregate, find_near
 from slurm_colloc.accounting.collocation import collocation
 from slurm_colloc.accounting.compact import compact
 from slurm_colloc.accounting.counts import count_endless, unaccounted_hours
@@ -18,7 +18,7 @@ from slurm_colloc.errors import StoreError
 from slurm_colloc.model import Gres
 from slurm_colloc.usage_model import DeviceAllocation, JobUsage, NodeSample
 from tests.unit.made import HOUR, device, host, near, run, seen
-from tests.unit.stored import INGESTED_S, busy, only, sampled, stored
+from tests.unit.stored import INGESTED_S, busy, job_usage, only, sampled, stored
 
 # --- aggregation ---
 

@@ -5,14 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from slurm_colloc.accounting.aggregate import job_usage
 from slurm_colloc.accounting.ingest import keep_runs
 from slurm_colloc.accounting.sources.clustercockpit import METHOD, parse_jobs
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.errors import InputError
 from slurm_colloc.usage_model import JobUsage
 from tests.unit.made import RECORDED
-from tests.unit.stored import grouped, runs_in_window
+from tests.unit.stored import grouped, job_usage, runs_in_window
 
 HEADER = "job_id,cluster,user,start_time,duration_s,num_acc,acc_utilization_avg,state"
 EVER = (0.0, 4e9, 4e9)

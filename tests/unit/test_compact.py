@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_colloc.accounting.aggregate import aggregate, job_usage
+from slurm_colloc.accounting.aggregate import aggregate
 from slurm_colloc.accounting.compact import Compacted, compact
 from slurm_colloc.accounting.samples import DAY
 from slurm_colloc.accounting.store import Store
@@ -27,7 +27,7 @@ from slurm_colloc.errors import StoreError
 from slurm_colloc.observe import attribute
 from slurm_colloc.usage_model import DeviceAllocation, JobUsage, NodeSample
 from tests.unit.made import HOUR, device, host, near, process, run, seen
-from tests.unit.stored import MadeHour, at, busy, only, sampled, stored
+from tests.unit.stored import MadeHour, at, busy, job_usage, only, sampled, stored
 
 KEEP = Observe()
 MIDNIGHT = at("2026-11-20T00:00")

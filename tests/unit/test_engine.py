@@ -16,7 +16,6 @@ import duckdb
 import pytest
 
 from slurm_colloc.accounting import engine as engine_module
-from slurm_colloc.accounting.aggregate import job_usage
 from slurm_colloc.accounting.compact import Compacted, Task, compact
 from slurm_colloc.accounting.engine import make_by_slurm
 from slurm_colloc.accounting.store import Store
@@ -26,7 +25,7 @@ from slurm_colloc.errors import InputError, ProcessError, StoreError
 from slurm_colloc.model import Gres
 from tests.unit.made import HOUR, host, run
 from tests.unit.programs import colloc, program
-from tests.unit.stored import busy, sampled
+from tests.unit.stored import busy, job_usage, sampled
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 DAY_S = 24 * HOUR

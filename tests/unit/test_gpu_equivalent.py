@@ -8,7 +8,7 @@ from typing import Any
 import duckdb
 import pytest
 
-from slurm_colloc.accounting.aggregate import aggregate, job_usage
+from slurm_colloc.accounting.aggregate import aggregate
 from slurm_colloc.accounting.collocation import collocation, installed_gpus
 from slurm_colloc.accounting.decisions import with_decisions
 from slurm_colloc.accounting.equivalents import gpu_equivalent, make_equivalents
@@ -17,7 +17,7 @@ from slurm_colloc.accounting.window import Window
 from slurm_colloc.model import Gres
 from slurm_colloc.usage_model import Collocation, NodeSample
 from tests.unit.made import H100, MIG_POOL, MPS_POOL, SHARD_POOL, decision, device, near, process, run, seen, site
-from tests.unit.stored import SHARES, busy, only, sampled, stored
+from tests.unit.stored import SHARES, busy, job_usage, only, sampled, stored
 
 SLICE = (Gres("gpu", "h100_1g.10gb", 1),)
 LARGE = (Gres("gpu", "h100_1g.20gb", 1),)

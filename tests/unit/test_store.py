@@ -6,7 +6,6 @@ from typing import NoReturn
 import pytest
 
 from slurm_colloc.accounting import parquet
-from slurm_colloc.accounting.aggregate import job_usage
 from slurm_colloc.accounting.equivalents import node_names
 from slurm_colloc.accounting.ingest import keep_runs
 from slurm_colloc.accounting.runs import MEANS, RUNAWAY
@@ -16,7 +15,7 @@ from slurm_colloc.accounting.store import Store, open_store
 from slurm_colloc.errors import StoreError
 from slurm_colloc.usage_model import AllocationRow
 from tests.unit.made import HOUR, run
-from tests.unit.stored import at, busy, only, runs_in_window, sampled, stored
+from tests.unit.stored import at, busy, job_usage, only, runs_in_window, sampled, stored
 
 # --- the six awkward rows ---
 
