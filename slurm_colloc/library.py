@@ -16,22 +16,22 @@ from typing import Any, get_args
 import pandas as pd
 from duckdb import DuckDBPyConnection
 
-from slurm_colloc.accounting import schema
-from slurm_colloc.accounting.aggregate import aggregate
-from slurm_colloc.accounting.equivalents import CONVENTIONS, SLICES
-from slurm_colloc.accounting.fits import fits_of
-from slurm_colloc.accounting.rights import visible_here
-from slurm_colloc.accounting.run_rows import Rows, decision_rows, run_rows, share_rows
-from slurm_colloc.accounting.store import Store, open_store
-from slurm_colloc.accounting.usage import group_usage, whole_usage
-from slurm_colloc.accounting.window import Window
-from slurm_colloc.clock import now
-from slurm_colloc.config import Prices, SiteConfig, find_site_file, load_site, user_data_folder
-from slurm_colloc.errors import CollocError, ConfigError, InputError
-from slurm_colloc.model import Footprint, Placement
+from slurm_colloc.core.clock import now
+from slurm_colloc.core.config import Prices, SiteConfig, find_site_file, load_site, user_data_folder
+from slurm_colloc.core.errors import CollocError, ConfigError, InputError
+from slurm_colloc.core.model import Footprint, Placement
+from slurm_colloc.facts.aggregate import aggregate
+from slurm_colloc.facts.fits import fits_of
+from slurm_colloc.facts.run_rows import Rows, decision_rows, run_rows, share_rows
+from slurm_colloc.facts.usage import group_usage, whole_usage
 from slurm_colloc.pack.plan import plan_array
 from slurm_colloc.report.formats import flat_groups
 from slurm_colloc.slurm.client import CliClient
+from slurm_colloc.store import schema
+from slurm_colloc.store.equivalents import CONVENTIONS, SLICES
+from slurm_colloc.store.rights import visible_here
+from slurm_colloc.store.store import Store, open_store
+from slurm_colloc.store.window import Window
 from slurm_colloc.submit.inherited import environment_to_submit
 from slurm_colloc.submit.own_options import check_call, parse_arguments
 from slurm_colloc.submit.plan import Part, make_plan

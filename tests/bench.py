@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from slurm_colloc.history.snapshot import snapshot_path, write_snapshot
-from slurm_colloc.model import Evidence
+from slurm_colloc.core.model import Evidence
+from slurm_colloc.estimate.snapshot import snapshot_path, write_snapshot
 from tests.cluster.lab import Lab
 from tests.cluster.site import MODEL, write_site
 from tests.fakes import build_preload

@@ -22,7 +22,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from slurm_colloc import clock
+from slurm_colloc.core import clock
+from slurm_colloc.core.usage_model import HostSample
 from slurm_colloc.gpu import nvml, proc
 from slurm_colloc.gpu.hostuse import HostUse
 from slurm_colloc.gpu.nvml import NvmlReader
@@ -31,7 +32,6 @@ from slurm_colloc.gpu.stat import Stat
 from slurm_colloc.observe.journal import append
 from slurm_colloc.observe.sampler import Sampler, Told
 from slurm_colloc.slurm.jobs import HeldHere
-from slurm_colloc.usage_model import HostSample
 from tests.fakes.devices import Load, Process, gpus
 from tests.fakes.driver import Driver
 from tests.unit import fake_proc
@@ -67,9 +67,9 @@ IMPORTS = {
     "Python alone": "",
     "what sampling needs": "import slurm_colloc.gpu.nvml, slurm_colloc.observe.sampler, slurm_colloc.observe.journal",
     "and the site's file": "import slurm_colloc.gpu.nvml, slurm_colloc.observe.sampler, slurm_colloc.observe.journal, "
-    "slurm_colloc.config, tomllib",
+    "slurm_colloc.core.config, tomllib",
     "and typer": "import slurm_colloc.gpu.nvml, slurm_colloc.observe.sampler, slurm_colloc.observe.journal, "
-    "slurm_colloc.config, tomllib, typer",
+    "slurm_colloc.core.config, tomllib, typer",
 }
 
 

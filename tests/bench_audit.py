@@ -22,9 +22,9 @@ from multiprocessing import Process
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from slurm_colloc.accounting.samples import DAY
 from slurm_colloc.audit.rules import RULES
-from slurm_colloc.audit_model import form_of
+from slurm_colloc.core.audit_model import form_of
+from slurm_colloc.store.samples import DAY
 from tests.bench_report import BEGIN_S
 from tests.fakes import audited_month, year
 from tests.fakes.at_work import CORES, Limits, run

@@ -15,12 +15,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
-from slurm_colloc.config import SiteConfig
-from slurm_colloc.history.digest import digest
-from slurm_colloc.history.lookup import look_up
-from slurm_colloc.history.records import drop_evidence
-from slurm_colloc.history.snapshot import snapshot_path, write_snapshot
-from slurm_colloc.model import Evidence
+from slurm_colloc.core.config import SiteConfig
+from slurm_colloc.core.model import Evidence
+from slurm_colloc.estimate.digest import digest
+from slurm_colloc.estimate.lookup import look_up
+from slurm_colloc.estimate.records import drop_evidence
+from slurm_colloc.estimate.snapshot import snapshot_path, write_snapshot
 from tests.unit.made import evidence, site
 
 SIZES = (10_000, 100_000, 1_000_000)
@@ -29,7 +29,7 @@ COMMAND = "command-0.1~~f"
 # A csub that has read nothing yet: sqlite3 is imported, the file opened.
 COLD = """
 import sys, time
-from slurm_colloc.history.lookup import look_up
+from slurm_colloc.estimate.lookup import look_up
 from tests.bench_history import config
 began = time.perf_counter()
 look_up(config(sys.argv[1]), sys.argv[2], None, sys.argv[3])

@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from slurm_colloc.history.policy_table import KnownJob, model_hash, table_text
+from slurm_colloc.estimate.policy_table import KnownJob, model_hash, table_text
 from tests.unit.lua import ONE, Loaded
 
 JOBS, CALLS, LOADS = 100_000, 2000, 7

@@ -17,11 +17,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from slurm_colloc.accounting.compact import compact
-from slurm_colloc.accounting.store import Store
-from slurm_colloc.config import Observe
+from slurm_colloc.core.config import Observe
+from slurm_colloc.core.usage_model import DeviceSample, HostSample, NodeSample, ProcessSample
+from slurm_colloc.facts.compact import compact
 from slurm_colloc.observe.journal import append
-from slurm_colloc.usage_model import DeviceSample, HostSample, NodeSample, ProcessSample
+from slurm_colloc.store.store import Store
 from tests.unit.made import HOUR, device, process, run, seen
 from tests.unit.stored import sampled
 

@@ -24,11 +24,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from slurm_colloc.clock import now
-from slurm_colloc.config import SiteConfig, load_site, user_data_folder
-from slurm_colloc.history import files
-from slurm_colloc.history.records import drop_evidence
-from slurm_colloc.model import Evidence
+from slurm_colloc.core.clock import now
+from slurm_colloc.core.config import SiteConfig, load_site, user_data_folder
+from slurm_colloc.core.model import Evidence
+from slurm_colloc.estimate import files
+from slurm_colloc.estimate.records import drop_evidence
 from slurm_colloc.placement.waits import Wait, Waits, to_json, waits_path
 from slurm_colloc.slurm.free_gpus import Free
 from slurm_colloc.submit.own_options import parse_arguments

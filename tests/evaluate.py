@@ -21,20 +21,20 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from slurm_colloc.config import MigSlice, Partition, Pool, Sharing, SiteConfig
+from slurm_colloc.core.config import MigSlice, Partition, Pool, Sharing, SiteConfig
+from slurm_colloc.core.model import COMPLETED, Evidence, Footprint, Placement, Quantiles
+from slurm_colloc.core.units import most_of_whole
 from slurm_colloc.estimate.bounds import lower_bound, upper_bound
 from slurm_colloc.estimate.calibration import SHIPPED
 from slurm_colloc.estimate.ladder import estimate
+from slurm_colloc.estimate.option_names import is_inert
 from slurm_colloc.estimate.question import Question
-from slurm_colloc.history.option_names import is_inert
-from slurm_colloc.history.signature import Parts, is_relative, is_same, parts_of, signature
-from slurm_colloc.history.snapshot import RELATIVES_READ
-from slurm_colloc.model import COMPLETED, Evidence, Footprint, Placement, Quantiles
+from slurm_colloc.estimate.signature import Parts, is_relative, is_same, parts_of, signature
+from slurm_colloc.estimate.snapshot import RELATIVES_READ
 from slurm_colloc.placement.choose import place
 from slurm_colloc.placement.fitted import past_request
 from slurm_colloc.placement.pieces import shares_per_gpu
 from slurm_colloc.placement.speed import most_in_part, on_slice
-from slurm_colloc.units import most_of_whole
 
 SAME = "the same job"
 CSUB = "csub"

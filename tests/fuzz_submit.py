@@ -9,8 +9,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterator
 
-from slurm_colloc.errors import ConfigError, InputError, MisusedError, UnsureError
-from slurm_colloc.model import Footprint, Gres, JobRequest, Placement, SharingMode, because
+from slurm_colloc.core.errors import ConfigError, InputError, MisusedError, UnsureError
+from slurm_colloc.core.model import Footprint, Gres, JobRequest, Placement, SharingMode, because
 from tests.fuzz import Target
 from tests.fuzz_texts import NOWHERE, TESTS, of_text, recorded, text_of
 
@@ -19,12 +19,12 @@ REQUEST = JobRequest("train", interpreter="/bin/bash", gres=(Gres("gpu", "", 1),
 
 
 def submitting() -> Iterator[Target]:
+    from slurm_colloc.core.units import demand_mib, percent, time_span_s
     from slurm_colloc.estimate.hint import parse_hint
     from slurm_colloc.slurm import gres
     from slurm_colloc.slurm.array import parse_array
     from slurm_colloc.slurm.submit_line import parse_submit_line
     from slurm_colloc.submit.own_options import without_own_options
-    from slurm_colloc.units import demand_mib, percent, time_span_s
 
     scripts = _scripts()
     arguments = _argument_seeds()
@@ -185,7 +185,7 @@ def _commands(content: bytes) -> object:
 
 
 def _signature(content: bytes) -> object:
-    from slurm_colloc.history.signature import parts_of, signature
+    from slurm_colloc.estimate.signature import parts_of, signature
 
     found = signature(content, ("--epochs", "3"), 1, environ={"HOME": "/home/a", "BS": "64"}, folder=NOWHERE)
     assert "/" not in found.text, "no name for a file"
@@ -197,7 +197,7 @@ def _signature(content: bytes) -> object:
 
 
 def _settings(content: bytes) -> object:
-    from slurm_colloc.history.content import said
+    from slurm_colloc.estimate.content import said
 
     return [said(content, ending) for ending in ("py", "sh", "yaml", "json", "ipynb", "cu", "m", "in", "ini", "")]
 

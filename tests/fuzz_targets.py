@@ -14,8 +14,8 @@ from functools import partial
 from typing import Any
 from zlib import crc32
 
-from slurm_colloc.errors import GpuError, InputError
-from slurm_colloc.model import Decision, Evidence, Load, Room, because
+from slurm_colloc.core.errors import GpuError, InputError
+from slurm_colloc.core.model import Decision, Evidence, Load, Room, because
 from tests.fuzz import Target
 from tests.fuzz_submit import submitting
 from tests.fuzz_texts import InFolder, in_file, of_text, recorded
@@ -82,7 +82,7 @@ def _round_trip(parse: Callable[[bytes], Any]) -> Callable[[bytes], object]:
 
 
 def _of_a_user() -> Iterator[Target]:
-    from slurm_colloc.history import forgotten, records
+    from slurm_colloc.estimate import forgotten, records
 
     decisions = _json(_DECISION._asdict(), {**_DECISION._asdict(), "would_memory_mib": 5, "shadow": True})
     yield Target("decision", _round_trip(records.parse_decision), decisions, (InputError,), is_json=True)
@@ -98,7 +98,7 @@ def _of_a_user() -> Iterator[Target]:
 
 
 def _snapshot(folder: str) -> object:
-    from slurm_colloc.history import snapshot
+    from slurm_colloc.estimate import snapshot
 
     path = os.path.join(folder, "1.sqlite")
     found = snapshot.read_snapshot(path, _EVIDENCE.signature)
@@ -108,7 +108,7 @@ def _snapshot(folder: str) -> object:
 def _snapshot_seed() -> bytes:
     import tempfile
 
-    from slurm_colloc.history.snapshot import write_snapshot
+    from slurm_colloc.estimate.snapshot import write_snapshot
 
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "1.sqlite")
@@ -179,11 +179,11 @@ def _companion(folder: str) -> object:
 
 
 def _kept() -> Iterator[Target]:
+    from slurm_colloc.core.value_types import read_as
     from slurm_colloc.estimate import site_margins
     from slurm_colloc.estimate.calibration import SHIPPED
     from slurm_colloc.placement.waits import Wait, Waits, to_json
     from slurm_colloc.slurm import limits
-    from slurm_colloc.value_types import read_as
 
     def of(read: Callable[[object], object]) -> Callable[[bytes], object]:
         def call(content: bytes) -> object:
@@ -246,8 +246,8 @@ def _names(hostlist: Any, text: str) -> object:
 
 
 def _configured() -> Iterator[Target]:
-    from slurm_colloc.config import load_site
-    from slurm_colloc.config_check import parse_url
+    from slurm_colloc.core.config import load_site
+    from slurm_colloc.core.config_check import parse_url
     from slurm_colloc.site.driver import parse_gpus_file
     from slurm_colloc.slurm import setup
 
@@ -327,7 +327,7 @@ def _of_a_node() -> Iterator[Target]:
 def _of_accounting() -> Iterator[Target]:
     from datetime import UTC
 
-    from slurm_colloc.accounting.sources import (
+    from slurm_colloc.sources import (
         clustercockpit,
         controller,
         jobstats,
@@ -371,8 +371,8 @@ def _of_accounting() -> Iterator[Target]:
 def _tables() -> Iterator[Target]:
     import duckdb
 
-    from slurm_colloc.accounting.runs import take_rows
-    from slurm_colloc.accounting.sources.rows import form_of, parse_header, read_rows
+    from slurm_colloc.store.runs import take_rows
+    from slurm_colloc.store.text_rows import form_of, parse_header, read_rows
 
     texts = tuple(b"\n".join(one.split(b"\n")[:4]) + b"\n" for one in recorded("recorded/slurm-*/sacct/*.txt"))
 

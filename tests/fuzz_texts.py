@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from slurm_colloc.errors import ConfigError, GpuError, InputError, StoreError
+from slurm_colloc.core.errors import ConfigError, GpuError, InputError, StoreError
 from tests.fuzz import Target
 
 TESTS = Path(__file__).parent

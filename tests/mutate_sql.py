@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mutates the queries of the accounting, one place at a time, and prints what no test notices.
 
-Mutation testing tools change Python. Here a query in slurm_colloc/accounting/sql/ is changed, but for its comments, and
+Mutation testing tools change Python. Here a query in slurm_colloc/store/sql/ is changed, but for its comments, and
 a process of its own runs the tests: ``python -m tests.mutate_sql [--every N] [--quick] [--at LINE:COLUMN,..] [NAME..]``
 """
 
@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import pytest
 
-from slurm_colloc.accounting import queries
+from slurm_colloc.store import queries
 
 FOLDER = Path(queries.__file__).with_name("sql")
 # The tests that take a second or two of each query; the golden suite, a minute, comes last.

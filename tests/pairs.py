@@ -23,15 +23,15 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal, NamedTuple
 from unittest.mock import patch
 
-from slurm_colloc.config import SiteConfig, load_site, user_data_folder
-from slurm_colloc.errors import InputError, UnsureError
+from slurm_colloc.core.config import SiteConfig, load_site, user_data_folder
+from slurm_colloc.core.errors import InputError, UnsureError
+from slurm_colloc.core.model import COMPLETED, Evidence, JobRequest, SharingMode
 from slurm_colloc.estimate.ladder import estimate
+from slurm_colloc.estimate.lookup import Known, look_up
 from slurm_colloc.estimate.question import question
-from slurm_colloc.history.lookup import Known, look_up
-from slurm_colloc.history.records import drop_evidence
-from slurm_colloc.history.signature import parts_of
-from slurm_colloc.history.submitted import keep_submitted
-from slurm_colloc.model import COMPLETED, Evidence, JobRequest, SharingMode
+from slurm_colloc.estimate.records import drop_evidence
+from slurm_colloc.estimate.signature import parts_of
+from slurm_colloc.estimate.submitted import keep_submitted
 from slurm_colloc.submit.own_options import parse_arguments
 from slurm_colloc.submit.reasons import reason_against_history
 from slurm_colloc.submit.request import build_request

@@ -41,8 +41,8 @@ from slurm_colloc.audit.rule import (
     Said,
 )
 from slurm_colloc.audit.words import gib, hours, runs, seen, shown
-from slurm_colloc.audit_model import JOB, Subject
-from slurm_colloc.units import counted, in_words
+from slurm_colloc.core.audit_model import JOB, Subject
+from slurm_colloc.core.units import counted, in_words
 
 # The peak is of one node, the devices are of all.
 _MEMORY_KNOWN = "peak_mib IS NOT NULL AND (devices = 1 OR nodes IS NOT NULL)"

@@ -7,7 +7,7 @@ names the node, and no person: whose process it was is not recorded.
 
 from slurm_colloc.audit.rule import Bound, Bounds, Rule, Said
 from slurm_colloc.audit.words import hours
-from slurm_colloc.audit_model import NODE, NODES, Subject
+from slurm_colloc.core.audit_model import NODE, NODES, Subject
 
 
 def _say(subject: Subject, bounds: Bounds) -> Said | None:

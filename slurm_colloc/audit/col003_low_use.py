@@ -32,7 +32,7 @@ from slurm_colloc.audit.rule import (
     Said,
 )
 from slurm_colloc.audit.words import hours, runs, seen
-from slurm_colloc.audit_model import Subject
+from slurm_colloc.core.audit_model import Subject
 
 
 def _say(subject: Subject, bounds: Bounds) -> Said | None:

@@ -16,8 +16,8 @@ job_defense_shield's gpu-model-too-powerful is its like, by GPU_UTIL and memory 
 
 from slurm_colloc.audit.rule import FIT_NEEDS, USED, Bound, Bounds, Rule, Said
 from slurm_colloc.audit.words import gib, hours, runs, seen
-from slurm_colloc.audit_model import Subject
-from slurm_colloc.units import at_most
+from slurm_colloc.core.audit_model import Subject
+from slurm_colloc.core.units import at_most
 
 
 def _say(subject: Subject, bounds: Bounds) -> Said | None:

@@ -30,8 +30,8 @@ from slurm_colloc.audit.rule import (
     Said,
 )
 from slurm_colloc.audit.words import hours, runs, sampled
-from slurm_colloc.audit_model import Subject
-from slurm_colloc.units import significant
+from slurm_colloc.core.audit_model import Subject
+from slurm_colloc.core.units import significant
 
 
 def _say(subject: Subject, bounds: Bounds) -> Said | None:

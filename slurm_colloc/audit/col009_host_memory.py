@@ -25,8 +25,8 @@ from slurm_colloc.audit.rule import (
     Said,
 )
 from slurm_colloc.audit.words import gib, hours, runs, sampled
-from slurm_colloc.audit_model import Subject
-from slurm_colloc.units import at_most
+from slurm_colloc.core.audit_model import Subject
+from slurm_colloc.core.units import at_most
 
 
 def _say(subject: Subject, bounds: Bounds) -> Said | None:

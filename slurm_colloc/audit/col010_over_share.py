@@ -11,7 +11,7 @@ between two readings is not seen. GPU types and partitions that site.toml does n
 
 from slurm_colloc.audit.rule import UNDESCRIBED, Bound, Bounds, Rule, Said
 from slurm_colloc.audit.words import gib, hours, runs
-from slurm_colloc.audit_model import Subject
+from slurm_colloc.core.audit_model import Subject
 
 _SHARE = "gpus * gpu_mem_mib"
 

@@ -14,7 +14,7 @@ job_defense_shield calls it excessive-time-gpu.
 
 from slurm_colloc.audit.rule import UNHELD, Bound, Bounds, Rule, Said
 from slurm_colloc.audit.words import hours, runs
-from slurm_colloc.audit_model import Subject
+from slurm_colloc.core.audit_model import Subject
 
 
 def _say(subject: Subject, bounds: Bounds) -> Said | None:

@@ -37,8 +37,8 @@ from slurm_colloc.audit.rule import (
     Said,
 )
 from slurm_colloc.audit.words import hours, runs, seen
-from slurm_colloc.audit_model import Subject
-from slurm_colloc.units import counted, significant
+from slurm_colloc.core.audit_model import Subject
+from slurm_colloc.core.units import counted, significant
 
 _CORES = "coalesce(100 * cores >= $cores_pct * cpus AND cpus > 0, false)"
 # What was read while nobody looked is not known; spread over all of the time, a rate is rather too low.

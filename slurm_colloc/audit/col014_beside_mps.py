@@ -13,8 +13,8 @@ than the site's is not told from one of it.
 
 from slurm_colloc.audit.rule import UNSAMPLED, Bound, Bounds, Rule, Said
 from slurm_colloc.audit.words import runs
-from slurm_colloc.audit_model import Subject
-from slurm_colloc.units import at_least, counted, significant
+from slurm_colloc.core.audit_model import Subject
+from slurm_colloc.core.units import at_least, counted, significant
 
 
 def _say(subject: Subject, bounds: Bounds) -> Said:

@@ -5,8 +5,8 @@ import os
 import stat
 
 from slurm_colloc.audit.sendmail import NotTakenError
-from slurm_colloc.errors import ProcessError, UnansweredError
-from slurm_colloc.process import run
+from slurm_colloc.core.errors import ProcessError, UnansweredError
+from slurm_colloc.core.process import run
 
 _TIMEOUT_S = 30.0
 

@@ -4,8 +4,8 @@
 from collections.abc import Sequence
 
 from slurm_colloc.audit.rules import Entry, called, suggested
-from slurm_colloc.audit_model import JOB
-from slurm_colloc.errors import InputError
+from slurm_colloc.core.audit_model import JOB
+from slurm_colloc.core.errors import InputError
 
 
 def listed(known: Sequence[Entry]) -> str:

@@ -6,11 +6,11 @@ from contextlib import suppress
 
 from slurm_colloc.audit.ladder import BEGUN, DONE, FAILED, TRIED, UNABLE, key_of
 from slurm_colloc.audit.state import Action, State
-from slurm_colloc.audit_model import Finding
-from slurm_colloc.clock import now
-from slurm_colloc.config import SiteConfig
-from slurm_colloc.errors import InputError, ProcessError
-from slurm_colloc.process import ask
+from slurm_colloc.core.audit_model import Finding
+from slurm_colloc.core.clock import now
+from slurm_colloc.core.config import SiteConfig
+from slurm_colloc.core.errors import InputError, ProcessError
+from slurm_colloc.core.process import ask
 from slurm_colloc.slurm.clean_environment import unfiltered
 from slurm_colloc.slurm.client import ASK_S, CliClient
 from slurm_colloc.slurm.jobs import QueuedJob

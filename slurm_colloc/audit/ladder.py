@@ -14,8 +14,8 @@ shows it idle still.
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from slurm_colloc.audit_model import JOB, Finding, Key
-from slurm_colloc.config_audit import Notices
+from slurm_colloc.core.audit_model import JOB, Finding, Key
+from slurm_colloc.core.config_audit import Notices
 
 NOTHING, FIRST, SECOND, ACTION = range(4)
 # What becomes of a message. One that is DOUBTFUL was being handed over: it may have gone, and does not go again.

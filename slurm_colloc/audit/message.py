@@ -12,8 +12,8 @@ from email.utils import format_datetime
 from typing import NamedTuple
 
 from slurm_colloc.audit.ladder import Planned, key_of
-from slurm_colloc.config_audit import Notices
-from slurm_colloc.errors import ConfigError
+from slurm_colloc.core.config_audit import Notices
+from slurm_colloc.core.errors import ConfigError
 
 # No quoted local part, no comment, no list: what a header and an envelope take as it is.
 _LOCAL = r"[A-Za-z0-9][A-Za-z0-9._+-]{0,62}"

@@ -5,8 +5,8 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from slurm_colloc.audit_model import Finding
-from slurm_colloc.units import counted
+from slurm_colloc.core.audit_model import Finding
+from slurm_colloc.core.units import counted
 
 SCHEMA = 1
 

@@ -8,10 +8,10 @@ from slurm_colloc.audit import command
 from slurm_colloc.audit.ladder import DOUBTFUL, SENT, Planned
 from slurm_colloc.audit.sendmail import NotTakenError, ServiceError, send
 from slurm_colloc.audit.state import COMMAND, Message, State
-from slurm_colloc.clock import now
-from slurm_colloc.config_audit import Notices
-from slurm_colloc.errors import ProcessError, UnansweredError
-from slurm_colloc.units import counted
+from slurm_colloc.core.clock import now
+from slurm_colloc.core.config_audit import Notices
+from slurm_colloc.core.errors import ProcessError, UnansweredError
+from slurm_colloc.core.units import counted
 
 NOT_TAKEN = "not taken"
 _CUT_SHORT = "a run was cut short while it was handed over"

@@ -2,14 +2,14 @@
 """What a rule is: conditions on runs, and the words for what they find.
 
 A rule's file has its documentation as the docstring and one RULE. Its conditions are SQL over the columns that
-accounting/audited.py documents; they name no table, and every value in them is a parameter, so that a rule cannot
+facts/audited.py documents; they name no table, and every value in them is a parameter, so that a rule cannot
 depend on anything but what is documented. Its words are a pure function of what was found of one subject.
 """
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from slurm_colloc.audit_model import IDLE_PCT, RUNS, USER, Subject
+from slurm_colloc.core.audit_model import IDLE_PCT, RUNS, USER, Subject
 
 # Why a run is not judged, where a condition has no words of its own.
 UNKNOWN = "too little known of it"

@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 import slurm_colloc.audit
 from slurm_colloc.audit.rule import RUNS_ON, Rule
-from slurm_colloc.audit_model import JOB, NODE, NODES, Answer, Finding, Question, Subject, form_of
-from slurm_colloc.config import typed
-from slurm_colloc.config_audit import Audit, AuditRule
-from slurm_colloc.errors import ConfigError, InputError, nearest
-from slurm_colloc.usage_model import MIN_COVERAGE_PCT
+from slurm_colloc.core.audit_model import JOB, NODE, NODES, Answer, Finding, Question, Subject, form_of
+from slurm_colloc.core.config import typed
+from slurm_colloc.core.config_audit import Audit, AuditRule
+from slurm_colloc.core.errors import ConfigError, InputError, nearest
+from slurm_colloc.core.usage_model import MIN_COVERAGE_PCT
 
 # Each rule is a file of its own.
 _FILES = sorted(one.name for one in iter_modules(slurm_colloc.audit.__path__) if one.name.startswith("col"))

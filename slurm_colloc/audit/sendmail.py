@@ -4,8 +4,8 @@
 import os
 import shutil
 
-from slurm_colloc.errors import CollocError, ProcessError, UnansweredError
-from slurm_colloc.process import run
+from slurm_colloc.core.errors import CollocError, ProcessError, UnansweredError
+from slurm_colloc.core.process import run
 
 # A mail service has only to write the mail into its queue.
 TIMEOUT_S = 60.0

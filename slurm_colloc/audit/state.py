@@ -25,11 +25,11 @@ from slurm_colloc.audit.ladder import (
     same_since_s,
     seen_s,
 )
-from slurm_colloc.audit_model import Finding
-from slurm_colloc.clock import pause, ticking
-from slurm_colloc.config_audit import Notices
-from slurm_colloc.errors import StoreError
-from slurm_colloc.files import PRIVATE_FILE, PRIVATE_FOLDER, as_owner, locked, network_file_system, private_folder
+from slurm_colloc.core.audit_model import Finding
+from slurm_colloc.core.clock import pause, ticking
+from slurm_colloc.core.config_audit import Notices
+from slurm_colloc.core.errors import StoreError
+from slurm_colloc.core.files import PRIVATE_FILE, PRIVATE_FOLDER, as_owner, locked, network_file_system, private_folder
 
 MAIL, COMMAND = "mail", "command"
 SCHEMA = 1

@@ -22,10 +22,10 @@ from slurm_colloc.audit.ladder import (
     still,
 )
 from slurm_colloc.audit.rules import Entry
-from slurm_colloc.audit_model import JOB, Audited, Finding, Key, MailDay
-from slurm_colloc.config_audit import Notices
-from slurm_colloc.errors import ConfigError, InputError
-from slurm_colloc.units import in_words
+from slurm_colloc.core.audit_model import JOB, Audited, Finding, Key, MailDay
+from slurm_colloc.core.config_audit import Notices
+from slurm_colloc.core.errors import ConfigError, InputError
+from slurm_colloc.core.units import in_words
 
 JOBS, OTHERS = "jobs", "others"
 # A job that runs is judged by how long it idles now, which no rule asks to be a day.

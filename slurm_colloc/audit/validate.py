@@ -8,9 +8,9 @@ from slurm_colloc.audit.message import check_settings
 from slurm_colloc.audit.rules import entries
 from slurm_colloc.audit.sendmail import find_sendmail
 from slurm_colloc.audit.timing import JOB_WINDOW_DAYS, check_bounds
-from slurm_colloc.audit_model import JOB
-from slurm_colloc.config import SiteConfig
-from slurm_colloc.errors import ConfigError
+from slurm_colloc.core.audit_model import JOB
+from slurm_colloc.core.config import SiteConfig
+from slurm_colloc.core.errors import ConfigError
 
 
 def check_notices(config: SiteConfig) -> None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Phrases that findings of several rules use."""
 
-from slurm_colloc.audit_model import Subject
-from slurm_colloc.units import at_least, at_most, counted, significant
+from slurm_colloc.core.audit_model import Subject
+from slurm_colloc.core.units import at_least, at_most, counted, significant
 
 
 def hours(value: float) -> str:

@@ -12,11 +12,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import NoReturn
 
-from slurm_colloc.clock import with_timeout
-from slurm_colloc.config import SiteConfig
-from slurm_colloc.errors import CollocError, MisusedError, UnsureError
-from slurm_colloc.model import Reason
-from slurm_colloc.process import keep_ignored, open_standard_descriptors, put_back, readable, replace
+from slurm_colloc.core.clock import with_timeout
+from slurm_colloc.core.config import SiteConfig
+from slurm_colloc.core.errors import CollocError, MisusedError, UnsureError
+from slurm_colloc.core.model import Reason
+from slurm_colloc.core.process import keep_ignored, open_standard_descriptors, put_back, readable, replace
+from slurm_colloc.core.units import printable
 from slurm_colloc.slurm.client import ASK_S, CliClient
 from slurm_colloc.slurm.options import CommandLine
 from slurm_colloc.submit.handover import CALLED, STDOUT, with_body, write_all
@@ -41,7 +42,6 @@ from slurm_colloc.submit.own_options import (
     wants_pack,
 )
 from slurm_colloc.submit.plan import Case, Part, Plan, make_plan
-from slurm_colloc.units import printable
 
 _SILENT = "nothing is to be changed"
 _HELP = ("--help", "-h")

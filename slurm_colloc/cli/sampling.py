@@ -15,18 +15,18 @@ from typing import NamedTuple, NoReturn
 
 from slurm_colloc.cli.colloc.output import run as run_and_exit
 from slurm_colloc.cli.colloc.output import say
-from slurm_colloc.errors import ConfigError, DeadlineError, ProcessError, StoreError
+from slurm_colloc.core.errors import ConfigError, DeadlineError, ProcessError, StoreError
+from slurm_colloc.core.process import ask, replace
+from slurm_colloc.core.usage_model import NodeSample
+from slurm_colloc.estimate.records import drop_evidence
 from slurm_colloc.gpu.reader import open_reader
-from slurm_colloc.history.records import drop_evidence
 from slurm_colloc.observe.evidence import EvidenceBuilder
 from slurm_colloc.observe.journal import append, claim
 from slurm_colloc.observe.loop import Pace, Sink, follow
 from slurm_colloc.observe.notify import notify
 from slurm_colloc.observe.sampler import Sampler, Told
-from slurm_colloc.process import ask, replace
 from slurm_colloc.slurm.clean_environment import unfiltered
 from slurm_colloc.slurm.jobs import HeldHere, held_question, parse_held
-from slurm_colloc.usage_model import NodeSample
 
 # A service that is started anew sees device files that came after it did.
 _PATIENCE_S = 300.0
@@ -135,7 +135,7 @@ def _sinks(settings: Settings, sampler: Sampler, ending: ExitStack) -> list[Sink
 
 
 def _prometheus(settings: Settings, ending: ExitStack) -> list[Sink]:
-    from slurm_colloc.config_check import parse_address
+    from slurm_colloc.core.config_check import parse_address
     from slurm_colloc.observe.prometheus import Endpoint
 
     try:
@@ -161,7 +161,7 @@ def _keeper(settings: Settings) -> Sink:
 
 
 def _fold(settings: Settings) -> None:
-    from slurm_colloc.history.fold import fold_drops
+    from slurm_colloc.estimate.fold import fold_drops
 
     try:
         fold_drops(settings.evidence, settings.signature)

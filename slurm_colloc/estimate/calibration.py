@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from slurm_colloc.model import Reason, because
+from slurm_colloc.core.model import Reason, because
 
 COVERAGE = 0.99
 # No margin is larger: by twice what was expected a job is of the next size of slice, and a rung that is off by more is

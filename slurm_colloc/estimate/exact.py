@@ -4,9 +4,7 @@
 import math
 from collections.abc import Sequence
 
-from slurm_colloc.estimate.question import Question, most_shown
-from slurm_colloc.gpu.mig import tells_sm_activity
-from slurm_colloc.model import (
+from slurm_colloc.core.model import (
     COMPLETED,
     GPU_OOM,
     LEAST_SAMPLES,
@@ -17,6 +15,8 @@ from slurm_colloc.model import (
     SharingMode,
     because,
 )
+from slurm_colloc.estimate.question import Question, most_shown
+from slurm_colloc.gpu.mig import tells_sm_activity
 
 RUNG, BY_COMMAND, MARGIN = "exact", "command", "same"
 # A run that is cut off at its time limit has lost everything; the sampler inside a job also starts after the job.

@@ -10,7 +10,7 @@ it apart. So do they a run that was lost with its node, which is no doing of the
 from collections.abc import Sequence
 from enum import StrEnum
 
-from slurm_colloc.model import COMPLETED, GPU_OOM, LEAST_SAMPLES, Evidence, Reason, SharingMode, because
+from slurm_colloc.core.model import COMPLETED, GPU_OOM, LEAST_SAMPLES, Evidence, Reason, SharingMode, because
 
 # Of a shorter run most is its start, which no bound is about.
 _LEAST_S = 60.0

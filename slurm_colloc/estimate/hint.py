@@ -3,9 +3,9 @@
 
 from collections.abc import Mapping
 
-from slurm_colloc.errors import InputError
-from slurm_colloc.model import Footprint, Quantiles, because
-from slurm_colloc.units import demand_mib, percent
+from slurm_colloc.core.errors import InputError
+from slurm_colloc.core.model import Footprint, Quantiles, because
+from slurm_colloc.core.units import demand_mib, percent
 
 
 def parse_hint(text: str) -> Footprint:

@@ -5,9 +5,9 @@ A run that was cut has not shown its peak. Where its memory had stopped growing 
 the job is taken to need not much more: a training step repeats itself.
 """
 
+from slurm_colloc.core.model import LEAST_SAMPLES, Evidence, Footprint, Reason, because
 from slurm_colloc.estimate.exact import footprint_by, is_greedy
 from slurm_colloc.estimate.question import Question
-from slurm_colloc.model import LEAST_SAMPLES, Evidence, Footprint, Reason, because
 
 RUNG = "probe"
 _AT_REST_BY = 0.5

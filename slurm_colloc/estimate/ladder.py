@@ -3,11 +3,11 @@
 
 from collections.abc import Callable, Iterator
 
+from slurm_colloc.core.model import Footprint, Quantiles, Reason, because
 from slurm_colloc.estimate.exact import RUNG as EXACT
 from slurm_colloc.estimate.exact import from_command, from_runs, out_of_memory, raised_by
 from slurm_colloc.estimate.hint import parse_hint
 from slurm_colloc.estimate.question import Question
-from slurm_colloc.model import Footprint, Quantiles, Reason, because
 
 UNKNOWN_RUNG = "unknown"
 

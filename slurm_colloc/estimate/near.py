@@ -11,11 +11,11 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from slurm_colloc.core.model import COMPLETED, Evidence, Footprint, Quantiles, Reason, because
 from slurm_colloc.estimate.exact import cpu_cores, dram_active, host_mem_mib, is_greedy, sm_active, usable
+from slurm_colloc.estimate.option_names import grows, is_in_proportion, is_inert
 from slurm_colloc.estimate.question import Question, most_shown
-from slurm_colloc.history.option_names import grows, is_in_proportion, is_inert
-from slurm_colloc.history.signature import Parts, parts_of
-from slurm_colloc.model import COMPLETED, Evidence, Footprint, Quantiles, Reason, because
+from slurm_colloc.estimate.signature import Parts, parts_of
 
 RUNG = "near"
 # What a CUDA context and its libraries take before a job has allocated anything: it does not grow with the job. Of a

@@ -4,9 +4,9 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from slurm_colloc.core.model import Evidence
 from slurm_colloc.estimate.calibration import SHIPPED, Calibration
-from slurm_colloc.history.lookup import Known
-from slurm_colloc.model import Evidence
+from slurm_colloc.estimate.lookup import Known
 
 
 class Question(NamedTuple):

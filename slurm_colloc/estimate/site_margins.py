@@ -7,12 +7,12 @@ One small file beside the users' histories; it names no user and no job.
 import json
 import os
 
-from slurm_colloc.clock import now
-from slurm_colloc.errors import InputError, StoreError
+from slurm_colloc.core.clock import now
+from slurm_colloc.core.errors import InputError, StoreError
+from slurm_colloc.core.files import read_bounded
+from slurm_colloc.core.model import Reason, because
+from slurm_colloc.core.value_types import read_as
 from slurm_colloc.estimate.calibration import LARGEST, SHIPPED, Calibration
-from slurm_colloc.files import read_bounded
-from slurm_colloc.model import Reason, because
-from slurm_colloc.value_types import read_as
 
 # An ingest that has not come round for so long says nothing of today's jobs.
 MOST_AGE_S = 30 * 86400.0

@@ -5,9 +5,9 @@ import json
 import os
 from typing import NamedTuple
 
-from slurm_colloc.errors import StoreError
-from slurm_colloc.files import read_bounded, write_atomic
-from slurm_colloc.value_types import read_as
+from slurm_colloc.core.errors import StoreError
+from slurm_colloc.core.files import read_bounded, write_atomic
+from slurm_colloc.core.value_types import read_as
 
 # Whoever submits reads it; it names no user and no job.
 _MODE = 0o644

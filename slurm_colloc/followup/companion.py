@@ -16,9 +16,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from slurm_colloc import clock
-from slurm_colloc.config import SiteConfig, find_site_file, load_site, user_data_folder
-from slurm_colloc.errors import CollocError, ConfigError, InputError, ProcessError, UnansweredError
+from slurm_colloc.core import clock
+from slurm_colloc.core.config import SiteConfig, find_site_file, load_site, user_data_folder
+from slurm_colloc.core.errors import CollocError, ConfigError, InputError, ProcessError, UnansweredError
+from slurm_colloc.core.process import given_environment
+from slurm_colloc.estimate.records import drop_evidence, note_out_of_memory
 from slurm_colloc.followup.job_end import add_to_output, found_of, how_it_ended, shares_a_file
 from slurm_colloc.followup.record import (
     OUTCOME,
@@ -33,8 +35,6 @@ from slurm_colloc.followup.record import (
 from slurm_colloc.followup.retry import follow
 from slurm_colloc.followup.submission import resubmit
 from slurm_colloc.followup.verdict import Verdict, as_evidence, judge, retry_arguments
-from slurm_colloc.history.records import drop_evidence, note_out_of_memory
-from slurm_colloc.process import given_environment
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.submit.decision import record as record_decision
 from slurm_colloc.submit.handover import find_sbatch

@@ -5,14 +5,14 @@ import os
 import stat
 from contextlib import suppress
 
-from slurm_colloc import clock
-from slurm_colloc.config import SiteConfig, user_data_folder
-from slurm_colloc.errors import InputError, ProcessError, StoreError
+from slurm_colloc.core import clock
+from slurm_colloc.core.config import SiteConfig, user_data_folder
+from slurm_colloc.core.errors import InputError, ProcessError, StoreError
+from slurm_colloc.core.model import Evidence
+from slurm_colloc.estimate.records import evidence_of_run
 from slurm_colloc.followup.record import Record
 from slurm_colloc.followup.verdict import Found, Verdict
 from slurm_colloc.gpu.failure import TAIL_BYTES, outcome_of
-from slurm_colloc.history.records import evidence_of_run
-from slurm_colloc.model import Evidence
 from slurm_colloc.slurm.array import parse_array
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.job_files import add_words, last_words

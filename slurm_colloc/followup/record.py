@@ -19,12 +19,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
-from slurm_colloc.clock import now
-from slurm_colloc.errors import InputError, StoreError
-from slurm_colloc.files import private_folder, read_own, sync_folder, write_atomic
+from slurm_colloc.core.clock import now
+from slurm_colloc.core.errors import InputError, StoreError
+from slurm_colloc.core.files import private_folder, read_own, sync_folder, write_atomic
+from slurm_colloc.core.value_types import read_as
 from slurm_colloc.slurm.job_files import file_name
 from slurm_colloc.submit.decision import kept_scripts
-from slurm_colloc.value_types import read_as
 
 VERSION = 3
 # Who claims a record so that nobody submits anything.

@@ -10,17 +10,17 @@ import pwd
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from slurm_colloc.clock import with_timeout
-from slurm_colloc.config import SiteConfig
-from slurm_colloc.errors import CollocError
+from slurm_colloc.core.clock import with_timeout
+from slurm_colloc.core.config import SiteConfig
+from slurm_colloc.core.errors import CollocError
+from slurm_colloc.core.model import Reason, because
+from slurm_colloc.core.wording import words
 from slurm_colloc.followup.record import CSUB, SINGLETON, VERSION, Record, claim, write_record
 from slurm_colloc.followup.submission import submit_companion
-from slurm_colloc.model import Reason, because
 from slurm_colloc.slurm.options import CommandLine, value_of, without
 from slurm_colloc.submit.own_options import option_table
 from slurm_colloc.submit.plan import Plan
 from slurm_colloc.submit.reasons import reason_of_counting, reason_to_keep_text
-from slurm_colloc.wording import words
 
 _AGAINST = ("wait", "test-only", "hold")
 # What the environment of a job has otherwise than its submission had it.

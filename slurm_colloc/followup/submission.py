@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from slurm_colloc.clock import with_timeout
-from slurm_colloc.config import SiteConfig
-from slurm_colloc.errors import CollocError, ProcessError, UnansweredError
-from slurm_colloc.files import read_bounded
+from slurm_colloc.core.clock import with_timeout
+from slurm_colloc.core.config import SiteConfig
+from slurm_colloc.core.errors import CollocError, ProcessError, UnansweredError
+from slurm_colloc.core.files import read_bounded
+from slurm_colloc.core.model import because
+from slurm_colloc.core.process import run
 from slurm_colloc.followup.record import Record, record_folder, script_path
-from slurm_colloc.model import because
-from slurm_colloc.process import run
 from slurm_colloc.slurm.client import ASK_S, CliClient
 from slurm_colloc.slurm.options import CommandLine
 from slurm_colloc.slurm.parse import Submitted, parse_submitted

@@ -5,15 +5,15 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from slurm_colloc.config import SiteConfig
-from slurm_colloc.errors import InputError
+from slurm_colloc.core.config import SiteConfig
+from slurm_colloc.core.errors import InputError
+from slurm_colloc.core.model import GPU_OOM, Evidence, Gres, SharingMode
+from slurm_colloc.core.units import counted
 from slurm_colloc.followup.record import Record
 from slurm_colloc.gpu.failure import Outcome, tried_mib
-from slurm_colloc.model import GPU_OOM, Evidence, Gres, SharingMode
 from slurm_colloc.placement.out_of_memory import MOST_RETRIES, held_mib, is_offender, is_share, more_mib
 from slurm_colloc.slurm.gres import parse_gres
 from slurm_colloc.slurm.jobs import Accounted
-from slurm_colloc.units import counted
 
 # Dropped from the user's own options of csub: said anew.
 _REPLACED = ("--gpu-footprint", "--colloc")

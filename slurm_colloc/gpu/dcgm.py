@@ -10,11 +10,12 @@ import socket
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from slurm_colloc import __version__, clock
-from slurm_colloc.config_check import parse_url
-from slurm_colloc.errors import CollocError, ConfigError, GpuError
+from slurm_colloc import __version__
+from slurm_colloc.core import clock
+from slurm_colloc.core.config_check import parse_url
+from slurm_colloc.core.errors import CollocError, ConfigError, GpuError
+from slurm_colloc.core.process import ask
 from slurm_colloc.gpu.reader import GpuProcess, GpuReader, GpuUnit, UnitReading, activity_pct, stands_still
-from slurm_colloc.process import ask
 
 # Our field, DCGM's number, its name in Prometheus, and its heading in `dcgmi dmon`; all are fractions.
 _FIELDS = (

@@ -9,7 +9,7 @@ import math
 import re
 from enum import StrEnum
 
-from slurm_colloc.units import size_mib
+from slurm_colloc.core.units import size_mib
 
 TAIL_BYTES = 64 * 1024
 _LONGEST_WORDS = 200

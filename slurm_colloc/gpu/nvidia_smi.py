@@ -8,9 +8,9 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from slurm_colloc.errors import GpuError, ProcessError
-from slurm_colloc.process import run
-from slurm_colloc.units import whole
+from slurm_colloc.core.errors import GpuError, ProcessError
+from slurm_colloc.core.process import run
+from slurm_colloc.core.units import whole
 
 # Not process_name: whoever runs the program chooses it, with line ends if he likes.
 PROCESSES = ("nvidia-smi", "--query-compute-apps=gpu_uuid,pid,used_memory", "--format=csv,noheader,nounits")

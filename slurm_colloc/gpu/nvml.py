@@ -14,12 +14,12 @@ from typing import Any
 
 import pynvml
 
-from slurm_colloc import clock
-from slurm_colloc.errors import GpuError
+from slurm_colloc.core import clock
+from slurm_colloc.core.errors import GpuError
+from slurm_colloc.core.units import capacity_mib, joules, used_mib, watts
+from slurm_colloc.core.usage_model import ProcessKind
 from slurm_colloc.gpu.proc import sees_host_pids
 from slurm_colloc.gpu.reader import GpuProcess, GpuUnit, UnitReading, activity_pct, numbered, stands_still
-from slurm_colloc.units import capacity_mib, joules, used_mib, watts
-from slurm_colloc.usage_model import ProcessKind
 
 # GPM's own numbers (nvml.h, nvmlGpmMetricId_t) of our names; all are percentages.
 _GPM = {

@@ -5,7 +5,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from slurm_colloc.errors import InputError
+from slurm_colloc.core.errors import InputError
 
 
 class GpuUnit(NamedTuple):

@@ -11,11 +11,11 @@ import json
 import time
 from typing import Any, NamedTuple
 
-from slurm_colloc.errors import GpuError, InputError
+from slurm_colloc.core.errors import GpuError, InputError
+from slurm_colloc.core.units import demand_mib, device_indices
+from slurm_colloc.core.usage_model import ProcessKind
 from slurm_colloc.gpu.proc import ProcessTable
 from slurm_colloc.gpu.reader import GpuProcess, GpuUnit, UnitReading
-from slurm_colloc.units import demand_mib, device_indices
-from slurm_colloc.usage_model import ProcessKind
 
 LOAD_VARIABLE = "COLLOC_SIMULATED_GPU_LOAD"
 # Idle and full power of an H100 80GB HBM3, as measured.

@@ -8,8 +8,8 @@ the device has; there is always a row for the rest.
 from collections.abc import Iterable, Sequence
 from math import fsum
 
-from slurm_colloc.errors import StoreError
-from slurm_colloc.usage_model import (
+from slurm_colloc.core.errors import StoreError
+from slurm_colloc.core.usage_model import (
     ADDITIVE,
     BY_GPU_TIME,
     BY_MEMORY,

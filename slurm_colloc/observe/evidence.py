@@ -7,10 +7,10 @@ The sampler dies with the job without warning, so there is no "at the end": each
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
+from slurm_colloc.core.model import Evidence, SharingMode
+from slurm_colloc.core.usage_model import MEASURED, AttributedUse, NodeSample
 from slurm_colloc.gpu.mig import tells_sm_activity
-from slurm_colloc.model import Evidence, SharingMode
 from slurm_colloc.observe.attribute import attribute_sample
-from slurm_colloc.usage_model import MEASURED, AttributedUse, NodeSample
 
 # Slurm's word for a job that is still going; the true end state is asked for when the evidence is next needed.
 RUNNING = "RUNNING"

@@ -15,10 +15,10 @@ from datetime import UTC, datetime
 from math import inf
 from typing import Any, TypeVar
 
-from slurm_colloc.errors import StoreError
-from slurm_colloc.files import closed_folder, file_mode, open_regular, whose
-from slurm_colloc.usage_model import DeviceAllocation, DeviceSample, HostSample, NodeSample, ProcessSample
-from slurm_colloc.value_types import fits
+from slurm_colloc.core.errors import StoreError
+from slurm_colloc.core.files import closed_folder, file_mode, open_regular, whose
+from slurm_colloc.core.usage_model import DeviceAllocation, DeviceSample, HostSample, NodeSample, ProcessSample
+from slurm_colloc.core.value_types import fits
 
 SUFFIX = ".journal"
 _LOCK = "sampler.lock"

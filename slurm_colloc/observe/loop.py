@@ -7,10 +7,10 @@ import select
 import signal
 from collections.abc import Callable, Iterator, Sequence
 
-from slurm_colloc import clock
-from slurm_colloc.errors import CollocError, DeadlineError, GpuError
+from slurm_colloc.core import clock
+from slurm_colloc.core.errors import CollocError, DeadlineError, GpuError
+from slurm_colloc.core.usage_model import NodeSample
 from slurm_colloc.observe.sampler import Sampler
-from slurm_colloc.usage_model import NodeSample
 
 Sink = Callable[[NodeSample], object]
 # A driver that takes longer than this does not come back by itself: its calls cannot be interrupted.

@@ -4,7 +4,7 @@
 import os
 import socket
 
-from slurm_colloc.errors import ProcessError
+from slurm_colloc.core.errors import ProcessError
 
 
 def notify(text: str) -> None:

@@ -15,10 +15,10 @@ from threading import Thread
 from typing import TYPE_CHECKING, NamedTuple
 
 import slurm_colloc
-from slurm_colloc.errors import ConfigError
+from slurm_colloc.core.errors import ConfigError
+from slurm_colloc.core.units import BYTES_PER_MIB
+from slurm_colloc.core.usage_model import AttributedUse, NodeSample
 from slurm_colloc.observe.attribute import attribute_sample
-from slurm_colloc.units import BYTES_PER_MIB
-from slurm_colloc.usage_model import AttributedUse, NodeSample
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric

@@ -7,12 +7,12 @@ The same code serves the whole node (the agent) and one job (a user without righ
 import time
 from collections.abc import Callable, Sequence, Set
 
-from slurm_colloc.errors import ProcessError
+from slurm_colloc.core.errors import ProcessError
+from slurm_colloc.core.usage_model import DeviceAllocation, DeviceSample, NodeSample, ProcessKind, ProcessSample
 from slurm_colloc.gpu.hostuse import HostUse
 from slurm_colloc.gpu.proc import ProcessTable
 from slurm_colloc.gpu.reader import GpuProcess, GpuReader, GpuUnit, UnitReading
 from slurm_colloc.slurm.jobs import HeldHere
-from slurm_colloc.usage_model import DeviceAllocation, DeviceSample, NodeSample, ProcessKind, ProcessSample
 
 # A reading stands for the time since the one before it, but a pause longer than this is a gap.
 _VALID_PERIODS = 2.5

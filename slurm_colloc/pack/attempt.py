@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from slurm_colloc.errors import StoreError
-from slurm_colloc.files import PRIVATE_FOLDER, write_atomic
+from slurm_colloc.core.errors import StoreError
+from slurm_colloc.core.files import PRIVATE_FOLDER, write_atomic
 from slurm_colloc.gpu.failure import TAIL_BYTES, Outcome, outcome_of
 from slurm_colloc.pack.mps_clients import Watch
 from slurm_colloc.pack.processes import Process, process_of

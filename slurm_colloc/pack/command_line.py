@@ -8,9 +8,9 @@ from contextlib import ExitStack
 from functools import partial
 from typing import NamedTuple
 
-from slurm_colloc.clock import with_timeout
-from slurm_colloc.config import SiteConfig
-from slurm_colloc.errors import CollocError, ConfigError, InputError, ProcessError
+from slurm_colloc.core.clock import with_timeout
+from slurm_colloc.core.config import SiteConfig
+from slurm_colloc.core.errors import CollocError, ConfigError, InputError, ProcessError
 from slurm_colloc.pack.commands import one_command, plain_name, read_commands, read_file
 from slurm_colloc.pack.plan import plan_tasks
 from slurm_colloc.pack.resume import Earlier, merged_options, note_resumed, read_earlier, resuming

@@ -6,7 +6,7 @@ import os
 import shlex
 from collections.abc import Iterable, Sequence
 
-from slurm_colloc.errors import InputError
+from slurm_colloc.core.errors import InputError
 from slurm_colloc.slurm.array import MOST_TASKS
 
 _FILE_LIMIT_BYTES = 64 * 1024 * 1024

@@ -12,7 +12,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 
-from slurm_colloc.errors import CollocError, InputError, StoreError
+from slurm_colloc.core.errors import CollocError, InputError, StoreError
+from slurm_colloc.core.process import given_environment
 from slurm_colloc.gpu.failure import Outcome
 from slurm_colloc.pack.attempt import TaskFiles
 from slurm_colloc.pack.ledger import LedgerWriter, is_restart, job_name, ledger_path, read_ledger
@@ -24,7 +25,6 @@ from slurm_colloc.pack.shared_gpu import SharedGpu
 from slurm_colloc.pack.signals import Signals
 from slurm_colloc.pack.spec import Spec, from_json, split_script
 from slurm_colloc.pack.srun import Job, read_job
-from slurm_colloc.process import given_environment
 
 STOPPED_STATUS = 128 + signal.SIGTERM
 

@@ -13,14 +13,14 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from slurm_colloc import clock
-from slurm_colloc.config import user_data_folder
-from slurm_colloc.errors import InputError, StoreError
-from slurm_colloc.files import PRIVATE_FILE, private_folder, read_bounded, sync_folder
+from slurm_colloc.core import clock
+from slurm_colloc.core.config import user_data_folder
+from slurm_colloc.core.errors import InputError, StoreError
+from slurm_colloc.core.files import PRIVATE_FILE, private_folder, read_bounded, sync_folder
+from slurm_colloc.core.value_types import read_as
 from slurm_colloc.gpu.failure import Outcome
 from slurm_colloc.pack.queue import Start
 from slurm_colloc.pack.spec import Spec, from_json, to_json
-from slurm_colloc.value_types import read_as
 
 _TEXT_LIMIT = 2000
 # Every requeue writes all commands of the pack anew.

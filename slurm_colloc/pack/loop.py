@@ -6,8 +6,9 @@ from collections import defaultdict, deque
 from collections.abc import Collection, Sequence
 from functools import cache
 
-from slurm_colloc import clock
-from slurm_colloc.errors import InputError, ProcessError, StoreError
+from slurm_colloc.core import clock
+from slurm_colloc.core.errors import InputError, ProcessError, StoreError
+from slurm_colloc.core.units import clock_time, counted, spans
 from slurm_colloc.gpu.failure import Outcome, gpu_is_gone
 from slurm_colloc.pack.attempt import Attempt
 from slurm_colloc.pack.mps_clients import Watch, computing, with_gpu_open
@@ -17,7 +18,6 @@ from slurm_colloc.pack.signals import PASSED_ON, STOPPING, Signals
 from slurm_colloc.pack.spec import Task
 from slurm_colloc.pack.srun import slots
 from slurm_colloc.slurm.job_files import add_words
-from slurm_colloc.units import clock_time, counted, spans
 
 _TICK_S = 1.0
 _SOON_S = 0.1

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 
-from slurm_colloc.errors import GpuError
+from slurm_colloc.core.errors import GpuError
 from slurm_colloc.gpu import nvidia_smi
 from slurm_colloc.pack.processes import Process, line_of
 

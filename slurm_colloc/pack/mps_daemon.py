@@ -14,13 +14,13 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
-from slurm_colloc import clock
-from slurm_colloc.errors import ProcessError
-from slurm_colloc.files import PRIVATE_FOLDER
-from slurm_colloc.model import Load
+from slurm_colloc.core import clock
+from slurm_colloc.core.errors import ProcessError
+from slurm_colloc.core.files import PRIVATE_FOLDER
+from slurm_colloc.core.model import Load
+from slurm_colloc.core.process import launch, run
+from slurm_colloc.core.units import whole
 from slurm_colloc.pack.processes import Process, is_still, process, processes, variables_of
-from slurm_colloc.process import launch, run
-from slurm_colloc.units import whole
 
 CONTROL = "nvidia-cuda-mps-control"
 PREFIX = "csub-mps-"

@@ -8,10 +8,10 @@ commands have no other form, so those that cannot share run one at a time.
 import os
 from collections.abc import Iterator, Mapping
 
-from slurm_colloc.config import SiteConfig
-from slurm_colloc.errors import InputError, UnsureError
-from slurm_colloc.history.digest import digest
-from slurm_colloc.model import PACK, JobRequest, Placement, Reason, SharingMode, because
+from slurm_colloc.core.config import SiteConfig
+from slurm_colloc.core.errors import InputError, UnsureError
+from slurm_colloc.core.model import PACK, JobRequest, Placement, Reason, SharingMode, because
+from slurm_colloc.estimate.digest import digest
 from slurm_colloc.pack.commands import plain_name
 from slurm_colloc.pack.shape import (
     Asked,

@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from slurm_colloc.core.model import Load, Room
 from slurm_colloc.gpu.failure import Outcome
-from slurm_colloc.model import Load, Room
 from slurm_colloc.pack.spec import Task
 from slurm_colloc.placement.out_of_memory import more_mib
 from slurm_colloc.placement.packing import may_share

@@ -4,11 +4,11 @@
 from collections import Counter
 from typing import Any, NamedTuple
 
-from slurm_colloc.errors import InputError
+from slurm_colloc.core.errors import InputError
+from slurm_colloc.core.units import clock_time, counted, printable
 from slurm_colloc.gpu.failure import Outcome
 from slurm_colloc.pack.ledger import Ledger, TaskRecord, ledgers_of, missing, read_ledgers
 from slurm_colloc.pack.resume import resumed_by
-from slurm_colloc.units import clock_time, counted, printable
 
 _LINES = 50
 _NOT_RUN = "not run"

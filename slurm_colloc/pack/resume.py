@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import NamedTuple
 
-from slurm_colloc.clock import tries
-from slurm_colloc.config import SiteConfig
-from slurm_colloc.errors import InputError, StoreError
-from slurm_colloc.files import locked, private_folder, read_own, remove, write_atomic
+from slurm_colloc.core.clock import tries
+from slurm_colloc.core.config import SiteConfig
+from slurm_colloc.core.errors import InputError, StoreError
+from slurm_colloc.core.files import locked, private_folder, read_own, remove, write_atomic
 from slurm_colloc.pack.commands import script_of
 from slurm_colloc.pack.ledger import ledger_folder, ledger_path, ledgers_of, missing, numbers_of, read_ledgers
 from slurm_colloc.pack.spec import Spec, from_json, split_script

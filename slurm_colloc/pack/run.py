@@ -7,7 +7,8 @@ import shutil
 import signal
 from collections.abc import Collection, Mapping, Sequence
 
-from slurm_colloc.errors import ProcessError
+from slurm_colloc.core.errors import ProcessError
+from slurm_colloc.core.process import spawn_into
 from slurm_colloc.pack.attempt import Attempt, TaskFiles
 from slurm_colloc.pack.environment import into_steps
 from slurm_colloc.pack.ledger import LedgerWriter
@@ -16,7 +17,6 @@ from slurm_colloc.pack.queue import Start
 from slurm_colloc.pack.shared_gpu import SharedGpu
 from slurm_colloc.pack.spec import Spec
 from slurm_colloc.pack.srun import RUN_VARIABLE, Files, Job, command_line, srun_environment, task_variables
-from slurm_colloc.process import spawn_into
 from slurm_colloc.submit.inherited import MARK, mark
 
 

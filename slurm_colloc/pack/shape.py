@@ -9,9 +9,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from slurm_colloc.config import MigSlice, Pool, SiteConfig
-from slurm_colloc.errors import UnsureError
-from slurm_colloc.model import PACK, Footprint, JobRequest, Load, Reason, Room, because
+from slurm_colloc.core.config import MigSlice, Pool, SiteConfig
+from slurm_colloc.core.errors import UnsureError
+from slurm_colloc.core.model import PACK, Footprint, JobRequest, Load, Reason, Room, because
 from slurm_colloc.pack.time_limits import time_of, within_limits
 from slurm_colloc.placement.out_of_memory import MOST_RETRIES
 from slurm_colloc.placement.packing import Packing, of_equal, pack

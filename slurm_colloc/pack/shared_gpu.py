@@ -7,8 +7,8 @@ there to avoid. Whether a task truly is a client is asked, for one that is not s
 
 from collections.abc import Callable, Iterable, Mapping
 
-from slurm_colloc.errors import InputError, ProcessError
-from slurm_colloc.model import Load
+from slurm_colloc.core.errors import InputError, ProcessError
+from slurm_colloc.core.model import Load
 from slurm_colloc.pack.environment import into_containers
 from slurm_colloc.pack.mps_daemon import Mps, short_folder
 

@@ -8,10 +8,10 @@ and gives it the script's own path, MARK with the Spec, and behind that line the
 import json
 from typing import NamedTuple
 
-from slurm_colloc.errors import InputError
-from slurm_colloc.model import Load, Room
+from slurm_colloc.core.errors import InputError
+from slurm_colloc.core.model import Load, Room
+from slurm_colloc.core.value_types import read_as
 from slurm_colloc.slurm.array import MOST_TASKS, parse_array
-from slurm_colloc.value_types import read_as
 
 MARK = b"#csub-pack "
 VERSION = 1

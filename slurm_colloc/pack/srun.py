@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from slurm_colloc.errors import InputError
+from slurm_colloc.core.errors import InputError
 from slurm_colloc.pack.spec import Spec, Task
 from slurm_colloc.slurm.array import parse_array
 

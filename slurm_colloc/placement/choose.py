@@ -8,8 +8,18 @@ bound (placement/speed.py). What is not known is a reason to submit as asked.
 import math
 from collections.abc import Iterable
 
-from slurm_colloc.config import SiteConfig
-from slurm_colloc.model import Footprint, Gres, JobRequest, Placement, Reason, Rejected, SharingMode, Weighed, because
+from slurm_colloc.core.config import SiteConfig
+from slurm_colloc.core.model import (
+    Footprint,
+    Gres,
+    JobRequest,
+    Placement,
+    Reason,
+    Rejected,
+    SharingMode,
+    Weighed,
+    because,
+)
 from slurm_colloc.placement.pieces import Access, Fit, Need, Taken, host_limit, pieces_in, rooms_of
 from slurm_colloc.placement.time_and_cores import asked_partitions
 from slurm_colloc.placement.waits import Option, QueueEstimate, at_once, choose, free_matters, queue_estimate_of, weigh

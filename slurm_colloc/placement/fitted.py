@@ -12,10 +12,9 @@ from collections.abc import Iterator, Sequence
 from math import inf
 from typing import NamedTuple
 
-from slurm_colloc.config import Pool, SiteConfig
-from slurm_colloc.errors import InputError
-from slurm_colloc.gpu.mig import names_slice, parse_profile
-from slurm_colloc.model import (
+from slurm_colloc.core.config import Pool, SiteConfig
+from slurm_colloc.core.errors import InputError
+from slurm_colloc.core.model import (
     COMPLETED,
     Evidence,
     Footprint,
@@ -27,6 +26,8 @@ from slurm_colloc.model import (
     SharingMode,
     because,
 )
+from slurm_colloc.core.usage_model import MIN_COVERAGE_PCT
+from slurm_colloc.gpu.mig import names_slice, parse_profile
 from slurm_colloc.placement.choose import place, reasons_to_leave
 from slurm_colloc.placement.pieces import (
     Access,
@@ -39,7 +40,6 @@ from slurm_colloc.placement.pieces import (
     shares_per_gpu,
 )
 from slurm_colloc.slurm.gres import parse_gres
-from slurm_colloc.usage_model import MIN_COVERAGE_PCT
 
 # Of an SM activity in percent: a millionth of a GPU is noise of sums.
 SM_DIGITS = 4

@@ -8,8 +8,8 @@ learned.
 
 from collections.abc import Sequence
 
-from slurm_colloc.config import Pool
-from slurm_colloc.model import Gres, SharingMode
+from slurm_colloc.core.config import Pool
+from slurm_colloc.core.model import Gres, SharingMode
 
 MOST_RETRIES = 2
 

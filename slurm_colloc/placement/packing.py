@@ -11,9 +11,9 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from slurm_colloc.config import MigSlice, Pool, Sharing
-from slurm_colloc.errors import InputError
-from slurm_colloc.model import Footprint, Load, Reason, Room, because
+from slurm_colloc.core.config import MigSlice, Pool, Sharing
+from slurm_colloc.core.errors import InputError
+from slurm_colloc.core.model import Footprint, Load, Reason, Room, because
 from slurm_colloc.placement.speed import Slowdown, beside
 from slurm_colloc.placement.time_and_cores import other_card
 

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from slurm_colloc.config import MigSlice, Partition, Pool, SiteConfig
-from slurm_colloc.model import Footprint, Gres, JobRequest, Reason, Rejected, SharingMode, because
+from slurm_colloc.core.config import MigSlice, Partition, Pool, SiteConfig
+from slurm_colloc.core.model import Footprint, Gres, JobRequest, Reason, Rejected, SharingMode, because
+from slurm_colloc.core.units import demand_units, most_of_whole
 from slurm_colloc.placement.speed import Slowdown, most_in_part, most_on_slice, on_share, on_slice, part_needed
 from slurm_colloc.placement.time_and_cores import (
     Kept,
@@ -24,7 +25,6 @@ from slurm_colloc.placement.time_and_cores import (
     without_mps,
 )
 from slurm_colloc.slurm.limits import MINUTES, Limits, broken_limit, limit_passed_by
-from slurm_colloc.units import demand_units, most_of_whole
 
 # What is left beside a larger share is no use to anybody: it is less than the smallest slice.
 _LARGEST_SHARE = 7 / 8

@@ -5,9 +5,9 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from slurm_colloc.config import Partition, Pool, SiteConfig
-from slurm_colloc.model import Footprint, JobRequest, Reason, because
-from slurm_colloc.units import asked_mib
+from slurm_colloc.core.config import Partition, Pool, SiteConfig
+from slurm_colloc.core.model import Footprint, JobRequest, Reason, because
+from slurm_colloc.core.units import asked_mib
 
 _UNCLEAR = because("cores-unclear")
 

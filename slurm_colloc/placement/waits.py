@@ -12,8 +12,8 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from slurm_colloc.config import SiteConfig
-from slurm_colloc.model import Placement, Reason, Weighed, because
+from slurm_colloc.core.config import SiteConfig
+from slurm_colloc.core.model import Placement, Reason, Weighed, because
 from slurm_colloc.slurm.free_gpus import Free
 
 # Fewer waits say nothing of the next.

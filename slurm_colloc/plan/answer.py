@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean, median
 from typing import NamedTuple
 
-from slurm_colloc.config import SiteConfig
-from slurm_colloc.errors import InputError
+from slurm_colloc.core.config import SiteConfig
+from slurm_colloc.core.errors import InputError
 from slurm_colloc.plan.change import Asked, changed, gpus_of, otherwise, pools_with_whole
 from slurm_colloc.plan.geometry import Cut, alternatives, best_cuts, profiles_of
 from slurm_colloc.plan.past import CLASSES, Past, Run

@@ -4,8 +4,8 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from slurm_colloc.config import Partition, Pool, SiteConfig
-from slurm_colloc.errors import InputError
+from slurm_colloc.core.config import Partition, Pool, SiteConfig
+from slurm_colloc.core.errors import InputError
 from slurm_colloc.plan.geometry import Cut, with_cuts
 from slurm_colloc.plan.past import Run
 from slurm_colloc.plan.sharing import Sharing, drawn, moved

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import ceil
 from typing import NamedTuple
 
-from slurm_colloc.config import MigSlice, Pool, SiteConfig
-from slurm_colloc.errors import InputError
+from slurm_colloc.core.config import MigSlice, Pool, SiteConfig
+from slurm_colloc.core.errors import InputError
+from slurm_colloc.core.units import counted
 from slurm_colloc.gpu.mig import gres_type_of, model_named, parse_profile
 from slurm_colloc.slurm.hostlist import expand, fold
-from slurm_colloc.units import counted
 
 # Of the time of a slice so much is used before jobs wait long for it.
 _BUSY = 0.8

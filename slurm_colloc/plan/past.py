@@ -8,10 +8,10 @@ from itertools import accumulate
 from math import ceil
 from typing import NamedTuple
 
-from slurm_colloc.config import Pool, SiteConfig
-from slurm_colloc.errors import InputError
+from slurm_colloc.core.config import Pool, SiteConfig
+from slurm_colloc.core.errors import InputError
+from slurm_colloc.core.model import Gres
 from slurm_colloc.gpu.mig import parse_profile
-from slurm_colloc.model import Gres
 from slurm_colloc.plan.model import Job, Shape, Site
 from slurm_colloc.plan.site import kind_of_pool
 from slurm_colloc.slurm.gres import parse_tres_gres, parse_tres_host

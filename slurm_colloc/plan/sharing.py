@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import NamedTuple
 
-from slurm_colloc.config import MigSlice, Pool, SiteConfig
+from slurm_colloc.core.config import MigSlice, Pool, SiteConfig
 from slurm_colloc.placement.fitted import Step, ladder, past_request
 from slurm_colloc.placement.pieces import shares_per_gpu
 from slurm_colloc.placement.speed import Slowdown, on_share, on_slice

@@ -4,11 +4,11 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from slurm_colloc.config import Pool, SiteConfig
-from slurm_colloc.errors import InputError
+from slurm_colloc.core.config import Pool, SiteConfig
+from slurm_colloc.core.errors import InputError
+from slurm_colloc.core.units import time_limit_min
 from slurm_colloc.plan.model import NodeKind, Priority, Scheduler, Site
 from slurm_colloc.slurm.hostlist import expand
-from slurm_colloc.units import time_limit_min
 
 # What a node has of cores and MiB where site.toml does not say: no job waits for them.
 ENDLESS = 10**9

@@ -5,9 +5,9 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from slurm_colloc.core.units import counted, in_words, printable
 from slurm_colloc.plan.answer import MOST_ERROR_PCT, Answer, Compared, PoolCompared, Range
 from slurm_colloc.plan.change import Asked
-from slurm_colloc.units import counted, in_words, printable
 
 SCHEMA = 1
 # Between figures that are nearer to each other than this the replay does not choose.

@@ -9,7 +9,8 @@ from datetime import datetime, tzinfo
 from math import fsum
 from operator import attrgetter
 
-from slurm_colloc.chart_model import TimeUsage, UtilAgainstSm, WeekHour
+from slurm_colloc.core.chart_model import TimeUsage, UtilAgainstSm, WeekHour
+from slurm_colloc.core.units import printable
 from slurm_colloc.report.figure import (
     Figure,
     darkness,
@@ -23,7 +24,6 @@ from slurm_colloc.report.figure import (
     zone_of,
 )
 from slurm_colloc.report.usage import METRICS, UsageReport, metric_of
-from slurm_colloc.units import printable
 
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _PARTS = (("used", "used"), ("idle", "sampled and idle"), ("unseen", "not sampled"))

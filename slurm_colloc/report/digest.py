@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from slurm_colloc.audit_model import Audited, Finding
+from slurm_colloc.core.audit_model import Audited, Finding
+from slurm_colloc.core.units import in_words, significant
 from slurm_colloc.report.findings import judged_of
 from slurm_colloc.report.page import renderer
 from slurm_colloc.report.text import minute, short_name, stamp
-from slurm_colloc.units import in_words, significant
 
 USER, ADMIN, ACTED = "digest", "admin", "action"
 

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, tzinfo
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
+from slurm_colloc.core.units import printable
 from slurm_colloc.report.usage import UsageReport
-from slurm_colloc.units import printable
 
 Rows = tuple[dict[str, float | str | None], ...]
 

@@ -4,11 +4,11 @@
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from slurm_colloc.audit_model import Audited, Finding
+from slurm_colloc.core.audit_model import Audited, Finding
+from slurm_colloc.core.units import counted, printable
 from slurm_colloc.report.json_values import json_text
 from slurm_colloc.report.layout import list_lines
 from slurm_colloc.report.text import csv_table, stamp
-from slurm_colloc.units import counted, printable
 
 SCHEMA = 2
 

@@ -4,12 +4,12 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, get_type_hints
 
-from slurm_colloc.chart_model import Fit
-from slurm_colloc.config import Prices
+from slurm_colloc.core.chart_model import Fit
+from slurm_colloc.core.config import Prices
+from slurm_colloc.core.usage_model import GroupUsage
 from slurm_colloc.report.json_values import json_text
 from slurm_colloc.report.text import csv_table
 from slurm_colloc.report.usage import Money, UsageReport, fits_by_group, money, of_installed
-from slurm_colloc.usage_model import GroupUsage
 
 SCHEMA = 4
 _OF_FIT = {

@@ -5,16 +5,16 @@ from collections.abc import Callable, Iterator, Sequence
 from math import isinf
 from typing import Any, NamedTuple
 
-from slurm_colloc.chart_model import JobTimeline
-from slurm_colloc.model import Decision, Evidence
+from slurm_colloc.core.chart_model import JobTimeline
+from slurm_colloc.core.model import Decision, Evidence
+from slurm_colloc.core.units import counted, in_words, kilowatt_hours, printable, significant
+from slurm_colloc.core.usage_model import MIN_COVERAGE_PCT, JobUsage
+from slurm_colloc.core.wording import sentence, shown
 from slurm_colloc.report.json_values import json_text
 from slurm_colloc.report.layout import NO_TERMINAL, TEXT_INDENT, Terminal, folded, titled
 from slurm_colloc.report.text import local, sparkline, stamp
 from slurm_colloc.report.usage import never_used, use_of
 from slurm_colloc.slurm.jobs import Accounted
-from slurm_colloc.units import counted, in_words, kilowatt_hours, printable, significant
-from slurm_colloc.usage_model import MIN_COVERAGE_PCT, JobUsage
-from slurm_colloc.wording import sentence, shown
 
 SCHEMA = 2
 _SO_FAR = ("RUNNING", "SUSPENDED")

@@ -6,13 +6,13 @@ from datetime import datetime
 from math import fsum
 from typing import NamedTuple
 
-from slurm_colloc.chart_model import Fit
+from slurm_colloc.core.chart_model import Fit
+from slurm_colloc.core.units import counted, in_words, printable, significant
+from slurm_colloc.core.usage_model import MIN_COVERAGE_PCT, JobUsage
 from slurm_colloc.report.json_values import json_text
 from slurm_colloc.report.layout import NO_TERMINAL, TEXT_INDENT, Terminal, folded, table_lines, titled
 from slurm_colloc.report.text import stamp
 from slurm_colloc.report.usage import never_used, use_of
-from slurm_colloc.units import counted, in_words, printable, significant
-from slurm_colloc.usage_model import MIN_COVERAGE_PCT, JobUsage
 
 SCHEMA = 1
 IDLEST = 5

@@ -10,9 +10,9 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from slurm_colloc.errors import ConfigError
-from slurm_colloc.shipped import template_folders
-from slurm_colloc.units import printable
+from slurm_colloc.core.errors import ConfigError
+from slurm_colloc.core.shipped import template_folders
+from slurm_colloc.core.units import printable
 
 
 def renderer(templates: str, **filters: Callable[..., Any]) -> Callable[..., str]:

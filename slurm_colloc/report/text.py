@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from math import ceil
 
-from slurm_colloc.units import printable
+from slurm_colloc.core.units import printable
 
 # A job's name may have a thousand.
 _NAME_CHARACTERS = 40

@@ -6,9 +6,9 @@ from datetime import datetime
 from math import fsum
 from typing import Any, NamedTuple
 
-from slurm_colloc.chart_model import Charts, Fit, SeveralGpus
-from slurm_colloc.config import Prices
-from slurm_colloc.usage_model import Collocation, GroupUsage, JobUsage, Lost, Prediction, StrayUse
+from slurm_colloc.core.chart_model import Charts, Fit, SeveralGpus
+from slurm_colloc.core.config import Prices
+from slurm_colloc.core.usage_model import Collocation, GroupUsage, JobUsage, Lost, Prediction, StrayUse
 
 
 class UsageReport(NamedTuple):

@@ -4,13 +4,13 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import fsum
 
-from slurm_colloc.chart_model import SeveralGpus
+from slurm_colloc.core.chart_model import SeveralGpus
+from slurm_colloc.core.units import counted, printable, significant
+from slurm_colloc.core.usage_model import Collocation, GroupUsage, Lost, Prediction
 from slurm_colloc.estimate.bounds import LEVEL, lower_bound
 from slurm_colloc.estimate.ladder import UNKNOWN_RUNG
 from slurm_colloc.report.text import stamp
 from slurm_colloc.report.usage import UsageReport, metric_of, of_installed, only_given, saved_gpu_hours
-from slurm_colloc.units import counted, printable, significant
-from slurm_colloc.usage_model import Collocation, GroupUsage, Lost, Prediction
 
 _MOST_LISTED = 5
 

@@ -5,7 +5,9 @@ from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
-from slurm_colloc.chart_model import Fit, GroupDetail, TimeUsage
+from slurm_colloc.core.chart_model import Fit, GroupDetail, TimeUsage
+from slurm_colloc.core.units import printable
+from slurm_colloc.core.usage_model import GroupUsage
 from slurm_colloc.report.charts import coarser, figures
 from slurm_colloc.report.figure import Figure, methods, rounded, short, wall_ms, why_not, zone_of
 from slurm_colloc.report.page import renderer
@@ -13,8 +15,6 @@ from slurm_colloc.report.text import short_name
 from slurm_colloc.report.usage import METRICS, UsageReport, fits_by_group, hours_digits, metric_of, number, reach
 from slurm_colloc.report.usage_notes import definitions, footnotes, heading
 from slurm_colloc.report.usage_text import cells_of, columns
-from slurm_colloc.units import printable
-from slurm_colloc.usage_model import GroupUsage
 
 # Vega is 0.9 MB of the 3 MB that a page may have, the table of 2,000 users 0.5; what all details together may have:
 _PIECES, _LEAST_PIECES = 24_000, 4

@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
-from slurm_colloc.chart_model import Fit
+from slurm_colloc.core.chart_model import Fit
+from slurm_colloc.core.units import printable
+from slurm_colloc.core.usage_model import GroupUsage
 from slurm_colloc.report.layout import (
     BLUE,
     DIM,
@@ -32,8 +34,6 @@ from slurm_colloc.report.usage import (
     shortened,
 )
 from slurm_colloc.report.usage_notes import footnotes, heading, summary
-from slurm_colloc.units import printable
-from slurm_colloc.usage_model import GroupUsage
 
 _GIVEN = ("jobs", "allocated_gpu_hours", "held_gpu_hours", "gpu_cost")
 # On a terminal they are shown with --explain alone; every other form has all columns.

@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
+from slurm_colloc.core.usage_model import GroupUsage, JobUsage
 from slurm_colloc.report.page import renderer
 from slurm_colloc.report.text import minute, stamp
 from slurm_colloc.report.usage import number, percent
-from slurm_colloc.usage_model import GroupUsage, JobUsage
 
 
 class UserPage(NamedTuple):

@@ -9,9 +9,10 @@ import pwd
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from slurm_colloc.config import MigSlice, Pool, SiteConfig
-from slurm_colloc.config import Partition as DeclaredPartition
-from slurm_colloc.errors import InputError
+from slurm_colloc.core.config import MigSlice, Pool, SiteConfig
+from slurm_colloc.core.config import Partition as DeclaredPartition
+from slurm_colloc.core.errors import InputError
+from slurm_colloc.core.toml_text import value_text
 from slurm_colloc.gpu.mig import gres_type_of, model_named, parse_profile
 from slurm_colloc.gpu.reader import GpuUnit
 from slurm_colloc.placement.pieces import shares_per_gpu, shut_by
@@ -28,7 +29,6 @@ from slurm_colloc.site.node_gpus import Shape, shapes_of
 from slurm_colloc.site.share_billing import OFF, SHARES, free_of_charge, uses
 from slurm_colloc.slurm.hostlist import expand, fold
 from slurm_colloc.slurm.parse import Node, Partition
-from slurm_colloc.toml_text import value_text
 
 # What drivers leave of a card's memory differs by so much from one to the next.
 _OTHER_DRIVER = 0.05

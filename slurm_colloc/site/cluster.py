@@ -4,8 +4,8 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from slurm_colloc.config import Partition as DeclaredPartition
-from slurm_colloc.errors import InputError
+from slurm_colloc.core.config import Partition as DeclaredPartition
+from slurm_colloc.core.errors import InputError
 from slurm_colloc.gpu.reader import GpuUnit
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.limits import has_database, holds_to_limits

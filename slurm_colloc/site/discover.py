@@ -6,14 +6,14 @@ Consents are never assumed: sharing by mps or shard stays off until a person wit
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from slurm_colloc.config import SCHEMA, TIERS
-from slurm_colloc.errors import InputError
+from slurm_colloc.core.config import SCHEMA, TIERS
+from slurm_colloc.core.errors import InputError
+from slurm_colloc.core.toml_text import key_line, note
 from slurm_colloc.site.cluster import Cluster, default_mem, partition_table, with_gpus
 from slurm_colloc.site.pools import pool_lines
 from slurm_colloc.site.share_billing import SHARES, free_of_charge
 from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS
 from slurm_colloc.slurm.parse import Partition
-from slurm_colloc.toml_text import key_line, note
 
 _POLICIES = {"report": "off", "pack": "pack", "place": "shadow"}
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from contextlib import closing
 from typing import NamedTuple
 
-from slurm_colloc.errors import GpuError
+from slurm_colloc.core.errors import GpuError
+from slurm_colloc.core.value_types import read_as
 from slurm_colloc.gpu.reader import GpuUnit, open_reader
 from slurm_colloc.site.cluster import NodeGpus
-from slurm_colloc.value_types import read_as
 
 SCHEMA = 1
 

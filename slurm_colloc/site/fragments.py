@@ -4,14 +4,14 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from slurm_colloc.config import Partition, Pool, SiteConfig
-from slurm_colloc.errors import ConfigError
+from slurm_colloc.core.config import Partition, Pool, SiteConfig
+from slurm_colloc.core.errors import ConfigError
+from slurm_colloc.core.model import Gres
+from slurm_colloc.core.units import whole_minutes
 from slurm_colloc.gpu.mig import parse_profile, slices_per_gpu
-from slurm_colloc.model import Gres
 from slurm_colloc.placement.pieces import shares_per_gpu
 from slurm_colloc.site.share_billing import SHARES
 from slurm_colloc.slurm.hostlist import expand, fold
-from slurm_colloc.units import whole_minutes
 
 
 class Alike(NamedTuple):

@@ -4,7 +4,7 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from slurm_colloc.errors import InputError
+from slurm_colloc.core.errors import InputError
 from slurm_colloc.gpu.mig import gres_type_of, model_named, parse_profile
 from slurm_colloc.gpu.reader import GpuUnit
 from slurm_colloc.site.cluster import Cluster, NodeGpus

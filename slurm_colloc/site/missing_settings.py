@@ -3,7 +3,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from slurm_colloc.config import TIERS, Pool, SiteConfig
+from slurm_colloc.core.config import TIERS, Pool, SiteConfig
 from slurm_colloc.gpu.mig import model_named
 from slurm_colloc.placement.pieces import shares_per_gpu
 from slurm_colloc.site.cluster import Cluster

@@ -12,9 +12,9 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import nullcontext
 from typing import NamedTuple
 
-from slurm_colloc.config import SiteConfig
-from slurm_colloc.errors import InputError
-from slurm_colloc.files import as_user, network_file_system
+from slurm_colloc.core.config import SiteConfig
+from slurm_colloc.core.errors import InputError
+from slurm_colloc.core.files import as_user, network_file_system
 from slurm_colloc.site.doctor.facts import Blank, Seen
 from slurm_colloc.site.render import is_site
 from slurm_colloc.slurm.hostlist import expand, fold

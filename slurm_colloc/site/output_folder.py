@@ -6,8 +6,8 @@ import stat
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
-from slurm_colloc.errors import InputError, StoreError
-from slurm_colloc.files import write_atomic
+from slurm_colloc.core.errors import InputError, StoreError
+from slurm_colloc.core.files import write_atomic
 
 # By it a folder of ours is known: /etc/slurm has a gres.conf, too.
 ORDER = "ORDER.md"

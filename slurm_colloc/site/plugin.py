@@ -8,9 +8,9 @@ import os
 import re
 from typing import NamedTuple
 
-from slurm_colloc.errors import InputError, ProcessError
-from slurm_colloc.process import ask
-from slurm_colloc.shipped import plugin_folder
+from slurm_colloc.core.errors import InputError, ProcessError
+from slurm_colloc.core.process import ask
+from slurm_colloc.core.shipped import plugin_folder
 
 SOURCE = "colloc_spank.c"
 FLAGS = ("-std=c11", "-Wall", "-Wextra", "-Werror", "-O2", "-fPIC", "-shared")

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from slurm_colloc.config import SYSTEM_FILE, TIERS, SiteConfig
-from slurm_colloc.errors import ConfigError, InputError
-from slurm_colloc.history.policy_table import PLACE
-from slurm_colloc.shipped import plugin, template_folders
+from slurm_colloc.core.config import SYSTEM_FILE, TIERS, SiteConfig
+from slurm_colloc.core.errors import ConfigError, InputError
+from slurm_colloc.core.shipped import plugin, template_folders
+from slurm_colloc.estimate.policy_table import PLACE
 from slurm_colloc.site.fragments import (
     Alike,
     alike,

@@ -4,7 +4,7 @@
 To Slurm gres/mps and gres/shard are no gres/gpu: what is said of GPUs alone, a job on a share passes by.
 """
 
-from slurm_colloc.config import SiteConfig
+from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.site.cluster import Cluster, with_gpus
 from slurm_colloc.slurm.limits import names_tres
 from slurm_colloc.slurm.setup import parse_weights

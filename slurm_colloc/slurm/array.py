@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The value of --array: the numbers that it names."""
 
-from slurm_colloc.errors import InputError
+from slurm_colloc.core.errors import InputError
 
 MOST_TASKS = 100_000
 

@@ -6,10 +6,10 @@ import pwd
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from slurm_colloc.clock import now
-from slurm_colloc.errors import ProcessError
-from slurm_colloc.model import Gres
-from slurm_colloc.process import ask, ask_all, run
+from slurm_colloc.core.clock import now
+from slurm_colloc.core.errors import ProcessError
+from slurm_colloc.core.model import Gres
+from slurm_colloc.core.process import ask, ask_all, run
 from slurm_colloc.slurm.clean_environment import unfiltered
 from slurm_colloc.slurm.free_gpus import Free
 from slurm_colloc.slurm.limits import Cap, Limits, caps_questions, has_database, parse_caps, parse_limits, questions

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from slurm_colloc.errors import MisusedError, UnsureError
+from slurm_colloc.core.errors import MisusedError, UnsureError
 from slurm_colloc.slurm.option_tables import (
     COMMAND_LINE_ONLY,
     ESCAPED_SPACE_SINCE,

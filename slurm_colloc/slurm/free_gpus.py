@@ -4,7 +4,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from slurm_colloc.model import Gres
+from slurm_colloc.core.model import Gres
 
 
 class Free(NamedTuple):

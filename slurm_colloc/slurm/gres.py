@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from slurm_colloc.errors import InputError
-from slurm_colloc.model import Gres
-from slurm_colloc.units import size_mib, whole
+from slurm_colloc.core.errors import InputError
+from slurm_colloc.core.model import Gres
+from slurm_colloc.core.units import size_mib, whole
 
 _TYPE = r"[A-Za-z_0-9.+-]+"
 _ITEM = re.compile(

@@ -7,7 +7,7 @@ from math import prod
 
 from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
 
-from slurm_colloc.errors import InputError
+from slurm_colloc.core.errors import InputError
 
 # It says of some texts only that a number is none, or that its own count is wrong (found by fuzzing).
 _REFUSALS = (NodeSetException, ValueError, AssertionError)

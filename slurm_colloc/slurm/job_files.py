@@ -7,7 +7,7 @@ import re
 import stat
 from contextlib import suppress
 
-from slurm_colloc.errors import InputError
+from slurm_colloc.core.errors import InputError
 
 # What sbatch reads behind "%": at most so wide, filled up with zeros.
 _REPLACED = re.compile(r"%(?:%|(\d*)([AJNabjnstux]))")

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from slurm_colloc.errors import InputError
-from slurm_colloc.model import Gres
+from slurm_colloc.core.errors import InputError
+from slurm_colloc.core.model import Gres
+from slurm_colloc.core.units import time_limit_min, time_span_s, whole
 from slurm_colloc.slurm.gres import parse_gres, parse_tres_gres, split_items, tres_mib, tres_value
 from slurm_colloc.slurm.hostlist import expand
 from slurm_colloc.slurm.parse import FINAL_STATES, parse_records, parse_state
 from slurm_colloc.slurm.sinfo import indices
-from slurm_colloc.units import time_limit_min, time_span_s, whole
 
 _NO_WORDS = ("(null)", "None", "N/A", "Unknown")
 _PREFIX = re.compile(r"\bgres[:/]")

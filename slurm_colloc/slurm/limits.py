@@ -10,10 +10,10 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from slurm_colloc.errors import InputError
-from slurm_colloc.model import Reason, because
+from slurm_colloc.core.errors import InputError
+from slurm_colloc.core.model import Reason, because
+from slurm_colloc.core.units import time_limit_min, whole
 from slurm_colloc.slurm.gres import tres_mib
-from slurm_colloc.units import time_limit_min, whole
 
 Tres = Mapping[str, int]
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from slurm_colloc.errors import ConfigError, MisusedError, UnsureError, nearest
+from slurm_colloc.core.errors import ConfigError, MisusedError, UnsureError, nearest
 from slurm_colloc.slurm.option_tables import (
     DEADLY_VARIABLES,
     EARLY_VARIABLES,

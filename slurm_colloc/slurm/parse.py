@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from slurm_colloc.config_check import RESTRICTIONS
-from slurm_colloc.errors import InputError
-from slurm_colloc.model import Gres
+from slurm_colloc.core.config_check import RESTRICTIONS
+from slurm_colloc.core.errors import InputError
+from slurm_colloc.core.model import Gres
+from slurm_colloc.core.units import time_limit_min, whole
 from slurm_colloc.slurm.gres import parse_gres
-from slurm_colloc.units import time_limit_min, whole
 
 # States after which a job does not come back; see sacct(1), "JOB STATE CODES".
 FINAL_STATES = frozenset(

@@ -7,7 +7,7 @@ All is asked with TZ=UTC and SLURM_TIME_FORMAT=%s, so that times are seconds sin
 import re
 from typing import NamedTuple
 
-from slurm_colloc.errors import InputError
+from slurm_colloc.core.errors import InputError
 from slurm_colloc.slurm.parse import parse_config
 
 ENVIRONMENT = {"TZ": "UTC", "SLURM_TIME_FORMAT": "%s"}

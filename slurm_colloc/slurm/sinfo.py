@@ -5,11 +5,11 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from slurm_colloc.errors import InputError
-from slurm_colloc.model import Gres
+from slurm_colloc.core.errors import InputError
+from slurm_colloc.core.model import Gres
+from slurm_colloc.core.units import MOST_DEVICES, device_indices, whole
 from slurm_colloc.slurm.free_gpus import kind_of
 from slurm_colloc.slurm.gres import SHOWN, split_items
-from slurm_colloc.units import MOST_DEVICES, device_indices, whole
 
 # One line for each node and partition; a field without a width is printed whole.
 QUESTION = ("sinfo", "-h", "-a", "-N", "-O", "NodeList:|,Partition:|,Gres:|,GresUsed:|,StateCompact:")

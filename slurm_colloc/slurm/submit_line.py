@@ -3,7 +3,7 @@
 
 from os.path import basename
 
-from slurm_colloc.errors import InputError, UnsureError
+from slurm_colloc.core.errors import InputError, UnsureError
 from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS
 from slurm_colloc.slurm.options import split_command_line
 

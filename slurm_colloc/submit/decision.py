@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from slurm_colloc.clock import now, with_timeout
-from slurm_colloc.config import SiteConfig, user_data_folder
-from slurm_colloc.errors import CollocError
-from slurm_colloc.history.submitted import keep_submitted
-from slurm_colloc.model import Decision, Footprint, JobRequest, Placement, SharingMode
+from slurm_colloc.core.clock import now, with_timeout
+from slurm_colloc.core.config import SiteConfig, user_data_folder
+from slurm_colloc.core.errors import CollocError
+from slurm_colloc.core.model import Decision, Footprint, JobRequest, Placement, SharingMode
+from slurm_colloc.estimate.submitted import keep_submitted
 from slurm_colloc.placement.waits import wait_for
 from slurm_colloc.submit.plan import PLAIN, Plan
 from slurm_colloc.submit.slurm_answers import take_off
@@ -85,7 +85,7 @@ def drop(config: SiteConfig, decision: Decision) -> str:
     Raises:
         StoreError: it cannot be written.
     """
-    from slurm_colloc.history.records import drop_decision
+    from slurm_colloc.estimate.records import drop_decision
 
     folder = os.path.dirname(drop_decision(config.decisions_folder, decision))
     if folder == config.own_spool or not config.own_spool:

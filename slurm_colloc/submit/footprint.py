@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
-from slurm_colloc.clock import with_timeout
-from slurm_colloc.config import SiteConfig
-from slurm_colloc.errors import DeadlineError
+from slurm_colloc.core.clock import with_timeout
+from slurm_colloc.core.config import SiteConfig
+from slurm_colloc.core.errors import DeadlineError
+from slurm_colloc.core.model import GPU_OOM, Evidence, Footprint, JobRequest, Placement, Quantiles, Reason, because
 from slurm_colloc.estimate.ladder import estimate, estimate_at_site
+from slurm_colloc.estimate.lookup import look_up
 from slurm_colloc.estimate.question import Question, question
-from slurm_colloc.history.lookup import look_up
-from slurm_colloc.model import GPU_OOM, Evidence, Footprint, JobRequest, Placement, Quantiles, Reason, because
 from slurm_colloc.placement.choose import place
 from slurm_colloc.placement.pieces import Access
 from slurm_colloc.submit.reasons import reason_against_history, without_comments

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
 
-from slurm_colloc.errors import ProcessError
-from slurm_colloc.process import Running, read_all, spawn
+from slurm_colloc.core.errors import ProcessError
+from slurm_colloc.core.process import Running, read_all, spawn
 from slurm_colloc.slurm.parse import parse_submitted
 from slurm_colloc.submit.plan import Plan
 from slurm_colloc.submit.render import keep_script, write_script

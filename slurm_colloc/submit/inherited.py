@@ -7,7 +7,7 @@ job inherits them. A value that is not csub's any more is the user's and stays; 
 
 from collections.abc import Mapping
 
-from slurm_colloc.process import given_environment
+from slurm_colloc.core.process import given_environment
 
 MARK = "COLLOC_SET"
 # Slurm sets it for each job with a GPU: no job has it of another's.

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import NamedTuple
 
-from slurm_colloc.clock import with_timeout
-from slurm_colloc.config import (
+from slurm_colloc.core.clock import with_timeout
+from slurm_colloc.core.config import (
     ENVIRONMENT_VARIABLE,
     SiteConfig,
     Timeouts,
@@ -18,7 +18,7 @@ from slurm_colloc.config import (
     passed_over,
     site_files,
 )
-from slurm_colloc.errors import ConfigError
+from slurm_colloc.core.errors import ConfigError
 from slurm_colloc.slurm.options import CommandLine
 from slurm_colloc.submit.decision import record
 from slurm_colloc.submit.handover import STDERR, STDOUT, find_sbatch, is_of_script, submit, write_all
@@ -129,7 +129,7 @@ def said_of(plan: Plan, call: Call) -> Iterable[str]:
 def say(text: str) -> None:
     """Tell the user; what a terminal would act on is made visible: words of a script, or of sbatch, may hold it."""
     if not text.isprintable():
-        from slurm_colloc.units import printable  # of no use to nearly all submissions
+        from slurm_colloc.core.units import printable  # of no use to nearly all submissions
 
         text = "\n".join(map(printable, text.split("\n")))
     write_all(STDERR, f"csub: {text}\n".encode(errors="backslashreplace"))

@@ -3,8 +3,8 @@
 
 from collections.abc import Sequence
 
-from slurm_colloc.errors import UnsureError
-from slurm_colloc.model import Placement, Reason, SharingMode, because
+from slurm_colloc.core.errors import UnsureError
+from slurm_colloc.core.model import Placement, Reason, SharingMode, because
 from slurm_colloc.placement.choose import as_asked
 from slurm_colloc.slurm.directives import Script, without_options
 from slurm_colloc.slurm.option_tables import Option

@@ -4,13 +4,13 @@
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 
-from slurm_colloc.config import SiteConfig
-from slurm_colloc.errors import InputError, MisusedError
+from slurm_colloc.core.config import SiteConfig
+from slurm_colloc.core.errors import InputError, MisusedError
+from slurm_colloc.core.units import printable
 from slurm_colloc.estimate.hint import parse_hint
 from slurm_colloc.slurm.directives import Script
 from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS, Option
 from slurm_colloc.slurm.options import CommandLine, Given, join_options, split_command_line
-from slurm_colloc.units import printable
 
 # What a #CSUB line may say; the others are about one call of csub, not about the job.
 SCRIPT_OPTIONS = (

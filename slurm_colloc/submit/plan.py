@@ -5,12 +5,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol
 
-from slurm_colloc.clock import now
-from slurm_colloc.config import SiteConfig
-from slurm_colloc.errors import CollocError, MisusedError, UnsureError
+from slurm_colloc.core.clock import now
+from slurm_colloc.core.config import SiteConfig
+from slurm_colloc.core.errors import CollocError, MisusedError, UnsureError
+from slurm_colloc.core.model import Footprint, JobRequest, Placement, Reason, SharingMode, because
+from slurm_colloc.estimate.signature import WRAPPED
 from slurm_colloc.estimate.site_stop import why_stopped
-from slurm_colloc.history.signature import WRAPPED
-from slurm_colloc.model import Footprint, JobRequest, Placement, Reason, SharingMode, because
 from slurm_colloc.placement.choose import as_asked, place
 from slurm_colloc.slurm.directives import read_script
 from slurm_colloc.slurm.free_gpus import Free
@@ -134,7 +134,7 @@ class NotPackedError(CollocError):
         self.reasons = reasons
 
     def __str__(self) -> str:
-        from slurm_colloc.wording import sentence  # nearly all submissions are no packs
+        from slurm_colloc.core.wording import sentence  # nearly all submissions are no packs
 
         return sentence(self.reasons)
 

@@ -14,13 +14,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from slurm_colloc import __version__
-from slurm_colloc.config import SiteConfig, user_data_folder
-from slurm_colloc.errors import ConfigError, StoreError
-from slurm_colloc.files import PRIVATE_FILE, PRIVATE_FOLDER, private_folder, read_bounded, write_atomic
-from slurm_colloc.history.digest import digest
-from slurm_colloc.model import Footprint, JobRequest, Placement, SharingMode
-from slurm_colloc.shipped import template_folders
-from slurm_colloc.units import printable
+from slurm_colloc.core.config import SiteConfig, user_data_folder
+from slurm_colloc.core.errors import ConfigError, StoreError
+from slurm_colloc.core.files import PRIVATE_FILE, PRIVATE_FOLDER, private_folder, read_bounded, write_atomic
+from slurm_colloc.core.model import Footprint, JobRequest, Placement, SharingMode
+from slurm_colloc.core.shipped import template_folders
+from slurm_colloc.core.units import printable
+from slurm_colloc.estimate.digest import digest
 
 BLOCK_BEGINS = "# --- csub: this block was added"
 _FIRST_LINE = f"{BLOCK_BEGINS} at submission ---"
@@ -99,7 +99,7 @@ def program(module: str, argument: str) -> bytes:
 
 
 def _header(request: JobRequest, footprint: Footprint, placement: Placement, cut: Sequence[str] = ()) -> list[str]:
-    from slurm_colloc.wording import sentence  # only where a script is changed
+    from slurm_colloc.core.wording import sentence  # only where a script is changed
 
     lines = [
         _FIRST_LINE,

@@ -4,11 +4,12 @@
 import os
 from collections.abc import Iterator, Mapping, Sequence
 
-from slurm_colloc.config import SiteConfig, user_data_folder
-from slurm_colloc.errors import InputError
-from slurm_colloc.history.signature import Signature, apart_by, command_signature, names_from_outside, signature
-from slurm_colloc.history.submitted import compared, path_of, read_submitted
-from slurm_colloc.model import Gres, JobRequest, Reason, because
+from slurm_colloc.core.config import SiteConfig, user_data_folder
+from slurm_colloc.core.errors import InputError
+from slurm_colloc.core.model import Gres, JobRequest, Reason, because
+from slurm_colloc.core.units import asked_mib, time_limit_min
+from slurm_colloc.estimate.signature import Signature, apart_by, command_signature, names_from_outside, signature
+from slurm_colloc.estimate.submitted import compared, path_of, read_submitted
 from slurm_colloc.slurm.array import parse_array
 from slurm_colloc.slurm.gres import check_prefix, parse_gpus, parse_gres
 from slurm_colloc.slurm.options import Given, count_of, value_of
@@ -23,7 +24,6 @@ from slurm_colloc.submit.reasons import (
     variables_read,
 )
 from slurm_colloc.submit.submission import Submission
-from slurm_colloc.units import asked_mib, time_limit_min
 
 _STYLES = ("gres", "gpus", "gpus-per-node", "gpus-per-task")
 _SHAPES_CORES = frozenset(

@@ -9,9 +9,9 @@ another answer by asking twice.
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
-from slurm_colloc.config import Rule, SiteConfig
-from slurm_colloc.history.digest import digest
-from slurm_colloc.model import CONTROL, PLACED, Params, Reason, because
+from slurm_colloc.core.config import Rule, SiteConfig
+from slurm_colloc.core.model import CONTROL, PLACED, Params, Reason, because
+from slurm_colloc.estimate.digest import digest
 
 _DRAW_BYTES, _DAY_S = 8, 86400
 

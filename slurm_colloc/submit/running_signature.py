@@ -9,10 +9,10 @@ without them.
 import os
 from collections.abc import Mapping, Sequence
 
-from slurm_colloc.errors import InputError
-from slurm_colloc.files import read_bounded
-from slurm_colloc.history.signature import OF_REQUEST, WRAPPED, apart_by, signature
-from slurm_colloc.model import SharingMode
+from slurm_colloc.core.errors import InputError
+from slurm_colloc.core.files import read_bounded
+from slurm_colloc.core.model import SharingMode
+from slurm_colloc.estimate.signature import OF_REQUEST, WRAPPED, apart_by, signature
 from slurm_colloc.submit.render import BLOCK_BEGINS
 
 # slurmctld takes no larger script unless it is told to (max_script_size).

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
-from slurm_colloc.units import BYTES_PER_MIB
+from slurm_colloc.core.units import BYTES_PER_MIB
 
 
 class Program(NamedTuple):

@@ -4,9 +4,9 @@
 from collections.abc import Iterator, Sequence
 from math import ceil
 
-from slurm_colloc.model import Footprint, Placement, Reason, Weighed
+from slurm_colloc.core.model import Footprint, Placement, Reason, Weighed
+from slurm_colloc.core.units import counted, in_words
 from slurm_colloc.submit.plan import Part, Plan
-from slurm_colloc.units import counted, in_words
 
 SCHEMA = 3
 _EXPLAINED = 8
@@ -40,7 +40,7 @@ def noted(plan: Plan) -> Iterator[str]:
 
 
 def _said(reasons: Sequence[Reason]) -> str:
-    from slurm_colloc.wording import sentence  # most submissions have nothing to say
+    from slurm_colloc.core.wording import sentence  # most submissions have nothing to say
 
     return sentence(reasons)
 
@@ -141,7 +141,7 @@ def as_json(plan: Plan, sbatch: str) -> str:
     """
     import json
 
-    from slurm_colloc.wording import shown
+    from slurm_colloc.core.wording import shown
 
     request, footprint, placement = plan.part
     whole = {

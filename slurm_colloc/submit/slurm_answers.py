@@ -13,18 +13,18 @@ from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
-from slurm_colloc.clock import now
-from slurm_colloc.config import SiteConfig
-from slurm_colloc.errors import CollocError, StoreError
-from slurm_colloc.files import private_folder, read_bounded, read_own, write_atomic
-from slurm_colloc.history.digest import digest
-from slurm_colloc.model import Footprint, Gres, JobRequest, Reason, because
+from slurm_colloc.core.clock import now
+from slurm_colloc.core.config import SiteConfig
+from slurm_colloc.core.errors import CollocError, StoreError
+from slurm_colloc.core.files import private_folder, read_bounded, read_own, write_atomic
+from slurm_colloc.core.model import Footprint, Gres, JobRequest, Reason, because
+from slurm_colloc.core.value_types import read_as
+from slurm_colloc.estimate.digest import digest
 from slurm_colloc.placement.pieces import Access
 from slurm_colloc.placement.waits import MOST_AGE_S, QueueEstimate, Waits, waits_path
 from slurm_colloc.slurm.free_gpus import Free, kind_of
 from slurm_colloc.slurm.limits import Limits, default_qos
 from slurm_colloc.submit.rollout import Whose
-from slurm_colloc.value_types import read_as
 
 _LIMIT_BYTES = 16 * 1024 * 1024
 _LIMITS, _FREE = "limits", "free"

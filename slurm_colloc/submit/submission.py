@@ -5,8 +5,8 @@ import os
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from slurm_colloc.config import SiteConfig
-from slurm_colloc.errors import UnsureError
+from slurm_colloc.core.config import SiteConfig
+from slurm_colloc.core.errors import UnsureError
 from slurm_colloc.slurm.directives import Script, options_in_force, read_script
 from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS, Option
 from slurm_colloc.slurm.options import CommandLine, Given, read_environment

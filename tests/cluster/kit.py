@@ -8,7 +8,7 @@ import shlex
 import time
 from pathlib import Path
 
-from slurm_colloc.history.policy_table import PLACE
+from slurm_colloc.estimate.policy_table import PLACE
 from slurm_colloc.site.render import LIBEXEC, LOG_FOLDER
 from tests.cluster import spank
 from tests.cluster.fixtures import RELEASE

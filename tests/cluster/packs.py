@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from slurm_colloc.model import Load, Room
+from slurm_colloc.core.model import Load, Room
 from slurm_colloc.pack.ledger import Ledger, read_ledger
 from slurm_colloc.pack.spec import MARK, VERSION, Spec, to_json
 from tests.cluster.lab import Lab

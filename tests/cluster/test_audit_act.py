@@ -11,8 +11,8 @@ import pytest
 
 from slurm_colloc.audit.job_actions import act, in_words
 from slurm_colloc.audit.state import opened
-from slurm_colloc.audit_model import JOB, Finding
-from slurm_colloc.config_audit import Notices
+from slurm_colloc.core.audit_model import JOB, Finding
+from slurm_colloc.core.config_audit import Notices
 from tests.cluster.lab import Lab
 from tests.unit.made import site
 from tests.unit.noticed import finding

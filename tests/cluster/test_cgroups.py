@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from slurm_colloc.core.usage_model import HostSample, NodeSample
 from slurm_colloc.gpu.proc import ProcessTable, parse_cgroup_folders
 from slurm_colloc.gpu.simulated import SimulatedReader
 from slurm_colloc.observe.sampler import Sampler, Told
 from slurm_colloc.slurm.jobs import HeldHere, held_question, parse_held
-from slurm_colloc.usage_model import HostSample, NodeSample
 from tests.cluster import cgroups
 from tests.cluster.fixtures import CGROUPS, CHECKOUT, in_cgroups, running
 from tests.cluster.lab import Lab

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_colloc.history.snapshot import write_snapshot
+from slurm_colloc.estimate.snapshot import write_snapshot
 from tests.cluster.lab import Lab
 from tests.cluster.site import write_site
 from tests.cluster.user import SLICE, SMALL, User, job_id, tres

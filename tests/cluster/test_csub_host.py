@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from slurm_colloc.model import Reason, because
-from slurm_colloc.wording import words
+from slurm_colloc.core.model import Reason, because
+from slurm_colloc.core.wording import words
 from tests.cluster import broken
 from tests.cluster.fixtures import CHECKOUT, RELEASE, new_lab, running
 from tests.cluster.lab import Lab

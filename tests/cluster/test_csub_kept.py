@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm_colloc.model import because
-from slurm_colloc.wording import words
+from slurm_colloc.core.model import because
+from slurm_colloc.core.wording import words
 from tests.cluster.fixtures import RELEASE
 from tests.cluster.lab import Lab
 from tests.cluster.nodes import PARTITIONS

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from slurm_colloc.history.snapshot import write_snapshot
-from slurm_colloc.model import because
+from slurm_colloc.core.model import because
+from slurm_colloc.core.wording import sentence
+from slurm_colloc.estimate.snapshot import write_snapshot
 from slurm_colloc.placement.waits import Wait, Waits, to_json, waits_path
-from slurm_colloc.wording import sentence
 from tests.cluster.daemons import all_idle
 from tests.cluster.lab import Lab
 from tests.cluster.site import write_site

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import pytest
 
-from slurm_colloc.accounting.store import Store
-from slurm_colloc.model import Gres
+from slurm_colloc.core.model import Gres
+from slurm_colloc.store.store import Store
 from tests.cluster.lab import Lab
 from tests.cluster.processes import with_environment
 from tests.cluster.site import write_site

@@ -8,10 +8,10 @@ import time
 
 import pytest
 
-from slurm_colloc.accounting.run_rows import past_runs
-from slurm_colloc.accounting.store import Store
-from slurm_colloc.config import load_site
+from slurm_colloc.core.config import load_site
+from slurm_colloc.facts.run_rows import past_runs
 from slurm_colloc.plan.past import Allocated, throttles
+from slurm_colloc.store.store import Store
 from tests.cluster.fixtures import RELEASE, install_checkout, need_cluster
 from tests.cluster.plan_record import GPUS, NODES, cluster, run_trace, trace
 from tests.cluster.site import write_site

@@ -55,9 +55,9 @@ OPEN = ("{site}/site.toml",)
 
 MAKE = """
 import os, sys
-from slurm_colloc.config import user_data_folder as data
-from slurm_colloc.history import forgotten, records
-from slurm_colloc.model import Decision, Evidence, Load, Room
+from slurm_colloc.core.config import user_data_folder as data
+from slurm_colloc.estimate import forgotten, records
+from slurm_colloc.core.model import Decision, Evidence, Load, Room
 from slurm_colloc.followup import record as followed
 from slurm_colloc.pack import ledger, mps_daemon, resume, spec
 from slurm_colloc.submit.render import write_script
@@ -142,9 +142,11 @@ def site(lab: Lab) -> Site:
         os.chown(folder / name, carol.uid, carol.gid)
     python(lab, "alice", MAKE, made.spool, made.tmp, SIGNATURE, TMPDIR=str(made.tmp))
     hour = folder / "journal/g1/20260101T00.journal"
-    python(lab, "carol", "import sys; from slurm_colloc.files import *; write_atomic(sys.argv[1], b'')", hour)
-    write = "from slurm_colloc.history.snapshot import *; import sys; write_snapshot(sys.argv[1], [], int(sys.argv[2]))"
-    make = "import sys; from slurm_colloc.accounting.user_histories import *; make_history_folder(sys.argv[1])"
+    python(lab, "carol", "import sys; from slurm_colloc.core.files import *; write_atomic(sys.argv[1], b'')", hour)
+    write = (
+        "from slurm_colloc.estimate.snapshot import *; import sys; write_snapshot(sys.argv[1], [], int(sys.argv[2]))"
+    )
+    make = "import sys; from slurm_colloc.feedback.user_histories import *; make_history_folder(sys.argv[1])"
     python(lab, None, make, folder)
     uid = lab.users["alice"].uid
     python(lab, None, write, folder / f"history/{uid}.sqlite", uid)
@@ -199,7 +201,7 @@ mine = os.environ["HOME"] + "/trap"
 os.chmod(os.environ["HOME"], 0o711)
 """
 TAKE_IN = (
-    "import sys; from slurm_colloc.accounting.user_histories import *; print(collect_decisions(sys.argv[1]).decisions)"
+    "import sys; from slurm_colloc.feedback.user_histories import *; print(collect_decisions(sys.argv[1]).decisions)"
 )
 
 
@@ -272,9 +274,9 @@ def test_bob_was_first_in_a_shared_parent(lab: Lab, site: Site, kind: str, varia
 BELIEVE = """
 import os, sys, json
 base, signature = sys.argv[1:]
-from slurm_colloc.config import load_site, user_config_file, user_data_folder as data
-from slurm_colloc.errors import CollocError
-from slurm_colloc.history import forgotten, records, snapshot
+from slurm_colloc.core.config import load_site, user_config_file, user_data_folder as data
+from slurm_colloc.core.errors import CollocError
+from slurm_colloc.estimate import forgotten, records, snapshot
 from slurm_colloc.followup import record as followed
 from slurm_colloc.pack import ledger
 believed = []
@@ -305,8 +307,8 @@ def test_what_bob_wrote_is_not_believed_to_be_hers(lab: Lab, site: Site) -> None
     python(lab, "bob", MAKE, base / "slurm_colloc", base, SIGNATURE, **env)
     more = """
 import os, shutil, sys
-from slurm_colloc.history.snapshot import write_snapshot
-from slurm_colloc.history.records import parse_evidence
+from slurm_colloc.estimate.snapshot import write_snapshot
+from slurm_colloc.estimate.records import parse_evidence
 base, site, uid = sys.argv[1:]
 mine = f"{base}/slurm_colloc"
 os.rename(f"{mine}/{os.geteuid()}", f"{mine}/decisions")
@@ -360,7 +362,7 @@ print(count)
 
 COLLECT = """
 import sys, time
-from slurm_colloc.accounting.user_histories import collect_decisions
+from slurm_colloc.feedback.user_histories import collect_decisions
 until_s, looks, found, slowest_s = time.monotonic() + float(sys.argv[2]), 0, set(), 0.0
 while time.monotonic() < until_s:
     began_s = time.monotonic()

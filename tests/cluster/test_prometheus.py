@@ -22,13 +22,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from slurm_colloc.accounting.sources.prometheus import Imported, names_there, read_rounds
-from slurm_colloc.accounting.sources.prometheus_server import Server
-from slurm_colloc.accounting.store import Store
-from slurm_colloc.history.records import parse_evidence
+from slurm_colloc.core.usage_model import HostSample
+from slurm_colloc.estimate.records import parse_evidence
 from slurm_colloc.observe.attribute import attribute_sample
 from slurm_colloc.observe.prometheus import Endpoint
-from slurm_colloc.usage_model import HostSample
+from slurm_colloc.sources.prometheus import Imported, names_there, read_rounds
+from slurm_colloc.sources.prometheus_server import Server
+from slurm_colloc.store.store import Store
 from tests.cluster.ports import Ports, answers
 from tests.unit.made import H100, RECORDED, device, near, process, seen
 from tests.unit.programs import need_program

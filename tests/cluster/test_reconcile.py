@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from slurm_colloc.accounting.store import open_store
 from slurm_colloc.slurm.gres import parse_gres
+from slurm_colloc.store.store import open_store
 from tests.cluster import rollup
 from tests.cluster.fixtures import RELEASE, new_lab, running
 from tests.cluster.lab import Lab

@@ -15,7 +15,7 @@ import subprocess
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from slurm_colloc.errors import UnsureError
+from slurm_colloc.core.errors import UnsureError
 from slurm_colloc.slurm.directives import Script, options_in_force, read_script
 from slurm_colloc.slurm.option_tables import SAME_VALUE, SBATCH_OPTIONS, VARIABLES_AFTER
 from slurm_colloc.slurm.options import Given, read_environment, split_command_line

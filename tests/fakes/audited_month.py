@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from duckdb import DuckDBPyConnection
 
-from slurm_colloc.accounting.samples import DAY
+from slurm_colloc.store.samples import DAY
 from tests.fakes import year
 from tests.fakes.year import UNITS, Kind, Size, around
 

@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 import duckdb
 
-from slurm_colloc.accounting import parquet
-from slurm_colloc.accounting.sample_tables import SHARES, typed
-from slurm_colloc.accounting.samples import RAW_DAY, Samples, day_and_hour
-from slurm_colloc.usage_model import MEASURED
+from slurm_colloc.core.usage_model import MEASURED
+from slurm_colloc.store import parquet
+from slurm_colloc.store.sample_tables import SHARES, typed
+from slurm_colloc.store.samples import RAW_DAY, Samples, day_and_hour
 from tests.fakes.sacct_rows import DAY_S, GPU_NODES, PARTS, SHARDS_PER_GPU, Made
 
 CLUSTER = "bench"

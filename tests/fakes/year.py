@@ -16,15 +16,15 @@ from typing import NamedTuple
 
 from duckdb import DuckDBPyConnection
 
-from slurm_colloc.accounting import decisions, parquet
-from slurm_colloc.accounting.aggregate import find_runs
-from slurm_colloc.accounting.facts import facts_path, make_facts
-from slurm_colloc.accounting.runs import ALLOCATION_COLUMNS
-from slurm_colloc.accounting.sample_tables import HOSTS, SHARES, Table, typed
-from slurm_colloc.accounting.samples import DAY, RAW_DAY, day_and_hour
-from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.window import Window
-from slurm_colloc.usage_model import MEASURED
+from slurm_colloc.core.usage_model import MEASURED
+from slurm_colloc.facts.aggregate import find_runs
+from slurm_colloc.facts.facts import facts_path, make_facts
+from slurm_colloc.store import decisions, parquet
+from slurm_colloc.store.runs import ALLOCATION_COLUMNS
+from slurm_colloc.store.sample_tables import HOSTS, SHARES, Table, typed
+from slurm_colloc.store.samples import DAY, RAW_DAY, day_and_hour
+from slurm_colloc.store.store import Store
+from slurm_colloc.store.window import Window
 
 CLUSTER, UNITS = "bench", 1000
 HOURS: parquet.Hours = {("a000", "00"): (1000, 0)}

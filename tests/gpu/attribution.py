@@ -15,10 +15,10 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 
+from slurm_colloc.core.usage_model import NodeSample
 from slurm_colloc.gpu.nvml import NvmlReader
 from slurm_colloc.observe.attribute import attribute_sample
 from slurm_colloc.observe.sampler import Sampler
-from slurm_colloc.usage_model import NodeSample
 from tests.gpu.loads import Job, running
 from tests.gpu.read_loads import mps
 

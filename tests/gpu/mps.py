@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from slurm_colloc.model import Load
+from slurm_colloc.core.model import Load
 from slurm_colloc.pack.mps_clients import computing, with_gpu_open
 from slurm_colloc.pack.mps_daemon import CONTROL, Mps, short_folder
 from tests.gpu.loads import PROGRAMS

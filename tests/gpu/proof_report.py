@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from slurm_colloc.usage_model import NodeSample
+from slurm_colloc.core.usage_model import NodeSample
 from tests.gpu.proof_plan import BY_HAND, Cell
 
 Row = Mapping[str, Any]

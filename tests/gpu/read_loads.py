@@ -19,9 +19,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from slurm_colloc.core.usage_model import DeviceSample, ProcessSample
 from slurm_colloc.gpu.nvml import NvmlReader
 from slurm_colloc.observe.attribute import attribute_device
-from slurm_colloc.usage_model import DeviceSample, ProcessSample
 
 READINGS, PERIOD_S, SETTLE_S = 8, 0.5, 12.0
 

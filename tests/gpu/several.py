@@ -21,11 +21,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from slurm_colloc.core.usage_model import NodeSample
 from slurm_colloc.gpu.nvml import NvmlReader
 from slurm_colloc.observe.attribute import attribute_sample
 from slurm_colloc.observe.journal import hours
 from slurm_colloc.observe.sampler import Sampler
-from slurm_colloc.usage_model import NodeSample
 from tests.gpu import cost, gres_mps, slurm
 from tests.gpu.loads import Job, running
 from tests.gpu.proof_report import add

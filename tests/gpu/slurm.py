@@ -21,9 +21,9 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from slurm_colloc.core.usage_model import NodeSample
 from slurm_colloc.observe.attribute import attribute_sample
 from slurm_colloc.observe.journal import hours
-from slurm_colloc.usage_model import NodeSample
 from tests.gpu.cost import SITE
 from tests.gpu.loads import PROGRAMS
 from tests.gpu.read_loads import mps

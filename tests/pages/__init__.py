@@ -7,7 +7,7 @@ from pathlib import Path
 
 from slurm_colloc import __version__
 from slurm_colloc.audit.rules import RULES
-from slurm_colloc.errors import Status
+from slurm_colloc.core.errors import Status
 from tests.pages.audit_rules import rules_page
 from tests.pages.commands import commands, sections
 from tests.pages.completion import script

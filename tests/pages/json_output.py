@@ -4,14 +4,14 @@
 from collections.abc import Iterator
 from typing import Any
 
-from slurm_colloc.audit_model import Finding, JobLine, MailDay
-from slurm_colloc.chart_model import Fit
-from slurm_colloc.model import Decision, Evidence, Footprint, JobRequest, Placement, Reason
+from slurm_colloc.core.audit_model import Finding, JobLine, MailDay
+from slurm_colloc.core.chart_model import Fit
+from slurm_colloc.core.model import Decision, Evidence, Footprint, JobRequest, Placement, Reason
+from slurm_colloc.core.usage_model import ArmFigure, HarmRate, JobUsage
 from slurm_colloc.report.me import Hint, Sums
 from slurm_colloc.report.proof import Proof
 from slurm_colloc.report.shadow import ShadowReport
 from slurm_colloc.site.doctor.checks import Fault, Unchecked
-from slurm_colloc.usage_model import ArmFigure, HarmRate, JobUsage
 
 # Of each command that prints JSON what is at the top; a test compares it with what the command prints.
 TOP_LEVEL: dict[str, tuple[str, ...]] = {

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rule asked of made-up runs: each has all columns of accounting/audited.py, and a test names those it is about."""
+"""A rule asked of made-up runs: each has all columns of facts/audited.py, and a test names those it is about."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import duckdb
 
-from slurm_colloc.accounting.audited import RUN_COLUMNS, answer
 from slurm_colloc.audit.rules import entries, findings, question
 from slurm_colloc.audit.timing import of_about
-from slurm_colloc.audit_model import Answer, Finding
-from slurm_colloc.config_audit import Audit, AuditRule
+from slurm_colloc.core.audit_model import Answer, Finding
+from slurm_colloc.core.config_audit import Audit, AuditRule
+from slurm_colloc.facts.audited import RUN_COLUMNS, answer
 
 # A day of one H100, all of it sampled, a fifth of its SMs busy.
 RUN: dict[str, Any] = {

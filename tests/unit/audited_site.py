@@ -6,17 +6,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from slurm_colloc.accounting.aggregate import aggregate
-from slurm_colloc.accounting.audited import answer, make_audited
-from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.window import Window
 from slurm_colloc.audit.rules import choose, entries, findings, question
 from slurm_colloc.audit.timing import of_about
-from slurm_colloc.audit_model import Finding
-from slurm_colloc.config import SiteConfig
-from slurm_colloc.config_audit import Audit, AuditRule
-from slurm_colloc.model import Decision
-from slurm_colloc.usage_model import NodeSample
+from slurm_colloc.core.audit_model import Finding
+from slurm_colloc.core.config import SiteConfig
+from slurm_colloc.core.config_audit import Audit, AuditRule
+from slurm_colloc.core.model import Decision
+from slurm_colloc.core.usage_model import NodeSample
+from slurm_colloc.facts.aggregate import aggregate
+from slurm_colloc.facts.audited import answer, make_audited
+from slurm_colloc.store.store import Store
+from slurm_colloc.store.window import Window
 from tests.unit.doors import ingest
 from tests.unit.made import HOUR, MPS_POOL, device, host, process, seen, site
 from tests.unit.stored import sampled

@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from itertools import product
 from typing import Any
 
-from slurm_colloc.chart_model import Charts, Fit, GroupDetail, IdleRun, TimeUsage, UtilAgainstSm, WeekHour
+from slurm_colloc.core.chart_model import Charts, Fit, GroupDetail, IdleRun, TimeUsage, UtilAgainstSm, WeekHour
+from slurm_colloc.core.usage_model import Collocation, GroupUsage, Prediction
 from slurm_colloc.report.usage import UsageReport
-from slurm_colloc.usage_model import Collocation, GroupUsage, Prediction
 from tests.unit.made import fit_of
 from tests.unit.reports import group, report
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_colloc.config import SiteConfig
+from slurm_colloc.core.config import SiteConfig
 from tests.unit.made import site
 from tests.unit.shell import Shell
 

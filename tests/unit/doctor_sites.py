@@ -4,8 +4,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from slurm_colloc.core.model import Gres
 from slurm_colloc.gpu.nvidia_smi import SmiDevice
-from slurm_colloc.model import Gres
 from slurm_colloc.site.doctor.facts import Script, Site, Unread, known
 from slurm_colloc.slurm import setup
 from slurm_colloc.slurm.limits import Cap, parse_caps

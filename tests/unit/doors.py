@@ -14,8 +14,8 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 from unittest import mock
 
-from slurm_colloc import clock
 from slurm_colloc.cli.colloc import main
+from slurm_colloc.core import clock
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden/accounting"
 SITE = GOLDEN / "site.toml"

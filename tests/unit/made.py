@@ -7,11 +7,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from slurm_colloc.chart_model import Fit
-from slurm_colloc.config import MigSlice, Partition, Pool, Recovery, Sharing, SiteConfig
-from slurm_colloc.model import Decision, Evidence, Footprint, Gres, JobRequest, Quantiles, Reason, because
-from slurm_colloc.observe.journal import decode
-from slurm_colloc.usage_model import (
+from slurm_colloc.core.chart_model import Fit
+from slurm_colloc.core.config import MigSlice, Partition, Pool, Recovery, Sharing, SiteConfig
+from slurm_colloc.core.model import Decision, Evidence, Footprint, Gres, JobRequest, Quantiles, Reason, because
+from slurm_colloc.core.usage_model import (
     AllocationRow,
     DeviceAllocation,
     DeviceSample,
@@ -20,6 +19,7 @@ from slurm_colloc.usage_model import (
     NodeSample,
     ProcessSample,
 )
+from slurm_colloc.observe.journal import decode
 
 RECORDED = Path(__file__).resolve().parents[1] / "recorded"
 # Of Slurm, recorded by `python -m tests.cluster record`.

@@ -4,10 +4,10 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from slurm_colloc.audit_model import JOB, Audited, Finding, JobLine, form_of
 from slurm_colloc.cli.colloc.audit_notify import Piece
-from slurm_colloc.config import Paths, SiteConfig
-from slurm_colloc.config_audit import Audit, AuditRule, Notices
+from slurm_colloc.core.audit_model import JOB, Audited, Finding, JobLine, form_of
+from slurm_colloc.core.config import Paths, SiteConfig
+from slurm_colloc.core.config_audit import Audit, AuditRule, Notices
 from tests.unit.made import site, usage
 from tests.unit.stored import grouped
 

@@ -6,7 +6,7 @@ from functools import cache
 from html.parser import HTMLParser
 from typing import Any
 
-from slurm_colloc.chart_model import (
+from slurm_colloc.core.chart_model import (
     Charts,
     GroupDetail,
     IdleRun,
@@ -14,9 +14,9 @@ from slurm_colloc.chart_model import (
     UtilAgainstSm,
     WeekHour,
 )
-from slurm_colloc.config import Prices
+from slurm_colloc.core.config import Prices
+from slurm_colloc.core.usage_model import Collocation, GroupUsage, Prediction, StrayUse
 from slurm_colloc.report.usage import UsageReport
-from slurm_colloc.usage_model import Collocation, GroupUsage, Prediction, StrayUse
 from tests.unit.made import fit_of, usage
 from tests.unit.stored import grouped
 

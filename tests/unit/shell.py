@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from slurm_colloc.history.records import evidence_path
+from slurm_colloc.estimate.records import evidence_path
 from tests.unit.programs import executable
 
 SITE = """

@@ -8,18 +8,18 @@ from tempfile import TemporaryDirectory
 
 import duckdb
 
-from slurm_colloc.accounting.aggregate import aggregate, find_runs, usages_of
-from slurm_colloc.accounting.counts import count_runs
-from slurm_colloc.accounting.runs import ALLOCATION_COLUMNS, take_rows
-from slurm_colloc.accounting.sources.rows import Form, form_of
-from slurm_colloc.accounting.sources.sacct import FIELDS, Parsed
-from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.usage import group_usage
-from slurm_colloc.accounting.window import Window
-from slurm_colloc.config import SiteConfig
+from slurm_colloc.core.config import SiteConfig
+from slurm_colloc.core.usage_model import AllocationRow, GroupUsage, JobUsage, NodeSample
+from slurm_colloc.facts.aggregate import aggregate, find_runs, usages_of
+from slurm_colloc.facts.counts import count_runs
+from slurm_colloc.facts.usage import group_usage
 from slurm_colloc.observe.attribute import attribute_sample
 from slurm_colloc.slurm.gres import parse_tres_gres
-from slurm_colloc.usage_model import AllocationRow, GroupUsage, JobUsage, NodeSample
+from slurm_colloc.sources.sacct import FIELDS, Parsed
+from slurm_colloc.store.runs import ALLOCATION_COLUMNS, take_rows
+from slurm_colloc.store.store import Store
+from slurm_colloc.store.text_rows import Form, form_of
+from slurm_colloc.store.window import Window
 from tests.unit.made import HOUR, MIG_POOL, MPS_POOL, SHARD_POOL, device, process, seen, site
 
 SHARES = site(MPS_POOL, SHARD_POOL, MIG_POOL)

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from slurm_colloc.accounting.sources.sacct import FIELDS
-from slurm_colloc.accounting.store import Store
-from slurm_colloc.usage_model import NodeSample
+from slurm_colloc.core.usage_model import NodeSample
+from slurm_colloc.sources.sacct import FIELDS
+from slurm_colloc.store.store import Store
 from tests.unit.doors import at_site, colloc, ingest, report, shown
 from tests.unit.made import device, near, process, seen
 from tests.unit.stored import sampled

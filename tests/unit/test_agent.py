@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from slurm_colloc.core.usage_model import NodeSample
 from slurm_colloc.observe.journal import hours
-from slurm_colloc.usage_model import NodeSample
 from tests.unit.made import decoded
 
 SITE = """schema = 1

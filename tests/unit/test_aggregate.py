@@ -5,18 +5,18 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from slurm_colloc.accounting.aggregate import aggregate, find_near
-from slurm_colloc.accounting.collocation import collocation
-from slurm_colloc.accounting.compact import compact
-from slurm_colloc.accounting.counts import count_endless, unaccounted_hours
-from slurm_colloc.accounting.runs import RUNAWAY
-from slurm_colloc.accounting.sources.means import JobMeans
-from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.window import Window
-from slurm_colloc.config import Observe
-from slurm_colloc.errors import StoreError
-from slurm_colloc.model import Gres
-from slurm_colloc.usage_model import DeviceAllocation, JobUsage, NodeSample
+from slurm_colloc.core.config import Observe
+from slurm_colloc.core.errors import StoreError
+from slurm_colloc.core.model import Gres
+from slurm_colloc.core.usage_model import DeviceAllocation, JobUsage, NodeSample
+from slurm_colloc.facts.aggregate import aggregate, find_near
+from slurm_colloc.facts.collocation import collocation
+from slurm_colloc.facts.compact import compact
+from slurm_colloc.facts.counts import count_endless, unaccounted_hours
+from slurm_colloc.sources.means import JobMeans
+from slurm_colloc.store.runs import RUNAWAY
+from slurm_colloc.store.store import Store
+from slurm_colloc.store.window import Window
 from tests.unit.made import HOUR, device, host, near, run, seen
 from tests.unit.stored import INGESTED_S, busy, job_usage, only, sampled, stored
 

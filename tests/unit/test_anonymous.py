@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_colloc.accounting.anonymous import pseudonym, small_groups
-from slurm_colloc.chart_model import Charts, GroupDetail, IdleRun
 from slurm_colloc.cli.colloc.anonymous import without_jobs
-from slurm_colloc.errors import InputError, StoreError
-from slurm_colloc.files import own_secret
-from slurm_colloc.model import Decision, Gres
+from slurm_colloc.core.chart_model import Charts, GroupDetail, IdleRun
+from slurm_colloc.core.errors import InputError, StoreError
+from slurm_colloc.core.files import own_secret
+from slurm_colloc.core.model import Decision, Gres
+from slurm_colloc.facts.anonymous import pseudonym, small_groups
 from slurm_colloc.report.formats import FORMATS, PARQUET
 from tests.unit.made import decision, run
 from tests.unit.programs import colloc

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slurm_colloc.core.usage_model import ADDITIVE, AttributedUse, DeviceAllocation, DeviceSample, ProcessSample
 from slurm_colloc.observe.attribute import attribute_device as attribute
 from slurm_colloc.observe.attribute import attribute_sample, balanced
-from slurm_colloc.usage_model import ADDITIVE, AttributedUse, DeviceAllocation, DeviceSample, ProcessSample
 from tests.unit.made import device, process, seen
 
 

@@ -4,17 +4,17 @@ from typing import Any
 
 import pytest
 
-from slurm_colloc.accounting.aggregate import aggregate
-from slurm_colloc.accounting.audited import all_runs, answer, make_audited
-from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.usage import group_usage, whole_usage
-from slurm_colloc.accounting.window import Window
 from slurm_colloc.audit.rules import RULES, choose, entries, findings, kept_name, question
 from slurm_colloc.audit.timing import of_about
-from slurm_colloc.audit_model import Finding
-from slurm_colloc.config import SiteConfig
-from slurm_colloc.config_audit import Audit, AuditRule
-from slurm_colloc.errors import ConfigError, InputError
+from slurm_colloc.core.audit_model import Finding
+from slurm_colloc.core.config import SiteConfig
+from slurm_colloc.core.config_audit import Audit, AuditRule
+from slurm_colloc.core.errors import ConfigError, InputError
+from slurm_colloc.facts.aggregate import aggregate
+from slurm_colloc.facts.audited import all_runs, answer, make_audited
+from slurm_colloc.facts.usage import group_usage, whole_usage
+from slurm_colloc.store.store import Store
+from slurm_colloc.store.window import Window
 from tests.unit.asked import IDLE, PARKED, ask, none, one
 from tests.unit.made import decision, device, process, run, seen
 from tests.unit.stored import stored

@@ -10,10 +10,10 @@ from slurm_colloc.audit.job_actions import act, in_words
 from slurm_colloc.audit.rules import entries
 from slurm_colloc.audit.state import opened
 from slurm_colloc.audit.timing import JOBS, Asked
-from slurm_colloc.audit_model import JOB
 from slurm_colloc.cli.colloc.audit_notify import notify
-from slurm_colloc.clock import now
-from slurm_colloc.config_audit import Notices
+from slurm_colloc.core.audit_model import JOB
+from slurm_colloc.core.clock import now
+from slurm_colloc.core.config_audit import Notices
 from tests.fakes.squeue import squeue_line
 from tests.unit.made import site
 from tests.unit.mail_service import mail_service, plain

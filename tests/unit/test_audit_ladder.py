@@ -5,8 +5,8 @@ from datetime import date
 from typing import Any
 
 from slurm_colloc.audit.ladder import ACTION, DOUBTFUL, FIRST, NOTHING, SECOND, SENT, Notification, Waiver, plan, still
-from slurm_colloc.audit_model import JOB, Finding
-from slurm_colloc.config_audit import Notices
+from slurm_colloc.core.audit_model import JOB, Finding
+from slurm_colloc.core.config_audit import Notices
 from tests.unit.noticed import finding
 
 DAY = 86_400.0

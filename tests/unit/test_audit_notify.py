@@ -13,7 +13,7 @@ import pytest
 
 from slurm_colloc.audit.rules import RULES
 from slurm_colloc.audit.state import alone
-from slurm_colloc.clock import now
+from slurm_colloc.core.clock import now
 from tests.unit.hostile import HOSTILE
 from tests.unit.made import HOUR, device, process, run, seen
 from tests.unit.mail_service import Taken, html, mail_service, plain

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from slurm_colloc.accounting.store import Store
 from slurm_colloc.audit.rules import entries
 from slurm_colloc.audit.timing import first_mails, nights
-from slurm_colloc.audit_model import Audited, Finding
-from slurm_colloc.config_audit import Audit, Notices
+from slurm_colloc.core.audit_model import Audited, Finding
+from slurm_colloc.core.config_audit import Audit, Notices
+from slurm_colloc.store.store import Store
 from tests.unit.made import device, process, run, seen
 from tests.unit.programs import colloc
 from tests.unit.reports import group

@@ -15,8 +15,8 @@ from slurm_colloc.audit.ladder import DOUBTFUL, FIRST, Planned
 from slurm_colloc.audit.message import Texts, address_of, check_settings, digest_id, mail
 from slurm_colloc.audit.post import Post
 from slurm_colloc.audit.state import COMMAND, MAIL, Message, State, opened
-from slurm_colloc.config_audit import Notices
-from slurm_colloc.errors import ConfigError
+from slurm_colloc.core.config_audit import Notices
+from slurm_colloc.core.errors import ConfigError
 from tests.unit.hostile import HOSTILE
 from tests.unit.mail_service import Taken, mail_service, no_mail_service
 from tests.unit.noticed import finding

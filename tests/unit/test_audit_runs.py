@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from slurm_colloc.accounting.store import Store
 from slurm_colloc.audit.state import alone, opened
-from slurm_colloc.clock import now
+from slurm_colloc.core.clock import now
+from slurm_colloc.store.store import Store
 from tests.unit.made import HOUR, process, run, seen
 from tests.unit.mail_service import Taken, plain
 from tests.unit.programs import colloc

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from slurm_colloc import files
 from slurm_colloc.audit import state as state_module
 from slurm_colloc.audit.ladder import ACTION, DOUBTFUL, FIRST, SENT, Planned, Waiver
 from slurm_colloc.audit.state import MAIL, SCHEMA, Action, Message, alone, audit_folder, opened
-from slurm_colloc.config_audit import Notices
-from slurm_colloc.errors import StoreError
-from slurm_colloc.files import network_file_system
+from slurm_colloc.core import files
+from slurm_colloc.core.config_audit import Notices
+from slurm_colloc.core.errors import StoreError
+from slurm_colloc.core.files import network_file_system
 from tests.unit.noticed import finding
 
 

@@ -8,9 +8,9 @@ import pytest
 from slurm_colloc.audit.col001_idle import FRESH
 from slurm_colloc.audit.rules import RULES, entries
 from slurm_colloc.audit.timing import check_bounds, latest, of_about, window_days, windows
-from slurm_colloc.audit_model import JOB, Audited
-from slurm_colloc.config_audit import Audit, AuditRule
-from slurm_colloc.errors import ConfigError, InputError
+from slurm_colloc.core.audit_model import JOB, Audited
+from slurm_colloc.core.config_audit import Audit, AuditRule
+from slurm_colloc.core.errors import ConfigError, InputError
 from tests.unit.noticed import finding
 from tests.unit.reports import group
 

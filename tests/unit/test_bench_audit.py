@@ -4,7 +4,7 @@
 import pytest
 
 from slurm_colloc.audit.rules import entries
-from slurm_colloc.config_audit import Audit
+from slurm_colloc.core.config_audit import Audit
 from tests import bench_audit
 
 FORMS = [entry.form for entry in entries(Audit())]

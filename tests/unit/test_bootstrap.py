@@ -11,18 +11,19 @@ from typing import Any
 
 import pytest
 
-from slurm_colloc.accounting.bootstrap import Past, PastRun, past_evidence, read_past
-from slurm_colloc.accounting.sources import jobstats, tres_usage
-from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.user_histories import Collected, build_history, device_mib, measured_runs
-from slurm_colloc.errors import InputError
+from slurm_colloc.core.errors import InputError
+from slurm_colloc.core.model import Evidence, because
 from slurm_colloc.estimate.bounds import share_at_most_pct
 from slurm_colloc.estimate.ladder import estimate
 from slurm_colloc.estimate.question import Question
-from slurm_colloc.history.signature import command_signature, parts_of
-from slurm_colloc.history.snapshot import read_snapshot, snapshot_path
-from slurm_colloc.model import Evidence, because
+from slurm_colloc.estimate.signature import command_signature, parts_of
+from slurm_colloc.estimate.snapshot import read_snapshot, snapshot_path
+from slurm_colloc.facts.evidence import device_mib, measured_runs
+from slurm_colloc.feedback.bootstrap import Past, PastRun, past_evidence, read_past
+from slurm_colloc.feedback.user_histories import Collected, build_history
 from slurm_colloc.slurm.submit_line import parse_submit_line
+from slurm_colloc.sources import jobstats, tres_usage
+from slurm_colloc.store.store import Store
 from tests.unit.made import H100, MIG_POOL, MPS_POOL, decision, run, site
 from tests.unit.stored import busy, sampled
 

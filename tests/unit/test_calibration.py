@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from slurm_colloc.accounting.calibration import site_margins, write_margins
-from slurm_colloc.errors import InputError
+from slurm_colloc.core.errors import InputError
+from slurm_colloc.core.model import Answered, because
+from slurm_colloc.core.wording import words
 from slurm_colloc.estimate.bounds import upper_bound
 from slurm_colloc.estimate.calibration import LARGEST, SHIPPED, Calibration, Margin
 from slurm_colloc.estimate.ladder import estimate_at_site
 from slurm_colloc.estimate.question import Question
 from slurm_colloc.estimate.site_margins import calibration_path, from_json, site_calibration
-from slurm_colloc.model import Answered, because
-from slurm_colloc.wording import words
+from slurm_colloc.feedback.calibration import site_margins, write_margins
 from tests.unit.made import evidence, near
 from tests.unit.shell import Shell
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from slurm_colloc.accounting.sources.sacct import FIELDS
 from slurm_colloc.cli.colloc import ingest
+from slurm_colloc.sources.sacct import FIELDS
 from tests.unit.made import near
 from tests.unit.programs import colloc, program
 from tests.unit.stored import at

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from slurm_colloc.accounting.store import Store
-from slurm_colloc.config import file_to_write
+from slurm_colloc.core.config import file_to_write
 from slurm_colloc.observe.journal import append
+from slurm_colloc.store.store import Store
 from tests.cluster.lab import Lab
 from tests.cluster.ports import Ports
 from tests.cluster.releases import HOST

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from slurm_colloc.cli.colloc import job as command
-from slurm_colloc.history.records import drop_decision, drop_evidence
+from slurm_colloc.estimate.records import drop_decision, drop_evidence
 from slurm_colloc.slurm.job_visibility import Visible
 from slurm_colloc.slurm.jobs import _FIELDS
 from tests.unit.made import DELIMITER, decision, evidence, run

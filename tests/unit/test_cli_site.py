@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from slurm_colloc.cli.colloc import site_gpus
-from slurm_colloc.errors import GpuError
+from slurm_colloc.core.errors import GpuError
 from slurm_colloc.gpu.nvml import NvmlReader
 from slurm_colloc.site.cluster import NodeGpus
 from slurm_colloc.site.driver import to_json

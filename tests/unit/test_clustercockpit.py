@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from slurm_colloc.accounting.ingest import keep_runs
-from slurm_colloc.accounting.sources.clustercockpit import METHOD, parse_jobs
-from slurm_colloc.accounting.store import Store
-from slurm_colloc.errors import InputError
-from slurm_colloc.usage_model import JobUsage
+from slurm_colloc.core.errors import InputError
+from slurm_colloc.core.usage_model import JobUsage
+from slurm_colloc.sources.clustercockpit import METHOD, parse_jobs
+from slurm_colloc.store.ingest import keep_runs
+from slurm_colloc.store.store import Store
 from tests.unit.made import RECORDED
 from tests.unit.stored import grouped, job_usage, runs_in_window
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from slurm_colloc.model import Gres
-from slurm_colloc.usage_model import NodeSample
+from slurm_colloc.core.model import Gres
+from slurm_colloc.core.usage_model import NodeSample
 from tests.unit.asked import ask, none, one
 from tests.unit.made import device, process, run, seen
 from tests.unit.stored import stored

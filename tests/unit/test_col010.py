@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from slurm_colloc.model import Gres
+from slurm_colloc.core.model import Gres
 from tests.unit.asked import ask, none, one
 from tests.unit.made import device, process, run, seen
 from tests.unit.stored import SHARES, stored

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from slurm_colloc.accounting.ingest import keep_text
-from slurm_colloc.accounting.store import Store
-from slurm_colloc.usage_model import HostSample
+from slurm_colloc.core.usage_model import HostSample
+from slurm_colloc.store.ingest import keep_text
+from slurm_colloc.store.store import Store
 from tests.unit.asked import ask, none, one
 from tests.unit.made import device, host, process, seen
 from tests.unit.stored import sampled

@@ -16,16 +16,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_colloc.accounting.aggregate import aggregate
-from slurm_colloc.accounting.compact import Compacted, compact
-from slurm_colloc.accounting.samples import DAY
-from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.user_histories import measured_runs
-from slurm_colloc.accounting.window import Window
-from slurm_colloc.config import Observe
-from slurm_colloc.errors import StoreError
+from slurm_colloc.core.config import Observe
+from slurm_colloc.core.errors import StoreError
+from slurm_colloc.core.usage_model import DeviceAllocation, JobUsage, NodeSample
+from slurm_colloc.facts.aggregate import aggregate
+from slurm_colloc.facts.compact import Compacted, compact
+from slurm_colloc.facts.evidence import measured_runs
 from slurm_colloc.observe import attribute
-from slurm_colloc.usage_model import DeviceAllocation, JobUsage, NodeSample
+from slurm_colloc.store.samples import DAY
+from slurm_colloc.store.store import Store
+from slurm_colloc.store.window import Window
 from tests.unit.made import HOUR, device, host, near, process, run, seen
 from tests.unit.stored import MadeHour, at, busy, job_usage, only, sampled, stored
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from slurm_colloc.audit.rules import RULES
-from slurm_colloc.model import SharingMode
+from slurm_colloc.core.model import SharingMode
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 PACKAGE = CHECKOUT / "slurm_colloc"
-SOURCES = [path.stem for path in sorted((PACKAGE / "accounting/sources").glob("*.py")) if path.stem != "__init__"]
+SOURCES = [*sorted((PACKAGE / "sources").glob("[!_]*.py")), PACKAGE / "store/text_rows.py"]
 
 
 def called(path: Path) -> set[str]:
@@ -34,7 +34,7 @@ def test_every_parser_of_a_source_is_attacked() -> None:
     parsers = {
         node.name
         for source in SOURCES
-        for node in ast.parse((PACKAGE / f"accounting/sources/{source}.py").read_text()).body
+        for node in ast.parse(source.read_text()).body
         if isinstance(node, ast.FunctionDef) and node.name.startswith("parse_")
     }
     assert len(parsers) > 8

@@ -7,8 +7,8 @@ from typing import Any, get_args, get_origin
 
 import pytest
 
-from slurm_colloc import config
-from slurm_colloc.config import (
+from slurm_colloc.core import config
+from slurm_colloc.core.config import (
     SCHEMA,
     MigSlice,
     SiteConfig,
@@ -19,11 +19,11 @@ from slurm_colloc.config import (
     passed_over,
     typed,
 )
-from slurm_colloc.config_check import parse_url
-from slurm_colloc.config_keys import DOCUMENTATION
-from slurm_colloc.errors import ConfigError
+from slurm_colloc.core.config_check import parse_url
+from slurm_colloc.core.config_keys import DOCUMENTATION
+from slurm_colloc.core.errors import ConfigError
+from slurm_colloc.core.toml_text import value_text
 from slurm_colloc.submit.invocation import found_call
-from slurm_colloc.toml_text import value_text
 from tests.pages.site_keys import reference
 from tests.unit.programs import program
 

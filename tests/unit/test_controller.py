@@ -3,8 +3,8 @@ from datetime import UTC
 
 import pytest
 
-from slurm_colloc.accounting.sources.controller import parse_jobs
-from slurm_colloc.model import Gres
+from slurm_colloc.core.model import Gres
+from slurm_colloc.sources.controller import parse_jobs
 from tests.unit.made import DELIMITER, RECORDED, RELEASES
 from tests.unit.stored import taken
 

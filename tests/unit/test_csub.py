@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm_colloc.model import because
-from slurm_colloc.wording import words
+from slurm_colloc.core.model import because
+from slurm_colloc.core.wording import words
 from tests.unit.programs import executable
 from tests.unit.shell import DEFINITE, DOUBTFUL, HINT, SCRIPT, Shell
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from slurm_colloc.clock import now
-from slurm_colloc.model import because
+from slurm_colloc.core.clock import now
+from slurm_colloc.core.model import because
+from slurm_colloc.core.wording import words
 from slurm_colloc.submit.own_options import OWN_OPTIONS
-from slurm_colloc.wording import words
 from tests.unit.programs import executable
 from tests.unit.shell import Shell
 

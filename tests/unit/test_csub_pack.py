@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from slurm_colloc.errors import InputError
-from slurm_colloc.model import Reason, because
+from slurm_colloc.core.errors import InputError
+from slurm_colloc.core.model import Reason, because
+from slurm_colloc.core.wording import words
 from slurm_colloc.pack.commands import one_command, read_commands
 from slurm_colloc.pack.queue import Queue
 from slurm_colloc.pack.spec import MARK, Spec, from_json
-from slurm_colloc.wording import words
 from tests.unit.made import near
 from tests.unit.shell import DEFINITE, DOUBTFUL, HINT, SBATCH, SITE, Shell
 

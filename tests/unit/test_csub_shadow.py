@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm_colloc.model import because
-from slurm_colloc.wording import words
+from slurm_colloc.core.model import because
+from slurm_colloc.core.wording import words
 from tests.unit.shell import DEFINITE, HINT, SCRIPT, Shell
 from tests.unit.test_csub_waits import SLICE_FULL, WHOLE_FULL, sinfo
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_colloc.history.records import drop_evidence
+from slurm_colloc.estimate.records import drop_evidence
 from tests.fakes import build_preload
 from tests.unit.made import evidence
 from tests.unit.shell import HINT, SCRIPT, Shell

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from slurm_colloc.model import because
+from slurm_colloc.core.model import because
+from slurm_colloc.core.wording import sentence, words
 from slurm_colloc.placement.waits import Wait, Waits, to_json, waits_path
-from slurm_colloc.wording import sentence, words
 from tests.unit.made import HOUR
 from tests.unit.programs import executable
 from tests.unit.shell import SCRIPT, Shell

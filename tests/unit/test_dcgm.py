@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_colloc.errors import ConfigError, GpuError
+from slurm_colloc.core.errors import ConfigError, GpuError
 from slurm_colloc.gpu import dcgm
 from slurm_colloc.gpu.dcgm import (
     WithDcgm,

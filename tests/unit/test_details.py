@@ -3,14 +3,14 @@
 
 from pathlib import Path
 
-from slurm_colloc.accounting.aggregate import aggregate
-from slurm_colloc.accounting.over_time import bins_of
-from slurm_colloc.accounting.page_data import charts_of
-from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.usage import group_and_kind_usage
-from slurm_colloc.accounting.window import Window
-from slurm_colloc.chart_model import Charts, UtilAgainstSm
-from slurm_colloc.model import Gres
+from slurm_colloc.core.chart_model import Charts, UtilAgainstSm
+from slurm_colloc.core.model import Gres
+from slurm_colloc.facts.aggregate import aggregate
+from slurm_colloc.facts.over_time import bins_of
+from slurm_colloc.facts.page_data import charts_of
+from slurm_colloc.facts.usage import group_and_kind_usage
+from slurm_colloc.store.store import Store
+from slurm_colloc.store.window import Window
 from tests.unit.made import HOUR, run
 from tests.unit.stored import busy, stored
 

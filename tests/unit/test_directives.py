@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
-from slurm_colloc.errors import MisusedError, UnsureError
+from slurm_colloc.core.errors import MisusedError, UnsureError
 from slurm_colloc.slurm.directives import Script, options_in_force, read_script
 from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS, Option
 from slurm_colloc.slurm.options import Environment, Given, join_options, read_environment, split_command_line

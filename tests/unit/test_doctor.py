@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from ClusterShell.NodeSet import set_std_group_resolver, set_std_group_resolver_config
 
-from slurm_colloc.errors import InputError
+from slurm_colloc.core.errors import InputError
+from slurm_colloc.core.model import Gres
 from slurm_colloc.gpu.nvidia_smi import SmiDevice
-from slurm_colloc.model import Gres
 from slurm_colloc.site.doctor.checks import CHECKS, Diagnosis, diagnose
 from slurm_colloc.site.doctor.facts import Script
 from slurm_colloc.slurm.setup import GresLine, Queue

@@ -15,14 +15,14 @@ from typing import Any
 import duckdb
 import pytest
 
-from slurm_colloc.accounting import engine as engine_module
-from slurm_colloc.accounting.compact import Compacted, Task, compact
-from slurm_colloc.accounting.engine import make_by_slurm
-from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.window import ignore
-from slurm_colloc.config import Observe
-from slurm_colloc.errors import InputError, ProcessError, StoreError
-from slurm_colloc.model import Gres
+from slurm_colloc.core.config import Observe
+from slurm_colloc.core.errors import InputError, ProcessError, StoreError
+from slurm_colloc.core.model import Gres
+from slurm_colloc.facts import engine as engine_module
+from slurm_colloc.facts.compact import Compacted, Task, compact
+from slurm_colloc.facts.engine import make_by_slurm
+from slurm_colloc.store.store import Store
+from slurm_colloc.store.window import ignore
 from tests.unit.made import HOUR, host, run
 from tests.unit.programs import colloc, program
 from tests.unit.stored import busy, job_usage, sampled

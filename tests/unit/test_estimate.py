@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_colloc.errors import InputError
+from slurm_colloc.core.errors import InputError
+from slurm_colloc.core.model import GPU_OOM, Evidence, Footprint, Quantiles, because
 from slurm_colloc.estimate.exact import from_runs
 from slurm_colloc.estimate.hint import parse_hint
 from slurm_colloc.estimate.ladder import estimate
 from slurm_colloc.estimate.question import Question
-from slurm_colloc.model import GPU_OOM, Evidence, Footprint, Quantiles, because
 from tests.unit.made import H100, codes, evidence, near
 
 

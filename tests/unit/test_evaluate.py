@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_colloc.config import MigSlice, Partition, Pool
+from slurm_colloc.core.config import MigSlice, Partition, Pool
 from slurm_colloc.estimate.bounds import lower_bound, upper_bound
 from tests.evaluate import CSUB, SAME, Judged, Row, any_gpu, cases, kept, memory_over_ideal, read_table, replay
 from tests.unit.made import RECORDED, near, site

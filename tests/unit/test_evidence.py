@@ -4,9 +4,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_colloc.model import Evidence
+from slurm_colloc.core.model import Evidence
+from slurm_colloc.core.usage_model import NodeSample
 from slurm_colloc.observe.evidence import EvidenceBuilder
-from slurm_colloc.usage_model import NodeSample
 from tests.unit.made import H100, device, host, near, process, seen
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from slurm_colloc.errors import CollocError, Status
+from slurm_colloc.core.errors import CollocError, Status
 from tests.pages import DOCS
 
 CLI = Path(__file__).resolve().parents[2] / "slurm_colloc" / "cli"

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm_colloc.errors import StoreError
-from slurm_colloc.files import (
+from slurm_colloc.core.errors import StoreError
+from slurm_colloc.core.files import (
     as_owner,
     closed_folder,
     file_mode,

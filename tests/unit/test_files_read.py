@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from slurm_colloc.history import files as files_module
-from slurm_colloc.history.content import said
-from slurm_colloc.history.signature import Signature, is_relative, is_same, parts_of, signature
-from slurm_colloc.history.submitted import Submitted, compared, keep_submitted, path_of, read_submitted
-from slurm_colloc.model import Reason, because
+from slurm_colloc.core.model import Reason, because
+from slurm_colloc.estimate import files as files_module
+from slurm_colloc.estimate.content import said
+from slurm_colloc.estimate.signature import Signature, is_relative, is_same, parts_of, signature
+from slurm_colloc.estimate.submitted import Submitted, compared, keep_submitted, path_of, read_submitted
 
 NAMES = "output_dir: {0}\nlog_interval: {1}"
 LEFT = {"logs/c.yaml": "b: 8", "slurm-1.out": "x", "ckpt/last.pt": "w", "ckpt/args.json": "{}"}

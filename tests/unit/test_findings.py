@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from slurm_colloc.audit.rules import RULES
-from slurm_colloc.audit_model import Audited
+from slurm_colloc.core.audit_model import Audited
 from slurm_colloc.report.findings import as_csv, as_text, judged_of
 from tests.unit.asked import IDLE, RUN, ask, one
 from tests.unit.hostile import HOSTILE

@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from slurm_colloc.accounting.aggregate import aggregate
-from slurm_colloc.accounting.anonymous import give_pseudonyms
-from slurm_colloc.accounting.compact import compact
-from slurm_colloc.accounting.fits import fits_of
-from slurm_colloc.accounting.sources.means import JobMeans
-from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.window import Window
-from slurm_colloc.chart_model import Fit
-from slurm_colloc.config import Observe, Partition, Pool, SiteConfig
-from slurm_colloc.model import Gres
-from slurm_colloc.usage_model import AllocationRow, NodeSample
+from slurm_colloc.core.chart_model import Fit
+from slurm_colloc.core.config import Observe, Partition, Pool, SiteConfig
+from slurm_colloc.core.model import Gres
+from slurm_colloc.core.usage_model import AllocationRow, NodeSample
+from slurm_colloc.facts.aggregate import aggregate
+from slurm_colloc.facts.anonymous import give_pseudonyms
+from slurm_colloc.facts.compact import compact
+from slurm_colloc.facts.fits import fits_of
+from slurm_colloc.sources.means import JobMeans
+from slurm_colloc.store.store import Store
+from slurm_colloc.store.window import Window
 from tests.unit.made import H100, HOUR, MIG_POOL, near, run, site
 from tests.unit.stored import busy, stored
 

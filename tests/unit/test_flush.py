@@ -12,18 +12,18 @@ from typing import Any
 import duckdb
 import pytest
 
-from slurm_colloc import clock
-from slurm_colloc.accounting import parquet
-from slurm_colloc.accounting.compact import compact
-from slurm_colloc.accounting.flushing import Flushed, flush_hours
-from slurm_colloc.accounting.sample_tables import SHARES
-from slurm_colloc.accounting.samples import Samples
-from slurm_colloc.accounting.store import Store
 from slurm_colloc.cli.colloc import flush as flush
-from slurm_colloc.config import Observe
+from slurm_colloc.core import clock
+from slurm_colloc.core.config import Observe
+from slurm_colloc.core.usage_model import NodeSample
+from slurm_colloc.facts.compact import compact
 from slurm_colloc.observe.attribute import attribute_sample
 from slurm_colloc.observe.journal import append, encode, hours
-from slurm_colloc.usage_model import NodeSample
+from slurm_colloc.store import parquet
+from slurm_colloc.store.flushing import Flushed, flush_hours
+from slurm_colloc.store.sample_tables import SHARES
+from slurm_colloc.store.samples import Samples
+from slurm_colloc.store.store import Store
 from tests.unit.made import HOUR, device, host, process, seen
 from tests.unit.programs import colloc
 from tests.unit.stored import at, sampled

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from slurm_colloc.errors import StoreError
+from slurm_colloc.core.errors import StoreError
+from slurm_colloc.core.model import GPU_OOM, Evidence, Footprint
 from slurm_colloc.estimate.exact import from_runs
+from slurm_colloc.estimate.fold import bounded, fold, fold_drops
 from slurm_colloc.estimate.question import Question
-from slurm_colloc.history.fold import bounded, fold, fold_drops
-from slurm_colloc.history.records import drop_evidence, evidence_path, read_evidence
-from slurm_colloc.history.snapshot import SCHEMA, read_snapshot, write_snapshot
-from slurm_colloc.model import GPU_OOM, Evidence, Footprint
+from slurm_colloc.estimate.records import drop_evidence, evidence_path, read_evidence
+from slurm_colloc.estimate.snapshot import SCHEMA, read_snapshot, write_snapshot
 from tests.unit.made import evidence
 
 

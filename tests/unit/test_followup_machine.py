@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from slurm_colloc import clock
-from slurm_colloc.errors import ProcessError, StoreError, UnansweredError
+from slurm_colloc.core import clock
+from slurm_colloc.core.errors import ProcessError, StoreError, UnansweredError
+from slurm_colloc.core.model import Footprint, Gres, Placement, SharingMode, because
 from slurm_colloc.followup import companion
 from slurm_colloc.followup.companion import follow_up
 from slurm_colloc.followup.record import SUBMITTED, Record, read_state, record_folder, write_record, write_step
 from slurm_colloc.followup.submission import Resubmitted
-from slurm_colloc.model import Footprint, Gres, Placement, SharingMode, because
 from slurm_colloc.slurm.jobs import QueuedJob
 from slurm_colloc.slurm.parse import Submitted
 from slurm_colloc.submit.own_options import parse_arguments

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from slurm_colloc.clock import now
-from slurm_colloc.config import MigSlice, Pool
-from slurm_colloc.errors import InputError, StoreError
+from slurm_colloc.core.clock import now
+from slurm_colloc.core.config import MigSlice, Pool
+from slurm_colloc.core.errors import InputError, StoreError
+from slurm_colloc.core.model import GPU_OOM, Gres
 from slurm_colloc.followup import companion, submission
 from slurm_colloc.followup import record as records
 from slurm_colloc.followup.record import (
@@ -30,7 +31,6 @@ from slurm_colloc.followup.record import (
 )
 from slurm_colloc.followup.verdict import Found, Verdict, as_evidence, judge, retry_arguments
 from slurm_colloc.gpu.failure import Outcome, tried_mib
-from slurm_colloc.model import GPU_OOM, Gres
 from slurm_colloc.slurm.client import ASK_S
 from slurm_colloc.slurm.jobs import Accounted, parse_controller
 from tests.unit.made import RECORDED, RELEASES, evidence, site

@@ -3,8 +3,8 @@
 
 import pytest
 
-from slurm_colloc.errors import InputError
-from slurm_colloc.model import Gres
+from slurm_colloc.core.errors import InputError
+from slurm_colloc.core.model import Gres
 from slurm_colloc.slurm.free_gpus import kind_of
 from slurm_colloc.slurm.sinfo import parse_free
 from tests.unit.made import RECORDED, RELEASES

@@ -14,20 +14,20 @@ from pathlib import Path
 
 import pytest
 
-from slurm_colloc.accounting.sources import clustercockpit
-from slurm_colloc.accounting.sources.controller import parse_jobs
-from slurm_colloc.config import parse_site
-from slurm_colloc.errors import ConfigError, GpuError, InputError, StoreError
+from slurm_colloc.core.config import parse_site
+from slurm_colloc.core.errors import ConfigError, GpuError, InputError, StoreError
+from slurm_colloc.core.model import Footprint, Gres, Placement, SharingMode, because
+from slurm_colloc.estimate.content import said
+from slurm_colloc.estimate.signature import signature
 from slurm_colloc.followup import record
 from slurm_colloc.gpu import hostuse, mig, nvidia_smi, simulated
-from slurm_colloc.history.content import said
-from slurm_colloc.history.signature import signature
-from slurm_colloc.model import Footprint, Gres, Placement, SharingMode, because
 from slurm_colloc.pack import ledger, spec
 from slurm_colloc.slurm import gres, parse, setup, sinfo
 from slurm_colloc.slurm.array import parse_array
 from slurm_colloc.slurm.jobs import parse_queue
 from slurm_colloc.slurm.refusals import is_refusal
+from slurm_colloc.sources import clustercockpit
+from slurm_colloc.sources.controller import parse_jobs
 from slurm_colloc.submit import reasons
 from slurm_colloc.submit.render import pack_block
 from tests import fuzz, fuzz_submit, fuzz_targets

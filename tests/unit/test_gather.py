@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm_colloc import clock
-from slurm_colloc.errors import ProcessError
+from slurm_colloc.core import clock
+from slurm_colloc.core.errors import ProcessError
 from slurm_colloc.site.doctor.checks import CHECKS
 from slurm_colloc.site.doctor.facts import Seen, Unread
 from slurm_colloc.site.doctor.gather import gather, scripts

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from slurm_colloc.accounting.store import Store
-from slurm_colloc.usage_model import NodeSample
+from slurm_colloc.core.usage_model import NodeSample
+from slurm_colloc.store.store import Store
 from tests.unit.doors import GOLDEN, SITE, at_site, ingest, report, shown
 from tests.unit.made import H100, device, near, process, seen
 from tests.unit.stored import sampled

@@ -8,14 +8,14 @@ from typing import Any
 import duckdb
 import pytest
 
-from slurm_colloc.accounting.aggregate import aggregate
-from slurm_colloc.accounting.collocation import collocation, installed_gpus
-from slurm_colloc.accounting.decisions import with_decisions
-from slurm_colloc.accounting.equivalents import gpu_equivalent, make_equivalents
-from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.window import Window
-from slurm_colloc.model import Gres
-from slurm_colloc.usage_model import Collocation, NodeSample
+from slurm_colloc.core.model import Gres
+from slurm_colloc.core.usage_model import Collocation, NodeSample
+from slurm_colloc.facts.aggregate import aggregate
+from slurm_colloc.facts.collocation import collocation, installed_gpus
+from slurm_colloc.store.decisions import with_decisions
+from slurm_colloc.store.equivalents import gpu_equivalent, make_equivalents
+from slurm_colloc.store.store import Store
+from slurm_colloc.store.window import Window
 from tests.unit.made import H100, MIG_POOL, MPS_POOL, SHARD_POOL, decision, device, near, process, run, seen, site
 from tests.unit.stored import SHARES, busy, job_usage, only, sampled, stored
 

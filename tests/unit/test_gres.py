@@ -3,8 +3,8 @@ import re
 
 import pytest
 
-from slurm_colloc.errors import InputError
-from slurm_colloc.model import Gres
+from slurm_colloc.core.errors import InputError
+from slurm_colloc.core.model import Gres
 from slurm_colloc.slurm.gres import check_prefix, parse_gpus, parse_gres, parse_tres_gres
 from tests.unit.made import RELEASES
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from slurm_colloc.core.model import GPU_OOM, Evidence, because
 from slurm_colloc.estimate.harm import Harm, harm_of, why_whole
-from slurm_colloc.model import GPU_OOM, Evidence, because
 from slurm_colloc.placement.choose import place
 from tests.unit.made import MIG_POOL, evidence, footprint, request, site
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from slurm_colloc.errors import ProcessError
+from slurm_colloc.core.errors import ProcessError
 from slurm_colloc.observe.sampler import Told
 from slurm_colloc.slurm.jobs import HeldHere, parse_held
 from tests.unit.made import RECORDED, RELEASES

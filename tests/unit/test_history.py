@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from slurm_colloc.clock import now
-from slurm_colloc.config import SiteConfig, user_data_folder
-from slurm_colloc.errors import InputError, StoreError
-from slurm_colloc.history.lookup import Known, look_up
-from slurm_colloc.history.records import (
+from slurm_colloc.core.clock import now
+from slurm_colloc.core.config import SiteConfig, user_data_folder
+from slurm_colloc.core.errors import InputError, StoreError
+from slurm_colloc.core.model import because
+from slurm_colloc.estimate.lookup import Known, look_up
+from slurm_colloc.estimate.records import (
     drop_decision,
     drop_evidence,
     evidence_path,
@@ -24,8 +25,7 @@ from slurm_colloc.history.records import (
     read_decisions,
     read_evidence,
 )
-from slurm_colloc.history.snapshot import read_snapshot, snapshot_path, write_snapshot
-from slurm_colloc.model import because
+from slurm_colloc.estimate.snapshot import read_snapshot, snapshot_path, write_snapshot
 from tests.unit.made import decision, evidence, site
 
 DEEP = b"[" * 100_000

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from slurm_colloc.core.usage_model import HostSample
 from slurm_colloc.gpu.hostuse import HostUse, Use, grown, parse_figures, parse_mounts
 from slurm_colloc.gpu.proc import ProcessTable
-from slurm_colloc.usage_model import HostSample
 from tests.unit import fake_proc
 
 HZ = os.sysconf("SC_CLK_TCK")

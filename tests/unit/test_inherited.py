@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_colloc.model import SharingMode
+from slurm_colloc.core.model import SharingMode
 from slurm_colloc.submit.inherited import environment_to_submit, mark
 from tests.unit.shell import HINT, Shell
 from tests.unit.test_csub_front import installed, run

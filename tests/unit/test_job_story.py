@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from slurm_colloc.chart_model import JobPiece, JobTimeline
-from slurm_colloc.model import Decision, Evidence, Gres, because
+from slurm_colloc.core.chart_model import JobPiece, JobTimeline
+from slurm_colloc.core.model import Decision, Evidence, Gres, because
+from slurm_colloc.core.usage_model import JobUsage
+from slurm_colloc.core.wording import sentence
 from slurm_colloc.report.job import Advice, JobStory, RunStory, as_json, as_text
 from slurm_colloc.report.layout import Terminal
 from slurm_colloc.report.text import sparkline
 from slurm_colloc.report.usage import never_used
 from slurm_colloc.slurm.jobs import Accounted
-from slurm_colloc.usage_model import JobUsage
-from slurm_colloc.wording import sentence
 from tests.unit.hostile import HOSTILE
 from tests.unit.made import decision, usage
 

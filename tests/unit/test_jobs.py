@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm_colloc.errors import InputError, ProcessError
-from slurm_colloc.model import Gres
+from slurm_colloc.core.errors import InputError, ProcessError
+from slurm_colloc.core.model import Gres
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.jobs import (
     QueuedJob,

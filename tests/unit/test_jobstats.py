@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from slurm_colloc.accounting.sources.jobstats import METHOD, parse_blob
-from slurm_colloc.accounting.sources.means import JobMeans
-from slurm_colloc.errors import InputError
+from slurm_colloc.core.errors import InputError
+from slurm_colloc.sources.jobstats import METHOD, parse_blob
+from slurm_colloc.sources.means import JobMeans
 
 MIB = 1024 * 1024
 

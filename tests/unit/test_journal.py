@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from slurm_colloc.errors import StoreError
+from slurm_colloc.core.errors import StoreError
+from slurm_colloc.core.usage_model import DeviceAllocation, DeviceSample, HostSample, NodeSample, ProcessSample
 from slurm_colloc.observe.journal import append, encode, hours
-from slurm_colloc.usage_model import DeviceAllocation, DeviceSample, HostSample, NodeSample, ProcessSample
 from tests.unit.made import decoded, device, process, seen
 
 ROUND = seen(7200.5, [device()], [process()], [("GPU-0", "1")])

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from slurm_colloc.accounting.ingest import keep_text
-from slurm_colloc.accounting.known_jobs import known_jobs, mode_of
-from slurm_colloc.accounting.store import Store
-from slurm_colloc.config import SiteConfig
+from slurm_colloc.core.config import SiteConfig
+from slurm_colloc.core.model import SharingMode
 from slurm_colloc.estimate.calibration import SHIPPED
-from slurm_colloc.history.policy_table import KnownJob, job_key
-from slurm_colloc.model import SharingMode
+from slurm_colloc.estimate.policy_table import KnownJob, job_key
+from slurm_colloc.feedback.known_jobs import known_jobs, mode_of
 from slurm_colloc.slurm.client import CliClient
+from slurm_colloc.store.ingest import keep_text
+from slurm_colloc.store.store import Store
 from tests.unit.made import H100, device, evidence, process, seen, site
 from tests.unit.programs import colloc, umask
 from tests.unit.stored import sampled

@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_colloc.config import MigSlice, Partition, Pool, SiteConfig
-from slurm_colloc.model import Evidence
+from slurm_colloc.core.config import MigSlice, Partition, Pool, SiteConfig
+from slurm_colloc.core.model import Evidence
 from slurm_colloc.placement.fitted import first_that_holds, ladder, past_request, would_have_fitted
 from slurm_colloc.placement.speed import most_in_part
 from tests.unit.made import H100, MIG_POOL, MPS_POOL, SHARD_POOL, evidence, site

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from slurm_colloc.core.units import printable
 from slurm_colloc.report.layout import cut, fitting, folded, table_lines
-from slurm_colloc.units import printable
 
 
 @pytest.mark.parametrize(

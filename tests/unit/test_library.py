@@ -14,11 +14,11 @@ import pandas as pd
 import pytest
 
 import slurm_colloc
-from slurm_colloc.accounting.store import Store
-from slurm_colloc.errors import InputError
+from slurm_colloc.core.errors import InputError
+from slurm_colloc.core.model import SharingMode
 from slurm_colloc.library import Accounting
-from slurm_colloc.model import SharingMode
 from slurm_colloc.slurm.job_visibility import Visible
+from slurm_colloc.store.store import Store
 from tests.doc_examples import blocks
 from tests.pages import DOCS
 from tests.unit.made import HOUR, MIG_POOL, decision, run, site

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from slurm_colloc.config import Limits as Declared
-from slurm_colloc.config import Paths, SiteConfig
-from slurm_colloc.errors import InputError, ProcessError
-from slurm_colloc.model import Reason, because
+from slurm_colloc.core.config import Limits as Declared
+from slurm_colloc.core.config import Paths, SiteConfig
+from slurm_colloc.core.errors import InputError, ProcessError
+from slurm_colloc.core.model import Reason, because
 from slurm_colloc.slurm.limits import (
     Cap,
     Limits,

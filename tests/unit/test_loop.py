@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from slurm_colloc import clock
-from slurm_colloc.errors import CollocError, DeadlineError, GpuError, StoreError
+from slurm_colloc.core import clock
+from slurm_colloc.core.errors import CollocError, DeadlineError, GpuError, StoreError
+from slurm_colloc.core.usage_model import NodeSample
 from slurm_colloc.observe import loop
 from slurm_colloc.observe.loop import Pace, follow
-from slurm_colloc.usage_model import NodeSample
 from tests.unit.made import seen
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_colloc.accounting.sources.sacct import EXPORT
+from slurm_colloc.sources.sacct import EXPORT
 from tests.pages import DOCS
 from tests.unit.made import near
 from tests.unit.programs import colloc

@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from slurm_colloc.accounting.fits import fit_of, judged
-from slurm_colloc.accounting.one_job import RunFound
-from slurm_colloc.accounting.one_user import user_in_store, with_evidence
-from slurm_colloc.accounting.rights import own_name
-from slurm_colloc.accounting.window import Window
-from slurm_colloc.chart_model import Fit
 from slurm_colloc.cli.colloc import me as command
+from slurm_colloc.core.chart_model import Fit
+from slurm_colloc.core.usage_model import JobUsage
+from slurm_colloc.facts.fits import fit_of, judged
+from slurm_colloc.facts.one_job import RunFound
+from slurm_colloc.facts.one_user import user_in_store, with_evidence
 from slurm_colloc.report.layout import Terminal
 from slurm_colloc.report.me import Hint, MyReport, as_json, as_text, best, idle_hints, idlest, sums_of
 from slurm_colloc.slurm.client import CliClient
-from slurm_colloc.usage_model import JobUsage
+from slurm_colloc.store.rights import own_name
+from slurm_colloc.store.window import Window
 from tests.unit.hostile import HOSTILE
 from tests.unit.made import MIG_POOL, decision, evidence, near, run, site, usage
 from tests.unit.programs import colloc, program

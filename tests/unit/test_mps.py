@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from slurm_colloc.errors import ProcessError
-from slurm_colloc.model import Load
+from slurm_colloc.core.errors import ProcessError
+from slurm_colloc.core.model import Load
+from slurm_colloc.core.process import launch
 from slurm_colloc.pack import mps_daemon as module
 from slurm_colloc.pack.mps_daemon import Mps, short_folder
-from slurm_colloc.process import launch
 from tests.fakes import mps_control
 from tests.fakes.mps_control import Ill
 

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
+from slurm_colloc.core.model import Evidence, Footprint, Reason, because
 from slurm_colloc.estimate.calibration import Calibration, Margin
 from slurm_colloc.estimate.exact import from_runs
 from slurm_colloc.estimate.ladder import estimate
 from slurm_colloc.estimate.near import from_relatives
 from slurm_colloc.estimate.question import Question
-from slurm_colloc.model import Evidence, Footprint, Reason, because
 from tests.unit.made import evidence, near
 
 NAMES = ("batch-size", "lr")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_colloc.errors import ProcessError
+from slurm_colloc.core.errors import ProcessError
 from slurm_colloc.observe.notify import notify
 
 

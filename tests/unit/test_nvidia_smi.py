@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_colloc.errors import GpuError
+from slurm_colloc.core.errors import GpuError
 from slurm_colloc.gpu.nvidia_smi import computing, devices, parse_devices, parse_pids, parse_slices
 from tests.unit.made import H100, RECORDED
 from tests.unit.programs import program

@@ -7,10 +7,10 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from slurm_colloc.accounting.sources.nvidia_smi_csv import GpuRun, holders_by_accounting, parse_csv
-from slurm_colloc.errors import InputError
+from slurm_colloc.core.errors import InputError
+from slurm_colloc.core.usage_model import WHOLE_DEVICE
 from slurm_colloc.observe.attribute import attribute_sample
-from slurm_colloc.usage_model import WHOLE_DEVICE
+from slurm_colloc.sources.nvidia_smi_csv import GpuRun, holders_by_accounting, parse_csv
 from tests.unit.made import H100, RECORDED
 
 # As `nvidia-smi --query-gpu=... --format=csv` heads its columns; nvidia-smi --help-query-gpu documents them.

@@ -10,8 +10,8 @@ from typing import Any
 import pynvml
 import pytest
 
-from slurm_colloc import clock
-from slurm_colloc.errors import DeadlineError, GpuError
+from slurm_colloc.core import clock
+from slurm_colloc.core.errors import DeadlineError, GpuError
 from slurm_colloc.gpu import nvml
 from slurm_colloc.gpu.nvml import NvmlReader
 from slurm_colloc.gpu.reader import GpuProcess, UnitReading, activity_pct

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slurm_colloc.core.usage_model import ADDITIVE, DeviceSample, NodeSample
 from slurm_colloc.gpu.nvml import NvmlReader
 from slurm_colloc.gpu.proc import ProcessTable
 from slurm_colloc.observe.attribute import attribute_sample, balanced
 from slurm_colloc.observe.journal import encode
 from slurm_colloc.observe.sampler import Sampler, Told
 from slurm_colloc.slurm.jobs import HeldHere
-from slurm_colloc.usage_model import ADDITIVE, DeviceSample, NodeSample
 from tests.fakes.devices import Device, Load, Process, gpus
 from tests.fakes.driver import ANY, Driver
 from tests.unit import fake_proc

@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from slurm_colloc.accounting.one_job import RunFound, find_job
-from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.window import Window
-from slurm_colloc.chart_model import JobPiece
 from slurm_colloc.cli.colloc.job_next import advise
-from slurm_colloc.config import SiteConfig
-from slurm_colloc.history.lookup import Known
-from slurm_colloc.model import Gres, because
+from slurm_colloc.core.chart_model import JobPiece
+from slurm_colloc.core.config import SiteConfig
+from slurm_colloc.core.model import Gres, because
+from slurm_colloc.core.wording import words
+from slurm_colloc.estimate.lookup import Known
+from slurm_colloc.facts.one_job import RunFound, find_job
 from slurm_colloc.report.job import Advice
 from slurm_colloc.slurm.job_visibility import Visible
-from slurm_colloc.wording import words
+from slurm_colloc.store.store import Store
+from slurm_colloc.store.window import Window
 from tests.unit.made import HOUR, MIG_POOL, decision, device, process, run, seen, site, usage
 from tests.unit.stored import busy, stored
 from tests.unit.test_job_story import ROW

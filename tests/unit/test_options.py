@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_colloc.errors import MisusedError, UnsureError
+from slurm_colloc.core.errors import MisusedError, UnsureError
 from slurm_colloc.slurm.option_tables import (
     DEADLY_VARIABLES,
     EARLY_VARIABLES,

@@ -16,18 +16,18 @@ from duckdb import DuckDBPyConnection
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from slurm_colloc.accounting.aggregate import aggregate, usages_of
-from slurm_colloc.accounting.compact import compact
-from slurm_colloc.accounting.over_time import Bins, bins_of
-from slurm_colloc.accounting.page_data import charts_of
-from slurm_colloc.accounting.sources.means import JobMeans
-from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.usage import group_and_kind_usage, group_usage
-from slurm_colloc.accounting.window import Window
-from slurm_colloc.chart_model import Charts, TimeUsage
-from slurm_colloc.config import Observe
-from slurm_colloc.model import Gres
-from slurm_colloc.usage_model import AllocationRow, JobUsage, NodeSample
+from slurm_colloc.core.chart_model import Charts, TimeUsage
+from slurm_colloc.core.config import Observe
+from slurm_colloc.core.model import Gres
+from slurm_colloc.core.usage_model import AllocationRow, JobUsage, NodeSample
+from slurm_colloc.facts.aggregate import aggregate, usages_of
+from slurm_colloc.facts.compact import compact
+from slurm_colloc.facts.over_time import Bins, bins_of
+from slurm_colloc.facts.page_data import charts_of
+from slurm_colloc.facts.usage import group_and_kind_usage, group_usage
+from slurm_colloc.sources.means import JobMeans
+from slurm_colloc.store.store import Store
+from slurm_colloc.store.window import Window
 from tests.unit.made import HOUR, device, near, process, run, seen
 from tests.unit.stored import INGESTED_S, SHARES, at, busy, sampled, stored
 

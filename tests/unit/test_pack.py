@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from slurm_colloc.errors import InputError
+from slurm_colloc.core.errors import InputError
+from slurm_colloc.core.model import Load
 from slurm_colloc.gpu.failure import Outcome
-from slurm_colloc.model import Load
 from slurm_colloc.pack.environment import into_steps
 from slurm_colloc.pack.job import read_pack
 from slurm_colloc.pack.ledger import Ledger, missing, read_ledger

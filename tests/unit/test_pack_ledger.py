@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm_colloc import clock
-from slurm_colloc.errors import InputError, StoreError
+from slurm_colloc.core import clock
+from slurm_colloc.core.errors import InputError, StoreError
 from slurm_colloc.gpu.failure import Outcome
 from slurm_colloc.pack.ledger import (
     LedgerWriter,
@@ -328,7 +328,8 @@ def test_no_name_leads_out_of_the_folder(cluster: str, job_id: str) -> None:
 
 def test_a_second_process_of_the_job_is_refused(path: str) -> None:
     code = (
-        "import sys; from slurm_colloc.pack.ledger import LedgerWriter; from slurm_colloc.errors import StoreError\n"
+        "import sys; from slurm_colloc.core.errors import StoreError\n"
+        "from slurm_colloc.pack.ledger import LedgerWriter\n"
         "try:\n    LedgerWriter(sys.argv[1], print)\n"
         "except StoreError as error:\n    print(error)\nelse:\n    print('opened')"
     )

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slurm_colloc.core.model import Load, Room
 from slurm_colloc.gpu.failure import Outcome
-from slurm_colloc.model import Load, Room
 from slurm_colloc.pack.queue import Queue, Start
 from slurm_colloc.pack.spec import Task
 

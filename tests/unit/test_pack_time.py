@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from slurm_colloc.config import Limits as Enforced
-from slurm_colloc.config import Partition, SiteConfig
-from slurm_colloc.errors import ProcessError
-from slurm_colloc.model import JobRequest, Reason, because
+from slurm_colloc.core.config import Limits as Enforced
+from slurm_colloc.core.config import Partition, SiteConfig
+from slurm_colloc.core.errors import ProcessError
+from slurm_colloc.core.model import JobRequest, Reason, because
 from slurm_colloc.pack.time_limits import Time, time_of, within_limits
 from slurm_colloc.slurm.free_gpus import Free
 from slurm_colloc.slurm.limits import Association, Limits

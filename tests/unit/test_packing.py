@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_colloc.config import MigSlice, Pool, Sharing
-from slurm_colloc.errors import InputError
-from slurm_colloc.model import Footprint, Load, Quantiles, Reason, Room, because
+from slurm_colloc.core.config import MigSlice, Pool, Sharing
+from slurm_colloc.core.errors import InputError
+from slurm_colloc.core.model import Footprint, Load, Quantiles, Reason, Room, because
 from slurm_colloc.placement.packing import (
     MAX_SM_PCT,
     MPS_SERVER_MIB,

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from slurm_colloc.cli.colloc import pages as command
-from slurm_colloc.errors import StoreError
-from slurm_colloc.files import passable_folder
+from slurm_colloc.core.errors import StoreError
+from slurm_colloc.core.files import passable_folder
 from slurm_colloc.report.user_page import UserPage, page_maker
 from tests.unit.hostile import HOSTILE
 from tests.unit.made import run, usage

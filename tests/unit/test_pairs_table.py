@@ -13,7 +13,7 @@ PAIRS = {half: load(TABLE / half) for half in HALVES}
 @pytest.mark.parametrize("half", HALVES)
 def test_bigger_jobs_are_not_taken_for_the_same(half: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """At most one of a hundred bigger ones is; and at most a fifth of the unchanged are measured again."""
-    monkeypatch.setattr("slurm_colloc.history.files._MOST_S", 60.0)  # a busy machine has nothing to do with it
+    monkeypatch.setattr("slurm_colloc.estimate.files._MOST_S", 60.0)  # a busy machine has nothing to do with it
     found = Counter((pair.verdict, answer(pair)) for pair in PAIRS[half] if pair.verdict != "unsure")
     of = {verdict: sum(count for (one, _), count in found.items() if one == verdict) for verdict, _ in found}
     assert (found["bigger", "same"] + found["bigger", "near"]) / of["bigger"] <= 0.01

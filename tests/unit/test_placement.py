@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_colloc.config import Partition, Pool, Sharing, SiteConfig
-from slurm_colloc.model import Footprint, Gres, JobRequest, Placement, Quantiles, Reason, SharingMode, because
+from slurm_colloc.core.config import Partition, Pool, Sharing, SiteConfig
+from slurm_colloc.core.model import Footprint, Gres, JobRequest, Placement, Quantiles, Reason, SharingMode, because
 from slurm_colloc.placement.choose import place
 from slurm_colloc.placement.pieces import Access
 from slurm_colloc.placement.speed import on_slice, part_needed

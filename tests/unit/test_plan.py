@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from slurm_colloc.config import Pool
-from slurm_colloc.model import Evidence, Gres
+from slurm_colloc.core.config import Pool
+from slurm_colloc.core.model import Evidence, Gres
 from slurm_colloc.plan.answer import answer
 from slurm_colloc.plan.change import Asked, changed, otherwise
 from slurm_colloc.plan.model import Job, NodeKind, Priority, Shape, Site

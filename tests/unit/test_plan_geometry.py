@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from slurm_colloc.config import Pool
-from slurm_colloc.errors import InputError
+from slurm_colloc.core.config import Pool
+from slurm_colloc.core.errors import InputError
 from slurm_colloc.plan.geometry import (
     Cut,
     alternatives,

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_colloc.history.policy_table import KnownJob, table_text
+from slurm_colloc.estimate.policy_table import KnownJob, table_text
 from tests.unit.lua import HASH_OF_MODEL, NO_VAL, ONE, PIECE, VERSIONS, Loaded
 
 MODEL = "made up"
@@ -23,7 +23,7 @@ OK, REFUSED = 0, -1
 
 @pytest.fixture
 def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr("slurm_colloc.history.policy_table.model_hash", lambda model: HASH_OF_MODEL)
+    monkeypatch.setattr("slurm_colloc.estimate.policy_table.model_hash", lambda model: HASH_OF_MODEL)
     path = tmp_path / "policy.table"
     path.write_bytes(table_text([SMALL, SMALL._replace(name="big", mem_mib=9800)], time.time()))
     return str(path)

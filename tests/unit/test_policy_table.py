@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_colloc.history.policy_table import (
+from slurm_colloc.estimate.policy_table import (
     HEADER_BYTES,
     MOST_BYTES,
     RECORD_BYTES,

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rung of runs that were cut at a time limit."""
 
+from slurm_colloc.core.model import GPU_OOM, Evidence, Footprint, Quantiles, because
 from slurm_colloc.estimate.interrupted import from_cut_runs
 from slurm_colloc.estimate.ladder import estimate
 from slurm_colloc.estimate.question import Question
-from slurm_colloc.model import GPU_OOM, Evidence, Footprint, Quantiles, because
 from tests.unit.made import H100, codes, evidence, near
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from slurm_colloc.clock import with_timeout
-from slurm_colloc.errors import ProcessError, UnansweredError
-from slurm_colloc.process import ask, replace, run, spawn
-from slurm_colloc.shipped import folder
+from slurm_colloc.core.clock import with_timeout
+from slurm_colloc.core.errors import ProcessError, UnansweredError
+from slurm_colloc.core.process import ask, replace, run, spawn
+from slurm_colloc.core.shipped import folder
 from tests.waiting import wait_for
 
 
@@ -70,7 +70,7 @@ def test_no_room_for_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 
 TIED = """
 import fcntl, os, sys, time
-from slurm_colloc.process import spawn
+from slurm_colloc.core.process import spawn
 ask = fcntl.fcntl
 def late(descriptor, command, *argument):
     if command == fcntl.F_SETOWN and sys.argv[1] == "early":
@@ -156,5 +156,5 @@ def test_a_program_may_be_called_by_another_name_than_its_path() -> None:
     assert os.read(child.stdout, 100) == b"sbatch\n"
     os.waitpid(child.pid, 0)
     assert run(shell, 30, dict(os.environ), called="sbatch").stdout == b"sbatch\n"
-    code = f"import os; from slurm_colloc.process import replace; replace({shell}, os.environ, 'sbatch')"
+    code = f"import os; from slurm_colloc.core.process import replace; replace({shell}, os.environ, 'sbatch')"
     assert run(python(code), 30).stdout == b"sbatch\n"

@@ -17,10 +17,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from slurm_colloc import __version__
-from slurm_colloc.errors import ConfigError
+from slurm_colloc.core.errors import ConfigError
+from slurm_colloc.core.usage_model import HostSample
 from slurm_colloc.observe import prometheus
 from slurm_colloc.observe.prometheus import CLIENTS_MOST, JOBS_MOST, Endpoint
-from slurm_colloc.usage_model import HostSample
 from tests.unit.made import device, near, process, seen
 
 Scraped = dict[tuple[str, tuple[tuple[str, str], ...]], float]

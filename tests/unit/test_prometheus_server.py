@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from slurm_colloc.accounting.compact import Compacted, compact
-from slurm_colloc.accounting.ingest import keep_history
-from slurm_colloc.accounting.sources import prometheus_server
-from slurm_colloc.accounting.sources.prometheus_server import Server
-from slurm_colloc.accounting.store import Store
-from slurm_colloc.config import Observe
-from slurm_colloc.errors import InputError
+from slurm_colloc.core.config import Observe
+from slurm_colloc.core.errors import InputError
+from slurm_colloc.facts.compact import Compacted, compact
 from slurm_colloc.observe.attribute import attribute_sample
+from slurm_colloc.sources import prometheus_server
+from slurm_colloc.sources.prometheus_server import Server
+from slurm_colloc.store.ingest import keep_history
+from slurm_colloc.store.store import Store
 from tests.fakes.http_server import Answer, Asked, Fake, fake_server
 from tests.unit.made import HOUR, device, process, seen
 from tests.unit.stored import sampled

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from slurm_colloc.accounting.sources.prometheus import EXPORTERS, Imported, fold, hours, names_there
-from slurm_colloc.accounting.sources.prometheus_server import Series, Server, parse_names, parse_series
-from slurm_colloc.errors import InputError
+from slurm_colloc.core.errors import InputError
+from slurm_colloc.core.usage_model import DeviceAllocation, DeviceSample
 from slurm_colloc.observe.attribute import attribute_sample
-from slurm_colloc.usage_model import DeviceAllocation, DeviceSample
+from slurm_colloc.sources.prometheus import EXPORTERS, Imported, fold, hours, names_there
+from slurm_colloc.sources.prometheus_server import Series, Server, parse_names, parse_series
 from tests.unit.made import H100, RECORDED, near
 
 TIMES = (10.0, 20.0, 30.0)

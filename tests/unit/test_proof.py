@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from slurm_colloc.usage_model import DeviceSample, NodeSample
+from slurm_colloc.core.usage_model import DeviceSample, NodeSample
 from tests.gpu import proof_plan, proof_report
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_colloc.accounting.queries import query
+from slurm_colloc.store.queries import query
 from tests import mutate_sql
 
 

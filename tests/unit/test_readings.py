@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from slurm_colloc.accounting.compact import compact
-from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.user_histories import measured_runs
-from slurm_colloc.config import Observe
+from slurm_colloc.core.config import Observe
+from slurm_colloc.core.model import Evidence
+from slurm_colloc.core.usage_model import NodeSample
 from slurm_colloc.estimate.bounds import FEWEST_READINGS, mean_at_most_pct, share_at_most_pct
-from slurm_colloc.model import Evidence
+from slurm_colloc.facts.compact import compact
+from slurm_colloc.facts.evidence import measured_runs
 from slurm_colloc.slurm.gres import parse_gres
-from slurm_colloc.usage_model import NodeSample
+from slurm_colloc.store.store import Store
 from tests.unit.made import H100, device, near, run, seen
 from tests.unit.stored import sampled
 

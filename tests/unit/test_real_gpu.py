@@ -5,9 +5,9 @@ from collections import Counter
 from itertools import pairwise
 from statistics import fmean
 
-from slurm_colloc.accounting.sources.controller import parse_jobs
+from slurm_colloc.core.usage_model import AttributedUse
 from slurm_colloc.observe.attribute import attribute_sample, balanced
-from slurm_colloc.usage_model import AttributedUse
+from slurm_colloc.sources.controller import parse_jobs
 from tests.unit.made import RECORDED, decoded
 
 ROUNDS, REJECTED = decoded((RECORDED / "h100-slurm-22.05/20261121T21.journal").read_bytes())

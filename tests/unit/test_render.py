@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from slurm_colloc.config import Observe, Paths, SiteConfig
-from slurm_colloc.errors import ConfigError, StoreError
-from slurm_colloc.model import Gres, Placement, Rejected, SharingMode, because
+from slurm_colloc.core.config import Observe, Paths, SiteConfig
+from slurm_colloc.core.errors import ConfigError, StoreError
+from slurm_colloc.core.model import Gres, Placement, Rejected, SharingMode, because
 from slurm_colloc.slurm.directives import read_script
 from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS
 from slurm_colloc.submit.render import keep_script, render_block, render_script, site_parts, write_script

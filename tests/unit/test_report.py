@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_colloc.chart_model import TimeUsage
-from slurm_colloc.config import Prices
-from slurm_colloc.errors import ConfigError
+from slurm_colloc.core.chart_model import TimeUsage
+from slurm_colloc.core.config import Prices
+from slurm_colloc.core.errors import ConfigError
+from slurm_colloc.core.units import printable
+from slurm_colloc.core.usage_model import Collocation, GroupUsage
 from slurm_colloc.report.formats import as_csv, as_html, as_json
 from slurm_colloc.report.text import inert
 from slurm_colloc.report.usage import Money, UsageReport, number
 from slurm_colloc.report.usage_text import as_table
-from slurm_colloc.units import printable
-from slurm_colloc.usage_model import Collocation, GroupUsage
 from tests.unit.made import fit_of
 from tests.unit.reports import NOTHING, cells_of, full, group, page, report
 

@@ -11,7 +11,7 @@ import duckdb
 import jsonschema
 import pytest
 
-from slurm_colloc.accounting.parquet import parquet_bytes
+from slurm_colloc.core.units import printable
 from slurm_colloc.report.formats import (
     SCHEMA,
     TEXTS,
@@ -20,7 +20,7 @@ from slurm_colloc.report.formats import (
     flat,
 )
 from slurm_colloc.report.usage import UsageReport
-from slurm_colloc.units import printable
+from slurm_colloc.store.parquet import parquet_bytes
 from tests.pages.json_schema import json_schema
 from tests.unit.hostile import HOSTILE
 from tests.unit.reports import NOTHING, cells_of, full, group, page, report

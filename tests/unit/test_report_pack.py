@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from slurm_colloc.accounting.rights import own_name
+from slurm_colloc.core.model import Decision, SharingMode, because
+from slurm_colloc.estimate.records import drop_decision
 from slurm_colloc.gpu.failure import Outcome
-from slurm_colloc.history.records import drop_decision
-from slurm_colloc.model import Decision, SharingMode, because
 from slurm_colloc.pack.ledger import LedgerWriter, ledger_path
 from slurm_colloc.pack.queue import Start
 from slurm_colloc.pack.report import pack_text, read_pack
 from slurm_colloc.pack.resume import note_resumed
 from slurm_colloc.pack.spec import Task
 from slurm_colloc.slurm.client import CliClient
+from slurm_colloc.store.rights import own_name
 from tests.cluster.packs import a_spec
 from tests.unit.programs import colloc
 from tests.unit.test_job_story import ROW

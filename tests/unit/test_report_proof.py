@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from slurm_colloc.accounting.harm import JudgedRun, harm_rates, rate
-from slurm_colloc.accounting.rollout import arm_figures
+from slurm_colloc.core.model import CONTROL, GPU_OOM, PLACED, Gres
+from slurm_colloc.core.usage_model import ArmFigure
 from slurm_colloc.estimate.harm import Harm
-from slurm_colloc.model import CONTROL, GPU_OOM, PLACED, Gres
+from slurm_colloc.feedback.harm import JudgedRun, harm_rates, rate
+from slurm_colloc.feedback.rollout import arm_figures
 from slurm_colloc.report.proof import Proof, as_table
-from slurm_colloc.usage_model import ArmFigure
 from tests.unit.made import MIG_POOL, decision, evidence, near, run
 from tests.unit.programs import colloc
 from tests.unit.stored import stored

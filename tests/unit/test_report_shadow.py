@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 
+from slurm_colloc.core.usage_model import ShadowLeft, ShadowPiece
 from slurm_colloc.report.layout import Terminal
 from slurm_colloc.report.shadow import FORMATS, ShadowReport, as_csv, as_json, as_table
-from slurm_colloc.usage_model import ShadowLeft, ShadowPiece
 from tests.unit.made import HOUR, decision, run
 from tests.unit.programs import colloc
 from tests.unit.stored import busy, stored

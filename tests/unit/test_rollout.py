@@ -6,14 +6,14 @@ import pwd
 
 import pytest
 
-from slurm_colloc.config import Rule, SiteConfig, parse_site
-from slurm_colloc.errors import ConfigError
+from slurm_colloc.core.config import Rule, SiteConfig, parse_site
+from slurm_colloc.core.errors import ConfigError
+from slurm_colloc.core.model import CONTROL, PLACED, because
+from slurm_colloc.core.wording import words
 from slurm_colloc.estimate.site_stop import Stop, write_stop
-from slurm_colloc.model import CONTROL, PLACED, because
 from slurm_colloc.slurm.limits import Association, Limits
 from slurm_colloc.submit.rollout import Chosen, Whose, choose, draw
 from slurm_colloc.submit.slurm_answers import whose_job
-from slurm_colloc.wording import words
 from tests.unit.made import request, site
 from tests.unit.shell import HINT, SCRIPT, Shell
 

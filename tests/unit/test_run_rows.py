@@ -9,16 +9,16 @@ from zoneinfo import ZoneInfo
 import duckdb
 import pytest
 
-from slurm_colloc.accounting import runs
-from slurm_colloc.accounting.runs import MEANS, RUNAWAY, mark_runaways, take_rows, take_runs
-from slurm_colloc.accounting.sources import rows
-from slurm_colloc.accounting.sources.jobstats import METHOD as JOBSTATS
-from slurm_colloc.accounting.sources.rows import Form, form_of, parse_header, read_rows
-from slurm_colloc.accounting.sources.sacct import DAY_S, FIELDS
-from slurm_colloc.accounting.sources.tres_usage import FIELD
-from slurm_colloc.accounting.sources.tres_usage import METHOD as STEPS
-from slurm_colloc.errors import InputError
-from slurm_colloc.model import Gres
+from slurm_colloc.core.errors import InputError
+from slurm_colloc.core.model import Gres
+from slurm_colloc.sources.jobstats import METHOD as JOBSTATS
+from slurm_colloc.sources.sacct import DAY_S, FIELDS
+from slurm_colloc.sources.tres_usage import FIELD
+from slurm_colloc.sources.tres_usage import METHOD as STEPS
+from slurm_colloc.store import runs
+from slurm_colloc.store import text_rows as rows
+from slurm_colloc.store.runs import MEANS, RUNAWAY, mark_runaways, take_rows, take_runs
+from slurm_colloc.store.text_rows import Form, form_of, parse_header, read_rows
 from tests.unit.made import run
 from tests.unit.stored import taken
 from tests.unit.test_jobstats import blob

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from slurm_colloc.errors import InputError, StoreError
-from slurm_colloc.history.signature import signature
-from slurm_colloc.model import SharingMode
+from slurm_colloc.core.errors import InputError, StoreError
+from slurm_colloc.core.model import SharingMode
+from slurm_colloc.estimate.signature import signature
 from slurm_colloc.submit.render import BLOCK_BEGINS
 from slurm_colloc.submit.running_signature import known_by
 

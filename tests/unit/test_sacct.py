@@ -8,8 +8,12 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from slurm_colloc.accounting.sources import sacct
-from slurm_colloc.accounting.sources.sacct import (
+from slurm_colloc.core.errors import InputError
+from slurm_colloc.core.model import Gres
+from slurm_colloc.slurm.gres import parse_tres_gres
+from slurm_colloc.slurm.parse import parse_state
+from slurm_colloc.sources import sacct
+from slurm_colloc.sources.sacct import (
     FIELDS,
     LIMIT,
     Parsed,
@@ -19,10 +23,6 @@ from slurm_colloc.accounting.sources.sacct import (
     day_windows,
     parse_time,
 )
-from slurm_colloc.errors import InputError
-from slurm_colloc.model import Gres
-from slurm_colloc.slurm.gres import parse_tres_gres
-from slurm_colloc.slurm.parse import parse_state
 from tests.unit.made import DELIMITER, RECORDED, RELEASES, run
 from tests.unit.stored import taken
 

@@ -10,19 +10,19 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_colloc.accounting.aggregate import aggregate
-from slurm_colloc.accounting.compact import compact
-from slurm_colloc.accounting.fits import fit_of, fits_of, judged
-from slurm_colloc.accounting.one_job import find_job
-from slurm_colloc.accounting.one_user import user_in_store
-from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.window import Window
-from slurm_colloc.chart_model import Fit
 from slurm_colloc.cli.colloc.job_next import advise
-from slurm_colloc.config import Observe, SiteConfig
-from slurm_colloc.model import Gres
+from slurm_colloc.core.chart_model import Fit
+from slurm_colloc.core.config import Observe, SiteConfig
+from slurm_colloc.core.model import Gres
+from slurm_colloc.core.usage_model import AllocationRow, NodeSample
+from slurm_colloc.facts.aggregate import aggregate
+from slurm_colloc.facts.compact import compact
+from slurm_colloc.facts.fits import fit_of, fits_of, judged
+from slurm_colloc.facts.one_job import find_job
+from slurm_colloc.facts.one_user import user_in_store
 from slurm_colloc.report.usage import never_used
-from slurm_colloc.usage_model import AllocationRow, NodeSample
+from slurm_colloc.store.store import Store
+from slurm_colloc.store.window import Window
 from tests.unit.made import MIG_POOL, SHARD_POOL, near, process, run, site
 from tests.unit.stored import busy, stored
 

@@ -3,12 +3,12 @@ from pathlib import Path
 
 import pytest
 
-from slurm_colloc.errors import GpuError
+from slurm_colloc.core.errors import GpuError
+from slurm_colloc.core.usage_model import DeviceAllocation
 from slurm_colloc.gpu.proc import ProcessTable
 from slurm_colloc.gpu.reader import GpuProcess, GpuUnit, UnitReading
 from slurm_colloc.observe.sampler import Sampler, Told, boot_id, only_job
 from slurm_colloc.slurm.jobs import HeldHere
-from slurm_colloc.usage_model import DeviceAllocation
 from tests.unit import fake_proc
 from tests.unit.made import device, host, process, seen
 

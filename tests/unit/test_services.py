@@ -10,14 +10,14 @@ from typing import NoReturn
 
 import pytest
 
-from slurm_colloc.accounting.samples import Samples
-from slurm_colloc.accounting.store import Store
 from slurm_colloc.cli import sampling
 from slurm_colloc.cli.sampling import Settings, sample
-from slurm_colloc.errors import DeadlineError
-from slurm_colloc.files import whose
+from slurm_colloc.core.errors import DeadlineError
+from slurm_colloc.core.files import whose
 from slurm_colloc.observe.attribute import attribute_sample
 from slurm_colloc.observe.journal import append, hours
+from slurm_colloc.store.samples import Samples
+from slurm_colloc.store.store import Store
 from tests.unit.made import device, process, run, seen
 from tests.unit.programs import colloc
 from tests.unit.test_agent import DEVICES, agent, node, wait_for  # noqa: F401

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from slurm_colloc.core.model import Footprint, because
 from slurm_colloc.estimate.hint import parse_hint
-from slurm_colloc.model import Footprint, because
 from slurm_colloc.placement.choose import place
 from slurm_colloc.placement.pieces import Access
 from slurm_colloc.submit.footprint import as_served, part_to_tell

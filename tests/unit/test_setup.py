@@ -3,8 +3,8 @@
 
 import pytest
 
-from slurm_colloc.errors import InputError
-from slurm_colloc.model import Gres
+from slurm_colloc.core.errors import InputError
+from slurm_colloc.core.model import Gres
 from slurm_colloc.slurm.parse import parse_nodes, parse_partitions
 from slurm_colloc.slurm.setup import (
     GresLine,

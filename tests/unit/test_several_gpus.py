@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from slurm_colloc.accounting.aggregate import aggregate
-from slurm_colloc.accounting.one_job import RunFound
-from slurm_colloc.accounting.run_rows import run_rows
-from slurm_colloc.accounting.several_gpus import several_gpus
-from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.window import Window
-from slurm_colloc.chart_model import JobTimeline, SeveralGpus
 from slurm_colloc.cli.colloc.job_next import advise
-from slurm_colloc.model import Gres
+from slurm_colloc.core.chart_model import JobTimeline, SeveralGpus
+from slurm_colloc.core.model import Gres
+from slurm_colloc.core.usage_model import NodeSample
+from slurm_colloc.facts.aggregate import aggregate
+from slurm_colloc.facts.one_job import RunFound
+from slurm_colloc.facts.run_rows import run_rows
+from slurm_colloc.facts.several_gpus import several_gpus
 from slurm_colloc.report.usage_notes import footnotes
-from slurm_colloc.usage_model import NodeSample
+from slurm_colloc.store.store import Store
+from slurm_colloc.store.window import Window
 from tests.unit.made import HOUR, MIG_POOL, device, evidence, process, run, seen, site, usage
 from tests.unit.reports import report
 from tests.unit.stored import stored

@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from slurm_colloc.accounting.aggregate import aggregate
-from slurm_colloc.accounting.shadow import Piece, Shadow, find_piece, shadow_use
-from slurm_colloc.accounting.sources.means import JobMeans
-from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.window import Window
-from slurm_colloc.model import WOULD_NOT, Decision, Gres, SharingMode, Weighed, because
+from slurm_colloc.core.model import WOULD_NOT, Decision, Gres, SharingMode, Weighed, because
+from slurm_colloc.core.usage_model import AllocationRow, NodeSample
+from slurm_colloc.core.wording import words
+from slurm_colloc.facts.aggregate import aggregate
+from slurm_colloc.facts.shadow import Piece, Shadow, find_piece, shadow_use
 from slurm_colloc.placement.choose import as_asked
 from slurm_colloc.placement.speed import on_slice
 from slurm_colloc.placement.waits import wait_for
-from slurm_colloc.usage_model import AllocationRow, NodeSample
-from slurm_colloc.wording import words
+from slurm_colloc.sources.means import JobMeans
+from slurm_colloc.store.store import Store
+from slurm_colloc.store.window import Window
 from tests.unit.made import HOUR, MIG_POOL, MPS_POOL, SHARD_POOL, decision, near, run, site
 from tests.unit.stored import busy, stored
 

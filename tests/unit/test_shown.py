@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from slurm_colloc.chart_model import Fit, JobTimeline
+from slurm_colloc.core.chart_model import Fit, JobTimeline
+from slurm_colloc.core.usage_model import JobUsage, Prediction
 from slurm_colloc.report import job as job_report
 from slurm_colloc.report.job import Advice, JobStory, RunStory
 from slurm_colloc.report.me import as_text as month
 from slurm_colloc.report.usage_text import as_table
-from slurm_colloc.usage_model import JobUsage, Prediction
 from tests.unit.made import decision, evidence, usage
 from tests.unit.reports import NOTHING, full, group, report
 from tests.unit.stored import grouped

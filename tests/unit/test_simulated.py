@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from slurm_colloc.errors import GpuError, InputError
+from slurm_colloc.core.errors import GpuError, InputError
 from slurm_colloc.gpu.mig import MODELS, Profile, gres_type_of, model_named, parse_profile, slices_per_gpu
 from slurm_colloc.gpu.proc import ProcessTable
 from slurm_colloc.gpu.reader import GpuProcess

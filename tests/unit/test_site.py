@@ -4,10 +4,10 @@ from collections.abc import Collection, Mapping, Sequence
 
 import pytest
 
-from slurm_colloc.config import MigSlice, Paths, SiteConfig, parse_site
-from slurm_colloc.config import Partition as DeclaredPartition
-from slurm_colloc.errors import InputError, ProcessError
-from slurm_colloc.model import Gres
+from slurm_colloc.core.config import MigSlice, Paths, SiteConfig, parse_site
+from slurm_colloc.core.config import Partition as DeclaredPartition
+from slurm_colloc.core.errors import InputError, ProcessError
+from slurm_colloc.core.model import Gres
 from slurm_colloc.site.check import check as differences
 from slurm_colloc.site.cluster import look
 from slurm_colloc.site.discover import discover

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_colloc.errors import InputError, StoreError
+from slurm_colloc.core.errors import InputError, StoreError
 from slurm_colloc.site.output_folder import ORDER, write_folder
 from tests.unit.programs import umask
 

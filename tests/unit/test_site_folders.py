@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from slurm_colloc.config import Observe, Paths, Pool, SiteConfig
-from slurm_colloc.config_audit import Notices
+from slurm_colloc.core.config import Observe, Paths, Pool, SiteConfig
+from slurm_colloc.core.config_audit import Notices
 from slurm_colloc.site import named_folders as folders
 from slurm_colloc.site.doctor.facts import Blank, Seen
 from slurm_colloc.site.named_folders import Keepers, keepers, look

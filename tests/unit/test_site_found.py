@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from slurm_colloc.config import Rule, SiteConfig, parse_site
-from slurm_colloc.errors import GpuError, InputError
+from slurm_colloc.core.config import Rule, SiteConfig, parse_site
+from slurm_colloc.core.errors import GpuError, InputError
 from slurm_colloc.gpu.nvml import NvmlReader
 from slurm_colloc.gpu.reader import GpuUnit
 from slurm_colloc.site.check import check

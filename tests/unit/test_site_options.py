@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_colloc.errors import ConfigError, UnsureError
+from slurm_colloc.core.errors import ConfigError, UnsureError
 from slurm_colloc.slurm.directives import read_script
 from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS, Option
 from slurm_colloc.slurm.options import join_options, listed_options, site_option, split_command_line

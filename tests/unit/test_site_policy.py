@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from slurm_colloc.config import MigSlice, Partition, Paths, Pool, Sharing, SiteConfig
-from slurm_colloc.errors import ConfigError
-from slurm_colloc.history.policy_table import model_hash
+from slurm_colloc.core.config import MigSlice, Partition, Paths, Pool, Sharing, SiteConfig
+from slurm_colloc.core.errors import ConfigError
+from slurm_colloc.estimate.policy_table import model_hash
 from slurm_colloc.site.output_folder import ORDER
 from slurm_colloc.site.policy import Piece, has_policy, policies
 from slurm_colloc.site.render import Host, render_site

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from slurm_colloc.accounting.harm import JudgedRun, judged_runs, stop_where_too_many, too_many
-from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.user_histories import Collected
 from slurm_colloc.cli.colloc import ingest
-from slurm_colloc.config import Paths
-from slurm_colloc.config_audit import Notices
-from slurm_colloc.errors import StoreError
+from slurm_colloc.core.config import Paths
+from slurm_colloc.core.config_audit import Notices
+from slurm_colloc.core.errors import StoreError
+from slurm_colloc.core.model import Gres
 from slurm_colloc.estimate.harm import Harm
 from slurm_colloc.estimate.site_stop import Stop, read_stop, stop_path, why_stopped, write_stop
-from slurm_colloc.model import Gres
+from slurm_colloc.feedback.harm import JudgedRun, judged_runs, stop_where_too_many, too_many
+from slurm_colloc.feedback.user_histories import Collected
+from slurm_colloc.store.store import Store
 from tests.unit.made import MIG_POOL, MPS_POOL, decision, evidence, run, site
 from tests.unit.mail_service import mail_service, plain
 from tests.unit.programs import colloc

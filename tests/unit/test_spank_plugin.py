@@ -14,7 +14,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from slurm_colloc.errors import InputError, ProcessError
+from slurm_colloc.core.errors import InputError, ProcessError
 from slurm_colloc.estimate.hint import parse_hint
 from slurm_colloc.site.plugin import Version, build, of_headers, of_programs
 from tests.unit.programs import colloc

@@ -5,15 +5,15 @@ from typing import NoReturn
 
 import pytest
 
-from slurm_colloc.accounting import parquet
-from slurm_colloc.accounting.equivalents import node_names
-from slurm_colloc.accounting.ingest import keep_runs
-from slurm_colloc.accounting.runs import MEANS, RUNAWAY
-from slurm_colloc.accounting.sources.means import JobMeans
-from slurm_colloc.accounting.sources.sacct import Parsed
-from slurm_colloc.accounting.store import Store, open_store
-from slurm_colloc.errors import StoreError
-from slurm_colloc.usage_model import AllocationRow
+from slurm_colloc.core.errors import StoreError
+from slurm_colloc.core.usage_model import AllocationRow
+from slurm_colloc.sources.means import JobMeans
+from slurm_colloc.sources.sacct import Parsed
+from slurm_colloc.store import parquet
+from slurm_colloc.store.equivalents import node_names
+from slurm_colloc.store.ingest import keep_runs
+from slurm_colloc.store.runs import MEANS, RUNAWAY
+from slurm_colloc.store.store import Store, open_store
 from tests.unit.made import HOUR, run
 from tests.unit.stored import at, busy, job_usage, only, runs_in_window, sampled, stored
 

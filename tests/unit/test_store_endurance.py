@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from slurm_colloc.accounting.store import Store
 from slurm_colloc.observe.journal import append
 from slurm_colloc.slurm.gres import parse_gres
+from slurm_colloc.store.store import Store
 from tests.unit.made import HOUR, device, host, process, seen
 from tests.unit.made import run as run_of
 from tests.unit.stored import job_usage

@@ -9,10 +9,10 @@ from typing import Any
 import duckdb
 import pytest
 
-from slurm_colloc.accounting.ingest import keep_text, take_text
-from slurm_colloc.accounting.store import Store
 from slurm_colloc.cli.colloc.sacct_text import Text, content_name
-from slurm_colloc.errors import InputError
+from slurm_colloc.core.errors import InputError
+from slurm_colloc.store.ingest import keep_text, take_text
+from slurm_colloc.store.store import Store
 
 HEADER = "JobID|User|State|Start|End|AllocTRES\n"
 

@@ -3,10 +3,10 @@ from typing import Any
 
 import pytest
 
-from slurm_colloc.accounting.sources.means import JobMeans
-from slurm_colloc.accounting.sources.tres_usage import METHOD, Step, parse_tres_usage, step_means
-from slurm_colloc.errors import InputError
-from slurm_colloc.model import Gres
+from slurm_colloc.core.errors import InputError
+from slurm_colloc.core.model import Gres
+from slurm_colloc.sources.means import JobMeans
+from slurm_colloc.sources.tres_usage import METHOD, Step, parse_tres_usage, step_means
 from tests.unit.made import RECORDED
 
 MIB = 1024 * 1024

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_colloc.errors import InputError
-from slurm_colloc.units import (
+from slurm_colloc.core.errors import InputError
+from slurm_colloc.core.units import (
     at_least,
     at_most,
     capacity_mib,

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from slurm_colloc.accounting.aggregate import aggregate
-from slurm_colloc.accounting.usage import group_and_kind_usage, group_usage
-from slurm_colloc.accounting.window import Window
-from slurm_colloc.errors import InputError
-from slurm_colloc.usage_model import GroupUsage, JobUsage
+from slurm_colloc.core.errors import InputError
+from slurm_colloc.core.usage_model import GroupUsage, JobUsage
+from slurm_colloc.facts.aggregate import aggregate
+from slurm_colloc.facts.usage import group_and_kind_usage, group_usage
+from slurm_colloc.store.window import Window
 from tests.unit.made import decision, near, run, usage
 from tests.unit.stored import grouped, stored
 

@@ -6,11 +6,11 @@ import re
 import pytest
 from rich.cells import cell_len
 
+from slurm_colloc.core.units import printable
+from slurm_colloc.core.usage_model import GroupUsage
 from slurm_colloc.report.layout import Terminal
 from slurm_colloc.report.usage import UsageReport, added, shortened
 from slurm_colloc.report.usage_text import as_table, columns
-from slurm_colloc.units import printable
-from slurm_colloc.usage_model import GroupUsage
 from tests.unit.hostile import HOSTILE
 from tests.unit.made import fit_of, near
 from tests.unit.reports import NOTHING, full, group, report

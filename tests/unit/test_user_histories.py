@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from slurm_colloc.accounting import user_histories as feedback
-from slurm_colloc.accounting.compact import compact
-from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.user_histories import Collected, build_history, collect_decisions
-from slurm_colloc.config import MigSlice, Observe, SiteConfig
-from slurm_colloc.errors import StoreError
+from slurm_colloc.core.config import MigSlice, Observe, SiteConfig
+from slurm_colloc.core.errors import StoreError
+from slurm_colloc.core.model import Decision, Evidence
 from slurm_colloc.estimate.exact import is_greedy
-from slurm_colloc.history.records import drop_decision
-from slurm_colloc.history.snapshot import read_snapshot, snapshot_path
-from slurm_colloc.model import Decision, Evidence
+from slurm_colloc.estimate.records import drop_decision
+from slurm_colloc.estimate.snapshot import read_snapshot, snapshot_path
+from slurm_colloc.facts.compact import compact
+from slurm_colloc.feedback import user_histories as feedback
+from slurm_colloc.feedback.user_histories import Collected, build_history, collect_decisions
 from slurm_colloc.observe.evidence import EvidenceBuilder
+from slurm_colloc.store.store import Store
 from tests.unit.made import H100, MIG_POOL, decision, device, host, process, run, seen, site
 from tests.unit.programs import umask
 from tests.unit.stored import sampled

@@ -7,21 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from slurm_colloc.accounting.aggregate import aggregate
-from slurm_colloc.accounting.collocation import collocation, stray_use
-from slurm_colloc.accounting.counts import unaccounted_hours
-from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.usage import group_usage
-from slurm_colloc.accounting.visibility import jobs_of_others
-from slurm_colloc.accounting.window import Window
 from slurm_colloc.cli.colloc import visible_store as seen
-from slurm_colloc.errors import ProcessError
+from slurm_colloc.core.errors import ProcessError
+from slurm_colloc.facts.aggregate import aggregate
+from slurm_colloc.facts.collocation import collocation, stray_use
+from slurm_colloc.facts.counts import unaccounted_hours
+from slurm_colloc.facts.usage import group_usage
 from slurm_colloc.report.formats import TEXTS
 from slurm_colloc.report.usage import UsageReport
 from slurm_colloc.report.usage_text import as_table
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.job_visibility import EVERYBODY, Rights, Visible, parse_rights, visible_to
 from slurm_colloc.slurm.parse import parse_config
+from slurm_colloc.store.store import Store
+from slurm_colloc.store.visibility import jobs_of_others
+from slurm_colloc.store.window import Window
 from tests.unit.made import HOUR, RECORDED, RELEASES, device, process, run
 from tests.unit.made import seen as round_of
 from tests.unit.reports import group, report
@@ -129,7 +129,7 @@ def test_who_asks_is_asked_of_slurm_only_where_it_matters(
         raise ProcessError("slurmctld is away")
 
     monkeypatch.setattr(CliClient, "rights", rights)
-    monkeypatch.setattr("slurm_colloc.accounting.rights.own_name", lambda: "ann")
+    monkeypatch.setattr("slurm_colloc.store.rights.own_name", lambda: "ann")
     uid = tmp_path.stat().st_uid
     monkeypatch.setattr("os.geteuid", lambda: uid)
     assert seen.visible_here(str(tmp_path), None) == EVERYBODY
@@ -162,7 +162,7 @@ def test_where_accounting_shows_nobody_elses_jobs_reports_do_not_either(
         monkeypatch.setattr(CliClient, "shown", answer)
         return seen.visible_here(folder, None)
 
-    monkeypatch.setattr("slurm_colloc.accounting.rights.own_name", lambda: "ann")
+    monkeypatch.setattr("slurm_colloc.store.rights.own_name", lambda: "ann")
     monkeypatch.setattr("os.geteuid", lambda: uid)
     assert visible(open_to_all, "1", "2") == EVERYBODY
     assert visible(open_to_all, "2") == EVERYBODY  # the other is too old for it

@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from slurm_colloc.accounting.run_rows import past_runs
-from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.waits import measured_waits, write_waits
 from slurm_colloc.cli.colloc import ingest
-from slurm_colloc.config import Paths, Pool, SiteConfig
-from slurm_colloc.errors import ProcessError
-from slurm_colloc.model import Footprint, Gres, JobRequest, Placement, Quantiles, Reason, because
+from slurm_colloc.core.config import Paths, Pool, SiteConfig
+from slurm_colloc.core.errors import ProcessError
+from slurm_colloc.core.model import Footprint, Gres, JobRequest, Placement, Quantiles, Reason, because
+from slurm_colloc.core.units import in_words
+from slurm_colloc.core.value_types import read_as
+from slurm_colloc.facts.run_rows import past_runs
+from slurm_colloc.feedback.waits import measured_waits, write_waits
 from slurm_colloc.placement.choose import place
 from slurm_colloc.placement.waits import (
     MOST_AGE_S,
@@ -23,9 +24,8 @@ from slurm_colloc.placement.waits import (
     waits_path,
 )
 from slurm_colloc.slurm.free_gpus import Free
+from slurm_colloc.store.store import Store
 from slurm_colloc.submit import slurm_answers as looked_up
-from slurm_colloc.units import in_words
-from slurm_colloc.value_types import read_as
 from tests.unit.made import HOUR, MIG_POOL, MPS_POOL, footprint, request, run, site
 from tests.unit.programs import colloc
 from tests.unit.stored import stored

@@ -6,8 +6,8 @@ import os
 import re
 from pathlib import Path
 
-from slurm_colloc.model import Footprint, Placement, Reason, Rejected, SharingMode, because
-from slurm_colloc.wording import MEANS, WORDS, sentence, shown, words
+from slurm_colloc.core.model import Footprint, Placement, Reason, Rejected, SharingMode, because
+from slurm_colloc.core.wording import MEANS, WORDS, sentence, shown, words
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests/golden/words.txt"

@@ -8,8 +8,8 @@ import typer
 
 from slurm_colloc.cli.colloc.output import node_name, site_or_none
 from slurm_colloc.cli.sampling import Settings, become
-from slurm_colloc.config import SYSTEM_FILE
-from slurm_colloc.errors import ConfigError
+from slurm_colloc.core.config import SYSTEM_FILE
+from slurm_colloc.core.errors import ConfigError
 
 
 def agent(

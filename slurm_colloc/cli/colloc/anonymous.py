@@ -5,12 +5,12 @@ import os
 
 from duckdb import DuckDBPyConnection
 
-from slurm_colloc.accounting.anonymous import OF_ONE, add_up_small, give_pseudonyms
-from slurm_colloc.accounting.store import Store
-from slurm_colloc.config import user_data_folder
-from slurm_colloc.errors import InputError
-from slurm_colloc.files import as_owner, own_secret, private_folder
+from slurm_colloc.core.config import user_data_folder
+from slurm_colloc.core.errors import InputError
+from slurm_colloc.core.files import as_owner, own_secret, private_folder
+from slurm_colloc.facts.anonymous import OF_ONE, add_up_small, give_pseudonyms
 from slurm_colloc.report.usage import UsageReport
+from slurm_colloc.store.store import Store
 
 _KEY, _KEY_BYTES = "pseudonyms.key", 32
 

@@ -13,7 +13,6 @@ import typer
 from slurm_colloc.audit.explain import explained, listed
 from slurm_colloc.audit.rules import Entry, all_entries, choose, entries
 from slurm_colloc.audit.timing import JOBS, Asked, first_mails, nights, of_about
-from slurm_colloc.audit_model import JOB, Audited, MailDay
 from slurm_colloc.cli.colloc.audit_look import Looking
 from slurm_colloc.cli.colloc.audit_notify import Piece, notify
 from slurm_colloc.cli.colloc.audit_person import mail, optout
@@ -21,13 +20,14 @@ from slurm_colloc.cli.colloc.output import one_of, service_folder, site, site_or
 from slurm_colloc.cli.colloc.progress import progress, told
 from slurm_colloc.cli.colloc.terminal import put
 from slurm_colloc.cli.colloc.visible_store import seen_store
-from slurm_colloc.clock import now
-from slurm_colloc.config import SiteConfig, load_audit
-from slurm_colloc.config_audit import Audit, Notices
-from slurm_colloc.errors import InputError, Status, UnknownError
+from slurm_colloc.core.audit_model import JOB, Audited, MailDay
+from slurm_colloc.core.clock import now
+from slurm_colloc.core.config import SiteConfig, load_audit
+from slurm_colloc.core.config_audit import Audit, Notices
+from slurm_colloc.core.errors import InputError, Status, UnknownError
+from slurm_colloc.core.units import counted, printable
+from slurm_colloc.core.usage_model import GroupUsage
 from slurm_colloc.report.findings import as_csv, as_json, as_text
-from slurm_colloc.units import counted, printable
-from slurm_colloc.usage_model import GroupUsage
 
 app = typer.Typer(no_args_is_help=True, help="Find idle and oversized jobs by rules, and mail their users.")
 for _command in (optout, mail):

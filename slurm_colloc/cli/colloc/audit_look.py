@@ -5,20 +5,20 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from slurm_colloc.accounting.aggregate import aggregate
-from slurm_colloc.accounting.audited import answer, make_audited
-from slurm_colloc.accounting.counts import known_until_s
-from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.usage import whole_usage
-from slurm_colloc.accounting.window import Window
 from slurm_colloc.audit.rules import Entry, findings, question
-from slurm_colloc.audit_model import JOB, RUNS, Answer, Audited, Finding
 from slurm_colloc.cli.colloc.progress import progress
 from slurm_colloc.cli.colloc.progress import told as each
-from slurm_colloc.clock import now
-from slurm_colloc.config import SiteConfig
-from slurm_colloc.config_audit import Audit
+from slurm_colloc.core.audit_model import JOB, RUNS, Answer, Audited, Finding
+from slurm_colloc.core.clock import now
+from slurm_colloc.core.config import SiteConfig
+from slurm_colloc.core.config_audit import Audit
+from slurm_colloc.facts.aggregate import aggregate
+from slurm_colloc.facts.audited import answer, make_audited
+from slurm_colloc.facts.counts import known_until_s
+from slurm_colloc.facts.usage import whole_usage
 from slurm_colloc.report.text import local, stamp
+from slurm_colloc.store.store import Store
+from slurm_colloc.store.window import Window
 
 _NOTHING = Answer(0, 0, ())
 

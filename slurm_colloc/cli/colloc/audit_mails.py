@@ -17,10 +17,11 @@ from slurm_colloc.audit.message import Texts, address_of, digest_id, mail, messa
 from slurm_colloc.audit.post import NOT_TAKEN
 from slurm_colloc.audit.rules import Entry
 from slurm_colloc.audit.state import MAIL, Action, Message
-from slurm_colloc.audit_model import JOB, Audited
-from slurm_colloc.clock import now
-from slurm_colloc.config import SiteConfig
-from slurm_colloc.config_audit import Notices
+from slurm_colloc.core.audit_model import JOB, Audited
+from slurm_colloc.core.clock import now
+from slurm_colloc.core.config import SiteConfig
+from slurm_colloc.core.config_audit import Notices
+from slurm_colloc.core.units import counted, in_words, printable
 from slurm_colloc.report.digest import (
     ACTED,
     ADMIN,
@@ -32,7 +33,6 @@ from slurm_colloc.report.digest import (
     digest_maker,
     see_it,
 )
-from slurm_colloc.units import counted, in_words, printable
 
 _DONE = {"hold": "stopped, requeued and held", "cancel": "cancelled"}
 

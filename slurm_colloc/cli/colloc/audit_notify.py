@@ -36,17 +36,17 @@ from slurm_colloc.audit.timing import (
     windows,
 )
 from slurm_colloc.audit.validate import check_notices
-from slurm_colloc.audit_model import JOB, Audited, Finding, form_of
 from slurm_colloc.cli.colloc.audit_mails import Mails, by_user, did, would
 from slurm_colloc.cli.colloc.output import say
-from slurm_colloc.clock import now, ticking
-from slurm_colloc.config import SiteConfig
-from slurm_colloc.errors import ConfigError, ProcessError, Status, StoreError
-from slurm_colloc.files import write_atomic
+from slurm_colloc.core.audit_model import JOB, Audited, Finding, form_of
+from slurm_colloc.core.clock import now, ticking
+from slurm_colloc.core.config import SiteConfig
+from slurm_colloc.core.errors import ConfigError, ProcessError, Status, StoreError
+from slurm_colloc.core.files import write_atomic
+from slurm_colloc.core.units import in_words as time_in_words
+from slurm_colloc.core.units import printable
 from slurm_colloc.report.digest import ActionLine, Doubt, Summary
 from slurm_colloc.report.text import local, stamp
-from slurm_colloc.units import in_words as time_in_words
-from slurm_colloc.units import printable
 
 # Rules, a window, and the jobs whose users were told of them.
 Piece = tuple[tuple[Entry, ...], datetime, datetime, tuple[str, ...]]

@@ -10,8 +10,6 @@ from typing import Annotated
 
 import typer
 
-from slurm_colloc.accounting.rights import own_name
-from slurm_colloc.accounting.visibility import knows_user
 from slurm_colloc.audit import message
 from slurm_colloc.audit.ladder import DOUBTFUL, Waiver
 from slurm_colloc.audit.rules import all_entries, choose, entries, kept_name
@@ -20,11 +18,13 @@ from slurm_colloc.audit.state import State, alone, audit_folder, opened
 from slurm_colloc.cli.colloc.output import moment, say, site, write
 from slurm_colloc.cli.colloc.terminal import put
 from slurm_colloc.cli.colloc.visible_store import seen_store
-from slurm_colloc.clock import now
-from slurm_colloc.errors import ConfigError, InputError, StoreError
-from slurm_colloc.files import as_owner
+from slurm_colloc.core.clock import now
+from slurm_colloc.core.errors import ConfigError, InputError, StoreError
+from slurm_colloc.core.files import as_owner
+from slurm_colloc.core.units import counted, printable
 from slurm_colloc.report.text import local, stamp
-from slurm_colloc.units import counted, printable
+from slurm_colloc.store.rights import own_name
+from slurm_colloc.store.visibility import knows_user
 
 
 def optout(

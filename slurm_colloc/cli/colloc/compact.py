@@ -7,15 +7,15 @@ from typing import Annotated
 
 import typer
 
-from slurm_colloc.accounting import compact as compaction
-from slurm_colloc.accounting.engine import ENGINES, LOCAL, SLURM, make_by_slurm
-from slurm_colloc.accounting.store import Store
 from slurm_colloc.cli.colloc.output import one_of, say, service_folder, site_or_none
 from slurm_colloc.cli.colloc.progress import progress
-from slurm_colloc.clock import now
-from slurm_colloc.config import Observe
-from slurm_colloc.errors import Status, StoreError
-from slurm_colloc.units import counted
+from slurm_colloc.core.clock import now
+from slurm_colloc.core.config import Observe
+from slurm_colloc.core.errors import Status, StoreError
+from slurm_colloc.core.units import counted
+from slurm_colloc.facts import compact as compaction
+from slurm_colloc.facts.engine import ENGINES, LOCAL, SLURM, make_by_slurm
+from slurm_colloc.store.store import Store
 
 
 def compact(

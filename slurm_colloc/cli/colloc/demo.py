@@ -9,10 +9,10 @@ from typing import Annotated
 
 import typer
 
-from slurm_colloc.accounting.store import Store
 from slurm_colloc.cli.colloc import demo_week, ingest, report
 from slurm_colloc.cli.colloc.output import say, site_or_none
-from slurm_colloc.config import ENVIRONMENT_VARIABLE
+from slurm_colloc.core.config import ENVIRONMENT_VARIABLE
+from slurm_colloc.store.store import Store
 
 _USERS = 6
 

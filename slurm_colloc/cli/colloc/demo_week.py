@@ -9,10 +9,17 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 
+from slurm_colloc.core.model import Decision
+from slurm_colloc.core.usage_model import (
+    DeviceAllocation,
+    DeviceSample,
+    HostSample,
+    NodeSample,
+    ProcessKind,
+    ProcessSample,
+)
 from slurm_colloc.estimate.exact import RUNG
-from slurm_colloc.model import Decision
 from slurm_colloc.observe.journal import encode
-from slurm_colloc.usage_model import DeviceAllocation, DeviceSample, HostSample, NodeSample, ProcessKind, ProcessSample
 
 _NODE, _GPUS, _MODEL, _MEM_MIB, _SMS = "gpu01", 8, "NVIDIA H100 80GB HBM3", 81559, 132
 SITE = f"""schema = 1

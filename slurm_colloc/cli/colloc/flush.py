@@ -8,14 +8,14 @@ from typing import Annotated
 
 import typer
 
-from slurm_colloc.accounting.flushing import flush_hours
-from slurm_colloc.accounting.samples import Samples
 from slurm_colloc.cli.colloc.output import node_name, say, service_folder, site
 from slurm_colloc.cli.colloc.progress import progress, told
-from slurm_colloc.clock import now
-from slurm_colloc.errors import Status, StoreError
+from slurm_colloc.core.clock import now
+from slurm_colloc.core.errors import Status, StoreError
 from slurm_colloc.observe.attribute import attribute_sample
 from slurm_colloc.observe.journal import hours
+from slurm_colloc.store.flushing import flush_hours
+from slurm_colloc.store.samples import Samples
 
 _HOUR_S = 3600
 # So long a node keeps hours that are flushed: what a store loses in a weekend is flushed again.

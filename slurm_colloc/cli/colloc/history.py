@@ -9,24 +9,24 @@ import typer
 from slurm_colloc.cli.colloc.history_bootstrap import bootstrap
 from slurm_colloc.cli.colloc.output import TEXT_OR_JSON, one_of, say, site, write
 from slurm_colloc.cli.colloc.terminal import put
-from slurm_colloc.clock import now
-from slurm_colloc.config import SiteConfig, user_data_folder
-from slurm_colloc.errors import CollocError, InputError
+from slurm_colloc.core.clock import now
+from slurm_colloc.core.config import SiteConfig, user_data_folder
+from slurm_colloc.core.errors import CollocError, InputError
+from slurm_colloc.core.model import Decision, Evidence, Footprint
+from slurm_colloc.core.units import counted, printable
+from slurm_colloc.core.wording import sentence, shown, words
 from slurm_colloc.estimate.exact import out_of_memory
+from slurm_colloc.estimate.fold import fold_drops
+from slurm_colloc.estimate.forgotten import forget
 from slurm_colloc.estimate.ladder import estimate, estimate_at_site
+from slurm_colloc.estimate.lookup import ENDED, Known, look_up
 from slurm_colloc.estimate.question import Question, question
-from slurm_colloc.history.fold import fold_drops
-from slurm_colloc.history.forgotten import forget
-from slurm_colloc.history.lookup import ENDED, Known, look_up
-from slurm_colloc.history.records import read_decisions
-from slurm_colloc.model import Decision, Evidence, Footprint
+from slurm_colloc.estimate.records import read_decisions
 from slurm_colloc.pack.report import pack_summary, read_pack
 from slurm_colloc.report.json_values import json_text
 from slurm_colloc.report.text import local, stamp
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.submit.show import how_sure
-from slurm_colloc.units import counted, printable
-from slurm_colloc.wording import sentence, shown, words
 
 SCHEMA = 2
 

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slurm_colloc.cli.colloc.output import say, site, state_folder, window
-from slurm_colloc.clock import now
-from slurm_colloc.config import SiteConfig, user_data_folder
-from slurm_colloc.errors import InputError
-from slurm_colloc.history.fold import fold_drops
-from slurm_colloc.history.records import drop_evidence, evidence_path, read_decisions
-from slurm_colloc.process import ask
+from slurm_colloc.core.clock import now
+from slurm_colloc.core.config import SiteConfig, user_data_folder
+from slurm_colloc.core.errors import InputError
+from slurm_colloc.core.process import ask
+from slurm_colloc.estimate.fold import fold_drops
+from slurm_colloc.estimate.records import drop_evidence, evidence_path, read_decisions
 
 if TYPE_CHECKING:
-    from slurm_colloc.accounting.bootstrap import Past, PastRun, ReadPast
-    from slurm_colloc.accounting.store import Store
+    from slurm_colloc.feedback.bootstrap import Past, PastRun, ReadPast
+    from slurm_colloc.store.store import Store
 
 _SACCT_TIMEOUT_S = 600.0
 
@@ -44,9 +44,9 @@ def bootstrap(
 
     What they used is from jobstats, Slurm's own figures, Prometheus or samples.
     """
-    from slurm_colloc.accounting.bootstrap import past_evidence
-    from slurm_colloc.accounting.store import Store
-    from slurm_colloc.accounting.user_histories import measured_runs
+    from slurm_colloc.facts.evidence import measured_runs
+    from slurm_colloc.feedback.bootstrap import past_evidence
+    from slurm_colloc.store.store import Store
 
     config = site()
     if everybody and os.geteuid() != 0:
@@ -72,8 +72,8 @@ def _release() -> str:
 
 def _read(path: str, asked: tuple[float, float], user: str, release: str) -> Iterator["ReadPast"]:
     """Yield what a text, or sacct for each day, says."""
-    from slurm_colloc.accounting.bootstrap import MORE_FIELDS, read_past
-    from slurm_colloc.accounting.sources import sacct
+    from slurm_colloc.feedback.bootstrap import MORE_FIELDS, read_past
+    from slurm_colloc.sources import sacct
 
     with TemporaryDirectory(prefix="colloc-") as work:
         if path:
@@ -90,7 +90,7 @@ def _read(path: str, asked: tuple[float, float], user: str, release: str) -> Ite
 
 def _merged(texts: Iterable["ReadPast"], user: str) -> "ReadPast":
     """Return what several texts say of the runs of a user (empty: of everybody), each run once."""
-    from slurm_colloc.accounting.bootstrap import ReadPast
+    from slurm_colloc.feedback.bootstrap import ReadPast
 
     once: dict[tuple[str, float | None], PastRun] = {}
     rejected: Counter[str] = Counter()
@@ -110,7 +110,7 @@ def _merged(texts: Iterable["ReadPast"], user: str) -> "ReadPast":
 
 def _keep(store: "Store", config: SiteConfig, past: "Past", *, everybody: bool) -> None:
     """Write what was found: for all into the store and from there each user's history, else the user's own drops."""
-    from slurm_colloc.accounting.user_histories import Collected, build_history, collect_decisions
+    from slurm_colloc.feedback.user_histories import Collected, build_history, collect_decisions
 
     if everybody:
         store.write_past(config.cluster, past.evidence)

@@ -10,10 +10,29 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from slurm_colloc.accounting.calibration import write_margins
-from slurm_colloc.accounting.flushing import flush_hours
-from slurm_colloc.accounting.harm import judged_runs, stop_where_too_many
-from slurm_colloc.accounting.ingest import (
+from slurm_colloc.cli.colloc.output import say, site_or_none, state_folder, window
+from slurm_colloc.cli.colloc.progress import progress, told
+from slurm_colloc.cli.colloc.sacct_text import Text, content_name, source_name
+from slurm_colloc.cli.colloc.site_resume import tell_admins
+from slurm_colloc.core.clock import now
+from slurm_colloc.core.config import SiteConfig
+from slurm_colloc.core.errors import InputError, ProcessError, Status, StoreError
+from slurm_colloc.core.files import whose
+from slurm_colloc.core.usage_model import AttributedUse, NodeSample, lost_of_all
+from slurm_colloc.feedback.calibration import write_margins
+from slurm_colloc.feedback.harm import judged_runs, stop_where_too_many
+from slurm_colloc.feedback.user_histories import build_history, collect_decisions
+from slurm_colloc.feedback.waits import write_waits
+from slurm_colloc.observe.attribute import attribute_sample
+from slurm_colloc.observe.journal import hours
+from slurm_colloc.report.usage_notes import rejected_rows
+from slurm_colloc.slurm.client import CliClient
+from slurm_colloc.slurm.hostlist import expand
+from slurm_colloc.sources import controller, nvidia_smi_csv, sacct
+from slurm_colloc.sources.clustercockpit import parse_jobs
+from slurm_colloc.sources.prometheus_server import TOKEN_VARIABLE, Server
+from slurm_colloc.store.flushing import flush_hours
+from slurm_colloc.store.ingest import (
     Counted,
     keep_day,
     keep_history,
@@ -21,28 +40,9 @@ from slurm_colloc.accounting.ingest import (
     keep_smi_log,
     keep_text,
 )
-from slurm_colloc.accounting.runs import WORK_DIR
-from slurm_colloc.accounting.sources import controller, nvidia_smi_csv, sacct
-from slurm_colloc.accounting.sources.clustercockpit import parse_jobs
-from slurm_colloc.accounting.sources.prometheus_server import TOKEN_VARIABLE, Server
-from slurm_colloc.accounting.store import REJECTED_LINES, Store
-from slurm_colloc.accounting.user_histories import build_history, collect_decisions
-from slurm_colloc.accounting.waits import write_waits
-from slurm_colloc.cli.colloc.output import say, site_or_none, state_folder, window
-from slurm_colloc.cli.colloc.progress import progress, told
-from slurm_colloc.cli.colloc.sacct_text import Text, content_name, source_name
-from slurm_colloc.cli.colloc.site_resume import tell_admins
-from slurm_colloc.clock import now
-from slurm_colloc.config import SiteConfig
-from slurm_colloc.errors import InputError, ProcessError, Status, StoreError
-from slurm_colloc.files import whose
-from slurm_colloc.observe.attribute import attribute_sample
-from slurm_colloc.observe.journal import hours
-from slurm_colloc.report.usage_notes import rejected_rows
-from slurm_colloc.slurm.client import CliClient
-from slurm_colloc.slurm.hostlist import expand
+from slurm_colloc.store.runs import WORK_DIR
+from slurm_colloc.store.store import REJECTED_LINES, Store
 from slurm_colloc.submit.render import site_parts
-from slurm_colloc.usage_model import AttributedUse, NodeSample, lost_of_all
 
 _SACCT_TIMEOUT_S = 600.0
 _FIRST_SPAN = "2d"

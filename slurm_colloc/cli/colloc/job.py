@@ -8,28 +8,28 @@ from typing import Annotated
 
 import typer
 
-from slurm_colloc.accounting.one_job import RunFound, find_job
-from slurm_colloc.accounting.rights import own_name
-from slurm_colloc.accounting.store import open_store
-from slurm_colloc.accounting.user_histories import collect_decisions
-from slurm_colloc.accounting.window import Window
 from slurm_colloc.cli.colloc.job_next import advise
 from slurm_colloc.cli.colloc.output import one_of, say, site_or_none, state_folder, window
 from slurm_colloc.cli.colloc.terminal import show, terminal
 from slurm_colloc.cli.colloc.visible_store import visible_here
-from slurm_colloc.clock import now
-from slurm_colloc.config import SiteConfig
-from slurm_colloc.errors import CollocError, InputError
+from slurm_colloc.core.clock import now
+from slurm_colloc.core.config import SiteConfig
+from slurm_colloc.core.errors import CollocError, InputError
+from slurm_colloc.core.model import Decision
+from slurm_colloc.estimate.lookup import Known, look_up
+from slurm_colloc.estimate.records import read_decisions
+from slurm_colloc.facts.one_job import RunFound, find_job
+from slurm_colloc.feedback.user_histories import collect_decisions
 from slurm_colloc.followup.record import retry_status
-from slurm_colloc.history.lookup import Known, look_up
-from slurm_colloc.history.records import read_decisions
-from slurm_colloc.model import Decision
 from slurm_colloc.pack.report import Pack, pack_record, pack_text, read_pack
 from slurm_colloc.report.job import FORMATS, Advice, JobStory, RunStory
 from slurm_colloc.report.text import stamp
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.job_visibility import Visible
 from slurm_colloc.slurm.jobs import JOB_ID, Accounted
+from slurm_colloc.store.rights import own_name
+from slurm_colloc.store.store import open_store
+from slurm_colloc.store.window import Window
 
 # A heterogeneous job ("4711+0") is never one.
 _PACKS = re.compile(r"\d+(?:_\d+)?", re.ASCII)

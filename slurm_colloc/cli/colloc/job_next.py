@@ -5,14 +5,17 @@ import math
 import os
 import shlex
 
-from slurm_colloc.accounting.fits import judge
-from slurm_colloc.accounting.one_job import RunFound
-from slurm_colloc.config import SiteConfig
-from slurm_colloc.errors import CollocError, UnsureError
+from slurm_colloc.core.config import SiteConfig
+from slurm_colloc.core.errors import CollocError, UnsureError
+from slurm_colloc.core.model import Decision, Evidence, Footprint, Placement, SharingMode
+from slurm_colloc.core.units import counted
+from slurm_colloc.core.usage_model import MIN_COVERAGE_PCT, JobUsage
+from slurm_colloc.core.wording import sentence, words
 from slurm_colloc.estimate.ladder import estimate, estimate_at_site
+from slurm_colloc.estimate.lookup import Known
 from slurm_colloc.estimate.question import Question, question
-from slurm_colloc.history.lookup import Known
-from slurm_colloc.model import Decision, Evidence, Footprint, Placement, SharingMode
+from slurm_colloc.facts.fits import judge
+from slurm_colloc.facts.one_job import RunFound
 from slurm_colloc.placement.choose import place
 from slurm_colloc.placement.fitted import had_piece, not_judged, past_request, would_have_fitted
 from slurm_colloc.report.job import Advice
@@ -21,9 +24,6 @@ from slurm_colloc.slurm.jobs import Accounted
 from slurm_colloc.slurm.options import split_command_line
 from slurm_colloc.slurm.submit_line import parse_submit_line
 from slurm_colloc.submit.own_options import OWN_OPTIONS, option_table
-from slurm_colloc.units import counted
-from slurm_colloc.usage_model import MIN_COVERAGE_PCT, JobUsage
-from slurm_colloc.wording import sentence, words
 
 _ALLOWING = "as far as limits and what is free allow: 'csub --dry-run --explain SCRIPT' tells"
 

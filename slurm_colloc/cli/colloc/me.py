@@ -10,28 +10,28 @@ from typing import Annotated
 
 import typer
 
-from slurm_colloc.accounting.decisions import asked_id
-from slurm_colloc.accounting.fits import RunFit, fit_of, judged
-from slurm_colloc.accounting.one_job import RunFound
-from slurm_colloc.accounting.one_user import UserRuns, user_by_sacct, user_in_store, with_evidence
-from slurm_colloc.accounting.rights import own_name
-from slurm_colloc.accounting.store import Store, open_store
-from slurm_colloc.accounting.window import Window
 from slurm_colloc.cli.colloc.job_next import advise
 from slurm_colloc.cli.colloc.output import one_of, say, site_or_none, state_folder, window
 from slurm_colloc.cli.colloc.terminal import show
-from slurm_colloc.clock import now
-from slurm_colloc.config import SiteConfig, user_data_folder
-from slurm_colloc.errors import CollocError, InputError
-from slurm_colloc.history.lookup import look_up
-from slurm_colloc.history.records import read_decisions
-from slurm_colloc.model import Evidence
+from slurm_colloc.core.clock import now
+from slurm_colloc.core.config import SiteConfig, user_data_folder
+from slurm_colloc.core.errors import CollocError, InputError
+from slurm_colloc.core.model import Evidence
+from slurm_colloc.core.units import counted, significant
+from slurm_colloc.estimate.lookup import look_up
+from slurm_colloc.estimate.records import read_decisions
+from slurm_colloc.facts.fits import RunFit, fit_of, judged
+from slurm_colloc.facts.one_job import RunFound
+from slurm_colloc.facts.one_user import UserRuns, user_by_sacct, user_in_store, with_evidence
 from slurm_colloc.report.me import FORMATS, Hint, MyReport, idle_hints
 from slurm_colloc.report.usage import never_used
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.job_visibility import Visible
 from slurm_colloc.slurm.jobs import Accounted
-from slurm_colloc.units import counted, significant
+from slurm_colloc.store.decisions import asked_id
+from slurm_colloc.store.rights import own_name
+from slurm_colloc.store.store import Store, open_store
+from slurm_colloc.store.window import Window
 
 # sacct of one user and a month.
 _SACCT_TIMEOUT_S = 60.0

@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from typing import Any, NoReturn
 
-from slurm_colloc.clock import now
-from slurm_colloc.config import SiteConfig, find_site_file, how_to_write_one, load_site, user_data_folder
-from slurm_colloc.errors import CollocError, ConfigError, InputError, Status, StoreError
-from slurm_colloc.files import place, write_atomic
-from slurm_colloc.process import open_standard_descriptors
+from slurm_colloc.core.clock import now
+from slurm_colloc.core.config import SiteConfig, find_site_file, how_to_write_one, load_site, user_data_folder
+from slurm_colloc.core.errors import CollocError, ConfigError, InputError, Status, StoreError
+from slurm_colloc.core.files import place, write_atomic
+from slurm_colloc.core.process import open_standard_descriptors
+from slurm_colloc.core.units import printable
 from slurm_colloc.report.text import local, stamp
-from slurm_colloc.units import printable
 
 TEXT_OR_JSON = ("text", "json")
 

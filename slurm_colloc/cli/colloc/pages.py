@@ -8,23 +8,23 @@ from typing import Annotated
 
 import typer
 
-from slurm_colloc.accounting.aggregate import aggregate, last_usages
-from slurm_colloc.accounting.counts import count_runs
-from slurm_colloc.accounting.rights import own_name
-from slurm_colloc.accounting.store import open_store
-from slurm_colloc.accounting.usage import group_usage
-from slurm_colloc.accounting.window import Window
 from slurm_colloc.cli.colloc.output import say, site_or_none, state_folder, window
 from slurm_colloc.cli.colloc.progress import progress
-from slurm_colloc.clock import now
-from slurm_colloc.config import SiteConfig
-from slurm_colloc.errors import Status, StoreError
-from slurm_colloc.files import PRIVATE_FILE, passable_folder, write_atomic
+from slurm_colloc.core.clock import now
+from slurm_colloc.core.config import SiteConfig
+from slurm_colloc.core.errors import Status, StoreError
+from slurm_colloc.core.files import PRIVATE_FILE, passable_folder, write_atomic
+from slurm_colloc.core.units import counted
+from slurm_colloc.core.usage_model import JobUsage
+from slurm_colloc.facts.aggregate import aggregate, last_usages
+from slurm_colloc.facts.counts import count_runs
+from slurm_colloc.facts.usage import group_usage
 from slurm_colloc.report.text import local
 from slurm_colloc.report.user_page import UserPage, page_maker
 from slurm_colloc.slurm.job_visibility import EVERYBODY, Visible
-from slurm_colloc.units import counted
-from slurm_colloc.usage_model import JobUsage
+from slurm_colloc.store.rights import own_name
+from slurm_colloc.store.store import open_store
+from slurm_colloc.store.window import Window
 
 # A page of so many of a user's runs; more are what 'colloc report' is for.
 _RUNS = 20

@@ -8,17 +8,17 @@ from typing import Annotated
 
 import typer
 
-from slurm_colloc.accounting.known_jobs import known_jobs
-from slurm_colloc.accounting.store import open_store
 from slurm_colloc.cli.colloc.output import say, site
-from slurm_colloc.clock import now
-from slurm_colloc.errors import ConfigError, StoreError
+from slurm_colloc.core.clock import now
+from slurm_colloc.core.errors import ConfigError, StoreError
+from slurm_colloc.core.files import whose, write_atomic
+from slurm_colloc.core.wording import words
+from slurm_colloc.estimate.policy_table import MOST_RECORDS, PLACE, table_text
 from slurm_colloc.estimate.site_margins import site_calibration
 from slurm_colloc.estimate.site_stop import why_stopped
-from slurm_colloc.files import whose, write_atomic
-from slurm_colloc.history.policy_table import MOST_RECORDS, PLACE, table_text
+from slurm_colloc.feedback.known_jobs import known_jobs
 from slurm_colloc.slurm.client import CliClient
-from slurm_colloc.wording import words
+from slurm_colloc.store.store import open_store
 
 _MODE = 0o640
 app = typer.Typer(no_args_is_help=True, help="Write the list of known jobs that job_submit.lua reads.")

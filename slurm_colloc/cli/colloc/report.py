@@ -13,28 +13,6 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from duckdb import DuckDBPyConnection
 
-from slurm_colloc.accounting.aggregate import aggregate
-from slurm_colloc.accounting.collocation import collocation, installed_gpus, stray_use
-from slurm_colloc.accounting.counts import (
-    count_endless,
-    count_other_rows,
-    count_runs,
-    known_until_s,
-    recorded_span,
-    unaccounted_hours,
-)
-from slurm_colloc.accounting.decisions import predictions
-from slurm_colloc.accounting.equivalents import CONVENTIONS, SLICES, unsure_types
-from slurm_colloc.accounting.fits import fits_of
-from slurm_colloc.accounting.over_time import Bins, bins_of
-from slurm_colloc.accounting.page_data import charts_of
-from slurm_colloc.accounting.parquet import parquet_bytes
-from slurm_colloc.accounting.run_rows import run_rows
-from slurm_colloc.accounting.runs import Taken
-from slurm_colloc.accounting.several_gpus import several_gpus
-from slurm_colloc.accounting.store import REJECTED_LINES, Store
-from slurm_colloc.accounting.usage import GROUPINGS, group_and_kind_usage, group_usage
-from slurm_colloc.accounting.window import Window
 from slurm_colloc.cli.colloc.anonymous import check_names, keep_names_out, without_jobs
 from slurm_colloc.cli.colloc.output import one_of, say, site, site_or_none, window, write
 from slurm_colloc.cli.colloc.progress import progress
@@ -42,16 +20,38 @@ from slurm_colloc.cli.colloc.report_sharing import proof_of, shadow_of
 from slurm_colloc.cli.colloc.sacct_text import Text, take
 from slurm_colloc.cli.colloc.terminal import show, terminal
 from slurm_colloc.cli.colloc.visible_store import seen_store
-from slurm_colloc.clock import now
-from slurm_colloc.config import Prices, SiteConfig
-from slurm_colloc.errors import InputError, Status
+from slurm_colloc.core.clock import now
+from slurm_colloc.core.config import Prices, SiteConfig
+from slurm_colloc.core.errors import InputError, Status
+from slurm_colloc.core.usage_model import Lost, lost_of_all
+from slurm_colloc.facts.aggregate import aggregate
+from slurm_colloc.facts.collocation import collocation, installed_gpus, stray_use
+from slurm_colloc.facts.counts import (
+    count_endless,
+    count_other_rows,
+    count_runs,
+    known_until_s,
+    recorded_span,
+    unaccounted_hours,
+)
+from slurm_colloc.facts.fits import fits_of
+from slurm_colloc.facts.over_time import Bins, bins_of
+from slurm_colloc.facts.page_data import charts_of
+from slurm_colloc.facts.run_rows import run_rows
+from slurm_colloc.facts.several_gpus import several_gpus
+from slurm_colloc.facts.usage import GROUPINGS, group_and_kind_usage, group_usage
 from slurm_colloc.report.formats import FORMATS, PARQUET, TABLE, TEXTS, about, flat
 from slurm_colloc.report.proof import FORMATS as PROOF_FORMATS
 from slurm_colloc.report.shadow import FORMATS as SHADOW_FORMATS
 from slurm_colloc.report.text import csv_table, local
 from slurm_colloc.report.usage import UsageReport
 from slurm_colloc.report.usage_text import as_table
-from slurm_colloc.usage_model import Lost, lost_of_all
+from slurm_colloc.store.decisions import predictions
+from slurm_colloc.store.equivalents import CONVENTIONS, SLICES, unsure_types
+from slurm_colloc.store.parquet import parquet_bytes
+from slurm_colloc.store.runs import Taken
+from slurm_colloc.store.store import REJECTED_LINES, Store
+from slurm_colloc.store.window import Window
 
 # Of those that hold most; the others are one row.
 _ROWS_ON_TERMINAL = 20

@@ -3,21 +3,21 @@
 
 from datetime import datetime
 
-from slurm_colloc.accounting.aggregate import aggregate
-from slurm_colloc.accounting.counts import count_runs
-from slurm_colloc.accounting.equivalents import CONVENTIONS
-from slurm_colloc.accounting.harm import harm_rates, judged_runs
-from slurm_colloc.accounting.rollout import arm_figures
-from slurm_colloc.accounting.shadow import COVERED_PCT, shadow_use
-from slurm_colloc.accounting.window import Window
 from slurm_colloc.cli.colloc.output import say
 from slurm_colloc.cli.colloc.progress import progress
 from slurm_colloc.cli.colloc.visible_store import seen_store
-from slurm_colloc.clock import now
-from slurm_colloc.config import SiteConfig
-from slurm_colloc.model import COMPLETED
+from slurm_colloc.core.clock import now
+from slurm_colloc.core.config import SiteConfig
+from slurm_colloc.core.model import COMPLETED
+from slurm_colloc.facts.aggregate import aggregate
+from slurm_colloc.facts.counts import count_runs
+from slurm_colloc.facts.shadow import COVERED_PCT, shadow_use
+from slurm_colloc.feedback.harm import harm_rates, judged_runs
+from slurm_colloc.feedback.rollout import arm_figures
 from slurm_colloc.report.proof import Proof
 from slurm_colloc.report.shadow import ShadowReport
+from slurm_colloc.store.equivalents import CONVENTIONS
+from slurm_colloc.store.window import Window
 
 
 def proof_of(store: str, config: SiteConfig, span: tuple[datetime, datetime], by: str, *, harm: bool) -> Proof:

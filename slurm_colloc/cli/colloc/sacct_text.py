@@ -9,11 +9,11 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from duckdb import DuckDBPyConnection
 
-from slurm_colloc.accounting.ingest import take_text
-from slurm_colloc.accounting.runs import ALLOCATION_COLUMNS, COLUMNS, MEANS, Taken
-from slurm_colloc.accounting.sources import tres_usage
-from slurm_colloc.errors import InputError
-from slurm_colloc.files import at_once
+from slurm_colloc.core.errors import InputError
+from slurm_colloc.core.files import at_once
+from slurm_colloc.sources import tres_usage
+from slurm_colloc.store.ingest import take_text
+from slurm_colloc.store.runs import ALLOCATION_COLUMNS, COLUMNS, MEANS, Taken
 
 _NEEDED = (
     *("cluster", "job_id_raw", "submit_s", "start_s", "end_s", "suspended_s", "node_list", "gres"),

@@ -8,8 +8,8 @@ import typer
 
 from slurm_colloc.cli import sampling
 from slurm_colloc.cli.colloc.output import node_name, site_or_none, state_folder
-from slurm_colloc.config import Observe, user_data_folder
-from slurm_colloc.errors import ConfigError, InputError
+from slurm_colloc.core.config import Observe, user_data_folder
+from slurm_colloc.core.errors import ConfigError, InputError
 from slurm_colloc.submit.running_signature import known_by
 
 

@@ -15,16 +15,16 @@ from slurm_colloc.cli.colloc.site_plan import plan
 from slurm_colloc.cli.colloc.site_plugin import build_plugin
 from slurm_colloc.cli.colloc.site_render import render
 from slurm_colloc.cli.colloc.site_resume import resume
-from slurm_colloc.config import TIERS, file_to_write, find_site_file, parse_site
-from slurm_colloc.errors import CollocError, ConfigError, InputError, Status
+from slurm_colloc.core.config import TIERS, file_to_write, find_site_file, parse_site
+from slurm_colloc.core.errors import CollocError, ConfigError, InputError, Status
+from slurm_colloc.core.files import place, write_atomic
+from slurm_colloc.core.units import counted, printable
 from slurm_colloc.estimate.site_stop import why_stopped
-from slurm_colloc.files import place, write_atomic
 from slurm_colloc.site.check import check as differences
 from slurm_colloc.site.discover import discover
 from slurm_colloc.site.doctor.facts import Blank, Seen
 from slurm_colloc.site.missing_settings import notes
 from slurm_colloc.submit.render import site_parts
-from slurm_colloc.units import counted, printable
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -9,11 +9,11 @@ import typer
 
 from slurm_colloc.cli.colloc.output import TEXT_OR_JSON, node_name, one_of, write
 from slurm_colloc.cli.colloc.terminal import put
-from slurm_colloc.errors import InputError, Status
+from slurm_colloc.core.errors import InputError, Status
+from slurm_colloc.core.units import counted, printable
 from slurm_colloc.site.doctor.checks import Diagnosis, diagnose
 from slurm_colloc.site.doctor.facts import Site
 from slurm_colloc.site.doctor.gather import gather
-from slurm_colloc.units import counted, printable
 
 SCHEMA = 1
 

@@ -9,9 +9,9 @@ from contextlib import nullcontext
 from slurm_colloc.audit.validate import faults, file_faults
 from slurm_colloc.cli.colloc.output import node_name
 from slurm_colloc.cli.colloc.site_render import this_host
-from slurm_colloc.config import SiteConfig
-from slurm_colloc.errors import ConfigError
-from slurm_colloc.files import as_user
+from slurm_colloc.core.config import SiteConfig
+from slurm_colloc.core.errors import ConfigError
+from slurm_colloc.core.files import as_user
 from slurm_colloc.site.doctor.facts import Blank, Seen
 from slurm_colloc.site.named_folders import Keepers, keepers, look, user_called
 from slurm_colloc.site.render import SiteFile, render_site

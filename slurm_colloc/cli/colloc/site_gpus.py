@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from slurm_colloc.cli.colloc.output import node_name, say, write
-from slurm_colloc.config import Observe, find_site_file, load_site
-from slurm_colloc.errors import GpuError
+from slurm_colloc.core.config import Observe, find_site_file, load_site
+from slurm_colloc.core.errors import GpuError
 from slurm_colloc.site.cluster import Cluster, look
 from slurm_colloc.site.driver import load_gpus_file, read_driver, to_json
 from slurm_colloc.slurm.client import CliClient

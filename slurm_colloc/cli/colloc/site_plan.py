@@ -6,14 +6,14 @@ from typing import Annotated
 
 import typer
 
-from slurm_colloc.accounting.run_rows import past_runs
-from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.user_histories import measured_runs
 from slurm_colloc.cli.colloc.output import one_of, say, site, window, write
 from slurm_colloc.cli.colloc.progress import progress
 from slurm_colloc.cli.colloc.visible_store import seen_store
-from slurm_colloc.config import SiteConfig
-from slurm_colloc.errors import CollocError, InputError
+from slurm_colloc.core.config import SiteConfig
+from slurm_colloc.core.errors import CollocError, InputError
+from slurm_colloc.core.usage_model import MIN_COVERAGE_PCT
+from slurm_colloc.facts.evidence import measured_runs
+from slurm_colloc.facts.run_rows import past_runs
 from slurm_colloc.plan.answer import answer
 from slurm_colloc.plan.change import Asked, pools_with_whole
 from slurm_colloc.plan.geometry import Cut, parse_geometry
@@ -22,7 +22,7 @@ from slurm_colloc.plan.site import Rules, rules_of, site_of
 from slurm_colloc.plan.text import FORMATS, as_json, as_table
 from slurm_colloc.report.text import stamp
 from slurm_colloc.slurm.client import CliClient
-from slurm_colloc.usage_model import MIN_COVERAGE_PCT
+from slurm_colloc.store.store import Store
 
 _AUTO = "auto"
 _MOST_DEMAND = 10.0

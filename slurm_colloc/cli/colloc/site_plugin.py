@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from slurm_colloc.cli.colloc.output import say
-from slurm_colloc.errors import InputError
+from slurm_colloc.core.errors import InputError
 from slurm_colloc.site.plugin import build, of_headers, of_programs
 
 _ASK_S, _COMPILE_S = 10.0, 120.0

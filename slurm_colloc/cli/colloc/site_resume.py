@@ -3,14 +3,14 @@
 
 from html import escape
 
-from slurm_colloc.accounting.user_histories import make_history_folder
 from slurm_colloc.audit.message import Texts, check_settings, mail, message_id
 from slurm_colloc.audit.sendmail import send
 from slurm_colloc.cli.colloc.output import say, site
-from slurm_colloc.clock import now
-from slurm_colloc.config import SiteConfig
-from slurm_colloc.errors import CollocError
+from slurm_colloc.core.clock import now
+from slurm_colloc.core.config import SiteConfig
+from slurm_colloc.core.errors import CollocError
 from slurm_colloc.estimate.site_stop import Stop, why_stopped, write_stop
+from slurm_colloc.feedback.user_histories import make_history_folder
 
 
 def resume() -> None:

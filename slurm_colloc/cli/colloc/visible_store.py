@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Opens the store with the rows that the caller may see."""
 
-from slurm_colloc.accounting import rights
-from slurm_colloc.accounting.equivalents import SLICES
-from slurm_colloc.accounting.store import Store, open_store
 from slurm_colloc.cli.colloc.output import say, state_folder
-from slurm_colloc.config import SiteConfig
+from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.slurm.job_visibility import Visible
+from slurm_colloc.store import rights
+from slurm_colloc.store.equivalents import SLICES
+from slurm_colloc.store.store import Store, open_store
 
 
 def seen_store(folder: str, config: SiteConfig | None, by: str = SLICES) -> Store:

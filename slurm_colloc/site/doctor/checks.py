@@ -4,7 +4,7 @@
 from collections.abc import Collection
 from typing import NamedTuple
 
-from slurm_colloc.errors import InputError
+from slurm_colloc.core.errors import InputError
 from slurm_colloc.site.doctor import accounting, cgroup, control, gres, limits, programs, prolog, sharing
 from slurm_colloc.site.doctor.facts import Check, NotReadError, Seen, Site
 

@@ -4,8 +4,8 @@
 import re
 from collections.abc import Iterator
 
+from slurm_colloc.core.units import counted
 from slurm_colloc.site.doctor.facts import Blank, Check, Seen, Site, known
-from slurm_colloc.units import counted
 
 # Beyond what asking takes; a few seconds of difference are no harm.
 _AHEAD_S = 5.0

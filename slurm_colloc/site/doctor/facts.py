@@ -4,7 +4,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeVar
 
-from slurm_colloc.errors import CollocError
+from slurm_colloc.core.errors import CollocError
 from slurm_colloc.gpu.mig import parse_profile
 from slurm_colloc.gpu.nvidia_smi import SmiDevice
 from slurm_colloc.site.share_billing import SHARES

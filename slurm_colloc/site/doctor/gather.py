@@ -6,9 +6,9 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from slurm_colloc import clock
-from slurm_colloc.errors import CollocError, StoreError
-from slurm_colloc.files import read_bounded
+from slurm_colloc.core import clock
+from slurm_colloc.core.errors import CollocError, StoreError
+from slurm_colloc.core.files import read_bounded
 from slurm_colloc.gpu.nvidia_smi import SmiDevice, devices
 from slurm_colloc.site.doctor.facts import Script, Site, Unread
 from slurm_colloc.site.doctor.prolog import ON_NODES

@@ -3,7 +3,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from slurm_colloc.errors import InputError
+from slurm_colloc.core.errors import InputError
 from slurm_colloc.gpu.mig import parse_profile
 from slurm_colloc.site.doctor.facts import TRIED, Blank, Check, Seen, Site, Unread, known, other_than
 from slurm_colloc.site.share_billing import SHARES

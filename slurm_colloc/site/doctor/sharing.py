@@ -4,10 +4,10 @@
 import re
 from collections.abc import Callable, Iterator
 
+from slurm_colloc.core.units import whole
 from slurm_colloc.site.cluster import brought_by_gpu, default_mem
 from slurm_colloc.site.doctor.facts import TRIED, Check, Seen, Site
 from slurm_colloc.slurm.hostlist import fold
-from slurm_colloc.units import whole
 
 _ALL = ("mps", "shard", "MIG slices")
 # What a GPU brings by default: of which of a node's facts, bounded by which word of a partition, in which unit.

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Old runs of a job folded into few records, so that a history does not grow without bound.
+
+Of completed runs on one GPU model the one with the largest peak stays, standing for all of them; of others, whose peak
+is a bound, likewise. The newest runs stay whole.
+"""
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from slurm_colloc.core.clock import now
+from slurm_colloc.core.errors import InputError, StoreError
+from slurm_colloc.core.files import PRIVATE_FILE, read_own
+from slurm_colloc.core.model import COMPLETED, GPU_OOM, LEAST_SAMPLES, Evidence
+from slurm_colloc.estimate.records import (
+    LIMIT_BYTES,
+    OLDER,
+    RUNS_KEPT,
+    RUNS_READ,
+    UNKNOWN,
+    drop_evidence,
+    evidence_path,
+    parse_evidence,
+)
+from slurm_colloc.slurm.parse import FINAL_STATES
+
+_ENDED = FINAL_STATES | {GPU_OOM, UNKNOWN}
+
+# Runs whose end is not known yet stay whole, as many as csub reads: it may still learn that they completed.
+_OPEN_KEPT = RUNS_READ
+# Of the runs that a record stands for, the largest value of each.
+_LARGEST = (
+    *("sm_active_mean_pct", "sm_active_q95_pct", "dram_active_q95_pct", "elapsed_s", "cpu_cores_q95"),
+    "host_mem_peak_mib",
+)
+# Who folds a folder's files marks it so; after so long it was left behind.
+_MARK, _STALE_S = "folding", 3600.0
+
+
+def fold(runs: Iterable[Evidence]) -> list[Evidence]:
+    """Return the runs of one signature, oldest first, the newest of them whole and the others folded.
+
+    Folding what was folded before with runs that it holds already counts those once.
+    """
+    ordered = sorted(runs, key=lambda run: run.ended_s)
+    before = [run for run in ordered if run.job_id.startswith(OLDER)]
+    whole = [run for run in ordered if not run.job_id.startswith(OLDER)]
+    old, kept = whole[:-RUNS_KEPT], whole[-RUNS_KEPT:]
+    groups: dict[str, list[Evidence]] = {}
+    for run in [*before, *old]:
+        groups.setdefault(_group(run), []).append(run)
+    return sorted([*(_one(name, of) for name, of in groups.items()), *kept], key=lambda run: run.ended_s)
+
+
+def _group(run: Evidence) -> str:
+    if run.job_id.startswith(OLDER):
+        return run.job_id
+    is_peak = run.state == COMPLETED and run.gpu_mem_peak_mib is not None
+    shows_it = run.sample_count >= LEAST_SAMPLES or (run.source and not run.sample_count)
+    state = run.state if not is_peak or shows_it else "bound"
+    model = "".join(letter if letter.isalnum() else "-" for letter in run.gpu_model)
+    return f"{OLDER}{state}-{run.mode}-{model}"[:120]
+
+
+def _one(name: str, runs: Sequence[Evidence]) -> Evidence:
+    if len(runs) == 1:
+        return runs[0]
+    folded = next((run for run in runs if run.job_id.startswith(OLDER)), None)
+    # What an interrupted fold has left behind is in the folded record already.
+    new = [run for run in runs if run is not folded and (folded is None or run.ended_s > folded.ended_s)]
+    largest = max(runs, key=lambda run: run.gpu_mem_peak_mib or 0)
+    counted = ([folded] if folded else []) + new
+
+    def most(name: str) -> Any:
+        return max((value for run in runs if (value := getattr(run, name)) is not None), default=None)
+
+    return largest._replace(
+        job_id=name,
+        run_count=sum(run.run_count for run in counted),
+        ended_s=most("ended_s"),
+        sm_is_bound=any(run.sm_is_bound for run in runs),
+        sampled_s=sum(run.sampled_s for run in counted),
+        **{field: most(field) for field in _LARGEST},
+    )
+
+
+def _but_open(runs: Iterable[Evidence]) -> list[Evidence]:
+    ordered = sorted(runs, key=lambda run: run.ended_s)
+    waiting = [run for run in ordered if run.state not in _ENDED]
+    lost = [run._replace(state=UNKNOWN) for run in waiting[:-_OPEN_KEPT]]
+    return [*fold([*(run for run in ordered if run.state in _ENDED), *lost]), *waiting[-_OPEN_KEPT:]]
+
+
+def bounded(evidence: Iterable[Evidence], most: int) -> list[Evidence]:
+    """Return one user's runs, folded, and of the signatures those that ran last, so that there are at most ``most``."""
+    by_signature: dict[str, list[Evidence]] = {}
+    for run in evidence:
+        by_signature.setdefault(run.signature, []).append(run)
+    folded = sorted(map(fold, by_signature.values()), key=lambda runs: runs[-1].ended_s, reverse=True)
+    kept: list[Evidence] = []
+    for runs in folded:
+        if len(kept) + len(runs) > most:
+            break
+        kept += runs
+    return kept
+
+
+def fold_drops(folder: str, signature: str) -> int:
+    """Fold what a user's samplers have dropped for one signature; return how many files went.
+
+    Where another folds them already nothing is done; interrupted, it loses nothing: what is folded is written before
+    files go.
+
+    Raises:
+        StoreError: the folder cannot be read or written.
+    """
+    runs = os.path.dirname(evidence_path(folder, signature, "0"))
+    try:
+        # A third more than are kept, lest each run of the job does this.
+        if sum(name.endswith(".json") for name in os.listdir(runs)) <= RUNS_KEPT * 4 // 3:
+            return 0
+        with _alone(runs) as alone:
+            return _fold_folder(folder, runs) if alone else 0
+    except FileNotFoundError:
+        return 0
+    except OSError as error:
+        raise StoreError(f"evidence in '{runs}' cannot be folded: {error.strerror}") from error
+
+
+@contextmanager
+def _alone(runs: str) -> Iterator[bool]:
+    """Say whether nobody else folds here; no lock of the file system's, which may hang, and nobody waits."""
+    mark = os.path.join(runs, _MARK)
+    with suppress(FileNotFoundError):
+        # What somebody who was killed has left behind; a clock may have gone back since.
+        if abs(now() - os.lstat(mark).st_mtime) > _STALE_S:
+            os.unlink(mark)
+    try:
+        os.close(os.open(mark, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE))
+    except FileExistsError:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(mark)
+
+
+def _fold_folder(folder: str, runs: str) -> int:
+    found: dict[str, Evidence] = {}
+    for name in os.listdir(runs):
+        if name.endswith(".json"):
+            with suppress(StoreError, InputError):  # read_evidence counts what cannot be used
+                found[name] = parse_evidence(read_own(os.path.join(runs, name), LIMIT_BYTES))
+    kept = _but_open(found.values())
+    for run in kept:
+        if run.job_id.startswith(OLDER):
+            drop_evidence(folder, run)
+    ids = {run.job_id for run in kept}
+    gone = [name for name, run in found.items() if run.job_id not in ids]
+    for name in gone:
+        os.unlink(os.path.join(runs, name))
+    return len(gone)

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is known of earlier runs of the same job, from the user's own drops and the site's snapshot."""
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import NamedTuple, TypeVar
+
+from slurm_colloc.core.clock import now
+from slurm_colloc.core.config import SiteConfig, user_data_folder
+from slurm_colloc.core.errors import CollocError, StoreError
+from slurm_colloc.core.model import COMPLETED, GPU_OOM, Evidence, Reason, SharingMode, because
+from slurm_colloc.estimate.forgotten import forgotten_s
+from slurm_colloc.estimate.records import (
+    OLDER,
+    UNKNOWN,
+    EvidenceFound,
+    drop_evidence,
+    read_evidence,
+    signatures_of_family,
+)
+from slurm_colloc.estimate.signature import Parts, is_relative, is_same, parts_of
+from slurm_colloc.estimate.snapshot import read_family, read_snapshot, snapshot_path
+from slurm_colloc.estimate.validate import latest_s
+from slurm_colloc.slurm.parse import FINAL_STATES
+
+# So long Slurm is asked how a run ended.
+_ASKED_FOR_S = 86400.0
+# Each is a folder to look into.
+_RELATIVES_READ = 40
+# How a run ended, by Slurm or by what its sampler saw.
+ENDED = FINAL_STATES | {GPU_OOM}
+_Read = TypeVar("_Read")
+
+
+class Known(NamedTuple):
+    """Evidence of earlier runs of a job and, where none of those tells all of it, of its relatives; and notes on what
+    could not be used. ``by_command`` are past jobs of the same command, looked for where neither has completed.
+    """
+
+    evidence: tuple[Evidence, ...]
+    notes: tuple[Reason, ...]
+    relatives: tuple[Evidence, ...] = ()
+    by_command: tuple[Evidence, ...] = ()
+
+
+def look_up(
+    config: SiteConfig,
+    signature: str,
+    job_states: Callable[[Sequence[str]], Mapping[str, str]] | None,
+    command: str = "",
+) -> Known:
+    """Return the evidence for ``signature``; what cannot be read becomes a note, never an error.
+
+    Args:
+        config: the site.
+        signature: of the job to be submitted.
+        job_states: asks Slurm for the states of job ids; called at most once for the job and once for its relatives,
+            and only for runs that a sampler left without an end. None: those are left as they are.
+        command: what past jobs whose script is not known are kept under; empty: they are not looked for.
+    """
+    reader = _Reader(config, job_states)
+    parts = parts_of(signature)
+    # One look tells of most jobs that nothing of theirs is kept here.
+    names = reader.names(parts.family) if parts else [signature]
+    kept = [signature] if signature in names else []
+    if kept:
+        reader.look_from(signature)
+    own = reader.read(read_snapshot, signature, kept)
+    relatives: tuple[Evidence, ...] = ()
+    if parts is not None and not parts.is_certain:
+        # Of what was not looked at nobody knows whether it is still the same.
+        own, relatives = (), _in_order([*own, *_of_family(reader, signature, parts, (), names)[1]])
+    elif parts is not None and not any(_tells_all(run) for run in own):
+        own, relatives = _of_family(reader, signature, parts, own, names)
+    by_command: tuple[Evidence, ...] = ()
+    if command and not any(run.state == COMPLETED for run in (*own, *relatives)):
+        by_command = reader.read(read_snapshot, command, [command])
+    return Known(own, tuple(reader.notes), relatives, by_command)
+
+
+def _tells_all(run: Evidence) -> bool:
+    """Return whether a run says all of its job: on a share it does not show how busy it keeps a whole GPU."""
+    return run.state == COMPLETED and run.mode == SharingMode.EXCLUSIVE and run.sm_active_q95_pct is not None
+
+
+def _of_family(
+    reader: "_Reader", signature: str, parts: Parts, own: Sequence[Evidence], names: Sequence[str]
+) -> tuple[tuple[Evidence, ...], tuple[Evidence, ...]]:
+    """Return the job's runs, those of the same job started elsewhere among them, and those of its relatives."""
+    known = [(name, other) for name in names if name != signature and (other := parts_of(name))]
+    wanted = sorted((_distance(parts, other), name) for name, other in known if is_relative(parts, other))
+    found = reader.read(read_family, parts.family, [name for _, name in wanted[:_RELATIVES_READ]])
+    others = [(run, other) for run in found if run.signature != signature and (other := parts_of(run.signature))]
+    # The same program started from another folder is the same job.
+    same = [run for run, other in others if is_same(parts, other)]
+    relatives = [run for run, other in others if not is_same(parts, other) and is_relative(parts, other)]
+    return _in_order([*own, *same]), _in_order(relatives)
+
+
+def _distance(one: Parts, other: Parts) -> tuple[int, float]:
+    """Return how many numbers of two relatives differ, and by how much: of many the closest are read."""
+    pairs = [pair for pair in zip(one.values or (), other.values or (), strict=False) if pair[0] != pair[1]]
+    return len(pairs), sum(abs(a - b) / max(abs(a), abs(b)) for a, b in pairs)
+
+
+def _in_order(runs: Iterable[Evidence]) -> tuple[Evidence, ...]:
+    return tuple(sorted(runs, key=lambda run: run.ended_s))
+
+
+class _Reader:
+    """Reads what the site's snapshot and the user's own drops hold, and gathers notes of what could not be read."""
+
+    def __init__(self, config: SiteConfig, job_states: Callable[[Sequence[str]], Mapping[str, str]] | None) -> None:
+        self._snapshot = snapshot_path(config.paths.state, os.geteuid()) if config.paths.state else ""
+        self._job_states = job_states
+        self.notes: list[Reason] = []
+        self._forgotten_s: dict[str, float] = {}
+
+    def _note(self, note: Reason) -> None:
+        """Keep a note, once: one snapshot is asked several times."""
+        if note not in self.notes:
+            self.notes.append(note)
+
+    def _or_note(self, read: Callable[[], _Read], otherwise: _Read) -> _Read:
+        """Return what is read, or else make a note of why it cannot be and go on without it."""
+        try:
+            return read()
+        except CollocError as error:
+            self._note(because("history-error", error=str(error)))
+            return otherwise
+
+    def names(self, family: str) -> list[str]:
+        """Return the signatures of a family of which the user's own folder keeps anything."""
+        return self._or_note(partial(signatures_of_family, user_data_folder(), family), [])
+
+    def look_from(self, signature: str) -> None:
+        """Keep from when on the runs of a signature count."""
+        found = self._or_note(partial(forgotten_s, user_data_folder(), signature), 0.0)
+        self._forgotten_s[signature] = found
+        if found > latest_s():  # a clock was wrong; to count what is to be forgotten would be worse
+            self._note(because("forgotten-ahead", signature=signature))
+
+    def read(
+        self, of_snapshot: Callable[[str, str], EvidenceFound], key: str, signatures: Sequence[str]
+    ) -> tuple[Evidence, ...]:
+        """Return runs by one query of the snapshot, and the dropped ones of some signatures."""
+        evidence: dict[str, Evidence] = {}
+        if self._snapshot:
+            kept = self._or_note(partial(of_snapshot, self._snapshot, key), EvidenceFound((), 0))
+            evidence.update({run.job_id: run for run in kept.evidence})
+            if kept.unreadable:
+                self._note(because("runs-impossible", runs=kept.unreadable, path=self._snapshot))
+        none: Sequence[Evidence] = ()
+        for run in self._or_note(partial(self._dropped, signatures), none):
+            # A run whose end nobody could tell does not displace the same run with its end known; of what stands for
+            # old runs in both places the larger counts.
+            known = evidence.get(run.job_id)
+            is_less = known is not None and run.job_id.startswith(OLDER) and _peak(run) < _peak(known)
+            if known is None or (run.state in ENDED and not is_less):
+                evidence[run.job_id] = run
+        # Only of a job of which something is known may the user have forgotten something.
+        for signature in set(signatures) & {run.signature for run in evidence.values()} - set(self._forgotten_s):
+            self.look_from(signature)
+        return _in_order(run for run in evidence.values() if run.ended_s > self._forgotten_s.get(run.signature, 0.0))
+
+    def _dropped(self, signatures: Sequence[str]) -> Sequence[Evidence]:
+        found = [read_evidence(user_data_folder(), signature) for signature in signatures]
+        if unreadable := sum(one.unreadable for one in found):
+            self._note(because("evidence-unreadable", files=unreadable))
+        dropped = [run for one in found for run in one.evidence]
+        return dropped if self._job_states is None else _settle(dropped, self._job_states)
+
+
+def _peak(run: Evidence) -> int:
+    return run.gpu_mem_peak_mib or 0
+
+
+def _settle(evidence: Sequence[Evidence], job_states: Callable[[Sequence[str]], Mapping[str, str]]) -> list[Evidence]:
+    """Give runs that a sampler left open the end state Slurm knows, and keep it so that it is asked for no more."""
+    open_runs = [item.job_id for item in evidence if item.state not in ENDED and item.state != UNKNOWN]
+    states = job_states(open_runs) if open_runs else {}
+    settled = []
+    for item in evidence:
+        forgotten = item.job_id in open_runs and now() - item.ended_s > _ASKED_FOR_S
+        state = states.get(item.job_id, UNKNOWN if forgotten else item.state)
+        if state != item.state and (state in ENDED or state == UNKNOWN):
+            item = item._replace(state=state)
+            # On a full disk the answer is used all the same, and asked for again next time.
+            with suppress(StoreError):
+                drop_evidence(user_data_folder(), item)
+        settled.append(item)
+    return settled

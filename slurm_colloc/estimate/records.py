@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One file for each decision and for each run's evidence, dropped by whoever made it.
+
+No lock and no shared file: safe on NFS and Lustre, and what one writer leaves behind never harms another's.
+"""
+
+import json
+import os
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any, NamedTuple
+
+from slurm_colloc.core.errors import InputError, StoreError
+from slurm_colloc.core.files import private_folder, read_own, write_atomic
+from slurm_colloc.core.model import COMPLETED, Decision, Evidence, Reason, SharingMode
+from slurm_colloc.core.units import whole
+from slurm_colloc.core.value_types import fits
+from slurm_colloc.estimate.validate import is_sound, latest_s
+
+LIMIT_BYTES = 256 * 1024
+# The newest runs are enough, and with them the newest that had a whole GPU: only such a one shows SM activity.
+RUNS_KEPT, RUNS_READ = 20, 200
+# Of a run whose end Slurm has forgotten.
+UNKNOWN = "UNKNOWN"
+# So begins the id of a record that stands for several old runs.
+OLDER = "older-"
+_NAMES_READ = 3000
+
+
+class EvidenceFound(NamedTuple):
+    """Evidence read back; ``unreadable`` counts files, or rows, that were there and could not be used."""
+
+    evidence: tuple[Evidence, ...]
+    unreadable: int
+
+
+def evidence_path(folder: str, signature: str, job_id: str) -> str:
+    """Return where the evidence of one run lies: jobs of one family lie together."""
+    family, _, rest = signature.partition(".")
+    return os.path.join(folder, "evidence", family, rest, f"{job_id}.json")
+
+
+def signatures_of_family(folder: str, family: str) -> list[str]:
+    """Return the signatures of one family of which anything is kept, in no order.
+
+    Raises:
+        StoreError: the folder cannot be read.
+    """
+    path = os.path.join(folder, "evidence", family)
+    try:
+        with os.scandir(path) as entries:
+            # No look at any entry itself: each would cost an operation of its own.
+            return [f"{family}.{entry.name}" for entry in islice(entries, _NAMES_READ) if entry.is_dir()]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise StoreError(f"evidence in '{path}' cannot be read: {error.strerror}") from error
+
+
+def drop_evidence(folder: str, evidence: Evidence) -> None:
+    """Write or replace the evidence of one run.
+
+    Raises:
+        StoreError: the folder cannot be written.
+    """
+    path = evidence_path(folder, evidence.signature, evidence.job_id)
+    make_folders(folder, path)
+    write_atomic(path, json.dumps(evidence._asdict()).encode())
+
+
+def make_folders(folder: str, path: str) -> None:
+    """Make the folders of one signature below the user's own.
+
+    Raises:
+        StoreError: one cannot be made, or is somebody else's.
+    """
+    private_folder(folder)
+    private_folder(os.path.dirname(path))
+
+
+def read_evidence(folder: str, signature: str) -> EvidenceFound:
+    """Return the newest runs of one signature, oldest first; a missing folder is no evidence."""
+    runs = os.path.dirname(evidence_path(folder, signature, "0"))
+    try:
+        with os.scandir(runs) as entries:
+            # By number, for Slurm counts up: asking each file for its time would cost an operation of its own.
+            names = [entry.name for entry in entries if entry.name.endswith(".json")]
+    except FileNotFoundError:
+        return EvidenceFound((), 0)
+    except OSError as error:
+        raise StoreError(f"evidence in '{runs}' cannot be read: {error.strerror}") from error
+    older = [name for name in names if name.startswith(OLDER)]
+    runs_of = [name for name in names if name not in older]
+    newest = sorted(runs_of, key=lambda name: whole(name.partition(".")[0]) or 0)[-RUNS_READ:]
+    found: list[Evidence] = []
+    unreadable = 0
+    for name in (*older, *reversed(newest)):
+        try:
+            found.append(parse_evidence(read_own(os.path.join(runs, name), LIMIT_BYTES)))
+        except (StoreError, InputError):
+            unreadable += 1
+        if len(found) - len(older) >= RUNS_KEPT and any(map(_shows_sm_activity, found)):
+            break
+    return EvidenceFound(newest_of(found), unreadable)
+
+
+def newest_of(runs: Sequence[Evidence]) -> tuple[Evidence, ...]:
+    """Return the runs worth knowing, oldest first, from all runs, newest first; what stands for several is of them."""
+    folded = [run for run in runs if run.job_id.startswith(OLDER)]
+    whole = [run for run in runs if not run.job_id.startswith(OLDER)]
+    kept, older = [*whole[:RUNS_KEPT], *folded], whole[RUNS_KEPT:]
+    if not any(map(_shows_sm_activity, kept)):
+        kept += [run for run in older if _shows_sm_activity(run)][:1]
+    kept.reverse()
+    return tuple(sorted(kept, key=lambda run: run.ended_s)) if folded else tuple(kept)
+
+
+def _shows_sm_activity(run: Evidence) -> bool:
+    return run.mode == SharingMode.EXCLUSIVE and run.state == COMPLETED and run.sm_active_q95_pct is not None
+
+
+def evidence_of_run(folder: str, signature: str, job_id: str) -> Evidence:
+    """Return the evidence of one run.
+
+    Raises:
+        StoreError: there is none, or it cannot be read.
+        InputError: not JSON, a field is missing, or of the wrong kind.
+    """
+    return parse_evidence(read_own(evidence_path(folder, signature, job_id), LIMIT_BYTES))
+
+
+def parse_evidence(content: bytes) -> Evidence:
+    """Return the Evidence in a dropped file.
+
+    Raises:
+        InputError: not JSON, a field is missing or unknown, or not what a run can have been.
+    """
+    try:
+        run = Evidence(**_loaded(content))
+        if not is_sound(run, latest_s()):
+            raise ValueError("no run can have been so")
+    except (ValueError, TypeError, RecursionError) as error:
+        raise InputError(f"evidence file is not of the expected form: {error}") from error
+    return run
+
+
+def _loaded(content: bytes) -> Any:
+    values = json.loads(content)
+    # A lone surrogate is text to Python and to nobody it is handed on to: this is a ValueError.
+    json.dumps(values, ensure_ascii=False).encode()
+    return values
+
+
+def drop_decision(folder: str, decision: Decision, name: str = "") -> str:
+    """Write one decision, in place of what lies under ``name`` where that is given, and return its path.
+
+    Raises:
+        StoreError: the folder cannot be written.
+    """
+    # Of a spool that is sticky nobody else can put another folder in the place of one's own.
+    name = name or f"{decision.at_s:.6f}-{os.getpid()}-{decision.job_id}.json"
+    path = os.path.join(private_folder(folder), name)
+    write_atomic(path, json.dumps(decision._asdict()).encode())
+    return path
+
+
+def note_out_of_memory(folder: str, job_id: str) -> None:
+    """Say in what was decided for a job that its GPU memory did not suffice; nothing where none was kept.
+
+    Raises:
+        StoreError: the folder cannot be read or written.
+        InputError: what was decided cannot be used.
+    """
+    if names := _decision_names(folder, f"-{job_id}.json"):
+        decided = parse_decision(read_own(os.path.join(folder, names[-1]), LIMIT_BYTES))
+        drop_decision(folder, decided._replace(out_of_memory=True), names[-1])
+
+
+def read_decisions(folder: str, ending: str = ".json") -> tuple[list[Decision], int]:
+    """Return one user's decisions, oldest first, and how many files could not be used; no folder is no decisions.
+
+    Args:
+        folder: the user's.
+        ending: files of other names are passed over.
+
+    Raises:
+        StoreError: the folder cannot be read.
+    """
+    found, unreadable = [], 0
+    for name in _decision_names(folder, ending):
+        try:
+            found.append(parse_decision(read_own(os.path.join(folder, name), LIMIT_BYTES)))
+        except (StoreError, InputError):
+            unreadable += 1
+    return found, unreadable
+
+
+def _decision_names(folder: str, ending: str) -> list[str]:
+    try:
+        return sorted(name for name in os.listdir(folder) if name.endswith(ending))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise StoreError(f"decisions in '{folder}' cannot be read: {error.strerror}") from error
+
+
+def parse_decision(content: bytes) -> Decision:
+    """Return the Decision in a dropped file; what has a default may be missing: an earlier release wrote it.
+
+    Raises:
+        InputError: not JSON, a field is missing or unknown, or of the wrong kind.
+    """
+    try:
+        values = json.loads(content)
+        found = Decision(**values)
+        for name, value in values.items():
+            if not fits(value, Decision.__annotations__[name]):
+                raise ValueError(f"field '{name}' holds '{value}'")
+        if not all(fits(name, str) for name in found.numbers):
+            raise ValueError("the name of a number is not a text")
+        return found._replace(numbers=tuple(found.numbers), reasons=tuple(map(_reason, found.reasons)))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise InputError(f"decision file is not of the expected form: {error}") from error
+
+
+def _reason(value: object) -> Reason:
+    """Return a reason as JSON has it: its code, and its parameters by name."""
+    match value:
+        case [str(code), dict(params)]:
+            lists = {name: tuple(one) if isinstance(one, list) else one for name, one in params.items()}
+            parts = [part for one in lists.values() for part in (one if isinstance(one, tuple) else (one,))]
+            if all(part is None or fits(part, str) or fits(part, float) for part in (code, *params, *parts)):
+                return Reason(code, lists)
+    raise ValueError("a reason is not a code with parameters")

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a script was submitted with the last time, to say what differs now, and to tell results from what it reads.
+
+One small file for each script and folder, replaced whole. A file that appeared since is no difference where nothing
+names it: the run before left it behind.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import NamedTuple
+
+from slurm_colloc.core.errors import StoreError
+from slurm_colloc.core.files import private_folder, read_own, write_atomic
+from slurm_colloc.core.model import Reason, because
+from slurm_colloc.core.units import printable
+from slurm_colloc.core.value_types import read_as
+from slurm_colloc.estimate.digest import digest
+from slurm_colloc.estimate.signature import Signature
+
+_LIMIT_BYTES = 1024 * 1024
+_MOST_LETTERS = 80
+# What a signature has for a number, for a name that only tells runs apart, behind the last word, and for none.
+_STANDS_FOR_OTHERS = frozenset(("#", "*", "$", ""))
+
+
+class Submitted(NamedTuple):
+    """A submission's words, its files by path, and what these are known by."""
+
+    words: tuple[str, ...]
+    files: Mapping[str, str]
+    program: str
+
+    @property
+    def text(self) -> str:
+        """Return what is written of it."""
+        return json.dumps(self._asdict())
+
+
+def path_of(folder: str, script: str, runs_in: str) -> str:
+    """Return where it is kept what a script was submitted with in a folder."""
+    key = digest(f"{runs_in}\0{script}".encode(errors="surrogateescape"))
+    return os.path.join(folder, "submitted", f"{key}.json")
+
+
+def read_submitted(path: str) -> Submitted | None:
+    """Return what is kept; None where that is nothing, or cannot be used."""
+    with suppress(StoreError, ValueError, TypeError, RecursionError):
+        found: Submitted = read_as(Submitted, json.loads(read_own(path, _LIMIT_BYTES)))
+        return found
+    return None
+
+
+def keep_submitted(path: str, text: str) -> None:
+    """Replace what is kept by the text of a Submitted.
+
+    Raises:
+        StoreError: it cannot be written.
+    """
+    folder = os.path.dirname(path)
+    for one in (os.path.dirname(folder), folder):  # in a shared parent either may be another user's link
+        private_folder(one)
+    write_atomic(path, text.encode())
+
+
+def compared(found: Signature, last: Submitted | None) -> tuple[Signature, Submitted, Reason | None]:
+    """Return a submission's signature, what is to be kept of it, and how it differs from the last; None: it does not.
+
+    What only appeared since counts where a word names it; where the words are the same the run before did without, and
+    what is there from now on counts.
+    """
+    read, program = found.read, found.read.key
+    now = Submitted(found.words, read.files, program)
+    if not read.fits:
+        return found, now, because("too-many-files")
+    if last is None:
+        return found, now, None
+    changed = [path for path, content in last.files.items() if read.files.get(path) != content]
+    new = [path for path in read.files if path not in last.files]
+    counted = [path for path in new if path in read.named and found.words != last.words]
+    if changed or counted:
+        path = (changed or counted)[0]
+        code = "file-new" if not changed else "file-edited" if path in read.files else "file-gone"
+        return found, now, because(code, path=_short(path))
+    named = {path: read.files[path] for path in new if path in read.named}
+    kept = Submitted(found.words, {**last.files, **named}, last.program)
+    before, _, folder = found.text.rpartition("~")
+    text = f"{before.rpartition('~')[0]}~{last.program}~{folder}"
+    return found._replace(text=text), kept, _other_word(found.words, last.words)
+
+
+def _other_word(words: tuple[str, ...], last: tuple[str, ...]) -> Reason | None:
+    ours, theirs = "\n".join(words).split(), "\n".join(last).split()
+    for at, (one, other) in enumerate(zip((*ours, ""), (*theirs, ""), strict=False)):
+        if one != other:
+            if _STANDS_FOR_OTHERS & {one, other}:
+                return because("arguments-differ")
+            # A number alone would not say of which option it is.
+            behind = " ".join(ours[max(0, at - 1) : at])
+            word, before = (_short(f"{behind} {word}".strip()) for word in (one, other))
+            return because("word-differs", word=word, before=before)
+    return None
+
+
+def _short(text: str) -> str:
+    return printable(text)[-_MOST_LETTERS:]

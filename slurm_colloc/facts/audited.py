@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The columns of runs and nodes that audit rules use, and the queries that answer a rule."""
+
+import re
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from duckdb import DuckDBPyConnection
+
+from slurm_colloc.core.audit_model import RUNS, Answer, JobLine, Question, Subject
+from slurm_colloc.core.config import Pool, SiteConfig
+from slurm_colloc.core.usage_model import MEASURED, WHOLE_DEVICE
+from slurm_colloc.facts.aggregate import parts_of_runs
+from slurm_colloc.facts.fits import make_run_fits
+from slurm_colloc.facts.several_gpus import make_units
+from slurm_colloc.placement.fitted import has_pieces
+from slurm_colloc.placement.pieces import shares_per_gpu
+from slurm_colloc.store.queries import make_rows, query
+
+# What nodes have, by site.toml, of those that a run of some partition and GPU type may have been on. Where they
+# differ, each figure is the most: the one by which less can be held against a run.
+NODE_COLUMNS = {
+    "cpus_per_gpu": "CPUs for jobs of a node of its partition and type for each of its GPUs, the most; NULL where "
+    "site.toml does not say",
+    "mem_per_gpu_mib": "host memory for jobs of such a node for each of its GPUs, the most",
+    "gpu_mem_mib": "memory of a GPU of such a node, the most",
+}
+_KINDS = {"cluster": "VARCHAR", "kind": "VARCHAR", "partition": "VARCHAR"} | dict.fromkeys(NODE_COLUMNS, "DOUBLE")
+
+
+def make_node_shapes(database: DuckDBPyConnection, config: SiteConfig | None) -> None:
+    """Make the table ``node_shapes``, one row for each cluster, kind of GPU and partition that site.toml describes."""
+    found: dict[tuple[str, str, str], list[Pool]] = {}
+    cluster, pools = (config.cluster, config.pool) if config else ("", ())
+    for pool in pools:
+        # AccountingStorageTRES=gres/gpu alone tells no types, and shares often have none.
+        shares = {name for name in ("mps", "shard") if shares_per_gpu(pool, name)}
+        for kind in {pool.gpu_type or "untyped", "untyped", *shares} if pool.gpus_per_node else ():
+            for partition in pool.partitions:
+                found.setdefault((cluster, kind, partition), []).append(pool)
+    make_rows(database, "node_shapes", _KINDS, [(*which, *_shape(pools)) for which, pools in found.items()])
+
+
+def _shape(pools: Sequence[Pool]) -> tuple[float | None, ...]:
+    cpus = [(pool.cpus_per_node, pool.gpus_per_node) for pool in pools]
+    mem_mib = [(pool.mem_per_node_mib, pool.gpus_per_node) for pool in pools]
+    gpu_mem_mib = [(pool.gpu_mem_mib or 0, 1) for pool in pools]
+    return tuple(max(each / of for each, of in have) if min(have)[0] else None for have in (cpus, mem_mib, gpu_mem_mib))
+
+
+# What rules may use of a run, column -> meaning. NULL is not known.
+RUN_COLUMNS = {
+    "cluster": "ClusterName",
+    "user": "who ran it",
+    "account": "account",
+    "partition": "partition",
+    "qos": "QOS",
+    "state": "Slurm's state of the run, as it was at the window's end",
+    "job_id": "as users write it, with the array's task",
+    "job_name": "its name",
+    "kind": "gres types",
+    "shown": "the gres in Slurm's words",
+    "whole": "it had whole GPUs only",
+    "devices": "GPUs and slices",
+    "gpus": "whole-GPU equivalents, NULL where a share's size is not known",
+    "blocked": "GPUs that nobody else could have meanwhile, by compute slices, NULL for a share",
+    "cpus": "CPUs given, over all nodes, NULL where not known",
+    "mem_given_mib": "host memory given, over all nodes, NULL where not known",
+    "nodes": "nodes given, NULL where not known",
+    "limit_min": "its time limit in minutes, NULL where there is none or it is not known",
+    "start_s": "when it began",
+    "end_s": "when it ended, NULL while it runs: of a past window, as it was at its end",
+    "from_s": "from when it is inside the window",
+    "to_s": "until when it is inside the window, or was known to run",
+    "span_s": "seconds inside the window",
+    "suspended_s": "seconds of all of it in which it was suspended; nobody knows which",
+    "allocated": "GPU-hours inside the window, suspensions left out",
+    "held": "GPU-hours kept from others, NULL where not known",
+    "util_measured": "allocated GPU-hours for which GPU_UTIL is known",
+    "util_used": "GPU_UTIL over these, in GPU-hours",
+    "sm_measured": "allocated GPU-hours for which SM activity is known",
+    "sm_used": "SM activity over these, in GPU-hours",
+    "peak_mib": "peak of GPU memory of the run, over its devices of one node at one time",
+    "coverage_pct": "sampled part of its device time, NULL where the source records none",
+    "shared_hours": "device-hours that it was seen to share, NULL where it has no samples",
+    "held_idle_hours": "GPU-hours, by compute slices, sampled without a process of the run or work on its device; "
+    "of a share hours of its whole GPU",
+    "direct_s": "device-seconds sampled with a process of the run that was no client of MPS, NULL where not known",
+    "blackout_s": "seconds in which SM activity read 0 beside a GPU_UTIL of 10 % or more: its counters were taken "
+    "away; NULL where it read 0 and no GPU_UTIL told whether that is so, as on a slice",
+    "tail_s": "seconds from its last activity to its last reading, NULL where no reading told of activity",
+    "unseen_s": "seconds from its last reading to to_s, NULL where it has none",
+    "cores": "CPU cores kept busy on average while sampled",
+    "host_mem_mib": "peak of host memory on one node",
+    "read_mib": "bytes read while sampled",
+    "written_mib": "bytes written while sampled",
+    "host_pct": "part of its time for which the host was sampled, on the node where that is least; NULL unless on all",
+    "methods": "how its use was told from others'",
+    "strong": "each of these is a measurement of this run alone",
+    "csub_there": "csub had decided of a job of its cluster when it began, and gives pieces: the site's policy is auto",
+    "fit_judged": "whole GPUs, and it is known what it would have fitted, by the rule of 'colloc report'",
+    "fit_unit": "the piece of a GPU that it would have fitted, NULL where none holds it, or where that is not known",
+    "fit_gpus": "what that piece is worth in whole GPUs",
+    "fit_sm_pct": "its mean SM activity in percent, where that is judged",
+    "idle_units": "of several whole GPUs those that were never used (IDLE_PCT), by a measurement of this run alone",
+    "idle_units_hours": "their sampled hours",
+    "idle_units_pct": "the sampled part of its time, in percent, of the least sampled of these",
+    **NODE_COLUMNS,
+}
+_FITTED = {"fit_judged": "BOOLEAN", "fit_unit": "VARCHAR", "fit_gpus": "DOUBLE", "fit_sm_pct": "DOUBLE"}
+_STRONG = f"""
+len(methods) > 0 AND len(list_filter(methods, lambda one: one NOT IN ('{MEASURED}', '{WHOLE_DEVICE}'))) = 0
+AND (shared_hours = 0 OR NOT list_contains(methods, '{WHOLE_DEVICE}'))
+"""
+# What of a run is not in ``usage``, column -> how it is made.
+_MADE = {
+    "strong": _STRONG,
+    "csub_there": "coalesce(start_s >= csub_since_s, false)",
+}
+# Other columns of it, and the table that they are joined from: a million runs are looked up only for who asks.
+_JOINED = (
+    (NODE_COLUMNS, 'node_shapes USING (cluster, kind, "partition")'),
+    ({"csub_there": "BOOLEAN"}, "csub_since USING (cluster)"),
+    (dict.fromkeys(("idle_units", "idle_units_hours", "idle_units_pct"), "DOUBLE"), "idle_units USING (run)"),
+    (_FITTED, "audited_fits USING (run)"),
+)
+_WORST = 5
+
+
+def make_audited(database: DuckDBPyConnection, config: SiteConfig | None = None) -> None:
+    """Make what questions of runs and of nodes are answered from, of a database that was aggregated."""
+    make_node_shapes(database, config)
+    make_rows(database, "audited_fits", {"run": "BIGINT"} | _FITTED, [])
+    if config and has_pieces(config):
+        for part in parts_of_runs(database):
+            make_run_fits(database, config, part=part)
+            database.execute(
+                f"INSERT INTO audited_fits SELECT run, {', '.join(_FITTED)} FROM run_fits WHERE fit_judged"
+            )
+    # From when on csub gave pieces, where it does.
+    database.execute(
+        "CREATE TEMP TABLE csub_since AS SELECT cluster, min(at_s) AS csub_since_s FROM decisions "
+        "WHERE $places AND shadow IS NOT true GROUP BY cluster",
+        {"places": config is not None and config.policy == "auto"},
+    )
+    database.execute(f"CREATE TEMP TABLE audited_nodes AS {query('audited_nodes')}")
+    make_units(database)
+    database.execute(f"CREATE TEMP TABLE idle_units AS {query('idle_units')}")
+
+
+def answer(database: DuckDBPyConnection, question: Question) -> Answer:
+    """Return what a rule's question finds, those subjects first of which most GPU-hours are."""
+    figures = ", ".join(f"'{name}': ({sql})" for name, sql in question.figures.items())
+    why = "".join(f" WHEN ({condition}) IS NOT true THEN '{reason}'" for reason, condition in question.needs.items())
+    shown = f"{{{figures}}}" if figures else "NULL"
+    rows = ask(database, "answer", question, figures=shown, why=f"CASE{why} END", worst=_WORST)
+    subjects = [_subject(row) for row in rows if row[4] is not None]
+    return Answer(int(rows[0][0]), int(rows[0][1]), tuple(subjects))
+
+
+def ask(database: DuckDBPyConnection, name: str, question: Question, **more: object) -> list[tuple[Any, ...]]:
+    """Return the rows of a query in which the names of a question's parts, and ``more``, stand in braces."""
+    parts: dict[str, object] = {part: text for part, text in question._asdict().items() if isinstance(text, str)}
+    parts |= {"scope": question.scope or "true", "judged": question.judged, **more}
+    if question.source == RUNS:
+        parts["source"] = all_runs(set(re.findall(r"\w+", query(name, **parts))))
+    text = query(name, **parts)
+    used = {known: value for known, value in question.parameters.items() if re.search(rf"\${known}\b", text)}
+    return database.execute(text, used).fetchall()
+
+
+def all_runs(words: Collection[str] = tuple(RUN_COLUMNS)) -> str:
+    """Return SQL for all runs, with those of RUN_COLUMNS that are among the words of a query."""
+    made = {name: f'"{name}"' for name in RUN_COLUMNS} | _MADE
+    columns = (f'{made[name]} AS "{name}"' for name in RUN_COLUMNS if name in words)
+    joins = (f"LEFT JOIN {table}" for names, table in _JOINED if not names.keys().isdisjoint(words))
+    return f"({query('audited_runs', columns=', '.join(columns), joins=' '.join(joins))})"
+
+
+def _subject(row: tuple[Any, ...]) -> Subject:
+    _, _, excluded, cluster, name, user, judged, found, hours, judged_hours, coverage_pct, *last = row
+    methods, evidence, runs, label, newest_s, figures = last
+    return Subject(
+        cluster=cluster,
+        name=name,
+        user=user,
+        judged=judged,
+        found=found,
+        gpu_hours=hours,
+        judged_gpu_hours=judged_hours,
+        coverage_pct=coverage_pct,
+        methods=tuple(methods or ()),
+        evidence=evidence,
+        worst=tuple(JobLine(**run) for run in runs),
+        label=label or "",
+        newest_s=newest_s,
+        figures=figures or {},
+        excluded=tuple((excluded or {}).items()),
+    )

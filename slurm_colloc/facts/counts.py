@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Counts runs and rows of a window, and finds until when runs are known."""
+
+from typing import NamedTuple
+
+from duckdb import DuckDBPyConnection
+
+from slurm_colloc.store.queries import query
+from slurm_colloc.store.runs import RUNAWAY
+from slurm_colloc.store.store import Store
+
+
+class RunCount(NamedTuple):
+    """Runs in a window, those without a GPU among them, and the clusters of those with one.
+
+    ``begun_before`` are those with a GPU that the window before has, too.
+    """
+
+    runs: int
+    without_gpu: int
+    clusters: tuple[str, ...]
+    begun_before: int
+
+
+class OtherRows(NamedTuple):
+    """Rows known that are no runs of the window: they repeat one, are of a job before its start, or lie outside."""
+
+    repeated: int
+    not_started: int
+    outside: int
+
+
+class Endless(NamedTuple):
+    """Runs without an end: those that Slurm knows nothing of any more, and those with no word on their length."""
+
+    runaways: int
+    without_length: int
+
+
+def count_runs(database: DuckDBPyConnection) -> RunCount:
+    """Return how many runs there are in ``runs``, how many of them have no GPU, and whose the others are."""
+    ((runs, without_gpu, clusters, begun_before),) = database.execute(query("run_count")).fetchall()
+    return RunCount(int(runs), int(without_gpu), tuple(clusters), int(begun_before))
+
+
+def count_other_rows(database: DuckDBPyConnection, runs: int) -> OtherRows:
+    """Return what the rows are, as they were read, that are none of the ``runs`` of the window."""
+    ((repeated, not_started, known),) = database.execute(query("other_rows")).fetchall()
+    return OtherRows(int(repeated), int(not_started), int(known) - int(repeated) - int(not_started) - runs)
+
+
+def recorded_span(database: DuckDBPyConnection) -> tuple[float, float] | None:
+    """Return from when to when runs are known, whatever the window; None where none is."""
+    span = "SELECT min(start_s), max(coalesce(end_s, ingested_s)) FROM readings WHERE start_s IS NOT NULL"
+    ((first_s, last_s),) = database.execute(span).fetchall()
+    return None if first_s is None else (float(first_s), float(last_s))
+
+
+def count_endless(database: DuckDBPyConnection, *, of_text: bool) -> Endless:
+    """Return how many runs have no end, of those that began before the end of the window.
+
+    A text has no runaways, and not the column that says so.
+    """
+    runaway = "false" if of_text else f"state = '{RUNAWAY}'"
+    ((runaways, without_length),) = database.execute(query("endless", runaway=runaway)).fetchall()
+    return Endless(int(runaways), int(without_length))
+
+
+def unaccounted_hours(database: DuckDBPyConnection) -> tuple[float, float]:
+    """Return the sampled hours of jobs on GPUs and slices while accounting has no run of them, and of how many."""
+    ((seen, matched),) = database.execute(query("unaccounted")).fetchall()
+    return max(0.0, seen - matched), float(seen)
+
+
+def known_until_s(store: Store, database: DuckDBPyConnection) -> float | None:
+    """Return until when runs are known, of a text by its own time; None where none were ever taken in.
+
+    Each run says when it was; where none ran since, the logs say until when the accounting was asked.
+
+    Raises:
+        StoreError: a log is damaged.
+    """
+    (taken_s,) = database.execute("SELECT max(ingested_s) FROM readings").fetchone() or (None,)
+    logs = (log.get(key) for log in store.logs().values() for key in ("asked_until_s", "seen_until_s"))
+    return max((float(at_s) for at_s in (taken_s, *logs) if at_s is not None), default=None)

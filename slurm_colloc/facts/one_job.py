@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One job's runs: what each had and used, its time in pieces, and the evidence that it is for the next one."""
+
+from collections.abc import Sequence
+from math import inf
+from typing import NamedTuple
+
+from duckdb import DuckDBPyConnection
+
+from slurm_colloc.core.chart_model import JobPiece, JobTimeline
+from slurm_colloc.core.config import SiteConfig
+from slurm_colloc.core.model import Evidence
+from slurm_colloc.core.usage_model import JobUsage
+from slurm_colloc.facts.aggregate import aggregate_some, usages_of
+from slurm_colloc.facts.evidence import make_history, measured_in
+from slurm_colloc.facts.facts import FIX, Days
+from slurm_colloc.store.parquet import read
+from slurm_colloc.store.queries import query
+from slurm_colloc.store.sample_tables import SHARES, no_rows
+from slurm_colloc.store.schema import HOUR_S
+from slurm_colloc.store.store import Store
+from slurm_colloc.store.window import Window
+
+# Of a long array so many runs have their time drawn.
+DRAWN = 20
+# The id of an array stands for its tasks, that of a heterogeneous job for its components, as with sacct; a raw id is of
+# one of them.
+_ITS_OWN = """
+(job_id = $job OR job_id_raw = $job OR split_part(job_id, '_', 1) = $job OR split_part(job_id, '+', 1) = $job)
+"""
+_SPAN = f"""
+SELECT min(start_s), max(coalesce(end_s, $now)) FROM allocations
+WHERE {_ITS_OWN} AND start_s < $until AND coalesce(end_s, $now) > $since
+"""
+
+
+class RunFound(NamedTuple):
+    """One run; ``timeline`` is None where there are no samples of it, ``evidence`` also while it runs.
+
+    ``alone_s`` is for how long its SM activity was measured alone on the GPU; None where the evidence does not say.
+    """
+
+    usage: JobUsage
+    timeline: JobTimeline | None
+    evidence: Evidence | None
+    alone_s: float | None = None
+
+
+def find_job(store: Store, job_id: str, window: Window, config: SiteConfig | None, pieces: int) -> list[RunFound]:
+    """Return the runs of a job, or of an array's tasks, that had a GPU inside ``window``.
+
+    Raises:
+        StoreError: the store cannot be read.
+    """
+    since_s, until_s, now_s = window
+    # The samples of a year are not looked at: each day's are, once it is known which days count.
+    with store.connect(until_s, until_s) as database:
+        asked = {"job": job_id, "since": since_s, "until": until_s, "now": now_s}
+        ((first_s, last_s),) = database.execute(_SPAN, asked).fetchall()
+        if first_s is None:
+            return []
+        # A job that ran for an hour asks for the samples of that hour's days.
+        near = Window(max(since_s, first_s), min(until_s, last_s + 1), now_s)
+        days = aggregate_some(database, store, near, _ITS_OWN, {"job": job_id})
+        make_history(database, store, near, days)
+        usages = usages_of(database)
+        found = [RunFound(usage, None, None) for usage in usages[:-DRAWN]]
+        measured = {
+            (one.run.job_id, one.start_s): one
+            for cluster in {usage.cluster for usage in usages}
+            for one in measured_in(database, cluster, config)
+        }
+        for usage in usages[-DRAWN:]:
+            timeline = _timeline(database, store, usage, days, pieces)
+            one = measured.get((usage.job_id_raw, usage.start_s)) if timeline else None
+            found.append(RunFound(usage, timeline, *((one.run, one.alone_s) if one else (None, None))))
+        return found
+
+
+def _timeline(database: DuckDBPyConnection, store: Store, run: JobUsage, days: Days, pieces: int) -> JobTimeline | None:
+    asked = {"cluster": run.cluster, "job": run.job_id_raw, "since": run.start_s}
+    if run.end_s <= run.start_s:
+        return None
+    ((devices, unused, sharers, active_pct),) = database.execute(query("devices", fix=FIX), asked).fetchall()
+    if not devices:
+        return None
+    step_s = (run.end_s - run.start_s) / pieces
+    store.view_samples(database, run.start_s, run.end_s)
+    # An hour's mean says nothing of when in the hour: better no pieces than a straight line.
+    left = [path for day, of in days.stored.items() if not store.samples.files(SHARES, -inf, inf, day) for path in of]
+    stored = query("hours_of_job", fix=FIX, files=read(left)) if left and step_s >= HOUR_S else no_rows(SHARES)
+    found: Sequence[tuple[int, int | None, float | None, float | None]]
+    found = database.execute(
+        query("pieces_of_job", stored=stored), {**asked, "until": run.end_s, "step": step_s}
+    ).fetchall()
+    drawn = [JobPiece(None, None, None)] * pieces
+    for piece, mib, util_pct, sm_pct in found:
+        if piece < pieces:  # what floating point makes of the last one's end
+            drawn[piece] = JobPiece(util_pct, sm_pct, mib)
+    seen, neighbours = tuple(drawn) if found else (), max(0, sharers - 1)
+    return JobTimeline(run.start_s, run.end_s, seen, devices, unused, neighbours, tuple(active_pct))

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GPU-hours by bins of time and by hour of the week.
+
+Both are cut at multiples of a quarter of an hour, on which the clocks of all zones change and turn to the next hour.
+What was sampled is known by the hour of UTC: where a zone is half an hour off, each half counts for half of it.
+What a run comes to is split by what of its time, or of its samples, lies in a bin; the parts are differences of
+rounded sums so far, so that they add up to the run's figure exactly.
+"""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta, tzinfo
+from itertools import pairwise
+from typing import NamedTuple
+
+from duckdb import DuckDBPyConnection
+
+from slurm_colloc.core.chart_model import TimeUsage, WeekHour
+from slurm_colloc.store.queries import make_rows, named, query
+
+QUARTER_S, _HOUR_S = 900, 3600
+# Up to so long a window is cut into hours, and into days; beyond, into weeks.
+_HOURS_S, _DAYS_S = 3 * 86_400, 120 * 86_400
+
+
+class Bins(NamedTuple):
+    """How a window is cut: at ``edges_s``, its own among them, and by the local clock of ``zone``.
+
+    ``zone`` has the names that the zone goes by in the window. ``offsets`` are (from when on, seconds that the clock is
+    ahead of UTC), the first from before the window on.
+    """
+
+    edges_s: tuple[float, ...]
+    offsets: tuple[tuple[int, int], ...]
+    zone: str
+
+
+def bins_of(since_s: float, until_s: float, zone: tzinfo | None = None) -> Bins:
+    """Return how to cut [since, until): by hours, days or weeks of ``zone`` (None: this machine's), by its length."""
+    span_s = until_s - since_s
+    hourly = span_s <= _HOURS_S
+    days = 0 if hourly else 1 if span_s <= _DAYS_S else 7
+    inner = _hours(since_s, until_s) if hourly else _midnights(since_s, until_s, zone, days)
+    edges = (since_s, *(at_s for at_s in inner if since_s < at_s < until_s), until_s)
+    offsets = tuple(_offsets(since_s, until_s, zone))
+    names = (_local(max(since_s, at_s), zone).tzname() or "" for at_s, _ in offsets if at_s < until_s)
+    return Bins(edges, offsets, "/".join(dict.fromkeys(names)))
+
+
+def _local(at_s: float, zone: tzinfo | None) -> datetime:
+    return datetime.fromtimestamp(at_s, UTC).astimezone(zone)
+
+
+def _hours(since_s: float, until_s: float) -> Iterator[float]:
+    yield from (float(at_s) for at_s in range(int(since_s // _HOUR_S) * _HOUR_S, int(until_s) + 1, _HOUR_S))
+
+
+def _midnights(since_s: float, until_s: float, zone: tzinfo | None, days: int) -> Iterator[float]:
+    """Yield when local days begin, or every seventh from a Monday on."""
+    day = _local(since_s, zone).replace(tzinfo=None, hour=0, minute=0, second=0, microsecond=0, fold=0)
+    day -= timedelta(days=day.weekday() if days == 7 else 0)
+    while (at_s := _began_s(day, zone)) < until_s:
+        yield at_s
+        day += timedelta(days=days)
+
+
+def _began_s(day: datetime, zone: tzinfo | None) -> float:
+    """Return the first moment of a local day; where clocks leave midnight out, that in which they do."""
+    at = day.replace(tzinfo=zone).timestamp() if zone else day.timestamp()
+    return float(at // QUARTER_S * QUARTER_S)
+
+
+def _offsets(since_s: float, until_s: float, zone: tzinfo | None) -> Iterator[tuple[int, int]]:
+    def ahead_s(at_s: int) -> int:
+        return int((_local(at_s, zone).utcoffset() or timedelta()).total_seconds())
+
+    days = range(int(since_s // 86_400) * 86_400, int(until_s) + 2 * 86_400, 86_400)
+    yield days[0], ahead_s(days[0])
+    for before, after in pairwise(days):
+        if ahead_s(before) != ahead_s(after):
+            changes = range(before + QUARTER_S, after + 1, QUARTER_S)
+            changed = next(at_s for at_s in changes if ahead_s(at_s) == ahead_s(after))
+            yield changed, ahead_s(changed)
+
+
+def make_bins(database: DuckDBPyConnection, bins: Bins) -> None:
+    """Make the tables ``bins`` and ``quarters`` by which all is cut."""
+    make_rows(database, "clock", {"from_s": "BIGINT", "offset_s": "BIGINT"}, bins.offsets)
+    edges = list(bins.edges_s)
+    # DuckDB takes what unnest makes for a single row, and would compare each quarter with each edge.
+    database.execute("SET asof_loop_join_threshold = 0")
+    known = {"edges": edges, "since": edges[0], "until": edges[-1]}
+    database.execute(f"CREATE TEMP TABLE quarters AS {query('quarters')}", known)
+    database.execute("RESET asof_loop_join_threshold")
+    database.execute(f"CREATE TEMP TABLE bins AS {query('bins')}", {"edges": edges})
+    database.execute(f"CREATE TEMP TABLE hours AS {query('hours')}")
+
+
+# What of a run's use lies in which bin, and of all runs' in which hour of the week.
+_TIME_PARTS = {
+    "bin_parts": "run BIGINT, bin INTEGER, util_us BIGINT, util_hours DOUBLE, sm_us BIGINT, sm_hours DOUBLE",
+    "week_parts": "cell INTEGER, util_measured DOUBLE, util_used DOUBLE, sm_measured DOUBLE, sm_used DOUBLE",
+}
+
+
+def make_time_parts(database: DuckDBPyConnection) -> None:
+    """Make the tables that ``time_parts`` adds to, empty."""
+    for name, columns in _TIME_PARTS.items():
+        database.execute(f"CREATE TEMP TABLE {name} ({columns})")
+
+
+def time_parts(database: DuckDBPyConnection, units: str, fix: int) -> None:
+    """Add facts of ``units`` by hour to where they lie in time; percentages there are in 1/``fix``."""
+    database.execute(f"CREATE OR REPLACE TEMP TABLE cut AS {query('cut', units=units)}")
+    for name in _TIME_PARTS:
+        database.execute(f"INSERT INTO {name} {query(name, fix=fix * 100)}")
+
+
+def make_run_bins(database: DuckDBPyConnection) -> None:
+    """Make the table ``run_bins`` of what each run had and used in each bin; ``database`` has ``usage``, in a file."""
+    database.execute(f"CREATE TEMP TABLE sampled AS {query('sampled')}")
+    database.execute(f"CREATE TABLE aggregated.run_bins AS {query('run_bins')}")
+    database.execute("DROP TABLE sampled")
+
+
+def use_over_time(
+    database: DuckDBPyConnection, key: str, runs: str, installed_gpus: float | None, so_far_s: float
+) -> tuple[tuple[TimeUsage, ...], dict[str, list[TimeUsage]]]:
+    """Return the use of all bins, and by group of those in which it had anything.
+
+    Args:
+        database: aggregated with bins.
+        key: SQL for the name of a run's group.
+        runs: the query, or the name, of the runs.
+        installed_gpus: what the site has; None where that is not known.
+        so_far_s: up to when they are there: what is to come is not known.
+    """
+    made = query("group_bins", key=key, runs=runs)
+    database.execute(f"CREATE OR REPLACE TEMP TABLE group_bins AS {made}")
+    of_all = query("over_time", group="NULL", installed="$gpus::DOUBLE", join="LEFT JOIN")
+    rows = named(database, of_all, {"gpus": installed_gpus, "so_far": so_far_s})
+    whole = tuple(TimeUsage(**row) for row in rows if row.pop("name") is None)
+    found: dict[str, list[TimeUsage]] = {}
+    of_groups = query("over_time", group="name", installed="NULL::DOUBLE", join="JOIN")
+    for row in named(database, of_groups, {"so_far": so_far_s}):
+        found.setdefault(row.pop("name"), []).append(TimeUsage(**row))
+    return whole, found
+
+
+def use_over_week(database: DuckDBPyConnection, since_s: float, until_s: float, so_far_s: float) -> list[WeekHour]:
+    """Return the use of each hour of the week of [since, until) so far; ``database`` is aggregated with bins."""
+    edges = {"since": since_s, "until": until_s, "so_far": so_far_s}
+    return [WeekHour(**row) for row in named(database, query("week"), edges)]

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compares shadow mode's decisions with what the jobs used.
+
+Decisions are files that users wrote: of one is believed the name of the piece, what an MPS client of it would have been
+limited to, how busy it was thought to be (to its disadvantage only) and what would have been waited for it. How large a
+piece is, and what part of a GPU, site.toml says; what a run used and waited, samples and the accounting.
+
+    GPU-hours of a piece = hours of the run x the piece's part of a GPU x slowdown
+    slowdown = max(1, SM activity x SMs of the whole GPU / SMs of the slice)
+
+with the SM activity that csub reckoned with (q95), or the mean that was measured where that is more.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from duckdb import DuckDBPyConnection
+
+from slurm_colloc.core.config import Pool, SiteConfig
+from slurm_colloc.core.errors import InputError
+from slurm_colloc.core.model import COMPLETED, WOULD_NOT, Gres, because
+from slurm_colloc.core.usage_model import ShadowLeft, ShadowPiece
+from slurm_colloc.core.wording import words
+from slurm_colloc.placement.pieces import offers, shares_per_gpu
+from slurm_colloc.placement.speed import upper_on_slice_sql
+from slurm_colloc.placement.waits import SPAN_S
+from slurm_colloc.slurm.gres import parse_gres
+from slurm_colloc.store.decisions import with_decisions
+from slurm_colloc.store.equivalents import equivalent_in_pool
+from slurm_colloc.store.queries import make_rows, named, query
+from slurm_colloc.store.window import Window
+
+# Of a run of which less was sampled the peak may have been missed.
+COVERED_PCT = 90
+# Others than our sampler look once in half a minute.
+SHORTEST_S = 120
+_NOT_KNOWN_WHY = "by a decision that does not say why"
+
+
+class Piece(NamedTuple):
+    """A piece of a GPU as the site has it: the least that it holds and the most that it takes, of several pools.
+
+    ``sm_part`` is its part of the GPU's SMs, None of a share, which slows nothing down by itself; ``enforced`` says
+    that more memory than ``mem_mib`` cannot be had.
+    """
+
+    gpus: float
+    mem_mib: int
+    sm_part: float | None
+    enforced: bool
+
+
+class Shadow(NamedTuple):
+    """All of a window: by piece and ``total``; runs left as asked; runs with a piece that cannot be judged, by why.
+
+    ``decided`` are all of these runs.
+    """
+
+    decided: int
+    pieces: tuple[ShadowPiece, ...]
+    total: ShadowPiece
+    left: tuple[ShadowLeft, ...]
+    not_judged: tuple[ShadowLeft, ...]
+
+
+_PIECE_KINDS = {
+    "would": "VARCHAR",
+    "place": "VARCHAR",
+    "gpus": "DOUBLE",
+    "mem_mib": "BIGINT",
+    "sm_part": "DOUBLE",
+    "enforced": "BOOLEAN",
+}
+_HOURS = "sum(allocated::DECIMAL(38, 12))::DOUBLE"
+
+
+def shadow_use(database: DuckDBPyConnection, config: SiteConfig, window: Window, by: str) -> Shadow:
+    """Return what the decisions of shadow mode would have come to; ``database`` has ``usage`` of the window.
+
+    Args:
+        database: of a store, aggregated.
+        config: the site, which says what its pieces are.
+        window: that was aggregated.
+        by: by which of CONVENTIONS a slice is part of a GPU.
+    """
+    decided_runs = query("shadow_decisions", decided_runs=with_decisions())
+    database.execute(f"CREATE TEMP TABLE shadowed AS {decided_runs}")
+    ((decided,),) = database.execute("SELECT count(*) FROM shadowed").fetchall()
+    asked = database.execute("SELECT DISTINCT would, place FROM shadowed WHERE would != ''").fetchall()
+    found = [(would, place, find_piece(would, place, config, by)) for would, place in asked]
+    make_rows(database, "pieces", _PIECE_KINDS, [(would, place, *piece) for would, place, piece in found if piece])
+    edges = {"since": window.since_s, "until": min(window.until_s, window.now_s)}
+    runs_judged = query(
+        "shadow_judged",
+        completed=COMPLETED,
+        covered_pct=COVERED_PCT,
+        longest_wait_s=SPAN_S,
+        shortest_s=SHORTEST_S,
+        upper_on_slice=upper_on_slice_sql("active_pct", "sm_part"),
+    )
+    database.execute(f"CREATE TEMP TABLE judged AS {runs_judged}", {**edges, "cluster": config.cluster})
+    *pieces, total = (ShadowPiece(**row) for row in named(database, query("shadow_pieces")))
+    counts = f"count(*) AS runs, {_HOURS} AS allocated_gpu_hours"
+    not_judged = f"SELECT why, {counts} FROM judged WHERE why IS NOT NULL GROUP BY why ORDER BY runs DESC, why"
+    left = f"SELECT would_not, {counts} FROM shadowed WHERE would = '' GROUP BY 1 ORDER BY runs DESC, 1"
+    return Shadow(
+        decided=decided,
+        pieces=tuple(pieces),
+        total=total,
+        left=_in_words(database.execute(left).fetchall()),
+        not_judged=tuple(ShadowLeft(**row) for row in named(database, not_judged)),
+    )
+
+
+def _in_words(rows: Iterable[tuple[str, int, float | None]]) -> tuple[ShadowLeft, ...]:
+    """Return them with words for why; what is none of our words a user wrote, and it is all one."""
+    found: dict[str, ShadowLeft] = {}
+    for word, runs, hours in rows:
+        why = words(because(f"would-not-{word}")) if word in WOULD_NOT else _NOT_KNOWN_WHY
+        before = found.get(why, ShadowLeft(why, 0, None))
+        known = [value for value in (before.allocated_gpu_hours, hours) if value is not None]
+        found[why] = ShadowLeft(why, before.runs + runs, sum(known) if known else None)
+    return tuple(found.values())
+
+
+def find_piece(would: str, partition: str, config: SiteConfig, by: str) -> Piece | None:
+    """Return what the site's pools in a partition give for these gres; None where that is not known.
+
+    Args:
+        would: one slice or shares of one GPU, as --gres has them; whoever wrote it.
+        partition: in which it would have been asked for.
+        config: the site.
+        by: one of CONVENTIONS.
+    """
+    try:
+        found = parse_gres(would)
+    except InputError:
+        return None
+    pools = [
+        pool for pool in config.pool if len(found) == 1 and partition in pool.partitions and offers(pool, found[0])
+    ]
+    each = [_in_pool(found[0], pool, by) for pool in pools]
+    known = [piece for piece in each if piece is not None]
+    if not known or len(known) < len(each):
+        return None
+    return Piece(
+        gpus=max(piece.gpus for piece in known),
+        mem_mib=min(piece.mem_mib for piece in known),
+        sm_part=min((piece.sm_part for piece in known if piece.sm_part is not None), default=None),
+        enforced=known[0].enforced,
+    )
+
+
+def _in_pool(gres: Gres, pool: Pool, by: str) -> Piece | None:
+    gpus = equivalent_in_pool(gres, pool, by)
+    if gpus is None:
+        return None
+    if gres.name not in ("gpu", "mps", "shard"):
+        return None
+    if gres.name == "gpu":
+        part = next(part for part in pool.slice if part.type == gres.type)
+        if gres.quantity != 1 or not pool.sm_count or not part.sm_count or not part.mem_mib:
+            return None
+        return Piece(gpus, part.mem_mib, part.sm_count / pool.sm_count, enforced=True)
+    share = gres.quantity / shares_per_gpu(pool, gres.name)
+    if pool.gpu_mem_mib is None or not 0 < share <= 1:
+        return None
+    return Piece(share, int(pool.gpu_mem_mib * share), None, enforced=gres.name == "mps")

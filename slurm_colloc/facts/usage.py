@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Adds up runs by user, account, partition and the like."""
+
+from duckdb import DuckDBPyConnection
+
+from slurm_colloc.core.errors import InputError
+from slurm_colloc.core.usage_model import GroupUsage
+from slurm_colloc.store.decisions import with_decisions
+from slurm_colloc.store.queries import named, query
+
+# What reports group by -> the column of a run.
+GROUPINGS = {
+    "user": "user",
+    "account": "account",
+    "partition": "partition",
+    "qos": "qos",
+    "gpu": "kind",
+    "signature": "signature",
+}
+
+
+def group_usage(database: DuckDBPyConnection, by: str) -> list[GroupUsage]:
+    """Return one GroupUsage for each value of ``by`` among the runs of ``usage``, those with most idle first, then all.
+
+    Raises:
+        InputError: ``by`` is not one of GROUPINGS.
+    """
+    return _added_up(database, *source(by), "NULL")[0]
+
+
+def whole_usage(database: DuckDBPyConnection) -> GroupUsage:
+    """Return what all runs of ``usage`` come to, as the last of ``group_usage`` does."""
+    return _added_up(database, "''", "usage", "NULL")[0][-1]
+
+
+def group_and_kind_usage(database: DuckDBPyConnection, by: str) -> tuple[list[GroupUsage], dict[str, list[GroupUsage]]]:
+    """Return what ``group_usage`` does, and by group one GroupUsage for each kind of GPU, those with most idle first.
+
+    Raises:
+        InputError: ``by`` is not one of GROUPINGS.
+    """
+    return _added_up(database, *source(by), "kind")
+
+
+def _added_up(
+    database: DuckDBPyConnection, key: str, runs: str, kind: str
+) -> tuple[list[GroupUsage], dict[str, list[GroupUsage]]]:
+    groups: list[GroupUsage] = []
+    kinds: dict[str, list[GroupUsage]] = {}
+    for row in named(database, query("groups", key=key, kind=kind, runs=runs), {"total": "total"}):
+        all_kinds, group_name = row.pop("all_kinds"), row.pop("group_name")
+        of = groups if all_kinds else kinds.setdefault(group_name, [])
+        of.append(GroupUsage(**{**row, "methods": tuple(row["methods"])}))
+    return groups, kinds
+
+
+def source(by: str) -> tuple[str, str]:
+    """Return SQL for the name of a run's group, and for the runs that have it.
+
+    Raises:
+        InputError: ``by`` is not one of GROUPINGS.
+    """
+    if by not in GROUPINGS:
+        raise InputError(f"'--by {by}' is not one of {', '.join(GROUPINGS)}")
+    runs = f"({with_decisions()})" if by == "signature" else "usage"
+    column = f'"{GROUPINGS[by]}"'
+    return f"CASE WHEN {column} = '' THEN '(not known)' ELSE coalesce({column}, '(not by csub)') END", runs

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Works out a site's margins: measured need over csub's estimate, of its own jobs.
+
+Decisions are files that users wrote, so that one user's say over everybody's margins is bounded, as the margins are.
+"""
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from slurm_colloc.core.files import write_atomic
+from slurm_colloc.core.model import COMPLETED, GPU_OOM, Answered
+from slurm_colloc.estimate.bounds import lower_bound
+from slurm_colloc.estimate.calibration import LARGEST, SHIPPED, Calibration, Margin, conformal
+from slurm_colloc.estimate.site_margins import calibration_path
+from slurm_colloc.feedback.user_histories import make_history_folder
+
+# Whoever submits reads it; it names no user and no job.
+_MODE = 0o644
+# The newest answers count, of one user so many. Where jobs change, the newest hundred say so before all of them do.
+_NEWEST, _OF_ONE_USER, _LATELY = 1000, 200, 100
+
+
+class _Ratio(NamedTuple):
+    at_s: float
+    user: str
+    ratio: float
+    held: bool
+
+
+def site_margins(answers: Iterable[Answered]) -> Calibration:
+    """Return the margins of which there are answers enough; the others stay as shipped.
+
+    Of an array, whose tasks have one answer, the largest counts. What ran out of GPU memory counts as infinite, and
+    what did not complete only where it had used more than was expected, as that much.
+    """
+    of_jobs: dict[tuple[str, str, str, float], _Ratio] = {}
+    for one in answers:
+        found = _ratio(one)
+        key = (one.margin, one.user, one.job_id, one.at_s)
+        if found is not None and (key not in of_jobs or of_jobs[key].ratio < found.ratio):
+            of_jobs[key] = found
+    by_name: dict[str, list[_Ratio]] = defaultdict(list)
+    for (name, *_), ratio in of_jobs.items():
+        by_name[name].append(ratio)
+    margins = {name: margin for name in SHIPPED.margins if (margin := _margin(by_name[name])) is not None}
+    return Calibration(margins)
+
+
+def _ratio(one: Answered) -> _Ratio | None:
+    if not (one.expected_mib > 0 and one.q99_mib > 0 and math.isfinite(one.expected_mib)):
+        return None
+    if one.state == GPU_OOM:
+        return _Ratio(one.at_s, one.user, math.inf, False)
+    if one.measured_mib is None or one.measured_mib <= 0:
+        return None
+    ratio = one.measured_mib / one.expected_mib
+    if one.measured_mib <= one.expected_mib + SHIPPED.floor_mib(one.margin):
+        ratio = min(ratio, 1.0)
+    if one.state != COMPLETED and ratio <= 1:
+        return None
+    return _Ratio(one.at_s, one.user, ratio, one.measured_mib <= one.q99_mib)
+
+
+def _margin(ratios: Sequence[_Ratio]) -> Margin | None:
+    """Return the larger of the margins that all answers and the newest of them ask for."""
+    kept: list[_Ratio] = []
+    of_user: dict[str, int] = defaultdict(int)
+    for one in sorted(ratios, key=lambda one: one.at_s, reverse=True):
+        of_user[one.user] += 1
+        if of_user[one.user] <= _OF_ONE_USER and len(kept) < _NEWEST:
+            kept.append(one)
+    all_of_them = conformal([one.ratio for one in kept])
+    lately = conformal([one.ratio for one in kept[:_LATELY]])
+    if all_of_them is None or lately is None:
+        return None
+    factor = min(max(all_of_them.factor, lately.factor, 1.0), LARGEST)
+    return Margin(factor, len(kept), lower_bound(sum(one.held for one in kept), len(kept)))
+
+
+def write_margins(answers: Iterable[Answered], state_folder: str, now_s: float) -> Calibration:
+    """Write a site's margins to where csub reads them, and return them.
+
+    Raises:
+        StoreError: the file cannot be written.
+    """
+    found = site_margins(answers)._replace(at_s=now_s)
+    make_history_folder(state_folder)
+    write_atomic(calibration_path(state_folder), json.dumps(found).encode(), _MODE)
+    return found

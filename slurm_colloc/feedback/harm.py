@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Counts jobs that a piece of a GPU slowed or ended; too many stop placement at a site.
+
+How a run ended and what it had, the accounting says; which job it was, and that its GPU memory did not suffice, the
+decision. Decisions are files that users wrote, so that the harm of one user's jobs alone stops nobody else's.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from duckdb import DuckDBPyConnection
+
+from slurm_colloc.core.config import SiteConfig
+from slurm_colloc.core.model import COMPLETED, GPU_OOM, PLACED, Evidence, SharingMode
+from slurm_colloc.core.usage_model import HarmRate
+from slurm_colloc.estimate.bounds import lower_bound, upper_bound
+from slurm_colloc.estimate.harm import COUNTED, Harm, harm_of
+from slurm_colloc.estimate.site_stop import read_stop, write_stop
+from slurm_colloc.feedback.user_histories import make_history_folder
+from slurm_colloc.store.decisions import of_decided
+from slurm_colloc.store.equivalents import node_names, pool_nodes
+from slurm_colloc.store.queries import query
+
+# Of fewer runs nobody can say it; and more than this part, with 95 % certainty, is too many.
+_LEAST_RUNS, _MOST, _SPAN_S = 50, 0.01, 86400.0
+# Both sides of an interval that holds with 95 %.
+_EACH_SIDE = 0.975
+
+
+class JudgedRun(NamedTuple):
+    """A run of a job that csub decided on: whose, when, how it ended, and what came of it; None is not known.
+
+    A run on a whole GPU is judged as if that were a piece, by the others of its job that had one. ``submit_s`` is None
+    of a run that is not its job's first. ``arm`` and ``rule`` are those of its decision, by which it got a piece, or
+    would have got one, where it was ``offered``.
+    """
+
+    user: str
+    run: Evidence
+    harm: Harm | None
+    submit_s: int | None
+    start_s: int
+    arm: str
+    rule: str
+    offered: bool
+    gpu_hours: float | None
+
+    @property
+    def on_piece(self) -> bool:
+        """Return whether it had a piece of a GPU."""
+        return self.run.mode not in ("", SharingMode.EXCLUSIVE)
+
+
+def judged_runs(database: DuckDBPyConnection, config: SiteConfig) -> list[JudgedRun]:
+    """Return all runs of jobs that csub decided on and that had one GPU at most, of a database of ``connect``."""
+    text = query(
+        "harm_runs",
+        decided_runs=of_decided("placed_runs"),
+        gpu_oom=GPU_OOM,
+        placed=PLACED,
+        exclusive=SharingMode.EXCLUSIVE,
+        mig=SharingMode.MIG,
+    )
+    of_job: dict[tuple[str, str], list[JudgedRun]] = {}
+    for user, job_id, signature, state, mode, nodes, kind, end_s, elapsed_s, submit_s, *more in database.execute(
+        text, {"cluster": config.cluster}
+    ).fetchall():
+        start_s, is_first, *decided = more
+        model = _model(nodes, kind, config)
+        run = Evidence(job_id, signature, state, mode, model, None, None, None, False, 0, 0.0, end_s, elapsed_s)
+        judged = JudgedRun(user, run, None, submit_s if is_first else None, start_s, *decided)
+        of_job.setdefault((user, signature), []).append(judged)
+    return [one for same in of_job.values() for one in _judge(same, config.sharing.max_slowdown)]
+
+
+def _judge(same: Sequence[JudgedRun], max_slowdown: float) -> list[JudgedRun]:
+    """Return what came of each run of one job."""
+    longest: dict[tuple[str, str], list[Evidence]] = {}
+    for one in sorted(same, key=lambda one: -(one.run.elapsed_s or 0.0)):
+        if not one.on_piece:
+            longest.setdefault((one.run.state, one.run.gpu_model), []).append(one.run)
+    # Of runs that ended alike the longest is what others are held against; that itself, against the one after it.
+    whole = [run for runs in longest.values() for run in runs[:2]]
+    return [
+        one._replace(harm=harm_of(one.run, [run for run in whole if run is not one.run], max_slowdown)) for one in same
+    ]
+
+
+def _model(nodes: str, kind: str, config: SiteConfig) -> str:
+    """Return the GPU that a run had, or had a piece of; empty where site.toml does not say, or there were several."""
+    names = node_names(nodes)
+    pools = [pool for pool in config.pool if names <= pool_nodes(pool)]
+    typed = [pool for pool in pools if kind in (pool.gpu_type, *(part.type for part in pool.slice))]
+    models = {pool.gpu_model for pool in typed or pools}
+    return models.pop() if len(models) == 1 else ""
+
+
+def too_many(runs: Iterable[JudgedRun], since_s: float) -> str:
+    """Return in words that too many of the runs on pieces that ended after ``since_s`` were harmed; empty else.
+
+    Of at least 50 runs of which it is known, harmed are more than 1 % with a certainty of 95 %, of two users or more.
+    Whether a run was slower is known of those that a run on a whole GPU can be held against; whether memory and time
+    sufficed, of each that completed, too.
+    """
+    of_day = [one for one in runs if one.on_piece and one.run.ended_s > since_s]
+    judged = [one for one in of_day if one.harm in (Harm.NONE, *COUNTED)]
+    known = [*judged, *(one for one in of_day if one.harm is None and one.run.state == COMPLETED)]
+    not_slower = tuple(kind for kind in COUNTED if kind is not Harm.SLOWER)
+    for among, counted in ((judged, COUNTED), (known, not_slower)):
+        harmed = [one for one in among if one.harm in counted]
+        if len(among) < _LEAST_RUNS or len({one.user for one in harmed}) < 2:
+            continue
+        if lower_bound(len(harmed), len(among)) > _MOST:
+            kinds = Counter(str(one.harm) for one in harmed).most_common()
+            said = ", ".join(f"{count} {kind}" for kind, count in kinds)
+            return f"{len(harmed)} of {len(among)} runs on pieces of GPUs were harmed within a day ({said})"
+    return ""
+
+
+def stop_where_too_many(runs: Iterable[JudgedRun], state_folder: str, now_s: float) -> str:
+    """Stop a site whose jobs were harmed too often, and return why; empty where it was not, or is stopped already.
+
+    Raises:
+        StoreError: what is kept of it cannot be read or written.
+    """
+    kept = read_stop(state_folder)
+    why = too_many(runs, max(now_s - _SPAN_S, kept.resumed_s))
+    if kept.why or not why:
+        return ""
+    make_history_folder(state_folder)
+    write_stop(state_folder, kept._replace(why=f"{why}; 'colloc site resume' goes on"))
+    return why
+
+
+def harm_rates(runs: Iterable[JudgedRun]) -> list[HarmRate]:
+    """Return how many of these runs were harmed, by kind, and in all; of each kind only runs of which it is known."""
+    judged = list(runs)
+    # Whoever completed was neither short of memory nor lost, whether slower or not.
+    known = [one for one in judged if one.harm is not None or one.run.state == COMPLETED]
+    timed = [one for one in known if one.harm in (Harm.NONE, Harm.SLOWER) and one.run.state == COMPLETED]
+    kinds = [(kind, timed if kind is Harm.SLOWER else known) for kind in Harm if kind is not Harm.NONE]
+    rates = [rate(str(kind), sum(one.harm is kind for one in of), len(of)) for kind, of in kinds]
+    return [*rates, rate("harmed in all", sum(one.harm in (*COUNTED, Harm.LOST) for one in known), len(known))]
+
+
+def rate(name: str, count: int, of: int) -> HarmRate:
+    """Return a part of runs with what its true size is with 95 % (Clopper and Pearson); unknown of none."""
+    if not of:
+        return HarmRate(name, count, of, None, None, None)
+    return HarmRate(name, count, of, count / of, lower_bound(count, of, _EACH_SIDE), upper_bound(count, of, _EACH_SIDE))

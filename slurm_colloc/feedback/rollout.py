@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compares the jobs of a rollout rule that were placed with those that were only recorded.
+
+That was decided in both arms in the same way, before anything was known of the outcome. Drawn is a job of a user for a
+day, so that a mean's interval is that of a ratio over draws: jobs of one draw hang together.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from math import sqrt
+from typing import NamedTuple
+
+from slurm_colloc.core.model import COMPLETED, CONTROL, GPU_OOM, PLACED
+from slurm_colloc.core.usage_model import ArmFigure
+from slurm_colloc.estimate.harm import Harm
+from slurm_colloc.feedback.harm import JudgedRun, rate
+
+# 95 % of a normal distribution lie within so many standard deviations of its mean; of fewer draws it is none.
+_DEVIATIONS, _LEAST_DRAWS = 1.96, 10
+_DAY_S, _HOUR_S = 86400, 3600.0
+_MEMORY = (GPU_OOM, "OUT_OF_MEMORY")
+# Ended by somebody, not by what it had.
+_STOPPED = ("CANCELLED", "PREEMPTED", "REQUEUED", "REVOKED", "DEADLINE")
+
+
+class _Part(NamedTuple):
+    """Which runs a part is of, and which of them count."""
+
+    known: Callable[[JudgedRun], bool]
+    counts: Callable[[JudgedRun], bool]
+
+
+def _wait_h(one: JudgedRun) -> float | None:
+    return None if one.submit_s is None else (one.start_s - one.submit_s) / _HOUR_S
+
+
+def _turnaround_h(one: JudgedRun) -> float | None:
+    if one.submit_s is None or one.run.state != COMPLETED:
+        return None
+    return (one.run.ended_s - one.submit_s) / _HOUR_S
+
+
+_MEANS: dict[str, Callable[[JudgedRun], float | None]] = {
+    "wait_h": _wait_h,
+    "turnaround_h": _turnaround_h,
+    "gpu_hours": lambda one: one.gpu_hours,
+}
+_PARTS = {
+    # Why a run failed nobody knows, but of those that ran out of memory by a word of Slurm's, or of their companion.
+    "out_of_memory": _Part(
+        lambda one: one.run.state not in ("FAILED", *_STOPPED), lambda one: one.run.state in _MEMORY
+    ),
+    "not_completed": _Part(lambda one: one.run.state not in _STOPPED, lambda one: one.run.state != COMPLETED),
+    "slower": _Part(
+        lambda one: one.run.state == COMPLETED and one.harm is not None, lambda one: one.harm is Harm.SLOWER
+    ),
+}
+
+
+def arm_figures(runs: Iterable[JudgedRun]) -> list[ArmFigure]:
+    """Return each measure of each arm of each rule, of those runs of which it is known."""
+    of_arm: dict[tuple[str, str], list[JudgedRun]] = defaultdict(list)
+    for one in runs:
+        if one.arm in (PLACED, CONTROL) and one.offered:
+            of_arm[one.rule, one.arm].append(one)
+    rules = sorted({rule for rule, _ in of_arm})
+    return [
+        _figure(rule, arm, measure, of_arm[rule, arm])
+        for rule in rules
+        for measure in (*_MEANS, *_PARTS)
+        for arm in (PLACED, CONTROL)
+    ]
+
+
+def _figure(rule: str, arm: str, measure: str, runs: Sequence[JudgedRun]) -> ArmFigure:
+    if measure in _MEANS:
+        values = [(one, value) for one in runs if (value := _MEANS[measure](one)) is not None]
+        return ArmFigure(rule, arm, measure, *_mean(values), len(values), len({_draw(one) for one, _ in values}))
+    known = [one for one in runs if _PARTS[measure].known(one)]
+    found = rate(measure, sum(map(_PARTS[measure].counts, known)), len(known))
+    draws = len({_draw(one) for one in known})
+    return ArmFigure(rule, arm, measure, found.part, found.low, found.high, found.known, draws)
+
+
+def _draw(one: JudgedRun) -> tuple[str, str, int]:
+    """Return which draw put a job into its arm."""
+    return one.user, one.run.signature, (one.start_s if one.submit_s is None else one.submit_s) // _DAY_S
+
+
+def _mean(values: Sequence[tuple[JudgedRun, float]]) -> tuple[float | None, float | None, float | None]:
+    """Return a mean over jobs, and between what the true one lies with 95 % where there are draws enough to say it."""
+    if not values:
+        return None, None, None
+    mean = sum(value for _, value in values) / len(values)
+    off: dict[tuple[str, str, int], float] = defaultdict(float)
+    for one, value in values:
+        off[_draw(one)] += value - mean
+    if len(off) < _LEAST_DRAWS:
+        return mean, None, None
+    variance = sum(value**2 for value in off.values()) * len(off) / (len(off) - 1) / len(values) ** 2
+    return mean, mean - _DEVIATIONS * sqrt(variance), mean + _DEVIATIONS * sqrt(variance)

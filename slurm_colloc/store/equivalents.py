@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an allocation is worth in whole GPUs, by one of three conventions.
+
+A MIG slice of g compute slices is g/7 of its GPU by slices (g/4 on an A30), its SMs over the GPU's by SMs, its usable
+memory over the GPU's by memory. By each of them one mps is 1 over the device's mps count, one shard 1 over the GPU's
+shards.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from duckdb import DuckDBPyConnection
+
+from slurm_colloc.core.config import MigSlice, Pool, SiteConfig
+from slurm_colloc.core.errors import InputError
+from slurm_colloc.core.model import Gres
+from slurm_colloc.gpu.mig import model_named, names_slice, parse_profile, slices_per_gpu, tells_slices
+from slurm_colloc.placement.pieces import shares_per_gpu
+from slurm_colloc.slurm.gres import parse_tres_gres, parse_tres_host
+from slurm_colloc.slurm.hostlist import expand
+from slurm_colloc.store.queries import make_rows
+
+SLICES = "slices"
+CONVENTIONS: Mapping[str, str] = {SLICES: "compute slices", "sms": "SMs", "memory": "usable memory"}
+_UNTYPED = "untyped"
+# What a run was given of its nodes, all of them together.
+_GIVEN = ("cpus", "mem_given_mib", "nodes")
+
+
+class GpuEquivalent(NamedTuple):
+    """What a run's gres come to.
+
+    ``gpus`` are whole-GPU equivalents, None where a share's size is not known; ``devices`` the units (GPUs, slices)
+    that it lies on; ``blocked`` the part of GPUs that nobody else can have meanwhile, by slices, None for a share.
+    ``whole`` says that it has whole GPUs only, ``kind`` names the gres types, ``shown`` is all of it in Slurm's words.
+    """
+
+    gpus: float | None
+    devices: int
+    blocked: float | None
+    whole: bool
+    kind: str
+    shown: str
+
+
+def unit_gpus(profile: str, model: str) -> float:
+    """Return what one unit (a GPU, or a slice of this profile) is worth in whole GPUs, by slices."""
+    parsed = parse_profile(profile)
+    return 1.0 if parsed is None else parsed.compute_slices / slices_per_gpu(model)
+
+
+def gpu_equivalent(gres: Sequence[Gres], node_list: str, config: SiteConfig | None, by: str = SLICES) -> GpuEquivalent:
+    """Return what an allocation on these nodes comes to, by one of CONVENTIONS."""
+    held = [item for item in gres if item.quantity and item.name in ("gpu", "mps", "shard")]
+    shares = [item for item in held if item.name != "gpu"]
+    pools = _pools(node_list, config) if config else ()
+    each = [_each(item, pools, by) for item in held]
+    blocked = [_each(item, pools, SLICES) for item in held]
+    whole = bool(held) and all(item.name == "gpu" and one == 1 for item, one in zip(held, blocked, strict=True))
+    return GpuEquivalent(
+        gpus=_sum(each, held),
+        devices=sum(item.quantity for item in held if item.name == "gpu") or bool(shares),
+        blocked=None if shares else _sum(blocked, held),
+        whole=whole,
+        kind="+".join(sorted({item.type or (_UNTYPED if item.name == "gpu" else item.name) for item in held})),
+        shown=",".join(str(item) for item in gres),
+    )
+
+
+def _sum(each: Sequence[float | None], held: Sequence[Gres]) -> float | None:
+    total = 0.0
+    for one, item in zip(each, held, strict=True):
+        if one is None:
+            return None
+        total += one * item.quantity
+    return total
+
+
+def _each(item: Gres, pools: Sequence[Sequence[Pool]], by: str) -> float | None:
+    """Return what one unit is worth; None where the nodes' pools do not say, or not the same."""
+    found = {equivalent_in_pool(item, pool, by) for of_node in pools or ((),) for pool in _having(item, of_node)}
+    return found.pop() if len(found) == 1 else None
+
+
+def _having(item: Gres, pools: Sequence[Pool]) -> Sequence[Pool | None]:
+    """Return which pools of a node, one for each card, may have given a unit; all where none or any may."""
+    if item.name != "gpu":
+        having = [pool for pool in pools if shares_per_gpu(pool, item.name)]
+    else:
+        having = [pool for pool in pools if item.type in (pool.gpu_type, *(part.type for part in pool.slice))]
+    return (having if item.type or item.name != "gpu" else pools) or pools or (None,)
+
+
+def equivalent_in_pool(item: Gres, pool: Pool | None, by: str) -> float | None:
+    """Return what one unit is worth in whole GPUs of a pool, by one of CONVENTIONS; None where that is not known."""
+    if item.name != "gpu":
+        per_gpu = shares_per_gpu(pool, item.name) if pool else 0
+        return 1 / per_gpu if per_gpu else None
+    if not item.type and pool and pool.slice:
+        # AccountingStorageTRES=gres/gpu tells slices from GPUs by nothing but where they are.
+        kinds = {_slice(part.type, part, pool, by) for part in pool.slice} | (
+            {1.0} if pool.gpu_type or pool.gpus_per_node else set()
+        )
+        return kinds.pop() if len(kinds) == 1 else None
+    part = next((part for part in pool.slice if part.type == item.type), None) if pool else None
+    return _slice(item.type, part, pool, by)
+
+
+def _slice(gres_type: str, part: MigSlice | None, pool: Pool | None, by: str) -> float | None:
+    """Return what one GPU or slice of this type is worth, by the site's figures, else by those of a known model."""
+    profile = parse_profile(part.profile if part else gres_type)
+    if profile is None:
+        of_site = pool is not None and gres_type == pool.gpu_type
+        return 1.0 if of_site or not (part or names_slice(gres_type)) else None
+    if by == SLICES:
+        if not (part and pool) and not tells_slices(gres_type):
+            return None
+        return profile.compute_slices / slices_per_gpu(pool.gpu_model if part and pool else gres_type)
+    known = model_named(pool.gpu_model if part and pool else gres_type)
+    if part and pool:
+        size, of = (part.sm_count, pool.sm_count) if by == "sms" else (part.mem_mib, pool.gpu_mem_mib)
+        if of:
+            return size / of
+    if known is None or profile.name not in known.profiles:
+        return None
+    mem_mib, sm_count = known.profiles[profile.name]
+    return sm_count / known.sm_count if by == "sms" else mem_mib / known.mem_total_mib
+
+
+def _pools(node_list: str, config: SiteConfig) -> tuple[tuple[Pool, ...], ...]:
+    """Return the pools of these nodes, one for each card of a node; each combination once."""
+    nodes = node_names(node_list) if "[" in node_list or "," in node_list else [node_list]
+    found = (tuple(pool for pool in config.pool if node in pool_nodes(pool)) for node in nodes)
+    return tuple(dict.fromkeys(found))
+
+
+@lru_cache
+def pool_nodes(pool: Pool) -> frozenset[str]:
+    """Return the names of a pool's nodes."""
+    return node_names(pool.nodes)
+
+
+def node_names(node_list: str) -> frozenset[str]:
+    """Return the nodes of a list in Slurm's words; of one that cannot be read the text, as a node of that name."""
+    try:
+        return frozenset(expand(node_list))
+    except InputError:
+        return frozenset((node_list,))
+
+
+def make_equivalents(database: DuckDBPyConnection, config: SiteConfig | None, by: str) -> None:
+    """Make the table ``equivalents`` of what the gres of ``readings`` come to, and what was given beside them.
+
+    By the text of the gres and, for those in ``placed``, by the nodes: what a share, an untyped GPU or a slice of the
+    site's is worth depends on where it is.
+    """
+    texts = [text for (text,) in database.execute("SELECT DISTINCT gres FROM readings").fetchall()]
+    parsed = {text: parse_tres_gres(text) for text in texts}
+    placed = [text for text, gres in parsed.items() if any(_placed(item, config) for item in gres)] if config else []
+    database.execute("CREATE TEMP TABLE placed AS SELECT unnest($texts::VARCHAR[]) AS text", {"texts": placed})
+    pairs = database.execute("SELECT DISTINCT gres, if(gres IN (FROM placed), node_list, '') FROM readings").fetchall()
+    rows = [
+        (text, place, *gpu_equivalent(parsed[text], place, config, by), *parse_tres_host(text)) for text, place in pairs
+    ]
+    kinds = ("VARCHAR", "VARCHAR", "DOUBLE", "INTEGER", "DOUBLE", "BOOLEAN", "VARCHAR", "VARCHAR")
+    columns = dict(zip(("text", "place", *GpuEquivalent._fields), kinds, strict=True))
+    make_rows(database, "equivalents", columns | dict.fromkeys(_GIVEN, "BIGINT"), rows)
+
+
+class Unsure(NamedTuple):
+    """Types of GPUs by how sure it is what they are worth: left out of GPU-hours, or taken for whole GPUs."""
+
+    left_out: tuple[str, ...]
+    taken_for_whole: tuple[str, ...]
+
+
+def unsure_types(database: DuckDBPyConnection, config: SiteConfig | None) -> Unsure:
+    """Return of the types in ``runs`` those of which neither a site nor their names say what they are."""
+    of_site = {pool.gpu_type for pool in config.pool} | {_UNTYPED} if config else set()
+    kinds = database.execute("SELECT DISTINCT kind, gpus IS NULL, whole FROM runs WHERE devices > 0").fetchall()
+    whole = {one for kind, _, whole in kinds if whole for one in kind.split("+")}
+    return Unsure(
+        tuple(sorted({kind for kind, unknown, _ in kinds if unknown})),
+        tuple(sorted(kind for kind in whole - of_site if not model_named(kind) and not parse_profile(kind))),
+    )
+
+
+def _placed(item: Gres, config: SiteConfig) -> bool:
+    """Return whether it depends on the nodes what ``item`` is worth; a site may call a slice what it likes."""
+    slices = {part.type for pool in config.pool for part in pool.slice}
+    return item.name != "gpu" or not item.type or item.type in slices

@@ -1,0 +1,326 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sources -> store, and what was counted on the way."""
+
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import tzinfo
+from itertools import groupby
+from types import MappingProxyType
+from typing import NamedTuple
+
+from duckdb import DuckDBPyConnection
+
+from slurm_colloc.core.clock import now
+from slurm_colloc.core.errors import InputError, StoreError
+from slurm_colloc.core.files import at_once
+from slurm_colloc.core.usage_model import AttributedUse, Lost, NodeSample
+from slurm_colloc.sources import nvidia_smi_csv, prometheus, sacct
+from slurm_colloc.sources.prometheus_server import Server
+from slurm_colloc.store.equivalents import node_names
+from slurm_colloc.store.parquet import read
+from slurm_colloc.store.queries import query
+from slurm_colloc.store.runs import ALLOCATION_COLUMNS, Taken, mark_runaways, take_rows
+from slurm_colloc.store.samples import files_of_facts
+from slurm_colloc.store.store import Store
+from slurm_colloc.store.text_rows import form_of
+from slurm_colloc.store.window import Step, ignore
+
+HOUR_S = 3600
+
+
+class Counted(NamedTuple):
+    """What one ingest took in: rows in = used + steps + rejected.
+
+    ``refused`` counts figures of GPU use beside the rows that cannot be believed; the rows are used without them.
+    ``lost`` and ``named`` are as in Taken.
+    """
+
+    source: str
+    rows_in: int
+    used: int
+    steps: int
+    rejected: Mapping[str, int]
+    refused: Mapping[str, int] = MappingProxyType({})
+    lost: Lost = Lost()
+    named: tuple[str, ...] = ()
+
+
+def keep_text(
+    store: Store,
+    source: str,
+    path: str,
+    fields: Sequence[str],
+    zone: tzinfo | None,
+    written_s: float,
+    release: str = "",
+    cluster: str | None = None,
+) -> Counted:
+    """Write the runs of a sacct text, in place of what this source gave before, and return what was counted.
+
+    Args:
+        store: where to.
+        source: its name there.
+        path: the text.
+        fields: its columns, where it has no header; none: FIELDS, if it has as many.
+        zone: of times without one.
+        written_s: what the text knows of unfinished runs is of this time at the latest.
+        release: of the Slurm that ran them, "24.05.4".
+        cluster: of runs that name none; "" refuses those, None leaves them without.
+
+    Raises:
+        StoreError: the store cannot be written.
+        InputError: it is no text of sacct, or not one row can be read; the store stays as it is.
+    """
+
+    def fill(database: DuckDBPyConnection, work: str) -> Taken:
+        taken = take_text(database, path, fields, zone, written_s, work, source, release=release)
+        _name_runs(database, path, cluster)
+        return taken
+
+    return _log(store, Counted(source, *store.take(source, fill)))
+
+
+def _name_runs(database: DuckDBPyConnection, path: str, cluster: str | None) -> None:
+    """Give runs without a cluster this one; raise InputError where a run would not be known as others know it."""
+    if database.execute("SELECT 1 FROM taken WHERE regexp_matches(job_id_raw, '[_+]') LIMIT 1").fetchone():
+        raise InputError(
+            f"'{path}' has jobs of arrays, or heterogeneous ones, and no JobIDRaw: export it with JobIDRaw"
+        )
+    if cluster is None or not database.execute("SELECT 1 FROM taken WHERE cluster = '' LIMIT 1").fetchone():
+        return
+    if not cluster:
+        raise InputError(f"'{path}' does not name its cluster: export it with Cluster, or give a site.toml")
+    database.execute("UPDATE taken SET cluster = $1 WHERE cluster = ''", [cluster])
+
+
+def take_text(
+    database: DuckDBPyConnection,
+    path: str,
+    fields: Sequence[str],
+    zone: tzinfo | None,
+    written_s: float,
+    work: str,
+    source: str,
+    columns: Collection[str] = tuple(ALLOCATION_COLUMNS),
+    release: str = "",
+    *,
+    live: bool = False,
+) -> Taken:
+    """Make the table ``taken``, with these ``columns``, of a sacct text; see ``keep_text``.
+
+    What is ``live`` was written at ``written_s``; a file may have been copied since.
+    """
+    try:
+        with open(path, "rb", opener=at_once) as stream:
+            if not stream.seekable():
+                raise InputError(f"'{path}' is a pipe; write it to a file first")
+            if not stream.peek(1):
+                raise InputError(f"'{path}' is empty, without even a header: export it again")
+            form = form_of(stream, fields)
+    except OSError as error:
+        raise InputError(f"'{path}' cannot be read: {error.strerror}") from error
+    sacct.check_fields(form.fields)
+    at_s = (written_s, None) if live else (now(), written_s)
+    taken = take_rows(database, path, form, zone, at_s[0], work, columns, release, at_s[1])
+    _check_any(source, taken.rows_in, taken.used, taken.rejected)
+    return taken
+
+
+def keep_day(
+    store: Store,
+    day_s: float,
+    fields: Sequence[str],
+    now_s: float,
+    timeout_s: float,
+    environment: Mapping[str, str],
+    running: Callable[[], Collection[str] | None],
+    gapless: bool = True,
+) -> Counted:
+    """Ask sacct for the runs that overlap a UTC day, and write them in place of what it said of that day before.
+
+    ``running`` returns the raw ids of the jobs that slurmctld has, None where it cannot be asked. A run without an end
+    that slurmctld knows nothing of is a runaway: it counts as far as it was seen to run before. ``gapless`` says that
+    sacct was asked of all days up to this one, from where it was first asked: the next ingest goes on from here.
+
+    Raises:
+        StoreError: the store cannot be written.
+        ProcessError: sacct fails or does not answer in time.
+        InputError: not one of its rows can be read.
+    """
+    source = f"sacct-{sacct.day_name(day_s)}"
+
+    def fill(database: DuckDBPyConnection, work: str) -> Taken:
+        path = os.path.join(work, "file.txt")
+        with open(path, "wb") as out:
+            out.write(sacct.ask_rows(day_s, day_s + sacct.DAY_S, fields, timeout_s, environment))
+        taken = take_text(database, path, fields, None, now_s, work, source, live=True)
+        # Asked after sacct, because a job that began in between would seem to be one.
+        known = running()
+        if known is not None:
+            mark_runaways(database, known)
+        return taken
+
+    asked = {"asked_until_s": min(now_s, day_s + sacct.DAY_S)} if gapless else {}
+    return _log(store, Counted(source, *store.take(source, fill, keep=True)), **asked)
+
+
+def keep_runs(store: Store, source: str, parsed: sacct.Parsed, now_s: float, *, keep: bool = False) -> Counted:
+    """Write the runs of one source, in place of what it gave before, and return what was counted; ``keep`` as in take.
+
+    Raises:
+        StoreError: the store cannot be written.
+        InputError: there are rows and not one can be read: that is another format, no news.
+    """
+    _check_any(source, parsed.rows_in, len(parsed.rows) + parsed.steps, parsed.rejected)
+    store.write_allocations(source, parsed.rows, now_s, parsed.means, keep=keep)
+    known = {"seen_until_s": now_s} if keep else {}  # a live source, which knows of no run may be right
+    return _log(store, Counted(source, parsed.rows_in, len(parsed.rows), parsed.steps, dict(parsed.rejected)), **known)
+
+
+def _check_any(source: str, rows_in: int, readable: int, rejected: Mapping[str, int]) -> None:
+    if rejected and not readable:
+        why = "; ".join(sorted(rejected)[:3])
+        raise InputError(f"none of {rows_in} rows of {source} can be read ({why}); the store stays as it was")
+
+
+def keep_smi_log(
+    store: Store,
+    source: str,
+    log: nvidia_smi_csv.Log,
+    cluster: str,
+    attribute: Callable[[NodeSample], tuple[AttributedUse, ...]],
+) -> Counted:
+    """Write what a log of nvidia-smi saw, hour by hour, of the runs that had all the node's GPUs meanwhile.
+
+    Nothing in the log says whose a process is. Where the accounting has one run on the node, with as many GPUs as the
+    log has, they were its; else they are nobody's. Take the runs in first.
+
+    Raises:
+        StoreError: the store cannot be written, or another run takes in this log.
+    """
+    rejected = Counter(log.rejected)
+    by_hour: dict[int, list[NodeSample]] = {}
+    for seen in nvidia_smi_csv.holders_by_accounting(log.rounds, _gpu_runs(store, cluster)):
+        by_hour.setdefault(int(seen.at_s // HOUR_S) * HOUR_S, []).append(seen)
+    with store.samples.work(source) as work:
+        if work is None:
+            raise StoreError(f"another run takes in '{source}'; wait for its end")
+        for began_s, rounds in sorted(by_hour.items()):
+            node = rounds[0].node
+            if _sampled_by_agents(store, cluster, began_s, began_s + HOUR_S) & _names(rounds):
+                rejected["a reading in an hour that the node's agent sampled"] += sum(
+                    len(one.devices) for one in rounds
+                )
+            else:
+                store.samples.flush(cluster, _Hour(node, began_s, rounds), attribute, work)
+    used = log.readings_in - rejected.total()
+    return _log(store, Counted(source, log.readings_in, used, 0, dict(rejected)))
+
+
+def _names(rounds: Iterable[NodeSample]) -> set[str]:
+    """Return the nodes and the UUIDs of these rounds."""
+    return {name for one in rounds for name in (one.node, *(device.uuid for device in one.devices))}
+
+
+def _gpu_runs(store: Store, cluster: str) -> list[nvidia_smi_csv.GpuRun]:
+    """Return the runs with whole GPUs, as many on each of their nodes."""
+    found = []
+    for job_id, node_list, devices, start_s, end_s in store.rows(query("gpu_runs"), {"cluster": cluster}):
+        nodes = node_names(node_list)
+        if nodes and devices % len(nodes) == 0:
+            found.append(nvidia_smi_csv.GpuRun(job_id, nodes, devices // len(nodes), start_s, end_s))
+    return found
+
+
+_READ = {field for exporter in prometheus.EXPORTERS for field, _ in exporter.metrics.values()}
+
+
+class _Hour:
+    """An hour of a node as a server or a log knows it, to be flushed as an hour of a journal is."""
+
+    def __init__(self, node: str, began_s: int, rounds: Sequence[NodeSample]) -> None:
+        self.node = node
+        self.began_s = began_s
+        # Where more is known by a later import, it must not be taken for what is in the store already.
+        self.read_bytes = len(repr(rounds))
+        self.rejected = 0
+        self._rounds = rounds
+
+    def __iter__(self) -> Iterator[NodeSample]:
+        return iter(self._rounds)
+
+
+def keep_history(
+    store: Store,
+    server: Server,
+    cluster: str,
+    since_s: float,
+    until_s: float,
+    attribute: Callable[[NodeSample], tuple[AttributedUse, ...]],
+    step: Step = ignore,
+) -> Counted:
+    """Write what a Prometheus server knows of the hours that [since, until) touches, hour by hour.
+
+    ``step`` is told how many hours are done. Hours of which it knows nothing stay as they are in the store: a server
+    forgets. So do those in which an agent sampled the node or one of its GPUs, whatever the node is called there: a GPU
+    would be read by two.
+
+    Raises:
+        InputError: the server does not answer, or has nothing that can be read.
+        StoreError: the store cannot be written, or another import of this server is running.
+    """
+    hours = list(prometheus.hours(since_s, until_s))
+    names = prometheus.names_there(server, hours[0][0], hours[-1][1])
+    source = f"prometheus-{hashlib.sha256(server.url.encode()).hexdigest()[:8]}"
+    runs = _gpu_runs(store, cluster)
+    points = 0
+    rejected: Counter[str] = Counter()
+    with store.samples.work(source) as work:
+        if work is None:
+            raise StoreError(f"another run takes in what '{server.url}' knows; wait for its end")
+        for done, (start_s, end_s) in enumerate(hours):
+            step(done, len(hours))
+            found = prometheus.read_rounds(server, names, start_s, end_s)
+            points += found.points
+            rejected.update(found.rejected)
+            told = nvidia_smi_csv.holders_by_accounting(found.rounds, runs)
+            by_node = sorted(told, key=lambda seen: (seen.node, seen.at_s))
+            sampled = _sampled_by_agents(store, cluster, start_s, end_s)
+            for node, group in groupby(by_node, key=lambda seen: seen.node):
+                rounds = list(group)
+                if sampled & _names(rounds):
+                    rejected["a reading in an hour that the node's agent sampled"] += sum(map(_readings, rounds))
+                else:
+                    store.samples.flush(cluster, _Hour(node, int(start_s), rounds), attribute, work)
+    return _log(store, Counted(source, points, points - rejected.total(), 0, dict(rejected)))
+
+
+def _sampled_by_agents(store: Store, cluster: str, since_s: float, until_s: float) -> set[str]:
+    """Return the nodes, and the UUIDs, that have readings with a count of processes, which no server knows."""
+    query = """
+        SELECT DISTINCT unnest([node, uuid]) FROM shares
+        WHERE cluster = $cluster AND process_count IS NOT NULL AND at_s > $since AND at_s <= $until
+    """
+    asked = {"cluster": cluster, "since": since_s, "until": until_s}
+    facts = [path for of in files_of_facts(store.samples.folder, since_s, until_s).values() for path in of]
+    if facts:
+        query += f"""
+            UNION SELECT DISTINCT unnest([node, uuid]) FROM {read(facts)}
+            WHERE part = 'device' AND span_s = 3600 AND cluster = $cluster AND stray_us IS NOT NULL
+              AND from_s < $until AND from_s + 3600 > $since
+        """
+    return {name for (name,) in store.rows(query, asked, since_s, until_s)}
+
+
+def _readings(seen: NodeSample) -> int:
+    return sum(getattr(device, name) is not None for device in seen.devices for name in _READ)
+
+
+def _log(store: Store, counted: Counted, **more: float) -> Counted:
+    kept: dict[str, object] = counted._asdict()
+    del kept["named"]  # of reports from a store nobody asks for it
+    kept |= {"rejected": dict(counted.rejected), "refused": dict(counted.refused), "lost": list(counted.lost)}
+    store.write_log(os.path.basename(counted.source), kept | more)
+    return counted

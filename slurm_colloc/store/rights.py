@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whose runs the caller may see. Asks Slurm if the caller is not the owner of the store."""
+
+import os
+import pwd
+from collections.abc import Callable
+
+from slurm_colloc.core.config import SiteConfig
+from slurm_colloc.core.errors import CollocError, StoreError
+from slurm_colloc.slurm.client import CliClient
+from slurm_colloc.slurm.job_visibility import Rights, Visible, visible_to
+from slurm_colloc.store.store import Store
+from slurm_colloc.store.visibility import jobs_of_others
+
+
+def visible_here(folder: str, config: SiteConfig | None, tell: Callable[[str], None]) -> Visible:
+    """Return whose runs of the store in ``folder`` whoever runs this may see.
+
+    ``tell`` is told where that is not known, so that only their own are shown.
+    """
+    uid = os.geteuid()
+    try:
+        keeps = os.stat(folder).st_uid == uid
+    except OSError:  # whoever opens it says what is wrong with it
+        keeps = True
+    name = own_name()
+    rights = None if uid == 0 or keeps else _rights(name, uid, folder, config, tell)
+    return visible_to(name, uid, keeps_store=keeps, rights=rights)
+
+
+def _rights(name: str, uid: int, folder: str, config: SiteConfig | None, tell: Callable[[str], None]) -> Rights | None:
+    client = CliClient()
+    try:
+        rights = client.rights(name)
+        if rights.hidden or rights.sees_all(uid) or not rights.in_database:
+            return rights
+        others = jobs_of_others(Store(folder, config), config.cluster if config else "", name, rights.accounts)
+        # Of its own PrivateData slurmdbd 26.05 says "none" whatever it is, and goes by it.
+        return rights if not others or client.shown(others) else rights._replace(private=frozenset({"jobs"}))
+    except StoreError:  # whoever opens it says what is wrong with it
+        return rights
+    except CollocError as error:
+        tell(f"whose runs you may see is not known, so only your own are shown: {error}")
+        return None
+
+
+def own_name() -> str:
+    """Return the name of whoever runs this, empty for a uid without one."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:  # a container without this user
+        return ""

@@ -1,0 +1,310 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of sacct text -> the table ``taken`` of job runs, each column of its kind; what cannot be read is counted.
+
+All of it is one query, because a site has millions of rows. What only few different texts stand for (kinds of TRES,
+local minutes) is read by the parsers that everything else uses, each text once.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import tzinfo
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import duckdb
+
+from slurm_colloc.core.errors import InputError
+from slurm_colloc.core.usage_model import AllocationRow, Lost
+from slurm_colloc.slurm.gres import parse_tres_gres
+from slurm_colloc.sources import tres_usage
+from slurm_colloc.sources.jobstats import parse_blob
+from slurm_colloc.sources.means import JobMeans
+from slurm_colloc.sources.sacct import ELIGIBLE, FIELDS, LIMIT, bounded
+from slurm_colloc.sources.tres_usage import Step, parse_tres_usage, step_means
+from slurm_colloc.store.queries import make_rows, query, sql
+from slurm_colloc.store.rejected_rows import HEADER, add_up_lost
+from slurm_colloc.store.run_times import (
+    AS_READ,
+    NO_ZONE,
+    TIMES,
+    TWICE,
+    duration,
+    elapsed,
+    later,
+    make_zones,
+    time_of,
+    time_reason,
+    zone_joins,
+)
+from slurm_colloc.store.text_rows import Form, Rows, read_rows
+
+ALLOCATION_COLUMNS = {
+    "cluster": "VARCHAR",
+    "job_id": "VARCHAR",
+    "job_id_raw": "VARCHAR",
+    "user": "VARCHAR",
+    "account": "VARCHAR",
+    "partition": "VARCHAR",
+    "qos": "VARCHAR",
+    "state": "VARCHAR",
+    "submit_s": "BIGINT",
+    "start_s": "BIGINT",
+    "end_s": "BIGINT",
+    "suspended_s": "BIGINT",
+    "node_list": "VARCHAR",
+    "job_name": "VARCHAR",
+    "gres": "VARCHAR",
+    "work_dir": "VARCHAR",
+    "limit_min": "INTEGER",
+    "eligible_s": "BIGINT",
+    "mean_gpu_util_pct": "DOUBLE",
+    "mean_gpu_mem_mib": "BIGINT",
+    "mean_gpus": "INTEGER",
+    "mean_method": "VARCHAR",
+    "ingested_s": "DOUBLE",
+}
+MEANS = ("mean_gpu_util_pct", "mean_gpu_mem_mib", "mean_gpus", "mean_method")
+RUNAWAY = "RUNAWAY"
+_FUTURE_S = 86_400
+_FUTURE = "the run is of a time after this machine's clock: the time is damaged, or the clock is to be set right"
+_CHANGED = "columns change in the middle"
+# Where a job was submitted; only the live sacct is asked for it.
+WORK_DIR = "WorkDir"
+COLUMNS = (*FIELDS, LIMIT, ELIGIBLE, "ElapsedRaw", "Elapsed", WORK_DIR)
+_MISFITS = "SELECT 1 FROM taken WHERE regexp_full_match(reason, '[0-9]+ columns instead of [0-9]+') LIMIT 1"
+
+Means = Sequence[JobMeans | None]
+
+
+class Taken(NamedTuple):
+    """What the table ``taken`` was made of: rows in = used + steps + rejected.
+
+    ``refused`` counts what a site's rows say of the use of GPUs and cannot be believed; the rows themselves are used.
+    ``lost`` is what the rejected rows may have been, ``named`` says which the largest of them are, and why.
+    """
+
+    rows_in: int
+    used: int
+    steps: int
+    rejected: Mapping[str, int]
+    refused: Mapping[str, int]
+    lost: Lost = Lost()
+    named: tuple[str, ...] = ()
+
+
+def take_rows(
+    database: duckdb.DuckDBPyConnection,
+    path: str,
+    form: Form,
+    zone: tzinfo | None,
+    now_s: float,
+    work: str,
+    columns: Collection[str] = tuple(ALLOCATION_COLUMNS),
+    release: str = "",
+    written_s: float | None = None,
+) -> Taken:
+    """Make the table ``taken`` of the runs in a sacct text.
+
+    Args:
+        database: where to make it.
+        path: the text.
+        form: how it is written.
+        zone: of times without one; None refuses those rows, because a wrong zone shifts every hour.
+        now_s: the time of taking it in.
+        work: a folder for temporaries.
+        columns: those of ALLOCATION_COLUMNS that the table shall have.
+        release: of the Slurm that ran the jobs, "24.05.4"; what its own job accounting says of GPUs depends on it.
+        written_s: when a file was written, at the latest; None for what sacct says now. What it knows of unfinished
+            runs is older where its rows say so: copying a file makes it new.
+
+    Raises:
+        InputError: the text cannot be read as rows of sacct at all.
+    """
+    rows = read_rows(path, form, work)
+    try:
+        _take(database, rows, now_s, columns, written_s, zoned=False)
+        each = database.execute(_MISFITS).fetchone() is not None
+    except duckdb.Error:
+        each = True
+    if each:  # a count took odd rows for plain ones
+        rows = read_rows(path, form, work, each=True)
+        _take(database, rows, now_s, columns, written_s, zoned=False)
+    local = database.execute("SELECT 1 FROM taken WHERE reason = ? LIMIT 1", [NO_ZONE]).fetchone()
+    zoned = zone is not None and local is not None
+    if zone is not None and zoned:
+        make_zones(database, rows, zone)
+        _take(database, rows, now_s, columns, written_s, zoned=True)
+    if database.execute("SELECT 1 FROM taken WHERE reason = ? LIMIT 1", [_CHANGED]).fetchone():
+        raise InputError(f"'{path}': {_CHANGED}; take the files in one by one")
+    _check_gres(database)
+    # Of a run without an end nobody knows how long it ran, unless its row says so.
+    database.execute("UPDATE taken SET ingested_s = start_s WHERE ingested_s IS NULL")
+    counted = _count(database, rows, now_s)
+    return counted._replace(refused=bounded(take_means(database, rows, release, zoned=zoned)))
+
+
+def take_runs(
+    database: duckdb.DuckDBPyConnection, rows: Sequence[AllocationRow], now_s: float, means: Means = ()
+) -> None:
+    """Make the table ``taken`` of runs that another source has read, with their means where it brings some."""
+    records = [(*_record(row, mean), now_s) for row, mean in zip(rows, means or [None] * len(rows), strict=True)]
+    make_rows(database, "taken", ALLOCATION_COLUMNS, records)
+
+
+def _record(row: AllocationRow, mean: JobMeans | None) -> tuple[Any, ...]:
+    gres = ",".join(f"gres/{item.name}{':' if item.type else ''}{item.type}={item.quantity}" for item in row.gres)
+    found = mean or JobMeans(None, None, 0, "")
+    return (
+        *(_clean(value) for value in (*row[:12], row.node_list, row.job_name, gres, "")),
+        row.limit_min,
+        None,
+        found.gpu_util_pct,
+        found.gpu_mem_peak_mib,
+        found.gpus,
+        found.method or None,
+    )
+
+
+def _clean(value: Any) -> Any:
+    """Return text that Parquet can hold: bytes outside UTF-8 become their escapes, not an error."""
+    return value.encode(errors="surrogateescape").decode(errors="backslashreplace") if isinstance(value, str) else value
+
+
+def take_means(database: duckdb.DuckDBPyConnection, rows: Rows, release: str, *, zoned: bool) -> Counter[str]:
+    """Add to ``taken`` what its rows, or their steps, say of the use of GPUs; return what was refused."""
+    found: dict[int, JobMeans] = {}
+    refused: Counter[str] = Counter()
+    if "AdminComment" in rows.form.fields:
+        comments = 'SELECT rowid, "AdminComment" FROM taken WHERE starts_with("AdminComment", \'JS1:\')'
+        for run, comment in database.execute(comments).fetchall():
+            try:
+                means = parse_blob(comment)
+            except InputError as error:
+                refused[str(error)] += 1
+                continue
+            if means:
+                found[run] = means
+        database.execute('ALTER TABLE taken DROP "AdminComment"')
+    if tres_usage.FIELD in rows.form.fields:
+        for run, gres, steps in steps_of_runs(database, rows, refused, zoned=zoned):
+            try:
+                means = step_means(steps, parse_tres_gres(gres), release)
+            except InputError as error:
+                refused[str(error)] += 1
+                continue
+            if means:
+                found.setdefault(run, means)
+    if found:
+        kinds = {"run": "BIGINT"} | {name: ALLOCATION_COLUMNS[name] for name in MEANS}
+        make_rows(database, "found_means", kinds, [(run, *means) for run, means in found.items()])
+        changes = ", ".join(f"{name} = f.{name}" for name in MEANS)
+        database.execute(f"UPDATE taken SET {changes} FROM found_means f WHERE f.run = taken.rowid")
+    return refused
+
+
+def steps_of_runs(
+    database: duckdb.DuckDBPyConnection, rows: Rows, refused: Counter[str], *, zoned: bool = False
+) -> Iterator[tuple[int, str, list[Step]]]:
+    """Yield of each run with GPUs its rowid in ``taken``, its gres, and what Slurm itself saw in its steps."""
+    text = query(
+        "steps",
+        usage=tres_usage.FIELD,
+        start=time_of("Start", zoned),
+        end=time_of("End", zoned),
+        steps=rows.select(("JobID", "JobIDRaw", "Start", "End", tres_usage.FIELD)),
+        zones=zone_joins(("Start", "End"), zoned),
+    )
+    found = database.execute(text, {"odd": rows.odd}).fetchall()
+    for (run, gres), group in groupby(found, key=lambda row: (row[0], row[1])):
+        of_run = []
+        for _, _, began_s, ended_s, nodes, usage in group:
+            try:
+                of_run.append(Step(began_s, ended_s or began_s, nodes, parse_tres_usage(usage)))
+            except InputError as error:
+                refused[str(error)] += 1
+        yield run, gres, of_run
+
+
+def mark_runaways(database: duckdb.DuckDBPyConnection, known: Collection[str]) -> None:
+    """Mark the runs in ``taken`` that are said to run still and are not among ``known`` raw job ids."""
+    database.execute(
+        f"UPDATE taken SET state = '{RUNAWAY}', ingested_s = start_s "
+        "WHERE end_s IS NULL AND start_s IS NOT NULL AND job_id_raw NOT IN (SELECT unnest($known::VARCHAR[]))",
+        {"known": list(known)},
+    )
+
+
+def _count(database: duckdb.DuckDBPyConnection, rows: Rows, now_s: float) -> Taken:
+    """Leave only runs in ``taken``, and say how many of what there were."""
+    counts = dict(database.execute("SELECT coalesce(reason, ''), count(*) FROM taken GROUP BY 1").fetchall())
+    runs, headers = counts.pop("", 0), counts.pop(HEADER, 0)
+    rejected = Counter(rows.rejected) + Counter(counts)
+    lost = add_up_lost(database, rows.lost, now_s) if rejected else Lost()
+    if counts or headers:
+        database.execute("DELETE FROM taken WHERE reason IS NOT NULL")
+    for column in ("reason", "elapsed_s"):
+        database.execute(f"ALTER TABLE taken DROP {column}")
+    rest = rows.rows_in - headers - runs - rejected.total()
+    of_steps = f"SELECT count(*) FROM ({rows.select(('JobID',))}) WHERE misfit IS NULL AND contains(\"JobID\", '.')"
+    (steps,) = (rest and database.execute(of_steps, {"odd": rows.odd}).fetchone()) or (0,)
+    if steps != rest:
+        raise InputError(
+            f"of {rows.rows_in} rows of '{rows.plain}' {rows.rows_in - rest} were read beside {steps} job steps: it "
+            "changed meanwhile, or is damaged; export it again"
+        )
+    return Taken(rows.rows_in - headers, runs, steps, bounded(rejected), {}, lost, rows.lost.named)
+
+
+def _take(
+    database: duckdb.DuckDBPyConnection,
+    rows: Rows,
+    now_s: float,
+    columns: Collection[str],
+    written_s: float | None,
+    *,
+    zoned: bool,
+) -> None:
+    comment = ["AdminComment"] if "AdminComment" in rows.form.fields else []
+    times = [f"{time_of(name, zoned)} AS {name}_at, {later(name, zoned)} AS {name}_other" for name in TIMES]
+    text = query(
+        "taken",
+        rows=rows.select((*COLUMNS, *comment)),
+        times=", ".join(times),
+        eligible=time_of(ELIGIBLE, zoned=False),
+        suspended=duration('"Suspended"'),
+        elapsed=elapsed(),
+        zones=zone_joins(TIMES, zoned),
+        settled=query("settled") if zoned else AS_READ,
+        comment='"AdminComment",' if comment else "",
+        reason=_reason(rows, zoned=zoned),
+        columns=", ".join(f'"{name}"' for name in (*columns, *comment)),
+    )
+    known = {"odd": rows.odd, "now": now_s, "written": written_s}
+    database.execute(f"CREATE OR REPLACE TABLE taken AS {text}", known)
+
+
+def _reason(rows: Rows, *, zoned: bool) -> str:
+    """Return the expression for why a row is not taken; NULL of one that is."""
+    return query(
+        "reason",
+        header=HEADER,
+        is_header=" AND ".join(f"\"{name}\" = '{name}'" for name in COLUMNS if name in rows.form.fields),
+        changed=_CHANGED,
+        times=" ".join(time_reason(name, zoned) for name in TIMES),
+        twice=TWICE,
+        future_s=_FUTURE_S,
+        future=sql(_FUTURE),
+    )
+
+
+def _check_gres(database: duckdb.DuckDBPyConnection) -> None:
+    """Mark the runs whose gres are outside the grammar."""
+    bad: list[tuple[str, str]] = []
+    for (text,) in database.execute("SELECT DISTINCT gres FROM taken WHERE gres != ''").fetchall():
+        try:
+            parse_tres_gres(text)
+        except InputError as error:
+            bad.append((text, str(error)))
+    if bad:
+        make_rows(database, "bad_gres", {"bad": "VARCHAR", "why": "VARCHAR"}, bad)
+        database.execute("UPDATE taken SET reason = why FROM bad_gres WHERE gres = bad AND reason IS NULL")

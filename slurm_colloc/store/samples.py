@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What was sampled, as Parquet: where it lies, who may write it, and which files a reader takes.
+
+For each of two tables, ``samples`` (what each job used of each GPU) and ``hosts`` (what it did besides):
+
+    <table>/<cluster>/<day>/<node>/<HH>.parquet    an hour of the node's journal, flushed
+    <table>/<cluster>/<day>/<node>/raw.parquet     the hours of a closed day, joined
+
+Each file appears whole, by a rename, and a joined day before its hours go. So of a node's day the joined file counts
+where it is there, and the hours do not: one look at the names, and nothing is counted twice. A file's key-value
+metadata has the version of its form and, for each node and hour in it, how long the journal was (it only ever grows)
+and how many of its lines were unusable; so has the file of facts that is made of a day (facts.py).
+"""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from itertools import islice
+from typing import NamedTuple, Protocol
+
+from slurm_colloc.core.errors import StoreError
+from slurm_colloc.core.files import as_owner, closed_folder, file_mode, locked, private_folder, whose
+from slurm_colloc.core.usage_model import AttributedUse, NodeSample
+from slurm_colloc.store.parquet import (
+    SUFFIX,
+    Hours,
+    connection,
+    entries,
+    folders,
+    hours_in,
+    parquet_files,
+    read,
+    remove,
+    write,
+)
+from slurm_colloc.store.sample_tables import (
+    HOSTS,
+    SHARES,
+    TABLES,
+    Table,
+    columns_of,
+    host_rows,
+    insert,
+    joined,
+    no_rows,
+    share_rows,
+)
+
+DAY = 86_400
+RAW_DAY = "raw.parquet"
+_BATCH_ROUNDS = 64
+# What may lie in a work folder: files of parquet.write, parts of a day, and what DuckDB spills.
+_TEMPORARY = ("file.", "part-", "duckdb_temp_")
+
+
+def _clear(work: str) -> None:
+    """Remove what a writer, perhaps a killed one, left in its folder."""
+    for left in entries(work):
+        if left.name.startswith(_TEMPORARY):
+            remove(left.path)
+
+
+class Source(Protocol):
+    """An hour of a node's journal; the counts are final when every NodeSample was taken."""
+
+    node: str
+    began_s: int
+    read_bytes: int
+    rejected: int
+
+    def __iter__(self) -> Iterator[NodeSample]:
+        """Yield its NodeSamples."""
+        ...
+
+
+class FlushedHour(NamedTuple):
+    """An hour that is flushed; it does not count where only facts of its day are left, made with less of it."""
+
+    size_bytes: int
+    counts: bool
+
+
+class Samples:
+    """The sampled part of the store in ``folder``."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    @contextmanager
+    def work(self, *name: str) -> Iterator[str | None]:
+        """Hold one writer's folder for temporaries, empty before and after; None where another holds it.
+
+        Raises:
+            StoreError: it cannot be made or locked, or it, or one above it in the store, is a link or somebody else's.
+        """
+        path = self.folder
+        with as_owner(self.folder):
+            try:
+                closed_folder(path)
+            except OSError as error:
+                raise StoreError(f"store '{path}' cannot be made: {error.strerror}; {whose(path)}") from error
+            for part in ("work", *name):
+                # Whoever may write in the store must not point a run of its owner, or of root, elsewhere.
+                path = private_folder(os.path.join(path, part))
+            with locked(os.path.join(path, "lock")) as held:
+                if not held:
+                    yield None
+                    return
+                _clear(path)
+                try:
+                    yield path
+                finally:
+                    _clear(path)
+
+    def flush(
+        self, cluster: str, hour: Source, attribute: Callable[[NodeSample], tuple[AttributedUse, ...]], work: str
+    ) -> int:
+        """Write one hour of a journal, whole, in place of an earlier reading of it; return how many NodeSamples it has.
+
+        ``attribute`` splits a NodeSample over its jobs. What is there of passes that this journal has not
+        (it was moved, or there are two) stays.
+
+        Raises:
+            StoreError: the journal cannot be read or the store not written.
+        """
+        day, name = day_and_hour(hour.began_s)
+        with connection(work) as database:
+            for table in TABLES:
+                database.execute(f"CREATE TABLE {table.name} ({columns_of(table)})")
+            rounds, count = iter(hour), 0
+            while batch := list(islice(rounds, _BATCH_ROUNDS)):
+                count += len(batch)
+                insert(database, SHARES, (row for seen in batch for row in share_rows(cluster, seen, attribute(seen))))
+                insert(database, HOSTS, (row for seen in batch for row in host_rows(cluster, seen)))
+            known: Hours = {(hour.node, name): (hour.read_bytes, hour.rejected)}
+            # Shares last: where they are flushed, so are the hosts.
+            for table in reversed(TABLES):
+                path = os.path.join(self.folder, table.name, cluster, day, hour.node, name + SUFFIX)
+                held = database.execute(f"SELECT count(*) FROM {table.name}").fetchone() != (0,)
+                if held or table is SHARES:
+                    there = [path] if os.path.exists(path) else []
+                    write(database, joined(table, table.name, there), path, known, work, file_mode(self.folder))
+        return count
+
+    def flushed(self, cluster: str, node: str, days: Iterable[str]) -> dict[tuple[str, str], FlushedHour]:
+        """Return for each (day, hour) of a node how much of its journal is flushed, in bytes, and whether that counts.
+
+        Raises:
+            StoreError: a file cannot be read.
+        """
+        root = os.path.join(self.folder, SHARES.name, cluster)
+        found: dict[tuple[str, str], FlushedHour] = {}
+        for day in days:
+            # The finest file knows best: an hour that came after its day's facts were made lies beside them. By name
+            # "raw" sorts after the digits.
+            files = parquet_files(os.path.join(root, day, node))
+            facts = os.path.join(self.folder, "facts", cluster, day + SUFFIX)
+            facts_alone = os.path.exists(facts) and RAW_DAY not in map(os.path.basename, files)
+            whole: Hours = {}
+            for path, hours in hours_in([*([facts] if facts_alone else []), *reversed(files)]).items():
+                if path == facts:
+                    whole = hours
+                counts = path == facts or not hours.keys() & whole.keys() or hours.items() <= whole.items()
+                of = {hour: size for (name, hour), (size, _) in hours.items() if name == node}
+                found |= {(day, hour): FlushedHour(size, counts) for hour, size in of.items()}
+        return found
+
+    def days(self, since_s: float, until_s: float) -> list[str]:
+        """Return the days that have files for readings of [since, until).
+
+        Raises:
+            StoreError: a folder cannot be read.
+        """
+        first, last = (day_and_hour(at_s)[0] for at_s in (since_s, until_s + DAY))
+        clusters = [cluster for table in TABLES for cluster in folders(os.path.join(self.folder, table.name))]
+        names = {os.path.basename(day) for cluster in clusters for day in folders(cluster)}
+        return sorted(day for day in names if first <= day <= last)
+
+    def files(self, table: Table, since_s: float, until_s: float, day: str | None = None) -> list[str]:
+        """Return the files that count for readings of [since, until), of one ``day`` only where it is given.
+
+        Raises:
+            StoreError: a folder cannot be read.
+        """
+        # An interval is a day long at most, and ends in the day of its file.
+        first, last = (day_and_hour(at_s)[0] for at_s in (since_s, until_s + DAY))
+        found: list[str] = []
+        for folder in (path for cluster in folders(os.path.join(self.folder, table.name)) for path in folders(cluster)):
+            if first <= os.path.basename(folder) <= last and day in (None, os.path.basename(folder)):
+                for node in folders(folder):
+                    paths = parquet_files(node)
+                    whole = os.path.join(node, RAW_DAY)
+                    found += [whole] if whole in paths else paths
+        return found
+
+    def select(self, table: Table, since_s: float, until_s: float, paths: Sequence[str]) -> str:
+        """Return a query of the rows of these files whose interval overlaps [since, until)."""
+        if not paths:
+            return no_rows(table)
+        inside = f"at_s > '{since_s}'::DOUBLE AND at_s - interval_s < '{until_s}'::DOUBLE"
+        return f"{no_rows(table)} UNION ALL BY NAME SELECT * FROM {read(paths)} WHERE {inside}"
+
+    def flushed_until_s(self) -> float | None:
+        """Return when the last hour that is flushed ends; None where there is none.
+
+        Raises:
+            StoreError: a file cannot be read.
+        """
+        facts = files_of_facts(self.folder)
+        for day in sorted({*self.days(0, 1e10), *facts}, reverse=True):
+            paths = [*self.files(SHARES, 0, 1e10, day), *facts.get(day, ())]
+            if hours := [int(hour) for of in hours_in(paths).values() for _, hour in of]:
+                return datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp() + (max(hours) + 1) * 3600
+        return None
+
+    def rejected(self, since_s: float, until_s: float) -> int:
+        """Return how many journal lines of these days were unusable.
+
+        Raises:
+            StoreError: a file cannot be read.
+        """
+        facts = [path for of in files_of_facts(self.folder, since_s, until_s).values() for path in of]
+        # Facts and the readings that they were made of know the same hours of a cluster.
+        lines: dict[tuple[str, ...], int] = {}
+        for path, hours in hours_in([*facts, *self.files(SHARES, since_s, until_s)]).items():
+            cluster, day = os.path.relpath(path, self.folder).split(os.sep)[1:3]
+            for (node, hour), (_, rejected) in hours.items():
+                lines[cluster, day.removesuffix(SUFFIX), node, hour] = rejected
+        return sum(lines.values())
+
+
+def day_began_s(day: str) -> int:
+    """Return when a UTC day began."""
+    return int(datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp())
+
+
+def files_of_facts(store: str, since_s: float = 0, until_s: float = 1e10) -> dict[str, list[str]]:
+    """Return by day the files of facts for [since, until).
+
+    Raises:
+        StoreError: a folder cannot be read.
+    """
+    first, last = (day_and_hour(at_s)[0] for at_s in (since_s, until_s + DAY))
+    found: dict[str, list[str]] = {}
+    for path in (path for cluster in folders(os.path.join(store, "facts")) for path in parquet_files(cluster)):
+        day = os.path.basename(path).removesuffix(SUFFIX)
+        if first <= day <= last:
+            found.setdefault(day, []).append(path)
+    return dict(sorted(found.items()))
+
+
+def day_and_hour(at_s: float) -> tuple[str, str]:
+    """Return the UTC day and hour of a time as file names have them; what is beyond all days counts as 1970 or 2286."""
+    at = datetime.fromtimestamp(min(max(at_s, 0), 1e10), UTC)
+    return at.date().isoformat(), f"{at.hour:02}"

@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of text with a delimiter, as ``sacct`` prints them, for DuckDB to read.
+
+Nearly all rows of such a text are plain, and DuckDB reads those fast. Others (a name with the delimiter or a newline,
+bytes outside UTF-8) are split here, one by one.
+
+A text may say itself what its delimiter is: by its header, which sacct writes before any word of a user. Text without
+one has ``|`` and newlines, and then a name can imitate rows.
+"""
+
+import re
+import secrets
+from codecs import BOM_UTF8
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from typing import BinaryIO, NamedTuple
+
+from slurm_colloc.core.errors import InputError
+from slurm_colloc.core.files import at_once
+from slurm_colloc.sources.sacct import FIELDS
+from slurm_colloc.store.parquet import quoted_path
+from slurm_colloc.store.rejected_rows import LostRows, row_of_misfit
+
+_CHUNK_BYTES = 8 * 1024 * 1024
+LONGEST_ROW_BYTES = 16 * 1024 * 1024
+_NAME = re.compile(r"[A-Z][A-Za-z]+")
+_LONGEST_DELIMITER = 64
+# So many delimiters may be in a name that is read as it stands.
+_SPARE = 8
+# DuckDB takes up to 2 MB.
+_LONGEST_PLAIN_BYTES = 1024 * 1024
+# Between the columns of the plain rows, where the text's own delimiter is not one letter.
+_PLAIN = b"\x1f"
+_PRINTABLE = re.compile(rb"[\t\x1f-\x7e]*")
+_PRINTABLE_TEXT = re.compile("[\t\x1f-\x7e\xa0-\U0010ffff]*")
+_NEWLINE = "a newline within a row"
+# What stands in the columns themselves cannot stand between them.
+_NO_DELIMITER = re.compile(r"[A-Za-z0-9,=/:.+_ \[\]-]+")
+
+
+class Form(NamedTuple):
+    """How a text is written: its columns, what stands between them and what ends a row."""
+
+    fields: tuple[str, ...]
+    delimiter: bytes
+    terminator: bytes
+    header: bytes
+
+    @property
+    def open_end(self) -> bool:
+        """Return whether a row's rest is the job's name, whatever is in it."""
+        return self.fields[-1] == "JobName" and not self.terminator.startswith(self.delimiter)
+
+
+class Rows(NamedTuple):
+    """What a text holds: ``plain`` is a file of plain rows after its first ``skip``, ``odd`` are the others, split.
+
+    ``lost`` is what those may have been that are ``rejected``.
+    """
+
+    form: Form
+    plain: str
+    delimiter: bytes
+    skip: int
+    odd: Sequence[Sequence[str]]
+    rows_in: int
+    rejected: Mapping[str, int]
+    lost: LostRows
+
+    def select(self, columns: Sequence[str]) -> str:
+        """Return a query of these columns of all rows, NULL where the text has none; ``$odd`` are the odd rows.
+
+        One column more, ``misfit``, says of a row that it has not as many columns as the text.
+        """
+        fields = self.form.fields
+        spare = [f"spare{number}" for number in range(_SPARE)]
+        kinds = ", ".join(f"'{name}': 'VARCHAR'" for name in (*fields, *spare))
+        count = f"len(list_filter([{', '.join((*_quoted(fields), *spare))}], lambda one: one IS NOT NULL))"
+        here = [f'"{name}"' if name in fields else f'NULL::VARCHAR AS "{name}"' for name in columns]
+        split = [f'odd[{fields.index(name) + 1}] AS "{name}"' if name in fields else "NULL" for name in columns]
+        too_many = "false" if self.form.open_end else "spare0 IS NOT NULL"
+        if self.form.open_end and "JobName" in columns:
+            here[columns.index("JobName")] = f"""concat_ws('|', "JobName", {", ".join(spare)}) AS "JobName\""""
+        # An empty column is empty. What stands for NULL must be nobody's name.
+        return (
+            f'SELECT {", ".join(here)}, CASE WHEN "{fields[-1]}" IS NULL OR {too_many} '
+            f"THEN {count} || ' columns instead of {len(fields)}' END AS misfit "
+            f"FROM read_csv({quoted_path(self.plain)}, hive_partitioning = false, delim = '{self.delimiter.decode()}', "
+            f"quote = '', escape = '', comment = '', header = false, skip = {self.skip}, auto_detect = false, "
+            f"columns = {{{kinds}}}, null_padding = true, nullstr = '{secrets.token_hex()}') "
+            f"UNION ALL SELECT {', '.join(split)}, NULL FROM (SELECT unnest($odd::VARCHAR[][]) AS odd)"
+        )
+
+
+def _quoted(names: Sequence[str]) -> list[str]:
+    return [f'"{name}"' for name in names]
+
+
+def parse_header(line: bytes) -> Form | None:
+    """Return what a header says of its text, None where ``line`` (with its newline) is none.
+
+    Raises:
+        InputError: its columns cannot be told apart by what it has between them, or one is there twice.
+    """
+    end = b"\r\n" if line.endswith(b"\r\n") else b"\n"
+    text = line.removesuffix(end).removeprefix(BOM_UTF8).decode(errors="replace")
+    first = _NAME.match(text)
+    if first is None:
+        return None
+    for length in range(1, _LONGEST_DELIMITER):
+        delimiter = text[first.end() : first.end() + length]
+        # The next column's name begins here: what goes on would be no delimiter.
+        if delimiter[-1:].isupper():
+            break
+        names = text.split(delimiter) if len(delimiter) == length else []
+        terminated = names[-1:] == [""]
+        if terminated:
+            names.pop()
+        if len(names) > 1 and all(map(_NAME.fullmatch, names)):
+            if _NO_DELIMITER.fullmatch(delimiter):
+                raise InputError(
+                    f"columns with '{delimiter}' between them cannot be told apart, because it is in times, AllocTRES "
+                    "or names, too: use | or the delimiter of docs/how-to/accounting.md"
+                )
+            twice = sorted({name for name in names if names.count(name) > 1})
+            if twice:
+                raise InputError(f"column '{twice[0]}' is named twice; export each one once")
+            between = delimiter.encode()
+            return Form(tuple(names), between, between + end if terminated else end, line)
+    return None
+
+
+def form_of(stream: BinaryIO, fields: Sequence[str]) -> Form:
+    """Return the form of the text in ``stream``: what its header says, else these fields with ``|`` between them.
+
+    Without ``fields`` a text without a header must have FIELDS.
+
+    Raises:
+        InputError: nothing says what its columns are.
+    """
+    line = stream.readline(LONGEST_ROW_BYTES)
+    form = parse_header(line)
+    if form is None:
+        if not fields and line.count(b"|") != len(FIELDS) - 1:
+            raise InputError(f"'{stream.name}' has no header; name its columns with --fields")
+        lines = chain([line], iter(lambda: stream.readline(LONGEST_ROW_BYTES), b""))
+        # A name may end in a carriage return, but not those of all rows.
+        end = b"\r\n" if all(one.endswith(b"\r\n") for one in lines) else b"\n"
+        form = Form(tuple(fields) or FIELDS, b"|", end, b"")
+    return form
+
+
+def read_rows(path: str, form: Form, work: str, *, each: bool = False) -> Rows:
+    """Tell the plain rows of a text from the odd ones; what DuckDB cannot read as it stands is written to ``work``.
+
+    Where DuckDB then refuses what looked plain from afar, ``each`` row is to be looked at.
+
+    Raises:
+        InputError: the file cannot be read, is cut short, or is no text of rows.
+    """
+    try:
+        with open(path, "rb", opener=at_once) as stream:
+            rows = None if each else _as_it_stands(path, form, stream)
+            return rows or _sorted_out(path, form, stream, f"{work}/file.rows")
+    except OSError as error:
+        raise InputError(f"'{path}' cannot be read: {error.strerror}") from error
+
+
+def _as_it_stands(path: str, form: Form, stream: BinaryIO) -> Rows | None:
+    """Return the text itself, unless it is clear already that there are odd rows in it."""
+    if len(form.delimiter) > 1 or form.terminator != b"\n":
+        return None
+    stream.seek(len(form.header))
+    rows_in, last = 0, b"\n"
+    while chunk := stream.read(_CHUNK_BYTES):
+        # DuckDB passes over an empty row, and ends one at a lone carriage return.
+        if b"\n\n" in chunk or b"\r" in chunk or last == b"\n" == chunk[:1] or _is_binary(chunk):
+            return None
+        rows_in += chunk.count(b"\n")
+        last = chunk[-1:]
+    if last != b"\n":
+        return None
+    return Rows(form, path, form.delimiter, 1 if form.header else 0, (), rows_in, {}, LostRows())
+
+
+def _is_binary(chunk: bytes) -> bool:
+    # A name may hold a zero byte.
+    return chunk[:4096].count(b"\0") > 40
+
+
+def _sorted_out(path: str, form: Form, stream: BinaryIO, target: str) -> Rows:
+    """Write the plain rows to ``target``, each looked at, and split the odd ones."""
+    odd: list[tuple[str, ...]] = []
+    rejected: Counter[str] = Counter()
+    lost = LostRows()
+    rows_in = 0
+    inner = len(form.fields) - 1
+    most = inner if form.open_end else -1
+    stream.seek(len(form.header))
+    with open(target, "wb") as out:
+        for row in _rows(_chunks(path, stream, form.terminator), form):
+            rows_in += 1
+            plain = row.replace(form.delimiter, _PLAIN)
+            fits = row.count(form.delimiter) == plain.count(_PLAIN) == inner and len(plain) < _LONGEST_PLAIN_BYTES
+            newline = form.terminator == b"\r\n" and b"\n" in row
+            if not newline and fits and (_PRINTABLE.fullmatch(plain) or _is_text(plain)):
+                out.write(plain + b"\n")
+                continue
+            # What is no UTF-8 becomes its escapes: a column of text holds nothing else.
+            values = tuple(value.decode(errors="backslashreplace") for value in row.split(form.delimiter, most))
+            if len(values) == inner + 1 and not newline:
+                odd.append(values)
+            else:
+                why = _NEWLINE if newline else f"{len(values)} columns instead of {inner + 1}"
+                rejected[why] += 1
+                lost.add(row_of_misfit(values, form.fields, why))
+    return Rows(form, target, _PLAIN, 0, odd, rows_in, rejected, lost)
+
+
+def _rows(chunks: Iterator[bytes], form: Form) -> Iterator[bytes]:
+    """Yield the rows; where a name begins with a newline, that and the delimiter ahead of it are no row's end."""
+    inner, begun = len(form.fields) - 1, b""
+    for row in chain.from_iterable(chunk.split(form.terminator)[:-1] for chunk in chunks):
+        whole = begun + form.terminator + row if begun else row
+        if begun and whole.count(form.delimiter) != inner:
+            yield begun
+            whole = row
+        begun = b""
+        if form.terminator.startswith(form.delimiter) and 0 < whole.count(form.delimiter) < inner:
+            begun = whole
+        else:
+            yield whole
+    if begun:
+        yield begun
+
+
+def _is_text(row: bytes) -> bool:
+    try:
+        return _PRINTABLE_TEXT.fullmatch(row.decode()) is not None
+    except UnicodeDecodeError:
+        return False
+
+
+def _chunks(path: str, stream: BinaryIO, terminator: bytes) -> Iterator[bytes]:
+    """Yield the text in pieces of whole rows."""
+    rest = b""
+    while more := stream.read(_CHUNK_BYTES):
+        if _is_binary(more):
+            raise InputError(f"'{path}' is no text but binary; export it by docs/how-to/accounting.md")
+        text = rest + more
+        first = text.find(terminator)
+        if (first if first >= 0 else len(text)) > LONGEST_ROW_BYTES:
+            raise InputError(
+                f"'{path}' has a row of more than {LONGEST_ROW_BYTES >> 20} MiB: it is damaged, or rows end otherwise; "
+                "export it again by docs/how-to/accounting.md"
+            )
+        whole, end, rest = text.rpartition(terminator)
+        if end:
+            yield whole + end
+    if rest:
+        raise InputError(f"'{path}' is cut short: its last row has no end; export or copy it again")
