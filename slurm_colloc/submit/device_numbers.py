@@ -8,7 +8,9 @@ or int() of them fail, or mean another GPU. What only says, tests, counts or han
 import re
 
 _DEVICES = rb"(?:CUDA_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL|SLURM_(?:JOB|STEP)_GPUS)(?!\w)"
-_VALUE = rb"[\"'\\]{0,3}\$\{?%s(?::?-[^}\n]{0,80})?\}?[\"'\\]{0,3}" % _DEVICES
+_VALUE_OF = rb"[\"'\\]{0,3}\$\{?%s(?::?-[^}\n]{0,80})?\}?[\"'\\]{0,3}"
+_VALUE = _VALUE_OF % _DEVICES
+_UUID = _VALUE_OF % rb"CUDA_VISIBLE_DEVICES(?!\w)"
 _IN_PYTHON = (
     rb"(?:environ(?:\.get)?|\bgetenv)\s*[\[(]\s*[\"']%s[\"'](?:\s*,\s*[\"'][^\"'\n]{0,80}[\"'])?\s*[\])]" % _DEVICES
 )
@@ -26,21 +28,23 @@ _LOGGED = (
     rb"(?:(?:[12]?>{1,2}|\|[ \t]*tee)(?:[ \t]+-a)?[ \t]*"
     rb"(?:&[12]|[^\s;|&]{0,200}(?:log|out|err|null)[^\s;|&]{0,80}))?"
 )
+# What is between quotes is said, too, but for a command that stands there.
+_QUOTED = rb"(?:\"(?:[^\"\\`$\n]|\\.|\$(?!\())*\"|'[^'\n]*')"
 _HARMLESS = (
     # It is there or not: ${GPU:+x}, [ -n "$GPU" ], [ "$GPU" = "" ].
     rb"\$\{%s:?\+" % _DEVICES,
     rb"-[nzv][ \t]+%s" % _VALUE,
-    rb"[\"']?x?%s[ \t]*(?:==?|!=)[ \t]*(?:[\"']x?(?:NoDevFiles)?[\"']|x?[\"']{2}|NoDevFiles)" % _VALUE,
+    rb"[\"']?x?%s[ \t]*(?:==?|!=)[ \t]*(?:[\"']x?(?:NoDevFiles)?[\"']|x?[\"']{2}|NoDevFiles|\*,\*)" % _VALUE,
     rb"%s:[ \t]+[\"']?\$\{%s:?[?=-]" % (_BEGINS, _DEVICES),
     # How many there are is one.
     rb"\becho[ \t]+(?:-n[ \t]+)?%s(?:[ \t]*\|[^|;&)`\n]{0,80}){0,3}?[ \t]*\|[ \t]*"
     rb"(?:wc[ \t]+-[lw]|awk[ \t]+-F[ \t]*[\"']?,[\"']?[ \t]+[\"']\{[ \t]*print[ \t]+NF;?[ \t]*\})" % _VALUE,
     rb"\blen\([ \t]*(?:os\.)?%s\.split\(" % _IN_PYTHON,
     # CUDA's own and containers' take a UUID.
-    rb"\w{0,40}VISIBLE_DEVICES=%s(?=[\s;&|)\"',]|\Z)" % _VALUE,
-    rb"--gpus[ =]+[\"'\\]{0,3}device=%s(?=[\s;&|)\"']|\Z)" % _VALUE,
+    rb"\w{0,40}VISIBLE_DEVICES=%s(?=[\s;&|)\"',]|\Z)" % _UUID,
+    rb"--gpus[ =]+[\"'\\]{0,3}device=%s(?=[\s;&|)\"']|\Z)" % _UUID,
     # It is said.
-    rb"%s(?:echo|printf|logger)\b[^|>`(;&\n]{0,1000}%s(?=[ \t]*(?:[;&\n}]|\Z))" % (_BEGINS, _LOGGED),
+    rb"%s(?:echo|printf|logger)\b(?>%s|[^|>`(;&\n]){0,1000}%s(?=[ \t]*(?:[;&\n}]|\Z))" % (_BEGINS, _QUOTED, _LOGGED),
     rb"^[ \t]*(?:print|log(?:ger|ging)?\.\w{1,20})\((?:(?!int\()[^;\n]){0,1000}\)[ \t]*$",
     # It is set.
     rb"environ\[[\"']%s[\"']\][ \t]*=(?!=)" % _DEVICES,

@@ -20,6 +20,9 @@ NUMBERS = [
     "python train.py --gpu=$CUDA_VISIBLE_DEVICES",
     "python train.py --gpu $SLURM_JOB_GPUS",
     "gmx mdrun -gpu_id $SLURM_STEP_GPUS",
+    "export CUDA_VISIBLE_DEVICES=$SLURM_JOB_GPUS",
+    'CUDA_VISIBLE_DEVICES="${SLURM_STEP_GPUS:-$SLURM_JOB_GPUS}" python train.py',
+    'docker run --gpus "device=$SLURM_JOB_GPUS" -e NVIDIA_VISIBLE_DEVICES=$SLURM_JOB_GPUS image',
     "nvidia-smi -i $CUDA_VISIBLE_DEVICES",
     "nvidia-smi dmon -i ${SLURM_JOB_GPUS} > util.log &",
     "GPU=$CUDA_VISIBLE_DEVICES\nprog --gpu $GPU",
@@ -33,6 +36,9 @@ NUMBERS = [
     "echo start && prog --gpu $CUDA_VISIBLE_DEVICES",
     "echo $(prog --gpu $CUDA_VISIBLE_DEVICES)",
     "echo `prog --gpu $CUDA_VISIBLE_DEVICES`",
+    'echo "now $(prog --gpu $CUDA_VISIBLE_DEVICES)"',
+    'echo "now `prog --gpu $CUDA_VISIBLE_DEVICES`"',
+    'echo "a"; prog "$CUDA_VISIBLE_DEVICES" "b"',
     'echo "device: $CUDA_VISIBLE_DEVICES" >> config.yaml',
     "cat > config.yaml <<E\ndevice: $CUDA_VISIBLE_DEVICES\nE",
     '[ "$CUDA_VISIBLE_DEVICES" -ge 0 ] && prog',
@@ -53,6 +59,9 @@ NONE = [
     '  echo "GPUs: ${CUDA_VISIBLE_DEVICES}"',
     'echo "on $(hostname) with $CUDA_VISIBLE_DEVICES"',
     'echo "GPU $CUDA_VISIBLE_DEVICES" >&2',
+    'echo "node $(hostname) | GPU ${CUDA_VISIBLE_DEVICES:-auto} (of $SLURM_JOB_ID); then"',
+    "printf 'GPU (%s) > %s;\\n' \"${CUDA_VISIBLE_DEVICES:-<unset>}\" x",
+    '[[ "$CUDA_VISIBLE_DEVICES" != *,* ]] || exit 1',
     'echo "GPU $CUDA_VISIBLE_DEVICES" | tee -a run.log',
     'echo "GPU $CUDA_VISIBLE_DEVICES" >> $LOG_FILE.log',
     "printf 'gpu %s\\n' \"$CUDA_VISIBLE_DEVICES\"",
@@ -101,7 +110,7 @@ def test_taken_for_none(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "unit", ["echo $CUDA_VISIBLE_DEVICES|", "$(", "print(", "\n", " ", "echo ", "--gpus '", '"$CUDA_VISIBLE_DEVICES']
+    "unit", ["echo $CUDA_VISIBLE_DEVICES|", "$(", "print(", "\n", " ", "echo ", "--gpus '", '"$CUDA_VISIBLE_DEVICES', ';echo "a']
 )
 def test_long_lines_take_no_time(unit: str) -> None:
     began = time.process_time()
