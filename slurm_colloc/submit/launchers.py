@@ -26,7 +26,7 @@ LAUNCHERS = (
     ),
     Launcher("Jupyter", "jupyter-lab, jupyter-notebook, jupyter-server, jupyterlab, notebook", "JupyterLab: starting"),
     Launcher(
-        "Jupyter", "jupyter kernel, jupyter kernelgateway, ipykernel_launcher, ipykernel", "Jupyter Kernel Gateway"
+        "Jupyter", "jupyter kernel, jupyter kernelgateway, ipykernel_launcher, ipykernel -f", "Jupyter Kernel Gateway"
     ),
     Launcher("JupyterHub", "jupyterhub-singleuser, batchspawner-singleuser", "batchspawner: SlurmSpawner"),
     Launcher("marimo", "marimo edit", "marimo: remotely hosted notebooks"),
@@ -104,6 +104,7 @@ _STARTERS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(
         ("stdbuf", "xvfb-run", "dbus-run-session", "dbus-launch", "ch-run", "shifter", "uvx", "tmux", "screen"), ()
     ),
+    **dict.fromkeys(("torchrun", "accelerate", "deepspeed"), ()),
     **dict.fromkeys(("conda", "mamba", "micromamba", "uv", "poetry", "pipenv", "pixi"), ("run",)),
     **dict.fromkeys(("apptainer", "singularity", "docker", "podman"), ("exec", "run")),
     "enroot": ("start",),
@@ -118,7 +119,7 @@ _FILES = (".py", ".sh", ".R", ".jl", ".pl")
 _COMMENT = r"(?m)(?:^|(?<=\s))#.*"
 _MESSAGE = r"\b(?:echo|printf)\b(?:\"(?:\\.|[^\"\\])*\"|'[^']*'|[^;&|\n\"'])*"
 # A command that is kept in a variable, and started later.
-_KEPT = r"(?m)^[ \t]*(?:export[ \t]+)?\w+=([\"'])([^\"'\n]*[ \t][^\"'\n]*)\1"
+_KEPT = r"(?m)^[ \t]*(?:export[ \t]+)?\w+=([\"'])([^\"'\s]*[ \t][^\"'\n]*)\1"
 _NO_QUOTES = str.maketrans("", "", "\"'")
 _MOST_WORDS = 256
 _ENDS = r"[;&|()`\n]"
@@ -183,6 +184,6 @@ def _names_work(words: list[str]) -> bool:
     if _launcher(words):
         return False
     if program.startswith("python") or program in _INTERPRETERS:
-        return bool(behind) and not re.fullmatch("-\\w*c", behind[0])
+        return any(word[0] != "-" for word in behind) and not re.fullmatch("-\\w*c", behind[0])
     is_path = "/" in program and not program.startswith(("/usr/", "/bin/", "/sbin/"))
     return is_path or program.endswith(_FILES) or any(_is(words, command) for command in _HAND_OVER)

@@ -110,7 +110,18 @@ def test_taken_for_none(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "unit", ["echo $CUDA_VISIBLE_DEVICES|", "$(", "print(", "\n", " ", "echo ", "--gpus '", '"$CUDA_VISIBLE_DEVICES', ';echo "a']
+    "unit",
+    [
+        "echo $CUDA_VISIBLE_DEVICES|",
+        "$(",
+        "print(",
+        "\n",
+        " ",
+        "echo ",
+        "--gpus '",
+        '"$CUDA_VISIBLE_DEVICES',
+        ';echo "a',
+    ],
 )
 def test_long_lines_take_no_time(unit: str) -> None:
     began = time.process_time()

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from slurm_colloc.submit.launchers import LAUNCHERS, launcher_of
@@ -33,6 +35,8 @@ from slurm_colloc.submit.launchers import LAUNCHERS, launcher_of
         ("/usr/sbin/sshd -D -p 2222 -f ~/sshd_config", "sshd"),
         ("tmux new-session -d -s main\nsleep infinity", "sleep"),
         ("hostname > ~/node\nsleep 8h", "sleep"),
+        ('tmux new-session -d "bash --login"\nsleep infinity', "sleep"),
+        ("python -m ipykernel -f c.json", "Jupyter"),
         ("sleep 86400", "sleep"),
         ("tail -f /dev/null", "tail"),
         ("srun --unbuffered /usr/bin/python3 -u -m submitit.core._submit /home/a/logs", "submitit"),
@@ -78,6 +82,9 @@ def test_arguments_name_a_launcher() -> None:
         "ollama serve &\nollama run llama3 < prompts",
         "./server &\nsleep 10h",
         "bash train.sh\nsleep infinity",
+        "torchrun --nproc-per-node=1 train.py\nsleep 10h",
+        "accelerate launch --mixed_precision bf16 train.py && sleep 3600",
+        "python -m ipykernel install --user --name e\njupyter nbconvert --execute x.ipynb",
         "tmux new-session -d -s t 'python train.py'\nsleep 10h",
         "# jupyter lab\npython train.py  # or: ; jupyter lab",
         'echo "to look on: ssh -L 1:h:1; jupyter lab"\npython train.py',
@@ -110,5 +117,8 @@ def test_each_launcher_has_a_source_and_is_found() -> None:
 
 
 def test_long_lines_take_no_time() -> None:
-    for text in (b"srun " + b"jupyter " * 20_000, b"srun a; sleep\n" * 2000, b'echo "' * 5000 + b" sshd"):
+    began = time.process_time()
+    kept = b'jupyter\nX="' + b"word " * 8000
+    for text in (b"srun " + b"jupyter " * 20_000, b"srun a; sleep\n" * 2000, b'echo "' * 5000 + b" sshd", kept):
         launcher_of(text)
+    assert time.process_time() - began < 2
