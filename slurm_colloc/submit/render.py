@@ -203,7 +203,8 @@ def keep_script(name: str, content: bytes) -> str:
             os.utime(folder)
         else:
             write_atomic(path, content)
-            _thin_out(scripts)
+            with suppress(OSError):  # another csub thins them out
+                _thin_out(scripts)
         return path
     return ""
 
@@ -221,9 +222,10 @@ def _thin_out(scripts: str) -> None:
         return
     paths = [os.path.join(scripts, name) for name in folders]
     for path in sorted(paths, key=os.path.getmtime)[: len(paths) // 2]:
-        for name in os.listdir(path):
-            os.unlink(os.path.join(path, name))
-        os.rmdir(path)
+        with suppress(OSError):  # what somebody else has put there
+            for name in os.listdir(path):
+                os.unlink(os.path.join(path, name))
+            os.rmdir(path)
 
 
 def write_script(name: str, content: bytes) -> str:

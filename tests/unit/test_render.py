@@ -238,6 +238,20 @@ def test_one_text_has_one_file_and_of_many_the_newest_stay(tmp_path: Path) -> No
     assert len(list(scripts.iterdir())) == 129
 
 
+def test_what_csub_did_not_put_there_is_left_and_the_rest_goes(tmp_path: Path) -> None:
+    scripts = Path(keep_script("a.sh", b"one")).parent.parent
+    (scripts / "stray").touch()
+    (scripts / "csub-full" / "inside").mkdir(parents=True)
+    for number in range(300):
+        (scripts / f"csub-{number}").mkdir()
+    for path in scripts.iterdir():
+        os.utime(path, (1, 1) if path.name in ("stray", "csub-full") else (2, 2))
+    assert Path(keep_script("a.sh", b"last")).read_bytes() == b"last"
+    assert (scripts / "stray").exists()
+    assert (scripts / "csub-full" / "inside").exists()
+    assert len(list(scripts.iterdir())) == 304 - 150
+
+
 def test_what_cannot_be_kept_is_not(tmp_path: Path) -> None:
     assert keep_script("a.sh", bytes(1024 * 1024 + 1)) == ""
     assert keep_script(".", b"") == ""
