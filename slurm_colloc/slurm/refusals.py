@@ -25,7 +25,8 @@ _OF_CLIENT = re.compile(
     r"|Batch script (?:is empty|contains).*|For instance: #!/bin/sh|contain a NULL character .*"
     r"|instead of expected UNIX line breaks.*"
 )
-_OF_SBATCH = re.compile(r"^sbatch: (?:error|fatal): ")
+# A site's wrapper may have renamed it.
+_OF_SBATCH = re.compile(r"^[\w.-]*sbatch[\w.-]*: (?:error|fatal): ")
 _GETOPT = 'Try "sbatch --help" for more information'
 
 
@@ -36,14 +37,15 @@ def is_refusal(said: str, *, silent: bool = False) -> bool:
     was heard of a job that has failed.
     """
     line = (said.strip().splitlines() or [""])[-1].strip()
-    _, failed, error = line.rpartition(_FAILED)
-    if failed:
-        return _OF_PLUGIN.fullmatch(error) is not None or error in _job_errors()
-    if silent or line == _GETOPT:
+    if line == _GETOPT:
         return not silent
     words = _OF_SBATCH.sub("", line)
+    error = words.removeprefix(_FAILED)
+    # Without that, a site's plugin may say the name of a job.
+    if words == line or (silent and error == words):
+        return False
     # The client's own look at the request finds some of slurmctld's errors.
-    return words != line and (words in _job_errors() or _OF_CLIENT.fullmatch(words) is not None)
+    return error in _job_errors() or (_OF_CLIENT if error == words else _OF_PLUGIN).fullmatch(error) is not None
 
 
 def verdict(said: str) -> str:

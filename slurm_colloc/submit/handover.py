@@ -25,6 +25,9 @@ _NOT_THERE = re.compile(r"Unable to open file [^\n]*/csub-[0-9a-f]{16}/")
 # A program that would call csub back for ever: csub's own start script under another name, or a script that starts it.
 _NAMES_CSUB = re.compile(rb"^[^#\n]*\bcsub\b", re.MULTILINE)
 STDOUT, STDERR = 1, 2
+# From here on an exit status is of timeout, of a shell that started nothing, or of a signal.
+_NOT_ITS_OWN = 124
+_DIGIT = re.compile(rb"\d")
 # What sbatch is told as its own name, and the accounting keeps as SubmitLine: a shell would not tell it the path.
 CALLED = "sbatch"
 
@@ -93,7 +96,7 @@ def submit(
             _drain(running)
         status = os.waitstatus_to_exitcode(os.waitpid(running.pid, 0)[1])
     said = relay.held.decode(errors="surrogateescape")
-    refused = status != 0 and not relay.job_id and _is_refusal(said, silent)
+    refused = 0 < status < _NOT_ITS_OWN and not relay.may_have_submitted and _is_refusal(said, silent)
     if not refused:
         write_all(STDERR, bytes(relay.held))
     return status if status >= 0 else 128 - status, said if refused else ""
@@ -147,6 +150,12 @@ class _Relay:
         self.held = bytearray()
         self._seen = bytearray()
         self._submitted = submitted
+        self._said_number = False
+
+    @property
+    def may_have_submitted(self) -> bool:
+        """Return whether a job's id may have been told, by a wrapper in words of its own: sbatch tells none else."""
+        return self._said_number or b"Submitted batch job" in self.held
 
     def run(self, running: Running) -> None:
         """Read what sbatch says until it has ended: what it or a site's wrapper of it left behind may go on."""
@@ -157,6 +166,7 @@ class _Relay:
         if self.job_id:
             write_all(STDOUT, content)
             return
+        self._said_number = self._said_number or _DIGIT.search(content) is not None
         whole, newline, begun = (self._seen + content).rpartition(b"\n")
         submitted = parse_submitted(whole) if newline else None
         self._seen = begun

@@ -46,6 +46,10 @@ UNCLEAR = (
     "sbatch: Following options are mutually exclusive with --hint: -B. Ignoring --hint.",
     "sbatch: error: my wrapper: Invalid license specification",
     "sbatch: fatal: malloc failed",
+    # A site's log_user says the name of a job.
+    "sbatch: lua: job Batch job submission failed: Invalid license specification",
+    "sbatch: Batch job submission failed: Invalid license specification",
+    FAILED + FAILED + "Invalid license specification",
 )
 
 
@@ -53,6 +57,7 @@ UNCLEAR = (
 def test_no_job(said: str) -> None:
     assert is_refusal(f"sbatch: warning: something\n{said}\n")
     assert "submission failed" not in verdict(said)
+    assert is_refusal(said.replace("sbatch: ", "sbatch.real: ", 1) if said.startswith("sbatch: error: ") else said)
 
 
 @pytest.mark.parametrize("said", UNCLEAR)
@@ -88,3 +93,29 @@ def test_a_silent_job_that_fails_is_not_run_again(shell: Shell, words: list[str]
     done = shell.run(HINT, *words, "job.sh")
     assert (done.returncode, len(shell.calls())) == (3, 1)
     assert done.stderr.endswith(said)
+
+
+@pytest.mark.parametrize(
+    "wrapper",
+    [
+        f"echo '{DEFINITE}' >&2; kill -INT $$",
+        f"echo '{DEFINITE}' >&2; exit 124",
+        f"printf 'Submitted batch job 5'; echo '{DEFINITE}' >&2; exit 1",
+        f"echo 'job 5 was submitted'; echo '{DEFINITE}' >&2; exit 1",
+        f"printf '\\033[32mSubmitted batch job 5\\033[0m\\n'; echo '{DEFINITE}' >&2; exit 1",
+        f"echo 'Submitted batch job 5' >&2; echo '{DEFINITE}' >&2; exit 1",
+        f"echo 'sbatch: job {DEFINITE}' >&2; exit 1",
+    ],
+)
+def test_a_wrapper_that_may_have_submitted_is_not_called_again(shell: Shell, wrapper: str) -> None:
+    shell.behave(0, wrapper)
+    done = shell.run(HINT, "job.sh")
+    assert len(shell.calls()) == 1
+    assert done.returncode != 0
+    assert DEFINITE in done.stderr
+
+
+def test_a_wrapper_may_greet(shell: Shell) -> None:
+    shell.behave(0, f"echo 'welcome to the cluster'; echo '{DEFINITE}' >&2; exit 1")
+    assert shell.run(HINT, "job.sh").returncode == 0
+    assert len(shell.calls()) == 2
