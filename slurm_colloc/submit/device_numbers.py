@@ -14,14 +14,15 @@ _UUID = _VALUE_OF % rb"CUDA_VISIBLE_DEVICES(?!\w)"
 _IN_PYTHON = (
     rb"(?:environ(?:\.get)?|\bgetenv)\s*[\[(]\s*[\"']%s[\"'](?:\s*,\s*[\"'][^\"'\n]{0,80}[\"'])?\s*[\])]" % _DEVICES
 )
-_READ = re.compile(
-    rb"\$\{?[#!]?%s|%s|\bENV\s*[\[{(]\s*[\"']?%s|\$\(\s*printenv\s+%s|`\s*printenv\s+%s"
-    % (_DEVICES, _IN_PYTHON, _DEVICES, _DEVICES, _DEVICES)
+_READ = rb"\$\{?[#!]?%s|%s|\bENV\s*[\[{(]\s*[\"']?%s|\$\(\s*printenv\s+%s|`\s*printenv\s+%s" % (
+    _DEVICES,
+    _IN_PYTHON,
+    _DEVICES,
+    _DEVICES,
+    _DEVICES,
 )
 # The value of an option, and a device of PyTorch's, also where a command is only said.
-_OPTION = re.compile(
-    rb"(?:\bcuda:|[ \t](?:\+|--?)(?![nzev][ \t])\w[\w-]{0,80}(?:[ \t]{1,80}|=)[\"']?)\$\{?%s(?!:?\+)" % _DEVICES
-)
+_OPTION = rb"(?:\bcuda:|[ \t](?:\+|--?)(?![nzev][ \t])\w[\w-]{0,80}(?:[ \t]{1,80}|=)[\"']?)\$\{?%s(?!:?\+)" % _DEVICES
 # A command begins a line, or stands behind these.
 _BEGINS = rb"(?:^|[;&|{]|\b(?:do|then|else)\b)[ \t]*(?:>&2[ \t]*)?"
 _LOGGED = (
@@ -49,16 +50,18 @@ _HARMLESS = (
     # It is set.
     rb"environ\[[\"']%s[\"']\][ \t]*=(?!=)" % _DEVICES,
 )
-_SKIPPED = re.compile(b"|".join(b"(?:%s)" % pattern for pattern in _HARMLESS), re.MULTILINE)
-_INNER = re.compile(rb"\$\((?:(?!%s)[^()`]){0,400}\)" % _DEVICES)
+_SKIPPED = b"(?m)" + b"|".join(b"(?:%s)" % pattern for pattern in _HARMLESS)
+_INNER = rb"\$\((?:(?!%s)[^()`]){0,400}\)" % _DEVICES
+# A script without any names no device. Compiled where one does: that takes 4 ms, and few scripts do.
+_TELLING = (b"CUDA_VISIBLE_DEVICES", b"GPU_DEVICE_ORDINAL", b"SLURM_JOB_GPUS", b"SLURM_STEP_GPUS")
 
 
 def device_taken_for_number(commands: bytes) -> str | None:
     """Return the variable that a script without its comments may take for a GPU's number; None where it takes none."""
-    if not re.search(_DEVICES, commands):
+    if not any(name in commands for name in _TELLING):
         return None
     # What another command says in the middle of a sentence is none of its matter.
-    whole = _INNER.sub(b"", commands.replace(b"\\\n", b" "))
-    found = _OPTION.search(whole) or _READ.search(_SKIPPED.sub(b"", whole))
+    whole = re.sub(_INNER, b"", commands.replace(b"\\\n", b" "))
+    found = re.search(_OPTION, whole) or re.search(_READ, re.sub(_SKIPPED, b"", whole))
     name = re.search(_DEVICES, found[0]) if found else None
     return name[0].decode() if name else None

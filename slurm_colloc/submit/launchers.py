@@ -3,7 +3,6 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 
@@ -169,6 +168,8 @@ def _launcher(words: list[str]) -> Launcher | None:
 
 def _is(words: list[str], command: Sequence[str]) -> bool:
     """Return whether words are those of a command, whatever options stand between them."""
+    from fnmatch import fnmatchcase  # few scripts come so far
+
     if not f"/{words[0].strip('${}')}".endswith(f"/{command[0]}"):
         return False
     behind = iter(words[1:])
