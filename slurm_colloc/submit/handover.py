@@ -25,8 +25,8 @@ _NOT_THERE = re.compile(r"Unable to open file [^\n]*/csub-[0-9a-f]{16}/")
 # A program that would call csub back for ever: csub's own start script under another name, or a script that starts it.
 _NAMES_CSUB = re.compile(rb"^[^#\n]*\bcsub\b", re.MULTILINE)
 STDOUT, STDERR = 1, 2
-# From here on an exit status is of timeout, of a shell that started nothing, or of a signal.
-_NOT_ITS_OWN = 124
+# Exit statuses of timeout, of a shell that started nothing, and of signals; 255 is sbatch's of a wrong value.
+_NOT_ITS_OWN = range(124, 255)
 _DIGIT = re.compile(rb"\d")
 # What sbatch is told as its own name, and the accounting keeps as SubmitLine: a shell would not tell it the path.
 CALLED = "sbatch"
@@ -96,7 +96,7 @@ def submit(
             _drain(running)
         status = os.waitstatus_to_exitcode(os.waitpid(running.pid, 0)[1])
     said = relay.held.decode(errors="surrogateescape")
-    refused = 0 < status < _NOT_ITS_OWN and not relay.may_have_submitted and _is_refusal(said, silent)
+    refused = status > 0 and status not in _NOT_ITS_OWN and not relay.may_have_submitted and _is_refusal(said, silent)
     if not refused:
         write_all(STDERR, bytes(relay.held))
     return status if status >= 0 else 128 - status, said if refused else ""

@@ -119,3 +119,9 @@ def test_a_wrapper_may_greet(shell: Shell) -> None:
     shell.behave(0, f"echo 'welcome to the cluster'; echo '{DEFINITE}' >&2; exit 1")
     assert shell.run(HINT, "job.sh").returncode == 0
     assert len(shell.calls()) == 2
+
+
+def test_a_value_that_sbatch_does_not_take(shell: Shell) -> None:
+    shell.behave(0, 'echo "sbatch: error: Invalid --mem specification" >&2; exit 255')
+    assert shell.run(HINT, "job.sh").returncode == 0
+    assert [len(shell.calls()), shell.calls()[1]] == [2, ["job.sh"]]
