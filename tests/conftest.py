@@ -23,7 +23,7 @@ for number, usual in (
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, usual)
 
-pytest_plugins = ["tests.cluster.fixtures", "tests.rings"]
+pytest_plugins = ["tests.reaper", "tests.cluster.fixtures", "tests.rings"]
 
 
 def pytest_configure(config: pytest.Config) -> None:

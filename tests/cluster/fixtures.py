@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,27 +13,14 @@ import pytest
 
 from tests.cluster import cgroups, install, releases
 from tests.cluster.lab import Lab, missing_programs
+from tests.reaper import RUN
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 # Which Slurm the labs of the tests run.
 RELEASE = os.environ.get("COLLOC_TEST_RELEASE") or releases.HOST.name
 # Of which version their cgroups are, where they have any.
 CGROUPS = "v1" if releases.HOST.name == RELEASE else "v2"
-# The folder in which the processes of one test run tell each other which lab has the checkout installed.
-SHARED = "COLLOC_TEST_SHARED"
 _failed: list[str] = []
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Make the folder that the whole run shares; its workers inherit the name."""
-    if not hasattr(config, "workerinput"):
-        os.environ[SHARED] = tempfile.mkdtemp(prefix="colloc-shared-", dir="/var/tmp")
-
-
-def pytest_unconfigure(config: pytest.Config) -> None:
-    """Remove the folder that the whole run shared."""
-    if not hasattr(config, "workerinput"):
-        shutil.rmtree(os.environ.pop(SHARED))
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -95,7 +80,7 @@ def in_cgroups() -> Iterator[Lab]:
 
 def install_checkout(lab: Lab) -> None:
     """Install the checkout's wheel into a lab; only the first of a test run waits for pip, all have the same files."""
-    shared = Path(os.environ[SHARED])
+    shared = Path(os.environ[RUN])
     ours, kept = lab.root / "opt", shared / "opt"
     with (shared / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -8,7 +8,6 @@ import os
 import secrets
 import shutil
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from tests.cluster.ports import Ports
 from tests.cluster.processes import Book, Record, is_alive, is_stepd, with_environment
 from tests.cluster.releases import HOST, Release
 from tests.cluster.users import User
+from tests.reaper import new_folder
 
 __all__ = ["Lab", "LabError", "LabStatus", "Say", "missing_programs"]
 
@@ -431,7 +431,7 @@ def _check_form(form: str, release: Release) -> None:
 
 def _new_folder(root: Path | None) -> Path:
     if root is None:
-        root = Path(tempfile.mkdtemp(prefix="colloc-lab-", dir="/var/tmp"))
+        root = new_folder("colloc-lab-")
     root = root.absolute()
     root.mkdir(parents=True, exist_ok=True)
     if any(root.iterdir()):

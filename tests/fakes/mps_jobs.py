@@ -7,7 +7,6 @@ import contextlib
 import os
 import shutil
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 from tests.fakes import mps_control
 from tests.fakes.mps_control import NAME, Ill
+from tests.reaper import new_folder
 
 PROGRAM = Path(__file__).parents[2] / "slurm_colloc/plugin/colloc-mps"
 CGROUPS = Path("/sys/fs/cgroup")
@@ -191,4 +191,4 @@ def working(below: str) -> list[tuple[int, str]]:
 
 def new_root() -> Path:
     """Return a new folder whose path leaves room for a pipe folder of 80 bytes."""
-    return Path(tempfile.mkdtemp(prefix="c-", dir="/run"))
+    return new_folder("c-", "/run")

@@ -6,7 +6,6 @@ from __future__ import annotations
 import ctypes
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from hypothesis import strategies as st
 from slurm_colloc.core.errors import InputError, ProcessError
 from slurm_colloc.estimate.hint import parse_hint
 from slurm_colloc.site.plugin import Version, build, of_headers, of_programs
+from tests.reaper import new_folder
 from tests.unit.programs import colloc
 
 HEADERS = "/usr/include"
@@ -113,7 +113,7 @@ def test_modes(library: ctypes.CDLL, text: bytes, fault: str) -> None:
 @pytest.fixture
 def helper() -> Iterator[Path]:
     """A program in a folder that every user can reach."""
-    root = Path(tempfile.mkdtemp(prefix="colloc-helper-", dir="/var/tmp"))
+    root = new_folder("colloc-helper-")
     root.chmod(0o755)
     path = root / "libexec/colloc-mps"
     path.parent.mkdir(mode=0o755)
