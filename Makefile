@@ -62,6 +62,7 @@ lint: env-only
 	$(ENV)/ruff format --check .
 	$(ENV)/mypy
 	$(ENV)/lint-imports
+	$(ENV)/python -m tests.house
 
 soak: env      ## what takes long: thousands of generated submissions
 	$(ENV)/pytest -m soak
