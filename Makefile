@@ -6,7 +6,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Unit tests wait as much as they work: for programs to end, for time to pass.
 WORKERS := $(shell echo $$(($$(nproc) * 3 / 2)))
 
-.PHONY: demo test test-matrix test-oldest test-python check ci quick slow lint mutate fuzz proof bench soak docs html sbom env env-only
+.PHONY: demo test test-matrix test-oldest test-python check ci all quick slow lint mutate fuzz proof bench soak docs html sbom env env-only
 
 env:           ## Slurm from Debian's packages (as root) and the Python environment
 	@bash tests/cluster/bootstrap.sh
@@ -49,7 +49,11 @@ test-python: env-only ## the unit tests with another Python, PYTHON=python3.13
 
 check: lint quick ## what must hold at every commit
 
-ci: lint test  ## what must hold before others get it: all but the matrix and the soak
+ci: lint env   ## what must hold before others get it, in 12 minutes: lint, the quick unit tests, and tests/ci.txt
+	COLLOC_TEST_TENTH=1 $(ENV)/pytest -n $(WORKERS) -m "ci and not soak" tests/unit
+	$(ENV)/pytest -n 4 --dist loadfile --no-loadscope-reorder -m "ci and not soak" tests/cluster
+
+all: lint test ## everything but the matrix and the soak, within 90 minutes: what .ci/run calls
 
 quick: env-only ## the unit tests but the slow ones
 	$(ENV)/pytest -n $(WORKERS) -m "not slow and not soak" tests/unit

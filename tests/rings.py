@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which tests are slow is measured, not judged: `make slow` writes tests/slow.txt, which marks them.
+"""Which tests `make check`, `make ci` and `make all` run.
 
-A test is slow by its CPU time, with that of the programs it runs: another load of the machine changes it least. What is
-slow runs in `make ci` and not in `make check`. Every run measures and names what is missing from the list; with
-`--slow-list` it writes the list.
+Which are slow is measured, not judged: `make slow` writes tests/slow.txt, which marks them. A test is slow by its CPU
+time, with that of the programs it runs: another load of the machine changes it least. Every run measures and names what
+is missing from the list; with `--slow-list` it writes the list. `make check` runs none of these, `make ci` those that
+tests/ci.txt names, with a tenth of the data.
 """
 
 import os
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 SLOW = Path(__file__).with_name("slow.txt")
+CI = Path(__file__).with_name("ci.txt")
 SLOW_S = 0.3
 # What is missing from the list is named from here on: some test pays for what a worker imports first, and figures vary.
 MISSING_S = 1.0
@@ -31,16 +33,26 @@ def function(nodeid: str) -> str:
     return nodeid.partition("[")[0]
 
 
+def tenth(size: int) -> int:
+    """Return how much data a slow test takes: all of it, but in `make ci`; of examples the first is the simplest."""
+    return max(3, size // 10) if os.environ.get("COLLOC_TEST_TENTH") else size
+
+
+def listed_in(path: Path) -> frozenset[str]:
+    """Return the tests of a list, each with all of its cases, and its files."""
+    return frozenset(line for line in path.read_text().splitlines() if not line.startswith("#"))
+
+
 def slow() -> frozenset[str]:
-    """Return the tests of the list, each with all of its cases."""
-    return frozenset(line for line in SLOW.read_text().splitlines() if not line.startswith("#"))
+    """Return the slow tests."""
+    return listed_in(SLOW)
 
 
 def defined(name: str) -> bool:
-    """Return whether there is such a test."""
+    """Return whether there is such a test or file."""
     path, _, test = name.partition("::")
     found = SLOW.parents[1] / path
-    return found.is_file() and f"def {test}(" in found.read_text()
+    return found.is_file() and (not test or f"def {test}(" in found.read_text())
 
 
 def listed(seconds: dict[str, float], before: frozenset[str]) -> str:
@@ -110,12 +122,15 @@ class _Meter:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what tests/slow.txt lists, and let the longest files of the cluster's tests begin first."""
-    known = slow()
+    """Mark what the lists have, and let the longest files of the cluster's tests begin first."""
+    known, chosen = slow(), listed_in(CI)
     items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
     for item in items:
-        if function(item.nodeid) in known:
+        name = function(item.nodeid)
+        if name in known:
             item.add_marker("slow")
+        if {name, name.partition("::")[0]} & chosen or (name.startswith("tests/unit/") and name not in known):
+            item.add_marker("ci")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

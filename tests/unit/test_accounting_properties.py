@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from slurm_colloc.core.usage_model import NodeSample
 from slurm_colloc.sources.sacct import FIELDS
 from slurm_colloc.store.store import Store
+from tests.rings import tenth
 from tests.unit.doors import at_site, colloc, ingest, report, shown
 from tests.unit.made import device, near, process, seen
 from tests.unit.stored import sampled
@@ -41,7 +42,7 @@ UNKNOWN = (
 COUNTS = ("jobs", "jobs_measured", "jobs_without_size")
 GROUPINGS = ("user", "account", "partition", "qos", "gpu")
 # Each example makes a store and asks it several times: a few, and none of the hundreds that would make one smaller.
-FEW = settings(max_examples=12, phases=(Phase.explicit, Phase.reuse, Phase.generate))
+FEW = settings(max_examples=tenth(12), phases=(Phase.explicit, Phase.reuse, Phase.generate))
 
 
 class Unit(NamedTuple):

@@ -26,6 +26,7 @@ from slurm_colloc.observe import attribute
 from slurm_colloc.store.samples import DAY
 from slurm_colloc.store.store import Store
 from slurm_colloc.store.window import Window
+from tests.rings import tenth
 from tests.unit.made import HOUR, device, host, near, process, run, seen
 from tests.unit.stored import MadeHour, at, busy, job_usage, only, sampled, stored
 
@@ -375,7 +376,7 @@ def made_rounds(stretches: Sequence[Stretch]) -> list[NodeSample]:
     return rounds
 
 
-@settings(max_examples=20)
+@settings(max_examples=tenth(20))
 @given(st.lists(STRETCH, min_size=1, max_size=8), st.sampled_from(["facts", "joined"]), st.integers(0, 3))
 def test_facts_change_no_sum(stretches: list[Stretch], age: str, cut_h: int) -> None:
     """Over whole hours, and over any time while readings are there."""

@@ -11,6 +11,7 @@ from slurm_colloc.core.config import MigSlice, Partition, Pool, SiteConfig
 from slurm_colloc.core.model import Evidence
 from slurm_colloc.placement.fitted import first_that_holds, ladder, past_request, would_have_fitted
 from slurm_colloc.placement.speed import most_in_part
+from tests.rings import tenth
 from tests.unit.made import H100, MIG_POOL, MPS_POOL, SHARD_POOL, evidence, site
 
 A100 = "NVIDIA A100-SXM4-80GB"
@@ -61,7 +62,7 @@ def near_edges(steps: Any) -> st.SearchStrategy[Evidence]:
     )
 
 
-@settings(max_examples=300)
+@settings(max_examples=tenth(300))
 @given(SITES, st.sampled_from(("gpu:1", "gpu:h100:1")), st.sampled_from(("lab", "LAB", "other", "")), st.data())
 def test_the_first_step_that_holds_is_what_csub_would_give(
     config: SiteConfig, shown: str, account: str, data: st.DataObject

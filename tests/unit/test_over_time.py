@@ -28,12 +28,13 @@ from slurm_colloc.facts.usage import group_and_kind_usage, group_usage
 from slurm_colloc.sources.means import JobMeans
 from slurm_colloc.store.store import Store
 from slurm_colloc.store.window import Window
+from tests.rings import tenth
 from tests.unit.made import HOUR, device, near, process, run, seen
 from tests.unit.stored import INGESTED_S, SHARES, at, busy, sampled, stored
 
 BERLIN = ZoneInfo("Europe/Berlin")
 DAY_S = 24 * HOUR
-FEW = settings(max_examples=8, phases=(Phase.explicit, Phase.reuse, Phase.generate))
+FEW = settings(max_examples=tenth(8), phases=(Phase.explicit, Phase.reuse, Phase.generate))
 SUMS = (
     "allocated_gpu_hours",
     *("util_measured_gpu_hours", "util_used_gpu_hours"),

@@ -6,13 +6,14 @@ from collections import Counter, deque
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_colloc.core.model import Load, Room
 from slurm_colloc.gpu.failure import Outcome
 from slurm_colloc.pack.queue import Queue, Start
 from slurm_colloc.pack.spec import Task
+from tests.rings import tenth
 
 RUN_AGAIN = (Outcome.GPU_OOM, Outcome.GPU_FAULT, Outcome.LOST, Outcome.NOT_SHARING)
 ROOM = Room(1000, 120.0, 4)
@@ -161,6 +162,7 @@ ROOMS = st.builds(Room, st.integers(0, 100), st.floats(0, 200), st.integers(1, 6
 LOADS = st.builds(Load, st.integers(0, 150), st.floats(0, 150))
 
 
+@settings(max_examples=tenth(100))
 @given(
     room=ROOMS,
     load=LOADS,

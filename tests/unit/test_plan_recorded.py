@@ -11,6 +11,7 @@ from statistics import fmean
 import pytest
 
 from slurm_colloc.plan.replay import replay
+from tests.rings import tenth
 from tests.unit.plan_recorded import Recording, recording, recordings
 
 CLASSES = {"1 GPU": (1,), "2 GPUs": (2,), "4 GPUs": (4,), "all": (1, 2, 4)}
@@ -18,7 +19,7 @@ CLASSES = {"1 GPU": (1,), "2 GPUs": (2,), "4 GPUs": (4,), "all": (1, 2, 4)}
 
 # Who is ranked first when a GPU falls free depends on seconds: the same jobs submitted within another second wait some
 # percent more or less, each replay as each real run.
-REPLAYS = 6
+REPLAYS = tenth(6)
 
 
 @cache

@@ -23,6 +23,7 @@ from slurm_colloc.facts.one_user import user_in_store
 from slurm_colloc.report.usage import never_used
 from slurm_colloc.store.store import Store
 from slurm_colloc.store.window import Window
+from tests.rings import tenth
 from tests.unit.made import MIG_POOL, SHARD_POOL, near, process, run, site
 from tests.unit.stored import busy, stored
 
@@ -83,7 +84,7 @@ def made(job: str, began_s: float, how: Mapping[str, Any]) -> tuple[AllocationRo
     return run(job, int(began_s), end_s, state=how["state"], gres=gres, node_list="m1"), rounds
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=tenth(10), deadline=None)
 @given(st.lists(RUNS, min_size=1, max_size=4), st.sampled_from((SITE, SHARED)), st.sampled_from((0, 1, 2)))
 def test_all_say_the_same_of_any_runs(hows: list[Mapping[str, Any]], config: SiteConfig, compactions: int) -> None:
     pairs = [made(str(number), 7200.0 * number, how) for number, how in enumerate(hows, 1)]
