@@ -198,6 +198,7 @@ def test_the_notebook_runs_on_the_week_of_the_demo(tmp_path: Path, monkeypatch: 
     assert colloc("demo", "-o", str(tmp_path)) == 0
     told = colloc.out.split("\n\n")[-1].splitlines()
     assert [line[:5].strip() for line in told] == ["idle", "fits", "free", "page", "try", "", "", ""]
+    assert [line.split(" GPU-hours")[0].split()[-3:] for line in told if "free" in line] == [["267", "of", "887"]]
     for name, value in (("STORE", str(tmp_path / "store")), ("SINCE", "2026-11-02"), ("UNTIL", "2026-11-09")):
         monkeypatch.setenv(name, value)
     found: dict[str, Any] = {}

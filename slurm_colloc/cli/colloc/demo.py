@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 
 from slurm_colloc.cli.colloc import demo_week, ingest, report
-from slurm_colloc.cli.colloc.output import say, site_or_none
-from slurm_colloc.core.config import ENVIRONMENT_VARIABLE
+from slurm_colloc.cli.colloc.output import say
+from slurm_colloc.core.config import ENVIRONMENT_VARIABLE, load_site
 from slurm_colloc.store.store import Store
 
 _USERS = 6
@@ -34,9 +34,9 @@ def demo(
             stream.write(text)
     demo_week.write_journal(jobs, journal)
     os.environ[ENVIRONMENT_VARIABLE] = site
-    config = site_or_none()
+    config = load_site(site)
     ingest.take_in(Store(store, config), config, ingest.Asked(sacct_file=sacct, journal=journal))
-    Store(store).write_decisions(demo_week.decisions(jobs))
+    Store(store).write_decisions(demo_week.decisions(jobs, config))
     since, until = (datetime.fromtimestamp(at_s, UTC).isoformat() for at_s in (demo_week.BEGIN_S, demo_week.END_S))
     print()
     report.report(since=since, until=until, store=store, top=_USERS)

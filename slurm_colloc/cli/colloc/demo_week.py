@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The made-up week that `colloc demo` reports: 12 users on a node of 8 GPUs, as sacct's text and the node's journal."""
 
-import math
 import os
 import random
 import zlib
@@ -9,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from slurm_colloc.core.model import Decision
+from slurm_colloc.core.config import SiteConfig
+from slurm_colloc.core.model import Decision, Footprint, Quantiles
 from slurm_colloc.core.usage_model import (
     DeviceAllocation,
     DeviceSample,
@@ -20,6 +20,8 @@ from slurm_colloc.core.usage_model import (
 )
 from slurm_colloc.estimate.exact import RUNG
 from slurm_colloc.observe.journal import encode
+from slurm_colloc.placement.choose import place
+from slurm_colloc.placement.fitted import past_request
 
 _NODE, _GPUS, _MODEL, _MEM_MIB, _SMS = "gpu01", 8, "NVIDIA H100 80GB HBM3", 81559, 132
 SITE = f"""schema = 1
@@ -44,7 +46,7 @@ mps_per_gpu = 100
 
 [[partition]]
 name = "gpu"
-mps_users = "one"
+mps_users = "each"
 """
 BEGIN_S = int(datetime(2026, 11, 2, tzinfo=UTC).timestamp())
 END_S = BEGIN_S + 7 * 86_400
@@ -135,7 +137,7 @@ def sacct_text(jobs: Sequence[Job]) -> str:
     )
 
 
-def decisions(jobs: Sequence[Job]) -> Iterator[tuple[str, Decision]]:
+def decisions(jobs: Sequence[Job], config: SiteConfig) -> Iterator[tuple[str, Decision]]:
     """Yield by user what csub would have decided in a center's first week, of a program that it has seen once."""
     seen: dict[Habit, float] = {}
     for job in jobs:
@@ -143,7 +145,9 @@ def decisions(jobs: Sequence[Job]) -> Iterator[tuple[str, Decision]]:
         if seen.setdefault(habit, job.end_s) >= job.submit_s or habit.gpus > 1:
             continue
         expected_mib, sm_pct = habit.gpu_mem_gib * 1024, habit.sm_pct
-        shares = math.ceil(max(100 * 1.3 * expected_mib / _MEM_MIB, 1.25 * sm_pct))
+        memory, active = (Quantiles(at, by * at, by * at) for at, by in ((expected_mib, 1.3), (sm_pct, 1.2)))
+        footprint = Footprint(memory, active, None, _MODEL, RUNG, 1, ())
+        placement = place(past_request("gpu:h100:1", "gpu", habit.account, "normal"), footprint, config)
         known = (
             name,
             "demo",
@@ -153,9 +157,10 @@ def decisions(jobs: Sequence[Job]) -> Iterator[tuple[str, Decision]]:
             f"{zlib.crc32(habit.name.encode()):08x}",
         )
         yield habit.user, Decision(
-            *known, "gpu:1", "as asked", "exclusive", RUNG, 1.3 * expected_mib, 1.2 * sm_pct, (),
-            gpu_mem_expected_mib=expected_mib, shadow=True, would=f"mps:{shares}",
-            slowdown_expected=1.0 + sm_pct / 200, slowdown_upper=1.25,
+            *known, "gpu:1", "as asked", "exclusive", RUNG, memory.q99, active.q95, (),
+            gpu_mem_expected_mib=expected_mib, shadow=True, would="" if placement.as_asked else placement.given,
+            would_not="fit" if placement.as_asked else "",
+            slowdown_expected=placement.slowdown_expected, slowdown_upper=placement.slowdown_upper,
         )  # fmt: skip
 
 
