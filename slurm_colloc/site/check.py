@@ -109,9 +109,13 @@ def _partitions(config: SiteConfig, cluster: Cluster) -> Iterator[str]:
                 yield _differs(f"partition '{partition.name}': ", key, getattr(found, key), value)
         if found.mps_users and (found.mps_users == "one") != partition.one_user:
             who, instead = ("only one user", "one") if partition.one_user else ("several users", "each")
+            most = max(node.quantity("gpu") for node in cluster.nodes if partition.name in node.partitions)
+            either, costs = "change ExclusiveUser there, or ", ""
+            if most > 1 and not partition.one_user:
+                either, costs = "", "; ExclusiveUser=YES would give all GPUs of a node to one user at a time"
             yield (
                 f"partition '{partition.name}': mps_users is {value_text(found.mps_users)}, and {who} may be on one of "
-                f"its nodes: change ExclusiveUser there, or write mps_users = {value_text(instead)}"
+                f"its nodes: {either}write mps_users = {value_text(instead)}{costs}"
             )
     for name in sorted(set(declared) - {partition.name for partition in partitions}):
         yield f"partition '{name}' has no GPUs, or does not exist: take its [[partition]] away"

@@ -56,6 +56,8 @@ def gaps(config: SiteConfig) -> list[str]:
 
 _OF_MPS_USERS = {
     "": "gres/mps is not used in partition {}: mps_users does not say whose jobs may share a GPU",
+    "one": "mps_users is 'one' in partition {}, whose nodes have several GPUs: a job of one user on one share keeps all "
+    "other users off its node (ExclusiveUser). With 'each' and without ExclusiveUser they get its other GPUs",
     "all": "mps_users is 'all' in partition {}: jobs of different users share one MPS daemon on each GPU, and a fault "
     "in one job ends the jobs of all users there. With 'each' a fault ends jobs of its own user only",
 }
@@ -67,7 +69,7 @@ def _off(pool: Pool, config: SiteConfig) -> Iterable[str]:
     elif pool.mps_per_gpu:
         for users, said in _OF_MPS_USERS.items():
             named = [item.name for item in config.partition if item.name in pool.partitions and item.mps_users == users]
-            if named:
+            if named and (users != "one" or pool.gpus_per_node > 1):
                 yield said.format(", ".join(f"'{name}'" for name in named))
     if pool.shards_per_gpu and not uses(config, "shard"):
         yield "csub gives no shards here: 'colloc site init --shard-consent' allows them, without isolation of jobs"

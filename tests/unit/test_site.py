@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+import re
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
 
@@ -293,8 +294,12 @@ def test_a_partition_that_gives_nodes_to_one_user_is_found_and_compared(slurm: s
     by_name = {item.name: item.mps_users for item in config.partition}
     assert (by_name["all"], by_name["gpu"]) == ("one", "each")
     assert check(config, client) == []
-    crowded = check(config, FakeClient(slurm))
-    assert any("several users may be on one of its nodes: change ExclusiveUser there" in said for said in crowded)
+    # ExclusiveUser is no way out where it takes several GPUs; a node of one GPU loses nothing by it.
+    (crowded,) = (said for said in check(config, FakeClient(slurm)) if "mps_users" in said)
+    assert ("change ExclusiveUser" in crowded, 'write mps_users = "each"' in crowded) == (False, True)
+    single = re.sub(r"\bGres=\S+", "Gres=gpu:h100:1", recorded("node", slurm))
+    said = check(config, FakeClient(slurm, node=single))
+    assert ["change ExclusiveUser" in one for one in said if "mps_users" in one] == [True]
     others = config._replace(partition=tuple(item._replace(mps_users="all") for item in config.partition))
     assert any(
         'only one user may be on one of its nodes: change ExclusiveUser there, or write mps_users = "one"' in said
@@ -455,7 +460,7 @@ def test_gaps_say_why_nothing_is_placed() -> None:
     vouched = found(models={"h100": "NVIDIA H100 80GB HBM3"}, vouched=("mps", "shard"))._replace(policy="auto")
     for users, said in (
         ("", ["pool 'g1': gres/mps is not used in partition 'all', 'gpu': mps_users"]),
-        ("one", []),
+        ("one", ["pool 'g1': mps_users is 'one' in partition 'all', 'gpu', whose nodes have several GPUs"]),
         ("each", []),
         ("all", ["pool 'g1': mps_users is 'all' in partition 'all', 'gpu': jobs of different users share"]),
     ):
