@@ -18,7 +18,7 @@ _CHOICES = {
     "partition.mps_users": ("", "one", "each", "all"),
     "sharing.order": ("mig", "mps", "shard"),
     "sharing.unbilled": ("mps", "shard"),
-    "sharing.mps_daemon": ("none", "site", "prolog", "spank"),
+    "sharing.mps_daemon": ("none", "site", "prolog"),
     "audit.rule.tell": ("users", "admins", "nobody"),
     "notices.mode": ("off", "admins", "users"),
     "notices.workdays": WEEK,

@@ -66,8 +66,8 @@ DOCUMENTATION: dict[str, str] = {
     "limits.enforced": "true when AccountingStorageEnforce has limits: csub then proposes nothing that breaks one",
     "sharing.order": "sharing modes in the order in which they are tried: 'mig', 'mps', 'shard'; a site that names "
     "'shard' accepts that jobs on shards are not isolated from each other",
-    "sharing.mps_daemon": "who runs the MPS daemons of GPUs: 'prolog' or 'spank' (colloc-mps, written by "
-    "'colloc site render -o FOLDER'), 'site' (the site's own way), or 'none': no gres/mps",
+    "sharing.mps_daemon": "who runs the MPS daemons of GPUs: 'prolog' (colloc-mps, by the scripts that "
+    "'colloc site render -o FOLDER' writes), 'site' (the site's own way), or 'none': no gres/mps",
     "sharing.unbilled": "shares, 'mps' or 'shard', that are given although the cluster tracks or bills GPUs and not "
     "them: 'site init' then leaves them on, and to 'site check' that is no difference",
     "sharing.headroom_mib": "memory added to the estimate before a share is chosen",

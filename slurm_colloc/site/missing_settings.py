@@ -56,8 +56,8 @@ def gaps(config: SiteConfig) -> list[str]:
 
 _OF_MPS_USERS = {
     "": "gres/mps is not used in partition {}: mps_users does not say whose jobs may share a GPU",
-    "one": "mps_users is 'one' in partition {}, whose nodes have several GPUs: a job of one user on one share keeps all "
-    "other users off its node (ExclusiveUser). With 'each' and without ExclusiveUser they get its other GPUs",
+    "one": "mps_users is 'one' in partition {}, whose nodes have several GPUs: a job on one share keeps all other "
+    "users off its node (ExclusiveUser). With 'each' and without ExclusiveUser they get its other GPUs",
     "all": "mps_users is 'all' in partition {}: jobs of different users share one MPS daemon on each GPU, and a fault "
     "in one job ends the jobs of all users there. With 'each' a fault ends jobs of its own user only",
 }

@@ -44,7 +44,6 @@ class Needs(StrEnum):
 
     NOTHING = "nothing"
     RECONFIGURE = "scontrol reconfigure"
-    RESTART_SLURMD = "restart slurmd"
     DRAIN = "drain first"
 
 
@@ -56,8 +55,6 @@ class Kind(StrEnum):
     PART = "part"
     # No template: it lies in slurm_colloc/plugin as it is installed.
     VERBATIM = "verbatim"
-    # Nothing of it is rendered: 'colloc site build-plugin' makes it.
-    BUILT = "built"
 
 
 class SiteFile(NamedTuple):
@@ -90,22 +87,12 @@ def has_agent(config: SiteConfig) -> bool:
     return is_site(config) and config.observe.agent
 
 
-def has_spank(config: SiteConfig) -> bool:
-    """Return whether Slurm's programs load the SPANK plugin."""
-    return is_site(config) and config.sharing.mps_daemon == "spank"
-
-
 def _has_pieces(config: SiteConfig) -> bool:
     return is_site(config) and bool(config.pool) and config.tier == "place"
 
 
 def _has_csub(config: SiteConfig) -> bool:
     return config.tier != "report"
-
-
-def _runs_mps(config: SiteConfig) -> bool:
-    """Return whether our program runs the shared MPS daemons, whoever calls it."""
-    return is_site(config) and config.sharing.mps_daemon in ("prolog", "spank")
 
 
 def _mps_by_prolog(config: SiteConfig) -> bool:
@@ -119,8 +106,6 @@ def _is_called(config: SiteConfig) -> bool:
 _UNITS, _NODES, _ONE_HOST = "/etc/systemd/system", "GPU nodes", "the one host that ingests"
 # What slurm.conf names holds for all nodes: without its TaskProlog jobs fail, by an empty prolog.d a node is drained.
 _EVERYWHERE, _SLURMDS = "every host of Slurm", "each node, without GPUs too"
-PLUGSTACK, SPANK_PLUGIN = "plugstack.conf.colloc", f"{LIBEXEC}/colloc_spank.so"
-_PLUGSTACK_PLACE = "{slurm_folder}/plugstack.conf.d/colloc.conf"
 _JOB_SUBMIT, _CLI_FILTER = "{slurm_folder}/job_submit.lua", "{slurm_folder}/cli_filter.lua"
 _LUA, _LUA_HOSTS = "{slurm_folder}/colloc", "hosts of slurmctld and of logins"
 
@@ -140,12 +125,10 @@ FILES = (
     SiteFile("colloc.logrotate", "/etc/logrotate.d/colloc", _ONE_HOST, Needs.NOTHING, is_site),
     SiteFile("colloc.crontab", "", "a login node", Needs.NOTHING, lambda config: not is_site(config)),
     SiteFile("slurm_colloc.lua", "{site_folder}/modulefiles/slurm_colloc.lua", "login nodes", Needs.NOTHING, _has_csub),
-    SiteFile("colloc-mps", f"{LIBEXEC}/colloc-mps", _SLURMDS, Needs.NOTHING, _runs_mps, Kind.VERBATIM),
+    SiteFile("colloc-mps", f"{LIBEXEC}/colloc-mps", _SLURMDS, Needs.NOTHING, _mps_by_prolog, Kind.VERBATIM),
     SiteFile("prolog.50-colloc", "{slurm_folder}/prolog.d/50-colloc", _SLURMDS, Needs.RECONFIGURE, _mps_by_prolog),
     SiteFile("epilog.50-colloc", "{slurm_folder}/epilog.d/50-colloc", _SLURMDS, Needs.RECONFIGURE, _mps_by_prolog),
     SiteFile("task_prolog", f"{LIBEXEC}/task_prolog", _SLURMDS, Needs.RECONFIGURE, _mps_by_prolog),
-    SiteFile("colloc_spank.so", SPANK_PLUGIN, _EVERYWHERE, Needs.RESTART_SLURMD, has_spank, Kind.BUILT),
-    SiteFile(PLUGSTACK, _PLUGSTACK_PLACE, _EVERYWHERE, Needs.RESTART_SLURMD, has_spank),
     SiteFile("colloc-policy.cron", "/etc/cron.d/colloc-policy", "the host of slurmctld", Needs.NOTHING, has_policy),
     SiteFile("colloc_table.lua", f"{_LUA}/colloc_table.lua", _LUA_HOSTS, Needs.NOTHING, has_policy, Kind.VERBATIM),
     SiteFile("colloc_policy.lua", f"{_LUA}/colloc_policy.lua", _LUA_HOSTS, Needs.NOTHING, has_policy, Kind.VERBATIM),
@@ -172,11 +155,7 @@ def render_site(config: SiteConfig, host: Host) -> tuple[SiteFile, ...]:
     rendered = []
     for file in FILES:
         if file.wanted(config):
-            text = ""
-            if file.kind == Kind.VERBATIM:
-                text = plugin(file.name)
-            elif file.kind != Kind.BUILT:
-                text = _text(folders, file.name, variables)
+            text = plugin(file.name) if file.kind == Kind.VERBATIM else _text(folders, file.name, variables)
             rendered.append(file._replace(installed=_place(file.installed, host), text=text))
     by_needs = {needs.name.lower(): [file for file in rendered if file.needs == needs] for needs in Needs}
     order = _text(folders, ORDER, {**variables, "files": rendered, "needs": by_needs})
@@ -203,13 +182,8 @@ def _variables(config: SiteConfig, host: Host) -> dict[str, Any]:
         "site_folder": os.path.dirname(host.site_file),
         "mps_users": _mps_users(config),
         "mps_by_prolog": _mps_by_prolog(config),
-        "runs_mps": _runs_mps(config),
         "agent": has_agent(config),
         "audit": config.audit_folder,
-        "spank": has_spank(config),
-        "spank_plugin": SPANK_PLUGIN,
-        "system_file": SYSTEM_FILE,
-        "plugstack": _place(_PLUGSTACK_PLACE, host),
         "site": is_site(config),
         "csub": _has_csub(config),
         "tier": TIERS[config.tier],

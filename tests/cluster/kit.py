@@ -6,27 +6,27 @@ from __future__ import annotations
 import re
 import shlex
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from slurm_colloc.estimate.policy_table import PLACE
 from slurm_colloc.site.render import LIBEXEC, LOG_FOLDER
 from tests.cluster import spank
-from tests.cluster.fixtures import RELEASE
+from tests.cluster.fixtures import CHECKOUT
 from tests.cluster.lab import Lab
 from tests.cluster.mps_nodes import MpsLab
 from tests.cluster.site import write_site
 from tests.fakes.mps_jobs import Node, new_root
 
-NODES = ("g1", "g2", "m1", "c1")
 _BLOCK = re.compile(r"^```\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 class Kit(MpsLab):
-    """The plugin, the policy and colloc-mps, which is called by slurm.conf's scripts ('prolog') or by 'spank'."""
+    """The plugin, the policy and colloc-mps, which slurm.conf's scripts call."""
 
-    def __init__(self, lab: Lab, by: str) -> None:
+    def __init__(self, lab: Lab) -> None:
         """Write the files of a site into a lab that is up and has the project."""
-        self.lab, self.by = lab, by
+        self.lab = lab
         self.node = Node(new_root())
         self.node.ask_slurm()
         self.etc, self.rendered = lab.root / "etc", lab.root / "out/rendered"
@@ -43,15 +43,15 @@ class Kit(MpsLab):
         self.own_conf = lab.slurm_conf.read_text()
         for name in ("cron.d", "logrotate.d"):
             (lab.root / name).mkdir()
-        write_site(lab, agent=False, extra={"sharing.mps_daemon": f'"{by}"'})
+        write_site(lab, agent=False, extra={"sharing.mps_daemon": '"prolog"'})
         # Each user's own daemon, as the assertions on its folder have it.
         text = lab.site_file.read_text().replace('mps_users = "all"', 'mps_users = "each"')
         lab.site_file.write_text(re.sub(r'(\[\[partition\]\]\nname = "all".*\n)', r'\1job_submit = "default"\n', text))
         self._render()
 
-    def placed(self, text: str) -> str:
-        """Return a text that names the lab's folders in the place of the machine's."""
-        for there, here in self.places.items():
+    def placed(self, text: str, own: Mapping[str, str] | None = None) -> str:
+        """Return a text that names the lab's folders, and what is ``own`` to it, in the place of the machine's."""
+        for there, here in {**self.places, **(own or {})}.items():
             text = text.replace(there, here)
         return text
 
@@ -63,37 +63,29 @@ class Kit(MpsLab):
         # The node's GPUs and their control program are made up.
         call = shlex.join(self.node.argv("")[:-1])
         (self.rendered / "colloc-mps").write_text(f'#!/bin/sh\n[ "$SLURMD_NODENAME" != g1 ] || exec {call} "$@"\n')
-        plugstack = self.rendered / "plugstack.conf.colloc"
-        if not plugstack.exists():
-            # A site whose MPS is by prologs may load the plugin for its options.
-            plugstack.write_text(f"optional {self.libexec}/colloc_spank.so\n")
-        elif self.by == "spank":
-            plugstack.write_text(plugstack.read_text().replace(" mps=", f" mps_state={self.node.state} mps="))
 
     # --- put there ----------------------------------------------------------------------------------------------------
 
     def install(self) -> None:
-        """Run each command of ORDER.md; what it has in words, after them."""
+        """Run each command of ORDER.md, then those of plugins.md; what is in words there, after them."""
         for block in _BLOCK.findall((self.rendered / "ORDER.md").read_text()):
             for line in filter(None, block.splitlines()):
                 self._command(line)
-        if self.by == "prolog":
-            self._command(f"install -D -m 0644 colloc_spank.so {self.libexec}/colloc_spank.so", build=True)
-            self._command(f"install -D -m 0644 plugstack.conf.colloc {self.etc}/plugstack.conf.d/colloc.conf")
-            self._command(f"echo 'include {self.etc}/plugstack.conf.d/*.conf' >>{self.etc}/plugstack.conf")
+        page = (CHECKOUT / "docs/how-to/plugins.md").read_text().partition("On every host of Slurm")[2]
+        own = {"/etc/slurm": str(self.etc), "colloc site check": f"COLLOC_CONF={self.lab.site_file} colloc site check"}
+        for line in self.placed(_BLOCK.findall(page)[0], own).splitlines():
+            self._command(line)
         for name in ("job_submit.lua", "cli_filter.lua"):
             (self.etc / name).write_text((self.rendered / f"{name}.example").read_text())
         self._merge_calls()
         self.reconfigure()
 
-    def _command(self, line: str, *, build: bool = False) -> None:
-        if build or "build-plugin" in line:
+    def _command(self, line: str) -> None:
+        if line.startswith("install") and "colloc_spank.so" in line:
             # The compiler is the machine's, whatever the lab's release is.
             done = spank.build(self.lab)
             assert done.returncode == 0, done.stderr
             (self.lab.root / "colloc_spank.so").rename(self.rendered / "colloc_spank.so")
-            if not build:
-                return
         if "policy table" in line:
             self.lab.run(["colloc", "ingest"], check=True)
         # The lines name the site file themselves, where it is not the system's.
@@ -124,14 +116,9 @@ class Kit(MpsLab):
         self.lab.slurm_conf.write_text(text + plugins)
 
     def reconfigure(self) -> None:
-        """Have all daemons read slurm.conf; slurmd looks when it starts whether a plugin has anything to run."""
+        """Have all daemons read slurm.conf."""
         self.lab.run(["scontrol", "reconfigure"], check=True)
         time.sleep(3.0)  # later releases start their daemons anew
-        if self.by == "spank" and RELEASE == "22.05":
-            for name in NODES:
-                last = next(one for one in reversed(self.lab.book.records()) if one.name == f"slurmd-{name}")
-                self.lab.book.stop([last])
-                self.lab.start_daemon(f"slurmd-{name}", ["slurmd", "-N", name, "-D"], None)
 
     # --- taken away ---------------------------------------------------------------------------------------------------
 

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A lab whose node g1 has colloc-mps, by its prologs or by SPANK, with a control program that needs no GPU."""
+"""A lab whose node g1 has colloc-mps by its prologs, with a control program that needs no GPU."""
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from tests.cluster import spank
+from tests.cluster.fixtures import new_lab, running
 from tests.cluster.lab import Lab
+from tests.fakes.mps_control import NAME
 from tests.fakes.mps_jobs import Node, new_root
 from tests.waiting import wait_for
 
@@ -24,27 +27,15 @@ JOB = 'env >"$HOME/$SLURM_JOB_ID.env"; while [ ! -e "$HOME/go.$SLURM_JOB_ID" ]; 
 class MpsLab:
     """The lab, its node's folders, and its jobs."""
 
-    def __init__(self, lab: Lab, *, by_spank: bool = False) -> None:
-        """Put colloc-mps into the scripts of a lab that is not up yet, or into its plugstack.conf."""
+    def __init__(self, lab: Lab) -> None:
+        """Put colloc-mps into the scripts of a lab that is not up yet."""
         self.lab = lab
         self.node = Node(new_root())
         self.node.ask_slurm()
         conf = lab.slurm_conf
         conf.write_text(conf.read_text().replace("PartitionName=gpu ", "PartitionName=gpu OverSubscribe=FORCE:4 "))
-        if by_spank:
-            self._load_plugin()
-            return
         for script, command in (("prolog", "start"), ("epilog", "stop"), ("taskprolog", "task")):
             self._append(lab.root / f"etc/{script}.sh", command)
-
-    def _load_plugin(self) -> None:
-        helper = self.lab.root / "helper"
-        argv = [word for word in self.node.argv("")[:-1] if not word.startswith(("--each", "--all"))]
-        helper.write_text(f'#!/bin/sh\n[ "$SLURMD_NODENAME" != g1 ] || exec {shlex.join(argv)} "$@"\n')
-        helper.chmod(0o755)
-        done = spank.build(self.lab)
-        assert done.returncode == 0, done.stderr
-        spank.write_plugstack(self.lab, f"mps_state={self.node.state} mps_each=x,of-each mps_all=of-all")
 
     def _append(self, path: Path, command: str) -> None:
         text = path.read_text().replace("|| exit 0\n", "|| true\n")
@@ -104,3 +95,18 @@ class MpsLab:
         self.lab.run(["scancel", "-u", "bob"])
         wait_for(lambda: not self.lab.run(["squeue", "-h", "--all"]).stdout, "jobs do not end")
         self.node.well()
+
+
+@contextmanager
+def mps_lab(lab: Lab | None = None) -> Iterator[MpsLab]:
+    """Let a lab with colloc-mps run, one that is not up yet or a new one."""
+    made = MpsLab(lab or new_lab(SLURM_CONF))
+    try:
+        with running(made.lab, bare=True):
+            yield made
+    finally:
+        made.remove()
+
+
+def the_daemon(pipe: str) -> int:
+    return int((Path(pipe) / f"{NAME}.pid").read_text())

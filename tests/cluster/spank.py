@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A lab whose Slurm loads our SPANK plugin: built against its release's headers, with a stand-in for colloc-mps."""
+"""A lab whose Slurm loads our SPANK plugin: built against its release's headers."""
 
 from __future__ import annotations
 
 import os
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -42,29 +41,6 @@ end
 function slurm_cli_post_submit(offset, job, step) return slurm.SUCCESS end
 """
 SCRIPTS = {"job_submit.lua": JOB_SUBMIT, "cli_filter.lua": CLI_FILTER}
-# The interface of colloc-mps and none of its care; what it is to do wrong stands in the file "mood".
-HELPER = """\
-#!/bin/sh
-cd {root}
-{{ echo "verb=$1"; env | grep -v '^_=\\|^PWD=\\|^OLDPWD='; echo "files=$(ls /proc/self/fd | tr '\\n' ' ')"; }} \
->"called/$1.$SLURM_JOB_ID"
-case $(cat mood) in
-hang) sleep 600 & echo "$!" >>slept; wait ;;
-crash) kill -SEGV $$ ;;
-fail) exit 3 ;;
-esac
-[ "${{CUDA_MPS_ACTIVE_THREAD_PERCENTAGE-}}" ] || exit 0
-folder=mps/$SLURM_JOB_UID-GPU-$SLURM_JOB_GPUS
-if [ "$1" = start ]; then
-    mkdir -p "$folder/pipe" "$folder/log" "$folder/jobs"
-    : >"$folder/jobs/$SLURM_JOB_ID"
-    chown "$SLURM_JOB_UID" "$folder/pipe" "$folder/log"
-    chmod 700 "$folder/pipe" "$folder/log"
-    cat pid >"$folder/pipe/nvidia-cuda-mps-control.pid"
-else
-    rm -f "$folder/jobs/$SLURM_JOB_ID"
-fi
-"""
 
 
 def build(lab: Lab) -> subprocess.CompletedProcess[str]:
@@ -85,37 +61,12 @@ def build(lab: Lab) -> subprocess.CompletedProcess[str]:
 
 
 def write_plugstack(lab: Lab, *words: str) -> None:
-    text = " ".join([f"optional {lab.root}/colloc_spank.so mps={lab.root}/helper mps_state={lab.root}/mps", *words])
+    text = " ".join([f"optional {lab.root}/colloc_spank.so", *words])
     (lab.root / "etc/plugstack.conf").write_text(text + "\n")
 
 
-def prepare(lab: Lab, *words: str) -> None:
-    """Write all of it into a lab that is not up yet."""
-    for name in ("mps", "called"):
-        (lab.root / name).mkdir()
-    helper = lab.root / "helper"
-    helper.write_text(HELPER.format(root=shlex.quote(str(lab.root))))
-    helper.chmod(0o755)
-    mood(lab, "well")
+def prepare(lab: Lab) -> None:
+    """Build the plugin for a lab that is not up yet, and have it loaded."""
     done = build(lab)
     assert done.returncode == 0, done.stderr
-    write_plugstack(lab, *words)
-
-
-def start_daemon(lab: Lab) -> int:
-    """Start what has a daemon's name and does nothing; return its pid, which the helper hands out."""
-    program = lab.root / "nvidia-cuda-mps-control"
-    shutil.copy("/bin/sleep", program)
-    pid = lab.spawn("mps", [program, "86400"]).pid
-    (lab.root / "pid").write_text(str(pid))
-    return pid
-
-
-def mood(lab: Lab, text: str) -> None:
-    (lab.root / "mood").write_text(text + "\n")
-
-
-def called(lab: Lab, verb: str, job: str) -> dict[str, str] | None:
-    """Return the environment that the helper was given; None where it was not called."""
-    path = lab.root / "called" / f"{verb}.{job}"
-    return dict(line.split("=", 1) for line in path.read_text().splitlines()) if path.exists() else None
+    write_plugstack(lab)

@@ -11,8 +11,7 @@ import pytest
 
 from tests.cluster import cgroups
 from tests.cluster.fixtures import RELEASE, in_cgroups
-from tests.cluster.mps_nodes import SLURM_CONF, MpsLab
-from tests.cluster.mps_scenes import mps_lab, the_daemon
+from tests.cluster.mps_nodes import SLURM_CONF, MpsLab, mps_lab, the_daemon
 from tests.cluster.releases import HOST
 from tests.cluster.test_mps_daemon import mps as mps
 from tests.waiting import wait_for

@@ -24,14 +24,14 @@ PartitionName=one Nodes=g1 ExclusiveUser=YES OverSubscribe=FORCE:4 MaxTime=INFIN
 WHOLE = ("--gres=gpu:1", "-p", "all")
 
 
-@pytest.fixture(params=["prolog", "spank"])
-def kit(request: pytest.FixtureRequest) -> Iterator[Kit]:
+@pytest.fixture
+def kit() -> Iterator[Kit]:
     """A lab of its own: this test takes everything away."""
     lab = new_lab(SHARES)
     conf = lab.slurm_conf
     conf.write_text(conf.read_text().replace("PartitionName=gpu ", "PartitionName=gpu OverSubscribe=FORCE:4 "))
     with running(lab):
-        made = Kit(lab, request.param)
+        made = Kit(lab)
         yield made
     made.remove()
 
@@ -104,11 +104,10 @@ def _take_away(kit: Kit) -> None:
     _jobs_run(kit, "the plugin's line gone")
     (kit.libexec / "colloc_spank.so").unlink()
     _jobs_run(kit, "the plugin gone")
-    if kit.by == "prolog":
-        (etc / "taskprolog.sh").write_text(kit.own_task_prolog)
-        lab.slurm_conf.write_text(kit.own_conf)
-        kit.reconfigure()
-        _jobs_run(kit, "the prologs' lines gone")
+    (etc / "taskprolog.sh").write_text(kit.own_task_prolog)
+    lab.slurm_conf.write_text(kit.own_conf)
+    kit.reconfigure()
+    _jobs_run(kit, "the prologs' lines gone")
     running = lab.run(["squeue", "-h", "-t", "R", "-o", "%A"]).stdout.split()
     kit.let_go("alice", *map(int, running))
     _end_daemons(kit)

@@ -107,7 +107,7 @@ def test_nested_tables() -> None:
         ({"sharing": {"max_slowdown": 0.5}}, "from 1.0 up"),
         ({"sharing": {"order": ["mig", "mpi"]}}, "'sharing.order' must be one of mig, mps, shard, not 'mpi'"),
         ({"sharing": {"order": "mig"}}, "'sharing.order' must be a list"),
-        ({"sharing": {"mps_daemon": "yes"}}, "one of none, site, prolog, spank"),
+        ({"sharing": {"mps_daemon": "spank"}}, "one of none, site, prolog, not"),
         ({"policy": "on"}, "one of auto, shadow, pack, off"),
         ({"observe": {"dcgm": "localhost:9400"}}, "'observe.dcgm' must be 'http://host:port/path'"),
         ({"observe": {"dcgm": "http://host:65536/metrics"}}, "or 'dcgmi', not 'http://host:65536"),

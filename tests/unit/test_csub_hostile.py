@@ -331,7 +331,7 @@ def test_a_script_that_reads_what_a_piece_would_change(
     assert share_too or "reads " in done.stderr
 
 
-@pytest.mark.parametrize(("daemon", "share_too"), [("site", False), ("prolog", True), ("spank", True)])
+@pytest.mark.parametrize(("daemon", "share_too"), [("site", False), ("prolog", True)])
 def test_under_a_daemon_of_the_sites_own_a_step_keeps_the_limit_and_its_job_gets_no_share(
     shell: Shell, daemon: str, share_too: bool
 ) -> None:

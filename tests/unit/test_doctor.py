@@ -73,8 +73,14 @@ def program(setting: str = "Prolog", **fields: Any) -> dict[str, Any]:
     return {"scripts": (Script(setting, "/p", "")._replace(**fields),)}
 
 
+def plugstack(words: str) -> dict[str, Any]:
+    text = f"# optional /x/colloc_spank.so mps=/a\noptional /x/other.so mps=/a\noptional /x/colloc_spank.so {words}\n"
+    return {"plugstack": (Script("PlugStackConfig", "/c", text),)}
+
+
 # Whom a finding is about: what a setting is said "of slurm.conf" by is left out here.
 P, GPU, QOS, TRES = "Prolog '/p'", "partition 'gpu'", "QOS 'normal'", "AccountingStorageTRES"
+PLUGSTACK = "PlugStackConfig '/c'"
 
 BROKEN: list[tuple[str, dict[str, Any], str, str]] = [
     ("DOC001", prolog('nvidia-smi -c "${CUDA_VISIBLE_DEVICES}"'), P, "nvidia-smi -c"),
@@ -239,6 +245,13 @@ BROKEN: list[tuple[str, dict[str, Any], str, str]] = [
     ("DOC102", prolog(BY_JOB, Script("Epilog", "/e", "true")), P, "no Epilog ends what it starts"),
     ("DOC103", settings(PrologFlags="Alloc,NoHold"), "PrologFlags", "it is Alloc,NoHold"),
     ("DOC103", settings(PrologFlags="(null)"), "PrologFlags", "it is (null)"),
+    (
+        "DOC104",
+        plugstack("mps=/usr/libexec/slurm_colloc/colloc-mps mps_each=a site=/s"),
+        PLUGSTACK,
+        "colloc-mps mps_each=a'",
+    ),
+    ("DOC104", plugstack("sampler=python"), PLUGSTACK, "'sampler=python'"),
 ]
 
 
@@ -350,6 +363,7 @@ def test_every_check_finds_something_somewhere() -> None:
         ("DOC101", program(folder_mode=0o1777)),
         ("DOC102", prolog("true")),
         ("DOC103", settings(PrologFlags="Contain")),
+        ("DOC104", plugstack("sampler=/opt/bin/python site=/s # mps=/a")),
         ("DOC071", {"queue": Queue(2000.0, 0, None, None)}),
         ("DOC071", settings(SchedulerType="sched/builtin")),
     ],
@@ -399,6 +413,7 @@ def test_the_largest_of_a_node_is_what_max_tres_bills() -> None:
             {*(f"DOC00{number}" for number in range(1, 8)), "DOC102"},
             "it is hidden",
         ),
+        ({"plugstack": (Script("PlugStackConfig", "/c", UNREAD),)}, {"DOC104"}, "it is hidden"),
         ({**program(mode=None), "this_node": "login", "nodes": (G2, M1)}, {"DOC100"}, "there is none on this machine"),
         ({"this_node": "m1", "devices": UNREAD}, {"DOC011"}, "the slices themselves: it is hidden"),
         (

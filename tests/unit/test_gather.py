@@ -11,7 +11,7 @@ from slurm_colloc.core import clock
 from slurm_colloc.core.errors import ProcessError
 from slurm_colloc.site.doctor.checks import CHECKS
 from slurm_colloc.site.doctor.facts import Seen, Unread
-from slurm_colloc.site.doctor.gather import gather, scripts
+from slurm_colloc.site.doctor.gather import gather, plugstack, scripts
 from slurm_colloc.slurm.setup import parse_queue
 from tests.unit.doctor_sites import ASSOCIATION_ROWS, QOS_ROWS
 from tests.unit.made import RECORDED
@@ -160,6 +160,22 @@ def test_a_script_may_be_named_from_where_slurm_conf_is(tmp_path: Path, monkeypa
     monkeypatch.chdir(elsewhere)
     (found,) = scripts({"SLURM_CONF": str(tmp_path / "slurm.conf"), "Prolog": "prolog.sh"})
     assert (found.path, found.text) == (str(tmp_path / "prolog.sh"), "#!/bin/sh\n")
+
+
+def test_plugstack(tmp_path: Path) -> None:
+    settings = {"SLURM_CONF": str(tmp_path / "slurm.conf"), "PlugStackConfig": "(null)"}
+    assert plugstack(settings) == ()
+    for name, text in (
+        ("plugstack.conf", "include more/*.conf\n"),
+        ("own.conf", ""),
+        ("more/1.conf", "a"),
+        ("more/2", ""),
+    ):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    paths = [one.path for one in plugstack(settings)]
+    assert paths == [f"{tmp_path}/plugstack.conf", f"{tmp_path}/more/1.conf"]
+    assert [one.path for one in plugstack({**settings, "PlugStackConfig": "own.conf"})] == [f"{tmp_path}/own.conf"]
 
 
 def test_the_driver_is_asked_on_a_gpu_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

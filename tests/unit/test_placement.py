@@ -111,7 +111,7 @@ def test_mps_needs_a_daemon() -> None:
     assert found == {"mps on g": because("no-mps-daemon")}
 
 
-@pytest.mark.parametrize("daemon", ["site", "prolog", "spank"])
+@pytest.mark.parametrize("daemon", ["site", "prolog"])
 def test_mps_needs_partitions_that_say_whom_it_serves(daemon: str) -> None:
     config = site(MPS_POOL, mps_daemon=daemon, mps_users="")
     said = because("partition-lacks-mps-users", partition="gpu")

@@ -72,7 +72,6 @@ def test_each_line_of_the_table_has_its_template_and_is_wanted_by_some_example()
     [
         ("none", set()),
         ("site", set()),
-        ("spank", {"colloc-mps"}),
         ("prolog", {"colloc-mps", "prolog.50-colloc", "epilog.50-colloc", "task_prolog"}),
     ],
 )
@@ -116,22 +115,6 @@ def test_the_scripts_end_well_where_the_program_is_missing(tmp_path: Path) -> No
         script = tmp_path / name
         script.write_text(rendered[name].replace("/usr/libexec/slurm_colloc", str(tmp_path / "none")))
         assert subprocess.run(["sh", script], capture_output=True, check=False).returncode == 0
-
-
-def test_the_plugin_is_loaded_where_it_runs_the_daemons_and_samples_where_no_agent_does() -> None:
-    config = example("v100-a100-h100")
-    assert config.sharing.mps_daemon == "spank"
-    rendered = texts(config)
-    program = "/usr/libexec/slurm_colloc/colloc-mps"
-    line = f"optional /usr/libexec/slurm_colloc/colloc_spank.so mps={program} mps_each=a100"
-    assert rendered["plugstack.conf.colloc"].splitlines()[-1] == line
-    assert "## The SPANK plugin" in rendered[ORDER]
-    alone = config._replace(observe=config.observe._replace(agent=False))
-    sampled = f"{line} sampler=/opt/slurm_colloc/bin/python site=/etc/slurm_colloc/site.toml"
-    assert texts(alone)["plugstack.conf.colloc"].splitlines()[-1] == sampled
-    other = config._replace(sharing=config.sharing._replace(mps_daemon="site"))
-    assert "plugstack.conf.colloc" not in texts(other)
-    assert "SPANK" not in texts(other)[ORDER]
 
 
 def test_a_share_is_counted_over_the_nodes_gpus_and_a_slice_is_left_to_the_driver() -> None:
@@ -254,10 +237,9 @@ def test_another_site_file_and_slurm_conf_reach_those_who_need_them() -> None:
 def test_each_command_of_ours_in_the_order_names_another_site_file(site_file: str) -> None:
     config = example("h100-mps")
     judged = (config.partition[0]._replace(job_submit="shadow"), *config.partition[1:])
-    spank = config._replace(partition=judged, sharing=config.sharing._replace(mps_daemon="spank"))
-    order = texts(spank, Host("/opt/x", *([site_file] if site_file else [])))["ORDER.md"]
+    order = texts(config._replace(partition=judged), Host("/opt/x", *([site_file] if site_file else [])))["ORDER.md"]
     named = "COLLOC_CONF=/srv/site.toml " if site_file else ""
-    for command in ("site build-plugin", "site check", "site render", "ingest", "policy table"):
+    for command in ("site check", "site render", "ingest", "policy table"):
         assert re.search(rf"(`|^|&& ){named}/opt/x/bin/colloc {command}", order, re.MULTILINE), command
     assert ("COLLOC_CONF" in order) == bool(site_file)
 
@@ -387,13 +369,10 @@ def test_the_command_writes(
     assert "wrote gres.conf; to apply it: drain first\n" in said.out
     assert "wrote slurm.conf.partitions; to apply it: scontrol reconfigure\n" in said.out
     assert "nothing was installed; read" in said.err
-    (out / "colloc_spank.so").write_bytes(b"\x7fELF")
-    assert colloc(*argv, "-o", str(out)) == 0
-    assert (out / "colloc_spank.so").exists(), "ORDER.md has it built in this folder"
 
 
 def test_what_only_the_earlier_site_file_needed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Prolog scripts stay on the nodes when the plugin takes their place, and both would run the daemons."""
+    """Prolog scripts stay on the nodes."""
     text = (CHECKOUT / "site-configs/h100-mps/site.toml").read_text()
     monkeypatch.setenv("COLLOC_CONF", str(tmp_path / "site.toml"))
     argv = ("site", "render", "-o", str(tmp_path / "out"))

@@ -12,7 +12,7 @@ from slurm_colloc.cli.colloc.output import say, site
 from slurm_colloc.core.config import SYSTEM_FILE, find_site_file
 from slurm_colloc.core.errors import ConfigError
 from slurm_colloc.site.output_folder import ORDER, write_folder
-from slurm_colloc.site.render import DEFAULT_SLURM_CONF, FILES, Host, Kind, Needs, SiteFile, render_site
+from slurm_colloc.site.render import DEFAULT_SLURM_CONF, FILES, Host, Needs, SiteFile, render_site
 
 
 def render(
@@ -53,8 +53,8 @@ def _prefix() -> str:
 
 
 def _write(output: str, files: tuple[SiteFile, ...]) -> None:
-    texts = {file.name: file.text for file in files if file.kind != Kind.BUILT}
-    written, removed = write_folder(output, texts, (file.name for file in FILES if file.kind != Kind.BUILT))
+    texts = {file.name: file.text for file in files}
+    written, removed = write_folder(output, texts, (file.name for file in FILES))
     needs = {file.name: file.needs for file in files}
     for name in written:
         later = "" if needs[name] == Needs.NOTHING else f"; to apply it: {needs[name]}"

@@ -73,6 +73,7 @@ class Site(NamedTuple):
     clock_ahead_s: tuple[float, float] | Unread
     this_node: str
     devices: tuple[SmiDevice, ...] | Unread
+    plugstack: tuple[Script, ...] = ()
 
     def words(self, setting: str) -> frozenset[str]:
         """Return the comma-separated words of a setting, in lower case."""

@@ -3,6 +3,7 @@
 
 import glob
 import os
+import re
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
@@ -51,6 +52,7 @@ def gather(timeout_s: float, this_node: str, environment: Mapping[str, str]) -> 
         queue=queue,
         clock_ahead_s=queue if isinstance(queue, Unread) else _ahead(queue.at_s, asked_s, answered_s),
         this_node=this_node,
+        plugstack=plugstack(settings),
         devices=_devices(this_node in {node.name for node in nodes if node.gpu_types or node.quantity("gpu")}),
     )
 
@@ -79,6 +81,19 @@ def scripts(settings: Mapping[str, str]) -> tuple[Script, ...]:
                 path = os.path.join(beside, value)
                 found += [_script(setting, path) for path in sorted(glob.glob(path)) or [path]]
     return tuple(found)
+
+
+def plugstack(settings: Mapping[str, str]) -> tuple[Script, ...]:
+    """Return plugstack.conf, where there is one on this machine, and the files that it includes."""
+    beside = os.path.dirname(settings.get("SLURM_CONF", ""))
+    named = settings.get("PlugStackConfig", "").replace("(null)", "")
+    path = os.path.join(beside, named or "plugstack.conf")
+    if not os.path.exists(path):
+        return ()
+    found = _script("PlugStackConfig", path)
+    more = re.findall(r"(?m)^\s*include\s+(\S+)", found.text) if isinstance(found.text, str) else ()
+    paths = [each for pattern in more for each in sorted(glob.glob(os.path.join(beside, pattern)))]
+    return (found, *(_script("PlugStackConfig", each) for each in paths))
 
 
 def _script(setting: str, path: str) -> Script:

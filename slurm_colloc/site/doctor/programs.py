@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DOC100 to DOC103: how slurmd runs the site's programs around jobs."""
+"""DOC100 to DOC104: how slurmd runs the site's programs around jobs, and what it gives to our plugin."""
 
 import re
 from collections.abc import Iterator
@@ -9,6 +9,8 @@ from slurm_colloc.site.doctor.prolog import commands, gives_back, name_of, takes
 
 _BY_ROOT = ("Prolog", "Epilog")
 _ANY_X, _OTHERS_X, _OTHERS_W, _STICKY = 0o111, 0o001, 0o002, 0o1000
+
+_PLUGIN = re.compile(r"(?m)^[ \t]*(?:optional|required)[ \t]+\S*colloc_spank\.so\b([^#\n]*)")
 
 
 def _unrunnable(site: Site) -> Iterator[Seen | Blank]:
@@ -57,6 +59,14 @@ def _too_late(site: Site) -> Iterator[Seen]:
         yield Seen("PrologFlags of slurm.conf", f"it is {site.settings.get('PrologFlags', '(null)')}")
 
 
+def _strange_words(site: Site) -> Iterator[Seen | Blank]:
+    for file in site.plugstack:
+        words = " ".join(_PLUGIN.findall(file.text)).split() if isinstance(file.text, str) else []
+        if strange := [word for word in words if not word.startswith(("sampler=/", "site=/"))]:
+            yield Seen(name_of(file), f"colloc_spank.so is given '{' '.join(strange)}'")
+    yield from unread(site.plugstack)
+
+
 CHECKS = (
     Check(
         "DOC100",
@@ -94,5 +104,15 @@ CHECKS = (
         "PrologFlags=Alloc, without NoHold",
         f"slurm.conf(5), PrologFlags; seen with salloc on {TRIED}",
         _too_late,
+    ),
+    Check(
+        "DOC104",
+        "warning",
+        "the SPANK plugin is given words that it does not know",
+        "it passes them over: with mps=PATH no MPS daemon is started, and jobs on shares of a GPU take turns",
+        'take them out of the line; MPS daemons are by Prolog and Epilog: write sharing.mps_daemon = "prolog" into '
+        "site.toml, and install what 'colloc site render' then writes",
+        "docs/how-to/plugins.md",
+        _strange_words,
     ),
 )

@@ -28,7 +28,7 @@ _SOUGHT = re.compile(r"(?:\bps\b.*\|.*grep.*|\bpgrep\b.*|\bpidof\b.*|\bpkill\b.*
 _MANY_USERS = re.compile(r"nvidia-cuda-mps-control\b.*\s-multiuser-server\b")
 _ASSIGNED = re.compile(r"""(?:^|\s)([A-Za-z_]\w*)=("[^"]*"|'[^']*'|\S*)""")
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)\}?")
-# What colloc-mps is given by the scripts around it, and by the SPANK plugin.
+# What colloc-mps is given by the scripts around it.
 _MOST_S = 17
 _JOB = re.compile(r"\$\{?SLURM_JOB_?ID\b")
 _SPLIT = re.compile(r"\n|;|&&|\|\|")
