@@ -3,7 +3,6 @@
 
 import glob
 import os
-import re
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
@@ -84,16 +83,11 @@ def scripts(settings: Mapping[str, str]) -> tuple[Script, ...]:
 
 
 def plugstack(settings: Mapping[str, str]) -> tuple[Script, ...]:
-    """Return plugstack.conf, where there is one on this machine, and the files that it includes."""
-    beside = os.path.dirname(settings.get("SLURM_CONF", ""))
-    named = settings.get("PlugStackConfig", "").replace("(null)", "")
-    path = os.path.join(beside, named or "plugstack.conf")
-    if not os.path.exists(path):
-        return ()
-    found = _script("PlugStackConfig", path)
-    more = re.findall(r"(?m)^\s*include\s+(\S+)", found.text) if isinstance(found.text, str) else ()
-    paths = [each for pattern in more for each in sorted(glob.glob(os.path.join(beside, pattern)))]
-    return (found, *(_script("PlugStackConfig", each) for each in paths))
+    """Return plugstack.conf and what is beside it in plugstack.conf.d, as far as they are on this machine."""
+    named = settings.get("PlugStackConfig", "").replace("(null)", "") or "plugstack.conf"
+    path = os.path.join(os.path.dirname(settings.get("SLURM_CONF", "")), named)
+    paths = [*glob.glob(path), *sorted(glob.glob(f"{path}.d/*"))]
+    return tuple(_script("PlugStackConfig", each) for each in paths)
 
 
 def _script(setting: str, path: str) -> Script:
