@@ -44,7 +44,7 @@ workdays = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
 # The command as it is, at the end of the month, told where each part of it begins and ends.
 COMMAND = """
 import json, sys, time
-from slurm_colloc import clock
+from slurm_colloc.core import clock
 from slurm_colloc.audit import timing
 at_s, timing.WINDOW_DAYS = float(sys.argv.pop(1)), float(sys.argv.pop(1))
 clock.now = lambda: at_s

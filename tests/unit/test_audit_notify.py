@@ -91,7 +91,7 @@ def later(monkeypatch: pytest.MonkeyPatch, by_s: float) -> float:
     """Let all that asks for the time be so much later; return it."""
     at_s = now() + by_s
     modules = (
-        "clock",
+        "core.clock",
         "cli.colloc.audit_notify",
         "cli.colloc.audit_mails",
         "cli.colloc.audit_look",
