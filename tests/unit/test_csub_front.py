@@ -184,7 +184,7 @@ def test_what_a_pth_file_begins_loses_nothing(shell: Shell, line: str, together:
 
 
 @pytest.mark.parametrize("text", [*ENDS.values(), "raise MemoryError"])
-@pytest.mark.parametrize("name", ["cli/csub.py", "submit/plan.py", "wording.py", "submit/show.py"])
+@pytest.mark.parametrize("name", ["cli/csub.py", "submit/plan.py", "core/wording.py", "submit/show.py"])
 def test_a_module_that_ends_csub_loses_nothing(shell: Shell, name: str, text: str) -> None:
     python = own_prefix(shell)
     [place] = (shell.folder / "prefix").glob("lib/*/site-packages")
