@@ -111,7 +111,7 @@ CHECKS = (
         "the SPANK plugin is given words that it does not know",
         "it passes them over: with mps=PATH no MPS daemon is started, and jobs on shares of a GPU take turns",
         'take them out of the line; MPS daemons are by Prolog and Epilog: write sharing.mps_daemon = "prolog" into '
-        "site.toml, and install what 'colloc site render' then writes",
+        "site.toml, and install what 'colloc site render -o FOLDER' then writes",
         "docs/how-to/plugins.md",
         _strange_words,
     ),
