@@ -23,12 +23,15 @@ from typing import TYPE_CHECKING, NoReturn
 if TYPE_CHECKING:  # the program starts without it
     import pytest
 
-# The folder of a test run, whose processes inherit the name; it is removed when pytest ends by itself.
+# The folder of a test run, whose processes inherit the name. It is removed when pytest ends by itself: where it is
+# still there, the run was interrupted or killed.
 RUN = "COLLOC_TEST_RUN"
 # What tests have told to end may still be at it.
 LEFT_WAIT_S = 3.0
 KILL_WAIT_S = 10.0
 _PDEATHSIG, _SUBREAPER = 1, 36
+_INTERRUPTED = 2
+_is_reaped = False
 
 
 def new_folder(prefix: str, parent: str = "/var/tmp") -> Path:
@@ -57,14 +60,21 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         (Path(os.environ[RUN]) / "base").symlink_to(base)
 
 
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Leave the folder to the reaper, with all that it names, where somebody has interrupted the run."""
+    if not hasattr(session.config, "workerinput") and exitstatus == _INTERRUPTED and _is_reaped:
+        os.environ.pop(RUN)
+
+
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Remove the folder that the whole run shared."""
-    if not hasattr(config, "workerinput"):
+    if not hasattr(config, "workerinput") and RUN in os.environ:
         shutil.rmtree(os.environ.pop(RUN))
 
 
 def _go_on_below(run: str) -> None:
     """Return in a new grandchild; this process waits, its child becomes the reaper."""
+    global _is_reaped
     first = os.getpid()
     waited_for = {signal.SIGINT, signal.SIGCHLD}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, waited_for)
@@ -73,9 +83,10 @@ def _go_on_below(run: str) -> None:
     _prctl(_SUBREAPER, 1)
     if tests := os.fork():
         os.setsid()  # what is sent to pytest's process group does not end it
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         os.execv(sys.executable, [sys.executable, "-I", __file__, str(first), str(tests), run])
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    _prctl(_PDEATHSIG, signal.SIGKILL)
+    _is_reaped = True
 
 
 def _wait(reaper: int, signals: set[signal.Signals]) -> NoReturn:
@@ -100,6 +111,7 @@ def main(first: int, tests: int, run: Path) -> int:
     """Wait for pytest, leave nothing of it, and return its exit status."""
     signal.signal(signal.SIGINT, lambda *_: os.kill(tests, signal.SIGINT))
     signal.signal(signal.SIGTERM, _orphaned)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # as it was begun, an interrupt waited for this
     try:
         _prctl(_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != first:
