@@ -130,7 +130,8 @@ def desk(lab: Lab) -> Desk:
         if os.environ.get("COLLOC_REQUIRE_CLUSTER") == "1":
             raise
         pytest.skip(f"the programs cannot be installed: {error}")
-    return Desk(lab, write_site(lab, "programs-site"), venv)
+    # A daemon of Prolog's lifts the limit on threads in steps, without which a script with srun gets no share.
+    return Desk(lab, write_site(lab, "programs-site", extra={"sharing.mps_daemon": '"prolog"'}), venv)
 
 
 # submitit writes .submission_file_UUID.sh with all options as directives, runs `sbatch FILE` and looks for "job N" in
