@@ -17,9 +17,9 @@ from slurm_colloc.core.model import Gres, Placement, Rejected, SharingMode, beca
 from slurm_colloc.slurm.directives import read_script
 from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS
 from slurm_colloc.submit.render import keep_script, render_block, render_script, site_parts, write_script
+from tests.unit.golden import compare
 from tests.unit.made import footprint, request, site
 
-GOLDEN = Path(__file__).parents[1] / "golden"
 SCRIPT = b"""\
 #!/bin/bash -l
 #SBATCH --job-name=train --gres=gpu:1
@@ -64,10 +64,7 @@ def test_golden(mode: SharingMode, sampled: bool, monkeypatch: pytest.MonkeyPatc
     script = read_script(SCRIPT, SBATCH_OPTIONS["22.05"], "22.05")
     text = render_script(SCRIPT, script.insert_at, block(mode, sampled=sampled))
     text = text.replace(str(tmp_path).encode(), b"/home/ann/.local/share")
-    path = GOLDEN / f"{mode}{'-sampled' if sampled else ''}.sh"
-    if os.environ.get("COLLOC_GOLDEN") == "write":
-        path.write_bytes(text)
-    assert text == path.read_bytes()
+    compare(f"{mode}{'-sampled' if sampled else ''}.sh", text)
     head, tail = SCRIPT[: script.insert_at], SCRIPT[script.insert_at :]
     assert text.startswith(head), "the user's own text stands verbatim around the block"
     assert text.endswith(tail)

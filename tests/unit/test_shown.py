@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What people read of made-up reports, jobs and months: one snapshot (COLLOC_GOLDEN=write writes it)."""
 
-import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
+from itertools import chain
 from typing import Any
 
 from slurm_colloc.core.chart_model import Fit, JobTimeline
@@ -13,13 +12,13 @@ from slurm_colloc.report import job as job_report
 from slurm_colloc.report.job import Advice, JobStory, RunStory
 from slurm_colloc.report.me import as_text as month
 from slurm_colloc.report.usage_text import as_table
+from tests.unit.golden import compare, titled
 from tests.unit.made import decision, evidence, usage
 from tests.unit.reports import NOTHING, full, group, report
 from tests.unit.stored import grouped
 from tests.unit.test_job_story import ROW
 from tests.unit.test_me import mine
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "shown.txt"
 UNKNOWN: dict[str, Any] = dict.fromkeys(
     (
         *("allocated_gpu_hours", "util_used_gpu_hours", "sm_used_gpu_hours", "gpu_mem_peak_mib", "coverage_pct"),
@@ -93,7 +92,4 @@ def others() -> Iterator[tuple[str, str]]:
 
 
 def test_what_people_read() -> None:
-    shown = "".join(f"## {name}\n\n{text.rstrip()}\n\n" for part in (reports, jobs, others) for name, text in part())
-    if os.environ.get("COLLOC_GOLDEN") == "write":
-        GOLDEN.write_text(shown)
-    assert shown == GOLDEN.read_text()
+    compare("shown.txt", titled(chain(reports(), jobs(), others())))

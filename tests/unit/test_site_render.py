@@ -40,11 +40,11 @@ def texts(config: SiteConfig, host: Host = HOST) -> dict[str, str]:
 
 @pytest.mark.parametrize("name", ["h100-mig-mps", "user-mode"])
 def test_the_whole_folder_is_as_it_was(name: str) -> None:
-    """COLLOC_GOLDEN=1 writes them anew, to be read before they are committed."""
+    """COLLOC_GOLDEN=write writes them anew, to be read before they are committed."""
     # What is no template is compared elsewhere.
     plain = {file.name for file in FILES if file.kind == Kind.VERBATIM}
     rendered = {name: text for name, text in texts(example(name)).items() if name not in plain}
-    if os.environ.get("COLLOC_GOLDEN") == "1":
+    if os.environ.get("COLLOC_GOLDEN") == "write":
         write_folder(str(GOLDEN / name), rendered, (file.name for file in FILES))
     assert rendered == {path.name: path.read_text() for path in (GOLDEN / name).iterdir()}
 

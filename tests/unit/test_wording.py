@@ -2,15 +2,14 @@
 """The catalogue of words, whole in tests/golden/words.txt (COLLOC_GOLDEN=write writes it); no other test has any."""
 
 import ast
-import os
 import re
 from pathlib import Path
 
 from slurm_colloc.core.model import Footprint, Placement, Reason, Rejected, SharingMode, because
 from slurm_colloc.core.wording import MEANS, WORDS, sentence, shown, words
+from tests.unit.golden import compare
 
 ROOT = Path(__file__).resolve().parents[2]
-GOLDEN = ROOT / "tests/golden/words.txt"
 # What a parameter is in the examples: a word, but where its name says otherwise, or the code is one of those.
 _BY_END: dict[str, float] = {"_mib": 9000, "_pct": 12.5, "_s": 5400.0, "_min": 90.0}
 _LISTS = {"partitions", "groups", "gres", "names", "sources"}
@@ -39,9 +38,7 @@ def examples() -> list[str]:
 
 def test_the_words_of_every_code() -> None:
     text = "\n".join(examples()) + "\n"
-    if os.environ.get("COLLOC_GOLDEN") == "write":
-        GOLDEN.write_text(text)
-    assert text == GOLDEN.read_text()
+    compare("words.txt", text)
 
 
 def test_every_code_that_is_written_has_words_for_its_parameters() -> None:
