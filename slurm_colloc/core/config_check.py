@@ -46,10 +46,7 @@ _MOST = {
 # Scheme, host, port, and path with query.
 _URL = r"(https?)://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?(/[!-~]*)?"
 # Services would look for these wherever they were started.
-_PATHS = (
-    *("paths.state", "paths.journal"),
-    *("notices.command", "notices.textfile", "notices.state"),
-)
+_PATHS = ("paths.state", "paths.journal", "notices.command", "notices.textfile", "notices.state")
 
 # What a partition may refuse, or hold jobs back for as long as it exists; see slurm.conf(5), "PARTITION CONFIGURATION".
 RESTRICTIONS = (

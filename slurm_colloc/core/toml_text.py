@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 
 from slurm_colloc.core.errors import InputError
+from slurm_colloc.core.units import printable
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -19,17 +20,12 @@ def key_line(key: str, value: object, source: str = "") -> str:
         InputError: a text that TOML cannot hold.
     """
     line = f"{key} = {value_text(value, key)}"
-    return f"{line}  # {clean(source)}" if source else line
+    return f"{line}  # {printable(source)}" if source else line
 
 
 def note(text: str) -> str:
     """Return a line of comment."""
-    return f"# {clean(text)}"
-
-
-def clean(text: str) -> str:
-    """Return ``text`` without what ends a comment or is no letter."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
+    return f"# {printable(text)}"
 
 
 def value_text(value: object, key: str = "value") -> str:
@@ -53,6 +49,8 @@ def value_text(value: object, key: str = "value") -> str:
     if not isinstance(value, str):
         return str(value)
     if any("\ud800" <= letter <= "\udfff" for letter in value):
-        raise InputError(f"'{clean(value)}' has bytes outside UTF-8, so site.toml cannot hold it as {key}: rename it")
+        raise InputError(
+            f"'{printable(value)}' has bytes outside UTF-8, so site.toml cannot hold it as {key}: rename it"
+        )
     escaped = value.replace("\\", "\\\\").replace('"', '\\"')
     return '"' + "".join(letter if letter.isprintable() else f"\\U{ord(letter):08x}" for letter in escaped) + '"'

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from contextlib import suppress
 
-from slurm_colloc.estimate.file_kinds import SHELL
+from slurm_colloc.estimate.file_kinds import C_LIKE, PLAIN_SETTINGS, SHELL
 from slurm_colloc.estimate.option_names import is_noise
 
 # Each begins with a letter that is rare where it can: so a text is searched ten times as fast.
@@ -15,10 +15,9 @@ _COMMENT_LINE = re.compile(rb"[ \t]*+#" + _READ_BY_MACHINES)
 # Behind code a comment begins only where no quote follows: it could be within a text.
 _COMMENT = re.compile(rb"#(?<=[ \t]#)" + _READ_BY_MACHINES + rb"[^\n\"']{0,200}$", re.MULTILINE)
 _C = rb"(?m)^[ \t]*+//[^\n]*|(?<=[;{})])[ \t]{0,40}//[^\n\"]{0,200}$"
-_C_LIKE = frozenset({"c", "cc", "cpp", "cxx", "cu", "cuh", "h", "hpp", "hip"})
 # Patterns as text are compiled where one is needed: few files of a kind are read at a submission.
 _OTHER_COMMENTS = {
-    **dict.fromkeys(_C_LIKE, _C),
+    **dict.fromkeys(C_LIKE, _C),
     **dict.fromkeys(("f", "f90", "f95", "nml"), rb"(?m)^[ \t]*+![^\n]*"),
     **dict.fromkeys(("mdp", "top", "itp", "ini", "cfg"), rb"(?m)^[ \t]*+;[^\n]*|;[^\n\"']{0,200}$"),
     "m": rb"(?m)^[ \t]*+%[^\n]*|(?<=;)[ \t]{0,40}%[^\n']{0,200}$",
@@ -33,7 +32,6 @@ _SETTING = re.compile(
     rb"^([ \t\"'-]*+(?:export[ \t]++)?)([\w.+-]{1,80}+)([\"']?[ \t]*+[:=][ \t]*+)([^\n]{1,400})$", re.MULTILINE
 )
 _BLANKS = re.compile(rb"(?<=\S)[ \t]+")
-_SETTINGS = frozenset({"yaml", "yml", "json", "toml", "ini", "cfg", "conf", "env"})
 _RUN_NUMBER = (
     rb"(?i)((?<![a-z])(?:seed|port|(?:log|print|save|eval)_(?:interval|freq|every))[\"']?(?:[ \t]*+[:=][ \t]*+|[ \t]++)"
     rb"|velocity[ \t]+\S{1,40}[ \t]+create[ \t]+\S{1,40}[ \t]+)\d+\b"
@@ -57,22 +55,22 @@ def said(content: bytes, ending: str) -> bytes:
     if ending == "ipynb":
         return _of_notebook(content)
     other = _OTHER_COMMENTS.get(ending)
-    if ending in _C_LIKE and b"/*" in content:
+    if ending in C_LIKE and b"/*" in content:
         before, *rest = content.split(b"/*")
         content = before + b"".join(part.partition(b"*/")[2] for part in rest)
     content = re.sub(other, b"", content) if other else _COMMENT.sub(b"", content) if b"#" in content else content
     if ending in SHELL:
         content = shell_lines(content.decode(errors="surrogateescape")).encode(errors="surrogateescape")
     lines: Iterable[bytes] = filter(None, map(bytes.rstrip, content.split(b"\n")))
-    if b"#" in content and ending not in _C_LIKE:
+    if b"#" in content and ending not in C_LIKE:
         lines = (line for line in lines if b"#" not in line or not _COMMENT_LINE.match(line))
-    if ending not in _SETTINGS:
+    if ending not in PLAIN_SETTINGS:
         lines = (line for line in lines if line[-1:] not in b");" or not re.match(_MESSAGE, line))
     content = b"\n".join(lines)
     if ending == "py" and (b'"""' in content or b"'''" in content):
         content = re.sub(_DOCSTRING, b":", content)
         content = re.sub(_FIRST_DOCSTRING, b"", content).lstrip()
-    if ending in _SETTINGS:
+    if ending in PLAIN_SETTINGS:
         content = _BLANKS.sub(b" ", _SETTING.sub(_but_noise, content))
     if ending == "json":
         content = content.translate(None, b" \t\r\n")

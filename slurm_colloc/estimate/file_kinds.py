@@ -4,14 +4,15 @@
 import re
 from collections.abc import Collection
 
-COMPILED = frozenset({"c", "cc", "cpp", "cxx", "cu", "cuh", "h", "hpp", "hip", "f", "f90", "f95"})
+C_LIKE = frozenset({"c", "cc", "cpp", "cxx", "cu", "cuh", "h", "hpp", "hip"})
+COMPILED = C_LIKE | {"f", "f90", "f95"}
 SHELL = frozenset({"sh", "bash", "zsh", "ksh", "sbatch", "slurm", "pbs"})
 _CODE = COMPILED | SHELL | {"py", "pyx", "r", "jl", "m", "lua", "ipynb"}
-_SETTINGS = frozenset(
-    {"yaml", "yml", "json", "jsonc", "toml", "ini", "cfg", "conf", "config", "gin", "env", "properties", "xml", "mk"}
-    | {"cmake", "in", "inp", "lmp", "mdp", "top", "itp", "namd", "mdin", "nml", "smk", "rules", "jinja", "j2", "tcl"}
-    | {"jsonnet", "libsonnet", "pbtxt", "prototxt", "hocon"}
-)
+PLAIN_SETTINGS = frozenset({"yaml", "yml", "json", "toml", "ini", "cfg", "conf", "env"})
+_SETTINGS = PLAIN_SETTINGS | {
+    *("jsonc", "config", "gin", "properties", "xml", "mk", "cmake", "in", "inp", "lmp", "mdp", "top", "itp", "namd"),
+    *("mdin", "nml", "smk", "rules", "jinja", "j2", "tcl", "jsonnet", "libsonnet", "pbtxt", "prototxt", "hocon"),
+}
 WRITTEN_BY_PROGRAMS = frozenset({"json", "xml"})
 _SETTINGS_NAMES = re.compile(
     r"(?:GNU)?[Mm]akefile|Snakefile|Justfile|INCAR|POSCAR|KPOINTS|in\..+|model\.xyz|\w+(?:Dict|Properties)|fv\w+|inputs"

@@ -10,13 +10,10 @@ _NUMBER = r"[-+]?\d+(?:_\d{3})*(?:\.\d*)?(?:[eE][-+]?\d+)?"
 IS_NUMBER = re.compile(_NUMBER)
 _WORDS_OF_NAME = re.compile(r"[A-Z]+(?![a-z])|[A-Za-z][a-z]*|\d+")
 
-# What tells runs of one job apart and nothing else: where its results go, what it is called, its seed and its port.
-_NOISE = frozenset(
-    {"out", "output", "outdir", "outputs", "savedir", "logdir", "logfile", "notes", "comment"}
-    | {"seed", "seeds", "rng", "port", "timestamp"}
-)
-# Of these, what no other word could make use of.
+# What tells runs of one job apart, and what no other word could make use of.
 _ALWAYS_NOISE = frozenset({"seed", "seeds", "rng", "port", "timestamp"})
+# What does nothing else: where its results go, what it is called, its seed and its port.
+_NOISE = _ALWAYS_NOISE | {"out", "output", "outdir", "outputs", "savedir", "logdir", "logfile", "notes", "comment"}
 _HOW_MANY = frozenset({"n", "num", "number", "outputs", "results"})
 # Of these some are switches, and what stands behind them is another word: only a path or a number belongs to them.
 _NOISE_OR_SWITCH = frozenset(
@@ -32,24 +29,14 @@ _TRACKERS = frozenset({"wandb", "mlflow", "tensorboard"})
 _FOLDERS = frozenset({"dir", "folder", "path", "root"})
 # With "name", "id" or "tag".
 _RUNS = frozenset({"run", "job", "project", "group", "session", "wandb", "exp", "experiment", "trial"})
-# Numbers that change how long or how well a job runs, not what it needs of a GPU.
-_INERT = frozenset(
-    {
-        "lr",
-        "epoch",
-        "epochs",
-        "wd",
-        "warmup",
-        "patience",
-        "interval",
-        "freq",
-        "frequency",
-        "every",
-        "workers",
-        "timeout",
-    }
-    | {"threads", "dropout", "decay", "eps", "epsilon", "temperature", "smoothing", "prob", "momentum"}
+# Whatever they are of: --hidden-dropout, --embedding-lr.
+_NO_SIZE = frozenset(
+    {"lr", "decay", "wd", "momentum", "dropout", "patience", "eps", "epsilon", "temperature", "smoothing", "prob"}
 )
+# Numbers that change how long or how well a job runs, not what it needs of a GPU.
+_INERT = _NO_SIZE | {
+    *("epoch", "epochs", "warmup", "interval", "freq", "frequency", "every", "workers", "timeout", "threads")
+}
 # Beside one of these they may: --mask-every, --sample-freq, --num-env-workers.
 _NOT_INERT = frozenset(
     {"mask", "masking", "mlp", "ffn", "expand", "expansion", "sample", "sampling", "frame", "size"}
@@ -57,10 +44,6 @@ _NOT_INERT = frozenset(
 # How long a whole run is: other steps may be those of a rollout that is kept on the GPU, of a loop, of a grid.
 _RUN_LENGTH = frozenset({"steps", "iter", "iters", "iterations", "timesteps", "updates"})
 _WHOLE_RUN = frozenset({"max", "total", "train", "training"})
-# Whatever they are of: --hidden-dropout, --embedding-lr.
-_NO_SIZE = frozenset(
-    {"lr", "decay", "wd", "momentum", "dropout", "patience", "eps", "epsilon", "temperature", "smoothing", "prob"}
-)
 _LEARNING_RATE = frozenset({"learning", "rate"})
 # Beside what grows: more of it makes that smaller, or bounds it from below.
 _SHRINKS = frozenset(
@@ -68,17 +51,16 @@ _SHRINKS = frozenset(
     | {"min", "minimum", "compression"}
 )
 _RANKS = frozenset({"node", "local", "global", "machine"})
-# Numbers of which more never needs less memory.
-_GROWS = frozenset(
-    {"batch", "bs", "b", "bsz", "seq", "sequence", "length", "len", "tokens", "hidden", "dim", "dims", "width"}
-    | {"height", "layers", "depth", "channels", "img", "image", "resolution", "res", "crop", "embed", "embedding"}
-    | {"heads", "atoms", "particles", "grid", "nx", "ny", "nz", "units", "filters", "vocab"}
-)
-# Of these twice as much may need four times the memory, and more.
+# Numbers of which twice as much may need four times the memory, and more.
 _EDGES = frozenset(
     {"img", "image", "resolution", "res", "crop", "grid", "hidden", "dim", "dims", "embed", "embedding", "width"}
     | {"channels"}
 )
+# Numbers of which more never needs less memory.
+_GROWS = _EDGES | {
+    *("batch", "bs", "b", "bsz", "seq", "sequence", "length", "len", "tokens", "height", "layers", "depth", "heads"),
+    *("atoms", "particles", "nx", "ny", "nz", "units", "filters", "vocab"),
+}
 # So many of something, whatever stands before: --momentum-queue, --freq-bins.
 _COUNTED = _SIZES | _GROWS | {"bins", "queue", "window", "buffer"}
 

@@ -241,9 +241,7 @@ def _joined(parts: Sequence[str]) -> bytes:
 def _from_outside(body: str, variables: Collection[str]) -> list[str]:
     """Return the variables that the script is handed: those it names, does not set, and not everybody has."""
     named = _not_everybodys(set(_REFERENCE.findall(body)) & set(variables))
-    if not named:
-        return []
-    return sorted(named - _set_first(body))
+    return sorted(named - _set_first(body)) if named else []
 
 
 def _not_everybodys(names: Collection[str]) -> set[str]:
