@@ -111,6 +111,7 @@ class Sharing(NamedTuple):
     max_slowdown: float = 1.25
     protected_types: tuple[str, ...] = ()
     weigh_waits: bool = True
+    settle_s: float = 600.0
 
 
 class Recovery(NamedTuple):

@@ -74,6 +74,8 @@ DOCUMENTATION: dict[str, str] = {
     "sharing.max_slowdown": "how much slower than on a whole GPU a job on a slice or a share may be; few are slower. "
     "csub makes its time limit longer where it needs that, by as much at most",
     "sharing.protected_types": "GPU types whose jobs are never changed",
+    "sharing.settle_s": "a run that is not over counts for the next job like it after so many seconds of samples and a "
+    "tenth of its time limit, with GPU memory at rest and kernels running; 0: never",
     "sharing.weigh_waits": "false: waits and what is free do not count, and nobody is asked for them",
     "recovery.companion": "true: small jobs may follow others, to run one again that ran out of the memory of its "
     "piece where its user allows it",

@@ -194,6 +194,7 @@ WORDS = {
     "line": "interpolated between {name} = {low:g} and {name} = {high:g}",
     "bound-by-one-run": "an upper limit from one run with another value of {names}",
     "cut-at-rest": "{runs:run} on {gpu_model} that reached a time limit after GPU memory had stopped growing",
+    "running-at-rest": "{runs:run} on {gpu_model} still running, whose GPU memory has stopped growing",
     # Why that is not known.
     "no-earlier-run": "csub knows no earlier run of this job",
     "none-completed": "csub knows {runs:earlier run}, but none that completed with {samples} samples",
@@ -201,6 +202,8 @@ WORDS = {
     "at once, so the real need is not visible",
     "gpu-unused": "csub knows {runs:earlier run}, which used no GPU memory",
     "cut-while-growing": "{runs:run} reached a time limit while GPU memory still grew, or had too few samples",
+    "not-settled": "the same job {job_id} still runs and has been measured for {sampled_s:time}; it counts from "
+    "{settle_s:time} on, if kernels run and GPU memory has not grown for half of the time",
     "too-many-numbers": "the job has too many numbers to compare it with other runs",
     "no-relatives": "no earlier run differs from this job in numbers only",
     "no-size": "{name} = {value} may mean 'all'",

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from slurm_colloc.core.model import Reason, because
 
 COVERAGE = 0.99
+RUNNING = "running"
 # No margin is larger: by twice what was expected a job is of the next size of slice, and a rung that is off by more is
 # no guide, which its confidence says and no margin mends. None is below 1: what was needed once may be again.
 LARGEST = 2.5
@@ -57,6 +58,9 @@ class Calibration(NamedTuple):
             KeyError: no rung has that name.
         """
         shipped, own = SHIPPED.margins[name], self.margins.get(name)
+        if own is None and name == RUNNING:
+            # What goes on needs no less than what has ended.
+            return shipped._replace(factor=max(shipped.factor, self.margin("same").factor))
         return own._replace(floor_mib=shipped.floor_mib) if own else shipped
 
     def floor_mib(self, name: str) -> float:
@@ -78,6 +82,8 @@ SHIPPED = Calibration(
         "line": Margin(1.10, confidence=0.95, floor_mib=_JUMP_MIB),
         # What one run of another size says at most.
         "one": Margin(1.0, confidence=0.96, floor_mib=_NOISE_MIB),
+        # Runs of the job that are not over: no recording is long enough to promise anything.
+        RUNNING: Margin(1.15),
     }
 )
 

@@ -57,10 +57,19 @@ def from_runs(question: Question) -> Footprint | Reason:
 
 
 def footprint_by(
-    question: Question, runs: Sequence[Evidence], rung: str, count: int, said: Sequence[Reason], grew: float = 1.0
+    question: Question,
+    runs: Sequence[Evidence],
+    rung: str,
+    count: int,
+    said: Sequence[Reason],
+    grew: float = 1.0,
+    name: str = MARGIN,
 ) -> Footprint:
-    """Return what runs of the job on one GPU model say of the GPU that it needs, and no less than any of its runs."""
-    model, margin = runs[-1].gpu_model, question.calibration.margin(MARGIN)
+    """Return what runs of the job on one GPU model say of the GPU that it needs, and no less than any of its runs.
+
+    ``name`` is that of the margin.
+    """
+    model, margin = runs[-1].gpu_model, question.calibration.margin(name)
     peaks = sorted(float(item.gpu_mem_peak_mib or 0) for item in runs)
     expected = peaks[-1] * grew
     # A bound needs no minimum of samples: a job that ran out of memory at once was seen once or twice.
@@ -75,7 +84,7 @@ def footprint_by(
         evidence_count=count,
         provenance=(*said, margin.reason, *raised_by(question.runs, q99), *how),
         dram_active_pct=dram_active(runs),
-        margin=MARGIN,
+        margin=name,
         expected_mib=expected,
         confidence=margin.confidence,
     )
@@ -152,7 +161,7 @@ def out_of_memory(evidence: Sequence[Evidence]) -> Evidence | None:
 def raised_by(evidence: Sequence[Evidence], q99_mib: float) -> tuple[Reason, ...]:
     """Return the run that ran out of GPU memory, where that is what the answer comes from."""
     run = out_of_memory(evidence)
-    if run is None or run.gpu_mem_peak_mib is None or run.gpu_mem_peak_mib != q99_mib:
+    if run is None or run.gpu_mem_peak_mib != q99_mib:
         return ()
     return (because("ran-out-of-memory", least_mib=run.gpu_mem_peak_mib, job_id=run.job_id),)
 
@@ -166,16 +175,20 @@ def median(values: Sequence[float]) -> float:
 
 def _run_time(completed: Sequence[Evidence]) -> Quantiles | None:
     """Return run times on a whole GPU; on a share a run may have been slower."""
-    whole = [item for item in completed if item.mode == SharingMode.EXCLUSIVE]
-    times = [item.elapsed_s for item in whole if item.elapsed_s is not None]
+    times = _on_whole(completed, "elapsed_s")
     return Quantiles(median(times), max(times), max(times) * _MARGIN_TIME) if times else None
 
 
 def dram_active(completed: Sequence[Evidence]) -> Quantiles | None:
     """Return how long runs on a whole GPU kept its memory busy; what is kept of each is already its high value."""
-    whole = [item for item in completed if item.mode == SharingMode.EXCLUSIVE]
-    highs = [item.dram_active_q95_pct for item in whole if item.dram_active_q95_pct is not None]
+    highs = _on_whole(completed, "dram_active_q95_pct")
     return Quantiles(median(highs), max(highs), max(highs)) if highs else None
+
+
+def _on_whole(runs: Sequence[Evidence], name: str) -> list[float]:
+    """Return what is known by one name of the runs on a whole GPU."""
+    whole = [run for run in runs if run.mode == SharingMode.EXCLUSIVE]
+    return [value for run in whole if (value := getattr(run, name)) is not None]
 
 
 def sm_active(completed: Sequence[Evidence]) -> tuple[Quantiles | None, tuple[Reason, ...]]:

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Estimator from runs of the same job that a time limit ended, if their memory had stopped growing.
+"""Estimators from runs of the same job that have not shown all of it, if their memory had stopped growing.
 
-A run that was cut has not shown its peak. Where its memory had stopped growing by half of what was sampled, the rest of
-the job is taken to need not much more: a training step repeats itself.
+A time limit has cut them, or they go on. Where their memory had stopped growing by half of what was sampled, the rest
+of the job is taken to need not much more: a training step repeats itself.
 """
 
+from collections.abc import Sequence
+
 from slurm_colloc.core.model import LEAST_SAMPLES, Evidence, Footprint, Reason, because
-from slurm_colloc.estimate.exact import footprint_by, is_greedy
+from slurm_colloc.estimate.calibration import RUNNING
+from slurm_colloc.estimate.exact import MARGIN, footprint_by, is_greedy
 from slurm_colloc.estimate.question import Question
 
 RUNG = "probe"
@@ -24,12 +27,25 @@ def from_cut_runs(question: Question) -> Footprint | Reason:
     """Return the footprint that runs cut at a time limit support, or why they support none."""
     cut = list(filter(is_cut, question.runs))
     at_rest = list(filter(_was_at_rest, cut))
-    if not at_rest:
-        return because("cut-while-growing", runs=len(cut))
+    return _by(question, at_rest, RUNG, "cut-at-rest") if at_rest else because("cut-while-growing", runs=len(cut))
+
+
+def from_running_runs(question: Question) -> Footprint | Reason:
+    """Return the footprint that runs which go on support, or why they support none yet."""
+    at_rest = filter(_was_at_rest, question.running)
+    # Of a run without SM activity nobody knows whether kernels run.
+    settled = [run for run in at_rest if run.sampled_s >= question.settle_s and run.sm_active_q95_pct]
+    if settled:
+        return _by(question, settled, RUNNING, "running-at-rest", RUNNING)
+    sampled_s, job_id = max((run.sampled_s, run.job_id) for run in question.running)
+    return because("not-settled", job_id=job_id, sampled_s=sampled_s, settle_s=question.settle_s)
+
+
+def _by(question: Question, at_rest: Sequence[Evidence], rung: str, code: str, margin: str = MARGIN) -> Footprint:
     model = at_rest[-1].gpu_model
     at_rest = [run for run in at_rest if run.gpu_model == model]
-    said = [because("cut-at-rest", runs=len(at_rest), gpu_model=model)]
-    return footprint_by(question, at_rest, RUNG, len(at_rest), said)
+    said = [because(code, runs=len(at_rest), gpu_model=model)]
+    return footprint_by(question, at_rest, rung, len(at_rest), said, name=margin)
 
 
 def _was_at_rest(run: Evidence) -> bool:

@@ -46,6 +46,10 @@ def _rungs(question: Question) -> Iterator[Callable[[Question], Footprint | Reas
         yield from_relatives
     if question.by_command:
         yield from_command
+    if question.running and question.settle_s:
+        from slurm_colloc.estimate.interrupted import from_running_runs
+
+        yield from_running_runs
 
 
 def _above_smaller(found: Footprint, question: Question) -> Footprint:
@@ -99,9 +103,12 @@ def _hinted(given: Footprint, question: Question) -> Footprint:
         return given
     found = _as_busy_as_relatives(found, question)
     # What the user did not say is not unknown when it was measured.
-    given = given._replace(run_time_s=found.run_time_s, cpu_cores=found.cpu_cores, host_mem_mib=found.host_mem_mib)
-    if given.dram_active_pct is None:
-        given = given._replace(dram_active_pct=found.dram_active_pct)
+    given = given._replace(
+        run_time_s=found.run_time_s,
+        cpu_cores=found.cpu_cores,
+        host_mem_mib=found.host_mem_mib,
+        dram_active_pct=given.dram_active_pct or found.dram_active_pct,
+    )
     if given.sm_active_pct is None and found.sm_active_pct is not None:
         provenance = (*given.provenance, because("sm-from-runs"), *found.provenance)
         return given._replace(sm_active_pct=found.sm_active_pct, gpu_model=found.gpu_model, provenance=provenance)

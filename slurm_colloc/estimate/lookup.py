@@ -36,13 +36,15 @@ _Read = TypeVar("_Read")
 
 class Known(NamedTuple):
     """Evidence of earlier runs of a job and, where none of those tells all of it, of its relatives; and notes on what
-    could not be used. ``by_command`` are past jobs of the same command, looked for where neither has completed.
+    could not be used. ``by_command`` are past jobs of the same command, looked for where neither has completed;
+    ``running`` is the evidence of those runs that Slurm says are not over.
     """
 
     evidence: tuple[Evidence, ...]
     notes: tuple[Reason, ...]
     relatives: tuple[Evidence, ...] = ()
     by_command: tuple[Evidence, ...] = ()
+    running: tuple[Evidence, ...] = ()
 
 
 def look_up(
@@ -77,7 +79,8 @@ def look_up(
     by_command: tuple[Evidence, ...] = ()
     if command and not any(run.state == COMPLETED for run in (*own, *relatives)):
         by_command = reader.read(read_snapshot, command, [command])
-    return Known(own, tuple(reader.notes), relatives, by_command)
+    running = tuple(run for run in own if run in reader.running)
+    return Known(own, tuple(reader.notes), relatives, by_command, running)
 
 
 def _tells_all(run: Evidence) -> bool:
@@ -116,6 +119,7 @@ class _Reader:
         self._snapshot = snapshot_path(config.paths.state, os.geteuid()) if config.paths.state else ""
         self._job_states = job_states
         self.notes: list[Reason] = []
+        self.running: set[Evidence] = set()
         self._forgotten_s: dict[str, float] = {}
 
     def _note(self, note: Reason) -> None:
@@ -170,15 +174,20 @@ class _Reader:
         if unreadable := sum(one.unreadable for one in found):
             self._note(because("evidence-unreadable", files=unreadable))
         dropped = [run for one in found for run in one.evidence]
-        return dropped if self._job_states is None else _settle(dropped, self._job_states)
+        return dropped if self._job_states is None else _settle(dropped, self._job_states, self.running)
 
 
 def _peak(run: Evidence) -> int:
     return run.gpu_mem_peak_mib or 0
 
 
-def _settle(evidence: Sequence[Evidence], job_states: Callable[[Sequence[str]], Mapping[str, str]]) -> list[Evidence]:
-    """Give runs that a sampler left open the end state Slurm knows, and keep it so that it is asked for no more."""
+def _settle(
+    evidence: Sequence[Evidence], job_states: Callable[[Sequence[str]], Mapping[str, str]], running: set[Evidence]
+) -> list[Evidence]:
+    """Give runs that a sampler left open the end state Slurm knows, and keep it so that it is asked for no more.
+
+    Those that Slurm says still run are added to ``running``.
+    """
     open_runs = [item.job_id for item in evidence if item.state not in ENDED and item.state != UNKNOWN]
     states = job_states(open_runs) if open_runs else {}
     settled = []
@@ -191,4 +200,6 @@ def _settle(evidence: Sequence[Evidence], job_states: Callable[[Sequence[str]], 
             with suppress(StoreError):
                 drop_evidence(user_data_folder(), item)
         settled.append(item)
+        if states.get(item.job_id) == "RUNNING":
+            running.add(item)
     return settled

@@ -14,6 +14,8 @@ class Question(NamedTuple):
 
     ``signature`` and ``numbers`` (the names of the numbers in it) are the job's. ``runs`` are earlier runs of the very
     job, ``relatives`` those of jobs that differ from it in numbers, or read more than was seen; both oldest first.
+    ``running`` are those of the runs that Slurm says are not over, which count once ``settle_s`` of them were sampled;
+    0: never.
     """
 
     hint: str | None = None
@@ -23,6 +25,8 @@ class Question(NamedTuple):
     relatives: Sequence[Evidence] = ()
     calibration: Calibration = SHIPPED
     by_command: Sequence[Evidence] = ()
+    running: Sequence[Evidence] = ()
+    settle_s: float = 0.0
 
 
 def most_shown(runs: Sequence[Evidence], model: str) -> float:
@@ -43,4 +47,5 @@ def question(signature: str, numbers: tuple[str, ...], known: Known, hint: str |
         known.evidence,
         known.relatives,
         by_command=known.by_command,
+        running=known.running,
     )

@@ -15,6 +15,7 @@ from slurm_colloc.estimate.lookup import look_up
 from slurm_colloc.estimate.question import Question, question
 from slurm_colloc.placement.choose import place
 from slurm_colloc.placement.pieces import Access
+from slurm_colloc.placement.time_and_cores import asked_limit_min
 from slurm_colloc.submit.reasons import reason_against_history, without_comments
 
 # One of these stands in each script of which submit/serving.py says anything.
@@ -47,16 +48,17 @@ def footprint_of(
     Raises:
         InputError: a hint outside its grammar.
     """
-    if why := reason_against_history(text, request.script_args):
+    why = reason_against_history(text, request.script_args)
+    if why or (request.untouchable and not anyway):
         footprint = estimate(Question(hint))
-        return (footprint if hint is not None else footprint._replace(provenance=(why,))), ()
-    if request.untouchable and not anyway:
-        return estimate(Question(hint)), ()
+        return footprint._replace(provenance=(why,)) if why and hint is None else footprint, ()
     if hint is not None and "sm=" in hint:
         asked = Question(hint, request.signature, request.numbers, _too_little(request, config))
         return estimate(asked), ()
     known = look_up(config, request.signature, job_states, request.command)
-    asked = question(request.signature, request.numbers, known, hint)
+    # And a tenth of its time limit: six seconds of each minute.
+    settle_s = (least_s := config.sharing.settle_s) and max(least_s, 6 * (asked_limit_min(request, config) or 0))
+    asked = question(request.signature, request.numbers, known, hint)._replace(settle_s=settle_s)
     footprint = estimate_at_site(asked, config.paths.state)
     # What the user says of the job holds.
     if hint is None and asked.runs:
@@ -83,17 +85,15 @@ def as_served(
     told, memory = memory_part(text, environ), footprint.gpu_mem_peak_mib
     notes: tuple[Reason, ...] = ()
     if told:
-        part = told.part if told.part is not None else 1.0
-        footprint = footprint._replace(part_taken=told.part_of_gpu, part_usable=part)
+        footprint = footprint._replace(part_taken=told.part_of_gpu, part_usable=told.part or 1.0)
     if told and told.part is None:
         why = because("part-not-a-number", program=told.program.name, told_by=told.program.told_by)
         footprint = footprint._replace(keep_whole=why)
-    found = weights_mib(text, request.folder, environ) if memory else None
-    if memory and found and found[1] > memory.q99:
-        name, least = found[0], float(found[1])
-        provenance = (*footprint.provenance, because("raised-by-weights", model=name, weights_mib=found[1]))
-        footprint = footprint._replace(gpu_mem_peak_mib=Quantiles(least, least, least), provenance=provenance)
-        notes = (because("less-than-weights", model=name, weights_mib=found[1], need_mib=memory.q99),)
+    name, mib = (memory and weights_mib(text, request.folder, environ)) or ("", 0)
+    if memory and mib > memory.q99:
+        provenance = (*footprint.provenance, because("raised-by-weights", model=name, weights_mib=mib))
+        footprint = footprint._replace(gpu_mem_peak_mib=Quantiles(*[float(mib)] * 3), provenance=provenance)
+        notes = (because("less-than-weights", model=name, weights_mib=mib, need_mib=memory.q99),)
     return footprint, notes
 
 
@@ -106,9 +106,8 @@ def part_to_tell(
     fitting = place(request, footprint._replace(part_taken=None, part_usable=1.0), config, access)
     if fitting.gres is None or fitting.gres == placement.gres or fitting.memory_mib is None:
         return ()
-    sizes = [part.mem_mib for pool in config.pool for part in pool.slice if part.type == fitting.gres.type]
-    held = sizes[0] if fitting.gres.name == "gpu" and sizes else 0
-    part = math.ceil(100 * fitting.memory_mib / held) / 100 if held else 1.0
+    held = [part.mem_mib for pool in config.pool for part in pool.slice if fitting.gres[:2] == ("gpu", part.type)]
+    part = math.ceil(100 * fitting.memory_mib / held[0]) / 100 if held else 1.0
     if part > _MOST_TOLD:
         return ()
     return (because("part-to-tell", part=part, would_fit=str(fitting.gres)),)
