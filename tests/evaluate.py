@@ -9,7 +9,8 @@ others.
 
 A table has one run a row: `at_s`, `command`, `gpu_model`, `state`, `peak_mib`, `sm_active_pct`, `dram_active_pct` and
 `gpu_util_pct`, of which the last three may be missing. One with `limit_pct` and `steps_per_s` has each command several
-times, on so many percent of the SMs (tests/gpu/slowdowns.py). Other columns are not read.
+times, on so many percent of the SMs (tests/gpu/slowdowns.py). Other columns are not read. With `--series FILE...` runs
+are judged that are cut while they go on (tests/settled.py), without a table.
 """
 
 import argparse
@@ -35,6 +36,7 @@ from slurm_colloc.placement.choose import place
 from slurm_colloc.placement.fitted import past_request
 from slurm_colloc.placement.pieces import shares_per_gpu
 from slurm_colloc.placement.speed import most_in_part, on_slice
+from tests.settled import read_series, settled_lines
 
 SAME = "the same job"
 CSUB = "csub"
@@ -42,6 +44,8 @@ CSUB = "csub"
 _MOST_WAYS = 60
 # What of the placements near the bound may be over it.
 _MAY_BE_OVER = 0.02
+# After so long a run that goes on counts: the site's, and what the recordings are long enough for.
+_SETTLE_S = (Sharing().settle_s, 60.0, 30.0, 20.0, 10.0)
 _NOT_BUSY = Quantiles(0.0, 0.0, 0.0)
 _One = TypeVar("_One")
 
@@ -452,21 +456,33 @@ def _margin_lines(found: Iterable[Kept]) -> Iterator[tuple[str, ...]]:
 def main() -> None:
     """Print how policies, the rule of speed and margins do on tables."""
     parser = argparse.ArgumentParser(prog="python -m tests.evaluate", description=__doc__)
-    parser.add_argument("tables", nargs="+", type=Path, metavar="TABLE.csv")
-    pieces = parser.add_mutually_exclusive_group(required=True)
+    parser.add_argument("tables", nargs="*", type=Path, metavar="TABLE.csv")
+    parser.add_argument("--series", nargs="+", default=[], type=Path, metavar="FILE", help="of readings of runs")
+    pieces = parser.add_mutually_exclusive_group()
     pieces.add_argument("--slices", default="", help="usable MiB of each slice, by comma, the whole GPU the last")
     pieces.add_argument("--shares", type=int, default=0, help="MiB of a GPU that MPS shares in hundredths")
     parser.add_argument("--max-slowdown", type=float, default=Sharing().max_slowdown)
     given = parser.parse_args()
+    if given.tables and not (given.slices or given.shares):
+        parser.error("a table wants --slices or --shares")
+    if given.series:
+        _print(settled_lines((one for path in given.series for one in read_series(path)), _SETTLE_S))
+    if not given.tables:
+        return
     config = any_gpu([int(mib) for mib in given.slices.split(",") if mib], given.shares)
     config = config._replace(sharing=config.sharing._replace(max_slowdown=given.max_slowdown))
     tables = [read_table(path) for path in given.tables]
     judged = replay((case for rows in tables for case in cases(rows)), config)
     speeds = _speed_lines((row for rows in tables for row in rows), given.max_slowdown)
-    for lines in (list(_policy_lines(judged)), list(speeds), list(_margin_lines(kept(judged)))):
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        shown = ("  ".join(word.ljust(width) for word, width in zip(line, widths, strict=True)) for line in lines)
-        print(*(line.rstrip() for line in shown), "", sep="\n")
+    for lines in (_policy_lines(judged), speeds, _margin_lines(kept(judged))):
+        _print(lines)
+
+
+def _print(table: Iterable[tuple[str, ...]]) -> None:
+    lines = list(table)
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    shown = ("  ".join(word.ljust(width) for word, width in zip(line, widths, strict=True)) for line in lines)
+    print(*(line.rstrip() for line in shown), "", sep="\n")
 
 
 if __name__ == "__main__":

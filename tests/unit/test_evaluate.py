@@ -2,15 +2,17 @@
 """What csub's estimates come to on tables of measurements, and that a run placed never knows of itself."""
 
 import functools
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_colloc.core.config import MigSlice, Partition, Pool
+from slurm_colloc.core.config import MigSlice, Partition, Pool, Sharing
 from slurm_colloc.estimate.bounds import lower_bound, upper_bound
 from tests.evaluate import CSUB, SAME, Judged, Row, any_gpu, cases, kept, memory_over_ideal, read_table, replay
+from tests.settled import read_series, settled, settled_lines
 from tests.unit.made import RECORDED, near, site
 
 GPU = RECORDED.parent / "gpu"
@@ -129,3 +131,31 @@ def test_repeats_of_a_configuration_are_alike_to_the_mib() -> None:
     assert all(len(found) == 1 for found in peaks.values())
     for name in ("slowdowns_h100.csv", "slowdowns_h200.csv"):
         assert all(len(row.slowdowns) == 5 for row in table(name))
+
+
+def readings(path: Path, mib: Iterable[int], sm_pct: float = 30.0) -> Path:
+    lines = (f"a,{at_s},{size},{sm_pct},50" for at_s, size in enumerate(mib))
+    path.write_text("\n".join(("job,at_s,gpu_mem_used_mib,sm_active_pct,gpu_util_pct", *lines)) + "\n")
+    return path
+
+
+def test_a_series_is_cut_where_it_has_settled_and_what_comes_later_is_held_against_that(tmp_path: Path) -> None:
+    for later_mib, line in ((1000, ("1", "0", "0")), (1150, ("1", "1", "0")), (1151, ("1", "1", "1"))):
+        of = read_series(readings(tmp_path / "a.csv", [0, *[1000] * 30, later_mib, *[1000] * 30]))
+        assert list(settled_lines(of, [20.0]))[1][1:6] == ("1", "1", *line)
+    for settle_s, counts in ((30.0, ("1", "1")), (31.0, ("0", "0"))):
+        assert list(settled_lines(of, [settle_s]))[1][2:4] == counts, "only of series twice as long"
+    still_grows = [0, *[1000] * 16, *[1100] * 45]
+    assert settled(read_series(readings(tmp_path / "b.csv", still_grows))[0], 20.0) == (None, 1100, 1100)
+    idle = read_series(readings(tmp_path / "c.csv", [1000] * 61, sm_pct=0.5))
+    assert settled(idle[0], 20.0).q99_mib is None
+
+
+def test_what_is_recorded_is_too_short_for_the_sites_settling_time() -> None:
+    """And in seconds, when programs still start, two of eight hold more later than is foretold."""
+    files = [GPU / "readings_h100.csv", *RECORDED.glob("h100-*/**/*.journal")]
+    found = list(settled_lines((one for path in files for one in read_series(path)), [Sharing().settle_s, 20.0]))
+    assert found[1:] == [
+        ("600 s", "22", "0", "0", "0", "0", "100 %"),
+        ("20 s", "22", "16", "8", "3", "2", "60 %"),
+    ]
