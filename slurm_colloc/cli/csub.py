@@ -9,6 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import NoReturn
 
@@ -123,6 +124,8 @@ def _run(argv: tuple[str, ...]) -> int:
         return _fall_open(call, stdin, f"internal error, please report it: {error!r}")
     # Outside of what falls open above: once sbatch was started a job may exist.
     status, why = hand_over(plan, argv, path, source, call, site, then)
+    if not status and site.sharing.late_binding != "off":
+        _look_at_others(call, site)
     return _fall_open(call, stdin, why) if why else status
 
 
@@ -166,11 +169,34 @@ def _packed(case: Case, part: Part, switched_off: Reason | None) -> Plan:
 
 def _then(plan: Plan, command_line: CommandLine, call: Call, config: SiteConfig) -> Callable[[str], None]:
     """Return what is to be done once there is a job: have it followed where its user allows that it is run again."""
+    if plan.late:
+        return partial(_keep_waiting, plan, call, config)
     if not plan.may_run_again:
         return lambda job_id: None
     from slurm_colloc.followup.retry import follow
 
     return partial(follow, plan, command_line, call.sbatch, call.environ, config, partial(tell, call))
+
+
+def _keep_waiting(plan: Plan, call: Call, config: SiteConfig, job_id: str) -> None:
+    """Keep what is needed to give the job a piece while it waits; without it the job stays as asked."""
+    from slurm_colloc.rebind.waiting import keep_submitted
+
+    step = partial(keep_submitted, config, job_id, plan.part.request)
+    try:
+        with_timeout(config.timeouts.decide_s, "writing what waits", step)
+    except CollocError as error:
+        tell(call, f"job {job_id} keeps what it asks for: {error}")
+
+
+def _look_at_others(call: Call, config: SiteConfig) -> None:
+    """Have the user's waiting jobs looked at: of those like them something may be known by now."""
+    from slurm_colloc.rebind.waiting import start_look
+
+    with suppress(Exception):  # the job is submitted, and the next look comes
+        with_timeout(
+            config.timeouts.decide_s, "looking at what waits", partial(start_look, config.cluster, call.environ)
+        )
 
 
 def _read_stdin(command_line: CommandLine) -> bytes | None:

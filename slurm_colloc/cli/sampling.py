@@ -25,12 +25,15 @@ from slurm_colloc.observe.journal import append, claim
 from slurm_colloc.observe.loop import Pace, Sink, follow
 from slurm_colloc.observe.notify import notify
 from slurm_colloc.observe.sampler import Sampler, Told
+from slurm_colloc.rebind.waiting import start_look
 from slurm_colloc.slurm.clean_environment import unfiltered
 from slurm_colloc.slurm.jobs import HeldHere, held_question, parse_held
 
 # A service that is started anew sees device files that came after it did.
 _PATIENCE_S = 300.0
 _ANSWER_S = 2.0
+# Between two looks at the user's waiting jobs.
+_LEAST_APART_S, _MOST_APART_S = 30.0, 300.0
 
 
 class Settings(NamedTuple):
@@ -50,6 +53,8 @@ class Settings(NamedTuple):
     samples: int = 0
     prometheus: str = ""
     agent: bool = False
+    late: str = ""
+    settle_s: float = 0.0
 
 
 def become(settings: Settings) -> NoReturn:
@@ -152,12 +157,39 @@ def _keeper(settings: Settings) -> Sink:
     """Return what keeps the job's use, and at its first sample puts together what is known of its earlier runs."""
     builder = EvidenceBuilder(settings.job, settings.signature, settings.mode)
     fold_once = cache(partial(_fold, settings))
+    looks = _Looks(settings.late, settings.settle_s)
 
     def keep(seen: NodeSample) -> None:
-        drop_evidence(settings.evidence, builder.add(seen))
+        evidence = builder.add(seen)
+        drop_evidence(settings.evidence, evidence)
         fold_once()
+        if settings.late:
+            looks.after(evidence.elapsed_s or 0.0)
 
     return keep
+
+
+class _Looks:
+    """Has the user's waiting jobs looked at: as the job begins, when one before it may have ended, then ever less
+    often, and when this job begins to count for those like it."""
+
+    def __init__(self, cluster: str, settle_s: float) -> None:
+        self._cluster, self._settle_s = cluster, settle_s
+        self._next_s = 0.0
+        self._pid: int | None = None
+
+    def after(self, elapsed_s: float) -> None:
+        """Take note of how long the job is measured, and start a look where one is due."""
+        if self._pid is not None and os.waitpid(self._pid, os.WNOHANG)[0]:
+            self._pid = None
+        if self._pid is None and elapsed_s >= self._next_s:
+            try:
+                self._pid = start_look(self._cluster, os.environ)
+            except ProcessError as error:
+                say(f"{error}; jobs that wait stay as they are")
+            self._next_s = elapsed_s + min(_MOST_APART_S, max(_LEAST_APART_S, elapsed_s))
+            if elapsed_s < self._settle_s < self._next_s:
+                self._next_s = self._settle_s
 
 
 def _fold(settings: Settings) -> None:

@@ -112,6 +112,7 @@ class Sharing(NamedTuple):
     protected_types: tuple[str, ...] = ()
     weigh_waits: bool = True
     settle_s: float = 600.0
+    late_binding: str = "off"
 
 
 class Recovery(NamedTuple):

@@ -19,6 +19,7 @@ _CHOICES = {
     "sharing.order": ("mig", "mps", "shard"),
     "sharing.unbilled": ("mps", "shard"),
     "sharing.mps_daemon": ("none", "site", "prolog"),
+    "sharing.late_binding": ("off", "slices", "on"),
     "audit.rule.tell": ("users", "admins", "nobody"),
     "notices.mode": ("off", "admins", "users"),
     "notices.workdays": WEEK,

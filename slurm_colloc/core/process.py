@@ -345,6 +345,31 @@ def spawn_into(argv: Sequence[str], environment: Mapping[str, str], output: int)
         raise ProcessError(f"'{argv[0]}' cannot be started: {error}") from error
 
 
+def detach(argv: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Start a program in a session of its own that holds nothing of ours open, and return its pid.
+
+    Nobody need wait for it: of one whose parent has ended, init takes the exit status.
+
+    Raises:
+        ProcessError: it cannot be started.
+    """
+    ends = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDWR, 0), *((os.POSIX_SPAWN_DUP2, 0, other) for other in (1, 2))]
+    # Of descriptors that whoever called us meant its programs to have: a lock, the pipe of somebody who waits.
+    opened = [int(name) for name in os.listdir("/proc/self/fd") if int(name) > 2]
+    ends += [(os.POSIX_SPAWN_CLOSE, number) for number in opened if _is_inheritable(number)]
+    try:
+        return os.posix_spawn(argv[0], list(argv), environment, file_actions=ends, setsid=True, setsigdef=_to_default)
+    except (OSError, ValueError) as error:
+        raise ProcessError(f"'{argv[0]}' cannot be started: {error}") from error
+
+
+def _is_inheritable(descriptor: int) -> bool:
+    try:
+        return os.get_inheritable(descriptor)
+    except OSError:  # that of the folder, which is closed by now
+        return False
+
+
 def replace(argv: Sequence[str], environment: Mapping[str, str], called: str = "") -> NoReturn:
     """Become ``argv``: same process, descriptors and terminal; ``called`` as with ``spawn``.
 

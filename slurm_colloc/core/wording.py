@@ -221,6 +221,10 @@ WORDS = {
     "arguments-differ": "the arguments differ from those of the last submission",
     "word-differs": "perhaps because its command changed from '... {before}' to '... {word}'",
     "too-many-files": "the job may read more files than csub checks",
+    # What became of a job while it waited.
+    "late-bound": "the job asked for {asked}; while it waited, {runs:run} of the same job showed what it needs",
+    "late-undone": "the job asks for {asked} again, as it was submitted",
+    "cards-differ": "the job may get GPUs of different sizes, so that its share's memory is not known",
     # Notes.
     "never-measured": "csub cannot measure this job; to get a piece of a GPU, add --gpu-footprint=mem=SIZE,sm=PERCENT",
     "history-error": "{error}",

@@ -89,6 +89,14 @@ class CliClient:
     def _said(self, *argv: str) -> str:
         return run(argv, self._timeout_s, self._environment).stderr.decode(errors="surrogateescape")
 
+    def control(self, lines: Sequence[str]) -> str:
+        """Return what scontrol prints for these lines, whatever came of each."""
+        from slurm_colloc.slurm.pending import CONTROL
+
+        allowed_s = self._timeout_s + len(lines) * 0.1
+        text = "".join(f"{line}\n" for line in lines).encode(errors="surrogateescape")
+        return run(CONTROL, allowed_s, self._environment, text).stdout.decode(errors="surrogateescape")
+
     def jobs_text(self) -> str:
         """Return what slurmctld remembers of all jobs, as ``scontrol show job -d -o`` prints it."""
         return self._ask("scontrol", "show", "job", "-d", "-o")

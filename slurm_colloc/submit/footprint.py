@@ -55,6 +55,13 @@ def footprint_of(
     if hint is not None and "sm=" in hint:
         asked = Question(hint, request.signature, request.numbers, _too_little(request, config))
         return estimate(asked), ()
+    return footprint_of_runs(request, hint, config, job_states)
+
+
+def footprint_of_runs(
+    request: JobRequest, hint: str | None, config: SiteConfig, job_states: JobStates
+) -> tuple[Footprint, tuple[Reason, ...]]:
+    """Return what a job needs by its hint and by what is known of its runs now; see ``footprint_of``."""
     known = look_up(config, request.signature, job_states, request.command)
     # And a tenth of its time limit: six seconds of each minute.
     settle_s = (least_s := config.sharing.settle_s) and max(least_s, 6 * (asked_limit_min(request, config) or 0))
@@ -70,6 +77,11 @@ def footprint_of(
     return footprint, known.notes
 
 
+def may_be_server(text: bytes) -> bool:
+    """Return whether a text names a program that is told which part of a GPU it takes."""
+    return any(word in text for word in _SERVERS)
+
+
 def as_served(
     footprint: Footprint, request: JobRequest, text: bytes, environ: Mapping[str, str]
 ) -> tuple[Footprint, tuple[Reason, ...]]:
@@ -78,7 +90,7 @@ def as_served(
     Weights that lie there are the least that what loads them needs.
     """
     text = b" ".join((without_comments(text), *(word.encode(errors="surrogateescape") for word in request.script_args)))
-    if not any(word in text for word in _SERVERS) and not any(name.startswith("XLA_") for name in environ):
+    if not may_be_server(text) and not any(name.startswith("XLA_") for name in environ):
         return footprint, ()
     from slurm_colloc.submit.serving import memory_part, weights_mib  # of no use to a job without a server
 

@@ -39,6 +39,8 @@ _NEWEST_RELEASE = max(SBATCH_OPTIONS)
 # in its turn, with another id around it, is nobody's word.
 POLICY_VARIABLE = "SLURM_COLLOC"
 _EXCLUSIVE = "exclusive"
+# The job is placed at its submission or not at all.
+NOT_LATE = "late=off"
 
 
 def option_table(release: str, config: SiteConfig | None) -> tuple[Option, ...]:
@@ -164,11 +166,11 @@ def _wrong(name: str, value: str) -> str:
 
 
 def _wrong_colloc(value: str) -> str:
-    if value in ("auto", "off") or is_exclusive(value):
+    if value in ("auto", "off", NOT_LATE) or is_exclusive(value):
         return ""
     if value.partition(":")[0] == _EXCLUSIVE:
         return "--colloc=exclusive needs a reason: --colloc=exclusive:REASON"
-    return f"--colloc='{value}' is none of auto, off and exclusive:REASON"
+    return f"--colloc='{value}' is none of auto, off, {NOT_LATE} and exclusive:REASON"
 
 
 def is_exclusive(colloc: str | None) -> bool:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes the plan of one submission: the arguments and the script for sbatch. Nothing is started or submitted here."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol
@@ -16,9 +17,9 @@ from slurm_colloc.slurm.directives import read_script
 from slurm_colloc.slurm.free_gpus import Free
 from slurm_colloc.slurm.limits import Limits
 from slurm_colloc.slurm.options import CommandLine, Given, without
-from slurm_colloc.submit.footprint import as_served, footprint_of, part_to_tell
+from slurm_colloc.submit.footprint import as_served, footprint_of, may_be_server, part_to_tell
 from slurm_colloc.submit.override import overridden, without_sizes, would_have_been
-from slurm_colloc.submit.own_options import check_pack, is_exclusive, own_option, parse_slowdown, wants_pack
+from slurm_colloc.submit.own_options import NOT_LATE, check_pack, is_exclusive, own_option, parse_slowdown, wants_pack
 from slurm_colloc.submit.reasons import reason_to_keep_command, reason_to_keep_text
 from slurm_colloc.submit.render import names_slice, render_block, render_script
 from slurm_colloc.submit.request import build_request
@@ -77,6 +78,7 @@ class Plan(NamedTuple):
     policy not shadow. ``colloc`` is what the policy in slurmctld is told of --colloc, ``chosen`` is csub's own.
     ``given`` are the options in force, ``wants_pack`` says that its tasks were to be packed.
     ``first_run`` says that no earlier run is known, and that this one is measured for a site that has pieces to give.
+    ``late`` says that the job may get a piece while it waits, which its script is made for.
     """
 
     part: Part
@@ -92,6 +94,7 @@ class Plan(NamedTuple):
     given: Mapping[str, Given] = {}
     wants_pack: bool = False
     first_run: bool = False
+    late: bool = False
     chosen: Chosen = Chosen("auto", because("policy-of-site"))
 
     @property
@@ -225,7 +228,8 @@ def _made(case: Case, request: JobRequest, resubmits: Reason | None, packer: Pac
         except CollocError as error:
             code = error.reasons[0].code if isinstance(error, NotPackedError) else "not-understood"
             notes = (*notes, because("not-packed", why=str(error), reason=code))
-    part, body = _rewritten(submission, part, left, fixed, config)
+    late = not (packs or left or fixed or colloc == NOT_LATE) and _may_be_late(submission, part, config)
+    part, body = _rewritten(submission, part, left, fixed, config, late=late)
     if config.policy == "shadow":
         part = part._replace(placement=_withheld(part.placement))
     argv, script_at = overridden(command_line, part.request.gpu_style, part.placement, table)
@@ -241,6 +245,7 @@ def _made(case: Case, request: JobRequest, resubmits: Reason | None, packer: Pac
         colloc=colloc,
         given=given,
         wants_pack=packs,
+        late=late and body is not None,
         first_run=unknown
         and not why
         and config.policy == "auto"
@@ -302,6 +307,18 @@ def _is_unknown(part: Part) -> bool:
     return ignorant and part.footprint.gpu_mem_peak_mib is None and bool(part.request.gres)
 
 
+def _may_be_late(submission: Submission, part: Part, config: SiteConfig) -> bool:
+    """Return whether a job that is left as asked may get a piece as soon as its need is known.
+
+    What a server takes is judged by its script, which is not kept.
+    """
+    request = part.request
+    allowed = config.sharing.late_binding != "off" and config.policy == "auto" and not request.untouchable
+    in_time = "begin" not in request.options and request.time_limit_min != math.inf
+    starts_shell = submission.script is None or request.sh_like
+    return allowed and in_time and starts_shell and _is_unknown(part) and not may_be_server(submission.text)
+
+
 def _never_measured(
     submission: Submission, request: JobRequest, fixed: Reason | None, config: SiteConfig
 ) -> Reason | None:
@@ -330,7 +347,13 @@ def _withheld(placement: Placement) -> Placement:
 
 
 def _rewritten(
-    submission: Submission, part: Part, switched_off: Reason | None, fixed: Reason | None, config: SiteConfig
+    submission: Submission,
+    part: Part,
+    switched_off: Reason | None,
+    fixed: Reason | None,
+    config: SiteConfig,
+    *,
+    late: bool,
 ) -> tuple[Part, bytes | None]:
     """Return what is in force, and the script where that changes; None where it does not."""
     request, footprint, placement = part
@@ -345,14 +368,16 @@ def _rewritten(
     if fixed:
         return part, rewritten
     measured = not (switched_off or request.untouchable)
-    sampled = measured and not config.observe.agent and (script is None or request.sh_like)
+    # What an agent measures comes too late for those that wait.
+    own_sampler = late or not config.observe.agent
+    sampled = measured and own_sampler and (script is None or request.sh_like)
     shared = placement.mode in (SharingMode.MPS, SharingMode.SHARD)
     if script is None:
         insert_at, text = len(WRAPPED), WRAPPED + text + b"\n"
     else:
         # Even of a script that needs no block, sbatch's rules are held against what is left of it.
         insert_at = read_script(text, table, config.slurm_release).insert_at
-    if not (sampled or shared or names_slice(request, placement)):
+    if not (sampled or shared or late or names_slice(request, placement)):
         return part, rewritten
-    block = render_block(request, footprint, placement, config, cut, sampled=sampled)
+    block = render_block(request, footprint, placement, config, cut, sampled=sampled, late=late)
     return part, render_script(text, insert_at, block)

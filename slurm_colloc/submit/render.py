@@ -26,7 +26,7 @@ BLOCK_BEGINS = "# --- csub: this block was added"
 _FIRST_LINE = f"{BLOCK_BEGINS} at submission ---"
 _BLOCK_ENDS = "# --- end of csub's block ---"
 _SUFFIX = ".sbatch.j2"
-_SAMPLE = "sample"
+_SAMPLE, _LATE = "sample", "late"
 _LIMIT_BYTES = 1024 * 1024
 # Several installations and site files may take turns.
 _KEPT = 8
@@ -57,10 +57,11 @@ def render_block(
     cut: Sequence[str] = (),
     *,
     sampled: bool,
+    late: bool = False,
 ) -> bytes:
     """Return the block of sh for this job, with its own sampler or without.
 
-    ``cut`` are the options that were cut out of its directives.
+    ``cut`` are the options that were cut out of its directives; ``late`` says that what it is given is not known yet.
 
     Raises:
         ConfigError: a site's template that does not render.
@@ -70,8 +71,14 @@ def render_block(
     variables = {"csub_gpu_mem_mib": str(placement.memory_mib or "")}
     variables["csub_named"] = f"{named.type}:{named.quantity}" if named else ""
     body = [parts[placement.mode]]
+    if late:
+        variables |= {"csub_card_mib": str(card_mib(request, config) or ""), "csub_cluster": config.cluster}
+        body = [parts[_LATE]]
     if sampled:
-        variables |= {"csub_signature": request.signature, "csub_mode": placement.mode}
+        variables["csub_signature"] = request.signature
+    if late or sampled:
+        variables["csub_mode"] = placement.mode
+    if sampled:
         variables["csub_evidence"] = user_data_folder()
         body.append(parts[_SAMPLE])
     lines = [
@@ -82,6 +89,14 @@ def render_block(
         _BLOCK_ENDS,
     ]
     return "".join(f"{line}\n" for line in lines).encode(errors="surrogateescape")
+
+
+def card_mib(request: JobRequest, config: SiteConfig) -> int | None:
+    """Return the memory of the GPUs whose shares the job may get in its own partitions; None where they differ."""
+    asked = set(request.partitions or (config.default_partition,))
+    pools = [pool for pool in config.pool if pool.mps_per_gpu and asked & set(pool.partitions)]
+    sizes = {pool.gpu_mem_mib for pool in pools}
+    return sizes.pop() if len(sizes) == 1 else None
 
 
 def pack_block(request: JobRequest, footprint: Footprint, placement: Placement) -> bytes:
@@ -126,7 +141,7 @@ def site_parts(config: SiteConfig) -> dict[str, str]:
     path = os.path.join(config.state_folder, "rendered", f"{_key(config, folders)}.json")
     try:
         kept = json.loads(read_bounded(path, _LIMIT_BYTES, owners=(0, os.geteuid())))
-        found = {str(name): kept[name] for name in (*SharingMode, _SAMPLE)}
+        found = {str(name): kept[name] for name in (*SharingMode, _SAMPLE, _LATE)}
         if not all(isinstance(part, str) for part in found.values()):
             raise TypeError("a part is not a text")
         return found
@@ -160,7 +175,7 @@ def _render(config: SiteConfig, folders: list[str]) -> dict[str, str]:
     )
     environment.filters["quote"] = quote
     parts = {}
-    for name in (*SharingMode, _SAMPLE):
+    for name in (*SharingMode, _SAMPLE, _LATE):
         try:
             template = environment.get_template(f"{name}{_SUFFIX}")
             parts[str(name)] = template.render(config=config, python=sys.executable).strip("\n")

@@ -34,6 +34,7 @@ class User:
         self.lab = lab
         self.name = name
         self.home = Path(lab.environment(name)["HOME"])
+        self.folder = site
         self.environment = {"COLLOC_CONF": str(site / "site.toml")}
 
     def script(self, text: str, name: str = "train.sh") -> str:

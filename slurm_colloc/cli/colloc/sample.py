@@ -62,5 +62,7 @@ def sample(
             mode=mode,
             watch_pid=watch_pid,
             samples=count,
+            late=config.cluster if config and config.sharing.late_binding != "off" else "",
+            settle_s=config.sharing.settle_s if config else 0.0,
         )
     )

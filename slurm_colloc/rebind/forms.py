@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which update makes a waiting job ask for a piece of a GPU: the table forms.toml, as data."""
+
+import tomllib
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from types import MappingProxyType
+from typing import NamedTuple
+
+from slurm_colloc.core.model import Gres, JobRequest, Placement
+from slurm_colloc.core.units import asked_mib
+from slurm_colloc.core.value_types import read_as
+from slurm_colloc.slurm.pending import Assignments, PendingJob
+
+_NONE: Assignments = MappingProxyType({})
+
+
+class Form(NamedTuple):
+    """A line of the table; its words are explained there."""
+
+    releases: tuple[str, ...]
+    options: tuple[str, ...]
+    field: str
+    typed: bool
+    share: Assignments = _NONE
+    slice: Assignments = _NONE
+    back: Assignments = _NONE
+    completed: bool = False
+
+    def allows(self, request: JobRequest, gres: Gres) -> bool:
+        """Return whether a request may be changed to this piece."""
+        is_known = bool(self.slice if gres.name == "gpu" else self.share)
+        return is_known and (self.typed or request.names_no_type)
+
+
+@cache
+def _table() -> tuple[Form, ...]:
+    text = files("slurm_colloc.rebind").joinpath("forms.toml").read_text()
+    found: tuple[Form, ...] = read_as(tuple[Form, ...], tomllib.loads(text)["form"])
+    return found
+
+
+def form_of(request: JobRequest, release: str) -> Form | None:
+    """Return how a request is changed on a release; None where nothing is known of it."""
+    # With cores for each task the field holds more than the GPU.
+    if request.gpu_style == "gpus-per-task" and request.cpus_given:
+        return None
+    return next((form for form in _table() if release in form.releases and request.gpu_style in form.options), None)
+
+
+def change_of(
+    form: Form, placement: Placement, job: PendingJob, request: JobRequest
+) -> tuple[Assignments, Assignments]:
+    """Return the update that gives a waiting job a placement, and the one that undoes it, empty where none does.
+
+    Cores are three fields in one call: one of them alone starts a program twice, or has each srun hang. They, the
+    memory and the time limit are changed where the placement says so and the job shows what they were.
+    """
+    gres = placement.gres
+    if gres is None:
+        return {}, {}
+    to = dict(form.slice if gres.name == "gpu" else form.share)
+    back = dict(form.back)
+    if placement.time_limit_min is not None:
+        to["TimeLimit"], back["TimeLimit"] = str(placement.time_limit_min), job.fields.get("TimeLimit", "")
+    name, _, cpus = placement.cpu_option.partition("=")
+    if name == "cpus-per-task" and request.tasks in (None, 1) and not request.cores_unclear:
+        for field in ("CPUsPerTask", "NumCPUs", "MinCPUsNode"):
+            to[field], back[field] = cpus, job.fields.get(field, "")
+    if placement.mem:
+        before = next((name for name in ("MinMemoryNode", "MinMemoryCPU") if job.fields.get(name, "0") != "0"), "")
+        to["MinMemoryNode"] = str(asked_mib(placement.mem))
+        back[before or "MinMemoryNode"] = str(asked_mib(job.fields.get(before, "")) or 0)
+    return _filled(to, gres, request), _filled(back, gres, request) if form.back else {}
+
+
+def _filled(update: Mapping[str, str], gres: Gres, request: JobRequest) -> Assignments:
+    return {name: value.format(gres=gres, asked=request.asked) for name, value in update.items()}

@@ -1,0 +1,336 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One look at the user's waiting jobs: those whose need is known by now ask for a piece, what did no good is undone.
+
+It runs as the user, one at a time. Slurm changes a job also where it refuses an update in part, has no compare and
+swap, and may forget what it answered when slurmctld is killed: so what is meant is written down first, each answer is
+read again, and a record that is neither as asked nor as meant is put back.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from typing import NamedTuple, Protocol
+
+from slurm_colloc.core.clock import now
+from slurm_colloc.core.config import SiteConfig
+from slurm_colloc.core.files import locked
+from slurm_colloc.core.model import Decision, Footprint, Placement, because
+from slurm_colloc.core.units import counted
+from slurm_colloc.estimate.calibration import RUNNING
+from slurm_colloc.estimate.records import drop_decision, read_decisions
+from slurm_colloc.placement.choose import place
+from slurm_colloc.rebind.forms import Form, change_of, form_of
+from slurm_colloc.rebind.waiting import (
+    Change,
+    Waiting,
+    failed_before,
+    keep,
+    lock_path,
+    note_failed,
+    put_away,
+    read_waiting,
+    write_said,
+)
+from slurm_colloc.slurm.jobs import QueuedJob
+from slurm_colloc.slurm.limits import Limits
+from slurm_colloc.slurm.pending import PendingJob, parse_pending, show, update
+from slurm_colloc.submit.footprint import footprint_of_runs
+from slurm_colloc.submit.slurm_answers import access_of
+
+# Why a job may wait and be changed: all others are a limit, somebody's hold, or an error. An administrator's hold has a
+# reason of its own.
+WAITS_FOR = frozenset({"None", "Priority", "Resources", "Dependency", "JobHeldUser", "JobArrayTaskLimit"})
+# With these fields a job is not changed (facts of each: docs/explanation/late-binding.md).
+_ODD = ("AdminComment", "HetJobId", "Reservation", "CpusPerTres", "MemPerTres", "TresFreq")
+_UNSET = ("", "(null)", "N/A", "None", "Unknown")
+# slurmctld counts requests of a user (rl_bucket_size 30, 2 more each second): a third is for this.
+_JOBS_AT_A_LOOK, _SLOWED_AT_A_LOOK = 200, 5
+
+
+class Slurm(Protocol):
+    """What a look asks of Slurm."""
+
+    def job_states(self, job_ids: Sequence[str]) -> Mapping[str, str]:
+        """Return how jobs ended."""
+
+    def limits(self, cluster: str) -> Limits:
+        """Return what this user may ask for."""
+
+    def config(self) -> Mapping[str, str]:
+        """Return slurm.conf as slurmctld has it."""
+
+    def own_queue(self, *filters: str) -> Sequence[QueuedJob]:
+        """Return this user's jobs that wait or run."""
+
+    def control(self, lines: Sequence[str]) -> str:
+        """Return what scontrol prints for these lines."""
+
+
+class Looked(NamedTuple):
+    """What a look came to, as ids of jobs: those that ask for a piece now, and those that were put back by it."""
+
+    bound: tuple[str, ...] = ()
+    undone: tuple[str, ...] = ()
+
+
+class Intent(NamedTuple):
+    """A job whose change was written down, with its pending records as they are by now.
+
+    ``is_fresh`` says that slurmctld was told of it just now: what is not as meant was refused, or altered.
+    """
+
+    job: Waiting
+    change: Change
+    records: Sequence[PendingJob]
+    is_fresh: bool = False
+
+    @property
+    def changed(self) -> list[PendingJob]:
+        """Return the records that are as meant, in part, or what became of that on its way."""
+        to, back = self.change.to, self.change.back
+        altered = back if self.is_fresh else {}
+        return [one for one in self.records if one.has_any(to, back) or not one.has(altered)]
+
+    @property
+    def is_bound(self) -> bool:
+        """Return whether any part of the job asks for the piece."""
+        return any(record.has(self.change.to) for record in self.records)
+
+
+def look(config: SiteConfig, slurm: Slurm, *, undo: bool = False) -> Looked:
+    """Change the waiting jobs whose need is known by now, and put back those that the change did no good.
+
+    Args:
+        config: the site.
+        slurm: answers and changes, as this user.
+        undo: put all back, and change none.
+
+    Raises:
+        CollocError: Slurm does not answer, or the user's folder cannot be used; the next look goes on.
+    """
+    cluster = config.cluster
+    if not read_waiting(cluster)[0]:
+        return Looked()
+    with locked(lock_path(cluster)) as held:
+        if not held:
+            return Looked()
+        os.utime(lock_path(cluster))
+        jobs = read_waiting(cluster)[0]
+        pending = {one.array_id for one in slurm.own_queue("-t", "PENDING")}
+        put_away(cluster, [job.job_id for job in jobs if job.job_id not in pending])
+        left = [job for job in jobs if job.job_id in pending]
+        begun = [(job, job.change) for job in left if job.change and job.change.undone_s is None]
+        records = _records(slurm, [], [job for job, _ in begun])
+        intents = [Intent(job, change, records[job.job_id]) for job, change in begun if job.job_id in records]
+        looked = _settle(intents, config, slurm, undo=undo)
+        if undo:
+            return looked
+        unchanged = [job for job in read_waiting(cluster)[0] if job.job_id in pending and not job.change]
+        after = _settle(_bind(unchanged, config, slurm), config, slurm)
+        return Looked((*looked.bound, *after.bound), (*looked.undone, *after.undone))
+
+
+def _records(slurm: Slurm, lines: Sequence[str], jobs: Iterable[Waiting]) -> dict[str, list[PendingJob]]:
+    """Have scontrol change jobs, and return their pending records as they are then, by the id that sbatch told."""
+    found: dict[str, list[PendingJob]] = {}
+    asked = [*lines, *show(job.job_id for job in jobs)]
+    for record in parse_pending(slurm.control(asked)).values() if asked else ():
+        if record.state == "PENDING" and record.uid == os.geteuid():
+            found.setdefault(record.job_id, []).append(record)
+    return found
+
+
+# --- what is to be changed ---
+
+
+def _bind(jobs: Sequence[Waiting], config: SiteConfig, slurm: Slurm) -> list[Intent]:
+    """Have jobs ask for what they would be given today, and return them as they are then."""
+    wanted = _wanted(jobs, config, slurm)
+    if not wanted:
+        return []
+    conf = slurm.config()
+    release = ".".join(conf.get("SLURM_VERSION", "").split(".")[:2])
+    slowed = "rl_enable" in conf.get("SlurmctldParameters", "")
+    costs_priority = "gpu" in conf.get("PriorityWeightTRES", "")
+    wanted = wanted[: _SLOWED_AT_A_LOOK if slowed else _JOBS_AT_A_LOOK]
+    records = _records(slurm, [], [job for job, _, _ in wanted])
+    lines: list[str] = []
+    begun = []
+    for job, placement, footprint in wanted:
+        form = form_of(job.request, release)
+        if form is None or why_not(job, placement, footprint, form, costs_priority=costs_priority):
+            continue
+        # Of an array each record is judged by itself: an administrator may hold one task.
+        of_job = [record for record in records.get(job.job_id, []) if not why_not_now(record, job, placement, form)]
+        if not of_job:
+            continue
+        change = _change(job, placement, footprint, form, of_job)
+        keep(job._replace(change=change))
+        write_said(job, said_of(job, change))
+        lines += update([record.target for record in of_job], change.to)
+        begun.append((job, change, {record.raw_id for record in records[job.job_id]} - {one.raw_id for one in of_job}))
+    after = _records(slurm, lines, [job for job, _, _ in begun])
+    return [
+        Intent(job, change, [record for record in after[job.job_id] if record.raw_id not in left], is_fresh=True)
+        for job, change, left in begun
+        if job.job_id in after
+    ]
+
+
+def _wanted(jobs: Sequence[Waiting], config: SiteConfig, slurm: Slurm) -> list[tuple[Waiting, Placement, Footprint]]:
+    """Return the jobs that a piece would be given today; of one signature the history is read once."""
+    failed = failed_before(config.cluster)
+    known: dict[tuple[str, str], Footprint] = {}
+    found = []
+    for job in jobs:
+        key = job.request.signature, job.request.command
+        if key not in known:
+            known[key] = footprint_of_runs(job.request, None, config, slurm.job_states)[0]
+        if known[key].gpu_mem_peak_mib is None or failed & _places(job, config):
+            continue
+        placement = placed_late(job, known[key], config, partial(slurm.limits, config.cluster))
+        if placement.gres:
+            found.append((job, placement, known[key]))
+    return found
+
+
+def _change(
+    job: Waiting, placement: Placement, footprint: Footprint, form: Form, records: Sequence[PendingJob]
+) -> Change:
+    to, back = change_of(form, placement, records[0], job.request)
+    memory, active = footprint.gpu_mem_peak_mib, footprint.sm_active_pct
+    return Change(
+        at_s=now(),
+        gres=str(placement.gres),
+        mode=placement.mode,
+        to=to,
+        back=back,
+        reasons=tuple(sorted({record.reason for record in records})),
+        rung=footprint.rung,
+        runs=footprint.evidence_count,
+        gpu_mem_q99_mib=memory.q99 if memory else None,
+        gpu_mem_expected_mib=footprint.expected_mib,
+        margin=footprint.margin,
+        sm_active_q95_pct=active.q95 if active else None,
+        slowdown_expected=placement.slowdown_expected,
+        slowdown_upper=placement.slowdown_upper,
+    )
+
+
+# --- what came of it ---
+
+
+def _settle(intents: Sequence[Intent], config: SiteConfig, slurm: Slurm, *, undo: bool = False) -> Looked:
+    """Put back what is half changed, what waits for a reason that it had not, and all that is to be undone."""
+    why = {intent.job.job_id: _why_back(intent, undo=undo) for intent in intents}
+    lines: list[str] = []
+    for intent in intents:
+        if why[intent.job.job_id] and intent.change.back:
+            back = [record.target for record in intent.changed]
+            lines += update(back, intent.change.back)
+    after = _records(slurm, lines, [intent.job for intent in intents]) if lines else {}
+    bound, undone = [], []
+    for told in intents:
+        job, change = told.job, told.change
+        intent = told._replace(records=after.get(job.job_id, told.records))
+        if intent.is_bound:
+            bound.append(job.job_id)
+            if not change.is_told:
+                keep(job._replace(change=change._replace(is_told=True)))
+                _decide(job, change, config)
+        elif not told.is_fresh and not change.is_told:
+            # Whoever wrote it down was killed before slurmctld heard of it.
+            keep(job._replace(change=None))
+            write_said(job, "")
+        else:
+            write_said(job, "")
+            reason = why[job.job_id] or "changed"
+            undone.append(job.job_id)
+            keep(job._replace(change=change._replace(is_told=True, undone_s=now(), why=reason)))
+            if reason not in ("undo", "changed"):
+                note_failed(config.cluster, _places(job, config))
+            if change.is_told:
+                _decide(job, None, config)
+    return Looked(tuple(bound), tuple(undone))
+
+
+def _why_back(intent: Intent, *, undo: bool) -> str:
+    """Return why a job is to be put back; empty where it is as meant and waits as before, or as asked."""
+    change = intent.change
+    if undo and intent.is_bound:
+        return "undo"
+    for record in intent.changed:
+        if not record.has(change.to):
+            return "half"
+        if record.reason not in {*WAITS_FOR, *change.reasons}:
+            return record.reason
+    return "refused" if intent.is_fresh and not intent.is_bound else ""
+
+
+def _decide(job: Waiting, change: Change | None, config: SiteConfig) -> None:
+    """Add to the ledger what the job asks for now: of a job's decisions the last before its start counts."""
+    folder = config.decisions_folder
+    decisions, _ = read_decisions(folder, f"-{job.job_id}.json")
+    if not decisions:
+        return
+    if change is None:
+        undone = (because("late-undone", asked=job.request.asked),)
+        drop_decision(folder, decisions[0]._replace(at_s=now(), reasons=undone))
+        return
+    names = set(change._fields) & set(Decision._fields) - {"at_s", "reasons"}
+    reasons = (because("late-bound", asked=job.request.asked, runs=change.runs),)
+    values = {name: getattr(change, name) for name in names}
+    drop_decision(folder, decisions[-1]._replace(**values, given=change.gres, at_s=now(), reasons=reasons))
+
+
+def said_of(job: Waiting, change: Change) -> str:
+    """Return what the job's own output says of its change."""
+    asked = f"asked {job.request.asked} at {_clock(job.submitted_s)}"
+    became = f"became {change.gres} at {_clock(change.at_s)}, by {counted(change.runs, 'run')} of the same job"
+    return f"csub: {asked}; {became}; never again: --colloc=late=off"
+
+
+def _clock(at_s: float) -> str:
+    return datetime.fromtimestamp(at_s).astimezone().isoformat(" ", "minutes")
+
+
+def placed_late(job: Waiting, footprint: Footprint, config: SiteConfig, limits: Callable[[], Limits]) -> Placement:
+    """Return what a waiting job would be given today in its own partitions: it is not moved to others."""
+    here = tuple(partition._replace(pieces_in=()) for partition in config.partition)
+    slices = tuple(mode for mode in config.sharing.order if mode == "mig")
+    order = slices if config.sharing.late_binding == "slices" else config.sharing.order
+    config = config._replace(partition=here, sharing=config.sharing._replace(order=order))
+    return place(job.request, footprint, config, access_of(job.request, footprint, config, limits))
+
+
+def why_not(job: Waiting, placement: Placement, footprint: Footprint, form: Form, *, costs_priority: bool) -> str:
+    """Return why a job is not given a piece late, whatever became of it; empty where it may be.
+
+    ``costs_priority`` says that a job without a whole GPU has less of it (PriorityWeightTRES).
+    """
+    if placement.gres is None or not form.allows(job.request, placement.gres):
+        return "form"
+    if form.completed and footprint.rung == RUNNING:
+        return "completed"
+    return "priority" if costs_priority and placement.gres.name != "gpu" else ""
+
+
+def why_not_now(record: PendingJob, job: Waiting, placement: Placement, form: Form) -> str:
+    """Return why a record is left as it is, empty where it may be changed: one that anybody has changed is not."""
+    asked_min = job.request.time_limit_min
+    if record.reason not in WAITS_FOR:
+        return "reason"
+    if not record.asks(form.field, job.request.gres) or asked_min not in (None, record.time_limit_min):
+        return "changed"
+    if placement.time_limit_min is not None and record.record.get("Deadline", "") not in _UNSET:
+        return "deadline"
+    if record.has_node_alone:
+        return "exclusive"
+    return next((name for name in _ODD if record.record.get(name, "") not in _UNSET), "")
+
+
+def _places(job: Waiting, config: SiteConfig) -> frozenset[tuple[str, str]]:
+    """Return what a failure is remembered by."""
+    partitions = job.request.partitions or (config.default_partition,)
+    return frozenset((job.request.signature, partition) for partition in partitions)

@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The user's waiting jobs that may still get a piece of a GPU: one file a job, in the user's own data folder.
+
+A file says what was asked and, once it is decided, what the job is to ask for instead; that is written before Slurm is
+told, so that whoever comes after a kill knows what was meant. What a job really asks for slurmctld alone knows.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from slurm_colloc.core.clock import now
+from slurm_colloc.core.config import SiteConfig, user_data_folder
+from slurm_colloc.core.errors import InputError, StoreError
+from slurm_colloc.core.files import private_folder, read_own, remove, write_atomic
+from slurm_colloc.core.model import JobRequest, because
+from slurm_colloc.core.process import detach
+from slurm_colloc.core.value_types import read_as
+from slurm_colloc.slurm.pending import Assignments
+from slurm_colloc.submit.render import card_mib
+
+VERSION = 1
+_LIMIT_BYTES = 256 * 1024
+_ENDED, _FAILED, _LOOKED = "ended", "failed.json", "looked"
+# late.sbatch.j2 knows it too.
+_SAID = ".said"
+_MOST_ENDED, _MOST_FAILED = 500, 500
+# No user's jobs are looked at more often, whoever wants it.
+_GAP_S = 20.0
+_REASONS = ("no_slice", "no_mps", "no_share")
+# Of no use to a job that is submitted.
+_NOT_KEPT = dict.fromkeys(("submitted", "differs", "untouchable"))
+
+
+class Change(NamedTuple):
+    """What a waiting job is to ask for instead, and the footprint that speaks for it.
+
+    ``to`` and ``back`` are updates, ``back`` empty where Slurm knows no way back. ``reasons`` are what it waited for.
+    ``is_told`` says that slurmctld was seen to have it so. ``undone_s`` is when it was found, or put, as asked again,
+    ``why`` the reason; None and empty before.
+    """
+
+    at_s: float
+    gres: str
+    mode: str
+    to: Assignments
+    back: Assignments
+    reasons: tuple[str, ...]
+    rung: str
+    runs: int
+    gpu_mem_q99_mib: float | None
+    gpu_mem_expected_mib: float | None
+    margin: str
+    sm_active_q95_pct: float | None
+    slowdown_expected: float | None
+    slowdown_upper: float | None
+    is_told: bool = False
+    undone_s: float | None = None
+    why: str = ""
+
+
+class Waiting(NamedTuple):
+    """A job of this user's that waits as it was asked for, or with a change."""
+
+    version: int
+    cluster: str
+    job_id: str
+    submitted_s: float
+    request: JobRequest
+    change: Change | None = None
+
+
+def folder_of(cluster: str) -> str:
+    """Return where the files of one cluster's jobs lie."""
+    return os.path.join(user_data_folder(), "waiting", cluster)
+
+
+def keep(job: Waiting) -> None:
+    """Write or replace the file of one job.
+
+    Raises:
+        StoreError: the folder cannot be written.
+    """
+    folder = _made(folder_of(job.cluster))
+    request = {name: value for name, value in job.request._asdict().items() if name not in _NOT_KEPT}
+    request |= {name: [reason.code for reason in request[name]] for name in _REASONS}
+    values = job._asdict() | {"request": request, "change": job.change._asdict() if job.change else None}
+    write_atomic(os.path.join(folder, f"{job.job_id}.json"), json.dumps(values).encode())
+
+
+def keep_submitted(config: SiteConfig, job_id: str, request: JobRequest) -> None:
+    """Keep a job that was submitted as asked.
+
+    Raises:
+        StoreError: the folder cannot be written.
+    """
+    if card_mib(request, config) is None:
+        # The job itself works out its limit on GPU memory, of its shares and the card.
+        request = request._replace(no_mps=(*request.no_mps, because("cards-differ")))
+    keep(Waiting(VERSION, config.cluster, job_id, now(), request))
+
+
+def read_waiting(cluster: str) -> tuple[list[Waiting], int]:
+    """Return the jobs that were not seen to start or end, oldest first, and how many files could not be used."""
+    return _read(folder_of(cluster))
+
+
+def read_one(cluster: str, job_id: str) -> Waiting | None:
+    """Return what is kept of one job, whether it waits or not; None where nothing is, or nothing that can be used."""
+    for folder in (folder_of(cluster), os.path.join(folder_of(cluster), _ENDED)):
+        with suppress(StoreError, InputError):
+            return _parse(read_own(os.path.join(folder, f"{job_id}.json"), _LIMIT_BYTES))
+    return None
+
+
+def write_said(job: Waiting, line: str) -> None:
+    """Leave a line for the job's own output, by which its block also knows that it has a piece; empty: take it away.
+
+    Raises:
+        StoreError: the folder cannot be written.
+    """
+    path = os.path.join(_made(folder_of(job.cluster)), f"{job.job_id}{_SAID}")
+    if line:
+        write_atomic(path, f"{line}\n".encode(errors="backslashreplace"))
+    else:
+        remove(path)
+
+
+def put_away(cluster: str, job_ids: Iterable[str]) -> None:
+    """Have jobs count as waiting no more; the newest that were changed are kept, the others removed.
+
+    Raises:
+        StoreError: the folder cannot be written.
+    """
+    folder = folder_of(cluster)
+    ended = _made(os.path.join(folder, _ENDED))
+    try:
+        for job_id in job_ids:
+            job, path = read_one(cluster, job_id), os.path.join(folder, f"{job_id}.json")
+            if job and job.change:
+                os.replace(path, os.path.join(ended, f"{job_id}.json"))
+            else:
+                os.unlink(path)
+        for name in _names(ended)[:-_MOST_ENDED]:
+            os.unlink(os.path.join(ended, name))
+            # A job that begins now may still read it.
+            remove(os.path.join(folder, f"{name.removesuffix('.json')}{_SAID}"))
+    except OSError as error:
+        raise StoreError(f"'{folder}' cannot be written: {error.strerror}") from error
+
+
+def failed_before(cluster: str) -> frozenset[tuple[str, str]]:
+    """Return the jobs, as (signature, partition), that a change did no good."""
+    with suppress(StoreError, ValueError, TypeError, RecursionError):
+        content = json.loads(read_own(os.path.join(folder_of(cluster), _FAILED), _LIMIT_BYTES))
+        return frozenset(map(tuple, read_as(tuple[tuple[str, ...], ...], content)))
+    return frozenset()
+
+
+def note_failed(cluster: str, places: Iterable[tuple[str, str]]) -> None:
+    """Have no job of these signatures changed again in these partitions.
+
+    Raises:
+        StoreError: the folder cannot be written.
+    """
+    failed = [*sorted(failed_before(cluster) - set(places)), *places][-_MOST_FAILED:]
+    write_atomic(os.path.join(_made(folder_of(cluster)), _FAILED), json.dumps(failed).encode())
+
+
+def start_look(cluster: str, environ: Mapping[str, str]) -> int | None:
+    """Have the user's waiting jobs looked at by a process of its own, and return its pid; None where that is not due.
+
+    Raises:
+        ProcessError: it cannot be started.
+    """
+    try:
+        with os.scandir(folder_of(cluster)) as entries:
+            names = [entry.name for entry in entries]
+    except OSError:
+        return None
+    with suppress(OSError):
+        if 0 <= now() - os.stat(lock_path(cluster)).st_mtime < _GAP_S:
+            return None
+    if not any(name[0].isdigit() for name in names):
+        return None
+    return detach([sys.executable, "-I", "-m", "slurm_colloc.rebind.program"], environ)
+
+
+def lock_path(cluster: str) -> str:
+    """Return the file that whoever looks holds, and touches."""
+    return os.path.join(folder_of(cluster), _LOOKED)
+
+
+def _made(folder: str) -> str:
+    private_folder(user_data_folder())
+    return private_folder(folder)
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        names = [name for name in os.listdir(folder) if name.endswith(".json") and name[0].isdigit()]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise StoreError(f"'{folder}' cannot be read: {error.strerror}") from error
+    return sorted(names, key=lambda name: (len(name), name))
+
+
+def _read(folder: str) -> tuple[list[Waiting], int]:
+    found, unreadable = [], 0
+    for name in _names(folder):
+        try:
+            found.append(_parse(read_own(os.path.join(folder, name), _LIMIT_BYTES)))
+        except (StoreError, InputError):
+            unreadable += 1
+    return found, unreadable
+
+
+def _parse(content: bytes) -> Waiting:
+    """Return what one file holds.
+
+    Raises:
+        InputError: not JSON, or not of this release's form.
+    """
+    try:
+        values = json.loads(content)
+        request: dict[str, Any] = dict(values.pop("request"))
+        reasons = {name: tuple(map(because, read_as(tuple[str, ...], request.pop(name)))) for name in _REASONS}
+        change = values.pop("change")
+        kinds: Mapping[str, Any] = JobRequest.__annotations__
+        if reasons.keys() | request.keys() | _NOT_KEPT.keys() != kinds.keys() or values.get("version") != VERSION:
+            raise ValueError("the fields differ from this release's")
+        request = {name: read_as(kinds[name], value) for name, value in request.items()} | reasons
+        return Waiting(
+            **{name: read_as(Waiting.__annotations__[name], value) for name, value in values.items()},
+            request=JobRequest(**request),
+            change=None if change is None else read_as(Change, change),
+        )
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise InputError(f"a waiting job's file is not of the expected form: {error}") from error

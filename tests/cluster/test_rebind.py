@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs that wait as asked and get a piece once their need is known: by real updates, and each is seen to start."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from slurm_colloc.estimate.snapshot import write_snapshot
+from tests.cluster.daemons import all_idle
+from tests.cluster.fixtures import RELEASE
+from tests.cluster.lab import Lab
+from tests.cluster.site import write_site
+from tests.cluster.user import SLICE, User, tres
+from tests.unit.made import HOUR, evidence
+from tests.waiting import wait_for
+
+pytestmark = pytest.mark.cluster
+
+SCRIPT = """#!/bin/bash
+#SBATCH -t 60 -o out.%j
+echo "mps=${CUDA_MPS_ACTIVE_THREAD_PERCENTAGE-} limit=${CUDA_MPS_PINNED_DEVICE_MEM_LIMIT-}"
+timeout 20 srun -n1 sh -c 'echo step'
+echo end
+"""
+LOOK = "from slurm_colloc.rebind.program import main; main(0)"
+UNDO = "from slurm_colloc.rebind.program import main; main(0, undo=True)"
+SMALL = f"gpu:{SLICE}_1g.10gb:1"
+PIECES = {"mps": "mps:6", "shard": "shard:1", "mig": SMALL}
+FORMS = {
+    "gres": ["--gres=gpu:1"],
+    "gres-type": ["--gres=gpu:h100:1"],
+    "gpus": ["--gpus=1"],
+    "gpus-type": ["--gpus=h100:1"],
+    "per-node": ["--gpus-per-node=h100:1"],
+    "per-task": ["-n1", "--gpus-per-task=1"],
+    "cores": ["-c2", "--gres=gpu:h100:1"],
+}
+
+
+def site_of(lab: Lab, mode: str) -> Path:
+    extra = {"sharing.order": f'["{mode}"]', "sharing.late_binding": '"on"', "sharing.mps_daemon": '"prolog"'}
+    return write_site(lab, f"late-{mode}", agent=False, extra=extra)
+
+
+def user_of(lab: Lab, mode: str) -> User:
+    user = User(lab, "alice", site_of(lab, mode))
+    user.script(SCRIPT)
+    kept = user.home / ".local/share/slurm_colloc/waiting"
+    for path in (*kept.rglob("*.json"), *user.folder.glob("history/*")):
+        path.unlink()
+    return user
+
+
+@pytest.fixture(autouse=True)
+def _ended(lab: Lab) -> Iterator[None]:
+    yield
+    lab.run(["scancel", "-u", "alice"])
+    lab.run(["scancel", "-u", "bob"])
+    wait_for(lambda: all_idle(lab), "the nodes do not become idle")
+
+
+def learn(user: User, *words: str) -> None:
+    """Have a run of the job that these words submit be known."""
+    shown = user.run("csub", "--dry-run", "--colloc=off", "--format=json", *words).stdout
+    signature = json.loads(shown)["request"]["signature"]
+    known = evidence(signature=signature, peak_mib=4000, sm_active_mean_pct=5.0, elapsed_s=float(HOUR))
+    uid = user.lab.users["alice"].uid
+    folder = user.folder / "history"
+    folder.mkdir(exist_ok=True)
+    folder.chmod(0o711)
+    write_snapshot(str(folder / f"{uid}.sqlite"), [known], uid)
+
+
+def look(user: User, code: str = LOOK) -> None:
+    done = user.run(str(user.lab.bin / "python"), "-I", "-c", code)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def waiting(user: User, job: str) -> dict[str, object]:
+    [path] = (user.home / ".local/share/slurm_colloc/waiting").rglob(f"{job}.json")
+    found: dict[str, object] = json.loads(path.read_text())
+    return found
+
+
+def change_of(user: User, job: str) -> dict[str, object] | None:
+    return waiting(user, job)["change"]  # type: ignore[return-value]
+
+
+def bind(user: User, job: str) -> dict[str, object]:
+    """Look until the job is changed, for csub may be looking itself, and return the change."""
+
+    def is_changed() -> bool:
+        look(user)
+        change = change_of(user, job)
+        return change is not None and bool(change["is_told"])
+
+    wait_for(is_changed, f"job {job} is not changed")
+    return change_of(user, job) or {}
+
+
+def may_become(form: str, mode: str) -> bool:
+    if RELEASE == "22.05":
+        return mode == "mig" and form in ("gres", "gpus")
+    return True
+
+
+@pytest.mark.parametrize("mode", list(PIECES))
+@pytest.mark.parametrize("form", list(FORMS))
+def test_each_form_becomes_a_piece_and_starts(lab: Lab, form: str, mode: str) -> None:
+    user = user_of(lab, mode)
+    words = [*FORMS[form], "train.sh"]
+    job = user.submit("-H", *words)
+    asked = user.shown(job)
+    learn(user, *words)
+    if not may_become(form, mode):
+        look(user)
+        assert change_of(user, job) is None
+        assert {name: value for name, value in user.shown(job).items() if name.startswith("Tres")} == {
+            name: value for name, value in asked.items() if name.startswith("Tres")
+        }
+        return
+    change = bind(user, job)
+    assert change["gres"] == PIECES[mode]
+    user.run("scontrol", "release", job)
+    lab.wait_jobs([job])
+    given = user.allocated(job)
+    if mode == "mig":
+        assert given[f"gres/gpu:{SLICE}_1g.10gb"] == "1"
+        assert given["gres/gpu"] == "1"
+    else:
+        assert given[f"gres/{mode}"] == PIECES[mode].split(":")[1]
+        assert "gres/gpu" not in given
+    word, variables, *rest = (user.home / f"out.{job}").read_text().splitlines()
+    assert f"became {PIECES[mode]} at " in word
+    assert rest == ["step", "end"]
+    if mode == "mps":
+        assert variables == "mps=100 limit=0=4893M"
+    if form == "cores":
+        assert given["cpu"] == "2"
+
+
+def test_back_by_one_command(lab: Lab) -> None:
+    user = user_of(lab, "mps")
+    if RELEASE == "22.05":
+        pytest.skip("22.05 changes no whole GPU to a share")
+    words = ["--gpus=h100:1", "train.sh"]
+    job = user.submit("-H", *words)
+    before = user.shown(job)
+    learn(user, *words)
+    bind(user, job)
+    look(user, UNDO)
+    assert (change_of(user, job) or {})["why"] == "undo"
+    after = user.shown(job)
+    fields = ("TresPerNode", "TresPerJob", "TimeLimit", "NumCPUs", "MinCPUsNode", "CPUs/Task")
+    assert {name: after.get(name) or None for name in fields} == {name: before.get(name) for name in fields}
+    user.run("scontrol", "release", job)
+    lab.wait_jobs([job])
+    assert user.allocated(job)["gres/gpu:h100"] == "1"
+    assert tres("gpu:h100:1") in (before.get("TresPerJob"), before.get("TresPerNode"))
+
+
+def tres_of(user: User, job: str) -> list[str]:
+    """Return what each record of a job asks for of GPUs."""
+    lines = user.lab.run(["scontrol", "show", "job", "-o", job]).stdout.splitlines()
+    found = []
+    for line in lines:
+        fields = dict(word.split("=", 1) for word in line.split() if "=" in word)
+        found += [f"{fields.get('ArrayTaskId', '')} {value}" for name, value in fields.items() if name == "TresPerNode"]
+    return sorted(found)
+
+
+def test_an_array_is_changed_whole_and_each_task_has_its_piece(lab: Lab) -> None:
+    user = user_of(lab, "mig")
+    words = ["--gres=gpu:1", "--array=0-3%2", "-p", "all", "train.sh"]
+    job = user.submit("-H", *words)
+    learn(user, *words)
+    bind(user, job)
+    asked = tres(SMALL)
+    if RELEASE == "22.05":
+        assert tres_of(user, job) == []
+    else:
+        assert tres_of(user, job) == [f"0-3%2 {asked}"]
+    user.run("scontrol", "release", job)
+    lab.wait_jobs([job])
+    lab.wait_accounted([job])
+    rows = lab.run(["sacct", "-a", "-X", "-n", "-P", "-j", job, "-o", "JobID,AllocTRES"]).stdout.split()
+    assert [row.split("|")[0] for row in rows] == [f"{job}_{task}" for task in range(4)]
+    assert all(f"gres/gpu:{SLICE}_1g.10gb=1" in row for row in rows)
+
+
+@pytest.mark.skipif(RELEASE == "22.05", reason="22.05 changes no whole GPU to a share")
+def test_an_array_of_which_tasks_run_and_one_is_held(lab: Lab) -> None:
+    """Records of their own: the task that runs stays, each that waits is changed; the held one is root's by now."""
+    user = user_of(lab, "mps")
+    user.script(SCRIPT.replace("echo end", "sleep 30"))
+    words = ["--gres=gpu:h100:1", "--array=1-5%1", "train.sh"]
+    job = user.submit(*words)
+    running = ["squeue", "-h", "-t", "RUNNING", "-j", job, "-o", "%K"]
+    wait_for(lambda: lab.run(running).stdout.split() == ["1"], "no task runs")
+    lab.run(["scontrol", "hold", f"{job}_3"], check=True)
+    learn(user, *words)
+    bind(user, job)
+    whole, part = tres("gpu:h100:1"), tres("mps:6")
+    assert tres_of(user, job) == [f"1 {whole}", f"2,4-5%1 {part}", f"3 {whole}"]
+
+
+NEVER = {
+    "limit": ["scontrol", "update", "JobId={job}", "TimeLimit=30"],
+    "gres": ["scontrol", "update", "JobId={job}", "Gres=gpu:1"],
+    "admin-comment": ["scontrol", "update", "JobId={job}", "AdminComment=x"],
+    "admin-hold": ["scontrol", "hold", "{job}"],
+    "deadline": ["scontrol", "update", "JobId={job}", "Deadline=now+3days"],
+}
+
+
+@pytest.mark.skipif(RELEASE == "22.05", reason="22.05 changes no whole GPU to a share")
+@pytest.mark.parametrize("name", list(NEVER))
+def test_what_others_have_changed_since_is_left(lab: Lab, name: str) -> None:
+    user = user_of(lab, "mps")
+    words = ["--gres=gpu:h100:1", "train.sh"]
+    job = user.submit("-H", *words)
+    lab.run([word.format(job=job) for word in NEVER[name]], check=True)
+    before = user.shown(job)
+    learn(user, *words)
+    for _ in range(3):
+        look(user)
+    assert change_of(user, job) is None
+    after = user.shown(job)
+    assert {name: after.get(name) for name in ("TresPerNode", "TimeLimit")} == {
+        name: before.get(name) for name in ("TresPerNode", "TimeLimit")
+    }
+
+
+@pytest.mark.skipif(RELEASE == "22.05", reason="22.05 changes no whole GPU to a share")
+def test_a_piece_that_no_node_has_is_put_back_once_and_not_tried_again(lab: Lab) -> None:
+    """The site file says that shares are there; Slurm says that they are not, once it has tried."""
+    user = user_of(lab, "mps")
+    words = ["--gres=gpu:h100:1", "train.sh"]
+    job, other = user.submit("-H", *words), user.submit("-H", *words)
+    learn(user, *words)
+    bind(user, job)
+    lab.run(["scontrol", "update", f"JobId={job}", "ReqNodeList=g2"], check=True)
+    user.run("scontrol", "release", job)
+
+    def is_back() -> bool:
+        look(user)
+        return bool((change_of(user, job) or {})["why"])
+
+    wait_for(is_back, "it is not put back")
+    assert user.shown(job)["TresPerNode"] == tres("gpu:h100:1")
+    look(user)
+    later = user.submit("-H", "--colloc=auto", *words)
+    assert change_of(user, other) is not None
+    assert later
+
+
+def test_off_by_the_users_word(lab: Lab) -> None:
+    user = user_of(lab, "mig")
+    job = user.submit("-H", "--gres=gpu:1", "--colloc=late=off", "train.sh")
+    assert list((user.home / ".local/share/slurm_colloc/waiting").rglob(f"{job}.json")) == []
+    stored = lab.run(["scontrol", "write", "batch_script", job, "-"]).stdout
+    assert "csub_card_mib" not in stored

@@ -1,0 +1,354 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A look at the user's waiting jobs, against a slurmctld made up of records; tests/cluster has the real one."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from slurm_colloc.core.config import Sharing, SiteConfig
+from slurm_colloc.core.errors import ProcessError
+from slurm_colloc.core.files import locked
+from slurm_colloc.core.model import Evidence, Gres, JobRequest
+from slurm_colloc.estimate.records import drop_decision, drop_evidence, read_decisions
+from slurm_colloc.rebind.look import look
+from slurm_colloc.rebind.waiting import Waiting, keep, keep_submitted, lock_path, read_one, read_waiting
+from slurm_colloc.slurm.jobs import QueuedJob
+from slurm_colloc.slurm.limits import Limits
+from slurm_colloc.slurm.pending import update
+from tests.unit.made import MPS_POOL, decision, evidence, request, site
+
+SIGNATURE = "0123456789abcdef0123456789abcdef.~~00000000"
+RELEASES = {"22.05": "22.05.8", "24.11": "24.11.5", "26.05": "26.05.5"}
+
+
+class Controller:
+    """Records of jobs, changed as slurmctld would, but for what ``refuse`` says of a job, a field and a value."""
+
+    def __init__(self, release: str = "26.05") -> None:
+        self.release = release
+        self.records: dict[str, dict[str, str]] = {}
+        self.conf = {
+            "SLURM_VERSION": RELEASES[release],
+            "PriorityWeightTRES": "(null)",
+            "SlurmctldParameters": "(null)",
+        }
+        self.refuse: Callable[[str, str, str], bool] = lambda target, field, value: False
+        self.dies = ""
+        self.asked: list[str] = []
+
+    def submit(self, job_id: str, **fields: str) -> None:
+        self.records[job_id] = {
+            "JobId": job_id,
+            "JobName": "train.sh",
+            "UserId": f"ann({os.geteuid()})",
+            "JobState": "PENDING",
+            "Reason": "Priority",
+            "TimeLimit": "01:00:00",
+            "Deadline": "N/A",
+            "OverSubscribe": "OK",
+            "TresPerNode": "gres/gpu:h100:1",
+            **fields,
+        }
+
+    def job_states(self, job_ids: Sequence[str]) -> Mapping[str, str]:
+        return dict.fromkeys(job_ids, "RUNNING")
+
+    def limits(self, cluster: str) -> Limits:
+        raise AssertionError("nobody asked for limits")
+
+    def config(self) -> Mapping[str, str]:
+        return self.conf
+
+    def own_queue(self, *filters: str) -> list[QueuedJob]:
+        self.asked.append("squeue")
+        waiting = (one for one in self.records.values() if one["JobState"] == "PENDING")
+        return [QueuedJob(one["JobId"], one["JobId"], "ann", "PENDING") for one in waiting]
+
+    def control(self, lines: Sequence[str]) -> str:
+        self.asked += lines
+        if self.dies == "before" and any(line.startswith("update") for line in lines):
+            raise ProcessError("killed")
+        shown = []
+        for line in lines:
+            verb, _, rest = line.partition(" ")
+            if verb == "update":
+                target, *words = rest.removeprefix("JobId=").split(" ")
+                self._update(target, dict(word.split("=", 1) for word in words))
+            else:
+                record = self.records.get(rest.removeprefix("job "), {})
+                shown.append(" ".join(f"{name}={value}" for name, value in record.items()))
+        if self.dies == "after" and any(line.startswith("update") for line in lines):
+            raise ProcessError("killed")
+        return "\n".join(shown)
+
+    def _update(self, target: str, fields: Mapping[str, str]) -> None:
+        record = self.records[target]
+        for field, value in fields.items():
+            if not self.refuse(target, field, value):
+                value = f"gres/{value}" if field == "Gres" else value
+                record["TresPerNode" if field == "Gres" else field] = value
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SiteConfig:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    sharing = Sharing(order=("mps",), mps_daemon="prolog", late_binding="on", max_slowdown=2.5)
+    return site(MPS_POOL)._replace(sharing=sharing, slurm_release="26.05")
+
+
+@pytest.fixture
+def slurm() -> Controller:
+    return Controller()
+
+
+def asked(**fields: object) -> JobRequest:
+    return request(signature=SIGNATURE, time_limit_min=60.0, gres=(Gres("gpu", "h100", 1),))._replace(**fields)  # type: ignore[arg-type]
+
+
+def wait(config: SiteConfig, slurm: Controller, job_id: str, **fields: object) -> None:
+    """Have a job wait that csub submitted as asked."""
+    slurm.submit(job_id)
+    keep_submitted(config, job_id, asked(**fields))
+    drop_decision(config.decisions_folder, decision(job_id=job_id, signature=SIGNATURE, given="as asked"))
+
+
+def learn(**fields: object) -> None:
+    known: Evidence = evidence(signature=SIGNATURE, peak_mib=4000, sm_active_mean_pct=5.0)
+    drop_evidence(os.path.join(os.environ["XDG_DATA_HOME"], "slurm_colloc"), known._replace(**fields))  # type: ignore[arg-type]
+
+
+def change(config: SiteConfig, job_id: str) -> tuple[str, bool, str] | None:
+    """Return what a job's file says: what it is to ask for, whether Slurm was seen to have it, why it was undone."""
+    kept = read_one(config.cluster, job_id)
+    assert kept is not None
+    return None if kept.change is None else (kept.change.gres, kept.change.is_told, kept.change.why)
+
+
+def test_a_known_need_becomes_a_piece_and_the_ledger_says_so(config: SiteConfig, slurm: Controller) -> None:
+    wait(config, slurm, "7")
+    assert look(config, slurm).bound == ()
+    learn()
+    assert look(config, slurm).bound == ("7",)
+    assert slurm.records["7"]["TresPerNode"] == "gres/mps:7"
+    assert change(config, "7") == ("mps:7", True, "")
+    decided = read_decisions(config.decisions_folder, "-7.json")[0]
+    assert [one.given for one in decided] == ["as asked", "mps:7"]
+    assert (decided[1].mode, decided[1].rung) == ("mps", "exact")
+    said = Path(lock_path(config.cluster)).parent / "7.said"
+    assert "mps:7" in said.read_text()
+
+
+def test_where_nothing_waits_or_is_known_slurm_is_asked_for_no_more(config: SiteConfig, slurm: Controller) -> None:
+    learn()
+    look(config, slurm)
+    assert slurm.asked == []
+    wait(config, slurm, "7", signature="f" * 32 + ".~~0")
+    look(config, slurm)
+    assert slurm.asked == ["squeue"]
+
+
+def test_two_looks_at_once_are_one(config: SiteConfig, slurm: Controller) -> None:
+    wait(config, slurm, "7")
+    learn()
+    with locked(lock_path(config.cluster)) as held:
+        assert held
+        look(config, slurm)
+    assert slurm.asked == []
+
+
+def test_what_is_refused_is_tried_once(config: SiteConfig, slurm: Controller) -> None:
+    slurm.refuse = lambda target, field, value: True
+    wait(config, slurm, "7")
+    learn()
+    assert look(config, slurm).undone == ("7",)
+    assert change(config, "7") == ("mps:7", True, "refused")
+    wait(config, slurm, "8")
+    slurm.asked.clear()
+    look(config, slurm)
+    assert slurm.asked == ["squeue"]
+    assert len(read_decisions(config.decisions_folder, "-7.json")[0]) == 1
+
+
+@pytest.mark.parametrize("refused", ["TimeLimit", "Gres"])
+def test_what_is_changed_by_half_is_put_back(config: SiteConfig, slurm: Controller, refused: str) -> None:
+    wait(config, slurm, "7")
+    learn(elapsed_s=3600.0)
+    before = dict(slurm.records["7"])
+    slurm.refuse = lambda target, field, value: field == refused and value not in ("01:00:00", "gpu:h100:1")
+    assert look(config, slurm).undone == ("7",)
+    assert slurm.records["7"] == before
+    assert (change(config, "7") or ("", "", ""))[2] == "half"
+
+
+def test_a_plugin_that_gives_another_value_is_seen(config: SiteConfig, slurm: Controller) -> None:
+    wait(config, slurm, "7")
+    learn()
+    answer = slurm.control
+
+    def control(lines: Sequence[str]) -> str:
+        return answer([line.replace("mps:7", "mps:8") for line in lines])
+
+    slurm.control = control  # type: ignore[method-assign]
+    assert look(config, slurm) == ((), ("7",))
+    assert slurm.records["7"]["TresPerNode"] == "gres/gpu:h100:1"
+    assert change(config, "7") == ("mps:7", True, "half")
+
+
+@pytest.mark.parametrize("dies", ["before", "after"])
+def test_who_comes_after_a_kill_knows_what_was_meant(config: SiteConfig, slurm: Controller, dies: str) -> None:
+    wait(config, slurm, "7")
+    learn()
+    slurm.dies = dies
+    with suppress(ProcessError):
+        look(config, slurm)
+    assert change(config, "7") == ("mps:7", False, "")
+    slurm.dies = ""
+    assert look(config, slurm).bound == ("7",)
+    assert change(config, "7") == ("mps:7", True, "")
+    assert slurm.records["7"]["TresPerNode"] == "gres/mps:7"
+    assert [one.given for one in read_decisions(config.decisions_folder, "-7.json")[0]] == ["as asked", "mps:7"]
+
+
+def test_a_new_reason_to_wait_puts_a_job_back_for_good(config: SiteConfig, slurm: Controller) -> None:
+    wait(config, slurm, "7")
+    learn()
+    look(config, slurm)
+    slurm.records["7"]["Reason"] = "BadConstraints"
+    assert look(config, slurm).undone == ("7",)
+    assert slurm.records["7"]["TresPerNode"] == "gres/gpu:h100:1"
+    assert change(config, "7") == ("mps:7", True, "BadConstraints")
+    assert [one.given for one in read_decisions(config.decisions_folder, "-7.json")[0]][-1] == "as asked"
+    wait(config, slurm, "8")
+    look(config, slurm)
+    assert change(config, "8") is None
+
+
+def test_what_somebody_changed_back_is_left_and_no_failure(config: SiteConfig, slurm: Controller) -> None:
+    wait(config, slurm, "7")
+    learn()
+    look(config, slurm)
+    slurm.records["7"]["TresPerNode"] = "gres/gpu:h100:1"
+    assert look(config, slurm).undone == ("7",)
+    assert change(config, "7") == ("mps:7", True, "changed")
+    wait(config, slurm, "8")
+    look(config, slurm)
+    assert change(config, "8") == ("mps:7", True, "")
+
+
+def test_undo_puts_all_back_and_changes_none(config: SiteConfig, slurm: Controller) -> None:
+    for job_id in ("7", "8"):
+        wait(config, slurm, job_id)
+    learn()
+    look(config, slurm)
+    wait(config, slurm, "9")
+    assert look(config, slurm, undo=True).undone == ("7", "8")
+    assert {one["TresPerNode"] for one in slurm.records.values()} == {"gres/gpu:h100:1"}
+
+
+def test_a_job_that_began_is_kept_with_its_change_and_one_without_is_forgotten(
+    config: SiteConfig, slurm: Controller
+) -> None:
+    wait(config, slurm, "7")
+    learn()
+    look(config, slurm)
+    wait(config, slurm, "8", signature="f" * 32 + ".~~0")
+    for record in slurm.records.values():
+        record["JobState"] = "RUNNING"
+    look(config, slurm)
+    assert read_waiting(config.cluster) == ([], 0)
+    assert change(config, "7") == ("mps:7", True, "")
+    assert read_one(config.cluster, "8") is None
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"Reason": "JobHeldAdmin"},
+        {"Reason": "QOSMaxGRESPerUser"},
+        {"Reason": "BeginTime"},
+        {"TresPerNode": "gres/gpu:2"},
+        {"TresPerNode": "gres/gpu:h100:1,gres/lscratch:100"},
+        {"TimeLimit": "00:30:00"},
+        {"AdminComment": "x"},
+        {"Reservation": "x"},
+        {"HetJobId": "6"},
+        {"OverSubscribe": "NO"},
+        {"OverSubscribe": "NO", "Exclusive": "NODE"},
+        {"CpusPerTres": "gres/gpu:2"},
+        {"UserId": "bob(12345)"},
+    ],
+)
+def test_such_a_record_is_left(config: SiteConfig, slurm: Controller, fields: Mapping[str, str]) -> None:
+    wait(config, slurm, "7")
+    learn()
+    slurm.records["7"] |= fields
+    look(config, slurm)
+    assert change(config, "7") is None
+    assert not any(line.startswith("update") for line in slurm.asked)
+
+
+def test_a_deadline_stands_against_a_longer_time_limit_alone(config: SiteConfig, slurm: Controller) -> None:
+    for job_id, longest_s in (("7", 3600.0), ("8", 60.0)):
+        wait(config, slurm, job_id)
+        slurm.records[job_id]["Deadline"] = "2027-01-01T00:00:00"
+        learn(elapsed_s=longest_s)
+        look(config, slurm)
+    assert change(config, "7") == change(config, "8") == ("mps:7", True, "")
+
+
+def test_priority_that_counts_gpus_keeps_a_job_on_gpus(config: SiteConfig, slurm: Controller) -> None:
+    slurm.conf["PriorityWeightTRES"] = "CPU=1000,gres/gpu=3000"
+    wait(config, slurm, "7")
+    learn()
+    look(config, slurm)
+    assert change(config, "7") is None
+
+
+def test_slices_alone(config: SiteConfig, slurm: Controller) -> None:
+    config = config._replace(sharing=config.sharing._replace(late_binding="slices"))
+    wait(config, slurm, "7")
+    learn()
+    look(config, slurm)
+    assert change(config, "7") is None
+
+
+def test_of_a_slow_door_a_few_go_through_at_a_look(config: SiteConfig, slurm: Controller) -> None:
+    slurm.conf["SlurmctldParameters"] = "rl_enable,rl_bucket_size=30"
+    for number in range(9):
+        wait(config, slurm, str(100 + number))
+    learn()
+    assert len(look(config, slurm).bound) == 5
+    assert len(look(config, slurm).bound) == 9
+
+
+def test_cards_of_two_sizes_give_no_share(config: SiteConfig, slurm: Controller) -> None:
+    other = config.pool[0]._replace(name="other", gpu_mem_mib=40960)
+    config = config._replace(pool=(*config.pool, other))
+    wait(config, slurm, "7")
+    learn()
+    look(config, slurm)
+    assert change(config, "7") is None
+
+
+def test_a_file_that_cannot_be_used_costs_no_other(config: SiteConfig, slurm: Controller) -> None:
+    wait(config, slurm, "7")
+    learn()
+    folder = Path(lock_path(config.cluster)).parent
+    for name, text in (("1.json", "{"), ("2.json", "[]"), ("3.json", '{"request": {}}'), ("4.json", "9" * 300_000)):
+        (folder / name).write_text(text)
+    assert read_waiting(config.cluster)[1] == 4
+    assert look(config, slurm).bound == ("7",)
+
+
+def test_a_waiting_job_is_read_as_it_was_kept(config: SiteConfig) -> None:
+    kept = Waiting(1, config.cluster, "7", 12.5, asked())
+    keep(kept)
+    assert read_one(config.cluster, "7") == kept
+
+
+def test_a_value_with_a_blank_is_no_update() -> None:
+    with pytest.raises(Exception, match="blank"):
+        update(["7"], {"Gres": "mps:6 Partition=x"})
