@@ -325,13 +325,20 @@ def run(table: Path, todo: Sequence[tuple[str, list[int]]], until_s: float) -> i
 
 @contextlib.contextmanager
 def under_mps(count: int) -> Iterator[None]:
-    """Import the libraries once, and run an MPS daemon whose clients what is started meanwhile will be."""
+    """Import the libraries once, and run an MPS daemon meanwhile."""
     import timm
     import torch
     import torchvision
     import transformers
 
     print([one.__version__ for one in (torch, torchvision, timm, transformers)], f"{count} to do", flush=True)
+    with mps_daemon():
+        yield
+
+
+@contextlib.contextmanager
+def mps_daemon() -> Iterator[None]:
+    """Run an MPS daemon whose clients what is started meanwhile will be."""
     pipe = tempfile.mkdtemp(prefix="r-", dir="/tmp")
     own = {"CUDA_MPS_PIPE_DIRECTORY": pipe, "CUDA_MPS_LOG_DIRECTORY": pipe}
     os.environ |= own
