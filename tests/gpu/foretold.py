@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What foretells how much neighbours, or fewer SMs, slow a job: `python -m tests.gpu.foretold`.
+
+Of a job alone on the whole GPU are known a, its mean SM activity, and b, the part of the time in which some kernel of
+it runs (busy time), both from 0 to 1. A slowdown is taken for 1 + c x, with x by SM activity alone or with b as well:
+
+    beside others    a times the sum of the others' a      b^2 times the sum of the others' a^2 / b
+    on fewer SMs     a (k - 1), or a^2 (k - 1)             a^3 / b^2 (k - 1), or a^2 / b (k - 1)
+
+where k is the SMs of the whole GPU over those of the part. With b they read: a job that always has a kernel to run
+waits for each of its neighbours' that fills the SMs while it runs (a / b), and it lacks the SMs that its own fill.
+
+The factor c is chosen for each program by the jobs of all others. A row of the report has by how much the foretold
+differs from the measured, in percent at the mean (of the amount) and by root mean square, their correlation, and how
+many jobs would be let at a bound of 1.25 if what is foretold had to be below some limit: the highest of those at which
+at most FEW of the jobs let are over the bound. That limit is chosen by the same jobs, so it flatters all alike; what
+csub has now was chosen by the older tables. Tables: neighbours_h200.csv, and the older slowdowns_*.csv and
+mixes_h100.csv, with the busy time of slowdowns_h100.csv and proof_h100/rates.csv.
+"""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from slurm_colloc.placement.speed import beside, counts_for, on_slice
+from tests.gpu.slowdowns import best
+
+FOLDER, BOUND, FEW, SMS = Path(__file__).parent, 1.25, 0.02, 132.0
+
+
+_HEAD = "| foretold by | error: mean, rms | correlation | let at 1.25 |\n| --- | --- | --- | --- |"
+
+
+class Alone(NamedTuple):
+    """What is known of a job by itself: SM activity and busy time, from 0 to 1."""
+
+    active: float
+    busy: float
+
+
+class Job(NamedTuple):
+    """A job that was slowed: beside others in a mix, or on a part of the SMs (``whole_over_own``)."""
+
+    program: str
+    alone: Alone
+    slowdown: float
+    others: tuple[Alone, ...] = ()
+    mix: str = ""
+    whole_over_own: float = 1.0
+
+
+Figure = Callable[[Job], float]
+BESIDE: dict[str, Figure] = {
+    "SM activity": lambda job: job.alone.active * sum(one.active for one in job.others),
+    "and busy time": lambda job: job.alone.busy**2 * sum(one.active**2 / one.busy for one in job.others),
+}
+FEWER: dict[str, Figure] = {
+    "SM activity": lambda job: job.alone.active * (job.whole_over_own - 1),
+    "SM activity squared": lambda job: job.alone.active**2 * (job.whole_over_own - 1),
+    "and busy time, a^3/b^2": lambda job: job.alone.active**3 / job.alone.busy**2 * (job.whole_over_own - 1),
+    "and busy time, a^2/b": lambda job: job.alone.active**2 / job.alone.busy * (job.whole_over_own - 1),
+}
+
+
+def _rows(name: str) -> list[dict[str, str]]:
+    with (FOLDER / name).open(newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+def _alone(rows: Iterable[Mapping[str, str]]) -> Alone:
+    pairs = [(float(row["sm_active_pct"]), float(row["gr_active_pct"])) for row in rows]
+    active, busy = (statistics.mean(one) / 100 for one in zip(*pairs, strict=True))
+    return Alone(active, max(active, busy))
+
+
+def measured() -> dict[str, list[Job]]:
+    """Return the jobs of neighbours_h200.csv by part."""
+    rows, alone = _rows("neighbours_h200.csv"), defaultdict[str, list[dict[str, str]]](list)
+    for row in rows:
+        if row["part"] == "alone":
+            alone[row["program"]].append(row)
+    known = {program: _alone(of) for program, of in alone.items()}
+    found: dict[str, list[Job]] = {"mixed": [], "limited": []}
+    for row in rows:
+        if row["part"] in found:
+            others = tuple(known[name] for name in row["beside"].split(" + ") if name)
+            job = Job(row["program"], known[row["program"]], float(row["slowdown"]), others)
+            is_mixed = row["part"] == "mixed"
+            job = (
+                job._replace(mix=row["run"]) if is_mixed else job._replace(whole_over_own=SMS / float(row["sm_count"]))
+            )
+            found[row["part"]].append(job)
+    return found
+
+
+def older() -> dict[str, list[Job]]:
+    """Return those of the older tables."""
+    limited, known = [], dict[str, Alone]()
+    for name in ("proof_h100/rates.csv", "slowdowns_h100.csv", "slowdowns_h200.csv"):
+        for command, points in best(_rows(name)).items():
+            whole = points.pop(100, None)
+            if not whole:
+                continue
+            alone = _alone([whole])
+            if "h200" not in name:
+                known[command] = alone
+            if name.startswith("slowdowns"):
+                limited += [
+                    Job(
+                        f"{name} {command}",
+                        alone,
+                        float(whole["steps_per_s"]) / float(row["steps_per_s"]),
+                        whole_over_own=SMS / float(row["sm_count"]),
+                    )
+                    for row in points.values()
+                ]
+    mixes = defaultdict[str, list[dict[str, str]]](list)
+    for row in _rows("mixes_h100.csv"):
+        if "twice" not in row["mix"]:
+            mixes[row["mix"]].append(row)
+    mixed = []
+    for mix, of in mixes.items():
+        each = []
+        for row in of:
+            active = float(row["alone_sm_active_pct"]) / 100
+            each.append(Alone(active, max(active, known[row["command"]].busy)))
+        for i, row in enumerate(of):
+            slowdown = float(row["alone_steps_per_s"]) / float(row["steps_per_s"])
+            mixed.append(Job(row["command"], each[i], slowdown, (*each[:i], *each[i + 1 :]), mix))
+    return {"mixed": mixed, "limited": limited}
+
+
+def factor(jobs: Sequence[Job], figure: Figure) -> float:
+    """Return the factor by which a figure fits the slowdowns best, by least squares."""
+    pairs = [(figure(job), job.slowdown - 1) for job in jobs]
+    return max(0.0, sum(value * more for value, more in pairs) / sum(value * value for value, _ in pairs))
+
+
+def foretold(jobs: Sequence[Job], figure: Figure) -> list[float]:
+    """Return the slowdown of each job, by the factor of all other programs' jobs."""
+    factors = {
+        one: factor([job for job in jobs if job.program != one], figure) for one in {job.program for job in jobs}
+    }
+    return [1 + factors[job.program] * figure(job) for job in jobs]
+
+
+class Judged(NamedTuple):
+    """How well slowdowns were foretold."""
+
+    jobs: int
+    mean_error_pct: float
+    rms_error_pct: float
+    correlation: float
+
+
+def judged(jobs: Sequence[Job], told: Sequence[float]) -> Judged:
+    """Return how far the foretold is from the measured."""
+    off = [math.log(guess / job.slowdown) for job, guess in zip(jobs, told, strict=True)]
+    correlation = statistics.correlation([job.slowdown for job in jobs], told)
+    mean_pct, rms_pct = 100 * statistics.mean(map(abs, off)), 100 * math.sqrt(statistics.mean(x * x for x in off))
+    return Judged(len(jobs), mean_pct, rms_pct, correlation)
+
+
+def let(jobs: Sequence[Job], score: Sequence[float]) -> tuple[int, int, int]:
+    """Return how many mixes (or jobs without one) are let, their jobs, and how many of these are over the bound."""
+    groups = defaultdict[object, list[int]](list)
+    for i, job in enumerate(jobs):
+        groups[job.mix or i].append(i)
+    found, taken, over = (0, 0, 0), 0, 0
+    worst = sorted((max(score[i] for i in of), of) for of in groups.values())
+    for number, (_, of) in enumerate(worst, 1):
+        taken, over = taken + len(of), over + sum(jobs[i].slowdown > BOUND for i in of)
+        if over <= FEW * taken:
+            found = (number, taken, over)
+    return found
+
+
+def _line(name: str, jobs: Sequence[Job], told: Sequence[float], score: Sequence[float]) -> str:
+    of, (groups, taken, over) = judged(jobs, told), let(jobs, score)
+    mixes = f"{groups} mixes, " if jobs[0].others else ""
+    errors = f"{of.mean_error_pct:.1f}, {of.rms_error_pct:.1f} %"
+    return f"| {name} | {errors} | {of.correlation:.2f} | {mixes}{taken} jobs, {over} over |"
+
+
+def _of_mixes(title: str, jobs: Sequence[Job]) -> Iterator[str]:
+    over, mixes = [job for job in jobs if job.slowdown > BOUND], {job.mix for job in jobs}
+    without = len(mixes - {job.mix for job in over})
+    yield f"\n{title}: {len(jobs)} jobs, {len(over)} over; {without} of {len(mixes)} mixes without one\n\n{_HEAD}"
+    percents = [(100 * job.alone.active, [100 * one.active for one in job.others]) for job in jobs]
+    rule = [beside(own, others).expected for own, others in percents]
+    yield _line("csub now", jobs, rule, [sum(map(counts_for, (own, *others))) for own, others in percents])
+    for name, figure in BESIDE.items():
+        yield _line(name, jobs, told := foretold(jobs, figure), told)
+
+
+def _of_limits(title: str, jobs: Sequence[Job]) -> Iterator[str]:
+    within = sum(job.slowdown <= BOUND for job in jobs)
+    yield f"\n{title}: {len(jobs)} jobs and limits, {within} not over\n\n{_HEAD}"
+    rule = [on_slice(100 * job.alone.active, job.whole_over_own) for job in jobs]
+    yield _line("csub now", jobs, [one.expected for one in rule], [one.upper for one in rule])
+    for name, figure in FEWER.items():
+        yield _line(name, jobs, told := foretold(jobs, figure), told)
+
+
+def _by_busy_time(jobs: Sequence[Job]) -> Iterator[str]:
+    yield "\n| busy time | jobs | mean slowdown | over 1.25 |\n| --- | --- | --- | --- |"
+    for low, high in itertools.pairwise((0, 30, 50, 80, 100)):
+        here = [job.slowdown for job in jobs if low < 100 * job.alone.busy <= high]
+        over = sum(one > BOUND for one in here)
+        yield f"| {low} to {high} % | {len(here)} | {statistics.mean(here):.2f} | {over} |"
+
+
+def report() -> str:
+    """Return all tables."""
+    new, old = measured(), older()
+    lines = [*_by_busy_time(new["mixed"]), *_of_mixes("New mixes", new["mixed"])]
+    lines += [*_of_mixes("Older mixes", old["mixed"]), *_of_mixes("All mixes", [*new["mixed"], *old["mixed"]])]
+    lines.append(f"\nNew mixes by the factor of the older ones\n\n{_HEAD}")
+    for name, figure in BESIDE.items():
+        told = [1 + factor(old["mixed"], figure) * figure(job) for job in new["mixed"]]
+        lines.append(_line(f"{name}, {factor(old['mixed'], figure):.1f}", new["mixed"], told, told))
+    lines += [*_of_limits("New", new["limited"]), *_of_limits("All", [*new["limited"], *old["limited"]])]
+    return "\n".join(lines).strip()
+
+
+if __name__ == "__main__":
+    print(report())
