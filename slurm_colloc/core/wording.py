@@ -36,6 +36,11 @@ MEANS = {
     "hold": "the job is held",
     "begin": "the job has a begin time",
     "quiet": "sbatch prints no job id",
+    # Why a job that waits asks again for what was asked.
+    "undo": "by the command of its user",
+    "half": "Slurm took the change in part",
+    "refused": "Slurm did not take the change",
+    "changed": "somebody changed it",
     # What a piece of a GPU did to a job.
     "out_of_memory": "ran out of GPU memory",
     "host_memory": "ran out of host memory",

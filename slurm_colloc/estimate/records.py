@@ -6,7 +6,7 @@ No lock and no shared file: safe on NFS and Lustre, and what one writer leaves b
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -193,6 +193,14 @@ def read_decisions(folder: str, ending: str = ".json") -> tuple[list[Decision], 
         except (StoreError, InputError):
             unreadable += 1
     return found, unreadable
+
+
+def latest_of_jobs(decisions: Iterable[Decision]) -> list[Decision]:
+    """Return what holds of each submission, in the order of the submissions: while a job waits, more is decided."""
+    found: dict[str, Decision] = {}
+    for decision in decisions:
+        found[decision.job_id] = decision
+    return list(found.values())
 
 
 def _decision_names(folder: str, ending: str) -> list[str]:

@@ -31,6 +31,7 @@ from slurm_colloc.store.decisions import asked_id
 from slurm_colloc.store.store import Store
 
 _LIMIT_BYTES = 256 * 1024
+_CLOCKS_DIFFER_S = 60.0
 # Of one user's decisions, the newest first: some hundred thousand, and no more memory than that, whoever writes what.
 _MOST_BYTES_OF_USER = 128 * 1024 * 1024
 
@@ -158,7 +159,9 @@ def build_history(
 def _answered(user: str, decision: Decision, run: Evidence) -> Answered | None:
     """Return what csub had answered, where a margin was part of it and the job had its GPU memory for itself."""
     expected, q99 = decision.gpu_mem_expected_mib, decision.gpu_mem_q99_mib
-    if not decision.margin or expected is None or q99 is None:
+    began_s = run.ended_s - (run.elapsed_s or 0.0)
+    # What was decided for an array's tasks that still waited says nothing of those that ran already.
+    if not decision.margin or expected is None or q99 is None or decision.at_s > began_s + _CLOCKS_DIFFER_S:
         return None
     end = GPU_OOM if decision.out_of_memory else run.state
     measured = run.gpu_mem_peak_mib

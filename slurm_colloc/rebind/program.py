@@ -23,8 +23,10 @@ def main(watched_after_s: float = WATCHED_AFTER_S, *, undo: bool = False) -> int
     try:
         path = find_site_file()
         config = load_site(path) if path else None
-        if config is None or config.sharing.late_binding == "off":
+        if config is None:
             return 0
+        # What was changed before the site switched it off is put back.
+        undo = undo or config.sharing.late_binding == "off"
         if look(config, CliClient(), undo=undo).bound and not undo:
             sleep(watched_after_s)
             look(config, CliClient())

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from slurm_colloc.estimate.snapshot import write_snapshot
 from tests.cluster.daemons import all_idle
 from tests.cluster.fixtures import RELEASE
 from tests.cluster.lab import Lab
-from tests.cluster.site import write_site
+from tests.cluster.site import agents, write_site
 from tests.cluster.user import SLICE, User, tres
 from tests.unit.made import HOUR, evidence
 from tests.waiting import wait_for
@@ -264,3 +265,31 @@ def test_off_by_the_users_word(lab: Lab) -> None:
     assert list((user.home / ".local/share/slurm_colloc/waiting").rglob(f"{job}.json")) == []
     stored = lab.run(["scontrol", "write", "batch_script", job, "-"]).stdout
     assert "csub_card_mib" not in stored
+
+
+SWEEP = """#!/bin/bash
+#SBATCH --gres=gpu:h100:1 -t 5 -p gpu -o /dev/null
+COLLOC_SIMULATED_GPU_LOAD=mem=3G,util=40,sm=9 sleep 25
+wait
+"""
+
+
+@pytest.mark.skipif(RELEASE == "22.05", reason="22.05 changes no whole GPU to a share")
+def test_a_loop_at_a_site_with_agents_gets_shares_while_its_first_run_goes_on(lab: Lab) -> None:
+    """Twelve submissions and nothing typed after them: the first four run, and what they show the others are given."""
+    extra = {"sharing.order": '["mps"]', "sharing.late_binding": '"on"', "sharing.mps_daemon": '"prolog"'}
+    extra |= {"sharing.settle_s": "4"}
+    user = User(lab, "carol", write_site(lab, "late-loop", agent=True, extra=extra))
+    user.script(SWEEP, "sweep.sh")
+    with agents(lab, user.folder):
+        began = time.monotonic()
+        jobs = [user.submit("sweep.sh") for _ in range(12)]
+        states = lab.wait_jobs(jobs, timeout=240)
+        took_s = time.monotonic() - began
+    assert set(states.values()) == {"COMPLETED"}
+    given = [user.allocated(job) for job in jobs]
+    shared = [one for one in given if "gres/mps" in one]
+    assert all("gres/gpu" not in one for one in shared)
+    # As asked four run at once, in three rounds of 25 s.
+    assert len(shared) >= 4, given
+    assert took_s < 75

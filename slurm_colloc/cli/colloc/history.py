@@ -21,7 +21,7 @@ from slurm_colloc.estimate.forgotten import forget
 from slurm_colloc.estimate.ladder import estimate, estimate_at_site
 from slurm_colloc.estimate.lookup import ENDED, Known, look_up
 from slurm_colloc.estimate.question import Question, question
-from slurm_colloc.estimate.records import read_decisions
+from slurm_colloc.estimate.records import latest_of_jobs, read_decisions
 from slurm_colloc.pack.report import pack_summary, read_pack
 from slurm_colloc.report.json_values import json_text
 from slurm_colloc.report.text import local, stamp
@@ -63,7 +63,8 @@ def history(
         return
     one_of("--format", form, TEXT_OR_JSON)
     config = site()
-    decisions, unreadable = read_decisions(config.decisions_folder)
+    decided, unreadable = read_decisions(config.decisions_folder)
+    decisions = latest_of_jobs(decided)
     if forgotten:
         _forget(forgotten, decisions)
         return

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""colloc late: my waiting jobs that may get a piece of a GPU while they wait, and the way back."""
+
+from typing import Annotated
+
+import typer
+
+from slurm_colloc.cli.colloc.output import TEXT_OR_JSON, one_of, site, write
+from slurm_colloc.cli.colloc.terminal import put
+from slurm_colloc.core.units import counted
+from slurm_colloc.core.wording import MEANS
+from slurm_colloc.rebind.look import look
+from slurm_colloc.rebind.waiting import Waiting, read_waiting
+from slurm_colloc.report.json_values import json_text
+from slurm_colloc.report.text import minute
+from slurm_colloc.slurm.client import CliClient
+
+SCHEMA = 1
+
+
+def late(
+    undo: Annotated[bool, typer.Option("--undo", help="have all of them ask again for what was asked")] = False,
+    form: Annotated[str, typer.Option("--format", help="text or json")] = "text",
+) -> None:
+    """Show my waiting jobs that may still get a piece of a GPU."""
+    one_of("--format", form, TEXT_OR_JSON)
+    config = site()
+    undone = look(config, CliClient(), undo=True).undone if undo else ()
+    jobs, unreadable = read_waiting(config.cluster)
+    if form == "json":
+        rows = [
+            {"job_id": job.job_id, "asked": job.request.asked, "submitted_s": job.submitted_s, "change": job.change}
+            for job in jobs
+        ]
+        write(json_text(SCHEMA, {"jobs": rows, "undone": undone, "unreadable": unreadable}), "")
+        return
+    for job in jobs:
+        put(f"{job.job_id}: {_line(job)}\n")
+    put(f"{counted(len(jobs), 'job')} may wait, {len(undone)} put back, {unreadable} files unreadable\n")
+
+
+def _line(job: Waiting) -> str:
+    asked, change = f"asked {job.request.asked} {minute(job.submitted_s)}", job.change
+    if change is None:
+        return f"{asked}; its need is not known yet"
+    became = f"{asked}; became {change.gres} {minute(change.at_s)}, by {counted(change.runs, 'run')} of the same job"
+    if change.undone_s is not None:
+        return f"{became}; as asked again {minute(change.undone_s)}: {MEANS.get(change.why, change.why)}"
+    return became if change.back else f"{became}; Slurm knows no way back: scancel {job.job_id}, and csub once more"
