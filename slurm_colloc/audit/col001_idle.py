@@ -39,8 +39,12 @@ from slurm_colloc.audit.rule import (
     Bounds,
     Rule,
     Said,
+    gib,
+    hours,
+    runs,
+    seen,
+    shown,
 )
-from slurm_colloc.audit.words import gib, hours, runs, seen, shown
 from slurm_colloc.core.audit_model import JOB, Subject
 from slurm_colloc.core.units import counted, in_words
 

@@ -5,8 +5,7 @@ What they do is charged to nobody, and while one is on a GPU nothing is said of 
 names the node, and no person: whose process it was is not recorded.
 """
 
-from slurm_colloc.audit.rule import Bound, Bounds, Rule, Said
-from slurm_colloc.audit.words import hours
+from slurm_colloc.audit.rule import Bound, Bounds, Rule, Said, hours
 from slurm_colloc.core.audit_model import NODE, NODES, Subject
 
 

@@ -14,8 +14,7 @@ It never says that a run would have taken no longer, or that a piece was free.
 job_defense_shield's gpu-model-too-powerful is its like, by GPU_UTIL and memory against bounds of the site's.
 """
 
-from slurm_colloc.audit.rule import FIT_NEEDS, USED, Bound, Bounds, Rule, Said
-from slurm_colloc.audit.words import gib, hours, runs, seen
+from slurm_colloc.audit.rule import FIT_NEEDS, USED, Bound, Bounds, Rule, Said, gib, hours, runs, seen
 from slurm_colloc.core.audit_model import Subject
 from slurm_colloc.core.units import at_most
 

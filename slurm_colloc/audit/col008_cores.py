@@ -28,8 +28,10 @@ from slurm_colloc.audit.rule import (
     Bounds,
     Rule,
     Said,
+    hours,
+    runs,
+    sampled,
 )
-from slurm_colloc.audit.words import hours, runs, sampled
 from slurm_colloc.core.audit_model import Subject
 from slurm_colloc.core.units import significant
 

@@ -23,8 +23,11 @@ from slurm_colloc.audit.rule import (
     Bounds,
     Rule,
     Said,
+    gib,
+    hours,
+    runs,
+    sampled,
 )
-from slurm_colloc.audit.words import gib, hours, runs, sampled
 from slurm_colloc.core.audit_model import Subject
 from slurm_colloc.core.units import at_most
 

@@ -9,8 +9,7 @@ The memory is that of the run's own processes, so that how the GPU's use was spl
 between two readings is not seen. GPU types and partitions that site.toml does not describe are not judged.
 """
 
-from slurm_colloc.audit.rule import UNDESCRIBED, Bound, Bounds, Rule, Said
-from slurm_colloc.audit.words import gib, hours, runs
+from slurm_colloc.audit.rule import UNDESCRIBED, Bound, Bounds, Rule, Said, gib, hours, runs
 from slurm_colloc.core.audit_model import Subject
 
 _SHARE = "gpus * gpu_mem_mib"

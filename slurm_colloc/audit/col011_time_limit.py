@@ -12,8 +12,7 @@ are GPU-hours of limits that were not needed; nobody had them.
 job_defense_shield calls it excessive-time-gpu.
 """
 
-from slurm_colloc.audit.rule import UNHELD, Bound, Bounds, Rule, Said
-from slurm_colloc.audit.words import hours, runs
+from slurm_colloc.audit.rule import UNHELD, Bound, Bounds, Rule, Said, hours, runs
 from slurm_colloc.core.audit_model import Subject
 
 

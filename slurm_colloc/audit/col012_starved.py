@@ -35,8 +35,10 @@ from slurm_colloc.audit.rule import (
     Bounds,
     Rule,
     Said,
+    hours,
+    runs,
+    seen,
 )
-from slurm_colloc.audit.words import hours, runs, seen
 from slurm_colloc.core.audit_model import Subject
 from slurm_colloc.core.units import counted, significant
 

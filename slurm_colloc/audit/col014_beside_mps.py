@@ -11,8 +11,7 @@ all runs of everybody are named, the nodes have no daemon, and that is the site'
 than the site's is not told from one of it.
 """
 
-from slurm_colloc.audit.rule import UNSAMPLED, Bound, Bounds, Rule, Said
-from slurm_colloc.audit.words import runs
+from slurm_colloc.audit.rule import UNSAMPLED, Bound, Bounds, Rule, Said, runs
 from slurm_colloc.core.audit_model import Subject
 from slurm_colloc.core.units import at_least, counted, significant
 

@@ -3,13 +3,15 @@
 
 A rule's file has its documentation as the docstring and one RULE. Its conditions are SQL over the columns that
 facts/audited.py documents; they name no table, and every value in them is a parameter, so that a rule cannot
-depend on anything but what is documented. Its words are a pure function of what was found of one subject.
+depend on anything but what is documented. Its words are a pure function of what was found of one subject; phrases
+that several rules use are here as well.
 """
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from slurm_colloc.core.audit_model import IDLE_PCT, RUNS, USER, Subject
+from slurm_colloc.core.units import at_least, at_most, counted, significant
 
 # Why a run is not judged, where a condition has no words of its own.
 UNKNOWN = "too little known of it"
@@ -115,3 +117,44 @@ class Rule(NamedTuple):
     def needs(self) -> Mapping[str, str]:
         """Return why a row cannot be judged -> the condition that it lacks then."""
         return {UNKNOWN: self.judged} if isinstance(self.judged, str) else self.judged
+
+
+def hours(value: float) -> str:
+    """Return GPU-hours in words."""
+    return f"{significant(value)} GPU-h"
+
+
+def gib(value_mib: float) -> str:
+    """Return a size of memory in words."""
+    return f"{significant(value_mib / 1024)} GiB"
+
+
+def runs(subject: Subject) -> str:
+    """Return how many runs were found and which are the first of them: "7 runs (job 12, 13, ...)"."""
+    jobs = ", ".join(line.job_id for line in subject.worst) + (", ..." if subject.found > len(subject.worst) else "")
+    return f"{counted(subject.found, 'run')} (job {jobs})"
+
+
+def shown(subject: Subject, runs_key: str) -> str:
+    """Return how little the counters of runs showed, of how many the figure ``runs_key`` says; empty of none."""
+    number, said = subject.figures[runs_key], []
+    for name, key in (("GPU_UTIL", "util"), ("SM activity", "sm")):
+        known, pct = subject.figures[f"by_{key}"], subject.figures[f"{key}_most_pct"]
+        if known:
+            said.append(
+                f"{name} {f'at most {at_most(pct)} %' if pct else '0'}{'' if known == number else ' where known'}"
+            )
+    return f"{', '.join(said)}, " if said else ""
+
+
+def seen(subject: Subject) -> str:
+    """Return how surely it is known."""
+    methods = f"({' and '.join(subject.methods)})" if subject.methods else ""
+    return " ".join(filter(None, (sampled(subject), methods)))
+
+
+def sampled(subject: Subject) -> str:
+    """Return how much of the time of the runs found was sampled, of the least sampled of them."""
+    return (
+        "" if subject.coverage_pct is None else f"sampled for at least {at_least(subject.coverage_pct)} % of the time"
+    )
