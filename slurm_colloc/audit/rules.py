@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules in force: those that site.toml sets, each as often as it is set, the others once by their own bounds."""
+"""The rules in force: those that site.toml sets, each as often as it is set, the others once by their own bounds.
+
+``listed`` and ``explained`` put them into words for 'colloc audit explain'.
+"""
 
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -208,3 +211,49 @@ def _reproduce(entry: Entry, subject: Subject, window: str) -> str:
     by_name = entry.rule.about in (NODE, JOB)
     option, name = ("--subject", subject.name) if by_name else ("--user", subject.user)
     return typed(f"colloc audit run --rule {shlex.quote(entry.name)} {option} {shlex.quote(name)} {window}")
+
+
+def listed(known: Sequence[Entry]) -> str:
+    """Return a line for each entry: its code, the rule's name, whether it is on, and its own name where it has one."""
+    known = [entry for entry in known if entry.rule.about != JOB]
+    widest = max(len(entry.rule.name) for entry in known)
+    lines = []
+    for entry in known:
+        own = f"  ({entry.name})" if entry.name != entry.rule.code else ""
+        state = "on " if entry.runs else "off"
+        lines.append(f"{entry.rule.code}  {entry.rule.name:{widest}}  {state}  {entry.rule.title}{own}")
+    return "\n".join(lines) + "\n"
+
+
+def explained(known: Sequence[Entry], wanted: str) -> str:
+    """Return the documentation of a rule, and its bounds: what they mean, their defaults, and what the site says.
+
+    Args:
+        known: all entries, those that are off, too.
+        wanted: a code, a rule's name, or an entry's.
+
+    Raises:
+        InputError: it is none of them.
+    """
+    chosen = called(known, wanted)
+    if not chosen:
+        raise InputError(f"no rule is called '{wanted}'{suggested(known, wanted)}")
+    rule = chosen[0].rule
+    lines = [rule.documentation.strip(), "", "Bounds, in site.toml's [[audit.rule]]:"]
+    for key, bound in rule.bounds.items():
+        set_to = [
+            f"{one.bounds[key]:g} by '{one.name}'" for one in chosen if key in one.settings.bounds and one.rule is rule
+        ]
+        here = f"; here {', '.join(set_to)}" if set_to else ""
+        lines.append(f"  {key} = {bound.default:g}{here}\n      {bound.meaning}")
+    lines += ["", *(_state(entry) for entry in chosen if entry.rule.about != JOB)]
+    return "\n".join(lines) + "\n"
+
+
+def _state(entry: Entry) -> str:
+    """Return whether an entry is on, and which runs it looks at."""
+    settings = entry.settings
+    said = [f"'{entry.name}' is {'on' if entry.runs else 'off'}"]
+    for word, filters in (("only", settings.only), ("no", settings.excluded)):
+        said += [f"{word} {key}: {', '.join(names)}" for key, names in filters.items() if names]
+    return "; ".join([*said, *(["tells admins only"] if entry.settings.tell == "admins" else [])])

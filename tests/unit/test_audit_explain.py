@@ -3,8 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_colloc.audit.explain import explained, listed
-from slurm_colloc.audit.rules import RULES, all_entries
+from slurm_colloc.audit.rules import RULES, all_entries, explained, listed
 from slurm_colloc.core.config_audit import Audit, AuditRule
 from slurm_colloc.core.errors import InputError
 from tests.unit.doors import colloc

@@ -10,8 +10,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from slurm_colloc.audit.explain import explained, listed
-from slurm_colloc.audit.rules import Entry, all_entries, choose, entries
+from slurm_colloc.audit.rules import Entry, all_entries, choose, entries, explained, listed
 from slurm_colloc.audit.timing import JOBS, Asked, first_mails, nights, of_about
 from slurm_colloc.cli.colloc.audit_look import Looking
 from slurm_colloc.cli.colloc.audit_notify import Piece, notify
