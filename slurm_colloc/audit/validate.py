@@ -3,10 +3,9 @@
 
 from collections.abc import Callable, Iterator
 
-from slurm_colloc.audit.command import fault_of
 from slurm_colloc.audit.message import check_settings
+from slurm_colloc.audit.post import fault_of, find_sendmail
 from slurm_colloc.audit.rules import entries
-from slurm_colloc.audit.sendmail import find_sendmail
 from slurm_colloc.audit.timing import JOB_WINDOW_DAYS, check_bounds
 from slurm_colloc.core.audit_model import JOB
 from slurm_colloc.core.config import SiteConfig

@@ -88,7 +88,7 @@ def mail_service(folder: Path, monkeypatch: pytest.MonkeyPatch, slow_s: float = 
 
 def no_mail_service(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have no 'sendmail' anywhere."""
-    monkeypatch.setattr("slurm_colloc.audit.sendmail._FOLDERS", (str(folder),))
+    monkeypatch.setattr("slurm_colloc.audit.post._FOLDERS", (str(folder),))
     folders = os.environ["PATH"].split(":")
     kept = [one for one in folders if not os.path.exists(os.path.join(one, "sendmail"))]
     monkeypatch.setenv("PATH", ":".join(kept))

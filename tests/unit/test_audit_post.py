@@ -8,12 +8,10 @@ from typing import Any
 
 import pytest
 
-from slurm_colloc.audit import command as audit_command
-from slurm_colloc.audit import sendmail
-from slurm_colloc.audit.command import fault_of
+from slurm_colloc.audit import post as audit_post
 from slurm_colloc.audit.ladder import DOUBTFUL, FIRST, Planned
 from slurm_colloc.audit.message import Texts, address_of, check_settings, digest_id, mail
-from slurm_colloc.audit.post import Post
+from slurm_colloc.audit.post import Post, fault_of
 from slurm_colloc.audit.state import COMMAND, MAIL, Message, State, opened
 from slurm_colloc.core.config_audit import Notices
 from slurm_colloc.core.errors import ConfigError
@@ -81,7 +79,7 @@ def test_what_is_sent_arrives_as_it_is_and_once(state: State, taken: Taken) -> N
 def test_a_mail_that_does_not_go(
     state: State, taken: Taken, monkeypatch: pytest.MonkeyPatch, what: str, became: str, next_one: str, said: str
 ) -> None:
-    monkeypatch.setattr(sendmail, "TIMEOUT_S", 0.5)
+    monkeypatch.setattr(audit_post, "MAIL_TIMEOUT_S", 0.5)
     taken.odd("bob@example.org", what)
     post = Post(state, GIVEN)
     assert gives(post, "ann", "bob", "eve") == ["handed over", became, next_one]
@@ -191,7 +189,7 @@ COUNTS = (Message("<w@x>", COMMAND, "", "the command"), b'{"text": "x"}')
 def test_a_command_has_it_once(
     state: State, taken: Taken, tmp_path: Path, what: str, became: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(audit_command, "_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(audit_post, "COMMAND_TIMEOUT_S", 1.0)
     post = Post(state, GIVEN._replace(command=command(tmp_path, what)))
     assert post.give(*COUNTS) == became
     assert gives(post, "ann") == ["handed over"], "mails go all the same"

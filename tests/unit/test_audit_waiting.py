@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from slurm_colloc.audit import sendmail
+from slurm_colloc.audit import post
 from tests.unit.mail_service import Taken, html, plain
 from tests.unit.programs import colloc
 from tests.unit.test_audit_notify import Began, change, idle_runs, later
@@ -105,7 +105,7 @@ def test_a_mail_to_try_the_settings(site: Began, taken: Taken, monkeypatch: pyte
     assert colloc.out.endswith(f"\n    {mail['Message-ID']}\n")
     assert colloc("audit", "mail", "--test", "me@example.org\nBcc: x@y") == 2
     for what, said in (("67", "ended with status 67"), ("hang", "did not answer within 0.5 s")):
-        monkeypatch.setattr(sendmail, "TIMEOUT_S", 0.5)
+        monkeypatch.setattr(post, "MAIL_TIMEOUT_S", 0.5)
         taken.odd("me@example.org", what)
         assert colloc("audit", "mail", "--test", "me@example.org") != 0
         assert said in colloc.err

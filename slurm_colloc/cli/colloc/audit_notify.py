@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 
-from slurm_colloc.audit.command import fault_of
 from slurm_colloc.audit.job_actions import act, finish, in_words
 from slurm_colloc.audit.ladder import (
     ACTION,
@@ -22,7 +21,7 @@ from slurm_colloc.audit.ladder import (
 )
 from slurm_colloc.audit.message import address_of, message_id
 from slurm_colloc.audit.outlets import counts, prometheus
-from slurm_colloc.audit.post import Post
+from slurm_colloc.audit.post import Post, fault_of
 from slurm_colloc.audit.rules import Entry, entries
 from slurm_colloc.audit.state import COMMAND, Action, Message, State, alone, audit_folder, copied, opened
 from slurm_colloc.audit.timing import (

@@ -12,8 +12,8 @@ import typer
 
 from slurm_colloc.audit import message
 from slurm_colloc.audit.ladder import DOUBTFUL, Waiver
+from slurm_colloc.audit.post import send
 from slurm_colloc.audit.rules import all_entries, choose, entries, kept_name
-from slurm_colloc.audit.sendmail import send
 from slurm_colloc.audit.state import State, alone, audit_folder, opened
 from slurm_colloc.cli.colloc.output import moment, say, site, write
 from slurm_colloc.cli.colloc.terminal import put

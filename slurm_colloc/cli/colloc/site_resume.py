@@ -4,7 +4,7 @@
 from html import escape
 
 from slurm_colloc.audit.message import Texts, check_settings, mail, message_id
-from slurm_colloc.audit.sendmail import send
+from slurm_colloc.audit.post import send
 from slurm_colloc.cli.colloc.output import say, site
 from slurm_colloc.core.clock import now
 from slurm_colloc.core.config import SiteConfig
