@@ -1,13 +1,105 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The part of a file that matters for a job: without comments, messages and labels of runs."""
+"""What a file is by its name (code, settings, data, output of a run), and the part of it that matters for a job.
+
+That part is without comments, messages and labels of runs.
+"""
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 
-from slurm_colloc.estimate.file_kinds import C_LIKE, PLAIN_SETTINGS, SHELL
 from slurm_colloc.estimate.option_names import is_noise
+
+_C_LIKE = frozenset({"c", "cc", "cpp", "cxx", "cu", "cuh", "h", "hpp", "hip"})
+_FORTRAN = frozenset({"f", "f90", "f95"})
+COMPILED = _C_LIKE | _FORTRAN
+SHELL = frozenset({"sh", "bash", "zsh", "ksh", "sbatch", "slurm", "pbs"})
+_CODE = COMPILED | SHELL | {"py", "pyx", "r", "jl", "m", "lua", "ipynb"}
+_READ_AS_SETTINGS = frozenset(
+    {"yaml", "yml", "json", "jsonc", "toml", "ini", "cfg", "conf", "config", "gin", "env", "properties", "xml", "mk"}
+    | {"cmake", "in", "inp", "lmp", "mdp", "top", "itp", "namd", "mdin", "nml", "smk", "rules", "jinja", "j2", "tcl"}
+    | {"jsonnet", "libsonnet", "pbtxt", "prototxt", "hocon"}
+)
+WRITTEN_BY_PROGRAMS = frozenset({"json", "xml"})
+_SETTINGS_NAMES = re.compile(
+    r"(?:GNU)?[Mm]akefile|Snakefile|Justfile|INCAR|POSCAR|KPOINTS|in\..+|model\.xyz|\w+(?:Dict|Properties)|fv\w+|inputs"
+)
+# Nobody's but the tools' and the packages'; who needs one names it.
+OF_TOOLS = re.compile(
+    r"pyproject\.toml|setup\.(?:py|cfg)|(?:Julia)?Manifest\.toml|environment\.ya?ml|tox\.ini|package(?:-lock)?\.json"
+)
+# What only runs write.
+_RESULTS = frozenset(
+    {"log", "out", "err", "o", "pyc", "lock", "xtc", "trr", "dcd", "edr", "cpt", "nc", "html", "md", "rst", "tmp"}
+    | {"png", "jpg", "jpeg", "gif", "svg", "pdf", "cache", "swp", "bak"}
+)
+WEIGHTS = frozenset({"safetensors", "bin", "pt", "pth", "ckpt", "gguf", "onnx", "h5"})
+CACHES = frozenset({"tmp", "__pycache__", "node_modules", "site-packages", "wandb", "mlruns"})
+RESULTS_FOLDERS = (
+    r"(?i)logs?|.*[_-]logs?|outputs?|results?|runs?|checkpoints?|ckpts?|multirun|artifacts|work_dirs|tensorboard"
+    r"|saves?|executed"
+)
+# Unless something names them.
+ASIDE = re.compile(r"tests?|docs?|examples?|notebooks?|analysis|figures?|plots?|assets|static|ci")
+_OF_NAMES = bytes(c if chr(c).isalnum() or c in b"_.+" or c > 127 else 95 if c == 45 else 32 for c in range(256))
+_OF_PATHS = bytes(c if chr(c).isalnum() or c in b"_.+-/~" or c > 127 else 32 for c in range(256))
+_PART = re.compile(rb"[^\W\d_]+|\d+")
+
+
+def ending_of(name: str) -> str:
+    return name.rpartition(".")[2].lower() if "." in name else ""
+
+
+def kind_of(name: str) -> str:
+    """Return whether a file is code, settings, data, or what a run left behind, by its name."""
+    ending = ending_of(name)
+    if ending in _CODE:
+        return "code"
+    if ending in _READ_AS_SETTINGS or _SETTINGS_NAMES.fullmatch(name):
+        return "settings"
+    return "results" if ending in _RESULTS else "data"
+
+
+def names_in(content: bytes) -> set[bytes]:
+    """Return the words of a text that may name files; those with dots in parts, too."""
+    found = set(content.translate(_OF_NAMES).split())
+    dotted = [word for word in found if b"." in word]
+    for word in dotted:
+        found.add(word.strip(b"."))
+        found.update(word.split(b"."))
+    if b"*." in content:
+        found.update(re.findall(rb"\*\.\w+", content))
+    return found
+
+
+def elsewhere(content: bytes) -> set[str]:
+    """Return the code and settings, and folders from the one above, that a text names elsewhere, or hidden: all else
+    beneath the job's folder is looked at anyway.
+    """
+    words = {word for word in content.translate(_OF_PATHS).split() if word[0] in b"/~." and not word.startswith(b"//")}
+    found = {word.decode(errors="surrogateescape").rstrip("./") for word in words}
+    return {word for word in found if word.startswith("../") or is_read_by_name(word)}
+
+
+def is_read_by_name(path: str) -> bool:
+    """Return whether a file is code or settings by its name."""
+    return kind_of(path.rpartition("/")[2]) in ("code", "settings")
+
+
+def as_word(name: str) -> bytes:
+    return name.encode(errors="surrogateescape").replace(b"-", b"_")
+
+
+def is_named(name: str, words: Collection[bytes], parts_of: Collection[bytes] = ()) -> bool:
+    """Return whether a file's name, without its ending, is among words, or is made up of others."""
+    whole = as_word(name)
+    stem = whole.rpartition(b".")[0] or whole
+    if stem in words or whole in words:
+        return True
+    parts = _PART.findall(stem)
+    return len(parts) > 1 and all(part in parts_of for part in parts)
+
 
 # Each begins with a letter that is rare where it can: so a text is searched ten times as fast.
 _READ_BY_MACHINES = rb"(?![ \t]*(?:include|define|undef|if|ifdef|ifndef|elif|else|endif|pragma|import)\b)"
@@ -17,8 +109,8 @@ _COMMENT = re.compile(rb"#(?<=[ \t]#)" + _READ_BY_MACHINES + rb"[^\n\"']{0,200}$
 _C = rb"(?m)^[ \t]*+//[^\n]*|(?<=[;{})])[ \t]{0,40}//[^\n\"]{0,200}$"
 # Patterns as text are compiled where one is needed: few files of a kind are read at a submission.
 _OTHER_COMMENTS = {
-    **dict.fromkeys(C_LIKE, _C),
-    **dict.fromkeys(("f", "f90", "f95", "nml"), rb"(?m)^[ \t]*+![^\n]*"),
+    **dict.fromkeys(_C_LIKE, _C),
+    **dict.fromkeys((*_FORTRAN, "nml"), rb"(?m)^[ \t]*+![^\n]*"),
     **dict.fromkeys(("mdp", "top", "itp", "ini", "cfg"), rb"(?m)^[ \t]*+;[^\n]*|;[^\n\"']{0,200}$"),
     "m": rb"(?m)^[ \t]*+%[^\n]*|(?<=;)[ \t]{0,40}%[^\n']{0,200}$",
     "lua": rb"(?m)^[ \t]*+--[^\n]*",
@@ -32,6 +124,7 @@ _SETTING = re.compile(
     rb"^([ \t\"'-]*+(?:export[ \t]++)?)([\w.+-]{1,80}+)([\"']?[ \t]*+[:=][ \t]*+)([^\n]{1,400})$", re.MULTILINE
 )
 _BLANKS = re.compile(rb"(?<=\S)[ \t]+")
+_SETTINGS = frozenset({"yaml", "yml", "json", "toml", "ini", "cfg", "conf", "env"})
 _RUN_NUMBER = (
     rb"(?i)((?<![a-z])(?:seed|port|(?:log|print|save|eval)_(?:interval|freq|every))[\"']?(?:[ \t]*+[:=][ \t]*+|[ \t]++)"
     rb"|velocity[ \t]+\S{1,40}[ \t]+create[ \t]+\S{1,40}[ \t]+)\d+\b"
@@ -55,22 +148,22 @@ def said(content: bytes, ending: str) -> bytes:
     if ending == "ipynb":
         return _of_notebook(content)
     other = _OTHER_COMMENTS.get(ending)
-    if ending in C_LIKE and b"/*" in content:
+    if ending in _C_LIKE and b"/*" in content:
         before, *rest = content.split(b"/*")
         content = before + b"".join(part.partition(b"*/")[2] for part in rest)
     content = re.sub(other, b"", content) if other else _COMMENT.sub(b"", content) if b"#" in content else content
     if ending in SHELL:
         content = shell_lines(content.decode(errors="surrogateescape")).encode(errors="surrogateescape")
     lines: Iterable[bytes] = filter(None, map(bytes.rstrip, content.split(b"\n")))
-    if b"#" in content and ending not in C_LIKE:
+    if b"#" in content and ending not in _C_LIKE:
         lines = (line for line in lines if b"#" not in line or not _COMMENT_LINE.match(line))
-    if ending not in PLAIN_SETTINGS:
+    if ending not in _SETTINGS:
         lines = (line for line in lines if line[-1:] not in b");" or not re.match(_MESSAGE, line))
     content = b"\n".join(lines)
     if ending == "py" and (b'"""' in content or b"'''" in content):
         content = re.sub(_DOCSTRING, b":", content)
         content = re.sub(_FIRST_DOCSTRING, b"", content).lstrip()
-    if ending in PLAIN_SETTINGS:
+    if ending in _SETTINGS:
         content = _BLANKS.sub(b" ", _SETTING.sub(_but_noise, content))
     if ending == "json":
         content = content.translate(None, b" \t\r\n")

@@ -14,9 +14,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import NamedTuple
 
-from slurm_colloc.estimate.content import said
-from slurm_colloc.estimate.digest import digest
-from slurm_colloc.estimate.file_kinds import (
+from slurm_colloc.estimate.content import (
     ASIDE,
     CACHES,
     COMPILED,
@@ -32,7 +30,9 @@ from slurm_colloc.estimate.file_kinds import (
     is_read_by_name,
     kind_of,
     names_in,
+    said,
 )
+from slurm_colloc.estimate.digest import digest
 
 _MOST_FILES, _MOST_BYTES, _MOST_S = 256, 2 * 1024 * 1024, 0.1
 _MOST_FOLDERS, _MOST_ENTRIES, _MOST_IN_FOLDER, _MOST_WORDS = 256, 10_000, 2000, 64
