@@ -17,12 +17,12 @@ from slurm_colloc.estimate.records import (
     UNKNOWN,
     EvidenceFound,
     drop_evidence,
+    latest_s,
     read_evidence,
     signatures_of_family,
 )
 from slurm_colloc.estimate.signature import Parts, is_relative, is_same, parts_of
 from slurm_colloc.estimate.snapshot import read_family, read_snapshot, snapshot_path
-from slurm_colloc.estimate.validate import latest_s
 from slurm_colloc.slurm.parse import FINAL_STATES
 
 # So long Slurm is asked how a run ended.

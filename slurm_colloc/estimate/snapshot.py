@@ -13,8 +13,7 @@ from typing import Any
 from slurm_colloc.core.errors import StoreError
 from slurm_colloc.core.files import PRIVATE_FILE, temporary_path
 from slurm_colloc.core.model import Evidence
-from slurm_colloc.estimate.records import RUNS_READ, EvidenceFound, newest_of
-from slurm_colloc.estimate.validate import is_sound, latest_s
+from slurm_colloc.estimate.records import RUNS_READ, EvidenceFound, is_sound, latest_s, newest_of
 
 SCHEMA = 6
 _COLUMNS = ", ".join(Evidence._fields)
