@@ -27,8 +27,7 @@ from slurm_colloc.core.usage_model import HostSample
 from slurm_colloc.gpu import nvml, proc
 from slurm_colloc.gpu.hostuse import HostUse
 from slurm_colloc.gpu.nvml import NvmlReader
-from slurm_colloc.gpu.proc import ProcessTable
-from slurm_colloc.gpu.stat import Stat
+from slurm_colloc.gpu.proc import ProcessTable, Stat
 from slurm_colloc.observe.journal import append
 from slurm_colloc.observe.sampler import Sampler, Told
 from slurm_colloc.slurm.jobs import HeldHere

@@ -268,7 +268,7 @@ def _configured() -> Iterator[Target]:
 
 def _of_a_node() -> Iterator[Target]:
     from slurm_colloc.gpu import dcgm, hostuse, mig, nvidia_smi, proc, simulated
-    from slurm_colloc.gpu.stat import parse_stat
+    from slurm_colloc.gpu.proc import parse_stat
     from slurm_colloc.observe import journal
 
     journals = recorded("recorded/h100-slurm-22.05/*.journal", "recorded/demo/journal/*/*.journal")

@@ -18,8 +18,7 @@ from typing import NamedTuple
 
 from slurm_colloc.core.units import BYTES_PER_MIB, used_mib
 from slurm_colloc.core.usage_model import HostSample
-from slurm_colloc.gpu.proc import ProcessTable
-from slurm_colloc.gpu.stat import parse_stat
+from slurm_colloc.gpu.proc import ProcessTable, parse_stat
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")

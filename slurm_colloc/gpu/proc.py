@@ -11,9 +11,8 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
-
-from slurm_colloc.gpu.stat import Stat, parse_stat
 
 # v1: slurm[_<node>]/uid_U/job_J; v2: [<node>_]slurmstepd.scope/job_J, from 26.05 on the job's SLUID in place of job_J.
 # All that under whatever slice or container. The first match counts and nothing under a user.slice does: there, and
@@ -36,6 +35,33 @@ _HOST_NAMESPACE = "pid:[4026531836]"
 # the node: the kernel's own come first. Of cgroups v1 there are a dozen lines of up to 4096 bytes.
 _MOST_BYTES = {"cmdline": 256, "status": 512, "environ": 1 << 20, "mountinfo": 1 << 20}
 _USUAL_MOST_BYTES = 65536
+
+
+class Stat(NamedTuple):
+    """One process as /proc/PID/stat has it.
+
+    A pid alone is used again, with ``start_ticks``, the time at which it began, it is not.
+    ``cpu_ticks`` are its own and those of the children that it waited for. One that has ``ended`` waits for its parent.
+    """
+
+    pid: int
+    parent: int
+    start_ticks: int
+    command: str
+    ended: bool
+    cpu_ticks: int
+
+
+def parse_stat(content: bytes) -> Stat | None:
+    """Return what the line says; None for any other text. The name in parentheses may itself hold any of them."""
+    pid, _, rest = content.partition(b" (")
+    name, _, rest = rest.rpartition(b")")
+    fields = rest.split(None, 20)
+    with suppress(ValueError, IndexError):
+        cpu_ticks = sum(map(int, fields[11:15]))
+        ended = fields[0] in (b"Z", b"X")
+        return Stat(int(pid), int(fields[1]), int(fields[19]), name.decode(errors="replace"), ended, cpu_ticks)
+    return None
 
 
 class _Step(NamedTuple):

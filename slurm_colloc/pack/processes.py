@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
-from slurm_colloc.gpu.stat import parse_stat
+from slurm_colloc.gpu.proc import parse_stat
 from slurm_colloc.pack.srun import RUN_VARIABLE, TASK_VARIABLE
 
 

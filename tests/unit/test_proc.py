@@ -7,8 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from slurm_colloc.gpu import proc
-from slurm_colloc.gpu.proc import ProcessTable, parse_cgroup_folders, parse_cgroup_job
-from slurm_colloc.gpu.stat import Stat, parse_stat
+from slurm_colloc.gpu.proc import ProcessTable, Stat, parse_cgroup_folders, parse_cgroup_job, parse_stat
 from tests.unit import fake_proc
 
 RECORDINGS = Path(__file__).parents[1] / "recorded"
