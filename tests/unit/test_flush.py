@@ -20,9 +20,8 @@ from slurm_colloc.facts.compact import compact
 from slurm_colloc.observe.attribute import attribute_sample
 from slurm_colloc.observe.journal import append, encode, hours
 from slurm_colloc.store import parquet
-from slurm_colloc.store.flushing import Flushed, flush_hours
 from slurm_colloc.store.sample_tables import SHARES
-from slurm_colloc.store.samples import Samples
+from slurm_colloc.store.samples import Flushed, Samples, flush_hours
 from slurm_colloc.store.store import Store
 from tests.unit.made import HOUR, device, host, process, seen
 from tests.unit.programs import colloc

@@ -14,8 +14,7 @@ from slurm_colloc.core.clock import now
 from slurm_colloc.core.errors import Status, StoreError
 from slurm_colloc.observe.attribute import attribute_sample
 from slurm_colloc.observe.journal import hours
-from slurm_colloc.store.flushing import flush_hours
-from slurm_colloc.store.samples import Samples
+from slurm_colloc.store.samples import Samples, flush_hours
 
 _HOUR_S = 3600
 # So long a node keeps hours that are flushed: what a store loses in a weekend is flushed again.

@@ -31,7 +31,6 @@ from slurm_colloc.slurm.hostlist import expand
 from slurm_colloc.sources import controller, nvidia_smi_csv, sacct
 from slurm_colloc.sources.clustercockpit import parse_jobs
 from slurm_colloc.sources.prometheus_server import TOKEN_VARIABLE, Server
-from slurm_colloc.store.flushing import flush_hours
 from slurm_colloc.store.ingest import (
     Counted,
     keep_day,
@@ -41,6 +40,7 @@ from slurm_colloc.store.ingest import (
     keep_text,
 )
 from slurm_colloc.store.runs import WORK_DIR
+from slurm_colloc.store.samples import flush_hours
 from slurm_colloc.store.store import REJECTED_LINES, Store
 from slurm_colloc.submit.render import site_parts
 
