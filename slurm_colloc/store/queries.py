@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The queries in sql/, one a file under its name, and rows to and from the database."""
+"""The queries in sql/, one a file under its name, and rows to and from the database.
+
+Conditions on the rows that the caller may see are used before anything is added up.
+"""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from duckdb import DuckDBPyConnection
+
+from slurm_colloc.slurm.job_visibility import Visible
 
 # sql/NAME.sql holds one query, {words} in it stand for other SQL.
 _FOLDER = Path(__file__).with_name("sql")
@@ -28,6 +33,32 @@ def text_of(name: str) -> str:
 def sql(text: str) -> str:
     """Return ``text`` as it stands inside a quoted SQL text."""
     return text.replace("'", "''")
+
+
+def visible_runs(visible: Visible) -> str:
+    """Return the condition on a run; a view takes no parameters."""
+    if visible.everybody:
+        return "true"
+    # Of a run whose user accounting could not tell the name is empty.
+    of_user = f'"user" = {_quoted_name(visible.user)}' if visible.user else "false"
+    accounts = ", ".join(map(_quoted_name, filter(None, visible.accounts)))
+    return f"({of_user} OR account IN ({accounts}))" if accounts else of_user
+
+
+def visible_samples(visible: Visible, samples: str) -> str:
+    """Return the query ``samples`` with the rows of visible runs only: what nobody's processes did is not theirs."""
+    if visible.everybody:
+        return samples
+    return f"SELECT s.* FROM ({samples}) s SEMI JOIN readings r ON s.cluster = r.cluster AND s.job_id = r.job_id_raw"
+
+
+def _quoted_name(name: str) -> str:
+    return f"'{sql(stored_name(name))}'"
+
+
+def stored_name(name: str) -> str:
+    """Return a name as the store has it: it has no bytes outside UTF-8, so one with such a byte names nobody in it."""
+    return name.encode(errors="replace").decode()
 
 
 def make_rows(database: DuckDBPyConnection, name: str, kinds: Mapping[str, str], rows: Sequence[Sequence[Any]]) -> None:

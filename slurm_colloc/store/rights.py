@@ -3,14 +3,23 @@
 
 import os
 import pwd
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from math import inf
 
 from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.errors import CollocError, StoreError
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.job_visibility import Rights, Visible, visible_to
+from slurm_colloc.store.queries import stored_name, visible_runs
 from slurm_colloc.store.store import Store
-from slurm_colloc.store.visibility import jobs_of_others
+
+_NEWEST = 20
+_OF_OTHERS = """
+SELECT job_id_raw FROM readings
+WHERE NOT {own} AND "user" != '' AND start_s IS NOT NULL AND (cluster = $cluster OR $cluster = '')
+GROUP BY job_id_raw ORDER BY max(start_s) DESC, job_id_raw LIMIT $newest
+"""
+_OF_USER = 'SELECT 1 FROM readings WHERE "user" = $user LIMIT 1'
 
 
 def visible_here(folder: str, config: SiteConfig | None, tell: Callable[[str], None]) -> Visible:
@@ -50,3 +59,29 @@ def own_name() -> str:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:  # a container without this user
         return ""
+
+
+def jobs_of_others(store: Store, cluster: str, user: str, accounts: Sequence[str]) -> list[str]:
+    """Return the raw ids of the newest jobs in a store that are neither this user's nor of these accounts.
+
+    Args:
+        store: all of it.
+        cluster: whose jobs; empty for all clusters.
+        user: whose jobs are left out.
+        accounts: whose jobs are left out, too.
+
+    Raises:
+        StoreError: it cannot be read.
+    """
+    own = visible_runs(Visible(False, user, tuple(accounts)))
+    asked = {"cluster": cluster, "newest": _NEWEST}
+    return [raw_id for (raw_id,) in store.rows(_OF_OTHERS.format(own=own), asked, inf, inf)]
+
+
+def knows_user(store: Store, user: str) -> bool:
+    """Return whether the store has a run of this user, whenever and with a GPU or without.
+
+    Raises:
+        StoreError: it cannot be read.
+    """
+    return bool(store.rows(_OF_USER, {"user": stored_name(user)}, inf, inf))

@@ -37,11 +37,10 @@ from slurm_colloc.store.parquet import (
     refuse_later,
     write,
 )
-from slurm_colloc.store.queries import make_rows, query
+from slurm_colloc.store.queries import make_rows, query, visible_runs, visible_samples
 from slurm_colloc.store.runs import ALLOCATION_COLUMNS, MEANS, RUNAWAY, Means, take_runs
 from slurm_colloc.store.sample_tables import SHARES, TABLES, trimmed
 from slurm_colloc.store.samples import Samples, files_of_facts
-from slurm_colloc.store.visibility import visible_runs, visible_samples
 
 T = TypeVar("T")
 _KINDS = {str: "VARCHAR", bool: "BOOLEAN", int: "BIGINT", float: "DOUBLE"}

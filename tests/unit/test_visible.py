@@ -19,8 +19,8 @@ from slurm_colloc.report.usage_text import as_table
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.job_visibility import EVERYBODY, Rights, Visible, parse_rights, visible_to
 from slurm_colloc.slurm.parse import parse_config
+from slurm_colloc.store.rights import jobs_of_others
 from slurm_colloc.store.store import Store
-from slurm_colloc.store.visibility import jobs_of_others
 from slurm_colloc.store.window import Window
 from tests.unit.made import HOUR, RECORDED, RELEASES, device, process, run
 from tests.unit.made import seen as round_of

@@ -23,8 +23,7 @@ from slurm_colloc.core.errors import ConfigError, InputError, StoreError
 from slurm_colloc.core.files import as_owner
 from slurm_colloc.core.units import counted, printable
 from slurm_colloc.report.text import local, stamp
-from slurm_colloc.store.rights import own_name
-from slurm_colloc.store.visibility import knows_user
+from slurm_colloc.store.rights import knows_user, own_name
 
 
 def optout(
