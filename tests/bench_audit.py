@@ -49,7 +49,7 @@ from slurm_colloc.audit import timing
 at_s, timing.WINDOW_DAYS = float(sys.argv.pop(1)), float(sys.argv.pop(1))
 clock.now = lambda: at_s
 from slurm_colloc.cli import colloc
-from slurm_colloc.cli.colloc import audit_look as audit
+from slurm_colloc.cli.colloc import audit
 
 def peak_mib():
     status = open("/proc/self/status").read()

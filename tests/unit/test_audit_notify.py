@@ -94,7 +94,7 @@ def later(monkeypatch: pytest.MonkeyPatch, by_s: float) -> float:
         "core.clock",
         "cli.colloc.audit_notify",
         "cli.colloc.audit_mails",
-        "cli.colloc.audit_look",
+        "cli.colloc.audit",
         "audit.post",
         "audit.job_actions",
     )

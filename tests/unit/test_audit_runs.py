@@ -194,7 +194,7 @@ def test_what_goes_wrong_unforeseen_is_an_error_and_no_finding(site: Began, monk
     def broken(*_: object) -> None:
         raise ZeroDivisionError("what nobody thought of")
 
-    monkeypatch.setattr("slurm_colloc.cli.colloc.audit_look.make_audited", broken)
+    monkeypatch.setattr("slurm_colloc.cli.colloc.audit.make_audited", broken)
     for more in ((), ("--notify",)):
         assert colloc("audit", "run", *more) == 2
         assert "ZeroDivisionError: what nobody thought of" in colloc.err

@@ -71,7 +71,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Told:
         steps = found.setdefault(what, [])
         yield lambda done, of: steps.append((done, of))
 
-    for name in ("audit_look", "compact", "ingest", "report", "flush"):
+    for name in ("audit", "compact", "ingest", "report", "flush"):
         monkeypatch.setattr(import_module(f"slurm_colloc.cli.colloc.{name}"), "progress", noted)
     return found
 

@@ -6,31 +6,39 @@ import shlex
 import sys
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated, NoReturn
+from typing import Annotated, NamedTuple, NoReturn
 
 import typer
 
-from slurm_colloc.audit.rules import Entry, all_entries, choose, entries, explained, listed
+from slurm_colloc.audit.rules import Entry, all_entries, choose, entries, explained, findings, listed, question
 from slurm_colloc.audit.timing import JOBS, Asked, first_mails, nights, of_about
-from slurm_colloc.cli.colloc.audit_look import Looking
 from slurm_colloc.cli.colloc.audit_notify import Piece, notify
 from slurm_colloc.cli.colloc.audit_person import mail, optout
 from slurm_colloc.cli.colloc.output import one_of, service_folder, site, site_or_none, span, window, write
-from slurm_colloc.cli.colloc.progress import progress, told
+from slurm_colloc.cli.colloc.progress import progress
+from slurm_colloc.cli.colloc.progress import told as each
 from slurm_colloc.cli.colloc.terminal import put
 from slurm_colloc.cli.colloc.visible_store import seen_store
-from slurm_colloc.core.audit_model import JOB, Audited, MailDay
+from slurm_colloc.core.audit_model import JOB, RUNS, Answer, Audited, Finding, MailDay
 from slurm_colloc.core.clock import now
 from slurm_colloc.core.config import SiteConfig, load_audit
 from slurm_colloc.core.config_audit import Audit, Notices
 from slurm_colloc.core.errors import InputError, Status, UnknownError
 from slurm_colloc.core.units import counted, printable
 from slurm_colloc.core.usage_model import GroupUsage
+from slurm_colloc.facts.aggregate import aggregate
+from slurm_colloc.facts.audited import answer, make_audited
+from slurm_colloc.facts.counts import known_until_s
+from slurm_colloc.facts.usage import whole_usage
 from slurm_colloc.report.findings import as_csv, as_json, as_text
+from slurm_colloc.report.text import local, stamp
+from slurm_colloc.store.store import Store
+from slurm_colloc.store.window import Window
 
 app = typer.Typer(no_args_is_help=True, help="Find idle and oversized jobs by rules, and mail their users.")
 for _command in (optout, mail):
     app.command()(_command)
+_NOTHING = Answer(0, 0, ())
 _FORMS = ("text", "json", "csv")
 _WINDOW = ("7d", "now")
 
@@ -107,13 +115,67 @@ def _notify(rules: tuple[str, ...], about: str, store: str, form: str, wait: str
     _end(seen, status)
 
 
+class Looking(NamedTuple):
+    """What rules look at: a store, by a site's words; ``options`` are those of a command that looks at it again."""
+
+    source: Store
+    config: SiteConfig | None
+    audit: Audit
+    options: str = ""
+
+    def look(self, chosen: Sequence[Entry], start: datetime, end: datetime, told: Sequence[str] = ()) -> Audited:
+        """Return what these rules find in [start, end), of which the users of the jobs ``told`` know already.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+        span = Window(start.timestamp(), end.timestamp(), now())
+        options = f"--since {start.isoformat()} --until {end.isoformat()}{self.options}"
+        judged: dict[str, tuple[int, int]] = {}
+        found: list[Finding] = []
+        with self.source.connect(span.since_s, span.until_s) as database:
+            with progress("adding up days") as step:
+                aggregate(database, self.source, span, in_file=True, step=step)
+                make_audited(database, self.config)
+            known_s = known_until_s(self.source, database)
+            stale = [entry for entry in chosen if _is_stale(entry, known_s, span.until_s)]
+            with progress("applying rules") as step:
+                for entry in each(chosen, step):
+                    of = _NOTHING if entry in stale else answer(database, question(entry, span.until_s, told))
+                    judged[entry.form] = of.rows, of.judged
+                    found += findings(entry, of, options)
+            whole = whole_usage(database)
+        accounted = tuple(entry.form for entry in chosen if entry.rule.accounted or entry.rule.source != RUNS)
+        running = tuple(entry.form for entry in chosen if entry.rule.about == JOB)
+        why = _why_stale(stale, known_s)
+        whose = self.source.visible.whose
+        return Audited(start, end, whole, judged, whose, accounted, running, why, tuple(found))
+
+
+def _is_stale(entry: Entry, known_s: float | None, until_s: float) -> bool:
+    """Return whether a rule about running jobs cannot know which run."""
+    return entry.rule.about == JOB and (known_s is None or until_s - known_s > 60 * entry.bounds["reading_age_min"])
+
+
+def _why_stale(stale: Sequence[Entry], known_s: float | None) -> str:
+    if not stale:
+        return ""
+    names = ", ".join(entry.name for entry in stale)
+    when = "never" if known_s is None else f"last at {stamp(local(known_s))}"
+    bound_min = max(entry.bounds["reading_age_min"] for entry in stale)
+    return (
+        f"which jobs run is not known to {names}: runs were taken in {when}, and {bound_min:g} min may be between; "
+        "does 'colloc ingest' still run?"
+    )
+
+
 def _mails_by_day(looking: Looking, chosen: Sequence[Entry], start: datetime, end: datetime) -> tuple[MailDay, ...]:
     """Return how many mails the nightly runs of a window would have sent, of the rules that they ask."""
     asked = [entry for entry in chosen if entry.rule.about != JOB]
     if not asked:
         return ()
     with progress("counting mails") as step:
-        looks = [looking.look(asked, *ends) for ends in told(nights(start, end), step)]
+        looks = [looking.look(asked, *ends) for ends in each(nights(start, end), step)]
     config = looking.config
     telling = {entry.name for entry in asked if entry.tells_users}
     return first_mails(looks, telling, config.cluster if config else None, config.notices if config else Notices())
