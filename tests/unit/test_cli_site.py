@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_colloc.cli.colloc import site_gpus
+from slurm_colloc.cli.colloc import site as site_command
 from slurm_colloc.core.errors import GpuError
 from slurm_colloc.gpu.nvml import NvmlReader
 from slurm_colloc.site.cluster import NodeGpus
@@ -21,14 +21,14 @@ from tests.unit.test_site import FakeClient
 
 @pytest.fixture(autouse=True)
 def _cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(site_gpus, "CliClient", lambda *_: FakeClient())
+    monkeypatch.setattr(site_command, "CliClient", lambda *_: FakeClient())
 
 
 @pytest.mark.parametrize(("node", "read"), [("g1", True), ("c1", False), ("login", False)])
 def test_the_driver_is_read_on_a_node_with_gpus_only(node: str, read: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     driver = Driver(gpus(2)).install(monkeypatch)
     monkeypatch.setenv("SLURMD_NODENAME", node)
-    found = site_gpus.look_around([], {})
+    found = site_command.look_around([], {})
     assert [item.node for item in found.gpus] == ([node] if read else [])
     assert bool(driver.counts) is read
 
@@ -41,8 +41,8 @@ def test_a_driver_that_is_silent_is_said_and_no_error(
     def silent(*_: object) -> NodeGpus:
         raise GpuError("the NVIDIA driver does not answer")
 
-    monkeypatch.setattr(site_gpus, "read_driver", silent)
-    assert site_gpus.look_around([], {}).gpus == ()
+    monkeypatch.setattr(site_command, "read_driver", silent)
+    assert site_command.look_around([], {}).gpus == ()
     assert "node 'g1' has GPUs and they were not read: the NVIDIA driver does not answer" in capsys.readouterr().err
 
 
@@ -51,7 +51,7 @@ def test_what_a_file_says_of_this_node_is_not_read_again(tmp_path: Path, monkeyp
     told = NodeGpus("g1", NvmlReader().units())
     (tmp_path / "g1.json").write_text(to_json(told))
     monkeypatch.setenv("SLURMD_NODENAME", "g1")
-    assert site_gpus.look_around([str(tmp_path / "g1.json")], {}).gpus == (told,)
+    assert site_command.look_around([str(tmp_path / "g1.json")], {}).gpus == (told,)
 
 
 def test_what_a_driver_says_needs_no_site_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,28 +2,37 @@
 """colloc site: write and check the site file, and judge the site."""
 
 import os
+import re
 import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Annotated
 
 import typer
 
-from slurm_colloc.cli.colloc.output import one_of, say, site, write
+from slurm_colloc.audit.validate import faults, file_faults
+from slurm_colloc.cli.colloc.output import node_name, one_of, say, site, write
 from slurm_colloc.cli.colloc.site_doctor import doctor
-from slurm_colloc.cli.colloc.site_file_check import paths, rendered
-from slurm_colloc.cli.colloc.site_gpus import gpus, look_around
 from slurm_colloc.cli.colloc.site_plan import plan
-from slurm_colloc.cli.colloc.site_plugin import build_plugin
-from slurm_colloc.cli.colloc.site_render import render
+from slurm_colloc.cli.colloc.site_render import render, this_host
 from slurm_colloc.cli.colloc.site_resume import resume
-from slurm_colloc.core.config import TIERS, file_to_write, find_site_file, parse_site
-from slurm_colloc.core.errors import CollocError, ConfigError, InputError, Status
-from slurm_colloc.core.files import place, write_atomic
+from slurm_colloc.core.config import TIERS, Observe, SiteConfig, file_to_write, find_site_file, load_site, parse_site
+from slurm_colloc.core.errors import CollocError, ConfigError, GpuError, InputError, Status
+from slurm_colloc.core.files import as_user, place, write_atomic
 from slurm_colloc.core.units import counted, printable
 from slurm_colloc.estimate.site_stop import why_stopped
 from slurm_colloc.site.check import check as differences
+from slurm_colloc.site.cluster import Cluster, look
 from slurm_colloc.site.discover import discover
 from slurm_colloc.site.doctor.facts import Blank, Seen
+from slurm_colloc.site.driver import load_gpus_file, read_driver, to_json
 from slurm_colloc.site.missing_settings import notes
+from slurm_colloc.site.named_folders import Keepers, keepers, user_called
+from slurm_colloc.site.named_folders import look as look_at_folders
+from slurm_colloc.site.plugin import build, of_headers, of_programs
+from slurm_colloc.site.render import SiteFile, render_site
+from slurm_colloc.slurm.client import CliClient
+from slurm_colloc.slurm.options import join_options
 from slurm_colloc.submit.render import site_parts
 
 app = typer.Typer(
@@ -33,6 +42,9 @@ app = typer.Typer(
 _GpusFile = Annotated[
     list[str] | None, typer.Option("--gpus", metavar="FILE", help="what 'colloc site gpus' printed on a GPU node")
 ]
+_ASK_S, _COMPILE_S = 10.0, 120.0
+_ASK_TIMEOUT_S = 60.0
+_SERVICE_USER = re.compile(r"^User=(\S+)$", re.MULTILINE)
 
 
 @app.command()
@@ -162,6 +174,104 @@ def check(
     _note([*notes(config, cluster), *(f"{one.subject}: {one.why}" for one in here if isinstance(one, Blank))])
     if problems:
         raise typer.Exit(Status.FOUND)
+
+
+def build_plugin(
+    slurm_prefix: Annotated[
+        str, typer.Option("--slurm-prefix", help="where Slurm is installed; else /usr, and sinfo of PATH")
+    ] = "",
+    output: Annotated[str, typer.Option("--output", "-o", help="file to write")] = "colloc_spank.so",
+    compiler: Annotated[str, typer.Option("--cc", help="C compiler")] = "cc",
+) -> None:
+    """Compile the SPANK plugin for the installed Slurm. It takes that one's headers."""
+    headers = os.path.join(slurm_prefix or "/usr", "include")
+    built_for = of_headers(headers)
+    runs = of_programs(slurm_prefix, _ASK_S)
+    if runs.release != built_for.release:
+        raise InputError(
+            f"the headers in '{headers}' are of Slurm {built_for}, but Slurm {runs} runs here, which would refuse the "
+            "plugin: install the headers of the same release, or name the right one by --slurm-prefix"
+        )
+    build(headers, compiler, output, _COMPILE_S)
+    say(f"wrote '{output}' for Slurm {built_for}; docs/how-to/plugins.md says where it belongs")
+
+
+def gpus(
+    reader: Annotated[str, typer.Option("--reader", help="as observe.gpu_reader, which it is else")] = "",
+    node: Annotated[str, typer.Option("--node", help="this node's name in Slurm, where it is not the host's")] = "",
+) -> None:
+    """Print what the driver says of this node's GPUs. It is for 'site init --gpus' and 'site check --gpus'."""
+    path = find_site_file()
+    # Before there is a site file $COLLOC_CONF may name the one to be written, with what this prints.
+    config = load_site(path) if path and os.path.lexists(path) else None
+    observe = config.observe if config else Observe()
+    found = read_driver(node or node_name(), reader or observe.gpu_reader, os.environ)
+    write(to_json(found), "")
+
+
+def look_around(files: Sequence[str], observe: Mapping[str, object]) -> Cluster:
+    """Return the cluster with what drivers say of its GPUs: in files, and here where this is one of its GPU nodes.
+
+    Args:
+        files: what ``colloc site gpus`` printed.
+        observe: keys of [observe], by which a driver is read.
+
+    Raises:
+        GpuError: a file cannot be used.
+        ProcessError: Slurm does not answer.
+        InputError: it answers what is not understood.
+    """
+    read = [load_gpus_file(path) for path in files]
+    found = look(CliClient(_ASK_TIMEOUT_S), read)
+    here = node_name()
+    with_gpus = {node.name for node in found.nodes if node.quantity("gpu")}
+    if here not in with_gpus - {one.node for one in read}:
+        return found
+    try:
+        reader = str(observe.get("gpu_reader", Observe().gpu_reader))
+        own = read_driver(here, reader, os.environ)
+    except GpuError as error:
+        say(f"note: node '{here}' has GPUs and they were not read: {error}")
+        return found
+    return found._replace(gpus=(*found.gpus, own))
+
+
+def rendered(config: SiteConfig) -> tuple[tuple[SiteFile, ...], list[str]]:
+    """Return a site's files, and why some command would refuse its site.toml, whatever cluster and host are like."""
+    files: tuple[SiteFile, ...] = ()
+    refused = [*faults(config)]
+    try:
+        join_options((), config.sbatch_options)
+    except ConfigError as error:
+        refused.append(str(error))
+    try:
+        files = render_site(config, this_host())
+    except ConfigError as error:
+        refused.append(str(error))
+    return files, list(dict.fromkeys(refused))
+
+
+def paths(config: SiteConfig, files: Iterable[SiteFile], site_file: str) -> list[Seen | Blank]:
+    """Return what is wrong with the paths of a site on this host, and what cannot be said of them from here."""
+    service = next((found[1] for file in files if (found := _SERVICE_USER.search(file.text))), "")
+    keep = keepers(service, site_file)
+    return [*look_at_folders(config, keep, node_name()), *_files(config, keep)]
+
+
+def _files(config: SiteConfig, keep: Keepers) -> Iterator[Seen | Blank]:
+    """Yield what is wrong with the command that [notices] names, as the user who audits finds it; one host has them."""
+    user = user_called(keep.service)
+    if not config.notices.command and config.notices.mode == "off":
+        return
+    if os.geteuid() != (user.pw_uid if user else 0) and os.geteuid() != 0:
+        yield Blank("notices", "the command that it names is for who audits: look as root")
+        return
+    here = os.path.isdir(config.audit_folder)
+    with as_user(user.pw_uid, user.pw_gid) if user and os.geteuid() == 0 else nullcontext():
+        found = list(file_faults(config))
+    for key, path, why in found:
+        there = here or os.path.lexists(path)
+        yield (Seen if there else Blank)(f"{key} '{path}'", why)
 
 
 # As they are needed, and so in the help.
