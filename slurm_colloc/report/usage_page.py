@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 from slurm_colloc.core.chart_model import Fit, GroupDetail, TimeUsage
 from slurm_colloc.core.units import printable
 from slurm_colloc.core.usage_model import GroupUsage
-from slurm_colloc.report.charts import coarser, figures
-from slurm_colloc.report.figure import Figure, methods, rounded, short, wall_ms, why_not, zone_of
+from slurm_colloc.report.charts import Figure, coarser, figures, methods, rounded, short, wall_ms, why_not, zone_of
 from slurm_colloc.report.page import renderer
 from slurm_colloc.report.text import short_name
 from slurm_colloc.report.usage import METRICS, UsageReport, fits_by_group, hours_digits, metric_of, number, reach

@@ -12,7 +12,7 @@ from typing import Any
 import altair as alt
 import vl_convert
 
-from slurm_colloc.report.figure import Figure
+from slurm_colloc.report.charts import Figure
 
 Spec = dict[str, Any]
 
