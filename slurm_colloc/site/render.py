@@ -3,17 +3,21 @@
 
 One line of ``FILES`` is one file: its name (of the template too, with ``.j2``), where it belongs, what it takes there,
 on which hosts, and for which sites. Only characters that mean nothing to any of the programs that read these files
-pass from site.toml into them: what a template prints goes through ``_plain``.
+pass from site.toml into them: what a template prints goes through ``_plain``. The folder that they are written to has
+them and nothing else.
 """
 
 import os
 import re
+import stat
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from enum import StrEnum
 from typing import Any, NamedTuple
 
 from slurm_colloc.core.config import SYSTEM_FILE, TIERS, SiteConfig
-from slurm_colloc.core.errors import ConfigError, InputError
+from slurm_colloc.core.errors import ConfigError, InputError, StoreError
+from slurm_colloc.core.files import write_atomic
 from slurm_colloc.core.shipped import plugin, template_folders
 from slurm_colloc.estimate.policy_table import PLACE
 from slurm_colloc.site.fragments import (
@@ -28,7 +32,6 @@ from slurm_colloc.site.fragments import (
     tres,
     uneven_shares,
 )
-from slurm_colloc.site.output_folder import ORDER
 from slurm_colloc.site.policy import has_policy, policies
 from slurm_colloc.slurm.hostlist import expand
 
@@ -37,6 +40,8 @@ NODE_JOURNAL = "/var/lib/slurm_colloc/journal"
 LOG_FOLDER = "/var/log/slurm_colloc"
 # Root runs what lies there, on the node's own disk: whoever may change --prefix may not change it.
 LIBEXEC = "/usr/libexec/slurm_colloc"
+# By it a folder of ours is known: /etc/slurm has a gres.conf, too.
+ORDER = "ORDER.md"
 
 
 class Needs(StrEnum):
@@ -314,3 +319,42 @@ def _no_keyword(what: str, names: Iterable[str], keywords: tuple[str, ...]) -> N
     for name in names:
         if name.upper() in keywords:
             raise ConfigError(f"{what} '{name}': Slurm takes that word for more than a name")
+
+
+def write_folder(path: str, texts: Mapping[str, str], known: Iterable[str] = ()) -> tuple[list[str], list[str]]:
+    """Write ``texts``, by name, into the folder ``path``, which is made where only it is missing.
+
+    ORDER is among them. Files of the other ``known`` names are removed: an earlier site.toml had them. Returned are the
+    names of files that are new or other than before, and of those that were removed.
+
+    Raises:
+        InputError: the folder has files, and no ORDER.
+        StoreError: it is none, others may write into it, or it cannot be written.
+    """
+    path = os.path.normpath(path)  # with a '/' at its end a link would be followed
+    try:
+        with suppress(FileExistsError):
+            os.mkdir(path, 0o755)
+        found = os.lstat(path)
+        names = set(os.listdir(path))
+    except OSError as error:
+        raise StoreError(f"folder '{path}' cannot be used: {error.strerror}") from error
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        raise StoreError(
+            f"'{path}' is a link, or others may write there, and so change what you install: name a folder of your own"
+        )
+    if names and ORDER not in names:
+        raise InputError(f"folder '{path}' has files and no {ORDER}: it is not one of ours; name a new one")
+    gone = sorted(names & set(known) - set(texts))
+    for name in gone:
+        os.unlink(os.path.join(path, name))
+    written = [name for name in texts if name not in names or _content(path, name) != texts[name].encode()]
+    # ORDER first: a run that is cut short leaves a folder of ours.
+    for name in sorted(written, key=lambda name: name != ORDER):
+        write_atomic(os.path.join(path, name), texts[name].encode(), 0o644)
+    return written, gone
+
+
+def _content(path: str, name: str) -> bytes:
+    with open(os.path.join(path, name), "rb") as stream:
+        return stream.read()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from slurm_colloc.core.errors import InputError, StoreError
-from slurm_colloc.site.output_folder import ORDER, write_folder
+from slurm_colloc.site.render import ORDER, write_folder
 from tests.unit.programs import umask
 
 FIRST = {"a": "1", "b": "2", "c": "3", ORDER: "how"}

@@ -8,9 +8,8 @@ import pytest
 from slurm_colloc.core.config import MigSlice, Partition, Paths, Pool, Sharing, SiteConfig
 from slurm_colloc.core.errors import ConfigError
 from slurm_colloc.estimate.policy_table import model_hash
-from slurm_colloc.site.output_folder import ORDER
 from slurm_colloc.site.policy import Piece, has_policy, policies
-from slurm_colloc.site.render import Host, render_site
+from slurm_colloc.site.render import ORDER, Host, render_site
 
 H100 = "NVIDIA H100 80GB HBM3"
 SMALL = MigSlice("h100_1g.10gb", "1g.10gb", 9984, 16, 7)

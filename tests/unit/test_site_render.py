@@ -15,8 +15,7 @@ import pytest
 from slurm_colloc.core.config import MigSlice, Partition, Pool, SiteConfig, load_site
 from slurm_colloc.core.errors import ConfigError
 from slurm_colloc.site.fragments import billing_weights, gres_conf_lines, node_gres, partition_words
-from slurm_colloc.site.output_folder import ORDER, write_folder
-from slurm_colloc.site.render import FILES, Host, Kind, Needs, render_site
+from slurm_colloc.site.render import FILES, ORDER, Host, Kind, Needs, render_site, write_folder
 from tests.unit.programs import colloc
 
 CHECKOUT = Path(__file__).resolve().parents[2]

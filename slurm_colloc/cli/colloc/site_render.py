@@ -11,8 +11,7 @@ from slurm_colloc.audit.validate import faults
 from slurm_colloc.cli.colloc.output import say, site
 from slurm_colloc.core.config import SYSTEM_FILE, find_site_file
 from slurm_colloc.core.errors import ConfigError
-from slurm_colloc.site.output_folder import ORDER, write_folder
-from slurm_colloc.site.render import DEFAULT_SLURM_CONF, FILES, Host, Needs, SiteFile, render_site
+from slurm_colloc.site.render import DEFAULT_SLURM_CONF, FILES, ORDER, Host, Needs, SiteFile, render_site, write_folder
 
 
 def render(
