@@ -6,9 +6,8 @@ from itertools import groupby
 
 from slurm_colloc.core.audit_model import Audited, Finding
 from slurm_colloc.core.units import counted, printable
-from slurm_colloc.report.json_values import json_text
 from slurm_colloc.report.layout import list_lines
-from slurm_colloc.report.text import csv_table, stamp
+from slurm_colloc.report.text import csv_table, json_text, stamp
 
 SCHEMA = 2
 

@@ -7,8 +7,7 @@ from typing import Any, get_type_hints
 from slurm_colloc.core.chart_model import Fit
 from slurm_colloc.core.config import Prices
 from slurm_colloc.core.usage_model import GroupUsage
-from slurm_colloc.report.json_values import json_text
-from slurm_colloc.report.text import csv_table
+from slurm_colloc.report.text import csv_table, json_text
 from slurm_colloc.report.usage import Money, UsageReport, fits_by_group, money, of_installed
 
 SCHEMA = 4

@@ -9,9 +9,8 @@ from typing import NamedTuple
 from slurm_colloc.core.chart_model import Fit
 from slurm_colloc.core.units import counted, in_words, printable, significant
 from slurm_colloc.core.usage_model import MIN_COVERAGE_PCT, JobUsage
-from slurm_colloc.report.json_values import json_text
 from slurm_colloc.report.layout import NO_TERMINAL, TEXT_INDENT, Terminal, folded, table_lines, titled
-from slurm_colloc.report.text import stamp
+from slurm_colloc.report.text import json_text, stamp
 from slurm_colloc.report.usage import never_used, use_of
 
 SCHEMA = 1

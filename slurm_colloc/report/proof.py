@@ -7,9 +7,8 @@ from typing import NamedTuple
 
 from slurm_colloc.core.units import counted, printable, significant
 from slurm_colloc.core.usage_model import ArmFigure, HarmRate
-from slurm_colloc.report.json_values import json_text
 from slurm_colloc.report.layout import NO_TERMINAL, Terminal, folded, list_lines, page_of
-from slurm_colloc.report.text import csv_table, stamp
+from slurm_colloc.report.text import csv_table, json_text, stamp
 
 SCHEMA = 1
 # In words, with the factor that a figure is shown by.

@@ -7,9 +7,8 @@ from typing import NamedTuple
 
 from slurm_colloc.core.units import counted, in_words, printable
 from slurm_colloc.core.usage_model import ShadowLeft, ShadowPiece
-from slurm_colloc.report.json_values import json_text, json_value
 from slurm_colloc.report.layout import NO_TERMINAL, Terminal, bold_table, narrowed, page_of
-from slurm_colloc.report.text import csv_table, stamp
+from slurm_colloc.report.text import csv_table, json_text, json_value, stamp
 from slurm_colloc.report.usage import number
 
 SCHEMA = 1

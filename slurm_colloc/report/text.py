@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Words for a terminal. Nothing is imported here that a sampler should not carry."""
+"""Words for a terminal, tables as CSV, and nouns as JSON. Nothing is imported here that a sampler should not carry."""
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
-from datetime import datetime
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import date, datetime
 from math import ceil
+from typing import Any, get_type_hints
 
 from slurm_colloc.core.units import printable
 
@@ -61,3 +63,32 @@ def sparkline(values: Sequence[float | None], top: float) -> str:
         _GAP if value is None else _BLOCKS[0 if value <= 0 or top <= 0 else max(1, min(last, ceil(last * value / top)))]
         for value in values
     )
+
+
+def json_text(schema: int, shown: Any) -> str:
+    """Return a noun, or a mapping with nouns in it, as a file of JSON that names its schema; null for not known.
+
+    It follows the types, so that it can forget no field.
+    """
+    return json.dumps({"schema": schema, **json_value(shown)}, indent=2) + "\n"
+
+
+def json_value(value: Any) -> Any:
+    """Return ``value`` as JSON has it: a noun by its fields and properties, times in ISO 8601."""
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, Mapping):
+        return {name: json_value(item) for name, item in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return {name: json_value(getattr(value, name)) for name, _ in members(type(value))}
+    if isinstance(value, tuple | list):
+        return [json_value(item) for item in value]
+    return value
+
+
+def members(noun: type) -> Iterator[tuple[str, Any]]:
+    """Yield the fields of a noun, and its properties, with their types."""
+    yield from get_type_hints(noun).items()
+    for name, member in vars(noun).items():
+        if isinstance(member, property) and member.fget:
+            yield name, get_type_hints(member.fget)["return"]

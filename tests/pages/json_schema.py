@@ -11,7 +11,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from slurm_colloc.core.usage_model import GroupUsage
 from slurm_colloc.report.formats import NO_FIGURES, SCHEMA
-from slurm_colloc.report.json_values import members
+from slurm_colloc.report.text import members
 from slurm_colloc.report.usage import Money, OfInstalled, UsageReport
 
 _SIMPLE = {str: "string", int: "integer", float: "number", bool: "boolean", NoneType: "null"}

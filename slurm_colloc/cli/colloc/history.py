@@ -28,8 +28,7 @@ from slurm_colloc.estimate.lookup import ENDED, Known, look_up
 from slurm_colloc.estimate.question import Question, question
 from slurm_colloc.estimate.records import drop_evidence, evidence_path, latest_of_jobs, read_decisions
 from slurm_colloc.pack.report import pack_summary, read_pack
-from slurm_colloc.report.json_values import json_text
-from slurm_colloc.report.text import local, stamp
+from slurm_colloc.report.text import json_text, local, stamp
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.submit.show import how_sure
 
