@@ -82,7 +82,7 @@ def _round_trip(parse: Callable[[bytes], Any]) -> Callable[[bytes], object]:
 
 
 def _of_a_user() -> Iterator[Target]:
-    from slurm_colloc.estimate import forgotten, records
+    from slurm_colloc.estimate import records
 
     decisions = _json(_DECISION._asdict(), {**_DECISION._asdict(), "would_memory_mib": 5, "shadow": True})
     yield Target("decision", _round_trip(records.parse_decision), decisions, (InputError,), is_json=True)
@@ -91,7 +91,7 @@ def _of_a_user() -> Iterator[Target]:
     )
     yield in_file(
         "forgotten",
-        InFolder("evidence/f/64/forgotten", lambda folder: forgotten.forgotten_s(folder, "f.64")),
+        InFolder("evidence/f/64/forgotten", lambda folder: records.forgotten_s(folder, "f.64")),
         b"1764158400.5\n",
     )
     yield in_file("snapshot", InFolder("1.sqlite", _snapshot), _snapshot_seed())

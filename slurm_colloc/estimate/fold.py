@@ -21,8 +21,8 @@ from slurm_colloc.estimate.records import (
     RUNS_READ,
     UNKNOWN,
     drop_evidence,
-    evidence_path,
     parse_evidence,
+    runs_folder,
 )
 from slurm_colloc.slurm.parse import FINAL_STATES
 
@@ -116,7 +116,7 @@ def fold_drops(folder: str, signature: str) -> int:
     Raises:
         StoreError: the folder cannot be read or written.
     """
-    runs = os.path.dirname(evidence_path(folder, signature, "0"))
+    runs = runs_folder(folder, signature)
     try:
         # A third more than are kept, lest each run of the job does this.
         if sum(name.endswith(".json") for name in os.listdir(runs)) <= RUNS_KEPT * 4 // 3:

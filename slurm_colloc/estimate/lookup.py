@@ -11,12 +11,12 @@ from slurm_colloc.core.clock import now
 from slurm_colloc.core.config import SiteConfig, user_data_folder
 from slurm_colloc.core.errors import CollocError, StoreError
 from slurm_colloc.core.model import COMPLETED, GPU_OOM, Evidence, Reason, SharingMode, because
-from slurm_colloc.estimate.forgotten import forgotten_s
 from slurm_colloc.estimate.records import (
     OLDER,
     UNKNOWN,
     EvidenceFound,
     drop_evidence,
+    forgotten_s,
     latest_s,
     read_evidence,
     signatures_of_family,

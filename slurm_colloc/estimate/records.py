@@ -5,6 +5,7 @@ No lock and no shared file: safe on NFS and Lustre, and what one writer leaves b
 """
 
 import json
+import math
 import os
 from collections.abc import Iterable, Sequence
 from functools import cache
@@ -26,6 +27,8 @@ UNKNOWN = "UNKNOWN"
 # So begins the id of a record that stands for several old runs.
 OLDER = "older-"
 _NAMES_READ = 3000
+# Until when the past of a job does not count, by its user's word: one small file beside the job's evidence.
+_FORGOTTEN, _TIME_BYTES = "forgotten", 64
 # No GPUs of one job hold 16 TiB, and no clocks differ by more than a day.
 _MOST_MIB, _MOST_PCT, _MOST, _AHEAD_S = 2**24, 1e4, 1e12, 86400.0
 _MODES = frozenset(SharingMode)
@@ -40,9 +43,14 @@ class EvidenceFound(NamedTuple):
 
 
 def evidence_path(folder: str, signature: str, job_id: str) -> str:
-    """Return where the evidence of one run lies: jobs of one family lie together."""
+    """Return where the evidence of one run lies."""
+    return os.path.join(runs_folder(folder, signature), f"{job_id}.json")
+
+
+def runs_folder(folder: str, signature: str) -> str:
+    """Return where the evidence of one signature lies: jobs of one family lie together."""
     family, _, rest = signature.partition(".")
-    return os.path.join(folder, "evidence", family, rest, f"{job_id}.json")
+    return os.path.join(folder, "evidence", family, rest)
 
 
 def signatures_of_family(folder: str, family: str) -> list[str]:
@@ -69,11 +77,11 @@ def drop_evidence(folder: str, evidence: Evidence) -> None:
         StoreError: the folder cannot be written.
     """
     path = evidence_path(folder, evidence.signature, evidence.job_id)
-    make_folders(folder, path)
+    _make_folders(folder, path)
     write_atomic(path, json.dumps(evidence._asdict()).encode())
 
 
-def make_folders(folder: str, path: str) -> None:
+def _make_folders(folder: str, path: str) -> None:
     """Make the folders of one signature below the user's own.
 
     Raises:
@@ -85,7 +93,7 @@ def make_folders(folder: str, path: str) -> None:
 
 def read_evidence(folder: str, signature: str) -> EvidenceFound:
     """Return the newest runs of one signature, oldest first; a missing folder is no evidence."""
-    runs = os.path.dirname(evidence_path(folder, signature, "0"))
+    runs = runs_folder(folder, signature)
     try:
         with os.scandir(runs) as entries:
             # By number, for Slurm counts up: asking each file for its time would cost an operation of its own.
@@ -203,6 +211,47 @@ def _loaded(content: bytes) -> Any:
     # A lone surrogate is text to Python and to nobody it is handed on to: this is a ValueError.
     json.dumps(values, ensure_ascii=False).encode()
     return values
+
+
+def forgotten_s(folder: str, signature: str) -> float:
+    """Return up to when ended runs of a signature do not count; 0 where nothing was forgotten.
+
+    Raises:
+        StoreError: it cannot be read, or is damaged.
+    """
+    path = os.path.join(runs_folder(folder, signature), _FORGOTTEN)
+    if not os.path.lexists(path):
+        return 0.0
+    try:
+        found = float(read_own(path, _TIME_BYTES))
+        if not math.isfinite(found):
+            raise ValueError("it is no time")
+    except (StoreError, ValueError) as error:
+        raise StoreError(
+            f"what was forgotten of this job in '{path}' cannot be used: {error}; forget it again"
+        ) from error
+    return found
+
+
+def forget(folder: str, signature: str, at_s: float) -> int:
+    """Drop a signature's own evidence, and say that what is known elsewhere up to ``at_s`` does not count.
+
+    Returns how many files went.
+
+    Raises:
+        StoreError: the folder cannot be written.
+    """
+    runs = runs_folder(folder, signature)
+    path = os.path.join(runs, _FORGOTTEN)
+    _make_folders(folder, path)
+    write_atomic(path, f"{at_s!r}\n".encode())
+    try:
+        names = [name for name in os.listdir(runs) if name.endswith(".json")]
+        for name in names:
+            os.unlink(os.path.join(runs, name))
+    except OSError as error:
+        raise StoreError(f"evidence in '{runs}' cannot be removed: {error.strerror}") from error
+    return len(names)
 
 
 def drop_decision(folder: str, decision: Decision, name: str = "") -> str:

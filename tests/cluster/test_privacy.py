@@ -56,7 +56,7 @@ OPEN = ("{site}/site.toml",)
 MAKE = """
 import os, sys
 from slurm_colloc.core.config import user_data_folder as data
-from slurm_colloc.estimate import forgotten, records
+from slurm_colloc.estimate import records
 from slurm_colloc.core.model import Decision, Evidence, Load, Room
 from slurm_colloc.followup import record as followed
 from slurm_colloc.pack import ledger, mps_daemon, resume, spec
@@ -64,7 +64,7 @@ from slurm_colloc.submit.render import write_script
 spool, tmp, signature = sys.argv[1:]
 decision = Decision("777", "lab", 1.0, "alice", "secret", signature, "", "", "mig", "hint", None, None, ())
 records.drop_decision(f"{spool}/{os.geteuid()}", decision)
-forgotten.forget(data(), signature, 1.0)
+records.forget(data(), signature, 1.0)
 records.drop_evidence(data(), Evidence("1", signature, "COMPLETED", "mig", "H", 8, 1.0, 1.0, False, 9, 9.0, 1.0, 9.0))
 load, room = Load(9, 1.0), Room(9, 1.0, 4)
 pack = spec.Spec(spec.VERSION, "p", "0-3", (), (), 1, ("/bin/sh",), (), load, room, 1, None, "", "", "", False, 0, ())
@@ -276,7 +276,7 @@ import os, sys, json
 base, signature = sys.argv[1:]
 from slurm_colloc.core.config import load_site, user_config_file, user_data_folder as data
 from slurm_colloc.core.errors import CollocError
-from slurm_colloc.estimate import forgotten, records, snapshot
+from slurm_colloc.estimate import records, snapshot
 from slurm_colloc.followup import record as followed
 from slurm_colloc.pack import ledger
 believed = []
@@ -287,7 +287,7 @@ def attempt(what, call, nothing):
     except CollocError:
         pass
 attempt("evidence", lambda: records.read_evidence(data(), signature).evidence, ())
-attempt("forgotten", lambda: forgotten.forgotten_s(data(), signature), 0.0)
+attempt("forgotten", lambda: records.forgotten_s(data(), signature), 0.0)
 attempt("decisions", lambda: records.read_decisions(f"{data()}/decisions")[0], [])
 attempt("ledger", lambda: ledger.read_ledger(f"{data()}/packs/lab/1.jsonl"), None)
 attempt("record", lambda: followed.read_record(followed.record_folder("lab", "1")), None)

@@ -13,11 +13,10 @@ from slurm_colloc.cli.colloc.terminal import put
 from slurm_colloc.core.config import SiteConfig, user_data_folder
 from slurm_colloc.core.errors import StoreError
 from slurm_colloc.core.model import GPU_OOM, because
-from slurm_colloc.estimate.forgotten import forget, forgotten_s
 from slurm_colloc.estimate.ladder import estimate
 from slurm_colloc.estimate.lookup import look_up
 from slurm_colloc.estimate.question import Question
-from slurm_colloc.estimate.records import drop_evidence
+from slurm_colloc.estimate.records import drop_evidence, forget, forgotten_s
 from slurm_colloc.estimate.snapshot import snapshot_path, write_snapshot
 from tests.unit.made import H100, evidence, near
 from tests.unit.shell import Shell

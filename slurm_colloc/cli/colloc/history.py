@@ -22,11 +22,10 @@ from slurm_colloc.core.units import counted, printable
 from slurm_colloc.core.wording import sentence, shown, words
 from slurm_colloc.estimate.exact import out_of_memory
 from slurm_colloc.estimate.fold import fold_drops
-from slurm_colloc.estimate.forgotten import forget
 from slurm_colloc.estimate.ladder import estimate, estimate_at_site
 from slurm_colloc.estimate.lookup import ENDED, Known, look_up
 from slurm_colloc.estimate.question import Question, question
-from slurm_colloc.estimate.records import drop_evidence, evidence_path, latest_of_jobs, read_decisions
+from slurm_colloc.estimate.records import drop_evidence, evidence_path, forget, latest_of_jobs, read_decisions
 from slurm_colloc.pack.report import pack_summary, read_pack
 from slurm_colloc.report.text import json_text, local, stamp
 from slurm_colloc.slurm.client import CliClient
