@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 from slurm_colloc.core.errors import InputError, ProcessError
 from slurm_colloc.core.model import Load
-from slurm_colloc.pack.environment import into_containers
 from slurm_colloc.pack.mps_daemon import Mps, short_folder
+from slurm_colloc.pack.srun import into_containers
 
 _MOST_DEATHS = 3
 

@@ -17,13 +17,12 @@ import pytest
 from slurm_colloc.core.errors import InputError
 from slurm_colloc.core.model import Load
 from slurm_colloc.gpu.failure import Outcome
-from slurm_colloc.pack.environment import into_steps
 from slurm_colloc.pack.job import read_pack
 from slurm_colloc.pack.ledger import Ledger, missing, read_ledger
 from slurm_colloc.pack.processes import families_of, signal_processes
 from slurm_colloc.pack.shared_gpu import only_device
 from slurm_colloc.pack.spec import Task
-from slurm_colloc.pack.srun import Files, command_line, read_job, slots, srun_environment, task_variables
+from slurm_colloc.pack.srun import Files, command_line, into_steps, read_job, slots, srun_environment, task_variables
 from slurm_colloc.slurm.job_files import file_name, last_words, open_output
 from tests.cluster.packs import JOIN, a_spec, pack_script
 from tests.fakes import mps_control
