@@ -17,16 +17,19 @@ from slurm_colloc.gpu.mig import gres_type_of, model_named, parse_profile
 from slurm_colloc.gpu.reader import GpuUnit
 from slurm_colloc.placement.pieces import shares_per_gpu, shut_by
 from slurm_colloc.site.cluster import (
+    OFF,
     PARTITION_KEYS,
+    SHARES,
     Cluster,
     default_mem,
+    free_of_charge,
     least_for_jobs,
     partition_table,
+    uses,
     with_gpus,
 )
 from slurm_colloc.site.gpu_sizes import Card, Known, card_of, units_of
 from slurm_colloc.site.node_gpus import Shape, shapes_of
-from slurm_colloc.site.share_billing import OFF, SHARES, free_of_charge, uses
 from slurm_colloc.slurm.hostlist import expand, fold
 from slurm_colloc.slurm.parse import Node, Partition
 

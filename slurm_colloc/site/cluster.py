@@ -1,18 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asks the live cluster for its configuration, once. site.toml is made from it and compared with it."""
+"""Asks the live cluster for its configuration, once. site.toml is made from it and compared with it.
+
+To Slurm gres/mps and gres/shard are no gres/gpu: what is said of GPUs alone, a job on a share passes by. So it is
+checked that Slurm accounts for shares and bills them as it does GPUs.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from slurm_colloc.core.config import Partition as DeclaredPartition
+from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.errors import InputError
 from slurm_colloc.gpu.reader import GpuUnit
 from slurm_colloc.slurm.client import CliClient
-from slurm_colloc.slurm.limits import has_database, holds_to_limits
+from slurm_colloc.slurm.limits import has_database, holds_to_limits, names_tres
 from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS
 from slurm_colloc.slurm.parse import Node, Partition, parse_job_defaults
+from slurm_colloc.slurm.setup import parse_weights
 
-DEVICES = ("gpu", "mps", "shard")
+SHARES = ("mps", "shard")
+DEVICES = ("gpu", *SHARES)
+# How a site file keeps csub from giving shares.
+OFF = {"mps": 'write sharing.mps_daemon = "none"', "shard": 'take "shard" out of sharing.order'}
 
 
 class NodeGpus(NamedTuple):
@@ -142,3 +151,35 @@ def least_for_jobs(nodes: Sequence[Node]) -> tuple[tuple[str, int, str], ...]:
             ("mem_per_node_mib", [node.mem_mib for node in nodes], "RealMemory without MemSpecLimit"),
         )
     )
+
+
+def uses(config: SiteConfig, share: str) -> bool:
+    """Return whether csub may give shares of this kind, as far as the site file goes."""
+    sharing = config.sharing
+    return sharing.mps_daemon != "none" if share == "mps" else share in sharing.order
+
+
+def free_of_charge(cluster: Cluster, share: str) -> list[str]:
+    """Return why jobs on gres/``share`` would not be billed where jobs on GPUs are; each with what to do.
+
+    Raises:
+        InputError: billing weights outside their grammar.
+    """
+    if not cluster.accounts:
+        return []
+    tracked = cluster.settings.get("AccountingStorageTRES", "").split(",")
+    if names_tres(tracked, "gres/gpu") and not names_tres(tracked, f"gres/{share}"):
+        return [
+            f"AccountingStorageTRES names gres/gpu and not gres/{share}, so that such jobs could neither be accounted "
+            f"for nor billed nor limited: add gres/{share} there"
+        ]
+    sharing = {name for node in cluster.nodes if node.quantity(share) for name in node.partitions}
+    found = []
+    for partition in with_gpus(cluster):
+        charged = [name for name, weight in parse_weights(partition.billing_weights).items() if weight]
+        if partition.name in sharing and names_tres(charged, "gres/gpu") and not names_tres(charged, f"gres/{share}"):
+            found.append(
+                f"partition '{partition.name}' bills gres/gpu and not gres/{share}: add gres/{share} to its "
+                "TRESBillingWeights"
+            )
+    return found

@@ -9,9 +9,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from slurm_colloc.core.config import SCHEMA, TIERS
 from slurm_colloc.core.errors import InputError
 from slurm_colloc.core.toml_text import key_line, note
-from slurm_colloc.site.cluster import Cluster, default_mem, partition_table, with_gpus
+from slurm_colloc.site.cluster import SHARES, Cluster, default_mem, free_of_charge, partition_table, with_gpus
 from slurm_colloc.site.pools import pool_lines
-from slurm_colloc.site.share_billing import SHARES, free_of_charge
 from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS
 from slurm_colloc.slurm.parse import Partition
 

@@ -10,7 +10,7 @@ from slurm_colloc.core.model import Gres
 from slurm_colloc.core.units import whole_minutes
 from slurm_colloc.gpu.mig import parse_profile, slices_per_gpu
 from slurm_colloc.placement.pieces import shares_per_gpu
-from slurm_colloc.site.share_billing import SHARES
+from slurm_colloc.site.cluster import SHARES
 from slurm_colloc.slurm.hostlist import expand, fold
 
 

@@ -6,10 +6,9 @@ from collections.abc import Iterable, Iterator
 from slurm_colloc.core.config import TIERS, Pool, SiteConfig
 from slurm_colloc.gpu.mig import model_named
 from slurm_colloc.placement.pieces import shares_per_gpu
-from slurm_colloc.site.cluster import Cluster
+from slurm_colloc.site.cluster import SHARES, Cluster, free_of_charge, uses
 from slurm_colloc.site.node_gpus import shapes_of
 from slurm_colloc.site.pools import unconfirmed
-from slurm_colloc.site.share_billing import SHARES, free_of_charge, uses
 from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS
 
 

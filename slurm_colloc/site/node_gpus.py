@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 from slurm_colloc.core.model import Gres
 from slurm_colloc.gpu.mig import parse_profile
-from slurm_colloc.site.cluster import DEVICES
-from slurm_colloc.site.share_billing import SHARES
+from slurm_colloc.site.cluster import DEVICES, SHARES
 from slurm_colloc.slurm.parse import Node
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from slurm_colloc.core.config import MigSlice, Partition, Pool, SiteConfig
 from slurm_colloc.core.errors import ConfigError, InputError
 from slurm_colloc.estimate.policy_table import model_hash
-from slurm_colloc.site.share_billing import SHARES
+from slurm_colloc.site.cluster import SHARES
 from slurm_colloc.slurm.gres import parse_gres
 
 

@@ -13,12 +13,11 @@ from slurm_colloc.core.errors import GpuError, InputError
 from slurm_colloc.gpu.nvml import NvmlReader
 from slurm_colloc.gpu.reader import GpuUnit
 from slurm_colloc.site.check import check
-from slurm_colloc.site.cluster import Cluster, NodeGpus, look
+from slurm_colloc.site.cluster import Cluster, NodeGpus, free_of_charge, look
 from slurm_colloc.site.discover import discover
 from slurm_colloc.site.driver import load_gpus_file, parse_gpus_file, read_driver, to_json
 from slurm_colloc.site.missing_settings import notes
 from slurm_colloc.site.node_gpus import Shape, shapes_of
-from slurm_colloc.site.share_billing import free_of_charge
 from slurm_colloc.slurm.gres import parse_gres
 from slurm_colloc.slurm.parse import Node, parse_nodes, parse_partitions
 from tests.fakes.devices import gpus, slices_of

@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeVar
 from slurm_colloc.core.errors import CollocError
 from slurm_colloc.gpu.mig import parse_profile
 from slurm_colloc.gpu.nvidia_smi import SmiDevice
-from slurm_colloc.site.share_billing import SHARES
+from slurm_colloc.site.cluster import SHARES
 from slurm_colloc.slurm.limits import Cap
 from slurm_colloc.slurm.parse import Node, Partition
 from slurm_colloc.slurm.setup import GresLine, Queue

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator
 
 from slurm_colloc.core.errors import InputError
 from slurm_colloc.gpu.mig import parse_profile
+from slurm_colloc.site.cluster import SHARES
 from slurm_colloc.site.doctor.facts import TRIED, Blank, Check, Seen, Site, Unread, known, other_than
-from slurm_colloc.site.share_billing import SHARES
 from slurm_colloc.slurm.hostlist import expand, fold
 from slurm_colloc.slurm.parse import Node
 from slurm_colloc.slurm.setup import GresLine, parse_weights
