@@ -28,8 +28,7 @@ from slurm_colloc.site.cluster import (
     uses,
     with_gpus,
 )
-from slurm_colloc.site.gpu_sizes import Card, Known, card_of, units_of
-from slurm_colloc.site.node_gpus import Shape, shapes_of
+from slurm_colloc.site.node_gpus import Card, Known, Shape, card_of, shapes_of, units_of
 from slurm_colloc.slurm.hostlist import expand, fold
 from slurm_colloc.slurm.parse import Node, Partition
 

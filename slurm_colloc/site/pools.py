@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from slurm_colloc.core.toml_text import key_line, note
 from slurm_colloc.gpu.mig import parse_profile
 from slurm_colloc.site.cluster import DEVICES, Cluster, least_for_jobs
-from slurm_colloc.site.gpu_sizes import Card, Known, card_of
-from slurm_colloc.site.node_gpus import Shape, alike, card_of_slice, shapes_of
+from slurm_colloc.site.node_gpus import Card, Known, Shape, alike, card_of, card_of_slice, shapes_of
 from slurm_colloc.slurm.hostlist import fold
 from slurm_colloc.slurm.parse import Node
 
