@@ -23,7 +23,7 @@ from slurm_colloc.core.model import Footprint, Placement
 from slurm_colloc.facts.aggregate import aggregate
 from slurm_colloc.facts.fits import fits_of
 from slurm_colloc.facts.run_rows import Rows, decision_rows, run_rows, share_rows
-from slurm_colloc.facts.usage import group_usage, whole_usage
+from slurm_colloc.facts.usage import used_hours_by, whole_usage
 from slurm_colloc.pack.plan import plan_array
 from slurm_colloc.report.formats import flat_groups
 from slurm_colloc.slurm.client import CliClient
@@ -88,7 +88,7 @@ class Accounting:
             CollocError: as of ``runs``, and for a grouping that is not known.
         """
         with self._aggregated(since, until) as (database, about):
-            *groups, _ = group_usage(database, by)
+            *groups, _ = used_hours_by(database, by)
             fits = fits_of(database, by, self._config, self._by) if self._config else ()
             return _frame(flat_groups(by, groups, self._config.prices if self._config else Prices(), fits), about)
 

@@ -95,9 +95,9 @@ class TimedTable(ProcessTable):
         with self._timed():
             return super().status(pid)
 
-    def job_of(self, pid: int) -> str:
+    def job_of_pid(self, pid: int) -> str:
         with self._timed():
-            return super().job_of(pid)
+            return super().job_of_pid(pid)
 
     def read(self, pid: int | str, name: str) -> bytes:
         self.reads += 1

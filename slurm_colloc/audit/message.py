@@ -65,7 +65,7 @@ def digest_id(recipient: str, steps: Iterable[Planned], settings: Notices) -> st
 
 
 def message_id(content: object, settings: Notices) -> str:
-    """Return an id that only the same content has."""
+    """Return the id by which the same mail is known, so that it is not sent twice: only the same content has it."""
     key = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:40]
     return f"<colloc-{key}@{settings.sender.rpartition('@')[2] or 'localhost'}>"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sends no message twice: each is marked on the disk before a mail service or the site's command gets it.
+"""Sends the same mail never twice: each is marked on the disk before a mail service or the site's command gets it.
 
 The host's own mail service queues mails, tries again and reports what cannot be delivered. The site's command has on
 its standard input what was found, and calls what it likes.
@@ -114,11 +114,11 @@ class Post:
                 self._doubt(left, _CUT_SHORT)
 
     def give(self, message: Message, content: bytes, steps: Iterable[Planned] = ()) -> str:
-        """Hand a message over once; return SENT, DOUBTFUL or NOT_TAKEN, empty where the very one was before."""
+        """Hand a message over, the same never twice; return SENT, DOUBTFUL or NOT_TAKEN, empty where it was before."""
         mail = message.channel != COMMAND
         if mail and self._down:
             return NOT_TAKEN
-        if not self._state.begin_message(message, steps, now()):
+        if not self._state.begin_message_once(message, steps, now()):
             return ""
         try:
             if mail:

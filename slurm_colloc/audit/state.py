@@ -179,8 +179,8 @@ class State:
         with self._together():
             return self._do("DELETE FROM waivers WHERE (user, rule, subject) = (?, ?, ?)", (user, rule, subject)) > 0
 
-    def begin_message(self, message: Message, steps: Iterable[Planned], now_s: float) -> bool:
-        """Record that a message is about to be handed over, with the steps that it takes; False where it ever was."""
+    def begin_message_once(self, message: Message, steps: Iterable[Planned], now_s: float) -> bool:
+        """Record that a message is about to be handed over, with its steps; False for the same mail twice."""
         with self._together():
             new = self._do(
                 "INSERT OR IGNORE INTO messages VALUES (?, ?, ?, ?, ?, ?, ?, '')", (*message[:5], DOUBTFUL, now_s)

@@ -32,7 +32,7 @@ def charts_of(
         window: that was aggregated.
         bins: the same.
         installed_gpus: what the site has of GPUs, None where that is not known.
-        kinds: of ``group_and_kind_usage``.
+        kinds: of ``used_hours_by_kind``.
     """
     so_far_s = min(window.until_s, window.now_s)
     key, runs = source(by)

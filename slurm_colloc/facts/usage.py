@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adds up runs by user, account, partition and the like."""
+"""The used hours of a user, an account, a partition and the like: runs added up."""
 
 from duckdb import DuckDBPyConnection
 
@@ -19,8 +19,10 @@ GROUPINGS = {
 }
 
 
-def group_usage(database: DuckDBPyConnection, by: str) -> list[GroupUsage]:
-    """Return one GroupUsage for each value of ``by`` among the runs of ``usage``, those with most idle first, then all.
+def used_hours_by(database: DuckDBPyConnection, by: str) -> list[GroupUsage]:
+    """Return the used hours of each user, account or other value of ``by``: those with most idle first, then all.
+
+    They are of the runs of ``usage``.
 
     Raises:
         InputError: ``by`` is not one of GROUPINGS.
@@ -29,12 +31,12 @@ def group_usage(database: DuckDBPyConnection, by: str) -> list[GroupUsage]:
 
 
 def whole_usage(database: DuckDBPyConnection) -> GroupUsage:
-    """Return what all runs of ``usage`` come to, as the last of ``group_usage`` does."""
+    """Return what all runs of ``usage`` come to, as the last of ``used_hours_by`` does."""
     return _added_up(database, "''", "usage", "NULL")[0][-1]
 
 
-def group_and_kind_usage(database: DuckDBPyConnection, by: str) -> tuple[list[GroupUsage], dict[str, list[GroupUsage]]]:
-    """Return what ``group_usage`` does, and by group one GroupUsage for each kind of GPU, those with most idle first.
+def used_hours_by_kind(database: DuckDBPyConnection, by: str) -> tuple[list[GroupUsage], dict[str, list[GroupUsage]]]:
+    """Return what ``used_hours_by`` does, and by group one GroupUsage for each kind of GPU, those with most idle first.
 
     Raises:
         InputError: ``by`` is not one of GROUPINGS.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The node's processes: which belongs to which Slurm job, and which jobs are here.
+"""PID -> job: which of the node's processes belongs to which Slurm job, and which jobs are here.
 
 A job is found by the kernel's cgroup path, else by the slurmstepd among the process's ancestors. The process's own
 environment is the user's to write and is not read. Of each file no more is read than an honest process's is long, and
@@ -192,8 +192,8 @@ class ProcessTable:
         """Return what the last ``refresh`` knew of ``pid``, without looking again."""
         return self._status.get(pid)
 
-    def job_of(self, pid: int) -> str:
-        """Return the job that ``pid`` runs in, empty when it runs outside any job or cannot be seen.
+    def job_of_pid(self, pid: int) -> str:
+        """Return the job of a PID, empty when it runs outside any job or cannot be seen.
 
         Its own cgroup is read now; who its ancestors are is known since the last ``refresh``, however many there are.
         """

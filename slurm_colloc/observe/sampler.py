@@ -160,7 +160,7 @@ def _processes(table: ProcessTable, found: Sequence[GpuProcess]) -> tuple[Proces
     Anybody may call a program so: it is believed of a process of no job, and of a job that has clients there itself.
     Not every reader can tell clients from others.
     """
-    jobs = {process.pid: table.job_of(process.pid) if process.pid else "" for process in found}
+    jobs = {process.pid: table.job_of_pid(process.pid) if process.pid else "" for process in found}
     served = {(process.uuid, jobs[process.pid]) for process in found if process.kind == ProcessKind.MPS_CLIENT}
     samples = []
     for process in found:

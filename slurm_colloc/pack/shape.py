@@ -14,7 +14,7 @@ from slurm_colloc.core.errors import UnsureError
 from slurm_colloc.core.model import PACK, Footprint, JobRequest, Load, Reason, Room, because
 from slurm_colloc.pack.time_limits import time_of, within_limits
 from slurm_colloc.placement.out_of_memory import MOST_RETRIES
-from slurm_colloc.placement.packing import Packing, of_equal, pack
+from slurm_colloc.placement.packing import Packing, of_equal, tasks_at_a_time
 from slurm_colloc.placement.time_and_cores import asked_partitions
 from slurm_colloc.slurm.directives import Script, without_options
 from slurm_colloc.slurm.options import CommandLine, Given, value_of
@@ -199,7 +199,7 @@ def _least(request: JobRequest, footprint: Footprint, wanted: int | None, config
     """Return the packing that fits whichever of its GPUs Slurm gives the job: the least one."""
     found: list[Packing] = []
     for pool, part in _devices(request, config):
-        packing = pack(footprint, pool, config.sharing, wanted, part=part)
+        packing = tasks_at_a_time(footprint, pool, config.sharing, wanted, part=part)
         if isinstance(packing, Reason):
             named = [because("type-keeps-off-slices")] if part is not None and not _kind(request) else []
             device = part.type if part is not None else pool.name

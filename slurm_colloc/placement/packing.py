@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many tasks of one pack share a GPU under MPS, and how long that takes: pure functions.
+"""Tasks at a time: how many tasks of one pack share a GPU under MPS, and how long that takes. Pure functions.
 
 The tasks' memory must fit, each with the site's headroom, together they keep at most ``MAX_SM_PCT`` of the
 SMs busy, and no two of them keep the GPU's memory busy. The bound on SMs is above all of them, for a task that keeps
@@ -66,7 +66,7 @@ class _Need(NamedTuple):
     dram_active_pct: float | None = None
 
 
-def pack(
+def tasks_at_a_time(
     footprint: Footprint,
     pool: Pool,
     sharing: Sharing,
@@ -74,7 +74,7 @@ def pack(
     *,
     part: MigSlice | None = None,
 ) -> Packing | Reason:
-    """Return how the tasks of a pack share one GPU, or why they are not packed.
+    """Return how many tasks at a time share one GPU in a pack, or why they are not packed.
 
     Args:
         footprint: what one task needs.

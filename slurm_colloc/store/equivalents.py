@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an allocation is worth in whole GPUs, by one of three conventions.
+"""AllocTRES -> GPUs: what an allocation is worth in whole GPUs, by one of three conventions.
 
 A MIG slice of g compute slices is g/7 of its GPU by slices (g/4 on an A30), its SMs over the GPU's by SMs, its usable
 memory over the GPU's by memory. By each of them one mps is 1 over the device's mps count, one shard 1 over the GPU's
@@ -29,7 +29,7 @@ _GIVEN = ("cpus", "mem_given_mib", "nodes")
 
 
 class GpuEquivalent(NamedTuple):
-    """What a run's gres come to.
+    """The GPUs of a run's AllocTRES.
 
     ``gpus`` are whole-GPU equivalents, None where a share's size is not known; ``devices`` the units (GPUs, slices)
     that it lies on; ``blocked`` the part of GPUs that nobody else can have meanwhile, by slices, None for a share.
@@ -51,7 +51,7 @@ def unit_gpus(profile: str, model: str) -> float:
 
 
 def gpu_equivalent(gres: Sequence[Gres], node_list: str, config: SiteConfig | None, by: str = SLICES) -> GpuEquivalent:
-    """Return what an allocation on these nodes comes to, by one of CONVENTIONS."""
+    """Return the GPUs of an AllocTRES, read by ``parse_tres_gres``, on these nodes, by one of CONVENTIONS."""
     held = [item for item in gres if item.quantity and item.name in ("gpu", "mps", "shard")]
     shares = [item for item in held if item.name != "gpu"]
     pools = _pools(node_list, config) if config else ()

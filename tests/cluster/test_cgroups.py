@@ -121,7 +121,7 @@ def test_process_to_job(jobs: Jobs) -> None:
     assert table.members().keys() >= {jobs.alice, jobs.bob}
     assert daemon.parent not in table.members()[jobs.alice]
     assert {jobs.worker, jobs.daemon} <= set(table.members()[jobs.alice])
-    assert [table.job_of(pid) for pid in (jobs.worker, jobs.daemon, jobs.pid("bob", "bob"), os.getpid())] == [
+    assert [table.job_of_pid(pid) for pid in (jobs.worker, jobs.daemon, jobs.pid("bob", "bob"), os.getpid())] == [
         jobs.alice,
         jobs.alice,
         jobs.bob,
@@ -140,7 +140,7 @@ def test_a_container_of_a_service_is_outside_any_job(jobs: Jobs) -> None:
     try:
         (inner / "cgroup.procs").write_text(str(process.pid))
         assert f"job_{jobs.bob}" in cgroup_of(process.pid)
-        assert ProcessTable().job_of(process.pid) == ""
+        assert ProcessTable().job_of_pid(process.pid) == ""
     finally:
         process.kill()
         process.wait()
@@ -206,7 +206,7 @@ use.read(table, [{job!r}])
 told = Told(lambda job: _ask_held(job, "g1"))
 sampler = Sampler(SimulatedReader({gpus!r}, "g1", table), "g1", 10.0, table=table, told=told)
 holders = [holder.uuid for holder in sampler.sample(1.0).holders if holder.job_id == {job!r}]
-print(json.dumps([sample, table.job_of({pid}), holders, sorted(sampler.unknown_jobs)]))
+print(json.dumps([sample, table.job_of_pid({pid}), holders, sorted(sampler.unknown_jobs)]))
 """
 BOTH = "+sys_ptrace,+dac_read_search"
 

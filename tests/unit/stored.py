@@ -12,7 +12,7 @@ from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.usage_model import AllocationRow, GroupUsage, JobUsage, NodeSample
 from slurm_colloc.facts.aggregate import aggregate, find_runs, usages_of
 from slurm_colloc.facts.counts import count_runs
-from slurm_colloc.facts.usage import group_usage
+from slurm_colloc.facts.usage import used_hours_by
 from slurm_colloc.observe.attribute import attribute_sample
 from slurm_colloc.slurm.gres import parse_tres_gres
 from slurm_colloc.sources.sacct import FIELDS, Parsed
@@ -121,7 +121,7 @@ def grouped(usages: Sequence[JobUsage], by: str = "user") -> list[GroupUsage]:
         database.execute(f"CREATE TABLE given AS SELECT {names}", values)
         more = "allocated AS gpus, util_used IS NOT NULL OR sm_used IS NOT NULL OR allocated IS NULL AS measured"
         database.execute(f"CREATE TABLE usage AS SELECT *, {more} FROM given")
-        return group_usage(database, by)
+        return used_hours_by(database, by)
 
 
 def job_usage(store: Store, since_s: float, until_s: float, now_s: float) -> list[JobUsage]:

@@ -12,7 +12,7 @@ from slurm_colloc.core.config_audit import Audit, AuditRule
 from slurm_colloc.core.errors import ConfigError, InputError
 from slurm_colloc.facts.aggregate import aggregate
 from slurm_colloc.facts.audited import all_runs, answer, make_audited
-from slurm_colloc.facts.usage import group_usage, whole_usage
+from slurm_colloc.facts.usage import used_hours_by, whole_usage
 from slurm_colloc.store.store import Store
 from slurm_colloc.store.window import Window
 from tests.unit.asked import IDLE, PARKED, ask, none, one
@@ -267,7 +267,7 @@ def test_in_little_memory_the_same_is_found(tmp_path: Path) -> None:
             make_audited(database)
             rows = database.execute(f"SELECT * FROM {all_runs()} ORDER BY run").fetchall()
             answers = {entry.form: answer(database, question(entry, 1e6)) for entry in entries(config)}
-            *_, last = group_usage(database, "user")
+            *_, last = used_hours_by(database, "user")
             assert whole_usage(database) == last
             said = [one for entry in entries(config) for one in findings(entry, answers[entry.form], "")]
             found.append((rows, answers, said, last))

@@ -106,7 +106,7 @@ def test_that_there_is_no_mail_service_is_said_once(
 
 def test_what_a_killed_run_left_is_in_doubt_and_said_by_one_run(state: State, taken: Taken) -> None:
     due = Planned(finding(), FIRST, "new")
-    assert state.begin_message(Message("<x@y>", MAIL, "ann", "ann@example.org"), [due], 1.0)
+    assert state.begin_message_once(Message("<x@y>", MAIL, "ann", "ann@example.org"), [due], 1.0)
     (error,) = Post(state, GIVEN).errors()
     assert error.startswith("1 message in doubt: a run was cut short while it was handed over; ")
     assert Post(state, GIVEN).errors() == []

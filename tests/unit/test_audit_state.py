@@ -23,12 +23,12 @@ def message(id: str = "<1@x>", user: str = "ann") -> Message:
 
 def test_a_message_and_what_it_carries_are_there_together(tmp_path: Path) -> None:
     with opened(str(tmp_path)) as state:
-        assert state.begin_message(message(), [Planned(finding(), FIRST, "new")], 10.0)
+        assert state.begin_message_once(message(), [Planned(finding(), FIRST, "new")], 10.0)
         (told,) = state.notifications()
         assert told == ("COL001", "user", "c", "ann", "new", FIRST, 10.0, 10.0, "<1@x>", DOUBTFUL)
         assert [one.subject for one in state.carried("<1@x>")] == ["ann"]
         # The same again is the same.
-        assert not state.begin_message(message(), [Planned(finding(digest="x"), FIRST, "new")], 11.0)
+        assert not state.begin_message_once(message(), [Planned(finding(digest="x"), FIRST, "new")], 11.0)
         assert len(state.notifications()) == len(state.messages()) == 1
     with opened(str(tmp_path)) as state:
         assert state.end_message("<1@x>", 13.0)
@@ -41,7 +41,7 @@ def test_what_was_handed_over_stays_so_and_what_was_not_taken_was_never_told(tmp
     with opened(str(tmp_path)) as state:
         for number in range(3):
             due = Planned(finding(subject=str(number)), FIRST, "new")
-            assert state.begin_message(message(f"<{number}@x>"), [due], 1.0)
+            assert state.begin_message_once(message(f"<{number}@x>"), [due], 1.0)
         assert state.end_message("<0@x>", 2.0)
         assert state.forget_message("<1@x>")
         assert [state.end_message(f"<{number}@x>", 3.0) for number in (0, 1, 9)] == [False] * 3
@@ -81,7 +81,7 @@ def test_runs_and_what_is_forgotten(tmp_path: Path) -> None:
         assert state.last_good("users", "B") is None
         assert (state.last_success("A"), state.last_success("B")) == (110.0, None)
         for number in range(2):
-            state.begin_message(message(f"<{number}@x>"), [Planned(finding(digest=str(number)), FIRST, "")], 0.0)
+            state.begin_message_once(message(f"<{number}@x>"), [Planned(finding(digest=str(number)), FIRST, "")], 0.0)
         state.end_message("<0@x>", 0.0)
         state.begin("users", "A", 0.0, 401 * day, 401 * day)
         assert state.notifications() == []
@@ -112,7 +112,7 @@ def test_a_full_disk_is_called_that(tmp_path: Path) -> None:
         (pages,) = state._all("PRAGMA page_count")[0]
         state._all(f"PRAGMA max_page_count = {pages + 2}")
         with pytest.raises(sqlite3.Error, match="database or disk is full"):
-            state.begin_message(message("x" * 100_000), (), 0.0)
+            state.begin_message_once(message("x" * 100_000), (), 0.0)
     with opened(str(tmp_path)) as state:
         assert state.messages() == []
 

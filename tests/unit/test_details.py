@@ -8,7 +8,7 @@ from slurm_colloc.core.model import Gres
 from slurm_colloc.facts.aggregate import aggregate
 from slurm_colloc.facts.over_time import bins_of
 from slurm_colloc.facts.page_data import charts_of
-from slurm_colloc.facts.usage import group_and_kind_usage
+from slurm_colloc.facts.usage import used_hours_by_kind
 from slurm_colloc.store.store import Store
 from slurm_colloc.store.window import Window
 from tests.unit.made import HOUR, run
@@ -21,7 +21,7 @@ def charts(store: Store, by: str = "user") -> Charts:
     bins = bins_of(WINDOW.since_s, WINDOW.until_s)
     with store.connect(WINDOW.since_s, WINDOW.until_s) as database:
         aggregate(database, store, WINDOW, bins)
-        return charts_of(database, by, WINDOW, bins, None, group_and_kind_usage(database, by)[1])
+        return charts_of(database, by, WINDOW, bins, None, used_hours_by_kind(database, by)[1])
 
 
 def test_gpu_util_against_sm_activity_is_of_whole_gpus_with_both(tmp_path: Path) -> None:

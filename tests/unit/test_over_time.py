@@ -24,7 +24,7 @@ from slurm_colloc.facts.aggregate import aggregate, usages_of
 from slurm_colloc.facts.compact import compact
 from slurm_colloc.facts.over_time import Bins, bins_of
 from slurm_colloc.facts.page_data import charts_of
-from slurm_colloc.facts.usage import group_and_kind_usage, group_usage
+from slurm_colloc.facts.usage import used_hours_by, used_hours_by_kind
 from slurm_colloc.sources.means import JobMeans
 from slurm_colloc.store.store import Store
 from slurm_colloc.store.window import Window
@@ -93,7 +93,7 @@ def aggregated(store: Store, window: Window, zone: ZoneInfo, by: str = "user", r
     with store.connect(window.since_s, window.until_s) as database:
         rows = database.execute(SHARES_SEEN).fetchall() if rows is None else rows
         aggregate(database, store, window, found)
-        charts = charts_of(database, by, window, found, 4.0, group_and_kind_usage(database, by)[1])
+        charts = charts_of(database, by, window, found, 4.0, used_hours_by_kind(database, by)[1])
         suspended = database.execute("SELECT cluster, job_id_raw FROM usage WHERE suspended_s > 0").fetchall()
         return Swept(charts, found, usages_of(database), rows, *sums(database), suspended)
 
@@ -412,7 +412,7 @@ def test_groups_are_those_of_the_table(tmp_path: Path) -> None:
         details = aggregated(store, window, ZoneInfo("UTC"), by).charts.details
         with store.connect(0, DAY_S) as database:
             aggregate(database, store, window)
-            *groups, _ = group_usage(database, by)
+            *groups, _ = used_hours_by(database, by)
         assert {detail.name for detail in details} == {group.name for group in groups}
         for group in groups:
             (detail,) = [detail for detail in details if detail.name == group.name]

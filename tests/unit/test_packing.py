@@ -16,7 +16,7 @@ from slurm_colloc.placement.packing import (
     jobs_needed,
     may_share,
     of_equal,
-    pack,
+    tasks_at_a_time,
     time_needed_min,
 )
 from slurm_colloc.placement.speed import beside
@@ -44,7 +44,7 @@ def refused(found: Packing | Reason) -> Reason:
 
 
 def test_seven_small_trainings_share_an_h100() -> None:
-    found = packed(pack(footprint(2_000, 16.7), WHOLE, SITE, None))
+    found = packed(tasks_at_a_time(footprint(2_000, 16.7), WHOLE, SITE, None))
     assert (found.at_once, found.load, found.room) == (7, Load(2_256, 16.7), Room(80_000, 120.0, 7))
     assert found.slowdown == pytest.approx((1.169, 1.78), abs=0.01)
     assert found.reasons == (
@@ -55,35 +55,35 @@ def test_seven_small_trainings_share_an_h100() -> None:
 
 def test_memory_rounds_up_and_leaves_room_for_the_server() -> None:
     # 9,744 MiB and 256 are 10,000: eight of them are the card without what the MPS server takes.
-    assert packed(pack(footprint(9_744, 1), WHOLE, SITE, None)).at_once == 8
-    found = packed(pack(footprint(9_744.01, 1), WHOLE, SITE, None))
+    assert packed(tasks_at_a_time(footprint(9_744, 1), WHOLE, SITE, None)).at_once == 8
+    found = packed(tasks_at_a_time(footprint(9_744.01, 1), WHOLE, SITE, None))
     assert (found.at_once, found.load.memory_mib) == (7, 10_001)
     assert found.reasons[0] == because("memory-holds-tasks", mem_mib=80_000, held=7, each_mib=10_001)
-    assert packed(pack(footprint(9_744, 1), WHOLE._replace(gpu_mem_mib=80_099), SITE, None)).at_once == 7
+    assert packed(tasks_at_a_time(footprint(9_744, 1), WHOLE._replace(gpu_mem_mib=80_099), SITE, None)).at_once == 7
 
 
 @pytest.mark.parametrize(("sm", "at_once"), [(60, 2), (40, 3), (24, 5), (12, 10), (2.5, 48), (0, 48), (0.001, 48)])
 def test_sms_bound_it_and_mps_takes_no_more_than_48(sm: float, at_once: int) -> None:
-    assert packed(pack(footprint(100, sm), WHOLE, SITE, None)).at_once == at_once
+    assert packed(tasks_at_a_time(footprint(100, sm), WHOLE, SITE, None)).at_once == at_once
 
 
 # --- the user's own number ---
 
 
 def test_a_wanted_number_is_taken_below_what_would_fit() -> None:
-    found = packed(pack(footprint(2_000, 10), WHOLE, SITE, 4))
+    found = packed(tasks_at_a_time(footprint(2_000, 10), WHOLE, SITE, 4))
     assert (found.at_once, found.reasons[0]) == (4, because("tasks-asked-for", asked=4))
     for few in (1, 0):
-        assert refused(pack(footprint(2_000, 10), WHOLE, SITE, few)) == because("tasks-asked-for", asked=few)
+        assert refused(tasks_at_a_time(footprint(2_000, 10), WHOLE, SITE, few)) == because("tasks-asked-for", asked=few)
 
 
 def test_a_wanted_number_that_memory_does_not_hold_is_refused() -> None:
     memory = {"mem_mib": 80_000, "held": 3, "each_mib": 20_256, "tasks": 4, "headroom_mib": 256}
-    assert refused(pack(footprint(20_000, 10), WHOLE, SITE, 4)) == Reason("tasks-exceed-memory", memory)
+    assert refused(tasks_at_a_time(footprint(20_000, 10), WHOLE, SITE, 4)) == Reason("tasks-exceed-memory", memory)
 
 
 def test_a_wanted_number_above_what_the_sms_hold_is_allowed_and_said() -> None:
-    found = packed(pack(footprint(2_000, 80), WHOLE, SITE, 4))
+    found = packed(tasks_at_a_time(footprint(2_000, 80), WHOLE, SITE, 4))
     assert (found.at_once, found.room.sm_active_pct) == (4, 320)
     assert because("sms-above-bound", sum_pct=320, max_pct=120) in found.reasons
     assert found.slowdown.expected == pytest.approx(3.2)
@@ -105,8 +105,8 @@ def test_a_wanted_number_above_what_the_sms_hold_is_allowed_and_said() -> None:
     ],
 )
 def test_what_is_not_known_is_no_pack_unless_a_number_is_wanted(need: Footprint, said: Reason) -> None:
-    assert refused(pack(need, WHOLE, SITE, None)) == said
-    found = packed(pack(need, WHOLE, SITE, 4))
+    assert refused(tasks_at_a_time(need, WHOLE, SITE, None)) == said
+    found = packed(tasks_at_a_time(need, WHOLE, SITE, 4))
     assert found.reasons[1:3] == (said, because("equal-parts", tasks=4))
     assert found.load.sm_active_pct == 25
     known = need.gpu_mem_peak_mib is not None and not need.gpu_model
@@ -115,17 +115,17 @@ def test_what_is_not_known_is_no_pack_unless_a_number_is_wanted(need: Footprint,
 
 
 def test_a_part_that_is_known_still_counts() -> None:
-    said = refused(pack(footprint(9_000, None), WHOLE, SITE, 9))
+    said = refused(tasks_at_a_time(footprint(9_000, None), WHOLE, SITE, 9))
     assert (said.code, said.params["held"], said.params["tasks"]) == ("tasks-exceed-memory", 8, 9)
 
 
 def test_a_pool_of_unknown_memory() -> None:
     unsized, uncounted = WHOLE._replace(gpu_mem_mib=None), WHOLE._replace(sm_count=None)
-    assert refused(pack(footprint(), unsized, SITE, 4)) == because("site-lacks", key="gpu_mem_mib", pool="g")
-    found = refused(pack(footprint(), uncounted, SITE, None, part=SLICE))
+    assert refused(tasks_at_a_time(footprint(), unsized, SITE, 4)) == because("site-lacks", key="gpu_mem_mib", pool="g")
+    found = refused(tasks_at_a_time(footprint(), uncounted, SITE, None, part=SLICE))
     assert found == because("site-lacks", key="sm_count", pool="g")
-    assert packed(pack(footprint(), WHOLE._replace(sm_count=None), SITE, None)).at_once == 8
-    tiny = refused(pack(footprint(None), WHOLE._replace(gpu_mem_mib=MPS_SERVER_MIB + 1), SITE, 2))
+    assert packed(tasks_at_a_time(footprint(), WHOLE._replace(sm_count=None), SITE, None)).at_once == 8
+    tiny = refused(tasks_at_a_time(footprint(None), WHOLE._replace(gpu_mem_mib=MPS_SERVER_MIB + 1), SITE, 2))
     assert tiny == because("tasks-exceed-memory", mem_mib=1, held=0, tasks=2)
 
 
@@ -133,15 +133,15 @@ def test_a_pool_of_unknown_memory() -> None:
 
 
 def test_two_that_keep_the_memory_busy_are_not_paired() -> None:
-    found = packed(pack(moving(50), WHOLE, SITE, None))
+    found = packed(tasks_at_a_time(moving(50), WHOLE, SITE, None))
     assert (found.at_once, found.load.dram_active_pct) == (12, 50)
-    said = refused(pack(moving(50.6), WHOLE, SITE, None))
+    said = refused(tasks_at_a_time(moving(50.6), WHOLE, SITE, None))
     assert said == because("one-task-fills-memory-bandwidth", dram_pct=50.6)
-    assert packed(pack(footprint(1_000, 10), WHOLE, SITE, None)).load.dram_active_pct is None
+    assert packed(tasks_at_a_time(footprint(1_000, 10), WHOLE, SITE, None)).load.dram_active_pct is None
 
 
 def test_the_users_own_number_goes_before_a_busy_memory() -> None:
-    found = packed(pack(moving(90), WHOLE, SITE, 2))
+    found = packed(tasks_at_a_time(moving(90), WHOLE, SITE, 2))
     assert (found.at_once, found.load.dram_active_pct) == (2, None)
     assert because("tasks-busy-memory", dram_pct=90) in found.reasons
     assert may_share([found.load] * 2, found.room.memory_mib, found.room.sm_active_pct)
@@ -149,12 +149,14 @@ def test_the_users_own_number_goes_before_a_busy_memory() -> None:
 
 def test_a_slice_moves_less_data_than_the_whole_gpu() -> None:
     # 3g.40gb has half of the memory, and half of its bandwidth.
-    assert packed(pack(moving(20), WHOLE, SITE, None, part=HALF)).load.dram_active_pct == pytest.approx(39.6, abs=0.1)
-    said = refused(pack(moving(30), WHOLE, SITE, None, part=HALF))
+    assert packed(tasks_at_a_time(moving(20), WHOLE, SITE, None, part=HALF)).load.dram_active_pct == pytest.approx(
+        39.6, abs=0.1
+    )
+    said = refused(tasks_at_a_time(moving(30), WHOLE, SITE, None, part=HALF))
     assert said.code == "one-task-fills-memory-bandwidth"
     assert said.params["dram_pct"] == near(59.4, 0.1)
     unsized = WHOLE._replace(gpu_mem_mib=None)
-    assert packed(pack(moving(20), unsized, SITE, None, part=HALF)).load.dram_active_pct == pytest.approx(44)
+    assert packed(tasks_at_a_time(moving(20), unsized, SITE, None, part=HALF)).load.dram_active_pct == pytest.approx(44)
 
 
 def test_one_that_keeps_the_memory_busy_rides_along_with_others_that_do_not() -> None:
@@ -172,14 +174,14 @@ def moving(dram_pct: float) -> Footprint:
 
 def test_a_slice_has_fewer_sms_and_clients() -> None:
     # 5 % of 132 SMs are 41 % of 16.
-    found = packed(pack(footprint(1_000, 5), WHOLE, SITE, None, part=SLICE))
+    found = packed(tasks_at_a_time(footprint(1_000, 5), WHOLE, SITE, None, part=SLICE))
     assert (found.at_once, found.room.memory_mib) == (2, 9_884)
     assert found.load.sm_active_pct == pytest.approx(41.25)
     # MPS takes 48 x 16 / 132 clients there.
-    assert packed(pack(footprint(100, 0.1), WHOLE, SITE, None, part=SLICE)).at_once == 5
-    assert packed(pack(footprint(100, 0.1), WHOLE, SITE, 9, part=SLICE)).at_once == 5
+    assert packed(tasks_at_a_time(footprint(100, 0.1), WHOLE, SITE, None, part=SLICE)).at_once == 5
+    assert packed(tasks_at_a_time(footprint(100, 0.1), WHOLE, SITE, 9, part=SLICE)).at_once == 5
     # A task that has too few SMs in a slice keeps all of them busy, and not more.
-    crowded = packed(pack(footprint(1_000, 50), WHOLE, SITE, 2, part=HALF))
+    crowded = packed(tasks_at_a_time(footprint(1_000, 50), WHOLE, SITE, 2, part=HALF))
     assert crowded.load.sm_active_pct == 100
     assert crowded.slowdown.expected == pytest.approx(2.0)
 
@@ -189,14 +191,14 @@ def test_a_slice_has_fewer_sms_and_clients() -> None:
 
 def test_small_trainings_are_packed_up_medium_less_and_large_not_at_all() -> None:
     small, medium, large = footprint(2_800, 17), footprint(8_000, 45), footprint(8_470, 80)
-    assert packed(pack(small, A100, SITE, None)).at_once == 7
-    assert packed(pack(medium, A100, SITE, None)).at_once == 2
-    said = refused(pack(large, A100, SITE, None))
+    assert packed(tasks_at_a_time(small, A100, SITE, None)).at_once == 7
+    assert packed(tasks_at_a_time(medium, A100, SITE, None)).at_once == 2
+    said = refused(tasks_at_a_time(large, A100, SITE, None))
     assert said == because("tasks-fill-sms", sm_pct=80, max_pct=120)
     # Medium does not fit the smallest slice of that card at all.
     little = MigSlice("a100_1g.5gb", "1g.5gb", 4_864, 14, 7)
-    assert refused(pack(medium, A100, SITE, None, part=little)).code == "tasks-exceed-memory"
-    assert refused(pack(footprint(30_000, 10), A100, SITE, None)) == because(
+    assert refused(tasks_at_a_time(medium, A100, SITE, None, part=little)).code == "tasks-exceed-memory"
+    assert refused(tasks_at_a_time(footprint(30_000, 10), A100, SITE, None)) == because(
         "memory-holds-tasks", mem_mib=40_092, held=1, each_mib=30_256
     )
 
@@ -300,7 +302,7 @@ def test_the_number_of_jobs_is_the_least_that_ends_in_time(
     part=st.sampled_from([None, SLICE, HALF]),
 )
 def test_whatever_is_packed_fits(memory: float, sm: float, wanted: int | None, part: MigSlice | None) -> None:
-    found = pack(footprint(memory, sm), WHOLE, SITE, wanted, part=part)
+    found = tasks_at_a_time(footprint(memory, sm), WHOLE, SITE, wanted, part=part)
     if isinstance(found, Packing):
         assert 2 <= found.at_once <= min(48, wanted or 48)
         assert found.room.tasks == found.at_once

@@ -102,7 +102,7 @@ def test_job_by_cgroup_and_by_ancestor(tmp_path: Path) -> None:
     fake_proc.add(tmp_path, 13, 1, cgroup="0::/system.slice/slurmstepd.scope/job_8/step_0/user/task_0")
     fake_proc.add(tmp_path, 14, 1)
     table = ProcessTable(str(tmp_path))
-    assert [table.job_of(pid) for pid in (11, 12, 13, 14, 10, 99)] == ["7", "7", "8", "", "7", ""]
+    assert [table.job_of_pid(pid) for pid in (11, 12, 13, 14, 10, 99)] == ["7", "7", "8", "", "7", ""]
     assert sorted(table.pids()) == [10, 11, 12, 13, 14]
     assert table.status(12) == Stat(12, 11, 777, "py (v) 3", ended=False, cpu_ticks=0)
     assert table.status(99) is None
@@ -111,7 +111,7 @@ def test_job_by_cgroup_and_by_ancestor(tmp_path: Path) -> None:
 def test_the_kernel_is_believed_before_the_ancestors(tmp_path: Path) -> None:
     fake_proc.stepd(tmp_path, 10, "7")
     fake_proc.add(tmp_path, 11, 10, cgroup="4:devices:/slurm/uid_1/job_8/step_0")
-    assert ProcessTable(str(tmp_path)).job_of(11) == "8"
+    assert ProcessTable(str(tmp_path)).job_of_pid(11) == "8"
 
 
 def test_forged_slurmstepd(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_forged_slurmstepd(tmp_path: Path) -> None:
     fake_proc.add(tmp_path, 50, 1, "slurmstepd", cmdline="slurmstepd: [96.0]\0true", uid=0)
     fake_proc.add(tmp_path, 51, 50)
     table = ProcessTable(str(tmp_path))
-    assert [table.job_of(pid) for pid in (21, 31, 41, 51)] == ["", "", "", ""]
+    assert [table.job_of_pid(pid) for pid in (21, 31, 41, 51)] == ["", "", "", ""]
     assert table.jobs() == set()
 
 
@@ -139,7 +139,7 @@ def test_the_title_of_slurmstepd_may_end_in_zeros(tmp_path: Path) -> None:
 def test_own_slurmstepd_on_a_cluster_without_root(tmp_path: Path) -> None:
     fake_proc.stepd(tmp_path, 20, "5", uid=os.geteuid(), step="0")
     fake_proc.add(tmp_path, 21, 20)
-    assert ProcessTable(str(tmp_path)).job_of(21) == "5"
+    assert ProcessTable(str(tmp_path)).job_of_pid(21) == "5"
 
 
 SCOPE = "0::/system.slice/g1_slurmstepd.scope"
@@ -155,7 +155,7 @@ def test_sluid_by_its_slurmstepd(tmp_path: Path) -> None:
     fake_proc.add(tmp_path, 13, 1, "slurmstepd", user, "slurmstepd: [8.0]", uid=stranger)
     fake_proc.add(tmp_path, 14, 1, cgroup=user)
     table = ProcessTable(str(tmp_path))
-    assert [table.job_of(pid) for pid in (11, 12, 13, 14)] == ["7", "", "", ""]
+    assert [table.job_of_pid(pid) for pid in (11, 12, 13, 14)] == ["7", "", "", ""]
     assert table.members() == {"7": [11]}
 
 
@@ -186,16 +186,16 @@ def test_gone_in_between(tmp_path: Path) -> None:
     table = ProcessTable(str(tmp_path))
     shutil.rmtree(tmp_path / "10")
     shutil.rmtree(tmp_path / "12")
-    assert table.job_of(12) == ""
+    assert table.job_of_pid(12) == ""
     table.refresh()
-    assert table.job_of(11) == ""
+    assert table.job_of_pid(11) == ""
     assert table.jobs() == set()
 
 
 def test_circle_of_parents_ends(tmp_path: Path) -> None:
     fake_proc.add(tmp_path, 5, 6)
     fake_proc.add(tmp_path, 6, 5)
-    assert ProcessTable(str(tmp_path)).job_of(5) == ""
+    assert ProcessTable(str(tmp_path)).job_of_pid(5) == ""
 
 
 def test_empty_stat_is_no_process(tmp_path: Path) -> None:
@@ -327,7 +327,7 @@ def test_a_long_line_of_ancestors_is_not_read_again(tmp_path: Path) -> None:
         fake_proc.add(tmp_path, pid, pid - 1)
     table = Counted(tmp_path)
     table.files.clear()
-    assert table.job_of(199) == "7"
+    assert table.job_of_pid(199) == "7"
     assert table.files == [(199, "cgroup"), (199, "stat")]
 
 
@@ -368,7 +368,7 @@ def test_a_slurmstepd_gets_its_cgroup_later(tmp_path: Path) -> None:
     fake_proc.stepd(tmp_path, 10, "7")
     fake_proc.add(tmp_path, 11, 1, cgroup=f"{folder}/user/task_0")
     table = ProcessTable(str(tmp_path))
-    assert table.job_of(11) == ""
+    assert table.job_of_pid(11) == ""
     fake_proc.add(tmp_path, 10, 1, "slurmstepd", f"{folder}/slurm", "slurmstepd: [7.batch]", uid=0)
     table.refresh()
-    assert table.job_of(11) == "7"
+    assert table.job_of_pid(11) == "7"

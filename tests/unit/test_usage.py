@@ -7,7 +7,7 @@ import pytest
 from slurm_colloc.core.errors import InputError
 from slurm_colloc.core.usage_model import GroupUsage, JobUsage
 from slurm_colloc.facts.aggregate import aggregate
-from slurm_colloc.facts.usage import group_and_kind_usage, group_usage
+from slurm_colloc.facts.usage import used_hours_by, used_hours_by_kind
 from slurm_colloc.store.window import Window
 from tests.unit.made import decision, near, run, usage
 from tests.unit.stored import grouped, stored
@@ -125,7 +125,7 @@ def test_groups_by_what_csub_decided_before_the_run(tmp_path: Path) -> None:
     store.write_decisions([("ann", decision(job, signature=of, at_s=at_s)) for job, of, at_s in made])
     with store.connect() as database:
         aggregate(database, store, Window(0, 1e9, 1e9))
-        jobs = {group.name: group.jobs for group in group_usage(database, "signature")}
+        jobs = {group.name: group.jobs for group in used_hours_by(database, "signature")}
     assert jobs == {"a": 2, "b": 1, "(not by csub)": 3, "total": 6}
 
 
@@ -170,6 +170,6 @@ def test_a_group_without_a_name_has_one(tmp_path: Path) -> None:
     window = Window(0, 1e10, 1e10)
     with store.connect() as database:
         aggregate(database, store, window)
-        assert {group.name for group in group_usage(database, "account")} == {"(not known)", "lab", "total"}
-        groups, kinds = group_and_kind_usage(database, "account")
+        assert {group.name for group in used_hours_by(database, "account")} == {"(not known)", "lab", "total"}
+        groups, kinds = used_hours_by_kind(database, "account")
     assert {group.name for group in groups[:-1]} == kinds.keys()

@@ -12,7 +12,7 @@ from slurm_colloc.core.errors import ProcessError
 from slurm_colloc.facts.aggregate import aggregate
 from slurm_colloc.facts.collocation import collocation, stray_use
 from slurm_colloc.facts.counts import unaccounted_hours
-from slurm_colloc.facts.usage import group_usage
+from slurm_colloc.facts.usage import used_hours_by
 from slurm_colloc.report.formats import TEXTS
 from slurm_colloc.report.usage import UsageReport
 from slurm_colloc.report.usage_text import as_table
@@ -94,7 +94,7 @@ def test_what_is_not_visible_is_in_no_figure(tmp_path: Path) -> None:
         store.visible = visible
         with store.connect(0, 2 * HOUR) as database:
             aggregate(database, store, Window(0, 2 * HOUR, 1e10))
-            hours = {group.name: group.allocated_gpu_hours for group in group_usage(database, "user")}
+            hours = {group.name: group.allocated_gpu_hours for group in used_hours_by(database, "user")}
             around = stray_use(database), [one for one in collocation(database) if one.jobs != 1]
             return hours, (*around, unaccounted_hours(database)[0])
 

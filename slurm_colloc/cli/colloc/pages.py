@@ -18,7 +18,7 @@ from slurm_colloc.core.units import counted
 from slurm_colloc.core.usage_model import JobUsage
 from slurm_colloc.facts.aggregate import aggregate, last_usages
 from slurm_colloc.facts.counts import count_runs
-from slurm_colloc.facts.usage import group_usage
+from slurm_colloc.facts.usage import used_hours_by
 from slurm_colloc.report.text import local
 from slurm_colloc.report.user_page import UserPage, page_maker
 from slurm_colloc.slurm.job_visibility import EVERYBODY, Visible
@@ -72,7 +72,7 @@ def _pages(config: SiteConfig | None, folder: str, start: datetime, end: datetim
     with source.connect(start.timestamp(), end.timestamp()) as database:
         with progress("adding up days") as step:
             aggregate(database, source, Window(start.timestamp(), end.timestamp(), now()), step=step)
-        *groups, _ = group_usage(database, "user")
+        *groups, _ = used_hours_by(database, "user")
         runs: dict[str, list[JobUsage]] = {}
         for run in last_usages(database, _RUNS):
             runs.setdefault(run.user, []).append(run)

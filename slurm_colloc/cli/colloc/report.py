@@ -39,7 +39,7 @@ from slurm_colloc.facts.over_time import Bins, bins_of
 from slurm_colloc.facts.page_data import charts_of
 from slurm_colloc.facts.run_rows import run_rows
 from slurm_colloc.facts.several_gpus import several_gpus
-from slurm_colloc.facts.usage import GROUPINGS, group_and_kind_usage, group_usage
+from slurm_colloc.facts.usage import GROUPINGS, used_hours_by, used_hours_by_kind
 from slurm_colloc.report.formats import FORMATS, PARQUET, TABLE, TEXTS, about, flat
 from slurm_colloc.report.proof import FORMATS as PROOF_FORMATS
 from slurm_colloc.report.shadow import FORMATS as SHADOW_FORMATS
@@ -236,7 +236,7 @@ def _figures(
     """Return the report of a database whose window is aggregated."""
     source, database, _ = opened
     of_text, visible = bool(asked.text.path), source.visible
-    added, kinds = group_and_kind_usage(database, asked.by) if bins else (group_usage(database, asked.by), {})
+    added, kinds = used_hours_by_kind(database, asked.by) if bins else (used_hours_by(database, asked.by), {})
     *groups, total = added
     runs, without_gpu, clusters, begun_before = count_runs(database)
     unsure = unsure_types(database, config)
