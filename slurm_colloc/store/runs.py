@@ -23,8 +23,7 @@ from slurm_colloc.sources.means import JobMeans
 from slurm_colloc.sources.sacct import ELIGIBLE, FIELDS, LIMIT, bounded
 from slurm_colloc.sources.tres_usage import Step, parse_tres_usage, step_means
 from slurm_colloc.store.queries import make_rows, query, sql
-from slurm_colloc.store.rejected_rows import HEADER, add_up_lost
-from slurm_colloc.store.text_rows import Form, Rows, read_rows
+from slurm_colloc.store.text_rows import HEADER, Form, Rows, add_up_lost, read_rows
 
 ALLOCATION_COLUMNS = {
     "cluster": "VARCHAR",
