@@ -175,7 +175,7 @@ def _gres(text: str) -> object:
 
 
 def _commands(content: bytes) -> object:
-    from slurm_colloc.pack.commands import read_commands
+    from slurm_colloc.pack.command_line import read_commands
 
     script, commands = read_commands(content)
     assert script.startswith(b"#!/bin/sh\n")

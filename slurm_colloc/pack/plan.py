@@ -12,7 +12,6 @@ from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.errors import InputError, UnsureError
 from slurm_colloc.core.model import PACK, JobRequest, Placement, Reason, SharingMode, because
 from slurm_colloc.estimate.digest import digest
-from slurm_colloc.pack.commands import plain_name
 from slurm_colloc.pack.shape import (
     Asked,
     PackOptions,
@@ -24,7 +23,7 @@ from slurm_colloc.pack.shape import (
     shape_of,
     sized_otherwise,
 )
-from slurm_colloc.pack.spec import MARK, VERSION, Spec, to_json
+from slurm_colloc.pack.spec import MARK, VERSION, Spec, plain_name, to_json
 from slurm_colloc.placement.choose import as_asked
 from slurm_colloc.slurm.array import parse_array
 from slurm_colloc.slurm.directives import Script, options_in_force, read_script, without_options

@@ -13,9 +13,8 @@ from slurm_colloc.core.clock import tries
 from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.errors import InputError, StoreError
 from slurm_colloc.core.files import locked, private_folder, read_own, remove, write_atomic
-from slurm_colloc.pack.commands import script_of
 from slurm_colloc.pack.ledger import ledger_folder, ledger_path, ledgers_of, missing, numbers_of, read_ledgers
-from slurm_colloc.pack.spec import Spec, from_json, split_script
+from slurm_colloc.pack.spec import Spec, from_json, script_of, split_script
 from slurm_colloc.slurm.options import scan, without
 from slurm_colloc.submit.own_options import OWN_OPTIONS, option_table, parse_arguments
 

@@ -6,6 +6,8 @@ and gives it the script's own path, MARK with the Spec, and behind that line the
 """
 
 import json
+import os
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from slurm_colloc.core.errors import InputError
@@ -15,6 +17,7 @@ from slurm_colloc.slurm.array import MOST_TASKS, parse_array
 
 MARK = b"#csub-pack "
 VERSION = 1
+_NAME_LIMIT_BYTES = 255
 
 
 class Task(NamedTuple):
@@ -82,6 +85,17 @@ def split_script(content: bytes) -> tuple[bytes, bytes, bytes]:
         raise InputError(f"it has no line '{MARK.decode().strip()}': it is no pack's")
     line, _, script = rest.partition(b"\n")
     return head, line, script
+
+
+def script_of(directives: Iterable[bytes], commands: Iterable[bytes]) -> bytes:
+    """Return the script that stands for commands: by its text their pack is told from others, a resumed one too."""
+    return b"".join(line + b"\n" for line in (b"#!/bin/sh", *directives, *commands))
+
+
+def plain_name(name: str) -> str:
+    """Return what a pack's job and script are called: the last part of ``name``, "pack" where it names no file."""
+    last = name.rpartition("/")[2]
+    return last if last not in ("", ".", "..") and len(os.fsencode(last)) <= _NAME_LIMIT_BYTES else "pack"
 
 
 def to_json(spec: Spec) -> str:

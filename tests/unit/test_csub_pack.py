@@ -12,7 +12,7 @@ import pytest
 from slurm_colloc.core.errors import InputError
 from slurm_colloc.core.model import Reason, because
 from slurm_colloc.core.wording import words
-from slurm_colloc.pack.commands import one_command, read_commands
+from slurm_colloc.pack.command_line import one_command, read_commands
 from slurm_colloc.pack.queue import Queue
 from slurm_colloc.pack.spec import MARK, Spec, from_json
 from tests.unit.made import near
