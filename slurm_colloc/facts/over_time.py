@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPU-hours by bins of time and by hour of the week.
+"""GPU-hours by bins of time and by hour of the week, and what else the charts of a page are drawn of.
 
 Both are cut at multiples of a quarter of an hour, on which the clocks of all zones change and turn to the next hour.
 What was sampled is known by the hour of UTC: where a zone is half an hour off, each half counts for half of it.
@@ -7,19 +7,26 @@ What a run comes to is split by what of its time, or of its samples, lies in a b
 rounded sums so far, so that they add up to the run's figure exactly.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 from itertools import pairwise
 from typing import NamedTuple
 
 from duckdb import DuckDBPyConnection
 
-from slurm_colloc.core.chart_model import TimeUsage, WeekHour
+from slurm_colloc.core.chart_model import Charts, GroupDetail, IdleRun, TimeUsage, UtilAgainstSm, WeekHour
+from slurm_colloc.core.usage_model import GroupUsage
+from slurm_colloc.facts.usage import source
 from slurm_colloc.store.queries import make_rows, named, query
+from slurm_colloc.store.window import Window
 
 QUARTER_S, _HOUR_S = 900, 3600
 # Up to so long a window is cut into hours, and into days; beyond, into weeks.
 _HOURS_S, _DAYS_S = 3 * 86_400, 120 * 86_400
+
+
+_CELL_PCT = 5.0
+_IDLEST = 5
 
 
 class Bins(NamedTuple):
@@ -150,3 +157,41 @@ def use_over_week(database: DuckDBPyConnection, since_s: float, until_s: float, 
     """Return the use of each hour of the week of [since, until) so far; ``database`` is aggregated with bins."""
     edges = {"since": since_s, "until": until_s, "so_far": so_far_s}
     return [WeekHour(**row) for row in named(database, query("week"), edges)]
+
+
+def charts_of(
+    database: DuckDBPyConnection,
+    by: str,
+    window: Window,
+    bins: Bins,
+    installed_gpus: float | None,
+    kinds: Mapping[str, Sequence[GroupUsage]],
+) -> Charts:
+    """Return what there is to draw of a database that was aggregated with ``bins``.
+
+    Args:
+        database: aggregated, of a store.
+        by: one of GROUPINGS, what the details are of.
+        window: that was aggregated.
+        bins: the same.
+        installed_gpus: what the site has of GPUs, None where that is not known.
+        kinds: of ``used_hours_by_kind``.
+    """
+    so_far_s = min(window.until_s, window.now_s)
+    key, runs = source(by)
+    whole, by_group = use_over_time(database, key, runs, installed_gpus, so_far_s)
+    idlest: dict[str, list[IdleRun]] = {}
+    for run in named(database, query("idlest_runs", key=key, runs=runs, most=_IDLEST)):
+        idlest.setdefault(run.pop("name"), []).append(IdleRun(**run))
+    return Charts(
+        over_time=whole,
+        week=tuple(use_over_week(database, window.since_s, window.until_s, so_far_s)),
+        zone=bins.zone,
+        util_against_sm=tuple(
+            UtilAgainstSm(**row) for row in named(database, query("util_against_sm", cell_pct=_CELL_PCT))
+        ),
+        details=tuple(
+            GroupDetail(name, tuple(by_group.get(name, ())), tuple(of), tuple(idlest.get(name, ())))
+            for name, of in kinds.items()
+        ),
+    )

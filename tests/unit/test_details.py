@@ -6,8 +6,7 @@ from pathlib import Path
 from slurm_colloc.core.chart_model import Charts, UtilAgainstSm
 from slurm_colloc.core.model import Gres
 from slurm_colloc.facts.aggregate import aggregate
-from slurm_colloc.facts.over_time import bins_of
-from slurm_colloc.facts.page_data import charts_of
+from slurm_colloc.facts.over_time import bins_of, charts_of
 from slurm_colloc.facts.usage import used_hours_by_kind
 from slurm_colloc.store.store import Store
 from slurm_colloc.store.window import Window

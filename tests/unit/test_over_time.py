@@ -22,8 +22,7 @@ from slurm_colloc.core.model import Gres
 from slurm_colloc.core.usage_model import AllocationRow, JobUsage, NodeSample
 from slurm_colloc.facts.aggregate import aggregate, usages_of
 from slurm_colloc.facts.compact import compact
-from slurm_colloc.facts.over_time import Bins, bins_of
-from slurm_colloc.facts.page_data import charts_of
+from slurm_colloc.facts.over_time import Bins, bins_of, charts_of
 from slurm_colloc.facts.usage import used_hours_by, used_hours_by_kind
 from slurm_colloc.sources.means import JobMeans
 from slurm_colloc.store.store import Store

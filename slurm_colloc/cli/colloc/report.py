@@ -35,8 +35,7 @@ from slurm_colloc.facts.counts import (
     unaccounted_hours,
 )
 from slurm_colloc.facts.fits import fits_of
-from slurm_colloc.facts.over_time import Bins, bins_of
-from slurm_colloc.facts.page_data import charts_of
+from slurm_colloc.facts.over_time import Bins, bins_of, charts_of
 from slurm_colloc.facts.run_rows import run_rows
 from slurm_colloc.facts.several_gpus import several_gpus
 from slurm_colloc.facts.usage import GROUPINGS, used_hours_by, used_hours_by_kind
