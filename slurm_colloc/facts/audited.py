@@ -11,8 +11,8 @@ from slurm_colloc.core.audit_model import RUNS, Answer, JobLine, Question, Subje
 from slurm_colloc.core.config import Pool, SiteConfig
 from slurm_colloc.core.usage_model import MEASURED, WHOLE_DEVICE
 from slurm_colloc.facts.aggregate import parts_of_runs
+from slurm_colloc.facts.collocation import make_units
 from slurm_colloc.facts.fits import make_run_fits
-from slurm_colloc.facts.several_gpus import make_units
 from slurm_colloc.placement.fitted import has_pieces
 from slurm_colloc.placement.pieces import shares_per_gpu
 from slurm_colloc.store.queries import make_rows, query

@@ -1,20 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How GPUs were shared, by the number of jobs; what ran on them outside jobs; how many there are at all."""
+"""How many jobs a GPU had, and what ran on it outside jobs; how many GPUs a run used, and how many there are at all."""
 
 from duckdb import DuckDBPyConnection
 
+from slurm_colloc.core.audit_model import IDLE_PCT
+from slurm_colloc.core.chart_model import SeveralGpus
 from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.errors import InputError
-from slurm_colloc.core.usage_model import Collocation, StrayUse
+from slurm_colloc.core.usage_model import MEASURED, WHOLE_DEVICE, Collocation, StrayUse
+from slurm_colloc.facts.facts import FIX
 from slurm_colloc.slurm.hostlist import expand
 from slurm_colloc.store.equivalents import unit_gpus
-from slurm_colloc.store.queries import named
+from slurm_colloc.store.queries import named, query
 
 _BY_JOBS = """
 SELECT jobs, count(DISTINCT (cluster, uuid)) AS units, sum(us) / 3.6e9 AS unit_hours,
        (sum((us * unit_gpus / 3.6e9)::DECIMAL(38, 12)))::DOUBLE AS gpu_hours
 FROM device_parts WHERE us > 0 GROUP BY jobs ORDER BY jobs
 """
+
+
+_STRAYS = """
+SELECT cluster, node, count(DISTINCT uuid) AS gpus, sum(stray_us) / 3.6e9 AS gpu_hours, max(stray_last_s) AS last_s
+FROM device_parts WHERE stray_us > 0 GROUP BY cluster, node ORDER BY gpu_hours DESC, cluster, node
+"""
+# What each run used; it began, as in JobUsage, inside the window.
+USE_OF_SEVERAL = "SELECT cluster, job_id_raw, from_s AS start_s, gpus, used_gpus, balance FROM runs_of_several"
 
 
 def collocation(database: DuckDBPyConnection) -> list[Collocation]:
@@ -35,12 +46,23 @@ def installed_gpus(config: SiteConfig | None) -> float | None:
     return total or None
 
 
-_STRAYS = """
-SELECT cluster, node, count(DISTINCT uuid) AS gpus, sum(stray_us) / 3.6e9 AS gpu_hours, max(stray_last_s) AS last_s
-FROM device_parts WHERE stray_us > 0 GROUP BY cluster, node ORDER BY gpu_hours DESC, cluster, node
-"""
-
-
 def stray_use(database: DuckDBPyConnection) -> list[StrayUse]:
     """Return the nodes on whose GPUs processes outside any job were seen, the most first; after an aggregation."""
     return [StrayUse(**row) for row in named(database, _STRAYS)]
+
+
+def make_units(database: DuckDBPyConnection) -> None:
+    """Make the table ``units_of_several`` of a database that was aggregated, once."""
+    words = {"fix": FIX, "idle_pct": IDLE_PCT, "measured": MEASURED, "whole_device": WHOLE_DEVICE}
+    made = query("units_of_several", **words)
+    database.execute(f"CREATE TEMP TABLE IF NOT EXISTS units_of_several AS {made}")
+
+
+def several_gpus(database: DuckDBPyConnection) -> SeveralGpus | None:
+    """Return how evenly runs used several whole GPUs, None where there are none; make ``runs_of_several`` of them.
+
+    ``database`` is aggregated.
+    """
+    make_units(database)
+    database.execute(f"CREATE TEMP TABLE IF NOT EXISTS runs_of_several AS {query('runs_of_several')}")
+    return next((SeveralGpus(**row) for row in named(database, query("several_gpus"))), None)

@@ -9,8 +9,8 @@ from duckdb import DuckDBPyConnection
 
 from slurm_colloc.core.usage_model import JobUsage
 from slurm_colloc.facts.aggregate import usages_of
+from slurm_colloc.facts.collocation import USE_OF_SEVERAL, several_gpus
 from slurm_colloc.facts.facts import FIX
-from slurm_colloc.facts.several_gpus import OF_RUNS, several_gpus
 from slurm_colloc.store.decisions import of_decided
 from slurm_colloc.store.queries import named, query
 from slurm_colloc.store.store import Store
@@ -70,11 +70,11 @@ def _moment(at_s: float) -> datetime:
 def run_rows(database: DuckDBPyConnection) -> Rows:
     """Return one row for each run of ``usage``, columns as in JobUsage, methods joined by ';', times as moments in UTC.
 
-    Of a run of several whole GPUs there are besides how many it had and used, and how evenly, as in several_gpus.
+    Of a run of several whole GPUs there are besides how many it had and used, and how evenly, as in ``several_gpus``.
     ``database`` is one of ``store.connect`` after ``aggregate``.
     """
     several_gpus(database)
-    several = {(cluster, raw, at): rest for cluster, raw, at, *rest in database.execute(OF_RUNS).fetchall()}
+    several = {(cluster, raw, at): rest for cluster, raw, at, *rest in database.execute(USE_OF_SEVERAL).fetchall()}
     kinds = {_TIMES.get(name, name): kind for name, kind in get_type_hints(JobUsage).items()}
     kinds |= dict.fromkeys(_TIMES.values(), datetime) | {"methods": str} | _OF_SEVERAL
     rows = []

@@ -11,9 +11,9 @@ from slurm_colloc.core.chart_model import JobTimeline, SeveralGpus
 from slurm_colloc.core.model import Gres
 from slurm_colloc.core.usage_model import NodeSample
 from slurm_colloc.facts.aggregate import aggregate
+from slurm_colloc.facts.collocation import several_gpus
 from slurm_colloc.facts.one_job import RunFound
 from slurm_colloc.facts.run_rows import run_rows
-from slurm_colloc.facts.several_gpus import several_gpus
 from slurm_colloc.report.usage_notes import footnotes
 from slurm_colloc.store.store import Store
 from slurm_colloc.store.window import Window

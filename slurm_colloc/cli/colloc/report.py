@@ -25,7 +25,7 @@ from slurm_colloc.core.config import Prices, SiteConfig
 from slurm_colloc.core.errors import InputError, Status
 from slurm_colloc.core.usage_model import Lost, lost_of_all
 from slurm_colloc.facts.aggregate import aggregate
-from slurm_colloc.facts.collocation import collocation, installed_gpus, stray_use
+from slurm_colloc.facts.collocation import collocation, installed_gpus, several_gpus, stray_use
 from slurm_colloc.facts.counts import (
     count_endless,
     count_other_rows,
@@ -37,7 +37,6 @@ from slurm_colloc.facts.counts import (
 from slurm_colloc.facts.fits import fits_of
 from slurm_colloc.facts.over_time import Bins, bins_of, charts_of
 from slurm_colloc.facts.run_rows import run_rows
-from slurm_colloc.facts.several_gpus import several_gpus
 from slurm_colloc.facts.usage import GROUPINGS, used_hours_by, used_hours_by_kind
 from slurm_colloc.report.formats import FORMATS, PARQUET, TABLE, TEXTS, about, flat
 from slurm_colloc.report.proof import FORMATS as PROOF_FORMATS
