@@ -11,8 +11,7 @@ from slurm_colloc.core.units import counted
 from slurm_colloc.core.wording import MEANS
 from slurm_colloc.rebind.look import look
 from slurm_colloc.rebind.waiting import Waiting, read_waiting
-from slurm_colloc.report.json_values import json_text
-from slurm_colloc.report.text import minute
+from slurm_colloc.report.text import json_text, minute
 from slurm_colloc.slurm.client import CliClient
 
 SCHEMA = 1
