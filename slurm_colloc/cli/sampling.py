@@ -184,9 +184,13 @@ class _Looks:
             self._pid = None
         if self._pid is None and elapsed_s >= self._next_s:
             try:
-                self._pid = start_look(self._cluster, os.environ)
+                pid = start_look(self._cluster, os.environ)
             except ProcessError as error:
                 say(f"{error}; jobs that wait stay as they are")
+                pid = None
+            if pid == 0:  # another job's look was just now: this one stays due
+                return
+            self._pid = pid
             self._next_s = elapsed_s + min(_MOST_APART_S, max(_LEAST_APART_S, elapsed_s))
             if elapsed_s < self._settle_s < self._next_s:
                 self._next_s = self._settle_s

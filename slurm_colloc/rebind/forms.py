@@ -34,6 +34,11 @@ class Form(NamedTuple):
         return is_known and (self.typed or request.names_no_type)
 
 
+# By the option that a new submission would have. Those of a task are three fields in one call: one of them alone starts
+# a program twice, or has each srun hang. Cores for each GPU no update changes so that srun still works.
+_CORES = {"cpus-per-task": ("CPUsPerTask", "NumCPUs", "MinCPUsNode"), "mincpus": ("NumCPUs", "MinCPUsNode")}
+
+
 @cache
 def _table() -> tuple[Form, ...]:
     text = files("slurm_colloc.rebind").joinpath("forms.toml").read_text()
@@ -54,8 +59,7 @@ def change_of(
 ) -> tuple[Assignments, Assignments]:
     """Return the update that gives a waiting job a placement, and the one that undoes it, empty where none does.
 
-    Cores are three fields in one call: one of them alone starts a program twice, or has each srun hang. They, the
-    memory and the time limit are changed where the placement says so and the job shows what they were.
+    Cores, memory and the time limit are changed where the placement says so and the job shows what they were.
     """
     gres = placement.gres
     if gres is None:
@@ -65,9 +69,9 @@ def change_of(
     if placement.time_limit_min is not None:
         to["TimeLimit"], back["TimeLimit"] = str(placement.time_limit_min), job.fields.get("TimeLimit", "")
     name, _, cpus = placement.cpu_option.partition("=")
-    if name == "cpus-per-task" and request.tasks in (None, 1) and not request.cores_unclear:
-        for field in ("CPUsPerTask", "NumCPUs", "MinCPUsNode"):
-            to[field], back[field] = cpus, job.fields.get(field, "")
+    one_task = request.tasks in (None, 1) and not request.cores_unclear
+    for field in _CORES.get(name, ()) if one_task else ():
+        to[field], back[field] = cpus, job.fields.get(field, "")
     if placement.mem:
         before = next((name for name in ("MinMemoryNode", "MinMemoryCPU") if job.fields.get(name, "0") != "0"), "")
         to["MinMemoryNode"] = str(asked_mib(placement.mem))

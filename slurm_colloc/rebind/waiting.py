@@ -171,21 +171,23 @@ def note_failed(cluster: str, places: Iterable[tuple[str, str]]) -> None:
 
 
 def start_look(cluster: str, environ: Mapping[str, str]) -> int | None:
-    """Have the user's waiting jobs looked at by a process of its own, and return its pid; None where that is not due.
+    """Have the user's waiting jobs looked at by a process of its own, and return its pid.
+
+    None where nothing waits; 0 where the last look is too short a time ago, and another is due soon.
 
     Raises:
         ProcessError: it cannot be started.
     """
     try:
         with os.scandir(folder_of(cluster)) as entries:
-            names = [entry.name for entry in entries]
+            any_waits = any(entry.name[0].isdigit() and entry.name.endswith(".json") for entry in entries)
     except OSError:
+        return None
+    if not any_waits:
         return None
     with suppress(OSError):
         if 0 <= now() - os.stat(lock_path(cluster)).st_mtime < _GAP_S:
-            return None
-    if not any(name[0].isdigit() for name in names):
-        return None
+            return 0
     return detach([sys.executable, "-I", "-m", "slurm_colloc.rebind.program"], environ)
 
 
