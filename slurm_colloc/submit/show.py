@@ -30,7 +30,8 @@ def answer(plan: Plan, *, terminal: bool) -> Iterator[str]:
         yield f"stays as asked: {_said(placement.reasons)}"
     elif terminal and plan.first_run:
         keeps = f"it keeps {request.asked} and is measured"
-        yield f"{_said(placement.reasons)}; {keeps}; the next submission of the same job may get a piece of a GPU"
+        who = "those that wait" if plan.late else "the next submission"
+        yield f"{_said(placement.reasons)}; {keeps}; {who} of the same job may get a piece of a GPU"
     yield from noted(plan)
 
 

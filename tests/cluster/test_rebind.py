@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
 import time
 from collections.abc import Iterator
@@ -326,3 +327,25 @@ def test_a_loop_at_a_site_with_agents_gets_shares_while_its_first_run_goes_on(la
     # As asked four run at once, in three rounds of 25 s: what waits at seven seconds becomes shares.
     assert len(shared) >= 8, given
     assert took_s < 75
+
+
+@pytest.mark.skipif(RELEASE == "22.05", reason="22.05 changes no whole GPU to a share")
+def test_killed_at_any_moment_each_job_is_as_asked_or_as_meant(lab: Lab) -> None:
+    user = user_of(lab, "mps")
+    words = ["--gpus=h100:1", "train.sh"]
+    jobs = [user.submit("-H", *words) for _ in range(6)]
+    learn(user, *words)
+    draw = random.Random(1)
+    for _ in range(12):
+        argv = ["timeout", "-s", "KILL", f"{draw.uniform(0.1, 1.2):.3f}", str(lab.bin / "python"), "-I", "-c", LOOK]
+        user.run(*argv)
+    asked, meant = {"TresPerJob": tres("gpu:h100:1")}, {"TresPerNode": tres("mps:6")}
+    for job in jobs:
+        shown = user.shown(job)
+        assert {name: value for name, value in shown.items() if name.startswith("TresPer") and value} in (asked, meant)
+    for job in jobs:
+        bind(user, job)
+    user.run("scontrol", "release", ",".join(jobs))
+    assert set(lab.wait_jobs(jobs).values()) == {"COMPLETED"}
+    assert [user.allocated(job).get("gres/mps") for job in jobs] == ["6"] * 6
+    assert user.jobs().count(jobs[0]) == 1
