@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fixtures of the unit tests."""
 
+import os
 from pathlib import Path
 
 import pytest
 
 from slurm_colloc.core.config import SiteConfig
+from tests.unit.golden import Printed
 from tests.unit.made import site
 from tests.unit.shell import Shell
 
@@ -22,3 +24,11 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SiteConfig:
     (tmp_path / "state" / "history").mkdir(parents=True)
     plain = site()
     return plain._replace(paths=plain.paths._replace(state=str(tmp_path / "state")))
+
+
+@pytest.fixture
+def printed(request: pytest.FixtureRequest, tmp_path: Path) -> Printed:
+    """Return what compares texts with the golden file of a command; folders of this run are shown by fixed words."""
+    name = request.node.originalname.removeprefix("test_").replace("_", " ")
+    home = os.environ["HOME"]
+    return Printed(name, lambda text: text.replace(str(tmp_path), "/tmp/test").replace(home, "/home/ann"))
