@@ -2,6 +2,7 @@
 """Fixtures of the unit tests."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from slurm_colloc.core.config import SiteConfig
 from tests.unit.golden import Printed
 from tests.unit.made import site
 from tests.unit.shell import Shell
+
+CHECKOUT = str(Path(__file__).parents[2])
 
 
 @pytest.fixture
@@ -31,4 +34,10 @@ def printed(request: pytest.FixtureRequest, tmp_path: Path) -> Printed:
     """Return what compares texts with the golden file of a command; folders of this run are shown by fixed words."""
     name = request.node.originalname.removeprefix("test_").replace("_", " ")
     home = os.environ["HOME"]
-    return Printed(name, lambda text: text.replace(str(tmp_path), "/tmp/test").replace(home, "/home/ann"))
+
+    def plain(text: str) -> str:
+        for folder, word in ((str(tmp_path), "/tmp/test"), (home, "/home/ann"), (CHECKOUT, "/checkout")):
+            text = text.replace(folder, word)
+        return re.sub(r"/tmp/tmp\w{8}\b", "/tmp/test", text)
+
+    return Printed(name, plain)

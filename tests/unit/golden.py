@@ -49,7 +49,7 @@ class Printed:
         text = self.plain("\n".join(map(str, texts))).rstrip() + "\n\n"
         if _written():
             with (GOLDEN / name).open("a") as file:  # of which another test, in another process, has other parts
-                fcntl.flock(file, fcntl.LOCK_EX)
+                fcntl.lockf(file, fcntl.LOCK_EX)
                 (GOLDEN / name).write_text(titled(sorted({**parts(name), title: text}.items())))
         assert text == parts(name).get(title)
 

@@ -18,6 +18,7 @@ from slurm_colloc.core.files import own_secret
 from slurm_colloc.core.model import Decision, Gres
 from slurm_colloc.facts.anonymous import pseudonym, small_groups
 from slurm_colloc.report.formats import FORMATS, PARQUET
+from tests.unit.golden import Printed
 from tests.unit.made import decision, run
 from tests.unit.programs import colloc
 from tests.unit.reports import report
@@ -53,10 +54,10 @@ def test_nothing_is_added_up_without_need(users: Mapping[str, frozenset[str]], l
         assert small_groups(users, least) == frozenset()
 
 
-def test_a_small_group_alone_takes_the_next_larger_one_with_it() -> None:
+def test_a_small_group_alone_takes_the_next_larger_one_with_it(printed: Printed) -> None:
     users = {"a": frozenset("u"), "b": frozenset("uvwxy"), "c": frozenset("stuvwxyz")}
     assert small_groups(users, 3) == {"a", "b"}
-    with pytest.raises(InputError, match="fewer than 3 users had a GPU"):
+    with printed.raises("report-groups", InputError, r"\b3 users"):
         small_groups({"a": frozenset("uv")}, 3)
 
 
@@ -112,7 +113,7 @@ def test_with_pseudonyms_no_format_names_anybody_or_any_job(store: str, by: str,
         shown = colloc.out
         assert not [secret for secret in SECRETS if secret in shown + runs.read_text()], form
         if by in ("user", "account", "qos", "signature"):
-            assert any(secret in named for secret in SECRETS), "else the test looks at nothing"
+            assert any(secret in named for secret in SECRETS)  # else the test looks at nothing
             assert f"{by}-" in shown
         assert "zoe-q" not in runs.read_text()
         assert "user-" in runs.read_text()
@@ -131,19 +132,16 @@ def test_pseudonyms_change_no_figure_and_are_the_same_in_the_next_report(store: 
     assert not named.keys() & once.keys()
 
 
-def test_small_groups_are_one_row_in_which_all_is_counted(store: str) -> None:
+def test_small_groups_are_one_row_in_which_all_is_counted(store: str, printed: Printed) -> None:
     asked = ("report", "--store", store, "--by", "account", *WINDOW)
     assert colloc(*asked, "--min-group", "2", "--format", "json") == 0
     report = json.loads(colloc.out)
     assert [(group["name"], group["jobs"]) for group in report["groups"]] == [("(fewer than 2 users)", 5)]
     assert report["predictions"] == []
-    assert report["names"] == [
-        "in '(fewer than 2 users)' are 2 groups: those, and the next larger where they would still be too few",
-        "6 figures are left out, of their group and of the total: they are known of fewer than 2 users",
-    ]
+    printed("report-groups", *report["names"])
     assert (report["groups"][0]["gpu_mem_peak_mib"], report["total"]["sm_used_gpu_hours"]) == (None, None)
     assert colloc(*asked, "--min-group", "6") == 2
-    assert "fewer than 6 users had a GPU" in colloc.err
+    assert "6 users" in colloc.err
 
 
 def test_no_figure_is_of_fewer_users_not_even_one_that_only_they_have(

@@ -18,6 +18,7 @@ from slurm_colloc.estimate.lookup import look_up
 from slurm_colloc.estimate.question import Question
 from slurm_colloc.estimate.records import drop_evidence, forget, forgotten_s
 from slurm_colloc.estimate.snapshot import snapshot_path, write_snapshot
+from tests.unit.golden import Printed
 from tests.unit.made import H100, evidence, near
 from tests.unit.shell import Shell
 from tests.unit.terminals import screen
@@ -31,13 +32,16 @@ def test_relatives_are_looked_for_where_a_job_only_ever_had_a_share(config: Site
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"nan", b"1" * 4000])
-def test_a_damaged_file_is_an_error_that_names_it(tmp_path: Path, content: bytes) -> None:
+def test_a_damaged_file_is_an_error_that_names_it(tmp_path: Path, content: bytes, printed: Printed) -> None:
     assert forgotten_s(str(tmp_path), "fam.1") == 0.0
     forget(str(tmp_path), "fam.1", 5.0)
     assert forgotten_s(str(tmp_path), "fam.1") == 5.0
     path = next(tmp_path.rglob("forgotten"))
     path.write_bytes(content)
-    with pytest.raises(StoreError, match=r"cannot be used.*forget it again"):
+    with pytest.raises(StoreError, match=str(path)):
+        forgotten_s(str(tmp_path), "fam.1")
+    path.write_bytes(b"nan")
+    with printed.raises("history", StoreError):
         forgotten_s(str(tmp_path), "fam.1")
 
 
@@ -94,28 +98,29 @@ def history(shell: Shell, *words: str, fails: bool = False) -> str:
     return done.stdout + done.stderr
 
 
-def test_what_is_forgotten_is_no_more_known_to_csub(shell: Shell) -> None:
+def test_what_is_forgotten_is_no_more_known_to_csub(shell: Shell, printed: Printed) -> None:
     signature = str(shell.request("job.sh", "--batch", "64")["signature"])
     shell.ran(signature=signature, gpu_mem_peak_mib=5000)
     shell.run("job.sh", "--batch", "64")
     assert shell.calls()[-1][0] == "--gres=gpu:h100_1g.10gb:1"
-    assert "1 file of evidence removed" in history(shell, "--forget", signature)
-    assert "csub knows no earlier run" in shell.run("--explain", "--dry-run", "job.sh", "--batch", "64").stderr
+    printed("history", history(shell, "--forget", signature))
+    shell.run("job.sh", "--batch", "64")
+    assert (shell.calls()[-1], shell.decisions()[-1]["rung"]) == (["job.sh", "--batch", "64"], "unknown")
     # What is known by its command is forgotten in a file of its own.
     next(one for one in shell.folder.rglob("forgotten") if "command-" not in str(one)).write_bytes(b"\0")
     done = shell.run("job.sh", "--batch", "64")
     assert (done.returncode, shell.calls()[-1]) == (0, ["job.sh", "--batch", "64"])
-    assert "what was forgotten of this job" in done.stderr
+    assert "/forgotten'" in done.stderr
 
 
-def test_what_nobody_can_mean_is_refused(shell: Shell) -> None:
+def test_what_nobody_can_mean_is_refused(shell: Shell, printed: Printed) -> None:
     shell.run("job.sh")
-    assert "'77' is no job of yours that csub submitted" in history(shell, "--forget", "77", fails=True)
-    assert "is no job of yours" in history(shell, "--forget", "../../..", fails=True)
+    for name in ("77", "../../.."):
+        printed("history", history(shell, "--forget", name, fails=True))
     assert not list(shell.folder.rglob("forgotten"))
 
 
-def test_history_shows_each_job_once_with_what_is_believed(shell: Shell) -> None:
+def test_history_shows_each_job_once_with_what_is_believed(shell: Shell, printed: Printed) -> None:
     for _ in range(2):
         shell.run("job.sh", "--batch", "64")
     found = shell.request("job.sh", "--batch", "64")
@@ -125,8 +130,7 @@ def test_history_shows_each_job_once_with_what_is_believed(shell: Shell) -> None
     text = history(shell)
     jobs, _, submissions = text.partition("submissions:\n")
     assert jobs.count("job.sh --batch 64") == 1
-    assert "exact, from 1 run: 4000 MiB expected, 4600 MiB at most, at most 5 % of the SMs" in jobs
-    assert "last run 9 ended 1970-01-01" in jobs
+    printed("history", jobs)
     assert submissions.count("4711") == 3
     assert "expected" not in submissions  # once for each job, not again for each submission
     told = json.loads(history(shell, "--format=json"))
@@ -134,12 +138,11 @@ def test_history_shows_each_job_once_with_what_is_believed(shell: Shell) -> None
     assert [job["last_run"]["job_id"] for job in told["jobs"]] == ["9", "10"]
 
 
-def test_a_run_that_runs_has_not_ended(shell: Shell) -> None:
+def test_a_run_that_runs_has_not_ended(shell: Shell, printed: Printed) -> None:
     shell.run("job.sh")
     shell.ran(state="RUNNING")
     text = history(shell)
-    assert "last run 9 was last seen 1970-01-01" in text
-    assert "ended" not in text
+    printed("history", text.partition("submissions:\n")[0])
 
 
 def test_what_ran_out_of_memory_is_said_to_need_more(shell: Shell) -> None:
@@ -151,13 +154,10 @@ def test_what_ran_out_of_memory_is_said_to_need_more(shell: Shell) -> None:
     assert json.loads(history(shell, "--format=json"))["jobs"][0]["needs_more_than_mib"] == 4096
 
 
-def test_the_first_submission_of_a_command_that_accounting_knows_is_placed(shell: Shell) -> None:
+def test_the_first_submission_of_a_command_that_accounting_knows_is_placed(shell: Shell, printed: Printed) -> None:
     shell.ran(signature=shell.request("job.sh", "--batch", "64")["command"], source="jobstats")
     done = shell.run("--explain", "job.sh", "--batch", "64")
-    assert (
-        "4856 MiB of GPU memory = 4600 for the job + 256 in reserve, 5 % of the SMs (past jobs ran the same command"
-        in done.stderr
-    )
+    printed("csub-history", *(line for line in done.stderr.splitlines() if line.startswith("csub: needs: ")))
     assert shell.calls()[-1][0] == "--gres=gpu:h100_1g.10gb:1"
     assert shell.decisions()[-1]["rung"] == "command"
     shell.run("job.sh", "--batch", "65")

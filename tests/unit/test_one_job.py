@@ -17,6 +17,7 @@ from slurm_colloc.report.job import Advice
 from slurm_colloc.slurm.job_visibility import Visible
 from slurm_colloc.store.store import Store
 from slurm_colloc.store.window import Window
+from tests.unit.golden import Printed
 from tests.unit.made import HOUR, MIG_POOL, decision, device, process, run, seen, site, usage
 from tests.unit.stored import busy, stored
 from tests.unit.test_job_story import ROW
@@ -126,15 +127,14 @@ def measured(tmp_path: Path, **use: Any) -> RunFound:
     return only(stored(tmp_path / "store", [run()], busy(900, 1800, 2700, 3600, **use)), config=SITE)
 
 
-def test_a_small_run_would_have_fitted_a_slice_and_has_a_line_for_it(tmp_path: Path) -> None:
+def test_a_small_run_would_have_fitted_a_slice_and_has_a_line_for_it(tmp_path: Path, printed: Printed) -> None:
     one = measured(tmp_path, sm=10.0, mib=6000)
     (tmp_path / "train.sh").write_text("#!/bin/sh\n")
     row = ROW._replace(work_dir=str(tmp_path), submit_line="sbatch --gres=gpu:h100:1 train.sh --epochs 3")
     advice = advise(one, row, None, None, SITE)
-    assert advice.fit == "gpu:h100_1g.10gb:1 (mig), by 6000 MiB at peak and 10 % of the SMs on average"
     words = "--gres=gpu:h100:1 train.sh --epochs 3"
     assert advice.command == f"cd {tmp_path} && csub --gpu-footprint=mem=6900M,sm=10 {words}"
-    assert advice.expected.startswith("submitted so it gets gpu:h100_1g.10gb:1 (mig; footprint exact: 6900 MiB")
+    printed("job", advice.fit, advice.expected)
 
 
 @pytest.mark.parametrize(
@@ -159,18 +159,18 @@ def test_a_line_that_may_not_work_is_not_given(tmp_path: Path, line: str) -> Non
     assert (advice.command, advice.expected) == ("", "")
 
 
-def test_a_large_run_is_told_why_no_piece_holds_it(tmp_path: Path) -> None:
+def test_a_large_run_is_told_why_no_piece_holds_it(tmp_path: Path, printed: Printed) -> None:
     one = measured(tmp_path, sm=95.0, mib=60000)
     advice = advise(one, ROW, None, None, SITE)
     why = because("nothing-holds", need_mib=60_256, sm_pct=95.0, partitions=("gpu",))
     assert advice.fit.startswith(f"no smaller piece: {words(why)}")
-    assert "60000 MiB at peak and 95 % of the SMs" in advice.fit
+    printed("job", advice.fit)
     assert advice.command == ""
 
 
-def test_what_gpu_util_bounds_is_called_so(tmp_path: Path) -> None:
+def test_what_gpu_util_bounds_is_called_so(tmp_path: Path, printed: Printed) -> None:
     advice = advise(measured(tmp_path, sm=None, util=10.0, mib=6000), ROW, None, None, SITE)
-    assert "at most 10 % of the SMs" in advice.fit
+    printed("job", advice.fit)
 
 
 def test_a_job_that_ran_no_kernel_fits_no_piece_and_has_no_line(tmp_path: Path) -> None:
@@ -198,10 +198,11 @@ def test_nothing_is_said_on_thin_evidence(tmp_path: Path, fields: dict[str, Any]
     assert advice.command == ""
 
 
-def test_runs_of_several_gpus_or_of_shares_are_not_judged(tmp_path: Path) -> None:
+def test_runs_of_several_gpus_or_of_shares_are_not_judged(tmp_path: Path, printed: Printed) -> None:
     one = measured(tmp_path, sm=10.0, mib=6000)
     advice = advise(RunFound(usage(gres="gpu:h100:2"), None, one.evidence), ROW, None, None, SITE)
-    assert advice == Advice("not known: csub judges only runs of one GPU")
+    assert advice == Advice(advice.fit)
+    printed("job", advice.fit)
     for gres in ("mps:30", "shard:1"):
         assert advise(RunFound(usage(gres=gres), None, one.evidence), ROW, None, None, SITE) == Advice()
     assert one.evidence is not None
@@ -211,15 +212,15 @@ def test_runs_of_several_gpus_or_of_shares_are_not_judged(tmp_path: Path) -> Non
     assert advise(one._replace(usage=one.usage._replace(state="RUNNING")), ROW, None, None, SITE) == Advice()
 
 
-def test_a_job_that_csub_submitted_gets_csubs_own_word(tmp_path: Path) -> None:
+def test_a_job_that_csub_submitted_gets_csubs_own_word(tmp_path: Path, printed: Printed) -> None:
     one = measured(tmp_path, sm=10.0, mib=6000)
     assert one.evidence is not None
     known = Known((one.evidence._replace(mode="exclusive", signature="sig"),), ())
     advice = advise(one, ROW, decision(), known, SITE)
     assert advice.command == ""
-    assert advice.expected.startswith("submitted by csub again, without a hint it gets gpu:h100_1g.10gb:1 (mig; f")
+    printed("job", advice.expected)
     # One that csub put on a slice, and one of which nothing is known.
     later = advise(RunFound(usage(gres="gpu:h100_1g.10gb:1"), None, None), ROW, decision(rung="exact"), known, SITE)
-    assert later.expected.startswith("submitted by csub again it gets gpu:h100_1g.10gb:1 (mig; footprint exact: 6900")
+    printed("job", later.expected)
     unknown = advise(one, ROW, decision(), Known((), ()), SITE)
-    assert "it gets what it asks for: csub knows no earlier run of this job" in unknown.expected
+    printed("job", unknown.expected)

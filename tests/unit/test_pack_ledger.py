@@ -26,6 +26,7 @@ from slurm_colloc.pack.ledger import (
 from slurm_colloc.pack.queue import Start
 from slurm_colloc.pack.spec import Spec, Task
 from tests.cluster.packs import a_spec
+from tests.unit.golden import Printed
 from tests.unit.programs import umask
 
 SPEC = a_spec(4, array="1-4", argv=("csub", "--pack", "job.sh"))
@@ -75,7 +76,7 @@ def test_what_happened_is_told(path: str) -> None:
     work.start(begun(1))
     work.start(begun(2))
     work.end(begun(2), Outcome.GPU_OOM, 1, "CUDA out of memory")
-    work.note("the MPS daemon was started again")
+    work.note("started again")
     work.start(begun(2, 2))
     work.end(begun(2, 2), Outcome.DONE, 0, step="7.2")
     work.start(begun(3))
@@ -93,7 +94,7 @@ def test_what_happened_is_told(path: str) -> None:
         TaskRecord(3, 1, Outcome.FAILED, -9, 107.0, 108.0, "7.3", "killed"),
         TaskRecord(4, 2, None, None, 111.0, None, "", ""),
     )
-    assert (told.notes, told.stopped) == (("the MPS daemon was started again",), "the job was cancelled")
+    assert (told.notes, told.stopped) == (("started again",), "the job was cancelled")
     assert (told.began_s, told.last_s) == (100.0, 112.0)
     assert missing([told]) == (1, 3, 4)
 
@@ -224,7 +225,7 @@ def test_a_header_that_was_cut_anywhere_is_no_ledger_until_the_next_one(path: st
     whole = Path(path).read_bytes()
     for cut in range(0, len(whole) - 1, 7):
         Path(path).write_bytes(whole[:cut])
-        with pytest.raises(InputError, match="does not say of which pack it is"):
+        with pytest.raises(InputError, match=path):
             read_ledger(path)
         begin(path).close()
         assert (read_ledger(path).restarts, read_ledger(path).torn_lines) == (0, int(cut > 0))
@@ -237,7 +238,9 @@ def test_an_end_whose_start_is_torn_still_counts(path: str) -> None:
     assert read_ledger(path).tasks == (TaskRecord(1, 1, Outcome.DONE, 0, 101.0, 101.0, "7.0", ""),)
 
 
-def test_a_pack_goes_on_without_a_ledger_that_cannot_be_written(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pack_goes_on_without_a_ledger_that_cannot_be_written(
+    path: str, monkeypatch: pytest.MonkeyPatch, printed: Printed
+) -> None:
     said: list[str] = []
     work = LedgerWriter(path, said.append)
     work.header(SPEC, JOB)
@@ -247,7 +250,7 @@ def test_a_pack_goes_on_without_a_ledger_that_cannot_be_written(path: str, monke
     monkeypatch.setattr(os, "write", real)
     work.start(begun(2))
     work.note("the MPS daemon died")
-    assert ("in part only; is the disk full" in said[0], said[1:]) == (True, ["the MPS daemon died"])
+    printed("pack", *said)
     # Who goes on in this file loses nothing of its own.
     again = begin(path, restart=1)
     again.start(begun(3))
@@ -256,10 +259,12 @@ def test_a_pack_goes_on_without_a_ledger_that_cannot_be_written(path: str, monke
     assert ([task.number for task in told.tasks], told.torn_lines) == ([3], 1)
 
 
-def test_a_ledger_that_cannot_even_be_begun_is_an_error(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ledger_that_cannot_even_be_begun_is_an_error(
+    path: str, monkeypatch: pytest.MonkeyPatch, printed: Printed
+) -> None:
     work = LedgerWriter(path, pytest.fail)
     os.close(work._descriptor)
-    with pytest.raises(StoreError, match="cannot be written: Bad file descriptor"):
+    with printed.raises("pack", StoreError):
         work.header(SPEC, JOB)
 
 
@@ -292,9 +297,11 @@ def test_without_a_ledger_things_are_said_all_the_same() -> None:
         b"[" * 100_000,
     ],
 )
-def test_a_line_of_another_form_is_counted_and_not_used(path: str, line: bytes) -> None:
-    with pytest.raises(InputError, match="not of the expected form"):
+def test_a_line_of_another_form_is_counted_and_not_used(path: str, line: bytes, printed: Printed) -> None:
+    with pytest.raises(InputError):
         parse_entry(line)
+    with printed.raises("pack", InputError):
+        parse_entry(b"{}")
     written(path, 1)
     with open(path, "ab") as stream:
         stream.write(line + b"\n")
@@ -322,11 +329,11 @@ def test_a_ledger_lies_in_the_users_data_folder(monkeypatch: pytest.MonkeyPatch)
     ("cluster", "job_id"), [("", "7"), ("c", ""), ("../c", "7"), ("c", "7/8"), ("..", "7"), ("c", "7\n")]
 )
 def test_no_name_leads_out_of_the_folder(cluster: str, job_id: str) -> None:
-    with pytest.raises(InputError, match="is no name for a file"):
+    with pytest.raises(InputError):
         ledger_path(cluster, job_id)
 
 
-def test_a_second_process_of_the_job_is_refused(path: str) -> None:
+def test_a_second_process_of_the_job_is_refused(path: str, printed: Printed) -> None:
     code = (
         "import sys; from slurm_colloc.core.errors import StoreError\n"
         "from slurm_colloc.pack.ledger import LedgerWriter\n"
@@ -338,19 +345,19 @@ def test_a_second_process_of_the_job_is_refused(path: str) -> None:
         return subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=True).stdout
 
     work = begin(path)
-    assert "another process writes the ledger" in other()
-    with pytest.raises(StoreError, match="another process writes the ledger"):
+    assert other() != "opened\n"
+    with printed.raises("pack", StoreError, path):
         LedgerWriter(path, print)
     work.close()
     assert other() == "opened\n"
 
 
-def test_a_file_system_without_locks_is_said(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_without_locks_is_said(path: str, monkeypatch: pytest.MonkeyPatch, printed: Printed) -> None:
     def flock(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    with pytest.raises(StoreError, match="cannot be locked: No locks available; mount with flock"):
+    with printed.raises("pack", StoreError):
         LedgerWriter(path, print)
 
 
@@ -365,9 +372,9 @@ def test_programs_that_the_pack_starts_do_not_hold_its_ledger(path: str) -> None
         left.wait()
 
 
-def test_a_pack_of_another_release_is_named(path: str) -> None:
+def test_a_pack_of_another_release_is_named(path: str, printed: Printed) -> None:
     written(path, spec=SPEC._replace(version=99))
-    with pytest.raises(InputError, match=r"cannot be used: the pack was submitted by another release of csub"):
+    with printed.raises("pack", InputError, path):
         read_ledger(path)
 
 

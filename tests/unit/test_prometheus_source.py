@@ -15,6 +15,7 @@ from slurm_colloc.core.usage_model import DeviceAllocation, DeviceSample
 from slurm_colloc.observe.attribute import attribute_sample
 from slurm_colloc.sources.prometheus import EXPORTERS, Imported, fold, hours, names_there
 from slurm_colloc.sources.prometheus_server import Series, Server, parse_names, parse_series
+from tests.unit.golden import Printed
 from tests.unit.made import H100, RECORDED, near
 
 TIMES = (10.0, 20.0, 30.0)
@@ -53,7 +54,7 @@ def one_device(found: Imported) -> DeviceSample:
     return unit
 
 
-def test_what_dcgm_exporter_says_of_a_card_and_its_slice() -> None:
+def test_what_dcgm_exporter_says_of_a_card_and_its_slice(printed: Printed) -> None:
     found = fold(recorded("dcgm-exporter", instance="10.0.0.7:9400"))
     assert [(one.at_s, one.interval_s, one.node) for one in found.rounds] == [
         (10.0, 10.0, "ub20-a100-k8s"),
@@ -70,7 +71,8 @@ def test_what_dcgm_exporter_says_of_a_card_and_its_slice() -> None:
     # One compute slice of seven: the text names no model.
     assert unit.sm_count / unit.whole_sm_count == 1 / 7
     assert found.points == 24
-    assert found.rejected == {"a whole card, said beside its slices": 15}
+    assert list(found.rejected.values()) == [15]
+    printed("ingest", *found.rejected)
 
 
 def test_what_slurm_job_exporter_says_of_jobs() -> None:
@@ -131,15 +133,16 @@ def test_a_slice_of_the_exporter_of_jobstats_is_beside_no_whole_card() -> None:
     found = together(jobstats(name=A100, job="", memory_used_bytes=2**31), part)
     unit = one_device(found)
     assert (unit.uuid, unit.model, unit.profile, unit.mem_total_mib) == ("MIG-b", A100, "1g.5gb", 4864)
-    assert found.rejected == {"a whole card, said beside its slices": 3}
+    assert list(found.rejected.values()) == [3]
 
 
-def test_slurm_job_exporter_by_way_of_nvml_is_not_believed() -> None:
+def test_slurm_job_exporter_by_way_of_nvml_is_not_believed(printed: Printed) -> None:
     text = (RECORDED / "prometheus" / "slurm-job-exporter.txt").read_text()
     nvml = "\n".join(line for line in text.splitlines() if "occupancy" not in line and "tensor" not in line) + "\n"
     found = fold(scraped(nvml, instance="g1:9798"))
     assert found.rounds == ()
-    assert found.rejected == {"slurm-job-exporter without DCGM": found.points}
+    assert list(found.rejected.values()) == [found.points]
+    printed("ingest", *found.rejected)
 
 
 def test_jobs_that_share_a_gpu_do_not_count_it_twice() -> None:
@@ -192,13 +195,14 @@ def test_a_device_value_copied_to_each_job_is_one_value(
         ("DEV_POWER_USAGE", 2147483632.0),
     ],
 )
-def test_blanks_are_missing_and_counted(metric: str, value: float) -> None:
+def test_blanks_are_missing_and_counted(metric: str, value: float, printed: Printed) -> None:
     found = together(dcgm(metric, value), dcgm("PROF_DRAM_ACTIVE", 0.25, (20.0,)))
     (only,) = found.rounds
     (unit,) = only.devices
     assert (only.at_s, unit.dram_active_pct) == (20.0, 25.0)
     assert {unit.gpu_util_pct, unit.sm_active_pct, unit.gpu_mem_used_mib, unit.power_w} == {None}
-    assert found.rejected == {"no value (blank, NaN, out of range)": 3}
+    assert list(found.rejected.values()) == [3]
+    printed("ingest", *found.rejected)
 
 
 def test_a_little_above_all_is_all_and_said() -> None:
@@ -215,11 +219,12 @@ def test_a_reading_stands_for_the_time_since_the_one_before_and_a_gap_is_a_gap()
     assert [one.interval_s for one in fold(dcgm("PROF_SM_ACTIVE", 0.5, (10.0,))).rounds] == [0.0]
 
 
-def test_a_gpu_scraped_through_two_targets_counts_once() -> None:
+def test_a_gpu_scraped_through_two_targets_counts_once(printed: Printed) -> None:
     seldom = dcgm("PROF_SM_ACTIVE", 0.5, (12.0, 22.0), instance="g1-service:9400")
     found = together(seldom, dcgm("PROF_SM_ACTIVE", 0.5))
     assert [one.at_s for one in found.rounds] == list(TIMES)
-    assert found.rejected == {"also read through another exporter or target": 2}
+    assert list(found.rejected.values()) == [2]
+    printed("ingest", *found.rejected)
     replica = together(dcgm("PROF_SM_ACTIVE", 0.5), dcgm("PROF_SM_ACTIVE", 0.5, (11.0, 21.0), replica="b"))
     assert [one.at_s for one in replica.rounds] == list(TIMES)
 
@@ -258,7 +263,7 @@ def test_the_size_of_a_unit(model: str, profile: str, sm_counts: tuple[int, int]
     assert (unit.sm_count, unit.whole_sm_count) == sm_counts
 
 
-def test_a_slice_does_not_get_the_figures_of_its_card() -> None:
+def test_a_slice_does_not_get_the_figures_of_its_card(printed: Printed) -> None:
     slice_ = {"GPU_I_PROFILE": "1g.10gb", "GPU_I_ID": "3"}
     found = together(
         dcgm("PROF_SM_ACTIVE", 0.5, TIMES, **slice_),
@@ -267,18 +272,21 @@ def test_a_slice_does_not_get_the_figures_of_its_card() -> None:
     )
     unit = one_device(found)
     assert (unit.sm_active_pct, unit.power_w, unit.energy_j, unit.gpu_util_pct) == (50.0, None, None, None)
-    assert found.rejected == {"what a whole card does, said of its slice": 6}
+    assert list(found.rejected.values()) == [6]
+    printed("ingest", *found.rejected)
 
 
-def test_a_slice_of_unknown_size_is_not_taken_for_a_gpu() -> None:
+def test_a_slice_of_unknown_size_is_not_taken_for_a_gpu(printed: Printed) -> None:
     labels = {"slurmjobid": "1", "gpu": "MIG-1", "gpu_type": A100, "instance": "g1:9798"}
     found = fold({"slurm_job_sm_occupancy_gpu": [(labels, [(1.0, 5.0)])]})
-    assert (found.rounds, found.rejected) == ((), {"a MIG slice whose profile is not said": 1})
+    assert (found.rounds, *found.rejected.values()) == ((), 1)
+    printed("ingest", *found.rejected)
 
 
-def test_a_series_without_uuid_is_counted() -> None:
+def test_a_series_without_uuid_is_counted(printed: Printed) -> None:
     found = fold(dcgm("PROF_SM_ACTIVE", 0.5, UUID=""))
-    assert (found.rounds, found.rejected) == ((), {"a reading without the GPU's uuid": 3})
+    assert (found.rounds, *found.rejected.values()) == ((), 3)
+    printed("ingest", *found.rejected)
 
 
 def test_whole_hours() -> None:
@@ -364,12 +372,12 @@ def test_a_token_that_is_none_is_not_repeated(token: str) -> None:
     assert token not in str(error.value)
 
 
-def test_nothing_that_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_that_can_be_read(monkeypatch: pytest.MonkeyPatch, printed: Printed) -> None:
     def none(*_: object) -> frozenset[str]:
         return frozenset()
 
     monkeypatch.setattr(Server, "names", none)
-    with pytest.raises(InputError, match=r"no metric of dcgm-exporter, slurm-job-exporter, nvidia_gpu_prom"):
+    with printed.raises("ingest", InputError):
         names_there(Server("http://h:9090"), 0.0, 1.0)
 
 
@@ -390,7 +398,8 @@ PATHS = ["../../evil", "..", "/tmp/x", "a/b", "[fe80::1%../..]:1", "http://g1:94
 
 
 @pytest.mark.parametrize("host", [*PATHS, "a\n", "a=b", "*", "-a", "x" * 254, ""])
-def test_what_is_no_name_of_a_node_is_rejected(host: str) -> None:
+def test_what_is_no_name_of_a_node_is_rejected(host: str, printed: Printed) -> None:
     """It would name a folder of the store, or one elsewhere."""
     found = fold(dcgm("DEV_GPU_UTIL", 50.0, Hostname=host, instance=""))
-    assert (found.rounds, found.points, found.rejected) == ((), 3, {"a node that is no host name": 3})
+    assert (found.rounds, found.points, *found.rejected.values()) == ((), 3, 3)
+    printed("ingest", *found.rejected)

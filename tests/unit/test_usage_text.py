@@ -85,11 +85,11 @@ def test_columns_of_what_nobody_knows_are_left_out() -> None:
 
 def test_only_columns_that_are_shown_are_explained() -> None:
     narrow, wide = (as_table(many(2), Terminal(columns), explained=True) for columns in (80, 300))
-    for words in ("HELD: GPU-hours", "COULD FREE: GPU-hours"):
+    for words in ("HELD: ", "COULD FREE: "):
         assert words in wide
         assert words not in narrow
-    assert "SM %: the part of a GPU's SMs" in narrow
-    assert "HELD: GPU-hours" not in as_table(many(2), Terminal(300))
+    assert "SM %: " in narrow
+    assert "HELD: " not in as_table(many(2), Terminal(300))
 
 
 def test_a_column_of_which_nothing_is_known_is_not_shown_to_a_person() -> None:
