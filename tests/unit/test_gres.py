@@ -6,6 +6,7 @@ import pytest
 from slurm_colloc.core.errors import InputError
 from slurm_colloc.core.model import Gres
 from slurm_colloc.slurm.gres import check_prefix, parse_gpus, parse_gres, parse_tres_gres
+from tests.unit.golden import Printed
 from tests.unit.made import RELEASES
 
 MIG = "nvidia_h200_nvl_4g.71gb"
@@ -72,9 +73,10 @@ def test_gpus(text: str, found: list[tuple[str, str, int]]) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "a100", "a100:", "x:y", "-1"])
-def test_not_gpus(text: str) -> None:
-    with pytest.raises(InputError, match=f"'{text}' is not of the form"):
+def test_not_gpus(text: str, printed: Printed) -> None:
+    with pytest.raises(InputError, match=f"'{text}'") as raised:
         parse_gpus(text)
+    printed("slurm", str(raised.value).replace(f"'{text}'", "'TEXT'"))
 
 
 # docs: the TRES table; (text, GPUs, entries by kind)
@@ -133,5 +135,5 @@ def test_only_what_shares_gpus_has_to_make_sense() -> None:
     assert parse_tres_gres("gres/nic:a=4,gres/nic=2") == (Gres("nic", "", 2),)
     assert parse_tres_gres(f"gres/gpu={most}") == (Gres("gpu", "", most),)
     for text in (f"gres/gpu={most + 1}", f"gres/mps:a={most},gres/mps:b=1"):
-        with pytest.raises(InputError, match=f"adds up to {most + 1}, which is beyond reason"):
+        with pytest.raises(InputError, match=f" {most + 1}, "):
             parse_tres_gres(text)

@@ -17,6 +17,7 @@ from slurm_colloc.slurm.jobs import (
     with_controllers,
 )
 from tests.fakes.squeue import squeue_line
+from tests.unit.golden import Printed
 from tests.unit.made import DELIMITER, RECORDED, RELEASES
 from tests.unit.programs import program
 
@@ -75,9 +76,11 @@ def test_a_torn_row_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("job", ["", "-a", "61,62", "61.0", "61_[1-3]", "61 62", "٦١", "61\n", "a", "9" * 30])
-def test_nothing_but_one_job_is_put_to_sacct(job: str) -> None:
-    with pytest.raises(InputError, match="is no id of a job"):
+def test_nothing_but_one_job_is_put_to_sacct(job: str, printed: Printed) -> None:
+    with pytest.raises(InputError):
         accounted_question(job)
+    with printed.raises("job", InputError):
+        accounted_question("61.0")
 
 
 def test_the_delimiter_cannot_be_foretold() -> None:

@@ -21,6 +21,7 @@ from slurm_colloc.slurm.limits import (
 )
 from slurm_colloc.submit import slurm_answers
 from slurm_colloc.submit.slurm_answers import limits_of_user
+from tests.unit.golden import Printed
 from tests.unit.made import RECORDED, RELEASES
 
 
@@ -133,9 +134,9 @@ def test_answers_of_another_form(answers: list[str]) -> None:
         parse_limits(answers, 0.0)
 
 
-def test_tres() -> None:
+def test_tres(printed: Printed) -> None:
     assert parse_tres("cpu=4,gres/gpu:a=0,mem=8G,energy=-1") == {"cpu": 4, "gres/gpu:a": 0, "mem": 8192}
-    with pytest.raises(InputError, match="not of the form name=value"):
+    with printed.raises("slurm", InputError, "'cpu'"):
         parse_tres("cpu")
 
 

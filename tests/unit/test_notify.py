@@ -11,6 +11,7 @@ import pytest
 
 from slurm_colloc.core.errors import ProcessError
 from slurm_colloc.observe.notify import notify
+from tests.unit.golden import Printed
 
 
 @pytest.mark.parametrize("abstract", [False, True])
@@ -34,7 +35,9 @@ def test_without_systemd_nothing_is_said(address: str | None, monkeypatch: pytes
     notify("READY=1")
 
 
-def test_a_systemd_that_does_not_listen_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_systemd_that_does_not_listen_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed: Printed
+) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "nobody"))
-    with pytest.raises(ProcessError, match="nobody' could not be told 'WATCHDOG=1': No such file"):
+    with printed.raises("agent", ProcessError, "'WATCHDOG=1'"):
         notify("WATCHDOG=1")

@@ -7,6 +7,7 @@ import pytest
 
 from slurm_colloc.core.errors import GpuError
 from slurm_colloc.gpu.nvidia_smi import computing, devices, parse_devices, parse_pids, parse_slices
+from tests.unit.golden import Printed
 from tests.unit.made import H100, RECORDED
 from tests.unit.programs import program
 
@@ -39,10 +40,10 @@ def test_slices_before_driver_470() -> None:
     assert parse_slices(listed) == {"GPU-a8": (("3g.20gb", "MIG-GPU-a8/1/0"),)}
 
 
-def test_no_gpu_that_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_gpu_that_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed: Printed) -> None:
     said = "Failed to initialize NVML: Driver/library version mismatch"
     program(tmp_path, "nvidia-smi", f"echo '{said}'; exit 18\n", monkeypatch)
-    with pytest.raises(GpuError, match="version mismatch; is this a GPU node"):
+    with printed.raises("agent", GpuError, said):
         devices()
     assert computing() == set()
     monkeypatch.setenv("PATH", "/nowhere")

@@ -328,9 +328,11 @@ def test_a_ledger_lies_in_the_users_data_folder(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("cluster", "job_id"), [("", "7"), ("c", ""), ("../c", "7"), ("c", "7/8"), ("..", "7"), ("c", "7\n")]
 )
-def test_no_name_leads_out_of_the_folder(cluster: str, job_id: str) -> None:
+def test_no_name_leads_out_of_the_folder(cluster: str, job_id: str, printed: Printed) -> None:
     with pytest.raises(InputError):
         ledger_path(cluster, job_id)
+    with printed.raises("pack", InputError):
+        ledger_path("../c", "7")
 
 
 def test_a_second_process_of_the_job_is_refused(path: str, printed: Printed) -> None:

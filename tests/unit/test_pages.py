@@ -13,6 +13,7 @@ from slurm_colloc.cli.colloc import pages as command
 from slurm_colloc.core.errors import StoreError
 from slurm_colloc.core.files import passable_folder
 from slurm_colloc.report.user_page import UserPage, page_maker
+from tests.unit.golden import Printed
 from tests.unit.hostile import HOSTILE
 from tests.unit.made import run, usage
 from tests.unit.programs import colloc, umask
@@ -69,12 +70,13 @@ def test_no_word_of_a_user_is_more_than_text(hostile: str) -> None:
 
 
 @needs_root
-def test_each_user_gets_a_page_of_his_own_that_nobody_else_may_read(store: str, tmp_path: Path) -> None:
+def test_each_user_gets_a_page_of_his_own_that_nobody_else_may_read(
+    store: str, tmp_path: Path, printed: Printed
+) -> None:
     tmp_path.chmod(0o755)
     folder = tmp_path / "pages"
     assert colloc("pages", str(folder), "--store", store, *WINDOW) == 0
-    assert "2 pages written" in (said := colloc.err)
-    assert "2 users without an account here" in said
+    printed("pages", colloc.err)
     assert sorted(os.listdir(folder)) == ["ann", "bob"]
     assert [folder.stat().st_mode & 0o777, (folder / "ann").stat().st_mode & 0o777] == [0o711, 0o711]
     for name, uid, runs in (("ann", 70001, 2), ("bob", 70002, 1)):
@@ -89,13 +91,15 @@ def test_each_user_gets_a_page_of_his_own_that_nobody_else_may_read(store: str, 
 
 
 @needs_root
-def test_what_stands_in_the_way_of_one_page_is_not_followed_and_hinders_no_other(store: str, tmp_path: Path) -> None:
+def test_what_stands_in_the_way_of_one_page_is_not_followed_and_hinders_no_other(
+    store: str, tmp_path: Path, printed: Printed
+) -> None:
     folder, elsewhere = tmp_path / "pages", tmp_path / "elsewhere"
     os.close(passable_folder(str(folder)))
     elsewhere.mkdir(0o755)
     (folder / "ann").symlink_to(elsewhere)
     assert colloc("pages", str(folder), "--store", store, *WINDOW) == 1
-    assert "folder 'ann' cannot be made or opened" in colloc.err
+    printed("pages", colloc.err)
     assert os.listdir(elsewhere) == []
     assert (folder / "bob/index.html").exists()
 
@@ -115,12 +119,13 @@ def test_what_stands_in_the_way_of_one_page_is_not_followed_and_hinders_no_other
     assert not (folder / "bob/index.html").is_symlink()
 
 
-def test_a_folder_that_others_may_write_is_refused(tmp_path: Path) -> None:
+def test_a_folder_that_others_may_write_is_refused(tmp_path: Path, printed: Printed) -> None:
     folder = tmp_path / "open"
     folder.mkdir()
     folder.chmod(0o777)
-    with pytest.raises(StoreError, match="nobody else may write there"):
+    with pytest.raises(StoreError, match=str(folder)) as raised:
         passable_folder(str(folder))
+    printed("pages", str(raised.value).replace(f"uid {os.geteuid()}", "uid 0"))
 
 
 def test_whatever_the_umask_users_may_pass_through(tmp_path: Path) -> None:
@@ -131,7 +136,7 @@ def test_whatever_the_umask_users_may_pass_through(tmp_path: Path) -> None:
 
 def test_a_link_with_a_slash_behind_it_is_no_folder_either(tmp_path: Path) -> None:
     (tmp_path / "pages").symlink_to(tmp_path)
-    with pytest.raises(StoreError, match="cannot be made or opened"):
+    with pytest.raises(StoreError, match=f"{tmp_path}/pages'"):
         passable_folder(f"{tmp_path}/pages/")
 
 

@@ -21,6 +21,7 @@ from slurm_colloc.plan.replay import replay
 from slurm_colloc.plan.sharing import moved, share
 from slurm_colloc.plan.site import ENDLESS, rules_of, site_of
 from slurm_colloc.plan.text import as_table
+from tests.unit.golden import Printed
 from tests.unit.made import H100, evidence, run, site
 from tests.unit.programs import colloc
 from tests.unit.stored import stored
@@ -254,7 +255,7 @@ SACCT = (
 )
 
 
-def test_a_text_of_sacct_is_enough(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_text_of_sacct_is_enough(tmp_path: Path, capsys: pytest.CaptureFixture[str], printed: Printed) -> None:
     """Of jobs nobody measured, slices are planned by what the question assumes of them, and the answer says so."""
     jobs, lines = queue(), []
     for one in replay(NODES, jobs).started:
@@ -279,7 +280,8 @@ def test_a_text_of_sacct_is_enough(tmp_path: Path, capsys: pytest.CaptureFixture
     assert found["error_pct"] < 10
     assert found["asked"]["cuts"]
     ones = sum(job.shape.units == 1 for job in jobs)
-    assert any(f"of {ones} jobs of one GPU the use is assumed" in line for line in found["left_out"])
+    (assumed,) = (line for line in found["left_out"] if f"of {ones} jobs " in line)
+    printed("plan", assumed)
 
 
 def test_a_card_without_figures_and_jobs_that_nothing_holds_are_refused(

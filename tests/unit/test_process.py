@@ -31,7 +31,7 @@ def test_time_is_bounded() -> None:
 
 
 def test_what_cannot_start() -> None:
-    with pytest.raises(ProcessError, match="there is no 'nosuch' on PATH"):
+    with pytest.raises(ProcessError, match="'nosuch'"):
         run(["nosuch"], 1)
     with pytest.raises(ProcessError, match="cannot be started"):
         run(["x\0y"], 1)

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What Prometheus gets to see of a node: read by prometheus-client's own parser, over HTTP."""
 
-from __future__ import annotations
-
+import re
 import socket
 import struct
 import subprocess
@@ -21,6 +20,7 @@ from slurm_colloc.core.errors import ConfigError
 from slurm_colloc.core.usage_model import HostSample
 from slurm_colloc.observe import prometheus
 from slurm_colloc.observe.prometheus import CLIENTS_MOST, JOBS_MOST, Endpoint
+from tests.unit.golden import Printed
 from tests.unit.made import device, near, process, seen
 
 Scraped = dict[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -187,9 +187,10 @@ def test_it_ends_when_closed_and_its_port_is_free_again() -> None:
 
 
 @pytest.mark.parametrize("address", ["256.0.0.1", "no such host"])
-def test_an_address_that_is_none(address: str) -> None:
-    with pytest.raises(ConfigError, match=r"cannot listen on .*observe\.prometheus"):
+def test_an_address_that_is_none(address: str, printed: Printed) -> None:
+    with pytest.raises(ConfigError, match=rf"{re.escape(address)}.*observe\.prometheus") as raised:
         Endpoint(address, 0, 10.0)
+    printed("agent", str(raised.value).replace(address, "ADDRESS").partition(": ")[0])
 
 
 def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from slurm_colloc.core.model import SharingMode
 from slurm_colloc.estimate.signature import signature
 from slurm_colloc.submit.render import BLOCK_BEGINS
 from slurm_colloc.submit.running_signature import known_by
+from tests.unit.golden import Printed
 
 TEXT = b"#!/bin/bash\n#SBATCH --gres=gpu:1\npython train.py --model $MODEL --batch 64\n"
 # As Slurm 22.05 gives it to a batch job with gres/gpu:1, and what its user had.
@@ -74,11 +75,10 @@ def test_the_mode_is_that_of_the_gres(script: Path) -> None:
         known_by(str(script), [], {**JOB, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "25"}, "lab")
 
 
-def test_what_csub_measures_and_what_teaches_nothing_is_left(script: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="only those of one GPU"):
-        known_by(str(script), [], {**JOB, "SLURM_GPUS_ON_NODE": "2"}, "lab")
-    with pytest.raises(InputError, match="only those of one GPU"):
-        known_by(str(script), [], {**JOB, "SLURM_JOB_NUM_NODES": "2"}, "lab")
+def test_what_csub_measures_and_what_teaches_nothing_is_left(script: Path, tmp_path: Path, printed: Printed) -> None:
+    for more in ({"SLURM_GPUS_ON_NODE": "2"}, {"SLURM_JOB_NUM_NODES": "2"}):
+        with printed.raises("history", InputError):
+            known_by(str(script), [], JOB | more, "lab")
     script.write_bytes(TEXT.replace(b"python", BLOCK_BEGINS.encode() + b" ...\npython"))
     with pytest.raises(InputError, match="was submitted by csub"):
         known_by(str(script), [], JOB, "lab")

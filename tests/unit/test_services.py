@@ -170,10 +170,7 @@ def test_two_samples_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 
 def test_a_driver_that_hangs_ends_the_process(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    printed: Printed,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], printed: Printed
 ) -> None:
     def hang(*_: object, **__: object) -> int:
         raise DeadlineError("reading the GPUs took too long")

@@ -78,9 +78,11 @@ def test_prices_as_strtod_reads_them() -> None:
 
 
 @pytest.mark.parametrize("value", ["gres/gpu", "gres/gpu=x", "=1", "cpu=1;gres/gpu=2"])
-def test_prices_that_are_none(value: str) -> None:
-    with pytest.raises(InputError, match="name=weight"):
+def test_prices_that_are_none(value: str, printed: Printed) -> None:
+    with pytest.raises(InputError):
         parse_weights(value)
+    with printed.raises("slurm", InputError):
+        parse_weights("gres/gpu")
 
 
 @pytest.mark.parametrize("ends", [0, 40, 2000])

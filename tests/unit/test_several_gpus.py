@@ -17,6 +17,7 @@ from slurm_colloc.facts.run_rows import run_rows
 from slurm_colloc.report.usage_notes import footnotes
 from slurm_colloc.store.store import Store
 from slurm_colloc.store.window import Window
+from tests.unit.golden import Printed
 from tests.unit.made import HOUR, MIG_POOL, device, evidence, process, run, seen, site, usage
 from tests.unit.reports import report
 from tests.unit.stored import stored
@@ -73,13 +74,13 @@ def test_each_gpu_is_counted_by_itself(tmp_path: Path) -> None:
     ]
 
 
-def test_without_samples_it_is_known_how_many_there_are_and_no_more(tmp_path: Path) -> None:
+def test_without_samples_it_is_known_how_many_there_are_and_no_more(tmp_path: Path, printed: Printed) -> None:
     found = several(stored(tmp_path, [run("1", gres=of(4)), run("2", gres=of(2))]))
     assert found == SeveralGpus(2, 6.0, 0, 0, 0, 0, None)
     (line,) = [
         note for note in footnotes(report()._replace(several=found), ()) if note.startswith("runs of several GPUs")
     ]
-    assert line == "runs of several GPUs: 2, 6 GPU-h; how many of them each used is not known"
+    printed("report", line)
     assert several(stored(tmp_path / "one", [run("1")])) is None
 
 
@@ -99,10 +100,9 @@ def advice(gres: str, unused: int, active_pct: Sequence[float | None], coverage_
     return advise(found, None, None, None, site(MIG_POOL)).fit
 
 
-def test_a_run_that_used_one_of_four_is_told_to_ask_for_one() -> None:
+def test_a_run_that_used_one_of_four_is_told_to_ask_for_one(printed: Printed) -> None:
     fit = advice("gpu:h100:4", 3, (80.0, 0.0, 0.0, 0.0))
-    assert fit.startswith("1 GPU: it asked for 4 and used 1")
-    assert advice("gpu:h100:4", 2, (80.0, 9.0, 0.0, 0.0)).startswith("2 GPUs: it asked for 4 and used 2")
+    printed("job", fit, advice("gpu:h100:4", 2, (80.0, 9.0, 0.0, 0.0)))
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 
 from slurm_colloc.core.errors import InputError, StoreError
 from slurm_colloc.site.render import ORDER, write_folder
+from tests.unit.golden import Printed
 from tests.unit.programs import umask
 
 FIRST = {"a": "1", "b": "2", "c": "3", ORDER: "how"}
@@ -35,10 +36,10 @@ def test_again_changes_what_changed_and_takes_away_what_is_no_more(tmp_path: Pat
     }
 
 
-def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
+def test_a_folder_of_something_else_is_left_alone(tmp_path: Path, printed: Printed) -> None:
     """Such as /etc/slurm, which has files of these names."""
     (tmp_path / "gres.conf").write_text("Name=gpu\n")
-    with pytest.raises(InputError, match=r"has files and no ORDER\.md"):
+    with printed.raises("site-render", InputError, r"ORDER\.md"):
         write_folder(str(tmp_path), {"gres.conf": "", ORDER: ""})
     assert (tmp_path / "gres.conf").read_text() == "Name=gpu\n"
 

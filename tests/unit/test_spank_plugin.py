@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from slurm_colloc.core.errors import InputError, ProcessError
 from slurm_colloc.estimate.hint import parse_hint
 from slurm_colloc.site.plugin import Version, build, of_headers, of_programs
+from tests.unit.golden import Printed
 from tests.unit.programs import colloc
 
 HEADERS = "/usr/include"
@@ -120,8 +121,8 @@ def _program(path: Path, text: str) -> None:
     path.chmod(0o755)
 
 
-def test_headers_say_their_version_or_what_to_install(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"no headers of Slurm .*libslurm-dev"):
+def test_headers_say_their_version_or_what_to_install(tmp_path: Path, printed: Printed) -> None:
+    with printed.raises("site-build-plugin", InputError, "libslurm-dev"):
         of_headers(str(tmp_path))
     assert of_headers(_headers(tmp_path, "0x160508")) == Version(22, 5, 8)
     assert str(Version(22, 5, 8)) == "22.05.8"
@@ -130,9 +131,9 @@ def test_headers_say_their_version_or_what_to_install(tmp_path: Path) -> None:
         of_headers(_headers(tmp_path, "SLURM_VERSION_NUM(20,2,7)"))
 
 
-def test_the_running_slurm_says_its_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_running_slurm_says_its_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed: Printed) -> None:
     monkeypatch.setenv("PATH", str(tmp_path / "path"))
-    with pytest.raises(ProcessError, match=r"is not known: there is no 'sinfo' on PATH.*; there is no 'slurmd'"):
+    with printed.raises("site-build-plugin", ProcessError):
         of_programs("", 5)
     _program(tmp_path / "path/slurmd", 'test "$1" = -V && echo slurm-wlm 22.05.8')
     assert of_programs("", 5) == Version(22, 5, 8)
@@ -144,11 +145,11 @@ def test_the_running_slurm_says_its_version(tmp_path: Path, monkeypatch: pytest.
     assert of_programs(str(tmp_path), 5) == Version(22, 5, 8)
 
 
-def test_headers_of_another_release_are_refused_before_anything_is_compiled(tmp_path: Path) -> None:
+def test_headers_of_another_release_are_refused_before_anything_is_compiled(tmp_path: Path, printed: Printed) -> None:
     _headers(tmp_path, "0x180b05")
     _program(tmp_path / "bin/sinfo", "echo slurm 26.05.5")
     assert colloc("site", "build-plugin", "--slurm-prefix", str(tmp_path), "-o", str(tmp_path / "x.so")) == 2
-    assert "are of Slurm 24.11.5, but Slurm 26.05.5 runs here" in colloc.err
+    printed("site-build-plugin", colloc.err)
     assert not (tmp_path / "x.so").exists()
 
 

@@ -116,9 +116,7 @@ def test_the_file_that_is_damaged_is_named(tmp_path: Path, printed: Printed) -> 
 
 
 def test_a_store_of_a_later_release_is_neither_read_nor_written_over(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    printed: Printed,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed: Printed
 ) -> None:
     store = Store(str(tmp_path))
     with monkeypatch.context() as patched:

@@ -7,6 +7,7 @@ from slurm_colloc.core.errors import InputError
 from slurm_colloc.core.model import Gres
 from slurm_colloc.sources.means import JobMeans
 from slurm_colloc.sources.tres_usage import METHOD, Step, parse_tres_usage, step_means
+from tests.unit.golden import Printed
 from tests.unit.made import RECORDED
 
 MIB = 1024 * 1024
@@ -58,9 +59,11 @@ def test_numbers(text: str, value: float | None) -> None:
 @pytest.mark.parametrize(
     "text", ["gres/gpuutil", "gres/gpuutil=", "gres/gpuutil=-1", "gres/gpuutil=nan", "x=1Q", "cpu", "=5"]
 )
-def test_what_is_no_usage(text: str) -> None:
-    with pytest.raises(InputError, match="not of the form name=number"):
+def test_what_is_no_usage(text: str, printed: Printed) -> None:
+    with pytest.raises(InputError):
         parse_tres_usage(text)
+    with printed.raises("slurm", InputError):
+        parse_tres_usage("cpu")
 
 
 def test_a_peak_is_no_mean() -> None:

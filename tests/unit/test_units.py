@@ -23,6 +23,7 @@ from slurm_colloc.core.units import (
     used_mib,
     watts,
 )
+from tests.unit.golden import Printed
 
 
 @pytest.mark.parametrize(
@@ -87,8 +88,8 @@ def test_not_percent(text: str) -> None:
         percent(text, "sm")
 
 
-def test_what_may_be_a_fraction_is_shown_both_ways() -> None:
-    with pytest.raises(InputError, match=r"sm '0\.3' may be .*; write '30%' or '0\.3%'"):
+def test_what_may_be_a_fraction_is_shown_both_ways(printed: Printed) -> None:
+    with printed.raises("csub-options", InputError, r"'0\.3' .*'30%' .*'0\.3%'"):
         percent("0.3", "sm")
     with pytest.raises(InputError, match=r"sm '0\.0' lies outside"):
         percent("0.0", "sm")

@@ -2,13 +2,12 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-import pytest
-
 from slurm_colloc.core.errors import InputError
 from slurm_colloc.core.usage_model import GroupUsage, JobUsage
 from slurm_colloc.facts.aggregate import aggregate
 from slurm_colloc.facts.usage import used_hours_by, used_hours_by_kind
 from slurm_colloc.store.window import Window
+from tests.unit.golden import Printed
 from tests.unit.made import decision, near, run, usage
 from tests.unit.stored import grouped, stored
 
@@ -85,7 +84,7 @@ def test_held_time_that_nobody_saw_is_not_zero() -> None:
     assert (unsized.held_gpu_hours, unsized.held_unknown_hours) == (1.0, 3.0)
 
 
-def test_groups() -> None:
+def test_groups(printed: Printed) -> None:
     runs = [
         usage(user="ann", account="x", methods=("split by memory",)),
         usage(user="bob", account="x", sm_used_gpu_hours=0.0),
@@ -102,7 +101,7 @@ def test_groups() -> None:
     *accounts, _ = grouped(runs, "account")
     assert [(group.name, group.jobs) for group in accounts] == [("x", 2), ("y", 2)]
     assert accounts[0].methods == ("measured", "split by memory")
-    with pytest.raises(InputError, match="'--by node' is not one of user, account, partition, qos, gpu"):
+    with printed.raises("report", InputError, "'--by node'"):
         grouped(runs, "node")
 
 

@@ -19,6 +19,7 @@ from slurm_colloc.feedback import user_histories as feedback
 from slurm_colloc.feedback.user_histories import Collected, build_history, collect_decisions
 from slurm_colloc.observe.evidence import EvidenceBuilder
 from slurm_colloc.store.store import Store
+from tests.unit.golden import Printed
 from tests.unit.made import H100, MIG_POOL, decision, device, host, process, run, seen, site
 from tests.unit.programs import umask
 from tests.unit.stored import sampled
@@ -387,7 +388,9 @@ def test_users_reach_their_history_whatever_the_umask(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["link", "somebody else's"])
-def test_a_history_folder_that_is_not_roots_own_is_not_opened_to_all(tmp_path: Path, how: str) -> None:
+def test_a_history_folder_that_is_not_roots_own_is_not_opened_to_all(
+    tmp_path: Path, how: str, printed: Printed
+) -> None:
     (tmp_path / "closed").mkdir(mode=0o700)
     if how == "link":
         (tmp_path / "history").symlink_to(tmp_path / "closed")
@@ -396,8 +399,10 @@ def test_a_history_folder_that_is_not_roots_own_is_not_opened_to_all(tmp_path: P
     else:
         (tmp_path / "closed").rename(tmp_path / "history")
         os.chown(tmp_path / "history", 54321, 54321)
-    with pytest.raises(StoreError, match="is a link or somebody else's"):
+    with pytest.raises(StoreError, match=str(tmp_path / "history")) as raised:
         feedback.make_history_folder(str(tmp_path))
+    if how == "link":
+        printed("history", str(raised.value).replace(f"uid {UID}", "uid 1000"))
     assert (tmp_path / "history").stat().st_mode & 0o777 == 0o700
 
 
