@@ -3,6 +3,7 @@
 
 import os
 import re
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,6 @@ def printed(request: pytest.FixtureRequest, tmp_path: Path) -> Printed:
     def plain(text: str) -> str:
         for folder, word in ((str(tmp_path), "/tmp/test"), (home, "/home/ann"), (CHECKOUT, "/checkout")):
             text = text.replace(folder, word)
-        return re.sub(r"/tmp/tmp\w{8}\b", "/tmp/test", text)
+        return re.sub(rf"{re.escape(tempfile.gettempdir())}/tmp\w{{8}}\b", "/tmp/test", text)
 
     return Printed(name, plain)

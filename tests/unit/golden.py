@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is printed, compared whole with a file of tests/golden. COLLOC_GOLDEN=write writes it, to be read then."""
 
-import fcntl
 import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from fcntl import LOCK_EX, flock
 from pathlib import Path
 
 import pytest
@@ -49,7 +49,7 @@ class Printed:
         text = self.plain("\n".join(map(str, texts))).rstrip() + "\n\n"
         if _written():
             with (GOLDEN / name).open("a") as file:  # of which another test, in another process, has other parts
-                fcntl.lockf(file, fcntl.LOCK_EX)
+                flock(file, LOCK_EX)
                 (GOLDEN / name).write_text(titled(sorted({**parts(name), title: text}.items())))
         assert text == parts(name).get(title)
 
