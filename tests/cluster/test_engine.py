@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import time
@@ -146,7 +145,7 @@ def test_lost_workers_change_nothing(lab: Lab, ann: User) -> None:
     states = {str(job): state for job, state in lab.wait_jobs(list(struck)).items()}
     assert {job: states[job] for job in struck} == struck
     # What a worker had written before it was struck is there, and the next run makes the others.
-    assert 0 < len(re.findall("the facts of .* were not made; logs: ", told)) <= len(struck)
+    assert 0 < told.count("; logs: ") <= len(struck)
     assert ann.run(*argv_of(ann)).returncode == 0
     assert (len(made(ann)), queued(ann)) == (DAYS, [])
     assert report(ann) == before

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from slurm_colloc.core.model import because
+from slurm_colloc.core.wording import words
 from tests.cluster.fixtures import new_lab, running
 from tests.cluster.lab import Lab
 from tests.cluster.site import agents, write_site
@@ -93,7 +95,7 @@ def test_root_fills_everybodys(lab: Lab) -> None:
         run_plain(carol, "plain.sh", "--epochs", "3")
     ingest = ["colloc", "ingest", "--since", "1h"]
     lab.run(ingest, env=environment, check=True, timeout=120)
-    assert "csub knows no earlier run" in explained(carol, "plain.sh", "--epochs", "3")
+    assert words(because("no-earlier-run")) in explained(carol, "plain.sh", "--epochs", "3")
     done = lab.run(["colloc", "history", "bootstrap", "--all", "--since", "1h"], env=environment, timeout=120)
     assert done.returncode == 0, done.stderr
     assert "1 measured by samples" in done.stderr

@@ -84,7 +84,7 @@ def test_csub_beside_both(lab: Lab, policy: str) -> None:
     done = submit(lab, "--colloc=off", command="csub")
     if policy == "enforce":
         assert (done.returncode, done.stdout) == (1, "")
-        assert f"sbatch: error: colloc: type: sbatch --gres={SLICE}" in done.stderr
+        assert f": sbatch --gres={SLICE}" in done.stderr
         assert "--comment=colloc=exclusive:REASON" in done.stderr
         assert "csub: error" not in done.stderr
     else:

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from slurm_colloc.core.model import because
+from slurm_colloc.core.wording import words
 from slurm_colloc.placement.speed import on_slice
 from tests.cluster.lab import SYSTEM_PATH, Lab
 from tests.cluster.site import agents, write_site
@@ -99,8 +101,9 @@ def test_the_report_says_what_would_have_become_of_them(lab: Lab, site: Path, al
     slower = on_slice(11.0, 132 / 16).upper
     assert 24.9 / 3600 < total["allocated_gpu_hours"] < 60 / 3600
     assert total["piece_gpu_hours"] == pytest.approx(slower * total["allocated_gpu_hours"] / 7, rel=0.02)
-    assert (total["waits_known"], total["waits_free"]) == (1, 1), "slices were free, and nobody waited for any"
-    assert next((one["why"], one["runs"]) for one in shown["left"]) == ("csub did not know what the job needs", 1)
+    # Slices were free, and nobody waited for any.
+    assert (total["waits_known"], total["waits_free"]) == (1, 1)
+    assert next((one["why"], one["runs"]) for one in shown["left"]) == (words(because("would-not-need")), 1)
     assert "OUT OF MEM" in lab.run(["colloc", "report", "--shadow"], env=environment, check=True).stdout
 
 

@@ -48,14 +48,14 @@ def test_slurm_says_whose_runs_are_shown(private: Lab) -> None:
     assert shown(private, None) == (everybody, "")
     names, said = shown(private, "alice")
     assert names == {"alice"}
-    assert said.startswith("of what you may see: the runs of alice (PrivateData=jobs,usage")
+    assert "alice (PrivateData=jobs,usage" in said
     assert shown(private, "dave")[0] == set()  # the accounting does not know dave
 
     private.run(["sacctmgr", "-i", "add", "coordinator", "account=ml", "names=carol"], check=True)
     private.run(["sacctmgr", "-i", "modify", "user", "bob", "set", "adminlevel=operator"], check=True)
     names, said = shown(private, "carol")
     assert names == everybody  # her own, and account ml
-    assert "and of the accounts ml" in said
+    assert "accounts ml" in said
     assert shown(private, "bob") == (everybody, "")
     assert shown(private, "alice")[0] == {"alice"}
 
@@ -64,7 +64,7 @@ def test_a_job_of_somebody_else_is_not_there(private: Lab) -> None:
     env = {"COLLOC_CONF": str(private.root / "site/site.toml")}
     done = private.run_as("alice", ["colloc", "job", "2", "--since", "2020-01-01"], env=env)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "of what you may see: the runs of alice" in done.stderr
+    assert "runs of alice" in done.stderr
     # What there is not is told in the same words.
     none = private.run_as("alice", ["colloc", "job", "999999", "--since", "2020-01-01"], env=env)
     assert done.stderr.replace("job '2'", "") == none.stderr.replace("job '999999'", "")
