@@ -127,8 +127,10 @@ def test_a_node_with_other_gres_is_noticed(before: str, after: str) -> None:
     assert all("'g1'" in problem and ": " in problem for problem in problems)
 
 
-def test_gpus_without_a_type_can_be_named() -> None:
-    pool = read(text_of(look(lab("gpu:4")), {"": H100})).pool[0]
+def test_gpus_without_a_type_can_be_named(printed: Printed) -> None:
+    config = read(text_of(look(lab("gpu:4")), {"": H100}))
+    printed("site-check", *check(config, look(lab("gpu:3"))))
+    pool = config.pool[0]
     assert (pool.gpu_type, pool.gpus_per_node, pool.gpu_model, pool.sm_count) == ("", 4, H100, 132)
 
 
