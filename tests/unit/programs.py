@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -88,3 +89,8 @@ def _kept(stream: TextIO, redirect: Callable[[TextIO], AbstractContextManager[Te
 
 
 colloc = Colloc()
+
+
+def timeless(text: str) -> str:
+    """Return what was printed with a word for each time, which is another in each run."""
+    return re.sub(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d)?(\.\d+)?([+-]\d\d:\d\d)?)?", "TIME", text)

@@ -11,6 +11,7 @@ from slurm_colloc.audit.timing import check_bounds, latest, of_about, window_day
 from slurm_colloc.core.audit_model import JOB, Audited
 from slurm_colloc.core.config_audit import Audit, AuditRule
 from slurm_colloc.core.errors import ConfigError, InputError
+from tests.unit.golden import Printed
 from tests.unit.noticed import finding
 from tests.unit.reports import group
 
@@ -38,10 +39,10 @@ def test_a_rule_about_jobs_says_since_when_and_looks_at_no_old_reading(code: str
     assert FRESH in rule.judged
 
 
-def test_a_bound_that_no_window_holds_is_refused() -> None:
+def test_a_bound_that_no_window_holds_is_refused(printed: Printed) -> None:
     known = entries(Audit(rule=(AuditRule("COL001", bounds={"sliding_warning_min": 1440.0}),)))
     check_bounds(known, 1.1)
-    with pytest.raises(ConfigError, match=r"sliding_warning_min. of 1440 min is not shorter than the window of 24 h"):
+    with printed.raises("audit", ConfigError, "sliding_warning_min.*1440 min"):
         check_bounds(known, 1.0)
     check_bounds(of_about(known, "others"), 0.1)
 
@@ -52,7 +53,7 @@ def test_missed_runs_are_made_up_for_window_by_window() -> None:
     assert windows(until, 7, 93 * DAY) == [(93 * DAY, until)]
     assert windows(until, 7, 92.9 * DAY) == [(86 * DAY, 93 * DAY), (93 * DAY, until)]
     assert windows(until, 7, 70 * DAY)[0] == windows(until, 7, 0.0)[0] == (72 * DAY, 79 * DAY)
-    assert windows(until, 7, 101 * DAY) == [(93 * DAY, until)], "a clock that was set back"
+    assert windows(until, 7, 101 * DAY) == [(93 * DAY, until)]  # a clock that was set back
 
 
 def test_what_several_windows_found_is_said_once() -> None:

@@ -6,18 +6,16 @@ import pytest
 
 from tests.unit.asked import ask, none, one
 from tests.unit.audited_site import day_of, found, sacct_text, tres
+from tests.unit.golden import Printed
 
 # A day of one GPU and half of a node's cores.
 GREEDY = {"cpus": 48, "cores": 4.0}
 
 
-def test_cores_that_were_held_and_left_idle() -> None:
+def test_cores_that_were_held_and_left_idle(printed: Printed) -> None:
     answered, (finding,) = ask("COL008", GREEDY, {})
     assert (answered.judged, finding.gpu_hours, finding.subject, finding.about) == (2, 24.0, "ann", "user")
-    assert finding.evidence == (
-        "48 CPUs for each GPU, of which 4 were kept busy (sampled for at least 100 % of the time), over 24 GPU-h in "
-        "1 run (job 1); the bound is 18 for each GPU, over 24 GPU-h"
-    )
+    printed("rules", finding.evidence)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +62,7 @@ def test_nobody_is_named_on_weak_evidence(fields: dict[str, Any]) -> None:
     assert (answered.judged, said) == (0, [])
 
 
-def test_a_site_may_ask_for_what_was_held_alone() -> None:
+def test_a_site_may_ask_for_what_was_held_alone(printed: Printed) -> None:
     blind: dict[str, Any] = GREEDY | {
         "cores": None,
         "host_pct": None,
@@ -73,43 +71,41 @@ def test_a_site_may_ask_for_what_was_held_alone() -> None:
         "strong": False,
     }
     finding = one("COL008", blind, bounds={"busy_below_pct": 100.0})
-    assert finding.evidence.startswith("48 CPUs for each GPU, over 24 GPU-h in 1 run")
+    printed("rules", finding.evidence, case="COL008")
     assert none("COL008", blind)
 
 
-def test_a_bound_of_the_site_needs_no_pool() -> None:
+def test_a_bound_of_the_site_needs_no_pool(printed: Printed) -> None:
     finding = one("COL008", GREEDY | {"cpus_per_gpu": None}, bounds={"cores_per_gpu": 16.0})
-    assert "the bound is 16 for each GPU" in finding.evidence
+    printed("rules", finding.evidence)
 
 
-def test_hours_weigh() -> None:
+def test_hours_weigh(printed: Printed) -> None:
     # 48 for a day and 24 for three days.
     finding = one("COL008", GREEDY, GREEDY | {"cpus": 24, "cores": 0.0, "allocated": 72.0})
-    assert finding.evidence.startswith(
-        "30 CPUs for each GPU, of which 1 were kept busy (sampled for at least 100 % of the time), over 96 GPU-h in "
-    )
+    printed("rules", finding.evidence)
 
 
 def test_bounds_of_zero_name_nobody_without_hours() -> None:
     assert none("COL008", GREEDY | {"allocated": 0.0}, bounds={"min_gpu_hours": 0.0, "busy_below_pct": 100.0})
 
 
-def test_cores_of_a_node_that_nobody_looked_at_may_have_been_busy(tmp_path: Path) -> None:
+def test_cores_of_a_node_that_nobody_looked_at_may_have_been_busy(tmp_path: Path, printed: Printed) -> None:
     text = sacct_text({"AllocTRES": tres(96, "64G", gpus=2, nodes=2), "NodeList": "g[1-2]"})
     first = day_of("1", 4.0, 1000)
     second = [one._replace(node="g2", devices=(one.devices[0]._replace(uuid="GPU-2"),)) for one in first]
     second = [one._replace(processes=(one.processes[0]._replace(uuid="GPU-2"),)) for one in second]
     (finding,) = found(tmp_path / "both", "COL008", text, [*first, *second])
-    assert "of which 4 were kept busy" in finding.evidence
+    printed("rules", finding.evidence)
     blind = [one._replace(hosts=()) for one in second]
     assert found(tmp_path / "one", "COL008", text, [*first, *blind]) == []
     # Nor is a node known by the first ten of its hours.
     assert found(tmp_path / "part", "COL008", text, [*first, *second[:20], *blind[20:]]) == []
 
 
-def test_runs_of_a_store(tmp_path: Path) -> None:
+def test_runs_of_a_store(tmp_path: Path, printed: Printed) -> None:
     text = sacct_text({"AllocTRES": tres(48, "64G")}, {"AllocTRES": tres(12, "64G"), "User": "bob"})
     (finding,) = found(tmp_path, "COL008", text, [*day_of("1", 4.0, 1000), *day_of("2", 4.0, 1000)][:48])
     assert (finding.user, finding.gpu_hours) == ("ann", 24.0)
-    assert finding.evidence.startswith("48 CPUs for each GPU, of which 4 were kept busy")
+    printed("rules", finding.evidence, case="COL008")
     assert found(tmp_path, "COL008", text, config=None) == []

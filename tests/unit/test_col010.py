@@ -6,6 +6,7 @@ import pytest
 
 from slurm_colloc.core.model import Gres
 from tests.unit.asked import ask, none, one
+from tests.unit.golden import Printed
 from tests.unit.made import device, process, run, seen
 from tests.unit.stored import SHARES, stored
 from tests.unit.test_audit import audited
@@ -25,14 +26,10 @@ OVER: dict[str, Any] = {
 }
 
 
-def test_what_it_says() -> None:
+def test_what_it_says(printed: Printed) -> None:
     found = one("COL010", OVER | {"peak_mib": 30_000}, OVER, OVER | {"peak_mib": 20_000})
     assert (found.gpu_hours, found.user, found.judged) == (12.0, "ann", 3)
-    assert found.evidence == (
-        "up to 40 GiB of GPU memory in use, where the job's share is 19.5 GiB, over 12 GPU-h in 2 runs (job 2, 1); the "
-        "site's threshold is 10 % more than the share"
-    )
-    assert found.remedy.startswith("ask for as many shares as the job's memory needs")
+    printed("rules", found.evidence, found.remedy, case="COL010")
 
 
 @pytest.mark.parametrize(

@@ -6,27 +6,23 @@ import pytest
 
 from tests.unit.asked import ask, none, one
 from tests.unit.audited_site import DAY, found, sacct_text
+from tests.unit.golden import Printed
 
 # A day of a limit of 50 days: 2 %, and 1,176 GPU-h of limit not needed.
 FAR_BELOW = {"limit_min": 72_000}
 
 
-def test_a_limit_far_above_what_runs_take() -> None:
+def test_a_limit_far_above_what_runs_take(printed: Printed) -> None:
     answered, (finding,) = ask("COL011", FAR_BELOW, {"user": "bob"})
     assert (answered.judged, finding.gpu_hours, finding.subject) == (2, 1176.0, "ann")
-    assert finding.evidence == (
-        "2 % of what time limits allowed was taken (of a run 2 % on average, median 2 %), and 1176 GPU-h of limits not "
-        "needed, in 1 run (job 1) that completed; the site's thresholds are 20 % and 1000 GPU-h"
-    )
+    printed("rules", finding.evidence)
 
 
-def test_overall_is_by_time_and_mean_and_median_by_run() -> None:
+def test_overall_is_by_time_and_mean_and_median_by_run(printed: Printed) -> None:
     # 24 of 1200 h, and four times an hour of ten.
     short = {"limit_min": 600, "end_s": 3600, "to_s": 3600.0, "allocated": 1.0}
     finding = one("COL011", FAR_BELOW, *[short] * 4)
-    assert finding.evidence.startswith(
-        "2 % of what time limits allowed was taken (of a run 8 % on average, median 10 %)"
-    )
+    printed("rules", finding.evidence)
     assert finding.gpu_hours == 1176.0 + 4 * 9
     assert one("COL011", FAR_BELOW | {"gpus": 8.0}).gpu_hours == 8 * 1176.0
 

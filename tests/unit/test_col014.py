@@ -7,6 +7,7 @@ import pytest
 from slurm_colloc.core.model import Gres
 from slurm_colloc.core.usage_model import ProcessKind
 from tests.unit.asked import ask, none, one
+from tests.unit.golden import Printed
 from tests.unit.made import device, process, run, seen
 from tests.unit.stored import SHARES, stored
 from tests.unit.test_audit import audited
@@ -25,13 +26,10 @@ BESIDE: dict[str, Any] = {
 }
 
 
-def test_what_it_says() -> None:
+def test_what_it_says(printed: Printed) -> None:
     found = one("COL014", BESIDE, BESIDE | {"direct_s": 0.0})
     assert (found.gpu_hours, found.user) == (2.0, "ann")
-    assert found.evidence == (
-        "programs outside MPS for 2 h of GPUs shared by MPS, in 1 run (job 1) of 2 runs with gres/mps that could be "
-        "judged, sampled for at least 100 % of the time; the site's threshold is 1 h of runs with at least 10 min"
-    )
+    printed("rules", found.evidence, case="COL014")
     one("COL014", BESIDE | {"shown": "mps:h100:25"})
 
 
