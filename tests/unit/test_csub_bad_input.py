@@ -13,6 +13,7 @@ from slurm_colloc.core.clock import now
 from slurm_colloc.core.model import because
 from slurm_colloc.core.wording import words
 from slurm_colloc.submit.own_options import OWN_OPTIONS
+from tests.unit.golden import Printed
 from tests.unit.programs import executable
 from tests.unit.shell import Shell
 
@@ -42,11 +43,13 @@ def test_a_hint_outside_its_grammar_submits_nothing(shell: Shell, hint: str, why
 
 
 @pytest.mark.parametrize("hint", ["mem=500G,sm=10", "mem=9999999999999T,sm=10"])
-def test_a_hint_that_no_piece_holds_leaves_the_job_as_asked_and_says_why(shell: Shell, hint: str) -> None:
+def test_a_hint_that_no_piece_holds_leaves_the_job_as_asked_and_says_why(
+    shell: Shell, hint: str, printed: Printed
+) -> None:
     done = shell.run(f"--gpu-footprint={hint}", "job.sh")
     assert (done.returncode, shell.calls()) == (0, [["job.sh"]])
     assert [code for code, _ in shell.decisions()[0]["reasons"]] == ["nothing-holds"]
-    assert done.stderr.startswith("csub: job 4711: stays as asked: ")
+    printed("csub", done.stderr, case=hint)
     assert shell.run(f"--gpu-footprint={hint}", "--colloc=off", "job.sh").stderr == ""
     assert shell.decisions()[-1]["reasons"][0] == ["switched-off", {"wish": "off"}]
 

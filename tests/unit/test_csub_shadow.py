@@ -86,7 +86,7 @@ def test_what_would_have_been_is_recorded(shell: Shell) -> None:
     assert (kept["given"], kept["mode"], kept["shadow"]) == ("as asked", "exclusive", True)
     assert (kept["would"], kept["would_not"], kept["would_partition"]) == (SLICE, "", "")
     assert [code for code, _ in kept["reasons"]][:2] == ["policy-shadow", "would-have-been"]
-    assert kept["would_memory_mib"] is None, "of a slice site.toml says what it holds"
+    assert kept["would_memory_mib"] is None  # of a slice site.toml says what it holds
     switch(shell, '"mps"')
     shell.run("job.sh")
     kept = shell.decisions()[-1]
