@@ -14,6 +14,7 @@ from slurm_colloc.site.cluster import NodeGpus
 from slurm_colloc.site.driver import to_json
 from tests.fakes.devices import gpus
 from tests.fakes.driver import Driver
+from tests.unit.golden import Printed
 from tests.unit.mail_service import no_mail_service
 from tests.unit.programs import colloc, umask
 from tests.unit.test_site import FakeClient
@@ -34,7 +35,7 @@ def test_the_driver_is_read_on_a_node_with_gpus_only(node: str, read: bool, monk
 
 
 def test_a_driver_that_is_silent_is_said_and_no_error(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], printed: Printed
 ) -> None:
     monkeypatch.setenv("SLURMD_NODENAME", "g1")
 
@@ -43,7 +44,7 @@ def test_a_driver_that_is_silent_is_said_and_no_error(
 
     monkeypatch.setattr(site_command, "read_driver", silent)
     assert site_command.look_around([], {}).gpus == ()
-    assert "node 'g1' has GPUs and they were not read: the NVIDIA driver does not answer" in capsys.readouterr().err
+    printed("site-init", capsys.readouterr().err)
 
 
 def test_what_a_file_says_of_this_node_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,10 +79,10 @@ def test_a_site_file_is_replaced_whole_and_a_link_to_it_stays(tmp_path: Path, mo
         link.symlink_to("kept/site.toml")
         with real.open() as reading:
             assert written(link, "--force") == 0
-            assert reading.read() == "old", "who reads it meanwhile has all of the old one"
+            assert reading.read() == "old"  # who reads it meanwhile has all of the old one
     assert link.is_symlink()
     assert "slurm_release" in real.read_text()
-    assert stat.S_IMODE(real.stat().st_mode) == 0o644, "csub reads it for everybody"
+    assert stat.S_IMODE(real.stat().st_mode) == 0o644  # csub reads it for everybody
     assert [path.name for path in real.parent.iterdir()] == ["site.toml"]
 
 
@@ -146,16 +147,16 @@ def test_check_looks_at_the_whole_file(name: str, tmp_path: Path, monkeypatch: p
     assert why in colloc.out
 
 
-def test_a_file_that_some_command_would_refuse_is_not_written(tmp_path: Path) -> None:
+def test_a_file_that_some_command_would_refuse_is_not_written(tmp_path: Path, printed: Printed) -> None:
     path = tmp_path / "site.toml"
     assert written(path, "--set", 'audit.rule=[{code="COL003", bounds={min_gpu_huors=5}}]') == 2
-    assert "did you mean 'min_gpu_hours'?" in colloc.err
+    printed("site-init", colloc.err)
     assert not path.exists()
 
 
 @pytest.mark.parametrize("mails", ["admins", "off"])
 def test_check_reads_the_file_of_the_audits_where_these_run(
-    mails: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mails: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed: Printed
 ) -> None:
     path, kept = tmp_path / "site.toml", tmp_path / "state/audit"
     for folder, mode in ((tmp_path / "state", 0o755), (tmp_path / "state/store", 0o700), (tmp_path / "spool", 0o1777)):
@@ -172,21 +173,21 @@ def test_check_reads_the_file_of_the_audits_where_these_run(
     given = [word for key, value in options.items() for word in ("--set", f'{key}="{value}"')]
     assert written(path, *given, "--set", 'notices.admins=["a@b.c"]') == 0
     assert colloc("site", "check") == 0
-    assert f"notices.command '{tmp_path}/command': it is not there" in colloc.err
+    assert f"notices.command '{tmp_path}/command': " in colloc.err
     kept.mkdir(mode=0o700)
     assert colloc("site", "check") == 1
-    said = colloc.out
-    assert f"notices.command '{tmp_path}/command': it is not there" in said
-    assert "sendmail" not in said
+    assert "sendmail" not in colloc.out
     no_mail_service(tmp_path, monkeypatch)
     assert colloc("site", "check") == 1
-    assert ("notices.mode 'admins': there is no 'sendmail'" in colloc.out) == (mails == "admins")
+    assert ("'sendmail'" in colloc.out) == (mails == "admins")
+    if mails == "admins":
+        printed("site-check", *(line for line in colloc.out.splitlines() if "notices." in line))
 
 
-def test_check_says_which_path_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_says_which_path_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed: Printed) -> None:
     path = tmp_path / "site.toml"
     monkeypatch.setenv("COLLOC_CONF", str(path))
     assert written(path, "--set", f'paths.state="{tmp_path}/typo"', "--set", f'paths.decisions="{tmp_path}"') == 0
-    assert f"note: paths.state '{tmp_path}/typo': No such file or directory" in colloc.err
+    noted = colloc.err
     assert colloc("site", "check") == 1
-    assert f"paths.state '{tmp_path}/typo': No such file or directory" in colloc.out
+    printed("site-check", *(line for line in (noted + colloc.out).splitlines() if "/typo'" in line))

@@ -27,6 +27,7 @@ from slurm_colloc.store.samples import DAY
 from slurm_colloc.store.store import Store
 from slurm_colloc.store.window import Window
 from tests.rings import tenth
+from tests.unit.golden import Printed
 from tests.unit.made import HOUR, device, host, near, process, run, seen
 from tests.unit.stored import MadeHour, at, busy, job_usage, only, sampled, stored
 
@@ -59,9 +60,9 @@ def rows(store: Store, what: str = "at_s, interval_s, job_id", table: str = "sha
 def test_hours_of_a_closed_day_become_one_file(tmp_path: Path) -> None:
     store = stored(tmp_path, [], steady(NOON, NOON + HOUR, NOON + 30 * HOUR))
     before = rows(store)
-    assert passed_days(store, 0.9).written == 0, "late lines are still to be expected"
+    assert passed_days(store, 0.9).written == 0  # late lines are still to be expected
     assert passed_days(store, AGES["joined"]).written == 6
-    assert len(files(store)) == 12, "a report that began before still finds the hours"
+    assert len(files(store)) == 12  # a report that began before still finds the hours
     assert rows(store) == before
     again = passed_days(store, AGES["joined"])
     assert (again.written, again.removed) == (0, 6)
@@ -94,7 +95,7 @@ def test_time_beside_the_daemon_of_mps_stays_apart(tmp_path: Path, age: str) -> 
 def test_readings_go_when_their_facts_are_there(tmp_path: Path) -> None:
     store = stored(tmp_path, [], steady(*range(NOON + 10, NOON + 131, 10)))
     passed_days(store, AGES["facts"])
-    assert len(files(store)) == 5, "a report that began before still finds the readings"
+    assert len(files(store)) == 5  # a report that began before still finds the readings
     passed_days(store, AGES["facts"])
     assert files(store) == ["facts/c/2026-11-20.parquet"]
     assert rows(store) == []
@@ -129,16 +130,16 @@ def test_deleted_at_last(tmp_path: Path) -> None:
     assert (files(store), os.listdir(tmp_path / "samples/c")) == ([], [])
 
 
-def test_a_clock_that_is_ahead_deletes_nothing(tmp_path: Path) -> None:
+def test_a_clock_that_is_ahead_deletes_nothing(tmp_path: Path, printed: Printed) -> None:
     # One node's clock was years ahead once, and says nothing of today.
     store = stored(tmp_path, [], steady(NOON - 30 * DAY, NOON, NOON + 900 * DAY))
     before = files(store)
     for days_ahead in (16, 400):
         done = compact(store, KEEP, NOON + days_ahead * DAY)
         assert done
-        assert "' is 2026-11-20, and this host's clock says" in done.errors[0]
+        printed("compact", done.errors[0])
     assert files(store) == before
-    assert compact(store, KEEP, MIDNIGHT + 3 * DAY) is not None, "two days without a sample happen"
+    assert compact(store, KEEP, MIDNIGHT + 3 * DAY) is not None  # two days without a sample happen
     assert compact(store, KEEP, NOON + 16 * DAY, anyway=True) is not None
     assert "facts/c/2026-11-20.parquet" in files(store)
 
@@ -150,7 +151,7 @@ def test_an_hour_that_grew_takes_its_place_in_the_joined_day(tmp_path: Path) -> 
     store = stored(tmp_path, [], steady(NOON, NOON + HOUR))
     passed_days(store, AGES["joined"], 2)
     sampled(store, steady(NOON, NOON + 10))
-    assert len(rows(store)) == 2, "not yet read, and not read twice"
+    assert len(rows(store)) == 2  # not yet read, and not read twice
     passed_days(store, AGES["joined"], 2)
     assert [row[0] for row in rows(store)] == [NOON, NOON + 10, NOON + HOUR]
     assert len(files(store)) == 3
@@ -162,7 +163,7 @@ def test_an_hour_that_came_late_is_added_to_facts(tmp_path: Path) -> None:
     passed_days(store, AGES["facts"], 2)
     sampled(store, steady(NOON + 3 * HOUR))
     sampled(store, [one._replace(node="g2") for one in steady(NOON, uuid="GPU-9")])
-    assert only(store).energy_j == before, "not yet read, and the day's facts are"
+    assert only(store).energy_j == before  # not yet read, and the day's facts are
     late = passed_days(store, AGES["facts"], 2)
     assert (late.refused, len(files(store))) == ((), 1)
     assert only(store).energy_j == 3 * (before or 0)
@@ -298,13 +299,14 @@ def test_a_damaged_file_is_named_and_stops_its_own_day_only(tmp_path: Path, page
         rows(store, "*")
 
 
-def test_a_file_that_is_not_ours_is_not_taken_in(tmp_path: Path) -> None:
+def test_a_file_that_is_not_ours_is_not_taken_in(tmp_path: Path, printed: Printed) -> None:
     store = stored(tmp_path, [], steady(NOON))
     with duckdb.connect() as connection:
         path = tmp_path / "samples/c/2026-11-20/g1"
         connection.execute(f"COPY (SELECT * FROM '{path}/12.parquet') TO '{path}/13.parquet' (FORMAT parquet)")
     (error,) = passed_days(store, AGES["facts"]).errors
-    assert "13.parquet' does not say what is in it" in error
+    assert "13.parquet'" in error
+    printed("compact", error)
 
 
 def test_a_day_without_one_usable_line(tmp_path: Path) -> None:
