@@ -21,7 +21,7 @@ from slurm_colloc.rebind.waiting import Waiting, keep, keep_submitted, lock_path
 from slurm_colloc.slurm.jobs import QueuedJob
 from slurm_colloc.slurm.limits import Limits
 from slurm_colloc.slurm.pending import update
-from tests.unit.golden import compare, titled
+from tests.unit.golden import Printed
 from tests.unit.made import MPS_POOL, decision, evidence, request, site
 
 SIGNATURE = "0123456789abcdef0123456789abcdef.~~00000000"
@@ -329,7 +329,11 @@ def test_of_a_slow_door_a_few_go_through_at_a_look(config: SiteConfig, slurm: Co
 
 
 def test_what_waits_is_shown_and_put_back_by_one_command(
-    config: SiteConfig, slurm: Controller, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    config: SiteConfig,
+    slurm: Controller,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    printed: Printed,
 ) -> None:
     monkeypatch.setattr("slurm_colloc.cli.colloc.late.site", lambda: config)
     monkeypatch.setattr("slurm_colloc.cli.colloc.late.CliClient", lambda: slurm)
@@ -341,11 +345,11 @@ def test_what_waits_is_shown_and_put_back_by_one_command(
     for undo in (False, True):
         for form in ("json", "text"):
             late(undo=undo and form == "json", form=form)
-            printed = re.sub(r"20\d\d-[-:+ \d]+\d|1[78]\d{8}\.\d+", "TIME", capsys.readouterr().out)
-            shown.append((f"{'--undo ' if undo else ''}--format={form}", printed))
+            said = re.sub(r"20\d\d-[-:+ \d]+\d|1[78]\d{8}\.\d+", "TIME", capsys.readouterr().out)
+            shown.append((f"{'--undo ' if undo else ''}--format={form}", said))
     assert json.loads(shown[2][1].replace("TIME", "0"))["undone"] == ["7"]
     assert slurm.records["7"]["TresPerNode"] == "gres/gpu:h100:1"
-    compare("printed/late.txt", titled(one for one in shown if one[0].endswith("text")))
+    printed("late", *(said for name, said in shown if name.endswith("text")))
 
 
 def test_cards_of_two_sizes_give_no_share(config: SiteConfig, slurm: Controller) -> None:
