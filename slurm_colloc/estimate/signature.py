@@ -8,6 +8,7 @@ numbers the same names, in the same order.
 
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
@@ -52,6 +53,10 @@ _CONSTANT = re.compile(r"(?m)(?:^|[;\s])([A-Za-z_]\w*)=[\"']?([\w./~+-]+)")
 _WORD = re.compile(r"[^\s\"'=;|&<>()`]+")
 _VALUE = r"\"[^\"\n]*\"|'[^'\n]*'|[^\s;&|]*"
 _LONGER = r"\$\{?\w+\}?:(?![-=+?])|:\$\{?\w+\}?"
+# A position of the script's arguments: $1, ${1}, ${1:-0}; and where it is only looked whether there is one.
+_POSITION = r"\$(?:([1-9])(?!\d)|\{([1-9]\d?)(?::?[-?][^}\s]*)?\})"
+_IS_THERE = r"-[zn][ \t]+\"?\$\{?[1-9]\}?\"?"
+_COUNTS_ANEW = r"\bshift\b|\bgetopts\b|\bset\s+--|\w\s*\(\s*\)|\bfunction\b|\$\{?[@*]|\$\{[1-9]\d?[^}\d:?-]|\$\{!"
 _OWN_ENVIRONMENT = r"\b(?:activate|apptainer|singularity|enroot|docker|podman|--container-image|conda\s+run)\b"
 
 # Variables of a session that a script may name without being another job for it.
@@ -114,7 +119,7 @@ def signature(
         handed: variables that were set for this job alone, which count although only its program may name them.
     """
     variables = environ or {}
-    body = shell_lines(script.decode(errors="surrogateescape"))
+    body, script_args = _followed(shell_lines(script.decode(errors="surrogateescape")), script_args)
     came_from, folder = folder, _goes_to(body, folder, variables)
     reader = _Reader((folder, variables.get("HOME", "")))
     lines = reader.text(body)
@@ -131,6 +136,27 @@ def signature(
     words = [str(gpu_count), *told_apart, lines, *words, "$", *given, _environment(body, variables)]
     text = f"{digest(_joined(words))}.{reader.written()}~{read.key}~{_folder_key(folder)}"
     return Signature(text, tuple(reader.names), tuple(words), read)
+
+
+def _followed(body: str, script_args: Sequence[str]) -> tuple[str, list[str]]:
+    """Return a script with those of its arguments put in that are values of options or variables there, and the others.
+
+    "--seed $1" is the seed of every call: what stands for the argument is judged by that name. One that stands anywhere
+    else, or may be counted otherwise (shift, a function's own $1), is an argument without a name as before.
+    """
+    words = list(script_args)
+    if not words or re.search(_COUNTS_ANEW, body):
+        return body, words
+    body = re.sub(_IS_THERE, "*", body)
+    values = "\n".join(found["value"] for found in _ARGUMENT.finditer(body) if not found["value"].startswith("'"))
+    anywhere, named = (Counter(map("".join, re.findall(_POSITION, text))) for text in (body, values))
+    put = {
+        number: word
+        for number, word in ((str(number), word) for number, word in enumerate(words, 1))
+        if 0 < anywhere[number] == named[number] and re.fullmatch(r"[\w./:,+-]+", word)
+    }
+    left = ["" if str(number) in put else word for number, word in enumerate(words, 1)]
+    return re.sub(_POSITION, lambda found: put.get(found[1] or found[2], found[0]), body), left
 
 
 def _goes_to(body: str, folder: str, variables: Mapping[str, str]) -> str:

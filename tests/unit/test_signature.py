@@ -29,6 +29,8 @@ class Job:
 
 WRITES = "mkdir -p $OUT\ncp t.py $OUT\nt --out $OUT > $OUT/l\nt --log $OUT | tee $OUT/m"
 LOGS = "t > $SLURM_JOB_NAME.log"
+SEED_AND_OUT = 't --seed="${1}" --out runs/$1'
+SEED_OR_END = '[ -z "$1" ] && exit\nt --seed $1'
 SAME = [
     ("a job's name of a log", Job(LOGS, SLURM_JOB_NAME="a"), Job(LOGS, SLURM_JOB_NAME="b")),
     ("directives", Job("#SBATCH -t 5\n#CSUB --gpu-footprint=mem=9G\npython train.py"), Job("python train.py")),
@@ -39,6 +41,11 @@ SAME = [
     ("a seed", Job("python t.py --seed 1"), Job("python t.py --seed 2")),
     ("a seed by =", Job("python t.py --random-seed=1"), Job("python t.py --random-seed=2")),
     ("a seed in a variable", Job("SEED=1\npython t.py --seed $SEED"), Job("SEED=7\npython t.py --seed $SEED")),
+    ("a seed by argument", Job("t --seed $1", "1"), Job("t --seed $1", "2")),
+    ("a seed by argument, also elsewhere", Job(SEED_AND_OUT, "1"), Job(SEED_AND_OUT, "2")),
+    ("a seed by argument or none", Job("SEED=${1:-0}\nt --seed $SEED", "1"), Job("SEED=${1:-0}\nt --seed $SEED", "2")),
+    ("a seed by argument that must be", Job(SEED_OR_END, "1"), Job(SEED_OR_END, "2")),
+    ("a seed by the tenth", Job("t --seed ${10}", *"abcdefghi1"), Job("t --seed ${10}", *"abcdefghi2")),
     ("an output folder", Job("python t.py --output_dir runs/a"), Job("python t.py --output_dir runs/b")),
     ("a log folder as a switch's value", Job("python t.py --log runs/a"), Job("python t.py --log runs/b")),
     ("a run's name", Job("python t.py --run-name a"), Job("python t.py --run-name b")),
@@ -73,6 +80,12 @@ SAME = [
     ("what it activates itself", Job("conda activate a\nt"), Job("conda activate a\nt", VIRTUAL_ENV="/v")),
 ]  # fmt: skip
 RELATIVE = [
+    ("a size by argument", Job("t --batch-size $1", "32"), Job("t --batch-size $1", "64")),
+    ("a bare argument", Job("t $1", "1"), Job("t $1", "2")),
+    ("a seed that is counted too", Job("t --seed $1\nt 2 $1", "1"), Job("t --seed $1\nt 2 $1", "2")),
+    ("a function's own", Job("f() { t --seed $1; }\nf 3", "1"), Job("f() { t --seed $1; }\nf 3", "2")),
+    ("another program's", Job("awk '{print $1}' x\nt --seed $1", "1"), Job("awk '{print $1}' x\nt --seed $1", "2")),
+    ("what is shifted", Job("shift\nt --seed $1", "1", "5"), Job("shift\nt --seed $1", "2", "5")),
     ("how large results are", Job("t --output-resolution 512"), Job("t --output-resolution 4096")),
     ("how many results", Job("t --results-per-prompt 1"), Job("t --results-per-prompt 64")),
     ("a batch size", Job("python t.py --batch-size 64"), Job("python t.py --batch-size 128")),
@@ -93,6 +106,14 @@ RELATIVE = [
 ]
 NAMED = "t -m $SLURM_JOB_NAME"
 STRANGERS = [
+    ("a file by argument", Job("t --config $1", "a.yaml"), Job("t --config $1", "b.yaml")),
+    ("a model by the second", Job("t --seed $1 --model $2", "1", "a"), Job("t --seed $1 --model $2", "2", "b")),
+    ("one argument more", Job("t --seed $1", "1"), Job("t --seed $1", "1", "x")),
+    (
+        "a seed that names a file",
+        Job("t --seed $1 --config c/$1.yaml", "1"),
+        Job("t --seed $1 --config c/$1.yaml", "2"),
+    ),
     ("a name", Job("python t.py --name a"), Job("python t.py --name b")),
     ("an experiment's path", Job("t --exp /s/a"), Job("t --exp /s/b")),
     ("an experiment that is named", Job("t --experiment vision/small"), Job("t --experiment vision/large")),
