@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -18,7 +19,7 @@ from slurm_colloc.slurm.directives import read_script
 from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS
 from slurm_colloc.submit.render import keep_script, render_block, render_script, site_parts, write_script
 from tests.unit.golden import compare
-from tests.unit.made import footprint, request, site
+from tests.unit.made import MPS_POOL, footprint, request, site
 
 SCRIPT = b"""\
 #!/bin/bash -l
@@ -70,7 +71,7 @@ def test_golden(mode: SharingMode, sampled: bool, monkeypatch: pytest.MonkeyPatc
     assert text.endswith(tail)
 
 
-SHELLS = [name for name in ("dash", "bash", "ksh", "zsh", "sh") if shutil.which(name)]
+SHELLS = [name for name in ("dash", "bash", "ksh", "mksh", "zsh", "yash", "sh") if shutil.which(name)]
 
 
 @pytest.mark.parametrize("shell", SHELLS)
@@ -129,6 +130,70 @@ def test_a_script_is_told_of_one_gpu_where_slurm_tells_of_a_piece(style: str) ->
         found = ran(block(mode, sampled=False), **{name: "0"})
         assert (name in found, found.get("SLURM_GPUS_ON_NODE")) == (False, "1" if mode is SharingMode.MPS else None)
     assert ran(block(SharingMode.SHARD, sampled=False), SLURM_GPUS_ON_NODE="1")["SLURM_GPUS_ON_NODE"] == "1"
+
+
+SLICE = "csub: asked gpu:1 at 1; became gpu:nvidia_h100_80gb_hbm3_1g.10gb:1 at 2, by 1 run; never again: x\n"
+SHARE = SLICE.replace("gpu:nvidia_h100_80gb_hbm3_1g.10gb:1", "mps:7")
+TOLD = {"SLURM_GPUS": "1", "SLURM_GPUS_PER_NODE": "1", "SLURM_TRES_BIND": "x"}
+# What Slurm tells a job that has a whole GPU, or a slice.
+HAS_GPU = {"SLURM_JOB_ID": "7", "SLURM_GPUS_ON_NODE": "1", **TOLD}
+
+
+def late(
+    tmp_path: Path,
+    said: str,
+    *,
+    shell: str,
+    behind: str,
+    environ: dict[str, str],
+    stderr: IO[str] | int = subprocess.PIPE,
+) -> tuple[str, str]:
+    """Return what a block says and what comes behind it, of a job that may have got a piece while it waited."""
+    path = tmp_path / "slurm_colloc/waiting/c/7.said"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(said) if said else path.unlink(missing_ok=True)
+    config = site(MPS_POOL)
+    text = render_block(request(signature="s"), NEED, placement(SharingMode.EXCLUSIVE), config, sampled=True, late=True)
+    whole = {"PATH": os.environ["PATH"], **environ}
+    script = tmp_path / "script"
+    script.write_bytes(text + behind.encode())
+    argv = [shell, "-eu", str(script)]
+    done = subprocess.run(argv, env=whole, stdout=subprocess.PIPE, stderr=stderr, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stderr or "", done.stdout
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_late_block_leaves_a_job_with_a_whole_gpu_as_it_is(shell: str, tmp_path: Path) -> None:
+    """Also where the change came too late, as for the tasks of an array that an administrator holds."""
+    behind = 'set | grep "^csub_" || echo "$SLURM_GPUS $SLURM_GPUS_PER_NODE $SLURM_TRES_BIND"'
+    for said in ("", SHARE):
+        assert late(tmp_path, said, shell=shell, behind=behind, environ=HAS_GPU) == ("", "1 1 x\n")
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_script_that_reads_what_it_asked_for_finds_it_on_a_slice(shell: str, tmp_path: Path) -> None:
+    """An srun fits a slice with a number, and none with the name of another type."""
+    behind = 'echo "$SLURM_GPUS ${SLURM_GPUS_PER_NODE-none} ${SLURM_TRES_BIND-none}"; set | grep "^csub_" || :'
+    typed = {**HAS_GPU, "SLURM_GPUS_PER_NODE": "h100:1"}
+    assert late(tmp_path, SLICE, shell=shell, behind=behind, environ=typed) == (SLICE, "1 none none\n")
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_late_share_says_so_and_asks_for_it_no_more(shell: str, tmp_path: Path) -> None:
+    behind = 'echo "${SLURM_GPUS-none} $CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"'
+    share = {"SLURM_JOB_ID": "7", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "7", **TOLD}
+    for said in ("", SHARE):
+        assert late(tmp_path, said, shell=shell, behind=behind, environ=share) == (said, "none 0=5600M\n")
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_word_that_cannot_be_said_ends_no_job(shell: str, tmp_path: Path) -> None:
+    with open("/dev/full", "w") as full:
+        assert late(tmp_path, SLICE, shell=shell, behind='echo "$SLURM_GPUS"', stderr=full, environ=HAS_GPU) == (
+            "",
+            "1\n",
+        )
 
 
 def test_containers_are_handed_the_sites_daemon(tmp_path: Path) -> None:
