@@ -95,7 +95,9 @@ class CliClient:
 
         allowed_s = self._timeout_s + len(lines) * 0.1
         text = "".join(f"{line}\n" for line in lines).encode(errors="surrogateescape")
-        return run(CONTROL, allowed_s, self._environment, text).stdout.decode(errors="surrogateescape")
+        # An array's tasks in full: what is cut short after 64 letters names none.
+        environ = {**self._environment, "SLURM_BITSTR_LEN": "0"}
+        return run(CONTROL, allowed_s, environ, text).stdout.decode(errors="surrogateescape")
 
     def jobs_text(self) -> str:
         """Return what slurmctld remembers of all jobs, as ``scontrol show job -d -o`` prints it."""

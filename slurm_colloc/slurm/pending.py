@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from slurm_colloc.core.errors import InputError
 from slurm_colloc.core.model import Gres
-from slurm_colloc.core.units import asked_mib, time_limit_min, whole
+from slurm_colloc.core.units import asked_mib, spans, time_limit_min, whole
+from slurm_colloc.slurm.array import parse_array
 from slurm_colloc.slurm.gres import parse_gres
 from slurm_colloc.slurm.parse import parse_records
 
@@ -109,6 +110,10 @@ def parse_pending(text: str) -> dict[str, PendingJob]:
 def _pending(record: Mapping[str, str]) -> PendingJob:
     job_id = record.get("ArrayJobId", record["JobId"])
     tasks = record.get("ArrayTaskId", "").partition("%")[0]
+    if ":" in tasks:
+        # A step, as of 1-9:2, scontrol shows and does not take.
+        with suppress(InputError):
+            tasks = spans(parse_array(tasks))
     target = f"{job_id}_{tasks if tasks.isdecimal() else f'[{tasks}]'}" if tasks else job_id
     uid = _UID.search(record.get("UserId", ""))
     fields = {name: _known(record.get(name, "")) for name in (*_GPU_FIELDS, "TimeLimit", *_CORES, *_MEMORY)}

@@ -226,6 +226,20 @@ def test_an_array_is_changed_whole_and_each_task_has_its_piece(lab: Lab) -> None
 
 
 @pytest.mark.skipif(RELEASE == "22.05", reason="22.05 changes no whole GPU to a share")
+@pytest.mark.parametrize("tasks", ["1-298:3", ",".join(str(number + number % 7) for number in range(100, 900, 11))])
+def test_an_array_whose_tasks_have_no_short_name(lab: Lab, tasks: str) -> None:
+    """A step scontrol shows and does not take, and a long list it shows in part."""
+    user = user_of(lab, "mps")
+    words = ["--gres=gpu:h100:1", f"--array={tasks}", "train.sh"]
+    job = user.submit("-H", *words)
+    learn(user, *words)
+    bind(user, job)
+    assert [one.split()[-1] for one in tres_of(user, job)] == [tres("mps:6")]
+    look(user, UNDO)
+    assert [one.split()[-1] for one in tres_of(user, job)] == [tres("gpu:h100:1")]
+
+
+@pytest.mark.skipif(RELEASE == "22.05", reason="22.05 changes no whole GPU to a share")
 def test_an_array_of_which_tasks_run_and_one_is_held(lab: Lab) -> None:
     """Records of their own: the task that runs stays, each that waits is changed; the held one is root's by now."""
     user = user_of(lab, "mps")

@@ -18,9 +18,10 @@ from slurm_colloc.core.model import Evidence, Gres, JobRequest
 from slurm_colloc.estimate.records import drop_decision, drop_evidence, read_decisions
 from slurm_colloc.rebind.look import look
 from slurm_colloc.rebind.waiting import Waiting, keep, keep_submitted, lock_path, read_one, read_waiting
+from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.jobs import QueuedJob
 from slurm_colloc.slurm.limits import Limits
-from slurm_colloc.slurm.pending import update
+from slurm_colloc.slurm.pending import parse_pending, update
 from tests.unit.golden import Printed
 from tests.unit.made import MPS_POOL, decision, evidence, request, site
 
@@ -380,3 +381,19 @@ def test_a_waiting_job_is_read_as_it_was_kept(config: SiteConfig) -> None:
 def test_a_value_with_a_blank_is_no_update() -> None:
     with pytest.raises(Exception, match="blank"):
         update(["7"], {"Gres": "mps:6 Partition=x"})
+
+
+@pytest.mark.parametrize(
+    ("tasks", "target"),
+    [("3", "7_3"), ("3-6%2", "7_[3-6]"), ("1-7:3", "7_[1,4,7]"), ("1-999999:2", "7_[1-999999:2]")],
+)
+def test_tasks_are_named_as_scontrol_takes_them(tasks: str, target: str) -> None:
+    assert list(parse_pending(f"JobId=9 ArrayJobId=7 ArrayTaskId={tasks} JobName=x")) == [target]
+
+
+def test_scontrol_is_asked_for_all_tasks_of_an_array(tmp_path: Path) -> None:
+    program = tmp_path / "scontrol"
+    program.write_text('#!/bin/sh\necho "$SLURM_BITSTR_LEN"\n')
+    program.chmod(0o755)
+    client = CliClient(environment={"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_BITSTR_LEN": "9"})
+    assert client.control(["show job 7"]) == "0\n"
