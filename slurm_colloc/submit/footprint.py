@@ -77,9 +77,14 @@ def footprint_of_runs(
     return footprint, known.notes
 
 
-def may_be_server(text: bytes) -> bool:
-    """Return whether a text names a program that is told which part of a GPU it takes."""
-    return any(word in text for word in _SERVERS)
+def may_be_server(text: bytes, environ: Mapping[str, str]) -> bool:
+    """Return whether a text names a program that is told which part of a GPU it takes, or a variable tells one."""
+    return any(word in text for word in _SERVERS) or any(name.startswith("XLA_") for name in environ)
+
+
+def with_arguments(text: bytes, request: JobRequest) -> bytes:
+    """Return what a script says and is told, without its comments."""
+    return b" ".join((without_comments(text), *(word.encode(errors="surrogateescape") for word in request.script_args)))
 
 
 def as_served(
@@ -89,8 +94,8 @@ def as_served(
 
     Weights that lie there are the least that what loads them needs.
     """
-    text = b" ".join((without_comments(text), *(word.encode(errors="surrogateescape") for word in request.script_args)))
-    if not may_be_server(text) and not any(name.startswith("XLA_") for name in environ):
+    text = with_arguments(text, request)
+    if not may_be_server(text, environ):
         return footprint, ()
     from slurm_colloc.submit.serving import memory_part, weights_mib  # of no use to a job without a server
 

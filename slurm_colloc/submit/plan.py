@@ -17,7 +17,7 @@ from slurm_colloc.slurm.directives import read_script
 from slurm_colloc.slurm.free_gpus import Free
 from slurm_colloc.slurm.limits import Limits
 from slurm_colloc.slurm.options import CommandLine, Given, without
-from slurm_colloc.submit.footprint import as_served, footprint_of, may_be_server, part_to_tell
+from slurm_colloc.submit.footprint import as_served, footprint_of, may_be_server, part_to_tell, with_arguments
 from slurm_colloc.submit.override import overridden, without_sizes, would_have_been
 from slurm_colloc.submit.own_options import NOT_LATE, check_pack, is_exclusive, own_option, parse_slowdown, wants_pack
 from slurm_colloc.submit.reasons import reason_to_keep_command, reason_to_keep_text
@@ -228,7 +228,9 @@ def _made(case: Case, request: JobRequest, resubmits: Reason | None, packer: Pac
         except CollocError as error:
             code = error.reasons[0].code if isinstance(error, NotPackedError) else "not-understood"
             notes = (*notes, because("not-packed", why=str(error), reason=code))
-    late = not (packs or left or fixed or colloc == NOT_LATE) and _may_be_late(submission, part, config)
+    # What is kept of a job that waits knows no bound of its own on slowdown.
+    placed_now = colloc == NOT_LATE or own_option("max-slowdown", command_line, script) is not None
+    late = not (packs or left or fixed or placed_now) and _may_be_late(case, part)
     part, body = _rewritten(submission, part, left, fixed, config, late=late)
     if config.policy == "shadow":
         part = part._replace(placement=_withheld(part.placement))
@@ -307,16 +309,17 @@ def _is_unknown(part: Part) -> bool:
     return ignorant and part.footprint.gpu_mem_peak_mib is None and bool(part.request.gres)
 
 
-def _may_be_late(submission: Submission, part: Part, config: SiteConfig) -> bool:
+def _may_be_late(case: Case, part: Part) -> bool:
     """Return whether a job that is left as asked may get a piece as soon as its need is known.
 
-    What a server takes is judged by its script, which is not kept.
+    What a server takes is judged by its script and its variables, which are not kept.
     """
-    request = part.request
+    request, submission, config = part.request, case.submission, case.config
     allowed = config.sharing.late_binding != "off" and config.policy == "auto" and not request.untouchable
     in_time = "begin" not in request.options and request.time_limit_min != math.inf
     starts_shell = submission.script is None or request.sh_like
-    return allowed and in_time and starts_shell and _is_unknown(part) and not may_be_server(submission.text)
+    served = may_be_server(with_arguments(submission.text, request), case.environ)
+    return allowed and in_time and starts_shell and _is_unknown(part) and not served
 
 
 def _never_measured(

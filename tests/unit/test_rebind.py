@@ -24,6 +24,7 @@ from slurm_colloc.slurm.limits import Limits
 from slurm_colloc.slurm.pending import parse_pending, update
 from tests.unit.golden import Printed
 from tests.unit.made import MPS_POOL, decision, evidence, request, site
+from tests.unit.shell import Shell
 
 SIGNATURE = "0123456789abcdef0123456789abcdef.~~00000000"
 RELEASES = {"22.05": "22.05.8", "24.11": "24.11.5", "26.05": "26.05.5"}
@@ -397,3 +398,23 @@ def test_scontrol_is_asked_for_all_tasks_of_an_array(tmp_path: Path) -> None:
     program.chmod(0o755)
     client = CliClient(environment={"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_BITSTR_LEN": "9"})
     assert client.control(["show job 7"]) == "0\n"
+
+
+@pytest.mark.parametrize(
+    ("argv", "environ", "is_late"),
+    [
+        (["job.sh"], {}, True),
+        (["--colloc=late=off", "job.sh"], {}, False),
+        (["--max-slowdown=1.1", "job.sh"], {}, False),
+        (["job.sh", "vllm", "serve", "m"], {}, False),
+        (["job.sh"], {"XLA_PYTHON_CLIENT_MEM_FRACTION": ".9"}, False),
+    ],
+)
+def test_which_job_may_get_a_piece_while_it_waits(
+    shell: Shell, argv: list[str], environ: dict[str, str], is_late: bool
+) -> None:
+    """One whose user, arguments or variables say more than what is kept of it has its piece at once, or none."""
+    path = shell.folder / "site.toml"
+    path.write_text(path.read_text().replace("[sharing]", '[sharing]\nlate_binding = "on"'))
+    done = shell.run("--dry-run", *argv, environ=environ)
+    assert (done.returncode, "csub_card_mib" in done.stdout) == (0, is_late)
