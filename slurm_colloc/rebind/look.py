@@ -10,16 +10,19 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
+from random import shuffle
 from typing import NamedTuple, Protocol
 
 from slurm_colloc.core.clock import now
 from slurm_colloc.core.config import SiteConfig
+from slurm_colloc.core.errors import StoreError
 from slurm_colloc.core.files import locked
 from slurm_colloc.core.model import Decision, Footprint, Placement, because
 from slurm_colloc.core.units import counted
 from slurm_colloc.estimate.calibration import RUNNING
 from slurm_colloc.estimate.records import drop_decision, read_decisions
 from slurm_colloc.placement.choose import place
+from slurm_colloc.placement.time_and_cores import asked_limit_min
 from slurm_colloc.rebind.forms import Form, change_of, form_of
 from slurm_colloc.rebind.waiting import (
     Change,
@@ -34,7 +37,7 @@ from slurm_colloc.rebind.waiting import (
 )
 from slurm_colloc.slurm.jobs import QueuedJob
 from slurm_colloc.slurm.limits import Limits
-from slurm_colloc.slurm.pending import PendingJob, parse_pending, show, update
+from slurm_colloc.slurm.pending import Assignments, PendingJob, parse_pending, show, update
 from slurm_colloc.submit.footprint import footprint_of_runs
 from slurm_colloc.submit.slurm_answers import access_of
 
@@ -95,7 +98,19 @@ class Intent(NamedTuple):
     @property
     def is_bound(self) -> bool:
         """Return whether any part of the job asks for the piece."""
-        return any(record.has(self.change.to) for record in self.records)
+        gpu = {name: value for name, value in self.change.to.items() if "res" in name}
+        return any(record.has(gpu) for record in self.records)
+
+    def back(self, record: PendingJob) -> Assignments:
+        """Return what undoes the change of a record: of what was as meant once, others have changed what is not."""
+        change = self.change
+        left = {_part(name) for name, value in change.to.items() if change.is_told and not record.has({name: value})}
+        return {name: value for name, value in change.back.items() if _part(name) not in left}
+
+
+def _part(field: str) -> str:
+    """Return which part of a request a field is of, Gres, TresPerNode and their like being of one."""
+    return next((word for word in ("res", "Memory", "CPUs") if word in field), field)
 
 
 def look(config: SiteConfig, slurm: Slurm, *, undo: bool = False) -> Looked:
@@ -114,6 +129,8 @@ def look(config: SiteConfig, slurm: Slurm, *, undo: bool = False) -> Looked:
         return Looked()
     with locked(lock_path(cluster)) as held:
         if not held:
+            if undo:
+                raise StoreError("another look is at work on your jobs, so none was put back; call this again")
             return Looked()
         os.utime(lock_path(cluster))
         jobs = read_waiting(cluster)[0]
@@ -153,6 +170,8 @@ def _bind(jobs: Sequence[Waiting], config: SiteConfig, slurm: Slurm) -> list[Int
     release = ".".join(conf.get("SLURM_VERSION", "").split(".")[:2])
     slowed = "rl_enable" in conf.get("SlurmctldParameters", "")
     costs_priority = "gpu" in conf.get("PriorityWeightTRES", "")
+    # Those in front may be of the kind that is left as it is, look for look.
+    shuffle(wanted)
     wanted = wanted[: _SLOWED_AT_A_LOOK if slowed else _JOBS_AT_A_LOOK]
     records = _records(slurm, [], [job for job, _, _ in wanted])
     lines: list[str] = []
@@ -162,14 +181,16 @@ def _bind(jobs: Sequence[Waiting], config: SiteConfig, slurm: Slurm) -> list[Int
         if form is None or why_not(job, placement, footprint, form, costs_priority=costs_priority):
             continue
         # Of an array each record is judged by itself: an administrator may hold one task.
-        of_job = [record for record in records.get(job.job_id, []) if not why_not_now(record, job, placement, form)]
-        if not of_job:
+        waiting = records.get(job.job_id, [])
+        of_job = [record for record in waiting if not why_not_now(record, job, placement, form, config)]
+        # A task knows by the word that is left for all of them that its GPU is a slice.
+        if not of_job or (placement.mode == "mig" and of_job != waiting):
             continue
         change = _change(job, placement, footprint, form, of_job)
         keep(job._replace(change=change))
         write_said(job, said_of(job, change))
         lines += update([record.target for record in of_job], change.to)
-        begun.append((job, change, {record.raw_id for record in records[job.job_id]} - {one.raw_id for one in of_job}))
+        begun.append((job, change, {record.raw_id for record in waiting} - {one.raw_id for one in of_job}))
     after = _records(slurm, lines, [job for job, _, _ in begun])
     return [
         Intent(job, change, [record for record in after[job.job_id] if record.raw_id not in left], is_fresh=True)
@@ -181,10 +202,11 @@ def _bind(jobs: Sequence[Waiting], config: SiteConfig, slurm: Slurm) -> list[Int
 def _wanted(jobs: Sequence[Waiting], config: SiteConfig, slurm: Slurm) -> list[tuple[Waiting, Placement, Footprint]]:
     """Return the jobs that a piece would be given today; of one signature the history is read once."""
     failed = failed_before(config.cluster)
-    known: dict[tuple[str, str], Footprint] = {}
+    known: dict[tuple[object, ...], Footprint] = {}
     found = []
     for job in jobs:
-        key = job.request.signature, job.request.command
+        # How long a run must have been looked at goes by the time limit of the job that is to follow it.
+        key = job.request.signature, job.request.command, asked_limit_min(job.request, config)
         if key not in known:
             known[key] = footprint_of_runs(job.request, None, config, slurm.job_states)[0]
         if known[key].gpu_mem_peak_mib is None or failed & _places(job, config):
@@ -227,8 +249,8 @@ def _settle(intents: Sequence[Intent], config: SiteConfig, slurm: Slurm, *, undo
     lines: list[str] = []
     for intent in intents:
         if why[intent.job.job_id] and intent.change.back:
-            back = [record.target for record in intent.changed]
-            lines += update(back, intent.change.back)
+            for record in intent.changed:
+                lines += update([record.target], intent.back(record))
     after = _records(slurm, lines, [intent.job for intent in intents]) if lines else {}
     bound, undone = [], []
     for told in intents:
@@ -261,7 +283,7 @@ def _why_back(intent: Intent, *, undo: bool) -> str:
     if undo and intent.is_bound:
         return "undo"
     for record in intent.changed:
-        if not record.has(change.to):
+        if not change.is_told and not record.has(change.to):
             return "half"
         if record.reason not in {*WAITS_FOR, *change.reasons}:
             return record.reason
@@ -271,7 +293,8 @@ def _why_back(intent: Intent, *, undo: bool) -> str:
 def _decide(job: Waiting, change: Change | None, config: SiteConfig) -> None:
     """Add to the ledger what the job asks for now: of a job's decisions the last before its start counts."""
     folder = config.decisions_folder
-    decisions, _ = read_decisions(folder, f"-{job.job_id}.json")
+    # One home may serve several clusters.
+    decisions = [one for one in read_decisions(folder, f"-{job.job_id}.json")[0] if one.cluster == job.cluster]
     if not decisions:
         return
     if change is None:
@@ -316,12 +339,14 @@ def why_not(job: Waiting, placement: Placement, footprint: Footprint, form: Form
     return "priority" if costs_priority and placement.gres.name != "gpu" else ""
 
 
-def why_not_now(record: PendingJob, job: Waiting, placement: Placement, form: Form) -> str:
+def why_not_now(record: PendingJob, job: Waiting, placement: Placement, form: Form, config: SiteConfig) -> str:
     """Return why a record is left as it is, empty where it may be changed: one that anybody has changed is not."""
-    asked_min = job.request.time_limit_min
+    asked_min = asked_limit_min(job.request, config) if placement.time_limit_min else job.request.time_limit_min
     if record.reason not in WAITS_FOR:
         return "reason"
     if not record.asks(form.field, job.request.gres) or asked_min not in (None, record.time_limit_min):
+        return "changed"
+    if {*record.record.get("Partition", "").split(",")} ^ {name for _, name in _places(job, config)}:
         return "changed"
     if placement.time_limit_min is not None and record.record.get("Deadline", "") not in _UNSET:
         return "deadline"

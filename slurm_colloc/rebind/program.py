@@ -11,6 +11,7 @@ from time import sleep
 
 from slurm_colloc.core.config import find_site_file, load_site
 from slurm_colloc.core.errors import CollocError
+from slurm_colloc.estimate.site_stop import why_stopped
 from slurm_colloc.rebind.look import look
 from slurm_colloc.slurm.client import CliClient
 
@@ -20,16 +21,19 @@ WATCHED_AFTER_S = 65.0
 
 def main(watched_after_s: float = WATCHED_AFTER_S, *, undo: bool = False) -> int:
     """Look, and return the exit status."""
+    # The folder is of this site's cluster, whichever others the user submits to.
+    os.environ.pop("SLURM_CLUSTERS", None)
     try:
-        path = find_site_file()
-        config = load_site(path) if path else None
-        if config is None:
-            return 0
-        # What was changed before the site switched it off is put back.
-        undo = undo or config.sharing.late_binding == "off"
-        if look(config, CliClient(), undo=undo).bound and not undo:
-            sleep(watched_after_s)
-            look(config, CliClient())
+        for wait_s in (0.0, watched_after_s):
+            sleep(wait_s)
+            if not (path := find_site_file()):
+                break
+            config = load_site(path)
+            # What was changed before the site switched it off is put back.
+            off = config.sharing.late_binding == "off" or "auto" not in config.policies
+            undo = undo or off or bool(why_stopped(config.paths.state))
+            if not look(config, CliClient(), undo=undo).bound:
+                break
     except CollocError as error:
         return error.exit_status
     return 0

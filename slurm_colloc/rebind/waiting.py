@@ -100,7 +100,9 @@ def keep_submitted(config: SiteConfig, job_id: str, request: JobRequest) -> None
     if card_mib(request, config) is None:
         # The job itself works out its limit on GPU memory, of its shares and the card.
         request = request._replace(no_mps=(*request.no_mps, because("cards-differ")))
-    keep(Waiting(VERSION, config.cluster, job_id, now(), request))
+    job = Waiting(VERSION, config.cluster, job_id, now(), request)
+    write_said(job, "")  # of a job that had this number before
+    keep(job)
 
 
 def read_waiting(cluster: str) -> tuple[list[Waiting], int]:
@@ -171,24 +173,18 @@ def note_failed(cluster: str, places: Iterable[tuple[str, str]]) -> None:
 
 
 def start_look(cluster: str, environ: Mapping[str, str]) -> int | None:
-    """Have the user's waiting jobs looked at by a process of its own, and return its pid.
-
-    None where nothing waits; 0 where the last look is too short a time ago, and another is due soon.
+    """Have the user's waiting jobs looked at by a process of its own, and return its pid; None where that is not due.
 
     Raises:
         ProcessError: it cannot be started.
     """
-    try:
-        with os.scandir(folder_of(cluster)) as entries:
-            any_waits = any(entry.name[0].isdigit() and entry.name.endswith(".json") for entry in entries)
-    except OSError:
-        return None
-    if not any_waits:
-        return None
     with suppress(OSError):
         if 0 <= now() - os.stat(lock_path(cluster)).st_mtime < _GAP_S:
-            return 0
-    return detach([sys.executable, "-I", "-m", "slurm_colloc.rebind.program"], environ)
+            return None
+    with suppress(StoreError):
+        if _names(folder_of(cluster)):
+            return detach([sys.executable, "-I", "-m", "slurm_colloc.rebind.program"], environ)
+    return None
 
 
 def lock_path(cluster: str) -> str:

@@ -92,10 +92,11 @@ def render_block(
 
 
 def card_mib(request: JobRequest, config: SiteConfig) -> int | None:
-    """Return the memory of the GPUs whose shares the job may get in its own partitions; None where they differ."""
+    """Return the memory of the GPUs whose shares the job may get in its own partitions; None where it cannot reckon."""
     asked = set(request.partitions or (config.default_partition,))
     pools = [pool for pool in config.pool if pool.mps_per_gpu and asked & set(pool.partitions)]
-    sizes = {pool.gpu_mem_mib for pool in pools}
+    # By whole percent Slurm tells a job its share.
+    sizes = {None if 100 % pool.mps_per_gpu else pool.gpu_mem_mib for pool in pools}
     return sizes.pop() if len(sizes) == 1 else None
 
 

@@ -12,12 +12,13 @@ import pytest
 
 from slurm_colloc.cli.colloc.late import late
 from slurm_colloc.core.config import Sharing, SiteConfig
-from slurm_colloc.core.errors import ProcessError
+from slurm_colloc.core.errors import ProcessError, StoreError
 from slurm_colloc.core.files import locked
 from slurm_colloc.core.model import Evidence, Gres, JobRequest
 from slurm_colloc.estimate.records import drop_decision, drop_evidence, read_decisions
 from slurm_colloc.rebind.look import look
-from slurm_colloc.rebind.waiting import Waiting, keep, keep_submitted, lock_path, read_one, read_waiting
+from slurm_colloc.rebind.program import main
+from slurm_colloc.rebind.waiting import Waiting, keep, keep_submitted, lock_path, read_one, read_waiting, start_look
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.jobs import QueuedJob
 from slurm_colloc.slurm.limits import Limits
@@ -52,6 +53,7 @@ class Controller:
             "UserId": f"ann({os.geteuid()})",
             "JobState": "PENDING",
             "Reason": "Priority",
+            "Partition": "gpu",
             "TimeLimit": "01:00:00",
             "Deadline": "N/A",
             "OverSubscribe": "OK",
@@ -244,6 +246,158 @@ def test_what_somebody_changed_back_is_left_and_no_failure(config: SiteConfig, s
     assert change(config, "8") == ("mps:7", True, "")
 
 
+def test_what_its_user_has_changed_since_is_left(config: SiteConfig, slurm: Controller) -> None:
+    """The piece is put back, and of the rest what is still as the look had it."""
+    wait(config, slurm, "7")
+    learn(elapsed_s=3600.0)
+    look(config, slurm)
+    assert slurm.records["7"]["TimeLimit"] == "120"
+    slurm.records["7"]["TimeLimit"] = "03:00:00"
+    assert look(config, slurm) == (("7",), ())
+    assert (Path(lock_path(config.cluster)).parent / "7.said").exists()
+    assert look(config, slurm, undo=True).undone == ("7",)
+    assert (slurm.records["7"]["TresPerNode"], slurm.records["7"]["TimeLimit"]) == ("gres/gpu:h100:1", "03:00:00")
+
+
+def test_another_gpu_that_its_user_asks_for_since_is_left(config: SiteConfig, slurm: Controller) -> None:
+    wait(config, slurm, "7")
+    learn(elapsed_s=3600.0)
+    look(config, slurm)
+    slurm.records["7"]["TresPerNode"] = "gres/gpu:a100:1"
+    assert look(config, slurm).undone == ("7",)
+    assert slurm.records["7"]["TresPerNode"] == "gres/gpu:a100:1"
+    assert change(config, "7") == ("mps:7", True, "changed")
+
+
+def test_a_piece_that_cannot_be_put_back_is_not_said_to_be_gone(config: SiteConfig, slurm: Controller) -> None:
+    wait(config, slurm, "7")
+    learn(elapsed_s=3600.0)
+    look(config, slurm)
+    slurm.refuse = lambda target, field, value: field == "Gres"
+    assert look(config, slurm, undo=True).undone == ()
+    assert slurm.records["7"]["TresPerNode"] == "gres/mps:7"
+    slurm.refuse = lambda target, field, value: False
+    assert look(config, slurm, undo=True).undone == ("7",)
+
+
+@pytest.mark.parametrize("limit", ["00:20:00", "05:00:00"])
+def test_a_time_limit_that_was_left_to_slurm_and_changed_since_is_left(
+    config: SiteConfig, slurm: Controller, limit: str
+) -> None:
+    config = config._replace(partition=(config.partition[0]._replace(default_time_min=60.0),))
+    wait(config, slurm, "7", time_limit_min=None)
+    learn(elapsed_s=3600.0)
+    slurm.records["7"]["TimeLimit"] = limit
+    look(config, slurm)
+    assert change(config, "7") is None
+
+
+def test_those_that_may_not_be_changed_keep_no_other_waiting(config: SiteConfig, slurm: Controller) -> None:
+    slurm.conf["SlurmctldParameters"] = "rl_enable"
+    for number in range(8):
+        wait(config, slurm, str(100 + number))
+        slurm.records[str(100 + number)] |= {"Reason": "JobHeldAdmin"} if number < 6 else {}
+    learn()
+    bound = {job for _ in range(60) for job in look(config, slurm).bound}
+    assert bound == {"106", "107"}
+
+
+def test_a_job_of_the_same_number_on_another_cluster_is_another(config: SiteConfig, slurm: Controller) -> None:
+    wait(config, slurm, "7")
+    drop_decision(config.decisions_folder, decision(job_id="7", cluster="other", given="as asked", at_s=9e9))
+    learn()
+    look(config, slurm)
+    decided = read_decisions(config.decisions_folder, "-7.json")[0]
+    assert sorted((one.cluster, one.given) for one in decided) == [
+        (config.cluster, "as asked"),
+        (config.cluster, "mps:7"),
+        ("other", "as asked"),
+    ]
+
+
+def test_a_longer_time_limit_asks_for_a_longer_look_at_a_run(config: SiteConfig, slurm: Controller) -> None:
+    """What has run for a tenth of the time limit of one job has not for that of the other."""
+    config = config._replace(sharing=config.sharing._replace(settle_s=60.0))
+    wait(config, slurm, "7", time_limit_min=60.0)
+    wait(config, slurm, "8", time_limit_min=600.0)
+    slurm.records["8"]["TimeLimit"] = "10:00:00"
+    run = {"sampled_s": 600.0, "sample_count": 60, "grew_until_s": 1.0, "sm_active_q95_pct": 5.0}
+    learn(job_id="5", state="RUNNING", elapsed_s=600.0, **run)
+    look(config, slurm)
+    assert [change(config, job_id) is None for job_id in ("7", "8")] == [False, True]
+
+
+def test_a_job_whose_number_comes_round_again_has_no_word_of_the_old_one(config: SiteConfig, slurm: Controller) -> None:
+    wait(config, slurm, "7")
+    learn()
+    look(config, slurm)
+    said = Path(lock_path(config.cluster)).parent / "7.said"
+    assert said.exists()
+    wait(config, slurm, "7")
+    assert not said.exists()
+
+
+def test_an_undo_beside_another_look_says_that_nothing_was_done(config: SiteConfig, slurm: Controller) -> None:
+    wait(config, slurm, "7")
+    with locked(lock_path(config.cluster)), pytest.raises(StoreError):
+        look(config, slurm, undo=True)
+
+
+def test_words_of_jobs_that_have_begun_are_nothing_to_look_at(
+    config: SiteConfig, slurm: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait(config, slurm, "7")
+    learn()
+    look(config, slurm)
+    slurm.records["7"]["JobState"] = "RUNNING"
+    look(config, slurm)
+    os.utime(lock_path(config.cluster), (0, 0))
+    monkeypatch.setattr("slurm_colloc.rebind.waiting.detach", lambda argv, environ: 1)
+    assert start_look(config.cluster, {}) is None
+    wait(config, slurm, "8")
+    assert start_look(config.cluster, {}) == 1
+
+
+@pytest.mark.parametrize("switch", ["late_binding", "policy", "stopped"])
+def test_what_is_switched_off_while_a_look_waits_is_put_back(
+    config: SiteConfig, slurm: Controller, monkeypatch: pytest.MonkeyPatch, switch: str
+) -> None:
+    wait(config, slurm, "7")
+    learn()
+    files = [config]
+    off = {
+        "late_binding": config._replace(sharing=config.sharing._replace(late_binding="off")),
+        "policy": config._replace(policy="shadow"),
+        "stopped": config,
+    }[switch]
+
+    def wait_a_while(wait_s: float) -> None:
+        if not wait_s:
+            return
+        assert slurm.records["7"]["TresPerNode"] == "gres/mps:7"
+        files.append(off)
+        if switch == "stopped":
+            monkeypatch.setattr("slurm_colloc.rebind.program.why_stopped", lambda folder: "harm")
+
+    monkeypatch.setenv("SLURM_CLUSTERS", "other")
+    monkeypatch.setattr("slurm_colloc.rebind.program.find_site_file", lambda: "x")
+    monkeypatch.setattr("slurm_colloc.rebind.program.load_site", lambda path: files[-1])
+    monkeypatch.setattr("slurm_colloc.rebind.program.CliClient", lambda: slurm)
+    monkeypatch.setattr("slurm_colloc.rebind.program.sleep", wait_a_while)
+    assert main() == 0
+    assert slurm.records["7"]["TresPerNode"] == "gres/gpu:h100:1"
+    assert "SLURM_CLUSTERS" not in os.environ
+
+
+def test_a_share_that_slurm_rounds_down_is_not_given(config: SiteConfig, slurm: Controller) -> None:
+    """Slurm tells a job its share in whole percent, by which its memory is limited."""
+    config = config._replace(pool=(config.pool[0]._replace(mps_per_gpu=150),))
+    wait(config, slurm, "7")
+    learn()
+    look(config, slurm)
+    assert change(config, "7") is None
+
+
 def test_undo_puts_all_back_and_changes_none(config: SiteConfig, slurm: Controller) -> None:
     for job_id in ("7", "8"):
         wait(config, slurm, job_id)
@@ -278,6 +432,7 @@ def test_a_job_that_began_is_kept_with_its_change_and_one_without_is_forgotten(
         {"TresPerNode": "gres/gpu:2"},
         {"TresPerNode": "gres/gpu:h100:1,gres/lscratch:100"},
         {"TimeLimit": "00:30:00"},
+        {"Partition": "other"},
         {"AdminComment": "x"},
         {"Reservation": "x"},
         {"HetJobId": "6"},
