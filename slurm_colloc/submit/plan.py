@@ -318,8 +318,9 @@ def _may_be_late(case: Case, part: Part) -> bool:
     allowed = config.sharing.late_binding != "off" and config.policy == "auto" and not request.untouchable
     in_time = "begin" not in request.options and request.time_limit_min != math.inf
     starts_shell = submission.script is None or request.sh_like
-    served = may_be_server(with_arguments(submission.text, request), case.environ)
-    return allowed and in_time and starts_shell and _is_unknown(part) and not served
+    if not (allowed and in_time and starts_shell and _is_unknown(part)):
+        return False
+    return not may_be_server(with_arguments(submission.text, request), case.environ)
 
 
 def _never_measured(
