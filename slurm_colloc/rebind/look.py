@@ -132,7 +132,6 @@ def look(config: SiteConfig, slurm: Slurm, *, undo: bool = False) -> Looked:
             if undo:
                 raise StoreError("another look is at work on your jobs, so none was put back; call this again")
             return Looked()
-        os.utime(lock_path(cluster))
         jobs = read_waiting(cluster)[0]
         pending = {one.array_id for one in slurm.own_queue("-t", "PENDING")}
         put_away(cluster, [job.job_id for job in jobs if job.job_id not in pending])

@@ -181,6 +181,8 @@ def start_look(cluster: str, environ: Mapping[str, str]) -> int | None:
     with suppress(OSError):
         if 0 <= now() - os.stat(lock_path(cluster)).st_mtime < _GAP_S:
             return None
+        # By whoever starts one: of several at once one does, and one that fails at once is not started all the time.
+        os.utime(lock_path(cluster))
     with suppress(StoreError):
         if _names(folder_of(cluster)):
             return detach([sys.executable, "-I", "-m", "slurm_colloc.rebind.program"], environ)
@@ -188,7 +190,7 @@ def start_look(cluster: str, environ: Mapping[str, str]) -> int | None:
 
 
 def lock_path(cluster: str) -> str:
-    """Return the file that whoever looks holds, and touches."""
+    """Return the file that whoever looks holds, and whoever has it done touches."""
     return os.path.join(folder_of(cluster), _LOOKED)
 
 

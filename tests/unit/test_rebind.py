@@ -354,8 +354,9 @@ def test_words_of_jobs_that_have_begun_are_nothing_to_look_at(
     os.utime(lock_path(config.cluster), (0, 0))
     monkeypatch.setattr("slurm_colloc.rebind.waiting.detach", lambda argv, environ: 1)
     assert start_look(config.cluster, {}) is None
+    os.utime(lock_path(config.cluster), (0, 0))
     wait(config, slurm, "8")
-    assert start_look(config.cluster, {}) == 1
+    assert [start_look(config.cluster, {}) for _ in range(3)] == [1, None, None]
 
 
 @pytest.mark.parametrize("switch", ["late_binding", "policy", "stopped"])
