@@ -493,8 +493,14 @@ def test_what_waits_is_shown_and_put_back_by_one_command(
     capsys: pytest.CaptureFixture[str],
     printed: Printed,
 ) -> None:
+
+    def client() -> Controller:
+        assert "SLURM_CLUSTERS" not in os.environ
+        return slurm
+
     monkeypatch.setattr("slurm_colloc.cli.colloc.late.site", lambda: config)
-    monkeypatch.setattr("slurm_colloc.cli.colloc.late.CliClient", lambda: slurm)
+    monkeypatch.setattr("slurm_colloc.cli.colloc.late.CliClient", client)
+    monkeypatch.setenv("SLURM_CLUSTERS", "other")
     wait(config, slurm, "7")
     wait(config, slurm, "8", signature="f" * 32 + ".~~0")
     learn()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """colloc late: my waiting jobs that may get a piece of a GPU while they wait, and the way back."""
 
+import os
 from typing import Annotated
 
 import typer
@@ -24,6 +25,8 @@ def late(
     """Show my waiting jobs that may still get a piece of a GPU."""
     one_of("--format", form, TEXT_OR_JSON)
     config = site()
+    # Of another cluster's queue, all that wait here would be no more.
+    os.environ.pop("SLURM_CLUSTERS", None)
     undone = look(config, CliClient(), undo=True).undone if undo else ()
     jobs, unreadable = read_waiting(config.cluster)
     if form == "json":
