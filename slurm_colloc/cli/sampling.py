@@ -33,7 +33,7 @@ from slurm_colloc.slurm.jobs import HeldHere, held_question, parse_held
 _PATIENCE_S = 300.0
 _ANSWER_S = 2.0
 # Between two looks at the user's waiting jobs.
-_LEAST_APART_S, _MOST_APART_S = 30.0, 300.0
+_LEAST_APART_S, _MOST_APART_S, _AGAIN_S = 30.0, 300.0, 20.0
 
 
 class Settings(NamedTuple):
@@ -184,14 +184,12 @@ class _Looks:
             self._pid = None
         if self._pid is None and elapsed_s >= self._next_s:
             try:
-                pid = start_look(self._cluster, os.environ)
+                self._pid = start_look(self._cluster, os.environ)
             except ProcessError as error:
                 say(f"{error}; jobs that wait stay as they are")
-                pid = None
-            if pid == 0:  # another job's look was just now: this one stays due
-                return
-            self._pid = pid
-            self._next_s = elapsed_s + min(_MOST_APART_S, max(_LEAST_APART_S, elapsed_s))
+            # Where another look was just before, this one is still due.
+            apart_s = min(_MOST_APART_S, max(_LEAST_APART_S, elapsed_s)) if self._pid else _AGAIN_S
+            self._next_s = elapsed_s + apart_s
             if elapsed_s < self._settle_s < self._next_s:
                 self._next_s = self._settle_s
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from slurm_colloc.cli.colloc.late import late
+from slurm_colloc.cli.sampling import _Looks
 from slurm_colloc.core.config import Sharing, SiteConfig
 from slurm_colloc.core.errors import ProcessError, StoreError
 from slurm_colloc.core.files import locked
@@ -357,6 +358,20 @@ def test_words_of_jobs_that_have_begun_are_nothing_to_look_at(
     os.utime(lock_path(config.cluster), (0, 0))
     wait(config, slurm, "8")
     assert [start_look(config.cluster, {}) for _ in range(3)] == [1, None, None]
+
+
+def test_a_look_that_was_not_due_is_had_as_soon_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As this job begins to count for those like it, the last look of another one may be some seconds old."""
+    clock, tried = [0.0], []
+
+    def start(cluster: str, environ: Mapping[str, str]) -> None:
+        tried.append(clock[0])
+
+    monkeypatch.setattr("slurm_colloc.cli.sampling.start_look", start)
+    looks = _Looks("c", 600.0)
+    for clock[0] in (0.0, 10.0, 20.0, 590.0, 600.0, 610.0, 620.0):
+        looks.after(clock[0])
+    assert tried == [0.0, 20.0, 590.0, 600.0, 620.0]
 
 
 @pytest.mark.parametrize("switch", ["late_binding", "policy", "stopped"])
