@@ -7,6 +7,7 @@ read again, and a record that is neither as asked nor as meant is put back.
 """
 
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
@@ -44,6 +45,8 @@ from slurm_colloc.submit.slurm_answers import access_of
 # Why a job may wait and be changed: all others are a limit, somebody's hold, or an error. An administrator's hold has a
 # reason of its own.
 WAITS_FOR = frozenset({"None", "Priority", "Resources", "Dependency", "JobHeldUser", "JobArrayTaskLimit"})
+# Why a job waits by what it asks for: number of jobs, begin time, somebody's hold and the like are none of that.
+_OF_WHAT_IT_ASKS = r"BadConstraints|GRES|TRES|Billing|Wall|TimeLimit|Node|Mem|C[Pp][Uu]|Reserv|permitted"
 # With these fields a job is not changed (facts of each: docs/explanation/late-binding.md).
 _ODD = ("AdminComment", "HetJobId", "Reservation", "CpusPerTres", "MemPerTres", "TresFreq")
 _UNSET = ("", "(null)", "N/A", "None", "Unknown")
@@ -284,7 +287,7 @@ def _why_back(intent: Intent, *, undo: bool) -> str:
     for record in intent.changed:
         if not change.is_told and not record.has(change.to):
             return "half"
-        if record.reason not in {*WAITS_FOR, *change.reasons}:
+        if record.reason not in change.reasons and re.search(_OF_WHAT_IT_ASKS, record.reason):
             return record.reason
     return "refused" if intent.is_fresh and not intent.is_bound else ""
 

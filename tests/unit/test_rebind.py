@@ -235,6 +235,26 @@ def test_a_new_reason_to_wait_puts_a_job_back_for_good(config: SiteConfig, slurm
     assert change(config, "8") is None
 
 
+@pytest.mark.parametrize("reason", ["QOSMaxJobsPerUserLimit", "BeginTime", "JobHeldAdmin", "Priority", "PartitionDown"])
+def test_a_reason_that_has_nothing_to_do_with_the_piece_changes_nothing(
+    config: SiteConfig, slurm: Controller, reason: str
+) -> None:
+    wait(config, slurm, "7")
+    learn()
+    look(config, slurm)
+    slurm.records["7"]["Reason"] = reason
+    assert look(config, slurm) == (("7",), ())
+
+
+@pytest.mark.parametrize("reason", ["QOSMaxGRESPerUser", "AssocGrpGRESMinutes", "QOSMaxWallDurationPerJobLimit"])
+def test_a_limit_that_the_piece_meets_puts_it_back(config: SiteConfig, slurm: Controller, reason: str) -> None:
+    wait(config, slurm, "7")
+    learn()
+    look(config, slurm)
+    slurm.records["7"]["Reason"] = reason
+    assert look(config, slurm) == ((), ("7",))
+
+
 def test_what_somebody_changed_back_is_left_and_no_failure(config: SiteConfig, slurm: Controller) -> None:
     wait(config, slurm, "7")
     learn()
