@@ -202,7 +202,11 @@ def tres_of(user: User, job: str) -> list[str]:
     found = []
     for line in lines:
         fields = dict(word.split("=", 1) for word in line.split() if "=" in word)
-        found += [f"{fields.get('ArrayTaskId', '')} {value}" for name, value in fields.items() if name == "TresPerNode"]
+        found += [
+            f"{fields.get('ArrayTaskId', '')} {value}"
+            for name, value in fields.items()
+            if name == "TresPerNode" and value
+        ]
     return sorted(found)
 
 
