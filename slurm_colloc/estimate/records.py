@@ -7,7 +7,7 @@ No lock and no shared file: safe on NFS and Lustre, and what one writer leaves b
 import json
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from itertools import islice
 from typing import Any, NamedTuple, get_args
@@ -298,12 +298,17 @@ def read_decisions(folder: str, ending: str = ".json") -> tuple[list[Decision], 
     return found, unreadable
 
 
-def latest_of_jobs(decisions: Iterable[Decision]) -> list[Decision]:
-    """Return what holds of each submission, in the order of the submissions: while a job waits, more is decided."""
-    found: dict[str, Decision] = {}
-    for decision in decisions:
-        found[decision.job_id] = decision
-    return list(found.values())
+def latest_of_jobs(decisions: Sequence[Decision]) -> list[Decision]:
+    """Return what holds of each submission, in their order: of a job that waits more is decided in the meantime."""
+    found: list[Decision] = []
+    decided_late: set[tuple[str, str]] = set()
+    for decision in reversed(decisions):
+        job = decision.cluster, decision.job_id
+        if job not in decided_late:
+            found.append(decision)
+        if decision.reasons and decision.reasons[0].code.startswith("late-"):
+            decided_late.add(job)
+    return found[::-1]
 
 
 def _decision_names(folder: str, ending: str) -> list[str]:

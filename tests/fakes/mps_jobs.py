@@ -129,7 +129,8 @@ class Node:
     def reboot(self) -> None:
         """Leave nothing of the daemons: no process, no cgroup, no folder."""
         for pid in self.daemons():
-            os.kill(pid, 9)
+            with contextlib.suppress(ProcessLookupError):  # one may end as its job does
+                os.kill(pid, 9)
         units = [f"colloc-mps-{unit.parent.name}-{unit.stat().st_ino}" for unit in self.state.glob("*-*/unit")]
         for top in (CGROUPS, *CGROUPS.glob("*")):
             for unit in units:

@@ -16,7 +16,7 @@ from slurm_colloc.core.config import Sharing, SiteConfig
 from slurm_colloc.core.errors import ProcessError, StoreError
 from slurm_colloc.core.files import locked
 from slurm_colloc.core.model import Evidence, Gres, JobRequest
-from slurm_colloc.estimate.records import drop_decision, drop_evidence, read_decisions
+from slurm_colloc.estimate.records import drop_decision, drop_evidence, latest_of_jobs, read_decisions
 from slurm_colloc.rebind.look import look
 from slurm_colloc.rebind.program import main
 from slurm_colloc.rebind.waiting import Waiting, keep, keep_submitted, lock_path, read_one, read_waiting, start_look
@@ -145,6 +145,9 @@ def test_a_known_need_becomes_a_piece_and_the_ledger_says_so(config: SiteConfig,
     assert change(config, "7") == ("mps:7", True, "")
     decided = read_decisions(config.decisions_folder, "-7.json")[0]
     assert [one.given for one in decided] == ["as asked", "mps:7"]
+    other = decision(job_id="8", given="as asked")
+    assert latest_of_jobs([decided[0], other, decided[1]]) == [other, decided[1]]
+    assert latest_of_jobs([other, other]) == [other, other]
     assert (decided[1].mode, decided[1].rung) == ("mps", "exact")
     said = Path(lock_path(config.cluster)).parent / "7.said"
     assert "mps:7" in said.read_text()
