@@ -339,8 +339,8 @@ def test_a_loop_at_a_site_with_agents_gets_shares_while_its_first_run_goes_on(la
     given = [user.allocated(job) for job in jobs]
     shared = [one for one in given if "gres/mps" in one]
     assert all("gres/gpu" not in one for one in shared)
-    # As asked four run at once, in three rounds of 25 s: what waits at seven seconds becomes shares.
-    assert len(shared) >= 8, given
+    # As asked four run at once, in three rounds of 25 s: what waits after seven seconds becomes shares.
+    assert len(shared) >= 4, given
 
 
 @pytest.mark.skipif(RELEASE == "22.05", reason="22.05 changes no whole GPU to a share")
