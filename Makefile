@@ -18,9 +18,9 @@ demo: env      ## the whole story on a private real cluster
 	@$(ENV)/python -m tests.cluster demo
 
 test: env      ## the whole suite, the real cluster included
-	$(ENV)/pytest -n $(WORKERS) -m "not soak" tests/unit tests/package
-	$(ENV)/pytest -n 6 --dist loadfile --no-loadscope-reorder -m "not soak and not alone" tests/cluster
-	$(ENV)/pytest -m "alone and not soak" tests/cluster
+	bash tests/twice.sh -n $(WORKERS) -m "not soak" tests/unit tests/package
+	bash tests/twice.sh -n 6 --dist loadfile --no-loadscope-reorder -m "not soak and not alone" tests/cluster
+	bash tests/twice.sh -m "alone and not soak" tests/cluster
 
 test-matrix:   ## the tests of the real cluster on every Slurm release that a lab can run, as root
 	@bash tests/cluster/bootstrap.sh --releases
@@ -50,8 +50,8 @@ test-python: env-only ## the unit tests with another Python, PYTHON=python3.13
 check: lint quick ## what must hold at every commit
 
 ci: lint env   ## what must hold before others get it, in 12 minutes: lint, the quick unit tests, and tests/ci.txt
-	COLLOC_TEST_TENTH=1 $(ENV)/pytest -n $(WORKERS) -m "ci and not soak" tests/unit
-	$(ENV)/pytest -n 4 --dist loadfile --no-loadscope-reorder -m "ci and not soak" tests/cluster
+	COLLOC_TEST_TENTH=1 bash tests/twice.sh -n $(WORKERS) -m "ci and not soak" tests/unit
+	bash tests/twice.sh -n 4 --dist loadfile --no-loadscope-reorder -m "ci and not soak" tests/cluster
 
 all: lint test ## everything but the matrix and the soak, within 90 minutes: what .ci/run calls
 
