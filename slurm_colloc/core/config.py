@@ -56,6 +56,7 @@ class Pool(NamedTuple):
     shards_per_gpu: int = 0
     cpus_per_node: int = 0
     mem_per_node_mib: int = 0
+    features: tuple[str, ...] = ()
     slice: tuple[MigSlice, ...] = ()
 
 

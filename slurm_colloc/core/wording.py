@@ -89,7 +89,7 @@ WORDS = {
     "option-untried": "csub does not know whether --{option} works on a piece of a GPU or in a pack",
     "whole-node-memory": "the job asks for all memory of its node (--mem=0)",
     "several-nodes": "the job asks for several nodes ('{nodes}')",
-    "tasks-may-spread": "the job's {tasks} tasks may run on several nodes",
+    "tasks-may-spread": "the job's {tasks} tasks may run on several nodes; with --nodes=1 they do not",
     "gpus-follow-tasks": "the job asks for GPUs per task (--gpus-per-task) without a number of tasks",
     "srun-asks-for-gpus": "an srun in the script asks for GPUs ({option})",
     "variable-names-slice": "the script reads {variable}, which would have another value on a slice",
@@ -113,6 +113,8 @@ WORDS = {
     "not-understood": "{error}",
     # Where it may not go.
     "not-in-partition": "its nodes are not in partition {partitions}",
+    "pool-lacks-feature": "the job asks for feature '{feature}', which site.toml does not give its nodes",
+    "pool-excluded": "the job excludes all of its nodes",
     "other-gpu-type": "the job asks for GPU type '{gpu_type}'",
     "other-gpu-model": "the job was measured on {measured_on}, this pool has {pool_has}",
     "pool-lacks-model": "the job was measured on {measured_on}, and site.toml does not say the GPU model (gpu_model) "

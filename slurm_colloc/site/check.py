@@ -249,6 +249,8 @@ def _types(pool: Pool) -> list[str]:
 def _differences(pool: Pool, node: Node, cluster: Cluster) -> Iterable[str]:
     if set(pool.partitions) != set(node.partitions):
         yield _differs("", "partitions", sorted(pool.partitions), sorted(node.partitions))
+    if not set(pool.features) <= set(node.features):
+        yield _differs("", "features", sorted(pool.features), sorted({*pool.features} & {*node.features}))
     shapes = shapes_of(node)
     # A pool with slices alone is of the card that these slices are of, or of none that is whole.
     kinds = {part.type for part in pool.slice}

@@ -52,6 +52,8 @@ def _pool(nodes: Sequence[Node], shape: Shape, card: Card, alone: bool) -> Itera
     yield key_line("partitions", nodes[0].partitions)
     yield key_line("gpu_type", shape.gpu_type, "" if shape.gpu_type else _without_type(shape))
     yield key_line("gpus_per_node", shape.gpus, "gres/gpu of a node that are no slices")
+    if features := [name for name in nodes[0].features if all(name in node.features for node in nodes)]:
+        yield key_line("features", features, "scontrol show node, ActiveFeatures; those that each of them has")
     yield from _size(shape, card)
     for name, per_gpu in (("mps", shape.mps), ("shard", shape.shard)):
         key = f"{'shards' if name == 'shard' else name}_per_gpu"

@@ -37,7 +37,7 @@ class Node(NamedTuple):
     ``shares`` is how many of each kind of share its devices have; empty where Slurm does not say. ``cpus`` and
     ``mem_mib`` are what jobs may have of it. ``gres`` lacks what it did not report; ``configured`` has of what
     slurm.conf promises of it that which AccountingStorageTRES tracks. ``slurmd_start_s`` is known where times are
-    asked for in seconds.
+    asked for in seconds. ``features`` are those that jobs may ask for now.
     """
 
     name: str
@@ -49,6 +49,7 @@ class Node(NamedTuple):
     mem_mib: int | None = None
     configured: tuple[Gres, ...] = ()
     slurmd_start_s: int | None = None
+    features: tuple[str, ...] = ()
 
     def quantity(self, name: str) -> int:
         """Return how many of a gres the node has, of all types."""
@@ -121,7 +122,9 @@ def parse_nodes(text: str) -> tuple[Node, ...]:
         cpus, mem_mib = _for_jobs(record)
         node = Node(record["NodeName"], gres, partitions, states)
         configured, start_s = _configured(record.get("CfgTRES", "")), whole(record.get("SlurmdStartTime", ""))
-        nodes.append(node._replace(cpus=cpus, mem_mib=mem_mib, configured=configured, slurmd_start_s=start_s))
+        known = node._replace(cpus=cpus, mem_mib=mem_mib, configured=configured, slurmd_start_s=start_s)
+        features = record.get("ActiveFeatures", "(null)").replace("(null)", "")
+        nodes.append(known._replace(features=tuple(filter(None, features.split(",")))))
     return tuple(nodes)
 
 

@@ -56,6 +56,13 @@ _ACTS_ON_JOB = (
     rb"\b(?:scontrol\s+(?:(?!\S*\bscontrol\b)\S+\s+)*?(?:requeue\w*|update|u?hold|release|suspend)|scancel|sbatch)\b"
 )
 _STEP_EXPORT = rb"\s--export\b"
+# What a script only prints, with nothing behind it that reads that.
+_PRINTS = re.compile(
+    rb"""(?:^|[;&|{]|\b(?:then|else|do)\b)[ \t]*+(?:echo|printf)\b"""
+    rb"""(?:[ \t]++(?:"(?:[^"`$\\]|\\.|\$(?!\())*+"|'[^']*+'|[^\s;&|<>`("'\\])++)*+"""
+    rb"""[ \t]*+(?:[12]?>&[12][ \t]*+)?(?=$|[;}]|\|\||&&)""",
+    re.MULTILINE,
+)
 # A script that reads itself by line number or gives itself to another interpreter, and one that asks where it was
 # submitted from; asking for the name of $0 alone does no harm, and awk's "print $0" is another $0.
 _NAME_OF_SELF = re.compile(rb"\b(?:dirname|basename|realpath|readlink)(?:\s+-\S+)*\s+[\"']?\$\{?(?:0\b|BASH_SOURCE\b)")
@@ -63,13 +70,18 @@ _SELF = re.compile(rb"(?<!print )(\$0\b|\$\{0\b|\bBASH_SOURCE\b)")
 _COMMAND_BY_SQUEUE = re.compile(rb"\bsqueue\b(?:(?!\bsqueue\b)[^\n])*(?:%\.?\d*o\b|[Cc]ommand)")
 # A shell with any other flag may print what it runs, be restricted, or run nothing.
 _SHELL_FLAG = re.compile(r"-[abefhlmpuE]+|--(?:login|noprofile|norc|posix)|-o|pipefail|errexit|nounset")
-_DIRECTIVE = re.compile(rb"^#(?:SBATCH|CSUB).*\n?", re.MULTILINE)
 # Options after which "one GPU" no longer means one GPU of any node, or which another cluster must judge.
 _LEAVE_ALONE = frozenset(
     {"clusters", "constraint", "deadline", "exclude", "exclusive", "gid", "gpu-bind", "gpu-freq", "gpus-per-socket"}
     | {"nodefile", "nodelist", "ntasks-per-gpu", "ntasks-per-tres", "reservation", "tres-per-task", "uid"}
 )
-# Of these the ones that mean the same to a pack, which asks for the GPU that one task asked for.
+# Options with the values that mean the same to a job on a piece; what a pool lacks or has excluded, placement tells.
+_HARMLESS_VALUES = {
+    "constraint": re.compile(r"[\w.-]+(?:&[\w.-]+)*"),
+    "exclude": re.compile(r"[^/\s]+"),  # with a slash it is a file of names
+    "gres-flags": re.compile(r"(?:disable|enforce)-binding"),
+}
+# Of _LEAVE_ALONE the ones that mean the same to a pack, which asks for the GPU that one task asked for.
 _FINE_FOR_PACK = frozenset({"constraint", "exclude", "nodelist", "reservation"})
 
 
@@ -95,10 +107,11 @@ def reason_to_keep_text(text: bytes, interpreter: str) -> Reason | None:
         return because("shell-flags", interpreter=interpreter)
     if BLOCK_BEGINS.encode() in text:
         return because("has-block")
-    found = _SELF.search(_NAME_OF_SELF.sub(b"", text))
+    acts = _without_prints(text)
+    found = _SELF.search(_NAME_OF_SELF.sub(b"", acts))
     if found:
         return because("reads-itself", word=found[1].decode())
-    return because("asks-own-path") if _asks_for_its_path(text) else None
+    return because("asks-own-path") if _asks_for_its_path(acts) else None
 
 
 def reason_to_keep_command(text: bytes) -> Reason | None:
@@ -109,13 +122,18 @@ def reason_to_keep_command(text: bytes) -> Reason | None:
     return reason_to_keep_text(text, "")
 
 
-def _asks_for_its_path(text: bytes) -> bool:
-    return (b"Command" in text and b"scontrol" in text) or _COMMAND_BY_SQUEUE.search(text) is not None
+def _asks_for_its_path(acts: bytes) -> bool:
+    return (b"Command" in acts and b"scontrol" in acts) or _COMMAND_BY_SQUEUE.search(acts) is not None
 
 
 def without_comments(text: bytes) -> bytes:
     """Return a script without its lines of comments."""
     return _COMMENT.sub(b"", text)
+
+
+def _without_prints(text: bytes) -> bytes:
+    """Return a script without its lines of comments and what it only prints."""
+    return _PRINTS.sub(b"", without_comments(text))
 
 
 def reason_of_counting(text: bytes) -> Reason | None:
@@ -131,7 +149,7 @@ def reason_against_history(text: bytes, arguments: Sequence[str] = ()) -> Reason
 
 def step_gpus(text: bytes) -> tuple[tuple[str, bool], ...]:
     """Return the GPU options of inner steps, each with whether it means one GPU of whatever type."""
-    steps = _DIRECTIVE.sub(b"", text).replace(b"\\\n", b" ")
+    steps = without_comments(text).replace(b"\\\n", b" ")
     if not _STEP.search(steps):
         return ()
     found = [(b"--" + name, value) for name, value in re.findall(_STEP_OPTION, steps) if _is_steps(name)]
@@ -199,7 +217,7 @@ def _reasons_of_text(bare: bytes, text: bytes, commands: bool) -> Iterator[Reaso
         yield because("acts-on-its-job", command=b" ".join(act[0].split()).decode(errors="replace"))
     if commands:
         return
-    if _asks_for_its_path(text):
+    if _asks_for_its_path(_without_prints(text)):
         yield because("asks-own-path")
     for line in bare.replace(b"\\\n", b" ").splitlines():
         apart = b"SLURM_ARRAY_TASK_ID" in line or re.match(_SAID, line)
@@ -267,7 +285,7 @@ def reasons_against_share(
         # srun takes them for its own options, so csub's block cannot set them.
         if name != _OF_EVERY_JOB:
             yield because("reads-variable", variable=name)
-    if _STEP.search(text) and re.search(_STEP_EXPORT, _DIRECTIVE.sub(b"", text)):
+    if _STEP.search(text) and re.search(_STEP_EXPORT, without_comments(text)):
         yield because("srun-exports")
     # Without its argument a variable is in force again, and the job is to find the variables of its submission.
     for one in variables:
@@ -310,7 +328,7 @@ def reasons_untouchable(
     # Portals name the cluster with each submission.
     own = {"clusters"} if value_of(given, "clusters") == config.cluster else set()
     for name in given:
-        if name in own:
+        if name in own or (name in _HARMLESS_VALUES and _HARMLESS_VALUES[name].fullmatch(value_of(given, name))):
             continue
         if name in _LEAVE_ALONE:
             yield because("option", option=name)

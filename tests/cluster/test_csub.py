@@ -101,6 +101,27 @@ def test_a_refused_placement_is_submitted_once_as_asked(lab: Lab, alice: User) -
     assert "was refused" in done.stderr
 
 
+NARROWED = ["-C ib", "-x c1", "--gres-flags=enforce-binding", "--gres-flags=disable-binding"]
+
+
+@pytest.mark.parametrize("partition", ["mig", "gpu"])
+def test_what_excludes_no_piece_stays_in_force_and_the_job_runs(lab: Lab, partition: str) -> None:
+    nodes = "g1" if partition == "gpu" else "m1"
+    lab.run(["scontrol", "update", f"nodename={nodes}", "AvailableFeatures=ib", "ActiveFeatures=ib"], check=True)
+    site = write_site(lab, "narrowed-site", agent=True)
+    user = User(lab, "bob", site)
+    for option in [*NARROWED, "-x m1"]:
+        script = user.script("#!/bin/bash\ntrue\n")
+        done = user.run("csub", SMALL, *option.split(), "-p", partition, "--gres=gpu:1", "--wait", "-t1", script)
+        if option == "-x m1" and partition == "mig":
+            assert done.returncode == 1  # as sbatch: there is no other node
+            continue
+        assert done.returncode == 0, done.stderr
+        given = user.allocated(_id(done))
+        assert ("gres/mps" in given) is (partition == "gpu"), (option, given)
+        assert (f"gres/gpu:{SLICE}_1g.10gb" in given) is (partition == "mig"), (option, given)
+
+
 REFUSED = [
     "",
     "sleep 1\n",

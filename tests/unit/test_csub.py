@@ -184,10 +184,33 @@ UNTOUCHED = [
     "--mem=0G job.sh",
     "--exclusive job.sh",
     "--nodelist=n1 job.sh",
-    "-x n1 job.sh",
+    "-x h1 job.sh",  # all that have pieces
+    "-x ./nodes job.sh",
+    "-C fast job.sh",  # nobody says that a node has it
     "--gres-flags=x job.sh",
     "--container=/x job.sh",
 ]
+
+
+FINE = ["-x n[1-3] job.sh", "-C ib job.sh", "--constraint=ib&h100 job.sh"]
+FINE += ["--gres-flags=enforce-binding job.sh", "--gres-flags=disable-binding job.sh"]
+
+
+@pytest.mark.parametrize("words", FINE)
+def test_what_excludes_no_piece_stays_in_force_beside_one(shell: Shell, words: str) -> None:
+    site = shell.folder / "site.toml"
+    site.write_text(site.read_text().replace("mps_per_gpu", 'features = ["h100", "ib"]\nmps_per_gpu'))
+    shell.run(HINT, *words.split())
+    [call] = shell.calls()
+    assert call == [*words.split()[:-1], "--gres=gpu:h100_1g.10gb:1", "job.sh"]
+
+
+@pytest.mark.parametrize("asked", ["ib|h100", "[ib&h100]", "ib*2", "ib&fast", "ib,h100"])
+def test_features_that_a_node_may_lack_leave_the_request(shell: Shell, asked: str) -> None:
+    site = shell.folder / "site.toml"
+    site.write_text(site.read_text().replace("mps_per_gpu", 'features = ["h100", "ib"]\nmps_per_gpu'))
+    shell.run(HINT, "-C", asked, "job.sh")
+    assert shell.calls() == [["-C", asked, "job.sh"]]
 
 
 @pytest.mark.parametrize("words", UNTOUCHED)

@@ -439,6 +439,27 @@ def test_too_little_time_is_said() -> None:
     assert found == {"gpu:h100_1g.10gb": Reason("time-limit-too-short", needed)}
 
 
+# --- some nodes alone ---
+
+
+def test_a_share_that_may_lie_where_a_feature_is_missing_is_none() -> None:
+    fast = MPS_POOL._replace(features=("fast", "ib"))
+    asked = request(features=("fast",))
+    assert place(asked, footprint(), site(fast, **MPS)).mode == "mps"
+    slow = MPS_POOL._replace(name="slow", nodes="g2", features=("ib",))
+    found = dict(place(asked, footprint(), site(fast, slow, **MPS)).rejected)
+    # Shares have no type: where Slurm tells the nodes apart, site.toml does not.
+    assert found["pool slow"] == because("pool-lacks-feature", feature="fast")
+    assert because("may-land-elsewhere", pool="slow") in found.values()
+
+
+def test_of_a_pool_some_nodes_may_be_excluded() -> None:
+    assert place(request(excluded=("m1", "x")), footprint(), site(MIG_POOL)).mode == "mig"
+    assert why(place(request(excluded=("m1", "m2")), footprint(), site(MIG_POOL))) == {
+        "pool m": because("pool-excluded")
+    }
+
+
 # --- another partition ---
 
 

@@ -188,6 +188,19 @@ def test_every_value_says_where_it_is_from(slurm: str) -> None:
     assert f"# 1 node with Gres=gpu:{MIG}1g.10gb:2" in text
 
 
+def test_features_that_each_node_of_a_pool_has_are_written_and_checked() -> None:
+    slow = LINE.replace("=g1", "=g2").replace("ActiveFeatures=(null)", "ActiveFeatures=slow,ib,h100")
+    cluster = look(FakeClient(node="\n".join([slow, slow.replace("=g2", "=g3").replace("slow,", "")])))
+    config = read(text_of(cluster, {"h100": H100}))
+    [pool] = config.pool
+    assert pool.features == ("ib", "h100")
+    assert check(config, cluster) == []
+    [difference] = check(config._replace(pool=(pool._replace(features=("ib", "slow")),)), cluster)
+    assert "g3" in difference
+    assert 'features = ["ib"]' in difference
+    assert read(text_of(look(FakeClient(node=LINE)), {"h100": H100})).pool[0].features == ()
+
+
 def test_nodes_that_are_down_are_told() -> None:
     cluster = look(FakeClient(node=LINE.replace("State=MIXED", "State=DOWN*+DRAIN")))
     text = text_of(cluster)
