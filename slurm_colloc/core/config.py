@@ -114,6 +114,7 @@ class Sharing(NamedTuple):
     weigh_waits: bool = True
     settle_s: float = 600.0
     late_binding: str = "off"
+    late_forms: tuple[str, ...] = ()
 
 
 class Recovery(NamedTuple):

@@ -20,6 +20,7 @@ _CHOICES = {
     "sharing.unbilled": ("mps", "shard"),
     "sharing.mps_daemon": ("none", "site", "prolog"),
     "sharing.late_binding": ("off", "slices", "on"),
+    "sharing.late_forms": ("gres", "gpus", "gpus-per-node", "gpus-per-task"),
     "audit.rule.tell": ("users", "admins", "nobody"),
     "notices.mode": ("off", "admins", "users"),
     "notices.workdays": WEEK,

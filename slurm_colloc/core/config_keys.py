@@ -81,6 +81,8 @@ DOCUMENTATION: dict[str, str] = {
     "sharing.weigh_waits": "false: waits and what is free do not count, and nobody is asked for them",
     "sharing.late_binding": "whether a job that waits as asked, because nobody knew its need, is changed to ask for a "
     "piece once a run of the same job has shown it: 'off', 'slices' (MIG alone) or 'on'",
+    "sharing.late_forms": "options of which 'colloc late --probe PARTITION' has shown to change a waiting job; for "
+    "a Slurm release that csub does not know",
     "recovery.companion": "true: small jobs may follow others, to run one again that ran out of the memory of its "
     "piece where its user allows it",
     "recovery.partition": "partition of the small jobs that see to that; empty: that of the job they follow",

@@ -2,7 +2,7 @@
 """Which update makes a waiting job ask for a piece of a GPU: the table forms.toml, as data."""
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection
 from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
@@ -46,12 +46,28 @@ def _table() -> tuple[Form, ...]:
     return found
 
 
-def form_of(request: JobRequest, release: str) -> Form | None:
-    """Return how a request is changed on a release; None where nothing is known of it."""
+def form_of(request: JobRequest, release: str, probed: Collection[str] = ()) -> Form | None:
+    """Return how a request is changed on a release; None where nothing is known of it.
+
+    ``probed`` are the options of which the site has seen that the newest forms hold (rebind/probe.py).
+    """
     # With cores for each task the field holds more than the GPU.
     if request.gpu_style == "gpus-per-task" and request.cpus_given:
         return None
-    return next((form for form in _table() if release in form.releases and request.gpu_style in form.options), None)
+    style = request.gpu_style
+    if style in probed and not is_known(release):
+        return newest_form(style)
+    return next((form for form in _table() if release in form.releases and style in form.options), None)
+
+
+def is_known(release: str) -> bool:
+    """Return whether the table has forms of a release."""
+    return any(release in form.releases for form in _table())
+
+
+def newest_form(option: str) -> Form:
+    """Return the form of the newest release for an option that asks for a GPU."""
+    return next(form for form in reversed(_table()) if option in form.options)
 
 
 def change_of(
@@ -64,8 +80,7 @@ def change_of(
     gres = placement.gres
     if gres is None:
         return {}, {}
-    to = dict(form.slice if gres.name == "gpu" else form.share)
-    back = dict(form.back)
+    to, back = updates(form, gres, request.asked)
     if placement.time_limit_min is not None:
         to["TimeLimit"], back["TimeLimit"] = str(placement.time_limit_min), job.fields.get("TimeLimit", "")
     name, _, cpus = placement.cpu_option.partition("=")
@@ -76,8 +91,11 @@ def change_of(
         before = next((name for name in ("MinMemoryNode", "MinMemoryCPU") if job.fields.get(name, "0") != "0"), "")
         to["MinMemoryNode"] = str(asked_mib(placement.mem))
         back[before or "MinMemoryNode"] = str(asked_mib(job.fields.get(before, "")) or 0)
-    return _filled(to, gres, request), _filled(back, gres, request) if form.back else {}
+    return to, back if form.back else {}
 
 
-def _filled(update: Mapping[str, str], gres: Gres, request: JobRequest) -> Assignments:
-    return {name: value.format(gres=gres, asked=request.asked) for name, value in update.items()}
+def updates(form: Form, piece: Gres, asked: str) -> tuple[dict[str, str], dict[str, str]]:
+    """Return what makes a request one for a piece, and what makes it the one for ``asked`` again."""
+    to, back = form.slice if piece.name == "gpu" else form.share, form.back
+    first, second = ({name: text.format(gres=piece, asked=asked) for name, text in one.items()} for one in (to, back))
+    return first, second

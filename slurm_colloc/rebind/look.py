@@ -179,7 +179,7 @@ def _bind(jobs: Sequence[Waiting], config: SiteConfig, slurm: Slurm) -> list[Int
     lines: list[str] = []
     begun = []
     for job, placement, footprint in wanted:
-        form = form_of(job.request, release)
+        form = form_of(job.request, release, config.sharing.late_forms)
         if form is None or why_not(job, placement, footprint, form, costs_priority=costs_priority):
             continue
         # Of an array each record is judged by itself: an administrator may hold one task.

@@ -99,6 +99,15 @@ class CliClient:
         environ = {**self._environment, "SLURM_BITSTR_LEN": "0"}
         return run(CONTROL, allowed_s, environ, text).stdout.decode(errors="surrogateescape")
 
+    def submit(self, arguments: Sequence[str]) -> str:
+        """Have sbatch submit a job, and return its id."""
+        return self._ask("sbatch", "--parsable", *arguments).partition(";")[0].strip()
+
+    def cancel(self, job_ids: Sequence[str]) -> None:
+        """Cancel jobs, whatever their state."""
+        if job_ids:
+            self._said("scancel", "--quiet", *job_ids)
+
     def jobs_text(self) -> str:
         """Return what slurmctld remembers of all jobs, as ``scontrol show job -d -o`` prints it."""
         return self._ask("scontrol", "show", "job", "-d", "-o")

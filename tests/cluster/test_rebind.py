@@ -363,3 +363,19 @@ def test_killed_at_any_moment_each_job_is_as_asked_or_as_meant(lab: Lab) -> None
     assert set(lab.wait_jobs(jobs).values()) == {"COMPLETED"}
     assert [user.allocated(job).get("gres/mps") for job in jobs] == ["6"] * 6
     assert user.jobs().count(jobs[0]) == 1
+
+
+def test_a_probe_says_which_requests_this_release_changes(lab: Lab) -> None:
+    user = user_of(lab, "mig")
+    before = set(user.jobs())
+    shown = json.loads(user.run("colloc", "late", "--probe", "all", "--format=json").stdout)
+    why = {(one["option"], one["gpu"]["type"], one["piece"]["name"]): one["why"] for one in shown["trials"]}
+    if RELEASE == "22.05":
+        assert shown["late_forms"] == []
+        assert why["gres", "", "mps"]
+        assert why["gpus", "h100", "shard"]
+    else:
+        assert shown["late_forms"] == ["gres", "gpus", "gpus-per-node", "gpus-per-task"], shown
+        assert len(shown["trials"]) == 4 * 2 * (3 + 1)
+    wait_for(lambda: all_idle(lab), "the nodes do not become idle")
+    assert {user.shown(job)["JobState"] for job in set(user.jobs()) - before} <= {"COMPLETED", "CANCELLED", "FAILED"}

@@ -13,11 +13,13 @@ import pytest
 from slurm_colloc.cli.colloc.late import late
 from slurm_colloc.cli.sampling import _Looks
 from slurm_colloc.core.config import Sharing, SiteConfig
-from slurm_colloc.core.errors import ProcessError, StoreError
+from slurm_colloc.core.errors import InputError, ProcessError, StoreError
 from slurm_colloc.core.files import locked
 from slurm_colloc.core.model import Evidence, Gres, JobRequest
 from slurm_colloc.estimate.records import drop_decision, drop_evidence, latest_of_jobs, read_decisions
+from slurm_colloc.rebind.forms import form_of
 from slurm_colloc.rebind.look import look
+from slurm_colloc.rebind.probe import Trial, holding, probe, trials_of
 from slurm_colloc.rebind.program import main
 from slurm_colloc.rebind.waiting import Waiting, keep, keep_submitted, lock_path, read_one, read_waiting, start_look
 from slurm_colloc.slurm.client import CliClient
@@ -618,3 +620,85 @@ def test_which_job_may_get_a_piece_while_it_waits(
     path.write_text(path.read_text().replace("[sharing]", '[sharing]\nlate_binding = "on"'))
     done = shell.run("--dry-run", *argv, environ=environ)
     assert (done.returncode, "csub_card_mib" in done.stdout) == (0, is_late)
+
+
+# --- what a release that csub does not know does ---
+
+
+class Tried(Controller):
+    """A slurmctld whose jobs begin with what they ask for, or with what ``begins`` says instead."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begins: Callable[[str, str], str] = lambda job_id, tres: tres
+        self.cancelled: list[str] = []
+
+    def submit(self, arguments: Sequence[str]) -> str:  # type: ignore[override]
+        job_id = str(4711 + len(self.records))
+        option, _, value = next(word for word in arguments if word.startswith("--g")).partition("=")
+        field = {"--gpus": "TresPerJob", "--gpus-per-task": "TresPerTask"}.get(option, "TresPerNode")
+        assert "-H" in arguments
+        super().submit(job_id, **{"TresPerNode": "(null)", field: f"gres/gpu:{value.removeprefix('gpu:')}"})
+        return job_id
+
+    def cancel(self, job_ids: Sequence[str]) -> None:
+        self.cancelled += job_ids
+
+    def control(self, lines: Sequence[str]) -> str:
+        for line in lines:
+            if line.startswith("release "):
+                record = self.records[line.split()[1]]
+                asked = next(record[name] for name in FIELDS if record.get(name, "(null)") not in ("(null)", ""))
+                name, _, count = asked.removeprefix("gres/").rpartition(":")
+                record["AllocTRES"] = self.begins(record["JobId"], f"cpu=1,gres/{name}={count}")
+                record["JobState"] = "COMPLETED" if record["AllocTRES"] else "PENDING"
+                record["Reason"] = "None" if record["AllocTRES"] else "BadConstraints"
+        return super().control([line for line in lines if not line.startswith("release ")])
+
+
+FIELDS = ("TresPerNode", "TresPerJob", "TresPerTask")
+ALL = ["gres", "gpus", "gpus-per-node", "gpus-per-task"]
+
+
+def tried(config: SiteConfig, slurm: Tried) -> tuple[list[str], dict[Trial, str]]:
+    outcomes = probe(trials_of(config, "gpu"), "gpu", slurm, 0.0)
+    assert slurm.cancelled == list(slurm.records)
+    return holding(outcomes), {one.trial: one.why for one in outcomes}
+
+
+def test_a_probe_names_the_options_of_which_all_jobs_began_as_meant(config: SiteConfig) -> None:
+    held, why = tried(config, Tried())
+    assert (held, set(why.values())) == (ALL, {""})
+    assert [trial.asks for trial in why][:4] == [
+        "--gres=gpu:1",
+        "--gres=gpu:1",
+        "--gres=gpu:h100:1",
+        "--gres=gpu:h100:1",
+    ]
+
+
+def test_a_probe_believes_no_record(config: SiteConfig) -> None:
+    """A job that shows what it was changed to may begin with both, with the GPU, or never; and some are refused."""
+    slurm = Tried()
+    slurm.begins = lambda job_id, tres: {"4711": f"{tres},gres/gpu:h100=1", "4715": ""}.get(job_id, tres)
+    slurm.refuse = lambda target, field, value: target == "4720" and value == "mps:10"
+    held, why = tried(config, slurm)
+    assert held == ["gpus-per-task"]
+    assert [text for text in why.values() if text] == [
+        "it began with gpu:h100:1, mps:10",
+        "it did not end: PENDING, BadConstraints",
+        "the update was not taken",
+    ]
+
+
+def test_what_a_probe_has_shown_holds_for_unknown_releases_alone() -> None:
+    assert form_of(asked(), "25.11") is None
+    assert form_of(asked(), "25.11", ("gpus",)) is None
+    assert form_of(asked(), "25.11", ("gres",)) == form_of(asked(), "26.05")
+    assert form_of(asked(), "22.05", ("gres",)) == form_of(asked(), "22.05")
+    assert form_of(asked(gpu_style="gpus-per-task", cpus_given=True), "25.11", ("gpus-per-task",)) is None
+
+
+def test_a_probe_needs_pieces(config: SiteConfig) -> None:
+    with pytest.raises(InputError, match="'cpu'"):
+        trials_of(config, "cpu")
