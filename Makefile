@@ -67,6 +67,7 @@ lint: env-only
 	$(ENV)/mypy
 	$(ENV)/lint-imports
 	$(ENV)/python -m tests.house
+	$(ENV)/codespell
 
 soak: env      ## what takes long: thousands of generated submissions
 	$(ENV)/pytest -m soak

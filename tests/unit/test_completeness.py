@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
+import yaml
 
+from slurm_colloc import __version__
 from slurm_colloc.audit.rules import RULES
 from slurm_colloc.core.model import SharingMode
 
@@ -48,3 +51,17 @@ def test_every_template_of_a_script_is_rendered() -> None:
     for name in sorted(shared):
         users = [*(CHECKOUT / "templates").glob("*.j2"), PACKAGE / "submit/render.py"]
         assert any(f'"{name}' in path.read_text() for path in users), name
+
+
+def test_a_release_has_one_version() -> None:
+    cited = yaml.safe_load((CHECKOUT / "CITATION.cff").read_text())
+    assert cited["version"] == __version__
+    assert f"\n## {__version__} (" in (CHECKOUT / "CHANGELOG.md").read_text()
+
+
+def test_workflows_call_what_the_makefile_has() -> None:
+    jobs = yaml.safe_load((CHECKOUT / ".github/workflows/check.yml").read_text())["jobs"]
+    said = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
+    targets = {line.split()[1] for line in said if line.startswith("make ")}
+    assert targets == {"check", "test-python", "test-oldest"}
+    assert targets < set(re.findall(r"(?m)^([a-z-]+):", (CHECKOUT / "Makefile").read_text()))
