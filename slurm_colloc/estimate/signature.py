@@ -53,6 +53,10 @@ _CONSTANT = re.compile(r"(?m)(?:^|[;\s])([A-Za-z_]\w*)=[\"']?([\w./~+-]+)")
 _WORD = re.compile(r"[^\s\"'=;|&<>()`]+")
 _VALUE = r"\"[^\"\n]*\"|'[^'\n]*'|[^\s;&|]*"
 _LONGER = r"\$\{?\w+\}?:(?![-=+?])|:\$\{?\w+\}?"
+_INDEX = "SLURM_ARRAY_TASK_ID"
+# What is reckoned of an array's index alone, and a variable that holds nothing else.
+_OF_INDEX = r"\$\(\((?:[\s\d+*/%-]|\$?\{?SLURM_ARRAY_TASK_ID\}?)++\)\)"
+_IS_INDEX = r"(?m)^[ \t]*([A-Za-z_]\w*)=[\"']?\$\{?SLURM_ARRAY_TASK_ID\}?[\"']?\s*$"
 # A position of the script's arguments: $1, ${1}, ${1:-0}; and where it is only looked whether there is one.
 _POSITION = r"\$(?:([1-9])(?!\d)|\{([1-9]\d?)(?::?[-?][^}\s]*)?\})"
 _IS_THERE = r"-[zn][ \t]+\"?\$\{?[1-9]\}?\"?"
@@ -106,6 +110,7 @@ def signature(
     environ: Mapping[str, str] | None = None,
     folder: str = "",
     handed: Collection[str] = (),
+    array: str = "",
 ) -> Signature:
     """Return what submissions of one job have in common.
 
@@ -117,6 +122,7 @@ def signature(
         environ: what its environment will hold; the variables count that the script names and does not set.
         folder: where it will run; what is below is the same elsewhere.
         handed: variables that were set for this job alone, which count although only its program may name them.
+        array: the indices of its tasks, written one way; they count where they may choose what runs.
     """
     variables = environ or {}
     body, script_args = _followed(shell_lines(script.decode(errors="surrogateescape")), script_args)
@@ -128,11 +134,14 @@ def signature(
     outside += [name for name in OF_REQUEST if name in reader.used and name in variables]
     alone = sorted(_not_everybodys(handed) & set(variables) - _set_first(body) - set(outside)) if handed else []
     said = "\n".join([body, " ".join(script_args)])
-    read = _read(said, reader, body, (folder, came_from), variables)
+    may_ask = [*_not_everybodys(variables), *([_INDEX] if array else [])]
+    read = _read(said, reader, body, (folder, came_from), variables, may_ask)
     # What only the program asks for; a key of it, as it may be a secret.
-    others = sorted(read.variables - _set_first(body) - {*outside, *alone})
+    others = sorted(read.variables - _set_first(body) - {*outside, *alone, _INDEX})
     given = [reader.one(f"${name}", variables[name]) for name in (*outside, *alone)] + alone
     given += [f"{name}={reader.one(f'${name}', variables[name], _short)}" for name in others]
+    if array and (_INDEX in read.variables or reader.asks_index(body)):
+        given.append(f"{_INDEX}={_short(array)}")
     words = [str(gpu_count), *told_apart, lines, *words, "$", *given, _environment(body, variables)]
     text = f"{digest(_joined(words))}.{reader.written()}~{read.key}~{_folder_key(folder)}"
     return Signature(text, tuple(reader.names), tuple(words), read)
@@ -172,14 +181,16 @@ def _goes_to(body: str, folder: str, variables: Mapping[str, str]) -> str:
     return folder
 
 
-def _read(said: str, reader: "_Reader", body: str, folders: Sequence[str], variables: Mapping[str, str]) -> Read:
+def _read(
+    said: str, reader: "_Reader", body: str, folders: Sequence[str], variables: Mapping[str, str], asked: Sequence[str]
+) -> Read:
     """Return what the files hold that the words of a script and its arguments lead to."""
     known = {**variables, **dict(_CONSTANT.findall(said)), "PWD": folders[0], "SLURM_SUBMIT_DIR": folders[-1]}
     reads = reader.reads(said)
     text = _VARIABLE.sub(lambda found: known.get(found[1] or found[2], found[0]), reads)
     written = set(_WORD.findall(said)) - set(_WORD.findall(reads))
     own, home = body.encode(errors="surrogateescape"), variables.get("HOME", "")
-    may_ask = [name for name in _not_everybodys(variables) if name.isupper() and not name.startswith(_OF_SESSION)]
+    may_ask = [name for name in asked if name.isupper() and not name.startswith(_OF_SESSION)]
     return files_of(text, own, sorted(reader.labels), written, folders, home, may_ask)
 
 
@@ -219,7 +230,15 @@ def names_from_outside(script: bytes, variables: Collection[str] | None = None) 
     """Return the variables, of these or of any, whose values at the submission make a script another job."""
     body = shell_lines(script.decode(errors="surrogateescape"))
     asked = set(_REFERENCE.findall(body))
-    return [*_from_outside(body, asked if variables is None else variables), *asked.intersection(OF_REQUEST)]
+    told = [*asked.intersection(OF_REQUEST), *([_INDEX] if _asks_index(body) else [])]
+    return [*_from_outside(body, asked if variables is None else variables), *told]
+
+
+def _asks_index(body: str) -> bool:
+    """Return whether the index of an array's task may choose what runs."""
+    reader = _Reader(())
+    reader.text(body)
+    return reader.asks_index(body)
 
 
 def parts_of(text: str) -> Parts | None:
@@ -330,6 +349,14 @@ class _Reader:
         # Which seeds they are is no difference; how many is, where they run at once.
         seeds = body if _AT_ONCE.search(body) else _SEEDS.sub(r"\1*", body)
         return self._plain(_ARGUMENT.sub(self._replace, seeds))
+
+    def asks_index(self, body: str) -> bool:
+        """Return whether an array's index stands for more than a seed, a label or a place of results."""
+        body = re.sub(_OF_INDEX, f"${_INDEX}", body) if _INDEX in body else ""
+        exported = {name for names in re.findall(r"\bexport\s+([^\n;]*)", body) for name in re.findall(r"\w+", names)}
+        for alias in set(re.findall(_IS_INDEX, body)) - self.used - exported:
+            body = re.sub(rf"(?m)^[ \t]*{alias}=.*", "", body)
+        return _INDEX in _PUTS.sub(r"\g<of>", _ARGUMENT.sub(self._but_noise, body))
 
     def reads(self, body: str) -> str:
         """Return a script's text without its results' places, and without what it writes there and reads again."""

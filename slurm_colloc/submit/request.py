@@ -10,7 +10,7 @@ from slurm_colloc.core.model import Gres, JobRequest, Reason, because
 from slurm_colloc.core.units import asked_mib, time_limit_min
 from slurm_colloc.estimate.signature import Signature, apart_by, command_signature, names_from_outside, signature
 from slurm_colloc.estimate.submitted import compared, path_of, read_submitted
-from slurm_colloc.slurm.array import parse_array
+from slurm_colloc.slurm.array import array_written, parse_array
 from slurm_colloc.slurm.gres import check_prefix, parse_gpus, parse_gres
 from slurm_colloc.slurm.options import Given, count_of, value_of
 from slurm_colloc.submit.reasons import (
@@ -150,7 +150,8 @@ def _known_by(
     path, arguments = called
     gpu_count = sum(item.quantity for item in gres if item.name == "gpu")
     exported, handed = {**_exported(given, environ), "SLURM_JOB_NAME": job_name}, _handed(given)
-    known_by = signature(text, arguments, gpu_count, names, exported, folder, handed=handed)
+    array = array_written(value_of(given, "array"))
+    known_by = signature(text, arguments, gpu_count, names, exported, folder, handed=handed, array=array)
     # Which values past jobs of the command found in such variables nobody kept.
     if not path or handed or names_from_outside(text, exported):
         return known_by, ""

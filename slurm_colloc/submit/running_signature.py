@@ -13,6 +13,7 @@ from slurm_colloc.core.errors import InputError
 from slurm_colloc.core.files import read_bounded
 from slurm_colloc.core.model import SharingMode
 from slurm_colloc.estimate.signature import OF_REQUEST, WRAPPED, apart_by, signature
+from slurm_colloc.slurm.array import array_of_task
 from slurm_colloc.submit.render import BLOCK_BEGINS
 
 # slurmctld takes no larger script unless it is told to (max_script_size).
@@ -46,7 +47,7 @@ def known_by(path: str, arguments: Sequence[str], environ: Mapping[str, str], cl
     given = {name: value for name, value in environ.items() if not _is_slurms(name)}
     # Of --wrap, the command was submitted.
     submitted = text.partition(WRAPPED)[2] or text
-    known = signature(submitted, arguments, 1, names, given, os.getcwd())
+    known = signature(submitted, arguments, 1, names, given, os.getcwd(), array=array_of_task(environ))
     return known.text, SharingMode.SHARD if "SLURM_SHARDS_ON_NODE" in environ else SharingMode.EXCLUSIVE
 
 

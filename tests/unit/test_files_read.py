@@ -95,6 +95,17 @@ def test_a_variable_that_only_the_program_asks_for_counts(tmp_path: Path) -> Non
     assert not same(asked_for(tmp_path, BATCH_SIZE="8"), more)
 
 
+def test_an_arrays_index_that_only_the_program_asks_for_counts(tmp_path: Path) -> None:
+    def of(array: str) -> Signature:
+        return signature(b"#!/bin/bash\npython train.py\n", (), 1, ("lab",), {}, str(tmp_path), array=array)
+
+    lay(tmp_path, {"train.py": 'size = int(os.environ["SLURM_ARRAY_TASK_ID"])'})
+    assert same(of("1-3"), of("1-3"))
+    assert not same(of("1-3"), of("4-9"))
+    lay(tmp_path, {"train.py": "size = 3"})
+    assert same(of("1-3"), of("4-9"))
+
+
 def test_of_settings_too_long_to_be_read_the_size_counts_to_the_byte_and_how_they_begin(tmp_path: Path) -> None:
     lay(tmp_path, {"train.py": "a", "c.json": '{"b": 8,' + " " * 300_000})
     before = known(tmp_path, "python train.py c.json")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from slurm_colloc.core.errors import InputError, StoreError
 from slurm_colloc.core.model import SharingMode
 from slurm_colloc.estimate.signature import signature
+from slurm_colloc.slurm.array import array_written
 from slurm_colloc.submit.render import BLOCK_BEGINS
 from slurm_colloc.submit.running_signature import known_by
 from tests.unit.golden import Printed
@@ -52,6 +54,28 @@ def test_variables_of_slurm_do_not_count_though_the_script_names_them(script: Pa
     script.write_bytes(text)
     found = known_by(str(script), ["a", "7"], {**JOB, "SLURM_ARRAY_TASK_ID": "3"}, "lab")[0]
     assert found == at_submission(text, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("submitted", "told", "is_same"),
+    [
+        ("0-6:2%3", ("0", "6", "2", "4"), True),
+        ("2,0,4,6", ("0", "6", "2", "4"), True),
+        ("7", ("7", "7", "1", "1"), True),
+        ("0-6", ("0", "6", "2", "4"), False),
+        ("1,3,4", ("1", "4", "1", "3"), False),  # nobody tells it which
+    ],
+)
+def test_the_indices_of_its_array_are_those_of_the_submission(
+    script: Path, tmp_path: Path, submitted: str, told: Sequence[str], is_same: bool
+) -> None:
+    text = TEXT + b"python train.py c/$SLURM_ARRAY_TASK_ID.yaml\n"
+    script.write_bytes(text)
+    names = [f"SLURM_ARRAY_TASK_{name}" for name in ("MIN", "MAX", "STEP", "COUNT")]
+    environ = {**JOB, "SLURM_ARRAY_TASK_ID": told[0], **dict(zip(names, told, strict=True))}
+    given = {"MODEL": "large", "HOME": "/home/alice"}
+    at_submission = signature(text, ["a", "7"], 1, ("lab",), given, str(tmp_path), array=array_written(submitted))
+    assert (known_by(str(script), ["a", "7"], environ, "lab")[0] == at_submission.text) is is_same
 
 
 def test_a_jobs_name_counts_where_the_script_uses_it(script: Path, tmp_path: Path) -> None:

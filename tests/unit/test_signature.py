@@ -17,16 +17,20 @@ class Job:
     """One submission: its script's lines, its arguments, its variables and its folder."""
 
     def __init__(
-        self, text: str, *args: str, gpus: int = 1, folder: str = "/home/ann/lab", program: str = "", **variables: str
+        self, text: str, *args: str, gpus: int = 1, folder: str = "/home/ann/lab", array: str = "", **variables: str
     ) -> None:
-        self.text, self.args, self.gpus, self.folder, self.program = text, args, gpus, folder, program
+        self.text, self.args, self.gpus, self.folder, self.array = text, args, gpus, folder, array
         self.variables: Mapping[str, str] = {"HOME": "/home/ann"} | variables
 
     def signature(self) -> str:
         script = (HEAD + self.text + "\n").encode()
-        return signature(script, self.args, self.gpus, ("lab", "0"), self.variables, self.folder).text
+        told_apart = ("lab", "0")
+        return signature(script, self.args, self.gpus, told_apart, self.variables, self.folder, array=self.array).text
 
 
+INDEX = "$SLURM_ARRAY_TASK_ID"
+PLUS = "$((SLURM_ARRAY_TASK_ID + 42))"
+ALIAS = f"TASK={INDEX}\n"
 WRITES = "mkdir -p $OUT\ncp t.py $OUT\nt --out $OUT > $OUT/l\nt --log $OUT | tee $OUT/m"
 LOGS = "t > $SLURM_JOB_NAME.log"
 SEED_AND_OUT = 't --seed="${1}" --out runs/$1'
@@ -66,7 +70,14 @@ SAME = [
         Job("python /home/ann/lab/t.py", folder="/home/ann/lab"),
     ),
     ("a number written otherwise", Job("python t.py --batch-size 64"), Job("python t.py --batch-size=64.0")),
-    ("an array's index", Job("python t.py $SLURM_ARRAY_TASK_ID"), Job("python t.py $SLURM_ARRAY_TASK_ID")),
+    ("an array again", Job(f"t {INDEX}", array="1-3"), Job(f"t {INDEX}", array="1-3")),
+    ("an array that asks no index", Job("t", array="1-3"), Job("t", array="4-9")),
+    ("an array's seeds", Job(f"t --seed {INDEX}", array="1-3"), Job(f"t --seed {INDEX}", array="4-9")),
+    ("seeds reckoned", Job(f"t --seed {PLUS}", array="1"), Job(f"t --seed {PLUS}", array="2")),
+    ("seeds by another name", Job(f"{ALIAS}t --seed $TASK", array="1"), Job(f"{ALIAS}t --seed $TASK", array="2")),
+    ("a log of each task", Job(f"t > log.{INDEX}", array="1-3"), Job(f"t > log.{INDEX}", array="4-9")),
+    ("a run's name", Job(f"t --run-name r{INDEX}", array="1"), Job(f"t --run-name r{INDEX}", array="2")),
+    ("a message of each task", Job(f"echo task {INDEX}\nt", array="1"), Job(f"echo task {INDEX}\nt", array="2")),
     (
         "an array's index in the environment",
         Job("python t.py $SLURM_ARRAY_TASK_ID", SLURM_ARRAY_TASK_ID="1"),
@@ -105,7 +116,21 @@ RELATIVE = [
     ("a negative number", Job("t --shift -1"), Job("t --shift -2")),
 ]
 NAMED = "t -m $SLURM_JOB_NAME"
+NTH = 'CONFIG=$(sed -n "${SLURM_ARRAY_TASK_ID}p" list)\nt $CONFIG'
+CHOICE = "sizes=(8 64)\nt --batch ${sizes[SLURM_ARRAY_TASK_ID]}"
 STRANGERS = [
+    ("other indices", Job(f"t {INDEX}", array="0-1"), Job(f"t {INDEX}", array="2-3")),
+    ("one index", Job(f"t {INDEX}", array="1"), Job(f"t {INDEX}", array="2")),
+    ("a line of a list", Job(NTH, array="0-1"), Job(NTH, array="2-3")),
+    ("one of several sizes", Job(CHOICE, array="0"), Job(CHOICE, array="1")),
+    ("a size by index", Job(f"t --batch-size {INDEX}", array="8"), Job(f"t --batch-size {INDEX}", array="64")),
+    ("a file by index", Job(f"{ALIAS}t -c c/$TASK.yaml", array="1"), Job(f"{ALIAS}t -c c/$TASK.yaml", array="2")),
+    (
+        "a reckoned size",
+        Job("t $((2 ** SLURM_ARRAY_TASK_ID))", array="1"),
+        Job("t $((2 ** SLURM_ARRAY_TASK_ID))", array="9"),
+    ),
+    ("handed on", Job(f"export {ALIAS}t", array="1"), Job(f"export {ALIAS}t", array="2")),
     ("a file by argument", Job("t --config $1", "a.yaml"), Job("t --config $1", "b.yaml")),
     ("a model by the second", Job("t --seed $1 --model $2", "1", "a"), Job("t --seed $1 --model $2", "2", "b")),
     ("one argument more", Job("t --seed $1", "1"), Job("t --seed $1", "1", "x")),
