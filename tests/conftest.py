@@ -43,7 +43,7 @@ def _no_site_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: 
 
 @pytest.fixture(autouse=True)
 def _sigterm_as_before() -> Iterator[None]:
-    """Undo what a companion that ran within the test did: the programs of later tests would ignore SIGTERM too."""
+    """Undo what a program that ran within the test did: those of later tests would ignore SIGTERM too."""
     before = signal.getsignal(signal.SIGTERM)
     yield
     signal.signal(signal.SIGTERM, before)

@@ -215,7 +215,7 @@ def _block(text: str) -> object:
         "",
         "",
         None,
-        (because("followup", why=text), because("no-gpu")),
+        (because("history-error", error=text), because("no-gpu")),
         (),
     )
     footprint = Footprint(None, None, None, text, text, 0, (because("hint", hint=text), because(text, a=text)))

@@ -118,9 +118,10 @@ def _snapshot_seed() -> bytes:
 
 
 def _of_a_pack() -> Iterator[Target]:
-    from slurm_colloc.followup import record as followed
     from slurm_colloc.gpu import failure
     from slurm_colloc.pack import ledger, spec
+    from slurm_colloc.rebind import recover
+    from slurm_colloc.submit import recovery
 
     pack = spec.Spec(
         *(spec.VERSION, "train", "0-3", (), (), 1, ("/bin/sh",), (), Load(9000, 30.0), Room(80000, 100.0, 4), 1),
@@ -156,23 +157,20 @@ def _of_a_pack() -> Iterator[Target]:
     yield Target("pack-script", spec.split_script, (script,), (InputError,))
     yield Target("ledger-line", entry, encoded, (InputError,), True)
     yield in_file("ledger", InFolder("1.jsonl", read_ledger), b"".join(encoded))
-    record = followed.Record(
-        *(followed.VERSION, "c", "1", 0, "ann", "train", "f.64~~d", ("--explain",), ("-n1",)),
-        *("job.sh", False, ("a",), "/home/ann", ("PATH",), {"BS": "64"}),
+    piece = recovery.Carried(
+        "c", "f.64~~d", "mps", "mps", "gpu:h100:1", ("gpu",), {"TimeLimit": "5"}, 9, 1.0, "", 60.0, ("a",)
     )
-    yield in_file("companion", InFolder("record.json", _companion), *_json(record._asdict()), is_json=True)
-    yield in_file("followup-step", InFolder(followed.SUBMITTED, followed.read_state), b"4712")
+    yield of_text("carried", recovery.parse_carried, piece.text.encode(), is_json=True)
+    step = recover.Step(1, 0, "gpu:1", {"Gres": "gpu:1"}, "it began again")
+    yield in_file("recovered", InFolder("4711.json", _recovered), *_json(step._asdict()), is_json=True)
     words = (b"step 1\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.5 GiB\n", b"srun: error: g1: x")
     yield Target("last-words", lambda words: failure.outcome_of(1, words), words, ())
 
 
-def _companion(folder: str) -> object:
-    from slurm_colloc.followup.record import read_record, script_path
+def _recovered(folder: str) -> object:
+    from slurm_colloc.rebind.recover import read_step
 
-    record = read_record(folder)
-    assert os.path.dirname(script_path(folder, record)) == os.path.join(folder, "script"), "a script somewhere else"
-    assert all(isinstance(word, str) for word in (*record.own, *record.options, *record.script_args, *record.names))
-    return record
+    return read_step(os.path.join(folder, "4711.json"))
 
 
 # --- what is kept between submissions ---

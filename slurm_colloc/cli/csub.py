@@ -111,7 +111,7 @@ def _run(argv: tuple[str, ...]) -> int:
             tell(call, *said_of(plan, call))
             return _fall_open(call, stdin, _SILENT)
         source = None if stdin is None else readable(plan.body if plan.body is not None else stdin)
-        then = _then(plan, command_line, call, site)
+        then = _then(plan, call, site)
         # TMPDIR may hang as any other folder may.
         argv, path = with_timeout(site.timeouts.decide_s, "writing the script", partial(with_body, plan))
     except MisusedError as error:
@@ -167,15 +167,11 @@ def _packed(case: Case, part: Part, switched_off: Reason | None) -> Plan:
     return plan_array(case, part, switched_off)
 
 
-def _then(plan: Plan, command_line: CommandLine, call: Call, config: SiteConfig) -> Callable[[str], None]:
-    """Return what is to be done once there is a job: have it followed where its user allows that it is run again."""
+def _then(plan: Plan, call: Call, config: SiteConfig) -> Callable[[str], None]:
+    """Return what is to be done once there is a job."""
     if plan.late:
         return partial(_keep_waiting, plan, call, config)
-    if not plan.may_run_again:
-        return lambda job_id: None
-    from slurm_colloc.followup.retry import follow
-
-    return partial(follow, plan, command_line, call.sbatch, call.environ, config, partial(tell, call))
+    return lambda job_id: None
 
 
 def _keep_waiting(plan: Plan, call: Call, config: SiteConfig, job_id: str) -> None:

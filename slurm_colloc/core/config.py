@@ -117,13 +117,6 @@ class Sharing(NamedTuple):
     late_forms: tuple[str, ...] = ()
 
 
-class Recovery(NamedTuple):
-    """Jobs that ran out of the memory of their piece of a GPU."""
-
-    companion: bool = False
-    partition: str = ""
-
-
 class Observe(NamedTuple):
     """How use is measured."""
 
@@ -177,7 +170,6 @@ class SiteConfig(NamedTuple):
     partition: tuple[Partition, ...] = ()
     limits: Limits = Limits()
     sharing: Sharing = Sharing()
-    recovery: Recovery = Recovery()
     observe: Observe = Observe()
     paths: Paths = Paths()
     timeouts: Timeouts = Timeouts()

@@ -83,9 +83,6 @@ DOCUMENTATION: dict[str, str] = {
     "piece once a run of the same job has shown it: 'off', 'slices' (MIG alone) or 'on'",
     "sharing.late_forms": "options of which 'colloc late --probe PARTITION' has shown to change a waiting job; for "
     "a Slurm release that csub does not know",
-    "recovery.companion": "true: small jobs may follow others, to run one again that ran out of the memory of its "
-    "piece where its user allows it",
-    "recovery.partition": "partition of the small jobs that see to that; empty: that of the job they follow",
     "observe.agent": "true when 'colloc agent' runs on every GPU node; else jobs are sampled from inside",
     "observe.period_s": "seconds between two samples",
     "observe.gpu_reader": "'nvml', or on a test cluster 'simulated:FOLDER' with a <node>.json for each node",

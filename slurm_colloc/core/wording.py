@@ -78,7 +78,6 @@ WORDS = {
     "rule-may-be-met": "csub cannot tell whether rollout rule {number} ({rule}) applies to this job",
     "protected": "the site keeps jobs on '{gpu_type}' as they are",
     "max-slowdown-lowered": "--max-slowdown={asked} is above the site's limit; csub uses {most:g}",
-    "followup": "{why}",
     # What of the request leaves a job as asked.
     "no-gpu": "the job asks for no GPU",
     "asked-twice": "the job asks for {gres} more than once ({styles}), and csub changes a job only if it asks once",
@@ -284,11 +283,12 @@ WORDS = {
     "acts-on-its-job": "the script acts on its own job ({command}), which would be the whole pack",
     "uses-job-id": "the script uses SLURM_JOB_ID, which all tasks of a pack have in common",
     "tasks-count-each-other": "the script reads SLURM_ARRAY_TASK_COUNT, _MIN, _MAX or _STEP",
-    # Why a job is not run again after it ran out of GPU memory.
-    "no-companions": "the site does not allow follow-up jobs",
-    "is-a-pack": "a pack needs a known footprint; run one task alone first",
+    # Of a job that its user allows to begin again (--requeue).
+    "begins-again": "if it runs out of GPU memory it begins again on more (--requeue)",
+    "ends-as-it-ends": "if it runs out of GPU memory it does not begin again",
+    "ends-itself": "the script has an end of its own ({word})",
+    "began-again": "the job began again, since {had} did not suffice",
     "tasks-share-output": "the tasks write to one output file, so csub could not tell which task ran out of memory",
-    "output-added-to": "the tasks append to output files that other runs also write",
     # Why a past run is not judged.
     "had-a-piece": "the job already had a piece of a GPU",
     "not-one-gpu": "csub judges only runs of one GPU",

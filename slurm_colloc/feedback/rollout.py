@@ -46,7 +46,7 @@ _MEANS: dict[str, Callable[[JudgedRun], float | None]] = {
     "gpu_hours": lambda one: one.gpu_hours,
 }
 _PARTS = {
-    # Why a run failed nobody knows, but of those that ran out of memory by a word of Slurm's, or of their companion.
+    # Why a run failed nobody knows, but of those that ran out of memory by a word of Slurm's, or of csub's block.
     "out_of_memory": _Part(
         lambda one: one.run.state not in ("FAILED", *_STOPPED), lambda one: one.run.state in _MEMORY
     ),

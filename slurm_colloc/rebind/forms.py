@@ -57,7 +57,7 @@ def form_of(request: JobRequest, release: str, probed: Collection[str] = ()) -> 
     style = request.gpu_style
     if style in probed and not is_known(release):
         return newest_form(style)
-    return next((form for form in _table() if release in form.releases and style in form.options), None)
+    return _form(style, release)
 
 
 def is_known(release: str) -> bool:
@@ -99,3 +99,16 @@ def updates(form: Form, piece: Gres, asked: str) -> tuple[dict[str, str], dict[s
     to, back = form.slice if piece.name == "gpu" else form.share, form.back
     first, second = ({name: text.format(gres=piece, asked=asked) for name, text in one.items()} for one in (to, back))
     return first, second
+
+
+def back_of(option: str, release: str, gres: Gres) -> Assignments:
+    """Return the update by which a job that began on a piece asks for more; empty where Slurm knows no way.
+
+    ``option`` is how the job asked for the piece: by "mps" or "shard", else as a form's options say.
+    """
+    form = _form(option, release)
+    return updates(form, gres, str(gres))[1] if form else {}
+
+
+def _form(option: str, release: str) -> Form | None:
+    return next((form for form in _table() if release in form.releases and option in form.options), None)

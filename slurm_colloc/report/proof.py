@@ -22,8 +22,8 @@ _MEASURES = {
 }
 _PER = 10_000
 _OUT_OF_MEMORY = (
-    "out of GPU memory: as a companion job (--requeue) read in the job's own output. Slurm calls such a job FAILED, as "
-    "any other, so that without a companion it is"
+    "out of GPU memory: as csub (--requeue) read in the job's own output. Slurm calls such a job FAILED, as any other, "
+    "so that without --requeue it is"
 )
 
 

@@ -152,10 +152,6 @@ def _shares(config: SiteConfig, cluster: Cluster) -> Iterator[str]:
 def _names(config: SiteConfig, cluster: Cluster) -> Iterator[str]:
     """Yield names in the other sections that the cluster does not have."""
     partitions = {partition.name for partition in cluster.partitions}
-    name = config.recovery.partition
-    if name and name not in partitions:
-        there = ", ".join(sorted(partitions))
-        yield f"recovery.partition is '{name}', and the cluster has no such partition: write one of {there}"
     for rule in config.audit.rule:
         for key in ("only", "excluded"):
             for name in sorted(set(getattr(rule, key).get("partition", ())) - partitions):

@@ -80,7 +80,6 @@ def discover(
         sections["sharing"] = (map(note, why_not), sharing)
         if own:
             sharing["late_binding"] = ("on", "your own jobs may get a piece while they wait")
-            sections["recovery"] = ((), {"companion": (True, "small jobs of your own may follow your jobs")})
     for name, (about, found) in sections.items():
         lines += ["", *about, f"[{name}]", *_section(name, found, extra)]
     return "\n".join(lines) + "\n"

@@ -108,6 +108,11 @@ class CliClient:
         if job_ids:
             self._said("scancel", "--quiet", *job_ids)
 
+    def requeue(self, job_id: str) -> str:
+        """Have a job of this user, or a task of an array, begin again; return why it does not, empty where it does."""
+        done = run(("scontrol", "requeue", job_id), self._timeout_s, self._environment)
+        return done.last_words or f"status {done.status}" if done.status else ""
+
     def jobs_text(self) -> str:
         """Return what slurmctld remembers of all jobs, as ``scontrol show job -d -o`` prints it."""
         return self._ask("scontrol", "show", "job", "-d", "-o")

@@ -2,12 +2,12 @@
 """Writes csub's decision about a job into a file, once sbatch has given the job an id."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from slurm_colloc.core.clock import now, with_timeout
-from slurm_colloc.core.config import SiteConfig, user_data_folder
+from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.errors import CollocError
 from slurm_colloc.core.model import Decision, Footprint, JobRequest, Placement, SharingMode
 from slurm_colloc.estimate.submitted import keep_submitted
@@ -27,7 +27,7 @@ def record(plan: Plan, job_id: str, cluster: str, config: SiteConfig, say: Calla
         return
     packed = plan.packed
     words = plan.sbatch_argv[plan.script_at :] if plan.script_at is not None and "wrap" not in plan.given else ()
-    line = " ".join(_as_the_user_has_it(words))[:_LONGEST_LINE].encode(errors="replace").decode()
+    line = " ".join(words)[:_LONGEST_LINE].encode(errors="replace").decode()
     request, footprint, placement = plan.part
     # What a pack uses must count neither as one task's use nor against what was foretold of one task.
     memory, active = (None, None) if packed else (footprint.gpu_mem_peak_mib, footprint.sm_active_pct)
@@ -94,17 +94,6 @@ def drop(config: SiteConfig, decision: Decision) -> str:
         f"what was decided is kept in '{folder}': '{config.own_spool}' is not this user's own folder; tell the "
         "administrators of the site"
     )
-
-
-def kept_scripts() -> str:
-    """Return the folder that holds the copies of scripts that may be submitted once more."""
-    return os.path.join(user_data_folder(), "followup")
-
-
-def _as_the_user_has_it(words: Sequence[str]) -> Sequence[str]:
-    """Return script and arguments with the script's own name, where it is the copy kept for who submits it anew."""
-    kept = os.path.join(kept_scripts(), "")
-    return (os.path.basename(words[0]), *words[1:]) if words and words[0].startswith(kept) else words
 
 
 def _would(plan: Plan, request: JobRequest, footprint: Footprint, placement: Placement) -> dict[str, Any]:

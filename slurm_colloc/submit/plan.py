@@ -108,11 +108,6 @@ class Plan(NamedTuple):
         return self.body is None and not self.part.request.gres
 
     @property
-    def may_run_again(self) -> bool:
-        """Return whether it is one job on a piece of a GPU, or an array of such, whose user speaks of requeueing."""
-        return not (self.packed or self.as_asked) and "requeue" in self.part.request.options
-
-    @property
     def as_asked(self) -> bool:
         """Return whether the request is not changed."""
         return self.part.placement.as_asked
@@ -156,7 +151,6 @@ def make_plan(
     stdin: bytes | None,
     config: SiteConfig,
     slurm: Slurm,
-    resubmits: Reason | None = None,
     packer: Packer = _no_packer,
 ) -> Plan:
     """Decide about one submission.
@@ -167,7 +161,6 @@ def make_plan(
         stdin: the script, when it comes by standard input.
         config: the site.
         slurm: answers what has to be asked.
-        resubmits: why it is submitted once more; the first reason of what is decided.
         packer: makes packs of arrays that are to be some; without one they go as the arrays they are.
 
     Raises:
@@ -180,12 +173,12 @@ def make_plan(
         submission = read_submission(command_line, environ, stdin, config)
         case = Case(command_line, environ, submission, config, slurm)
         request = _request(case)
-        chosen = policy_of(request, config, slurm, drawn_before=resubmits is not None)
+        chosen = policy_of(request, config, slurm)
         policy = chosen.policy
         if chosen.policy == "pack" and not wants_pack(command_line, submission.script):
             chosen = chosen._replace(policy="off", why=because("policy-pack"))
         case = case._replace(config=config._replace(policy=chosen.policy))
-        return _made(case, request, resubmits, packer)._replace(chosen=chosen)
+        return _made(case, request, packer)._replace(chosen=chosen)
     except MisusedError as error:
         # A site that only looks on refuses nothing: to sbatch a #CSUB line is a comment.
         if policy == "shadow":
@@ -193,12 +186,11 @@ def make_plan(
         raise
 
 
-def policy_of(request: JobRequest, config: SiteConfig, slurm: Slurm, *, drawn_before: bool = False) -> Chosen:
-    """Return the policy in force for a job; one that was ``drawn_before`` was placed, and is drawn no more."""
+def policy_of(request: JobRequest, config: SiteConfig, slurm: Slurm) -> Chosen:
+    """Return the policy in force for a job."""
     stopped = why_stopped(config.paths.state) if "auto" in config.policies else ""
     whose = whose_job(request, config, partial(slurm.limits, config.cluster)) if config.rollout else NOBODY
-    drawn = (lambda: 0.0) if drawn_before else (lambda: draw(whose.user, request.signature, config.cluster, now()))
-    return choose(config, whose, drawn, stopped)
+    return choose(config, whose, lambda: draw(whose.user, request.signature, config.cluster, now()), stopped)
 
 
 def _request(case: Case) -> JobRequest:
@@ -209,7 +201,7 @@ def _request(case: Case) -> JobRequest:
     return build_request(submission, called, config, environ, told=hint is not None and "sm=" in hint)
 
 
-def _made(case: Case, request: JobRequest, resubmits: Reason | None, packer: Packer) -> Plan:
+def _made(case: Case, request: JobRequest, packer: Packer) -> Plan:
     """Return the plan of a submission that was read, by the policy in force for it."""
     command_line, _, submission, config, _ = case
     text, name, script, given, table, _ = submission
@@ -219,7 +211,7 @@ def _made(case: Case, request: JobRequest, resubmits: Reason | None, packer: Pac
     packs = wants_pack(command_line, script)
     # Where only packs are to be made, an array that cannot be one goes as the array it is.
     left = switched_off or (because("policy-pack") if config.policy == "pack" else None)
-    part, notes = _part(case, request, left, fixed, resubmits, alone=packs and script is not None)
+    part, notes = _part(case, request, left, fixed, alone=packs and script is not None)
     check_pack(command_line, script, packs=packs)
     if packs:
         try:
@@ -231,7 +223,9 @@ def _made(case: Case, request: JobRequest, resubmits: Reason | None, packer: Pac
     # What is kept of a job that waits knows no bound of its own on slowdown.
     placed_now = colloc == NOT_LATE or own_option("max-slowdown", command_line, script) is not None
     late = not (packs or left or fixed or placed_now) and _may_be_late(case, part)
-    part, body = _rewritten(submission, part, left, fixed, config, late=late)
+    again, said = ("", ()) if packs or left or fixed else _again(case, part, late=late)
+    part, body = _rewritten(submission, part, left, fixed, config, late=late, again=again)
+    notes = (*notes, *said)
     if config.policy == "shadow":
         part = part._replace(placement=_withheld(part.placement))
     argv, script_at = overridden(command_line, part.request.gpu_style, part.placement, table)
@@ -261,7 +255,6 @@ def _part(
     request: JobRequest,
     switched_off: Reason | None,
     fixed: Reason | None,
-    resubmits: Reason | None,
     *,
     alone: bool,
 ) -> tuple[Part, tuple[Reason, ...]]:
@@ -280,8 +273,6 @@ def _part(
     shown = config.policy == "shadow" or asks
     waits = None if alone or switched_off else queue_estimate(config, slurm.free, wanted=shown)
     placement = _leave(place(request, footprint, config, access, waits), switched_off, fixed)
-    if resubmits:
-        placement = placement._replace(reasons=(resubmits, *placement.reasons))
     served = part_to_tell(request, footprint, placement, config, access)
     return Part(request, footprint, placement), (*said, *lowered, *contradicted, *served)
 
@@ -323,6 +314,26 @@ def _may_be_late(case: Case, part: Part) -> bool:
     return not may_be_server(with_arguments(submission.text, request), case.environ)
 
 
+def _again(case: Case, part: Part, *, late: bool) -> tuple[str, tuple[Reason, ...]]:
+    """Return what a job carries that may begin again with more of a GPU, and what there is to say of that.
+
+    Its user allows it by --requeue; empty of others, and of what has no piece and gets none.
+    """
+    request, footprint, placement = part
+    command_line, _, submission, config, _ = case
+    script, given = submission.script, submission.given
+    if "requeue" not in given or config.policy != "auto" or not (late or not placement.as_asked):
+        return "", ()
+    from slurm_colloc.submit.recovery import carried, reason_against  # of no use to nearly all submissions
+
+    is_shell = script is None or request.sh_like
+    if why := reason_against(request, given, submission.text, is_shell=is_shell):
+        return "", (because("ends-as-it-ends"), why)
+    active = footprint.sm_active_pct
+    piece = carried(request, placement, active.q95 if active else None, given, command_line, config)
+    return piece.text, (because("begins-again"),)
+
+
 def _never_measured(
     submission: Submission, request: JobRequest, fixed: Reason | None, config: SiteConfig
 ) -> Reason | None:
@@ -358,6 +369,7 @@ def _rewritten(
     config: SiteConfig,
     *,
     late: bool,
+    again: str,
 ) -> tuple[Part, bytes | None]:
     """Return what is in force, and the script where that changes; None where it does not."""
     request, footprint, placement = part
@@ -381,7 +393,7 @@ def _rewritten(
     else:
         # Even of a script that needs no block, sbatch's rules are held against what is left of it.
         insert_at = read_script(text, table, config.slurm_release).insert_at
-    if not (sampled or shared or late or names_slice(request, placement)):
+    if not (sampled or shared or late or again or names_slice(request, placement)):
         return part, rewritten
-    block = render_block(request, footprint, placement, config, cut, sampled=sampled, late=late)
+    block = render_block(request, footprint, placement, config, cut, sampled=sampled, late=late, again=again)
     return part, render_script(text, insert_at, block)

@@ -26,7 +26,8 @@ BLOCK_BEGINS = "# --- csub: this block was added"
 _FIRST_LINE = f"{BLOCK_BEGINS} at submission ---"
 _BLOCK_ENDS = "# --- end of csub's block ---"
 _SUFFIX = ".sbatch.j2"
-_SAMPLE, _LATE = "sample", "late"
+_SAMPLE, _LATE, _RESTART, _END = "sample", "late", "restart", "end"
+_PARTS = (*SharingMode, _SAMPLE, _LATE, _RESTART, _END)
 _LIMIT_BYTES = 1024 * 1024
 # Several installations and site files may take turns.
 _KEPT = 8
@@ -58,10 +59,12 @@ def render_block(
     *,
     sampled: bool,
     late: bool = False,
+    again: str = "",
 ) -> bytes:
     """Return the block of sh for this job, with its own sampler or without.
 
-    ``cut`` are the options that were cut out of its directives; ``late`` says that what it is given is not known yet.
+    ``cut`` are the options that were cut out of its directives; ``late`` says that what it is given is not known yet,
+    ``again`` is what a job carries that may begin again with more.
 
     Raises:
         ConfigError: a site's template that does not render.
@@ -74,18 +77,22 @@ def render_block(
     if late:
         variables |= {"csub_card_mib": str(card_mib(request, config) or ""), "csub_cluster": config.cluster}
         body = [parts[_LATE]]
+    if again:
+        body = [parts[_RESTART], 'if [ "$csub_has" != exclusive ] && [ "$csub_has" != mig ]; then', *body, "fi"]
     if sampled:
         variables["csub_signature"] = request.signature
-    if late or sampled:
+    if late or sampled or again:
         variables["csub_mode"] = placement.mode
     if sampled:
         variables["csub_evidence"] = user_data_folder()
         body.append(parts[_SAMPLE])
     lines = [
         *_header(request, footprint, placement, cut),
+        *([f"csub_again={quote(again)}"] if again else ()),
         *(f"{name}={quote(value)}" for name, value in variables.items()),
         *filter(None, (part.rstrip("\n") for part in body)),
-        f"unset {' '.join(variables)}",
+        f"unset {' '.join(variables)}{' csub_has' if again else ''}",
+        *([parts[_END]] if again else ()),
         _BLOCK_ENDS,
     ]
     return "".join(f"{line}\n" for line in lines).encode(errors="surrogateescape")
@@ -142,7 +149,7 @@ def site_parts(config: SiteConfig) -> dict[str, str]:
     path = os.path.join(config.state_folder, "rendered", f"{_key(config, folders)}.json")
     try:
         kept = json.loads(read_bounded(path, _LIMIT_BYTES, owners=(0, os.geteuid())))
-        found = {str(name): kept[name] for name in (*SharingMode, _SAMPLE, _LATE)}
+        found = {str(name): kept[name] for name in _PARTS}
         if not all(isinstance(part, str) for part in found.values()):
             raise TypeError("a part is not a text")
         return found
@@ -176,7 +183,7 @@ def _render(config: SiteConfig, folders: list[str]) -> dict[str, str]:
     )
     environment.filters["quote"] = quote
     parts = {}
-    for name in (*SharingMode, _SAMPLE, _LATE):
+    for name in _PARTS:
         try:
             template = environment.get_template(f"{name}{_SUFFIX}")
             parts[str(name)] = template.render(config=config, python=sys.executable).strip("\n")

@@ -43,7 +43,6 @@ def write_site(lab: Lab, name: str = "site", *, agent: bool = True, extra: Mappi
         "sharing.weigh_waits": "false",
         # What a site that is new says of none of its jobs.
         "policy": '"auto"',
-        "recovery.companion": "true",
         **(extra or {}),
     }
     argv = ["colloc", "site", "init", "--force", "-o", str(site / "site.toml"), "--gpu", f"h100={MODEL}"]

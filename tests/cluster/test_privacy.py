@@ -39,8 +39,7 @@ PATHS = (
     Kept("{home}/.local/share/slurm_colloc/evidence/f/64~p~d/forgotten", "alice", "what she forgot of a job"),
     Kept("{home}/.local/share/slurm_colloc/packs/lab/1.jsonl", "alice", "a ledger"),
     Kept("{home}/.local/share/slurm_colloc/packs/lab/1.sh", "alice", "a pack's script"),
-    Kept("{home}/.local/share/slurm_colloc/followup/lab/1/record.json", "alice", "a companion's record"),
-    Kept("{home}/.local/share/slurm_colloc/followup/lab/1/script/job.sh", "alice", "a companion's script"),
+    Kept("{home}/.local/share/slurm_colloc/recovered/lab/1.json", "alice", "what came of a job that ran out of memory"),
     Kept("{tmp}/mps/pipe", "alice", "the MPS daemon's sockets"),
     Kept("{tmp}/mps", "alice", "a pack's MPS folder"),
     Kept("{tmp}/script/job.sh", "alice", "a script on its way to sbatch"),
@@ -58,7 +57,7 @@ import os, sys
 from slurm_colloc.core.config import user_data_folder as data
 from slurm_colloc.estimate import records
 from slurm_colloc.core.model import Decision, Evidence, Load, Room
-from slurm_colloc.followup import record as followed
+from slurm_colloc.rebind import recover
 from slurm_colloc.pack import ledger, mps_daemon, resume, spec
 from slurm_colloc.submit.render import write_script
 spool, tmp, signature = sys.argv[1:]
@@ -71,9 +70,7 @@ pack = spec.Spec(spec.VERSION, "p", "0-3", (), (), 1, ("/bin/sh",), (), load, ro
 with_ledger = ledger.LedgerWriter(ledger.ledger_path("lab", "1"), print)
 with_ledger.header(pack, {})
 resume.keep_script("lab", "1", b"#!/bin/sh")
-whose = (followed.VERSION, "lab", "1", 0, "alice", "j", signature)
-record = followed.Record(*whose, (), (), "job.sh", False, (), "/", (), {})
-followed.write_record(record, b"#!/bin/sh")
+recover.keep_step("lab", "1", recover.Step(1, 0, "gpu:1", {"Gres": "gpu:1"}, "it began again"))
 os.symlink(mps_daemon.short_folder("1", {"TMPDIR": tmp}), f"{tmp}/mps")
 os.symlink(os.path.dirname(write_script("job.sh", b"#!/bin/sh")), f"{tmp}/script")
 """
@@ -277,7 +274,7 @@ base, signature = sys.argv[1:]
 from slurm_colloc.core.config import load_site, user_config_file, user_data_folder as data
 from slurm_colloc.core.errors import CollocError
 from slurm_colloc.estimate import records, snapshot
-from slurm_colloc.followup import record as followed
+from slurm_colloc.rebind import recover
 from slurm_colloc.pack import ledger
 believed = []
 def attempt(what, call, nothing):
@@ -290,7 +287,7 @@ attempt("evidence", lambda: records.read_evidence(data(), signature).evidence, (
 attempt("forgotten", lambda: records.forgotten_s(data(), signature), 0.0)
 attempt("decisions", lambda: records.read_decisions(f"{data()}/decisions")[0], [])
 attempt("ledger", lambda: ledger.read_ledger(f"{data()}/packs/lab/1.jsonl"), None)
-attempt("record", lambda: followed.read_record(followed.record_folder("lab", "1")), None)
+attempt("recovered", lambda: recover.told("lab", "1"), "")
 path = snapshot.snapshot_path(data(), os.environ["UID_OF"])
 attempt("history", lambda: snapshot.read_snapshot(path, signature).evidence, ())
 attempt("site file", lambda: load_site(user_config_file()), None)
@@ -323,7 +320,7 @@ for folder, _, names in os.walk(base):
 """
     python(lab, "bob", more, base, site.folder / "site.toml", uid, **env)
     assert json.loads(python(lab, "bob", BELIEVE, base, SIGNATURE, UID_OF=uid, **env).stdout) == [
-        *("evidence", "forgotten", "decisions", "ledger", "record", "history", "site file")
+        *("evidence", "forgotten", "decisions", "ledger", "recovered", "history", "site file")
     ]
     assert json.loads(python(lab, "alice", BELIEVE, base, SIGNATURE, UID_OF=uid, **env).stdout) == []
     # Nor does root, who keeps the caller's variables, take a user's word for what to run.

@@ -66,8 +66,6 @@ cluster = "gpulab"
 slurm_release = "22.05"
 default_partition = "all"
 policy = "auto"
-[recovery]
-companion = true
 [paths]
 state = "{root}/state-of-colloc"
 [sharing]

@@ -187,8 +187,8 @@ class Run:
         def look() -> None:
             while not over.wait(1.0):
                 reasons = slurm.ask("squeue", "-h", "-t", "PD", "-o", "%r").splitlines()
-                # csub's companions wait for what they follow.
-                self.pending.update(one for one in reasons if one not in ("None", "Dependency"))
+                # A job that begins again waits for that (BeginTime).
+                self.pending.update(one for one in reasons if one not in ("None", "BeginTime"))
 
         threads = [threading.Thread(target=one) for one in (ingest, look)]
         for one in threads:

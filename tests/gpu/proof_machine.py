@@ -133,7 +133,6 @@ class Machine:
             "paths.decisions": f'"{state}/decisions"',
             "sharing.mps_daemon": '"prolog"',
             "sharing.max_slowdown": str(bound),
-            "recovery.companion": "true",
         }
         argv = [*COLLOC, "site", "init", "-o", str(path), "--mps-daemon"]
         if self.dry:

@@ -43,15 +43,15 @@ def until_over(limit_s: float) -> None:
 
 
 def recovers(bench: Bench) -> None:
-    """Let a job run out of memory on its share, and its companion act."""
+    """Let a job run out of memory on its share, and begin again."""
     folder = bench.fresh()
     (folder / "holds.py").write_text(HOLDS)
     (folder / "job.sh").write_text(f"#!/bin/sh\n{sys.executable} {folder}/holds.py\n")
     argv = (*CSUB, "--requeue", "--gres=gpu:1", "--gpu-footprint=mem=1500M,sm=5", "-t", "2", "-c", "2", "job.sh")
     with daemon(Path("/tmp/mps-of-site")) as environment:
         call(*argv, environment=environment, folder=folder)
-        until_over(120.0)
-    for path in sorted(folder.glob("slurm-*.out")):
+        until_over(300.0)
+    for path in sorted(folder.glob("slurm-*.out*")):
         print(f"--- {path.name}\n{path.read_text()[-1500:]}", flush=True)
     print(slurm.ask("scontrol", "show", "job", "-o"), flush=True)
 

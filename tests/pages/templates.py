@@ -24,7 +24,8 @@ Blocks of batch scripts are rendered once for a site and kept; what differs from
 csub writes before them: `csub_gpu_mem_mib`, the GPU memory in MiB that a share was sized for, `csub_named`, what Slurm
 calls a slice for which no type was asked in `SLURM_GPUS` and its like (else empty), and for the sampler
 `csub_signature`, `csub_mode` and `csub_evidence`; of a job that may get a piece while it waits `csub_card_mib`, the
-memory of a GPU that it may share, and `csub_cluster`. No word of a user passes through a template. What is printed into
+memory of a GPU that it may share, and `csub_cluster`; of a job that may begin again `csub_again`, what it knows of its
+piece, as JSON. No word of a user passes through a template. What is printed into
 a configuration file must be plain: ASCII letters, digits and `. _ / + : , = @ [ ] -`.
 """
 _FAMILIES = {

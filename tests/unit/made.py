@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from slurm_colloc.core.chart_model import Fit
-from slurm_colloc.core.config import MigSlice, Partition, Pool, Recovery, Sharing, SiteConfig
+from slurm_colloc.core.config import MigSlice, Partition, Pool, Sharing, SiteConfig
 from slurm_colloc.core.model import Decision, Evidence, Footprint, Gres, JobRequest, Quantiles, Reason, because
 from slurm_colloc.core.usage_model import (
     AllocationRow,
@@ -218,6 +218,5 @@ def site(*pools: Pool, mps_users: str = "one", **sharing: Any) -> SiteConfig:
         policy="auto",
         pool=pools,
         partition=(Partition("gpu", mps_users=mps_users), Partition("mig", mps_users=mps_users)),
-        recovery=Recovery(companion=True),
         sharing=Sharing()._replace(**generous | sharing),
     )

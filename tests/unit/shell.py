@@ -38,8 +38,6 @@ quantity = 1
 [[partition]]
 name = "gpu"
 mps_users = "one"
-[recovery]
-companion = true
 [sharing]
 max_slowdown = 2.1
 order = [{order}]

@@ -45,7 +45,15 @@ def test_every_parser_of_a_source_is_attacked() -> None:
 
 
 def test_every_template_of_a_script_is_rendered() -> None:
-    shared = {"sample", "late", "exported", "counted", "set"}  # with any mode, and by the templates of two
+    shared = {
+        "sample",
+        "late",
+        "restart",
+        "end",
+        "exported",
+        "counted",
+        "set",
+    }  # with any mode, and by the templates of two
     templates = {path.name.removesuffix(".sbatch.j2") for path in (CHECKOUT / "templates").glob("*.sbatch.j2")}
     assert templates == {*map(str, SharingMode), *shared}
     for name in sorted(shared):

@@ -66,7 +66,7 @@ def test_a_restriction_is_one_of_slurms(text: str) -> None:
 
 def test_nothing_is_placed_slowed_or_followed_until_the_site_says_so() -> None:
     site = parse_site(LEAST, "f")
-    assert (site.policy, site.recovery.companion, site.pool) == ("shadow", False, ())
+    assert (site.policy, site.sharing.late_binding, site.pool) == ("shadow", "off", ())
     assert (site.sharing.order, site.observe.period_s) == (("mig", "mps"), 10.0)
     assert site.sharing.mps_daemon == "none"
     assert site.sharing.max_slowdown == 1.25

@@ -35,7 +35,7 @@ def test_a_submission_imports_nothing_heavy(shell: Shell, rendered: bool) -> Non
         done = shell.run(HINT, "job.sh", code=LIST)
         assert done.returncode == 0, done.stderr
         names = done.stderr.splitlines()[-1].split()
-        assert not [name for name in names if name.startswith(("slurm_colloc.pack", "slurm_colloc.followup"))]
+        assert not [name for name in names if name.startswith(("slurm_colloc.pack", "slurm_colloc.rebind"))]
         loaded = {name.split(".")[0] for name in names}
         assert "re" in loaded
         assert loaded & HEAVY == set()

@@ -10,16 +10,14 @@ import subprocess
 import time
 from collections.abc import Callable
 from datetime import UTC
-from pathlib import Path
 
 import pytest
 
 from slurm_colloc.core.config import parse_site
-from slurm_colloc.core.errors import ConfigError, GpuError, InputError, StoreError
+from slurm_colloc.core.errors import ConfigError, GpuError, InputError
 from slurm_colloc.core.model import Footprint, Gres, Placement, SharingMode, because
 from slurm_colloc.estimate.content import said
 from slurm_colloc.estimate.signature import signature
-from slurm_colloc.followup import record
 from slurm_colloc.gpu import hostuse, mig, nvidia_smi, simulated
 from slurm_colloc.pack import ledger, spec
 from slurm_colloc.slurm import gres, parse, setup, sinfo
@@ -29,6 +27,7 @@ from slurm_colloc.slurm.refusals import is_refusal
 from slurm_colloc.sources import clustercockpit
 from slurm_colloc.sources.controller import parse_jobs
 from slurm_colloc.submit import reasons
+from slurm_colloc.submit.recovery import parse_carried
 from slurm_colloc.submit.render import pack_block
 from tests import fuzz, fuzz_submit, fuzz_targets
 from tests.fakes.squeue import squeue_line
@@ -207,7 +206,7 @@ def test_a_csv_that_breaks_in_its_header() -> None:
 
 
 SPEC = json.loads(next(target for target in TARGETS if target.name == "spec").seeds[0])
-RECORD = json.loads(next(target for target in TARGETS if target.name == "companion").seeds[0])
+CARRIED = json.loads(next(target for target in TARGETS if target.name == "carried").seeds[0])
 HUGE = 10**400
 
 
@@ -245,27 +244,20 @@ def test_the_tasks_of_many_jobs_are_counted_at_once() -> None:
 
 @pytest.mark.parametrize(
     "changed",
-    [{"version": None}, {"script": 5}, {"own": [1]}, {"own": "--explain"}, {"variables": {"A": 1}}, {"attempt": HUGE}],
+    [
+        {"cluster": None},
+        {"option": 5},
+        {"words": [1]},
+        {"words": "--explain"},
+        {"fields": {"A": 1}},
+        {"budget_mib": []},
+    ],
     ids=str,
 )
-def test_a_companions_record_that_is_none(changed: dict[str, object], tmp_path: Path, printed: Printed) -> None:
-    folder = str(tmp_path)
-    for content in (json.dumps({**RECORD, **changed}), "{}", "[" * 100_000):
-        with open(f"{folder}/record.json", "w") as stream:
-            stream.write(content)
-        with pytest.raises(InputError, match="record") as raised:
-            record.read_record(folder)
-    printed("csub-waits", str(raised.value).partition(": ")[0])
-
-
-@pytest.mark.parametrize("content", ["", "x", "1 2", "-1", "\0"])
-def test_a_step_of_a_companion_that_names_no_job(content: str, tmp_path: Path) -> None:
-    (tmp_path / record.SUBMITTED).write_text(content)
-    if content:
-        with pytest.raises(StoreError):
-            record.read_state(str(tmp_path))
-    else:
-        assert record.read_state(str(tmp_path)).submitted == ""
+def test_what_a_script_carries_that_is_none(changed: dict[str, object]) -> None:
+    for content in (json.dumps({**CARRIED, **changed}), "{}", "[" * 100_000):
+        with pytest.raises(InputError, match="script"):
+            parse_carried(content)
 
 
 @pytest.mark.skipif(shutil.which("sh") is None, reason="no sh")
@@ -273,7 +265,7 @@ def test_a_step_of_a_companion_that_names_no_job(content: str, tmp_path: Path) -
 def test_the_block_is_sh_and_runs_nothing(words: str) -> None:
     """What the fuzzer asks of the block's form, asked of a shell."""
     placement = Placement(
-        SharingMode.MPS, Gres("mps", "", 5), 1, 2, "", "", "", None, (because("followup", why=words),), ()
+        SharingMode.MPS, Gres("mps", "", 5), 1, 2, "", "", "", None, (because("history-error", error=words),), ()
     )
     block = pack_block(fuzz_submit.REQUEST, Footprint(None, None, None, words, words, 0, (because(words),)), placement)
     done = subprocess.run(["sh", "-c", block + b"exit 7\n"], capture_output=True, check=False)

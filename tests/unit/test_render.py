@@ -213,7 +213,7 @@ def test_containers_are_handed_the_sites_daemon(tmp_path: Path) -> None:
 
 def test_hostile_words_are_not_run(tmp_path: Path) -> None:
     hostile = "x\ntouch a #\r`touch b`$(touch c)'; touch d; '\x1b[2J\u2028"
-    one = placement(SharingMode.MPS)._replace(reasons=(because("followup", why=hostile), because(hostile)))
+    one = placement(SharingMode.MPS)._replace(reasons=(because("history-error", error=hostile), because(hostile)))
     asked = request(gres=(Gres("gpu", "a\ntouch e", 1),), signature=hostile)
     text = render_block(asked, footprint(provenance=(because(hostile, a=hostile),)), one, site(), sampled=True)
     folder = tmp_path / "empty"

@@ -178,7 +178,7 @@ def test_a_tiers_file_has_what_it_needs_and_agrees_with_the_cluster(tier: str, p
 
 def test_what_a_user_keeps_for_their_own_jobs_places_them() -> None:
     config = found(own=True)
-    assert (config.policy, config.recovery.companion, config.sharing.max_slowdown) == ("auto", True, 1.25)
+    assert (config.policy, config.sharing.late_binding, config.sharing.max_slowdown) == ("auto", "on", 1.25)
     given = found(own=True, extra={"": {"policy": "shadow"}, "sharing": {"max_slowdown": 1.5}})
     assert (given.policy, given.sharing.max_slowdown) == ("shadow", 1.5)
 

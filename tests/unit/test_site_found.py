@@ -403,7 +403,6 @@ def test_names_of_other_sections_are_checked(printed: Printed) -> None:
     cluster = look(FakeClient())
     config = read(text_of(cluster))
     wrong = config._replace(
-        recovery=config.recovery._replace(partition="short"),
         sharing=config.sharing._replace(protected_types=("h100", "b200")),
         pool=(*config.pool, config.pool[0]),
         rollout=(Rule("auto", users=("root", "no-such"), groups=("nowhere",), partitions=("gpu", "gpus")),),

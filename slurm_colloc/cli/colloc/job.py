@@ -20,8 +20,8 @@ from slurm_colloc.estimate.lookup import Known, look_up
 from slurm_colloc.estimate.records import read_decisions
 from slurm_colloc.facts.one_job import RunFound, find_job
 from slurm_colloc.feedback.user_histories import collect_decisions
-from slurm_colloc.followup.record import retry_status
 from slurm_colloc.pack.report import Pack, pack_record, pack_text, read_pack
+from slurm_colloc.rebind.recover import told
 from slurm_colloc.report.job import FORMATS, Advice, JobStory, RunStory
 from slurm_colloc.report.text import stamp
 from slurm_colloc.slurm.client import CliClient
@@ -60,7 +60,7 @@ def job(
     shown_id = _shown_id(job_id, runs, rows)
     # What a pack's job wrote down is there at once, before any ingest.
     pack = _pack(config, shown_id) if config else None
-    again = retry_status(config.cluster, shown_id) if config else ""
+    again = told(config.cluster, shown_id) if config else ""
     shown = "" if visible.everybody else f", {visible.whose}"
     trouble = trouble or (
         f"job '{job_id}' is not in the store '{folder}' with a GPU since {stamp(start)}{shown}; has it one, and "

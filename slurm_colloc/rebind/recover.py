@@ -1,0 +1,363 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``python -I -m slurm_colloc.rebind.recover``: has the job that it runs in begin again with more of a GPU.
+
+csub's block calls it where the script ends ("end"), and where a job begins that was requeued ("start"). Slurm changes
+no job that runs, so the job is requeued first and changed then, while Slurm ends it: what is meant is written down
+before, and whoever was killed between the two is followed by the next start, which does the rest.
+"""
+
+import json
+import os
+import shlex
+import signal
+import stat
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+from typing import NamedTuple
+
+from slurm_colloc.core import clock
+from slurm_colloc.core.config import SiteConfig, find_site_file, load_site, user_data_folder
+from slurm_colloc.core.errors import CollocError, InputError, StoreError
+from slurm_colloc.core.files import private_folder, read_own, write_atomic
+from slurm_colloc.core.model import Evidence, Gres, SharingMode, because
+from slurm_colloc.core.process import given_environment
+from slurm_colloc.core.value_types import read_as
+from slurm_colloc.estimate.records import (
+    drop_decision,
+    drop_evidence,
+    evidence_of_run,
+    note_out_of_memory,
+    read_decisions,
+)
+from slurm_colloc.gpu.failure import TAIL_BYTES, Outcome, outcome_of
+from slurm_colloc.placement.out_of_memory import MOST_RETRIES, is_share
+from slurm_colloc.rebind.recovery import End, Verdict, as_evidence, judge, mode_of
+from slurm_colloc.rebind.waiting import read_one
+from slurm_colloc.slurm.client import CliClient
+from slurm_colloc.slurm.gres import parse_gres
+from slurm_colloc.slurm.job_files import add_words, last_words
+from slurm_colloc.slurm.pending import Assignments, PendingJob, parse_pending, show, update
+from slurm_colloc.submit.recovery import Carried, asks_for_more, parse_carried
+
+_LIMIT_BYTES = 256 * 1024
+_MOST_KEPT = 500
+# A slurmctld that is started anew is back by then; what refuses the change does so each time.
+_EVERY_S, _TIMES, _REFUSED_TIMES = 1.0, 60, 3
+_GPU_FIELDS = ("TresPerNode", "TresPerJob", "TresPerTask")
+
+
+class Step(NamedTuple):
+    """What a job's last end came to: written before Slurm is told, and with ``outcome``, in words, behind it.
+
+    ``runs`` counts the new runs, ``restarts`` is Slurm's count when it was written. ``to`` is what the job is to have
+    by ``update``; empty where it ends as it ends.
+    """
+
+    runs: int
+    restarts: int
+    to: str
+    update: Assignments
+    outcome: str = ""
+
+
+class Job(NamedTuple):
+    """The job that this runs in: ``name`` is its id as Slurm takes it, of a task of an array "4711_2"."""
+
+    name: str
+    raw_id: str
+    restarts: int
+    piece: Carried
+    slurm: CliClient
+    config: SiteConfig
+
+    def record(self) -> PendingJob | None:
+        """Return what slurmctld knows of it."""
+        return parse_pending(self.slurm.control(show([self.name]))).get(self.name)
+
+
+def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Do what is due, print what a job that starts has got where that is more than before, and return the status."""
+    # Slurm ends the job while this is at work, and what runs in it.
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    with suppress(OSError):
+        os.setsid()
+    # The job is of this site's cluster, whichever others the user submits to.
+    os.environ.pop("SLURM_CLUSTERS", None)
+    try:
+        what, piece, *rest = argv
+        job = _job(parse_carried(piece), environ)
+        if what == "end":
+            status, files = rest
+            ended(job, int(status), files.splitlines())
+        elif has := started(job):
+            print(has)
+    except (CollocError, ValueError) as error:
+        print(f"csub: error: {error}", file=sys.stderr)
+        return error.exit_status if isinstance(error, CollocError) else InputError.exit_status
+    return 0
+
+
+def _job(piece: Carried, environ: Mapping[str, str]) -> Job:
+    path = find_site_file()
+    if path is None:
+        raise InputError("no site.toml on this node; what a piece of a GPU holds is not known")
+    array, task = environ.get("SLURM_ARRAY_JOB_ID"), environ.get("SLURM_ARRAY_TASK_ID")
+    raw_id = environ["SLURM_JOB_ID"]
+    name = f"{array}_{task}" if array and task else raw_id
+    restarts = environ.get("SLURM_RESTART_COUNT", "0")
+    return Job(name, raw_id, int(restarts) if restarts.isdecimal() else 0, piece, CliClient(), load_site(path))
+
+
+# --- the end ---
+
+
+def ended(job: Job, status: int, files: Sequence[str]) -> None:
+    """Look how the script ended, and have the job begin again where that is due.
+
+    Args:
+        job: it.
+        status: the script's.
+        files: how long its output and its error file were when it began, and their paths.
+
+    Raises:
+        CollocError: nothing can be done.
+    """
+    begins = dict(zip(files[2:], files[:2], strict=True)) if len(files) == 4 else {}
+    paths = {path: int(size) for path, size in begins.items() if size.isdecimal() and _is_file(path)}
+    said = b"\n".join(last_words(path, size, TAIL_BYTES) for path, size in paths.items())
+    if outcome_of(status, said)[0] in (Outcome.GPU_OOM, Outcome.GPU_FAULT):
+        record = job.record()
+        # One that was cancelled, has met its limit or is requeued by others has another state by now.
+        if record and record.state == "RUNNING" and record.uid == os.geteuid():
+            _follow(job, record, status, said, tuple(paths))
+
+
+def _follow(job: Job, record: PendingJob, status: int, said: bytes, paths: Sequence[str]) -> None:
+    slurm_conf = job.slurm.config()
+    step = _step(job)
+    end = End(
+        status=status,
+        said=said,
+        has=_has(record),
+        measured=_measured(job),
+        left_s=_left_s(record),
+        runs=max(step.runs if step else 0, job.restarts),
+        release=".".join(slurm_conf.get("SLURM_VERSION", "").split(".")[:2]),
+    )
+    verdict = judge(end, _as_bound(job), job.config.pool)
+    if verdict is None:
+        return
+    _learn(job, end, verdict)
+    by_hand = shlex.join(asks_for_more(job.piece, verdict.more_mib))
+    step = Step(end.runs, job.restarts, "", {})
+    done = f"{verdict.why}; for more: {by_hand}"
+    if verdict.to is not None:
+        step = Step(end.runs + 1, job.restarts, str(verdict.to), verdict.update)
+        keep_step(job.piece.cluster, job.name, step)
+        if why := job.slurm.requeue(job.name):
+            done = f"Slurm does not let it begin again ({why}); for more: {by_hand}"
+        else:
+            kept = ""
+            if not _appends(job.piece, slurm_conf):
+                paths, kept = _put_aside(paths, job.restarts + 1)
+            step, done = _changed(job, step)
+            done += f"; what it printed so far is in '{kept}'" if kept else ""
+    words = f"job {job.name} {verdict.cause}; {done}"
+    keep_step(job.piece.cluster, job.name, step._replace(outcome=words))
+    if path := next(iter(paths), ""):
+        add_words(path, f"csub: {words}\n".encode(errors="backslashreplace"))
+
+
+def _as_bound(job: Job) -> Carried:
+    """Return what the job carries; of one that got its piece while it waited, with all that this has changed."""
+    piece = job.piece
+    late = read_one(piece.cluster, job.name.partition("_")[0]) if piece.mode == SharingMode.EXCLUSIVE else None
+    if late is None or late.change is None:
+        return piece
+    return piece._replace(fields={name: value for name, value in late.change.back.items() if "res" not in name})
+
+
+def _has(record: PendingJob) -> Gres:
+    text = next((value for name in _GPU_FIELDS if (value := record.fields.get(name, ""))), "")
+    # An option that csub has taken back stands there as gpu:0.
+    return next((one for one in parse_gres(text.replace("=", ":")) if one.quantity), Gres("", "", 0))
+
+
+def _left_s(record: PendingJob) -> float | None:
+    with suppress(ValueError):
+        return datetime.fromisoformat(record.record.get("EndTime", "")).timestamp() - clock.now()
+    return None
+
+
+def _measured(job: Job) -> Evidence | None:
+    with suppress(StoreError, InputError):
+        return evidence_of_run(user_data_folder(), job.piece.signature, job.raw_id)
+    return None
+
+
+def _learn(job: Job, end: End, verdict: Verdict) -> None:
+    if verdict.is_offender:
+        with suppress(CollocError):  # what is not recorded is learned at the next run
+            # The sampler goes on, and the next run has this job's id: neither may write over it.
+            known = as_evidence(end, verdict, job.piece, f"{job.raw_id}.run{job.restarts + 1}", clock.now())
+            drop_evidence(user_data_folder(), known)
+            # One answer the less for the site's margins.
+            note_out_of_memory(job.config.decisions_folder, job.name.partition("_")[0])
+
+
+def _appends(piece: Carried, slurm_conf: Mapping[str, str]) -> bool:
+    """Return whether Slurm adds to the output of a job that begins again, and does not empty it."""
+    return piece.open_mode.startswith("a") or (not piece.open_mode and slurm_conf.get("JobFileAppend") == "1")
+
+
+def _put_aside(paths: Sequence[str], number: int) -> tuple[list[str], str]:
+    """Give the output files other names, by the number of the run, and return them, and the last one's."""
+    found, name = [], ""
+    for path in paths:
+        found.append(path)
+        with suppress(OSError):  # no right to it, or there is one of that name
+            os.link(path, f"{path}.run{number}")
+            os.unlink(path)
+            found[-1] = name = f"{path}.run{number}"
+    return found, name
+
+
+def _changed(job: Job, meant: Step) -> tuple[Step, str]:
+    """Have the requeued job ask for more, and return what stands then, and in words what came of it."""
+    refused = 0
+    for _ in clock.tries(_TIMES, _EVERY_S):
+        with suppress(CollocError):  # slurmctld is started anew
+            answer = job.slurm.control([*update([job.name], meant.update), *show([job.name])])
+            record = parse_pending(answer).get(job.name)
+            if record is not None and record.has(_gpu(meant.update)):
+                _decide(job, meant)
+                return meant, f"it begins again on {meant.to}"
+            refused += record is not None
+        if refused == _REFUSED_TIMES:
+            return meant._replace(update={}), f"it begins again, but Slurm refuses to give it {meant.to}"
+    return meant, f"it begins again; whether on {meant.to} is not known"
+
+
+def _gpu(fields: Assignments) -> Assignments:
+    return {name: value for name, value in fields.items() if "res" in name}
+
+
+def _decide(job: Job, meant: Step) -> None:
+    """Add to the ledger what the job has from now on; the tasks of an array share one decision, which stays."""
+    if job.name != job.raw_id:
+        return
+    folder = job.config.decisions_folder
+    with suppress(CollocError):
+        decisions = [one for one in read_decisions(folder, f"-{job.name}.json")[0] if one.cluster == job.piece.cluster]
+        for decided in decisions[-1:]:
+            mode = _mode(job, meant)
+            given = "as asked" if mode is SharingMode.EXCLUSIVE else meant.to
+            reasons = (because("began-again", had=decided.given),)
+            now_s = clock.now()
+            drop_decision(
+                folder, decided._replace(at_s=now_s, given=given, mode=mode, out_of_memory=False, reasons=reasons)
+            )
+
+
+def _mode(job: Job, step: Step) -> SharingMode:
+    """Return how the job is to hold its GPU."""
+    [gres] = parse_gres(step.to)
+    slices = {part.type for pool in job.config.pool for part in pool.slice}
+    return mode_of(gres) if is_share(gres) or gres.type in slices else SharingMode.EXCLUSIVE
+
+
+# --- the next start ---
+
+
+def started(job: Job) -> str:
+    """Return what a job that was requeued has got, as csub's block takes it; empty where it has what it had.
+
+    Where its last end was killed before Slurm was told what the job needs, that is done now, and the job begins once
+    more: this does not return then.
+
+    Raises:
+        CollocError: it is not known.
+    """
+    step = _step(job)
+    record = job.record() if step and step.update else None
+    if step is None or record is None:
+        return ""
+    if record.has(_gpu(step.update)):
+        return _got(job, step)
+    if step.outcome or step.runs >= MOST_RETRIES or job.restarts != step.restarts + 1:
+        return ""
+    meant = step._replace(runs=step.runs + 1, restarts=job.restarts)
+    keep_step(job.piece.cluster, job.name, meant)
+    if job.slurm.requeue(job.name):
+        return ""
+    meant, done = _changed(job, meant)
+    keep_step(
+        job.piece.cluster, job.name, meant._replace(outcome=f"job {job.name} was ended before it had more; {done}")
+    )
+    while True:  # Slurm ends this
+        signal.pause()
+
+
+def _got(job: Job, step: Step) -> str:
+    """Return how it holds its GPU; of a share how much memory that is."""
+    mode = _mode(job, step)
+    if mode in (SharingMode.EXCLUSIVE, SharingMode.MIG):
+        return mode
+    sizes = [pool.gpu_mem_mib or 0 for pool in job.config.pool if pool.mps_per_gpu or pool.shards_per_gpu]
+    return str(min(sizes, default=0) or "")
+
+
+# --- what is kept ---
+
+
+def _path(cluster: str, job_id: str) -> str:
+    return os.path.join(user_data_folder(), "recovered", cluster, f"{job_id}.json")
+
+
+def _step(job: Job) -> Step | None:
+    """Return what this job's last end came to; None of its first run, whatever had its number before."""
+    return read_step(_path(job.piece.cluster, job.name)) if job.restarts else None
+
+
+def read_step(path: str) -> Step | None:
+    """Return what one file holds; None where there is none, or none that can be used."""
+    with suppress(StoreError, ValueError, TypeError, RecursionError):
+        found: Step = read_as(Step, json.loads(read_own(path, _LIMIT_BYTES)))
+        return found
+    return None
+
+
+def keep_step(cluster: str, job_id: str, step: Step) -> None:
+    """Write down what a job's end comes to.
+
+    Raises:
+        StoreError: it cannot be written, so nothing may be done.
+    """
+    path = _path(cluster, job_id)
+    for folder in (user_data_folder(), os.path.dirname(os.path.dirname(path)), os.path.dirname(path)):
+        private_folder(folder)
+    write_atomic(path, json.dumps(step._asdict()).encode(errors="backslashreplace"), durable=True)
+    with suppress(OSError):
+        kept = sorted((one.stat().st_mtime, one.path) for one in os.scandir(folder))
+        for _, path in kept[:-_MOST_KEPT]:
+            os.unlink(path)
+
+
+def told(cluster: str, job_id: str) -> str:
+    """Return what became of one's own job, or a task of an array, after it ran out of GPU memory; empty else."""
+    step = read_step(_path(cluster, job_id))
+    return step.outcome if step else ""
+
+
+def _is_file(path: str) -> bool:
+    try:
+        return stat.S_ISREG(os.stat(path).st_mode)
+    except OSError:
+        return False
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:], given_environment()))

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decides what follows the end of a job on a piece of a GPU: pure functions of its end, output and measurements."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from slurm_colloc.core.config import Pool
+from slurm_colloc.core.model import GPU_OOM, Evidence, Gres, SharingMode
+from slurm_colloc.gpu.failure import Outcome, outcome_of, tried_mib
+from slurm_colloc.placement.out_of_memory import MOST_RETRIES, held_mib, is_offender, is_share, more_mib
+from slurm_colloc.rebind.forms import back_of
+from slurm_colloc.slurm.gres import parse_gres
+from slurm_colloc.submit.recovery import Carried
+
+# A job that ends so shortly before its time limit, or before it is told of it, may do so to save its work.
+_NEAR_LIMIT_S = 60.0
+
+
+class End(NamedTuple):
+    """How a job ends: its exit status, what it said, what it has, and what its sampler measured (None: nothing).
+
+    ``left_s`` is how long Slurm would let it go on, None where that is not known; ``runs`` counts earlier ones.
+    """
+
+    status: int
+    said: bytes
+    has: Gres
+    measured: Evidence | None
+    left_s: float | None
+    runs: int
+    release: str
+
+    @property
+    def outcome(self) -> Outcome:
+        """Return what it died of."""
+        return outcome_of(self.status, self.said)[0]
+
+
+class Verdict(NamedTuple):
+    """What is due: ``cause`` is what happened in words.
+
+    ``to`` is what it is to ask for by ``update``, None where it ends as it ends, because of ``why``. ``is_offender``
+    says that it ran out of GPU memory by its own doing, ``held_mib`` what it had, None where that is not known.
+    ``more_mib`` is what to ask for next, None for a job that is to run as asked.
+    """
+
+    cause: str
+    is_offender: bool
+    held_mib: int | None
+    more_mib: int | None
+    to: Gres | None
+    update: Mapping[str, str]
+    why: str = ""
+
+
+def judge(end: End, piece: Carried, pools: Sequence[Pool]) -> Verdict | None:
+    """Return what is due, None of a job that did not run out of GPU memory, or had no piece, or died of its own fault.
+
+    Under MPS a fault of one client ends those beside it, with the same words: who made it cannot be told. So each runs
+    again on what it asked for, where a fault is its own.
+    """
+    is_fault = end.outcome is Outcome.GPU_FAULT and end.has.name == SharingMode.MPS
+    pools = [pool for pool in pools if set(piece.partitions) & set(pool.partitions) or _holds(pool, end.has)]
+    asked = parse_gres(piece.asked)
+    if not (is_fault or end.outcome is Outcome.GPU_OOM) or end.has in asked or not is_piece(end.has, pools):
+        return None
+    held = held_mib(end.has, piece.budget_mib or _share_mib(end.has, pools), pools)
+    peak = end.measured.gpu_mem_peak_mib if end.measured else None
+    offends = not is_fault and held is not None and is_offender(end.has, held, peak, tried_mib(end.said))
+    wanted = more_mib(held, peak or 0, sizes_are_free=is_share(end.has)) if offends and held is not None else None
+    cause = "failed by a GPU fault, its own or of a job beside it," if is_fault else "ran out of GPU memory"
+    verdict = Verdict(f"{cause} on {end.has}", offends, held, wanted, None, {})
+    if end.left_s is not None and end.left_s <= _NEAR_LIMIT_S + piece.signal_s:
+        return verdict._replace(why="it is too near its time limit to begin again")
+    if end.runs >= MOST_RETRIES:
+        return verdict._replace(why=f"it was run again {end.runs} times, so this was the last")
+    wished = list(_larger(end, asked, held, pools, piece.partitions))
+    for to, is_asked in wished:
+        if update := back_of(piece.option, end.release, to):
+            return verdict._replace(to=to, update={**update, **(piece.fields if is_asked else {})})
+    return verdict._replace(why=f"Slurm {end.release} cannot give it more" if wished else "there is nothing larger")
+
+
+def is_piece(gres: Gres, pools: Sequence[Pool]) -> bool:
+    """Return whether it is a slice, or a share that is not all of a GPU."""
+    if is_share(gres):
+        return gres.quantity < max(_all_shares(gres, pools), default=0)
+    return any(_holds(pool, gres) for pool in pools)
+
+
+def _holds(pool: Pool, gres: Gres) -> bool:
+    return gres.name == "gpu" and any(part.type == gres.type for part in pool.slice)
+
+
+def _all_shares(gres: Gres, pools: Sequence[Pool]) -> Iterator[int]:
+    for pool in pools:
+        yield (pool.mps_per_gpu if gres.name == SharingMode.MPS else pool.shards_per_gpu) or 0
+
+
+def _share_mib(gres: Gres, pools: Sequence[Pool]) -> int:
+    """Return the memory of a share by its part of a card, the smallest where cards differ; 0 where none is known."""
+    counts = zip(_all_shares(gres, pools), pools, strict=True)
+    return min((gres.quantity * (pool.gpu_mem_mib or 0) // count for count, pool in counts if count), default=0)
+
+
+def _larger(
+    end: End, asked: Sequence[Gres], held: int | None, pools: Sequence[Pool], partitions: Collection[str]
+) -> Iterator[tuple[Gres, bool]]:
+    """Yield what would do, the best first, and whether that is what was asked.
+
+    Where there are slices one GPU of no type may be any of them, so what is larger is named.
+    """
+    untyped = not any(one.type for one in asked)
+    if untyped and held is not None:
+        larger = (part for pool in pools if _holds(pool, end.has) for part in pool.slice if part.mem_mib > held)
+        yield from ((Gres("gpu", part.type, 1), False) for part in sorted(larger, key=lambda part: part.mem_mib)[:1])
+    here = [pool for pool in pools if set(partitions) & set(pool.partitions)]
+    if end.release == "22.05" and is_share(end.has):
+        yield from ((end.has._replace(quantity=count), False) for count in [max(_all_shares(end.has, here), default=0)])
+    elif untyped and any(pool.slice for pool in here):
+        yield from ((Gres("gpu", pool.gpu_type, 1), True) for pool in here if pool.gpu_type and pool.gpus_per_node)
+    else:
+        yield from ((one, True) for one in asked)
+
+
+def as_evidence(end: End, verdict: Verdict, piece: Carried, run_id: str, now_s: float) -> Evidence:
+    """Return what is learned of a job that ran out by its own doing: it needs more than it had."""
+    measured = end.measured or Evidence(
+        job_id=run_id,
+        signature=piece.signature,
+        state=GPU_OOM,
+        mode=mode_of(end.has),
+        gpu_model="",
+        gpu_mem_peak_mib=None,
+        sm_active_mean_pct=None,
+        sm_active_q95_pct=None,
+        sm_is_bound=False,
+        sample_count=0,
+        sampled_s=0.0,
+        ended_s=now_s,
+        elapsed_s=None,
+    )
+    peak = max(measured.gpu_mem_peak_mib or 0, (verdict.held_mib or 0) + 1)
+    return measured._replace(job_id=run_id, state=GPU_OOM, gpu_mem_peak_mib=peak)
+
+
+def mode_of(gres: Gres) -> SharingMode:
+    """Return how a job holds its GPU that has a share or a slice."""
+    return SharingMode(gres.name) if is_share(gres) else SharingMode.MIG

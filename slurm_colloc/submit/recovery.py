@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a job with --requeue carries in its script, so that it can begin again with more of a GPU: as data.
+
+``slurm_colloc.rebind.recover`` reads it, within the job.
+"""
+
+import json
+import math
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from slurm_colloc.core.config import SiteConfig
+from slurm_colloc.core.errors import InputError
+from slurm_colloc.core.model import JobRequest, Placement, Reason, because
+from slurm_colloc.core.value_types import read_as
+from slurm_colloc.placement.time_and_cores import asked_partitions
+from slurm_colloc.slurm.job_files import file_name
+from slurm_colloc.slurm.options import CommandLine, Given, value_of
+from slurm_colloc.submit.reasons import reason_of_counting, without_comments
+
+# What was not seen to work with a job that begins again.
+_AGAINST = ("wait", "test-only")
+# Said anew by who asks for more.
+_REPLACED = ("--gpu-footprint", "--colloc")
+# By these a script's end is not csub's to see.
+_OWN_END = re.compile(
+    rb"\btrap\b[^\n]*[\s'\"](EXIT|0)\b|(?:^|[;&|({]|\b(?:then|else|do))[ \t]*(exec)[ \t]+(?![<>&{\d])\S", re.MULTILINE
+)
+# scancel and --signal tell a job so long before its end, where nothing is said of it.
+_SIGNAL_S = 60.0
+_LIMIT_BYTES = 256 * 1024
+
+
+class Carried(NamedTuple):
+    """What a job knows of its own piece of a GPU, or of one that it may get while it waits.
+
+    ``option`` is what the table of updates (rebind/forms.toml) knows the request by, empty where it knows none;
+    ``asked`` the user's own gres, in his ``partitions``. ``fields`` is what an update has to change beside it.
+    ``budget_mib`` is what a share was sized for, 0 where that is not known yet. ``open_mode`` is --open-mode,
+    ``signal_s`` how long before its end the job is told of it. ``words`` are the arguments that submit it, but for what
+    csub is told of its need.
+    """
+
+    cluster: str
+    signature: str
+    mode: str
+    option: str
+    asked: str
+    partitions: tuple[str, ...]
+    fields: Mapping[str, str]
+    budget_mib: int
+    sm_active_pct: float | None
+    open_mode: str
+    signal_s: float
+    words: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """Return it as one word."""
+        return json.dumps(self._asdict())
+
+
+def parse_carried(text: str) -> Carried:
+    """Return what a script carries.
+
+    Raises:
+        InputError: it is another release's, or none.
+    """
+    try:
+        found: Carried = read_as(Carried, json.loads(text))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise InputError(f"what the script says of its piece of a GPU is not of the expected form: {error}") from error
+    return found
+
+
+def carried(
+    request: JobRequest,
+    placement: Placement,
+    sm_active_pct: float | None,
+    given: Mapping[str, Given],
+    command_line: CommandLine,
+    config: SiteConfig,
+) -> Carried:
+    """Return what a job carries that may begin again."""
+    is_share = placement.gres is not None and placement.gres.name != "gpu"
+    # With cores for each task the field holds more than the GPU.
+    unclear = request.gpu_style == "gpus-per-task" and request.cpus_given
+    own = [one.word for one in command_line.own if one.word.partition("=")[0] not in _REPLACED]
+    script = () if command_line.script is None else (command_line.script,)
+    return Carried(
+        cluster=config.cluster,
+        signature=request.signature,
+        mode=placement.mode,
+        option="" if unclear else placement.gres.name if is_share and placement.gres else request.gpu_style,
+        asked=request.asked,
+        partitions=request.partitions or (config.default_partition,),
+        fields=_fields(request, placement, config),
+        budget_mib=placement.memory_mib or 0,
+        sm_active_pct=sm_active_pct,
+        open_mode=value_of(given, "open-mode"),
+        signal_s=_signal_s(value_of(given, "signal")) if "signal" in given else 0.0,
+        words=(*own, *command_line.sbatch_argv[: command_line.end], *script, *command_line.script_args),
+    )
+
+
+def _fields(request: JobRequest, placement: Placement, config: SiteConfig) -> dict[str, str]:
+    """Return what csub has changed beside the GPU, as it was asked, as far as that is known."""
+    found = {}
+    if placement.partition:
+        found["Partition"] = ",".join(request.partitions) or config.default_partition
+    if placement.time_limit_min is not None and request.time_limit_min not in (None, math.inf):
+        found["TimeLimit"] = str(math.ceil(request.time_limit_min or 0))
+    # Cores that followed from the GPU, or were asked for: with a whole one they are the job's again.
+    followed = max((one.cpus_per_gpu for one in asked_partitions(request, config)), default=0)
+    cpus = request.cpus_asked if request.cpus_given else request.cpus_per_gpu or followed
+    name = placement.cpu_option.partition("=")[0]
+    if cpus and request.tasks in (None, 1) and not request.cores_unclear:
+        together = {"cpus-per-task": ("CPUsPerTask", "NumCPUs", "MinCPUsNode"), "mincpus": ("NumCPUs", "MinCPUsNode")}
+        found |= dict.fromkeys(together.get(name, ()), str(cpus))
+    if placement.mem and request.mem_asked_mib:
+        found["MinMemoryNode"] = str(request.mem_asked_mib)
+    return found
+
+
+def _signal_s(value: str) -> float:
+    _, at, seconds = value.partition("@")
+    return float(seconds) if at and seconds.isdecimal() else _SIGNAL_S
+
+
+def reason_against(request: JobRequest, given: Mapping[str, Given], text: bytes, *, is_shell: bool) -> Reason | None:
+    """Return why a job with --requeue cannot begin again by itself; None where it can."""
+    if found := [because("option", option=name) for name in _AGAINST if name in given]:
+        return found[0]
+    if not is_shell:
+        return because("interpreter-not-sh", interpreter=request.interpreter)
+    if ends := _OWN_END.search(without_comments(text)):
+        return because("ends-itself", word=(ends[1] or ends[2]).decode())
+    return _reason_of_array(request, given, text) if "array" in given else None
+
+
+def _reason_of_array(request: JobRequest, given: Mapping[str, Given], text: bytes) -> Reason | None:
+    if why := reason_of_counting(text):
+        return why
+    output = value_of(given, "output") or "slurm-%A_%a.out"
+    facts = {"array_job_id": "0", "name": request.name, "user": "", "node": "", "folder": request.folder}
+    for pattern in (output, value_of(given, "error") or output):
+        one, other = (file_name(pattern, job_id=str(task), task=task, **facts) for task in (0, 1))
+        if one == other != os.devnull:
+            return because("tasks-share-output")
+    return None
+
+
+def asks_for_more(piece: Carried, more_mib: int | None) -> Sequence[str]:
+    """Return the words of the command that submits the job for more; as asked where it is not known how much."""
+    sm = "" if piece.sm_active_pct is None else f",sm={piece.sm_active_pct:g}"
+    return ("csub", f"--gpu-footprint=mem={more_mib}M{sm}" if more_mib else "--colloc=off", *piece.words)
