@@ -115,6 +115,7 @@ class Sharing(NamedTuple):
     settle_s: float = 600.0
     late_binding: str = "off"
     late_forms: tuple[str, ...] = ()
+    late_back: str = "single"
 
 
 class Observe(NamedTuple):

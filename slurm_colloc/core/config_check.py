@@ -21,6 +21,7 @@ _CHOICES = {
     "sharing.mps_daemon": ("none", "site", "prolog"),
     "sharing.late_binding": ("off", "slices", "on"),
     "sharing.late_forms": ("gres", "gpus", "gpus-per-node", "gpus-per-task"),
+    "sharing.late_back": ("off", "single", "any"),
     "audit.rule.tell": ("users", "admins", "nobody"),
     "notices.mode": ("off", "admins", "users"),
     "notices.workdays": WEEK,

@@ -83,6 +83,9 @@ DOCUMENTATION: dict[str, str] = {
     "piece once a run of the same job has shown it: 'off', 'slices' (MIG alone) or 'on'",
     "sharing.late_forms": "options of which 'colloc late --probe PARTITION' has shown to change a waiting job; for "
     "a Slurm release that csub does not know",
+    "sharing.late_back": "whether such a job asks for a whole GPU again, once, where one is free and its piece is not: "
+    "'single' (only on nodes with one GPU of its type: of several, one may be kept free for a larger job), 'any' or "
+    "'off'; never on nodes that Slurm plans for a job",
     "observe.agent": "true when 'colloc agent' runs on every GPU node; else jobs are sampled from inside",
     "observe.period_s": "seconds between two samples",
     "observe.gpu_reader": "'nvml', or on a test cluster 'simulated:FOLDER' with a <node>.json for each node",

@@ -41,6 +41,8 @@ MEANS = {
     "half": "Slurm took the change in part",
     "refused": "Slurm did not take the change",
     "changed": "somebody changed it",
+    "free": "a whole GPU was free and its piece was not",
+    "grew": "its need is larger than its piece",
     # What a piece of a GPU did to a job.
     "out_of_memory": "ran out of GPU memory",
     "host_memory": "ran out of host memory",

@@ -8,17 +8,19 @@ read again, and a record that is neither as asked nor as meant is put back.
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from random import shuffle
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from slurm_colloc.core.clock import now
 from slurm_colloc.core.config import SiteConfig
-from slurm_colloc.core.errors import StoreError
+from slurm_colloc.core.errors import CollocError, StoreError
 from slurm_colloc.core.files import locked
-from slurm_colloc.core.model import Decision, Footprint, Placement, because
+from slurm_colloc.core.model import Decision, Footprint, Gres, Placement, because
 from slurm_colloc.core.units import counted
 from slurm_colloc.estimate.calibration import RUNNING
 from slurm_colloc.estimate.records import drop_decision, read_decisions
@@ -36,6 +38,8 @@ from slurm_colloc.rebind.waiting import (
     read_waiting,
     write_said,
 )
+from slurm_colloc.slurm.free_gpus import Free, kind_of
+from slurm_colloc.slurm.gres import parse_gres
 from slurm_colloc.slurm.jobs import QueuedJob
 from slurm_colloc.slurm.limits import Limits
 from slurm_colloc.slurm.pending import Assignments, PendingJob, parse_pending, show, update
@@ -45,13 +49,20 @@ from slurm_colloc.submit.slurm_answers import access_of
 # Why a job may wait and be changed: all others are a limit, somebody's hold, or an error. An administrator's hold has a
 # reason of its own.
 WAITS_FOR = frozenset({"None", "Priority", "Resources", "Dependency", "JobHeldUser", "JobArrayTaskLimit"})
+# Why a job waits that only GPUs keep from starting.
+_FOR_GPUS = frozenset({"None", "Priority", "Resources"})
 # Why a job waits by what it asks for: number of jobs, begin time, somebody's hold and the like are none of that.
 _OF_WHAT_IT_ASKS = r"BadConstraints|GRES|TRES|Billing|Wall|TimeLimit|Node|Mem|C[Pp][Uu]|Reserv|permitted"
 # With these fields a job is not changed (facts of each: docs/explanation/late-binding.md).
 _ODD = ("AdminComment", "HetJobId", "Reservation", "CpusPerTres", "MemPerTres", "TresFreq")
+_NONE: Mapping[str, str] = MappingProxyType({})
 _UNSET = ("", "(null)", "N/A", "None", "Unknown")
 # slurmctld counts requests of a user (rl_bucket_size 30, 2 more each second): a third is for this.
 _JOBS_AT_A_LOOK, _SLOWED_AT_A_LOOK = 200, 5
+# slurmctld has been round its queue by then, and a job whose piece was free has begun.
+_CYCLE_S = 60.0
+# Ways back that say nothing against the piece.
+_NO_FAILURE = ("undo", "changed", "free", "grew")
 
 
 class Slurm(Protocol):
@@ -68,6 +79,9 @@ class Slurm(Protocol):
 
     def own_queue(self, *filters: str) -> Sequence[QueuedJob]:
         """Return this user's jobs that wait or run."""
+
+    def free(self, *, single: bool = False) -> Free:
+        """Return what is free now, or what is on nodes with a single GPU of its kind."""
 
     def control(self, lines: Sequence[str]) -> str:
         """Return what scontrol prints for these lines."""
@@ -103,6 +117,12 @@ class Intent(NamedTuple):
         """Return whether any part of the job asks for the piece."""
         gpu = {name: value for name, value in self.change.to.items() if "res" in name}
         return any(record.has(gpu) for record in self.records)
+
+    @property
+    def waits_for_gpus(self) -> bool:
+        """Return whether it is one job that slurmctld has had time to start, and that only GPUs keep waiting."""
+        of_job = {one.target for one in self.records} == {self.job.job_id}
+        return of_job and self.records[0].reason in _FOR_GPUS and now() - self.change.at_s >= _CYCLE_S
 
     def back(self, record: PendingJob) -> Assignments:
         """Return what undoes the change of a record: of what was as meant once, others have changed what is not."""
@@ -142,9 +162,9 @@ def look(config: SiteConfig, slurm: Slurm, *, undo: bool = False) -> Looked:
         begun = [(job, job.change) for job in left if job.change and job.change.undone_s is None]
         records = _records(slurm, [], [job for job, _ in begun])
         intents = [Intent(job, change, records[job.job_id]) for job, change in begun if job.job_id in records]
-        looked = _settle(intents, config, slurm, undo=undo)
         if undo:
-            return looked
+            return _settle(intents, config, slurm, undo=True)
+        looked = _settle(intents, config, slurm, better=_better_as_asked(intents, left, config, slurm))
         unchanged = [job for job in read_waiting(cluster)[0] if job.job_id in pending and not job.change]
         after = _settle(_bind(unchanged, config, slurm), config, slurm)
         return Looked((*looked.bound, *after.bound), (*looked.undone, *after.undone))
@@ -202,21 +222,24 @@ def _bind(jobs: Sequence[Waiting], config: SiteConfig, slurm: Slurm) -> list[Int
 
 
 def _wanted(jobs: Sequence[Waiting], config: SiteConfig, slurm: Slurm) -> list[tuple[Waiting, Placement, Footprint]]:
-    """Return the jobs that a piece would be given today; of one signature the history is read once."""
+    """Return the jobs that a piece would be given today."""
     failed = failed_before(config.cluster)
+    left = [job for job in jobs if not failed & _places(job, config)]
+    return [found for found in _placed(left, config, slurm) if found[1].gres]
+
+
+def _placed(
+    jobs: Iterable[Waiting], config: SiteConfig, slurm: Slurm
+) -> Iterator[tuple[Waiting, Placement, Footprint]]:
+    """Yield what jobs of known need would be given today; of one signature the history is read once."""
     known: dict[tuple[object, ...], Footprint] = {}
-    found = []
     for job in jobs:
         # How long a run must have been looked at goes by the time limit of the job that is to follow it.
         key = job.request.signature, job.request.command, asked_limit_min(job.request, config)
         if key not in known:
             known[key] = footprint_of_runs(job.request, None, config, slurm.job_states)[0]
-        if known[key].gpu_mem_peak_mib is None or failed & _places(job, config):
-            continue
-        placement = placed_late(job, known[key], config, partial(slurm.limits, config.cluster))
-        if placement.gres:
-            found.append((job, placement, known[key]))
-    return found
+        if known[key].gpu_mem_peak_mib is not None:
+            yield job, placed_late(job, known[key], config, partial(slurm.limits, config.cluster)), known[key]
 
 
 def _change(
@@ -245,9 +268,73 @@ def _change(
 # --- what came of it ---
 
 
-def _settle(intents: Sequence[Intent], config: SiteConfig, slurm: Slurm, *, undo: bool = False) -> Looked:
+def _better_as_asked(
+    intents: Sequence[Intent], waiting: Sequence[Waiting], config: SiteConfig, slurm: Slurm
+) -> dict[str, str]:
+    """Return the jobs that are better off as asked, with why: what they need has grown, or a whole GPU is free.
+
+    As many are as GPUs are free, less those that were put back for that and have not begun.
+    """
+    bound = {one.job.job_id: one for one in intents if one.is_bound and one.change.is_told and one.change.back}
+    jobs = [one.job for one in bound.values()]
+    found = {
+        job.job_id: "grew"
+        for job, placement, footprint in _placed(jobs, config, slurm)
+        if _has_grown(bound[job.job_id].change, placement, footprint)
+    }
+    idle = [one for job_id, one in bound.items() if job_id not in found and one.waits_for_gpus]
+    if not idle or config.sharing.late_back == "off":
+        return found
+    with suppress(CollocError):  # what is free is not known
+        whole = dict(slurm.free(single=config.sharing.late_back == "single").units)
+        for job in waiting:
+            if job.change and job.change.why == "free":
+                _take_whole(job, whole, config)
+        pieces = slurm.free().units if any(_whole_keys(one.job, whole, config) for one in idle) else {}
+        for one in idle:
+            [piece] = parse_gres(one.change.gres)
+            keys = [(name, kind_of(piece)) for _, name in _places(one.job, config)]
+            if all(pieces.get(key, 0) < piece.quantity for key in keys) and _take_whole(one.job, whole, config):
+                found[one.job.job_id] = "free"
+    return found
+
+
+def _has_grown(change: Change, placement: Placement, footprint: Footprint) -> bool:
+    """Return whether a piece is too small by what is known today."""
+    if footprint.keep_whole:
+        return True
+    needs_mib = footprint.gpu_mem_peak_mib.q99 if footprint.gpu_mem_peak_mib else 0.0
+    return needs_mib > (change.gpu_mem_q99_mib or 0.0) and str(placement.gres) != change.gres
+
+
+def _whole_keys(job: Waiting, whole: Mapping[tuple[str, str], int], config: SiteConfig) -> list[tuple[str, str]]:
+    """Return under which keys of ``Free.units`` whole GPUs are free that a job could have as asked."""
+    names = {name for _, name in _places(job, config)}
+    kinds = {kind_of(gres) for gres in job.request.gres}
+    if "gpu" in kinds:
+        pools = (pool for pool in config.pool if names & set(pool.partitions))
+        kinds |= {kind_of(Gres("gpu", pool.gpu_type, 1)) for pool in pools}
+    return [key for key in whole if key[0] in names and key[1] in kinds and whole[key] > 0]
+
+
+def _take_whole(job: Waiting, whole: dict[tuple[str, str], int], config: SiteConfig) -> bool:
+    """Take a GPU off those that are free, in each partition that may be the job's; return whether there was one."""
+    keys = _whole_keys(job, whole, config)
+    for key in keys:
+        whole[key] -= 1
+    return bool(keys)
+
+
+def _settle(
+    intents: Sequence[Intent],
+    config: SiteConfig,
+    slurm: Slurm,
+    *,
+    undo: bool = False,
+    better: Mapping[str, str] = _NONE,
+) -> Looked:
     """Put back what is half changed, what waits for a reason that it had not, and all that is to be undone."""
-    why = {intent.job.job_id: _why_back(intent, undo=undo) for intent in intents}
+    why = {one.job.job_id: _why_back(one, undo=undo) or better.get(one.job.job_id, "") for one in intents}
     lines: list[str] = []
     for intent in intents:
         if why[intent.job.job_id] and intent.change.back:
@@ -272,7 +359,7 @@ def _settle(intents: Sequence[Intent], config: SiteConfig, slurm: Slurm, *, undo
             reason = why[job.job_id] or "changed"
             undone.append(job.job_id)
             keep(job._replace(change=change._replace(is_told=True, undone_s=now(), why=reason)))
-            if reason not in ("undo", "changed"):
+            if reason not in _NO_FAILURE:
                 note_failed(config.cluster, _places(job, config))
             if change.is_told:
                 _decide(job, None, config)

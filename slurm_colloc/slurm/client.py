@@ -176,12 +176,15 @@ class CliClient:
 
         return frozenset(self._ask(*shown_question(raw_ids)).split()) & frozenset(raw_ids)
 
-    def free(self) -> Free:
-        """Return what is free now, within half the time of other questions: a submission goes on without it."""
+    def free(self, *, single: bool = False) -> Free:
+        """Return what is free now, or what is on nodes with a single GPU of its kind.
+
+        It is asked for within half the time of other questions: a submission goes on without it.
+        """
         from slurm_colloc.slurm.sinfo import QUESTION, parse_free  # 2 ms, and few submissions ask
 
         text = ask(QUESTION, self._timeout_s / 2, self._environment).decode(errors="surrogateescape")
-        return Free(now(), parse_free(text))
+        return Free(now(), parse_free(text, single=single))
 
     def accounted(self, job_id: str) -> tuple["Accounted", ...]:
         """Return the runs of a job, a task or a component, by accounting, else by slurmctld; none where neither knows.

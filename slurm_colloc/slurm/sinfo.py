@@ -28,8 +28,12 @@ class _Entry(NamedTuple):
     detail: str
 
 
-def parse_free(text: str) -> dict[tuple[str, str], int]:
+def parse_free(text: str, *, single: bool = False) -> dict[tuple[str, str], int]:
     """Return what QUESTION's answer says is free, as in ``Free.units``.
+
+    Args:
+        text: the answer.
+        single: only what a node has one of, of each kind.
 
     Raises:
         InputError: a line of another form.
@@ -37,7 +41,11 @@ def parse_free(text: str) -> dict[tuple[str, str], int]:
     found: dict[tuple[str, str], int] = {}
     for _, partition, gres, used, state in _rows(text):
         name = partition.removesuffix("*")
-        for kind, units in _free_on(list(_entries(gres)), list(_entries(used))).items():
+        there = list(_entries(gres))
+        several = {kind_of(one.gres) for one in there if single and one.gres.quantity > 1}
+        for kind, units in _free_on(there, list(_entries(used))).items():
+            if kind in several:
+                continue
             here, before = units if state in _OPEN else 0, found.get((name, kind), 0)
             found[name, kind] = max(before, here) if kind in _SHARED else before + here
     return found

@@ -29,6 +29,7 @@ timeout 20 srun -n1 sh -c 'echo step'
 echo end
 """
 LOOK = "from slurm_colloc.rebind.program import main; main(0)"
+NOW = "import slurm_colloc.rebind.look as look; look._CYCLE_S = 0; " + LOOK
 UNDO = "from slurm_colloc.rebind.program import main; main(0, undo=True)"
 SMALL = f"gpu:{SLICE}_1g.10gb:1"
 PIECES = {"mps": "mps:6", "shard": "shard:1", "mig": SMALL}
@@ -43,13 +44,14 @@ FORMS = {
 }
 
 
-def site_of(lab: Lab, mode: str) -> Path:
+def site_of(lab: Lab, mode: str, late_back: str) -> Path:
     extra = {"sharing.order": f'["{mode}"]', "sharing.late_binding": '"on"', "sharing.mps_daemon": '"prolog"'}
+    extra |= {"sharing.late_back": f'"{late_back}"'}
     return write_site(lab, f"late-{mode}", agent=False, extra=extra)
 
 
-def user_of(lab: Lab, mode: str) -> User:
-    user = User(lab, "alice", site_of(lab, mode))
+def user_of(lab: Lab, mode: str, late_back: str = "off") -> User:
+    user = User(lab, "alice", site_of(lab, mode, late_back))
     user.script(SCRIPT)
     kept = user.home / ".local/share/slurm_colloc/waiting"
     for path in (*kept.rglob("*.json"), *user.folder.glob("history/*")):
@@ -62,7 +64,16 @@ def _ended(lab: Lab) -> Iterator[None]:
     yield
     lab.run(["scancel", "-u", "alice"])
     lab.run(["scancel", "-u", "bob"])
+    lab.run(["scancel", "-u", "carol"])
     wait_for(lambda: all_idle(lab), "the nodes do not become idle")
+
+
+def fill(lab: Lab, *options: str) -> str:
+    """Start a job of bob's that takes these, and return it once it runs."""
+    argv = ["sbatch", "--parsable", "-t", "30", "-o", "/dev/null", *options, "--wrap=sleep 600"]
+    job = lab.run_as("bob", argv, check=True).stdout.strip()
+    lab.wait_state(job)
+    return job
 
 
 def learn(user: User, *words: str, peak_mib: int = 4000) -> None:
@@ -194,6 +205,40 @@ def test_back_by_one_command(lab: Lab) -> None:
     lab.wait_jobs([job])
     assert user.allocated(job)["gres/gpu:h100"] == "1"
     assert tres("gpu:h100:1") in (before.get("TresPerJob"), before.get("TresPerNode"))
+
+
+@pytest.mark.skipif(RELEASE == "22.05", reason="22.05 knows no way back from a slice")
+def test_a_slice_that_waits_goes_back_to_a_free_gpu_but_not_to_one_that_is_planned(lab: Lab) -> None:
+    user = user_of(lab, "mig", "any")
+    for profile, number in (("1g.10gb", 2), ("2g.20gb", 1), ("3g.40gb", 1)):
+        fill(lab, "-p", "mig", f"--gres=gpu:{SLICE}_{profile}:{number}")
+    whole = [fill(lab, "-w", "g1", "--gres=gpu:2"), fill(lab, "-w", "g2", "--gres=gpu:2")]
+    words = ["--gres=gpu:h100:1", "train.sh"]
+    job = user.submit(*words)
+    learn(user, *words)
+    assert bind(user, job)["gres"] == SMALL
+    look(user, NOW)
+    assert tres(SMALL) in user.shown(job).values(), "nothing is free"
+    larger = lab.run_as(
+        "carol", ["sbatch", "--parsable", "-N2", "--gres=gpu:2", "--wrap=true"], check=True
+    ).stdout.strip()
+    lab.run(["scancel", whole[0]], check=True)
+    state = ["sinfo", "-h", "-n", "g1", "-p", "all", "-o", "%t"]
+    wait_for(lambda: lab.run(state).stdout.split() in (["plnd"], ["planned"], ["idle-"]), "g1 is not planned")
+    look(user, NOW)
+    assert tres(SMALL) in user.shown(job).values(), "a larger job is to have it"
+    lab.run(["scancel", larger], check=True)
+
+    def is_back() -> bool:
+        look(user, NOW)
+        return (change_of(user, job) or {})["why"] == "free"
+
+    wait_for(is_back, "it does not go back")
+    lab.wait_jobs([job])
+    given = user.allocated(job)
+    assert (given["gres/gpu:h100"], given["gres/gpu"]) == ("1", "1")
+    word, *rest = (user.home / f"out.{job}").read_text().splitlines()
+    assert [word.partition(" ")[0], *rest] == ["mps=", "step", "end"]
 
 
 def tres_of(user: User, job: str) -> list[str]:

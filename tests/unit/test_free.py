@@ -64,6 +64,11 @@ def test_nodes_of_a_partition_add_up_and_shares_do_not() -> None:
     assert parse_free(text) == {("p", "gpu"): 2, ("p", "shard"): 4}
 
 
+def test_gpus_of_which_a_node_has_one() -> None:
+    text = "a|p|gpu:h100:1,gpu:a1:2|gpu:0|mix\nb|p|gpu:h100:2|gpu:0|idle\nc|p|gpu:h100:1|gpu:h100:1(IDX:0)|mix\n"
+    assert parse_free(text, single=True) == {("p", "gpu:h100"): 1}
+
+
 @pytest.mark.parametrize("text", ["slurm_load_node: error", "n|p|gpu:2|gpu:0", "n|p|gpu:x:y:z|gpu:0|idle", "|||||"])
 def test_another_form_is_refused(text: str) -> None:
     with pytest.raises(InputError, match="sinfo printed"):

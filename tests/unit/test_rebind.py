@@ -4,6 +4,7 @@
 import json
 import os
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -23,6 +24,7 @@ from slurm_colloc.rebind.probe import Trial, holding, probe, trials_of
 from slurm_colloc.rebind.program import main
 from slurm_colloc.rebind.waiting import Waiting, keep, keep_submitted, lock_path, read_one, read_waiting, start_look
 from slurm_colloc.slurm.client import CliClient
+from slurm_colloc.slurm.free_gpus import Free
 from slurm_colloc.slurm.jobs import QueuedJob
 from slurm_colloc.slurm.limits import Limits
 from slurm_colloc.slurm.pending import parse_pending, update
@@ -48,6 +50,8 @@ class Controller:
         self.refuse: Callable[[str, str, str], bool] = lambda target, field, value: False
         self.dies = ""
         self.asked: list[str] = []
+        self.units: dict[tuple[str, str], int] = {}
+        self.single: dict[tuple[str, str], int] = {}
 
     def submit(self, job_id: str, **fields: str) -> None:
         self.records[job_id] = {
@@ -77,6 +81,10 @@ class Controller:
         self.asked.append("squeue")
         waiting = (one for one in self.records.values() if one["JobState"] == "PENDING")
         return [QueuedJob(one["JobId"], one["JobId"], "ann", "PENDING") for one in waiting]
+
+    def free(self, *, single: bool = False) -> Free:
+        self.asked.append("sinfo")
+        return Free(0.0, self.single if single else self.units)
 
     def control(self, lines: Sequence[str]) -> str:
         self.asked += lines
@@ -249,6 +257,137 @@ def test_a_reason_that_has_nothing_to_do_with_the_piece_changes_nothing(
     look(config, slurm)
     slurm.records["7"]["Reason"] = reason
     assert look(config, slurm) == (("7",), ())
+
+
+WHOLE, SHARES = ("gpu", "gpu:h100"), ("gpu", "mps")
+
+
+@pytest.fixture
+def bound(config: SiteConfig, slurm: Controller, monkeypatch: pytest.MonkeyPatch) -> Controller:
+    """Return a controller with a job that was bound an hour ago, no share free and a whole GPU on a node of one."""
+    wait(config, slurm, "7")
+    learn()
+    assert look(config, slurm).bound == ("7",)
+    slurm.units = {WHOLE: 1, SHARES: 6}
+    slurm.single = {WHOLE: 1}
+    later(monkeypatch, 3600.0)
+    return slurm
+
+
+def later(monkeypatch: pytest.MonkeyPatch, by_s: float) -> None:
+    at_s = time.time() + by_s
+    monkeypatch.setattr("slurm_colloc.rebind.look.now", lambda: at_s)
+
+
+def test_a_piece_that_waits_goes_back_where_a_gpu_is_free_once(config: SiteConfig, bound: Controller) -> None:
+    before = dict(bound.records["7"])
+    assert look(config, bound) == ((), ("7",))
+    assert bound.records["7"] == before | {"TresPerNode": "gres/gpu:h100:1"}
+    assert change(config, "7") == ("mps:7", True, "free")
+    assert [one.given for one in read_decisions(config.decisions_folder, "-7.json")[0]][-1] == "as asked"
+    assert look(config, bound) == ((), ())
+    wait(config, bound, "8")
+    assert look(config, bound).bound == ("8",), "it says nothing against the piece"
+
+
+@pytest.mark.parametrize("reason", ["JobHeldUser", "Dependency", "JobArrayTaskLimit", "QOSMaxJobsPerUserLimit"])
+def test_a_piece_whose_job_waits_for_something_else_stays(config: SiteConfig, bound: Controller, reason: str) -> None:
+    bound.records["7"]["Reason"] = reason
+    assert look(config, bound) == (("7",), ())
+
+
+@pytest.mark.parametrize(
+    ("units", "single", "back"),
+    [
+        ({WHOLE: 1, SHARES: 6}, {WHOLE: 1}, True),
+        ({WHOLE: 1, SHARES: 7}, {WHOLE: 1}, False),
+        ({WHOLE: 1, SHARES: 6}, {WHOLE: 0}, False),
+        ({WHOLE: 2, SHARES: 6}, {}, False),
+        ({}, {}, False),
+        ({("other", "gpu:h100"): 1}, {("other", "gpu:h100"): 1}, False),
+        ({("gpu", "gpu:a100"): 1}, {("gpu", "gpu:a100"): 1}, False),
+    ],
+)
+def test_what_must_be_free_for_a_way_back(
+    config: SiteConfig,
+    bound: Controller,
+    units: dict[tuple[str, str], int],
+    single: dict[tuple[str, str], int],
+    back: bool,
+) -> None:
+    bound.units, bound.single = units, single
+    assert look(config, bound).undone == (("7",) if back else ())
+
+
+def test_nodes_of_several_gpus_count_where_the_site_says_so(config: SiteConfig, bound: Controller) -> None:
+    bound.single = {}
+    for late_back, back in (("off", False), ("single", False), ("any", True)):
+        chosen = config._replace(sharing=config.sharing._replace(late_back=late_back))
+        assert look(chosen, bound).undone == (("7",) if back else ())
+
+
+def test_a_job_that_was_bound_just_now_has_its_cycle_first(
+    config: SiteConfig, bound: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for by_s, back in ((50.0, False), (70.0, True)):
+        later(monkeypatch, by_s)
+        assert look(config, bound).undone == (("7",) if back else ())
+
+
+def test_as_many_go_back_as_gpus_are_free(
+    config: SiteConfig, bound: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for job_id in ("8", "9"):
+        wait(config, bound, job_id)
+    look(config._replace(sharing=config.sharing._replace(late_back="off")), bound)
+    later(monkeypatch, 7200.0)
+    assert look(config, bound).undone == ("7",)
+    assert look(config, bound).undone == (), "the first has not begun, and the GPU is its own"
+    bound.records["7"]["JobState"] = "RUNNING"
+    assert look(config, bound).undone == ("8",)
+
+
+def test_an_array_does_not_go_back_for_one_gpu(config: SiteConfig, bound: Controller) -> None:
+    bound.records["7"] |= {"JobId": "7", "ArrayJobId": "7", "ArrayTaskId": "1-9"}
+    assert look(config, bound) == (("7",), ())
+
+
+def test_a_gpu_of_any_type_is_one_of_the_partitions(
+    config: SiteConfig, slurm: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait(config, slurm, "7", gres=(Gres("gpu", "", 1),))
+    slurm.records["7"]["TresPerNode"] = "gres/gpu:1"
+    learn()
+    look(config, slurm)
+    slurm.units = slurm.single = {WHOLE: 1, SHARES: 0}
+    later(monkeypatch, 3600.0)
+    assert look(config, slurm).undone == ("7",)
+    assert slurm.records["7"]["TresPerNode"] == "gres/gpu:1"
+
+
+def test_without_an_answer_of_what_is_free_a_piece_stays(config: SiteConfig, bound: Controller) -> None:
+    def free(*, single: bool = False) -> Free:
+        raise ProcessError("'sinfo' did not answer")
+
+    bound.free = free  # type: ignore[method-assign]
+    assert look(config, bound) == (("7",), ())
+
+
+@pytest.mark.parametrize(("peak_mib", "state"), [(12000, "COMPLETED"), (5000, "GPU_OOM")])
+def test_a_need_that_has_grown_beyond_the_piece_is_a_way_back(
+    config: SiteConfig, bound: Controller, peak_mib: int, state: str
+) -> None:
+    bound.units = bound.single = {}
+    learn(job_id="2", gpu_mem_peak_mib=peak_mib, state=state, mode="exclusive" if state == "COMPLETED" else "mps")
+    assert look(config, bound).undone == ("7",)
+    assert bound.records["7"]["TresPerNode"] == "gres/gpu:h100:1"
+    assert change(config, "7") == ("mps:7", True, "grew")
+
+
+def test_a_need_that_has_grown_within_the_piece_is_none(config: SiteConfig, bound: Controller) -> None:
+    bound.units = bound.single = {}
+    learn(job_id="2", gpu_mem_peak_mib=4001)
+    assert look(config, bound) == (("7",), ())
 
 
 @pytest.mark.parametrize("reason", ["QOSMaxGRESPerUser", "AssocGrpGRESMinutes", "QOSMaxWallDurationPerJobLimit"])
