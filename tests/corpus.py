@@ -7,7 +7,7 @@
 
 Each submission goes, at each example site, through csub to a sbatch that records what it is given, and once more
 through ``--dry-run --format=json``. Compared are arguments, script, decision, and the words that people read; these
-stand apart, for they may be reworded. A made-up past of the job, waits and free GPUs come with it, from the same seed.
+stand apart, for they may be reworded. A made-up past of the job and free GPUs come with it, from the same seed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from slurm_colloc.core.config import SiteConfig, load_site, user_data_folder
 from slurm_colloc.core.model import Evidence
 from slurm_colloc.estimate import files
 from slurm_colloc.estimate.records import drop_evidence
-from slurm_colloc.placement.waits import Wait, Waits, to_json, waits_path
 from slurm_colloc.slurm.free_gpus import Free
 from slurm_colloc.submit.own_options import parse_arguments
 from slurm_colloc.submit.request import build_request
@@ -91,7 +90,7 @@ def _case(draw: random.Random) -> Case:
         "batch": draw.choice((8, 16, 32, 64, 128)),
         "runs": draw.choice((0, 0, 1, 3, 5)),
         "relatives": draw.choice((0, 0, 1, 2, 4)),
-        "waits": draw.random() < 0.5,
+        "free": draw.random() < 0.5,
         "seed": draw.getrandbits(32),
     }
 
@@ -115,7 +114,7 @@ def _known_as(case: Case, batch: int, config: SiteConfig) -> str:
 
 
 def _past(case: Case, config: SiteConfig) -> None:
-    """Make up runs of the job and of its relatives, waits, and what is free."""
+    """Make up runs of the job and of its relatives, and what is free."""
     draw = random.Random(case["seed"])
     models = [pool.gpu_model for pool in config.pool] or ["NVIDIA A100"]
     model, mib = draw.choice(models), draw.choice((900, 2000, 6000, 15_000, 60_000))
@@ -140,15 +139,11 @@ def _past(case: Case, config: SiteConfig) -> None:
         more: list[Any] = [draw.uniform(60, 5e3), draw.uniform(1, 70), 81_000, 5.0 * sampled, 1, "", 2.5, 4000]
         run = Evidence(str(100 + number), _known_as(case, int(batch), config), state, mode, model, *values, *more)
         drop_evidence(user_data_folder(), run)
-    if case["waits"]:
+    if case["free"]:
         names = [*(item.name for item in config.partition), config.default_partition]
         types = [part.type for pool in config.pool for part in pool.slice] + [pool.gpu_type for pool in config.pool]
         kinds = ["mps", "shard", "gpu", *(f"gpu:{name}" for name in types)]
         keys = [(name, kind) for name in names for kind in kinds if draw.random() < 0.7]
-        measured = {key: Wait(draw.uniform(0, 9000), 9999.0, draw.randint(5, 90)) for key in keys}
-        path = Path(waits_path(config.paths.state))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(to_json(Waits(now() - 60, measured))))
         units = {key: draw.choice((0, 1, 4, 100)) for key in keys if draw.random() < 0.7}
         keep_free(config, Free(now(), units))
 

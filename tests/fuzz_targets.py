@@ -180,8 +180,8 @@ def _kept() -> Iterator[Target]:
     from slurm_colloc.core.value_types import read_as
     from slurm_colloc.estimate import site_margins
     from slurm_colloc.estimate.calibration import SHIPPED
-    from slurm_colloc.placement.waits import Wait, Waits, to_json
     from slurm_colloc.slurm import limits
+    from slurm_colloc.slurm.free_gpus import Free
 
     def of(read: Callable[[object], object]) -> Callable[[bytes], object]:
         def call(content: bytes) -> object:
@@ -195,8 +195,8 @@ def _kept() -> Iterator[Target]:
     one = limits.Association("ml", "root", "", "normal", ("normal",), {"GrpTRES": {"gres/gpu": 8}})
     known = limits.Limits(1.0, "ml", (one,), {"ml": one}, {"normal": {"MaxTRESPerJob": {"gres/gpu": 2}}})
     yield Target("kept-limits", of(partial(read_as, limits.Limits)), _json(known), (InputError,), True)
-    waited = Waits(1.0, {("gpu", "gpu:h100"): Wait(60.0, 600.0, 9)})
-    yield Target("kept-waits", of(partial(read_as, Waits)), _json(to_json(waited)), (InputError,), True)
+    free = (1.0, [[["gpu", "gpu:h100"], 9]], "")
+    yield Target("kept-free", of(partial(read_as, Free)), _json(free), (InputError,), True)
     yield Target("kept-margins", of(site_margins.from_json), _json(SHIPPED), (InputError,), True)
 
 

@@ -40,7 +40,7 @@ _QUERIES = {
     "test_harm": "harm_runs",
     "test_bootstrap": "submitted_runs",
     "test_nvidia_smi_csv": "gpu_runs",
-    "test_waits": "past_runs waits",
+    "test_past_runs": "past_runs",
     "test_one_job": "devices hours_of_job pieces_of_job",
 }
 TESTS = {name: tests.split() for tests, names in _QUERIES.items() for name in names.split()}

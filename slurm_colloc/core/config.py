@@ -111,7 +111,7 @@ class Sharing(NamedTuple):
     headroom_mib: int = 256
     max_slowdown: float = 1.25
     protected_types: tuple[str, ...] = ()
-    weigh_waits: bool = True
+    ask_free: bool = True
     settle_s: float = 600.0
     late_binding: str = "off"
     late_forms: tuple[str, ...] = ()

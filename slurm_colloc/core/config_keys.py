@@ -78,7 +78,7 @@ DOCUMENTATION: dict[str, str] = {
     "sharing.protected_types": "GPU types whose jobs are never changed",
     "sharing.settle_s": "a run that is not over counts for the next job like it after so many seconds of samples and a "
     "tenth of its time limit, with GPU memory at rest and kernels running; 0: never",
-    "sharing.weigh_waits": "false: waits and what is free do not count, and nobody is asked for them",
+    "sharing.ask_free": "false: a job gets the first piece that holds it, whatever is free, and nobody is asked",
     "sharing.late_binding": "whether a job that waits as asked, because nobody knew its need, is changed to ask for a "
     "piece once a run of the same job has shown it: 'off', 'slices' (MIG alone) or 'on'",
     "sharing.late_forms": "options of which 'colloc late --probe PARTITION' has shown to change a waiting job; for "

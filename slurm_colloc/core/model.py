@@ -196,21 +196,15 @@ class Rejected(NamedTuple):
 
 
 class Weighed(NamedTuple):
-    """When a job would end with one of the options: of these, and of the whole GPU, one was taken.
+    """What speaks for one of the options: of these, and of the whole GPU, one was taken.
 
-    ``free_now`` is None where nobody was asked; ``waited_*`` are of jobs that got the same last week, from submission
-    to start. ``run_s`` is the run time expected on a whole GPU, ``turnaround_s`` from submission to end. Of an array's
-    tasks so many run after each other as ``rounds`` says, since the site has no more of these.
+    ``free_now`` is None where nobody was asked or Slurm did not say. Of an array's tasks so many run after each other
+    as ``rounds`` says, since the site has no more of these.
     """
 
     option: str
     free_now: bool | None
-    waited_median_s: float | None
-    waited_p90_s: float | None
-    waited_runs: int
     slowdown: float
-    run_s: float | None
-    turnaround_s: float | None
     rounds: int = 1
 
 
@@ -221,8 +215,8 @@ class Placement(NamedTuple):
     another ``partition`` (empty: as asked), ``cpu_option`` (as "mincpus=4") and host memory ``mem`` (as --mem takes
     it) that so far followed from the GPU, a longer ``time_limit_min``; None or empty where nothing needs saying.
     ``slowdown_expected`` and ``slowdown_upper`` are how many times as long as on a whole GPU it takes there, at the
-    median and as few jobs exceed; None where that is not foretold. ``weighed`` are the options, the job as asked
-    last, whose waits were looked up. ``withheld`` is what the job would have got where the site's policy is shadow.
+    median and as few jobs exceed; None where that is not foretold. ``weighed`` are the options of which it was
+    looked up what is free, the job as asked last. ``withheld`` is what the job would have got under the policy shadow.
     """
 
     mode: SharingMode
@@ -272,8 +266,8 @@ class Decision(NamedTuple):
 
     Under the policy shadow, ``would`` is the gres that the job would have been given, in ``would_partition`` (empty: as
     asked) with at most ``would_memory_mib`` where that is limited; empty where it would have been left as asked,
-    because of ``would_not``, one of WOULD_NOT. ``would_wait_s`` is how long it might have waited for that: 0 where it
-    was free, else the median of ``would_wait_runs`` jobs. ``arm`` is PLACED or CONTROL of a job that was drawn by
+    because of ``would_not``, one of WOULD_NOT. ``would_wait_s`` is how long it would have waited for that: 0 where it
+    was free, None where that is not known. ``arm`` is PLACED or CONTROL of a job that was drawn by
     ``rule``, in words; empty of others.
     """
 
@@ -302,7 +296,6 @@ class Decision(NamedTuple):
     would_partition: str = ""
     would_memory_mib: int | None = None
     would_wait_s: float | None = None
-    would_wait_runs: int | None = None
     slowdown_expected: float | None = None
     slowdown_upper: float | None = None
     arm: str = ""

@@ -329,7 +329,7 @@ class ShadowPiece(NamedTuple):
     ``over_share`` one above a share that nobody enforces; the others cannot be judged. The fitted had
     ``allocated_gpu_hours``, and would have held ``piece_gpu_hours``; those too large for it up to ``lost_gpu_hours``
     before they failed. Of the fitted, how long they might have waited is known of
-    ``waits_known``, of ``waits_free`` because a piece was free; ``sooner`` of them waited longer than that, and
+    ``waits_known``; ``sooner`` of them waited longer than that, and
     ``earlier_median_s`` is the median over users of each one's median difference, negative for later.
     """
 
@@ -342,7 +342,6 @@ class ShadowPiece(NamedTuple):
     piece_gpu_hours: float
     lost_gpu_hours: float
     waits_known: int
-    waits_free: int
     sooner: int
     earlier_median_s: float | None
 

@@ -159,12 +159,10 @@ WORDS = {
     "its time limit is {limit_min:g} min and csub may raise it to {most_min:g} min",
     "time-limit-too-short": "slowed {slowdown:.2f} times, the job may take {needed_min:.0f} min; its time limit is "
     "{limit_min:g} min and csub may raise it to {most_min:g} min",
-    # When it would end.
+    # When it would begin.
     "free-now": "{option:means} is free now",
     "not-free": "{option:means} is not free now",
-    "waited": "in the last week jobs waited {wait_s:time} for {option:means} (median of {runs:job})",
     "array-rounds": "the array would need {rounds} rounds on {option:means}, and {other_rounds} on {other:means}",
-    "ends-sooner": "the job would end after {ends_s:time} on {option:means}, and after {other_s:time} on {other:means}",
     "free-unknown": "csub cannot tell what is free now: {error}",
     # What the user may have.
     "limits-unknown": "csub cannot read this user's limits: {error}",
@@ -301,8 +299,8 @@ WORDS = {
     "would-not-off": "the user said --colloc=off",
     "would-not-request": "the request excludes pieces: several GPUs, whole nodes, a reservation and the like",
     "would-not-need": "csub did not know what the job needs",
-    "would-not-fit": "no piece was large enough or allowed, the script could not be changed, or a whole GPU would "
-    "have been sooner",
+    "would-not-fit": "no piece was large enough or allowed, the script could not be changed, or a whole GPU was "
+    "free and no piece was",
     "would-not-pack": "the job would have been part of a pack of its array",
 }
 

@@ -23,7 +23,6 @@ from slurm_colloc.core.usage_model import ShadowLeft, ShadowPiece
 from slurm_colloc.core.wording import words
 from slurm_colloc.placement.pieces import offers, shares_per_gpu
 from slurm_colloc.placement.speed import upper_on_slice_sql
-from slurm_colloc.placement.waits import SPAN_S
 from slurm_colloc.slurm.gres import parse_gres
 from slurm_colloc.store.decisions import with_decisions
 from slurm_colloc.store.equivalents import equivalent_in_pool
@@ -34,6 +33,8 @@ from slurm_colloc.store.window import Window
 COVERED_PCT = 90
 # Others than our sampler look once in half a minute.
 SHORTEST_S = 120
+# A decision that says that its job waited longer before is not believed.
+_LONGEST_WAIT_S = 7 * 86400.0
 _NOT_KNOWN_WHY = "by a decision that does not say why"
 
 
@@ -94,7 +95,7 @@ def shadow_use(database: DuckDBPyConnection, config: SiteConfig, window: Window,
         "shadow_judged",
         completed=COMPLETED,
         covered_pct=COVERED_PCT,
-        longest_wait_s=SPAN_S,
+        longest_wait_s=_LONGEST_WAIT_S,
         shortest_s=SHORTEST_S,
         upper_on_slice=upper_on_slice_sql("active_pct", "sm_part"),
     )

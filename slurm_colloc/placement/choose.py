@@ -20,9 +20,9 @@ from slurm_colloc.core.model import (
     Weighed,
     because,
 )
+from slurm_colloc.placement.free_now import FreeNow, Option, at_once, choose, free_in_words, weigh
 from slurm_colloc.placement.pieces import Access, Fit, Need, Taken, host_limit, pieces_in, rooms_of
 from slurm_colloc.placement.time_and_cores import asked_partitions
-from slurm_colloc.placement.waits import Option, QueueEstimate, at_once, choose, free_matters, queue_estimate_of, weigh
 from slurm_colloc.slurm.free_gpus import Free, kind_of
 
 _ANYTHING = Access()
@@ -33,12 +33,12 @@ def place(
     footprint: Footprint,
     config: SiteConfig,
     access: Access = _ANYTHING,
-    queue_estimate: QueueEstimate | None = None,
+    free_now: FreeNow | None = None,
 ) -> Placement:
     """Return the placement of one job, with every option that was weighed and why it was not taken.
 
-    Without a ``queue_estimate`` the job gets the first piece that fits, by the site's order and the smallest slice
-    first. With one, the job gets another piece or a whole GPU where it would end much sooner (placement/waits.py).
+    Without ``free_now`` the job gets the first piece that fits, by the site's order and the smallest slice first. With
+    it, the job gets another piece or a whole GPU where that is free and the first piece is not (placement/free_now.py).
     """
     reasons = reasons_to_leave(request, footprint, config, access)
     if reasons or footprint.gpu_mem_peak_mib is None or footprint.sm_active_pct is None:
@@ -47,7 +47,6 @@ def place(
         math.ceil(footprint.gpu_mem_peak_mib.q99) + config.sharing.headroom_mib,
         footprint.sm_active_pct.q95,
         footprint.run_time_s.q99 / 60 if footprint.run_time_s else None,
-        footprint.run_time_s.q50 if footprint.run_time_s else None,
         footprint.cpu_cores,
         footprint.host_mem_mib,
         footprint.part_taken,
@@ -59,9 +58,9 @@ def place(
     pieces = pieces_in(request, need, rooms, config, access, rejected)
     first = next(pieces, None)
     if first is not None:
-        if queue_estimate is None:
+        if free_now is None:
             return _placed(first, need, request, config)
-        return _weighed([first, *pieces], request, need, config, queue_estimate)
+        return _weighed([first, *pieces], request, need, config, free_now)
     names = tuple(dict.fromkeys(room.partition.name for room in rooms))
     why: tuple[Reason, ...] = (because("no-pieces", partitions=names),)
     if not rooms:
@@ -85,10 +84,8 @@ def _each_once(reasons: Iterable[Reason]) -> tuple[Reason, ...]:
     return tuple(found)
 
 
-def _weighed(
-    pieces: list[Taken], request: JobRequest, need: Need, config: SiteConfig, queue_estimate: QueueEstimate
-) -> Placement:
-    """Return the placement on the piece that the job's end speaks for, or on a whole GPU."""
+def _weighed(pieces: list[Taken], request: JobRequest, need: Need, config: SiteConfig, free_now: FreeNow) -> Placement:
+    """Return the placement on the piece that what is free speaks for, or on a whole GPU."""
     asked = tuple(item.name for item in asked_partitions(request, config))
     options = [_option(fit, asked) for _, fit, _ in pieces]
     whole_kind = _whole_kind(request, asked, config)
@@ -100,29 +97,29 @@ def _weighed(
         options.append(Option("as asked", whole_kind, asked, 1, 1.0))
     if tasks > 1:
         options = [one._replace(at_once=at_once(one, config)) for one in options]
-    waits, count = queue_estimate.waits(), len(pieces)
+    count = len(pieces)
     free: Free | Reason | None = None
-    found = [weigh(option, need.expected_s, waits, None, tasks) for option in options]
-    if queue_estimate.wanted or free_matters(found[:count], found[-1] if whole_kind else None):
-        free = queue_estimate.free()
+    found = [weigh(option, None, tasks) for option in options]
+    if free_now.wanted or (len(options) > 1 and found[0].rounds == 1):
+        free = free_now.ask()
         if isinstance(free, Free):
-            found = [weigh(option, need.expected_s, waits, free, tasks) for option in options]
+            found = [weigh(option, free, tasks) for option in options]
     whole = found[-1] if whole_kind else None
     number = choose(found[:count], whole)
-    shown = tuple(found) if any(one.free_now is not None or one.waited_runs for one in found) else ()
+    shown = tuple(found) if any(one.free_now is not None for one in found) else ()
     first = pieces[0]
     if number is None and whole is not None:
-        left, said = _sooner(whole, found[0])
+        left, said = _why_other(whole, found[0])
         return as_asked(said, (*first.rejected, Rejected(str(first.fit.gres), left)))._replace(weighed=shown)
     taken = pieces[number or 0]
     placement = _placed(taken, need, request, config)
     if taken is not first:
-        left, said = _sooner(found[number or 0], found[0])
+        left, said = _why_other(found[number or 0], found[0])
         placement = placement._replace(rejected=(*placement.rejected, Rejected(str(first.fit.gres), left)))
     else:
-        said = tuple(filter(None, map(queue_estimate_of, (found[0], *([whole] if whole else [])))))
+        said = tuple(filter(None, map(free_in_words, (found[0], *([whole] if whole else [])))))
         said = said if len(said) == (2 if whole else 1) else ()
-    if isinstance(free, Reason) and queue_estimate.wanted:
+    if isinstance(free, Reason) and free_now.wanted:
         said = (*said, free)
     return placement._replace(reasons=(*placement.reasons, *said), weighed=shown)
 
@@ -132,20 +129,15 @@ def _option(fit: Fit, asked: tuple[str, ...]) -> Option:
     return Option(str(fit.gres), kind_of(fit.gres), partitions, fit.gres.quantity, fit.slowdown.expected)
 
 
-def _sooner(taken: Weighed, left: Weighed) -> tuple[Reason, tuple[Reason, ...]]:
+def _why_other(taken: Weighed, left: Weighed) -> tuple[Reason, tuple[Reason, ...]]:
     """Return why one option was left for another, and all that is known of the two."""
-    said = tuple(filter(None, map(queue_estimate_of, (taken, left))))
-    if taken.turnaround_s is None or left.turnaround_s is None:
-        if left.rounds > 1:
-            few = because(
-                "array-rounds", option=left.option, rounds=left.rounds, other=taken.option, other_rounds=taken.rounds
-            )
-            return few, (few, *said)
-        return said[0], said
-    why = because(
-        "ends-sooner", option=taken.option, ends_s=taken.turnaround_s, other=left.option, other_s=left.turnaround_s
-    )
-    return why, (why, *said)
+    said = tuple(filter(None, map(free_in_words, (taken, left))))
+    if left.rounds > 1:
+        few = because(
+            "array-rounds", option=left.option, rounds=left.rounds, other=taken.option, other_rounds=taken.rounds
+        )
+        return few, (few, *said)
+    return said[0], said
 
 
 def _whole_kind(request: JobRequest, asked: tuple[str, ...], config: SiteConfig) -> str:

@@ -143,7 +143,7 @@ def ladder(request: JobRequest, gpu_model: str, config: SiteConfig) -> tuple[Ste
     rooms = list(rooms_of(request, footprint, config, Access(), []))
 
     def given(sm_active_pct: float) -> Iterator[Taken]:
-        return pieces_in(request, Need(0, sm_active_pct, None, None), rooms, config, Access(), [])
+        return pieces_in(request, Need(0, sm_active_pct, None), rooms, config, Access(), [])
 
     def steps() -> Iterator[Step]:
         for first in given(0.0):

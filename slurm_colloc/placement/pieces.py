@@ -44,7 +44,6 @@ class Need(NamedTuple):
     memory_mib: int
     sm_active_pct: float
     run_time_min: float | None
-    expected_s: float | None
     cpu_cores: int | None = None
     host_mem_mib: int | None = None
     part_taken: float | None = None

@@ -11,7 +11,7 @@ from slurm_colloc.report.layout import NO_TERMINAL, Terminal, bold_table, narrow
 from slurm_colloc.report.text import csv_table, json_text, json_value, stamp
 from slurm_colloc.report.usage import number
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 class ShadowReport(NamedTuple):
@@ -121,13 +121,12 @@ def footnotes(report: ShadowReport) -> list[str]:
 def _of_waits(report: ShadowReport) -> list[str]:
     total = report.total
     if not total.waits_known:
-        return ["EARLIER: not known of any run: of none was it recorded how long jobs waited for its piece"]
+        return ["EARLIER: not known of any run: of none was its piece seen to be free"]
     return [
         "EARLIER: median over users of each one's median of (wait as run less wait for the piece), of the OF runs that "
         "FIT and of which both are known.",
-        f"Wait for the piece: 0 where it was free at the submission ({counted(total.waits_free, 'run')}), else the "
-        f"median wait for such a piece in the week before ({counted(total.waits_known - total.waits_free, 'run')}).",
-        f"{total.sooner} of these {total.waits_known} waited longer than that. Each is taken alone: a piece that was "
+        f"Wait for the piece: 0, for only where it was free at the submission it is known. {total.sooner} of these "
+        f"{total.waits_known} waited longer. Each is taken alone: a piece that was "
         "free counts for every job submitted meanwhile, so that they are not to be added up.",
     ]
 

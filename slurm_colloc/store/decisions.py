@@ -28,7 +28,6 @@ COLUMNS = {
     "would_partition": "VARCHAR",
     "would_memory_mib": "BIGINT",
     "would_wait_s": "DOUBLE",
-    "would_wait_runs": "BIGINT",
     "arm": "VARCHAR",
     "rule": "VARCHAR",
     "out_of_memory": "BOOLEAN",

@@ -11,7 +11,7 @@ from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.errors import CollocError
 from slurm_colloc.core.model import Decision, Footprint, JobRequest, Placement, SharingMode
 from slurm_colloc.estimate.submitted import keep_submitted
-from slurm_colloc.placement.waits import wait_for
+from slurm_colloc.placement.free_now import is_free
 from slurm_colloc.submit.plan import PLAIN, Plan
 from slurm_colloc.submit.slurm_answers import take_off
 
@@ -101,16 +101,13 @@ def _would(plan: Plan, request: JobRequest, footprint: Footprint, placement: Pla
     withheld = placement.withheld
     if withheld is None:
         return {"shadow": True, "would_not": _would_not(plan, request, footprint)}
-    wait_s, runs = wait_for(withheld)
-    if _WAITS_ANYWAY & set(request.options):
-        wait_s, runs = None, None
+    begins_now = is_free(withheld) and not _WAITS_ANYWAY & set(request.options)
     return {
         "shadow": True,
         "would": withheld.given,
         "would_partition": withheld.partition,
         "would_memory_mib": withheld.memory_mib if withheld.mode == SharingMode.MPS else None,
-        "would_wait_s": wait_s,
-        "would_wait_runs": runs,
+        "would_wait_s": 0.0 if begins_now else None,
     }
 
 

@@ -24,7 +24,7 @@ from slurm_colloc.submit.reasons import reason_to_keep_command, reason_to_keep_t
 from slurm_colloc.submit.render import names_slice, render_block, render_script
 from slurm_colloc.submit.request import build_request
 from slurm_colloc.submit.rollout import NOBODY, Chosen, choose, draw
-from slurm_colloc.submit.slurm_answers import access_of, queue_estimate, whose_job
+from slurm_colloc.submit.slurm_answers import access_of, free_now, whose_job
 from slurm_colloc.submit.submission import Submission, read_submission
 
 
@@ -271,8 +271,8 @@ def _part(
     # What was free when a job was submitted nobody can tell afterwards.
     asks = any(own_option(name, command_line, None) is not None for name in ("explain", "dry-run"))
     shown = config.policy == "shadow" or asks
-    waits = None if alone or switched_off else queue_estimate(config, slurm.free, wanted=shown)
-    placement = _leave(place(request, footprint, config, access, waits), switched_off, fixed)
+    free = None if alone or switched_off else free_now(config, slurm.free, wanted=shown)
+    placement = _leave(place(request, footprint, config, access, free), switched_off, fixed)
     served = part_to_tell(request, footprint, placement, config, access)
     return Part(request, footprint, placement), (*said, *lowered, *contradicted, *served)
 

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 from math import ceil
 
 from slurm_colloc.core.model import Footprint, Placement, Reason, Weighed
-from slurm_colloc.core.units import counted, in_words
+from slurm_colloc.core.units import counted
 from slurm_colloc.submit.plan import Part, Plan
 
-SCHEMA = 3
+SCHEMA = 4
 _EXPLAINED = 8
 _POLICIES = {
     "off": "csub changes nothing",
@@ -108,24 +108,9 @@ def how_sure(footprint: Footprint) -> str:
 
 
 def _weighed(weighed: Weighed) -> str:
-    """Return one option's wait, run time and end."""
-    free = {True: "free now", False: "not free now", None: ""}[weighed.free_now]
-    waited = ""
-    if weighed.waited_median_s is not None and weighed.waited_p90_s is not None:
-        waited = (
-            f"jobs waited {in_words(weighed.waited_median_s)} (median of {weighed.waited_runs}, last week; "
-            f"one in ten more than {in_words(weighed.waited_p90_s)})"
-        )
-    ends = "when it would end is not known"
-    if weighed.run_s is None:
-        ends = "how long it runs is not known"
-    elif weighed.turnaround_s is not None:
-        wait_s = 0.0 if weighed.free_now else weighed.waited_median_s or 0.0
-        ends = (
-            f"would end after {in_words(weighed.turnaround_s)} = {in_words(wait_s)} "
-            f"+ {in_words(weighed.run_s)} x {weighed.slowdown:.2f}"
-        )
-    return f"{weighed.option}: {'; '.join(filter(None, (free, waited, ends)))}"
+    """Return what is known of one option."""
+    free = {True: "free now", False: "not free now", None: "not known whether it is free"}[weighed.free_now]
+    return f"{weighed.option}: {free}; takes {weighed.slowdown:.2f} times the run time on a whole GPU"
 
 
 def as_line(plan: Plan, sbatch: str) -> str:

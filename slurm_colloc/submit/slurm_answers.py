@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Slurm was asked, kept from one submission to the next: what the user may have, and what is free; and the waits.
+"""What Slurm was asked, kept from one submission to the next: what the user may have, and what is free.
 
-A file for each kind of answer lies in the user's own folder. The waits are a file of the site's ingest.
+A file for each kind of answer lies in the user's own folder.
 """
 
 import grp
@@ -16,12 +16,12 @@ from typing import TypeVar
 from slurm_colloc.core.clock import now
 from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.errors import CollocError, StoreError
-from slurm_colloc.core.files import private_folder, read_bounded, read_own, write_atomic
+from slurm_colloc.core.files import private_folder, read_own, write_atomic
 from slurm_colloc.core.model import Footprint, Gres, JobRequest, Reason, because
 from slurm_colloc.core.value_types import read_as
 from slurm_colloc.estimate.digest import digest
+from slurm_colloc.placement.free_now import FreeNow
 from slurm_colloc.placement.pieces import Access
-from slurm_colloc.placement.waits import MOST_AGE_S, QueueEstimate, Waits, waits_path
 from slurm_colloc.slurm.free_gpus import Free, kind_of
 from slurm_colloc.slurm.limits import Limits, default_qos
 from slurm_colloc.submit.rollout import Whose
@@ -30,7 +30,6 @@ _LIMIT_BYTES = 16 * 1024 * 1024
 _LIMITS, _FREE = "limits", "free"
 # Limits change by hand, what is free with each job.
 _LIMITS_KEPT_S, _FREE_KEPT_S = 3600.0, 20.0
-_NOTHING = Waits(0.0, {})
 _Kept = TypeVar("_Kept", Limits, Free)
 
 
@@ -88,28 +87,15 @@ def limits_of_user(config: SiteConfig, ask: Callable[[], Limits]) -> Limits | Re
     return asked
 
 
-def queue_estimate(config: SiteConfig, ask: Callable[[], Free], *, wanted: bool) -> QueueEstimate | None:
-    """Return where a choice may look up waits; None where the site weighs none.
+def free_now(config: SiteConfig, ask: Callable[[], Free], *, wanted: bool) -> FreeNow | None:
+    """Return where a choice may look up what is free; None where that counts for nothing at the site.
 
     Args:
         config: the site.
         ask: asks Slurm what is free now.
         wanted: somebody wants to see what is free, whether or not it can change the choice.
     """
-    if not config.sharing.weigh_waits:
-        return None
-    return QueueEstimate(partial(_waits, config), partial(_free, config, ask), wanted)
-
-
-def _waits(config: SiteConfig) -> Waits:
-    """Return last week's waits; a missing, broken or old file is none, and only a site's ingest writes one."""
-    if not config.paths.state:
-        return _NOTHING
-    try:
-        found: Waits = read_as(Waits, json.loads(read_bounded(waits_path(config.paths.state), _LIMIT_BYTES)))
-    except (StoreError, ValueError, TypeError, RecursionError):
-        return _NOTHING
-    return found if 0 <= now() - found.at_s <= MOST_AGE_S else _NOTHING
+    return FreeNow(partial(_free, config, ask), wanted) if config.sharing.ask_free else None
 
 
 def _free(config: SiteConfig, ask: Callable[[], Free]) -> Free | Reason:

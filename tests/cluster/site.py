@@ -39,8 +39,8 @@ def write_site(lab: Lab, name: str = "site", *, agent: bool = True, extra: Mappi
         "timeouts.decide_s": "20",
         # Small slices are for jobs that keep few SMs busy: at the default bound these tests' jobs would have none.
         "sharing.max_slowdown": "2.1",
-        # Which piece fits is tested, whatever the tests before were given; test_csub_waits is about what is free.
-        "sharing.weigh_waits": "false",
+        # Which piece fits is tested, whatever the tests before were given; test_csub_free is about what is free.
+        "sharing.ask_free": "false",
         # What a site that is new says of none of its jobs.
         "policy": '"auto"',
         **(extra or {}),

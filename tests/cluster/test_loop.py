@@ -32,7 +32,7 @@ def test_nobody_is_an_admin(lab: Lab) -> None:
     settings = {
         "observe.period_s": "0.5",
         "sharing.max_slowdown": "2.1",
-        "sharing.weigh_waits": "false",
+        "sharing.ask_free": "false",
         "observe.gpu_reader": f'"simulated:{lab.gpus_dir}"',
     }
     init += [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]

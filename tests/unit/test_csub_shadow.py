@@ -9,7 +9,7 @@ import pytest
 from slurm_colloc.core.model import because
 from slurm_colloc.core.wording import words
 from tests.unit.shell import DEFINITE, HINT, SCRIPT, Shell
-from tests.unit.test_csub_waits import SLICE_FULL, WHOLE_FULL, sinfo
+from tests.unit.test_csub_free import SLICE_FULL, WHOLE_FULL, sinfo
 
 SLICE = "gpu:h100_1g.10gb:1"
 HINTED = SCRIPT.replace("echo hello", f"#CSUB {HINT}\necho hello")
@@ -118,22 +118,22 @@ def test_why_nothing_would_have_been_is_recorded(
 @pytest.mark.parametrize(
     ("used", "argv", "wait"),
     [
-        (WHOLE_FULL, [], (0.0, 0)),
-        (SLICE_FULL, [], (None, None)),
-        (WHOLE_FULL, ["--array=0-9"], (None, None)),
-        (WHOLE_FULL, ["--dependency=afterok:1"], (None, None)),
-        (WHOLE_FULL, ["--begin=now+1hour"], (None, None)),
+        (WHOLE_FULL, [], 0.0),
+        (SLICE_FULL, [], None),
+        (WHOLE_FULL, ["--array=0-9"], None),
+        (WHOLE_FULL, ["--dependency=afterok:1"], None),
+        (WHOLE_FULL, ["--begin=now+1hour"], None),
     ],
 )
 def test_what_was_free_is_recorded_of_a_job_that_waits_for_a_gpu_alone(
-    shell: Shell, used: str, argv: list[str], wait: tuple[float | None, int | None]
+    shell: Shell, used: str, argv: list[str], wait: float | None
 ) -> None:
     sinfo(shell, used)
     shell.run(*argv, "job.sh")
     [kept] = shell.decisions()
     # Ten tasks on the one slice would run after each other.
     would = "mps:10" if "--array=0-9" in argv else SLICE
-    assert (kept["would"], (kept["would_wait_s"], kept["would_wait_runs"])) == (would, wait)
+    assert (kept["would"], kept["would_wait_s"]) == (would, wait)
 
 
 def test_a_decision_that_cannot_be_written_is_nobodys_trouble(shell: Shell) -> None:

@@ -18,8 +18,8 @@ from tests.unit.made import HOUR, decision, run
 from tests.unit.programs import colloc
 from tests.unit.stored import busy, stored
 
-SLICE = ShadowPiece("gpu:h100_1g.10gb:1", 5, 3, 1, 0, 30.0, 10.5, 2.25, 2, 1, 1, -90.0)
-MOVED = ShadowPiece("=HYPERLINK(1)\x1b[31m in mig", 2, 0, 0, 0, 0.0, 0.0, 0.0, 0, 0, 0, None)
+SLICE = ShadowPiece("gpu:h100_1g.10gb:1", 5, 3, 1, 0, 30.0, 10.5, 2.25, 2, 1, -90.0)
+MOVED = ShadowPiece("=HYPERLINK(1)\x1b[31m in mig", 2, 0, 0, 0, 0.0, 0.0, 0.0, 0, 0, None)
 REPORT = ShadowReport(
     cluster="c",
     since=datetime(2026, 1, 1, tzinfo=UTC),

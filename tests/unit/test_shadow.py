@@ -13,8 +13,8 @@ from slurm_colloc.core.wording import words
 from slurm_colloc.facts.aggregate import aggregate
 from slurm_colloc.facts.shadow import Piece, Shadow, find_piece, shadow_use
 from slurm_colloc.placement.choose import as_asked
+from slurm_colloc.placement.free_now import is_free
 from slurm_colloc.placement.speed import on_slice
-from slurm_colloc.placement.waits import wait_for
 from slurm_colloc.sources.means import JobMeans
 from slurm_colloc.store.store import Store
 from slurm_colloc.store.window import Window
@@ -165,28 +165,29 @@ def test_a_share_is_its_part_of_the_memory_and_shards_enforce_none(tmp_path: Pat
 
 
 def test_how_much_earlier_is_only_said_of_what_is_known(tmp_path: Path) -> None:
-    # Waited one hour each: a free piece, a median of 10 min, one of 2 h, one of which nothing is known.
-    waits = {"1": (0.0, 0), "2": (600.0, 7), "3": (7200.0, 9), "4": (None, None)}
+    # Waited one hour each: for a free piece, for one that was free after 10 min, or 2 h, and for one of nobody knows.
+    waits = {"1": 0.0, "2": 600.0, "3": 7200.0, "4": None}
     rows = [run(job, HOUR, 2 * HOUR) for job in waits]
     times = [HOUR + at_s for at_s in HOURS]
     rounds = [one for job in waits for one in busy(*times, job=job, uuid=f"GPU-{job}")]
-    made = [would(job, would_wait_s=wait_s, would_wait_runs=runs) for job, (wait_s, runs) in waits.items()]
+    made = [would(job, would_wait_s=wait_s) for job, wait_s in waits.items()]
     total = told(tmp_path, rows, made, rounds).total
-    assert (total.fitted, total.waits_known, total.waits_free, total.sooner) == (4, 3, 1, 2)
+    assert (total.fitted, total.waits_known, total.sooner) == (4, 3, 2)
     assert total.earlier_median_s == 3000
     assert told(tmp_path / "b", rows[3:], made[3:], rounds).total.earlier_median_s is None
 
 
 def test_what_csub_never_writes_counts_for_nothing(tmp_path: Path) -> None:
-    """Only of an MPS client is memory limited below its share, and nobody waits for what is free."""
-    lie = would(would_memory_mib=1, would_wait_s=1e308, would_wait_runs=0)
-    found = told(tmp_path, [run(submit_s=-100)], [lie], busy(*HOURS, mib=4000))
-    assert (found.total.fitted, found.total.out_of_memory, found.total.waits_known) == (1, 0, 0)
+    """Only of an MPS client is memory limited below its share, and nobody waits for ever, or less than nothing."""
+    for number, wait_s in enumerate((1e308, -1.0)):
+        lie = would(would_memory_mib=1, would_wait_s=wait_s)
+        found = told(tmp_path / str(number), [run(submit_s=-100)], [lie], busy(*HOURS, mib=4000))
+        assert (found.total.fitted, found.total.out_of_memory, found.total.waits_known) == (1, 0, 0)
 
 
 def test_a_requeue_sets_the_time_of_submission_anew(tmp_path: Path) -> None:
     rows = [run(start_s=0, end_s=60, state="NODE_FAIL"), run(start_s=HOUR, end_s=2 * HOUR, submit_s=60)]
-    found = told(tmp_path, rows, [would(would_wait_s=0.0, would_wait_runs=0)], busy(*(HOUR + at_s for at_s in HOURS)))
+    found = told(tmp_path, rows, [would(would_wait_s=0.0)], busy(*(HOUR + at_s for at_s in HOURS)))
     assert (found.total.runs, found.total.fitted, found.total.waits_known) == (2, 1, 0)
 
 
@@ -218,8 +219,8 @@ def test_another_clusters_pieces_are_not_in_this_site_file(tmp_path: Path) -> No
 def test_one_user_with_many_jobs_does_not_say_what_all_would_have_waited(tmp_path: Path, wait_s: float) -> None:
     honest, many = (("1", "ann"), ("2", "bob"), ("3", "cyd")), [(str(job), "eve") for job in range(10, 20)]
     rows = [run(job, HOUR, 2 * HOUR, user=user, submit_s=0) for job, user in (*honest, *many)]
-    made = [would(job, would_wait_s=600.0, would_wait_runs=5) for job, _ in honest]
-    made += [would(job, would_wait_s=wait_s, would_wait_runs=0 if wait_s == 0 else 5) for job, _ in many]
+    made = [would(job, would_wait_s=600.0) for job, _ in honest]
+    made += [would(job, would_wait_s=wait_s) for job, _ in many]
     rounds = [one for job, _ in (*honest, *many) for one in busy(*(HOUR + at_s for at_s in HOURS), job=job, uuid=job)]
     found = told(tmp_path, rows, made, rounds).total
     assert found.earlier_median_s == HOUR - 600
@@ -256,24 +257,20 @@ def test_what_is_no_piece_of_the_sites_is_none(text: str) -> None:
     assert [find_piece(text, name, CONFIG, "slices") for name in ("gpu", "mig", "mps", "shard")] == [None] * 4
 
 
-# --- what is recorded of waits ---
-
-
-def weighed(option: str, free: bool | None, median_s: float | None, runs: int) -> Weighed:
-    return Weighed(option, free, median_s, None, runs, 1.0, None, None)
+# --- what is recorded of what was free ---
 
 
 @pytest.mark.parametrize(
-    ("options", "wait"),
+    ("options", "free"),
     [
-        ([weighed(SLICE, True, 60.0, 7), weighed("as asked", False, 600.0, 9)], (0.0, 0)),
-        ([weighed(SLICE, False, 60.0, 7)], (60.0, 7)),
-        ([weighed(SLICE, None, 60.0, 7)], (60.0, 7)),
-        ([weighed(SLICE, False, None, 0)], (None, None)),
-        ([weighed(SLICE, True, None, 0), weighed(SLICE, False, 60.0, 7)], (None, None)),
-        ([], (None, None)),
+        ([(SLICE, True), ("as asked", False)], True),
+        ([(SLICE, False), ("as asked", True)], False),
+        ([(SLICE, None)], False),
+        ([(SLICE, True), (SLICE, False)], False),
+        ([], False),
     ],
 )
-def test_wait_for(options: list[Weighed], wait: tuple[float | None, int | None]) -> None:
+def test_what_a_job_is_given_was_free(options: list[tuple[str, bool | None]], free: bool) -> None:
     taken = as_asked((), ())._replace(mode=SharingMode.MIG, gres=Gres("gpu", "h100_1g.10gb", 1))
-    assert wait_for(taken._replace(weighed=tuple(options))) == wait
+    weighed = tuple(Weighed(name, seen, 1.0) for name, seen in options)
+    assert is_free(taken._replace(weighed=weighed)) is free

@@ -217,7 +217,7 @@ def test_exclusive_partitions_of_every_release(slurm: str) -> None:
     assert said == ({"single"} if slurm == "26.05" else {"single", "both"})
 
 
-HOSTILE = 'x" \n[sharing]\nweigh_waits = false\n# \x1b[2J \u2028 \\'
+HOSTILE = 'x" \n[sharing]\nask_free = false\n# \x1b[2J \u2028 \\'
 
 
 def test_words_of_people_end_no_line() -> None:
@@ -225,7 +225,7 @@ def test_words_of_people_end_no_line() -> None:
     text = text_of(look(lab())._replace(settings=settings), {"h100": HOSTILE})
     config = read(text)
     assert (config.cluster, config.pool[0].gpu_model) == (HOSTILE, HOSTILE)
-    assert config.sharing.weigh_waits
+    assert config.sharing.ask_free
     assert all(letter.isprintable() or letter == "\n" for letter in text)
 
 

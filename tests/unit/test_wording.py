@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 _BY_END: dict[str, float] = {"_mib": 9000, "_pct": 12.5, "_s": 5400.0, "_min": 90.0}
 _LISTS = {"partitions", "groups", "gres", "names", "sources"}
 _WORDS = {"several-nodes": {"nodes": "2-4"}, "pack": {"units": "GPU"}, "other-gres": {"gres": "nic"}}
-_OPTIONS = {"option": "constraint", "free-now": "as asked", "not-free": "as asked", "waited": "as asked"}
+_OPTIONS = {"option": "constraint", "free-now": "as asked", "not-free": "as asked"}
 
 
 def example(code: str, name: str, form: str) -> str | float | tuple[str, ...]:
@@ -65,7 +65,7 @@ def test_a_number_of_things_a_duration_and_a_list() -> None:
         "1 run",
         "2 runs",
     ]
-    assert "1.5 h" in words(because("waited", option="mps:3", wait_s=5400.0, runs=7))
+    assert "1.5 h" in words(because("not-settled", job_id="7", sampled_s=5400.0, settle_s=600.0))
     assert "'a', 'b'" in words(because("no-pieces", partitions=("a", "b")))
     assert sentence([because("no-gpu"), because("no-gpu")]).count(";") == 1
 

@@ -22,7 +22,6 @@ from slurm_colloc.core.usage_model import AttributedUse, NodeSample, lost_of_all
 from slurm_colloc.feedback.calibration import write_margins
 from slurm_colloc.feedback.harm import judged_runs, stop_where_too_many
 from slurm_colloc.feedback.user_histories import build_history, collect_decisions
-from slurm_colloc.feedback.waits import write_waits
 from slurm_colloc.observe.attribute import attribute_sample
 from slurm_colloc.observe.journal import hours
 from slurm_colloc.report.usage_notes import rejected_rows
@@ -338,7 +337,6 @@ def _history(target: Store, config: SiteConfig) -> None:
         say(f"and {len(collected.foreign) - _MOST_FOREIGN} more in '{config.paths.decisions}'")
     target.write_decisions((user, decision) for (user, _), (_, decision) in collected.decisions.items())
     written = build_history(target, config.cluster, config.state_folder, collected, config)
-    write_waits(target, config.cluster, config.state_folder, now())
     with target.connect(now(), now()) as database:
         runs = judged_runs(database, config)
     if why := stop_where_too_many(runs, config.state_folder, now()):

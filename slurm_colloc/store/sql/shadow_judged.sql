@@ -15,9 +15,8 @@ SELECT *, CASE WHEN gpus IS NULL THEN 'site.toml has no such piece for the parti
        -- greatest() passes over what is NULL; of a job of which nothing is known it is taken that it fills the SMs.
        coalesce(greatest(least(100, sm_active_q95_pct), 100 * sm_mean), 100) AS active_pct,
        gpus * hours * if(sm_part IS NULL, 1, {upper_on_slice}) AS piece_hours,
-       -- What was free is not waited for, nor anything longer than csub looks back: all else was not written by it.
-       if(fitted AND (would_wait_runs > 0 OR would_wait_s = 0) AND would_wait_s <= {longest_wait_s},
-          waited_s - would_wait_s, NULL) AS earlier_s
+       -- Nobody waits less than nothing, and of a wait of weeks it is not believed that csub wrote it.
+       if(fitted AND would_wait_s BETWEEN 0 AND {longest_wait_s}, waited_s - would_wait_s, NULL) AS earlier_s
 FROM (SELECT s.*, p.gpus, p.sm_part, p.enforced,
              -- An MPS client is limited to what it was sized for, which is less than its share.
              if(p.enforced AND p.sm_part IS NULL, least(p.mem_mib, coalesce(s.would_memory_mib, p.mem_mib)), p.mem_mib)

@@ -9,7 +9,7 @@ SELECT if(grouping(name) = 1, 'total', name) AS piece, count(*) AS runs, count(*
        coalesce((sum(allocated::DECIMAL(38, 12)) FILTER (fitted))::DOUBLE, 0) AS allocated_gpu_hours,
        coalesce((sum(piece_hours::DECIMAL(38, 12)) FILTER (fitted))::DOUBLE, 0) AS piece_gpu_hours,
        coalesce((sum(piece_hours::DECIMAL(38, 12)) FILTER (over))::DOUBLE, 0) AS lost_gpu_hours,
-       count(earlier_s) AS waits_known, count(earlier_s) FILTER (would_wait_runs = 0) AS waits_free,
+       count(earlier_s) AS waits_known,
        count(earlier_s) FILTER (earlier_s > 0) AS sooner,
        (SELECT median(v.earlier_s) FROM voices v WHERE v.whose IS NOT DISTINCT FROM judged.name) AS earlier_median_s
 FROM judged GROUP BY GROUPING SETS ((name), ()) ORDER BY grouping(name), count(*) DESC, name

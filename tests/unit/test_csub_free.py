@@ -1,23 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""csub, unmodified, with last week's waits and a made-up sinfo on PATH."""
+"""csub, unmodified, with a made-up sinfo on PATH."""
 
 from __future__ import annotations
 
 import json
 import time
-from pathlib import Path
 
 import pytest
 
 from slurm_colloc.core.model import because
 from slurm_colloc.core.wording import sentence, words
-from slurm_colloc.placement.waits import Wait, Waits, to_json, waits_path
 from tests.unit.golden import Printed
-from tests.unit.made import HOUR
 from tests.unit.programs import executable
 from tests.unit.shell import SCRIPT, Shell
 
-SLICE, WHOLE = ("gpu", "gpu:h100_1g.10gb"), ("gpu", "gpu:h100")
 PLACED, LEFT = ["--gres=gpu:h100_1g.10gb:1", "job.sh"], ["job.sh"]
 
 GRES = "gpu:h100:1,gpu:h100_1g.10gb:1"
@@ -32,13 +28,6 @@ def site(shell: Shell) -> Shell:
         stream.write(f'[paths]\nstate = "{shell.folder / "state"}"\n')
     shell.ran()
     return shell
-
-
-def waited(site: Shell, slices_h: float, whole_h: float) -> None:
-    path = Path(waits_path(str(site.folder / "state")))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    waits = {SLICE: Wait(slices_h * 3600, slices_h * 7200, 12), WHOLE: Wait(whole_h * 3600, whole_h * 7200, 57)}
-    path.write_text(json.dumps(to_json(Waits(time.time(), waits))))
 
 
 def sinfo(site: Shell, used: str, script: str = "") -> None:
@@ -57,32 +46,24 @@ WHOLE_FULL = "gpu:h100:1(IDX:0),gpu:h100_1g.10gb:0(IDX:N/A)"
 
 
 def test_full_slices_and_a_free_whole_gpu(site: Shell) -> None:
-    waited(site, 5, 3)
     sinfo(site, SLICE_FULL)
     for _ in range(2):
         done = site.run("job.sh")
         assert (done.returncode, done.stdout) == (0, "Submitted batch job 4711\n")
-    assert (site.calls(), asked(site)) == ([LEFT, LEFT], 1)
-    [sooner, *_] = site.decisions()[0]["reasons"]
-    assert (sooner[0], sooner[1]["option"], sooner[1]["ends_s"]) == ("ends-sooner", "as asked", HOUR)
-
-
-def test_nobody_is_asked_where_the_slice_is_soon_enough_anyway(site: Shell) -> None:
-    waited(site, 0.1, 3)
-    sinfo(site, SLICE_FULL)
-    site.run("job.sh")
-    assert (site.calls(), asked(site)) == ([PLACED], 0)
+    # The second, in the same twenty seconds, finds the GPU given to the first.
+    assert (site.calls(), asked(site)) == ([LEFT, PLACED], 1)
+    [free, *_] = site.decisions()[0]["reasons"]
+    assert (free[0], free[1]["option"]) == ("free-now", "as asked")
 
 
 def test_switched_off(site: Shell) -> None:
-    waited(site, 5, 0)
     sinfo(site, SLICE_FULL)
     site.run("--colloc=off", "--explain", "job.sh")
     assert asked(site) == 0
     text = (site.folder / "site.toml").read_text()
     # Not in the folder of the job, of which it would be a file.
     path = site.folder / "home/site.toml"
-    path.write_text(text.replace("[sharing]", "[sharing]\nweigh_waits = false"))
+    path.write_text(text.replace("[sharing]", "[sharing]\nask_free = false"))
     site.run("--explain", "job.sh", environ={"COLLOC_CONF": str(path)})
     assert (site.calls()[1], asked(site)) == (PLACED, 0)
 
@@ -98,8 +79,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_without_an_answer_the_waits_alone_are_weighed_and_nobody_waits_for_it_twice(site: Shell, fault: str) -> None:
-    waited(site, 5, 6)
+def test_without_an_answer_the_first_piece_is_given_and_nobody_waits_for_it_twice(site: Shell, fault: str) -> None:
     if FAULTS[fault] is not None:
         sinfo(site, "", FAULTS[fault] or "")
     began = time.monotonic()
@@ -113,34 +93,22 @@ def test_without_an_answer_the_waits_alone_are_weighed_and_nobody_waits_for_it_t
     assert (words(because("free-unknown", error="")) in done.stderr) is (fault != "nothing")
 
 
-def test_a_free_slice_while_whole_gpus_are_waited_for(site: Shell, printed: Printed) -> None:
-    waited(site, 5, 3)
+def test_a_free_slice_while_whole_gpus_are_full(site: Shell, printed: Printed) -> None:
     sinfo(site, WHOLE_FULL)
     found = site.run("--dry-run", "--explain", "--format=json", "job.sh")
     lines = found.stderr.splitlines()
     assert len(lines) <= 8 + found.stderr.count("would be submitted as")
     printed("csub", lines[0])
     weighed = json.loads(found.stdout)["placement"]["weighed"]
-    assert weighed[1] == {
-        "option": "as asked",
-        "free_now": False,
-        "waited_median_s": 10800.0,
-        "waited_p90_s": 21600.0,
-        "waited_runs": 57,
-        "slowdown": 1.0,
-        "run_s": 3600.0,
-        "turnaround_s": 14400.0,
-        "rounds": 1,
-    }
-    waited_for = because("waited", option="as asked", wait_s=3.0 * HOUR, runs=57)
-    said = sentence([because("free-now", option="gpu:h100_1g.10gb:1"), waited_for])
+    assert weighed[1] == {"option": "as asked", "free_now": False, "slowdown": 1.0, "rounds": 1}
+    full = because("not-free", option="as asked")
+    said = sentence([because("free-now", option="gpu:h100_1g.10gb:1"), full])
     assert said in site.run("job.sh").stderr
     assert site.calls() == [PLACED]
 
 
 @pytest.mark.parametrize(("later", "then"), [("", LEFT), ("--hold", PLACED)])
 def test_what_the_first_was_given_is_not_free_for_the_second(site: Shell, later: str, then: list[str]) -> None:
-    waited(site, 5, 3)
     sinfo(site, "gpu:h100:0(IDX:N/A),gpu:h100_1g.10gb:0(IDX:N/A)")
     first, second = (site.run(*filter(None, [option]), "job.sh") for option in (later, ""))
     assert (first.returncode, second.returncode, asked(site)) == (0, 0, 1)
