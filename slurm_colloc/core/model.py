@@ -251,8 +251,9 @@ PACK = "pack"
 # Why shadow mode would have left a job as asked; ``wording`` has the words.
 WOULD_NOT = ("off", "request", "need", "fit", "pack")
 
-# The arms of jobs that were drawn: a piece of a GPU where one fits, or as asked, to compare with.
-PLACED, CONTROL = "placed", "control"
+# The arms of jobs that were drawn: a piece of a GPU where one fits, or as asked, to compare with. Those that got their
+# piece while they waited, drawn or not, are in one of their own.
+PLACED, CONTROL, LATE = "placed", "control", "late"
 
 
 class Decision(NamedTuple):
@@ -268,7 +269,7 @@ class Decision(NamedTuple):
     asked) with at most ``would_memory_mib`` where that is limited; empty where it would have been left as asked,
     because of ``would_not``, one of WOULD_NOT. ``would_wait_s`` is how long it would have waited for that: 0 where it
     was free, None where that is not known. ``arm`` is PLACED or CONTROL of a job that was drawn by
-    ``rule``, in words; empty of others.
+    ``rule``, in words, and LATE of one that got its piece while it waited; empty of others.
     """
 
     job_id: str

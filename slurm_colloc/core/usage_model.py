@@ -368,7 +368,10 @@ class ShadowLeft(NamedTuple):
 
 
 class HarmRate(NamedTuple):
-    """So many runs of those of which it is known, their part, and what the true one is with 95 %; None of none."""
+    """So many runs of those of which it is known, their part, and what the true one is with 95 %; None of none.
+
+    ``arm`` is LATE of those alone that got their piece while they waited.
+    """
 
     kind: str
     runs: int
@@ -376,12 +379,13 @@ class HarmRate(NamedTuple):
     part: float | None
     low: float | None
     high: float | None
+    arm: str = ""
 
 
 class ArmFigure(NamedTuple):
     """One figure of the jobs of one arm: its value, where the true one is with 95 %, of how many jobs, of one rule.
 
-    Of ``draws`` draws; jobs of one draw are not independent. None is not known.
+    Arm LATE is of no rule. Of ``draws`` draws; jobs of one draw are not independent. None is not known.
     """
 
     rule: str

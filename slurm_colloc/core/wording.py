@@ -42,6 +42,7 @@ MEANS = {
     "refused": "Slurm did not take the change",
     "changed": "somebody changed it",
     "free": "a whole GPU was free and its piece was not",
+    "harmed": "a piece harmed a job like it",
     "grew": "its need is larger than its piece",
     # What a piece of a GPU did to a job.
     "out_of_memory": "ran out of GPU memory",

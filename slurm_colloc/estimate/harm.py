@@ -54,21 +54,33 @@ def harm_of(run: Evidence, whole: Sequence[Evidence], max_slowdown: float) -> Ha
     return Harm.NONE if any(one.state == run.state for one in whole) else _ENDS[run.state]
 
 
+def harmed_s(runs: Sequence[Evidence], max_slowdown: float) -> float:
+    """Return when the last of a job's runs ended that its piece harmed; 0 where none was."""
+    return max((run.ended_s for run, harm in _judged(runs, max_slowdown) if harm in COUNTED), default=0.0)
+
+
+def _judged(runs: Sequence[Evidence], max_slowdown: float) -> list[tuple[Evidence, Harm | None]]:
+    whole = [run for run in runs if run.mode == SharingMode.EXCLUSIVE]
+    # A record that stands for several old runs keeps the worst of each figure, and is none of them.
+    pieces = [run for run in runs if run.mode not in ("", SharingMode.EXCLUSIVE) and run.run_count == 1]
+    return [(run, harm_of(run, whole, max_slowdown)) for run in pieces]
+
+
 def why_whole(runs: Sequence[Evidence], max_slowdown: float) -> Reason | None:
     """Return why a job is to have a whole GPU for now, by its own runs, oldest first; None where none was harmed.
 
     It is measured on a whole GPU once for each run that was harmed: what its pieces harm again and again gets fewer.
     """
-    whole = [run for run in runs if run.mode == SharingMode.EXCLUSIVE]
-    # A record that stands for several old runs keeps the worst of each figure, and is none of them.
-    pieces = [run for run in runs if run.mode not in ("", SharingMode.EXCLUSIVE) and run.run_count == 1]
-    judged = [(run, harm_of(run, whole, max_slowdown)) for run in pieces]
-    harmed = [(run, harm) for run, harm in judged if harm in COUNTED or harm is Harm.FAILED]
+    harmed = [(run, harm) for run, harm in _judged(runs, max_slowdown) if harm in COUNTED or harm is Harm.FAILED]
     if not harmed:
         return None
     last, harm = max(harmed, key=lambda pair: pair[0].ended_s)
     measured = sum(
-        run.state == COMPLETED and run.ended_s > last.ended_s and run.sample_count >= LEAST_SAMPLES for run in whole
+        run.mode == SharingMode.EXCLUSIVE
+        and run.state == COMPLETED
+        and run.ended_s > last.ended_s
+        and run.sample_count >= LEAST_SAMPLES
+        for run in runs
     )
     left = len(harmed) - measured
     return because("harmed", job_id=last.job_id, harm=harm.name.lower(), runs=left) if harm and left > 0 else None

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a site places nothing for now, because too many jobs were harmed: a file that ingest writes, csub reads."""
+"""Whether a site places nothing for now, or nothing late, because too many jobs were harmed.
+
+The ingest writes the file, csub reads it.
+"""
 
 import json
 import os
@@ -15,10 +18,14 @@ _LIMIT_BYTES = 64 * 1024
 
 
 class Stop(NamedTuple):
-    """Why nothing is placed, empty where it is; and when a person last said to go on: harm of before counts no more."""
+    """Why nothing is placed, empty where it is; and when a person last said to go on: harm of before counts no more.
+
+    ``late`` is why no job is given a piece while it waits.
+    """
 
     why: str
     resumed_s: float
+    late: str = ""
 
 
 def stop_path(state_folder: str) -> str:
@@ -42,10 +49,11 @@ def read_stop(state_folder: str) -> Stop:
     return kept
 
 
-def why_stopped(state_folder: str) -> str:
-    """Return why nothing is placed; what cannot be read is a reason too."""
+def why_stopped(state_folder: str, *, late: bool = False) -> str:
+    """Return why nothing is placed, or nothing ``late``; what cannot be read is a reason too."""
     try:
-        return read_stop(state_folder).why
+        stop = read_stop(state_folder)
+        return stop.why or (stop.late if late else "")
     except StoreError as error:
         return f"whether this site places jobs is not known: {error}"
 

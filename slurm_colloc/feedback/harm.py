@@ -12,11 +12,11 @@ from typing import NamedTuple
 from duckdb import DuckDBPyConnection
 
 from slurm_colloc.core.config import SiteConfig
-from slurm_colloc.core.model import COMPLETED, GPU_OOM, PLACED, Evidence, SharingMode
+from slurm_colloc.core.model import COMPLETED, GPU_OOM, LATE, PLACED, Evidence, SharingMode
 from slurm_colloc.core.usage_model import HarmRate
 from slurm_colloc.estimate.bounds import lower_bound, upper_bound
 from slurm_colloc.estimate.harm import COUNTED, Harm, harm_of
-from slurm_colloc.estimate.site_stop import read_stop, write_stop
+from slurm_colloc.estimate.site_stop import Stop, read_stop, write_stop
 from slurm_colloc.feedback.user_histories import make_history_folder
 from slurm_colloc.store.decisions import of_decided
 from slurm_colloc.store.equivalents import node_names, pool_nodes
@@ -24,6 +24,8 @@ from slurm_colloc.store.queries import query
 
 # Of fewer runs nobody can say it; and more than this part, with 95 % certainty, is too many.
 _LEAST_RUNS, _MOST, _SPAN_S = 50, 0.01, 86400.0
+# Of jobs that got their piece while they waited, which their users did not see, so few are too many, of two users.
+_MOST_LATE, _LATE_SPAN_S = 4, 30 * 86400.0
 # Both sides of an interval that holds with 95 %.
 _EACH_SIDE = 0.975
 
@@ -118,24 +120,44 @@ def too_many(runs: Iterable[JudgedRun], since_s: float) -> str:
     return ""
 
 
-def stop_where_too_many(runs: Iterable[JudgedRun], state_folder: str, now_s: float) -> str:
-    """Stop a site whose jobs were harmed too often, and return why; empty where it was not, or is stopped already.
+def too_many_late(runs: Iterable[JudgedRun], since_s: float) -> str:
+    """Return in words that too many jobs were harmed that got their piece while they waited; empty else.
+
+    Of runs that ended after ``since_s`` five, of two users.
+    """
+    of_month = [one for one in runs if one.arm == LATE and one.on_piece and one.run.ended_s > since_s]
+    harmed = {(one.user, one.run.job_id) for one in of_month if one.harm in COUNTED}
+    is_late = len(harmed) > _MOST_LATE and len({user for user, _ in harmed}) > 1
+    return f"{len(harmed)} jobs on pieces that they got while they waited were harmed within 30 days" * is_late
+
+
+def stop_where_too_many(runs: Sequence[JudgedRun], state_folder: str, now_s: float) -> tuple[str, str]:
+    """Stop a site whose jobs were harmed too often: all that is placed, or what is placed late.
+
+    Returns why for each; empty where it was not, or is stopped already.
 
     Raises:
         StoreError: what is kept of it cannot be read or written.
     """
     kept = read_stop(state_folder)
-    why = too_many(runs, max(now_s - _SPAN_S, kept.resumed_s))
-    if kept.why or not why:
-        return ""
-    make_history_folder(state_folder)
-    write_stop(state_folder, kept._replace(why=f"{why}; 'colloc site resume' goes on"))
-    return why
+    why = "" if kept.why else too_many(runs, max(now_s - _SPAN_S, kept.resumed_s))
+    late = "" if kept.late else too_many_late(runs, max(now_s - _LATE_SPAN_S, kept.resumed_s))
+    if why or late:
+        make_history_folder(state_folder)
+        said = [text and f"{text}; 'colloc site resume' goes on" for text in (why, late)]
+        write_stop(state_folder, Stop(kept.why or said[0], kept.resumed_s, kept.late or said[1]))
+    return why, late
 
 
 def harm_rates(runs: Iterable[JudgedRun]) -> list[HarmRate]:
-    """Return how many of these runs were harmed, by kind, and in all; of each kind only runs of which it is known."""
+    """Return how many of these runs were harmed, and once more of those that got their piece while they waited."""
     judged = list(runs)
+    late = [one for one in judged if one.arm == LATE]
+    return [*_rates(judged), *(one._replace(arm=LATE) for one in (_rates(late) if late else ()))]
+
+
+def _rates(judged: Sequence[JudgedRun]) -> list[HarmRate]:
+    """Return how many of these runs were harmed, by kind, and in all; of each kind only runs of which it is known."""
     # Whoever completed was neither short of memory nor lost, whether slower or not.
     known = [one for one in judged if one.harm is not None or one.run.state == COMPLETED]
     timed = [one for one in known if one.harm in (Harm.NONE, Harm.SLOWER) and one.run.state == COMPLETED]

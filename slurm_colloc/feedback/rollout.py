@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares the jobs of a rollout rule that were placed with those that were only recorded.
+"""Compares the jobs of a rollout rule that were placed with those that were only recorded, and shows those placed late.
 
 That was decided in both arms in the same way, before anything was known of the outcome. Drawn is a job of a user for a
 day, so that a mean's interval is that of a ratio over draws: jobs of one draw hang together.
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from math import sqrt
 from typing import NamedTuple
 
-from slurm_colloc.core.model import COMPLETED, CONTROL, GPU_OOM, PLACED
+from slurm_colloc.core.model import COMPLETED, CONTROL, GPU_OOM, LATE, PLACED
 from slurm_colloc.core.usage_model import ArmFigure
 from slurm_colloc.estimate.harm import Harm
 from slurm_colloc.feedback.harm import JudgedRun, rate
@@ -58,17 +58,23 @@ _PARTS = {
 
 
 def arm_figures(runs: Iterable[JudgedRun]) -> list[ArmFigure]:
-    """Return each measure of each arm of each rule, of those runs of which it is known."""
+    """Return each measure of each arm of each rule, of those runs of which it is known.
+
+    Nobody draws which job is placed late: the arm of those is of no rule, and has none beside it.
+    """
     of_arm: dict[tuple[str, str], list[JudgedRun]] = defaultdict(list)
     for one in runs:
         if one.arm in (PLACED, CONTROL) and one.offered:
             of_arm[one.rule, one.arm].append(one)
-    rules = sorted({rule for rule, _ in of_arm})
+        elif one.arm == LATE and one.on_piece:
+            of_arm["", LATE].append(one)
+    drawn = sorted({rule for rule, arm in of_arm if arm != LATE})
+    late = [("", (LATE,))] if of_arm["", LATE] else []
     return [
         _figure(rule, arm, measure, of_arm[rule, arm])
-        for rule in rules
+        for rule, arms in (*((rule, (PLACED, CONTROL)) for rule in drawn), *late)
         for measure in (*_MEANS, *_PARTS)
-        for arm in (PLACED, CONTROL)
+        for arm in arms
     ]
 
 

@@ -20,9 +20,11 @@ from slurm_colloc.core.clock import now
 from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.errors import CollocError, StoreError
 from slurm_colloc.core.files import locked
-from slurm_colloc.core.model import Decision, Footprint, Gres, Placement, because
+from slurm_colloc.core.model import LATE, Decision, Footprint, Gres, Placement, because
 from slurm_colloc.core.units import counted
 from slurm_colloc.estimate.calibration import RUNNING
+from slurm_colloc.estimate.harm import harmed_s
+from slurm_colloc.estimate.lookup import look_up
 from slurm_colloc.estimate.records import drop_decision, read_decisions
 from slurm_colloc.placement.choose import place
 from slurm_colloc.placement.time_and_cores import asked_limit_min
@@ -62,7 +64,9 @@ _JOBS_AT_A_LOOK, _SLOWED_AT_A_LOOK = 200, 5
 # slurmctld has been round its queue by then, and a job whose piece was free has begun.
 _CYCLE_S = 60.0
 # Ways back that say nothing against the piece.
-_NO_FAILURE = ("undo", "changed", "free", "grew")
+_NO_FAILURE = ("undo", "changed", "free", "grew", "harmed")
+# For so long after a piece has harmed a job none like it gets one late.
+_HARMED_S = 30 * 86400.0
 
 
 class Slurm(Protocol):
@@ -222,9 +226,18 @@ def _bind(jobs: Sequence[Waiting], config: SiteConfig, slurm: Slurm) -> list[Int
 
 
 def _wanted(jobs: Sequence[Waiting], config: SiteConfig, slurm: Slurm) -> list[tuple[Waiting, Placement, Footprint]]:
-    """Return the jobs that a piece would be given today."""
-    failed = failed_before(config.cluster)
-    left = [job for job in jobs if not failed & _places(job, config)]
+    """Return the jobs that a piece would be given today, but those that one did no good or, within a month, harm."""
+    for signature in {job.request.signature for job in jobs}:
+        runs = look_up(config, signature, None).evidence
+        if (until_s := harmed_s(runs, config.sharing.max_slowdown) + _HARMED_S) > now():
+            # Of a job's runs the newest alone are kept.
+            note_failed(config.cluster, signature, ("",), until_s)
+    failed = {(one.signature, one.partition) for one in failed_before(config.cluster)}
+    left = [
+        job
+        for job in jobs
+        if failed.isdisjoint((job.request.signature, name) for name in ("", *_partitions(job, config)))
+    ]
     return [found for found in _placed(left, config, slurm) if found[1].gres]
 
 
@@ -278,7 +291,7 @@ def _better_as_asked(
     bound = {one.job.job_id: one for one in intents if one.is_bound and one.change.is_told and one.change.back}
     jobs = [one.job for one in bound.values()]
     found = {
-        job.job_id: "grew"
+        job.job_id: "harmed" if footprint.keep_whole else "grew"
         for job, placement, footprint in _placed(jobs, config, slurm)
         if _has_grown(bound[job.job_id].change, placement, footprint)
     }
@@ -293,7 +306,7 @@ def _better_as_asked(
         pieces = slurm.free().units if any(_whole_keys(one.job, whole, config) for one in idle) else {}
         for one in idle:
             [piece] = parse_gres(one.change.gres)
-            keys = [(name, kind_of(piece)) for _, name in _places(one.job, config)]
+            keys = [(name, kind_of(piece)) for name in _partitions(one.job, config)]
             if all(pieces.get(key, 0) < piece.quantity for key in keys) and _take_whole(one.job, whole, config):
                 found[one.job.job_id] = "free"
     return found
@@ -309,7 +322,7 @@ def _has_grown(change: Change, placement: Placement, footprint: Footprint) -> bo
 
 def _whole_keys(job: Waiting, whole: Mapping[tuple[str, str], int], config: SiteConfig) -> list[tuple[str, str]]:
     """Return under which keys of ``Free.units`` whole GPUs are free that a job could have as asked."""
-    names = {name for _, name in _places(job, config)}
+    names = set(_partitions(job, config))
     kinds = {kind_of(gres) for gres in job.request.gres}
     if "gpu" in kinds:
         pools = (pool for pool in config.pool if names & set(pool.partitions))
@@ -360,7 +373,7 @@ def _settle(
             undone.append(job.job_id)
             keep(job._replace(change=change._replace(is_told=True, undone_s=now(), why=reason)))
             if reason not in _NO_FAILURE:
-                note_failed(config.cluster, _places(job, config))
+                note_failed(config.cluster, job.request.signature, _partitions(job, config))
             if change.is_told:
                 _decide(job, None, config)
     return Looked(tuple(bound), tuple(undone))
@@ -393,7 +406,7 @@ def _decide(job: Waiting, change: Change | None, config: SiteConfig) -> None:
     names = set(change._fields) & set(Decision._fields) - {"at_s", "reasons"}
     reasons = (because("late-bound", asked=job.request.asked, runs=change.runs),)
     values = {name: getattr(change, name) for name in names}
-    drop_decision(folder, decisions[-1]._replace(**values, given=change.gres, at_s=now(), reasons=reasons))
+    drop_decision(folder, decisions[-1]._replace(**values, given=change.gres, at_s=now(), reasons=reasons, arm=LATE))
 
 
 def said_of(job: Waiting, change: Change) -> str:
@@ -435,7 +448,7 @@ def why_not_now(record: PendingJob, job: Waiting, placement: Placement, form: Fo
         return "reason"
     if not record.asks(form.field, job.request.gres) or asked_min not in (None, record.time_limit_min):
         return "changed"
-    if {*record.record.get("Partition", "").split(",")} ^ {name for _, name in _places(job, config)}:
+    if {*record.record.get("Partition", "").split(",")} ^ {*_partitions(job, config)}:
         return "changed"
     if placement.time_limit_min is not None and record.record.get("Deadline", "") not in _UNSET:
         return "deadline"
@@ -444,7 +457,5 @@ def why_not_now(record: PendingJob, job: Waiting, placement: Placement, form: Fo
     return next((name for name in _ODD if record.record.get(name, "") not in _UNSET), "")
 
 
-def _places(job: Waiting, config: SiteConfig) -> frozenset[tuple[str, str]]:
-    """Return what a failure is remembered by."""
-    partitions = job.request.partitions or (config.default_partition,)
-    return frozenset((job.request.signature, partition) for partition in partitions)
+def _partitions(job: Waiting, config: SiteConfig) -> tuple[str, ...]:
+    return job.request.partitions or (config.default_partition,)

@@ -31,7 +31,7 @@ def main(watched_after_s: float = WATCHED_AFTER_S, *, undo: bool = False) -> int
             config = load_site(path)
             # What was changed before the site switched it off is put back.
             off = config.sharing.late_binding == "off" or "auto" not in config.policies
-            undo = undo or off or bool(why_stopped(config.paths.state))
+            undo = undo or off or bool(why_stopped(config.paths.state, late=True))
             if not look(config, CliClient(), undo=undo).bound:
                 break
     except CollocError as error:

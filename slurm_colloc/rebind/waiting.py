@@ -73,6 +73,14 @@ class Waiting(NamedTuple):
     change: Change | None = None
 
 
+class Failed(NamedTuple):
+    """Jobs of this signature in this partition, empty for all, are left as asked until then, or for good."""
+
+    signature: str
+    partition: str
+    until_s: float | None
+
+
 def folder_of(cluster: str) -> str:
     """Return where the files of one cluster's jobs lie."""
     return os.path.join(user_data_folder(), "waiting", cluster)
@@ -154,21 +162,23 @@ def put_away(cluster: str, job_ids: Iterable[str]) -> None:
         raise StoreError(f"'{folder}' cannot be written: {error.strerror}") from error
 
 
-def failed_before(cluster: str) -> frozenset[tuple[str, str]]:
-    """Return the jobs, as (signature, partition), that a change did no good."""
+def failed_before(cluster: str) -> list[Failed]:
+    """Return what is not changed, those that were noted last at the end."""
     with suppress(StoreError, ValueError, TypeError, RecursionError):
         content = json.loads(read_own(os.path.join(folder_of(cluster), _FAILED), _LIMIT_BYTES))
-        return frozenset(map(tuple, read_as(tuple[tuple[str, ...], ...], content)))
-    return frozenset()
+        found: tuple[Failed, ...] = read_as(tuple[Failed, ...], content)
+        return [one for one in found if one.until_s is None or one.until_s > now()]
+    return []
 
 
-def note_failed(cluster: str, places: Iterable[tuple[str, str]]) -> None:
-    """Have no job of these signatures changed again in these partitions.
+def note_failed(cluster: str, signature: str, partitions: Iterable[str], until_s: float | None = None) -> None:
+    """Have no job of a signature changed again in these partitions, until then or for good.
 
     Raises:
         StoreError: the folder cannot be written.
     """
-    failed = [*sorted(failed_before(cluster) - set(places)), *places][-_MOST_FAILED:]
+    new = [Failed(signature, partition, until_s) for partition in partitions]
+    failed = [*(one for one in failed_before(cluster) if one not in new), *new][-_MOST_FAILED:]
     write_atomic(os.path.join(_made(folder_of(cluster)), _FAILED), json.dumps(failed).encode())
 
 

@@ -21,6 +21,7 @@ _MEASURES = {
     "slower": ("slower than the bound, %", 100),
 }
 _PER = 10_000
+_LATE_HEADING = "those that got their piece while they waited"
 _OUT_OF_MEMORY = (
     "out of GPU memory: as csub (--requeue) read in the job's own output. Slurm calls such a job FAILED, as any other, "
     "so that without --requeue it is"
@@ -59,11 +60,15 @@ _Tables = list[tuple[str, list[list[str]]]]
 
 
 def _harm(proof: Proof, rates: Sequence[HarmRate]) -> tuple[str, _Tables, list[str]]:
-    rows = [["KIND", "RUNS", "OF", f"PER {_PER}", "95 %"]]
-    rows += [
-        [one.kind, str(one.runs), str(one.known), _number(one.part, _PER), _span(one.low, one.high, _PER)]
-        for one in rates
-    ]
+    tables: _Tables = []
+    for arm in dict.fromkeys(one.arm for one in rates):
+        rows = [["KIND", "RUNS", "OF", f"PER {_PER}", "95 %"]]
+        rows += [
+            [one.kind, str(one.runs), str(one.known), _number(one.part, _PER), _span(one.low, one.high, _PER)]
+            for one in rates
+            if one.arm == arm
+        ]
+        tables.append((_LATE_HEADING if arm else "", rows))
     notes = [
         f"OF: runs of which it is known; of {proof.not_known} nobody knows: cancelled, or failed of a job that never "
         "completed on a whole GPU. 95 %: Clopper and Pearson, over runs.",
@@ -72,26 +77,29 @@ def _harm(proof: Proof, rates: Sequence[HarmRate]) -> tuple[str, _Tables, list[s
         "whole GPU of that model. Time limit, host memory, failed: of a job that completed, and never ended so, there.",
         "In all: all kinds but 'failed, cause not known'. Lost with a node does not stop the site, all else does.",
     ]
-    return "What pieces of GPUs did to jobs on", [("", rows)], notes
+    return "What pieces of GPUs did to jobs on", tables, notes
 
 
 def _arms(proof: Proof) -> tuple[str, _Tables, list[str]]:
     tables: _Tables = []
     figures = [one for one in proof.figures if isinstance(one, ArmFigure)]
     for rule in dict.fromkeys(one.rule for one in figures):
-        rows = [["MEAN PER JOB", "PLACED", "95 %", "JOBS", "DRAWS", "AS ASKED", "95 %", "JOBS", "DRAWS"]]
+        arms = ("PLACED", "AS ASKED") if rule else ("LATE",)
+        rows = [["MEAN PER JOB", *(word for arm in arms for word in (arm, "95 %", "JOBS", "DRAWS"))]]
         by_measure: dict[str, list[str]] = {}
         for one in (one for one in figures if one.rule == rule):
             words, factor = _MEASURES[one.measure]
             cells = [_number(one.value, factor), _span(one.low, one.high, factor), str(one.jobs), str(one.draws)]
             by_measure.setdefault(words, []).extend(cells)
-        tables.append((f"rule {printable(rule)}", rows + [[words, *cells] for words, cells in by_measure.items()]))
+        heading = f"rule {printable(rule)}" if rule else _LATE_HEADING
+        tables.append((heading, rows + [[words, *cells] for words, cells in by_measure.items()]))
     notes = [
         "Of both arms: jobs of one GPU that were to have a piece by what was known at their submission, started in the "
         "window and ended; waits of a job's first run, submission to end of those that completed.",
         "95 % of means: normal, over draws (one of each user, job and day), of 10 or more; of parts: Clopper and "
         "Pearson, over jobs, too narrow where jobs of a draw hang together. Arms differ whose intervals do not touch.",
         f"{_OUT_OF_MEMORY} left out of that row, and among those that did not complete; on whole GPUs none looks.",
+        "Those that got their piece while they waited were not drawn, and are in no arm of a rule.",
         f"slower: in more than {proof.max_slowdown:g} times the longest other completed run of the same job on a whole "
         "GPU of that model; as asked shows how often that is chance.",
     ]

@@ -309,7 +309,7 @@ def _may_be_late(case: Case, part: Part) -> bool:
     allowed = config.sharing.late_binding != "off" and config.policy == "auto" and not request.untouchable
     in_time = "begin" not in request.options and request.time_limit_min != math.inf
     starts_shell = submission.script is None or request.sh_like
-    if not (allowed and in_time and starts_shell and _is_unknown(part)):
+    if not (allowed and in_time and starts_shell and _is_unknown(part)) or why_stopped(config.paths.state, late=True):
         return False
     return not may_be_server(with_arguments(submission.text, request), case.environ)
 

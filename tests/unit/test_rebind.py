@@ -4,6 +4,7 @@
 import json
 import os
 import re
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -16,8 +17,9 @@ from slurm_colloc.cli.sampling import _Looks
 from slurm_colloc.core.config import Sharing, SiteConfig
 from slurm_colloc.core.errors import InputError, ProcessError, StoreError
 from slurm_colloc.core.files import locked
-from slurm_colloc.core.model import Evidence, Gres, JobRequest
+from slurm_colloc.core.model import LATE, Evidence, Gres, JobRequest
 from slurm_colloc.estimate.records import drop_decision, drop_evidence, latest_of_jobs, read_decisions
+from slurm_colloc.estimate.site_stop import Stop, write_stop
 from slurm_colloc.rebind.forms import form_of
 from slurm_colloc.rebind.look import look
 from slurm_colloc.rebind.probe import Trial, holding, probe, trials_of
@@ -158,7 +160,7 @@ def test_a_known_need_becomes_a_piece_and_the_ledger_says_so(config: SiteConfig,
     other = decision(job_id="8", given="as asked")
     assert latest_of_jobs([decided[0], other, decided[1]]) == [other, decided[1]]
     assert latest_of_jobs([other, other]) == [other, other]
-    assert (decided[1].mode, decided[1].rung) == ("mps", "exact")
+    assert (decided[1].mode, decided[1].rung, decided[1].arm) == ("mps", "exact", LATE)
     said = Path(lock_path(config.cluster)).parent / "7.said"
     assert "mps:7" in said.read_text()
 
@@ -381,7 +383,31 @@ def test_a_need_that_has_grown_beyond_the_piece_is_a_way_back(
     learn(job_id="2", gpu_mem_peak_mib=peak_mib, state=state, mode="exclusive" if state == "COMPLETED" else "mps")
     assert look(config, bound).undone == ("7",)
     assert bound.records["7"]["TresPerNode"] == "gres/gpu:h100:1"
-    assert change(config, "7") == ("mps:7", True, "grew")
+    assert change(config, "7") == ("mps:7", True, "grew" if state == "COMPLETED" else "harmed")
+
+
+def test_a_job_that_a_piece_has_harmed_gets_none_late_for_a_month(
+    config: SiteConfig, slurm: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is measured on a whole GPU again, by which a new submission may have a piece; what waits has none."""
+    at_s = time.time()
+    for job_id, state, mode in (
+        ("1", "COMPLETED", "exclusive"),
+        ("2", "GPU_OOM", "mps"),
+        ("3", "COMPLETED", "exclusive"),
+    ):
+        learn(job_id=job_id, state=state, mode=mode, ended_s=at_s - 100 + int(job_id))
+    wait(config, slurm, "7")
+    look(config, slurm)
+    assert change(config, "7") is None
+    # Others of its runs have taken the place of this one.
+    shutil.rmtree(Path(os.environ["XDG_DATA_HOME"]) / "slurm_colloc/evidence")
+    learn()
+    for by_s, is_bound in ((29 * 86400.0, False), (31 * 86400.0, True)):
+        for module in ("look", "waiting"):
+            monkeypatch.setattr(f"slurm_colloc.rebind.{module}.now", lambda by_s=by_s: at_s + by_s)
+        look(config, slurm)
+        assert (change(config, "7") is not None) is is_bound
 
 
 def test_a_need_that_has_grown_within_the_piece_is_none(config: SiteConfig, bound: Controller) -> None:
@@ -557,7 +583,7 @@ def test_what_is_switched_off_while_a_look_waits_is_put_back(
         assert slurm.records["7"]["TresPerNode"] == "gres/mps:7"
         files.append(off)
         if switch == "stopped":
-            monkeypatch.setattr("slurm_colloc.rebind.program.why_stopped", lambda folder: "harm")
+            monkeypatch.setattr("slurm_colloc.rebind.program.why_stopped", lambda folder, late: "harm")
 
     monkeypatch.setenv("SLURM_CLUSTERS", "other")
     monkeypatch.setattr("slurm_colloc.rebind.program.find_site_file", lambda: "x")
@@ -841,3 +867,13 @@ def test_what_a_probe_has_shown_holds_for_unknown_releases_alone() -> None:
 def test_a_probe_needs_pieces(config: SiteConfig) -> None:
     with pytest.raises(InputError, match="'cpu'"):
         trials_of(config, "cpu")
+
+
+def test_a_site_that_stopped_late_binding_has_no_job_wait_for_a_piece(shell: Shell) -> None:
+    path, state = shell.folder / "site.toml", shell.folder / "state"
+    text = path.read_text().replace("[sharing]", '[sharing]\nlate_binding = "on"')
+    path.write_text(f'{text}\n[paths]\nstate = "{state}"\n')
+    (state / "history").mkdir(parents=True)
+    for why, is_late in (("", True), ("5 jobs were harmed", False)):
+        write_stop(str(state), Stop("", 0.0, why))
+        assert ("csub_card_mib" in shell.run("--dry-run", "job.sh").stdout) is is_late

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from slurm_colloc.core.model import CONTROL, GPU_OOM, PLACED, Gres
+from slurm_colloc.core.model import CONTROL, GPU_OOM, LATE, PLACED, Gres
 from slurm_colloc.core.usage_model import ArmFigure
 from slurm_colloc.estimate.harm import Harm
 from slurm_colloc.feedback.harm import JudgedRun, harm_rates, rate
@@ -30,7 +30,7 @@ def ran(harm: Harm | None = Harm.NONE, user: str = "ann", arm: str = PLACED, **f
     """Return a run on a piece, which waited an hour and ran for one."""
     start_s = fields.pop("start_s", HOUR)
     state = fields.pop("state", "COMPLETED")
-    ended = evidence(mode="mig" if arm == PLACED else "exclusive", state=state, ended_s=float(start_s + HOUR))
+    ended = evidence(mode="exclusive" if arm == CONTROL else "mig", state=state, ended_s=float(start_s + HOUR))
     found = JudgedRun(user, ended, harm, start_s - HOUR, start_s, arm, RULE, offered=True, gpu_hours=0.5)
     return found._replace(**fields)
 
@@ -59,10 +59,10 @@ def test_each_kind_is_a_part_of_the_runs_of_which_it_is_known(printed: Printed) 
 
 def test_a_part_has_its_interval_and_of_nothing_there_is_none() -> None:
     # The textbook's: 1 of 10 lies between 0.25 and 44.5 %, 0 of 10 below 30.8 %.
-    assert rate("x", 1, 10)[3:] == (0.1, near(0.0025285785), near(0.4450161170))
-    assert rate("x", 0, 10)[3:] == (0.0, near(0.0), near(0.3084971078))
-    assert rate("x", 10, 10)[3:] == (1.0, near(0.6915028922), near(1.0))
-    assert rate("x", 0, 0)[3:] == (None, None, None)
+    assert rate("x", 1, 10)[3:6] == (0.1, near(0.0025285785), near(0.4450161170))
+    assert rate("x", 0, 10)[3:6] == (0.0, near(0.0), near(0.3084971078))
+    assert rate("x", 10, 10)[3:6] == (1.0, near(0.6915028922), near(1.0))
+    assert rate("x", 0, 0)[3:6] == (None, None, None)
 
 
 def test_means_are_over_jobs_and_their_intervals_over_draws() -> None:
@@ -108,6 +108,24 @@ def test_what_is_not_known_is_in_no_part() -> None:
     assert (of(figures, "not_completed").value, of(figures, "not_completed").jobs) == (2 / 6, 6)
     assert (of(figures, "slower").value, of(figures, "slower").jobs) == (1 / 3, 3)
     assert (of(figures, "wait_h").jobs, of(figures, "turnaround_h").jobs) == (6, 3)
+
+
+def test_what_was_placed_late_is_an_arm_of_its_own_and_in_none_of_a_rule() -> None:
+    whole = ran(arm=LATE)._replace(run=evidence(mode="exclusive"))
+    runs = [ran(), ran(arm=CONTROL), ran(Harm.SLOWER, arm=LATE), ran(arm=LATE, rule="another"), whole]
+    figures = [(one.rule, one.arm, one.jobs) for one in arm_figures(runs) if one.measure == "gpu_hours"]
+    assert figures == [(RULE, PLACED, 1), (RULE, CONTROL, 1), ("", LATE, 2)]
+    on_pieces = [one for one in runs if one.on_piece]
+    slower = [(one.arm, one.runs, one.known) for one in harm_rates(on_pieces) if one.kind == Harm.SLOWER]
+    assert slower == [("", 1, 3), (LATE, 1, 2)]
+    assert {one.arm for one in harm_rates([ran()])} == {""}
+
+
+def test_tables_of_what_was_placed_late(printed: Printed) -> None:
+    span = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 8, tzinfo=UTC)
+    runs = [ran(Harm.SLOWER, arm=LATE), ran(arm=LATE)]
+    for figures in (arm_figures(runs), harm_rates(runs)):
+        printed("report-proof", as_table(Proof("c", *span, 2, 0, 1.1, figures)))
 
 
 def test_the_table_shows_a_dash_for_what_is_not_known_and_lets_nothing_act() -> None:
@@ -181,4 +199,4 @@ def test_harm_is_of_runs_on_pieces(folder: Path) -> None:
     assert ["harmed", "in", "all", "0", "10", "0", "0", "to", "3085"] in [line.split() for line in table.splitlines()]
     told = json.loads(shown(folder, "--harm", "--format", "json"))
     assert (told["runs"], told["not_known"], told["figures"][-1]["known"]) == (10, 0, 10)
-    assert shown(folder, "--harm", "--format", "csv").splitlines()[0] == "kind,runs,known,part,low,high"
+    assert shown(folder, "--harm", "--format", "csv").splitlines()[0] == "kind,runs,known,part,low,high,arm"

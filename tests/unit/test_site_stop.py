@@ -6,6 +6,7 @@ import os
 import pwd
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,10 +14,10 @@ from slurm_colloc.cli.colloc import ingest
 from slurm_colloc.core.config import Paths
 from slurm_colloc.core.config_audit import Notices
 from slurm_colloc.core.errors import StoreError
-from slurm_colloc.core.model import Gres
+from slurm_colloc.core.model import LATE, Gres
 from slurm_colloc.estimate.harm import Harm
 from slurm_colloc.estimate.site_stop import Stop, read_stop, stop_path, why_stopped, write_stop
-from slurm_colloc.feedback.harm import JudgedRun, judged_runs, stop_where_too_many, too_many
+from slurm_colloc.feedback.harm import JudgedRun, judged_runs, stop_where_too_many, too_many, too_many_late
 from slurm_colloc.feedback.user_histories import Collected
 from slurm_colloc.store.store import Store
 from tests.unit.made import MIG_POOL, MPS_POOL, decision, evidence, run, site
@@ -34,6 +35,12 @@ def judged(user: int, ended_s: float, harm: Harm | None, mode: str = "mig") -> J
 
 def day(harmed: int, of: int, users: int = 2, harm: Harm = Harm.SLOWER, mode: str = "mig") -> list[JudgedRun]:
     return [judged(number % users, 100.0, harm if number < harmed else Harm.NONE, mode) for number in range(of)]
+
+
+def stopped(runs: list[JudgedRun], state: str, now_s: float) -> str:
+    why, late = stop_where_too_many(runs, state, now_s)
+    assert not late
+    return why
 
 
 @pytest.mark.parametrize(
@@ -64,22 +71,63 @@ def test_more_than_one_percent_for_certain(runs: list[JudgedRun], stops: bool) -
 
 def test_a_bad_day_stops_the_site_until_somebody_resumes(tmp_path: Path) -> None:
     state, bad = str(tmp_path), day(20, 100)
-    assert not stop_where_too_many(day(0, 100), state, 200.0)
+    assert not stopped(day(0, 100), state, 200.0)
     assert not why_stopped(state)
-    assert "20 of 100 runs" in stop_where_too_many(bad, state, 200.0)
+    assert "20 of 100 runs" in stopped(bad, state, 200.0)
     assert "colloc site resume" in why_stopped(state)
     # It is said once, and a good day after it changes nothing.
-    assert not stop_where_too_many(bad, state, 300.0)
-    assert not stop_where_too_many(day(0, 100), state, 300.0)
+    assert not stopped(bad, state, 300.0)
+    assert not stopped(day(0, 100), state, 300.0)
     assert why_stopped(state)
     write_stop(state, Stop("", 300.0))
-    assert not stop_where_too_many(bad, state, 400.0)
+    assert not stopped(bad, state, 400.0)
     assert not why_stopped(state)
-    assert stop_where_too_many([one._replace(run=one.run._replace(ended_s=350.0)) for one in bad], state, 400.0)
+    assert stopped([one._replace(run=one.run._replace(ended_s=350.0)) for one in bad], state, 400.0)
+
+
+def late(
+    harmed: int, users: int = 2, harm: Harm = Harm.OUT_OF_MEMORY, mode: str = "mps", **fields: Any
+) -> list[JudgedRun]:
+    """Return so many harmed runs, each of its own job, among many that were not."""
+    of = [*day(harmed, harmed, users, harm, mode), *day(0, 200)]
+    runs = (one.run._replace(job_id=str(number)) for number, one in enumerate(of))
+    return [one._replace(arm=LATE, run=run)._replace(**fields) for one, run in zip(of, runs, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("runs", "stops"),
+    [
+        (late(4), False),
+        (late(5), True),
+        (late(5, harm=Harm.SLOWER), True),
+        (late(5, harm=Harm.FAILED), False),
+        (late(5, harm=Harm.LOST), False),
+        (late(5, users=1), False),
+        (late(5, arm=""), False),
+        (late(5, mode="exclusive"), False),
+        ([*late(4), *late(4)], False),
+        ([], False),
+    ],
+)
+def test_five_jobs_of_two_users_that_were_harmed_late(runs: list[JudgedRun], stops: bool) -> None:
+    assert bool(too_many_late(runs, 0.0)) is stops
+    assert not too_many_late(runs, 100.0)
+
+
+def test_harm_of_jobs_that_waited_stops_late_binding_alone_for_a_month(tmp_path: Path) -> None:
+    state, bad = str(tmp_path), late(5)
+    assert stop_where_too_many(bad, state, 101.0 + 30 * DAY_S) == ("", "")
+    why, said = stop_where_too_many(bad, state, 200.0)
+    assert (why, said.split()[0]) == ("", "5")
+    assert not why_stopped(state)
+    assert "colloc site resume" in why_stopped(state, late=True)
+    assert stop_where_too_many(bad, state, 300.0) == ("", ""), "it is said once"
+    write_stop(state, Stop("", 300.0))
+    assert stop_where_too_many(bad, state, 400.0) == ("", "")
 
 
 def test_of_yesterday_nothing_counts(tmp_path: Path) -> None:
-    assert not stop_where_too_many(day(20, 100), str(tmp_path), 101.0 + DAY_S)
+    assert not stopped(day(20, 100), str(tmp_path), 101.0 + DAY_S)
 
 
 def test_runs_are_judged_by_user_and_job_and_what_slurm_gave_is_believed(tmp_path: Path) -> None:
@@ -129,9 +177,9 @@ def test_what_cannot_be_read_places_nothing(tmp_path: Path, content: str) -> Non
 
 
 def test_the_file_names_nobody(tmp_path: Path) -> None:
-    stop_where_too_many(day(20, 100), str(tmp_path), 200.0)
+    stopped(day(20, 100), str(tmp_path), 200.0)
     path = Path(stop_path(str(tmp_path)))
-    assert json.loads(path.read_text()).keys() == {"why", "resumed_s"}
+    assert json.loads(path.read_text()).keys() == {"why", "resumed_s", "late"}
     assert path.stat().st_mode & 0o777 == 0o644
 
 
@@ -142,7 +190,7 @@ def test_a_bad_day_taken_in_stops_csub_and_tells_the_admins(tmp_path: Path, monk
     for number in range(60):
         job_id, user = str(number + 1), (NAME, "daemon")[number % 2]
         began = start + 600 * number
-        of = decision(job_id, user=user, mode="mps", at_s=float(began - 1), out_of_memory=number < 20)
+        of = decision(job_id, user=user, mode="mps", at_s=float(began - 1), out_of_memory=number < 20, arm=LATE)
         decisions[user, job_id] = (pwd.getpwnam(user).pw_uid, of)
         state = "FAILED" if number < 20 else "COMPLETED"
         rows.append(run(job_id, began, began + 300, user=user, gres=(Gres("mps", "", 50),), state=state))
@@ -163,17 +211,18 @@ def test_a_bad_day_taken_in_stops_csub_and_tells_the_admins(tmp_path: Path, monk
     )
     ingest._history(store, config)
     assert "20 of 60 runs" in why_stopped(config.state_folder)
-    (mail,) = taken.to("root@example.org")
-    assert "colloc site resume" in plain(mail)
+    assert read_stop(config.state_folder).late.startswith("20 jobs")
+    mails = taken.to("root@example.org")
+    assert ["colloc site resume" in plain(mail) for mail in mails] == [True, True]
     ingest._history(store, config)
-    assert len(taken.mails) == 1, "it is said once"
+    assert len(taken.mails) == 2, "each is said once"
 
 
 def test_a_person_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "site.toml"
     path.write_text(f'schema = 1\nslurm_release = "22.05"\ncluster = "c"\n[paths]\nstate = "{tmp_path}/state"\n')
     monkeypatch.setenv("COLLOC_CONF", str(path))
-    assert stop_where_too_many(day(20, 100), f"{tmp_path}/state", 200.0)
+    assert stopped(day(20, 100), f"{tmp_path}/state", 200.0)
     assert colloc("site", "resume") == 0
     assert "20 of 100 runs" in colloc.out
     assert not why_stopped(f"{tmp_path}/state")

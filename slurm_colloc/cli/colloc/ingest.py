@@ -339,8 +339,11 @@ def _history(target: Store, config: SiteConfig) -> None:
     written = build_history(target, config.cluster, config.state_folder, collected, config)
     with target.connect(now(), now()) as database:
         runs = judged_runs(database, config)
-    if why := stop_where_too_many(runs, config.state_folder, now()):
+    why, late = stop_where_too_many(runs, config.state_folder, now())
+    if why:
         tell_admins(config, why)
+    if late:
+        tell_admins(config, late, late=True)
     margins = write_margins(written.answers, config.state_folder, now()).margins
     if written.users_skipped:
         say(f"history: {written.users_skipped} users have none, because only root can write it for them")

@@ -162,7 +162,8 @@ def check(
     files, refused = rendered(config)
     here = paths(config, files, site_file)
     problems = [*refused, *differences(config, cluster)]
-    problems += [f"no jobs are placed: {why}"] if (why := why_stopped(config.state_folder)) else []
+    why = why_stopped(config.state_folder, late=config.sharing.late_binding != "off")
+    problems += [f"no jobs are placed, or none that wait: {why}"] if why else []
     problems += [f"{one.subject}: {one.evidence}" for one in here if isinstance(one, Seen)]
     verdict = (
         f"differs from the cluster in {counted(len(problems), 'point')}" if problems else "agrees with the cluster"

@@ -16,7 +16,7 @@ from slurm_colloc.feedback.user_histories import make_history_folder
 def resume() -> None:
     """Place jobs again after too many were harmed. Harm of before counts no more."""
     config = site()
-    why = why_stopped(config.state_folder)
+    why = why_stopped(config.state_folder, late=True)
     if not why:
         print("nothing had stopped this site")
         return
@@ -25,21 +25,22 @@ def resume() -> None:
     print(f"jobs are placed again; they were not, since {why}")
 
 
-def tell_admins(config: SiteConfig, why: str) -> None:
-    """Say that nothing is placed any more, by mail too where the site sends any."""
+def tell_admins(config: SiteConfig, why: str, *, late: bool = False) -> None:
+    """Say that nothing is placed any more, or nothing late, by mail too where the site sends any."""
+    what = "gives no more pieces to jobs that wait" if late else "places no more jobs"
+    recorded = "" if late else ", and are recorded as under the policy 'shadow'"
     text = (
-        f"csub places no more jobs on '{config.cluster}': {why}.\n\nJobs run as asked, and are recorded as under the "
-        "policy 'shadow'. Find out what is wrong: 'colloc report --by signature', 'colloc job ID'. Then: "
-        "'colloc site resume'.\n"
+        f"csub {what} on '{config.cluster}': {why}.\n\nThey run as asked{recorded}. Find out what is wrong: "
+        "'colloc report --by signature', 'colloc job ID'. Then: 'colloc site resume'.\n"
     )
-    say(f"stopped: {why}; jobs run as asked until 'colloc site resume'")
+    say(f"stopped: csub {what}: {why}; they run as asked until 'colloc site resume'")
     settings = config.notices
     if settings.mode == "off":
         return
     try:
         check_settings(settings)
         for admin in settings.admins:
-            texts = Texts("csub places no more jobs", text, f"<p>{escape(text)}</p>")
+            texts = Texts(f"csub {what}", text, f"<p>{escape(text)}</p>")
             send(mail(message_id([admin, text], settings), admin, texts, settings, now()), settings.sender)
     except CollocError as error:
         say(f"no mail was sent of it: {error}")
