@@ -124,7 +124,7 @@ def _run(argv: tuple[str, ...]) -> int:
         return _fall_open(call, stdin, f"internal error, please report it: {error!r}")
     # Outside of what falls open above: once sbatch was started a job may exist.
     status, why = hand_over(plan, argv, path, source, call, site, then)
-    if not status and site.sharing.late_binding != "off":
+    if not status and site.binds_late:
         _look_at_others(call, site)
     return _fall_open(call, stdin, why) if why else status
 
@@ -169,7 +169,7 @@ def _packed(case: Case, part: Part, switched_off: Reason | None) -> Plan:
 
 def _then(plan: Plan, call: Call, config: SiteConfig) -> Callable[[str], None]:
     """Return what is to be done once there is a job."""
-    if plan.late:
+    if plan.late or plan.would_be_late:
         return partial(_keep_waiting, plan, call, config)
     return lambda job_id: None
 

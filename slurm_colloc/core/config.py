@@ -94,6 +94,7 @@ class Rule(NamedTuple):
     partitions: tuple[str, ...] = ()
     qos: tuple[str, ...] = ()
     percent: float = 100.0
+    late_binding: str = ""
 
 
 class Limits(NamedTuple):
@@ -183,6 +184,11 @@ class SiteConfig(NamedTuple):
         """Return the policies that may be in force for some job."""
         drawn = {"shadow" for rule in self.rollout if rule.percent < 100}
         return {self.policy, *(rule.policy for rule in self.rollout), *drawn}
+
+    @property
+    def binds_late(self) -> bool:
+        """Return whether some job may get a piece while it waits, or have it recorded that it might have."""
+        return {self.sharing.late_binding, *(rule.late_binding for rule in self.rollout)} - {"off", ""} != set()
 
     @property
     def tier(self) -> str:

@@ -23,6 +23,7 @@ DOCUMENTATION: dict[str, str] = {
     "rollout.qos": "it asks for one of these QOS",
     "rollout.percent": "of the jobs that it is for, the policy is in force for so many, drawn by user, job and day; "
     "the others are recorded as under 'shadow', to compare with ('report --rollout')",
+    "rollout.late_binding": "likewise, with 'auto'; empty: sharing.late_binding",
     "pool": "one [[pool]] for the nodes of one shape",
     "pool.name": "a name for people",
     "pool.nodes": "the nodes, in Slurm's bracket form",
@@ -80,7 +81,7 @@ DOCUMENTATION: dict[str, str] = {
     "tenth of its time limit, with GPU memory at rest and kernels running; 0: never",
     "sharing.ask_free": "false: a job gets the first piece that holds it, whatever is free, and nobody is asked",
     "sharing.late_binding": "whether a job that waits as asked, because nobody knew its need, is changed to ask for a "
-    "piece once a run of the same job has shown it: 'off', 'slices' (MIG alone) or 'on'",
+    "piece once a run of the same job has shown it: 'off', 'shadow' (only recorded), 'slices' (MIG alone) or 'on'",
     "sharing.late_forms": "options of which 'colloc late --probe PARTITION' has shown to change a waiting job; for "
     "a Slurm release that csub does not know",
     "sharing.late_back": "whether such a job asks for a whole GPU again, once, where one is free and its piece is not: "

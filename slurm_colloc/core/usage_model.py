@@ -356,6 +356,20 @@ class ShadowPiece(NamedTuple):
         return self.allocated_gpu_hours - self.piece_gpu_hours
 
 
+class ShadowLate(NamedTuple):
+    """Runs of jobs that would have got a piece while they waited.
+
+    Of ``judged`` it is known whether the piece holds them, and ``harmed`` would have run out of GPU memory. Of
+    ``waits_known`` it is known when they would have begun, an hour sooner or more in ``sooner``.
+    """
+
+    runs: int
+    judged: int
+    harmed: int
+    waits_known: int
+    sooner: int
+
+
 class ShadowLeft(NamedTuple):
     """Runs that would have been left as asked, or of which nobody knows what they would have had, and why.
 

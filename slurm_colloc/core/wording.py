@@ -38,6 +38,7 @@ MEANS = {
     "quiet": "sbatch prints no job id",
     # Why a job that waits asks again for what was asked.
     "undo": "by the command of its user",
+    "off": "the site gives such jobs none while they wait",
     "half": "Slurm took the change in part",
     "refused": "Slurm did not take the change",
     "changed": "somebody changed it",
@@ -230,6 +231,7 @@ WORDS = {
     "too-many-files": "the job may read more files than csub checks",
     # What became of a job while it waited.
     "late-bound": "the job asked for {asked}; while it waited, {runs:run} of the same job showed what it needs",
+    "late-would": "while it waited, the job would have come to ask for {given}, by {runs:run} of the same job",
     "late-undone": "the job asks for {asked} again, as it was submitted",
     "cards-differ": "the job may get GPUs of different sizes, so that its share's memory is not known",
     # Notes.

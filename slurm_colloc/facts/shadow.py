@@ -18,8 +18,8 @@ from duckdb import DuckDBPyConnection
 
 from slurm_colloc.core.config import Pool, SiteConfig
 from slurm_colloc.core.errors import InputError
-from slurm_colloc.core.model import COMPLETED, WOULD_NOT, Gres, because
-from slurm_colloc.core.usage_model import ShadowLeft, ShadowPiece
+from slurm_colloc.core.model import COMPLETED, LATE, WOULD_NOT, Gres, because
+from slurm_colloc.core.usage_model import ShadowLate, ShadowLeft, ShadowPiece
 from slurm_colloc.core.wording import words
 from slurm_colloc.placement.pieces import offers, shares_per_gpu
 from slurm_colloc.placement.speed import upper_on_slice_sql
@@ -35,6 +35,8 @@ COVERED_PCT = 90
 SHORTEST_S = 120
 # A decision that says that its job waited longer before is not believed.
 _LONGEST_WAIT_S = 7 * 86400.0
+# Whoever begins less than this sooner hardly notices.
+_SOONER_S = 3600
 _NOT_KNOWN_WHY = "by a decision that does not say why"
 
 
@@ -54,6 +56,8 @@ class Piece(NamedTuple):
 class Shadow(NamedTuple):
     """All of a window: by piece and ``total``; runs left as asked; runs with a piece that cannot be judged, by why.
 
+    ``late`` are those of all that would have got their piece while they waited.
+
     ``decided`` are all of these runs.
     """
 
@@ -62,6 +66,7 @@ class Shadow(NamedTuple):
     total: ShadowPiece
     left: tuple[ShadowLeft, ...]
     not_judged: tuple[ShadowLeft, ...]
+    late: ShadowLate
 
 
 _PIECE_KINDS = {
@@ -104,12 +109,17 @@ def shadow_use(database: DuckDBPyConnection, config: SiteConfig, window: Window,
     counts = f"count(*) AS runs, {_HOURS} AS allocated_gpu_hours"
     not_judged = f"SELECT why, {counts} FROM judged WHERE why IS NOT NULL GROUP BY why ORDER BY runs DESC, why"
     left = f"SELECT would_not, {counts} FROM shadowed WHERE would = '' GROUP BY 1 ORDER BY runs DESC, 1"
+    late = (
+        "SELECT count(*), count(*) FILTER (fitted OR over), count(*) FILTER (over AND enforced), count(earlier_s), "
+        f"count(*) FILTER (earlier_s >= {_SOONER_S}) FROM judged WHERE arm = '{LATE}'"
+    )
     return Shadow(
         decided=decided,
         pieces=tuple(pieces),
         total=total,
         left=_in_words(database.execute(left).fetchall()),
         not_judged=tuple(ShadowLeft(**row) for row in named(database, not_judged)),
+        late=ShadowLate(*database.execute(late).fetchall()[0]),
     )
 
 

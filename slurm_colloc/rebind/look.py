@@ -14,7 +14,7 @@ from datetime import datetime
 from functools import partial
 from random import shuffle
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from slurm_colloc.core.clock import now
 from slurm_colloc.core.config import SiteConfig
@@ -46,6 +46,8 @@ from slurm_colloc.slurm.jobs import QueuedJob
 from slurm_colloc.slurm.limits import Limits
 from slurm_colloc.slurm.pending import Assignments, PendingJob, parse_pending, show, update
 from slurm_colloc.submit.footprint import footprint_of_runs
+from slurm_colloc.submit.plan import policy_of
+from slurm_colloc.submit.rollout import MAY_BE_MET
 from slurm_colloc.submit.slurm_answers import access_of
 
 # Why a job may wait and be changed: all others are a limit, somebody's hold, or an error. An administrator's hold has a
@@ -64,7 +66,7 @@ _JOBS_AT_A_LOOK, _SLOWED_AT_A_LOOK = 200, 5
 # slurmctld has been round its queue by then, and a job whose piece was free has begun.
 _CYCLE_S = 60.0
 # Ways back that say nothing against the piece.
-_NO_FAILURE = ("undo", "changed", "free", "grew", "harmed")
+_NO_FAILURE = ("undo", "off", "changed", "free", "grew", "harmed")
 # For so long after a piece has harmed a job none like it gets one late.
 _HARMED_S = 30 * 86400.0
 
@@ -125,14 +127,17 @@ class Intent(NamedTuple):
     @property
     def waits_for_gpus(self) -> bool:
         """Return whether it is one job that slurmctld has had time to start, and that only GPUs keep waiting."""
-        of_job = {one.target for one in self.records} == {self.job.job_id}
-        return of_job and self.records[0].reason in _FOR_GPUS and now() - self.change.at_s >= _CYCLE_S
+        return now() - self.change.at_s >= _CYCLE_S and _waits_for_gpus(self.job, self.records)
 
     def back(self, record: PendingJob) -> Assignments:
         """Return what undoes the change of a record: of what was as meant once, others have changed what is not."""
         change = self.change
         left = {_part(name) for name, value in change.to.items() if change.is_told and not record.has({name: value})}
         return {name: value for name, value in change.back.items() if _part(name) not in left}
+
+
+def _waits_for_gpus(job: Waiting, records: Sequence[PendingJob]) -> bool:
+    return [(one.target, one.reason in _FOR_GPUS) for one in records] == [(job.job_id, True)]
 
 
 def _part(field: str) -> str:
@@ -168,9 +173,11 @@ def look(config: SiteConfig, slurm: Slurm, *, undo: bool = False) -> Looked:
         intents = [Intent(job, change, records[job.job_id]) for job, change in begun if job.job_id in records]
         if undo:
             return _settle(intents, config, slurm, undo=True)
-        looked = _settle(intents, config, slurm, better=_better_as_asked(intents, left, config, slurm))
+        late = _late_binding(left, config, slurm)
+        off = {job_id: "off" for job_id, mode in late.items() if mode in ("off", "shadow")}
+        looked = _settle(intents, config, slurm, better=_better_as_asked(intents, left, late, config, slurm) | off)
         unchanged = [job for job in read_waiting(cluster)[0] if job.job_id in pending and not job.change]
-        after = _settle(_bind(unchanged, config, slurm), config, slurm)
+        after = _settle(_bind(unchanged, late, config, slurm), config, slurm)
         return Looked((*looked.bound, *after.bound), (*looked.undone, *after.undone))
 
 
@@ -187,9 +194,22 @@ def _records(slurm: Slurm, lines: Sequence[str], jobs: Iterable[Waiting]) -> dic
 # --- what is to be changed ---
 
 
-def _bind(jobs: Sequence[Waiting], config: SiteConfig, slurm: Slurm) -> list[Intent]:
+def _late_binding(jobs: Iterable[Waiting], config: SiteConfig, slurm: Slurm) -> dict[str, str]:
+    """Return by job the late binding that the site has for it today, empty where nobody knows whose job it is."""
+    known: dict[tuple[object, ...], str] = {}
+    found = {}
+    for job in jobs:
+        key = job.request.account, job.request.partitions, job.request.qos
+        if key not in known:
+            chosen = policy_of(job.request, config, slurm, drawn_before=True)
+            known[key] = "" if chosen.why.code == MAY_BE_MET else chosen.late
+        found[job.job_id] = known[key]
+    return found
+
+
+def _bind(jobs: Sequence[Waiting], late: Mapping[str, str], config: SiteConfig, slurm: Slurm) -> list[Intent]:
     """Have jobs ask for what they would be given today, and return them as they are then."""
-    wanted = _wanted(jobs, config, slurm)
+    wanted = _wanted([job for job in jobs if late[job.job_id] not in ("off", "")], late, config, slurm)
     if not wanted:
         return []
     conf = slurm.config()
@@ -201,7 +221,7 @@ def _bind(jobs: Sequence[Waiting], config: SiteConfig, slurm: Slurm) -> list[Int
     wanted = wanted[: _SLOWED_AT_A_LOOK if slowed else _JOBS_AT_A_LOOK]
     records = _records(slurm, [], [job for job, _, _ in wanted])
     lines: list[str] = []
-    begun = []
+    begun, foretold = [], []
     for job, placement, footprint in wanted:
         form = form_of(job.request, release, config.sharing.late_forms)
         if form is None or why_not(job, placement, footprint, form, costs_priority=costs_priority):
@@ -213,10 +233,14 @@ def _bind(jobs: Sequence[Waiting], config: SiteConfig, slurm: Slurm) -> list[Int
         if not of_job or (placement.mode == "mig" and of_job != waiting):
             continue
         change = _change(job, placement, footprint, form, of_job)
+        if late[job.job_id] == "shadow":
+            foretold.append((job, change, placement, of_job))
+            continue
         keep(job._replace(change=change))
         write_said(job, said_of(job, change))
         lines += update([record.target for record in of_job], change.to)
         begun.append((job, change, {record.raw_id for record in waiting} - {one.raw_id for one in of_job}))
+    _foretell(foretold, config, slurm)
     after = _records(slurm, lines, [job for job, _, _ in begun])
     return [
         Intent(job, change, [record for record in after[job.job_id] if record.raw_id not in left], is_fresh=True)
@@ -225,7 +249,38 @@ def _bind(jobs: Sequence[Waiting], config: SiteConfig, slurm: Slurm) -> list[Int
     ]
 
 
-def _wanted(jobs: Sequence[Waiting], config: SiteConfig, slurm: Slurm) -> list[tuple[Waiting, Placement, Footprint]]:
+def _foretell(
+    foretold: Sequence[tuple[Waiting, Change, Placement, Sequence[PendingJob]]], config: SiteConfig, slurm: Slurm
+) -> None:
+    """Record what jobs would have come to ask for, and where it is known that they would have begun at once."""
+    free: dict[tuple[str, str], int] = {}
+    with suppress(CollocError):
+        free = dict(slurm.free().units) if foretold else free
+    for job, change, placement, records in foretold:
+        [piece] = parse_gres(change.gres)
+        keys = [(name, kind_of(piece)) for name in _partitions(job, config)]
+        begins = _waits_for_gpus(job, records) and any(free.get(key, 0) >= piece.quantity for key in keys)
+        # Of shares it is not known whether another GPU has as many.
+        free.update({key: free[key] - piece.quantity for key in keys if begins and key in free})
+        for decision in _decisions(job, config)[-1:]:
+            would = decision._replace(
+                **_shared(change, "mode"),
+                at_s=now(),
+                reasons=(because("late-would", given=change.gres, runs=change.runs),),
+                shadow=True,
+                would=change.gres,
+                would_memory_mib=placement.memory_mib if placement.mode == "mps" else None,
+                would_wait_s=now() - job.submitted_s if begins else None,
+                arm=LATE,
+            )
+            drop_decision(config.decisions_folder, would)
+        # There is no more to be said of it.
+        put_away(config.cluster, [job.job_id])
+
+
+def _wanted(
+    jobs: Sequence[Waiting], late: Mapping[str, str], config: SiteConfig, slurm: Slurm
+) -> list[tuple[Waiting, Placement, Footprint]]:
     """Return the jobs that a piece would be given today, but those that one did no good or, within a month, harm."""
     for signature in {job.request.signature for job in jobs}:
         runs = look_up(config, signature, None).evidence
@@ -238,11 +293,11 @@ def _wanted(jobs: Sequence[Waiting], config: SiteConfig, slurm: Slurm) -> list[t
         for job in jobs
         if failed.isdisjoint((job.request.signature, name) for name in ("", *_partitions(job, config)))
     ]
-    return [found for found in _placed(left, config, slurm) if found[1].gres]
+    return [found for found in _placed(left, late, config, slurm) if found[1].gres]
 
 
 def _placed(
-    jobs: Iterable[Waiting], config: SiteConfig, slurm: Slurm
+    jobs: Iterable[Waiting], late: Mapping[str, str], config: SiteConfig, slurm: Slurm
 ) -> Iterator[tuple[Waiting, Placement, Footprint]]:
     """Yield what jobs of known need would be given today; of one signature the history is read once."""
     known: dict[tuple[object, ...], Footprint] = {}
@@ -252,7 +307,8 @@ def _placed(
         if key not in known:
             known[key] = footprint_of_runs(job.request, None, config, slurm.job_states)[0]
         if known[key].gpu_mem_peak_mib is not None:
-            yield job, placed_late(job, known[key], config, partial(slurm.limits, config.cluster)), known[key]
+            limits = partial(slurm.limits, config.cluster)
+            yield job, placed_late(job, known[key], config, limits, late[job.job_id]), known[key]
 
 
 def _change(
@@ -282,7 +338,11 @@ def _change(
 
 
 def _better_as_asked(
-    intents: Sequence[Intent], waiting: Sequence[Waiting], config: SiteConfig, slurm: Slurm
+    intents: Sequence[Intent],
+    waiting: Sequence[Waiting],
+    late: Mapping[str, str],
+    config: SiteConfig,
+    slurm: Slurm,
 ) -> dict[str, str]:
     """Return the jobs that are better off as asked, with why: what they need has grown, or a whole GPU is free.
 
@@ -292,14 +352,16 @@ def _better_as_asked(
     jobs = [one.job for one in bound.values()]
     found = {
         job.job_id: "harmed" if footprint.keep_whole else "grew"
-        for job, placement, footprint in _placed(jobs, config, slurm)
+        for job, placement, footprint in _placed(jobs, late, config, slurm)
         if _has_grown(bound[job.job_id].change, placement, footprint)
     }
     idle = [one for job_id, one in bound.items() if job_id not in found and one.waits_for_gpus]
-    if not idle or config.sharing.late_back == "off":
+    # Where no node has a single GPU nobody is asked.
+    single = config.sharing.late_back == "single"
+    if not idle or config.sharing.late_back == "off" or (single and all(of.gpus_per_node != 1 for of in config.pool)):
         return found
     with suppress(CollocError):  # what is free is not known
-        whole = dict(slurm.free(single=config.sharing.late_back == "single").units)
+        whole = dict(slurm.free(single=single).units)
         for job in waiting:
             if job.change and job.change.why == "free":
                 _take_whole(job, whole, config)
@@ -394,19 +456,28 @@ def _why_back(intent: Intent, *, undo: bool) -> str:
 
 def _decide(job: Waiting, change: Change | None, config: SiteConfig) -> None:
     """Add to the ledger what the job asks for now: of a job's decisions the last before its start counts."""
-    folder = config.decisions_folder
-    # One home may serve several clusters.
-    decisions = [one for one in read_decisions(folder, f"-{job.job_id}.json")[0] if one.cluster == job.cluster]
+    folder, decisions = config.decisions_folder, _decisions(job, config)
     if not decisions:
         return
     if change is None:
         undone = (because("late-undone", asked=job.request.asked),)
         drop_decision(folder, decisions[0]._replace(at_s=now(), reasons=undone))
         return
-    names = set(change._fields) & set(Decision._fields) - {"at_s", "reasons"}
     reasons = (because("late-bound", asked=job.request.asked, runs=change.runs),)
-    values = {name: getattr(change, name) for name in names}
-    drop_decision(folder, decisions[-1]._replace(**values, given=change.gres, at_s=now(), reasons=reasons, arm=LATE))
+    decision = decisions[-1]._replace(**_shared(change), given=change.gres)
+    drop_decision(folder, decision._replace(at_s=now(), reasons=reasons, arm=LATE))
+
+
+def _decisions(job: Waiting, config: SiteConfig) -> list[Decision]:
+    """Return what was decided for a job, oldest first; one home may serve several clusters."""
+    found = read_decisions(config.decisions_folder, f"-{job.job_id}.json")[0]
+    return [one for one in found if one.cluster == job.cluster]
+
+
+def _shared(change: Change, *but: str) -> dict[str, Any]:
+    """Return what a decision has of a change, but for some of it."""
+    names = set(change._fields) & set(Decision._fields) - {"at_s", "reasons", *but}
+    return {name: getattr(change, name) for name in names}
 
 
 def said_of(job: Waiting, change: Change) -> str:
@@ -420,11 +491,13 @@ def _clock(at_s: float) -> str:
     return datetime.fromtimestamp(at_s).astimezone().isoformat(" ", "minutes")
 
 
-def placed_late(job: Waiting, footprint: Footprint, config: SiteConfig, limits: Callable[[], Limits]) -> Placement:
+def placed_late(
+    job: Waiting, footprint: Footprint, config: SiteConfig, limits: Callable[[], Limits], late: str
+) -> Placement:
     """Return what a waiting job would be given today in its own partitions: it is not moved to others."""
     here = tuple(partition._replace(pieces_in=()) for partition in config.partition)
     slices = tuple(mode for mode in config.sharing.order if mode == "mig")
-    order = slices if config.sharing.late_binding == "slices" else config.sharing.order
+    order = slices if late == "slices" else config.sharing.order
     config = config._replace(partition=here, sharing=config.sharing._replace(order=order))
     return place(job.request, footprint, config, access_of(job.request, footprint, config, limits))
 

@@ -30,7 +30,7 @@ def main(watched_after_s: float = WATCHED_AFTER_S, *, undo: bool = False) -> int
                 break
             config = load_site(path)
             # What was changed before the site switched it off is put back.
-            off = config.sharing.late_binding == "off" or "auto" not in config.policies
+            off = not config.binds_late or "auto" not in config.policies
             undo = undo or off or bool(why_stopped(config.paths.state, late=True))
             if not look(config, CliClient(), undo=undo).bound:
                 break

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What shadow mode would have done, as a table, JSON or CSV. No I/O but what the caller does with the text."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import NamedTuple
 
 from slurm_colloc.core.units import counted, in_words, printable
-from slurm_colloc.core.usage_model import ShadowLeft, ShadowPiece
+from slurm_colloc.core.usage_model import ShadowLate, ShadowLeft, ShadowPiece
 from slurm_colloc.report.layout import NO_TERMINAL, Terminal, bold_table, narrowed, page_of
 from slurm_colloc.report.text import csv_table, json_text, json_value, stamp
 from slurm_colloc.report.usage import number
@@ -20,7 +20,8 @@ class ShadowReport(NamedTuple):
     ``runs`` had a GPU, or a share of one, in the window; on ``decided`` of them csub decided in shadow mode. ``pieces``
     add up to ``total``, ``left`` would have been left as asked, and of ``not_judged``, a part of the total, it is not
     known whether the piece holds them. ``equivalents`` says by what a slice is part of a GPU; less than ``covered_pct``
-    sampled shows no peak. ``visible`` says whose runs these are where they are not everybody's.
+    sampled shows no peak. ``late`` are those of the total that would have got their piece while they waited.
+    ``visible`` says whose runs these are where they are not everybody's.
     """
 
     cluster: str
@@ -34,6 +35,7 @@ class ShadowReport(NamedTuple):
     total: ShadowPiece
     left: tuple[ShadowLeft, ...]
     not_judged: tuple[ShadowLeft, ...]
+    late: ShadowLate
     visible: str = ""
 
 
@@ -96,6 +98,7 @@ def footnotes(report: ShadowReport) -> list[str]:
         *map(printable, filter(None, [report.visible])),
         f"runs with a GPU in window: {report.runs}; decided on: {report.decided}; "
         f"with a piece: {total.runs}; judged: {total.judged}",
+        *_of_late(report.late),
         *(f"as asked, {one.why}: {_runs(report, one)}" for one in report.left),
         *(f"not judged, {one.why}: {_runs(report, one)}" for one in report.not_judged),
         "FIT: completed, and the highest sample of its GPU memory is at most what the piece holds by site.toml (of "
@@ -118,6 +121,17 @@ def footnotes(report: ShadowReport) -> list[str]:
     return lines + _of_waits(report)
 
 
+def _of_late(late: ShadowLate) -> Iterator[str]:
+    """Yield what late binding would have come to, and what of that nobody knows."""
+    if not late.runs:
+        return
+    yield f"late binding would have changed {counted(late.runs, 'run')}:"
+    sooner = f"of {late.waits_known} it is known when they would have begun: {late.sooner} an hour sooner, or more"
+    harmed = f"of {late.judged} whether the piece holds them: {late.harmed} would have run out of GPU memory"
+    yield f"  {sooner if late.waits_known else 'of none is it known when it would have begun'};"
+    yield f"  {harmed if late.judged else 'of none whether the piece holds it'}; whether slower is of none known."
+
+
 def _of_waits(report: ShadowReport) -> list[str]:
     total = report.total
     if not total.waits_known:
@@ -125,8 +139,8 @@ def _of_waits(report: ShadowReport) -> list[str]:
     return [
         "EARLIER: median over users of each one's median of (wait as run less wait for the piece), of the OF runs that "
         "FIT and of which both are known.",
-        f"Wait for the piece: 0, for only where it was free at the submission it is known. {total.sooner} of these "
-        f"{total.waits_known} waited longer. Each is taken alone: a piece that was "
+        "Wait for the piece: until it was seen to be free, at the submission (0) or when late binding knew the need. "
+        f"{total.sooner} of these {total.waits_known} waited longer. Each is taken alone: a piece that was "
         "free counts for every job submitted meanwhile, so that they are not to be added up.",
     ]
 

@@ -78,7 +78,8 @@ class Plan(NamedTuple):
     policy not shadow. ``colloc`` is what the policy in slurmctld is told of --colloc, ``chosen`` is csub's own.
     ``given`` are the options in force, ``wants_pack`` says that its tasks were to be packed.
     ``first_run`` says that no earlier run is known, and that this one is measured for a site that has pieces to give.
-    ``late`` says that the job may get a piece while it waits, which its script is made for.
+    ``late`` says that the job may get a piece while it waits, which its script is made for, ``would_be_late`` that what
+    it would have got is to be recorded.
     """
 
     part: Part
@@ -95,6 +96,7 @@ class Plan(NamedTuple):
     wants_pack: bool = False
     first_run: bool = False
     late: bool = False
+    would_be_late: bool = False
     chosen: Chosen = Chosen("auto", because("policy-of-site"))
 
     @property
@@ -177,7 +179,8 @@ def make_plan(
         policy = chosen.policy
         if chosen.policy == "pack" and not wants_pack(command_line, submission.script):
             chosen = chosen._replace(policy="off", why=because("policy-pack"))
-        case = case._replace(config=config._replace(policy=chosen.policy))
+        sharing = config.sharing._replace(late_binding=chosen.late)
+        case = case._replace(config=config._replace(policy=chosen.policy, sharing=sharing))
         return _made(case, request, packer)._replace(chosen=chosen)
     except MisusedError as error:
         # A site that only looks on refuses nothing: to sbatch a #CSUB line is a comment.
@@ -222,7 +225,8 @@ def _made(case: Case, request: JobRequest, packer: Packer) -> Plan:
             notes = (*notes, because("not-packed", why=str(error), reason=code))
     # What is kept of a job that waits knows no bound of its own on slowdown.
     placed_now = colloc == NOT_LATE or own_option("max-slowdown", command_line, script) is not None
-    late = not (packs or left or fixed or placed_now) and _may_be_late(case, part)
+    may_be_late = not (packs or left or fixed or placed_now) and _may_be_late(case, part)
+    late = may_be_late and config.sharing.late_binding != "shadow"
     again, said = ("", ()) if packs or left or fixed else _again(case, part, late=late)
     part, body = _rewritten(submission, part, left, fixed, config, late=late, again=again)
     notes = (*notes, *said)
@@ -242,6 +246,7 @@ def _made(case: Case, request: JobRequest, packer: Packer) -> Plan:
         given=given,
         wants_pack=packs,
         late=late and body is not None,
+        would_be_late=may_be_late and not late,
         first_run=unknown
         and not why
         and config.policy == "auto"
@@ -306,7 +311,7 @@ def _may_be_late(case: Case, part: Part) -> bool:
     What a server takes is judged by its script and its variables, which are not kept.
     """
     request, submission, config = part.request, case.submission, case.config
-    allowed = config.sharing.late_binding != "off" and config.policy == "auto" and not request.untouchable
+    allowed = config.sharing.late_binding != "off" and not request.untouchable
     in_time = "begin" not in request.options and request.time_limit_min != math.inf
     starts_shell = submission.script is None or request.sh_like
     if not (allowed and in_time and starts_shell and _is_unknown(part)) or why_stopped(config.paths.state, late=True):

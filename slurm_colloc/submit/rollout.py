@@ -13,6 +13,8 @@ from slurm_colloc.core.config import Rule, SiteConfig
 from slurm_colloc.core.model import CONTROL, PLACED, Params, Reason, because
 from slurm_colloc.estimate.digest import digest
 
+# The code of the reason where it is not known whether a job meets a rule.
+MAY_BE_MET = "rule-may-be-met"
 _DRAW_BYTES, _DAY_S = 8, 86400
 
 
@@ -31,12 +33,16 @@ NOBODY = Whose("", (), None, (), None)
 
 
 class Chosen(NamedTuple):
-    """The policy in force for one job, why, and, where the job was drawn, which arm it is in of which rule."""
+    """The policy in force for one job, why, and, where the job was drawn, which arm it is in of which rule.
+
+    ``late`` is the late binding in force.
+    """
 
     policy: str
     why: Reason
     arm: str = ""
     rule: str = ""
+    late: str = "off"
 
 
 def choose(config: SiteConfig, whose: Whose, drawn: Callable[[], float], stopped: str = "") -> Chosen:
@@ -60,10 +66,16 @@ def _first(config: SiteConfig, whose: Whose, drawn: Callable[[], float]) -> Chos
         met = _meets(rule, whose)
         of: Params = {"number": number, "rule": in_words(rule)}
         if met is None:
-            return Chosen("shadow", Reason("rule-may-be-met", of))
+            return Chosen("shadow", Reason(MAY_BE_MET, of))
         if met:
-            return _drawn(rule, of, drawn)
-    return Chosen(config.policy, because("policy-of-site"))
+            found = _drawn(rule, of, drawn)
+            return found._replace(late=_late(found.policy, rule.late_binding or config.sharing.late_binding))
+    return Chosen(config.policy, because("policy-of-site"), late=_late(config.policy, config.sharing.late_binding))
+
+
+def _late(policy: str, late_binding: str) -> str:
+    """Return the late binding in force: where no job is placed, none is while it waits."""
+    return late_binding if policy == "auto" else "off"
 
 
 def _drawn(rule: Rule, of: Params, drawn: Callable[[], float]) -> Chosen:

@@ -44,14 +44,14 @@ FORMS = {
 }
 
 
-def site_of(lab: Lab, mode: str, late_back: str) -> Path:
-    extra = {"sharing.order": f'["{mode}"]', "sharing.late_binding": '"on"', "sharing.mps_daemon": '"prolog"'}
+def site_of(lab: Lab, mode: str, late_back: str, late: str) -> Path:
+    extra = {"sharing.order": f'["{mode}"]', "sharing.late_binding": f'"{late}"', "sharing.mps_daemon": '"prolog"'}
     extra |= {"sharing.late_back": f'"{late_back}"'}
     return write_site(lab, f"late-{mode}", agent=False, extra=extra)
 
 
-def user_of(lab: Lab, mode: str, late_back: str = "off") -> User:
-    user = User(lab, "alice", site_of(lab, mode, late_back))
+def user_of(lab: Lab, mode: str, late_back: str = "off", late: str = "on") -> User:
+    user = User(lab, "alice", site_of(lab, mode, late_back, late))
     user.script(SCRIPT)
     kept = user.home / ".local/share/slurm_colloc/waiting"
     for path in (*kept.rglob("*.json"), *user.folder.glob("history/*")):
@@ -239,6 +239,34 @@ def test_a_slice_that_waits_goes_back_to_a_free_gpu_but_not_to_one_that_is_plann
     assert (given["gres/gpu:h100"], given["gres/gpu"]) == ("1", "1")
     word, *rest = (user.home / f"out.{job}").read_text().splitlines()
     assert [word.partition(" ")[0], *rest] == ["mps=", "step", "end"]
+
+
+@pytest.mark.skipif(RELEASE == "22.05", reason="22.05 changes no request that names its type")
+def test_in_shadow_it_is_recorded_what_a_job_would_have_become(lab: Lab) -> None:
+    user = user_of(lab, "mig", late="shadow")
+    whole = [fill(lab, "-w", "g1", "--gres=gpu:2"), fill(lab, "-w", "g2", "--gres=gpu:2")]
+    words = ["--gres=gpu:h100:1", "train.sh"]
+    job = user.submit(*words)
+    learn(user, *words)
+    before = user.shown(job)
+    spool = user.folder / "spool"
+
+    def decided() -> list[dict[str, object]]:
+        look(user)
+        return [json.loads(path.read_text()) for path in sorted(spool.rglob(f"*-{job}.json"))]
+
+    wait_for(lambda: len(decided()) > 1, "nothing is recorded")
+    last = decided()[-1]
+    after = user.shown(job)
+    fields = ("TresPerNode", "TresPerJob", "TimeLimit", "NumCPUs", "MinCPUsNode")
+    assert {name: after.get(name) for name in fields} == {name: before.get(name) for name in fields}
+    assert (last["given"], last["would"], last["arm"], last["shadow"]) == ("as asked", SMALL, "late", True)
+    assert last["would_wait_s"] is not None, "slices were free"
+    stored = lab.run(["scontrol", "write", "batch_script", job, "-"]).stdout
+    assert "csub_card_mib" not in stored
+    lab.run(["scancel", *whole], check=True)
+    lab.wait_jobs([job])
+    assert user.allocated(job)["gres/gpu"] == "1"
 
 
 def tres_of(user: User, job: str) -> list[str]:

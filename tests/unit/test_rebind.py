@@ -3,6 +3,7 @@
 
 import json
 import os
+import pwd
 import re
 import shutil
 import time
@@ -14,7 +15,7 @@ import pytest
 
 from slurm_colloc.cli.colloc.late import late
 from slurm_colloc.cli.sampling import _Looks
-from slurm_colloc.core.config import Sharing, SiteConfig
+from slurm_colloc.core.config import Rule, Sharing, SiteConfig
 from slurm_colloc.core.errors import InputError, ProcessError, StoreError
 from slurm_colloc.core.files import locked
 from slurm_colloc.core.model import LATE, Evidence, Gres, JobRequest
@@ -35,6 +36,7 @@ from tests.unit.made import MPS_POOL, decision, evidence, request, site
 from tests.unit.shell import Shell
 
 SIGNATURE = "0123456789abcdef0123456789abcdef.~~00000000"
+ME = pwd.getpwuid(os.geteuid()).pw_name
 RELEASES = {"22.05": "22.05.8", "24.11": "24.11.5", "26.05": "26.05.5"}
 
 
@@ -116,8 +118,9 @@ class Controller:
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SiteConfig:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    pool = MPS_POOL._replace(gpus_per_node=1)
     sharing = Sharing(order=("mps",), mps_daemon="prolog", late_binding="on", max_slowdown=2.5)
-    return site(MPS_POOL)._replace(sharing=sharing, slurm_release="26.05")
+    return site(pool)._replace(sharing=sharing, slurm_release="26.05")
 
 
 @pytest.fixture
@@ -328,6 +331,11 @@ def test_nodes_of_several_gpus_count_where_the_site_says_so(config: SiteConfig, 
         assert look(chosen, bound).undone == (("7",) if back else ())
 
 
+def test_where_no_node_has_a_single_gpu_nobody_is_asked_what_is_free(config: SiteConfig, bound: Controller) -> None:
+    look(config._replace(pool=(MPS_POOL,)), bound)
+    assert "sinfo" not in bound.asked
+
+
 def test_a_job_that_was_bound_just_now_has_its_cycle_first(
     config: SiteConfig, bound: Controller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -414,6 +422,62 @@ def test_a_need_that_has_grown_within_the_piece_is_none(config: SiteConfig, boun
     bound.units = bound.single = {}
     learn(job_id="2", gpu_mem_peak_mib=4001)
     assert look(config, bound) == (("7",), ())
+
+
+@pytest.fixture
+def shadow(config: SiteConfig) -> SiteConfig:
+    return config._replace(sharing=config.sharing._replace(late_binding="shadow"))
+
+
+def test_in_shadow_nothing_is_changed_and_what_would_have_been_is_recorded_once(
+    shadow: SiteConfig, slurm: Controller
+) -> None:
+    for job_id in ("7", "8", "9"):
+        wait(shadow, slurm, job_id)
+    slurm.records["8"]["Reason"] = "Dependency"
+    learn()
+    before = {job_id: dict(record) for job_id, record in slurm.records.items()}
+    slurm.units = {SHARES: 13}
+    assert look(shadow, slurm) == look(shadow, slurm) == ((), ())
+    assert (slurm.records, slurm.asked.count("sinfo")) == (before, 1)
+    assert not any(line.startswith("update") for line in slurm.asked)
+    found = [read_decisions(shadow.decisions_folder, f"-{job_id}.json")[0] for job_id in ("7", "8", "9")]
+    assert [[one.would for one in decided] for decided in found] == [["", "mps:7"]] * 3
+    last = [decided[-1] for decided in found]
+    assert {(one.given, one.mode, one.shadow, one.arm) for one in last} == {("as asked", found[0][0].mode, True, LATE)}
+    assert all(one.would_memory_mib and one.gpu_mem_q99_mib for one in last)
+    waits = [one.would_wait_s for one in last]
+    # One waits for another job, and there are no shares for both of the others.
+    assert waits[1] is None
+    assert sorted(wait_s is None for wait_s in (waits[0], waits[2])) == [False, True]
+    assert all(0 <= wait_s < 60 for wait_s in waits if wait_s is not None)
+
+
+def test_a_job_that_is_in_shadow_since_is_put_back(shadow: SiteConfig, bound: Controller) -> None:
+    assert look(shadow, bound).undone == ("7",)
+    assert change(shadow, "7") == ("mps:7", True, "off")
+    wait(shadow, bound, "8")
+    assert change(shadow, "8") is None
+
+
+def test_the_rule_that_a_job_meets_says_whether_it_is_bound(config: SiteConfig, slurm: Controller) -> None:
+    off = config.sharing._replace(late_binding="off")
+    rule = Rule("auto", partitions=("gpu",), percent=50.0, late_binding="on")
+    for_gpu = config._replace(sharing=off, policy="shadow", rollout=(rule,))
+    for_others = for_gpu._replace(rollout=(rule._replace(partitions=("other",)),))
+    wait(config, slurm, "7", partitions=("gpu",))
+    learn()
+    assert look(for_others, slurm) == ((), ())
+    # Of a job that was placed nobody draws once more.
+    assert look(for_gpu, slurm).bound == ("7",)
+    assert look(for_gpu._replace(rollout=(rule._replace(late_binding="slices"),)), slurm).bound == ("7",)
+    # Without an answer it could be another account's, and it stays as it is.
+    unsure = for_gpu._replace(rollout=(rule._replace(partitions=(), accounts=("lab",)),))
+    slurm.limits = lambda cluster: Limits(0.0, "", (), {}, {})  # type: ignore[method-assign]
+    assert look(unsure, slurm) == (("7",), ())
+    wait(config, slurm, "8", partitions=("gpu",))
+    assert look(unsure, slurm) == (("7",), ())
+    assert look(for_others, slurm).undone == ("7",)
 
 
 @pytest.mark.parametrize("reason", ["QOSMaxGRESPerUser", "AssocGrpGRESMinutes", "QOSMaxWallDurationPerJobLimit"])
@@ -877,3 +941,29 @@ def test_a_site_that_stopped_late_binding_has_no_job_wait_for_a_piece(shell: She
     for why, is_late in (("", True), ("5 jobs were harmed", False)):
         write_stop(str(state), Stop("", 0.0, why))
         assert ("csub_card_mib" in shell.run("--dry-run", "job.sh").stdout) is is_late
+
+
+@pytest.mark.parametrize(
+    ("site_late", "rule_late", "is_late", "is_kept"),
+    [
+        ("off", "on", True, True),
+        ("on", "off", False, False),
+        ("on", "", True, True),
+        ("off", "", False, False),
+        ("shadow", "", False, True),
+        ("off", "shadow", False, True),
+    ],
+)
+def test_whose_jobs_may_get_a_piece_while_they_wait_the_rules_say(
+    shell: Shell, site_late: str, rule_late: str, is_late: bool, is_kept: bool
+) -> None:
+    path = shell.folder / "site.toml"
+    text = path.read_text().replace("[sharing]", f'[sharing]\nlate_binding = "{site_late}"')
+    path.write_text(f'{text}\n[[rollout]]\npolicy = "auto"\nusers = ["{ME}"]\nlate_binding = "{rule_late}"\n')
+    plain = (shell.folder / "job.sh").read_text()
+    done = shell.run("--dry-run", "job.sh")
+    assert ("csub_card_mib" in done.stdout) is is_late
+    shell.run("job.sh")
+    kept = list((shell.folder / "home").rglob("waiting/*/4711.json"))
+    assert bool(kept) is is_kept
+    assert (shell.folder / "job.sh").read_text() == plain

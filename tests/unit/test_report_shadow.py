@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 
-from slurm_colloc.core.usage_model import ShadowLeft, ShadowPiece
+from slurm_colloc.core.usage_model import ShadowLate, ShadowLeft, ShadowPiece
 from slurm_colloc.report.layout import Terminal
 from slurm_colloc.report.shadow import FORMATS, ShadowReport, as_csv, as_json, as_table
 from tests.unit.golden import Printed
@@ -32,6 +32,7 @@ REPORT = ShadowReport(
     total=SLICE._replace(piece="total", runs=7),
     left=(ShadowLeft("what it needs was not known", 3, None),),
     not_judged=(ShadowLeft("nobody measured its peak of GPU memory", 1, 2.0),),
+    late=ShadowLate(3, 2, 1, 1, 1),
 )
 
 
@@ -67,7 +68,8 @@ def test_a_report_of_some_runs_says_so_in_each_format() -> None:
 
 def test_of_waits_that_nobody_knows_nothing_is_said(printed: Printed) -> None:
     total = REPORT.total._replace(waits_known=0, earlier_median_s=None, over_share=2)
-    told = as_table(REPORT._replace(total=total))
+    told = as_table(REPORT._replace(total=total, late=ShadowLate(3, 0, 0, 0, 0)))
+    assert "would have changed" not in as_table(REPORT._replace(late=ShadowLate(0, 0, 0, 0, 0)))
     printed("report-shadow", *(line for line in told.splitlines()[2:] if line not in as_table(REPORT)))
 
 

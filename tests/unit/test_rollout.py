@@ -3,6 +3,7 @@
 
 import os
 import pwd
+from functools import partial
 
 import pytest
 
@@ -59,6 +60,22 @@ def test_the_first_rule_that_is_met_is_in_force_and_else_the_sites_policy() -> N
     assert chosen(*rules).why == because("rule-met", number=2, rule="'pack' for accounts lab")
     assert chosen(*rules, whose=ANN._replace(user="bob")).policy == "off"
     assert chosen(rules[0], policy="auto") == Chosen("auto", because("policy-of-site"))
+
+
+def test_late_binding_is_the_rules_and_else_the_sites_where_jobs_are_placed() -> None:
+    on = site()._replace(policy="auto", sharing=site().sharing._replace(late_binding="on"))
+    half = Rule("auto", percent=50, late_binding="slices")
+    for rules, drawn, late in (
+        ((), 0.0, "on"),
+        ((Rule("auto"),), 0.0, "on"),
+        ((half,), 49.0, "slices"),
+        ((half,), 50.0, "off"),
+        ((Rule("auto", late_binding="off"),), 0.0, "off"),
+        ((Rule("pack", late_binding="on"),), 0.0, "off"),
+    ):
+        assert choose(on._replace(rollout=rules), ANN, partial(float, drawn)).late == late
+    assert choose(on._replace(policy="shadow"), ANN, float).late == "off"
+    assert choose(on, ANN, float, stopped="harm").late == "off"
 
 
 def test_what_is_not_known_is_settled_by_looking_on() -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from slurm_colloc.core.model import WOULD_NOT, Decision, Gres, SharingMode, Weighed, because
-from slurm_colloc.core.usage_model import AllocationRow, NodeSample
+from slurm_colloc.core.model import LATE, WOULD_NOT, Decision, Gres, SharingMode, Weighed, because
+from slurm_colloc.core.usage_model import AllocationRow, NodeSample, ShadowLate
 from slurm_colloc.core.wording import words
 from slurm_colloc.facts.aggregate import aggregate
 from slurm_colloc.facts.shadow import Piece, Shadow, find_piece, shadow_use
@@ -175,6 +175,19 @@ def test_how_much_earlier_is_only_said_of_what_is_known(tmp_path: Path) -> None:
     assert (total.fitted, total.waits_known, total.sooner) == (4, 3, 2)
     assert total.earlier_median_s == 3000
     assert told(tmp_path / "b", rows[3:], made[3:], rounds).total.earlier_median_s is None
+
+
+def test_what_late_binding_would_have_come_to(tmp_path: Path) -> None:
+    """Submitted at 0: two would have begun 50 min and an hour sooner, one is not measured, one would have run out."""
+    rows = [run(str(job), 2 * HOUR, 3 * HOUR, submit_s=0) for job in range(1, 6)]
+    times = [2 * HOUR + at_s for at_s in HOURS]
+    peaks = {"1": 4000, "2": 4000, "4": 70_000, "5": 4000}
+    rounds = [one for job, mib in peaks.items() for one in busy(*times, job=job, uuid=f"GPU-{job}", mib=mib)]
+    waits = (HOUR + 600.0, HOUR, 0.0, 0.0)
+    made = [would(str(job), arm=LATE, would_wait_s=wait_s) for job, wait_s in enumerate(waits, 1)]
+    found = told(tmp_path, rows, [*made, would("5", would_wait_s=0.0)], rounds)
+    assert found.late == ShadowLate(runs=4, judged=3, harmed=1, waits_known=2, sooner=1)
+    assert (found.total.runs, found.total.fitted, found.total.out_of_memory) == (5, 3, 1)
 
 
 def test_what_csub_never_writes_counts_for_nothing(tmp_path: Path) -> None:

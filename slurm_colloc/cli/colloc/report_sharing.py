@@ -65,5 +65,6 @@ def shadow_of(store: str, config: SiteConfig, span: tuple[datetime, datetime], b
         total=found.total,
         left=found.left,
         not_judged=found.not_judged,
+        late=found.late,
         visible=source.visible.whose,
     )

@@ -62,7 +62,7 @@ def sample(
             mode=mode,
             watch_pid=watch_pid,
             samples=count,
-            late=config.cluster if config and config.sharing.late_binding != "off" else "",
+            late=config.cluster if config and config.binds_late else "",
             settle_s=config.sharing.settle_s if config else 0.0,
         )
     )

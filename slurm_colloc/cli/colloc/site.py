@@ -162,7 +162,7 @@ def check(
     files, refused = rendered(config)
     here = paths(config, files, site_file)
     problems = [*refused, *differences(config, cluster)]
-    why = why_stopped(config.state_folder, late=config.sharing.late_binding != "off")
+    why = why_stopped(config.state_folder, late=config.binds_late)
     problems += [f"no jobs are placed, or none that wait: {why}"] if why else []
     problems += [f"{one.subject}: {one.evidence}" for one in here if isinstance(one, Seen)]
     verdict = (
