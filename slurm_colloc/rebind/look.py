@@ -46,6 +46,7 @@ from slurm_colloc.slurm.jobs import QueuedJob
 from slurm_colloc.slurm.limits import Limits
 from slurm_colloc.slurm.pending import Assignments, PendingJob, parse_pending, show, update
 from slurm_colloc.submit.footprint import footprint_of_runs
+from slurm_colloc.submit.plan import Slurm as Asked
 from slurm_colloc.submit.plan import policy_of
 from slurm_colloc.submit.rollout import MAY_BE_MET
 from slurm_colloc.submit.slurm_answers import access_of
@@ -71,14 +72,8 @@ _NO_FAILURE = ("undo", "off", "changed", "free", "grew", "harmed")
 _HARMED_S = 30 * 86400.0
 
 
-class Slurm(Protocol):
-    """What a look asks of Slurm."""
-
-    def job_states(self, job_ids: Sequence[str]) -> Mapping[str, str]:
-        """Return how jobs ended."""
-
-    def limits(self, cluster: str) -> Limits:
-        """Return what this user may ask for."""
+class Slurm(Asked, Protocol):
+    """What a look asks of Slurm, beside what a submission does."""
 
     def config(self) -> Mapping[str, str]:
         """Return slurm.conf as slurmctld has it."""
@@ -258,10 +253,8 @@ def _foretell(
         free = dict(slurm.free().units) if foretold else free
     for job, change, placement, records in foretold:
         [piece] = parse_gres(change.gres)
-        keys = [(name, kind_of(piece)) for name in _partitions(job, config)]
-        begins = _waits_for_gpus(job, records) and any(free.get(key, 0) >= piece.quantity for key in keys)
         # Of shares it is not known whether another GPU has as many.
-        free.update({key: free[key] - piece.quantity for key in keys if begins and key in free})
+        begins = _waits_for_gpus(job, records) and _take(free, {kind_of(piece)}, piece.quantity, job, config)
         for decision in _decisions(job, config)[-1:]:
             would = decision._replace(
                 **_shared(change, "mode"),
@@ -364,12 +357,12 @@ def _better_as_asked(
         whole = dict(slurm.free(single=single).units)
         for job in waiting:
             if job.change and job.change.why == "free":
-                _take_whole(job, whole, config)
-        pieces = slurm.free().units if any(_whole_keys(one.job, whole, config) for one in idle) else {}
+                _take(whole, _whole_kinds(job, config), 1, job, config)
+        pieces = slurm.free().units if any(whole.values()) else {}
         for one in idle:
             [piece] = parse_gres(one.change.gres)
-            keys = [(name, kind_of(piece)) for name in _partitions(one.job, config)]
-            if all(pieces.get(key, 0) < piece.quantity for key in keys) and _take_whole(one.job, whole, config):
+            is_free = _take(dict(pieces), {kind_of(piece)}, piece.quantity, one.job, config)
+            if not is_free and _take(whole, _whole_kinds(one.job, config), 1, one.job, config):
                 found[one.job.job_id] = "free"
     return found
 
@@ -382,21 +375,21 @@ def _has_grown(change: Change, placement: Placement, footprint: Footprint) -> bo
     return needs_mib > (change.gpu_mem_q99_mib or 0.0) and str(placement.gres) != change.gres
 
 
-def _whole_keys(job: Waiting, whole: Mapping[tuple[str, str], int], config: SiteConfig) -> list[tuple[str, str]]:
-    """Return under which keys of ``Free.units`` whole GPUs are free that a job could have as asked."""
-    names = set(_partitions(job, config))
+def _whole_kinds(job: Waiting, config: SiteConfig) -> set[str]:
+    """Return the kinds of whole GPUs that a job could have as asked, as ``Free.units`` calls them."""
     kinds = {kind_of(gres) for gres in job.request.gres}
-    if "gpu" in kinds:
-        pools = (pool for pool in config.pool if names & set(pool.partitions))
-        kinds |= {kind_of(Gres("gpu", pool.gpu_type, 1)) for pool in pools}
-    return [key for key in whole if key[0] in names and key[1] in kinds and whole[key] > 0]
+    pools = (pool for pool in config.pool if set(_partitions(job, config)) & set(pool.partitions))
+    return kinds | {kind_of(Gres("gpu", pool.gpu_type, 1)) for pool in pools} if "gpu" in kinds else kinds
 
 
-def _take_whole(job: Waiting, whole: dict[tuple[str, str], int], config: SiteConfig) -> bool:
-    """Take a GPU off those that are free, in each partition that may be the job's; return whether there was one."""
-    keys = _whole_keys(job, whole, config)
+def _take(free: dict[tuple[str, str], int], kinds: set[str], units: int, job: Waiting, config: SiteConfig) -> bool:
+    """Take units of one of these kinds off what is free, in each partition that may be the job's.
+
+    Returns whether there were so many.
+    """
+    keys = [(name, kind) for name in _partitions(job, config) for kind in kinds if free.get((name, kind), 0) >= units]
     for key in keys:
-        whole[key] -= 1
+        free[key] -= units
     return bool(keys)
 
 

@@ -295,6 +295,22 @@ def test_a_piece_that_waits_goes_back_where_a_gpu_is_free_once(config: SiteConfi
     assert look(config, bound).bound == ("8",), "it says nothing against the piece"
 
 
+@pytest.mark.parametrize("dies", ["before", "after"])
+def test_who_comes_after_a_kill_on_the_way_back_puts_it_back_too(
+    config: SiteConfig, bound: Controller, dies: str
+) -> None:
+    bound.dies = dies
+    with suppress(ProcessError):
+        look(config, bound)
+    bound.dies = ""
+    assert look(config, bound).undone == ("7",)
+    assert bound.records["7"]["TresPerNode"] == "gres/gpu:h100:1"
+    assert change(config, "7") == ("mps:7", True, "free" if dies == "before" else "changed")
+    assert [one.given for one in read_decisions(config.decisions_folder, "-7.json")[0]][-1] == "as asked"
+    wait(config, bound, "8")
+    assert look(config, bound).bound == ("8",), "it says nothing against the piece"
+
+
 @pytest.mark.parametrize("reason", ["JobHeldUser", "Dependency", "JobArrayTaskLimit", "QOSMaxJobsPerUserLimit"])
 def test_a_piece_whose_job_waits_for_something_else_stays(config: SiteConfig, bound: Controller, reason: str) -> None:
     bound.records["7"]["Reason"] = reason
