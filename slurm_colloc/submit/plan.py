@@ -189,11 +189,12 @@ def make_plan(
         raise
 
 
-def policy_of(request: JobRequest, config: SiteConfig, slurm: Slurm) -> Chosen:
-    """Return the policy in force for a job."""
+def policy_of(request: JobRequest, config: SiteConfig, slurm: Slurm, *, drawn_before: bool = False) -> Chosen:
+    """Return the policy in force for a job; one that was ``drawn_before`` was placed, and is drawn no more."""
     stopped = why_stopped(config.paths.state) if "auto" in config.policies else ""
     whose = whose_job(request, config, partial(slurm.limits, config.cluster)) if config.rollout else NOBODY
-    return choose(config, whose, lambda: draw(whose.user, request.signature, config.cluster, now()), stopped)
+    drawn = (lambda: 0.0) if drawn_before else (lambda: draw(whose.user, request.signature, config.cluster, now()))
+    return choose(config, whose, drawn, stopped)
 
 
 def _request(case: Case) -> JobRequest:
