@@ -9,6 +9,12 @@ from slurm_colloc.store.queries import query
 from slurm_colloc.store.runs import RUNAWAY
 from slurm_colloc.store.store import Store
 
+# By more than a day: a site may let runs go on for a while (OverTimeLimit).
+_OVER_LIMIT = """
+    SELECT count(*), coalesce(sum(hours * gpus), 0)::DOUBLE FROM runs
+    WHERE end_s IS NULL AND devices > 0 AND last_s - start_s - suspended_s > 60 * limit_min + 86400
+"""
+
 
 class RunCount(NamedTuple):
     """Runs in a window, those without a GPU among them, and the clusters of those with one.
@@ -31,29 +37,34 @@ class OtherRows(NamedTuple):
 
 
 class Endless(NamedTuple):
-    """Runs without an end: those that Slurm knows nothing of any more, and those with no word on their length."""
+    """Runs without an end: those that Slurm knows nothing of any more, and those with no word on their length.
+
+    Those ``over_limit`` should have ended long ago, and count with so many GPU-hours.
+    """
 
     runaways: int
     without_length: int
+    over_limit: int
+    over_limit_gpu_hours: float
 
 
 def count_runs(database: DuckDBPyConnection) -> RunCount:
     """Return how many runs there are in ``runs``, how many of them have no GPU, and whose the others are."""
     ((runs, without_gpu, clusters, begun_before),) = database.execute(query("run_count")).fetchall()
-    return RunCount(int(runs), int(without_gpu), tuple(clusters), int(begun_before))
+    return RunCount(runs, without_gpu, tuple(clusters), begun_before)
 
 
 def count_other_rows(database: DuckDBPyConnection, runs: int) -> OtherRows:
     """Return what the rows are, as they were read, that are none of the ``runs`` of the window."""
     ((repeated, not_started, known),) = database.execute(query("other_rows")).fetchall()
-    return OtherRows(int(repeated), int(not_started), int(known) - int(repeated) - int(not_started) - runs)
+    return OtherRows(repeated, not_started, known - repeated - not_started - runs)
 
 
 def recorded_span(database: DuckDBPyConnection) -> tuple[float, float] | None:
     """Return from when to when runs are known, whatever the window; None where none is."""
     span = "SELECT min(start_s), max(coalesce(end_s, ingested_s)) FROM readings WHERE start_s IS NOT NULL"
     ((first_s, last_s),) = database.execute(span).fetchall()
-    return None if first_s is None else (float(first_s), float(last_s))
+    return None if first_s is None else (first_s, last_s)
 
 
 def count_endless(database: DuckDBPyConnection, *, of_text: bool) -> Endless:
@@ -61,9 +72,10 @@ def count_endless(database: DuckDBPyConnection, *, of_text: bool) -> Endless:
 
     A text has no runaways, and not the column that says so.
     """
-    runaway = "false" if of_text else f"state = '{RUNAWAY}'"
-    ((runaways, without_length),) = database.execute(query("endless", runaway=runaway)).fetchall()
-    return Endless(int(runaways), int(without_length))
+    endless = query("endless", runaway="false" if of_text else f"state = '{RUNAWAY}'")
+    ((runaways, without_length),) = database.execute(endless).fetchall()
+    ((over_limit, gpu_hours),) = database.execute(_OVER_LIMIT).fetchall()
+    return Endless(runaways, without_length, over_limit, gpu_hours)
 
 
 def unaccounted_hours(database: DuckDBPyConnection) -> tuple[float, float]:

@@ -7,7 +7,7 @@ The figures are a fallback for the day a site file is written; the driver on the
 import re
 from typing import NamedTuple
 
-_PROFILE = r"(?:\dc\.)?(?P<gi>\d)g\.\d{1,4}gb(?:[+-](?:me(?:\.all)?|gfx))*"
+_PROFILE = r"(?:\dc\.)?(?<!\d)(?P<gi>[12347])g\.\d{1,4}gb(?:[+-](?:me(?:\.all)?|gfx))*"
 # Types that sites write by hand: 1g10gb, 3g_20gb, a100-mig-2. a100_80g is a whole one.
 _LIKE_SLICE = r"(?i)(?<!\d)\dg[._-]?\d+g|(?<![a-z])mig"
 # Profiles that only cards of four slices have, and one that cards of seven (GB200) have, too.

@@ -26,6 +26,7 @@ class UsageReport(NamedTuple):
     group, the last one is of all, where site.toml knows of pieces of GPUs. ``visible`` says whose runs these are where
     they are not everybody's, ``names`` what became of the names. ``runs_begun_before`` of those with a GPU are in the
     window before, too; ``runs_without_length`` have neither an end nor a word on how long they have run, and no hours.
+    ``runs_over_limit`` go on long after their time limit, and count with ``over_limit_gpu_hours``.
     What is known of runs are rows: those of the window's ``runs``, those that repeat one, those of jobs that had not
     started, and those outside the window. ``types_without_size`` are left out of GPU-hours, and of
     ``types_taken_for_whole`` neither a site nor their names say that they are whole GPUs. ``several`` is of
@@ -67,6 +68,8 @@ class UsageReport(NamedTuple):
     lost: Lost = Lost()
     runs_begun_before: int = 0
     runs_without_length: int = 0
+    runs_over_limit: int = 0
+    over_limit_gpu_hours: float = 0.0
     rows_repeated: int = 0
     rows_not_started: int = 0
     rows_outside: int = 0

@@ -62,10 +62,11 @@ def _warnings(report: UsageReport) -> Iterator[str]:
         first, last = map(stamp, report.recorded)
         source = "text" if report.of_text else "store"
         yield f"No run is in this window. The {source} has runs from {first} to {last}: give --since."
-    if total.jobs and not total.jobs_measured and total.methods:
-        yield "The samples of these runs have neither GPU_UTIL nor SM activity."
-    elif total.jobs and not total.jobs_measured and not only_given(report):
-        yield "No run was sampled. Does 'colloc agent' run on the nodes, and may you read its samples?"
+    if total.jobs and not total.jobs_measured:
+        if total.methods:
+            yield "The samples of these runs have neither GPU_UTIL nor SM activity."
+        elif not only_given(report):
+            yield "No run was sampled. Does 'colloc agent' run on the nodes, and may you read its samples?"
     if report.in_proportion:
         yield "The window cuts an hour of which no samples are left: its use is counted in proportion to time."
     yield from _left_out(report)
@@ -184,11 +185,12 @@ def _figures_beside(total: GroupUsage) -> Iterator[str]:
     if total.sm_plain_pct is not None:
         yield f"plain mean of SM activity over the measured runs: {total.sm_plain_pct:.2f} %"
     if total.sm_beyond_gpu_hours:
-        beyond = significant(total.sm_beyond_gpu_hours)
-        yield f"SM activity beyond their share, not counted as used: {beyond} GPU-h"
+        yield f"SM activity beyond their share, not counted as used: {significant(total.sm_beyond_gpu_hours)} GPU-h"
     if total.held_unknown_hours:
-        unknown = significant(total.held_unknown_hours)
-        yield f"not in HELD, because nobody saw how many jobs shared the GPU: {unknown} h of shares"
+        yield (
+            "not in HELD, because nobody saw how many jobs shared the GPU: "
+            f"{significant(total.held_unknown_hours)} h of shares"
+        )
 
 
 def _left_out(report: UsageReport) -> Iterator[str]:
@@ -203,6 +205,11 @@ def _left_out(report: UsageReport) -> Iterator[str]:
         yield (
             "runs without an end and without a run time (ElapsedRaw), which count no hours: "
             f"{report.runs_without_length}"
+        )
+    if report.runs_over_limit:
+        yield (
+            "runs without an end, for more than a day beyond their time limit, which count as long as their rows say "
+            f"('sacctmgr show runawayjobs'): {report.runs_over_limit}, {significant(report.over_limit_gpu_hours)} GPU-h"
         )
     if report.unaccounted_hours > 0.01 * report.sampled_job_hours:
         yield (

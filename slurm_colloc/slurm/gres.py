@@ -4,6 +4,7 @@
 import math
 import re
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 from slurm_colloc.core.errors import InputError
@@ -114,6 +115,7 @@ def parse_gpus(text: str) -> tuple[Gres, ...]:
     return tuple(found)
 
 
+@lru_cache(10_000)
 def parse_tres_gres(text: str) -> tuple[Gres, ...]:
     """Return the gres in an AllocTRES value such as ``cpu=4,gres/gpu:a100=1,gres/gpu=3,mem=8G``.
 
@@ -121,16 +123,21 @@ def parse_tres_gres(text: str) -> tuple[Gres, ...]:
     what the typed entries leave of it is untyped; without a total the typed entries are summed. Never both.
 
     Raises:
-        InputError: an item without ``=``, or one of gpu, mps or shard whose count is no number or beyond reason.
+        InputError: an item that is not ``name=value``, or by number, or has gres/ within; or one of gpu, mps or shard
+            whose count is no number or beyond reason.
     """
     shown = text[:SHOWN]
     totals: dict[str, int] = {}
     typed: dict[str, list[Gres]] = {}
     for item in filter(None, text.split(",")):
         key, equals, value = item.partition("=")
-        if not equals:
+        if item[0] in "0123456789":
+            raise InputError("TRES by number, as in a dump of slurmdbd; export with sacct")
+        if not (key and equals):
             raise InputError(f"TRES '{item[:SHOWN]}' in '{shown}' is not of the form name=value")
         if not key.startswith("gres/"):
+            if "gres/" in item or "=" in value:
+                raise InputError(f"TRES '{item[:SHOWN]}' in '{shown}' is not one item: gres/ or = stands within")
             continue
         name, _, kind = key[len("gres/") :].partition(":")
         count = _count(value)

@@ -24,6 +24,9 @@ from slurm_colloc.store.queries import make_rows
 SLICES = "slices"
 CONVENTIONS: Mapping[str, str] = {SLICES: "compute slices", "sms": "SMs", "memory": "usable memory"}
 _UNTYPED = "untyped"
+# What is left of an AllocTRES without what nearly each text has otherwise: few different ones, each parsed once.
+GRES_ALONE = """array_to_string(list_filter(string_split(gres, ','),
+    lambda item: NOT regexp_full_match(item, '(?:billing|cpu|mem|node)=[0-9.]+[KMGTP]?')), ',')"""
 # What a run was given of its nodes, all of them together.
 _GIVEN = ("cpus", "mem_given_mib", "nodes")
 
@@ -155,8 +158,8 @@ def make_equivalents(database: DuckDBPyConnection, config: SiteConfig | None, by
     By the text of the gres and, for those in ``placed``, by the nodes: what a share, an untyped GPU or a slice of the
     site's is worth depends on where it is.
     """
-    texts = [text for (text,) in database.execute("SELECT DISTINCT gres FROM readings").fetchall()]
-    parsed = {text: parse_tres_gres(text) for text in texts}
+    texts = database.execute(f"SELECT gres, {GRES_ALONE} FROM (SELECT DISTINCT gres FROM readings)").fetchall()
+    parsed = {text: parse_tres_gres(alone) for text, alone in texts}
     placed = [text for text, gres in parsed.items() if any(_placed(item, config) for item in gres)] if config else []
     database.execute("CREATE TEMP TABLE placed AS SELECT unnest($texts::VARCHAR[]) AS text", {"texts": placed})
     pairs = database.execute("SELECT DISTINCT gres, if(gres IN (FROM placed), node_list, '') FROM readings").fetchall()

@@ -22,8 +22,9 @@ from slurm_colloc.sources.jobstats import parse_blob
 from slurm_colloc.sources.means import JobMeans
 from slurm_colloc.sources.sacct import ELIGIBLE, FIELDS, LIMIT, bounded
 from slurm_colloc.sources.tres_usage import Step, parse_tres_usage, step_means
+from slurm_colloc.store.equivalents import GRES_ALONE
 from slurm_colloc.store.queries import make_rows, query, sql
-from slurm_colloc.store.text_rows import HEADER, Form, Rows, add_up_lost, read_rows
+from slurm_colloc.store.text_rows import HEADER, LONGEST_S, Form, Rows, add_up_lost, read_rows
 
 ALLOCATION_COLUMNS = {
     "cluster": "VARCHAR",
@@ -59,6 +60,13 @@ _CHANGED = "columns change in the middle"
 WORK_DIR = "WorkDir"
 COLUMNS = (*FIELDS, LIMIT, ELIGIBLE, "ElapsedRaw", "Elapsed", WORK_DIR)
 _MISFITS = "SELECT 1 FROM taken WHERE regexp_full_match(reason, '[0-9]+ columns instead of [0-9]+') LIMIT 1"
+
+# The last run of a resized job, which 22.05 gives the start of the first, begins where the one before it ended.
+_RESIZED = """
+    UPDATE taken SET start_s = taken.submit_s FROM taken b
+    WHERE taken.submit_s > taken.start_s AND b.end_s = taken.submit_s
+      AND b.job_id_raw = taken.job_id_raw AND b.cluster = taken.cluster
+"""
 
 NO_ZONE = "times without a zone; say which zone with --timezone"
 _NEVER = "local time does not exist, because clocks went forward; is --timezone right?"
@@ -132,6 +140,7 @@ def take_rows(
     if database.execute("SELECT 1 FROM taken WHERE reason = ? LIMIT 1", [_CHANGED]).fetchone():
         raise InputError(f"'{path}': {_CHANGED}; take the files in one by one")
     _check_gres(database)
+    database.execute(_RESIZED)
     # Of a run without an end nobody knows how long it ran, unless its row says so.
     database.execute("UPDATE taken SET ingested_s = start_s WHERE ingested_s IS NULL")
     counted = _count(database, rows, now_s)
@@ -289,20 +298,21 @@ def _reason(rows: Rows, *, zoned: bool) -> str:
         twice=TWICE,
         future_s=_FUTURE_S,
         future=sql(_FUTURE),
+        longest_s=LONGEST_S,
     )
 
 
 def _check_gres(database: duckdb.DuckDBPyConnection) -> None:
     """Mark the runs whose gres are outside the grammar."""
     bad: list[tuple[str, str]] = []
-    for (text,) in database.execute("SELECT DISTINCT gres FROM taken WHERE gres != ''").fetchall():
+    for (text,) in database.execute(f"SELECT DISTINCT {GRES_ALONE} FROM (SELECT DISTINCT gres FROM taken)").fetchall():
         try:
             parse_tres_gres(text)
         except InputError as error:
             bad.append((text, str(error)))
     if bad:
         make_rows(database, "bad_gres", {"bad": "VARCHAR", "why": "VARCHAR"}, bad)
-        database.execute("UPDATE taken SET reason = why FROM bad_gres WHERE gres = bad AND reason IS NULL")
+        database.execute(f"UPDATE taken SET reason = why FROM bad_gres WHERE reason IS NULL AND {GRES_ALONE} = bad")
 
 
 def zone_joins(names: Sequence[str], zoned: bool) -> str:
@@ -361,7 +371,9 @@ def duration(text: str) -> str:
 
 def elapsed() -> str:
     """Return SQL for the seconds that a run has taken, NULL where its row does not say."""
-    return f"""coalesce(TRY_CAST("ElapsedRaw" AS BIGINT), CASE WHEN "Elapsed" != '' THEN {duration('"Elapsed"')} END)"""
+    return (
+        f"""coalesce(TRY_CAST("ElapsedRaw" AS UINTEGER), CASE WHEN "Elapsed" != '' THEN {duration('"Elapsed"')} END)"""
+    )
 
 
 def make_zones(database: duckdb.DuckDBPyConnection, rows: Rows, zone: tzinfo) -> None:

@@ -15,7 +15,6 @@ import secrets
 from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
 from heapq import nlargest
 from itertools import chain
 from math import fsum
@@ -29,7 +28,7 @@ from slurm_colloc.core.units import whole
 from slurm_colloc.core.usage_model import Lost
 from slurm_colloc.slurm.gres import parse_tres_gres
 from slurm_colloc.sources.sacct import FIELDS
-from slurm_colloc.store.equivalents import gpu_equivalent
+from slurm_colloc.store.equivalents import GRES_ALONE, gpu_equivalent
 from slurm_colloc.store.parquet import quoted_path
 
 _CHUNK_BYTES = 8 * 1024 * 1024
@@ -49,9 +48,11 @@ _NEWLINE = "a newline within a row"
 _NO_DELIMITER = re.compile(r"[A-Za-z0-9,=/:.+_ \[\]-]+")
 _MOST_NAMED = 5
 _DEVICE = re.compile(r"gres/(?:gpu|mps|shard)[:=]")
+# What may have named one in an AllocTRES outside the grammar; by number a site's gres are 1001 and above.
+_LIKE_DEVICE = re.compile(r"(?i)gres|gpu|mps|shard|(?:^|,)[1-9]\d{3,}=")
 _JOB = re.compile(r"(\d+(?:_\d+|\+\d+)?)(\.\w+)?")
 # Epoch seconds have ten digits.
-_LONGEST_S = 10**9
+LONGEST_S = 10**9
 _HOUR_S = 3600
 # In place of a reason, of a header among the rows.
 HEADER = "header"
@@ -86,7 +87,7 @@ class LostRows:
 
 
 def _size(row: LostRow) -> float:
-    return _LONGEST_S if row.gpu_hours is None else row.gpu_hours
+    return LONGEST_S if row.gpu_hours is None else row.gpu_hours
 
 
 class Form(NamedTuple):
@@ -106,12 +107,14 @@ class Form(NamedTuple):
 class Rows(NamedTuple):
     """What a text holds: ``plain`` is a file of plain rows after its first ``skip``, ``odd`` are the others, split.
 
+    The columns of ``plain`` are ``names``: those of the form, and what else there is for who splits at ``delimiter``.
     ``lost`` is what those may have been that are ``rejected``.
     """
 
     form: Form
     plain: str
     delimiter: bytes
+    names: Sequence[str]
     skip: int
     odd: Sequence[Sequence[str]]
     rows_in: int
@@ -125,7 +128,7 @@ class Rows(NamedTuple):
         """
         fields = self.form.fields
         spare = [f"spare{number}" for number in range(_SPARE)]
-        kinds = ", ".join(f"'{name}': 'VARCHAR'" for name in (*fields, *spare))
+        kinds = ", ".join(f"'{name}': 'VARCHAR'" for name in (*self.names, *spare))
         count = f"len(list_filter([{', '.join((*_quoted(fields), *spare))}], lambda one: one IS NOT NULL))"
         here = [f'"{name}"' if name in fields else f'NULL::VARCHAR AS "{name}"' for name in columns]
         split = [f'odd[{fields.index(name) + 1}] AS "{name}"' if name in fields else "NULL" for name in columns]
@@ -134,7 +137,7 @@ class Rows(NamedTuple):
             here[columns.index("JobName")] = f"""concat_ws('|', "JobName", {", ".join(spare)}) AS "JobName\""""
         # An empty column is empty. What stands for NULL must be nobody's name.
         return (
-            f'SELECT {", ".join(here)}, CASE WHEN "{fields[-1]}" IS NULL OR {too_many} '
+            f'SELECT {", ".join(here)}, CASE WHEN "{self.names[-1]}" IS NULL OR {too_many} '
             f"THEN {count} || ' columns instead of {len(fields)}' END AS misfit "
             f"FROM read_csv({quoted_path(self.plain)}, hive_partitioning = false, delim = '{self.delimiter.decode()}', "
             f"quote = '', escape = '', comment = '', header = false, skip = {self.skip}, auto_detect = false, "
@@ -219,19 +222,26 @@ def read_rows(path: str, form: Form, work: str, *, each: bool = False) -> Rows:
 
 def _as_it_stands(path: str, form: Form, stream: BinaryIO) -> Rows | None:
     """Return the text itself, unless it is clear already that there are odd rows in it."""
-    if len(form.delimiter) > 1 or form.terminator != b"\n":
+    names, delimiter = form.fields, form.delimiter
+    # DuckDB takes a delimiter of few letters. One of a word between two separators is for it two, and a column.
+    if marked := re.fullmatch(b"\x1f[^\x1f]+\x1f", delimiter) is not None:
+        names, delimiter = tuple(part for name in names for part in (name, f"after {name}")), _PLAIN
+    if form.terminator == form.delimiter + b"\n":
+        names = (*names, "after all")
+    elif marked or form.terminator != b"\n":
+        return None
+    if len(delimiter) > 1:
         return None
     stream.seek(len(form.header))
-    rows_in, last = 0, b"\n"
-    while chunk := stream.read(_CHUNK_BYTES):
+    rows_in = 0
+    for chunk in _chunks(path, stream, b"\n"):
         # DuckDB passes over an empty row, and ends one at a lone carriage return.
-        if b"\n\n" in chunk or b"\r" in chunk or last == b"\n" == chunk[:1] or _is_binary(chunk):
+        if b"\n\n" in chunk or chunk[:1] == b"\n" or b"\r" in chunk:
+            return None
+        if marked and chunk.count(_PLAIN) != 2 * chunk.count(form.delimiter):
             return None
         rows_in += chunk.count(b"\n")
-        last = chunk[-1:]
-    if last != b"\n":
-        return None
-    return Rows(form, path, form.delimiter, 1 if form.header else 0, (), rows_in, {}, LostRows())
+    return Rows(form, path, delimiter, names, 1 if form.header else 0, (), rows_in, {}, LostRows())
 
 
 def _is_binary(chunk: bytes) -> bool:
@@ -265,7 +275,7 @@ def _sorted_out(path: str, form: Form, stream: BinaryIO, target: str) -> Rows:
                 why = _NEWLINE if newline else f"{len(values)} columns instead of {inner + 1}"
                 rejected[why] += 1
                 lost.add(row_of_misfit(values, form.fields, why))
-    return Rows(form, target, _PLAIN, 0, odd, rows_in, rejected, lost)
+    return Rows(form, target, _PLAIN, form.fields, 0, odd, rows_in, rejected, lost)
 
 
 def _rows(chunks: Iterator[bytes], form: Form) -> Iterator[bytes]:
@@ -332,21 +342,20 @@ def row_of_misfit(values: Sequence[str], fields: Sequence[str], reason: str) -> 
     if not lengths_s:
         starts, ends = ([at_s for text in seen(name) if (at_s := _number(text))] for name in ("Start", "End"))
         lengths_s = [end_s - start_s for end_s in ends for start_s in starts if end_s > start_s]
-    likely = [length_s for length_s in lengths_s if length_s < _LONGEST_S]
+    likely = [length_s for length_s in lengths_s if length_s < LONGEST_S]
     return LostRow(max(gpus) * max(likely) / _HOUR_S if gpus and likely else None, job_id, reason)
 
 
 def _number(text: str) -> int | None:
-    return whole(text) if len(text) <= len(str(_LONGEST_S)) else None
+    return whole(text) if len(text) <= len(str(LONGEST_S)) else None
 
 
-@lru_cache
 def _gpus(text: str) -> float | None:
     """Return the whole GPUs of an AllocTRES, None where that is not known."""
     try:
         return gpu_equivalent(parse_tres_gres(text), "", None).gpus
     except InputError:
-        return None
+        return None if _LIKE_DEVICE.search(text) else 0.0
 
 
 def add_up_lost(database: DuckDBPyConnection, lost: LostRows, now_s: float) -> Lost:
@@ -355,8 +364,8 @@ def add_up_lost(database: DuckDBPyConnection, lost: LostRows, now_s: float) -> L
     Its rows still have the reason why they cannot be used, and ``elapsed_s``; no run is longer than up to ``now_s``.
     """
     rejected = database.execute(
-        """
-        SELECT gres, CASE WHEN start_s <= $now THEN least(coalesce(elapsed_s, end_s - start_s), $now - start_s)
+        f"""
+        SELECT {GRES_ALONE}, CASE WHEN start_s <= $now THEN least(coalesce(elapsed_s, end_s - start_s), $now - start_s)
                           ELSE elapsed_s END, job_id_raw, reason
         FROM taken WHERE reason IS NOT NULL AND reason != $header
         """,
@@ -366,9 +375,9 @@ def add_up_lost(database: DuckDBPyConnection, lost: LostRows, now_s: float) -> L
         for gres, length_s, job_id, reason in rows:
             lost.add(LostRow(_gpu_hours(gres, length_s), job_id, reason))
     used = database.execute(
-        """
-        SELECT gres, sum(greatest(0, coalesce(end_s, ingested_s) - start_s - suspended_s)), count(*)
-        FROM taken WHERE reason IS NULL AND start_s IS NOT NULL AND gres != '' GROUP BY gres
+        f"""
+        SELECT {GRES_ALONE}, sum(greatest(0, coalesce(end_s, ingested_s) - start_s - suspended_s)), count(*)
+        FROM taken WHERE reason IS NULL AND start_s IS NOT NULL AND gres != '' GROUP BY 1
         """
     ).fetchall()
     hours = fsum(_gpu_hours(gres, length_s) or 0 for gres, length_s, _ in used)

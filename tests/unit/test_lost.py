@@ -75,6 +75,26 @@ def test_of_rows_whose_length_nobody_can_tell_none_is_made_up(text: Path, printe
     printed("report", *(line for line in colloc.out.splitlines() if "1 rejected" in line))
 
 
+@pytest.mark.parametrize(
+    ("tres", "status"),
+    [
+        ("gpu:tesla:4", 3),
+        ("1=4,2=1000,3=18446744073709551614,4=1,5=4,1001=4", 3),
+        ("1=4,2=1000,4=1,5=4", 0),
+        ("cpu=4,mem", 0),
+        ("cpu=4,gres/g+", 3),
+    ],
+)
+def test_what_may_have_named_a_gpu_outside_the_grammar_is_not_nothing(tres: str, status: int, text: Path) -> None:
+    """A hundred rows of 40 GPU-h each, of which no report said more than that they are rejected."""
+    rows = [row(str(job), hours=10).replace("cpu=4,gres/gpu=1,mem=8G", tres) for job in range(2, 102)]
+    write(text, row("1", hours=10), *rows)
+    assert colloc("report", *WINDOW, "--sacct-file", str(text), "--format", "json") == status
+    shown = json.loads(colloc.out)
+    assert (shown["total"]["allocated_gpu_hours"], shown["lost"]["unknown_rows"]) == (10.0, 100 if status else 0)
+    assert colloc("ingest", "--store", str(text.parent / "store"), "--sacct-file", str(text)) == status
+
+
 def test_one_impossible_time_costs_its_own_row(text: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(text, row("1", hours=1000), row("2", end="4294967294"), row("3", start="4294967294"))
     assert colloc("report", *WINDOW, "--sacct-file", str(text), "--format", "json") == 0

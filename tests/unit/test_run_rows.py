@@ -11,6 +11,7 @@ import pytest
 
 from slurm_colloc.core.errors import InputError
 from slurm_colloc.core.model import Gres
+from slurm_colloc.slurm.gres import parse_tres_gres
 from slurm_colloc.sources.jobstats import METHOD as JOBSTATS
 from slurm_colloc.sources.sacct import DAY_S, FIELDS
 from slurm_colloc.sources.tres_usage import FIELD
@@ -21,6 +22,7 @@ from slurm_colloc.store.runs import MEANS, RUNAWAY, mark_runaways, take_rows, ta
 from slurm_colloc.store.text_rows import Form, form_of, parse_header, read_rows
 from tests.unit.golden import Printed
 from tests.unit.made import run
+from tests.unit.programs import colloc
 from tests.unit.stored import taken
 from tests.unit.test_jobstats import blob
 from tests.unit.test_sacct import line, terminated
@@ -346,3 +348,33 @@ def test_what_the_controller_does_not_know_is_a_runaway() -> None:
         marked = database.execute("SELECT job_id, ingested_s FROM taken WHERE state = ? ORDER BY ALL", [RUNAWAY])
         # It counts as far as it was seen to run before.
         assert marked.fetchall() == [("2", 0.0), ("5", 50.0)]
+
+
+def test_each_text_of_alloctres_is_parsed_once(tmp_path: Path) -> None:
+    """Memory, CPUs and nodes make nearly each text another; taken in and shown, the few kinds of GPUs are parsed."""
+    lines = [f"{job}|{job}|ann|COMPLETED|3600|7200|cpu={job},gres/gpu=1,mem={job}M,node=1|n" for job in range(1, 300)]
+    lines.append("300|300|ann|COMPLETED|7200|3600|cpu=1,gres/gpu:a100=2|n")
+    path = tmp_path / "sacct.txt"
+    path.write_text("\n".join(("JobID|JobIDRaw|User|State|Start|End|AllocTRES|JobName", *lines, "")))
+    parse_tres_gres.cache_clear()
+    assert colloc("report", "--sacct-file", str(path), "--since", "1970-01-01", "--until", "1970-01-02") == 0
+    assert "299.00" in colloc.out
+    assert parse_tres_gres.cache_info().misses == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "as_it_stands"),
+    [("train", True), ("résumé|;", True), ("a\x1fb", False), ("a\nb", True), ("\nx", True), ("a\r", False)],
+)
+def test_the_export_of_the_how_to_is_read_as_it_stands(name: str, as_it_stands: bool, tmp_path: Path) -> None:
+    """Two million delimiters are not replaced one by one; whatever a name holds, the runs are the same."""
+    path = tmp_path / "jobs.txt"
+    text = terminated(FIELDS, line("1"), line("2", name), line("3"))
+    path.write_text(text, newline="")
+    with path.open("rb") as stream:
+        form = form_of(stream, ())
+    assert (read_rows(str(path), form, str(tmp_path)).plain == str(path)) is as_it_stands
+    assert read_rows(str(path), form, str(tmp_path), each=True).plain != str(path)
+    parsed = taken(text)
+    assert {row.job_id: row.job_name for row in parsed.rows} == {"1": "train", "2": name, "3": "train"}
+    assert (parsed.rows_in, parsed.rejected) == (3, {})

@@ -88,17 +88,47 @@ def test_a_run_of_which_no_length_is_known_has_a_line_and_no_hours(stored: bool,
         assert (shown["total"]["allocated_gpu_hours"], shown["runs_without_length"]) == (10.0, 1)
 
 
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_run_that_should_have_ended_long_ago_is_named(stored: bool, text: Path) -> None:
+    """62 days of a limit of two hours are said to be so; a day beyond it may be OverTimeLimit, or a limit raised."""
+
+    def running(job: str, limit: str, hours: float) -> str:
+        cells = row(job, "2026-01-01T00:00", "Unknown", "RUNNING").replace("=2", "=1")
+        return f"{cells}|{limit}|{3600 * hours:.0f}"
+
+    open_runs = [running("4", "120", 62 * 24), running("5", "120", 26), running("6", "UNLIMITED", 62 * 24)]
+    open_runs += [running("7", "120", 26.01), f"{row('8', '2026-01-01T00:00', '2026-03-01T00:00')}|120|"]
+    text.write_text("".join(f"{one}\n" for one in (f"{FIELDS}|TimelimitRaw|ElapsedRaw", *open_runs)))
+    source = ("--sacct-file", str(text))
+    if stored:
+        assert colloc("ingest", "--store", str(text.parent / "store"), *source) == 0
+        source = ("--store", str(text.parent / "store"))
+    shown = reported("2026-01-01T00:00:00+00:00", "2026-04-01T00:00:00+00:00", *source)
+    assert (shown["runs_over_limit"], shown["over_limit_gpu_hours"]) == (2, near(1488 + 26.01))
+    assert colloc("report", "--since", "2026-01-01", "--until", "2026-04-01", *source) == 0
+    (line,) = (line for line in colloc.out.splitlines() if "time limit" in line)
+    assert "2, 1514 GPU-h" in line
+    assert reported("2026-03-10T00:00:00+00:00", "2026-04-01T00:00:00+00:00", *source)["runs_over_limit"] == 0
+
+
 def test_types_whose_worth_is_not_known_are_listed(text: Path) -> None:
-    kinds = ("gres/gpu:1g10gb=1", "gres/gpu:rtx_3090=1", "gres/gpu:1g.10gb=7", "gres/gpu=1", "gres/shard=2")
+    kinds = (
+        "gres/gpu:1g10gb=1",
+        "gres/gpu:8g.80gb=1",
+        "gres/gpu:rtx_3090=1",
+        "gres/gpu:1g.10gb=7",
+        "gres/gpu=1",
+        "gres/shard=2",
+    )
     rows = [ROWS[0].replace("1|1", f"{job}|{job}", 1).replace("gres/gpu=2", kind) for job, kind in enumerate(kinds)]
     text.write_text("".join(f"{one}\n" for one in (FIELDS, *rows)))
     shown = reported(*DAYS[:2], "--sacct-file", str(text))
-    assert (shown["total"]["allocated_gpu_hours"], shown["total"]["jobs_without_size"]) == (near(6.0), 2)
-    assert shown["types_without_size"] == ["1g10gb", "shard"]
+    assert (shown["total"]["allocated_gpu_hours"], shown["total"]["jobs_without_size"]) == (near(6.0), 3)
+    assert shown["types_without_size"] == ["1g10gb", "8g.80gb", "shard"]
     assert shown["types_taken_for_whole"] == ["rtx_3090", "untyped"]
     assert colloc("report", "--since", DAYS[0], "--until", DAYS[1], "--sacct-file", str(text)) == 0
     said = colloc.out
-    assert "not known: 2 (1g10gb, shard)" in said
+    assert "not known: 3 (1g10gb, 8g.80gb, shard)" in said
     assert "rtx_3090, untyped" in said
     # Of another day they are none.
     shown = reported(*DAYS[1:], "--sacct-file", str(text))

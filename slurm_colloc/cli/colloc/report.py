@@ -257,6 +257,8 @@ def _figures(
         runs_begun_before=begun_before,
         runs_without_length=endless.without_length,
         runaways=endless.runaways,
+        runs_over_limit=endless.over_limit,
+        over_limit_gpu_hours=endless.over_limit_gpu_hours,
         unaccounted_hours=unaccounted,
         sampled_job_hours=sampled,
         installed_gpu_hours=gpus * hours if gpus and hours > 0 else None,

@@ -17,6 +17,7 @@ from slurm_colloc.store.runs import ALLOCATION_COLUMNS, COLUMNS, MEANS, Taken
 
 _NEEDED = (
     *("cluster", "job_id_raw", "submit_s", "start_s", "end_s", "suspended_s", "node_list", "gres"),
+    "limit_min",
     *MEANS,
     "ingested_s",
 )
@@ -88,8 +89,6 @@ def content_name(path: str) -> str:
         with open(path, "rb", opener=at_once) as stream:
             if not stream.seekable():
                 raise InputError(f"'{path}' is a pipe; write it to a file first")
-            if not stream.peek(1):
-                raise InputError(f"'{path}' is empty: is it the right file?")
             found = hashlib.file_digest(stream, "sha256")
     except OSError as error:
         raise InputError(f"'{path}' cannot be read: {error.strerror}") from error

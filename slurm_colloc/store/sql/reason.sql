@@ -7,8 +7,8 @@ CASE WHEN "JobID" IN ('JobID', 'JobIDRaw') THEN if(coalesce({is_header}, false),
      WHEN twice THEN '{twice}'
      WHEN greatest(start_s, end_s) > $now + {future_s} THEN '{future}'
      WHEN end_s < start_s THEN 'the run ends before it starts'
-     WHEN "AllocTRES"[1] BETWEEN '0' AND '9' THEN 'TRES by number, as in a dump of slurmdbd; export with sacct'
-     WHEN NOT contains("AllocTRES", 'gres/')
-         AND NOT regexp_full_match("AllocTRES", '(?:[^=,]+=[^=,]*(?:,|$))*')
-         THEN 'AllocTRES is not of the form name=value,name=value'
+     WHEN suspended_s > greatest(0, coalesce(end_s, $now) - start_s) AND (elapsed_s IS NULL OR elapsed_s > end_s - start_s)
+         THEN 'the run was suspended for longer than it ran'
+     WHEN end_s IS NULL AND start_s IS NOT NULL AND coalesce(elapsed_s > {longest_s}, "ElapsedRaw" != '')
+         THEN 'ElapsedRaw ''' || left("ElapsedRaw", 40) || ''' is the length of no run'
 END

@@ -14,17 +14,25 @@ named AS (
            CASE WHEN contains("State", ' ') OR ends_with("State", '+')
                 THEN rtrim(split_part("State", ' ', 1), '+') ELSE "State" END AS state,
            if(Submit_other IS NULL, Submit_at, NULL) AS submit_s,
-           -- Of a resized job 22.05 gives the last run the start of the first, and its own as Submit.
-           CASE WHEN start_s IS NULL OR submit_s > end_s THEN start_s ELSE greatest(start_s, submit_s) END AS start_s,
-           end_s, suspended_s,
+           -- Of a resized job 22.05 gives the last run the start of the first, and its own as Submit and Eligible.
+           if(eligible_at = submit_s AND submit_s BETWEEN start_s AND coalesce(end_s, start_s + elapsed_s, $now),
+              submit_s, start_s) AS start_s,
+           end_s,
+           -- Elapsed rules: some export it alone.
+           CASE WHEN elapsed_s <= end_s - start_s THEN end_s - start_s - elapsed_s
+                WHEN end_s IS NULL AND $written < start_s + elapsed_s + suspended_s
+                THEN greatest(0, $written::BIGINT - start_s - elapsed_s)
+                ELSE suspended_s END AS suspended_s,
            coalesce("NodeList", '') AS node_list, coalesce("JobName", '') AS job_name,
            coalesce("WorkDir", '') AS work_dir,
-           -- Energy makes each text another, and says nothing of what was given.
-           CASE WHEN NOT contains("AllocTRES", 'gres/') THEN ''
+           -- What parse_tres_gres would find nothing in, and nothing wrong with. Energy makes each text another, and says
+           -- nothing of what was given.
+           CASE WHEN NOT contains("AllocTRES", 'gres/')
+                     AND regexp_full_match("AllocTRES", '(?:[^=,0-9][^=,]*=[^=,]*(?:,|$))*') THEN ''
                 WHEN contains("AllocTRES", 'energy=') THEN regexp_replace("AllocTRES", '(^|,)energy=[^,]*', '')
                 ELSE "AllocTRES" END AS gres,
            -- Others are UNLIMITED and Partition_Limit.
-           nullif(TRY_CAST(regexp_extract("TimelimitRaw", '^[0-9]{1,9}$') AS INTEGER), 0) AS limit_min,
+           nullif(TRY_CAST(TRY_CAST("TimelimitRaw" AS UINTEGER) AS INTEGER), 0) AS limit_min,
            if(eligible_at BETWEEN submit_s AND start_s, eligible_at, NULL) AS eligible_s,
            NULL::DOUBLE AS mean_gpu_util_pct, NULL::BIGINT AS mean_gpu_mem_mib,
            NULL::INTEGER AS mean_gpus, NULL::VARCHAR AS mean_method,
