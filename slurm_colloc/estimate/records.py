@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Any, NamedTuple, get_args
 
 from slurm_colloc.core.clock import now
+from slurm_colloc.core.config import SiteConfig, user_data_folder
 from slurm_colloc.core.errors import InputError, StoreError
 from slurm_colloc.core.files import private_folder, read_own, write_atomic
 from slurm_colloc.core.model import COMPLETED, Decision, Evidence, Reason, SharingMode
@@ -295,6 +296,23 @@ def read_decisions(folder: str, ending: str = ".json") -> tuple[list[Decision], 
             found.append(parse_decision(read_own(os.path.join(folder, name), LIMIT_BYTES)))
         except (StoreError, InputError):
             unreadable += 1
+    return found, unreadable
+
+
+def own_decisions(config: SiteConfig) -> tuple[list[Decision], int]:
+    """Return what csub decided for whoever runs this, as read_decisions does.
+
+    Before the center's site file came into force it was kept at home, where what was measured still is.
+
+    Raises:
+        StoreError: a folder cannot be read.
+    """
+    home = os.path.join(user_data_folder(), "decisions")
+    found, unreadable = read_decisions(config.decisions_folder)
+    if home != config.decisions_folder:
+        earlier, more = read_decisions(home)
+        found = [*(one for one in earlier if one.cluster == config.cluster), *found]
+        unreadable += more
     return found, unreadable
 
 

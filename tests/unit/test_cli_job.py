@@ -140,6 +140,12 @@ def test_without_the_sites_store_ones_own_evidence_speaks(at_site: Site, printed
     at_site.rows(row("80", Start="0", End="3600"))
     status, out, err = at_site.told("80", "--store", str(at_site.folder / "none"))
     assert (status, err) == (0, "")
+    # The center's site file has a spool; what csub decided before lies at home, as does what it measured.
+    spool = at_site.folder / "spool"
+    spool.mkdir(mode=0o1777)
+    with (at_site.folder / "site.toml").open("a") as stream:
+        stream.write(f'[paths]\ndecisions = "{spool}"\n')
+    assert at_site.told("80", "--store", str(at_site.folder / "none"))[:2] == (0, out)
     stored(at_site.store, [run("80", cluster="lab")])
     printed("job", out, at_site.told("80")[1])
 

@@ -12,6 +12,7 @@ import pytest
 from slurm_colloc.cli.colloc import me as command
 from slurm_colloc.core.chart_model import Fit
 from slurm_colloc.core.usage_model import JobUsage
+from slurm_colloc.estimate.records import drop_decision, drop_evidence, own_decisions
 from slurm_colloc.facts.fits import fit_of, judged
 from slurm_colloc.facts.one_job import RunFound
 from slurm_colloc.facts.one_user import user_in_store, with_evidence
@@ -124,7 +125,7 @@ def test_what_csub_submitted_is_not_to_be_submitted_by_csub(tmp_path: Path, monk
     monkeypatch.setattr(CliClient, "accounted", lambda self, job_id: ())
 
     def advised(*by_csub: str) -> list[str]:
-        monkeypatch.setattr(command, "read_decisions", lambda folder: ([decision(job) for job in by_csub], 0))
+        monkeypatch.setattr(command, "own_decisions", lambda config: ([decision(job) for job in by_csub], 0))
         return sorted(hint.what.split("'")[1] for hint in command._fit_hints(fitting, SITE))
 
     assert advised() == ["other", "train"]
@@ -142,6 +143,24 @@ def test_kept_evidence_gives_a_run_its_figures(printed: Printed) -> None:
     bound = with_evidence(RunFound(blank, None, None), kept._replace(sm_is_bound=True)).usage
     assert (bound.sm_measured_gpu_hours, bound.sm_used_gpu_hours) == (0.0, None)
     assert with_evidence(RunFound(usage(), None, None), kept).usage == usage()
+
+
+def test_what_was_decided_before_the_site_had_a_spool_still_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """csub goes by what was measured of those jobs, so that they are no jobs of which nothing is known."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    (tmp_path / "spool").mkdir(mode=0o1777)
+    config = SITE._replace(cluster="c", paths=SITE.paths._replace(decisions=str(tmp_path / "spool")))
+    home = tmp_path / "data/slurm_colloc"
+    for job, cluster in (("61", "c"), ("62", "other")):
+        drop_decision(str(home / "decisions"), decision(job, cluster=cluster))
+        drop_evidence(str(home), evidence(job, 6000))
+    drop_decision(config.decisions_folder, decision("63", cluster="c"))
+    assert [one.job_id for one in own_decisions(config)[0]] == ["61", "63"]
+    assert command._kept(config)["61"].gpu_mem_peak_mib == 6000
+    at_home = config._replace(paths=config.paths._replace(decisions=""))
+    assert [one.job_id for one in own_decisions(at_home)[0]] == ["61", "62"]
 
 
 def test_without_a_store_slurm_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed: Printed) -> None:

@@ -25,7 +25,7 @@ from slurm_colloc.estimate.fold import fold_drops
 from slurm_colloc.estimate.ladder import estimate, estimate_at_site
 from slurm_colloc.estimate.lookup import ENDED, Known, look_up
 from slurm_colloc.estimate.question import Question, question
-from slurm_colloc.estimate.records import drop_evidence, evidence_path, forget, latest_of_jobs, read_decisions
+from slurm_colloc.estimate.records import drop_evidence, evidence_path, forget, latest_of_jobs, own_decisions
 from slurm_colloc.pack.report import pack_summary, read_pack
 from slurm_colloc.report.text import json_text, local, stamp
 from slurm_colloc.slurm.client import CliClient
@@ -65,7 +65,7 @@ def history(
         return
     one_of("--format", form, TEXT_OR_JSON)
     config = site()
-    decided, unreadable = read_decisions(config.decisions_folder)
+    decided, unreadable = own_decisions(config)
     decisions = latest_of_jobs(decided)
     if forgotten:
         _forget(forgotten, decisions)
@@ -248,7 +248,7 @@ def bootstrap(
     user = "" if everybody else pwd.getpwuid(os.geteuid()).pw_name
     known = frozenset[str]()
     if not everybody:
-        known = frozenset(one.job_id for one in read_decisions(config.decisions_folder)[0])
+        known = frozenset(one.job_id for one in own_decisions(config)[0])
     found = _merged(_read(sacct_file, (start.timestamp(), end.timestamp()), user, release), user)
     measured = list(measured_runs(store, config.cluster, config)) if store.logs() else []
     past = past_evidence(found.runs, measured, config, config.slurm_release, shortest_s, known)

@@ -17,7 +17,7 @@ from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.errors import CollocError, InputError
 from slurm_colloc.core.model import Decision
 from slurm_colloc.estimate.lookup import Known, look_up
-from slurm_colloc.estimate.records import read_decisions
+from slurm_colloc.estimate.records import own_decisions
 from slurm_colloc.facts.one_job import RunFound, find_job
 from slurm_colloc.feedback.user_histories import collect_decisions
 from slurm_colloc.pack.report import Pack, pack_record, pack_text, read_pack
@@ -162,7 +162,7 @@ def _pack(config: SiteConfig, job_id: str) -> Pack | None:
 
 def _decision(config: SiteConfig, user: str, job_id: str) -> Decision | None:
     """Return what csub decided: from one's own decisions, or from the site's where they are open to us."""
-    own, _ = read_decisions(config.decisions_folder)
+    own, _ = own_decisions(config)
     if user == own_name():
         found = next((item for item in reversed(own) if item.job_id == job_id), None)
         if found:

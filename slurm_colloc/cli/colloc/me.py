@@ -19,7 +19,7 @@ from slurm_colloc.core.errors import CollocError, InputError
 from slurm_colloc.core.model import Evidence
 from slurm_colloc.core.units import counted, significant
 from slurm_colloc.estimate.lookup import look_up
-from slurm_colloc.estimate.records import read_decisions
+from slurm_colloc.estimate.records import own_decisions
 from slurm_colloc.facts.fits import RunFit, fit_of, judged
 from slurm_colloc.facts.one_job import RunFound
 from slurm_colloc.facts.one_user import UserRuns, user_by_sacct, user_in_store, with_evidence
@@ -99,7 +99,7 @@ def _runs(folder: str, user: str, asked: Window, config: SiteConfig | None) -> t
 
 
 def _kept(config: SiteConfig) -> dict[str, Evidence]:
-    decisions, _ = read_decisions(config.decisions_folder)
+    decisions, _ = own_decisions(config)
     signatures = dict.fromkeys(one.signature for one in reversed(decisions) if not one.is_pack)
     found: dict[str, Evidence] = {}
     for signature in list(signatures)[:_SIGNATURES]:
@@ -111,7 +111,7 @@ def _fit_hints(fitting: Sequence[RunFit], config: SiteConfig) -> Iterator[Hint]:
     """Yield, for the names of jobs that held most too much, the line to submit the last of them by."""
     by_name: dict[str, list[RunFit]] = defaultdict(list)
     # csub knows what it submitted, and goes by what was measured of it from then on.
-    by_csub = {one.job_id for one in read_decisions(config.decisions_folder)[0]}
+    by_csub = {one.job_id for one in own_decisions(config)[0]}
     for one in fitting:
         usage = one.found.usage
         if one.step and not never_used(usage) and asked_id(usage.job_id, usage.job_id_raw) not in by_csub:
