@@ -118,6 +118,7 @@ WORDS = {
     "not-in-partition": "its nodes are not in partition {partitions}",
     "pool-lacks-feature": "the job asks for feature '{feature}', which site.toml does not give its nodes",
     "pool-excluded": "the job excludes all of its nodes",
+    "slice-shares-memory": "others use the memory of a compute instance ({profile}) as well",
     "other-gpu-type": "the job asks for GPU type '{gpu_type}'",
     "other-gpu-model": "the job was measured on {measured_on}, this pool has {pool_has}",
     "pool-lacks-model": "the job was measured on {measured_on}, and site.toml does not say the GPU model (gpu_model) "

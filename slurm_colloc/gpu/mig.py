@@ -1,66 +1,111 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MIG profiles: the grammar of their names, and the sizes of the GPUs we have figures for.
+"""MIG profiles: the grammar of their names, and the cards of the table mig.toml, as data.
 
-The figures are a fallback for the day a site file is written; the driver on the node has the last word.
+The table is a fallback for what no driver has said; the driver on the node has the last word.
 """
 
 import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from types import MappingProxyType
 from typing import NamedTuple
 
-_PROFILE = r"(?:\dc\.)?(?<!\d)(?P<gi>[12347])g\.\d{1,4}gb(?:[+-](?:me(?:\.all)?|gfx))*"
+_PROFILE = r"(?:(?P<ci>\d)c\.)?(?<!\d)(?P<gi>[12347])g\.\d{1,4}gb(?:[+-](?:me(?:\.all)?|gfx))*"
 # Types that sites write by hand: 1g10gb, 3g_20gb, a100-mig-2. a100_80g is a whole one.
 _LIKE_SLICE = r"(?i)(?<!\d)\dg[._-]?\d+g|(?<![a-z])mig"
-# Profiles that only cards of four slices have, and one that cards of seven (GB200) have, too.
-_OF_FOUR = ("1g.6gb", "2g.12gb", "4g.24gb", "2g.48gb", "4g.96gb")
-_OF_FOUR_OR_SEVEN = "1g.24gb"
-_CARDS_OF_BOTH = ("rtx_pro", "gb200")
+# What most cards have, and all whose profiles no table knows yet.
+_SLICES = 7
+# Of their part of the card by slices the listed profiles have no less memory and SMs: 20 of 23.1 GiB of a GB200, and 16
+# of 18.9 SMs of an H100. A unit test says so of all.
+_LEAST = 0.86, 0.84
 
 
 class Profile(NamedTuple):
-    """A MIG profile, and how many compute slices its GPU instance has."""
+    """A MIG profile, and how many compute slices it has: of a compute instance its own, not its GPU instance's."""
 
     name: str
     compute_slices: int
 
+    @property
+    def shares_memory(self) -> bool:
+        """Return whether it is a compute instance, whose memory others of its GPU instance may use as well."""
+        return self.name[1] == "c"
+
 
 class GpuModel(NamedTuple):
-    """A GPU's size; ``profiles`` maps a profile to (usable MiB, SMs)."""
+    """A card of the table, under one of the driver's names; None where a size is not known.
+
+    ``profiles`` maps a profile to (usable MiB, SMs) as drivers listed them, ``parts`` each that there is to (compute
+    slices, memory slices, most on one card), ``earlier`` those of other drivers to their part of a card.
+    """
 
     name: str
-    mem_total_mib: int
-    sm_count: int
-    profiles: dict[str, tuple[int, int]]
+    mem_total_mib: int | None
+    sm_count: int | None
+    profiles: Mapping[str, tuple[int, int]]
+    slices: tuple[int, int]
+    parts: Mapping[str, tuple[int, int, int]]
+    earlier: Mapping[str, tuple[int, int]]
+    signs: tuple[str, ...]
+
+    def size(self, profile: str, mem_mib: int, sm_count: int) -> tuple[int, int]:
+        """Return the usable MiB and the SMs of a profile on a card of this size: as listed, else the least they can be.
+
+        That is its part of the card by NVIDIA's guide, less what of the profiles that drivers listed the worst lacks.
+        """
+        compute, memory, _ = self.parts[profile]
+        least = mem_mib * memory / self.slices[1] * _LEAST[0], sm_count * compute / self.slices[0] * _LEAST[1]
+        return self.profiles.get(profile) or (int(least[0]), int(least[1]))
+
+    def divisor(self, profile: str) -> int | None:
+        """Return into how many compute slices the card divides where it has this profile; None where it has not."""
+        if profile in self.parts or self.slices[0] == _SLICES:
+            return self.slices[0]
+        return self.earlier[profile][1] if profile in self.earlier else None
 
 
-# H100 80GB: nvidia-smi mig -lgip on the card (9.75, 19.62, 39.5, 79.25 GiB). A100: usable MiB from NVIDIA's go-nvml
-# mock data, SMs at 14 for each compute slice. Both are of seven of these, by which plan/geometry.py cuts them.
-MODELS = (
-    GpuModel(
-        "NVIDIA H100 80GB HBM3",
-        81559,
-        132,
-        {
-            "1g.10gb": (9984, 16),
-            "1g.20gb": (20090, 26),
-            "2g.20gb": (20090, 32),
-            "3g.40gb": (40448, 60),
-            "4g.40gb": (40448, 64),
-            "7g.80gb": (81152, 132),
-        },
-    ),
-    GpuModel(
-        "NVIDIA A100-SXM4-40GB",
-        40960,
-        108,
-        {
-            "1g.5gb": (4864, 14),
-            "2g.10gb": (9856, 28),
-            "3g.20gb": (19968, 42),
-            "4g.20gb": (19968, 56),
-            "7g.40gb": (40192, 98),
-        },
-    ),
-)
+class _Card(NamedTuple):
+    names: tuple[str, ...]
+    signs: tuple[str, ...]
+    slices: tuple[int, ...]
+    source: str
+    profiles: Mapping[str, tuple[int, ...]]
+    variants: Mapping[str, int] = MappingProxyType({})
+    earlier: Mapping[str, tuple[int, ...]] = MappingProxyType({})
+    mem_total_mib: int | None = None
+    sm_count: int | None = None
+
+
+@cache
+def models() -> tuple[GpuModel, ...]:
+    """Return all cards, under each of their names."""
+    import tomllib  # csub has this file at each submission, and needs the table at few
+    from importlib.resources import files
+
+    from slurm_colloc.core.value_types import read_as
+
+    text = files("slurm_colloc.gpu").joinpath("mig.toml").read_text()
+    cards: tuple[_Card, ...] = read_as(tuple[_Card, ...], tomllib.loads(text)["card"])
+    return tuple(model for card in cards for model in _models(card))
+
+
+def _models(card: _Card) -> Iterator[GpuModel]:
+    rows = dict(card.profiles)
+    for name, most in card.variants.items():
+        compute, memory, _, *listed = rows[plain(name)]
+        rows[name] = (compute, memory, most, *listed)
+    compute, memory = card.slices
+    for name in card.names:
+        yield GpuModel(
+            name,
+            card.mem_total_mib,
+            card.sm_count,
+            {profile: (row[3], row[4]) for profile, row in rows.items() if len(row) > 3},
+            (compute, memory),
+            {profile: (row[0], row[1], row[2]) for profile, row in rows.items()},
+            {profile: (part[0], part[1]) for profile, part in card.earlier.items()},
+            card.signs,
+        )
 
 
 # NVML itself tells SM activity (GPM) from Hopper on; before, only DCGM does. [docs/explanation/metrics.md]
@@ -75,7 +120,12 @@ def tells_sm_activity(model: str) -> bool:
 def parse_profile(text: str) -> Profile | None:
     """Return the profile named anywhere in ``text`` (a profile, or a gres type ending in one), None without one."""
     match = re.search(_PROFILE, text)
-    return Profile(match[0], int(match["gi"])) if match else None
+    return Profile(match[0], int(match["ci"] or match["gi"])) if match else None
+
+
+def plain(profile: str) -> str:
+    """Return the profile of the GPU instance without its engines: ``3g.40gb`` of ``1c.3g.40gb+me``."""
+    return re.split(r"[+-]", profile)[0].rpartition("c.")[2]
 
 
 def names_slice(gres_type: str) -> bool:
@@ -83,19 +133,39 @@ def names_slice(gres_type: str) -> bool:
     return re.search(_LIKE_SLICE, gres_type) is not None
 
 
-def slices_per_gpu(gres_type: str) -> int:
-    """Return into how many compute slices a GPU divides: 4 for the A30 and the RTX PRO cards, 7 for the others.
+def slices_per_gpu(card: str, profile: str = "") -> int:
+    """Return into how many compute slices a GPU divides: 7 for most, 4 or 2 for others; 7 where that is not known.
 
-    ``gres_type`` names the card, or is a profile, most of which tell the card's size. Source: NVIDIA MIG User Guide,
-    supported profiles.
+    ``card`` names it, or is a type that ends in a profile, most of which tell the card's size.
     """
-    name = gres_type_of(gres_type)
-    return 4 if any(sign in name for sign in ("a30", "rtx_pro", *_OF_FOUR)) else 7
+    found = _divisors(card, profile)
+    return min(found) if len(found) == 1 else _SLICES
 
 
-def tells_slices(gres_type: str) -> bool:
-    """Return whether a type without a card in its name tells of how many slices the card is."""
-    return _OF_FOUR_OR_SEVEN not in gres_type or any(card in gres_type for card in _CARDS_OF_BOTH)
+def tells_slices(card: str, profile: str = "") -> bool:
+    """Return whether a card and a profile, or a type of both, tell into how many slices the card divides."""
+    return len(_divisors(card, profile)) == 1
+
+
+@cache
+def _divisors(card: str, profile: str) -> frozenset[int]:
+    """Return by how many the cards that may be meant divide."""
+    named = parse_profile(profile or card)
+    kind = plain(named.name) if named else ""
+    text = re.sub(r"[^a-z0-9]", "", re.sub(_PROFILE, "", card).lower())
+    longest = max((sign for model in models() for sign in model.signs if sign in text), key=len, default="")
+    cards = [model for model in models() if longest in model.signs]
+    if not kind:
+        return frozenset(model.slices[0] for model in cards)
+    found = frozenset(count for model in cards or models() if (count := model.divisor(kind)) and _has(model, kind))
+    if found or not cards:
+        return found or frozenset({_SLICES})
+    # A driver that we have not seen names the memory of the same slices otherwise.
+    return frozenset({_SLICES}) if all(model.slices[0] == _SLICES for model in cards) else frozenset()
+
+
+def _has(model: GpuModel, profile: str) -> bool:
+    return profile in model.parts or profile in model.earlier
 
 
 def gres_type_of(model: str) -> str:
@@ -106,4 +176,5 @@ def gres_type_of(model: str) -> str:
 def model_named(text: str) -> GpuModel | None:
     """Return the GPU whose driver name or AutoDetect type is ``text`` or begins it, None when it is not ours."""
     wanted = gres_type_of(text)
-    return next((model for model in MODELS if wanted.startswith(gres_type_of(model.name))), None)
+    fits = [model for model in models() if re.match(rf"{re.escape(gres_type_of(model.name))}(?![a-z0-9])", wanted)]
+    return max(fits, key=lambda model: len(model.name), default=None)

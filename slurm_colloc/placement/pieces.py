@@ -9,6 +9,7 @@ from typing import NamedTuple
 from slurm_colloc.core.config import MigSlice, Partition, Pool, SiteConfig
 from slurm_colloc.core.model import Footprint, Gres, JobRequest, Reason, Rejected, SharingMode, because
 from slurm_colloc.core.units import demand_units, most_of_whole
+from slurm_colloc.gpu.mig import parse_profile
 from slurm_colloc.placement.speed import Slowdown, most_in_part, most_on_slice, on_share, on_slice, part_needed
 from slurm_colloc.placement.time_and_cores import (
     Kept,
@@ -254,6 +255,8 @@ def _mig(request: JobRequest, need: Need, rooms: list[Room], config: SiteConfig)
         why = time.too_little or kept.impossible
         if request.no_slice:
             why = request.no_slice[0]
+        elif (profile := parse_profile(part.profile)) and profile.shares_memory:
+            why = because("slice-shares-memory", profile=part.profile)
         elif need.memory_mib > most.memory_mib:
             why = because("too-little-memory", mem_mib=part.mem_mib, need_mib=need.memory_mib)
         elif need.sm_active_pct > most.sm_active_pct:

@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.errors import InputError
+from slurm_colloc.gpu.mig import plain
 from slurm_colloc.plan.change import Asked, changed, gpus_of, otherwise, pools_with_whole
-from slurm_colloc.plan.geometry import Cut, alternatives, best_cuts, profiles_of
+from slurm_colloc.plan.geometry import Cut, alternatives, best_cuts, profiles_of, unlisted
 from slurm_colloc.plan.past import CLASSES, Past, Run
 from slurm_colloc.plan.scenario import PARTITION, TOTAL, Resampled, Scenario, freed_gpu_hours, groups_of
 from slurm_colloc.plan.sharing import Sharing, demand, share
@@ -189,7 +190,21 @@ def _settled(
     if asked.best_cuts:
         compared, why_not = _compare(past, config, rules, asked, today)
         asked = asked._replace(cuts=compared[-1].geometries[0].cuts, best_cuts=False)
-    return asked._replace(cuts=tuple(_sized(past, config, asked))), compared, why_not
+    cuts = tuple(_sized(past, config, asked))
+    others = [cut for pool in compared for one in pool.geometries for cut in one.cuts]
+    return asked._replace(cuts=cuts), compared, (*why_not, *_by_guide(config, (*cuts, *others)))
+
+
+def _by_guide(config: SiteConfig, cuts: Sequence[Cut]) -> Iterable[str]:
+    """Yield of which slices of these cuts no driver has told the size."""
+    for pool in config.pool:
+        cut = {plain(name) for one in cuts if one.pool == pool.name for name in one.geometry}
+        if names := [name for name in (unlisted(pool) if cut else ()) if name in cut]:
+            yield (
+                f"pool '{pool.name}': no listing of a driver is known of {', '.join(names)}, so memory and SMs are "
+                "their part of the card by NVIDIA's guide less what slices lack at most; 'nvidia-smi mig -lgip' on "
+                "such a card says more"
+            )
 
 
 def _gpu_seconds(run: Run, past: Past) -> float:

@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which slices the GPUs of a pool are best cut into for a demand, and for how many nodes: pure functions.
 
-A card of seven compute and eight memory slices; a profile of c and m of them begins at a multiple of m, and c slices
-from there must be left (NVIDIA MIG User Guide, the tables of placements). A slice serves whatever a smaller one does.
+A card has compute and memory slices, most of them seven and eight; a profile of c and m of them begins at a multiple of
+m, and c slices from there must be left (NVIDIA MIG User Guide, the tables of placements). A slice serves whatever a
+smaller one does. Those with other engines (1g.24gb-me) are cut where they are asked for, and never chosen.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from math import ceil
 from typing import NamedTuple
 
 from slurm_colloc.core.config import MigSlice, Pool, SiteConfig
 from slurm_colloc.core.errors import InputError
 from slurm_colloc.core.units import counted
-from slurm_colloc.gpu.mig import gres_type_of, model_named, parse_profile
+from slurm_colloc.gpu.mig import GpuModel, gres_type_of, model_named, plain
 from slurm_colloc.slurm.hostlist import expand, fold
 
 # Of the time of a slice so much is used before jobs wait long for it.
 _BUSY = 0.8
-_COMPUTE, _MEMORY = 7, 8
 
 Geometry = tuple[str, ...]
 
@@ -38,47 +38,67 @@ class Cut(NamedTuple):
 def profiles_of(pool: Pool) -> dict[str, MigSlice]:
     """Return the slices that the pool's card can be cut into, one of each, the smallest first.
 
+    What the driver said of slices of such a card, in the site's own pools, goes before the table. Of a profile that no
+    driver has listed they are the least (``GpuModel.size``).
+
     Raises:
-        InputError: a card that we have no figures of.
+        InputError: a card that we have no figures of, or whose size is not known.
     """
-    known = model_named(pool.gpu_model)
-    if known is None:
-        what = f"'{pool.gpu_model}'" if pool.gpu_model else "a card that site.toml does not name (gpu_model)"
-        raise InputError(f"pool '{pool.name}' has {what}, and there are no figures of its MIG slices")
-    card = gres_type_of(known.name)
-    largest = max(sms for _, sms in known.profiles.values())
+    card = _card(pool)
+    kind = gres_type_of(card.name)
+    memory, sms = pool.gpu_mem_mib or card.mem_total_mib, pool.sm_count or card.sm_count
+    if memory is None or sms is None:
+        raise InputError(f"pool '{pool.name}': the slices of '{pool.gpu_model}' need its gpu_mem_mib and sm_count")
+    sizes = {name: card.size(name, memory, sms) for name in card.parts}
+    sizes |= {part.profile: (part.mem_mib, part.sm_count) for part in pool.slice}
     slices = [
-        MigSlice(f"{card}_{name}", name, mem_mib, sms, 1)
-        for name, (mem_mib, sms) in known.profiles.items()
-        if sms < largest
+        MigSlice(f"{kind}_{name}", name, mem_mib, sms, 1)
+        for name, (mem_mib, sms) in sizes.items()
+        if name in card.parts and card.parts[name][0] < card.slices[0]
     ]
     return {one.profile: one for one in sorted(slices, key=lambda one: (one.mem_mib, one.sm_count))}
 
 
+def unlisted(pool: Pool) -> list[str]:
+    """Return the profiles of the pool's card whose memory and SMs no driver has listed.
+
+    Raises:
+        InputError: a card that we have no figures of.
+    """
+    known = {*_card(pool).profiles, *(part.profile for part in pool.slice)}
+    return [name for name in profiles_of(pool) if name not in known and name == plain(name)]
+
+
+def _card(pool: Pool) -> GpuModel:
+    known = model_named(pool.gpu_model)
+    if known is None:
+        what = f"'{pool.gpu_model}'" if pool.gpu_model else "a card that site.toml does not name (gpu_model)"
+        raise InputError(f"pool '{pool.name}' has {what}, and there are no figures of its MIG slices")
+    return known
+
+
 def size_of(profile: str, pool: Pool) -> tuple[int, int]:
     """Return how many compute and memory slices a profile takes."""
-    parsed = parse_profile(profile)
-    mem_mib = profiles_of(pool)[profile].mem_mib
-    assert parsed is not None
-    parts = ceil(mem_mib / ((pool.gpu_mem_mib or 0) or mem_mib) * _MEMORY - 0.05)
-    return parsed.compute_slices, 1 << max(0, (parts - 1).bit_length())
+    compute, memory, _ = _card(pool).parts[profile]
+    return compute, memory
 
 
 def geometries(pool: Pool) -> list[Geometry]:
     """Return the ways to cut one GPU to which no further slice can be added."""
-    sizes = {name: size_of(name, pool) for name in profiles_of(pool)}
+    all_compute, all_memory = _card(pool).slices
+    sizes = {name: size_of(name, pool) for name in profiles_of(pool) if name == plain(name)}
     found: set[Geometry] = set()
 
     def go(at: int, compute: int, taken: tuple[str, ...]) -> None:
         fits = [
             (name, c, m)
             for name, (c, m) in sizes.items()
-            if not at % m and at + c <= _COMPUTE and compute + c <= _COMPUTE
+            if not at % m and at + c <= all_compute and compute + c <= all_compute
         ]
         for name, c, m in fits:
-            if at + m <= _MEMORY:
+            if at + m <= all_memory:
                 go(at + m, compute + c, (*taken, name))
-        if at < _MEMORY:
+        if at < all_memory:
             go(at + 1, compute, taken)
         elif taken:
             found.add(tuple(sorted(taken, key=lambda name: (-sizes[name][1], -sizes[name][0], name))))
@@ -192,17 +212,21 @@ def parse_geometry(text: str, pools: Sequence[Pool]) -> Iterator[Cut]:
             known = ", ".join(pool.name for pool in pools)
             raise InputError(f"--mig '{item}' names no pool with whole GPUs, or not which; write POOL=, one of {known}")
         (pool,) = named
-        geometry = tuple(slices.split("+"))
+        geometry = tuple(re.split(r"\+(?!me|gfx)", slices))
         known_slices = profiles_of(pool)
         if unknown := [one for one in geometry if one not in known_slices]:
             raise InputError(
                 f"--mig '{item}': {pool.gpu_model} has no slice '{unknown[0]}', but {', '.join(known_slices)}"
             )
-        if not any(_within(geometry, one) for one in geometries(pool)):
+        most = _card(pool).parts
+        alike = tuple(map(plain, geometry))
+        if not any(_within(alike, one) for one in geometries(pool)) or any(
+            geometry.count(name) > most[name][2] for name in geometry
+        ):
             raise InputError(f"--mig '{item}': one GPU cannot be cut into {' + '.join(geometry)}")
-        most = len(expand(pool.nodes))
-        if nodes and not (nodes.isascii() and nodes.isdigit() and 1 <= int(nodes) <= most):
+        node_count = len(expand(pool.nodes))
+        if nodes and not (nodes.isascii() and nodes.isdigit() and 1 <= int(nodes) <= node_count):
             raise InputError(
-                f"--mig '{item}': '{nodes}' is no number of nodes from 1 to {most}, which pool {pool.name} has"
+                f"--mig '{item}': '{nodes}' is no number of nodes from 1 to {node_count}, which pool {pool.name} has"
             )
         yield Cut(pool.name, int(nodes or 0), geometry)

@@ -29,9 +29,10 @@ class UsageReport(NamedTuple):
     ``runs_over_limit`` go on long after their time limit, and count with ``over_limit_gpu_hours``.
     What is known of runs are rows: those of the window's ``runs``, those that repeat one, those of jobs that had not
     started, and those outside the window. ``types_without_size`` are left out of GPU-hours, and of
-    ``types_taken_for_whole`` neither a site nor their names say that they are whole GPUs. ``several`` is of
-    runs of several whole GPUs, None of no such run. ``in_proportion`` says that the window cuts an hour of which no
-    readings are left, so that what was measured in it counts in proportion.
+    ``types_taken_for_whole`` neither a site nor their names say that they are whole GPUs;
+    ``types_sharing_memory`` are compute instances, which share memory with others. ``several`` is of runs of several
+    whole GPUs, None of no such run. ``in_proportion`` says that the window cuts an hour of which no readings are left,
+    so that what was measured in it counts in proportion.
     """
 
     cluster: str
@@ -75,6 +76,7 @@ class UsageReport(NamedTuple):
     rows_outside: int = 0
     types_without_size: tuple[str, ...] = ()
     types_taken_for_whole: tuple[str, ...] = ()
+    types_sharing_memory: tuple[str, ...] = ()
     several: SeveralGpus | None = None
     in_proportion: bool = False
 

@@ -228,6 +228,11 @@ def _left_out(report: UsageReport) -> Iterator[str]:
             "GPU types that neither site.toml nor a MIG profile explains, counted as whole GPUs: "
             f"{_listed(report.types_taken_for_whole)}"
         )
+    if report.types_sharing_memory and total.jobs:
+        yield (
+            "compute instances, counted by their own compute slices, with memory that others of the same GPU instance "
+            f"use as well: {_listed(report.types_sharing_memory)}"
+        )
     if report.strays:
         hours = fsum(stray.gpu_hours for stray in report.strays)
         nodes = _listed([stray.node for stray in report.strays])

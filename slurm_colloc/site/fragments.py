@@ -148,5 +148,5 @@ def _weights(pools: Iterable[Pool]) -> Iterable[tuple[str, float]]:
             profile = next((part.profile for part in pool.slice if part.type == gres.type), "")
             parsed = parse_profile(profile)
             name = f"GRES/gpu:{gres.type}" if gres.type else "GRES/gpu"
-            yield name, parsed.compute_slices / slices_per_gpu(pool.gpu_model) if parsed else 1.0
+            yield name, parsed.compute_slices / slices_per_gpu(pool.gpu_model, profile) if parsed else 1.0
         yield from ((f"GRES/{gres.name}", pool.gpus_per_node / gres.quantity) for gres in shares((pool,)))

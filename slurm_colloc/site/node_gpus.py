@@ -161,8 +161,8 @@ def _filled(card: Card, model: Known | None) -> Card:
     }
     return Card(
         model,
-        card.mem_mib or Known(known.mem_total_mib, source, exact=False),
-        card.sm_count or Known(known.sm_count, source),
+        card.mem_mib or (Known(known.mem_total_mib, source, exact=False) if known.mem_total_mib else None),
+        card.sm_count or (Known(known.sm_count, source) if known.sm_count else None),
         slices | dict(card.slices),
     )
 

@@ -118,8 +118,8 @@ def _reading(cells: Sequence[str], columns: Sequence[str], zone: tzinfo | None, 
     if util is not None and util > 100:
         raise InputError("more than 100 %")
     model = model_named(record.get("name", ""))
-    sm_count = model.sm_count if model else 0
-    size = total if total is not None else model.mem_total_mib if model else 0
+    sm_count = (model and model.sm_count) or 0
+    size = total if total is not None else (model and model.mem_total_mib) or 0
     device = DeviceSample(
         uuid=uuid,
         gres_index=int(index),

@@ -378,7 +378,7 @@ def _size(unit: _Unit) -> tuple[int, int, int]:
     """Return memory, SMs and the whole GPU's SMs; of a model not in the tables a slice's part counts in slices."""
     model, profile = model_named(unit.model), parse_profile(unit.profile)
     if profile is None:
-        return (model.mem_total_mib, model.sm_count, model.sm_count) if model else (0, 0, 0)
-    if model and profile.name in model.profiles:
+        return (model.mem_total_mib or 0, model.sm_count or 0, model.sm_count or 0) if model else (0, 0, 0)
+    if model and model.sm_count and profile.name in model.profiles:
         return (*model.profiles[profile.name], model.sm_count)
-    return 0, profile.compute_slices, slices_per_gpu(unit.model)
+    return 0, profile.compute_slices, slices_per_gpu(unit.model, profile.name)

@@ -3,7 +3,8 @@
 
 A MIG slice of g compute slices is g/7 of its GPU by slices (g/4 on an A30), its SMs over the GPU's by SMs, its usable
 memory over the GPU's by memory. By each of them one mps is 1 over the device's mps count, one shard 1 over the GPU's
-shards.
+shards. A compute instance (3c.7g.40gb) has slices and SMs of its own, and memory that others use as well: what it is
+worth by memory is not known.
 """
 
 from collections.abc import Mapping, Sequence
@@ -50,7 +51,7 @@ class GpuEquivalent(NamedTuple):
 def unit_gpus(profile: str, model: str) -> float:
     """Return what one unit (a GPU, or a slice of this profile) is worth in whole GPUs, by slices."""
     parsed = parse_profile(profile)
-    return 1.0 if parsed is None else parsed.compute_slices / slices_per_gpu(model)
+    return 1.0 if parsed is None else parsed.compute_slices / slices_per_gpu(model, profile)
 
 
 def gpu_equivalent(gres: Sequence[Gres], node_list: str, config: SiteConfig | None, by: str = SLICES) -> GpuEquivalent:
@@ -116,11 +117,13 @@ def _slice(gres_type: str, part: MigSlice | None, pool: Pool | None, by: str) ->
     if profile is None:
         of_site = pool is not None and gres_type == pool.gpu_type
         return 1.0 if of_site or not (part or names_slice(gres_type)) else None
+    card = (pool.gpu_model if part and pool else "") or gres_type
     if by == SLICES:
-        if not (part and pool) and not tells_slices(gres_type):
-            return None
-        return profile.compute_slices / slices_per_gpu(pool.gpu_model if part and pool else gres_type)
-    known = model_named(pool.gpu_model if part and pool else gres_type)
+        per_gpu = slices_per_gpu(card, profile.name)
+        return profile.compute_slices / per_gpu if tells_slices(card, profile.name) else None
+    if by == "memory" and profile.shares_memory:
+        return None
+    known = model_named(card)
     if part and pool:
         size, of = (part.sm_count, pool.sm_count) if by == "sms" else (part.mem_mib, pool.gpu_mem_mib)
         if of:
@@ -128,7 +131,8 @@ def _slice(gres_type: str, part: MigSlice | None, pool: Pool | None, by: str) ->
     if known is None or profile.name not in known.profiles:
         return None
     mem_mib, sm_count = known.profiles[profile.name]
-    return sm_count / known.sm_count if by == "sms" else mem_mib / known.mem_total_mib
+    size, of = (sm_count, known.sm_count) if by == "sms" else (mem_mib, known.mem_total_mib)
+    return size / of if of else None
 
 
 def _pools(node_list: str, config: SiteConfig) -> tuple[tuple[Pool, ...], ...]:
@@ -172,10 +176,14 @@ def make_equivalents(database: DuckDBPyConnection, config: SiteConfig | None, by
 
 
 class Unsure(NamedTuple):
-    """Types of GPUs by how sure it is what they are worth: left out of GPU-hours, or taken for whole GPUs."""
+    """Types of GPUs by how sure it is what they are worth: left out of GPU-hours, or taken for whole GPUs.
+
+    ``sharing_memory`` are compute instances, whose memory others use as well.
+    """
 
     left_out: tuple[str, ...]
     taken_for_whole: tuple[str, ...]
+    sharing_memory: tuple[str, ...] = ()
 
 
 def unsure_types(database: DuckDBPyConnection, config: SiteConfig | None) -> Unsure:
@@ -183,9 +191,11 @@ def unsure_types(database: DuckDBPyConnection, config: SiteConfig | None) -> Uns
     of_site = {pool.gpu_type for pool in config.pool} | {_UNTYPED} if config else set()
     kinds = database.execute("SELECT DISTINCT kind, gpus IS NULL, whole FROM runs WHERE devices > 0").fetchall()
     whole = {one for kind, _, whole in kinds if whole for one in kind.split("+")}
+    profiles = {one: parse_profile(one) for kind, _, _ in kinds for one in kind.split("+")}
     return Unsure(
         tuple(sorted({kind for kind, unknown, _ in kinds if unknown})),
         tuple(sorted(kind for kind in whole - of_site if not model_named(kind) and not parse_profile(kind))),
+        tuple(sorted(kind for kind, profile in profiles.items() if profile and profile.shares_memory)),
     )
 
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from slurm_colloc.gpu.mig import MODELS, GpuModel, parse_profile
+from slurm_colloc.gpu.mig import GpuModel, models, parse_profile
 
 _RECORDED = Path(__file__).resolve().parents[1] / "recorded/nvml-h100/loads.jsonl"
+H100_80GB = next(model for model in models() if model.name == "NVIDIA H100 80GB HBM3")
 # Memory slices of a GPU that a profile takes, where it may begin, and the ids of GPU instances beginning at slice 0,
 # with the step to the next, as drivers were seen to give them (NVIDIA MIG User Guide; DCGM issue 138).
 PLACEMENTS = {
@@ -88,10 +89,11 @@ class Device:
         return math.fsum(parts) / (until_s - since_s) if parts else 0.0
 
 
-def gpus(count: int = 1, model: GpuModel = MODELS[0], gpm: bool = True) -> list[Device]:
+def gpus(count: int = 1, model: GpuModel = H100_80GB, gpm: bool = True) -> list[Device]:
     """Return whole GPUs of a model."""
     made = range(count)
-    return [Device(f"GPU-{one}", model.name, model.mem_total_mib, model.sm_count, minor=one, gpm=gpm) for one in made]
+    size = model.mem_total_mib or 0, model.sm_count or 0
+    return [Device(f"GPU-{one}", model.name, *size, minor=one, gpm=gpm) for one in made]
 
 
 def slices_of(gpu: Device, profiles: Sequence[str], series: int = 0) -> list[Device]:
@@ -100,7 +102,7 @@ def slices_of(gpu: Device, profiles: Sequence[str], series: int = 0) -> list[Dev
     Raises:
         ValueError: they do not fit.
     """
-    model = next(one for one in MODELS if one.name == gpu.name)
+    model = next(one for one in models() if one.name == gpu.name)
     made: list[Device] = []
     taken: set[int] = set()
     instances: dict[str, int] = {}
@@ -113,7 +115,7 @@ def slices_of(gpu: Device, profiles: Sequence[str], series: int = 0) -> list[Dev
         if kind == profile or kind not in instances:
             instances[kind] = _place(kind, mib * 8 / gpu.total_mib, taken)
         if kind != profile:
-            sm_count = sm_count * int(profile[0]) // parsed.compute_slices
+            sm_count = sm_count * parsed.compute_slices // int(kind[0])
         made.append(
             Device(
                 f"MIG-{gpu.uuid}-{series}-{len(made)}",

@@ -114,7 +114,8 @@ def test_an_untyped_gpu_is_what_its_pool_has(
         ("NVIDIA A30", {"type": "small", "profile": "1g.6gb", "sm_count": 14}, True, 1 / 4, 14 / 56),
         # A pool of unknown size, of a model that is known.
         (H100, {"type": "small", "profile": "1g.20gb"}, False, 1 / 7, 26 / 132),
-        ("NVIDIA A30", {"type": "small", "profile": "1g.6gb"}, False, 1 / 4, None),
+        ("NVIDIA A30", {"type": "small", "profile": "1g.6gb"}, False, 1 / 4, 14 / 56),
+        ("NVIDIA B300 SXM6 AC", {"type": "small", "profile": "1g.34gb"}, False, 1 / 7, None),
     ],
 )
 def test_a_slice_by_another_name(
@@ -129,6 +130,15 @@ def test_a_slice_by_another_name(
     assert gpu_equivalent(gres, "m1", config, "sms").gpus == (None if sms is None else near(sms))
     stored(tmp_path, [run(gres=gres, node_list="m1")])
     assert only(Store(str(tmp_path), config)).allocated_gpu_hours == near(slices)
+
+
+def test_the_memory_of_a_compute_instance_is_not_its_own() -> None:
+    part = MIG_POOL.slice[0]._replace(type="h100_3c.7g.80gb", profile="3c.7g.80gb", sm_count=57)
+    config = site(MIG_POOL._replace(slice=(part,)))
+    held = (Gres("gpu", part.type, 1),)
+    assert gpu_equivalent(held, "m1", config).gpus == near(3 / 7)
+    assert gpu_equivalent(held, "m1", config, "sms").gpus == near(57 / 132)
+    assert gpu_equivalent(held, "m1", config, "memory").gpus is None
 
 
 def test_a_slice_that_its_pool_does_not_have_is_what_its_type_says() -> None:
@@ -286,7 +296,24 @@ def test_a_decision_is_of_the_submission_and_of_all_that_became_of_it(tmp_path: 
         ("2g.12gb", 1 / 2),
         ("4g.24gb", 1),
         ("1g.6gb+me", 1 / 4),
-        ("mig-2g.48gb", 1 / 2),
+        ("mig-4g.96gb", 1),
+        ("mig-2g.32gb", 1),
+        # A half of one card is all of another.
+        ("mig-2g.48gb", None),
+        ("rtx6000_2g.48gb", 1 / 2),
+        ("nvidia_rtx_pro_5000_blackwell_2g.48gb+gfx", 1),
+        ("nvidia_rtx_pro_5000_blackwell_1g.12gb-me", 1 / 4),
+        ("rtx5000_1g.24gb", 1 / 2),
+        ("gh200_1g.12gb", 1 / 7),
+        ("1g.12gb", None),
+        # Drivers name the memory of the same slices otherwise, but what a card of halves does not have is unknown.
+        ("a100_3g.39gb", 3 / 7),
+        ("gb300_1g.31gb", 1 / 7),
+        ("rtx4500_1g.8gb", None),
+        # Compute instances beside each other in one GPU instance.
+        ("a100_3c.7g.40gb", 3 / 7),
+        ("a100_4c.7g.40gb", 4 / 7),
+        ("a30_1c.2g.12gb", 1 / 4),
         # Cards of four and of seven have this one.
         ("1g.24gb", None),
         ("mig-1g.24gb", None),

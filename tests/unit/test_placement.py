@@ -65,6 +65,12 @@ def test_no_slice_says_why_of_each() -> None:
     assert full.reasons == (because("nothing-holds", need_mib=60256, sm_pct=1, partitions=("gpu",)),)
 
 
+def test_a_compute_instance_is_not_given() -> None:
+    parts = tuple(part._replace(profile=f"1c.{part.profile}") for part in MIG_POOL.slice)
+    found = why(place(request(), footprint(1000, 5), site(MIG_POOL._replace(slice=parts))))
+    assert {found[f"gpu:{part.type}"].code for part in parts} == {"slice-shares-memory"}
+
+
 def test_slices_that_are_not_there() -> None:
     none = MIG_POOL._replace(slice=tuple(part._replace(quantity=0) for part in MIG_POOL.slice[1:]))
     found = place(request(), footprint(1000, 1), site(none))

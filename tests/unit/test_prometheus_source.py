@@ -252,7 +252,8 @@ def test_the_node_by_old_and_new_label(label: str) -> None:
         (H100, "1g.10gb", (16, 132)),
         # DCGM rounds the memory of some profiles down.
         ("NVIDIA A100 80GB PCIe", "7g.79gb", (7, 7)),
-        ("NVIDIA A30", "1g.6gb", (1, 4)),
+        ("NVIDIA A30", "1g.6gb", (14, 56)),
+        ("NVIDIA RTX PRO 5000 Blackwell", "1g.24gb", (1, 2)),
         (H100, "", (132, 132)),
         ("NVIDIA L40S", "", (0, 0)),
     ],

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from slurm_colloc.core.errors import GpuError, InputError
-from slurm_colloc.gpu.mig import MODELS, Profile, gres_type_of, model_named, parse_profile, slices_per_gpu
+from slurm_colloc.gpu.mig import Profile, gres_type_of, model_named, models, parse_profile, slices_per_gpu
 from slurm_colloc.gpu.proc import ProcessTable
 from slurm_colloc.gpu.reader import GpuProcess
 from slurm_colloc.gpu.simulated import LOAD_VARIABLE, Load, SimulatedReader, parse_devices, parse_load
@@ -100,7 +100,8 @@ def test_index_beyond_the_devices(tmp_path: Path) -> None:
         ("1g.10gb", Profile("1g.10gb", 1)),
         ("nvidia_h100_80gb_hbm3_3g.40gb", Profile("3g.40gb", 3)),
         ("a100_1g.10gb+me", Profile("1g.10gb+me", 1)),
-        ("1c.3g.20gb", Profile("1c.3g.20gb", 3)),
+        ("1c.3g.20gb", Profile("1c.3g.20gb", 1)),
+        ("a100_4c.7g.40gb", Profile("4c.7g.40gb", 4)),
         ("7g.141gb", Profile("7g.141gb", 7)),
         ("2g.24gb-me", Profile("2g.24gb-me", 2)),
         ("a100", None),
@@ -121,13 +122,23 @@ def test_slices_per_gpu() -> None:
 
 def test_models_by_name() -> None:
     assert gres_type_of("NVIDIA H100 80GB HBM3") == "nvidia_h100_80gb_hbm3"
-    assert model_named("nvidia_h100_80gb_hbm3_1g.10gb") is MODELS[0]
-    assert model_named("NVIDIA A100-SXM4-40GB") is MODELS[1]
+    h100, a100 = model_named("nvidia_h100_80gb_hbm3_1g.10gb"), model_named("NVIDIA A100-SXM4-40GB")
+    assert h100 is not None
+    assert a100 is not None
+    assert (h100.name, a100.name) == ("NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB")
     assert model_named("h100") is None
     assert model_named("") is None
     # Measured on the card: SMs are not sevenths.
-    assert MODELS[0].profiles["1g.20gb"] == (20090, 26)
-    assert MODELS[0].profiles["3g.40gb"] == (40448, 60)
+    assert h100.profiles["1g.20gb"] == (20090, 26)
+    assert h100.profiles["3g.40gb"] == (40448, 60)
+
+
+def test_no_listed_profile_has_less_than_the_least_that_others_are_taken_for() -> None:
+    for model in models():
+        for name, (mem_mib, sm_count) in model.profiles.items():
+            nobody = model._replace(profiles={})
+            least = nobody.size(name, model.mem_total_mib or 0, model.sm_count or 0)
+            assert (least[0] <= mem_mib, least[1] <= sm_count) == (True, True), (model.name, name)
 
 
 def test_environment_with_odd_bytes(tmp_path: Path) -> None:

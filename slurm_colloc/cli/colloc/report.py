@@ -269,6 +269,7 @@ def _figures(
         **_rows(opened, runs),
         types_without_size=unsure.left_out,
         types_taken_for_whole=unsure.taken_for_whole,
+        types_sharing_memory=unsure.sharing_memory,
         recorded=recorded and (local(recorded[0]), local(recorded[1])),
         ingested=_local(None if of_text else known_until_s(source, database)),
         flushed=_local(source.samples.flushed_until_s(), span.now_s),
