@@ -2,12 +2,15 @@
 """What a task died of, by its exit status and its last words.
 
 Only a task that failed is asked: a program that met "out of memory", tried a smaller batch and ended well is done. The
-words are those of CUDA, of the frameworks above it, and of srun and slurmstepd.
+words are those of CUDA, of the frameworks above it, and of srun and slurmstepd; those for the GPU's memory are data,
+out_of_memory.toml.
 """
 
 import math
 import re
+import tomllib
 from enum import StrEnum
+from importlib.resources import files
 
 from slurm_colloc.core.units import size_mib
 
@@ -31,6 +34,7 @@ class Outcome(StrEnum):
 
 # Nothing runs on that GPU again before the node's administrator has seen to it.
 _GONE = (rb"GPU has fallen off the bus", rb"GPU is lost", rb"NVML_ERROR_GPU_IS_LOST")
+_OUT_OF_MEMORY = tomllib.loads(files("slurm_colloc.gpu").joinpath("out_of_memory.toml").read_text())["words"]
 # Slurm's own words come first: they are said about the task, not by it. Then what broke the GPU's context: a program
 # whose neighbour broke it prints, under MPS, the very words of that neighbour, and may well add that it cannot
 # allocate either. Out of memory is last.
@@ -64,25 +68,16 @@ _WORDS: tuple[tuple[Outcome, tuple[bytes, ...]], ...] = (
             rb"MPS client (?:has been )?terminated",
         ),
     ),
-    (
-        Outcome.GPU_OOM,
-        (
-            rb"CUDA out of memory",
-            rb"torch\.(?:cuda\.)?OutOfMemoryError",
-            rb"CUDA error: out of memory",
-            rb"CUDA_ERROR_OUT_OF_MEMORY",
-            rb"cudaErrorMemoryAllocation",
-            rb"CUBLAS_STATUS_ALLOC_FAILED",
-            rb"CUDNN_STATUS_ALLOC_FAILED",
-            rb"RESOURCE_EXHAUSTED",
-        ),
-    ),
+    (Outcome.GPU_OOM, tuple(words["pattern"].encode() for words in _OUT_OF_MEMORY)),
     # numpy says it of host memory, and other libraries of the GPU's: the allocator's own words would have been found.
     (Outcome.HOST_OOM, (rb"_ArrayMemoryError", rb"DefaultCPUAllocator: can't allocate memory")),
     (Outcome.GPU_OOM, (rb"Unable to allocate",)),
 )
-# What PyTorch and JAX could not get.
-_TRIED = re.compile(rb"[Tt]r(?:ied|ying) to allocate (\d+(?:\.\d+)?) ?(bytes|[KMG]i?B)\b")
+# What PyTorch and JAX, and what CuPy and llama.cpp could not get.
+_TRIED = re.compile(
+    rb"(?:[Tt]r(?:ied|ying) to allocate|Out of memory allocating|allocating(?= [\d.]+ MiB on device \d+: cudaMalloc))"
+    rb" ([\d,]*\d(?:\.\d+)?) ?(bytes|[KMG]i?B)\b"
+)
 _IS_GONE = re.compile(b"|".join(_GONE).decode())
 _SAYS = [(outcome, re.compile(b"|".join(words))) for outcome, words in _WORDS]
 
@@ -109,7 +104,7 @@ def tried_mib(said: bytes) -> int | None:
     if not found:
         return None
     amount, unit = found[-1]
-    return math.ceil(size_mib(float(amount), "" if unit == b"bytes" else unit[:1].decode()))
+    return math.ceil(size_mib(float(amount.replace(b",", b"")), "" if unit == b"bytes" else unit[:1].decode()))
 
 
 def gpu_is_gone(said: str) -> bool:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
-from slurm_colloc.gpu.failure import TAIL_BYTES, Outcome, outcome_of
+from slurm_colloc.gpu.failure import TAIL_BYTES, Outcome, outcome_of, tried_mib
 
 TORCH_OOM = (
     b"Traceback (most recent call last):\n"
@@ -21,6 +21,27 @@ TORCH_OOM = (
         (b"RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", Outcome.GPU_OOM),
         (b"jaxlib.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate", Outcome.GPU_OOM),
         (b"cupy: Unable to allocate 3 GiB", Outcome.GPU_OOM),
+        # On a MIG slice NVML forbids what PyTorch's report of an out of memory asks.
+        (b'RuntimeError: NVML_SUCCESS == r INTERNAL ASSERT FAILED at "/pytorch/c10/cuda/CUDACachingAllocator.cpp":1154,'
+         b" please report a bug to PyTorch.\n", Outcome.GPU_OOM),
+        (b'RuntimeError: NVML_SUCCESS == r INTERNAL ASSERT FAILED at "../c10/cuda/CUDACachingAllocator.cpp":830,',
+         Outcome.GPU_OOM),
+        (b'RuntimeError: !handles_.at(i) INTERNAL ASSERT FAILED at "../c10/cuda/CUDACachingAllocator.cpp":430,',
+         Outcome.GPU_OOM),
+        (b"RuntimeError: CUDA driver error: out of memory\n", Outcome.GPU_OOM),
+        (b"cupy.cuda.memory.OutOfMemoryError: Out of memory allocating 8,000,000,000 bytes\n", Outcome.GPU_OOM),
+        (b"ggml_backend_cuda_buffer_type_alloc_buffer: allocating 9000.00 MiB on device 0: cudaMalloc failed: out of"
+         b" memory\n", Outcome.GPU_OOM),
+        (b"ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when",
+         Outcome.GPU_OOM),
+        (b"cudaMallocAsync of size 12 bytes failed: out of memory (CUDA error #2 (cudaErrorMemoryAllocation))\n",
+         Outcome.GPU_OOM),
+        # Other assertions of PyTorch are no question of memory.
+        (b'RuntimeError: !block->expandable_segment_ INTERNAL ASSERT FAILED at "../c10/cuda/CUDACachingAllocator.cpp"',
+         Outcome.FAILED),
+        (b'RuntimeError: NVML_SUCCESS == r INTERNAL ASSERT FAILED at "../torch/csrc/distributed/c10d/nvml.cpp":12',
+         Outcome.FAILED),
+        (b"MemoryError: out of memory\n", Outcome.FAILED),
         (b"RuntimeError: CUDA error: an illegal memory access was encountered\n", Outcome.GPU_FAULT),
         (b"cudaErrorIllegalAddress", Outcome.GPU_FAULT),
         (b"CUDA error: unspecified launch failure\n", Outcome.GPU_FAULT),
@@ -90,3 +111,11 @@ def test_only_the_end_is_searched_and_the_line_is_short_and_printable() -> None:
 def test_the_search_is_quick_on_hostile_output() -> None:
     for said in (b"*** " * 20_000, b"srun: error: " * 6_000, b"numpy." * 12_000):
         assert outcome_of(1, said)[0] is Outcome.FAILED
+
+
+def test_what_cupy_and_llama_could_not_get() -> None:
+    assert (
+        tried_mib(b"cupy.cuda.memory.OutOfMemoryError: Out of memory allocating 8,000,000,000 bytes (allocated") == 7630
+    )
+    assert tried_mib(b"buffer: allocating 9000.00 MiB on device 0: cudaMalloc failed: out of memory\n") == 9000
+    assert tried_mib(b"buffer: allocating 9000.00 MiB on device 0\n") is None
