@@ -4,7 +4,8 @@
 DOCUMENTATION: dict[str, str] = {
     "schema": "version of this file's form; 1",
     "cluster": "ClusterName of slurm.conf",
-    "slurm_release": "Slurm's release as major.minor, e.g. '22.05'; an unknown one makes csub plain sbatch",
+    "slurm_release": "Slurm's release, e.g. '22.05'; one newer than csub knows is read as the newest, an older one "
+    "makes csub plain sbatch",
     "default_partition": "the partition of a job that names none",
     "default_mem": "DefMemPerCPU=... or DefMemPerNode=... of slurm.conf, for partitions without one of their own; "
     "empty: neither",

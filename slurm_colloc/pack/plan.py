@@ -27,7 +27,7 @@ from slurm_colloc.pack.spec import MARK, VERSION, Spec, plain_name, to_json
 from slurm_colloc.placement.choose import as_asked
 from slurm_colloc.slurm.array import parse_array
 from slurm_colloc.slurm.directives import Script, options_in_force, read_script, without_options
-from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS, Option
+from slurm_colloc.slurm.option_tables import Option, known_as
 from slurm_colloc.slurm.options import CommandLine, Given, read_environment, value_of, without
 from slurm_colloc.submit.footprint import footprint_of
 from slurm_colloc.submit.own_options import SCRIPT_OPTIONS, check_values, option_table, own_option
@@ -116,7 +116,7 @@ def _read(
 ) -> tuple[Asked, tuple[Reason, ...], Chosen]:
     """Return a submission for which there is no plain sbatch, what is to be said of its history, and the policy."""
     text, release = tasks.text, config.slurm_release
-    if release not in SBATCH_OPTIONS:
+    if not known_as(release):
         raise UnsureError(f"sbatch of Slurm '{release}' is not known to this release of csub")
     table = option_table(release, config)
     script = read_script(text, table, release, SCRIPT_OPTIONS)

@@ -14,7 +14,7 @@ from slurm_colloc.core.errors import InputError
 from slurm_colloc.gpu.reader import GpuUnit
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.limits import has_database, holds_to_limits, names_tres
-from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS
+from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS, known_as
 from slurm_colloc.slurm.parse import Node, Partition, parse_job_defaults
 from slurm_colloc.slurm.setup import parse_weights
 
@@ -98,9 +98,11 @@ _VALUE = {"required": "=", "optional": "=?", "none": ""}
 
 def _plugin_options(client: CliClient, release: str) -> tuple[str, ...]:
     """Return what sbatch knows beyond its release's own options, as site.toml writes it; nothing if it is unknown."""
-    if release not in SBATCH_OPTIONS:
+    if not (known := known_as(release)):
         return ()
-    options = client.further_options({option.name for option in SBATCH_OPTIONS[release]})
+    options = client.further_options({option.name for option in SBATCH_OPTIONS[known]})
+    if known != release:  # what it brings itself is no plugin's, and nobody knows what it asks for
+        options = {name: options[name] for name in client.plugin_options() & options.keys()}
     return tuple(f"{name}{_VALUE[options[name]]}" for name in sorted(options))
 
 

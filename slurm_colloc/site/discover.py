@@ -10,8 +10,8 @@ from slurm_colloc.core.config import SCHEMA, TIERS
 from slurm_colloc.core.errors import InputError
 from slurm_colloc.core.toml_text import key_line, note
 from slurm_colloc.site.cluster import SHARES, Cluster, default_mem, free_of_charge, partition_table, with_gpus
+from slurm_colloc.site.missing_settings import read_as_another
 from slurm_colloc.site.pools import pool_lines
-from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS
 from slurm_colloc.slurm.parse import Partition
 
 _POLICIES = {"report": "off", "pack": "pack", "place": "shadow"}
@@ -97,8 +97,7 @@ def _section(name: str, found: _Found, extra: Mapping[str, Mapping[str, object]]
 
 def _top(cluster: Cluster, tier: str, *, own: bool) -> dict[str, tuple[object, str]]:
     first: dict[str, tuple[object, str]] = {"schema": (SCHEMA, ""), "cluster": (cluster.name, "scontrol show config")}
-    known = cluster.release in SBATCH_OPTIONS
-    release = "scontrol --version" if known else "csub does not know this release, and is plain sbatch"
+    release = read_as_another(cluster.release) or "scontrol --version"
     default = "scontrol show partition" if cluster.default_partition else "no partition is the default"
     first["slurm_release"] = (cluster.release, release)
     policy = (_POLICIES[tier], f"tier '{tier}': {TIERS[tier]}")

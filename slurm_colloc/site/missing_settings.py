@@ -9,7 +9,16 @@ from slurm_colloc.placement.pieces import shares_per_gpu
 from slurm_colloc.site.cluster import SHARES, Cluster, free_of_charge, uses
 from slurm_colloc.site.node_gpus import shapes_of
 from slurm_colloc.site.pools import unconfirmed
-from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS
+from slurm_colloc.slurm.option_tables import RELEASES, known_as
+
+
+def read_as_another(release: str) -> str:
+    """Return what csub makes of a release that it does not know; empty of one that it knows."""
+    known = known_as(release)
+    if known == release:
+        return ""
+    newer = f"csub reads it as {known}; a job with an option that {known} has not is submitted as asked"
+    return newer if known else "csub is plain sbatch"
 
 
 def gaps(config: SiteConfig) -> list[str]:
@@ -20,9 +29,8 @@ def gaps(config: SiteConfig) -> list[str]:
         found.append(f"policy is 'shadow': csub records what it would do and changes no job{others}")
     if not config.pool:
         found.append("no pool: no node with GPUs is described, so no job is placed")
-    if config.slurm_release not in SBATCH_OPTIONS:
-        known = ", ".join(SBATCH_OPTIONS)
-        found.append(f"slurm_release is '{config.slurm_release}', csub knows {known}: csub is plain sbatch")
+    if otherwise := read_as_another(config.slurm_release):
+        found.append(f"slurm_release is '{config.slurm_release}', csub knows {', '.join(RELEASES)}: {otherwise}")
     if not config.paths.state and config.observe.agent:
         found.append("observe.agent is set and paths.state is not: the samples of the nodes would lie in root's home")
     if config.paths.state and not config.paths.decisions:

@@ -3,6 +3,7 @@
 
 import os
 import pwd
+import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -81,6 +82,11 @@ class CliClient:
             else:
                 found[name] = "optional"
         return found
+
+    def plugin_options(self) -> frozenset[str]:
+        """Return the long options that sbatch's help names as those of SPANK plugins."""
+        said = run(("sbatch", "--help"), self._timeout_s, self._environment).stdout.decode(errors="surrogateescape")
+        return frozenset(re.findall(r"--([\w-]+)", said.partition("provided by plugins")[2]))
 
     def unloaded_plugins(self) -> tuple[str, ...]:
         """Return what sbatch says of SPANK plugins that it cannot load."""

@@ -3,13 +3,15 @@
 
 22.05, 24.11 and 26.05 were asked themselves: `sbatch --=` lists every long option as "possibilities"; the recordings
 lie in tests/recorded/slurm-*/sbatch/, and tests/cluster/test_sbatch_truth.py asks each sbatch that it finds again. The
-releases in between are as Slurm's history and documentation have them. No option depends on how Slurm was built, but a
-site's SPANK plugins add their own: see options.py.
+releases in between are as Slurm's history and documentation have them, and 26.11 is as the source of 26.11.0rc1 has it
+(src/common/slurm_opt.c, src/sbatch/opt.c). A newer one is read as the newest of these. No option
+depends on how Slurm was built, but a site's SPANK plugins add their own: see options.py.
 
 A release means its maintained state. Known to differ in the very first ones: 22.05.0 does not read SBATCH_ERROR,
 SBATCH_INPUT and SBATCH_OUTPUT, 25.05.0 not SBATCH_SEGMENT_SIZE.
 """
 
+import re
 from typing import NamedTuple
 
 
@@ -30,7 +32,7 @@ class Option(NamedTuple):
         return self.alias_of or self.name
 
 
-RELEASES = ("22.05", "23.02", "23.11", "24.05", "24.11", "25.05", "25.11", "26.05")
+RELEASES = ("22.05", "23.02", "23.11", "24.05", "24.11", "25.05", "25.11", "26.05", "26.11")
 
 # Each row is an Option; one that changed has several. Bare tuples, for csub reads this file at every submission, and
 # Python has those ready.
@@ -52,7 +54,7 @@ _ROWS: tuple[tuple[str, ...], ...] = (
     ("constraint", "C", "required", "SBATCH_CONSTRAINT"),
     ("container", "", "required", "SBATCH_CONTAINER"),
     ("container-id", "", "required", "SBATCH_CONTAINER_ID", "", "23.02"),
-    ("container-type", "", "required", "SBATCH_CONTAINER_TYPE", "", "26.05"),
+    ("container-type", "", "required", "SBATCH_CONTAINER_TYPE", "", "26.05", "26.05"),
     ("context", "", "required", ""),
     ("contiguous", "", "none", ""),
     ("core-spec", "S", "required", "SBATCH_CORE_SPEC"),
@@ -134,6 +136,7 @@ _ROWS: tuple[tuple[str, ...], ...] = (
     ("reservation", "", "required", "SBATCH_RESERVATION"),
     ("resources", "", "required", "", "", "25.11"),
     ("resv-ports", "", "optional", "", "", "24.05"),
+    ("runtime", "", "required", "SBATCH_RUNTIME", "", "26.11"),
     ("segment", "", "required", "", "", "24.05", "24.11"),
     ("segment", "", "required", "SBATCH_SEGMENT_SIZE", "", "25.05"),
     ("signal", "", "required", "SBATCH_SIGNAL"),
@@ -203,3 +206,13 @@ SBATCH_OPTIONS: dict[str, tuple[Option, ...]] = {
     release: _UNCHANGED + tuple(row for row in _CHANGED if row.since <= release <= (row.until or release))
     for release in RELEASES
 }
+
+
+def known_as(release: str) -> str:
+    """Return the release by whose options one is read: its own, of a newer one the newest known; else "".
+
+    What a newer release brings is an option that is not known, with which a job is submitted as asked.
+    """
+    if release in SBATCH_OPTIONS:
+        return release
+    return RELEASES[-1] if re.fullmatch(r"\d\d\.\d\d", release) and release > RELEASES[-1] else ""

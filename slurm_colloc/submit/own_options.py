@@ -9,7 +9,7 @@ from slurm_colloc.core.errors import InputError, MisusedError
 from slurm_colloc.core.units import printable
 from slurm_colloc.estimate.hint import parse_hint
 from slurm_colloc.slurm.directives import Script
-from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS, Option
+from slurm_colloc.slurm.option_tables import RELEASES, SBATCH_OPTIONS, Option, known_as
 from slurm_colloc.slurm.options import CommandLine, Given, join_options, split_command_line
 
 # What a #CSUB line may say; the others are about one call of csub, not about the job.
@@ -32,7 +32,6 @@ OWN_OPTIONS = (
 _NUMBERS = {"pack-tasks": 1, "pack-jobs": 1, "pack-retries": 0}
 # Options of sbatch that end it before it reads a script.
 NO_SUBMISSION = ("help", "usage", "version")
-_NEWEST_RELEASE = max(SBATCH_OPTIONS)
 # By it the site's policy (plugin/colloc_policy.lua), which judges every submission, is told of csub's own. A variable,
 # because it reaches slurmctld with every batch job and touches nothing that the user wrote; SLURM_ at its front, since
 # those pass --export=NONE too. Jobs inherit it, so that it names the job that it was submitted from: what that one says
@@ -45,7 +44,7 @@ NOT_LATE = "late=off"
 
 def option_table(release: str, config: SiteConfig | None) -> tuple[Option, ...]:
     """Return sbatch's options with those that the site's plugins add; of an unknown release, the newest known one's."""
-    table = SBATCH_OPTIONS[release if release in SBATCH_OPTIONS else _NEWEST_RELEASE]
+    table = SBATCH_OPTIONS[known_as(release) or RELEASES[-1]]
     return join_options(table, config.sbatch_options) if config else table
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.errors import UnsureError
 from slurm_colloc.slurm.directives import Script, options_in_force, read_script
-from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS, Option
+from slurm_colloc.slurm.option_tables import Option, known_as
 from slurm_colloc.slurm.options import CommandLine, Given, read_environment
 from slurm_colloc.submit.own_options import SCRIPT_OPTIONS, check_values, option_table
 
@@ -40,7 +40,7 @@ def read_submission(
         MisusedError: a #CSUB line that is not what csub takes there.
     """
     release = config.slurm_release
-    if release not in SBATCH_OPTIONS:
+    if not known_as(release):
         raise UnsureError(f"sbatch of Slurm '{release}' is not known to this release of csub")
     table = option_table(release, config)
     if "--" in command_line.sbatch_argv[: command_line.script_at]:

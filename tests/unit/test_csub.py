@@ -51,6 +51,30 @@ def test_the_placed_request_comes_last_before_the_script(shell: Shell) -> None:
     assert [decision["given"] for decision in shell.decisions()] == ["gpu:h100_1g.10gb:1"]
 
 
+@pytest.mark.parametrize(
+    ("release", "option", "placed"),
+    [
+        ("26.11", "--comment=x", True),
+        ("27.05", "--comment=x", True),
+        # Known, but not on a piece of a GPU.
+        ("26.11", "--runtime=crun", False),
+        # What the newest known release has not is sbatch's to read.
+        ("27.05", "--frobnicate=2", False),
+        ("27.05", "--frobnicate", False),
+        ("21.08", "--comment=x", False),
+        ("27", "--comment=x", False),
+    ],
+)
+def test_a_release_newer_than_those_known_is_read_as_the_newest(
+    shell: Shell, release: str, option: str, placed: bool
+) -> None:
+    site = shell.folder / "site.toml"
+    site.write_text(site.read_text().replace('slurm_release = "22.05"', f'slurm_release = "{release}"'))
+    done = shell.run(HINT, option, "job.sh")
+    assert done.stdout == "Submitted batch job 4711\n"
+    assert shell.calls() == [[option, *(["--gres=gpu:h100_1g.10gb:1"] if placed else []), "job.sh"]]
+
+
 def test_a_rendered_script_takes_the_place_of_the_users(shell: Shell) -> None:
     shell.site('"mps"', agent=True)
     done = shell.run(HINT, "job.sh", "arg")

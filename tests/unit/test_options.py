@@ -16,6 +16,7 @@ from slurm_colloc.slurm.option_tables import (
     VARIABLE_BEFORE,
     VARIABLES_AFTER,
     Option,
+    known_as,
 )
 from slurm_colloc.slurm.options import RESET, CommandLine, read_environment, scan, split_command_line, without
 
@@ -97,18 +98,36 @@ def test_no_abbreviation_fits_only_spellings_of_one_option(release: str) -> None
 @pytest.mark.parametrize(
     ("name", "kinds"),
     [
-        ("requeue", "none none none none none none optional optional"),
-        ("get-user-env", "optional optional optional optional optional none none none"),
-        ("export-file", "required required - required required required required required"),
-        ("power", "required required required - - - - -"),
-        ("tres-per-task", "- required required required required required required required"),
-        ("external", "- - - - - none none none"),
-        ("exclusive", " ".join(["optional"] * 8)),
+        ("requeue", "none none none none none none optional optional optional"),
+        ("get-user-env", "optional optional optional optional optional none none none none"),
+        ("export-file", "required required - required required required required required required"),
+        ("power", "required required required - - - - - -"),
+        ("tres-per-task", "- required required required required required required required required"),
+        ("external", "- - - - - none none none none"),
+        ("exclusive", " ".join(["optional"] * 9)),
+        ("container-type", "- - - - - - - required -"),
+        ("runtime", "- - - - - - - - required"),
     ],
 )
 def test_options_that_changed(name: str, kinds: str) -> None:
     found = [{option.name: option.argument for option in SBATCH_OPTIONS[release]} for release in RELEASES]
     assert [one.get(name, "-") for one in found] == kinds.split()
+
+
+@pytest.mark.parametrize(
+    ("release", "known"),
+    [
+        ("22.05", "22.05"),
+        ("26.11", "26.11"),
+        ("27.05", "26.11"),
+        ("99.11", "26.11"),
+        ("22.11", ""),
+        ("27.05.1", ""),
+        ("", ""),
+    ],
+)
+def test_a_newer_release_is_known_as_the_newest(release: str, known: str) -> None:
+    assert known_as(release) == known
 
 
 # --- getopt_long ---

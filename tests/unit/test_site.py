@@ -2,6 +2,7 @@
 import re
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -25,6 +26,7 @@ from slurm_colloc.slurm.parse import (
 )
 from tests.unit.golden import Printed
 from tests.unit.made import H100, RECORDED, RELEASES
+from tests.unit.programs import executable
 
 MIG = "nvidia_h100_80gb_hbm3_"
 
@@ -40,6 +42,7 @@ class FakeClient(CliClient):
         super().__init__()
         self.plugins = dict(plugins or {})
         self.unloaded: tuple[str, ...] = ()
+        self.of_plugins: frozenset[str] = frozenset()
         shown = {name: recorded(name, slurm) for name in ("version", "node", "partition", "config")}
         self.texts = {"sinfo": "", **shown, **texts}
 
@@ -49,6 +52,9 @@ class FakeClient(CliClient):
     def further_options(self, known: Collection[str]) -> Mapping[str, str]:
         assert {"gres", "wrap"} <= set(known)
         return self.plugins
+
+    def plugin_options(self) -> frozenset[str]:
+        return self.of_plugins
 
     def unloaded_plugins(self) -> tuple[str, ...]:
         return self.unloaded
@@ -226,6 +232,27 @@ def test_options_of_plugins_are_found(printed: Printed) -> None:
     assert check(config, FakeClient(plugins=plugins)) == []
     (problem,) = check(config, FakeClient(plugins={"x11": "optional"}))
     printed("site-check", problem)
+
+
+def test_what_a_newer_release_brings_is_no_plugins() -> None:
+    client = FakeClient(plugins={"container-image": "required", "frobnicate": "required"}, version="slurm 27.05.1\n")
+    client.of_plugins = frozenset({"container-image", "gres"})
+    config = found(client)
+    assert (config.slurm_release, config.sbatch_options) == ("27.05", ("container-image=",))
+    assert check(config, client) == []
+    assert [what for what in gaps(config) if "27.05" in what and "26.11" in what]
+    assert found(FakeClient(plugins=client.plugins, version="slurm 21.08.8\n")).sbatch_options == ()
+    assert not [what for what in gaps(found(FakeClient("26.05"))) if "slurm_release" in what]
+
+
+HELP = (
+    "Usage: sbatch [OPTIONS(0)...]\n      --frobnicate=n   x\n\nOptions provided by plugins:\n      --x11[=all]   --y\n"
+)
+
+
+def test_the_options_of_plugins_are_those_that_the_help_names_last(tmp_path: Path) -> None:
+    executable(tmp_path / "sbatch", f"#!/bin/sh\ncat <<'E'\n{HELP}E\n")
+    assert CliClient(environment={"PATH": f"{tmp_path}:/usr/bin:/bin"}).plugin_options() == {"x11", "y"}
 
 
 # As sbatch 22.05.8 and 24.11.5 say it.
