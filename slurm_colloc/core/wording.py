@@ -200,7 +200,6 @@ WORDS = {
     "sm-from-runs": "SM activity comes from earlier runs",
     "other-numbers": "{runs:run} of the same script with other numbers on {gpu_model}",
     "nearly-same": "the runs differ only in numbers or files that should not change the need",
-    "line": "interpolated between {name} = {low:g} and {name} = {high:g}",
     "bound-by-one-run": "an upper limit from one run with another value of {names}",
     "cut-at-rest": "{runs:run} on {gpu_model} that reached a time limit after GPU memory had stopped growing",
     "running-at-rest": "{runs:run} on {gpu_model} still running, whose GPU memory has stopped growing",
@@ -217,7 +216,6 @@ WORDS = {
     "no-relatives": "no earlier run differs from this job in numbers only",
     "no-size": "{name} = {value} may mean 'all'",
     "numbers-tell-nothing": "{runs:run} with another value of {names} do not show what this job needs",
-    "one-run-does-not-bound": "one run does not show what a larger {names} needs",
     "launcher-script": "the script starts {launcher} and does not say what will run there, so earlier runs say nothing "
     "about this one",
     "sm-unknown": "SM activity is not known; add sm=PERCENT to --gpu-footprint",

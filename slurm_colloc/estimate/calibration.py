@@ -68,9 +68,8 @@ class Calibration(NamedTuple):
         return self.margins[name].floor_mib if name in self.margins else 0.0
 
 
-# By so much runs jump from size to size where a library chooses another algorithm, and by so much a run of one size at
-# most. [docs/explanation/estimate.md]
-_JUMP_MIB, _NOISE_MIB = 1024.0, 256.0
+# By so much runs differ where a library chooses another algorithm. [docs/explanation/estimate.md]
+_NOISE_MIB = 256.0
 # What holds until a site has answers of its own to go by, and the share of jobs that it promises to cover: judged on
 # ten sources of measurements, each by itself (docs/explanation/estimate.md).
 SHIPPED = Calibration(
@@ -78,8 +77,6 @@ SHIPPED = Calibration(
         # Completed runs of the job; of one with files that were not looked at, or numbers that size nothing;
         # cut runs whose memory was at rest; past jobs of the same command.
         "same": Margin(1.15, confidence=0.99),
-        # A line through runs of two sizes.
-        "line": Margin(1.10, confidence=0.95, floor_mib=_JUMP_MIB),
         # What one run of another size says at most.
         "one": Margin(1.0, confidence=0.96, floor_mib=_NOISE_MIB),
         # Runs of the job that are not over: no recording is long enough to promise anything.

@@ -2,13 +2,13 @@
 """Third estimator: earlier runs that differ from the job in numbers (batch size, epochs and the like).
 
 More of a number that sizes the job (a batch size, a sequence length, a width) never needs less. So one run bounds
-another: a larger job needs at most all but the context in proportion, a smaller one no more than the larger had. Two
-runs that differ in one number alone draw a line, which is believed the less the farther it is below that. Jobs that no
-run bounds are not answered.
+another: a larger job needs at most all but the context in proportion (to the square of an edge or a width), a smaller
+one no more than the larger had. Of several runs the one counts that says least. Jobs that no run bounds are not
+answered.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from slurm_colloc.core.model import COMPLETED, Evidence, Footprint, Quantiles, Reason, because
@@ -22,10 +22,6 @@ RUNG = "near"
 # run that held hardly more, a tenth is taken to grow.
 # [measured: 686 to 762 MiB on an H100, docs/benchmarks.md]
 _CONTEXT_MIB, _CONTEXT_PART = 700.0, 0.9
-# Of what a line leaves of the bound by one run such a part is added. [measured, docs/explanation/estimate.md]
-_DOUBT = 0.25
-# A line reaches so many times as far as its two runs are apart: what two alike differ by is noise.
-_REACH = 16.0
 # Of a number whose name says nothing, runs must show that more of it needs no less; they differ by so much.
 _SAME = 1.05
 # So many are compared each with each, the newest.
@@ -35,9 +31,10 @@ _SMALLEST, _LARGEST = 1e-9, 1e12
 
 
 class _Point(NamedTuple):
-    """One configuration that was run: its numbers that size it, and the largest peak in MiB."""
+    """One configuration that was run: its numbers that size it, their powers in what it needs, the largest peak."""
 
     values: tuple[float, ...]
+    powers: tuple[int, ...]
     peak_mib: float
     runs: tuple[Evidence, ...]
 
@@ -47,7 +44,8 @@ class _Point(NamedTuple):
 
     def ratio(self, values: tuple[float, ...]) -> float:
         """Return how many times as large a job may be; what is smaller in one number may be no smaller for it."""
-        return math.prod(max(1.0, wanted / had) for had, wanted in zip(self.values, values, strict=True))
+        numbers = zip(self.values, values, self.powers, strict=True)
+        return math.prod(max(1.0, wanted / had) ** power for had, wanted, power in numbers)
 
     def bound_mib(self, values: tuple[float, ...]) -> float:
         """Return what a job with these numbers needs at most, by this run."""
@@ -57,16 +55,14 @@ class _Point(NamedTuple):
 
 
 class _Answer(NamedTuple):
-    """What is expected, under which name its margin is kept, how it was come by, how much larger the job is than the
-    run that says so; what is needed at least, and at most by one run (None: by none).
+    """What is needed at most by one run, under which name its margin is kept, how it was come by, and how much larger
+    the job is than that run.
     """
 
-    expected_mib: float
+    most_mib: float
     margin: str
     how: Reason
     ratio: float = 1.0
-    least_mib: float = 0.0
-    most_mib: float | None = None
 
 
 def from_relatives(question: Question) -> Footprint | Reason:
@@ -82,8 +78,8 @@ def from_relatives(question: Question) -> Footprint | Reason:
         return completed
     runs = [(run, parts) for run in completed if (parts := _comparable(run, own))]
     sizing = _sizing(question.numbers, own, [parts for _, parts in runs])
-    points = _points(runs, sizing)
     names = [question.numbers[number] for number in sizing]
+    points = _points(runs, sizing, tuple(1 if is_in_proportion(name) else 2 for name in names))
     target = tuple(own.values[number] for number in sizing)
     answer = _answer(target, points, names)
     return answer if isinstance(answer, Reason) else _footprint(question, answer, target, points)
@@ -102,12 +98,13 @@ def _sizing(names: Sequence[str], own: Parts, others: Sequence[Parts]) -> list[i
     ]
 
 
-def _points(runs: Sequence[tuple[Evidence, Parts]], sizing: Sequence[int]) -> list[_Point]:
+def _points(runs: Sequence[tuple[Evidence, Parts]], sizing: Sequence[int], powers: tuple[int, ...]) -> list[_Point]:
     found: dict[tuple[float, ...], list[Evidence]] = {}
     for run, parts in runs:
         found.setdefault(tuple((parts.values or ())[number] for number in sizing), []).append(run)
     return [
-        _Point(values, max(float(run.gpu_mem_peak_mib or 0) for run in of), tuple(of)) for values, of in found.items()
+        _Point(values, powers, max(float(run.gpu_mem_peak_mib or 0) for run in of), tuple(of))
+        for values, of in found.items()
     ]
 
 
@@ -121,22 +118,11 @@ def _answer(target: tuple[float, ...], points: Sequence[_Point], names: Sequence
     points = [point for point in points if all(map(_is_size, point.values))][-_MOST_COMPARED:]
     if not points or not all(grows(name) or _seen_to_grow(points, place) for place, name in enumerate(names)):
         return because("numbers-tell-nothing", runs=len(points), names=tuple(names))
-    # What a run held that was no larger, this one may hold; a run that others belie bounds nothing, the largest does.
-    points = [
-        point._replace(peak_mib=max(one.peak_mib for one in points if one.is_within(point.values))) for point in points
-    ]
+    # A run that others belie bounds nothing; the one that held most does. So no smaller run held more than is answered.
     bounding = [one for one in points if all(other.peak_mib <= one.bound_mib(other.values) for other in points)]
     nearest = min(bounding, key=lambda point: point.bound_mib(target))
-    most = nearest.bound_mib(target)
-    least = max((point.peak_mib for point in points if point.is_within(target)), default=0.0)
-    lines = [line for place, name in enumerate(names) for line in _lines(target, points, place, name)]
-    larger = [name for name, had, has in zip(names, nearest.values, target, strict=True) if has > had]
-    if not lines and not all(map(is_in_proportion, larger)):
-        return because("one-run-does-not-bound", names=tuple(names))
-    if not lines:
-        return _Answer(most, "one", because("bound-by-one-run", names=tuple(names)), nearest.ratio(target), least, most)
-    line = min(lines, key=lambda line: line.expected_mib)
-    return line._replace(expected_mib=min(line.expected_mib, most), least_mib=least, most_mib=most)
+    how = because("bound-by-one-run", names=tuple(names))
+    return _Answer(nearest.bound_mib(target), "one", how, nearest.ratio(target))
 
 
 def _is_size(value: float) -> bool:
@@ -151,36 +137,14 @@ def _seen_to_grow(points: Sequence[_Point], place: int) -> bool:
     return not belied and len({point.values[place] for point in points}) > 1
 
 
-def _lines(target: tuple[float, ...], points: Sequence[_Point], place: int, name: str) -> Iterator[_Answer]:
-    """Yield what a line says through the two nearest of the runs that differ from the job in this number alone."""
-    rest = target[:place] + target[place + 1 :]
-    alike = [one for one in points if one.values[:place] + one.values[place + 1 :] == rest]
-    seen = sorted((point.values[place], point.peak_mib) for point in alike)
-    at = target[place]
-    if len(seen) < 2:
-        return
-    above = next((number for number, (x, _) in enumerate(seen) if x > at), len(seen) - 1)
-    (x, low_mib), (other_x, high_mib) = seen[max(above, 1) - 1 : max(above, 1) + 1]
-    if max(at - other_x, x - at) > _REACH * (other_x - x):
-        return
-    value = low_mib + (high_mib - low_mib) * (at - x) / (other_x - x)
-    yield _Answer(value, "line", because("line", name=name, low=x, high=other_x), max(1.0, at / seen[-1][0]))
-
-
 def _footprint(question: Question, answer: _Answer, target: tuple[float, ...], points: Sequence[_Point]) -> Footprint:
     runs = sorted((run for point in points for run in point.runs), key=lambda run: run.ended_s)
     model = runs[-1].gpu_model
     margin = question.calibration.margin(answer.margin)
-    expected, doubted = max(answer.expected_mib, answer.least_mib), answer.expected_mib
-    q99 = margin.over(doubted)
-    if answer.most_mib is not None:
-        doubted += _DOUBT * (answer.most_mib - doubted)
-        most = max(question.calibration.margin("one").over(answer.most_mib), answer.most_mib + margin.floor_mib)
-        q99 = min(margin.over(doubted), most)
-    q99 = max(q99, answer.least_mib, most_shown(question.runs, model))
+    q99 = max(margin.over(answer.most_mib), most_shown(question.runs, model))
     other_numbers = because("other-numbers", runs=len(runs), gpu_model=model)
     return Footprint(
-        gpu_mem_peak_mib=Quantiles(expected, (expected + q99) / 2, q99),
+        gpu_mem_peak_mib=Quantiles(answer.most_mib, (answer.most_mib + q99) / 2, q99),
         sm_active_pct=_busy(points, target, lambda of: sm_active(of)[0]),
         run_time_s=None,
         gpu_model=model,
@@ -189,7 +153,7 @@ def _footprint(question: Question, answer: _Answer, target: tuple[float, ...], p
         provenance=(other_numbers, answer.how, margin.reason, *sm_active(runs)[1]),
         dram_active_pct=_busy(points, target, dram_active),
         margin=answer.margin,
-        expected_mib=doubted,
+        expected_mib=answer.most_mib,
         confidence=margin.confidence,
         cpu_cores=cpu_cores(runs),
         host_mem_mib=host_mem_mib(question.relatives, runs, answer.ratio),

@@ -72,7 +72,7 @@ def test_leaving_a_configuration_out_leaves_its_repeats_out_too(tmp_path: Path) 
     first = next(one for one in found if one.case.known == "all others")
     assert {one.numbers and one.peak_mib for one in first.case.relatives} == {1100, 1500}
     assert first.footprint.gpu_mem_peak_mib is not None
-    assert first.footprint.gpu_mem_peak_mib.q50 == near(900)
+    assert first.footprint.gpu_mem_peak_mib.q50 == 1100
 
 
 def test_what_ran_out_of_memory_costs_a_whole_gpu_once_more(tmp_path: Path) -> None:
@@ -115,10 +115,10 @@ def test_margins_keep_their_promises() -> None:
     others = [read_table(path) for path in sorted((RECORDED / "gpu-memory").glob("*.csv"))]
     whole = any_gpu((4864, 9856, 19968, 40192, 98304))
     for found in (kept(judged()), kept(replay((case for rows in others for case in cases(rows)), whole, [CSUB]))):
-        assert {one.margin for one in found} == {"same", "line", "one"}
+        assert {one.margin for one in found} == {"same", "one"}
         assert [one for one in found if not one.source and one.is_broken] == []
     broken = [one for one in found if one.missed > 2 * (1 - one.promised) * one.answers]
-    assert [(one.source, one.margin) for one in broken] == [("ms_swift", "line")]
+    assert [(one.source, one.margin) for one in broken] == [("tfmodels", "one")]
     assert broken[0].missed <= 0.17 * broken[0].answers
 
 

@@ -44,54 +44,39 @@ def test_a_larger_job_needs_more_host_memory() -> None:
     fields: dict[str, Any] = {"cpu_cores_q95": 2.0, "host_mem_peak_mib": 4000}
     runs = (run("1", 2000, 32, 0.1, **fields), run("2", 3000, 64, 0.1, **fields))
     within, beyond = (found(asked(batch, 0.1)._replace(relatives=runs)) for batch in (48, 128))
-    assert (within.cpu_cores, within.host_mem_mib) == (3, 6512)
+    assert (within.cpu_cores, within.host_mem_mib) == (3, 9512)
     assert (beyond.cpu_cores, beyond.host_mem_mib) == (3, 12512)
 
 
-def test_two_batch_sizes_draw_a_line() -> None:
-    between = found(asked(48, 0.1)._replace(relatives=LARGE))
-    assert (between.rung, between.evidence_count, between.run_time_s) == ("near", 2, None)
-    assert (between.margin, between.confidence) == ("line", 0.95)
-    assert because("line", name="batch-size", low=32, high=64) in between.provenance
+def test_of_two_batch_sizes_the_one_counts_that_says_least() -> None:
+    """The smaller by what grows in proportion, the larger by what it held."""
+    for size, most_mib in ((48, 700 + 19300 * 1.5), (63, 30000), (128, 59300), (16, 20000)):
+        answer = found(asked(size, 0.1)._replace(relatives=LARGE))
+        assert (answer.rung, answer.evidence_count, answer.run_time_s) == ("near", 2, None)
+        assert (answer.margin, answer.expected_mib, answer.confidence) == ("one", near(most_mib), 0.96)
+        assert q(answer) == (near(most_mib), near(most_mib + 256))
+        assert because("bound-by-one-run", names=("batch-size",)) in answer.provenance
 
 
-@pytest.mark.parametrize(
-    ("size", "line_mib", "bound_mib"),
-    [(48, 25000, 700 + 19300 * 1.5), (128, 50000, 59300), (256, 90000, 117900), (320, 110000, 147200)],
-)
-def test_a_line_is_believed_the_less_the_farther_it_is_below_what_one_run_bounds(
-    size: int, line_mib: float, bound_mib: float
-) -> None:
-    answer = found(asked(size, 0.1)._replace(relatives=LARGE))
-    expected = line_mib + (bound_mib - line_mib) / 4
-    assert answer.expected_mib == near(expected)
-    assert q(answer) == (near(line_mib), near(min(expected * 1.1, bound_mib + 1024)))
-
-
-@pytest.mark.parametrize(("size", "margin"), [(48, "line"), (50, "one"), (17, "line"), (15, "one")])
-def test_two_sizes_that_are_nearly_one_draw_no_line_far_beyond_them(size: int, margin: str) -> None:
-    runs = (run("1", 2000, 32, 0.1), run("2", 2001, 33, 0.1))
-    assert found(asked(size, 0.1)._replace(relatives=runs)).margin == margin
-
-
-def test_a_smaller_job_is_on_the_line_too() -> None:
-    below = found(asked(16, 0.1)._replace(relatives=LARGE))
-    assert (q(below), below.margin) == ((near(15000), near(16250 * 1.1)), "line")
-
-
-def test_a_small_job_has_room_for_its_libraries() -> None:
-    assert q(found(asked(128, 0.1)._replace(relatives=SMALL))) == (near(5000), near(5075 + 1024))
+@pytest.mark.parametrize("name", ["image-size", "hidden-dim"])
+def test_twice_an_edge_or_a_width_needs_four_times_the_memory_at_most(name: str) -> None:
+    runs = (run("1", 2700, 32, 8, sm_active_mean_pct=10.0),)
+    larger = found(asked(64, 16, names=(name, "batch-size"))._replace(relatives=runs))
+    assert q(larger)[0] == near(700 + 2000 * 8)
+    assert larger.sm_active_pct
+    assert larger.sm_active_pct.q95 == near(80)
+    assert q(found(asked(16, 8, names=(name, "batch-size"))._replace(relatives=runs)))[0] == 2700, "nothing shrinks"
 
 
 @pytest.mark.parametrize("value", [-1, 0, 1e-300, 1e300, float("inf")])
 @pytest.mark.parametrize("name", ["batch-size", "level"])
-def test_what_is_no_size_lies_on_no_line(value: float, name: str) -> None:
+def test_what_is_no_size_bounds_nothing(value: float, name: str) -> None:
     names = (name, "lr")
     for relatives in (SMALL, SMALL[:1]):
         said = from_relatives(asked(value, 0.1, names=names)._replace(relatives=relatives))
         assert said == because("no-size", name=name, value=f"{value:g}")
     odd = run("3", 30000, value, 0.1)
-    assert q(found(asked(48, 0.1, names=names)._replace(relatives=(*SMALL, odd))))[0] == near(2500)
+    assert q(found(asked(48, 0.1, names=names)._replace(relatives=(*SMALL, odd))))[0] == near(2650)
     alone = from_relatives(asked(48, 0.1, names=names)._replace(relatives=(odd, run("4", 9, 1.5 * value, 0.1))))
     assert isinstance(alone, Reason)
     assert alone.code == "numbers-tell-nothing"
@@ -150,13 +135,11 @@ def test_two_numbers_that_change_together_bound_by_what_grew_of_both() -> None:
     assert q(found(question._replace(relatives=runs[1:])))[0] == 9192, "the larger run is no smaller in anything"
     both = found(asked(64, 1024, names=names)._replace(relatives=runs[:1]))
     assert q(both)[0] == near(700 + 1324 * 16)
-    line = found(asked(96, 128, names=names)._replace(relatives=(*runs, run("3", 3048, 64, 128))))
-    assert (line.margin, q(line)[0]) == ("line", near(4072)), "of those that differ in one number alone"
 
 
 def test_what_a_smaller_run_held_a_larger_one_may_hold() -> None:
     runs = (run("1", 2000, 32, 0.1), run("2", 9000, 48, 0.1), run("3", 3000, 64, 0.1))
-    assert q(found(asked(56, 0.1)._replace(relatives=runs)))[0] == 9000
+    assert q(found(asked(56, 0.1)._replace(relatives=runs)))[0] == near(700 + 8300 * 56 / 48)
     unknown = asked(56, 0.1, names=("argument 1", "lr"))
     said = from_relatives(unknown._replace(relatives=runs))
     assert said == because("numbers-tell-nothing", runs=3, names=("argument 1",))
@@ -164,48 +147,47 @@ def test_what_a_smaller_run_held_a_larger_one_may_hold() -> None:
 
 def test_runs_may_show_that_an_unknown_number_is_a_size() -> None:
     unknown = asked(48, 0.1, names=("argument 1", "lr"))
-    assert q(found(unknown._replace(relatives=LARGE))) == (near(25000), near(26162.5 * 1.1))
+    assert q(found(unknown._replace(relatives=LARGE)))[0] == near(700 + 19300 * 1.5)
     less = (run("1", 30000, 32, 0.1), run("2", 20000, 64, 0.1))
     said = from_relatives(unknown._replace(relatives=less))
     assert said == because("numbers-tell-nothing", runs=2, names=("argument 1",))
 
 
-def test_a_line_says_no_more_than_one_run_says_at_most() -> None:
-    assert q(found(asked(63, 0.1)._replace(relatives=LARGE))) == (near(29687.5), near(30000 + 1024))
+def test_a_run_that_others_belie_bounds_nothing() -> None:
     steep = (run("1", 2600, 16, 0.1), run("2", 8500, 32, 0.1))
-    assert q(found(asked(64, 0.1)._replace(relatives=steep)))[0] == near(700 + 7800 * 2), "but for a belied one"
+    assert q(found(asked(64, 0.1)._replace(relatives=steep)))[0] == near(700 + 7800 * 2)
 
 
 @pytest.mark.parametrize("state", ["FAILED", "TIMEOUT", "GPU_OOM", "CANCELLED"])
-def test_what_did_not_complete_is_no_point_of_a_line(state: str) -> None:
+def test_what_did_not_complete_bounds_nothing(state: str) -> None:
     runs = (run("1", 2000, 32, 0.1), run("2", 3000, 64, 0.1), run("3", 100, 128, 0.1, state=state))
-    assert q(found(asked(48, 0.1)._replace(relatives=runs)))[0] == near(2500)
+    assert q(found(asked(48, 0.1)._replace(relatives=runs)))[0] == near(2650)
 
 
 def test_what_did_not_suffice_raises_the_answer() -> None:
     out = evidence("9", 4000, state="GPU_OOM")
-    assert q(found(asked(48, 0.1)._replace(relatives=SMALL, runs=(out,)))) == (near(2500), 4000)
+    assert q(found(asked(48, 0.1)._replace(relatives=SMALL, runs=(out,)))) == (near(2650), 4000)
 
 
 @pytest.mark.parametrize("state", ["GPU_OOM", "FAILED", "TIMEOUT"])
 def test_what_a_smaller_job_held_raises_the_answer_however_it_ended(state: str) -> None:
     runs = (run("1", 5500, 8, 0.1), run("2", 6000, 16, 0.1))
-    question = asked(64, 0.1)._replace(relatives=(*runs, run("3", 19968, 32, 0.2, state=state)))
-    assert q(estimate(question)) == (near(9000), 19968)
-    assert because("raised-by-smaller", least_mib=19968, job_id="3") in estimate(question).provenance
+    question = asked(64, 0.1)._replace(relatives=(*runs, run("3", 25000, 32, 0.2, state=state)))
+    assert q(estimate(question)) == (near(700 + 5300 * 4), 25000)
+    assert because("raised-by-smaller", least_mib=25000, job_id="3") in estimate(question).provenance
     low = q(found(asked(64, 0.1)._replace(relatives=runs)))[1]
     for other in (
-        run("3", 19968, 128, 0.1, state=state),
-        run("3", 19968, 32, 0.1, state=state, program="edited"),
-        run("3", 19968, 32, 0.1, state=state, gpu_model="A100"),
-        run("3", 19968, -1, 0.1, state=state),
+        run("3", 25000, 128, 0.1, state=state),
+        run("3", 25000, 32, 0.1, state=state, program="edited"),
+        run("3", 25000, 32, 0.1, state=state, gpu_model="A100"),
+        run("3", 25000, -1, 0.1, state=state),
     ):
         assert q(estimate(question._replace(relatives=(*runs, other))))[1] == low
 
 
 def test_another_gpu_is_another_measure() -> None:
     runs = (run("1", 2000, 32, 0.1, gpu_model="A100"), run("2", 3000, 64, 0.1))
-    assert found(asked(48, 0.1)._replace(relatives=runs)).margin == "one"
+    assert q(found(asked(48, 0.1)._replace(relatives=runs)))[0] == 3000, "by the model of the newest run alone"
 
 
 def test_the_ladder_takes_runs_of_the_job_itself_first() -> None:
