@@ -102,7 +102,7 @@ def _snapshot(folder: str) -> object:
 
     path = os.path.join(folder, "1.sqlite")
     found = snapshot.read_snapshot(path, _EVIDENCE.signature)
-    return found, snapshot.read_family(path, "f")
+    return found, snapshot.read_relatives(path, snapshot.signatures_kept(path, "f"))
 
 
 def _snapshot_seed() -> bytes:

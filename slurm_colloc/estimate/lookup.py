@@ -22,16 +22,17 @@ from slurm_colloc.estimate.records import (
     signatures_of_family,
 )
 from slurm_colloc.estimate.signature import Parts, is_relative, is_same, parts_of
-from slurm_colloc.estimate.snapshot import read_family, read_snapshot, snapshot_path
+from slurm_colloc.estimate.snapshot import read_relatives, read_snapshot, signatures_kept, snapshot_path
 from slurm_colloc.slurm.parse import FINAL_STATES
 
 # So long Slurm is asked how a run ended.
 _ASKED_FOR_S = 86400.0
-# Each is a folder to look into.
+# Each is a folder to look into, and those of the nearest size tell most.
 _RELATIVES_READ = 40
 # How a run ended, by Slurm or by what its sampler saw.
 ENDED = FINAL_STATES | {GPU_OOM}
 _Read = TypeVar("_Read")
+_Key = TypeVar("_Key")
 
 
 class Known(NamedTuple):
@@ -92,10 +93,12 @@ def _of_family(
     reader: "_Reader", signature: str, parts: Parts, own: Sequence[Evidence], names: Sequence[str]
 ) -> tuple[tuple[Evidence, ...], tuple[Evidence, ...]]:
     """Return the job's runs, those of the same job started elsewhere among them, and those of its relatives."""
-    known = [(name, other) for name in names if name != signature and (other := parts_of(name))]
+    all_names = {*names, *reader.kept(parts.family)} - {signature}
+    known = [(name, other) for name in all_names if (other := parts_of(name))]
     wanted = sorted((_distance(parts, other), name) for name, other in known if is_relative(parts, other))
-    found = reader.read(read_family, parts.family, [name for _, name in wanted[:_RELATIVES_READ]])
-    others = [(run, other) for run in found if run.signature != signature and (other := parts_of(run.signature))]
+    nearest = [name for _, name in wanted[:_RELATIVES_READ]]
+    found = reader.read(read_relatives, nearest, [name for name in nearest if name in names])
+    others = [(run, other) for run in found if (other := parts_of(run.signature))]
     # The same program started from another folder is the same job.
     same = [run for run, other in others if is_same(parts, other)]
     relatives = [run for run, other in others if not is_same(parts, other) and is_relative(parts, other)]
@@ -139,6 +142,10 @@ class _Reader:
         """Return the signatures of a family of which the user's own folder keeps anything."""
         return self._or_note(partial(signatures_of_family, user_data_folder(), family), [])
 
+    def kept(self, family: str) -> list[str]:
+        """Return the signatures of a family that the site's snapshot has."""
+        return self._or_note(partial(signatures_kept, self._snapshot, family), []) if self._snapshot else []
+
     def look_from(self, signature: str) -> None:
         """Keep from when on the runs of a signature count."""
         found = self._or_note(partial(forgotten_s, user_data_folder(), signature), 0.0)
@@ -147,7 +154,7 @@ class _Reader:
             self._note(because("forgotten-ahead", signature=signature))
 
     def read(
-        self, of_snapshot: Callable[[str, str], EvidenceFound], key: str, signatures: Sequence[str]
+        self, of_snapshot: Callable[[str, _Key], EvidenceFound], key: _Key, signatures: Sequence[str]
     ) -> tuple[Evidence, ...]:
         """Return runs by one query of the snapshot, and the dropped ones of some signatures."""
         evidence: dict[str, Evidence] = {}

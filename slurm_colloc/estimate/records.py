@@ -9,7 +9,6 @@ import math
 import os
 from collections.abc import Sequence
 from functools import cache
-from itertools import islice
 from typing import Any, NamedTuple, get_args
 
 from slurm_colloc.core.clock import now
@@ -27,7 +26,6 @@ RUNS_KEPT, RUNS_READ = 20, 200
 UNKNOWN = "UNKNOWN"
 # So begins the id of a record that stands for several old runs.
 OLDER = "older-"
-_NAMES_READ = 3000
 # Until when the past of a job does not count, by its user's word: one small file beside the job's evidence.
 _FORGOTTEN, _TIME_BYTES = "forgotten", 64
 # No GPUs of one job hold 16 TiB, and no clocks differ by more than a day.
@@ -64,7 +62,7 @@ def signatures_of_family(folder: str, family: str) -> list[str]:
     try:
         with os.scandir(path) as entries:
             # No look at any entry itself: each would cost an operation of its own.
-            return [f"{family}.{entry.name}" for entry in islice(entries, _NAMES_READ) if entry.is_dir()]
+            return [f"{family}.{entry.name}" for entry in entries if entry.is_dir()]
     except FileNotFoundError:
         return []
     except OSError as error:

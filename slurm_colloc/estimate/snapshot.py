@@ -48,7 +48,7 @@ def write_snapshot(path: str, evidence: Iterable[Evidence], uid: int | None = No
                 connection.executemany(f"INSERT INTO evidence VALUES ({marks})", evidence)  # noqa: S608
                 connection.execute("CREATE INDEX by_signature ON evidence (signature, ended_s)")
                 # Of a signature the part before the dot: what relatives have in common.
-                connection.execute(f"CREATE INDEX by_family ON evidence ({_FAMILY}, ended_s)")
+                connection.execute(f"CREATE INDEX by_family ON evidence ({_FAMILY}, signature)")
         finally:
             connection.close()
         if uid is not None:
@@ -66,24 +66,35 @@ def read_snapshot(path: str, signature: str) -> EvidenceFound:
     Raises:
         StoreError: corrupt, unreadable, or from another release.
     """
-    found = _rows(path, "signature = ?", signature, RUNS_READ)
+    found = _rows(path, [signature], RUNS_READ)
     return found._replace(evidence=newest_of(found.evidence))
 
 
-def read_family(path: str, family: str) -> EvidenceFound:
-    """Return the newest runs of all jobs of one family, oldest first; a missing file is no evidence.
+def signatures_kept(path: str, family: str) -> list[str]:
+    """Return the signatures of one family, in no order; a missing file has none.
 
     Raises:
         StoreError: corrupt, unreadable, or from another release.
     """
-    found = _rows(path, f"{_FAMILY} = ?", f"{family}.", RELATIVES_READ)
+    query = f"SELECT DISTINCT signature FROM evidence WHERE {_FAMILY} = ?"  # noqa: S608
+    return [name for (name,) in _ask(path, query, (f"{family}.",)) if isinstance(name, str)]
+
+
+def read_relatives(path: str, signatures: Sequence[str]) -> EvidenceFound:
+    """Return the newest runs of all these signatures, oldest first; a missing file is no evidence.
+
+    Raises:
+        StoreError: corrupt, unreadable, or from another release.
+    """
+    found = _rows(path, signatures, RELATIVES_READ)
     return found._replace(evidence=found.evidence[::-1])
 
 
-def _rows(path: str, condition: str, value: str, most: int) -> EvidenceFound:
+def _rows(path: str, signatures: Sequence[str], most: int) -> EvidenceFound:
     """Return the newest runs first, and how many rows cannot be true."""
-    query = f"SELECT {_COLUMNS} FROM evidence WHERE {condition} ORDER BY ended_s DESC LIMIT ?"  # noqa: S608
-    rows = _ask(path, query, (value, most))
+    marks = ", ".join("?" * len(signatures))
+    query = f"SELECT {_COLUMNS} FROM evidence WHERE signature IN ({marks}) ORDER BY ended_s DESC LIMIT ?"  # noqa: S608
+    rows = _ask(path, query, (*signatures, most))
     until_s = latest_s()
     runs = tuple(Evidence(*row)._replace(sm_is_bound=bool(row[_IS_BOUND])) for row in rows if is_sound(row, until_s))
     return EvidenceFound(runs, len(rows) - len(runs))

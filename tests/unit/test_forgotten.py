@@ -16,7 +16,7 @@ from slurm_colloc.core.model import GPU_OOM, because
 from slurm_colloc.estimate.ladder import estimate
 from slurm_colloc.estimate.lookup import look_up
 from slurm_colloc.estimate.question import Question
-from slurm_colloc.estimate.records import drop_evidence, forget, forgotten_s
+from slurm_colloc.estimate.records import drop_evidence, forget, forgotten_s, runs_folder
 from slurm_colloc.estimate.snapshot import snapshot_path, write_snapshot
 from tests.unit.golden import Printed
 from tests.unit.made import H100, evidence, near
@@ -29,6 +29,23 @@ def test_relatives_are_looked_for_where_a_job_only_ever_had_a_share(config: Site
     write_snapshot(snapshot_path(config.paths.state, os.geteuid()), runs)
     assert [run.job_id for run in look_up(config, "fam.64~~f", None).relatives] == ["2"]
     assert look_up(config, "fam.32~~f", None).relatives == ()
+
+
+def test_of_a_large_family_the_nearest_sizes_are_read_wherever_they_lie(config: SiteConfig) -> None:
+    """Not the newest, nor those that a folder happens to list first."""
+    sizes = range(1, 3101)
+    kept = [evidence(str(size), signature=f"fam.{size}~~f", ended_s=float(size)) for size in sizes]
+    write_snapshot(snapshot_path(config.paths.state, os.geteuid()), kept)
+    for size in sizes:
+        os.makedirs(runs_folder(user_data_folder(), f"fam.{2 * size + 4000}~~f"))
+    drop_evidence(user_data_folder(), evidence("near", signature="fam.60.5~~f", ended_s=1.0))
+    found = {run.job_id for run in look_up(config, "fam.60~~f", None).evidence}
+    assert found == {"60"}
+    (own,) = [evidence("x", signature="fam.60.25~~f", state=GPU_OOM)]
+    drop_evidence(user_data_folder(), own)
+    found = {run.job_id for run in look_up(config, own.signature, None).relatives}
+    assert {"near", "60", "61", "50", "70"} <= found
+    assert len(found) == 40
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"nan", b"1" * 4000])
