@@ -8,9 +8,9 @@ the least of these costs. Each configuration is placed as if it had never run: k
 others.
 
 A table has one run a row: `at_s`, `command`, `gpu_model`, `state`, `peak_mib`, `sm_active_pct`, `dram_active_pct` and
-`gpu_util_pct`, of which the last three may be missing. One with `limit_pct` and `steps_per_s` has each command several
-times, on so many percent of the SMs (tests/gpu/slowdowns.py). Other columns are not read. With `--series FILE...` runs
-are judged that are cut while they go on (tests/settled.py), without a table.
+`gr_active_pct` or `gpu_util_pct`, of which all behind `peak_mib` may be missing. One with `limit_pct` and `steps_per_s`
+has each command several times, on so many percent of the SMs (tests/gpu/slowdowns.py). Other columns are not read. With
+`--series FILE...` runs are judged that are cut while they go on (tests/settled.py), without a table.
 """
 
 import argparse
@@ -35,7 +35,7 @@ from slurm_colloc.estimate.snapshot import RELATIVES_READ
 from slurm_colloc.placement.choose import place
 from slurm_colloc.placement.fitted import past_request
 from slurm_colloc.placement.pieces import shares_per_gpu
-from slurm_colloc.placement.speed import most_in_part, on_slice
+from slurm_colloc.placement.speed import on_slice, part_needed
 from tests.settled import read_series, settled_lines
 
 SAME = "the same job"
@@ -78,13 +78,13 @@ class Case(NamedTuple):
 class Piece(NamedTuple):
     """A part of a GPU, its memory, and the percent of the SMs that it may use; on a share it may use all.
 
-    ``most_sm_pct`` is the activity that a share holds.
+    ``most_part`` is the largest part that a job on a share may need for its SM activity and busy time.
     """
 
     part: float
     mem_mib: float
     sm_pct: float
-    most_sm_pct: float | None = None
+    most_part: float | None = None
 
 
 class Judged(NamedTuple):
@@ -92,8 +92,8 @@ class Judged(NamedTuple):
 
     ``given`` and ``ideal`` are GPU-hours for an hour of the run on a whole GPU; ``memory_given`` and ``memory_ideal``
     what they are where no run is too slow for a piece, and ``out_of_memory`` that its memory does not suffice there.
-    ``too_slow`` is None where nothing tells: a share is too slow for what keeps more of the SMs busy than it holds, for
-    that slows its neighbours.
+    ``too_slow`` is None where nothing tells: a share is too slow for what needs a larger one for its speed, for that
+    slows its neighbours, or they slow it.
     """
 
     policy: str
@@ -156,6 +156,7 @@ def _row(line: Mapping[str, str], source: str) -> Row:
         ended_s=float(line["at_s"]),
         elapsed_s=None,
         dram_active_q95_pct=figure("dram_active_pct"),
+        busy_mean_pct=figure("gr_active_pct") or figure("gpu_util_pct"),
     )
     return Row(run, found.names, source, float(line["peak_mib"]), figure("gpu_util_pct"))
 
@@ -288,7 +289,7 @@ def _judged(policy: str, case: Case, config: SiteConfig) -> Judged:
         found = found._replace(gpu_mem_peak_mib=None)
     found = found._replace(gpu_model="")
     request = past_request("gpu:1", pool.partitions[0], "", "")._replace(cpus_given=False, mem_given=False)
-    by_memory = _piece(place(request, found._replace(sm_active_pct=_NOT_BUSY), config), config)
+    by_memory = _piece(place(request, found._replace(sm_active_pct=_NOT_BUSY, busy_pct=None), config), config)
     # Of a run whose SM activity nobody measured nothing can be said but its memory.
     knows_sm = row.run.sm_active_mean_pct is not None
     piece = _piece(place(request, found, config), config) if knows_sm else by_memory
@@ -300,17 +301,19 @@ def _judged(policy: str, case: Case, config: SiteConfig) -> Judged:
         given=_cost(piece, row.peak_mib, slowdown),
         ideal=_ideal(row, config),
         memory_given=_cost(by_memory, row.peak_mib),
-        memory_ideal=_ideal(row._replace(slowdowns=(), run=row.run._replace(sm_active_mean_pct=None)), config),
+        memory_ideal=_ideal(
+            row._replace(slowdowns=(), run=row.run._replace(sm_active_mean_pct=None, busy_mean_pct=None)), config
+        ),
         out_of_memory=by_memory is not None and row.peak_mib > by_memory.mem_mib,
         too_slow=_too_slow(row, piece, slowdown, config),
     )
 
 
 def _too_slow(row: Row, piece: Piece | None, slowdown: float | None, config: SiteConfig) -> bool | None:
-    active_pct = row.run.sm_active_mean_pct
-    if piece is not None and piece.most_sm_pct is not None:
+    if piece is not None and piece.most_part is not None:
         # What percentages are summed from leaves a little above a share that the run just fills.
-        return None if active_pct is None else active_pct > piece.most_sm_pct + 1e-9
+        known = row.run.sm_active_mean_pct is not None
+        return _part(row, config) > piece.most_part + 1e-9 if known else None
     return None if slowdown is None else slowdown > config.sharing.max_slowdown
 
 
@@ -337,8 +340,12 @@ def _share(units: int, config: SiteConfig) -> Piece:
     [pool] = config.pool
     count = shares_per_gpu(pool, "mps")
     part = units / count
-    most_pct = most_in_part(most_of_whole(units, count), config.sharing.max_slowdown)
-    return Piece(part, part * (pool.gpu_mem_mib or 0), 100.0, most_pct)
+    return Piece(part, part * (pool.gpu_mem_mib or 0), 100.0, most_of_whole(units, count))
+
+
+def _part(row: Row, config: SiteConfig) -> float:
+    active_pct, busy_pct = row.run.sm_active_mean_pct or 0.0, row.run.busy_mean_pct
+    return part_needed(active_pct, config.sharing.max_slowdown, busy_pct and max(busy_pct, active_pct))
 
 
 def _ideal(row: Row, config: SiteConfig) -> float:
@@ -349,8 +356,8 @@ def _ideal(row: Row, config: SiteConfig) -> float:
     costs = []
     for piece in (*pieces, *(_share(units, config) for units in shares)):
         slowdown = _slowdown(row, piece.sm_pct) or 1.0
-        most_sm_pct = 100.0 if piece.most_sm_pct is None else piece.most_sm_pct
-        fits = row.peak_mib <= piece.mem_mib and (row.run.sm_active_mean_pct or 0.0) <= most_sm_pct
+        holds = piece.most_part is None or _part(row, config) <= piece.most_part
+        fits = row.peak_mib <= piece.mem_mib and holds
         if fits and slowdown <= config.sharing.max_slowdown:
             costs.append(piece.part * slowdown)
     return min(costs)
@@ -431,9 +438,15 @@ def _speed_lines(rows: Iterable[Row], bound: float) -> Iterator[tuple[str, ...]]
     groups: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
     for row in rows:
         for limit_pct, measured in (one for one in row.slowdowns if one[0] < 100):
-            for by, active_pct in (("SM activity", row.run.sm_active_mean_pct), ("GPU_UTIL", row.gpu_util_pct)):
+            own, busy_pct = row.run.sm_active_mean_pct, row.run.busy_mean_pct
+            both = own if busy_pct is not None else None
+            for by, active_pct, runs_pct in (
+                ("SM activity", own, None),
+                ("and busy time", both, max(own or 0.0, busy_pct or 0.0)),
+                ("GPU_UTIL", row.gpu_util_pct, None),
+            ):
                 if active_pct is not None:
-                    foretold = on_slice(active_pct, 100 / limit_pct).upper
+                    foretold = on_slice(active_pct, 100 / limit_pct, runs_pct).upper
                     groups[row.run.gpu_model, by].append((foretold, measured))
                     groups["all", by].append((foretold, measured))
     for (model, by), found in groups.items():

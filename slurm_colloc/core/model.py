@@ -148,7 +148,8 @@ class Footprint(NamedTuple):
     certainty, that what was then measured kept within; None of a hint. ``cpu_cores`` and ``host_mem_mib`` are what it
     needs of the host, margins included. ``keep_whole`` says why it gets no piece of a GPU for now, whatever it needs.
     ``part_taken`` is which part of the memory of whatever GPU it finds its program takes, None of others;
-    ``part_usable`` which part of a slice it then has for that need.
+    ``part_usable`` which part of a slice it then has for that need. ``busy_pct`` is in which percent of the time a
+    kernel of it runs at all on a whole GPU.
     """
 
     gpu_mem_peak_mib: Quantiles | None
@@ -167,6 +168,7 @@ class Footprint(NamedTuple):
     keep_whole: Reason | None = None
     part_taken: float | None = None
     part_usable: float = 1.0
+    busy_pct: Quantiles | None = None
 
 
 class Load(NamedTuple):
@@ -335,7 +337,8 @@ class Evidence(NamedTuple):
     more than one percent. ``run_count`` is 1, or of how many old runs this one record keeps what matters.
     ``source`` names who measured it, empty where we did; who else did says nothing of samples. ``cpu_cores_q95`` is
     the least number of cores that the run stayed at or below for 95 % of the sampled time, ``host_mem_peak_mib``
-    its largest memory on the host.
+    its largest memory on the host. ``busy_mean_pct`` is the part of the time in which a kernel ran at all, over the
+    samples of ``sm_active_mean_pct`` and of a run that had a whole GPU for itself; None of any other.
     """
 
     job_id: str
@@ -358,6 +361,7 @@ class Evidence(NamedTuple):
     source: str = ""
     cpu_cores_q95: float | None = None
     host_mem_peak_mib: int | None = None
+    busy_mean_pct: float | None = None
 
 
 class Answered(NamedTuple):

@@ -84,6 +84,7 @@ def footprint_by(
         evidence_count=count,
         provenance=(*said, margin.reason, *raised_by(question.runs, q99), *how),
         dram_active_pct=dram_active(runs),
+        busy_pct=busy(runs),
         margin=name,
         expected_mib=expected,
         confidence=margin.confidence,
@@ -183,6 +184,12 @@ def dram_active(completed: Sequence[Evidence]) -> Quantiles | None:
     """Return how long runs on a whole GPU kept its memory busy; what is kept of each is already its high value."""
     highs = _on_whole(completed, "dram_active_q95_pct")
     return Quantiles(median(highs), max(highs), max(highs)) if highs else None
+
+
+def busy(completed: Sequence[Evidence]) -> Quantiles | None:
+    """Return for which part of the time runs on a whole GPU had a kernel running."""
+    means = _on_whole(completed, "busy_mean_pct")
+    return Quantiles(median(means), max(means), max(means)) if means else None
 
 
 def _on_whole(runs: Sequence[Evidence], name: str) -> list[float]:

@@ -33,7 +33,7 @@ _OPEN_KEPT = RUNS_READ
 # Of the runs that a record stands for, the largest value of each.
 _LARGEST = (
     *("sm_active_mean_pct", "sm_active_q95_pct", "dram_active_q95_pct", "elapsed_s", "cpu_cores_q95"),
-    "host_mem_peak_mib",
+    *("host_mem_peak_mib", "busy_mean_pct"),
 )
 # Who folds a folder's files marks it so; after so long it was left behind.
 _MARK, _STALE_S = "folding", 3600.0

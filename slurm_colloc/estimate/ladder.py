@@ -78,7 +78,9 @@ def _as_busy_as_relatives(found: Footprint, question: Question) -> Footprint:
         return found
     said = (*found.provenance, because("sm-of-relatives", runs=near.evidence_count))
     dram = found.dram_active_pct or near.dram_active_pct
-    return found._replace(sm_active_pct=near.sm_active_pct, dram_active_pct=dram, provenance=said)
+    return found._replace(
+        sm_active_pct=near.sm_active_pct, busy_pct=near.busy_pct, dram_active_pct=dram, provenance=said
+    )
 
 
 def estimate_at_site(question: Question, state_folder: str) -> Footprint:
@@ -111,7 +113,12 @@ def _hinted(given: Footprint, question: Question) -> Footprint:
     )
     if given.sm_active_pct is None and found.sm_active_pct is not None:
         provenance = (*given.provenance, because("sm-from-runs"), *found.provenance)
-        return given._replace(sm_active_pct=found.sm_active_pct, gpu_model=found.gpu_model, provenance=provenance)
+        return given._replace(
+            sm_active_pct=found.sm_active_pct,
+            busy_pct=found.busy_pct,
+            gpu_model=found.gpu_model,
+            provenance=provenance,
+        )
     return given
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from slurm_colloc.core.model import COMPLETED, Evidence, Footprint, Quantiles, Reason, because
-from slurm_colloc.estimate.exact import cpu_cores, dram_active, host_mem_mib, is_greedy, sm_active, usable
+from slurm_colloc.estimate.exact import busy, cpu_cores, dram_active, host_mem_mib, is_greedy, sm_active, usable
 from slurm_colloc.estimate.option_names import grows, is_in_proportion, is_inert
 from slurm_colloc.estimate.question import Question, most_shown
 from slurm_colloc.estimate.signature import Parts, parts_of
@@ -145,22 +145,23 @@ def _footprint(question: Question, answer: _Answer, target: tuple[float, ...], p
     other_numbers = because("other-numbers", runs=len(runs), gpu_model=model)
     return Footprint(
         gpu_mem_peak_mib=Quantiles(answer.most_mib, (answer.most_mib + q99) / 2, q99),
-        sm_active_pct=_busy(points, target, lambda of: sm_active(of)[0]),
+        sm_active_pct=_active(points, target, lambda of: sm_active(of)[0]),
         run_time_s=None,
         gpu_model=model,
         rung=RUNG,
         evidence_count=len(runs),
         provenance=(other_numbers, answer.how, margin.reason, *sm_active(runs)[1]),
-        dram_active_pct=_busy(points, target, dram_active),
+        dram_active_pct=_active(points, target, dram_active),
         margin=answer.margin,
         expected_mib=answer.most_mib,
         confidence=margin.confidence,
         cpu_cores=cpu_cores(runs),
         host_mem_mib=host_mem_mib(question.relatives, runs, answer.ratio),
+        busy_pct=_active(points, target, busy),
     )
 
 
-def _busy(
+def _active(
     points: Sequence[_Point], target: tuple[float, ...], of: Callable[[Sequence[Evidence]], Quantiles | None]
 ) -> Quantiles | None:
     """Return how busy the job keeps a GPU: by the run that says least of it in proportion, until there is no more, and

@@ -175,7 +175,7 @@ def is_sound(row: Sequence[object], until_s: float) -> bool:
     # By hand: a loop over limits takes six times as long. No comparison holds for a NaN.
     fields: Any = row
     _, _, _, mode, _, peak, mean, q95, _, samples, sampled_s, ended_s, elapsed_s, dram, total, *rest = fields
-    grew_s, count, _, cores, memory = rest
+    grew_s, count, _, cores, memory, busy = rest
     return bool(
         mode in _MODES
         and 0 <= ended_s <= until_s
@@ -191,6 +191,7 @@ def is_sound(row: Sequence[object], until_s: float) -> bool:
         and (grew_s is None or 0 <= grew_s <= _MOST)
         and (cores is None or 0 <= cores <= _MOST)
         and (memory is None or 0 <= memory <= _MOST)
+        and (busy is None or 0 <= busy <= _MOST_PCT)
     )
 
 

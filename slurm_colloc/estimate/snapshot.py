@@ -15,7 +15,7 @@ from slurm_colloc.core.files import PRIVATE_FILE, temporary_path
 from slurm_colloc.core.model import Evidence
 from slurm_colloc.estimate.records import RUNS_READ, EvidenceFound, is_sound, latest_s, newest_of
 
-SCHEMA = 6
+SCHEMA = 7
 _COLUMNS = ", ".join(Evidence._fields)
 _FAMILY = "substr(signature, 1, instr(signature, '.'))"
 _IS_BOUND = Evidence._fields.index("sm_is_bound")

@@ -97,6 +97,7 @@ def measured_in(database: DuckDBPyConnection, cluster: str, config: SiteConfig |
             grew_until_s=row["grew_until_s"],
             cpu_cores_q95=row["cores_q95"],
             host_mem_peak_mib=row["host_mem_mib"],
+            busy_mean_pct=row["busy_mean_pct"],
             source=READINGS if row["is_reading"] else "",
         )
         yield Measured(row["user"], row["job_id"], row["start_s"], row["gres"], run, row["alone_s"])

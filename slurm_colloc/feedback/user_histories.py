@@ -171,8 +171,9 @@ def _answered(user: str, decision: Decision, run: Evidence) -> Answered | None:
 def as_run_of(run: Evidence, signature: str, mode: str) -> Evidence:
     """Return what was measured as a run of this job on this kind of piece."""
     # Of a piece of a GPU it would be another measure.
-    dram = run.dram_active_q95_pct if mode == SharingMode.EXCLUSIVE else None
-    return run._replace(signature=signature, mode=mode, dram_active_q95_pct=dram)
+    if mode != SharingMode.EXCLUSIVE:
+        run = run._replace(dram_active_q95_pct=None, busy_mean_pct=None)
+    return run._replace(signature=signature, mode=mode)
 
 
 def make_history_folder(state_folder: str) -> None:

@@ -39,7 +39,9 @@ class EvidenceBuilder:
         # Likewise at each percent of the time in which the busiest GPU's memory moves data.
         self._dram_seconds = defaultdict[int, float](float)
         # Over the time in which kernels ran: while a job starts, or prepares data, nothing slows it.
-        self._sm_sum, self._busy_s = 0.0, 0.0
+        self._sm_sum, self._ran_s = 0.0, 0.0
+        # Likewise of the part of each sample in which a kernel ran, and the time of which that is known.
+        self._busy_sum, self._busy_s = 0.0, 0.0
         self._sm_is_bound = False
         self._count = 0
         self._sampled_s = 0.0
@@ -83,7 +85,9 @@ class EvidenceBuilder:
         if known:
             self._sm_seconds[min(100, max(0, round(sm_total)))] += seen.interval_s
             self._sm_sum += sm_total * seen.interval_s
-            self._busy_s += seen.interval_s if sm_total else 0.0
+            if sm_total:
+                self._ran_s += seen.interval_s
+                self._add_busy(own, seen.interval_s)
         return self._evidence(seen.at_s, seen.at_s - self._began_s)
 
     def _add_memory(self, used_mib: int, at_s: float) -> None:
@@ -93,6 +97,13 @@ class EvidenceBuilder:
         if self._held_s is not None and used_mib > self._grew_to_mib * _GROWTH:
             self._grew_to_mib = used_mib
             self._grew_until_s = at_s - self._held_s
+
+    def _add_busy(self, own: Sequence[AttributedUse], interval_s: float) -> None:
+        found = [share.gpu_util_pct if share.gr_active_pct is None else share.gr_active_pct for share in own]
+        known = [value for value in found if value is not None]
+        if len(known) == len(own):
+            self._busy_sum += max(known) * interval_s
+            self._busy_s += interval_s
 
     def _add_dram(self, own: Sequence[AttributedUse], interval_s: float) -> None:
         found = [share.dram_active_pct for share in own if share.method == MEASURED]
@@ -111,7 +122,7 @@ class EvidenceBuilder:
                 self._core_seconds[tenths] += seen.interval_s
 
     def _evidence(self, at_s: float, elapsed_s: float) -> Evidence:
-        seconds = sum(self._sm_seconds.values())
+        seconds, is_alone = sum(self._sm_seconds.values()), self._mode == SharingMode.EXCLUSIVE
         return Evidence(
             job_id=self._job_id,
             signature=self._signature,
@@ -119,18 +130,19 @@ class EvidenceBuilder:
             mode=self._mode,
             gpu_model=self._gpu_model,
             gpu_mem_peak_mib=self._peak_mib,
-            sm_active_mean_pct=self._sm_sum / (self._busy_s or seconds) if seconds else None,
+            sm_active_mean_pct=self._sm_sum / (self._ran_s or seconds) if seconds else None,
             sm_active_q95_pct=_quantile(self._sm_seconds, 0.95),
             sm_is_bound=self._sm_is_bound,
             sample_count=self._count,
             sampled_s=self._sampled_s,
             ended_s=at_s,
             elapsed_s=elapsed_s,
-            dram_active_q95_pct=(_quantile(self._dram_seconds, 0.95) if self._mode == SharingMode.EXCLUSIVE else None),
+            dram_active_q95_pct=_quantile(self._dram_seconds, 0.95) if is_alone else None,
             gpu_mem_total_mib=self._total_mib,
             grew_until_s=self._grew_until_s,
             cpu_cores_q95=None if (tenths := _quantile(self._core_seconds, 0.95)) is None else tenths / 10,
             host_mem_peak_mib=self._host_mem_mib,
+            busy_mean_pct=self._busy_sum / self._busy_s if is_alone and self._busy_s else None,
         )
 
 

@@ -51,6 +51,8 @@ def place(
         footprint.host_mem_mib,
         footprint.part_taken,
         footprint.part_usable,
+        # No SM is active without a kernel, whatever two counters say.
+        max(footprint.busy_pct.q95, footprint.sm_active_pct.q95) if footprint.busy_pct else None,
     )
     rejected: list[Rejected] = []
     rooms = list(rooms_of(request, footprint, config, access, rejected))

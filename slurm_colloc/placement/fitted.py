@@ -102,24 +102,20 @@ def not_judged(run: Evidence, shown: str, alone_s: float | None = None) -> Reaso
     return None
 
 
-def measured_footprint(run: Evidence) -> Footprint:
+def _measured(gpu_model: str, peak_mib: float, active_pct: float) -> Footprint:
     """Return the footprint of a run as it was, without a margin."""
     # What percentages are summed from leaves a little above a bound that the run just filled.
-    peak_mib, active_pct = float(run.gpu_mem_peak_mib or 0), round(run.sm_active_mean_pct or 0.0, SM_DIGITS)
-    return Footprint(
-        Quantiles(peak_mib, peak_mib, peak_mib),
-        Quantiles(active_pct, active_pct, active_pct),
-        None,
-        run.gpu_model,
-        "measured",
-        1,
-        (),
-    )
+    peak, active = (Quantiles(value, value, value) for value in (peak_mib, round(active_pct, SM_DIGITS)))
+    return Footprint(peak, active, None, gpu_model, "measured", 1, ())
 
 
 def would_have_fitted(run: Evidence, request: JobRequest, config: SiteConfig) -> Placement:
-    """Return the piece that holds what was measured of a run, with the site's headroom and within its slowdown."""
-    return place(request, measured_footprint(run), config)
+    """Return the piece that holds what was measured of a run, with the site's headroom and within its slowdown.
+
+    As in all reports its busy time does not count: the facts of past runs say nothing of it.
+    """
+    footprint = _measured(run.gpu_model, float(run.gpu_mem_peak_mib or 0), run.sm_active_mean_pct or 0.0)
+    return place(request, footprint, config)
 
 
 class Step(NamedTuple):
@@ -136,8 +132,7 @@ def ladder(request: JobRequest, gpu_model: str, config: SiteConfig) -> tuple[Ste
 
     The first that holds peak and SM activity is the one that ``would_have_fitted`` names.
     """
-    nothing = Quantiles(0.0, 0.0, 0.0)
-    footprint = Footprint(nothing, nothing, None, gpu_model, "measured", 1, ())
+    footprint = _measured(gpu_model, 0.0, 0.0)
     if reasons_to_leave(request, footprint, config):
         return ()
     rooms = list(rooms_of(request, footprint, config, Access(), []))

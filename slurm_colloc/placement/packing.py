@@ -149,7 +149,7 @@ def _need(footprint: Footprint, pool: Pool, part: MigSlice | None, unit: _Unit, 
 
 
 def _by_sms(sm_pct: float) -> int:
-    return max(1, math.floor(MAX_SM_PCT / sm_pct + _TOLERANCE)) if sm_pct * MPS_CLIENTS > MAX_SM_PCT else MPS_CLIENTS
+    return max(1, math.floor(MAX_SM_PCT / max(sm_pct, MAX_SM_PCT / MPS_CLIENTS) + _TOLERANCE))
 
 
 def _packing(at_once: int, why: Reason, unit: _Unit, need: _Need) -> Packing | Reason:
@@ -169,7 +169,7 @@ def _packing(at_once: int, why: Reason, unit: _Unit, need: _Need) -> Packing | R
         reasons += [need.unknown, because("equal-parts", tasks=at_once)]
     if sum_pct > MAX_SM_PCT + _TOLERANCE:
         reasons.append(because("sms-above-bound", sum_pct=sum_pct, max_pct=MAX_SM_PCT))
-    if need.dram_active_pct is not None and _is_busy(need.dram_active_pct):
+    if _is_busy(need.dram_active_pct):
         reasons.append(because("tasks-busy-memory", dram_pct=need.dram_active_pct))
     reasons.append(because("task-slowdown", expected=slowdown.expected, upper=slowdown.upper))
     room = Room(unit.memory_mib, max(MAX_SM_PCT, sum_pct), at_once)
@@ -198,7 +198,7 @@ def of_equal(tasks: int, sm_active_pct: float) -> Slowdown:
         tasks: how many run at the same time.
         sm_active_pct: SM activity of one alone, in percent of the unit's SMs.
     """
-    return beside(sm_active_pct, [sm_active_pct] * (tasks - 1))
+    return beside(sm_active_pct, sm_active_pct * (tasks - 1))
 
 
 def time_needed_min(tasks: int, at_once: int, task_limit_min: float, slowdown: float) -> int:

@@ -49,6 +49,7 @@ class Need(NamedTuple):
     host_mem_mib: int | None = None
     part_taken: float | None = None
     part_usable: float = 1.0
+    busy_pct: float | None = None
 
     def part(self, of_gpu: float) -> Part:
         """Return what so large a part of a GPU is to this job."""
@@ -235,7 +236,7 @@ def _too_large(request: JobRequest, cores: int, mem_mib: int | None, partition: 
 
 
 def _mig(request: JobRequest, need: Need, rooms: list[Room], config: SiteConfig) -> Iterator[Fit | Rejected]:
-    need = need._replace(memory_mib=math.ceil(need.memory_mib / need.part_usable))
+    need, bound = need._replace(memory_mib=math.ceil(need.memory_mib / need.part_usable)), config.sharing.max_slowdown
     # Slurm knows slices by type only: of two kinds with one type it may give either, so the lesser one counts.
     kinds: dict[tuple[bool, str], list[tuple[MigSlice, Room]]] = {}
     for room in rooms:
@@ -248,8 +249,8 @@ def _mig(request: JobRequest, need: Need, rooms: list[Room], config: SiteConfig)
         alike = kinds[room.moved, part.type]
         slowest, its_room = min(alike, key=lambda pair: pair[0].sm_count / (pair[1].pool.sm_count or 1))
         whole_over_own = (its_room.pool.sm_count or math.inf) / slowest.sm_count
-        slowdown = on_slice(need.sm_active_pct, whole_over_own)
-        most = Most(part.mem_mib, most_on_slice(config.sharing.max_slowdown, whole_over_own))
+        slowdown = on_slice(need.sm_active_pct, whole_over_own, need.busy_pct)
+        most = Most(part.mem_mib, most_on_slice(bound, whole_over_own))
         time = time_needed(request, need.run_time_min, slowdown.upper, room.partition if room.moved else None, config)
         kept = _kept_with_slice(request, need, part, room, config)
         why = time.too_little or kept.impossible
@@ -259,9 +260,9 @@ def _mig(request: JobRequest, need: Need, rooms: list[Room], config: SiteConfig)
             why = because("slice-shares-memory", profile=part.profile)
         elif need.memory_mib > most.memory_mib:
             why = because("too-little-memory", mem_mib=part.mem_mib, need_mib=need.memory_mib)
-        elif need.sm_active_pct > most.sm_active_pct:
+        elif need.sm_active_pct > most.sm_active_pct and not (need.busy_pct and slowdown.upper <= bound):
             of = {"sms": slowest.sm_count, "of_sms": its_room.pool.sm_count}
-            why = Reason("too-slow", {**of, **slowdown._asdict(), "bound": config.sharing.max_slowdown})
+            why = Reason("too-slow", {**of, **slowdown._asdict(), "bound": bound})
         gres = Gres("gpu", part.type, 1)
         if why is not None:
             yield Rejected(f"gpu:{part.type}", why)
@@ -301,25 +302,18 @@ def _shares(
         refused: list[Rejected] = []
         fits: list[Fit] = []
         for room in group:
-            found = no_daemon or _share(request, need, room, config, name)
+            found = no_daemon or _share(request, need, room, [each.pool for each in group], config, name)
             if isinstance(found, Reason):
                 refused.append(Rejected(f"{name} on {room.pool.name}", found))
             else:
                 fits.append(found)
         yield from refused
         if not refused:
-            largest = max(fits, key=lambda fit: fit.gres.quantity)
-            pools, turns = [room.pool for room in group], _in_turns(request, group[0], name, config)
-            yield largest._replace(most=_most_of_all(largest.gres.quantity, pools, name, config, in_turns=turns))
+            yield max(fits, key=lambda fit: fit.gres.quantity)
 
 
 def _partitions_of(request: JobRequest, room: Room, config: SiteConfig) -> list[Partition]:
     return [room.partition] if room.moved else asked_partitions(request, config)
-
-
-def _in_turns(request: JobRequest, room: Room, name: str, config: SiteConfig) -> bool:
-    """Return whether a job on such a share may have neighbours under other daemons than its own."""
-    return name == "mps" and any(item.mps_users == "each" for item in _partitions_of(request, room, config))
 
 
 def _most_of_all(units: int, pools: list[Pool], name: str, config: SiteConfig, *, in_turns: bool) -> Most:
@@ -337,10 +331,17 @@ def shares_per_gpu(pool: Pool, name: str) -> int:
     return pool.mps_per_gpu if name == "mps" else pool.shards_per_gpu
 
 
-def _share(request: JobRequest, need: Need, room: Room, config: SiteConfig, name: str) -> Fit | Reason:
-    """Fit a job into equal shares of one GPU, by memory and by SMs, whichever asks for more; or say why it does not."""
+def _share(
+    request: JobRequest, need: Need, room: Room, pools: list[Pool], config: SiteConfig, name: str
+) -> Fit | Reason:
+    """Fit a job into equal shares of one GPU, by memory and by SMs, whichever asks for more; or say why it does not.
+
+    It may be one of any of these ``pools``.
+    """
     pool, per_gpu, moved_to = room.pool, shares_per_gpu(room.pool, name), room.partition if room.moved else None
-    partitions, turns = _partitions_of(request, room, config), _in_turns(request, room, name, config)
+    partitions = _partitions_of(request, room, config)
+    # It may have neighbours under other daemons than its own.
+    turns = name == "mps" and any(item.mps_users == "each" for item in partitions)
     if barred := (*request.no_share, *(request.no_mps if name == "mps" else ())):
         return barred[0]
     if not request.interpreter:
@@ -357,8 +358,8 @@ def _share(request: JobRequest, need: Need, room: Room, config: SiteConfig, name
     if need.memory_mib > pool.gpu_mem_mib:
         return because("too-little-memory", mem_mib=pool.gpu_mem_mib, need_mib=need.memory_mib)
     bound = config.sharing.max_slowdown
-    busy = part_needed(need.sm_active_pct, bound, in_turns=turns)
-    slowdown = on_share(need.sm_active_pct, bound, in_turns=turns)
+    busy = part_needed(need.sm_active_pct, bound, need.busy_pct, in_turns=turns)
+    slowdown = on_share(need.sm_active_pct, bound, need.busy_pct, in_turns=turns)
     if busy > _LARGEST_SHARE:
         code = "too-busy-beside-users" if turns else "too-busy-to-share"
         return Reason(code, {"sm_pct": need.sm_active_pct, "bound": bound})
@@ -373,7 +374,7 @@ def _share(request: JobRequest, need: Need, room: Room, config: SiteConfig, name
     slower = Reason("slowdown", slowdown._asdict()) if name == "mps" else because("slowdown-unknown")
     if turns:
         slower = because("slowdown-beside-users", upper=slowdown.upper)
-    most = _most_of_all(units, [pool], name, config, in_turns=turns)
+    most = _most_of_all(units, pools, name, config, in_turns=turns)
     share, reasons = Gres(name, "", units), (Reason("shares-hold", holds), slower)
     return Fit(room, share, reasons, most, kept.cpu_option, kept.mem, time.limit_min, slowdown, kept.cpus)
 

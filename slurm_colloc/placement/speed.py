@@ -1,20 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """How much slower a job runs on a piece of a GPU than on the whole of it: pure functions, from measurements.
 
-With ``a`` the job's mean SM activity on a whole GPU, from 0 to 1, and ``k`` the SMs of that over those of the piece:
+With ``a`` the job's mean SM activity on a whole GPU and ``b`` its busy time, the part of the time in which a kernel of
+it runs at all, both from 0 to 1 and b no less than a, and ``k`` the SMs of the whole GPU over those of the piece:
 
-    on a slice       with y = a (k - 1): 1 + y / 2 at the median, 1 + max(0.8 y, y - 0.06) as what few exceed
-    beside others    whose activities come to o: max(1 + a o, a + o) expected; the sum of what each job on the GPU
-                     counts for tells what few exceed (_COUNTS, _TOGETHER)
-    in turns         with b the part of time in which a job keeps the GPU busy at all, the sum of b does (_IN_TURNS)
+    on a slice       with y = a (k - 1): 1 + y / 2 at the median, and as a bound
+                     1 + max(0.8 y, y - 0.06) / (1.4 - 0.4 b)
+    beside others    whose activities come to o: max(1 + b^2 o, a + o) expected, and as a bound 1 + b^2 o / 0.64, while
+                     all activities on the GPU come to no more than _TOGETHER
+    in turns         the sum of b does (_IN_TURNS)
 
-The first is from 39 public placements of ten trainings on slices of an A100 (tests/recorded/mig-slices) and from 66
-jobs on four parts of the SMs of an H100 and an H200 (tests/gpu/slowdowns_*.csv): a job whose kernels alone would take
-1 + y times as long hides some of it behind its work on the host. The second is from 67 mixes under MPS on an H100
-(tests/gpu/mixes_h100.csv, tests/recorded/h100-mps-slowdowns.json): 1 + a o is the chance that both want the SMs at one
-time, and a + o says that together they cannot do more than the SMs can. The third holds between daemons of several
-users, whose kernels do not run together: a model, and a quarter more for what tests/gpu/users_h100 exceeded it by. What
-they keep is in docs/explanation/estimate.md.
+Where b is not known, it is taken for 1 on a slice and for sqrt(a) as expected beside others, where nothing but the sum
+then bounds, and in turns for what few exceed.
+
+A job of many small kernels leaves SMs idle between them: less of a slice's lack reaches it, and on a shared GPU it
+waits the less for others' kernels the more seldom its own run. The first is from 39 public placements of ten trainings
+on slices of an A100 (tests/recorded/mig-slices), from 66 jobs on four parts of the SMs of an H100 and an H200
+(tests/gpu/slowdowns_*.csv) and twelve programs on two (tests/gpu/neighbours_h200.csv). The second is from 90 mixes
+under MPS on an H100 and an H200 (tests/gpu/mixes_h100.csv, neighbours_h200.csv): a + o says that together they cannot
+do more than the SMs can. The third holds between daemons of several users, whose kernels do not run together: a model,
+and a quarter more for what tests/gpu/users_h100 exceeded it by. What they keep is in docs/explanation/estimate.md.
 """
 
 import math
@@ -23,16 +28,16 @@ from itertools import pairwise
 from typing import NamedTuple
 
 _EXPECTED = 0.5
-# Of what a slice lacks a job hides a fifth, and no more than this.
-_UPPER, _MOST_HIDDEN = 0.8, 0.06
-# What a job counts for among those that share a GPU, by its SM activity alone, both in percent. One that keeps most of
-# the SMs busy is slowed little by light ones and slows them little, until it leaves them hardly any: then they wait.
-_COUNTS = ((0.0, 0.0), (40.0, 40.0), (75.0, 60.0), (90.0, 90.0), (100.0, 110.0))
-# The slowdown that few jobs exceed, and what all jobs on the GPU count for.
+# Of what a slice lacks a job hides a fifth, and no more than this; and more by so much of the time without a kernel.
+_UPPER, _MOST_HIDDEN, _MORE_HIDDEN = 0.8, 0.06, 0.4
+# The SM activity that may run beside a job that always has a kernel, for each part of its time that it may lose.
+_BESIDE = 0.64
+# The slowdown as a bound, and what the SM activities of all jobs on the GPU may come to, in percent.
 _TOGETHER = ((1.0, 0.0), (1.1, 50.0), (1.25, 80.0), (1.4, 82.0), (1.6, 105.0))
 # The same for the parts of time, in percent, in which each keeps the GPU busy: where it is more than one user's.
 _IN_TURNS = ((1.0, 0.0), (1.1, 56.0), (1.25, 89.0), (1.6, 138.0))
-# That part of time, by SM activity in percent: 2 of 143 jobs of tests/gpu/slowdowns_*.csv exceed it.
+# That part of time where it was not measured, by SM activity in percent: 2 of 143 jobs of tests/gpu/slowdowns_*.csv
+# exceed it.
 _BUSY_AT_LEAST_PCT, _BUSY_BY_SM = 20.0, 1.2
 
 
@@ -43,7 +48,7 @@ class Slowdown(NamedTuple):
     upper: float
 
 
-def on_slice(sm_active_pct: float, whole_over_own: float) -> Slowdown:
+def on_slice(sm_active_pct: float, whole_over_own: float, busy_pct: float | None = None) -> Slowdown:
     """Return how much slower a job is on a part of the SMs that nobody else uses.
 
     What a slice lacks of the memory's bandwidth is in what it lacks of SMs: it has no smaller part of that, and no job
@@ -52,9 +57,11 @@ def on_slice(sm_active_pct: float, whole_over_own: float) -> Slowdown:
     Args:
         sm_active_pct: its mean SM activity on a whole GPU, in percent.
         whole_over_own: SMs of the whole GPU over those of the piece.
+        busy_pct: in which percent of the time a kernel of it runs there.
     """
     lacking = sm_active_pct / 100 * (max(1.0, whole_over_own) - 1)
-    return Slowdown(1 + _EXPECTED * lacking, 1 + max(_UPPER * lacking, lacking - _MOST_HIDDEN))
+    hides = 1.0 if busy_pct is None else 1 + _MORE_HIDDEN * (1 - busy_pct / 100)
+    return Slowdown(1 + _EXPECTED * lacking, 1 + max(_UPPER * lacking, lacking - _MOST_HIDDEN) / hides)
 
 
 def upper_on_slice_sql(sm_active_pct: str, own_over_whole: str) -> str:
@@ -64,41 +71,39 @@ def upper_on_slice_sql(sm_active_pct: str, own_over_whole: str) -> str:
 
 
 def most_on_slice(max_slowdown: float, whole_over_own: float) -> float:
-    """Return the SM activity in percent of a whole GPU, up to 100, that such a part slows no more than so."""
+    """Return the SM activity in percent of a whole GPU, up to 100, that such a part slows no more than so.
+
+    It is that of a job whose busy time is not known.
+    """
     if whole_over_own <= 1:
         return 100.0
     lacking = min((max_slowdown - 1) / _UPPER, max_slowdown - 1 + _MOST_HIDDEN)
     return min(100.0, 100 * lacking / (whole_over_own - 1))
 
 
-def counts_for(sm_active_pct: float) -> float:
-    """Return what a job counts for among those that share a GPU."""
-    return between(_COUNTS, sm_active_pct)
+def _most_beside(sm_active_pct: float, max_slowdown: float, busy_pct: float | None) -> float:
+    """Return the SM activity that may run beside a job, in percent."""
+    rest_pct = max(0.0, between(_TOGETHER, max_slowdown) - sm_active_pct)
+    lost = min(max_slowdown, _TOGETHER[-1][0]) - 1
+    return min(rest_pct, 1e6 * _BESIDE * lost / busy_pct**2) if busy_pct else rest_pct
 
 
-def most_together(max_slowdown: float) -> float:
-    """Return what jobs under MPS may count for together, for few to be slowed more than so."""
-    return between(_TOGETHER, max_slowdown)
+def beside(sm_active_pct: float, others_pct: float, busy_pct: float | None = None) -> Slowdown:
+    """Return how much slower a job is under MPS than alone beside others, whose SM activities come to so many percent.
 
-
-def beside(sm_active_pct: float, others_pct: Sequence[float]) -> Slowdown:
-    """Return how much slower a job is under MPS beside others than alone; each by its SM activity alone, in percent."""
-    if not others_pct:
-        return Slowdown(1.0, 1.0)
-    expected = _expected_beside(sm_active_pct, sum(others_pct))
-    together = counts_for(sm_active_pct) + sum(map(counts_for, others_pct))
+    The bound is by the sum of activities alone.
+    """
+    own, others, waits = sm_active_pct / 100, others_pct / 100, sm_active_pct if busy_pct is None else busy_pct**2 / 100
+    expected, together = max(1 + waits / 100 * others, own + others), sm_active_pct + others_pct
     slowest, most = _TOGETHER[-1]
     # The first is 1.1: by so much two measurements of a small job alone differ.
     upper = next((bound for bound, held in _TOGETHER[1:] if together <= held), slowest * together / most)
-    return Slowdown(expected, max(upper, expected))
+    return Slowdown(expected, max(upper, expected) if others else 1.0)
 
 
-def _expected_beside(sm_active_pct: float, others_pct: float) -> float:
-    own, others = sm_active_pct / 100, others_pct / 100
-    return max(1 + own * others, own + others)
-
-
-def on_share(sm_active_pct: float, max_slowdown: float, *, in_turns: bool = False) -> Slowdown:
+def on_share(
+    sm_active_pct: float, max_slowdown: float, busy_pct: float | None = None, *, in_turns: bool = False
+) -> Slowdown:
     """Return how much slower a job is on a GPU whose other jobs take what may run beside it: expected, and at most.
 
     ``in_turns`` is as in ``part_needed``; of the median nothing is known there, so it is taken for the worst.
@@ -106,30 +111,40 @@ def on_share(sm_active_pct: float, max_slowdown: float, *, in_turns: bool = Fals
     upper = min(max_slowdown, _TOGETHER[-1][0])
     if in_turns:
         return Slowdown(upper, upper)
-    rest_pct = max(0.0, most_together(max_slowdown) - counts_for(sm_active_pct))
-    return Slowdown(min(_expected_beside(sm_active_pct, rest_pct), upper), upper)
+    rest_pct = _most_beside(sm_active_pct, max_slowdown, busy_pct)
+    return Slowdown(min(beside(sm_active_pct, rest_pct, busy_pct).expected, upper), upper)
 
 
-def part_needed(sm_active_pct: float, max_slowdown: float, *, in_turns: bool = False) -> float:
+def part_needed(
+    sm_active_pct: float, max_slowdown: float, busy_pct: float | None = None, *, in_turns: bool = False
+) -> float:
     """Return the part of a GPU's shares that a job needs for its SM activity; above 1 where no share is enough.
+
+    A job's part is no less than its part of what all may come to, and leaves others no more than may run beside it. So
+    whatever jobs fill a GPU by such parts, each has no more beside it than it bears.
 
     Args:
         sm_active_pct: its mean SM activity on a whole GPU, in percent.
-        max_slowdown: how much slower few may be.
+        max_slowdown: how much slower it may be.
+        busy_pct: in which percent of the time a kernel of it runs there.
         in_turns: its neighbours may be clients of other daemons.
     """
-    if in_turns:
-        needed, most = _BUSY_AT_LEAST_PCT + _BUSY_BY_SM * sm_active_pct, between(_IN_TURNS, max_slowdown)
+    most = between(_IN_TURNS if in_turns else _TOGETHER, max_slowdown)
+    if not in_turns:
+        needed = max(sm_active_pct, most - _most_beside(sm_active_pct, max_slowdown, busy_pct))
     else:
-        needed, most = counts_for(sm_active_pct), most_together(max_slowdown)
+        needed = _BUSY_AT_LEAST_PCT + _BUSY_BY_SM * sm_active_pct if busy_pct is None else busy_pct
     return needed / most if most else math.inf
 
 
 def most_in_part(part: float, max_slowdown: float, *, in_turns: bool = False) -> float:
-    """Return the SM activity in percent of a whole GPU, 0 or more, for which such a part of its shares is enough."""
+    """Return the SM activity in percent of a whole GPU, 0 or more, for which such a part of its shares is enough.
+
+    It is that of a job whose busy time is not known.
+    """
     if in_turns:
         return max(0.0, (between(_IN_TURNS, max_slowdown) * part - _BUSY_AT_LEAST_PCT) / _BUSY_BY_SM)
-    return between([(count, active_pct) for active_pct, count in _COUNTS], most_together(max_slowdown) * part)
+    return min(100.0, between(_TOGETHER, max_slowdown) * part)
 
 
 def between(points: Sequence[tuple[float, float]], at: float) -> float:

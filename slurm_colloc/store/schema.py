@@ -158,6 +158,8 @@ FACTS: Mapping[str, tuple[Column, ...]] = {
         Column("sm_sum_pct", "DOUBLE", "%", "these, added up", SUM),
         Column("sm_sum_pct2", "DOUBLE", "%^2", "their squares, added up", SUM),
         Column("host_mem_mib", "BIGINT", "MiB", "largest host memory at one time", MAX),
+        Column("busy_s", "DOUBLE", "s", "of sm_ran_s, time of which it is known whether a kernel ran", SUM),
+        Column("busy_pct_s", "DOUBLE", "% s", "part of it in which one ran: GR active, else GPU_UTIL", SUM),
     ),
     LEVEL: (
         Column("kind", "VARCHAR", "", "'sm', 'dram' or 'cores'"),

@@ -4,18 +4,20 @@
 Of a job alone on the whole GPU are known a, its mean SM activity, and b, the part of the time in which some kernel of
 it runs (busy time), both from 0 to 1. A slowdown is taken for 1 + c x, with x by SM activity alone or with b as well:
 
-    beside others    a times the sum of the others' a      b^2 times the sum of the others' a^2 / b
+    beside others    a times the sum of the others' a      b^2 times the sum of the others' a, or of their a^2 / b
     on fewer SMs     a (k - 1), or a^2 (k - 1)             a^3 / b^2 (k - 1), or a^2 / b (k - 1)
 
 where k is the SMs of the whole GPU over those of the part. With b they read: a job that always has a kernel to run
-waits for each of its neighbours' that fills the SMs while it runs (a / b), and it lacks the SMs that its own fill.
+waits for each of its neighbours' (that fills the SMs while it runs, a / b), and it lacks the SMs that its own fill.
 
 The factor c is chosen for each program by the jobs of all others. A row of the report has by how much the foretold
 differs from the measured, in percent at the mean (of the amount) and by root mean square, their correlation, and how
 many jobs would be let at a bound of 1.25 if what is foretold had to be below some limit: the highest of those at which
 at most FEW of the jobs let are over the bound. That limit is chosen by the same jobs, so it flatters all alike; what
-csub has now was chosen by the older tables. Tables: neighbours_h200.csv, and the older slowdowns_*.csv and
-mixes_h100.csv, with the busy time of slowdowns_h100.csv and proof_h100/rates.csv.
+csub has now was chosen by all of them. "Filled" judges what csub does: which mixes its counts let together at each
+bound, and what comes of it where the two constants of the rule are chosen by the mixes that lack a program. Tables:
+neighbours_h200.csv, and the older slowdowns_*.csv and mixes_h100.csv, with the busy time of slowdowns_h100.csv and
+proof_h100/rates.csv.
 """
 
 from __future__ import annotations
@@ -26,13 +28,14 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from slurm_colloc.placement.speed import beside, counts_for, on_slice
+from slurm_colloc.placement.speed import beside, on_slice, part_needed
 from tests.gpu.slowdowns import best
 
-FOLDER, BOUND, FEW, SMS = Path(__file__).parent, 1.25, 0.02, 132.0
+FOLDER, BOUND, FEW, WORST, SMS = Path(__file__).parent, 1.25, 0.02, 1.45, 132.0
 
 
 _HEAD = "| foretold by | error: mean, rms | correlation | let at 1.25 |\n| --- | --- | --- | --- |"
@@ -59,7 +62,8 @@ class Job(NamedTuple):
 Figure = Callable[[Job], float]
 BESIDE: dict[str, Figure] = {
     "SM activity": lambda job: job.alone.active * sum(one.active for one in job.others),
-    "and busy time": lambda job: job.alone.busy**2 * sum(one.active**2 / one.busy for one in job.others),
+    "and busy time": lambda job: job.alone.busy**2 * sum(one.active for one in job.others),
+    "and that of others": lambda job: job.alone.busy**2 * sum(one.active**2 / one.busy for one in job.others),
 }
 FEWER: dict[str, Figure] = {
     "SM activity": lambda job: job.alone.active * (job.whole_over_own - 1),
@@ -182,6 +186,86 @@ def let(jobs: Sequence[Job], score: Sequence[float]) -> tuple[int, int, int]:
     return found
 
 
+def _expected(job: Job) -> float:
+    others_pct = 100 * sum(one.active for one in job.others)
+    return beside(100 * job.alone.active, others_pct, 100 * job.alone.busy).expected
+
+
+def _part(one: Alone, bound: float) -> float:
+    return part_needed(100 * one.active, bound, 100 * one.busy)
+
+
+def _part_by_sum(one: Alone, bound: float) -> float:
+    return part_needed(100 * one.active, bound)
+
+
+class Filled(NamedTuple):
+    """What came of the mixes that counts let together: mixes, their jobs, those over the bound, the worst slowdown."""
+
+    mixes: int
+    jobs: int
+    over: int
+    worst: float
+
+
+def filled(jobs: Iterable[Job], part: Callable[[Alone], float], bound: float = BOUND) -> Filled:
+    """Return what came of the mixes whose programs together need no more than a GPU."""
+    mixes = _by_mix(jobs)
+    taken = [of for of in mixes if sum(part(job.alone) for job in of) <= 1 + 1e-9]
+    slowdowns = [job.slowdown for of in taken for job in of]
+    return Filled(len(taken), len(slowdowns), sum(one > bound for one in slowdowns), max(slowdowns, default=1.0))
+
+
+def _by_mix(jobs: Iterable[Job]) -> list[list[Job]]:
+    found = defaultdict[str, list[Job]](list)
+    for job in jobs:
+        found[job.mix].append(job)
+    return list(found.values())
+
+
+def _rule(together: float, beside: float) -> Callable[[Alone], float]:
+    return lambda one: max(one.active, together - beside / one.busy**2) / together
+
+
+# What all SM activities may come to, and what may run beside a job that always has a kernel.
+RULES = [_rule(a / 100, b / 100) for a in range(60, 125, 5) for b in range(4, 40, 2)]
+
+
+def filled_by_others(jobs: Sequence[Job]) -> Filled:
+    """Return the same of each program's jobs at BOUND where the rule was chosen by the mixes that lack the program.
+
+    It is the rule that lets most jobs together of which at most FEW are over, and none by more than WORST.
+    """
+    chosen, mixes = set[str](), _by_mix(jobs)
+    slowdowns = []
+    for program in {job.program for job in jobs}:
+        others = [job for of in mixes if all(one.program != program for one in of) for job in of]
+
+        def worth(rule: Callable[[Alone], float], others: Sequence[Job] = others) -> int:
+            found = filled(others, rule)
+            return found.jobs if found.over <= FEW * found.jobs and found.worst <= WORST else -1
+
+        rule = max(RULES, key=worth)
+        for of in mixes:
+            if sum(rule(job.alone) for job in of) <= 1 + 1e-9:
+                own = [job.slowdown for job in of if job.program == program]
+                slowdowns += own
+                chosen |= {of[0].mix} if own else set()
+    return Filled(len(chosen), len(slowdowns), sum(one > BOUND for one in slowdowns), max(slowdowns))
+
+
+def _of_counts(new: Sequence[Job], old: Sequence[Job]) -> Iterator[str]:
+    yield "\nFilled by counts\n\n| bound | new: mixes, jobs, over, worst | older | by SM activity alone: new | older |"
+    yield "| --- | --- | --- | --- | --- |"
+    for bound in (1.1, 1.25, 1.4, 1.6):
+        rules = [partial(_part, bound=bound), partial(_part_by_sum, bound=bound)]
+        found = [filled(jobs, rule, bound) for rule in rules for jobs in (new, old)]
+        yield f"| {bound} | " + " | ".join("{}, {}, {}, {:.2f}".format(*one) for one in found) + " |"
+    yield "\nchosen by all other programs, at 1.25: {} mixes, {} jobs, {} over, worst {:.2f}".format(
+        *filled_by_others([*new, *old])
+    )
+
+
 def _line(name: str, jobs: Sequence[Job], told: Sequence[float], score: Sequence[float]) -> str:
     of, (groups, taken, over) = judged(jobs, told), let(jobs, score)
     mixes = f"{groups} mixes, " if jobs[0].others else ""
@@ -193,9 +277,8 @@ def _of_mixes(title: str, jobs: Sequence[Job]) -> Iterator[str]:
     over, mixes = [job for job in jobs if job.slowdown > BOUND], {job.mix for job in jobs}
     without = len(mixes - {job.mix for job in over})
     yield f"\n{title}: {len(jobs)} jobs, {len(over)} over; {without} of {len(mixes)} mixes without one\n\n{_HEAD}"
-    percents = [(100 * job.alone.active, [100 * one.active for one in job.others]) for job in jobs]
-    rule = [beside(own, others).expected for own, others in percents]
-    yield _line("csub now", jobs, rule, [sum(map(counts_for, (own, *others))) for own, others in percents])
+    rule = [_expected(job) for job in jobs]
+    yield _line("csub now", jobs, rule, [sum(_part(one, BOUND) for one in (job.alone, *job.others)) for job in jobs])
     for name, figure in BESIDE.items():
         yield _line(name, jobs, told := foretold(jobs, figure), told)
 
@@ -203,7 +286,7 @@ def _of_mixes(title: str, jobs: Sequence[Job]) -> Iterator[str]:
 def _of_limits(title: str, jobs: Sequence[Job]) -> Iterator[str]:
     within = sum(job.slowdown <= BOUND for job in jobs)
     yield f"\n{title}: {len(jobs)} jobs and limits, {within} not over\n\n{_HEAD}"
-    rule = [on_slice(100 * job.alone.active, job.whole_over_own) for job in jobs]
+    rule = [on_slice(100 * job.alone.active, job.whole_over_own, 100 * job.alone.busy) for job in jobs]
     yield _line("csub now", jobs, [one.expected for one in rule], [one.upper for one in rule])
     for name, figure in FEWER.items():
         yield _line(name, jobs, told := foretold(jobs, figure), told)
@@ -226,6 +309,7 @@ def report() -> str:
     for name, figure in BESIDE.items():
         told = [1 + factor(old["mixed"], figure) * figure(job) for job in new["mixed"]]
         lines.append(_line(f"{name}, {factor(old['mixed'], figure):.1f}", new["mixed"], told, told))
+    lines += _of_counts(new["mixed"], old["mixed"])
     lines += [*_of_limits("New", new["limited"]), *_of_limits("All", [*new["limited"], *old["limited"]])]
     return "\n".join(lines).strip()
 

@@ -41,7 +41,7 @@ from slurm_colloc.core.model import SharingMode
 from slurm_colloc.core.units import demand_units
 from slurm_colloc.core.usage_model import DeviceAllocation, DeviceSample, NodeSample, ProcessSample
 from slurm_colloc.observe.evidence import EvidenceBuilder
-from slurm_colloc.placement.speed import part_needed
+from slurm_colloc.placement.speed import between
 from tests.gpu.footprints import add_rows, read_table
 from tests.gpu.slowdowns import mps_daemon
 
@@ -63,7 +63,9 @@ LIMITED = (
 )
 # 14 and 43 of 132 SMs: those of the smallest slice, and a third.
 LIMITS_PCT = (11, 33)
-REFERENCE, MIXES, BOUND, SHARES = "eddies", 35, 1.25, 100
+REFERENCE, MIXES, SHARES = "eddies", 35, 100
+# What a job counted for by its SM activity, and all together, when this was measured; the bound is 1.25.
+_COUNTS, _TOGETHER = ((0.0, 0.0), (40.0, 40.0), (75.0, 60.0), (90.0, 90.0), (100.0, 110.0)), 80.0
 # What the shares of a mix come to, of 100: as full as the rule lets it be.
 _LEAST_SHARES = 80
 _SETTLES_S, _DRIFT_S, _STARTS_S, _WARM_UP = 0.6, 2.0, 100.0, 4
@@ -84,7 +86,7 @@ def shares(rows: Sequence[Mapping[str, str]]) -> dict[str, int]:
     found: dict[str, int] = {}
     for row in rows:
         if row["part"] == "alone" and row["run"] == "1" and row["state"] == "COMPLETED":
-            part = part_needed(float(row["sm_active_q95_pct"]), BOUND)
+            part = between(_COUNTS, float(row["sm_active_q95_pct"])) / _TOGETHER
             if part <= 7 / 8:
                 found[row["program"]] = demand_units(part, SHARES)
     return found

@@ -364,7 +364,7 @@ def compare(found: Mapping[str, Sequence[Trained]]) -> None:
                     [round(speed / rate, 2) for speed, rate in zip(speeds, one.rates, strict=True)] for one in rounds
                 ],
                 sm_active_pct_alone=[round(value, 1) for value in active],
-                foretold=[round(beside(own, [sum(active) - own]).expected, 2) for own in active],
+                foretold=[round(beside(own, sum(active) - own).expected, 2) for own in active],
                 images_a_s_over_alone=[
                     round(sum(rate / speed for speed, rate in zip(speeds, one.rates, strict=True)), 2) for one in rounds
                 ],

@@ -304,5 +304,5 @@ def fits(one: Need, beside: Collection[Need], gpu_mem_mib: int, bound: float | N
     if bound is None:
         return True
     active = [need.sm_active_pct for need in all_]
-    slowest = max(speed.beside(own, active[:i] + active[i + 1 :]).expected for i, own in enumerate(active))
+    slowest = max(speed.beside(own, sum(active) - own).expected for i, own in enumerate(active))
     return not beside or slowest <= bound

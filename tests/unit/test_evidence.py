@@ -42,6 +42,18 @@ def test_time_without_kernels_is_not_in_the_mean() -> None:
     assert built(0.0, 0.0).sm_active_mean_pct == 0.0
 
 
+def test_busy_time_is_that_of_the_samples_in_which_kernels_ran_on_a_gpu_of_its_own() -> None:
+    rounds = [
+        seen(at_s, [device(sm_active_pct=sm, gr_active_pct=busy, gpu_util_pct=90.0)], [process()])
+        for at_s, sm, busy in ((1.0, 0.0, 5.0), (2.0, 10.0, 40.0), (3.0, 20.0, 60.0))
+    ]
+    assert fed(*rounds).busy_mean_pct == near(50.0)
+    assert fed(*rounds, mode="mps").busy_mean_pct is None
+    for util, busy in ((30.0, 30.0), (None, None)):
+        one = seen(1.0, [device(sm_active_pct=10.0, gr_active_pct=None, gpu_util_pct=util)], [process()])
+        assert fed(one).busy_mean_pct == busy, "GPU_UTIL where nothing better is known"
+
+
 def test_first_reading_stands_for_no_time() -> None:
     found = built(50.0, intervals=[0.0])
     assert (found.sm_active_mean_pct, found.sm_active_q95_pct, found.sample_count) == (None, None, 1)

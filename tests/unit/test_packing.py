@@ -226,7 +226,7 @@ def test_one_task_may_always_keep_all_sms_busy() -> None:
 
 def test_the_slowdowns_measured_on_an_h100_are_foretold() -> None:
     seen = json.loads((RECORDED / "h100-mps-slowdowns.json").read_text())["seen"]
-    off = [beside(one["sm_active_pct"], [one["others_pct"]]).expected / one["slowdown"] - 1 for one in seen]
+    off = [beside(one["sm_active_pct"], one["others_pct"]).expected / one["slowdown"] - 1 for one in seen]
     assert max(map(abs, off)) < 0.13, dict(zip((one["name"] for one in seen), off, strict=True))
     assert math.hypot(*off) / math.sqrt(len(off)) < 0.055
 

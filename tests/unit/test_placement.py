@@ -86,8 +86,22 @@ def test_mps() -> None:
     # 16256 of 80000 MiB: 20.32 of 100.
     assert (found.mode, found.gres) == ("mps", Gres("mps", "", 21))
     assert found.memory_mib == 16256
-    # 45 % counts for 42 6/7 of the 105 that all may come to at twice the time.
-    assert place(request(), footprint(16000, 45), site(MPS_POOL, **MPS)).gres == Gres("mps", "", 41)
+    # 45 % of the 105 that all may come to at twice the time.
+    assert place(request(), footprint(16000, 45), site(MPS_POOL, **MPS)).gres == Gres("mps", "", 43)
+    # Always busy, it bears 38.4 % beside it; what says that it is less busy than active says nothing.
+    for busy_pct, units in ((100.0, 64), (40.0, 43)):
+        busy = Quantiles(busy_pct, busy_pct, busy_pct)
+        assert place(request(), footprint(16000, 45, busy_pct=busy), site(MPS_POOL, **MPS)).gres == Gres(
+            "mps", "", units
+        )
+
+
+def test_a_job_that_leaves_the_gpu_idle_between_its_kernels_gets_a_smaller_slice() -> None:
+    busy, config = Quantiles(20.0, 20.0, 20.0), site(MIG_POOL, max_slowdown=1.8)
+    assert (
+        place(request(), footprint(4000, 14), config).gres
+        != place(request(), footprint(4000, 14, busy_pct=busy), config).gres
+    )
 
 
 def test_shard() -> None:

@@ -183,7 +183,10 @@ def test_measured_use_becomes_evidence(tmp_path: Path) -> None:
         *("1", "sig", "COMPLETED", "exclusive", H100, 3000, 40.0, 60.0, False, 3, 40.0, 3600.0, 3600.0, 5.0),
         gpu_mem_total_mib=81559,
         grew_until_s=0.0,
+        busy_mean_pct=39.0,
     )
+    _, (piece,) = history(tmp_path / "b", rounds, decided(decision(mode="mps")))
+    assert piece.busy_mean_pct is None, "of a piece it would be another measure"
 
 
 def test_what_a_run_used_of_the_host_becomes_evidence(tmp_path: Path) -> None:

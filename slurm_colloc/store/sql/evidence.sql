@@ -12,5 +12,5 @@ SELECT run, node, max(gpu_model) AS gpu_model, max(profile) AS profile, max(devi
        sum(alone_s) FILTER (sm IS NOT NULL) AS sm_s, sum(ran_s) FILTER (sm IS NOT NULL) AS sm_ran_s,
        sum(sm * alone_s) AS sm_pct_s, min(sm) AS sm_least_pct, bool_or(sm_is_bound) AS sm_is_bound,
        bool_or(is_reading) AS is_reading, count(sm) AS sm_passes, sum(sm) AS sm_sum_pct, sum(sm * sm) AS sm_sum_pct2,
-       max(host_mem_mib) AS host_mem_mib
+       max(host_mem_mib) AS host_mem_mib, sum(busy_s) AS busy_s, sum(busy_pct_s) AS busy_pct_s
 FROM passes JOIN peaks USING (run, node) LEFT JOIN host_use USING (run, node) GROUP BY run, node

@@ -25,12 +25,12 @@ seen AS (
            -- From here on it never grew by more than one percent again.
            min(peak_since_s) FILTER (peak_mib * 1.01 >= most_mib) - min(held_since_s) AS grew_until_s,
            max(node) AS node, max(devices) AS devices, coalesce(sum(sm_s), 0) AS alone_s,
-           max(host_mem_mib) AS host_mem_mib
+           max(host_mem_mib) AS host_mem_mib, sum(busy_pct_s) / nullif(sum(busy_s), 0) AS busy_mean_pct
     FROM of_runs GROUP BY run
 )
 SELECT r.job_id_raw, r.job_id, r."user", r.state, r.start_s, r.end_s, r.gres, s.gpu_model, s.profile, s.node, s.devices,
        s.peak_mib, s.sm_mean_pct, h.sm AS sm_q95_pct, s.sm_is_bound, s.is_reading, s.sm_passes,
        s.sm_all_pct, s.sm_deviation_pct, s.passes, s.sampled_s, h.dram AS dram_q95_pct,
-       s.grew_until_s, s.alone_s, h.cores AS cores_q95, s.host_mem_mib
+       s.grew_until_s, s.alone_s, h.cores AS cores_q95, s.host_mem_mib, s.busy_mean_pct
 FROM seen s JOIN runs r USING (run) LEFT JOIN highs h USING (run)
 WHERE r.end_s IS NOT NULL AND r.cluster = $cluster
