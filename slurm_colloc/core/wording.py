@@ -289,7 +289,6 @@ WORDS = {
     "begins-again": "if it runs out of GPU memory it begins again on more (--requeue)",
     "ends-as-it-ends": "if it runs out of GPU memory it does not begin again",
     "ends-itself": "the script has an end of its own ({word})",
-    "began-again": "the job began again, since {had} did not suffice",
     "tasks-share-output": "the tasks write to one output file, so csub could not tell which task ran out of memory",
     # Why a past run is not judged.
     "had-a-piece": "the job already had a piece of a GPU",

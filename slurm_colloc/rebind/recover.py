@@ -21,16 +21,10 @@ from slurm_colloc.core import clock
 from slurm_colloc.core.config import SiteConfig, find_site_file, load_site, user_data_folder
 from slurm_colloc.core.errors import CollocError, InputError, StoreError
 from slurm_colloc.core.files import private_folder, read_own, write_atomic
-from slurm_colloc.core.model import Evidence, Gres, SharingMode, because
+from slurm_colloc.core.model import Evidence, Gres, SharingMode
 from slurm_colloc.core.process import given_environment
 from slurm_colloc.core.value_types import read_as
-from slurm_colloc.estimate.records import (
-    drop_decision,
-    drop_evidence,
-    evidence_of_run,
-    note_out_of_memory,
-    read_decisions,
-)
+from slurm_colloc.estimate.records import drop_evidence, evidence_of_run, note_out_of_memory
 from slurm_colloc.gpu.failure import TAIL_BYTES, Outcome, outcome_of
 from slurm_colloc.placement.out_of_memory import MOST_RETRIES, is_share
 from slurm_colloc.rebind.recovery import End, Verdict, as_evidence, judge, mode_of
@@ -233,7 +227,6 @@ def _changed(job: Job, meant: Step) -> tuple[Step, str]:
             answer = job.slurm.control([*update([job.name], meant.update), *show([job.name])])
             record = parse_pending(answer).get(job.name)
             if record is not None and record.has(_gpu(meant.update)):
-                _decide(job, meant)
                 return meant, f"it begins again on {meant.to}"
             refused += record is not None
         if refused == _REFUSED_TIMES:
@@ -243,23 +236,6 @@ def _changed(job: Job, meant: Step) -> tuple[Step, str]:
 
 def _gpu(fields: Assignments) -> Assignments:
     return {name: value for name, value in fields.items() if "res" in name}
-
-
-def _decide(job: Job, meant: Step) -> None:
-    """Add to the ledger what the job has from now on; the tasks of an array share one decision, which stays."""
-    if job.name != job.raw_id:
-        return
-    folder = job.config.decisions_folder
-    with suppress(CollocError):
-        decisions = [one for one in read_decisions(folder, f"-{job.name}.json")[0] if one.cluster == job.piece.cluster]
-        for decided in decisions[-1:]:
-            mode = _mode(job, meant)
-            given = "as asked" if mode is SharingMode.EXCLUSIVE else meant.to
-            reasons = (because("began-again", had=decided.given),)
-            now_s = clock.now()
-            drop_decision(
-                folder, decided._replace(at_s=now_s, given=given, mode=mode, out_of_memory=False, reasons=reasons)
-            )
 
 
 def _mode(job: Job, step: Step) -> SharingMode:

@@ -26,7 +26,10 @@ _AGAINST = ("wait", "test-only")
 _REPLACED = ("--gpu-footprint", "--colloc")
 # By these a script's end is not csub's to see.
 _OWN_END = re.compile(
-    rb"\btrap\b[^\n]*[\s'\"](EXIT|0)\b|(?:^|[;&|({]|\b(?:then|else|do))[ \t]*(exec)[ \t]+(?![<>&{\d])\S", re.MULTILINE
+    rb"(?:\btrap\b(?:(?!\btrap\b)[^\n]){0,500}?[\s'\"]|['\"](?:[ \t]+[A-Z]+){0,8}?[ \t]+(?=EXIT))(EXIT|0)"
+    rb"(?:[ \t]+\w+){0,8}[ \t]*(?=$|[;&|#}])"
+    rb"|(?:^|[;&|({]|\b(?:then|else|do))[ \t]*(exec)[ \t]+(?![<>&{\d])\S",
+    re.MULTILINE,
 )
 # scancel and --signal tell a job so long before its end, where nothing is said of it.
 _SIGNAL_S = 60.0

@@ -333,8 +333,6 @@ def test_a_job_that_ran_out_begins_again_with_what_was_asked(job: Job, shell_nam
     assert job.step()["outcome"] == kept.splitlines()[-1].removeprefix("csub: ")
     assert len(job.shell.calls()) == 1
     printed("recovery", kept.replace(str(job.folder), "FOLDER"))
-    last = job.shell.decisions()[-1]
-    assert (last["given"], last["mode"], last["out_of_memory"]) == ("as asked", "exclusive", False)
     told = job.run('echo "${CUDA_MPS_PINNED_DEVICE_MEM_LIMIT-none} ${SLURM_GPUS-none}"', restarts=1, SLURM_GPUS="0")
     assert (told, job.said) == (0, "none none\n")
 
@@ -350,7 +348,7 @@ def test_what_is_learned_outlives_the_sampler_and_the_next_run(shell: Shell) -> 
     assert (learned["state"], learned["gpu_mem_peak_mib"], learned["job_id"]) == (GPU_OOM, 4353, "4711.run1")
     assert measured.read_text() == before
     decided = [one for one in shell.decisions() if one["job_id"] == "4711"]
-    assert [one["out_of_memory"] for one in decided] == [True, False]
+    assert [one["out_of_memory"] for one in decided] == [True]
 
 
 @pytest.mark.parametrize("part", ["exit 0", "echo ImportError; exit 1", f"echo '{OOM.decode().strip()}'"])
@@ -531,6 +529,8 @@ def test_consent_may_stand_in_a_variable_or_a_directive(shell: Shell) -> None:
         ("--array=0-3 -o out.%A", ""),
         ("", "trap 'rm -f lock' EXIT"),
         ("", "trap cleanup 0"),
+        ("", "trap 'a\nb' INT EXIT; true"),
+        ("", "trap - TERM EXIT # ours"),
         ("", "cd x && exec python train.py"),
     ],
 )
@@ -540,7 +540,7 @@ def test_whose_end_csub_cannot_see_or_tell_apart_is_told(shell: Shell, words: st
     done = shell.run("--requeue", *words.split(), HINT, "job.sh")
     assert done.returncode == 0
     assert "csub_again" not in (shell.folder / "script.0").read_text()
-    printed("recovery", done.stderr, case=f"{words} {line}")
+    printed("recovery", done.stderr, case=f"{words} {line}".replace("\n", " "))
 
 
 def test_a_user_without_a_name_has_the_decision_recorded_all_the_same(shell: Shell) -> None:
@@ -554,7 +554,9 @@ def test_a_user_without_a_name_has_the_decision_recorded_all_the_same(shell: She
     assert len(shell.decisions()) == 1
 
 
-@pytest.mark.parametrize("line", ["exec > log 2>&1", "exec 3<file", "# trap x EXIT", "trap '' USR1", "echo exec x"])
+@pytest.mark.parametrize(
+    "line", ["exec > log 2>&1", "exec 3<file", "# trap x EXIT", "trap 'exit 0' USR1", "trap '' USR1", "echo exec x"]
+)
 def test_what_only_looks_so_hinders_nothing(shell: Shell, line: str) -> None:
     shell.site('"mps"', agent=True)
     (shell.folder / "job.sh").write_text(f"#!/bin/sh\n#SBATCH --gres=gpu:1\n{line}\n")

@@ -140,6 +140,9 @@ def test_runs_are_judged_by_user_and_job_and_what_slurm_gave_is_believed(tmp_pat
         run("5", 600, 700, node_list="m1", gres=piece, state="FAILED", user="bob"),
         run("6_1", 600, 700, job_id_raw="7", gres=piece, state="FAILED"),
         run("6_2", 600, 700, job_id_raw="6", gres=piece),
+        # It began again with what was asked.
+        run("10", 600, 700, gres=piece, state="REQUEUED"),
+        run("10", 760, 900, submit_s=700, node_list="m1"),
         # An array of two GPUs each, and a job that did not go through csub.
         run("8", 600, 700, gres=(Gres("gpu", "h100", 2),)),
         run("9", 600, 700, gres=piece),
@@ -148,11 +151,16 @@ def test_runs_are_judged_by_user_and_job_and_what_slurm_gave_is_believed(tmp_pat
     own = [decision(str(number), mode="exclusive", at_s=50.0) for number in (1, 8)]
     own += [decision("2", at_s=290.0), decision("3", at_s=290.0, signature="b"), decision("4", at_s=290.0, user="bob")]
     own += [decision("5", at_s=590.0, user="bob"), decision("6", at_s=590.0, signature="c", out_of_memory=True)]
+    own += [decision("10", at_s=590.0, signature="d", out_of_memory=True)]
     # The same once more, as it was before anything was known of its end.
     store.write_decisions((one.user, one) for one in [*own, decision("6", at_s=590.0, signature="c")])
     with store.connect() as database:
         found = judged_runs(database, site(MIG_POOL))
-    assert {one.run.job_id: (one.user, one.run.mode, one.harm) for one in found} == {
+    assert [(one.run.mode, one.harm) for one in found if one.run.job_id == "10"] == [
+        ("mig", Harm.OUT_OF_MEMORY),
+        ("exclusive", None),
+    ]
+    assert {one.run.job_id: (one.user, one.run.mode, one.harm) for one in found if one.run.job_id != "10"} == {
         "1": ("ann", "exclusive", None),
         "2": ("ann", "mig", Harm.NONE),
         "3": ("ann", "mig", None),

@@ -4,7 +4,9 @@ WITH placed_runs AS (
     FROM allocations a JOIN equivalents w ON w.text = a.gres AND w.place = if(a.gres IN (FROM placed), a.node_list, '')
     WHERE a.cluster = $cluster AND start_s IS NOT NULL AND end_s IS NOT NULL
 )
-SELECT "user", job_id_raw, signature, if(out_of_memory AND state = 'FAILED', '{gpu_oom}', state),
+SELECT "user", job_id_raw, signature,
+       -- With --requeue it begins again, and what is known of the job is known of its first run.
+       if(out_of_memory AND state IN ('FAILED', 'REQUEUED'), '{gpu_oom}', state),
        -- What Slurm gave is believed, where its accounting says it: not each tells slices, or shares.
        CASE WHEN whole THEN '{exclusive}' WHEN blocked > 0 THEN '{mig}'
             WHEN kind IN ('mps', 'shard') THEN kind WHEN devices = 0 THEN mode
