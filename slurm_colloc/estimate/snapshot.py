@@ -126,6 +126,7 @@ def _ask(path: str, query: str, values: Sequence[object]) -> list[tuple[Any, ...
             rows: list[tuple[Any, ...]] = connection.execute(query, values).fetchall()
         finally:
             connection.close()
-    except sqlite3.Error as error:
+    # Of a damaged schema sqlite3 cannot say what is wrong with it: those bytes are no text.
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         raise StoreError(f"history '{path}' cannot be read: {error}; run 'colloc ingest' again") from error
     return rows

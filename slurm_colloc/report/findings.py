@@ -4,7 +4,7 @@
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from slurm_colloc.core.audit_model import Audited, Finding
+from slurm_colloc.core.audit_model import JOB, Audited, Finding, form_of
 from slurm_colloc.core.units import counted, printable
 from slurm_colloc.report.layout import list_lines
 from slurm_colloc.report.text import csv_table, json_text, stamp
@@ -36,9 +36,10 @@ def _shown(seen: Audited) -> dict[str, object]:
 def as_text(seen: Audited) -> str:
     """Return findings for a terminal: what was looked at, then each; what to do stands once for alike ones."""
     coverage = seen.whole.coverage_pct
+    rules = {name.removesuffix(form_of("", JOB)) for name in seen.rules}
     sampled = "" if coverage is None else f"; {coverage:.0f} % of all GPU-hours were sampled"
     lines = [
-        f"{counted(len(seen.findings), 'finding')} by {counted(len(seen.rules), 'rule')}, {stamp(seen.since)} to "
+        f"{counted(len(seen.findings), 'finding')} by {counted(len(rules), 'rule')}, {stamp(seen.since)} to "
         f"{stamp(seen.until)}: {seen.judged} of {counted(seen.whole.jobs, 'GPU run')} could be judged{sampled}\n"
     ]
     if seen.blind:

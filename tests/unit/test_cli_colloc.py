@@ -214,6 +214,14 @@ def test_the_list_of_commands_cuts_none_of_them_short(group: list[str], monkeypa
     assert [line for line in listed if line.endswith("...") or line.startswith("   ")] == []
 
 
+def test_bars_are_signs_where_the_encoding_has_no_blocks() -> None:
+    code = "from slurm_colloc.cli.colloc.output import run; run(lambda: print('é█▒░ ▁▇…é'))"
+    argv = [sys.executable, "-c", code]
+    for encoding, shown in (("ascii", b"\\xe9#=. _*~\\xe9\n"), ("latin-1", b"\xe9#=. _*~\xe9\n")):
+        environ = {**os.environ, "PYTHONIOENCODING": encoding}
+        assert subprocess.run(argv, capture_output=True, check=True, env=environ).stdout == shown
+
+
 @pytest.mark.parametrize(
     ("where", "status", "said"),
     [

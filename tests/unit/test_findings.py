@@ -123,3 +123,8 @@ def test_hostile_names_do_nothing_in_csv(name: str) -> None:
         assert not shown.startswith(("=", "+", "-", "@", "\t", "\r"))
         assert shown.isprintable()
     assert RUN["job_id"] not in row["jobs"]
+
+
+def test_a_rule_in_two_forms_is_one_rule() -> None:
+    rules = dict.fromkeys(("COL001", "COL001 (running jobs)", "COL002"), (1, 1))
+    assert " by 2 rules, " in as_text(SEEN._replace(rules=rules))

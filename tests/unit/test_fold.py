@@ -155,3 +155,19 @@ def test_another_schema_is_not_read(tmp_path: Path, schema: int) -> None:
         database.execute(f"PRAGMA user_version = {schema}")
     with pytest.raises(StoreError, match=f"schema {schema}, this one reads {SCHEMA}"):
         read_snapshot(path, "sig")
+
+
+def test_one_flipped_byte_in_a_history_is_named(tmp_path: Path) -> None:
+    """Of a damaged schema even SQLite's own words are damaged."""
+    path = tmp_path / "1.sqlite"
+    write_snapshot(str(path), runs(1))
+    whole = path.read_bytes()
+    begins, ends = whole.index(b"CREATE INDEX by_family") - 20, whole.index(b"CREATE TABLE evidence") + 500
+    named = 0
+    for at in range(begins, ends):
+        path.write_bytes(whole[:at] + bytes((whole[at] ^ 0x80,)) + whole[at + 1 :])
+        try:
+            read_snapshot(str(path), "sig")
+        except StoreError as error:
+            named += "run 'colloc ingest' again" in str(error)
+    assert named > 300

@@ -199,7 +199,9 @@ def test_the_notebook_runs_on_the_week_of_the_demo(tmp_path: Path, monkeypatch: 
     told = colloc.out.split("\n\n")[-1].splitlines()
     assert [line[:5].strip() for line in told] == ["idle", "fits", "free", "page", "try", "", "", ""]
     assert [line.split(" GPU-hours")[0].split()[-3:] for line in told if "free" in line] == [["267", "of", "887"]]
-    for name, value in (("STORE", str(tmp_path / "store")), ("SINCE", "2026-11-02"), ("UNTIL", "2026-11-09")):
+    # No STORE: the demo's site file names its own.
+    monkeypatch.setenv("COLLOC_CONF", str(tmp_path / "site.toml"))
+    for name, value in (("SINCE", "2026-11-02"), ("UNTIL", "2026-11-09")):
         monkeypatch.setenv(name, value)
     found: dict[str, Any] = {}
     cells = json.loads((DOCS / "how-to/use.ipynb").read_text())["cells"]
@@ -211,6 +213,13 @@ def test_the_notebook_runs_on_the_week_of_the_demo(tmp_path: Path, monkeypatch: 
         shown = eval(compile(ast.Expression(last.value), "cell", "eval"), found)
         drawn += [shown.to_dict()] if hasattr(shown, "mark_bar") or hasattr(shown, "layer") else []
     assert len(drawn) == 3
+    by_user, week, _ = drawn
+    colours = by_user["encoding"]["color"]["scale"]
+    assert len(set(colours["range"])) == len(colours["domain"]) == 12
+    assert week["encoding"]["y"]["sort"][:2] == ["Monday", "Tuesday"]
+    assert found["alt"].renderers.active == "svg"
+    picture = found["alt"].renderers.get()(week)
+    assert picture["image/svg+xml"].startswith("<svg")
     assert len(found["week"]) > 140
     assert len(found["decided"]) > 50
     # What is spread over hours is what the runs had.

@@ -23,7 +23,7 @@ HIDDEN, SHOWN = "\x1b[?25l", "\x1b[?25h"  # the cursor
 def test_a_person_who_waits_sees_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     with screen(monkeypatch, "stderr") as shown, progress("adding [b]up", after_s=0) as step:
         step(2, 3)
-        wait_for(lambda: "adding [b]up" in shown.text and "2/3" in shown.text)
+        wait_for(lambda: "adding [b]up" in shown.text and " 67%" in shown.text and " left" in shown.text)
         say("what is said meanwhile")
         with progress("a part of it", after_s=0) as part:
             part(1, 2)

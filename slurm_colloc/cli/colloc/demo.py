@@ -16,6 +16,7 @@ from slurm_colloc.cli.colloc import ingest, report
 from slurm_colloc.cli.colloc.output import say
 from slurm_colloc.core.config import ENVIRONMENT_VARIABLE, SiteConfig, load_site
 from slurm_colloc.core.model import Decision, Footprint, Quantiles
+from slurm_colloc.core.toml_text import value_text
 from slurm_colloc.core.usage_model import (
     DeviceAllocation,
     DeviceSample,
@@ -220,7 +221,11 @@ def demo(
     os.makedirs(target, exist_ok=True)
     say("this is a made-up week of 12 users on a node of 8 H100s; nothing is read from a real cluster")
     jobs = made_jobs()
-    for path, text in ((site, SITE), (sacct, sacct_text(jobs))):
+    # So that the site's own store is the week's, also where no command names one.
+    for path, text in (
+        (site, f"{SITE}\n[paths]\nstate = {value_text(target)}\n"),
+        (sacct, sacct_text(jobs)),
+    ):
         with open(path, "w") as stream:
             stream.write(text)
     write_journal(jobs, journal)

@@ -79,20 +79,9 @@ def ingest(
 
     Exit status 3: it was done, and more than 1 % of the GPU-hours may be in rows that were rejected.
     """
-    asked = Asked(
-        since=since,
-        until=until,
-        sacct_file=sacct_file,
-        fields=fields,
-        timezone=timezone,
-        slurm_release=slurm_release,
-        clustercockpit=clustercockpit,
-        journal=journal,
-        nvidia_smi=nvidia_smi,
-        node=node,
-        prometheus=prometheus,
-        prometheus_match=prometheus_match,
-    )
+    texts = sacct_file, fields, timezone, slurm_release
+    others = clustercockpit, journal, nvidia_smi, node, prometheus, prometheus_match
+    asked = Asked(since, until, *texts, *others)
     _check(asked)
     config = site_or_none()
     folder = store or state_folder("store", writing=True)

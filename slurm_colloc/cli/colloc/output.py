@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Printing and exiting for every colloc command, and the place where a site file and a store are found."""
 
+import codecs
 import io
 import os
 import shlex
@@ -21,6 +22,7 @@ from slurm_colloc.core.units import printable
 from slurm_colloc.report.text import local, stamp
 
 TEXT_OR_JSON = ("text", "json")
+_SIGNS = str.maketrans("█▒░▁▂▃▄▅▆▇…", "#=._.:-=+*~")
 
 
 def run(main: Callable[[], Any]) -> NoReturn:
@@ -29,7 +31,7 @@ def run(main: Callable[[], Any]) -> NoReturn:
     try:
         for stream in (sys.stdout, sys.stderr):  # escape the letters that they lack, instead of failing over them
             if isinstance(stream, io.TextIOWrapper):
-                stream.reconfigure(errors="backslashreplace")
+                stream.reconfigure(errors="signs")
         try:
             main()
         finally:
@@ -50,6 +52,16 @@ def run(main: Callable[[], Any]) -> NoReturn:
         traceback.print_exc()
         sys.exit(Status.ERROR)
     sys.exit(Status.DONE)
+
+
+def _in_signs(error: UnicodeError) -> tuple[str, int]:
+    """Return what stands for letters that a stream's encoding lacks: for those of bars a sign, for others an escape."""
+    assert isinstance(error, UnicodeEncodeError)
+    letters = error.object[error.start : error.end].translate(_SIGNS)
+    return letters.encode("ascii", "backslashreplace").decode(), error.end
+
+
+codecs.register_error("signs", _in_signs)
 
 
 def _open_standard_streams() -> None:

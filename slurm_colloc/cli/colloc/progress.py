@@ -29,18 +29,18 @@ def progress(what: str, after_s: float = _AFTER_S) -> Iterator[Callable[[int, in
         return
     # Not imported for the many reports that are made for no terminal.
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-    parts = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    bar = Progress(*parts, console=Console(stderr=True), transient=True)
-    task = bar.add_task(what, total=None)
+    parts = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    bar = Progress(*parts, TextColumn("{task.fields[left]}"), console=Console(stderr=True), transient=True)
+    task = bar.add_task(what, total=None, left="")
     # By a clock of its own: the first piece may be the long one.
     timer = Timer(after_s, bar.start)
     timer.daemon = True
     timer.start()
     _UNDER_WAY.append(what)
     try:
-        yield lambda done, of: bar.update(task, completed=done, total=of)
+        yield lambda done, of: bar.update(task, completed=done, total=of, left="left")
     finally:
         _UNDER_WAY.clear()
         timer.cancel()
