@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 from ClusterShell.NodeSet import set_std_group_resolver, set_std_group_resolver_config
 
+from slurm_colloc.cli.colloc.site_doctor import _text
 from slurm_colloc.core.errors import InputError
 from slurm_colloc.core.model import Gres
 from slurm_colloc.gpu.nvidia_smi import SmiDevice
 from slurm_colloc.site.doctor.checks import CHECKS, Diagnosis, diagnose
-from slurm_colloc.site.doctor.facts import Script
+from slurm_colloc.site.doctor.facts import TRIED, Script
+from slurm_colloc.site.doctor.memory_limits import memory_limits_of
 from slurm_colloc.slurm.setup import GresLine, Queue
 from tests.unit.doctor_sites import (
     G1,
@@ -464,3 +466,36 @@ def test_a_name_in_gres_conf_asks_no_group_of_this_machine(tmp_path: Path, monke
     finally:
         set_std_group_resolver(None)
     assert not (tmp_path / "ran").exists()
+
+
+OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release Build  (dvs-builder@U22)\n"
+CLOSED = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Wed Sep  9 21:35:33 UTC 2026\n"
+
+
+@pytest.mark.parametrize(
+    ("version", "kernel", "controllers", "named"),
+    [
+        (OPEN.format("615.71.09"), "6.14.0-33-generic", "cpuset cpu io memory dmem misc", ("(dmem)",)),
+        (CLOSED.format("615.71"), "5.14.0-503.el9", "cpuset cpu io memory misc", ("(misc",)),
+        (OPEN.format("580.159.04"), "6.14.0", "memory dmem", ("no ", "580.159.04", "r615")),
+        (CLOSED.format("615.71"), "6.14.0", None, ("no ", "cgroup v2")),
+        (CLOSED.format("550.90"), "6.1.0", "memory", ("no ", "550.90", "dmem")),
+    ],
+)
+def test_whether_a_node_could_hold_memory_limits(
+    version: str, kernel: str, controllers: str | None, named: tuple[str, ...], tmp_path: Path
+) -> None:
+    assert memory_limits_of(tmp_path, kernel) == ""  # no driver
+    for name, text in {"proc/driver/nvidia/version": version, "sys/fs/cgroup/cgroup.controllers": controllers}.items():
+        (tmp_path / name).parent.mkdir(parents=True)
+        if text is not None:
+            (tmp_path / name).write_text(text)
+    found = memory_limits_of(tmp_path, kernel)
+    assert found.startswith("no ") is (named[0] == "no ")
+    assert all(one in found for one in named)
+
+
+def test_the_doctor_says_on_which_releases_its_checks_were_tried() -> None:
+    for release, told in (("26.05", False), ("26.11", True), ("27.05", True)):
+        site = SOUND._replace(release=release)
+        assert (TRIED in _text(site, diagnose(site))) is told

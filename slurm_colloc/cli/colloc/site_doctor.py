@@ -3,6 +3,7 @@
 
 import json
 import os
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,8 +13,9 @@ from slurm_colloc.cli.colloc.terminal import put
 from slurm_colloc.core.errors import InputError, Status
 from slurm_colloc.core.units import counted, printable
 from slurm_colloc.site.doctor.checks import Diagnosis, diagnose
-from slurm_colloc.site.doctor.facts import Site
+from slurm_colloc.site.doctor.facts import TRIED, Site
 from slurm_colloc.site.doctor.gather import gather
+from slurm_colloc.site.doctor.memory_limits import memory_limits_of
 
 SCHEMA = 1
 
@@ -58,8 +60,9 @@ def _json(site: Site, diagnosis: Diagnosis) -> str:
 
 def _text(site: Site, diagnosis: Diagnosis) -> str:
     looked = f"{counted(len(diagnosis.codes), 'check')} of Slurm {site.release} on {printable(site.this_node)}"
+    untried = "" if site.release in TRIED else f"; they were tried on {TRIED}"
     gaps = f", {len(diagnosis.unchecked)} not checked" if diagnosis.unchecked else ""
-    lines = [f"{counted(len(diagnosis.faults), 'finding')}{gaps}, by {looked}"]
+    lines = [f"{counted(len(diagnosis.faults), 'finding')}{gaps}, by {looked}{untried}"]
     before = ""
     for fault in diagnosis.faults:
         lines.append(f"{fault.code} {fault.severity}: {printable(fault.subject)}: {printable(fault.evidence)}")
@@ -69,4 +72,6 @@ def _text(site: Site, diagnosis: Diagnosis) -> str:
     for one in diagnosis.unchecked:
         subject = f" {printable(one.subject)}:" if one.subject else ""
         lines.append(f"not checked {one.code}:{subject} {printable(one.why)}")
+    if possible := memory_limits_of(Path("/"), os.uname().release):
+        lines.append(f"note: {possible}")
     return "\n".join(lines) + "\n"
