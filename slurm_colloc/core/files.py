@@ -3,7 +3,9 @@
 
 import errno
 import os
+import re
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import BinaryIO, NamedTuple
@@ -13,6 +15,8 @@ from slurm_colloc.core.errors import StoreError
 PRIVATE_FILE = 0o600
 PRIVATE_FOLDER = 0o700
 PASSABLE_FOLDER = 0o711
+# Of temporaries. Between its making and its lock a folder is nobody's.
+_TEMPORARY, _LEFT_AFTER_S = re.compile(r"colloc-[a-z0-9_]{8}|.+\.[0-9a-f]{12}\.new"), 600.0
 # As many as the kernel follows.
 _MOST_LINKS = 40
 
@@ -152,6 +156,40 @@ def whose(path: str) -> str:
 def file_mode(folder: str) -> int:
     """Return the mode of files in ``folder``: its group may read them where it may enter the folder."""
     return PRIVATE_FILE | (0o040 if os.stat(folder).st_mode & 0o050 == 0o050 else 0)
+
+
+@contextmanager
+def temporary_folder() -> Iterator[str]:
+    """Yield a folder for temporaries, locked as long as it is used; remove those that killed runs have left."""
+    from tempfile import TemporaryDirectory, gettempdir  # csub has none of them
+
+    remove_left(gettempdir())
+    with TemporaryDirectory(prefix="colloc-") as folder, ExitStack() as stack:
+        # Where there are no locks nobody removes it, either.
+        with suppress(StoreError):
+            stack.enter_context(locked(os.path.join(folder, "lock")))
+        yield folder
+
+
+def remove_left(folder: str) -> None:
+    """Remove the temporaries in ``folder`` that runs of this user left as they were killed: none that is written to."""
+    with suppress(OSError, StoreError), os.scandir(folder) as entries:
+        for entry in filter(_is_left, entries):
+            if not entry.is_dir(follow_symlinks=False):
+                os.unlink(entry.path)
+                continue
+            from shutil import rmtree
+
+            with locked(os.path.join(entry.path, "lock")) as held:
+                if held:
+                    rmtree(entry.path, ignore_errors=True)
+
+
+def _is_left(entry: "os.DirEntry[str]") -> bool:
+    if not _TEMPORARY.fullmatch(entry.name):
+        return False
+    found = entry.stat(follow_symlinks=False)
+    return found.st_uid == os.geteuid() and time.time() - found.st_mtime > _LEFT_AFTER_S
 
 
 def temporary_path(path: str) -> str:

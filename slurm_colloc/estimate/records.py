@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, get_args
 from slurm_colloc.core.clock import now
 from slurm_colloc.core.config import SiteConfig, user_data_folder
 from slurm_colloc.core.errors import InputError, StoreError
-from slurm_colloc.core.files import private_folder, read_own, write_atomic
+from slurm_colloc.core.files import private_folder, read_own, remove_left, write_atomic
 from slurm_colloc.core.model import COMPLETED, Decision, Evidence, Reason, SharingMode
 from slurm_colloc.core.units import whole
 from slurm_colloc.core.value_types import fits
@@ -77,6 +77,7 @@ def drop_evidence(folder: str, evidence: Evidence) -> None:
     """
     path = evidence_path(folder, evidence.signature, evidence.job_id)
     _make_folders(folder, path)
+    remove_left(os.path.dirname(path))
     write_atomic(path, json.dumps(evidence._asdict()).encode())
 
 
@@ -307,6 +308,8 @@ def own_decisions(config: SiteConfig) -> tuple[list[Decision], int]:
         StoreError: a folder cannot be read.
     """
     home = os.path.join(user_data_folder(), "decisions")
+    for folder in {home, config.decisions_folder}:
+        remove_left(folder)
     found, unreadable = read_decisions(config.decisions_folder)
     if home != config.decisions_folder:
         earlier, more = read_decisions(home)

@@ -3,12 +3,12 @@
 
 import os
 from collections.abc import Mapping
-from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from duckdb import DuckDBPyConnection
 
 from slurm_colloc.core.config import SiteConfig
+from slurm_colloc.core.files import temporary_folder
 from slurm_colloc.core.model import Evidence
 from slurm_colloc.facts.aggregate import aggregate_some, usages_of
 from slurm_colloc.facts.evidence import make_history, measured_in
@@ -57,7 +57,7 @@ def user_by_sacct(
     """
     sacct.ask_tracked(timeout_s, environment)
     fields = sacct.ask_fields(timeout_s, environment)
-    with TemporaryDirectory(prefix="colloc-") as work:
+    with temporary_folder() as work:
         path = os.path.join(work, "sacct.txt")
         with open(path, "wb") as out:
             out.write(sacct.ask_rows(window.since_s, window.until_s, fields, timeout_s, environment, user))

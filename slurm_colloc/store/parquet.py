@@ -8,14 +8,13 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Any, get_args
 
 import duckdb
 
 from slurm_colloc.core.errors import StoreError
-from slurm_colloc.core.files import sync_folder, temporary_path, whose
+from slurm_colloc.core.files import sync_folder, temporary_folder, temporary_path, whose
 from slurm_colloc.store.queries import make_rows, sql
 
 SCHEMA = 1
@@ -254,7 +253,7 @@ def parquet_bytes(kinds: Mapping[str, Any], rows: Sequence[Sequence[Any]], about
     # Metadata is a text in a query, and not every release of DuckDB takes one with a NUL.
     shown = {name: _text(value).replace("\0", "\\x00") for name, value in about.items()}
     metadata = ", ".join(f"{name}: '{sql(value)}'" for name, value in shown.items())
-    with TemporaryDirectory(prefix="colloc-") as folder, connection(folder) as database:
+    with temporary_folder() as folder, connection(folder) as database:
         path = os.path.join(folder, "report.parquet")
         make_rows(database, "report", columns, [[_text(v) if isinstance(v, str) else v for v in row] for row in rows])
         database.execute(f"COPY report TO '{sql(path)}' (FORMAT parquet, COMPRESSION zstd, KV_METADATA {{{metadata}}})")

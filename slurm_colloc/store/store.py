@@ -12,14 +12,21 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import inf
-from tempfile import TemporaryDirectory
 from typing import Any, TypeVar, get_args
 
 import duckdb
 
 from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.errors import StoreError
-from slurm_colloc.core.files import as_owner, closed_folder, file_mode, read_bounded, whose, write_atomic
+from slurm_colloc.core.files import (
+    as_owner,
+    closed_folder,
+    file_mode,
+    read_bounded,
+    temporary_folder,
+    whose,
+    write_atomic,
+)
 from slurm_colloc.core.model import Decision, Evidence
 from slurm_colloc.core.usage_model import AllocationRow
 from slurm_colloc.slurm.job_visibility import EVERYBODY, Visible
@@ -218,7 +225,7 @@ class Store:
             StoreError: a file is corrupt, or another error of the database while it is open.
         """
         # Under its own folder for what does not fit; DuckDB would spill into the working directory.
-        with TemporaryDirectory(prefix="colloc-") as work, open_database(work, THREADS, _MEMORY) as database:
+        with temporary_folder() as work, open_database(work, THREADS, _MEMORY) as database:
             try:
                 folder = os.path.join(self._folder, "allocations")
                 files = parquet_files(folder)

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import os
+import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,8 @@ from slurm_colloc.core.files import (
     private_folder,
     read_bounded,
     read_own,
+    remove_left,
+    temporary_folder,
     write_atomic,
 )
 from tests.unit.golden import Printed
@@ -242,3 +246,35 @@ def test_what_is_somebody_elses_is_not_read_as_ones_own(tmp_path: Path, monkeypa
     monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
     with pytest.raises(StoreError, match="belongs to uid"):
         read_own(str(path), 10)
+
+
+def test_what_killed_runs_have_left_is_removed_and_nothing_of_live_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    hours_ago = time.time() - 7200
+    names = ("colloc-0killed0", "colloc-00live00", "colloc-00young0", "colloc-demo-x1", "other-00000000")
+    killed, live, young, *others = (tmp_path / name for name in names)
+    for folder in (killed, live, young, *others):
+        folder.mkdir()
+        (folder / "spilled").touch()
+        if folder != young:
+            os.utime(folder, (hours_ago, hours_ago))
+    with locked(str(live / "lock")):
+        os.utime(live, (hours_ago, hours_ago))
+        with temporary_folder() as own:
+            assert {path.name for path in tmp_path.iterdir()} == {*names, os.path.basename(own)} - {killed.name}
+            with locked(os.path.join(own, "lock")) as held:
+                assert not held, "the next run sees that this one lives"
+    assert not os.path.exists(own)
+
+
+def test_files_that_a_killed_writer_left_are_removed(tmp_path: Path) -> None:
+    old, young, others = tmp_path / "a.json.0123456789ab.new", tmp_path / "a.json.ba9876543210.new", tmp_path / "b.new"
+    for path in (old, young, others):
+        path.touch()
+    for path in (old, others):
+        os.utime(path, (time.time() - 7200,) * 2)
+    remove_left(str(tmp_path))
+    assert sorted(tmp_path.iterdir()) == [young, others]
+    remove_left(str(tmp_path / "none"))

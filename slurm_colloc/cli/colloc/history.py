@@ -6,7 +6,6 @@ import pwd
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
@@ -16,6 +15,7 @@ from slurm_colloc.cli.colloc.terminal import put
 from slurm_colloc.core.clock import now
 from slurm_colloc.core.config import SiteConfig, user_data_folder
 from slurm_colloc.core.errors import CollocError, InputError
+from slurm_colloc.core.files import temporary_folder
 from slurm_colloc.core.model import Decision, Evidence, Footprint
 from slurm_colloc.core.process import ask
 from slurm_colloc.core.units import counted, printable
@@ -266,7 +266,7 @@ def _read(path: str, asked: tuple[float, float], user: str, release: str) -> Ite
     from slurm_colloc.feedback.bootstrap import MORE_FIELDS, read_past
     from slurm_colloc.sources import sacct
 
-    with TemporaryDirectory(prefix="colloc-") as work:
+    with temporary_folder() as work:
         if path:
             yield read_past(path, work, now(), release)
             return

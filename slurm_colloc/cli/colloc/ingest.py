@@ -17,7 +17,7 @@ from slurm_colloc.cli.colloc.site_resume import tell_admins
 from slurm_colloc.core.clock import now
 from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.errors import InputError, ProcessError, Status, StoreError
-from slurm_colloc.core.files import whose
+from slurm_colloc.core.files import remove_left, whose
 from slurm_colloc.core.usage_model import AttributedUse, NodeSample, lost_of_all
 from slurm_colloc.feedback.calibration import write_margins
 from slurm_colloc.feedback.harm import judged_runs, stop_where_too_many
@@ -319,6 +319,8 @@ def _journal(config: SiteConfig) -> str:
 
 
 def _history(target: Store, config: SiteConfig) -> None:
+    for folder in (os.path.join(config.state_folder, "history"), os.path.join(target.samples.folder, "ingest")):
+        remove_left(folder)
     collected = collect_decisions(config.paths.decisions)
     for foreign in collected.foreign[:_MOST_FOREIGN]:
         say(f"decisions are not taken in: {foreign}; its name is another user's uid: move it away as root")

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from math import inf
-from tempfile import TemporaryDirectory
 from typing import Annotated, Any, NamedTuple
 
 import typer
@@ -23,6 +22,7 @@ from slurm_colloc.cli.colloc.visible_store import seen_store
 from slurm_colloc.core.clock import now
 from slurm_colloc.core.config import Prices, SiteConfig
 from slurm_colloc.core.errors import InputError, Status
+from slurm_colloc.core.files import temporary_folder
 from slurm_colloc.core.usage_model import Lost, lost_of_all
 from slurm_colloc.facts.aggregate import aggregate
 from slurm_colloc.facts.collocation import collocation, installed_gpus, several_gpus, stray_use
@@ -330,7 +330,7 @@ def _counted(source: Store, span: Window) -> Taken | None:
 @contextmanager
 def _text(asked: _Asked, config: SiteConfig | None) -> Iterator[_Opened]:
     """Make a database of a text alone, and a store with no samples."""
-    with TemporaryDirectory(prefix="colloc-") as folder:
+    with temporary_folder() as folder:
         source = Store(os.path.join(folder, "none"), config, asked.equivalents)
         columns = (GROUPINGS[asked.by], *(["user"] if asked.min_group else []))
 
