@@ -20,7 +20,7 @@ from slurm_colloc.sources import nvidia_smi_csv, prometheus, sacct
 from slurm_colloc.sources.prometheus_server import Server
 from slurm_colloc.store.equivalents import node_names
 from slurm_colloc.store.parquet import read
-from slurm_colloc.store.queries import query
+from slurm_colloc.store.queries import query, watched
 from slurm_colloc.store.runs import ALLOCATION_COLUMNS, Taken, mark_runaways, take_rows
 from slurm_colloc.store.samples import files_of_facts
 from slurm_colloc.store.store import Store
@@ -56,6 +56,7 @@ def keep_text(
     written_s: float,
     release: str = "",
     cluster: str | None = None,
+    step: Step = ignore,
 ) -> Counted:
     """Write the runs of a sacct text, in place of what this source gave before, and return what was counted.
 
@@ -68,6 +69,7 @@ def keep_text(
         written_s: what the text knows of unfinished runs is of this time at the latest.
         release: of the Slurm that ran them, "24.05.4".
         cluster: of runs that name none; "" refuses those, None leaves them without.
+        step: is told how many hundredths are read.
 
     Raises:
         StoreError: the store cannot be written.
@@ -75,7 +77,8 @@ def keep_text(
     """
 
     def fill(database: DuckDBPyConnection, work: str) -> Taken:
-        taken = take_text(database, path, fields, zone, written_s, work, source, release=release)
+        with watched(database, step):
+            taken = take_text(database, path, fields, zone, written_s, work, source, release=release)
         _name_runs(database, path, cluster)
         return taken
 

@@ -6,16 +6,20 @@ Conditions on the rows that the caller may see are used before anything is added
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 from duckdb import DuckDBPyConnection
 
 from slurm_colloc.slurm.job_visibility import Visible
+from slurm_colloc.store.window import Step
 
 # sql/NAME.sql holds one query, {words} in it stand for other SQL.
 _FOLDER = Path(__file__).with_name("sql")
+_LOOK_EACH_S = 0.5
 _WORD = re.compile(r"\{(\w+)\}")
 
 
@@ -66,6 +70,27 @@ def make_rows(database: DuckDBPyConnection, name: str, kinds: Mapping[str, str],
     columns = [f'unnest(${number}::{kind}[]) AS "{column}"' for number, (column, kind) in enumerate(kinds.items(), 1)]
     values = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in kinds]
     database.execute(f"CREATE TEMP TABLE {name} AS SELECT {', '.join(columns)}", values)
+
+
+@contextmanager
+def watched(database: DuckDBPyConnection, step: Step) -> Iterator[None]:
+    """Tell ``step`` of how many hundredths of a query a database is sure, and never of less than before."""
+    database.execute("SET enable_progress_bar = true; SET enable_progress_bar_print = false")
+    over, percent = Event(), 0
+
+    def look() -> None:
+        nonlocal percent
+        while not over.wait(_LOOK_EACH_S):
+            percent = max(percent, int(database.query_progress()))
+            step(percent, 100)
+
+    looking = Thread(target=look, daemon=True)
+    looking.start()
+    try:
+        yield
+    finally:
+        over.set()
+        looking.join()
 
 
 def named(database: DuckDBPyConnection, text: str, known: Mapping[str, Any] | None = None) -> Iterator[dict[str, Any]]:

@@ -41,6 +41,7 @@ from slurm_colloc.store.ingest import (
 from slurm_colloc.store.runs import WORK_DIR
 from slurm_colloc.store.samples import flush_hours
 from slurm_colloc.store.store import REJECTED_LINES, Store
+from slurm_colloc.store.window import Step
 from slurm_colloc.submit.render import site_parts
 
 _SACCT_TIMEOUT_S = 600.0
@@ -163,8 +164,8 @@ def take_in(target: Store, config: SiteConfig | None, asked: Asked) -> list[Coun
             return [_smi_log(target, config, asked.text, asked.node)]
     if not asked.sacct_file:
         return [*_live(target, config, asked), *_samples(target, config, asked.journal)]
-    with progress("taking in the text"):
-        runs = _text(target, config, asked.text, asked.slurm_release)
+    with progress("taking in the text") as step:
+        runs = _text(target, config, asked.text, asked.slurm_release, step)
     return [runs, *_samples(target, config, asked.journal)]
 
 
@@ -233,9 +234,9 @@ def _prometheus(target: Store, config: SiteConfig | None, asked: Asked) -> Count
         return keep_history(target, known, config.cluster, start.timestamp(), end.timestamp(), attribute_sample, step)
 
 
-def _text(target: Store, config: SiteConfig | None, text: Text, release: str) -> Counted:
+def _text(target: Store, config: SiteConfig | None, text: Text, release: str, step: Step) -> Counted:
     source, cluster = content_name(text.path), config.cluster if config else ""
-    return keep_text(target, source, text.path, text.columns, text.zone, text.written_s, release, cluster)
+    return keep_text(target, source, text.path, text.columns, text.zone, text.written_s, release, cluster, step)
 
 
 def _live(target: Store, config: SiteConfig | None, asked: Asked) -> Iterator[Counted]:
