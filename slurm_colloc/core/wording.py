@@ -61,8 +61,8 @@ WORDS = {
     "{mem_mib} MiB",
     "shares-hold": "{units} of the GPU's {of_units} shares are enough for {need_mib} MiB of GPU memory, "
     "a reserve included, and {sm_pct:.0f} % of the SMs",
-    "slowdown": "expect {expected:.2g} times the run time, rarely more than {upper:.3g} times",
-    "slowdown-beside-users": "beside other users' jobs, expect at most {upper:.3g} times the run time",
+    "slowdown": "expect {expected:.2g} times the run time, in one job of ten more than {upper:.3g} times",
+    "slowdown-beside-users": "beside other users up to {upper:.3g} times the run time; {turns} shares are for turns",
     "slowdown-unknown": "csub cannot tell how much jobs on the same GPU will slow this job",
     "time-limit": "csub sets the time limit to {limit_min} min",
     "moved": "csub moves the job to partition '{partition}', as this site allows",
@@ -151,7 +151,7 @@ WORDS = {
     "nothing-holds": "no piece of a GPU in partition {partitions} suits the job, which needs {need_mib} MiB of GPU "
     "memory, a reserve included, and {sm_pct:.0f} % of the SMs",
     "too-little-memory": "it has {mem_mib} MiB of GPU memory, and the job needs {need_mib} MiB",
-    "too-slow": "on {sms} of {of_sms} SMs the job would take about {expected:.2g} times as long, rarely more than "
+    "too-slow": "on {sms} of {of_sms} SMs the job would take about {expected:.2g} times as long, perhaps "
     "{upper:.3g} times; the limit is {bound:g} times",
     "too-busy-to-share": "the job uses {sm_pct:.0f} % of the SMs; another job would slow it by more than {bound:g} "
     "times",
@@ -273,7 +273,7 @@ WORDS = {
     "equal-parts": "csub assumes that each task needs one part of {tasks}",
     "sms-above-bound": "all tasks together use {sum_pct:.0f} % of the SMs; the site's limit is {max_pct:g} %",
     "tasks-busy-memory": "each task uses GPU memory bandwidth {dram_pct:.0f} % of the time and may slow the others",
-    "task-slowdown": "each task takes about {expected:.2g} times as long as alone, rarely more than {upper:.3g} times",
+    "task-slowdown": "each task takes about {expected:.2g} times as long as alone, one in ten over {upper:.3g} times",
     "more-would-fit": "{tasks} tasks would fit",
     "tasks-take-too-long": "{tasks} tasks at a time, slowed {slowdown:.2f} times, need {needed_min} min, and the job "
     "may take {most_min:g} min; run fewer tasks at a time, or give each task less than {limit_min:g} min",

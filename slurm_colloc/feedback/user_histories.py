@@ -53,12 +53,14 @@ class Collected(NamedTuple):
 class History(NamedTuple):
     """How many runs went into the users' snapshots, and how many users only root could have written one for.
 
-    ``answers`` are csub's own, of all users, beside what was measured.
+    ``answers`` are csub's own, of all users, beside what was measured. ``busy_unknown`` is how many of the runs tell SM
+    activity and not the busy time, so that it alone decides for their jobs.
     """
 
     runs: int
     users_skipped: int
     answers: tuple[Answered, ...] = ()
+    busy_unknown: int = 0
 
 
 def collect_decisions(folder: str) -> Collected:
@@ -153,7 +155,12 @@ def build_history(
     for uid, evidence in written.items():
         kept = bounded(evidence, _MOST_RUNS)
         write_snapshot(snapshot_path(state_folder, uid), kept, uid if os.geteuid() == 0 else None)
-    return History(sum(map(len, written.values())), len(by_uid) - len(written), tuple(answers))
+    runs = [run for of in written.values() for run in of]
+    unknown = sum(
+        run.mode == SharingMode.EXCLUSIVE and run.sm_active_mean_pct is not None and run.busy_mean_pct is None
+        for run in runs
+    )
+    return History(len(runs), len(by_uid) - len(written), tuple(answers), unknown)
 
 
 def _answered(user: str, decision: Decision, run: Evidence) -> Answered | None:

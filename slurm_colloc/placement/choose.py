@@ -6,7 +6,6 @@ bound (placement/speed.py). What is not known is a reason to submit as asked.
 """
 
 import math
-from collections.abc import Iterable
 
 from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.model import (
@@ -66,7 +65,7 @@ def place(
     names = tuple(dict.fromkeys(room.partition.name for room in rooms))
     why: tuple[Reason, ...] = (because("no-pieces", partitions=names),)
     if not rooms:
-        why = _each_once(item.reason for item in rejected) or (because("site-has-no-gpus"),)
+        why = tuple({str(item.reason): item.reason for item in rejected}.values()) or (because("site-has-no-gpus"),)
     elif len(rejected) > before:
         why = (because("nothing-holds", need_mib=need.memory_mib, sm_pct=need.sm_active_pct, partitions=names),)
         for barred in (request.no_slice, request.no_mps, request.no_share):
@@ -77,13 +76,6 @@ def place(
 def as_asked(reasons: tuple[Reason, ...], rejected: tuple[Rejected, ...] = ()) -> Placement:
     """Return the placement of a job that keeps its request."""
     return Placement(SharingMode.EXCLUSIVE, None, None, None, "", "", "", None, reasons, rejected)
-
-
-def _each_once(reasons: Iterable[Reason]) -> tuple[Reason, ...]:
-    found: list[Reason] = []
-    for one in reasons:
-        found += [] if one in found else [one]
-    return tuple(found)
 
 
 def _weighed(pieces: list[Taken], request: JobRequest, need: Need, config: SiteConfig, free_now: FreeNow) -> Placement:

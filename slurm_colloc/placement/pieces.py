@@ -358,13 +358,14 @@ def _share(
     if need.memory_mib > pool.gpu_mem_mib:
         return because("too-little-memory", mem_mib=pool.gpu_mem_mib, need_mib=need.memory_mib)
     bound = config.sharing.max_slowdown
-    busy = part_needed(need.sm_active_pct, bound, need.busy_pct, in_turns=turns)
+    parts = [part_needed(need.sm_active_pct, bound, need.busy_pct, in_turns=each) for each in (turns, False)]
     slowdown = on_share(need.sm_active_pct, bound, need.busy_pct, in_turns=turns)
-    if busy > _LARGEST_SHARE:
+    if parts[0] > _LARGEST_SHARE:
         code = "too-busy-beside-users" if turns else "too-busy-to-share"
         return Reason(code, {"sm_pct": need.sm_active_pct, "bound": bound})
-    units = max(demand_units(need.memory_mib / pool.gpu_mem_mib, per_gpu), demand_units(busy, per_gpu))
-    kept = kept_with_share(request, moved_to, need.part(min(1.0, units / per_gpu)), pool, config)
+    of_memory = need.memory_mib / pool.gpu_mem_mib
+    units, of_one_daemon = (demand_units(max(of_memory, part), per_gpu) for part in parts)
+    kept = kept_with_share(request, moved_to, need.part(units / per_gpu), pool, config)
     time = time_needed(request, need.run_time_min, slowdown.upper, moved_to, config)
     if why := kept.impossible or time.too_little:
         return why
@@ -373,7 +374,7 @@ def _share(
     holds = {"units": units, "of_units": per_gpu, "need_mib": need.memory_mib, "sm_pct": need.sm_active_pct}
     slower = Reason("slowdown", slowdown._asdict()) if name == "mps" else because("slowdown-unknown")
     if turns:
-        slower = because("slowdown-beside-users", upper=slowdown.upper)
+        slower = because("slowdown-beside-users", upper=slowdown.upper, turns=units - of_one_daemon)
     most = _most_of_all(units, pools, name, config, in_turns=turns)
     share, reasons = Gres(name, "", units), (Reason("shares-hold", holds), slower)
     return Fit(room, share, reasons, most, kept.cpu_option, kept.mem, time.limit_min, slowdown, kept.cpus)

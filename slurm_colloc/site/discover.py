@@ -29,7 +29,7 @@ _SAID = {
 # Whom the MPS of a GPU serves, as far as slurm.conf decides it.
 _MPS_USERS = {
     "one": "ExclusiveUser: a node serves one user at a time; to more users 'each' or 'all' would give its other GPUs",
-    "each": "a daemon for each user of a GPU; 'all': one for everybody, faster and with nothing between users",
+    "each": "a GPU's users have a daemon each and take turns, so jobs need more shares; 'all': one daemon for all",
 }
 
 

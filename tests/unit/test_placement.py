@@ -162,6 +162,18 @@ def test_beside_other_users_daemons_a_share_is_sized_by_the_time_in_which_the_gp
     assert alone.quantity < units
 
 
+def test_what_a_share_has_for_turns_is_said() -> None:
+    """Two such jobs fill a GPU of each user's daemon, seven one with a daemon for all."""
+    config = site(MPS_POOL._replace(gpu_mem_mib=81559), mps_users="each", mps_daemon="site", max_slowdown=1.25)
+    found = place(request(), footprint(6144, 10), config)
+    assert found.gres == Gres("mps", "", 36)
+    assert found.reasons[1] == because("slowdown-beside-users", upper=1.25, turns=23)
+    busy = place(request(), footprint(6144, 10, busy_pct=Quantiles(27.0, 27.0, 27.0)), config)
+    assert (busy.gres, busy.reasons[1].params["turns"]) == (Gres("mps", "", 31), 18)
+    by_memory = place(request(), footprint(60000, 10), config)
+    assert by_memory.reasons[1].params["turns"] == 0
+
+
 def test_beside_other_users_a_job_that_keeps_the_gpu_busy_has_no_share() -> None:
     def on(users: str) -> Placement:
         config = site(MPS_POOL, mps_users=users, mps_daemon="site", max_slowdown=1.1)

@@ -374,6 +374,18 @@ def test_what_csub_had_expected_stands_beside_what_was_measured(tmp_path: Path) 
         assert build_history(store, "c", state, decided(without)).answers == ()
 
 
+@pytest.mark.parametrize(
+    ("fields", "mode", "unknown"),
+    [({"gr_active_pct": None}, "exclusive", 1), ({"gr_active_pct": None}, "mps", 0), ({}, "exclusive", 0)],
+)
+def test_runs_without_busy_time_are_counted(tmp_path: Path, fields: dict[str, Any], mode: str, unknown: int) -> None:
+    store = Store(str(tmp_path / "store"))
+    store.write_allocations("a", [run(user=NAME)], 1.0)
+    sampled(store, [pass_at(at_s, 50.0, **fields) for at_s in (10, 20, 30)])
+    found = build_history(store, "c", str(tmp_path / "state"), decided(decision(mode=mode)))
+    assert (found.runs, found.busy_unknown) == (1, unknown)
+
+
 def test_without_root_only_ones_own_history_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(str(tmp_path / "store"))
     store.write_allocations("a", [run(user=NAME)], 1.0)

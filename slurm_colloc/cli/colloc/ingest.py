@@ -343,5 +343,9 @@ def _history(target: Store, config: SiteConfig) -> None:
         f"history: {written.runs} measured runs of {len(collected.decisions)} decisions, "
         f"{collected.rejected} decision files rejected"
     )
+    if written.busy_unknown:
+        say(
+            f"history: of {written.busy_unknown} runs on whole GPUs no busy time is known: their jobs go by SM activity"
+        )
     for name, margin in margins.items():
         say(f"margin '{name}': {margin}, of which at least {margin.confidence or 0:.0%} held")
