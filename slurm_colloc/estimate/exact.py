@@ -70,10 +70,10 @@ def footprint_by(
     ``name`` is that of the margin.
     """
     model, margin = runs[-1].gpu_model, question.calibration.margin(name)
-    peaks = sorted(float(item.gpu_mem_peak_mib or 0) for item in runs)
+    peaks = sorted(float(item.gpu_mem_peak_mib or 0) for item in _modest(runs))
     expected = peaks[-1] * grew
     # A bound needs no minimum of samples: a job that ran out of memory at once was seen once or twice.
-    q99 = max(margin.over(expected), most_shown(question.runs, model))
+    q99 = max(margin.over(expected), most_shown(_modest(question.runs), model))
     active, how = sm_active(runs)
     return Footprint(
         gpu_mem_peak_mib=Quantiles(median(peaks), peaks[-1], q99),
@@ -89,6 +89,20 @@ def footprint_by(
         expected_mib=expected,
         confidence=margin.confidence,
     )
+
+
+def _modest(runs: Sequence[Evidence]) -> list[Evidence]:
+    """Return the runs without those that held more than all of the GPU on which the job completed later.
+
+    An allocator keeps what it finds, and does with less on a smaller piece.
+    """
+    sizes = [(run.ended_s, run.gpu_mem_total_mib) for run in runs if run.state == COMPLETED and run.gpu_mem_total_mib]
+    return [
+        run
+        for run in runs
+        if run.state != COMPLETED
+        or not any(at_s > run.ended_s and mib < (run.gpu_mem_peak_mib or 0) for at_s, mib in sizes)
+    ]
 
 
 def from_command(question: Question) -> Footprint | Reason:

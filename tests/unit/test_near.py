@@ -242,6 +242,29 @@ def test_a_job_that_grew_may_grow_again() -> None:
     assert q(steady)[1] == near(5010 * 1.15)
 
 
+def test_what_completed_on_a_smaller_piece_is_believed_over_what_a_whole_gpu_showed() -> None:
+    whole = evidence("1", 23500, gpu_mem_total_mib=81559, ended_s=1.0)
+    piece = evidence("2", 9000, gpu_mem_total_mib=9984, mode="mig", ended_s=2.0)
+    found = from_runs(Question(runs=[whole, piece]))
+    assert isinstance(found, Footprint)
+    assert q(found) == (9000, near(9000 * 1.15))
+    assert found.sm_active_pct, "which only the whole GPU shows"
+    for other in (
+        piece._replace(state="GPU_OOM"),
+        piece._replace(ended_s=0.5),
+        piece._replace(gpu_mem_total_mib=40448),
+        piece._replace(gpu_mem_total_mib=None),
+    ):
+        runs = sorted([whole, other], key=lambda run: run.ended_s)
+        more = from_runs(Question(runs=runs))
+        assert isinstance(more, Footprint)
+        assert q(more)[1] >= 23500 * 1.15
+    out = whole._replace(state="GPU_OOM")
+    bound = from_runs(Question(runs=[out, piece]))
+    assert isinstance(bound, Footprint)
+    assert q(bound)[1] == 23500, "what ran out of memory needed it"
+
+
 def test_margins_of_a_sites_own() -> None:
     own = Calibration({"same": Margin(1.5, 200)})
     answer = from_runs(Question(runs=[evidence("1", 4000)], calibration=own))
