@@ -159,8 +159,9 @@ function open(index) {
   const figures = titles.slice(2).map((title, at) => make("div", "", make("dt", cell(title.parentElement, at + 2)), make("dd", cell(row, at + 2))));
   const parts = [make("dl", "", ...figures)];
   if (fit) {
-    const [known, fits, freed, unit] = fit;
-    parts.push(make("p", fits
+    const [known, fits, freed, unit, spare] = fit;
+    if (spare) parts.push(make("p", `Of several GPUs some were never used: asked for as many as were used, ${short(spare)} GPU-h would have been left for others.`));
+    if (known) parts.push(make("p", fits
       ? `Of ${short(known)} GPU-h of whole GPUs of which enough was measured, ${short(fits)} would have fitted a smaller piece, at least half of it ${unit}; ${short(freed)} GPU-h would have been left for others.`
       : `Of ${short(known)} GPU-h of whole GPUs of which enough was measured, none would have fitted a smaller piece.`));
   }

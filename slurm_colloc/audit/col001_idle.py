@@ -47,6 +47,7 @@ from slurm_colloc.audit.rule import (
 )
 from slurm_colloc.core.audit_model import JOB, Subject
 from slurm_colloc.core.units import counted, in_words
+from slurm_colloc.facts.judgement import DO, FEWER, NO_USE, PIECE, TAIL, fewer
 
 # The peak is of one node, the devices are of all.
 _MEMORY_KNOWN = "peak_mib IS NOT NULL AND (devices = 1 OR nodes IS NOT NULL)"
@@ -67,22 +68,20 @@ _TAIL = (
     f"coalesce({COUNTED_SURE} AND NOT ({UNUSED}) AND tail_s IS NOT NULL AND {_IDLE_S} > 0 "
     f"AND {_IDLE_S} >= 60 * $tail_min, false)"
 )
+_SOME = f"coalesce({COUNTED_SURE} AND NOT ({UNUSED}) AND fewer, false)"
+_TAIL_HOURS = f"if({_TAIL}, {_IDLE_HOURS}, 0)"
+# In a tail all of its GPUs are idle. What was never used is no preparation, whether it was ever opened or not.
+_SOME_HOURS = f"if({_SOME}, idle_units_hours * (1 - {_TAIL_HOURS} / allocated), 0)"
 # Samples know slices by compute slices and shares by their whole GPU; allocated is by the site's convention. Where
 # nobody knows what was a tail, all since the last activity may have been.
 _WITHOUT = "coalesce(gpus / nullif(blocked, 0), gpus) * held_idle_hours"
-_BEFORE = f"greatest(0, {_WITHOUT} - if(blackout_s IS NULL, 0, coalesce(tail_s, 0)) / span_s * allocated)"
+_TAIL_AT_MOST = "if(blackout_s IS NULL, 0, coalesce(tail_s, 0)) / span_s * allocated"
+_BEFORE = f"greatest(0, {_WITHOUT} - {_TAIL_AT_MOST} - {_SOME_HOURS})"
 _EMPTY = (
     f"coalesce(shared_hours = 0 AND gpus IS NOT NULL AND NOT {_UNUSED} AND {_BEFORE} > 0 "
     f"AND 100 * {_BEFORE} >= $empty_pct * allocated, false)"
 )
-_SOME = (
-    f"coalesce({COUNTED_SURE} AND NOT ({UNUSED}) AND idle_units > 0 AND idle_units < devices "
-    "AND idle_units_pct >= $min_coverage_pct, false)"
-)
-_TAIL_HOURS = f"if({_TAIL}, {_IDLE_HOURS}, 0)"
 _EMPTY_HOURS = f"if({_EMPTY}, {_BEFORE}, 0)"
-# A GPU that was never opened is empty, too, and in a tail all are idle.
-_SOME_HOURS = f"if({_SOME}, greatest(0, idle_units_hours * (1 - {_TAIL_HOURS} / allocated) - {_EMPTY_HOURS}), 0)"
 # Of jobs that run a reading counts that is not old at the window's end: whoever takes in neither samples nor runs any
 # more does not know who idles.
 _READ_S = "(to_s - unseen_s)"
@@ -105,18 +104,18 @@ def _most(condition: str) -> dict[str, str]:
 
 # Kind -> which runs are of it, its hours, what is said of them, and what helps.
 _KINDS = {
-    "never": (_NEVER, COUNTED, "that never used the GPU", "submit without a GPU what does not use one"),
+    "never": (_NEVER, COUNTED, "that never used the GPU", DO[NO_USE]),
     "parked": (
         _PARKED,
         COUNTED,
         "that filled up to {peak} of GPU memory and ran hardly a kernel",
-        "ask for a piece of a GPU for a server that waits for requests",
+        "end a server to which no requests come",
     ),
     "tail": (
         _TAIL,
         _TAIL_HOURS,
         "after the last activity on the GPU, at most {longest} in one run",
-        "let a job end when its work on the GPU ends, and close notebooks",
+        f"{DO[TAIL]}, and close notebooks",
     ),
     "empty": (
         _EMPTY,
@@ -128,7 +127,7 @@ _KINDS = {
         _SOME,
         _SOME_HOURS,
         "that used only some of their GPUs (the worst asked for {asked} and used {used})",
-        "ask for as many GPUs as the program uses",
+        DO[FEWER],
     ),
 }
 
@@ -146,7 +145,17 @@ def _kinds(subject: Subject) -> Iterator[tuple[str, str, str]]:
                 asked=int(asked),
                 used=int(asked - idle),
             )
+            if kind == "some":
+                remedy += _instead(subject, int(asked - idle))
+            if kind == "parked" and figures["parked_fitting"]:
+                remedy += f", or {DO[PIECE]} for it"
             yield f"{hours(found_hours)} in {counted(int(number), 'run')}", said, remedy
+
+
+def _instead(subject: Subject, used: int) -> str:
+    """Return what asks for as many GPUs as were used, where all of one node were asked for alike."""
+    gres = fewer(subject.label, used) if subject.label else ""
+    return f" ({gres} in place of {subject.label})" if gres else ""
 
 
 def _say(subject: Subject, bounds: Bounds) -> Said:
@@ -169,7 +178,7 @@ def _say_now(subject: Subject, bounds: Bounds) -> Said | None:
             f"asked {devices} GPUs, used {devices - units} in the window ({hours(subject.gpu_hours)}), up to a reading "
             f"{in_words(age_s or 0)} before the audit looked, {seen(subject)}; the site's threshold is "
             f"{bounds['sliding_warning_min']:g} min",
-            f"ask for {devices - units}, or for as many as the program uses; 'colloc job JOB' shows each GPU",
+            f"{DO[FEWER]}{_instead(subject, devices - units)}; 'colloc job JOB' shows each GPU",
         )
     bound_min = bounds["sliding_warning_min" if subject.figures["sliding"] else "first_warning_min"]
     counters = shown(subject, "found_runs").removesuffix(", ")
@@ -220,6 +229,7 @@ RUNNING = Rule(
     say=_say_now,
     about=JOB,
     subject="job_id",
+    label="max(shown) FILTER (found AND nodes = 1)",
     least="",
 )
 RULE = Rule(
@@ -248,11 +258,13 @@ RULE = Rule(
         },
         "peak_mib": f"max(peak_mib) FILTER ({_PARKED})",
         "longest_s": f"max({_IDLE_S}) FILTER ({_TAIL})",
+        "parked_fitting": f"count(*) FILTER ({_PARKED} AND fit_unit IS NOT NULL AND fit_gpus < 1)",
         # Of the run whose unused GPUs were most.
         "asked": f"arg_max(devices, (idle_units, -devices)) FILTER ({_SOME})",
         "unused": f"max(idle_units) FILTER ({_SOME})",
         **_most(_NEVER),
     },
     say=_say,
+    label=f"arg_max(shown, (idle_units, -devices)) FILTER ({_SOME} AND nodes = 1)",
     running=RUNNING,
 )

@@ -6,17 +6,20 @@ known (used over measured GPU-hours, so that a long run counts for more than a s
 counts by GPU_UTIL for none of it: GPU_UTIL says that a kernel ran, not how much of the GPU it used, and so may be high
 where this is low; both are named.
 
-Runs at zero use are COL001's, and are left out; so are runs in which the profiling counters were taken
-away or may have been (a slice that read 0 at any time), suspended ones, those that have just begun, and short ones,
-whose readings are in good part of the time before and after them. job_defense_shield calls it low-gpu-efficiency, and
-judges it by GPU_UTIL.
+Runs at zero use are COL001's, and are left out, as are GPUs that a run of several never used; so are runs in which the
+profiling counters were taken away or may have been (a slice that read 0 at any time), suspended ones, those that have
+just begun, and short ones, whose readings are in good part of the time before and after them. job_defense_shield calls
+it low-gpu-efficiency, and judges it by GPU_UTIL.
 """
+
+from collections.abc import Iterator
 
 from slurm_colloc.audit.rule import (
     ASLEEP,
     AWAKE,
     HELD,
     LONG,
+    PIECE_OF_HALF,
     RUNNING,
     SETTLED,
     SHORT,
@@ -35,6 +38,10 @@ from slurm_colloc.audit.rule import (
     seen,
 )
 from slurm_colloc.core.audit_model import Subject
+from slurm_colloc.core.units import counted
+
+# GPUs that were never used are told of by COL001.
+_USED_GPUS = "sm_measured * if(fewer, 1 - idle_units / devices, 1)"
 
 
 def _say(subject: Subject, bounds: Bounds) -> Said | None:
@@ -49,8 +56,25 @@ def _say(subject: Subject, bounds: Bounds) -> Said | None:
         f"SM activity of {busy_pct:.0f} % over {hours(subject.gpu_hours)} of {runs(subject)} ({share_pct:.0f} % of "
         f"what can be judged){beside}, {seen(subject)}; the site's threshold is {bounds['below_pct']:g} % of at least "
         f"{hours(bounds['min_gpu_hours'])}",
-        "submit such jobs with csub, which gives them a piece of a GPU; 'colloc job JOB' shows what a job used",
+        "; ".join((*_remedies(subject), "'colloc job JOB' shows what a job used")),
     )
+
+
+def _remedies(subject: Subject) -> Iterator[str]:
+    """Yield what can be done with these runs: a piece is for what fits one, and was one GPU."""
+    fitting, csub, large, several = (subject.figures[name] or 0 for name in ("fitting", "csub", "large", "several"))
+    if fitting and csub:
+        yield f"submit {_those(fitting, subject)} with csub, which gives them a piece of a GPU that is enough"
+    elif fitting:
+        yield f"ask for a piece of a GPU in {_those(fitting, subject)}: {subject.label} is enough for half of them"
+    if large:
+        yield f"give {_those(large, subject)} that no piece holds more work at a time, a larger batch for example"
+    if several:
+        yield f"ask for fewer GPUs in {_those(several, subject)} of several, each of which was used little"
+
+
+def _those(runs_: float, subject: Subject) -> str:
+    return "such jobs" if runs_ == subject.found else f"the {counted(int(runs_), 'run')} of these"
 
 
 RULE = Rule(
@@ -66,11 +90,16 @@ RULE = Rule(
     },
     judged={ASLEEP: AWAKE, SHORT: LONG, YOUNG: SETTLED, UNSAMPLED: SM_SURE, UNHELD: HELD},
     found=f"NOT ({UNUSED})",
-    hours="sm_measured",
+    hours=_USED_GPUS,
     figures={
+        "fitting": "count(*) FILTER (found AND fit_unit IS NOT NULL AND fit_gpus < 1)",
+        "csub": "count(*) FILTER (found AND fit_unit IS NOT NULL AND fit_gpus < 1 AND csub_there)",
+        "large": "count(*) FILTER (found AND fit_judged AND NOT coalesce(fit_gpus < 1, false))",
+        "several": "count(*) FILTER (found AND whole AND devices > 1)",
         "used": "sum(sm_used::DECIMAL(38, 12)) FILTER (found)::DOUBLE",
         "util_pct": "100 * sum(util_used::DECIMAL(38, 12)) FILTER (found)::DOUBLE "
         "/ nullif(sum(util_measured::DECIMAL(38, 12)) FILTER (found AND util_used IS NOT NULL)::DOUBLE, 0)",
     },
     say=_say,
+    label=PIECE_OF_HALF,
 )

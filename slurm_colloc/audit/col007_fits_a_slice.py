@@ -14,7 +14,7 @@ It never says that a run would have taken no longer, or that a piece was free.
 job_defense_shield's gpu-model-too-powerful is its like, by GPU_UTIL and memory against bounds of the site's.
 """
 
-from slurm_colloc.audit.rule import FIT_NEEDS, USED, Bound, Bounds, Rule, Said, gib, hours, runs, seen
+from slurm_colloc.audit.rule import FIT_NEEDS, PIECE_OF_HALF, USED, Bound, Bounds, Rule, Said, gib, hours, runs, seen
 from slurm_colloc.core.audit_model import Subject
 from slurm_colloc.core.units import at_most
 
@@ -27,13 +27,15 @@ def _say(subject: Subject, bounds: Bounds) -> Said | None:
     by_csub = ", or submit with csub, which does so" if csub else ""
     none = subject.judged - subject.found
     others = f"; {none} of {subject.judged} judged runs fit no piece" if none else ""
+    piece = subject.label.rpartition("=")[2]
     return Said(
         f"{hours(subject.gpu_hours)} of whole GPUs in {runs(subject)} that would have fitted a piece of a GPU; for "
-        f"half of these runs {subject.label} or a smaller piece is enough, for the others a larger one (peaks of GPU "
+        f"half of these runs {piece} or a smaller piece is enough, for the others a larger one (peaks of GPU "
         f"memory up to {gib(peak_mib)}{active}); "
         f"other jobs could have had {hours(freed)} of it{others}; {seen(subject)}; the site's threshold is "
         f"{hours(bounds['min_gpu_hours'])}",
-        f"ask for a piece, such as --gres={subject.label}{by_csub}; 'colloc job JOB' names the piece of each job",
+        f"ask for a piece in place of the GPU, such as {subject.label}{by_csub}; 'colloc job JOB' names the piece of "
+        "each job",
     )
 
 
@@ -47,11 +49,11 @@ RULE = Rule(
     found="fit_unit IS NOT NULL AND fit_gpus < 1",
     hours="allocated",
     figures={
-        "freed": "sum(allocated * (1 - fit_gpus)) FILTER (found)",
+        "freed": "sum(fit_freed) FILTER (found)",
         "peak_mib": "max(peak_mib) FILTER (found)",
         "sm_pct": "max(fit_sm_pct) FILTER (found)",
         "csub": "count(*) FILTER (found AND csub_there)",
     },
     say=_say,
-    label="(quantile_disc({'gpus': fit_gpus, 'unit': fit_unit}, 0.5) FILTER (found)).unit",
+    label=PIECE_OF_HALF,
 )

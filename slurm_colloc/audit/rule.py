@@ -54,6 +54,12 @@ UNUSED = (
     f"AND coalesce(100 * sm_used <= {IDLE_PCT} * sm_measured, true) AND blackout_s = 0"
 )
 USED = {"at zero use": f"NOT coalesce({UNUSED}, false)"}
+# What asks for the piece that half of the runs found, or more, would have fitted.
+_HALF = (
+    "(quantile_disc({'gpus': fit_gpus, 'unit': fit_unit, 'place': fit_place}, 0.5) "
+    "FILTER (found AND fit_unit IS NOT NULL))"
+)
+PIECE_OF_HALF = f"concat('--partition=' || nullif({_HALF}.place, '') || ' ', '--gres=', {_HALF}.unit)"
 # A rule about jobs looks at those that run.
 RUNS_ON = "end_s IS NULL"
 

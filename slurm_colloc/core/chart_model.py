@@ -94,7 +94,8 @@ class Fit(NamedTuple):
     ``known_gpu_hours`` is the allocated time of the ``judged_runs``: completed, of one GPU, and measured well enough to
     tell. It is the denominator of ``fits_gpu_hours``, the allocated time of the ``fitting_runs`` among them, which
     would have fitted a smaller piece; ``freed_gpu_hours`` is what would have been left for others. ``unit`` is the
-    smallest piece that most of that time fits, in Slurm's words. ``not_judged_runs`` are the other whole-GPU runs.
+    smallest piece that most of that time fits, in Slurm's words. ``not_judged_runs`` are the other whole-GPU runs; of
+    them ``spare_runs`` of several GPUs never used some of these, which come to ``spare_gpu_hours``.
     """
 
     name: str
@@ -105,6 +106,13 @@ class Fit(NamedTuple):
     judged_runs: int
     fitting_runs: int
     not_judged_runs: int
+    spare_runs: int = 0
+    spare_gpu_hours: float = 0.0
+
+    @property
+    def could_free_gpu_hours(self) -> float:
+        """Return what other jobs could have had: by smaller pieces, and of GPUs that nobody used."""
+        return self.freed_gpu_hours + self.spare_gpu_hours
 
 
 class JobPiece(NamedTuple):

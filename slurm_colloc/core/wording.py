@@ -295,6 +295,7 @@ WORDS = {
     "not-one-gpu": "csub judges only runs of one GPU",
     "not-completed": "the run ended as {state}, so its peak may be less than the job needs",
     "not-measured-alone": "GPU memory or SM activity was not measured with the job alone on the GPU",
+    "size-not-known": "site.toml does not tell what part of a GPU the piece is",
     "too-little-sampled": "less than {least_pct:.0f} % of the run time was sampled",
     # Why shadow mode would have left a job as asked.
     "would-not-off": "the user said --colloc=off",

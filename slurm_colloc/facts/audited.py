@@ -11,7 +11,7 @@ from slurm_colloc.core.audit_model import RUNS, Answer, JobLine, Question, Subje
 from slurm_colloc.core.config import Pool, SiteConfig
 from slurm_colloc.core.usage_model import MEASURED, WHOLE_DEVICE
 from slurm_colloc.facts.aggregate import parts_of_runs
-from slurm_colloc.facts.collocation import make_units
+from slurm_colloc.facts.collocation import make_idle_units
 from slurm_colloc.facts.fits import make_run_fits
 from slurm_colloc.placement.fitted import has_pieces
 from slurm_colloc.placement.pieces import shares_per_gpu
@@ -100,14 +100,23 @@ RUN_COLUMNS = {
     "csub_there": "csub had decided of a job of its cluster when it began, and gives pieces: the site's policy is auto",
     "fit_judged": "whole GPUs, and it is known what it would have fitted, by the rule of 'colloc report'",
     "fit_unit": "the piece of a GPU that it would have fitted, NULL where none holds it, or where that is not known",
+    "fit_place": "the partition in which that piece is asked for, empty for the run's own",
     "fit_gpus": "what that piece is worth in whole GPUs",
+    "fit_freed": "GPU-hours that this piece would have left to others, NULL where it is not known",
     "fit_sm_pct": "its mean SM activity in percent, where that is judged",
     "idle_units": "of several whole GPUs those that were never used (IDLE_PCT), by a measurement of this run alone",
     "idle_units_hours": "their sampled hours",
-    "idle_units_pct": "the sampled part of its time, in percent, of the least sampled of these",
+    "fewer": "some of its several whole GPUs were never used, not all, and it is known of each",
     **NODE_COLUMNS,
 }
-_FITTED = {"fit_judged": "BOOLEAN", "fit_unit": "VARCHAR", "fit_gpus": "DOUBLE", "fit_sm_pct": "DOUBLE"}
+_FITTED = {
+    "fit_judged": "BOOLEAN",
+    "fit_unit": "VARCHAR",
+    "fit_place": "VARCHAR",
+    "fit_gpus": "DOUBLE",
+    "fit_freed": "DOUBLE",
+    "fit_sm_pct": "DOUBLE",
+}
 _STRONG = f"""
 len(methods) > 0 AND len(list_filter(methods, lambda one: one NOT IN ('{MEASURED}', '{WHOLE_DEVICE}'))) = 0
 AND (shared_hours = 0 OR NOT list_contains(methods, '{WHOLE_DEVICE}'))
@@ -121,7 +130,7 @@ _MADE = {
 _JOINED = (
     (NODE_COLUMNS, 'node_shapes USING (cluster, kind, "partition")'),
     ({"csub_there": "BOOLEAN"}, "csub_since USING (cluster)"),
-    (dict.fromkeys(("idle_units", "idle_units_hours", "idle_units_pct"), "DOUBLE"), "idle_units USING (run)"),
+    (dict.fromkeys(("idle_units", "idle_units_hours", "fewer"), "DOUBLE"), "idle_units USING (run)"),
     (_FITTED, "audited_fits USING (run)"),
 )
 _WORST = 5
@@ -144,8 +153,7 @@ def make_audited(database: DuckDBPyConnection, config: SiteConfig | None = None)
         {"places": config is not None and config.policy == "auto"},
     )
     database.execute(f"CREATE TEMP TABLE audited_nodes AS {query('audited_nodes')}")
-    make_units(database)
-    database.execute(f"CREATE TEMP TABLE idle_units AS {query('idle_units')}")
+    make_idle_units(database)
 
 
 def answer(database: DuckDBPyConnection, question: Question) -> Answer:

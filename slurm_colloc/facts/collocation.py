@@ -7,7 +7,7 @@ from slurm_colloc.core.audit_model import IDLE_PCT
 from slurm_colloc.core.chart_model import SeveralGpus
 from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.errors import InputError
-from slurm_colloc.core.usage_model import MEASURED, WHOLE_DEVICE, Collocation, StrayUse
+from slurm_colloc.core.usage_model import MEASURED, MIN_COVERAGE_PCT, WHOLE_DEVICE, Collocation, StrayUse
 from slurm_colloc.facts.facts import FIX
 from slurm_colloc.slurm.hostlist import expand
 from slurm_colloc.store.equivalents import unit_gpus
@@ -23,6 +23,10 @@ FROM device_parts WHERE us > 0 GROUP BY jobs ORDER BY jobs
 _STRAYS = """
 SELECT cluster, node, count(DISTINCT uuid) AS gpus, sum(stray_us) / 3.6e9 AS gpu_hours, max(stray_last_s) AS last_s
 FROM device_parts WHERE stray_us > 0 GROUP BY cluster, node ORDER BY gpu_hours DESC, cluster, node
+"""
+# Hardly a kernel ever ran on a GPU, by each metric that is known.
+HARDLY_USED = f"""
+(sum(util_fix) / {FIX} > {IDLE_PCT} * sum(util_us) OR sum(sm_fix) / {FIX} > {IDLE_PCT} * sum(sm_us)) IS NOT true
 """
 # What each run used; it began, as in JobUsage, inside the window.
 USE_OF_SEVERAL = "SELECT cluster, job_id_raw, from_s AS start_s, gpus, used_gpus, balance FROM runs_of_several"
@@ -53,9 +57,16 @@ def stray_use(database: DuckDBPyConnection) -> list[StrayUse]:
 
 def make_units(database: DuckDBPyConnection) -> None:
     """Make the table ``units_of_several`` of a database that was aggregated, once."""
-    words = {"fix": FIX, "idle_pct": IDLE_PCT, "measured": MEASURED, "whole_device": WHOLE_DEVICE}
+    words = {"fix": FIX, "hardly_used": HARDLY_USED, "measured": MEASURED, "whole_device": WHOLE_DEVICE}
     made = query("units_of_several", **words)
     database.execute(f"CREATE TEMP TABLE IF NOT EXISTS units_of_several AS {made}")
+
+
+def make_idle_units(database: DuckDBPyConnection) -> None:
+    """Make the table ``idle_units`` of the runs that never used some of several whole GPUs, once."""
+    make_units(database)
+    made = query("idle_units", least_pct=MIN_COVERAGE_PCT)
+    database.execute(f"CREATE TEMP TABLE IF NOT EXISTS idle_units AS {made}")
 
 
 def several_gpus(database: DuckDBPyConnection) -> SeveralGpus | None:

@@ -5,39 +5,37 @@ Of many, where they lie: what decides is the ladder of pieces, which is the same
 account and QOS, so each ladder is made once and the database picks the first step that holds a run.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from math import fsum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import duckdb
 from duckdb import DuckDBPyConnection
 
 from slurm_colloc.core.chart_model import Fit
 from slurm_colloc.core.config import SiteConfig
-from slurm_colloc.core.model import COMPLETED, Gres
-from slurm_colloc.core.usage_model import MIN_COVERAGE_PCT
-from slurm_colloc.core.wording import words
+from slurm_colloc.core.model import COMPLETED, Evidence, Gres
+from slurm_colloc.core.usage_model import MIN_COVERAGE_PCT, JobUsage
+from slurm_colloc.facts.collocation import make_idle_units
 from slurm_colloc.facts.facts import FIX
-from slurm_colloc.facts.one_job import RunFound
+from slurm_colloc.facts.judgement import Fitted, Judgement, RunFound
 from slurm_colloc.facts.usage import source
-from slurm_colloc.placement.fitted import (
-    SM_DIGITS,
-    Step,
-    first_that_holds,
-    had_whole,
-    has_pieces,
-    known_names,
-    ladder,
-    not_judged,
-    past_request,
-)
+from slurm_colloc.gpu.mig import tells_sm_activity
+from slurm_colloc.placement.fitted import SM_DIGITS, Step, had_piece, has_pieces, known_names, ladder, past_request
 from slurm_colloc.store.equivalents import SLICES, equivalent_in_pool
 from slurm_colloc.store.queries import make_rows, named, query
 
 TOTAL = "total"
 _WHERE = ("partition", "account", "qos", "shown", "model")
-_PLACES = {**dict.fromkeys(_WHERE, "VARCHAR"), "ladder": "INTEGER"}
+_PLACES = {**dict.fromkeys(_WHERE, "VARCHAR"), "ladder": "INTEGER", "tells_sm": "BOOLEAN"}
 _STEPS = {"ladder": "INTEGER", "step": "INTEGER", "unit": "VARCHAR", "gpus": "DOUBLE", "most_mib": "BIGINT",
-          "most_sm_pct": "DOUBLE"}  # fmt: skip
+          "most_sm_pct": "DOUBLE", "place": "VARCHAR"}  # fmt: skip
+_USAGE = {"run": "BIGINT", "state": "VARCHAR", "devices": "INTEGER", "allocated": "DOUBLE",
+          "peak_mib": "BIGINT", "whole": "BOOLEAN"}  # fmt: skip
+_MEASURED = {"run": "BIGINT", "model": "VARCHAR", "sm_pct": "DOUBLE", "is_bound": "BOOLEAN", "alone_s": "DOUBLE",
+             "elapsed_s": "DOUBLE", **dict.fromkeys(_WHERE[:4], "VARCHAR")}  # fmt: skip
+_IDLE = {"run": "BIGINT", "idle_units": "DOUBLE", "fewer": "BOOLEAN", "unit_nodes": "BIGINT"}
+_COLUMNS = "fit_why, fit_unit, fit_gpus, fit_most_mib, fit_freed, asked_gpus, unused_gpus, spare, unit_nodes"
 
 
 class _Fitted(NamedTuple):
@@ -51,6 +49,8 @@ class _Fitted(NamedTuple):
     runs: int
     allocated_gpu_hours: float
     freed_gpu_hours: float
+    spare_runs: int
+    spare_gpu_hours: float
 
 
 def fits_of(database: DuckDBPyConnection, by: str, config: SiteConfig, convention: str) -> tuple[Fit, ...]:
@@ -72,10 +72,14 @@ def fits_of(database: DuckDBPyConnection, by: str, config: SiteConfig, conventio
     by_name: dict[str, list[_Fitted]] = {}
     for row in rows:
         by_name.setdefault(row.name, []).append(row)
-    groups = [_added(name, of) for name, of in by_name.items() if any(row.known for row in of)]
+    groups = [_added(name, of) for name, of in by_name.items() if _says(of)]
     if not groups:
         return ()
-    return (*sorted(groups, key=lambda fit: (-fit.freed_gpu_hours, fit.name)), _added(TOTAL, rows))
+    return (*sorted(groups, key=lambda fit: (-fit.could_free_gpu_hours, fit.name)), _added(TOTAL, rows))
+
+
+def _says(rows: Iterable[_Fitted]) -> bool:
+    return any(row.known or row.spare_runs for row in rows)
 
 
 def make_run_fits(
@@ -83,9 +87,9 @@ def make_run_fits(
 ) -> None:
     """Make the table ``run_fits`` of what each run of whole GPUs would have fitted, of that ``part`` of runs.
 
-    It has whether that can be judged (``fit_judged``), and if so the first piece that holds the run, NULL where none
-    does: its unit, its worth in whole GPUs, and the largest memory peak in MiB that it holds; and the mean SM activity
-    of the run in percent.
+    It has whether that can be judged (``fit_judged``), else why not, and if so the first piece that holds the run, NULL
+    where none does: its unit, its worth in whole GPUs, the largest memory peak in MiB that it holds, and what it would
+    have left to others; the mean SM activity of the run in percent; and of several GPUs those that it never used.
 
     Args:
         database: one that was aggregated.
@@ -93,10 +97,16 @@ def make_run_fits(
         convention: as in ``fits_of``.
         part: a condition on ``run``.
     """
-    measured = query("measured_alone", part=part, fix=FIX, digits=SM_DIGITS, completed=COMPLETED)
-    database.execute(f"CREATE OR REPLACE TEMP TABLE measured_alone AS {measured}", {"least_pct": MIN_COVERAGE_PCT})
+    make_idle_units(database)
+    measured = query("measured_alone", part=part, fix=FIX, digits=SM_DIGITS)
+    database.execute(f"CREATE OR REPLACE TEMP TABLE measured_alone AS {measured}")
+    _make_run_fits(database, config, convention, part)
+
+
+def _make_run_fits(database: DuckDBPyConnection, config: SiteConfig, convention: str, part: str) -> None:
     _make_ladders(database, config, convention)
-    database.execute(f"CREATE OR REPLACE TEMP TABLE run_fits AS {query('run_fits', part=part)}")
+    made = query("run_fits", part=part, completed=COMPLETED, least_pct=MIN_COVERAGE_PCT)
+    database.execute(f"CREATE OR REPLACE TEMP TABLE run_fits AS {made}")
 
 
 def _make_ladders(database: DuckDBPyConnection, config: SiteConfig, convention: str) -> None:
@@ -115,10 +125,10 @@ def _make_ladders(database: DuckDBPyConnection, config: SiteConfig, convention: 
             found = ladder(past_request(shown, partition, account, qos), model, config)
             steps += [
                 (made[alike], number, str(one.gres), step_gpus(one, convention), one.most_peak_mib,
-                 one.most_sm_pct)
+                 one.most_sm_pct, one.partition)
                 for number, one in enumerate(found)
             ]  # fmt: skip
-        places.append((*where, made[alike]))
+        places.append((*where, made[alike], tells_sm_activity(model)))
     for name, kinds, rows in (("fit_places", _PLACES, places), ("fit_steps", _STEPS, steps)):
         database.execute(f"DROP TABLE IF EXISTS {name}")
         make_rows(database, name, kinds, rows)
@@ -132,61 +142,77 @@ def step_gpus(step: Step, convention: str = SLICES) -> float | None:
     return max(known) * step.gres.quantity if known and len(known) == len(found) else None
 
 
-class RunFit(NamedTuple):
-    """One run of whole GPUs: why nothing is said of what it would have fitted, or the piece, None where none holds it.
-
-    ``gpus`` is what the piece is worth in whole GPUs.
-    """
-
-    found: RunFound
-    why: str = ""
-    step: Step | None = None
-    gpus: float | None = None
-
-    @property
-    def unit(self) -> str:
-        """Return the piece in Slurm's words; empty without one."""
-        return str(self.step.gres) if self.step else ""
-
-    @property
-    def freed_gpu_hours(self) -> float:
-        """Return what the piece would have left for others."""
-        allocated = self.found.usage.allocated_gpu_hours
-        return 0.0 if allocated is None or self.gpus is None else allocated * max(0.0, 1.0 - self.gpus)
+def key_of(run: JobUsage) -> tuple[str, str, float]:
+    """Return what tells a run from others."""
+    return run.cluster, run.job_id_raw, run.start_s
 
 
-def judge(found: RunFound, config: SiteConfig) -> RunFit | None:
-    """Return what one run would have fitted; None of a run that had no whole GPU, or of which nobody knows what."""
-    usage, run = found.usage, found.evidence
-    if usage.allocated_gpu_hours is None or not had_whole(usage.gres):
-        return None
-    if run is None:
-        return RunFit(found, "nothing was measured of it")
-    if why := not_judged(run, usage.gres, found.alone_s):
-        return RunFit(found, words(why))
-    steps = ladder(past_request(usage.gres, usage.partition, usage.account, usage.qos), run.gpu_model, config)
-    step = first_that_holds(steps, run.gpu_mem_peak_mib or 0, run.sm_active_mean_pct or 0.0)
-    gpus = step_gpus(step) if step else None
-    if step and gpus is None:
-        return RunFit(found, f"site.toml does not tell what part of a GPU {step.gres} is")
-    return RunFit(found, "", step, gpus)
+def fitted_of(database: DuckDBPyConnection, config: SiteConfig | None) -> dict[tuple[str, str, float], Fitted]:
+    """Return what is found of each run of whole GPUs by cluster, raw id and start; ``database`` is aggregated."""
+    if config is None:
+        return {}
+    make_run_fits(database, config)
+    rows = database.execute(f"SELECT cluster, job_id_raw, from_s, {_COLUMNS} FROM run_fits JOIN usage USING (run)")
+    return {(cluster, raw_id, start_s): _fitted(row) for cluster, raw_id, start_s, *row in rows.fetchall()}
 
 
-def judged(runs: Iterable[RunFound], config: SiteConfig) -> Iterator[RunFit]:
-    """Yield what each run of a whole GPU would have fitted."""
-    yield from (one for run in runs if (one := judge(run, config)))
+class Kept(NamedTuple):
+    """What is kept of a run of a whole GPU, and where it was: partition, account, QOS and its gres in Slurm's words."""
+
+    evidence: Evidence
+    where: tuple[str, str, str, str]
+    allocated_gpu_hours: float = 0.0
 
 
-def fit_of(name: str, runs: Iterable[RunFit]) -> Fit | None:
+def with_fitted(runs: Sequence[RunFound], config: SiteConfig) -> list[RunFound]:
+    """Return the runs, those of which only their evidence tells with what it does, by the same query."""
+    asked = {
+        number: Kept(one.evidence, (of.partition, of.account, of.qos, of.gres), of.allocated_gpu_hours)
+        for number, (one, of) in enumerate((run, run.usage) for run in runs)
+        if one.fitted is None and one.evidence and of.allocated_gpu_hours is not None
+        if not had_piece(one.evidence, of.gres)
+    }
+    found = dict(zip(asked, fitted_by_evidence(list(asked.values()), config), strict=True))
+    return [one._replace(fitted=found.get(number, one.fitted)) for number, one in enumerate(runs)]
+
+
+def fitted_by_evidence(runs: Sequence[Kept], config: SiteConfig) -> list[Fitted]:
+    """Return what is found of runs of whole GPUs of which a store has no samples, by the same query."""
+    if not runs:
+        return []
+    rows, measured = [], []
+    for number, (run, where, hours) in enumerate(runs):
+        gpus = past_request(where[3], *where[:3]).gpu_count
+        rows.append((number, run.state, gpus, hours, run.gpu_mem_peak_mib, True))
+        if run.sm_active_mean_pct is not None:
+            active_pct = round(run.sm_active_mean_pct, SM_DIGITS)
+            measured.append((number, run.gpu_model, active_pct, False, run.sampled_s, run.elapsed_s, *where))
+    with duckdb.connect() as database:
+        make_rows(database, "usage", _USAGE, rows)
+        make_rows(database, "measured_alone", _MEASURED, measured)
+        make_rows(database, "idle_units", _IDLE, [])
+        _make_run_fits(database, config, SLICES, "true")
+        found = database.execute(f"SELECT {_COLUMNS} FROM run_fits ORDER BY run").fetchall()
+    return [_fitted(row) for row in found]
+
+
+def _fitted(row: Sequence[Any]) -> Fitted:
+    why, unit, gpus, most_mib, freed, asked, unused, spare, nodes = row
+    return Fitted(why or "", unit or "", gpus, most_mib, freed, asked, unused and int(unused), spare, nodes)
+
+
+def fit_of(name: str, runs: Iterable[Judgement]) -> Fit | None:
     """Return what these runs would have fitted together; None where nothing can be said of any."""
-    rows = [_row(name, one) for one in runs]
-    return _added(name, rows) if any(row.known for row in rows) else None
+    rows = [_row(name, one.found.usage, one.found.fitted) for one in runs if one.found.fitted]
+    return _added(name, rows) if _says(rows) else None
 
 
-def _row(name: str, one: RunFit) -> _Fitted:
-    hours = one.found.usage.allocated_gpu_hours or 0.0
-    most_mib = one.step.most_peak_mib if one.step else None
-    return _Fitted(name, not one.why, one.unit or None, one.gpus, most_mib, 1, hours, one.freed_gpu_hours)
+def _row(name: str, usage: JobUsage, fitted: Fitted) -> _Fitted:
+    known, hours = not fitted.why, usage.allocated_gpu_hours or 0.0
+    of_several = int(fitted.spare_gpu_hours > 0), fitted.spare_gpu_hours
+    return _Fitted(
+        name, known, fitted.unit or None, fitted.gpus, fitted.most_mib, 1, hours, fitted.freed_gpu_hours, *of_several
+    )
 
 
 def _added(name: str, rows: Sequence[_Fitted]) -> Fit:
@@ -201,6 +227,8 @@ def _added(name: str, rows: Sequence[_Fitted]) -> Fit:
         judged_runs=sum(row.runs for row in known),
         fitting_runs=sum(row.runs for row in fitted),
         not_judged_runs=sum(row.runs for row in rows if not row.known),
+        spare_runs=sum(row.spare_runs for row in rows),
+        spare_gpu_hours=fsum(row.spare_gpu_hours for row in rows),
     )
 
 

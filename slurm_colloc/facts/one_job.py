@@ -3,17 +3,18 @@
 
 from collections.abc import Sequence
 from math import inf
-from typing import NamedTuple
 
 from duckdb import DuckDBPyConnection
 
 from slurm_colloc.core.chart_model import JobPiece, JobTimeline
 from slurm_colloc.core.config import SiteConfig
-from slurm_colloc.core.model import Evidence
 from slurm_colloc.core.usage_model import JobUsage
 from slurm_colloc.facts.aggregate import aggregate_some, usages_of
+from slurm_colloc.facts.collocation import HARDLY_USED
 from slurm_colloc.facts.evidence import make_history, measured_in
 from slurm_colloc.facts.facts import FIX, Days
+from slurm_colloc.facts.fits import fitted_of, key_of
+from slurm_colloc.facts.judgement import RunFound
 from slurm_colloc.store.parquet import read
 from slurm_colloc.store.queries import query
 from slurm_colloc.store.sample_tables import SHARES, no_rows
@@ -34,18 +35,6 @@ WHERE {_ITS_OWN} AND start_s < $until AND coalesce(end_s, $now) > $since
 """
 
 
-class RunFound(NamedTuple):
-    """One run; ``timeline`` is None where there are no samples of it, ``evidence`` also while it runs.
-
-    ``alone_s`` is for how long its SM activity was measured alone on the GPU; None where the evidence does not say.
-    """
-
-    usage: JobUsage
-    timeline: JobTimeline | None
-    evidence: Evidence | None
-    alone_s: float | None = None
-
-
 def find_job(store: Store, job_id: str, window: Window, config: SiteConfig | None, pieces: int) -> list[RunFound]:
     """Return the runs of a job, or of an array's tasks, that had a GPU inside ``window``.
 
@@ -64,16 +53,17 @@ def find_job(store: Store, job_id: str, window: Window, config: SiteConfig | Non
         days = aggregate_some(database, store, near, _ITS_OWN, {"job": job_id})
         make_history(database, store, near, days)
         usages = usages_of(database)
-        found = [RunFound(usage, None, None) for usage in usages[:-DRAWN]]
+        fitted = fitted_of(database, config)
+        found = [RunFound(usage, None, None, fitted.get(key_of(usage))) for usage in usages[:-DRAWN]]
         measured = {
-            (one.run.job_id, one.start_s): one
+            (one.run.job_id, one.start_s): one.run
             for cluster in {usage.cluster for usage in usages}
             for one in measured_in(database, cluster, config)
         }
         for usage in usages[-DRAWN:]:
             timeline = _timeline(database, store, usage, days, pieces)
-            one = measured.get((usage.job_id_raw, usage.start_s)) if timeline else None
-            found.append(RunFound(usage, timeline, *((one.run, one.alone_s) if one else (None, None))))
+            run = measured.get((usage.job_id_raw, usage.start_s)) if timeline else None
+            found.append(RunFound(usage, timeline, run, fitted.get(key_of(usage))))
         return found
 
 
@@ -81,7 +71,8 @@ def _timeline(database: DuckDBPyConnection, store: Store, run: JobUsage, days: D
     asked = {"cluster": run.cluster, "job": run.job_id_raw, "since": run.start_s}
     if run.end_s <= run.start_s:
         return None
-    ((devices, unused, sharers, active_pct),) = database.execute(query("devices", fix=FIX), asked).fetchall()
+    used = query("devices", fix=FIX, hardly_used=HARDLY_USED)
+    ((devices, unused, sharers, active_pct),) = database.execute(used, asked).fetchall()
     if not devices:
         return None
     step_s = (run.end_s - run.start_s) / pieces

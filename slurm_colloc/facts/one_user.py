@@ -12,7 +12,8 @@ from slurm_colloc.core.files import temporary_folder
 from slurm_colloc.core.model import Evidence
 from slurm_colloc.facts.aggregate import aggregate_some, usages_of
 from slurm_colloc.facts.evidence import make_history, measured_in
-from slurm_colloc.facts.one_job import RunFound
+from slurm_colloc.facts.fits import fitted_of, key_of
+from slurm_colloc.facts.judgement import RunFound
 from slurm_colloc.sources import sacct
 from slurm_colloc.store.ingest import take_text
 from slurm_colloc.store.store import Store
@@ -80,11 +81,9 @@ def _found(
         make_history(database, store, window, days)
         for cluster in {usage.cluster for usage in usages}:
             for one in measured_in(database, cluster, config):
-                measured[cluster, one.run.job_id, one.start_s] = one
-    runs = []
-    for usage in usages:
-        known = measured.get((usage.cluster, usage.job_id_raw, usage.start_s))
-        runs.append(RunFound(usage, None, *((known.run, known.alone_s) if known else (None, None))))
+                measured[cluster, one.run.job_id, one.start_s] = one.run
+    fitted = fitted_of(database, config)
+    runs = (RunFound(usage, None, measured.get(key_of(usage)), fitted.get(key_of(usage))) for usage in usages)
     return UserRuns(tuple(runs), without_gpu)
 
 
@@ -95,7 +94,7 @@ def with_evidence(run: RunFound, kept: Evidence | None) -> RunFound:
         return run
     span_s = usage.end_s - usage.start_s
     if kept is None or span_s <= 0:
-        return run._replace(evidence=kept)
+        return run._replace(evidence=kept, fitted=None)
     part = min(1.0, kept.sampled_s / span_s)
     measured = None if usage.allocated_gpu_hours is None else usage.allocated_gpu_hours * part
     # GPU_UTIL in place of SM activity is a bound, and no measurement.
@@ -109,4 +108,4 @@ def with_evidence(run: RunFound, kept: Evidence | None) -> RunFound:
         coverage_pct=100 * part,
         methods=(_KEPT,),
     )
-    return run._replace(usage=figures, evidence=kept)
+    return run._replace(usage=figures, evidence=kept, fitted=None)

@@ -21,6 +21,7 @@ from slurm_colloc.core.errors import InputError
 from slurm_colloc.core.model import COMPLETED, LATE, WOULD_NOT, Gres, because
 from slurm_colloc.core.usage_model import ShadowLate, ShadowLeft, ShadowPiece
 from slurm_colloc.core.wording import words
+from slurm_colloc.facts.fits import make_run_fits
 from slurm_colloc.placement.pieces import offers, shares_per_gpu
 from slurm_colloc.placement.speed import upper_on_slice_sql
 from slurm_colloc.slurm.gres import parse_gres
@@ -37,6 +38,11 @@ SHORTEST_S = 120
 _LONGEST_WAIT_S = 7 * 86400.0
 # Whoever begins less than this sooner hardly notices.
 _SOONER_S = 3600
+_COULD_FREE = """
+SELECT coalesce(sum(fit_freed::DECIMAL(38, 18)), 0)::DOUBLE,
+       coalesce(sum(fit_freed::DECIMAL(38, 18)) FILTER (run IN (SELECT run FROM judged WHERE fitted)), 0)::DOUBLE
+FROM run_fits
+"""
 _NOT_KNOWN_WHY = "by a decision that does not say why"
 
 
@@ -58,7 +64,8 @@ class Shadow(NamedTuple):
 
     ``late`` are those of all that would have got their piece while they waited.
 
-    ``decided`` are all of these runs.
+    ``decided`` are all of these runs. Of all runs of the window ``could_free_gpu_hours`` is what a report says that
+    smaller pieces would leave to others, and ``fitted_could_free_gpu_hours`` the same of the runs that fitted here.
     """
 
     decided: int
@@ -67,6 +74,8 @@ class Shadow(NamedTuple):
     left: tuple[ShadowLeft, ...]
     not_judged: tuple[ShadowLeft, ...]
     late: ShadowLate
+    could_free_gpu_hours: float
+    fitted_could_free_gpu_hours: float
 
 
 _PIECE_KINDS = {
@@ -113,6 +122,8 @@ def shadow_use(database: DuckDBPyConnection, config: SiteConfig, window: Window,
         "SELECT count(*), count(*) FILTER (fitted OR over), count(*) FILTER (over AND enforced), count(earlier_s), "
         f"count(*) FILTER (earlier_s >= {_SOONER_S}) FROM judged WHERE arm = '{LATE}'"
     )
+    make_run_fits(database, config, by)
+    ((could_free, of_fitted),) = database.execute(_COULD_FREE).fetchall()
     return Shadow(
         decided=decided,
         pieces=tuple(pieces),
@@ -120,6 +131,8 @@ def shadow_use(database: DuckDBPyConnection, config: SiteConfig, window: Window,
         left=_in_words(database.execute(left).fetchall()),
         not_judged=tuple(ShadowLeft(**row) for row in named(database, not_judged)),
         late=ShadowLate(*database.execute(late).fetchall()[0]),
+        could_free_gpu_hours=could_free,
+        fitted_could_free_gpu_hours=of_fitted,
     )
 
 

@@ -1,32 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """The piece of a GPU that a past run would have fitted, from what was measured of the run.
 
-The one rule of reports, pages and advice. A completed run of one whole GPU is judged if enough of its time was measured
-alone on the GPU: by its memory peak, and by its mean SM activity over that time.
+Whose runs are judged by it, for reports, pages, audits and advice alike, store/sql/run_fits.sql says: completed ones of
+one whole GPU, measured alone on it for enough of their time, by their memory peak and mean SM activity over that time.
 
 What accounting does not keep is not made up: the script, cores, host memory and the time limit are taken to allow a
 piece, and so are the user's limits; nothing is known of what will be free.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from math import inf
 from typing import NamedTuple
 
 from slurm_colloc.core.config import Pool, SiteConfig
 from slurm_colloc.core.errors import InputError
 from slurm_colloc.core.model import (
-    COMPLETED,
     Evidence,
     Footprint,
     Gres,
     JobRequest,
     Placement,
     Quantiles,
-    Reason,
     SharingMode,
-    because,
 )
-from slurm_colloc.core.usage_model import MIN_COVERAGE_PCT
 from slurm_colloc.gpu.mig import names_slice, parse_profile
 from slurm_colloc.placement.choose import place, reasons_to_leave
 from slurm_colloc.placement.pieces import (
@@ -80,28 +76,6 @@ def had_piece(run: Evidence, shown: str) -> bool:
     return run.mode not in ("", SharingMode.EXCLUSIVE) or not had_whole(shown)
 
 
-def not_judged(run: Evidence, shown: str, alone_s: float | None = None) -> Reason | None:
-    """Return why nothing is said of what a run would have fitted; None where something can be.
-
-    Args:
-        run: what was measured of it.
-        shown: its allocation, in Slurm's words.
-        alone_s: for how long that was, alone on the GPU; None where only the time of all its samples is known.
-    """
-    if had_piece(run, shown):
-        return because("had-a-piece")
-    if sum(gres.quantity for gres in _gpus(shown)) != 1:
-        return because("not-one-gpu")
-    if run.state != COMPLETED:
-        return because("not-completed", state=run.state)
-    if run.gpu_mem_peak_mib is None or run.sm_active_mean_pct is None:
-        return because("not-measured-alone")
-    known_s = run.sampled_s if alone_s is None else alone_s
-    if run.elapsed_s and 100 * known_s / run.elapsed_s < MIN_COVERAGE_PCT:
-        return because("too-little-sampled", least_pct=MIN_COVERAGE_PCT)
-    return None
-
-
 def _measured(gpu_model: str, peak_mib: float, active_pct: float) -> Footprint:
     """Return the footprint of a run as it was, without a margin."""
     # What percentages are summed from leaves a little above a bound that the run just filled.
@@ -119,12 +93,16 @@ def would_have_fitted(run: Evidence, request: JobRequest, config: SiteConfig) ->
 
 
 class Step(NamedTuple):
-    """A piece, the largest memory peak and SM activity (in percent of a whole GPU) it holds, and whose it may be."""
+    """A piece, the largest memory peak and SM activity (in percent of a whole GPU) it holds, and whose it may be.
+
+    ``partition`` is where it is asked for, empty where that is the job's own.
+    """
 
     gres: Gres
     most_peak_mib: int
     most_sm_pct: float
     pools: tuple[Pool, ...]
+    partition: str = ""
 
 
 def ladder(request: JobRequest, gpu_model: str, config: SiteConfig) -> tuple[Step, ...]:
@@ -148,7 +126,8 @@ def ladder(request: JobRequest, gpu_model: str, config: SiteConfig) -> tuple[Ste
                 where = [room.pool for room in rooms if room.moved == fit.room.moved]
                 pools = [pool for pool in where if offers(pool, fit.gres)]
                 most_peak_mib = fit.most.memory_mib - config.sharing.headroom_mib
-                yield Step(fit.gres, most_peak_mib, fit.most.sm_active_pct, tuple(pools))
+                partition = fit.room.partition.name if fit.room.moved else ""
+                yield Step(fit.gres, most_peak_mib, fit.most.sm_active_pct, tuple(pools), partition)
                 # Of shares the next larger number is given for the least that so many do not hold.
                 above = given(fit.most.sm_active_pct + _LEAST_SM_PCT) if fit.gres.name != "gpu" else ()
                 taken = next((one for one in above if _alike(one, first)), None)
@@ -162,10 +141,9 @@ def _alike(one: Taken, other: Taken) -> bool:
     return same_room and one.fit.gres.name == other.fit.gres.name
 
 
-def first_that_holds(steps: Sequence[Step], peak_mib: int, sm_active_pct: float) -> Step | None:
-    """Return the first step that holds a peak and an SM activity; None where none does."""
-    active_pct = round(sm_active_pct, SM_DIGITS)
-    return next((one for one in steps if peak_mib <= one.most_peak_mib and active_pct <= one.most_sm_pct), None)
+def holds(step: Step, peak_mib: int, sm_active_pct: float) -> bool:
+    """Return whether a step holds a peak and an SM activity, as store/sql/run_fits.sql asks of many."""
+    return peak_mib <= step.most_peak_mib and round(sm_active_pct, SM_DIGITS) <= step.most_sm_pct
 
 
 def has_pieces(config: SiteConfig) -> bool:

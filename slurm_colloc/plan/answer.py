@@ -68,8 +68,9 @@ class Answer(NamedTuple):
     ``error_pct`` is by how much the replay of today misses the mean wait that was, in percent of that; ``bias_pct`` is
     the same in percent of the mean turnaround, negative for too short. ``*_limits`` is what the first of those that
     waited lacked: GPUs, cores or memory, by part of the time. ``load`` is the part of whole GPUs that jobs had, None
-    where there are none. ``blocks`` are the weeks or days that were resampled, ``sooner`` in how many of the resamples
-    the mean wait of all is shorter in the what-if.
+    where there are none. ``could_free_gpu_hours`` is what jobs on pieces would leave to others at the same speed, as a
+    report has it, and ``freed_gpu_hours`` what they do, slower as they are. ``blocks`` are the weeks or days that were
+    resampled, ``sooner`` in how many of the resamples the mean wait of all is shorter in the what-if.
     """
 
     asked: Asked
@@ -88,6 +89,7 @@ class Answer(NamedTuple):
     partitions: tuple[ClassWaits, ...]
     sharing: Sharing | None
     freed_gpu_hours: Range | None
+    could_free_gpu_hours: float | None
     today_limits: Mapping[str, float]
     then_limits: Mapping[str, float]
     compared: tuple[PoolCompared, ...]
@@ -152,6 +154,7 @@ def answer(past: Past, config: SiteConfig, rules: Rules, asked: Asked, step: Cal
         partitions=tuple(_waits([PARTITION + name for name in partitions], known, today, then, found)),
         sharing=sharing,
         freed_gpu_hours=Range(freed_gpu_hours(counted, sharing), *found.ends(found.freed)) if sharing else None,
+        could_free_gpu_hours=freed_gpu_hours(counted, sharing, slower=False) if sharing else None,
         today_limits=today.limits,
         then_limits=then.limits if then else {},
         compared=compared,

@@ -43,12 +43,12 @@ class Scenario:
         return [self.end_s[run.job.number] - run.job.submit_s for run in runs if run.job.number in self.end_s]
 
 
-def freed_gpu_hours(runs: Iterable[Run], sharing: Sharing) -> float:
-    """Return by how many GPU-hours less the runs on pieces hold, slower as they are."""
+def freed_gpu_hours(runs: Iterable[Run], sharing: Sharing, *, slower: bool = True) -> float:
+    """Return by how many GPU-hours less the runs on pieces hold, slower as they are, or as a report has it."""
     found = 0.0
     for run in runs:
         if piece := sharing.pieces.get(run.job.number):
-            found += run.job.run_s / _HOUR_S * (1 - piece.gpus * piece.slowdown.expected)
+            found += run.job.run_s / _HOUR_S * (1 - piece.gpus * (piece.slowdown.expected if slower else 1.0))
     return found
 
 

@@ -6,7 +6,8 @@ from functools import cache
 from typing import NamedTuple
 
 from slurm_colloc.core.config import MigSlice, Pool, SiteConfig
-from slurm_colloc.placement.fitted import Step, ladder, past_request
+from slurm_colloc.facts.fits import step_gpus
+from slurm_colloc.placement.fitted import Step, holds, ladder, past_request
 from slurm_colloc.placement.pieces import shares_per_gpu
 from slurm_colloc.placement.speed import Slowdown, on_share, on_slice
 from slurm_colloc.plan.past import ONE, Past, Run
@@ -113,7 +114,7 @@ def _ladders(config: SiteConfig) -> Callable[[str, str, str, str, str], tuple[St
 
 def _holds(step: Step, run: Run) -> bool:
     assert run.use is not None
-    return run.use.peak_mib <= step.most_peak_mib and run.use.sm_active_pct <= step.most_sm_pct
+    return holds(step, run.use.peak_mib, run.use.sm_active_pct)
 
 
 def _holding(run: Run, steps: Sequence[Step], config: SiteConfig) -> Iterable[Shared]:
@@ -123,17 +124,16 @@ def _holding(run: Run, steps: Sequence[Step], config: SiteConfig) -> Iterable[Sh
         if not _holds(step, run):
             continue
         gres = step.gres
+        # As large a part of a GPU as in a report; where its size is not known, nothing is freed by it.
+        gpus = step_gpus(step)
+        gpus = 1.0 if gpus is None else gpus
         if gres.name == "gpu":
             pool, part = next((pool, part) for pool in step.pools for part in pool.slice if part.type == gres.type)
             over = (pool.sm_count or part.sm_count) / part.sm_count
-            gpus = max(
-                part.sm_count / (pool.sm_count or part.sm_count), part.mem_mib / (pool.gpu_mem_mib or part.mem_mib)
-            )
             yield Shared(str(gres), gres.type, 1, gpus, on_slice(run.use.sm_active_pct, over))
         else:
-            per_gpu = max(shares_per_gpu(pool, gres.name) for pool in step.pools)
             slowdown = on_share(run.use.sm_active_pct, config.sharing.max_slowdown)
-            yield Shared(str(gres), gres.name, gres.quantity, gres.quantity / per_gpu, slowdown)
+            yield Shared(str(gres), gres.name, gres.quantity, gpus, slowdown)
 
 
 def _capacity(config: SiteConfig) -> dict[str, float]:

@@ -190,8 +190,8 @@ def _table(rows: Iterator[list[str]]) -> Iterator[str]:
 
 
 def _shared(answer: Answer) -> Iterator[str]:
-    found, freed = answer.sharing, answer.freed_gpu_hours
-    if found is None or freed is None:
+    found, freed, at_best = answer.sharing, answer.freed_gpu_hours, answer.could_free_gpu_hours
+    if found is None or freed is None or at_best is None:
         return
     shown = _sharing(answer) or {}
     of = ", ".join(f"{count} on {piece}" for piece, count in sorted(shown["runs_by_piece"].items()))
@@ -202,7 +202,10 @@ def _shared(answer: Answer) -> Iterator[str]:
     if not found.pieces:
         return
     between = f" (9 of 10: {freed.low:.0f} to {freed.high:.0f})" if freed.low is not None else ""
-    yield f"they hold {freed.value:.0f} GPU-hours less{between}"
+    yield (
+        f"they could free {at_best:.0f} GPU-hours, as 'colloc report' counts them; slower, they hold {freed.value:.0f} "
+        f"less{between}"
+    )
     yield (
         f"slower on their pieces by {100 * (shown['slowdown_mean'] - 1):.0f} % on average; few by more than "
         f"{100 * (shown['slowdown_upper_max'] - 1):.0f} %"

@@ -19,6 +19,8 @@ _OF_FIT = {
     "fit_judged_runs": "judged_runs",
     "fit_fitting_runs": "fitting_runs",
     "fit_not_judged_runs": "not_judged_runs",
+    "fit_spare_runs": "spare_runs",
+    "fit_spare_gpu_hours": "spare_gpu_hours",
 }
 NO_FIGURES = ("templates", "of_text")
 

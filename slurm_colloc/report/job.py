@@ -10,9 +10,10 @@ from slurm_colloc.core.model import Decision, Evidence
 from slurm_colloc.core.units import counted, in_words, kilowatt_hours, printable, significant
 from slurm_colloc.core.usage_model import MIN_COVERAGE_PCT, JobUsage
 from slurm_colloc.core.wording import sentence, shown
+from slurm_colloc.facts.judgement import never_used
 from slurm_colloc.report.layout import NO_TERMINAL, TEXT_INDENT, Terminal, folded, titled
 from slurm_colloc.report.text import json_text, local, sparkline, stamp
-from slurm_colloc.report.usage import never_used, use_of
+from slurm_colloc.report.usage import use_of
 from slurm_colloc.slurm.jobs import Accounted
 
 SCHEMA = 2

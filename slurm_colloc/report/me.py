@@ -8,18 +8,23 @@ from typing import NamedTuple
 
 from slurm_colloc.core.chart_model import Fit
 from slurm_colloc.core.units import counted, in_words, printable, significant
-from slurm_colloc.core.usage_model import MIN_COVERAGE_PCT, JobUsage
+from slurm_colloc.core.usage_model import JobUsage
+from slurm_colloc.facts.judgement import FEWER, NO_USE, TAIL, Judgement
 from slurm_colloc.report.layout import NO_TERMINAL, TEXT_INDENT, Terminal, folded, table_lines, titled
 from slurm_colloc.report.text import json_text, stamp
-from slurm_colloc.report.usage import never_used, use_of
+from slurm_colloc.report.usage import use_of
 
 SCHEMA = 1
 IDLEST = 5
 _ADVICE = 3
 # Less is not worth a line.
 _LEAST_GPU_HOURS = 0.01
-# A GPU that waits this long at a run's end waits for nobody.
-_LEAST_TAIL_S = 600.0
+# What runs of each remedy held for nothing.
+_HELD = {
+    NO_USE: "{runs} held {hours} GPU-h and hardly a kernel ran",
+    FEWER: "{runs} held {hours} GPU-h of GPUs on which hardly a kernel ran (the worst used {used} of {asked})",
+    TAIL: "{runs} held their GPUs for {hours} GPU-h, up to {longest}, after the last activity",
+}
 
 
 class Hint(NamedTuple):
@@ -102,39 +107,19 @@ def idlest(runs: Sequence[JobUsage]) -> list[tuple[JobUsage, float]]:
     return sorted(found, key=lambda one: (-one[1], one[0].job_id))[:IDLEST]
 
 
-def idle_hints(runs: Sequence[JobUsage]) -> Iterator[Hint]:
-    """Yield what is to be said of GPUs that nobody used, on enough coverage only."""
-    enough = [run for run in runs if (run.coverage_pct or 0.0) >= MIN_COVERAGE_PCT and run.allocated_gpu_hours]
-    unused = [run for run in enough if never_used(run)]
-    if unused:
-        hours = fsum(run.allocated_gpu_hours or 0.0 for run in unused)
-        yield Hint(
-            "submit without a GPU what does not use one",
-            f"{counted(len(unused), 'run')} held {significant(hours)} GPU-h and no sample saw any activity: "
-            f"{_ids(unused)}",
-            f"colloc job {_largest(unused)}",
-            hours,
-        )
-    tails = [run for run in enough if run not in unused and (run.idle_tail_s or 0.0) >= _LEAST_TAIL_S]
-    if tails:
-        hours = fsum(_tail_hours(run) for run in tails)
-        longest = max(run.idle_tail_s or 0.0 for run in tails)
-        yield Hint(
-            "let the job end when its work on the GPU does",
-            f"{counted(len(tails), 'run')} held their GPUs for {significant(hours)} GPU-h, up to {in_words(longest)}, "
-            f"after the last activity: {_ids(tails)}",
-            f"colloc job {_largest(tails)}",
-            hours,
-        )
-
-
-def _tail_hours(run: JobUsage) -> float:
-    span_s = run.end_s - run.start_s
-    return (run.allocated_gpu_hours or 0.0) * min(1.0, (run.idle_tail_s or 0.0) / span_s) if span_s > 0 else 0.0
-
-
-def _largest(runs: Sequence[JobUsage]) -> str:
-    return max(runs, key=lambda run: run.allocated_gpu_hours or 0.0).job_id
+def hints_of(said: Sequence[Judgement]) -> Iterator[Hint]:
+    """Yield what is to be said of GPUs that nobody used, of all runs of which it is said together."""
+    for code, held in _HELD.items():
+        of = [(one, remedy) for one in said for remedy in one.remedies if remedy.code == code]
+        if not of:
+            continue
+        hours = fsum(remedy.gpu_hours for _, remedy in of)
+        most, remedy = max(of, key=lambda one: one[1].gpu_hours)
+        longest = in_words(max(one.idle_s for one, _ in of))
+        told = held.format(runs=counted(len(of), "run"), hours=significant(hours), longest=longest,
+                           used=most.used_gpus, asked=most.asked_gpus)  # fmt: skip
+        ids = _ids([one.found.usage for one, _ in of])
+        yield Hint(remedy.what, f"{told}: {ids}", f"colloc job {most.found.usage.job_id}", hours)
 
 
 def _ids(runs: Sequence[JobUsage]) -> str:
@@ -160,12 +145,14 @@ def _verdict(report: MyReport) -> str:
     use = use_of(sums_of(report.runs))
     if use is None:
         return ""
-    freed = report.fit.freed_gpu_hours if report.fit else 0.0
-    more = (
-        f"; on smaller pieces of GPUs they would have left {significant(freed)} GPU-h to other jobs"
-        if freed > 0
-        else ""
-    )
+    more = ""
+    if report.fit and (freed := report.fit.could_free_gpu_hours):
+        ways = {
+            "smaller pieces of GPUs": report.fit.freed_gpu_hours,
+            "the GPUs that they used": report.fit.spare_gpu_hours,
+        }
+        on = " or ".join(way for way, hours in ways.items() if hours)
+        more = f"; on {on} they would have left {significant(freed)} GPU-h to other jobs"
     return f": your jobs used {significant(use.pct, 2)} % of their GPUs ({use.metric}){more}"
 
 
@@ -229,16 +216,21 @@ def _share(used: float | None, of: float, runs: int) -> str:
 
 
 def _fit(fit: Fit) -> str:
-    fits, known, freed = (
-        significant(hours, 4) for hours in (fit.fits_gpu_hours, fit.known_gpu_hours, fit.freed_gpu_hours)
+    fits, known, freed, spare = (
+        significant(hours, 4)
+        for hours in (fit.fits_gpu_hours, fit.known_gpu_hours, fit.freed_gpu_hours, fit.spare_gpu_hours)
     )
     judged = counted(fit.judged_runs, "judged run")
     of = f"a piece of a GPU was enough for {fit.fitting_runs} of {judged} ({fits} of {known} GPU-h)"
+    if fit.spare_runs:
+        fewer = f"fewer GPUs were enough for {counted(fit.spare_runs, 'run')}; that leaves {spare} GPU-h to other jobs"
+        of = f"{fewer}; {of}" if fit.judged_runs else fewer
     if fit.unit:
         part = "" if fit.fitting_runs == 1 else " for at least half of that"
         of += f", {printable(fit.unit)}{part}; that leaves {freed} GPU-h to other jobs"
     left_out = (
-        f"; not judged: {counted(fit.not_judged_runs, 'run')} that did not complete or was not sampled well enough"
+        f"; not judged: {counted(fit.not_judged_runs, 'run')} that did not complete, had several GPUs or was not "
+        "sampled well enough"
     )
     return of + (left_out if fit.not_judged_runs else "")
 

@@ -21,7 +21,9 @@ class ShadowReport(NamedTuple):
     add up to ``total``, ``left`` would have been left as asked, and of ``not_judged``, a part of the total, it is not
     known whether the piece holds them. ``equivalents`` says by what a slice is part of a GPU; less than ``covered_pct``
     sampled shows no peak. ``late`` are those of the total that would have got their piece while they waited.
-    ``visible`` says whose runs these are where they are not everybody's.
+    ``could_free_gpu_hours`` is what a report of the window says that pieces would leave, and
+    ``fitted_could_free_gpu_hours`` the same of the runs that fitted. ``visible`` says whose runs these are where they
+    are not everybody's.
     """
 
     cluster: str
@@ -36,6 +38,8 @@ class ShadowReport(NamedTuple):
     left: tuple[ShadowLeft, ...]
     not_judged: tuple[ShadowLeft, ...]
     late: ShadowLate
+    could_free_gpu_hours: float
+    fitted_could_free_gpu_hours: float
     visible: str = ""
 
 
@@ -113,6 +117,16 @@ def footnotes(report: ShadowReport) -> list[str]:
         "SM activity that was expected or the mean that was measured, whichever is more, or all SMs where neither is "
         "known. FREED: ALLOC less PIECE.",
     ]
+    if report.could_free_gpu_hours:
+        could, of_fitted = (
+            number(hours, _digits(report))
+            for hours in (report.could_free_gpu_hours, report.fitted_could_free_gpu_hours)
+        )
+        lines.append(
+            f"COULD FREE of 'colloc report' is {could} GPU-h on pieces in this window, {of_fitted} of the runs that "
+            "FIT. It is by what was measured of each run itself and as if none were slower; FREED is by what csub knew "
+            "when the run was submitted, with margins, and slower."
+        )
     if total.lost_gpu_hours:
         lines.append(
             "runs too large for their piece would have had to run again as asked, after holding it for "

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from slurm_colloc.core.chart_model import Charts, Fit, SeveralGpus
 from slurm_colloc.core.config import Prices
-from slurm_colloc.core.usage_model import Collocation, GroupUsage, JobUsage, Lost, Prediction, StrayUse
+from slurm_colloc.core.usage_model import Collocation, GroupUsage, Lost, Prediction, StrayUse
 
 
 class UsageReport(NamedTuple):
@@ -135,13 +135,6 @@ def percent(part: float | None, whole: float | None) -> float | None:
     return None if part is None or not whole else 100 * part / whole
 
 
-def never_used(run: JobUsage) -> bool:
-    """Return whether it was measured outside suspensions, and no sample saw any activity."""
-    of = ((run.util_used_gpu_hours, run.util_measured_gpu_hours), (run.sm_used_gpu_hours, run.sm_measured_gpu_hours))
-    known = [used for used, measured in of if used is not None and measured]
-    return bool(known) and not any(known)
-
-
 class Use(NamedTuple):
     """What was used of the measured GPU-hours, by the metric of that name."""
 
@@ -257,4 +250,6 @@ def _fits_added(name: str, fits: Sequence[Fit]) -> Iterator[Fit]:
             sum(fit.judged_runs for fit in fits),
             sum(fit.fitting_runs for fit in fits),
             sum(fit.not_judged_runs for fit in fits),
+            sum(fit.spare_runs for fit in fits),
+            fsum(fit.spare_gpu_hours for fit in fits),
         )

@@ -94,10 +94,11 @@ def _headlines(report: UsageReport) -> Iterator[Headline]:
     if report.fits:
         fits = report.fits[-1]
         yield Headline(
-            short(fits.freed_gpu_hours),
+            short(fits.could_free_gpu_hours),
             f"GPU-hours left for other jobs if {fits.fitting_runs} of {total.jobs} runs get the piece of a GPU that is "
-            "enough for them",
-            "By peak memory and mean SM activity, each on the smallest piece of its pool that holds it.",
+            f"enough for them, and {fits.spare_runs} as many GPUs as they used",
+            "By peak memory and mean SM activity, each on the smallest piece of its pool that holds it, and by which "
+            "of several GPUs was ever used.",
         )
     for metric, what in (
         ("util", "of the time a kernel ran on the GPU (GPU_UTIL; {} sampled GPU-hours of whole GPUs)"),
@@ -156,4 +157,8 @@ def _detail(report: UsageReport, detail: GroupDetail, most: tuple[int, int], spa
 
 
 def _fit(fit: Fit) -> list[float | str | None]:
-    return [*map(rounded, (fit.known_gpu_hours, fit.fits_gpu_hours, fit.freed_gpu_hours)), printable(fit.unit)]
+    return [
+        *map(rounded, (fit.known_gpu_hours, fit.fits_gpu_hours, fit.freed_gpu_hours)),
+        printable(fit.unit),
+        rounded(fit.spare_gpu_hours),
+    ]

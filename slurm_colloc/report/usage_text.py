@@ -97,13 +97,14 @@ def cells_of(report: UsageReport) -> Callable[[GroupUsage], list[str]]:
     def cells(group: GroupUsage) -> list[str]:
         fit = report.fits[-1] if report.fits and group is report.total else fits.get(group.name)
         known = fit if fit and fit.known_gpu_hours else None
+        says = fit if fit and (known or fit.spare_runs) else None
         figures: dict[str, Any] = {
             **group._asdict(),
             **money(group, report.prices)._asdict(),
             "idle_gpu_hours": getattr(group, f"{metric_of(report)}_idle_gpu_hours"),
             "fits_pct": known and percent(known.fits_gpu_hours, known.known_gpu_hours),
-            "freed_gpu_hours": known and known.freed_gpu_hours,
-            "fit_unit": _fits_in(known, of_all=group is report.total and len(report.groups) > 1) if known else "",
+            "freed_gpu_hours": says and says.could_free_gpu_hours,
+            "fit_unit": _fits_in(says, of_all=group is report.total and len(report.groups) > 1) if says else "",
         }
         return [
             figures[figure] or "-" if digits is None else number(figures[figure], digits)
@@ -116,7 +117,7 @@ def cells_of(report: UsageReport) -> Callable[[GroupUsage], list[str]]:
 def _fits_in(fit: Fit, *, of_all: bool) -> str:
     """Return the piece that most of a group's runs fit; of all groups together no one piece is to be named."""
     if not fit.fits_gpu_hours:
-        return "none"
+        return "fewer GPUs" if fit.spare_runs else "none"
     return "several" if of_all else printable(fit.unit) or "several"
 
 

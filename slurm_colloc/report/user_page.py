@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
+from slurm_colloc.core.chart_model import Fit
 from slurm_colloc.core.usage_model import GroupUsage, JobUsage
 from slurm_colloc.report.page import renderer
 from slurm_colloc.report.text import minute, stamp
@@ -12,7 +13,10 @@ from slurm_colloc.report.usage import number, percent
 
 
 class UserPage(NamedTuple):
-    """What one page says: the user's runs in [since, until), added up, and the last of them one by one."""
+    """What one page says: the user's runs in [since, until), added up, and the last of them one by one.
+
+    ``fit`` is what they would have fitted, None where nothing is known of that.
+    """
 
     cluster: str
     since: datetime
@@ -20,6 +24,7 @@ class UserPage(NamedTuple):
     made: datetime
     usage: GroupUsage
     runs: Sequence[JobUsage]
+    fit: Fit | None = None
 
 
 def page_maker(templates: str) -> Callable[[UserPage], str]:

@@ -114,6 +114,8 @@ SOME: dict[str, Any] = {
     "sm_measured": 96.0,
     "idle_units": 2.0,
     "idle_units_hours": 48.0,
+    "fewer": True,
+    "shown": "gpu:h100:4",
 }
 
 
@@ -123,7 +125,17 @@ def test_gpus_that_idle_beside_others_of_their_job(printed: Printed) -> None:
     # One that was never opened counts once, and in a tail all of them are idle.
     assert one("COL001", SOME | {"held_idle_hours": 24.0}).gpu_hours == 48.0
     assert one("COL001", SOME | {"tail_s": 43_200.0}).gpu_hours == 48.0 + 24.0
-    for fields in ({"idle_units_hours": 23.9}, {"idle_units_pct": 59.0}, {"strong": False}, {"suspended_s": 1}):
+    # Who opens one of four has no data to prepare elsewhere.
+    empty: tuple[dict[str, Any], ...] = (
+        {"idle_units": 3.0, "idle_units_hours": 72.0, "held_idle_hours": 72.0},
+        {"held_idle_hours": 60.0},
+    )
+    for fields in empty:
+        told = one("COL001", SOME | fields).remedy
+        assert (" in place of gpu:h100:4" in told, "prepare data" in told) == (True, False)
+    both = one("COL001", SOME | {"held_idle_hours": 48.0 + 24.0})
+    assert (both.gpu_hours, "prepare data" in both.remedy) == (72.0, True)
+    for fields in ({"idle_units_hours": 23.9}, {"fewer": False}, {"strong": False}, {"suspended_s": 1}):
         assert none("COL001", SOME | fields)
     running = one("COL001", SOME | {"end_s": None}, about="jobs")
     assert (running.subject, running.gpu_hours, running.idle_since_s) == ("1", 48.0, None)

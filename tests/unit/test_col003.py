@@ -30,6 +30,47 @@ def test_gpu_util_of_runs_without_it_is_not_zero() -> None:
     assert "ran 95 % of the time" in found.evidence
 
 
+# A day of four GPUs of which one was busy.
+ONE_OF_FOUR: dict[str, Any] = {
+    "shown": "gpu:h100:4",
+    "devices": 4,
+    "gpus": 4.0,
+    "blocked": 4.0,
+    "allocated": 96.0,
+    "util_measured": 96.0,
+    "util_used": 23.0,
+    "sm_measured": 96.0,
+    "sm_used": 20.0,
+    "fit_judged": None,
+    "fit_unit": None,
+    "fit_gpus": None,
+    "idle_units": 3.0,
+    "idle_units_hours": 72.0,
+    "fewer": True,
+}
+
+
+def test_gpus_that_were_never_used_are_not_used_little() -> None:
+    assert none("COL003", ONE_OF_FOUR, bounds={"min_gpu_hours": 1.0})
+    little = one("COL003", ONE_OF_FOUR | {"sm_used": 5.0}, bounds={"min_gpu_hours": 1.0})
+    assert (little.gpu_hours, "21 %" in little.evidence) == (24.0, True)
+
+
+@pytest.mark.parametrize(
+    ("fields", "helps", "does_not"),
+    [
+        ({}, "csub", "--gres"),
+        ({"csub_there": False}, "--gres=gpu:h100_1g.10gb:1", "csub"),
+        ({"fit_unit": None, "fit_gpus": None}, "no piece", "csub"),
+        ({"fit_judged": None, "fit_unit": None, "fit_gpus": None}, "colloc job", "csub"),
+        (ONE_OF_FOUR | {"fewer": False, "sm_used": 9.0}, "fewer GPUs", "csub"),
+    ],
+)
+def test_what_is_advised_can_work_for_such_jobs(fields: dict[str, Any], helps: str, does_not: str) -> None:
+    remedy = one("COL003", LOW | fields, bounds={"min_gpu_hours": 1.0}).remedy
+    assert (helps in remedy, does_not in remedy) == (True, False)
+
+
 @pytest.mark.parametrize("fields", [{"suspended_s": 1}, {"span_s": 599.0}])
 def test_edges_and_suspensions_make_nobody_low(fields: dict[str, Any]) -> None:
     assert none("COL003", LOW | fields)

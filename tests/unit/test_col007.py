@@ -10,14 +10,19 @@ from tests.unit.golden import Printed
 from tests.unit.made import MIG_POOL, site
 
 FITS = {"peak_mib": 9216}
-LARGER = {"fit_unit": "gpu:h100_3g.40gb:1", "fit_gpus": 0.5}
-NONE = {"fit_unit": None, "fit_gpus": None}
+LARGER = {"fit_unit": "gpu:h100_3g.40gb:1", "fit_gpus": 0.5, "fit_freed": 12.0}
+NONE = {"fit_unit": None, "fit_gpus": None, "fit_freed": 0.0}
 
 
 def test_runs_that_would_have_fitted_a_piece(printed: Printed) -> None:
     answered, (finding,) = ask("COL007", FITS, FITS, LARGER, NONE)
     assert (answered.judged, finding.gpu_hours, finding.subject) == (4, 72.0, "ann")
     printed("rules", finding.evidence, one("COL007", FITS, LARGER, LARGER).evidence)
+
+
+def test_a_piece_is_asked_for_where_it_is() -> None:
+    for place, option in (("", "such as --gres=gpu:"), ("mig", "such as --partition=mig --gres=gpu:")):
+        assert option in one("COL007", FITS | {"fit_place": place, "csub_there": False}).remedy
 
 
 @pytest.mark.parametrize(

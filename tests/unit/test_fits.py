@@ -14,7 +14,7 @@ from slurm_colloc.core.usage_model import AllocationRow, NodeSample
 from slurm_colloc.facts.aggregate import aggregate
 from slurm_colloc.facts.anonymous import give_pseudonyms
 from slurm_colloc.facts.compact import compact
-from slurm_colloc.facts.fits import fits_of
+from slurm_colloc.facts.fits import fits_of, make_run_fits
 from slurm_colloc.sources.means import JobMeans
 from slurm_colloc.store.store import Store
 from slurm_colloc.store.window import Window
@@ -134,6 +134,18 @@ def test_what_a_partition_is_closed_to_fits_nothing_there_under_whatever_name(tm
     assert [(fit.judged_runs, fit.unit) for fit in found] == [
         (1, "gpu:h100_1g.20gb:1"), (1, ""), (2, "gpu:h100_1g.20gb:1")
     ]  # fmt: skip
+
+
+def test_a_piece_of_another_partition_is_asked_for_there(tmp_path: Path) -> None:
+    partitions = (Partition("gpu", pieces_in=("mig",)), Partition("mig"))
+    config = site(WHOLE, MIG_POOL._replace(partitions=("mig",)))._replace(partition=partitions)
+    store = stored(tmp_path, [on()], busy(*ALL_OF_IT, mib=1000, sm=1.0), config)
+    with store.connect() as database:
+        aggregate(database, store, Window(0, 10 * HOUR, 1e6))
+        make_run_fits(database, config)
+        assert database.execute("SELECT fit_unit, fit_place FROM run_fits").fetchall() == [
+            ("gpu:h100_1g.10gb:1", "mig")
+        ]
 
 
 def test_shares_are_pieces_too(tmp_path: Path) -> None:

@@ -10,10 +10,10 @@ from slurm_colloc.core.chart_model import JobPiece, JobTimeline
 from slurm_colloc.core.model import Decision, Evidence, Gres, because
 from slurm_colloc.core.usage_model import JobUsage
 from slurm_colloc.core.wording import sentence
+from slurm_colloc.facts.judgement import never_used
 from slurm_colloc.report.job import Advice, JobStory, RunStory, as_json, as_text
 from slurm_colloc.report.layout import Terminal
 from slurm_colloc.report.text import sparkline
-from slurm_colloc.report.usage import never_used
 from slurm_colloc.slurm.jobs import Accounted
 from tests.unit.golden import Printed
 from tests.unit.hostile import HOSTILE

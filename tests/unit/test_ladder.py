@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from slurm_colloc.core.config import MigSlice, Partition, Pool, SiteConfig
 from slurm_colloc.core.model import Evidence
-from slurm_colloc.placement.fitted import first_that_holds, ladder, past_request, would_have_fitted
+from slurm_colloc.placement.fitted import holds, ladder, past_request, would_have_fitted
 from slurm_colloc.placement.speed import most_in_part
 from tests.rings import tenth
 from tests.unit.made import H100, MIG_POOL, MPS_POOL, SHARD_POOL, evidence, site
@@ -71,7 +71,8 @@ def test_the_first_step_that_holds_is_what_csub_would_give(
     steps = ladder(request, H100, config)
     for _ in range(5):
         run = data.draw(near_edges(steps))
-        step = first_that_holds(steps, run.gpu_mem_peak_mib or 0, run.sm_active_mean_pct or 0.0)
+        peak_mib, active_pct = run.gpu_mem_peak_mib or 0, run.sm_active_mean_pct or 0.0
+        step = next((one for one in steps if holds(one, peak_mib, active_pct)), None)
         placed = would_have_fitted(run, request, config)
         assert (str(step.gres) if step else "as asked") == placed.given
 

@@ -198,9 +198,16 @@ def test_the_notebook_runs_on_the_week_of_the_demo(tmp_path: Path, monkeypatch: 
     assert colloc("demo", "-o", str(tmp_path)) == 0
     told = colloc.out.split("\n\n")[-1].splitlines()
     assert [line[:5].strip() for line in told] == ["idle", "fits", "free", "page", "try", "", "", ""]
-    assert [line.split(" GPU-hours")[0].split()[-3:] for line in told if "free" in line] == [["267", "of", "887"]]
-    # No STORE: the demo's site file names its own.
+    assert [line.split(" GPU-hours")[0].split()[-3:] for line in told if "free" in line] == [["345", "of", "887"]]
+    # Of one week one figure: what pieces leave is the same to a report, to shadow mode and to a plan.
+    (left,) = (one["freed_gpu_hours"] for one in json.loads((tmp_path / "report.json").read_text())["fits"][-1:])
+    week = ("--since", "2026-11-02", "--until", "2026-11-09", "--format", "json")
     monkeypatch.setenv("COLLOC_CONF", str(tmp_path / "site.toml"))
+    for asked in (("report", "--shadow"), ("site", "plan", "--mps")):
+        assert colloc(*asked, *week) == 0
+        assert json.loads(colloc.out)["could_free_gpu_hours"] == pytest.approx(left)
+    assert round(left) == 267
+    # No STORE: the demo's site file names its own.
     for name, value in (("SINCE", "2026-11-02"), ("UNTIL", "2026-11-09")):
         monkeypatch.setenv(name, value)
     found: dict[str, Any] = {}

@@ -13,11 +13,11 @@ from slurm_colloc.cli.colloc import me as command
 from slurm_colloc.core.chart_model import Fit
 from slurm_colloc.core.usage_model import JobUsage
 from slurm_colloc.estimate.records import drop_decision, drop_evidence, own_decisions
-from slurm_colloc.facts.fits import fit_of, judged
-from slurm_colloc.facts.one_job import RunFound
+from slurm_colloc.facts.fits import fit_of
+from slurm_colloc.facts.judgement import Fitted, RunFound, judge
 from slurm_colloc.facts.one_user import user_in_store, with_evidence
 from slurm_colloc.report.layout import Terminal
-from slurm_colloc.report.me import Hint, MyReport, as_json, as_text, best, idle_hints, idlest, sums_of
+from slurm_colloc.report.me import Hint, MyReport, as_json, as_text, best, hints_of, idlest, sums_of
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.store.rights import own_name
 from slurm_colloc.store.window import Window
@@ -67,11 +67,19 @@ def test_the_idlest_are_by_sm_activity_else_by_gpu_util() -> None:
 def test_gpus_that_nobody_used_and_idle_tails_are_said(printed: Printed) -> None:
     unused = usage(job_id="7", sm_used_gpu_hours=0.0, util_used_gpu_hours=0.0, allocated_gpu_hours=5.0)
     tail = usage(job_id="8", idle_tail_s=1800.0)
-    hints = list(idle_hints([unused, tail, usage()]))
+    hints = list(hints_of([judge(RunFound(one, None, None)) for one in (unused, tail, usage())]))
     assert [(one.command, one.gpu_hours) for one in hints] == [("colloc job 7", 5.0), ("colloc job 8", 0.5)]
     printed("me", *(one.evidence for one in hints))
-    thin = [one._replace(coverage_pct=50.0) for one in (unused, tail)]
-    assert list(idle_hints(thin)) == []
+    thin = [judge(RunFound(one._replace(coverage_pct=50.0), None, None)) for one in (unused, tail)]
+    assert list(hints_of(thin)) == []
+
+
+def test_gpus_of_several_that_were_never_used_are_said_first(printed: Printed) -> None:
+    four = usage(job_id="9", gres="gpu:h100:4", allocated_gpu_hours=96.0)
+    said = [judge(RunFound(four, None, None, Fitted("not-one-gpu", "", None, None, 0.0, 4, 3, 72.0)))]
+    (hint,) = hints_of(said)
+    assert (hint.command, hint.gpu_hours, said[0].remedies[0].gres) == ("colloc job 9", 72.0, "gpu:h100:1")
+    printed("me", as_text(mine(four, hints=[hint], fit=fit_of("ann", said))))
 
 
 def test_the_best_advice_comes_first_and_there_are_three() -> None:
@@ -107,21 +115,22 @@ def test_only_ones_own_runs_are_taken(tmp_path: Path) -> None:
     assert one.evidence.gpu_mem_peak_mib == 3000
 
 
-def test_what_the_runs_would_have_fitted(tmp_path: Path, printed: Printed) -> None:
+def test_what_the_runs_would_have_fitted(tmp_path: Path) -> None:
     store = stored(tmp_path, [run()], busy(900, 1800, 2700, 3600, sm=10.0, mib=6000))
     runs = user_in_store(store, "ann", Window(0, 1e5, 1e5), SITE).runs
-    fit = fit_of("ann", judged(runs, SITE))
+    fit = fit_of("ann", map(judge, runs))
     assert fit == Fit("ann", 1.0, 1.0, near(6 / 7), "gpu:h100_1g.10gb:1", 1, 1, 0)
-    blank = list(judged([one._replace(evidence=None) for one in runs], SITE))
-    assert fit_of("ann", blank) is None
-    printed("me", *(one.why for one in blank))
+    blank = user_in_store(stored(tmp_path / "blank", [run()]), "ann", Window(0, 1e5, 1e5), SITE).runs
+    said = [judge(one) for one in blank]
+    assert fit_of("ann", said) is None
+    assert [one.why for one in said] == ["not-measured-alone"]
 
 
 def test_what_csub_submitted_is_not_to_be_submitted_by_csub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [run(), run("2_1", job_id_raw="3", job_name="other")]
     store = stored(tmp_path, rows, [*busy(900, 1800, 2700, 3600, sm=10.0),
                                     *busy(900, 1800, 2700, 3600, sm=10.0, job="3", uuid="GPU-1")])  # fmt: skip
-    fitting = list(judged(user_in_store(store, "ann", Window(0, 1e5, 1e5), SITE).runs, SITE))
+    fitting = [judge(one) for one in user_in_store(store, "ann", Window(0, 1e5, 1e5), SITE).runs]
     monkeypatch.setattr(CliClient, "accounted", lambda self, job_id: ())
 
     def advised(*by_csub: str) -> list[str]:

@@ -12,7 +12,8 @@ from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.model import Gres, because
 from slurm_colloc.core.wording import words
 from slurm_colloc.estimate.lookup import Known
-from slurm_colloc.facts.one_job import RunFound, find_job
+from slurm_colloc.facts.judgement import RunFound
+from slurm_colloc.facts.one_job import find_job
 from slurm_colloc.report.job import Advice
 from slurm_colloc.slurm.job_visibility import Visible
 from slurm_colloc.store.store import Store
@@ -192,7 +193,7 @@ def test_a_job_that_ran_no_kernel_fits_no_piece_and_has_no_line(tmp_path: Path) 
 def test_nothing_is_said_on_thin_evidence(tmp_path: Path, fields: dict[str, Any], why: str) -> None:
     one = measured(tmp_path, sm=10.0, mib=6000)
     assert one.evidence is not None
-    advice = advise(one._replace(evidence=one.evidence._replace(**fields), alone_s=None), ROW, None, None, SITE)
+    advice = advise(one._replace(evidence=one.evidence._replace(**fields), fitted=None), ROW, None, None, SITE)
     assert advice.fit.startswith("not known: ")
     assert why in advice.fit
     assert advice.command == ""

@@ -15,7 +15,7 @@ from slurm_colloc.core.files import passable_folder
 from slurm_colloc.report.user_page import UserPage, page_maker
 from tests.unit.golden import Printed
 from tests.unit.hostile import HOSTILE
-from tests.unit.made import run, usage
+from tests.unit.made import MIG_POOL, run, site, usage
 from tests.unit.programs import colloc, umask
 from tests.unit.reports import page
 from tests.unit.stored import busy, grouped, stored
@@ -57,6 +57,19 @@ def test_a_page_says_what_was_measured_of_what_and_when_it_was_made() -> None:
     unknown = made(sm_used_gpu_hours=None, gpu_mem_peak_mib=None)
     assert unknown.count("<td>-</td>") == 2
     assert "<dd>not known</dd>" in unknown
+
+
+def test_what_a_piece_would_leave_to_others_is_on_the_page(tmp_path: Path) -> None:
+    config = site(MIG_POOL._replace(gpu_type="h100", gpus_per_node=2))
+    samples = busy(900, 1800, 2700, 3600, sm=10.0, mib=6000)
+    source = stored(tmp_path, [run(), run("2", user="bob")], samples, config)
+    source.write_log("a", {"rows_in": 2, "used": 2, "steps": 0, "rejected": {}})
+    pages = command._pages(
+        config, source.samples.folder, datetime.fromtimestamp(0, UTC), datetime.fromtimestamp(7200, UTC)
+    )
+    make = page_maker("")
+    assert "<dd>0.86</dd>" in make(pages["ann"])
+    assert "other jobs" not in make(pages["bob"])
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)

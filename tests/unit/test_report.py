@@ -34,7 +34,8 @@ def test_unknown_is_a_dash_and_never_zero() -> None:
         *GroupUsage._fields,
         *costs,
         *(f"fit_{what}" for what in ("known_gpu_hours", "gpu_hours", "freed_gpu_hours", "unit")),
-        *(f"fit_{which}_runs" for which in ("judged", "fitting", "not_judged")),
+        *(f"fit_{which}_runs" for which in ("judged", "fitting", "not_judged", "spare")),
+        "fit_spare_gpu_hours",
     ]
     named = dict(zip(fields, cells, strict=True))
     assert [named[cost] for cost in costs] == ["", "", ""]
@@ -92,7 +93,7 @@ def data_of(shown: UsageReport) -> dict[str, Any]:
 
 def test_a_group_called_total_has_its_own_fit_on_the_page() -> None:
     whole = fit_of("total", 4.0, 3.0, 2.0, "all")
-    for name, of_total in (("total", [1, 0.5, 0.25, "own"]), ("another", None)):
+    for name, of_total in (("total", [1, 0.5, 0.25, "own", 0]), ("another", None)):
         shown = full("total")._replace(fits=(fit_of(name, 1.0, 0.5, 0.25, "own"), whole))
         assert [row[-1] for row in data_of(shown)["rows"]] == [of_total, None]
 

@@ -33,6 +33,8 @@ REPORT = ShadowReport(
     left=(ShadowLeft("what it needs was not known", 3, None),),
     not_judged=(ShadowLeft("nobody measured its peak of GPU memory", 1, 2.0),),
     late=ShadowLate(3, 2, 1, 1, 1),
+    could_free_gpu_hours=9.0,
+    fitted_could_free_gpu_hours=7.0,
 )
 
 

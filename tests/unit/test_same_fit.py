@@ -17,10 +17,10 @@ from slurm_colloc.core.model import Gres
 from slurm_colloc.core.usage_model import AllocationRow, NodeSample
 from slurm_colloc.facts.aggregate import aggregate
 from slurm_colloc.facts.compact import compact
-from slurm_colloc.facts.fits import fit_of, fits_of, judged
+from slurm_colloc.facts.fits import fit_of, fits_of
+from slurm_colloc.facts.judgement import NO_USE, judge
 from slurm_colloc.facts.one_job import find_job
 from slurm_colloc.facts.one_user import user_in_store
-from slurm_colloc.report.usage import never_used
 from slurm_colloc.store.store import Store
 from slurm_colloc.store.window import Window
 from tests.rings import tenth
@@ -41,7 +41,7 @@ def reported(store: Store, config: SiteConfig) -> Fit | None:
 
 
 def own(store: Store, config: SiteConfig) -> Fit | None:
-    return fit_of("ann", judged(user_in_store(store, "ann", WINDOW, config).runs, config))
+    return fit_of("ann", map(judge, user_in_store(store, "ann", WINDOW, config).runs))
 
 
 def close(fit: Fit | None) -> Any:
@@ -95,15 +95,15 @@ def test_all_say_the_same_of_any_runs(hows: list[Mapping[str, Any]], config: Sit
         found = reported(store, config)
         assert close(own(store, config)) == found
         for row, _ in pairs:
-            jobs = find_job(store, row.job_id, WINDOW, config, 4)
-            (one,) = judged(jobs, config) if row.gres[0].type == "h100" else [None]
-            told = advise(jobs[0], None, None, None, config).fit
-            if never_used(jobs[0].usage) and not (one and one.why):
+            (job,) = find_job(store, row.job_id, WINDOW, config, 4)
+            one = judge(job)
+            told = advise(job, None, None, None, config).fit
+            if any(remedy.code == NO_USE for remedy in one.remedies):
                 assert not told or told.startswith("no GPU: ")
-            elif one and one.unit:
+            elif one.unit:
                 assert told.startswith(f"{one.unit} (")
             elif told:
-                assert told.startswith("no smaller piece" if one and not one.why else "not known: ")
+                assert told.startswith("no smaller piece" if not one.why else "not known: ")
 
 
 def test_the_mean_is_over_the_time_in_which_kernels_ran(tmp_path: Path) -> None:

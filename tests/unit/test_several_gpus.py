@@ -1,26 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs of several GPUs: how many of these each used and how evenly, in reports and as advice for the next one."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from slurm_colloc.cli.colloc.job_next import advise
-from slurm_colloc.core.chart_model import JobTimeline, SeveralGpus
+from slurm_colloc.core.chart_model import SeveralGpus
 from slurm_colloc.core.model import Gres
 from slurm_colloc.core.usage_model import NodeSample
 from slurm_colloc.facts.aggregate import aggregate
 from slurm_colloc.facts.collocation import several_gpus
-from slurm_colloc.facts.one_job import RunFound
+from slurm_colloc.facts.judgement import FEWER, Fitted, Judgement, RunFound, judge
+from slurm_colloc.facts.one_job import find_job
 from slurm_colloc.facts.run_rows import run_rows
 from slurm_colloc.report.usage_notes import footnotes
 from slurm_colloc.store.store import Store
 from slurm_colloc.store.window import Window
 from tests.unit.golden import Printed
-from tests.unit.made import HOUR, MIG_POOL, device, evidence, process, run, seen, site, usage
+from tests.unit.made import MIG_POOL, device, process, run, seen, site, usage
 from tests.unit.reports import report
 from tests.unit.stored import stored
+from tests.unit.test_job_story import ROW
+
+SITE = site(MIG_POOL._replace(gpu_type="h100", gpus_per_node=4))
 
 
 def used(job: str, *active_pct: float | None, node: str = "g1") -> list[NodeSample]:
@@ -94,26 +97,54 @@ def test_what_neighbours_did_is_nobodys(tmp_path: Path, shared: bool) -> None:
     assert found.known_runs == (0 if shared else 1)
 
 
-def advice(gres: str, unused: int, active_pct: Sequence[float | None], coverage_pct: float | None = 100.0) -> str:
-    line = JobTimeline(0.0, HOUR, (), len(active_pct), unused, 0, tuple(active_pct))
-    found = RunFound(usage(gres=gres, coverage_pct=coverage_pct), line, evidence(mode=""), 3600.0)
-    return advise(found, None, None, None, site(MIG_POOL)).fit
+def several_used(folder: Path, *active_pct: float | None, gpus: int = 4) -> Judgement:
+    store = stored(folder, [run("1", gres=of(gpus))], used("1", *active_pct), SITE)
+    (found,) = find_job(store, "1", Window(0, 1e6, 1e6), SITE, 4)
+    return judge(found)
 
 
-def test_a_run_that_used_one_of_four_is_told_to_ask_for_one(printed: Printed) -> None:
-    fit = advice("gpu:h100:4", 3, (80.0, 0.0, 0.0, 0.0))
-    printed("job", fit, advice("gpu:h100:4", 2, (80.0, 9.0, 0.0, 0.0)))
+def test_a_run_that_used_one_of_four_is_told_to_ask_for_one(tmp_path: Path, printed: Printed) -> None:
+    said = several_used(tmp_path, 80.0, 0.0, 0.0, 0.0)
+    (remedy,) = said.remedies
+    assert (said.asked_gpus, said.used_gpus, remedy.gpu_hours) == (4, 1, 3.0)
+    assert (remedy.gres, said.free_gpu_hours) == ("gpu:h100:1", 3.0)
+    (tmp_path / "train.sh").write_text("#!/bin/sh\n")
+    row = ROW._replace(work_dir=str(tmp_path), submit_line="sbatch --gres=gpu:h100:4 train.sh --epochs 3")
+    advice = advise(said.found, row, None, None, SITE)
+    assert advice.command == f"cd {tmp_path} && sbatch --gres=gpu:h100:4 --gres=gpu:h100:1 train.sh --epochs 3"
+    printed("job", advice.fit)
+    # Another option than its own is refused, or adds to it.
+    row = row._replace(submit_line="sbatch train.sh")
+    for directive, option in (
+        ("--gpus-per-node=h100:4", "--gpus-per-node=h100:1"),
+        ("--gpus=4", "--gpus=h100:1"),
+        ("-n4 --gpus-per-task=1", ""),
+        ("--gres=gpu:4 --gpus=4", ""),
+        ("-n4", ""),
+    ):
+        (tmp_path / "train.sh").write_text(f"#!/bin/sh\n#SBATCH {directive}\n")
+        command = advise(said.found, row, None, None, SITE).command
+        assert command == (f"cd {tmp_path} && sbatch {option} train.sh" if option else "")
 
 
 @pytest.mark.parametrize(
-    "said",
+    ("active_pct", "gpus"),
     [
-        advice("gpu:h100:4", 0, (80.0, 9.0, 9.0, 9.0)),
-        advice("gpu:h100:4", 1, (80.0, 9.0, 0.0, None)),
-        advice("gpu:h100:4", 1, (80.0, 0.0)),
-        advice("gpu:h100:4", 3, (80.0, 0.0, 0.0, 0.0), 10.0),
-        advice("gpu:h100:4", 3, (80.0, 0.0, 0.0, 0.0), None),
+        ((80.0, 9.0, 9.0, 9.0), 4),
+        ((80.0, 9.0, 0.0, None), 4),
+        ((80.0, 0.0), 4),
+        ((0.0, 0.0), 2),
     ],
 )
-def test_what_was_not_seen_of_each_gpu_is_no_advice(said: str) -> None:
-    assert "used" not in said
+def test_what_was_not_seen_of_each_gpu_is_no_advice(
+    tmp_path: Path, active_pct: tuple[float | None, ...], gpus: int
+) -> None:
+    said = several_used(tmp_path, *active_pct, gpus=gpus)
+    assert said.used_gpus is None
+    assert FEWER not in [one.code for one in said.remedies]
+
+
+def test_of_several_nodes_there_is_no_line(tmp_path: Path) -> None:
+    four = Fitted("not-one-gpu", "", None, None, 0.0, 4, 3, 3.0, nodes=2)
+    (remedy,) = judge(RunFound(usage(gres="gpu:h100:4"), None, None, four)).remedies
+    assert (remedy.code, remedy.gres) == (FEWER, "")

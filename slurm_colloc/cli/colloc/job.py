@@ -18,7 +18,8 @@ from slurm_colloc.core.errors import CollocError, InputError
 from slurm_colloc.core.model import Decision
 from slurm_colloc.estimate.lookup import Known, look_up
 from slurm_colloc.estimate.records import own_decisions
-from slurm_colloc.facts.one_job import RunFound, find_job
+from slurm_colloc.facts.judgement import RunFound
+from slurm_colloc.facts.one_job import find_job
 from slurm_colloc.feedback.user_histories import collect_decisions
 from slurm_colloc.pack.report import Pack, pack_record, pack_text, read_pack
 from slurm_colloc.rebind.recover import told
@@ -133,7 +134,7 @@ def _stories(
         usage = found.usage
         row = of_slurm.pop((usage.job_id_raw, int(usage.start_s)), None)
         evidence = found.evidence if usage.methods else kept.get(usage.job_id_raw)
-        judged = found if usage.methods else found._replace(evidence=evidence, alone_s=None)
+        judged = found if usage.methods else found._replace(evidence=evidence, fitted=None)
         advice = advise(judged, row, decision, known, config) if config else Advice()
         stories.append(RunStory(usage, row, found.timeline, kept.get(usage.job_id_raw) or evidence, advice))
     for row in of_slurm.values():

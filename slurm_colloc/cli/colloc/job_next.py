@@ -4,27 +4,31 @@
 import math
 import os
 import shlex
+from typing import NamedTuple
 
 from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.errors import CollocError, UnsureError
-from slurm_colloc.core.model import Decision, Evidence, Footprint, Placement, SharingMode
-from slurm_colloc.core.units import counted
+from slurm_colloc.core.model import Decision, Evidence, Footprint, Placement, SharingMode, because
 from slurm_colloc.core.usage_model import MIN_COVERAGE_PCT, JobUsage
 from slurm_colloc.core.wording import sentence, words
 from slurm_colloc.estimate.ladder import estimate, estimate_at_site
 from slurm_colloc.estimate.lookup import Known
 from slurm_colloc.estimate.question import Question, question
-from slurm_colloc.facts.fits import judge
-from slurm_colloc.facts.one_job import RunFound
+from slurm_colloc.facts.fits import Kept, fitted_by_evidence, with_fitted
+from slurm_colloc.facts.judgement import FEWER, NO_USE, STYLES, RunFound, judge, option_for
 from slurm_colloc.placement.choose import place
-from slurm_colloc.placement.fitted import had_piece, not_judged, past_request, would_have_fitted
+from slurm_colloc.placement.fitted import had_piece, past_request, would_have_fitted
 from slurm_colloc.report.job import Advice
-from slurm_colloc.report.usage import never_used
+from slurm_colloc.slurm.directives import read_script
 from slurm_colloc.slurm.jobs import Accounted
-from slurm_colloc.slurm.options import split_command_line
+from slurm_colloc.slurm.option_tables import Option
+from slurm_colloc.slurm.options import Given, split_command_line
 from slurm_colloc.slurm.submit_line import parse_submit_line
 from slurm_colloc.submit.own_options import OWN_OPTIONS, option_table
 
+_LIMIT_BYTES = 4 * 1024 * 1024
+_GPU_OPTIONS = ("gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket")
+_GOES_ON = ("RUNNING", "SUSPENDED")
 _ALLOWING = "as far as limits and what is free allow: 'csub --dry-run --explain SCRIPT' tells"
 
 
@@ -50,14 +54,21 @@ def advise(
     run = found.usage if isinstance(found, RunFound) else found
     gres = run.gres if isinstance(run, JobUsage) else ",".join(map(str, run.given))
     expected = _next_by_csub(decision, known, run, config) if decision and not decision.is_pack else ""
-    if evidence is None or run.state in ("RUNNING", "SUSPENDED") or had_piece(evidence, gres):
+    if evidence is None or run.state in _GOES_ON or had_piece(evidence, gres):
         return Advice(expected=expected)
-    if isinstance(found, RunFound) and (said := _of_several(found)):
-        return Advice(said, expected=expected)
-    if why := _not_judged(found, evidence, gres, config):
-        return Advice(f"not known: {why}", expected=expected)
-    if isinstance(run, JobUsage) and never_used(run):
-        return Advice("no GPU: no sample saw any activity on it, so submit without one", expected=expected)
+    if isinstance(found, RunFound):
+        (found,) = with_fitted([found], config)
+        fitted = found.fitted
+        best = next((one for one in judge(found).remedies if one.code in (NO_USE, FEWER)), None)
+        if best:
+            command = _with_gres(slurm, best.gres, config)
+            return Advice(f"{'no GPU' if best.code == NO_USE else 'fewer GPUs'}: {best.what}", command, expected)
+    else:
+        where = run.partition, run.account, run.qos, gres
+        (fitted,) = fitted_by_evidence([Kept(evidence, where)], config)
+    if fitted is None or fitted.why:
+        why = because(fitted.why if fitted else "size-not-known", state=evidence.state, least_pct=MIN_COVERAGE_PCT)
+        return Advice(f"not known: {words(why)}", expected=expected)
     request = past_request(gres, run.partition, run.account, run.qos)
     fit = _in_words(would_have_fitted(evidence, request, config), evidence)
     if decision:
@@ -68,26 +79,6 @@ def advise(
         return Advice(fit)
     command = _command(slurm, footprint, config)
     return Advice(fit, command, _gets("submitted so", placement, footprint) if command else "")
-
-
-def _of_several(found: RunFound) -> str:
-    """Return how many GPUs would have done for a run that left some of several unused; empty for any other run."""
-    line, run = found.timeline, found.usage
-    if line is None or not 0 < line.devices_unused < line.devices or None in line.active_pct:
-        return ""
-    asked = past_request(run.gres, run.partition, run.account, run.qos).gpu_count
-    if asked != line.devices or (run.coverage_pct or 0) < MIN_COVERAGE_PCT:
-        return ""
-    used = line.devices - line.devices_unused
-    return f"{counted(used, 'GPU')}: it asked for {asked} and used {used}; ask for as many as the program uses"
-
-
-def _not_judged(found: RunFound | Accounted, evidence: Evidence, gres: str, config: SiteConfig) -> str:
-    if isinstance(found, Accounted):
-        why = not_judged(evidence, gres)
-        return words(why) if why else ""
-    fitted = judge(found, config)
-    return fitted.why if fitted else "what part of a GPU it had is not known"
 
 
 def _next_by_csub(decision: Decision, known: Known | None, run: JobUsage | Accounted, config: SiteConfig) -> str:
@@ -124,21 +115,57 @@ def _in_words(placement: Placement, run: Evidence) -> str:
 def _command(slurm: Accounted, footprint: Footprint, config: SiteConfig) -> str:
     """Return the line that submits a plain job again by csub; empty where nobody can be sure that it would."""
     memory, active = footprint.gpu_mem_peak_mib, footprint.sm_active_pct
-    if memory is None or active is None:
+    line = _line_of(slurm, config) if memory and active else None
+    if line is None or memory is None or active is None:
         return ""
     hint = f"mem={math.ceil(memory.q99)}M,sm={min(100, max(1, math.ceil(active.q95)))}"
-    words = slurm.submit_line.split()[1:]
+    return _shown(slurm, "csub", f"--gpu-footprint={hint}", *line.words)
+
+
+def _with_gres(slurm: Accounted | None, gres: str, config: SiteConfig) -> str:
+    """Return the line that submits a plain job again with other GPUs, by the option that it asked for them by."""
+    line = _line_of(slurm, config) if slurm and gres else None
+    if slurm is None or line is None:
+        return ""
+    try:
+        with open(os.path.join(slurm.work_dir, line.words[line.script_at]), "rb") as stream:
+            script = read_script(stream.read(_LIMIT_BYTES), line.table, config.slurm_release)
+    except (CollocError, UnsureError, OSError):
+        return ""
+    styles = {one.name for one in (*script.options, *line.options) if one.name in ("gres", *_GPU_OPTIONS)}
+    if len(styles) != 1 or not styles <= set(STYLES):
+        return ""
+    # Of two of one option sbatch takes the last.
+    at = line.script_at
+    return _shown(slurm, "sbatch", *line.words[:at], option_for(gres, *styles), *line.words[at:])
+
+
+class _Line(NamedTuple):
+    words: list[str]
+    script_at: int
+    options: tuple[Given, ...]
+    table: tuple[Option, ...]
+
+
+def _line_of(slurm: Accounted, config: SiteConfig) -> _Line | None:
+    """Return the words of a job's submission, None where nobody can be sure that they would submit it again."""
+    words, table = slurm.submit_line.split()[1:], option_table(config.slurm_release, config)
     try:
         script, arguments = parse_submit_line(slurm.submit_line, slurm.job_name, config.slurm_release)
-        at = split_command_line(words, option_table(config.slurm_release, config)).script_at
+        split = split_command_line(words, table)
     except (CollocError, UnsureError):
-        return ""
+        return None
+    at = len(words) - len(arguments) - 1
     # Words with blanks are kept without their quotes, a script of csub's is a copy that is gone.
-    if at != len(words) - len(arguments) - 1 or not _is_there(slurm.work_dir, script):
-        return ""
-    if any(word.partition("=")[0] in {f"--{option.name}" for option in OWN_OPTIONS} for word in words[:at]):
-        return ""
-    line = shlex.join(["csub", f"--gpu-footprint={hint}", *words])
+    if split.script_at != at or not _is_there(slurm.work_dir, script):
+        return None
+    if any(word.partition("=")[0] in {f"--{one.name}" for one in OWN_OPTIONS} for word in words[:at]):
+        return None
+    return _Line(words, at, split.options, table)
+
+
+def _shown(slurm: Accounted, *words: str) -> str:
+    line = shlex.join(words)
     return f"cd {shlex.quote(slurm.work_dir)} && {line}" if line.isprintable() and slurm.work_dir.isprintable() else ""
 
 

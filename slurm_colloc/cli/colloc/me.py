@@ -20,11 +20,10 @@ from slurm_colloc.core.model import Evidence
 from slurm_colloc.core.units import counted, significant
 from slurm_colloc.estimate.lookup import look_up
 from slurm_colloc.estimate.records import own_decisions
-from slurm_colloc.facts.fits import RunFit, fit_of, judged
-from slurm_colloc.facts.one_job import RunFound
+from slurm_colloc.facts.fits import fit_of, with_fitted
+from slurm_colloc.facts.judgement import Judgement, RunFound, judge
 from slurm_colloc.facts.one_user import UserRuns, user_by_sacct, user_in_store, with_evidence
-from slurm_colloc.report.me import FORMATS, Hint, MyReport, idle_hints
-from slurm_colloc.report.usage import never_used
+from slurm_colloc.report.me import FORMATS, Hint, MyReport, hints_of
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.job_visibility import Visible
 from slurm_colloc.slurm.jobs import Accounted
@@ -57,9 +56,9 @@ def me(
         say("note: no site.toml, so what is kept of your jobs is not looked at; 'colloc site init --user' writes one")
     kept = _kept(config) if config and any(not run.usage.methods for run in found.runs) else {}
     runs = [with_evidence(run, kept.get(run.usage.job_id_raw)) for run in found.runs]
-    fitting = list(judged(runs, config)) if config else []
+    said = [judge(run) for run in (with_fitted(runs, config) if config else runs)]
     usages = [run.usage for run in runs]
-    hints = [*idle_hints(usages), *(_fit_hints(fitting, config) if config else [])]
+    hints = [*hints_of(said), *(_fit_hints(said, config) if config else [])]
     report = MyReport(
         user,
         config.cluster if config else "",
@@ -68,7 +67,7 @@ def me(
         source,
         usages,
         found.without_gpu,
-        fit_of(user, fitting),
+        fit_of(user, said),
         hints,
     )
     show(report, FORMATS, form)
@@ -107,24 +106,25 @@ def _kept(config: SiteConfig) -> dict[str, Evidence]:
     return found
 
 
-def _fit_hints(fitting: Sequence[RunFit], config: SiteConfig) -> Iterator[Hint]:
+def _fit_hints(said: Sequence[Judgement], config: SiteConfig) -> Iterator[Hint]:
     """Yield, for the names of jobs that held most too much, the line to submit the last of them by."""
-    by_name: dict[str, list[RunFit]] = defaultdict(list)
+    by_name: dict[str, list[Judgement]] = defaultdict(list)
     # csub knows what it submitted, and goes by what was measured of it from then on.
     by_csub = {one.job_id for one in own_decisions(config)[0]}
-    for one in fitting:
+    for one in said:
         usage = one.found.usage
-        if one.step and not never_used(usage) and asked_id(usage.job_id, usage.job_id_raw) not in by_csub:
-            by_name[one.found.usage.job_name].append(one)
-    worst = sorted(by_name.values(), key=lambda group: -fsum(one.freed_gpu_hours for one in group))[:_OF_SHAPES]
-    for group in worst:
+        if one.unit and asked_id(usage.job_id, usage.job_id_raw) not in by_csub:
+            by_name[usage.job_name].append(one)
+    freed_by = {name: fsum(one.free_gpu_hours for one in group) for name, group in by_name.items()}
+    for name in sorted(by_name, key=lambda name: -freed_by[name])[:_OF_SHAPES]:
+        group, freed = by_name[name], freed_by[name]
         last = group[-1].found
-        freed = fsum(one.freed_gpu_hours for one in group)
         peaks = (one.found.evidence.gpu_mem_peak_mib for one in group if one.found.evidence)
         peak = max((mib for mib in peaks if mib is not None), default=0)
-        runs = f"{counted(len(group), 'run')} of '{last.usage.job_name}'"
+        runs = f"{counted(len(group), 'run')} of '{name}'"
+        how = "by csub" if config.policy == "auto" else f"with --gres={group[-1].unit}"
         yield Hint(
-            f"submit '{last.usage.job_name}' by csub: {group[-1].unit} holds it",
+            f"submit '{name}' {how}: {group[-1].unit} holds it",
             f"{runs} had a whole GPU and at most {peak} MiB of it; a piece would have freed {significant(freed)} GPU-h",
             _line_for(last, config) or f"colloc job {last.usage.job_id}",
             freed,

@@ -18,10 +18,13 @@ from slurm_colloc.core.units import counted
 from slurm_colloc.core.usage_model import JobUsage
 from slurm_colloc.facts.aggregate import aggregate, last_usages
 from slurm_colloc.facts.counts import count_runs
+from slurm_colloc.facts.fits import fits_of
 from slurm_colloc.facts.usage import used_hours_by
 from slurm_colloc.report.text import local
+from slurm_colloc.report.usage import fits_by_group
 from slurm_colloc.report.user_page import UserPage, page_maker
 from slurm_colloc.slurm.job_visibility import EVERYBODY, Visible
+from slurm_colloc.store.equivalents import SLICES
 from slurm_colloc.store.rights import own_name
 from slurm_colloc.store.store import open_store
 from slurm_colloc.store.window import Window
@@ -77,8 +80,12 @@ def _pages(config: SiteConfig | None, folder: str, start: datetime, end: datetim
         for run in last_usages(database, _RUNS):
             runs.setdefault(run.user, []).append(run)
         cluster = ", ".join(count_runs(database).clusters)
+        fits = fits_by_group(fits_of(database, "user", config, SLICES)) if config else {}
     made = local(now())
-    return {group.name: UserPage(cluster, start, end, made, group, runs.get(group.name, ())) for group in groups}
+    return {
+        group.name: UserPage(cluster, start, end, made, group, runs.get(group.name, ()), fits.get(group.name))
+        for group in groups
+    }
 
 
 def is_root() -> bool:

@@ -66,5 +66,7 @@ def shadow_of(store: str, config: SiteConfig, span: tuple[datetime, datetime], b
         left=found.left,
         not_judged=found.not_judged,
         late=found.late,
+        could_free_gpu_hours=found.could_free_gpu_hours,
+        fitted_could_free_gpu_hours=found.fitted_could_free_gpu_hours,
         visible=source.visible.whose,
     )

@@ -11,8 +11,8 @@ from slurm_colloc.cli.colloc.progress import progress
 from slurm_colloc.cli.colloc.visible_store import seen_store
 from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.errors import CollocError, InputError
-from slurm_colloc.core.usage_model import MIN_COVERAGE_PCT
 from slurm_colloc.facts.evidence import measured_runs
+from slurm_colloc.facts.fits import Kept, fitted_by_evidence
 from slurm_colloc.facts.run_rows import past_runs
 from slurm_colloc.plan.answer import answer
 from slurm_colloc.plan.change import Asked, pools_with_whole
@@ -26,6 +26,7 @@ from slurm_colloc.store.store import Store
 
 _AUTO = "auto"
 _MOST_DEMAND = 10.0
+_ONE_GPU = ("", "", "", "gpu:1")
 
 
 def plan(
@@ -106,12 +107,12 @@ def _rules(config: SiteConfig) -> Rules:
 
 def _uses(store: Store, config: SiteConfig) -> dict[str, Use]:
     """Return what was measured of runs where it is enough to place them by: sampled, or taken in as past; by job id."""
-    past = [run for runs in store.past(config.cluster).values() for run in runs]
-    seen = [(run, run.sampled_s) for run in past]
-    seen += [(one.run, one.alone_s) for one in measured_runs(store, config.cluster, config)]
-    found = {}
-    for run, alone_s in seen:
-        enough = run.elapsed_s and 100 * alone_s >= MIN_COVERAGE_PCT * run.elapsed_s
-        if enough and run.gpu_mem_peak_mib is not None and run.sm_active_mean_pct is not None:
-            found[run.job_id] = Use(run.gpu_model, run.gpu_mem_peak_mib, run.sm_active_mean_pct)
-    return found
+    seen = [run for runs in store.past(config.cluster).values() for run in runs]
+    seen += [one.run._replace(sampled_s=one.alone_s) for one in measured_runs(store, config.cluster, config)]
+    # Which piece holds it is asked of each what-if; whether anything can be said of it is the same for all.
+    said = fitted_by_evidence([Kept(run, _ONE_GPU) for run in seen], config)
+    return {
+        run.job_id: Use(run.gpu_model, run.gpu_mem_peak_mib or 0, run.sm_active_mean_pct or 0.0)
+        for run, one in zip(seen, said, strict=True)
+        if one.why in ("", "size-not-known")
+    }

@@ -8,7 +8,7 @@ FROM (
                AS active_pct,
            -- Where neither processes nor activity are known, nobody can say that it was idle.
            coalesce(sum(idle_us) = sum(us) OR sum(util_us) > 0, false)
-           AND (sum(util_fix) > 0 OR sum(sm_fix) > 0) IS NOT true AS idle
+           AND {hardly_used} AS idle
     FROM unit_parts JOIN runs USING (run)
     WHERE cluster = $cluster AND job_id_raw = $job AND from_s = $since GROUP BY run, node, uuid
 )

@@ -1,5 +1,5 @@
 -- The runs of jobs that csub decided on in shadow mode.
-SELECT cluster, "user", would, would_partition, would_not, would_memory_mib, would_wait_s, arm,
+SELECT run, cluster, "user", would, would_partition, would_not, would_memory_mib, would_wait_s, arm,
        sm_active_q95_pct,
        coalesce(nullif(would_partition, ''), "partition") AS place,
        state, start_s, end_s, hours, devices, by_mean, allocated, peak_mib, coverage_pct,

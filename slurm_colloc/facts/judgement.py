@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is said of one run, the same in a mail, a report, on a page and by colloc job and me. Pure.
+
+Of many runs the database adds up what store/sql/run_fits.sql finds of each (``Fitted``), and ``judge`` puts one of them
+into what to do. Each line that is given is one that Slurm takes: tests/cluster/test_remedies.py sends each.
+"""
+
+from typing import NamedTuple
+
+from slurm_colloc.core.audit_model import IDLE_PCT
+from slurm_colloc.core.chart_model import JobTimeline
+from slurm_colloc.core.model import Evidence
+from slurm_colloc.core.units import counted
+from slurm_colloc.core.usage_model import MIN_COVERAGE_PCT, JobUsage
+from slurm_colloc.slurm.gres import parse_gres
+
+# A GPU that waits this long at a run's end waits for nobody.
+LEAST_TAIL_S = 600.0
+NO_USE, FEWER, PIECE, TAIL = "no use", "fewer", "piece", "tail"
+# What to do, wherever it is said.
+DO = {
+    NO_USE: "submit without a GPU what does not use one",
+    FEWER: "ask for as many GPUs as the program uses",
+    PIECE: "ask for a piece of a GPU",
+    TAIL: "let a job end when its work on the GPU ends",
+}
+# What asks for no GPU, as --gres has it.
+NO_GPU = "none"
+# Each of them replaces itself alone: --gres beside a script's --gpus=2 is refused, or adds a second node.
+STYLES = ("gres", "gpus", "gpus-per-node")
+
+
+class Fitted(NamedTuple):
+    """A row of run_fits.sql: why nothing is said of a piece (a code of core/wording.py), or the piece.
+
+    ``unit`` is empty where no piece holds the run; ``gpus`` is what it is worth in whole GPUs, ``most_mib`` the memory
+    peak that it holds at most, and ``freed_gpu_hours`` what it would have left to others. Of several GPUs
+    ``unused_gpus`` were never used, None where none was or not all were seen; ``spare_gpu_hours`` are theirs. ``nodes``
+    are those that they were seen on.
+    """
+
+    why: str
+    unit: str
+    gpus: float | None
+    most_mib: int | None
+    freed_gpu_hours: float
+    asked_gpus: int
+    unused_gpus: int | None
+    spare_gpu_hours: float
+    nodes: int | None = 1
+
+
+class RunFound(NamedTuple):
+    """One run; ``timeline`` is None where there are no samples of it, ``evidence`` also while it runs.
+
+    ``fitted`` is None of a run that had no whole GPU, or of which nobody knows what it had.
+    """
+
+    usage: JobUsage
+    timeline: JobTimeline | None
+    evidence: Evidence | None
+    fitted: Fitted | None = None
+
+
+class Remedy(NamedTuple):
+    """What to do (a key of DO), in words, the gres to ask for, and the GPU-hours that it leaves to others."""
+
+    code: str
+    what: str
+    gres: str
+    gpu_hours: float
+
+
+class Judgement(NamedTuple):
+    """What is said of a run.
+
+    ``why`` is the code of why nothing is said of a piece, empty where something is; ``unit`` is then the piece, empty
+    where none holds it. ``used_gpus`` of ``asked_gpus`` were used, None where that is not known. ``idle_s`` is for how
+    long it went on after the last activity. ``remedies`` are what to do, the first the most.
+    """
+
+    found: RunFound
+    why: str
+    unit: str
+    asked_gpus: int
+    used_gpus: int | None
+    idle_s: float
+    remedies: tuple[Remedy, ...]
+
+    @property
+    def free_gpu_hours(self) -> float:
+        """Return what it could free while it works, whatever it did at its end."""
+        return sum(one.gpu_hours for one in self.remedies if one.code != TAIL)
+
+
+def judge(found: RunFound) -> Judgement:
+    """Return what is said of one run."""
+    usage, fitted = found.usage, found.fitted
+    allocated = usage.allocated_gpu_hours or 0.0
+    enough = (usage.coverage_pct or 0.0) >= MIN_COVERAGE_PCT and allocated > 0
+    unused, idle_s = enough and never_used(usage), (usage.idle_tail_s or 0.0) if enough else 0.0
+    asked = fitted.asked_gpus if fitted else 1
+    used = None if fitted is None or fitted.unused_gpus is None else asked - fitted.unused_gpus
+    remedies = []
+    if unused:
+        remedies = [Remedy(NO_USE, DO[NO_USE], NO_GPU, allocated)]
+    else:
+        if fitted and used and fitted.unused_gpus:
+            what = f"ask for {counted(used, 'GPU')}, as only {used} of {asked} did work"
+            gres = fewer(usage.gres, used) if fitted.nodes == 1 else ""
+            remedies.append(Remedy(FEWER, what, gres, fitted.spare_gpu_hours))
+        if fitted and fitted.unit and fitted.freed_gpu_hours > 0:
+            what = f"{DO[PIECE]}: {fitted.unit} holds it"
+            remedies.append(Remedy(PIECE, what, fitted.unit, fitted.freed_gpu_hours))
+        if idle_s >= LEAST_TAIL_S:
+            remedies.append(Remedy(TAIL, DO[TAIL], "", allocated * _part(usage, idle_s)))
+    unit = "" if unused or fitted is None else fitted.unit
+    why = fitted.why if fitted else ""
+    return Judgement(found, why, unit, asked, used, idle_s, tuple(sorted(remedies, key=lambda one: -one.gpu_hours)))
+
+
+def never_used(run: JobUsage) -> bool:
+    """Return whether hardly a kernel ran while it was measured, outside suspensions, by each metric that is known.
+
+    A GPU whose counters another program holds reads 0 SMs, and GPU_UTIL alone tells: of a slice, which has none, nobody
+    knows, unless no process of the job was there.
+    """
+    of = ((run.util_used_gpu_hours, run.util_measured_gpu_hours), (run.sm_used_gpu_hours, run.sm_measured_gpu_hours))
+    known = [100 * used <= IDLE_PCT * measured for used, measured in of if used is not None and measured]
+    sure = run.util_used_gpu_hours is not None or bool(run.held_idle_gpu_hours)
+    return sure and bool(known) and all(known)
+
+
+def fewer(gres: str, used: int) -> str:
+    """Return what asks for so many GPUs of the kind that an allocation (in Slurm's words) was of.
+
+    Empty where it was of several kinds.
+    """
+    kinds = parse_gres(gres)
+    return str(kinds[0]._replace(quantity=used)) if len(kinds) == 1 else ""
+
+
+def option_for(gres: str, style: str) -> str:
+    """Return the option of one of STYLES that asks for whole GPUs, or for none."""
+    return (
+        f"--{style}={gres}" if style == "gres" else f"--{style}={'0' if gres == NO_GPU else gres.removeprefix('gpu:')}"
+    )
+
+
+def _part(run: JobUsage, span_s: float) -> float:
+    took_s = run.end_s - run.start_s
+    return min(1.0, span_s / took_s) if took_s > 0 else 0.0
