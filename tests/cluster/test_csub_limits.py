@@ -14,12 +14,13 @@ from slurm_colloc.core.wording import words
 from tests.cluster.fixtures import new_lab, running
 from tests.cluster.lab import Lab
 from tests.cluster.site import write_site
+from tests.cluster.test_recovery import FOOTPRINT, HEAD, ONCE, Trainer
 from tests.cluster.user import SLICE, SMALL, User, job_id, tres
 
 pytestmark = pytest.mark.cluster
 
 
-# A site's rule of its own: jobs of this name may not share.
+# A site's rules of its own: jobs of this name may not share, and what of users' jobs nobody but root changes.
 LUA = """\
 function slurm_job_submit(job, partitions, uid)
     if job.name == "no-shares" and string.find(job.tres_per_node or "", "mps") then
@@ -28,6 +29,10 @@ function slurm_job_submit(job, partitions, uid)
     return slurm.SUCCESS
 end
 function slurm_job_modify(job, record, partitions, uid)
+    if uid ~= 0 and record.name == "as-it-is" then
+        slurm.log_user("jobs stay as they are")
+        return slurm.ERROR
+    end
     return slurm.SUCCESS
 end
 return slurm.SUCCESS
@@ -130,3 +135,16 @@ def test_an_accounts_limit_holds_for_its_users(lab: Lab) -> None:
     assert carol.shown(job_id(done))["TresPerNode"] == tres("shard:1")
     limit = because("limit-most", limit="MaxTRES", what="account", name="phys", most=11, tres="gres/mps")
     assert words(limit) in done.stderr
+
+
+def test_where_no_user_changes_jobs_one_that_ran_out_begins_again_on_its_piece(lab: Lab) -> None:
+    """One job, on the piece that it had; what its user asked for is refused, and not asked for a second time."""
+    extra = {"sharing.order": '["mps"]', "sharing.mps_daemon": '"prolog"'}
+    alice = Trainer(lab, "alice", write_site(lab, "limits-again", agent=False, extra=extra))
+    job = alice.submitted(FOOTPRINT, "-J", "as-it-is", "--gres=gpu:h100:1", alice.script(HEAD + ONCE))
+    alice.requeued(job)
+    assert lab.wait_jobs([job]) == {int(job): "COMPLETED"}
+    assert alice.rows(job) == ["REQUEUED gres/mps=6", "COMPLETED gres/mps=6"]
+    assert "Slurm refuses to give it" in alice.output(job, ".run1")
+    assert alice.shown(job)["Restarts"] == "1"
+    assert alice.jobs().count(job) == 1

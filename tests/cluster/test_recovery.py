@@ -220,18 +220,3 @@ def test_killed_between_the_two_it_is_one_job_that_has_more_in_the_end(lab: Lab,
     assert alice.rows(job) == ["REQUEUED gres/mps=6"] * 2 + [f"COMPLETED {grown}"]
     assert alice.output(job).splitlines() == ["run 2 ", "step", "end"]
     assert alice.jobs().count(job) == 1
-
-
-def test_an_update_that_the_site_refuses_leaves_one_job_on_its_piece(lab: Lab) -> None:
-    """As by slurm_job_modify: this scontrol takes no update."""
-    alice = trainer(lab, "mps")
-    own = alice.home / "bin"
-    own.mkdir(exist_ok=True)
-    real = lab.run(["which", "scontrol"]).stdout.strip()
-    (own / "scontrol").write_text(f'#!/bin/sh\n[ "$1" = -o ] || exec {real} "$@"\ngrep -v ^update | exec {real} "$@"\n')
-    (own / "scontrol").chmod(0o755)
-    job = alice.submitted(FOOTPRINT, "--gres=gpu:h100:1", alice.script(HEAD + f"export PATH={own}:$PATH\n" + ONCE))
-    alice.requeued(job)
-    assert lab.wait_jobs([job]) == {int(job): "COMPLETED"}
-    assert alice.rows(job) == ["REQUEUED gres/mps=6", "COMPLETED gres/mps=6"]
-    assert "Slurm refuses to give it" in alice.output(job, ".run1")
