@@ -240,7 +240,10 @@ def _as_it_stands(path: str, form: Form, stream: BinaryIO) -> Rows | None:
             return None
         if marked and chunk.count(_PLAIN) != 2 * chunk.count(form.delimiter):
             return None
-        rows_in += chunk.count(b"\n")
+        lines = chunk.count(b"\n")
+        if marked and lines != chunk.count(form.terminator):
+            return None
+        rows_in += lines
     return Rows(form, path, delimiter, names, 1 if form.header else 0, (), rows_in, {}, LostRows())
 
 
