@@ -35,7 +35,7 @@ _USAGE = {"run": "BIGINT", "state": "VARCHAR", "devices": "INTEGER", "allocated"
 _MEASURED = {"run": "BIGINT", "model": "VARCHAR", "sm_pct": "DOUBLE", "is_bound": "BOOLEAN", "alone_s": "DOUBLE",
              "elapsed_s": "DOUBLE", **dict.fromkeys(_WHERE[:4], "VARCHAR")}  # fmt: skip
 _IDLE = {"run": "BIGINT", "idle_units": "DOUBLE", "fewer": "BOOLEAN", "unit_nodes": "BIGINT"}
-_COLUMNS = "fit_why, fit_unit, fit_gpus, fit_most_mib, fit_freed, asked_gpus, unused_gpus, spare, unit_nodes"
+_COLUMNS = "fit_why, fit_unit, fit_gpus, fit_most_mib, fit_freed, asked_gpus, unused_gpus, spare, unit_nodes, fit_place"
 
 
 class _Fitted(NamedTuple):
@@ -197,8 +197,10 @@ def fitted_by_evidence(runs: Sequence[Kept], config: SiteConfig) -> list[Fitted]
 
 
 def _fitted(row: Sequence[Any]) -> Fitted:
-    why, unit, gpus, most_mib, freed, asked, unused, spare, nodes = row
-    return Fitted(why or "", unit or "", gpus, most_mib, freed, asked, unused and int(unused), spare, nodes)
+    why, unit, gpus, most_mib, freed, asked, unused, spare, nodes, place = row
+    return Fitted(
+        why or "", unit or "", gpus, most_mib, freed, asked, unused and int(unused), spare, nodes, place or ""
+    )
 
 
 def fit_of(name: str, runs: Iterable[Judgement]) -> Fit | None:

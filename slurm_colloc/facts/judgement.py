@@ -36,7 +36,7 @@ class Fitted(NamedTuple):
     ``unit`` is empty where no piece holds the run; ``gpus`` is what it is worth in whole GPUs, ``most_mib`` the memory
     peak that it holds at most, and ``freed_gpu_hours`` what it would have left to others. Of several GPUs
     ``unused_gpus`` were never used, None where none was or not all were seen; ``spare_gpu_hours`` are theirs. ``nodes``
-    are those that they were seen on.
+    are those that they were seen on. ``partition`` is where the piece is asked for, empty for the run's own.
     """
 
     why: str
@@ -48,6 +48,7 @@ class Fitted(NamedTuple):
     unused_gpus: int | None
     spare_gpu_hours: float
     nodes: int | None = 1
+    partition: str = ""
 
 
 class RunFound(NamedTuple):

@@ -15,7 +15,7 @@ from slurm_colloc.estimate.ladder import estimate, estimate_at_site
 from slurm_colloc.estimate.lookup import Known
 from slurm_colloc.estimate.question import Question, question
 from slurm_colloc.facts.fits import Kept, fitted_by_evidence, with_fitted
-from slurm_colloc.facts.judgement import FEWER, NO_USE, STYLES, RunFound, judge, option_for
+from slurm_colloc.facts.judgement import FEWER, NO_USE, STYLES, Fitted, RunFound, judge, option_for
 from slurm_colloc.placement.choose import place
 from slurm_colloc.placement.fitted import had_piece, past_request, would_have_fitted
 from slurm_colloc.report.job import Advice
@@ -28,6 +28,7 @@ from slurm_colloc.submit.own_options import OWN_OPTIONS, option_table
 
 _LIMIT_BYTES = 4 * 1024 * 1024
 _GPU_OPTIONS = ("gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket")
+_MODES = {"mps": SharingMode.MPS, "shard": SharingMode.SHARD}
 _GOES_ON = ("RUNNING", "SUSPENDED")
 _ALLOWING = "as far as limits and what is free allow: 'csub --dry-run --explain SCRIPT' tells"
 
@@ -70,7 +71,7 @@ def advise(
         why = because(fitted.why if fitted else "size-not-known", state=evidence.state, least_pct=MIN_COVERAGE_PCT)
         return Advice(f"not known: {words(why)}", expected=expected)
     request = past_request(gres, run.partition, run.account, run.qos)
-    fit = _in_words(would_have_fitted(evidence, request, config), evidence)
+    fit = _in_words(fitted, would_have_fitted(evidence, request, config), evidence)
     if decision:
         return Advice(fit, "", expected)
     footprint = estimate(Question(runs=[evidence._replace(mode=SharingMode.EXCLUSIVE)]))
@@ -102,14 +103,15 @@ def _gets(how: str, placement: Placement, footprint: Footprint) -> str:
     return f"{how} it gets {placement.given} ({placement.mode}; footprint {footprint.rung}: {by}), {_ALLOWING}"
 
 
-def _in_words(placement: Placement, run: Evidence) -> str:
+def _in_words(fitted: Fitted, placement: Placement, run: Evidence) -> str:
     active = f"{run.sm_active_mean_pct:.0f} %"
     what = f"at most {active} of the SMs" if run.sm_is_bound else f"{active} of the SMs"
     used = f"{run.gpu_mem_peak_mib} MiB at peak and {what} on average"
-    if placement.as_asked:
+    if not fitted.unit:
         return f"no smaller piece: {sentence(placement.reasons)} (measured: {used})"
-    where = f" in partition '{placement.partition}'" if placement.partition else ""
-    return f"{placement.given} ({placement.mode}){where}, by {used}"
+    mode = _MODES.get(fitted.unit.partition(":")[0], SharingMode.MIG)
+    where = f" in partition '{fitted.partition}'" if fitted.partition else ""
+    return f"{fitted.unit} ({mode}){where}, by {used}"
 
 
 def _command(slurm: Accounted, footprint: Footprint, config: SiteConfig) -> str:
