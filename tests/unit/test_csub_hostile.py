@@ -159,10 +159,10 @@ def test_a_site_file_that_is_none(shell: Shell, kind: str) -> None:
 
 def test_an_unknown_release_loses_csubs_own_options_and_nothing_else(shell: Shell) -> None:
     site = shell.folder / "site.toml"
-    site.write_text(site.read_text().replace("22.05", "99.11"))
+    site.write_text(site.read_text().replace("22.05", "20.11"))
     done = shell.run("-J", "x", HINT, "job.sh", HINT)
     assert shell.calls() == [["-J", "x", "job.sh", HINT]]
-    assert "'99.11' is not known" in done.stderr
+    assert "'20.11' is not known" in done.stderr
 
 
 def test_a_configured_sbatch_must_be_one(shell: Shell) -> None:

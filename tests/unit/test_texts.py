@@ -26,9 +26,9 @@ def test_a_text_is_known_by_its_content(tmp_path: Path) -> None:
     assert content_name(str(path)) != text
     path.write_text("one\n")
     assert content_name(str(path)) == text
-    path.write_text("")
-    with pytest.raises(InputError, match="is empty"):
-        content_name(str(path))
+    (tmp_path / "empty").write_text("")
+    with duckdb.connect() as database, pytest.raises(InputError, match="is empty"):
+        take_text(database, str(tmp_path / "empty"), (), None, 2e9, str(tmp_path), "x")
 
 
 def test_a_pipe_is_no_file(tmp_path: Path) -> None:
