@@ -6,7 +6,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Unit tests wait as much as they work: for programs to end, for time to pass.
 WORKERS := $(shell echo $$(($$(nproc) * 3 / 2)))
 
-.PHONY: demo test test-matrix test-oldest test-python check ci all quick slow lint mutate fuzz proof bench soak docs html sbom env env-only
+.PHONY: demo test test-matrix test-oldest test-python check ci all quick slow lint mutate fuzz proof bench soak docs pictures html sbom env env-only
 
 env:           ## Slurm from Debian's packages (as root) and the Python environment
 	@bash tests/cluster/bootstrap.sh
@@ -97,6 +97,9 @@ bench: env     ## ratios side by side in one run
 
 docs: env-only ## regenerate what is made of the code: reference, manual pages, completion; a test fails when they are stale
 	$(ENV)/python -m tests.pages
+
+pictures: env-only ## the pictures of the page in README and docs, of the demo (chromium); a test fails when they are stale
+	$(ENV)/python -m tests.pictures
 
 html: env-only ## the documentation as a site, in docs/_build/html; a warning is an error
 	$(ENV)/sphinx-build -W --keep-going -q -b html docs docs/_build/html

@@ -136,6 +136,7 @@ ONLY_READ = {
 }
 # What a test of its own runs.
 ELSEWHERE = {
+    ("colloc", "late", "--probe"): "tests/cluster/test_rebind.py",
     ("colloc", "demo"): "tests/package/test_distribution.py",
     ("colloc", "audit"): "tests/unit/test_docs_audits.py",
     ("colloc", "history", "--correct"): "tests/unit/test_said.py",

@@ -120,7 +120,7 @@ def test_a_short_row_is_counted_not_used(cells: int, printed: Printed) -> None:
     printed("ingest", parsed.rejected)
 
 
-def test_the_front_page_says_what_these_jobs_come_to() -> None:
+def test_the_page_says_what_these_jobs_come_to() -> None:
     with (RECORDED / "clustercockpit-alex/jobs.csv").open() as stream:
         jobs = [(int(row["num_acc"]), int(row["duration_s"]), float(row["acc_utilization_avg"]))
                 for row in csv.DictReader(stream) if int(row["num_acc"])]  # fmt: skip
@@ -129,7 +129,7 @@ def test_the_front_page_says_what_these_jobs_come_to() -> None:
         return fsum(gpus * seconds / 3600 for gpus, seconds, pct in jobs if least <= gpus <= most and pct <= util)
 
     used = fsum(gpus * seconds * pct / 100 / 3600 for gpus, seconds, pct in jobs)
-    front = " ".join((RECORDED.parents[1] / "README.md").read_text().split())
-    assert f"total {len(jobs)} {hours():.2f} {used:.2f} {100 * used / hours():.1f} {hours() - used:.2f}" in front
-    assert f"half of the time or less had {100 * hours(most=1, util=50) / hours():.1f} % of these hours" in front
-    assert f"jobs of several GPUs, which stay as they are, {100 * hours(least=2) / hours():.0f} %" in front
+    page = " ".join((RECORDED.parents[1] / "docs/explanation/why.md").read_text().split())
+    assert f"total {len(jobs)} {hours():.2f} {used:.2f} {100 * used / hours():.1f} {hours() - used:.2f}" in page
+    assert f"half of the time or less had {100 * hours(most=1, util=50) / hours():.1f} % of these hours" in page
+    assert f"jobs of several GPUs, which stay as they are, had {100 * hours(least=2) / hours():.0f} %" in page

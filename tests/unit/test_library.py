@@ -21,6 +21,7 @@ from slurm_colloc.slurm.job_visibility import Visible
 from slurm_colloc.store.store import Store
 from tests.doc_examples import blocks
 from tests.pages import DOCS
+from tests.pictures import DIGEST, digest_of
 from tests.unit.made import HOUR, MIG_POOL, decision, run, site
 from tests.unit.programs import colloc
 from tests.unit.shell import HINT, Shell
@@ -199,6 +200,7 @@ def test_the_notebook_runs_on_the_week_of_the_demo(tmp_path: Path, monkeypatch: 
     told = colloc.out.split("\n\n")[-1].splitlines()
     assert [line[:5].strip() for line in told] == ["idle", "fits", "free", "page", "try", "", "", ""]
     assert [line.split(" GPU-hours")[0].split()[-3:] for line in told if "free" in line] == [["345", "of", "887"]]
+    assert digest_of((tmp_path / "report.html").read_text()) == DIGEST.read_text().strip(), "run 'make pictures'"
     # Of one week one figure: what pieces leave is the same to a report, to shadow mode and to a plan.
     (left,) = (one["freed_gpu_hours"] for one in json.loads((tmp_path / "report.json").read_text())["fits"][-1:])
     week = ("--since", "2026-11-02", "--until", "2026-11-09", "--format", "json")
