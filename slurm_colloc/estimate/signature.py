@@ -57,6 +57,8 @@ _INDEX = "SLURM_ARRAY_TASK_ID"
 # What is reckoned of an array's index alone, and a variable that holds nothing else.
 _OF_INDEX = r"\$\(\((?:[\s\d+*/%-]|\$?\{?SLURM_ARRAY_TASK_ID\}?)++\)\)"
 _IS_INDEX = r"(?m)^[ \t]*([A-Za-z_]\w*)=[\"']?\$\{?SLURM_ARRAY_TASK_ID\}?[\"']?\s*$"
+# Where a variable counts without a dollar: handed on, reckoned with, or as the name in another one.
+_SPEAKS, _BARE = r"\(\(|\[|\$\{!|\b(?:let|export|declare|typeset)\b", r"(?<![\w${])[A-Za-z_]\w*"
 # A position of the script's arguments: $1, ${1}, ${1:-0}; and where it is only looked whether there is one.
 _POSITION = r"\$(?:([1-9])(?!\d)|\{([1-9]\d?)(?::?[-?][^}\s]*)?\})"
 _IS_THERE = r"-[zn][ \t]+\"?\$\{?[1-9]\}?\"?"
@@ -353,9 +355,9 @@ class _Reader:
     def asks_index(self, body: str) -> bool:
         """Return whether an array's index stands for more than a seed, a label or a place of results."""
         body = re.sub(_OF_INDEX, f"${_INDEX}", body) if _INDEX in body else ""
-        exported = {name for names in re.findall(r"\bexport\s+([^\n;]*)", body) for name in re.findall(r"\w+", names)}
-        for alias in set(re.findall(_IS_INDEX, body)) - self.used - exported:
-            body = re.sub(rf"(?m)^[ \t]*{alias}=.*", "", body)
+        spoken = {name for line in body.split("\n") if re.search(_SPEAKS, line) for name in re.findall(_BARE, line)}
+        of_none = set(re.findall(_IS_INDEX, body)) - self.used - spoken
+        body = re.sub(r"(?m)^[ \t]*(\w+)=.*", lambda found: "" if found[1] in of_none else found[0], body)
         return _INDEX in _PUTS.sub(r"\g<of>", _ARGUMENT.sub(self._but_noise, body))
 
     def reads(self, body: str) -> str:

@@ -131,6 +131,18 @@ STRANGERS = [
         Job("t $((2 ** SLURM_ARRAY_TASK_ID))", array="9"),
     ),
     ("handed on", Job(f"export {ALIAS}t", array="1"), Job(f"export {ALIAS}t", array="2")),
+    *(
+        (f"{name}, without a dollar", Job(head + ALIAS + line, array="1"), Job(head + ALIAS + line, array="2"))
+        for name, head, line in (
+            ("one of a list", "", "C=${ALL[TASK]}\nt -c $C"),
+            ("compared", "", "(( TASK == 1 )) && C=big\nt -c $C"),
+            ("compared by a test", "", "[[ TASK -eq 1 ]] && C=big\nt -c $C"),
+            ("reckoned", "", "N=$((TASK % 4))\nt --layers $N"),
+            ("let", "", "let N=TASK%4\nt --layers $N"),
+            ("by its name", "", "R=TASK\nt --layers ${!TASK}"),
+            ("declared", "declare -x TASK\n", "t"),
+        )
+    ),
     ("a file by argument", Job("t --config $1", "a.yaml"), Job("t --config $1", "b.yaml")),
     ("a model by the second", Job("t --seed $1 --model $2", "1", "a"), Job("t --seed $1 --model $2", "2", "b")),
     ("one argument more", Job("t --seed $1", "1"), Job("t --seed $1", "1", "x")),
