@@ -158,7 +158,7 @@ def _of_a_pack() -> Iterator[Target]:
     yield Target("ledger-line", entry, encoded, (InputError,), True)
     yield in_file("ledger", InFolder("1.jsonl", read_ledger), b"".join(encoded))
     piece = recovery.Carried(
-        "c", "f.64~~d", "mps", "mps", "gpu:h100:1", ("gpu",), {"TimeLimit": "5"}, 9, 1.0, "", 60.0, ("a",)
+        "c", "f.64~~d", "mps", "mps", "gpu:h100:1", ("gpu",), ("p",), {"TimeLimit": "5"}, 9, 1.0, "", 60.0, ("a",)
     )
     yield of_text("carried", recovery.parse_carried, piece.text.encode(), is_json=True)
     step = recover.Step(1, 0, "gpu:1", {"Gres": "gpu:1"}, "it began again")

@@ -117,10 +117,8 @@ def rooms_of(
             why = because("protected", gpu_type=pool.gpu_type)
         elif kind and pool.gpu_type != kind and pool.gpu_model not in models - {""}:
             why = because("other-gpu-type", gpu_type=kind)
-        elif lacking := [name for name in request.features if name not in pool.features]:
-            why = because("pool-lacks-feature", feature=lacking[0])
-        elif request.excluded and _is_excluded(pool, request.excluded):
-            why = because("pool-excluded")
+        elif kept_out := keeps_out(pool, request):
+            why = kept_out
         else:
             unsized = because("site-lacks", key="sm_count", pool=pool.name) if pool.sm_count is None else None
             why = other_card(footprint, pool) or unsized
@@ -133,6 +131,13 @@ def rooms_of(
         elif partition is not None:
             moves.append(Room(pool, partition, moved=True))
     yield from moves
+
+
+def keeps_out(pool: Pool, request: JobRequest) -> Reason | None:
+    """Return why a job may not run on the nodes of a pool by what it says of nodes; None where it may."""
+    if lacking := [name for name in request.features if name not in pool.features]:
+        return because("pool-lacks-feature", feature=lacking[0])
+    return because("pool-excluded") if request.excluded and _is_excluded(pool, request.excluded) else None
 
 
 def _is_excluded(pool: Pool, nodes: Sequence[str]) -> bool:

@@ -61,6 +61,7 @@ def judge(end: End, piece: Carried, pools: Sequence[Pool]) -> Verdict | None:
     """
     is_fault = end.outcome is Outcome.GPU_FAULT and end.has.name == SharingMode.MPS
     pools = [pool for pool in pools if set(piece.partitions) & set(pool.partitions) or _holds(pool, end.has)]
+    open_to = [pool for pool in pools if pool.name not in piece.without]
     asked = parse_gres(piece.asked)
     if not (is_fault or end.outcome is Outcome.GPU_OOM) or end.has in asked or not is_piece(end.has, pools):
         return None
@@ -74,7 +75,7 @@ def judge(end: End, piece: Carried, pools: Sequence[Pool]) -> Verdict | None:
         return verdict._replace(why="it is too near its time limit to begin again")
     if end.runs >= MOST_RETRIES:
         return verdict._replace(why=f"it was run again {end.runs} times, so this was the last")
-    wished = list(_larger(end, asked, held, pools, piece.partitions))
+    wished = list(_larger(end, asked, held, open_to, piece.partitions))
     for to, is_asked in wished:
         if update := back_of(piece.option, end.release, to):
             return verdict._replace(to=to, update={**update, **(piece.fields if is_asked else {})})

@@ -15,6 +15,7 @@ from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.errors import InputError
 from slurm_colloc.core.model import JobRequest, Placement, Reason, because
 from slurm_colloc.core.value_types import read_as
+from slurm_colloc.placement.pieces import keeps_out
 from slurm_colloc.placement.time_and_cores import asked_partitions
 from slurm_colloc.slurm.job_files import file_name
 from slurm_colloc.slurm.options import CommandLine, Given, value_of
@@ -40,7 +41,8 @@ class Carried(NamedTuple):
     """What a job knows of its own piece of a GPU, or of one that it may get while it waits.
 
     ``option`` is what the table of updates (rebind/forms.toml) knows the request by, empty where it knows none;
-    ``asked`` the user's own gres, in his ``partitions``. ``fields`` is what an update has to change beside it.
+    ``asked`` the user's own gres, in his ``partitions`` and not in the pools ``without`` what he wants of a node.
+    ``fields`` is what an update has to change beside it.
     ``budget_mib`` is what a share was sized for, 0 where that is not known yet. ``open_mode`` is --open-mode,
     ``signal_s`` how long before its end the job is told of it. ``words`` are the arguments that submit it, but for what
     csub is told of its need.
@@ -52,6 +54,7 @@ class Carried(NamedTuple):
     option: str
     asked: str
     partitions: tuple[str, ...]
+    without: tuple[str, ...]
     fields: Mapping[str, str]
     budget_mib: int
     sm_active_pct: float | None
@@ -99,6 +102,7 @@ def carried(
         option="" if unclear else placement.gres.name if is_share and placement.gres else request.gpu_style,
         asked=request.asked,
         partitions=request.partitions or (config.default_partition,),
+        without=tuple(pool.name for pool in config.pool if keeps_out(pool, request)),
         fields=_fields(request, placement, config),
         budget_mib=placement.memory_mib or 0,
         sm_active_pct=sm_active_pct,

@@ -46,6 +46,7 @@ def piece(**fields: Any) -> Carried:
         option="gres",
         asked="gpu:h100:1",
         partitions=("gpu",),
+        without=(),
         fields={"TimeLimit": "30"},
         budget_mib=4352,
         sm_active_pct=10.0,
@@ -121,6 +122,29 @@ def test_one_gpu_of_no_type_may_be_the_same_slice_again() -> None:
     assert judged(end(Gres("gpu", LARGE, 1)), **both).update == {"Gres": "gpu:h100:1", "TimeLimit": "30"}
     assert judged(end(SHARE), option="mps", **both).update["Gres"] == "gpu:h100:1"
     assert judged(end(SHARE), option="mps", asked="gpu:1").update["Gres"] == "gpu:1"
+
+
+def test_it_grows_to_no_gpu_that_a_constraint_keeps_it_from() -> None:
+    other = MPS_POOL._replace(name="other", gpu_type="a100")
+    mig = MIG._replace(partitions=("both",))
+    pools = [mig, other._replace(partitions=("both",)), MPS_POOL._replace(partitions=("both",))]
+    for without, wanted in ((("other",), "gpu:h100:1"), (("g",), "gpu:a100:1")):
+        verdict = judge(end(Gres("gpu", LARGE, 1)), piece(asked="gpu:1", partitions=("both",), without=without), pools)
+        assert verdict is not None
+        assert str(verdict.to) == wanted
+
+
+def test_which_pools_a_job_is_kept_from_it_carries() -> None:
+    config = site(MPS_POOL._replace(features=("fast",)), SHARD_POOL, MIG._replace(nodes="n[1-2]"))
+    placed = as_asked(())._replace(mode=SharingMode.MPS, gres=SHARE, memory_mib=9)
+    for asked, names in (
+        ({}, ()),
+        ({"features": ("fast",)}, (SHARD_POOL.name, MIG.name)),
+        ({"excluded": ("n1", "n2")}, (MIG.name,)),
+        ({"excluded": ("n1",)}, ()),
+    ):
+        found = carried(request(**asked), placed, None, {}, CommandLine((), (), ("a",), 0, 0), config)
+        assert found.without == names
 
 
 @pytest.mark.parametrize(
