@@ -15,7 +15,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 from slurm_colloc.core import clock
 from slurm_colloc.core.config import SiteConfig, find_site_file, load_site, user_data_folder
@@ -23,6 +23,7 @@ from slurm_colloc.core.errors import CollocError, InputError, StoreError
 from slurm_colloc.core.files import private_folder, read_own, write_atomic
 from slurm_colloc.core.model import Evidence, Gres, SharingMode
 from slurm_colloc.core.process import given_environment
+from slurm_colloc.core.units import whole
 from slurm_colloc.core.value_types import read_as
 from slurm_colloc.estimate.records import drop_evidence, evidence_of_run, note_out_of_memory
 from slurm_colloc.gpu.failure import TAIL_BYTES, Outcome, outcome_of
@@ -125,8 +126,17 @@ def ended(job: Job, status: int, files: Sequence[str]) -> None:
     if outcome_of(status, said)[0] in (Outcome.GPU_OOM, Outcome.GPU_FAULT):
         record = job.record()
         # One that was cancelled, has met its limit or is requeued by others has another state by now.
-        if record and record.state == "RUNNING" and record.uid == os.geteuid():
-            _follow(job, record, status, said, tuple(paths))
+        if _goes_on(record):
+            _follow(_counted(job, record), record, status, said, tuple(paths))
+
+
+def _goes_on(record: PendingJob | None) -> TypeGuard[PendingJob]:
+    return record is not None and record.state == "RUNNING" and record.uid == os.geteuid()
+
+
+def _counted(job: Job, record: PendingJob) -> Job:
+    """Return the job with Slurm's own count: what submits a job hands its SLURM_RESTART_COUNT on to it."""
+    return job._replace(restarts=whole(record.record.get("Restarts", "")) or 0)
 
 
 def _follow(job: Job, record: PendingJob, status: int, said: bytes, paths: Sequence[str]) -> None:
@@ -151,12 +161,15 @@ def _follow(job: Job, record: PendingJob, status: int, said: bytes, paths: Seque
     if verdict.to is not None:
         step = Step(end.runs + 1, job.restarts, str(verdict.to), verdict.update)
         keep_step(job.piece.cluster, job.name, step)
+        # Slurm would bring back one that was cancelled meanwhile.
+        if not _goes_on(job.record()):
+            return
         if why := job.slurm.requeue(job.name):
             done = f"Slurm does not let it begin again ({why}); for more: {by_hand}"
         else:
             kept = ""
             if not _appends(job.piece, slurm_conf):
-                paths, kept = _put_aside(paths, job.restarts + 1)
+                paths, kept = _put_aside(paths, job)
             step, done = _changed(job, step)
             done += f"; what it printed so far is in '{kept}'" if kept else ""
     words = f"job {job.name} {verdict.cause}; {done}"
@@ -207,15 +220,19 @@ def _appends(piece: Carried, slurm_conf: Mapping[str, str]) -> bool:
     return piece.open_mode.startswith("a") or (not piece.open_mode and slurm_conf.get("JobFileAppend") == "1")
 
 
-def _put_aside(paths: Sequence[str], number: int) -> tuple[list[str], str]:
+def _put_aside(paths: Sequence[str], job: Job) -> tuple[list[str], str]:
     """Give the output files other names, by the number of the run, and return them, and the last one's."""
     found, name = [], ""
     for path in paths:
         found.append(path)
-        with suppress(OSError):  # no right to it, or there is one of that name
-            os.link(path, f"{path}.run{number}")
-            os.unlink(path)
-            found[-1] = name = f"{path}.run{number}"
+        # Of jobs that write to one file another one may have the first.
+        for new in (f"{path}.run{job.restarts + 1}", f"{path}.{job.name}.run{job.restarts + 1}"):
+            with suppress(OSError):  # no right to it
+                if not os.path.lexists(new):
+                    # Not a link, which some file systems lack.
+                    os.rename(path, new)
+                    found[-1] = name = new
+                    break
     return found, name
 
 
@@ -257,13 +274,17 @@ def started(job: Job) -> str:
     Raises:
         CollocError: it is not known.
     """
-    step = _step(job)
-    record = job.record() if step and step.update else None
-    if step is None or record is None:
+    record = job.record()
+    if record is None:
         return ""
-    if record.has(_gpu(step.update)):
+    job = _counted(job, record)
+    step = _step(job)
+    if step and step.update and record.has(_gpu(step.update)):
         return _got(job, step)
-    if step.outcome or step.runs >= MOST_RETRIES or job.restarts != step.restarts + 1:
+    if job.piece.mode != SharingMode.EXCLUSIVE and _has(record) in parse_gres(job.piece.asked):
+        # Whoever has changed it, and where what was kept is lost.
+        return SharingMode.EXCLUSIVE
+    if not (step and step.update) or step.outcome or step.runs >= MOST_RETRIES or job.restarts != step.restarts + 1:
         return ""
     meant = step._replace(runs=step.runs + 1, restarts=job.restarts)
     keep_step(job.piece.cluster, job.name, meant)

@@ -102,7 +102,7 @@ class CliClient:
         allowed_s = self._timeout_s + len(lines) * 0.1
         text = "".join(f"{line}\n" for line in lines).encode(errors="surrogateescape")
         # An array's tasks in full: what is cut short after 64 letters names none.
-        environ = {**self._environment, "SLURM_BITSTR_LEN": "0"}
+        environ = {**self._environment, "SLURM_BITSTR_LEN": "0", "SLURM_TIME_FORMAT": "standard"}
         return run(CONTROL, allowed_s, environ, text).stdout.decode(errors="surrogateescape")
 
     def submit(self, arguments: Sequence[str]) -> str:

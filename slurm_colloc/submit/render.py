@@ -78,7 +78,7 @@ def render_block(
         variables |= {"csub_card_mib": str(card_mib(request, config) or ""), "csub_cluster": config.cluster}
         body = [parts[_LATE]]
     if again:
-        body = [parts[_RESTART], 'if [ "$csub_has" != exclusive ] && [ "$csub_has" != mig ]; then', *body, "fi"]
+        body = [parts[_RESTART], 'if [ "$csub_has" != exclusive ] && [ "$csub_has" != mig ]; then', ":", *body, "fi"]
     if sampled:
         variables["csub_signature"] = request.signature
     if late or sampled or again:

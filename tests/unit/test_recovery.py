@@ -266,7 +266,8 @@ def test_how_long_before_its_end_a_job_is_told(value: str, lead_s: float) -> Non
 
 
 SCONTROL = """#!/bin/bash
-folder=$CALLS/..
+folder=$CALLS/.. format=+%FT%T
+[ "${SLURM_TIME_FORMAT-standard}" = standard ] || format=$SLURM_TIME_FORMAT
 echo "$*" >> "$folder/asked"
 case "$*" in
   *config*) printf '%s\\n' 'SLURM_VERSION = 26.05.0' "JobFileAppend = $(cat "$folder/append" 2>&-)"; exit ;;
@@ -279,10 +280,12 @@ while read -r what id words; do
     update) [ -e "$folder/modify" ] || [ -e "$folder/deaf" ] ||
       { tr ' ' '\\n' <<< "$words" | sed -n 's/^Gres=//p' > "$folder/has"; } ;;
     show) task=${words#*_}
+      [ ! -e "$folder/shown" ] || echo COMPLETING > "$folder/state"
+      [ ! -e "$folder/cancelled" ] || touch "$folder/shown"
       [ ! -e "$folder/deaf" ] || ! grep -q ^update "$folder/asked" || { rm "$folder/deaf"; continue; }
       [ "$task" = "$words" ] && name= || name="ArrayJobId=${words%_*} ArrayTaskId=$task "
       echo "JobId=4711 ${name}JobName=x UserId=me($(id -u)) JobState=$(cat "$folder/state")" \\
-        "EndTime=$(cat "$folder/until")" \\
+        "Restarts=$(cat "$folder/restarts") EndTime=$(date -d "$(cat "$folder/until")" "$format")" \\
         "TresPerNode=gres/$(cat "$folder/has")" ;;
   esac
 done
@@ -311,6 +314,7 @@ class Job:
         """Run the script with these lines, and return its status."""
         self.put("part", part)
         given = {**self.shell.environment(), "SLURM_JOB_ID": "4711", **environ}
+        self.put("restarts", str(restarts))
         if restarts:
             given["SLURM_RESTART_COUNT"] = str(restarts)
         with (self.folder / "out").open("ab") as out:
@@ -388,9 +392,62 @@ def test_a_job_that_somebody_ends_meanwhile_is_not_brought_back(job: Job, state:
     assert job.asked("requeue") == []
 
 
-def test_near_its_limit_it_ends_as_it_ends_and_says_how_to_ask_for_more(job: Job, printed: Printed) -> None:
-    job.put("until", time.strftime("%FT%T", time.localtime(time.time() + 30)))
+def test_one_that_is_cancelled_while_its_end_is_looked_at_is_not_brought_back(job: Job) -> None:
+    """Slurm requeues a job that is being ended, too."""
+    job.put("cancelled")
     assert job.run(RUNS_OUT) == 3
+    assert len(job.asked("show 4711") + job.asked("show job")) == 2
+    assert (job.asked("requeue"), (job.folder / "out.run1").exists()) == ([], False)
+
+
+def test_a_count_of_the_job_that_submitted_it_is_not_its_own(job: Job) -> None:
+    assert job.run(RUNS_OUT, SLURM_RESTART_COUNT="2") == 3
+    assert job.asked("requeue") == ["requeue 4711"]
+    assert (job.step()["restarts"], (job.folder / "out.run1").exists()) == (0, True)
+
+
+def test_who_hides_the_count_has_no_more_runs(job: Job) -> None:
+    assert job.run(f"unset SLURM_RESTART_COUNT\n{RUNS_OUT}", restarts=2) == 3
+    assert job.asked("requeue") == []
+
+
+def test_what_an_earlier_job_has_put_aside_stays_and_so_does_this_ones(job: Job) -> None:
+    job.put("out.run1", "of another job\n")
+    assert job.run(RUNS_OUT) == 3
+    assert job.said == ""
+    assert (job.folder / "out.run1").read_text() == "of another job\n"
+    kept = (job.folder / "out.4711.run1").read_text()
+    assert kept.startswith(OOM.decode())
+    assert "out.4711.run1" in kept.splitlines()[-1]
+
+
+def test_whose_step_is_lost_has_no_limit_on_its_whole_gpu(job: Job) -> None:
+    assert job.run(RUNS_OUT) == 3
+    shutil.rmtree(job.folder / "home/.local/share/slurm_colloc/recovered")
+    assert (
+        job.run('echo "${CUDA_MPS_PINNED_DEVICE_MEM_LIMIT-none} ${SLURM_GPUS-none}"', restarts=1, SLURM_GPUS="0") == 0
+    )
+    assert job.said == "none none\n"
+
+
+def test_a_sites_part_that_is_only_words_ends_no_job(shell: Shell) -> None:
+    templates = shell.folder / "templates"
+    templates.mkdir()
+    (templates / "mps.sbatch.j2").write_text("{# nothing #}# Ours.\n")
+    shell.site('"mps"', agent=True)
+    config = shell.folder / "site.toml"
+    config.write_text(f'{config.read_text()}\n[paths]\ntemplates = "{templates}"\n')
+    job = Job(shell, "--requeue")
+    assert job.run("echo begun; exit 3") == 3
+    assert job.said == "begun\n"
+
+
+@pytest.mark.parametrize("shown_as", ["", "+%s", "+%a %T"])
+def test_near_its_limit_it_ends_as_it_ends_and_says_how_to_ask_for_more(
+    job: Job, shown_as: str, printed: Printed
+) -> None:
+    job.put("until", time.strftime("%FT%T", time.localtime(time.time() + 30)))
+    assert job.run(RUNS_OUT, SLURM_TIME_FORMAT=shown_as or "standard") == 3
     assert (job.asked("requeue"), job.asked("update")) == ([], [])
     printed("recovery", job.said)
     assert job.said.splitlines()[-1].endswith("csub --colloc=off --requeue job.sh")
@@ -450,6 +507,7 @@ def test_killed_between_the_two_the_next_start_does_the_rest(job: Job) -> None:
     assert (job.asked("update"), job.step()["outcome"]) == ([], "")
     (job.folder / "dies").unlink()
     job.put("part", "echo not reached")
+    job.put("restarts", "1")
     given = {**job.shell.environment(), "SLURM_JOB_ID": "4711", "SLURM_RESTART_COUNT": "1"}
     argv = ["sh", str(job.script)]
     running = subprocess.Popen(argv, env=given, cwd=job.folder, stdout=subprocess.PIPE)
@@ -488,13 +546,6 @@ def test_output_that_slurm_adds_to_stays_where_it_is(shell: Shell, words: list[s
     assert job.run(RUNS_OUT) == 3
     assert (job.folder / "out.run1").exists() == aside
     assert (job.folder / ("out.run1" if aside else "out")).read_text().startswith(f"earlier\n{OOM.decode()}")
-
-
-def test_a_file_of_that_name_is_not_replaced(job: Job) -> None:
-    job.put("out.run1", "mine\n")
-    assert job.run(RUNS_OUT) == 3
-    assert (job.folder / "out.run1").read_text() == "mine\n"
-    assert "begins again" in job.said
 
 
 @pytest.mark.parametrize("has", ["gpu:0,gres/mps:13", "mps:13"])
