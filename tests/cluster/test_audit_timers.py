@@ -58,6 +58,11 @@ def test_who_holds_an_idle_gpu_gets_one_mail_from_both_timers(
     taken = mail_service(tmp_path, monkeypatch)
     center = Center(lab, f"timers-{order[0]}", tmp_path / "mail service/bin")
     agent = lab.spawn("agent-g1", [lab.bin / "colloc", "agent", "--node", "g1"], env=center.env)
+    # On a busy machine it takes long to start, and of what it did not see the audits know nothing.
+    journal = center.site / "journal"
+    wait_for(
+        lambda: any(one.is_file() and one.stat().st_size for one in journal.rglob("*")), "the agent samples nothing"
+    )
     gpu = ["sbatch", "--parsable", "-p", "gpu", "-w", "g1", "--gres=gpu:h100:1", "-o", "/dev/null", "--wrap"]
     ran, job, short = ["squeue", "-h", "-o", "%M"], "", ""
     try:
