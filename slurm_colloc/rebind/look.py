@@ -8,7 +8,7 @@ read again, and a record that is neither as asked nor as meant is put back.
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
@@ -22,12 +22,11 @@ from slurm_colloc.core.errors import CollocError, StoreError
 from slurm_colloc.core.files import locked
 from slurm_colloc.core.model import LATE, Decision, Footprint, Gres, Placement, because
 from slurm_colloc.core.units import counted
-from slurm_colloc.estimate.calibration import RUNNING
 from slurm_colloc.estimate.harm import harmed_s
 from slurm_colloc.estimate.lookup import look_up
 from slurm_colloc.estimate.records import drop_decision, read_decisions
-from slurm_colloc.placement.choose import place
 from slurm_colloc.placement.time_and_cores import asked_limit_min
+from slurm_colloc.rebind.candidates import partitions_of, placed_late, why_not, why_not_now
 from slurm_colloc.rebind.forms import Form, change_of, form_of
 from slurm_colloc.rebind.waiting import (
     Change,
@@ -43,25 +42,17 @@ from slurm_colloc.rebind.waiting import (
 from slurm_colloc.slurm.free_gpus import Free, kind_of
 from slurm_colloc.slurm.gres import parse_gres
 from slurm_colloc.slurm.jobs import QueuedJob
-from slurm_colloc.slurm.limits import Limits
 from slurm_colloc.slurm.pending import Assignments, PendingJob, parse_pending, show, update
 from slurm_colloc.submit.footprint import footprint_of_runs
 from slurm_colloc.submit.plan import Slurm as Asked
 from slurm_colloc.submit.plan import policy_of
 from slurm_colloc.submit.rollout import MAY_BE_MET
-from slurm_colloc.submit.slurm_answers import access_of
 
-# Why a job may wait and be changed: all others are a limit, somebody's hold, or an error. An administrator's hold has a
-# reason of its own.
-WAITS_FOR = frozenset({"None", "Priority", "Resources", "Dependency", "JobHeldUser", "JobArrayTaskLimit"})
 # Why a job waits that only GPUs keep from starting.
 _FOR_GPUS = frozenset({"None", "Priority", "Resources"})
 # Why a job waits by what it asks for: number of jobs, begin time, somebody's hold and the like are none of that.
 _OF_WHAT_IT_ASKS = r"BadConstraints|GRES|TRES|Billing|Wall|TimeLimit|Node|Mem|C[Pp][Uu]|Reserv|permitted"
-# With these fields a job is not changed (facts of each: docs/explanation/late-binding.md).
-_ODD = ("AdminComment", "HetJobId", "Reservation", "CpusPerTres", "MemPerTres", "TresFreq")
 _NONE: Mapping[str, str] = MappingProxyType({})
-_UNSET = ("", "(null)", "N/A", "None", "Unknown")
 # slurmctld counts requests of a user (rl_bucket_size 30, 2 more each second): a third is for this.
 _JOBS_AT_A_LOOK, _SLOWED_AT_A_LOOK = 200, 5
 # slurmctld has been round its queue by then, and a job whose piece was free has begun.
@@ -284,7 +275,7 @@ def _wanted(
     left = [
         job
         for job in jobs
-        if failed.isdisjoint((job.request.signature, name) for name in ("", *_partitions(job, config)))
+        if failed.isdisjoint((job.request.signature, name) for name in ("", *partitions_of(job, config)))
     ]
     return [found for found in _placed(left, late, config, slurm) if found[1].gres]
 
@@ -378,7 +369,7 @@ def _has_grown(change: Change, placement: Placement, footprint: Footprint) -> bo
 def _whole_kinds(job: Waiting, config: SiteConfig) -> set[str]:
     """Return the kinds of whole GPUs that a job could have as asked, as ``Free.units`` calls them."""
     kinds = {kind_of(gres) for gres in job.request.gres}
-    pools = (pool for pool in config.pool if set(_partitions(job, config)) & set(pool.partitions))
+    pools = (pool for pool in config.pool if set(partitions_of(job, config)) & set(pool.partitions))
     return kinds | {kind_of(Gres("gpu", pool.gpu_type, 1)) for pool in pools} if "gpu" in kinds else kinds
 
 
@@ -387,7 +378,7 @@ def _take(free: dict[tuple[str, str], int], kinds: set[str], units: int, job: Wa
 
     Returns whether there were so many.
     """
-    keys = [(name, kind) for name in _partitions(job, config) for kind in kinds if free.get((name, kind), 0) >= units]
+    keys = [(name, kind) for name in partitions_of(job, config) for kind in kinds if free.get((name, kind), 0) >= units]
     for key in keys:
         free[key] -= units
     return bool(keys)
@@ -428,7 +419,7 @@ def _settle(
             undone.append(job.job_id)
             keep(job._replace(change=change._replace(is_told=True, undone_s=now(), why=reason)))
             if reason not in _NO_FAILURE:
-                note_failed(config.cluster, job.request.signature, _partitions(job, config))
+                note_failed(config.cluster, job.request.signature, partitions_of(job, config))
             if change.is_told:
                 _decide(job, None, config)
     return Looked(tuple(bound), tuple(undone))
@@ -482,46 +473,3 @@ def said_of(job: Waiting, change: Change) -> str:
 
 def _clock(at_s: float) -> str:
     return datetime.fromtimestamp(at_s).astimezone().isoformat(" ", "minutes")
-
-
-def placed_late(
-    job: Waiting, footprint: Footprint, config: SiteConfig, limits: Callable[[], Limits], late: str
-) -> Placement:
-    """Return what a waiting job would be given today in its own partitions: it is not moved to others."""
-    here = tuple(partition._replace(pieces_in=()) for partition in config.partition)
-    slices = tuple(mode for mode in config.sharing.order if mode == "mig")
-    order = slices if late == "slices" else config.sharing.order
-    config = config._replace(partition=here, sharing=config.sharing._replace(order=order))
-    return place(job.request, footprint, config, access_of(job.request, footprint, config, limits))
-
-
-def why_not(job: Waiting, placement: Placement, footprint: Footprint, form: Form, *, costs_priority: bool) -> str:
-    """Return why a job is not given a piece late, whatever became of it; empty where it may be.
-
-    ``costs_priority`` says that a job without a whole GPU has less of it (PriorityWeightTRES).
-    """
-    if placement.gres is None or not form.allows(job.request, placement.gres):
-        return "form"
-    if form.completed and footprint.rung == RUNNING:
-        return "completed"
-    return "priority" if costs_priority and placement.gres.name != "gpu" else ""
-
-
-def why_not_now(record: PendingJob, job: Waiting, placement: Placement, form: Form, config: SiteConfig) -> str:
-    """Return why a record is left as it is, empty where it may be changed: one that anybody has changed is not."""
-    asked_min = asked_limit_min(job.request, config) if placement.time_limit_min else job.request.time_limit_min
-    if record.reason not in WAITS_FOR:
-        return "reason"
-    if not record.asks(form.field, job.request.gres) or asked_min not in (None, record.time_limit_min):
-        return "changed"
-    if {*record.record.get("Partition", "").split(",")} ^ {*_partitions(job, config)}:
-        return "changed"
-    if placement.time_limit_min is not None and record.record.get("Deadline", "") not in _UNSET:
-        return "deadline"
-    if record.has_node_alone:
-        return "exclusive"
-    return next((name for name in _ODD if record.record.get(name, "") not in _UNSET), "")
-
-
-def _partitions(job: Waiting, config: SiteConfig) -> tuple[str, ...]:
-    return job.request.partitions or (config.default_partition,)
