@@ -54,6 +54,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--gpus", type=int, default=1, help="of which each computes a part of every batch")
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--steps", type=int, default=0, help="so many, and not for so many seconds")
+    parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args(list(words))
 
 

@@ -11,6 +11,7 @@ task prolog what `colloc site render` does.
 
 - sbatch: under the policy "shadow", as in a center's first week. Slurm gets each script and its words unchanged.
 - cold, warm: csub with an empty history, and with that of the sbatch arms. `colloc ingest` runs all the time.
+- late: cold, and jobs that wait are given a piece once a sibling has run for ten seconds (Slurm 24.11 or 26.05).
 - warm-all, warm-each: warm, in a partition where MPS serves the jobs of all users together, or each user's apart.
 - packs: warm, and jobs of one program are one `csub --pack --array`, submitted when the last of them arrives.
 - expert: the scripts by hand under one MPS daemon a GPU, as many as memory, cores and bound allow by what was
@@ -43,7 +44,7 @@ from tests.gpu.proof_plan import BY_HAND, Cell, Planned
 
 CSUB = [sys.executable, "-m", "slurm_colloc.cli.csub"]
 _INGEST_EVERY_S, _QUIET_S = 6.0, 2.0
-_SHOWN = re.compile(r"JobId=(\d+) .*? JobState=(\S+) .*? NumCPUs=(\d+) .*? StdOut=(\S+)")
+_SHOWN = re.compile(r"JobId=(\d+) .*? JobState=(\S+) .*? NumCPUs=(\d+) .*? StdOut=(\S+)(?:.*? TresPerNode=(\S+))?")
 _REPORTED = ("allocated_gpu_hours", "sm_used_gpu_hours", "util_used_gpu_hours", "coverage_pct", "energy_kwh")
 
 
@@ -61,6 +62,7 @@ class Shown(NamedTuple):
     job_id: int
     state: str
     cpus: int
+    gres: str
 
 
 class Late(Exception):
@@ -87,7 +89,7 @@ class Run:
                 (self.state / name).mkdir(parents=True, mode=0o700)
         (self.state / "decisions").chmod(0o1777)
         policy = "shadow" if cell.arm == "sbatch" else "auto"
-        self.site = machine.site(cell.name, policy, cell.bound or 1.25, self.state)
+        self.site = machine.site(cell.name, policy, cell.bound or 1.25, self.state, late=cell.arm == "late")
         self.become = [machine.become(cell, self.site, user) for user in USERS]
         self.pending, self.ids = Counter[str](), dict[int, int]()
         self.zero_s = 0.0
@@ -129,7 +131,8 @@ class Run:
             if len(alike) > 1:
                 options = ["--pack", "--array", ",".join(str(one.number) for one in alike)]
             output = job.output.with_name("%a.out") if options else job.output
-            argv = [*self.become[job.planned.user], *CSUB, *options, "-o", str(output), job.script.name]
+            words = [] if job.planned.seed is None else [str(job.planned.seed)]
+            argv = [*self.become[job.planned.user], *CSUB, *options, "-o", str(output), job.script.name, *words]
             done = subprocess.run(argv, cwd=job.script.parent, capture_output=True, text=True, check=False)
             said = f"{done.stdout.strip()} | {done.stderr.strip()}"
             print(f"{time.time() - self.zero_s:6.1f} {job.planned.name} {' '.join(options)} | {said}", flush=True)
@@ -166,6 +169,7 @@ class Run:
         """Start a job's script by hand, under its GPU's daemon; on several GPUs without one."""
         own = daemons[gpus[0]] if len(gpus) == 1 else {"CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus))}
         argv = [*self.become[0], *(f"{name}={value}" for name, value in own.items()), "bash", job.script.name]
+        argv += [] if job.planned.seed is None else [str(job.planned.seed)]
         with job.output.open("wb") as out:
             return subprocess.Popen(argv, cwd=job.script.parent, stdout=out, stderr=out)
 
@@ -209,7 +213,7 @@ class Run:
         found: dict[str, list[Shown]] = {}
         for line in slurm.ask("scontrol", "show", "job", "-d", "-o").splitlines():
             if match := _SHOWN.match(line):
-                found.setdefault(match[4], []).append(Shown(int(match[1]), match[2], int(match[3])))
+                found.setdefault(match[4], []).append(Shown(int(match[1]), match[2], int(match[3]), match[5] or ""))
         return {output: sorted(runs) for output, runs in found.items()}
 
     def row(self, job: Job, shown: dict[str, list[Shown]]) -> dict[str, Any]:
@@ -222,7 +226,9 @@ class Run:
         found |= {name: said[name] - self.zero_s if said else None for name in ("began_s", "first_s", "ended_s")}
         found |= {"steps": said.get("steps"), "state": proof_report.state(said, output)}
         found |= {"cpus": runs[-1].cpus if runs else None, "states": [one.state for one in runs]}
-        found |= {"given": decision.get("given", ""), "rung": decision.get("rung", "")}
+        late = runs[-1].gres if runs and ":mps" in f":{runs[-1].gres}".replace("/", ":") else ""
+        given = decision.get("given", "")
+        found |= {"given": late if given == "as asked" and late else given, "rung": decision.get("rung", "")}
         found |= {
             "why": "; ".join(code for code, _ in decision.get("reasons", ())),
             "promised": proof_report.promised(decision),
@@ -247,7 +253,7 @@ def main() -> None:
     parser.add_argument(
         "--users", type=int, default=1, choices=range(1, len(USERS) + 1), help="whose programs they are"
     )
-    parser.add_argument("--mix", choices=("all", *proof_plan.CLASSES_MIB), default="all")
+    parser.add_argument("--mix", choices=("all", *proof_plan.CLASSES_MIB, *proof_plan.SWEEPS), default="all")
     parser.add_argument("--dry", action="store_true")
     parser.add_argument("--report", action="store_true")
     asked = parser.parse_args()

@@ -121,7 +121,7 @@ class Machine:
         slurm.stop(self.root)
         shutil.rmtree(self.root, ignore_errors=True)
 
-    def site(self, name: str, policy: str, bound: float, state: Path) -> Path:
+    def site(self, name: str, policy: str, bound: float, state: Path, *, late: bool = False) -> Path:
         """Write a site.toml as the how-to says, with what lies elsewhere here."""
         path = self.root / f"{name}.toml"
         keys = {
@@ -134,6 +134,7 @@ class Machine:
             "sharing.mps_daemon": '"prolog"',
             "sharing.max_slowdown": str(bound),
         }
+        keys |= {"sharing.late_binding": '"on"', "sharing.settle_s": "10"} if late else {}
         argv = [*COLLOC, "site", "init", "-o", str(path), "--mps-daemon"]
         if self.dry:
             keys |= {"observe.gpu_reader": f'"simulated:{self.root}/gpus"'}
@@ -192,7 +193,9 @@ class Machine:
             else:
                 shutil.copy(str(footprint_job.__file__), project / "train.py")
             command = one.with_steps(float(rates[one.command]["steps_per_s"]))
-            (project / "train.sh").write_text(script(one.name, command, one.steady_s, one.gpus, extra))
+            (project / "train.sh").write_text(
+                script(one.name, command, one.steady_s, one.gpus, extra, 1 if one.seed is None else 2)
+            )
         return project / "train.sh"
 
     def become(self, cell: Cell, site: Path, user: str) -> list[str]:

@@ -25,11 +25,13 @@ CLASSES_MIB = {"light": 2048, "medium": 10240, "heavy": 10**6}
 # The trace was made for as many GPUs.
 TRACE_GPUS = 4
 # Arms in the order of the first round. Those behind "sbatch" need what was measured in it, but for the two by hand.
-ARMS = ("sbatch", "warm", "expert", "cold", "packs", "expert-unbounded", "warm-all", "warm-each")
+ARMS = ("sbatch", "warm", "expert", "late", "cold", "packs", "expert-unbounded", "warm-all", "warm-each")
 LEARNED = ("warm", "packs", "warm-all", "warm-each")
 # The partition of an arm of several users, where it is not the default one, whose nodes serve one user at a time.
 PARTITIONS = {"warm-all": "together", "warm-each": "each"}
 BY_HAND = ("expert", "expert-unbounded")
+# Mixes that are submitted at once and are not drawn from the trace: so many programs with so many seeds each.
+SWEEPS = {"sweep": (1, 20), "siblings": (5, 5)}
 # The same whatever slowdown is allowed.
 UNBOUND = ("sbatch", "expert-unbounded")
 # What Python, the libraries and the network take to be there, and what a cell takes beside its jobs.
@@ -96,10 +98,12 @@ class Planned(NamedTuple):
     steady_s: float
     gpus: int = 1
     user: int = 0
+    seed: int | None = None
 
     def with_steps(self, steps_per_s: float) -> str:
         """Return its command with as much work as takes so long where a step takes what was measured."""
-        return f"{self.command} --steps {max(20, round(self.steady_s * steps_per_s))}"
+        seed = "" if self.seed is None else " --seed $1"
+        return f"{self.command}{seed} --steps {max(20, round(self.steady_s * steps_per_s))}"
 
 
 class Cell(NamedTuple):
@@ -177,6 +181,8 @@ def plan(
     load of each GPU, work that arrives over the time in which it does, is what it is in the trace.
     A program belongs to one of the users.
     """
+    if mix in SWEEPS:
+        return sweeps(trace, mix, round_, median_s)
     tasks = sample(trace, count, mix, round_)
     of_mix = [task.minutes for task in trace if mix in ("all", task.size)]
     shrink = median_s / (60 * statistics.median(of_mix))
@@ -200,6 +206,24 @@ def plan(
     ]
 
 
+def sweeps(trace: Sequence[Task], mix: str, round_: int, steady_s: float) -> list[Planned]:
+    """Return loops over seeds, one behind the other and two jobs a second; each job takes as long alone.
+
+    Their programs are drawn from the trace, each as likely as it is submitted there. One sweep is of a light one, as
+    what people sweep is.
+    """
+    count, seeds = SWEEPS[mix]
+    tasks = [task for task in trace if task.gpus == 1 and (count > 1 or task.size == "light")]
+    random.Random(f"{mix} {round_}").shuffle(tasks)
+    programs = list({task.command(1): task for task in tasks}.values())[:count]
+    return [
+        Planned(number, f"{one.name}-{which}", one.size, one.command(1), 0.5 * number, steady_s, seed=seed)
+        for number, (which, one, seed) in enumerate(
+            (which, one, seed) for which, one in enumerate(programs) for seed in range(seeds)
+        )
+    ]
+
+
 def cores_of(command: str) -> int:
     """Return how many cores a program can use: its own, and one for each thread that decodes."""
     return 1 + (_DECODERS if "--decode" in command else 0)
@@ -210,9 +234,13 @@ def limit_min(steady_s: float) -> int:
     return 1 + math.ceil(3 * (steady_s + STARTUP_S) / 60)
 
 
-def script(name: str, command: str, steady_s: float, gpus: int = 1, extra: str = "") -> str:
-    """Return a batch script as a user writes it: who decodes asks for cores, the others take what the site gives."""
-    cores = [f"-c {cores_of(command)}"] if cores_of(command) > 1 else []
+def script(name: str, command: str, steady_s: float, gpus: int = 1, extra: str = "", least_cores: int = 1) -> str:
+    """Return a batch script as a user writes it: who decodes asks for cores, the others take what the site gives.
+
+    Who sweeps asks as well, with ``least_cores`` above 1: by DefCpuPerGPU no waiting job becomes a share.
+    """
+    cpus = max(cores_of(command), least_cores)
+    cores = [f"-c {cpus}"] if cpus > 1 else []
     words = [f"--job-name={name}", f"--gres=gpu:{gpus}", *cores, f"--time={limit_min(steady_s)}", "--requeue"]
     return "".join(("#!/bin/bash\n", *(f"#SBATCH {word}\n" for word in words), f"{extra}{command}\n"))
 

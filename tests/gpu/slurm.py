@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Real jobs of a real Slurm on a real GPU, seen by the agent: `python -m tests.gpu.slurm FOLDER`.
 
-FOLDER holds Debian 12's packages of Slurm 22.05 and their libraries. Run as root on a machine with one NVIDIA GPU that
+FOLDER holds Debian 12's packages of Slurm 22.05 and their libraries, or slurm.txz, a release that brings its own
+(tests/gpu/relocate.py). Run as root on a machine with one NVIDIA GPU that
 nobody else uses and nothing of value: the packages are unpacked into the system. A private slurmctld and slurmd offer
 the GPU as gres/gpu and gres/mps; jobs share it through an MPS daemon, one holds it idle, one runs on it alone. Prints
 what each job had by attribution and what it got done, and leaves the journal in FOLDER/journal.
@@ -57,11 +58,19 @@ NodeName=n1 NodeAddr=127.0.0.1 Port={ports[1]} CPUs={cpus} RealMemory={mem_mib} 
 PartitionName=all Nodes=n1 Default=YES MaxTime=30
 """
 CGROUP_CONF = "CgroupPlugin=cgroup/v1\n"
+# Where a release is that brings its libraries, and what of it belongs into /usr/sbin.
+PREFIX, DAEMONS = Path("/opt/slurm"), ("slurmd", "slurmctld", "slurmstepd")
 
 
 def unpack(packages: Path) -> None:
     """Put the packages' files where they belong; nothing that is there is overwritten."""
     if Path("/usr/sbin/slurmctld").exists():
+        return
+    if (one := packages / "slurm.txz").exists():
+        PREFIX.mkdir(parents=True)
+        subprocess.run(["tar", "-xJf", one, "-C", PREFIX], check=True)
+        for program in (PREFIX / "bin").iterdir():
+            (Path("/usr/sbin" if program.name in DAEMONS else "/usr/bin") / program.name).symlink_to(program)
         return
     own = Path("/tmp/slurm-packages")
     for package in sorted(packages.glob("*.deb")):
@@ -71,7 +80,7 @@ def unpack(packages: Path) -> None:
         shutil.rmtree(own / "lib")
     subprocess.run(["cp", "-rn", f"{own}/.", "/"], check=False)
     subprocess.run(["ldconfig"], check=True)
-    for name in ("slurmd", "slurmctld", "slurmstepd"):
+    for name in DAEMONS:
         if not Path(f"/usr/sbin/{name}").exists():
             Path(f"/usr/sbin/{name}").symlink_to(f"/usr/sbin/{name}-wlm")
 
@@ -87,13 +96,14 @@ def start(
     for folder in (root / "state", root / "spool", etc):
         folder.mkdir(parents=True, exist_ok=True)
     os.environ["SLURM_CONF"] = str(etc / "slurm.conf")
+    plugins = f"PluginDir={PREFIX}/lib/slurm\n" if PREFIX.exists() else ""
     (etc / "slurm.conf").write_text(
-        CONF.format(root=root, gpu=gpu, ports=ports, gpus=len(devices), **node(len(devices)))
+        plugins + CONF.format(root=root, gpu=gpu, ports=ports, gpus=len(devices), **node(len(devices)))
     )
     lines = [f"Name=gpu Type={gpu} File={device}\n" for device in devices]
     shared = " Flags=all_sharing" if len(devices) > 1 else ""
     (etc / "gres.conf").write_text(f"AutoDetect=off\n{''.join(lines)}Name=mps Count={len(devices)}00{shared}\n")
-    (etc / "cgroup.conf").write_text(CGROUP_CONF)
+    (etc / "cgroup.conf").write_text("CgroupPlugin=disabled\n" if PREFIX.exists() else CGROUP_CONF)
     subprocess.run(["slurmctld"], check=True)
     subprocess.run(["slurmd", "-N", "n1"], check=True)
     deadline = time.monotonic() + 30

@@ -78,3 +78,17 @@ def test_tables_are_made_of_what_is_there() -> None:
     text = "\n".join(proof_report.tables(rows, done))
     assert "| warm 1.25 | 1 | 0.833 | 1.67 |" in text
     assert "Resources 3" in text
+
+
+def test_sweeps_are_loops_over_seeds_that_all_name_their_cores() -> None:
+    one = proof_plan.plan(proof_plan.read_trace(), 0, "sweep", 1, 8.0)
+    assert {job.command for job in one} == {one[0].command}
+    assert [job.seed for job in one] == [*range(20)]
+    assert one[0].with_steps(2.0).endswith(" --seed $1 --steps 20")
+    assert {job.size for job in one} == {"light"}
+    several = proof_plan.plan(proof_plan.read_trace(), 0, "siblings", 0, 4.0)
+    assert len({job.command for job in several}) == 5
+    assert [job.seed for job in several] == [*range(5)] * 5
+    assert [job.arrives_s for job in several] == [0.5 * number for number in range(25)]
+    texts = [proof_plan.script(job.name, job.command, 4.0, least_cores=2) for job in (*one, *several)]
+    assert all("#SBATCH -c " in text for text in texts)
