@@ -7,10 +7,8 @@ read again, and a record that is neither as asked nor as meant is put back.
 """
 
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
 from functools import partial
 from random import shuffle
 from types import MappingProxyType
@@ -21,13 +19,13 @@ from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.errors import CollocError, StoreError
 from slurm_colloc.core.files import locked
 from slurm_colloc.core.model import LATE, Decision, Footprint, Gres, Placement, because
-from slurm_colloc.core.units import counted
 from slurm_colloc.estimate.harm import harmed_s
 from slurm_colloc.estimate.lookup import look_up
 from slurm_colloc.estimate.records import drop_decision, read_decisions
 from slurm_colloc.placement.time_and_cores import asked_limit_min
 from slurm_colloc.rebind.candidates import partitions_of, placed_late, why_not, why_not_now
 from slurm_colloc.rebind.forms import Form, change_of, form_of
+from slurm_colloc.rebind.intent import Intent, has_grown, said_of, waits_for_gpus, why_back
 from slurm_colloc.rebind.waiting import (
     Change,
     Waiting,
@@ -42,16 +40,12 @@ from slurm_colloc.rebind.waiting import (
 from slurm_colloc.slurm.free_gpus import Free, kind_of
 from slurm_colloc.slurm.gres import parse_gres
 from slurm_colloc.slurm.jobs import QueuedJob
-from slurm_colloc.slurm.pending import Assignments, PendingJob, parse_pending, show, update
+from slurm_colloc.slurm.pending import PendingJob, parse_pending, show, update
 from slurm_colloc.submit.footprint import footprint_of_runs
 from slurm_colloc.submit.plan import Slurm as Asked
 from slurm_colloc.submit.plan import policy_of
 from slurm_colloc.submit.rollout import MAY_BE_MET
 
-# Why a job waits that only GPUs keep from starting.
-_FOR_GPUS = frozenset({"None", "Priority", "Resources"})
-# Why a job waits by what it asks for: number of jobs, begin time, somebody's hold and the like are none of that.
-_OF_WHAT_IT_ASKS = r"BadConstraints|GRES|TRES|Billing|Wall|TimeLimit|Node|Mem|C[Pp][Uu]|Reserv|permitted"
 _NONE: Mapping[str, str] = MappingProxyType({})
 # slurmctld counts requests of a user (rl_bucket_size 30, 2 more each second): a third is for this.
 _JOBS_AT_A_LOOK, _SLOWED_AT_A_LOOK = 200, 5
@@ -84,51 +78,6 @@ class Looked(NamedTuple):
 
     bound: tuple[str, ...] = ()
     undone: tuple[str, ...] = ()
-
-
-class Intent(NamedTuple):
-    """A job whose change was written down, with its pending records as they are by now.
-
-    ``is_fresh`` says that slurmctld was told of it just now: what is not as meant was refused, or altered.
-    """
-
-    job: Waiting
-    change: Change
-    records: Sequence[PendingJob]
-    is_fresh: bool = False
-
-    @property
-    def changed(self) -> list[PendingJob]:
-        """Return the records that are as meant, in part, or what became of that on its way."""
-        to, back = self.change.to, self.change.back
-        altered = back if self.is_fresh else {}
-        return [one for one in self.records if one.has_any(to, back) or not one.has(altered)]
-
-    @property
-    def is_bound(self) -> bool:
-        """Return whether any part of the job asks for the piece."""
-        gpu = {name: value for name, value in self.change.to.items() if "res" in name}
-        return any(record.has(gpu) for record in self.records)
-
-    @property
-    def waits_for_gpus(self) -> bool:
-        """Return whether it is one job that slurmctld has had time to start, and that only GPUs keep waiting."""
-        return now() - self.change.at_s >= _CYCLE_S and _waits_for_gpus(self.job, self.records)
-
-    def back(self, record: PendingJob) -> Assignments:
-        """Return what undoes the change of a record: of what was as meant once, others have changed what is not."""
-        change = self.change
-        left = {_part(name) for name, value in change.to.items() if change.is_told and not record.has({name: value})}
-        return {name: value for name, value in change.back.items() if _part(name) not in left}
-
-
-def _waits_for_gpus(job: Waiting, records: Sequence[PendingJob]) -> bool:
-    return [(one.target, one.reason in _FOR_GPUS) for one in records] == [(job.job_id, True)]
-
-
-def _part(field: str) -> str:
-    """Return which part of a request a field is of, Gres, TresPerNode and their like being of one."""
-    return next((word for word in ("res", "Memory", "CPUs") if word in field), field)
 
 
 def look(config: SiteConfig, slurm: Slurm, *, undo: bool = False) -> Looked:
@@ -245,7 +194,7 @@ def _foretell(
     for job, change, placement, records in foretold:
         [piece] = parse_gres(change.gres)
         # Of shares it is not known whether another GPU has as many.
-        begins = _waits_for_gpus(job, records) and _take(free, {kind_of(piece)}, piece.quantity, job, config)
+        begins = waits_for_gpus(job, records) and _take(free, {kind_of(piece)}, piece.quantity, job, config)
         for decision in _decisions(job, config)[-1:]:
             would = decision._replace(
                 **_shared(change, "mode"),
@@ -337,9 +286,14 @@ def _better_as_asked(
     found = {
         job.job_id: "harmed" if footprint.keep_whole else "grew"
         for job, placement, footprint in _placed(jobs, late, config, slurm)
-        if _has_grown(bound[job.job_id].change, placement, footprint)
+        if has_grown(bound[job.job_id].change, placement, footprint)
     }
-    idle = [one for job_id, one in bound.items() if job_id not in found and one.waits_for_gpus]
+    idle = [
+        one
+        for job_id, one in bound.items()
+        # slurmctld has had time to start it.
+        if job_id not in found and now() - one.change.at_s >= _CYCLE_S and waits_for_gpus(one.job, one.records)
+    ]
     # Where no node has a single GPU nobody is asked.
     single = config.sharing.late_back == "single"
     if not idle or config.sharing.late_back == "off" or (single and all(of.gpus_per_node != 1 for of in config.pool)):
@@ -356,14 +310,6 @@ def _better_as_asked(
             if not is_free and _take(whole, _whole_kinds(one.job, config), 1, one.job, config):
                 found[one.job.job_id] = "free"
     return found
-
-
-def _has_grown(change: Change, placement: Placement, footprint: Footprint) -> bool:
-    """Return whether a piece is too small by what is known today."""
-    if footprint.keep_whole:
-        return True
-    needs_mib = footprint.gpu_mem_peak_mib.q99 if footprint.gpu_mem_peak_mib else 0.0
-    return needs_mib > (change.gpu_mem_q99_mib or 0.0) and str(placement.gres) != change.gres
 
 
 def _whole_kinds(job: Waiting, config: SiteConfig) -> set[str]:
@@ -393,7 +339,7 @@ def _settle(
     better: Mapping[str, str] = _NONE,
 ) -> Looked:
     """Put back what is half changed, what waits for a reason that it had not, and all that is to be undone."""
-    why = {one.job.job_id: _why_back(one, undo=undo) or better.get(one.job.job_id, "") for one in intents}
+    why = {one.job.job_id: why_back(one, undo=undo) or better.get(one.job.job_id, "") for one in intents}
     lines: list[str] = []
     for intent in intents:
         if why[intent.job.job_id] and intent.change.back:
@@ -425,19 +371,6 @@ def _settle(
     return Looked(tuple(bound), tuple(undone))
 
 
-def _why_back(intent: Intent, *, undo: bool) -> str:
-    """Return why a job is to be put back; empty where it is as meant and waits as before, or as asked."""
-    change = intent.change
-    if undo and intent.is_bound:
-        return "undo"
-    for record in intent.changed:
-        if not change.is_told and not record.has(change.to):
-            return "half"
-        if record.reason not in change.reasons and re.search(_OF_WHAT_IT_ASKS, record.reason):
-            return record.reason
-    return "refused" if intent.is_fresh and not intent.is_bound else ""
-
-
 def _decide(job: Waiting, change: Change | None, config: SiteConfig) -> None:
     """Add to the ledger what the job asks for now: of a job's decisions the last before its start counts."""
     folder, decisions = config.decisions_folder, _decisions(job, config)
@@ -462,14 +395,3 @@ def _shared(change: Change, *but: str) -> dict[str, Any]:
     """Return what a decision has of a change, but for some of it."""
     names = set(change._fields) & set(Decision._fields) - {"at_s", "reasons", *but}
     return {name: getattr(change, name) for name in names}
-
-
-def said_of(job: Waiting, change: Change) -> str:
-    """Return what the job's own output says of its change."""
-    asked = f"asked {job.request.asked} at {_clock(job.submitted_s)}"
-    became = f"became {change.gres} at {_clock(change.at_s)}, by {counted(change.runs, 'run')} of the same job"
-    return f"csub: {asked}; {became}; never again: --colloc=late=off"
-
-
-def _clock(at_s: float) -> str:
-    return datetime.fromtimestamp(at_s).astimezone().isoformat(" ", "minutes")

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A change of a waiting job that was written down: what has become of it, and why it is undone. Pure functions."""
+
+import re
+from collections.abc import Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from slurm_colloc.core.model import Footprint, Placement
+from slurm_colloc.core.units import counted
+from slurm_colloc.rebind.waiting import Change, Waiting
+from slurm_colloc.slurm.pending import Assignments, PendingJob
+
+# Why a job waits that only GPUs keep from starting.
+_FOR_GPUS = frozenset({"None", "Priority", "Resources"})
+# Why a job waits by what it asks for: number of jobs, begin time, somebody's hold and the like are none of that.
+_OF_WHAT_IT_ASKS = r"BadConstraints|GRES|TRES|Billing|Wall|TimeLimit|Node|Mem|C[Pp][Uu]|Reserv|permitted"
+
+
+class Intent(NamedTuple):
+    """A job whose change was written down, with its pending records as they are by now.
+
+    ``is_fresh`` says that slurmctld was told of it just now: what is not as meant was refused, or altered.
+    """
+
+    job: Waiting
+    change: Change
+    records: Sequence[PendingJob]
+    is_fresh: bool = False
+
+    @property
+    def changed(self) -> list[PendingJob]:
+        """Return the records that are as meant, in part, or what became of that on its way."""
+        to, back = self.change.to, self.change.back
+        altered = back if self.is_fresh else {}
+        return [one for one in self.records if one.has_any(to, back) or not one.has(altered)]
+
+    @property
+    def is_bound(self) -> bool:
+        """Return whether any part of the job asks for the piece."""
+        gpu = {name: value for name, value in self.change.to.items() if "res" in name}
+        return any(record.has(gpu) for record in self.records)
+
+    def back(self, record: PendingJob) -> Assignments:
+        """Return what undoes the change of a record: of what was as meant once, others have changed what is not."""
+        change = self.change
+        left = {_part(name) for name, value in change.to.items() if change.is_told and not record.has({name: value})}
+        return {name: value for name, value in change.back.items() if _part(name) not in left}
+
+
+def waits_for_gpus(job: Waiting, records: Sequence[PendingJob]) -> bool:
+    """Return whether it is one job that only GPUs keep waiting."""
+    return [(one.target, one.reason in _FOR_GPUS) for one in records] == [(job.job_id, True)]
+
+
+def _part(field: str) -> str:
+    """Return which part of a request a field is of, Gres, TresPerNode and their like being of one."""
+    return next((word for word in ("res", "Memory", "CPUs") if word in field), field)
+
+
+def why_back(intent: Intent, *, undo: bool) -> str:
+    """Return why a job is to be put back; empty where it is as meant and waits as before, or as asked."""
+    change = intent.change
+    if undo and intent.is_bound:
+        return "undo"
+    for record in intent.changed:
+        if not change.is_told and not record.has(change.to):
+            return "half"
+        if record.reason not in change.reasons and re.search(_OF_WHAT_IT_ASKS, record.reason):
+            return record.reason
+    return "refused" if intent.is_fresh and not intent.is_bound else ""
+
+
+def has_grown(change: Change, placement: Placement, footprint: Footprint) -> bool:
+    """Return whether a piece is too small by what is known today."""
+    if footprint.keep_whole:
+        return True
+    needs_mib = footprint.gpu_mem_peak_mib.q99 if footprint.gpu_mem_peak_mib else 0.0
+    return needs_mib > (change.gpu_mem_q99_mib or 0.0) and str(placement.gres) != change.gres
+
+
+def said_of(job: Waiting, change: Change) -> str:
+    """Return what the job's own output says of its change."""
+    asked = f"asked {job.request.asked} at {_clock(job.submitted_s)}"
+    became = f"became {change.gres} at {_clock(change.at_s)}, by {counted(change.runs, 'run')} of the same job"
+    return f"csub: {asked}; {became}; never again: --colloc=late=off"
+
+
+def _clock(at_s: float) -> str:
+    return datetime.fromtimestamp(at_s).astimezone().isoformat(" ", "minutes")
