@@ -47,7 +47,7 @@ from slurm_colloc.audit.rule import (
 )
 from slurm_colloc.core.audit_model import JOB, Subject
 from slurm_colloc.core.units import counted, in_words
-from slurm_colloc.facts.judgement import DO, FEWER, NO_USE, PIECE, TAIL, fewer
+from slurm_colloc.facts.judgement import DO, FEWER, LEAST_TAIL_MIN, NO_USE, PIECE, TAIL, fewer
 
 # The peak is of one node, the devices are of all.
 _MEMORY_KNOWN = "peak_mib IS NOT NULL AND (devices = 1 OR nodes IS NOT NULL)"
@@ -56,20 +56,13 @@ _MEMORY_KNOWN = "peak_mib IS NOT NULL AND (devices = 1 OR nodes IS NOT NULL)"
 _FILLED = "coalesce(peak_mib * if(devices = 1, 1, nodes) >= $parked_mib * devices, true)"
 # Where its counters read 0 because they were taken away, a GPU was at work.
 _NO_KERNEL = "(util_used > 0 OR sm_used > 0) IS NOT true AND blackout_s = 0"
-# How long all of a run's devices were seen idle since its last activity: as if all that no reading tells of any of them
-# lay in there, and at another time for each.
-_IDLE_S = f"greatest(0, tail_s - devices * greatest(0, span_s * (1 - {COUNTED} / allocated) - unseen_s))"
-_IDLE_HOURS = f"{_IDLE_S} / span_s * allocated"
 # Kinds are conditions on a run that is known well enough, and what of its hours each counts; no hour counts twice.
 _UNUSED = f"coalesce({COUNTED_SURE} AND {UNUSED}, false)"
 _NEVER = f"({_UNUSED} AND NOT {_FILLED})"
 _PARKED = f"({_UNUSED} AND {_FILLED})"
-_TAIL = (
-    f"coalesce({COUNTED_SURE} AND NOT ({UNUSED}) AND tail_s IS NOT NULL AND {_IDLE_S} > 0 "
-    f"AND {_IDLE_S} >= 60 * $tail_min, false)"
-)
+_TAIL = f"coalesce({COUNTED_SURE} AND NOT ({UNUSED}) AND idle_s > 0 AND idle_s >= 60 * $tail_min, false)"
 _SOME = f"coalesce({COUNTED_SURE} AND NOT ({UNUSED}) AND fewer, false)"
-_TAIL_HOURS = f"if({_TAIL}, {_IDLE_HOURS}, 0)"
+_TAIL_HOURS = f"if({_TAIL}, idle_s / span_s * allocated, 0)"
 # In a tail all of its GPUs are idle. What was never used is no preparation, whether it was ever opened or not.
 _SOME_HOURS = f"if({_SOME}, idle_units_hours * (1 - {_TAIL_HOURS} / allocated), 0)"
 # Samples know slices by compute slices and shares by their whole GPU; allocated is by the site's convention. Where
@@ -88,7 +81,7 @@ _READ_S = "(to_s - unseen_s)"
 FRESH = f"$until_s - {_READ_S} <= 60 * $reading_age_min"
 # A model that waits for requests is no forgotten shell, and where no memory is known it may be one.
 _NEVER_WORKED = f"({_NO_KERNEL} AND peak_mib IS NOT NULL AND NOT {_FILLED})"
-_NOW = f"({_IDLE_S} > 0 AND {_IDLE_S} >= 60 * if({_NEVER_WORKED}, $first_warning_min, $sliding_warning_min))"
+_NOW = f"(idle_s > 0 AND idle_s >= 60 * if({_NEVER_WORKED}, $first_warning_min, $sliding_warning_min))"
 _SOME_NOW = f"({_SOME} AND idle_units_hours / idle_units * 60 >= $sliding_warning_min)"
 
 
@@ -193,7 +186,7 @@ def _say_now(subject: Subject, bounds: Bounds) -> Said | None:
 
 _BOUNDS = {
     "min_gpu_hours": Bound(24.0, "GPU-hours idle in the window, of one user's runs that ended, from which it speaks"),
-    "tail_min": Bound(120.0, "minutes idle since the last activity, from which they count"),
+    "tail_min": Bound(LEAST_TAIL_MIN, "minutes idle since the last activity, from which they count"),
     "empty_pct": Bound(20.0, "percent of a run's GPU-hours without a process, from which they count"),
     "parked_mib": Bound(2048.0, "GPU memory at peak, of each GPU, from which a run at zero use is parked"),
     "shortest_min": SHORTEST,
@@ -209,12 +202,12 @@ RUNNING = Rule(
     bounds=_BOUNDS,
     judged=f"{COUNTED_SURE} AND tail_s IS NOT NULL AND {FRESH} AND (util_used IS NOT NULL OR blocked IS NULL)",
     found=f"{_NOW} OR {_SOME_NOW}",
-    hours=f"if({_NOW}, {_IDLE_HOURS}, idle_units_hours)",
+    hours=f"if({_NOW}, idle_s / span_s * allocated, idle_units_hours)",
     figures={
-        "idle_s": f"max({_IDLE_S}) FILTER (found AND {_NOW})",
+        "idle_s": f"max(idle_s) FILTER (found AND {_NOW})",
         "age_s": f"max($until_s - {_READ_S}) FILTER (found)",
         # Of one that works on some of its GPUs there is none: nothing is ever done to it.
-        "idle_since_s": f"max({_READ_S} - {_IDLE_S}) FILTER (found AND {_NOW})",
+        "idle_since_s": f"max({_READ_S} - idle_s) FILTER (found AND {_NOW})",
         "worked": f"count(*) FILTER (found AND NOT ({_NO_KERNEL}))",
         "sliding": f"count(*) FILTER (found AND NOT {_NEVER_WORKED})",
         "units": "max(idle_units) FILTER (found)",
@@ -257,7 +250,7 @@ RULE = Rule(
             for kind, (condition, hours_, *_) in _KINDS.items()
         },
         "peak_mib": f"max(peak_mib) FILTER ({_PARKED})",
-        "longest_s": f"max({_IDLE_S}) FILTER ({_TAIL})",
+        "longest_s": f"max(idle_s) FILTER ({_TAIL})",
         "parked_fitting": f"count(*) FILTER ({_PARKED} AND fit_unit IS NOT NULL AND fit_gpus < 1)",
         # Of the run whose unused GPUs were most.
         "asked": f"arg_max(devices, (idle_units, -devices)) FILTER ({_SOME})",

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from slurm_colloc.core.audit_model import IDLE_PCT, RUNS, USER, Subject
 from slurm_colloc.core.units import at_least, at_most, counted, significant
+from slurm_colloc.facts.aggregate import COUNTED as COUNTED
 
 # Why a run is not judged, where a condition has no words of its own.
 UNKNOWN = "too little known of it"
@@ -42,8 +43,6 @@ AWAKE = "suspended_s = 0 AND NOT starts_with(state, 'SUSPENDED') AND state NOT I
 LONG = "span_s >= 60 * $shortest_min"
 # What has just begun loads its program and its data.
 SETTLED = "(end_s IS NOT NULL OR span_s >= 60 * $running_min)"
-# For how many of its allocated GPU-hours a run's readings tell whether a kernel ran.
-COUNTED = "greatest(if(util_used IS NULL, 0, util_measured), if(sm_used IS NULL, 0, sm_measured))"
 COUNTED_SURE = (
     f"{SURE} AND {AWAKE} AND (util_used IS NOT NULL OR sm_used IS NOT NULL) AND allocated > 0 "
     f"AND 100 * {COUNTED} >= $min_coverage_pct * allocated AND blackout_s IS NOT NULL"

@@ -197,9 +197,9 @@ class JobUsage(NamedTuple):
     the run's device time; None where the source does not record it.
     ``gpu_mem_peak_mib`` is the sum over the run's devices of one node at one time; of several nodes the largest.
     ``held_idle_gpu_hours`` is sampled time without a process of the run on its device, ``idle_tail_s`` the time from
-    the last reading with activity on any of its devices to its last reading, ``energy_j`` what its part of the devices
-    took. ``cpu_cores_used`` to ``written_mib`` are of the host: CPU time over sampled time, memory at peak on one
-    node, bytes moved.
+    the last reading with activity on any of its devices to its last reading, less all that nobody measured and all
+    suspensions, ``energy_j`` what its part of the devices took. ``cpu_cores_used`` to ``written_mib`` are of the host:
+    CPU time over sampled time, memory at peak on one node, bytes moved.
     """
 
     cluster: str

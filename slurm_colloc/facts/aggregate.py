@@ -27,6 +27,14 @@ _FILE_MEMORY = "220MB"
 _RUNS_AT_ONCE = 125_000
 
 
+# For how many of its allocated GPU-hours a run's readings tell whether a kernel ran.
+COUNTED = "greatest(if(util_used IS NULL, 0, util_measured), if(sm_used IS NULL, 0, sm_measured))"
+# For how long all of a run's devices were surely idle since its last activity: as if all that no reading tells of any
+# of them lay in there, at another time for each, and all of its suspensions.
+IDLE_S = f"""
+CASE WHEN tail_s IS NOT NULL AND allocated > 0
+     THEN greatest(0, tail_s - suspended_s - devices * greatest(0, span_s * (1 - {COUNTED} / allocated) - unseen_s)) END
+"""
 KEY = "cluster, job_id_raw, start_s"
 _NEWEST = "usage.start_s DESC, job_id, cluster, submit_s"
 _LAST = f'QUALIFY row_number() OVER (PARTITION BY "user" ORDER BY {_NEWEST}) <= $runs'
@@ -95,7 +103,7 @@ def aggregate_some(
 
 
 def _usage(part: str) -> str:
-    return query("usage", part=part, fix_100=FIX * 100)
+    return query("usage", part=part, fix_100=FIX * 100, idle=IDLE_S)
 
 
 def parts_of_runs(database: DuckDBPyConnection) -> list[str]:

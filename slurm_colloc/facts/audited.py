@@ -90,6 +90,7 @@ RUN_COLUMNS = {
     "away; NULL where it read 0 and no GPU_UTIL told whether that is so, as on a slice",
     "tail_s": "seconds from its last activity to its last reading, NULL where no reading told of activity",
     "unseen_s": "seconds from its last reading to to_s, NULL where it has none",
+    "idle_s": "seconds of tail_s in which it was surely idle, as if all that nobody measured of it lay in there",
     "cores": "CPU cores kept busy on average while sampled",
     "host_mem_mib": "peak of host memory on one node",
     "read_mib": "bytes read while sampled",

@@ -14,8 +14,8 @@ from slurm_colloc.core.units import counted
 from slurm_colloc.core.usage_model import MIN_COVERAGE_PCT, JobUsage
 from slurm_colloc.slurm.gres import parse_gres
 
-# A GPU that waits this long at a run's end waits for nobody.
-LEAST_TAIL_S = 600.0
+# Until then results may be written on CPUs. Where a site counts other tails in COL001, that is of its mails.
+LEAST_TAIL_MIN = 120.0
 NO_USE, FEWER, PIECE, TAIL = "no use", "fewer", "piece", "tail"
 # What to do, wherever it is said.
 DO = {
@@ -113,8 +113,8 @@ def judge(found: RunFound) -> Judgement:
         if fitted and fitted.unit and fitted.freed_gpu_hours > 0:
             what = f"{DO[PIECE]}: {fitted.unit} holds it"
             remedies.append(Remedy(PIECE, what, fitted.unit, fitted.freed_gpu_hours))
-        if idle_s >= LEAST_TAIL_S:
-            remedies.append(Remedy(TAIL, DO[TAIL], "", allocated * _part(usage, idle_s)))
+        if idle_s >= 60 * LEAST_TAIL_MIN:
+            remedies.append(Remedy(TAIL, DO[TAIL], "", allocated * idle_s / (usage.end_s - usage.start_s)))
     unit = "" if unused or fitted is None else fitted.unit
     why = fitted.why if fitted else ""
     return Judgement(found, why, unit, asked, used, idle_s, tuple(sorted(remedies, key=lambda one: -one.gpu_hours)))
@@ -146,8 +146,3 @@ def option_for(gres: str, style: str) -> str:
     return (
         f"--{style}={gres}" if style == "gres" else f"--{style}={'0' if gres == NO_GPU else gres.removeprefix('gpu:')}"
     )
-
-
-def _part(run: JobUsage, span_s: float) -> float:
-    took_s = run.end_s - run.start_s
-    return min(1.0, span_s / took_s) if took_s > 0 else 0.0

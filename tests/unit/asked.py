@@ -10,6 +10,7 @@ from slurm_colloc.audit.rules import entries, findings, question
 from slurm_colloc.audit.timing import of_about
 from slurm_colloc.core.audit_model import Answer, Finding
 from slurm_colloc.core.config_audit import Audit, AuditRule
+from slurm_colloc.facts.aggregate import IDLE_S
 from slurm_colloc.facts.audited import RUN_COLUMNS, answer
 
 # A day of one H100, all of it sampled, a fifth of its SMs busy.
@@ -76,7 +77,8 @@ RUN: dict[str, Any] = {
 IDLE = {"util_used": 0.0, "sm_used": 0.0, "peak_mib": 400}
 PARKED = IDLE | {"peak_mib": 30_000}
 _KINDS = {bool: "BOOLEAN", int: "BIGINT", float: "DOUBLE", str: "VARCHAR", list: "VARCHAR[]"}
-assert set(RUN) == set(RUN_COLUMNS)
+# What is made of the others, as it is of runs of a store.
+assert set(RUN) == set(RUN_COLUMNS) - {"idle_s"}
 
 
 def ask(
@@ -98,9 +100,8 @@ def ask(
     assert all(set(row) == set(RUN) for row in rows)
     kinds = ", ".join(f'"{name}" {_KINDS[type(value)]}' for name, value in RUN.items())
     with duckdb.connect() as database:
-        query = (
-            f"SELECT *, job_id || '@' || start_s AS run FROM (SELECT unnest($rows::STRUCT({kinds})[], max_depth := 2))"
-        )
+        made = f"SELECT unnest($rows::STRUCT({kinds})[], max_depth := 2)"
+        query = f"SELECT *, job_id || '@' || start_s AS run, {IDLE_S} AS idle_s FROM ({made})"
         database.execute(f"CREATE TABLE made_runs AS {query}", {"rows": rows})
         asked = question(entry, until_s or max(row["to_s"] for row in rows), told)
         found = answer(database, asked._replace(source="made_runs"))

@@ -220,9 +220,11 @@ def test_the_idle_tail_is_of_all_the_runs_devices(tmp_path: Path) -> None:
     never = only(stored(tmp_path / "b", [run(start_s=100)], first))
     assert never.idle_tail_s == 2600.0, "from the run's start, where it was sampled"
     later = busy(2700, uuid="GPU-1", util=0.0, sm=0.0)
-    assert only(stored(tmp_path / "later", [two], [*first, *later])).idle_tail_s == 2700.0
+    assert only(stored(tmp_path / "later", [two], [*first, *later])).idle_tail_s == 900.0, "not sure of the other"
+    asleep = run(suspended_s=600)
+    assert only(stored(tmp_path / "asleep", [asleep], first)).idle_tail_s == 2100.0, "as if all of it lay in the tail"
     blind = busy(900, util=None, sm=None)
-    assert only(stored(tmp_path / "blind", [run()], [*blind, *busy(1800, 2700, util=0.0, sm=0.0)])).idle_tail_s == 1800
+    assert only(stored(tmp_path / "blind", [run()], [*blind, *busy(1800, 2700, util=0.0, sm=0.0)])).idle_tail_s == 900
     unknown = only(stored(tmp_path / "c", [run()], blind))
     assert unknown.idle_tail_s is None
     assert only(stored(tmp_path / "d", [run()])).idle_tail_s is None

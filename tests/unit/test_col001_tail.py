@@ -6,10 +6,12 @@ import pytest
 
 from slurm_colloc.core.model import Gres
 from slurm_colloc.core.usage_model import NodeSample
+from slurm_colloc.facts import judgement
+from slurm_colloc.facts.judgement import RunFound, judge
 from tests.unit.asked import ask, none, one
 from tests.unit.golden import Printed
 from tests.unit.made import HOUR, run
-from tests.unit.stored import busy, stored
+from tests.unit.stored import busy, only, stored
 from tests.unit.test_audit import audited
 
 # Two days, idle from the end of the first on.
@@ -98,8 +100,12 @@ def test_a_store(tmp_path: Path) -> None:
     low = {"min_gpu_hours": 1.0}
 
     def hours_found(name: str, rounds: list[NodeSample]) -> list[float]:
-        found = audited(stored(tmp_path / name, eight, rounds), "COL001", 0.0, 8.0 * HOUR, bounds=low)
-        return [one.gpu_hours for one in found]
+        store = stored(tmp_path / name, eight, rounds)
+        found = [one.gpu_hours for one in audited(store, "COL001", 0.0, 8.0 * HOUR, bounds=low)]
+        # The same that colloc me and job tell of the run.
+        said = judge(RunFound(only(store, 0.0, 8.0 * HOUR), None, None))
+        assert [one.gpu_hours for one in said.remedies if one.code == judgement.TAIL] == found
+        return found
 
     assert hours_found("a", hours(1, 2, 3)) == [pytest.approx(5.0)]
     assert hours_found("b", hours(1, 2, 3, 8)) == []

@@ -23,7 +23,7 @@ from slurm_colloc.store.rights import own_name
 from slurm_colloc.store.window import Window
 from tests.unit.golden import Printed
 from tests.unit.hostile import HOSTILE
-from tests.unit.made import MIG_POOL, decision, evidence, near, run, site, usage
+from tests.unit.made import HOUR, MIG_POOL, decision, evidence, near, run, site, usage
 from tests.unit.programs import colloc, program
 from tests.unit.stored import busy, stored
 from tests.unit.test_cli_accounting import Site, row
@@ -66,10 +66,12 @@ def test_the_idlest_are_by_sm_activity_else_by_gpu_util() -> None:
 
 def test_gpus_that_nobody_used_and_idle_tails_are_said(printed: Printed) -> None:
     unused = usage(job_id="7", sm_used_gpu_hours=0.0, util_used_gpu_hours=0.0, allocated_gpu_hours=5.0)
-    tail = usage(job_id="8", idle_tail_s=1800.0)
+    tail = usage(job_id="8", end_s=10 * HOUR, allocated_gpu_hours=10.0, idle_tail_s=2 * HOUR)
     hints = list(hints_of([judge(RunFound(one, None, None)) for one in (unused, tail, usage())]))
-    assert [(one.command, one.gpu_hours) for one in hints] == [("colloc job 7", 5.0), ("colloc job 8", 0.5)]
+    assert [(one.command, one.gpu_hours) for one in hints] == [("colloc job 7", 5.0), ("colloc job 8", 2.0)]
     printed("me", *(one.evidence for one in hints))
+    writes = judge(RunFound(tail._replace(idle_tail_s=2 * HOUR - 1), None, None))
+    assert list(hints_of([writes])) == []
     thin = [judge(RunFound(one._replace(coverage_pct=50.0), None, None)) for one in (unused, tail)]
     assert list(hints_of(thin)) == []
 

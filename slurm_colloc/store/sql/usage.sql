@@ -55,7 +55,7 @@ SELECT r.*, gpus * hours AS allocated, devices * span_s AS device_s,
        CASE WHEN by_mean THEN mean_gpu_mem_mib WHEN several THEN several_peak_mib ELSE unit_peak_mib END AS peak_mib,
        CASE WHEN NOT by_mean THEN 100 * least(1, coalesce(seconds / device_s, 0)) END AS coverage_pct,
        shared_hours, held_idle_hours, direct_s, blackout_s, tail_s,
-       to_s - last_seen_s AS unseen_s, energy_j,
+       to_s - last_seen_s AS unseen_s, {idle} AS idle_s, energy_j,
        cores, host_mem_mib, h.read_mib, h.written_mib,
        CASE WHEN host_nodes >= nodes THEN 100 * least(1, host_s / nullif(span_s, 0)) END AS host_pct,
        CASE WHEN by_mean THEN [mean_method] ELSE coalesce(methods, []) END AS methods
