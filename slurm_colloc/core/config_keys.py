@@ -36,7 +36,7 @@ DOCUMENTATION: dict[str, str] = {
     "pool.sm_count": "streaming multiprocessors of one whole GPU; without it no job is placed here",
     "pool.mps_per_gpu": "gres/mps count per GPU (gres.conf), usually 100; 0: none",
     "pool.features": "features that each of its nodes has (ActiveFeatures): a job that asks for others, or by "
-    "more than names and &, gets no piece here",
+    "more than names and & or |, gets no piece here",
     "pool.shards_per_gpu": "gres/shard count per GPU (gres.conf); 0: none",
     "pool.cpus_per_node": "CPUs for jobs on one node; the policy offers no slice to who asks for more; 0: not known",
     "pool.mem_per_node_mib": "host memory, likewise",

@@ -64,9 +64,9 @@ class JobRequest(NamedTuple):
     where it was asked for. ``no_slice``, ``no_mps`` and ``no_share`` hold the reasons why the job cannot run on a
     slice, under MPS, and on any share (MPS, shard); ``untouchable`` why the request must reach Slurm as it was written.
     ``options`` are the names of those in force. ``command`` is what past jobs of the same file and arguments are known
-    by whose script is not known. ``features`` are those that each of its nodes must have, ``excluded`` nodes that it
-    will not run on.
-    ``folder`` is where it will run. ``submitted`` are a path (empty: none) and what to keep there once it is submitted;
+    by whose script is not known. ``features`` are those that each of its nodes must have (alternatives apart by |),
+    ``excluded`` nodes that it will not run on. ``folder`` is where it will run.
+    ``submitted`` are a path (empty: none) and what to keep there once it is submitted;
     ``differs`` says how this submission differs from the last one of its script; None: it does not, or there was none.
     """
 

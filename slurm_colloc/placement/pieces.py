@@ -135,7 +135,7 @@ def rooms_of(
 
 def keeps_out(pool: Pool, request: JobRequest) -> Reason | None:
     """Return why a job may not run on the nodes of a pool by what it says of nodes; None where it may."""
-    if lacking := [name for name in request.features if name not in pool.features]:
+    if lacking := [name for name in request.features if set(name.split("|")).isdisjoint(pool.features)]:
         return because("pool-lacks-feature", feature=lacking[0])
     return because("pool-excluded") if request.excluded and _is_excluded(pool, request.excluded) else None
 

@@ -77,7 +77,8 @@ _LEAVE_ALONE = frozenset(
 )
 # Options with the values that mean the same to a job on a piece; what a pool lacks or has excluded, placement tells.
 _HARMLESS_VALUES = {
-    "constraint": re.compile(r"[\w.-]+(?:&[\w.-]+)*"),
+    # One node, which such a job has, is of one alternative in brackets as without.
+    "constraint": re.compile(r"[\w.-]+(?:&[\w.-]+)*|(\[|\()?[\w.-]+(?:\|[\w.-]+)*(?(1)[])])"),
     "exclude": re.compile(r"[^/\s]+"),  # with a slash it is a file of names
     "gres-flags": re.compile(r"(?:disable|enforce)-binding"),
 }

@@ -95,7 +95,7 @@ def build_request(
         mem_per_cpu=value_of(given, "mem-per-cpu"),
         submitted=("" if submitted == last else before, submitted.text),
         differs=differs,
-        features=tuple(filter(None, value_of(given, "constraint").split("&"))),
+        features=tuple(filter(None, value_of(given, "constraint").strip("[()]").split("&"))),
         excluded=_excluded(value_of(given, "exclude")),
     )
     return request._replace(untouchable=(*request.untouchable, *_reads_slice(request, text, read)))

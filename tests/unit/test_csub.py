@@ -217,6 +217,7 @@ UNTOUCHED = [
 
 
 FINE = ["-x n[1-3] job.sh", "-C ib job.sh", "--constraint=ib&h100 job.sh"]
+FINE += [f"-C {one} job.sh" for one in ("ib|h100", "fast|ib", "[fast|ib|slow]", "(ib|fast)", "[ib]")]
 FINE += ["--gres-flags=enforce-binding job.sh", "--gres-flags=disable-binding job.sh"]
 
 
@@ -229,7 +230,7 @@ def test_what_excludes_no_piece_stays_in_force_beside_one(shell: Shell, words: s
     assert call == [*words.split()[:-1], "--gres=gpu:h100_1g.10gb:1", "job.sh"]
 
 
-@pytest.mark.parametrize("asked", ["ib|h100", "[ib&h100]", "ib*2", "ib&fast", "ib,h100"])
+@pytest.mark.parametrize("asked", ["fast|slow", "[ib&h100]", "ib*2", "ib&fast", "ib,h100", "fast&slow|ib"])
 def test_features_that_a_node_may_lack_leave_the_request(shell: Shell, asked: str) -> None:
     site = shell.folder / "site.toml"
     site.write_text(site.read_text().replace("mps_per_gpu", 'features = ["h100", "ib"]\nmps_per_gpu'))
