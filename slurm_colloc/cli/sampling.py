@@ -33,7 +33,7 @@ from slurm_colloc.slurm.jobs import HeldHere, held_question, parse_held
 _PATIENCE_S = 300.0
 _ANSWER_S = 2.0
 # Between two looks at the user's waiting jobs.
-_LEAST_APART_S, _MOST_APART_S, _AGAIN_S = 30.0, 300.0, 20.0
+_LEAST_APART_S, _MOST_APART_S, _AGAIN_S = 30.0, 300.0, 5.0
 
 
 class Settings(NamedTuple):

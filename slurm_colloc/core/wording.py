@@ -45,6 +45,14 @@ MEANS = {
     "free": "a whole GPU was free and its piece was not",
     "harmed": "a piece harmed a job like it",
     "grew": "its need is larger than its piece",
+    # Why a job that waits, and whose need is known, stays as asked.
+    "form": "this Slurm knows no way to give such a request a piece",
+    "completed": "this Slurm knows no way back, so a run of it must have completed",
+    "priority": "it would lose priority (PriorityWeightTRES)",
+    "reason": "it waits for more than a GPU",
+    "per-gpu": "its cores or memory are counted by GPU, so that it cannot become a share; -c and --mem would help where"
+    " the partition has no DefMemPerGPU",
+    "AdminComment": "an administrator has marked it",
     # What a piece of a GPU did to a job.
     "out_of_memory": "ran out of GPU memory",
     "host_memory": "ran out of host memory",

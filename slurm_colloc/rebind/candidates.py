@@ -18,7 +18,7 @@ from slurm_colloc.submit.slurm_answers import access_of
 # reason of its own.
 _WAITS_FOR = frozenset({"None", "Priority", "Resources", "Dependency", "JobHeldUser", "JobArrayTaskLimit"})
 # With these fields a job is not changed (facts of each: docs/explanation/late-binding.md).
-_ODD = ("AdminComment", "HetJobId", "Reservation", "CpusPerTres", "MemPerTres", "TresFreq")
+_ODD = ("AdminComment", "HetJobId", "Reservation", "TresFreq")
 _UNSET = ("", "(null)", "N/A", "None", "Unknown")
 
 
@@ -58,6 +58,9 @@ def why_not_now(record: PendingJob, job: Waiting, placement: Placement, form: Fo
         return "deadline"
     if record.has_node_alone:
         return "exclusive"
+    # A slice is a GPU, and has what the partition gives for one.
+    if record.per_gpu and (placement.mode != "mig" or job.request.cpus_per_gpu or job.request.mem_per_gpu):
+        return "per-gpu"
     return next((name for name in _ODD if record.record.get(name, "") not in _UNSET), "")
 
 

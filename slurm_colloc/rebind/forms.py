@@ -84,10 +84,10 @@ def change_of(
     if placement.time_limit_min is not None:
         to["TimeLimit"], back["TimeLimit"] = str(placement.time_limit_min), job.fields.get("TimeLimit", "")
     name, _, cpus = placement.cpu_option.partition("=")
-    one_task = request.tasks in (None, 1) and not request.cores_unclear
+    one_task = request.tasks in (None, 1) and not request.cores_unclear and "CpusPerTres" not in job.per_gpu
     for field in _CORES.get(name, ()) if one_task else ():
         to[field], back[field] = cpus, job.fields.get(field, "")
-    if placement.mem:
+    if placement.mem and "MemPerTres" not in job.per_gpu:
         before = next((name for name in ("MinMemoryNode", "MinMemoryCPU") if job.fields.get(name, "0") != "0"), "")
         to["MinMemoryNode"] = str(asked_mib(placement.mem))
         back[before or "MinMemoryNode"] = str(asked_mib(job.fields.get(before, "")) or 0)

@@ -159,13 +159,16 @@ def _bind(jobs: Sequence[Waiting], late: Mapping[str, str], config: SiteConfig, 
     begun, foretold = [], []
     for job, placement, footprint in wanted:
         form = form_of(job.request, release, config.sharing.late_forms)
-        if form is None or why_not(job, placement, footprint, form, costs_priority=costs_priority):
-            continue
+        why = why_not(job, placement, footprint, form, costs_priority=costs_priority) if form else "form"
         # Of an array each record is judged by itself: an administrator may hold one task.
         waiting = records.get(job.job_id, [])
-        of_job = [record for record in waiting if not why_not_now(record, job, placement, form, config)]
+        whys = [why or why_not_now(record, job, placement, form, config) for record in waiting if form]
+        of_job = [record for record, left in zip(waiting, whys, strict=False) if not left]
         # A task knows by the word that is left for all of them that its GPU is a slice.
-        if not of_job or (placement.mode == "mig" and of_job != waiting):
+        if form is None or not of_job or (placement.mode == "mig" and of_job != waiting):
+            left = next(filter(None, (why, *whys)), "")
+            if left != job.left:
+                keep(job._replace(left=left))
             continue
         change = _change(job, placement, footprint, form, of_job)
         if late[job.job_id] == "shadow":

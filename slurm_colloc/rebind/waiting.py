@@ -63,7 +63,7 @@ class Change(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """A job of this user's that waits as it was asked for, or with a change."""
+    """A job of this user's that waits as it was asked for (``left`` says why, of a known need), or with a change."""
 
     version: int
     cluster: str
@@ -71,6 +71,7 @@ class Waiting(NamedTuple):
     submitted_s: float
     request: JobRequest
     change: Change | None = None
+    left: str = ""
 
 
 class Failed(NamedTuple):

@@ -23,6 +23,7 @@ CONTROL = ("scontrol", "-o")
 _GPU_FIELDS = ("TresPerNode", "TresPerJob", "TresPerTask", "TresPerSocket")
 _CORES = ("NumCPUs", "MinCPUsNode", "CPUs/Task")
 _MEMORY = ("MinMemoryNode", "MinMemoryCPU")
+_PER_GPU = ("CpusPerTres", "MemPerTres")
 _RECORD = re.compile(r"(?m)^(?:scontrol: )?(JobId=\d+ .*)$")
 _PREFIX = re.compile(r"\bgres[:/]")
 _UID = re.compile(r"\((\d+)\)$")
@@ -63,6 +64,11 @@ class PendingJob(NamedTuple):
     def raw_id(self) -> str:
         """Return the number that this record alone has."""
         return self.record["JobId"]
+
+    @property
+    def per_gpu(self) -> frozenset[str]:
+        """Return the fields that count its cores or memory by GPU: by DefCpuPerGPU too, once slurmctld has looked."""
+        return frozenset(name for name in _PER_GPU if _known(self.record.get(name, "")))
 
     def asks(self, field: str, gres: Sequence[Gres]) -> bool:
         """Return whether it asks for these GPUs in this field, and for nothing in any other."""

@@ -188,6 +188,36 @@ def test_cores_and_memory_that_came_with_a_gpu_go_with_its_share(lab: Lab, form:
         lab.run([*set_defaults, "JobDefaults="], check=True)
 
 
+@pytest.mark.skipif(RELEASE == "22.05", reason="22.05 changes no request that names its type")
+def test_defaults_by_gpu_stay_with_a_slice_and_keep_a_share_from_jobs_that_slurmctld_has_looked_at(lab: Lab) -> None:
+    """From then on the job has CpusPerTres and MemPerTres, with which Slurm refuses gres/mps (24.11, 26.05)."""
+    set_defaults = ["scontrol", "update", "PartitionName=all"]
+    lab.run([*set_defaults, "JobDefaults=DefCpuPerGPU=2,DefMemPerGPU=300"], check=True)
+    try:
+        whole = [fill(lab, "-w", "g1", "--gres=gpu:2"), fill(lab, "-w", "g2", "--gres=gpu:2")]
+        words = ["--gres=gpu:h100:1", "train.sh"]
+        user = user_of(lab, "mps")
+        job = user.submit(*words)
+        wait_for(lambda: user.shown(job).get("CpusPerTres"), "slurmctld does not look at the job")
+        learn(user, *words)
+        look(user)
+        assert (change_of(user, job), waiting(user, job)["left"]) == (None, "per-gpu")
+        assert "counted by GPU" in user.run("colloc", "late").stdout
+        user.run("scancel", job)
+        user = user_of(lab, "mig")
+        job = user.submit(*words)
+        wait_for(lambda: user.shown(job).get("CpusPerTres"), "slurmctld does not look at the job")
+        learn(user, *words)
+        assert bind(user, job)["gres"] == SMALL
+        lab.wait_jobs([job])
+        given = user.allocated(job)
+        assert (given[f"gres/gpu:{SLICE}_1g.10gb"], given["cpu"], given["mem"]) == ("1", "2", "300M"), given
+        assert (user.home / f"out.{job}").read_text().split("\n")[-3:] == ["step", "end", ""]
+        lab.run(["scancel", *whole], check=True)
+    finally:
+        lab.run([*set_defaults, "JobDefaults="], check=True)
+
+
 def test_back_by_one_command(lab: Lab) -> None:
     user = user_of(lab, "mps")
     if RELEASE == "22.05":

@@ -639,9 +639,9 @@ def test_a_look_that_was_not_due_is_had_as_soon_as_it_is(monkeypatch: pytest.Mon
 
     monkeypatch.setattr("slurm_colloc.cli.sampling.start_look", start)
     looks = _Looks("c", 600.0)
-    for clock[0] in (0.0, 10.0, 20.0, 590.0, 600.0, 610.0, 620.0):
+    for clock[0] in (0.0, 3.0, 5.0, 9.0, 11.0, 598.0, 600.0, 603.0, 605.0):
         looks.after(clock[0])
-    assert tried == [0.0, 20.0, 590.0, 600.0, 620.0]
+    assert tried == [0.0, 5.0, 11.0, 598.0, 600.0, 605.0]
 
 
 @pytest.mark.parametrize("switch", ["late_binding", "policy", "stopped"])
@@ -735,6 +735,18 @@ def test_such_a_record_is_left(config: SiteConfig, slurm: Controller, fields: Ma
     look(config, slurm)
     assert change(config, "7") is None
     assert not any(line.startswith("update") for line in slurm.asked)
+
+
+def test_of_a_known_need_that_changes_nothing_it_is_kept_why(config: SiteConfig, slurm: Controller) -> None:
+    wait(config, slurm, "7")
+    slurm.records["7"] |= {"CpusPerTres": "gpu:8", "MemPerTres": "gpu:300"}
+    learn()
+    look(config, slurm)
+    kept = read_one(config.cluster, "7")
+    assert kept is not None
+    assert kept.left == "per-gpu"
+    slurm.records["7"] |= {"CpusPerTres": "", "MemPerTres": ""}
+    assert look(config, slurm).bound == ("7",)
 
 
 def test_a_deadline_stands_against_a_longer_time_limit_alone(config: SiteConfig, slurm: Controller) -> None:

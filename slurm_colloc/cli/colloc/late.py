@@ -76,7 +76,7 @@ def _probe(config: SiteConfig, partition: str, form: str) -> None:
 def _line(job: Waiting) -> str:
     asked, change = f"asked {job.request.asked} {minute(job.submitted_s)}", job.change
     if change is None:
-        return f"{asked}; its need is not known yet"
+        return f"{asked}; {MEANS.get(job.left, job.left) or 'its need is not known yet'}"
     became = f"{asked}; became {change.gres} {minute(change.at_s)}, by {counted(change.runs, 'run')} of the same job"
     if change.undone_s is not None:
         return f"{became}; as asked again {minute(change.undone_s)}: {MEANS.get(change.why, change.why)}"
