@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What csub takes for the same job: `python -m tests.pairs [open|held-out]` judges pairs of submissions.
+"""What csub takes for the same job: `python -m tests.pairs [HALF...]` judges pairs of submissions.
 
 The pairs are in tests/recorded/job-pairs, whose README says what they are. Of each pair a run of the first submission
 is recorded under what csub knows it by, and csub's own steps tell what is known of the second then: runs of the same
 job, of nearly the same, or none. "Sized" is nearly the same where the estimate is larger at least in proportion to each
 number that is larger, which is right of a job that is bigger; where the estimate says nothing, so does this. Figures by
-class are printed of the open half alone: who mends what is judged here is not to learn from the half that is held out.
+class are printed of the open halves alone, unless `--by-class` asks: who mends what is judged here is not to learn from
+a half that is held out. `--names` says which pairs were taken for what they are not. A pair whose first submission is
+not even known again says nothing of a bigger one: how many those are is the last line.
 """
 
 from __future__ import annotations
@@ -136,6 +138,8 @@ def _write(path: Path, content: File, folder: Path) -> None:
             stream.truncate(content)  # of no blocks: tables hold weights of many GB
     else:
         path.write_text(_placed(content, folder))
+        if content.startswith("#!"):
+            path.chmod(0o755)
 
 
 def _placed(text: str, folder: Path) -> str:
@@ -146,7 +150,8 @@ def answer(pair: Pair) -> Answer:
     """Return what csub takes the second submission for after a run of the first."""
     site = load_site(str(_SITE))
     site = site._replace(paths=site.paths._replace(state=""))
-    with TemporaryDirectory() as place:
+    # A busy machine has nothing to do with it.
+    with patch("slurm_colloc.estimate.files._MOST_S", 60.0), TemporaryDirectory() as place:
         home = Path(place, "ann")
         # What csub keeps stays apart, so that no pair finds it among its own files.
         own = {"XDG_DATA_HOME": f"{place}/data", "XDG_CACHE_HOME": f"{place}/cache"}
@@ -162,6 +167,16 @@ def answer(pair: Pair) -> Answer:
             if not first or not second:
                 return "other"
             return _taken_for(first.signature, second, look_up(site, second.signature, None))
+
+
+def known_again(pair: Pair) -> bool:
+    """Return whether the first submission, submitted again as it was, is taken for the same."""
+    return answer(pair._replace(second=pair.first, edited=frozenset())) == "same"
+
+
+def is_wrong(pair: Pair, found: Answer) -> bool:
+    """Return whether a pair was taken for what it is not."""
+    return (pair.verdict == "bigger" and found in {"same", "near"}) or (pair.verdict == "unchanged" and found != "same")
 
 
 def _taken_for(first: str, second: JobRequest, known: Known) -> Answer:
@@ -206,13 +221,15 @@ def _ran(signature: str) -> Evidence:
     return Evidence(*told, 20.0, 25.0, False, 700, 3500.0, time.time(), 3500.0)
 
 
-def figures(pairs: Sequence[Pair], *, by_class: bool) -> Iterator[str]:
-    """Yield lines of how many pairs were taken for what."""
+def figures(pairs: Sequence[Pair], *, by_class: bool, names_too: bool) -> Iterator[str]:
+    """Yield lines of how many pairs were taken for what, and of which were taken wrongly."""
     counted: dict[str, Counter[tuple[str, Answer]]] = {}
     for pair in pairs:
-        found = (pair.verdict, answer(pair))
+        found = answer(pair)
         for name in (pair.kind, "all"):
-            counted.setdefault(name, Counter())[found] += 1
+            counted.setdefault(name, Counter())[pair.verdict, found] += 1
+        if names_too and is_wrong(pair, found):
+            yield f"{pair.id}: {pair.verdict}, taken for {found}: {pair.why}"
     names: tuple[Answer, ...] = ("same", "near", "sized", "other")
     yield " " * 18 + "".join(f"{name:>10}" for name in ("bigger", *names, "unchanged", *names))
     for name in [*sorted(set(counted) - {"all"}), "all"] if by_class else ["all"]:
@@ -222,16 +239,19 @@ def figures(pairs: Sequence[Pair], *, by_class: bool) -> Iterator[str]:
     (bigger, same, near, *_), (unchanged, known, *_) = ((sum(row), *row) for row in cells)
     yield f"bigger taken for the same: {same / bigger:.1%}; or for nearly the same: {(same + near) / bigger:.1%}"
     yield f"unchanged not taken for the same: {1 - known / unchanged:.1%}"
+    yield f"first ones not known when submitted again as they were: {sum(not known_again(pair) for pair in pairs)}"
 
 
 def main() -> None:
     """Print today's figures."""
     parser = argparse.ArgumentParser(prog="python -m tests.pairs", description=__doc__.partition("\n")[0])
-    parser.add_argument("half", nargs="?", choices=HALVES, help="one half; both where it is not given")
-    half = parser.parse_args().half
-    for name in (half,) if half else HALVES:
+    parser.add_argument("half", nargs="*", default=HALVES, help=f"{', '.join(HALVES)}, or a folder; all without any")
+    parser.add_argument("--by-class", action="store_true", help="figures by class, of what is held out, too")
+    parser.add_argument("--names", action="store_true", help="which pairs were taken for what they are not")
+    args = parser.parse_args()
+    for name in args.half:
         print(f"{name}:")
-        for line in figures(load(TABLE / name), by_class=name == "open"):
+        for line in figures(load(TABLE / name), by_class=args.by_class or name.endswith("open"), names_too=args.names):
             print(line)
 
 
