@@ -40,7 +40,7 @@ from slurm_colloc.submit.request import build_request
 from slurm_colloc.submit.submission import read_submission
 
 TABLE = Path(__file__).parent / "recorded/job-pairs"
-HALVES = ("open", "held-out")
+HALVES = ("open", "held-out", "habits-open", "habits-kept-apart")
 # Stands for the folder that a pair is laid out in.
 HOME_OF_JOB = "HOME_OF_JOB"
 _SITE = Path(__file__).parents[1] / "site-configs/h100-mps/site.toml"
