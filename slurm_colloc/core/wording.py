@@ -238,6 +238,7 @@ WORDS = {
     "too-many-files": "the job may read more files than csub checks",
     # What became of a job while it waited.
     "late-bound": "the job asked for {asked}; while it waited, {runs:run} of the same job showed what it needs",
+    "late-billed": "Slurm bills {given} for it, where it would have billed {asked} as asked (the TRES billing)",
     "late-would": "while it waited, the job would have come to ask for {given}, by {runs:run} of the same job",
     "late-undone": "the job asks for {asked} again, as it was submitted",
     "cards-differ": "the job may get GPUs of different sizes, so that its share's memory is not known",

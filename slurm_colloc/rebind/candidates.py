@@ -4,12 +4,13 @@
 from collections.abc import Callable
 
 from slurm_colloc.core.config import SiteConfig
-from slurm_colloc.core.model import Footprint, Placement
+from slurm_colloc.core.model import Footprint, Gres, Placement
 from slurm_colloc.estimate.calibration import RUNNING
 from slurm_colloc.placement.choose import place
 from slurm_colloc.placement.time_and_cores import asked_limit_min
 from slurm_colloc.rebind.forms import Form
 from slurm_colloc.rebind.waiting import Waiting
+from slurm_colloc.slurm.free_gpus import kind_of
 from slurm_colloc.slurm.limits import Limits
 from slurm_colloc.slurm.pending import PendingJob
 from slurm_colloc.submit.slurm_answers import access_of
@@ -67,3 +68,21 @@ def why_not_now(record: PendingJob, job: Waiting, placement: Placement, form: Fo
 def partitions_of(job: Waiting, config: SiteConfig) -> tuple[str, ...]:
     """Return the partitions that a job names, or the default one."""
     return job.request.partitions or (config.default_partition,)
+
+
+def whole_kinds(job: Waiting, config: SiteConfig) -> set[str]:
+    """Return the kinds of whole GPUs that a job could have as asked, as ``Free.units`` calls them."""
+    kinds = {kind_of(gres) for gres in job.request.gres}
+    pools = (pool for pool in config.pool if set(partitions_of(job, config)) & set(pool.partitions))
+    return kinds | {kind_of(Gres("gpu", pool.gpu_type, 1)) for pool in pools} if "gpu" in kinds else kinds
+
+
+def take(free: dict[tuple[str, str], int], kinds: set[str], units: int, job: Waiting, config: SiteConfig) -> bool:
+    """Take units of one of these kinds off what is free, in each partition that may be the job's.
+
+    Returns whether there were so many.
+    """
+    keys = [(name, kind) for name in partitions_of(job, config) for kind in kinds if free.get((name, kind), 0) >= units]
+    for key in keys:
+        free[key] -= units
+    return bool(keys)

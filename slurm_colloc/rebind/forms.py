@@ -54,10 +54,7 @@ def form_of(request: JobRequest, release: str, probed: Collection[str] = ()) -> 
     # With cores for each task the field holds more than the GPU.
     if request.gpu_style == "gpus-per-task" and request.cpus_given:
         return None
-    style = request.gpu_style
-    if style in probed and not is_known(release):
-        return newest_form(style)
-    return _form(style, release)
+    return _form(request.gpu_style, release, probed)
 
 
 def is_known(release: str) -> bool:
@@ -101,14 +98,17 @@ def updates(form: Form, piece: Gres, asked: str) -> tuple[dict[str, str], dict[s
     return first, second
 
 
-def back_of(option: str, release: str, gres: Gres) -> Assignments:
+def back_of(option: str, release: str, gres: Gres, probed: Collection[str] = ()) -> Assignments:
     """Return the update by which a job that began on a piece asks for more; empty where Slurm knows no way.
 
     ``option`` is how the job asked for the piece: by "mps" or "shard", else as a form's options say.
     """
-    form = _form(option, release)
+    form = _form(option, release, probed)
     return updates(form, gres, str(gres))[1] if form else {}
 
 
-def _form(option: str, release: str) -> Form | None:
+def _form(option: str, release: str, probed: Collection[str]) -> Form | None:
+    # A share stands where --gres has it.
+    if not is_known(release) and ("gres" if option in ("mps", "shard") else option) in probed:
+        return newest_form(option)
     return next((form for form in _table() if release in form.releases and option in form.options), None)

@@ -36,10 +36,9 @@ class Intent(NamedTuple):
         return [one for one in self.records if one.has_any(to, back) or not one.has(altered)]
 
     @property
-    def is_bound(self) -> bool:
-        """Return whether any part of the job asks for the piece."""
-        gpu = {name: value for name, value in self.change.to.items() if "res" in name}
-        return any(record.has(gpu) for record in self.records)
+    def bound(self) -> list[PendingJob]:
+        """Return the records that ask for the piece."""
+        return [record for record in self.records if record.has(gpu_part(self.change.to))]
 
     def back(self, record: PendingJob) -> Assignments:
         """Return what undoes the change of a record: of what was as meant once, others have changed what is not."""
@@ -53,6 +52,11 @@ def waits_for_gpus(job: Waiting, records: Sequence[PendingJob]) -> bool:
     return [(one.target, one.reason in _FOR_GPUS) for one in records] == [(job.job_id, True)]
 
 
+def gpu_part(update: Assignments) -> Assignments:
+    """Return what an update says of GPUs alone."""
+    return {name: value for name, value in update.items() if "res" in name}
+
+
 def _part(field: str) -> str:
     """Return which part of a request a field is of, Gres, TresPerNode and their like being of one."""
     return next((word for word in ("res", "Memory", "CPUs") if word in field), field)
@@ -61,14 +65,14 @@ def _part(field: str) -> str:
 def why_back(intent: Intent, *, undo: bool) -> str:
     """Return why a job is to be put back; empty where it is as meant and waits as before, or as asked."""
     change = intent.change
-    if undo and intent.is_bound:
+    if undo and intent.bound:
         return "undo"
     for record in intent.changed:
         if not change.is_told and not record.has(change.to):
             return "half"
         if record.reason not in change.reasons and re.search(_OF_WHAT_IT_ASKS, record.reason):
             return record.reason
-    return "refused" if intent.is_fresh and not intent.is_bound else ""
+    return "refused" if intent.is_fresh and not intent.bound else ""
 
 
 def has_grown(change: Change, placement: Placement, footprint: Footprint) -> bool:
@@ -83,7 +87,8 @@ def said_of(job: Waiting, change: Change) -> str:
     """Return what the job's own output says of its change."""
     asked = f"asked {job.request.asked} at {_clock(job.submitted_s)}"
     became = f"became {change.gres} at {_clock(change.at_s)}, by {counted(change.runs, 'run')} of the same job"
-    return f"csub: {asked}; {became}; never again: --colloc=late=off"
+    bills = f"; Slurm bills {change.bills}, not {change.billed}" if change.bills and change.billed else ""
+    return f"csub: {asked}; {became}{bills}; never again: --colloc=late=off"
 
 
 def _clock(at_s: float) -> str:

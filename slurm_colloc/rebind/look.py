@@ -18,12 +18,12 @@ from slurm_colloc.core.clock import now
 from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.errors import CollocError, StoreError
 from slurm_colloc.core.files import locked
-from slurm_colloc.core.model import LATE, Decision, Footprint, Gres, Placement, because
+from slurm_colloc.core.model import LATE, Decision, Footprint, Placement, because
 from slurm_colloc.estimate.harm import harmed_s
 from slurm_colloc.estimate.lookup import look_up
 from slurm_colloc.estimate.records import drop_decision, read_decisions
 from slurm_colloc.placement.time_and_cores import asked_limit_min
-from slurm_colloc.rebind.candidates import partitions_of, placed_late, why_not, why_not_now
+from slurm_colloc.rebind.candidates import partitions_of, placed_late, take, whole_kinds, why_not, why_not_now
 from slurm_colloc.rebind.forms import Form, change_of, form_of
 from slurm_colloc.rebind.intent import Intent, has_grown, said_of, waits_for_gpus, why_back
 from slurm_colloc.rebind.waiting import (
@@ -197,7 +197,7 @@ def _foretell(
     for job, change, placement, records in foretold:
         [piece] = parse_gres(change.gres)
         # Of shares it is not known whether another GPU has as many.
-        begins = waits_for_gpus(job, records) and _take(free, {kind_of(piece)}, piece.quantity, job, config)
+        begins = waits_for_gpus(job, records) and take(free, {kind_of(piece)}, piece.quantity, job, config)
         for decision in _decisions(job, config)[-1:]:
             would = decision._replace(
                 **_shared(change, "mode"),
@@ -267,6 +267,7 @@ def _change(
         sm_active_q95_pct=active.q95 if active else None,
         slowdown_expected=placement.slowdown_expected,
         slowdown_upper=placement.slowdown_upper,
+        billed=records[0].billing,
     )
 
 
@@ -284,7 +285,7 @@ def _better_as_asked(
 
     As many are as GPUs are free, less those that were put back for that and have not begun.
     """
-    bound = {one.job.job_id: one for one in intents if one.is_bound and one.change.is_told and one.change.back}
+    bound = {one.job.job_id: one for one in intents if one.bound and one.change.is_told and one.change.back}
     jobs = [one.job for one in bound.values()]
     found = {
         job.job_id: "harmed" if footprint.keep_whole else "grew"
@@ -305,32 +306,14 @@ def _better_as_asked(
         whole = dict(slurm.free(single=single).units)
         for job in waiting:
             if job.change and job.change.why == "free":
-                _take(whole, _whole_kinds(job, config), 1, job, config)
+                take(whole, whole_kinds(job, config), 1, job, config)
         pieces = slurm.free().units if any(whole.values()) else {}
         for one in idle:
             [piece] = parse_gres(one.change.gres)
-            is_free = _take(dict(pieces), {kind_of(piece)}, piece.quantity, one.job, config)
-            if not is_free and _take(whole, _whole_kinds(one.job, config), 1, one.job, config):
+            is_free = take(dict(pieces), {kind_of(piece)}, piece.quantity, one.job, config)
+            if not is_free and take(whole, whole_kinds(one.job, config), 1, one.job, config):
                 found[one.job.job_id] = "free"
     return found
-
-
-def _whole_kinds(job: Waiting, config: SiteConfig) -> set[str]:
-    """Return the kinds of whole GPUs that a job could have as asked, as ``Free.units`` calls them."""
-    kinds = {kind_of(gres) for gres in job.request.gres}
-    pools = (pool for pool in config.pool if set(partitions_of(job, config)) & set(pool.partitions))
-    return kinds | {kind_of(Gres("gpu", pool.gpu_type, 1)) for pool in pools} if "gpu" in kinds else kinds
-
-
-def _take(free: dict[tuple[str, str], int], kinds: set[str], units: int, job: Waiting, config: SiteConfig) -> bool:
-    """Take units of one of these kinds off what is free, in each partition that may be the job's.
-
-    Returns whether there were so many.
-    """
-    keys = [(name, kind) for name in partitions_of(job, config) for kind in kinds if free.get((name, kind), 0) >= units]
-    for key in keys:
-        free[key] -= units
-    return bool(keys)
 
 
 def _settle(
@@ -353,10 +336,12 @@ def _settle(
     for told in intents:
         job, change = told.job, told.change
         intent = told._replace(records=after.get(job.job_id, told.records))
-        if intent.is_bound:
+        if intent.bound:
             bound.append(job.job_id)
             if not change.is_told:
-                keep(job._replace(change=change._replace(is_told=True)))
+                change = change._replace(is_told=True, bills=intent.bound[0].billing)
+                keep(job._replace(change=change))
+                write_said(job, said_of(job, change))
                 _decide(job, change, config)
         elif not told.is_fresh and not change.is_told:
             # Whoever wrote it down was killed before slurmctld heard of it.
@@ -383,9 +368,11 @@ def _decide(job: Waiting, change: Change | None, config: SiteConfig) -> None:
         undone = (because("late-undone", asked=job.request.asked),)
         drop_decision(folder, decisions[0]._replace(at_s=now(), reasons=undone))
         return
-    reasons = (because("late-bound", asked=job.request.asked, runs=change.runs),)
+    reasons = [because("late-bound", asked=job.request.asked, runs=change.runs)]
+    if change.billed and change.bills:
+        reasons.append(because("late-billed", asked=change.billed, given=change.bills))
     decision = decisions[-1]._replace(**_shared(change), given=change.gres)
-    drop_decision(folder, decision._replace(at_s=now(), reasons=reasons, arm=LATE))
+    drop_decision(folder, decision._replace(at_s=now(), reasons=tuple(reasons), arm=LATE))
 
 
 def _decisions(job: Waiting, config: SiteConfig) -> list[Decision]:

@@ -81,10 +81,11 @@ def trials_of(config: SiteConfig, partition: str) -> list[Trial]:
         raise InputError(f"site.toml has no pool with slices or shares in partition '{partition}'")
     gpus = [Gres("gpu", kind, 1) for kind in ("", *types[:1])]
     return [
-        trial
+        Trial(option, gpu, piece, is_back)
         for option in _ASKS
         for gpu in gpus
-        for trial in (*(Trial(option, gpu, piece) for piece in found), Trial(option, gpu, found[0], is_back=True))
+        for piece in found
+        for is_back in (False, True)
     ]
 
 

@@ -10,7 +10,6 @@ import json
 import os
 import shlex
 import signal
-import stat
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -28,6 +27,7 @@ from slurm_colloc.core.value_types import read_as
 from slurm_colloc.estimate.records import drop_evidence, evidence_of_run, note_out_of_memory
 from slurm_colloc.gpu.failure import TAIL_BYTES, Outcome, outcome_of
 from slurm_colloc.placement.out_of_memory import MOST_RETRIES, is_share
+from slurm_colloc.rebind.intent import gpu_part
 from slurm_colloc.rebind.recovery import End, Verdict, as_evidence, judge, mode_of
 from slurm_colloc.rebind.waiting import read_one
 from slurm_colloc.slurm.client import CliClient
@@ -121,7 +121,7 @@ def ended(job: Job, status: int, files: Sequence[str]) -> None:
         CollocError: nothing can be done.
     """
     begins = dict(zip(files[2:], files[:2], strict=True)) if len(files) == 4 else {}
-    paths = {path: int(size) for path, size in begins.items() if size.isdecimal() and _is_file(path)}
+    paths = {path: int(size) for path, size in begins.items() if size.isdecimal() and os.path.isfile(path)}
     said = b"\n".join(last_words(path, size, TAIL_BYTES) for path, size in paths.items())
     if outcome_of(status, said)[0] in (Outcome.GPU_OOM, Outcome.GPU_FAULT):
         record = job.record()
@@ -151,7 +151,7 @@ def _follow(job: Job, record: PendingJob, status: int, said: bytes, paths: Seque
         runs=max(step.runs if step else 0, job.restarts),
         release=".".join(slurm_conf.get("SLURM_VERSION", "").split(".")[:2]),
     )
-    verdict = judge(end, _as_bound(job), job.config.pool)
+    verdict = judge(end, _as_bound(job), job.config.pool, job.config.sharing.late_forms)
     if verdict is None:
         return
     _learn(job, end, verdict)
@@ -243,16 +243,12 @@ def _changed(job: Job, meant: Step) -> tuple[Step, str]:
         with suppress(CollocError):  # slurmctld is started anew
             answer = job.slurm.control([*update([job.name], meant.update), *show([job.name])])
             record = parse_pending(answer).get(job.name)
-            if record is not None and record.has(_gpu(meant.update)):
+            if record is not None and record.has(gpu_part(meant.update)):
                 return meant, f"it begins again on {meant.to}"
             refused += record is not None
         if refused == _REFUSED_TIMES:
             return meant._replace(update={}), f"it begins again, but Slurm refuses to give it {meant.to}"
     return meant, f"it begins again; whether on {meant.to} is not known"
-
-
-def _gpu(fields: Assignments) -> Assignments:
-    return {name: value for name, value in fields.items() if "res" in name}
 
 
 def _mode(job: Job, step: Step) -> SharingMode:
@@ -279,7 +275,7 @@ def started(job: Job) -> str:
         return ""
     job = _counted(job, record)
     step = _step(job)
-    if step and step.update and record.has(_gpu(step.update)):
+    if step and step.update and record.has(gpu_part(step.update)):
         return _got(job, step)
     if job.piece.mode != SharingMode.EXCLUSIVE and _has(record) in parse_gres(job.piece.asked):
         # Whoever has changed it, and where what was kept is lost.
@@ -347,13 +343,6 @@ def told(cluster: str, job_id: str) -> str:
     """Return what became of one's own job, or a task of an array, after it ran out of GPU memory; empty else."""
     step = read_step(_path(cluster, job_id))
     return step.outcome if step else ""
-
-
-def _is_file(path: str) -> bool:
-    try:
-        return stat.S_ISREG(os.stat(path).st_mode)
-    except OSError:
-        return False
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ class Verdict(NamedTuple):
     why: str = ""
 
 
-def judge(end: End, piece: Carried, pools: Sequence[Pool]) -> Verdict | None:
+def judge(end: End, piece: Carried, pools: Sequence[Pool], probed: Collection[str] = ()) -> Verdict | None:
     """Return what is due, None of a job that did not run out of GPU memory, or had no piece, or died of its own fault.
 
     Under MPS a fault of one client ends those beside it, with the same words: who made it cannot be told. So each runs
@@ -77,7 +77,7 @@ def judge(end: End, piece: Carried, pools: Sequence[Pool]) -> Verdict | None:
         return verdict._replace(why=f"it was run again {end.runs} times, so this was the last")
     wished = list(_larger(end, asked, held, open_to, piece.partitions))
     for to, is_asked in wished:
-        if update := back_of(piece.option, end.release, to):
+        if update := back_of(piece.option, end.release, to, probed):
             return verdict._replace(to=to, update={**update, **(piece.fields if is_asked else {})})
     return verdict._replace(why=f"Slurm {end.release} cannot give it more" if wished else "there is nothing larger")
 

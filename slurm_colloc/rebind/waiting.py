@@ -40,7 +40,8 @@ class Change(NamedTuple):
 
     ``to`` and ``back`` are updates, ``back`` empty where Slurm knows no way back. ``reasons`` are what it waited for.
     ``is_told`` says that slurmctld was seen to have it so. ``undone_s`` is when it was found, or put, as asked again,
-    ``why`` the reason; None and empty before.
+    ``why`` the reason; None and empty before. ``billed`` is what Slurm would charge for it as asked (the TRES billing),
+    ``bills`` what it does since; empty where it does not say.
     """
 
     at_s: float
@@ -60,6 +61,8 @@ class Change(NamedTuple):
     is_told: bool = False
     undone_s: float | None = None
     why: str = ""
+    billed: str = ""
+    bills: str = ""
 
 
 class Waiting(NamedTuple):
@@ -93,7 +96,7 @@ def keep(job: Waiting) -> None:
     Raises:
         StoreError: the folder cannot be written.
     """
-    folder = _made(folder_of(job.cluster))
+    folder = _made(job.cluster)
     request = {name: value for name, value in job.request._asdict().items() if name not in _NOT_KEPT}
     request |= {name: [reason.code for reason in request[name]] for name in _REASONS}
     values = job._asdict() | {"request": request, "change": job.change._asdict() if job.change else None}
@@ -116,7 +119,13 @@ def keep_submitted(config: SiteConfig, job_id: str, request: JobRequest) -> None
 
 def read_waiting(cluster: str) -> tuple[list[Waiting], int]:
     """Return the jobs that were not seen to start or end, oldest first, and how many files could not be used."""
-    return _read(folder_of(cluster))
+    found, unreadable, folder = [], 0, folder_of(cluster)
+    for name in _names(folder):
+        try:
+            found.append(_parse(read_own(os.path.join(folder, name), _LIMIT_BYTES)))
+        except (StoreError, InputError):
+            unreadable += 1
+    return found, unreadable
 
 
 def read_one(cluster: str, job_id: str) -> Waiting | None:
@@ -133,7 +142,7 @@ def write_said(job: Waiting, line: str) -> None:
     Raises:
         StoreError: the folder cannot be written.
     """
-    path = os.path.join(_made(folder_of(job.cluster)), f"{job.job_id}{_SAID}")
+    path = os.path.join(_made(job.cluster), f"{job.job_id}{_SAID}")
     if line:
         write_atomic(path, f"{line}\n".encode(errors="backslashreplace"))
     else:
@@ -147,7 +156,7 @@ def put_away(cluster: str, job_ids: Iterable[str]) -> None:
         StoreError: the folder cannot be written.
     """
     folder = folder_of(cluster)
-    ended = _made(os.path.join(folder, _ENDED))
+    ended = _made(cluster, _ENDED)
     try:
         for job_id in job_ids:
             job, path = read_one(cluster, job_id), os.path.join(folder, f"{job_id}.json")
@@ -180,7 +189,7 @@ def note_failed(cluster: str, signature: str, partitions: Iterable[str], until_s
     """
     new = [Failed(signature, partition, until_s) for partition in partitions]
     failed = [*(one for one in failed_before(cluster) if one not in new), *new][-_MOST_FAILED:]
-    write_atomic(os.path.join(_made(folder_of(cluster)), _FAILED), json.dumps(failed).encode())
+    write_atomic(os.path.join(_made(cluster), _FAILED), json.dumps(failed).encode())
 
 
 def start_look(cluster: str, environ: Mapping[str, str]) -> int | None:
@@ -205,9 +214,9 @@ def lock_path(cluster: str) -> str:
     return os.path.join(folder_of(cluster), _LOOKED)
 
 
-def _made(folder: str) -> str:
+def _made(cluster: str, *names: str) -> str:
     private_folder(user_data_folder())
-    return private_folder(folder)
+    return private_folder(os.path.join(folder_of(cluster), *names))
 
 
 def _names(folder: str) -> list[str]:
@@ -218,16 +227,6 @@ def _names(folder: str) -> list[str]:
     except OSError as error:
         raise StoreError(f"'{folder}' cannot be read: {error.strerror}") from error
     return sorted(names, key=lambda name: (len(name), name))
-
-
-def _read(folder: str) -> tuple[list[Waiting], int]:
-    found, unreadable = [], 0
-    for name in _names(folder):
-        try:
-            found.append(_parse(read_own(os.path.join(folder, name), _LIMIT_BYTES)))
-        except (StoreError, InputError):
-            unreadable += 1
-    return found, unreadable
 
 
 def _parse(content: bytes) -> Waiting:

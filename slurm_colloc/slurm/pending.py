@@ -15,7 +15,7 @@ from slurm_colloc.core.errors import InputError
 from slurm_colloc.core.model import Gres
 from slurm_colloc.core.units import asked_mib, spans, time_limit_min, whole
 from slurm_colloc.slurm.array import parse_array
-from slurm_colloc.slurm.gres import parse_gres
+from slurm_colloc.slurm.gres import parse_gres, tres_value
 from slurm_colloc.slurm.parse import parse_records
 
 CONTROL = ("scontrol", "-o")
@@ -59,6 +59,11 @@ class PendingJob(NamedTuple):
         """Return whether no other job may run on its node; before 26.05 OverSubscribe says so."""
         exclusive = self.record.get("Exclusive")
         return self.record.get("OverSubscribe") == "NO" if exclusive is None else exclusive in ("NODE", "TOPO")
+
+    @property
+    def billing(self) -> str:
+        """Return what Slurm would charge for it, by TRESBillingWeights; empty where that is not told."""
+        return tres_value(self.record.get("ReqTRES") or self.record.get("TRES", ""), "billing")
 
     @property
     def raw_id(self) -> str:
@@ -153,16 +158,12 @@ def _is_as(fields: Assignments, name: str, wanted: str) -> bool:
     wanted = _PREFIX.sub("", wanted)
     if not wanted:
         return not has
-    if name == "Gres" or name in _GPU_FIELDS:
-        with suppress(InputError):
+    with suppress(InputError):
+        if name == "Gres" or name in _GPU_FIELDS:
             return _same_gres(has, parse_gres(wanted.replace("=", ":")))
-        return False
-    if name == "TimeLimit":
-        with suppress(InputError):
+        if name == "TimeLimit":
             return time_limit_min(has) == time_limit_min(wanted)
-        return False
-    if name in _MEMORY:
-        with suppress(InputError):
+        if name in _MEMORY:
             return asked_mib(has) == asked_mib(wanted)
-        return False
-    return whole(has) == whole(wanted)
+        return whole(has) == whole(wanted)
+    return False

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from slurm_colloc.core.model import Evidence
 from slurm_colloc.estimate.snapshot import write_snapshot
 from tests.cluster.daemons import all_idle
 from tests.cluster.fixtures import RELEASE
@@ -77,16 +78,25 @@ def fill(lab: Lab, *options: str) -> str:
     return job
 
 
-def learn(user: User, *words: str, peak_mib: int = 4000) -> None:
-    """Have a run of the job that these words submit be known."""
+def known_run(user: User, *words: str, peak_mib: int = 4000) -> Evidence:
+    """Return a run of an hour of the job that these words submit."""
     shown = user.run("csub", "--dry-run", "--colloc=off", "--format=json", *words).stdout
     signature = json.loads(shown)["request"]["signature"]
-    known = evidence(signature=signature, peak_mib=peak_mib, sm_active_mean_pct=5.0, elapsed_s=float(HOUR))
-    uid = user.lab.users["alice"].uid
+    return evidence(signature=signature, peak_mib=peak_mib, sm_active_mean_pct=5.0, elapsed_s=float(HOUR))
+
+
+def learn(user: User, *words: str, peak_mib: int = 4000) -> None:
+    """Have a run of the job that these words submit be known, and no other."""
+    tell(user, known_run(user, *words, peak_mib=peak_mib))
+
+
+def tell(user: User, *runs: Evidence) -> None:
+    """Have the site's history know these runs of a user, and no others."""
+    uid = user.lab.users[user.name].uid
     folder = user.folder / "history"
     folder.mkdir(exist_ok=True)
     folder.chmod(0o711)
-    write_snapshot(str(folder / f"{uid}.sqlite"), [known], uid)
+    write_snapshot(str(folder / f"{uid}.sqlite"), [*runs], uid)
 
 
 def look(user: User, code: str = LOOK) -> None:
@@ -216,6 +226,26 @@ def test_defaults_by_gpu_stay_with_a_slice_and_keep_a_share_from_jobs_that_slurm
         lab.run(["scancel", *whole], check=True)
     finally:
         lab.run([*set_defaults, "JobDefaults="], check=True)
+
+
+@pytest.mark.skipif(RELEASE == "22.05", reason="22.05 changes no whole GPU to a share")
+def test_the_charge_before_and_after_is_said_as_slurm_bills_it(lab: Lab) -> None:
+    weights = ["scontrol", "update", "PartitionName=all"]
+    lab.run([*weights, "TRESBillingWeights=CPU=1.0,GRES/gpu=8,GRES/mps=0.08"], check=True)
+    try:
+        user = user_of(lab, "mps")
+        words = ["--gres=gpu:h100:1", "train.sh"]
+        job = user.submit("-H", *words)
+        learn(user, *words)
+        change = bind(user, job)
+        assert (change["billed"], change["bills"]) == ("9", "1")
+        user.run("scontrol", "release", job)
+        assert user.allocated(job)["billing"] == "1"
+    finally:
+        lab.run([*weights, "TRESBillingWeights=CPU=1.0"])
+    assert "; Slurm bills 1, not 9;" in (user.home / f"out.{job}").read_text().splitlines()[0]
+    lab.wait_accounted([job])
+    assert "Slurm bills 1 for it" in user.run("colloc", "job", job).stdout
 
 
 def test_back_by_one_command(lab: Lab) -> None:

@@ -168,6 +168,27 @@ def test_a_known_need_becomes_a_piece_and_the_ledger_says_so(config: SiteConfig,
     assert "mps:7" in said.read_text()
 
 
+def test_the_charge_before_and_after_is_said_as_slurm_bills_it(config: SiteConfig, slurm: Controller) -> None:
+    def bill(target: str, field: str, value: str) -> bool:
+        slurm.records[target]["ReqTRES"] = "cpu=1,mem=100M,node=1,billing=6,gres/mps=7"
+        return False
+
+    slurm.refuse = bill
+    for job_id, asked in (("7", {"ReqTRES": "cpu=8,billing=90,gres/gpu=1"}), ("8", {})):
+        wait(config, slurm, job_id)
+        slurm.records[job_id] |= asked
+        learn()
+        look(config, slurm)
+        found = read_one(config.cluster, job_id)
+        assert found
+        assert found.change
+        assert (found.change.billed, found.change.bills) == ("90" if asked else "", "6")
+        said = (Path(lock_path(config.cluster)).parent / f"{job_id}.said").read_text()
+        reasons = read_decisions(config.decisions_folder, f"-{job_id}.json")[0][-1].reasons
+        assert (" 6, not 90;" in said, len(reasons)) == ((True, 2) if asked else (False, 1))
+    assert reasons[0].code == "late-bound"
+
+
 def test_where_nothing_waits_or_is_known_slurm_is_asked_for_no_more(config: SiteConfig, slurm: Controller) -> None:
     learn()
     look(config, slurm)

@@ -113,6 +113,20 @@ def test_what_is_in_no_table_is_not_changed(option: str, release: str) -> None:
     assert (verdict.to, bool(verdict.why)) == (None, True)
 
 
+def test_what_the_site_has_tried_on_an_unknown_release_holds_for_a_job_that_grows() -> None:
+    for has, option, probed in ((SLICE, "gpus", "gpus"), (SHARE, "mps", "gres"), (SHARD, "shard", "gres")):
+        one, of = end(has, release="25.11"), piece(option=option)
+        known = judge(end(has), of, POOLS)
+        tried, other = (judge(one, of, POOLS, names) for names in ((probed,), ("gpus-per-node",)))
+        assert tried is not None
+        assert tried == known
+        assert other is not None
+        assert other.to is None
+    untouched = judge(end(SLICE, release="22.05"), piece(), POOLS, ("gres",))
+    assert untouched
+    assert untouched.to is None
+
+
 def test_one_gpu_of_no_type_may_be_the_same_slice_again() -> None:
     mig = {"partitions": ("mig",), "asked": "gpu:1"}
     assert judged(end(SLICE), **mig).update == {"Gres": f"gpu:{LARGE}:1"}
