@@ -117,6 +117,7 @@ class Sharing(NamedTuple):
     late_binding: str = "off"
     late_forms: tuple[str, ...] = ()
     late_back: str = "single"
+    rerun: str = "requeue"
 
 
 class Observe(NamedTuple):

@@ -23,6 +23,7 @@ _CHOICES = {
     "sharing.late_binding": ("off", "shadow", "slices", "on"),
     "sharing.late_forms": ("gres", "gpus", "gpus-per-node", "gpus-per-task"),
     "sharing.late_back": ("off", "single", "any"),
+    "sharing.rerun": ("requeue", "allowed"),
     "audit.rule.tell": ("users", "admins", "nobody"),
     "notices.mode": ("off", "admins", "users"),
     "notices.workdays": WEEK,

@@ -88,6 +88,9 @@ DOCUMENTATION: dict[str, str] = {
     "sharing.late_back": "whether such a job asks for a whole GPU again, once, where one is free and its piece is not: "
     "'single' (only on nodes with one GPU of its type: of several, one may be kept free for a larger job), 'any' or "
     "'off'; never on nodes that Slurm plans for a job",
+    "sharing.rerun": "which jobs begin again with more where their piece has too little GPU memory: 'requeue' (those "
+    "with --requeue), or 'allowed' (all without --no-requeue whose piece csub alone chose, if Slurm requeues jobs by "
+    "default, JobRequeue=1); their users did not ask for a second run",
     "observe.agent": "true when 'colloc agent' runs on every GPU node; else jobs are sampled from inside",
     "observe.period_s": "seconds between two samples",
     "observe.gpu_reader": "'nvml', or on a test cluster 'simulated:FOLDER' with a <node>.json for each node",

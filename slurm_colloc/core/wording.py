@@ -294,8 +294,8 @@ WORDS = {
     "acts-on-its-job": "the script acts on its own job ({command}), which would be the whole pack",
     "uses-job-id": "the script uses SLURM_JOB_ID, which all tasks of a pack have in common",
     "tasks-count-each-other": "the script reads SLURM_ARRAY_TASK_COUNT, _MIN, _MAX or _STEP",
-    # Of a job that its user allows to begin again (--requeue).
-    "begins-again": "if it runs out of GPU memory it begins again on more (--requeue)",
+    # Of a job that may begin again.
+    "begins-again": "if it runs out of GPU memory it begins again on more ({by})",
     "ends-as-it-ends": "if it runs out of GPU memory it does not begin again",
     "ends-itself": "the script has an end of its own ({word})",
     "tasks-share-output": "the tasks write to one output file, so csub could not tell which task ran out of memory",

@@ -323,12 +323,15 @@ def _may_be_late(case: Case, part: Part) -> bool:
 def _again(case: Case, part: Part, *, late: bool) -> tuple[str, tuple[Reason, ...]]:
     """Return what a job carries that may begin again with more of a GPU, and what there is to say of that.
 
-    Its user allows it by --requeue; empty of others, and of what has no piece and gets none.
+    Its user allows it by --requeue, or the site does, for a piece that the user said nothing of; empty of others, and
+    of what has no piece and gets none.
     """
     request, footprint, placement = part
     command_line, _, submission, config, _ = case
     script, given = submission.script, submission.given
-    if "requeue" not in given or config.policy != "auto" or not (late or not placement.as_asked):
+    allowed = config.sharing.rerun == "allowed" and "no-requeue" not in given and footprint.rung != "hint"
+    by = "--requeue" if "requeue" in given else "if JobRequeue=1" * allowed
+    if not by or config.policy != "auto" or not (late or not placement.as_asked):
         return "", ()
     from slurm_colloc.submit.recovery import carried, reason_against  # of no use to nearly all submissions
 
@@ -337,7 +340,7 @@ def _again(case: Case, part: Part, *, late: bool) -> tuple[str, tuple[Reason, ..
         return "", (because("ends-as-it-ends"), why)
     active = footprint.sm_active_pct
     piece = carried(request, placement, active.q95 if active else None, given, command_line, config)
-    return piece.text, (because("begins-again"),)
+    return piece.text, (because("begins-again", by=by),)
 
 
 def _never_measured(

@@ -650,3 +650,33 @@ def test_what_only_looks_so_hinders_nothing(shell: Shell, line: str) -> None:
     (shell.folder / "job.sh").write_text(f"#!/bin/sh\n#SBATCH --gres=gpu:1\n{line}\n")
     assert shell.run("--requeue", HINT, "job.sh").returncode == 0
     assert "csub_again" in (shell.folder / "script.0").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "environ", "begins_again"),
+    [
+        ("", {}, True),
+        ("--requeue", {}, True),
+        ("--no-requeue", {}, False),
+        ("", {"SBATCH_NO_REQUEUE": "1"}, False),
+        (HINT, {}, False),
+        (f"--requeue {HINT}", {}, True),
+    ],
+)
+def test_a_site_may_take_slurms_default_for_consent_to_a_piece_that_csub_alone_chose(
+    shell: Shell, words: str, environ: dict[str, str], begins_again: bool, printed: Printed
+) -> None:
+    shell.site('"mps"', agent=True)
+    shell.ran()
+    argv = ("--dry-run", "--explain", *words.split(), "job.sh")
+    off = shell.run(*argv, environ=environ)
+    assert ("csub_again" in off.stdout) is ("--requeue" in words)
+    path = shell.folder / "site.toml"
+    path.write_text(path.read_text().replace("[sharing]", '[sharing]\nrerun = "allowed"'))
+    shell.ran()  # the folder's files are a part of the job
+    done = shell.run(*argv, environ=environ)
+    assert ("csub_again" in done.stdout) is begins_again
+    said = [line for line in done.stderr.splitlines() if "begins again" in line]
+    assert bool(said) is begins_again
+    if begins_again:
+        printed("recovery", *said, case=words)
