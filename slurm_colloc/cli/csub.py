@@ -21,7 +21,7 @@ from slurm_colloc.core.process import keep_ignored, open_standard_descriptors, p
 from slurm_colloc.core.units import printable
 from slurm_colloc.slurm.client import ASK_S, CliClient
 from slurm_colloc.slurm.options import CommandLine
-from slurm_colloc.submit.handover import CALLED, STDOUT, with_body, write_all
+from slurm_colloc.submit.handover import CALLED, STDERR, STDOUT, with_body, write_all
 from slurm_colloc.submit.invocation import (
     Call,
     explain,
@@ -63,7 +63,7 @@ def main(called: str = "csub", ignored: int = 0) -> NoReturn:
 
         write_all(STDOUT, HELP.encode())
         os._exit(0)
-    status = _pack(argv) if _is_pack(argv, called) else _run(argv)
+    status = _pack(argv) if _is_pack(argv, called) else _run(argv, called)
     # Taking the interpreter apart would cost each submission 3 ms, and a thread of ours may hang in a file system.
     os._exit(status)
 
@@ -79,10 +79,10 @@ def _pack(argv: tuple[str, ...]) -> int:
     return run(argv)
 
 
-def _run(argv: tuple[str, ...]) -> int:
+def _run(argv: tuple[str, ...], called: str) -> int:
     began = time.monotonic()
     try:
-        call, asks_csub, config, problem = found_call(argv)
+        call, asks_csub, config, problem = found_call(argv, called)
     except CollocError as error:
         say(f"error: {error}")
         return 1
@@ -103,7 +103,7 @@ def _run(argv: tuple[str, ...]) -> int:
         site, plan = decide(began)
         call = split_call(call, command_line, silent=site.policy == "shadow" and not asks_csub)
         if own_option("explain", command_line, None) is not None:
-            explain(plan)
+            explain(plan, call)
             call = call._replace(explained=True)
         if call.dry_run:
             return show(plan, command_line, call)
@@ -211,7 +211,8 @@ def _fall_open(call: Call, stdin: bytes | None, why: str) -> int:
     if stdin is not None:
         put_back(stdin)
     if why != _SILENT:
-        tell(call, f"handed to sbatch unchanged: {why}")
+        person = "the job goes to sbatch as it is", f"  why: {why}"
+        tell(call, *(person if os.isatty(STDERR) else (f"handed to sbatch unchanged: {why}",)))
     try:
         replace([call.sbatch, *call.argv], call.environ, CALLED)
     except CollocError as error:

@@ -139,7 +139,7 @@ def _ready(
     # There is no submission to go on with instead, and 100,000 commands take their time.
     plan = with_timeout(_PATIENCE * config.timeouts.decide_s, "deciding", step)
     if own_option("explain", command_line, None) is not None:
-        explain(plan)
+        explain(plan, call)
     return _Ready(plan, command_line, call, config._replace(policy=plan.chosen.policy), then)
 
 

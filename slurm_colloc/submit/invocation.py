@@ -28,6 +28,9 @@ from slurm_colloc.submit.plan import Plan
 from slurm_colloc.submit.render import remove_script
 from slurm_colloc.submit.show import answer, as_json, as_line, explanation, noted
 
+# A longer line nobody pastes.
+_PASTED = 200
+
 
 class Call(NamedTuple):
     """One invocation: what to fall back on at any time."""
@@ -38,10 +41,13 @@ class Call(NamedTuple):
     dry_run: bool
     quiet: bool
     explained: bool = False
+    called: str = "csub"
 
 
-def found_call(argv: tuple[str, ...]) -> tuple[Call, bool, SiteConfig | None, str]:
+def found_call(argv: tuple[str, ...], called: str = "csub") -> tuple[Call, bool, SiteConfig | None, str]:
     """Return the call before its arguments are split, whether csub itself is asked, the site, and why there is none.
+
+    ``called`` is the name that it was called by.
 
     Raises:
         CollocError: there is no sbatch.
@@ -57,7 +63,8 @@ def found_call(argv: tuple[str, ...]) -> tuple[Call, bool, SiteConfig | None, st
     # Whoever wrote a file of his own is told even by a site that only looks on, if it is a person who reads it.
     if not unheard and (os.isatty(STDERR) or not (silent or _read_as_one())) and (path := passed_over()):
         say(how_passed_over(path))
-    return Call(sbatch, rest, environment_to_submit(), "--dry-run" in own, quiet), bool(own), config, problem
+    call = Call(sbatch, rest, environment_to_submit(), "--dry-run" in own, quiet, called=called)
+    return call, bool(own), config, problem
 
 
 def call_of(sbatch: str, command_line: CommandLine) -> Call:
@@ -121,9 +128,20 @@ def _read_as_one() -> bool:
         return False
 
 
-def said_of(plan: Plan, call: Call) -> Iterable[str]:
+def said_of(plan: Plan, call: Call, job_id: str = "") -> Iterable[str]:
     """Return what a submission says of its plan; of one that was explained, nothing a second time."""
-    return noted(plan) if call.explained else answer(plan, terminal=os.isatty(STDERR))
+    terminal = os.isatty(STDERR)
+    command = _as_asked(plan, call) if terminal else ""
+    return answer(plan, job_id, command, terminal=terminal, explained=call.explained)
+
+
+def _as_asked(plan: Plan, call: Call) -> str:
+    """Return the line that submits the same as asked; empty where nobody could paste it."""
+    import shlex  # of no use to nearly all submissions
+
+    line = shlex.join([call.called, "--colloc=off", *call.argv])
+    typed = plan.script_at is not None or "wrap" in plan.given
+    return line if typed and line.isprintable() and len(line) <= _PASTED else ""
 
 
 def say(text: str) -> None:
@@ -153,7 +171,7 @@ def hand_over(
         then(job_id)
         shadow = config.policy == "shadow"
         record(plan, job_id, cluster or config.cluster, config, partial(tell, call) if shadow else say)
-        tell(call, *(f"job {job_id}: {line}" for line in said_of(plan, call)))
+        tell(call, *said_of(plan, call, job_id))
 
     try:
         silent = {"quiet", "wait"} <= set(plan.part.request.options)
@@ -190,7 +208,7 @@ def show(plan: Plan, command_line: CommandLine, call: Call) -> int:
     return 0
 
 
-def explain(plan: Plan) -> None:
+def explain(plan: Plan, call: Call) -> None:
     """Say why the plan is what it is."""
-    for line in explanation(plan):
+    for line in explanation(plan, _as_asked(plan, call)):
         say(line)

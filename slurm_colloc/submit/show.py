@@ -4,7 +4,7 @@
 from collections.abc import Iterator, Sequence
 from math import ceil
 
-from slurm_colloc.core.model import Footprint, Placement, Reason, Weighed
+from slurm_colloc.core.model import PACK, Footprint, Placement, Reason, SharingMode, Weighed
 from slurm_colloc.core.units import counted
 from slurm_colloc.submit.plan import Part, Plan
 
@@ -16,23 +16,80 @@ _POLICIES = {
     "pack": "csub makes packs only",
     "auto": "csub gives pieces of GPUs",
 }
+# Of why a job gets something else, what that does to it.
+_DOES = frozenset(
+    {PACK, "slowdown", "slowdown-beside-users", "slowdown-unknown", "task-slowdown", "time-limit", "moved"}
+)
+# What there is to say of a submission, as scripts know it, and what a person is told: what happens, and what to do.
+_LINE = {
+    "pack": "{all}",
+    "piece": "{given} instead of {asked}: {all}; --colloc=off keeps {asked}",
+    "hint": "stays as asked: {all}",
+}
+_TOLD = {
+    "pack": ("runs{where} as {does}", "to see its tasks: {command}"),
+    "piece": ("gets {piece} ({given}) in place of {asked}{where}; {does}", "to undo this: {command}"),
+    "first run": (
+        "gets what it asks for ({asked}){where} and is measured",
+        "next: {next} of the same job may get a piece of a GPU",
+    ),
+}
+_AS_ASKED = ("gets what it asks for ({asked}){where}", "")
 
 
-def answer(plan: Plan, *, terminal: bool) -> Iterator[str]:
-    """Yield what the user must know of a submission: what is not simply as asked, and notes."""
+def answer(plan: Plan, job_id: str, command: str, *, terminal: bool, explained: bool) -> Iterator[str]:
+    """Yield what the user must know of a submission: what is not simply as asked, and notes.
+
+    A person reads what happens, why, and what to do, each in a line of its own; ``command`` submits as asked.
+    """
+    kind, lead = "" if explained else _kind(plan), f"job {job_id}: " if job_id else ""
+    if terminal and kind:
+        undo = f"scancel {job_id} && {command}" if command else ""
+        job = f"job {job_id}" if job_id else "the job"
+        yield from _told(plan, job, f"colloc job {job_id}" if plan.packed else undo)
+    elif kind in _LINE:
+        yield lead + _LINE[kind].format_map(_parts(plan))
+    yield from ((f"  note: {note}" if terminal else lead + note) for note in noted(plan))
+
+
+def _kind(plan: Plan) -> str:
+    """Return which of _TOLD is to be told; empty where all is simply as asked."""
     request, footprint, placement = plan.part
     if plan.packed:
-        yield _said(placement.reasons)
-    elif not placement.as_asked:
-        gets = f"{placement.given} instead of {request.asked}"
-        yield f"{gets}: {_said(placement.reasons)}; --colloc=off keeps {request.asked}"
-    elif footprint.rung == "hint" and (request.gpu_count or plan.decides_nothing) and not plan.switched_off:
-        yield f"stays as asked: {_said(placement.reasons)}"
-    elif terminal and plan.first_run:
-        keeps = f"it keeps {request.asked} and is measured"
-        who = "those that wait" if plan.late else "the next submission"
-        yield f"{_said(placement.reasons)}; {keeps}; {who} of the same job may get a piece of a GPU"
-    yield from noted(plan)
+        return "pack"
+    if not placement.as_asked:
+        return "piece"
+    if footprint.rung == "hint" and (request.gpu_count or plan.decides_nothing) and not plan.switched_off:
+        return "hint"
+    return "first run" if plan.first_run else ""
+
+
+def _parts(plan: Plan) -> dict[str, str]:
+    """Return what the lines are made of."""
+    request, footprint, placement = plan.part
+    does = [one for one in placement.reasons if one.code in _DOES]
+    known = () if placement.as_asked or plan.packed else footprint.provenance[:1]
+    why = _said([*known, *(one for one in placement.reasons if one not in does)])
+    return {
+        "asked": request.asked or "no GPU",
+        "given": placement.given,
+        "piece": "a slice of a GPU" if placement.mode == SharingMode.MIG else "a share of a GPU",
+        "all": _said(placement.reasons),
+        "does": _said(does),
+        "why": why.replace(placement.given, "it"),
+        "next": "those that wait" if plan.late else "the next submission",
+    }
+
+
+def _told(plan: Plan, job: str, command: str, where: str = "") -> Iterator[str]:
+    """Yield what happens, why, and what to do, as far as there is anything to do."""
+    parts = {**_parts(plan), "command": command, "where": where}
+    what, to_do = _TOLD.get(_kind(plan), _AS_ASKED)
+    yield f"{job} {what.format_map(parts)}".removesuffix("; ")
+    if parts["why"]:
+        yield f"  why: {parts['why']}"
+    if to_do and (command or "{command}" not in to_do):
+        yield f"  {to_do.format_map(parts)}"
 
 
 def noted(plan: Plan) -> Iterator[str]:
@@ -46,32 +103,30 @@ def _said(reasons: Sequence[Reason]) -> str:
     return sentence(reasons)
 
 
-def explanation(plan: Plan) -> Iterator[str]:
+def explanation(plan: Plan, command: str) -> Iterator[str]:
     """Yield why the plan is what it is in at most eight lines, what matters most first."""
-    lines = list(_explain(plan.part))
-    most = _EXPLAINED - 1
-    if len(lines) > most:
-        more = len(lines) - most + 1
-        lines[most - 1 :] = [f"{counted(more, 'more line')}: --dry-run --format=json shows everything"]
-    yield from lines
-    policy = plan.chosen.policy
-    keeps = "" if plan.packed or plan.part.placement.as_asked else f"; --colloc=off keeps {plan.part.request.asked}"
-    yield f"csub's policy: '{policy}' ({_POLICIES.get(policy, 'not known')}), {_said([plan.chosen.why])}{keeps}"
-
-
-def _explain(part: Part) -> Iterator[str]:
-    request, footprint, placement = part
+    request = plan.part.request
     where = f"partition '{','.join(request.partitions)}'" if request.partitions else "the default partition"
-    gets = f"stays as asked ({request.asked or 'no GPU'})" if placement.as_asked else f"gets {placement.given}"
-    yield f"the job {gets}: {_said(placement.reasons)}"
-    yield f"asked for: {request.asked or 'no GPU'} in {where}"
+    told = list(_told(plan, "the job", "" if plan.packed else command, f" in {where}"))
+    details = [f"  {line}" for line in _details(plan.part)]
+    most = _EXPLAINED - len(told) - 1
+    if len(details) > most:
+        more = len(details) - most + 1
+        details[most - 1 :] = [f"  {counted(more, 'more line')}: --dry-run --format=json shows everything"]
+    policy = plan.chosen.policy
+    because = f"({_POLICIES.get(policy, 'not known')}), {_said([plan.chosen.why])}"
+    yield from (*told, *details, f"  csub's policy: '{policy}' {because}")
+
+
+def _details(part: Part) -> Iterator[str]:
+    request, footprint, placement = part
     memory, active, dram = footprint.gpu_mem_peak_mib, footprint.sm_active_pct, footprint.dram_active_pct
     need = [
         _memory(memory.q99, placement) if memory else "GPU memory not known",
         f"{active.q95:.0f} % of the SMs" if active else "SM activity not known",
         *([f"GPU memory bandwidth {dram.q95:.0f} % of the time"] if dram and dram.q95 >= 1 else []),
     ]
-    # Why nothing is known stands in the first line where that is why nothing changes.
+    # Why nothing is known stands above where that is why nothing changes.
     based = (
         "" if placement.reasons == footprint.provenance else f" ({_said(footprint.provenance)}{how_sure(footprint)})"
     )

@@ -66,7 +66,7 @@ def test_a_jobs_story_from_its_first_second_to_the_next_submission(lab: Lab, sit
     (expected,) = re.findall(r"submitted so it gets (\S+) ", text)
     tried = alice.run("bash", "-c", command.replace(" csub ", " csub --dry-run --explain "))
     assert tried.returncode == 0, tried.stderr
-    assert f"csub: the job gets {expected}: " in tried.stderr
+    assert f" ({expected}) in place of " in tried.stderr
     done = alice.run("bash", "-c", command)
     assert done.stdout.startswith("Submitted batch job "), done.stderr
     lab.run(["scancel", done.stdout.split()[-1]], check=True)

@@ -7,6 +7,7 @@ import json
 import os
 import pty
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,8 +15,9 @@ from slurm_colloc.core.model import because
 from slurm_colloc.core.wording import words
 from tests.unit.golden import Printed
 from tests.unit.programs import executable
-from tests.unit.shell import DEFINITE, DOUBTFUL, HINT, SCRIPT, Shell
+from tests.unit.shell import CSUB, DEFINITE, DOUBTFUL, HINT, SCRIPT, Shell
 
+CHECKOUT = Path(__file__).parents[2]
 HEAVY = {"pandas", "numpy", "pyarrow", "duckdb", "pynvml", "pyslurm", "typer", "rich", "click", "ClusterShell"}
 LIST = """
 import sys, slurm_colloc.cli.csub as csub
@@ -511,27 +513,84 @@ def test_the_sites_bound_is_the_most(shell: Shell) -> None:
     assert shell.calls() == [["--gres=gpu:1", "--gres=gpu:h100_1g.10gb:1", "job.sh"]]
 
 
-def test_the_first_run_is_said_to_be_measured_on_a_terminal_alone(shell: Shell, printed: Printed) -> None:
-    def on_a_terminal(*argv: str) -> str:
-        ours, theirs = pty.openpty()
-        assert shell.run(*argv, stderr=theirs).stdout.startswith("Submitted batch job ")
+def on_a_terminal(shell: Shell, *argv: str, **streams: Any) -> str:
+    """Return what csub says to a person."""
+    ours, theirs = pty.openpty()
+    try:
+        assert shell.run(*argv, stderr=theirs, **streams).stdout.startswith("Submitted batch job ")
         os.write(theirs, b"end")
         return os.read(ours, 65_536).decode().replace("\r", "").removesuffix("end")
+    finally:
+        os.close(ours)
+        os.close(theirs)
 
-    printed("csub", on_a_terminal("job.sh"), on_a_terminal("--explain", "job.sh"))
+
+def test_the_first_run_is_said_to_be_measured_on_a_terminal_alone(shell: Shell, printed: Printed) -> None:
+    printed("csub", on_a_terminal(shell, "job.sh"), on_a_terminal(shell, "--explain", "job.sh"))
     assert shell.run("job.sh").stderr == ""
     for argv in ([HINT], ["--colloc=off"], ["--gres=gpu:2"], ["--gres=none"]):
-        assert "is measured" not in on_a_terminal(*argv, "job.sh")
-    assert on_a_terminal("--explain", HINT, "job.sh").count("a reserve included") == 1
+        assert "is measured" not in on_a_terminal(shell, *argv, "job.sh")
+    assert on_a_terminal(shell, "--explain", HINT, "job.sh").count("a reserve included") == 1
     site = shell.folder / "site.toml"
     site.write_text(site.read_text().replace('policy = "auto"', 'policy = "shadow"'))
-    assert "is measured" not in on_a_terminal("--max-slowdown=1.2", "job.sh")  # nothing is given in shadow mode
+    # Nothing is given in shadow mode.
+    assert "is measured" not in on_a_terminal(shell, "--max-slowdown=1.2", "job.sh")
+
+
+@pytest.mark.parametrize(
+    ("order", "words"),
+    [
+        pytest.param("mig", ["job.sh", "two words"], id="slice"),
+        pytest.param("mps", ["job.sh"], id="share"),
+        pytest.param("mig", ["--gres=gpu:1", "--wrap=echo a b"], id="command"),
+        pytest.param("mps", ["--pack", "-t10", "--array=1-4", "--gres=gpu:h100:1", "job.sh"], id="pack"),
+        pytest.param("mig", ["--gpu-footprint=mem=500G,sm=10", "job.sh"], id="none"),
+    ],
+)
+def test_a_person_reads_what_happens_why_and_what_to_do(
+    shell: Shell, order: str, words: list[str], request: pytest.FixtureRequest, printed: Printed
+) -> None:
+    shell.site(f'"{order}"', agent=True)
+    (shell.folder / "job.sh").write_text(SCRIPT.replace("\n", "\n#SBATCH --gres=gpu:1 -n1 -c1 --mem=1G\n", 1))
+    told = on_a_terminal(shell, HINT, *words)
+    printed("csub", told, case=request.node.callspec.id)
+    placed = shell.calls()[0]
+    gres = [word.removeprefix("--gres=") for word in placed if word.startswith(("--gres=mps", "--gres=gpu:h100_"))]
+    assert all(told.count(one) == 1 for one in gres)
+    # What it says to do is done by a shell.
+    if " scancel 4711 && " in told:
+        executable(shell.folder / "bin" / "scancel", "#!/bin/sh\n[ $1 = 4711 ]")
+        (shell.folder / "bin" / "csub").symlink_to(CSUB)
+        command = told.partition(" scancel 4711 && ")[2].splitlines()[0]
+        assert shell.run("-c", f"scancel 4711 && {command}", program="/bin/sh").returncode == 0
+        assert shell.calls()[1] == words
+    assert (" scancel 4711 && " in told) is bool(gres)
+
+
+def test_a_person_is_told_of_a_refusal_and_why(shell: Shell, printed: Printed) -> None:
+    shell.behave(0, f"echo '{DEFINITE}' >&2; exit 1")
+    printed("csub", on_a_terminal(shell, HINT, "job.sh"))
+
+
+def test_the_screen_of_the_manual_is_what_is_printed(shell: Shell) -> None:
+    shell.site('"mps"', agent=True)
+    assert on_a_terminal(shell, HINT, "job.sh") in (CHECKOUT / "docs" / "reference" / "csub.md").read_text()
+
+
+def test_what_nobody_can_paste_is_not_offered(shell: Shell) -> None:
+    assert " && " not in on_a_terminal(shell, HINT, input=SCRIPT)
+    assert " && " not in on_a_terminal(shell, HINT, "job.sh", "x" * 200)
+    assert " && " not in on_a_terminal(shell, HINT, "job.sh", "a\nb")
+    shim = shell.folder / "shim" / "sbatch"
+    shim.parent.mkdir()
+    shim.symlink_to(CSUB)
+    assert " && sbatch --colloc=off " in on_a_terminal(shell, HINT, "job.sh", program=shim)
 
 
 def test_who_gets_a_piece_is_told_how_to_keep_the_gpu_and_of_no_nodes_elsewhere(shell: Shell) -> None:
     with (shell.folder / "site.toml").open("a") as stream:
         stream.write('\n[[pool]]\nname = "far"\nnodes = "f1"\npartitions = ["other"]\ngpu_type = "a100"\n')
     given = shell.run(HINT, "--explain", "job.sh").stderr
-    assert given.endswith("; --colloc=off keeps gpu:1\n")
+    assert "--colloc=off job.sh\n" in given
     assert "far" not in given
-    assert "keeps" not in shell.run("--gpu-footprint=mem=500G,sm=99", "--explain", "job.sh").stderr
+    assert "--colloc" not in shell.run("--gpu-footprint=mem=500G,sm=99", "--explain", "job.sh").stderr
