@@ -80,6 +80,7 @@ WORDS = {
     "would-have-been": "csub would have given {given}",
     # Who wants nothing changed.
     "switched-off": "the user said --colloc={wish}",
+    "off-for-user": "csub is switched off for this user, {by}",
     "policy-off": "the site has switched csub's changes off (policy 'off')",
     "policy-pack": "the site allows packs only (policy 'pack')",
     "policy-shadow": "the site only records what csub would do (policy 'shadow')",

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a site places nothing for now, or nothing late, because too many jobs were harmed.
+"""Whether a site places nothing for now, or nothing late, because too many jobs were harmed, or nothing of a user's.
 
-The ingest writes the file, csub reads it.
+The ingest writes the file, csub reads it; of a user, "colloc off" does.
 """
 
 import json
 import os
 from typing import NamedTuple
 
+from slurm_colloc.core.config import user_data_folder
 from slurm_colloc.core.errors import StoreError
 from slurm_colloc.core.files import read_bounded, write_atomic
+from slurm_colloc.core.units import printable
 from slurm_colloc.core.value_types import read_as
 
 # Whoever submits reads it; it names no user and no job.
@@ -65,3 +67,20 @@ def write_stop(state_folder: str, stop: Stop) -> None:
         StoreError: the file cannot be written.
     """
     write_atomic(stop_path(state_folder), json.dumps(stop._asdict()).encode(), _MODE)
+
+
+def off_path(state_folder: str, uid: int) -> str:
+    """Return the file that switches csub off for a user: the site's, or without its folder one's own."""
+    folder = os.path.dirname(stop_path(state_folder)) if state_folder else user_data_folder()
+    return os.path.join(folder, f"{uid}.off")
+
+
+def off_for_me(state_folder: str) -> str:
+    """Return who has switched csub off for this user, and why; empty where nobody has."""
+    for path in {off_path(folder, os.geteuid()) for folder in ("", state_folder)}:
+        if os.path.lexists(path):
+            try:
+                return printable(read_bounded(path, _LIMIT_BYTES).decode(errors="replace"))
+            except StoreError as error:
+                return str(error)
+    return ""

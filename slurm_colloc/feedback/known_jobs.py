@@ -6,6 +6,7 @@ takes for the very same job, and nothing is said before there are some that comp
 """
 
 import math
+import os
 import pwd
 from collections.abc import Iterable, Iterator
 
@@ -17,6 +18,7 @@ from slurm_colloc.estimate.exact import from_runs
 from slurm_colloc.estimate.harm import why_whole
 from slurm_colloc.estimate.policy_table import KnownJob
 from slurm_colloc.estimate.question import Question
+from slurm_colloc.estimate.site_stop import off_path
 from slurm_colloc.facts.evidence import measured_runs
 from slurm_colloc.feedback.user_histories import as_run_of
 from slurm_colloc.slurm.gres import parse_tres_gres
@@ -52,7 +54,7 @@ def known_jobs(store: Store, config: SiteConfig, calibration: Calibration) -> It
         except KeyError:  # a user who is gone
             continue
         found = _known(uid, name, folder, evidence, config, calibration)
-        if found is not None:
+        if found is not None and not os.path.lexists(off_path(config.paths.state, uid)):
             yield found
 
 

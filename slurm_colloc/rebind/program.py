@@ -11,7 +11,7 @@ from time import sleep
 
 from slurm_colloc.core.config import find_site_file, load_site
 from slurm_colloc.core.errors import CollocError
-from slurm_colloc.estimate.site_stop import why_stopped
+from slurm_colloc.estimate.site_stop import off_for_me, why_stopped
 from slurm_colloc.rebind.look import look
 from slurm_colloc.slurm.client import CliClient
 
@@ -29,9 +29,10 @@ def main(watched_after_s: float = WATCHED_AFTER_S, *, undo: bool = False) -> int
             if not (path := find_site_file()):
                 break
             config = load_site(path)
-            # What was changed before the site switched it off is put back.
+            # What was changed before somebody switched it off is put back.
             off = not config.binds_late or "auto" not in config.policies
-            undo = undo or off or bool(why_stopped(config.paths.state, late=True))
+            state = config.paths.state
+            undo = undo or off or bool(why_stopped(state, late=True) or off_for_me(state))
             if not look(config, CliClient(), undo=undo).bound:
                 break
     except CollocError as error:

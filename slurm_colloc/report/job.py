@@ -6,7 +6,7 @@ from math import isinf
 from typing import Any, NamedTuple
 
 from slurm_colloc.core.chart_model import JobTimeline
-from slurm_colloc.core.model import Decision, Evidence
+from slurm_colloc.core.model import LATE, Decision, Evidence
 from slurm_colloc.core.units import counted, in_words, kilowatt_hours, printable, significant
 from slurm_colloc.core.usage_model import MIN_COVERAGE_PCT, JobUsage
 from slurm_colloc.core.wording import sentence, shown
@@ -18,6 +18,8 @@ from slurm_colloc.slurm.jobs import Accounted
 
 SCHEMA = 2
 _SO_FAR = ("RUNNING", "SUSPENDED")
+# What of a story belongs into a ticket about what csub did to the job.
+_TICKET = ("asked", "csub gave", "time", "allocated")
 
 
 class Advice(NamedTuple):
@@ -71,6 +73,21 @@ def as_text(story: JobStory, terminal: Terminal = NO_TERMINAL) -> str:
     return "".join(f"{line}\n" for text in lines for line in folded(text, terminal.columns, TEXT_INDENT))
 
 
+def as_ticket(story: JobStory, terminal: Terminal = NO_TERMINAL) -> str:
+    """Return of the last run what was asked and given, when, by what, what it took, and how to keep csub off."""
+    if not story.runs:
+        return as_text(story, terminal)
+    run = story.runs[-1]
+    known: Any = run.usage or run.slurm
+    first, *lines = _run_lines(run, story)
+    if not story.decision:
+        lines.append(titled("csub gave", "nothing that is known here"))
+    kept = [line for title in _TICKET for line in lines if line.startswith(titled(title, ""))]
+    kept += [titled("memory", printable(story.again))] * bool(story.again)
+    kept += [titled("to stop", f"colloc off {printable(known.user)}")]
+    return "".join(f"{line}\n" for text in (first, *kept) for line in folded(text, terminal.columns, TEXT_INDENT))
+
+
 def _run_lines(story: RunStory, of: JobStory) -> Iterator[str]:
     run, slurm, decision = story.usage, story.slurm, of.decision
     known: Any = run or slurm
@@ -105,7 +122,11 @@ def _run_lines(story: RunStory, of: JobStory) -> Iterator[str]:
         yield titled("would fit", printable(story.advice.fit))
     if decision:
         yield titled("asked", printable(decision.asked) or "no GPU")
-        yield titled("csub gave", f"{printable(decision.how)}: {printable(sentence(decision.reasons))}")
+        when = f"{stamp(local(decision.at_s))}{' while it waited' if decision.arm == LATE else ''}"
+        by = "".join(
+            f", {word} {value}" for word, value in (("by", decision.rule), ("footprint", decision.rung)) if value
+        )
+        yield titled("csub gave", printable(f"{decision.how}, {when}{by}: {sentence(decision.reasons)}"))
     if story.advice.expected:
         yield titled("next time", printable(story.advice.expected))
     if story.advice.command:
@@ -158,7 +179,8 @@ def _of_slurm(slurm: Accounted) -> Iterator[str]:
     ended = slurm.end_s is not None and slurm.start_s is not None
     elapsed_s = float((slurm.end_s or 0) - (slurm.start_s or 0)) if ended else 0.0
     took = f"took {in_words(elapsed_s)}" if ended else ""
-    said = ", ".join(filter(None, (waited, took, limit, f"exit code {slurm.exit_code}" if ended else "")))
+    billed = f"billing {slurm.billing}" if slurm.billing else ""
+    said = ", ".join(filter(None, (waited, took, limit, f"exit code {slurm.exit_code}" if ended else "", billed)))
     if said:
         yield titled("time", printable(said))
     if slurm.cpus and elapsed_s and slurm.cpu_time_s is not None:

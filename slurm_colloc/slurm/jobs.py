@@ -69,7 +69,7 @@ class Accounted(NamedTuple):
     """One run of a job as Slurm has it; times in UTC epoch seconds, empty or None where Slurm does not say.
 
     ``time_limit_min`` is infinite without a limit. ``host_mem_peak_mib`` is the largest of a task of its steps,
-    ``cpu_time_s`` what they computed in all. ``reason`` is why it waits.
+    ``cpu_time_s`` what they computed in all. ``reason`` is why it waits. ``billing`` is AllocTRES's, empty before.
     """
 
     job_id: str
@@ -95,6 +95,7 @@ class Accounted(NamedTuple):
     work_dir: str
     submit_line: str
     job_name: str
+    billing: str = ""
 
     @property
     def task(self) -> int | None:
@@ -174,6 +175,7 @@ def _of_sacct(values: Mapping[str, str]) -> Accounted:
         work_dir=values["WorkDir"],
         submit_line=values["SubmitLine"],
         job_name=values["JobName"],
+        billing=tres_value(given, "billing"),
     )
 
 

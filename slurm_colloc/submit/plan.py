@@ -11,7 +11,7 @@ from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.errors import CollocError, MisusedError, UnsureError
 from slurm_colloc.core.model import Footprint, JobRequest, Placement, Reason, SharingMode, because
 from slurm_colloc.estimate.signature import WRAPPED
-from slurm_colloc.estimate.site_stop import why_stopped
+from slurm_colloc.estimate.site_stop import off_for_me, why_stopped
 from slurm_colloc.placement.choose import as_asked, place
 from slurm_colloc.slurm.directives import read_script
 from slurm_colloc.slurm.free_gpus import Free
@@ -209,8 +209,10 @@ def _made(case: Case, request: JobRequest, packer: Packer) -> Plan:
     """Return the plan of a submission that was read, by the policy in force for it."""
     command_line, _, submission, config, _ = case
     text, name, script, given, table, _ = submission
-    colloc = own_option("colloc", command_line, script) or "auto"
-    switched_off = reason_switched_off(colloc, config)
+    wish = own_option("colloc", command_line, script)
+    off = "" if wish else off_for_me(config.paths.state)
+    colloc = wish or ("off" if off else "auto")
+    switched_off = because("off-for-user", by=off) if off else reason_switched_off(colloc, config)
     fixed = reason_to_keep_text(text, script.interpreter) if script else reason_to_keep_command(text)
     packs = wants_pack(command_line, script)
     # Where only packs are to be made, an array that cannot be one goes as the array it is.

@@ -4,10 +4,12 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from slurm_colloc.cli.colloc import job as command
+from slurm_colloc.core.model import because
 from slurm_colloc.estimate.records import drop_decision, drop_evidence
 from slurm_colloc.slurm.job_visibility import Visible
 from slurm_colloc.slurm.jobs import _FIELDS
@@ -46,7 +48,7 @@ class Site:
         text = "".join(rows).replace(DELIMITER, "|")
         (self.folder / "rows").write_text(text)
 
-    def by_csub(self, job_id: str, *ran: str, **fields: str) -> None:
+    def by_csub(self, job_id: str, *ran: str, **fields: Any) -> None:
         """Let ann, at a site, have submitted this job by csub; of the runs ``ran`` there is evidence."""
         (self.folder / "site.toml").write_text(SITE.format(order='"mig"', agent="false"))
         data = self.folder / "data/slurm_colloc"
@@ -64,6 +66,22 @@ def as_ann(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     monkeypatch.setattr(command, "own_name", lambda: "ann")
     monkeypatch.setattr(command, "visible_here", lambda folder, config: Visible(False, "ann", (), "PrivateData=jobs"))
     return Site(tmp_path, monkeypatch)
+
+
+def test_why_is_a_ticket_about_what_csub_did(as_ann: Site, printed: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
+    as_ann.by_csub(
+        "61", given="mps:10", mode="mps", reasons=(because("hint", hint="mem=4G,sm=10"),), rule="'auto' for all"
+    )
+    monkeypatch.setenv("COLLOC_CONF", str(as_ann.folder / "site.toml"))
+    as_ann.rows(row("61", Submit="-60", Start="0", End="3600", JobName="train"))
+    assert colloc("why", "--store", as_ann.store, "61") == 0
+    printed("why", colloc.out)
+    assert colloc.out.count("\n") <= 6
+    as_ann.rows(row("63"))
+    assert colloc("why", "--store", as_ann.store, "63") == 0
+    printed("why", colloc.out)
+    as_ann.rows()
+    assert colloc("why", "--store", as_ann.store, "64") == 2
 
 
 def test_store_and_slurm_tell_one_story(as_ann: Site, printed: Printed) -> None:

@@ -33,6 +33,7 @@ from slurm_colloc.slurm.limits import Limits
 from slurm_colloc.slurm.pending import parse_pending, update
 from tests.unit.golden import Printed
 from tests.unit.made import MPS_POOL, decision, evidence, request, site
+from tests.unit.programs import colloc
 from tests.unit.shell import Shell
 
 SIGNATURE = "0123456789abcdef0123456789abcdef.~~00000000"
@@ -665,7 +666,7 @@ def test_a_look_that_was_not_due_is_had_as_soon_as_it_is(monkeypatch: pytest.Mon
     assert tried == [0.0, 5.0, 11.0, 598.0, 600.0, 605.0]
 
 
-@pytest.mark.parametrize("switch", ["late_binding", "policy", "stopped"])
+@pytest.mark.parametrize("switch", ["late_binding", "policy", "stopped", "user"])
 def test_what_is_switched_off_while_a_look_waits_is_put_back(
     config: SiteConfig, slurm: Controller, monkeypatch: pytest.MonkeyPatch, switch: str
 ) -> None:
@@ -675,8 +676,7 @@ def test_what_is_switched_off_while_a_look_waits_is_put_back(
     off = {
         "late_binding": config._replace(sharing=config.sharing._replace(late_binding="off")),
         "policy": config._replace(policy="shadow"),
-        "stopped": config,
-    }[switch]
+    }.get(switch, config)
 
     def wait_a_while(wait_s: float) -> None:
         if not wait_s:
@@ -685,6 +685,8 @@ def test_what_is_switched_off_while_a_look_waits_is_put_back(
         files.append(off)
         if switch == "stopped":
             monkeypatch.setattr("slurm_colloc.rebind.program.why_stopped", lambda folder, late: "harm")
+        if switch == "user":
+            assert colloc("off") == 0
 
     monkeypatch.setenv("SLURM_CLUSTERS", "other")
     monkeypatch.setattr("slurm_colloc.rebind.program.find_site_file", lambda: "x")

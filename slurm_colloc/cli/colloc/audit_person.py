@@ -46,7 +46,7 @@ def optout(
         return
     if subject and not rule:
         raise InputError("--subject is of one rule's findings; name it with --rule")
-    _waive(Waiver(user, rule, subject, _until(until) if until else None, _says(), why), end=end)
+    _waive(Waiver(user, rule, subject, _until(until) if until else None, caller(), why), end=end)
 
 
 def mail(
@@ -92,7 +92,7 @@ def _state() -> Iterator[State]:
         yield state
 
 
-def _says() -> str:
+def caller() -> str:
     """Return the name of the person who calls: whom sudo let in, not who they are by it."""
     name, uid = os.environ.get("SUDO_USER", ""), os.environ.get("SUDO_UID", "")
     try:

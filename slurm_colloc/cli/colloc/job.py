@@ -47,8 +47,17 @@ def job(
     store: Annotated[str, typer.Option("--store", help="folder of the store; else the site's")] = "",
 ) -> None:
     """Say what one job got and used, and how to submit it next time."""
-    start, _ = window(since, "now")
     one_of("--format", form, FORMATS)
+    show(story_of(job_id, since, store), FORMATS, form)
+
+
+def story_of(job_id: str, since: str, store: str) -> JobStory:
+    """Return all that is known here of a job.
+
+    Raises:
+        InputError: nothing is.
+    """
+    start, _ = window(since, "now")
     config = site_or_none()
     if not JOB_ID.fullmatch(job_id):
         raise InputError(
@@ -76,8 +85,7 @@ def job(
     goes_on = any(row.end_s is None for row in rows) if rows else any(run.usage.state in _GO_ON for run in runs)
     packed = (pack_text(pack, goes_on=goes_on), pack_record(pack)) if pack else None
     earlier = max(0, len(stories) - _SHOWN)
-    story = JobStory(stories[earlier:], decision, start.timestamp(), earlier, packed, again)
-    show(story, FORMATS, form)
+    return JobStory(stories[earlier:], decision, start.timestamp(), earlier, packed, again)
 
 
 def _in_store(
