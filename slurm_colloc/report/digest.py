@@ -23,12 +23,14 @@ class Item(NamedTuple):
     """A finding in a user's mail.
 
     ``again`` says that it is the second notice of it, and ``next`` what is done when nothing changes, empty where
-    nothing is. ``see`` are commands by which its reader sees it.
+    nothing is. ``line`` does what is to be done, once it is pasted; empty where nobody can be sure of it. ``see`` are
+    commands by which its reader sees it.
     """
 
     finding: Finding
     again: bool
     next: str
+    line: str
     see: tuple[str, ...]
 
 

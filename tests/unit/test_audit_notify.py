@@ -12,13 +12,19 @@ import pytest
 
 from slurm_colloc.audit.rules import RULES
 from slurm_colloc.audit.state import alone
+from slurm_colloc.cli.colloc.audit import _line
+from slurm_colloc.core.audit_model import JobLine
 from slurm_colloc.core.clock import now
+from slurm_colloc.store.store import Store
 from tests.unit.golden import Printed
 from tests.unit.hostile import HOSTILE
-from tests.unit.made import HOUR, device, process, run, seen
+from tests.unit.made import DELIMITER, HOUR, device, process, run, seen
 from tests.unit.mail_service import Taken, html, mail_service, plain
-from tests.unit.programs import colloc, timeless
+from tests.unit.noticed import idle_now, idle_site
+from tests.unit.programs import colloc, program, timeless
 from tests.unit.stored import stored
+from tests.unit.test_cli_job import SACCT
+from tests.unit.test_jobs import row
 
 DAY = 86_400
 IDLE = device(gpu_util_pct=0.0, sm_active_pct=0.0, gpu_mem_used_mib=500)
@@ -129,6 +135,34 @@ def test_everybody_gets_one_mail_and_the_admins_know_who(
     (_, summary) = taken.to("root@example.org")
     printed("audit-mail", timeless(plain(summary)))
     assert len(taken.ids()) == len(set(taken.ids()))
+
+
+def test_a_mail_begins_with_the_line_that_does_what_it_says(
+    site: Began, taken: Taken, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed: Printed
+) -> None:
+    site("ann")
+    (tmp_path / "train.sh").write_text("#!/bin/sh\n#SBATCH --gpus=h100:1\ntrue\n")
+    submitted = row("1", WorkDir=str(tmp_path), SubmitLine="sbatch -t 10 train.sh", JobName="train.sh")
+    (tmp_path / "rows").write_text(submitted.replace(DELIMITER, "|"))
+    program(tmp_path, "sacct", SACCT.replace("{folder}", str(tmp_path)), monkeypatch)
+    program(tmp_path, "scontrol", "exit 1\n", monkeypatch)
+    program(tmp_path, "sbatch", f'echo "$PWD $*" > "{tmp_path}/typed"\n', monkeypatch)
+    assert colloc("audit", "run", "--notify") == 1
+    (mail,) = taken.to("ann@example.org")
+    printed("audit-mail", timeless(plain(mail)))
+    (command,) = (text.partition(" $ ")[2] for text in plain(mail).splitlines() if " $ " in text)
+    assert command in html(mail).replace("&amp;", "&")
+    subprocess.run(["sh", "-c", command], check=True)
+    assert (tmp_path / "typed").read_text() == f"{tmp_path} -t 10 --gpus=0 train.sh\n"
+
+
+def test_a_job_that_idles_is_ended_and_what_is_not_sure_is_no_line(tmp_path: Path) -> None:
+    store, config = Store(str(tmp_path / "none")), idle_site(str(tmp_path))
+    job = idle_now(idle_since_s=0.0)
+    assert _line(job, store, config) == "scancel 12_3"
+    worst = JobLine("1", "train", "gpu:h100:1", "gpu", 0.0, 1.0)
+    ended = job._replace(idle_since_s=None, code="COL001", jobs=(worst,))
+    assert [_line(one, store, config) for one in (ended, ended._replace(code="COL011"))] == ["", ""]
 
 
 def test_the_second_notice_and_what_is_left_alone(

@@ -14,6 +14,7 @@ from slurm_colloc.audit.rules import Entry, all_entries, choose, entries, explai
 from slurm_colloc.audit.timing import JOBS, Asked, first_mails, nights, of_about
 from slurm_colloc.cli.colloc.audit_notify import Piece, notify
 from slurm_colloc.cli.colloc.audit_person import mail, optout
+from slurm_colloc.cli.colloc.job_next import line_for
 from slurm_colloc.cli.colloc.output import one_of, service_folder, site, site_or_none, span, window, write
 from slurm_colloc.cli.colloc.progress import progress
 from slurm_colloc.cli.colloc.progress import told as each
@@ -23,12 +24,13 @@ from slurm_colloc.core.audit_model import JOB, RUNS, Answer, Audited, Finding, M
 from slurm_colloc.core.clock import now
 from slurm_colloc.core.config import SiteConfig, load_audit
 from slurm_colloc.core.config_audit import Audit, Notices
-from slurm_colloc.core.errors import InputError, Status, UnknownError
+from slurm_colloc.core.errors import CollocError, InputError, Status, UnknownError
 from slurm_colloc.core.units import counted, printable
 from slurm_colloc.core.usage_model import GroupUsage
 from slurm_colloc.facts.aggregate import aggregate
 from slurm_colloc.facts.audited import answer, make_audited
 from slurm_colloc.facts.counts import known_until_s
+from slurm_colloc.facts.one_job import find_job
 from slurm_colloc.facts.usage import whole_usage
 from slurm_colloc.report.findings import as_csv, as_json, as_text
 from slurm_colloc.report.text import local, stamp
@@ -41,6 +43,8 @@ for _command in (optout, mail):
 _NOTHING = Answer(0, 0, ())
 _FORMS = ("text", "json", "csv")
 _WINDOW = ("7d", "now")
+# Rules that say of a run what facts/judgement.py does.
+_JUDGED = ("COL001", "COL003", "COL007")
 
 
 @app.command("run")
@@ -106,13 +110,30 @@ def _notify(rules: tuple[str, ...], about: str, store: str, form: str, wait: str
             _show(looks, form)
         return looks
 
+    def line(finding: Finding) -> str:
+        return _line(finding, seen_store(service_folder("store", store), config), config)
+
     known = entries(config.audit)
     chosen = of_about(choose(known, rules), about)
     beside = tuple(entry for entry in known if entry not in chosen) if about and not rules else ()
     wait_s = span("--wait", wait).total_seconds() if wait else 0.0
     show = sys.stdout.write if form == "text" else len
-    status, seen = notify(config, Asked(chosen, about, wait_s, beside), look, show, dry=dry)
+    status, seen = notify(config, Asked(chosen, about, wait_s, beside), look, show, line, dry=dry)
     _end(seen, status)
+
+
+def _line(finding: Finding, source: Store, config: SiteConfig) -> str:
+    """Return the line that ends a job, or submits the worst of several as is said of them; empty where none is sure."""
+    if finding.idle_since_s is not None:
+        return f"scancel {shlex.quote(finding.subject)}"
+    if finding.code not in _JUDGED or not finding.jobs:
+        return ""
+    worst = finding.jobs[0]
+    try:
+        runs = find_job(source, worst.job_id, Window(worst.start_s, now(), now()), config, 1)
+        return line_for(runs[-1], config) if runs else ""
+    except CollocError:
+        return ""
 
 
 class Looking(NamedTuple):

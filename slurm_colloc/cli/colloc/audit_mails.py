@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The messages of a run of the audit, and in words what was done about each finding."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from slurm_colloc.audit.ladder import (
     ACTION,
@@ -17,7 +17,7 @@ from slurm_colloc.audit.message import Texts, address_of, digest_id, mail, messa
 from slurm_colloc.audit.post import NOT_TAKEN
 from slurm_colloc.audit.rules import Entry
 from slurm_colloc.audit.state import MAIL, Action, Message
-from slurm_colloc.core.audit_model import JOB, Audited
+from slurm_colloc.core.audit_model import JOB, Audited, Finding
 from slurm_colloc.core.clock import now
 from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.config_audit import Notices
@@ -34,14 +34,16 @@ from slurm_colloc.report.digest import (
     see_it,
 )
 
+# Says the line to paste that does what a finding says.
+Line = Callable[[Finding], str]
 _DONE = {"hold": "stopped, requeued and held", "cancel": "cancelled"}
 
 
 class Mails:
     """What makes the mails of a site."""
 
-    def __init__(self, config: SiteConfig, known: Sequence[Entry]) -> None:
-        self._cluster, self._settings = config.cluster, config.notices
+    def __init__(self, config: SiteConfig, known: Sequence[Entry], line: Line) -> None:
+        self._cluster, self._settings, self._line = config.cluster, config.notices, line
         self._meanings = {entry.name: _meaning(entry.rule.documentation) for entry in known}
         self._make = digest_maker(config.paths.templates)
 
@@ -52,6 +54,7 @@ class Mails:
                 due.finding,
                 due.step == SECOND,
                 _next(due, self._settings),
+                self._line(due.finding),
                 see_it(due.finding),
             )
             for due in planned

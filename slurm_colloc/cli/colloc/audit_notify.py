@@ -35,7 +35,7 @@ from slurm_colloc.audit.timing import (
     windows,
 )
 from slurm_colloc.audit.validate import check_notices
-from slurm_colloc.cli.colloc.audit_mails import Mails, by_user, did, would
+from slurm_colloc.cli.colloc.audit_mails import Line, Mails, by_user, did, would
 from slurm_colloc.cli.colloc.output import say
 from slurm_colloc.core.audit_model import JOB, Audited, Finding, form_of
 from slurm_colloc.core.clock import now, ticking
@@ -59,13 +59,15 @@ _TOLD_OF_S = 7 * DAY_S
 class _Run:
     """One run, which holds the lock; a ``dry`` one has a copy of the state, and does nothing."""
 
-    def __init__(self, state: State, config: SiteConfig, asked: Asked, look: Look, show: Show, *, dry: bool) -> None:
+    def __init__(
+        self, state: State, config: SiteConfig, asked: Asked, look: Look, show: Show, line: Line, *, dry: bool
+    ) -> None:
         self.state, self.config, self.settings, self.show, self.dry = state, config, config.notices, show, dry
         self.asked, self.look, self.missed = asked, look, ""
         self.mode = "off" if dry else self.settings.mode
         known = entries(config.audit)
         self.told = {one.name for one in known if one.tells_users}
-        self.mails = Mails(config, known)
+        self.mails = Mails(config, known, line)
         self.post = Post(state, self.settings)
         self.began_s, self.began = now(), ticking()
         self.errors: list[str] = []
@@ -262,7 +264,9 @@ class _Run:
         write_atomic(self.settings.textfile, prometheus(self.asked.about, values).encode(), 0o644)
 
 
-def notify(config: SiteConfig, asked: Asked, look: Look, show: Show, *, dry: bool = False) -> tuple[Status, Audited]:
+def notify(
+    config: SiteConfig, asked: Asked, look: Look, show: Show, line: Line = lambda finding: "", *, dry: bool = False
+) -> tuple[Status, Audited]:
     """Run the audit alone, tell who is to be told, and return the exit status: 0 clean, 1 findings, 2 error, 3 unknown.
 
     A ``dry`` run shows what a run would do now, and leaves no trace.
@@ -275,7 +279,7 @@ def notify(config: SiteConfig, asked: Asked, look: Look, show: Show, *, dry: boo
     check_bounds(asked.entries, window_days(asked.about))
     if dry:
         with copied(config.audit_folder) as state:
-            return _alone(_Run(state, config, asked, look, show, dry=True))
+            return _alone(_Run(state, config, asked, look, show, line, dry=True))
     if config.notices.command and (fault := fault_of(config.notices.command)):
         raise ConfigError(f"'notices.command' '{config.notices.command}': {fault}")
     folder = audit_folder(config.audit_folder)
@@ -286,7 +290,7 @@ def notify(config: SiteConfig, asked: Asked, look: Look, show: Show, *, dry: boo
                 "nothing was done by this one"
             )
         with opened(folder) as state:
-            return _alone(_Run(state, config, asked, look, show, dry=False))
+            return _alone(_Run(state, config, asked, look, show, line, dry=False))
 
 
 def _alone(run: _Run) -> tuple[Status, Audited]:

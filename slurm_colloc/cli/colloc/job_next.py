@@ -4,6 +4,8 @@
 import math
 import os
 import shlex
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from slurm_colloc.core.config import SiteConfig
@@ -19,6 +21,7 @@ from slurm_colloc.facts.judgement import FEWER, NO_USE, STYLES, Fitted, RunFound
 from slurm_colloc.placement.choose import place
 from slurm_colloc.placement.fitted import had_piece, past_request, would_have_fitted
 from slurm_colloc.report.job import Advice
+from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.directives import read_script
 from slurm_colloc.slurm.jobs import Accounted
 from slurm_colloc.slurm.option_tables import Option
@@ -80,6 +83,15 @@ def advise(
         return Advice(fit)
     command = _command(slurm, footprint, config)
     return Advice(fit, command, _gets("submitted so", placement, footprint) if command else "")
+
+
+def line_for(run: RunFound, config: SiteConfig) -> str:
+    """Return the line for the next submission, by a question to Slurm; empty where nobody can be sure of it."""
+    rows: Sequence[Accounted] = ()
+    with suppress(CollocError):
+        rows = CliClient().accounted(run.usage.job_id)
+    own = next((row for row in rows if row.user == run.usage.user), None)
+    return advise(run, own, None, None, config).command if own else ""
 
 
 def _next_by_csub(decision: Decision, known: Known | None, run: JobUsage | Accounted, config: SiteConfig) -> str:

@@ -4,13 +4,12 @@
 import os
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from math import fsum
 from typing import Annotated
 
 import typer
 
-from slurm_colloc.cli.colloc.job_next import advise
+from slurm_colloc.cli.colloc.job_next import line_for
 from slurm_colloc.cli.colloc.output import one_of, say, site_or_none, state_folder, window
 from slurm_colloc.cli.colloc.terminal import show
 from slurm_colloc.core.clock import now
@@ -21,12 +20,10 @@ from slurm_colloc.core.units import counted, significant
 from slurm_colloc.estimate.lookup import look_up
 from slurm_colloc.estimate.records import own_decisions
 from slurm_colloc.facts.fits import fit_of, with_fitted
-from slurm_colloc.facts.judgement import Judgement, RunFound, judge
+from slurm_colloc.facts.judgement import Judgement, judge
 from slurm_colloc.facts.one_user import UserRuns, user_by_sacct, user_in_store, with_evidence
 from slurm_colloc.report.me import FORMATS, Hint, MyReport, hints_of
-from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.job_visibility import Visible
-from slurm_colloc.slurm.jobs import Accounted
 from slurm_colloc.store.decisions import asked_id
 from slurm_colloc.store.rights import own_name
 from slurm_colloc.store.store import Store, open_store
@@ -126,15 +123,6 @@ def _fit_hints(said: Sequence[Judgement], config: SiteConfig) -> Iterator[Hint]:
         yield Hint(
             f"submit '{name}' {how}: {group[-1].unit} holds it",
             f"{runs} had a whole GPU and at most {peak} MiB of it; a piece would have freed {significant(freed)} GPU-h",
-            _line_for(last, config) or f"colloc job {last.usage.job_id}",
+            line_for(last, config) or f"colloc job {last.usage.job_id}",
             freed,
         )
-
-
-def _line_for(run: RunFound, config: SiteConfig) -> str:
-    """Return the line for the next submission, by a question to Slurm."""
-    rows: Sequence[Accounted] = ()
-    with suppress(CollocError):
-        rows = CliClient().accounted(run.usage.job_id)
-    own = next((row for row in rows if row.user == run.usage.user), None)
-    return advise(run, own, None, None, config).command if own else ""
