@@ -77,6 +77,7 @@ class Partition(NamedTuple):
     job_submit: str = "off"
     interactive_gres: str = ""
     interactive_names: tuple[str, ...] = ()
+    billing_weights: str = ""
 
     def restriction(self, key: str) -> tuple[str, ...]:
         """Return the values of one of its restrictions; empty where it has none of this key."""

@@ -54,6 +54,7 @@ DOCUMENTATION: dict[str, str] = {
     "partition.default_mem": "DefMemPerCPU=... or DefMemPerNode=... of its own; empty: default_mem, the cluster's",
     "partition.default_time_min": "DefaultTime in minutes; without it max_time_min",
     "partition.max_time_min": "MaxTime in minutes; without it none",
+    "partition.billing_weights": "TRESBillingWeights, by which csub says what a placed job's GPU counts in billing",
     "partition.pieces_in": "other partitions to which a job of this one may be moved for a piece of a GPU",
     "partition.restrictions": "whom and what it does not take, in scontrol's words, as 'AllowAccounts=lab,physics' and "
     "'MaxCPUsPerNode=4': no job is moved there that it would refuse or keep waiting for ever",

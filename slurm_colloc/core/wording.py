@@ -73,6 +73,7 @@ WORDS = {
     "slowdown-beside-users": "beside other users up to {upper:.3g} times the run time; {turns} shares are for turns",
     "slowdown-unknown": "csub cannot tell how much jobs on the same GPU will slow this job",
     "time-limit": "csub sets the time limit to {limit_min} min",
+    "billed": "its GPU counts {after:.4g} in Slurm's billing in place of {before:.4g}",
     "moved": "csub moves the job to partition '{partition}', as this site allows",
     "host-part": "{options}: the part of the node's cores and memory that goes with this piece, or what the job needs",
     "cores-limit": "the node's cores are enough for {jobs:such job} ({cores_each} each), its GPUs for {pieces}",

@@ -151,6 +151,7 @@ def _placed(taken: Taken, need: Need, request: JobRequest, config: SiteConfig) -
     foretold = mode != SharingMode.SHARD  # what the neighbours of a shard slow it by nobody bounds
     if fit.time_limit_min is not None:
         reasons.append(because("time-limit", limit_min=fit.time_limit_min))
+    reasons += _billed(request, fit, config)
     if fit.room.moved:
         reasons.append(because("moved", partition=fit.room.partition.name))
     options = [f"--{fit.cpu_option}" * bool(fit.cpu_option), f"--mem={fit.mem}" * bool(fit.mem)]
@@ -173,6 +174,25 @@ def _placed(taken: Taken, need: Need, request: JobRequest, config: SiteConfig) -
         slowdown_expected=fit.slowdown.expected if foretold else None,
         slowdown_upper=fit.slowdown.upper if foretold else None,
     )
+
+
+def _billed(request: JobRequest, fit: Fit, config: SiteConfig) -> tuple[Reason, ...]:
+    """Return what the GPU and the piece count in billing, as a reason; none where that is not known, or nothing."""
+    asked = asked_partitions(request, config)
+    weights = {item.billing_weights for item in (*asked, fit.room.partition)}
+    whole = _whole_kind(request, tuple(item.name for item in asked), config)
+    if len(weights) > 1 or weights == {""}:
+        return ()
+    from slurm_colloc.slurm.setup import parse_weights  # of no use to a site that does not bill
+
+    prices = parse_weights(weights.pop())
+    if not whole and any(name.startswith("gres/gpu:") for name in prices):
+        return ()
+    before, after = (
+        count * sum(prices.get(f"gres/{name}".lower(), 0.0) for name in {kind.partition(":")[0], kind})
+        for kind, count in ((whole or "gpu", request.gpu_count), (kind_of(fit.gres), fit.gres.quantity))
+    )
+    return (because("billed", before=before, after=after),) if before or after else ()
 
 
 def reasons_to_leave(

@@ -24,6 +24,7 @@ _SAID = {
     "mem_per_gpu_mib": "DefMemPerGPU, its own or slurm.conf's",
     "default_time_min": "DefaultTime",
     "max_time_min": "MaxTime",
+    "billing_weights": "TRESBillingWeights",
     "suspends": "PreemptMode, its own or slurm.conf's",
 }
 # Whom the MPS of a GPU serves, as far as slurm.conf decides it.

@@ -17,9 +17,8 @@ _POLICIES = {
     "auto": "csub gives pieces of GPUs",
 }
 # Of why a job gets something else, what that does to it.
-_DOES = frozenset(
-    {PACK, "slowdown", "slowdown-beside-users", "slowdown-unknown", "task-slowdown", "time-limit", "moved"}
-)
+_SLOWER = ("slowdown", "slowdown-beside-users", "slowdown-unknown", "task-slowdown")
+_DOES = (PACK, *_SLOWER, "billed", "time-limit", "moved")
 # What there is to say of a submission, as scripts know it, and what a person is told: what happens, and what to do.
 _LINE = {
     "pack": "{all}",

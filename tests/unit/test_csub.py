@@ -572,6 +572,17 @@ def test_a_person_is_told_of_a_refusal_and_why(shell: Shell, printed: Printed) -
     printed("csub", on_a_terminal(shell, HINT, "job.sh"))
 
 
+def test_a_person_is_told_what_the_piece_counts_in_billing(shell: Shell, printed: Printed) -> None:
+    shell.site('"mps"', agent=True)
+    with (shell.folder / "site.toml").open("a") as file:
+        file.write(
+            '[[partition]]\nname = "billed"\nmps_users = "one"\nbilling_weights = "GRES/gpu:h100=8,GRES/mps=0.08"\n'
+        )
+    site = shell.folder / "site.toml"
+    site.write_text(site.read_text().replace('partitions = ["gpu"]', 'partitions = ["gpu", "billed"]'))
+    printed("csub", on_a_terminal(shell, HINT, "-p", "billed", "--gres=gpu:h100:1", "job.sh"))
+
+
 def test_the_screen_of_the_manual_is_what_is_printed(shell: Shell) -> None:
     shell.site('"mps"', agent=True)
     assert on_a_terminal(shell, HINT, "job.sh") in (CHECKOUT / "docs" / "reference" / "csub.md").read_text()

@@ -25,6 +25,42 @@ def why(placement: Placement) -> dict[str, Reason]:
     return dict(placement.rejected)
 
 
+# --- billing ---
+
+
+def billing(asked: Gres, config: SiteConfig, *weights: str) -> list[tuple[object, object]]:
+    """Return what a job's GPU counts before and after, where that is said."""
+    partitions = (
+        item._replace(billing_weights=text) for item, text in zip(config.partition, weights * 2, strict=False)
+    )
+    found = place(request(gres=(asked,)), footprint(9000, 10), config._replace(partition=tuple(partitions)))
+    assert not found.as_asked
+    return [(one.params["before"], one.params["after"]) for one in found.reasons if one.code == "billed"]
+
+
+@pytest.mark.parametrize(
+    ("weights", "said"),
+    [
+        ("CPU=1.0,Mem=0.25G,GRES/gpu:h100=1000,GRES/mps=10", [(1000.0, 120.0)]),
+        # An untyped price is of each type as well, and none is a price of 0.
+        ("GRES/gpu=2,GRES/gpu:h100=3", [(5.0, 0.0)]),
+        ("GRES/gpu:H100=8,gres/mps=0.08", [(8.0, near(0.96))]),
+        ("CPU=1.0", []),
+        ("", []),
+    ],
+)
+def test_what_a_piece_counts_in_billing(weights: str, said: list[tuple[float, float]]) -> None:
+    for asked in (Gres("gpu", "", 1), Gres("gpu", "h100", 1)):
+        assert billing(asked, site(MPS_POOL, **MPS), weights) == said
+
+
+def test_what_a_piece_counts_where_the_type_or_the_price_is_not_known_is_not_said() -> None:
+    both = site(MIG_POOL._replace(gpu_type="h100", gpus_per_node=1))
+    assert billing(Gres("gpu", "", 1), both, "GRES/gpu:h100=8,GRES/gpu:h100_1g.10gb=1") == []
+    assert billing(Gres("gpu", "", 1), both, "GRES/gpu=8") == [(8.0, 8.0)]
+    assert billing(Gres("gpu", "h100", 1), both, "GRES/gpu:h100=8,GRES/gpu:h100_1g.10gb=1") == [(8.0, 1.0)]
+
+
 # --- slices ---
 
 

@@ -269,6 +269,7 @@ def test_a_share_that_costs_nothing_stays_off(weights: str, tracked: str, free: 
     insisted = text_of(cluster, vouched=("shard",), extra={"sharing": {"order": ["shard"]}})
     config = read(insisted)
     assert config.sharing.order == ("shard",)
+    assert weights.removeprefix("TRESBillingWeights=") in {one.billing_weights for one in config.partition}
     # As where it was billed once and is no more: csub goes by the file, so somebody must hear of it.
     problems = check(config, cluster)
     assert all(one in problem for one, problem in zip(found, problems, strict=True))
