@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The text of a plan: the line after a submission, --explain, and --dry-run --format=json."""
 
+import re
 from collections.abc import Iterator, Sequence
 from math import ceil
 
@@ -75,7 +76,7 @@ def _parts(plan: Plan) -> dict[str, str]:
         "piece": "a slice of a GPU" if placement.mode == SharingMode.MIG else "a share of a GPU",
         "all": _said(placement.reasons),
         "does": _said(does),
-        "why": why.replace(placement.given, "it"),
+        "why": re.sub(rf"\b{re.escape(placement.given)}\b", "it", why) if placement.gres else why,
         "next": "those that wait" if plan.late else "the next submission",
     }
 

@@ -98,7 +98,7 @@ def test_a_free_slice_while_whole_gpus_are_full(site: Shell, printed: Printed) -
     found = site.run("--dry-run", "--explain", "--format=json", "job.sh")
     lines = found.stderr.splitlines()
     assert len(lines) <= 8 + found.stderr.count("would be submitted as")
-    printed("csub", lines[0])
+    printed("csub", *lines[:3])
     weighed = json.loads(found.stdout)["placement"]["weighed"]
     assert weighed[1] == {"option": "as asked", "free_now": False, "slowdown": 1.0, "rounds": 1}
     full = because("not-free", option="as asked")
