@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from slurm_colloc.core.chart_model import JobPiece, JobTimeline
-from slurm_colloc.core.model import Decision, Evidence, Gres, because
+from slurm_colloc.core.model import LATE, Decision, Evidence, Gres, because
 from slurm_colloc.core.usage_model import JobUsage
 from slurm_colloc.core.wording import sentence
 from slurm_colloc.facts.judgement import never_used
-from slurm_colloc.report.job import Advice, JobStory, RunStory, as_json, as_text
+from slurm_colloc.report.job import Advice, JobStory, RunStory, as_json, as_text, as_ticket
 from slurm_colloc.report.layout import Terminal
 from slurm_colloc.report.text import sparkline
 from slurm_colloc.slurm.jobs import Accounted
@@ -58,6 +58,14 @@ def test_a_gap_is_shown_as_a_gap(printed: Printed) -> None:
     assert "             |▁ ▂▅| 0 to 100 %\n" in text
     assert "             |▁ ▅█| 0 to 6000 MiB\n" in text
     printed("job", text)
+
+
+def test_a_ticket_is_of_the_last_run_and_of_what_came_after(printed: Printed) -> None:
+    bound = decision(arm=LATE, given="mps:10", mode="mps", reasons=(because("late-bound", asked="gpu:1", runs=3),))
+    first, last = told(usage(job_id="1_1"), bound).runs[0], RunStory(usage(job_id="1_2"), ROW._replace(billing="8"))
+    again = "job 1_2 ran out of GPU memory on mps:10; it begins again on gpu:1"
+    printed("why", as_ticket(JobStory([first, last], bound, again=again)))
+    assert as_ticket(JobStory([], bound, again=again)) == as_text(JobStory([], bound, again=again))
 
 
 def test_of_a_job_that_was_suspended_all_the_time_nothing_is_said_to_be_unused(printed: Printed) -> None:
