@@ -199,7 +199,7 @@ def _by_samples(story: RunStory, run: JobUsage, decision: Decision | None) -> It
     if run.util_used_gpu_hours is not None:
         yield from _drawn([piece.gpu_util_pct for piece in pieces], 100.0, "100 %")
     active = [piece.sm_active_pct for piece in pieces]
-    yield titled("SM active", _active(run, active))
+    yield titled("SM", _active(run, active))
     of = " of the whole GPU" if _is_share(run) else ""
     yield from _drawn(active, 100.0, f"100 %{of}")
     yield titled("memory", _memory(run.gpu_mem_peak_mib, decision))
@@ -271,7 +271,7 @@ def _by_evidence(ran_s: float | None, decision: Decision | None, evidence: Evide
     seconds = f"{evidence.sampled_s:.0f} s{covered}, {evidence.sample_count} samples (measured by csub in the job)"
     return [
         titled("GPU_UTIL", "not kept"),
-        titled("SM active", active),
+        titled("SM", active),
         titled("memory", _memory(evidence.gpu_mem_peak_mib, decision)),
         titled("sampled", seconds),
     ]

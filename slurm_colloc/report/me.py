@@ -183,7 +183,7 @@ def _body(report: MyReport) -> Iterator[str]:
         sum(used is not None for used in of)
         for of in ([run.sm_used_gpu_hours for run in sized], [run.util_used_gpu_hours for run in sized])
     )
-    yield titled("SM active", _share(sums.sm_used_gpu_hours, sums.sm_measured_gpu_hours, with_sm))
+    yield titled("SM", _share(sums.sm_used_gpu_hours, sums.sm_measured_gpu_hours, with_sm))
     yield titled("GPU_UTIL", _share(sums.util_used_gpu_hours, sums.util_measured_gpu_hours, with_util))
     if report.fit:
         yield titled("would fit", _fit(report.fit))

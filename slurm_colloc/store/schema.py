@@ -41,7 +41,7 @@ _UUID = Column("uuid", "VARCHAR", "", "of the GPU or MIG slice")
 _PERCENT = {
     "gpu_util_pct": "GPU_UTIL",
     "gr_active_pct": "GR active",
-    "sm_active_pct": "SM active",
+    "sm_active_pct": "SM activity",
     "sm_occupancy_pct": "SM occupancy",
     "tensor_active_pct": "tensor active",
     "dram_active_pct": "DRAM active",

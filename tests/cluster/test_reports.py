@@ -75,5 +75,5 @@ def test_a_jobs_story_from_its_first_second_to_the_next_submission(lab: Lab, sit
     others = bob.run("colloc", "job", job)
     assert others.returncode == 0, others.stderr
     assert "  used       not known here" in others.stdout
-    assert "SM active" not in others.stdout
+    assert "  SM  " not in others.stdout
     assert bob.run("colloc", "job", "999999").returncode == 2

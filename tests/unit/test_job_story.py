@@ -86,7 +86,7 @@ def test_a_drawn_share_is_never_called_not_measured(allocated: float | None, pri
     share = usage(gres="shard:1", allocated_gpu_hours=allocated, **(unknown | known | {"sm_beyond_gpu_hours": 0.1}))
     line = JobTimeline(0.0, 3600.0, (JobPiece(40.0, 80.0, 3000),) * 3, 1, 0, 0)
     told = as_text(JobStory([RunStory(share, timeline=line)])).splitlines()
-    at = next(number for number, text in enumerate(told) if text.startswith("  SM active"))
+    at = next(number for number, text in enumerate(told) if text.startswith("  SM  "))
     # Of GPU_UTIL, which says nothing of a share, there is neither a figure nor a curve.
     printed("job", *told[at - 1 : at + 2], case=f"{allocated}")
 
