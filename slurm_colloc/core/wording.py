@@ -289,7 +289,7 @@ WORDS = {
     "tasks-take-too-long": "{tasks} tasks at a time, slowed {slowdown:.2f} times, need {needed_min} min, and the job "
     "may take {most_min:g} min; run fewer tasks at a time, or give each task less than {limit_min:g} min",
     "no-time-for-retries": "there is no time left to run failed tasks again",
-    "shared-host-memory": "the tasks share the {mem_mib} MiB of node memory that come with the GPU, {each_mib} MiB "
+    "shared-host-memory": "the tasks share the {mem_mib} MiB of host memory that come with the GPU, {each_mib} MiB "
     "each; --mem asks for more",
     "task-starts-tasks": "each task starts {tasks} tasks of its own (--{option})",
     "dependency-task-by-task": "each task waits for one task of another array (--dependency=aftercorr)",
