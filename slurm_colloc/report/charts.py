@@ -83,7 +83,7 @@ def why_not(report: UsageReport, metric: str = "") -> str:
         return "not one run was sampled: does 'colloc agent' run on the nodes, and may you read its samples?"
     if metric == "sm":
         return "what sampled these runs does not tell SM activity: DCGM does, and NVML on Hopper and newer"
-    return "GPU_UTIL is of whole GPUs, and no run of one was sampled" if metric == "util" else "no sample covers it"
+    return "GPU_UTIL is of whole GPUs, and no run of one was sampled" if metric == "util" else "it was not sampled"
 
 
 def missing(report: UsageReport) -> str:

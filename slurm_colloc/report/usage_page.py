@@ -110,7 +110,7 @@ def _headlines(report: UsageReport) -> Iterator[Headline]:
     # Some sources tell what was used and not of how much of the time.
     why = "not recorded by the source" if total.jobs_measured else why_not(report)
     covered = None if total.coverage_pct is None else f"{number(total.coverage_pct, 0)} %"
-    yield headline(covered, "of allocated time sampled", f"coverage: {why}")
+    yield headline(covered, "of allocated time sampled", f"sampled: {why}")
 
 
 def _rows(report: UsageReport, details: dict[str, GroupDetail]) -> dict[str, Any]:
