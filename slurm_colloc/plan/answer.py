@@ -205,8 +205,8 @@ def _by_guide(config: SiteConfig, cuts: Sequence[Cut]) -> Iterable[str]:
         if names := [name for name in (unlisted(pool) if cut else ()) if name in cut]:
             yield (
                 f"pool '{pool.name}': no listing of a driver is known of {', '.join(names)}, so memory and SMs are "
-                "their part of the card by NVIDIA's guide less what slices lack at most; 'nvidia-smi mig -lgip' on "
-                "such a card says more"
+                "their part of the GPU by NVIDIA's guide less what slices lack at most; 'nvidia-smi mig -lgip' on "
+                "such a GPU says more"
             )
 
 

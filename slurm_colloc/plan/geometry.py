@@ -72,7 +72,7 @@ def unlisted(pool: Pool) -> list[str]:
 def _card(pool: Pool) -> GpuModel:
     known = model_named(pool.gpu_model)
     if known is None:
-        what = f"'{pool.gpu_model}'" if pool.gpu_model else "a card that site.toml does not name (gpu_model)"
+        what = f"'{pool.gpu_model}'" if pool.gpu_model else "a GPU that site.toml does not name (gpu_model)"
         raise InputError(f"pool '{pool.name}' has {what}, and there are no figures of its MIG slices")
     return known
 

@@ -49,7 +49,7 @@ def gaps(config: SiteConfig) -> list[str]:
             missing = " and ".join(key for key in ("sm_count", "gpu_mem_mib") if getattr(pool, key) is None)
             what = "no job" if pool.sm_count is None else "no share"
             if pool.gpu_model and not model_named(pool.gpu_model):
-                how = f"no card in our table is named '{pool.gpu_model}'; give the driver's, or use --gpus FILE"
+                how = f"no GPU in our table is named '{pool.gpu_model}'; give the driver's, or use --gpus FILE"
             else:
                 how = "'site init --gpu' may know them, 'site init --gpus' does"
             done = f"{what} is placed" if config.tier == "place" else "no packs are made"

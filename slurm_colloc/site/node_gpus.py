@@ -155,7 +155,7 @@ def _filled(card: Card, model: Known | None) -> Card:
     known = model_named(str(model.value)) if model else None
     if known is None:
         return card._replace(model=model)
-    source = f"our table of cards: {known.name}"
+    source = f"our table of GPUs: {known.name}"
     slices = {
         name: (Known(mib, source, exact=False), Known(sms, source)) for name, (mib, sms) in known.profiles.items()
     }

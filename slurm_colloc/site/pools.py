@@ -79,7 +79,7 @@ def _size(shape: Shape, card: Card) -> Iterator[str]:
     types = [shape.gpu_type] if shape.gpus else [item.type for item in shape.slices[:1]]
     if card.model is None:
         yield note(
-            "Slurm does not say which card this is, and csub places nothing here without these keys. Fill them in,"
+            "Slurm does not say which GPU this is, and csub places nothing here without these keys. Fill them in,"
         )
         yield note(
             f"""or write the file anew with --gpu {types[0]}="NAME" (as nvidia-smi -L prints it), or with what"""

@@ -212,7 +212,7 @@ def fold(series: Mapping[str, Sequence[Series]]) -> Imported:
                 rejected[unit] += len(samples)
                 continue
             if unit.profile and field in _OF_THE_CARD:
-                rejected["what a whole card does, said of its slice"] += len(samples)
+                rejected["what a whole GPU does, said of its slice"] += len(samples)
                 continue
             job = labels.get(exporter.job, "")
             for at_s, raw in samples:
@@ -307,7 +307,7 @@ def _drop_repeated(scrapes: _Scrapes, rejected: Counter[str]) -> None:
             if EXPORTERS[target.rank].uuid:
                 cut |= {unit.number for unit in scrape.readings if unit.profile and unit.card.startswith("MIG-")}
             for unit in [one for one in scrape.readings if not one.profile and cut & {one.card, one.number}]:
-                rejected["a whole card, said beside its slices"] += len(scrape.readings.pop(unit))
+                rejected["a whole GPU, said beside its slices"] += len(scrape.readings.pop(unit))
 
 
 def _rounds(scrapes: _Scrapes) -> Iterator[NodeSample]:

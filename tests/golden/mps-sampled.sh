@@ -13,7 +13,7 @@ csub_named=''
 csub_signature='0123456789abcdef'
 csub_mode='mps'
 csub_evidence='/home/ann/.local/share/slurm_colloc'
-# Shares a GPU under MPS: the limit caps this job's memory, the next two keep frameworks from taking the whole card.
+# Shares a GPU under MPS: the limit caps this job's memory, the next two keep frameworks from taking the whole GPU.
 # COLLOC_SET names what csub set for a job. What the job that submitted this one has left of it goes.
 COLLOC_SET=${COLLOC_SET-} csub_left=
 case $COLLOC_SET in

@@ -13,7 +13,7 @@ csub_named=''
 csub_signature='0123456789abcdef'
 csub_mode='shard'
 csub_evidence='/home/ann/.local/share/slurm_colloc'
-# Shares a GPU in turns, without isolation: these keep frameworks from taking the whole card.
+# Shares a GPU in turns, without isolation: these keep frameworks from taking the whole GPU.
 # COLLOC_SET names what csub set for a job. What the job that submitted this one has left of it goes.
 COLLOC_SET=${COLLOC_SET-} csub_left=
 case $COLLOC_SET in

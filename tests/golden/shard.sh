@@ -10,7 +10,7 @@
 # to switch this off: csub --colloc=off, or sbatch
 csub_gpu_mem_mib='9472'
 csub_named=''
-# Shares a GPU in turns, without isolation: these keep frameworks from taking the whole card.
+# Shares a GPU in turns, without isolation: these keep frameworks from taking the whole GPU.
 # COLLOC_SET names what csub set for a job. What the job that submitted this one has left of it goes.
 COLLOC_SET=${COLLOC_SET-} csub_left=
 case $COLLOC_SET in

@@ -53,7 +53,7 @@ def init(
     user: Annotated[bool, typer.Option("--user", help="write one's own file, no administrator needed")] = False,
     force: Annotated[bool, typer.Option("--force", help="replace an existing file")] = False,
     gpu: Annotated[
-        list[str] | None, typer.Option("--gpu", metavar="TYPE=NAME", help="the card behind a gres type")
+        list[str] | None, typer.Option("--gpu", metavar="TYPE=NAME", help="the GPU model behind a gres type")
     ] = None,
     mps_daemon: Annotated[
         bool, typer.Option("--mps-daemon", help="vouch: MPS daemons serve the jobs with gres/mps")
