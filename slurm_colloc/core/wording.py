@@ -69,6 +69,7 @@ WORDS = {
     "{mem_mib} MiB",
     "shares-hold": "{units} of the GPU's {of_units} shares are enough for {need_mib} MiB of GPU memory, "
     "a reserve included, and {sm_pct:.0f} % of the SMs",
+    "shards-hold": "{units} of the GPU's {of_units} shards are enough for {need_mib} MiB of GPU memory",
     "slowdown": "expect {expected:.2g} times the run time, in one job of ten more than {upper:.3g} times",
     "slowdown-beside-users": "beside other users up to {upper:.3g} times the run time; {turns} shares are for turns",
     "slowdown-unknown": "csub cannot tell how much jobs on the same GPU will slow this job",
@@ -328,8 +329,6 @@ class _Number(float):
 
 
 class _Text(str):
-    __slots__ = ()
-
     def __format__(self, spec: str) -> str:
         return MEANS.get(self, str(self)) if spec == "means" else format(str(self), spec)
 

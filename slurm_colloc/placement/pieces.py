@@ -380,9 +380,17 @@ def _share(
     slower = Reason("slowdown", slowdown._asdict()) if name == "mps" else because("slowdown-unknown")
     if turns:
         slower = because("slowdown-beside-users", upper=slowdown.upper, turns=units - of_one_daemon)
-    most = _most_of_all(units, pools, name, config, in_turns=turns)
-    share, reasons = Gres(name, "", units), (Reason("shares-hold", holds), slower)
-    return Fit(room, share, reasons, most, kept.cpu_option, kept.mem, time.limit_min, slowdown, kept.cpus)
+    return Fit(
+        room,
+        Gres(name, "", units),
+        (Reason("shares-hold" if name == "mps" else "shards-hold", holds), slower),
+        _most_of_all(units, pools, name, config, in_turns=turns),
+        kept.cpu_option,
+        kept.mem,
+        time.limit_min,
+        slowdown,
+        kept.cpus,
+    )
 
 
 def _host_of(request: JobRequest, fit: Fit, config: SiteConfig) -> tuple[int, int | None]:

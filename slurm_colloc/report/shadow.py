@@ -110,7 +110,7 @@ def footnotes(report: ShadowReport) -> list[str]:
         "samplers that looked. OUT OF MEM: a sample is above that, however the run ended.",
     ]
     if total.over_share:
-        lines.append(f"above a share (shard) that nobody enforces: {counted(total.over_share, 'run')} of those judged")
+        lines.append(f"above a shard, which nobody enforces: {counted(total.over_share, 'run')} of those judged")
     lines += [
         f"ALLOC: whole-GPU equivalents (MIG by {report.equivalents}) times hours, of the runs that FIT.",
         "PIECE: the same hours x the piece's part of a GPU x the slowdown that few jobs exceed on so many SMs, by the "
