@@ -131,5 +131,5 @@ def test_the_page_says_what_these_jobs_come_to() -> None:
     used = fsum(gpus * seconds * pct / 100 / 3600 for gpus, seconds, pct in jobs)
     page = " ".join((RECORDED.parents[1] / "docs/explanation/why.md").read_text().split())
     assert f"total {len(jobs)} {hours():.2f} {used:.2f} {100 * used / hours():.1f} {hours() - used:.2f}" in page
-    assert f"half of the time or less had {100 * hours(most=1, util=50) / hours():.1f} % of these hours" in page
-    assert f"jobs of several GPUs, which stay as they are, had {100 * hours(least=2) / hours():.0f} %" in page
+    assert f"half of the time or less: these could share | {100 * hours(most=1, util=50) / hours():.1f} % |" in page
+    assert f"of several GPUs: csub never changes these | {100 * hours(least=2) / hours():.0f} % |" in page
