@@ -140,7 +140,7 @@ class Shell:
 
     def request(self, *argv: str) -> dict[str, Any]:
         """Return what csub reads of a job."""
-        argv = argv if "job.sh" in argv else (*argv, "job.sh")
+        argv = argv if any(word.endswith(".sh") for word in argv) else (*argv, "job.sh")
         found: dict[str, Any] = json.loads(self.run("--dry-run", "--format=json", *argv).stdout)["request"]
         return found
 

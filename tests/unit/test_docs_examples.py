@@ -106,6 +106,24 @@ def test_each_call_of_colloc_runs_on_a_recording(
     assert colloc.out or colloc.err or set(tmp_path.iterdir()) - before
 
 
+def test_the_screen_of_readme_has_lines_that_are_printed(
+    recorded: Path, shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (screen,) = (one.text for one in blocks() if one.page == "README.md" and one.text.startswith("$ "))
+    (shell.folder / "train.sh").write_text(SCRIPT)
+    shell.site('"mig"', agent=True)
+    shell.ran(signature=shell.request("train.sh")["signature"])
+    monkeypatch.setenv("COLLOC_CONF", str(recorded / "site.toml"))
+    assert colloc("job", "6", "--store", str(recorded / "store")) == 0
+    for command, *lines in map(str.splitlines, screen.split("$ ")[1:]):
+        program, *words = command.partition("#")[0].split()
+        done = shell.run(*words) if program == "csub" else None
+        said = iter((done.stderr + done.stdout if done else colloc.out.replace("job 6 ", "job 4711 ")).splitlines())
+        for line in lines:  # in the order of what is printed, of which the screen leaves out some
+            start = line.removesuffix(" ...")
+            assert any(one == line or (start != line and one.startswith(start)) for one in said), line
+
+
 @pytest.mark.parametrize("example", [one for one in RUN if one.words[0] == "csub"], ids=str)
 def test_each_call_of_csub_submits_once(example: Example, shell: Shell) -> None:
     for name in ("train.sh", "dlrm.sh", "SCRIPT"):
