@@ -48,6 +48,15 @@ def test_links_lead_somewhere_and_files_named_exist(page: Path) -> None:
         assert (CHECKOUT / target).exists(), target
 
 
+_PRINTED = [*sorted((CHECKOUT / "tests/golden/printed").iterdir()), *(CHECKOUT / "tests/golden").glob("*.txt")]
+
+
+def _prose(page: Path) -> str:
+    """Return what a page says, without its code and where its links lead."""
+    children = (child for token in tokens(page) for child in token.children or ())
+    return "".join(child.content if child.type == "text" else " " for child in children)
+
+
 def _links(page: Path) -> list[str]:
     inline = (child for token in tokens(page) for child in token.children or ())
     return [str(child.attrs["href"]) for child in inline if child.type == "link_open"]
@@ -95,6 +104,23 @@ def test_every_command_shown_exists_with_its_options() -> None:
         assert options <= known, (program, words, options - known)
         seen += 1
     assert seen > 15
+
+
+def test_one_word_for_one_thing() -> None:
+    rows = re.findall(
+        r"^\| (?!word |---)(.+?) \| .+ \| (.*)\|$", (DOCS / "reference/glossary.md").read_text(), re.MULTILINE
+    )
+    assert 0 < len(rows) <= 40
+    others = "|".join(re.escape(word) for _, said in rows for word in said.strip().split(", ") if word)
+    pages_said = {page: _prose(page) for page in PAGES if page.name != "glossary.md"}
+    # Below the titles, which are names of tests.
+    printed_said = {path: re.sub(r"(?m)^## .*", "", path.read_text()) for path in [*_PRINTED]}
+    found = [
+        (path.name, said[max(0, match.start() - 40) : match.end() + 20])
+        for path, said in (pages_said | printed_said).items()
+        for match in re.finditer(rf"(?<![\w-])(?:{others})s?(?![\w-])", said)
+    ]
+    assert found == []
 
 
 def test_readme_is_short() -> None:
