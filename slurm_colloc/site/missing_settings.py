@@ -23,7 +23,8 @@ def read_as_another(release: str) -> str:
 
 def gaps(config: SiteConfig) -> list[str]:
     """Return where ``config`` keeps csub from placing jobs, by its own words and not by mistake."""
-    found = [] if config.tier == "place" else [f"tier '{config.tier}': {TIERS[config.tier]}"]
+    places = config.tier == "place"
+    found = [] if places else [f"tier '{config.tier}': {TIERS[config.tier]}"]
     if config.policy == "shadow":
         others = ", except for jobs of a [[rollout]] with 'auto'" * ("auto" in config.policies)
         found.append(f"policy is 'shadow': csub records what it would do and changes no job{others}")
@@ -33,7 +34,7 @@ def gaps(config: SiteConfig) -> list[str]:
         found.append(f"slurm_release is '{config.slurm_release}', csub knows {', '.join(RELEASES)}: {otherwise}")
     if not config.paths.state and config.observe.agent:
         found.append("observe.agent is set and paths.state is not: the samples of the nodes would lie in root's home")
-    if config.paths.state and not config.paths.decisions:
+    if places and config.paths.state and not config.paths.decisions:
         found.append(
             "paths.decisions is not set, so csub's decisions lie in users' homes, where 'colloc ingest' and "
             "'colloc report --shadow' do not find them"
@@ -52,11 +53,11 @@ def gaps(config: SiteConfig) -> list[str]:
                 how = f"no GPU in our table is named '{pool.gpu_model}'; give the driver's, or use --gpus FILE"
             else:
                 how = "'site init --gpu' may know them, 'site init --gpus' does"
-            done = f"{what} is placed" if config.tier == "place" else "no packs are made"
+            done = f"{what} is placed" if places else "no packs are made"
             found.append(f"pool '{pool.name}': {done} without its {missing}; {how}")
-        elif config.tier == "place" and not (pool.slice or shares):
+        elif places and not (pool.slice or shares):
             found.append(f"pool '{pool.name}': no slices, mps or shard, so jobs get whole GPUs")
-        elif config.tier == "place":
+        elif places:
             found += [f"pool '{pool.name}': {why}" for why in _off(pool, config)]
     return found
 

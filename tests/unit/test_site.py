@@ -479,6 +479,9 @@ def test_gaps_say_why_nothing_is_placed(printed: Printed) -> None:
     # Slices have a size of their own.
     sliced = config._replace(pool=(config.pool[2]._replace(gpu_mem_mib=None),))
     assert gaps(sliced) == []
+    # What no tier but place needs is not asked for.
+    for policy in ("off", "pack"):
+        assert not [what for what in gaps(homes._replace(policy=policy)) if what.startswith("paths.decisions")]
 
 
 def test_a_model_for_a_type_that_no_node_has_is_a_mistake(printed: Printed) -> None:
