@@ -187,7 +187,7 @@ def test_example_sites_are_valid(site: Path) -> None:
 def test_what_users_are_told_to_put_on_path_has_no_interpreter(tmp_path: Path) -> None:
     """The environment's python3 would take the place of theirs."""
     text = (CHECKOUT / "docs/quickstart.md").read_text()
-    (command,) = re.findall(r"`(mkdir -p ~/\.local/bin [^`]*)`", text)
+    (command,) = re.findall(r"^ *(mkdir -p ~/\.local/bin .*)$", text, re.MULTILINE)
     (tmp_path / "colloc/bin").mkdir(parents=True)
     for name in ("csub", "colloc", "python3"):
         (tmp_path / "colloc/bin" / name).touch()
