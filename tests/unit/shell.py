@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -156,3 +158,15 @@ class Shell:
     def decisions(self) -> list[dict[str, Any]]:
         folder = self.folder / "home/.local/share/slurm_colloc/decisions"
         return [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))] if folder.exists() else []
+
+
+def on_a_terminal(shell: Shell, *argv: str, **streams: Any) -> str:
+    """Return what csub says to a person."""
+    ours, theirs = pty.openpty()
+    try:
+        assert shell.run(*argv, stderr=theirs, **streams).stdout.startswith("Submitted batch job ")
+        os.write(theirs, b"end")
+        return os.read(ours, 65_536).decode().replace("\r", "").removesuffix("end")
+    finally:
+        os.close(ours)
+        os.close(theirs)

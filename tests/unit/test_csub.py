@@ -4,10 +4,7 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,7 +12,7 @@ from slurm_colloc.core.model import because
 from slurm_colloc.core.wording import words
 from tests.unit.golden import Printed
 from tests.unit.programs import executable
-from tests.unit.shell import CSUB, DEFINITE, DOUBTFUL, HINT, SCRIPT, Shell
+from tests.unit.shell import CSUB, DEFINITE, DOUBTFUL, HINT, SCRIPT, Shell, on_a_terminal
 
 CHECKOUT = Path(__file__).parents[2]
 HEAVY = {"pandas", "numpy", "pyarrow", "duckdb", "pynvml", "pyslurm", "typer", "rich", "click", "ClusterShell"}
@@ -511,18 +508,6 @@ def test_the_sites_bound_is_the_most(shell: Shell) -> None:
     above = shell.run("--gres=gpu:1", HINT, "--max-slowdown=9", "job.sh")
     assert words(because("max-slowdown-lowered", asked="9", most=2.1)) in above.stderr
     assert shell.calls() == [["--gres=gpu:1", "--gres=gpu:h100_1g.10gb:1", "job.sh"]]
-
-
-def on_a_terminal(shell: Shell, *argv: str, **streams: Any) -> str:
-    """Return what csub says to a person."""
-    ours, theirs = pty.openpty()
-    try:
-        assert shell.run(*argv, stderr=theirs, **streams).stdout.startswith("Submitted batch job ")
-        os.write(theirs, b"end")
-        return os.read(ours, 65_536).decode().replace("\r", "").removesuffix("end")
-    finally:
-        os.close(ours)
-        os.close(theirs)
 
 
 def test_the_first_run_is_said_to_be_measured_on_a_terminal_alone(shell: Shell, printed: Printed) -> None:

@@ -25,7 +25,7 @@ from slurm_colloc.submit.own_options import parse_arguments
 from tests.doc_examples import CHECKOUT, ONLY_READ, Block, Example, blocks, examples, kept_as, once, printed, runs_here
 from tests.pages.json_output import TOP_LEVEL
 from tests.unit.programs import colloc
-from tests.unit.shell import SCRIPT, Shell
+from tests.unit.shell import SCRIPT, Shell, on_a_terminal
 
 DEMO = CHECKOUT / "tests/recorded/demo"
 # The recording is of the past: an example's "last 30 days" are those before its end.
@@ -117,8 +117,13 @@ def test_the_screen_of_readme_has_lines_that_are_printed(
     assert colloc("job", "6", "--store", str(recorded / "store")) == 0
     for command, *lines in map(str.splitlines, screen.split("$ ")[1:]):
         program, *words = command.partition("#")[0].split()
-        done = shell.run(*words) if program == "csub" else None
-        said = iter((done.stderr + done.stdout if done else colloc.out.replace("job 6 ", "job 4711 ")).splitlines())
+        if program == "colloc":
+            text = colloc.out.replace("job 6 ", "job 4711 ")
+        elif "--dry-run" in words:
+            text = shell.run(*words).stderr
+        else:
+            text = f"Submitted batch job 4711\n{on_a_terminal(shell, *words)}"
+        said = iter(text.splitlines())
         for line in lines:  # in the order of what is printed, of which the screen leaves out some
             start = line.removesuffix(" ...")
             assert any(one == line or (start != line and one.startswith(start)) for one in said), line
