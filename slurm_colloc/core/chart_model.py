@@ -115,6 +115,21 @@ class Fit(NamedTuple):
         return self.freed_gpu_hours + self.spare_gpu_hours
 
 
+class Todo(NamedTuple):
+    """What a user, or the administrators, could do about ``gpu_hours``, of so many runs.
+
+    ``line`` goes into a job's script in place of what asks for GPUs, empty where none does; ``command`` shows one of
+    the runs, or is what to type.
+    """
+
+    who: str
+    what: str
+    gpu_hours: float
+    runs: int
+    line: str
+    command: str
+
+
 class JobPiece(NamedTuple):
     """What one run was seen to do in one piece of its time, over its devices; all None where nothing was sampled.
 

@@ -145,9 +145,9 @@ def last_usages(database: DuckDBPyConnection, runs: int) -> list[JobUsage]:
     return _usages(database, f'{_LAST} ORDER BY "user", {_NEWEST}', {"runs": runs})
 
 
-def usages_of(database: DuckDBPyConnection) -> list[JobUsage]:
-    """Return the runs in ``usage``."""
-    return _usages(database, "ORDER BY usage.start_s, job_id, cluster, usage.end_s, submit_s")
+def usages_of(database: DuckDBPyConnection, part: str = "true") -> list[JobUsage]:
+    """Return the runs in ``usage``, or that ``part`` of them."""
+    return _usages(database, f"WHERE {part} ORDER BY usage.start_s, job_id, cluster, usage.end_s, submit_s")
 
 
 def _usages(database: DuckDBPyConnection, rest: str, known: Mapping[str, int] | None = None) -> list[JobUsage]:

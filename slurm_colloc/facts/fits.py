@@ -16,6 +16,7 @@ from slurm_colloc.core.chart_model import Fit
 from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.model import COMPLETED, Evidence, Gres
 from slurm_colloc.core.usage_model import MIN_COVERAGE_PCT, JobUsage
+from slurm_colloc.facts.aggregate import usages_of
 from slurm_colloc.facts.collocation import make_idle_units
 from slurm_colloc.facts.facts import FIX
 from slurm_colloc.facts.judgement import Fitted, Judgement, RunFound
@@ -35,7 +36,7 @@ _USAGE = {"run": "BIGINT", "state": "VARCHAR", "devices": "INTEGER", "allocated"
 _MEASURED = {"run": "BIGINT", "model": "VARCHAR", "sm_pct": "DOUBLE", "is_bound": "BOOLEAN", "alone_s": "DOUBLE",
              "elapsed_s": "DOUBLE", **dict.fromkeys(_WHERE[:4], "VARCHAR")}  # fmt: skip
 _IDLE = {"run": "BIGINT", "idle_units": "DOUBLE", "fewer": "BOOLEAN", "unit_nodes": "BIGINT"}
-_COLUMNS = "fit_why, fit_unit, fit_gpus, fit_most_mib, fit_freed, asked_gpus, unused_gpus, spare, unit_nodes, fit_place"
+COLUMNS = "fit_why, fit_unit, fit_gpus, fit_most_mib, fit_freed, asked_gpus, unused_gpus, spare, unit_nodes, fit_place"
 
 
 class _Fitted(NamedTuple):
@@ -152,8 +153,15 @@ def fitted_of(database: DuckDBPyConnection, config: SiteConfig | None) -> dict[t
     if config is None:
         return {}
     make_run_fits(database, config)
-    rows = database.execute(f"SELECT cluster, job_id_raw, from_s, {_COLUMNS} FROM run_fits JOIN usage USING (run)")
+    rows = database.execute(f"SELECT cluster, job_id_raw, from_s, {COLUMNS} FROM run_fits JOIN usage USING (run)")
     return {(cluster, raw_id, start_s): _fitted(row) for cluster, raw_id, start_s, *row in rows.fetchall()}
+
+
+def one_run(database: DuckDBPyConnection, run: int) -> RunFound:
+    """Return a run by its number, with what is found of it; ``database`` has ``run_fits``."""
+    (usage,) = usages_of(database, f"run = {run}")
+    row = database.execute(f"SELECT {COLUMNS} FROM run_fits WHERE run = {run}").fetchone()
+    return RunFound(usage, None, None, _fitted(row) if row else None)
 
 
 class Kept(NamedTuple):
@@ -192,7 +200,7 @@ def fitted_by_evidence(runs: Sequence[Kept], config: SiteConfig) -> list[Fitted]
         make_rows(database, "measured_alone", _MEASURED, measured)
         make_rows(database, "idle_units", _IDLE, [])
         _make_run_fits(database, config, SLICES, "true")
-        found = database.execute(f"SELECT {_COLUMNS} FROM run_fits ORDER BY run").fetchall()
+        found = database.execute(f"SELECT {COLUMNS} FROM run_fits ORDER BY run").fetchall()
     return [_fitted(row) for row in found]
 
 

@@ -18,9 +18,10 @@ from slurm_colloc.core.usage_model import AllocationRow, NodeSample
 from slurm_colloc.facts.aggregate import aggregate
 from slurm_colloc.facts.compact import compact
 from slurm_colloc.facts.fits import fit_of, fits_of
-from slurm_colloc.facts.judgement import NO_USE, judge
+from slurm_colloc.facts.judgement import NO_USE, PIECE, RunFound, judge
 from slurm_colloc.facts.one_job import find_job
 from slurm_colloc.facts.one_user import user_in_store
+from slurm_colloc.facts.remedies import remedies
 from slurm_colloc.store.store import Store
 from slurm_colloc.store.window import Window
 from tests.rings import tenth
@@ -42,6 +43,30 @@ def reported(store: Store, config: SiteConfig) -> Fit | None:
 
 def own(store: Store, config: SiteConfig) -> Fit | None:
     return fit_of("ann", map(judge, user_in_store(store, "ann", WINDOW, config).runs))
+
+
+def to_do(store: Store, config: SiteConfig) -> list[Any]:
+    with store.connect() as database:
+        aggregate(database, store, WINDOW)
+        fits_of(database, "user", config, "slices")
+        return [(one.gpu_hours, one.runs, one.line) for one in remedies(database, config, 5)]
+
+
+def most(store: Store, config: SiteConfig) -> list[Any]:
+    """Return what the user's runs, judged one by one, could do about most GPU-hours."""
+    alike: dict[tuple[str, str], list[tuple[float, RunFound, str]]] = {}
+    for one in map(judge, user_in_store(store, "ann", WINDOW, config).runs):
+        for remedy in one.remedies:
+            held = (remedy.gpu_hours, one.found, remedy.gres)
+            alike.setdefault((remedy.code, one.found.usage.gpu_type), []).append(held)
+    if not alike:
+        return []
+    (code, _), of = max(alike.items(), key=lambda one: (sum(hours for hours, *_ in one[1]), one[0][0] == NO_USE))
+    largest = max(
+        of, key=lambda one: (one[1].fitted.gpus or 0, one[0]) if code == PIECE and one[1].fitted else (0, one[0])
+    )
+    line = f"#SBATCH --gres={largest[2]}" if largest[2] else ""
+    return [(near(sum(hours for hours, *_ in of)), len(of), line)]
 
 
 def close(fit: Fit | None) -> Any:
@@ -94,6 +119,7 @@ def test_all_say_the_same_of_any_runs(hows: list[Mapping[str, Any]], config: Sit
             assert compact(store, Observe(keep_raw_days=1), 3 * DAY, anyway=True)
         found = reported(store, config)
         assert close(own(store, config)) == found
+        assert to_do(store, config) == most(store, config)
         for row, _ in pairs:
             (job,) = find_job(store, row.job_id, WINDOW, config, 4)
             one = judge(job)

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What users could do about GPU-hours that others could have had: of each the one thing that leaves most."""
+
+import shlex
+from collections.abc import Iterator
+
+from duckdb import DuckDBPyConnection
+
+from slurm_colloc.core.audit_model import IDLE_PCT
+from slurm_colloc.core.chart_model import Todo
+from slurm_colloc.core.config import SiteConfig
+from slurm_colloc.core.usage_model import MIN_COVERAGE_PCT
+from slurm_colloc.facts.fits import COLUMNS, make_run_fits, one_run
+from slurm_colloc.facts.judgement import DO, FEWER, LEAST_TAIL_S, NO_USE, PIECE, TAIL, judge, option_for
+from slurm_colloc.placement.fitted import has_pieces
+from slurm_colloc.store.queries import make_rows, query
+
+# Less is not worth a line.
+LEAST_GPU_HOURS = 0.01
+# Without a site file nobody knows of pieces: as of runs of which a judgement has no fit.
+_NO_FITS = {"run": "BIGINT", **dict.fromkeys(COLUMNS.split(", "), "DOUBLE")}
+
+
+def remedies(database: DuckDBPyConnection, config: SiteConfig | None, most: int) -> Iterator[Todo]:
+    """Yield what users could do, at most so many of them, those first of which most would be left.
+
+    Args:
+        database: one that ``fits_of`` was asked of.
+        config: the same.
+        most: so many users.
+    """
+    if config is None:
+        make_rows(database, "run_fits", _NO_FITS, [])
+    elif not has_pieces(config):
+        make_run_fits(database, config)
+    bounds = {"least_pct": MIN_COVERAGE_PCT, "idle_pct": IDLE_PCT, "least_tail_s": LEAST_TAIL_S}
+    codes = {"no_use": NO_USE, "fewer": FEWER, "piece": PIECE, "tail": TAIL}
+    text = query("remedies", most=most, least_gpu_hours=LEAST_GPU_HOURS, **bounds, **codes)
+    for user, code, gpu_hours, runs, differ, example in database.execute(text).fetchall():
+        run = one_run(database, example)
+        remedy = next(one for one in judge(run).remedies if one.code == code)
+        several = f"{DO[PIECE]}: {remedy.gres} is enough for each run{', less for some' if differ else ''}"
+        place = f"--partition={run.fitted.partition} " if code == PIECE and run.fitted and run.fitted.partition else ""
+        line = f"#SBATCH {place}{option_for(remedy.gres, 'gres')}" if remedy.gres else ""
+        what = several if code == PIECE and runs > 1 else remedy.what
+        yield Todo(user, what, gpu_hours, runs, line, f"colloc job {shlex.quote(run.usage.job_id)}")
