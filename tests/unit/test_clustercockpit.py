@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import csv
+import re
 from math import fsum
 from pathlib import Path
 
@@ -12,9 +13,11 @@ from slurm_colloc.store.ingest import keep_runs
 from slurm_colloc.store.store import Store
 from tests.unit.golden import Printed
 from tests.unit.made import RECORDED
+from tests.unit.programs import colloc
 from tests.unit.stored import grouped, job_usage, runs_in_window
 
 HEADER = "job_id,cluster,user,start_time,duration_s,num_acc,acc_utilization_avg,state"
+PAGE = RECORDED.parents[1] / "docs/explanation/why.md"
 EVER = (0.0, 4e9, 4e9)
 
 
@@ -129,7 +132,20 @@ def test_the_page_says_what_these_jobs_come_to() -> None:
         return fsum(gpus * seconds / 3600 for gpus, seconds, pct in jobs if least <= gpus <= most and pct <= util)
 
     used = fsum(gpus * seconds * pct / 100 / 3600 for gpus, seconds, pct in jobs)
-    page = " ".join((RECORDED.parents[1] / "docs/explanation/why.md").read_text().split())
+    page = " ".join(PAGE.read_text().split())
     assert f"total {len(jobs)} {hours():.2f} {used:.2f} {100 * used / hours():.1f} {hours() - used:.2f}" in page
     assert f"half of the time or less: these could share | {100 * hours(most=1, util=50) / hours():.1f} % |" in page
     assert f"of several GPUs: csub never changes these | {100 * hours(least=2) / hours():.0f} % |" in page
+
+
+def test_the_table_of_the_page_is_what_the_report_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def table(text: str) -> list[list[str]]:
+        (lines,) = re.findall(r"^(USER .*?)^(?:```)?$", text, re.DOTALL | re.MULTILINE)
+        return [re.split(r" {2,}", line.strip()) for line in lines.splitlines() if not line.startswith("--")]
+
+    monkeypatch.setenv("COLLOC_CONF", "")
+    store = ("--store", str(tmp_path / "store"))
+    assert colloc("ingest", *store, "--clustercockpit", str(RECORDED / "clustercockpit-alex/jobs.csv")) == 0
+    assert colloc("report", *store, "--top", "4", "--since", "2023-01-01", "--until", "2024-01-01") == 0
+    (titles, *page), (every, *printed) = table(PAGE.read_text()), table(colloc.out)
+    assert page == [[row[every.index(title)] for title in titles] for row in printed]

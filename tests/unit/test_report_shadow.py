@@ -14,7 +14,7 @@ from slurm_colloc.core.usage_model import ShadowLate, ShadowLeft, ShadowPiece
 from slurm_colloc.report.layout import Terminal
 from slurm_colloc.report.shadow import FORMATS, ShadowReport, as_csv, as_json, as_table
 from tests.unit.golden import Printed
-from tests.unit.made import HOUR, decision, run
+from tests.unit.made import HOUR, RECORDED, decision, run
 from tests.unit.programs import colloc
 from tests.unit.stored import busy, stored
 
@@ -42,6 +42,8 @@ def test_the_table_says_counts_and_method(printed: Printed) -> None:
     told = as_table(REPORT)
     titles, _, first, second, *_ = told.splitlines()[2:]
     assert titles.split()[:4] == ["PIECE", "RUNS", "JUDGED", "FIT"]
+    page = RECORDED.parents[1] / "docs/how-to/tier-place.md"
+    assert titles.split() in [line.split() for line in page.read_text().splitlines()], "the page shows them"
     assert first.split()[1:] == ["5", "4", "3", "1", "30.00", "10.50", "19.50", "-1.5", "min", "2"]
     # Nothing is known of these.
     assert second.split()[-9:] == ["2", "0", "0", "0", "-", "-", "-", "-", "0"]
