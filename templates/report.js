@@ -27,6 +27,9 @@ function say(text, event) {
 addEventListener("scroll", () => say(""), { capture: true, passive: true });
 addEventListener("keydown", event => event.key === "Escape" && say(""));
 
+// On a phone each thing to do is a line that opens, so that the table begins on the first screen.
+if (matchMedia("(max-width: 40rem)").matches) document.querySelectorAll(".do details").forEach(one => (one.open = false));
+
 // --- charts ---
 function draw(element, spec, rows) {
   // The chart is one picture with one description; Vega gives its groups roles without names.
@@ -62,7 +65,7 @@ const cell = (row, column) => row.cells[column].textContent.trim();
 const names = rows.map(row => cell(row, 0));
 const found = document.getElementById("found");
 // "<0.01" is more than 0 and less than 0.01; "-" is not known.
-const number = text => (text.startsWith("<") ? Number(text.slice(1)) / 2 : Number(text.replace("%", "")));
+const number = text => (text.startsWith("<") ? Number(text.slice(1)) / 2 : Number(text.replace(/[%,]/g, "")));
 
 function sort(column) {
   const by = column ? text => (text === "-" || text === "" ? null : number(text)) : text => text;

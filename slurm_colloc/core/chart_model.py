@@ -162,7 +162,7 @@ class SeveralGpus(NamedTuple):
     """Runs of several whole GPUs: on each of their GPUs ``known_runs`` were seen, ``used_gpus`` of whose ``gpus`` ran.
 
     ``all_used_runs`` used all of theirs. A run's balance is the mean activity of its GPUs over that of the busiest;
-    ``balance_median`` is of those known and used.
+    ``balance_median`` is of those known and used. ``size`` is how many GPUs each of them had, None of all sizes.
     """
 
     runs: int
@@ -172,3 +172,4 @@ class SeveralGpus(NamedTuple):
     used_gpus: int
     all_used_runs: int
     balance_median: float | None
+    size: int | None = None

@@ -69,11 +69,11 @@ def make_idle_units(database: DuckDBPyConnection) -> None:
     database.execute(f"CREATE TEMP TABLE IF NOT EXISTS idle_units AS {made}")
 
 
-def several_gpus(database: DuckDBPyConnection) -> SeveralGpus | None:
-    """Return how evenly runs used several whole GPUs, None where there are none; make ``runs_of_several`` of them.
+def several_gpus(database: DuckDBPyConnection) -> tuple[SeveralGpus, ...]:
+    """Return how evenly runs used several whole GPUs, all of them first, then by size; ``database`` is aggregated.
 
-    ``database`` is aggregated.
+    It makes the table ``runs_of_several`` of them.
     """
     make_units(database)
     database.execute(f"CREATE TEMP TABLE IF NOT EXISTS runs_of_several AS {query('runs_of_several')}")
-    return next((SeveralGpus(**row) for row in named(database, query("several_gpus"))), None)
+    return tuple(SeveralGpus(**row) for row in named(database, query("several_gpus")))

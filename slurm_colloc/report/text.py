@@ -5,7 +5,7 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from math import ceil
 from typing import Any, get_type_hints
 
@@ -25,6 +25,26 @@ def local(at_s: float) -> datetime:
 def stamp(moment: datetime) -> str:
     """Return a time with its offset."""
     return moment.isoformat(sep=" ", timespec="seconds")
+
+
+def window_in_words(since: datetime, until: datetime) -> str:
+    """Return a window for people: whole days by their dates, the last one included, others to the minute."""
+    zone = f"({', then '.join(dict.fromkeys(f'UTC{at.isoformat()[-6:]}' for at in (since, until)))})"
+    clocks = {f" {at:%H:%M:%S}" for at in (since, until)}
+    last = until - timedelta(days=1)
+    if clocks != {" 00:00:00"} or last < since:
+        return f"{_day(since)} {since:%H:%M} to {_day(until)} {until:%H:%M} {zone}"
+    if since.day == until.day == 1 and (since.year, since.month) == (last.year, last.month):
+        return f"{since:%B %Y} {zone}"
+    # What both days have in common is said once.
+    begun, end = _day(since).split(), _day(last).split()
+    while len(begun) > 1 and begun[-1] == end[len(begun) - 1]:
+        begun.pop()
+    return f"{' '.join(begun)} to {_day(last)} {zone}" if _day(since) != _day(last) else f"{_day(last)} {zone}"
+
+
+def _day(at: datetime) -> str:
+    return f"{at.day} {at:%B %Y}"
 
 
 def minute(at_s: float) -> str:

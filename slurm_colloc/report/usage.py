@@ -6,9 +6,9 @@ from datetime import datetime
 from math import fsum
 from typing import Any, NamedTuple
 
-from slurm_colloc.core.chart_model import Charts, Fit, SeveralGpus
+from slurm_colloc.core.chart_model import Charts, Fit, SeveralGpus, Todo
 from slurm_colloc.core.config import Prices
-from slurm_colloc.core.usage_model import Collocation, GroupUsage, Lost, Prediction, StrayUse
+from slurm_colloc.core.usage_model import Collocation, GroupUsage, HarmRate, Lost, Prediction, StrayUse
 
 
 class UsageReport(NamedTuple):
@@ -32,7 +32,8 @@ class UsageReport(NamedTuple):
     ``types_taken_for_whole`` neither a site nor their names say that they are whole GPUs;
     ``types_sharing_memory`` are compute instances, which share memory with others. ``several`` is of runs of several
     whole GPUs, None of no such run. ``in_proportion`` says that the window cuts an hour of which no readings are left,
-    so that what was measured in it counts in proportion.
+    so that what was measured in it counts in proportion. ``harm`` is of all runs on pieces, None where it was not asked
+    for, or there are none; ``to_do`` has what leaves most first.
     """
 
     cluster: str
@@ -78,7 +79,10 @@ class UsageReport(NamedTuple):
     types_taken_for_whole: tuple[str, ...] = ()
     types_sharing_memory: tuple[str, ...] = ()
     several: SeveralGpus | None = None
+    several_by_size: tuple[SeveralGpus, ...] = ()
     in_proportion: bool = False
+    harm: HarmRate | None = None
+    to_do: tuple[Todo, ...] = ()
 
 
 METRICS = {"sm": "SM activity", "util": "GPU_UTIL"}
@@ -186,12 +190,12 @@ def hours_digits(report: UsageReport) -> int:
     return 2 if (report.total.allocated_gpu_hours or 0) >= 10 else 4
 
 
-def number(value: float | None, digits: int) -> str:
+def number(value: float | None, digits: int, separator: str = "") -> str:
     """Return a figure in words; below the last digit 0.00 would say "nothing" of something."""
     if value is None:
         return "-"
     # A little below nothing keeps its sign.
-    return f"<{10**-digits:.{digits}f}" if 0 < value < 10**-digits else f"{value:.{digits}f}"
+    return f"<{10**-digits:.{digits}f}" if 0 < value < 10**-digits else f"{value:{separator}.{digits}f}"
 
 
 def fits_by_group(fits: Sequence[Fit]) -> dict[str, Fit]:

@@ -9,8 +9,8 @@ from slurm_colloc.core.units import counted, printable, significant
 from slurm_colloc.core.usage_model import Collocation, GroupUsage, Lost, Prediction
 from slurm_colloc.estimate.bounds import LEVEL, lower_bound
 from slurm_colloc.estimate.ladder import UNKNOWN_RUNG
-from slurm_colloc.report.text import stamp
-from slurm_colloc.report.usage import UsageReport, metric_of, of_installed, only_given, saved_gpu_hours
+from slurm_colloc.report.text import stamp, window_in_words
+from slurm_colloc.report.usage import UsageReport, metric_of, number, of_installed, only_given, saved_gpu_hours
 
 _MOST_LISTED = 5
 
@@ -18,9 +18,9 @@ _MOST_LISTED = 5
 def heading(report: UsageReport) -> str:
     """Return the one line that says what the figures are about."""
     where = f"on {printable(report.cluster)}" if report.cluster else "(cluster not named)"
-    until = f"{stamp(report.until)}{' so far' if report.so_far else ''}"
     seen = ", of what you may see" if report.visible else ""
-    return f"GPU use {where}, {stamp(report.since)} to {until}, by {report.by}{seen}"
+    when = f"{window_in_words(report.since, report.until)}{' so far' if report.so_far else ''}"
+    return f"GPU use {where}, {when}, by {report.by}{seen}"
 
 
 def summary(report: UsageReport) -> list[str]:
@@ -281,6 +281,22 @@ def _several(found: SeveralGpus | None) -> list[str]:
         f"{said}; seen on each of their GPUs: {found.known_runs}, which used {found.used_gpus} of {found.gpus}, all of "
         f"theirs {found.all_used_runs}{balance}"
     ]
+
+
+def several_rows(report: UsageReport) -> list[list[str]]:
+    """Return runs of several GPUs as a table, its titles first; empty where there are none."""
+    titles = ["GPUS EACH", "RUNS", "ALLOC GPU-h", "RUNS SEEN ON ALL", "THEIR GPUS", "USED", "BALANCE"]
+    rows = [
+        [
+            *(f"{count:,}" for count in (one.size, one.runs)),
+            number(one.gpu_hours, 2, ","),
+            f"{one.known_runs:,}",
+            *(f"{count:,}" if one.known_runs else "-" for count in (one.gpus, one.used_gpus)),
+            number(one.balance_median, 2),
+        ]
+        for one in report.several_by_size
+    ]
+    return [titles, *rows] if rows else []
 
 
 def _predicted(rung: Prediction) -> str:

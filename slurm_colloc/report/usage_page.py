@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """The usage report as one page: what the template is handed, and the data that the page's script reads."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import Any
 
 from slurm_colloc.core.chart_model import Fit, GroupDetail, TimeUsage
 from slurm_colloc.core.units import printable
 from slurm_colloc.core.usage_model import GroupUsage
-from slurm_colloc.report.charts import Figure, coarser, figures, methods, rounded, short, wall_ms, why_not, zone_of
+from slurm_colloc.report.charts import Figure, coarser, figures, rounded, wall_ms, zone_of
+from slurm_colloc.report.first_look import heading_of, sentences
 from slurm_colloc.report.page import renderer
 from slurm_colloc.report.text import short_name
-from slurm_colloc.report.usage import METRICS, UsageReport, fits_by_group, hours_digits, metric_of, number, reach
-from slurm_colloc.report.usage_notes import definitions, footnotes, heading
-from slurm_colloc.report.usage_text import cells_of, columns
+from slurm_colloc.report.usage import METRICS, UsageReport, fits_by_group, metric_of, number, reach
+from slurm_colloc.report.usage_notes import definitions, footnotes, heading, several_rows
+from slurm_colloc.report.usage_text import rows_of, without_empty
 
 # Vega is 0.9 MB of the 3 MB that a page may have, the table of 2,000 users 0.5; what all details together may have:
 _PIECES, _LEAST_PIECES = 24_000, 4
@@ -21,14 +22,6 @@ _IDLEST, _LEAST_IDLEST = 6_000, 1
 
 # From when to when by the wall's clock (ms), and how many hours that is: not always the difference.
 _Spans = dict[tuple[int, int, float], int]
-
-
-class Headline(NamedTuple):
-    """One of the figures on top; ``value`` is empty where it is not measured, and ``words`` say why."""
-
-    value: str
-    words: str
-    method: str
 
 
 def usage_page(report: UsageReport) -> str:
@@ -43,20 +36,21 @@ def usage_page(report: UsageReport) -> str:
     drawn = all(find_spec(name) for name in ("altair", "vl_convert"))
     library, charts = _drawings(shown) if drawn else ("", {})
     details = {detail.name: detail for detail in (report.charts.details if report.charts else ())}
-    titles = [column.title for column in columns(report)]
+    (_, *titles), *rows = without_empty(rows_of(report, ","))
     largest = max((group.allocated_gpu_hours or 0.0 for group in report.groups), default=0.0) or 1.0
     return renderer(report.templates, number=number)(
         "report.html.j2",
         report=report,
         heading=heading(report),
-        footnotes=footnotes(report, titles),
+        sentences=list(sentences(report)),
+        to_do=[(heading_of(one), one) for one in report.to_do],
+        several=several_rows(report),
+        footnotes=footnotes(report._replace(several=None), titles),
         titles=titles,
         help=definitions(report),
-        cells=cells_of(report),
-        digits=hours_digits(report),
+        table=list(zip((*report.groups, report.total), rows, strict=True)),
         metric_name=METRICS[metric_of(report)],
         bars=lambda group: [100 * hours / largest for hours in reach(group, metric_of(report))],
-        headlines=list(_headlines(report)),
         figures=shown,
         library=library,
         detailed=details.keys(),
@@ -76,41 +70,6 @@ def _drawings(shown: Sequence[Figure]) -> tuple[str, dict[str, Any]]:
     bare = over_time._replace(rows=tuple(row | {"installed": None} for row in over_time.rows))
     detail = vega.specification(bare) | {"height": 150}
     return vega.library(), {"config": vega.CONFIG, "rows": vega.ROWS, "detail": detail, "figures": charts}
-
-
-def _headlines(report: UsageReport) -> Iterator[Headline]:
-    total, how = report.total, f"Method: {methods(report)}."
-
-    def headline(value: str | None, words: str, otherwise: str, method: str = how) -> Headline:
-        return Headline("", otherwise, method) if value is None else Headline(value, words, method)
-
-    of = f" of {short(report.installed_gpu_hours)} installed" if report.installed_gpu_hours else ""
-    yield headline(
-        None if total.allocated_gpu_hours is None else short(total.allocated_gpu_hours),
-        f"GPU-hours allocated{of}",
-        "GPU-hours allocated: no share's size is known",
-        f"Whole-GPU equivalents, MIG by {report.equivalents}, times hours in the window; from accounting.",
-    )
-    if report.fits:
-        fits = report.fits[-1]
-        yield Headline(
-            short(fits.could_free_gpu_hours),
-            f"GPU-hours left for other jobs if {fits.fitting_runs} of {total.jobs} runs get the piece of a GPU that is "
-            f"enough for them, and {fits.spare_runs} as many GPUs as they used",
-            "By peak memory and mean SM activity, each on the smallest piece of its pool that holds it, and by which "
-            "of several GPUs was ever used.",
-        )
-    for metric, what in (
-        ("util", "of the time a kernel ran on the GPU (GPU_UTIL; {} sampled GPU-hours of whole GPUs)"),
-        ("sm", "of the SMs were at work on average (SM activity; {} sampled GPU-hours)"),
-    ):
-        value, measured = (getattr(total, f"{metric}_{name}") for name in ("weighted_pct", "measured_gpu_hours"))
-        known = None if value is None else f"{number(value, 1)} %"
-        yield headline(known, what.format(short(measured)), f"{METRICS[metric]}: {why_not(report, metric)}")
-    # Some sources tell what was used and not of how much of the time.
-    why = "not recorded by the source" if total.jobs_measured else why_not(report)
-    covered = None if total.coverage_pct is None else f"{number(total.coverage_pct, 0)} %"
-    yield headline(covered, "of allocated time sampled", f"sampled: {why}")
 
 
 def _rows(report: UsageReport, details: dict[str, GroupDetail]) -> dict[str, Any]:

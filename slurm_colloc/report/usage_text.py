@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from slurm_colloc.core.chart_model import Fit
 from slurm_colloc.core.units import printable
 from slurm_colloc.core.usage_model import GroupUsage
+from slurm_colloc.report.first_look import as_lines
 from slurm_colloc.report.layout import (
     BLUE,
     DIM,
@@ -17,6 +18,7 @@ from slurm_colloc.report.layout import (
     YELLOW,
     Terminal,
     bold_table,
+    folded,
     narrowed,
     page_of,
     widths_of,
@@ -90,8 +92,8 @@ def columns(report: UsageReport) -> list[Column]:
     return [column for column in every if column.figure in _GIVEN or not only_given(report)]
 
 
-def cells_of(report: UsageReport) -> Callable[[GroupUsage], list[str]]:
-    """Return what says a group's figures in words, as in ``columns``."""
+def cells_of(report: UsageReport, separator: str = "") -> Callable[[GroupUsage], list[str]]:
+    """Return what says a group's figures in words, as in ``columns``; thousands are parted by ``separator``."""
     shown, fits = columns(report), fits_by_group(report.fits)
 
     def cells(group: GroupUsage) -> list[str]:
@@ -107,7 +109,7 @@ def cells_of(report: UsageReport) -> Callable[[GroupUsage], list[str]]:
             "fit_unit": _fits_in(says, of_all=group is report.total and len(report.groups) > 1) if says else "",
         }
         return [
-            figures[figure] or "-" if digits is None else number(figures[figure], digits)
+            figures[figure] or "-" if digits is None else number(figures[figure], digits, separator)
             for _, figure, digits, _ in shown
         ]
 
@@ -121,9 +123,9 @@ def _fits_in(fit: Fit, *, of_all: bool) -> str:
     return "several" if of_all else printable(fit.unit) or "several"
 
 
-def rows_of(report: UsageReport) -> list[Sequence[str]]:
-    """Return the table: titles, groups, and their sum."""
-    cells = cells_of(report)
+def rows_of(report: UsageReport, separator: str = "") -> list[Sequence[str]]:
+    """Return the table: titles, groups, and their sum; thousands are parted by ``separator``."""
+    cells = cells_of(report, separator)
     return [
         [report.by.upper(), *(column.title for column in columns(report))],
         *([printable(group.name), *cells(group)] for group in (*report.groups, report.total)),
@@ -140,10 +142,10 @@ def as_table(report: UsageReport, terminal: Terminal = NO_TERMINAL, top: int = 0
         explained: whether each column and count is explained below, and not only what matters most.
     """
     short = shortened(report, top) if top else report
-    rows = rows_of(short)
+    rows = rows_of(short, "" if terminal.columns is None else ",")
     titles = rows[0][1:]
     if terminal.columns is not None:
-        rows = _without_empty(rows, () if explained else _BESIDE)
+        rows = without_empty(rows, () if explained else _BESIDE)
         rank = {column.title: column.rank for column in columns(report)} | {_BAR: _BAR_RANK}
         rows = [[*row, _BAR] for row in rows]
         rows = narrowed(rows, [rank[title] for title in rows[0][1:]], terminal, _NAME_COLUMNS)
@@ -158,10 +160,11 @@ def as_table(report: UsageReport, terminal: Terminal = NO_TERMINAL, top: int = 0
     lines = bold_table(rows, terminal)
     if terminal.colour:
         lines = [_BARS.sub(_coloured, line) for line in lines]
-    return page_of(heading(report), lines, notes, terminal)
+    last = [line for text in as_lines(report) for line in folded(text, terminal.columns, 5)]
+    return "\n".join([page_of(heading(report), lines, notes, terminal), *last, *[""] * bool(last)])
 
 
-def _without_empty(rows: Sequence[Sequence[str]], left_out: Sequence[str]) -> list[Sequence[str]]:
+def without_empty(rows: Sequence[Sequence[str]], left_out: Sequence[str] = ()) -> list[Sequence[str]]:
     """Return a table without the columns of which nothing is known in any row, and without those left out by title."""
     known = [
         title not in left_out and any(row[index] != "-" for row in rows[1:]) for index, title in enumerate(rows[0])

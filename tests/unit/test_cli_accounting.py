@@ -262,6 +262,8 @@ def test_a_text_and_a_store_give_the_same(text: str, tmp_path: Path) -> None:
         assert (of_store.pop("ingested") is None, of_text.pop("ingested")) == (False, None)
         # Which GPUs of several a run used is known of samples alone.
         assert (of_store.pop("several")["known_runs"], of_text.pop("several")) == (0, None)
+        (size,) = of_store.pop("several_by_size")
+        assert (size["size"], size["known_runs"], of_text.pop("several_by_size")) == (2, 0, [])
         assert of_store == of_text
 
 

@@ -2,6 +2,7 @@
 """colloc site at the terminal: whether this node's driver is read, and what is said when it does not answer."""
 
 import os
+import shlex
 import stat
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from slurm_colloc.cli.colloc import site as site_command
 from slurm_colloc.core.errors import GpuError
 from slurm_colloc.gpu.nvml import NvmlReader
+from slurm_colloc.report.first_look import to_do
 from slurm_colloc.site.cluster import NodeGpus
 from slurm_colloc.site.driver import to_json
 from tests.fakes.devices import gpus
@@ -17,6 +19,7 @@ from tests.fakes.driver import Driver
 from tests.unit.golden import Printed
 from tests.unit.mail_service import no_mail_service
 from tests.unit.programs import colloc, umask
+from tests.unit.reports import NOTHING, report
 from tests.unit.test_site import FakeClient
 
 
@@ -145,6 +148,19 @@ def test_check_looks_at_the_whole_file(name: str, tmp_path: Path, monkeypatch: p
         path.write_text(f"{sound}\n{more}\n")
     assert colloc("site", "check") == 1
     assert why in colloc.out
+
+
+def test_what_a_report_without_samples_says_to_do_ends_in_an_agent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "site.toml"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLLOC_CONF", str(path))
+    for agents, more in ((None, ("-o", str(path), "--gpu", "h100=NVIDIA H100 80GB HBM3")), (False, ())):
+        (one,) = to_do(report(NOTHING, total=NOTHING, of_text=True), (), agents)
+        command = one.command.replace("/shared", str(tmp_path))
+        assert colloc(*shlex.split(command)[1:], *more) == 0, colloc.err
+    assert (tmp_path / "colloc-files/colloc-agent.service").exists()
 
 
 def test_a_file_that_some_command_would_refuse_is_not_written(tmp_path: Path, printed: Printed) -> None:

@@ -19,6 +19,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 
+from slurm_colloc.core.chart_model import Todo
 from slurm_colloc.report.formats import as_html
 from slurm_colloc.report.usage import UsageReport
 from tests.unit.charts_made import made_report
@@ -223,6 +224,27 @@ def test_hostile_names_are_words(browser: webdriver.Chrome, tmp_path: Path, with
         assert browser.find_element(By.ID, "detail-name").text == " ".join(button.text.split())
         run(browser, "document.getElementById('close').click()")
     assert browser.get_log("browser") == []
+
+
+def test_on_a_phone_the_first_row_with_its_hours_is_on_the_first_screen(
+    browser: webdriver.Chrome, tmp_path: Path
+) -> None:
+    what = "ask for a piece of a GPU: mps:45 is enough for each run, less for some"
+    to_do = tuple(
+        Todo(name, what, 65.6, 30, "#SBATCH --gres=mps:45", "colloc job 1036")
+        for name in ("novak", "rossi", "diaz", "moreau", "sato")
+    )
+    path = written(tmp_path, made_report(5, 30)._replace(to_do=to_do, cluster="demo"))
+    opened = "return document.querySelectorAll('.do details[open]').length"
+    show(browser, path)
+    assert run(browser, opened) == 5
+    show(browser, path, 390)
+    assert run(browser, opened) == 0
+    row = browser.find_element(By.CSS_SELECTOR, "#table tbody tr")
+    hours = row.find_element(By.CSS_SELECTOR, "td:nth-of-type(3)")
+    assert re.fullmatch(r"[\d,.]+", hours.text)
+    assert hours.rect["y"] + hours.rect["height"] <= 844
+    assert hours.rect["x"] + hours.rect["width"] <= 390
 
 
 def test_two_thousand_users_and_a_year(browser: webdriver.Chrome, tmp_path: Path) -> None:

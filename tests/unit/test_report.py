@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_colloc.core.chart_model import TimeUsage
+from slurm_colloc.core.chart_model import SeveralGpus, TimeUsage
 from slurm_colloc.core.config import Prices
 from slurm_colloc.core.errors import ConfigError
 from slurm_colloc.core.units import printable
@@ -184,6 +184,21 @@ def test_the_page_has_the_columns_of_the_table() -> None:
     assert "".join(rows["USER"][1:]).replace(" ", "") == "".join(lines[2].split()[1:])
     assert rows["ann"][1:] == lines[4].split()[1:]
     assert rows["ann"][-2:] == ["1.0000", "2.00"]
+
+
+def test_the_page_leaves_out_columns_that_nobody_knows_and_parts_thousands() -> None:
+    rows = cells_of(as_html(report(group(allocated_gpu_hours=12345.6), total=group("total"), fits=())))
+    assert rows["ann"][1:3] == ["1", "12,345.6000"]
+    unknown = cells_of(as_html(report(NOTHING, total=NOTHING)))
+    assert unknown["USER"][1:] == ["RUNS", "ALLOC GPU-h", "HELD GPU-h"]
+
+
+def test_runs_of_several_gpus_are_rows_of_the_page_and_no_note() -> None:
+    several = (SeveralGpus(3, 1800.5, 2, 6, 4, 1, 0.6875), SeveralGpus(3, 1800.5, 2, 6, 4, 1, 0.6875, size=2))
+    text = as_html(report(group(), several=several[0], several_by_size=several[1:]))
+    assert cells_of(text)["2"][:5] == ["3", "1,800.50", "2", "6", "4"]
+    assert "runs of several GPUs:" not in text
+    assert "Jobs of several GPUs" not in as_html(report(group()))
 
 
 def test_without_what_draws_charts_the_page_has_their_tables_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

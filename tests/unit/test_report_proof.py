@@ -157,7 +157,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             )
         )  # fmt: skip
     store = stored(tmp_path / "store", rows)
-    store.write_log("a", {"rejected": {}})
+    store.write_log("a", {"rows_in": 40, "used": 40, "steps": 0, "rejected": {}})
     store.write_decisions((one.user, one) for one in decisions)
     path = tmp_path / "site.toml"
     path.write_text(
@@ -200,3 +200,4 @@ def test_harm_is_of_runs_on_pieces(folder: Path) -> None:
     told = json.loads(shown(folder, "--harm", "--format", "json"))
     assert (told["runs"], told["not_known"], told["figures"][-1]["known"]) == (10, 0, 10)
     assert shown(folder, "--harm", "--format", "csv").splitlines()[0] == "kind,runs,known,part,low,high,arm"
+    assert "Of 10 runs on pieces of which it is known, 0 were harmed" in shown(folder, "--format", "html")

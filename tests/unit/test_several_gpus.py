@@ -36,7 +36,7 @@ def used(job: str, *active_pct: float | None, node: str = "g1") -> list[NodeSamp
     return [seen(at_s, units, mine, held, interval_s=900.0, node=node) for at_s in (900.0, 1800.0, 2700.0, 3600.0)]
 
 
-def several(store: Store) -> SeveralGpus | None:
+def several(store: Store) -> tuple[SeveralGpus, ...]:
     with store.connect() as database:
         aggregate(database, store, Window(0, 1e6, 1e6))
         return several_gpus(database)
@@ -63,7 +63,9 @@ def test_each_gpu_is_counted_by_itself(tmp_path: Path) -> None:
     ]
     store = stored(tmp_path, rows, rounds)
     # Balances are 30 of 80, and 1: in the middle lies their mean.
-    assert several(store) == SeveralGpus(3, 8.0, 2, 6, 4, 1, (0.375 + 1.0) / 2)
+    whole, *by_size = several(store)
+    assert whole == SeveralGpus(3, 8.0, 2, 6, 4, 1, (0.375 + 1.0) / 2)
+    assert by_size == [SeveralGpus(2, 4.0, 1, 2, 2, 1, 1.0, size=2), SeveralGpus(1, 4.0, 1, 4, 2, 0, 0.375, size=4)]
     with store.connect() as database:
         aggregate(database, store, Window(0, 1e6, 1e6))
         kinds, table = run_rows(database)
@@ -78,13 +80,13 @@ def test_each_gpu_is_counted_by_itself(tmp_path: Path) -> None:
 
 
 def test_without_samples_it_is_known_how_many_there_are_and_no_more(tmp_path: Path, printed: Printed) -> None:
-    found = several(stored(tmp_path, [run("1", gres=of(4)), run("2", gres=of(2))]))
+    found, *_ = several(stored(tmp_path, [run("1", gres=of(4)), run("2", gres=of(2))]))
     assert found == SeveralGpus(2, 6.0, 0, 0, 0, 0, None)
     (line,) = [
         note for note in footnotes(report()._replace(several=found), ()) if note.startswith("runs of several GPUs")
     ]
     printed("report", line)
-    assert several(stored(tmp_path / "one", [run("1")])) is None
+    assert several(stored(tmp_path / "one", [run("1")])) == ()
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -92,8 +94,7 @@ def test_what_neighbours_did_is_nobodys(tmp_path: Path, shared: bool) -> None:
     rows = [run("1", gres=of(2)), *([run("2", gres=(Gres("mps", "h100", 50),))] if shared else [])]
     other = [process("2", 200, "g1-0")] if shared else []
     rounds = [one._replace(processes=(*one.processes, *other)) for one in used("1", 50.0, 50.0)]
-    found = several(stored(tmp_path, rows, rounds, site()))
-    assert found is not None
+    found, *_ = several(stored(tmp_path, rows, rounds, site()))
     assert found.known_runs == (0 if shared else 1)
 
 

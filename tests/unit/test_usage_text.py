@@ -135,7 +135,7 @@ def test_two_thousand_users_are_twenty_and_the_others() -> None:
     assert sum(fit.freed_gpu_hours for fit in short.fits[:-1]) == near(whole.fits[-1].freed_gpu_hours)
     rows = table_of(as_table(whole, Terminal(80), 20))
     assert len(rows) == 23
-    assert rows[-2][:4] == ["(1980 others)", "1980", "2159190.00", "809696.25"]
+    assert rows[-2][:4] == ["(1980 others)", "1,980", "2,159,190.00", "809,696.25"]
     assert shortened(many(21), 20) == many(21), "the others of one are that one"
 
 

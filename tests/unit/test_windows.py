@@ -106,7 +106,7 @@ def test_a_run_that_should_have_ended_long_ago_is_named(stored: bool, text: Path
     shown = reported("2026-01-01T00:00:00+00:00", "2026-04-01T00:00:00+00:00", *source)
     assert (shown["runs_over_limit"], shown["over_limit_gpu_hours"]) == (2, near(1488 + 26.01))
     assert colloc("report", "--since", "2026-01-01", "--until", "2026-04-01", *source) == 0
-    (line,) = (line for line in colloc.out.splitlines() if "time limit" in line)
+    (line,) = (line for line in colloc.out.splitlines() if "their time limit" in line)
     assert "2, 1514 GPU-h" in line
     assert reported("2026-03-10T00:00:00+00:00", "2026-04-01T00:00:00+00:00", *source)["runs_over_limit"] == 0
 

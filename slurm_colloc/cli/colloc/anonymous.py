@@ -67,6 +67,8 @@ def _key(folder: str) -> bytes:
 
 def without_jobs(report: UsageReport) -> UsageReport:
     """Return the report without the ids and names of single jobs, which pseudonyms would not cover."""
+    own = (one._replace(command="") if one.command.startswith("colloc job ") else one for one in report.to_do)
+    report = report._replace(to_do=tuple(own))
     if report.charts is None:
         return report
     details = tuple(detail._replace(idlest=()) for detail in report.charts.details)

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """colloc demo: the whole accounting path on a made-up week, on any Linux, without Slurm or a GPU."""
 
-import json
 import os
 import random
 import tempfile
@@ -238,22 +237,9 @@ def demo(
     report.report(since=since, until=until, store=store, top=_USERS)
     for form, path in (("json", figures), ("html", page)):
         report.report(since=since, until=until, store=store, form=form, output=path)
-    with open(figures) as stream:
-        known = json.load(stream)
-    idle, total = known["groups"][0], known["total"]
-    most = max(known["fits"][:-1], key=lambda fit: fit["freed_gpu_hours"])
-    fits = next(one for one in known["fits"] if one["name"] == total["name"])
-    freed, spare = fits["freed_gpu_hours"], fits["spare_gpu_hours"]
     window = f"--store {store} --since {since[:10]} --until {until[:10]}"
     print(
-        f"\nidle   {idle['name']} has most: {idle['sm_idle_gpu_hours']:.0f} of {idle['allocated_gpu_hours']:.0f} "
-        f"GPU-hours of {idle['jobs']} runs, by SM activity\n"
-        f"fits   {fits['fitting_runs']} of {total['jobs']} runs fit a piece of a GPU; most runs of {most['name']} "
-        f"fit {most['unit']}: {most['unit'].partition(':')[2]} of the GPU's 100 MPS shares\n"
-        f"free   {freed + spare:.0f} of {total['allocated_gpu_hours']:.0f} GPU-hours are left for other jobs: "
-        f"{freed:.0f} if each of these runs gets the smallest piece that it fits, {spare:.0f} if "
-        f"{fits['spare_runs']} runs ask for as many GPUs as they use\n"
-        f"page   {page}\n"
+        f"\npage   {page}\n"
         f"try    export {ENVIRONMENT_VARIABLE}={site}\n"
         f"       colloc job {jobs[-1].job_id} --store {store}\n"
         f"       colloc audit run {window}\n"

@@ -15,7 +15,7 @@ from duckdb import DuckDBPyConnection
 from slurm_colloc.cli.colloc.anonymous import check_names, keep_names_out, without_jobs
 from slurm_colloc.cli.colloc.output import one_of, say, site, site_or_none, window, write
 from slurm_colloc.cli.colloc.progress import progress
-from slurm_colloc.cli.colloc.report_sharing import proof_of, shadow_of
+from slurm_colloc.cli.colloc.report_sharing import harmed, proof_of, shadow_of
 from slurm_colloc.cli.colloc.sacct_text import Text, take
 from slurm_colloc.cli.colloc.terminal import show, terminal
 from slurm_colloc.cli.colloc.visible_store import seen_store
@@ -36,8 +36,10 @@ from slurm_colloc.facts.counts import (
 )
 from slurm_colloc.facts.fits import fits_of
 from slurm_colloc.facts.over_time import Bins, bins_of, charts_of
+from slurm_colloc.facts.remedies import remedies
 from slurm_colloc.facts.run_rows import run_rows
 from slurm_colloc.facts.usage import GROUPINGS, used_hours_by, used_hours_by_kind
+from slurm_colloc.report.first_look import MOST, to_do
 from slurm_colloc.report.formats import FORMATS, PARQUET, TABLE, TEXTS, about, flat
 from slurm_colloc.report.proof import FORMATS as PROOF_FORMATS
 from slurm_colloc.report.shadow import FORMATS as SHADOW_FORMATS
@@ -195,7 +197,8 @@ def _report(asked: _Asked, ends: tuple[datetime, datetime], config: SiteConfig |
         if asked.runs_csv:
             _write_runs(opened.database, asked.runs_csv, named=not asked.pseudonyms)
         found = _figures(opened, asked, ends, span, config, bins)
-    found = found._replace(names=names, in_proportion=days.cut)
+    harm = harmed(opened.source, config, ends) if config and asked.draws and found.predictions else None
+    found = found._replace(names=names, in_proportion=days.cut, harm=harm)
     return without_jobs(found) if asked.pseudonyms else found
 
 
@@ -244,7 +247,8 @@ def _figures(
     # A part of the runs is no part of what all GPUs could have done, nor are those of another cluster.
     gpus = installed_gpus(config) if config and visible.everybody and set(clusters) <= {config.cluster, ""} else None
     hours = (min(span.until_s, span.now_s) - span.since_s) / 3600
-    return UsageReport(
+    several = several_gpus(database) if asked.details else ()
+    report = UsageReport(
         cluster=", ".join(clusters) or (config.cluster if config else ""),
         since=ends[0],
         until=ends[1],
@@ -277,10 +281,13 @@ def _figures(
         of_text=of_text,
         templates=config.paths.templates if config else "",
         charts=charts_of(database, asked.by, span, bins, gpus, kinds) if bins else None,
-        several=several_gpus(database) if asked.details else None,
+        several=next(iter(several), None),
+        several_by_size=several[1:],
         fits=fits_of(database, asked.by, config, asked.equivalents) if config and asked.details else (),
         visible="" if visible.everybody else visible.nameless if asked.pseudonyms else visible.whose,
     )
+    of_users = remedies(database, config, MOST) if asked.details else ()
+    return report._replace(to_do=to_do(report, of_users, config.observe.agent if config else None))
 
 
 def _rows(opened: _Opened, runs: int) -> dict[str, Any]:

@@ -9,24 +9,23 @@ from slurm_colloc.cli.colloc.visible_store import seen_store
 from slurm_colloc.core.clock import now
 from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.model import COMPLETED
+from slurm_colloc.core.usage_model import HarmRate
 from slurm_colloc.facts.aggregate import aggregate
 from slurm_colloc.facts.counts import count_runs
 from slurm_colloc.facts.shadow import COVERED_PCT, shadow_use
-from slurm_colloc.feedback.harm import harm_rates, judged_runs
+from slurm_colloc.feedback.harm import JudgedRun, harm_rates, judged_runs
 from slurm_colloc.feedback.rollout import arm_figures
 from slurm_colloc.report.proof import Proof
 from slurm_colloc.report.shadow import ShadowReport
 from slurm_colloc.store.equivalents import CONVENTIONS
+from slurm_colloc.store.store import Store
 from slurm_colloc.store.window import Window
 
 
 def proof_of(store: str, config: SiteConfig, span: tuple[datetime, datetime], by: str, *, harm: bool) -> Proof:
     """Return what is known of runs that started in ``span``: harm by kind, or else the two arms of each rule."""
-    source, (since_s, until_s) = seen_store(store, config, by), (end.timestamp() for end in span)
-    # Runs from before show what a job takes on a whole GPU; no sample is looked at.
-    with source.connect(until_s, until_s) as database:
-        known = judged_runs(database, config)
-    runs = [one for one in known if since_s <= one.start_s < until_s and (one.on_piece if harm else one.arm)]
+    source = seen_store(store, config, by)
+    runs = [one for one in _judged(source, config, span) if (one.on_piece if harm else one.arm)]
     if not runs:
         say(
             "no run of these had a piece of a GPU by csub"
@@ -37,6 +36,21 @@ def proof_of(store: str, config: SiteConfig, span: tuple[datetime, datetime], by
     unknown = sum(one.harm is None and one.run.state != COMPLETED for one in runs)
     visible = "" if source.visible.everybody else source.visible.nameless
     return Proof(config.cluster, *span, len(runs), unknown, config.sharing.max_slowdown, figures, visible)
+
+
+def harmed(source: Store, config: SiteConfig, span: tuple[datetime, datetime]) -> HarmRate | None:
+    """Return how many runs on pieces that started in ``span`` were harmed; None where there are none."""
+    rates = harm_rates(one for one in _judged(source, config, span) if one.on_piece)
+    # The last of them is of all kinds.
+    *_, whole = (one for one in rates if not one.arm)
+    return whole if whole.known else None
+
+
+def _judged(source: Store, config: SiteConfig, span: tuple[datetime, datetime]) -> list[JudgedRun]:
+    since_s, until_s = (end.timestamp() for end in span)
+    # Runs from before show what a job takes on a whole GPU; no sample is looked at.
+    with source.connect(until_s, until_s) as database:
+        return [one for one in judged_runs(database, config) if since_s <= one.start_s < until_s]
 
 
 def shadow_of(store: str, config: SiteConfig, span: tuple[datetime, datetime], by: str) -> ShadowReport:

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a reader wants first: the month in a few sentences, and what to do, most GPU-hours first. Pure."""
+
+from collections.abc import Iterable, Iterator
+from statistics import stdev
+
+from slurm_colloc.core.chart_model import Todo
+from slurm_colloc.core.units import counted, printable, significant
+from slurm_colloc.core.usage_model import MIN_COVERAGE_PCT
+from slurm_colloc.report.charts import short, why_not
+from slurm_colloc.report.usage import METRICS, UsageReport, of_installed, percent, use_of
+
+MOST = 5
+ADMINISTRATORS = "administrators"
+# From so many hours on a piece of time is a day (of 23 when clocks are set), and a week.
+_DAY_H, _WEEK_H = 23, 100
+_REPLACES = " (a line '#SBATCH' goes in place of what asks for GPUs)"
+_MEASURE = "measure what is used: agents need "
+_ORDER = "then install what its ORDER.md names for agents"
+_INIT = """colloc site init --tier report --set observe.agent=true --set paths.state='"/shared/slurm_colloc"'"""
+_RENDER = "colloc site render -o colloc-files"
+
+
+def sentences(report: UsageReport) -> Iterator[str]:
+    """Yield what was allocated, used, never used, what would have fitted, and what sharing harmed; each where known."""
+    total, allocated = report.total, report.total.allocated_gpu_hours
+    if not total.jobs or allocated is None:
+        yield f"GPU-hours are not known: {'no share has a known size' if total.jobs else why_not(report)}."
+        return
+    pct = of_installed(report).allocated_pct
+    of = "" if pct is None else f" of {short(report.installed_gpu_hours)} installed"
+    part = "" if pct is None else f" ({pct:.0f} %{_spread(report)})"
+    yield f"{short(allocated)}{of} GPU-hours were allocated{part}."
+    use = use_of(total)
+    if use is None:
+        yield f"How much of them was used is not measured ({why_not(report)})."
+    else:
+        did = "SMs were busy" if use.metric == METRICS["sm"] else "A kernel ran"
+        measured = percent(use.measured_gpu_hours, allocated) or 0
+        of = f"{use.pct:.0f} % of the {short(use.measured_gpu_hours)} ({measured:.0f} %) that were measured"
+        yield f"{did} for {short(use.used_gpu_hours)} GPU-hours, {of}."
+    fit = report.fits[-1] if report.fits else None
+    if total.held_idle_gpu_hours:
+        yield f"{short(total.held_idle_gpu_hours)} GPU-hours were on GPUs without a process of their job."
+    if fit and fit.spare_runs:
+        which = f"GPUs that {counted(fit.spare_runs, 'run')} of several never used (in part the same)"
+        yield f"{short(fit.spare_gpu_hours)} GPU-hours were on {which}."
+    if fit and fit.fitting_runs:
+        of = f"{fit.judged_runs:,} runs that can be judged (of {total.jobs:,})"
+        left = f"that would have left {short(fit.freed_gpu_hours)} GPU-hours to others"
+        yield f"A piece of a GPU was enough for {fit.fitting_runs:,} of {of}: {left}."
+    if (harm := report.harm) and harm.part is not None and harm.low is not None and harm.high is not None:
+        part, low, high = (significant(100 * value, 2) for value in (harm.part, harm.low, harm.high))
+        of = f"{part} %; the true part is {low} to {high} % with 95 % certainty"
+        yield f"Of {harm.known:,} runs on pieces of which it is known, {harm.runs:,} were harmed ({of})."
+
+
+def _spread(report: UsageReport) -> str:
+    """Return how much the part of the installed that was allocated differs from day to day, or from week to week."""
+    pieces = report.charts.over_time if report.charts else ()
+    for least_h, most_h, name in ((_DAY_H, _DAY_H + 3, "days"), (_WEEK_H, 1e9, "weeks")):
+        known = [
+            100 * piece.allocated_gpu_hours / piece.installed_gpu_hours
+            for piece in pieces
+            if least_h <= (piece.until_s - piece.since_s) / 3600 < most_h and piece.installed_gpu_hours
+        ]
+        if len(known) > 1:
+            return f"; standard deviation over {len(known)} {name}: {stdev(known):.0f} %"
+    return ""
+
+
+def to_do(report: UsageReport, of_users: Iterable[Todo], agents: bool | None) -> tuple[Todo, ...]:
+    """Return what to do, what leaves or tells of most GPU-hours first.
+
+    Args:
+        report: a report.
+        of_users: what its users could do.
+        agents: whether the site has agents on its nodes, None where there is no site file.
+    """
+    # Who may not see all runs administers nothing.
+    every = [*of_users, *(() if report.visible else _administrators(report, agents))]
+    return tuple(sorted(every, key=lambda one: -one.gpu_hours)[:MOST])
+
+
+def _administrators(report: UsageReport, agents: bool | None) -> Iterator[Todo]:
+    total = report.total
+    blind = not total.methods or (total.coverage_pct is not None and total.coverage_pct < MIN_COVERAGE_PCT)
+    if blind and total.allocated_gpu_hours:
+        hours = total.allocated_gpu_hours * (1 - (total.coverage_pct or 0.0) / 100)
+        what, command = {
+            None: (f"{_MEASURE}a site file, and a folder that nodes share; '{_RENDER}', {_ORDER}", _INIT),
+            False: (f"{_MEASURE}observe.agent and paths.state, which nodes share, in site.toml; {_ORDER}", _RENDER),
+            True: ("find out why agents sample so little", "colloc site doctor"),
+        }[agents]
+        yield Todo(ADMINISTRATORS, what, hours, total.jobs, "", command)
+    if report.over_limit_gpu_hours:
+        what = "end in accounting what has ended, but goes on there long after its time limit"
+        runs = report.runs_over_limit
+        yield Todo(ADMINISTRATORS, what, report.over_limit_gpu_hours, runs, "", "sacctmgr show runawayjobs")
+    for stray in report.strays[:1]:
+        what = f"find out whose the processes outside any job on {stray.node} are"
+        yield Todo(ADMINISTRATORS, what, stray.gpu_hours, 0, "", f"ssh {stray.node} nvidia-smi")
+
+
+def as_lines(report: UsageReport) -> Iterator[str]:
+    """Yield what to do for a terminal."""
+    if report.to_do:
+        yield f"To do, most GPU-hours first{_REPLACES if any(one.line for one in report.to_do) else ''}:"
+    for place, one in enumerate(report.to_do, 1):
+        yield f"  {place}. {heading_of(one)}"
+        yield from (f"     {printable(line)}" for line in (one.line, one.command and f"$ {one.command}") if line)
+
+
+def heading_of(one: Todo) -> str:
+    """Return who could do what, and about how many GPU-hours."""
+    runs = f" in {one.runs:,} run{'' if one.runs == 1 else 's'}" if one.runs else ""
+    return printable(f"{one.who}, {short(one.gpu_hours)} GPU-h{runs}: {one.what}")
