@@ -20,6 +20,7 @@ from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 
 from slurm_colloc.core.chart_model import Todo
+from slurm_colloc.core.usage_model import HarmRate
 from slurm_colloc.report.formats import as_html
 from slurm_colloc.report.usage import UsageReport
 from tests.unit.charts_made import made_report
@@ -234,7 +235,8 @@ def test_on_a_phone_the_first_row_with_its_hours_is_on_the_first_screen(
         Todo(name, what, 65.6, 30, "#SBATCH --gres=mps:45", "colloc job 1036")
         for name in ("novak", "rossi", "diaz", "moreau", "sato")
     )
-    path = written(tmp_path, made_report(5, 30)._replace(to_do=to_do, cluster="demo"))
+    harm = HarmRate("harmed in all", 11, 3100, 11 / 3100, 0.0018, 0.0064)
+    path = written(tmp_path, made_report(5, 30)._replace(to_do=to_do, cluster="demo", harm=harm))
     opened = "return document.querySelectorAll('.do details[open]').length"
     show(browser, path)
     assert run(browser, opened) == 5
