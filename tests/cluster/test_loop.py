@@ -93,7 +93,7 @@ def _says_what_is_known_and_what_is_not(lab: Lab, job: str) -> None:
     assert "holds nothing; run 'colloc ingest' first" in empty.stderr
     lab.run_as("bob", ["colloc", "ingest", "--since", "1h"], check=True, timeout=120)
     told = lab.run_as("bob", ["colloc", "job", job], check=True).stdout
-    assert "csub gave  gpu:nvidia_h100_80gb_hbm3_1g.10gb:1 (mig): " in told
+    assert "csub gave  gpu:nvidia_h100_80gb_hbm3_1g.10gb:1 (mig), " in told
     assert "memory     6144 MiB at peak" in told
     assert "samples (measured by csub in the job)" in told
     assert "No run was sampled" in lab.run_as("bob", ["colloc", "report"], check=True).stdout
