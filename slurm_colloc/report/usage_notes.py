@@ -161,7 +161,7 @@ def definitions(report: UsageReport) -> dict[str, str]:
         whole = report.fits[-1]
         known = f"{counted(whole.judged_runs, 'run')}, {significant(whole.known_gpu_hours, 4)} GPU-h"
         example = next((fit.unit for fit in report.fits if fit.unit.startswith("mps:")), "")
-        shares = f" ({example} is {example[4:]} MPS shares; a GPU usually has 100)" if example else ""
+        shares = f" ({example} is {counted(int(example[4:]), 'MPS share')}; a GPU usually has 100)" if example else ""
         found["FITS %"] = (
             f"FITS %: the part of the GPU-hours of judged runs in which a piece of a GPU was enough. Judged: completed "
             f"runs of one GPU, sampled well enough ({known}; {counted(whole.not_judged_runs, 'run')} not judged)."

@@ -49,9 +49,10 @@ from slurm_colloc.report.usage_text import as_table
 from slurm_colloc.store.decisions import predictions
 from slurm_colloc.store.equivalents import CONVENTIONS, SLICES, unsure_types
 from slurm_colloc.store.parquet import parquet_bytes
+from slurm_colloc.store.queries import watched
 from slurm_colloc.store.runs import Taken
 from slurm_colloc.store.store import REJECTED_LINES, Store
-from slurm_colloc.store.window import Window
+from slurm_colloc.store.window import Step, Window
 
 # Of those that hold most; the others are one row.
 _ROWS_ON_TERMINAL = 20
@@ -117,13 +118,18 @@ def report(
     elif kind:
         show(proof_of(store, site(), ends, equivalents, harm=harm), PROOF_FORMATS, form, output)
     else:
-        found = _report(asked, ends, site_or_none())
-        write(_shown(found, asked), output)
+        with progress("making the report") as step:
+            found = _report(asked, ends, site_or_none(), step)
+            shown = _shown(found, asked)
+            step(100, 100)
+        write(shown, output)
         # Of a store those who took the rows in were told.
         if text.path and found.lost.too_many:
             raise typer.Exit(Status.UNKNOWN)
 
 
+# Of the time that a page of a year takes, what is past once days are added up, and once their figures are.
+_ADDED_PCT, _FIGURES_PCT = 60, 75
 # By which report is asked for.
 _FORMATS = {"": FORMATS, "shadow": SHADOW_FORMATS, "harm": PROOF_FORMATS, "rollout": PROOF_FORMATS}
 
@@ -183,20 +189,25 @@ def _check(asked: _Asked) -> None:
         raise InputError("--sacct-file is read in place of a store; to add it to one: colloc ingest --sacct-file")
 
 
-def _report(asked: _Asked, ends: tuple[datetime, datetime], config: SiteConfig | None) -> UsageReport:
+def _report(asked: _Asked, ends: tuple[datetime, datetime], config: SiteConfig | None, step: Step) -> UsageReport:
     """Return the usage report, and write each run to a file where that is asked for.
 
     The database is gone then, whose memory a page can use.
     """
+
+    def adding(done: int, of: int) -> None:
+        step(_ADDED_PCT * done // max(1, of), 100)
+
     span = Window(ends[0].timestamp(), ends[1].timestamp(), now())
     bins = bins_of(span.since_s, span.until_s) if asked.draws else None
-    with _text(asked, config) if asked.text.path else _store(asked, config, span) as opened:
-        with progress("adding up days") as step:
-            days = aggregate(opened.database, opened.source, span, bins, step=step)
+    with _text(asked, config, adding) if asked.text.path else _store(asked, config, span) as opened:
+        days = aggregate(opened.database, opened.source, span, bins, step=adding)
+        step(_ADDED_PCT, 100)
         names = keep_names_out(opened.database, opened.source, asked.by, asked.pseudonyms, asked.min_group)
         if asked.runs_csv:
             _write_runs(opened.database, asked.runs_csv, named=not asked.pseudonyms)
         found = _figures(opened, asked, ends, span, config, bins)
+        step(_FIGURES_PCT, 100)
     harm = harmed(opened.source, config, ends) if config and asked.draws and found.predictions else None
     found = found._replace(names=names, in_proportion=days.cut, harm=harm)
     return without_jobs(found) if asked.pseudonyms else found
@@ -335,14 +346,14 @@ def _counted(source: Store, span: Window) -> Taken | None:
 
 
 @contextmanager
-def _text(asked: _Asked, config: SiteConfig | None) -> Iterator[_Opened]:
+def _text(asked: _Asked, config: SiteConfig | None, step: Step) -> Iterator[_Opened]:
     """Make a database of a text alone, and a store with no samples."""
     with temporary_folder() as folder:
         source = Store(os.path.join(folder, "none"), config, asked.equivalents)
         columns = (GROUPINGS[asked.by], *(["user"] if asked.min_group else []))
 
         def taking(database: DuckDBPyConnection) -> Taken:
-            with progress("taking in the text"):
+            with watched(database, step):
                 return take(database, asked.text, folder, columns)
 
         with source.over(folder, taking) as (database, taken):
