@@ -4,6 +4,7 @@
 import ast
 import csv
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -14,11 +15,17 @@ import pandas as pd
 import pytest
 
 import slurm_colloc
+from slurm_colloc.cli.colloc.demo import BEGIN_S, END_S
+from slurm_colloc.core.config import load_site
 from slurm_colloc.core.errors import InputError
 from slurm_colloc.core.model import SharingMode
+from slurm_colloc.facts.aggregate import aggregate, usages_of
+from slurm_colloc.facts.fits import fitted_of, key_of
+from slurm_colloc.facts.judgement import RunFound, judge
 from slurm_colloc.library import Accounting
 from slurm_colloc.slurm.job_visibility import Visible
-from slurm_colloc.store.store import Store
+from slurm_colloc.store.store import Store, open_store
+from slurm_colloc.store.window import Window
 from tests.doc_examples import blocks
 from tests.pages import DOCS
 from tests.pictures import DIGEST, digest_of
@@ -194,6 +201,21 @@ def test_the_examples_of_the_page_run(kept: Store, shell: Shell, monkeypatch: py
     assert str(found["placed"].gres) == "gpu:h100_1g.10gb:1"
 
 
+def judged_of(demo: Path) -> dict[str, float]:
+    """Return what the runs of each user could free, by what colloc job says of each."""
+    config = load_site(str(demo / "site.toml"))
+    store = open_store(str(demo / "store"), config)
+    window = Window(BEGIN_S, END_S, END_S)
+    with store.connect(BEGIN_S, END_S) as database:
+        aggregate(database, store, window)
+        fitted, usages = fitted_of(database, config), usages_of(database)
+    found: dict[str, float] = {}
+    for usage in usages:
+        said = judge(RunFound(usage, None, None, fitted.get(key_of(usage))))
+        found[usage.user] = found.get(usage.user, 0.0) + said.free_gpu_hours
+    return found
+
+
 def test_the_notebook_runs_on_the_week_of_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLLOC_CONF", "")  # which the demo sets
     assert colloc("demo", "-o", str(tmp_path)) == 0
@@ -213,6 +235,11 @@ def test_the_notebook_runs_on_the_week_of_the_demo(tmp_path: Path, monkeypatch: 
     for asked in (("report", "--shadow"), ("site", "plan", "--mps")):
         assert colloc(*asked, *week) == 0
         assert json.loads(colloc.out)["could_free_gpu_hours"] == pytest.approx(left)
+    assert round(left) == 267
+    fits = json.loads((tmp_path / "report.json").read_text())["fits"]
+    free = {one["name"]: one["freed_gpu_hours"] + one["spare_gpu_hours"] for one in fits}
+    judged = judged_of(tmp_path)
+    assert free == pytest.approx({name: judged.get(name, math.fsum(judged.values())) for name in free})
     # No STORE: the demo's site file names its own.
     for name, value in (("SINCE", "2026-11-02"), ("UNTIL", "2026-11-09")):
         monkeypatch.setenv(name, value)
