@@ -13,17 +13,21 @@ from slurm_colloc.estimate.option_names import is_noise
 
 _C_LIKE = frozenset({"c", "cc", "cpp", "cxx", "cu", "cuh", "h", "hpp", "hip"})
 _FORTRAN = frozenset({"f", "f90", "f95"})
-COMPILED = _C_LIKE | _FORTRAN
+# Of these a text may well hold "/*", as of a pattern of paths.
+_SCRIPTED = frozenset({"js", "mjs", "cjs", "jsx", "ts", "mts", "tsx"})
+_BUILT = frozenset({"rs", "go", "java", "kt", "scala", "cs", "swift"})
+COMPILED = _C_LIKE | _FORTRAN | _BUILT
+_WITH_PROSE = frozenset({"qmd", "rmd"})
 SHELL = frozenset({"sh", "bash", "zsh", "ksh", "sbatch", "slurm", "pbs"})
-_CODE = COMPILED | SHELL | {"py", "pyx", "r", "jl", "m", "lua", "ipynb"}
+_CODE = COMPILED | _SCRIPTED | _WITH_PROSE | SHELL | {"py", "pyx", "r", "jl", "m", "lua", "ipynb"}
 _READ_AS_SETTINGS = frozenset(
     {"yaml", "yml", "json", "jsonc", "toml", "ini", "cfg", "conf", "config", "gin", "env", "properties", "xml", "mk"}
     | {"cmake", "in", "inp", "lmp", "mdp", "top", "itp", "namd", "mdin", "nml", "smk", "rules", "jinja", "j2", "tcl"}
-    | {"jsonnet", "libsonnet", "pbtxt", "prototxt", "hocon"}
+    | {"just", "jsonnet", "libsonnet", "pbtxt", "prototxt", "hocon"}
 )
 WRITTEN_BY_PROGRAMS = frozenset({"json", "xml"})
 _SETTINGS_NAMES = re.compile(
-    r"(?:GNU)?[Mm]akefile|Snakefile|Justfile|INCAR|POSCAR|KPOINTS|in\..+|model\.xyz|\w+(?:Dict|Properties)|fv\w+|inputs"
+    r"(?:GNU)?[Mm]akefile|[Ss]nakefile|\.?[Jj]ustfile|Rakefile|INCAR|POSCAR|KPOINTS|in\..+|model\.xyz|\w+(?:Dict|Properties)|fv\w+|inputs"
 )
 # Nobody's but the tools' and the packages'; who needs one names it.
 OF_TOOLS = re.compile(
@@ -109,7 +113,7 @@ _COMMENT = re.compile(rb"#(?<=[ \t]#)" + _READ_BY_MACHINES + rb"[^\n\"']{0,200}$
 _C = rb"(?m)^[ \t]*+//[^\n]*|(?<=[;{})])[ \t]{0,40}//[^\n\"]{0,200}$"
 # Patterns as text are compiled where one is needed: few files of a kind are read at a submission.
 _OTHER_COMMENTS = {
-    **dict.fromkeys(_C_LIKE, _C),
+    **dict.fromkeys((*_C_LIKE, *_BUILT, *_SCRIPTED), _C),
     **dict.fromkeys((*_FORTRAN, "nml"), rb"(?m)^[ \t]*+![^\n]*"),
     **dict.fromkeys(("mdp", "top", "itp", "ini", "cfg"), rb"(?m)^[ \t]*+;[^\n]*|;[^\n\"']{0,200}$"),
     "m": rb"(?m)^[ \t]*+%[^\n]*|(?<=;)[ \t]{0,40}%[^\n']{0,200}$",
@@ -138,7 +142,9 @@ _FIRST_DOCSTRING = rb"(?m)\A\s*+" + _TEXT
 _DEFINES = re.compile(r"#\s*define\s")
 _SAYS = re.compile(
     r"(?:echo|printf)\b(?:\$\((?:date|hostname)\b[^>|`(;&)]*\)|[^>|`(;&])*$|mkdir\b[^>|`(;&$]*$"
-    r"|(?:date|hostname|nvidia-smi|env|pwd|uname|which|ls|free|df|lscpu|whoami|module\s+list)\b[^>|`(;&]*$|set\s+-[a-z]+\s*$"
+    r"|(?:date|hostname|nvidia-smi|env|pwd|uname|which|ls|free|df|lscpu|whoami|module\s+list)\b[^>|`(;&]*$"
+    r"|(?:set(?:\s+[-+][a-zA-Z]+|\s+[-+][a-zA-Z]*o\s+\w+)+|ulimit\s+-\w[\s\w-]*|umask\s+\d+)\s*$"
+    r"|(?:export\s+)?(?:PYTHONUNBUFFERED|JULIA_DEBUG)=\w*\s*$"
 )
 _BEHIND = r"\s#[^\"']{0,200}$"
 
@@ -147,6 +153,8 @@ def said(content: bytes, ending: str) -> bytes:
     """Return what decides of a file of this ending (without its dot)."""
     if ending == "ipynb":
         return _of_notebook(content)
+    if ending in _WITH_PROSE:
+        content, ending = _of_report(content), "py"
     other = _OTHER_COMMENTS.get(ending)
     if ending in _C_LIKE and b"/*" in content:
         before, *rest = content.split(b"/*")
@@ -184,6 +192,13 @@ def _of_notebook(content: bytes) -> bytes:
         code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
         return said("\n".join(code).encode(errors="surrogatepass"), "py")
     return content
+
+
+def _of_report(content: bytes) -> bytes:
+    """Return the head of a report, which may have parameters, and its code."""
+    head, *parts = (b"\n" + content).split(b"\n```")
+    head = head.partition(b"\n---")[2].partition(b"\n---")[0]
+    return b"\n".join([head, *(part for part in parts[::2] if part.startswith(b"{"))])
 
 
 def shell_lines(text: str) -> str:

@@ -14,6 +14,8 @@ _WORDS_OF_NAME = re.compile(r"[A-Z]+(?![a-z])|[A-Za-z][a-z]*|\d+")
 _ALWAYS_NOISE = frozenset({"seed", "seeds", "rng", "port", "timestamp"})
 # What does nothing else: where its results go, what it is called, its seed and its port.
 _NOISE = _ALWAYS_NOISE | {"out", "output", "outdir", "outputs", "savedir", "logdir", "logfile", "notes", "comment"}
+_RANDOM_STATE = frozenset({"random", "state"})
+_LOG_LEVELS = tuple(map(frozenset, ({"log", "level"}, {"loglevel"}, {"logging", "level"}, {"log", "verbosity"})))
 _HOW_MANY = frozenset({"n", "num", "number", "outputs", "results"})
 # Of these some are switches, and what stands behind them is another word: only a path or a number belongs to them.
 _NOISE_OR_SWITCH = frozenset(
@@ -69,6 +71,8 @@ def is_noise(name: str, value: str) -> bool:
     """Return whether a value under this name only tells runs of one job apart."""
     words = _words(name)
     is_number = bool(IS_NUMBER.fullmatch(value))
+    if words >= _RANDOM_STATE or words in _LOG_LEVELS:
+        return True
     if words & _SIZES or (is_number and words & _HOW_MANY):
         return False
     # Only of the tool itself: "--wandb" may be a switch.

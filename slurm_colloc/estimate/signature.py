@@ -16,6 +16,7 @@ from slurm_colloc.estimate.content import shell_lines
 from slurm_colloc.estimate.digest import digest
 from slurm_colloc.estimate.files import Read, files_of
 from slurm_colloc.estimate.option_names import IS_NUMBER, is_always_noise, is_choice, is_label, is_noise
+from slurm_colloc.estimate.places import by_habit, by_path, import_roots
 
 # Before the family of what is known by its command alone.
 BY_COMMAND = "command-"
@@ -40,7 +41,8 @@ _FILE = re.compile(r"(?<![\w./~+-])[\w./~+-]*\w\.\w+")
 _PUTS = re.compile(
     r"(?m)>>?\s*[^\s;&|]+|\btee\s+(?:-a\s+)?[^\s;&|]+|\b(?:mkdir|rm|touch)\b[^;&|\n]*"
     r"|\[\[?\s+!?\s*-[defrswxL]\s+[^\s\]]+"
-    r"|\b(?:cp|mv|rsync|ln)\b(?P<of>[^;&|\n]*?)\s{1,8}[^\s;&|]+(?=\s*(?:$|[;&|]))"
+    # To the end of a command, also where there is no second word: each is looked at once.
+    r"|\b(?:cp|mv|rsync|ln)\b(?P<of>[^;&|\n]*?)(?:\s{1,8}[^\s;&|]+(?=\s*(?:$|[;&|]))|(?=[;&|\n]|\Z))"
 )
 _SEEDS = re.compile(r"(\bfor\s+\w{0,20}seed\w{0,20}\s+in\s)[^;\n]*")
 # What runs beside what follows it: "2>&1" and "&&" are none.
@@ -192,8 +194,10 @@ def _read(
     text = _VARIABLE.sub(lambda found: known.get(found[1] or found[2], found[0]), reads)
     written = set(_WORD.findall(said)) - set(_WORD.findall(reads))
     own, home = body.encode(errors="surrogateescape"), variables.get("HOME", "")
-    may_ask = [name for name in asked if name.isupper() and not name.startswith(_OF_SESSION)]
-    return files_of(text, own, sorted(reader.labels), written, folders, home, may_ask)
+    may_ask = [name for name in asked if not name.startswith(_OF_SESSION)]
+    roots = import_roots(text, known, folders[0])
+    text = "\n".join([text, *by_habit(text, known), *by_path(text, variables, folders[0])])
+    return files_of(text, own, sorted(reader.labels), written, folders, home, may_ask, roots)
 
 
 def command_signature(

@@ -16,6 +16,8 @@ from slurm_colloc.core.files import private_folder, read_own, write_atomic
 from slurm_colloc.core.model import Reason, because
 from slurm_colloc.core.units import printable
 from slurm_colloc.core.value_types import read_as
+from slurm_colloc.estimate.chosen import OF_LARGEST
+from slurm_colloc.estimate.content import WRITTEN_BY_PROGRAMS, ending_of, kind_of
 from slurm_colloc.estimate.digest import digest
 from slurm_colloc.estimate.signature import Signature
 
@@ -67,8 +69,8 @@ def keep_submitted(path: str, text: str) -> None:
 def compared(found: Signature, last: Submitted | None) -> tuple[Signature, Submitted, Reason | None]:
     """Return a submission's signature, what is to be kept of it, and how it differs from the last; None: it does not.
 
-    What only appeared since counts where a word names it; where the words are the same the run before did without, and
-    what is there from now on counts.
+    What only appeared since counts where a word names it, or where people write such; where the words are the same the
+    run before did without, and what is there from now on counts.
     """
     read, program = found.read, found.read.key
     now = Submitted(found.words, read.files, program)
@@ -76,9 +78,9 @@ def compared(found: Signature, last: Submitted | None) -> tuple[Signature, Submi
         return found, now, because("too-many-files")
     if last is None:
         return found, now, None
-    changed = [path for path, content in last.files.items() if read.files.get(path) != content]
+    changed = [path for path, content in last.files.items() if _is_other(path, content, read.files)]
     new = [path for path in read.files if path not in last.files]
-    counted = [path for path in new if path in read.named and found.words != last.words]
+    counted = [path for path in new if (path in read.named and found.words != last.words) or _is_written(path, last)]
     if changed or counted:
         path = (changed or counted)[0]
         code = "file-new" if not changed else "file-edited" if path in read.files else "file-gone"
@@ -88,6 +90,28 @@ def compared(found: Signature, last: Submitted | None) -> tuple[Signature, Submi
     before, _, folder = found.text.rpartition("~")
     text = f"{before.rpartition('~')[0]}~{last.program}~{folder}"
     return found._replace(text=text), kept, _other_word(found.words, last.words)
+
+
+def _is_other(path: str, before: str, files: Mapping[str, str]) -> bool:
+    """Return whether a file is another than before: of a folder whether its largest is larger now."""
+    if path.endswith("/*") and before.endswith(OF_LARGEST):
+        largest, known = (text.removesuffix(OF_LARGEST) for text in (files.get(path, before), before))
+        return not (largest.isdecimal() and known.isdecimal() and int(largest) <= int(known))
+    return files.get(path) != before
+
+
+def _is_written(path: str, last: Submitted) -> bool:
+    """Return whether a new file is one that people write and no run does: settings among others, apart from code."""
+    name, folder = os.path.basename(path), os.path.dirname(path)
+    kind = kind_of(name)
+    if name == ".env":
+        return True
+    if kind != "settings" or ending_of(name) in WRITTEN_BY_PROGRAMS:
+        return False
+    of_kind = {
+        kind: {os.path.dirname(one) for one in last.files if kind_of(one) == kind} for kind in ("code", "settings")
+    }
+    return any(f"{folder}/".startswith(f"{one}/") for one in of_kind["settings"] - of_kind["code"])
 
 
 def _other_word(words: tuple[str, ...], last: tuple[str, ...]) -> Reason | None:

@@ -189,7 +189,7 @@ def test_a_job_is_the_same_wherever_its_files_lie(tmp_path: Path) -> None:
 
 def test_what_does_not_fit_is_never_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lay(tmp_path, {f"{number}.json": "{}" for number in range(9)} | {"train.py": "a"})
-    monkeypatch.setattr(files_module, "_MOST_FILES", 5)
+    monkeypatch.setattr("slurm_colloc.estimate.chosen._MOST_FILES", 5)
     one, other = known(tmp_path, "python train.py"), known(tmp_path, "python train.py")
     parts = parts_of(one.text)
     assert one.text == other.text
@@ -200,11 +200,14 @@ def test_what_does_not_fit_is_never_the_same(tmp_path: Path, monkeypatch: pytest
     assert compared(one, None)[2] == because("too-many-files")
 
 
-@pytest.mark.parametrize("bound", ["_MOST_FOLDERS", "_MOST_ENTRIES", "_MOST_BYTES", "_MOST_S", "_MOST_IN_FOLDER"])
+@pytest.mark.parametrize(
+    "bound",
+    ["files._MOST_FOLDERS", "files._MOST_ENTRIES", "chosen._MOST_BYTES", "files._MOST_S", "files.MOST_IN_FOLDER"],
+)
 def test_each_bound_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: str) -> None:
     lay(tmp_path, {"a/b.yaml": "{}", "train.py": "a", "c.py": "import train"})
     assert known(tmp_path, "python train.py").read.fits
-    monkeypatch.setattr(files_module, bound, 0)
+    monkeypatch.setattr(f"slurm_colloc.estimate.{bound}", 0)
     assert not known(tmp_path, "python train.py").read.fits
 
 

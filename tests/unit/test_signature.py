@@ -87,6 +87,9 @@ SAME = [
     ("a variable that it sets itself", Job("BS=3\nt $BS", BS="1"), Job("BS=3\nt $BS", BS="2")),
     ("a script's argument that is a seed", Job("python t.py $@", "--seed", "1"), Job("python t.py $@", "--seed", "2")),
     ("a folder in a variable", Job(f"OUT=r/a\n{WRITES}"), Job(f"OUT=r/b\n{WRITES}")),
+    ("a random state", Job("t --random_state=1"), Job("t --random_state=2")),
+    ("a level of logging", Job("t --log-level INFO"), Job("t --log-level DEBUG")),
+    ("a shell's options", Job("set -euo pipefail\nset +x -o nounset\nulimit -c 0\numask 002\nt"), Job("t")),
     ("a longer search path", Job("export LIBS=/x:$LIBS\nt", LIBS="a"), Job("export LIBS=/x:$LIBS\nt", LIBS="b")),
     ("what it activates itself", Job("conda activate a\nt"), Job("conda activate a\nt", VIRTUAL_ENV="/v")),
 ]  # fmt: skip
@@ -113,6 +116,7 @@ RELATIVE = [
     ("how many seeds", Job("t --num-seeds 1"), Job("t --num-seeds 16")),
     ("how many outputs", Job("t n_out=10"), Job("t n_out=100000")),
     ("what follows a message", Job("echo a; t --bs 8"), Job("echo a; t --bs 64")),
+    ("a level of a grid", Job("t --level 6"), Job("t --level 9")),
     ("a negative number", Job("t --shift -1"), Job("t --shift -2")),
 ]
 NAMED = "t -m $SLURM_JOB_NAME"
@@ -166,6 +170,7 @@ STRANGERS = [
     ("arguments joined", Job("t", "ab"), Job("t", "a", "b")),
     ("arguments the other way round", Job("t", "a", "b"), Job("t", "b", "a")),
     ("the number of GPUs", Job("t"), Job("t", gpus=2)),
+    ("words in place of the arguments", Job("set -- a\nt $@", "b"), Job("t $@", "b")),
     ("a word from outside", Job("t $MODEL", MODEL="a"), Job("t $MODEL", MODEL="b")),
     ("an environment", Job("t", CONDA_DEFAULT_ENV="a"), Job("t", CONDA_DEFAULT_ENV="b")),
     ("an image", Job("apptainer exec a.sif t"), Job("apptainer exec b.sif t")),

@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which of the files that were found count, and what each of them is known by."""
+
+import os
+import re
+import stat
+import time
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
+from itertools import islice
+
+from slurm_colloc.estimate.content import (
+    ASIDE,
+    CACHES,
+    COMPILED,
+    OF_TOOLS,
+    SHELL,
+    WEIGHTS,
+    WRITTEN_BY_PROGRAMS,
+    as_word,
+    elsewhere,
+    ending_of,
+    is_named,
+    kind_of,
+    names_in,
+    said,
+)
+from slurm_colloc.estimate.digest import digest
+from slurm_colloc.estimate.places import LENGTHENERS, roots_in
+
+_MOST_FILES, _MOST_BYTES, MOST_IN_FOLDER = 256, 2 * 1024 * 1024, 2000
+# What is larger is data, of which the size counts, in steps of an eighth; and code of that length nobody writes.
+_TEXT_BYTES, _CODE_BYTES = 256 * 1024, 1024 * 1024
+_MOST_SIZES, _MOST_BESIDE = 256, 32
+# Settings that lie with weights and are read with them.
+_BESIDE_WEIGHTS = re.compile(r"(?:.*config|.*index|params)\.json")
+_BINARY = (b"\x7fELF", b"PK\x03\x04")
+_PROGRAMS = frozenset({"", "so", "exe", "jar", "pyz", "whl", "mexa64"})
+# By these a program reads whatever lies in a folder.
+_LISTERS = frozenset(
+    {
+        b"glob",
+        b"listdir",
+        b"list_files",
+        b"files",
+        b"scandir",
+        b"iterdir",
+        b"readdir",
+        b"walk",
+        b"ImageFolder",
+        b"load_dataset",
+    }
+)
+_LISTS = re.compile(rb"glob|listdir|list[._]files|scandir|iterdir|readdir|os\.walk|ImageFolder|load_dataset")
+# Behind the size of the largest file of a folder of data.
+OF_LARGEST = " eighths"
+_PARTS, _PART_BYTES = 16, 64 * 1024
+
+
+class Chosen:
+    """The files that count, and all names that stand in them."""
+
+    def __init__(
+        self,
+        words: set[bytes],
+        own: bytes,
+        labels: Collection[str],
+        until_s: float,
+        places: tuple[str, Collection[str]],
+    ) -> None:
+        self._folder, self._places = places
+        self.files: dict[str, str] = {}
+        self.said: set[bytes] = set()
+        self._leads: dict[tuple[str, str], None] = {}
+        self.roots: dict[str, None] = {}
+        self.listed: set[bytes] = set()
+        self._weighty: set[str] = set()
+        self._followed = 0
+        self._own = own
+        self._asked, self.labels = frozenset(map(as_word, labels)), set[bytes]()
+        self.fits = True
+        self._words, self._names, self._until_s, self._bytes = frozenset(words), set(words), until_s, 0
+        self._by_name: set[tuple[str, str]] = set()
+
+    def leads(self, most: int) -> list[tuple[str, str]]:
+        """Return what was named since the last time, with the folder of what names it, and no more than so many."""
+        found = list(self._leads)[self._followed : most]
+        self._followed += len(found)
+        return found
+
+    def named_in(self, folder: str) -> list[str]:
+        """Return what lies in a folder of which a file that counts has the name."""
+        with suppress(OSError, ValueError), os.scandir(folder) as entries:
+            names = (entry.name for entry in islice(entries, MOST_IN_FOLDER))
+            found = sorted(names)
+            # Of a package of R all is read.
+            is_package = "DESCRIPTION" in found
+            return [
+                name for name in found if as_word(name).partition(b".")[0] in self.said or (is_package and name == "R")
+            ]
+        return []
+
+    def add_size(self, path: str) -> None:
+        """Add the size of a file that is too long to be text."""
+        with suppress(OSError, ValueError):
+            size = os.stat(path).st_size
+            if size > _TEXT_BYTES:
+                self.files.setdefault(path, f"{_eighths(size)} eighths")
+
+    def add_largest(self, folder: str, *, is_globbed: bool) -> None:
+        """Add the size of the largest file of a folder of data, and of one that is run through what settings it has."""
+        sizes, names = _sizes(folder)
+        settings = [name for name in names if kind_of(name) == "settings"] if is_globbed else []
+        found = [_said_in(os.path.join(folder, name)) for name in settings[:_MOST_BESIDE]]
+        if any(sizes):
+            self.files[f"{folder}/*"] = " ".join([f"{_eighths(max(sizes))}{OF_LARGEST}", *found])
+
+    def has_read(self, name: str) -> bool:
+        """Return whether a file that counts says something of that name."""
+        return as_word(name) in self._names - self._words
+
+    def from_folders(self, folders: Mapping[str, list[str]], named: Collection[str]) -> None:
+        """Add what is named, and again what that names; then the kinds of files of which none in a folder is named."""
+        waiting = {(folder, name) for folder, names in folders.items() for name in names}
+        self._weighty |= {folder for folder, name in waiting if ending_of(name) in WEIGHTS}
+        while waiting:
+            found = {
+                one
+                for one in waiting
+                if self._is_read(*one, one[0] in named or as_word(os.path.basename(one[0])) in self._words)
+            }
+            found = found or {one for one in waiting if self._may_be_read(*one)}
+            if not found:
+                break
+            for folder, name in sorted(found):
+                self.add(os.path.join(folder, name))
+            waiting -= found
+
+    def _is_read(self, folder: str, name: str, in_named: bool) -> bool:
+        kind, ending, whole = kind_of(name), ending_of(name), as_word(name)
+        if kind == "results":
+            return False
+        if kind == "data":
+            is_weight = in_named and ending in WEIGHTS
+            is_module = ending == "so" and whole.partition(b".")[0] in self._names
+            return is_weight or is_module or whole in self._names or is_named(name, self._words, self._words)
+        if folder in self._weighty and in_named and _BESIDE_WEIGHTS.fullmatch(name):
+            return True
+        composed = kind != "code" or b"importlib" in self._names
+        if (
+            whole in self._names
+            if ending in SHELL
+            else is_named(name, self._names, self._names if composed else self._words)
+        ):
+            self._by_name.add((folder, ending))
+            return True
+        return ending in COMPILED or name in ("__init__.py", "__main__.py")
+
+    def _may_be_read(self, folder: str, name: str) -> bool:
+        ending = ending_of(name)
+        by_name = (folder, ending) in self._by_name and f"*.{ending}".encode() not in self._names
+        kind, base = kind_of(name), os.path.basename(folder)
+        is_read = kind == "settings" and not ASIDE.fullmatch(base)
+        if ending in WRITTEN_BY_PROGRAMS:
+            # Beneath what a word names they are read by their place.
+            is_read = any(f"{folder}/".startswith(f"{place}/") for place in self._places) or folder == self._folder
+        if kind == "code" and ending not in SHELL:
+            is_read = as_word(base) in self._names or not any(
+                kind_of(os.path.basename(path)) == "code" for path in self.files
+            )
+        return is_read and not by_name and not OF_TOOLS.fullmatch(name)
+
+    def add(self, path: str) -> None:
+        """Read a file, or look at its size."""
+        if path in self.files:
+            return
+        name = os.path.basename(path)
+        kind = kind_of(name)
+        if len(self.files) >= _MOST_FILES or self._bytes >= _MOST_BYTES or time.monotonic() > self._until_s:
+            self.fits = False
+            return
+        content, size = _content(path, _CODE_BYTES if kind == "code" else _TEXT_BYTES)
+        if size < 0:
+            return
+        self._bytes += len(content)
+        if kind == "code" and size > _CODE_BYTES:
+            self.fits = False
+        if not content and size:
+            is_program = kind == "data" and ending_of(name) in _PROGRAMS and _is_program(path)
+            by_content = kind == "settings" or is_program
+            began = _begins(path, size if is_program else 0) if by_content else ""
+            self.files[path] = f"{size} {began}" if by_content else f"{_eighths(size)} eighths"
+            return
+        if b"\0" not in content[:1024]:
+            ending = ending_of(name)
+            if content.startswith(b"#!") and kind == "data":
+                kind, ending = "code", "py" if b"python" in content[:64] else "sh"
+            content = said(content, ending)
+            if content == self._own:  # the job's own script, of which its words count
+                return
+            names = names_in(content)
+            self._names |= names
+            if kind in ("code", "settings"):
+                self.said |= names
+                # The names tell at once whether there is any such line.
+                if names & _LISTERS:
+                    self.listed |= names_in(b" ".join(_lines_with(_LISTS, content)))
+                if names & LENGTHENERS:
+                    self.roots |= dict.fromkeys(roots_in(content, os.path.dirname(path)))
+                self._leads |= dict.fromkeys((os.path.dirname(path), word) for word in sorted(elsewhere(content)))
+            self.labels |= self._asked & names
+        self.files[path] = digest(content, 8)
+
+
+def _eighths(size: int) -> int:
+    """Return a size in eighths of the power of two below it, counted from 1: so few bytes more are no difference."""
+    power = size.bit_length() - 1
+    return power * 8 + (size * 8 >> power) - 8
+
+
+def _begins(path: str, size: int = 0) -> str:
+    """Return a key of the first part of a file that is too long to be read: settings stand before data, if at all.
+
+    Of a program so large also of parts of the rest, the last among them: by its build's mark or its table of contents
+    it is another after it was built anew.
+    """
+    with suppress(OSError, ValueError), open(path, "rb") as stream:
+        parts = [stream.read(_TEXT_BYTES)]
+        for number in range(1, _PARTS + 1 if size else 0):
+            stream.seek((size - _PART_BYTES) * number // _PARTS)
+            parts.append(stream.read(_PART_BYTES))
+        return digest(b"".join(parts), 8)
+    return ""
+
+
+def _is_program(path: str) -> bool:
+    with suppress(OSError, ValueError), open(path, "rb") as stream:
+        return stream.read(4).startswith(_BINARY)
+    return False
+
+
+def _sizes(folder: str) -> tuple[list[int], list[str]]:
+    """Return how large the files are in a folder of data and in those beneath, and the names of those in it.
+
+    Of one that has code anywhere none: what it holds is looked at by name.
+    """
+    sizes: list[int] = []
+    names: list[str] = []
+    folders = [folder]
+    for one in folders:
+        with suppress(OSError, ValueError), os.scandir(one) as entries:
+            found = sorted(islice(entries, MOST_IN_FOLDER), key=lambda entry: entry.name)
+            for entry in (entry for entry in found if not entry.name.startswith(".")):
+                if entry.is_dir(follow_symlinks=False):
+                    is_deep = one != folder or len(folders) > _MOST_BESIDE
+                    folders += [] if is_deep or entry.name in CACHES else [entry.path]
+                elif kind_of(entry.name) == "code":
+                    return [], []
+                elif len(sizes) < _MOST_SIZES:
+                    names += [entry.name] if one == folder else []
+                    with suppress(OSError):
+                        sizes.append(entry.stat().st_size)
+    return sizes, names
+
+
+def _lines_with(pattern: re.Pattern[bytes], content: bytes) -> Iterator[bytes]:
+    for found in pattern.finditer(content):
+        yield content[
+            max(content.rfind(b"\n", 0, found.start()) + 1, found.start() - 200) : found.end() + 200
+        ].partition(b"\n")[0]
+
+
+def _said_in(path: str) -> str:
+    content, size = _content(path, _TEXT_BYTES)
+    return digest(said(content, ending_of(path)), 8) if content else str(size)
+
+
+def _content(path: str, most_bytes: int) -> tuple[bytes, int]:
+    """Return what a file holds, and its size (below 0: no file); of a larger one no content."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+        try:
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode):
+                return b"", -1
+            content = os.read(descriptor, most_bytes) if found.st_size <= most_bytes else b""
+            return content, found.st_size
+        finally:
+            os.close(descriptor)
+    except (OSError, ValueError):
+        return b"", -1

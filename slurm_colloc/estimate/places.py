@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a job finds what does not lie in its folder: by PATH, by Python's search path, by the habits of its tools."""
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from itertools import islice
+
+_MOST_FOLDERS, _MOST_ENTRIES, _MOST_BYTES = 16, 4000, 64 * 1024
+SYSTEM = re.compile(r"/(?:usr|opt|etc|s?bin|lib\w*|run|boot|dev|proc|sys)(?:/|$)")
+_COMMAND = re.compile(r"(?<![\w./$=-])[A-Za-z][\w.+-]*")
+_PATH = r"\bPATH=[\"']?([^\s\"';]+)"
+# What is read by a tool of this name, unless told otherwise.
+_HABITS = {
+    **dict.fromkeys(("poe", "pdm", "hatch", "pixi", "rye", "taskipy"), ("pyproject.toml",)),
+    **dict.fromkeys(("npm", "npx", "yarn", "pnpm", "bun"), ("package.json",)),
+    **dict.fromkeys(("invoke", "inv"), ("tasks.py",)),
+    "doit": ("dodo.py",),
+    "nox": ("noxfile.py",),
+    "tox": ("tox.ini",),
+    "fab": ("fabfile.py",),
+    "rake": ("Rakefile",),
+}
+_ENVIRONMENT = (
+    r"(?<![^\s\"';=])([^\s\"';=]+)/bin/(?:activate|python[\d.]*|torchrun|accelerate)\b"
+    r"|\b(?:activate|conda\s+run\s+(?:-n|-p|--name|--prefix))\s+([^\s\"';&|]+)|\b(uv|poetry|pipenv|hatch)\s+run\b"
+)
+_CONDAS = ("~/miniconda3", "~/anaconda3", "~/miniforge3", "~/mambaforge", "~/micromamba", "~/.conda")
+# In the module that an editable package is found by: its name, and where it lies.
+_MAPPED = re.compile(r"'[\w.]+': '(/[^'\n]+)'")
+# Where a program makes its search path longer.
+LENGTHENERS = frozenset({b"path", b"load_all", b"addpath", b"LOAD_PATH", b"PYTHONPATH", b"addsitedir"})
+_LONGER = re.compile(rb"(?:sys\.path|load_all|addpath|LOAD_PATH|PYTHONPATH|package\.path|addsitedir)\b[^\n]{0,400}")
+_QUOTED = re.compile(rb"[\"']([^\"'\n]{1,200})[\"']")
+_ABOVE = re.compile(rb"\.parent\b|parents\[|dirname|pardir")
+
+
+def by_habit(text: str, variables: Mapping[str, str]) -> list[str]:
+    """Return what the tools that a script calls read though it names none of it."""
+    called = set(_COMMAND.findall(text))
+    found = [name for tool in sorted(called & set(_HABITS)) for name in _HABITS[tool]]
+    if "accelerate" in called:
+        cache = variables.get("HF_HOME") or f"{variables.get('XDG_CACHE_HOME') or '~/.cache'}/huggingface"
+        found += [f"{cache}/accelerate/default_config.{ending}" for ending in ("yaml", "json")]
+    return found
+
+
+def by_path(text: str, variables: Mapping[str, str], folder: str) -> Iterator[str]:
+    """Yield the user's own programs that a script calls, as its PATH finds them."""
+    called, home = set(_COMMAND.findall(text)), variables.get("HOME", "")
+    written = re.findall(_PATH, text)
+    for place in dict.fromkeys(":".join([*written, variables.get("PATH", "")]).split(":")[: 4 * _MOST_FOLDERS]):
+        path = os.path.join(folder, _at_home(place.replace("${HOME}", "~").replace("$HOME", "~"), home))
+        # An environment's own programs come and go with it.
+        if not place or "$" in path or SYSTEM.match(path) or os.path.exists(f"{path}/activate"):
+            continue
+        yield from (os.path.join(path, name) for name in _entries(path) if name in called)
+
+
+def import_roots(text: str, variables: Mapping[str, str], folder: str) -> list[str]:
+    """Return the folders from which modules come beside the job's own: PYTHONPATH's, and those of editable packages."""
+    home = variables.get("HOME", "")
+    roots = [one for one in variables.get("PYTHONPATH", "").split(":") if one.startswith("/")]
+    for environment in islice(_environments(text, variables, folder), _MOST_FOLDERS):
+        for library in _entries(f"{_at_home(environment, home)}/lib"):
+            if library.startswith("python"):
+                roots += _editable(f"{_at_home(environment, home)}/lib/{library}/site-packages")
+    return [root for root in dict.fromkeys(roots) if not SYSTEM.match(root)][:_MOST_FOLDERS]
+
+
+def _environments(text: str, variables: Mapping[str, str], folder: str) -> Iterator[str]:
+    for path, name, tool in re.findall(_ENVIRONMENT, text):
+        if path or "/" in name:
+            yield path or name if (path or name).startswith("~") else os.path.join(folder, path or name)
+        elif name:
+            yield from (f"{conda}/envs/{name}" for conda in _CONDAS)
+        elif tool:
+            yield f"{folder}/.venv"
+    yield from filter(None, (variables.get("VIRTUAL_ENV"), variables.get("CONDA_PREFIX")))
+    yield "~/.local"
+
+
+def _editable(packages: str) -> Iterator[str]:
+    for name in _entries(packages):
+        if name.endswith((".pth", ".egg-link")):
+            yield from (line for line in _text(f"{packages}/{name}").split("\n") if line.startswith("/"))
+        elif name.startswith("__editable__") and name.endswith(".py"):
+            yield from map(os.path.dirname, _MAPPED.findall(_text(f"{packages}/{name}")))
+
+
+def roots_in(content: bytes, folder: str) -> Iterator[str]:
+    """Yield the folders that a program in ``folder`` adds to the places of its modules; of the home's with a tilde."""
+    for line in _LONGER.findall(content):
+        above = os.path.dirname(folder)
+        if _ABOVE.search(line):
+            yield above
+        for word in _QUOTED.findall(line):
+            path = word.decode(errors="surrogateescape")
+            yield from (path,) if path.startswith(("/", "~/")) else (f"{folder}/{path}", f"{above}/{path}")
+
+
+def _at_home(path: str, home: str) -> str:
+    return home + path[1:] if path.startswith("~/") else path
+
+
+def _entries(folder: str) -> list[str]:
+    with suppress(OSError, ValueError), os.scandir(folder) as found:
+        return sorted(entry.name for entry in islice(found, _MOST_ENTRIES))
+    return []
+
+
+def _text(path: str) -> str:
+    with suppress(OSError, ValueError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+        try:
+            return os.read(descriptor, _MOST_BYTES).decode(errors="surrogateescape")
+        finally:
+            os.close(descriptor)
+    return ""
