@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 
-from slurm_colloc.estimate.option_names import is_noise
+from slurm_colloc.estimate.option_names import IS_NUMBER, is_noise, is_rate
 
 _C_LIKE = frozenset({"c", "cc", "cpp", "cxx", "cu", "cuh", "h", "hpp", "hip"})
 _FORTRAN = frozenset({"f", "f90", "f95"})
@@ -146,6 +146,12 @@ _SAYS = re.compile(
     r"|(?:set(?:\s+[-+][a-zA-Z]+|\s+[-+][a-zA-Z]*o\s+\w+)+|ulimit\s+-\w[\s\w-]*|umask\s+\d+)\s*$"
     r"|(?:export\s+)?(?:PYTHONUNBUFFERED|JULIA_DEBUG)=\w*\s*$"
 )
+_LEVELS = frozenset({"DEBUG", "INFO", "WARN", "WARNING", "ERROR", "CRITICAL"})
+# What starts one program and says nothing of it.
+_ONE_TASK = re.compile(
+    r"^((?:exec |time )*)(?:nice(?: -n ?-?\d+| -\d+)? |PYTHONUNBUFFERED=\w* )"
+    r"|^srun(?: --unbuffered| -u| --ntasks=1| -n ?1)+(?= [^\s-])"
+)
 _BEHIND = r"\s#[^\"']{0,200}$"
 
 
@@ -182,7 +188,11 @@ def said(content: bytes, ending: str) -> bytes:
 def _but_noise(found: re.Match[bytes]) -> bytes:
     name = found[2].decode(errors="replace")
     value = found[4].decode(errors="replace").strip(" \t\r,").strip("\"'")
-    return b"%s%s=*" % (found[1], found[2]) if value and value[0] not in "[{|>&" and is_noise(name, value) else found[0]
+    if not value or value[0] in "[{|>&":
+        return found[0]
+    is_level = name.lower().endswith("level") and value.upper() in _LEVELS
+    says_nothing = is_level or is_noise(name, value) or (is_rate(name) and IS_NUMBER.fullmatch(value))
+    return b"%s%s=*" % (found[1], found[2]) if says_nothing else found[0]
 
 
 def _of_notebook(content: bytes) -> bytes:
@@ -208,6 +218,7 @@ def shell_lines(text: str) -> str:
         bare = " ".join(line.split())
         bare = re.sub(_BEHIND, "", bare) if " #" in bare else bare
         is_comment = bare.startswith("#") and not _DEFINES.match(bare) and (number or not bare.startswith("#!"))
+        bare = _ONE_TASK.sub(r"\1", bare).lstrip() if bare[:1] in "nPset" else bare
         if not bare or _SAYS.match(bare) or is_comment:
             continue
         lines.append(bare)

@@ -43,6 +43,8 @@ _WRITES_TO = re.compile(
 )
 # "PYTHONPATH=a:b" names two; of "-B code:/code" the second is a place in a container.
 _LISTS = re.compile(r"(PATH=|LIBS=|LIB=)?[\"']?(?<![\w./~+:-])([\w./~+-]+):([\w./~+:-]*)")
+# Of a file that is one of several for each seed, what it holds says whether it is another.
+OF_A_SEED = re.compile(r"(?i)(?<![a-z])seed[_-]?\d+")
 _ROUNDS = 3
 # By these a program takes its settings from variables of the names of its own fields, with a prefix.
 _FROM_ENVIRONMENT = frozenset(
@@ -71,7 +73,8 @@ class Read(NamedTuple):
     @property
     def key(self) -> str:
         """Return what these files are known by, wherever they lie: empty where there are none."""
-        found = sorted(f"{os.path.basename(path)}={content}" for path, content in self.files.items())
+        named = ((OF_A_SEED.sub("seed*", os.path.basename(path)), content) for path, content in self.files.items())
+        found = sorted(f"{name}={content}" for name, content in named)
         key = digest("\n".join(found).encode(errors="surrogateescape"), 4) if found else ""
         return key if self.fits else f"x{key}"
 

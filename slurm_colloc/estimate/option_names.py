@@ -109,6 +109,11 @@ def is_inert(name: str) -> bool:
     return bool(words & _INERT) or is_length or words >= _LEARNING_RATE or ("rank" in words and bool(words & _RANKS))
 
 
+def is_rate(name: str) -> bool:
+    """Return whether a number of this name changes neither what a job needs of a GPU nor how long it runs."""
+    return is_inert(name) and _is_rate(_words(name))
+
+
 def grows(name: str) -> bool:
     """Return whether more of a number of this name never needs less memory."""
     words = _words(name)

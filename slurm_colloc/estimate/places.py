@@ -35,6 +35,23 @@ _LONGER = re.compile(rb"(?:sys\.path|load_all|addpath|LOAD_PATH|PYTHONPATH|packa
 _QUOTED = re.compile(rb"[\"']([^\"'\n]{1,200})[\"']")
 _ABOVE = re.compile(rb"\.parent\b|parents\[|dirname|pardir")
 
+VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
+_GOES = re.compile(r"cd\s+[\"']?([^\s\"'|;&]+)[\"']?(?:\s*(?:\|\|\s*exit\b.*|;))?")
+_SETS_UP = re.compile(r"#!|(?:module|ml|source|\.|conda|export|set|eval|unset|ulimit|umask|\w+=\S*$)")
+
+
+def goes_to(body: str, folder: str, variables: Mapping[str, str]) -> str:
+    """Return the folder that a script goes to before all else but the setting up of its environment."""
+    known = {**variables, "PWD": folder, "SLURM_SUBMIT_DIR": folder}
+    for line in body.split("\n"):
+        if found := _GOES.fullmatch(line):
+            path = VARIABLE.sub(lambda one: known.get(one[1] or one[2], one[0]), found[1])
+            path = variables.get("HOME", "~") + path[1:] if path.startswith("~/") else path
+            return folder if "$" in path else os.path.normpath(os.path.join(folder, path))
+        if not _SETS_UP.match(line):
+            break
+    return folder
+
 
 def by_habit(text: str, variables: Mapping[str, str]) -> list[str]:
     """Return what the tools that a script calls read though it names none of it."""

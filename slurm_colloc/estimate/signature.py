@@ -8,15 +8,15 @@ numbers the same names, in the same order.
 
 import os
 import re
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
+from slurm_colloc.estimate.arguments import ARGUMENT, followed
 from slurm_colloc.estimate.content import shell_lines
 from slurm_colloc.estimate.digest import digest
-from slurm_colloc.estimate.files import Read, files_of
+from slurm_colloc.estimate.files import OF_A_SEED, Read, files_of
 from slurm_colloc.estimate.option_names import IS_NUMBER, is_always_noise, is_choice, is_label, is_noise
-from slurm_colloc.estimate.places import by_habit, by_path, import_roots
+from slurm_colloc.estimate.places import VARIABLE, by_habit, by_path, goes_to, import_roots
 
 # Before the family of what is known by its command alone.
 BY_COMMAND = "command-"
@@ -24,11 +24,6 @@ _NO_QUOTES = str.maketrans("", "", "\"'")
 # What sbatch puts before a command given to --wrap; behind it a newline.
 WRAPPED = b"#!/bin/sh\n# This script was created by sbatch --wrap.\n\n"
 _MOST_NUMBERS, _LONGEST = 24, 140
-# "--name value", "--name=value", "NAME=value", "a.b=value", and a short option's "-b 64".
-_ARGUMENT = re.compile(
-    r"(?P<name>(?<![\w.-])(?:--?[A-Za-z][\w.-]*|\+{0,2}[A-Za-z_][\w.]*(?==)))(?P<sep>=|[ \t]+)"
-    r"(?P<value>\"[^\"\n]*\"|'[^'\n]*'|[^\s;&|<>()\"'-][^\s;&|<>()\"']*|-\d[^\s;&|<>()]*)"
-)
 # Of use to few submissions, and so compiled (100 us each) by the first that needs them.
 _DATE = (
     r"(?<!\d)20[0-3]\d[-_./]?(?:0[1-9]|1[0-2])[-_./]?(?:0[1-9]|[12]\d|3[01])"
@@ -44,13 +39,11 @@ _PUTS = re.compile(
     # To the end of a command, also where there is no second word: each is looked at once.
     r"|\b(?:cp|mv|rsync|ln)\b(?P<of>[^;&|\n]*?)(?:\s{1,8}[^\s;&|]+(?=\s*(?:$|[;&|]))|(?=[;&|\n]|\Z))"
 )
-_SEEDS = re.compile(r"(\bfor\s+\w{0,20}seed\w{0,20}\s+in\s)[^;\n]*")
+_LOOP = re.compile(r"(\bfor\s+(\w{1,40})\s+in\s)[^;\n]*")
 # What runs beside what follows it: "2>&1" and "&&" are none.
 _AT_ONCE = re.compile(r"(?<![>&\d])&(?![>&\d])")
-_GOES = re.compile(r"cd\s+[\"']?([^\s\"'|;&]+)[\"']?(?:\s*(?:\|\|\s*exit\b.*|;))?")
-_SETS_UP = re.compile(r"#!|(?:module|ml|source|\.|conda|export|set|eval|unset|ulimit|umask|\w+=\S*$)")
 _RESULTS_PATH = re.compile(r"(?<![\w./~$}-])(?:\./)?(?:outputs?|results?|work_dirs?|runs?|logs?)/[\w/-]+(?![\w./])")
-_VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
+_SHOWN_AT = re.compile(r"(>>?\s?)(?:\./)?(?:outputs?|results?|runs?|logs?)/[\w./-]+\.(?:txt|log|out|err)(?![\w./])")
 _CONSTANT = re.compile(r"(?m)(?:^|[;\s])([A-Za-z_]\w*)=[\"']?([\w./~+-]+)")
 _WORD = re.compile(r"[^\s\"'=;|&<>()`]+")
 _VALUE = r"\"[^\"\n]*\"|'[^'\n]*'|[^\s;&|]*"
@@ -61,10 +54,6 @@ _OF_INDEX = r"\$\(\((?:[\s\d+*/%-]|\$?\{?SLURM_ARRAY_TASK_ID\}?)++\)\)"
 _IS_INDEX = r"(?m)^[ \t]*([A-Za-z_]\w*)=[\"']?\$\{?SLURM_ARRAY_TASK_ID\}?[\"']?\s*$"
 # Where a variable counts without a dollar: handed on, reckoned with, or as the name in another one.
 _SPEAKS, _BARE = r"\(\(|\[|\$\{!|\b(?:let|export|declare|typeset)\b", r"(?<![\w${])[A-Za-z_]\w*"
-# A position of the script's arguments: $1, ${1}, ${1:-0}; and where it is only looked whether there is one.
-_POSITION = r"\$(?:([1-9])(?!\d)|\{([1-9]\d?)(?::?[-?][^}\s]*)?\})"
-_IS_THERE = r"-[zn][ \t]+\"?\$\{?[1-9]\}?\"?"
-_COUNTS_ANEW = r"\bshift\b|\bgetopts\b|\bset\s+--|\w\s*\(\s*\)|\bfunction\b|\$\{?[@*]|\$\{[1-9]\d?[^}\d:?-]|\$\{!"
 _OWN_ENVIRONMENT = r"\b(?:activate|apptainer|singularity|enroot|docker|podman|--container-image|conda\s+run)\b"
 
 # Variables of a session that a script may name without being another job for it.
@@ -129,8 +118,8 @@ def signature(
         array: the indices of its tasks, written one way; they count where they may choose what runs.
     """
     variables = environ or {}
-    body, script_args = _followed(shell_lines(script.decode(errors="surrogateescape")), script_args)
-    came_from, folder = folder, _goes_to(body, folder, variables)
+    body, script_args = followed(shell_lines(script.decode(errors="surrogateescape")), script_args)
+    came_from, folder = folder, goes_to(body, folder, variables)
     reader = _Reader((folder, variables.get("HOME", "")))
     lines = reader.text(body)
     words = reader.words(script_args)
@@ -151,47 +140,13 @@ def signature(
     return Signature(text, tuple(reader.names), tuple(words), read)
 
 
-def _followed(body: str, script_args: Sequence[str]) -> tuple[str, list[str]]:
-    """Return a script with those of its arguments put in that are values of options or variables there, and the others.
-
-    "--seed $1" is the seed of every call: what stands for the argument is judged by that name. One that stands anywhere
-    else, or may be counted otherwise (shift, a function's own $1), is an argument without a name as before.
-    """
-    words = list(script_args)
-    if not words or re.search(_COUNTS_ANEW, body):
-        return body, words
-    body = re.sub(_IS_THERE, "*", body)
-    values = "\n".join(found["value"] for found in _ARGUMENT.finditer(body) if not found["value"].startswith("'"))
-    anywhere, named = (Counter(map("".join, re.findall(_POSITION, text))) for text in (body, values))
-    put = {
-        number: word
-        for number, word in ((str(number), word) for number, word in enumerate(words, 1))
-        if 0 < anywhere[number] == named[number] and re.fullmatch(r"[\w./:,+-]+", word)
-    }
-    left = ["" if str(number) in put else word for number, word in enumerate(words, 1)]
-    return re.sub(_POSITION, lambda found: put.get(found[1] or found[2], found[0]), body), left
-
-
-def _goes_to(body: str, folder: str, variables: Mapping[str, str]) -> str:
-    """Return the folder that a script goes to before all else but the setting up of its environment."""
-    known = {**variables, "PWD": folder, "SLURM_SUBMIT_DIR": folder}
-    for line in body.split("\n"):
-        if found := _GOES.fullmatch(line):
-            path = _VARIABLE.sub(lambda one: known.get(one[1] or one[2], one[0]), found[1])
-            path = variables.get("HOME", "~") + path[1:] if path.startswith("~/") else path
-            return folder if "$" in path else os.path.normpath(os.path.join(folder, path))
-        if not _SETS_UP.match(line):
-            break
-    return folder
-
-
 def _read(
     said: str, reader: "_Reader", body: str, folders: Sequence[str], variables: Mapping[str, str], asked: Sequence[str]
 ) -> Read:
     """Return what the files hold that the words of a script and its arguments lead to."""
     known = {**variables, **dict(_CONSTANT.findall(said)), "PWD": folders[0], "SLURM_SUBMIT_DIR": folders[-1]}
     reads = reader.reads(said)
-    text = _VARIABLE.sub(lambda found: known.get(found[1] or found[2], found[0]), reads)
+    text = VARIABLE.sub(lambda found: known.get(found[1] or found[2], found[0]), reads)
     written = set(_WORD.findall(said)) - set(_WORD.findall(reads))
     own, home = body.encode(errors="surrogateescape"), variables.get("HOME", "")
     may_ask = [name for name in asked if not name.startswith(_OF_SESSION)]
@@ -329,6 +284,15 @@ def _environment(body: str, variables: Mapping[str, str]) -> str:
     return active.rstrip("/").rpartition("/")[2]
 
 
+def _spoken(body: str) -> set[str]:
+    return {name for line in body.split("\n") if re.search(_SPEAKS, line) for name in re.findall(_BARE, line)}
+
+
+def _of_seeds(loop: re.Match[str], counted: Collection[str]) -> str:
+    """Return the head of a loop without its words where each is only a seed, a label or a place of results."""
+    return f"{loop[1]}*" if "seed" in loop[2] or loop[2] not in counted else loop[0]
+
+
 class _Reader:
     """Takes the numbers out of words, and what only tells runs apart."""
 
@@ -348,25 +312,25 @@ class _Reader:
     def text(self, body: str) -> str:
         # A name or a folder in a variable may choose what runs: a model, a file; each may be part of another.
         for _ in range(4):
-            asked = _REFERENCE.findall(_PUTS.sub(r"\g<of>", _ARGUMENT.sub(self._but_noise, body)))
+            asked = _REFERENCE.findall(_PUTS.sub(r"\g<of>", ARGUMENT.sub(self._but_noise, body)))
             if self.used.issuperset(asked):
                 break
             self.used |= frozenset(asked)
         # Which seeds they are is no difference; how many is, where they run at once.
-        seeds = body if _AT_ONCE.search(body) else _SEEDS.sub(r"\1*", body)
-        return self._plain(_ARGUMENT.sub(self._replace, seeds))
+        counted = self.used | _spoken(body)
+        seeds = body if _AT_ONCE.search(body) else _LOOP.sub(lambda found: _of_seeds(found, counted), body)
+        return self._plain(ARGUMENT.sub(self._replace, seeds))
 
     def asks_index(self, body: str) -> bool:
         """Return whether an array's index stands for more than a seed, a label or a place of results."""
         body = re.sub(_OF_INDEX, f"${_INDEX}", body) if _INDEX in body else ""
-        spoken = {name for line in body.split("\n") if re.search(_SPEAKS, line) for name in re.findall(_BARE, line)}
-        of_none = set(re.findall(_IS_INDEX, body)) - self.used - spoken
+        of_none = set(re.findall(_IS_INDEX, body)) - self.used - _spoken(body)
         body = re.sub(r"(?m)^[ \t]*(\w+)=.*", lambda found: "" if found[1] in of_none else found[0], body)
-        return _INDEX in _PUTS.sub(r"\g<of>", _ARGUMENT.sub(self._but_noise, body))
+        return _INDEX in _PUTS.sub(r"\g<of>", ARGUMENT.sub(self._but_noise, body))
 
     def reads(self, body: str) -> str:
         """Return a script's text without its results' places, and without what it writes there and reads again."""
-        bare = _ARGUMENT.sub(self._but_noise, body)
+        bare = ARGUMENT.sub(self._but_noise, body)
         put = {os.path.basename(word) for found in _PUTS.finditer(bare) for word in _FILE.findall(found[0])[-1:]}
         return _FILE.sub(
             lambda found: "" if os.path.basename(found[0]) in put else found[0], _PUTS.sub(r"\g<of>", bare)
@@ -420,5 +384,6 @@ class _Reader:
     def _plain(self, text: str) -> str:
         for folder in self._folders:
             text = text.replace(f"{folder}/", "").replace(folder, ".")
-        text = _RESULTS_PATH.sub("*", text)
+        text = _RESULTS_PATH.sub("*", _SHOWN_AT.sub(r"\1*", text))
+        text = OF_A_SEED.sub("seed*", text)
         return re.sub(_DATE, "@", text) if "20" in text else text

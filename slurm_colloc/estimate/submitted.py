@@ -16,10 +16,12 @@ from slurm_colloc.core.files import private_folder, read_own, write_atomic
 from slurm_colloc.core.model import Reason, because
 from slurm_colloc.core.units import printable
 from slurm_colloc.core.value_types import read_as
+from slurm_colloc.estimate.any_order import in_one_order, values_by_name
 from slurm_colloc.estimate.chosen import OF_LARGEST
 from slurm_colloc.estimate.content import WRITTEN_BY_PROGRAMS, ending_of, kind_of
 from slurm_colloc.estimate.digest import digest
-from slurm_colloc.estimate.signature import Signature
+from slurm_colloc.estimate.option_names import is_rate
+from slurm_colloc.estimate.signature import Signature, parts_of
 
 _LIMIT_BYTES = 1024 * 1024
 _MOST_LETTERS = 80
@@ -28,11 +30,13 @@ _STANDS_FOR_OTHERS = frozenset(("#", "*", "$", ""))
 
 
 class Submitted(NamedTuple):
-    """A submission's words, its files by path, and what these are known by."""
+    """A submission's words, its files by path, what these are known by, and what it was known by, with its numbers."""
 
     words: tuple[str, ...]
     files: Mapping[str, str]
     program: str
+    known_by: str = ""
+    names: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
@@ -73,7 +77,8 @@ def compared(found: Signature, last: Submitted | None) -> tuple[Signature, Submi
     run before did without, and what is there from now on counts.
     """
     read, program = found.read, found.read.key
-    now = Submitted(found.words, read.files, program)
+    found = _as_last(found, last)
+    now = Submitted(found.words, read.files, program, found.text, found.names)
     if not read.fits:
         return found, now, because("too-many-files")
     if last is None:
@@ -86,9 +91,9 @@ def compared(found: Signature, last: Submitted | None) -> tuple[Signature, Submi
         code = "file-new" if not changed else "file-edited" if path in read.files else "file-gone"
         return found, now, because(code, path=_short(path))
     named = {path: read.files[path] for path in new if path in read.named}
-    kept = Submitted(found.words, {**last.files, **named}, last.program)
     before, _, folder = found.text.rpartition("~")
     text = f"{before.rpartition('~')[0]}~{last.program}~{folder}"
+    kept = Submitted(found.words, {**last.files, **named}, last.program, text, found.names)
     return found._replace(text=text), kept, _other_word(found.words, last.words)
 
 
@@ -112,6 +117,23 @@ def _is_written(path: str, last: Submitted) -> bool:
         kind: {os.path.dirname(one) for one in last.files if kind_of(one) == kind} for kind in ("code", "settings")
     }
     return any(f"{folder}/".startswith(f"{one}/") for one in of_kind["settings"] - of_kind["code"])
+
+
+def _as_last(found: Signature, last: Submitted | None) -> Signature:
+    """Return a submission as the last one of its script was known where they differ in order and in rates alone."""
+    if last is None or in_one_order(found.words) != in_one_order(last.words):
+        return found
+    written = found.text.partition(".")[2].partition("~")[0]
+    values = written.split("_") if written else []
+    ordered = values_by_name(found.names, values, last.names)
+    before = parts_of(last.known_by)
+    if ordered is None or before is None or before.values is None:
+        return found
+    were = before.written.split("_")
+    ordered = [was if is_rate(name) else one for name, was, one in zip(last.names, were, ordered, strict=False)]
+    rest = found.text.partition("~")[2]
+    text = f"{before.family}.{'_'.join(ordered)}~{rest}"
+    return found._replace(text=text, names=last.names, words=last.words)
 
 
 def _other_word(words: tuple[str, ...], last: tuple[str, ...]) -> Reason | None:

@@ -297,3 +297,44 @@ def test_no_text_takes_long(piece: str) -> None:
     began = time.process_time()
     signature(b"#!/bin/sh\n" + (piece * 30_000)[:48_000].encode(), ("a",), 1, (), {}, "/nowhere")
     assert time.process_time() - began < 1.0
+
+
+HEAD = "module load cuda\nsource activate a\n"
+ONE_ORDER = [
+    ("python train.py --width 8 --lr 1", "python3 -u train.py --lr 1 --width 8"),
+    ("python train.py --width 8", "srun python train.py --width 8 2>&1 | tee train.log"),
+    ("python train.py --width 8 --lr 0.1", "time python train.py --width 8 --lr 0.2"),
+    (f"{HEAD}t", "source activate a\nmodule load cuda\nt"),
+]
+OTHER_ORDER = [
+    ("python train.py --width 8 --width 4", "python train.py --width 4 --width 8"),
+    ("python train.py --width 8 --depth 4", "python train.py --depth 8 --width 4"),
+    ("python train.py --width 8 --epochs 1", "python train.py --width 8 --epochs 9"),
+    ("source a.env\nsource b.env\nt", "source b.env\nsource a.env\nt"),
+    ("t --a x b --c y", "t --c y b --a x"),
+    ("t 'a --b --c'", "t 'a --c --b'"),
+    ("t; u", "t & u"),
+]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_same_job"), [(*row, True) for row in ONE_ORDER] + [(*row, False) for row in OTHER_ORDER]
+)
+def test_order_that_says_nothing_is_no_difference_to_the_last_submission(
+    tmp_path: Path, one: str, other: str, is_same_job: bool
+) -> None:
+    home = tmp_path / "ann"
+    lay(home, {"lab/train.py": "a"})
+    first, second = submitted(home, one), submitted(home, other)
+    assert same(first, second) is is_same_job
+    assert same(second, submitted(home, other))
+
+
+def test_values_stay_with_their_names_in_another_order(tmp_path: Path) -> None:
+    home = tmp_path / "ann"
+    lay(home, {"lab/train.py": "a"})
+    submitted(home, "python train.py --width 8 --depth 2")
+    found = submitted(home, "python train.py --depth 2 --width 64")
+    parts = parts_of(found.text)
+    assert parts
+    assert dict(zip(found.names, parts.values or (), strict=True)) == {"width": 64, "depth": 2}

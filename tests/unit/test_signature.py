@@ -35,6 +35,10 @@ WRITES = "mkdir -p $OUT\ncp t.py $OUT\nt --out $OUT > $OUT/l\nt --log $OUT | tee
 LOGS = "t > $SLURM_JOB_NAME.log"
 SEED_AND_OUT = 't --seed="${1}" --out runs/$1'
 SEED_OR_END = '[ -z "$1" ] && exit\nt --seed $1'
+ALL_SEEDS = 'for s in "$@"; do\n t --seed "$s"\ndone'
+ONE_BY_ONE = "for s in {}; do\nt --seed $s\ndone"
+SEEDS_AT_ONCE = "for s in $@; do\nt --seed $s &\ndone"
+EXPORTS = 'for kv in "$@"; do export "$kv"; done\nt'
 SAME = [
     ("a job's name of a log", Job(LOGS, SLURM_JOB_NAME="a"), Job(LOGS, SLURM_JOB_NAME="b")),
     ("directives", Job("#SBATCH -t 5\n#CSUB --gpu-footprint=mem=9G\npython train.py"), Job("python train.py")),
@@ -87,6 +91,13 @@ SAME = [
     ("a variable that it sets itself", Job("BS=3\nt $BS", BS="1"), Job("BS=3\nt $BS", BS="2")),
     ("a script's argument that is a seed", Job("python t.py $@", "--seed", "1"), Job("python t.py $@", "--seed", "2")),
     ("a folder in a variable", Job(f"OUT=r/a\n{WRITES}"), Job(f"OUT=r/b\n{WRITES}")),
+    ("seeds of all arguments", Job(ALL_SEEDS, "0", "1", "2"), Job(ALL_SEEDS, "3", "4", "5")),
+    ("seeds of a loop by another name", Job(ONE_BY_ONE.format("1 2")), Job(ONE_BY_ONE.format("7"))),
+    ("a run's name of two words", Job('export WANDB_NAME="$1"\nt', "a b"), Job('export WANDB_NAME="$1"\nt', "a, c")),
+    ("a configuration of each seed", Job("t c/seed_0.yaml"), Job("t c/seed_1.yaml")),
+    ("a log of each seed", Job("t > logs/s0.txt"), Job("t > logs/s1.txt")),
+    ("what starts it", Job("srun --ntasks=1 -u t"), Job("nice -n 10 t")),
+    ("what is not buffered", Job("PYTHONUNBUFFERED=1 t"), Job("t")),
     ("a random state", Job("t --random_state=1"), Job("t --random_state=2")),
     ("a level of logging", Job("t --log-level INFO"), Job("t --log-level DEBUG")),
     ("a shell's options", Job("set -euo pipefail\nset +x -o nounset\nulimit -c 0\numask 002\nt"), Job("t")),
@@ -116,6 +127,11 @@ RELATIVE = [
     ("how many seeds", Job("t --num-seeds 1"), Job("t --num-seeds 16")),
     ("how many outputs", Job("t n_out=10"), Job("t n_out=100000")),
     ("what follows a message", Job("echo a; t --bs 8"), Job("echo a; t --bs 64")),
+    (
+        "sizes of all arguments",
+        Job("for b in $@; do\nt -b 4 -c $b\ndone", "1"),
+        Job("for b in $@; do\nt -b 8 -c $b\ndone", "1"),
+    ),
     ("a level of a grid", Job("t --level 6"), Job("t --level 9")),
     ("a negative number", Job("t --shift -1"), Job("t --shift -2")),
 ]
@@ -170,6 +186,14 @@ STRANGERS = [
     ("arguments joined", Job("t", "ab"), Job("t", "a", "b")),
     ("arguments the other way round", Job("t", "a", "b"), Job("t", "b", "a")),
     ("the number of GPUs", Job("t"), Job("t", gpus=2)),
+    (
+        "sizes that a loop takes",
+        Job("for b in $@; do\nt -b $b\ndone", "8"),
+        Job("for b in $@; do\nt -b $b\ndone", "64"),
+    ),
+    ("more seeds of all arguments at once", Job(SEEDS_AT_ONCE, "0"), Job(SEEDS_AT_ONCE, "0", "1")),
+    ("variables of all arguments", Job(EXPORTS, "B=x"), Job(EXPORTS, "B=y")),
+    ("seeds that are counted", Job("for s in 1; do\nt $((s*2))\ndone"), Job("for s in 9; do\nt $((s*2))\ndone")),
     ("words in place of the arguments", Job("set -- a\nt $@", "b"), Job("t $@", "b")),
     ("a word from outside", Job("t $MODEL", MODEL="a"), Job("t $MODEL", MODEL="b")),
     ("an environment", Job("t", CONDA_DEFAULT_ENV="a"), Job("t", CONDA_DEFAULT_ENV="b")),
