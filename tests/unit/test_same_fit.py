@@ -25,8 +25,9 @@ from slurm_colloc.facts.remedies import remedies
 from slurm_colloc.store.store import Store
 from slurm_colloc.store.window import Window
 from tests.rings import tenth
-from tests.unit.made import MIG_POOL, SHARD_POOL, near, process, run, site
+from tests.unit.made import HOUR, MIG_POOL, SHARD_POOL, near, process, run, site
 from tests.unit.stored import busy, stored
+from tests.unit.test_col001_tail import hours
 
 POOL = MIG_POOL._replace(gpu_type="h100", gpus_per_node=2)
 SITE = site(POOL)
@@ -155,3 +156,8 @@ def test_the_part_of_a_minute_that_was_alone_counts_for_all(tmp_path: Path) -> N
     found = reported(store, SITE)
     assert found is not None
     assert close(own(store, SITE)) == found
+
+
+def test_an_idle_tail_is_the_same_where_hours_were_not_seen(tmp_path: Path) -> None:
+    store = stored(tmp_path, [run("1", end_s=20 * HOUR)], hours(1, 2, of=20, dark=(3,)), SITE)
+    assert to_do(store, SITE) == most(store, SITE) == [(near(17.0), 1, "")]

@@ -14,8 +14,8 @@ remedies AS (
         {'code': '{no_use}', 'left': if(never_used, allocated, 0)},
         {'code': '{fewer}', 'left': if(never_used, 0, spare)},
         {'code': '{piece}', 'left': if(never_used, 0, fit_freed)},
-        {'code': '{tail}', 'left': if(enough AND NOT never_used AND tail_s >= {least_tail_s} AND span_s > 0,
-                                      allocated * least(1, tail_s / span_s), 0)}
+        {'code': '{tail}', 'left': if(enough AND NOT never_used AND idle_s >= {least_tail_s},
+                                      allocated * idle_s / span_s, 0)}
     ], recursive := true)
     FROM judged j
 )
