@@ -510,6 +510,6 @@ def test_a_probe_says_which_requests_this_release_changes(lab: Lab) -> None:
         assert why["gpus", "h100", "shard"]
     else:
         assert shown["late_forms"] == ["gres", "gpus", "gpus-per-node", "gpus-per-task"], shown
-        assert len(shown["trials"]) == 4 * 2 * (3 + 1)
+        assert len(shown["trials"]) == 4 * 2 * 3 * 2
     wait_for(lambda: all_idle(lab), "the nodes do not become idle")
     assert {user.shown(job)["JobState"] for job in set(user.jobs()) - before} <= {"COMPLETED", "CANCELLED", "FAILED"}
