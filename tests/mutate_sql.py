@@ -35,6 +35,7 @@ _QUERIES = {
     "test_run_rows test_sacct test_jobstats test_tres_usage": "reason settled steps taken",
     "test_fits test_same_fit": "fits measured_alone run_fits",
     "test_audit_runs test_audit": "answer audited_nodes audited_runs idle_units",
+    "test_first_look test_same_fit": "remedies",
     "test_several_gpus": "runs_of_several several_gpus units_of_several",
     "test_report_shadow test_shadow": "shadow_decisions shadow_judged shadow_pieces",
     "test_harm": "harm_runs",

@@ -95,7 +95,7 @@ class Fit(NamedTuple):
     tell. It is the denominator of ``fits_gpu_hours``, the allocated time of the ``fitting_runs`` among them, which
     would have fitted a smaller piece; ``freed_gpu_hours`` is what would have been left for others. ``unit`` is the
     smallest piece that most of that time fits, in Slurm's words. ``not_judged_runs`` are the other whole-GPU runs; of
-    them ``spare_runs`` of several GPUs never used some of these, which come to ``spare_gpu_hours``.
+    them ``spare_runs`` never used some of their GPUs, or any, which come to ``spare_gpu_hours``.
     """
 
     name: str

@@ -304,6 +304,7 @@ WORDS = {
     "tasks-share-output": "the tasks write to one output file, so csub could not tell which task ran out of memory",
     # Why a past run is not judged.
     "had-a-piece": "the job already had a piece of a GPU",
+    "never-used": "it never used its GPU",
     "not-one-gpu": "csub judges only runs of one GPU",
     "not-completed": "the run ended as {state}, so its peak may be less than the job needs",
     "not-measured-alone": "GPU memory or SM activity was not measured with the job alone on the GPU",

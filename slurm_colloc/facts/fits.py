@@ -19,7 +19,7 @@ from slurm_colloc.core.usage_model import MIN_COVERAGE_PCT, JobUsage
 from slurm_colloc.facts.aggregate import usages_of
 from slurm_colloc.facts.collocation import make_idle_units
 from slurm_colloc.facts.facts import FIX
-from slurm_colloc.facts.judgement import Fitted, Judgement, RunFound
+from slurm_colloc.facts.judgement import NEVER_USED, Fitted, Judgement, RunFound
 from slurm_colloc.facts.usage import source
 from slurm_colloc.gpu.mig import tells_sm_activity
 from slurm_colloc.placement.fitted import SM_DIGITS, Step, had_piece, has_pieces, known_names, ladder, past_request
@@ -106,7 +106,8 @@ def make_run_fits(
 
 def _make_run_fits(database: DuckDBPyConnection, config: SiteConfig, convention: str, part: str) -> None:
     _make_ladders(database, config, convention)
-    made = query("run_fits", part=part, completed=COMPLETED, least_pct=MIN_COVERAGE_PCT)
+    bounds = {"completed": COMPLETED, "least_pct": MIN_COVERAGE_PCT, "never_used": NEVER_USED}
+    made = query("run_fits", part=part, **bounds)
     database.execute(f"CREATE OR REPLACE TEMP TABLE run_fits AS {made}")
 
 

@@ -24,6 +24,13 @@ DO = {
     PIECE: "ask for a piece of a GPU",
     TAIL: "let a job end when its work on the GPU ends",
 }
+# What ``never_used`` and the coverage that it needs are of a row of ``usage``, in SQL.
+NEVER_USED = (
+    f"(coalesce(coverage_pct, 0) >= {MIN_COVERAGE_PCT} AND allocated > 0 AND (util_used IS NOT NULL OR "
+    "held_idle_hours > 0) AND (util_used IS NOT NULL AND util_measured > 0 OR sm_used IS NOT NULL AND sm_measured > 0) "
+    f"AND coalesce(100 * util_used <= {IDLE_PCT} * util_measured, true) "
+    f"AND coalesce(100 * sm_used <= {IDLE_PCT} * sm_measured, true))"
+)
 # What asks for no GPU, as --gres has it.
 NO_GPU = "none"
 # Each of them replaces itself alone: --gres beside a script's --gpus=2 is refused, or adds a second node.

@@ -6,12 +6,11 @@ from collections.abc import Iterator
 
 from duckdb import DuckDBPyConnection
 
-from slurm_colloc.core.audit_model import IDLE_PCT
 from slurm_colloc.core.chart_model import Todo
 from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.usage_model import MIN_COVERAGE_PCT
 from slurm_colloc.facts.fits import COLUMNS, make_run_fits, one_run
-from slurm_colloc.facts.judgement import DO, FEWER, LEAST_TAIL_MIN, NO_USE, PIECE, TAIL, judge, option_for
+from slurm_colloc.facts.judgement import DO, FEWER, LEAST_TAIL_MIN, NEVER_USED, NO_USE, PIECE, TAIL, judge, option_for
 from slurm_colloc.placement.fitted import has_pieces
 from slurm_colloc.store.queries import make_rows, query
 
@@ -33,7 +32,7 @@ def remedies(database: DuckDBPyConnection, config: SiteConfig | None, most: int)
         make_rows(database, "run_fits", _NO_FITS, [])
     elif not has_pieces(config):
         make_run_fits(database, config)
-    bounds = {"least_pct": MIN_COVERAGE_PCT, "idle_pct": IDLE_PCT, "least_tail_s": 60 * LEAST_TAIL_MIN}
+    bounds = {"least_pct": MIN_COVERAGE_PCT, "never_used": NEVER_USED, "least_tail_s": 60 * LEAST_TAIL_MIN}
     codes = {"no_use": NO_USE, "fewer": FEWER, "piece": PIECE, "tail": TAIL}
     text = query("remedies", most=most, least_gpu_hours=LEAST_GPU_HOURS, **bounds, **codes)
     for user, code, gpu_hours, runs, differ, example in database.execute(text).fetchall():

@@ -45,7 +45,7 @@ def test_every_key_is_documented_and_in_the_reference() -> None:
     rows = [line.split("`")[1] for line in reference().splitlines() if line.startswith("| `")]
     assert [row for row in rows if not row.startswith("[")] == keys
     assert {row.strip("[]") for row in rows} == set(DOCUMENTATION)
-    assert len(rows) <= 101  # who sets a site up reads them all: a key that nobody would turn is a constant
+    assert len(rows) <= 102  # who sets a site up reads them all: a key that nobody would turn is a constant
     # Nothing is documented that does not exist.
     sections = {key.rpartition(".")[0] for key in keys} - {""}
     assert set(DOCUMENTATION) <= set(keys) | sections

@@ -174,7 +174,7 @@ def test_what_ran_out_of_memory_is_said_to_need_more(shell: Shell) -> None:
 def test_the_first_submission_of_a_command_that_accounting_knows_is_placed(shell: Shell, printed: Printed) -> None:
     shell.ran(signature=shell.request("job.sh", "--batch", "64")["command"], source="jobstats")
     done = shell.run("--explain", "job.sh", "--batch", "64")
-    printed("csub-history", *(line for line in done.stderr.splitlines() if line.startswith("csub: needs: ")))
+    printed("csub-history", *(line for line in done.stderr.splitlines() if line.startswith("csub:   needs: ")))
     assert shell.calls()[-1][0] == "--gres=gpu:h100_1g.10gb:1"
     assert shell.decisions()[-1]["rung"] == "command"
     shell.run("job.sh", "--batch", "65")

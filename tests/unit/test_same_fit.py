@@ -120,6 +120,8 @@ def test_all_say_the_same_of_any_runs(hows: list[Mapping[str, Any]], config: Sit
             assert compact(store, Observe(keep_raw_days=1), 3 * DAY, anyway=True)
         found = reported(store, config)
         assert close(own(store, config)) == found
+        judged = map(judge, user_in_store(store, "ann", WINDOW, config).runs)
+        assert (found.could_free_gpu_hours if found else 0.0) == near(sum(one.free_gpu_hours for one in judged))
         assert to_do(store, config) == most(store, config)
         for row, _ in pairs:
             (job,) = find_job(store, row.job_id, WINDOW, config, 4)
@@ -156,6 +158,15 @@ def test_the_part_of_a_minute_that_was_alone_counts_for_all(tmp_path: Path) -> N
     found = reported(store, SITE)
     assert found is not None
     assert close(own(store, SITE)) == found
+
+
+def test_a_run_that_never_used_its_gpu_fits_no_piece_and_leaves_all_of_it(tmp_path: Path) -> None:
+    how = {"interval_s": 100.0, "sm": 0.0, "util": 0.0, "mib": 1}
+    pair = {"state": "COMPLETED", "gres": ("h100", 1), "left_out_s": 0.0, "together": False, "samples": [how] * 12}
+    row, rounds = made("1", 7200.0, pair)
+    found = reported(stored(tmp_path, [row], rounds, SITE), SITE)
+    assert found is not None
+    assert (found.fitting_runs, found.spare_runs, found.could_free_gpu_hours) == (0, 1, near(1 / 3))
 
 
 def test_an_idle_tail_is_the_same_where_hours_were_not_seen(tmp_path: Path) -> None:

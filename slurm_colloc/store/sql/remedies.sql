@@ -2,11 +2,7 @@
 -- example of it is the run that needs most: what is enough for it is enough for the others.
 WITH judged AS (
     SELECT u.*, fit_gpus, fit_most_mib, fit_freed, asked_gpus - unused_gpus AS used_gpus, spare,
-           coalesce(coverage_pct, 0) >= {least_pct} AND allocated > 0 AS enough,
-           enough AND (util_used IS NOT NULL OR held_idle_hours > 0)
-               AND (util_used IS NOT NULL AND util_measured > 0 OR sm_used IS NOT NULL AND sm_measured > 0)
-               AND coalesce(100 * util_used <= {idle_pct} * util_measured, true)
-               AND coalesce(100 * sm_used <= {idle_pct} * sm_measured, true) AS never_used
+           coalesce(coverage_pct, 0) >= {least_pct} AND allocated > 0 AS enough, {never_used} AS never_used
     FROM usage u LEFT JOIN run_fits USING (run) WHERE "user" != ''
 ),
 remedies AS (
