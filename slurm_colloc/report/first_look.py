@@ -43,7 +43,8 @@ def sentences(report: UsageReport) -> Iterator[str]:
     if total.held_idle_gpu_hours:
         yield f"{short(total.held_idle_gpu_hours)} GPU-hours were on GPUs without a process of their job."
     if fit and fit.spare_runs:
-        which = f"GPUs that {counted(fit.spare_runs, 'run')} never used (in part the same)"
+        also = ", in part those without a process" if total.held_idle_gpu_hours else ""
+        which = f"GPUs that {counted(fit.spare_runs, 'run')} never used{also}"
         yield f"{short(fit.spare_gpu_hours)} GPU-hours were on {which}."
     if fit and fit.fitting_runs:
         of = f"{fit.judged_runs:,} runs that can be judged (of {total.jobs:,})"

@@ -169,12 +169,12 @@ def definitions(report: UsageReport) -> dict[str, str]:
         found["FITS IN"] = (
             "FITS IN: the smallest piece of a GPU that is enough for at least half of the GPU-hours that fit one"
             f"{shares}. several: not the same for all. none: of the runs that could be judged none fits one. fewer "
-            "GPUs: runs of several GPUs used some of them only. '-': not known, in most cases because no completed run "
+            "GPUs: runs used some of their GPUs only, or none. '-': not known, in most cases because no completed run "
             "with a single GPU has enough samples."
         )
         found["COULD FREE GPU-h"] = (
             "COULD FREE: GPU-hours left for other jobs if each of these runs gets the smallest piece that it fits "
-            f"({significant(whole.freed_gpu_hours, 4)}), and who asks for several GPUs those that were used "
+            f"({significant(whole.freed_gpu_hours, 4)}), and asks for those GPUs alone that it used "
             f"({significant(whole.spare_gpu_hours, 4)}). Time without samples counts here, and not in IDLE."
         )
     return found | dict.fromkeys(("EMPTY GPU-h", "kWh"), empty)
