@@ -6,16 +6,20 @@ only against the last submission is it asked.
 """
 
 import re
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from itertools import groupby
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby, pairwise
 
-# Before a command, of one task (several are told apart otherwise); "-u train.py" was taken for an option's value.
-_STARTS = re.compile(r"(?:srun|time|exec|nohup|/usr/bin/time|PYTHONUNBUFFERED=\S*)\s+(?=[^\s-])")
-_PYTHON = re.compile(r"python(?:3(?:\.\d+)?)?\s+(?:-u[= ])?")
+# Before a command; srun where it starts one task: of several each would be one more of the job.
+_STARTS = re.compile(r"(?:time|nohup|/usr/bin/time|PYTHONUNBUFFERED=[\w#*]*)\s+(?=[^\s-])")
+# "-u train.py" was taken for an option's value.
+_SRUN = re.compile(r"srun(?: (?:-u|--unbuffered)[ =]| )(?=[^\s-])")
+_PYTHON = re.compile(r"python3?\s+(?:-u[= ])?")
+_TASKS = re.compile(r"\d+ tasks")
 _SHOWN_TOO = re.compile(r"(?: 2>&1)? \| tee (?:-a[ =])?[\w./~-]+\.(?:log|out|txt)$")
+# Of modules those that are known to bring nothing of another; of two that bring a Python the last counts.
 _SETS_UP = re.compile(
-    r"(?:module|ml) (?:load|add) [\w./+ -]+$|(?:source|\.|conda|mamba) [\w./~${}-]*activate(?: [\w./~-]+)?$"
+    r"(?:module|ml) (?:load|add) (?:cuda|cudnn|nccl|gcc|openmpi|cmake|git|python)\b[\w.-]*(?:/[\w./-]+)?$"
+    r"|(?:source|\.|conda|mamba) [\w./~${}-]*activate(?: [\w./~-]+)?$"
 )
 # Read by libraries for their threads and their output.
 _THREADS = re.compile(
@@ -23,15 +27,27 @@ _THREADS = re.compile(
 )
 _NOT_PLAIN = re.compile(r"[\"'`|;&<>(){}\\]| -- ")
 _OPTION = re.compile(r"--?[A-Za-z]")
+# Of these programs the order of options is known to say nothing, but for files of settings: the last that sets counts.
+_IN_ANY_ORDER = re.compile(r"(?:python|torchrun|accelerate|deepspeed) ")
+_SETTINGS = re.compile(r"(?i)conf|cfg|preset|recipe|override|args|params|set\b|include|yaml|json")
 
 
-def in_one_order(words: Sequence[str]) -> list[str]:
+def in_one_order(words: Sequence[str]) -> list[list[str]]:
     """Return what two submissions have in common that are the same but for the order and the start of commands."""
-    lines = [line for word in words for line in map(_command, word.split("\n"))]
+    is_one_task = not any(map(_TASKS.fullmatch, words[:3]))
+    return [_of_word(word, is_one_task) for word in words]
+
+
+def _of_word(word: str, is_one_task: bool) -> list[str]:
+    if "<<" in word:  # what a program reads there is no command
+        return [word]
+    before, _, last = word.rpartition("\n")
+    # What stands behind it would not run.
+    lines = [*([before] if before else []), last.removeprefix("exec ")]
     found: list[str] = []
-    for is_free, some in groupby(lines, _is_free):
+    for is_free, some in groupby((_command(line, is_one_task) for line in "\n".join(lines).split("\n")), _is_free):
         group = list(some)
-        found += sorted(group) if is_free else group
+        found += sorted(group) if is_free and _is_each_once(map(_set_up, group)) else group
     return found
 
 
@@ -39,21 +55,43 @@ def _is_free(line: str) -> bool:
     return bool(_SETS_UP.match(line) or _THREADS.match(line))
 
 
-def _command(line: str) -> str:
+def _set_up(line: str) -> str:
+    """Return what a line sets up, of which the last counts."""
+    return "python" if "activate" in line else re.split(r"[=/]|-?\d", line.split(" ")[-1])[0]
+
+
+def _command(line: str, is_one_task: bool) -> str:
     bare = _SHOWN_TOO.sub("", line)
-    while found := _STARTS.match(bare):
+    while found := _STARTS.match(bare) or (is_one_task and _SRUN.match(bare)):
         bare = bare[found.end() :]
     bare = _PYTHON.sub("python ", bare, count=1) if bare.startswith("python") else bare
-    return bare if _NOT_PLAIN.search(bare) else " ".join(_sorted_options(bare.split(" ")))
+    is_sorted = _IN_ANY_ORDER.match(bare) and not _NOT_PLAIN.search(bare)
+    return " ".join(_sorted_options(bare.split(" "))) if is_sorted else bare
 
 
 def _sorted_options(tokens: Sequence[str]) -> Iterator[str]:
-    """Yield words with the options between two others in one order, unless one is given twice: then the last counts."""
-    names = Counter(token.partition("=")[0] for token in tokens if _OPTION.match(token))
-    is_once = not any(count > 1 for count in names.values())
-    for is_option, some in groupby(tokens, lambda token: bool(_OPTION.match(token))):
-        group = list(some)
-        yield from sorted(group) if is_option and is_once else group
+    """Yield words with the options that have a value in one order, unless one may speak of another: the last counts."""
+    names = [_name(token) for token in tokens if _OPTION.match(token)]
+    is_apart = _is_each_once(names) and not any(map(_SETTINGS.search, names))
+    groups = [(is_valued, list(some)) for is_valued, some in groupby(tokens, _is_valued)]
+    for number, (is_valued, group) in enumerate(groups, 1):
+        # What stands behind the last of a row may be more of its values.
+        most = len(group) if number == len(groups) else len(group) - 1
+        yield from [*sorted(group[:most]), *group[most:]] if is_valued and is_apart else group
+
+
+def _is_valued(token: str) -> bool:
+    return bool(_OPTION.match(token)) and "=" in token
+
+
+def _name(token: str) -> str:
+    return re.sub(r"^-+(?:no[-_]?)?", "", token.partition("=")[0].lower())
+
+
+def _is_each_once(names: Iterable[str]) -> bool:
+    """Return whether no name is another's beginning: -b is --batch, and --model.width is part of --model."""
+    ordered = sorted(names)
+    return not any(after.startswith(before) for before, after in pairwise(ordered))
 
 
 def values_by_name(names: Sequence[str], values: Sequence[str], wanted: Sequence[str]) -> list[str] | None:

@@ -150,7 +150,7 @@ _LEVELS = frozenset({"DEBUG", "INFO", "WARN", "WARNING", "ERROR", "CRITICAL"})
 # What starts one program and says nothing of it.
 _ONE_TASK = re.compile(
     r"^((?:exec |time )*)(?:nice(?: -n ?-?\d+| -\d+)? |PYTHONUNBUFFERED=\w* )"
-    r"|^srun(?: --unbuffered| -u| --ntasks=1| -n ?1)+(?= [^\s-])"
+    r"|^srun(?: --unbuffered| -u)*(?: --ntasks=1| -n ?1)(?: --unbuffered| -u)*(?= [^\s-])"
 )
 _BEHIND = r"\s#[^\"']{0,200}$"
 

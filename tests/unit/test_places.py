@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from slurm_colloc.estimate.places import by_path, import_roots
-from slurm_colloc.estimate.signature import Signature, is_same, parts_of, signature
-from slurm_colloc.estimate.submitted import compared, keep_submitted, path_of, read_submitted
+from slurm_colloc.estimate.signature import Signature, apart_by, is_same, parts_of, signature
+from slurm_colloc.estimate.submitted import Submitted, compared, keep_submitted, path_of, read_submitted
 
 SITE_PACKAGES = "venv/lib/python3.11/site-packages"
 FINDER = f"{SITE_PACKAGES}/__editable___net_0_1_finder.py"
@@ -314,6 +314,20 @@ OTHER_ORDER = [
     ("t --a x b --c y", "t --c y b --a x"),
     ("t 'a --b --c'", "t 'a --c --b'"),
     ("t; u", "t & u"),
+    ("python t --sizes 8 --depths 2 16", "python t --depths 2 --sizes 8 16"),
+    ("python t --a --b 8", "python t --b --a 8"),
+    ("python t --amp=1 --no-amp=1", "python t --no-amp=1 --amp=1"),
+    ("python t --config=a --width=8", "python t --width=8 --config=a"),
+    ("python t -b 8 --batch 64", "python t --batch 64 -b 8"),
+    ("python t --model=a --model.width=8", "python t --model.width=8 --model=a"),
+    ("ffmpeg -r 30 -i a.mp4", "ffmpeg -i a.mp4 -r 30"),
+    ("exec t\nu", "t\nu"),
+    ("PYTHONUNBUFFERED=1;M=a t", "PYTHONUNBUFFERED=1;M=b t"),
+    ("python3.8 t", "python3.11 t"),
+    ("source activate a\nsource activate b\nt", "source activate b\nsource activate a\nt"),
+    ("module load cuda/11\nmodule load cuda/12\nt", "module load cuda/12\nmodule load cuda/11\nt"),
+    ("module load python\nsource activate b\nt", "source activate b\nmodule load python\nt"),
+    ("python <<E\npython --a=x --b=y\nE", "python <<E\npython --b=y --a=x\nE"),
 ]
 
 
@@ -328,6 +342,21 @@ def test_order_that_says_nothing_is_no_difference_to_the_last_submission(
     first, second = submitted(home, one), submitted(home, other)
     assert same(first, second) is is_same_job
     assert same(second, submitted(home, other))
+
+
+@pytest.mark.parametrize("start", ["srun", "srun -u", "srun --unbuffered"])
+def test_srun_of_several_tasks_is_another_job_than_one_program(start: str) -> None:
+    for tasks in (1, 4):
+        found = [
+            signature(text, (), 1, apart_by("lab", tasks), folder="/nowhere") for text in (b"t", f"{start} t".encode())
+        ]
+        last = Submitted(found[0].words, {}, "", found[0].text)
+        assert same(found[0], compared(found[1], last)[0]) is (tasks == 1)
+
+
+def test_an_argument_is_no_line_of_the_script() -> None:
+    one, other = signature(b"t", ("u",), 1, folder="/nowhere"), signature(b"t\nu", (), 1, folder="/nowhere")
+    assert not same(one, compared(other, Submitted(one.words, {}, "", one.text))[0])
 
 
 def test_values_stay_with_their_names_in_another_order(tmp_path: Path) -> None:
