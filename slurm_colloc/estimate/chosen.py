@@ -3,7 +3,6 @@
 
 import os
 import re
-import stat
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
@@ -26,7 +25,7 @@ from slurm_colloc.estimate.content import (
     said,
 )
 from slurm_colloc.estimate.digest import digest
-from slurm_colloc.estimate.places import LENGTHENERS, roots_in
+from slurm_colloc.estimate.places import LENGTHENERS, content_of, roots_in
 
 _MOST_FILES, _MOST_BYTES, MOST_IN_FOLDER = 256, 2 * 1024 * 1024, 2000
 # What is larger is data, of which the size counts, in steps of an eighth; and code of that length nobody writes.
@@ -179,7 +178,7 @@ class Chosen:
         if len(self.files) >= _MOST_FILES or self._bytes >= _MOST_BYTES or time.monotonic() > self._until_s:
             self.fits = False
             return
-        content, size = _content(path, _CODE_BYTES if kind == "code" else _TEXT_BYTES)
+        content, size = content_of(path, _CODE_BYTES if kind == "code" else _TEXT_BYTES)
         if size < 0:
             return
         self._bytes += len(content)
@@ -264,28 +263,14 @@ def _sizes(folder: str) -> tuple[list[int], list[str]]:
 
 
 def _lines_with(pattern: re.Pattern[bytes], content: bytes) -> Iterator[bytes]:
+    last = 0
     for found in pattern.finditer(content):
-        yield content[
-            max(content.rfind(b"\n", 0, found.start()) + 1, found.start() - 200) : found.end() + 200
-        ].partition(b"\n")[0]
+        # Of one long line each part is looked at about once.
+        begin = max(content.rfind(b"\n", last, found.start()) + 1, found.start() - 200, last - 64)
+        last = found.end() + 200
+        yield content[begin:last].partition(b"\n")[0]
 
 
 def _said_in(path: str) -> str:
-    content, size = _content(path, _TEXT_BYTES)
+    content, size = content_of(path, _TEXT_BYTES)
     return digest(said(content, ending_of(path)), 8) if content else str(size)
-
-
-def _content(path: str, most_bytes: int) -> tuple[bytes, int]:
-    """Return what a file holds, and its size (below 0: no file); of a larger one no content."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
-        try:
-            found = os.fstat(descriptor)
-            if not stat.S_ISREG(found.st_mode):
-                return b"", -1
-            content = os.read(descriptor, most_bytes) if found.st_size <= most_bytes else b""
-            return content, found.st_size
-        finally:
-            os.close(descriptor)
-    except (OSError, ValueError):
-        return b"", -1

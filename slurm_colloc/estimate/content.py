@@ -152,11 +152,14 @@ _ONE_TASK = re.compile(
     r"^((?:exec |time )*)(?:nice(?: -n ?-?\d+| -\d+)? |PYTHONUNBUFFERED=\w* )"
     r"|^srun(?: --unbuffered| -u)*(?: --ntasks=1| -n ?1)(?: --unbuffered| -u)*(?= [^\s-])"
 )
+_MOST_TIDIED_BYTES, _MOST_OF_SHELL_BYTES = 256 * 1024, 32 * 1024
 _BEHIND = r"\s#[^\"']{0,200}$"
 
 
 def said(content: bytes, ending: str) -> bytes:
-    """Return what decides of a file of this ending (without its dot)."""
+    """Return what decides of a file of this ending (without its dot): all of one so long that it takes a while."""
+    if len(content) > _MOST_TIDIED_BYTES or (ending in SHELL and len(content) > _MOST_OF_SHELL_BYTES):
+        return content
     if ending == "ipynb":
         return _of_notebook(content)
     if ending in _WITH_PROSE:

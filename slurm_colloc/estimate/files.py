@@ -28,7 +28,7 @@ from slurm_colloc.estimate.content import (
     names_in,
 )
 from slurm_colloc.estimate.digest import digest
-from slurm_colloc.estimate.places import SYSTEM
+from slurm_colloc.estimate.places import SYSTEM, is_of_kernel
 
 _MOST_S = 0.1
 _MOST_FOLDERS, _MOST_ENTRIES, _MOST_WORDS, _MOST_BESIDE = 256, 10_000, 64, 32
@@ -212,7 +212,7 @@ class _Looked:
         is_data = True
         try:
             found = os.stat(folder)
-            if (found.st_dev, found.st_ino) in self._seen:
+            if is_of_kernel(found) or (found.st_dev, found.st_ino) in self._seen:
                 return names, below
             self._seen.add((found.st_dev, found.st_ino))
             with os.scandir(folder) as entries:

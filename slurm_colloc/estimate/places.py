@@ -3,10 +3,14 @@
 
 import os
 import re
+import stat
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from functools import cache
 from itertools import islice
 
+_MOST_S = 0.05
 _MOST_FOLDERS, _MOST_ENTRIES, _MOST_BYTES = 16, 4000, 64 * 1024
 SYSTEM = re.compile(r"/(?:usr|opt|etc|s?bin|lib\w*|run|boot|dev|proc|sys)(?:/|$)")
 _COMMAND = re.compile(r"(?<![\w./$=-])[A-Za-z][\w.+-]*")
@@ -40,6 +44,10 @@ _GOES = re.compile(r"cd\s+[\"']?([^\s\"'|;&]+)[\"']?(?:\s*(?:\|\|\s*exit\b.*|;))
 _SETS_UP = re.compile(r"#!|(?:module|ml|source|\.|conda|export|set|eval|unset|ulimit|umask|\w+=\S*$)")
 
 
+class TooMuchError(Exception):
+    """There is more to look through than a submission may wait for."""
+
+
 def goes_to(body: str, folder: str, variables: Mapping[str, str]) -> str:
     """Return the folder that a script goes to before all else but the setting up of its environment."""
     known = {**variables, "PWD": folder, "SLURM_SUBMIT_DIR": folder}
@@ -64,26 +72,41 @@ def by_habit(text: str, variables: Mapping[str, str]) -> list[str]:
 
 
 def by_path(text: str, variables: Mapping[str, str], folder: str) -> Iterator[str]:
-    """Yield the user's own programs that a script calls, as its PATH finds them."""
+    """Yield the user's own programs that a script calls, as its PATH finds them.
+
+    Raises:
+        TooMuchError: it is too long or too slow.
+    """
+    until_s = time.monotonic() + _MOST_S
     called, home = set(_COMMAND.findall(text)), variables.get("HOME", "")
     written = re.findall(_PATH, text)
-    for place in dict.fromkeys(":".join([*written, variables.get("PATH", "")]).split(":")[: 4 * _MOST_FOLDERS]):
+    places = dict.fromkeys(":".join([*written, variables.get("PATH", "")]).split(":"))
+    for number, place in enumerate(places):
+        if number >= 4 * _MOST_FOLDERS:
+            raise TooMuchError(place)
         path = os.path.join(folder, _at_home(place.replace("${HOME}", "~").replace("$HOME", "~"), home))
         # An environment's own programs come and go with it.
         if not place or "$" in path or SYSTEM.match(path) or os.path.exists(f"{path}/activate"):
             continue
-        yield from (os.path.join(path, name) for name in _entries(path) if name in called)
+        yield from (os.path.join(path, name) for name in _entries(path, until_s) if name in called)
 
 
 def import_roots(text: str, variables: Mapping[str, str], folder: str) -> list[str]:
-    """Return the folders from which modules come beside the job's own: PYTHONPATH's, and those of editable packages."""
-    home = variables.get("HOME", "")
+    """Return the folders from which modules come beside the job's own: PYTHONPATH's, and those of editable packages.
+
+    Raises:
+        TooMuchError: there are too many, or finding them is too slow.
+    """
+    home, until_s = variables.get("HOME", ""), time.monotonic() + _MOST_S
     roots = [one for one in variables.get("PYTHONPATH", "").split(":") if one.startswith("/")]
-    for environment in islice(_environments(text, variables, folder), _MOST_FOLDERS):
-        for library in _entries(f"{_at_home(environment, home)}/lib"):
+    for environment in dict.fromkeys(islice(_environments(text, variables, folder), _MOST_FOLDERS)):
+        for library in _entries(f"{_at_home(environment, home)}/lib", until_s):
             if library.startswith("python"):
-                roots += _editable(f"{_at_home(environment, home)}/lib/{library}/site-packages")
-    return [root for root in dict.fromkeys(roots) if not SYSTEM.match(root)][:_MOST_FOLDERS]
+                roots += _editable(f"{_at_home(environment, home)}/lib/{library}/site-packages", until_s)
+    found = [root for root in dict.fromkeys(roots) if not SYSTEM.match(root)]
+    if len(found) > _MOST_FOLDERS:
+        raise TooMuchError(found[-1])
+    return found
 
 
 def _environments(text: str, variables: Mapping[str, str], folder: str) -> Iterator[str]:
@@ -98,12 +121,19 @@ def _environments(text: str, variables: Mapping[str, str], folder: str) -> Itera
     yield "~/.local"
 
 
-def _editable(packages: str) -> Iterator[str]:
-    for name in _entries(packages):
+def _editable(packages: str, until_s: float) -> Iterator[str]:
+    for name in _entries(packages, until_s):
         if name.endswith((".pth", ".egg-link")):
-            yield from (line for line in _text(f"{packages}/{name}").split("\n") if line.startswith("/"))
+            yield from (line for line in _text(f"{packages}/{name}", until_s).split("\n") if line.startswith("/"))
         elif name.startswith("__editable__") and name.endswith(".py"):
-            yield from map(os.path.dirname, _MAPPED.findall(_text(f"{packages}/{name}")))
+            yield from map(os.path.dirname, _MAPPED.findall(_text(f"{packages}/{name}", until_s)))
+
+
+def _text(path: str, until_s: float) -> str:
+    content, size = content_of(path, _MOST_BYTES)
+    if size > _MOST_BYTES or time.monotonic() > until_s:
+        raise TooMuchError(path)
+    return content.decode(errors="surrogateescape")
 
 
 def roots_in(content: bytes, folder: str) -> Iterator[str]:
@@ -121,17 +151,50 @@ def _at_home(path: str, home: str) -> str:
     return home + path[1:] if path.startswith("~/") else path
 
 
-def _entries(folder: str) -> list[str]:
-    with suppress(OSError, ValueError), os.scandir(folder) as found:
-        return sorted(entry.name for entry in islice(found, _MOST_ENTRIES))
+def _entries(folder: str, until_s: float) -> list[str]:
+    if time.monotonic() > until_s:
+        raise TooMuchError(folder)
+    with suppress(OSError, ValueError), os.scandir(folder) as entries:
+        found = sorted(entry.name for entry in islice(entries, _MOST_ENTRIES + 1))
+        if len(found) > _MOST_ENTRIES:
+            raise TooMuchError(folder)
+        return found
     return []
 
 
-def _text(path: str) -> str:
-    with suppress(OSError, ValueError):
+def content_of(path: str, most_bytes: int) -> tuple[bytes, int]:
+    """Return what a file holds, and its size (below 0: no file); of a larger one no content."""
+    try:
+        # A device is not even opened: that alone may do something.
+        if not _is_file(os.stat(path)):
+            return b"", -1
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
         try:
-            return os.read(descriptor, _MOST_BYTES).decode(errors="surrogateescape")
+            found = os.fstat(descriptor)
+            if not _is_file(found):
+                return b"", -1
+            content = os.read(descriptor, most_bytes) if found.st_size <= most_bytes else b""
+            return content, found.st_size
         finally:
             os.close(descriptor)
-    return ""
+    except (OSError, ValueError):
+        return b"", -1
+
+
+def _is_file(found: os.stat_result) -> bool:
+    return stat.S_ISREG(found.st_mode) and not is_of_kernel(found)
+
+
+def is_of_kernel(found: os.stat_result) -> bool:
+    """Return whether something lies in /proc, /sys or /dev, whatever link leads there."""
+    return found.st_dev in _of_kernel()
+
+
+@cache
+def _of_kernel() -> frozenset[int]:
+    root = os.stat("/").st_dev
+    found = set()
+    for folder in ("/proc", "/sys", "/dev"):
+        with suppress(OSError):
+            found.add(os.stat(folder).st_dev)
+    return frozenset(found - {root})

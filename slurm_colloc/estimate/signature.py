@@ -16,7 +16,7 @@ from slurm_colloc.estimate.content import shell_lines
 from slurm_colloc.estimate.digest import digest
 from slurm_colloc.estimate.files import OF_A_SEED, Read, files_of
 from slurm_colloc.estimate.option_names import IS_NUMBER, is_always_noise, is_choice, is_label, is_noise
-from slurm_colloc.estimate.places import VARIABLE, by_habit, by_path, goes_to, import_roots
+from slurm_colloc.estimate.places import VARIABLE, TooMuchError, by_habit, by_path, goes_to, import_roots
 
 # Before the family of what is known by its command alone.
 BY_COMMAND = "command-"
@@ -150,9 +150,15 @@ def _read(
     written = set(_WORD.findall(said)) - set(_WORD.findall(reads))
     own, home = body.encode(errors="surrogateescape"), variables.get("HOME", "")
     may_ask = [name for name in asked if not name.startswith(_OF_SESSION)]
-    roots = import_roots(text, known, folders[0])
-    text = "\n".join([text, *by_habit(text, known), *by_path(text, variables, folders[0])])
-    return files_of(text, own, sorted(reader.labels), written, folders, home, may_ask, roots)
+    roots, fits = list[str](), True
+    habits, programs = by_habit(text, known), list[str]()
+    try:
+        roots, programs = import_roots(text, known, folders[0]), list(by_path(text, variables, folders[0]))
+    except TooMuchError:
+        fits = False
+    text = "\n".join([text, *habits, *programs])
+    read = files_of(text, own, sorted(reader.labels), written, folders, home, may_ask, roots)
+    return read._replace(fits=read.fits and fits)
 
 
 def command_signature(

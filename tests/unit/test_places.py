@@ -367,3 +367,27 @@ def test_values_stay_with_their_names_in_another_order(tmp_path: Path) -> None:
     parts = parts_of(found.text)
     assert parts
     assert dict(zip(found.names, parts.values or (), strict=True)) == {"width": 64, "depth": 2}
+
+
+def test_folders_of_the_kernel_are_not_looked_through_by_a_link(tmp_path: Path) -> None:
+    (tmp_path / "p").symlink_to("/proc/self")
+    (tmp_path / "t.py").symlink_to("/proc/self/limits")
+    assert signature(b"python t.py p", (), 1, (), {}, str(tmp_path)).read.files == {}
+
+
+def test_more_than_can_be_looked_through_is_said(tmp_path: Path) -> None:
+    many = {"PYTHONPATH": ":".join(f"/x{number}" for number in range(17))}
+    assert not signature(b"t", (), 1, (), many, str(tmp_path)).read.fits
+    lay(tmp_path, {f"v{n}/lib/python3.1{k}/site-packages/{n}.pth": "/x\n" * 20_000 for n in range(16) for k in "12"})
+    began = time.process_time()
+    text = "".join(f"{tmp_path}/v{number}/bin/activate\n" for number in range(16))
+    assert not signature(text.encode(), (), 1, (), {}, str(tmp_path)).read.fits
+    assert time.process_time() - began < 0.3
+
+
+@pytest.mark.parametrize(("name", "piece"), [("t.py", "glob "), ("t.sh", " #"), ("t.sh", "\n")])
+def test_no_file_takes_long(tmp_path: Path, name: str, piece: str) -> None:
+    lay(tmp_path, {name: (piece * 250_000)[:250_000]})
+    began = time.process_time()
+    signature(f"t {name}".encode(), (), 1, (), {}, str(tmp_path))
+    assert time.process_time() - began < 0.3
