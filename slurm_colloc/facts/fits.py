@@ -101,12 +101,14 @@ def make_run_fits(
     make_idle_units(database)
     measured = query("measured_alone", part=part, fix=FIX, digits=SM_DIGITS)
     database.execute(f"CREATE OR REPLACE TEMP TABLE measured_alone AS {measured}")
-    _make_run_fits(database, config, convention, part)
+    _make_run_fits(database, config, convention, part, NEVER_USED)
 
 
-def _make_run_fits(database: DuckDBPyConnection, config: SiteConfig, convention: str, part: str) -> None:
+def _make_run_fits(
+    database: DuckDBPyConnection, config: SiteConfig, convention: str, part: str, never_used: str
+) -> None:
     _make_ladders(database, config, convention)
-    bounds = {"completed": COMPLETED, "least_pct": MIN_COVERAGE_PCT, "never_used": NEVER_USED}
+    bounds = {"completed": COMPLETED, "least_pct": MIN_COVERAGE_PCT, "never_used": never_used}
     made = query("run_fits", part=part, **bounds)
     database.execute(f"CREATE OR REPLACE TEMP TABLE run_fits AS {made}")
 
@@ -200,7 +202,8 @@ def fitted_by_evidence(runs: Sequence[Kept], config: SiteConfig) -> list[Fitted]
         make_rows(database, "usage", _USAGE, rows)
         make_rows(database, "measured_alone", _MEASURED, measured)
         make_rows(database, "idle_units", _IDLE, [])
-        _make_run_fits(database, config, SLICES, "true")
+        # What csub's own sampler leaves tells what a run needed, not for how long it used its GPU.
+        _make_run_fits(database, config, SLICES, "true", "false")
         found = database.execute(f"SELECT {COLUMNS} FROM run_fits ORDER BY run").fetchall()
     return [_fitted(row) for row in found]
 
