@@ -12,12 +12,23 @@ ARGUMENT = re.compile(
 )
 # A position of the script's arguments: $1, ${1}, ${1:-0}; and where it is only looked whether there is one.
 _POSITION = r"\$(?:([1-9])(?!\d)|\{([1-9]\d?)(?::?[-?][^}\s]*)?\})"
+# What is sourced, a loop that says no words and what is put together ask for arguments without saying so.
+_ASKS_UNSAID = (
+    r"(?m)\bfor\s+\w+\s*(?:;|\n|\bdo\b|$)|\beval\b|\bBASH_ARGV"
+    r"|(?:^|[;&|]\s*|\s)(?:source|\.)\s+(?!\S*(?:activate|rc|profile|conda\.sh)\b)"
+)
 _IS_THERE = r"-[zn][ \t]+\"?\$\{?[1-9]\}?\"?"
 _COUNTS_ANEW = r"\bshift\b|\bgetopts\b|\bset\s+--|\w\s*\(\s*\)|\bfunction\b|\$\{?[@*]|\$\{[1-9]\d?[^}\d:?-]|\$\{!"
 # A loop over all arguments, and whatever else asks for any of them.
 _OVER_ALL = r"(?m)(\bfor\s+\w{1,40}\s+in)\s+\"?\$(?:[@*]|\{[@*]\})\"?(?=\s*(?:;|$))"
 _ASKS_ANY = r"\bshift\b|\bgetopts\b|\bset\s+--|\$\{?[\d@*#!]"
 _PLAIN_WORD = r"[\w./:,+= -]+"
+
+
+def _is_one(word: str, number: str, body: str) -> bool:
+    """Return whether an argument is one word wherever it is used: "--seed $1" of "1 --width 64" is two options."""
+    used = rf"export\s+\w+=\"\$\{{?{number}\}}?\""
+    return " " not in word or not re.search(rf"\$\{{?{number}\b", re.sub(used, "", body))
 
 
 def followed(body: str, script_args: Sequence[str]) -> tuple[str, list[str]]:
@@ -27,12 +38,14 @@ def followed(body: str, script_args: Sequence[str]) -> tuple[str, list[str]]:
     else, or may be counted otherwise (shift, a function's own $1), is an argument without a name as before.
     """
     words = list(script_args)
-    loop = re.search(_OVER_ALL, body) if words else None
+    if not words or re.search(_ASKS_UNSAID, body):
+        return body, words
+    loop = re.search(_OVER_ALL, body)
     if loop and all(re.fullmatch(_PLAIN_WORD, word) and " " not in word for word in words):
         looped = f"{body[: loop.start()]}{loop[1]} {' '.join(words)}{body[loop.end() :]}"
         if not re.search(_ASKS_ANY, looped):
             return looped, []
-    if not words or re.search(_COUNTS_ANEW, body):
+    if re.search(_COUNTS_ANEW, body):
         return body, words
     body = re.sub(_IS_THERE, "*", body)
     values = "\n".join(found["value"] for found in ARGUMENT.finditer(body) if not found["value"].startswith("'"))
@@ -40,7 +53,7 @@ def followed(body: str, script_args: Sequence[str]) -> tuple[str, list[str]]:
     put = {
         number: word.replace(" ", "\1")
         for number, word in ((str(number), word) for number, word in enumerate(words, 1))
-        if 0 < anywhere[number] == named[number] and re.fullmatch(_PLAIN_WORD, word)
+        if 0 < anywhere[number] == named[number] and re.fullmatch(_PLAIN_WORD, word) and _is_one(word, number, body)
     }
     left = ["" if str(number) in put else word for number, word in enumerate(words, 1)]
     return re.sub(_POSITION, lambda found: put.get(found[1] or found[2], found[0]), body), left

@@ -194,8 +194,12 @@ def _but_noise(found: re.Match[bytes]) -> bytes:
     if not value or value[0] in "[{|>&":
         return found[0]
     is_level = name.lower().endswith("level") and value.upper() in _LEVELS
-    says_nothing = is_level or is_noise(name, value) or (is_rate(name) and IS_NUMBER.fullmatch(value))
+    says_nothing = is_level or is_noise(name, value) or _is_free_rate(name, value)
     return b"%s%s=*" % (found[1], found[2]) if says_nothing else found[0]
+
+
+def _is_free_rate(name: str, value: str) -> bool:
+    return is_rate(name) and bool(IS_NUMBER.fullmatch(value)) and float(value.replace("_", "")) != 0
 
 
 def _of_notebook(content: bytes) -> bytes:

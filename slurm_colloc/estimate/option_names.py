@@ -35,6 +35,9 @@ _RUNS = frozenset({"run", "job", "project", "group", "session", "wandb", "exp", 
 _NO_SIZE = frozenset(
     {"lr", "decay", "wd", "momentum", "dropout", "patience", "eps", "epsilon", "temperature", "smoothing", "prob"}
 )
+# Of these any number but 0 needs as much as another, unless it says how many parts are left out.
+_RATES = frozenset({"lr", "decay", "wd", "momentum", "dropout"})
+_OF_PARTS = frozenset({"patch", "token", "path", "edge", "node", "layer", "steps", "epochs", "step", "iters", "every"})
 # Numbers that change how long or how well a job runs, not what it needs of a GPU.
 _INERT = _NO_SIZE | {
     *("epoch", "epochs", "warmup", "interval", "freq", "frequency", "every", "workers", "timeout", "threads")
@@ -110,8 +113,10 @@ def is_inert(name: str) -> bool:
 
 
 def is_rate(name: str) -> bool:
-    """Return whether a number of this name changes neither what a job needs of a GPU nor how long it runs."""
-    return is_inert(name) and _is_rate(_words(name))
+    """Return whether a number of this name, but for 0, changes neither what a job needs of a GPU nor its run time."""
+    words = _words(name)
+    is_plain = bool(words & _RATES) and not words & _OF_PARTS
+    return is_inert(name) and (is_plain or words >= _LEARNING_RATE)
 
 
 def grows(name: str) -> bool:

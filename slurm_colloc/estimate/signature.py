@@ -41,7 +41,9 @@ _PUTS = re.compile(
 )
 _LOOP = re.compile(r"(\bfor\s+(\w{1,40})\s+in\s)[^;\n]*")
 # What runs beside what follows it: "2>&1" and "&&" are none.
-_AT_ONCE = re.compile(r"(?<![>&\d])&(?![>&\d])")
+_AT_ONCE = re.compile(r"(?<![>&<])&(?![>&])|\b(?:parallel|xargs|screen|tmux|coproc|sem)\b")
+# More than one word, of which a shell makes options of their own.
+_SEVERAL = re.compile(r"\s(?:-|[\w.]+=)")
 _RESULTS_PATH = re.compile(r"(?<![\w./~$}-])(?:\./)?(?:outputs?|results?|work_dirs?|runs?|logs?)/[\w/-]+(?![\w./])")
 _SHOWN_AT = re.compile(r"(>>?\s?)(?:\./)?(?:outputs?|results?|runs?|logs?)/[\w./-]+\.(?:txt|log|out|err)(?![\w./])")
 _CONSTANT = re.compile(r"(?m)(?:^|[;\s])([A-Za-z_]\w*)=[\"']?([\w./~+-]+)")
@@ -364,7 +366,7 @@ class _Reader:
     def one(self, name: str, value: str, plain: Callable[[str], str] | None = None) -> str:
         """Return what stands for one value in the family; ``plain`` is of what is neither a number nor noise."""
         bare = value.strip("\"'")
-        if is_noise(name, bare):
+        if is_noise(name, bare) and not _SEVERAL.search(bare):
             if is_label(name):
                 self.labels.add(bare)
             return self._plain(value) if self._is_used(name) else "*"

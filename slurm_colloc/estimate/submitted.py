@@ -130,7 +130,10 @@ def _as_last(found: Signature, last: Submitted | None) -> Signature:
     if ordered is None or before is None or before.values is None:
         return found
     were = before.written.split("_")
-    ordered = [was if is_rate(name) else one for name, was, one in zip(last.names, were, ordered, strict=False)]
+    ordered = [
+        was if is_rate(name) and float(was) and float(one) else one  # 0 turns off: a dropout, an average, a part frozen
+        for name, was, one in zip(last.names, were, ordered, strict=False)
+    ]
     rest = found.text.partition("~")[2]
     text = f"{before.family}.{'_'.join(ordered)}~{rest}"
     return found._replace(text=text, names=last.names, words=last.words)

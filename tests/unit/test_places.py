@@ -327,6 +327,9 @@ OTHER_ORDER = [
     ("source activate a\nsource activate b\nt", "source activate b\nsource activate a\nt"),
     ("module load cuda/11\nmodule load cuda/12\nt", "module load cuda/12\nmodule load cuda/11\nt"),
     ("module load python\nsource activate b\nt", "source activate b\nmodule load python\nt"),
+    ("t --momentum 0", "t --momentum 0.9"),
+    ("t --patch-dropout 0.1", "t --patch-dropout 0.5"),
+    ("t --conn-prob 0.1", "t --conn-prob 0.5"),
     ("python <<E\npython --a=x --b=y\nE", "python <<E\npython --b=y --a=x\nE"),
 ]
 

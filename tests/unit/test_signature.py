@@ -316,3 +316,31 @@ def test_any_text_has_one_that_is_a_file_name(script: bytes, args: list[str], va
     assert "\0" not in found.text
     assert len(found.text) < 250
     assert parts_of(found.text)
+
+
+def _loop(words: str, body: str) -> Job:
+    return Job(f"for s in {words}; do\n{body}\ndone | cat")
+
+
+UNSAID = "SEED=$1\n{}"
+AT_ONCE = ["t --seed $s --width 8&", 'echo "t --seed $s" >> l | parallel', "screen -dm t --seed $s"]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        *((_loop("1 2", body), _loop("1 2 3", body)) for body in AT_ONCE),
+        *(
+            (Job(UNSAID.format(rest), "8"), Job(UNSAID.format(rest), "64"))
+            for rest in ("for b; do\nt -b $b\ndone", "source run.sh", ". ./run.sh", "eval B=\\$$i; t -b $B")
+        ),
+        (Job("t --seed $1", "1"), Job("t --seed $1", "1 --batch 64")),
+        (Job('SEED="$1"\nt --seed $SEED', "1"), Job('SEED="$1"\nt --seed $SEED', "1 width=64")),
+        (Job("t --seed $SEED", SEED="1"), Job("t --seed $SEED", SEED="1 --batch 64")),
+    ],
+)
+def test_what_a_seed_brings_with_it_is_another_job(one: Job, other: Job) -> None:
+    first, second = parts_of(one.signature()), parts_of(other.signature())
+    assert first
+    assert second
+    assert not is_same(first, second)
