@@ -107,7 +107,8 @@ def _partitions(config: SiteConfig, cluster: Cluster) -> Iterator[str]:
             continue
         for key in PARTITION_KEYS:
             value = table.get(key, getattr(DeclaredPartition(""), key))
-            if getattr(found, key) != value:
+            # Without its weights nothing is said of a partition's billing.
+            if getattr(found, key) not in (value, *([""] if key == "billing_weights" else [])):
                 yield _differs(f"partition '{partition.name}': ", key, getattr(found, key), value)
         if found.mps_users and (found.mps_users == "one") != partition.one_user:
             who, instead = ("only one user", "one") if partition.one_user else ("several users", "each")

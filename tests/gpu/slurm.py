@@ -96,14 +96,15 @@ def start(
     for folder in (root / "state", root / "spool", etc):
         folder.mkdir(parents=True, exist_ok=True)
     os.environ["SLURM_CONF"] = str(etc / "slurm.conf")
-    plugins = f"PluginDir={PREFIX}/lib/slurm\n" if PREFIX.exists() else ""
+    relocated = Path(str(shutil.which("slurmctld"))).resolve().is_relative_to(PREFIX)
+    plugins = f"PluginDir={PREFIX}/lib/slurm\n" if relocated else ""
     (etc / "slurm.conf").write_text(
         plugins + CONF.format(root=root, gpu=gpu, ports=ports, gpus=len(devices), **node(len(devices)))
     )
     lines = [f"Name=gpu Type={gpu} File={device}\n" for device in devices]
     shared = " Flags=all_sharing" if len(devices) > 1 else ""
     (etc / "gres.conf").write_text(f"AutoDetect=off\n{''.join(lines)}Name=mps Count={len(devices)}00{shared}\n")
-    (etc / "cgroup.conf").write_text("CgroupPlugin=disabled\n" if PREFIX.exists() else CGROUP_CONF)
+    (etc / "cgroup.conf").write_text("CgroupPlugin=disabled\n" if relocated else CGROUP_CONF)
     subprocess.run(["slurmctld"], check=True)
     subprocess.run(["slurmd", "-N", "n1"], check=True)
     deadline = time.monotonic() + 30

@@ -275,6 +275,8 @@ def test_a_share_that_costs_nothing_stays_off(weights: str, tracked: str, free: 
     assert all(one in problem for one, problem in zip(found, problems, strict=True))
     off = config._replace(sharing=config.sharing._replace(order=("mig",)))
     assert check(off, cluster) == []
+    unsaid = tuple(one._replace(billing_weights="") for one in off.partition)
+    assert check(off._replace(partition=unsaid), cluster) == [], "nothing is said of billing, then"
     assert any(note.startswith(f"gres/shard (off): {free}") for note in notes(off, cluster)) is bool(free)
 
 
