@@ -96,6 +96,17 @@ def test_the_piece_that_is_named_holds_half_of_the_hours_and_nothing_is_said_of_
     printed("me", text)
 
 
+def test_the_piece_to_submit_a_name_by_holds_each_of_its_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    pieces = {"1": ("mps:40", 0.4), "2": ("mps:66", 0.66), "3": ("mps:65", 0.65)}
+    said = [
+        judge(RunFound(usage(job_id=job), None, evidence(job), Fitted("", unit, gpus, 9000, 1 - gpus, 1, None, 0.0)))
+        for job, (unit, gpus) in pieces.items()
+    ]
+    (hint,) = command._fit_hints(said, SITE._replace(cluster="c", policy="shadow"))
+    assert "--gres=mps:66: mps:66 holds it" in hint.what
+
+
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_month(text: str) -> None:
     report = mine(usage(job_name=text, job_id=text, gres=text), user=text, cluster=text, source=text,

@@ -119,9 +119,11 @@ def _fit_hints(said: Sequence[Judgement], config: SiteConfig) -> Iterator[Hint]:
         peaks = (one.found.evidence.gpu_mem_peak_mib for one in group if one.found.evidence)
         peak = max((mib for mib in peaks if mib is not None), default=0)
         runs = f"{counted(len(group), 'run')} of '{name}'"
-        how = "by csub" if config.policy == "auto" else f"with --gres={group[-1].unit}"
+        # What holds the run that needs most holds the others.
+        unit = max(group, key=lambda one: (one.found.fitted and one.found.fitted.gpus) or 0.0).unit
+        how = "by csub" if config.policy == "auto" else f"with --gres={unit}"
         yield Hint(
-            f"submit '{name}' {how}: {group[-1].unit} holds it",
+            f"submit '{name}' {how}: {unit} holds it",
             f"{runs} had a whole GPU and at most {peak} MiB of it; a piece would have freed {significant(freed)} GPU-h",
             line_for(last, config) or f"colloc job {last.usage.job_id}",
             freed,
