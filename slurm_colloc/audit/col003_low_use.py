@@ -66,7 +66,7 @@ def _remedies(subject: Subject) -> Iterator[str]:
     if fitting and csub:
         yield f"submit {_those(fitting, subject)} with csub, which gives them a piece of a GPU that is enough"
     elif fitting:
-        yield f"ask for a piece of a GPU in {_those(fitting, subject)}: {subject.label} is enough for half of them"
+        yield f"ask for a piece of a GPU in {_those(fitting, subject)}: {subject.label} does for half of them or more"
     if large:
         yield f"give {_those(large, subject)} that no piece holds more work at a time, a larger batch for example"
     if several:

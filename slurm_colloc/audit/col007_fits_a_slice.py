@@ -30,8 +30,8 @@ def _say(subject: Subject, bounds: Bounds) -> Said | None:
     piece = subject.label.rpartition("=")[2]
     return Said(
         f"{hours(subject.gpu_hours)} of whole GPUs in {runs(subject)} that would have fitted a piece of a GPU; for "
-        f"half of these runs {piece} or a smaller piece is enough, for the others a larger one (peaks of GPU "
-        f"memory up to {gib(peak_mib)}{active}); "
+        f"half of these runs or more {piece} or a smaller piece is enough, for any others a larger one (peaks of "
+        f"GPU memory up to {gib(peak_mib)}{active}); "
         f"other jobs could have had {hours(freed)} of it{others}; {seen(subject)}; the site's threshold is "
         f"{hours(bounds['min_gpu_hours'])}",
         f"ask for a piece in place of the GPU, such as {subject.label}{by_csub}; 'colloc job JOB' names the piece of "
