@@ -193,9 +193,7 @@ class Machine:
             else:
                 shutil.copy(str(footprint_job.__file__), project / "train.py")
             command = one.with_steps(float(rates[one.command]["steps_per_s"]))
-            (project / "train.sh").write_text(
-                script(one.name, command, one.steady_s, one.gpus, extra, 1 if one.seed is None else 2)
-            )
+            (project / "train.sh").write_text(script(one.name, command, one.steady_s, one.gpus, extra))
         return project / "train.sh"
 
     def become(self, cell: Cell, site: Path, user: str) -> list[str]:

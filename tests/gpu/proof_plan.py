@@ -53,6 +53,8 @@ _PROGRAMS = {
 # ImageNet and VOC are files; of CIFAR, which fits into memory, the runs with this batch size read files as well: with
 # them half of the trace's tasks decode.
 _FILES, _CIFAR_FILES_BATCH, _DECODERS = ("imagenet", "voc"), 64, 4
+# Which a script of one process names.
+_LEAST_CORES = 2
 
 
 class Task(NamedTuple):
@@ -234,14 +236,10 @@ def limit_min(steady_s: float) -> int:
     return 1 + math.ceil(3 * (steady_s + STARTUP_S) / 60)
 
 
-def script(name: str, command: str, steady_s: float, gpus: int = 1, extra: str = "", least_cores: int = 1) -> str:
-    """Return a batch script as a user writes it: who decodes asks for cores, the others take what the site gives.
-
-    Who sweeps asks as well, with ``least_cores`` above 1: by DefCpuPerGPU no waiting job becomes a share.
-    """
-    cpus = max(cores_of(command), least_cores)
-    cores = [f"-c {cpus}"] if cpus > 1 else []
-    words = [f"--job-name={name}", f"--gres=gpu:{gpus}", *cores, f"--time={limit_min(steady_s)}", "--requeue"]
+def script(name: str, command: str, steady_s: float, gpus: int = 1, extra: str = "") -> str:
+    """Return a batch script as a user writes it; it names its cores: by DefCpuPerGPU no waiting job becomes a share."""
+    cpus = max(cores_of(command), _LEAST_CORES)
+    words = [f"--job-name={name}", f"--gres=gpu:{gpus}", f"-c {cpus}", f"--time={limit_min(steady_s)}", "--requeue"]
     return "".join(("#!/bin/bash\n", *(f"#SBATCH {word}\n" for word in words), f"{extra}{command}\n"))
 
 

@@ -90,5 +90,5 @@ def test_sweeps_are_loops_over_seeds_that_all_name_their_cores() -> None:
     assert len({job.command for job in several}) == 5
     assert [job.seed for job in several] == [*range(5)] * 5
     assert [job.arrives_s for job in several] == [0.5 * number for number in range(25)]
-    texts = [proof_plan.script(job.name, job.command, 4.0, least_cores=2) for job in (*one, *several)]
+    texts = [proof_plan.script(job.name, job.command, 4.0) for job in (*one, *several)]
     assert all("#SBATCH -c " in text for text in texts)
