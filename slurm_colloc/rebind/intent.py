@@ -84,9 +84,9 @@ def has_grown(change: Change, placement: Placement, footprint: Footprint) -> boo
 
 
 def said_of(job: Waiting, change: Change) -> str:
-    """Return what the job's own output says of its change."""
+    """Return what the job's own output says of its change; until Slurm has answered, what was meant."""
     asked = f"asked {job.request.asked} at {_clock(job.submitted_s)}"
-    became = f"became {change.gres} at {_clock(change.at_s)}, by {counted(change.runs, 'run')} of the same job"
+    became = f"{'became' if change.is_told else 'to become'} {change.gres} at {_clock(change.at_s)}, by {counted(change.runs, 'run')} of the same job"
     bills = f"; Slurm bills {change.bills}, not {change.billed}" if change.bills and change.billed else ""
     return f"csub: {asked}; {became}{bills}; never again: --colloc=late=off"
 

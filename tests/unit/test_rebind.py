@@ -169,6 +169,21 @@ def test_a_known_need_becomes_a_piece_and_the_ledger_says_so(config: SiteConfig,
     assert "mps:7" in said.read_text()
 
 
+@pytest.mark.parametrize("dies", ["before", "after"])
+def test_a_job_whose_look_was_killed_says_what_was_meant(config: SiteConfig, slurm: Controller, dies: str) -> None:
+    """It may begin before the next look, with the piece or as asked."""
+    said = Path(lock_path(config.cluster)).parent / "7.said"
+    wait(config, slurm, "7")
+    learn()
+    slurm.dies = dies
+    with pytest.raises(ProcessError):
+        look(config, slurm)
+    assert "; to become mps:7 at " in said.read_text()
+    slurm.dies = ""
+    look(config, slurm)
+    assert "; became mps:7 at " in said.read_text()
+
+
 def test_the_charge_before_and_after_is_said_as_slurm_bills_it(config: SiteConfig, slurm: Controller) -> None:
     def bill(target: str, field: str, value: str) -> bool:
         slurm.records[target]["ReqTRES"] = "cpu=1,mem=100M,node=1,billing=6,gres/mps=7"
