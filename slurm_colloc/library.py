@@ -22,8 +22,9 @@ from slurm_colloc.core.errors import CollocError, ConfigError, InputError
 from slurm_colloc.core.model import Footprint, Placement
 from slurm_colloc.facts.aggregate import aggregate
 from slurm_colloc.facts.fits import fits_of
+from slurm_colloc.facts.months import used_hours_by_month
 from slurm_colloc.facts.run_rows import Rows, decision_rows, run_rows, share_rows
-from slurm_colloc.facts.usage import used_hours_by, whole_usage
+from slurm_colloc.facts.usage import MONTH, used_hours_by, whole_usage
 from slurm_colloc.pack.plan import plan_array
 from slurm_colloc.report.formats import flat_groups
 from slurm_colloc.slurm.client import CliClient
@@ -90,7 +91,13 @@ class Accounting:
         with self._aggregated(since, until) as (database, about):
             *groups, _ = used_hours_by(database, by)
             fits = fits_of(database, by, self._config, self._by) if self._config else ()
-            return _frame(flat_groups(by, groups, self._config.prices if self._config else Prices(), fits), about)
+        if by == MONTH:
+            begin, end = _ends(since, until)
+            window = Window(begin.timestamp(), end.timestamp(), now())
+            with self._store.connect(window.since_s, window.until_s) as database:
+                groups, of_months = used_hours_by_month(database, self._store, window, self._config, self._by)
+            fits = (*of_months, *fits[-1:])
+        return _frame(flat_groups(by, groups, self._config.prices if self._config else Prices(), fits), about)
 
     def shares(self, since: Moment = None, until: Moment = None) -> pd.DataFrame:
         """Return one row for each run and GPU or slice on which it was sampled; raises as ``runs`` does."""
@@ -126,10 +133,7 @@ class Accounting:
 
     @contextmanager
     def _aggregated(self, since: Moment, until: Moment) -> Iterator[tuple[DuckDBPyConnection, dict[str, Any]]]:
-        end = _moment(until) or datetime.fromtimestamp(now(), UTC)
-        begin = _moment(since) or end - timedelta(days=30)
-        if begin >= end:
-            raise InputError(f"the window from {begin.isoformat()} to {end.isoformat()} is empty")
+        begin, end = _ends(since, until)
         window = Window(begin.timestamp(), end.timestamp(), now())
         with self._store.connect(window.since_s, window.until_s) as database:
             aggregate(database, self._store, window)
@@ -199,6 +203,14 @@ def _part(script: str | os.PathLike[str], args: Sequence[str]) -> Part:
     check_call(command_line)
     client = CliClient()
     return make_plan(command_line, environment_to_submit(), None, config, client, packer=plan_array).part
+
+
+def _ends(since: Moment, until: Moment) -> tuple[datetime, datetime]:
+    end = _moment(until) or datetime.fromtimestamp(now(), UTC)
+    begin = _moment(since) or end - timedelta(days=30)
+    if begin >= end:
+        raise InputError(f"the window from {begin.isoformat()} to {end.isoformat()} is empty")
+    return begin, end
 
 
 def _moment(given: Moment) -> datetime | None:

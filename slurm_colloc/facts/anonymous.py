@@ -12,13 +12,13 @@ from typing import NamedTuple
 from duckdb import DuckDBPyConnection
 
 from slurm_colloc.core.errors import InputError
-from slurm_colloc.facts.usage import GROUPINGS
+from slurm_colloc.facts.usage import GROUPINGS, MONTH
 from slurm_colloc.store.queries import make_rows
 
 # Partitions and kinds of GPUs are the cluster's, and squeue shows them to everybody.
 _NAMES = ("user", "account", "qos", "signature")
-# A group of one user each time, or nearly.
-OF_ONE = ("user", "signature")
+# A group of one user each time, or nearly; and what is added up by itself.
+OF_ONE = ("user", "signature", MONTH)
 # Known of some runs only: of those users alone the figure is. Runs of whose share nobody knows the size have no
 # GPU-hours.
 _OF_SIZED = ("allocated", "held", "util_used", "sm_used", "sm_beyond", "coverage_pct", "held_idle_hours")

@@ -70,6 +70,12 @@ def _midnights(since_s: float, until_s: float, zone: tzinfo | None, days: int) -
         day += timedelta(days=days)
 
 
+def months_of(since_s: float, until_s: float, zone: tzinfo | None = None) -> list[tuple[float, str]]:
+    """Return when each month of [since, until) begins in it, and its name; last when the window ends, without one."""
+    firsts = (at_s for at_s in _midnights(since_s, until_s, zone, 1) if _local(at_s, zone).day == 1 and at_s > since_s)
+    return [*((at_s, f"{_local(at_s, zone):%Y-%m}") for at_s in (since_s, *firsts)), (until_s, "")]
+
+
 def _began_s(day: datetime, zone: tzinfo | None) -> float:
     """Return the first moment of a local day; where clocks leave midnight out, that in which they do."""
     at = day.replace(tzinfo=zone).timestamp() if zone else day.timestamp()

@@ -8,14 +8,13 @@ from slurm_colloc.core.usage_model import GroupUsage
 from slurm_colloc.store.decisions import with_decisions
 from slurm_colloc.store.queries import named, query
 
-# What reports group by -> the column of a run.
+MONTH = "month"
+# What reports group by -> the column of a run. A month has a part of a run: facts/months.py.
 GROUPINGS = {
-    "user": "user",
-    "account": "account",
-    "partition": "partition",
-    "qos": "qos",
+    **{name: name for name in ("user", "account", "partition", "qos")},
     "gpu": "kind",
-    "signature": "signature",
+    "node": "on_node",
+    **{name: name for name in ("state", "cluster", "signature", MONTH)},
 }
 
 
@@ -57,7 +56,7 @@ def _added_up(
 
 
 def source(by: str) -> tuple[str, str]:
-    """Return SQL for the name of a run's group, and for the runs that have it.
+    """Return SQL for the name of a run's group, and for the runs that have it; of a month, NULL.
 
     Raises:
         InputError: ``by`` is not one of GROUPINGS.
@@ -65,5 +64,7 @@ def source(by: str) -> tuple[str, str]:
     if by not in GROUPINGS:
         raise InputError(f"'--by {by}' is not one of {', '.join(GROUPINGS)}")
     runs = f"({with_decisions()})" if by == "signature" else "usage"
+    if by == MONTH:
+        return "NULL", runs
     column = f'"{GROUPINGS[by]}"'
     return f"CASE WHEN {column} = '' THEN '(not known)' ELSE coalesce({column}, '(not by csub)') END", runs

@@ -146,6 +146,7 @@ def definitions(report: UsageReport) -> dict[str, str]:
     convention, metric = report.equivalents, "SM %" if metric_of(report) == "sm" else "GPU_UTIL %"
     util = "GPU_UTIL %: the part of the sampled time in which any kernel ran. Whole GPUs only."
     active = "SM %: the part of a GPU's SMs (multiprocessors) at work, on average over the sampled time."
+    most = " The most idle come first."
     empty = "EMPTY: sampled GPU-hours without a process of the job on the GPU. kWh: energy of the sampled time."
     found = {
         "ALLOC GPU-h": "ALLOC: allocated GPU-hours, in whole GPUs. A MIG slice counts as its part of the GPU, by "
@@ -155,7 +156,7 @@ def definitions(report: UsageReport) -> dict[str, str]:
         "SAMPLED %": "SAMPLED %: the part of ALLOC that was sampled.",
         **dict.fromkeys(("GPU_UTIL %", "GPU_UTIL GPU-h"), util),
         **dict.fromkeys(("SM %", "SM GPU-h"), active),
-        "IDLE GPU-h": f"IDLE: sampled GPU-hours x (100 % - {metric}). The most idle come first.",
+        "IDLE GPU-h": f"IDLE: sampled GPU-hours x (100 % - {metric})." + most * (report.by != "month"),
     }
     if report.fits:
         whole = report.fits[-1]

@@ -323,7 +323,7 @@ def test_a_window_without_runs_says_where_they_are(text: str, printed: Printed) 
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["--by", "node"], "--by 'node' is not one of user, account, partition, qos, gpu"),
+        (["--by", "day"], "--by 'day' is not one of user, account, partition, qos, gpu, node, state, cluster"),
         (["--equivalents", "price"], "--equivalents 'price' is not one of slices, sms, memory"),
         (["--store", "x"], "--sacct-file is read in place of a store"),
         (["--timezone", "Nowhere/City"], "--timezone 'Nowhere/City' is not a zone"),

@@ -3,6 +3,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from slurm_colloc.core.errors import InputError
+from slurm_colloc.core.model import Gres
 from slurm_colloc.core.usage_model import GroupUsage, JobUsage
 from slurm_colloc.facts.aggregate import aggregate
 from slurm_colloc.facts.usage import used_hours_by, used_hours_by_kind
@@ -101,8 +102,8 @@ def test_groups(printed: Printed) -> None:
     *accounts, _ = grouped(runs, "account")
     assert [(group.name, group.jobs) for group in accounts] == [("x", 2), ("y", 2)]
     assert accounts[0].methods == ("measured", "split by memory")
-    with printed.raises("report", InputError, "'--by node'"):
-        grouped(runs, "node")
+    with printed.raises("report", InputError, "'--by day'"):
+        grouped(runs, "day")
 
 
 def test_groups_by_qos_and_by_kind_of_gpu() -> None:
@@ -172,3 +173,19 @@ def test_a_group_without_a_name_has_one(tmp_path: Path) -> None:
         assert {group.name for group in used_hours_by(database, "account")} == {"(not known)", "lab", "total"}
         groups, kinds = used_hours_by_kind(database, "account")
     assert {group.name for group in groups[:-1]} == kinds.keys()
+
+
+def test_groups_by_state_node_and_cluster_are_exact(tmp_path: Path) -> None:
+    several = run("5", state="NODE_FAIL", node_list="g[1-2]", gres=(Gres("gpu", "h100", 8),))
+    ended = {"2": "TIMEOUT", "3": "OUT_OF_MEMORY", "4": "PREEMPTED"}
+    rows = [run("1"), *(run(job, state=state, cluster="d", node_list="g2") for job, state in ended.items()), several]
+    store = stored(tmp_path, rows)
+    with store.connect() as database:
+        aggregate(database, store, Window(0, 1e9, 1e9))
+        found = {
+            by: {group.name: group.allocated_gpu_hours for group in used_hours_by(database, by)[:-1]}
+            for by in ("state", "node", "cluster")
+        }
+    assert found["state"] == {"COMPLETED": 1, **dict.fromkeys(ended.values(), 1), "NODE_FAIL": 8}
+    assert found["node"] == {"g1": 1, "g2": 3, "(several nodes)": 8}
+    assert found["cluster"] == {"c": 9, "d": 3}

@@ -22,7 +22,7 @@ def check_names(by: str, pseudonyms: bool, min_group: int, *, kind: str, runs: b
     if min_group == 1:
         raise InputError("--min-group 1 does nothing: each group has one user at least")
     if min_group and by in OF_ONE:
-        raise InputError(f"--min-group is for groups of several users, and --by {by} has none; try --by account")
+        raise InputError(f"--min-group is for groups of several users, which --by {by} has not; try --by account")
     if min_group and charts:
         raise InputError("--charts shows single hours, whose users may be fewer than --min-group; leave one out")
     if min_group and runs:

@@ -35,10 +35,11 @@ from slurm_colloc.facts.counts import (
     unaccounted_hours,
 )
 from slurm_colloc.facts.fits import fits_of
+from slurm_colloc.facts.months import used_hours_by_month
 from slurm_colloc.facts.over_time import Bins, bins_of, charts_of
 from slurm_colloc.facts.remedies import remedies
 from slurm_colloc.facts.run_rows import run_rows
-from slurm_colloc.facts.usage import GROUPINGS, used_hours_by, used_hours_by_kind
+from slurm_colloc.facts.usage import GROUPINGS, MONTH, used_hours_by, used_hours_by_kind
 from slurm_colloc.report.first_look import MOST, to_do
 from slurm_colloc.report.formats import FORMATS, PARQUET, TABLE, TEXTS, about, flat
 from slurm_colloc.report.proof import FORMATS as PROOF_FORMATS
@@ -59,7 +60,7 @@ _ROWS_ON_TERMINAL = 20
 
 
 def report(
-    by: Annotated[str, typer.Option("--by", help="user, account, partition, qos, gpu or signature")] = "user",
+    by: Annotated[str, typer.Option("--by", help=f"one of {', '.join(GROUPINGS)}")] = "user",
     since: Annotated[str, typer.Option("--since", help="ISO 8601, or a span such as 7d")] = "30d",
     until: Annotated[str, typer.Option("--until", help="ISO 8601, a span, or now")] = "now",
     form: Annotated[str, typer.Option("--format", help="table, csv, json, parquet or html")] = "table",
@@ -195,18 +196,27 @@ def _report(asked: _Asked, ends: tuple[datetime, datetime], config: SiteConfig |
     The database is gone then, whose memory a page can use.
     """
 
+    by_month = asked.by == MONTH
+
+    def months(done: int, of: int) -> None:
+        step(_ADDED_PCT * done // (2 * of), 100)
+
     def adding(done: int, of: int) -> None:
-        step(_ADDED_PCT * done // max(1, of), 100)
+        step(_ADDED_PCT * (done + by_month * of) // max(1, of + by_month * of), 100)
 
     span = Window(ends[0].timestamp(), ends[1].timestamp(), now())
     bins = bins_of(span.since_s, span.until_s) if asked.draws else None
     with _text(asked, config, adding) if asked.text.path else _store(asked, config, span) as opened:
+        of = (opened.database, opened.source, span, config if asked.details else None, asked.equivalents, months)
+        groups, fits = used_hours_by_month(*of) if by_month else ([], [])
         days = aggregate(opened.database, opened.source, span, bins, step=adding)
         step(_ADDED_PCT, 100)
         names = keep_names_out(opened.database, opened.source, asked.by, asked.pseudonyms, asked.min_group)
         if asked.runs_csv:
             _write_runs(opened.database, asked.runs_csv, named=not asked.pseudonyms)
         found = _figures(opened, asked, ends, span, config, bins)
+        if by_month:
+            found = found._replace(groups=tuple(groups), fits=(*fits, *found.fits[-1:]))
         step(_FIGURES_PCT, 100)
     harm = harmed(opened.source, config, ends) if config and asked.draws and found.predictions else None
     found = found._replace(names=names, in_proportion=days.cut, harm=harm)

@@ -8,6 +8,7 @@ ends AS NOT MATERIALIZED (
     WHERE p.end_s IS NOT NULL OR o.ended IS NOT true
 )
 SELECT {number} AS run, e.* EXCLUDE (node_list, place), w.* EXCLUDE (text, place),
+       if(contains(node_list, ',') OR contains(node_list, '['), '(several nodes)', node_list) AS on_node,
        -- A share that is seen to use more than it was given of a GPU.
        if(NOT whole AND blocked IS NULL, 100 * gpus, 100) AS most_pct,
        greatest(start_s, $since)::DOUBLE AS from_s, least(last_s, $until)::DOUBLE AS to_s,
