@@ -199,7 +199,8 @@ class JobUsage(NamedTuple):
     ``held_idle_gpu_hours`` is sampled time without a process of the run on its device, ``idle_tail_s`` the time from
     the last reading with activity on any of its devices to its last reading, less all that nobody measured and all
     suspensions, ``energy_j`` what its part of the devices took. ``cpu_cores_used`` to ``written_mib`` are of the host:
-    CPU time over sampled time, memory at peak on one node, bytes moved.
+    CPU time over sampled time, memory at peak on one node, bytes moved. ``suspended_s``, ``elapsed_s`` (without it) and
+    the limit are of the whole run, whatever of it is in the window.
     """
 
     cluster: str
@@ -234,6 +235,9 @@ class JobUsage(NamedTuple):
     read_mib: float | None
     written_mib: float | None
     methods: tuple[str, ...]
+    suspended_s: int | None = None
+    elapsed_s: float | None = None
+    limit_min: int | None = None
 
 
 class StrayUse(NamedTuple):

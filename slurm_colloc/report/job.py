@@ -92,13 +92,18 @@ def _run_lines(story: RunStory, of: JobStory) -> Iterator[str]:
     run, slurm, decision = story.usage, story.slurm, of.decision
     known: Any = run or slurm
     state = slurm.state if slurm else known.state
-    name = f"job {printable(known.job_id)} '{printable(known.job_name)}' of {printable(known.user)}, {printable(state)}"
+    clusters = {one.usage.cluster for one in of.runs if one.usage}
+    place = f" on {printable(run.cluster)}" if run and len(clusters) > 1 else ""
+    name = f"job {printable(known.job_id)} '{printable(known.job_name)}' of {printable(known.user)}{place}"
+    name += f", {printable(state)}"
     yield (
         f"{name}: {_verdict(run, story.timeline)}{' so far' if state in _SO_FAR else ''}"
         if run and run.methods
         else name
     )
-    yield titled("ran", _ran(run, slurm, of.since_s, state))
+    suspended_s = slurm.suspended_s if slurm and slurm.suspended_s is not None else known.suspended_s
+    suspended = f", suspended for {in_words(suspended_s)} of that" if suspended_s else ""
+    yield titled("ran", _ran(run, slurm, of.since_s, state) + suspended)
     if slurm:
         yield from _of_slurm(slurm)
     if slurm and not decision:
@@ -177,7 +182,7 @@ def _of_slurm(slurm: Accounted) -> Iterator[str]:
     if slurm.time_limit_min is not None:
         limit = "no time limit" if isinf(slurm.time_limit_min) else f"limit {in_words(60 * slurm.time_limit_min)}"
     ended = slurm.end_s is not None and slurm.start_s is not None
-    elapsed_s = float((slurm.end_s or 0) - (slurm.start_s or 0)) if ended else 0.0
+    elapsed_s = float((slurm.end_s or 0) - (slurm.start_s or 0)) - (slurm.suspended_s or 0.0) if ended else 0.0
     took = f"took {in_words(elapsed_s)}" if ended else ""
     billed = f"billing {slurm.billing}" if slurm.billing else ""
     said = ", ".join(filter(None, (waited, took, limit, f"exit code {slurm.exit_code}" if ended else "", billed)))

@@ -4,11 +4,12 @@
 import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
-from typing import Any, NamedTuple
+from typing import Any
 
 from slurm_colloc.core.chart_model import Fit
 from slurm_colloc.core.units import printable
 from slurm_colloc.core.usage_model import GroupUsage
+from slurm_colloc.report.columns import Column
 from slurm_colloc.report.first_look import as_lines
 from slurm_colloc.report.layout import (
     BLUE,
@@ -29,7 +30,6 @@ from slurm_colloc.report.usage import (
     hours_digits,
     metric_of,
     money,
-    number,
     only_given,
     percent,
     reach,
@@ -46,18 +46,6 @@ _BAR = "." * _BAR_COLUMNS  # in its place until it is known how much room it has
 _BAR_RANK = 6
 _BARS = re.compile(r"(?<=  )(█*)(▒*)(░*)$")
 _COLOURS = (BLUE, YELLOW, DIM)
-
-
-class Column(NamedTuple):
-    """A column: its title, the figure in it, the digits after the point (None: a text), and what is left out first.
-
-    Where there is no room for all, those of the highest ``rank`` are left out.
-    """
-
-    title: str
-    figure: str
-    digits: int | None
-    rank: int
 
 
 def columns(report: UsageReport) -> list[Column]:
@@ -108,10 +96,7 @@ def cells_of(report: UsageReport, separator: str = "") -> Callable[[GroupUsage],
             "freed_gpu_hours": says and says.could_free_gpu_hours,
             "fit_unit": _fits_in(says, of_all=group is report.total and len(report.groups) > 1) if says else "",
         }
-        return [
-            figures[figure] or "-" if digits is None else number(figures[figure], digits, separator)
-            for _, figure, digits, _ in shown
-        ]
+        return [column.cell(figures, separator) for column in shown]
 
     return cells
 

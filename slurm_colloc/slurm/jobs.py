@@ -61,6 +61,7 @@ JOB_ID = re.compile(r"[0-9]{1,18}(?:[_+][0-9]{1,18})?", re.ASCII)
 _FIELDS = (
     *("JobID", "JobIDRaw", "User", "Account", "Partition", "QOS", "State", "ExitCode", "Submit", "Start", "End"),
     *("Timelimit", "AllocCPUS", "ReqTRES", "AllocTRES", "NodeList", "MaxRSS", "TotalCPU", "Reason"),
+    "Suspended",
     *("WorkDir", "SubmitLine", "JobName"),
 )
 
@@ -96,6 +97,7 @@ class Accounted(NamedTuple):
     submit_line: str
     job_name: str
     billing: str = ""
+    suspended_s: float | None = None
 
     @property
     def task(self) -> int | None:
@@ -176,6 +178,7 @@ def _of_sacct(values: Mapping[str, str]) -> Accounted:
         submit_line=values["SubmitLine"],
         job_name=values["JobName"],
         billing=tres_value(given, "billing"),
+        suspended_s=_seconds(values["Suspended"]),
     )
 
 
@@ -191,7 +194,8 @@ def with_controllers(rows: Sequence[Accounted], live: Sequence[Accounted]) -> tu
     for row in rows:
         job = left.get(row.raw_id)
         if row.end_s is None and job is not None:
-            found.append(job._replace(submit_line=row.submit_line, asked=row.asked or job.asked))
+            asked = row.asked or job.asked
+            found.append(job._replace(submit_line=row.submit_line, asked=asked, suspended_s=row.suspended_s))
             del left[row.raw_id]
         else:
             found.append(row)

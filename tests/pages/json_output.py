@@ -8,6 +8,7 @@ from slurm_colloc.core.audit_model import Finding, JobLine, MailDay
 from slurm_colloc.core.chart_model import Fit
 from slurm_colloc.core.model import Decision, Evidence, Footprint, JobRequest, Placement, Reason
 from slurm_colloc.core.usage_model import ArmFigure, HarmRate, JobUsage
+from slurm_colloc.report.jobs import JobRow
 from slurm_colloc.report.me import Hint, Sums
 from slurm_colloc.report.proof import Proof
 from slurm_colloc.report.shadow import ShadowReport
@@ -21,6 +22,7 @@ TOP_LEVEL: dict[str, tuple[str, ...]] = {
     ),
     "colloc history --format json": ("schema", "submissions", "jobs", "unreadable"),
     "colloc job --format json": ("schema", "runs", "stories", "not_shown", "decision", "evidence"),
+    "colloc jobs --format json": ("schema", "user", "since", "until", "source", "runs_without_gpu", "rows"),
     "colloc me --format json": (
         *("schema", "user", "cluster", "since", "until", "source", "runs_without_gpu", "total", "fit", "advice"),
         "idlest",
@@ -50,6 +52,7 @@ _NOUNS: dict[str, Any] = {
     "request of csub": JobRequest,
     "footprint of csub and colloc history": Footprint,
     "placement of csub": Placement,
+    "rows of colloc jobs": JobRow,
     "total of colloc me": Sums,
     "fit of colloc me": Fit,
     "advice of colloc me": Hint,

@@ -79,6 +79,20 @@ def test_of_a_job_that_was_suspended_all_the_time_nothing_is_said_to_be_unused(p
     printed("job", text)
 
 
+def test_a_suspension_is_said_and_took_is_without_it(printed: Printed) -> None:
+    lines = as_text(told(usage(suspended_s=600), slurm=ROW._replace(suspended_s=1200.0))).splitlines()
+    printed("job", *(line for line in lines if line.startswith(("  ran ", "  time ", "  cores "))))
+    stored = as_text(told(usage(suspended_s=600)))
+    printed("job", *(line for line in stored.splitlines() if line.startswith("  ran ")))
+    assert "suspended" not in as_text(told(usage(suspended_s=0), slurm=ROW))
+
+
+def test_the_cluster_is_named_where_there_are_two() -> None:
+    both = JobStory([RunStory(usage()), RunStory(usage(cluster="d"))])
+    assert ["' of ann on c," in as_text(both), "' of ann on d," in as_text(both)] == [True, True]
+    assert " on c," not in as_text(told(usage()))
+
+
 @pytest.mark.parametrize("allocated", [0.25, None])
 def test_a_drawn_share_is_never_called_not_measured(allocated: float | None, printed: Printed) -> None:
     known = {} if allocated is None else {"sm_measured_gpu_hours": 0.25, "sm_used_gpu_hours": 0.25}

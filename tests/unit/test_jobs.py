@@ -29,7 +29,8 @@ def row(job: str = "61", **fields: str) -> str:
         "JobID": job, "JobIDRaw": job, "User": "ann", "Account": "lab", "Partition": "gpu", "QOS": "normal",
         "State": "COMPLETED", "ExitCode": "0:0", "Submit": "100", "Start": "160", "End": "3760",
         "Timelimit": "02:00:00", "AllocCPUS": "4", "ReqTRES": TRES, "AllocTRES": TRES, "NodeList": "g1", "MaxRSS": "",
-        "TotalCPU": "01:00:00", "Reason": "None", "WorkDir": "/home/ann", "SubmitLine": "sbatch a.sh", "JobName": "a",
+        "TotalCPU": "01:00:00", "Reason": "None", "Suspended": "00:00:00",
+        "WorkDir": "/home/ann", "SubmitLine": "sbatch a.sh", "JobName": "a",
     }  # fmt: skip
     return "".join(f"{value}{DELIMITER}" for value in (values | fields).values()) + "\n"
 
@@ -43,6 +44,9 @@ def test_a_job_with_its_steps_is_one_run() -> None:
     assert (one.cpus, one.mem_mib, one.time_limit_min, one.cpu_time_s) == (4, 8192, 120.0, 3600.0)
     assert one.host_mem_peak_mib == 3
     assert one.given == (Gres("gpu", "h100", 1),)
+    assert one.suspended_s == 0.0
+    (held,) = parse_accounted(row(Suspended="01:00:00"), DELIMITER)
+    assert with_controllers((held._replace(end_s=None),), (one._replace(suspended_s=None),))[0].suspended_s == 3600.0
 
 
 def test_what_is_not_known_is_not_zero() -> None:

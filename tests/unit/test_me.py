@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from slurm_colloc.cli.colloc import me as command
+from slurm_colloc.cli.colloc.user_runs import kept_evidence
 from slurm_colloc.core.chart_model import Fit
 from slurm_colloc.core.usage_model import JobUsage
 from slurm_colloc.estimate.records import drop_decision, drop_evidence, own_decisions
@@ -180,7 +181,7 @@ def test_what_was_decided_before_the_site_had_a_spool_still_counts(
         drop_evidence(str(home), evidence(job, 6000))
     drop_decision(config.decisions_folder, decision("63", cluster="c"))
     assert [one.job_id for one in own_decisions(config)[0]] == ["61", "63"]
-    assert command._kept(config)["61"].gpu_mem_peak_mib == 6000
+    assert kept_evidence(config)["61"].gpu_mem_peak_mib == 6000
     at_home = config._replace(paths=config.paths._replace(decisions=""))
     assert [one.job_id for one in own_decisions(at_home)[0]] == ["61", "62"]
 

@@ -7,7 +7,7 @@ from typing import NoReturn
 # In the order of help, by who needs them. Each is a file beside this one with ``app`` (a group) or a function of that
 # name.
 PANELS = {
-    "Commands for users": ("job", "why", "me", "history", "late", "off"),
+    "Commands for users": ("job", "jobs", "why", "me", "history", "late", "off"),
     "Commands for administrators": ("report", "site", "audit", "demo"),
     "Commands that services run": ("agent", "sample", "flush", "ingest", "compact", "policy", "pages"),
 }

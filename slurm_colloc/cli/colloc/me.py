@@ -10,29 +10,20 @@ from typing import Annotated
 import typer
 
 from slurm_colloc.cli.colloc.job_next import line_for
-from slurm_colloc.cli.colloc.output import one_of, say, site_or_none, state_folder, window
+from slurm_colloc.cli.colloc.output import one_of, say, site_or_none, window
 from slurm_colloc.cli.colloc.terminal import show
+from slurm_colloc.cli.colloc.user_runs import judged_runs
 from slurm_colloc.core.clock import now
-from slurm_colloc.core.config import SiteConfig, user_data_folder
-from slurm_colloc.core.errors import CollocError, InputError
-from slurm_colloc.core.model import Evidence
+from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.units import counted, significant
-from slurm_colloc.estimate.lookup import look_up
 from slurm_colloc.estimate.records import own_decisions
-from slurm_colloc.facts.fits import fit_of, with_fitted
-from slurm_colloc.facts.judgement import Judgement, judge
-from slurm_colloc.facts.one_user import UserRuns, user_by_sacct, user_in_store, with_evidence
+from slurm_colloc.facts.fits import fit_of
+from slurm_colloc.facts.judgement import Judgement
 from slurm_colloc.report.me import FORMATS, Hint, MyReport, hints_of
-from slurm_colloc.slurm.job_visibility import Visible
 from slurm_colloc.store.decisions import asked_id
 from slurm_colloc.store.rights import own_name
-from slurm_colloc.store.store import Store, open_store
 from slurm_colloc.store.window import Window
 
-# sacct of one user and a month.
-_SACCT_TIMEOUT_S = 60.0
-# Each is a file to read; what one submitted longer ago than that many jobs is left to the store.
-_SIGNATURES = 200
 _OF_SHAPES = 3
 
 
@@ -48,59 +39,23 @@ def me(
     user = own_name() or str(os.geteuid())
     present_s = now()
     asked = Window(start.timestamp(), present_s, present_s)
-    found, source = _runs(store or state_folder("store"), user, asked, config)
+    found = judged_runs(store, user, asked, config)
     if not config:
         say("note: no site.toml, so what is kept of your jobs is not looked at; 'colloc site init --user' writes one")
-    kept = _kept(config) if config and any(not run.usage.methods for run in found.runs) else {}
-    runs = [with_evidence(run, kept.get(run.usage.job_id_raw)) for run in found.runs]
-    said = [judge(run) for run in (with_fitted(runs, config) if config else runs)]
-    usages = [run.usage for run in runs]
-    hints = [*hints_of(said), *(_fit_hints(said, config) if config else [])]
+    usages = [one.found.usage for one in found.said]
+    hints = [*hints_of(found.said), *(_fit_hints(found.said, config) if config else [])]
     report = MyReport(
         user,
         config.cluster if config else "",
         start,
         end,
-        source,
+        found.source,
         usages,
         found.without_gpu,
-        fit_of(user, said),
+        fit_of(user, found.said),
         hints,
     )
     show(report, FORMATS, form)
-
-
-def _runs(folder: str, user: str, asked: Window, config: SiteConfig | None) -> tuple[UserRuns, str]:
-    """Return one's runs and where they are from: a store that somebody keeps up to date, else Slurm itself."""
-
-    def stored() -> tuple[UserRuns, str]:
-        source = open_store(folder, config, visible=Visible(False, user))
-        return user_in_store(source, user, asked, config), f"samples and accounting in the store '{folder}'"
-
-    def by_sacct() -> tuple[UserRuns, str]:
-        found = user_by_sacct(Store(folder, config), user, asked, config, _SACCT_TIMEOUT_S, os.environ)
-        return found, "sacct, and what csub measured in your jobs"
-
-    ways = [stored, by_sacct]
-    if folder == os.path.join(user_data_folder(), "store"):
-        # One's own store is as old as one's last ingest.
-        ways.reverse()
-    why: list[str] = []
-    for way in ways:
-        try:
-            return way()
-        except CollocError as error:
-            why.append(str(error))
-    raise InputError("; and in its place: ".join(why))
-
-
-def _kept(config: SiteConfig) -> dict[str, Evidence]:
-    decisions, _ = own_decisions(config)
-    signatures = dict.fromkeys(one.signature for one in reversed(decisions) if not one.is_pack)
-    found: dict[str, Evidence] = {}
-    for signature in list(signatures)[:_SIGNATURES]:
-        found |= {run.job_id: run for run in look_up(config, signature, None).evidence}
-    return found
 
 
 def _fit_hints(said: Sequence[Judgement], config: SiteConfig) -> Iterator[Hint]:

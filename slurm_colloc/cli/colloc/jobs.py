@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""colloc jobs: a user's jobs, a line for each."""
+
+import os
+from typing import Annotated
+
+import typer
+
+from slurm_colloc.cli.colloc.output import one_of, site_or_none, window
+from slurm_colloc.cli.colloc.terminal import show
+from slurm_colloc.cli.colloc.user_runs import judged_runs
+from slurm_colloc.core.clock import now
+from slurm_colloc.report.columns import FORMATS
+from slurm_colloc.report.jobs import listing_of
+from slurm_colloc.store.rights import own_name
+from slurm_colloc.store.window import Window
+
+
+def jobs(
+    user: Annotated[str, typer.Option("--user", "-u", help="whose; else yours")] = "",
+    since: Annotated[str, typer.Option("--since", help="ISO 8601, or a span such as 7d")] = "7d",
+    until: Annotated[str, typer.Option("--until", help="ISO 8601, a span, or now")] = "now",
+    form: Annotated[str, typer.Option("--format", help="table, csv or json")] = "table",
+    output: Annotated[str, typer.Option("--output", "-o", help="file instead of standard output")] = "",
+    store: Annotated[str, typer.Option("--store", help="folder of the store; else the site's")] = "",
+) -> None:
+    """List jobs with a GPU: state, elapsed of limit, GPU used of allocated, memory peak, and what to do."""
+    one_of("--format", form, FORMATS)
+    ends = window(since, until)
+    named = user or own_name() or str(os.geteuid())
+    asked = Window(ends[0].timestamp(), ends[1].timestamp(), now())
+    found = judged_runs(store, named, asked, site_or_none())
+    show(listing_of(named, ends, found.source, found.said, found.without_gpu), FORMATS, form, output)

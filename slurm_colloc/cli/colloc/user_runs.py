@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One user's runs, each judged: from a store that somebody keeps up to date, else from Slurm itself."""
+
+import os
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from slurm_colloc.cli.colloc.output import state_folder
+from slurm_colloc.cli.colloc.visible_store import visible_here
+from slurm_colloc.core.config import SiteConfig, user_data_folder
+from slurm_colloc.core.errors import CollocError, InputError
+from slurm_colloc.core.model import Evidence
+from slurm_colloc.estimate.lookup import look_up
+from slurm_colloc.estimate.records import own_decisions
+from slurm_colloc.facts.fits import with_fitted
+from slurm_colloc.facts.judgement import Judgement, judge
+from slurm_colloc.facts.one_user import UserRuns, user_by_sacct, user_in_store, with_evidence
+from slurm_colloc.slurm.job_visibility import Visible
+from slurm_colloc.store.rights import own_name
+from slurm_colloc.store.store import Store, open_store
+from slurm_colloc.store.window import Window
+
+# sacct of one user and a month.
+_SACCT_TIMEOUT_S = 60.0
+# Each is a file to read; what one submitted longer ago than that many jobs is left to the store.
+_SIGNATURES = 200
+
+
+class JudgedRuns(NamedTuple):
+    """What is said of each run with a GPU, how many had none, and where the runs are from."""
+
+    said: Sequence[Judgement]
+    without_gpu: int
+    source: str
+
+
+def judged_runs(store: str, user: str, asked: Window, config: SiteConfig | None) -> JudgedRuns:
+    """Return a user's runs from the store in a folder, or where that is empty the site's.
+
+    Raises:
+        InputError: neither a store nor Slurm has them.
+    """
+    found, source = _runs(store or state_folder("store"), user, asked, config)
+    # What csub keeps is one's own.
+    own = config and user == own_name()
+    kept = kept_evidence(config) if config and own and any(not run.usage.methods for run in found.runs) else {}
+    runs = [with_evidence(run, kept.get(run.usage.job_id_raw)) for run in found.runs]
+    return JudgedRuns(
+        [judge(run) for run in (with_fitted(runs, config) if config else runs)], found.without_gpu, source
+    )
+
+
+def _runs(folder: str, user: str, asked: Window, config: SiteConfig | None) -> tuple[UserRuns, str]:
+    """Return a user's runs and where they are from: a store that somebody keeps up to date, else Slurm itself."""
+
+    own = user == own_name()
+
+    def stored() -> tuple[UserRuns, str]:
+        visible = Visible(False, user) if own else visible_here(folder, config)
+        source = open_store(folder, config, visible=visible)
+        part = "" if own or visible.everybody else f", {visible.whose}"
+        return user_in_store(source, user, asked, config), f"samples and accounting in the store '{folder}'{part}"
+
+    def by_sacct() -> tuple[UserRuns, str]:
+        found = user_by_sacct(Store(folder, config), user, asked, config, _SACCT_TIMEOUT_S, os.environ)
+        return found, "sacct" + ", and what csub measured in your jobs" * own
+
+    ways = [stored, by_sacct]
+    if folder == os.path.join(user_data_folder(), "store"):
+        # One's own store is as old as one's last ingest.
+        ways.reverse()
+    why: list[str] = []
+    for way in ways:
+        try:
+            return way()
+        except CollocError as error:
+            why.append(str(error))
+    raise InputError("; and in its place: ".join(why))
+
+
+def kept_evidence(config: SiteConfig) -> dict[str, Evidence]:
+    """Return what csub keeps of one's own jobs, by their ids."""
+    decisions, _ = own_decisions(config)
+    signatures = dict.fromkeys(one.signature for one in reversed(decisions) if not one.is_pack)
+    found: dict[str, Evidence] = {}
+    for signature in list(signatures)[:_SIGNATURES]:
+        found |= {run.job_id: run for run in look_up(config, signature, None).evidence}
+    return found

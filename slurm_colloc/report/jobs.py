@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A list of runs with what each had, used and could do: the judgement of colloc job, a line for each."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from slurm_colloc.core.units import counted, in_words, printable
+from slurm_colloc.facts.judgement import Judgement
+from slurm_colloc.report.columns import Column, Listing
+from slurm_colloc.report.text import local, stamp
+from slurm_colloc.report.usage import METRICS, percent, use_of
+
+SCHEMA = 1
+
+
+class JobRow(NamedTuple):
+    """A run of a job with a GPU; hours are of what lies in the window, time and limit are of the whole run.
+
+    ``elapsed_pct`` is of the limit. ``used_pct`` is of the measured GPU-hours by ``metric``, empty where nothing was
+    measured. What to do is empty where there is nothing to do, or nobody knows; ``to_do_gres`` is what to ask for then.
+    """
+
+    cluster: str
+    job_id: str
+    job_name: str
+    user: str
+    account: str
+    partition: str
+    state: str
+    start: datetime
+    elapsed_s: float | None
+    suspended_s: int | None
+    limit_s: float | None
+    elapsed_pct: float | None
+    gres: str
+    allocated_gpu_hours: float | None
+    measured_gpu_hours: float | None
+    used_gpu_hours: float | None
+    used_pct: float | None
+    metric: str
+    coverage_pct: float | None
+    gpu_mem_peak_mib: int | None
+    host_mem_peak_mib: int | None
+    to_do: str
+    to_do_gres: str
+    could_free_gpu_hours: float
+
+
+_TO_DO = "TO DO: what would leave most GPU-hours to others ('colloc job JOB' has the line); '-': nothing, or not known."
+COLUMNS = (
+    Column("JOB", "job_id", None),
+    Column("NAME", "job_name", None, 6),
+    Column("STATE", "state", None, 1),
+    Column("ELAPSED", "elapsed", None, 5),
+    Column("OF LIMIT %", "elapsed_pct", 0, 7),
+    Column("GPUS", "gres", None, 4),
+    Column("ALLOC GPU-h", "allocated_gpu_hours", 2, 2),
+    Column(
+        "USED %", "used_pct", 1, 0, "USED %: of the sampled GPU-hours, by the metric BY; '-' where none was sampled."
+    ),
+    Column("BY", "metric", None, 8),
+    Column("SAMPLED %", "coverage_pct", 0, 10),
+    Column("GPU MEM MiB", "gpu_mem_peak_mib", 0, 9),
+    Column("TO DO", "to_do", None, 3, _TO_DO),
+)
+
+
+def row_of(said: Judgement) -> JobRow:
+    """Return the row of a run of which that is said."""
+    run, use = said.found.usage, use_of(said.found.usage)
+    limit_s = None if run.limit_min is None else 60.0 * run.limit_min
+    first = next(iter(said.remedies), None)
+    return JobRow(
+        cluster=run.cluster,
+        job_id=run.job_id,
+        job_name=run.job_name,
+        user=run.user,
+        account=run.account,
+        partition=run.partition,
+        state=run.state,
+        start=local(run.start_s),
+        elapsed_s=run.elapsed_s,
+        suspended_s=run.suspended_s,
+        limit_s=limit_s,
+        elapsed_pct=percent(run.elapsed_s, limit_s),
+        gres=run.gres,
+        allocated_gpu_hours=run.allocated_gpu_hours,
+        measured_gpu_hours=use and use.measured_gpu_hours,
+        used_gpu_hours=use and use.used_gpu_hours,
+        used_pct=use and use.pct,
+        metric=use.metric if use else "",
+        coverage_pct=run.coverage_pct,
+        gpu_mem_peak_mib=run.gpu_mem_peak_mib,
+        host_mem_peak_mib=run.host_mem_peak_mib,
+        to_do=first.what if first else "",
+        to_do_gres=first.gres if first else "",
+        could_free_gpu_hours=first.gpu_hours if first else 0.0,
+    )
+
+
+def listing_of(
+    user: str, ends: tuple[datetime, datetime], source: str, said: Sequence[Judgement], without_gpu: int
+) -> Listing:
+    """Return the list of a user's runs, the first first."""
+    rows = [row_of(one) for one in said]
+    of = f"{counted(len(rows), 'run')} of {printable(user)} with a GPU, {stamp(ends[0])} to {stamp(ends[1])}"
+    return Listing(
+        heading=f"{of}; {without_gpu} without a GPU not listed",
+        columns=COLUMNS,
+        rows=rows,
+        fields=JobRow._fields,
+        about={"user": user, "since": ends[0], "until": ends[1], "source": source, "runs_without_gpu": without_gpu},
+        schema=SCHEMA,
+        notes=[f"source: {printable(source)}"],
+        words=[{"elapsed": _elapsed(row), "metric": _short(row.metric)} for row in rows],
+    )
+
+
+def _elapsed(row: JobRow) -> str:
+    suspended = f" (+ {in_words(row.suspended_s)} suspended)" if row.suspended_s else ""
+    return "" if row.elapsed_s is None else in_words(row.elapsed_s) + suspended
+
+
+def _short(metric: str) -> str:
+    return "SM" if metric == METRICS["sm"] else metric
