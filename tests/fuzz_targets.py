@@ -328,6 +328,7 @@ def _of_accounting() -> Iterator[Target]:
     from slurm_colloc.sources import (
         clustercockpit,
         controller,
+        holders,
         jobstats,
         nvidia_smi_csv,
         prometheus_server,
@@ -357,6 +358,7 @@ def _of_accounting() -> Iterator[Target]:
     yield of_text("smi-log", lambda text: nvidia_smi_csv.parse_csv(text, UTC, "g1"), log)
     series = {"metric": {"__name__": "x", "gpu": "0"}, "values": [[1.5, "30"], [2, "NaN"]]}
     answer = {"status": "success", "data": {"resultType": "matrix", "result": [series]}}
+    yield of_text("holders", holders.parse_holders, b"7,60,g1,h100,2,,60,120\n8,60,g1,,0,30.0,60,120\nx\n")
     yield of_text("prometheus-series", prometheus_server.parse_series, *_json(answer), is_json=True)
     yield of_text(
         "prometheus-names", prometheus_server.parse_names, *_json({"status": "success", "data": ["a"]}), is_json=True

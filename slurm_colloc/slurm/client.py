@@ -27,7 +27,7 @@ from slurm_colloc.slurm.parse import (
 
 if TYPE_CHECKING:
     from slurm_colloc.slurm.job_visibility import Rights
-    from slurm_colloc.slurm.jobs import Accounted, QueuedJob
+    from slurm_colloc.slurm.jobs import Accounted, Held, QueuedJob
     from slurm_colloc.slurm.setup import Queue
 
 # As long as Slurm's own commands wait for slurmctld, MessageTimeout, where slurm.conf says no other.
@@ -122,6 +122,16 @@ class CliClient:
     def jobs_text(self) -> str:
         """Return what slurmctld remembers of all jobs, as ``scontrol show job -d -o`` prints it."""
         return self._ask("scontrol", "show", "job", "-d", "-o")
+
+    def held(self) -> "tuple[Held, ...]":
+        """Return what each job has of the GPUs of which node, as far as the user who asks may see.
+
+        Raises:
+            ProcessError: Slurm does not answer.
+        """
+        from slurm_colloc.slurm.jobs import ALL_HELD, parse_all_held
+
+        return parse_all_held(self._ask(*ALL_HELD, SLURM_TIME_FORMAT="%s"), self.job_ids())
 
     def job_ids(self) -> frozenset[str]:
         """Return the raw ids of the jobs that slurmctld has, those that ended within MinJobAge included."""

@@ -3,7 +3,7 @@
 
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -266,6 +266,7 @@ def _seconds(text: str) -> float | None:
 
 # Which GPUs of a node a job has: open to everybody, where Slurm does not keep jobs private
 
+_STARTED = re.compile(r" StartTime=(\S+) ")
 _GIVEN = re.compile(r" Nodes=(\S+) CPU_IDs=\S* Mem=\d+ GRES=(\S*)(?= )")
 # A name, a comment or a path may imitate what Slurm says of nodes. Of these each job has one: where there are more,
 # nothing is said.
@@ -290,19 +291,49 @@ def parse_held(text: str, job_id: str, node: str) -> HeldHere | None:
     A job that is elsewhere by Slurm's word is one of which nothing is said here.
     """
     # By the number of an array's last task, Slurm shows all of its tasks.
-    own = [line for line in text.split("\n") if line.startswith(f"JobId={job_id} ")]
-    text = own[0] if len(own) == 1 else ""
-    if any(text.count(key) != 1 for key in _ONCE):
-        return None
-    found, weight, here = set(), None, False
-    for nodes, gres in _GIVEN.findall(text, text.index(_ONCE[0]), text.index(_ONCE[1]) + 1):
+    here = [one for one in parse_all_held(text, {job_id}) if one.node == node]
+    numbers = sorted({number for one in here for number in one.gres_indices})
+    weights = [one.weight for one in here if one.weight is not None]
+    return HeldHere(tuple(numbers), weights[-1] if weights else None) if here else None
+
+
+class Held(NamedTuple):
+    """What a job has of one gres on a node, and since when it runs, None where that is not said; see HeldHere."""
+
+    job_id: str
+    start_s: int | None
+    node: str
+    type: str
+    gres_indices: tuple[int, ...]
+    weight: float | None
+
+
+# For SLURM_TIME_FORMAT=%s.
+ALL_HELD = ("scontrol", "show", "job", "-d", "-o")
+
+
+def parse_all_held(text: str, known: Collection[str]) -> tuple[Held, ...]:
+    """Return what the ``known`` jobs have where, by ALL_HELD; nothing of those of which it says that twice."""
+    lines: dict[str, list[str]] = {}
+    for line in text.split("\n"):
+        job_id = line.partition(" ")[0].removeprefix("JobId=")
+        if job_id in known and line.startswith("JobId="):
+            lines.setdefault(job_id, []).append(line)
+    return tuple(one for job_id, own in lines.items() if len(own) == 1 for one in _held(job_id, own[0]))
+
+
+def _held(job_id: str, line: str) -> Iterator[Held]:
+    if any(line.count(key) != 1 for key in _ONCE):
+        return
+    began, end = line.index(_ONCE[0]), line.index(_ONCE[1]) + 1
+    start = _STARTED.search(line, began, end)
+    for nodes, gres in _GIVEN.findall(line, began, end):
         with suppress(InputError):
-            if node not in expand(nodes):
-                continue
-            here = True
+            here: list[tuple[str, tuple[int, ...], float | None]] = [("", (), None)]
             for item in split_items(gres):
+                numbers = tuple(sorted(indices(item.partition("(")[2].rstrip(")"))))
                 for one in parse_gres(item):
                     if one.name in ("gpu", "mps", "shard"):
-                        found |= indices(item.partition("(")[2].rstrip(")"))
-                        weight = float(one.quantity) if one.name != "gpu" else weight
-    return HeldHere(tuple(sorted(found)), weight) if here else None
+                        here.append((one.type, numbers, float(one.quantity) if one.name != "gpu" else None))
+            for node in expand(nodes):
+                yield from (Held(job_id, whole(start[1]) if start else None, node, *of) for of in here)

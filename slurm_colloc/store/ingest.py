@@ -15,8 +15,10 @@ from duckdb import DuckDBPyConnection
 from slurm_colloc.core.clock import now
 from slurm_colloc.core.errors import InputError, StoreError
 from slurm_colloc.core.files import at_once
+from slurm_colloc.core.units import counted, significant
 from slurm_colloc.core.usage_model import AttributedUse, Lost, NodeSample
 from slurm_colloc.sources import nvidia_smi_csv, prometheus, sacct
+from slurm_colloc.sources.holders import Holding, Timeline, with_holders
 from slurm_colloc.sources.prometheus_server import Server
 from slurm_colloc.store.equivalents import node_names
 from slurm_colloc.store.parquet import read
@@ -28,13 +30,14 @@ from slurm_colloc.store.text_rows import form_of
 from slurm_colloc.store.window import Step, ignore
 
 HOUR_S = 3600
+_MOST_NAMED = 5
 
 
 class Counted(NamedTuple):
     """What one ingest took in: rows in = used + steps + rejected.
 
     ``refused`` counts figures of GPU use beside the rows that cannot be believed; the rows are used without them.
-    ``lost`` and ``named`` are as in Taken.
+    ``lost`` and ``named`` are as in Taken, ``said`` is what else is to be told.
     """
 
     source: str
@@ -45,6 +48,7 @@ class Counted(NamedTuple):
     refused: Mapping[str, int] = MappingProxyType({})
     lost: Lost = Lost()
     named: tuple[str, ...] = ()
+    said: tuple[str, ...] = ()
 
 
 def keep_text(
@@ -263,12 +267,13 @@ def keep_history(
     until_s: float,
     attribute: Callable[[NodeSample], tuple[AttributedUse, ...]],
     step: Step = ignore,
+    held: Sequence[Holding] = (),
 ) -> Counted:
     """Write what a Prometheus server knows of the hours that [since, until) touches, hour by hour.
 
-    ``step`` is told how many hours are done. Hours of which it knows nothing stay as they are in the store: a server
-    forgets. So do those in which an agent sampled the node or one of its GPUs, whatever the node is called there: a GPU
-    would be read by two.
+    ``step`` is told how many hours are done; ``held`` says who had which GPU, where an exporter does not. Hours of
+    which it knows nothing stay as they are in the store: a server forgets. So do those in which an agent sampled the
+    node or one of its GPUs, whatever the node is called there: a GPU would be read by two.
 
     Raises:
         InputError: the server does not answer, or has nothing that can be read.
@@ -277,7 +282,9 @@ def keep_history(
     hours = list(prometheus.hours(since_s, until_s))
     names = prometheus.names_there(server, hours[0][0], hours[-1][1])
     source = f"prometheus-{hashlib.sha256(server.url.encode()).hexdigest()[:8]}"
-    runs = _gpu_runs(store, cluster)
+    runs, there = _gpu_runs(store, cluster), _runs_of(store, cluster, hours[0][0], hours[-1][1])
+    known = Timeline(held, {job_id: [run[:2] for run in of] for job_id, of in there.items()})
+    unmatched, told_jobs, nodes = set[str](), set(known.jobs), set[str]()
     points = 0
     rejected: Counter[str] = Counter()
     with store.samples.work(source) as work:
@@ -288,7 +295,9 @@ def keep_history(
             found = prometheus.read_rounds(server, names, start_s, end_s)
             points += found.points
             rejected.update(found.rejected)
-            told = nvidia_smi_csv.holders_by_accounting(found.rounds, runs)
+            told = nvidia_smi_csv.holders_by_accounting(with_holders(found.rounds, known, unmatched), runs)
+            nodes.update(one.node for one in told)
+            told_jobs.update(holder.job_id for one in told for holder in one.holders)
             by_node = sorted(told, key=lambda seen: (seen.node, seen.at_s))
             sampled = _sampled_by_agents(store, cluster, start_s, end_s)
             for node, group in groupby(by_node, key=lambda seen: seen.node):
@@ -297,7 +306,41 @@ def keep_history(
                     rejected["a reading in an hour that the node's agent sampled"] += sum(map(_readings, rounds))
                 else:
                     store.samples.flush(cluster, _Hour(node, int(start_s), rounds), attribute, work)
-    return _log(store, Counted(source, points, points - rejected.total(), 0, dict(rejected)))
+    said = _of_holders(there, told_jobs, nodes, unmatched) if held else ()
+    return _log(store, Counted(source, points, points - rejected.total(), 0, dict(rejected), said=said))
+
+
+# When each run of a job began and ended, where, and its GPU-hours.
+_Runs = dict[str, list[tuple[float, float | None, frozenset[str], float]]]
+
+
+def _runs_of(store: Store, cluster: str, since_s: float, until_s: float) -> _Runs:
+    found: _Runs = {}
+    asked = {"cluster": cluster, "since": since_s, "until": until_s}
+    for job_id, node_list, start_s, end_s, gpu_hours in store.rows(query("runs_held"), asked):
+        found.setdefault(job_id, []).append((start_s, end_s, node_names(node_list), gpu_hours))
+    return found
+
+
+def _of_holders(
+    runs: _Runs, told: Collection[str], nodes: Collection[str], unmatched: Collection[str]
+) -> tuple[str, ...]:
+    """Return what is to be said of runs that no look saw, and of nodes whose GPUs cannot be matched."""
+    unseen = {job: sum(run[3] for run in of) for job, of in runs.items() if job not in told
+              and any(run[2] & set(nodes) for run in of)}  # fmt: skip
+    hours = sum(unseen.values())
+    named = ", ".join(sorted(unseen, key=lambda job: -unseen[job])[:_MOST_NAMED])
+    said = [
+        f"{counted(len(unseen), 'job')} with {significant(hours)} GPU-h in no look of 'colloc holders' (too short for "
+        f"one, hidden from its account, or it did not run); its readings are nobody's: {named}"
+    ] * bool(unseen)
+    return (
+        *said,
+        *(
+            f"node {node}: its exporter numbers GPUs or slices otherwise than Slurm, so nothing is joined"
+            for node in sorted(unmatched)
+        ),
+    )
 
 
 def _sampled_by_agents(store: Store, cluster: str, since_s: float, until_s: float) -> set[str]:
@@ -323,7 +366,7 @@ def _readings(seen: NodeSample) -> int:
 
 def _log(store: Store, counted: Counted, **more: float) -> Counted:
     kept: dict[str, object] = counted._asdict()
-    del kept["named"]  # of reports from a store nobody asks for it
+    del kept["named"], kept["said"]  # of reports from a store nobody asks for them
     kept |= {"rejected": dict(counted.rejected), "refused": dict(counted.refused), "lost": list(counted.lost)}
     store.write_log(os.path.basename(counted.source), kept | more)
     return counted

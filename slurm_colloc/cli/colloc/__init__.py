@@ -9,7 +9,7 @@ from typing import NoReturn
 PANELS = {
     "Commands for users": ("job", "jobs", "why", "me", "history", "late", "off"),
     "Commands for administrators": ("report", "site", "audit", "demo"),
-    "Commands that services run": ("agent", "sample", "flush", "ingest", "compact", "policy", "pages"),
+    "Commands that services run": ("agent", "sample", "flush", "holders", "ingest", "compact", "policy", "pages"),
 }
 COMMANDS = tuple(name for names in PANELS.values() for name in names)
 

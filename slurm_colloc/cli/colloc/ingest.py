@@ -18,6 +18,7 @@ from slurm_colloc.core.clock import now
 from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.errors import InputError, ProcessError, Status, StoreError
 from slurm_colloc.core.files import remove_left, whose
+from slurm_colloc.core.units import counted
 from slurm_colloc.core.usage_model import AttributedUse, NodeSample, lost_of_all
 from slurm_colloc.feedback.calibration import write_margins
 from slurm_colloc.feedback.harm import judged_runs, stop_where_too_many
@@ -29,6 +30,7 @@ from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.hostlist import expand
 from slurm_colloc.sources import controller, nvidia_smi_csv, sacct
 from slurm_colloc.sources.clustercockpit import parse_jobs
+from slurm_colloc.sources.holders import SUFFIX, Holding, parse_holders
 from slurm_colloc.sources.prometheus_server import TOKEN_VARIABLE, Server
 from slurm_colloc.store.ingest import (
     Counted,
@@ -75,13 +77,14 @@ def ingest(
     prometheus_match: Annotated[
         str, typer.Option("--prometheus-match", help="labels of this cluster's series there, as 'cluster=\"a\"'")
     ] = "",
+    holders: Annotated[str, typer.Option("--holders", help="folder of colloc holders; else the site's")] = "",
 ) -> None:
     """Read jobs from sacct, and samples, into the store. It may run as often as you like.
 
     Exit status 3: it was done, and more than 1 % of the GPU-hours may be in rows that were rejected.
     """
     texts = sacct_file, fields, timezone, slurm_release
-    others = clustercockpit, journal, nvidia_smi, node, prometheus, prometheus_match
+    others = clustercockpit, journal, nvidia_smi, node, prometheus, prometheus_match, holders
     asked = Asked(since, until, *texts, *others)
     _check(asked)
     config = site_or_none()
@@ -118,6 +121,7 @@ class Asked(NamedTuple):
     node: str = ""
     prometheus: str = ""
     prometheus_match: str = ""
+    holders: str = ""
 
     @property
     def text(self) -> Text:
@@ -142,6 +146,7 @@ def _check(asked: Asked) -> None:
         ("--slurm-release", asked.slurm_release, ("--sacct-file",)),
         ("--node", asked.node, ("--nvidia-smi",)),
         ("--prometheus-match", asked.prometheus_match, ("--prometheus",)),
+        ("--holders", asked.holders, ("--prometheus",)),
     ):
         if given and not any({**texts, **alone}[name] for name in needed):
             raise InputError(f"{option} does nothing without {' or '.join(needed)}")
@@ -169,21 +174,23 @@ def take_in(target: Store, config: SiteConfig | None, asked: Asked) -> list[Coun
     return [runs, *_samples(target, config, asked.journal)]
 
 
-def _tell(counted: Sequence[Counted]) -> None:
+def _tell(sources: Sequence[Counted]) -> None:
     """Say of each source what became of its rows."""
-    for item in counted:
+    for item in sources:
         if not item.rows_in:
             continue
         say(
             f"{item.source}: {item.rows_in} rows in, {item.used} used, {item.steps} job steps, "
             f"{rejected_rows(item.rejected, item.lost)}"
         )
+        for said in item.said:
+            say(f"{item.source}: {said}")
         for named in item.named:
             say(f"{item.source}: rejected: {named}")
         if item.refused:
             refused = "; ".join(f"{why}: {number}" for why, number in sorted(item.refused.items()))
             say(f"{item.source}: figures of GPU use that cannot be believed: {refused}")
-    empty = [item.source for item in counted if not item.rows_in]
+    empty = [item.source for item in sources if not item.rows_in]
     if empty:
         more = f" and {len(empty) - 3} more" if len(empty) > 3 else ""
         say(f"no rows from {', '.join(empty[:3])}{more}")
@@ -218,11 +225,11 @@ def _smi_log(target: Store, config: SiteConfig | None, text: Text, node: str) ->
         held += len(seen.holders)
         return attribute_sample(seen)
 
-    counted = keep_smi_log(target, source_name(text.path), log, config.cluster, attribute)
+    taken = keep_smi_log(target, source_name(text.path), log, config.cluster, attribute)
     if text.zone is None:
         say(f"times in '{text.path}' read as this machine's zone; else --timezone")
-    say(f"{counted.source}: {held} of {counted.used} readings counted for a run that had all GPUs of '{node}'")
-    return counted
+    say(f"{taken.source}: {held} of {taken.used} readings counted for a run that had all GPUs of '{node}'")
+    return taken
 
 
 def _prometheus(target: Store, config: SiteConfig | None, asked: Asked) -> Counted:
@@ -231,7 +238,21 @@ def _prometheus(target: Store, config: SiteConfig | None, asked: Asked) -> Count
     start, end = window(asked.since or _FIRST_SPAN, asked.until)
     known = Server(asked.prometheus, asked.prometheus_match, token=os.environ.get(TOKEN_VARIABLE, ""))
     with progress("asking Prometheus, hour by hour") as step:
-        return keep_history(target, known, config.cluster, start.timestamp(), end.timestamp(), attribute_sample, step)
+        ends = start.timestamp(), end.timestamp()
+        held = _held(asked.holders or os.path.join(config.state_folder, "holders"), *ends)
+        return keep_history(target, known, config.cluster, *ends, attribute_sample, step, held)
+
+
+def _held(folder: str, since_s: float, until_s: float) -> list[Holding]:
+    """Return what 'colloc holders' saw in the days of [since, until), where it ran."""
+    # A run of a window may have been seen on the day before alone.
+    first, last = (sacct.day_name(at_s) for at_s in (since_s - sacct.DAY_S, until_s))
+    names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+    found = [parse_holders(_read(os.path.join(folder, name))) for name in names
+             if name.endswith(SUFFIX) and first <= name.removesuffix(SUFFIX) <= last]  # fmt: skip
+    if rejected := sum(one.rejected for one in found):
+        say(f"holders '{folder}': {counted(rejected, 'row')} cannot be read")
+    return [one for of in found for one in of.rows]
 
 
 def _text(target: Store, config: SiteConfig | None, text: Text, release: str, step: Step) -> Counted:
