@@ -118,13 +118,13 @@ _FITTED = {
     "fit_freed": "DOUBLE",
     "fit_sm_pct": "DOUBLE",
 }
-_STRONG = f"""
+STRONG = f"""
 len(methods) > 0 AND len(list_filter(methods, lambda one: one NOT IN ('{MEASURED}', '{WHOLE_DEVICE}'))) = 0
 AND (shared_hours = 0 OR NOT list_contains(methods, '{WHOLE_DEVICE}'))
 """
 # What of a run is not in ``usage``, column -> how it is made.
 _MADE = {
-    "strong": _STRONG,
+    "strong": STRONG,
     "csub_there": "coalesce(start_s >= csub_since_s, false)",
 }
 # Other columns of it, and the table that they are joined from: a million runs are looked up only for who asks.

@@ -20,6 +20,14 @@ LEAST_GPU_HOURS = 0.01
 _NO_FITS = {"run": "BIGINT", **dict.fromkeys(COLUMNS.split(", "), "DOUBLE")}
 
 
+def make_fits(database: DuckDBPyConnection, config: SiteConfig | None) -> None:
+    """Make the table ``run_fits``, empty without a site."""
+    if config is None:
+        make_rows(database, "run_fits", _NO_FITS, [])
+    else:
+        make_run_fits(database, config)
+
+
 def remedies(database: DuckDBPyConnection, config: SiteConfig | None, most: int) -> Iterator[Todo]:
     """Yield what users could do, at most so many of them, those first of which most would be left.
 
@@ -28,10 +36,9 @@ def remedies(database: DuckDBPyConnection, config: SiteConfig | None, most: int)
         config: the same.
         most: so many users.
     """
-    if config is None:
-        make_rows(database, "run_fits", _NO_FITS, [])
-    elif not has_pieces(config):
-        make_run_fits(database, config)
+    # Where there are pieces the fits are made.
+    if config is None or not has_pieces(config):
+        make_fits(database, config)
     bounds = {"least_pct": MIN_COVERAGE_PCT, "never_used": NEVER_USED, "least_tail_s": 60 * LEAST_TAIL_MIN}
     codes = {"no_use": NO_USE, "fewer": FEWER, "piece": PIECE, "tail": TAIL}
     text = query("remedies", most=most, least_gpu_hours=LEAST_GPU_HOURS, **bounds, **codes)

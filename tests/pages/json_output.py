@@ -8,6 +8,7 @@ from slurm_colloc.core.audit_model import Finding, JobLine, MailDay
 from slurm_colloc.core.chart_model import Fit
 from slurm_colloc.core.model import Decision, Evidence, Footprint, JobRequest, Placement, Reason
 from slurm_colloc.core.usage_model import ArmFigure, HarmRate, JobUsage
+from slurm_colloc.facts.several import SeveralBy
 from slurm_colloc.report.jobs import JobRow
 from slurm_colloc.report.me import Hint, Sums
 from slurm_colloc.report.proof import Proof
@@ -27,6 +28,7 @@ TOP_LEVEL: dict[str, tuple[str, ...]] = {
         *("schema", "user", "cluster", "since", "until", "source", "runs_without_gpu", "total", "fit", "advice"),
         "idlest",
     ),
+    "colloc report --several --format json": ("schema", "cluster", "since", "until", "by", "visible", "rows"),
     "colloc report --shadow --format json": ("schema", *ShadowReport._fields),
     "colloc report --harm --format json": ("schema", *Proof._fields),
     "colloc report --rollout --format json": ("schema", *Proof._fields),
@@ -53,6 +55,7 @@ _NOUNS: dict[str, Any] = {
     "footprint of csub and colloc history": Footprint,
     "placement of csub": Placement,
     "rows of colloc jobs": JobRow,
+    "rows of colloc report --several": SeveralBy,
     "total of colloc me": Sums,
     "fit of colloc me": Fit,
     "advice of colloc me": Hint,

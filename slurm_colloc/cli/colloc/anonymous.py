@@ -18,7 +18,8 @@ _KEY, _KEY_BYTES = "pseudonyms.key", 32
 def check_names(by: str, pseudonyms: bool, min_group: int, *, kind: str, runs: bool, charts: bool) -> None:
     """Raise an InputError for options on names that contradict the others, or do nothing."""
     if kind and (pseudonyms or min_group):
-        raise InputError(f"--{kind} names nobody; leave --pseudonyms and --min-group out")
+        why = "is about single users" if kind == "several" else "names nobody"
+        raise InputError(f"--{kind} {why}; leave --pseudonyms and --min-group out")
     if min_group == 1:
         raise InputError("--min-group 1 does nothing: each group has one user at least")
     if min_group and by in OF_ONE:

@@ -15,7 +15,7 @@ from duckdb import DuckDBPyConnection
 from slurm_colloc.cli.colloc.anonymous import check_names, keep_names_out, without_jobs
 from slurm_colloc.cli.colloc.output import one_of, say, site, site_or_none, window, write
 from slurm_colloc.cli.colloc.progress import progress
-from slurm_colloc.cli.colloc.report_sharing import harmed, proof_of, shadow_of
+from slurm_colloc.cli.colloc.report_sharing import harmed, proof_of, several_of, shadow_of
 from slurm_colloc.cli.colloc.sacct_text import Text, take
 from slurm_colloc.cli.colloc.terminal import show, terminal
 from slurm_colloc.cli.colloc.visible_store import seen_store
@@ -39,7 +39,9 @@ from slurm_colloc.facts.months import used_hours_by_month
 from slurm_colloc.facts.over_time import Bins, bins_of, charts_of
 from slurm_colloc.facts.remedies import remedies
 from slurm_colloc.facts.run_rows import run_rows
+from slurm_colloc.facts.several import BY as SEVERAL_BY
 from slurm_colloc.facts.usage import GROUPINGS, MONTH, used_hours_by, used_hours_by_kind
+from slurm_colloc.report.columns import FORMATS as LISTED
 from slurm_colloc.report.first_look import MOST, to_do
 from slurm_colloc.report.formats import FORMATS, PARQUET, TABLE, TEXTS, about, flat
 from slurm_colloc.report.proof import FORMATS as PROOF_FORMATS
@@ -95,6 +97,9 @@ def report(
     harm: Annotated[
         bool, typer.Option("--harm", help="of 10,000 runs on pieces of GPUs, how many were harmed")
     ] = False,
+    several: Annotated[
+        bool, typer.Option("--several", help="jobs of several GPUs, --by user or script: used, balance, waiting, lost")
+    ] = False,
     rollout: Annotated[bool, typer.Option("--rollout", help="jobs that were drawn: placed against as asked")] = False,
     pseudonyms: Annotated[
         bool, typer.Option("--pseudonyms", help="in place of names; the same in each report from one key")
@@ -108,7 +113,8 @@ def report(
     Exit status 3: more than 1 % of the GPU-hours of a --sacct-file may be in rows that were rejected.
     """
     text = Text(sacct_file, fields, timezone)
-    kind = "".join(name for name, given in {"shadow": shadow, "harm": harm, "rollout": rollout}.items() if given)
+    kinds = {"shadow": shadow, "harm": harm, "several": several, "rollout": rollout}
+    kind = "".join(name for name, given in kinds.items() if given)
     asked = _Asked(
         by, form, output, top, explained, runs_csv, store, equivalents, text, charts, kind, pseudonyms, min_group
     )
@@ -116,6 +122,8 @@ def report(
     ends = window(since, until)
     if kind == "shadow":
         show(shadow_of(store, site(), ends, equivalents), SHADOW_FORMATS, form, output)
+    elif kind == "several":
+        show(several_of(store, site_or_none(), ends, equivalents, by), LISTED, form, output)
     elif kind:
         show(proof_of(store, site(), ends, equivalents, harm=harm), PROOF_FORMATS, form, output)
     else:
@@ -132,7 +140,13 @@ def report(
 # Of the time that a page of a year takes, what is past once days are added up, and once their figures are.
 _ADDED_PCT, _FIGURES_PCT = 60, 75
 # By which report is asked for.
-_FORMATS = {"": FORMATS, "shadow": SHADOW_FORMATS, "harm": PROOF_FORMATS, "rollout": PROOF_FORMATS}
+_FORMATS = {
+    "": FORMATS,
+    "shadow": SHADOW_FORMATS,
+    "harm": PROOF_FORMATS,
+    "several": tuple(LISTED),
+    "rollout": PROOF_FORMATS,
+}
 
 
 class _Asked(NamedTuple):
@@ -167,15 +181,15 @@ def _check(asked: _Asked) -> None:
     """Raise an InputError for values that are not known, and options that contradict each other or do nothing."""
     kind, text = asked.kind, asked.text
     if kind not in _FORMATS:
-        raise InputError("--shadow, --harm and --rollout are reports of their own; choose one")
+        raise InputError("--shadow, --harm, --several and --rollout are reports of their own; choose one")
     one_of("--format", asked.form, _FORMATS[kind])
     one_of("--equivalents", asked.equivalents, CONVENTIONS)
-    one_of("--by", asked.by, GROUPINGS)
+    one_of("--by", asked.by, SEVERAL_BY if kind == "several" else GROUPINGS)
     if (asked.top is not None or asked.explained) and (asked.form != TABLE or kind):
         raise InputError("--top and --explain are for --format table; the others always have all rows")
     if asked.form == PARQUET and not asked.output:
         raise InputError("--format parquet is no text; name a file by --output")
-    if kind and (text.path or asked.runs_csv or asked.by != "user"):
+    if kind and (text.path or asked.runs_csv or (asked.by != "user" and kind != "several")):
         raise InputError(f"--{kind} adds up a store's decisions; leave --by, --runs and --sacct-file out")
     check_names(asked.by, asked.pseudonyms, asked.min_group, kind=kind, runs=bool(asked.runs_csv), charts=asked.charts)
     if asked.charts and (asked.form != "json" or kind or text.path):

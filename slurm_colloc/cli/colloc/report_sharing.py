@@ -1,21 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""colloc report --shadow, --harm and --rollout: what sharing would have done to jobs, and what it did."""
+"""colloc report --shadow, --harm, --rollout and --several: what sharing would do and did, and jobs of several GPUs."""
 
 from datetime import datetime
 
+from slurm_colloc.audit.rules import all_entries, question
 from slurm_colloc.cli.colloc.output import say
 from slurm_colloc.cli.colloc.progress import progress
 from slurm_colloc.cli.colloc.visible_store import seen_store
+from slurm_colloc.core.audit_model import Question
 from slurm_colloc.core.clock import now
 from slurm_colloc.core.config import SiteConfig
+from slurm_colloc.core.config_audit import Audit
 from slurm_colloc.core.model import COMPLETED
 from slurm_colloc.core.usage_model import HarmRate
 from slurm_colloc.facts.aggregate import aggregate
 from slurm_colloc.facts.counts import count_runs
+from slurm_colloc.facts.several import several_by
 from slurm_colloc.facts.shadow import COVERED_PCT, shadow_use
 from slurm_colloc.feedback.harm import JudgedRun, harm_rates, judged_runs
 from slurm_colloc.feedback.rollout import arm_figures
+from slurm_colloc.report.columns import Listing
 from slurm_colloc.report.proof import Proof
+from slurm_colloc.report.several import listing_of
 from slurm_colloc.report.shadow import ShadowReport
 from slurm_colloc.store.equivalents import CONVENTIONS
 from slurm_colloc.store.store import Store
@@ -44,6 +50,27 @@ def harmed(source: Store, config: SiteConfig, span: tuple[datetime, datetime]) -
     # The last of them is of all kinds.
     *_, whole = (one for one in rates if not one.arm)
     return whole if whole.known else None
+
+
+def several_of(
+    store: str, config: SiteConfig | None, span: tuple[datetime, datetime], convention: str, by: str
+) -> Listing:
+    """Return the table of jobs of several GPUs in ``span``, by one of facts/several.BY."""
+    source, (since_s, until_s) = seen_store(store, config, convention), (end.timestamp() for end in span)
+    window = Window(since_s, until_s, now())
+    with source.connect(since_s, until_s) as database:
+        with progress("adding up days") as step:
+            aggregate(database, source, window, step=step)
+        clusters = count_runs(database)[2]
+        rows = several_by(database, config, by, _waiting(config, until_s))
+    cluster = ", ".join(clusters) or (config.cluster if config else "")
+    return listing_of(cluster, span, by, rows, "" if source.visible.everybody else source.visible.whose)
+
+
+def _waiting(config: SiteConfig | None, until_s: float) -> Question:
+    """Return what COL012 asks, by the bounds that the site has set."""
+    known = all_entries(config.audit if config else Audit())
+    return question(next(one for one in known if one.rule.code == "COL012"), until_s)
 
 
 def _judged(source: Store, config: SiteConfig, span: tuple[datetime, datetime]) -> list[JudgedRun]:

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs of several GPUs by user and by job name: what they asked for, used and lost, and the line to send."""
+
+import re
+import shlex
+from typing import Any, NamedTuple
+
+from duckdb import DuckDBPyConnection
+
+from slurm_colloc.core.audit_model import Question
+from slurm_colloc.core.config import SiteConfig
+from slurm_colloc.facts.audited import STRONG
+from slurm_colloc.facts.collocation import several_gpus
+from slurm_colloc.facts.fits import one_run
+from slurm_colloc.facts.judgement import FEWER, NO_USE, judge, option_for
+from slurm_colloc.facts.remedies import make_fits
+from slurm_colloc.store.queries import named, query
+
+BY = {"user": "NULL", "script": "job_name"}
+
+
+class SeveralBy(NamedTuple):
+    """Runs of one user (and one job name) that each had so many whole GPUs.
+
+    ``used_gpus`` of ``known_gpus`` were used in the ``known_runs`` that were seen on each of their GPUs; a balance is
+    the mean activity of a run's GPUs over the busiest one's. ``waiting_gpu_hours`` are the idle ones of runs that
+    waited for data, by the rule COL012, ``lost_gpu_hours`` those of GPUs that were never used. What to do, and the line
+    for the script, are of the run that lost most, empty where none did. None is not known of any run.
+    """
+
+    user: str
+    script: str | None
+    gpus: int
+    runs: int
+    allocated_gpu_hours: float
+    gpu_hours_per_run: float
+    known_runs: int
+    known_gpus: int
+    used_gpus: int
+    balance_median: float | None
+    sm_pct: float | None
+    util_pct: float | None
+    waiting_gpu_hours: float | None
+    lost_gpu_hours: float | None
+    to_do: str = ""
+    line: str = ""
+    command: str = ""
+
+
+def several_by(database: DuckDBPyConnection, config: SiteConfig | None, by: str, waits: Question) -> list[SeveralBy]:
+    """Return the runs of several whole GPUs by one of BY, those first that lost most.
+
+    Args:
+        database: one that was aggregated.
+        config: the site, None where there is no site file: then nothing is known to be lost.
+        by: one of BY.
+        waits: asks which runs waited for data; all of its parameters are numbers.
+    """
+    several_gpus(database)
+    make_fits(database, config)
+    numbers = {name: value for name, value in waits.parameters.items() if isinstance(value, int | float)}
+    judged, found = (
+        re.sub(r"\$(\w+)", lambda name: str(numbers[name[1]]), part) for part in (waits.judged, waits.found)
+    )
+    text = query("several_by", script=BY[by], strong=STRONG, judged=judged, found=found)
+    return [_row(database, row) for row in named(database, text)]
+
+
+def _row(database: DuckDBPyConnection, row: dict[str, Any]) -> SeveralBy:
+    run = row.pop("run")
+    found = SeveralBy(**row, gpu_hours_per_run=row["allocated_gpu_hours"] / row["runs"])
+    if run is None:
+        return found
+    example = one_run(database, run)
+    remedy = next((one for one in judge(example).remedies if one.code in (FEWER, NO_USE)), None)
+    if remedy is None:
+        return found
+    line = f"#SBATCH {option_for(remedy.gres, 'gres')}" if remedy.gres else ""
+    return found._replace(to_do=remedy.what, line=line, command=f"colloc job {shlex.quote(example.usage.job_id)}")
