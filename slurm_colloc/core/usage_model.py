@@ -260,7 +260,8 @@ class GroupUsage(NamedTuple):
     over measured GPU-hours; ``*_plain_pct`` the mean over runs, each counting once.
     ``gpu_mem_peak_mib`` is the largest of a run, ``energy_kwh`` of what was sampled of the GPUs,
     ``coverage_known_gpu_hours`` what was allocated to the runs whose coverage is known: the denominator of
-    ``coverage_pct``.
+    ``coverage_pct``. ``billing_hours`` is the billing that Slurm counts for them times their hours, cores and memory
+    included where a site prices those.
     """
 
     name: str
@@ -287,6 +288,7 @@ class GroupUsage(NamedTuple):
     coverage_pct: float | None
     coverage_known_gpu_hours: float
     methods: tuple[str, ...]
+    billing_hours: float | None = None
 
 
 class Collocation(NamedTuple):

@@ -22,7 +22,7 @@ OF_ONE = ("user", "signature", MONTH)
 # Known of some runs only: of those users alone the figure is. Runs of whose share nobody knows the size have no
 # GPU-hours.
 _OF_SIZED = ("allocated", "held", "util_used", "sm_used", "sm_beyond", "coverage_pct", "held_idle_hours")
-_FIGURES = (*_OF_SIZED, "peak_mib", "energy_j")
+_FIGURES = (*_OF_SIZED, "peak_mib", "energy_j", "billing_hours")
 _SHOWN = {"kept": "VARCHAR", "shown": "VARCHAR"}
 
 

@@ -22,7 +22,7 @@ _OF_FIT = {
     "fit_spare_runs": "spare_runs",
     "fit_spare_gpu_hours": "spare_gpu_hours",
 }
-NO_FIGURES = ("templates", "of_text")
+NO_FIGURES = ("templates", "of_text", "billing")
 
 
 def as_json(report: UsageReport) -> str:

@@ -153,6 +153,7 @@ def definitions(report: UsageReport) -> dict[str, str]:
         f"{convention}.",
         "HELD GPU-h": "HELD: GPU-hours that nobody else could use, suspended time included. Each of n jobs on a GPU "
         "holds 1/n.",
+        "BILLING-h": "BILLING-h: Slurm's billing (TRESBillingWeights) times hours, cores and memory included.",
         "SAMPLED %": "SAMPLED %: the part of ALLOC that was sampled.",
         **dict.fromkeys(("GPU_UTIL %", "GPU_UTIL GPU-h"), util),
         **dict.fromkeys(("SM %", "SM GPU-h"), active),

@@ -37,7 +37,7 @@ from slurm_colloc.report.usage import (
 )
 from slurm_colloc.report.usage_notes import footnotes, heading, summary
 
-_GIVEN = ("jobs", "allocated_gpu_hours", "held_gpu_hours", "gpu_cost")
+_GIVEN = ("jobs", "allocated_gpu_hours", "held_gpu_hours", "gpu_cost", "billing_hours")
 # On a terminal they are shown with --explain alone; every other form has all columns.
 _BESIDE = ("FITS %", "GPU_UTIL GPU-h", "SM GPU-h", "HELD GPU-h", "EMPTY GPU-h", "kWh")
 _NAME_COLUMNS = 16  # a longer name is cut before a column is left out
@@ -76,6 +76,7 @@ def columns(report: UsageReport) -> list[Column]:
         Column("EMPTY GPU-h", "held_idle_gpu_hours", hours, 10),
         Column("kWh", "energy_kwh", hours, 15),
         *(column for column, price in priced if price is not None),
+        *([Column("BILLING-h", "billing_hours", hours, 6)] if report.billing else ()),
     ]
     return [column for column in every if column.figure in _GIVEN or not only_given(report)]
 

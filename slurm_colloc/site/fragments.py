@@ -137,12 +137,13 @@ def billing_weights(config: SiteConfig, partition: Partition) -> str:
     Where pools of one partition cut their GPUs differently, a share is billed by the coarser cut.
     """
     weights: dict[str, float] = {}
-    for name, weight in _weights(pool for pool in config.pool if partition.name in pool.partitions):
+    for name, weight in gpu_parts(pool for pool in config.pool if partition.name in pool.partitions):
         weights[name] = max(weight, weights.get(name, 0.0))
     return ",".join(f"{name}={weight:.4g}" for name, weight in weights.items())
 
 
-def _weights(pools: Iterable[Pool]) -> Iterable[tuple[str, float]]:
+def gpu_parts(pools: Iterable[Pool]) -> Iterable[tuple[str, float]]:
+    """Yield what each gres of these pools is of a whole GPU, by its name in TRESBillingWeights."""
     for pool in pools:
         for gres in devices(pool):
             profile = next((part.profile for part in pool.slice if part.type == gres.type), "")

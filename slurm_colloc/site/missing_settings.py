@@ -6,10 +6,12 @@ from collections.abc import Iterable, Iterator
 from slurm_colloc.core.config import TIERS, Pool, SiteConfig
 from slurm_colloc.gpu.mig import model_named
 from slurm_colloc.placement.pieces import shares_per_gpu
-from slurm_colloc.site.cluster import SHARES, Cluster, free_of_charge, uses
+from slurm_colloc.site.cluster import SHARES, Cluster, free_of_charge, uses, with_gpus
+from slurm_colloc.site.fragments import gpu_parts
 from slurm_colloc.site.node_gpus import shapes_of
 from slurm_colloc.site.pools import unconfirmed
 from slurm_colloc.slurm.option_tables import RELEASES, known_as
+from slurm_colloc.slurm.setup import parse_weights
 
 
 def read_as_another(release: str) -> str:
@@ -97,9 +99,47 @@ def _of_cluster(config: SiteConfig, cluster: Cluster) -> Iterator[str]:
                     f"node '{node.name}': its GPUs do not have as many {share} each, so csub knows of none, "
                     "though Slurm may give a job one of them: write into its pool what gres.conf says"
                 )
+    yield from charges(config, cluster)
     for share in SHARES if config.tier == "place" else ():
         if any(shares_per_gpu(pool, share) for pool in config.pool):
             meant = share in config.sharing.unbilled
             if meant or not uses(config, share):  # else it is a difference
                 what = "in sharing.unbilled" if meant else "off"
                 yield from (f"gres/{share} ({what}): {why}" for why in free_of_charge(cluster, share))
+
+
+# A weight is a number of few digits.
+_NEARLY = 0.05
+
+
+def charges(config: SiteConfig, cluster: Cluster) -> Iterator[str]:
+    """Yield which pieces Slurm bills at another part of a whole GPU than they are, by compute slices and shares.
+
+    Raises:
+        InputError: billing weights outside their grammar.
+    """
+    # A typed GPU is a gres/gpu as well.
+    added = max if "MAX_TRES" in cluster.settings.get("PriorityFlags", "").upper() else sum
+    prices: dict[str, dict[str, float]] = {}
+    parts: dict[str, dict[str, float]] = {}
+    for partition in with_gpus(cluster):
+        weights = parse_weights(partition.billing_weights)
+        of = parts[partition.name] = dict(gpu_parts(pool for pool in config.pool if partition.name in pool.partitions))
+        named = {gres: (gres, *["GRES/gpu"] * gres.startswith("GRES/gpu:")) for gres in of}
+        prices[partition.name] = {
+            gres: added([weights.get(name.lower(), 0.0) for name in names]) for gres, names in named.items()
+        }
+    wholes = {
+        name: max((price for gres, price in of.items() if parts[name][gres] == 1), default=0.0)
+        for name, of in prices.items()
+    }
+    for name, priced in prices.items():
+        whole = wholes[name] or max(wholes.values(), default=0.0)
+        for gres, price in priced.items():
+            part = parts[name][gres]
+            if part < 1 and whole and price and abs(price / whole / part - 1) > _NEARLY:
+                yield (
+                    f"partition '{name}' bills {price:g} for {gres.lower()} and {whole:g} for a whole GPU, that is "
+                    f"{100 * price / whole:.3g} %, and it is {100 * part:.3g} % of one; 'colloc report --billing' has "
+                    "both"
+                )

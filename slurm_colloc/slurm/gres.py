@@ -160,14 +160,16 @@ class HostTres(NamedTuple):
     cpus: int | None
     mem_mib: int | None
     nodes: int | None
+    billing: int | None = None
 
 
 def parse_tres_host(text: str) -> HostTres:
-    """Return what an AllocTRES value says of CPUs, host memory and nodes."""
+    """Return what an AllocTRES value says of CPUs, host memory, nodes and billing."""
     cpus, nodes = (whole(tres_value(text, name)) or None for name in ("cpu", "node"))
     memory = tres_value(text, "mem")
     # Slurm writes its unit; a bare number may be of any.
-    return HostTres(cpus, (tres_mib(memory) or None) if memory[-1:].isalpha() else None, nodes)
+    mem_mib = (tres_mib(memory) or None) if memory[-1:].isalpha() else None
+    return HostTres(cpus, mem_mib, nodes, whole(tres_value(text, "billing")))
 
 
 def tres_value(tres: str, name: str) -> str:

@@ -28,8 +28,8 @@ _UNTYPED = "untyped"
 # What is left of an AllocTRES without what nearly each text has otherwise: few different ones, each parsed once.
 GRES_ALONE = """array_to_string(list_filter(string_split(gres, ','),
     lambda item: NOT regexp_full_match(item, '(?:billing|cpu|mem|node)=[0-9.]+[KMGTP]?')), ',')"""
-# What a run was given of its nodes, all of them together.
-_GIVEN = ("cpus", "mem_given_mib", "nodes")
+# What a run was given of its nodes, all of them together, and what Slurm bills for it.
+_GIVEN = ("cpus", "mem_given_mib", "nodes", "billing")
 
 
 class GpuEquivalent(NamedTuple):

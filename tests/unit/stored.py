@@ -119,7 +119,8 @@ def grouped(usages: Sequence[JobUsage], by: str = "user") -> list[GroupUsage]:
         )
         values = [[getattr(usage, field) for usage in usages] for field, _ in columns.values()]
         database.execute(f"CREATE TABLE given AS SELECT {names}", values)
-        more = "allocated AS gpus, util_used IS NOT NULL OR sm_used IS NOT NULL OR allocated IS NULL AS measured"
+        more = "NULL::DOUBLE AS billing_hours, "
+        more += "allocated AS gpus, util_used IS NOT NULL OR sm_used IS NOT NULL OR allocated IS NULL AS measured"
         database.execute(f"CREATE TABLE usage AS SELECT *, {more} FROM given")
         return used_hours_by(database, by)
 

@@ -76,6 +76,9 @@ def report(
     explained: Annotated[
         bool, typer.Option("--explain", help="below the table, what each column means and how it was counted")
     ] = False,
+    billing: Annotated[
+        bool, typer.Option("--billing", help="a column of what Slurm bills, beside ALLOC; CSV and JSON have it")
+    ] = False,
     runs_csv: Annotated[str, typer.Option("--runs", help="also write each run, as CSV, to this file")] = "",
     store: Annotated[str, typer.Option("--store", help="folder of the store; else the site's")] = "",
     equivalents: Annotated[
@@ -116,7 +119,20 @@ def report(
     kinds = {"shadow": shadow, "harm": harm, "several": several, "rollout": rollout}
     kind = "".join(name for name, given in kinds.items() if given)
     asked = _Asked(
-        by, form, output, top, explained, runs_csv, store, equivalents, text, charts, kind, pseudonyms, min_group
+        by,
+        form,
+        output,
+        top,
+        explained,
+        runs_csv,
+        store,
+        equivalents,
+        text,
+        charts,
+        kind,
+        pseudonyms,
+        min_group,
+        billing,
     )
     _check(asked)
     ends = window(since, until)
@@ -165,6 +181,7 @@ class _Asked(NamedTuple):
     kind: str
     pseudonyms: bool
     min_group: int
+    billing: bool
 
     @property
     def draws(self) -> bool:
@@ -187,6 +204,8 @@ def _check(asked: _Asked) -> None:
     one_of("--by", asked.by, SEVERAL_BY if kind == "several" else GROUPINGS)
     if (asked.top is not None or asked.explained) and (asked.form != TABLE or kind):
         raise InputError("--top and --explain are for --format table; the others always have all rows")
+    if asked.billing and (asked.form not in (TABLE, "html") or kind):
+        raise InputError("--billing adds a column to --format table and html; the others have it")
     if asked.form == PARQUET and not asked.output:
         raise InputError("--format parquet is no text; name a file by --output")
     if kind and (text.path or asked.runs_csv or (asked.by != "user" and kind != "several")):
@@ -233,7 +252,7 @@ def _report(asked: _Asked, ends: tuple[datetime, datetime], config: SiteConfig |
             found = found._replace(groups=tuple(groups), fits=(*fits, *found.fits[-1:]))
         step(_FIGURES_PCT, 100)
     harm = harmed(opened.source, config, ends) if config and asked.draws and found.predictions else None
-    found = found._replace(names=names, in_proportion=days.cut, harm=harm)
+    found = found._replace(billing=asked.billing, names=names, in_proportion=days.cut, harm=harm)
     return without_jobs(found) if asked.pseudonyms else found
 
 

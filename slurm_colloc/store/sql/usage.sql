@@ -33,7 +33,7 @@ host_used AS (
           FROM host_parts WHERE {part} GROUP BY run, node)
     GROUP BY ALL
 )
-SELECT r.*, gpus * hours AS allocated, devices * span_s AS device_s,
+SELECT r.*, gpus * hours AS allocated, billing * hours AS billing_hours, devices * span_s AS device_s,
        seconds IS NULL AND mean_method IS NOT NULL AS by_mean,
        -- Of a share nobody knows what it held of a GPU while no sample tells how many held it.
        CASE WHEN blocked IS NOT NULL THEN blocked * span_s / 3600 ELSE seen_held_hours END AS held,
