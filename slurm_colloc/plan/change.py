@@ -91,12 +91,11 @@ def _with_shares(config: SiteConfig, asked: Asked) -> SiteConfig:
     sharing = config.sharing
     daemon = "site" if asked.mps and sharing.mps_daemon == "none" else sharing.mps_daemon
     order = tuple(dict.fromkeys((*sharing.order, "mig", "mps", *(["shard"] if asked.shards else []))))
-    # The replay puts jobs of several users on one GPU, as one daemon for all of them lets it.
     known = {one.name: one for one in config.partition}
     names = dict.fromkeys([*known, *(name for pool in config.pool for name in pool.partitions)])
     partitions = [known.get(name, Partition(name)) for name in names]
     if asked.mps:
-        partitions = [one._replace(mps_users=one.mps_users or "all") for one in partitions]
+        partitions = [one._replace(mps_users=one.mps_users or "each") for one in partitions]
     return config._replace(
         pool=tuple(map(shared, config.pool)),
         partition=tuple(partitions),

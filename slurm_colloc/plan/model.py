@@ -79,11 +79,12 @@ class Priority(NamedTuple):
 
 
 class Site(NamedTuple):
-    """The nodes, and how Slurm gives them out."""
+    """The nodes, and how Slurm gives them out: for ``one_user`` partitions to a user at a time (ExclusiveUser)."""
 
     nodes: tuple[NodeKind, ...]
     scheduler: Scheduler = Scheduler()
     priority: Priority = Priority()
+    one_user: frozenset[str] = frozenset()
 
 
 class Started(NamedTuple):

@@ -46,6 +46,10 @@ class _Replay:
         self._jobs = jobs
         self._nodes = [Node(kind) for kind in site.nodes]
         self._partitions = [kind.partitions for kind in site.nodes]
+        self._one_user = site.one_user
+        # Of each node the users whose jobs run there, and those who keep all others away.
+        self._users: list[Counter[str]] = [Counter() for _ in site.nodes]
+        self._owners: list[Counter[str]] = [Counter() for _ in site.nodes]
         self._within: dict[str, list[int]] = {}
         for index, kind in enumerate(site.nodes):
             for name in kind.partitions:
@@ -64,7 +68,7 @@ class _Replay:
         self._look_each_s = (jobs[-1].submit_s - jobs[0].submit_s) / _LOOKS if jobs else inf
         # Of each array with a throttle how many tasks wait or run, and which it holds.
         self._at_once: Counter[str] = Counter()
-        self._held: dict[str, deque[Job]] = {}
+        self._throttled: dict[str, deque[Job]] = {}
         self._never: list[Job] = []
         self._impossible: set[tuple[str, Shape]] = set()
 
@@ -81,7 +85,9 @@ class _Replay:
                 look_s,
             )
             if at_s == inf:  # nothing runs, and what waits can never start
-                self._never += [entry[3] for entry in self._waiting] + [job for of in self._held.values() for job in of]
+                self._never += [entry[3] for entry in self._waiting] + [
+                    job for of in self._throttled.values() for job in of
+                ]
                 break
             events = False
             while self._ends and self._ends[0][0] <= at_s:
@@ -126,7 +132,7 @@ class _Replay:
             return
         if job.at_once:
             if self._at_once[job.array] >= job.at_once:
-                self._held.setdefault(job.array, deque()).append(job)
+                self._throttled.setdefault(job.array, deque()).append(job)
                 return
             self._at_once[job.array] += 1
         insort(self._waiting, self._entry(job, self._ranked[key], at_s))
@@ -137,6 +143,8 @@ class _Replay:
         for index in nodes:
             self._nodes[index].take(job.number, job.shape, limit_s)
             self._touch(index)
+            for users in self._held(job, index):
+                users[job.user] += 1
             for name in self._partitions[index]:
                 insort(self._running[name], (limit_s, job.number, index))
         started = Started(job, at_s, at_s + run_s, nodes[0])
@@ -149,13 +157,29 @@ class _Replay:
         for index in nodes:
             self._nodes[index].give_back(number, started.job.shape, limit_s)
             self._touch(index)
+            for users in self._held(started.job, index):
+                users[started.job.user] -= 1
             for name in self._partitions[index]:
                 del self._running[name][bisect_left(self._running[name], (limit_s, number, index))]
         self._ordering.ends(started.job, at_s)
         if started.job.at_once:
             self._at_once[started.job.array] -= 1
-            if held := self._held.get(started.job.array):
+            if held := self._throttled.get(started.job.array):
                 self._submit(held.popleft()._replace(submit_s=at_s), at_s)
+
+    def _held(self, job: Job, index: int) -> Iterable[Counter[str]]:
+        """Return where it is counted who has a node, for a job there; nowhere if no partition is of one user."""
+        if not self._one_user:
+            return ()
+        owned = job.partition in self._one_user
+        return (self._users[index], self._owners[index]) if owned else (self._users[index],)
+
+    def _closed(self, job: Job) -> set[int]:
+        """Return the nodes on which ExclusiveUser lets a job not start now."""
+        if not self._one_user:
+            return set()
+        held = self._users if job.partition in self._one_user else self._owners
+        return {index for index in self._within[job.partition] if held[index].total() > held[index][job.user]}
 
     def _touch(self, index: int) -> None:
         for changed in self._of_node[index]:
@@ -169,7 +193,7 @@ class _Replay:
         for _, _, number, job, ranked in self._waiting:
             if job.partition in blocked:
                 continue
-            free = ranked.now(nodes)
+            free = ranked.now(nodes | self._closed(job) if self._one_user else nodes)
             if len(free) >= job.shape.nodes:
                 self._start(job, chosen(free, job.shape.nodes), at_s)
                 started.add(number)
@@ -224,7 +248,9 @@ class _Replay:
         Slurm tries from now on, and then from each end of what is kept; those before the soonest start that can be
         lead to none.
         """
-        wanted, order = job.shape.nodes, ranked.order()
+        wanted, order, closed = job.shape.nodes, ranked.order(), self._closed(job)
+        if closed:  # for as long as backfill looks ahead: it does not ask when others end
+            order = [one for one in order if one[1] not in closed]
         first, last, limit_s = kept.first, kept.last, job.limit_s
         soonest, soonest_s = [(inf, -1)] * wanted, inf
         for fits_s, index in order:
@@ -240,13 +266,13 @@ class _Replay:
         if soonest_s == inf:
             return inf, ()
         if soonest_s == at_s:
-            taken = kept.between(at_s, at_s + job.limit_s)
+            taken = kept.between(at_s, at_s + job.limit_s) | closed
             return at_s, chosen(ranked.now(taken), wanted)
         if not in_spans:
             return soonest_s, tuple(index for _, index in soonest)
         from_s = max(at_s, kept.end_before(soonest_s))
         while True:
-            start_s, nodes = self._will_run(job, order, at_s, from_s, kept)
+            start_s, nodes = self._will_run(job, order, at_s, from_s, kept, closed)
             later_s = kept.end_after(from_s)
             if start_s <= later_s and not kept.overlap(nodes, start_s, job.limit_s):
                 return start_s, nodes
@@ -254,7 +280,7 @@ class _Replay:
             from_s = later_s if later_s > from_s else from_s + self._rules.bf_resolution_s
 
     def _will_run(
-        self, job: Job, order: Sequence[tuple[float, int]], at_s: float, from_s: float, kept: Kept
+        self, job: Job, order: Sequence[tuple[float, int]], at_s: float, from_s: float, kept: Kept, closed: set[int]
     ) -> tuple[float, tuple[int, ...]]:
         """Return when a job that has to wait could start, on nodes not kept meanwhile, if all run to their limits.
 
@@ -262,7 +288,7 @@ class _Replay:
         (bf_window_linear in slurm.conf(5)), and expects the start at the last end that it looked at.
         """
         wanted, new = job.shape.nodes, not self._rules.before_24_11
-        taken = kept.between(from_s, from_s + job.limit_s)
+        taken = kept.between(from_s, from_s + job.limit_s) | closed
 
         def fitting(until_s: float) -> list[int]:
             return [index for _, index in order[: bisect_right(order, (until_s, inf))] if index not in taken]

@@ -19,13 +19,14 @@ _HASH = 2_654_435_761
 
 
 class Shared(NamedTuple):
-    """A run on a piece: which, the part of a GPU that it is, and how much slower the job is there."""
+    """A run on a piece: which, the part of a GPU that it is, how much slower the job is there, and the partition."""
 
     piece: str
     kind: str
     units: int
     gpus: float
     slowdown: Slowdown
+    partition: str
 
 
 class Sharing(NamedTuple):
@@ -120,6 +121,7 @@ def _holds(step: Step, run: Run) -> bool:
 def _holding(run: Run, steps: Sequence[Step], config: SiteConfig) -> Iterable[Shared]:
     """Yield the pieces that hold a run, in the order in which csub gives them."""
     assert run.use is not None
+    in_turns = {partition.name for partition in config.partition if partition.mps_users == "each"}
     for step in steps:
         if not _holds(step, run):
             continue
@@ -127,13 +129,15 @@ def _holding(run: Run, steps: Sequence[Step], config: SiteConfig) -> Iterable[Sh
         # As large a part of a GPU as in a report; where its size is not known, nothing is freed by it.
         gpus = step_gpus(step)
         gpus = 1.0 if gpus is None else gpus
+        partition = step.partition or run.job.partition
         if gres.name == "gpu":
             pool, part = next((pool, part) for pool in step.pools for part in pool.slice if part.type == gres.type)
             over = (pool.sm_count or part.sm_count) / part.sm_count
-            yield Shared(str(gres), gres.type, 1, gpus, on_slice(run.use.sm_active_pct, over))
+            yield Shared(str(gres), gres.type, 1, gpus, on_slice(run.use.sm_active_pct, over), partition)
         else:
-            slowdown = on_share(run.use.sm_active_pct, config.sharing.max_slowdown)
-            yield Shared(str(gres), gres.name, gres.quantity, gpus, slowdown)
+            turns = gres.name == "mps" and partition in in_turns
+            slowdown = on_share(run.use.sm_active_pct, config.sharing.max_slowdown, in_turns=turns)
+            yield Shared(str(gres), gres.name, gres.quantity, gpus, slowdown, partition)
 
 
 def _capacity(config: SiteConfig) -> dict[str, float]:
@@ -154,4 +158,5 @@ def moved(run: Run, piece: Shared | None) -> Run:
         return run
     shape = run.job.shape._replace(kind=piece.kind, units=piece.units)
     run_s = run.job.run_s * piece.slowdown.expected
-    return run._replace(job=run.job._replace(shape=shape, run_s=run_s, limit_s=max(run.job.limit_s, run_s)))
+    limit_s = max(run.job.limit_s, run_s)
+    return run._replace(job=run.job._replace(shape=shape, run_s=run_s, limit_s=limit_s, partition=piece.partition))

@@ -43,7 +43,8 @@ def site_of(config: SiteConfig, rules: Rules) -> Site:
             nodes[name] = one if before is None else before._replace(gres=before.gres + one.gres)
     if not any(count for node in nodes.values() for _, count in node.gres):
         raise InputError("site.toml names no nodes with GPUs; 'colloc site init' writes one from the cluster")
-    return Site(tuple(nodes.values()), rules.scheduler, rules.priority)
+    one_user = frozenset(partition.name for partition in config.partition if partition.mps_users == "one")
+    return Site(tuple(nodes.values()), rules.scheduler, rules.priority, one_user)
 
 
 def _node(name: str, pool: Pool) -> NodeKind:

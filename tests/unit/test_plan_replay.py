@@ -248,3 +248,28 @@ def _check_node(site: Site, done: Replayed, index: int, at_s: float) -> None:
     assert sum(shape.units for shape in on if shape.kind == "slice") <= 3
     shared = -(-sum(shape.units for shape in on if shape.kind == "mps") // 10)
     assert sum(shape.units for shape in on if shape.kind == "h100") + shared <= 4
+
+
+ONE_USER = Site((node(2), node(2)), QUICK, FIFO, frozenset({"gpu"}))
+
+
+def test_a_node_of_one_user_takes_no_other() -> None:
+    """ExclusiveUser: ann's jobs fill one node by and by, bob waits for a node without her."""
+    jobs = [job(1, run_s=10), job(2, run_s=20), job(3, submit_s=1, run_s=5, user="bob")]
+    jobs += [job(4, submit_s=2, run_s=5, user="cid"), job(5, submit_s=3, run_s=1)]
+    assert starts(*jobs, site=ONE_USER) == {1: 0, 2: 0, 3: 1, 4: 6, 5: 10}
+    assert starts(*jobs, site=ONE_USER._replace(one_user=frozenset())) == {1: 0, 2: 0, 3: 1, 4: 2, 5: 6}
+
+
+def test_a_node_of_one_user_is_kept_from_other_partitions() -> None:
+    """A job of a partition without ExclusiveUser keeps a node from who must have it alone, and is kept from it."""
+    both = Site((node(2, partitions=("gpu", "open")),), QUICK, FIFO, frozenset({"gpu"}))
+    other = job(2, submit_s=1, run_s=5, user="bob", partition="open")
+    assert starts(job(1, run_s=10), other, site=both) == {1: 0, 2: 10}
+    assert starts(other._replace(submit_s=0.0), job(3, submit_s=1), site=both) == {2: 0, 3: 5}
+
+
+def test_backfill_passes_nodes_of_another_user() -> None:
+    """bob's job is over before ann's second, of two GPUs, could begin; but the free GPU is on her node."""
+    jobs = [job(1, run_s=10), job(2, submit_s=1, gpus=2), job(3, submit_s=2, run_s=5, user="bob")]
+    assert starts(*jobs, site=ONE_USER._replace(nodes=(node(2),))) == {1: 0, 2: 10, 3: 20}
