@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replays today and the change side by side, with the spread over resampled weeks. Pure functions."""
+"""Replays today and the change side by side, with the spread over the window's weeks. Pure functions."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean, median
@@ -11,7 +11,7 @@ from slurm_colloc.gpu.mig import plain
 from slurm_colloc.plan.change import Asked, changed, gpus_of, otherwise, pools_with_whole
 from slurm_colloc.plan.geometry import Cut, alternatives, best_cuts, profiles_of, unlisted
 from slurm_colloc.plan.past import CLASSES, Past, Run
-from slurm_colloc.plan.scenario import PARTITION, TOTAL, Resampled, Scenario, freed_gpu_hours, groups_of
+from slurm_colloc.plan.scenario import PARTITION, TOTAL, Range, Scenario, Weeks, freed_gpu_hours, groups_of
 from slurm_colloc.plan.sharing import Sharing, demand, share
 from slurm_colloc.plan.site import Rules, site_of
 from slurm_colloc.slurm.hostlist import expand
@@ -19,14 +19,6 @@ from slurm_colloc.slurm.hostlist import expand
 # A replay that is off by more recommends nothing.
 MOST_ERROR_PCT = 25.0
 _COMPARED = 4
-
-
-class Range(NamedTuple):
-    """A figure, and where nine of ten replays of resampled weeks have it; None where the window has too few."""
-
-    value: float
-    low: float | None = None
-    high: float | None = None
 
 
 class ClassWaits(NamedTuple):
@@ -69,8 +61,8 @@ class Answer(NamedTuple):
     the same in percent of the mean turnaround, negative for too short. ``*_limits`` is what the first of those that
     waited lacked: GPUs, cores or memory, by part of the time. ``load`` is the part of whole GPUs that jobs had, None
     where there are none. ``could_free_gpu_hours`` is what jobs on pieces would leave to others at the same speed, as a
-    report has it, and ``freed_gpu_hours`` what they do, slower as they are. ``blocks`` are the weeks or days that were
-    resampled, ``sooner`` in how many of the resamples the mean wait of all is shorter in the what-if.
+    report has it, and ``freed_gpu_hours`` what they do, slower as they are. ``weeks`` are those of the window, and
+    ``sooner`` in how many of the ``draws`` of them the mean wait of all is shorter in the what-if.
     """
 
     asked: Asked
@@ -93,8 +85,8 @@ class Answer(NamedTuple):
     today_limits: Mapping[str, float]
     then_limits: Mapping[str, float]
     compared: tuple[PoolCompared, ...]
-    blocks: int
-    resamples: int
+    weeks: int
+    draws: int
     sooner: int
     left_out: tuple[str, ...]
 
@@ -117,13 +109,15 @@ def answer(past: Past, config: SiteConfig, rules: Rules, asked: Asked, step: Cal
         config: the site as it is.
         rules: Slurm's.
         asked: what is to be otherwise.
-        step: told how many of the replays of resampled weeks are done, of how many.
+        step: told how many of the two replays are done.
 
     Raises:
         InputError: there are no jobs, none of them waited, or the what-if is none that this site can have.
     """
     site = site_of(config, rules)
+    step(0, 2)
     today = Scenario(past.runs, site)
+    step(1, 2)
     counted = [run for run in past.runs if run.counted]
     known = _comparable(past, counted, today)
     asked, compared, why_not = _settled(past, config, rules, asked, today)
@@ -131,7 +125,8 @@ def answer(past: Past, config: SiteConfig, rules: Rules, asked: Asked, step: Cal
     then_site = site_of(then_config, rules)
     sharing = share(past, then_config, asked.adoption) if asked.shares else None
     then = None if asked.nothing else Scenario(otherwise(past.runs, sharing, asked), then_site)
-    found = Resampled(past, asked, (site, then_site), sharing, step)
+    weeks = Weeks(past)
+    means = [weeks.means(weeks.sums(known, one.wait_s)) for one in (then, today) if one]
     measured_s = fmean(run.waited_s for run in known)
     missed_s = fmean(today.waits(known)) - measured_s
     partitions = sorted({run.job.partition for run in known})
@@ -150,17 +145,17 @@ def answer(past: Past, config: SiteConfig, rules: Rules, asked: Asked, step: Cal
         load=whole_s / (gpus_of(config) * (past.until_s - past.since_s)) if gpus_of(config) else None,
         error_pct=100 * abs(missed_s) / measured_s,
         bias_pct=100 * missed_s / fmean(run.waited_s + run.job.run_s for run in known),
-        classes=tuple(_waits((*CLASSES, TOTAL), known, today, then, found)),
-        partitions=tuple(_waits([PARTITION + name for name in partitions], known, today, then, found)),
+        classes=tuple(_waits((*CLASSES, TOTAL), known, today, then, weeks)),
+        partitions=tuple(_waits([PARTITION + name for name in partitions], known, today, then, weeks)),
         sharing=sharing,
-        freed_gpu_hours=Range(freed_gpu_hours(counted, sharing), *found.ends(found.freed)) if sharing else None,
-        could_free_gpu_hours=freed_gpu_hours(counted, sharing, slower=False) if sharing else None,
+        freed_gpu_hours=_freed(counted, sharing, weeks) if sharing else None,
+        could_free_gpu_hours=sum(freed_gpu_hours(counted, sharing, slower=False).values()) if sharing else None,
         today_limits=today.limits,
         then_limits=then.limits if then else {},
         compared=compared,
-        blocks=found.blocks,
-        resamples=found.resamples,
-        sooner=found.sooner,
+        weeks=weeks.count,
+        draws=len(weeks.draws),
+        sooner=sum(after < before for after, before in zip(means[0], means[-1], strict=True)),
         left_out=(*assumed, *rules.left_out, *why_not),
     )
 
@@ -282,8 +277,15 @@ def _compare(
     return tuple(found), tuple(why_not)
 
 
+def _freed(runs: Sequence[Run], sharing: Sharing, weeks: Weeks) -> Range:
+    """Return the GPU-hours that runs on pieces hold less, in the window and in draws of as many weeks."""
+    by_run = freed_gpu_hours(runs, sharing)
+    by_week = [(one, 1) for one, _ in weeks.sums(runs, by_run)]
+    return Range(sum(by_run.values()), *weeks.ends([mean * weeks.count for mean in weeks.means(by_week)]))
+
+
 def _waits(
-    groups: Iterable[str], known: Sequence[Run], today: Scenario, then: Scenario | None, found: Resampled
+    groups: Iterable[str], known: Sequence[Run], today: Scenario, then: Scenario | None, weeks: Weeks
 ) -> Iterable[ClassWaits]:
     for name in groups:
         runs = [run for run in known if name in groups_of(run)]
@@ -294,8 +296,8 @@ def _waits(
             name.removeprefix(PARTITION),
             len(runs),
             fmean(run.waited_s for run in runs),
-            Range(fmean(before), *found.of(name, found.today)),
+            weeks.range_of(runs, today.wait_s),
             median(before),
-            Range(fmean(after), *found.of(name, found.then)) if after else None,
+            weeks.range_of(runs, then.wait_s) if then and after else None,
             median(after) if after else None,
         )

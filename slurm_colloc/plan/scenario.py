@@ -1,21 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs replayed on a site, and replays of weeks of them drawn anew. Pure."""
+"""Runs replayed on a site, and how much the weeks of a window differ. Pure."""
 
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from statistics import fmean
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
-from slurm_colloc.plan.change import Asked, otherwise
 from slurm_colloc.plan.model import Site
 from slurm_colloc.plan.past import Past, Run
 from slurm_colloc.plan.replay import replay
 from slurm_colloc.plan.sharing import Sharing
 
 TOTAL, PARTITION = "all", "partition "
-_DAY_S, _HOUR_S = 86400.0, 3600.0
-_LEAST_BLOCKS = 4
-_RESAMPLES, _LEAST_RESAMPLES, _RESAMPLED_JOBS = 20, 5, 250_000
-_ENDS = 0.05
+_WEEK_S, _HOUR_S = 7 * 86400.0, 3600.0
+_LEAST_WEEKS, _DRAWS, _ENDS = 4, 1000, 0.05
+
+
+class Range(NamedTuple):
+    """A figure, and where nine of ten draws of the window's weeks have it; None where it has too few."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
 
 
 def groups_of(run: Run) -> tuple[str, ...]:
@@ -43,89 +48,56 @@ class Scenario:
         return [self.end_s[run.job.number] - run.job.submit_s for run in runs if run.job.number in self.end_s]
 
 
-def freed_gpu_hours(runs: Iterable[Run], sharing: Sharing, *, slower: bool = True) -> float:
+def freed_gpu_hours(runs: Iterable[Run], sharing: Sharing, *, slower: bool = True) -> dict[int, float]:
     """Return by how many GPU-hours less the runs on pieces hold, slower as they are, or as a report has it."""
-    found = 0.0
+    found = {}
     for run in runs:
         if piece := sharing.pieces.get(run.job.number):
-            found += run.job.run_s / _HOUR_S * (1 - piece.gpus * (piece.slowdown.expected if slower else 1.0))
+            slowdown = piece.slowdown.expected if slower else 1.0
+            found[run.job.number] = run.job.run_s / _HOUR_S * (1 - piece.gpus * slowdown)
     return found
 
 
-class Resampled:
-    """The mean waits of each class, and what is freed, in replays of weeks (of days, if there are few) drawn anew."""
+class Weeks:
+    """Draws of a window's whole weeks, the last with the days that are left, by the waits of one replay.
 
-    def __init__(
-        self,
-        past: Past,
-        asked: Asked,
-        sites: tuple[Site, Site],
-        sharing: Sharing | None,
-        step: Callable[[int, int], None],
-    ) -> None:
-        self.today: list[Mapping[str, float]] = []
-        self.then: list[Mapping[str, float]] = []
-        self.freed: list[float] = []
-        span_s = past.until_s - past.since_s
-        block_s = 7 * _DAY_S if span_s >= _LEAST_BLOCKS * 7 * _DAY_S else _DAY_S
-        self.blocks, self.resamples = int(span_s // block_s), 0
-        if self.blocks < _LEAST_BLOCKS:
-            return
-        counted = [run for run in past.runs if run.counted]
-        by_block: list[list[Run]] = [[] for _ in range(self.blocks)]
-        for run in counted:
-            at = int((run.job.submit_s - past.since_s) // block_s)
-            if at < self.blocks:
-                by_block[at].append(run)
-        affordable = _RESAMPLED_JOBS // (len(counted) * (1 if asked.nothing else 2))
-        self.resamples = max(_LEAST_RESAMPLES, min(_RESAMPLES, affordable))
+    Waits are drawn and not jobs: jobs of weeks drawn anew would find the queue empty that a backlog had filled.
+    """
+
+    def __init__(self, past: Past) -> None:
+        self._since_s, self.count = past.since_s, int((past.until_s - past.since_s) // _WEEK_S)
         draw = random.Random(33)  # noqa: S311 - the same question has the same answer
-        for number in range(self.resamples):
-            step(number, self.resamples)
-            runs: list[Run] = []
-            pieces = {}
-            for place in range(self.blocks):
-                taken = draw.randrange(self.blocks)
-                for run in by_block[taken]:
-                    job = run.job._replace(
-                        number=len(runs),
-                        submit_s=run.job.submit_s + (place - taken) * block_s,
-                        array=f"{run.job.array} {place}",
-                    )
-                    if sharing and (piece := sharing.pieces.get(run.job.number)):
-                        pieces[job.number] = piece
-                    runs.append(run._replace(job=job))
-            self.today.append(_means(runs, Scenario(runs, sites[0])))
-            moved = sharing._replace(pieces=pieces) if sharing else None
-            if moved:
-                self.freed.append(freed_gpu_hours(runs, moved))
-            if not asked.nothing:
-                self.then.append(_means(runs, Scenario(otherwise(runs, moved, asked), sites[1])))
+        every = range(self.count)
+        drawn = [draw.choices(every, k=self.count) for _ in range(_DRAWS)] if self.count >= _LEAST_WEEKS else []
+        self.draws = [[weeks.count(one) for one in every] for weeks in drawn]
 
-    @property
-    def sooner(self) -> int:
-        """Return in how many resamples all jobs wait less in the what-if, on average."""
-        # A draw of days on which nobody submitted anything has no waits.
-        pairs = [pair for pair in zip(self.today, self.then, strict=False) if all(TOTAL in waits for waits in pair)]
-        return sum(then[TOTAL] < today[TOTAL] for today, then in pairs)
+    def sums(self, runs: Iterable[Run], figures: Mapping[int, float]) -> list[tuple[float, int]]:
+        """Return of each week the sum of the figures that runs submitted in it have, by job number, and how many do."""
+        found = [(0.0, 0)] * max(1, self.count)
+        for run in runs:
+            if (figure := figures.get(run.job.number)) is not None:
+                week = min(len(found) - 1, int((run.job.submit_s - self._since_s) // _WEEK_S))
+                found[week] = found[week][0] + figure, found[week][1] + 1
+        return found
+
+    def means(self, sums: Sequence[tuple[float, int]]) -> list[float]:
+        """Return the mean in each draw; 0 where it has none of the runs."""
+        found = []
+        for weeks in self.draws:
+            total = sum(times * one for times, (one, _) in zip(weeks, sums, strict=True))
+            found.append(total / max(1, sum(times * count for times, (_, count) in zip(weeks, sums, strict=True))))
+        return found
 
     def ends(self, figures: Sequence[float]) -> tuple[float | None, float | None]:
-        """Return between which ends nine of ten of these figures lie."""
-        if len(figures) < _LEAST_RESAMPLES:
+        """Return between which ends nine of ten draws lie; None for too few weeks."""
+        if not figures:
             return None, None
         ordered = sorted(figures)
         cut = int(_ENDS * len(ordered))
         return ordered[cut], ordered[-1 - cut]
 
-    def of(self, name: str, which: Sequence[Mapping[str, float]]) -> tuple[float | None, float | None]:
-        """Return the ends of a class's mean wait."""
-        return self.ends([one[name] for one in which if name in one])
-
-
-def _means(runs: Sequence[Run], done: Scenario) -> dict[str, float]:
-    by_group: dict[str, list[float]] = {}
-    for run in runs:
-        if run.job.number in done.wait_s:
-            for name in groups_of(run):
-                by_group.setdefault(name, []).append(done.wait_s[run.job.number])
-    return {name: fmean(waits) for name, waits in by_group.items()}
+    def range_of(self, runs: Sequence[Run], figures: Mapping[int, float]) -> Range:
+        """Return the mean of the figures of these runs, of which at least one has one."""
+        sums = self.sums(runs, figures)
+        mean = sum(one for one, _ in sums) / sum(count for _, count in sums)
+        return Range(mean, *self.ends(self.means(sums)))

@@ -6,13 +6,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from slurm_colloc.core.units import counted, in_words, printable
-from slurm_colloc.plan.answer import MOST_ERROR_PCT, Answer, Compared, PoolCompared, Range
+from slurm_colloc.plan.answer import MOST_ERROR_PCT, Answer, Compared, PoolCompared
 from slurm_colloc.plan.change import Asked
+from slurm_colloc.plan.scenario import Range
 
-SCHEMA = 1
+SCHEMA = 2
 # Between figures that are nearer to each other than this the replay does not choose.
 _LEAST_GAIN = 0.95
-# A change that shortens the wait in fewer of the resamples may have been luck.
+# A change that shortens the wait in fewer of the draws may have been luck.
 _SURE = 0.9
 
 
@@ -71,10 +72,10 @@ def _recommendation(answer: Answer) -> str:
     change = f"mean wait {in_words(before.value)} -> {in_words(after.value)}"
     if after.value > before.value * _LEAST_GAIN:
         return f"no reason for {what}: {change}"
-    if answer.sooner < _SURE * answer.resamples:
-        why = f"shorter in {answer.sooner} of {answer.resamples} resamples only"
+    if answer.sooner < _SURE * answer.draws:
+        why = f"shorter in {answer.sooner} of {answer.draws} draws of its weeks only"
         return f"{what}, as far as the window tells ({change}; {why})"
-    if not answer.resamples:
+    if not answer.draws:
         return f"{what}, as far as so short a window tells ({change})"
     return f"{what}: {change}"
 
@@ -214,10 +215,10 @@ def _shared(answer: Answer) -> Iterator[str]:
 
 def _notes(answer: Answer) -> Iterator[str]:
     """Yield what a reader must know to trust or doubt the figures."""
-    if answer.resamples:
-        yield f"9 of 10 is of {answer.resamples} replays of the window's {answer.blocks} weeks or days drawn anew"
+    if answer.draws:
+        yield f"9 of 10 is of {answer.draws} draws of the waits of the window's {answer.weeks} weeks, each as replayed"
     else:
-        yield f"no ranges, since a window of {counted(answer.blocks, 'whole day')} cannot be drawn anew"
+        yield f"no ranges: a queue lasts from day to day, and the window has {counted(answer.weeks, 'whole week')} of 4"
     if answer.too_large:
         yield f"left out, because no node holds them: {counted(answer.too_large, 'job')}"
     for why, count in sorted(answer.rejected.items()):
@@ -227,8 +228,6 @@ def _notes(answer: Answer) -> Iterator[str]:
             "jobs keep the cores and the memory that they had; a piece holds what was measured of its job, so "
             "that none runs out of memory here: how many would have, 'colloc report --shadow' says"
         )
-    if answer.asked.mps:
-        yield "MPS shares of one GPU are given to jobs of several users, as under one daemon for all"
     yield from answer.left_out
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from slurm_colloc.core.config import Pool
+from slurm_colloc.core.config import MigSlice, Partition, Pool
 from slurm_colloc.core.model import Evidence, Gres
 from slurm_colloc.plan.answer import answer
 from slurm_colloc.plan.change import Asked, changed, otherwise
@@ -28,7 +28,7 @@ from tests.unit.stored import stored
 
 DAY = 86400
 SINCE = 1_760_054_400
-DAYS = 6
+DAYS = 28
 POOL = Pool("h", "n[1-2]", ("gpu",), "h100", H100, 4, 81559, 132, cpus_per_node=64, mem_per_node_mib=1_000_000)
 SITE_TOML = f"""
 schema = 1
@@ -139,17 +139,39 @@ def test_today_is_compared_with_what_was(filled: Path, capsys: pytest.CaptureFix
     assert [one["then_mean_s"] for one in found["classes"]] == [None] * len(found["classes"])
     mean = found["classes"][-1]["today_mean_s"]
     assert mean["low"] < mean["high"]
-    assert (found["blocks"], found["resamples"]) == (DAYS, 20)
+    assert (found["weeks"], found["draws"]) == (4, 1000)
 
 
 def test_more_gpus_shorten_the_queue_and_fewer_lengthen_it(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
     more, fewer = (answered(filled, capsys, "--gpus", gpus) for gpus in ("+4", "-4"))
     assert (more["gpus_then"], fewer["gpus_then"]) == (12, 4)
-    assert (more["sooner"], fewer["sooner"]) == (more["resamples"], 0)
+    assert (more["sooner"], fewer["sooner"]) == (more["draws"], 0)
     assert more["recommendation"].startswith("+4 GPUs: ")
     assert fewer["recommendation"].startswith("no reason for -4 GPUs")
     assert total(more, "then") < total(more, "today") / 2
     assert total(fewer, "then") > 2 * total(fewer, "today")
+
+
+def test_a_range_keeps_the_backlog() -> None:
+    """One GPU works off what came on the first day: nobody waits less than days, and weeks drawn anew say so."""
+    config, rules = site(POOL._replace(nodes="n1", gpus_per_node=1)), rules_of(None)
+    rows, free_s = [], SINCE
+    for n, at_s in enumerate([*[0] * 40, *range(3 * 3600, 28 * DAY, 3 * 3600)]):
+        free_s = max(SINCE + at_s, free_s)
+        rows.append(
+            allocated(job_id=str(n), submit_s=SINCE + at_s, start_s=free_s, end_s=free_s + 11_000, limit_min=200)
+        )
+        free_s += 11_000
+    for days in (28, 27):
+        ends = SINCE, SINCE + days * DAY
+        past = past_of(rows, {}, config, site_of(config, rules), ends)
+        mean = answer(past, config, rules, Asked(), lambda *_: None).total.today_mean_s
+        if days == 27:
+            assert (mean.low, mean.high) == (None, None)
+        else:
+            assert mean.low is not None
+            assert mean.high is not None
+            assert 3 * DAY < mean.low < mean.value < mean.high
 
 
 def test_more_demand_lengthens_the_queue(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -474,3 +496,28 @@ def test_slurms_settings_are_read() -> None:
     assert (rules.priority.age, rules.priority.fair_share, rules.priority.max_age_s) == (1000, 5000, 14 * DAY)
     assert any("PriorityWeightQOS" in text for text in rules.left_out)
     assert rules_of(None).priority.age == 1.0
+
+
+@pytest.mark.parametrize(
+    ("users", "units", "slower"), [("", 67, 1.6), ("each", 67, 1.6), ("all", 58, 1.27), ("one", 58, 1.27)]
+)
+def test_shares_of_several_users_take_turns_as_the_site_has_it(users: str, units: int, slower: float) -> None:
+    """Without the key as for daemons of each user, which `colloc site init` writes; 60 % SM activity."""
+    made = [used(1, 5000, 60.0)]
+    found = past(*(run for run, _ in made), uses={run.job_id: use for run, use in made})
+    config = site(POOL, max_slowdown=1.6)._replace(partition=(Partition("gpu", mps_users=users),))
+    cut = changed(config, Asked(mps=True))
+    (piece,) = share(found, cut, 1.0).pieces.values()
+    assert (piece.units, round(piece.slowdown.expected, 2)) == (units, slower)
+    assert site_of(cut, rules_of(None)).one_user == ({"gpu"} if users == "one" else set())
+
+
+def test_a_job_moves_with_its_slice_to_another_partition() -> None:
+    small = MigSlice("h100_1g.10gb", "1g.10gb", 9984, 16, 7)
+    slices = POOL._replace(name="s", nodes="s1", partitions=("small",), gpu_type="", gpus_per_node=0, slice=(small,))
+    config = site(POOL, slices)._replace(partition=(Partition("gpu", pieces_in=("small",)), Partition("small")))
+    run, use = used(1, 5000, 4.0)
+    found = past_of([run], {run.job_id: use}, config, site_of(config, rules_of(None)), (SINCE, SINCE + DAY))
+    (piece,) = share(found, config, 1.0).pieces.values()
+    then = moved(found.runs[0], piece)
+    assert [one.node for one in replay(site_of(config, rules_of(None)), [then.job]).started] == [2]
