@@ -87,6 +87,7 @@ proof: env     ## a published trace through a real Slurm on this machine's GPU, 
 bench: env     ## ratios side by side in one run
 	$(ENV)/python -m tests.bench_store
 	$(ENV)/python -m tests.bench
+	$(ENV)/python -m tests.bench_start
 	$(ENV)/python -m tests.bench_agent
 	$(ENV)/python -m tests.bench_accounting
 	$(ENV)/python -m tests.bench_report
