@@ -36,6 +36,7 @@ from slurm_colloc.store.window import Window
 from slurm_colloc.submit.inherited import environment_to_submit
 from slurm_colloc.submit.own_options import check_call, parse_arguments
 from slurm_colloc.submit.plan import Part, make_plan
+from slurm_colloc.submit.submission import read_submission
 
 __all__ = ["Accounting", "CollocError", "Footprint", "Placement", "footprint", "open", "place"]
 
@@ -202,7 +203,9 @@ def _part(script: str | os.PathLike[str], args: Sequence[str]) -> Part:
     command_line = parse_arguments(("--dry-run", *args, os.fspath(script)), config)
     check_call(command_line)
     client = CliClient()
-    return make_plan(command_line, environment_to_submit(), None, config, client, packer=plan_array).part
+    environ = environment_to_submit()
+    submission = read_submission(command_line, environ, None, config)
+    return make_plan(command_line, environ, submission, config, client, packer=plan_array).part
 
 
 def _ends(since: Moment, until: Moment) -> tuple[datetime, datetime]:

@@ -2,7 +2,7 @@
 """csub: sbatch, and a piece of a GPU for the job that needs no whole one.
 
 Whatever csub cannot decide with certainty, and whatever goes wrong in it, ends in the real sbatch with the user's own
-arguments. Nothing here imports jinja2 or anything heavier unless the script changes.
+arguments. What makes a plan is imported for a job that may get one, and jinja2 where a script changes.
 """
 
 import os
@@ -11,28 +11,15 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from slurm_colloc.core.clock import with_timeout
 from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.errors import CollocError, MisusedError, UnsureError
-from slurm_colloc.core.model import Reason
 from slurm_colloc.core.process import keep_ignored, open_standard_descriptors, put_back, readable, replace
 from slurm_colloc.core.units import printable
-from slurm_colloc.slurm.client import ASK_S, CliClient
 from slurm_colloc.slurm.options import CommandLine
-from slurm_colloc.submit.handover import CALLED, STDERR, STDOUT, with_body, write_all
-from slurm_colloc.submit.invocation import (
-    Call,
-    explain,
-    found_call,
-    hand_over,
-    said_of,
-    say,
-    show,
-    split_call,
-    tell,
-)
+from slurm_colloc.submit.invocation import CALLED, STDERR, STDOUT, Call, found_call, say, split_call, tell, write_all
 from slurm_colloc.submit.own_options import (
     NO_SUBMISSION,
     check_call,
@@ -42,7 +29,11 @@ from slurm_colloc.submit.own_options import (
     reads_stdin,
     wants_pack,
 )
-from slurm_colloc.submit.plan import Case, Part, Plan, make_plan
+from slurm_colloc.submit.submission import read_submission
+
+if TYPE_CHECKING:
+    from slurm_colloc.core.model import Reason
+    from slurm_colloc.submit.plan import Case, Part, Plan
 
 _SILENT = "nothing is to be changed"
 _HELP = ("--help", "-h")
@@ -102,6 +93,9 @@ def _run(argv: tuple[str, ...], called: str) -> int:
         decide = partial(_decide, call, command_line, config, problem, stdin)
         site, plan = decide(began)
         call = split_call(call, command_line, silent=site.policy == "shadow" and not asks_csub)
+        from slurm_colloc.submit.handover import hand_over, with_body
+        from slurm_colloc.submit.show import explain, said_of, show
+
         if own_option("explain", command_line, None) is not None:
             explain(plan, call)
             call = call._replace(explained=True)
@@ -136,7 +130,7 @@ def _decide(
     problem: str,
     stdin: bytes | None,
     began: float,
-) -> tuple[SiteConfig, Plan]:
+) -> "tuple[SiteConfig, Plan]":
     """Return the site and what to submit, decided within the site's time from ``began``.
 
     Raises:
@@ -151,30 +145,39 @@ def _decide(
         raise UnsureError(why_off)
     if config is None:
         raise UnsureError(problem)
-    # Up to two questions one after the other, and time left to decide without an answer.
-    client = CliClient(min(ASK_S, config.timeouts.decide_s / 3))
     allowed_s = config.timeouts.decide_s
-    step = partial(make_plan, command_line, call.environ, stdin, config, client, packer=_packed)
-    plan = with_timeout(allowed_s - (time.monotonic() - began), f"deciding (more than {allowed_s:g} s)", step)
+    what = f"deciding (more than {allowed_s:g} s)"
+    read = partial(read_submission, command_line, call.environ, stdin, config)
+    submission = with_timeout(allowed_s - (time.monotonic() - began), what, read)
+    if not (command_line.own or submission.concerns_csub):
+        raise UnsureError(_SILENT)
+    left_s = allowed_s - (time.monotonic() - began)
+    from slurm_colloc.slurm.client import ASK_S, CliClient
+    from slurm_colloc.submit.plan import make_plan
+
+    # Up to two questions one after the other, and time left to decide without an answer.
+    client = CliClient(min(ASK_S, allowed_s / 3))
+    step = partial(make_plan, command_line, call.environ, submission, config, client, packer=_packed)
+    plan = with_timeout(left_s, what, step)
     if plan.chosen.policy == "off" and not call.dry_run:
         raise UnsureError(why_off)
     return config._replace(policy=plan.chosen.policy), plan
 
 
-def _packed(case: Case, part: Part, switched_off: Reason | None) -> Plan:
+def _packed(case: "Case", part: "Part", switched_off: "Reason | None") -> "Plan":
     from slurm_colloc.pack.plan import plan_array  # of no use to any other submission
 
     return plan_array(case, part, switched_off)
 
 
-def _then(plan: Plan, call: Call, config: SiteConfig) -> Callable[[str], None]:
+def _then(plan: "Plan", call: Call, config: SiteConfig) -> Callable[[str], None]:
     """Return what is to be done once there is a job."""
     if plan.late or plan.would_be_late:
         return partial(_keep_waiting, plan, call, config)
     return lambda job_id: None
 
 
-def _keep_waiting(plan: Plan, call: Call, config: SiteConfig, job_id: str) -> None:
+def _keep_waiting(plan: "Plan", call: Call, config: SiteConfig, job_id: str) -> None:
     """Keep what is needed to give the job a piece while it waits; without it the job stays as asked."""
     from slurm_colloc.rebind.waiting import keep_submitted
 

@@ -21,10 +21,11 @@ from slurm_colloc.slurm.array import MOST_TASKS
 from slurm_colloc.slurm.client import ASK_S, CliClient
 from slurm_colloc.slurm.option_tables import Option
 from slurm_colloc.slurm.options import CommandLine, scan
-from slurm_colloc.submit.handover import find_sbatch, with_body, write_all
-from slurm_colloc.submit.invocation import Call, call_of, explain, find_site, hand_over, say, show
+from slurm_colloc.submit.handover import hand_over, with_body
+from slurm_colloc.submit.invocation import Call, call_of, find_sbatch, find_site, say, write_all
 from slurm_colloc.submit.own_options import OWN_OPTIONS, check_call, option_table, own_option, parse_arguments
 from slurm_colloc.submit.plan import Plan
+from slurm_colloc.submit.show import explain, show
 
 _USAGE = """\
 Usage: csub pack [OPTIONS OF csub AND sbatch] FILE

@@ -11,25 +11,24 @@ import re
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from types import FrameType
 
-from slurm_colloc.core.errors import ProcessError
+from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.process import Running, read_all, spawn
 from slurm_colloc.slurm.parse import parse_submitted
+from slurm_colloc.submit.decision import record
+from slurm_colloc.submit.invocation import CALLED, STDERR, STDOUT, Call, say, tell, write_all
+from slurm_colloc.submit.own_options import is_exclusive, with_policy_variable
 from slurm_colloc.submit.plan import Plan
-from slurm_colloc.submit.render import keep_script, write_script
+from slurm_colloc.submit.render import keep_script, remove_script, write_script
+from slurm_colloc.submit.show import said_of
 
 # Of a script: longer than Slurm takes with csub's lines, or out of reach of a site's sbatch that runs elsewhere.
 _TOO_LONG = "Pathname of a file, directory or other parameter too long"
-_NOT_THERE = re.compile(r"Unable to open file [^\n]*/csub-[0-9a-f]{16}/")
-# A program that would call csub back for ever: csub's own start script under another name, or a script that starts it.
-_NAMES_CSUB = re.compile(rb"^[^#\n]*\bcsub\b", re.MULTILINE)
-STDOUT, STDERR = 1, 2
+_NOT_THERE = r"Unable to open file [^\n]*/csub-[0-9a-f]{16}/"
 # Exit statuses of timeout, of a shell that started nothing, and of signals; 255 is sbatch's of a wrong value.
 _NOT_ITS_OWN = range(124, 255)
-_DIGIT = re.compile(rb"\d")
-# What sbatch is told as its own name, and the accounting keeps as SubmitLine: a shell would not tell it the path.
-CALLED = "sbatch"
 
 
 def with_body(plan: Plan) -> tuple[tuple[str, ...], str]:
@@ -41,32 +40,6 @@ def with_body(plan: Plan) -> tuple[tuple[str, ...], str]:
     kept = keep_script(name, plan.body)
     path = kept or write_script(name, plan.body)
     return (*argv[:at], path, *argv[at + 1 :]), "" if kept else path
-
-
-def find_sbatch(configured: str, environ: Mapping[str, str], own: str) -> str:
-    """Return the real sbatch: the configured one if it is one, else the first on PATH that is not csub itself.
-
-    Raises:
-        ProcessError: there is none.
-    """
-    on_path = (os.path.join(folder or ".", "sbatch") for folder in environ.get("PATH", os.defpath).split(os.pathsep))
-    for candidate in (*([configured] if os.path.isabs(configured) else []), *on_path):
-        if os.access(candidate, os.X_OK) and os.path.isfile(candidate) and not _is_csub(candidate, own):
-            return candidate
-    raise ProcessError("no sbatch on PATH but csub itself; is Slurm's client installed and its module loaded?")
-
-
-def _is_csub(candidate: str, own: str) -> bool:
-    real = os.path.realpath(candidate)
-    # Not only this very file: another checkout's csub behind the name sbatch would call us back for ever.
-    if real == os.path.realpath(own) or os.path.basename(real) == "csub":
-        return True
-    try:
-        with open(real, "rb") as stream:
-            head = stream.read(4096)
-    except OSError:
-        return False
-    return head.startswith(b"#!") and _NAMES_CSUB.search(head) is not None
 
 
 def submit(
@@ -110,7 +83,7 @@ def _is_refusal(said: str, silent: bool) -> bool:
 
 def is_of_script(refused: str) -> bool:
     """Return whether what sbatch said of a refusal is of the script, which the user's own may not meet with."""
-    return _TOO_LONG in refused or _NOT_THERE.search(refused) is not None
+    return _TOO_LONG in refused or re.search(_NOT_THERE, refused) is not None
 
 
 def _drain(running: Running) -> None:
@@ -166,7 +139,7 @@ class _Relay:
         if self.job_id:
             write_all(STDOUT, content)
             return
-        self._said_number = self._said_number or _DIGIT.search(content) is not None
+        self._said_number = self._said_number or re.search(rb"\d", content) is not None
         whole, newline, begun = (self._seen + content).rpartition(b"\n")
         submitted = parse_submitted(whole) if newline else None
         self._seen = begun
@@ -185,11 +158,52 @@ class _Relay:
             self.held += content
 
 
-def write_all(descriptor: int, content: bytes) -> None:
-    """Write all of ``content``; a reader who went away or a full disk changes nothing about the submission.
+def handed_on(environ: Mapping[str, str], plan: Plan, config: SiteConfig) -> dict[str, str]:
+    """Return sbatch's environment: a pack from within a requeued job must not pass for one that goes on itself."""
+    # Where nobody judges csub's decisions, or it has taken none, not a variable is another.
+    judged = config.policy != "shadow" and any(partition.job_submit != "off" for partition in config.partition)
+    handed = with_policy_variable(environ, plan.colloc) if judged or is_exclusive(plan.colloc) else dict(environ)
+    if plan.packed is not None:
+        handed.pop("SLURM_RESTART_COUNT", None)
+    return handed
 
-    Not through sys.stdout and sys.stderr, which are None where csub's caller closed them.
+
+def hand_over(
+    plan: Plan,
+    argv: tuple[str, ...],
+    script: str,
+    source: int | None,
+    call: Call,
+    config: SiteConfig,
+    then: Callable[[str], None] = lambda job_id: None,
+) -> tuple[int, str]:
+    """Run sbatch once and return its status, and a reason where nothing was submitted and plain sbatch is to follow.
+
+    ``then`` is called with the job's id as soon as there is one; a rendered ``script`` is removed at the end.
     """
-    with suppress(OSError):
-        while content:
-            content = content[os.write(descriptor, content) :]
+
+    def submitted(job_id: str, cluster: str) -> None:
+        then(job_id)
+        shadow = config.policy == "shadow"
+        record(plan, job_id, cluster or config.cluster, config, partial(tell, call) if shadow else say)
+        tell(call, *said_of(plan, call, job_id))
+
+    try:
+        silent = {"quiet", "wait"} <= set(plan.part.request.options)
+        environ = handed_on(call.environ, plan, config)
+        status, refused = submit([call.sbatch, *argv], environ, source, submitted, silent=silent)
+    except BaseException as error:  # noqa: BLE001 - sbatch was not started
+        return 1, str(error)
+    finally:
+        if script:
+            remove_script(script)
+    has_original = plan.packed is None or plan.packed.has_original
+    # The same request is refused once more, unless it was csub's text.
+    is_other = not plan.as_asked or (plan.body is not None and is_of_script(refused))
+    if refused and is_other and has_original:
+        from slurm_colloc.slurm.refusals import verdict  # of no use to nearly all submissions
+
+        given = "the script with csub's lines" if plan.as_asked else plan.part.placement.given
+        return status, f"{'the pack' if plan.packed else given} was refused: {verdict(refused)}"
+    write_all(STDERR, refused.encode(errors="surrogateescape"))
+    return status, ""

@@ -2,8 +2,10 @@
 """One invocation of csub: which sbatch and site.toml it found, its arguments split, and its messages to the user."""
 
 import os
+import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -18,18 +20,16 @@ from slurm_colloc.core.config import (
     passed_over,
     site_files,
 )
-from slurm_colloc.core.errors import ConfigError
+from slurm_colloc.core.errors import ConfigError, ProcessError
 from slurm_colloc.slurm.options import CommandLine
-from slurm_colloc.submit.decision import record
-from slurm_colloc.submit.handover import STDERR, STDOUT, find_sbatch, is_of_script, submit, write_all
 from slurm_colloc.submit.inherited import environment_to_submit
 from slurm_colloc.submit.own_options import is_exclusive, own_option, with_policy_variable, without_own_options
-from slurm_colloc.submit.plan import Plan
-from slurm_colloc.submit.render import remove_script
-from slurm_colloc.submit.show import answer, as_json, as_line, explanation, noted
 
-# A longer line nobody pastes.
-_PASTED = 200
+# A program that would call csub back for ever: csub's own start script under another name, or a script that starts it.
+_NAMES_CSUB = rb"(?m)^[^#\n]*\bcsub\b"
+STDOUT, STDERR = 1, 2
+# What sbatch is told as its own name, and the accounting keeps as SubmitLine: a shell would not tell it the path.
+CALLED = "sbatch"
 
 
 class Call(NamedTuple):
@@ -86,16 +86,6 @@ def split_call(call: Call, command_line: CommandLine, *, silent: bool = False) -
     )
 
 
-def handed_on(environ: Mapping[str, str], plan: Plan, config: SiteConfig) -> dict[str, str]:
-    """Return sbatch's environment: a pack from within a requeued job must not pass for one that goes on itself."""
-    # Where nobody judges csub's decisions, or it has taken none, not a variable is another.
-    judged = config.policy != "shadow" and any(partition.job_submit != "off" for partition in config.partition)
-    handed = with_policy_variable(environ, plan.colloc) if judged or is_exclusive(plan.colloc) else dict(environ)
-    if plan.packed is not None:
-        handed.pop("SLURM_RESTART_COUNT", None)
-    return handed
-
-
 def find_site() -> tuple[str, SiteConfig | None, str]:
     """Return (configured sbatch, site, problem); without a usable site.toml the problem says why."""
     problem = f"no site.toml found; '{how_to_write_one()}' writes one"
@@ -128,22 +118,6 @@ def _read_as_one() -> bool:
         return False
 
 
-def said_of(plan: Plan, call: Call, job_id: str = "") -> Iterable[str]:
-    """Return what a submission says of its plan; of one that was explained, nothing a second time."""
-    terminal = os.isatty(STDERR)
-    command = _as_asked(plan, call) if terminal else ""
-    return answer(plan, job_id, command, terminal=terminal, explained=call.explained)
-
-
-def _as_asked(plan: Plan, call: Call) -> str:
-    """Return the line that submits the same as asked; empty where nobody could paste it."""
-    import shlex  # of no use to nearly all submissions
-
-    line = shlex.join([call.called, "--colloc=off", *call.argv])
-    typed = plan.script_at is not None or "wrap" in plan.given
-    return line if typed and line.isprintable() and len(line) <= _PASTED else ""
-
-
 def say(text: str) -> None:
     """Tell the user; what a terminal would act on is made visible: words of a script, or of sbatch, may hold it."""
     if not text.isprintable():
@@ -153,62 +127,37 @@ def say(text: str) -> None:
     write_all(STDERR, f"csub: {text}\n".encode(errors="backslashreplace"))
 
 
-def hand_over(
-    plan: Plan,
-    argv: tuple[str, ...],
-    script: str,
-    source: int | None,
-    call: Call,
-    config: SiteConfig,
-    then: Callable[[str], None] = lambda job_id: None,
-) -> tuple[int, str]:
-    """Run sbatch once and return its status, and a reason where nothing was submitted and plain sbatch is to follow.
+def find_sbatch(configured: str, environ: Mapping[str, str], own: str) -> str:
+    """Return the real sbatch: the configured one if it is one, else the first on PATH that is not csub itself.
 
-    ``then`` is called with the job's id as soon as there is one; a rendered ``script`` is removed at the end.
+    Raises:
+        ProcessError: there is none.
     """
+    on_path = (os.path.join(folder or ".", "sbatch") for folder in environ.get("PATH", os.defpath).split(os.pathsep))
+    for candidate in (*([configured] if os.path.isabs(configured) else []), *on_path):
+        if os.access(candidate, os.X_OK) and os.path.isfile(candidate) and not _is_csub(candidate, own):
+            return candidate
+    raise ProcessError("no sbatch on PATH but csub itself; is Slurm's client installed and its module loaded?")
 
-    def submitted(job_id: str, cluster: str) -> None:
-        then(job_id)
-        shadow = config.policy == "shadow"
-        record(plan, job_id, cluster or config.cluster, config, partial(tell, call) if shadow else say)
-        tell(call, *said_of(plan, call, job_id))
 
+def _is_csub(candidate: str, own: str) -> bool:
+    real = os.path.realpath(candidate)
+    # Not only this very file: another checkout's csub behind the name sbatch would call us back for ever.
+    if real == os.path.realpath(own) or os.path.basename(real) == "csub":
+        return True
     try:
-        silent = {"quiet", "wait"} <= set(plan.part.request.options)
-        environ = handed_on(call.environ, plan, config)
-        status, refused = submit([call.sbatch, *argv], environ, source, submitted, silent=silent)
-    except BaseException as error:  # noqa: BLE001 - sbatch was not started
-        return 1, str(error)
-    finally:
-        if script:
-            remove_script(script)
-    has_original = plan.packed is None or plan.packed.has_original
-    # The same request is refused once more, unless it was csub's text.
-    is_other = not plan.as_asked or (plan.body is not None and is_of_script(refused))
-    if refused and is_other and has_original:
-        from slurm_colloc.slurm.refusals import verdict  # of no use to nearly all submissions
-
-        given = "the script with csub's lines" if plan.as_asked else plan.part.placement.given
-        return status, f"{'the pack' if plan.packed else given} was refused: {verdict(refused)}"
-    write_all(STDERR, refused.encode(errors="surrogateescape"))
-    return status, ""
+        with open(real, "rb") as stream:
+            head = stream.read(4096)
+    except OSError:
+        return False
+    return head.startswith(b"#!") and re.search(_NAMES_CSUB, head) is not None
 
 
-def show(plan: Plan, command_line: CommandLine, call: Call) -> int:
-    """Print what would be submitted and submit nothing."""
-    text = plan.text
-    for note in noted(plan):
-        say(note)
-    if own_option("format", command_line, None) == "json":
-        text = as_json(plan, call.sbatch)
-    else:
-        say(f"would be submitted as: {as_line(plan, call.sbatch)}")
-    sys.stdout.buffer.write(text.encode(errors="surrogateescape"))
-    sys.stdout.flush()
-    return 0
+def write_all(descriptor: int, content: bytes) -> None:
+    """Write all of ``content``; a reader who went away or a full disk changes nothing about the submission.
 
-
-def explain(plan: Plan, call: Call) -> None:
-    """Say why the plan is what it is."""
-    for line in explanation(plan, _as_asked(plan, call)):
-        say(line)
+    Not through sys.stdout and sys.stderr, which are None where csub's caller closed them.
+    """
+    with suppress(OSError):
+        while content:
+            content = content[os.write(descriptor, content) :]

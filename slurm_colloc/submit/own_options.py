@@ -7,7 +7,6 @@ from math import inf
 from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.errors import InputError, MisusedError
 from slurm_colloc.core.units import printable
-from slurm_colloc.estimate.hint import parse_hint
 from slurm_colloc.slurm.directives import Script
 from slurm_colloc.slurm.option_tables import RELEASES, SBATCH_OPTIONS, Option, known_as
 from slurm_colloc.slurm.options import CommandLine, Given, join_options, split_command_line
@@ -151,6 +150,8 @@ def check_pack(command_line: CommandLine, script: Script | None, *, packs: bool)
 def _wrong(name: str, value: str) -> str:
     """Return what is wrong with an option's value; empty where nothing is."""
     if name == "gpu-footprint":
+        from slurm_colloc.estimate.hint import parse_hint  # most submissions give none
+
         parse_hint(value)
     if name == "colloc":
         return _wrong_colloc(value)

@@ -25,7 +25,7 @@ from slurm_colloc.submit.render import names_slice, render_block, render_script
 from slurm_colloc.submit.request import build_request
 from slurm_colloc.submit.rollout import NOBODY, Chosen, choose, draw
 from slurm_colloc.submit.slurm_answers import access_of, free_now, whose_job
-from slurm_colloc.submit.submission import Submission, read_submission
+from slurm_colloc.submit.submission import Submission
 
 
 class Slurm(Protocol):
@@ -150,7 +150,7 @@ def _no_packer(case: Case, part: Part, switched_off: Reason | None) -> Plan:
 def make_plan(
     command_line: CommandLine,
     environ: Mapping[str, str],
-    stdin: bytes | None,
+    submission: Submission,
     config: SiteConfig,
     slurm: Slurm,
     packer: Packer = _no_packer,
@@ -160,19 +160,18 @@ def make_plan(
     Args:
         command_line: the arguments, split.
         environ: of the submission; SBATCH_* variables count.
-        stdin: the script, when it comes by standard input.
+        submission: what sbatch would read.
         config: the site.
         slurm: answers what has to be asked.
         packer: makes packs of arrays that are to be some; without one they go as the arrays they are.
 
     Raises:
         UnsureError: something is not understood with certainty.
-        MisusedError: an option or #CSUB line of csub's own that cannot be what was meant.
+        MisusedError: an option of csub's own that cannot be what was meant.
         CollocError: a template that does not render.
     """
     policy = config.policy
     try:
-        submission = read_submission(command_line, environ, stdin, config)
         case = Case(command_line, environ, submission, config, slurm)
         request = _request(case)
         chosen = policy_of(request, config, slurm)

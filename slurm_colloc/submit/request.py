@@ -23,9 +23,8 @@ from slurm_colloc.submit.reasons import (
     step_gpus,
     variables_read,
 )
-from slurm_colloc.submit.submission import Submission
+from slurm_colloc.submit.submission import GPU_STYLES, Submission
 
-_STYLES = ("gres", "gpus", "gpus-per-node", "gpus-per-task")
 _SHAPES_CORES = frozenset(
     {"cores-per-socket", "extra-node-info", "hint", "ntasks-per-core", "ntasks-per-socket", "overcommit"}
     | {"sockets-per-node", "threads-per-core"}
@@ -51,7 +50,9 @@ def build_request(
     """
     text, name, script, given, _, variables = submission
     check_prefix(value_of(given, "gres"), config.slurm_release)
-    by_style = {style: found for style in _STYLES if style in given and (found := _gpus(style, value_of(given, style)))}
+    by_style = {
+        style: found for style in GPU_STYLES if style in given and (found := _gpus(style, value_of(given, style)))
+    }
     styles, gres = list(by_style), tuple(one for found in by_style.values() for one in found)
     steps, read = step_gpus(text), variables_read(given, text)
     tasks = count_of(given, "ntasks") or count_of(given, "ntasks-per-node") or None

@@ -1,16 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """The text of a plan: the line after a submission, --explain, and --dry-run --format=json."""
 
+import os
 import re
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from math import ceil
 
 from slurm_colloc.core.model import PACK, Footprint, Placement, Reason, SharingMode, Weighed
 from slurm_colloc.core.units import counted
+from slurm_colloc.slurm.options import CommandLine
+from slurm_colloc.submit.invocation import STDERR, Call, say
+from slurm_colloc.submit.own_options import own_option
 from slurm_colloc.submit.plan import Part, Plan
 
 SCHEMA = 4
 _EXPLAINED = 8
+# A longer line nobody pastes.
+_PASTED = 200
 _POLICIES = {
     "off": "csub changes nothing",
     "shadow": "csub only records what it would do",
@@ -170,7 +177,7 @@ def _weighed(weighed: Weighed) -> str:
 
 def as_line(plan: Plan, sbatch: str) -> str:
     """Return the call of sbatch as a shell would take it."""
-    import shlex  # csub imports this file at every submission
+    import shlex
 
     return shlex.join([sbatch, *plan.sbatch_argv])
 
@@ -199,3 +206,39 @@ def as_json(plan: Plan, sbatch: str) -> str:
         "sbatch_argv": [sbatch, *plan.sbatch_argv],
     }
     return json.dumps(whole, indent=2, ensure_ascii=True) + "\n"
+
+
+def said_of(plan: Plan, call: Call, job_id: str = "") -> Iterable[str]:
+    """Return what a submission says of its plan; of one that was explained, nothing a second time."""
+    terminal = os.isatty(STDERR)
+    command = _as_asked(plan, call) if terminal else ""
+    return answer(plan, job_id, command, terminal=terminal, explained=call.explained)
+
+
+def _as_asked(plan: Plan, call: Call) -> str:
+    """Return the line that submits the same as asked; empty where nobody could paste it."""
+    import shlex  # csub imports this file at each submission with a GPU
+
+    line = shlex.join([call.called, "--colloc=off", *call.argv])
+    typed = plan.script_at is not None or "wrap" in plan.given
+    return line if typed and line.isprintable() and len(line) <= _PASTED else ""
+
+
+def show(plan: Plan, command_line: CommandLine, call: Call) -> int:
+    """Print what would be submitted and submit nothing."""
+    text = plan.text
+    for note in noted(plan):
+        say(note)
+    if own_option("format", command_line, None) == "json":
+        text = as_json(plan, call.sbatch)
+    else:
+        say(f"would be submitted as: {as_line(plan, call.sbatch)}")
+    sys.stdout.buffer.write(text.encode(errors="surrogateescape"))
+    sys.stdout.flush()
+    return 0
+
+
+def explain(plan: Plan, call: Call) -> None:
+    """Say why the plan is what it is."""
+    for line in explanation(plan, _as_asked(plan, call)):
+        say(line)

@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from slurm_colloc.core.config import SiteConfig
-from slurm_colloc.core.errors import UnsureError
+from slurm_colloc.core.errors import MisusedError, UnsureError
 from slurm_colloc.slurm.directives import Script, options_in_force, read_script
 from slurm_colloc.slurm.option_tables import Option, known_as
 from slurm_colloc.slurm.options import CommandLine, Given, read_environment
 from slurm_colloc.submit.own_options import SCRIPT_OPTIONS, check_values, option_table
 
+# The options that ask for GPUs csub knows how to change.
+GPU_STYLES = ("gres", "gpus", "gpus-per-node", "gpus-per-task")
 _SCRIPT_LIMIT_BYTES = 64 * 1024 * 1024
 
 
@@ -29,11 +31,16 @@ class Submission(NamedTuple):
     table: tuple[Option, ...]
     variables: tuple[Given, ...]
 
+    @property
+    def concerns_csub(self) -> bool:
+        """Return whether a GPU is asked for, or something of csub in the script."""
+        return any(style in self.given for style in GPU_STYLES) or bool(self.script and self.script.own_directives)
+
 
 def read_submission(
     command_line: CommandLine, environ: Mapping[str, str], stdin: bytes | None, config: SiteConfig
 ) -> Submission:
-    """Read a submission; the arguments are as for make_plan.
+    """Read a submission; ``stdin`` is the script where it comes by standard input.
 
     Raises:
         UnsureError: something is not understood with certainty.
@@ -47,8 +54,13 @@ def read_submission(
         raise UnsureError("'--' among the arguments leaves no certain place for a changed request")
     wrapped = next((option.value for option in reversed(command_line.options) if option.name == "wrap"), None)
     text, name = _read(command_line, stdin, wrapped)
-    script = None if wrapped is not None else read_script(text, table, release, SCRIPT_OPTIONS)
-    check_values(script.own_directives if script else ())
+    try:
+        script = None if wrapped is not None else read_script(text, table, release, SCRIPT_OPTIONS)
+        check_values(script.own_directives if script else ())
+    except MisusedError as error:
+        if config.policy == "shadow":  # a site that only looks on refuses nothing: to sbatch a #CSUB line is a comment
+            raise UnsureError(str(error)) from error
+        raise
     environment = read_environment(environ, table, release)
     given = options_in_force(script, environment, command_line)
     if script and script.foreign and "ignore-pbs" not in given:

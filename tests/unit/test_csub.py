@@ -27,6 +27,19 @@ finally:
 """
 
 
+@pytest.mark.parametrize("policy", ["auto", "off"])
+def test_nothing_of_the_plan_is_imported_for_a_job_that_is_not_placed(shell: Shell, policy: str) -> None:
+    site = (shell.folder / "site.toml").read_text()
+    (shell.folder / "site.toml").write_text(site.replace('policy = "auto"', f'policy = "{policy}"'))
+    (shell.folder / "job.sh").write_text(SCRIPT if policy == "off" else SCRIPT.replace("#SBATCH --gres=gpu:1\n", ""))
+    # It becomes sbatch: what it has imported by then is told.
+    report = "csub.replace = lambda *_: print(' '.join(sorted(sys.modules)), file=sys.stderr)"
+    done = shell.run("job.sh", code=LIST.replace("try:", f"{report}\ntry:"))
+    names = set(done.stderr.splitlines()[0].split())
+    assert "slurm_colloc.submit.own_options" in names, done.stderr
+    assert not names & {"slurm_colloc.core.model", "slurm_colloc.submit.plan", "slurm_colloc.estimate.signature"}
+
+
 @pytest.mark.parametrize("rendered", [False, True])
 def test_a_submission_imports_nothing_heavy(shell: Shell, rendered: bool) -> None:
     shell.site('"mps"' if rendered else '"mig"', agent=True)

@@ -123,11 +123,11 @@ def test_a_fault_of_csubs_own_after_the_submission(shell: Shell, where: str) -> 
     shell.site('"mps"', agent=True)
     code = f"""
 import slurm_colloc.cli.csub as csub
-import slurm_colloc.submit.invocation as invocation
+import slurm_colloc.submit.handover as handover
 def fault(*_):
     raise ValueError("made up")
-assert invocation.{where}
-invocation.{where} = fault
+assert handover.{where}
+handover.{where} = fault
 csub.main()
 """
     done = shell.run(HINT, "job.sh", code=code)
