@@ -6,8 +6,9 @@ That part is without comments, messages and labels of runs.
 
 import json
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from contextlib import suppress
+from functools import cache
 
 from slurm_colloc.estimate.option_names import IS_NUMBER, is_noise, is_rate
 
@@ -51,10 +52,12 @@ _OF_PATHS = bytes(c if chr(c).isalnum() or c in b"_.+-/~" or c > 127 else 32 for
 _PART = re.compile(rb"[^\W\d_]+|\d+")
 
 
+@cache
 def ending_of(name: str) -> str:
     return name.rpartition(".")[2].lower() if "." in name else ""
 
 
+@cache
 def kind_of(name: str) -> str:
     """Return whether a file is code, settings, data, or what a run left behind, by its name."""
     ending = ending_of(name)
@@ -91,6 +94,7 @@ def is_read_by_name(path: str) -> bool:
     return kind_of(path.rpartition("/")[2]) in ("code", "settings")
 
 
+@cache
 def as_word(name: str) -> bytes:
     return name.encode(errors="surrogateescape").replace(b"-", b"_")
 
@@ -133,7 +137,9 @@ _RUN_NUMBER = (
     rb"(?i)((?<![a-z])(?:seed|port|(?:log|print|save|eval)_(?:interval|freq|every))[\"']?(?:[ \t]*+[:=][ \t]*+|[ \t]++)"
     rb"|velocity[ \t]+\S{1,40}[ \t]+create[ \t]+\S{1,40}[ \t]+)\d+\b"
 )
-_OF_RUNS = (b"seed", b"port=", b"port =", b"port:", b"port ", b"_interval", b"_freq", b"_every", b"velocity")
+_OF_RUNS = (b"seed", b"_interval", b"_freq", b"_every", b"velocity")
+# Nearly each file imports something.
+_PORT = rb"port(?<![a-z]port)[\"']?(?:[ \t]*+[:=][ \t]*+|[ \t]++)\d"
 # What a function, a class or a module says of itself.
 _TEXT = rb"(?:\"\"\"[^\"]*(?:\"(?!\"\")[^\"]*)*\"\"\"|'''[^']*(?:'(?!'')[^']*)*''')[ \t]*$"
 _DOCSTRING = rb"(?m):[ \t]*\n\s{0,40}" + _TEXT
@@ -171,11 +177,12 @@ def said(content: bytes, ending: str) -> bytes:
     content = re.sub(other, b"", content) if other else _COMMENT.sub(b"", content) if b"#" in content else content
     if ending in SHELL:
         content = shell_lines(content.decode(errors="surrogateescape")).encode(errors="surrogateescape")
-    lines: Iterable[bytes] = filter(None, map(bytes.rstrip, content.split(b"\n")))
+    lines = list(filter(None, map(bytes.rstrip, content.split(b"\n"))))
     if b"#" in content and ending not in _C_LIKE:
-        lines = (line for line in lines if b"#" not in line or not _COMMENT_LINE.match(line))
+        lines = [line for line in lines if b"#" not in line or not _COMMENT_LINE.match(line)]
     if ending not in _SETTINGS:
-        lines = (line for line in lines if line[-1:] not in b");" or not re.match(_MESSAGE, line))
+        is_message = re.compile(_MESSAGE).match
+        lines = [line for line in lines if line[-1:] not in b");" or not is_message(line)]
     content = b"\n".join(lines)
     if ending == "py" and (b'"""' in content or b"'''" in content):
         content = re.sub(_DOCSTRING, b":", content)
@@ -185,7 +192,8 @@ def said(content: bytes, ending: str) -> bytes:
     if ending == "json":
         content = content.translate(None, b" \t\r\n")
     small = content.lower()
-    return re.sub(_RUN_NUMBER, rb"\1*", content) if any(name in small for name in _OF_RUNS) else content
+    counts_runs = any(name in small for name in _OF_RUNS) or re.search(_PORT, small)
+    return re.sub(_RUN_NUMBER, rb"\1*", content) if counts_runs else content
 
 
 def _but_noise(found: re.Match[bytes]) -> bytes:
