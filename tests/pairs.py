@@ -159,7 +159,7 @@ def answer(pair: Pair) -> Answer:
         with _called_in(env, own):
             first = _request(argv, env, site)
             if first:
-                keep_submitted(*first.submitted)
+                keep_submitted(first.submitted)
                 drop_evidence(user_data_folder(), _ran(first.signature))
         argv, env = materialise(pair, "second", home)
         with _called_in(env, own):

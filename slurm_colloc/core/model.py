@@ -66,7 +66,7 @@ class JobRequest(NamedTuple):
     ``options`` are the names of those in force. ``command`` is what past jobs of the same file and arguments are known
     by whose script is not known. ``features`` are those that each of its nodes must have (alternatives apart by |),
     ``excluded`` nodes that it will not run on. ``folder`` is where it will run.
-    ``submitted`` are a path (empty: none) and what to keep there once it is submitted;
+    ``submitted`` are paths in one folder and what to keep there once it is submitted;
     ``differs`` says how this submission differs from the last one of its script; None: it does not, or there was none.
     """
 
@@ -100,7 +100,7 @@ class JobRequest(NamedTuple):
     cpus_asked: int | None = None
     mem_asked_mib: int | None = None
     mem_per_cpu: str = ""
-    submitted: tuple[str, str] = ("", "")
+    submitted: tuple[tuple[str, str], ...] = ()
     differs: Reason | None = None
     features: tuple[str, ...] = ()
     excluded: tuple[str, ...] = ()

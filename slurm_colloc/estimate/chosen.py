@@ -26,6 +26,7 @@ from slurm_colloc.estimate.content import (
 )
 from slurm_colloc.estimate.digest import digest
 from slurm_colloc.estimate.places import LENGTHENERS, content_of, roots_in
+from slurm_colloc.estimate.texts import Text, Texts
 
 _MOST_FILES, _MOST_BYTES, MOST_IN_FOLDER = 256, 2 * 1024 * 1024, 2000
 # What is larger is data, of which the size counts, in steps of an eighth; and code of that length nobody writes.
@@ -66,6 +67,7 @@ class Chosen:
         labels: Collection[str],
         until_s: float,
         places: tuple[str, Collection[str]],
+        texts: Texts,
     ) -> None:
         self._folder, self._places = places
         self.files: dict[str, str] = {}
@@ -75,7 +77,7 @@ class Chosen:
         self.listed: set[bytes] = set()
         self._weighty: set[str] = set()
         self._followed = 0
-        self._own = own
+        self._own, self._texts = digest(own, 8), texts
         self._asked, self.labels = frozenset(map(as_word, labels)), set[bytes]()
         self.fits = True
         self._words, self._names, self._until_s, self._bytes = frozenset(words), set(words), until_s, 0
@@ -178,37 +180,49 @@ class Chosen:
         if len(self.files) >= _MOST_FILES or self._bytes >= _MOST_BYTES or time.monotonic() > self._until_s:
             self.fits = False
             return
-        content, size = content_of(path, _CODE_BYTES if kind == "code" else _TEXT_BYTES)
+        known, text = self._texts.find(path)
+        content, size, mark = content_of(path, _CODE_BYTES if kind == "code" else _TEXT_BYTES, known)
         if size < 0:
             return
-        self._bytes += len(content)
         if kind == "code" and size > _CODE_BYTES:
             self.fits = False
-        if not content and size:
-            is_program = kind == "data" and ending_of(name) in _PROGRAMS and _is_program(path)
-            by_content = kind == "settings" or is_program
-            began = _begins(path, size if is_program else 0) if by_content else ""
-            self.files[path] = f"{size} {began}" if by_content else f"{_eighths(size)} eighths"
-            return
-        if b"\0" not in content[:1024]:
-            ending = ending_of(name)
-            if content.startswith(b"#!") and kind == "data":
-                kind, ending = "code", "py" if b"python" in content[:64] else "sh"
-            content = said(content, ending)
-            if content == self._own:  # the job's own script, of which its words count
+        if not (mark and mark == known):
+            if not content and size:
+                is_program = kind == "data" and ending_of(name) in _PROGRAMS and _is_program(path)
+                by_content = kind == "settings" or is_program
+                began = _begins(path, size if is_program else 0) if by_content else ""
+                self.files[path] = f"{size} {began}" if by_content else f"{_eighths(size)} eighths"
                 return
-            names = names_in(content)
-            self._names |= names
-            if kind in ("code", "settings"):
-                self.said |= names
-                # The names tell at once whether there is any such line.
-                if names & _LISTERS:
-                    self.listed |= names_in(b" ".join(_lines_with(_LISTS, content)))
-                if names & LENGTHENERS:
-                    self.roots |= dict.fromkeys(roots_in(content, os.path.dirname(path)))
-                self._leads |= dict.fromkeys((os.path.dirname(path), word) for word in sorted(elsewhere(content)))
-            self.labels |= self._asked & names
-        self.files[path] = digest(content, 8)
+            text = _text_of(path, kind, content)
+            self._texts.add(path, mark, text)
+        self._bytes += size
+        if text.key == self._own:  # the job's own script, of which its words count
+            return
+        self._names.update(text.names)
+        if text.is_program:
+            self.said.update(text.names)
+            self.listed.update(text.listed)
+            self.roots |= dict.fromkeys(text.roots)
+            self._leads |= dict.fromkeys((os.path.dirname(path), word) for word in text.leads)
+        self.labels |= self._asked.intersection(text.names)
+        self.files[path] = text.key
+
+
+def _text_of(path: str, kind: str, content: bytes) -> Text:
+    """Return what counts of what a file holds."""
+    if b"\0" in content[:1024]:
+        return Text(digest(content, 8))
+    ending = ending_of(os.path.basename(path))
+    if content.startswith(b"#!") and kind == "data":
+        kind, ending = "code", "py" if b"python" in content[:64] else "sh"
+    content = said(content, ending)
+    names = names_in(content)
+    if kind not in ("code", "settings"):
+        return Text(digest(content, 8), names)
+    # The names tell at once whether there is any such line.
+    listed = names_in(b" ".join(_lines_with(_LISTS, content))) if names & _LISTERS else ()
+    roots = tuple(roots_in(content, os.path.dirname(path))) if names & LENGTHENERS else ()
+    return Text(digest(content, 8), names, True, sorted(elsewhere(content)), roots, listed)
 
 
 def _eighths(size: int) -> int:
@@ -272,5 +286,5 @@ def _lines_with(pattern: re.Pattern[bytes], content: bytes) -> Iterator[bytes]:
 
 
 def _said_in(path: str) -> str:
-    content, size = content_of(path, _TEXT_BYTES)
+    content, size, _ = content_of(path, _TEXT_BYTES)
     return digest(said(content, ending_of(path)), 8) if content else str(size)

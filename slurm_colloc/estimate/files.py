@@ -29,6 +29,7 @@ from slurm_colloc.estimate.content import (
 )
 from slurm_colloc.estimate.digest import digest
 from slurm_colloc.estimate.places import SYSTEM, is_of_kernel
+from slurm_colloc.estimate.texts import Texts
 
 _MOST_S = 0.1
 _MOST_FOLDERS, _MOST_ENTRIES, _MOST_WORDS, _MOST_BESIDE = 256, 10_000, 64, 32
@@ -88,6 +89,7 @@ def files_of(
     home: str,
     variables: Collection[str] = (),
     roots: Sequence[str] = (),
+    texts: Texts | None = None,
 ) -> Read:
     """Return what a job may read.
 
@@ -100,10 +102,13 @@ def files_of(
         home: its user's.
         variables: of its environment, by name.
         roots: folders beside its own from which modules may come.
+        texts: what was read before.
     """
     # A folder may end with a slash.
     folders = [os.path.normpath(folder or ".") for folder in folders]
-    looked = _Looked((folders[0], home), frozenset(_WORD.findall(text)), time.monotonic() + _MOST_S, roots)
+    looked = _Looked(
+        (folders[0], home), frozenset(_WORD.findall(text)), time.monotonic() + _MOST_S, roots, texts or Texts()
+    )
     for path in _paths(text, folders, home):
         looked.at(path)
     for path in _paths(" ".join(_several(text)), folders, home):
@@ -129,8 +134,11 @@ def _several(text: str) -> Iterator[str]:
 class _Looked:
     """Folders that were looked at, and what lies in them."""
 
-    def __init__(self, places: tuple[str, str], words: Collection[str], until_s: float, roots: Sequence[str]) -> None:
+    def __init__(
+        self, places: tuple[str, str], words: Collection[str], until_s: float, roots: Sequence[str], texts: Texts
+    ) -> None:
         folder, home = places
+        self._texts = texts
         self._folder, self._words, self._until_s, self._home, self._roots = folder, words, until_s, home, roots
         # Of these only what lies in them directly and folders that a word names: beneath is all that a user has.
         self._too_wide = {
@@ -313,7 +321,7 @@ class _Looked:
     def read(self, text: str, own: bytes, labels: Collection[str], written: Collection[str]) -> Read:
         """Return what counts of all that was found."""
         words = names_in(" ".join([text, *labels]).encode(errors="surrogateescape"))
-        chosen = Chosen(words, own, labels, self._until_s, (self._folder, self._named))
+        chosen = Chosen(words, own, labels, self._until_s, (self._folder, self._named), self._texts)
         for path in sorted(self._named):
             chosen.add(path)
         left = {

@@ -12,6 +12,8 @@ from itertools import islice
 
 _MOST_S = 0.05
 _MOST_FOLDERS, _MOST_ENTRIES, _MOST_BYTES = 16, 4000, 64 * 1024
+# What was changed so shortly before may be changed once more within one tick of the file system's clock.
+_SETTLED_NS = 2_000_000_000
 SYSTEM = re.compile(r"/(?:usr|opt|etc|s?bin|lib\w*|run|boot|dev|proc|sys)(?:/|$)")
 _COMMAND = re.compile(r"(?<![\w./$=-])[A-Za-z][\w.+-]*")
 _PATH = r"\bPATH=[\"']?([^\s\"';]+)"
@@ -130,7 +132,7 @@ def _editable(packages: str, until_s: float) -> Iterator[str]:
 
 
 def _text(path: str, until_s: float) -> str:
-    content, size = content_of(path, _MOST_BYTES)
+    content, size, _ = content_of(path, _MOST_BYTES)
     if size > _MOST_BYTES or time.monotonic() > until_s:
         raise TooMuchError(path)
     return content.decode(errors="surrogateescape")
@@ -162,23 +164,35 @@ def _entries(folder: str, until_s: float) -> list[str]:
     return []
 
 
-def content_of(path: str, most_bytes: int) -> tuple[bytes, int]:
-    """Return what a file holds, and its size (below 0: no file); of a larger one no content."""
+def content_of(path: str, most_bytes: int, known: str = "") -> tuple[bytes, int, str]:
+    """Return what a file holds, its size (below 0: no file) and its mark, by which it is known again.
+
+    Of a larger one no content, and of one whose mark is ``known``.
+    """
     try:
         # A device is not even opened: that alone may do something.
         if not _is_file(os.stat(path)):
-            return b"", -1
+            return b"", -1, ""
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
         try:
             found = os.fstat(descriptor)
             if not _is_file(found):
-                return b"", -1
-            content = os.read(descriptor, most_bytes) if found.st_size <= most_bytes else b""
-            return content, found.st_size
+                return b"", -1, ""
+            mark = _mark(found)
+            is_read = found.st_size <= most_bytes and not (mark and mark == known)
+            # No more room than it needs: 1 MiB for each small file takes as long as all else.
+            return os.read(descriptor, found.st_size) if is_read else b"", found.st_size, mark
         finally:
             os.close(descriptor)
     except (OSError, ValueError):
-        return b"", -1
+        return b"", -1, ""
+
+
+def _mark(found: os.stat_result) -> str:
+    """Return what a file is known by; empty where it has only just become what it is."""
+    if time.time_ns() - found.st_ctime_ns < _SETTLED_NS:
+        return ""
+    return f"{found.st_ino} {found.st_size} {found.st_mtime_ns} {found.st_ctime_ns}"
 
 
 def _is_file(found: os.stat_result) -> bool:

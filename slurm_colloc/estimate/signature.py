@@ -17,6 +17,7 @@ from slurm_colloc.estimate.digest import digest
 from slurm_colloc.estimate.files import OF_A_SEED, Read, files_of
 from slurm_colloc.estimate.option_names import IS_NUMBER, is_always_noise, is_choice, is_label, is_noise
 from slurm_colloc.estimate.places import VARIABLE, TooMuchError, by_habit, by_path, goes_to, import_roots
+from slurm_colloc.estimate.texts import Texts
 
 # Before the family of what is known by its command alone.
 BY_COMMAND = "command-"
@@ -106,6 +107,7 @@ def signature(
     folder: str = "",
     handed: Collection[str] = (),
     array: str = "",
+    texts: Texts | None = None,
 ) -> Signature:
     """Return what submissions of one job have in common.
 
@@ -118,6 +120,7 @@ def signature(
         folder: where it will run; what is below is the same elsewhere.
         handed: variables that were set for this job alone, which count although only its program may name them.
         array: the indices of its tasks, written one way; they count where they may choose what runs.
+        texts: what was read before of the files in its folder.
     """
     variables = environ or {}
     body, script_args = followed(shell_lines(script.decode(errors="surrogateescape")), script_args)
@@ -130,7 +133,7 @@ def signature(
     alone = sorted(_not_everybodys(handed) & set(variables) - _set_first(body) - set(outside)) if handed else []
     said = "\n".join([body, " ".join(script_args)])
     may_ask = [*_not_everybodys(variables), *([_INDEX] if array else [])]
-    read = _read(said, reader, body, (folder, came_from), variables, may_ask)
+    read = _read(said, reader, body, (folder, came_from), variables, may_ask, texts)
     # What only the program asks for; a key of it, as it may be a secret.
     others = sorted(read.variables - _set_first(body) - {*outside, *alone, _INDEX})
     given = [reader.one(f"${name}", variables[name]) for name in (*outside, *alone)] + alone
@@ -143,7 +146,13 @@ def signature(
 
 
 def _read(
-    said: str, reader: "_Reader", body: str, folders: Sequence[str], variables: Mapping[str, str], asked: Sequence[str]
+    said: str,
+    reader: "_Reader",
+    body: str,
+    folders: Sequence[str],
+    variables: Mapping[str, str],
+    asked: Sequence[str],
+    texts: Texts | None,
 ) -> Read:
     """Return what the files hold that the words of a script and its arguments lead to."""
     known = {**variables, **dict(_CONSTANT.findall(said)), "PWD": folders[0], "SLURM_SUBMIT_DIR": folders[-1]}
@@ -159,7 +168,7 @@ def _read(
     except TooMuchError:
         fits = False
     text = "\n".join([text, *habits, *programs])
-    read = files_of(text, own, sorted(reader.labels), written, folders, home, may_ask, roots)
+    read = files_of(text, own, sorted(reader.labels), written, folders, home, may_ask, roots, texts)
     return read._replace(fits=read.fits and fits)
 
 

@@ -7,7 +7,7 @@ names it: the run before left it behind.
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -58,16 +58,17 @@ def read_submitted(path: str) -> Submitted | None:
     return None
 
 
-def keep_submitted(path: str, text: str) -> None:
-    """Replace what is kept by the text of a Submitted.
+def keep_submitted(texts: Sequence[tuple[str, str]]) -> None:
+    """Replace what is kept in one folder: paths and their texts.
 
     Raises:
         StoreError: it cannot be written.
     """
-    folder = os.path.dirname(path)
+    folder = os.path.dirname(texts[0][0])
     for one in (os.path.dirname(folder), folder):  # in a shared parent either may be another user's link
         private_folder(one)
-    write_atomic(path, text.encode())
+    for path, text in texts:
+        write_atomic(path, text.encode())
 
 
 def compared(found: Signature, last: Submitted | None) -> tuple[Signature, Submitted, Reason | None]:

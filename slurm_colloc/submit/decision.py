@@ -57,8 +57,8 @@ def record(plan: Plan, job_id: str, cluster: str, config: SiteConfig, say: Calla
         **(_would(plan, request, footprint, placement) if config.policy == "shadow" else {}),
     )
     try:
-        if request.submitted[0]:
-            with_timeout(config.timeouts.decide_s, "writing it", partial(keep_submitted, *request.submitted))
+        if request.submitted:
+            with_timeout(config.timeouts.decide_s, "writing it", partial(keep_submitted, request.submitted))
         elsewhere = with_timeout(config.timeouts.decide_s, "writing it", partial(drop, config, decision))
         _take_off(plan, request, placement, config)
     except CollocError as error:

@@ -10,6 +10,7 @@ from slurm_colloc.core.model import Gres, JobRequest, Reason, because
 from slurm_colloc.core.units import asked_mib, time_limit_min
 from slurm_colloc.estimate.signature import Signature, apart_by, command_signature, names_from_outside, signature
 from slurm_colloc.estimate.submitted import compared, path_of, read_submitted
+from slurm_colloc.estimate.texts import Texts
 from slurm_colloc.slurm.array import array_written, parse_array
 from slurm_colloc.slurm.gres import check_prefix, parse_gpus, parse_gres
 from slurm_colloc.slurm.options import Given, count_of, value_of
@@ -59,10 +60,12 @@ def build_request(
     folder = os.path.join(os.getcwd(), value_of(given, "chdir"))
     names = apart_by(config.cluster, tasks)
     job_name = value_of(given, "job-name") if "job-name" in given else name
-    known_by, command = _known_by(given, text, called, gres, names, environ, folder, job_name)
+    texts = Texts(user_data_folder(), folder)
+    known_by, command = _known_by(given, text, called, gres, names, environ, folder, job_name, texts)
     before = "" if told else path_of(user_data_folder(), called[0] or "", folder)
     last = read_submitted(before) if before else None
     known_by, submitted, differs = compared(known_by, last)
+    kept = (before, "" if submitted == last else submitted.text), (texts.path, texts.written())
     request = JobRequest(
         name=job_name,
         script_args=tuple(called[1]),
@@ -94,7 +97,7 @@ def build_request(
         cpus_asked=count_of(given, "cpus-per-task") * (tasks or 1) or None,
         mem_asked_mib=asked_mib(value_of(given, "mem")),
         mem_per_cpu=value_of(given, "mem-per-cpu"),
-        submitted=("" if submitted == last else before, submitted.text),
+        submitted=tuple((path, written) for path, written in kept if path and written),
         differs=differs,
         features=tuple(filter(None, value_of(given, "constraint").strip("[()]").split("&"))),
         excluded=_excluded(value_of(given, "exclude")),
@@ -146,13 +149,14 @@ def _known_by(
     environ: Mapping[str, str],
     folder: str,
     job_name: str,
+    texts: Texts,
 ) -> tuple[Signature, str]:
     """Return what earlier runs of a job are known by, and what those are whose script is not known (empty: none)."""
     path, arguments = called
     gpu_count = sum(item.quantity for item in gres if item.name == "gpu")
     exported, handed = {**_exported(given, environ), "SLURM_JOB_NAME": job_name}, _handed(given)
     array = array_written(value_of(given, "array"))
-    known_by = signature(text, arguments, gpu_count, names, exported, folder, handed=handed, array=array)
+    known_by = signature(text, arguments, gpu_count, names, exported, folder, handed=handed, array=array, texts=texts)
     # Which values past jobs of the command found in such variables nobody kept.
     if not path or handed or names_from_outside(text, exported):
         return known_by, ""

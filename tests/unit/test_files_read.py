@@ -251,7 +251,7 @@ def again(folder: Path, text: str) -> tuple[Signature, Reason | None]:
     """Submit, as csub does, and return what it is known by then and how it differs from the last time."""
     path = path_of(str(folder / "own"), "job.sh", str(folder))
     found, kept, differs = compared(known(folder / "job", text), read_submitted(path))
-    keep_submitted(path, kept.text)
+    keep_submitted([(path, kept.text)])
     return found, differs
 
 
@@ -291,7 +291,7 @@ def test_it_is_said_what_differs(tmp_path: Path) -> None:
 def test_a_damaged_note_of_the_last_submission_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "x").write_text(text)
     assert read_submitted(str(tmp_path / "x")) is None
-    keep_submitted(str(tmp_path / "y"), Submitted(("a\udcff",), {"\udcff": "1"}, "p").text)
+    keep_submitted([(str(tmp_path / "y"), Submitted(("a\udcff",), {"\udcff": "1"}, "p").text)])
     assert read_submitted(str(tmp_path / "y")) == Submitted(("a\udcff",), {"\udcff": "1"}, "p")
 
 

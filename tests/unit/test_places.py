@@ -38,7 +38,7 @@ def submitted(home: Path, text: str, **variables: str) -> Signature:
     found = signature(f"#!/bin/bash\n{text}\n".encode(), (), 1, ("lab",), given, str(home / "lab"))
     path = path_of(str(home.with_suffix(".own")), "job.sh", "lab")
     found, kept, _ = compared(found, read_submitted(path))
-    keep_submitted(path, kept.text)
+    keep_submitted([(path, kept.text)])
     return found
 
 

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What was read of a folder's files before, for as long as inode, size and times say that they are the same.
+
+One file for each folder that is submitted from, used where there are more than a few files to read. A file is opened
+all the same, for without that a network file system may tell times of a minute ago.
+"""
+
+import json
+import os
+from collections.abc import Collection
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from slurm_colloc import __version__
+from slurm_colloc.core.errors import StoreError
+from slurm_colloc.core.files import read_own
+from slurm_colloc.estimate.digest import digest
+
+_FEW, _LIMIT_BYTES = 16, 4 * 1024 * 1024
+_LETTERS = "latin-1"  # of names, which may be any bytes
+
+
+class Text(NamedTuple):
+    """What counts of a file: ``leads`` are what it names elsewhere, ``roots`` where it looks for modules, ``listed``
+    the names beside what lists folders.
+    """
+
+    key: str
+    names: Collection[bytes] = ()
+    is_program: bool = False
+    leads: Collection[str] = ()
+    roots: Collection[str] = ()
+    listed: Collection[bytes] = ()
+
+
+_NOTHING = Text("")
+
+
+class Texts:
+    """The texts of one folder's jobs; without a path of its file, nothing is known and nothing kept."""
+
+    def __init__(self, data_folder: str = "", runs_in: str = "") -> None:
+        key = digest(runs_in.encode(errors="surrogateescape"))
+        self.path = os.path.join(data_folder, "submitted", f"{key}.texts.json") if data_folder else ""
+        self._asked, self._known, self._new = 0, dict[str, list[Any]](), dict[str, list[Any]]()
+
+    def find(self, path: str) -> tuple[str, Text]:
+        """Return what is known of a file, and the mark with which that holds: empty where nothing is."""
+        self._asked += 1
+        if self._asked == _FEW and self.path:
+            with suppress(StoreError, ValueError, TypeError, RecursionError):
+                version, known = json.loads(read_own(self.path, _LIMIT_BYTES))
+                self._known = known if version == __version__ and isinstance(known, dict) else {}
+        with suppress(KeyError, ValueError, TypeError, AttributeError):
+            mark, key, names, is_program, leads, roots, listed = self._known[path]
+            text = Text(key, names.encode(_LETTERS).split(), is_program, leads, roots, listed.encode(_LETTERS).split())
+            return mark, text
+        return "", _NOTHING
+
+    def add(self, path: str, mark: str, text: Text) -> None:
+        """Keep what was read; without a mark it would never hold."""
+        if not mark:
+            return
+        names, listed = (b" ".join(words).decode(_LETTERS) for words in (text.names, text.listed))
+        self._new[path] = [mark, text.key, names, text.is_program, list(text.leads), list(text.roots), listed]
+
+    def written(self) -> str:
+        """Return what is to be written; empty where nothing is."""
+        # The first few were read before it was known that there are more.
+        is_new = any(self._known.get(path) != text for path, text in self._new.items())
+        if self._asked < _FEW or not (self.path and is_new):
+            return ""
+        for texts in (self._known | self._new, self._new):
+            written = json.dumps((__version__, texts))
+            if len(written) <= _LIMIT_BYTES:
+                return written
+        return ""

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What was read of a project is not read again, and makes no job another or the same that it would not be without."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from slurm_colloc.estimate import chosen, files, places
+from slurm_colloc.estimate.signature import Signature, signature
+from slurm_colloc.estimate.submitted import keep_submitted
+from slurm_colloc.estimate.texts import Text, Texts
+
+MODULES = 40
+Submit = Callable[[str], Signature]
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder of modules that import each other, old enough for what is read of them to be kept."""
+    monkeypatch.setattr(places, "_SETTLED_NS", 0)
+    monkeypatch.setattr(files, "_MOST_S", 60)
+    monkeypatch.setattr(places, "_MOST_S", 60)
+    folder = tmp_path / "job"
+    folder.mkdir()
+    for number in range(MODULES):
+        (folder / f"part{number}.py").write_text(
+            f"import part{number + 1}\nsize = {number}\nopen('/data/c{number}.yaml')"
+        )
+    (folder / "train.py").write_text("import part0\nimport sys\nsys.path.append('lib')\nos.listdir('sets')")
+    return folder
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the names of the files that are read from now on."""
+    names: list[str] = []
+    real = chosen._text_of
+
+    def text_of(path: str, kind: str, content: bytes) -> Text:
+        names.append(os.path.basename(path))
+        return real(path, kind, content)
+
+    monkeypatch.setattr(chosen, "_text_of", text_of)
+    return names
+
+
+def submitted(folder: Path, *args: str) -> Signature:
+    """Submit, as csub does, and return what the job is known by."""
+    texts = Texts(str(folder.parent / "own"), str(folder))
+    found = signature(b"#!/bin/sh\npython train.py\n", args, 1, (), {"HOME": "/home/ann"}, str(folder), texts=texts)
+    assert found == signature(b"#!/bin/sh\npython train.py\n", args, 1, (), {"HOME": "/home/ann"}, str(folder))
+    if texts.written():
+        keep_submitted([(texts.path, texts.written())])
+    return found
+
+
+def reads(folder: Path, read: list[str], *args: str) -> int:
+    """Return how many files a submission reads, beside those of the one that keeps nothing."""
+    read.clear()
+    found = submitted(folder, *args)
+    return len(read) - len(found.read.files)
+
+
+def test_what_is_as_it_was_is_read_once_whatever_the_arguments(project: Path, read: list[str]) -> None:
+    assert reads(project, read) == MODULES + 1
+    assert reads(project, read) <= 16
+    assert reads(project, read, "--lr", "0.1") <= 16
+    assert len(list((project.parent / "own/submitted").iterdir())) == 1
+
+
+@pytest.mark.parametrize("name", ["part3.py", "part30.py"])
+def test_what_has_changed_is_read_though_its_size_and_time_are_as_before(
+    project: Path, read: list[str], name: str
+) -> None:
+    before, path = submitted(project), project / name
+    found = path.stat()
+    path.write_text(path.read_text().replace("size", "Size"))
+    os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
+    after = submitted(project)
+    assert before.text != after.text
+    assert (reads(project, read) <= 16, submitted(project)) == (True, after)
+
+
+def test_what_has_only_just_changed_is_read_again(
+    project: Path, read: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places, "_SETTLED_NS", 3_600_000_000_000)
+    assert [reads(project, read) for _ in range(2)] == [MODULES + 1] * 2
+    assert not (project.parent / "own").exists()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", '["x", {}]', '["{0}", {"{1}": []}]', '["{0}", {"{1}": [1, 2, 3, 4, 5, 6, 7]}]']
+)
+def test_what_is_kept_and_damaged_is_nothing(project: Path, read: list[str], text: str) -> None:
+    before = submitted(project)
+    [kept] = (project.parent / "own/submitted").iterdir()
+    version = kept.read_text().split('"')[1]
+    kept.write_text(text.replace("{0}", version).replace("{1}", str(project / "part30.py")))
+    read.clear()
+    assert submitted(project) == before
+    assert read.count("part30.py") == 2
+
+
+def test_a_few_files_are_read_without_a_look_at_what_is_kept(project: Path) -> None:
+    (project / "part5.py").write_text("")
+    submitted(project)
+    assert not (project.parent / "own").exists()
