@@ -86,7 +86,8 @@ def has_grown(change: Change, placement: Placement, footprint: Footprint) -> boo
 def said_of(job: Waiting, change: Change) -> str:
     """Return what the job's own output says of its change; until Slurm has answered, what was meant."""
     asked = f"asked {job.request.asked} at {_clock(job.submitted_s)}"
-    became = f"{'became' if change.is_told else 'to become'} {change.gres} at {_clock(change.at_s)}, by {counted(change.runs, 'run')} of the same job"
+    verb, runs = "became" if change.is_told else "to become", counted(change.runs, "run")
+    became = f"{verb} {change.gres} at {_clock(change.at_s)}, by {runs} of the same job"
     bills = f"; Slurm bills {change.bills}, not {change.billed}" if change.bills and change.billed else ""
     return f"csub: {asked}; {became}{bills}; never again: --colloc=late=off"
 
