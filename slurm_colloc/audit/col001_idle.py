@@ -33,6 +33,7 @@ from slurm_colloc.audit.rule import (
     SHORT,
     SHORTEST,
     SURE,
+    UNKNOWN,
     UNSAMPLED,
     UNUSED,
     Bound,
@@ -155,8 +156,10 @@ def _say(subject: Subject, bounds: Bounds) -> Said:
     counters = shown(subject, "never_runs")
     kinds = list(_kinds(subject))
     what = f" {kinds[0][1]}" if len(kinds) == 1 else f"; {'; '.join(f'{much} {said}' for much, said, _ in kinds)}"
+    # Why a report says more: COULD FREE has the whole time of GPUs that were never used.
+    left_out = "; the rest of it is left out here, not in reports" if (subject.coverage_pct or 100) < 100 else ""
     return Said(
-        f"{hours(subject.gpu_hours)} idle in {runs(subject)}{what}; {counters}{seen(subject)}; "
+        f"{hours(subject.gpu_hours)} idle in {runs(subject)}{what}; {counters}{seen(subject)}{left_out}; "
         f"the site's threshold is {hours(bounds['min_gpu_hours'])}",
         f"{'; '.join(remedy for *_, remedy in kinds)}; tell the administrators if the job used video engines or only "
         "copied data: neither is measured",
@@ -200,7 +203,9 @@ RUNNING = Rule(
     title="a running job whose GPUs are idle",
     documentation=__doc__ or "",
     bounds=_BOUNDS,
-    judged=f"{COUNTED_SURE} AND tail_s IS NOT NULL AND {FRESH} AND (util_used IS NOT NULL OR blocked IS NULL)",
+    judged={
+        UNKNOWN: f"{COUNTED_SURE} AND tail_s IS NOT NULL AND {FRESH} AND (util_used IS NOT NULL OR blocked IS NULL)"
+    },
     found=f"{_NOW} OR {_SOME_NOW}",
     hours=f"if({_NOW}, idle_s / span_s * allocated, idle_units_hours)",
     figures={

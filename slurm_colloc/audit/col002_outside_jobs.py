@@ -5,7 +5,7 @@ What they do is charged to nobody, and while one is on a GPU nothing is said of 
 names the node, and no person: whose process it was is not recorded.
 """
 
-from slurm_colloc.audit.rule import Bound, Bounds, Rule, Said, hours
+from slurm_colloc.audit.rule import UNKNOWN, Bound, Bounds, Rule, Said, hours
 from slurm_colloc.core.audit_model import NODE, NODES, Subject
 
 
@@ -26,7 +26,7 @@ RULE = Rule(
     title="GPU processes outside any job",
     documentation=__doc__ or "",
     bounds={"min_gpu_hours": Bound(1.0, "hours of GPUs and slices in the window, on one node; 0: never")},
-    judged="stray_hours IS NOT NULL",
+    judged={UNKNOWN: "stray_hours IS NOT NULL"},
     found="stray_hours > 0",
     hours="stray_hours",
     figures={"gpus": "sum(gpus)"},

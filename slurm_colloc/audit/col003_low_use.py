@@ -17,9 +17,11 @@ from collections.abc import Iterator
 from slurm_colloc.audit.rule import (
     ASLEEP,
     AWAKE,
+    FITS,
     HELD,
     LONG,
-    PIECE_OF_HALF,
+    PIECE_ENOUGH,
+    PIECES,
     RUNNING,
     SETTLED,
     SHORT,
@@ -33,6 +35,7 @@ from slurm_colloc.audit.rule import (
     Bounds,
     Rule,
     Said,
+    ask_for_piece,
     hours,
     runs,
     seen,
@@ -48,13 +51,14 @@ def _say(subject: Subject, bounds: Bounds) -> Said | None:
     used, util_pct = subject.figures["used"], subject.figures["util_pct"]
     if used is None:
         return None
-    busy_pct, share_pct = 100 * used / subject.gpu_hours, 100 * subject.gpu_hours / subject.judged_gpu_hours
+    busy_pct, unused = 100 * used / subject.gpu_hours, subject.judged - subject.found
     if busy_pct >= bounds["below_pct"]:
         return None
     beside = "" if util_pct is None else f"; some kernel ran {util_pct:.0f} % of the time (GPU_UTIL)"
+    others = f"; left out: {unused} of {subject.judged} judged runs, at zero use" if unused else ""
     return Said(
-        f"SM activity of {busy_pct:.0f} % over {hours(subject.gpu_hours)} of {runs(subject)} ({share_pct:.0f} % of "
-        f"what can be judged){beside}, {seen(subject)}; the site's threshold is {bounds['below_pct']:g} % of at least "
+        f"SM activity of {busy_pct:.0f} % over {hours(subject.gpu_hours)} of {runs(subject)}{others}"
+        f"{beside}, {seen(subject)}; the site's threshold is {bounds['below_pct']:g} % of at least "
         f"{hours(bounds['min_gpu_hours'])}",
         "; ".join((*_remedies(subject), "'colloc job JOB' shows what a job used")),
     )
@@ -62,11 +66,9 @@ def _say(subject: Subject, bounds: Bounds) -> Said | None:
 
 def _remedies(subject: Subject) -> Iterator[str]:
     """Yield what can be done with these runs: a piece is for what fits one, and was one GPU."""
-    fitting, csub, large, several = (subject.figures[name] or 0 for name in ("fitting", "csub", "large", "several"))
-    if fitting and csub:
-        yield f"submit {_those(fitting, subject)} with csub, which gives them a piece of a GPU that is enough"
-    elif fitting:
-        yield f"ask for a piece of a GPU in {_those(fitting, subject)}: {subject.label} does for half of them or more"
+    fitting, large, several = (subject.figures[name] or 0 for name in ("fitting", "large", "several"))
+    if fitting:
+        yield ask_for_piece(subject, _those(fitting, subject))
     if large:
         yield f"give {_those(large, subject)} that no piece holds more work at a time, a larger batch for example"
     if several:
@@ -92,8 +94,8 @@ RULE = Rule(
     found=f"NOT ({UNUSED})",
     hours=_USED_GPUS,
     figures={
-        "fitting": "count(*) FILTER (found AND fit_unit IS NOT NULL AND fit_gpus < 1)",
-        "csub": "count(*) FILTER (found AND fit_unit IS NOT NULL AND fit_gpus < 1 AND csub_there)",
+        "fitting": f"count(*) FILTER (found AND {FITS})",
+        **PIECES,
         "large": "count(*) FILTER (found AND fit_judged AND NOT coalesce(fit_gpus < 1, false))",
         "several": "count(*) FILTER (found AND whole AND devices > 1)",
         "used": "sum(sm_used::DECIMAL(38, 12)) FILTER (found)::DOUBLE",
@@ -101,5 +103,5 @@ RULE = Rule(
         "/ nullif(sum(util_measured::DECIMAL(38, 12)) FILTER (found AND util_used IS NOT NULL)::DOUBLE, 0)",
     },
     say=_say,
-    label=PIECE_OF_HALF,
+    label=PIECE_ENOUGH,
 )

@@ -2,9 +2,9 @@
 """COL007: whole GPUs for runs that would have fitted a piece of one.
 
 A user's runs held whole GPUs, and a slice or a share that the site has would have held each of them: its peak of GPU
-memory with the site's headroom, and its mean SM activity within the slowdown that the site allows. It says how many of
-all runs that can be judged those are, how many GPU-hours the pieces would have left to others, and how many runs would
-have fitted none.
+memory with the site's headroom, and its mean SM activity while kernels ran within the slowdown that the site allows. It
+says how many of all runs that can be judged those are, how many GPU-hours the pieces would have left to others, and how
+many runs would have fitted none.
 
 It is the rule of 'colloc report' and 'colloc job': what csub, had it known what was measured, would have given. Judged
 are completed runs of one whole GPU, inside the window from their beginning on (of part of a run the peak is not known),
@@ -14,28 +14,38 @@ It never says that a run would have taken no longer, or that a piece was free.
 job_defense_shield's gpu-model-too-powerful is its like, by GPU_UTIL and memory against bounds of the site's.
 """
 
-from slurm_colloc.audit.rule import FIT_NEEDS, PIECE_OF_HALF, USED, Bound, Bounds, Rule, Said, gib, hours, runs, seen
+from slurm_colloc.audit.rule import (
+    FIT_NEEDS,
+    FITS,
+    PIECE_ENOUGH,
+    PIECES,
+    USED,
+    Bound,
+    Bounds,
+    Rule,
+    Said,
+    ask_for_piece,
+    gib,
+    hours,
+    runs,
+    seen,
+)
 from slurm_colloc.core.audit_model import Subject
 from slurm_colloc.core.units import at_most
 
 
 def _say(subject: Subject, bounds: Bounds) -> Said | None:
-    freed, peak_mib, sm_pct, csub = (subject.figures[name] for name in ("freed", "peak_mib", "sm_pct", "csub"))
+    freed, peak_mib, sm_pct = (subject.figures[name] for name in ("freed", "peak_mib", "sm_pct"))
     if not freed or peak_mib is None:
         return None
-    active = "" if sm_pct is None else f", mean SM activity up to {at_most(sm_pct)} %"
-    by_csub = ", or submit with csub, which does so" if csub else ""
+    active = "" if sm_pct is None else f", mean SM activity while kernels ran up to {at_most(sm_pct)} %"
     none = subject.judged - subject.found
     others = f"; {none} of {subject.judged} judged runs fit no piece" if none else ""
-    piece = subject.label.rpartition("=")[2]
     return Said(
-        f"{hours(subject.gpu_hours)} of whole GPUs in {runs(subject)} that would have fitted a piece of a GPU; for "
-        f"half of these runs or more {piece} or a smaller piece is enough, for any others a larger one (peaks of "
-        f"GPU memory up to {gib(peak_mib)}{active}); "
-        f"other jobs could have had {hours(freed)} of it{others}; {seen(subject)}; the site's threshold is "
-        f"{hours(bounds['min_gpu_hours'])}",
-        f"ask for a piece in place of the GPU, such as {subject.label}{by_csub}; 'colloc job JOB' names the piece of "
-        "each job",
+        f"{hours(subject.gpu_hours)} of whole GPUs in {runs(subject)} that would have fitted a piece of a GPU "
+        f"(peaks of GPU memory up to {gib(peak_mib)}{active}); other jobs could have had {hours(freed)} of it{others}; "
+        f"{seen(subject)}; the site's threshold is {hours(bounds['min_gpu_hours'])}",
+        f"{ask_for_piece(subject, 'such jobs')}; 'colloc job JOB' names the piece of each job",
     )
 
 
@@ -46,14 +56,14 @@ RULE = Rule(
     documentation=__doc__ or "",
     bounds={"min_gpu_hours": Bound(24.0, "GPU-hours of such runs in the window, of one user, from which it speaks")},
     judged={**FIT_NEEDS, **USED},
-    found="fit_unit IS NOT NULL AND fit_gpus < 1",
+    found=FITS,
     hours="allocated",
     figures={
         "freed": "sum(fit_freed) FILTER (found)",
         "peak_mib": "max(peak_mib) FILTER (found)",
         "sm_pct": "max(fit_sm_pct) FILTER (found)",
-        "csub": "count(*) FILTER (found AND csub_there)",
+        **PIECES,
     },
     say=_say,
-    label=PIECE_OF_HALF,
+    label=PIECE_ENOUGH,
 )

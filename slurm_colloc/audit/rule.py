@@ -13,6 +13,8 @@ from typing import NamedTuple
 from slurm_colloc.core.audit_model import IDLE_PCT, RUNS, USER, Subject
 from slurm_colloc.core.units import at_least, at_most, counted, significant
 from slurm_colloc.facts.aggregate import COUNTED as COUNTED
+from slurm_colloc.facts.judgement import DO, enough
+from slurm_colloc.facts.judgement import PIECE as PIECE_CODE
 
 # Why a run is not judged, where a condition has no words of its own.
 UNKNOWN = "too little known of it"
@@ -53,12 +55,21 @@ UNUSED = (
     f"AND coalesce(100 * sm_used <= {IDLE_PCT} * sm_measured, true) AND blackout_s = 0"
 )
 USED = {"at zero use": f"NOT coalesce({UNUSED}, false)"}
-# What asks for the piece that half of the runs found, or more, would have fitted.
-_HALF = (
-    "(quantile_disc({'gpus': fit_gpus, 'unit': fit_unit, 'place': fit_place}, 0.5) "
-    "FILTER (found AND fit_unit IS NOT NULL))"
+# A run that would have fitted a piece; and what asks for the piece that is enough for each of them, as the report names
+# it, NULL where they were not all on one kind of GPU.
+FITS = "fit_unit IS NOT NULL AND fit_gpus < 1"
+_ENOUGH = (
+    f"max({{'gpus': fit_gpus, 'mib': fit_most_mib, 'unit': fit_unit, 'place': fit_place}}) FILTER (found AND {FITS})"
 )
-PIECE_OF_HALF = f"concat('--partition=' || nullif({_HALF}.place, '') || ' ', '--gres=', {_HALF}.unit)"
+PIECE_ENOUGH = (
+    f'if(count(DISTINCT (kind, "partition")) FILTER (found AND {FITS}) = 1, '
+    f"concat('--partition=' || nullif(({_ENOUGH}).place, '') || ' ', '--gres=', ({_ENOUGH}).unit), NULL)"
+)
+# What ``ask_for_piece`` says: whether less is enough for some, and whether csub gives them.
+PIECES = {
+    "differ": f"max(fit_gpus) FILTER (found AND {FITS}) > min(fit_gpus) FILTER (found AND {FITS})",
+    "csub": f"count(*) FILTER (found AND {FITS} AND csub_there)",
+}
 # A rule about jobs looks at those that run.
 RUNS_ON = "end_s IS NULL"
 
@@ -87,7 +98,7 @@ Bounds = Mapping[str, float]
 
 
 class Rule(NamedTuple):
-    """One rule; see audited.Question for the conditions (a ``judged`` without reasons has one), and for ``coverage``.
+    """One rule; see audited.Question for the conditions (``judged`` are its ``needs``), and for ``coverage``.
 
     ``say`` is asked only of subjects with as many hours found as the bound ``least`` says, and more than none; a rule
     without that bound of any hours, and so is one whose ``least`` is empty. It returns None where other bounds of
@@ -102,7 +113,7 @@ class Rule(NamedTuple):
     title: str
     documentation: str
     bounds: Mapping[str, Bound]
-    judged: str | Mapping[str, str]
+    judged: Mapping[str, str]
     found: str
     hours: str
     say: Callable[[Subject, Bounds], Said | None]
@@ -117,11 +128,6 @@ class Rule(NamedTuple):
     label: str = "NULL"
     least: str = "min_gpu_hours"
     running: "Rule | None" = None
-
-    @property
-    def needs(self) -> Mapping[str, str]:
-        """Return why a row cannot be judged -> the condition that it lacks then."""
-        return {UNKNOWN: self.judged} if isinstance(self.judged, str) else self.judged
 
 
 def hours(value: float) -> str:
@@ -138,6 +144,14 @@ def runs(subject: Subject) -> str:
     """Return how many runs were found and which are the first of them: "7 runs (job 12, 13, ...)"."""
     jobs = ", ".join(line.job_id for line in subject.worst) + (", ..." if subject.found > len(subject.worst) else "")
     return f"{counted(subject.found, 'run')} (job {jobs})"
+
+
+def ask_for_piece(subject: Subject, those: str) -> str:
+    """Return how ``those`` jobs get a piece of a GPU."""
+    if subject.figures["csub"]:
+        return f"submit {those} with csub, which gives each a piece of a GPU that is enough"
+    named = f": {enough(subject.label, bool(subject.figures['differ']))}" if subject.label else ""
+    return f"{DO[PIECE_CODE]} in {those}{named}"
 
 
 def shown(subject: Subject, runs_key: str) -> str:

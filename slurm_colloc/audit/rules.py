@@ -161,7 +161,7 @@ def question(entry: Entry, until_s: float, told: Sequence[str] = ()) -> Question
         rule.source,
         rule.subject,
         " AND ".join(scope),
-        rule.needs,
+        rule.judged,
         rule.found,
         rule.hours,
         rule.figures,

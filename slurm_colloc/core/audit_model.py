@@ -67,11 +67,10 @@ class JobLine(NamedTuple):
 class Subject(NamedTuple):
     """What was found of one subject of one cluster.
 
-    ``user`` is empty where nobody is answerable. ``gpu_hours`` is of the found, ``judged_gpu_hours`` what was allocated
-    to all that could be judged. ``coverage_pct`` is the least of a found run, None where the source of a rule knows
-    none. ``evidence`` is a digest of which runs they were. ``worst`` are the first by hours. ``newest_s`` is
-    when the last of the found runs began, of one that still runs until when it was seen. ``excluded`` says how many of
-    the subject's rows could not be judged, by why, most first.
+    ``user`` is empty where nobody is answerable. ``gpu_hours`` is of the found, ``coverage_pct`` the least of one of
+    them, None where the source of a rule knows none. ``evidence`` is a digest of which runs they were. ``worst`` are
+    the first by hours. ``newest_s`` is when the last of the found runs began, of one that still runs until when it was
+    seen. ``excluded`` says how many of the subject's rows could not be judged, by why, most first.
     """
 
     cluster: str
@@ -80,7 +79,6 @@ class Subject(NamedTuple):
     judged: int
     found: int
     gpu_hours: float
-    judged_gpu_hours: float
     coverage_pct: float | None
     methods: tuple[str, ...]
     evidence: str

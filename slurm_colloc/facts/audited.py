@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The columns of runs and nodes that audit rules use, and the queries that answer a rule."""
 
-import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from duckdb import DuckDBPyConnection
 
-from slurm_colloc.core.audit_model import RUNS, Answer, JobLine, Question, Subject
+from slurm_colloc.core.audit_model import NODES, RUNS, Answer, JobLine, Question, Subject
 from slurm_colloc.core.config import Pool, SiteConfig
 from slurm_colloc.core.usage_model import MEASURED, WHOLE_DEVICE
 from slurm_colloc.facts.aggregate import parts_of_runs
@@ -103,8 +102,9 @@ RUN_COLUMNS = {
     "fit_unit": "the piece of a GPU that it would have fitted, NULL where none holds it, or where that is not known",
     "fit_place": "the partition in which that piece is asked for, empty for the run's own",
     "fit_gpus": "what that piece is worth in whole GPUs",
+    "fit_most_mib": "the largest peak of GPU memory in MiB that this piece holds",
     "fit_freed": "GPU-hours that this piece would have left to others, NULL where it is not known",
-    "fit_sm_pct": "its mean SM activity in percent, where that is judged",
+    "fit_sm_pct": "its mean SM activity while kernels ran in percent, where that is judged",
     "idle_units": "of several whole GPUs those that were never used (IDLE_PCT), by a measurement of this run alone",
     "idle_units_hours": "their sampled hours",
     "fewer": "some of its several whole GPUs were never used, not all, and it is known of each",
@@ -115,25 +115,13 @@ _FITTED = {
     "fit_unit": "VARCHAR",
     "fit_place": "VARCHAR",
     "fit_gpus": "DOUBLE",
+    "fit_most_mib": "BIGINT",
     "fit_freed": "DOUBLE",
     "fit_sm_pct": "DOUBLE",
 }
-STRONG = f"""
-len(methods) > 0 AND len(list_filter(methods, lambda one: one NOT IN ('{MEASURED}', '{WHOLE_DEVICE}'))) = 0
-AND (shared_hours = 0 OR NOT list_contains(methods, '{WHOLE_DEVICE}'))
-"""
-# What of a run is not in ``usage``, column -> how it is made.
-_MADE = {
-    "strong": STRONG,
-    "csub_there": "coalesce(start_s >= csub_since_s, false)",
-}
-# Other columns of it, and the table that they are joined from: a million runs are looked up only for who asks.
-_JOINED = (
-    (NODE_COLUMNS, 'node_shapes USING (cluster, kind, "partition")'),
-    ({"csub_there": "BOOLEAN"}, "csub_since USING (cluster)"),
-    (dict.fromkeys(("idle_units", "idle_units_hours", "fewer"), "DOUBLE"), "idle_units USING (run)"),
-    (_FITTED, "audited_fits USING (run)"),
-)
+# Each of a run's figures is a measurement of this run alone.
+STRONG = f"""len(methods) > 0 AND list_has_all(['{MEASURED}', '{WHOLE_DEVICE}'], methods)
+               AND (shared_hours = 0 OR NOT list_contains(methods, '{WHOLE_DEVICE}'))"""
 _WORST = 5
 
 
@@ -153,41 +141,28 @@ def make_audited(database: DuckDBPyConnection, config: SiteConfig | None = None)
         "WHERE $places AND shadow IS NOT true GROUP BY cluster",
         {"places": config is not None and config.policy == "auto"},
     )
-    database.execute(f"CREATE TEMP TABLE audited_nodes AS {query('audited_nodes')}")
     make_idle_units(database)
+    columns = ", ".join(f'"{name}"' for name in RUN_COLUMNS)
+    runs = query(RUNS, columns=columns, strong=STRONG)
+    for name, made in ((RUNS, runs), (NODES, query(NODES))):
+        database.execute(f"CREATE TABLE {name} AS {made}")
 
 
 def answer(database: DuckDBPyConnection, question: Question) -> Answer:
     """Return what a rule's question finds, those subjects first of which most GPU-hours are."""
     figures = ", ".join(f"'{name}': ({sql})" for name, sql in question.figures.items())
     why = "".join(f" WHEN ({condition}) IS NOT true THEN '{reason}'" for reason, condition in question.needs.items())
-    shown = f"{{{figures}}}" if figures else "NULL"
-    rows = ask(database, "answer", question, figures=shown, why=f"CASE{why} END", worst=_WORST)
+    more = {"figures": f"{{{figures}}}" if figures else "NULL", "why": f"CASE{why} END", "worst": _WORST}
+    more |= {"scope": question.scope or "true", "judged": question.judged}
+    (statement,) = database.extract_statements(query("answer", **{**question._asdict(), **more}))
+    used = {name: question.parameters[name] for name in statement.named_parameters}
+    rows = database.execute(statement, used).fetchall()
     subjects = [_subject(row) for row in rows if row[4] is not None]
     return Answer(int(rows[0][0]), int(rows[0][1]), tuple(subjects))
 
 
-def ask(database: DuckDBPyConnection, name: str, question: Question, **more: object) -> list[tuple[Any, ...]]:
-    """Return the rows of a query in which the names of a question's parts, and ``more``, stand in braces."""
-    parts: dict[str, object] = {part: text for part, text in question._asdict().items() if isinstance(text, str)}
-    parts |= {"scope": question.scope or "true", "judged": question.judged, **more}
-    if question.source == RUNS:
-        parts["source"] = all_runs(set(re.findall(r"\w+", query(name, **parts))))
-    text = query(name, **parts)
-    used = {known: value for known, value in question.parameters.items() if re.search(rf"\${known}\b", text)}
-    return database.execute(text, used).fetchall()
-
-
-def all_runs(words: Collection[str] = tuple(RUN_COLUMNS)) -> str:
-    """Return SQL for all runs, with those of RUN_COLUMNS that are among the words of a query."""
-    made = {name: f'"{name}"' for name in RUN_COLUMNS} | _MADE
-    columns = (f'{made[name]} AS "{name}"' for name in RUN_COLUMNS if name in words)
-    joins = (f"LEFT JOIN {table}" for names, table in _JOINED if not names.keys().isdisjoint(words))
-    return f"({query('audited_runs', columns=', '.join(columns), joins=' '.join(joins))})"
-
-
 def _subject(row: tuple[Any, ...]) -> Subject:
-    _, _, excluded, cluster, name, user, judged, found, hours, judged_hours, coverage_pct, *last = row
+    _, _, excluded, cluster, name, user, judged, found, hours, coverage_pct, *last = row
     methods, evidence, runs, label, newest_s, figures = last
     return Subject(
         cluster=cluster,
@@ -196,7 +171,6 @@ def _subject(row: tuple[Any, ...]) -> Subject:
         judged=judged,
         found=found,
         gpu_hours=hours,
-        judged_gpu_hours=judged_hours,
         coverage_pct=coverage_pct,
         methods=tuple(methods or ()),
         evidence=evidence,

@@ -148,6 +148,11 @@ def fewer(gres: str, used: int) -> str:
     return str(kinds[0]._replace(quantity=used)) if len(kinds) == 1 else ""
 
 
+def enough(piece: str, differ: bool) -> str:
+    """Return of several runs which piece is enough, the largest of those that they fit, and whether these differ."""
+    return f"{piece} is enough for each run{', less for some' if differ else ''}"
+
+
 def option_for(gres: str, style: str) -> str:
     """Return the option of one of STYLES that asks for whole GPUs, or for none."""
     return (

@@ -10,7 +10,18 @@ from slurm_colloc.core.chart_model import Todo
 from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.usage_model import MIN_COVERAGE_PCT
 from slurm_colloc.facts.fits import COLUMNS, make_run_fits, one_run
-from slurm_colloc.facts.judgement import DO, FEWER, LEAST_TAIL_MIN, NEVER_USED, NO_USE, PIECE, TAIL, judge, option_for
+from slurm_colloc.facts.judgement import (
+    DO,
+    FEWER,
+    LEAST_TAIL_MIN,
+    NEVER_USED,
+    NO_USE,
+    PIECE,
+    TAIL,
+    enough,
+    judge,
+    option_for,
+)
 from slurm_colloc.placement.fitted import has_pieces
 from slurm_colloc.store.queries import make_rows, query
 
@@ -45,7 +56,7 @@ def remedies(database: DuckDBPyConnection, config: SiteConfig | None, most: int)
     for user, code, gpu_hours, runs, differ, example in database.execute(text).fetchall():
         run = one_run(database, example)
         remedy = next(one for one in judge(run).remedies if one.code == code)
-        several = f"{DO[PIECE]}: {remedy.gres} is enough for each run{', less for some' if differ else ''}"
+        several = f"{DO[PIECE]}: {enough(remedy.gres, differ)}"
         place = f"--partition={run.fitted.partition} " if code == PIECE and run.fitted and run.fitted.partition else ""
         line = f"#SBATCH {place}{option_for(remedy.gres, 'gres')}" if remedy.gres else ""
         what = several if code == PIECE and runs > 1 else remedy.what

@@ -65,6 +65,7 @@ RUN: dict[str, Any] = {
     "fit_unit": "gpu:h100_1g.10gb:1",
     "fit_place": "",
     "fit_gpus": 0.125,
+    "fit_most_mib": 9728,
     "fit_freed": 21.0,
     "fit_sm_pct": 14.0,
     "idle_units": 0.0,

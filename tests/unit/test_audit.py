@@ -6,12 +6,12 @@ import pytest
 
 from slurm_colloc.audit.rules import RULES, choose, entries, findings, kept_name, question
 from slurm_colloc.audit.timing import of_about
-from slurm_colloc.core.audit_model import Finding
+from slurm_colloc.core.audit_model import RUNS, Finding
 from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.config_audit import Audit, AuditRule
 from slurm_colloc.core.errors import ConfigError, InputError
 from slurm_colloc.facts.aggregate import aggregate
-from slurm_colloc.facts.audited import all_runs, answer, make_audited
+from slurm_colloc.facts.audited import answer, make_audited
 from slurm_colloc.facts.usage import used_hours_by, whole_usage
 from slurm_colloc.store.store import Store
 from slurm_colloc.store.window import Window
@@ -259,7 +259,7 @@ def test_in_little_memory_the_same_is_found(tmp_path: Path) -> None:
         with store.connect(0.0, 1e6) as database:
             aggregate(database, store, Window(100_000.0, 1e6, 1e6), in_file=in_file)
             make_audited(database)
-            rows = database.execute(f"SELECT * FROM {all_runs()} ORDER BY run").fetchall()
+            rows = database.execute(f"SELECT * FROM {RUNS} ORDER BY run").fetchall()
             answers = {entry.form: answer(database, question(entry, 1e6)) for entry in entries(config)}
             *_, last = used_hours_by(database, "user")
             assert whole_usage(database) == last

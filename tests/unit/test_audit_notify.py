@@ -15,6 +15,8 @@ from slurm_colloc.audit.state import alone
 from slurm_colloc.cli.colloc.audit import _line
 from slurm_colloc.core.audit_model import JobLine
 from slurm_colloc.core.clock import now
+from slurm_colloc.report.digest import ACTED, USER, ActionMail, Digest, digest_maker
+from slurm_colloc.report.text import local
 from slurm_colloc.store.store import Store
 from tests.unit.golden import Printed
 from tests.unit.hostile import HOSTILE
@@ -374,3 +376,16 @@ def test_an_action_by_no_rule_about_jobs_is_refused(site: Began, printed: Printe
     site("ann", more='actions = { "on trial" = "cancel" }\n' + rule)
     assert colloc("audit", "run", "--notify") == 2
     printed("audit", colloc.err)
+
+
+def test_a_mail_that_nobody_is_to_answer_names_no_address() -> None:
+    when = local(0.0)
+    make = digest_maker("")
+    mails = (
+        (USER, Digest("c", "ann", when, when, (), 14.0, "", "")),
+        (ACTED, ActionMail("c", "ann", "1", "cancelled", "COL001", "", False, "", "")),
+    )
+    for name, page in mails:
+        for text in make(name, page):
+            assert "answer this mail" in text
+            assert "()" not in text

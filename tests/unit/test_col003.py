@@ -30,6 +30,13 @@ def test_gpu_util_of_runs_without_it_is_not_zero() -> None:
     assert "ran 95 % of the time" in found.evidence
 
 
+def test_runs_that_are_left_out_are_counted_as_runs() -> None:
+    # Half of the allocated hours are measured, which is no half of the runs.
+    half = LOW | {"sm_measured": 70.0, "util_measured": 70.0, "util_used": 60.0}
+    assert "judged" not in one("COL003", half, half).evidence
+    assert "1 of 3 judged runs" in one("COL003", half, half, half | {"sm_used": 0.0, "util_used": 0.0}).evidence
+
+
 # A day of four GPUs of which one was busy.
 ONE_OF_FOUR: dict[str, Any] = {
     "shown": "gpu:h100:4",

@@ -10,18 +10,33 @@ from tests.unit.golden import Printed
 from tests.unit.made import MIG_POOL, site
 
 FITS = {"peak_mib": 9216}
-LARGER = {"fit_unit": "gpu:h100_3g.40gb:1", "fit_gpus": 0.5, "fit_freed": 12.0}
-NONE = {"fit_unit": None, "fit_gpus": None, "fit_freed": 0.0}
+LARGER = {"fit_unit": "gpu:h100_3g.40gb:1", "fit_gpus": 0.5, "fit_most_mib": 40448, "fit_freed": 12.0}
+NONE = {"fit_unit": None, "fit_gpus": None, "fit_most_mib": None, "fit_freed": 0.0}
 
 
 def test_runs_that_would_have_fitted_a_piece(printed: Printed) -> None:
     answered, (finding,) = ask("COL007", FITS, FITS, LARGER, NONE)
     assert (answered.judged, finding.gpu_hours, finding.subject) == (4, 72.0, "ann")
-    printed("rules", finding.evidence, one("COL007", FITS, LARGER, LARGER).evidence)
+    printed("rules", finding.evidence)
+
+
+@pytest.mark.parametrize("code", ["COL003", "COL007"])
+def test_the_piece_that_is_named_is_enough_for_each_run(code: str, printed: Printed) -> None:
+    little = {"sm_used": 0.5, "csub_there": False}
+
+    def remedy(*fields: dict[str, Any]) -> str:
+        return one(code, *(FITS | little | of for of in fields), bounds={"min_gpu_hours": 1.0}).remedy
+
+    # By compute slices as large as 1g.10gb.
+    more_memory = {"fit_unit": "gpu:h100_1g.20gb:1", "fit_most_mib": 19968}
+    printed("rules", remedy({}), remedy({}, {}, LARGER, NONE), remedy({}, more_memory, {}), case=code)
+    # Of pieces of several kinds of GPU none is enough for all.
+    for elsewhere in ({"kind": "a100"}, {"partition": "other"}):
+        assert "--gres" not in remedy({}, LARGER | elsewhere)
 
 
 def test_a_piece_is_asked_for_where_it_is() -> None:
-    for place, option in (("", "such as --gres=gpu:"), ("mig", "such as --partition=mig --gres=gpu:")):
+    for place, option in (("", ": --gres=gpu:"), ("mig", ": --partition=mig --gres=gpu:")):
         assert option in one("COL007", FITS | {"fit_place": place, "csub_there": False}).remedy
 
 

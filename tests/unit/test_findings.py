@@ -84,7 +84,7 @@ def test_whoever_ran_it_is_named_and_no_name_of_his_is_in_the_words(code: str, r
 
 
 def test_each_reason_is_words_and_no_query() -> None:
-    reasons = {why for rule in RULES.values() for why in rule.needs}
+    reasons = {why for rule in RULES.values() for why in rule.judged}
     assert not any(set("'{};") & set(why) for why in reasons)
 
 

@@ -18,7 +18,6 @@ hours AS (SELECT *, if(found, coalesce(({hours})::DOUBLE, 0), 0) AS found_hours 
 subjects AS (
     SELECT cluster, subject, max("user") AS "user", count(*) AS judged, count(*) FILTER (found) AS found,
            sum(found_hours::DECIMAL(38, 12))::DOUBLE AS gpu_hours,
-           coalesce(sum(allocated::DECIMAL(38, 12)), 0)::DOUBLE AS judged_hours,
            (min({coverage}) FILTER (found))::DOUBLE AS coverage_pct,
            list_sort(list_distinct(flatten(list(DISTINCT methods) FILTER (found)))) AS methods,
            -- Which runs, whatever their order.
