@@ -295,7 +295,8 @@ class Collocation(NamedTuple):
     """How long GPUs and slices (units) had so many ``jobs`` on them, as far as they were sampled.
 
     ``unit_hours`` counts each unit as one, ``gpu_hours`` a slice as its part of a GPU, by slices. A job is on a unit
-    when Slurm gave it the unit, whether it runs anything there or not.
+    when Slurm gave it the unit, whether it runs anything there or not. What a reading reaches beyond the run's end is
+    time without a job; of several jobs each one's part of the unit.
     """
 
     jobs: int

@@ -13,13 +13,19 @@ from slurm_colloc.slurm.hostlist import expand
 from slurm_colloc.store.equivalents import unit_gpus
 from slurm_colloc.store.queries import named, query
 
+# A reading is for the time since the last: what of it lies beyond a run's end is time without that run's job.
 _BY_JOBS = """
+WITH beyond AS (
+    SELECT cluster, uuid, greatest(sharers, 1) AS jobs, unit_gpus, round((whole_us - us) / greatest(sharers, 1)) AS us
+    FROM unit_parts JOIN (SELECT run, cluster FROM runs) USING (run)
+    SEMI JOIN (SELECT cluster, uuid FROM device_parts WHERE us > 0) USING (cluster, uuid) WHERE whole_us > us
+)
 SELECT jobs, count(DISTINCT (cluster, uuid)) AS units, sum(us) / 3.6e9 AS unit_hours,
        (sum((us * unit_gpus / 3.6e9)::DECIMAL(38, 12)))::DOUBLE AS gpu_hours
-FROM device_parts WHERE us > 0 GROUP BY jobs ORDER BY jobs
+FROM (SELECT cluster, uuid, jobs, unit_gpus, us FROM device_parts WHERE us > 0
+      UNION ALL SELECT * REPLACE (-us AS us) FROM beyond UNION ALL SELECT * REPLACE (0 AS jobs) FROM beyond)
+GROUP BY jobs HAVING sum(us) > 0 ORDER BY jobs
 """
-
-
 _STRAYS = """
 SELECT cluster, node, count(DISTINCT uuid) AS gpus, sum(stray_us) / 3.6e9 AS gpu_hours, max(stray_last_s) AS last_s
 FROM device_parts WHERE stray_us > 0 GROUP BY cluster, node ORDER BY gpu_hours DESC, cluster, node

@@ -233,6 +233,20 @@ def test_the_time_of_gpus_by_the_jobs_on_them(tmp_path: Path) -> None:
     assert [time.unit_hours for time in shared(store, 0, 450)] == [near(0.125), near(0.125)]
 
 
+def test_what_a_reading_reaches_beyond_a_runs_end_is_nobodys(tmp_path: Path) -> None:
+    pair = [process("1", 5), process("2", 6)]
+    rounds = [seen(at_s, [device()], of, interval_s=900.0) for at_s, of in ((900, pair[:1]), (1800, pair), (2700, ()))]
+    store = stored(tmp_path, [run("1", 0, 1600), run("2", 900, 1700)], rounds)
+    # Of the two 200 and 100 s, each a half of its time on the GPU.
+    assert shared(store) == [
+        Collocation(0, 1, near((900 + 150) / 3600), near((900 + 150) / 3600)),
+        Collocation(1, 1, near(0.25), near(0.25)),
+        Collocation(2, 1, near(750 / 3600), near(750 / 3600)),
+    ]
+    alone = stored(tmp_path / "alone", [run("1", 0, 1600)], [seen(1800, [device()], pair[:1], interval_s=900.0)])
+    assert [(one.jobs, one.unit_hours) for one in shared(alone)] == [(0, near(200 / 3600)), (1, near(700 / 3600))]
+
+
 def test_a_gpu_of_two_clusters_is_two(tmp_path: Path) -> None:
     store = stored(tmp_path, [run()], busy(900))
     sampled(store, busy(900), "other")
