@@ -90,7 +90,7 @@ def make_run_fits(
 
     It has whether that can be judged (``fit_judged``), else why not, and if so the first piece that holds the run, NULL
     where none does: its unit, its worth in whole GPUs, the largest memory peak in MiB that it holds, and what it would
-    have left to others; the mean SM activity of the run in percent; and of several GPUs those that it never used.
+    have left to others; its mean SM activity in percent while kernels ran; of several GPUs those that it never used.
 
     Args:
         database: one that was aggregated.

@@ -2,7 +2,8 @@
 """The piece of a GPU that a past run would have fitted, from what was measured of the run.
 
 Whose runs are judged by it, for reports, pages, audits and advice alike, store/sql/run_fits.sql says: completed ones of
-one whole GPU, measured alone on it for enough of their time, by their memory peak and mean SM activity over that time.
+one whole GPU, measured alone on it for enough of their time, by their memory peak and their mean SM activity while
+kernels ran.
 
 What accounting does not keep is not made up: the script, cores, host memory and the time limit are taken to allow a
 piece, and so are the user's limits; nothing is known of what will be free.

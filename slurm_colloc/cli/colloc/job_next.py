@@ -118,7 +118,7 @@ def _gets(how: str, placement: Placement, footprint: Footprint) -> str:
 def _in_words(fitted: Fitted, placement: Placement, run: Evidence) -> str:
     active = f"{run.sm_active_mean_pct:.0f} %"
     what = f"at most {active} of the SMs" if run.sm_is_bound else f"{active} of the SMs"
-    used = f"{run.gpu_mem_peak_mib} MiB at peak and {what} on average"
+    used = f"{run.gpu_mem_peak_mib} MiB at peak and {what} while kernels ran"
     if not fitted.unit:
         return f"no smaller piece: {sentence(placement.reasons)} (measured: {used})"
     mode = _MODES.get(fitted.unit.partition(":")[0], SharingMode.MIG)
