@@ -66,7 +66,7 @@ def _spread(report: UsageReport) -> str:
             if least_h <= (piece.until_s - piece.since_s) / 3600 < most_h and piece.installed_gpu_hours
         ]
         if len(known) > 1:
-            return f"; standard deviation over {len(known)} {name}: {stdev(known):.0f} %"
+            return f"; standard deviation over {len(known)} {name}: {stdev(known):.0f} percentage points"
     return ""
 
 
