@@ -3,17 +3,21 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
+from functools import partial
 
 import pytest
 
 from slurm_colloc.core.config_audit import WEEK
 from slurm_colloc.facts.judgement import NO_GPU, STYLES, fewer, option_for
+from slurm_colloc.report.digest import ACTED, ActionMail, digest_maker
 from tests.cluster.lab import Lab
 from tests.cluster.nodes import MIG_TYPE_PREFIX
 from tests.cluster.site import agents, write_site
 from tests.cluster.user import User
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.cluster
 
@@ -89,13 +93,20 @@ NOTICES = {
     "notices.workdays": json.dumps(WEEK),
 }
 # A line by itself, behind a prompt or a word of what it is for; and one within a sentence.
-LINES = re.compile(r"^ +(?:\$|see:|[A-Z][a-z ]+:)? +((?:cd|COLLOC_CONF=|colloc|csub|sbatch) ?\S.*)$", re.MULTILINE)
+LINES = re.compile(
+    r"^ +(?:\$|see:|[A-Z][a-z ]+:)? +((?:cd|COLLOC_CONF=|colloc|csub|sbatch|scontrol|scancel) ?\S.*)$", re.MULTILINE
+)
 QUOTED = re.compile(r"'((?:colloc|csub|sbatch) [^']+)'")
 
 
 def typed(text: str) -> set[str]:
     """Return what a text has its reader type."""
     return {*LINES.findall(text), *QUOTED.findall(text)}
+
+
+def coded(page: str) -> list[str]:
+    """Return what a page or an HTML mail shows as code."""
+    return [html.unescape(code) for code in re.findall("<code>(.*?)</code>", page, re.DOTALL)]
 
 
 def test_each_whole_line_that_is_printed_does_what_it_says(lab: Lab) -> None:
@@ -117,9 +128,13 @@ def test_each_whole_line_that_is_printed_does_what_it_says(lab: Lab) -> None:
     audit = lab.run(["colloc", "audit", "run", "--since", "1h"], env=root).stdout
     mails = lab.run(["colloc", "audit", "run", "--notify", "--dry-run"], env=root).stdout
     report = lab.run(["colloc", "report", "--since", "1h"], env=root, check=True).stdout
+    lab.run(["colloc", "report", "--since", "1h", "--format", "html", "-o", site / "page.html"], env=root, check=True)
+    # An administrator's looks at a node by its host's name, which the lab's nodes have none of.
+    page = [line for line in coded((site / "page.html").read_text()) if not line.startswith("ssh ")]
+    directives = [line for line in page if line.startswith("#SBATCH ")]
     assert all(f"--gpus{more}" in told[name] for name, more in (("fewer.sh", "=h100:1"), ("unused.sh", "-per-node=0")))
     lines = {line: name for name, text in told.items() for line in typed(text)}
-    lines |= dict.fromkeys(typed(mine + audit + mails + report) - lines.keys(), "")
+    lines |= dict.fromkeys({*typed(mine + audit + mails + report), *page} - lines.keys() - {*directives}, "")
     kinds = {"csub", "sbatch", "colloc job", "colloc audit run", "colloc audit explain", "colloc report"}
     assert {kind for kind in kinds if any(f"{kind} " in line for line in lines)} == kinds, lines
     for line, name in lines.items():
@@ -129,6 +144,42 @@ def test_each_whole_line_that_is_printed_does_what_it_says(lab: Lab) -> None:
         if " && " in line:
             got, wanted = _got(lab, done.stdout.split()[-1]), name and JOBS[name][2]
             assert got == wanted if wanted else "gres/gpu:h100=1" not in got, line
+    assert directives
+    for line in directives:
+        assert f"     {line}\n" in report
+        assert given(lab, line.removeprefix("#SBATCH "), "") in ("node=1", "node=1,gres/gpu=1,gres/gpu:h100=1"), line
+
+
+def test_the_lines_of_a_mail_about_a_held_job_do_what_they_say(lab: Lab) -> None:
+    site = write_site(lab, "held")
+    alice = User(lab, "alice", site)
+
+    def state(job: str) -> str:
+        return lab.run(["squeue", "-h", "-t", "all", "-o", "%T %r", "-j", job]).stdout.strip()
+
+    def ended(job: str) -> bool:
+        return state(job).partition(" ")[0] in ("", "CANCELLED")
+
+    def held() -> str:
+        job = alice.run(
+            "sbatch", "--parsable", "-p", "gpu", "-o", "/dev/null", "--wrap", "exec sleep 300"
+        ).stdout.strip()
+        wait_for(lambda: state(job).startswith("RUNNING"), f"job {job} does not run")
+        lab.run(["scontrol", "requeuehold", job], check=True)
+        wait_for(lambda: "held" in state(job).lower(), f"job {job} is not held")
+        return job
+
+    for form in range(2):
+        job = held()
+        mail = ActionMail("c", "alice", job, "stopped, requeued and held", "COL001", "", True, "hpc@example.org", "")
+        text = digest_maker("")(ACTED, mail)[form]
+        told = coded(text) if form else LINES.findall(text)
+        assert sorted(told) == [f"colloc job {job}", f"scancel {job}", f"scontrol release {job}"]
+        done = {line: alice.run("sh", "-c", line) for line in told if not line.startswith("scancel")}
+        assert [one.returncode for one in done.values()] == [0, 0], done
+        assert "held" not in state(job).lower()
+        assert alice.run("sh", "-c", f"scancel {job}").returncode == 0
+        wait_for(partial(ended, job), f"job {job} goes on")
 
 
 def _filled(line: str, ids: dict[str, str]) -> str:
