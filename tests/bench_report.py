@@ -2,8 +2,8 @@
 """What a page costs: `python -m tests.bench_report` (part of `make bench`). Absolute times are this machine's.
 
 A store with a year of 1,000 GPUs and slices, a million runs of 2,000 users; the accounting, which is measured by
-bench_accounting, and then the page: all of its figures, and rendering. Peak memory is the process's, what accounting
-has left in it included.
+bench_accounting, and then the page: all of its figures, and rendering; and what of these it takes to judge each run.
+Peak memory is the process's, what accounting has left in it included.
 """
 
 from __future__ import annotations
@@ -44,7 +44,16 @@ def told(*arguments, **options):
     known["ended"] = time.perf_counter(), time.process_time()
     return days
 
+def judged(function):
+    def call(*arguments):
+        began = time.process_time()
+        found = tuple(function(*arguments))
+        known["judging_cpu_s"] = known.get("judging_cpu_s", 0) + time.process_time() - began
+        return found
+    return call
+
 report.aggregate = told
+report.fits_of, report.remedies = judged(report.fits_of), judged(report.remedies)
 sys.argv = ["colloc", "report", *sys.argv[1:]]
 try:
     colloc.main()
@@ -96,7 +105,8 @@ def _line(root: Path, form: str, days: int) -> str:
         f"{form + charts:<14} accounting {found['accounting_s']:6.1f} s "
         f"({found['accounting_cpu_s']:.1f} s of CPU with its start), {found['accounting_mib'] * 1.048576:5.0f} MB; "
         f"then figures and rendering {found['page_s']:5.1f} s "
-        f"({found['page_cpu_s']:.1f} s of CPU), {found['page_mib'] * 1.048576:5.0f} MB "
+        f"({found['page_cpu_s']:.1f} s of CPU, {found['judging_cpu_s']:.1f} s of it to judge each run), "
+        f"{found['page_mib'] * 1.048576:5.0f} MB "
         f"(targets: 10 s, 500 MB); in all {timed.wall_s:.1f} s, {(root / f'report.{form}').stat().st_size / 1e6:.1f} MB"
     )
 
