@@ -8,6 +8,7 @@ are of calls for which each operation under home takes 5 ms.
 
 from __future__ import annotations
 
+import compileall
 import json
 import os
 import statistics
@@ -42,7 +43,7 @@ CASES = {
     "no GPU": ("cpu.sh", "auto"),
     "policy off": ("known.sh", "off"),
 }
-NOT_ASKED = "[sharing]\nask_free = false"
+PATIENT = "[timeouts]\ndecide_s = 60.0\n[sharing]\nask_free = false"
 LINES = (
     "    def {0}(self, {1}: int, {2}: float = 0.5) -> float:",
     '        """Return the {3} of the {4}."""',
@@ -90,11 +91,15 @@ class Place:
             (packages / name).symlink_to(Path(str(__import__(name).__file__)).parent)
         copytree(CHECKOUT / "slurm_colloc", packages / "slurm_colloc")
         copytree(CHECKOUT / "templates", packages / "slurm_colloc/_shipped/templates")
+        # On a busy machine the time for reading would be over before all is read.
+        reading = packages / "slurm_colloc/estimate/files.py"
+        reading.write_text(reading.read_text().replace("_MOST_S = 0.1", "_MOST_S = 60"))
+        compileall.compile_dir(packages, quiet=1)
         executable(self.csub, (CHECKOUT / "slurm_colloc/front/csub").read_text())
         (folder / "opt/bin/colloc").write_text(f"#!{self.python}\n")
         executable(self.sbatch, '#!/bin/sh\necho "Submitted batch job 4711"\n')
         # What Slurm would be asked is kept for a while, and is no start of csub's.
-        site = SITE.replace("{order}", '"mig", "mps"').replace("{agent}", "true").replace("[sharing]", NOT_ASKED)
+        site = SITE.replace("{order}", '"mig", "mps"').replace("{agent}", "true").replace("[sharing]", PATIENT)
         for policy in ("auto", "off"):
             text = site.replace('policy = "auto"', f'policy = "{policy}"')
             (folder / f"{policy}.toml").write_text(f'{text}[paths]\nstate = "{folder}"\n')

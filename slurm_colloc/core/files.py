@@ -16,7 +16,7 @@ PRIVATE_FILE = 0o600
 PRIVATE_FOLDER = 0o700
 PASSABLE_FOLDER = 0o711
 # Of temporaries. Between its making and its lock a folder is nobody's.
-_TEMPORARY, _LEFT_AFTER_S = re.compile(r"colloc-[a-z0-9_]{8}|.+\.[0-9a-f]{12}\.new"), 600.0
+_TEMPORARY, _LEFT_AFTER_S = r"colloc-[a-z0-9_]{8}|.+\.[0-9a-f]{12}\.new", 600.0
 # As many as the kernel follows.
 _MOST_LINKS = 40
 
@@ -186,7 +186,7 @@ def remove_left(folder: str) -> None:
 
 
 def _is_left(entry: "os.DirEntry[str]") -> bool:
-    if not _TEMPORARY.fullmatch(entry.name):
+    if not re.fullmatch(_TEMPORARY, entry.name):
         return False
     found = entry.stat(follow_symlinks=False)
     return found.st_uid == os.geteuid() and time.time() - found.st_mtime > _LEFT_AFTER_S

@@ -33,7 +33,7 @@ _MOST_FILES, _MOST_BYTES, MOST_IN_FOLDER = 256, 2 * 1024 * 1024, 2000
 _TEXT_BYTES, _CODE_BYTES = 256 * 1024, 1024 * 1024
 _MOST_SIZES, _MOST_BESIDE = 256, 32
 # Settings that lie with weights and are read with them.
-_BESIDE_WEIGHTS = re.compile(r"(?:.*config|.*index|params)\.json")
+_BESIDE_WEIGHTS = r"(?:.*config|.*index|params)\.json"
 _BINARY = (b"\x7fELF", b"PK\x03\x04")
 _PROGRAMS = frozenset({"", "so", "exe", "jar", "pyz", "whl", "mexa64"})
 # By these a program reads whatever lies in a folder.
@@ -51,7 +51,7 @@ _LISTERS = frozenset(
         b"load_dataset",
     }
 )
-_LISTS = re.compile(rb"glob|listdir|list[._]files|scandir|iterdir|readdir|os\.walk|ImageFolder|load_dataset")
+_LISTS = rb"glob|listdir|list[._]files|scandir|iterdir|readdir|os\.walk|ImageFolder|load_dataset"
 # Behind the size of the largest file of a folder of data.
 OF_LARGEST = " eighths"
 _PARTS, _PART_BYTES = 16, 64 * 1024
@@ -145,7 +145,7 @@ class Chosen:
             is_weight = in_named and ending in WEIGHTS
             is_module = ending == "so" and whole.partition(b".")[0] in self._names
             return is_weight or is_module or whole in self._names or is_named(name, self._words, self._words)
-        if folder in self._weighty and in_named and _BESIDE_WEIGHTS.fullmatch(name):
+        if folder in self._weighty and in_named and re.fullmatch(_BESIDE_WEIGHTS, name):
             return True
         composed = kind != "code" or b"importlib" in self._names
         if (
@@ -276,9 +276,9 @@ def _sizes(folder: str) -> tuple[list[int], list[str]]:
     return sizes, names
 
 
-def _lines_with(pattern: re.Pattern[bytes], content: bytes) -> Iterator[bytes]:
+def _lines_with(pattern: bytes, content: bytes) -> Iterator[bytes]:
     last = 0
-    for found in pattern.finditer(content):
+    for found in re.finditer(pattern, content):
         # Of one long line each part is looked at about once.
         begin = max(content.rfind(b"\n", last, found.start()) + 1, found.start() - 200, last - 64)
         last = found.end() + 200

@@ -34,12 +34,12 @@ _ENVIRONMENT = (
 )
 _CONDAS = ("~/miniconda3", "~/anaconda3", "~/miniforge3", "~/mambaforge", "~/micromamba", "~/.conda")
 # In the module that an editable package is found by: its name, and where it lies.
-_MAPPED = re.compile(r"'[\w.]+': '(/[^'\n]+)'")
+_MAPPED = r"'[\w.]+': '(/[^'\n]+)'"
 # Where a program makes its search path longer.
 LENGTHENERS = frozenset({b"path", b"load_all", b"addpath", b"LOAD_PATH", b"PYTHONPATH", b"addsitedir"})
-_LONGER = re.compile(rb"(?:sys\.path|load_all|addpath|LOAD_PATH|PYTHONPATH|package\.path|addsitedir)\b[^\n]{0,400}")
-_QUOTED = re.compile(rb"[\"']([^\"'\n]{1,200})[\"']")
-_ABOVE = re.compile(rb"\.parent\b|parents\[|dirname|pardir")
+_LONGER = rb"(?:sys\.path|load_all|addpath|LOAD_PATH|PYTHONPATH|package\.path|addsitedir)\b[^\n]{0,400}"
+_QUOTED = rb"[\"']([^\"'\n]{1,200})[\"']"
+_ABOVE = rb"\.parent\b|parents\[|dirname|pardir"
 
 VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 _GOES = re.compile(r"cd\s+[\"']?([^\s\"'|;&]+)[\"']?(?:\s*(?:\|\|\s*exit\b.*|;))?")
@@ -128,7 +128,7 @@ def _editable(packages: str, until_s: float) -> Iterator[str]:
         if name.endswith((".pth", ".egg-link")):
             yield from (line for line in _text(f"{packages}/{name}", until_s).split("\n") if line.startswith("/"))
         elif name.startswith("__editable__") and name.endswith(".py"):
-            yield from map(os.path.dirname, _MAPPED.findall(_text(f"{packages}/{name}", until_s)))
+            yield from map(os.path.dirname, re.findall(_MAPPED, _text(f"{packages}/{name}", until_s)))
 
 
 def _text(path: str, until_s: float) -> str:
@@ -140,11 +140,11 @@ def _text(path: str, until_s: float) -> str:
 
 def roots_in(content: bytes, folder: str) -> Iterator[str]:
     """Yield the folders that a program in ``folder`` adds to the places of its modules; of the home's with a tilde."""
-    for line in _LONGER.findall(content):
+    for line in re.findall(_LONGER, content):
         above = os.path.dirname(folder)
-        if _ABOVE.search(line):
+        if re.search(_ABOVE, line):
             yield above
-        for word in _QUOTED.findall(line):
+        for word in re.findall(_QUOTED, line):
             path = word.decode(errors="surrogateescape")
             yield from (path,) if path.startswith(("/", "~/")) else (f"{folder}/{path}", f"{above}/{path}")
 

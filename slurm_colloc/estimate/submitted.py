@@ -16,7 +16,6 @@ from slurm_colloc.core.files import private_folder, read_own, write_atomic
 from slurm_colloc.core.model import Reason, because
 from slurm_colloc.core.units import printable
 from slurm_colloc.core.value_types import read_as
-from slurm_colloc.estimate.any_order import in_one_order, values_by_name
 from slurm_colloc.estimate.chosen import OF_LARGEST
 from slurm_colloc.estimate.content import WRITTEN_BY_PROGRAMS, ending_of, kind_of
 from slurm_colloc.estimate.digest import digest
@@ -122,7 +121,11 @@ def _is_written(path: str, last: Submitted) -> bool:
 
 def _as_last(found: Signature, last: Submitted | None) -> Signature:
     """Return a submission as the last one of its script was known where they differ in order and in rates alone."""
-    if last is None or in_one_order(found.words) != in_one_order(last.words):
+    if last is None or found.text == last.known_by:
+        return found
+    from slurm_colloc.estimate.any_order import in_one_order, values_by_name  # of no use to the same once more
+
+    if in_one_order(found.words) != in_one_order(last.words):
         return found
     written = found.text.partition(".")[2].partition("~")[0]
     values = written.split("_") if written else []

@@ -67,8 +67,11 @@ class Texts:
     def written(self) -> str:
         """Return what is to be written; empty where nothing is."""
         # The first few were read before it was known that there are more.
-        is_new = any(self._known.get(path) != text for path, text in self._new.items())
-        if self._asked < _FEW or not (self.path and is_new):
+        if (
+            self._asked < _FEW
+            or not self.path
+            or all(self.find(path)[0] == text[0] for path, text in self._new.items())
+        ):
             return ""
         for texts in (self._known | self._new, self._new):
             written = json.dumps((__version__, texts))

@@ -78,9 +78,9 @@ _LEAVE_ALONE = frozenset(
 # Options with the values that mean the same to a job on a piece; what a pool lacks or has excluded, placement tells.
 _HARMLESS_VALUES = {
     # One node, which such a job has, is of one alternative in brackets as without.
-    "constraint": re.compile(r"[\w.-]+(?:&[\w.-]+)*|(\[|\()?[\w.-]+(?:\|[\w.-]+)*(?(1)[])])"),
-    "exclude": re.compile(r"[^/\s]+"),  # with a slash it is a file of names
-    "gres-flags": re.compile(r"(?:disable|enforce)-binding"),
+    "constraint": r"[\w.-]+(?:&[\w.-]+)*|(\[|\()?[\w.-]+(?:\|[\w.-]+)*(?(1)[])])",
+    "exclude": r"[^/\s]+",  # with a slash it is a file of names
+    "gres-flags": r"(?:disable|enforce)-binding",
 }
 # Of _LEAVE_ALONE the ones that mean the same to a pack, which asks for the GPU that one task asked for.
 _FINE_FOR_PACK = frozenset({"constraint", "exclude", "nodelist", "reservation"})
@@ -329,7 +329,7 @@ def reasons_untouchable(
     # Portals name the cluster with each submission.
     own = {"clusters"} if value_of(given, "clusters") == config.cluster else set()
     for name in given:
-        if name in own or (name in _HARMLESS_VALUES and _HARMLESS_VALUES[name].fullmatch(value_of(given, name))):
+        if name in own or (name in _HARMLESS_VALUES and re.fullmatch(_HARMLESS_VALUES[name], value_of(given, name))):
             continue
         if name in _LEAVE_ALONE:
             yield because("option", option=name)

@@ -70,6 +70,15 @@ def test_few_operations_under_home_with_everything_in_it(slowfs: Path, shell: Sh
     assert len(operations(shell)) <= AT_MOST, operations(shell)
 
 
+def test_no_operation_under_home_for_a_job_without_a_gpu(slowfs: Path, shell: Shell) -> None:
+    (shell.folder / "home/train.py").write_text("import net")
+    (shell.folder / "home/job.sh").write_text("#!/bin/bash\npython train.py\n")
+    environ = on_slow(slowfs, shell, shell.folder / "home", 0)
+    shell.run("home/job.sh", environ=environ)
+    assert shell.calls() == [["home/job.sh"]]
+    assert {line.rpartition("/")[2] for line in operations(shell)} == {"job.sh"}
+
+
 HUNG = 600_000
 
 
