@@ -403,6 +403,25 @@ class HarmRate(NamedTuple):
     arm: str = ""
 
 
+class Fairness(NamedTuple):
+    """Jobs of one account that had one GPU, several GPUs or a piece, before pieces began or ``after``.
+
+    Waits are of the ``waits_known`` first runs of jobs, from when each could have started: the median, and what nine
+    of ten waited at most. ``gpu_hours`` are of runs that began in that time, None where no size is known.
+    """
+
+    account: str
+    job_class: str
+    after: bool
+    runs: int
+    users: int
+    waits_known: int
+    wait_median_h: float | None
+    wait_p90_h: float | None
+    gpu_hours: float | None
+    gpu_hours_per_day: float | None
+
+
 class ArmFigure(NamedTuple):
     """One figure of the jobs of one arm: its value, where the true one is with 95 %, of how many jobs, of one rule.
 

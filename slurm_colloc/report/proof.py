@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from slurm_colloc.core.units import counted, printable, significant
-from slurm_colloc.core.usage_model import ArmFigure, HarmRate
+from slurm_colloc.core.usage_model import ArmFigure, Fairness, HarmRate
 from slurm_colloc.report.layout import NO_TERMINAL, Terminal, folded, list_lines, page_of
 from slurm_colloc.report.text import csv_table, json_text, stamp
 
@@ -31,7 +31,8 @@ _OUT_OF_MEMORY = (
 class Proof(NamedTuple):
     """What is said of runs that started in a window; ``runs`` are all of them, ``max_slowdown`` is the site's bound.
 
-    ``figures`` are of one kind; ``not_known`` are runs of which nobody knows what came of them.
+    ``figures`` are of one kind; ``not_known`` are runs of which nobody knows what came of them. ``fairness`` is of all
+    jobs with GPUs before and after ``pieces_began``, beside arms.
     """
 
     cluster: str
@@ -42,12 +43,16 @@ class Proof(NamedTuple):
     max_slowdown: float
     figures: Sequence[HarmRate] | Sequence[ArmFigure]
     visible: str = ""
+    pieces_began: datetime | None = None
+    fairness: Sequence[Fairness] = ()
 
 
 def as_table(proof: Proof, terminal: Terminal = NO_TERMINAL) -> str:
     """Return it for people."""
     harm = [one for one in proof.figures if isinstance(one, HarmRate)]
     title, tables, notes = _harm(proof, harm) if harm else _arms(proof)
+    more, said = _fairness(proof)
+    tables, notes = [*tables, *more], [*notes, *said]
     where = f"{printable(proof.cluster)}, {stamp(proof.since)} to {stamp(proof.until)}"
     body: list[str] = []
     for heading, rows in tables:
@@ -104,6 +109,34 @@ def _arms(proof: Proof) -> tuple[str, _Tables, list[str]]:
         "GPU of that model; as asked shows how often that is chance.",
     ]
     return "Jobs that were drawn on", tables, notes
+
+
+def _fairness(proof: Proof) -> tuple[_Tables, list[str]]:
+    """Return who waited and held how much before pieces began and after, and what it is not."""
+    if proof.pieces_began is None or not proof.fairness:
+        return [], []
+    by_group: dict[tuple[str, str], dict[bool, Fairness]] = {}
+    for one in proof.fairness:
+        by_group.setdefault((one.account, one.job_class), {})[one.after] = one
+    titles = [f"{title} {when}" for title, _ in _OF_FAIRNESS for when in ("BEFORE", "AFTER")]
+    rows = [["ACCOUNT", "JOBS OF", *titles]]
+    for (account, job_class), of in by_group.items():
+        cells = [cell(of[after]) if after in of else "-" for _, cell in _OF_FAIRNESS for after in (False, True)]
+        rows.append([printable(account) or "(not known)", job_class, *cells])
+    notes = [
+        "By account: first runs' waits from when a job could have started, median hours and what 90 % waited at most; "
+        "GPU-hours a day of runs that began before and after the first piece. Nobody drew these: demand and all else "
+        "that changed is in them."
+    ]
+    return [(f"before and after pieces began, {stamp(proof.pieces_began)}", rows)], notes
+
+
+_OF_FAIRNESS: tuple[tuple[str, Callable[[Fairness], str]], ...] = (
+    ("RUNS", lambda one: str(one.runs)),
+    ("WAIT h", lambda one: _number(one.wait_median_h, 1)),
+    ("90 % h", lambda one: _number(one.wait_p90_h, 1)),
+    ("GPU-h/DAY", lambda one: _number(one.gpu_hours_per_day, 1)),
+)
 
 
 def _number(value: float | None, factor: int) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 from slurm_colloc.core.audit_model import Finding, JobLine, MailDay
 from slurm_colloc.core.chart_model import Fit
 from slurm_colloc.core.model import Decision, Evidence, Footprint, JobRequest, Placement, Reason
-from slurm_colloc.core.usage_model import ArmFigure, HarmRate, JobUsage
+from slurm_colloc.core.usage_model import ArmFigure, Fairness, HarmRate, JobUsage
 from slurm_colloc.facts.several import SeveralBy
 from slurm_colloc.report.jobs import JobRow
 from slurm_colloc.report.me import Hint, Sums
@@ -61,6 +61,7 @@ _NOUNS: dict[str, Any] = {
     "advice of colloc me": Hint,
     "figures of colloc report --harm": HarmRate,
     "figures of colloc report --rollout": ArmFigure,
+    "fairness of colloc report --rollout": Fairness,
     "findings of colloc site doctor": Fault,
     "not_checked of colloc site doctor": Unchecked,
 }

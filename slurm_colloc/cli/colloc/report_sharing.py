@@ -12,17 +12,19 @@ from slurm_colloc.core.clock import now
 from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.config_audit import Audit
 from slurm_colloc.core.model import COMPLETED
-from slurm_colloc.core.usage_model import HarmRate
+from slurm_colloc.core.usage_model import Fairness, HarmRate
 from slurm_colloc.facts.aggregate import aggregate
 from slurm_colloc.facts.counts import count_runs
 from slurm_colloc.facts.several import several_by
 from slurm_colloc.facts.shadow import COVERED_PCT, shadow_use
+from slurm_colloc.feedback.fairness import fairness, pieces_began_s
 from slurm_colloc.feedback.harm import JudgedRun, harm_rates, judged_runs
 from slurm_colloc.feedback.rollout import arm_figures
 from slurm_colloc.report.columns import Listing
 from slurm_colloc.report.proof import Proof
 from slurm_colloc.report.several import listing_of
 from slurm_colloc.report.shadow import ShadowReport
+from slurm_colloc.report.text import local
 from slurm_colloc.store.equivalents import CONVENTIONS
 from slurm_colloc.store.store import Store
 from slurm_colloc.store.window import Window
@@ -41,7 +43,23 @@ def proof_of(store: str, config: SiteConfig, span: tuple[datetime, datetime], by
     figures = harm_rates(runs) if harm else arm_figures(runs)
     unknown = sum(one.harm is None and one.run.state != COMPLETED for one in runs)
     visible = "" if source.visible.everybody else source.visible.nameless
-    return Proof(config.cluster, *span, len(runs), unknown, config.sharing.max_slowdown, figures, visible)
+    began, rows = (None, ()) if harm else _fairness(source, config, span)
+    bound = config.sharing.max_slowdown
+    return Proof(config.cluster, *span, len(runs), unknown, bound, figures, visible, began, rows)
+
+
+def _fairness(
+    source: Store, config: SiteConfig, span: tuple[datetime, datetime]
+) -> tuple[datetime | None, tuple[Fairness, ...]]:
+    """Return when pieces began, and what jobs waited and held in ``span`` before and after; nothing where not in it."""
+    since_s, until_s = (end.timestamp() for end in span)
+    with source.connect(until_s, until_s) as database:
+        began_s = pieces_began_s(database, config.cluster)
+        if began_s is None:
+            return None, ()
+        inside = since_s < began_s < until_s
+        rows = fairness(database, config.cluster, since_s, began_s, min(until_s, now())) if inside else ()
+        return local(began_s), rows
 
 
 def harmed(source: Store, config: SiteConfig, span: tuple[datetime, datetime]) -> HarmRate | None:
