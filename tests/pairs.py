@@ -40,7 +40,7 @@ from slurm_colloc.submit.request import build_request
 from slurm_colloc.submit.submission import read_submission
 
 TABLE = Path(__file__).parent / "recorded/job-pairs"
-HALVES = ("open", "held-out", "habits-open", "habits-kept-apart")
+HALVES = ("open", "held-out", "habits-open", "habits-kept-apart", "habits-variants")
 # Stands for the folder that a pair is laid out in.
 HOME_OF_JOB = "HOME_OF_JOB"
 _SITE = Path(__file__).parents[1] / "site-configs/h100-mps/site.toml"
@@ -151,7 +151,8 @@ def answer(pair: Pair) -> Answer:
     site = load_site(str(_SITE))
     site = site._replace(paths=site.paths._replace(state=""))
     # A busy machine has nothing to do with it.
-    with patch("slurm_colloc.estimate.files._MOST_S", 60.0), TemporaryDirectory() as place:
+    slow = [patch(f"slurm_colloc.estimate.{name}._MOST_S", 60.0) for name in ("files", "places", "forms")]
+    with slow[0], slow[1], slow[2], TemporaryDirectory() as place:
         home = Path(place, "ann")
         # What csub keeps stays apart, so that no pair finds it among its own files.
         own = {"XDG_DATA_HOME": f"{place}/data", "XDG_CACHE_HOME": f"{place}/cache"}
@@ -251,7 +252,8 @@ def main() -> None:
     args = parser.parse_args()
     for name in args.half:
         print(f"{name}:")
-        for line in figures(load(TABLE / name), by_class=args.by_class or name.endswith("open"), names_too=args.names):
+        by_class = args.by_class or name.endswith(("open", "variants"))
+        for line in figures(load(TABLE / name), by_class=by_class, names_too=args.names):
             print(line)
 
 

@@ -9,17 +9,22 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, pairwise
 
-# Before a command; srun where it starts one task: of several each would be one more of the job.
-_STARTS = re.compile(r"(?:time|nohup|/usr/bin/time|PYTHONUNBUFFERED=[\w#*]*)\s+(?=[^\s-])")
-# "-u train.py" was taken for an option's value.
-_SRUN = re.compile(r"srun(?: (?:-u|--unbuffered)[ =]| )(?=[^\s-])")
-_PYTHON = re.compile(r"python3?\s+(?:-u[= ])?")
+# Before a command, where it starts one task: of several each would be one more of the job. "-u train.py" was taken for
+# an option's value.
+_SRUN = re.compile(r"srun(?: (?:-u|--unbuffered)[ =]| --cpu-bind=\w+ | )(?=[^\s-])")
 _TASKS = re.compile(r"\d+ tasks")
-_SHOWN_TOO = re.compile(r"(?: 2>&1)? \| tee (?:-a[ =])?[\w./~-]+\.(?:log|out|txt)$")
+_SHOWN_TOO = re.compile(
+    r"(?: [12&]?>>? ?[\w./~${}*@-]+\.(?:log|out|err|txt))*(?: 2>&1)?(?: \| tee (?:-a[ =])?[\w./~-]+\.(?:log|out|txt))?$"
+)
+# Options without which a program needs as much: seeds, places of results, and how much it says.
+_SAYS_NOTHING = re.compile(
+    r"--?[\w.-]+=\*|-v+|--(?:verbose|quiet|silent|(?:no-?)?progress(?:-?bar)?|debug-log)|hydra\.verbose=\w+"
+)
+_LOADS = re.compile(r"(?:module (?:load|add)|ml(?: load| add)?) ([\w./+ -]+)$")
 # Of modules those that are known to bring nothing of another; of two that bring a Python the last counts.
 _SETS_UP = re.compile(
-    r"(?:module|ml) (?:load|add) (?:cuda|cudnn|nccl|gcc|openmpi|cmake|git|python)\b[\w.-]*(?:/[\w./-]+)?$"
-    r"|(?:source|\.|conda|mamba) [\w./~${}-]*activate(?: [\w./~-]+)?$"
+    r"module load (?:cuda|cudnn|nccl|gcc|openmpi|cmake|git|python)\b[\w.-]*(?:/[\w./-]+)?$"
+    r"|(?:source|\.|conda|mamba) [\w./~${}-]*activate(?: [\w./~-]+)?$|eval [\"']?\$\(conda shell\.\w+ hook\)[\"']?$"
 )
 # Read by libraries for their threads and their output.
 _THREADS = re.compile(
@@ -29,7 +34,7 @@ _NOT_PLAIN = re.compile(r"[\"'`|;&<>(){}\\]| -- ")
 _OPTION = re.compile(r"--?[A-Za-z]")
 # Of these programs the order of options is known to say nothing, but for files of settings: the last that sets counts.
 _IN_ANY_ORDER = re.compile(r"(?:python|torchrun|accelerate|deepspeed) ")
-_SETTINGS = re.compile(r"(?i)conf|cfg|preset|recipe|override|args|params|set\b|include|yaml|json")
+_SETTINGS = re.compile(r"(?i)conf|experiment|cfg|preset|recipe|override|args|params|set\b|include|yaml|json")
 
 
 def in_one_order(words: Sequence[str]) -> list[list[str]]:
@@ -43,12 +48,18 @@ def _of_word(word: str, is_one_task: bool) -> list[str]:
         return [word]
     before, _, last = word.rpartition("\n")
     # What stands behind it would not run.
-    lines = [*([before] if before else []), last.removeprefix("exec ")]
+    text = "\n".join([*([before] if before else []), last.removeprefix("exec ")])
+    lines = [one for line in text.split("\n") for one in _loaded(line)]
     found: list[str] = []
-    for is_free, some in groupby((_command(line, is_one_task) for line in "\n".join(lines).split("\n")), _is_free):
+    for is_free, some in groupby((_command(line, is_one_task) for line in lines), _is_free):
         group = list(some)
         found += sorted(group) if is_free and _is_each_once(map(_set_up, group)) else group
     return found
+
+
+def _loaded(line: str) -> list[str]:
+    found = _LOADS.fullmatch(line)
+    return [f"module load {one}" for one in found[1].split()] if found else [line]
 
 
 def _is_free(line: str) -> bool:
@@ -62,18 +73,27 @@ def _set_up(line: str) -> str:
 
 def _command(line: str, is_one_task: bool) -> str:
     bare = _SHOWN_TOO.sub("", line)
-    while found := _STARTS.match(bare) or (is_one_task and _SRUN.match(bare)):
+    if is_one_task and (found := _SRUN.match(bare)):
         bare = bare[found.end() :]
-    bare = _PYTHON.sub("python ", bare, count=1) if bare.startswith("python") else bare
+    bare = re.sub(r"^python(?:3| -u=)", "python ", bare).replace("python  ", "python ")
     is_sorted = _IN_ANY_ORDER.match(bare) and not _NOT_PLAIN.search(bare)
-    return " ".join(_sorted_options(bare.split(" "))) if is_sorted else bare
+    return (
+        " ".join(_sorted_options([one for one in bare.split(" ") if not _SAYS_NOTHING.fullmatch(one)]))
+        if is_sorted
+        else bare
+    )
 
 
 def _sorted_options(tokens: Sequence[str]) -> Iterator[str]:
-    """Yield words with the options that have a value in one order, unless one may speak of another: the last counts."""
-    names = [_name(token) for token in tokens if _OPTION.match(token)]
+    """Yield words with options and settings in one order, unless one may speak of another: the last counts.
+
+    What may have the next word as its value stays before it.
+    """
+    names = [_name(token) for token in tokens if _OPTION.match(token) or "=" in token]
     is_apart = _is_each_once(names) and not any(map(_SETTINGS.search, names))
-    groups = [(is_valued, list(some)) for is_valued, some in groupby(tokens, _is_valued)]
+    follows = zip(tokens, (*tokens[1:], "-e"), strict=True)
+    pairs = [(_is_valued(one) or bool(_OPTION.match(one) and _OPTION.match(after)), one) for one, after in follows]
+    groups = [(is_valued, [one for _, one in some]) for is_valued, some in groupby(pairs, lambda pair: pair[0])]
     for number, (is_valued, group) in enumerate(groups, 1):
         # What stands behind the last of a row may be more of its values.
         most = len(group) if number == len(groups) else len(group) - 1
@@ -81,7 +101,7 @@ def _sorted_options(tokens: Sequence[str]) -> Iterator[str]:
 
 
 def _is_valued(token: str) -> bool:
-    return bool(_OPTION.match(token)) and "=" in token
+    return "=" in token and (bool(_OPTION.match(token)) or token[0].isalpha())
 
 
 def _name(token: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 # "--name value", "--name=value", "NAME=value", "a.b=value", and a short option's "-b 64".
 ARGUMENT = re.compile(
     r"(?P<name>(?<![\w.-])(?:--?[A-Za-z][\w.-]*|\+{0,2}[A-Za-z_][\w.]*(?==)))(?P<sep>=|[ \t]+)"
-    r"(?P<value>\"[^\"\n]*\"|'[^'\n]*'|[^\s;&|<>()\"'-][^\s;&|<>()\"']*|-\d[^\s;&|<>()]*)"
+    r"(?P<value>\"[^\"\n]*\"|'[^'\n]*'|\$\(\([^()\n]*\)\)|[^\s;&|<>()\"'-][^\s;&|<>()\"']*|-\d[^\s;&|<>()]*)"
 )
 # A position of the script's arguments: $1, ${1}, ${1:-0}; and where it is only looked whether there is one.
 _POSITION = r"\$(?:([1-9])(?!\d)|\{([1-9]\d?)(?::?[-?][^}\s]*)?\})"

@@ -13,12 +13,14 @@ from slurm_colloc.estimate.content import (
     CACHES,
     COMPILED,
     OF_TOOLS,
+    RESULTS_FOLDERS,
     SHELL,
     WEIGHTS,
     WRITTEN_BY_PROGRAMS,
     as_word,
     elsewhere,
     ending_of,
+    is_beside_weights,
     is_named,
     kind_of,
     names_in,
@@ -32,8 +34,6 @@ _MOST_FILES, _MOST_BYTES, MOST_IN_FOLDER = 256, 2 * 1024 * 1024, 2000
 # What is larger is data, of which the size counts, in steps of an eighth; and code of that length nobody writes.
 _TEXT_BYTES, _CODE_BYTES = 256 * 1024, 1024 * 1024
 _MOST_SIZES, _MOST_BESIDE = 256, 32
-# Settings that lie with weights and are read with them.
-_BESIDE_WEIGHTS = r"(?:.*config|.*index|params)\.json"
 _BINARY = (b"\x7fELF", b"PK\x03\x04")
 _PROGRAMS = frozenset({"", "so", "exe", "jar", "pyz", "whl", "mexa64"})
 # By these a program reads whatever lies in a folder.
@@ -52,6 +52,8 @@ _LISTERS = frozenset(
     }
 )
 _LISTS = rb"glob|listdir|list[._]files|scandir|iterdir|readdir|os\.walk|ImageFolder|load_dataset"
+# What a line of a program has that writes the file which it names.
+_WRITES = rb"(?i)[\"']\s*,\s*(?:mode\s*=\s*)?[\"'][wax]|dump|save|write|\.to_\w+\(|>"
 # Behind the size of the largest file of a folder of data.
 OF_LARGEST = " eighths"
 _PARTS, _PART_BYTES = 16, 64 * 1024
@@ -71,14 +73,15 @@ class Chosen:
     ) -> None:
         self._folder, self._places = places
         self.files: dict[str, str] = {}
-        self.said: set[bytes] = set()
+        self._heard: set[bytes] = set()
         self._leads: dict[tuple[str, str], None] = {}
         self.roots: dict[str, None] = {}
         self.listed: set[bytes] = set()
-        self._weighty: set[str] = set()
+        self.weighty: set[str] = set()
         self._followed = 0
         self._own, self._texts = digest(own, 8), texts
-        self._asked, self.labels = frozenset(map(as_word, labels)), set[bytes]()
+        self._asked, self.contents = set(map(as_word, labels)), Contents()
+        self.said = self.contents.said
         self.fits = True
         self._words, self._names, self._until_s, self._bytes = frozenset(words), set(words), until_s, 0
         self._by_name: set[tuple[str, str]] = set()
@@ -101,11 +104,11 @@ class Chosen:
             ]
         return []
 
-    def add_size(self, path: str) -> None:
-        """Add the size of a file that is too long to be text."""
+    def add_size(self, path: str, least_bytes: int = _TEXT_BYTES) -> None:
+        """Add the size of a file, where it is too long to be text unless told otherwise."""
         with suppress(OSError, ValueError):
             size = os.stat(path).st_size
-            if size > _TEXT_BYTES:
+            if size > least_bytes:
                 self.files.setdefault(path, f"{_eighths(size)} eighths")
 
     def add_largest(self, folder: str, *, is_globbed: bool) -> None:
@@ -116,19 +119,32 @@ class Chosen:
         if any(sizes):
             self.files[f"{folder}/*"] = " ".join([f"{_eighths(max(sizes))}{OF_LARGEST}", *found])
 
+    def says(self, name: bytes) -> bool:
+        """Return whether a word or a file that counts says something."""
+        return name in self._names
+
+    def told(self) -> list[bytes]:
+        """Return what the run is called of which a file that counts says something."""
+        return sorted(self._asked & self._heard)
+
     def has_read(self, name: str) -> bool:
         """Return whether a file that counts says something of that name."""
         return as_word(name) in self._names - self._words
 
     def from_folders(self, folders: Mapping[str, list[str]], named: Collection[str]) -> None:
         """Add what is named, and again what that names; then the kinds of files of which none in a folder is named."""
+        folders_named = [one for one in named if not f"{self._folder}/".startswith(f"{one}/") or one == self._folder]
         waiting = {(folder, name) for folder, names in folders.items() for name in names}
-        self._weighty |= {folder for folder, name in waiting if ending_of(name) in WEIGHTS}
+        self.weighty |= {folder for folder, name in waiting if ending_of(name) in WEIGHTS}
         while waiting:
             found = {
                 one
                 for one in waiting
-                if self._is_read(*one, one[0] in named or as_word(os.path.basename(one[0])) in self._words)
+                if self._is_read(
+                    *one,
+                    any(f"{one[0]}/".startswith(f"{place}/") for place in folders_named)
+                    or as_word(os.path.basename(one[0])) in self._words,
+                )
             }
             found = found or {one for one in waiting if self._may_be_read(*one)}
             if not found:
@@ -145,8 +161,13 @@ class Chosen:
             is_weight = in_named and ending in WEIGHTS
             is_module = ending == "so" and whole.partition(b".")[0] in self._names
             return is_weight or is_module or whole in self._names or is_named(name, self._words, self._words)
-        if folder in self._weighty and in_named and re.fullmatch(_BESIDE_WEIGHTS, name):
-            return True
+        base = os.path.basename(folder)
+        if folder in self.weighty and is_beside_weights(name):
+            return in_named or as_word(base) in self._names
+        if kind == "settings" and re.fullmatch(RESULTS_FOLDERS, base):
+            return whole in self.said and self.contents.ask_for(f"{base}/{name}")
+        if kind == "settings" and whole not in self._words and whole in self.said and self.contents.write(name):
+            return False
         composed = kind != "code" or b"importlib" in self._names
         if (
             whole in self._names
@@ -161,7 +182,9 @@ class Chosen:
         ending = ending_of(name)
         by_name = (folder, ending) in self._by_name and f"*.{ending}".encode() not in self._names
         kind, base = kind_of(name), os.path.basename(folder)
-        is_read = kind == "settings" and not ASIDE.fullmatch(base)
+        is_aside = ASIDE.fullmatch(base) or re.fullmatch(RESULTS_FOLDERS, base)
+        is_output = as_word(name) in self.said and self.contents.write(name)
+        is_read = kind == "settings" and not is_aside and folder not in self.weighty and not is_output
         if ending in WRITTEN_BY_PROGRAMS:
             # Beneath what a word names they are read by their place.
             is_read = any(f"{folder}/".startswith(f"{place}/") for place in self._places) or folder == self._folder
@@ -199,30 +222,83 @@ class Chosen:
         if text.key == self._own:  # the job's own script, of which its words count
             return
         self._names.update(text.names)
+        if text.is_text:
+            self._heard.update(text.names)
+            self._asked.update(text.labels)
         if text.is_program:
-            self.said.update(text.names)
+            self.contents.add(path, content)
             self.listed.update(text.listed)
             self.roots |= dict.fromkeys(text.roots)
             self._leads |= dict.fromkeys((os.path.dirname(path), word) for word in text.leads)
-        self.labels |= self._asked.intersection(text.names)
+        self.said.update(text.names if text.is_program else text.modules)
         self.files[path] = text.key
 
 
 def _text_of(path: str, kind: str, content: bytes) -> Text:
     """Return what counts of what a file holds."""
     if b"\0" in content[:1024]:
-        return Text(digest(content, 8))
+        # What a program opens, and the libraries that it is linked with.
+        is_linked = content.startswith(_BINARY)
+        named = {name for name in names_in(content) if b"." in name} if is_linked else ()
+        return Text(digest(content, 8), named, modules={name.partition(b".")[0] for name in named})
     ending = ending_of(os.path.basename(path))
     if content.startswith(b"#!") and kind == "data":
         kind, ending = "code", "py" if b"python" in content[:64] else "sh"
-    content = said(content, ending)
+    labels = set[str]()
+    content = said(content, ending, labels)
     names = names_in(content)
+    text = Text(digest(content, 8), names, is_text=True, labels=sorted(map(as_word, labels)))
     if kind not in ("code", "settings"):
-        return Text(digest(content, 8), names)
+        return text
     # The names tell at once whether there is any such line.
     listed = names_in(b" ".join(_lines_with(_LISTS, content))) if names & _LISTERS else ()
     roots = tuple(roots_in(content, os.path.dirname(path))) if names & LENGTHENERS else ()
-    return Text(digest(content, 8), names, True, sorted(elsewhere(content)), roots, listed)
+    leads = sorted(elsewhere(content))
+    return text._replace(is_program=True, leads=leads, roots=roots, listed=listed)
+
+
+class Contents(Mapping[str, bytes]):
+    """What code and settings hold, by path; of one that was not read, as all that counts of it was kept, when asked.
+
+    ``said`` are the names that stand in them.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[str, bytes] = {}
+        self.said: set[bytes] = set()
+
+    def ask_for(self, name: str) -> bool:
+        """Return whether one of them names a file, and none writes it in a line that names it."""
+        return any(_lines_of(name, text) for text in self.values()) and not self.write(name)
+
+    def ask_for_own(self, path: str) -> bool:
+        """Return whether one of them asks for one of them: for a module by its name alone."""
+        name = os.path.basename(path)
+        word = name if kind_of(name) == "settings" else name.partition(".")[0]
+        return path in self and as_word(word) in self.said and self.ask_for(word)
+
+    def write(self, name: str) -> bool:
+        """Return whether one of them writes a file of that name."""
+        return any(re.search(_WRITES, line) for text in self.values() for line in _lines_of(name, text))
+
+    def add(self, path: str, content: bytes) -> None:
+        self._held[path] = content
+
+    def __getitem__(self, path: str) -> bytes:
+        if not self._held[path]:
+            self._held[path] = content_of(path, _CODE_BYTES)[0]
+        return self._held[path]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._held)
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+
+def _lines_of(name: str, text: bytes) -> list[bytes]:
+    word = name.encode(errors="surrogateescape")
+    return [line for line in text.split(b"\n") if word in line] if word in text else []
 
 
 def _eighths(size: int) -> int:
@@ -277,12 +353,13 @@ def _sizes(folder: str) -> tuple[list[int], list[str]]:
 
 
 def _lines_with(pattern: bytes, content: bytes) -> Iterator[bytes]:
-    last = 0
-    for found in re.finditer(pattern, content):
-        # Of one long line each part is looked at about once.
-        begin = max(content.rfind(b"\n", last, found.start()) + 1, found.start() - 200, last - 64)
-        last = found.end() + 200
-        yield content[begin:last].partition(b"\n")[0]
+    for line in content.split(b"\n"):
+        last = 0
+        for found in re.finditer(pattern, line):
+            # Of one long line each part is taken about once.
+            if found.start() >= last:
+                last = found.end() + 200
+                yield line[max(0, found.start() - 200) : last]
 
 
 def _said_in(path: str) -> str:

@@ -6,18 +6,18 @@ That part is without comments, messages and labels of runs.
 
 import json
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 
-from slurm_colloc.estimate.option_names import IS_NUMBER, is_noise, is_rate
+from slurm_colloc.estimate.option_names import IS_NUMBER, is_label, is_noise, is_rate
 
-_C_LIKE = frozenset({"c", "cc", "cpp", "cxx", "cu", "cuh", "h", "hpp", "hip"})
+C_LIKE = frozenset({"c", "cc", "cpp", "cxx", "cu", "cuh", "h", "hh", "hpp", "hxx", "hip", "inl", "cl", "glsl", "comp"})
 _FORTRAN = frozenset({"f", "f90", "f95"})
 # Of these a text may well hold "/*", as of a pattern of paths.
 _SCRIPTED = frozenset({"js", "mjs", "cjs", "jsx", "ts", "mts", "tsx"})
-_BUILT = frozenset({"rs", "go", "java", "kt", "scala", "cs", "swift"})
-COMPILED = _C_LIKE | _FORTRAN | _BUILT
+_BUILT = frozenset({"rs", "go", "java", "kt", "scala", "cs", "swift", "zig", "wgsl", "metal"})
+COMPILED = C_LIKE | _FORTRAN | _BUILT
 _WITH_PROSE = frozenset({"qmd", "rmd"})
 SHELL = frozenset({"sh", "bash", "zsh", "ksh", "sbatch", "slurm", "pbs"})
 _CODE = COMPILED | _SCRIPTED | _WITH_PROSE | SHELL | {"py", "pyx", "r", "jl", "m", "lua", "ipynb"}
@@ -40,6 +40,8 @@ _RESULTS = frozenset(
     | {"png", "jpg", "jpeg", "gif", "svg", "pdf", "cache", "swp", "bak"}
 )
 WEIGHTS = frozenset({"safetensors", "bin", "pt", "pth", "ckpt", "gguf", "onnx", "h5"})
+# Settings that lie with weights and are read with them.
+_BESIDE_WEIGHTS = re.compile(r"(?i)[\w.-]*(?:config|index|param|args|cfg|settings)[\w.-]*\.(?:json|ya?ml|toml)")
 CACHES = frozenset({"tmp", "__pycache__", "node_modules", "site-packages", "wandb", "mlruns"})
 RESULTS_FOLDERS = (
     r"(?i)logs?|.*[_-]logs?|outputs?|results?|runs?|checkpoints?|ckpts?|multirun|artifacts|work_dirs|tensorboard"
@@ -86,12 +88,16 @@ def elsewhere(content: bytes) -> set[str]:
     """
     words = {word for word in content.translate(_OF_PATHS).split() if word[0] in b"/~." and not word.startswith(b"//")}
     found = {word.decode(errors="surrogateescape").rstrip("./") for word in words}
-    return {word for word in found if word.startswith("../") or is_read_by_name(word)}
+    return {word for word in found if word.startswith(("../", "~/")) or word.count("/") > 1 or is_read_by_name(word)}
 
 
 def is_read_by_name(path: str) -> bool:
     """Return whether a file is code or settings by its name."""
     return kind_of(path.rpartition("/")[2]) in ("code", "settings")
+
+
+def is_beside_weights(name: str) -> bool:
+    return bool(_BESIDE_WEIGHTS.fullmatch(name))
 
 
 @cache
@@ -117,7 +123,7 @@ _COMMENT = re.compile(rb"#(?<=[ \t]#)" + _READ_BY_MACHINES + rb"[^\n\"']{0,200}$
 _C = rb"(?m)^[ \t]*+//[^\n]*|(?<=[;{})])[ \t]{0,40}//[^\n\"]{0,200}$"
 # Patterns as text are compiled where one is needed: few files of a kind are read at a submission.
 _OTHER_COMMENTS = {
-    **dict.fromkeys((*_C_LIKE, *_BUILT, *_SCRIPTED), _C),
+    **dict.fromkeys((*C_LIKE, *_BUILT, *_SCRIPTED), _C),
     **dict.fromkeys((*_FORTRAN, "nml"), rb"(?m)^[ \t]*+![^\n]*"),
     **dict.fromkeys(("mdp", "top", "itp", "ini", "cfg"), rb"(?m)^[ \t]*+;[^\n]*|;[^\n\"']{0,200}$"),
     "m": rb"(?m)^[ \t]*+%[^\n]*|(?<=;)[ \t]{0,40}%[^\n']{0,200}$",
@@ -125,8 +131,9 @@ _OTHER_COMMENTS = {
 }
 # What a program says and nothing else.
 _MESSAGE = (
-    rb"[ \t]*+(?:print|println|cat|message|disp|f?printf|log(?:ger|ging)?\.(?:debug|info|warning))[ \t]*\([^()]*\);?$"
+    rb"[ \t]*+(?:print|println|cat|message|disp|f?printf|log(?:ger|ging)?\.(?:debug|info|warning))[ \t]*\([^()*@]*\);?$"
 )
+OWN_PRINT = re.compile(rb"\bprint\s*=[^=]|\bas\s+print\b|\bdef\s+print\b")
 # A setting on a line of its own.
 _SETTING = re.compile(
     rb"^([ \t\"'-]*+(?:export[ \t]++)?)([\w.+-]{1,80}+)([\"']?[ \t]*+[:=][ \t]*+)([^\n]{1,400})$", re.MULTILINE
@@ -146,24 +153,43 @@ _DOCSTRING = rb"(?m):[ \t]*\n\s{0,40}" + _TEXT
 _FIRST_DOCSTRING = rb"(?m)\A\s*+" + _TEXT
 # Of a here-document: it starts as a comment does.
 _DEFINES = re.compile(r"#\s*define\s")
-_SAYS = re.compile(
-    r"(?:echo|printf)\b(?:\$\((?:date|hostname)\b[^>|`(;&)]*\)|[^>|`(;&])*$|mkdir\b[^>|`(;&$]*$"
-    r"|(?:date|hostname|nvidia-smi|env|pwd|uname|which|ls|free|df|lscpu|whoami|module\s+list)\b[^>|`(;&]*$"
-    r"|(?:set(?:\s+[-+][a-zA-Z]+|\s+[-+][a-zA-Z]*o\s+\w+)+|ulimit\s+-\w[\s\w-]*|umask\s+\d+)\s*$"
-    r"|(?:export\s+)?(?:PYTHONUNBUFFERED|JULIA_DEBUG)=\w*\s*$"
+# What only tells: where a job runs and when, which programs there are, what is there.
+_TELLS = re.compile(
+    r"\s*(?:(?:echo|printf|date|hostname|nvidia-smi|pwd|uname|which|ls|free|df|lscpu|whoami|uptime|id|sleep"
+    r"|head|tail|grep|sort|wc|cat|squeue|scontrol\s+show|module\s+list|shopt|ulimit\s+-\w|umask\s+\d+)\b[^=:]*"
+    r"|(?:env|printenv)(?:\s+[A-Z_]+)?|(?:python[\d.]*|nvcc|gcc|conda)\s+(?:--version|-V|list|info)"
+    r"|(?:echo|printf|date|nvidia-smi|sleep)\b.*|mkdir\b[^$]*"
+    r"|\w+=\1|)\s*".replace(r"\1", "\1")
 )
+_QUIETED = re.compile(r"\d?>&\d|(?:\d|&)?>>?\s*/dev/null|\$\{\w+[^{}`]*\}|'[^']*'")
+_SETS = re.compile(
+    r"set(?:\s+[-+][b-zA-Z]+|\s+[-+][b-zA-Z]*o\s+(?!allexport)\w+)+\s*"
+    r"|(?:export\s+)?(?:\b(?:PYTHON(?:UNBUFFERED|FAULTHANDLER|DONTWRITEBYTECODE)|JULIA_DEBUG|NCCL_DEBUG"
+    r"|TF_CPP_MIN_LOG_LEVEL|LOG_?LEVEL)=\w*\s*)+|trap\s+[\"'](?:echo|rm|date)\b[^\"'|;&]*[\"']\s+[\w\s]+"
+)
+# What a function says, or all of a block, is read by what called it.
+_READS_TOLD = re.compile(r"(?m)\w\s*\(\s*\)|\bfunction\b|^\s*(?:done|fi|[})])\s*[|>]")
+_TO_ITS_FOLDER = re.compile(r"cd\s+[\"']?\$\{?SLURM_SUBMIT_DIR\}?[\"']?")
+_GOES = re.compile(r"\b(?:cd|pushd)\s+(?![\"']?\$\{?SLURM_SUBMIT_DIR)")
 _LEVELS = frozenset({"DEBUG", "INFO", "WARN", "WARNING", "ERROR", "CRITICAL"})
 # What starts one program and says nothing of it.
-_ONE_TASK = re.compile(
-    r"^((?:exec |time )*)(?:nice(?: -n ?-?\d+| -\d+)? |PYTHONUNBUFFERED=\w* )"
-    r"|^srun(?: --unbuffered| -u)*(?: --ntasks=1| -n ?1)(?: --unbuffered| -u)*(?= [^\s-])"
+_STARTS = re.compile(
+    r"(?:exec (?=nice )|(?:/usr/bin/)?time (?:-[vp] )?(?=[^\s-])|nohup |stdbuf(?: -\w+)+ |ionice(?: -\w ?\d)* "
+    r"|nice(?: -n ?-?\d+| -\d+)? |timeout (?:-\S+ )*[\d.]+[smhd]? |PYTHONUNBUFFERED=\w* "
+    r"|srun(?: --unbuffered| -u)*(?: --ntasks=1| -n ?1)(?: --unbuffered| -u)* (?=[^\s-]))"
 )
+_INTERPRETER = re.compile(r"(?<![\w./-])python3? (?:-[uBEs]+ |-W ?\w+ )*(?:\./)?(?=\S)")
+_BESIDE = re.compile(r"(?<=\s)[\"']?\$\{?SLURM_SUBMIT_DIR\}?/([\w./-]+)[\"']?")
+_HERE = re.compile(r"(?<!<)<<(?!<)-?\s*[\"']?(\w+)")
 _MOST_TIDIED_BYTES, _MOST_OF_SHELL_BYTES = 256 * 1024, 32 * 1024
 _BEHIND = r"\s#[^\"']{0,200}$"
 
 
-def said(content: bytes, ending: str) -> bytes:
-    """Return what decides of a file of this ending (without its dot): all of one so long that it takes a while."""
+def said(content: bytes, ending: str, labels: set[str] | None = None) -> bytes:
+    """Return what decides of a file of this ending (without its dot): all of one so long that it takes a while.
+
+    What settings call a run is added to ``labels``.
+    """
     if len(content) > _MOST_TIDIED_BYTES or (ending in SHELL and len(content) > _MOST_OF_SHELL_BYTES):
         return content
     if ending == "ipynb":
@@ -171,24 +197,24 @@ def said(content: bytes, ending: str) -> bytes:
     if ending in _WITH_PROSE:
         content, ending = _of_report(content), "py"
     other = _OTHER_COMMENTS.get(ending)
-    if ending in _C_LIKE and b"/*" in content:
+    if ending in C_LIKE and b"/*" in content:
         before, *rest = content.split(b"/*")
         content = before + b"".join(part.partition(b"*/")[2] for part in rest)
     content = re.sub(other, b"", content) if other else _COMMENT.sub(b"", content) if b"#" in content else content
     if ending in SHELL:
         content = shell_lines(content.decode(errors="surrogateescape")).encode(errors="surrogateescape")
     lines = list(filter(None, map(bytes.rstrip, content.split(b"\n"))))
-    if b"#" in content and ending not in _C_LIKE:
+    if b"#" in content and ending not in C_LIKE:
         lines = [line for line in lines if b"#" not in line or not _COMMENT_LINE.match(line)]
-    if ending not in _SETTINGS:
+    if ending not in _SETTINGS and not OWN_PRINT.search(content):
         is_message = re.compile(_MESSAGE).match
         lines = [line for line in lines if line[-1:] not in b");" or not is_message(line)]
     content = b"\n".join(lines)
-    if ending == "py" and (b'"""' in content or b"'''" in content):
+    if ending == "py" and (b'"""' in content or b"'''" in content) and b"__doc__" not in content:
         content = re.sub(_DOCSTRING, b":", content)
         content = re.sub(_FIRST_DOCSTRING, b"", content).lstrip()
     if ending in _SETTINGS:
-        content = _BLANKS.sub(b" ", _SETTING.sub(_but_noise, content))
+        content = _BLANKS.sub(b" ", _SETTING.sub(partial(_but_noise, set() if labels is None else labels), content))
     if ending == "json":
         content = content.translate(None, b" \t\r\n")
     small = content.lower()
@@ -196,18 +222,49 @@ def said(content: bytes, ending: str) -> bytes:
     return re.sub(_RUN_NUMBER, rb"\1*", content) if counts_runs else content
 
 
-def _but_noise(found: re.Match[bytes]) -> bytes:
+def _but_noise(labels: set[str], found: re.Match[bytes]) -> bytes:
     name = found[2].decode(errors="replace")
     value = found[4].decode(errors="replace").strip(" \t\r,").strip("\"'")
     if not value or value[0] in "[{|>&":
         return found[0]
-    is_level = name.lower().endswith("level") and value.upper() in _LEVELS
-    says_nothing = is_level or is_noise(name, value) or _is_free_rate(name, value)
-    return b"%s%s=*" % (found[1], found[2]) if says_nothing else found[0]
+    if is_label(name):
+        labels.add(value)
+    return b"%s%s=*" % (found[1], found[2]) if says_nothing(name, value) else found[0]
 
 
-def _is_free_rate(name: str, value: str) -> bool:
-    return is_rate(name) and bool(IS_NUMBER.fullmatch(value)) and float(value.replace("_", "")) != 0
+def only_seeds(name: str, texts: Iterable[bytes]) -> bool:
+    """Return whether programs ask for a variable only to seed random numbers, and to name what they write."""
+    for text in (text for text in texts if name.encode() in text):
+        asked, seeds = {name.encode()}, 0
+        for line in text.split(b"\n"):
+            if asked.isdisjoint(_NAME.findall(line)):
+                continue
+            if _SEEDS.search(line):
+                seeds += 1
+            # "i = int(os.environ[name])": what is made of that counts from here on.
+            elif found := _ASSIGNED.match(line):
+                asked.add(found[1])
+            else:
+                return False
+        if not seeds:
+            return False
+    return True
+
+
+def says_nothing(name: str, value: str) -> bool:
+    """Return whether a setting only tells runs apart, says how much is logged, or is a rate other than 0."""
+    if name.lower().endswith("level") and value.upper() in _LEVELS:
+        return True
+    is_number = IS_NUMBER.fullmatch(value)
+    return is_noise(name, value) or bool(is_rate(name) and is_number and float(value.replace("_", "")))
+
+
+_NAME = re.compile(rb"\w+")
+_ASSIGNED = re.compile(
+    rb"\s*(\w+)\s*(?:=|<-)\s*(?:int\(|as\.\w+\(|parse\(Int\w*,\s*)?(?:os\.environ(?:\.get)?[\[(]|os\.getenv\(|Sys\.getenv\(|ENV\[)"
+    rb"[\w\"', ]*[\])]+\s*$"
+)
+_SEEDS = re.compile(rb"(?i)(?:seed\w*|prngkey|\w*rng|randomstate|save\w*|print|write\w*|to_csv)[!\w.]*\s*\(")
 
 
 def _of_notebook(content: bytes) -> bytes:
@@ -228,13 +285,50 @@ def _of_report(content: bytes) -> bytes:
 
 def shell_lines(text: str) -> str:
     """Return the lines of a script that do something, each on one line."""
-    lines = []
+    lines, until = [], ""
+    waits, reads_told = bool(re.search(r"(?<![>&<])&(?![>&])", text)), bool(_READS_TOLD.search(text))
+    goes = bool(_GOES.search(text))
     for number, line in enumerate(text.replace("\\\n", " ").splitlines()):
         bare = " ".join(line.split())
         bare = re.sub(_BEHIND, "", bare) if " #" in bare else bare
         is_comment = bare.startswith("#") and not _DEFINES.match(bare) and (number or not bare.startswith("#!"))
-        bare = _ONE_TASK.sub(r"\1", bare).lstrip() if bare[:1] in "nPset" else bare
-        if not bare or _SAYS.match(bare) or is_comment:
+        if not bare or is_comment:
             continue
+        if until:
+            until = "" if bare == until else until
+        elif found := _HERE.search(bare):
+            until = found[1]
+        elif (
+            _SETS.fullmatch(bare)
+            or (bare == "wait" and not waits)
+            or (not goes and _TO_ITS_FOLDER.fullmatch(bare))
+            or (not reads_told and _only_tells(bare))
+        ):
+            continue
+        else:
+            bare = _as_started(bare if goes else _BESIDE.sub(r"\1", bare))
         lines.append(bare)
     return "\n".join(lines)
+
+
+def _as_started(line: str) -> str:
+    """Return a command without what starts it."""
+    while line[:1] in "entsPi/" and (found := _STARTS.match(line)):
+        line = line[found.end() :]
+    return _INTERPRETER.sub("python ", line) if "python" in line else line
+
+
+def _only_tells(line: str) -> bool:
+    """Return whether each command of a line tells something to who reads the output, and none leaves anything."""
+    if not _TELLS.match(line) or "`" in line:
+        return False
+    bare, inside = _QUIETED.sub("_", line), True
+    while inside and (found := re.search(r"\$\(([^()]*)\)", bare)):
+        inside = bool(re.match(r"date\b|hostname\b", found[1])) or _only_tells(found[1])
+        bare = f"{bare[: found.start()]}\1{bare[found.end() :]}"
+    bare = re.sub(r"\"[^\"]*\"", "_", bare)
+    return (
+        inside
+        and not re.search(r"[<>(){}]|(?<!&)&(?!&)", bare)
+        and all(map(_TELLS.fullmatch, re.split(r"\|\|?|&&|;", bare)))
+    )

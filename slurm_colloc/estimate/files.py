@@ -10,11 +10,12 @@ import re
 import stat
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from itertools import islice
 from typing import NamedTuple
 
-from slurm_colloc.estimate.chosen import MOST_IN_FOLDER, Chosen
+from slurm_colloc.estimate.chosen import MOST_IN_FOLDER, Chosen, Contents
 from slurm_colloc.estimate.content import (
     ASIDE,
     CACHES,
@@ -22,6 +23,7 @@ from slurm_colloc.estimate.content import (
     WEIGHTS,
     as_word,
     ending_of,
+    is_beside_weights,
     is_named,
     is_read_by_name,
     kind_of,
@@ -32,7 +34,7 @@ from slurm_colloc.estimate.places import SYSTEM, is_of_kernel
 from slurm_colloc.estimate.texts import Texts
 
 _MOST_S = 0.1
-_MOST_FOLDERS, _MOST_ENTRIES, _MOST_WORDS, _MOST_BESIDE = 256, 10_000, 64, 32
+_MOST_FOLDERS, _MOST_ENTRIES, _MOST_WORDS, _MOST_BESIDE, _MOST_LED = 256, 10_000, 64, 32, 8
 # A folder that begins with so many files of data, or has so many folders and no code, holds data.
 _MANY_DATA, _MANY_FOLDERS = 200, 64
 _PSEUDO = re.compile(r"/(?:dev|proc|sys|run)/")
@@ -47,35 +49,30 @@ _LISTS = re.compile(r"(PATH=|LIBS=|LIB=)?[\"']?(?<![\w./~+:-])([\w./~+-]+):([\w.
 # Of a file that is one of several for each seed, what it holds says whether it is another.
 OF_A_SEED = re.compile(r"(?i)(?<![a-z])seed[_-]?\d+")
 _ROUNDS = 3
+# Among the files: what the run is called, where one of them says something of that name.
+OF_LABEL = "name "
 # By these a program takes its settings from variables of the names of its own fields, with a prefix.
-_FROM_ENVIRONMENT = frozenset(
-    {
-        b"BaseSettings",
-        b"auto_envvar_prefix",
-        b"env_prefix",
-        b"envvar_prefix",
-        b"default_env",
-        b"LightningCLI",
-        b"environs",
-    }
-)
+_FROM_ENVIRONMENT = re.compile(rb"environ|getenv|envvar|_env|env_|ENV$|BaseSettings|LightningCLI")
+# So does a script that asks for a variable by another one, or for all of them.
+_ASKS_ALL = re.compile(r"\$\{!|\b(?:env|printenv|compgen)\b")
 
 
 class Read(NamedTuple):
     """What a job may read: a short digest by path; ``fits`` says that this is all of it, ``named`` which of them stand
-    among the job's words, ``variables`` which of the environment they name.
+    among the job's words, ``variables`` which of the environment they name, ``contents`` what code and settings hold.
     """
 
     files: Mapping[str, str]
     fits: bool
     named: frozenset[str]
     variables: frozenset[str] = frozenset()
+    contents: Contents = Contents()
 
     @property
     def key(self) -> str:
         """Return what these files are known by, wherever they lie: empty where there are none."""
         named = ((OF_A_SEED.sub("seed*", os.path.basename(path)), content) for path, content in self.files.items())
-        found = sorted(f"{name}={content}" for name, content in named)
+        found = sorted({f"{name}={content}" for name, content in named})
         key = digest("\n".join(found).encode(errors="surrogateescape"), 4) if found else ""
         return key if self.fits else f"x{key}"
 
@@ -90,6 +87,7 @@ def files_of(
     variables: Collection[str] = (),
     roots: Sequence[str] = (),
     texts: Texts | None = None,
+    defaults: Mapping[bytes, Sequence[str]] | None = None,
 ) -> Read:
     """Return what a job may read.
 
@@ -103,6 +101,7 @@ def files_of(
         variables: of its environment, by name.
         roots: folders beside its own from which modules may come.
         texts: what was read before.
+        defaults: files of its home, by the name of what reads them.
     """
     # A folder may end with a slash.
     folders = [os.path.normpath(folder or ".") for folder in folders]
@@ -114,7 +113,7 @@ def files_of(
     for path in _paths(" ".join(_several(text)), folders, home):
         looked.aside(path)
     looked.beneath(folders[0])
-    found = looked.read(text, own, labels, {os.path.basename(word.rstrip("/")) for word in written})
+    found = looked.read(text, own, labels, {os.path.basename(word.rstrip("/")) for word in written}, defaults or {})
     return found._replace(variables=frozenset(filter(looked.names_variable, variables)))
 
 
@@ -154,15 +153,21 @@ class _Looked:
         self._fits = True
         self._passed: list[str] = []
         self._data: list[str] = []
+        self._led: list[str] = []
         self._said: frozenset[bytes] = frozenset()
+        self._weighty: set[str] = set()
 
     def names_variable(self, name: str) -> bool:
         """Return whether code or settings that were read name a variable, or take settings from those like it."""
         word = name.encode(errors="surrogateescape")
-        if word in self._said or not _FROM_ENVIRONMENT & self._said:
+        if word in self._said or not self._asks_all():
             return word in self._said
         small, first = self._small(), word.lower().partition(b"_")[0]
         return bool({word.lower(), first, first + b"_"} & small) or (first == b"pl" and b"lightningcli" in small)
+
+    @cache  # noqa: B019
+    def _asks_all(self) -> bool:
+        return any(map(_FROM_ENVIRONMENT.search, self._said))
 
     @cache  # noqa: B019
     def _small(self) -> frozenset[bytes]:
@@ -191,6 +196,9 @@ class _Looked:
         """Look at a folder that is one of several in a word, but for the job's own and those above it."""
         if not f"{self._folder}/".startswith(f"{path}/") and path not in self._too_wide and os.path.isdir(path):
             self.beneath(path)
+
+    def _is_in_named(self, folder: str) -> bool:
+        return any(folder.startswith(f"{one}/") and not f"{self._folder}/".startswith(f"{one}/") for one in self._named)
 
     def _is_below(self, path: str) -> bool:
         return self._folder not in self._too_wide and path.startswith(f"{self._folder}/")
@@ -243,15 +251,25 @@ class _Looked:
             return [], []
         if not any(kind_of(name) == "code" for name in names):
             below = below if len(below) <= _MANY_FOLDERS else []
-            is_run = any(ending_of(name) in WEIGHTS or ".tfevents." in name for name in names)
+            is_run = not self._is_in_named(folder) and any(
+                ending_of(name) in WEIGHTS or ".tfevents." in name for name in names
+            )
             if not is_root and (is_run or re.fullmatch(RESULTS_FOLDERS, os.path.basename(folder))):
-                below = names = []
+                self._weighty |= {folder} if is_run else set()
+                names = [
+                    name for name in names if kind_of(name) == "settings" and (not is_run or is_beside_weights(name))
+                ]
+                below = []
         return sorted(names), sorted(below)
 
-    def _follow(self, chosen: Chosen, written: Collection[str]) -> bool:
-        """Look at what the files that count name elsewhere, code and settings alone; return whether there was any."""
+    def _follow(self, chosen: Chosen, written: Collection[str], defaults: Mapping[bytes, Sequence[str]]) -> bool:
+        """Look at what the files that count name elsewhere, of data at its size; return whether there was any."""
         before = len(chosen.files)
         known = set(self._found)
+        for tool, paths in defaults.items():
+            if chosen.says(tool):
+                for path in paths:
+                    chosen.add(self._home + path[1:] if path.startswith("~/") else path)
         for where, word in chosen.leads(_MOST_WORDS):
             word = self._home + word[1:] if word.startswith("~/") else word
             if (
@@ -266,7 +284,13 @@ class _Looked:
                 if is_read_by_name(path):
                     chosen.add(path)
                 elif os.path.isdir(path):
-                    self.beneath(path)
+                    self._led.append(path)
+                    if word.startswith("../"):
+                        self.beneath(path)
+                    elif len(self._led) <= _MOST_LED and (names := self._entries_of(path, is_root=False)[0]):
+                        self._found[path] = names
+                elif kind_of(os.path.basename(path)) == "data":
+                    chosen.add_size(path, 0)
         for root in dict.fromkeys((*self._roots, *chosen.roots)):
             self._at_root(os.path.normpath(self._home + root[1:] if root.startswith("~/") else root), chosen)
         chosen.from_folders(
@@ -280,7 +304,7 @@ class _Looked:
             return
         for name in chosen.named_in(root):
             path = os.path.join(root, name)
-            if is_read_by_name(name):
+            if is_read_by_name(name) or ".so" in name:
                 chosen.add(path)
             elif path not in self._too_wide and (
                 root not in self._too_wide or os.path.exists(os.path.join(path, "__init__.py"))
@@ -299,7 +323,7 @@ class _Looked:
             base = os.path.basename(folder)
             if base in self._words or as_word(base) in chosen.listed:
                 named.add(folder)
-        for folder in sorted(named | globbed):
+        for folder in sorted(named | globbed | set(self._led[:_MOST_LED])):
             base = os.path.basename(folder)
             inside = f"{self._folder}/".startswith(f"{folder}/") or folder in self._too_wide or SYSTEM.match(folder)
             if (
@@ -318,26 +342,47 @@ class _Looked:
             for name in data[:_MOST_BESIDE]:
                 chosen.add_size(os.path.join(self._folder, name))
 
-    def read(self, text: str, own: bytes, labels: Collection[str], written: Collection[str]) -> Read:
+    def read(
+        self,
+        text: str,
+        own: bytes,
+        labels: Collection[str],
+        written: Collection[str],
+        defaults: Mapping[bytes, Sequence[str]],
+    ) -> Read:
         """Return what counts of all that was found."""
         words = names_in(" ".join([text, *labels]).encode(errors="surrogateescape"))
         chosen = Chosen(words, own, labels, self._until_s, (self._folder, self._named), self._texts)
         for path in sorted(self._named):
             chosen.add(path)
+            for beside in self._beside(path) if ending_of(path) in WEIGHTS else ():
+                chosen.add(beside)
         left = {
             folder: [name for name in names if not (name in written and kind_of(name) != "code")]
             for folder, names in self._found.items()
         }
+        chosen.weighty |= self._weighty
         chosen.from_folders(left, self._named)
         for _ in range(_ROUNDS):
-            if not self._follow(chosen, written):
+            if not self._follow(chosen, written, defaults):
                 break
         self._add_sizes(text, chosen, written)
-        chosen.files |= {f"name {label.decode(errors='replace')}": "" for label in chosen.labels}
+        chosen.files |= {f"{OF_LABEL}{label.decode(errors='replace')}": "" for label in chosen.told()}
         named = frozenset(
             path for path in chosen.files if path in self._named or is_named(os.path.basename(path), words, words)
         )
-        self._said = frozenset(chosen.said)
+        self._said = frozenset(
+            chosen.said | (names_in(own) | {b"ENV"} if _ASKS_ALL.search(own.decode(errors="replace")) else set())
+        )
         # Modules may lie in folders that were passed by.
         passed = any(map(chosen.has_read, self._passed))
-        return Read(chosen.files, self._fits and chosen.fits and not passed, named)
+        fits = self._fits and chosen.fits and not passed
+        return Read(chosen.files, fits, named, contents=chosen.contents)
+
+    def _beside(self, path: str) -> Iterator[str]:
+        """Yield the settings that lie with weights which a word names, or in the folder above."""
+        folder = os.path.dirname(path)
+        for one in (folder, os.path.dirname(folder)):
+            if not f"{self._folder}/".startswith(f"{one}/") and one not in self._too_wide:
+                with suppress(OSError):
+                    yield from (os.path.join(one, name) for name in sorted(os.listdir(one)) if is_beside_weights(name))

@@ -11,13 +11,30 @@ IS_NUMBER = re.compile(_NUMBER)
 _WORDS_OF_NAME = re.compile(r"[A-Z]+(?![a-z])|[A-Za-z][a-z]*|\d+")
 
 # What tells runs of one job apart, and what no other word could make use of.
-_ALWAYS_NOISE = frozenset({"seed", "seeds", "rng", "port", "timestamp"})
+_ALWAYS_NOISE = frozenset({"seed", "rng", "port", "timestamp"})
 # What does nothing else: where its results go, what it is called, its seed and its port.
-_NOISE = _ALWAYS_NOISE | {"out", "output", "outdir", "outputs", "savedir", "logdir", "logfile", "notes", "comment"}
+_NOISE = _ALWAYS_NOISE | {
+    "seeds",
+    "out",
+    "output",
+    "outdir",
+    "outputs",
+    "savedir",
+    "logdir",
+    "logfile",
+    "notes",
+    "comment",
+}
 _RANDOM_STATE = frozenset({"random", "state"})
-_LOG_LEVELS = tuple(map(frozenset, ({"log", "level"}, {"loglevel"}, {"logging", "level"}, {"log", "verbosity"})))
-_HOW_MANY = frozenset({"n", "num", "number", "outputs", "results"})
-# Of these some are switches, and what stands behind them is another word: only a path or a number belongs to them.
+_LOG_LEVELS = tuple(
+    map(frozenset, ({"log", "level"}, {"loglevel"}, {"logging", "level"}, {"log", "verbosity"}, {"verbosity"}))
+)
+_HOW_MANY = frozenset({"n", "num", "number", "seeds"})
+# How often something is written: any other number behind such a word may size, as --log-grid and --out do.
+_RHYTHM = frozenset(
+    {"every", "interval", "freq", "frequency", "steps", "step", "epochs", "epoch", "iter", "iters", "limit"}
+)
+# Of these some are switches, and what stands behind them is another word: only a path or a rhythm belongs to them.
 _NOISE_OR_SWITCH = frozenset(
     {"save", "log", "logs", "logging", "logger", "result", "results", "wandb", "tensorboard", "tb", "mlflow"}
 )
@@ -27,6 +44,8 @@ _SIZES = frozenset(
     | {"height", "layer", "layers", "unit", "units", "hidden", "token", "tokens", "depth", "batch", "model", "dataset"}
     | {"res", "resolution", "image", "images", "samples", "prompt", "frames"}
 )
+# "output_attentions: true" is no place.
+_SWITCHED = frozenset({"true", "false", "yes", "no", "on", "off"})
 _TRACKERS = frozenset({"wandb", "mlflow", "tensorboard"})
 _FOLDERS = frozenset({"dir", "folder", "path", "root"})
 # With "name", "id" or "tag".
@@ -74,14 +93,17 @@ def is_noise(name: str, value: str) -> bool:
     """Return whether a value under this name only tells runs of one job apart."""
     words = _words(name)
     is_number = bool(IS_NUMBER.fullmatch(value))
-    if words >= _RANDOM_STATE or words in _LOG_LEVELS:
+    if words >= _RANDOM_STATE or words in _LOG_LEVELS or _last_word(name) == "seed":
         return True
-    if words & _SIZES or (is_number and words & _HOW_MANY):
+    if words & _SIZES or (value.lower() in _SWITCHED and not words & _TRACKERS):
         return False
+    if is_number:
+        is_rhythm = bool(words & _RHYTHM and words & (_NOISE_OR_SWITCH | _NOISE))
+        return is_rhythm or bool(words & _ALWAYS_NOISE and not words & _HOW_MANY) or is_label(name)
     # Only of the tool itself: "--wandb" may be a switch.
     if words & _TRACKERS and not words <= _TRACKERS:
         return True
-    if words & _NOISE or (words & _NOISE_OR_SWITCH and (is_number or "/" in value or words & _FOLDERS)):
+    if words & _NOISE or (words & _NOISE_OR_SWITCH and ("/" in value or words & _FOLDERS)):
         return True
     return is_label(name)
 

@@ -19,7 +19,10 @@ _COMMAND = re.compile(r"(?<![\w./$=-])[A-Za-z][\w.+-]*")
 _PATH = r"\bPATH=[\"']?([^\s\"';]+)"
 # What is read by a tool of this name, unless told otherwise.
 _HABITS = {
-    **dict.fromkeys(("poe", "pdm", "hatch", "pixi", "rye", "taskipy"), ("pyproject.toml",)),
+    **dict.fromkeys(("poe", "pdm", "hatch", "pixi", "rye", "taskipy", "uv"), ("pyproject.toml",)),
+    "julia": ("Project.toml", "Manifest.toml"),
+    "just": ("justfile", "Justfile", ".justfile"),
+    "task": ("Taskfile.yml", "Taskfile.yaml"),
     **dict.fromkeys(("npm", "npx", "yarn", "pnpm", "bun"), ("package.json",)),
     **dict.fromkeys(("invoke", "inv"), ("tasks.py",)),
     "doit": ("dodo.py",),
@@ -28,6 +31,10 @@ _HABITS = {
     "fab": ("fabfile.py",),
     "rake": ("Rakefile",),
 }
+_CONTAINERS = frozenset({"apptainer", "singularity", "docker", "podman", "nvidia-docker", "srun", "enroot"})
+# What is bound into a container, and where there: "-B code:/code:ro", "source=code,target=/code".
+_BOUND = re.compile(r"(?<![\w./~+:-])([\w./~+-]+):(/[\w./+-]*\w)")
+_MOUNTED = re.compile(r"\b(?:src|source)=([\w./~+-]+),(?:dst|destination|target)=(/[\w./+-]*\w)")
 _ENVIRONMENT = (
     r"(?<![^\s\"';=])([^\s\"';=]+)/bin/(?:activate|python[\d.]*|torchrun|accelerate)\b"
     r"|\b(?:activate|conda\s+run\s+(?:-n|-p|--name|--prefix))\s+([^\s\"';&|]+)|\b(uv|poetry|pipenv|hatch)\s+run\b"
@@ -63,14 +70,38 @@ def goes_to(body: str, folder: str, variables: Mapping[str, str]) -> str:
     return folder
 
 
-def by_habit(text: str, variables: Mapping[str, str]) -> list[str]:
-    """Return what the tools that a script calls read though it names none of it."""
+def by_habit(text: str) -> list[str]:
+    """Return what the tools that a script calls read though it names none of it, in its folder or in one above."""
     called = set(_COMMAND.findall(text))
     found = [name for tool in sorted(called & set(_HABITS)) for name in _HABITS[tool]]
-    if "accelerate" in called:
-        cache = variables.get("HF_HOME") or f"{variables.get('XDG_CACHE_HOME') or '~/.cache'}/huggingface"
-        found += [f"{cache}/accelerate/default_config.{ending}" for ending in ("yaml", "json")]
-    return found
+    return [f"{above}{name}" for name in found for above in ("./", "../", "../../")]
+
+
+def defaults(variables: Mapping[str, str]) -> dict[bytes, list[str]]:
+    """Return the files in a home that hold the defaults of what a job calls or imports, by its name."""
+    cache = variables.get("HF_HOME") or f"{variables.get('XDG_CACHE_HOME') or '~/.cache'}/huggingface"
+    return {
+        b"accelerate": [f"{cache}/accelerate/default_config.{ending}" for ending in ("yaml", "json")],
+        b"deepspeed": ["~/.deepspeed_env"],
+        b"keras": ["~/.keras/keras.json"],
+        b"theano": ["~/.theanorc"],
+    }
+
+
+def as_outside(text: str, folder: str) -> str:
+    """Return a text in which what a container has at a place of its own is where it lies outside."""
+    for pattern in (_BOUND, _MOUNTED) if set(_COMMAND.findall(text)) & _CONTAINERS else ():
+        for outside, inside in pattern.findall(text):
+            path = os.path.join(folder, outside)
+            text = re.sub(rf"(?<![\w./~:-]){re.escape(inside)}(?![\w.-])", lambda _, path=path: path, text)  # type: ignore[misc]
+    return text
+
+
+def is_of_tool(variable: str, text: str) -> bool:
+    """Return whether a variable has the name of a tool before its own that a text calls: APPTAINER_BIND."""
+    tool = variable.partition("_")[0].lower().removesuffix("env")
+    tools = {"apptainer", "singularity"} if tool in ("apptainer", "singularity") else {tool}
+    return bool(tools & set(_COMMAND.findall(text)))
 
 
 def by_path(text: str, variables: Mapping[str, str], folder: str) -> Iterator[str]:
@@ -100,7 +131,8 @@ def import_roots(text: str, variables: Mapping[str, str], folder: str) -> list[s
         TooMuchError: there are too many, or finding them is too slow.
     """
     home, until_s = variables.get("HOME", ""), time.monotonic() + _MOST_S
-    roots = [one for one in variables.get("PYTHONPATH", "").split(":") if one.startswith("/")]
+    given = ":".join(variables.get(name, "") for name in ("PYTHONPATH", "LD_LIBRARY_PATH"))
+    roots = [one for one in given.split(":") if one.startswith("/")]
     for environment in dict.fromkeys(islice(_environments(text, variables, folder), _MOST_FOLDERS)):
         for library in _entries(f"{_at_home(environment, home)}/lib", until_s):
             if library.startswith("python"):

@@ -12,11 +12,21 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from slurm_colloc.estimate.arguments import ARGUMENT, followed
-from slurm_colloc.estimate.content import shell_lines
+from slurm_colloc.estimate.content import only_seeds, shell_lines
 from slurm_colloc.estimate.digest import digest
 from slurm_colloc.estimate.files import OF_A_SEED, Read, files_of
 from slurm_colloc.estimate.option_names import IS_NUMBER, is_always_noise, is_choice, is_label, is_noise
-from slurm_colloc.estimate.places import VARIABLE, TooMuchError, by_habit, by_path, goes_to, import_roots
+from slurm_colloc.estimate.places import (
+    VARIABLE,
+    TooMuchError,
+    as_outside,
+    by_habit,
+    by_path,
+    defaults,
+    goes_to,
+    import_roots,
+    is_of_tool,
+)
 from slurm_colloc.estimate.texts import Texts
 
 # Before the family of what is known by its command alone.
@@ -35,8 +45,8 @@ _ASSIGNED = r"(?:^|[\s;(])(?:export\s+|local\s+|readonly\s+)?([A-Za-z_]\w*)=|\b(
 _FILE = re.compile(r"(?<![\w./~+-])[\w./~+-]*\w\.\w+")
 # Where something is only put, or looked for: what a copy is made of stays.
 _PUTS = re.compile(
-    r"(?m)>>?\s*[^\s;&|]+|\btee\s+(?:-a\s+)?[^\s;&|]+|\b(?:mkdir|rm|touch)\b[^;&|\n]*"
-    r"|\[\[?\s+!?\s*-[defrswxL]\s+[^\s\]]+"
+    r"(?m)>>?\s*[^\s;&|]+|\btee\s+(?:-a\s+)?[^\s;&|]+|(?<![\w-])(?:mkdir|rm|touch)\b[^;&|\n]*"
+    r"|\[\[?\s+!?\s*-[defnrswxzL]\s+[^\s\]]+"
     # To the end of a command, also where there is no second word: each is looked at once.
     r"|\b(?:cp|mv|rsync|ln)\b(?P<of>[^;&|\n]*?)(?:\s{1,8}[^\s;&|]+(?=\s*(?:$|[;&|]))|(?=[;&|\n]|\Z))"
 )
@@ -47,7 +57,12 @@ _AT_ONCE = re.compile(r"(?<![>&<])&(?![>&])|\b(?:parallel|xargs|screen|tmux|copr
 _SEVERAL = re.compile(r"\s(?:-|[\w.]+=)")
 _RESULTS_PATH = re.compile(r"(?<![\w./~$}-])(?:\./)?(?:outputs?|results?|work_dirs?|runs?|logs?)/[\w/-]+(?![\w./])")
 _SHOWN_AT = re.compile(r"(>>?\s?)(?:\./)?(?:outputs?|results?|runs?|logs?)/[\w./-]+\.(?:txt|log|out|err)(?![\w./])")
-_CONSTANT = re.compile(r"(?m)(?:^|[;\s])([A-Za-z_]\w*)=[\"']?([\w./~+-]+)")
+_CONSTANT = re.compile(r"(?m)(?:^|[;\s])([A-Za-z_]\w*)=[\"']?([\w./~+${}-]+)")
+# What a shell would put in place of a command that says where something is.
+_PLACE = re.compile(
+    r"\$\(\s*(?:builtin\s+)?(?:(?:cd|realpath|readlink\s+-\w+)\s+\"?([^\s()\"]+)\"?(?:\s*(?:&&|;)\s*pwd)?"
+    r"|dirname\s+\"?([^\s()\"]+)\"?|pwd)\s*\)"
+)
 _WORD = re.compile(r"[^\s\"'=;|&<>()`]+")
 _VALUE = r"\"[^\"\n]*\"|'[^'\n]*'|[^\s;&|]*"
 _LONGER = r"\$\{?\w+\}?:(?![-=+?])|:\$\{?\w+\}?"
@@ -55,8 +70,13 @@ _INDEX = "SLURM_ARRAY_TASK_ID"
 # What is reckoned of an array's index alone, and a variable that holds nothing else.
 _OF_INDEX = r"\$\(\((?:[\s\d+*/%-]|\$?\{?SLURM_ARRAY_TASK_ID\}?)++\)\)"
 _IS_INDEX = r"(?m)^[ \t]*([A-Za-z_]\w*)=[\"']?\$\{?SLURM_ARRAY_TASK_ID\}?[\"']?\s*$"
-# Where a variable counts without a dollar: handed on, reckoned with, or as the name in another one.
-_SPEAKS, _BARE = r"\(\(|\[|\$\{!|\b(?:let|export|declare|typeset)\b", r"(?<![\w${])[A-Za-z_]\w*"
+# Where a variable counts without a dollar: reckoned with, compared, or as the name in another one; and handed on.
+_RECKONS = r"(?m)\(\([^\n]{0,1000}?\)\)|\[[^\n]{0,1000}?\]|\$\{!\w+|\b(?:let|expr|test)\s[^;\n]*|\bcase\s+\S+\s+in\b"
+_EXPORTS, _EXPORTS_ALL = r"(?m)\b(?:export|declare|typeset)\b[^;\n]*", r"(?m)^\s*set\s+(?:-\w*a|-\w*o\s+allexport)"
+_BARE = r"[A-Za-z_]\w*"
+_LIST = r"[\[(]?[\d.+-]+(?:,[\d.+-]+)+[\])]?"
+# An option that may well be a seed's: "-s $SEED".
+_OF_SEED = r"(?i)-{1,2}s"
 _OWN_ENVIRONMENT = r"\b(?:activate|apptainer|singularity|enroot|docker|podman|--container-image|conda\s+run)\b"
 
 # Variables of a session that a script may name without being another job for it.
@@ -138,7 +158,8 @@ def signature(
     others = sorted(read.variables - _set_first(body) - {*outside, *alone, _INDEX})
     given = [reader.one(f"${name}", variables[name]) for name in (*outside, *alone)] + alone
     given += [f"{name}={reader.one(f'${name}', variables[name], _short)}" for name in others]
-    if array and (_INDEX in read.variables or reader.asks_index(body)):
+    is_chosen = _INDEX in read.variables and not only_seeds(_INDEX, read.contents.values())
+    if array and (is_chosen or reader.asks_index(body)):
         given.append(f"{_INDEX}={_short(array)}")
     words = [str(gpu_count), *told_apart, lines, *words, "$", *given, _environment(body, variables)]
     text = f"{digest(_joined(words))}.{reader.written()}~{read.key}~{_folder_key(folder)}"
@@ -155,21 +176,33 @@ def _read(
     texts: Texts | None,
 ) -> Read:
     """Return what the files hold that the words of a script and its arguments lead to."""
-    known = {**variables, **dict(_CONSTANT.findall(said)), "PWD": folders[0], "SLURM_SUBMIT_DIR": folders[-1]}
-    reads = reader.reads(said)
-    text = VARIABLE.sub(lambda found: known.get(found[1] or found[2], found[0]), reads)
+    said = _placed(said)
+    constants = {name: value for name, value in _CONSTANT.findall(said) if name not in _REFERENCE.findall(value)}
+    known = {**variables, **constants, "PWD": folders[0], "SLURM_SUBMIT_DIR": folders[-1]}
+    text = reads = reader.reads(said)
+    for _ in range(3):
+        text = VARIABLE.sub(lambda found: known.get(found[1] or found[2], found[0]), text)
     written = set(_WORD.findall(said)) - set(_WORD.findall(reads))
     own, home = body.encode(errors="surrogateescape"), variables.get("HOME", "")
     may_ask = [name for name in asked if not name.startswith(_OF_SESSION)]
+    theirs = [name for name in may_ask if is_of_tool(name, text)]
+    text = as_outside("\n".join([text, *(variables[name] for name in theirs if name in variables)]), folders[0])
     roots, fits = list[str](), True
-    habits, programs = by_habit(text, known), list[str]()
+    habits, programs = by_habit(text), list[str]()
     try:
         roots, programs = import_roots(text, known, folders[0]), list(by_path(text, variables, folders[0]))
     except TooMuchError:
         fits = False
     text = "\n".join([text, *habits, *programs])
-    read = files_of(text, own, sorted(reader.labels), written, folders, home, may_ask, roots, texts)
-    return read._replace(fits=read.fits and fits)
+    read = files_of(text, own, sorted(reader.labels), written, folders, home, may_ask, roots, texts, defaults(known))
+    return read._replace(fits=read.fits and fits, variables=read.variables | set(theirs))
+
+
+def _placed(text: str) -> str:
+    """Return a text with the places in it that a shell would ask for: those above a folder, twice at most."""
+    for _ in range(2):
+        text = _PLACE.sub(lambda found: found[1] or (f"{found[2]}/.." if found[2] else "$PWD"), text)
+    return text
 
 
 def command_signature(
@@ -301,13 +334,20 @@ def _environment(body: str, variables: Mapping[str, str]) -> str:
     return active.rstrip("/").rpartition("/")[2]
 
 
-def _spoken(body: str) -> set[str]:
-    return {name for line in body.split("\n") if re.search(_SPEAKS, line) for name in re.findall(_BARE, line)}
+def _reckoned(body: str) -> set[str]:
+    return {name for part in re.findall(_RECKONS, body) for name in re.findall(_BARE, part)}
+
+
+def _exported(body: str) -> set[str]:
+    if re.search(_EXPORTS_ALL, body):
+        return set(re.findall(_BARE, body))
+    handed = {name for part in re.findall(_EXPORTS, body) for name in re.findall(_BARE, part)}
+    return {name for name in handed if not is_always_noise(name)}
 
 
 def _of_seeds(loop: re.Match[str], counted: Collection[str]) -> str:
     """Return the head of a loop without its words where each is only a seed, a label or a place of results."""
-    return f"{loop[1]}*" if "seed" in loop[2] or loop[2] not in counted else loop[0]
+    return loop[0] if loop[2] in counted else f"{loop[1]}*"
 
 
 class _Reader:
@@ -329,29 +369,38 @@ class _Reader:
     def text(self, body: str) -> str:
         # A name or a folder in a variable may choose what runs: a model, a file; each may be part of another.
         for _ in range(4):
-            asked = _REFERENCE.findall(_PUTS.sub(r"\g<of>", ARGUMENT.sub(self._but_noise, body)))
+            asked = self._asked(_PUTS.sub(r"\g<of>", ARGUMENT.sub(self._but_noise, body)))
             if self.used.issuperset(asked):
                 break
-            self.used |= frozenset(asked)
+            self.used |= asked
         # Which seeds they are is no difference; how many is, where they run at once.
-        counted = self.used | _spoken(body)
+        counted = self.used | _reckoned(body) | _exported(body)
         seeds = body if _AT_ONCE.search(body) else _LOOP.sub(lambda found: _of_seeds(found, counted), body)
         return self._plain(ARGUMENT.sub(self._replace, seeds))
+
+    def _asked(self, body: str) -> frozenset[str]:
+        """Return the variables that a text asks for; of a seed only where it is reckoned with, or an option's value."""
+        behind = (found for found in ARGUMENT.finditer(body) if not re.fullmatch(_OF_SEED, found["name"]))
+        values = {found["value"].strip("\"'${}") for found in behind if found["name"].startswith("-")}
+        sizing = values | _reckoned(body)
+        return frozenset(name for name in _REFERENCE.findall(body) if name in sizing or not is_always_noise(name)) | (
+            frozenset(filter(is_always_noise, sizing))
+        )
 
     def asks_index(self, body: str) -> bool:
         """Return whether an array's index stands for more than a seed, a label or a place of results."""
         body = re.sub(_OF_INDEX, f"${_INDEX}", body) if _INDEX in body else ""
-        of_none = set(re.findall(_IS_INDEX, body)) - self.used - _spoken(body)
+        of_none = set(re.findall(_IS_INDEX, body)) - self.used - _reckoned(body) - _exported(body)
         body = re.sub(r"(?m)^[ \t]*(\w+)=.*", lambda found: "" if found[1] in of_none else found[0], body)
         return _INDEX in _PUTS.sub(r"\g<of>", ARGUMENT.sub(self._but_noise, body))
 
     def reads(self, body: str) -> str:
         """Return a script's text without its results' places, and without what it writes there and reads again."""
         bare = ARGUMENT.sub(self._but_noise, body)
-        put = {os.path.basename(word) for found in _PUTS.finditer(bare) for word in _FILE.findall(found[0])[-1:]}
-        return _FILE.sub(
-            lambda found: "" if os.path.basename(found[0]) in put else found[0], _PUTS.sub(r"\g<of>", bare)
-        )
+        puts = list(_PUTS.finditer(bare))
+        put = {os.path.basename(word) for found in puts for word in _FILE.findall(found[0])[-1:]}
+        left = _FILE.sub(lambda found: "" if os.path.basename(found[0]) in put else found[0], _PUTS.sub(" ", bare))
+        return "\n".join([left, *(found["of"] for found in puts if found["of"])])
 
     def words(self, arguments: Sequence[str]) -> list[str]:
         """Return a script's own arguments, of which any number counts, the bare ones by their place."""
@@ -378,7 +427,12 @@ class _Reader:
         if is_noise(name, bare) and not _SEVERAL.search(bare):
             if is_label(name):
                 self.labels.add(bare)
-            return self._plain(value) if self._is_used(name) else "*"
+            # How many seeds there are counts: they may run at once.
+            return (
+                self._plain(value)
+                if self._is_used(name)
+                else "*" * (1 + bare.count(",") if re.fullmatch(_LIST, bare) else 1)
+            )
         if IS_NUMBER.fullmatch(bare) and not is_choice(name):
             self.names.append(name.lstrip("-+$").encode("ascii", "replace").decode())
             # As a number, so that 64 and 64.0 are one; written shortly.
@@ -387,7 +441,7 @@ class _Reader:
         return (plain or self._plain)(value)
 
     def _is_used(self, name: str) -> bool:
-        return name.lstrip("$") in self.used and not is_always_noise(name)
+        return name.lstrip("$") in self.used
 
     def _but_noise(self, found: re.Match[str]) -> str:
         name, value = found["name"], found["value"].strip("\"'")

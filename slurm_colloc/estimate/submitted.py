@@ -9,6 +9,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from types import MappingProxyType
 from typing import NamedTuple
 
 from slurm_colloc.core.errors import StoreError
@@ -17,8 +18,10 @@ from slurm_colloc.core.model import Reason, because
 from slurm_colloc.core.units import printable
 from slurm_colloc.core.value_types import read_as
 from slurm_colloc.estimate.chosen import OF_LARGEST
-from slurm_colloc.estimate.content import WRITTEN_BY_PROGRAMS, ending_of, kind_of
+from slurm_colloc.estimate.content import COMPILED, OF_TOOLS, WRITTEN_BY_PROGRAMS, ending_of, kind_of
 from slurm_colloc.estimate.digest import digest
+from slurm_colloc.estimate.files import OF_LABEL, Read
+from slurm_colloc.estimate.forms import forms
 from slurm_colloc.estimate.option_names import is_rate
 from slurm_colloc.estimate.signature import Signature, parts_of
 
@@ -29,18 +32,22 @@ _STANDS_FOR_OTHERS = frozenset(("#", "*", "$", ""))
 
 
 class Submitted(NamedTuple):
-    """A submission's words, its files by path, what these are known by, and what it was known by, with its numbers."""
+    """A submission's words, its files by path, what these are known by, and what it was known by, with its numbers.
+
+    ``forms`` are of files, by path: what the file is known by, and what stays of it however it is written.
+    """
 
     words: tuple[str, ...]
     files: Mapping[str, str]
     program: str
     known_by: str = ""
     names: tuple[str, ...] = ()
+    forms: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 
     @property
     def text(self) -> str:
         """Return what is written of it."""
-        return json.dumps(self._asdict())
+        return json.dumps({**self._asdict(), "forms": dict(self.forms)})
 
 
 def path_of(folder: str, script: str, runs_in: str) -> str:
@@ -78,22 +85,30 @@ def compared(found: Signature, last: Submitted | None) -> tuple[Signature, Submi
     """
     read, program = found.read, found.read.key
     found = _as_last(found, last)
-    now = Submitted(found.words, read.files, program, found.text, found.names)
+    known = forms(read.contents, read.files, last.forms if last else {}, read.named) if read.fits else {}
+    now = Submitted(found.words, read.files, program, found.text, found.names, known)
     if not read.fits:
         return found, now, because("too-many-files")
     if last is None:
         return found, now, None
-    changed = [path for path, content in last.files.items() if _is_other(path, content, read.files)]
+    as_before = {path for path, (_, *form) in known.items() if form == list(last.forms.get(path, ()))[1:]}
+    changed = [
+        path for path, content in last.files.items() if path not in as_before and _is_other(path, content, read.files)
+    ]
     new = [path for path in read.files if path not in last.files]
-    counted = [path for path in new if (path in read.named and found.words != last.words) or _is_written(path, last)]
+    counted = [path for path in new if path.startswith(OF_LABEL)]
+    counted += [
+        path for path in new if (path in read.named and found.words != last.words) or _is_written(path, last, read)
+    ]
     if changed or counted:
         path = (changed or counted)[0]
         code = "file-new" if not changed else "file-edited" if path in read.files else "file-gone"
         return found, now, because(code, path=_short(path))
     named = {path: read.files[path] for path in new if path in read.named}
+    named |= {path: read.files[path] for path in as_before}
     before, _, folder = found.text.rpartition("~")
     text = f"{before.rpartition('~')[0]}~{last.program}~{folder}"
-    kept = Submitted(found.words, {**last.files, **named}, last.program, text, found.names)
+    kept = Submitted(found.words, {**last.files, **named}, last.program, text, found.names, known)
     return found._replace(text=text), kept, _other_word(found.words, last.words)
 
 
@@ -105,18 +120,30 @@ def _is_other(path: str, before: str, files: Mapping[str, str]) -> bool:
     return files.get(path) != before
 
 
-def _is_written(path: str, last: Submitted) -> bool:
-    """Return whether a new file is one that people write and no run does: settings among others, apart from code."""
+def _is_written(path: str, last: Submitted, read: Read) -> bool:
+    """Return whether a new file is one that people write and no run does: settings among others, apart from code.
+
+    Or one that the program asks for, and does not write itself.
+    """
     name, folder = os.path.basename(path), os.path.dirname(path)
     kind = kind_of(name)
     if name == ".env":
+        return True
+    if OF_TOOLS.fullmatch(name):
+        return False
+    if kind == "code" and ending_of(name) not in COMPILED:
+        return read.contents.ask_for_own(path)
+    if kind == "settings" and read.contents.ask_for_own(path):
         return True
     if kind != "settings" or ending_of(name) in WRITTEN_BY_PROGRAMS:
         return False
     of_kind = {
         kind: {os.path.dirname(one) for one in last.files if kind_of(one) == kind} for kind in ("code", "settings")
     }
-    return any(f"{folder}/".startswith(f"{one}/") for one in of_kind["settings"] - of_kind["code"])
+    is_beneath = {kind: any(f"{folder}/".startswith(f"{one}/") for one in found) for kind, found in of_kind.items()}
+    return not is_beneath["code"] or any(
+        f"{folder}/".startswith(f"{one}/") for one in of_kind["settings"] - of_kind["code"]
+    )
 
 
 def _as_last(found: Signature, last: Submitted | None) -> Signature:

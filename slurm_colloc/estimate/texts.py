@@ -22,15 +22,18 @@ _LETTERS = "latin-1"  # of names, which may be any bytes
 
 class Text(NamedTuple):
     """What counts of a file: ``leads`` are what it names elsewhere, ``roots`` where it looks for modules, ``listed``
-    the names beside what lists folders.
+    the names beside what lists folders, ``labels`` what runs are called by it, ``modules`` what a binary opens.
     """
 
     key: str
     names: Collection[bytes] = ()
+    labels: Collection[bytes] = ()
+    modules: Collection[bytes] = ()
+    listed: Collection[bytes] = ()
+    is_text: bool = False
     is_program: bool = False
     leads: Collection[str] = ()
     roots: Collection[str] = ()
-    listed: Collection[bytes] = ()
 
 
 _NOTHING = Text("")
@@ -52,17 +55,16 @@ class Texts:
                 version, known = json.loads(read_own(self.path, _LIMIT_BYTES))
                 self._known = known if version == __version__ and isinstance(known, dict) else {}
         with suppress(KeyError, ValueError, TypeError, AttributeError):
-            mark, key, names, is_program, leads, roots, listed = self._known[path]
-            text = Text(key, names.encode(_LETTERS).split(), is_program, leads, roots, listed.encode(_LETTERS).split())
-            return mark, text
+            mark, key, words, *more = self._known[path]
+            return mark, Text._make((key, *(text.encode(_LETTERS).split() for text in words), *more))
         return "", _NOTHING
 
     def add(self, path: str, mark: str, text: Text) -> None:
         """Keep what was read; without a mark it would never hold."""
         if not mark:
             return
-        names, listed = (b" ".join(words).decode(_LETTERS) for words in (text.names, text.listed))
-        self._new[path] = [mark, text.key, names, text.is_program, list(text.leads), list(text.roots), listed]
+        words = [b" ".join(one).decode(_LETTERS) for one in (text.names, text.labels, text.modules, text.listed)]
+        self._new[path] = [mark, text.key, words, text.is_text, text.is_program, list(text.leads), list(text.roots)]
 
     def written(self) -> str:
         """Return what is to be written; empty where nothing is."""

@@ -96,8 +96,12 @@ READS: list[tuple[str, str, dict[str, str], Files, Files]] = [
         "editable by a finder",
         ACTIVATE,
         {},
-        {FINDER: "MAPPING = {'net': 'HOME/src/net'}", "src/net/a.py": "1", "src/net/__init__.py": "from .a import b"},
-        {"src/net/a.py": "2"},
+        {
+            FINDER: "MAPPING = {'net': 'HOME/src/net'}",
+            "src/net/a.py": "b = 1",
+            "src/net/__init__.py": "from .a import b",
+        },
+        {"src/net/a.py": "b = 2"},
     ),
     (
         "of an active environment",

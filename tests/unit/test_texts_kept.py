@@ -71,7 +71,10 @@ def test_what_is_as_it_was_is_read_once_whatever_the_arguments(project: Path, re
     [kept] = (project.parent / "own/submitted").iterdir()
     version, texts = json.loads(kept.read_text())
     # Another process has the words of a file in another order.
-    other = {path: [text[0], text[1], " ".join(reversed(text[2].split())), *text[3:]] for path, text in texts.items()}
+    other = {
+        path: [mark, key, [" ".join(reversed(words.split())) for words in of_words], *more]
+        for path, (mark, key, of_words, *more) in texts.items()
+    }
     kept.write_text(json.dumps([version, other]))
     submitted(project)
     assert json.loads(kept.read_text()) == [version, other]
