@@ -119,8 +119,8 @@ def answer(past: Past, config: SiteConfig, rules: Rules, asked: Asked, step: Cal
     today = Scenario(past.runs, site)
     step(1, 2)
     counted = [run for run in past.runs if run.counted]
-    known = _comparable(past, counted, today)
-    asked, compared, why_not = _settled(past, config, rules, asked, today)
+    known = comparable(past, counted, today)
+    asked, compared, why_not = settled(past, config, rules, asked, today)
     then_config = changed(config, asked)
     then_site = site_of(then_config, rules)
     sharing = share(past, then_config, asked.adoption) if asked.shares else None
@@ -131,7 +131,7 @@ def answer(past: Past, config: SiteConfig, rules: Rules, asked: Asked, step: Cal
     missed_s = fmean(today.waits(known)) - measured_s
     partitions = sorted({run.job.partition for run in known})
     assumed = [f"of {past.assumed} jobs of one GPU the use is assumed (--assume), not measured"] * bool(past.assumed)
-    whole_s = sum(_gpu_seconds(run, past) for run in past.runs)
+    whole_s = sum(held_s(run, past) for run in past.runs)
     return Answer(
         asked=asked,
         since_s=past.since_s,
@@ -160,7 +160,7 @@ def answer(past: Past, config: SiteConfig, rules: Rules, asked: Asked, step: Cal
     )
 
 
-def _comparable(past: Past, counted: Sequence[Run], today: Scenario) -> list[Run]:
+def comparable(past: Past, counted: Sequence[Run], today: Scenario) -> list[Run]:
     """Return the runs that were submitted in the window and fit the site.
 
     Raises:
@@ -179,7 +179,7 @@ def _comparable(past: Past, counted: Sequence[Run], today: Scenario) -> list[Run
     return known
 
 
-def _settled(
+def settled(
     past: Past, config: SiteConfig, rules: Rules, asked: Asked, today: Scenario
 ) -> tuple[Asked, tuple[PoolCompared, ...], tuple[str, ...]]:
     """Return the question with the cuts that it is about, what was compared for it, and why some pools were not."""
@@ -205,8 +205,8 @@ def _by_guide(config: SiteConfig, cuts: Sequence[Cut]) -> Iterable[str]:
             )
 
 
-def _gpu_seconds(run: Run, past: Past) -> float:
-    """Return for how long a run had whole GPUs inside the window, as it was."""
+def held_s(run: Run, past: Past) -> float:
+    """Return the seconds of whole GPUs that a run had inside the window, as it was."""
     begun_s = run.job.submit_s + (run.waited_s if run.counted else 0.0)
     inside_s = min(begun_s + run.job.run_s, past.until_s) - max(begun_s, past.since_s)
     return max(0.0, inside_s) * run.job.shape.units * run.job.shape.nodes if run.kind != CLASSES[0] else 0.0

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The change that is asked about: pieces of GPUs, number of GPUs, number of jobs. Pure functions."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from slurm_colloc.core.config import Partition, Pool, SiteConfig
@@ -42,7 +42,7 @@ class Asked(NamedTuple):
 
 def gpus_of(config: SiteConfig) -> int:
     """Return how many whole GPUs the site has."""
-    return sum(pool.gpus_per_node * count(pool.nodes) for pool in config.pool)
+    return sum(map(_whole_gpus, config.pool))
 
 
 def pools_with_whole(config: SiteConfig) -> Sequence[Pool]:
@@ -64,22 +64,37 @@ def changed(config: SiteConfig, asked: Asked) -> SiteConfig:
 
 
 def _with_gpus(config: SiteConfig, gpus: int) -> SiteConfig:
-    pool = max(pools_with_whole(config), key=lambda one: one.gpus_per_node * count(one.nodes), default=None)
+    pool = max(pools_with_whole(config), key=_whole_gpus, default=None)
     if pool is None:
         raise InputError("site.toml has no pool with whole GPUs to plan for")
-    nodes, rest = divmod(abs(gpus), pool.gpus_per_node)
-    names = expand(pool.nodes)
-    if rest:
+    after = _whole_gpus(pool) + gpus
+    if gpus % pool.gpus_per_node:
         raise InputError(
             f"--gpus {gpus:+d}: a node of pool '{pool.name}' has {pool.gpus_per_node} GPUs; ask for whole nodes"
         )
-    if gpus < 0 and nodes >= len(names):
-        raise InputError(
-            f"--gpus {gpus:+d} leaves pool '{pool.name}' no node: it has {len(names) * pool.gpus_per_node} GPUs"
-        )
-    more = [f"more{number}" for number in range(nodes)]
-    after = pool._replace(nodes=fold([*names, *more] if gpus > 0 else names[: len(names) - nodes]))
-    return config._replace(pool=tuple(after if one == pool else one for one in config.pool))
+    if after <= 0:
+        raise InputError(f"--gpus {gpus:+d} leaves pool '{pool.name}' no node: it has {_whole_gpus(pool)} GPUs")
+    return resized(config, {pool.name: after})
+
+
+def _whole_gpus(pool: Pool) -> int:
+    return pool.gpus_per_node * count(pool.nodes)
+
+
+def resized(config: SiteConfig, gpus: Mapping[str, int]) -> SiteConfig:
+    """Return the site with so many whole GPUs in pools by name: the first nodes, one perhaps with fewer, or more."""
+    pools: list[Pool] = []
+    for pool in config.pool:
+        if pool.name not in gpus:
+            pools.append(pool)
+            continue
+        nodes, rest = divmod(gpus[pool.name], pool.gpus_per_node)
+        names = [*expand(pool.nodes), *(f"more{number}" for number in range(nodes))]
+        if nodes:
+            pools.append(pool._replace(nodes=fold(names[:nodes])))
+        if rest:
+            pools.append(pool._replace(name=f"{pool.name}-part", nodes=names[nodes], gpus_per_node=rest))
+    return config._replace(pool=tuple(pools))
 
 
 def _with_shares(config: SiteConfig, asked: Asked) -> SiteConfig:

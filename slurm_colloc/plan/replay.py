@@ -11,7 +11,7 @@ Left out: reservations, preemption, licenses, limits of associations and QOS, no
 
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 from itertools import islice
 from math import inf
@@ -30,18 +30,20 @@ _FIRST_SPAN_S = 30.0
 _IN_SPANS = 20
 
 
-def replay(site: Site, jobs: Iterable[Job]) -> Replayed:
+def replay(site: Site, jobs: Iterable[Job], enough: Callable[[Started], bool] | None = None) -> Replayed:
     """Return when each job would have started, by this site's configuration.
 
     Args:
         site: nodes and rules.
         jobs: in any order; their numbers are different.
+        enough: told of each start; what began before it returns True is all of the answer.
     """
-    return _Replay(site, sorted(jobs, key=lambda job: (job.submit_s, job.number))).run()
+    return _Replay(site, sorted(jobs, key=lambda job: (job.submit_s, job.number)), enough).run()
 
 
 class _Replay:
-    def __init__(self, site: Site, jobs: list[Job]) -> None:
+    def __init__(self, site: Site, jobs: list[Job], enough: Callable[[Started], bool] | None) -> None:
+        self._enough, self._over = enough, False
         self._rules = site.scheduler
         self._jobs = jobs
         self._nodes = [Node(kind) for kind in site.nodes]
@@ -77,7 +79,7 @@ class _Replay:
         next_job, backfill_s, each_s = 0, inf, self._rules.bf_interval_s
         # When those submitted are looked at, and when that was last.
         look_s, looked_s, delay_s = inf, -inf, self._rules.batch_sched_delay_s
-        while next_job < len(self._jobs) or self._ends or self._waiting:
+        while (next_job < len(self._jobs) or self._ends or self._waiting) and not self._over:
             at_s = min(
                 self._jobs[next_job].submit_s if next_job < len(self._jobs) else inf,
                 self._ends[0][0] if self._ends else inf,
@@ -149,6 +151,8 @@ class _Replay:
                 insort(self._running[name], (limit_s, job.number, index))
         started = Started(job, at_s, at_s + run_s, nodes[0])
         self._started.append(started)
+        if self._enough and self._enough(started):
+            self._over = True
         heappush(self._ends, (started.end_s, job.number, started, nodes, limit_s))
         self._ordering.begins(job, at_s)
 

@@ -2,16 +2,18 @@
 """Runs replayed on a site, and how much the weeks of a window differ. Pure."""
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from slurm_colloc.plan.model import Site
+from slurm_colloc.plan.model import Site, Started
 from slurm_colloc.plan.past import Past, Run
 from slurm_colloc.plan.replay import replay
 from slurm_colloc.plan.sharing import Sharing
 
 TOTAL, PARTITION = "all", "partition "
 _WEEK_S, _HOUR_S = 7 * 86400.0, 3600.0
+# Slurm's rounds are of half a minute and a minute: so much later is another place in them.
+_ROUND_S = 11.0
 _LEAST_WEEKS, _DRAWS, _ENDS = 4, 1000, 0.05
 
 
@@ -29,13 +31,24 @@ def groups_of(run: Run) -> tuple[str, ...]:
 
 
 class Scenario:
-    """Runs replayed on a site."""
+    """Runs replayed on a site, several times where they are few: who is first for a GPU hangs on seconds."""
 
-    def __init__(self, runs: Iterable[Run], site: Site) -> None:
+    def __init__(
+        self, runs: Iterable[Run], site: Site, enough: Callable[[Started], bool] | None = None, starts: int = 1
+    ) -> None:
         jobs = [run.job for run in runs]
-        done = replay(site, jobs)
-        self.wait_s = {one.job.number: one.wait_s for one in done.started}
-        self.end_s = {one.job.number: one.end_s for one in done.started}
+        draw = random.Random(34)  # noqa: S311 - the same question has the same answer
+        self.wait_s: dict[int, float] = {}
+        self.end_s: dict[int, float] = {}
+        for at in range(starts):
+            # Of the scheduler's rounds, and of each other.
+            later_s = [at and at * _ROUND_S + draw.random() for _ in jobs]
+            moved = [job._replace(submit_s=job.submit_s + by_s) for job, by_s in zip(jobs, later_s, strict=True)]
+            done = replay(site, moved, enough)
+            for one in done.started:
+                number = one.job.number
+                self.wait_s[number] = self.wait_s.get(number, 0.0) + one.wait_s / starts
+                self.end_s[number] = self.end_s.get(number, 0.0) + (one.end_s - at * _ROUND_S) / starts
         self.never = {job.number for job in done.never}
         self.limits = done.limits
 

@@ -19,18 +19,19 @@ _SURE = 0.9
 
 def as_json(answer: Answer) -> str:
     """Return all of an answer: seconds, GPU-hours, parts of one; null is not known."""
-    shown = {name: _plain(value) for name, value in answer._asdict().items()}
+    shown = {name: plain(value) for name, value in answer._asdict().items()}
     shown["sharing"] = _sharing(answer)
     shown["recommendation"] = _recommendation(answer)
     return json.dumps({"schema": SCHEMA, **shown}, indent=2) + "\n"
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Return a value as JSON has it, tuples with names as objects."""
     if hasattr(value, "_asdict"):
-        return {name: _plain(one) for name, one in value._asdict().items()}
+        return {name: plain(one) for name, one in value._asdict().items()}
     if isinstance(value, tuple | list):
-        return [_plain(one) for one in value]
-    return dict(value) if hasattr(value, "items") else value
+        return [plain(one) for one in value]
+    return {name: plain(one) for name, one in value.items()} if hasattr(value, "items") else value
 
 
 def _sharing(answer: Answer) -> dict[str, Any] | None:
@@ -131,7 +132,7 @@ def _lines(answer: Answer, cluster: str, window: tuple[str, str]) -> Iterator[st
     if not answer.asked.nothing:
         yield f"then: {_what_is_asked(answer.asked)}"
     yield ""
-    yield from _table(_rows_of_waits(answer))
+    yield from table(_rows_of_waits(answer))
     yield ""
     for pool in answer.compared:
         yield f"pool {pool.pool}, mean wait and mean time from submission to end of all jobs:"
@@ -182,7 +183,8 @@ def _ends(figure: Range) -> str:
     return f"{in_words(figure.low)} to {in_words(figure.high)}"
 
 
-def _table(rows: Iterator[list[str]]) -> Iterator[str]:
+def table(rows: Iterator[list[str]]) -> Iterator[str]:
+    """Yield rows of cells as lines, columns below each other."""
     cells: Sequence[Sequence[str]] = list(rows)
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     for row in cells:

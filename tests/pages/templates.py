@@ -9,6 +9,7 @@ from typing import Any
 import jinja2
 from jinja2 import meta
 
+from slurm_colloc.plan.need import Need
 from slurm_colloc.report.digest import Digest, Summary
 from slurm_colloc.report.usage import UsageReport
 from slurm_colloc.report.user_page import UserPage
@@ -33,7 +34,7 @@ _FAMILIES = {
     "audit": "Mails of audits",
     "site": "Files that an administrator installs",
 }
-_NOUNS: dict[str, Any] = {"Digest": Digest, "Summary": Summary, "UserPage": UserPage}
+_NOUNS: dict[str, Any] = {"Digest": Digest, "Summary": Summary, "UserPage": UserPage, "Need": Need}
 _MEANS = {
     "agent": "true where the nodes run an agent",
     "alike": "pools of like GPUs, for gres.conf",
@@ -42,8 +43,10 @@ _MEANS = {
     "billing_weights": "function: TRESBillingWeights proposed for a partition",
     "config": "[site.toml](site.toml.md), by its keys: `config.observe.period_s`",
     "csub": "true where users have csub: from tier 'pack' on",
+    "curves": "mean waits by number of GPUs, without sharing and with it",
     "data": "what the page's script draws from",
     "detailed": "names of groups with details",
+    "facts": "what else a decision needs",
     "figures": "the charts",
     "files": "what was rendered before `ORDER.md`",
     "footnotes": "lines below the table: denominators, counts, methods",
@@ -58,13 +61,16 @@ _MEANS = {
     "lua_folder": "folder of `colloc.lua`",
     "mail": "the mail: Digest for users, Summary for admins",
     "metric_name": "what the bars measure",
+    "most_s": "the longest of these waits in seconds",
     "mps_by_prolog": "true where prolog and epilog run the MPS daemons",
     "sentences": "what stands above the table",
     "several": "the table of runs of several GPUs, its titles first; empty where there are none",
     "table": "of each group, and of all, a GroupUsage and its cells",
     "to_do": "what to do: in words, and a Todo",
+    "window": "of which time, jobs and GPUs a page tells",
     "values": "of an included part: NAME=VALUE of each variable that csub sets unless the user did",
     "names": "variables that an included part exports",
+    "need": "Need",
     "needs": "files by what they need: a restart, a reconfigure",
     "node_gres": "function: Gres= of the nodes of pools",
     "node_journal": "folder of a journal that systemd makes",

@@ -13,6 +13,7 @@ import typer
 from slurm_colloc.audit.validate import faults, file_faults
 from slurm_colloc.cli.colloc.output import node_name, one_of, say, site, write
 from slurm_colloc.cli.colloc.site_doctor import doctor
+from slurm_colloc.cli.colloc.site_need import need
 from slurm_colloc.cli.colloc.site_plan import plan
 from slurm_colloc.cli.colloc.site_render import render, this_host
 from slurm_colloc.cli.colloc.site_resume import resume
@@ -278,6 +279,7 @@ def _files(config: SiteConfig, keep: Keepers) -> Iterator[Seen | Blank]:
 # As they are needed, and so in the help.
 app.command()(gpus)
 app.command()(doctor)
+app.command()(need)
 app.command()(plan)
 app.command()(render)
 app.command()(build_plugin)

@@ -17,15 +17,15 @@ from slurm_colloc.facts.run_rows import past_runs
 from slurm_colloc.plan.answer import answer
 from slurm_colloc.plan.change import Asked, pools_with_whole
 from slurm_colloc.plan.geometry import Cut, parse_geometry
-from slurm_colloc.plan.past import Allocated, Use, past_of
+from slurm_colloc.plan.past import Allocated, Past, Use, past_of
 from slurm_colloc.plan.site import Rules, rules_of, site_of
 from slurm_colloc.plan.text import FORMATS, as_json, as_table
 from slurm_colloc.report.text import stamp
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.store.store import Store
 
-_AUTO = "auto"
-_MOST_DEMAND = 10.0
+AUTO = "auto"
+MOST_DEMAND = 10.0
 _ONE_GPU = ("", "", "", "gpu:1")
 
 
@@ -59,28 +59,29 @@ def plan(
     one_of("--format", form, FORMATS)
     if not 0 < adoption <= 1:
         raise InputError(f"--adoption {adoption:g} is no part of jobs above 0 and up to 1")
-    if not 0 < demand <= _MOST_DEMAND:
-        raise InputError(f"--demand {demand:g} is not above 0 and up to {_MOST_DEMAND:g}")
-    assumed = _assumed(assume) if assume else None
+    if not 0 < demand <= MOST_DEMAND:
+        raise InputError(f"--demand {demand:g} is not above 0 and up to {MOST_DEMAND:g}")
+    assumed = assumed_use(assume) if assume else None
     config = site()
-    asked = Asked(_cuts(mig, config), mig == _AUTO, mps, shards, adoption, gpus, demand)
+    asked = Asked(cuts_of(mig, config), mig == AUTO, mps, shards, adoption, gpus, demand)
     if adoption < 1 and not asked.shares:
         raise InputError("--adoption is of jobs that get slices or shares; add --mig, --mps or --shards")
     start, end = window(since, until)
     ends = start.timestamp(), end.timestamp()
-    opened = seen_store(store, config)
-    if not opened.visible.everybody:
-        raise InputError("a queue is everybody's, and you may see the jobs of some only; ask who keeps the store")
-    rules = _rules(config)
-    rows = [Allocated(**row) for row in past_runs(opened, config.cluster, *ends)]
-    past = past_of(rows, _uses(opened, config), config, site_of(config, rules), ends, assumed)
+    rules = rules_here()
+    past = past_in(seen_store(store, config), config, rules, ends, assumed)
     with progress("replaying") as step:
         found = answer(past, config, rules, asked, step)
     span = stamp(start), stamp(end)
     write(as_json(found) if form == "json" else as_table(found, config.cluster, span), output)
 
 
-def _assumed(text: str) -> tuple[int, float]:
+def assumed_use(text: str) -> tuple[int, float]:
+    """Return the memory peak (MiB) and SM activity (percent) of --assume.
+
+    Raises:
+        InputError: it is none.
+    """
     peak, _, activity = text.partition(",")
     try:
         gib, sm_pct = float(peak), float(activity)
@@ -91,13 +92,33 @@ def _assumed(text: str) -> tuple[int, float]:
     return int(gib * 1024), sm_pct
 
 
-def _cuts(mig: str, config: SiteConfig) -> tuple[Cut, ...]:
-    if not mig or mig == _AUTO:
+def cuts_of(mig: str, config: SiteConfig) -> tuple[Cut, ...]:
+    """Return the cuts that --mig names, none for auto.
+
+    Raises:
+        InputError: it names what this site's GPUs cannot be cut into.
+    """
+    if not mig or mig == AUTO:
         return ()
     return tuple(parse_geometry(mig, pools_with_whole(config)))
 
 
-def _rules(config: SiteConfig) -> Rules:
+def past_in(
+    store: Store, config: SiteConfig, rules: Rules, ends: tuple[float, float], assumed: tuple[int, float] | None
+) -> Past:
+    """Return the jobs of a window that a store knows, with what was measured of them.
+
+    Raises:
+        InputError: not all of them are to be seen.
+    """
+    if not store.visible.everybody:
+        raise InputError("a queue is everybody's, and you may see the jobs of some only; ask who keeps the store")
+    rows = [Allocated(**row) for row in past_runs(store, config.cluster, *ends)]
+    return past_of(rows, _uses(store, config), config, site_of(config, rules), ends, assumed)
+
+
+def rules_here() -> Rules:
+    """Return Slurm's rules as it tells them here, or its defaults."""
     try:
         return rules_of(CliClient().config())
     except CollocError as error:

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""colloc site need: how many GPUs keep the waits of today with sharing, and what waits are with it on all."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Annotated
+
+import typer
+
+from slurm_colloc.cli.colloc import ingest
+from slurm_colloc.cli.colloc.output import one_of, site, span, window, write
+from slurm_colloc.cli.colloc.progress import progress
+from slurm_colloc.cli.colloc.report_sharing import harmed
+from slurm_colloc.cli.colloc.site_plan import AUTO, MOST_DEMAND, assumed_use, cuts_of, past_in, rules_here
+from slurm_colloc.cli.colloc.visible_store import seen_store
+from slurm_colloc.core.config import SiteConfig
+from slurm_colloc.core.errors import InputError
+from slurm_colloc.core.files import temporary_folder
+from slurm_colloc.core.units import in_words, significant
+from slurm_colloc.placement.fitted import has_pieces
+from slurm_colloc.plan.change import Asked
+from slurm_colloc.plan.need import MORE_PART, MORE_S, Bound, Need
+from slurm_colloc.plan.need import need as needed
+from slurm_colloc.plan.need_text import Extras, as_json, as_text, facts, headline, notes, rows, title
+from slurm_colloc.plan.past import CLASSES
+from slurm_colloc.report.page import renderer
+from slurm_colloc.report.text import stamp
+from slurm_colloc.store.store import Store
+
+_FORMATS = ("text", "json", "html")
+_CLASSES = dict(zip(("pieces", "1", "2-3", "4-7", "8+"), CLASSES, strict=True))
+
+
+def need(
+    sacct_file: Annotated[str, typer.Option("--sacct-file", help="text of sacct, in place of a store")] = "",
+    fields: Annotated[str, typer.Option("--fields", help="columns of that text, where it has no header")] = "",
+    timezone: Annotated[str, typer.Option("--timezone", help="zone of times without one in that text")] = "",
+    wait: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--wait",
+            metavar="CLASS=DURATION",
+            help="as 1=30m: of pieces, 1, 2-3, 4-7 or 8+ GPUs, in place of today's mean",
+        ),
+    ] = None,
+    as_today: Annotated[bool, typer.Option("--as-today", help="no class may wait longer than today at all")] = False,
+    mig: Annotated[str, typer.Option("--mig", metavar="GEOMETRY", help="auto, or as for 'colloc site plan'")] = "",
+    mps: Annotated[
+        bool, typer.Option("--mps", help="MPS shares on all whole GPUs; without --mig and --mps what site.toml has")
+    ] = False,
+    adoption: Annotated[
+        str, typer.Option("--adoption", help="parts of jobs that csub places, to be told as well")
+    ] = "0.1,0.3",
+    demand: Annotated[float, typer.Option("--demand", help="so many times the jobs, as 1.2")] = 1.0,
+    assume: Annotated[
+        str,
+        typer.Option("--assume", metavar="GIB,PERCENT", help="peak and SM activity of jobs not measured, as 10,20"),
+    ] = "",
+    price: Annotated[
+        float | None, typer.Option("--price", min=0, help="of a GPU-hour; else site.toml's prices.gpu_hour")
+    ] = None,
+    since: Annotated[str, typer.Option("--since", help="ISO 8601, or a span such as 7d")] = "30d",
+    until: Annotated[str, typer.Option("--until", help="ISO 8601, a span, or now")] = "now",
+    form: Annotated[str, typer.Option("--format", help="text, json or html")] = "text",
+    output: Annotated[str, typer.Option("--output", "-o", help="file instead of standard output")] = "",
+    store: Annotated[str, typer.Option("--store", help="folder of the store; else the site's")] = "",
+) -> None:
+    """Say what sharing is worth in GPUs, and what it does to waits."""
+    one_of("--format", form, _FORMATS)
+    if not 0 < demand <= MOST_DEMAND:
+        raise InputError(f"--demand {demand:g} is not above 0 and up to {MOST_DEMAND:g}")
+    if sacct_file and store:
+        raise InputError("--sacct-file is read in place of a store; to add it to one: colloc ingest --sacct-file")
+    if not sacct_file and (fields or timezone):
+        raise InputError("--fields and --timezone do nothing without --sacct-file: a store has times without zones")
+    config, assumed, parts = site(), assumed_use(assume) if assume else None, _parts(adoption)
+    more = (0.0, 0.0) if as_today else (MORE_S, MORE_PART)
+    bound = Bound(*more, _most_waits(wait or ()))
+    own = has_pieces(config) and not mig
+    asked = Asked(cuts_of(mig, config), mig == AUTO, mps or not (mig or own), demand=demand)
+    start, end = window(since, until)
+    ends = start.timestamp(), end.timestamp()
+    rules = rules_here()
+    with _store(sacct_file, fields, timezone, store, config) as source:
+        pasts = [past_in(source, config, rules, ends, use) for use in (None, *([assumed] if assumed else []))]
+        harm = _harm(source, config, (start, end))
+    answers: list[Need] = []
+    for past in pasts:
+        with progress("replaying with what is assumed" if answers else "replaying") as step:
+            answers.append(needed(past, config, rules, asked, bound, parts, step))
+    price = config.prices.gpu_hour if price is None else price
+    extras = Extras(answers[1] if assumed else None, harm, price, config.prices.currency)
+    spans = stamp(start), stamp(end)
+    write(_SHOWN[form](answers[0], config, spans, extras), output)
+
+
+def _parts(text: str) -> list[float]:
+    try:
+        parts = [float(part) for part in text.split(",") if part]
+    except ValueError:
+        parts = [0.0]
+    if not all(0 < part <= 1 for part in parts):
+        raise InputError(f"--adoption '{text}' is no list of parts above 0 and up to 1, as 0.1,0.3")
+    return [part for part in parts if part < 1]
+
+
+def _most_waits(asked: Sequence[str]) -> Mapping[str, float]:
+    found = {}
+    for item in asked:
+        name, _, text = item.partition("=")
+        if name not in _CLASSES:
+            raise InputError(f"--wait '{item}' is not CLASS=DURATION, with a class of {', '.join(_CLASSES)}")
+        found[_CLASSES[name]] = span("--wait", text).total_seconds()
+    return found
+
+
+@contextmanager
+def _store(text: str, fields: str, timezone: str, folder: str, config: SiteConfig) -> Iterator[Store]:
+    """Open the store, or make one of a text alone."""
+    if not text:
+        yield seen_store(folder, config)
+        return
+    with temporary_folder() as made:
+        source = Store(os.path.join(made, "store"), config)
+        ingest.take_in(source, config, ingest.Asked(sacct_file=text, fields=fields, timezone=timezone))
+        yield source
+
+
+def _harm(source: Store, config: SiteConfig, ends: tuple[datetime, datetime]) -> str:
+    """Return how many of 10,000 jobs on pieces were harmed; empty where none is known."""
+    rate = harmed(source, config, ends)
+    if rate is None or rate.part is None or rate.low is None or rate.high is None:
+        return ""
+    each, low, high = (significant(10_000 * part, 2) for part in (rate.part, rate.low, rate.high))
+    return f"harmed: {each} of 10,000 jobs on pieces ({low} to {high} with 95 % certainty, from {rate.known})"
+
+
+def _text(found: Need, config: SiteConfig, spans: tuple[str, str], extras: Extras) -> str:
+    return as_text(found, config, spans, extras)
+
+
+def _json(found: Need, config: SiteConfig, spans: tuple[str, str], extras: Extras) -> str:
+    return as_json(found, extras)
+
+
+def _page(found: Need, config: SiteConfig, spans: tuple[str, str], extras: Extras) -> str:
+    render = renderer(config.paths.templates, in_words=in_words)
+    titles, *cells = rows(found)
+    curves = {
+        name: [(one.gpus, one.mean_s) for one in found.points if one.adoption == part and one.mean_s is not None]
+        for name, part in (("without sharing", 0.0), ("with sharing", 1.0))
+    }
+    return render(
+        "need.html.j2",
+        heading=headline(found),
+        window=title(found, config, spans),
+        need=found,
+        curves=curves,
+        most_s=max((mean_s for curve in curves.values() for _, mean_s in curve), default=0.0),
+        titles=titles,
+        rows=cells,
+        facts=list(facts(found, config, extras)),
+        footnotes=list(notes(found)),
+    )
+
+
+_SHOWN = {"text": _text, "json": _json, "html": _page}
