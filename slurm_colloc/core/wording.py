@@ -74,7 +74,8 @@ WORDS = {
     "slowdown-beside-users": "beside other users up to {upper:.3g} times the run time; {turns} shares are for turns",
     "slowdown-unknown": "csub cannot tell how much jobs on the same GPU will slow this job",
     "time-limit": "csub sets the time limit to {limit_min} min",
-    "billed": "its GPU counts {after:.4g} in Slurm's billing in place of {before:.4g}",
+    "time-limit-raised": "csub raises the time limit from {asked_min:g} min to {limit_min} min",
+    "billed": "Slurm bills {after:.4g} for its GPU instead of {before:.4g}",
     "moved": "csub moves the job to partition '{partition}', as this site allows",
     "host-part": "{options}: the part of the node's cores and memory that goes with this piece, or what the job needs",
     "cores-limit": "the node's cores are enough for {jobs:such job} ({cores_each} each), its GPUs for {pieces}",
@@ -117,7 +118,8 @@ WORDS = {
     "variable-sizes-per-gpu": "{variable} asks for cores or memory per GPU, and a share has no whole GPU",
     "memory-sized-twice": "the job asks for memory in two ways",
     "cores-sized-twice": "the job asks for cores in two ways",
-    "wrap-may-call-srun": "the command of --wrap may start an srun that asks for a GPU",
+    "wrap-may-call-srun": "a --wrap job gets no share, because its command may start an srun that asks for a GPU; "
+    "put the command in a script",
     "interpreter-not-sh": "csub cannot add lines to a script for '{interpreter}'",
     "shell-flags": "the script starts its shell as '{interpreter}'",
     "has-block": "the script already contains csub's lines",
@@ -241,7 +243,7 @@ WORDS = {
     "too-many-files": "the job may read more files than csub checks",
     # What became of a job while it waited.
     "late-bound": "the job asked for {asked}; while it waited, {runs:run} of the same job showed what it needs",
-    "late-billed": "Slurm bills {given} for it, where it would have billed {asked} as asked (the TRES billing)",
+    "late-billed": "Slurm bills {given} for it instead of {asked} (TRES billing)",
     "late-would": "while it waited, the job would have come to ask for {given}, by {runs:run} of the same job",
     "late-undone": "the job asks for {asked} again, as it was submitted",
     "cards-differ": "the job may get GPUs of different sizes, so that its share's memory is not known",
@@ -285,8 +287,8 @@ WORDS = {
     "equal-parts": "csub assumes that each task needs one part of {tasks}",
     "sms-above-bound": "all tasks together use {sum_pct:.0f} % of the SMs; the site's limit is {max_pct:g} %",
     "tasks-busy-memory": "each task uses GPU memory bandwidth {dram_pct:.0f} % of the time and may slow the others",
-    "task-slowdown": "each task takes about {expected:.2g} times as long as alone, one in ten over {upper:.3g} times",
-    "more-would-fit": "{tasks} tasks would fit",
+    "task-slowdown": "each task takes about {expected:as_long} alone, one in ten over {upper:.3g} times",
+    "more-would-fit": "the GPU has room for {tasks} tasks at a time",
     "tasks-take-too-long": "{tasks} tasks at a time, slowed {slowdown:.2f} times, need {needed_min} min, and the job "
     "may take {most_min:g} min; run fewer tasks at a time, or give each task less than {limit_min:g} min",
     "no-time-for-retries": "there is no time left to run failed tasks again",
@@ -324,6 +326,8 @@ class _Number(float):
     def __format__(self, spec: str) -> str:
         if spec == "time":
             return in_words(self)
+        if spec == "as_long":
+            return "as long as" if f"{self:.2g}" == "1" else f"{self:.2g} times as long as"
         if len(spec) > 2 and spec[0].isalpha():
             return counted(int(self), spec)
         return f"{float(self):{spec}}" if spec else f"{int(self) if self.is_integer() else float(self)}"

@@ -68,12 +68,13 @@ def pack_text(pack: Pack, *, goes_on: bool = False) -> str:
     if torn := sum(ledger.torn_lines for ledger in pack.ledgers):
         lines.append(f"             {counted(torn, 'line')} of the ledger cannot be used")
     lines += [f"             {printable(problem)}" for problem in pack.unreadable]
-    if pack.resumed_by:
-        lines.append(f"             resumed by job {', '.join(pack.resumed_by)}")
     left = len(set(pack.left) & set(numbers))
+    if pack.resumed_by:
+        later = len(tasks) - counts[done] - left
+        lines.append(f"             then job {', '.join(pack.resumed_by)}: {later} more done")
     if left:
         then = "" if goes_on else f": csub pack --resume={pack.job_id}"
-        lines.append(f"             {counted(left, 'task')} to be done{then}")
+        lines.append(f"             {counted(left, 'task')} still to be done{then}")
     if len(tasks) > _LINES:
         tasks = sorted(tasks, key=lambda task: (_outcome(task[1]) == done, task[0]))
     lines += [_line(number, record) for number, record in tasks[:_LINES]]

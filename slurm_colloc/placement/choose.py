@@ -21,10 +21,12 @@ from slurm_colloc.core.model import (
 )
 from slurm_colloc.placement.free_now import FreeNow, Option, at_once, choose, free_in_words, weigh
 from slurm_colloc.placement.pieces import Access, Fit, Need, Taken, host_limit, pieces_in, rooms_of
-from slurm_colloc.placement.time_and_cores import asked_partitions
+from slurm_colloc.placement.time_and_cores import asked_limit_min, asked_partitions
 from slurm_colloc.slurm.free_gpus import Free, kind_of
 
 _ANYTHING = Access()
+# Why a job gets no share, whatever it needs.
+_OF_THE_JOB = ("wrap-may-call-srun", "interpreter-not-sh")
 
 
 def place(
@@ -67,9 +69,13 @@ def place(
     if not rooms:
         why = tuple({str(item.reason): item.reason for item in rejected}.values()) or (because("site-has-no-gpus"),)
     elif len(rejected) > before:
-        why = (because("nothing-holds", need_mib=need.memory_mib, sm_pct=need.sm_active_pct, partitions=names),)
+        left = [item.reason for item in rejected[before:]]
+        own = [reason for reason in left if reason.code in _OF_THE_JOB][:1]
         for barred in (request.no_slice, request.no_mps, request.no_share):
-            why += barred if any(item.reason in barred for item in rejected[before:]) else ()
+            own += barred if any(reason in barred for reason in left) else ()
+        nothing = because("nothing-holds", need_mib=need.memory_mib, sm_pct=need.sm_active_pct, partitions=names)
+        # What the job needs is beside the point where no piece was refused for that.
+        why = tuple(own) if all(reason in own for reason in left) else (nothing, *own)
     return as_asked(why, tuple(rejected))
 
 
@@ -150,7 +156,9 @@ def _placed(taken: Taken, need: Need, request: JobRequest, config: SiteConfig) -
     reasons = list(fit.reasons)
     foretold = mode != SharingMode.SHARD  # what the neighbours of a shard slow it by nobody bounds
     if fit.time_limit_min is not None:
-        reasons.append(because("time-limit", limit_min=fit.time_limit_min))
+        asked_min = asked_limit_min(request, config) or 0.0  # in another partition it may be kept as it is
+        code = "time-limit-raised" if fit.time_limit_min > asked_min else "time-limit"
+        reasons.append(because(code, asked_min=asked_min, limit_min=fit.time_limit_min))
     reasons += _billed(request, fit, config)
     if fit.room.moved:
         reasons.append(because("moved", partition=fit.room.partition.name))

@@ -6,7 +6,7 @@ from math import isinf
 from typing import Any, NamedTuple
 
 from slurm_colloc.core.chart_model import JobTimeline
-from slurm_colloc.core.model import LATE, Decision, Evidence
+from slurm_colloc.core.model import Decision, Evidence
 from slurm_colloc.core.units import counted, in_words, kilowatt_hours, printable, significant
 from slurm_colloc.core.usage_model import MIN_COVERAGE_PCT, JobUsage
 from slurm_colloc.core.wording import sentence, shown
@@ -82,8 +82,10 @@ def as_ticket(story: JobStory, terminal: Terminal = NO_TERMINAL) -> str:
     first, *lines = _run_lines(run, story)
     if not story.decision:
         lines.append(titled("csub gave", "nothing that is known here"))
-    kept = [line for title in _TICKET for line in lines if line.startswith(titled(title, ""))]
-    kept += [titled("memory", printable(story.again))] * bool(story.again)
+    # After a first run this one may have had something else than csub gave the job.
+    titles = (*_TICKET, "given") if story.again else _TICKET
+    kept = [line for title in titles for line in lines if line.startswith(titled(title, ""))]
+    kept += [titled("before", printable(story.again))] * bool(story.again)
     kept += [titled("to stop", f"colloc off {printable(known.user)}")]
     return "".join(f"{line}\n" for text in (first, *kept) for line in folded(text, terminal.columns, TEXT_INDENT))
 
@@ -110,7 +112,7 @@ def _run_lines(story: RunStory, of: JobStory) -> Iterator[str]:
         yield titled("asked", ",".join(str(gres) for gres in slurm.asked) or "no GPU")
     if run:
         yield titled("given", printable(run.gres))
-        yield titled("allocated", f"{_hours(run.allocated_gpu_hours)}, in whole GPUs")
+        yield titled("allocated", f"{_hours(run.allocated_gpu_hours)}{', by its part of a GPU' * _is_share(run)}")
         if story.evidence and not run.methods:
             span_s = run.end_s - run.start_s
             yield from _by_evidence(None if run.state == "RUNNING" else span_s, decision, story.evidence)
@@ -122,16 +124,14 @@ def _run_lines(story: RunStory, of: JobStory) -> Iterator[str]:
         if story.evidence and slurm.start_s is not None and slurm.end_s is not None:
             yield from _by_evidence(slurm.end_s - slurm.start_s, decision, story.evidence)
         elif given:
-            yield titled("used", "not known here: samples of its nodes, where there are any, come with 'colloc ingest'")
+            yield titled("used", "not known here")
     if story.advice.fit:
         yield titled("would fit", printable(story.advice.fit))
     if decision:
         yield titled("asked", printable(decision.asked) or "no GPU")
-        when = f"{stamp(local(decision.at_s))}{' while it waited' if decision.arm == LATE else ''}"
-        by = "".join(
-            f", {word} {value}" for word, value in (("by", decision.rule), ("footprint", decision.rung)) if value
-        )
-        yield titled("csub gave", printable(f"{decision.how}, {when}{by}: {sentence(decision.reasons)}"))
+        by = f", by {decision.rule}" if decision.rule else ""
+        what = f"{decision.how}, {stamp(local(decision.at_s))}{by}: {sentence(decision.reasons)}"
+        yield titled("csub gave", printable(what))
     if story.advice.expected:
         yield titled("next time", printable(story.advice.expected))
     if story.advice.command:
@@ -146,9 +146,9 @@ def _verdict(run: JobUsage, timeline: JobTimeline | None) -> str:
     had = "its share" if _is_share(run) else "its GPUs" if of_several else "its GPU"
     partly = ""
     if run.coverage_pct is not None and run.coverage_pct < MIN_COVERAGE_PCT:
-        partly = f", as far as known: {run.coverage_pct:.0f} % of that was sampled"
+        partly = f"; only {run.coverage_pct:.0f} % of that was sampled"
     if never_used(run):
-        return f"did not use {had} in {took}{partly}"
+        return f"whether it used {had} in {took} is not known{partly}" if partly else f"did not use {had} in {took}"
     if timeline and of_several and timeline.devices_unused and None not in timeline.active_pct:
         had = f"its {timeline.devices} GPUs"
         working = f"; only {timeline.devices - timeline.devices_unused} of them did work"

@@ -22,8 +22,8 @@ _LEAST_GPU_HOURS = 0.01
 # What runs of each remedy held for nothing.
 _HELD = {
     NO_USE: "{runs} held {hours} GPU-h and hardly a kernel ran",
-    FEWER: "{runs} held {hours} GPU-h of GPUs on which hardly a kernel ran (the worst used {used} of {asked})",
-    TAIL: "{runs} held their GPUs for {hours} GPU-h, up to {longest}, after the last activity",
+    FEWER: "{runs} held {hours} GPU-h of GPUs on which hardly a kernel ran; job {worst} used {used} of {asked}",
+    TAIL: "{runs} held GPUs for {hours} GPU-h after the last activity on them, up to {longest}",
 }
 
 
@@ -116,15 +116,15 @@ def hints_of(said: Sequence[Judgement]) -> Iterator[Hint]:
         hours = fsum(remedy.gpu_hours for _, remedy in of)
         most, remedy = max(of, key=lambda one: one[1].gpu_hours)
         longest = in_words(max(one.idle_s for one, _ in of))
-        told = held.format(runs=counted(len(of), "run"), hours=significant(hours), longest=longest,
-                           used=most.used_gpus, asked=most.asked_gpus)  # fmt: skip
-        ids = _ids([one.found.usage for one, _ in of])
-        yield Hint(remedy.what, f"{told}: {ids}", f"colloc job {most.found.usage.job_id}", hours)
+        worst = most.found.usage.job_id
+        told = held.format(runs=_with_ids([one.found.usage for one, _ in of]), hours=significant(hours),
+                           longest=longest, worst=worst, used=most.used_gpus, asked=most.asked_gpus)  # fmt: skip
+        yield Hint(remedy.what, told, f"colloc job {worst}", hours)
 
 
-def _ids(runs: Sequence[JobUsage]) -> str:
+def _with_ids(runs: Sequence[JobUsage]) -> str:
     ids = list(dict.fromkeys(run.job_id for run in runs))
-    return f"{', '.join(ids[:5])}{', ...' if ids[5:] else ''}"
+    return f"{counted(len(runs), 'run')} (job {', '.join(ids[:5])}{', ...' if ids[5:] else ''})"
 
 
 def best(hints: Sequence[Hint]) -> list[Hint]:
@@ -149,10 +149,10 @@ def _verdict(report: MyReport) -> str:
     if report.fit and (freed := report.fit.could_free_gpu_hours):
         ways = {
             "smaller pieces of GPUs": report.fit.freed_gpu_hours,
-            "the GPUs that they used": report.fit.spare_gpu_hours,
+            "fewer GPUs": report.fit.spare_gpu_hours,
         }
-        on = " or ".join(way for way, hours in ways.items() if hours)
-        more = f"; on {on} they would have left {significant(freed)} GPU-h to other jobs"
+        less = " or ".join(way for way, hours in ways.items() if hours)
+        more = f"; with {less} they would have left {significant(freed)} GPU-h to other jobs"
     return f": your jobs used {significant(use.pct, 2)} % of their GPUs ({use.metric}){more}"
 
 

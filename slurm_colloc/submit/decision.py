@@ -91,8 +91,8 @@ def drop(config: SiteConfig, decision: Decision) -> str:
     if folder == config.own_spool or not config.own_spool:
         return ""
     return (
-        f"what was decided is kept in '{folder}': '{config.own_spool}' is not this user's own folder; tell the "
-        "administrators of the site"
+        f"the job is not affected, but its record is kept in '{folder}': '{config.own_spool}' is not this user's own "
+        "folder; tell the administrators of the site"
     )
 
 

@@ -130,7 +130,7 @@ def _header(request: JobRequest, footprint: Footprint, placement: Placement, cut
         f"# why: {sentence(placement.reasons)}",
         f"# needs: {sentence(footprint.provenance)}",
         *(
-            f"# removed: --{name} of your directives; sbatch gets the same request in a form that a share allows"
+            f"# removed: --{name} of your #SBATCH lines; a share has no whole GPU, so other options ask for the same"
             for name in cut
         ),
         "# to switch this off: csub --colloc=off, or sbatch",

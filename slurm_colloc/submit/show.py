@@ -26,7 +26,7 @@ _POLICIES = {
 }
 # Of why a job gets something else, what that does to it.
 _SLOWER = ("slowdown", "slowdown-beside-users", "slowdown-unknown", "task-slowdown")
-_DOES = (PACK, *_SLOWER, "billed", "time-limit", "moved")
+_DOES = (PACK, *_SLOWER, "billed", "time-limit", "time-limit-raised", "moved")
 # What there is to say of a submission, as scripts know it, and what a person is told: what happens, and what to do.
 _LINE = {
     "pack": "{all}",

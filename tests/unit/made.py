@@ -166,7 +166,19 @@ def evidence(job_id: str = "1", peak_mib: int | None = 8000, **fields: Any) -> E
 
 def decision(job_id: str = "1", **fields: Any) -> Decision:
     item = Decision(
-        job_id, "c", 1.0, "ann", "train", "sig", "gpu:1", "gpu:1", "mig", "hint", 9000.0, 30.0, (because("no-gpu"),)
+        job_id,
+        "c",
+        1.0,
+        "ann",
+        "train",
+        "sig",
+        "gpu:1",
+        "gpu:h100_2g.20gb:1",
+        "mig",
+        "hint",
+        9000.0,
+        30.0,
+        (because("slice-holds", need_mib=9256, profile="2g.20gb", mem_mib=20090),),
     )
     return item._replace(**fields)
 

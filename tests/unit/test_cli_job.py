@@ -148,7 +148,7 @@ def test_the_raw_id_of_a_task_is_that_task(at_site: Site) -> None:
     at_site.rows(row("70_1", JobIDRaw="71", Start="0", End="3600"))
     status, by_raw, _ = at_site.told("71")
     assert (status, by_raw) == (0, at_site.told("70_1")[1])
-    assert "  csub gave  gpu:1" in by_raw
+    assert "  csub gave  gpu:h100_2g.20gb:1" in by_raw
     at_site.rows()
     assert re.findall("^job (70.*?) ", at_site.told("70")[1], re.MULTILINE) == ["70_1", "70_2"]
 

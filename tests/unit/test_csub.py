@@ -432,6 +432,7 @@ def test_a_wrapped_command_gets_a_slice_that_it_is_told_of_as_of_a_gpu_and_no_sh
     shell.run(HINT, "--gres=gpu:1", "--wrap=true")
     shell.site('"mps"', agent=True)
     done = shell.run(HINT, "--gres=gpu:1", "--wrap=true")
+    assert [code for code, _ in shell.decisions()[-1]["reasons"]] == ["wrap-may-call-srun"]
     printed("csub", done.stderr)  # one would be large enough
     assert shell.calls()[1:] == [
         ["--gres=gpu:1", "--wrap=true", "--gres=gpu:h100_1g.10gb:1"],

@@ -62,7 +62,8 @@ def test_a_gap_is_shown_as_a_gap(printed: Printed) -> None:
 
 def test_a_ticket_is_of_the_last_run_and_of_what_came_after(printed: Printed) -> None:
     bound = decision(arm=LATE, given="mps:10", mode="mps", reasons=(because("late-bound", asked="gpu:1", runs=3),))
-    first, last = told(usage(job_id="1_1"), bound).runs[0], RunStory(usage(job_id="1_2"), ROW._replace(billing="8"))
+    first = RunStory(usage(job_id="1_2", state="REQUEUED", gres="mps:10", allocated_gpu_hours=0.1))
+    last = RunStory(usage(job_id="1_2"), ROW._replace(job_id="1_2", billing="8"))
     again = "job 1_2 ran out of GPU memory on mps:10; it begins again on gpu:1"
     printed("why", as_ticket(JobStory([first, last], bound, again=again)))
     assert as_ticket(JobStory([], bound, again=again)) == as_text(JobStory([], bound, again=again))

@@ -78,7 +78,9 @@ def test_gpus_that_nobody_used_and_idle_tails_are_said(printed: Printed) -> None
 
 
 def test_gpus_of_several_that_were_never_used_are_said_first(printed: Printed) -> None:
-    four = usage(job_id="9", gres="gpu:h100:4", allocated_gpu_hours=96.0)
+    hours = dict.fromkeys((f"{of}_gpu_hours" for of in ("allocated", "held", "util_measured", "sm_measured")), 96.0)
+    four = usage(job_id="9", end_s=24 * HOUR, gres="gpu:h100:4", util_used_gpu_hours=20.0, sm_used_gpu_hours=12.0,
+                 **hours)  # fmt: skip
     said = [judge(RunFound(four, None, None, Fitted("not-one-gpu", "", None, None, 0.0, 4, 3, 72.0)))]
     (hint,) = hints_of(said)
     assert (hint.command, hint.gpu_hours, said[0].remedies[0].gres) == ("colloc job 9", 72.0, "gpu:h100:1")
@@ -93,7 +95,9 @@ def test_the_best_advice_comes_first_and_there_are_three() -> None:
 
 
 def test_the_piece_that_is_named_holds_half_of_the_hours_and_nothing_is_said_of_runs(printed: Printed) -> None:
-    text = as_text(mine(usage(), fit=Fit("ann", 4.0, 2.0, 1.0, "mps:10", 5, 3, 0)))
+    text = as_text(
+        mine(*(usage(job_id=str(job)) for job in range(1, 6)), fit=Fit("ann", 5.0, 3.0, 2.7, "mps:10", 5, 3, 0))
+    )
     printed("me", text)
 
 

@@ -113,7 +113,7 @@ def test_a_job_asks_slurm_whether_its_pack_runs(
     row = ROW._replace(job_id="7", raw_id="7", user=own_name(), state=state, end_s=ended)
     monkeypatch.setattr(CliClient, "accounted", lambda self, job_id: (row,))
     assert colloc("job", "7") == 0
-    assert ("3 tasks to be done" in colloc.out, colloc.out.count("--resume")) == (True, advised)
+    assert ("3 tasks still to be done" in colloc.out, colloc.out.count("--resume")) == (True, advised)
 
 
 def test_a_pack_is_shown_without_a_store(capsys: pytest.CaptureFixture[str], printed: Printed) -> None:

@@ -65,7 +65,7 @@ HOSTILE: dict[str, Callable[[Path], object]] = {
     "huge": lambda path: path.write_bytes(b" " * 300_000),
     "deep": lambda path: path.write_bytes(b"[" * 100_000),
     "deep in reasons": lambda path: path.write_text(
-        json.dumps(decision()._asdict()).replace('[["no-gpu", {}]]', "[" * 900 + "]" * 900)
+        json.dumps({**decision()._asdict(), "reasons": "deep"}).replace('"deep"', "[" * 900 + "]" * 900)
     ),
     "huge number": lambda path: path.write_text(json.dumps({**decision()._asdict(), "at_s": 10**400})),
     "not a number": lambda path: path.write_text(json.dumps({**decision()._asdict(), "at_s": float("nan")})),

@@ -73,8 +73,8 @@ def story_of(job_id: str, since: str, store: str) -> JobStory:
     again = told(config.cluster, shown_id) if config else ""
     shown = "" if visible.everybody else f", {visible.whose}"
     trouble = trouble or (
-        f"job '{job_id}' is not in the store '{folder}' with a GPU since {stamp(start)}{shown}; has it one, and "
-        "has 'colloc ingest' run since it started?"
+        f"store '{folder}' has no measurements of job '{job_id}' since {stamp(start)}{shown}; if it had a GPU, they "
+        "come with 'colloc ingest'"
     )
     if not runs and not rows and pack is None and not again:
         raise InputError(f"{unseen}, and {trouble}")

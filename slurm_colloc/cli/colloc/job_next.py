@@ -33,7 +33,7 @@ _LIMIT_BYTES = 4 * 1024 * 1024
 _GPU_OPTIONS = ("gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket")
 _MODES = {"mps": SharingMode.MPS, "shard": SharingMode.SHARD}
 _GOES_ON = ("RUNNING", "SUSPENDED")
-_ALLOWING = "as far as limits and what is free allow: 'csub --dry-run --explain SCRIPT' tells"
+_ALLOWING = "if one is free and limits allow it ('csub --dry-run --explain SCRIPT' tells)"
 
 
 def advise(
@@ -111,8 +111,8 @@ def _next_by_csub(decision: Decision, known: Known | None, run: JobUsage | Accou
 
 def _gets(how: str, placement: Placement, footprint: Footprint) -> str:
     memory, active = footprint.gpu_mem_peak_mib, footprint.sm_active_pct
-    by = f"{memory.q99:.0f} MiB, at most {active.q95:.0f} % of the SMs" if memory and active else "not known"
-    return f"{how} it gets {placement.given} ({placement.mode}; footprint {footprint.rung}: {by}), {_ALLOWING}"
+    by = f"{memory.q99:.0f} MiB and at most {active.q95:.0f} % of the SMs" if memory and active else "what is not known"
+    return f"{how} it gets {placement.given}, {_ALLOWING}: it needs {by}"
 
 
 def _in_words(fitted: Fitted, placement: Placement, run: Evidence) -> str:
