@@ -24,8 +24,10 @@ from slurm_colloc.pack.command_line import RESUME
 from slurm_colloc.submit.own_options import parse_arguments
 from tests.doc_examples import CHECKOUT, ONLY_READ, Block, Example, blocks, examples, kept_as, once, printed, runs_here
 from tests.pages.json_output import TOP_LEVEL
+from tests.unit.made import run
 from tests.unit.programs import colloc
 from tests.unit.shell import SCRIPT, Shell, on_a_terminal
+from tests.unit.stored import INGESTED_S, busy, stored
 
 DEMO = CHECKOUT / "tests/recorded/demo"
 # The recording is of the past: an example's "last 30 days" are those before its end.
@@ -106,27 +108,43 @@ def test_each_call_of_colloc_runs_on_a_recording(
     assert colloc.out or colloc.err or set(tmp_path.iterdir()) - before
 
 
-def test_the_screen_of_readme_has_lines_that_are_printed(
-    recorded: Path, shell: Shell, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (screen,) = (one.text for one in blocks() if one.page == "README.md" and one.text.startswith("$ "))
+@pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md", "docs/how-to/my-jobs.md"])
+def test_a_screen_has_lines_that_are_printed(page: str, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The screens of a page are of one job: submitted, looked at when it has ended, and submitted again."""
+    screen = "".join(one.text for one in blocks() if one.page == page and one.text.startswith("$ "))
     (shell.folder / "train.sh").write_text(SCRIPT)
     shell.site('"mig"', agent=True)
-    shell.ran(signature=shell.request("train.sh")["signature"])
-    monkeypatch.setenv("COLLOC_CONF", str(recorded / "site.toml"))
-    assert colloc("job", "6", "--store", str(recorded / "store")) == 0
+    ran, site = run("4710", job_name="train.sh"), shell.folder / "site.toml"
+    site.write_text(site.read_text().replace('"lab"', f'"{ran.cluster}"'))
+    shell.behave(0, "echo Submitted batch job 4710\nexit 0\n")
+    monkeypatch.setattr("time.time", lambda: INGESTED_S)
+    rounds = busy(900, 1800, 2700, 3600, sm=5.0, mib=4000, job="4710")
+    store = str(shell.folder / "store")
+    stored(store, [ran], rounds).write_log("a", {})
+    monkeypatch.setenv("COLLOC_CONF", str(site))
     for command, *lines in map(str.splitlines, screen.split("$ ")[1:]):
         program, *words = command.partition("#")[0].split()
+        if shell.calls():  # what it used is known from then on
+            shell.ran(signature=shell.request("train.sh")["signature"])
         if program == "colloc":
-            text = colloc.out.replace("job 6 ", "job 4711 ")
+            assert colloc(*words, "--store", store) == 0
+            text = colloc.out
         elif "--dry-run" in words:
             text = shell.run(*words).stderr
         else:
-            text = f"Submitted batch job 4711\n{on_a_terminal(shell, *words)}"
+            text = f"Submitted batch job 471{len(shell.calls())}\n{on_a_terminal(shell, *words)}"
         said = iter(text.splitlines())
         for line in lines:  # in the order of what is printed, of which the screen leaves out some
             start = line.removesuffix(" ...")
             assert any(one == line or (start != line and one.startswith(start)) for one in said), line
+
+
+def test_a_message_on_a_page_is_one_that_is_printed() -> None:
+    texts = (path.read_text().splitlines() for path in (CHECKOUT / "tests/golden/printed").iterdir())
+    printed = {line for text in texts for line in text}
+    shown = [line for one in blocks() if one.text.startswith("csub: ") for line in one.text.splitlines()]
+    assert len(shown) > 3
+    assert [line for line in shown if line not in printed] == []
 
 
 @pytest.mark.parametrize("example", [one for one in RUN if one.words[0] == "csub"], ids=str)
