@@ -85,9 +85,9 @@ def _options(config: SiteConfig, cluster: Cluster) -> Iterator[str]:
     said = [f"sbatch says at each call of each user: 'spank: {text}'" for text in cluster.unloaded_plugins]
     for fault in said or filter(None, [ours]):
         yield (
-            f"{fault}: put the file that plugstack.conf names there, made for Slurm {cluster.release} "
-            "('colloc site build-plugin' makes ours); where it is to go, take its line out there, and its options out "
-            "of sbatch_options"
+            f"{fault}: to keep the plugin, install the file that plugstack.conf names, made for Slurm "
+            f"{cluster.release} ('colloc site build-plugin' makes ours); to remove it, delete its line in "
+            "plugstack.conf and its options in sbatch_options"
         )
     if declared != cluster.plugin_options and not (said or lost):
         yield _differs("", "sbatch_options", declared, cluster.plugin_options)

@@ -174,9 +174,9 @@ BROKEN: list[tuple[str, dict[str, Any], str, str]] = [
     ),
     ("DOC051", limited(gres_gpu="1", gres_mps="1", gres_shard="1"), QOS, "MaxTRESPerUser=gres/gpu=1 is used up"),
     ("DOC052", limited("MinTRES", gres_gpu="1"), QOS, "MinTRES=gres/gpu=1, and nodes have mps, shard"),
-    ("DOC060", priced(gres_gpu=100.0), GPU, f"one costs: gpu:{SLICE} 100, gpu:h100 100; gpu:{LARGER} 100"),
-    ("DOC060", priced(gres_gpu=100.0, **{f"gres_gpu:{SLICE}": 14.0}), GPU, f"gpu:{SLICE} 114, gpu:h100 100"),
-    ("DOC060", {**priced(gres_gpu=9.0), "nodes": (M1,)}, GPU, f"one costs: gpu:{SLICE} 9, gpu:{LARGER} 9"),
+    ("DOC060", priced(gres_gpu=100.0), GPU, f"bills 100 for gpu:{SLICE} and 100 for gpu:h100; 100 for gpu:{LARGER} "),
+    ("DOC060", priced(gres_gpu=100.0, **{f"gres_gpu:{SLICE}": 14.0}), GPU, f"114 for gpu:{SLICE} and 100 for gpu:h100"),
+    ("DOC060", {**priced(gres_gpu=9.0), "nodes": (M1,)}, GPU, f"bills 9 for gpu:{SLICE} and 9 for gpu:{LARGER}"),
     ("DOC061", priced(**{f"gres_gpu:{WHOLE}": 100.0}), GPU, f"gres/mps, gres/shard, gres/gpu:{SLICE}"),
     (
         "DOC062",

@@ -91,7 +91,7 @@ CHECKS = (
     Check(
         "DOC045",
         "warning",
-        "what jobs use is not gathered",
+        "Slurm does not record what jobs use (JobAcctGatherType)",
         "sstat and sacct have neither memory nor CPU time: seff and 'colloc job 4711' cannot say what a job used",
         "JobAcctGatherType=jobacct_gather/cgroup",
         "slurm.conf(5), JobAcctGatherType",

@@ -36,7 +36,7 @@ CHECKS = (
     Check(
         "DOC030",
         "error",
-        "jobs are not kept from other jobs' GPUs",
+        "a job can use other jobs' GPUs",
         "a job that unsets or overwrites CUDA_VISIBLE_DEVICES uses GPUs and slices that are not its own",
         "set ConstrainDevices=yes in cgroup.conf, and TaskPlugin=task/cgroup,task/affinity in slurm.conf",
         "cgroup.conf(5), ConstrainDevices; slurm.conf(5), TaskPlugin",
@@ -45,7 +45,7 @@ CHECKS = (
     Check(
         "DOC031",
         "warning",
-        "jobs are not kept within their memory",
+        "a job can take all memory of its node",
         "one job can take all memory of the node; the kernel then ends a process of any job there",
         "set ConstrainRAMSpace=yes in cgroup.conf, and TaskPlugin=task/cgroup,task/affinity in slurm.conf",
         "cgroup.conf(5), ConstrainRAMSpace",

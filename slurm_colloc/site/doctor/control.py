@@ -60,7 +60,7 @@ CHECKS = (
     Check(
         "DOC071",
         "warning",
-        "backfill does not come to the end of the queue",
+        "backfill does not reach the end of the queue",
         "small jobs for a free share wait behind others that cannot begin: sharing makes queues longer",
         "raise bf_max_job_test and bf_max_time, set bf_continue, and bf_max_job_user for those who queue thousands",
         "slurm.conf(5), SchedulerParameters; sdiag(1), Last depth cycle and Last queue length",

@@ -208,7 +208,7 @@ CHECKS = (
     Check(
         "DOC016",
         "warning",
-        "one GPU of a node is shared at a time",
+        "Slurm shares only one GPU of a node at a time",
         "only one GPU of the node runs jobs with shares at a time: a second job of mps:60 waits although a GPU is free",
         "write Flags=all_sharing into each line of mps and of shard in gres.conf; then restart slurmctld and each "
         "slurmd",
@@ -220,7 +220,7 @@ CHECKS = (
         "error",
         "jobs are not told which GPU is theirs",
         "without CUDA_VISIBLE_DEVICES each job of the node takes the first GPU, on top of its neighbours",
-        "no such flag, or nvidia_gpu_env",
+        "remove the flag from gres.conf, or write nvidia_gpu_env",
         f"gres.conf(5), Flags: no_gpu_env and the like; seen on {TRIED}",
         _without_variables,
     ),

@@ -90,10 +90,10 @@ def _dear_slices(site: Site) -> Iterator[Seen]:
         dear = [(kind, other) for kind in sorted(slices) if (other := _as_cheap(partition, kind, references, largest))]
         if dear:
             said = "; ".join(
-                f"gpu:{kind} {_price(partition, kind, largest):g}, gpu:{other} {references[other]:g}"
+                f"{_price(partition, kind, largest):g} for gpu:{kind} and {references[other]:g} for gpu:{other}"
                 for kind, other in dear
             )
-            yield Seen(f"partition '{partition.name}'", f"by TRESBillingWeights one costs: {said}")
+            yield Seen(f"partition '{partition.name}'", f"TRESBillingWeights bills {said}")
 
 
 def _as_cheap(partition: Partition, kind: str, references: Mapping[str, float], largest: bool) -> str:
@@ -166,16 +166,16 @@ CHECKS = (
         "error",
         "a QOS that asks each job for a GPU",
         "a job on gres/mps or gres/shard has no gres/gpu: it waits for good (QOSMinGRES), or is refused (DenyOnLimit)",
-        "no MinTRES on gres/gpu where there are shares; keep jobs without a GPU away in job_submit.lua",
+        "remove MinTRES on gres/gpu where there are shares; keep jobs without a GPU away in job_submit.lua",
         f"sacctmgr(1), MinTRES; seen on {TRIED}",
         _must_have_gpus,
     ),
     Check(
         "DOC060",
         "warning",
-        "a slice as dear as a whole GPU",
+        "a slice costs as much as a whole GPU",
         "fair share charges a seventh of a GPU like all of it: whoever asks for less gains nothing",
-        "no weight on gres/gpu; one on each gres/gpu:TYPE, slices at their part. Both on one job are added up",
+        "remove the weight on gres/gpu; write one on each gres/gpu:TYPE, slices at their part. Slurm adds up both",
         "slurm.conf(5), TRESBillingWeights: the sum of all TRES, with PriorityFlags=MAX_TRES the largest of a node; "
         "that gres/gpu and gres/gpu:TYPE are added was measured on Slurm 22.05.8, 24.11.5 and 26.05.5",
         _dear_slices,

@@ -92,7 +92,7 @@ CHECKS = (
         "error",
         "a Prolog without its Epilog",
         "what it starts or sets for a job outlives it: a daemon holds the GPU, a compute mode keeps the next job out",
-        "an Epilog that ends the daemon of the job, and sets the mode back",
+        "install an Epilog that ends the daemon of the job, and sets the mode back",
         f"slurm.conf(5), Epilog; what a Prolog had made was there after the job on {TRIED}",
         _unpaired,
     ),
@@ -108,9 +108,9 @@ CHECKS = (
     Check(
         "DOC104",
         "warning",
-        "the SPANK plugin is given words that it does not know",
-        "it passes them over: with mps=PATH no MPS daemon is started, and jobs on shares of a GPU take turns",
-        'take them out of the line; MPS daemons are by Prolog and Epilog: write sharing.mps_daemon = "prolog" into '
+        "plugstack.conf gives the SPANK plugin words that it does not know",
+        "it ignores them: with mps=PATH no MPS daemon is started, and jobs on shares of a GPU take turns",
+        'take them out of the line. Prolog and Epilog start MPS daemons: write sharing.mps_daemon = "prolog" into '
         "site.toml, and install what 'colloc site render -o FOLDER' then writes",
         "docs/how-to/plugins.md",
         _strange_words,

@@ -174,7 +174,7 @@ CHECKS = (
     Check(
         "DOC001",
         "error",
-        "a script gives nvidia-smi -c the job's devices for a mode",
+        "a script runs nvidia-smi -c $CUDA_VISIBLE_DEVICES, and -c wants a mode",
         "the first digit is taken for a compute mode, and set on every GPU of the node: jobs on others fail to start",
         "nvidia-smi -i GPU -c EXCLUSIVE_PROCESS, once for each GPU of the job, and -c DEFAULT in the epilog",
         "nvidia-smi(1), -c and -i",
@@ -202,7 +202,7 @@ CHECKS = (
         "DOC004",
         "error",
         "the prolog's MPS pipe directory does not reach the job",
-        "a process that finds no daemon runs without MPS and without a word: no share of it is bounded",
+        "a process that finds no daemon runs without MPS and prints nothing: nothing limits its share",
         f"let TaskProlog print 'export {_PIPE}=DIRECTORY'",
         "slurm.conf(5), Prolog and TaskProlog: only what TaskProlog prints as 'export NAME=value' becomes the job's; "
         f"{_MPS}",
@@ -220,10 +220,10 @@ CHECKS = (
     Check(
         "DOC006",
         "error",
-        "gres/mps has one MPS daemon for each job",
+        "each job starts an MPS daemon of its own, so jobs take turns",
         "only clients of one server run together: these jobs take turns as without MPS, and in EXCLUSIVE_PROCESS the "
         "second one cannot start",
-        "one daemon for each GPU and user, counted by the prolog and ended by the epilog of the last job",
+        "start one daemon for each GPU and user in the first job's prolog, and end it in the last one's epilog",
         f"{_MPS}, architecture: one server serves the clients of one user on a GPU",
         _one_for_each_job,
     ),
@@ -239,9 +239,9 @@ CHECKS = (
     Check(
         "DOC008",
         "warning",
-        "slurmd ends a prolog before the MPS daemon's start has run out of time",
+        "PrologEpilogTimeout is shorter than an MPS daemon may need to start",
         "it counts as failed, and the node is drained (seen on 22.05), where a job would only have run without MPS",
-        f"PrologEpilogTimeout above {_MOST_S} s, or none",
+        f"set PrologEpilogTimeout above {_MOST_S} s, or remove it",
         "slurm.conf(5), PrologEpilogTimeout",
         _impatient,
     ),
@@ -249,8 +249,8 @@ CHECKS = (
         "DOC009",
         "error",
         "the MPS pipe directory is hidden from jobs",
-        "a process that finds no daemon runs without MPS and without a word: no share of it is bounded",
-        "a pipe directory elsewhere, such as below /run",
+        "a process that finds no daemon runs without MPS and prints nothing: nothing limits its share",
+        "choose a pipe directory elsewhere, such as below /run",
         "job_container.conf(5), Dirs; seen with a folder in /tmp on Slurm 22.05.8 and 26.05.5",
         _hidden,
     ),
