@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
+from slurm_colloc.cli.colloc.job_mlflow import PIECES, send
 from slurm_colloc.cli.colloc.job_next import advise
-from slurm_colloc.cli.colloc.output import one_of, say, site_or_none, state_folder, window
+from slurm_colloc.cli.colloc.output import one_of, say, site_or_none, state_folder, window, write
 from slurm_colloc.cli.colloc.terminal import show, terminal
 from slurm_colloc.cli.colloc.visible_store import visible_here
 from slurm_colloc.core.clock import now
@@ -45,14 +46,22 @@ def job(
     since: Annotated[str, typer.Option("--since", help="look back so far")] = "365d",
     form: Annotated[str, typer.Option("--format", help="text or json")] = "text",
     store: Annotated[str, typer.Option("--store", help="folder of the store; else the site's")] = "",
+    to: Annotated[str, typer.Option("--to", help="mlflow: write the job there instead")] = "",
+    uri: Annotated[str, typer.Option("--uri", help="of MLflow; else MLFLOW_TRACKING_URI")] = "",
 ) -> None:
     """Say what one job got and used, and how to submit it next time."""
     one_of("--format", form, FORMATS)
+    if to:
+        one_of("--to", to, ("mlflow",))
+        write("".join(f"{line}\n" for line in send(story_of(job_id, since, store, PIECES), uri)), "")
+        return
+    if uri:
+        raise InputError("--uri is for --to mlflow")
     show(story_of(job_id, since, store), FORMATS, form)
 
 
-def story_of(job_id: str, since: str, store: str) -> JobStory:
-    """Return all that is known here of a job.
+def story_of(job_id: str, since: str, store: str, pieces: int = 0) -> JobStory:
+    """Return all that is known here of a job, its time in so many pieces; 0: as many as the terminal has room for.
 
     Raises:
         InputError: nothing is.
@@ -65,7 +74,8 @@ def story_of(job_id: str, since: str, store: str) -> JobStory:
         )
     folder = store or state_folder("store")
     visible = visible_here(folder, config)
-    runs, trouble = _in_store(folder, job_id, start.timestamp(), config, visible)
+    pieces = pieces or _pieces_shown()
+    runs, trouble = _in_store(folder, job_id, start.timestamp(), config, visible, pieces)
     rows, unseen = _by_slurm(job_id, visible)
     shown_id = _shown_id(job_id, runs, rows)
     # What a pack's job wrote down is there at once, before any ingest.
@@ -88,12 +98,15 @@ def story_of(job_id: str, since: str, store: str) -> JobStory:
     return JobStory(stories[earlier:], decision, start.timestamp(), earlier, packed, again)
 
 
+def _pieces_shown() -> int:
+    columns = terminal().columns
+    return min(_MOST_PIECES, max(_FEWEST_PIECES, columns - 35)) if columns else _MOST_PIECES
+
+
 def _in_store(
-    folder: str, job_id: str, since_s: float, config: SiteConfig | None, visible: Visible
+    folder: str, job_id: str, since_s: float, config: SiteConfig | None, visible: Visible, pieces: int
 ) -> tuple[list[RunFound], str]:
     """Return the runs in the store, and why there can be none."""
-    columns = terminal().columns
-    pieces = min(_MOST_PIECES, max(_FEWEST_PIECES, columns - 35)) if columns else _MOST_PIECES
     try:
         present_s = now()
         asked = Window(since_s, present_s, present_s)
