@@ -226,7 +226,7 @@ def _week_hours(report: UsageReport) -> Iterator[Figure]:
             says=f"{how} on average: most, {most}; least, {least}.",
             caption=f"{how} on average over all such hours of the window, in whole-GPU equivalents; hours of {zone}. "
             + (f"Of what was measured: GPUs times {word}." if field != "allocated_gpus" else "From accounting.")
-            + " Both weeks have the same scale.",
+            + " Both charts have the same colours.",
             legend=(*darkness(limits, "GPUs"), *((("unseen", "not measured"),) if len(known) < len(week) else ())),
             limits=limits,
             titles=("day", *(f"{hour:02}" for hour in range(24))),

@@ -2,7 +2,6 @@
 """What a reader wants first: the month in a few sentences, and what to do, most GPU-hours first. Pure."""
 
 from collections.abc import Iterable, Iterator
-from statistics import stdev
 
 from slurm_colloc.core.chart_model import Todo
 from slurm_colloc.core.units import counted, printable, significant
@@ -38,18 +37,19 @@ def sentences(report: UsageReport) -> Iterator[str]:
         did = "SMs were busy" if use.metric == METRICS["sm"] else "A kernel ran"
         measured = percent(use.measured_gpu_hours, allocated) or 0
         of = f"{use.pct:.0f} % of the {short(use.measured_gpu_hours)} ({measured:.0f} %) that were measured"
+        of += f"; {short(use.measured_gpu_hours - use.used_gpu_hours)} were idle"
         yield f"{did} for {short(use.used_gpu_hours)} GPU-hours, {of}."
     fit = report.fits[-1] if report.fits else None
     if total.held_idle_gpu_hours:
         yield f"{short(total.held_idle_gpu_hours)} GPU-hours were on GPUs without a process of their job."
     if fit and fit.spare_runs:
-        also = ", in part those without a process" if total.held_idle_gpu_hours else ""
-        which = f"GPUs that {counted(fit.spare_runs, 'run')} never used{also}"
-        yield f"{short(fit.spare_gpu_hours)} GPU-hours were on {which}."
+        also = " Hours without a process may be among them: do not add the two." if total.held_idle_gpu_hours else ""
+        which = f"GPUs that {counted(fit.spare_runs, 'run')} never used"
+        yield f"{short(fit.spare_gpu_hours)} GPU-hours were on {which}.{also}"
     if fit and fit.fitting_runs:
         of = f"{fit.judged_runs:,} runs that can be judged (of {total.jobs:,})"
-        left = f"that would have left {short(fit.freed_gpu_hours)} GPU-hours to others"
-        yield f"A piece of a GPU was enough for {fit.fitting_runs:,} of {of}: {left}."
+        left = f"at most {short(fit.freed_gpu_hours)} GPU-hours would have been left to others"
+        yield f"A piece of a GPU was enough for {fit.fitting_runs:,} of {of}: {left}, had none been slower."
     if (harm := report.harm) and harm.part is not None and harm.low is not None and harm.high is not None:
         part, low, high = (significant(100 * value, 2) for value in (harm.part, harm.low, harm.high))
         of = f"{part} %; the true part is {low} to {high} % with 95 % certainty"
@@ -57,16 +57,16 @@ def sentences(report: UsageReport) -> Iterator[str]:
 
 
 def _spread(report: UsageReport) -> str:
-    """Return how much the part of the installed that was allocated differs from day to day, or from week to week."""
+    """Return between which ends the part of the installed that was allocated lay by day, or by week."""
     pieces = report.charts.over_time if report.charts else ()
-    for least_h, most_h, name in ((_DAY_H, _DAY_H + 3, "days"), (_WEEK_H, 1e9, "weeks")):
+    for least_h, most_h, name in ((_DAY_H, _DAY_H + 3, "day"), (_WEEK_H, 1e9, "week")):
         known = [
             100 * piece.allocated_gpu_hours / piece.installed_gpu_hours
             for piece in pieces
             if least_h <= (piece.until_s - piece.since_s) / 3600 < most_h and piece.installed_gpu_hours
         ]
         if len(known) > 1:
-            return f"; standard deviation over {len(known)} {name}: {stdev(known):.0f} percentage points"
+            return f"; between {min(known):.0f} and {max(known):.0f} % a {name}"
     return ""
 
 

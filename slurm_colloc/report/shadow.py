@@ -85,7 +85,7 @@ def _digits(report: ShadowReport) -> int:
 def _signed(duration_s: float | None) -> str:
     if duration_s is None:
         return "-"
-    return in_words(duration_s) if duration_s >= 0 else f"-{in_words(-duration_s)}"
+    return in_words(duration_s) if duration_s >= 0 else f"{in_words(-duration_s)} later"
 
 
 def heading(report: ShadowReport) -> str:
@@ -123,14 +123,13 @@ def footnotes(report: ShadowReport) -> list[str]:
             for hours in (report.could_free_gpu_hours, report.fitted_could_free_gpu_hours)
         )
         lines.append(
-            f"COULD FREE of 'colloc report' is {could} GPU-h on pieces in this window, {of_fitted} of the runs that "
-            "FIT. It is by what was measured of each run itself and as if none were slower; FREED is by what csub knew "
-            "when the run was submitted, with margins, and slower."
+            f"'colloc report' has COULD FREE {could} GPU-h on pieces, {of_fitted} of the runs that FIT: at most, as if "
+            "none were slower. FREED is by what csub knew at submission, with margins and slower."
         )
     if total.lost_gpu_hours:
         lines.append(
-            "runs too large for their piece would have had to run again as asked, after holding it for "
-            f"{number(total.lost_gpu_hours, _digits(report))} GPU-h had they failed at their very end; not in FREED"
+            f"at worst {number(total.lost_gpu_hours, _digits(report))} GPU-h would have been wasted by runs that were "
+            "too large for their piece, failed, and ran again as asked; not in FREED"
         )
     return lines + _of_waits(report)
 
@@ -140,22 +139,19 @@ def _of_late(late: ShadowLate) -> Iterator[str]:
     if not late.runs:
         return
     yield f"late binding would have changed {counted(late.runs, 'run')}:"
-    sooner = f"of {late.waits_known} it is known when they would have begun: {late.sooner} an hour sooner, or more"
-    harmed = f"of {late.judged} whether the piece holds them: {late.harmed} would have run out of GPU memory"
-    yield f"  {sooner if late.waits_known else 'of none is it known when it would have begun'};"
-    yield f"  {harmed if late.judged else 'of none whether the piece holds it'}; whether slower is of none known."
+    sooner = f"known of {late.waits_known}: {late.sooner} an hour sooner, or more"
+    harmed = f"known of {late.judged}: {late.harmed} would have run out of GPU memory"
+    yield f"  when they would have begun: {sooner if late.waits_known else 'not known of any'}"
+    yield f"  whether the piece holds them: {harmed if late.judged else 'not known of any'}; whether slower: not known"
 
 
 def _of_waits(report: ShadowReport) -> list[str]:
     total = report.total
     if not total.waits_known:
-        return ["EARLIER: not known of any run: of none was its piece seen to be free"]
+        return ["EARLIER: not known: nobody saw when a piece was free for any of these runs"]
     return [
-        "EARLIER: median over users of each one's median of (wait as run less wait for the piece), of the OF runs that "
-        "FIT and of which both are known.",
-        "Wait for the piece: until it was seen to be free, at the submission (0) or when late binding knew the need. "
-        f"{total.sooner} of these {total.waits_known} waited longer. Each is taken alone: a piece that was "
-        "free counts for every job submitted meanwhile, so that they are not to be added up.",
+        f"EARLIER: by how much the OF runs would begin sooner (median); {total.sooner} of {total.waits_known} would. "
+        "One piece that was free counts for every job submitted meanwhile: do not add these times up.",
     ]
 
 

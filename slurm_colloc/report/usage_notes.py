@@ -316,4 +316,4 @@ def _predicted(rung: Prediction) -> str:
     runs = counted(rung.jobs, "run")
     if rung.rung == UNKNOWN_RUNG:
         return f"csub had no footprint: {runs}"
-    return f"csub's footprints of kind '{printable(rung.rung)}', {runs}: {known or 'none completed with a measurement'}"
+    return f"csub's estimates by '{printable(rung.rung)}', {runs}: {known or 'none completed with a measurement'}"

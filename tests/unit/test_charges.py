@@ -92,7 +92,7 @@ def test_pieces_that_are_billed_otherwise_are_named(weights: str, named: list[st
     found = list(charges(config, priced))
     assert len(found) == len(named), found
     assert all(f" for {name} and " in said for name, said in zip(named, found, strict=True))
-    assert set(found) <= set(notes(config, priced)), "no difference of the file: a site may mean it"
+    assert set(found) <= set(notes(config, priced))  # no difference of the file: a site may mean it
     largest = priced._replace(settings={**priced.settings, "PriorityFlags": "MAX_TRES"})
     assert len(list(charges(config, largest))) == (3 if weights.startswith("GRES/gpu=1") else len(named)), (
         "1, 1 and 6 of 6"

@@ -52,7 +52,7 @@ def test_what_the_sentences_say(printed: Printed) -> None:
 
 def test_the_spread_is_over_whole_days_or_weeks() -> None:
     def spread(charts: Charts) -> bool:
-        return "standard deviation" in next(iter(sentences(of(1.0, installed_gpu_hours=2.0, charts=charts))))
+        return "between 10 and 20 %" in next(iter(sentences(of(1.0, installed_gpu_hours=2.0, charts=charts))))
 
     assert spread(days(10.0, 20.0))
     assert spread(days(10.0, 20.0, day_s=7 * DAY_S))

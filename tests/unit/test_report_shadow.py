@@ -33,8 +33,8 @@ REPORT = ShadowReport(
     left=(ShadowLeft("what it needs was not known", 3, None),),
     not_judged=(ShadowLeft("nobody measured its peak of GPU memory", 1, 2.0),),
     late=ShadowLate(3, 2, 1, 1, 1),
-    could_free_gpu_hours=9.0,
-    fitted_could_free_gpu_hours=7.0,
+    could_free_gpu_hours=26.0,
+    fitted_could_free_gpu_hours=24.0,
 )
 
 
@@ -44,7 +44,7 @@ def test_the_table_says_counts_and_method(printed: Printed) -> None:
     assert titles.split()[:4] == ["PIECE", "RUNS", "JUDGED", "FIT"]
     page = RECORDED.parents[1] / "docs/how-to/tier-place.md"
     assert titles.split() in [line.split() for line in page.read_text().splitlines()], "the page shows them"
-    assert first.split()[1:] == ["5", "4", "3", "1", "30.00", "10.50", "19.50", "-1.5", "min", "2"]
+    assert first.split()[1:] == ["5", "4", "3", "1", "30.00", "10.50", "19.50", "1.5", "min", "later", "2"]
     # Nothing is known of these.
     assert second.split()[-9:] == ["2", "0", "0", "0", "-", "-", "-", "-", "0"]
     assert "\x1b" not in told
