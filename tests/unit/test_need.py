@@ -337,4 +337,4 @@ def test_a_site_without_whole_gpus_has_none_to_save(here: Path, capsys: pytest.C
     )
     (here / "site.toml").write_text(toml)
     assert asked(here) == 2
-    assert "no pool with whole GPUs" in capsys.readouterr().err
+    assert "whole GPUs" in capsys.readouterr().err
