@@ -43,6 +43,8 @@ Usage: csub pack [OPTIONS OF csub AND sbatch] FILE
   --pack-jobs N            over so many GPUs
   --pack-retries N         runs again after a lost GPU or its memory
                            [default: 2]
+  --pack-together          all tasks at the same time, or none; one that fails
+                           ends the others
 """
 
 

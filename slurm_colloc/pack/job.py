@@ -47,6 +47,8 @@ def _run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     tasks = spec.tasks(int(environ.get("SLURM_ARRAY_TASK_ID") or 0))
     goes_on, done = _before(spec, environ)
     left = [task for task in tasks if task.number not in done]
+    if left and spec.together:
+        left = list(tasks)
     job = read_job(environ, os.sched_getaffinity(0), spec.room.tasks, os.getcwd())
     with ExitStack() as held:
         if spec.resumes and not goes_on:

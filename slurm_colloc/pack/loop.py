@@ -150,8 +150,7 @@ class Loop:
 
     def _begin_what_may(self) -> None:
         if not self._gave_up and (why := self._why_no_more()):
-            self._gave_up = True
-            self._ledger.stop(why)
+            self._give_up(why)
         # One that cannot even begin leaves its place to the next.
         while self._daemon_died_s is None and not self._gave_up and clock.ticking() >= self._again_s:
             self._pending += self._queue.ready()
@@ -163,9 +162,20 @@ class Loop:
         """Return why no more tasks are started, "" if more are; what may yet prove wrong waits for those that run."""
         if self._gone_in_a_row >= _GONE_FOR_SURE:
             return f"{self._gone_in_a_row} tasks in a row say that the GPU is gone: no more are started on this node"
-        if self._refusals >= _MOST_REFUSALS and not self._running:
+        together = self._spec.together
+        if together and self._gpu.at_once < len(self._tasks):
+            return "without an MPS daemon the tasks would run one at a time, and they run together or not at all"
+        if self._refusals >= _MOST_REFUSALS and (together or not self._running):
             return f"Slurm refused a step {self._refusals} times in a row: no more tasks are started"
         return ""
+
+    def _give_up(self, why: str) -> None:
+        """Start no more tasks; those that run together with the missing ones end."""
+        self._gave_up = True
+        self._ledger.stop(why)
+        if self._spec.together:
+            going_on = [one for one in self._running.values() if one.ended_s is None and not one.ended_for]
+            self._end(going_on, Outcome.STOPPED, why)
 
     def _begin(self, start: Start) -> None:
         self._ledger.start(start)
@@ -244,6 +254,8 @@ class Loop:
             self._ledger.note(f"task {number} is run again, attempt {start.attempt + 1}: {outcome.value}")
         else:
             self._outcomes[number] = outcome
+            if self._spec.together and outcome is not Outcome.DONE and not (self.stopped or self._gave_up):
+                self._give_up(f"task {number} has not succeeded ({outcome.value}), and the tasks run together")
 
     # --- the daemon and its clients ---
 

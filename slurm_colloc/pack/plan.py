@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.errors import InputError, UnsureError
 from slurm_colloc.core.model import PACK, JobRequest, Placement, Reason, SharingMode, because
+from slurm_colloc.core.units import counted
 from slurm_colloc.estimate.digest import digest
 from slurm_colloc.pack.shape import (
     Asked,
@@ -46,8 +47,13 @@ _FORBIDDEN = ("policy-shadow", "switched-off", "no-packs")
 
 def _pack_options(command_line: CommandLine, script: Script) -> PackOptions:
     """Return what the options and #CSUB lines say of the pack."""
-    found = [own_option(name, command_line, script) for name in ("pack-tasks", "pack-jobs", "pack-retries")]
-    return PackOptions(*(None if text is None else int(text) for text in found))
+
+    def number(name: str) -> int | None:
+        text = own_option(name, command_line, script)
+        return None if text is None else int(text)
+
+    together = own_option("pack-together", command_line, script) is not None
+    return PackOptions(number("pack-tasks"), number("pack-jobs"), number("pack-retries"), together)
 
 
 def plan_array(case: Case, part: Part, switched_off: Reason | None) -> Plan:
@@ -143,7 +149,13 @@ def _plan_anyway(
     """Return the plan of tasks that have no other form: those that cannot share run one at a time."""
     try:
         shape = shape_of(asked, tasks, most, config, slurm)
+        if asked.options.together:
+            _check_together(asked, shape)
     except NotPackedError as error:
+        known = asked.footprint.gpu_mem_peak_mib and asked.footprint.sm_active_pct
+        if asked.options.together:
+            say = "" if known else "; say --gpu-footprint=mem=SIZE,sm=PERCENT"
+            raise InputError(f"the tasks run together (--pack-together) or not at all: {error}{say}") from error
         # What not even one task at a time can be run in.
         one_node = "nodes" not in asked.given or asked.given["nodes"].value in ("1", "1-1")
         if asked.request.tasks not in (None, 1) or not one_node:
@@ -151,7 +163,6 @@ def _plan_anyway(
                 "a pack runs on one node and starts its tasks itself; leave --nodes and --ntasks out"
             ) from error
         if tasks > 1 and asked.options.at_once != 1:
-            known = asked.footprint.gpu_mem_peak_mib and asked.footprint.sm_active_pct
             say = f"{'' if known else '--gpu-footprint=mem=SIZE,sm=PERCENT or '}--pack-tasks=K"
             code = error.reasons[0].code
             if code in _FORBIDDEN:
@@ -162,6 +173,25 @@ def _plan_anyway(
     if asked.tasks.resumes:
         shape = shape._replace(reasons=(*shape.reasons, because("resumes", job_id=asked.tasks.resumes)))
     return _plan(asked, shape, config)._replace(notes=notes)
+
+
+def _check_together(asked: Asked, shape: Shape) -> None:
+    """Refuse tasks that would not all run at the same time, from the first to the last.
+
+    Raises:
+        InputError: they would not.
+    """
+    why, cores, at_once = "", shape.cores.asked, shape.room.tasks
+    if at_once < shape.tasks:
+        why = f"of {shape.tasks} tasks {at_once} run at a time, in {counted(shape.jobs, 'job')}"
+    elif cores is not None and cores < at_once:
+        why = f"{at_once} tasks have {counted(cores, 'core')}"
+    elif asked.options.retries:
+        why = "none of them is run again without the others; leave --pack-retries out"
+    elif asked.tasks.resumes:
+        why = f"the tasks that are missing of job {asked.tasks.resumes} would run without the others; submit all again"
+    if why:
+        raise InputError(f"the tasks run together (--pack-together) or not at all: {why}")
 
 
 def _shadow(asked: Asked, shape: Shape) -> Plan:
@@ -262,6 +292,7 @@ def _spec(asked: Asked, shape: Shape) -> Spec:
         retries=retries_of(asked),
         argv=asked.tasks.argv,
         resumes=asked.tasks.resumes,
+        together=asked.options.together,
     )
 
 

@@ -32,6 +32,7 @@ class PackOptions(NamedTuple):
     at_once: int | None
     jobs: int | None
     retries: int | None
+    together: bool
 
 
 class Tasks(NamedTuple):
@@ -171,9 +172,10 @@ def _tres(request: JobRequest, cores: Cores) -> dict[str, int]:
 
 
 def retries_of(asked: Asked) -> int:
-    """Return how often a task is run again: as wished, else not where the user wants no job requeued."""
-    retries = asked.options.retries
-    return retries if retries is not None else (0 if "no-requeue" in asked.given else MOST_RETRIES)
+    """Return how often a task is run again: as wished, else not where it is none without the others, or no requeue."""
+    if asked.options.retries is not None:
+        return asked.options.retries
+    return 0 if asked.options.together or "no-requeue" in asked.given else MOST_RETRIES
 
 
 def one_at_a_time(asked: Asked, tasks: int, most: int, config: SiteConfig) -> Shape:

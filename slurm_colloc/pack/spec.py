@@ -36,7 +36,8 @@ class Spec(NamedTuple):
     ``time_limit_min`` are one task's (None: the job's). ``output``, ``error`` and ``input`` are file name patterns as
     sbatch has them, ``append`` is --open-mode. ``retries`` says how often a task that lost its GPU, or found no memory
     on it, is run again. ``argv`` is how csub was called, for --resume.
-    ``resumes`` is the job whose missing tasks these are.
+    ``resumes`` is the job whose missing tasks these are. Tasks that run ``together`` begin at once or not at all, and
+    end when one of them fails.
     """
 
     version: int
@@ -58,6 +59,7 @@ class Spec(NamedTuple):
     retries: int
     argv: tuple[str, ...]
     resumes: str = ""
+    together: bool = False
 
     def tasks(self, job: int = 0) -> tuple[Task, ...]:
         """Return the tasks of one of ``jobs`` jobs, in their order.

@@ -20,6 +20,7 @@ SCRIPT_OPTIONS = (
     Option("pack-tasks", "", "required", ""),
     Option("pack-jobs", "", "required", ""),
     Option("pack-retries", "", "required", ""),
+    Option("pack-together", "", "none", ""),
 )
 OWN_OPTIONS = (
     *SCRIPT_OPTIONS,
@@ -145,6 +146,8 @@ def check_pack(command_line: CommandLine, script: Script | None, *, packs: bool)
         raise MisusedError("--max-slowdown is not for packs: --pack-tasks says how many tasks share a GPU")
     if not packs and own_option("pack-retries", command_line, script) is not None:
         raise MisusedError("--pack-retries without --pack")
+    if own_option("pack-together", command_line, script) is not None:
+        raise MisusedError("--pack-together is for the commands of csub pack: an array's tasks would start apart")
 
 
 def _wrong(name: str, value: str) -> str:

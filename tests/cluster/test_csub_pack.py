@@ -143,6 +143,37 @@ def test_a_file_of_commands(alice: Packer) -> None:
     assert alice.shown(job)["JobName"] == "commands"
 
 
+def test_tasks_that_need_each_other_begin_and_fail_together(alice: Packer) -> None:
+    """A server and two clients, who meet at a port of the node."""
+    serve = """
+import os, socket
+server = socket.create_server(('localhost', 0))
+open('out/port.new', 'w').write(str(server.getsockname()[1]))
+os.rename('out/port.new', 'out/port')
+clients = [server.accept()[0] for _ in range(2)]
+for number, client in enumerate(clients):
+    client.sendall(str(number).encode())
+"""
+    client = """
+import os, socket, time
+while not os.path.exists('out/port'):
+    time.sleep(0.1)
+print('got', socket.create_connection(('localhost', int(open('out/port').read()))).recv(1).decode())
+"""
+    alice.script(serve, "serve.py")
+    alice.script(client, "client.py")
+    head = f"#SBATCH --gres=gpu:1 -p gpu -t 2 -o out/t.%a\n#CSUB --pack-together {FOOTPRINT}\n"
+    run = [f"exec python3 -I {name}.py" for name in ("serve", "client", "client")]
+    job = alice.submit("pack", alice.script(head + "\n".join(run) + "\n", "commands"))
+    assert "3 tasks: 3 succeeded" in alice.told(job)
+    assert {alice.output(f"t.{number}") for number in (2, 3)} == {"got 0\n", "got 1\n"}
+    (alice.home / "out/port").unlink()
+    fails = "sleep 2; exit 3"
+    job = alice.submit("pack", alice.script(head + "\n".join([fails, *run[1:]]) + "\n", "commands"))
+    assert "3 tasks: 0 succeeded\n  failed: 1\n  stopped: 2-3\n" in alice.told(job)
+    assert alice.packs.leftovers() == []
+
+
 def test_a_pack_in_a_slice(alice: Packer) -> None:
     """Where Slurm may give slices of any size, the smallest decides; one that is named is shared as a GPU is."""
     script = alice.script(f"#!/bin/sh\n{HEAD}echo $SLURM_ARRAY_TASK_ID\n")

@@ -468,6 +468,45 @@ def test_commands_that_cannot_share_run_one_at_a_time(lab: Shell, printed: Print
     assert decision["mode"] == "exclusive"
 
 
+def test_tasks_that_run_together_are_one_job_whose_tasks_are_not_run_again(lab: Shell) -> None:
+    (lab.folder / "tasks").write_text(
+        "#SBATCH --gres=gpu:1\n#CSUB --pack-together --gpu-footprint=mem=4G,sm=20\na\nb\nc\n"
+    )
+    spec = packed(lab, "pack", "tasks")[1]
+    assert (spec.together, spec.room.tasks, spec.jobs, spec.retries) == (True, 3, 1, 0)
+    assert not packed(lab, "pack", "--gres=gpu:1", HINT, "--", "true")[1].together
+
+
+@pytest.mark.parametrize(
+    ("argv", "why"),
+    [
+        ([HINT, "--pack-tasks=1"], words(because("tasks-asked-for", asked=1))),
+        ([HINT, "--pack-tasks=2"], "of 3 tasks 2 run at a time"),
+        ([HINT, "--pack-jobs=2"], "in 2 jobs"),
+        ([HINT, "--pack-retries=1"], "leave --pack-retries out"),
+        (["--gpu-footprint=mem=4G,sm=90"], words(because("tasks-fill-sms", sm_pct=90, max_pct=120))),
+        ([], "--gpu-footprint"),
+    ],
+)
+def test_tasks_that_cannot_run_together_are_refused_with_the_reason(lab: Shell, argv: list[str], why: str) -> None:
+    (lab.folder / "tasks").write_text("a\nb\nc\n")
+    done = lab.run("pack", "--gres=gpu:1", "--pack-together", *argv, "tasks")
+    assert (done.returncode, done.stdout, lab.calls()) == (2, "", []), done.stderr
+    assert why in done.stderr
+    assert "(--pack-together)" in done.stderr
+
+
+def test_fewer_cores_than_tasks_that_run_together_are_a_reason(lab: Shell) -> None:
+    site(lab, partition="cpus_per_gpu = 1")
+    done = lab.run("pack", "--gres=gpu:1", "-c1", HINT, "--pack-together", "tasks")
+    assert (done.returncode, lab.calls(), "2 tasks have 1 core" in done.stderr) == (2, [], True), done.stderr
+
+
+def test_an_arrays_tasks_never_run_together(lab: Shell) -> None:
+    done = lab.run("--pack", "--pack-together", HINT, "job.sh")
+    assert (done.returncode, lab.calls()) == (2, []), done.stderr
+
+
 def test_a_pack_reserves_for_no_more_tasks_than_it_has(lab: Shell) -> None:
     options, spec = packed(lab, "pack", "--gres=gpu:1", "-c", "2", HINT, "--pack-tasks=5", "--", "true")
     assert (spec.room.tasks, "--cpus-per-task=2" in options) == (1, True)

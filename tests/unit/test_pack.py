@@ -272,6 +272,45 @@ def test_one_gpu_is_shared_and_neither_none_nor_several(job: Job, devices: str) 
     assert only_device({"CUDA_VISIBLE_DEVICES": "MIG-1"}) == "MIG-1"
 
 
+def test_tasks_that_run_together_begin_together_and_wait_for_each_other(job: Job) -> None:
+    job.mps()
+    met = "touch here.$SLURM_ARRAY_TASK_ID; until [ -e here.1 ] && [ -e here.2 ]; do sleep 0.1; done"
+    job.pack(2, commands=(met,) * 2, together=True, retries=0)
+
+
+def test_when_one_fails_those_that_run_together_with_it_end(job: Job) -> None:
+    job.mps()
+    stay = "trap 'echo saved; exit 0' TERM; touch here; while :; do sleep 0.1; done"
+    fails = "until [ -e here ]; do sleep 0.1; done; exit 3"
+    status, out, _ = job.run(pack_script("", a_spec(2, commands=(stay, fails), together=True, retries=0)))
+    assert status == 1, out
+    assert {task.number: task.outcome for task in job.told().tasks} == {1: Outcome.STOPPED, 2: Outcome.FAILED}
+    assert job.read("out.1").endswith("saved\n")
+
+
+def test_one_that_cannot_begin_keeps_the_others_from_beginning(job: Job) -> None:
+    job.mps()
+    (job.folder / "out.1").mkdir()
+    status, out, _ = job.run(pack_script("", a_spec(2, commands=("true", "touch began"), together=True, retries=0)))
+    assert (status, (job.folder / "began").exists(), "not run: 2\n" in out) == (1, False, True)
+
+
+def test_without_a_daemon_tasks_that_run_together_do_not_begin(job: Job) -> None:
+    status, out, _ = job.run(pack_script("", a_spec(2, commands=("touch began",) * 2, together=True, retries=0)))
+    assert (status, (job.folder / "began").exists(), "not run: 1-2\n" in out) == (1, False, True)
+    assert "MPS daemon" in job.told().stopped
+
+
+def test_tasks_that_run_together_all_run_again_in_a_requeued_job(job: Job) -> None:
+    job.mps()
+    spec = a_spec(
+        2, commands=("echo ran >>first", "[ -e again ] || { touch again; exit 3; }"), together=True, retries=0
+    )
+    assert job.run(pack_script("", spec))[0] == 1
+    assert job.run(pack_script("", spec), SLURM_RESTART_COUNT="1")[0] == 0
+    assert job.read("first") == "ran\nran\n"
+
+
 def test_a_task_that_writes_over_its_environment_hears_of_a_stop(job: Job) -> None:
     """As one does that sets its own title: nothing in its environment says any more whose it is."""
     (job.folder / "train.py").write_text(
