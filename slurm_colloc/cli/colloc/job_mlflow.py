@@ -12,6 +12,7 @@ from typing import Any
 
 from slurm_colloc.core.chart_model import JobTimeline
 from slurm_colloc.core.errors import InputError, ProcessError
+from slurm_colloc.core.units import printable
 from slurm_colloc.core.usage_model import JobUsage
 from slurm_colloc.report.job import JobStory
 
@@ -22,11 +23,11 @@ PIECES = 300
 _SETTINGS = {
     "MLFLOW_ALLOW_FILE_STORE": "true",
     "MLFLOW_DISABLE_TELEMETRY": "true",
-    "MLFLOW_ENABLE_ASYNC_LOGGING": "false",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
 }
-_GOES_ON = ("RUNNING", "SUSPENDED", "PENDING", "REQUEUED")
+_GOES_ON = ("RUNNING", "SUSPENDED", "REQUEUED")
 
 
 def send(story: JobStory, uri: str) -> list[str]:
@@ -64,9 +65,9 @@ def _sent(client: Any, experiment: str, usage: JobUsage, timeline: JobTimeline |
     tags = {"cluster": usage.cluster, "job": usage.job_id, "script": usage.job_name, "piece": usage.gres}
     began_ms, ended_ms = int(1000 * usage.start_s), int(1000 * usage.end_s)
     asked = " AND ".join(f"tags.{name} = '{tags[name]}'" for name in ("cluster", "job"))
-    found = client.search_runs([experiment], f"{asked} AND attributes.start_time = {began_ms}", max_results=1)
+    found = client.search_runs([experiment], f"{asked} AND attributes.start_time = {began_ms}")
     run = found[0] if found else client.create_run(experiment, began_ms, tags, f"{usage.job_name} {usage.job_id}")
-    where = f"job {usage.job_id} is run {run.info.run_id} of MLflow's experiment {experiment}"
+    where = f"job {printable(usage.job_id)} is run {run.info.run_id} of MLflow's experiment {experiment}"
     if run.info.status == "FINISHED":
         return f"{where}, written before"
     client.log_batch(run.info.run_id, list(_metrics(usage, timeline, ended_ms)))
@@ -87,7 +88,7 @@ def _metrics(usage: JobUsage, timeline: JobTimeline | None, ended_ms: int) -> It
         if piece.sm_active_pct is not None:
             yield Metric("system/DCGMI - SM Active", piece.sm_active_pct / 100, at_ms, at)
         if piece.gpu_mem_mib is not None:
-            yield Metric("system/SMI - Mem Used", float(piece.gpu_mem_mib), at_ms, at)
+            yield Metric("system/SMI - Mem Used", piece.gpu_mem_mib, at_ms, at)
     for name, value in usage._asdict().items():
         if isinstance(value, float | int) and name not in ("start_s", "end_s"):
             yield Metric(f"colloc/{name}", float(value), ended_ms, 0)
