@@ -55,7 +55,6 @@ class ActionMail(NamedTuple):
     job: str
     done: str
     rule: str
-    meaning: str
     held: bool
     sender: str
     footer: str

@@ -383,7 +383,7 @@ def test_a_mail_that_nobody_is_to_answer_names_no_address() -> None:
     make = digest_maker("")
     mails = (
         (USER, Digest("c", "ann", when, when, (), 14.0, "", "")),
-        (ACTED, ActionMail("c", "ann", "1", "cancelled", "COL001", "", False, "", "")),
+        (ACTED, ActionMail("c", "ann", "1", "cancelled", "COL001", False, "", "")),
     )
     for name, page in mails:
         for text in make(name, page):

@@ -2,6 +2,7 @@
 """The messages of a run of the audit, and in words what was done about each finding."""
 
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 
 from slurm_colloc.audit.ladder import (
     ACTION,
@@ -15,7 +16,6 @@ from slurm_colloc.audit.ladder import (
 )
 from slurm_colloc.audit.message import Texts, address_of, digest_id, mail, message_id
 from slurm_colloc.audit.post import NOT_TAKEN
-from slurm_colloc.audit.rules import Entry
 from slurm_colloc.audit.state import MAIL, Action, Message
 from slurm_colloc.core.audit_model import JOB, Audited, Finding
 from slurm_colloc.core.clock import now
@@ -42,9 +42,8 @@ _DONE = {"hold": "stopped, requeued and held", "cancel": "cancelled"}
 class Mails:
     """What makes the mails of a site."""
 
-    def __init__(self, config: SiteConfig, known: Sequence[Entry], line: Line) -> None:
+    def __init__(self, config: SiteConfig, line: Line) -> None:
         self._cluster, self._settings, self._line = config.cluster, config.notices, line
-        self._meanings = {entry.name: _meaning(entry.rule.documentation) for entry in known}
         self._make = digest_maker(config.paths.templates)
 
     def digest(self, seen: Audited, user: str, planned: Sequence[Planned]) -> Texts:
@@ -78,10 +77,9 @@ class Mails:
         if recipient is None:
             return None
         id = message_id([recipient, *acted[:5], acted.what], self._settings)
-        done, why = _DONE[acted.what], self._meanings.get(acted.rule, "")
-        held = acted.what == "hold"
+        done, held = _DONE[acted.what], acted.what == "hold"
         sender, footer = self._settings.sender, self._settings.footer
-        page = ActionMail(self._cluster, acted.user, acted.subject, done, acted.rule, why, held, sender, footer)
+        page = ActionMail(self._cluster, acted.user, acted.subject, done, acted.rule, held, sender, footer)
         return self._message(
             id, acted.user, recipient, Texts(self._subject(f"a job of yours was {done}"), *self._make(ACTED, page))
         )
@@ -137,13 +135,9 @@ def _next(due: Planned, settings: Notices) -> str:
         return ""
     if due.finding.rule not in settings.actions or due.finding.idle_since_s is None:
         return ""
+    done = _DONE[settings.actions[due.finding.rule]]
     if due.step == FIRST:
-        return f"if it is still found after {in_words(60 * settings.job_wait_min)}, you are told again"
-    done, wait = _DONE[settings.actions[due.finding.rule]], in_words(60 * deadline_min(settings))
-    return f"if it is still found then, it is {done}, not before {wait} after this mail was handed over"
-
-
-def _meaning(documentation: str) -> str:
-    """Return what a rule looks at: the paragraph behind its title."""
-    paragraphs = documentation.strip().split("\n\n")
-    return " ".join(paragraphs[min(1, len(paragraphs) - 1)].split())
+        wait = in_words(60 * settings.job_wait_min)
+        return f"if the job is still idle in {wait}, you get a second and last notice; after that the job is {done}"
+    earliest = datetime.fromtimestamp(now() + 60 * deadline_min(settings), UTC)
+    return f"unless the job uses its GPUs, it is {done} after {earliest:%Y-%m-%d %H:%M} UTC"

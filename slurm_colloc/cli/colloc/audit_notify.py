@@ -67,7 +67,7 @@ class _Run:
         self.mode = "off" if dry else self.settings.mode
         known = entries(config.audit)
         self.told = {one.name for one in known if one.tells_users}
-        self.mails = Mails(config, known, line)
+        self.mails = Mails(config, line)
         self.post = Post(state, self.settings)
         self.began_s, self.began = now(), ticking()
         self.errors: list[str] = []
