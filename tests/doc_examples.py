@@ -137,6 +137,7 @@ ONLY_READ = {
 # What a test of its own runs.
 ELSEWHERE = {
     ("colloc", "late", "--probe"): "tests/cluster/test_rebind.py",
+    ("colloc", "holders"): "tests/cluster/test_holders.py",
     ("colloc", "off"): "tests/unit/test_off.py",
     ("colloc", "why"): "tests/unit/test_cli_job.py",
     ("colloc", "demo"): "tests/package/test_distribution.py",

@@ -24,6 +24,7 @@ Options:
   --format script|json  of --dry-run [default: script]
 
   Packs:        csub pack -h; --pack-tasks=K --pack-jobs=N --pack-retries=N
+                --pack-together
   Also:         --max-slowdown=F (1.1: at most 10 % slower)
   In a script:  #CSUB --gpu-footprint=mem=9G,sm=30 or #CSUB --colloc=off
   {f"csub {__version__}:":<13} man csub; sbatch --help; what it decided for you: colloc history

@@ -132,7 +132,7 @@ def test_what_the_how_to_shows_runs(report: list[str], tmp_path: Path, monkeypat
     # A page has an hour, or a day, of each of the window, and from 1970 to today that takes minutes.
     for command in commands:
         assert colloc(*command[1:], *report[1:], "--until", "1970-01-02T00:00:00+00:00") == 0, command
-    assert len(commands) == 12
+    assert len(commands) == 14
     assert {path.name for path in tmp_path.glob("use.*")} == {"use.csv", "use.json", "use.parquet", "use.html"}
 
 

@@ -76,6 +76,7 @@ MISUSED = {
     "--pack-retries=-1": "is not a whole number from 0 up",
     "--pack=4": "does not take a value",
     "--pack-retries=1": "without --pack",
+    "--pack --pack-together": "csub pack",
 }
 NOT_IN_LINES = {
     "--format=xml --dry-run": "is not known",

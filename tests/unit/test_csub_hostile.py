@@ -64,12 +64,12 @@ def test_who_was_first_at_the_folder_of_decisions_does_not_keep_them_away(
     assert done.returncode == 0, done.stderr
     assert len(shell.decisions()) == 1
     home = shell.folder / "home/.local/share/slurm_colloc/decisions"
-    (said,) = [line for line in done.stderr.splitlines() if "decided" in line]
+    (said,) = [line for line in done.stderr.splitlines() if str(own) in line]
     assert f"'{home}': '{own}'" in said
     printed("csub", said.replace(str(own), "OWN"))
     own.rename(spool / "aside")
     done = shell.run(HINT, "job.sh")
-    assert ("decided" in done.stderr, len(list(own.glob("*.json")))) == (False, 1)
+    assert (str(own) in done.stderr, len(list(own.glob("*.json")))) == (False, 1)
 
 
 def test_descriptors_meant_for_sbatch_reach_it(shell: Shell) -> None:

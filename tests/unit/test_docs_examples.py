@@ -149,7 +149,7 @@ def test_a_message_on_a_page_is_one_that_is_printed() -> None:
 
 @pytest.mark.parametrize("example", [one for one in RUN if one.words[0] == "csub"], ids=str)
 def test_each_call_of_csub_submits_once(example: Example, shell: Shell) -> None:
-    for name in ("train.sh", "dlrm.sh", "SCRIPT"):
+    for name in ("train.sh", "dlrm.sh", "profile.sh", "SCRIPT"):
         (shell.folder / name).write_text(SCRIPT)
     (shell.folder / "sweep.sh").write_text(SCRIPT.replace("gpu:1", "gpu:1 --array=0-9 --time=10"))
     (shell.folder / "commands.txt").write_text("#SBATCH --time=10\npython train.py 1\npython train.py 2\n")

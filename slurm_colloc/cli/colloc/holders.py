@@ -25,9 +25,9 @@ def holders(
     period: Annotated[float, typer.Option("--period", min=1.0, max=3600.0, help="seconds between two looks")] = 60.0,
     count: Annotated[int, typer.Option("--count", min=0, help="end after so many looks; 0: go on")] = 0,
 ) -> None:
-    """Note which job holds which GPU, for ingest --prometheus: by scontrol, on one host, without root.
+    """Note which job holds which GPU, for ingest --prometheus.
 
-    Where PrivateData hides jobs it needs Slurm's Operator.
+    It asks scontrol, on one host, without root. Where PrivateData hides jobs it needs Slurm's Operator.
     """
     target = service_folder("holders", folder)
     with locked(os.path.join(target, "lock")) as alone:

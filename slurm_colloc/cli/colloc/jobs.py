@@ -24,7 +24,10 @@ def jobs(
     output: Annotated[str, typer.Option("--output", "-o", help="file instead of standard output")] = "",
     store: Annotated[str, typer.Option("--store", help="folder of the store; else the site's")] = "",
 ) -> None:
-    """List jobs with a GPU: state, elapsed of limit, GPU used of allocated, memory peak, and what to do."""
+    """List a user's jobs with a GPU, and what to do.
+
+    Each with its state, elapsed of limit, GPU used of allocated, and memory peak.
+    """
     one_of("--format", form, FORMATS)
     ends = window(since, until)
     named = user or own_name() or str(os.geteuid())

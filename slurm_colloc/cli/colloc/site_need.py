@@ -67,7 +67,7 @@ def need(
     output: Annotated[str, typer.Option("--output", "-o", help="file instead of standard output")] = "",
     store: Annotated[str, typer.Option("--store", help="folder of the store; else the site's")] = "",
 ) -> None:
-    """Say what sharing is worth in GPUs, and what it does to waits."""
+    """Say what sharing is worth in GPUs and waits."""
     one_of("--format", form, _FORMATS)
     if not 0 < demand <= MOST_DEMAND:
         raise InputError(f"--demand {demand:g} is not above 0 and up to {MOST_DEMAND:g}")
