@@ -36,7 +36,7 @@ def test_a_rule_about_jobs_says_since_when_and_looks_at_no_old_reading(code: str
     assert rule.about == JOB
     assert "idle_since_s" in rule.figures
     assert "reading_age_min" in rule.bounds
-    assert FRESH in rule.judged
+    assert FRESH in " AND ".join(rule.judged.values())
 
 
 def test_a_bound_that_no_window_holds_is_refused(printed: Printed) -> None:
