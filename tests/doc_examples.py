@@ -131,6 +131,7 @@ ONLY_READ = {
     ("colloc", "agent"): "runs until it is told to stop",
     ("colloc", "compact", "--engine"): "submits a job for each day",
     ("colloc", "ingest", "--prometheus"): "needs a Prometheus server of that name",
+    ("colloc", "job", "--to"): "needs an MLflow server of that name",
     ("colloc", "site", "build-plugin"): "needs the headers of the Slurm that runs",
     ("csub", "pack", "--resume"): "needs a pack that is not done",
 }

@@ -156,8 +156,8 @@ def _say(subject: Subject, bounds: Bounds) -> Said:
     counters = shown(subject, "never_runs")
     kinds = list(_kinds(subject))
     what = f" {kinds[0][1]}" if len(kinds) == 1 else f"; {'; '.join(f'{much} {said}' for much, said, _ in kinds)}"
-    # Why a report says more: COULD FREE has the whole time of GPUs that were never used.
-    left_out = "; the rest of it is left out here, not in reports" if (subject.coverage_pct or 100) < 100 else ""
+    # Why a report may say more: COULD FREE has the whole time of GPUs that were never used.
+    left_out = "; time that was not sampled is left out here" if (subject.coverage_pct or 100) < 100 else ""
     return Said(
         f"{hours(subject.gpu_hours)} idle in {runs(subject)}{what}; {counters}{seen(subject)}{left_out}; "
         f"the site's threshold is {hours(bounds['min_gpu_hours'])}",

@@ -229,7 +229,7 @@ def _fit(fit: Fit) -> str:
         part = "" if fit.fitting_runs == 1 else " for at least half of that"
         of += f", {printable(fit.unit)}{part}; that leaves {freed} GPU-h to other jobs"
     left_out = (
-        f"; not judged: {counted(fit.not_judged_runs, 'run')} that did not complete, had several GPUs or was not "
+        f"; not judged: {counted(fit.not_judged_runs, 'run')} that did not complete, had several GPUs or were not "
         "sampled well enough"
     )
     return of + (left_out if fit.not_judged_runs else "")

@@ -153,7 +153,8 @@ def definitions(report: UsageReport) -> dict[str, str]:
         f"{convention}.",
         "HELD GPU-h": "HELD: GPU-hours that nobody else could use, suspended time included. Each of n jobs on a GPU "
         "holds 1/n.",
-        "BILLING-h": "BILLING-h: Slurm's billing (TRESBillingWeights) times hours, cores and memory included.",
+        "BILLING-h": "BILLING-h: Slurm's billing (TRESBillingWeights) times hours, cores and memory included. - where "
+        "that of one run is not known.",
         "SAMPLED %": "SAMPLED %: the part of ALLOC that was sampled.",
         **dict.fromkeys(("GPU_UTIL %", "GPU_UTIL GPU-h"), util),
         **dict.fromkeys(("SM %", "SM GPU-h"), active),
@@ -260,9 +261,11 @@ def _of_cluster(report: UsageReport) -> list[str]:
 
 
 def _shared(times: Sequence[Collocation]) -> list[str]:
-    if not any(time.jobs > 1 or time.unit_hours > time.gpu_hours for time in times):
+    # A slice's hours are more than its part of a GPU; a sum of parts may differ in its last digits.
+    if not any(time.jobs > 1 or time.unit_hours > time.gpu_hours + 1e-6 for time in times):
         return []
-    hours = ", ".join(f"{significant(time.gpu_hours)} with {time.jobs}" for time in times)
+    # Time without a job is not told from what was not sampled at a run's end.
+    hours = ", ".join(f"{significant(time.gpu_hours)} with {time.jobs}" for time in times if time.jobs)
     if saved := saved_gpu_hours(times):
         hours += f"; a whole GPU for each job would have taken {significant(saved)} GPU-h more"
     return [f"sampled GPU-h by the number of jobs on a GPU or slice: {hours}"]

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Lock, Thread
@@ -90,15 +91,17 @@ def scraping(port: int) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def used(lab: Lab, site: Path) -> dict[str, dict[str, Any]]:
+def used(lab: Lab, site: Path, since: str) -> dict[str, dict[str, Any]]:
     """Return the report's groups by user, of a site's store."""
-    argv = ["colloc", "report", "--since", "1h", "--format", "json"]
+    argv = ["colloc", "report", "--since", since, "--format", "json"]
     told = lab.run(argv, env={"COLLOC_CONF": str(site / "site.toml")}, check=True, timeout=120)
     return {group["name"]: group for group in json.loads(told.stdout)["groups"]}
 
 
 def test_used_hours_are_those_of_the_agent_within_the_sampling(lab: Lab, tmp_path: Path) -> None:
     """Two users on one node, a share and a slice: an account without rights notes who has what, each 3 s."""
+    # Others have had jobs in this lab.
+    since = datetime.now(UTC).isoformat(timespec="seconds")
     need_program("prometheus")
     with_agents, bare = write_site(lab, "agents"), write_site(lab, "bare", agent=False)
     carol = User(lab, "carol", bare)
@@ -125,12 +128,12 @@ def test_used_hours_are_those_of_the_agent_within_the_sampling(lab: Lab, tmp_pat
         for job in jobs.values():
             lab.wait_accounted([job])
         root = {"COLLOC_CONF": str(with_agents / "site.toml")}
-        lab.run(["colloc", "ingest", "--since", "1h"], env=root, check=True, timeout=120)
+        lab.run(["colloc", "ingest", "--since", since], env=root, check=True, timeout=120)
         root = {"COLLOC_CONF": str(bare / "site.toml")}
-        lab.run(["colloc", "ingest", "--since", "1h"], env=root, check=True, timeout=120)
-        argv = ["colloc", "ingest", "--prometheus", url, "--since", "1h", "--holders", str(noted)]
+        lab.run(["colloc", "ingest", "--since", since], env=root, check=True, timeout=120)
+        argv = ["colloc", "ingest", "--prometheus", url, "--since", since, "--holders", str(noted)]
         told = lab.run(argv, env=root, check=True, timeout=120).stderr
-    by_agent, by_exporter = used(lab, with_agents), used(lab, bare)
+    by_agent, by_exporter = used(lab, with_agents, since), used(lab, bare, since)
     for name in jobs:
         mine, theirs = by_exporter[name], by_agent[name]
         assert mine["allocated_gpu_hours"] == near(theirs["allocated_gpu_hours"]), told

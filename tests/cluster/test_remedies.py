@@ -171,7 +171,7 @@ def test_the_lines_of_a_mail_about_a_held_job_do_what_they_say(lab: Lab) -> None
 
     for form in range(2):
         job = held()
-        mail = ActionMail("c", "alice", job, "stopped, requeued and held", "COL001", "", True, "hpc@example.org", "")
+        mail = ActionMail("c", "alice", job, "stopped, requeued and held", "COL001", True, "hpc@example.org", "")
         text = digest_maker("")(ACTED, mail)[form]
         told = coded(text) if form else LINES.findall(text)
         assert sorted(told) == [f"colloc job {job}", f"scancel {job}", f"scontrol release {job}"]

@@ -63,7 +63,7 @@ def test_a_jobs_story_from_its_first_second_to_the_next_submission(lab: Lab, sit
     ), text
 
     (command,) = re.findall(r"^ {13}\$ (.*)$", text, re.MULTILINE)
-    (expected,) = re.findall(r"submitted so it gets (\S+) ", text)
+    (expected,) = re.findall(r"submitted so it gets ([^\s,]+)", text)
     tried = alice.run("bash", "-c", command.replace(" csub ", " csub --dry-run --explain "))
     assert tried.returncode == 0, tried.stderr
     assert f" ({expected}) in place of " in tried.stderr

@@ -25,13 +25,13 @@ WITH of_kinds AS MATERIALIZED (
            sum((energy_j / 3.6e6)::DECIMAL(38, 18)) AS energy_kwh,
            sum((allocated * coverage_pct)::DECIMAL(38, 18)) FILTER (coverage_pct IS NOT NULL) AS covered,
            sum(allocated::DECIMAL(38, 18)) FILTER (coverage_pct IS NOT NULL) AS coverage_known,
-           sum(billing_hours::DECIMAL(38, 12)) AS billing,
+           sum(billing_hours::DECIMAL(38, 12)) AS billing, count(*) FILTER (billing_hours IS NULL) AS unbilled,
            max(peak_mib) AS peak_mib, list(DISTINCT methods) AS methods
     FROM {runs} GROUP BY 1, 2
 ),
 added AS (
     SELECT name, of_kind, grouping(name) AS whole, grouping(of_kind) AS all_kinds,
-           coalesce(sum(COLUMNS('^(jobs|measured|unsized|util_known|sm_known)$')), 0)::BIGINT,
+           coalesce(sum(COLUMNS('^(jobs|measured|unsized|unbilled|util_known|sm_known)$')), 0)::BIGINT,
            sum(COLUMNS('^(allocated|(util|sm)_(measured|used|idle|pcts)|sm_beyond|(held|cover|energy|billing).*)$'))::DOUBLE,
            max(peak_mib) AS peak_mib, list_sort(list_distinct(flatten(flatten(list(methods))))) AS methods
     FROM of_kinds GROUP BY GROUPING SETS ((name, of_kind), (name), ())
@@ -49,7 +49,7 @@ SELECT all_kinds, name AS group_name, if(whole = 1, $total, if(all_kinds = 1, na
        100 * sm_used / nullif(sm_measured, 0) AS sm_weighted_pct, sm_pcts / nullif(sm_known, 0) AS sm_plain_pct,
        held_idle AS held_idle_gpu_hours, peak_mib AS gpu_mem_peak_mib, energy_kwh,
        covered / nullif(coverage_known, 0) AS coverage_pct, coalesce(coverage_known, 0) AS coverage_known_gpu_hours,
-       coalesce(methods, []) AS methods, billing AS billing_hours
+       coalesce(methods, []) AS methods, if(unbilled = 0, billing, NULL) AS billing_hours
 FROM added
 ORDER BY whole, if(all_kinds = 1, NULL, added.name), coalesce(sm_idle, util_idle, 0) DESC, allocated DESC,
          added.name, of_kind
