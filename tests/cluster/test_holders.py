@@ -98,6 +98,8 @@ def used(lab: Lab, site: Path, since: str) -> dict[str, dict[str, Any]]:
     return {group["name"]: group for group in json.loads(told.stdout)["groups"]}
 
 
+# The exporter, which runs outside of the lab, sees the loads of other labs as well.
+@pytest.mark.alone
 def test_used_hours_are_those_of_the_agent_within_the_sampling(lab: Lab, tmp_path: Path) -> None:
     """Two users on one node, a share and a slice: an account without rights notes who has what, each 3 s."""
     # Others have had jobs in this lab.

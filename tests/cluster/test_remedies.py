@@ -174,9 +174,10 @@ def test_the_lines_of_a_mail_about_a_held_job_do_what_they_say(lab: Lab) -> None
         mail = ActionMail("c", "alice", job, "stopped, requeued and held", "COL001", True, "hpc@example.org", "")
         text = digest_maker("")(ACTED, mail)[form]
         told = coded(text) if form else LINES.findall(text)
-        assert sorted(told) == [f"colloc job {job}", f"scancel {job}", f"scontrol release {job}"]
+        rule = "colloc audit explain 'COL001'"
+        assert sorted(told) == [rule, f"colloc job {job}", f"scancel {job}", f"scontrol release {job}"]
         done = {line: alice.run("sh", "-c", line) for line in told if not line.startswith("scancel")}
-        assert [one.returncode for one in done.values()] == [0, 0], done
+        assert [one.returncode for one in done.values()] == [0, 0, 0], done
         assert "held" not in state(job).lower()
         assert alice.run("sh", "-c", f"scancel {job}").returncode == 0
         wait_for(partial(ended, job), f"job {job} goes on")
