@@ -44,7 +44,7 @@ class JobRow(NamedTuple):
     host_mem_peak_mib: int | None
     to_do: str
     to_do_gres: str
-    could_free_gpu_hours: float
+    could_free_gpu_hours: float | None
 
 
 _TO_DO = "TO DO: what would leave most GPU-hours to others ('colloc job JOB' has the line); '-': nothing, or not known."
@@ -52,7 +52,7 @@ COLUMNS = (
     Column("JOB", "job_id", None),
     Column("NAME", "job_name", None, 6),
     Column("STATE", "state", None, 1),
-    Column("ELAPSED", "elapsed", None, 5),
+    Column("ELAPSED", "elapsed", None, 5, "ELAPSED, OF LIMIT %: of the whole run; hours are those in the window."),
     Column("OF LIMIT %", "elapsed_pct", 0, 7),
     Column("GPUS", "gres", None, 4),
     Column("ALLOC GPU-h", "allocated_gpu_hours", 2, 2),
@@ -61,7 +61,7 @@ COLUMNS = (
     ),
     Column("BY", "metric", None, 8),
     Column("SAMPLED %", "coverage_pct", 0, 10),
-    Column("GPU MEM MiB", "gpu_mem_peak_mib", 0, 9),
+    Column("GPU MEM MiB", "gpu_mem_peak_mib", 0, 9, "GPU MEM: the peak of the sum over the run's GPUs."),
     Column("TO DO", "to_do", None, 3, _TO_DO),
 )
 
@@ -95,7 +95,7 @@ def row_of(said: Judgement) -> JobRow:
         host_mem_peak_mib=run.host_mem_peak_mib,
         to_do=first.what if first else "",
         to_do_gres=first.gres if first else "",
-        could_free_gpu_hours=first.gpu_hours if first else 0.0,
+        could_free_gpu_hours=first.gpu_hours if first else None,
     )
 
 

@@ -55,7 +55,7 @@ def test_state_elapsed_of_limit_use_peak_and_what_to_do(store: str, printed: Pri
     assert (second["elapsed_pct"], second["could_free_gpu_hours"]) == (100.0, 8.0)
     # Suspended time is no part of what ran, and without a limit there is no part of it.
     assert (third["elapsed_s"], third["suspended_s"], third["elapsed_pct"]) == (2 * HOUR, HOUR, None)
-    assert (third["used_pct"], third["to_do"]) == (None, "")
+    assert (third["used_pct"], third["to_do"], third["could_free_gpu_hours"]) == (None, "", None)
 
 
 def test_what_to_do_is_what_colloc_job_says(store: str) -> None:
