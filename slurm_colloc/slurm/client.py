@@ -5,6 +5,7 @@ import os
 import pwd
 import re
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from slurm_colloc.core.clock import now
@@ -13,7 +14,15 @@ from slurm_colloc.core.model import Gres
 from slurm_colloc.core.process import ask, ask_all, run
 from slurm_colloc.slurm.clean_environment import unfiltered
 from slurm_colloc.slurm.free_gpus import Free
-from slurm_colloc.slurm.limits import Cap, Limits, caps_questions, has_database, parse_caps, parse_limits, questions
+from slurm_colloc.slurm.limits import (
+    Cap,
+    Limits,
+    caps_questions,
+    has_database,
+    limits_questions,
+    parse_caps,
+    parse_limits,
+)
 from slurm_colloc.slurm.options import listed_options, unloaded_plugins
 from slurm_colloc.slurm.parse import (
     Node,
@@ -35,7 +44,7 @@ ASK_S = 10.0
 
 
 class CliClient:
-    """What the project asks of a live cluster, by Slurm's own commands."""
+    """Questions to a live cluster, by Slurm's own commands."""
 
     def __init__(self, timeout_s: float = ASK_S, environment: Mapping[str, str] | None = None) -> None:
         self._timeout_s = timeout_s
@@ -44,6 +53,10 @@ class CliClient:
 
     def _ask(self, *argv: str, **variables: str) -> str:
         return ask(argv, self._timeout_s, {**self._environment, **variables}).decode(errors="surrogateescape")
+
+    def _ask_all(self, questions: Sequence[Sequence[str]]) -> list[str]:
+        answers = ask_all(questions, self._timeout_s, self._environment)
+        return [answer.decode(errors="surrogateescape") for answer in answers]
 
     def release(self) -> str:
         """Return Slurm's release, ``22.05``."""
@@ -67,26 +80,24 @@ class CliClient:
         """Return all partitions, these too."""
         return parse_partitions(self._ask("scontrol", "-a", "show", "partition", "-o"))
 
-    def further_options(self, known: Collection[str]) -> Mapping[str, str]:
-        """Return sbatch's long options beyond the known ones: "required", "optional" or "none" as to their value.
+    def further_options(self, names: Collection[str]) -> Mapping[str, str]:
+        """Return sbatch's long options beyond these: "required", "optional" or "none" as to their value.
 
         Nothing is submitted by asking: getopt lists all names that could be meant by the empty one, and complains of a
         value that is missing or not wanted, before sbatch reads a script.
         """
-        found = {}
-        for name in sorted(set(listed_options(self._said("sbatch", "--="))) - set(known)):
+        options = dict.fromkeys(sorted(set(listed_options(self._said("sbatch", "--="))) - set(names)), "optional")
+        for name in options:
             if "requires an argument" in self._said("sbatch", f"--{name}"):
-                found[name] = "required"
+                options[name] = "required"
             elif "doesn't allow an argument" in self._said("sbatch", f"--{name}=1"):
-                found[name] = "none"
-            else:
-                found[name] = "optional"
-        return found
+                options[name] = "none"
+        return options
 
     def plugin_options(self) -> frozenset[str]:
         """Return the long options that sbatch's help names as those of SPANK plugins."""
-        said = run(("sbatch", "--help"), self._timeout_s, self._environment).stdout.decode(errors="surrogateescape")
-        return frozenset(re.findall(r"--([\w-]+)", said.partition("provided by plugins")[2]))
+        text = run(("sbatch", "--help"), self._timeout_s, self._environment).stdout.decode(errors="surrogateescape")
+        return frozenset(re.findall(r"--([\w-]+)", text.partition("provided by plugins")[2]))
 
     def unloaded_plugins(self) -> tuple[str, ...]:
         """Return what sbatch says of SPANK plugins that it cannot load."""
@@ -101,7 +112,7 @@ class CliClient:
 
         allowed_s = self._timeout_s + len(lines) * 0.1
         text = "".join(f"{line}\n" for line in lines).encode(errors="surrogateescape")
-        # An array's tasks in full: what is cut short after 64 letters names none.
+        # An array's tasks in full: a list that is cut short after 64 letters names none.
         environ = {**self._environment, "SLURM_BITSTR_LEN": "0", "SLURM_TIME_FORMAT": "standard"}
         return run(CONTROL, allowed_s, environ, text).stdout.decode(errors="surrogateescape")
 
@@ -157,8 +168,7 @@ class CliClient:
     def limits(self, cluster: str, user: str = "") -> Limits:
         """Return what a user may ask for, the one who runs this where none is named."""
         user = user or pwd.getpwuid(os.geteuid()).pw_name
-        answers = ask_all(questions(user, cluster), self._timeout_s, self._environment)
-        return parse_limits([answer.decode(errors="surrogateescape") for answer in answers], now())
+        return parse_limits(self._ask_all(limits_questions(user, cluster)), now())
 
     def caps(self, cluster: str) -> tuple[Cap, ...]:
         """Return the limits of all QOS and associations that the user who asks is shown."""
@@ -183,8 +193,7 @@ class CliClient:
         config = self.config()
         if not has_database(config):
             return parse_rights(config, "", "")
-        answers = ask_all(rights_questions(name), self._timeout_s, self._environment)
-        return parse_rights(config, *(answer.decode(errors="surrogateescape") for answer in answers))
+        return parse_rights(config, *self._ask_all(rights_questions(name)))
 
     def shown(self, raw_ids: Sequence[str]) -> frozenset[str]:
         """Return which of these jobs accounting shows to the user who runs this."""
@@ -221,22 +230,18 @@ class CliClient:
             failed = error
         if rows and all(row.end_s is not None for row in rows):
             return rows
-        # Of a job of this moment accounting knows nothing yet, or half of it.
+        # Accounting does not have a job of this moment yet, or half of it.
         done = run(("scontrol", "show", "job", "-o", job_id), self._timeout_s, {**self._environment, **times})
         if done.status and failed and b"Invalid job id" not in done.stderr:
             raise failed
         return with_controllers(rows, () if done.status else parse_controller(done.stdout.decode(errors="replace")))
 
     def job_states(self, job_ids: Sequence[str]) -> Mapping[str, str]:
-        """Return the states of those jobs that Slurm knows: from accounting, else from slurmctld's memory."""
-        try:
-            return parse_states(self._ask("sacct", "-X", "-n", "-P", "-j", ",".join(job_ids), "-o", "JobIDRaw,State"))
-        except ProcessError:  # no accounting on this cluster; slurmctld remembers jobs for MinJobAge
-            return self._states_from_controller(job_ids)
-
-    def _states_from_controller(self, job_ids: Sequence[str]) -> Mapping[str, str]:
-        try:
-            text = self._ask("squeue", "-h", "-t", "all", "-o", "%A|%T", "-j", ",".join(job_ids))
-        except ProcessError:  # purged ids make squeue fail; their end is then simply not known
-            return {}
-        return parse_states(text)
+        """Return the states of those jobs that Slurm has: accounting, else slurmctld's memory."""
+        names = ",".join(job_ids)
+        # slurmctld remembers jobs for MinJobAge. Purged ids make squeue fail: their end is then simply not known.
+        with suppress(ProcessError):
+            return parse_states(self._ask("sacct", "-X", "-n", "-P", "-j", names, "-o", "JobIDRaw,State"))
+        with suppress(ProcessError):
+            return parse_states(self._ask("squeue", "-h", "-t", "all", "-o", "%A|%T", "-j", names))
+        return {}

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read a batch script as sbatch does: its checks of the file, the #SBATCH lines, and what wins over what."""
 
+import re
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -17,11 +18,14 @@ from slurm_colloc.slurm.options import RESET, CommandLine, Environment, Given, s
 
 _BLANKS = b" \t\n\v\f\r"  # isspace() in the C locale; str.isspace() knows more
 _FOREIGN_REACH = 100  # sbatch looks for #BSUB and #PBS until more lines than this did not start with "#"
-_SECOND_JOB = (b"hetjob", b"packjob")
+# A word that makes a heterogeneous job.
+_SECOND_JOB = re.compile(rb"(?i:hetjob|packjob)(?![^ \t\n\v\f\r])")
+# A #CSUB directive, not a comment that only starts alike.
+_OF_CSUB = re.compile(rb"#CSUB(?![^ \t-])")
 
 
 class Script(NamedTuple):
-    """What sbatch reads out of a batch script."""
+    """A batch script as sbatch reads it."""
 
     interpreter: str  # the first line behind "#!"
     options: tuple[Given, ...]  # without what sbatch ignores in a script
@@ -46,29 +50,20 @@ def _check_file(text: bytes) -> None:
         raise UnsureError("the script has DOS line ends")
 
 
-def _is_second_job(rest: bytes) -> bool:
-    """Say whether the text starts with a word that makes a heterogeneous job."""
-    for word in _SECOND_JOB:
-        size = len(word)
-        if rest[:size].lower() == word and (len(rest) == size or rest[size] in _BLANKS):
-            return True
-    return False
-
-
 def _one_word(rest: bytes, number: int, release: str) -> tuple[bytes, int]:
     """Take the word at the start of the text: its bytes, and how many bytes of the text it took."""
     literal = b" " if release >= ESCAPED_SPACE_SINCE else b""
     word = bytearray()
     quote = 0
-    at = 0
-    while at < len(rest) and (quote or rest[at] not in _BLANKS):
-        byte = rest[at]
-        at += 1
+    end = 0
+    while end < len(rest) and (quote or rest[end] not in _BLANKS):
+        byte = rest[end]
+        end += 1
         if byte == 0x5C:  # a backslash: the next character stands for itself, and one at the line's end is dropped
-            if at == len(rest) or (not quote and rest[at] in _BLANKS and rest[at] not in literal):
+            if end == len(rest) or (not quote and rest[end] in _BLANKS and rest[end] not in literal):
                 break
-            word.append(rest[at])
-            at += 1
+            word.append(rest[end])
+            end += 1
         elif quote:
             if byte == quote:
                 quote = 0
@@ -77,12 +72,12 @@ def _one_word(rest: bytes, number: int, release: str) -> tuple[bytes, int]:
         elif byte in b"\"'":
             quote = byte
         elif byte == 0x23:  # an unquoted "#" makes the rest a comment, even inside a word
-            at = len(rest)
+            end = len(rest)
         else:
             word.append(byte)
     if quote:
         raise UnsureError(f"line {number}: a quote is not closed")
-    return bytes(word), at
+    return bytes(word), end
 
 
 def split_directive(rest: bytes, number: int, release: str) -> list[_Word]:
@@ -99,7 +94,7 @@ def split_directive(rest: bytes, number: int, release: str) -> list[_Word]:
     words: list[_Word] = []
     while True:
         rest = rest.lstrip(_BLANKS)
-        if not rest or _is_second_job(rest):
+        if not rest or _SECOND_JOB.match(rest):
             return words
         if rest.startswith(b":"):
             raise UnsureError(f"line {number}: a word that starts with ':'")
@@ -119,17 +114,11 @@ def _read_vector(words: list[_Word], table: tuple[Option, ...], own: tuple[Optio
     result = scan([word for word, _ in words], table, own, where)
     if result.stop < len(words):
         raise UnsureError(f"{where(result.stop)}'{words[result.stop][0]}' is no option")
-    found = result.own if own else result.found
     return tuple(
         Given(option.canonical, value, "directive", where(index) + text)
-        for option, value, index, text in found
+        for option, value, index, text in (result.own if own else result.options)
         if own or option.canonical not in COMMAND_LINE_ONLY
     )
-
-
-def _own_directive(line: bytes) -> bool:
-    """Say whether a line is a #CSUB directive and not a comment that only starts alike."""
-    return line.startswith(b"#CSUB") and (len(line) == 5 or line[5] in b" \t-")
 
 
 def _check_options_of_csub(words: list[_Word], names: Collection[str]) -> None:
@@ -151,33 +140,34 @@ def _of_csub() -> Iterator[None]:
 def _lines(text: bytes) -> list[tuple[int, bytes]]:
     """Return each line of the comment block with its offset, and the line that ends the block, if any, as the last."""
     lines: list[tuple[int, bytes]] = []
-    at = 0
-    while at < len(text):
-        end = text.find(b"\n", at)
+    start = 0
+    while start < len(text):
+        end = text.find(b"\n", start)
         end = len(text) if end < 0 else end
-        line = text[at:end]
-        lines.append((at, line))
-        bare = line.lstrip(_BLANKS)
-        if bare and not bare.startswith(b"#"):
+        lines.append((start, text[start:end]))
+        if _is_command(text[start:end]):
             break
-        at = end + 1
+        start = end + 1
     return lines
+
+
+def _is_command(line: bytes) -> bool:
+    return line.lstrip(_BLANKS)[:1] not in (b"", b"#")
 
 
 def _foreign(text: bytes) -> tuple[str, ...]:
     """Find the lines of other schedulers that sbatch would translate; commands do not end this search."""
     if b"#PBS" not in text and b"#BSUB" not in text:
         return ()
-    found: list[str] = []
-    others = 0
+    directives: list[str] = []
+    plain_lines = 0
     for number, line in enumerate(text.split(b"\n"), start=1):
         if line.startswith((b"#PBS", b"#BSUB")):
-            found.append(f"line {number}: {line.decode('utf-8', 'surrogateescape')}")
-        elif not line.startswith(b"#"):
-            others += 1
-            if others > _FOREIGN_REACH:
-                break
-    return tuple(found)
+            directives.append(f"line {number}: {line.decode('utf-8', 'surrogateescape')}")
+        plain_lines += not line.startswith(b"#")
+        if plain_lines > _FOREIGN_REACH:
+            break
+    return tuple(directives)
 
 
 def read_script(text: bytes, table: tuple[Option, ...], release: str, own: tuple[Option, ...] = ()) -> Script:
@@ -187,7 +177,7 @@ def read_script(text: bytes, table: tuple[Option, ...], release: str, own: tuple
         text: The whole file.
         table: The options of sbatch.
         release: Of Slurm.
-        own: csub's own options; without any, #CSUB lines are comments.
+        own: csub's own options; #CSUB lines are comments if there are none.
 
     Raises:
         UnsureError: For all that sbatch refuses or calls an error, and for what the table does not know.
@@ -198,19 +188,19 @@ def read_script(text: bytes, table: tuple[Option, ...], release: str, own: tuple
     words: list[_Word] = []
     own_words: list[_Word] = []
     insert_at = len(text)
-    for number, (at, line) in enumerate(lines, start=1):
+    for number, (start, line) in enumerate(lines, start=1):
         if line.startswith(b"#SBATCH"):
-            rest = line[7:]
-            if _is_second_job(rest.lstrip(_BLANKS)):
+            rest = line[7:].lstrip(_BLANKS)
+            if _SECOND_JOB.match(rest):
                 raise UnsureError("it is a heterogeneous job")
             words += split_directive(rest, number, release)
         elif line.startswith(b"#SLURM"):
             raise UnsureError(f"line {number}: '#SLURM', about which sbatch complains")
-        elif own and _own_directive(line):
+        elif own and _OF_CSUB.match(line):
             with _of_csub():
                 own_words += split_directive(line[5:], number, release)
-        elif line.strip(_BLANKS) and not line.lstrip(_BLANKS).startswith(b"#"):
-            insert_at = at
+        elif _is_command(line):
+            insert_at = start
     _check_options_of_csub(words, {option.name for option in own} - {option.name for option in table})
     with _of_csub():
         own_directives = _read_vector(own_words, (), own) if own_words else ()
@@ -233,9 +223,9 @@ def without_options(text: bytes, table: tuple[Option, ...], release: str, names:
     changed = [_line_without(line, number, table, release, names) for number, (_, line) in enumerate(lines, start=1)]
     end = lines[-1][0] + len(lines[-1][1])
     result = b"\n".join(changed) + text[end:]
-    before, after = (read_script(one, table, release).options for one in (text, result))
-    wanted = [(one.name, one.value) for one in before if one.name not in names]
-    if [(one.name, one.value) for one in after] != wanted:
+    before, after = (read_script(version, table, release).options for version in (text, result))
+    remaining = [(option.name, option.value) for option in before if option.name not in names]
+    if [(option.name, option.value) for option in after] != remaining:
         raise UnsureError("the script would be read differently without " + " and ".join(f"--{name}" for name in names))
     return result
 
@@ -245,26 +235,26 @@ def _line_without(line: bytes, number: int, table: tuple[Option, ...], release: 
         return line
     words = [word for word, _ in split_directive(line[7:], number, release)]
     try:
-        left = without(words, table, names)
+        remaining = without(words, table, names)
     except UnsureError:  # half of an option: whether it is one of these shows in the end
         return line
-    if left == words:
+    if remaining == words:
         return line
-    if not left:
+    if not remaining:
         return b"#" + line
     plain = " ".join(words).encode(errors="surrogateescape")
     if b" ".join(line[7:].split()) != plain or set(b"\"'\\#") & set(plain):
         raise UnsureError(f"line {number}: '{plain.decode(errors='replace')}' cannot be taken apart with certainty")
-    return b"#SBATCH " + " ".join(left).encode(errors="surrogateescape")
+    return b"#SBATCH " + " ".join(remaining).encode(errors="surrogateescape")
 
 
-def _apply(held: dict[str, Given], given: Iterable[Given]) -> None:
-    """Let later settings replace earlier ones; of two names for one value only the later remains."""
-    for one in given:
-        held.pop(one.name, None)
-        held.pop(SAME_VALUE.get(one.name, one.name), None)
-        if one.value != RESET:
-            held[one.name] = one
+def _apply(held: dict[str, Given], options: Iterable[Given]) -> None:
+    """Let later settings replace earlier ones, also under the other name of the same value."""
+    for option in options:
+        held.pop(option.name, None)
+        held.pop(SAME_VALUE.get(option.name, option.name), None)
+        if option.value != RESET:
+            held[option.name] = option
 
 
 def options_in_force(script: Script | None, environment: Environment, command_line: CommandLine) -> dict[str, Given]:
@@ -288,8 +278,8 @@ def options_in_force(script: Script | None, environment: Environment, command_li
     _apply(held, command_line.options)
     _apply(held, script.options if script is not None else ())
     _apply(held, environment.late)
-    _apply(held, (given for given in command_line.options if given.name not in COMMAND_LINE_ONLY))
-    for name, given in held.items():
+    _apply(held, (option for option in command_line.options if option.name not in COMMAND_LINE_ONLY))
+    for name, option in held.items():
         if name in NO_SCRIPT:
-            raise UnsureError(f"'{given.written}', with which sbatch takes no script")
+            raise UnsureError(f"'{option.written}', with which sbatch takes no script")
     return held

@@ -10,8 +10,9 @@ from slurm_colloc.core.model import Gres
 class Free(NamedTuple):
     """Units that a job could have at once by (partition, kind), as ``kind_of`` names kinds; ``at_s`` is when.
 
-    Of gpus (whole ones and slices) all that are free; of mps and shard the most that one GPU has left, for a job's
-    shares are of one GPU. What is not listed is not known; ``failed`` says why Slurm did not tell anything.
+    Units of gpu (whole ones and slices) are all that are free, those of mps and shard the most that one GPU has left,
+    for a job's shares are of one GPU. A kind that is not listed is not known; ``failed`` says why Slurm did not tell
+    anything.
     """
 
     at_s: float

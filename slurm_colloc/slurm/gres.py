@@ -24,12 +24,10 @@ _NO_VALUE = 0xFFFFFFFE
 _MOST = 2**31 - 1
 # Slurm counts in 64 bits.
 _BEYOND = 2**64
-_DEVICES = ("gpu", "mps", "shard")
-_MULTIPLIER = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
-
-
-# So many letters of a text that is not trusted are in an error.
+# An error quotes so many letters of a text that is not trusted.
 SHOWN = 40
+DEVICES = ("gpu", "mps", "shard")
+_MULTIPLIER = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
 
 
 def _count(text: str) -> int | None:
@@ -41,19 +39,20 @@ def _count(text: str) -> int | None:
     return min(_BEYOND, int(digits) * _MULTIPLIER[match[2]]) if len(digits) <= len(str(_BEYOND)) else _BEYOND
 
 
-def _check(count: int, item: str, text: str) -> None:
+def _gres(name: str, kind: str, count: int, text: str) -> Gres:
     if count == _BEYOND:
-        raise InputError(f"gres '{item[:SHOWN]}' in '{text[:SHOWN]}' has a count beyond reason")
+        raise InputError(f"gres '{name}' in '{text[:SHOWN]}' has a count beyond reason")
+    return Gres(name, kind, count)
 
 
 def split_items(text: str) -> Iterator[str]:
     """Yield what stands between the commas of a text, but for those in parentheses."""
-    at = -1
-    while at < len(text):
-        item = _UP_TO_COMMA.match(text, at + 1)
+    end = -1
+    while end < len(text):
+        item = _UP_TO_COMMA.match(text, end + 1)
         assert item is not None
         yield item[0]
-        at = item.end()
+        end = item.end()
 
 
 def parse_gres(text: str) -> tuple[Gres, ...]:
@@ -66,23 +65,19 @@ def parse_gres(text: str) -> tuple[Gres, ...]:
     """
     if text in ("", "none", "(null)", "N/A"):
         return ()
-    found = []
+    entries = []
     for item in split_items(text):
         match = _ITEM.fullmatch(item)
         if match is None:
             raise InputError(f"gres '{item}' in '{text}' is not of the form name[:type][:count]")
         # slurm.conf(5) "Gres": a node may say "bandwidth:lustre:no_consume:4G".
         words = [word for word in match["rest"].split(":")[1:] if word != "no_consume"]
-        count = _count(words[-1]) if words else 1
-        if count is None:
-            count = 1
-        else:
-            _check(count, item, text)
-            words = words[:-1]
-        if len(words) > 1:
+        count = _count(words[-1]) if words else None
+        kinds = words if count is None else words[:-1]
+        if len(kinds) > 1:
             raise InputError(f"gres '{item}' in '{text}' has a count that is not a number")
-        found.append(Gres(match["name"], words[0] if words else "", count))
-    return tuple(found)
+        entries.append(_gres(match["name"], "".join(kinds), 1 if count is None else count, text))
+    return tuple(entries)
 
 
 def check_prefix(text: str, release: str) -> None:
@@ -104,15 +99,14 @@ def parse_gpus(text: str) -> tuple[Gres, ...]:
     Raises:
         InputError: no count.
     """
-    found = []
+    entries = []
     for item in text.split(","):
         kind, _, number = item.rpartition(":")
         count = _count(number)
         if count is None:
             raise InputError(f"number of GPUs '{text}' is not of the form [type:]count")
-        _check(count, item, text)
-        found.append(Gres("gpu", kind, count))
-    return tuple(found)
+        entries.append(_gres("gpu", kind, count, text))
+    return tuple(entries)
 
 
 @lru_cache(10_000)
@@ -120,33 +114,33 @@ def parse_tres_gres(text: str) -> tuple[Gres, ...]:
     """Return the gres in an AllocTRES value such as ``cpu=4,gres/gpu:a100=1,gres/gpu=3,mem=8G``.
 
     Slurm writes a total (``gres/gpu=3``) beside typed entries that say of which kinds it is. The total counts, and
-    what the typed entries leave of it is untyped; without a total the typed entries are summed. Never both.
+    what the typed entries leave of it is untyped; the typed entries are summed where there is no total. Never both.
 
     Raises:
         InputError: an item that is not ``name=value``, or by number, or has gres/ within; or one of gpu, mps or shard
             whose count is no number or beyond reason.
     """
-    shown = text[:SHOWN]
     totals: dict[str, int] = {}
     typed: dict[str, list[Gres]] = {}
     for item in filter(None, text.split(",")):
         key, equals, value = item.partition("=")
         if item[0] in "0123456789":
             raise InputError("TRES by number, as in a dump of slurmdbd; export with sacct")
+        shown = f"TRES '{item[:SHOWN]}' in '{text[:SHOWN]}'"
         if not (key and equals):
-            raise InputError(f"TRES '{item[:SHOWN]}' in '{shown}' is not of the form name=value")
+            raise InputError(f"{shown} is not of the form name=value")
         if not key.startswith("gres/"):
             if "gres/" in item or "=" in value:
-                raise InputError(f"TRES '{item[:SHOWN]}' in '{shown}' is not one item: gres/ or = stands within")
+                raise InputError(f"{shown} is not one item: gres/ or = stands within")
             continue
-        name, _, kind = key[len("gres/") :].partition(":")
+        name, _, kind = key.removeprefix("gres/").partition(":")
         count = _count(value)
-        if name not in _DEVICES and (count is None or count > _MOST):
+        if name not in DEVICES and (count is None or count > _MOST):
             continue
         if count is None:
-            raise InputError(f"TRES '{item[:SHOWN]}' in '{shown}' has a count that is not a number")
+            raise InputError(f"{shown} has a count that is not a number")
         if count >= _NO_VALUE:
-            raise InputError(f"TRES '{item[:SHOWN]}' in '{shown}' has a count that stands for none or unlimited")
+            raise InputError(f"{shown} has a count that stands for none or unlimited")
         if kind:
             typed.setdefault(name, []).append(Gres(name, kind, count))
         else:
@@ -155,7 +149,7 @@ def parse_tres_gres(text: str) -> tuple[Gres, ...]:
 
 
 class HostTres(NamedTuple):
-    """What an allocation has of its nodes, all of them together; None where Slurm does not say."""
+    """An allocation's part of its nodes, all of them together; None where Slurm does not say."""
 
     cpus: int | None
     mem_mib: int | None
@@ -186,14 +180,14 @@ def tres_mib(text: str) -> int | None:
 def _reconcile(totals: dict[str, int], typed: dict[str, list[Gres]]) -> Iterable[Gres]:
     for name in sorted(totals.keys() | typed.keys()):
         kinds = [gres for gres in typed.get(name, []) if gres.quantity]
-        known = sum(gres.quantity for gres in kinds)
-        total = totals.get(name, known)
-        if max(known, total) > _MOST and name in _DEVICES:
-            raise InputError(f"gres/{name} adds up to {max(known, total)}, which is beyond reason")
-        if known > total and name not in _DEVICES:
-            kinds, known = [], 0
-        if known > total:
-            raise InputError(f"typed gres/{name} entries add up to {known}, more than the total {total}")
+        typed_sum = sum(gres.quantity for gres in kinds)
+        total = totals.get(name, typed_sum)
+        if max(typed_sum, total) > _MOST and name in DEVICES:
+            raise InputError(f"gres/{name} adds up to {max(typed_sum, total)}, which is beyond reason")
+        if typed_sum > total and name not in DEVICES:
+            kinds, typed_sum = [], 0
+        if typed_sum > total:
+            raise InputError(f"typed gres/{name} entries add up to {typed_sum}, more than the total {total}")
         yield from kinds
-        if total > known:
-            yield Gres(name, "", total - known)
+        if total > typed_sum:
+            yield Gres(name, "", total - typed_sum)

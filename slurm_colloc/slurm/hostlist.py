@@ -11,9 +11,9 @@ from slurm_colloc.core.errors import InputError
 
 # It says of some texts only that a number is none, or that its own count is wrong (found by fuzzing).
 _REFUSALS = (NodeSetException, ValueError, AssertionError)
-# ClusterShell would ask a file of groups, or a program that it names, about "@"; to Slurm that is no sign at all.
+# ClusterShell would ask a file of groups, or a program that it names, about "@"; Slurm reads no sign in it.
 _NO_GROUPS = {"resolver": RESOLVER_NOGROUP}
-# More than any cluster has; what is longer would be made before it could be refused.
+# More than any cluster has; a longer list would be made before it could be refused.
 _MOST_NAMES = 2**20
 _ITEM = re.compile(r"(?:[^][,]|\[[^][]*+\])++")
 _RANGES = re.compile(r"\[([^][]*+)\]")
@@ -56,10 +56,10 @@ def expand(text: str) -> tuple[str, ...]:
 
 
 def fold(names: Iterable[str]) -> str:
-    """Return names as one list; of what cannot be a name, as they are."""
-    each = list(names)
+    """Return names as one list; as they are, if one of them cannot be a name."""
+    items = list(names)
     try:
-        sum(map(count, each))
-        return str(NodeSet.fromlist(each, **_NO_GROUPS))
+        sum(map(count, items))
+        return str(NodeSet.fromlist(items, **_NO_GROUPS))
     except (*_REFUSALS, InputError):
-        return ",".join(each)
+        return ",".join(items)

@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose jobs a user may see by Slurm's rules: PrivateData, admin levels, coordinators of accounts."""
+"""The jobs that a user may see by Slurm's rules: PrivateData, admin levels, coordinators of accounts."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from slurm_colloc.core.units import whole
 from slurm_colloc.slurm.parse import parse_config
 
-# What of PrivateData hides what a report shows: whose runs there are, what they came to, who there is.
+# Words of PrivateData that hide what a report shows: runs, their sums, and users.
 _HIDING = frozenset({"jobs", "usage", "users", "all"})
 _LEVELS = ("Operator", "Administrator")
 
 
 class Visible(NamedTuple):
-    """Whose runs may be shown: everybody's, or those of ``user`` and of ``accounts``; ``why``, for people."""
+    """The runs that may be shown: everybody's, or those of ``user`` and of ``accounts``; ``why``, for people."""
 
     everybody: bool
     user: str = ""
@@ -41,7 +42,7 @@ EVERYBODY = Visible(True)
 
 
 class Rights(NamedTuple):
-    """What Slurm says of privacy and of one user.
+    """Slurm's words on privacy and on one user.
 
     ``private`` is what PrivateData names in slurm.conf or slurmdbd.conf, ``accounts`` are those that the user
     coordinates, what is below them included, ``in_database`` that a slurmdbd keeps the jobs.
@@ -98,12 +99,11 @@ def parse_rights(config: Mapping[str, str], of_database: str, of_user: str) -> R
     """Return what ``scontrol show config`` and the answers to ``rights_questions`` say; empty without a slurmdbd."""
     # Its first part repeats slurm.conf.
     database = parse_config(of_database.partition("SlurmDBD configuration")[2])
-    private = ",".join(said.get("PrivateData", "") for said in (config, database)).lower()
+    private = ",".join(settings.get("PrivateData", "") for settings in (config, database)).lower()
     # A user who is not known there has no row.
     _, level, accounts = [*of_user.partition("\n")[0].split("|"), "", "", ""][:3]
-    number = config.get("SlurmUser", "").partition("(")[2].rstrip(")")
     return Rights(
-        slurm_uid=int(number) if number.isdecimal() else None,
+        slurm_uid=whole(config.get("SlurmUser", "").partition("(")[2].rstrip(")")),
         private=frozenset(filter(None, private.split(","))) - {"none"},
         level=level,
         accounts=tuple(filter(None, accounts.split(","))),

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Slurm says of jobs: of those that wait and run (squeue), of one (sacct, scontrol), and its GPUs."""
+"""Jobs as Slurm has them: those that wait and run (squeue), the runs of one (sacct, scontrol), and its GPUs."""
 
 import re
 import secrets
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
 from slurm_colloc.core.errors import InputError
 from slurm_colloc.core.model import Gres
 from slurm_colloc.core.units import time_limit_min, time_span_s, whole
-from slurm_colloc.slurm.gres import parse_gres, parse_tres_gres, split_items, tres_mib, tres_value
+from slurm_colloc.slurm.gres import DEVICES, parse_gres, parse_tres_gres, split_items, tres_mib, tres_value
 from slurm_colloc.slurm.hostlist import expand
 from slurm_colloc.slurm.parse import FINAL_STATES, parse_records, parse_state
 from slurm_colloc.slurm.sinfo import indices
@@ -20,7 +21,7 @@ _PREFIX = re.compile(r"\bgres[:/]")
 
 # Jobs that wait or run, as squeue has them
 
-# For SLURM_TIME_FORMAT=%s. A field without a width is printed whole. What might hold a "|" comes last.
+# For SLURM_TIME_FORMAT=%s. A field without a width is printed whole; the one that might hold a "|" comes last.
 _QUEUE_FIELDS = ("JobArrayID", "ArrayJobID", "UserName", "State", "StartTime", "Dependency")
 QUEUE = ("squeue", "-h", "-a", "-O", ",".join(f"{field}:|" for field in _QUEUE_FIELDS))
 
@@ -42,22 +43,20 @@ class QueuedJob(NamedTuple):
 
 def parse_queue(text: str) -> tuple[tuple[QueuedJob, ...], int]:
     """Return the jobs in the answer to QUEUE, and how many lines are of another form."""
-    found, rejected = [], 0
-    for line in filter(str.strip, text.splitlines()):
-        cells = line.split("|", len(_QUEUE_FIELDS) - 1)
-        if len(cells) < len(_QUEUE_FIELDS) or not cells[-1].endswith("|"):
-            rejected += 1
-            continue
-        job_id, array_id, user, state, start, dependency = cells
-        found.append(QueuedJob(job_id, array_id, user, state, whole(start), dependency.removesuffix("|").strip()))
-    return tuple(found), rejected
+    lines = [line for line in text.splitlines() if line.strip()]
+    rows = [line[:-1].split("|", len(_QUEUE_FIELDS) - 1) for line in lines if line.endswith("|")]
+    jobs = tuple(
+        QueuedJob(job_id, array_id, user, state, whole(start), dependency.strip())
+        for job_id, array_id, user, state, start, dependency in (row for row in rows if len(row) == len(_QUEUE_FIELDS))
+    )
+    return jobs, len(lines) - len(jobs)
 
 
 # One job, as sacct has it, or where there is none scontrol
 
 # A job, a task of an array, a component of a heterogeneous job; nothing else is put to sacct.
 JOB_ID = re.compile(r"[0-9]{1,18}(?:[_+][0-9]{1,18})?", re.ASCII)
-# What users write comes last.
+# Users write the last three.
 _FIELDS = (
     *("JobID", "JobIDRaw", "User", "Account", "Partition", "QOS", "State", "ExitCode", "Submit", "Start", "End"),
     *("Timelimit", "AllocCPUS", "ReqTRES", "AllocTRES", "NodeList", "MaxRSS", "TotalCPU", "Reason"),
@@ -119,7 +118,7 @@ class Accounted(NamedTuple):
 def accounted_question(job_id: str) -> tuple[tuple[str, ...], str]:
     """Return the command that asks sacct for all runs of a job with their steps, and its delimiter.
 
-    The command is for SLURM_TIME_FORMAT=%s; nobody can guess the delimiter, which a name then cannot hold.
+    The command is for SLURM_TIME_FORMAT=%s; the delimiter is drawn anew each time, so that no name holds it.
 
     Raises:
         InputError: ``job_id`` is none.
@@ -132,26 +131,25 @@ def accounted_question(job_id: str) -> tuple[tuple[str, ...], str]:
 
 
 def parse_accounted(text: str, delimiter: str) -> tuple[Accounted, ...]:
-    """Return the runs in sacct's answer, in its order; what is no whole row at its end is left out."""
-    found: list[Accounted] = []
-    # By the columns, and not by their lines: a name may begin with a newline.
+    """Return the runs in sacct's answer, in its order, without a row at its end that is not whole."""
+    runs: list[Accounted] = []
+    # A name may begin with a newline: rows are told by their columns, not by their lines.
     cells, width = text.split(delimiter), len(_FIELDS)
-    for at in range(0, len(cells) - width, width):
-        values = dict(zip(_FIELDS, cells[at : at + width], strict=True))
-        values["JobID"] = values["JobID"].removeprefix("\n")
-        if "." not in values["JobID"]:
-            found.append(_of_sacct(values))
-        elif found and values["JobID"].startswith(f"{found[-1].job_id}."):
-            peak_mib = tres_mib(values["MaxRSS"])
-            known = [size for size in (found[-1].host_mem_peak_mib, peak_mib) if size is not None]
-            found[-1] = found[-1]._replace(host_mem_peak_mib=max(known, default=None))
-    return tuple(found)
+    for start in range(0, len(cells) - width, width):
+        values = dict(zip(_FIELDS, cells[start : start + width], strict=True))
+        job_id = values["JobID"].removeprefix("\n")
+        if "." not in job_id:
+            runs.append(_accounted(values | {"JobID": job_id}))
+        elif runs and job_id.startswith(f"{runs[-1].job_id}."):
+            sizes = (runs[-1].host_mem_peak_mib, tres_mib(values["MaxRSS"]))
+            peak_mib = max((size for size in sizes if size is not None), default=None)
+            runs[-1] = runs[-1]._replace(host_mem_peak_mib=peak_mib)
+    return tuple(runs)
 
 
-def _of_sacct(values: Mapping[str, str]) -> Accounted:
-    given = values["AllocTRES"]
-    state = parse_state(values["State"])
-    cpu_s = _seconds(values["TotalCPU"])
+def _accounted(values: Mapping[str, str]) -> Accounted:
+    """Return the run in a row of sacct's, or in a record of scontrol's with sacct's names."""
+    granted, state, cpu_s = values["AllocTRES"], parse_state(values["State"]), _seconds(values["TotalCPU"])
     return Accounted(
         job_id=values["JobID"],
         raw_id=values["JobIDRaw"],
@@ -166,9 +164,9 @@ def _of_sacct(values: Mapping[str, str]) -> Accounted:
         end_s=whole(values["End"]),
         time_limit_min=_minutes(values["Timelimit"]),
         cpus=whole(values["AllocCPUS"]) or None,
-        mem_mib=tres_mib(tres_value(given, "mem")),
+        mem_mib=tres_mib(tres_value(granted, "mem")),
         asked=_gres(values["ReqTRES"]),
-        given=_gres(given),
+        given=_gres(granted),
         node_list="" if values["NodeList"] == "None assigned" else values["NodeList"],
         host_mem_peak_mib=None,
         # Slurm adds it up when a step ends.
@@ -177,77 +175,67 @@ def _of_sacct(values: Mapping[str, str]) -> Accounted:
         work_dir=values["WorkDir"],
         submit_line=values["SubmitLine"],
         job_name=values["JobName"],
-        billing=tres_value(given, "billing"),
+        billing=tres_value(granted, "billing"),
         suspended_s=_seconds(values["Suspended"]),
     )
 
 
 def parse_controller(text: str) -> tuple[Accounted, ...]:
     """Return the jobs in the answer to ``scontrol show job -o`` under SLURM_TIME_FORMAT=%s."""
-    return tuple(_of_controller(record) for record in parse_records(text, first=True) if "JobId" in record)
+    return tuple(_of_controller(record) for record in parse_records(text) if "JobId" in record)
 
 
 def with_controllers(rows: Sequence[Accounted], live: Sequence[Accounted]) -> tuple[Accounted, ...]:
     """Return accounting's runs, those without an end as slurmctld has them, and what it alone knows."""
-    left = {job.raw_id: job for job in live}
-    found = []
+    unmatched, runs = {job.raw_id: job for job in live}, []
     for row in rows:
-        job = left.get(row.raw_id)
-        if row.end_s is None and job is not None:
-            asked = row.asked or job.asked
-            found.append(job._replace(submit_line=row.submit_line, asked=asked, suspended_s=row.suspended_s))
-            del left[row.raw_id]
-        else:
-            found.append(row)
-            if job is not None and job.start_s == row.start_s:
-                del left[row.raw_id]
-    return (*found, *left.values())
+        job = unmatched.get(row.raw_id)
+        is_live = job is not None and row.end_s is None
+        if job is not None and (is_live or job.start_s == row.start_s):
+            del unmatched[row.raw_id]
+        if job is not None and is_live:
+            row = job._replace(submit_line=row.submit_line, asked=row.asked or job.asked, suspended_s=row.suspended_s)
+        runs.append(row)
+    return (*runs, *unmatched.values())
 
 
 def _of_controller(record: Mapping[str, str]) -> Accounted:
-    def known(key: str) -> str:
-        value = record.get(key, "")
-        return "" if value in _NO_WORDS else value
-
-    raw_id, tasks = record["JobId"], known("ArrayTaskId")
-    het = known("HetJobOffset")
-    job_id = f"{record.get('ArrayJobId', raw_id)}_{tasks}" if tasks else raw_id
+    values = defaultdict(str, ((key, "" if value in _NO_WORDS else value) for key, value in record.items()))
+    state = parse_state(values["JobState"])
+    has_begun = state != "PENDING"
+    # While a job runs, EndTime is when its time limit is over.
+    has_ended = has_begun and state not in ("RUNNING", "SUSPENDED", "COMPLETING")
     # 22.05 calls it TRES, of a job that waits too.
-    given = known("AllocTRES") or (known("TRES") if known("NodeList") else "")
-    state = parse_state(known("JobState"))
-    running = state in ("RUNNING", "SUSPENDED", "COMPLETING")
-    return Accounted(
-        job_id=f"{known('HetJobId')}+{het}" if het else job_id,
-        raw_id=raw_id,
-        user=known("UserId").partition("(")[0],
-        account=known("Account"),
-        partition=known("Partition"),
-        qos=known("QOS"),
-        state=state,
-        exit_code=known("ExitCode"),
-        submit_s=whole(known("SubmitTime")),
-        start_s=None if state == "PENDING" else whole(known("StartTime")),
-        # Of a job that runs it is when its time limit is over.
-        end_s=None if running or state == "PENDING" else whole(known("EndTime")),
-        time_limit_min=_minutes(known("TimeLimit")),
-        cpus=whole(known("NumCPUs")) if given else None,
-        mem_mib=tres_mib(tres_value(given, "mem")),
-        asked=_gres(known("ReqTRES")) or _gres(known("TRES")) or _gres("", known("TresPerNode") or known("TresPerJob")),
-        given=_gres(given),
-        node_list=known("NodeList"),
-        host_mem_peak_mib=None,
-        cpu_time_s=None,
-        reason=known("Reason"),
-        work_dir=known("WorkDir"),
-        submit_line=known("SubmitLine"),
-        job_name=known("JobName"),
-    )
+    granted = values["AllocTRES"] or (values["TRES"] if values["NodeList"] else "")
+    job_id = raw_id = values["JobId"]
+    if tasks := values["ArrayTaskId"]:
+        job_id = f"{values['ArrayJobId'] or raw_id}_{tasks}"
+    if offset := values["HetJobOffset"]:
+        job_id = f"{values['HetJobId']}+{offset}"
+    values |= {
+        "JobID": job_id,
+        "JobIDRaw": raw_id,
+        "User": values["UserId"].partition("(")[0],
+        "State": state,
+        "Submit": values["SubmitTime"],
+        "Start": values["StartTime"] if has_begun else "",
+        "End": values["EndTime"] if has_ended else "",
+        "Timelimit": values["TimeLimit"],
+        "AllocCPUS": values["NumCPUs"] if granted else "",
+        "AllocTRES": granted,
+        # A comment may hold sacct's names.
+        "TotalCPU": "",
+        "Suspended": "",
+    }
+    run = _accounted(values)
+    # The request names GPUs also where Slurm's accounting knows of none.
+    request = _PREFIX.sub("", values["TresPerNode"] or values["TresPerJob"])
+    return run._replace(asked=run.asked or _gres(values["TRES"]) or _gres(request, parse_gres), billing="")
 
 
-def _gres(tres: str, asked: str = "") -> tuple[Gres, ...]:
-    """Return the gres of a job; where Slurm's accounting knows of no GPUs it still knows what was asked for."""
+def _gres(text: str, parse: Callable[[str], tuple[Gres, ...]] = parse_tres_gres) -> tuple[Gres, ...]:
     with suppress(InputError):
-        return parse_tres_gres("" if tres in _NO_WORDS else tres) or parse_gres(_PREFIX.sub("", asked))
+        return parse(text)
     return ()
 
 
@@ -268,8 +256,7 @@ def _seconds(text: str) -> float | None:
 
 _STARTED = re.compile(r" StartTime=(\S+) ")
 _GIVEN = re.compile(r" Nodes=(\S+) CPU_IDs=\S* Mem=\d+ GRES=(\S*)(?= )")
-# A name, a comment or a path may imitate what Slurm says of nodes. Of these each job has one: where there are more,
-# nothing is said.
+# A name, a comment or a path may imitate Slurm's words on nodes. Each job has one of these: with more, it is not read.
 _ONCE = (" JobState=", " MinCPUsNode=", " WorkDir=")
 
 
@@ -290,15 +277,15 @@ def parse_held(text: str, job_id: str, node: str) -> HeldHere | None:
 
     A job that is elsewhere by Slurm's word is one of which nothing is said here.
     """
-    # By the number of an array's last task, Slurm shows all of its tasks.
-    here = [one for one in parse_all_held(text, {job_id}) if one.node == node]
-    numbers = sorted({number for one in here for number in one.gres_indices})
-    weights = [one.weight for one in here if one.weight is not None]
-    return HeldHere(tuple(numbers), weights[-1] if weights else None) if here else None
+    # Slurm shows all tasks of an array by the number of its last one.
+    parts = [held for held in parse_all_held(text, {job_id}) if held.node == node]
+    numbers = sorted({number for held in parts for number in held.gres_indices})
+    weights = [held.weight for held in parts if held.weight is not None]
+    return HeldHere(tuple(numbers), weights[-1] if weights else None) if parts else None
 
 
 class Held(NamedTuple):
-    """What a job has of one gres on a node, and since when it runs, None where that is not said; see HeldHere."""
+    """A job's part of one gres on a node, and since when it runs, None where that is not said; see HeldHere."""
 
     job_id: str
     start_s: int | None
@@ -312,14 +299,14 @@ class Held(NamedTuple):
 ALL_HELD = ("scontrol", "show", "job", "-d", "-o")
 
 
-def parse_all_held(text: str, known: Collection[str]) -> tuple[Held, ...]:
-    """Return what the ``known`` jobs have where, by ALL_HELD; nothing of those of which it says that twice."""
+def parse_all_held(text: str, job_ids: Collection[str]) -> tuple[Held, ...]:
+    """Return what these jobs have where, by ALL_HELD; nothing of those of which it says that twice."""
     lines: dict[str, list[str]] = {}
     for line in text.split("\n"):
         job_id = line.partition(" ")[0].removeprefix("JobId=")
-        if job_id in known and line.startswith("JobId="):
+        if job_id in job_ids and line.startswith("JobId="):
             lines.setdefault(job_id, []).append(line)
-    return tuple(one for job_id, own in lines.items() if len(own) == 1 for one in _held(job_id, own[0]))
+    return tuple(held for job_id, [line, *more] in lines.items() if not more for held in _held(job_id, line))
 
 
 def _held(job_id: str, line: str) -> Iterator[Held]:
@@ -327,13 +314,13 @@ def _held(job_id: str, line: str) -> Iterator[Held]:
         return
     began, end = line.index(_ONCE[0]), line.index(_ONCE[1]) + 1
     start = _STARTED.search(line, began, end)
-    for nodes, gres in _GIVEN.findall(line, began, end):
+    start_s = whole(start[1]) if start else None
+    for nodes, text in _GIVEN.findall(line, began, end):
         with suppress(InputError):
-            here: list[tuple[str, tuple[int, ...], float | None]] = [("", (), None)]
-            for item in split_items(gres):
+            parts: list[tuple[str, tuple[int, ...], float | None]] = [("", (), None)]
+            for item in split_items(text):
                 numbers = tuple(sorted(indices(item.partition("(")[2].rstrip(")"))))
-                for one in parse_gres(item):
-                    if one.name in ("gpu", "mps", "shard"):
-                        here.append((one.type, numbers, float(one.quantity) if one.name != "gpu" else None))
-            for node in expand(nodes):
-                yield from (Held(job_id, whole(start[1]) if start else None, node, *of) for of in here)
+                for gres in parse_gres(item):
+                    if gres.name in DEVICES:
+                        parts.append((gres.type, numbers, float(gres.quantity) if gres.name != "gpu" else None))
+            yield from (Held(job_id, start_s, node, *part) for node in expand(nodes) for part in parts)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the accounting lets one user ask for: the limits on TRES of associations and QOS, and whether a job fits them.
+"""The accounting's limits for one user: those on TRES of associations and QOS, and whether a job fits them.
 
 A job that breaks one is refused or waits for ever; which of the two, the QOS's flags say. Read as sacctmgr(1) and
 slurm's resource_limits page describe them: a limit for each job is the nearest one up the tree of accounts, a limit
@@ -27,11 +27,10 @@ MINUTES = "minutes"
 # Limits on TRES times time: a longer time limit may break them, so where one is set no time limit is made longer.
 WITH_TIME = ("GrpTRESMins", "GrpTRESRunMins", "MaxTRESMins")
 
-# What several jobs come to. To these gres/mps and gres/shard are no gres/gpu, so jobs on shares pass them by; a limit
-# for each job no share passes by, since it is less than the GPU that was asked for.
+# Limits on sums over jobs. They count gres/mps and gres/shard as no gres/gpu, so jobs on shares pass them by; no share
+# passes a limit for each job by, since it is less than the GPU that was asked for.
 _SUMMED = (*TOGETHER, "GrpTRESMins", "GrpTRESRunMins")
 
-# Whose a limit is.
 _ACCOUNT, _QOS = "account", "QOS"
 _OF_ASSOCIATION = ("GrpTRES", *PER_JOB, *WITH_TIME)
 _OF_QOS = (*_OF_ASSOCIATION, "MaxTRESPerUser", "MaxTRESPerAccount", LEAST)
@@ -77,53 +76,50 @@ def holds_to_limits(settings: Mapping[str, str]) -> bool:
     return not {"limits", "safe", "all"}.isdisjoint(enforce)
 
 
-def questions(user: str, cluster: str) -> tuple[tuple[str, ...], ...]:
+def _question(entity: str, columns: str, limits: Sequence[str], *conditions: str) -> tuple[str, ...]:
+    show = ("sacctmgr", "--noheader", "--parsable2", "--readonly", "show", entity)
+    return (*show, *conditions, f"format={','.join((columns, *limits))}")
+
+
+_QOS_QUESTION = _question("qos", "Name", _OF_QOS)
+
+
+def limits_questions(user: str, cluster: str) -> tuple[tuple[str, ...], ...]:
     """Return the three calls of sacctmgr whose answers ``parse_limits`` reads."""
-    show = ("sacctmgr", "--noheader", "--parsable2", "--readonly", "show")
-    columns = ",".join(_OF_ASSOCIATION)
+    by_user = (f"name={user}", f"cluster={cluster}", "withassoc")
     return (
-        (
-            *show,
-            "user",
-            f"name={user}",
-            f"cluster={cluster}",
-            "withassoc",
-            f"format=DefaultAccount,Account,Partition,DefaultQOS,QOS,{columns}",
-        ),
-        (*show, "association", "user=", f"cluster={cluster}", f"format=Account,ParentName,DefaultQOS,{columns}"),
-        (*show, "qos", f"format=Name,{','.join(_OF_QOS)}"),
+        _question("user", "DefaultAccount,Account,Partition,DefaultQOS,QOS", _OF_ASSOCIATION, *by_user),
+        _question("association", "Account,ParentName,DefaultQOS", _OF_ASSOCIATION, "user=", f"cluster={cluster}"),
+        _QOS_QUESTION,
     )
 
 
 def parse_limits(answers: Sequence[str], at_s: float) -> Limits:
-    """Return what sacctmgr answered to ``questions``.
+    """Return what sacctmgr answered to ``limits_questions``.
 
     Raises:
         InputError: a line of another form, or a user whom the accounting does not know.
     """
     of_user, of_accounts, of_qos = answers
-    default_account, own = "", []
-    for cells in _rows(of_user, 5 + len(_OF_ASSOCIATION)):
-        default_account = cells[0] or default_account
-        _, account, partition, default_qos, qos, *limits = cells
+    default_account, associations = "", []
+    for (user_default, account, partition, default_qos, qos), limits in _rows(of_user, 5, _OF_ASSOCIATION):
+        default_account = user_default or default_account
         may_use = tuple(name.lstrip("+") for name in qos.split(",") if name)
-        own.append(Association(account, account, partition, default_qos, may_use, _limits(_OF_ASSOCIATION, limits)))
-    if not own:
+        associations.append(Association(account, account, partition, default_qos, may_use, limits))
+    if not associations:
         raise InputError("sacctmgr knows no association of this user")
     accounts = {
-        cells[0]: Association(cells[0], cells[1], "", cells[2], (), _limits(_OF_ASSOCIATION, cells[3:]))
-        for cells in _rows(of_accounts, 3 + len(_OF_ASSOCIATION))
+        account: Association(account, parent, "", default_qos, (), limits)
+        for (account, parent, default_qos), limits in _rows(of_accounts, 3, _OF_ASSOCIATION)
     }
     # Slurm does not tell the names of QOS apart by case.
-    qos_limits = {cells[0].lower(): _limits(_OF_QOS, cells[1:]) for cells in _rows(of_qos, 1 + len(_OF_QOS))}
-    return Limits(at_s, default_account, tuple(own), accounts, qos_limits)
+    qos_limits = {name.lower(): limits for (name,), limits in _rows(of_qos, 1, _OF_QOS)}
+    return Limits(at_s, default_account, tuple(associations), accounts, qos_limits)
 
 
 def caps_questions(cluster: str) -> tuple[tuple[str, ...], ...]:
     """Return the two calls of sacctmgr whose answers ``parse_caps`` reads."""
-    of_qos = questions("", cluster)[2]
-    columns = ",".join(_OF_ASSOCIATION)
-    return of_qos, (*of_qos[:-2], "association", f"cluster={cluster}", f"format=Account,User,Partition,{columns}")
+    return _QOS_QUESTION, _question("association", "Account,User,Partition", _OF_ASSOCIATION, f"cluster={cluster}")
 
 
 def parse_caps(answers: Sequence[str]) -> tuple[Cap, ...]:
@@ -137,28 +133,23 @@ def parse_caps(answers: Sequence[str]) -> tuple[Cap, ...]:
     of_qos, of_associations = answers
     if not any(line.startswith("root|root|") for line in of_associations.splitlines()):
         raise InputError("sacctmgr shows no association of root, so it may hide others' (PrivateData): ask as root")
-    found = []
-    for cells in _rows(of_qos, 1 + len(_OF_QOS)):
-        found += [Cap(f"QOS '{cells[0]}'", key, tres) for key, tres in _limits(_OF_QOS, cells[1:]).items() if tres]
-    for account, user, partition, *cells in _rows(of_associations, 3 + len(_OF_ASSOCIATION)):
+    levels = [(f"QOS '{name}'", limits) for (name,), limits in _rows(of_qos, 1, _OF_QOS)]
+    for (account, user, partition), limits in _rows(of_associations, 3, _OF_ASSOCIATION):
         level = (f"user '{user}' in " if user else "") + f"account '{account}'"
-        level += f" in partition '{partition}'" if partition else ""
-        found += [Cap(level, key, tres) for key, tres in _limits(_OF_ASSOCIATION, cells).items() if tres]
-    return tuple(found)
+        levels.append((level + (f" in partition '{partition}'" if partition else ""), limits))
+    return tuple(Cap(level, key, tres) for level, limits in levels for key, tres in limits.items() if tres)
 
 
-def _rows(text: str, columns: int) -> Iterator[list[str]]:
+def _rows(text: str, columns: int, names: Sequence[str]) -> Iterator[tuple[list[str], dict[str, Tres]]]:
+    """Yield the first columns of each row, and the limits of these names in the others."""
     for line in filter(None, text.splitlines()):
         cells = line.split("|")
-        if len(cells) != columns:
-            raise InputError(f"sacctmgr printed '{line}', which has not {columns} columns")
-        yield cells
-
-
-def _limits(names: Sequence[str], cells: Sequence[str]) -> dict[str, Tres]:
-    found = {name: parse_tres(cell) for name, cell in zip(names, cells, strict=True) if cell and name != "MaxWall"}
-    wall_min = time_limit_min(cells[names.index("MaxWall")] or "UNLIMITED")
-    return found if math.isinf(wall_min) else found | {"MaxWall": {MINUTES: int(wall_min)}}
+        if len(cells) != columns + len(names):
+            raise InputError(f"sacctmgr printed '{line}', which has not {columns + len(names)} columns")
+        values = dict(zip(names, cells[columns:], strict=True))
+        wall_min = time_limit_min(values.pop("MaxWall") or "UNLIMITED")
+        limits = {name: parse_tres(value) for name, value in values.items() if value}
+        yield cells[:columns], limits if math.isinf(wall_min) else limits | {"MaxWall": {MINUTES: int(wall_min)}}
 
 
 def parse_tres(text: str) -> Tres:
@@ -167,15 +158,15 @@ def parse_tres(text: str) -> Tres:
     Raises:
         InputError: an item that is no ``name=value``.
     """
-    found = {}
+    tres = {}
     for item in filter(None, text.split(",")):
         name, equals, value = item.partition("=")
         if not equals:
             raise InputError(f"limit '{item}' in '{text}' is not of the form name=value")
         most = tres_mib(value) if name == "mem" and value[-1:].isalpha() else whole(value)
         if most is not None:
-            found[name] = most
-    return found
+            tres[name] = most
+    return tres
 
 
 def broken_limit(
@@ -189,7 +180,7 @@ def broken_limit(
             where its time limit becomes longer.
         account: as asked; empty: the default one.
         qos: as asked; empty: the default one.
-        partition: where it would run.
+        partition: the one it would run in.
         partition_qos: the QOS of that partition; empty for none.
     """
     chain = _chain(limits, account or limits.default_account, partition)
@@ -206,17 +197,17 @@ def broken_limit(
         for name, most in nearest.items():
             if wanted.get(name, 0) > most:
                 return because("limit-most", limit=key, what=_ACCOUNT, name=chain[0].account, most=most, tres=name)
-    for what, of, level_limits in _levels(limits, chain, names):
+    for kind, level_name, level_limits in _levels(limits, chain, names):
         for key in WITH_TIME:
             if MINUTES in wanted and key in level_limits:
-                return because("limit-time", limit=key, what=what, name=of)
-        for key in TOGETHER if what == _ACCOUNT else (*PER_JOB, *TOGETHER):
+                return because("limit-time", limit=key, what=kind, name=level_name)
+        for key in TOGETHER if kind == _ACCOUNT else (*PER_JOB, *TOGETHER):
             for name, most in level_limits.get(key, {}).items():
                 if wanted.get(name, 0) > most:
-                    return because("limit-most", limit=key, what=what, name=of, most=most, tres=name)
+                    return because("limit-most", limit=key, what=kind, name=level_name, most=most, tres=name)
         for name, least in level_limits.get(LEAST, {}).items():
             if (name.startswith("gres/") or name in wanted) and wanted.get(name, 0) < least:
-                return because("limit-least", limit=LEAST, what=what, name=of, least=least, tres=name)
+                return because("limit-least", limit=LEAST, what=kind, name=level_name, least=least, tres=name)
     return None
 
 
@@ -244,26 +235,27 @@ def limit_passed_by(
     The arguments are those of ``broken_limit``.
     """
     chain = _chain(limits, account or limits.default_account, partition) or []
-    for what, of, level in _levels(limits, chain, _qos_names(chain, qos, partition_qos) if chain else []):
+    for kind, name, level in _levels(limits, chain, _qos_names(chain, qos, partition_qos) if chain else []):
         if key := passed_by(level, share):
-            return because("limit-passed-by", limit=key, what=what, name=of, share=share)
+            return because("limit-passed-by", limit=key, what=kind, name=name, share=share)
     return None
 
 
 def default_qos(limits: Limits, account: str, partition: str) -> str | None:
     """Return the QOS of a job that names none; None where that is not known."""
-    chain = _chain(limits, account or limits.default_account, partition) or []
-    found = next((level.default_qos for level in chain if level.default_qos), "")
-    # Of several, which Slurm takes is not said.
-    only = chain[0].qos[0] if chain and len(chain[0].qos) == 1 else None
-    return found or only
+    chain = _chain(limits, account or limits.default_account, partition)
+    names = _default_qos_names(chain) if chain else ()
+    return names[0] if len(names) == 1 else None
+
+
+def _default_qos_names(chain: Sequence[Association]) -> Sequence[str]:
+    """Return the default QOS, else all that the user may have: Slurm does not say which of them it takes."""
+    return [level.default_qos for level in chain if level.default_qos][:1] or chain[0].qos
 
 
 def _qos_names(chain: Sequence[Association], qos: str, partition_qos: str) -> list[str]:
-    """Return the QOS whose limits may hold, in lower case."""
-    names = [qos] if qos else [next((level.default_qos for level in chain if level.default_qos), "")]
-    if names == [""]:
-        names = list(chain[0].qos)  # which of them Slurm takes is not said, so the job must fit all
+    """Return the QOS whose limits may hold, in lower case; the job must fit all of them."""
+    names = [qos] if qos else _default_qos_names(chain)
     return [name.lower() for name in (*names, partition_qos) if name]
 
 
@@ -280,8 +272,6 @@ def _chain(limits: Limits, account: str, partition: str) -> list[Association] | 
     if not fits:
         return None
     chain = [max(fits, key=lambda item: bool(item.partition))]  # one for the partition comes before the general one
-    seen: set[str] = set()
-    while (above := limits.accounts.get(chain[-1].parent)) is not None and above.account not in seen:
-        seen.add(above.account)
+    while (above := limits.accounts.get(chain[-1].parent)) is not None and above not in chain[1:]:
         chain.append(above)
     return chain

@@ -22,8 +22,6 @@ RESET = "\0"
 # The value of an option that is the next word.
 _NEXT = "\0next"
 
-_WHITE_SPACE = " \t\n\v\f\r"
-
 
 class Given(NamedTuple):
     """One option as the user gave it."""
@@ -39,19 +37,19 @@ class Given(NamedTuple):
         return f"--{self.name}" if self.value is None else f"--{self.name}={self.value}"
 
 
-def value_of(given: Mapping[str, Given], name: str) -> str:
+def value_of(options: Mapping[str, Given], name: str) -> str:
     """Return an option's value; empty where it has none or is not given."""
-    return (given[name].value or "") if name in given else ""
+    return (options[name].value or "") if name in options else ""
 
 
-def count_of(given: Mapping[str, Given], name: str) -> int:
-    """Return the number that an option gives; 0 where it is not given.
+def count_of(options: Mapping[str, Given], name: str) -> int:
+    """Return the number that an option gives, and 0 if it is not given.
 
     Raises:
         UnsureError: it is no number.
     """
-    text = value_of(given, name)
-    if name in given and not (text.isascii() and text.isdigit()):
+    text = value_of(options, name)
+    if name in options and not (text.isascii() and text.isdigit()):
         raise UnsureError(f"--{name}='{text}' is not a number")
     return int(text or 0)
 
@@ -61,8 +59,8 @@ class CommandLine(NamedTuple):
 
     options: tuple[Given, ...]
     own: tuple[Given, ...]
-    sbatch_argv: tuple[str, ...]  # without the program's name and without csub's own options
-    script_at: int | None  # where the script stands in sbatch_argv; None: read from stdin, or --wrap
+    sbatch_argv: tuple[str, ...]  # the words but the program's name and csub's own options
+    script_at: int | None  # the script's index in sbatch_argv; None: read from stdin, or --wrap
     end: int  # the index in sbatch_argv before which further options can be inserted
 
     @property
@@ -84,17 +82,21 @@ class CommandLine(NamedTuple):
 
 
 class Environment(NamedTuple):
-    """What SBATCH_* variables give, in the order in which sbatch reads them."""
+    """Options from SBATCH_* variables, in the order in which sbatch reads them."""
 
     early: tuple[Given, ...] = ()  # before the command line and the script
     late: tuple[Given, ...] = ()  # after the script
 
 
-class Scan(NamedTuple):
-    """What one run of getopt_long found in a vector of words."""
+# An option, its value, the index of its word, and how it was written.
+_Read = tuple[Option, str | None, int, str]
 
-    found: tuple[tuple[Option, str | None, int, str], ...]  # option, value, index of its word, as written
-    own: tuple[tuple[Option, str | None, int, str], ...]
+
+class Scan(NamedTuple):
+    """The options in a vector of words, as one run of getopt_long reads them."""
+
+    options: tuple[_Read, ...]
+    own: tuple[_Read, ...]
     own_words: frozenset[int]  # indices of the words taken by csub's own options
     end: int  # index before which further options can be inserted
     stop: int  # index of the first word that is no option; the vector's length if there is none
@@ -104,19 +106,15 @@ def match_long(name: str, word: str, table: tuple[Option, ...], own: Collection[
     """Find the option meant by a long name or by a unique beginning of it.
 
     getopt_long forgives an abbreviation that fits only spellings of one option; no table holds such a pair (a unit test
-    says so), hence more than one fit is ambiguous. Of csub's ``own``, which are written out in full, the one that was
-    meant is named.
+    says so), hence more than one fit is ambiguous. An error names the nearest of csub's ``own``, which are written out
+    in full.
     """
-    fits = []
-    for option in table:
-        if option.name == name:
-            return option
-        if option.name.startswith(name):
-            fits.append(option)
-    if len(fits) == 1:
-        return fits[0]
+    fits = [option for option in table if option.name.startswith(name)]
+    exact = [option for option in fits if option.name == name]
+    if len(exact or fits) == 1:
+        return (exact or fits)[0]
     if not fits:
-        raise UnsureError(f"option '{word}' is unknown{nearest(f'--{name}', (f'--{one}' for one in own), '')}")
+        raise UnsureError(f"option '{word}' is unknown{nearest(f'--{name}', (f'--{option}' for option in own), '')}")
     raise UnsureError(f"option '{word}' is ambiguous: " + ", ".join(f"'--{option.name}'" for option in fits))
 
 
@@ -134,28 +132,23 @@ def _long(word: str, place: str, table: tuple[Option, ...], own: dict[str, Optio
 
 def _bundle(word: str, place: str, shorts: dict[str, Option]) -> Iterator[tuple[Option, str | None, str]]:
     """Read a word of short options ("-HN2")."""
-    for at, letter in enumerate(word[1:], start=2):
+    for end, letter in enumerate(word[1:], start=2):
         option = shorts.get(letter)
         if option is None:
             raise UnsureError(f"option '-{letter}' in '{place}{word}' is unknown")
         if option.argument == "none":
             yield option, None, f"-{letter}"
             continue
-        rest = word[at:]
+        rest = word[end:]
         yield option, rest or (_NEXT if option.argument == "required" else None), f"-{letter}{rest}"
         break
-
-
-def _nowhere(_index: int) -> str:
-    """Say nothing about where a command line's word stands."""
-    return ""
 
 
 def scan(
     words: Sequence[str],
     table: tuple[Option, ...],
     own: tuple[Option, ...] = (),
-    where: Callable[[int], str] = _nowhere,
+    where: Callable[[int], str] = lambda _: "",
 ) -> Scan:
     """Run getopt_long over a vector of words.
 
@@ -170,13 +163,13 @@ def scan(
     """
     shorts = {option.short: option for option in table if option.short}
     own_names = {option.name: option for option in own}
-    found: list[tuple[Option, str | None, int, str]] = []
-    mine: list[tuple[Option, str | None, int, str]] = []
-    taken: set[int] = set()
-    at, end = 0, None
-    while at < len(words) and len(words[at]) > 1 and words[at][0] == "-":
-        index, word, place = at, words[at], where(at)
-        at += 1
+    of_sbatch: list[_Read] = []
+    of_csub: list[_Read] = []
+    own_words: set[int] = set()
+    after, end = 0, None
+    while after < len(words) and len(words[after]) > 1 and words[after][0] == "-":
+        index, word, place = after, words[after], where(after)
+        after += 1
         if word == "--":
             end = index
             break
@@ -184,14 +177,14 @@ def scan(
         for option, value, text in read:
             is_own = own_names.get(option.name) is option
             if value is _NEXT:
-                if at == len(words):
+                if after == len(words):
                     raise (MisusedError if is_own else UnsureError)(f"option '{place}{text}' has no value")
-                # Whatever it looks like, as getopt does.
-                value, text = words[at], f"{text} {words[at]}"
-                at += 1
-            (mine if is_own else found).append((option, value, index, text))
-            taken.update(range(index, at) if is_own else ())
-    return Scan(tuple(found), tuple(mine), frozenset(taken), at if end is None else end, at)
+                # getopt takes it whatever it looks like.
+                value, text = words[after], f"{text} {words[after]}"
+                after += 1
+            (of_csub if is_own else of_sbatch).append((option, value, index, text))
+            own_words.update(range(index, after) if is_own else ())
+    return Scan(tuple(of_sbatch), tuple(of_csub), frozenset(own_words), after if end is None else end, after)
 
 
 def split_command_line(argv: Sequence[str], table: tuple[Option, ...], own: tuple[Option, ...] = ()) -> CommandLine:
@@ -203,14 +196,14 @@ def split_command_line(argv: Sequence[str], table: tuple[Option, ...], own: tupl
         UnsureError: sbatch would refuse it, or an option is not in the table.
     """
     # sbatch drops every ":", even one that stands for a value or behind the script, to find the script.
-    kept = [index for index, word in enumerate(argv) if word != ":"]
-    result = scan([argv[index] for index in kept], table, own)
-    own_indices = {kept[index] for index in result.own_words}
+    read = [index for index, word in enumerate(argv) if word != ":"]
+    result = scan([argv[index] for index in read], table, own)
+    own_indices = {read[index] for index in result.own_words}
     rest = [index for index in range(len(argv)) if index not in own_indices]
-    script_at = rest.index(kept[result.stop]) if result.stop < len(kept) else None
-    options = tuple(Given(option.canonical, value, "argv", text) for option, value, _, text in result.found)
-    if script_at is not None and any(given.name == "wrap" for given in options):
-        raise UnsureError(f"a script ('{argv[kept[result.stop]]}') beside --wrap")
+    script_at = rest.index(read[result.stop]) if result.stop < len(read) else None
+    options = tuple(Given(option.canonical, value, "argv", text) for option, value, _, text in result.options)
+    if script_at is not None and any(option.name == "wrap" for option in options):
+        raise UnsureError(f"a script ('{argv[read[result.stop]]}') beside --wrap")
     return CommandLine(
         options=options,
         own=tuple(Given(option.name, value, "argv", text) for option, value, _, text in result.own),
@@ -222,12 +215,7 @@ def split_command_line(argv: Sequence[str], table: tuple[Option, ...], own: tupl
 
 def _is_set(value: str) -> bool:
     """Say whether a flag's variable sets the flag: empty, "yes" or a number that is not 0."""
-    if not value or value.lower() == "yes":
-        return True
-    digits = value.lstrip(_WHITE_SPACE)
-    if digits[:1] in ("+", "-"):
-        digits = digits[1:]
-    return digits.isascii() and digits.isdigit() and digits.strip("0") != ""
+    return re.fullmatch(r"|(?ai:yes)|[ \t\n\v\f\r]*[+-]?0*[1-9][0-9]*", value) is not None
 
 
 def read_environment(environ: Mapping[str, str], table: tuple[Option, ...], release: str) -> Environment:
@@ -253,27 +241,27 @@ def read_environment(environ: Mapping[str, str], table: tuple[Option, ...], rele
             value = None if _is_set(text) else RESET
         elif option.argument == "optional" and not text:
             value = None
-        given = Given(option.canonical, value, "environment", variable)
-        (early if release >= EARLY_VARIABLES.get(variable, "~") else late).append(given)
+        options = early if release >= EARLY_VARIABLES.get(variable, "~") else late
+        options.append(Given(option.canonical, value, "environment", variable))
     return Environment(tuple(early), tuple(late))
 
 
 def without(words: Sequence[str], table: tuple[Option, ...], names: Collection[str]) -> list[str]:
     """Return a command line's options without these, whether long, short or behind other short ones."""
-    left: dict[int, str] = dict(enumerate(words))
+    remaining: dict[int, str] = dict(enumerate(words))
     read: dict[int, int] = {}  # how much of a word its options so far have taken
-    for option, _, index, written in scan(words, table).found:
+    for option, _, index, written in scan(words, table).options:
         word = words[index]
         is_long = word.startswith("--")
-        at = read.get(index, 0 if is_long else 1)
+        start = read.get(index, 0 if is_long else 1)
         text = written if is_long else written[1:]
-        in_next = not word.startswith(text, at)
-        read[index] = len(word) if in_next else at + len(text)
+        in_next = not word.startswith(text, start)
+        read[index] = len(word) if in_next else start + len(text)
         if option.canonical in names:
-            left[index] = left[index].removesuffix(word[at:]) + word[read[index] :]
+            remaining[index] = remaining[index].removesuffix(word[start:]) + word[read[index] :]
             if in_next:
-                left.pop(index + 1, None)
-    return [word for index, word in left.items() if index not in read or word not in ("", "-")]
+                remaining.pop(index + 1, None)
+    return [word for index, word in remaining.items() if index not in read or word not in ("", "-")]
 
 
 # Options that a site's SPANK plugins add to sbatch: written in a site's configuration, found in what sbatch lists
@@ -310,16 +298,16 @@ def join_options(table: tuple[Option, ...], texts: Iterable[str]) -> tuple[Optio
     return tuple(joined.values())
 
 
-# In what sbatch of 22.05 and 24.11 says of a file that is not there or was made for another release; 26.05 is silent.
+# sbatch of 22.05 and 24.11 says so of a file that is not there or was made for another release; 26.05 is silent.
 _UNLOADED = r"(?m)^sbatch: error: spank: (/[^\n]*)$"
 
 
-def unloaded_plugins(said: str) -> tuple[str, ...]:
+def unloaded_plugins(answer: str) -> tuple[str, ...]:
     """Return what sbatch says, at any call, of SPANK plugins that it cannot load."""
-    return tuple(re.findall(_UNLOADED, said))
+    return tuple(re.findall(_UNLOADED, answer))
 
 
-def listed_options(said: str) -> tuple[str, ...]:
+def listed_options(answer: str) -> tuple[str, ...]:
     """Return the long names in what `sbatch --=` says, the plugins' among them; nothing where it lists none."""
-    listed = said.partition("possibilities: ")[2].partition("\n")[0]
+    listed = answer.partition("possibilities: ")[2].partition("\n")[0]
     return tuple(word.removeprefix("'--").removesuffix("'") for word in listed.split(" ") if word.startswith("'--"))

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Slurm's commands print -> model; pure functions over recorded text."""
+"""Answers of Slurm's commands -> model; pure functions over recorded text."""
 
 import math
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
@@ -62,7 +63,7 @@ class Node(NamedTuple):
 
 
 class Partition(NamedTuple):
-    """A partition as ``scontrol show partition -o`` describes it; what it leaves open to all is empty.
+    """A partition as ``scontrol show partition -o`` describes it; a field is empty where the partition is open to all.
 
     ``preempt_mode`` is the cluster's where the partition has none of its own; ``billing_weights`` is the text of
     TRESBillingWeights; ``restrictions`` are those of RESTRICTIONS that it has, as ``Key=value``. ``one_user`` is true
@@ -86,11 +87,11 @@ class Partition(NamedTuple):
     record: Mapping[str, str] = MappingProxyType({})
 
 
-def parse_records(text: str, first: bool = False) -> Iterator[dict[str, str]]:
+def parse_records(text: str) -> Iterator[dict[str, str]]:
     """Yield the ``Key=value`` pairs of each line of a ``scontrol -o`` output; values may hold blanks and newlines.
 
-    Of a key that is there twice the last counts, or the ``first``. A line without any says that there is nothing: ``No
-    partitions in the system``.
+    The first of two pairs with one key counts: the words of people (Reason, Comment, Extra) come last. A line without
+    any says that there is nothing: ``No partitions in the system``.
     """
     for line in re.split(_LINE, text):
         marks = list(re.finditer(_KEY, line))
@@ -98,53 +99,51 @@ def parse_records(text: str, first: bool = False) -> Iterator[dict[str, str]]:
             continue
         ends = [mark.start() for mark in marks[1:]] + [len(line)]
         pairs = [(mark[1], line[mark.end() : end].strip()) for mark, end in zip(marks, ends, strict=True)]
-        yield dict(reversed(pairs) if first else pairs)
+        yield dict(reversed(pairs))
 
 
 def parse_nodes(text: str) -> tuple[Node, ...]:
     """Return the nodes in the output of ``scontrol show node -o``.
 
-    Of a key that is there twice the first counts: the words of people (Reason, Comment, Extra) come last.
-
     Raises:
         InputError: a node without a name, or a Gres outside its grammar.
     """
-    nodes = []
-    for record in parse_records(text, first=True):
-        if "NodeName" not in record:
-            raise InputError(
-                f"'scontrol show node -o' printed a line without NodeName: '{next(iter(record.items()), '')}'"
-            )
-        partitions = tuple(filter(None, record.get("Partitions", "").split(",")))
+    return tuple(_node(defaultdict(str, record)) for record in parse_records(text))
+
+
+def _node(record: Mapping[str, str]) -> Node:
+    if not record["NodeName"]:
+        raise InputError(f"'scontrol show node -o' printed a line without NodeName: '{next(iter(record.items()), '')}'")
+    mem_mib = whole(record["RealMemory"])
+    return Node(
+        name=record["NodeName"],
+        gres=parse_gres(record["Gres"]),
+        partitions=_words(record["Partitions"]),
         # "IDLE+DRAIN", "DOWN*+DRAIN": the mark says that the node does not answer, which 24.11 says in a word.
-        states = tuple(word.rstrip("*~#!%$@^-") for word in record.get("State", "").split("+") if word)
-        gres = parse_gres(record.get("Gres", ""))
-        cpus, mem_mib = _for_jobs(record)
-        node = Node(record["NodeName"], gres, partitions, states)
-        configured, start_s = _configured(record.get("CfgTRES", "")), whole(record.get("SlurmdStartTime", ""))
-        known = node._replace(cpus=cpus, mem_mib=mem_mib, configured=configured, slurmd_start_s=start_s)
-        features = record.get("ActiveFeatures", "(null)").replace("(null)", "")
-        nodes.append(known._replace(features=tuple(filter(None, features.split(",")))))
-    return tuple(nodes)
+        states=tuple(word.rstrip("*~#!%$@^-") for word in record["State"].split("+") if word),
+        cpus=whole(record["CPUEfctv"]),
+        # Some of it may be set aside for the system.
+        mem_mib=None if mem_mib is None else mem_mib - (whole(record["MemSpecLimit"]) or 0),
+        configured=_configured(record["CfgTRES"]),
+        slurmd_start_s=whole(record["SlurmdStartTime"]),
+        features=_words(record["ActiveFeatures"].replace("(null)", "")),
+    )
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, text.split(",")))
 
 
 def _configured(text: str) -> tuple[Gres, ...]:
     """Return the gres of a CfgTRES as they stand there: a total and its types, not reconciled."""
-    found = []
+    entries = []
     for item in text.split(","):
         key, _, count = item.partition("=")
         quantity = whole(count)
         if key.startswith("gres/") and quantity is not None:
-            name, _, kind = key[len("gres/") :].partition(":")
-            found.append(Gres(name, kind, quantity))
-    return tuple(found)
-
-
-def _for_jobs(record: dict[str, str]) -> tuple[int | None, int | None]:
-    """Return the CPUs and the MiB of a node that are not set aside for the system; None of what is no number."""
-    cpus, mem, kept = (record.get(key, "") for key in ("CPUEfctv", "RealMemory", "MemSpecLimit"))
-    mem_mib = int(mem) - (int(kept) if kept.isdecimal() else 0) if mem.isdecimal() else None
-    return int(cpus) if cpus.isdecimal() else None, mem_mib
+            name, _, kind = key.removeprefix("gres/").partition(":")
+            entries.append(Gres(name, kind, quantity))
+    return tuple(entries)
 
 
 def parse_partitions(text: str) -> tuple[Partition, ...]:
@@ -157,24 +156,24 @@ def parse_partitions(text: str) -> tuple[Partition, ...]:
 
 
 def _partition(record: Mapping[str, str]) -> Partition:
-    cpus, mem = parse_job_defaults(record.get("JobDefaults", ""))
+    values = defaultdict(str, record)
+    cpus, mem_mib = parse_job_defaults(values["JobDefaults"])
+    defaults = [f"{key}={values[key]}" for key in ("DefMemPerCPU", "DefMemPerNode") if values[key].isdigit()]
     return Partition(
-        name=record.get("PartitionName", ""),
-        default=record.get("Default") == "YES",
-        qos=record.get("QoS", "N/A").replace("N/A", ""),
+        name=values["PartitionName"],
+        default=values["Default"] == "YES",
+        qos=values["QoS"].replace("N/A", ""),
         cpus_per_gpu=cpus,
-        mem_per_gpu_mib=mem,
-        default_mem=next(
-            (f"{key}={record[key]}" for key in ("DefMemPerCPU", "DefMemPerNode") if record.get(key, "").isdigit()), ""
-        ),
-        default_time_min=_limit(record.get("DefaultTime", "NONE")),
-        max_time_min=_limit(record.get("MaxTime", "UNLIMITED")),
-        restrictions=tuple(f"{key}={record[key]}" for key in RESTRICTIONS if _restricts(key, record.get(key, ""))),
-        preempt_mode=tuple(record.get("PreemptMode", "").split(",")),
-        oversubscribe=record.get("OverSubscribe", ""),
-        billing_weights=record.get("TRESBillingWeights", "").replace("(null)", ""),
+        mem_per_gpu_mib=mem_mib,
+        default_mem=defaults[0] if defaults else "",
+        default_time_min=_limit(values["DefaultTime"]),
+        max_time_min=_limit(values["MaxTime"]),
+        restrictions=tuple(f"{key}={values[key]}" for key in RESTRICTIONS if _restricts(key, values[key])),
+        preempt_mode=tuple(values["PreemptMode"].split(",")),
+        oversubscribe=values["OverSubscribe"],
+        billing_weights=values["TRESBillingWeights"].replace("(null)", ""),
         # 26.05 has folded ExclusiveUser into a word that it shares with others.
-        one_user=record.get("ExclusiveUser") == "YES" or record.get("Exclusive") == "USER",
+        one_user=values["ExclusiveUser"] == "YES" or values["Exclusive"] == "USER",
         record=record,
     )
 
@@ -185,14 +184,11 @@ def parse_job_defaults(text: str) -> tuple[int | None, int | None]:
     Raises:
         InputError: a value that is not a number.
     """
-    given = dict(item.partition("=")[::2] for item in text.split(",") if "=" in item)
-    found = []
-    for name in ("DefCpuPerGPU", "DefMemPerGPU"):
-        value = given.get(name)
-        if value is not None and not (value.isascii() and value.isdigit()):
-            raise InputError(f"JobDefaults '{text}' has a {name} that is not a number")
-        found.append(None if value is None else int(value))
-    return found[0], found[1]
+    values = dict(item.partition("=")[::2] for item in text.split(",") if "=" in item)
+    cpus, mem_mib = (whole(values.get(name, "")) for name in ("DefCpuPerGPU", "DefMemPerGPU"))
+    if (cpus is None and "DefCpuPerGPU" in values) or (mem_mib is None and "DefMemPerGPU" in values):
+        raise InputError(f"JobDefaults '{text}' has a default that is not a number")
+    return cpus, mem_mib
 
 
 def _restricts(key: str, value: str) -> bool:
@@ -204,7 +200,7 @@ def _restricts(key: str, value: str) -> bool:
 
 def _limit(text: str) -> float | None:
     """Return minutes, None for no limit."""
-    if text in ("NONE", "N/A", "(null)"):
+    if text in ("", "NONE", "N/A", "(null)"):
         return None
     minutes = time_limit_min(text)
     return None if math.isinf(minutes) else minutes
@@ -227,7 +223,7 @@ def parse_states(text: str) -> Mapping[str, str]:
 
 
 def parse_state(text: str) -> str:
-    """Return the state's own word: without ``by UID`` and without the ``+`` of a cut column."""
+    """Return the state's own word, not ``by UID`` and not the ``+`` of a cut column."""
     return text.split(" ", 1)[0].rstrip("+")
 
 
@@ -243,7 +239,7 @@ def parse_release(text: str) -> str:
     return match[1]
 
 
-def parse_submitted(said: bytes | bytearray) -> Submitted | None:
+def parse_submitted(answer: bytes | bytearray) -> Submitted | None:
     """Return the job in sbatch's answer, None where it names none; other lines are those of a site's wrapper."""
-    match = _SUBMITTED.search(said)
+    match = _SUBMITTED.search(answer)
     return match and Submitted(match[1].decode(), (match[2] or match[3] or b"").decode(errors="replace"))

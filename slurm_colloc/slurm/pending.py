@@ -19,7 +19,7 @@ from slurm_colloc.slurm.gres import parse_gres, tres_value
 from slurm_colloc.slurm.parse import parse_records
 
 CONTROL = ("scontrol", "-o")
-# What a job asks of GPUs stands in these; ``Gres`` is how an update calls the first.
+# The fields that ask for GPUs; ``Gres`` is how an update calls the first.
 _GPU_FIELDS = ("TresPerNode", "TresPerJob", "TresPerTask", "TresPerSocket")
 _CORES = ("NumCPUs", "MinCPUsNode", "CPUs/Task")
 _MEMORY = ("MinMemoryNode", "MinMemoryCPU")
@@ -28,7 +28,7 @@ _RECORD = re.compile(r"(?m)^(?:scontrol: )?(JobId=\d+ .*)$")
 _PREFIX = re.compile(r"\bgres[:/]")
 _UID = re.compile(r"\((\d+)\)$")
 
-# What an update says of one job: the field by scontrol's word, and its value as text.
+# An update of one job: the field by scontrol's word, and its value as text.
 Assignments = Mapping[str, str]
 
 
@@ -72,13 +72,13 @@ class PendingJob(NamedTuple):
 
     @property
     def per_gpu(self) -> frozenset[str]:
-        """Return the fields that count its cores or memory by GPU: by DefCpuPerGPU too, once slurmctld has looked."""
+        """Return the fields that count its cores or memory by GPU, also by DefCpuPerGPU once slurmctld has looked."""
         return frozenset(name for name in _PER_GPU if _known(self.record.get(name, "")))
 
     def asks(self, field: str, gres: Sequence[Gres]) -> bool:
         """Return whether it asks for these GPUs in this field, and for nothing in any other."""
-        given = {name: value for name in _GPU_FIELDS if (value := self.fields.get(name, ""))}
-        return given.keys() == {field} and _same_gres(given[field], gres)
+        requests = {name: value for name in _GPU_FIELDS if (value := self.fields.get(name, ""))}
+        return requests.keys() == {field} and _same_gres(requests[field], gres)
 
     def has(self, assignments: Assignments) -> bool:
         """Return whether its request is as an update wanted it."""
@@ -92,7 +92,7 @@ class PendingJob(NamedTuple):
 
 
 def show(job_ids: Iterable[str]) -> list[str]:
-    """Return the lines that have scontrol show jobs; of an array's id it shows every record."""
+    """Return the lines that have scontrol show jobs, every record of an array."""
     return [f"show job {job_id}" for job_id in job_ids]
 
 
@@ -109,13 +109,9 @@ def update(targets: Sequence[str], assignments: Assignments) -> list[str]:
 
 
 def parse_pending(text: str) -> dict[str, PendingJob]:
-    """Return the jobs in scontrol's answer by their target; of a job shown twice the later record."""
-    found: dict[str, PendingJob] = {}
-    for line in _RECORD.findall(text):
-        for record in parse_records(line, first=True):
-            job = _pending(record)
-            found[job.target] = job
-    return found
+    """Return the jobs in scontrol's answer by their target, a job that is shown twice as it was last."""
+    jobs = (_pending(record) for line in _RECORD.findall(text) for record in parse_records(line))
+    return {job.target: job for job in jobs}
 
 
 def _pending(record: Mapping[str, str]) -> PendingJob:
@@ -129,8 +125,8 @@ def _pending(record: Mapping[str, str]) -> PendingJob:
     uid = _UID.search(record.get("UserId", ""))
     fields = {name: _known(record.get(name, "")) for name in (*_GPU_FIELDS, "TimeLimit", *_CORES, *_MEMORY)}
     fields["CPUsPerTask"] = fields.pop("CPUs/Task")
-    # Beside GPUs it may hold the cores of a task, which have a field of their own.
-    fields["TresPerTask"] = ",".join(one for one in fields["TresPerTask"].split(",") if not one.startswith("cpu"))
+    # The cores of a task, which it may hold beside GPUs, have a field of their own.
+    fields["TresPerTask"] = ",".join(item for item in fields["TresPerTask"].split(",") if not item.startswith("cpu"))
     return PendingJob(
         job_id=job_id,
         target=target,
@@ -152,18 +148,15 @@ def _same_gres(text: str, gres: Sequence[Gres]) -> bool:
     return False
 
 
-def _is_as(fields: Assignments, name: str, wanted: str) -> bool:
+def _is_as(fields: Assignments, name: str, assigned: str) -> bool:
     """Return whether a field is as it was assigned; Slurm shows some values otherwise than they were written."""
     has = fields.get("TresPerNode" if name == "Gres" else name, "")
-    wanted = _PREFIX.sub("", wanted)
-    if not wanted:
+    assigned = _PREFIX.sub("", assigned)
+    if not assigned:
         return not has
     with suppress(InputError):
         if name == "Gres" or name in _GPU_FIELDS:
-            return _same_gres(has, parse_gres(wanted.replace("=", ":")))
-        if name == "TimeLimit":
-            return time_limit_min(has) == time_limit_min(wanted)
-        if name in _MEMORY:
-            return asked_mib(has) == asked_mib(wanted)
-        return whole(has) == whole(wanted)
+            return _same_gres(has, parse_gres(assigned.replace("=", ":")))
+        read = time_limit_min if name == "TimeLimit" else asked_mib if name in _MEMORY else whole
+        return read(has) == read(assigned)
     return False

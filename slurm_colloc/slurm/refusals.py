@@ -14,7 +14,7 @@ _JOB_ERRORS = Path(__file__).with_name("job_errors.txt")
 _FAILED = "Batch job submission failed: "
 # slurm.ERROR of a site's job_submit.lua, or a number of its own in the range of errors about jobs.
 _OF_PLUGIN = re.compile(r"Unspecified error|Unknown error 2\d\d\d")
-# Of the option parser, the reading of the script, and site plugins in the client (sbatch 22.05, 24.11, 26.05).
+# Words of the option parser, the reading of the script, and site plugins in the client (sbatch 22.05, 24.11, 26.05).
 _OF_CLIENT = re.compile(
     r"cli_filter plugin terminated with error|failed to initialize cli_filter plugin"
     r"|Plugin stack post-option processing failed|Failed to initialize plugin stack"
@@ -30,30 +30,30 @@ _OF_SBATCH = re.compile(r"^[\w.-]*sbatch[\w.-]*: (?:error|fatal): ")
 _GETOPT = 'Try "sbatch --help" for more information'
 
 
-def is_refusal(said: str, *, silent: bool = False) -> bool:
+def is_refusal(answer: str, *, silent: bool = False) -> bool:
     """Return whether sbatch, which ended with an error, says on its standard error that there is no job.
 
     ``silent`` says that it was told to be quiet and to wait: the client's words may then be a warning, the last that
     was heard of a job that has failed.
     """
-    line = (said.strip().splitlines() or [""])[-1].strip()
+    line = (answer.strip().splitlines() or [""])[-1].strip()
     if line == _GETOPT:
         return not silent
     words = _OF_SBATCH.sub("", line)
     error = words.removeprefix(_FAILED)
-    # Without that, a site's plugin may say the name of a job.
+    # A line that sbatch does not begin may be a site's plugin's, and say the name of a job.
     if words == line or (silent and error == words):
         return False
     # The client's own look at the request finds some of slurmctld's errors.
     return error in _job_errors() or (_OF_CLIENT if error == words else _OF_PLUGIN).fullmatch(error) is not None
 
 
-def verdict(said: str) -> str:
+def verdict(answer: str) -> str:
     """Return what a refusal says, the words of a site's plugin first, without "submission failed".
 
     Snakemake takes those words for the end of a submission wherever they stand.
     """
-    lines = (_OF_SBATCH.sub("", line.rpartition(_FAILED)[2]).strip() for line in said.splitlines())
+    lines = (_OF_SBATCH.sub("", line.rpartition(_FAILED)[2]).strip() for line in answer.splitlines())
     return "; ".join(list(dict.fromkeys(filter(None, lines)))[-3:])
 
 

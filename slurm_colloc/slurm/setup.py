@@ -13,7 +13,7 @@ from slurm_colloc.slurm.parse import parse_config
 ENVIRONMENT = {"TZ": "UTC", "SLURM_TIME_FORMAT": "%s"}
 CONFIG = ("scontrol", "show", "config")
 QUEUE = ("sdiag",)
-# Of the first and the last that every release prints, and of those by whose absence something would be found wrong.
+# The first and the last key that every release prints, and those by whose absence something would be found wrong.
 _ALWAYS = (
     "AccountingStorageType",
     "ClusterName",
@@ -39,7 +39,7 @@ class GresLine(NamedTuple):
 
 
 class Queue(NamedTuple):
-    """What sdiag says of the controller: its clock, and how far the last backfill cycle came down the queue.
+    """The controller by sdiag: its clock, and how far the last backfill cycle came down the queue.
 
     ``depth_jobs`` and ``queue_jobs`` are None before the first cycle.
     """
@@ -56,28 +56,28 @@ def parse_config_parts(text: str) -> tuple[dict[str, str], dict[str, str] | None
     Raises:
         InputError: the answer is not whole.
     """
-    main, found, rest = text.partition(_CGROUP)
+    main, heading, rest = text.partition(_CGROUP)
     cgroup = rest.partition("\n\n")[0]
     settings = parse_config(main)
     lacking = [key for key in _ALWAYS if key not in settings]
     if lacking:
         raise InputError(f"'{' '.join(CONFIG)}' printed no {lacking[0]}: its answer is not whole, so nothing is judged")
-    return settings, parse_config(cgroup) if found else None
+    return settings, parse_config(cgroup) if heading else None
 
 
 def parse_weights(text: str) -> dict[str, float]:
-    """Return TRES name -> weight of a TRESBillingWeights; of cpu, memory and the like as of gres, but without the unit.
+    """Return TRES name -> weight of a TRESBillingWeights, cpu, memory and the like as gres, but without the unit.
 
     Raises:
         InputError: an item that is no ``name=weight``.
     """
-    found = {}
+    weights = {}
     for item in filter(None, ("" if text in ("(null)", "N/A") else text).split(",")):
         match = _WEIGHT.fullmatch(item.strip())
         if match is None:
             raise InputError(f"TRESBillingWeights '{text}' has '{item}', which is not of the form name=weight")
-        found[match[1].lower()] = float(match[2])
-    return found
+        weights[match[1].lower()] = float(match[2])
+    return weights
 
 
 def parse_gres_conf(text: str) -> tuple[GresLine, ...]:
@@ -86,16 +86,16 @@ def parse_gres_conf(text: str) -> tuple[GresLine, ...]:
     Raises:
         InputError: it includes another file, so that it does not say all.
     """
-    found = []
+    lines = []
     for line in text.replace("\\\n", " ").splitlines():
         words = line.partition("#")[0].split()
         if words and words[0].lower() == "include":
             raise InputError(f"it includes '{' '.join(words[1:])}', which is not followed")
-        given = {key.lower(): value for key, _, value in (word.partition("=") for word in words)}
-        if "name" in given:
-            nodes, name, kind, flags = (given.get(key, "") for key in ("nodename", "name", "type", "flags"))
-            found.append(GresLine(nodes, name.lower(), kind, frozenset(filter(None, flags.lower().split(",")))))
-    return tuple(found)
+        values = {key.lower(): value for key, _, value in (word.partition("=") for word in words)}
+        if "name" in values:
+            nodes, name, kind, flags = (values.get(key, "") for key in ("nodename", "name", "type", "flags"))
+            lines.append(GresLine(nodes, name.lower(), kind, frozenset(filter(None, flags.lower().split(",")))))
+    return tuple(lines)
 
 
 def parse_queue(text: str) -> Queue:
@@ -104,14 +104,17 @@ def parse_queue(text: str) -> Queue:
     Raises:
         InputError: it does not say when.
     """
-    at = _AT.search(text)
-    if at is None:
+    clock = _AT.search(text)
+    if clock is None:
         raise InputError("sdiag printed no line 'sdiag output at ... (SECONDS)'")
-    pending = _number(text, "Jobs pending") or 0
     backfill = text.partition("Backfilling stats")[2].partition("Latency")[0]
-    if not _number(backfill, "Total cycles"):
-        return Queue(float(at[1]), pending, None, None)
-    return Queue(float(at[1]), pending, _number(backfill, "Last depth cycle"), _number(backfill, "Last queue length"))
+    last = backfill if _number(backfill, "Total cycles") else ""
+    return Queue(
+        at_s=float(clock[1]),
+        pending_jobs=_number(text, "Jobs pending") or 0,
+        depth_jobs=_number(last, "Last depth cycle"),
+        queue_jobs=_number(last, "Last queue length"),
+    )
 
 
 def _number(text: str, name: str) -> int | None:

@@ -13,8 +13,8 @@ from slurm_colloc.slurm.gres import SHOWN, split_items
 
 # One line for each node and partition; a field without a width is printed whole.
 QUESTION = ("sinfo", "-h", "-a", "-N", "-O", "NodeList:|,Partition:|,Gres:|,GresUsed:|,StateCompact:")
-# Where a job may start at once. With a mark behind it the node is asleep, planned for a job that goes first, to be
-# rebooted or silent, and another state means drained, down, reserved or without a free core.
+# States in which a job may start at once. A mark behind one means that the node is asleep, planned for a job that goes
+# first, to be rebooted or silent, and another state means drained, down, reserved or without a free core.
 _OPEN = ("idle", "mix")
 _SHARED = ("mps", "shard")
 # No node has so many kinds of them.
@@ -38,17 +38,16 @@ def parse_free(text: str, *, single: bool = False) -> dict[tuple[str, str], int]
     Raises:
         InputError: a line of another form.
     """
-    found: dict[tuple[str, str], int] = {}
+    free: dict[tuple[str, str], int] = {}
     for _, partition, gres, used, state in _rows(text):
-        name = partition.removesuffix("*")
-        there = list(_entries(gres))
-        several = {kind_of(one.gres) for one in there if single and one.gres.quantity > 1}
-        for kind, units in _free_on(there, list(_entries(used))).items():
-            if kind in several:
-                continue
-            here, before = units if state in _OPEN else 0, found.get((name, kind), 0)
-            found[name, kind] = max(before, here) if kind in _SHARED else before + here
-    return found
+        entries = list(_entries(gres))
+        several = {kind_of(entry.gres) for entry in entries if single and entry.gres.quantity > 1}
+        for kind, units in _free_on(entries, list(_entries(used))).items():
+            if kind not in several:
+                key, units = (partition.removesuffix("*"), kind), units if state in _OPEN else 0
+                before = free.get(key, 0)
+                free[key] = max(before, units) if kind in _SHARED else before + units
+    return free
 
 
 def parse_shares(text: str) -> dict[str, tuple[tuple[Gres, tuple[int, ...]], ...]]:
@@ -59,13 +58,14 @@ def parse_shares(text: str) -> dict[str, tuple[tuple[Gres, tuple[int, ...]], ...
     Raises:
         InputError: a line of another form.
     """
-    found = {}
+    shares = {}
     for node, _, _, used, _ in _rows(text):
         entries = [entry for entry in _entries(used) if entry.gres.name in _SHARED]
-        each = ((entry.gres._replace(quantity=0), tuple(of for _, of in _pieces(entry.detail))) for entry in entries)
-        if shares := tuple(pair for pair in each if any(pair[1])):
-            found[node] = shares
-    return found
+        sizes = (tuple(size for _, size in _pieces(entry.detail)) for entry in entries)
+        kinds = (entry.gres._replace(quantity=0) for entry in entries)
+        if node_shares := tuple(pair for pair in zip(kinds, sizes, strict=True) if any(pair[1])):
+            shares[node] = node_shares
+    return shares
 
 
 def _rows(text: str) -> Iterator[list[str]]:
@@ -92,47 +92,42 @@ def _entries(text: str) -> Iterator[_Entry]:
             raise InputError(f"sinfo printed the gres '{item[:SHOWN]}', which is not of the form name[:type]:count")
 
 
-def _free_on(there: list[_Entry], used: list[_Entry]) -> dict[str, int]:
+def _free_on(entries: list[_Entry], used: list[_Entry]) -> dict[str, int]:
     """Return what is free on one node: a device is at one time either a gpu or shared."""
-    gpus = [entry.gres for entry in there if entry.gres.name == "gpu"]
+    gpus = [entry.gres for entry in entries if entry.gres.name == "gpu"]
     devices = sum(gres.quantity for gres in gpus)
     as_gpu = {index for entry in used if entry.gres.name == "gpu" for index in indices(entry.detail)}
-    shares = [(entry, _share_of(entry.gres, used)) for entry in there if entry.gres.name in _SHARED]
-    shared = {index for _, of in shares if of is not None for index in _devices_in_use(of)}
-    found: dict[str, int] = {}
+    in_use = {entry.gres[:2]: entry.detail for entry in reversed(used)}
+    shares = [(entry.gres, in_use.get(entry.gres[:2], "")) for entry in entries if entry.gres.name in _SHARED]
+    shared = {index for _, detail in shares for index in _devices_in_use(detail)}
+    free: dict[str, int] = {}
     for gres in gpus:
-        taken = sum(entry.gres.quantity for entry in used if (entry.gres.name, entry.gres.type) == ("gpu", gres.type))
-        # Which type a shared device is of is not said.
-        found[kind_of(gres)] = max(0, gres.quantity - taken - len(shared))
-    for entry, of in shares:
-        found[entry.gres.name] = _most_left(entry.gres, of, devices, as_gpu | shared, as_gpu)
-    return found
-
-
-def _share_of(gres: Gres, used: list[_Entry]) -> _Entry | None:
-    return next((entry for entry in used if (entry.gres.name, entry.gres.type) == (gres.name, gres.type)), None)
+        busy = sum(entry.gres.quantity for entry in used if entry.gres[:2] == gres[:2])
+        # Slurm does not say which type a shared device is of.
+        free[kind_of(gres)] = max(0, gres.quantity - busy - len(shared))
+    for gres, detail in shares:
+        free[gres.name] = _most_left(gres, detail, devices, as_gpu | shared, as_gpu)
+    return free
 
 
 def _pieces(detail: str) -> list[tuple[str, int]]:
     """Return (in use, of) for each device, from ``30/100,-/100``; 22.05 names devices in use instead."""
     pairs = [pair.partition("/") for pair in detail.split(",")] if "/" in detail else []
-    return [(used, size) for used, _, of in pairs if (size := whole(of)) is not None]
+    return [(used, size) for used, _, total in pairs if (size := whole(total)) is not None]
 
 
-def _devices_in_use(entry: _Entry) -> set[int]:
-    pieces = _pieces(entry.detail)
-    busy = {index for index, (used, _) in enumerate(pieces) if whole(used)}
-    return busy if pieces else indices(entry.detail)
+def _devices_in_use(detail: str) -> set[int]:
+    pieces = _pieces(detail)
+    return {index for index, (used, _) in enumerate(pieces) if whole(used)} if pieces else indices(detail)
 
 
-def _most_left(total: Gres, of: _Entry | None, devices: int, taken: set[int], as_gpu: set[int]) -> int:
+def _most_left(total: Gres, detail: str, devices: int, busy: set[int], as_gpu: set[int]) -> int:
     """Return the most that one device has left of a share."""
-    pieces = _pieces(of.detail) if of else []
-    if pieces:
+    if pieces := _pieces(detail):
         free = ((whole(used), size) for index, (used, size) in enumerate(pieces) if index not in as_gpu)
         return max((size - used for used, size in free if used is not None), default=0)
-    # 22.05 counts devices, not shares: what a device that somebody shares has left is not known, and not counted.
-    return total.quantity // devices if devices > len(taken) else 0
+    # 22.05 counts devices, not shares: the rest of a device that somebody shares is not known, and not counted.
+    return total.quantity // devices if devices > len(busy) else 0
 
 
 def indices(detail: str) -> set[int]:

@@ -16,7 +16,7 @@ def parse_submit_line(line: str, job_name: str, release: str) -> tuple[str, tupl
     Args:
         line: sacct's SubmitLine (Slurm 21.08 and later).
         job_name: tells the script from a value with blanks before it (``--comment=a b job.sh``).
-        release: whose options they are; of an unknown one the newest known one's.
+        release: the one that has these options; the newest in the table in place of an unknown one.
 
     Raises:
         InputError: it names no script, or it is not certain which.
@@ -32,12 +32,13 @@ def parse_submit_line(line: str, job_name: str, release: str) -> tuple[str, tupl
         raise InputError("its command line cannot be read with certainty") from error
     if split.script_at is None:
         raise InputError("its script came by standard input")
-    at = split.script_at
-    named = any(option.name == "job-name" for option in split.options)
-    if not named and basename(words[at]) != job_name:
-        at = next((later for later in range(at, len(words)) if basename(words[later]) == job_name), at)
+    values = {option.name: option.value or "" for option in split.options}
+    words = words[split.script_at :]
+    if "job-name" not in values:
+        later = next((index for index, word in enumerate(words) if basename(word) == job_name), 0)
+        words = words[later:]
     if any(option.name == "export" and "=" in (option.value or "") for option in split.options):
         raise InputError("it was handed variables (--export)")
-    if not words[at].startswith("/") and any(option.name == "chdir" for option in split.options):
+    if not words[0].startswith("/") and "chdir" in values:
         raise InputError("its script is relative and --chdir was given")
-    return words[at], tuple(words[at + 1 :])
+    return words[0], tuple(words[1:])

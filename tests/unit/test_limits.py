@@ -14,10 +14,10 @@ from slurm_colloc.slurm.limits import (
     broken_limit,
     caps_questions,
     limit_passed_by,
+    limits_questions,
     parse_caps,
     parse_limits,
     parse_tres,
-    questions,
 )
 from slurm_colloc.submit import slurm_answers
 from slurm_colloc.submit.slurm_answers import limits_of_user
@@ -65,7 +65,7 @@ def limits() -> Limits:
 
 
 def test_what_is_asked() -> None:
-    user, accounts, qos = questions("alice", "lab")
+    user, accounts, qos = limits_questions("alice", "lab")
     assert user[-1].startswith("format=DefaultAccount,Account,Partition,DefaultQOS,QOS,GrpTRES,MaxTRES,MaxTRESPerNode")
     assert "name=alice" in user
     assert "cluster=lab" in user

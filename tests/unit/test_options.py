@@ -297,8 +297,8 @@ def test_what_remains_reads_the_same_without_some_options(words: list[str], name
         return
     words = words[: before.stop]
     after = scan(without(words, TABLE, names), TABLE)
-    wanted = [(option.canonical, value) for option, value, _, _ in before.found if option.canonical not in names]
-    assert [(option.canonical, value) for option, value, _, _ in after.found] == wanted
+    wanted = [(option.canonical, value) for option, value, _, _ in before.options if option.canonical not in names]
+    assert [(option.canonical, value) for option, value, _, _ in after.options] == wanted
 
 
 # --- variables ---
