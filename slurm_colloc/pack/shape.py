@@ -13,9 +13,9 @@ from slurm_colloc.core.config import MigSlice, Pool, SiteConfig
 from slurm_colloc.core.errors import UnsureError
 from slurm_colloc.core.model import PACK, Footprint, JobRequest, Load, Reason, Room, because
 from slurm_colloc.pack.time_limits import time_of, within_limits
+from slurm_colloc.placement.candidate import asked_partitions
 from slurm_colloc.placement.out_of_memory import MOST_RETRIES
 from slurm_colloc.placement.packing import Packing, of_equal, tasks_at_a_time
-from slurm_colloc.placement.time_and_cores import asked_partitions
 from slurm_colloc.slurm.directives import Script, without_options
 from slurm_colloc.slurm.options import CommandLine, Given, value_of
 from slurm_colloc.submit.own_options import option_table

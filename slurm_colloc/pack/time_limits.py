@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.model import JobRequest, Reason, because
+from slurm_colloc.placement.candidate import asked_limit_min, asked_partitions
 from slurm_colloc.placement.packing import jobs_needed, time_needed_min
-from slurm_colloc.placement.time_and_cores import asked_limit_min, asked_partitions
 from slurm_colloc.slurm.limits import MINUTES, Limits, broken_limit
 from slurm_colloc.submit.plan import NotPackedError, Slurm
 from slurm_colloc.submit.slurm_answers import limits_of_user

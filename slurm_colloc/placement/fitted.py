@@ -1,19 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The piece of a GPU that a past run would have fitted, from what was measured of the run.
 
-Whose runs are judged by it, for reports, pages, audits and advice alike, store/sql/run_fits.sql says: completed ones of
-one whole GPU, measured alone on it for enough of their time, by their memory peak and their mean SM activity while
-kernels ran.
+Reports, pages, audits and advice judge by it the runs that store/sql/run_fits.sql selects: completed ones of one whole
+GPU, measured alone on it for enough of their time, by their memory peak and their mean SM activity while kernels ran.
 
-What accounting does not keep is not made up: the script, cores, host memory and the time limit are taken to allow a
-piece, and so are the user's limits; nothing is known of what will be free.
+Accounting does not keep the script, cores, host memory, the time limit and the user's limits: all are taken to allow a
+piece. Nothing is known of which pieces will be free.
 """
 
 from collections.abc import Iterator
 from math import inf
 from typing import NamedTuple
 
-from slurm_colloc.core.config import Pool, SiteConfig
+from slurm_colloc.core.config import Partition, Pool, SiteConfig
 from slurm_colloc.core.errors import InputError
 from slurm_colloc.core.model import (
     Evidence,
@@ -25,32 +24,24 @@ from slurm_colloc.core.model import (
     SharingMode,
 )
 from slurm_colloc.gpu.mig import names_slice, parse_profile
+from slurm_colloc.placement.candidate import Access, Need, candidate_of
 from slurm_colloc.placement.choose import place, reasons_to_leave
-from slurm_colloc.placement.pieces import (
-    Access,
-    Need,
-    Taken,
-    most_units,
-    offers,
-    pieces_in,
-    rooms_of,
-    shares_per_gpu,
-)
+from slurm_colloc.placement.pieces import Fit, most_units, offers, pieces_in, shares_per_gpu, targets_of
 from slurm_colloc.slurm.gres import parse_gres
 
-# Of an SM activity in percent: a millionth of a GPU is noise of sums.
+# Digits of an SM activity in percent: a millionth of a GPU is noise of sums.
 SM_DIGITS = 4
 _LEAST_SM_PCT = 10.0**-SM_DIGITS
 
 
-def past_request(shown: str, partition: str, account: str, qos: str) -> JobRequest:
-    """Return the request of a past job, as far as its allocation (``shown``, in Slurm's words) tells it."""
+def past_request(allocation: str, partition: str, account: str, qos: str) -> JobRequest:
+    """Return the request of a past job, as far as its allocation (in Slurm's words) tells it."""
     return JobRequest(
         interpreter="/bin/sh",
         partitions=(partition,),
         account=account,
         qos=qos,
-        gres=_gpus(shown),
+        gres=_gpus(allocation),
         gpu_style="gres",
         cpus_given=True,
         mem_given=True,
@@ -58,28 +49,28 @@ def past_request(shown: str, partition: str, account: str, qos: str) -> JobReque
     )
 
 
-def _gpus(shown: str) -> tuple[Gres, ...]:
+def _gpus(allocation: str) -> tuple[Gres, ...]:
     try:
-        return tuple(gres for gres in parse_gres(shown) if gres.name == "gpu")
-    except InputError:  # of an odd source: any GPU
+        return tuple(gres for gres in parse_gres(allocation) if gres.name == "gpu")
+    except InputError:  # an odd source has written it: any GPU
         return (Gres("gpu", "", 1),)
 
 
-def had_whole(shown: str) -> bool:
-    """Return whether an allocation (``shown``, in Slurm's words) is of whole GPUs, as far as its words tell."""
-    gpus = _gpus(shown)
+def had_whole(allocation: str) -> bool:
+    """Return whether an allocation (in Slurm's words) is of whole GPUs, as far as its words tell."""
+    gpus = _gpus(allocation)
     return bool(gpus) and not any(parse_profile(gres.type) or names_slice(gres.type) for gres in gpus)
 
 
-def had_piece(run: Evidence, shown: str) -> bool:
+def had_piece(run: Evidence, allocation: str) -> bool:
     """Return whether a run had a slice or a share of a GPU."""
     # A device that is no slice has no mode; csub's own word for having left a job as asked is one.
-    return run.mode not in ("", SharingMode.EXCLUSIVE) or not had_whole(shown)
+    return run.mode not in ("", SharingMode.EXCLUSIVE) or not had_whole(allocation)
 
 
 def _measured(gpu_model: str, peak_mib: float, active_pct: float) -> Footprint:
     """Return the footprint of a run as it was, without a margin."""
-    # What percentages are summed from leaves a little above a bound that the run just filled.
+    # Sums of percentages may come to a little above a bound that the run just filled.
     peak, active = (Quantiles(value, value, value) for value in (peak_mib, round(active_pct, SM_DIGITS)))
     return Footprint(peak, active, None, gpu_model, "measured", 1, ())
 
@@ -111,35 +102,32 @@ def ladder(request: JobRequest, gpu_model: str, config: SiteConfig) -> tuple[Ste
 
     The first that holds peak and SM activity is the one that ``would_have_fitted`` names.
     """
-    footprint = _measured(gpu_model, 0.0, 0.0)
-    if reasons_to_leave(request, footprint, config):
+    if reasons_to_leave(request, _measured(gpu_model, 0.0, 0.0), config):
         return ()
-    rooms = list(rooms_of(request, footprint, config, Access(), []))
+    job = candidate_of(request, Need(0, 0.0, gpu_model=gpu_model), config, Access())
+    targets = list(targets_of(job, []))
 
-    def given(sm_active_pct: float) -> Iterator[Taken]:
-        return pieces_in(request, Need(0, sm_active_pct, None), rooms, config, Access(), [])
+    def pieces(sm_active_pct: float) -> Iterator[Fit]:
+        return pieces_in(job._replace(need=Need(0, sm_active_pct, gpu_model=gpu_model)), targets, [])
 
     def steps() -> Iterator[Step]:
-        for first in given(0.0):
-            taken: Taken | None = first
-            while taken is not None:
-                fit = taken.fit
-                where = [room.pool for room in rooms if room.moved == fit.room.moved]
-                pools = [pool for pool in where if offers(pool, fit.gres)]
+        for piece in pieces(0.0):
+            fit: Fit | None = piece
+            while fit is not None:
+                pools = [target.pool for target in targets if target.moved == fit.target.moved]
+                offering = tuple(pool for pool in pools if offers(pool, fit.gres))
                 most_peak_mib = fit.most.memory_mib - config.sharing.headroom_mib
-                partition = fit.room.partition.name if fit.room.moved else ""
-                yield Step(fit.gres, most_peak_mib, fit.most.sm_active_pct, tuple(pools), partition)
-                # Of shares the next larger number is given for the least that so many do not hold.
-                above = given(fit.most.sm_active_pct + _LEAST_SM_PCT) if fit.gres.name != "gpu" else ()
-                taken = next((one for one in above if _alike(one, first)), None)
+                yield Step(fit.gres, most_peak_mib, fit.most.sm_active_pct, offering, fit.target.named)
+                # The next larger number of shares is given for the least that so many do not hold.
+                above = pieces(fit.most.sm_active_pct + _LEAST_SM_PCT) if fit.gres.name != "gpu" else ()
+                fit = next((larger for larger in above if _kind(larger) == _kind(piece)), None)
 
     return tuple(steps())
 
 
-def _alike(one: Taken, other: Taken) -> bool:
-    """Return whether two are shares of one kind in one place."""
-    same_room = one.fit.room.partition == other.fit.room.partition and one.fit.room.moved == other.fit.room.moved
-    return same_room and one.fit.gres.name == other.fit.gres.name
+def _kind(fit: Fit) -> tuple[Partition, bool, str]:
+    """Return what all shares of one kind in one place have in common."""
+    return fit.target.partition, fit.target.moved, fit.gres.name
 
 
 def holds(step: Step, peak_mib: int, sm_active_pct: float) -> bool:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is done about a job, or a task of a pack, that ran out of GPU memory: one policy for both, of pure functions.
+"""The policy for a job, or a task of a pack, that ran out of GPU memory: pure functions.
 
-It is run again with more, twice at most. On a slice the memory was its own. On a share (MPS, shard) it may have been a
-neighbour's: one that had, with what it tried to get, no more than it was counted for is a victim, of which nothing is
-learned.
+It is run again with more, twice at most. The memory was its own on a slice. A neighbour may have had it on a share
+(MPS, shard): a job that had, with what it tried to get, no more than it was counted for is a victim, and its run
+teaches nothing.
 """
 
 from collections.abc import Sequence
@@ -17,6 +17,11 @@ MOST_RETRIES = 2
 def is_share(gres: Gres) -> bool:
     """Return whether it is a part of a GPU whose size is free, beside neighbours."""
     return gres.name in (SharingMode.MPS, SharingMode.SHARD)
+
+
+def mode_of(gres: Gres) -> SharingMode:
+    """Return how a job holds its GPU that has a share or a slice."""
+    return SharingMode(gres.name) if is_share(gres) else SharingMode.MIG
 
 
 def held_mib(gres: Gres | None, budget_mib: int, pools: Sequence[Pool]) -> int | None:

@@ -14,8 +14,8 @@ from typing import NamedTuple
 from slurm_colloc.core.config import MigSlice, Pool, Sharing
 from slurm_colloc.core.errors import InputError
 from slurm_colloc.core.model import Footprint, Load, Reason, Room, because
+from slurm_colloc.placement.candidate import other_card
 from slurm_colloc.placement.speed import Slowdown, beside
-from slurm_colloc.placement.time_and_cores import other_card
 
 # What the MPS server itself takes: 66 MiB measured on an H100.
 MPS_SERVER_MIB = 100
@@ -127,7 +127,7 @@ def _is_busy(dram_active_pct: float | None) -> bool:
 
 
 def _need(footprint: Footprint, pool: Pool, part: MigSlice | None, unit: _Unit, sharing: Sharing) -> _Need:
-    if other := other_card(footprint, pool):
+    if other := other_card(footprint.gpu_model, pool):
         return _Need(None, None, other)
     memory, active, dram = footprint.gpu_mem_peak_mib, footprint.sm_active_pct, footprint.dram_active_pct
     # A slice has the part of the bandwidth that it has of the memory.

@@ -7,61 +7,41 @@ from functools import partial
 from typing import NamedTuple
 
 from slurm_colloc.core.config import MigSlice, Partition, Pool, SiteConfig
-from slurm_colloc.core.model import Footprint, Gres, JobRequest, Reason, Rejected, SharingMode, because
+from slurm_colloc.core.model import Gres, JobRequest, Reason, Rejected, because
 from slurm_colloc.core.units import demand_units, most_of_whole
 from slurm_colloc.gpu.mig import parse_profile
+from slurm_colloc.placement.candidate import Candidate, other_card, suspending
 from slurm_colloc.placement.speed import Slowdown, most_in_part, most_on_slice, on_share, on_slice, part_needed
 from slurm_colloc.placement.time_and_cores import (
-    Kept,
-    Part,
-    asked_limit_min,
-    asked_partitions,
-    kept_when_moved,
-    kept_with_share,
-    kept_with_slice,
+    Host,
+    host_when_moved,
+    host_with_share,
+    host_with_slice,
     mem_mib_of,
-    other_card,
-    suspending,
     time_needed,
-    without_mps,
 )
-from slurm_colloc.slurm.limits import MINUTES, Limits, broken_limit, limit_passed_by
+from slurm_colloc.slurm.limits import MINUTES, broken_limit, limit_passed_by
 
-# What is left beside a larger share is no use to anybody: it is less than the smallest slice.
+# A larger share leaves less beside it than the smallest slice, which is of no use to anybody.
 _LARGEST_SHARE = 7 / 8
 
 
-class Access(NamedTuple):
-    """What the accounting says of this user: limits (None where none are enforced), or why they are not known."""
-
-    limits: Limits | None = None
-    unknown: Reason | None = None
-    groups: tuple[str, ...] = ()
-
-
-class Need(NamedTuple):
-    """What a piece has to hold: memory with the site's headroom, the mean SM activity; None where not known."""
-
-    memory_mib: int
-    sm_active_pct: float
-    run_time_min: float | None
-    cpu_cores: int | None = None
-    host_mem_mib: int | None = None
-    part_taken: float | None = None
-    part_usable: float = 1.0
-    busy_pct: float | None = None
-
-    def part(self, of_gpu: float) -> Part:
-        """Return what so large a part of a GPU is to this job."""
-        return Part(of_gpu, self.cpu_cores, self.host_mem_mib)
-
-
-class Room(NamedTuple):
+class Target(NamedTuple):
     """A pool, the partition in which the job would use it, and whether that is another than those asked for."""
 
     pool: Pool
     partition: Partition
     moved: bool
+
+    @property
+    def moved_to(self) -> Partition | None:
+        """Return the partition that the job would be moved to; None where it stays in its own."""
+        return self.partition if self.moved else None
+
+    @property
+    def named(self) -> str:
+        """Return the partition to ask for; empty where it is the job's own."""
+        return self.partition.name if self.moved else ""
 
 
 class Most(NamedTuple):
@@ -72,69 +52,61 @@ class Most(NamedTuple):
 
 
 class Fit(NamedTuple):
-    """A piece that would do, and what has to be asked for beside it."""
+    """A piece that would do, what has to be asked for beside it, and all that was refused before it."""
 
-    room: Room
+    target: Target
     gres: Gres
     reasons: tuple[Reason, ...]
     most: Most
-    cpu_option: str = ""
-    mem: str = ""
-    time_limit_min: int | None = None
-    slowdown: Slowdown = Slowdown(1.0, 1.0)
-    cpus: int = 0
+    host: Host
+    time_limit_min: int | None
+    slowdown: Slowdown
+    rejected: tuple[Rejected, ...] = ()
 
 
-class Taken(NamedTuple):
-    """A piece that fits, and all that was rejected before it came to it."""
-
-    mode: SharingMode
-    fit: Fit
-    rejected: tuple[Rejected, ...]
-
-
-def rooms_of(
-    request: JobRequest, footprint: Footprint, config: SiteConfig, access: Access, rejected: list[Rejected]
-) -> Iterator[Room]:
-    """Yield the pools that the job may run in and that its footprint speaks of, those of its own partitions first."""
-    known = {partition.name: partition for partition in config.partition}
-    asked = asked_partitions(request, config)
-    others = list(dict.fromkeys(name for item in asked for name in item.pieces_in))
-    elsewhere = [known.get(name, Partition(name)) for name in others if name not in {item.name for item in asked}]
-    kind = next((gres.type for gres in request.gres if gres.name == "gpu"), "")
-    models = {pool.gpu_model for pool in config.pool if kind and pool.gpu_type == kind}
+def targets_of(job: Candidate, rejected: list[Rejected]) -> Iterator[Target]:
+    """Yield the pools that the job may run in and that its need speaks of, those of its own partitions first."""
+    described = {partition.name: partition for partition in job.config.partition}
+    own = [partition.name for partition in job.partitions]
+    more = dict.fromkeys(name for partition in job.partitions for name in partition.pieces_in if name not in own)
+    partitions = [*job.partitions, *(described.get(name, Partition(name)) for name in more)]
     moves = []
-    for pool in config.pool:
-        here = next((item for item in asked if item.name in pool.partitions), None)
-        there = next((item for item in elsewhere if item.name in pool.partitions), None)
-        partition = here or there
-        why: Reason | None = None
+    for pool in job.config.pool:
+        partition = next((partition for partition in partitions if partition.name in pool.partitions), None)
         if partition is None:
-            why = because("not-in-partition", partitions=tuple(item.name for item in asked))
-        elif shut := shut_by(partition.restrictions):
-            why = because("partition-shut", partition=partition.name, restriction=shut)
-        elif pool.gpu_type and pool.gpu_type in config.sharing.protected_types:
-            why = because("protected", gpu_type=pool.gpu_type)
-        elif kind and pool.gpu_type != kind and pool.gpu_model not in models - {""}:
-            why = because("other-gpu-type", gpu_type=kind)
-        elif kept_out := keeps_out(pool, request):
-            why = kept_out
+            rejected.append(Rejected(f"pool {pool.name}", because("not-in-partition", partitions=tuple(own))))
+            continue
+        target = Target(pool, partition, moved=partition.name in more)
+        if reason := _barred(job, target):
+            rejected.append(Rejected(f"pool {pool.name}", reason))
+        elif target.moved:
+            moves.append(target)
         else:
-            unsized = because("site-lacks", key="sm_count", pool=pool.name) if pool.sm_count is None else None
-            why = other_card(footprint, pool) or unsized
-        if why is None and here is None and partition is not None:
-            why = _closed(request, partition, config, access)
-        if why is not None:
-            rejected.append(Rejected(f"pool {pool.name}", why))
-        elif here is not None:
-            yield Room(pool, here, moved=False)
-        elif partition is not None:
-            moves.append(Room(pool, partition, moved=True))
+            yield target
     yield from moves
 
 
+def _barred(job: Candidate, target: Target) -> Reason | None:
+    """Return why a job may not run in a pool, or nothing is known of its need there; None where it may."""
+    pool, partition, _ = target
+    protected = job.config.sharing.protected_types
+    gpu_type = next((gres.type for gres in job.request.gres if gres.name == "gpu"), "")
+    models = {pool.gpu_model for pool in job.config.pool if gpu_type and pool.gpu_type == gpu_type}
+    if restriction := shut_by(partition.restrictions):
+        return because("partition-shut", partition=partition.name, restriction=restriction)
+    if pool.gpu_type and pool.gpu_type in protected:
+        return because("protected", gpu_type=pool.gpu_type)
+    if gpu_type and pool.gpu_type != gpu_type and pool.gpu_model not in models - {""}:
+        return because("other-gpu-type", gpu_type=gpu_type)
+    if reason := keeps_out(pool, job.request) or other_card(job.need.gpu_model, pool):
+        return reason
+    if pool.sm_count is None:
+        return because("site-lacks", key="sm_count", pool=pool.name)
+    return _closed(job, partition) if target.moved else None
+
+
 def keeps_out(pool: Pool, request: JobRequest) -> Reason | None:
-    """Return why a job may not run on the nodes of a pool by what it says of nodes; None where it may."""
+    """Return why a job may not run on the nodes of a pool by its own words on nodes; None where it may."""
     if lacking := [name for name in request.features if set(name.split("|")).isdisjoint(pool.features)]:
         return because("pool-lacks-feature", feature=lacking[0])
     return because("pool-excluded") if request.excluded and _is_excluded(pool, request.excluded) else None
@@ -162,128 +134,117 @@ def shut_by(restrictions: Sequence[str]) -> str:
     return ""
 
 
-def pieces_in(
-    request: JobRequest,
-    need: Need,
-    rooms: list[Room],
-    config: SiteConfig,
-    access: Access,
-    rejected: list[Rejected],
-) -> Iterator[Taken]:
-    """Yield the pieces that fit, in the order in which they are taken; ``rejected`` grows by those that do not."""
-    for mode in config.sharing.order:
-        for fit in _MODES[mode](request, need, rooms, config):
-            found = fit if isinstance(fit, Rejected) else _allowed(request, fit, rooms, config, access)
-            if isinstance(found, Fit):
-                yield Taken(SharingMode(mode), found, tuple(rejected))
-            else:
-                rejected.append(found)
-
-
-def _closed(request: JobRequest, partition: Partition, config: SiteConfig, access: Access) -> Reason | None:
+def _closed(job: Candidate, partition: Partition) -> Reason | None:
     """Return why Slurm would not let the job into another partition, None when it would."""
-    account = request.account or (access.limits.default_account if access.limits else "")
-    for what, name, allowed, denied in (
-        ("account", account, partition.restriction("AllowAccounts"), partition.restriction("DenyAccounts")),
-        ("QOS", request.qos, partition.restriction("AllowQos"), partition.restriction("DenyQos")),
-    ):
+    limits, limit_min = job.access.limits, job.limit_min
+    account = job.request.account or (limits.default_account if limits else "")
+    for kind, name, keys in (("account", account, "Accounts"), ("QOS", job.request.qos, "Qos")):
+        allowed, denied = partition.restriction(f"Allow{keys}"), partition.restriction(f"Deny{keys}")
         if not name and (allowed or denied):
-            return because("partition-access-unknown", partition=partition.name, what=what)
+            return because("partition-access-unknown", partition=partition.name, what=kind)
         if (allowed and name.lower() not in map(str.lower, allowed)) or name.lower() in map(str.lower, denied):
-            return because("partition-closed", partition=partition.name, what=what, name=name)
+            return because("partition-closed", partition=partition.name, what=kind, name=name)
     groups = partition.restriction("AllowGroups")
-    if groups and not set(groups) & set(access.groups):
+    if groups and not set(groups) & set(job.access.groups):
         return because("partition-groups", partition=partition.name, groups=groups)
-    limit_min = asked_limit_min(request, config)
     if partition.max_time_min is not None and (limit_min is None or limit_min > partition.max_time_min):
         return because("partition-time", partition=partition.name, max_min=partition.max_time_min)
     return None
 
 
-def _allowed(request: JobRequest, fit: Fit, rooms: list[Room], config: SiteConfig, access: Access) -> Fit | Rejected:
-    """Return the fit if Slurm would take it and take it where it is meant to go."""
-    asked = {item.name for item in asked_partitions(request, config)}
-    targets = {fit.room.partition.name} if fit.room.moved else asked
-    weighed = {room.pool.name for room in rooms if room.moved == fit.room.moved}
-    for pool in config.pool:
-        if pool.name not in weighed and targets & set(pool.partitions) and offers(pool, fit.gres):
-            return Rejected(str(fit.gres), because("may-land-elsewhere", pool=pool.name))
-    cores, mem_mib = _host_of(request, fit, config)
-    why = _too_large(request, cores, mem_mib, fit.room.partition) if fit.room.moved else None
-    if why or access.limits is None:
-        return Rejected(str(fit.gres), why) if why else fit
-    wanted = {"node": 1, f"gres/{fit.gres.name}": fit.gres.quantity}
-    wanted |= {"cpu": cores} if cores else {}
-    wanted |= {"mem": mem_mib} if mem_mib else {}
-    if fit.gres.type:
-        wanted[f"gres/{fit.gres.name}:{fit.gres.type}"] = fit.gres.quantity
+def pieces_in(job: Candidate, targets: list[Target], rejected: list[Rejected]) -> Iterator[Fit]:
+    """Yield the pieces that fit, in the order in which they are taken; ``rejected`` grows by those that do not."""
+    for mode in job.config.sharing.order:
+        for fit in _MODES[mode](job, targets):
+            if isinstance(fit, Rejected):
+                rejected.append(fit)
+            elif reason := _refused_by_slurm(job, fit, targets):
+                rejected.append(Rejected(str(fit.gres), reason))
+            else:
+                yield fit._replace(rejected=tuple(rejected))
+
+
+def _refused_by_slurm(job: Candidate, fit: Fit, targets: list[Target]) -> Reason | None:
+    """Return why Slurm would refuse the fit or might take it elsewhere than meant; None where neither is so."""
+    partition, gres, limits = fit.target.partition, fit.gres, job.access.limits
+    names = {item.name for item in _partitions_of(job, fit.target)}
+    weighed = {target.pool.name for target in targets if target.moved == fit.target.moved}
+    for pool in job.config.pool:
+        if pool.name not in weighed and names & set(pool.partitions) and offers(pool, gres):
+            return because("may-land-elsewhere", pool=pool.name)
+    cores, mem_mib = _cores_and_mem_mib(job, fit)
+    if fit.target.moved and (reason := _too_large(job.request, cores, mem_mib, partition)):
+        return reason
+    if limits is None:
+        return None
+    tres = {"node": 1, f"gres/{gres.name}": gres.quantity}
+    tres |= {"cpu": cores} if cores else {}
+    tres |= {"mem": mem_mib} if mem_mib else {}
+    if gres.type:
+        tres[f"gres/{gres.name}:{gres.type}"] = gres.quantity
     if fit.time_limit_min is not None:
-        wanted[MINUTES] = fit.time_limit_min
-    partition = fit.room.partition
-    broken = broken_limit(access.limits, wanted, request.account, request.qos, partition.name, partition.qos)
-    if not broken and fit.gres.name != "gpu":
-        share = f"gres/{fit.gres.name}"
-        broken = limit_passed_by(access.limits, share, request.account, request.qos, partition.name, partition.qos)
-    return Rejected(str(fit.gres), broken) if broken else fit
+        tres[MINUTES] = fit.time_limit_min
+    whose = job.request.account, job.request.qos, partition.name, partition.qos
+    broken = broken_limit(limits, tres, *whose)
+    return broken if broken or gres.name == "gpu" else limit_passed_by(limits, f"gres/{gres.name}", *whose)
 
 
 def _too_large(request: JobRequest, cores: int, mem_mib: int | None, partition: Partition) -> Reason | None:
     """Return the restriction on cores or host memory for which Slurm would never start a job in a partition."""
     for text in partition.restrictions:
         key, _, most = text.partition("=")
-        # Slurm gives whole cores: of two threads each, one more than an odd number.
+        # Slurm gives whole cores: with two threads each, one more than an odd number.
         if key.startswith("MaxCPUs") and (request.cores_unclear or max(cores, 1) + cores % 2 > int(most)):
             return because("partition-cores", partition=partition.name, restriction=text)
-        # Of a job that names no memory Slurm takes the bound for all that it needs.
+        # A job that names no memory needs all of the bound to Slurm.
         if key.startswith("MaxMem") and (mem_mib or math.inf) > int(most) * (cores if key == "MaxMemPerCPU" else 1):
             return because("partition-memory", partition=partition.name, restriction=text)
     return None
 
 
-def _mig(request: JobRequest, need: Need, rooms: list[Room], config: SiteConfig) -> Iterator[Fit | Rejected]:
-    need, bound = need._replace(memory_mib=math.ceil(need.memory_mib / need.part_usable)), config.sharing.max_slowdown
-    # Slurm knows slices by type only: of two kinds with one type it may give either, so the lesser one counts.
-    kinds: dict[tuple[bool, str], list[tuple[MigSlice, Room]]] = {}
-    for room in rooms:
-        for part in room.pool.slice:
+def _slices(job: Candidate, targets: list[Target]) -> Iterator[Fit | Rejected]:
+    need, bound = job.need, job.config.sharing.max_slowdown
+    need_mib = math.ceil(need.memory_mib / need.part_usable)
+    # Slurm knows slices by type only: it may give either of two kinds with one type, so the lesser one counts.
+    kinds: dict[tuple[bool, str], list[tuple[MigSlice, Target]]] = {}
+    for target in targets:
+        for part in target.pool.slice:
             if part.quantity:
-                kinds.setdefault((room.moved, part.type), []).append((part, room))
+                kinds.setdefault((target.moved, part.type), []).append((part, target))
     lesser = [min(alike, key=lambda pair: (pair[0].mem_mib, pair[0].sm_count)) for alike in kinds.values()]
-    # Of two alike, the one in the job's own partition: sorted() keeps the order of rooms.
-    for part, room in sorted(lesser, key=lambda pair: (pair[0].mem_mib, pair[0].sm_count)):
-        alike = kinds[room.moved, part.type]
-        slowest, its_room = min(alike, key=lambda pair: pair[0].sm_count / (pair[1].pool.sm_count or 1))
-        whole_over_own = (its_room.pool.sm_count or math.inf) / slowest.sm_count
+    # The one in the job's own partition comes first of two alike: sorted() keeps the order of targets.
+    for part, target in sorted(lesser, key=lambda pair: (pair[0].mem_mib, pair[0].sm_count)):
+        alike = kinds[target.moved, part.type]
+        slowest, its_target = min(alike, key=lambda pair: pair[0].sm_count / (pair[1].pool.sm_count or 1))
+        whole_over_own = (its_target.pool.sm_count or math.inf) / slowest.sm_count
         slowdown = on_slice(need.sm_active_pct, whole_over_own, need.busy_pct)
         most = Most(part.mem_mib, most_on_slice(bound, whole_over_own))
-        time = time_needed(request, need.run_time_min, slowdown.upper, room.partition if room.moved else None, config)
-        kept = _kept_with_slice(request, need, part, room, config)
-        why = time.too_little or kept.impossible
-        if request.no_slice:
-            why = request.no_slice[0]
+        time, host = time_needed(job, slowdown.upper, target.moved_to), _host_with_slice(job, part, target)
+        reason = time.too_little or host.impossible
+        if job.request.no_slice:
+            reason = job.request.no_slice[0]
         elif (profile := parse_profile(part.profile)) and profile.shares_memory:
-            why = because("slice-shares-memory", profile=part.profile)
-        elif need.memory_mib > most.memory_mib:
-            why = because("too-little-memory", mem_mib=part.mem_mib, need_mib=need.memory_mib)
+            reason = because("slice-shares-memory", profile=part.profile)
+        elif need_mib > most.memory_mib:
+            reason = because("too-little-memory", mem_mib=part.mem_mib, need_mib=need_mib)
         elif need.sm_active_pct > most.sm_active_pct and not (need.busy_pct and slowdown.upper <= bound):
-            of = {"sms": slowest.sm_count, "of_sms": its_room.pool.sm_count}
-            why = Reason("too-slow", {**of, **slowdown._asdict(), "bound": bound})
-        gres = Gres("gpu", part.type, 1)
-        if why is not None:
-            yield Rejected(f"gpu:{part.type}", why)
+            sms = {"sms": slowest.sm_count, "of_sms": its_target.pool.sm_count}
+            reason = Reason("too-slow", {**sms, **slowdown._asdict(), "bound": bound})
+        if reason is not None:
+            yield Rejected(f"gpu:{part.type}", reason)
         else:
-            holds = because("slice-holds", profile=part.profile, need_mib=need.memory_mib, mem_mib=part.mem_mib)
+            holds = because("slice-holds", profile=part.profile, need_mib=need_mib, mem_mib=part.mem_mib)
             reasons = (holds, Reason("slowdown", slowdown._asdict()))
-            yield Fit(room, gres, reasons, most, kept.cpu_option, kept.mem, time.limit_min, slowdown, kept.cpus)
+            yield Fit(target, Gres("gpu", part.type, 1), reasons, most, host, time.limit_min, slowdown)
 
 
-def _kept_with_slice(request: JobRequest, need: Need, slice_: MigSlice, room: Room, config: SiteConfig) -> Kept:
-    pool = room.pool
-    of_memory = slice_.mem_mib / pool.gpu_mem_mib if pool.gpu_mem_mib else 0.0
-    part = need.part(min(1.0, max(slice_.sm_count / (pool.sm_count or math.inf), of_memory)))
-    if room.moved:
-        return kept_when_moved(request, room.partition, part, pool, config)
-    return kept_with_slice(request, part, pool, config)
+def _host_with_slice(job: Candidate, part: MigSlice, target: Target) -> Host:
+    pool = target.pool
+    of_memory = part.mem_mib / pool.gpu_mem_mib if pool.gpu_mem_mib else 0.0
+    of_gpu = min(1.0, max(part.sm_count / (pool.sm_count or math.inf), of_memory))
+    if target.moved:
+        return host_when_moved(job, target.partition, of_gpu, pool)
+    return host_with_slice(job, of_gpu, pool)
 
 
 def most_units(per_gpu: int) -> int:
@@ -291,34 +252,32 @@ def most_units(per_gpu: int) -> int:
     return math.floor(per_gpu * _LARGEST_SHARE)
 
 
-def _shares(
-    request: JobRequest, need: Need, rooms: list[Room], config: SiteConfig, name: str
-) -> Iterator[Fit | Rejected]:
+def _shares(job: Candidate, targets: list[Target], name: str) -> Iterator[Fit | Rejected]:
     """Yield a share in the job's own partitions and one in each other that is open to it.
 
     Slurm may take a share from any GPU that has some, so it must be large enough on each: the largest is asked for.
     """
-    no_daemon = because("no-mps-daemon") if name == "mps" and config.sharing.mps_daemon == "none" else None
-    groups: dict[str, list[Room]] = {}
-    for room in rooms:
-        if shares_per_gpu(room.pool, name):
-            groups.setdefault(room.partition.name if room.moved else "", []).append(room)
+    no_daemon = because("no-mps-daemon") if name == "mps" and job.config.sharing.mps_daemon == "none" else None
+    groups: dict[str, list[Target]] = {}
+    for target in targets:
+        if shares_per_gpu(target.pool, name):
+            groups.setdefault(target.named, []).append(target)
     for group in groups.values():
         refused: list[Rejected] = []
         fits: list[Fit] = []
-        for room in group:
-            found = no_daemon or _share(request, need, room, [each.pool for each in group], config, name)
-            if isinstance(found, Reason):
-                refused.append(Rejected(f"{name} on {room.pool.name}", found))
+        for target in group:
+            fit = no_daemon or _share(job, target, [alike.pool for alike in group], name)
+            if isinstance(fit, Reason):
+                refused.append(Rejected(f"{name} on {target.pool.name}", fit))
             else:
-                fits.append(found)
+                fits.append(fit)
         yield from refused
         if not refused:
             yield max(fits, key=lambda fit: fit.gres.quantity)
 
 
-def _partitions_of(request: JobRequest, room: Room, config: SiteConfig) -> list[Partition]:
-    return [room.partition] if room.moved else asked_partitions(request, config)
+def _partitions_of(job: Candidate, target: Target) -> tuple[Partition, ...]:
+    return (target.partition,) if target.moved else job.partitions
 
 
 def _most_of_all(units: int, pools: list[Pool], name: str, config: SiteConfig, *, in_turns: bool) -> Most:
@@ -336,73 +295,66 @@ def shares_per_gpu(pool: Pool, name: str) -> int:
     return pool.mps_per_gpu if name == "mps" else pool.shards_per_gpu
 
 
-def _share(
-    request: JobRequest, need: Need, room: Room, pools: list[Pool], config: SiteConfig, name: str
-) -> Fit | Reason:
+def _share(job: Candidate, target: Target, pools: list[Pool], name: str) -> Fit | Reason:
     """Fit a job into equal shares of one GPU, by memory and by SMs, whichever asks for more; or say why it does not.
 
-    It may be one of any of these ``pools``.
+    Slurm may take it from any of these ``pools``.
     """
-    pool, per_gpu, moved_to = room.pool, shares_per_gpu(room.pool, name), room.partition if room.moved else None
-    partitions = _partitions_of(request, room, config)
-    # It may have neighbours under other daemons than its own.
-    turns = name == "mps" and any(item.mps_users == "each" for item in partitions)
-    if barred := (*request.no_share, *(request.no_mps if name == "mps" else ())):
+    request, need, config, pool = job.request, job.need, job.config, target.pool
+    per_gpu, is_mps, partitions = shares_per_gpu(pool, name), name == "mps", _partitions_of(job, target)
+    # Its neighbours may be under other daemons than its own.
+    turns = is_mps and any(partition.mps_users == "each" for partition in partitions)
+    if barred := (*request.no_share, *(request.no_mps if is_mps else ())):
         return barred[0]
     if not request.interpreter:
         return because("wrap-may-call-srun")
     if not request.sh_like:
         return because("interpreter-not-sh", interpreter=request.interpreter)
-    if unfit := suspending(partitions) or (without_mps(partitions) if name == "mps" else None):
-        return unfit
+    if reason := suspending(partitions):
+        return reason
+    if lacking := [partition.name for partition in partitions if is_mps and not partition.mps_users]:
+        return because("partition-lacks-mps-users", partition=lacking[0])
     if pool.gpu_mem_mib is None:
         return because("site-lacks", key="gpu_mem_mib", pool=pool.name)
-    if need.part_taken:  # of the whole GPU, whatever its share
-        taken_mib = math.ceil(need.part_taken * pool.gpu_mem_mib) + config.sharing.headroom_mib
-        need = need._replace(memory_mib=max(need.memory_mib, taken_mib))
-    if need.memory_mib > pool.gpu_mem_mib:
-        return because("too-little-memory", mem_mib=pool.gpu_mem_mib, need_mib=need.memory_mib)
+    need_mib = need.memory_mib
+    if need.part_taken:  # it is of the whole GPU, whatever the job's share
+        need_mib = max(need_mib, math.ceil(need.part_taken * pool.gpu_mem_mib) + config.sharing.headroom_mib)
+    if need_mib > pool.gpu_mem_mib:
+        return because("too-little-memory", mem_mib=pool.gpu_mem_mib, need_mib=need_mib)
     bound = config.sharing.max_slowdown
-    parts = [part_needed(need.sm_active_pct, bound, need.busy_pct, in_turns=each) for each in (turns, False)]
+    parts = [part_needed(need.sm_active_pct, bound, need.busy_pct, in_turns=in_turns) for in_turns in (turns, False)]
     slowdown = on_share(need.sm_active_pct, bound, need.busy_pct, in_turns=turns)
     if parts[0] > _LARGEST_SHARE:
         code = "too-busy-beside-users" if turns else "too-busy-to-share"
         return Reason(code, {"sm_pct": need.sm_active_pct, "bound": bound})
-    of_memory = need.memory_mib / pool.gpu_mem_mib
+    of_memory = need_mib / pool.gpu_mem_mib
     units, of_one_daemon = (demand_units(max(of_memory, part), per_gpu) for part in parts)
-    kept = kept_with_share(request, moved_to, need.part(units / per_gpu), pool, config)
-    time = time_needed(request, need.run_time_min, slowdown.upper, moved_to, config)
-    if why := kept.impossible or time.too_little:
-        return why
+    host = host_with_share(job, target.moved_to, units / per_gpu, pool)
+    time = time_needed(job, slowdown.upper, target.moved_to)
+    if reason := host.impossible or time.too_little:
+        return reason
     if units > most_units(per_gpu):
         return because("no-room-beside", units=units, of_units=per_gpu)
-    holds = {"units": units, "of_units": per_gpu, "need_mib": need.memory_mib, "sm_pct": need.sm_active_pct}
-    slower = Reason("slowdown", slowdown._asdict()) if name == "mps" else because("slowdown-unknown")
+    holds = {"units": units, "of_units": per_gpu, "need_mib": need_mib, "sm_pct": need.sm_active_pct}
+    slower = Reason("slowdown", slowdown._asdict()) if is_mps else because("slowdown-unknown")
     if turns:
         slower = because("slowdown-beside-users", upper=slowdown.upper, turns=units - of_one_daemon)
-    return Fit(
-        room,
-        Gres(name, "", units),
-        (Reason("shares-hold" if name == "mps" else "shards-hold", holds), slower),
-        _most_of_all(units, pools, name, config, in_turns=turns),
-        kept.cpu_option,
-        kept.mem,
-        time.limit_min,
-        slowdown,
-        kept.cpus,
-    )
+    reasons = (Reason("shares-hold" if is_mps else "shards-hold", holds), slower)
+    most = _most_of_all(units, pools, name, config, in_turns=turns)
+    return Fit(target, Gres(name, "", units), reasons, most, host, time.limit_min, slowdown)
 
 
-def _host_of(request: JobRequest, fit: Fit, config: SiteConfig) -> tuple[int, int | None]:
-    """Return the cores of a job on a piece (0 where that is not known), and its host memory."""
-    cpus = max(fit.cpus, request.cpus_asked or 0, request.cpus_per_gpu or 0, request.tasks or 0, request.min_cpus)
-    return cpus, mem_mib_of(request, _partitions_of(request, fit.room, config), fit.mem, cpus, config)
+def _cores_and_mem_mib(job: Candidate, fit: Fit) -> tuple[int, int | None]:
+    """Return the cores of a job on a piece (0 for a number that is not known), and its host memory."""
+    request = job.request
+    cpus = max(fit.host.cpus, request.cpus_asked or 0, request.cpus_per_gpu or 0, request.tasks or 0, request.min_cpus)
+    return cpus, mem_mib_of(job, _partitions_of(job, fit.target), fit.host.mem, cpus)
 
 
-def host_limit(request: JobRequest, fit: Fit, config: SiteConfig) -> Reason | None:
+def host_limit(job: Candidate, fit: Fit) -> Reason | None:
     """Return which of cores and host memory keeps jobs like this one off pieces that are free; None for neither."""
-    pool = fit.room.pool
-    cpus, mem_mib = _host_of(request, fit, config)
+    pool = fit.target.pool
+    cpus, mem_mib = _cores_and_mem_mib(job, fit)
     if fit.gres.name == "gpu":
         pieces = sum(part.quantity for part in pool.slice if part.type == fit.gres.type)
     else:
@@ -423,5 +375,5 @@ def offers(pool: Pool, gres: Gres) -> bool:
     return shares_per_gpu(pool, gres.name) > 0
 
 
-_Mode = Callable[[JobRequest, Need, list[Room], SiteConfig], Iterator[Fit | Rejected]]
-_MODES: dict[str, _Mode] = {"mig": _mig, **{name: partial(_shares, name=name) for name in ("mps", "shard")}}
+_Mode = Callable[[Candidate, list[Target]], Iterator[Fit | Rejected]]
+_MODES: dict[str, _Mode] = {"mig": _slices, **{name: partial(_shares, name=name) for name in ("mps", "shard")}}

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.model import Footprint, Gres, Placement
 from slurm_colloc.estimate.calibration import RUNNING
+from slurm_colloc.placement.candidate import asked_limit_min
 from slurm_colloc.placement.choose import place
-from slurm_colloc.placement.time_and_cores import asked_limit_min
 from slurm_colloc.rebind.forms import Form
 from slurm_colloc.rebind.waiting import Waiting
 from slurm_colloc.slurm.free_gpus import kind_of

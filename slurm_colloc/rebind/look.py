@@ -22,7 +22,7 @@ from slurm_colloc.core.model import LATE, Decision, Footprint, Placement, becaus
 from slurm_colloc.estimate.harm import harmed_s
 from slurm_colloc.estimate.lookup import look_up
 from slurm_colloc.estimate.records import drop_decision, read_decisions
-from slurm_colloc.placement.time_and_cores import asked_limit_min
+from slurm_colloc.placement.candidate import asked_limit_min
 from slurm_colloc.rebind.candidates import partitions_of, placed_late, take, whole_kinds, why_not, why_not_now
 from slurm_colloc.rebind.forms import Form, change_of, form_of
 from slurm_colloc.rebind.intent import Intent, has_grown, said_of, waits_for_gpus, why_back

@@ -26,9 +26,9 @@ from slurm_colloc.core.units import whole
 from slurm_colloc.core.value_types import read_as
 from slurm_colloc.estimate.records import drop_evidence, evidence_of_run, note_out_of_memory
 from slurm_colloc.gpu.failure import TAIL_BYTES, Outcome, outcome_of
-from slurm_colloc.placement.out_of_memory import MOST_RETRIES, is_share
+from slurm_colloc.placement.out_of_memory import MOST_RETRIES, is_share, mode_of
 from slurm_colloc.rebind.intent import gpu_part
-from slurm_colloc.rebind.recovery import End, Verdict, as_evidence, judge, mode_of
+from slurm_colloc.rebind.recovery import End, Verdict, as_evidence, judge
 from slurm_colloc.rebind.waiting import read_one
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.gres import parse_gres

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from slurm_colloc.core.config import Pool
 from slurm_colloc.core.model import GPU_OOM, Evidence, Gres, SharingMode
 from slurm_colloc.gpu.failure import Outcome, outcome_of, tried_mib
-from slurm_colloc.placement.out_of_memory import MOST_RETRIES, held_mib, is_offender, is_share, more_mib
+from slurm_colloc.placement.out_of_memory import MOST_RETRIES, held_mib, is_offender, is_share, mode_of, more_mib
 from slurm_colloc.rebind.forms import back_of
 from slurm_colloc.slurm.gres import parse_gres
 from slurm_colloc.submit.recovery import Carried
@@ -143,8 +143,3 @@ def as_evidence(end: End, verdict: Verdict, piece: Carried, run_id: str, now_s: 
     )
     peak = max(measured.gpu_mem_peak_mib or 0, (verdict.held_mib or 0) + 1)
     return measured._replace(job_id=run_id, state=GPU_OOM, gpu_mem_peak_mib=peak)
-
-
-def mode_of(gres: Gres) -> SharingMode:
-    """Return how a job holds its GPU that has a share or a slice."""
-    return SharingMode(gres.name) if is_share(gres) else SharingMode.MIG

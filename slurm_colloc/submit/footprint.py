@@ -13,9 +13,8 @@ from slurm_colloc.core.model import GPU_OOM, Evidence, Footprint, JobRequest, Pl
 from slurm_colloc.estimate.ladder import estimate, estimate_at_site
 from slurm_colloc.estimate.lookup import look_up
 from slurm_colloc.estimate.question import Question, question
+from slurm_colloc.placement.candidate import Access, asked_limit_min
 from slurm_colloc.placement.choose import place
-from slurm_colloc.placement.pieces import Access
-from slurm_colloc.placement.time_and_cores import asked_limit_min
 from slurm_colloc.submit.reasons import reason_against_history, without_comments
 
 # One of these stands in each script of which submit/serving.py says anything.

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.model import Gres, JobRequest, Reason, because
-from slurm_colloc.placement.time_and_cores import asked_partitions, suspending
+from slurm_colloc.placement.candidate import asked_partitions, suspending
 from slurm_colloc.slurm.options import Given, value_of
 from slurm_colloc.submit.device_numbers import device_taken_for_number
 from slurm_colloc.submit.launchers import launcher_of

@@ -15,8 +15,8 @@ from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.errors import InputError
 from slurm_colloc.core.model import JobRequest, Placement, Reason, because
 from slurm_colloc.core.value_types import read_as
+from slurm_colloc.placement.candidate import asked_partitions
 from slurm_colloc.placement.pieces import keeps_out
-from slurm_colloc.placement.time_and_cores import asked_partitions
 from slurm_colloc.slurm.job_files import file_name
 from slurm_colloc.slurm.options import CommandLine, Given, value_of
 from slurm_colloc.submit.reasons import reason_of_counting, without_comments

@@ -20,8 +20,8 @@ from slurm_colloc.core.files import private_folder, read_own, write_atomic
 from slurm_colloc.core.model import Footprint, Gres, JobRequest, Reason, because
 from slurm_colloc.core.value_types import read_as
 from slurm_colloc.estimate.digest import digest
+from slurm_colloc.placement.candidate import Access
 from slurm_colloc.placement.free_now import FreeNow
-from slurm_colloc.placement.pieces import Access
 from slurm_colloc.slurm.free_gpus import Free, kind_of
 from slurm_colloc.slurm.limits import Limits, default_qos
 from slurm_colloc.submit.rollout import Whose

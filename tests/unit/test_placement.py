@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from slurm_colloc.core.config import Partition, Pool, Sharing, SiteConfig
 from slurm_colloc.core.model import Footprint, Gres, JobRequest, Placement, Quantiles, Reason, SharingMode, because
+from slurm_colloc.placement.candidate import Access
 from slurm_colloc.placement.choose import place
-from slurm_colloc.placement.pieces import Access
 from slurm_colloc.placement.speed import on_slice, part_needed
 from slurm_colloc.slurm.limits import Association, Limits
 from slurm_colloc.submit.reasons import reasons_untouchable

@@ -10,8 +10,8 @@ import pytest
 
 from slurm_colloc.core.model import Footprint, because
 from slurm_colloc.estimate.hint import parse_hint
+from slurm_colloc.placement.candidate import Access
 from slurm_colloc.placement.choose import place
-from slurm_colloc.placement.pieces import Access
 from slurm_colloc.submit.footprint import as_served, part_to_tell
 from slurm_colloc.submit.serving import PROGRAMS, memory_part, weights_mib
 from tests.unit.made import MIG_POOL, MPS_POOL, request, site

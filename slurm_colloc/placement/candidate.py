@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A job that may get a piece of a GPU, with what follows from its request at this site."""
+
+import math
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from slurm_colloc.core.config import Partition, Pool, SiteConfig
+from slurm_colloc.core.model import JobRequest, Reason, because
+from slurm_colloc.slurm.limits import Limits
+
+
+class Access(NamedTuple):
+    """The user's limits in the accounting (None: none are enforced), or why they are not known."""
+
+    limits: Limits | None = None
+    unknown: Reason | None = None
+    groups: tuple[str, ...] = ()
+
+
+class Need(NamedTuple):
+    """The least that a piece has to hold: memory with the site's headroom, the mean SM activity; None is not known.
+
+    ``gpu_model`` is the GPU that this was measured on, empty for any.
+    """
+
+    memory_mib: int
+    sm_active_pct: float
+    run_time_min: float | None = None
+    cpu_cores: int | None = None
+    host_mem_mib: int | None = None
+    part_taken: float | None = None
+    part_usable: float = 1.0
+    busy_pct: float | None = None
+    gpu_model: str = ""
+
+
+class Candidate(NamedTuple):
+    """A job and the site. ``partitions`` and ``limit_min`` are the job's as asked, by the functions below."""
+
+    request: JobRequest
+    need: Need
+    config: SiteConfig
+    access: Access
+    partitions: tuple[Partition, ...]
+    limit_min: float | None
+
+
+def candidate_of(request: JobRequest, need: Need, config: SiteConfig, access: Access) -> Candidate:
+    """Return the candidate that a job is at a site."""
+    partitions = asked_partitions(request, config)
+    return Candidate(request, need, config, access, partitions, _limit_min(request, partitions))
+
+
+def asked_partitions(request: JobRequest, config: SiteConfig) -> tuple[Partition, ...]:
+    """Return the partitions that a job names, or the default one, as site.toml describes them."""
+    described = {partition.name: partition for partition in config.partition}
+    names = request.partitions or (config.default_partition,)
+    return tuple(described.get(name, Partition(name)) for name in names)
+
+
+def asked_limit_min(request: JobRequest, config: SiteConfig) -> float | None:
+    """Return the time limit that the job would get as asked; None where it is unlimited or not known."""
+    return _limit_min(request, asked_partitions(request, config))
+
+
+def _limit_min(request: JobRequest, partitions: tuple[Partition, ...]) -> float | None:
+    if request.time_limit_min is not None:
+        return None if math.isinf(request.time_limit_min) else request.time_limit_min
+    limits = [default_limit_min(partition) for partition in partitions]
+    return None if None in limits else min(limit for limit in limits if limit is not None)
+
+
+def default_limit_min(partition: Partition) -> float | None:
+    """Return the time limit that a job without one gets in a partition; None where it is unlimited or not known."""
+    return partition.max_time_min if partition.default_time_min is None else partition.default_time_min
+
+
+def suspending(partitions: Iterable[Partition]) -> Reason | None:
+    """Return why GPU memory must not be shared in all of these partitions; None when it may."""
+    name = next((partition.name for partition in partitions if partition.suspends), None)
+    return None if name is None else because("partition-suspends", partition=name)
+
+
+def other_card(gpu_model: str, pool: Pool) -> Reason | None:
+    """Return why a measurement on a model of GPU (empty: any) may not hold for those of a pool; None when it does."""
+    if gpu_model in ("", pool.gpu_model):
+        return None
+    if not pool.gpu_model:
+        return because("pool-lacks-model", pool=pool.name, measured_on=gpu_model)
+    return because("other-gpu-model", measured_on=gpu_model, pool_has=pool.gpu_model)
