@@ -24,7 +24,7 @@ from slurm_colloc.submit.own_options import (
     NO_SUBMISSION,
     check_call,
     is_exclusive,
-    own_option,
+    own_values,
     parse_arguments,
     reads_stdin,
     wants_pack,
@@ -32,7 +32,6 @@ from slurm_colloc.submit.own_options import (
 from slurm_colloc.submit.submission import read_submission
 
 if TYPE_CHECKING:
-    from slurm_colloc.core.model import Reason
     from slurm_colloc.submit.plan import Case, Part, Plan
 
 _SILENT = "nothing is to be changed"
@@ -96,7 +95,7 @@ def _run(argv: tuple[str, ...], called: str) -> int:
         from slurm_colloc.submit.handover import hand_over, with_body
         from slurm_colloc.submit.show import explain, said_of, show
 
-        if own_option("explain", command_line, None) is not None:
+        if "explain" in own_values(command_line):
             explain(plan, call)
             call = call._replace(explained=True)
         if call.dry_run:
@@ -138,8 +137,9 @@ def _decide(
     """
     asks_nothing = any(option.name in NO_SUBMISSION for option in command_line.options)
     off = config is not None and config.policies == {"off"} and not call.dry_run
-    colloc = own_option("colloc", command_line, None)
-    explained = own_option("explain", command_line, None) is not None or wants_pack(command_line)
+    own = own_values(command_line)
+    colloc = own.get("colloc")
+    explained = "explain" in own or wants_pack(own)
     why_off = "the policy is off" if explained and not asks_nothing else _SILENT
     if asks_nothing or off or (config is None and (colloc == "off" or is_exclusive(colloc))):
         raise UnsureError(why_off)
@@ -164,10 +164,10 @@ def _decide(
     return config._replace(policy=plan.chosen.policy), plan
 
 
-def _packed(case: "Case", part: "Part", switched_off: "Reason | None") -> "Plan":
+def _packed(case: "Case", part: "Part") -> "Plan":
     from slurm_colloc.pack.plan import plan_array  # of no use to any other submission
 
-    return plan_array(case, part, switched_off)
+    return plan_array(case, part)
 
 
 def _then(plan: "Plan", call: Call, config: SiteConfig) -> Callable[[str], None]:

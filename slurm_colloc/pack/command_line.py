@@ -23,7 +23,7 @@ from slurm_colloc.slurm.option_tables import Option
 from slurm_colloc.slurm.options import CommandLine, scan
 from slurm_colloc.submit.handover import hand_over, with_body
 from slurm_colloc.submit.invocation import Call, call_of, find_sbatch, find_site, say, write_all
-from slurm_colloc.submit.own_options import OWN_OPTIONS, check_call, option_table, own_option, parse_arguments
+from slurm_colloc.submit.own_options import OWN_OPTIONS, check_call, option_table, own_values, parse_arguments
 from slurm_colloc.submit.plan import Plan
 from slurm_colloc.submit.show import explain, show
 
@@ -141,7 +141,7 @@ def _ready(
     step = partial(plan_tasks, command_line, call.environ, tasks, config, client)
     # There is no submission to go on with instead, and 100,000 commands take their time.
     plan = with_timeout(_PATIENCE * config.timeouts.decide_s, "deciding", step)
-    if own_option("explain", command_line, None) is not None:
+    if "explain" in own_values(command_line):
         explain(plan, call)
     return _Ready(plan, command_line, call, config._replace(policy=plan.chosen.policy), then)
 

@@ -27,11 +27,11 @@ from slurm_colloc.pack.shape import (
 from slurm_colloc.pack.spec import MARK, VERSION, Spec, plain_name, to_json
 from slurm_colloc.placement.choose import as_asked
 from slurm_colloc.slurm.array import parse_array
-from slurm_colloc.slurm.directives import Script, options_in_force, read_script, without_options
+from slurm_colloc.slurm.directives import options_in_force, read_script, without_options
 from slurm_colloc.slurm.option_tables import Option, known_as
 from slurm_colloc.slurm.options import CommandLine, Given, read_environment, value_of, without
 from slurm_colloc.submit.footprint import footprint_of
-from slurm_colloc.submit.own_options import SCRIPT_OPTIONS, check_values, option_table, own_option
+from slurm_colloc.submit.own_options import SCRIPT_OPTIONS, check_values, option_table, own_values
 from slurm_colloc.submit.plan import Case, NotPackedError, Packed, Part, Plan, Slurm, policy_of, reason_switched_off
 from slurm_colloc.submit.render import pack_block, program
 from slurm_colloc.submit.request import build_request
@@ -45,31 +45,26 @@ _OWN_OUTPUT = "slurm-%j.pack.out"
 _FORBIDDEN = ("policy-shadow", "switched-off", "no-packs")
 
 
-def _pack_options(command_line: CommandLine, script: Script) -> PackOptions:
-    """Return what the options and #CSUB lines say of the pack."""
-
-    def number(name: str) -> int | None:
-        text = own_option(name, command_line, script)
-        return None if text is None else int(text)
-
-    together = own_option("pack-together", command_line, script) is not None
-    return PackOptions(number("pack-tasks"), number("pack-jobs"), number("pack-retries"), together)
+def _pack_options(own: Mapping[str, str]) -> PackOptions:
+    """Return the pack that csub's own options ask for."""
+    numbers = (int(own[name]) if name in own else None for name in ("pack-tasks", "pack-jobs", "pack-retries"))
+    return PackOptions(*numbers, together="pack-together" in own)
 
 
-def plan_array(case: Case, part: Part, switched_off: Reason | None) -> Plan:
+def plan_array(case: Case, part: Part) -> Plan:
     """Return the plan of an array's tasks as a pack.
 
     Raises:
         CollocError: they are submitted as the array they are.
     """
-    command_line, environ, submission, config, slurm = case
+    command_line, environ, submission, config = case.command_line, case.environ, case.submission, case.config
     if submission.script is None:
         raise NotPackedError(because("command-of-wrap"))
     argv = (*(one.word for one in command_line.own), *command_line.sbatch_argv)
     asked = Asked(
-        *(command_line, environ, submission.given, submission.script, part.request, part.footprint),
-        *(switched_off, Tasks(submission.text, (), submission.name, argv)),
-        options=_pack_options(command_line, submission.script),
+        *(command_line, environ, submission.options, submission.script, part.request, part.footprint),
+        *(case.switched_off, Tasks(submission.text, (), submission.name, argv)),
+        options=_pack_options(submission.own),
     )
     if "array" not in asked.given:
         raise NotPackedError(because("no-array"))
@@ -78,7 +73,7 @@ def plan_array(case: Case, part: Part, switched_off: Reason | None) -> Plan:
     numbers, most = array_of(asked.given)
     if (tasks := len(parse_array(numbers))) < 2:
         raise NotPackedError(because("one-task"))
-    shape = shape_of(asked, tasks, most, config, slurm)
+    shape = shape_of(asked, tasks, most, config, case.slurm)
     return _shadow(asked, shape) if config.policy == "shadow" else _plan(asked, shape, config)
 
 
@@ -129,16 +124,16 @@ def _read(
     check_values(script.own_directives)
     environment = read_environment(environ, table, release)
     given = options_in_force(script, environment, command_line)
-    submission = Submission(text, tasks.name, script, given, table, environment.late)
+    submission = Submission(text, tasks.name, script, given, table, environment.late, own_values(command_line, script))
     request = build_request(submission, (None, tasks.script_args), config, environ)
     chosen = policy_of(request, config, slurm)
     config = config._replace(policy=chosen.policy)
-    switched_off = reason_switched_off(own_option("colloc", command_line, script) or "auto", config)
+    switched_off = reason_switched_off(submission.own.get("colloc") or "auto", config)
     if not request.gpu_count:
         raise InputError("a pack needs a GPU; say --gres=gpu:1")
-    hint = own_option("gpu-footprint", command_line, script)
+    hint = submission.own.get("gpu-footprint")
     footprint, notes = footprint_of(request, text, hint, config, slurm.job_states, anyway=True)
-    options = _pack_options(command_line, script)
+    options = _pack_options(submission.own)
     asked = Asked(command_line, environ, given, script, request, footprint, switched_off, tasks, options)
     return asked, notes, chosen
 

@@ -15,7 +15,7 @@ from slurm_colloc.placement.free_now import is_free
 from slurm_colloc.submit.plan import PLAIN, Plan
 from slurm_colloc.submit.slurm_answers import take_off
 
-# Of the command line, in the decision: enough to know the job again.
+# Characters of the command line in the decision: enough to know the job again.
 _LONGEST_LINE = 200
 # With these a job waits for more than a GPU, and of an array's tasks one alone is like what was looked up.
 _WAITS_ANYWAY = {"array", "begin", "dependency", "hold"}
@@ -29,7 +29,7 @@ def record(plan: Plan, job_id: str, cluster: str, config: SiteConfig, say: Calla
     words = plan.sbatch_argv[plan.script_at :] if plan.script_at is not None and "wrap" not in plan.given else ()
     line = " ".join(words)[:_LONGEST_LINE].encode(errors="replace").decode()
     request, footprint, placement = plan.part
-    # What a pack uses must count neither as one task's use nor against what was foretold of one task.
+    # A pack's use must count neither as one task's nor against what was foretold of one task.
     memory, active = (None, None) if packed else (footprint.gpu_mem_peak_mib, footprint.sm_active_pct)
     decision = Decision(
         job_id=job_id,
@@ -69,8 +69,8 @@ def record(plan: Plan, job_id: str, cluster: str, config: SiteConfig, say: Calla
 
 
 def _take_off(plan: Plan, request: JobRequest, placement: Placement, config: SiteConfig) -> None:
-    """Take what a job was given off what is kept as free; nobody looked at that where its choice did not need it."""
-    looked = any(one.free_now is not None for one in (placement.withheld or placement).weighed)
+    """Take what a job was given off what is kept as free, if its choice needed a look at that."""
+    looked = any(option.free_now is not None for option in (placement.withheld or placement).weighed)
     if not looked or {"hold", "begin", "dependency"} & set(plan.given):
         return
     tasks = 1 if plan.packed else request.array_at_once
@@ -119,5 +119,4 @@ def _would_not(plan: Plan, request: JobRequest, footprint: Footprint) -> str:
         return "pack"
     if request.untouchable:
         return "request"
-    known = footprint.gpu_mem_peak_mib is not None and footprint.sm_active_pct is not None
-    return "fit" if known else "need"
+    return "need" if None in (footprint.gpu_mem_peak_mib, footprint.sm_active_pct) else "fit"

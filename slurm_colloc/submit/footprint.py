@@ -19,7 +19,7 @@ from slurm_colloc.submit.reasons import reason_against_history, without_comments
 
 # One of these stands in each script of which submit/serving.py says anything.
 _SERVERS = (b"vllm", b"sglang", b"text-generation-", b"XLA_PYTHON_CLIENT_", b"llama-")
-# What a server may be told to take: the rest is for the driver and for what it allocates beside.
+# The largest part that a server may be told to take: the rest is for the driver and for what it allocates beside.
 _MOST_TOLD = 0.95
 
 JobStates = Callable[[Sequence[str]], Mapping[str, str]]
@@ -39,7 +39,7 @@ def footprint_of(
     Args:
         request: the job's.
         text: its script.
-        hint: what its user says it needs.
+        hint: its user's word on its need.
         config: the site.
         job_states: asks Slurm how jobs ended.
         anyway: ask the history of a job too that can get no piece of a GPU.
@@ -47,13 +47,12 @@ def footprint_of(
     Raises:
         InputError: a hint outside its grammar.
     """
-    why = reason_against_history(text, request.script_args)
-    if why or (request.untouchable and not anyway):
+    reason = reason_against_history(text, request.script_args)
+    if reason or (request.untouchable and not anyway):
         footprint = estimate(Question(hint))
-        return footprint._replace(provenance=(why,)) if why and hint is None else footprint, ()
+        return footprint._replace(provenance=(reason,)) if reason and hint is None else footprint, ()
     if hint is not None and "sm=" in hint:
-        asked = Question(hint, request.signature, request.numbers, _too_little(request, config))
-        return estimate(asked), ()
+        return estimate(Question(hint, request.signature, request.numbers, _too_little(request, config))), ()
     return footprint_of_runs(request, hint, config, job_states)
 
 
@@ -61,19 +60,19 @@ def footprint_of_runs(
     request: JobRequest, hint: str | None, config: SiteConfig, job_states: JobStates
 ) -> tuple[Footprint, tuple[Reason, ...]]:
     """Return what a job needs by its hint and by what is known of its runs now; see ``footprint_of``."""
-    known = look_up(config, request.signature, job_states, request.command)
+    history = look_up(config, request.signature, job_states, request.command)
     # And a tenth of its time limit: six seconds of each minute.
     settle_s = (least_s := config.sharing.settle_s) and max(least_s, 6 * (asked_limit_min(request, config) or 0))
-    asked = question(request.signature, request.numbers, known, hint)._replace(settle_s=settle_s)
-    footprint = estimate_at_site(asked, config.paths.state)
-    # What the user says of the job holds.
-    if hint is None and asked.runs:
-        from slurm_colloc.estimate.harm import why_whole  # of no use to a job that never ran
+    asking = question(request.signature, request.numbers, history, hint)._replace(settle_s=settle_s)
+    footprint = estimate_at_site(asking, config.paths.state)
+    # The user's word on the job holds.
+    if hint is None and asking.runs:
+        from slurm_colloc.estimate.harm import why_whole  # some jobs never ran
 
-        footprint = footprint._replace(keep_whole=why_whole(asked.runs, config.sharing.max_slowdown))
-    if request.differs and not known.evidence:
+        footprint = footprint._replace(keep_whole=why_whole(asking.runs, config.sharing.max_slowdown))
+    if request.differs and not history.evidence:
         footprint = footprint._replace(provenance=(*footprint.provenance, request.differs))
-    return footprint, known.notes
+    return footprint, history.notes
 
 
 def may_be_server(text: bytes, environ: Mapping[str, str]) -> bool:
@@ -96,15 +95,15 @@ def as_served(
     text = with_arguments(text, request)
     if not may_be_server(text, environ):
         return footprint, ()
-    from slurm_colloc.submit.serving import memory_part, weights_mib  # of no use to a job without a server
+    from slurm_colloc.submit.serving import memory_part, weights_mib  # few jobs have a server
 
-    told, memory = memory_part(text, environ), footprint.gpu_mem_peak_mib
+    server, memory = memory_part(text, environ), footprint.gpu_mem_peak_mib
     notes: tuple[Reason, ...] = ()
-    if told:
-        footprint = footprint._replace(part_taken=told.part_of_gpu, part_usable=told.part or 1.0)
-    if told and told.part is None:
-        why = because("part-not-a-number", program=told.program.name, told_by=told.program.told_by)
-        footprint = footprint._replace(keep_whole=why)
+    if server:
+        footprint = footprint._replace(part_taken=server.part_of_gpu, part_usable=server.part or 1.0)
+    if server and server.part is None:
+        reason = because("part-not-a-number", program=server.program.name, told_by=server.program.told_by)
+        footprint = footprint._replace(keep_whole=reason)
     name, mib = (memory and weights_mib(text, request.folder, environ)) or ("", 0)
     if memory and mib > memory.q99:
         provenance = (*footprint.provenance, because("raised-by-weights", model=name, weights_mib=mib))
@@ -130,12 +129,12 @@ def part_to_tell(
 
 
 def _too_little(request: JobRequest, config: SiteConfig) -> list[Evidence]:
-    """Return the runs that ran out of GPU memory, all that counts where the user says the rest.
+    """Return the runs that ran out of GPU memory: all that counts where the user says the rest.
 
     Slurm is asked for nothing, and a history that hangs is no reason to decide nothing.
     """
     step = partial(look_up, config, request.signature, None)
     with suppress(DeadlineError):
-        known = with_timeout(config.timeouts.decide_s / 4, "reading the history", step)
-        return [run for run in known.evidence if run.state == GPU_OOM]
+        history = with_timeout(config.timeouts.decide_s / 4, "reading the history", step)
+        return [run for run in history.evidence if run.state == GPU_OOM]
     return []

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Calls sbatch, once for each submission.
 
-What csub has nothing to decide about becomes sbatch by exec. A job with a GPU is submitted beside csub, which passes on
-what sbatch prints and learns the job's id for the decision; csub never repeats it, and sbatch dies with csub. Only a
-definite refusal, where sbatch ends with an error and no job exists, lets the caller submit the original.
+csub becomes sbatch by exec where it has nothing to decide about. A job with a GPU is submitted beside csub, which
+passes on what sbatch prints and learns the job's id for the decision; csub never repeats it, and sbatch dies with csub.
+Only a definite refusal, where sbatch ends with an error and no job exists, lets the caller submit the original.
 """
 
 import os
@@ -33,13 +33,13 @@ _NOT_ITS_OWN = range(124, 255)
 
 def with_body(plan: Plan) -> tuple[tuple[str, ...], str]:
     """Return sbatch's arguments with the rendered script, and its path where it is to be removed; else ``""``."""
-    argv, at = plan.sbatch_argv, plan.script_at
-    if plan.body is None or at is None:
+    argv, index = plan.sbatch_argv, plan.script_at
+    if plan.body is None or index is None:
         return argv, ""
-    name = os.path.basename(argv[at])
-    kept = keep_script(name, plan.body)
-    path = kept or write_script(name, plan.body)
-    return (*argv[:at], path, *argv[at + 1 :]), "" if kept else path
+    name = os.path.basename(argv[index])
+    lasting = keep_script(name, plan.body)
+    path = lasting or write_script(name, plan.body)
+    return (*argv[:index], path, *argv[index + 1 :]), "" if lasting else path
 
 
 def submit(
@@ -52,9 +52,9 @@ def submit(
 ) -> tuple[int, str]:
     """Run sbatch to its end, passing its output on, and call ``submitted`` with job id and cluster once known.
 
-    Returned are its status as a shell has it, and what it said where it definitely made no job: that was not printed.
-    Once sbatch runs a job may exist, so nothing is raised any more: whoever caught it might submit again. ``silent`` is
-    of ``is_refusal``.
+    Returned are its status as a shell has it, and its words where it definitely made no job: those were not printed.
+    Once sbatch runs a job may exist, so nothing is raised any more, lest somebody catch it and submit again.
+    ``silent`` is of ``is_refusal``.
 
     Raises:
         ProcessError: sbatch cannot be started; nothing was submitted.
@@ -68,17 +68,15 @@ def submit(
             write_all(STDERR, f"csub: internal error, please report it: {error!r}\n".encode(errors="replace"))
             _drain(running)
         status = os.waitstatus_to_exitcode(os.waitpid(running.pid, 0)[1])
-    said = relay.held.decode(errors="surrogateescape")
-    refused = status > 0 and status not in _NOT_ITS_OWN and not relay.may_have_submitted and _is_refusal(said, silent)
+    words = relay.held.decode(errors="surrogateescape")
+    refused = status > 0 and status not in _NOT_ITS_OWN and not relay.may_have_submitted
+    if refused:
+        from slurm_colloc.slurm.refusals import is_refusal  # few submissions are refused
+
+        refused = is_refusal(words, silent=silent)
     if not refused:
         write_all(STDERR, bytes(relay.held))
-    return status if status >= 0 else 128 - status, said if refused else ""
-
-
-def _is_refusal(said: str, silent: bool) -> bool:
-    from slurm_colloc.slurm.refusals import is_refusal  # of no use to nearly all submissions
-
-    return is_refusal(said, silent=silent)
+    return status if status >= 0 else 128 - status, words if refused else ""
 
 
 def is_of_script(refused: str) -> bool:
@@ -102,15 +100,15 @@ def _passing_on_signals(pid: int) -> Iterator[None]:
             os.kill(pid, number)
 
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-    # What csub was started to ignore (nohup, "&" in a script) sbatch ignores too.
+    # Signals that csub was started to ignore (nohup, "&" in a script) sbatch ignores too.
     previous = {number: signal.getsignal(number) for number in numbers}
-    taken = [number for number in numbers if previous[number] is not signal.SIG_IGN]
-    for number in taken:
+    heard = [number for number in numbers if previous[number] is not signal.SIG_IGN]
+    for number in heard:
         signal.signal(number, pass_on)
     try:
         yield
     finally:
-        for number in taken:
+        for number in heard:
             signal.signal(number, previous[number])
 
 
@@ -131,7 +129,7 @@ class _Relay:
         return self._said_number or b"Submitted batch job" in self.held
 
     def run(self, running: Running) -> None:
-        """Read what sbatch says until it has ended: what it or a site's wrapper of it left behind may go on."""
+        """Read what sbatch says until it has ended: processes that it or a site's wrapper left behind may go on."""
         # sbatch's warnings come before the job's id, which 2>&1 | tail -1 takes for the last line.
         read_all(running, {running.stderr: self._from_stderr, running.stdout: self._from_stdout})
 
@@ -140,8 +138,8 @@ class _Relay:
             write_all(STDOUT, content)
             return
         self._said_number = self._said_number or re.search(rb"\d", content) is not None
-        whole, newline, begun = (self._seen + content).rpartition(b"\n")
-        submitted = parse_submitted(whole) if newline else None
+        lines, newline, begun = (self._seen + content).rpartition(b"\n")
+        submitted = parse_submitted(lines) if newline else None
         self._seen = begun
         if submitted:
             self.job_id, self.cluster = submitted
@@ -160,7 +158,7 @@ class _Relay:
 
 def handed_on(environ: Mapping[str, str], plan: Plan, config: SiteConfig) -> dict[str, str]:
     """Return sbatch's environment: a pack from within a requeued job must not pass for one that goes on itself."""
-    # Where nobody judges csub's decisions, or it has taken none, not a variable is another.
+    # Not a variable is another where nobody judges csub's decisions, or it has taken none.
     judged = config.policy != "shadow" and any(partition.job_submit != "off" for partition in config.partition)
     handed = with_policy_variable(environ, plan.colloc) if judged or is_exclusive(plan.colloc) else dict(environ)
     if plan.packed is not None:
@@ -201,9 +199,9 @@ def hand_over(
     # The same request is refused once more, unless it was csub's text.
     is_other = not plan.as_asked or (plan.body is not None and is_of_script(refused))
     if refused and is_other and has_original:
-        from slurm_colloc.slurm.refusals import verdict  # of no use to nearly all submissions
+        from slurm_colloc.slurm.refusals import verdict  # few submissions are refused
 
-        given = "the script with csub's lines" if plan.as_asked else plan.part.placement.given
-        return status, f"{'the pack' if plan.packed else given} was refused: {verdict(refused)}"
+        changed = "the script with csub's lines" if plan.as_asked else plan.part.placement.given
+        return status, f"{'the pack' if plan.packed else changed} was refused: {verdict(refused)}"
     write_all(STDERR, refused.encode(errors="surrogateescape"))
     return status, ""

@@ -23,7 +23,7 @@ from slurm_colloc.core.config import (
 from slurm_colloc.core.errors import ConfigError, ProcessError
 from slurm_colloc.slurm.options import CommandLine
 from slurm_colloc.submit.inherited import environment_to_submit
-from slurm_colloc.submit.own_options import is_exclusive, own_option, with_policy_variable, without_own_options
+from slurm_colloc.submit.own_options import is_exclusive, own_values, with_policy_variable, without_own_options
 
 # A program that would call csub back for ever: csub's own start script under another name, or a script that starts it.
 _NAMES_CSUB = rb"(?m)^[^#\n]*\bcsub\b"
@@ -74,14 +74,12 @@ def call_of(sbatch: str, command_line: CommandLine) -> Call:
 
 def split_call(call: Call, command_line: CommandLine, *, silent: bool = False) -> Call:
     """Return the call with what is known once sbatch's arguments, csub's own and the script's are told apart."""
-    colloc = own_option("colloc", command_line, None)
+    own = own_values(command_line)
     return call._replace(
         argv=command_line.sbatch_argv,
         # Also where nothing else is understood of the submission.
-        environ=with_policy_variable(call.environ, colloc)
-        if colloc is not None and is_exclusive(colloc)
-        else call.environ,
-        dry_run=own_option("dry-run", command_line, None) is not None,
+        environ=with_policy_variable(call.environ, own["colloc"]) if is_exclusive(own.get("colloc")) else call.environ,
+        dry_run="dry-run" in own,
         quiet=silent or any(option.name == "quiet" for option in command_line.options),
     )
 

@@ -18,8 +18,8 @@ def without_sizes(
     """Comment out directives that size cores and memory per GPU, where the job gets a share and no GPU.
 
     An argument cannot override them: Slurm refuses --mem beside --mem-per-gpu. All count, in force or not: csub takes
-    such an argument away, after which the directive beneath it would hold. Where they cannot be taken out, the job is
-    left as asked. Returned are the placement, the script and the names of the options cut out of it.
+    such an argument away, after which the directive beneath it would hold. A job is left as asked where they cannot be
+    taken out. Returned are the placement, the script and the names of the options cut out of it.
     """
     names = sorted({option.name for option in script.options} & set(PER_GPU))
     if not names or placement.mode not in (SharingMode.MPS, SharingMode.SHARD):
@@ -27,12 +27,12 @@ def without_sizes(
     try:
         return placement, without_options(text, table, release, names), names
     except UnsureError as error:
-        why = because("not-understood", error=str(error))
-        return as_asked((why, *would_have_been(placement)), placement.rejected), text, []
+        reason = because("not-understood", error=str(error))
+        return as_asked((reason, *would_have_been(placement)), placement.rejected), text, []
 
 
 def would_have_been(placement: Placement) -> tuple[Reason, ...]:
-    """Return what a job would have got that is left as asked, and why."""
+    """Return the piece of a job that is left as asked, had it got one, and why it would have."""
     return (because("would-have-been", given=placement.given), *placement.reasons[:1])
 
 
@@ -41,12 +41,12 @@ def overridden(
 ) -> tuple[tuple[str, ...], int | None]:
     """Return sbatch's arguments with the changed request, and the script's place in them.
 
-    What is changed comes last among the options, where it wins.
+    Changes come last among the options, where they win.
 
     Args:
         command_line: the arguments as given.
-        style: of the GPU request.
-        placement: what the job gets.
+        style: the option of the GPU request.
+        placement: the job's.
         table: sbatch's options.
     """
     argv, end = command_line.sbatch_argv, command_line.end

@@ -97,16 +97,15 @@ def _wants_value(word: str) -> bool:
     return len(letters) == 1 and (short is None or short.argument == "required")
 
 
-def own_option(name: str, command_line: CommandLine, script: Script | None) -> str | None:
-    """Return the value of one of csub's own options: the command line wins over a #CSUB line."""
-    given = [*(script.own_directives if script else ()), *command_line.own]
-    return next((option.value or "" for option in reversed(given) if option.name == name), None)
+def own_values(command_line: CommandLine, script: Script | None = None) -> dict[str, str]:
+    """Return the values of csub's own options by name: the command line wins over a #CSUB line."""
+    options = (*(script.own_directives if script else ()), *command_line.own)
+    return {option.name: option.value or "" for option in options}
 
 
-def wants_pack(command_line: CommandLine, script: Script | None = None) -> bool:
+def wants_pack(own: Mapping[str, str]) -> bool:
     """Return whether the tasks of the array are to be packed."""
-    asking = ("pack", "pack-tasks", "pack-jobs")
-    return any(own_option(name, command_line, script) is not None for name in asking)
+    return not own.keys().isdisjoint(("pack", "pack-tasks", "pack-jobs"))
 
 
 def check_call(command_line: CommandLine) -> None:
@@ -115,11 +114,11 @@ def check_call(command_line: CommandLine) -> None:
     Raises:
         MisusedError: one of them is outside its grammar, or stands where it means nothing.
     """
-    form, hint = (own_option(name, command_line, None) for name in ("format", "gpu-footprint"))
+    own = own_values(command_line)
     # With no script left the next step would be to wait for one on standard input.
-    if hint is not None and "=" not in hint and reads_stdin(command_line):
+    if "=" not in (hint := own.get("gpu-footprint", "=")) and reads_stdin(command_line):
         raise MisusedError(f"--gpu-footprint took '{hint}' as its value; write --gpu-footprint=mem=9G,sm=30")
-    if form is not None and own_option("dry-run", command_line, None) is None:
+    if "format" in own and "dry-run" not in own:
         raise MisusedError("--format is for --dry-run")
     check_values(command_line.own)
 
@@ -140,13 +139,14 @@ def check_values(options: Iterable[Given]) -> None:
             raise MisusedError(f"{where}{wrong}")
 
 
-def check_pack(command_line: CommandLine, script: Script | None, *, packs: bool) -> None:
+def check_pack(own: Mapping[str, str]) -> None:
     """Raise MisusedError where something is said of a pack, and no pack is asked for, or the other way round."""
-    if packs and own_option("max-slowdown", command_line, script) is not None:
+    is_pack = wants_pack(own)
+    if is_pack and "max-slowdown" in own:
         raise MisusedError("--max-slowdown is not for packs: --pack-tasks says how many tasks share a GPU")
-    if not packs and own_option("pack-retries", command_line, script) is not None:
+    if not is_pack and "pack-retries" in own:
         raise MisusedError("--pack-retries without --pack")
-    if own_option("pack-together", command_line, script) is not None:
+    if "pack-together" in own:
         raise MisusedError("--pack-together is for the commands of csub pack: an array's tasks would start apart")
 
 

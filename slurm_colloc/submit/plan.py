@@ -19,7 +19,7 @@ from slurm_colloc.slurm.limits import Limits
 from slurm_colloc.slurm.options import CommandLine, Given, without
 from slurm_colloc.submit.footprint import as_served, footprint_of, may_be_server, part_to_tell, with_arguments
 from slurm_colloc.submit.override import overridden, without_sizes, would_have_been
-from slurm_colloc.submit.own_options import NOT_LATE, check_pack, is_exclusive, own_option, parse_slowdown, wants_pack
+from slurm_colloc.submit.own_options import NOT_LATE, check_pack, is_exclusive, parse_slowdown, wants_pack
 from slurm_colloc.submit.reasons import reason_to_keep_command, reason_to_keep_text
 from slurm_colloc.submit.render import names_slice, render_block, render_script
 from slurm_colloc.submit.request import build_request
@@ -29,7 +29,7 @@ from slurm_colloc.submit.submission import Submission
 
 
 class Slurm(Protocol):
-    """What a submission may have to ask of Slurm, with bounds on the time."""
+    """The questions that a submission may have to ask of Slurm, with bounds on the time."""
 
     def job_states(self, job_ids: Sequence[str]) -> Mapping[str, str]:
         """Return how jobs ended."""
@@ -42,19 +42,19 @@ class Slurm(Protocol):
 
 
 class Part(NamedTuple):
-    """What is asked for, what is known of the need, and what the job gets."""
+    """A job's request, its need, and what it gets."""
 
     request: JobRequest
     footprint: Footprint
     placement: Placement
 
 
-# Of plain sbatch, where nothing was decided.
+# The part of plain sbatch, where nothing was decided.
 PLAIN = Part(JobRequest(), Footprint(None, None, None, "", "", 0, ()), as_asked(()))
 
 
 class Packed(NamedTuple):
-    """What a pack is to those who show and record it.
+    """A pack as those need it who show and record it.
 
     ``signature`` is the pack's own: what it uses is no evidence for one task. ``has_original`` says that sbatch can be
     handed the same tasks as they were asked for.
@@ -70,16 +70,15 @@ class Packed(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What csub will do with one submission.
+    """All that csub will do with one submission.
 
-    ``sbatch_argv`` are sbatch's arguments; where ``body`` is not None, ``script_at`` is the place in them of the
-    script that ``body`` stands in for (None: standard input). ``switched_off`` says why nothing is to be changed.
-    ``was_pack`` says that it is submitted as the array it is, and would have been a pack were the
-    policy not shadow. ``colloc`` is what the policy in slurmctld is told of --colloc, ``chosen`` is csub's own.
-    ``given`` are the options in force, ``wants_pack`` says that its tasks were to be packed.
-    ``first_run`` says that no earlier run is known, and that this one is measured for a site that has pieces to give.
-    ``late`` says that the job may get a piece while it waits, which its script is made for, ``would_be_late`` that what
-    it would have got is to be recorded.
+    ``sbatch_argv`` are sbatch's arguments; ``script_at`` is the place in them of the script that ``body``, if it is not
+    None, stands in for (None: standard input). ``switched_off`` says why nothing is to be changed. ``was_pack`` says
+    that it is submitted as the array it is, and would have been a pack were the policy not shadow. The policy in
+    slurmctld is told ``colloc``, csub's own is ``chosen``. ``given`` are the options in force. ``first_run`` says that
+    no earlier run is known, and that this one is measured for a site that has pieces to give. ``late`` says that the
+    job may get a piece while it waits, for which its script is made; ``would_be_late`` that what it would have got is
+    to be recorded.
     """
 
     part: Part
@@ -93,7 +92,6 @@ class Plan(NamedTuple):
     was_pack: bool = False
     colloc: str = "auto"
     given: Mapping[str, Given] = {}
-    wants_pack: bool = False
     first_run: bool = False
     late: bool = False
     would_be_late: bool = False
@@ -116,13 +114,32 @@ class Plan(NamedTuple):
 
 
 class Case(NamedTuple):
-    """A submission, and what decides about it."""
+    """A submission, what decides about it, and what follows from both.
+
+    ``colloc`` is the value of --colloc in force, ``switched_off`` why nothing is to be changed, ``untouched`` why the
+    job is not placed, for that or as the site makes packs only, ``fixed`` why no block may go into its script.
+    """
 
     command_line: CommandLine
     environ: Mapping[str, str]
     submission: Submission
     config: SiteConfig
     slurm: Slurm
+    request: JobRequest
+    colloc: str
+    switched_off: Reason | None
+    untouched: Reason | None
+    fixed: Reason | None
+
+    @property
+    def is_pack(self) -> bool:
+        """Return whether its tasks are to be packed."""
+        return wants_pack(self.submission.own)
+
+    @property
+    def runs_sh(self) -> bool:
+        """Return whether lines of sh may stand in the script, or in the one that a command of --wrap becomes."""
+        return self.submission.script is None or self.request.sh_like
 
 
 class NotPackedError(CollocError):
@@ -140,10 +157,10 @@ class NotPackedError(CollocError):
 
 
 # Makes one job of an array's tasks, or raises CollocError: they go as the array they are. Packs are above this room.
-Packer = Callable[[Case, Part, Reason | None], Plan]
+Packer = Callable[[Case, Part], Plan]
 
 
-def _no_packer(case: Case, part: Part, switched_off: Reason | None) -> Plan:
+def _no_packer(case: Case, part: Part) -> Plan:
     raise NotPackedError(because("no-packer"))
 
 
@@ -160,7 +177,7 @@ def make_plan(
     Args:
         command_line: the arguments, split.
         environ: of the submission; SBATCH_* variables count.
-        submission: what sbatch would read.
+        submission: the same as sbatch would read it.
         config: the site.
         slurm: answers what has to be asked.
         packer: makes packs of arrays that are to be some; without one they go as the arrays they are.
@@ -170,17 +187,20 @@ def make_plan(
         MisusedError: an option of csub's own that cannot be what was meant.
         CollocError: a template that does not render.
     """
-    policy = config.policy
+    policy, own = config.policy, submission.own
     try:
-        case = Case(command_line, environ, submission, config, slurm)
-        request = _request(case)
+        called = command_line.script, command_line.script_args
+        request = build_request(submission, called, config, environ, is_hinted="sm=" in own.get("gpu-footprint", ""))
         chosen = policy_of(request, config, slurm)
         policy = chosen.policy
-        if chosen.policy == "pack" and not wants_pack(command_line, submission.script):
+        if policy == "pack" and not wants_pack(own):
             chosen = chosen._replace(policy="off", why=because("policy-pack"))
         sharing = config.sharing._replace(late_binding=chosen.late)
-        case = case._replace(config=config._replace(policy=chosen.policy, sharing=sharing))
-        return _made(case, request, packer)._replace(chosen=chosen)
+        config = config._replace(policy=chosen.policy, sharing=sharing)
+        case = _case(command_line, environ, submission, config, slurm, request)
+        part, notes = _part(case)
+        check_pack(own)
+        return _plan(case, part, notes, packer)._replace(colloc=case.colloc, given=submission.options, chosen=chosen)
     except MisusedError as error:
         # A site that only looks on refuses nothing: to sbatch a #CSUB line is a comment.
         if policy == "shadow":
@@ -196,102 +216,88 @@ def policy_of(request: JobRequest, config: SiteConfig, slurm: Slurm, *, drawn_be
     return choose(config, whose, drawn, stopped)
 
 
-def _request(case: Case) -> JobRequest:
-    """Return what the job asks for."""
-    command_line, environ, submission, config, _ = case
-    hint = own_option("gpu-footprint", command_line, submission.script)
-    called = command_line.script, command_line.script_args
-    return build_request(submission, called, config, environ, told=hint is not None and "sm=" in hint)
-
-
-def _made(case: Case, request: JobRequest, packer: Packer) -> Plan:
-    """Return the plan of a submission that was read, by the policy in force for it."""
-    command_line, _, submission, config, _ = case
-    text, name, script, given, table, _ = submission
-    wish = own_option("colloc", command_line, script)
+def _case(
+    command_line: CommandLine,
+    environ: Mapping[str, str],
+    submission: Submission,
+    config: SiteConfig,
+    slurm: Slurm,
+    request: JobRequest,
+) -> Case:
+    text, script = submission.text, submission.script
+    wish = submission.own.get("colloc")
     off = "" if wish else off_for_me(config.paths.state)
     colloc = wish or ("off" if off else "auto")
     switched_off = because("off-for-user", by=off) if off else reason_switched_off(colloc, config)
     fixed = reason_to_keep_text(text, script.interpreter) if script else reason_to_keep_command(text)
-    packs = wants_pack(command_line, script)
-    # Where only packs are to be made, an array that cannot be one goes as the array it is.
-    left = switched_off or (because("policy-pack") if config.policy == "pack" else None)
-    part, notes = _part(case, request, left, fixed, alone=packs and script is not None)
-    check_pack(command_line, script, packs=packs)
-    if packs:
+    # An array that cannot be a pack goes as the array it is, where only packs are to be made.
+    untouched = switched_off or (because("policy-pack") if config.policy == "pack" else None)
+    return Case(*(command_line, environ, submission, config, slurm, request), *(colloc, switched_off, untouched, fixed))
+
+
+def _plan(case: Case, part: Part, notes: tuple[Reason, ...], packer: Packer) -> Plan:
+    """Return the plan of a submission by the policy in force for it."""
+    submission, config = case.submission, case.config
+    if case.is_pack:
         try:
-            found = packer(case, part, switched_off)
-            return found._replace(notes=(*notes, *found.notes), colloc=colloc, given=given, wants_pack=True)
+            plan = packer(case, part)
+            return plan._replace(notes=(*notes, *plan.notes))
         except CollocError as error:
             code = error.reasons[0].code if isinstance(error, NotPackedError) else "not-understood"
             notes = (*notes, because("not-packed", why=str(error), reason=code))
-    # What is kept of a job that waits knows no bound of its own on slowdown.
-    placed_now = colloc == NOT_LATE or own_option("max-slowdown", command_line, script) is not None
-    may_be_late = not (packs or left or fixed or placed_now) and _may_be_late(case, part)
+    changeable = not (case.is_pack or case.untouched or case.fixed)
+    may_be_late = changeable and _may_be_late(case, part)
     late = may_be_late and config.sharing.late_binding != "shadow"
-    again, said = ("", ()) if packs or left or fixed else _again(case, part, late=late)
-    part, body = _rewritten(submission, part, left, fixed, config, late=late, again=again)
-    notes = (*notes, *said)
+    again, reasons = _again(case, part, late=late) if changeable else ("", ())
+    part, body = _rewritten(case, part, late=late, again=again)
+    notes = (*notes, *reasons)
     if config.policy == "shadow":
         part = part._replace(placement=_withheld(part.placement))
-    argv, script_at = overridden(command_line, part.request.gpu_style, part.placement, table)
-    if script is None and body is not None:
-        argv = (*without(argv, table, ("wrap",)), name)
+    argv, script_at = overridden(case.command_line, part.request.gpu_style, part.placement, submission.table)
+    if submission.script is None and body is not None:
+        argv = (*without(argv, submission.table, ("wrap",)), submission.name)
         script_at = len(argv) - 1
     unknown = _is_unknown(part)
-    why = _never_measured(submission, part.request, fixed, config) if unknown else None
-    if why:
-        notes = (*notes, because("never-measured"), why)
-    plan = Plan(part, argv, script_at, text, body, notes, left)
-    return plan._replace(
-        colloc=colloc,
-        given=given,
-        wants_pack=packs,
+    unmeasured = _never_measured(case) if unknown else None
+    if unmeasured:
+        notes = (*notes, because("never-measured"), unmeasured)
+    return Plan(
+        *(part, argv, script_at, submission.text, body, notes, case.untouched),
         late=late and body is not None,
         would_be_late=may_be_late and not late,
         first_run=unknown
-        and not why
+        and not unmeasured
         and config.policy == "auto"
         and any(pool.slice or pool.mps_per_gpu or pool.shards_per_gpu for pool in config.pool)
         and any(reason.code == "no-earlier-run" for reason in part.footprint.provenance),
     )
 
 
-def _part(
-    case: Case,
-    request: JobRequest,
-    switched_off: Reason | None,
-    fixed: Reason | None,
-    *,
-    alone: bool,
-) -> tuple[Part, tuple[Reason, ...]]:
-    """Return what is asked for, needed and given, and what there is to say of that.
-
-    ``alone`` says that it is to be a pack, which has whole GPUs.
-    """
-    command_line, _, submission, config, slurm = case
-    hint = own_option("gpu-footprint", command_line, submission.script)
-    config, lowered = _bounded(config, own_option("max-slowdown", command_line, submission.script))
-    footprint, said = footprint_of(request, submission.text, hint, config, slurm.job_states, anyway=alone)
+def _part(case: Case) -> tuple[Part, tuple[Reason, ...]]:
+    """Return the request, the need and the placement, and what there is to say of them; a pack has whole GPUs."""
+    request, submission, slurm, own = case.request, case.submission, case.slurm, case.submission.own
+    config, lowered = _bounded(case.config, own.get("max-slowdown"))
+    alone = case.is_pack and submission.script is not None
+    hint = own.get("gpu-footprint")
+    footprint, history = footprint_of(request, submission.text, hint, config, slurm.job_states, anyway=alone)
     footprint, contradicted = as_served(footprint, request, submission.text, case.environ)
     access = access_of(request, footprint, config, partial(slurm.limits, config.cluster))
-    # What was free when a job was submitted nobody can tell afterwards.
-    asks = any(own_option(name, command_line, None) is not None for name in ("explain", "dry-run"))
-    shown = config.policy == "shadow" or asks
-    free = None if alone or switched_off else free_now(config, slurm.free, wanted=shown)
-    placement = _leave(place(request, footprint, config, access, free), switched_off, fixed)
+    # Nobody can tell afterwards what was free when a job was submitted.
+    wanted = config.policy == "shadow" or not own.keys().isdisjoint(("explain", "dry-run"))
+    free = None if alone or case.untouched else free_now(config, slurm.free, wanted=wanted)
+    placement = _leave(place(request, footprint, config, access, free), case.untouched, case.fixed)
     served = part_to_tell(request, footprint, placement, config, access)
-    return Part(request, footprint, placement), (*said, *lowered, *contradicted, *served)
+    return Part(request, footprint, placement), (*history, *lowered, *contradicted, *served)
 
 
 def _bounded(config: SiteConfig, asked: str | None) -> tuple[SiteConfig, tuple[Reason, ...]]:
     """Return the site with the job's own bound on slowdown, and what there is to say; the site's is the most."""
     most = config.sharing.max_slowdown
-    if asked is None or (wanted := parse_slowdown(asked)) == most:
+    if asked is None or (bound := parse_slowdown(asked)) == most:
         return config, ()
-    if wanted > most:
+    if bound > most:
         return config, (because("max-slowdown-lowered", asked=asked, most=most),)
-    return config._replace(sharing=config.sharing._replace(max_slowdown=wanted)), ()
+    return config._replace(sharing=config.sharing._replace(max_slowdown=bound)), ()
 
 
 def reason_switched_off(colloc: str, config: SiteConfig) -> Reason | None:
@@ -310,57 +316,54 @@ def _is_unknown(part: Part) -> bool:
 def _may_be_late(case: Case, part: Part) -> bool:
     """Return whether a job that is left as asked may get a piece as soon as its need is known.
 
-    What a server takes is judged by its script and its variables, which are not kept.
+    The need of a server follows from its script and its variables too, and the bound of a job's own on slowdown from
+    its words: a job that waits is kept without them.
     """
-    request, submission, config = part.request, case.submission, case.config
+    request, config, own = part.request, case.config, case.submission.own
     allowed = config.sharing.late_binding != "off" and not request.untouchable
+    placed_now = case.colloc == NOT_LATE or "max-slowdown" in own
     in_time = "begin" not in request.options and request.time_limit_min != math.inf
-    starts_shell = submission.script is None or request.sh_like
-    if not (allowed and in_time and starts_shell and _is_unknown(part)) or why_stopped(config.paths.state, late=True):
+    if placed_now or not (allowed and in_time and case.runs_sh and _is_unknown(part)):
         return False
-    return not may_be_server(with_arguments(submission.text, request), case.environ)
+    if why_stopped(config.paths.state, late=True):
+        return False
+    return not may_be_server(with_arguments(case.submission.text, request), case.environ)
 
 
 def _again(case: Case, part: Part, *, late: bool) -> tuple[str, tuple[Reason, ...]]:
-    """Return what a job carries that may begin again with more of a GPU, and what there is to say of that.
+    """Return the words by which a job may begin again with more of a GPU, and what there is to say of that.
 
-    Its user allows it by --requeue, or the site does, for a piece that the user said nothing of; empty of others, and
-    of what has no piece and gets none.
+    Its user allows it by --requeue, or the site does, for a piece that the user said nothing of. The words of others
+    are empty, and so are those of a job that has no piece and gets none.
     """
     request, footprint, placement = part
-    command_line, _, submission, config, _ = case
-    script, given = submission.script, submission.given
-    allowed = config.sharing.rerun == "allowed" and "no-requeue" not in given and footprint.rung != "hint"
-    by = "--requeue" if "requeue" in given else "if JobRequeue=1" * allowed
+    config, options = case.config, case.submission.options
+    allowed = config.sharing.rerun == "allowed" and "no-requeue" not in options and footprint.rung != "hint"
+    by = "--requeue" if "requeue" in options else "if JobRequeue=1" * allowed
     if not by or config.policy != "auto" or not (late or not placement.as_asked):
         return "", ()
-    from slurm_colloc.submit.recovery import carried, reason_against  # of no use to nearly all submissions
+    from slurm_colloc.submit.recovery import carried, reason_against  # few jobs may begin again
 
-    is_shell = script is None or request.sh_like
-    if why := reason_against(request, given, submission.text, is_shell=is_shell):
-        return "", (because("ends-as-it-ends"), why)
+    if reason := reason_against(request, options, case.submission.text, is_shell=case.runs_sh):
+        return "", (because("ends-as-it-ends"), reason)
     active = footprint.sm_active_pct
-    piece = carried(request, placement, active.q95 if active else None, given, command_line, config)
+    piece = carried(request, placement, active.q95 if active else None, options, case.command_line, config)
     return piece.text, (because("begins-again", by=by),)
 
 
-def _never_measured(
-    submission: Submission, request: JobRequest, fixed: Reason | None, config: SiteConfig
-) -> Reason | None:
-    """Return why no run of a job of which nothing is known will be measured; None where it will be, or need not."""
-    if config.observe.agent or config.policy == "shadow":
+def _never_measured(case: Case) -> Reason | None:
+    """Return why no run of a job of unknown need will be measured; None where it will be, or need not."""
+    if case.config.observe.agent or case.config.policy == "shadow":
         return None
-    if submission.script is not None and not request.sh_like:
-        return because("interpreter-not-sh", interpreter=request.interpreter)
-    return fixed
+    return case.fixed if case.runs_sh else because("interpreter-not-sh", interpreter=case.request.interpreter)
 
 
-def _leave(wished: Placement, switched_off: Reason | None, fixed: Reason | None) -> Placement:
+def _leave(wished: Placement, untouched: Reason | None, fixed: Reason | None) -> Placement:
     """Return the placement in force: as asked when the user or the site says so, or a block is needed and cannot be."""
-    why = switched_off or (fixed if wished.mode in (SharingMode.MPS, SharingMode.SHARD) else None)
-    if why is None:
+    reason = untouched or (fixed if wished.mode in (SharingMode.MPS, SharingMode.SHARD) else None)
+    if reason is None:
         return wished
-    return as_asked((why, *(wished.reasons if wished.as_asked else would_have_been(wished))), wished.rejected)
+    return as_asked((reason, *(wished.reasons if wished.as_asked else would_have_been(wished))), wished.rejected)
 
 
 def _withheld(placement: Placement) -> Placement:
@@ -371,37 +374,28 @@ def _withheld(placement: Placement) -> Placement:
     return as_asked(reasons, placement.rejected)._replace(weighed=placement.weighed, withheld=placement)
 
 
-def _rewritten(
-    submission: Submission,
-    part: Part,
-    switched_off: Reason | None,
-    fixed: Reason | None,
-    config: SiteConfig,
-    *,
-    late: bool,
-    again: str,
-) -> tuple[Part, bytes | None]:
-    """Return what is in force, and the script where that changes; None where it does not."""
-    request, footprint, placement = part
+def _rewritten(case: Case, part: Part, *, late: bool, again: str) -> tuple[Part, bytes | None]:
+    """Return the part in force, and the script where that changes; None where it does not."""
+    submission, config = case.submission, case.config
     text, script, table = submission.text, submission.script, submission.table
     cut: list[str] = []
     if script is not None:
-        placement, text, cut = without_sizes(script, placement, text, table, config.slurm_release)
+        placement, text, cut = without_sizes(script, part.placement, text, table, config.slurm_release)
         part = part._replace(placement=placement)
     if config.policy == "shadow":
         return part, None
     rewritten = None if text == submission.text else text
-    if fixed:
+    if case.fixed:
         return part, rewritten
-    measured = not (switched_off or request.untouchable)
-    # What an agent measures comes too late for those that wait.
-    own_sampler = late or not config.observe.agent
-    sampled = measured and own_sampler and (script is None or request.sh_like)
+    request, footprint, placement = part
+    measured = not (case.untouched or request.untouchable)
+    # An agent's measurements come too late for those that wait.
+    sampled = measured and case.runs_sh and (late or not config.observe.agent)
     shared = placement.mode in (SharingMode.MPS, SharingMode.SHARD)
     if script is None:
         insert_at, text = len(WRAPPED), WRAPPED + text + b"\n"
     else:
-        # Even of a script that needs no block, sbatch's rules are held against what is left of it.
+        # sbatch's rules are held against the rest of a script even where that needs no block.
         insert_at = read_script(text, table, config.slurm_release).insert_at
     if not (sampled or shared or late or again or names_slice(request, placement)):
         return part, rewritten

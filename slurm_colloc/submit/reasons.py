@@ -24,10 +24,10 @@ _STEP_OPTIONS = frozenset(
     {b"gres", b"gres-flags", b"gpus", b"gpus-per-node", b"gpus-per-socket", b"gpus-per-task", b"gpu-bind", b"gpu-freq"}
     | {b"cpus-per-gpu", b"mem-per-gpu", b"ntasks-per-gpu", b"tres-per-task"}
 )
-# From the nearest srun on: from each one to the end of its line takes seconds where a line has thousands.
+# It begins at the nearest srun: to the end of the line from each one takes seconds where a line has thousands.
 _STEP_SHORT = rb"\bsrun\b(?:(?!\bsrun\b)[^\n])*?\s(-[A-Za-z]*G)\s*([^\s\"';)|&]*)"
 _STEP_VARIABLE = rb"\b(SLURM_(?:GRES|GPUS\w*|CPUS_PER_GPU|MEM_PER_GPU|TRES_PER_TASK))="
-# What Slurm tells a job of its own request, by the option that asks: with a piece of a GPU it would be told otherwise.
+# Variables by which Slurm tells a job of its own request, by the option that asks: a piece would have others.
 _TOLD = {
     "gpus": ("SLURM_GPUS",),
     "gpus-per-node": ("SLURM_GPUS_PER_NODE",),
@@ -47,7 +47,7 @@ _ONE_GPU = {
     b"--gpus-per-task": (b"1",),
     b"-G": (b"1",),
 }
-# What tasks that are one job to Slurm would do to each other.
+# Signs of what tasks that are one job to Slurm would do to each other.
 _COMMENT = re.compile(rb"^[ \t]*#[^\n]*", re.MULTILINE)
 _COUNTS_TASKS = rb"\bSLURM_ARRAY_TASK_(?:COUNT|MIN|MAX|STEP)\b"
 _JOB_ID = rb"\bSLURM_JOB_?ID\b"
@@ -56,7 +56,7 @@ _ACTS_ON_JOB = (
     rb"\b(?:scontrol\s+(?:(?!\S*\bscontrol\b)\S+\s+)*?(?:requeue\w*|update|u?hold|release|suspend)|scancel|sbatch)\b"
 )
 _STEP_EXPORT = rb"\s--export\b"
-# What a script only prints, with nothing behind it that reads that.
+# Words that a script only prints, with nothing behind it that reads them.
 _PRINTS = re.compile(
     rb"""(?:^|[;&|{]|\b(?:then|else|do)\b)[ \t]*+(?:echo|printf)\b"""
     rb"""(?:[ \t]++(?:"(?:[^"`$\\]|\\.|\$(?!\())*+"|'[^']*+'|[^\s;&|<>`("'\\])++)*+"""
@@ -75,14 +75,14 @@ _LEAVE_ALONE = frozenset(
     {"clusters", "constraint", "deadline", "exclude", "exclusive", "gid", "gpu-bind", "gpu-freq", "gpus-per-socket"}
     | {"nodefile", "nodelist", "ntasks-per-gpu", "ntasks-per-tres", "reservation", "tres-per-task", "uid"}
 )
-# Options with the values that mean the same to a job on a piece; what a pool lacks or has excluded, placement tells.
+# Options with the values that mean the same to a job on a piece; placement tells what a pool lacks or has excluded.
 _HARMLESS_VALUES = {
     # One node, which such a job has, is of one alternative in brackets as without.
     "constraint": r"[\w.-]+(?:&[\w.-]+)*|(\[|\()?[\w.-]+(?:\|[\w.-]+)*(?(1)[])])",
     "exclude": r"[^/\s]+",  # with a slash it is a file of names
     "gres-flags": r"(?:disable|enforce)-binding",
 }
-# Of _LEAVE_ALONE the ones that mean the same to a pack, which asks for the GPU that one task asked for.
+# Options of _LEAVE_ALONE that mean the same to a pack, which asks for the GPU that one task asked for.
 _FINE_FOR_PACK = frozenset({"constraint", "exclude", "nodelist", "reservation"})
 
 
@@ -109,9 +109,8 @@ def reason_to_keep_text(text: bytes, interpreter: str) -> Reason | None:
     if BLOCK_BEGINS.encode() in text:
         return because("has-block")
     acts = _without_prints(text)
-    found = _SELF.search(_NAME_OF_SELF.sub(b"", acts))
-    if found:
-        return because("reads-itself", word=found[1].decode())
+    if read := _SELF.search(_NAME_OF_SELF.sub(b"", acts)):
+        return because("reads-itself", word=read[1].decode())
     return because("asks-own-path") if _asks_for_its_path(acts) else None
 
 
@@ -153,10 +152,10 @@ def step_gpus(text: bytes) -> tuple[tuple[str, bool], ...]:
     steps = without_comments(text).replace(b"\\\n", b" ")
     if not _STEP.search(steps):
         return ()
-    found = [(b"--" + name, value) for name, value in re.findall(_STEP_OPTION, steps) if _is_steps(name)]
-    found += [(b"-G" if name == b"-G" else name, value) for name, value in re.findall(_STEP_SHORT, steps)]
-    found += [(name, b"") for name in re.findall(_STEP_VARIABLE, steps)]
-    return tuple((name.decode(), value in _ONE_GPU.get(name, ())) for name, value in found)
+    words = [(b"--" + name, value) for name, value in re.findall(_STEP_OPTION, steps) if _is_steps(name)]
+    words += re.findall(_STEP_SHORT, steps)
+    words += [(name, b"") for name in re.findall(_STEP_VARIABLE, steps)]
+    return tuple((name.decode(), value in _ONE_GPU.get(name, ())) for name, value in words)
 
 
 def _is_steps(name: bytes) -> bool:
@@ -164,20 +163,20 @@ def _is_steps(name: bytes) -> bool:
     return name in _STEP_OPTIONS or sum(option.startswith(name) for option in _STEP_OPTIONS) == 1
 
 
-def variables_read(given: Mapping[str, Given], text: bytes) -> tuple[str, ...]:
-    """Return the variables that a script names of those that tell of its request; ON_NODE does of every one."""
+def variables_read(options: Mapping[str, Given], text: bytes) -> tuple[str, ...]:
+    """Return the variables in a script that tell of its request; ON_NODE tells of every one."""
     named = {name.decode() for name in _NAMES_TOLD.findall(without_comments(text))}
-    told = [name for option, names in _TOLD.items() if option in given for name in names]
-    return tuple(name for name in (*told, _OF_EVERY_JOB) if name in named)
+    of_request = [name for option, names in _TOLD.items() if option in options for name in names]
+    return tuple(name for name in (*of_request, _OF_EVERY_JOB) if name in named)
 
 
 def reasons_against_pack(
-    given: Mapping[str, Given], request: JobRequest, text: bytes, config: SiteConfig, commands: bool
+    options: Mapping[str, Given], request: JobRequest, text: bytes, config: SiteConfig, commands: bool
 ) -> Iterator[Reason]:
     """Yield why tasks may not be run as a pack, in one job that asks for what one of them asks.
 
     Args:
-        given: the options in force, by canonical name.
+        options: those in force, by canonical name.
         request: of one task.
         text: its script.
         config: the site.
@@ -189,21 +188,21 @@ def reasons_against_pack(
         yield because("protected", gpu_type=protected[0])
     if suspends := suspending(asked_partitions(request, config)):
         yield suspends
-    for name in given:
+    for name in options:
         if name in plugins or (name not in _HARMLESS and name not in _LEAVE_ALONE):
             yield because("option-untried", option=name)
         elif name in _LEAVE_ALONE and name not in _FINE_FOR_PACK:
             yield because("option", option=name)
-    if set(",[") & set(value_of(given, "nodelist")):
+    if set(",[") & set(value_of(options, "nodelist")):
         yield because("option", option="nodelist")
-    yield from _more_than_one_node(given)
+    yield from _more_than_one_node(options)
     for name in ("ntasks", "ntasks-per-node"):
-        if name in given and given[name].value != "1":
-            yield because("task-starts-tasks", option=name, tasks=given[name].value)
-    if "time-min" in given:
+        if name in options and options[name].value != "1":
+            yield because("task-starts-tasks", option=name, tasks=options[name].value)
+    if "time-min" in options:
         yield because("option", option="time-min")
-    yield from _badly_sized(given, "mem")
-    if "aftercorr" in value_of(given, "dependency"):
+    yield from _badly_sized(options, "mem")
+    if "aftercorr" in value_of(options, "dependency"):
         yield because("dependency-task-by-task")
     yield from _reasons_of_text(without_comments(text), text, commands)
 
@@ -230,8 +229,8 @@ def _reasons_of_text(bare: bytes, text: bytes, commands: bool) -> Iterator[Reaso
 
 def _not_one_gpu(gres: Sequence[Gres], styles: Sequence[str]) -> Iterator[Reason]:
     gpu_count = sum(item.quantity for item in gres if item.name == "gpu")
-    if others := sorted({item.name for item in gres} - {"gpu"}):
-        yield because("other-gres", gres=others[0])
+    if names := sorted({item.name for item in gres} - {"gpu"}):
+        yield because("other-gres", gres=names[0])
     elif gpu_count == 0:
         yield because("no-gpu")
     elif len(gres) > 1 and len(set(gres)) == 1 and gres[0].quantity == 1:
@@ -241,24 +240,24 @@ def _not_one_gpu(gres: Sequence[Gres], styles: Sequence[str]) -> Iterator[Reason
         yield because("several-gpus", gres=tuple(map(str, gres)))
 
 
-def _more_than_one_node(given: Mapping[str, Given]) -> Iterator[Reason]:
-    if "nodes" in given and given["nodes"].value not in ("1", "1-1"):
-        yield because("several-nodes", nodes=given["nodes"].value or "")
+def _more_than_one_node(options: Mapping[str, Given]) -> Iterator[Reason]:
+    if "nodes" in options and options["nodes"].value not in ("1", "1-1"):
+        yield because("several-nodes", nodes=options["nodes"].value or "")
 
 
-def _badly_sized(given: Mapping[str, Given], memory: str) -> Iterator[Reason]:
+def _badly_sized(options: Mapping[str, Given], memory: str) -> Iterator[Reason]:
     """Yield why the cores and memory that are asked for cannot be those of a share or a task; ``memory`` by which."""
-    if sum(name in given for name in ("mem", "mem-per-cpu", "mem-per-gpu")) > 1:
+    if sum(name in options for name in ("mem", "mem-per-cpu", "mem-per-gpu")) > 1:
         yield because("memory-sized-twice")
-    if _is_all(given, memory):
+    if _is_all(options, memory):
         yield because("whole-node-memory")
-    if "cpus-per-gpu" in given and "cpus-per-task" in given:
+    if "cpus-per-gpu" in options and "cpus-per-task" in options:
         yield because("cores-sized-twice")
 
 
-def _is_all(given: Mapping[str, Given], name: str) -> bool:
+def _is_all(options: Mapping[str, Given], name: str) -> bool:
     """Return whether an option of memory is 0 in any unit, by which Slurm means all of the node's."""
-    return name in given and value_of(given, name).strip("0KMGTkmgtBb") == ""
+    return name in options and value_of(options, name).strip("0KMGTkmgtBb") == ""
 
 
 def _plugin_names(config: SiteConfig) -> set[str]:
@@ -266,7 +265,7 @@ def _plugin_names(config: SiteConfig) -> set[str]:
 
 
 def reasons_against_share(
-    given: Mapping[str, Given],
+    options: Mapping[str, Given],
     variables: Sequence[Given],
     text: bytes,
     steps: Sequence[tuple[str, bool]],
@@ -278,7 +277,7 @@ def reasons_against_share(
     ``variables`` are what SBATCH_* variables give; for the other arguments see ``build_request``, ``step_gpus``,
     ``variables_read``.
     """
-    for name in sorted(_plugin_names(config) & set(given)):
+    for name in sorted(_plugin_names(config) & set(options)):
         yield because("option-untried", option=name)
     if steps:
         yield because("srun-asks-for-gpu", option=steps[0][0])
@@ -288,11 +287,11 @@ def reasons_against_share(
             yield because("reads-variable", variable=name)
     if _STEP.search(text) and re.search(_STEP_EXPORT, without_comments(text)):
         yield because("srun-exports")
-    # Without its argument a variable is in force again, and the job is to find the variables of its submission.
-    for one in variables:
-        if one.name in PER_GPU:
-            yield because("variable-sizes-per-gpu", variable=one.written)
-    yield from _badly_sized(given, "mem-per-gpu")
+    # A variable is in force again without its argument, and the job is to find the variables of its submission.
+    for variable in variables:
+        if variable.name in PER_GPU:
+            yield because("variable-sizes-per-gpu", variable=variable.written)
+    yield from _badly_sized(options, "mem-per-gpu")
 
 
 def reasons_against_slice(text: bytes) -> Iterator[Reason]:
@@ -302,7 +301,7 @@ def reasons_against_slice(text: bytes) -> Iterator[Reason]:
 
 
 def reasons_against_mps(text: bytes, read: Sequence[str], config: SiteConfig) -> Iterator[Reason]:
-    """Yield why a job cannot run under MPS: what csub's block sets, Slurm takes from steps or sets anew."""
+    """Yield why a job cannot run under MPS: Slurm takes from steps, or sets anew, what csub's block sets."""
     if not _STEP.search(without_comments(text)):
         return
     if _OF_EVERY_JOB in read:
@@ -313,7 +312,7 @@ def reasons_against_mps(text: bytes, read: Sequence[str], config: SiteConfig) ->
 
 
 def reasons_untouchable(
-    given: Mapping[str, Given],
+    options: Mapping[str, Given],
     gres: Sequence[Gres],
     styles: Sequence[str],
     steps: Sequence[tuple[str, bool]],
@@ -327,20 +326,22 @@ def reasons_untouchable(
         if item.type in slices or _MIG_TYPE.search(item.type):
             yield because("asks-for-slice", slice=item.type)
     # Portals name the cluster with each submission.
-    own = {"clusters"} if value_of(given, "clusters") == config.cluster else set()
-    for name in given:
-        if name in own or (name in _HARMLESS_VALUES and re.fullmatch(_HARMLESS_VALUES[name], value_of(given, name))):
+    own_cluster = {"clusters"} if value_of(options, "clusters") == config.cluster else set()
+    for name in options:
+        if name in own_cluster or (
+            name in _HARMLESS_VALUES and re.fullmatch(_HARMLESS_VALUES[name], value_of(options, name))
+        ):
             continue
         if name in _LEAVE_ALONE:
             yield because("option", option=name)
         elif name not in _HARMLESS and name not in plugins:
             yield because("option-untried", option=name)
-    if _is_all(given, "mem"):
+    if _is_all(options, "mem"):
         yield because("whole-node-memory")
-    yield from _more_than_one_node(given)
-    if "ntasks" in given and given["ntasks"].value != "1" and "nodes" not in given:
-        yield because("tasks-may-spread", tasks=given["ntasks"].value)
-    if "gpus-per-task" in styles and ("ntasks" not in given or given["ntasks"].value != "1"):
+    yield from _more_than_one_node(options)
+    if "ntasks" in options and options["ntasks"].value != "1" and "nodes" not in options:
+        yield because("tasks-may-spread", tasks=options["ntasks"].value)
+    if "gpus-per-task" in styles and ("ntasks" not in options or options["ntasks"].value != "1"):
         yield because("gpus-follow-tasks")
-    if other := [name for name, is_one in steps if not is_one]:
-        yield because("srun-asks-for-gpus", option=other[0])
+    if several := [name for name, is_one in steps if not is_one]:
+        yield because("srun-asks-for-gpus", option=several[0])

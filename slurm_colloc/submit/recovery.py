@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a job with --requeue carries in its script, so that it can begin again with more of a GPU: as data.
+"""The data that a job with --requeue carries in its script, so that it can begin again with more of a GPU.
 
 ``slurm_colloc.rebind.recover`` reads it, within the job.
 """
@@ -21,11 +21,11 @@ from slurm_colloc.slurm.job_files import file_name
 from slurm_colloc.slurm.options import CommandLine, Given, value_of
 from slurm_colloc.submit.reasons import reason_of_counting, without_comments
 
-# What was not seen to work with a job that begins again.
+# Options that were not seen to work with a job that begins again.
 _AGAINST = ("wait", "test-only")
-# Said anew by who asks for more.
+# Options that are said anew when more is asked for.
 _REPLACED = ("--gpu-footprint", "--colloc")
-# By these a script's end is not csub's to see.
+# Words of a script whose end is not csub's to see.
 _OWN_END = re.compile(
     rb"(?:\btrap\b(?:(?!\btrap\b)[^\n]){0,500}?[\s'\"]|['\"](?:[ \t]+[A-Z]+){0,8}?[ \t]+(?=EXIT))(EXIT|0)"
     rb"(?:[ \t]+\w+){0,8}[ \t]*(?=$|[;&|#}])"
@@ -38,14 +38,14 @@ _LIMIT_BYTES = 256 * 1024
 
 
 class Carried(NamedTuple):
-    """What a job knows of its own piece of a GPU, or of one that it may get while it waits.
+    """A job's knowledge of its own piece of a GPU, or of one that it may get while it waits.
 
-    ``option`` is what the table of updates (rebind/forms.toml) knows the request by, empty where it knows none;
+    ``option`` is the name of the request in the table of updates (rebind/forms.toml), empty where it has none;
     ``asked`` the user's own gres, in his ``partitions`` and not in the pools ``without`` what he wants of a node.
-    ``fields`` is what an update has to change beside it.
-    ``budget_mib`` is what a share was sized for, 0 where that is not known yet. ``open_mode`` is --open-mode,
-    ``signal_s`` how long before its end the job is told of it. ``words`` are the arguments that submit it, but for what
-    csub is told of its need.
+    ``fields`` are those that an update has to change beside it.
+    ``budget_mib`` is the memory that a share was sized for, 0 where that is not known yet. ``open_mode`` is
+    --open-mode, ``signal_s`` how long before its end the job is told of it. ``words`` are the arguments that submit it,
+    but for what csub is told of its need.
     """
 
     cluster: str
@@ -75,86 +75,86 @@ def parse_carried(text: str) -> Carried:
         InputError: it is another release's, or none.
     """
     try:
-        found: Carried = read_as(Carried, json.loads(text))
+        piece: Carried = read_as(Carried, json.loads(text))
     except (ValueError, TypeError, RecursionError) as error:
         raise InputError(f"what the script says of its piece of a GPU is not of the expected form: {error}") from error
-    return found
+    return piece
 
 
 def carried(
     request: JobRequest,
     placement: Placement,
     sm_active_pct: float | None,
-    given: Mapping[str, Given],
+    options: Mapping[str, Given],
     command_line: CommandLine,
     config: SiteConfig,
 ) -> Carried:
     """Return what a job carries that may begin again."""
-    is_share = placement.gres is not None and placement.gres.name != "gpu"
-    # With cores for each task the field holds more than the GPU.
+    share = placement.gres.name if placement.gres is not None and placement.gres.name != "gpu" else ""
+    # The field holds more than the GPU with cores for each task.
     unclear = request.gpu_style == "gpus-per-task" and request.cpus_given
-    own = [one.word for one in command_line.own if one.word.partition("=")[0] not in _REPLACED]
+    own = [option.word for option in command_line.own if option.word.partition("=")[0] not in _REPLACED]
     script = () if command_line.script is None else (command_line.script,)
     return Carried(
         cluster=config.cluster,
         signature=request.signature,
         mode=placement.mode,
-        option="" if unclear else placement.gres.name if is_share and placement.gres else request.gpu_style,
+        option="" if unclear else share or request.gpu_style,
         asked=request.asked,
         partitions=request.partitions or (config.default_partition,),
         without=tuple(pool.name for pool in config.pool if keeps_out(pool, request)),
         fields=_fields(request, placement, config),
         budget_mib=placement.memory_mib or 0,
         sm_active_pct=sm_active_pct,
-        open_mode=value_of(given, "open-mode"),
-        signal_s=_signal_s(value_of(given, "signal")) if "signal" in given else 0.0,
+        open_mode=value_of(options, "open-mode"),
+        signal_s=_signal_s(value_of(options, "signal")) if "signal" in options else 0.0,
         words=(*own, *command_line.sbatch_argv[: command_line.end], *script, *command_line.script_args),
     )
 
 
 def _fields(request: JobRequest, placement: Placement, config: SiteConfig) -> dict[str, str]:
-    """Return what csub has changed beside the GPU, as it was asked, as far as that is known."""
-    found = {}
+    """Return the fields that csub has changed beside the GPU, as they were asked, as far as that is known."""
+    fields = {}
     if placement.partition:
-        found["Partition"] = ",".join(request.partitions) or config.default_partition
+        fields["Partition"] = ",".join(request.partitions) or config.default_partition
     if placement.time_limit_min is not None and request.time_limit_min not in (None, math.inf):
-        found["TimeLimit"] = str(math.ceil(request.time_limit_min or 0))
-    # Cores that followed from the GPU, or were asked for: with a whole one they are the job's again.
-    followed = max((one.cpus_per_gpu for one in asked_partitions(request, config)), default=0)
+        fields["TimeLimit"] = str(math.ceil(request.time_limit_min or 0))
+    # Cores that followed from the GPU, or were asked for, are the job's again with a whole one.
+    followed = max(partition.cpus_per_gpu for partition in asked_partitions(request, config))
     cpus = request.cpus_asked if request.cpus_given else request.cpus_per_gpu or followed
     name = placement.cpu_option.partition("=")[0]
     if cpus and request.tasks in (None, 1) and not request.cores_unclear:
         together = {"cpus-per-task": ("CPUsPerTask", "NumCPUs", "MinCPUsNode"), "mincpus": ("NumCPUs", "MinCPUsNode")}
-        found |= dict.fromkeys(together.get(name, ()), str(cpus))
+        fields |= dict.fromkeys(together.get(name, ()), str(cpus))
     if placement.mem and request.mem_asked_mib:
-        found["MinMemoryNode"] = str(request.mem_asked_mib)
-    return found
+        fields["MinMemoryNode"] = str(request.mem_asked_mib)
+    return fields
 
 
 def _signal_s(value: str) -> float:
-    _, at, seconds = value.partition("@")
-    return float(seconds) if at and seconds.isdecimal() else _SIGNAL_S
+    seconds = value.partition("@")[2]
+    return float(seconds) if seconds.isdecimal() else _SIGNAL_S
 
 
-def reason_against(request: JobRequest, given: Mapping[str, Given], text: bytes, *, is_shell: bool) -> Reason | None:
+def reason_against(request: JobRequest, options: Mapping[str, Given], text: bytes, *, is_shell: bool) -> Reason | None:
     """Return why a job with --requeue cannot begin again by itself; None where it can."""
-    if found := [because("option", option=name) for name in _AGAINST if name in given]:
-        return found[0]
+    if against := [name for name in _AGAINST if name in options]:
+        return because("option", option=against[0])
     if not is_shell:
         return because("interpreter-not-sh", interpreter=request.interpreter)
     if ends := _OWN_END.search(without_comments(text)):
         return because("ends-itself", word=(ends[1] or ends[2]).decode())
-    return _reason_of_array(request, given, text) if "array" in given else None
+    return _reason_of_array(request, options, text) if "array" in options else None
 
 
-def _reason_of_array(request: JobRequest, given: Mapping[str, Given], text: bytes) -> Reason | None:
-    if why := reason_of_counting(text):
-        return why
-    output = value_of(given, "output") or "slurm-%A_%a.out"
+def _reason_of_array(request: JobRequest, options: Mapping[str, Given], text: bytes) -> Reason | None:
+    if reason := reason_of_counting(text):
+        return reason
+    output = value_of(options, "output") or "slurm-%A_%a.out"
     facts = {"array_job_id": "0", "name": request.name, "user": "", "node": "", "folder": request.folder}
-    for pattern in (output, value_of(given, "error") or output):
-        one, other = (file_name(pattern, job_id=str(task), task=task, **facts) for task in (0, 1))
-        if one == other != os.devnull:
+    for pattern in (output, value_of(options, "error") or output):
+        path, next_path = (file_name(pattern, job_id=str(task), task=task, **facts) for task in (0, 1))
+        if path == next_path != os.devnull:
             return because("tasks-share-output")
     return None
 

@@ -100,9 +100,9 @@ def render_block(
 
 def card_mib(request: JobRequest, config: SiteConfig) -> int | None:
     """Return the memory of the GPUs whose shares the job may get in its own partitions; None where it cannot reckon."""
-    asked = set(request.partitions or (config.default_partition,))
-    pools = [pool for pool in config.pool if pool.mps_per_gpu and asked & set(pool.partitions)]
-    # By whole percent Slurm tells a job its share.
+    names = set(request.partitions or (config.default_partition,))
+    pools = [pool for pool in config.pool if pool.mps_per_gpu and names & set(pool.partitions)]
+    # Slurm tells a job its share by whole percent.
     sizes = {None if 100 % pool.mps_per_gpu else pool.gpu_mem_mib for pool in pools}
     return sizes.pop() if len(sizes) == 1 else None
 
@@ -148,28 +148,28 @@ def site_parts(config: SiteConfig) -> dict[str, str]:
     folders = template_folders(config.paths.templates)
     path = os.path.join(config.state_folder, "rendered", f"{_key(config, folders)}.json")
     try:
-        kept = json.loads(read_bounded(path, _LIMIT_BYTES, owners=(0, os.geteuid())))
-        found = {str(name): kept[name] for name in _PARTS}
-        if not all(isinstance(part, str) for part in found.values()):
+        content = json.loads(read_bounded(path, _LIMIT_BYTES, owners=(0, os.geteuid())))
+        parts = {str(name): content[name] for name in _PARTS}
+        if not all(isinstance(part, str) for part in parts.values()):
             raise TypeError("a part is not a text")
-        return found
+        return parts
     except (StoreError, ValueError, KeyError, TypeError):  # missing, or cut off by a full disk: rendered again
         parts = _render(config, folders)
-        with suppress(StoreError, OSError):  # in a site's folder only its administrator can write
+        with suppress(StoreError, OSError):  # only its administrator can write in a site's folder
             _keep(path, parts, config)
         return parts
 
 
 def _key(config: SiteConfig, folders: list[str]) -> str:
-    """Return what changes with all that the parts are made of."""
-    found = []
+    """Return a word that changes with all that the parts are made of."""
+    templates = []
     for folder in folders:
         with suppress(OSError), os.scandir(folder) as entries:
             for entry in entries:
                 if entry.name.endswith(_SUFFIX):
-                    is_now = entry.stat()
-                    found.append((entry.path, is_now.st_mtime_ns, is_now.st_size))
-    return digest(repr((__version__, sys.executable, sorted(found), config)).encode(errors="surrogateescape"))
+                    status = entry.stat()
+                    templates.append((entry.path, status.st_mtime_ns, status.st_size))
+    return digest(repr((__version__, sys.executable, sorted(templates), config)).encode(errors="surrogateescape"))
 
 
 def _render(config: SiteConfig, folders: list[str]) -> dict[str, str]:
@@ -201,8 +201,8 @@ def _keep(path: str, parts: dict[str, str], config: SiteConfig) -> None:
         os.mkdir(folder)
         os.chmod(folder, 0o755)  # noqa: S103 - every user's csub reads it
     write_atomic(path, json.dumps(parts).encode(), mode=0o644)
-    kept = sorted((item.stat().st_mtime, item.path) for item in os.scandir(folder) if item.name.endswith(".json"))
-    for _, old in kept[:-_KEPT]:
+    files = sorted((item.stat().st_mtime, item.path) for item in os.scandir(folder) if item.name.endswith(".json"))
+    for _, old in files[:-_KEPT]:
         os.unlink(old)
 
 
@@ -214,7 +214,7 @@ def quote(text: object) -> str:
 def keep_script(name: str, content: bytes) -> str:
     """Keep the rendered script where scontrol's Command= finds it while the job runs, and return its path, or ``""``.
 
-    Of one text there is one file. Where there are too many, half go, those that were submitted longest ago.
+    One text has one file. Half of too many go, those that were submitted longest ago.
     """
     if len(content) > _LIMIT_BYTES:
         return ""
@@ -245,7 +245,7 @@ def _thin_out(scripts: str) -> None:
         return
     paths = [os.path.join(scripts, name) for name in folders]
     for path in sorted(paths, key=os.path.getmtime)[: len(paths) // 2]:
-        with suppress(OSError):  # what somebody else has put there
+        with suppress(OSError):  # somebody else has put it there
             for name in os.listdir(path):
                 os.unlink(os.path.join(path, name))
             os.rmdir(path)
@@ -280,7 +280,7 @@ def write_script(name: str, content: bytes) -> str:
 
 
 def remove_script(path: str) -> None:
-    """Remove what write_script made; sbatch has read it, so what stays behind harms nobody."""
+    """Remove the file of write_script; sbatch has read it, so that one that stays behind harms nobody."""
     with suppress(OSError):
         os.unlink(path)
     with suppress(OSError):

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From what sbatch would understand to the JobRequest, with every reason to leave the job alone."""
+"""Makes the JobRequest of a submission as sbatch would understand it, with every reason to leave the job alone."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 
 from slurm_colloc.core.config import SiteConfig, user_data_folder
 from slurm_colloc.core.errors import InputError
@@ -38,69 +39,67 @@ def build_request(
     config: SiteConfig,
     environ: Mapping[str, str],
     *,
-    told: bool = False,
+    is_hinted: bool = False,
 ) -> JobRequest:
     """Return the request that decides the placement of a submission.
 
-    ``called`` are the script's path as it was given (None where there is none) and its own arguments; ``told`` that its
-    user says all that it needs, so that the last submission says nothing.
+    ``called`` are the script's path as it was given (None where there is none) and its own arguments; ``is_hinted``
+    says that its user tells all that it needs, so that the last submission says nothing.
 
     Raises:
         InputError: the GPU request or the time limit is outside its grammar.
-        UnsureError: what is to be a number is none.
+        UnsureError: a number is none.
     """
-    text, name, script, given, _, variables = submission
-    check_prefix(value_of(given, "gres"), config.slurm_release)
-    by_style = {
-        style: found for style in GPU_STYLES if style in given and (found := _gpus(style, value_of(given, style)))
-    }
-    styles, gres = list(by_style), tuple(one for found in by_style.values() for one in found)
-    steps, read = step_gpus(text), variables_read(given, text)
-    tasks = count_of(given, "ntasks") or count_of(given, "ntasks-per-node") or None
-    folder = os.path.join(os.getcwd(), value_of(given, "chdir"))
+    text, name, script, options, _, variables, _ = submission
+    check_prefix(value_of(options, "gres"), config.slurm_release)
+    by_style = {style: _gpus(style, value_of(options, style)) for style in GPU_STYLES if style in options}
+    styles, gres = [style for style, gpus in by_style.items() if gpus], tuple(chain(*by_style.values()))
+    steps, read = step_gpus(text), variables_read(options, text)
+    tasks = count_of(options, "ntasks") or count_of(options, "ntasks-per-node") or None
+    folder = os.path.join(os.getcwd(), value_of(options, "chdir"))
     names = apart_by(config.cluster, tasks)
-    job_name = value_of(given, "job-name") if "job-name" in given else name
+    job_name = value_of(options, "job-name") if "job-name" in options else name
     texts = Texts(user_data_folder(), folder)
-    known_by, command = _known_by(given, text, called, gres, names, environ, folder, job_name, texts)
-    before = "" if told else path_of(user_data_folder(), called[0] or "", folder)
+    known_by, command = _known_by(options, text, called, gres, names, environ, folder, job_name, texts)
+    before = "" if is_hinted else path_of(user_data_folder(), called[0] or "", folder)
     last = read_submitted(before) if before else None
     known_by, submitted, differs = compared(known_by, last)
-    kept = (before, "" if submitted == last else submitted.text), (texts.path, texts.written())
+    to_keep = (before, "" if submitted == last else submitted.text), (texts.path, texts.written())
     request = JobRequest(
         name=job_name,
         script_args=tuple(called[1]),
         interpreter=script.interpreter if script else "",
-        partitions=tuple(filter(None, value_of(given, "partition").split(","))),
-        account=value_of(given, "account"),
-        qos=value_of(given, "qos"),
+        partitions=tuple(filter(None, value_of(options, "partition").split(","))),
+        account=value_of(options, "account"),
+        qos=value_of(options, "qos"),
         gres=gres,
-        gpu_style=styles[0] if styles else "",
-        cpus_per_gpu=count_of(given, "cpus-per-gpu") or None,
-        mem_per_gpu=value_of(given, "mem-per-gpu"),
-        min_cpus=count_of(given, "mincpus"),
+        gpu_style=next(iter(styles), ""),
+        cpus_per_gpu=count_of(options, "cpus-per-gpu") or None,
+        mem_per_gpu=value_of(options, "mem-per-gpu"),
+        min_cpus=count_of(options, "mincpus"),
         tasks=tasks,
-        cpus_given="cpus-per-task" in given,
-        cores_unclear=_cores_unclear(given),
-        mem_given="mem" in given or "mem-per-cpu" in given,
-        time_limit_min=time_limit_min(value_of(given, "time")) if "time" in given else None,
-        array="array" in given,
-        array_at_once=_at_once(value_of(given, "array")),
+        cpus_given="cpus-per-task" in options,
+        cores_unclear=_cores_unclear(options),
+        mem_given="mem" in options or "mem-per-cpu" in options,
+        time_limit_min=time_limit_min(value_of(options, "time")) if "time" in options else None,
+        array="array" in options,
+        array_at_once=_at_once(value_of(options, "array")),
         signature=known_by.text,
         numbers=known_by.names,
         no_slice=tuple(reasons_against_slice(text)),
         no_mps=tuple(reasons_against_mps(text, read, config)),
-        no_share=tuple(reasons_against_share(given, variables, text, steps, read, config)),
-        untouchable=tuple(reasons_untouchable(given, gres, styles, steps, config)),
-        options=tuple(given),
+        no_share=tuple(reasons_against_share(options, variables, text, steps, read, config)),
+        untouchable=tuple(reasons_untouchable(options, gres, styles, steps, config)),
+        options=tuple(options),
         command=command,
         folder=folder,
-        cpus_asked=count_of(given, "cpus-per-task") * (tasks or 1) or None,
-        mem_asked_mib=asked_mib(value_of(given, "mem")),
-        mem_per_cpu=value_of(given, "mem-per-cpu"),
-        submitted=tuple((path, written) for path, written in kept if path and written),
+        cpus_asked=count_of(options, "cpus-per-task") * (tasks or 1) or None,
+        mem_asked_mib=asked_mib(value_of(options, "mem")),
+        mem_per_cpu=value_of(options, "mem-per-cpu"),
+        submitted=tuple((path, written) for path, written in to_keep if path and written),
         differs=differs,
-        features=tuple(filter(None, value_of(given, "constraint").strip("[()]").split("&"))),
-        excluded=_excluded(value_of(given, "exclude")),
+        features=tuple(filter(None, value_of(options, "constraint").strip("[()]").split("&"))),
+        excluded=_excluded(value_of(options, "exclude")),
     )
     return request._replace(untouchable=(*request.untouchable, *_reads_slice(request, text, read)))
 
@@ -116,7 +115,7 @@ def _excluded(nodes: str) -> tuple[str, ...]:
 
 
 def _at_once(array: str) -> int:
-    """Return how many tasks of an array may run at once; 1 of what is no array, or of none that we can read."""
+    """Return how many tasks of an array may run at once; one job, or an array that we cannot read, is 1."""
     numbers, _, most = array.partition("%")
     if not array:
         return 1
@@ -130,7 +129,7 @@ def _at_once(array: str) -> int:
 def _reads_slice(request: JobRequest, text: bytes, read: Sequence[str]) -> Iterator[Reason]:
     """Yield the variables that a script reads and in which Slurm would name a slice, unless csub's block puts it right.
 
-    srun takes them for its own options: what names no type fits a slice, what names the GPU's is refused.
+    srun takes them for its own options: one without a type fits a slice, one with the GPU's is refused.
     """
     fixed = reason_to_keep_text(text, request.interpreter) if request.interpreter else reason_to_keep_command(text)
     has_block = (request.sh_like or not request.interpreter) and not fixed
@@ -141,7 +140,7 @@ def _reads_slice(request: JobRequest, text: bytes, read: Sequence[str]) -> Itera
 
 
 def _known_by(
-    given: Mapping[str, Given],
+    options: Mapping[str, Given],
     text: bytes,
     called: tuple[str | None, Sequence[str]],
     gres: Sequence[Gres],
@@ -154,8 +153,8 @@ def _known_by(
     """Return what earlier runs of a job are known by, and what those are whose script is not known (empty: none)."""
     path, arguments = called
     gpu_count = sum(item.quantity for item in gres if item.name == "gpu")
-    exported, handed = {**_exported(given, environ), "SLURM_JOB_NAME": job_name}, _handed(given)
-    array = array_written(value_of(given, "array"))
+    exported, handed = {**_exported(options, environ), "SLURM_JOB_NAME": job_name}, _handed(options)
+    array = array_written(value_of(options, "array"))
     known_by = signature(text, arguments, gpu_count, names, exported, folder, handed=handed, array=array, texts=texts)
     # Which values past jobs of the command found in such variables nobody kept.
     if not path or handed or names_from_outside(text, exported):
@@ -163,25 +162,25 @@ def _known_by(
     return known_by, command_signature(path, arguments, gpu_count, names, folder)
 
 
-def _handed(given: Mapping[str, Given]) -> list[str]:
+def _handed(options: Mapping[str, Given]) -> list[str]:
     """Return the variables that --export sets."""
-    return [word.partition("=")[0] for word in value_of(given, "export").split(",") if "=" in word]
+    return [word.partition("=")[0] for word in value_of(options, "export").split(",") if "=" in word]
 
 
-def _exported(given: Mapping[str, Given], environ: Mapping[str, str]) -> dict[str, str]:
+def _exported(options: Mapping[str, Given], environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that the job will find, of those it could be handed at its submission."""
     # A comma inside quotes is part of a value; a split in two then only makes another job of it.
-    words = value_of(given, "export").split(",") if "export" in given else ["ALL"]
+    words = value_of(options, "export").split(",") if "export" in options else ["ALL"]
     named = dict(word.split("=", 1) for word in words if "=" in word)
     if "ALL" in words:
         return {**environ, **named}
     return {name: environ[name] for name in (*words, "HOME") if name in environ} | named
 
 
-def _cores_unclear(given: Mapping[str, Given]) -> bool:
+def _cores_unclear(options: Mapping[str, Given]) -> bool:
     """Return whether more than tasks and --cpus-per-task has a say in how many cores the job gets."""
-    tasks = {count_of(given, name) for name in ("ntasks", "ntasks-per-node") if name in given}
-    return len(tasks) > 1 or bool(_SHAPES_CORES & set(given))
+    tasks = {count_of(options, name) for name in ("ntasks", "ntasks-per-node") if name in options}
+    return len(tasks) > 1 or bool(_SHAPES_CORES & set(options))
 
 
 def _gpus(style: str, value: str) -> tuple[Gres, ...]:

@@ -19,7 +19,7 @@ _DRAW_BYTES, _DAY_S = 8, 86400
 
 
 class Whose(NamedTuple):
-    """Whose job it is and where it goes, as rules see it; None is not known."""
+    """The user of a job and where it goes, as rules see it; None is not known."""
 
     user: str
     groups: Collection[str]
@@ -28,7 +28,7 @@ class Whose(NamedTuple):
     qos: str | None
 
 
-# Of a site without rules nobody is asked whose job it is.
+# Nobody is asked whose job it is at a site without rules.
 NOBODY = Whose("", (), None, (), None)
 
 
@@ -50,41 +50,41 @@ def choose(config: SiteConfig, whose: Whose, drawn: Callable[[], float], stopped
 
     Args:
         config: the site.
-        whose: what the rules look at.
+        whose: the facts that the rules look at.
         drawn: says the job's draw, from 0 to 100.
         stopped: why nothing is placed at this site for now; empty where it is.
     """
-    found = _first(config, whose, drawn)
-    if stopped and found.policy == "auto":
-        # Of a job that would have been placed it is no longer known what placing does: it is in no arm.
+    chosen = _first(config, whose, drawn)
+    if stopped and chosen.policy == "auto":
+        # Nobody knows any more what placing does to a job that would have been placed: it is in no arm.
         return Chosen("shadow", because("placing-stopped", why=stopped))
-    return found
+    return chosen
 
 
 def _first(config: SiteConfig, whose: Whose, drawn: Callable[[], float]) -> Chosen:
     for number, rule in enumerate(config.rollout, 1):
         met = _meets(rule, whose)
-        of: Params = {"number": number, "rule": in_words(rule)}
+        params: Params = {"number": number, "rule": in_words(rule)}
         if met is None:
-            return Chosen("shadow", Reason(MAY_BE_MET, of))
+            return Chosen("shadow", Reason(MAY_BE_MET, params))
         if met:
-            found = _drawn(rule, of, drawn)
-            return found._replace(late=_late(found.policy, rule.late_binding or config.sharing.late_binding))
+            chosen = _drawn(rule, params, drawn)
+            return chosen._replace(late=_late(chosen.policy, rule.late_binding or config.sharing.late_binding))
     return Chosen(config.policy, because("policy-of-site"), late=_late(config.policy, config.sharing.late_binding))
 
 
 def _late(policy: str, late_binding: str) -> str:
-    """Return the late binding in force: where no job is placed, none is while it waits."""
+    """Return the late binding in force: a job that is not placed gets no piece while it waits."""
     return late_binding if policy == "auto" else "off"
 
 
-def _drawn(rule: Rule, of: Params, drawn: Callable[[], float]) -> Chosen:
+def _drawn(rule: Rule, params: Params, drawn: Callable[[], float]) -> Chosen:
     if rule.percent >= 100:
-        return Chosen(rule.policy, Reason("rule-met", {**of}))
+        return Chosen(rule.policy, Reason("rule-met", params))
     number = drawn()
     chosen = number < rule.percent
     arm, name = (PLACED if chosen else CONTROL, in_words(rule)) if rule.policy == "auto" else ("", "")
-    return Chosen(rule.policy if chosen else "shadow", Reason("rule-drawn", {**of, "drawn": number}), arm, name)
+    return Chosen(rule.policy if chosen else "shadow", Reason("rule-drawn", {**params, "drawn": number}), arm, name)
 
 
 def _meets(rule: Rule, whose: Whose) -> bool | None:
@@ -96,10 +96,10 @@ def _meets(rule: Rule, whose: Whose) -> bool | None:
     )
     # Slurm takes names of accounts and QOS in any case.
     named = [(rule.accounts, whose.account), (rule.qos, whose.qos)]
-    asked = [None if name is None else name.lower() in map(str.lower, names) for names, name in named if names]
-    if not sure or False in asked:
+    among = [None if name is None else name.lower() in map(str.lower, names) for names, name in named if names]
+    if not sure or False in among:
         return False
-    return None if None in asked else True
+    return None if None in among else True
 
 
 def in_words(rule: Rule) -> str:

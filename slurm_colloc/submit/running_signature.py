@@ -44,10 +44,10 @@ def known_by(path: str, arguments: Sequence[str], environ: Mapping[str, str], cl
     if gpus != "1" or environ.get("SLURM_JOB_NUM_NODES", "1") != "1":
         raise InputError(f"this job has {gpus} GPUs on this node; only those of one GPU are learned from")
     names = apart_by(cluster, tasks=int(tasks) if tasks.isdecimal() else None)
-    given = {name: value for name, value in environ.items() if not _is_slurms(name)}
+    options = {name: value for name, value in environ.items() if not _is_slurms(name)}
     # Of --wrap, the command was submitted.
     submitted = text.partition(WRAPPED)[2] or text
-    known = signature(submitted, arguments, 1, names, given, os.getcwd(), array=array_of_task(environ))
+    known = signature(submitted, arguments, 1, names, options, os.getcwd(), array=array_of_task(environ))
     return known.text, SharingMode.SHARD if "SLURM_SHARDS_ON_NODE" in environ else SharingMode.EXCLUSIVE
 
 

@@ -11,7 +11,7 @@ from slurm_colloc.core.model import PACK, Footprint, Placement, Reason, SharingM
 from slurm_colloc.core.units import counted
 from slurm_colloc.slurm.options import CommandLine
 from slurm_colloc.submit.invocation import STDERR, Call, say
-from slurm_colloc.submit.own_options import own_option
+from slurm_colloc.submit.own_options import own_values
 from slurm_colloc.submit.plan import Part, Plan
 
 SCHEMA = 4
@@ -24,10 +24,10 @@ _POLICIES = {
     "pack": "csub makes packs only",
     "auto": "csub gives pieces of GPUs",
 }
-# Of why a job gets something else, what that does to it.
+# Reasons of a placement that say what it does to the job.
 _SLOWER = ("slowdown", "slowdown-beside-users", "slowdown-unknown", "task-slowdown")
 _DOES = (PACK, *_SLOWER, "billed", "time-limit", "time-limit-raised", "moved")
-# What there is to say of a submission, as scripts know it, and what a person is told: what happens, and what to do.
+# The line of a submission, as scripts know it. A person is told in two what happens and what to do.
 _LINE = {
     "pack": "{all}",
     "piece": "{given} instead of {asked}: {all}; --colloc=off keeps {asked}",
@@ -45,7 +45,7 @@ _AS_ASKED = ("gets what it asks for ({asked}){where}", "")
 
 
 def answer(plan: Plan, job_id: str, command: str, *, terminal: bool, explained: bool) -> Iterator[str]:
-    """Yield what the user must know of a submission: what is not simply as asked, and notes.
+    """Yield the lines of a submission that its user must know: those of one that is not simply as asked, and notes.
 
     A person reads what happens, why, and what to do, each in a line of its own; ``command`` submits as asked.
     """
@@ -74,16 +74,16 @@ def _kind(plan: Plan) -> str:
 def _parts(plan: Plan) -> dict[str, str]:
     """Return what the lines are made of."""
     request, footprint, placement = plan.part
-    does = [one for one in placement.reasons if one.code in _DOES]
-    known = () if placement.as_asked or plan.packed else footprint.provenance[:1]
-    why = _said([*known, *(one for one in placement.reasons if one not in does)])
+    does = [reason for reason in placement.reasons if reason.code in _DOES]
+    need = () if placement.as_asked or plan.packed else footprint.provenance[:1]
+    causes = _said([*need, *(reason for reason in placement.reasons if reason not in does)])
     return {
         "asked": request.asked or "no GPU",
         "given": placement.given,
         "piece": "a slice of a GPU" if placement.mode == SharingMode.MIG else "a share of a GPU",
         "all": _said(placement.reasons),
         "does": _said(does),
-        "why": re.sub(rf"\b{re.escape(placement.given)}\b", "it", why) if placement.gres else why,
+        "why": re.sub(rf"\b{re.escape(placement.given)}\b", "it", causes) if placement.gres else causes,
         "next": "those that wait" if plan.late else "the next submission",
     }
 
@@ -91,8 +91,8 @@ def _parts(plan: Plan) -> dict[str, str]:
 def _told(plan: Plan, job: str, command: str, where: str = "") -> Iterator[str]:
     """Yield what happens, why, and what to do, as far as there is anything to do."""
     parts = {**_parts(plan), "command": command, "where": where}
-    what, to_do = _TOLD.get(_kind(plan), _AS_ASKED)
-    yield f"{job} {what.format_map(parts)}".removesuffix("; ")
+    happens, to_do = _TOLD.get(_kind(plan), _AS_ASKED)
+    yield f"{job} {happens.format_map(parts)}".removesuffix("; ")
     if parts["why"]:
         yield f"  why: {parts['why']}"
     if to_do and (command or "{command}" not in to_do):
@@ -114,15 +114,15 @@ def explanation(plan: Plan, command: str) -> Iterator[str]:
     """Yield why the plan is what it is in at most eight lines, what matters most first."""
     request = plan.part.request
     where = f"partition '{','.join(request.partitions)}'" if request.partitions else "the default partition"
-    told = list(_told(plan, "the job", "" if plan.packed else command, f" in {where}"))
+    lines = list(_told(plan, "the job", "" if plan.packed else command, f" in {where}"))
     details = [f"  {line}" for line in _details(plan.part)]
-    most = _EXPLAINED - len(told) - 1
+    most = _EXPLAINED - len(lines) - 1
     if len(details) > most:
-        more = len(details) - most + 1
-        details[most - 1 :] = [f"  {counted(more, 'more line')}: --dry-run --format=json shows everything"]
+        cut = counted(len(details) - most + 1, "more line")
+        details[most - 1 :] = [f"  {cut}: --dry-run --format=json shows everything"]
     policy = plan.chosen.policy
     because = f"({_POLICIES.get(policy, 'not known')}), {_said([plan.chosen.why])}"
-    yield from (*told, *details, f"  csub's policy: '{policy}' {because}")
+    yield from (*lines, *details, f"  csub's policy: '{policy}' {because}")
 
 
 def _details(part: Part) -> Iterator[str]:
@@ -133,7 +133,7 @@ def _details(part: Part) -> Iterator[str]:
         f"{active.q95:.0f} % of the SMs" if active else "SM activity not known",
         *([f"GPU memory bandwidth {dram.q95:.0f} % of the time"] if dram and dram.q95 >= 1 else []),
     ]
-    # Why nothing is known stands above where that is why nothing changes.
+    # The reason why nothing is known stands above if nothing changes for it.
     based = (
         "" if placement.reasons == footprint.provenance else f" ({_said(footprint.provenance)}{how_sure(footprint)})"
     )
@@ -143,18 +143,18 @@ def _details(part: Part) -> Iterator[str]:
     for weighed in placement.weighed:
         yield _weighed(weighed)
     # The same reason for several options is one line. Nodes outside the job's partition are no option to speak of.
-    left = [one for one in placement.rejected if one.reason.code != "not-in-partition"]
-    while left:
-        alike = [one for one in left if one.reason == left[0].reason]
-        options = ", ".join(one.option.replace("pool ", "node group ") for one in alike)
-        yield f"not possible: {options}: {_said([left[0].reason])}"
-        left = [one for one in left if one not in alike]
+    rejected = [item for item in placement.rejected if item.reason.code != "not-in-partition"]
+    while rejected:
+        reason = rejected[0].reason
+        options = ", ".join(item.option.replace("pool ", "node group ") for item in rejected if item.reason == reason)
+        yield f"not possible: {options}: {_said([reason])}"
+        rejected = [item for item in rejected if item.reason != reason]
 
 
 def _memory(most_mib: float, placement: Placement) -> str:
     """Return the memory that a piece must have, as in the first line, and what it is made of."""
-    reasons = (*placement.reasons, *(one.reason for one in placement.rejected))
-    need_mib = next((one.params["need_mib"] for one in reasons if "need_mib" in one.params), None)
+    reasons = (*placement.reasons, *(item.reason for item in placement.rejected))
+    need_mib = next((reason.params["need_mib"] for reason in reasons if "need_mib" in reason.params), None)
     reserve_mib = need_mib - ceil(most_mib) if isinstance(need_mib, int) else 0
     if reserve_mib <= 0:
         return f"at most {most_mib:.0f} MiB of GPU memory"
@@ -164,7 +164,7 @@ def _memory(most_mib: float, placement: Placement) -> str:
 def how_sure(footprint: Footprint) -> str:
     """Return in words which share of such estimates held; empty where nobody has counted them."""
     sure = footprint.confidence
-    if sure is None or not any(one.code.endswith("-counted") for one in footprint.provenance):
+    if sure is None or not any(reason.code.endswith("-counted") for reason in footprint.provenance):
         return ""
     return f"; at least {100 * sure:.0f} % of such estimates were high enough at this site"
 
@@ -185,17 +185,17 @@ def as_line(plan: Plan, sbatch: str) -> str:
 def as_json(plan: Plan, sbatch: str) -> str:
     """Return the plan as JSON: request, footprint, placement, script and sbatch_argv.
 
-    Of a pack the request and the footprint are one task's, and ``pack`` says how they are put together.
+    The request and the footprint of a pack are one task's, and ``pack`` says how they are put together.
     """
     import json
 
     from slurm_colloc.core.wording import shown
 
     request, footprint, placement = plan.part
-    whole = {
+    shown_plan = {
         "schema": SCHEMA,
         "request": {
-            # What is kept for the next submission says nothing of this one.
+            # Facts that are kept for the next submission say nothing of this one.
             **{name: value for name, value in shown(request).items() if name != "submitted"},
             "gres": [str(gres) for gres in request.gres],
         },
@@ -205,11 +205,11 @@ def as_json(plan: Plan, sbatch: str) -> str:
         "script": plan.text,
         "sbatch_argv": [sbatch, *plan.sbatch_argv],
     }
-    return json.dumps(whole, indent=2, ensure_ascii=True) + "\n"
+    return json.dumps(shown_plan, indent=2, ensure_ascii=True) + "\n"
 
 
 def said_of(plan: Plan, call: Call, job_id: str = "") -> Iterable[str]:
-    """Return what a submission says of its plan; of one that was explained, nothing a second time."""
+    """Return the lines of a submission on its plan; one that was explained says nothing a second time."""
     terminal = os.isatty(STDERR)
     command = _as_asked(plan, call) if terminal else ""
     return answer(plan, job_id, command, terminal=terminal, explained=call.explained)
@@ -229,7 +229,7 @@ def show(plan: Plan, command_line: CommandLine, call: Call) -> int:
     text = plan.text
     for note in noted(plan):
         say(note)
-    if own_option("format", command_line, None) == "json":
+    if own_values(command_line).get("format") == "json":
         text = as_json(plan, call.sbatch)
     else:
         say(f"would be submitted as: {as_line(plan, call.sbatch)}")

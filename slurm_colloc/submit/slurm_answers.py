@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Slurm was asked, kept from one submission to the next: what the user may have, and what is free.
+"""Answers of Slurm, kept from one submission to the next: the user's limits, and the free GPUs.
 
 A file for each kind of answer lies in the user's own folder.
 """
@@ -42,8 +42,8 @@ def access_of(request: JobRequest, footprint: Footprint, config: SiteConfig, ask
         groups = tuple(_group_name(gid) for gid in {os.getegid(), *os.getgroups()})
     if not config.limits.enforced:
         return Access(groups=groups)
-    found = limits_of_user(config, ask)
-    return Access(unknown=found, groups=groups) if isinstance(found, Reason) else Access(found, groups=groups)
+    limits = limits_of_user(config, ask)
+    return Access(unknown=limits, groups=groups) if isinstance(limits, Reason) else Access(limits, groups=groups)
 
 
 def _group_name(gid: int) -> str:
@@ -60,10 +60,10 @@ def whose_job(request: JobRequest, config: SiteConfig, ask: Callable[[], Limits]
     partitions = request.partitions or (config.default_partition,)
     account, qos = request.account or None, request.qos or None
     if (not account and any(rule.accounts for rule in rules)) or (not qos and any(rule.qos for rule in rules)):
-        found = limits_of_user(config, ask)
-        if isinstance(found, Limits):
-            account = account or found.default_account or None
-            qos = qos or default_qos(found, account or "", partitions[0])
+        limits = limits_of_user(config, ask)
+        if isinstance(limits, Limits):
+            account = account or limits.default_account or None
+            qos = qos or default_qos(limits, account or "", partitions[0])
     return Whose(_user_name(), groups, account, partitions, qos)
 
 
@@ -76,15 +76,14 @@ def _user_name() -> str:
 
 def limits_of_user(config: SiteConfig, ask: Callable[[], Limits]) -> Limits | Reason:
     """Return the user's limits, or why they are not known; ``ask`` is called when those kept are too old."""
-    kept = _read_kept(config, _LIMITS, Limits)
-    if kept and 0 <= now() - kept.at_s <= _LIMITS_KEPT_S:
-        return kept
-    try:
-        asked = ask()
-    except CollocError as error:
-        return because("limits-unknown", error=str(error))
-    _keep(config, _LIMITS, asked)
-    return asked
+    limits = _read_kept(config, _LIMITS, Limits)
+    if limits is None or not 0 <= now() - limits.at_s <= _LIMITS_KEPT_S:
+        try:
+            limits = ask()
+        except CollocError as error:
+            return because("limits-unknown", error=str(error))
+        _keep(config, _LIMITS, limits)
+    return limits
 
 
 def free_now(config: SiteConfig, ask: Callable[[], Free], *, wanted: bool) -> FreeNow | None:
@@ -100,28 +99,28 @@ def free_now(config: SiteConfig, ask: Callable[[], Free], *, wanted: bool) -> Fr
 
 def _free(config: SiteConfig, ask: Callable[[], Free]) -> Free | Reason:
     """Return what is free now, or why that is not known; both are kept, lest each submission wait for a time-out."""
-    found = _read_kept(config, _FREE, Free)
-    if found is None or not 0 <= now() - found.at_s <= _FREE_KEPT_S:
+    free = _read_kept(config, _FREE, Free)
+    if free is None or not 0 <= now() - free.at_s <= _FREE_KEPT_S:
         try:
-            found = ask()
+            free = ask()
         except CollocError as error:
-            found = Free(now(), {}, str(error))
-        keep_free(config, found)
-    return because("free-unknown", error=found.failed) if found.failed else found
+            free = Free(now(), {}, str(error))
+        keep_free(config, free)
+    return because("free-unknown", error=free.failed) if free.failed else free
 
 
 def take_off(config: SiteConfig, partitions: Sequence[str], gres: Gres, tasks: int) -> None:
     """Take a submitted job's GPUs or slices off those kept as free: else the next submission is given them again.
 
-    Of shares the most that one GPU has left is kept; another GPU may have as much, so that it stays.
+    The most shares that one GPU has left are kept; another GPU may have as many, so that they stay.
     """
     if gres.name != "gpu":
         return
-    found = _read_kept(config, _FREE, Free)
-    if found:
+    free = _read_kept(config, _FREE, Free)
+    if free:
         used = {(partition, kind) for partition in partitions for kind in (kind_of(gres), "gpu")}
-        units = {key: max(0, left - gres.quantity * tasks * (key in used)) for key, left in found.units.items()}
-        keep_free(config, found._replace(units=units))
+        units = {key: max(0, count - gres.quantity * tasks * (key in used)) for key, count in free.units.items()}
+        keep_free(config, free._replace(units=units))
 
 
 def keep_free(config: SiteConfig, free: Free) -> None:
@@ -132,13 +131,13 @@ def keep_free(config: SiteConfig, free: Free) -> None:
 def _read_kept(config: SiteConfig, kind: str, form: type[_Kept]) -> _Kept | None:
     """Return what was kept of a kind; None where nothing was, or it cannot be read."""
     with suppress(StoreError, ValueError, TypeError, RecursionError):
-        kept: _Kept = read_as(form, json.loads(read_own(_path(config, kind), _LIMIT_BYTES)))
-        return kept
+        answer: _Kept = read_as(form, json.loads(read_own(_path(config, kind), _LIMIT_BYTES)))
+        return answer
     return None
 
 
 def _keep(config: SiteConfig, kind: str, answer: object) -> None:
-    """Keep an answer; where that fails it is asked for again at the next submission."""
+    """Keep an answer; one that is not kept is asked for again at the next submission."""
     with suppress(StoreError):
         private_folder(config.decisions_folder)
         write_atomic(_path(config, kind), json.dumps(answer).encode())

@@ -10,7 +10,7 @@ from slurm_colloc.core.errors import MisusedError, UnsureError
 from slurm_colloc.slurm.directives import Script, options_in_force, read_script
 from slurm_colloc.slurm.option_tables import Option, known_as
 from slurm_colloc.slurm.options import CommandLine, Given, read_environment
-from slurm_colloc.submit.own_options import SCRIPT_OPTIONS, check_values, option_table
+from slurm_colloc.submit.own_options import SCRIPT_OPTIONS, check_values, option_table, own_values
 
 # The options that ask for GPUs csub knows how to change.
 GPU_STYLES = ("gres", "gpus", "gpus-per-node", "gpus-per-task")
@@ -18,23 +18,24 @@ _SCRIPT_LIMIT_BYTES = 64 * 1024 * 1024
 
 
 class Submission(NamedTuple):
-    """What sbatch would read, by the options in ``table``; ``name`` is the one that it would give the job.
+    """A submission as sbatch would read it, by the options in ``table``; it would give the job the ``name``.
 
-    ``script`` is None of a command of --wrap, whose ``text`` is the command. ``given`` are the options in force,
-    ``variables`` what SBATCH_* variables give, in force or not.
+    ``script`` is None of a command of --wrap, whose ``text`` is the command. ``options`` are those in force,
+    ``variables`` what SBATCH_* variables give, in force or not, ``own`` the values of csub's own options by name.
     """
 
     text: bytes
     name: str
     script: Script | None
-    given: Mapping[str, Given]
+    options: Mapping[str, Given]
     table: tuple[Option, ...]
     variables: tuple[Given, ...]
+    own: Mapping[str, str]
 
     @property
     def concerns_csub(self) -> bool:
         """Return whether a GPU is asked for, or something of csub in the script."""
-        return any(style in self.given for style in GPU_STYLES) or bool(self.script and self.script.own_directives)
+        return any(style in self.options for style in GPU_STYLES) or bool(self.script and self.script.own_directives)
 
 
 def read_submission(
@@ -58,14 +59,14 @@ def read_submission(
         script = None if wrapped is not None else read_script(text, table, release, SCRIPT_OPTIONS)
         check_values(script.own_directives if script else ())
     except MisusedError as error:
-        if config.policy == "shadow":  # a site that only looks on refuses nothing: to sbatch a #CSUB line is a comment
+        if config.policy == "shadow":  # a site that only looks on refuses nothing: #CSUB is a comment to sbatch
             raise UnsureError(str(error)) from error
         raise
     environment = read_environment(environ, table, release)
-    given = options_in_force(script, environment, command_line)
-    if script and script.foreign and "ignore-pbs" not in given:
+    options = options_in_force(script, environment, command_line)
+    if script and script.foreign and "ignore-pbs" not in options:
         raise UnsureError(f"the script also holds directives of another scheduler ({script.foreign[0]})")
-    return Submission(text, name, script, given, table, environment.late)
+    return Submission(text, name, script, options, table, environment.late, own_values(command_line, script))
 
 
 def _read(command_line: CommandLine, stdin: bytes | None, wrapped: str | None) -> tuple[bytes, str]:
@@ -90,7 +91,7 @@ def _find_script(command_line: CommandLine) -> str:
     name = command_line.script or ""
     if not name.startswith("/") and any(option.name == "chdir" for option in command_line.options):
         raise UnsureError(f"script '{name}' is relative and --chdir is given")
-    # sbatch would look for it on PATH; what is no file (a FIFO: <(...), /dev/stdin) can only be read once.
+    # sbatch would look for it on PATH; a FIFO (<(...), /dev/stdin) can only be read once.
     if not os.path.isfile(name):
         raise UnsureError(f"script '{name}' is no file here")
     return name
