@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compare a site.toml with the cluster as it is: each difference with what to write instead.
+"""Compare a site.toml with the cluster as it is: each difference comes with the line to write instead.
 
-What the cluster does not say is compared with nothing.
+Keys that the cluster says nothing of are not compared.
 """
 
 import grp
@@ -23,6 +23,7 @@ from slurm_colloc.site.cluster import (
     Cluster,
     default_mem,
     free_of_charge,
+    grouped,
     least_for_jobs,
     partition_table,
     uses,
@@ -30,11 +31,11 @@ from slurm_colloc.site.cluster import (
 )
 from slurm_colloc.site.node_gpus import Card, Known, Shape, card_of, shapes_of, units_of
 from slurm_colloc.slurm.hostlist import expand, fold
-from slurm_colloc.slurm.parse import Node, Partition
+from slurm_colloc.slurm.parse import Node
 
-# What drivers leave of a card's memory differs by so much from one to the next.
+# Drivers differ by so much in the memory of a card that they leave to jobs.
 _OTHER_DRIVER = 0.05
-# What our SPANK plugin adds to sbatch.
+# Our SPANK plugin adds these to sbatch.
 _OURS = frozenset(("colloc=", "gpu-footprint="))
 
 
@@ -55,22 +56,21 @@ def check(config: SiteConfig, cluster: Cluster) -> list[str]:
 
 def _differs(where: str, key: str, declared: object, actual: object, source: str = "the cluster's") -> str:
     """Return one difference; ``actual`` of None is a key that should not be there."""
-    instead = f"write {key} = {value_text(actual)}" if actual is not None else f"leave {key} out"
-    said = f"{source} is {value_text(actual)}" if actual is not None else f"{source} is none"
-    return f"{where}{key} is {value_text(declared)}, {said}: {instead}"
+    value, instead = (
+        ("none", f"leave {key} out") if actual is None else (text := value_text(actual), f"write {key} = {text}")
+    )
+    return f"{where}{key} is {value_text(declared)}, {source} is {value}: {instead}"
 
 
 def _top(config: SiteConfig, cluster: Cluster, *, submits: bool) -> Iterator[str]:
-    of_submissions = (
+    rows = [
+        ("slurm_release", config.slurm_release, cluster.release),
+        ("cluster", config.cluster, cluster.name),
         ("limits.enforced", config.limits.enforced, cluster.enforced),
         ("default_partition", config.default_partition, cluster.default_partition),
         ("default_mem", config.default_mem, default_mem(cluster.settings)),
-    )
-    for key, declared, actual in (
-        ("slurm_release", config.slurm_release, cluster.release),
-        ("cluster", config.cluster, cluster.name),
-        *(of_submissions if submits else ()),
-    ):
+    ]
+    for key, declared, actual in rows if submits else rows[:2]:
         if declared != actual:
             yield _differs("", key, declared, actual)
     if submits:
@@ -81,15 +81,16 @@ def _options(config: SiteConfig, cluster: Cluster) -> Iterator[str]:
     """Yield how sbatch's further options differ; a plugin that is not loaded is to be mended, and not the file."""
     declared = tuple(sorted(config.sbatch_options))
     lost = sorted(_OURS & set(declared) - set(cluster.plugin_options))
-    ours = f"sbatch has not loaded our SPANK plugin, for it does not know '--{lost[0]}'" if lost else ""
-    said = [f"sbatch says at each call of each user: 'spank: {text}'" for text in cluster.unloaded_plugins]
-    for fault in said or filter(None, [ours]):
+    faults = [f"sbatch says at each call of each user: 'spank: {text}'" for text in cluster.unloaded_plugins] or [
+        f"sbatch has not loaded our SPANK plugin, for it does not know '--{option}'" for option in lost[:1]
+    ]
+    for fault in faults:
         yield (
             f"{fault}: to keep the plugin, install the file that plugstack.conf names, made for Slurm "
             f"{cluster.release} ('colloc site build-plugin' makes ours); to remove it, delete its line in "
             "plugstack.conf and its options in sbatch_options"
         )
-    if declared != cluster.plugin_options and not (said or lost):
+    if declared != cluster.plugin_options and not faults:
         yield _differs("", "sbatch_options", declared, cluster.plugin_options)
 
 
@@ -98,8 +99,8 @@ def _partitions(config: SiteConfig, cluster: Cluster) -> Iterator[str]:
     partitions = with_gpus(cluster)
     for partition in partitions:
         table = partition_table(partition, cluster.settings)
-        found = declared.get(partition.name)
-        if found is None:
+        described = declared.get(partition.name)
+        if described is None:
             yield (
                 f"partition '{partition.name}' has GPUs and no [[partition]] describes it, so no share is placed "
                 "there: add what 'colloc site init -o -' prints of it"
@@ -107,47 +108,46 @@ def _partitions(config: SiteConfig, cluster: Cluster) -> Iterator[str]:
             continue
         for key in PARTITION_KEYS:
             value = table.get(key, getattr(DeclaredPartition(""), key))
-            # Without its weights nothing is said of a partition's billing.
-            if getattr(found, key) not in (value, *([""] if key == "billing_weights" else [])):
-                yield _differs(f"partition '{partition.name}': ", key, getattr(found, key), value)
-        if found.mps_users and (found.mps_users == "one") != partition.one_user:
+            # A site file without a partition's weights leaves its billing alone.
+            if getattr(described, key) not in (value, *([""] if key == "billing_weights" else [])):
+                yield _differs(f"partition '{partition.name}': ", key, getattr(described, key), value)
+        if described.mps_users and (described.mps_users == "one") != partition.one_user:
             who, instead = ("only one user", "one") if partition.one_user else ("several users", "each")
             most = max(node.quantity("gpu") for node in cluster.nodes if partition.name in node.partitions)
             either, costs = "change ExclusiveUser there, or ", ""
             if most > 1 and not partition.one_user:
                 either, costs = "", "; ExclusiveUser=YES would give all GPUs of a node to one user at a time"
             yield (
-                f"partition '{partition.name}': mps_users is {value_text(found.mps_users)}, and {who} may be on one of "
-                f"its nodes: {either}write mps_users = {value_text(instead)}{costs}"
+                f"partition '{partition.name}': mps_users is {value_text(described.mps_users)}, and {who} may be on "
+                f"one of its nodes: {either}write mps_users = {value_text(instead)}{costs}"
             )
     for name in sorted(set(declared) - {partition.name for partition in partitions}):
         yield f"partition '{name}' has no GPUs, or does not exist: take its [[partition]] away"
     by_name = {partition.name: partition for partition in cluster.partitions}
-    for found in config.partition:
-        for name in found.pieces_in:
+    for described in config.partition:
+        for name in described.pieces_in:
+            pieces_in = f"partition '{described.name}': pieces_in names '{name}', which"
             if name not in declared:
-                yield f"partition '{found.name}': pieces_in names '{name}', which no [[partition]] describes"
-            elif name in by_name and (shut := shut_by(by_name[name].restrictions) or _not_up(by_name[name])):
-                yield (
-                    f"partition '{found.name}': pieces_in names '{name}', which has {shut}, so no job on a piece of a "
-                    f"GPU is of use there: take '{name}' out of pieces_in, or change the partition"
-                )
-
-
-def _not_up(partition: Partition) -> str:
-    """Return the state of a partition in which it takes or starts no jobs; empty where it does both."""
-    state = partition.record.get("State", "UP")
-    return "" if state == "UP" else f"State={state}"
+                yield f"{pieces_in} no [[partition]] describes"
+            elif name in by_name:
+                state = by_name[name].record.get("State", "UP")
+                if shut := shut_by(by_name[name].restrictions) or f"State={state}" * (state != "UP"):
+                    yield (
+                        f"{pieces_in} has {shut}, so no job on a piece of a GPU is of use there: take '{name}' out of "
+                        "pieces_in, or change the partition"
+                    )
 
 
 def _shares(config: SiteConfig, cluster: Cluster) -> Iterator[str]:
     """Yield why jobs on shares that csub gives would cost nothing: 'site init' leaves such shares off."""
     for share in SHARES:
-        given = any(shares_per_gpu(pool, share) for pool in config.pool)
-        if given and uses(config, share) and share not in config.sharing.unbilled:
-            meant = f'add "{share}" to sharing.unbilled where that is meant'
-            for why in free_of_charge(cluster, share):
-                yield f"gres/{share} is in use: {why}, or {OFF[share]}, or {meant}"
+        shared = any(shares_per_gpu(pool, share) for pool in config.pool)
+        if shared and uses(config, share) and share not in config.sharing.unbilled:
+            for reason in free_of_charge(cluster, share):
+                yield (
+                    f'gres/{share} is in use: {reason}, or {OFF[share]}, or add "{share}" to sharing.unbilled where '
+                    "that is meant"
+                )
 
 
 def _names(config: SiteConfig, cluster: Cluster) -> Iterator[str]:
@@ -156,8 +156,10 @@ def _names(config: SiteConfig, cluster: Cluster) -> Iterator[str]:
     for rule in config.audit.rule:
         for key in ("only", "excluded"):
             for name in sorted(set(getattr(rule, key).get("partition", ())) - partitions):
-                of = f"[[audit.rule]] '{rule.name or rule.code}'"
-                yield f"{of}: '{key}' names the partition '{name}', and there is no such: take it away"
+                yield (
+                    f"[[audit.rule]] '{rule.name or rule.code}': '{key}' names the partition '{name}', and there is no "
+                    "such: take it away"
+                )
     for number, rollout in enumerate(config.rollout, start=1):
         unknown = [("partition", sorted(set(rollout.partitions) - partitions), "the cluster")]
         unknown += [("user", [name for name in rollout.users if not _on_host(pwd.getpwnam, name)], "this host")]
@@ -181,9 +183,9 @@ def _on_host(find: Callable[[str], object], name: str) -> bool:
 
 def _pools(config: SiteConfig, cluster: Cluster) -> Iterator[str]:
     nodes = {node.name: node for node in cluster.nodes}
-    described: dict[str, list[Pool]] = {}
+    described: list[tuple[str, Pool]] = []
     all_read = True
-    for name in sorted({pool.name for pool in config.pool if [one.name for one in config.pool].count(pool.name) > 1}):
+    for name in sorted(name for name, count in Counter(pool.name for pool in config.pool).items() if count > 1):
         yield f"pool '{name}': two pools have this name, and csub knows pools by it: give one another name"
     for pool in config.pool:
         try:
@@ -192,24 +194,20 @@ def _pools(config: SiteConfig, cluster: Cluster) -> Iterator[str]:
             yield f"pool '{pool.name}': nodes '{pool.nodes}' cannot be read: {error}"
             all_read = False
             continue
-        for name in names:
-            described.setdefault(name, []).append(pool)
-        known = [nodes[name] for name in names if name in nodes]
-        wrong = [(name, "it does not exist: take it out of nodes") for name in names if name not in nodes]
-        wrong += [(node.name, what) for node in known for what in _differences(pool, node, cluster)]
-        yield from (f"pool '{pool.name}', {said}" for said in _together(wrong))
-        yield from _for_jobs(pool, known, config)
+        described += [(name, pool) for name in names]
+        existing = [nodes[name] for name in names if name in nodes]
+        faults = [("it does not exist: take it out of nodes", name) for name in names if name not in nodes]
+        faults += [(text, node.name) for node in existing for text in _differences(pool, node, cluster)]
+        yield from (f"pool '{pool.name}', {text}" for text in _of_nodes(faults))
+        yield from _for_jobs(pool, existing, config)
     if all_read:
-        yield from _together(_undescribed(described, cluster))
+        yield from _of_nodes(_undescribed(grouped(described), cluster))
 
 
-def _together(found: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """Yield once what is said of several nodes."""
-    names_of: dict[str, list[str]] = {}
-    for name, what in found:
-        names_of.setdefault(what, []).append(name)
-    for what, names in names_of.items():
-        yield f"node{'s' if len(names) > 1 else ''} '{fold(names)}': {what}"
+def _of_nodes(faults: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Yield each text once, with all of its nodes."""
+    for text, names in grouped(faults).items():
+        yield f"node{'s' if len(names) > 1 else ''} '{fold(names)}': {text}"
 
 
 def _for_jobs(pool: Pool, nodes: list[Node], config: SiteConfig) -> Iterator[str]:
@@ -217,26 +215,26 @@ def _for_jobs(pool: Pool, nodes: list[Node], config: SiteConfig) -> Iterator[str
 
     A key that is not there is missed only where there is such a policy.
     """
-    judged = any(one.job_submit != "off" and one.name in pool.partitions for one in config.partition)
+    judged = any(item.job_submit != "off" and item.name in pool.partitions for item in config.partition)
     for key, actual, source in least_for_jobs(nodes):
         declared = getattr(pool, key)
         if actual and declared != actual and (declared or judged):
-            said = f"the least of its nodes by scontrol show node, {source},"
-            yield _differs(f"pool '{pool.name}': ", key, declared, actual, said)
+            least = f"the least of its nodes by scontrol show node, {source},"
+            yield _differs(f"pool '{pool.name}': ", key, declared, actual, least)
 
 
 def _undescribed(described: Mapping[str, list[Pool]], cluster: Cluster) -> Iterator[tuple[str, str]]:
-    """Yield nodes with what no pool of them says; that only one does is checked where the files are rendered."""
+    """Yield GPUs that no pool of their node has, and the node; 'site render' refuses those that two pools have."""
     for node in cluster.nodes:
         if node.name not in described:
             if node.quantity("gpu"):
-                yield node.name, "no pool describes its GPUs: add what 'colloc site init -o -' prints of them"
+                yield "no pool describes its GPUs: add what 'colloc site init -o -' prints of them", node.name
             continue
         types = [kind for pool in described[node.name] for kind in _types(pool)]
         for shape in shapes_of(node):
             for kind in ([shape.gpu_type] if shape.gpus else []) + [item.type for item in shape.slices]:
                 if kind not in types:
-                    yield node.name, f"no pool of it has {_named(kind)}: add what 'colloc site init -o -' says"
+                    yield f"no pool of it has {_named(kind)}: add what 'colloc site init -o -' says", node.name
 
 
 def _types(pool: Pool) -> list[str]:
@@ -252,23 +250,22 @@ def _differences(pool: Pool, node: Node, cluster: Cluster) -> Iterable[str]:
     # A pool with slices alone is of the card that these slices are of, or of none that is whole.
     kinds = {part.type for part in pool.slice}
     shape = next(
-        (one for one in shapes if (one.gpus > 0 and one.gpu_type == pool.gpu_type and pool.gpus_per_node > 0)),
-        next((one for one in shapes if kinds & {item.type for item in one.slices}), Shape(pool.gpu_type, 0, (), 0, 0)),
+        (card for card in shapes if card.gpus > 0 and card.gpu_type == pool.gpu_type and pool.gpus_per_node > 0),
+        next(
+            (card for card in shapes if kinds & {item.type for item in card.slices}), Shape(pool.gpu_type, 0, (), 0, 0)
+        ),
     )
-    count = shape.gpus if shape.gpu_type == pool.gpu_type else 0
-    if count != pool.gpus_per_node:
-        yield _differs("", "gpus_per_node", pool.gpus_per_node, count, f"its number of {_named(pool.gpu_type)}")
-    slices = {item.type: item.quantity for item in shape.slices}
-    for part in pool.slice:
-        if slices.get(part.type, 0) != part.quantity:
-            found = slices.get(part.type, 0)
-            yield _differs("", "quantity", part.quantity, found, f"its number of gpu:{part.type}")
-    for key, declared, actual in (
-        ("mps_per_gpu", pool.mps_per_gpu, shape.mps),
-        ("shards_per_gpu", pool.shards_per_gpu, shape.shard),
+    gpus = shape.gpus if shape.gpu_type == pool.gpu_type else 0
+    slices = Counter({item.type: item.quantity for item in shape.slices})
+    per_gpu = "what Slurm has for each of its GPUs"
+    for key, declared, actual, source in (
+        ("gpus_per_node", pool.gpus_per_node, gpus, f"its number of {_named(pool.gpu_type)}"),
+        *(("quantity", part.quantity, slices[part.type], f"its number of gpu:{part.type}") for part in pool.slice),
+        ("mps_per_gpu", pool.mps_per_gpu, shape.mps, per_gpu),
+        ("shards_per_gpu", pool.shards_per_gpu, shape.shard, per_gpu),
     ):
         if actual is not None and declared != actual:
-            yield _differs("", key, declared, actual, "what Slurm has for each of its GPUs")
+            yield _differs("", key, declared, actual, source)
     yield from _card(pool, shape, node, cluster)
 
 
@@ -327,15 +324,15 @@ def _slice(part: MigSlice, card: Card) -> Iterator[str]:
 
 def _counts(pool: Pool, shape: Shape, units: list[GpuUnit]) -> Iterator[str]:
     """Yield where Slurm hands out other GPUs than the driver has: gres.conf and the MIG geometry have come apart."""
-    there = Counter(unit.profile for unit in units)
-    told = Counter({"": shape.gpus})
+    real = Counter(unit.profile for unit in units)
+    configured = Counter({"": shape.gpus})
     for item in shape.slices:
         profile = parse_profile(item.type)
-        told[profile.name if profile else item.type] += item.quantity
-    for name in sorted(there.keys() | told.keys()):
-        if there[name] != told[name]:
-            what = f"slices {name}" if name else "whole GPUs"
+        configured[profile.name if profile else item.type] += item.quantity
+    for name in sorted(real.keys() | configured.keys()):
+        if real[name] != configured[name]:
+            gpus = f"slices {name}" if name else "whole GPUs"
             yield (
-                f"the driver has {there[name]} {what} there and Slurm hands out {told[name]} "
+                f"the driver has {real[name]} {gpus} there and Slurm hands out {configured[name]} "
                 f"(pool '{pool.name}'): correct gres.conf or the MIG geometry"
             )

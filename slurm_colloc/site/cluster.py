@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Asks the live cluster for its configuration, once. site.toml is made from it and compared with it.
 
-To Slurm gres/mps and gres/shard are no gres/gpu: what is said of GPUs alone, a job on a share passes by. So it is
-checked that Slurm accounts for shares and bills them as it does GPUs.
+Slurm counts gres/mps and gres/shard as no gres/gpu: a job on a share passes by limits and prices that name GPUs alone.
+``free_of_charge`` says where shares are not accounted for or billed as GPUs are.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 from slurm_colloc.core.config import Partition as DeclaredPartition
 from slurm_colloc.core.config import SiteConfig
@@ -18,6 +18,8 @@ from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS, known_as
 from slurm_colloc.slurm.parse import Node, Partition, parse_job_defaults
 from slurm_colloc.slurm.setup import parse_weights
 
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 SHARES = ("mps", "shard")
 DEVICES = ("gpu", *SHARES)
 # How a site file keeps csub from giving shares.
@@ -25,7 +27,7 @@ OFF = {"mps": 'write sharing.mps_daemon = "none"', "shard": 'take "shard" out of
 
 
 class NodeGpus(NamedTuple):
-    """What the driver of one node says of its GPUs; not ``complete`` where it was asked inside a job."""
+    """The GPUs of one node by its driver; ``complete`` is false where the driver was asked inside a job."""
 
     node: str
     units: tuple[GpuUnit, ...]
@@ -33,10 +35,7 @@ class NodeGpus(NamedTuple):
 
 
 class Cluster(NamedTuple):
-    """A cluster as it is now.
-
-    ``gpus`` is what drivers said, of the nodes where one was asked.
-    """
+    """A cluster as it is now; ``gpus`` are those of nodes whose drivers were asked."""
 
     release: str
     settings: Mapping[str, str]
@@ -68,7 +67,7 @@ class Cluster(NamedTuple):
 
 
 def look(client: CliClient, gpus: Sequence[NodeGpus] = ()) -> Cluster:
-    """Return the cluster as it is now; ``gpus`` is what drivers said.
+    """Return the cluster as it is now, with GPUs as drivers described them.
 
     Raises:
         ProcessError: Slurm does not answer.
@@ -101,7 +100,7 @@ def _plugin_options(client: CliClient, release: str) -> tuple[str, ...]:
     if not (known := known_as(release)):
         return ()
     options = client.further_options({option.name for option in SBATCH_OPTIONS[known]})
-    if known != release:  # what it brings itself is no plugin's, and nobody knows what it asks for
+    if known != release:  # an option of a newer sbatch itself is no plugin's, and how it is written is not known
         options = {name: options[name] for name in client.plugin_options() & options.keys()}
     return tuple(f"{name}{_VALUE[options[name]]}" for name in sorted(options))
 
@@ -145,7 +144,7 @@ def _suspends(partition: Partition, settings: Mapping[str, str]) -> bool:
 
 
 def least_for_jobs(nodes: Sequence[Node]) -> tuple[tuple[str, int, str], ...]:
-    """Return key, value and source of what jobs may have of each of these nodes; 0 where Slurm does not say."""
+    """Return key, value and source of the CPUs and MiB that jobs may have of each of these nodes; 0 is not known."""
     return tuple(
         (key, min((value for value in of_nodes if value), default=0), source)
         for key, of_nodes, source in (
@@ -176,12 +175,17 @@ def free_of_charge(cluster: Cluster, share: str) -> list[str]:
             f"for nor billed nor limited: add gres/{share} there"
         ]
     sharing = {name for node in cluster.nodes if node.quantity(share) for name in node.partitions}
-    found = []
-    for partition in with_gpus(cluster):
-        charged = [name for name, weight in parse_weights(partition.billing_weights).items() if weight]
-        if partition.name in sharing and names_tres(charged, "gres/gpu") and not names_tres(charged, f"gres/{share}"):
-            found.append(
-                f"partition '{partition.name}' bills gres/gpu and not gres/{share}: add gres/{share} to its "
-                "TRESBillingWeights"
-            )
-    return found
+    return [
+        f"partition '{partition.name}' bills gres/gpu and not gres/{share}: add gres/{share} to its TRESBillingWeights"
+        for partition in with_gpus(cluster)
+        for charged in [[name for name, weight in parse_weights(partition.billing_weights).items() if weight]]
+        if partition.name in sharing and names_tres(charged, "gres/gpu") and not names_tres(charged, f"gres/{share}")
+    ]
+
+
+def grouped(pairs: Iterable[tuple[Key, Value]]) -> dict[Key, list[Value]]:
+    """Return the values of each key, in their order."""
+    groups: dict[Key, list[Value]] = {}
+    for key, value in pairs:
+        groups.setdefault(key, []).append(value)
+    return groups

@@ -1,24 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DOC030 to DOC032: what keeps a job within its devices, its memory and its processes."""
+"""DOC030 to DOC032: the limits of a job to its devices, its memory and its processes."""
 
 from collections.abc import Iterator
 
-from slurm_colloc.site.doctor.facts import Check, NotReadError, Seen, Site, known, other_than
+from slurm_colloc.site.doctor.facts import Finder, NotReadError, Seen, Site, known, other_than
 
 
-def _devices(site: Site) -> Iterator[Seen]:
-    if why := _off(site, "ConstrainDevices"):
-        yield Seen(_where(site), why)
+def _unconstrained(*keys: str) -> Finder:
+    """Return a check for a site that sets none of these keys of cgroup.conf."""
 
+    def find(site: Site) -> Iterator[Seen]:
+        if all(_off(site, key) for key in keys):
+            file = "cgroup.conf" if "task/cgroup" in site.words("TaskPlugin") else "slurm.conf"
+            yield Seen(file, _off(site, keys[0]))
 
-def _memory(site: Site) -> Iterator[Seen]:
-    why = _off(site, "ConstrainRAMSpace")
-    if why and _off(site, "ConstrainSwapSpace"):
-        yield Seen(_where(site), why)
-
-
-def _where(site: Site) -> str:
-    return "cgroup.conf" if "task/cgroup" in site.words("TaskPlugin") else "slurm.conf"
+    return find
 
 
 def _off(site: Site, key: str) -> str:
@@ -32,32 +28,8 @@ def _off(site: Site, key: str) -> str:
     return "" if value.lower() == "yes" else f"{key} is {value}"
 
 
-CHECKS = (
-    Check(
-        "DOC030",
-        "error",
-        "a job can use other jobs' GPUs",
-        "a job that unsets or overwrites CUDA_VISIBLE_DEVICES uses GPUs and slices that are not its own",
-        "set ConstrainDevices=yes in cgroup.conf, and TaskPlugin=task/cgroup,task/affinity in slurm.conf",
-        "cgroup.conf(5), ConstrainDevices; slurm.conf(5), TaskPlugin",
-        _devices,
-    ),
-    Check(
-        "DOC031",
-        "warning",
-        "a job can take all memory of its node",
-        "one job can take all memory of the node; the kernel then ends a process of any job there",
-        "set ConstrainRAMSpace=yes in cgroup.conf, and TaskPlugin=task/cgroup,task/affinity in slurm.conf",
-        "cgroup.conf(5), ConstrainRAMSpace",
-        _memory,
-    ),
-    Check(
-        "DOC032",
-        "warning",
-        "processes can leave their job",
-        "a process that detaches itself stays on the GPU after the job; its use counts for nobody, or for the next job",
-        "set ProctrackType=proctrack/cgroup in slurm.conf",
-        "slurm.conf(5), ProctrackType",
-        other_than("ProctrackType", "proctrack/cgroup"),
-    ),
-)
+FINDERS: dict[str, Finder] = {
+    "DOC030": _unconstrained("ConstrainDevices"),
+    "DOC031": _unconstrained("ConstrainRAMSpace", "ConstrainSwapSpace"),
+    "DOC032": other_than("ProctrackType", "proctrack/cgroup"),
+}

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 
 from slurm_colloc.core.units import counted
-from slurm_colloc.site.doctor.facts import Blank, Check, Seen, Site, known
+from slurm_colloc.site.doctor.facts import Blank, Finder, Seen, Site, known
 
 # Beyond what asking takes; a few seconds of difference are no harm.
 _AHEAD_S = 5.0
@@ -35,8 +35,10 @@ def _depth(site: Site) -> Iterator[Seen | Blank]:
     if queue.depth_jobs < queue.queue_jobs:
         match = re.search(r"(?:^|,)bf_max_job_test=(\d+)", site.settings.get("SchedulerParameters", ""))
         most = match[1] if match else "not set"
-        said = f"of {queue.queue_jobs} that waited the last cycle came to {queue.depth_jobs}; bf_max_job_test is {most}"
-        yield Seen("SchedulerParameters of slurm.conf", said)
+        yield Seen(
+            "SchedulerParameters of slurm.conf",
+            f"of {queue.queue_jobs} that waited the last cycle came to {queue.depth_jobs}; bf_max_job_test is {most}",
+        )
 
 
 def _no_default(site: Site) -> Iterator[Seen]:
@@ -46,33 +48,8 @@ def _no_default(site: Site) -> Iterator[Seen]:
             yield Seen(f"partition '{partition.name}'", f"no DefaultTime; MaxTime={partition.record.get('MaxTime')}")
 
 
-CHECKS = (
-    Check(
-        "DOC070",
-        "error",
-        "clocks that do not agree",
-        "samples fall outside the jobs that they are of; beyond five minutes munge refuses each message, and the node "
-        "is lost",
-        "run chrony or another NTP client on every node",
-        "munge(7): a credential is good for five minutes by default; https://slurm.schedmd.com/quickstart_admin.html",
-        _clocks,
-    ),
-    Check(
-        "DOC071",
-        "warning",
-        "backfill does not reach the end of the queue",
-        "small jobs for a free share wait behind others that cannot begin: sharing makes queues longer",
-        "raise bf_max_job_test and bf_max_time, set bf_continue, and bf_max_job_user for those who queue thousands",
-        "slurm.conf(5), SchedulerParameters; sdiag(1), Last depth cycle and Last queue length",
-        _depth,
-    ),
-    Check(
-        "DOC074",
-        "warning",
-        "jobs that name no time are planned for longer than a day",
-        "backfill cannot put them before a larger job that waits: a free share stays free",
-        "DefaultTime=01:00:00 or the like",
-        "slurm.conf(5), DefaultTime; seen on Slurm 22.05.8 and 26.05.5",
-        _no_default,
-    ),
-)
+FINDERS: dict[str, Finder] = {
+    "DOC070": _clocks,
+    "DOC071": _depth,
+    "DOC074": _no_default,
+}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the checks judge: one record of a site, in which everything that could not be read says why."""
+"""The record of a site that the checks judge, in which everything that could not be read says why."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeVar
@@ -13,7 +13,7 @@ from slurm_colloc.slurm.parse import Node, Partition
 from slurm_colloc.slurm.setup import GresLine, Queue
 
 Value = TypeVar("Value")
-# On what the newer checks were tried: each fault was made in a real cluster of these, and what came of it was seen.
+# The newer checks were tried on these: each fault was made in a real cluster, and its effect was seen.
 TRIED = "Slurm 22.05.8, 24.11.5 and 26.05.5"
 
 
@@ -22,7 +22,7 @@ class NotReadError(CollocError):
 
 
 class Unread(NamedTuple):
-    """In the place of a fact: why it is not known."""
+    """The reason why a fact is not known, in its place."""
 
     why: str
 
@@ -42,14 +42,14 @@ class Script(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What a check saw to be wrong, and of what."""
+    """A fault that a check saw in a subject."""
 
     subject: str
     evidence: str
 
 
 class Blank(NamedTuple):
-    """What a check could not look at, and why."""
+    """A subject that could not be checked, and why."""
 
     subject: str
     why: str
@@ -77,8 +77,7 @@ class Site(NamedTuple):
 
     def words(self, setting: str) -> frozenset[str]:
         """Return the comma-separated words of a setting, in lower case."""
-        text = self.settings.get(setting, "")
-        return frozenset() if text == "(null)" else frozenset(filter(None, text.lower().split(",")))
+        return frozenset(self.settings.get(setting, "").lower().split(",")) - {"", "(null)"}
 
     def within(self, partition: str = "") -> list[Node]:
         """Return the nodes of a partition, or all."""
@@ -93,39 +92,21 @@ class Site(NamedTuple):
         return [name for name in SHARES if any(node.quantity(name) for node in self.within(partition))]
 
     def pieces(self, partition: str = "") -> list[str]:
-        """Return what parts of GPUs the nodes have: of mps, shard and MIG slices."""
+        """Return which of mps, shard and MIG slices the nodes have, all of them or a partition's."""
         return self.shared(partition) + (["MIG slices"] if any(map(parse_profile, self.types(partition))) else [])
 
 
-class Check(NamedTuple):
-    """One thing that may be wrong, and what follows from it wherever it is.
-
-    Attributes:
-        code: DOC and three digits; a code is never used for another thing.
-        severity: ``error`` where jobs break, or take or see what is not theirs; else ``warning``.
-        title: what is wrong.
-        consequence: what comes of it.
-        mend: what to do.
-        source: the documentation that it rests on, or where it was measured.
-        find: looks for it; it may raise NotReadError.
-    """
-
-    code: str
-    severity: str
-    title: str
-    consequence: str
-    mend: str
-    source: str
-    find: Callable[[Site], Iterable[Seen | Blank]]
+# It may raise NotReadError.
+Finder = Callable[[Site], Iterable[Seen | Blank]]
 
 
-def other_than(key: str, *right: str) -> Callable[[Site], Iterator[Seen]]:
+def other_than(key: str, *right: str) -> Finder:
     """Return a check for a setting of slurm.conf that is none of these."""
 
     def find(site: Site) -> Iterator[Seen]:
-        used = site.settings.get(key, "")
-        if used not in right:
-            yield Seen("slurm.conf", f"{key} is {used or 'not set'}")
+        value = site.settings.get(key, "")
+        if value not in right:
+            yield Seen("slurm.conf", f"{key} is {value or 'not set'}")
 
     return find
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 from slurm_colloc.core import clock
 from slurm_colloc.core.errors import CollocError, StoreError
 from slurm_colloc.core.files import read_bounded
-from slurm_colloc.gpu.nvidia_smi import SmiDevice, devices
+from slurm_colloc.gpu.nvidia_smi import devices
 from slurm_colloc.site.doctor.facts import Script, Site, Unread
 from slurm_colloc.site.doctor.prolog import ON_NODES
 from slurm_colloc.slurm.client import CliClient
@@ -25,7 +25,7 @@ def gather(timeout_s: float, this_node: str, environment: Mapping[str, str]) -> 
 
     Args:
         timeout_s: for each question.
-        this_node: what Slurm calls this machine, if it is a node.
+        this_node: this machine's name in Slurm, if it is a node.
         environment: of Slurm's commands.
 
     Raises:
@@ -49,10 +49,15 @@ def gather(timeout_s: float, this_node: str, environment: Mapping[str, str]) -> 
         scripts=scripts(settings),
         limits=_tried(lambda: client.caps(settings["ClusterName"])) if has_database(settings) else (),
         queue=queue,
-        clock_ahead_s=queue if isinstance(queue, Unread) else _ahead(queue.at_s, asked_s, answered_s),
+        clock_ahead_s=queue
+        if isinstance(queue, Unread)
+        # slurmctld's time is in whole seconds, of a moment between two of ours.
+        else ((asked_s + answered_s) / 2 - (queue.at_s + 0.5), (answered_s - asked_s) / 2 + 0.5),
         this_node=this_node,
         plugstack=plugstack(settings),
-        devices=_devices(this_node in {node.name for node in nodes if node.gpu_types or node.quantity("gpu")}),
+        devices=_tried(devices)
+        if any(node.name == this_node and (node.gpu_types or node.quantity("gpu")) for node in nodes)
+        else Unread("this machine is no GPU node of the cluster: run 'colloc site doctor' on one"),
     )
 
 
@@ -63,23 +68,19 @@ def _tried(step: Callable[[], Value]) -> Value | Unread:
         return Unread(str(error))
 
 
-def _ahead(at_s: float, asked_s: float, answered_s: float) -> tuple[float, float]:
-    """Return by how much this clock is ahead of one that said ``at_s``, in whole seconds, between two times of ours."""
-    return (asked_s + answered_s) / 2 - (at_s + 0.5), (answered_s - asked_s) / 2 + 0.5
-
-
 def scripts(settings: Mapping[str, str]) -> tuple[Script, ...]:
     """Return the programs that slurmd runs around jobs, as far as they can be read on this machine."""
     beside = os.path.dirname(settings.get("SLURM_CONF", ""))
-    found = []
-    for setting in ON_NODES:
-        for key, value in settings.items():
-            # Where there are several they have numbers: Prolog[0].
-            if key.partition("[")[0] == setting and value not in ("", "(null)"):
-                # From 23.02 on a path may be relative to where slurm.conf is.
-                path = os.path.join(beside, value)
-                found += [_script(setting, path) for path in sorted(glob.glob(path)) or [path]]
-    return tuple(found)
+    return tuple(
+        _script(setting, path)
+        for setting in ON_NODES
+        for key, value in settings.items()
+        # Several programs of one setting have numbers: Prolog[0].
+        if key.partition("[")[0] == setting and value not in ("", "(null)")
+        # A path may be relative to the folder of slurm.conf, from 23.02 on.
+        for pattern in [os.path.join(beside, value)]
+        for path in sorted(glob.glob(pattern)) or [pattern]
+    )
 
 
 def plugstack(settings: Mapping[str, str]) -> tuple[Script, ...]:
@@ -93,12 +94,12 @@ def plugstack(settings: Mapping[str, str]) -> tuple[Script, ...]:
 def _script(setting: str, path: str) -> Script:
     text = _tried(lambda: _text(path))
     try:
-        there, folder = os.stat(path), os.stat(os.path.dirname(os.path.realpath(path)))
+        file, folder = os.stat(path), os.stat(os.path.dirname(os.path.realpath(path)))
     except PermissionError:
         return Script(setting, path, text)
     except OSError:
         return Script(setting, path, text, None)
-    return Script(setting, path, text, there.st_mode, there.st_uid, folder.st_mode)
+    return Script(setting, path, text, file.st_mode, file.st_uid, folder.st_mode)
 
 
 def _text(path: str) -> str:
@@ -114,7 +115,7 @@ def _text(path: str) -> str:
 
 
 def _gres_conf(settings: Mapping[str, str], environment: Mapping[str, str]) -> str:
-    """Return the gres.conf of this machine: beside its slurm.conf, or what slurmd was sent.
+    """Return the gres.conf of this machine: it lies beside its slurm.conf, or slurmd was sent it.
 
     Raises:
         StoreError: it cannot be read.
@@ -122,9 +123,3 @@ def _gres_conf(settings: Mapping[str, str], environment: Mapping[str, str]) -> s
     confs = (environment.get("SLURM_CONF"), settings.get("SLURM_CONF"), "/run/slurm/conf/slurm.conf")
     paths = [os.path.join(os.path.dirname(conf), "gres.conf") for conf in confs if conf]
     return _text(next(filter(os.path.exists, paths), paths[0]))
-
-
-def _devices(here: bool) -> tuple[SmiDevice, ...] | Unread:
-    if not here:
-        return Unread("this machine is no GPU node of the cluster: run 'colloc site doctor' on one")
-    return _tried(devices)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DOC010 to DOC020: what nodes have, what they are said to have, how it is shared, and the mode of their GPUs."""
+"""DOC010 to DOC020: the GPUs of nodes, as they are and as they are configured, their sharing and their modes."""
 
 from collections.abc import Iterable, Iterator
 
 from slurm_colloc.core.errors import InputError
 from slurm_colloc.gpu.mig import parse_profile
 from slurm_colloc.site.cluster import SHARES
-from slurm_colloc.site.doctor.facts import TRIED, Blank, Check, Seen, Site, Unread, known, other_than
+from slurm_colloc.site.doctor.facts import Blank, Finder, Seen, Site, Unread, known, other_than
 from slurm_colloc.slurm.hostlist import expand, fold
 from slurm_colloc.slurm.parse import Node
 from slurm_colloc.slurm.setup import GresLine, parse_weights
@@ -47,15 +47,15 @@ def _types_of_files(site: Site) -> Iterator[Seen | Blank]:
 
 def _by_node(lines: Iterable[GresLine], this_node: str) -> dict[str, list[GresLine]]:
     """Return the lines that hold for each node; those without a NodeName hold for the node that the file lies on."""
-    found: dict[str, list[GresLine]] = {}
+    lines_of: dict[str, list[GresLine]] = {}
     for line in lines:
         try:
             names = expand(line.nodes) if line.nodes else (this_node,)
         except InputError:
             continue  # slurmctld does not know them either
         for name in names:
-            found.setdefault(name, []).append(line)
-    return found
+            lines_of.setdefault(name, []).append(line)
+    return lines_of
 
 
 def _unmatched(node: Node, types: set[str]) -> Iterator[Seen]:
@@ -69,11 +69,11 @@ def _unmatched_devices(site: Site, node: Node) -> Iterator[Seen | Blank]:
     if isinstance(site.devices, Unread):
         yield Blank(node.name, f"the slices themselves: {site.devices.why}")
         return
-    there = {profile.name for device in site.devices if (profile := parse_profile(device.profile))}
+    profiles = {profile.name for device in site.devices if (profile := parse_profile(device.profile))}
     for kind in sorted(node.gpu_types):
         profile = parse_profile(kind)
-        if profile and profile.name not in there:
-            yield Seen(node.name, f"slurm.conf has gpu:{kind}; the driver has {_words(there) or 'no slices'}")
+        if profile and profile.name not in profiles:
+            yield Seen(node.name, f"slurm.conf has gpu:{kind}; the driver has {_words(profiles) or 'no slices'}")
 
 
 def _words(names: Iterable[str]) -> str:
@@ -81,11 +81,11 @@ def _words(names: Iterable[str]) -> str:
 
 
 def _names_of_nothing(site: Site) -> Iterator[Seen]:
-    there = {f"gres/gpu:{kind}".lower() for kind in site.types()}
+    real = {f"gres/gpu:{kind}".lower() for kind in site.types()}
 
-    def strange(where: str, names: Iterable[str]) -> Iterator[Seen]:
-        if found := [name for name in sorted(names) if name.startswith("gres/gpu:") and name.lower() not in there]:
-            yield Seen(where, f"no node has {', '.join(found)}")
+    def strange(place: str, names: Iterable[str]) -> Iterator[Seen]:
+        if types := [name for name in sorted(names) if name.startswith("gres/gpu:") and name.lower() not in real]:
+            yield Seen(place, f"no node has {', '.join(types)}")
 
     yield from strange(f"{_TRACKED} of slurm.conf", site.words(_TRACKED))
     for partition in site.partitions:
@@ -97,8 +97,8 @@ def _names_of_nothing(site: Site) -> Iterator[Seen]:
 
 
 def _unknown_names(site: Site) -> Iterator[Seen]:
-    there = {line.name for line in known(site.gres_conf)}
-    if lacking := [name for name in SHARES if name in there and name not in site.words("GresTypes")]:
+    names = {line.name for line in known(site.gres_conf)}
+    if lacking := [name for name in SHARES if name in names and name not in site.words("GresTypes")]:
         yield Seen("GresTypes of slurm.conf", f"it lacks {', '.join(lacking)}, of which gres.conf has lines")
 
 
@@ -114,9 +114,9 @@ def _one_at_a_time(site: Site) -> Iterator[Seen | Blank]:
             if not of_share:
                 unsaid.append(node.name)
             elif name == "mps" or "one_sharing" in flags:
-                given = "Flags=one_sharing" if "one_sharing" in flags else "no Flags=all_sharing"
+                flag = "Flags=one_sharing" if "one_sharing" in flags else "no Flags=all_sharing"
                 yield Seen(
-                    node.name, f"the node has {node.quantity('gpu')} GPUs, and gres.conf has {given} for its {name}"
+                    node.name, f"the node has {node.quantity('gpu')} GPUs, and gres.conf has {flag} for its {name}"
                 )
     if unsaid:
         yield Blank(fold(unsaid), "gres.conf here has no line on the shares of these nodes")
@@ -157,80 +157,13 @@ def _misfit(mode: str, shares: list[str]) -> str:
     return ""
 
 
-CHECKS = (
-    Check(
-        "DOC010",
-        "error",
-        "gres/mps and gres/shard on one node",
-        "a GPU is given to a whole-GPU job and to mps jobs at once; where gres.conf has a line for each GPU's mps and "
-        "shard, CUDA_MPS_ACTIVE_THREAD_PERCENTAGE is divided by the wrong number as well (625 for mps:25)",
-        "keep one of the two on each node",
-        "gres.conf(5), Count of MPS and Sharding; measured on Slurm 22.05.8, 24.11.5 and 26.05.5",
-        _both_shares,
-    ),
-    Check(
-        "DOC011",
-        "error",
-        "a GPU or MIG type that matches nothing on its node",
-        "the node registers fewer GPUs than slurm.conf has, and is drained; jobs that ask for that type never start",
-        "use the types that 'slurmd -G' prints on the node, in slurm.conf and gres.conf alike; with AutoDetect=nvml a "
-        "part of the name will do in gres.conf",
-        "gres.conf(5), Type and AutoDetect; https://slurm.schedmd.com/gres.html#MIG_Management",
-        _types_of_files,
-    ),
-    Check(
-        "DOC013",
-        "warning",
-        "a tracked, billed or limited GPU type that no node has",
-        "a limit or price on it holds for nobody: jobs on the type that was meant are free of it",
-        "write the type as 'scontrol show node' prints it in Gres",
-        "slurm.conf(5), AccountingStorageTRES and TRESBillingWeights; https://slurm.schedmd.com/tres.html",
-        _names_of_nothing,
-    ),
-    Check(
-        "DOC014",
-        "error",
-        "SelectType does not know GPUs",
-        "gres/mps, gres/shard and --gpus do not work",
-        "SelectType=select/cons_tres",
-        "gres.conf(5): gres/[mps|shard] requires select/cons_tres",
-        other_than("SelectType", "select/cons_tres"),
-    ),
-    Check(
-        "DOC015",
-        "error",
-        "gres.conf has shares that slurm.conf does not know",
-        "slurmctld and slurmd leave them out with a line in their logs: a job on a share is refused",
-        "GresTypes=gpu,mps or gpu,shard; then restart slurmctld and each slurmd",
-        f"slurm.conf(5), GresTypes; seen on {TRIED}",
-        _unknown_names,
-    ),
-    Check(
-        "DOC016",
-        "warning",
-        "Slurm shares only one GPU of a node at a time",
-        "only one GPU of the node runs jobs with shares at a time: a second job of mps:60 waits although a GPU is free",
-        "write Flags=all_sharing into each line of mps and of shard in gres.conf; then restart slurmctld and each "
-        "slurmd",
-        f"gres.conf(5), Flags: one_sharing and all_sharing; seen on {TRIED}",
-        _one_at_a_time,
-    ),
-    Check(
-        "DOC017",
-        "error",
-        "jobs are not told which GPU is theirs",
-        "without CUDA_VISIBLE_DEVICES each job of the node takes the first GPU, on top of its neighbours",
-        "remove the flag from gres.conf, or write nvidia_gpu_env",
-        f"gres.conf(5), Flags: no_gpu_env and the like; seen on {TRIED}",
-        _without_variables,
-    ),
-    Check(
-        "DOC020",
-        "error",
-        "a compute mode that does not fit how the GPU is shared",
-        "processes of jobs that Slurm put on the GPU cannot use it",
-        "nvidia-smi -i GPU -c DEFAULT",
-        "nvidia-smi(1), -c: DEFAULT lets several processes in, EXCLUSIVE_PROCESS one, PROHIBITED none",
-        _modes,
-    ),
-)
+FINDERS: dict[str, Finder] = {
+    "DOC010": _both_shares,
+    "DOC011": _types_of_files,
+    "DOC013": _names_of_nothing,
+    "DOC014": other_than("SelectType", "select/cons_tres"),
+    "DOC015": _unknown_names,
+    "DOC016": _one_at_a_time,
+    "DOC017": _without_variables,
+    "DOC020": _modes,
+}

@@ -13,11 +13,10 @@ def memory_limits_of(root: Path, kernel: str) -> str:
     """Return what the files of a node say of GPU memory limits that hold; empty where there is no driver.
 
     Args:
-        root: of its file system.
+        root: the root of its file system.
         kernel: its release, as uname has it.
     """
-    said = _text(root / "proc/driver/nvidia/version")
-    driver = re.search(r"Kernel Module.*?\s(\d{3,})\.(\d[\d.]*)", said)
+    driver = re.search(r"Kernel Module.*?\s(\d{3,})\.(\d[\d.]*)", _text(root / "proc/driver/nvidia/version"))
     if driver is None:
         return ""
     controllers = _text(root / "sys/fs/cgroup/cgroup.controllers").split()

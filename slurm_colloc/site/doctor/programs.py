@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DOC100 to DOC104: how slurmd runs the site's programs around jobs, and what it gives to our plugin."""
+"""DOC100 to DOC104: how slurmd runs the site's programs around jobs, and our plugin's words in plugstack.conf."""
 
 import re
 from collections.abc import Iterator
 
-from slurm_colloc.site.doctor.facts import TRIED, Blank, Check, Seen, Site
+from slurm_colloc.site.doctor.facts import Blank, Finder, Seen, Site
 from slurm_colloc.site.doctor.prolog import commands, gives_back, name_of, takes, unread
 
 _BY_ROOT = ("Prolog", "Epilog")
@@ -27,8 +27,8 @@ def _unrunnable(site: Site) -> Iterator[Seen | Blank]:
 
 
 def _open_to_others(site: Site) -> Iterator[Seen]:
-    trusted = {0} | {int(found[1]) for key in ("SlurmUser", "SlurmdUser")
-                     if (found := re.search(r"\((\d+)\)", site.settings.get(key, "")))}  # fmt: skip
+    trusted = {0} | {int(uid[1]) for key in ("SlurmUser", "SlurmdUser")
+                     if (uid := re.search(r"\((\d+)\)", site.settings.get(key, "")))}  # fmt: skip
     for script in site.scripts:
         if script.mode is None:
             continue
@@ -41,21 +41,23 @@ def _open_to_others(site: Site) -> Iterator[Seen]:
 
 
 def _unpaired(site: Site) -> Iterator[Seen | Blank]:
-    prologs, epilogs = ([one for one in site.scripts if one.setting == setting] for setting in _BY_ROOT)
+    prologs, epilogs = ([script for script in site.scripts if script.setting == setting] for setting in _BY_ROOT)
     if any(gives_back(command) for script in epilogs for command in commands(script)):
         return
-    said = "no Epilog ends what it starts" if epilogs else "there is no Epilog"
-    left = [(script, next((one.text for one in commands(script) if takes(one)), "")) for script in prologs]
-    found = [Seen(name_of(script), f"'{taken}', and {said}") for script, taken in left if taken]
-    hidden = list(unread(epilogs)) if found else []
-    yield from hidden or found
+    gap = "no Epilog ends what it starts" if epilogs else "there is no Epilog"
+    starts = [
+        (script, next((command.text for command in commands(script) if takes(command)), "")) for script in prologs
+    ]
+    faults = [Seen(name_of(script), f"'{start}', and {gap}") for script, start in starts if start]
+    hidden = list(unread(epilogs)) if faults else []
+    yield from hidden or faults
     yield from unread(prologs)
 
 
 def _too_late(site: Site) -> Iterator[Seen]:
     flags = site.words("PrologFlags")
-    there = [script.setting for script in site.scripts]
-    if site.shared() and "Prolog" in there and ("nohold" in flags or not flags & {"alloc", "contain", "x11"}):
+    settings = [script.setting for script in site.scripts]
+    if site.shared() and "Prolog" in settings and ("nohold" in flags or not flags & {"alloc", "contain", "x11"}):
         yield Seen("PrologFlags of slurm.conf", f"it is {site.settings.get('PrologFlags', '(null)')}")
 
 
@@ -67,52 +69,10 @@ def _strange_words(site: Site) -> Iterator[Seen | Blank]:
     yield from unread(site.plugstack)
 
 
-CHECKS = (
-    Check(
-        "DOC100",
-        "error",
-        "a program that slurmd cannot run",
-        "by a Prolog or Epilog the first job drains the node, by a TaskProlog each job fails; so does a README that a "
-        "pattern like prolog.d/* takes in",
-        "chmod 0755, on every node; nothing but programs in the folder",
-        f"slurm.conf(5), Prolog; seen on {TRIED}, also for a pattern that matches nothing",
-        _unrunnable,
-    ),
-    Check(
-        "DOC101",
-        "error",
-        "others may write a program that slurmd runs",
-        "whoever writes into a Prolog or Epilog is root at the next job; into a TaskProlog, is any user who has one",
-        "chown root, chmod 0755, the file and its folder",
-        f"slurm.conf(5), Prolog: it is run as root; so was a line that another user had added, on {TRIED}",
-        _open_to_others,
-    ),
-    Check(
-        "DOC102",
-        "error",
-        "a Prolog without its Epilog",
-        "what it starts or sets for a job outlives it: a daemon holds the GPU, a compute mode keeps the next job out",
-        "install an Epilog that ends the daemon of the job, and sets the mode back",
-        f"slurm.conf(5), Epilog; what a Prolog had made was there after the job on {TRIED}",
-        _unpaired,
-    ),
-    Check(
-        "DOC103",
-        "warning",
-        "a job may begin before its Prolog",
-        "in salloc a user's commands run while there is no MPS daemon yet, or none is ever started",
-        "PrologFlags=Alloc, without NoHold",
-        f"slurm.conf(5), PrologFlags; seen with salloc on {TRIED}",
-        _too_late,
-    ),
-    Check(
-        "DOC104",
-        "warning",
-        "plugstack.conf gives the SPANK plugin words that it does not know",
-        "it ignores them: with mps=PATH no MPS daemon is started, and jobs on shares of a GPU take turns",
-        'take them out of the line. Prolog and Epilog start MPS daemons: write sharing.mps_daemon = "prolog" into '
-        "site.toml, and install what 'colloc site render -o FOLDER' then writes",
-        "docs/how-to/plugins.md",
-        _strange_words,
-    ),
-)
+FINDERS: dict[str, Finder] = {
+    "DOC100": _unrunnable,
+    "DOC101": _open_to_others,
+    "DOC102": _unpaired,
+    "DOC103": _too_late,
+    "DOC104": _strange_words,
+}

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DOC001 to DOC009: what prologs and epilogs do with MPS daemons and compute modes.
+"""DOC001 to DOC009: MPS daemons and compute modes in prologs and epilogs.
 
-A script is read, not run: what it calls in other files is not followed.
+A script is read, not run: programs of other files that it calls are not followed.
 """
 
 import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from slurm_colloc.site.doctor.facts import Blank, Check, Script, Seen, Site, Unread
+from slurm_colloc.site.doctor.facts import Blank, Finder, Script, Seen, Site, Unread
 
 # Run on the node as root or the job's user, and so in reach of a GPU.
 ON_NODES = ("Prolog", "Epilog", "TaskProlog", "TaskEpilog")
@@ -28,13 +28,13 @@ _SOUGHT = re.compile(r"(?:\bps\b.*\|.*grep.*|\bpgrep\b.*|\bpidof\b.*|\bpkill\b.*
 _MANY_USERS = re.compile(r"nvidia-cuda-mps-control\b.*\s-multiuser-server\b")
 _ASSIGNED = re.compile(r"""(?:^|\s)([A-Za-z_]\w*)=("[^"]*"|'[^']*'|\S*)""")
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)\}?")
-# What colloc-mps is given by the scripts around it.
+# The scripts around colloc-mps wait for it so long.
 _MOST_S = 17
 _JOB = re.compile(r"\$\{?SLURM_JOB_?ID\b")
 _SPLIT = re.compile(r"\n|;|&&|\|\|")
 _COMMENT = re.compile(r"(?m)(?:^|(?<=\s))#.*$")
 _DEPTH = 5
-# The second since 26.05. By default it takes these two folders (job_container.conf, Dirs).
+# The second is of 26.05 and later. Either gives a job these two folders by default (job_container.conf, Dirs).
 _NAMESPACES = ("JobContainerType", "NamespaceType")
 _OWN_FOLDERS = ("/tmp/", "/dev/shm/")  # noqa: S108
 
@@ -49,23 +49,20 @@ class Command(NamedTuple):
 def commands(script: Script) -> list[Command]:
     """Return the pipelines of a shell script, without comments, in the order of its lines; none of an unread one."""
     values: dict[str, str] = {}
-    found = []
+    pipelines = []
     text = "" if isinstance(script.text, Unread) else script.text
     for part in _SPLIT.split(_COMMENT.sub("", text).replace("\\\n", " ")):
         for name, value in _ASSIGNED.findall(part):
             values[name] = value.strip("\"'")
         if part.strip():
-            found.append(Command(part.strip(), _resolved(values.get(_PIPE, ""), values)))
-    return found
+            pipe = values.get(_PIPE, "")
+            for _ in range(_DEPTH):
+                pipe = _VARIABLE.sub(lambda match: values.get(match[1], match[0]), pipe)
+            pipelines.append(Command(part.strip(), pipe))
+    return pipelines
 
 
-def _resolved(text: str, values: dict[str, str]) -> str:
-    for _ in range(_DEPTH):
-        text = _VARIABLE.sub(lambda match: values.get(match[1], match[0]), text)
-    return text
-
-
-def _in_scripts(wrong: Callable[[Command], bool]) -> Callable[[Site], Iterator[Seen | Blank]]:
+def _in_scripts(wrong: Callable[[Command], bool]) -> Finder:
     """Return a check that looks at each command of each script."""
 
     def find(site: Site) -> Iterator[Seen | Blank]:
@@ -122,8 +119,9 @@ def _hidden(site: Site) -> Iterator[Seen]:
 def _impatient(site: Site) -> Iterator[Seen]:
     match = re.match(r"\d+", site.settings.get("PrologEpilogTimeout", ""))
     if match and int(match[0]) < _MOST_S and "mps" in site.shared():
-        said = f"it is {match[0]} s; a daemon that hangs is waited for {_MOST_S} s"
-        yield Seen("PrologEpilogTimeout of slurm.conf", said)
+        yield Seen(
+            "PrologEpilogTimeout of slurm.conf", f"it is {match[0]} s; a daemon that hangs is waited for {_MOST_S} s"
+        )
 
 
 def _started(site: Site) -> list[tuple[Script, str]]:
@@ -134,19 +132,19 @@ def _started(site: Site) -> list[tuple[Script, str]]:
 
 
 def _pipe_stays(site: Site) -> Iterator[Seen | Blank]:
-    told = [script for script in site.scripts if script.setting == "TaskProlog"]
-    texts = [script.text for script in told if isinstance(script.text, str)]
+    of_tasks = [script for script in site.scripts if script.setting == "TaskProlog"]
+    texts = [script.text for script in of_tasks if isinstance(script.text, str)]
     if any(_PIPE in text or _TOLD.search(text) for text in texts):
         return
     yield from unread(site.scripts)
-    if len(texts) < len(told):
+    if len(texts) < len(of_tasks):
         return
     for script in _ours(site):
         yield Seen(name_of(script), "colloc-mps starts daemons, and no TaskProlog calls 'colloc-mps task'")
-    said = "TaskProlog does not name it" if told else "there is no TaskProlog"
+    gap = "TaskProlog does not name it" if of_tasks else "there is no TaskProlog"
     for script, pipe in _started(site):
         if script.setting == "Prolog" and pipe not in ("", _DEFAULT_PIPE):
-            yield Seen(name_of(script), f"{_PIPE} is '{pipe}' in the prolog alone: {said}")
+            yield Seen(name_of(script), f"{_PIPE} is '{pipe}' in the prolog alone: {gap}")
 
 
 def _one_for_each_job(site: Site) -> Iterator[Seen | Blank]:
@@ -169,89 +167,14 @@ def _ours(site: Site) -> list[Script]:
     return [script for script in site.scripts if any(_OURS.search(command.text) for command in commands(script))]
 
 
-_MPS = "NVIDIA Multi-Process Service documentation"
-CHECKS = (
-    Check(
-        "DOC001",
-        "error",
-        "a script runs nvidia-smi -c $CUDA_VISIBLE_DEVICES, and -c wants a mode",
-        "the first digit is taken for a compute mode, and set on every GPU of the node: jobs on others fail to start",
-        "nvidia-smi -i GPU -c EXCLUSIVE_PROCESS, once for each GPU of the job, and -c DEFAULT in the epilog",
-        "nvidia-smi(1), -c and -i",
-        _in_scripts(_mode_of_devices),
-    ),
-    Check(
-        "DOC002",
-        "error",
-        "a script sets the compute mode of all GPUs of the node",
-        "a job that begins or ends changes the mode under its neighbours: their next process fails, or passes MPS by",
-        "name the job's GPUs: nvidia-smi -i GPU -c MODE",
-        "nvidia-smi(1), -i: without it all GPUs are changed; Slurm's own etc/prolog.example does it",
-        _in_scripts(_mode_everywhere),
-    ),
-    Check(
-        "DOC003",
-        "error",
-        "a script ends an MPS daemon without naming its pipe directory",
-        f"it talks to {_DEFAULT_PIPE}: the daemon that was meant lives on, or another user's job loses its own",
-        f"set {_PIPE} to the daemon's directory for the quit as well",
-        f"{_MPS}, environment variables: {_PIPE}; Slurm's own etc/prolog.example does it",
-        _in_scripts(_quits_default),
-    ),
-    Check(
-        "DOC004",
-        "error",
-        "the prolog's MPS pipe directory does not reach the job",
-        "a process that finds no daemon runs without MPS and prints nothing: nothing limits its share",
-        f"let TaskProlog print 'export {_PIPE}=DIRECTORY'",
-        "slurm.conf(5), Prolog and TaskProlog: only what TaskProlog prints as 'export NAME=value' becomes the job's; "
-        f"{_MPS}",
-        _pipe_stays,
-    ),
-    Check(
-        "DOC005",
-        "error",
-        "a script looks for any MPS daemon of the node",
-        "it takes another job's daemon for its own: it drains the node, ends that daemon, or starts none",
-        "ask the daemon by its own pipe directory: echo get_server_list | nvidia-cuda-mps-control",
-        f"{_MPS}, nvidia-cuda-mps-control; Slurm's own etc/prolog.example does it",
-        _in_scripts(lambda command: bool(_SOUGHT.search(command.text))),
-    ),
-    Check(
-        "DOC006",
-        "error",
-        "each job starts an MPS daemon of its own, so jobs take turns",
-        "only clients of one server run together: these jobs take turns as without MPS, and in EXCLUSIVE_PROCESS the "
-        "second one cannot start",
-        "start one daemon for each GPU and user in the first job's prolog, and end it in the last one's epilog",
-        f"{_MPS}, architecture: one server serves the clients of one user on a GPU",
-        _one_for_each_job,
-    ),
-    Check(
-        "DOC007",
-        "error",
-        "an MPS server serves several users",
-        "it gives up the isolation of users: a fault of one user's job ends the others', through a server of root's",
-        "leave out -multiuser-server: one server for each user",
-        f"{_MPS}, -multiuser-server",
-        _in_scripts(lambda command: bool(_MANY_USERS.search(command.text))),
-    ),
-    Check(
-        "DOC008",
-        "warning",
-        "PrologEpilogTimeout is shorter than an MPS daemon may need to start",
-        "it counts as failed, and the node is drained (seen on 22.05), where a job would only have run without MPS",
-        f"set PrologEpilogTimeout above {_MOST_S} s, or remove it",
-        "slurm.conf(5), PrologEpilogTimeout",
-        _impatient,
-    ),
-    Check(
-        "DOC009",
-        "error",
-        "the MPS pipe directory is hidden from jobs",
-        "a process that finds no daemon runs without MPS and prints nothing: nothing limits its share",
-        "choose a pipe directory elsewhere, such as below /run",
-        "job_container.conf(5), Dirs; seen with a folder in /tmp on Slurm 22.05.8 and 26.05.5",
-        _hidden,
-    ),
-)
+FINDERS: dict[str, Finder] = {
+    "DOC001": _in_scripts(_mode_of_devices),
+    "DOC002": _in_scripts(_mode_everywhere),
+    "DOC003": _in_scripts(_quits_default),
+    "DOC004": _pipe_stays,
+    "DOC005": _in_scripts(lambda command: bool(_SOUGHT.search(command.text))),
+    "DOC006": _one_for_each_job,
+    "DOC007": _in_scripts(lambda command: bool(_MANY_USERS.search(command.text))),
+    "DOC008": _impatient,
+    "DOC009": _hidden,
+}
