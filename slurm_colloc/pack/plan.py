@@ -47,8 +47,10 @@ _FORBIDDEN = ("policy-shadow", "switched-off", "no-packs")
 
 def _pack_options(own: Mapping[str, str]) -> PackOptions:
     """Return the pack that csub's own options ask for."""
-    numbers = (int(own[name]) if name in own else None for name in ("pack-tasks", "pack-jobs", "pack-retries"))
-    return PackOptions(*numbers, together="pack-together" in own)
+    at_once, jobs, retries = (
+        int(own[name]) if name in own else None for name in ("pack-tasks", "pack-jobs", "pack-retries")
+    )
+    return PackOptions(at_once, jobs, retries, "pack-together" in own)
 
 
 def plan_array(case: Case, part: Part) -> Plan:
