@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Chooses among the pieces that hold a job, and the whole GPU, by what is free now: pure functions.
 
-Of an array whose tasks the site has no room for at once the rounds count instead (docs/explanation/estimate.md).
+Rounds count instead for an array whose tasks the site has no room for at once (docs/explanation/estimate.md).
 """
 
 import math
@@ -17,7 +17,7 @@ _KEEP_FACTOR = 1.5
 
 
 class FreeNow(NamedTuple):
-    """Where a choice looks up what is free now, or why that is not known.
+    """A look at what is free now, or why that is not known.
 
     It is asked once, and only where the answer may change the choice, or ``wanted`` says that somebody wants to see it.
     """
@@ -27,7 +27,7 @@ class FreeNow(NamedTuple):
 
 
 class Option(NamedTuple):
-    """Something a job may get: ``units`` of a ``kind`` in whichever of the partitions has it first.
+    """A thing that a job may get: ``units`` of a ``kind`` in whichever of the partitions has it first.
 
     The partitions have room for ``at_once`` such jobs when they are empty; None: not known.
     """
@@ -41,9 +41,9 @@ class Option(NamedTuple):
 
 
 def at_once(option: Option, config: SiteConfig) -> int:
-    """Return how many jobs the site has such an option for, when it is empty; 0 where site.toml does not say.
+    """Return how many jobs the site has such an option for, when it is empty; none if site.toml does not say.
 
-    Of gpus without a type those are all, slices among them.
+    GPUs without a type are all, slices among them.
     """
     # 20 ms, and of arrays alone.
     from slurm_colloc.slurm.hostlist import count
@@ -67,10 +67,10 @@ def weigh(option: Option, free: Free | None, tasks: int = 1) -> Weighed:
     """
     together = min(tasks, option.at_once or tasks)
     keys = [(partition, option.kind) for partition in option.partitions]
-    left = [free.units[key] for key in keys if key in free.units] if free else []
-    # Shares are of one GPU, and of the others nobody is asked.
-    wanted = option.units * (together if option.kind.startswith("gpu") else 1)
-    is_free = any(units >= wanted for units in left) if left else None
+    free_units = [free.units[key] for key in keys if key in free.units] if free else []
+    # Shares are of one GPU, and nobody is asked for those of others.
+    needed_units = option.units * (together if option.kind.startswith("gpu") else 1)
+    is_free = any(units >= needed_units for units in free_units) if free_units else None
     return Weighed(option.name, is_free, option.slowdown, math.ceil(tasks / together))
 
 
@@ -79,27 +79,26 @@ def _times(weighed: Weighed) -> float:
     return weighed.slowdown * weighed.rounds
 
 
-def choose(pieces: Sequence[Weighed], whole: Weighed | None) -> int | None:
+def choose(pieces: Sequence[Weighed], whole_gpu: Weighed | None) -> int | None:
     """Return which of the pieces the job gets; None: the whole GPU.
 
-    The first is what the site's order and the smallest that fits come to. Where it is not free now it is left for
-    another piece that is, or else for a whole GPU. Of an array whose tasks would run after each other, another piece,
-    and then the whole GPU, is taken only where all of them would end more than _KEEP_FACTOR times as soon.
+    The first is the smallest that fits in the site's order. It is left for another piece, or else a whole GPU, that is
+    free now if it is not. An array whose tasks would run after each other gets another piece, or then the whole GPU,
+    only where all of them would end more than _KEEP_FACTOR times as soon.
     """
-    first = pieces[0]
-    if first.rounds > 1:
+    if pieces[0].rounds > 1:
         quickest = min(range(len(pieces)), key=lambda index: _times(pieces[index]))
-        taken = quickest if _times(first) > _KEEP_FACTOR * _times(pieces[quickest]) else 0
-        return None if whole is not None and _times(pieces[taken]) > _KEEP_FACTOR * _times(whole) else taken
-    if first.free_now is not False:
+        best = quickest if _times(pieces[0]) > _KEEP_FACTOR * _times(pieces[quickest]) else 0
+        return None if whole_gpu is not None and _times(pieces[best]) > _KEEP_FACTOR * _times(whole_gpu) else best
+    if pieces[0].free_now is not False:
         return 0
     free = next((index for index, piece in enumerate(pieces) if piece.free_now), None)
-    return None if free is None and whole is not None and whole.free_now else free or 0
+    return None if free is None and whole_gpu is not None and whole_gpu.free_now else free or 0
 
 
 def is_free(placement: Placement) -> bool:
-    """Return whether what a job is given was seen to be free; not where two options bear the name."""
-    return [one.free_now for one in placement.weighed if one.option == placement.given] == [True]
+    """Return whether a job's piece was seen to be free; no piece is whose name two options bear."""
+    return [option.free_now for option in placement.weighed if option.option == placement.given] == [True]
 
 
 def free_in_words(weighed: Weighed) -> Reason | None:

@@ -17,14 +17,14 @@ from slurm_colloc.core.model import Footprint, Load, Reason, Room, because
 from slurm_colloc.placement.candidate import other_card
 from slurm_colloc.placement.speed import Slowdown, beside
 
-# What the MPS server itself takes: 66 MiB measured on an H100.
+# The MPS server itself takes this: 66 MiB measured on an H100.
 MPS_SERVER_MIB = 100
-# On a whole GPU since Volta, and on a slice in proportion to its size.
+# Clients of a whole GPU since Volta; a slice has them in proportion to its size.
 MPS_CLIENTS = 48
-# What the SM activity of a pack's tasks, each measured alone, may come to on one GPU.
+# The most SM activity of a pack's tasks, each measured alone, on one GPU.
 MAX_SM_PCT = 120.0
 # Two tasks of which each keeps the memory busy for longer than this are not put together: they may slow each other, and
-# no limit on SMs prevents that. Proposed, not measured: where the gain ends is not known. A CIFAR net with 55 % (and
+# no limit on SMs prevents that. Proposed, not measured: nobody knows where the gain ends. A CIFAR net with 55 % (and
 # 81.8 % of the SMs) still gained 1.15 to 1.20 times in all with two to seven of its like.
 BUSY_DRAM_PCT = 50.0
 # Sums of decimals are not exact: 0.1 + 0.2 is above 0.3.
@@ -32,7 +32,7 @@ _TOLERANCE = 1e-6
 
 
 class Packing(NamedTuple):
-    """So many tasks at a time on one GPU or slice.
+    """A number of tasks at a time on one GPU or slice.
 
     ``load`` is what each is counted for, ``room`` what they may come to; both in percent of this unit's SMs.
     ``slowdown`` is how much longer each takes than a task that has this unit alone. ``reasons`` say how the number
@@ -55,7 +55,7 @@ class _Unit(NamedTuple):
 
 
 class _Need(NamedTuple):
-    """What one task needs of a unit; a part that is not known is None, and ``unknown`` says why.
+    """The need of one task on a unit; a part that is not known is None, and ``unknown`` says why.
 
     A ``dram_active_pct`` that is not known restricts nothing, and is no reason.
     """
@@ -77,7 +77,7 @@ def tasks_at_a_time(
     """Return how many tasks at a time share one GPU in a pack, or why they are not packed.
 
     Args:
-        footprint: what one task needs.
+        footprint: of one task.
         pool: the nodes that it runs on.
         sharing: the site's bounds.
         wanted: the user's own number of tasks at a time, which GPU memory bounds and how busy they keep it does not;
@@ -127,8 +127,8 @@ def _is_busy(dram_active_pct: float | None) -> bool:
 
 
 def _need(footprint: Footprint, pool: Pool, part: MigSlice | None, unit: _Unit, sharing: Sharing) -> _Need:
-    if other := other_card(footprint.gpu_model, pool):
-        return _Need(None, None, other)
+    if reason := other_card(footprint.gpu_model, pool):
+        return _Need(None, None, reason)
     memory, active, dram = footprint.gpu_mem_peak_mib, footprint.sm_active_pct, footprint.dram_active_pct
     # A slice has the part of the bandwidth that it has of the memory.
     narrower = pool.gpu_mem_mib / part.mem_mib if part and pool.gpu_mem_mib else unit.whole_over_own
@@ -141,7 +141,7 @@ def _need(footprint: Footprint, pool: Pool, part: MigSlice | None, unit: _Unit, 
         None
         if memory is None
         else max(1, math.ceil(max(memory.q99, (footprint.part_taken or 0.0) * unit.memory_mib)) + sharing.headroom_mib),
-        # No task keeps more than all SMs busy: on a slice that slows it, it is alone as slow.
+        # No task keeps more than all SMs busy: it is alone as slow on a slice that slows it.
         None if active is None else min(100.0, active.q95 * unit.whole_over_own),
         unknown,
         None if dram is None else min(100.0, dram.q95 * narrower),
@@ -180,8 +180,8 @@ def may_share(loads: Sequence[Load], memory_mib: int, max_sm_pct: float) -> bool
     """Return whether ``loads`` may be on one GPU under MPS at the same time.
 
     Args:
-        loads: what each task is counted for, memory with its headroom.
-        memory_mib: what they may come to; of a GPU its memory without MPS_SERVER_MIB.
+        loads: those that the tasks are counted for, memory with its headroom.
+        memory_mib: the most for all; a GPU has its memory without MPS_SERVER_MIB.
         max_sm_pct: percent of the SMs that they may come to; one task alone may always keep all of them busy.
     """
     return (
@@ -210,7 +210,7 @@ def time_needed_min(tasks: int, at_once: int, task_limit_min: float, slowdown: f
         tasks: how many there are.
         at_once: how many run at a time.
         task_limit_min: the time limit of one that has the GPU alone.
-        slowdown: of each while ``at_once`` are running.
+        slowdown: that of each while ``at_once`` are running.
 
     Raises:
         InputError: a task without a time limit bounds nothing.
@@ -232,7 +232,7 @@ def jobs_needed(
         tasks: how many there are.
         at_once: how many run at a time in each job.
         limit_min: the time limit of one task that has the GPU alone.
-        slowdown: of each while ``at_once`` are running.
+        slowdown: that of each while ``at_once`` are running.
         max_time_min: the longest time limit of a job; None: any.
 
     Raises:

@@ -10,7 +10,7 @@ it runs at all, both from 0 to 1 and b no less than a, and ``k`` the SMs of the 
                      all activities on the GPU come to no more than _TOGETHER
     in turns         the sum of b does (_IN_TURNS)
 
-Where b is not known, it is taken for 1 on a slice and for sqrt(a) as expected beside others, where nothing but the sum
+A b that is not known is taken for 1 on a slice and for sqrt(a) as expected beside others, where nothing but the sum
 then bounds, and in turns for what few exceed.
 
 A job of many small kernels leaves SMs idle between them: less of a slice's lack reaches it, and on a shared GPU it
@@ -19,7 +19,7 @@ on slices of an A100 (tests/recorded/mig-slices), from 66 jobs on four parts of 
 (tests/gpu/slowdowns_*.csv) and twelve programs on two (tests/gpu/neighbours_h200.csv). The second is from 90 mixes
 under MPS on an H100 and an H200 (tests/gpu/mixes_h100.csv, neighbours_h200.csv): a + o says that together they cannot
 do more than the SMs can. The third holds between daemons of several users, whose kernels do not run together: a model,
-and a quarter more for what tests/gpu/users_h100 exceeded it by. What they keep is in docs/explanation/estimate.md.
+and a quarter more for what tests/gpu/users_h100 exceeded it by. All are checked in docs/explanation/estimate.md.
 """
 
 import math
@@ -28,15 +28,15 @@ from itertools import pairwise
 from typing import NamedTuple
 
 _EXPECTED = 0.5
-# Of what a slice lacks a job hides a fifth, and no more than this; and more by so much of the time without a kernel.
+# A job hides a fifth of what a slice lacks, and no more than this; and more by so much of the time without a kernel.
 _UPPER, _MOST_HIDDEN, _MORE_HIDDEN = 0.8, 0.06, 0.4
 # The SM activity that may run beside a job that always has a kernel, for each part of its time that it may lose.
 _BESIDE = 0.64
 # The slowdown as a bound, and what the SM activities of all jobs on the GPU may come to, in percent.
 _TOGETHER = ((1.0, 0.0), (1.1, 50.0), (1.25, 80.0), (1.4, 82.0), (1.6, 105.0))
-# The same for the parts of time, in percent, in which each keeps the GPU busy: where it is more than one user's.
+# The same for the parts of time, in percent, in which each keeps the GPU busy, if more than one user does.
 _IN_TURNS = ((1.0, 0.0), (1.1, 56.0), (1.25, 89.0), (1.6, 138.0))
-# That part of time where it was not measured, by SM activity in percent: 2 of 143 jobs of tests/gpu/slowdowns_*.csv
+# That part of time, if it was not measured, by SM activity in percent: tests/gpu/slowdowns_*.csv has 2 of 143 jobs that
 # exceed it.
 _BUSY_AT_LEAST_PCT, _BUSY_BY_SM = 20.0, 1.2
 
@@ -51,13 +51,13 @@ class Slowdown(NamedTuple):
 def on_slice(sm_active_pct: float, whole_over_own: float, busy_pct: float | None = None) -> Slowdown:
     """Return how much slower a job is on a part of the SMs that nobody else uses.
 
-    What a slice lacks of the memory's bandwidth is in what it lacks of SMs: it has no smaller part of that, and no job
-    measured so far keeps memory busier than SMs.
+    The lack of SMs counts for that of the memory's bandwidth: a slice has no smaller part of that, and no job measured
+    so far keeps memory busier than SMs.
 
     Args:
         sm_active_pct: its mean SM activity on a whole GPU, in percent.
         whole_over_own: SMs of the whole GPU over those of the piece.
-        busy_pct: in which percent of the time a kernel of it runs there.
+        busy_pct: the percent of the time in which a kernel of it runs there.
     """
     lacking = sm_active_pct / 100 * (max(1.0, whole_over_own) - 1)
     hides = 1.0 if busy_pct is None else 1 + _MORE_HIDDEN * (1 - busy_pct / 100)
@@ -96,7 +96,7 @@ def beside(sm_active_pct: float, others_pct: float, busy_pct: float | None = Non
     own, others, waits = sm_active_pct / 100, others_pct / 100, sm_active_pct if busy_pct is None else busy_pct**2 / 100
     expected, together = max(1 + waits / 100 * others, own + others), sm_active_pct + others_pct
     slowest, most = _TOGETHER[-1]
-    # The first is 1.1: by so much two measurements of a small job alone differ.
+    # The first is 1.1: two measurements of a small job alone differ by so much.
     upper = next((bound for bound, held in _TOGETHER[1:] if together <= held), slowest * together / most)
     return Slowdown(expected, max(upper, expected) if others else 1.0)
 
@@ -106,7 +106,7 @@ def on_share(
 ) -> Slowdown:
     """Return how much slower a job is on a GPU whose other jobs take what may run beside it: expected, and at most.
 
-    ``in_turns`` is as in ``part_needed``; of the median nothing is known there, so it is taken for the worst.
+    ``in_turns`` is as in ``part_needed``; the median is not known there, so it is taken for the worst.
     """
     upper = min(max_slowdown, _TOGETHER[-1][0])
     if in_turns:
@@ -120,13 +120,13 @@ def part_needed(
 ) -> float:
     """Return the part of a GPU's shares that a job needs for its SM activity; above 1 where no share is enough.
 
-    A job's part is no less than its part of what all may come to, and leaves others no more than may run beside it. So
-    whatever jobs fill a GPU by such parts, each has no more beside it than it bears.
+    A job's part is no less than its part of what all may come to, and leaves others no more than may run beside it.
+    Each has no more beside it than it bears, then, whatever jobs fill a GPU by such parts.
 
     Args:
         sm_active_pct: its mean SM activity on a whole GPU, in percent.
         max_slowdown: how much slower it may be.
-        busy_pct: in which percent of the time a kernel of it runs there.
+        busy_pct: the percent of the time in which a kernel of it runs there.
         in_turns: its neighbours may be clients of other daemons.
     """
     most = between(_IN_TURNS if in_turns else _TOGETHER, max_slowdown)

@@ -27,10 +27,10 @@ def placed_late(
     job: Waiting, footprint: Footprint, config: SiteConfig, limits: Callable[[], Limits], late: str
 ) -> Placement:
     """Return what a waiting job would be given today in its own partitions: it is not moved to others."""
-    here = tuple(partition._replace(pieces_in=()) for partition in config.partition)
+    partitions = tuple(partition._replace(pieces_in=()) for partition in config.partition)
     slices = tuple(mode for mode in config.sharing.order if mode == "mig")
     order = slices if late == "slices" else config.sharing.order
-    config = config._replace(partition=here, sharing=config.sharing._replace(order=order))
+    config = config._replace(partition=partitions, sharing=config.sharing._replace(order=order))
     return place(job.request, footprint, config, access_of(job.request, footprint, config, limits))
 
 

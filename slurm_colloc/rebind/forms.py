@@ -12,6 +12,7 @@ from slurm_colloc.core.model import Gres, JobRequest, Placement
 from slurm_colloc.core.units import asked_mib
 from slurm_colloc.core.value_types import read_as
 from slurm_colloc.slurm.pending import Assignments, PendingJob
+from slurm_colloc.submit.recovery import CORE_FIELDS
 
 _NONE: Assignments = MappingProxyType({})
 
@@ -27,6 +28,7 @@ class Form(NamedTuple):
     slice: Assignments = _NONE
     back: Assignments = _NONE
     completed: bool = False
+    all_shares: bool = False
 
     def allows(self, request: JobRequest, gres: Gres) -> bool:
         """Return whether a request may be changed to this piece."""
@@ -34,27 +36,23 @@ class Form(NamedTuple):
         return is_known and (self.typed or request.names_no_type)
 
 
-# By the option that a new submission would have. Those of a task are three fields in one call: one of them alone starts
-# a program twice, or has each srun hang. Cores for each GPU no update changes so that srun still works.
-_CORES = {"cpus-per-task": ("CPUsPerTask", "NumCPUs", "MinCPUsNode"), "mincpus": ("NumCPUs", "MinCPUsNode")}
-
-
 @cache
 def _table() -> tuple[Form, ...]:
     text = files("slurm_colloc.rebind").joinpath("forms.toml").read_text()
-    found: tuple[Form, ...] = read_as(tuple[Form, ...], tomllib.loads(text)["form"])
-    return found
+    forms: tuple[Form, ...] = read_as(tuple[Form, ...], tomllib.loads(text)["form"])
+    return forms
 
 
-def form_of(request: JobRequest, release: str, probed: Collection[str] = ()) -> Form | None:
-    """Return how a request is changed on a release; None where nothing is known of it.
+def form_of(option: str, release: str, probed: Collection[str] = ()) -> Form | None:
+    """Return how a request by an option is changed on a release; None where nothing is known of it.
 
-    ``probed`` are the options of which the site has seen that the newest forms hold (rebind/probe.py).
+    ``option`` is "mps" or "shard" for a job that was submitted as a share, else one of a form's options. ``probed`` are
+    the options for which the site has seen that the newest forms hold (rebind/probe.py).
     """
-    # With cores for each task the field holds more than the GPU.
-    if request.gpu_style == "gpus-per-task" and request.cpus_given:
-        return None
-    return _form(request.gpu_style, release, probed)
+    # A share stands where --gres has it.
+    if not is_known(release) and ("gres" if option in ("mps", "shard") else option) in probed:
+        return newest_form(option)
+    return next((form for form in _table() if release in form.releases and option in form.options), None)
 
 
 def is_known(release: str) -> bool:
@@ -82,7 +80,7 @@ def change_of(
         to["TimeLimit"], back["TimeLimit"] = str(placement.time_limit_min), job.fields.get("TimeLimit", "")
     name, _, cpus = placement.cpu_option.partition("=")
     one_task = request.tasks in (None, 1) and not request.cores_unclear and "CpusPerTres" not in job.per_gpu
-    for field in _CORES.get(name, ()) if one_task else ():
+    for field in CORE_FIELDS.get(name, ()) if one_task else ():
         to[field], back[field] = cpus, job.fields.get(field, "")
     if placement.mem and "MemPerTres" not in job.per_gpu:
         before = next((name for name in ("MinMemoryNode", "MinMemoryCPU") if job.fields.get(name, "0") != "0"), "")
@@ -93,22 +91,6 @@ def change_of(
 
 def updates(form: Form, piece: Gres, asked: str) -> tuple[dict[str, str], dict[str, str]]:
     """Return what makes a request one for a piece, and what makes it the one for ``asked`` again."""
-    to, back = form.slice if piece.name == "gpu" else form.share, form.back
-    first, second = ({name: text.format(gres=piece, asked=asked) for name, text in one.items()} for one in (to, back))
-    return first, second
-
-
-def back_of(option: str, release: str, gres: Gres, probed: Collection[str] = ()) -> Assignments:
-    """Return the update by which a job that began on a piece asks for more; empty where Slurm knows no way.
-
-    ``option`` is how the job asked for the piece: by "mps" or "shard", else as a form's options say.
-    """
-    form = _form(option, release, probed)
-    return updates(form, gres, str(gres))[1] if form else {}
-
-
-def _form(option: str, release: str, probed: Collection[str]) -> Form | None:
-    # A share stands where --gres has it.
-    if not is_known(release) and ("gres" if option in ("mps", "shard") else option) in probed:
-        return newest_form(option)
-    return next((form for form in _table() if release in form.releases and option in form.options), None)
+    templates = form.slice if piece.name == "gpu" else form.share, form.back
+    to, back = ({name: text.format(gres=piece, asked=asked) for name, text in fields.items()} for fields in templates)
+    return to, back

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A change of a waiting job that was written down: what has become of it, and why it is undone. Pure functions."""
+"""A change of a waiting job that was written down, its fate, and why it is undone: pure functions."""
 
 import re
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ _OF_WHAT_IT_ASKS = r"BadConstraints|GRES|TRES|Billing|Wall|TimeLimit|Node|Mem|C[
 class Intent(NamedTuple):
     """A job whose change was written down, with its pending records as they are by now.
 
-    ``is_fresh`` says that slurmctld was told of it just now: what is not as meant was refused, or altered.
+    ``is_fresh`` says that slurmctld was told of it just now: a record that is not as meant was refused, or altered.
     """
 
     job: Waiting
@@ -33,7 +33,7 @@ class Intent(NamedTuple):
         """Return the records that are as meant, in part, or what became of that on its way."""
         to, back = self.change.to, self.change.back
         altered = back if self.is_fresh else {}
-        return [one for one in self.records if one.has_any(to, back) or not one.has(altered)]
+        return [record for record in self.records if record.has_any(to, back) or not record.has(altered)]
 
     @property
     def bound(self) -> list[PendingJob]:
@@ -41,15 +41,15 @@ class Intent(NamedTuple):
         return [record for record in self.records if record.has(gpu_part(self.change.to))]
 
     def back(self, record: PendingJob) -> Assignments:
-        """Return what undoes the change of a record: of what was as meant once, others have changed what is not."""
+        """Return the update that undoes the change of a record, but for the parts that others have changed since."""
         change = self.change
-        left = {_part(name) for name, value in change.to.items() if change.is_told and not record.has({name: value})}
-        return {name: value for name, value in change.back.items() if _part(name) not in left}
+        others = {_part(name) for name, value in change.to.items() if change.is_told and not record.has({name: value})}
+        return {name: value for name, value in change.back.items() if _part(name) not in others}
 
 
 def waits_for_gpus(job: Waiting, records: Sequence[PendingJob]) -> bool:
     """Return whether it is one job that only GPUs keep waiting."""
-    return [(one.target, one.reason in _FOR_GPUS) for one in records] == [(job.job_id, True)]
+    return [(record.target, record.reason in _FOR_GPUS) for record in records] == [(job.job_id, True)]
 
 
 def gpu_part(update: Assignments) -> Assignments:
@@ -85,11 +85,11 @@ def has_grown(change: Change, placement: Placement, footprint: Footprint) -> boo
 
 def said_of(job: Waiting, change: Change) -> str:
     """Return what the job's own output says of its change; until Slurm has answered, what was meant."""
-    asked = f"asked {job.request.asked} at {_clock(job.submitted_s)}"
+    request = f"asked {job.request.asked} at {_clock(job.submitted_s)}"
     verb, runs = "became" if change.is_told else "to become", counted(change.runs, "run")
     became = f"{verb} {change.gres} at {_clock(change.at_s)}, by {runs} of the same job"
     bills = f"; Slurm bills {change.bills}, not {change.billed}" if change.bills and change.billed else ""
-    return f"csub: {asked}; {became}{bills}; never again: --colloc=late=off"
+    return f"csub: {request}; {became}{bills}; never again: --colloc=late=off"
 
 
 def _clock(at_s: float) -> str:

@@ -2,8 +2,8 @@
 """One look at the user's waiting jobs: those whose need is known by now ask for a piece, what did no good is undone.
 
 It runs as the user, one at a time. Slurm changes a job also where it refuses an update in part, has no compare and
-swap, and may forget what it answered when slurmctld is killed: so what is meant is written down first, each answer is
-read again, and a record that is neither as asked nor as meant is put back.
+swap, and may forget its answer when slurmctld is killed: the intent is written down first, each answer is read again,
+and a record that is neither as asked nor as meant is put back.
 """
 
 import os
@@ -41,9 +41,9 @@ from slurm_colloc.slurm.free_gpus import Free, kind_of
 from slurm_colloc.slurm.gres import parse_gres
 from slurm_colloc.slurm.jobs import QueuedJob
 from slurm_colloc.slurm.pending import PendingJob, parse_pending, show, update
+from slurm_colloc.submit import plan
 from slurm_colloc.submit.footprint import footprint_of_runs
-from slurm_colloc.submit.plan import Slurm as Asked
-from slurm_colloc.submit.plan import policy_of
+from slurm_colloc.submit.recovery import option_of
 from slurm_colloc.submit.rollout import MAY_BE_MET
 
 _NONE: Mapping[str, str] = MappingProxyType({})
@@ -57,8 +57,8 @@ _NO_FAILURE = ("undo", "off", "changed", "free", "grew", "harmed")
 _HARMED_S = 30 * 86400.0
 
 
-class Slurm(Asked, Protocol):
-    """What a look asks of Slurm, beside what a submission does."""
+class Slurm(plan.Slurm, Protocol):
+    """The questions and orders of a look, beside the questions of a submission."""
 
     def config(self) -> Mapping[str, str]:
         """Return slurm.conf as slurmctld has it."""
@@ -74,7 +74,7 @@ class Slurm(Asked, Protocol):
 
 
 class Looked(NamedTuple):
-    """What a look came to, as ids of jobs: those that ask for a piece now, and those that were put back by it."""
+    """The result of a look, as ids of jobs: those that ask for a piece now, and those that were put back by it."""
 
     bound: tuple[str, ...] = ()
     undone: tuple[str, ...] = ()
@@ -100,17 +100,17 @@ def look(config: SiteConfig, slurm: Slurm, *, undo: bool = False) -> Looked:
                 raise StoreError("another look is at work on your jobs, so none was put back; call this again")
             return Looked()
         jobs = read_waiting(cluster)[0]
-        pending = {one.array_id for one in slurm.own_queue("-t", "PENDING")}
+        pending = {job.array_id for job in slurm.own_queue("-t", "PENDING")}
         put_away(cluster, [job.job_id for job in jobs if job.job_id not in pending])
-        left = [job for job in jobs if job.job_id in pending]
-        begun = [(job, job.change) for job in left if job.change and job.change.undone_s is None]
+        waiting = [job for job in jobs if job.job_id in pending]
+        begun = [(job, job.change) for job in waiting if job.change and job.change.undone_s is None]
         records = _records(slurm, [], [job for job, _ in begun])
         intents = [Intent(job, change, records[job.job_id]) for job, change in begun if job.job_id in records]
         if undo:
             return _settle(intents, config, slurm, undo=True)
-        late = _late_binding(left, config, slurm)
+        late = _late_binding(waiting, config, slurm)
         off = {job_id: "off" for job_id, mode in late.items() if mode in ("off", "shadow")}
-        looked = _settle(intents, config, slurm, better=_better_as_asked(intents, left, late, config, slurm) | off)
+        looked = _settle(intents, config, slurm, better=_better_as_asked(intents, waiting, late, config, slurm) | off)
         unchanged = [job for job in read_waiting(cluster)[0] if job.job_id in pending and not job.change]
         after = _settle(_bind(unchanged, late, config, slurm), config, slurm)
         return Looked((*looked.bound, *after.bound), (*looked.undone, *after.undone))
@@ -118,57 +118,57 @@ def look(config: SiteConfig, slurm: Slurm, *, undo: bool = False) -> Looked:
 
 def _records(slurm: Slurm, lines: Sequence[str], jobs: Iterable[Waiting]) -> dict[str, list[PendingJob]]:
     """Have scontrol change jobs, and return their pending records as they are then, by the id that sbatch told."""
-    found: dict[str, list[PendingJob]] = {}
-    asked = [*lines, *show(job.job_id for job in jobs)]
-    for record in parse_pending(slurm.control(asked)).values() if asked else ():
+    records: dict[str, list[PendingJob]] = {}
+    lines = [*lines, *show(job.job_id for job in jobs)]
+    for record in parse_pending(slurm.control(lines)).values() if lines else ():
         if record.state == "PENDING" and record.uid == os.geteuid():
-            found.setdefault(record.job_id, []).append(record)
-    return found
+            records.setdefault(record.job_id, []).append(record)
+    return records
 
 
-# --- what is to be changed ---
+# --- changes to make ---
 
 
 def _late_binding(jobs: Iterable[Waiting], config: SiteConfig, slurm: Slurm) -> dict[str, str]:
     """Return by job the late binding that the site has for it today, empty where nobody knows whose job it is."""
-    known: dict[tuple[object, ...], str] = {}
-    found = {}
+    by_key: dict[tuple[object, ...], str] = {}
+    late = {}
     for job in jobs:
         key = job.request.account, job.request.partitions, job.request.qos
-        if key not in known:
-            chosen = policy_of(job.request, config, slurm, drawn_before=True)
-            known[key] = "" if chosen.why.code == MAY_BE_MET else chosen.late
-        found[job.job_id] = known[key]
-    return found
+        if key not in by_key:
+            chosen = plan.policy_of(job.request, config, slurm, drawn_before=True)
+            by_key[key] = "" if chosen.why.code == MAY_BE_MET else chosen.late
+        late[job.job_id] = by_key[key]
+    return late
 
 
 def _bind(jobs: Sequence[Waiting], late: Mapping[str, str], config: SiteConfig, slurm: Slurm) -> list[Intent]:
     """Have jobs ask for what they would be given today, and return them as they are then."""
-    wanted = _wanted([job for job in jobs if late[job.job_id] not in ("off", "")], late, config, slurm)
-    if not wanted:
+    placed = _wanted([job for job in jobs if late[job.job_id] not in ("off", "")], late, config, slurm)
+    if not placed:
         return []
     conf = slurm.config()
     release = ".".join(conf.get("SLURM_VERSION", "").split(".")[:2])
     slowed = "rl_enable" in conf.get("SlurmctldParameters", "")
     costs_priority = "gpu" in conf.get("PriorityWeightTRES", "")
     # Those in front may be of the kind that is left as it is, look for look.
-    shuffle(wanted)
-    wanted = wanted[: _SLOWED_AT_A_LOOK if slowed else _JOBS_AT_A_LOOK]
-    records = _records(slurm, [], [job for job, _, _ in wanted])
+    shuffle(placed)
+    placed = placed[: _SLOWED_AT_A_LOOK if slowed else _JOBS_AT_A_LOOK]
+    records = _records(slurm, [], [job for job, _, _ in placed])
     lines: list[str] = []
     begun, foretold = [], []
-    for job, placement, footprint in wanted:
-        form = form_of(job.request, release, config.sharing.late_forms)
-        why = why_not(job, placement, footprint, form, costs_priority=costs_priority) if form else "form"
-        # Of an array each record is judged by itself: an administrator may hold one task.
+    for job, placement, footprint in placed:
+        form = form_of(option_of(job.request), release, config.sharing.late_forms)
+        refusal = why_not(job, placement, footprint, form, costs_priority=costs_priority) if form else "form"
+        # Each record of an array is judged by itself: an administrator may hold one task.
         waiting = records.get(job.job_id, [])
-        whys = [why or why_not_now(record, job, placement, form, config) for record in waiting if form]
-        of_job = [record for record, left in zip(waiting, whys, strict=False) if not left]
+        refusals = [refusal or why_not_now(record, job, placement, form, config) for record in waiting if form]
+        of_job = [record for record, refused in zip(waiting, refusals, strict=False) if not refused]
         # A task knows by the word that is left for all of them that its GPU is a slice.
         if form is None or not of_job or (placement.mode == "mig" and of_job != waiting):
-            left = next(filter(None, (why, *whys)), "")
-            if left != job.left:
-                keep(job._replace(left=left))
+            code = next(filter(None, (refusal, *refusals)), "")
+            if code != job.left:
+                keep(job._replace(left=code))
             continue
         change = _change(job, placement, footprint, form, of_job)
         if late[job.job_id] == "shadow":
@@ -177,12 +177,12 @@ def _bind(jobs: Sequence[Waiting], late: Mapping[str, str], config: SiteConfig, 
         keep(job._replace(change=change))
         write_said(job, said_of(job, change))
         lines += update([record.target for record in of_job], change.to)
-        begun.append((job, change, {record.raw_id for record in waiting} - {one.raw_id for one in of_job}))
+        begun.append((job, change, {record.raw_id for record in waiting if record not in of_job}))
     _foretell(foretold, config, slurm)
     after = _records(slurm, lines, [job for job, _, _ in begun])
     return [
-        Intent(job, change, [record for record in after[job.job_id] if record.raw_id not in left], is_fresh=True)
-        for job, change, left in begun
+        Intent(job, change, [record for record in after[job.job_id] if record.raw_id not in unchanged], is_fresh=True)
+        for job, change, unchanged in begun
         if job.job_id in after
     ]
 
@@ -196,7 +196,7 @@ def _foretell(
         free = dict(slurm.free().units) if foretold else free
     for job, change, placement, records in foretold:
         [piece] = parse_gres(change.gres)
-        # Of shares it is not known whether another GPU has as many.
+        # Nobody knows whether another GPU has as many shares.
         begins = waits_for_gpus(job, records) and take(free, {kind_of(piece)}, piece.quantity, job, config)
         for decision in _decisions(job, config)[-1:]:
             would = decision._replace(
@@ -221,30 +221,30 @@ def _wanted(
     for signature in {job.request.signature for job in jobs}:
         runs = look_up(config, signature, None).evidence
         if (until_s := harmed_s(runs, config.sharing.max_slowdown) + _HARMED_S) > now():
-            # Of a job's runs the newest alone are kept.
+            # Only the newest of a job's runs are kept.
             note_failed(config.cluster, signature, ("",), until_s)
-    failed = {(one.signature, one.partition) for one in failed_before(config.cluster)}
-    left = [
+    failed = {(job.signature, job.partition) for job in failed_before(config.cluster)}
+    untried = (
         job
         for job in jobs
         if failed.isdisjoint((job.request.signature, name) for name in ("", *partitions_of(job, config)))
-    ]
-    return [found for found in _placed(left, late, config, slurm) if found[1].gres]
+    )
+    return [placed for placed in _placed(untried, late, config, slurm) if placed[1].gres]
 
 
 def _placed(
     jobs: Iterable[Waiting], late: Mapping[str, str], config: SiteConfig, slurm: Slurm
 ) -> Iterator[tuple[Waiting, Placement, Footprint]]:
-    """Yield what jobs of known need would be given today; of one signature the history is read once."""
-    known: dict[tuple[object, ...], Footprint] = {}
+    """Yield the placements of today of jobs of known need; the history of one signature is read once."""
+    footprints: dict[tuple[object, ...], Footprint] = {}
+    limits = partial(slurm.limits, config.cluster)
     for job in jobs:
-        # How long a run must have been looked at goes by the time limit of the job that is to follow it.
+        # The time for which a run must have been looked at goes by the time limit of the job that is to follow it.
         key = job.request.signature, job.request.command, asked_limit_min(job.request, config)
-        if key not in known:
-            known[key] = footprint_of_runs(job.request, None, config, slurm.job_states)[0]
-        if known[key].gpu_mem_peak_mib is not None:
-            limits = partial(slurm.limits, config.cluster)
-            yield job, placed_late(job, known[key], config, limits, late[job.job_id]), known[key]
+        if key not in footprints:
+            footprints[key] = footprint_of_runs(job.request, None, config, slurm.job_states)[0]
+        if footprints[key].gpu_mem_peak_mib is not None:
+            yield job, placed_late(job, footprints[key], config, limits, late[job.job_id]), footprints[key]
 
 
 def _change(
@@ -271,7 +271,7 @@ def _change(
     )
 
 
-# --- what came of it ---
+# --- results of changes ---
 
 
 def _better_as_asked(
@@ -281,39 +281,44 @@ def _better_as_asked(
     config: SiteConfig,
     slurm: Slurm,
 ) -> dict[str, str]:
-    """Return the jobs that are better off as asked, with why: what they need has grown, or a whole GPU is free.
+    """Return the jobs that are better off as asked, with why: their need has grown, or a whole GPU is free.
 
     As many are as GPUs are free, less those that were put back for that and have not begun.
     """
-    bound = {one.job.job_id: one for one in intents if one.bound and one.change.is_told and one.change.back}
-    jobs = [one.job for one in bound.values()]
-    found = {
+    bound = {
+        intent.job.job_id: intent for intent in intents if intent.bound and intent.change.is_told and intent.change.back
+    }
+    jobs = [intent.job for intent in bound.values()]
+    better = {
         job.job_id: "harmed" if footprint.keep_whole else "grew"
         for job, placement, footprint in _placed(jobs, late, config, slurm)
         if has_grown(bound[job.job_id].change, placement, footprint)
     }
     idle = [
-        one
-        for job_id, one in bound.items()
+        intent
+        for job_id, intent in bound.items()
         # slurmctld has had time to start it.
-        if job_id not in found and now() - one.change.at_s >= _CYCLE_S and waits_for_gpus(one.job, one.records)
+        if job_id not in better
+        and now() - intent.change.at_s >= _CYCLE_S
+        and waits_for_gpus(intent.job, intent.records)
     ]
-    # Where no node has a single GPU nobody is asked.
+    # Nobody is asked if no node has a single GPU.
     single = config.sharing.late_back == "single"
-    if not idle or config.sharing.late_back == "off" or (single and all(of.gpus_per_node != 1 for of in config.pool)):
-        return found
-    with suppress(CollocError):  # what is free is not known
-        whole = dict(slurm.free(single=single).units)
+    no_single = single and all(pool.gpus_per_node != 1 for pool in config.pool)
+    if not idle or config.sharing.late_back == "off" or no_single:
+        return better
+    with suppress(CollocError):  # the free GPUs are not known
+        gpus = dict(slurm.free(single=single).units)
         for job in waiting:
             if job.change and job.change.why == "free":
-                take(whole, whole_kinds(job, config), 1, job, config)
-        pieces = slurm.free().units if any(whole.values()) else {}
-        for one in idle:
-            [piece] = parse_gres(one.change.gres)
-            is_free = take(dict(pieces), {kind_of(piece)}, piece.quantity, one.job, config)
-            if not is_free and take(whole, whole_kinds(one.job, config), 1, one.job, config):
-                found[one.job.job_id] = "free"
-    return found
+                take(gpus, whole_kinds(job, config), 1, job, config)
+        pieces = slurm.free().units if any(gpus.values()) else {}
+        for job, change, *_ in idle:
+            [piece] = parse_gres(change.gres)
+            is_free = take(dict(pieces), {kind_of(piece)}, piece.quantity, job, config)
+            if not is_free and take(gpus, whole_kinds(job, config), 1, job, config):
+                better[job.job_id] = "free"
+    return better
 
 
 def _settle(
@@ -325,17 +330,17 @@ def _settle(
     better: Mapping[str, str] = _NONE,
 ) -> Looked:
     """Put back what is half changed, what waits for a reason that it had not, and all that is to be undone."""
-    why = {one.job.job_id: why_back(one, undo=undo) or better.get(one.job.job_id, "") for one in intents}
+    reasons = [why_back(intent, undo=undo) or better.get(intent.job.job_id, "") for intent in intents]
     lines: list[str] = []
-    for intent in intents:
-        if why[intent.job.job_id] and intent.change.back:
+    for intent, reason in zip(intents, reasons, strict=True):
+        if reason and intent.change.back:
             for record in intent.changed:
                 lines += update([record.target], intent.back(record))
     after = _records(slurm, lines, [intent.job for intent in intents]) if lines else {}
     bound, undone = [], []
-    for told in intents:
-        job, change = told.job, told.change
-        intent = told._replace(records=after.get(job.job_id, told.records))
+    for before, reason in zip(intents, reasons, strict=True):
+        job, change, records, is_fresh = before
+        intent = before._replace(records=after.get(job.job_id, records))
         if intent.bound:
             bound.append(job.job_id)
             if not change.is_told:
@@ -343,16 +348,15 @@ def _settle(
                 keep(job._replace(change=change))
                 write_said(job, said_of(job, change))
                 _decide(job, change, config)
-        elif not told.is_fresh and not change.is_told:
-            # Whoever wrote it down was killed before slurmctld heard of it.
+        elif not is_fresh and not change.is_told:
+            # The look that wrote it down was killed before slurmctld heard of it.
             keep(job._replace(change=None))
             write_said(job, "")
         else:
             write_said(job, "")
-            reason = why[job.job_id] or "changed"
             undone.append(job.job_id)
-            keep(job._replace(change=change._replace(is_told=True, undone_s=now(), why=reason)))
-            if reason not in _NO_FAILURE:
+            keep(job._replace(change=change._replace(is_told=True, undone_s=now(), why=reason or "changed")))
+            if reason and reason not in _NO_FAILURE:
                 note_failed(config.cluster, job.request.signature, partitions_of(job, config))
             if change.is_told:
                 _decide(job, None, config)
@@ -360,7 +364,7 @@ def _settle(
 
 
 def _decide(job: Waiting, change: Change | None, config: SiteConfig) -> None:
-    """Add to the ledger what the job asks for now: of a job's decisions the last before its start counts."""
+    """Add to the ledger what the job asks for now: a job's last decision before its start counts."""
     folder, decisions = config.decisions_folder, _decisions(job, config)
     if not decisions:
         return
@@ -377,8 +381,8 @@ def _decide(job: Waiting, change: Change | None, config: SiteConfig) -> None:
 
 def _decisions(job: Waiting, config: SiteConfig) -> list[Decision]:
     """Return what was decided for a job, oldest first; one home may serve several clusters."""
-    found = read_decisions(config.decisions_folder, f"-{job.job_id}.json")[0]
-    return [one for one in found if one.cluster == job.cluster]
+    decisions = read_decisions(config.decisions_folder, f"-{job.job_id}.json")[0]
+    return [decision for decision in decisions if decision.cluster == job.cluster]
 
 
 def _shared(change: Change, *but: str) -> dict[str, Any]:

@@ -29,7 +29,7 @@ _ENDED = ("COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "NODE_FAIL", "OUT_OF_ME
 
 
 class Slurm(Protocol):
-    """What a probe asks of Slurm, as the user who runs it."""
+    """The questions and orders of a probe, as the user who runs it."""
 
     def submit(self, arguments: Sequence[str]) -> str:
         """Have sbatch submit a job, and return its id."""
@@ -59,7 +59,7 @@ class Trial(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What came of a trial; ``why`` it does not hold is empty where it does."""
+    """The result of a trial; ``why`` it does not hold is empty where it does."""
 
     trial: Trial
     job_id: str
@@ -76,15 +76,15 @@ def trials_of(config: SiteConfig, partition: str) -> list[Trial]:
     types = sorted({pool.gpu_type for pool in pools if pool.gpu_type and pool.gpus_per_node})
     slices = [Gres("gpu", part.type, 1) for pool in pools for part in pool.slice if part.quantity]
     mps, shards = (max((getattr(pool, f"{name}_per_gpu") for pool in pools), default=0) for name in ("mps", "shards"))
-    found = [*slices[:1], *[Gres("mps", "", max(1, mps // 10))] * bool(mps), *[Gres("shard", "", 1)] * bool(shards)]
-    if not found:
+    pieces = [*slices[:1], *[Gres("mps", "", max(1, mps // 10))] * bool(mps), *[Gres("shard", "", 1)] * bool(shards)]
+    if not pieces:
         raise InputError(f"site.toml has no pool with slices or shares in partition '{partition}'")
     gpus = [Gres("gpu", kind, 1) for kind in ("", *types[:1])]
     return [
         Trial(option, gpu, piece, is_back)
         for option in _ASKS
         for gpu in gpus
-        for piece in found
+        for piece in pieces
         for is_back in (False, True)
     ]
 
@@ -94,7 +94,7 @@ def probe(trials: Sequence[Trial], partition: str, slurm: Slurm, patience_s: flo
 
     Args:
         trials: by ``trials_of``.
-        partition: where the jobs go.
+        partition: that of the jobs.
         slurm: as an ordinary user.
         patience_s: how long jobs may take to begin and end once they are released.
 
@@ -108,13 +108,14 @@ def probe(trials: Sequence[Trial], partition: str, slurm: Slurm, patience_s: flo
             words = ["-H", "-t2", "-p", partition, "-o", "/dev/null", "-J", "late-probe", *tasks, trial.asks]
             jobs[slurm.submit([*words, f"--wrap={_STEP}"])] = trial
         changes = {job: updates(newest_form(trial.option), trial.piece, str(trial.gpu)) for job, trial in jobs.items()}
-        why = _change({job: to for job, (to, _) in changes.items()}, slurm)
-        backs = {job: back for job, (_, back) in changes.items() if jobs[job].is_back and not why[job]}
-        why |= _change(backs, slurm)
-        left = {job: trial for job, trial in jobs.items() if not why[job]}
-        slurm.control([f"release {job}" for job in left])
-        why |= _await(left, slurm, patience_s)
-        return [Outcome(trial, job, why[job]) for job, trial in jobs.items()]
+        faults = _change({job: to for job, (to, _) in changes.items()}, slurm)
+        faults |= _change(
+            {job: back for job, (_, back) in changes.items() if jobs[job].is_back and not faults[job]}, slurm
+        )
+        changed = {job: trial for job, trial in jobs.items() if not faults[job]}
+        slurm.control([f"release {job}" for job in changed])
+        faults |= _await(changed, slurm, patience_s)
+        return [Outcome(trial, job, faults[job]) for job, trial in jobs.items()]
     finally:
         slurm.cancel([*jobs])
 
@@ -122,20 +123,22 @@ def probe(trials: Sequence[Trial], partition: str, slurm: Slurm, patience_s: flo
 def holding(outcomes: Sequence[Outcome]) -> list[str]:
     """Return the options of which every trial held."""
     failed = {outcome.trial.option for outcome in outcomes if outcome.why}
-    return [option for option in _ASKS if option not in failed and any(one.trial.option == option for one in outcomes)]
+    holding_options = {outcome.trial.option for outcome in outcomes} - failed
+    return [option for option in _ASKS if option in holding_options]
 
 
-def _change(wanted: Mapping[str, Assignments], slurm: Slurm) -> dict[str, str]:
-    """Change jobs, and return of each why it does not show the change; empty where it does."""
-    lines = [line for job, to in wanted.items() for line in update([job], to)]
-    records = parse_pending(slurm.control([*lines, *show(wanted)])) if wanted else {}
+def _change(updates: Mapping[str, Assignments], slurm: Slurm) -> dict[str, str]:
+    """Change jobs, and return by job why it does not show the change; empty where it does."""
+    lines = [line for job, to in updates.items() for line in update([job], to)]
+    records = parse_pending(slurm.control([*lines, *show(updates)])) if updates else {}
     return {
-        job: "" if job in records and records[job].has(to) else "the update was not taken" for job, to in wanted.items()
+        job: "" if job in records and records[job].has(to) else "the update was not taken"
+        for job, to in updates.items()
     }
 
 
 def _await(jobs: Mapping[str, Trial], slurm: Slurm, patience_s: float) -> dict[str, str]:
-    """Wait for released jobs to end, and return of each why it does not show that its change holds."""
+    """Wait for released jobs to end, and return by job why it does not show that its change holds."""
     until_s = monotonic() + patience_s
     while jobs:
         records = parse_pending(slurm.control(show(jobs)))
@@ -157,9 +160,9 @@ def _why(job: PendingJob | None, trial: Trial) -> str:
     if job.state not in _ENDED:
         return f"it did not end: {job.state}, {job.reason}"
     text = job.record.get("AllocTRES") or job.record.get("TRES", "")
-    given = parse_tres_gres(text)
-    wanted = trial.gpu if trial.is_back else trial.piece
-    alike = [gres for gres in given if gres.name == wanted.name and wanted.type in ("", gres.type)]
-    if len(given) != 1 or alike != [*given] or given[0].quantity != wanted.quantity:
-        return f"it began with {', '.join(map(str, given)) or 'no gres that Slurm tracks'}"
+    allocated = parse_tres_gres(text)
+    right = trial.gpu if trial.is_back else trial.piece
+    alike = [gres for gres in allocated if gres.name == right.name and right.type in ("", gres.type)]
+    if len(allocated) != 1 or alike != [*allocated] or allocated[0].quantity != right.quantity:
+        return f"it began with {', '.join(map(str, allocated)) or 'no gres that Slurm tracks'}"
     return "" if job.state == "COMPLETED" else f"its step did not run: {job.state}"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """``python -I -m slurm_colloc.rebind.program``: looks at its user's waiting jobs, and again at what it has changed.
 
-It is started by csub and by the sampler within a job, for jobs of the same user, and says nothing: what it does stands
-in the user's folder of waiting jobs.
+It is started by csub and by the sampler within a job, for jobs of the same user, and says nothing: the user's folder of
+waiting jobs has its results.
 """
 
 import os
@@ -29,7 +29,7 @@ def main(watched_after_s: float = WATCHED_AFTER_S, *, undo: bool = False) -> int
             if not (path := find_site_file()):
                 break
             config = load_site(path)
-            # What was changed before somebody switched it off is put back.
+            # Changes from before somebody switched it off are put back.
             off = not config.binds_late or "auto" not in config.policies
             state = config.paths.state
             undo = undo or off or bool(why_stopped(state, late=True) or off_for_me(state))

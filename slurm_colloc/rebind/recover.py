@@ -2,8 +2,8 @@
 """``python -I -m slurm_colloc.rebind.recover``: has the job that it runs in begin again with more of a GPU.
 
 csub's block calls it where the script ends ("end"), and where a job begins that was requeued ("start"). Slurm changes
-no job that runs, so the job is requeued first and changed then, while Slurm ends it: what is meant is written down
-before, and whoever was killed between the two is followed by the next start, which does the rest.
+no job that runs, so the job is requeued first and changed then, while Slurm ends it: the intent is written down before,
+and the next start does the rest where this was killed between the two.
 """
 
 import json
@@ -38,16 +38,16 @@ from slurm_colloc.submit.recovery import Carried, asks_for_more, parse_carried
 
 _LIMIT_BYTES = 256 * 1024
 _MOST_KEPT = 500
-# A slurmctld that is started anew is back by then; what refuses the change does so each time.
+# A slurmctld that is started anew is back by then; one that refuses the change does so each time.
 _EVERY_S, _TIMES, _REFUSED_TIMES = 1.0, 60, 3
 _GPU_FIELDS = ("TresPerNode", "TresPerJob", "TresPerTask")
 
 
 class Step(NamedTuple):
-    """What a job's last end came to: written before Slurm is told, and with ``outcome``, in words, behind it.
+    """The consequence of a job's last end, written before Slurm is told, and with ``outcome``, in words, behind it.
 
-    ``runs`` counts the new runs, ``restarts`` is Slurm's count when it was written. ``to`` is what the job is to have
-    by ``update``; empty where it ends as it ends.
+    ``runs`` counts the new runs, ``restarts`` is Slurm's count when it was written. The job is to have ``to`` by
+    ``update``; both are empty where it ends as it ends.
     """
 
     runs: int
@@ -82,9 +82,9 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     # The job is of this site's cluster, whichever others the user submits to.
     os.environ.pop("SLURM_CLUSTERS", None)
     try:
-        what, piece, *rest = argv
+        event, piece, *rest = argv
         job = _job(parse_carried(piece), environ)
-        if what == "end":
+        if event == "end":
             status, files = rest
             ended(job, int(status), files.splitlines())
         elif has := started(job):
@@ -122,12 +122,12 @@ def ended(job: Job, status: int, files: Sequence[str]) -> None:
     """
     begins = dict(zip(files[2:], files[:2], strict=True)) if len(files) == 4 else {}
     paths = {path: int(size) for path, size in begins.items() if size.isdecimal() and os.path.isfile(path)}
-    said = b"\n".join(last_words(path, size, TAIL_BYTES) for path, size in paths.items())
-    if outcome_of(status, said)[0] in (Outcome.GPU_OOM, Outcome.GPU_FAULT):
+    words = b"\n".join(last_words(path, size, TAIL_BYTES) for path, size in paths.items())
+    if outcome_of(status, words)[0] in (Outcome.GPU_OOM, Outcome.GPU_FAULT):
         record = job.record()
         # One that was cancelled, has met its limit or is requeued by others has another state by now.
         if _goes_on(record):
-            _follow(_counted(job, record), record, status, said, tuple(paths))
+            _follow(_counted(job, record), record, status, words, tuple(paths))
 
 
 def _goes_on(record: PendingJob | None) -> TypeGuard[PendingJob]:
@@ -135,16 +135,16 @@ def _goes_on(record: PendingJob | None) -> TypeGuard[PendingJob]:
 
 
 def _counted(job: Job, record: PendingJob) -> Job:
-    """Return the job with Slurm's own count: what submits a job hands its SLURM_RESTART_COUNT on to it."""
+    """Return the job with Slurm's own count: the submitting job hands its SLURM_RESTART_COUNT on to it."""
     return job._replace(restarts=whole(record.record.get("Restarts", "")) or 0)
 
 
-def _follow(job: Job, record: PendingJob, status: int, said: bytes, paths: Sequence[str]) -> None:
+def _follow(job: Job, record: PendingJob, status: int, output: bytes, paths: Sequence[str]) -> None:
     slurm_conf = job.slurm.config()
     step = _step(job)
     end = End(
         status=status,
-        said=said,
+        output=output,
         has=_has(record),
         measured=_measured(job),
         left_s=_left_s(record),
@@ -164,14 +164,14 @@ def _follow(job: Job, record: PendingJob, status: int, said: bytes, paths: Seque
         # Slurm would bring back one that was cancelled meanwhile.
         if not _goes_on(job.record()):
             return
-        if why := job.slurm.requeue(job.name):
-            done = f"Slurm does not let it begin again ({why}); for more: {by_hand}"
+        if refusal := job.slurm.requeue(job.name):
+            done = f"Slurm does not let it begin again ({refusal}); for more: {by_hand}"
         else:
-            kept = ""
+            aside = ""
             if not _appends(job.piece, slurm_conf):
-                paths, kept = _put_aside(paths, job)
+                paths, aside = _put_aside(paths, job)
             step, done = _changed(job, step)
-            done += f"; what it printed so far is in '{kept}'" if kept else ""
+            done += f"; what it printed so far is in '{aside}'" if aside else ""
     words = f"job {job.name} {verdict.cause}; {done}"
     keep_step(job.piece.cluster, job.name, step._replace(outcome=words))
     if path := next(iter(paths), ""):
@@ -179,7 +179,7 @@ def _follow(job: Job, record: PendingJob, status: int, said: bytes, paths: Seque
 
 
 def _as_bound(job: Job) -> Carried:
-    """Return what the job carries; of one that got its piece while it waited, with all that this has changed."""
+    """Return what the job carries, with all that was changed when it got its piece, if it did so while it waited."""
     piece = job.piece
     late = read_one(piece.cluster, job.name.partition("_")[0]) if piece.mode == SharingMode.EXCLUSIVE else None
     if late is None or late.change is None:
@@ -190,7 +190,7 @@ def _as_bound(job: Job) -> Carried:
 def _has(record: PendingJob) -> Gres:
     text = next((value for name in _GPU_FIELDS if (value := record.fields.get(name, ""))), "")
     # An option that csub has taken back stands there as gpu:0.
-    return next((one for one in parse_gres(text.replace("=", ":")) if one.quantity), Gres("", "", 0))
+    return next((gres for gres in parse_gres(text.replace("=", ":")) if gres.quantity), Gres("", "", 0))
 
 
 def _left_s(record: PendingJob) -> float | None:
@@ -207,11 +207,11 @@ def _measured(job: Job) -> Evidence | None:
 
 def _learn(job: Job, end: End, verdict: Verdict) -> None:
     if verdict.is_offender:
-        with suppress(CollocError):  # what is not recorded is learned at the next run
+        with suppress(CollocError):  # the next run teaches the same
             # The sampler goes on, and the next run has this job's id: neither may write over it.
-            known = as_evidence(end, verdict, job.piece, f"{job.raw_id}.run{job.restarts + 1}", clock.now())
-            drop_evidence(user_data_folder(), known)
-            # One answer the less for the site's margins.
+            run = as_evidence(end, verdict, job.piece, f"{job.raw_id}.run{job.restarts + 1}", clock.now())
+            drop_evidence(user_data_folder(), run)
+            # The site's margins have one answer the less.
             note_out_of_memory(job.config.decisions_folder, job.name.partition("_")[0])
 
 
@@ -222,18 +222,18 @@ def _appends(piece: Carried, slurm_conf: Mapping[str, str]) -> bool:
 
 def _put_aside(paths: Sequence[str], job: Job) -> tuple[list[str], str]:
     """Give the output files other names, by the number of the run, and return them, and the last one's."""
-    found, name = [], ""
+    new_paths, name = [], ""
     for path in paths:
-        found.append(path)
-        # Of jobs that write to one file another one may have the first.
+        new_paths.append(path)
+        # Another job that writes to the same file may have the first.
         for new in (f"{path}.run{job.restarts + 1}", f"{path}.{job.name}.run{job.restarts + 1}"):
             with suppress(OSError):  # no right to it
                 if not os.path.lexists(new):
-                    # Not a link, which some file systems lack.
+                    # Some file systems lack links.
                     os.rename(path, new)
-                    found[-1] = name = new
+                    new_paths[-1] = name = new
                     break
-    return found, name
+    return new_paths, name
 
 
 def _changed(job: Job, meant: Step) -> tuple[Step, str]:
@@ -264,8 +264,8 @@ def _mode(job: Job, step: Step) -> SharingMode:
 def started(job: Job) -> str:
     """Return what a job that was requeued has got, as csub's block takes it; empty where it has what it had.
 
-    Where its last end was killed before Slurm was told what the job needs, that is done now, and the job begins once
-    more: this does not return then.
+    Slurm is told now what the job needs if its last end was killed before that, and the job begins once more: this does
+    not return then.
 
     Raises:
         CollocError: it is not known.
@@ -278,7 +278,7 @@ def started(job: Job) -> str:
     if step and step.update and record.has(gpu_part(step.update)):
         return _got(job, step)
     if job.piece.mode != SharingMode.EXCLUSIVE and _has(record) in parse_gres(job.piece.asked):
-        # Whoever has changed it, and where what was kept is lost.
+        # Somebody has changed it, or the file of its step is lost.
         return SharingMode.EXCLUSIVE
     if not (step and step.update) or step.outcome or step.runs >= MOST_RETRIES or job.restarts != step.restarts + 1:
         return ""
@@ -295,7 +295,7 @@ def started(job: Job) -> str:
 
 
 def _got(job: Job, step: Step) -> str:
-    """Return how it holds its GPU; of a share how much memory that is."""
+    """Return how it holds its GPU: the memory of a share, or the mode."""
     mode = _mode(job, step)
     if mode in (SharingMode.EXCLUSIVE, SharingMode.MIG):
         return mode
@@ -303,7 +303,7 @@ def _got(job: Job, step: Step) -> str:
     return str(min(sizes, default=0) or "")
 
 
-# --- what is kept ---
+# --- files ---
 
 
 def _path(cluster: str, job_id: str) -> str:
@@ -318,8 +318,8 @@ def _step(job: Job) -> Step | None:
 def read_step(path: str) -> Step | None:
     """Return what one file holds; None where there is none, or none that can be used."""
     with suppress(StoreError, ValueError, TypeError, RecursionError):
-        found: Step = read_as(Step, json.loads(read_own(path, _LIMIT_BYTES)))
-        return found
+        step: Step = read_as(Step, json.loads(read_own(path, _LIMIT_BYTES)))
+        return step
     return None
 
 
@@ -334,8 +334,8 @@ def keep_step(cluster: str, job_id: str, step: Step) -> None:
         private_folder(folder)
     write_atomic(path, json.dumps(step._asdict()).encode(errors="backslashreplace"), durable=True)
     with suppress(OSError):
-        kept = sorted((one.stat().st_mtime, one.path) for one in os.scandir(folder))
-        for _, path in kept[:-_MOST_KEPT]:
+        files = sorted((file.stat().st_mtime, file.path) for file in os.scandir(folder))
+        for _, path in files[:-_MOST_KEPT]:
             os.unlink(path)
 
 

@@ -8,7 +8,7 @@ from slurm_colloc.core.config import Pool
 from slurm_colloc.core.model import GPU_OOM, Evidence, Gres, SharingMode
 from slurm_colloc.gpu.failure import Outcome, outcome_of, tried_mib
 from slurm_colloc.placement.out_of_memory import MOST_RETRIES, held_mib, is_offender, is_share, mode_of, more_mib
-from slurm_colloc.rebind.forms import back_of
+from slurm_colloc.rebind.forms import form_of, updates
 from slurm_colloc.slurm.gres import parse_gres
 from slurm_colloc.submit.recovery import Carried
 
@@ -17,13 +17,13 @@ _NEAR_LIMIT_S = 60.0
 
 
 class End(NamedTuple):
-    """How a job ends: its exit status, what it said, what it has, and what its sampler measured (None: nothing).
+    """The end of a job: its exit status, its last output, its gres, and what its sampler measured (None: nothing).
 
     ``left_s`` is how long Slurm would let it go on, None where that is not known; ``runs`` counts earlier ones.
     """
 
     status: int
-    said: bytes
+    output: bytes
     has: Gres
     measured: Evidence | None
     left_s: float | None
@@ -33,15 +33,15 @@ class End(NamedTuple):
     @property
     def outcome(self) -> Outcome:
         """Return what it died of."""
-        return outcome_of(self.status, self.said)[0]
+        return outcome_of(self.status, self.output)[0]
 
 
 class Verdict(NamedTuple):
-    """What is due: ``cause`` is what happened in words.
+    """The consequence of an end; ``cause`` says in words what happened.
 
-    ``to`` is what it is to ask for by ``update``, None where it ends as it ends, because of ``why``. ``is_offender``
-    says that it ran out of GPU memory by its own doing, ``held_mib`` what it had, None where that is not known.
-    ``more_mib`` is what to ask for next, None for a job that is to run as asked.
+    The job is to ask for ``to`` by ``update``, or ends as it ends (None) because of ``why``. ``is_offender`` says that
+    it ran out of GPU memory by its own doing, ``held_mib`` what it had, None where that is not known. ``more_mib`` is
+    the memory to ask for next, None for a job that is to run as asked.
     """
 
     cause: str
@@ -56,8 +56,8 @@ class Verdict(NamedTuple):
 def judge(end: End, piece: Carried, pools: Sequence[Pool], probed: Collection[str] = ()) -> Verdict | None:
     """Return what is due, None of a job that did not run out of GPU memory, or had no piece, or died of its own fault.
 
-    Under MPS a fault of one client ends those beside it, with the same words: who made it cannot be told. So each runs
-    again on what it asked for, where a fault is its own.
+    A fault of one client under MPS ends those beside it, with the same words: nobody can tell who made it. Each runs
+    again on what it asked for, then, where a fault is its own.
     """
     is_fault = end.outcome is Outcome.GPU_FAULT and end.has.name == SharingMode.MPS
     pools = [pool for pool in pools if set(piece.partitions) & set(pool.partitions) or _holds(pool, end.has)]
@@ -67,19 +67,20 @@ def judge(end: End, piece: Carried, pools: Sequence[Pool], probed: Collection[st
         return None
     held = held_mib(end.has, piece.budget_mib or _share_mib(end.has, pools), pools)
     peak = end.measured.gpu_mem_peak_mib if end.measured else None
-    offends = not is_fault and held is not None and is_offender(end.has, held, peak, tried_mib(end.said))
-    wanted = more_mib(held, peak or 0, sizes_are_free=is_share(end.has)) if offends and held is not None else None
+    offends = not is_fault and held is not None and is_offender(end.has, held, peak, tried_mib(end.output))
+    next_mib = more_mib(held, peak or 0, sizes_are_free=is_share(end.has)) if offends and held is not None else None
     cause = "failed by a GPU fault, its own or of a job beside it," if is_fault else "ran out of GPU memory"
-    verdict = Verdict(f"{cause} on {end.has}", offends, held, wanted, None, {})
+    verdict = Verdict(f"{cause} on {end.has}", offends, held, next_mib, None, {})
     if end.left_s is not None and end.left_s <= _NEAR_LIMIT_S + piece.signal_s:
         return verdict._replace(why="it is too near its time limit to begin again")
     if end.runs >= MOST_RETRIES:
         return verdict._replace(why=f"it was run again {end.runs} times, so this was the last")
-    wished = list(_larger(end, asked, held, open_to, piece.partitions))
-    for to, is_asked in wished:
-        if update := back_of(piece.option, end.release, to, probed):
+    form = form_of(piece.option, end.release, probed)
+    larger = list(_larger(end, asked, held, open_to, piece.partitions, all_shares=form is not None and form.all_shares))
+    for to, is_asked in larger:
+        if form is not None and (update := updates(form, to, str(to))[1]):
             return verdict._replace(to=to, update={**update, **(piece.fields if is_asked else {})})
-    return verdict._replace(why=f"Slurm {end.release} cannot give it more" if wished else "there is nothing larger")
+    return verdict._replace(why=f"Slurm {end.release} cannot give it more" if larger else "there is nothing larger")
 
 
 def is_piece(gres: Gres, pools: Sequence[Pool]) -> bool:
@@ -99,29 +100,36 @@ def _all_shares(gres: Gres, pools: Sequence[Pool]) -> Iterator[int]:
 
 
 def _share_mib(gres: Gres, pools: Sequence[Pool]) -> int:
-    """Return the memory of a share by its part of a card, the smallest where cards differ; 0 where none is known."""
+    """Return the memory of a share by its part of a card, the smallest where cards differ; 0 for none that is known."""
     counts = zip(_all_shares(gres, pools), pools, strict=True)
     return min((gres.quantity * (pool.gpu_mem_mib or 0) // count for count, pool in counts if count), default=0)
 
 
 def _larger(
-    end: End, asked: Sequence[Gres], held: int | None, pools: Sequence[Pool], partitions: Collection[str]
+    end: End,
+    asked: Sequence[Gres],
+    held: int | None,
+    pools: Sequence[Pool],
+    partitions: Collection[str],
+    *,
+    all_shares: bool,
 ) -> Iterator[tuple[Gres, bool]]:
-    """Yield what would do, the best first, and whether that is what was asked.
+    """Yield the gres that would do, the best first, and whether the job has asked for it.
 
-    Where there are slices one GPU of no type may be any of them, so what is larger is named.
+    One GPU of no type may be any slice, so the type of a larger one is named. ``all_shares`` says that a job on a share
+    may have no more than all of them.
     """
-    untyped = not any(one.type for one in asked)
+    untyped = not any(gres.type for gres in asked)
     if untyped and held is not None:
         larger = (part for pool in pools if _holds(pool, end.has) for part in pool.slice if part.mem_mib > held)
         yield from ((Gres("gpu", part.type, 1), False) for part in sorted(larger, key=lambda part: part.mem_mib)[:1])
-    here = [pool for pool in pools if set(partitions) & set(pool.partitions)]
-    if end.release == "22.05" and is_share(end.has):
-        yield from ((end.has._replace(quantity=count), False) for count in [max(_all_shares(end.has, here), default=0)])
-    elif untyped and any(pool.slice for pool in here):
-        yield from ((Gres("gpu", pool.gpu_type, 1), True) for pool in here if pool.gpu_type and pool.gpus_per_node)
+    own_pools = [pool for pool in pools if set(partitions) & set(pool.partitions)]
+    if all_shares and is_share(end.has):
+        yield end.has._replace(quantity=max(_all_shares(end.has, own_pools), default=0)), False
+    elif untyped and any(pool.slice for pool in own_pools):
+        yield from ((Gres("gpu", pool.gpu_type, 1), True) for pool in own_pools if pool.gpu_type and pool.gpus_per_node)
     else:
-        yield from ((one, True) for one in asked)
+        yield from ((gres, True) for gres in asked)
 
 
 def as_evidence(end: End, verdict: Verdict, piece: Carried, run_id: str, now_s: float) -> Evidence:

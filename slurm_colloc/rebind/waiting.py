@@ -2,7 +2,7 @@
 """The user's waiting jobs that may still get a piece of a GPU: one file a job, in the user's own data folder.
 
 A file says what was asked and, once it is decided, what the job is to ask for instead; that is written before Slurm is
-told, so that whoever comes after a kill knows what was meant. What a job really asks for slurmctld alone knows.
+told, so that whoever comes after a kill knows what was meant. Only slurmctld knows what a job really asks for.
 """
 
 import json
@@ -10,11 +10,11 @@ import os
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from slurm_colloc.core.clock import now
 from slurm_colloc.core.config import SiteConfig, user_data_folder
-from slurm_colloc.core.errors import InputError, StoreError
+from slurm_colloc.core.errors import StoreError
 from slurm_colloc.core.files import private_folder, read_own, remove, write_atomic
 from slurm_colloc.core.model import JobRequest, because
 from slurm_colloc.core.process import detach
@@ -31,14 +31,12 @@ _MOST_ENDED, _MOST_FAILED = 500, 500
 # No user's jobs are looked at more often, whoever wants it.
 _GAP_S = 20.0
 _REASONS = ("no_slice", "no_mps", "no_share")
-# Of no use to a job that is submitted.
-_NOT_KEPT = dict.fromkeys(("submitted", "differs", "untouchable"))
 
 
 class Change(NamedTuple):
-    """What a waiting job is to ask for instead, and the footprint that speaks for it.
+    """The request that a waiting job is to make instead, and the footprint that speaks for it.
 
-    ``to`` and ``back`` are updates, ``back`` empty where Slurm knows no way back. ``reasons`` are what it waited for.
+    Both ``to`` and ``back`` are updates, ``back`` empty where Slurm knows no way back. The job waited for ``reasons``.
     ``is_told`` says that slurmctld was seen to have it so. ``undone_s`` is when it was found, or put, as asked again,
     ``why`` the reason; None and empty before. ``billed`` is what Slurm would charge for it as asked (the TRES billing),
     ``bills`` what it does since; empty where it does not say.
@@ -96,11 +94,11 @@ def keep(job: Waiting) -> None:
     Raises:
         StoreError: the folder cannot be written.
     """
-    folder = _made(job.cluster)
-    request = {name: value for name, value in job.request._asdict().items() if name not in _NOT_KEPT}
-    request |= {name: [reason.code for reason in request[name]] for name in _REASONS}
+    codes = {name: [because(reason.code) for reason in getattr(job.request, name)] for name in _REASONS}
+    # These are of no use to a job that is submitted.
+    request = job.request._replace(submitted=(), differs=None, untouchable=())._asdict() | codes
     values = job._asdict() | {"request": request, "change": job.change._asdict() if job.change else None}
-    write_atomic(os.path.join(folder, f"{job.job_id}.json"), json.dumps(values).encode())
+    write_atomic(os.path.join(_made(job.cluster), f"{job.job_id}.json"), json.dumps(values).encode())
 
 
 def keep_submitted(config: SiteConfig, job_id: str, request: JobRequest) -> None:
@@ -113,27 +111,21 @@ def keep_submitted(config: SiteConfig, job_id: str, request: JobRequest) -> None
         # The job itself works out its limit on GPU memory, of its shares and the card.
         request = request._replace(no_mps=(*request.no_mps, because("cards-differ")))
     job = Waiting(VERSION, config.cluster, job_id, now(), request)
-    write_said(job, "")  # of a job that had this number before
+    write_said(job, "")  # a job had this number before
     keep(job)
 
 
 def read_waiting(cluster: str) -> tuple[list[Waiting], int]:
     """Return the jobs that were not seen to start or end, oldest first, and how many files could not be used."""
-    found, unreadable, folder = [], 0, folder_of(cluster)
-    for name in _names(folder):
-        try:
-            found.append(_parse(read_own(os.path.join(folder, name), _LIMIT_BYTES)))
-        except (StoreError, InputError):
-            unreadable += 1
-    return found, unreadable
+    folder = folder_of(cluster)
+    jobs = [_read(os.path.join(folder, name)) for name in _names(folder)]
+    return [job for job in jobs if job], jobs.count(None)
 
 
 def read_one(cluster: str, job_id: str) -> Waiting | None:
     """Return what is kept of one job, whether it waits or not; None where nothing is, or nothing that can be used."""
-    for folder in (folder_of(cluster), os.path.join(folder_of(cluster), _ENDED)):
-        with suppress(StoreError, InputError):
-            return _parse(read_own(os.path.join(folder, f"{job_id}.json"), _LIMIT_BYTES))
-    return None
+    folder, name = folder_of(cluster), f"{job_id}.json"
+    return _read(os.path.join(folder, name)) or _read(os.path.join(folder, _ENDED, name))
 
 
 def write_said(job: Waiting, line: str) -> None:
@@ -176,8 +168,8 @@ def failed_before(cluster: str) -> list[Failed]:
     """Return what is not changed, those that were noted last at the end."""
     with suppress(StoreError, ValueError, TypeError, RecursionError):
         content = json.loads(read_own(os.path.join(folder_of(cluster), _FAILED), _LIMIT_BYTES))
-        found: tuple[Failed, ...] = read_as(tuple[Failed, ...], content)
-        return [one for one in found if one.until_s is None or one.until_s > now()]
+        failed: tuple[Failed, ...] = read_as(tuple[Failed, ...], content)
+        return [job for job in failed if job.until_s is None or job.until_s > now()]
     return []
 
 
@@ -188,7 +180,7 @@ def note_failed(cluster: str, signature: str, partitions: Iterable[str], until_s
         StoreError: the folder cannot be written.
     """
     new = [Failed(signature, partition, until_s) for partition in partitions]
-    failed = [*(one for one in failed_before(cluster) if one not in new), *new][-_MOST_FAILED:]
+    failed = [*(job for job in failed_before(cluster) if job not in new), *new][-_MOST_FAILED:]
     write_atomic(os.path.join(_made(cluster), _FAILED), json.dumps(failed).encode())
 
 
@@ -201,7 +193,7 @@ def start_look(cluster: str, environ: Mapping[str, str]) -> int | None:
     with suppress(OSError):
         if 0 <= now() - os.stat(lock_path(cluster)).st_mtime < _GAP_S:
             return None
-        # By whoever starts one: of several at once one does, and one that fails at once is not started all the time.
+        # Whoever starts one touches it: one of several does, and one that fails at once is not started all the time.
         os.utime(lock_path(cluster))
     with suppress(StoreError):
         if _names(folder_of(cluster)):
@@ -229,25 +221,12 @@ def _names(folder: str) -> list[str]:
     return sorted(names, key=lambda name: (len(name), name))
 
 
-def _parse(content: bytes) -> Waiting:
-    """Return what one file holds.
-
-    Raises:
-        InputError: not JSON, or not of this release's form.
-    """
-    try:
-        values = json.loads(content)
-        request: dict[str, Any] = dict(values.pop("request"))
-        reasons = {name: tuple(map(because, read_as(tuple[str, ...], request.pop(name)))) for name in _REASONS}
-        change = values.pop("change")
-        kinds: Mapping[str, Any] = JobRequest.__annotations__
-        if reasons.keys() | request.keys() | _NOT_KEPT.keys() != kinds.keys() or values.get("version") != VERSION:
-            raise ValueError("the fields differ from this release's")
-        request = {name: read_as(kinds[name], value) for name, value in request.items()} | reasons
-        return Waiting(
-            **{name: read_as(Waiting.__annotations__[name], value) for name, value in values.items()},
-            request=JobRequest(**request),
-            change=None if change is None else read_as(Change, change),
-        )
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise InputError(f"a waiting job's file is not of the expected form: {error}") from error
+def _read(path: str) -> Waiting | None:
+    """Return what one file holds; None where there is none, or none of this release's form."""
+    with suppress(StoreError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        values = json.loads(read_own(path, _LIMIT_BYTES))
+        job: Waiting = read_as(Waiting, values)
+        # A field that is lacking would count as none asked for.
+        if values["request"].keys() == set(JobRequest._fields) and job.version == VERSION:
+            return job
+    return None

@@ -25,6 +25,9 @@ from slurm_colloc.submit.reasons import reason_of_counting, without_comments
 _AGAINST = ("wait", "test-only")
 # Options that are said anew when more is asked for.
 _REPLACED = ("--gpu-footprint", "--colloc")
+# Fields of an update by the option that a new submission would have. Those of a task are three in one call: one of them
+# alone starts a program twice, or has each srun hang. Cores for each GPU no update changes so that srun still works.
+CORE_FIELDS = {"cpus-per-task": ("CPUsPerTask", "NumCPUs", "MinCPUsNode"), "mincpus": ("NumCPUs", "MinCPUsNode")}
 # Words of a script whose end is not csub's to see.
 _OWN_END = re.compile(
     rb"(?:\btrap\b(?:(?!\btrap\b)[^\n]){0,500}?[\s'\"]|['\"](?:[ \t]+[A-Z]+){0,8}?[ \t]+(?=EXIT))(EXIT|0)"
@@ -91,15 +94,14 @@ def carried(
 ) -> Carried:
     """Return what a job carries that may begin again."""
     share = placement.gres.name if placement.gres is not None and placement.gres.name != "gpu" else ""
-    # The field holds more than the GPU with cores for each task.
-    unclear = request.gpu_style == "gpus-per-task" and request.cpus_given
+    option = option_of(request)
     own = [option.word for option in command_line.own if option.word.partition("=")[0] not in _REPLACED]
     script = () if command_line.script is None else (command_line.script,)
     return Carried(
         cluster=config.cluster,
         signature=request.signature,
         mode=placement.mode,
-        option="" if unclear else share or request.gpu_style,
+        option=option and (share or option),
         asked=request.asked,
         partitions=request.partitions or (config.default_partition,),
         without=tuple(pool.name for pool in config.pool if keeps_out(pool, request)),
@@ -110,6 +112,12 @@ def carried(
         signal_s=_signal_s(value_of(options, "signal")) if "signal" in options else 0.0,
         words=(*own, *command_line.sbatch_argv[: command_line.end], *script, *command_line.script_args),
     )
+
+
+def option_of(request: JobRequest) -> str:
+    """Return the option by which a request asks for a GPU, empty where no update is known to change that."""
+    # The field holds more than the GPU with cores for each task.
+    return "" if request.gpu_style == "gpus-per-task" and request.cpus_given else request.gpu_style
 
 
 def _fields(request: JobRequest, placement: Placement, config: SiteConfig) -> dict[str, str]:
@@ -124,8 +132,7 @@ def _fields(request: JobRequest, placement: Placement, config: SiteConfig) -> di
     cpus = request.cpus_asked if request.cpus_given else request.cpus_per_gpu or followed
     name = placement.cpu_option.partition("=")[0]
     if cpus and request.tasks in (None, 1) and not request.cores_unclear:
-        together = {"cpus-per-task": ("CPUsPerTask", "NumCPUs", "MinCPUsNode"), "mincpus": ("NumCPUs", "MinCPUsNode")}
-        fields |= dict.fromkeys(together.get(name, ()), str(cpus))
+        fields |= dict.fromkeys(CORE_FIELDS.get(name, ()), str(cpus))
     if placement.mem and request.mem_asked_mib:
         fields["MinMemoryNode"] = str(request.mem_asked_mib)
     return fields

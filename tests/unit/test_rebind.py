@@ -31,6 +31,7 @@ from slurm_colloc.slurm.free_gpus import Free
 from slurm_colloc.slurm.jobs import QueuedJob
 from slurm_colloc.slurm.limits import Limits
 from slurm_colloc.slurm.pending import parse_pending, update
+from slurm_colloc.submit.recovery import option_of
 from tests.unit.golden import Printed
 from tests.unit.made import MPS_POOL, decision, evidence, request, site
 from tests.unit.programs import colloc
@@ -983,11 +984,11 @@ def test_a_probe_believes_no_record(config: SiteConfig, printed: Printed) -> Non
 
 
 def test_what_a_probe_has_shown_holds_for_unknown_releases_alone() -> None:
-    assert form_of(asked(), "25.11") is None
-    assert form_of(asked(), "25.11", ("gpus",)) is None
-    assert form_of(asked(), "25.11", ("gres",)) == form_of(asked(), "26.05")
-    assert form_of(asked(), "22.05", ("gres",)) == form_of(asked(), "22.05")
-    assert form_of(asked(gpu_style="gpus-per-task", cpus_given=True), "25.11", ("gpus-per-task",)) is None
+    assert form_of("gres", "25.11") is None
+    assert form_of("gres", "25.11", ("gpus",)) is None
+    assert form_of("gres", "25.11", ("gres",)) == form_of("gres", "26.05")
+    assert form_of("gres", "22.05", ("gres",)) == form_of("gres", "22.05")
+    assert option_of(asked(gpu_style="gpus-per-task", cpus_given=True)) == ""
 
 
 def test_a_probe_needs_pieces(config: SiteConfig) -> None:

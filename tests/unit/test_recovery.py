@@ -175,7 +175,7 @@ def test_on_a_share_only_who_went_beyond_his_budget_is_the_offender(
     peak: int | None, said: bytes, is_offender: bool
 ) -> None:
     measured = evidence("12", peak) if peak is not None else None
-    verdict = judged(end(SHARD, said=b"CUDA out of memory " + said, measured=measured), option="shard")
+    verdict = judged(end(SHARD, output=b"CUDA out of memory " + said, measured=measured), option="shard")
     assert (verdict.is_offender, verdict.more_mib) == (is_offender, 8704 if is_offender else None)
     command = asks_for_more(piece(), verdict.more_mib)
     hint = "--gpu-footprint=mem=8704M,sm=10" if is_offender else "--colloc=off"
@@ -218,14 +218,14 @@ def test_what_has_no_piece_is_none_of_its_business(has: Gres) -> None:
     ],
 )
 def test_other_ends_are_none_of_its_business(status: int, said: bytes) -> None:
-    assert judge(end(status=status, said=said), piece(), POOLS) is None
+    assert judge(end(status=status, output=said), piece(), POOLS) is None
 
 
 def test_a_fault_counts_under_mps_alone_where_it_may_be_a_neighbours() -> None:
-    verdict = judged(end(said=FAULT, measured=evidence("12", 9000)), option="mps")
+    verdict = judged(end(output=FAULT, measured=evidence("12", 9000)), option="mps")
     assert (str(verdict.to), verdict.is_offender, verdict.more_mib) == ("gpu:h100:1", False, None)
     for has in (SLICE, SHARD):
-        assert judge(end(has, said=FAULT), piece(), POOLS) is None
+        assert judge(end(has, output=FAULT), piece(), POOLS) is None
 
 
 def test_the_third_run_and_one_near_its_limit_are_left_alone() -> None:
