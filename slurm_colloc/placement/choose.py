@@ -97,7 +97,16 @@ def _why_none(
 def _weighed(job: Candidate, pieces: list[Fit], free_now: FreeNow) -> Placement:
     """Return the placement on the piece that is free, or the best of those that are not, or on a whole GPU."""
     tasks, names = job.request.array_at_once, tuple(partition.name for partition in job.partitions)
-    options = [_option(piece, names) for piece in pieces]
+    options = [
+        Option(
+            str(piece.gres),
+            kind_of(piece.gres),
+            (piece.target.named,) if piece.target.moved else names,
+            piece.gres.quantity,
+            piece.slowdown.expected,
+        )
+        for piece in pieces
+    ]
     whole_kind = _whole_kind(job)
     if tasks > 1 and job.request.names_no_type:
         # Its tasks may have all slices beside all GPUs, and the piece is one kind of them.
@@ -132,11 +141,6 @@ def _weighed(job: Candidate, pieces: list[Fit], free_now: FreeNow) -> Placement:
         reasons = (*reasons, free)
     placement = _placed(job, piece)
     return placement._replace(reasons=(*placement.reasons, *reasons), weighed=looked_up)
-
-
-def _option(piece: Fit, names: tuple[str, ...]) -> Option:
-    partitions = (piece.target.named,) if piece.target.moved else names
-    return Option(str(piece.gres), kind_of(piece.gres), partitions, piece.gres.quantity, piece.slowdown.expected)
 
 
 def _why_other(better: Weighed, smallest: Weighed) -> tuple[Reason, tuple[Reason, ...]]:

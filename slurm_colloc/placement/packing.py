@@ -105,7 +105,8 @@ def tasks_at_a_time(
         bounds.append((held, Reason("memory-holds-tasks", memory)))
     if need.sm_active_pct is not None and wanted is None:
         why = because("tasks-fill-sms", sm_pct=need.sm_active_pct, max_pct=MAX_SM_PCT)
-        bounds.append((_by_sms(need.sm_active_pct), why))
+        by_sms = math.floor(MAX_SM_PCT / max(need.sm_active_pct, MAX_SM_PCT / MPS_CLIENTS) + _TOLERANCE)
+        bounds.append((max(1, by_sms), why))
     at_once, why = min(bounds, key=lambda bound: bound[0])
     return why if at_once <= 1 else _packing(at_once, why, unit, need)
 
@@ -146,10 +147,6 @@ def _need(footprint: Footprint, pool: Pool, part: MigSlice | None, unit: _Unit, 
         unknown,
         None if dram is None else min(100.0, dram.q95 * narrower),
     )
-
-
-def _by_sms(sm_pct: float) -> int:
-    return max(1, math.floor(MAX_SM_PCT / max(sm_pct, MAX_SM_PCT / MPS_CLIENTS) + _TOLERANCE))
 
 
 def _packing(at_once: int, why: Reason, unit: _Unit, need: _Need) -> Packing | Reason:

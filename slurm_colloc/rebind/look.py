@@ -42,6 +42,7 @@ from slurm_colloc.slurm.gres import parse_gres
 from slurm_colloc.slurm.jobs import QueuedJob
 from slurm_colloc.slurm.pending import PendingJob, parse_pending, show, update
 from slurm_colloc.submit import plan
+from slurm_colloc.submit.decision import foretold
 from slurm_colloc.submit.footprint import footprint_of_runs
 from slurm_colloc.submit.recovery import option_of
 from slurm_colloc.submit.rollout import MAY_BE_MET
@@ -156,7 +157,7 @@ def _bind(jobs: Sequence[Waiting], late: Mapping[str, str], config: SiteConfig, 
     placed = placed[: _SLOWED_AT_A_LOOK if slowed else _JOBS_AT_A_LOOK]
     records = _records(slurm, [], [job for job, _, _ in placed])
     lines: list[str] = []
-    begun, foretold = [], []
+    begun, shadowed = [], []
     for job, placement, footprint in placed:
         form = form_of(option_of(job.request), release, config.sharing.late_forms)
         refusal = why_not(job, placement, footprint, form, costs_priority=costs_priority) if form else "form"
@@ -172,13 +173,13 @@ def _bind(jobs: Sequence[Waiting], late: Mapping[str, str], config: SiteConfig, 
             continue
         change = _change(job, placement, footprint, form, of_job)
         if late[job.job_id] == "shadow":
-            foretold.append((job, change, placement, of_job))
+            shadowed.append((job, change, placement, of_job))
             continue
         keep(job._replace(change=change))
         write_said(job, said_of(job, change))
         lines += update([record.target for record in of_job], change.to)
         begun.append((job, change, {record.raw_id for record in waiting if record not in of_job}))
-    _foretell(foretold, config, slurm)
+    _foretell(shadowed, config, slurm)
     after = _records(slurm, lines, [job for job, _, _ in begun])
     return [
         Intent(job, change, [record for record in after[job.job_id] if record.raw_id not in unchanged], is_fresh=True)
@@ -188,13 +189,13 @@ def _bind(jobs: Sequence[Waiting], late: Mapping[str, str], config: SiteConfig, 
 
 
 def _foretell(
-    foretold: Sequence[tuple[Waiting, Change, Placement, Sequence[PendingJob]]], config: SiteConfig, slurm: Slurm
+    changes: Sequence[tuple[Waiting, Change, Placement, Sequence[PendingJob]]], config: SiteConfig, slurm: Slurm
 ) -> None:
     """Record what jobs would have come to ask for, and where it is known that they would have begun at once."""
     free: dict[tuple[str, str], int] = {}
     with suppress(CollocError):
-        free = dict(slurm.free().units) if foretold else free
-    for job, change, placement, records in foretold:
+        free = dict(slurm.free().units) if changes else free
+    for job, change, placement, records in changes:
         [piece] = parse_gres(change.gres)
         # Nobody knows whether another GPU has as many shares.
         begins = waits_for_gpus(job, records) and take(free, {kind_of(piece)}, piece.quantity, job, config)
@@ -251,7 +252,6 @@ def _change(
     job: Waiting, placement: Placement, footprint: Footprint, form: Form, records: Sequence[PendingJob]
 ) -> Change:
     to, back = change_of(form, placement, records[0], job.request)
-    memory, active = footprint.gpu_mem_peak_mib, footprint.sm_active_pct
     return Change(
         at_s=now(),
         gres=str(placement.gres),
@@ -259,15 +259,9 @@ def _change(
         to=to,
         back=back,
         reasons=tuple(sorted({record.reason for record in records})),
-        rung=footprint.rung,
         runs=footprint.evidence_count,
-        gpu_mem_q99_mib=memory.q99 if memory else None,
-        gpu_mem_expected_mib=footprint.expected_mib,
-        margin=footprint.margin,
-        sm_active_q95_pct=active.q95 if active else None,
-        slowdown_expected=placement.slowdown_expected,
-        slowdown_upper=placement.slowdown_upper,
         billed=records[0].billing,
+        **foretold(footprint, placement),
     )
 
 

@@ -168,7 +168,8 @@ def _follow(job: Job, record: PendingJob, status: int, output: bytes, paths: Seq
             done = f"Slurm does not let it begin again ({refusal}); for more: {by_hand}"
         else:
             aside = ""
-            if not _appends(job.piece, slurm_conf):
+            mode = job.piece.open_mode or ("append" if slurm_conf.get("JobFileAppend") == "1" else "")
+            if not mode.startswith("a"):  # Slurm empties the output of a job that begins again
                 paths, aside = _put_aside(paths, job)
             step, done = _changed(job, step)
             done += f"; what it printed so far is in '{aside}'" if aside else ""
@@ -213,11 +214,6 @@ def _learn(job: Job, end: End, verdict: Verdict) -> None:
             drop_evidence(user_data_folder(), run)
             # The site's margins have one answer the less.
             note_out_of_memory(job.config.decisions_folder, job.name.partition("_")[0])
-
-
-def _appends(piece: Carried, slurm_conf: Mapping[str, str]) -> bool:
-    """Return whether Slurm adds to the output of a job that begins again, and does not empty it."""
-    return piece.open_mode.startswith("a") or (not piece.open_mode and slurm_conf.get("JobFileAppend") == "1")
 
 
 def _put_aside(paths: Sequence[str], job: Job) -> tuple[list[str], str]:

@@ -30,7 +30,7 @@ def record(plan: Plan, job_id: str, cluster: str, config: SiteConfig, say: Calla
     line = " ".join(words)[:_LONGEST_LINE].encode(errors="replace").decode()
     request, footprint, placement = plan.part
     # A pack's use must count neither as one task's nor against what was foretold of one task.
-    memory, active = (None, None) if packed else (footprint.gpu_mem_peak_mib, footprint.sm_active_pct)
+    of_task = footprint._replace(gpu_mem_peak_mib=None, sm_active_pct=None, expected_mib=None, margin="")
     decision = Decision(
         job_id=job_id,
         cluster=cluster,
@@ -41,19 +41,13 @@ def record(plan: Plan, job_id: str, cluster: str, config: SiteConfig, say: Calla
         asked=request.asked,
         given=placement.given,
         mode=placement.mode,
-        rung=footprint.rung,
-        gpu_mem_q99_mib=memory.q99 if memory else None,
-        sm_active_q95_pct=active.q95 if active else None,
         reasons=placement.reasons,
         numbers=() if packed else request.numbers,
         command="" if packed else request.command,
         line=line,
-        gpu_mem_expected_mib=None if packed else footprint.expected_mib,
-        margin="" if packed else footprint.margin,
-        slowdown_expected=(placement.withheld or placement).slowdown_expected,
-        slowdown_upper=(placement.withheld or placement).slowdown_upper,
         arm=plan.chosen.arm,
         rule=plan.chosen.rule,
+        **foretold(of_task if packed else footprint, placement.withheld or placement),
         **(_would(plan, request, footprint, placement) if config.policy == "shadow" else {}),
     )
     try:
@@ -66,6 +60,20 @@ def record(plan: Plan, job_id: str, cluster: str, config: SiteConfig, say: Calla
         return
     if elsewhere:
         say(f"job {job_id}: {elsewhere}")
+
+
+def foretold(footprint: Footprint, placement: Placement) -> dict[str, Any]:
+    """Return the fields of a decision, and of a change of a waiting job, that say what was foretold of the job."""
+    memory, active = footprint.gpu_mem_peak_mib, footprint.sm_active_pct
+    return {
+        "rung": footprint.rung,
+        "gpu_mem_q99_mib": memory.q99 if memory else None,
+        "gpu_mem_expected_mib": footprint.expected_mib,
+        "margin": footprint.margin,
+        "sm_active_q95_pct": active.q95 if active else None,
+        "slowdown_expected": placement.slowdown_expected,
+        "slowdown_upper": placement.slowdown_upper,
+    }
 
 
 def _take_off(plan: Plan, request: JobRequest, placement: Placement, config: SiteConfig) -> None:

@@ -153,18 +153,15 @@ def _known_by(
     """Return what earlier runs of a job are known by, and what those are whose script is not known (empty: none)."""
     path, arguments = called
     gpu_count = sum(item.quantity for item in gres if item.name == "gpu")
-    exported, handed = {**_exported(options, environ), "SLURM_JOB_NAME": job_name}, _handed(options)
+    exported = {**_exported(options, environ), "SLURM_JOB_NAME": job_name}
+    # The variables that --export sets.
+    handed = [word.partition("=")[0] for word in value_of(options, "export").split(",") if "=" in word]
     array = array_written(value_of(options, "array"))
     known_by = signature(text, arguments, gpu_count, names, exported, folder, handed=handed, array=array, texts=texts)
     # Which values past jobs of the command found in such variables nobody kept.
     if not path or handed or names_from_outside(text, exported):
         return known_by, ""
     return known_by, command_signature(path, arguments, gpu_count, names, folder)
-
-
-def _handed(options: Mapping[str, Given]) -> list[str]:
-    """Return the variables that --export sets."""
-    return [word.partition("=")[0] for word in value_of(options, "export").split(",") if "=" in word]
 
 
 def _exported(options: Mapping[str, Given], environ: Mapping[str, str]) -> dict[str, str]:

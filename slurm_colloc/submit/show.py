@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from math import ceil
 
-from slurm_colloc.core.model import PACK, Footprint, Placement, Reason, SharingMode, Weighed
+from slurm_colloc.core.model import PACK, Footprint, Placement, Reason, SharingMode
 from slurm_colloc.core.units import counted
 from slurm_colloc.slurm.options import CommandLine
 from slurm_colloc.submit.invocation import STDERR, Call, say
@@ -141,7 +141,8 @@ def _details(part: Part) -> Iterator[str]:
     if request.differs and request.differs not in footprint.provenance:
         yield f"changed: {_said([request.differs])}"
     for weighed in placement.weighed:
-        yield _weighed(weighed)
+        free = {True: "free now", False: "not free now", None: "not known whether it is free"}[weighed.free_now]
+        yield f"{weighed.option}: {free}; takes {weighed.slowdown:.2f} times the run time on a whole GPU"
     # The same reason for several options is one line. Nodes outside the job's partition are no option to speak of.
     rejected = [item for item in placement.rejected if item.reason.code != "not-in-partition"]
     while rejected:
@@ -167,12 +168,6 @@ def how_sure(footprint: Footprint) -> str:
     if sure is None or not any(reason.code.endswith("-counted") for reason in footprint.provenance):
         return ""
     return f"; at least {100 * sure:.0f} % of such estimates were high enough at this site"
-
-
-def _weighed(weighed: Weighed) -> str:
-    """Return what is known of one option."""
-    free = {True: "free now", False: "not free now", None: "not known whether it is free"}[weighed.free_now]
-    return f"{weighed.option}: {free}; takes {weighed.slowdown:.2f} times the run time on a whole GPU"
 
 
 def as_line(plan: Plan, sbatch: str) -> str:
