@@ -30,9 +30,9 @@ _MAY_BE_STOPPED = {
     code for number in (signal.SIGTERM, signal.SIGKILL, signal.SIGINT) for code in (-number, 128 + number)
 }
 
-# As of a batch script: what people know as $0.
+# A batch script has this name, too, which people know as $0.
 _SCRIPT = "slurm_script"
-# Of an srun inside a task: Slurm gives its step the node's number of the GPU, and the daemon has but number 0.
+# Slurm gives the step of an srun inside a task the node's number of the GPU, and the daemon has but number 0.
 _PROLOG = b"#!/bin/sh\necho export CUDA_VISIBLE_DEVICES=0\n"
 
 
@@ -42,8 +42,8 @@ class Attempt:
 
     ``srun_output`` is the open file of srun's own words: open, it stays readable whatever a task does to its name.
     ``watch`` is None where nobody looks at its clients. ``lost`` says that its daemon died under it. ``ended_for`` says
-    why the pack ends it, since ``ending_s``; ``asked`` that it had processes which were told, ``pressed`` that this was
-    not enough.
+    why the pack ends it, since ``ending_s``; ``was_asked`` that it had processes which were told, ``pressed`` that this
+    was not enough.
     """
 
     start: Start
@@ -60,7 +60,7 @@ class Attempt:
     lost: bool = False
     ended_for: tuple[Outcome, str] | None = None
     ending_s: float = 0.0
-    asked: bool = False
+    was_asked: bool = False
     pressed: bool = False
     _root: Process | None = None
 
@@ -134,7 +134,7 @@ class Attempt:
         status = self.status
         srun_said = of_step(srun_said, step)
         # A task that ends well because it was told to end is not done; and srun then ends with 0, whatever it did.
-        if self.ended_for is not None and (self.asked or self.pressed):
+        if self.ended_for is not None and (self.was_asked or self.pressed):
             return self.ended_for
         if status == 0 and _CANCELLED.search(srun_said):
             status = 128 + signal.SIGTERM
@@ -149,14 +149,14 @@ class Attempt:
         """Return the last words of the task itself, without those of srun, from files that are not ``shared``."""
         files = self.files
         begins_at = {files.output: self.output_at, files.error: self.error_at}
-        own = [one for one in begins_at.items() if one[0] not in shared]
-        words = b"\n".join(last_words(name, at, TAIL_BYTES // len(own) - 1) for name, at in own)
+        begins = [(name, begin) for name, begin in begins_at.items() if name not in shared]
+        words = b"\n".join(last_words(name, begin, TAIL_BYTES // len(begins) - 1) for name, begin in begins)
         return _SRUNS_LINE.sub(b"", words)
 
     def _step_files(self) -> list[str]:
         folder, name = os.path.split(self.files.step)
         try:
-            return [os.path.join(folder, found) for found in os.listdir(folder) if found.startswith(f"{name}.")]
+            return [os.path.join(folder, entry) for entry in os.listdir(folder) if entry.startswith(f"{name}.")]
         except OSError:
             return []
 
@@ -225,15 +225,15 @@ class TaskFiles:
         return os.open(f"{files.step}-srun", flags, 0o600)
 
     def shared(self, tasks: Iterable[Task]) -> set[str]:
-        """Return the output files of several tasks: who wrote what there, nobody can tell."""
+        """Return the output files of several tasks, of which the writer of a line is not known."""
         named = Counter(name for task in tasks for name in {*self.of(task)[1:3]})
         return {name for name, count in named.items() if count > 1 and name != os.devnull}
 
 
-def of_step(said: bytes, step: str) -> bytes:
-    """Return what Slurm said, without what it said of another step; of any where it is not known which this one is."""
-    lines = said.splitlines(keepends=True)
+def of_step(words: bytes, step: str) -> bytes:
+    """Return Slurm's words without those on another step, or all of them if this one's name is not known."""
+    lines = words.splitlines(keepends=True)
     named = [_NAMED_STEP.search(line) for line in lines]
     return b"".join(
-        line for line, other in zip(lines, named, strict=True) if not (step and other and other[1] != step.encode())
+        line for line, name in zip(lines, named, strict=True) if not (step and name and name[1] != step.encode())
     )

@@ -98,9 +98,9 @@ def _run(argv: tuple[str, ...], held: ExitStack) -> int:
         say(f"error: internal error, please report it: {error!r}; nothing was submitted")
         return 2
     # Outside of what says that nothing was submitted: once sbatch was started a job may exist.
-    status, why = hand_over(ready.plan, sbatch_argv, path, None, ready.call, ready.config, ready.then)
-    if why:
-        say(f"error: {why}")
+    status, refusal = hand_over(ready.plan, sbatch_argv, path, None, ready.call, ready.config, ready.then)
+    if refusal:
+        say(f"error: {refusal}")
     return status
 
 
@@ -110,21 +110,21 @@ def _prepare(argv: tuple[str, ...], held: ExitStack) -> _Ready | str:
     if config is None:
         raise ConfigError(problem)
     sbatch = find_sbatch(configured, os.environ, sys.argv[0])
-    found = scan(argv[1:], option_table(config.slurm_release, config), (*OWN_OPTIONS, RESUME))
-    asked = [one for one in found.own if one[0] is RESUME]
-    if len(asked) > 1:
+    scanned = scan(argv[1:], option_table(config.slurm_release, config), (*OWN_OPTIONS, RESUME))
+    resumes = [option for option in scanned.own if option[0] is RESUME]
+    if len(resumes) > 1:
         raise InputError("--resume is given twice; name one pack after the other")
-    if asked:
-        [(_, job_id, index, written)] = asked
-        at = index + 1
-        taken = 1 if argv[at] == written else 2
-        if found.stop < len(argv) - 1 or found.end < found.stop:
-            raise InputError(f"'{' '.join(argv[found.end + 1 :])}' beside --resume, which runs what was submitted")
-        return _prepare_missing(job_id or "", (*argv[1:at], *argv[at + taken :]), sbatch, config, held)
-    command_line = parse_arguments(argv[1 : found.end + 1], config)
+    if resumes:
+        [(_, job_id, index, written)] = resumes
+        begin = index + 1
+        end = begin + (1 if argv[begin] == written else 2)
+        if scanned.stop < len(argv) - 1 or scanned.end < scanned.stop:
+            raise InputError(f"'{' '.join(argv[scanned.end + 1 :])}' beside --resume, which runs what was submitted")
+        return _prepare_missing(job_id or "", (*argv[1:begin], *argv[end:]), sbatch, config, held)
+    command_line = parse_arguments(argv[1 : scanned.end + 1], config)
     call = call_of(sbatch, command_line)
     check_call(command_line)
-    tasks = _tasks(argv[found.stop + 1 :], found.stop > found.end)._replace(argv=argv)
+    tasks = _tasks(argv[scanned.stop + 1 :], scanned.stop > scanned.end)._replace(argv=argv)
     client = CliClient(min(ASK_S, config.timeouts.decide_s / 3))
     return _ready(command_line, call, tasks, config, client, lambda job_id: None)
 
@@ -160,9 +160,9 @@ def _prepare_missing(
         say(f"{problem}: what it says of tasks is not used")
     if not earlier.left:
         return f"job {earlier.job_id}: all of its {earlier.tasks} tasks are done; nothing was submitted"
-    asked = parse_arguments(further, config)
-    call = call_of(sbatch, asked)
-    check_call(asked)
+    further_line = parse_arguments(further, config)
+    call = call_of(sbatch, further_line)
+    check_call(further_line)
     words, rest = merged_options(earlier, further, config)
     command_line = parse_arguments(words, config)
     spec = earlier.spec
@@ -192,15 +192,15 @@ def _refuse_unfinished(earlier: Earlier, client: CliClient) -> None:
     try:
         states = {job.array_id: job.state for job in client.own_queue()}
     except ProcessError as error:
-        what = f"whether job {earlier.job_id} has ended is not known"
+        doubt = f"whether job {earlier.job_id} has ended is not known"
         raise ProcessError(
-            f"{what}, and its tasks must not run twice; try again when Slurm answers: {error}"
+            f"{doubt}, and its tasks must not run twice; try again when Slurm answers: {error}"
         ) from error
-    for one in (earlier.job_id, *earlier.resumed_by):
-        if one in states:
-            which = "" if one == earlier.job_id else f", which resumes job {earlier.job_id},"
-            end = f"wait for its end, or end it by 'scancel {one}'"
-            raise InputError(f"job {one}{which} is still {states[one].lower()}; {end}")
+    for job_id in (earlier.job_id, *earlier.resumed_by):
+        if job_id in states:
+            which = "" if job_id == earlier.job_id else f", which resumes job {earlier.job_id},"
+            end = f"wait for its end, or end it by 'scancel {job_id}'"
+            raise InputError(f"job {job_id}{which} is still {states[job_id].lower()}; {end}")
 
 
 def _tasks(words: Sequence[str], is_command: bool) -> Tasks:

@@ -41,14 +41,14 @@ def _run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     if len(argv) != 1:
         raise InputError("the program of a pack is called with its batch script alone; submit packs with csub")
     content, spec, script = read_pack(argv[0])
-    if spec.jobs == 1:  # what a job has of an array then is what it was submitted in
+    if spec.jobs == 1:  # its variables of an array are those of the job that submitted it
         environ = {name: value for name, value in environ.items() if not name.startswith("SLURM_ARRAY_")}
     signals = Signals()
     tasks = spec.tasks(int(environ.get("SLURM_ARRAY_TASK_ID") or 0))
     goes_on, done = _before(spec, environ)
-    left = [task for task in tasks if task.number not in done]
-    if left and spec.together:
-        left = list(tasks)
+    undone = [task for task in tasks if task.number not in done]
+    if undone and spec.together:
+        undone = list(tasks)
     job = read_job(environ, os.sched_getaffinity(0), spec.room.tasks, os.getcwd())
     with ExitStack() as held:
         if spec.resumes and not goes_on:
@@ -61,16 +61,16 @@ def _run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     folder, gpu = short_folder(job.job_id, environ), None
     try:
         gpu = SharedGpu(job.job_id, spec.room.tasks, environ, ledger.note)
-        loop = Loop(Run(spec, job, gpu, ledger, environ, TaskFiles(spec, job, folder, script)), left)
+        loop = Loop(Run(spec, job, gpu, ledger, environ, TaskFiles(spec, job, folder, script)), undone)
         loop.run(signals)
     finally:
         if gpu is not None:
             gpu.quit()
         ledger.close()
         shutil.rmtree(folder, ignore_errors=True)
-    # Whoever reads it may have gone.
+    # Its reader may have gone.
     with suppress(OSError):
-        sys.stdout.write(loop.summary(len(tasks) - len(left)))
+        sys.stdout.write(loop.summary(len(tasks) - len(undone)))
         if not loop.all_done:
             sys.stdout.write(f"  to run what is missing: csub pack --resume={job.array_job_id}\n")
         sys.stdout.flush()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happened in a pack: a file of JSON lines that only grows, so that any end leaves what a resume needs.
+"""The history of a pack: a file of JSON lines that only grows, so that any end leaves what a resume needs.
 
 Each line is one write that reached the disk before the pack went on. A line that a crash cut short is left out and
 counted; a job that Slurm requeued goes on in the file that it began. Slurm gives a job's id again some day: a job that
@@ -37,16 +37,16 @@ def ledger_folder() -> str:
 
 
 def ledger_path(cluster: str, job_id: str, kind: str = "jsonl") -> str:
-    """Return where the ledger of one job lies; of a job of an array ``job_id`` is "<array's id>_<number>".
+    """Return where the ledger of one job lies; the ``job_id`` of a job of an array is "<array's id>_<number>".
 
     Files of another ``kind`` lie beside it.
 
     Raises:
         InputError: a name that would leave the folder.
     """
-    for what, name in (("cluster", cluster), ("job id", job_id)):
+    for kind_of_name, name in (("cluster", cluster), ("job id", job_id)):
         if not _NAME.fullmatch(name):
-            raise InputError(f"{what} '{name}' is no name for a file; is this a job of Slurm?")
+            raise InputError(f"{kind_of_name} '{name}' is no name for a file; is this a job of Slurm?")
     return os.path.join(ledger_folder(), cluster, f"{job_id}.{kind}")
 
 
@@ -66,12 +66,12 @@ def ledgers_of(cluster: str, job_id: str) -> tuple[str, ...]:
     folder, name = os.path.split(ledger_path(cluster, job_id))
     one_of_them = re.compile(rf"{re.escape(job_id)}_\d+\.jsonl")
     try:
-        found = [entry for entry in os.listdir(folder) if entry == name or one_of_them.fullmatch(entry)]
+        names = [entry for entry in os.listdir(folder) if entry == name or one_of_them.fullmatch(entry)]
     except FileNotFoundError:
         return ()
     except OSError as error:
         raise StoreError(f"ledgers in '{folder}' cannot be read: {error.strerror}") from error
-    return tuple(os.path.join(folder, entry) for entry in sorted(found, key=lambda entry: (len(entry), entry)))
+    return tuple(os.path.join(folder, entry) for entry in sorted(names, key=lambda entry: (len(entry), entry)))
 
 
 # Writing
@@ -110,7 +110,7 @@ class LedgerWriter:
         Args:
             path: of the ledger; "" for none.
             say: told what people should read at once.
-            anew: what stands there is another job's, and goes.
+            anew: the file is another job's, and is emptied.
 
         Raises:
             StoreError: another process writes it, or it cannot be written.
@@ -149,7 +149,7 @@ class LedgerWriter:
 
         Args:
             spec: the pack.
-            job: what tells this job and its place, such as its ids and its node.
+            job: variables that tell this job and its place, such as its ids and its node.
 
         Raises:
             StoreError: it cannot be written.
@@ -170,10 +170,10 @@ class LedgerWriter:
         self._write(Entry(clock.now(), "note", message=text))
         self._say(text)
 
-    def stop(self, why: str) -> None:
+    def stop(self, reason: str) -> None:
         """Write and say why no more tasks are started, although some are left."""
-        self._write(Entry(clock.now(), "stop", message=why))
-        self._say(why)
+        self._write(Entry(clock.now(), "stop", message=reason))
+        self._say(reason)
 
     def close(self) -> None:
         """Let another process write it; more than once does no harm."""
@@ -202,8 +202,8 @@ class LedgerWriter:
 def encode(entry: Entry) -> bytes:
     """Return the line for ``entry``."""
     fields = entry._replace(message=entry.message[:_TEXT_LIMIT])._asdict()
-    given = {name: value for name, value in fields.items() if value != Entry._field_defaults.get(name)}
-    return json.dumps(given, separators=(",", ":")).encode() + b"\n"
+    changed = {name: value for name, value in fields.items() if value != Entry._field_defaults.get(name)}
+    return json.dumps(changed, separators=(",", ":")).encode() + b"\n"
 
 
 def parse_entry(line: bytes) -> Entry:
@@ -243,10 +243,10 @@ class TaskRecord(NamedTuple):
 
 
 class Ledger(NamedTuple):
-    """What a ledger holds: ``job`` is the newest header's, ``tasks`` are those that ever started, by number.
+    """The content of a ledger: ``job`` is the newest header's, ``tasks`` are those that ever started, by number.
 
     ``stopped`` says why the newest run of the job ended early, empty where it did not. ``restarts`` counts how often
-    the job began anew, ``torn_lines`` what could not be used.
+    the job began anew, ``torn_lines`` the lines that could not be used.
     """
 
     spec: Spec
@@ -288,7 +288,7 @@ def read_ledger(path: str) -> Ledger:
         job=newest.job,
         tasks=_records(entries),
         notes=tuple(entry.message for entry in entries if entry.event == "note"),
-        stopped=next((one.message for one in reversed(entries[headers[-1] :]) if one.event == "stop"), ""),
+        stopped=next((entry.message for entry in reversed(entries[headers[-1] :]) if entry.event == "stop"), ""),
         began_s=entries[headers[0]].at_s,
         last_s=entries[-1].at_s,
         restarts=len(headers) - 1,
@@ -306,44 +306,44 @@ def read_ledgers(paths: Iterable[str]) -> tuple[list[Ledger], list[str]]:
 
     The jobs of an array have one spec; those beside them with another are of an earlier job of the same id.
     """
-    found: list[Ledger] = []
+    ledgers: list[Ledger] = []
     unreadable = []
     for path in paths:
         try:
-            found.append(read_ledger(path))
+            ledgers.append(read_ledger(path))
         except (StoreError, InputError) as error:
             unreadable.append(str(error))
-    newest = max(found, key=lambda one: one.began_s, default=None)
-    return [one for one in found if newest and one.spec == newest.spec], unreadable
+    newest = max(ledgers, key=lambda ledger: ledger.began_s, default=None)
+    return [ledger for ledger in ledgers if newest and ledger.spec == newest.spec], unreadable
 
 
 def _records(entries: Iterable[Entry]) -> tuple[TaskRecord, ...]:
-    found: dict[int, TaskRecord] = {}
+    records: dict[int, TaskRecord] = {}
     begun_as: dict[int, int] = {}
     for entry in entries:
-        before = found.get(entry.number)
+        before = records.get(entry.number)
         if entry.event == "pack":  # a requeued job counts from 1 again
             begun_as.clear()
         elif entry.event == "start":
             attempts = (before.attempts if before else 0) + (begun_as.get(entry.number) != entry.attempt)
             begun_as[entry.number] = entry.attempt
-            found[entry.number] = TaskRecord(entry.number, attempts, None, None, entry.at_s, None, "", "")
+            records[entry.number] = TaskRecord(entry.number, attempts, None, None, entry.at_s, None, "", "")
         elif entry.event == "end":
             # The line of its start may be one of the torn ones.
             begun = before or TaskRecord(entry.number, 1, None, None, entry.at_s, None, "", "")
-            found[entry.number] = begun._replace(
+            records[entry.number] = begun._replace(
                 outcome=Outcome(entry.outcome),
                 status=entry.status,
                 ended_s=entry.at_s,
                 step=entry.step,
                 message=entry.message,
             )
-    return tuple(found[number] for number in sorted(found))
+    return tuple(records[number] for number in sorted(records))
 
 
 def numbers_of(ledgers: Iterable[Ledger]) -> set[int]:
     """Return the numbers of all tasks of a pack, whichever of its jobs has or had them."""
-    return {task.number for one in ledgers for task in one.spec._replace(jobs=1).tasks()}
+    return {task.number for ledger in ledgers for task in ledger.spec._replace(jobs=1).tasks()}
 
 
 def missing(ledgers: Collection[Ledger]) -> tuple[int, ...]:
@@ -351,5 +351,5 @@ def missing(ledgers: Collection[Ledger]) -> tuple[int, ...]:
 
     Those that never started, in whichever job of the array, are among them.
     """
-    done = {task.number for one in ledgers for task in one.tasks if task.outcome is Outcome.DONE}
+    done = {task.number for ledger in ledgers for task in ledger.tasks if task.outcome is Outcome.DONE}
     return tuple(sorted(numbers_of(ledgers) - done))

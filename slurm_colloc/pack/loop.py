@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The main loop of a pack: starts tasks, handles their ends, the MPS daemon and the stop.
 
-It waits for signals and for the ends of child processes at the same time. The signals are caught and not blocked: what
-is started in the meantime, a daemon above all, would inherit a blocked one and could not be ended by it.
+It waits for signals and for the ends of child processes at the same time. The signals are caught and not blocked: a
+process that is started in the meantime, a daemon above all, would inherit a blocked one and could not be ended by it.
 """
 
 import os
@@ -42,7 +42,7 @@ _MOST_REFUSALS, _FIRST_WAIT_S, _DOUBLED = 10, 1.0, 6
 _GONE_FOR_SURE = 2
 # scancel, the time limit, preemption and a terminal that goes away; none is meant to go unanswered.
 STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-# What a user has sent to his batch script (--signal=B:USR1@60), and means for what runs in it.
+# Signals that a user has sent to his batch script (--signal=B:USR1@60), and means for what runs in it.
 PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -57,9 +57,9 @@ class Signals:
         """Begin to catch them."""
         self._read, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-        for one in (signal.SIGCHLD, *STOPPING, *PASSED_ON):
-            if signal.getsignal(one) is not signal.SIG_IGN:  # told to ignore it (nohup), this process does
-                signal.signal(one, _nothing)
+        for number in (signal.SIGCHLD, *STOPPING, *PASSED_ON):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # told to ignore it (nohup), this process does
+                signal.signal(number, _nothing)
 
     def wait(self, timeout_s: float) -> set[int]:
         """Return the numbers of what has come since the last time, waiting for the first for ``timeout_s`` at most."""
@@ -126,7 +126,7 @@ class Loop:
         return all(self._outcomes.get(task.number) is Outcome.DONE for task in self._tasks)
 
     def summary(self, done_before: int) -> str:
-        """Return how it went, as lines for people; so many further tasks had succeeded before."""
+        """Return how it went, as lines for people; ``done_before`` further tasks had succeeded before."""
         by_outcome: dict[Outcome, list[int]] = defaultdict(list)
         for number, outcome in (self._outcomes | dict.fromkeys(self._running, Outcome.STOPPED)).items():
             by_outcome[outcome].append(number)
@@ -136,8 +136,8 @@ class Loop:
             went += f" ({done_before} more had done so before)"
         lines = [f"pack of job {self._job.job_id} on {self._job.node}: {went}"]
         lines += [f"  {outcome.value}: {spans(numbers)}" for outcome, numbers in sorted(by_outcome.items())]
-        if left := {task.number for task in self._tasks} - self._outcomes.keys() - self._running.keys():
-            lines.append(f"  not run: {spans(left)}")
+        if unbegun := {task.number for task in self._tasks} - self._outcomes.keys() - self._running.keys():
+            lines.append(f"  not run: {spans(unbegun)}")
         if self._retried:
             lines.append(f"  {counted(self._retried, 'attempt')} repeated")
         wall_s = clock.ticking() - self._began_s
@@ -149,8 +149,8 @@ class Loop:
     # --- beginning ---
 
     def _begin_what_may(self) -> None:
-        if not self._gave_up and (why := self._why_no_more()):
-            self._give_up(why)
+        if not self._gave_up and (reason := self._why_no_more()):
+            self._give_up(reason)
         # One that cannot even begin leaves its place to the next.
         while self._daemon_died_s is None and not self._gave_up and clock.ticking() >= self._again_s:
             self._pending += self._queue.ready()
@@ -159,7 +159,7 @@ class Loop:
             self._begin(self._pending.popleft())
 
     def _why_no_more(self) -> str:
-        """Return why no more tasks are started, "" if more are; what may yet prove wrong waits for those that run."""
+        """Return why no more tasks are started, "" if more are; a doubt waits for the tasks that run."""
         if self._gone_in_a_row >= _GONE_FOR_SURE:
             return f"{self._gone_in_a_row} tasks in a row say that the GPU is gone: no more are started on this node"
         together = self._spec.together
@@ -169,13 +169,15 @@ class Loop:
             return f"Slurm refused a step {self._refusals} times in a row: no more tasks are started"
         return ""
 
-    def _give_up(self, why: str) -> None:
+    def _give_up(self, reason: str) -> None:
         """Start no more tasks; those that run together with the missing ones end."""
         self._gave_up = True
-        self._ledger.stop(why)
+        self._ledger.stop(reason)
         if self._spec.together:
-            going_on = [one for one in self._running.values() if one.ended_s is None and not one.ended_for]
-            self._end(going_on, Outcome.STOPPED, why)
+            going_on = [
+                attempt for attempt in self._running.values() if attempt.ended_s is None and not attempt.ended_for
+            ]
+            self._end(going_on, Outcome.STOPPED, reason)
 
     def _begin(self, start: Start) -> None:
         self._ledger.start(start)
@@ -212,10 +214,10 @@ class Loop:
         now_s = clock.ticking()
         for attempt in self._running.values():
             attempt.reap(now_s)
-        ended = [one for one in self._running.values() if one.ended_s is not None]
+        ended = [attempt for attempt in self._running.values() if attempt.ended_s is not None]
         if not self.stopped:  # else they may be saving what they have, though their srun has ended already
-            ended = [one for one in ended if not one.in_doubt(now_s)]
-            # What they left behind, as Slurm does after a batch script; not every site's proctrack finds it all.
+            ended = [attempt for attempt in ended if not attempt.in_doubt(now_s)]
+            # Slurm does so after a batch script; some sites' proctrack leaves processes behind.
             self._run.kill(ended)
         for attempt in ended:
             del self._running[attempt.number]
@@ -230,13 +232,13 @@ class Loop:
                 lines = srun_said.decode(errors="replace").strip().splitlines() or ["srun said nothing"]
                 self._take_refusal(attempt.start, attempt.began_s, attempt.status, lines[-1])
                 continue
-            outcome, said = (Outcome.STOPPED, "") if self.stopped else attempt.judged(step, srun_said, self._shared)
-            self._gone_in_a_row = self._gone_in_a_row + 1 if gpu_is_gone(said) else 0
-            self._take_end(attempt.start, outcome, attempt.status, said, step)
+            outcome, message = (Outcome.STOPPED, "") if self.stopped else attempt.judged(step, srun_said, self._shared)
+            self._gone_in_a_row = self._gone_in_a_row + 1 if gpu_is_gone(message) else 0
+            self._take_end(attempt.start, outcome, attempt.status, message, step)
 
-    def _take_refusal(self, start: Start, began_s: float, status: int, said: str) -> None:
+    def _take_refusal(self, start: Start, began_s: float, status: int, message: str) -> None:
         """Take that Slurm did not start a step: the same attempt is made again later, and counts once."""
-        self._ledger.end(start, Outcome.LOST, status, f"the step did not start: {said}", "")
+        self._ledger.end(start, Outcome.LOST, status, f"the step did not start: {message}", "")
         self._pending.append(start)
         if began_s < self._refused_s:  # told with one of those that began beside it
             return
@@ -244,11 +246,11 @@ class Loop:
         self._refusals += 1
         self._refused_s = clock.ticking()
         self._again_s = self._refused_s + wait_s
-        self._ledger.note(f"Slurm does not start a step, which is tried again in {wait_s:.0f} s: {said}")
+        self._ledger.note(f"Slurm does not start a step, which is tried again in {wait_s:.0f} s: {message}")
 
-    def _take_end(self, start: Start, outcome: Outcome, status: int, said: str, step: str) -> None:
+    def _take_end(self, start: Start, outcome: Outcome, status: int, message: str, step: str) -> None:
         number = start.task.number
-        self._ledger.end(start, outcome, status, said, step)
+        self._ledger.end(start, outcome, status, message, step)
         if self._queue.ended(number, outcome) and not self.stopped:
             self._retried += 1
             self._ledger.note(f"task {number} is run again, attempt {start.attempt + 1}: {outcome.value}")
@@ -278,18 +280,22 @@ class Loop:
     def _look_for_clients(self) -> None:
         """Find the tasks that do not use the GPU through the daemon: they may take all of it, and say nothing."""
         now_s = clock.ticking()
-        watched = [(one, one.watch) for one in self._running.values() if one.watch is not None and one.at_work]
+        watched = [
+            (attempt, attempt.watch)
+            for attempt in self._running.values()
+            if attempt.watch is not None and attempt.at_work
+        ]
         if now_s < self._next_look_s or not watched or self._daemon_died_s is not None:
             return
         self._next_look_s = now_s + _LOOK_S
-        families = self._run.families([one for one, _ in watched])
+        families = self._run.families([attempt for attempt, _ in watched])
         on_gpu = {number: with_gpu_open(family) for number, family in families.items()}
         clients = self._gpu.clients()
-        asked = cache(computing)
+        computing_once = cache(computing)
         past_mps = []
         for attempt, watch in watched:
             number = attempt.number
-            if watch.look(families[number], on_gpu[number], clients, asked):
+            if watch.look(families[number], on_gpu[number], clients, computing_once):
                 past_mps.append(attempt)
         self._end(past_mps, Outcome.NOT_SHARING, _PAST_MPS)
 
@@ -298,11 +304,15 @@ class Loop:
     def _end_what_must(self) -> None:
         """End tasks whose time is over, before Slurm does, and press those that were asked to end and have not."""
         now_s = clock.ticking()
-        running = [one for one in self._running.values() if one.ended_s is None]
-        pressed = [one for one in running if one.ended_for and not one.pressed and now_s - one.ending_s > _GENTLE_S]
+        running = [attempt for attempt in self._running.values() if attempt.ended_s is None]
+        pressed = [
+            attempt
+            for attempt in running
+            if attempt.ended_for and not attempt.pressed and now_s - attempt.ending_s > _GENTLE_S
+        ]
         for attempt in pressed:
             attempt.pressed = True
-            if attempt.ended_for and not attempt.asked:
+            if attempt.ended_for and not attempt.was_asked:
                 self._ledger.note(f"task {attempt.number} is ended: {attempt.ended_for[1]}")
         self._run.kill(pressed)
         for attempt in pressed:
@@ -312,15 +322,15 @@ class Loop:
             if limit_min is not None and not attempt.ended_for and now_s - attempt.began_s >= 60 * limit_min:
                 self._end([attempt], Outcome.TIME_LIMIT, f"its time limit of {limit_min:g} minutes is over")
 
-    def _end(self, attempts: Collection[Attempt], outcome: Outcome, said: str) -> None:
+    def _end(self, attempts: Collection[Attempt], outcome: Outcome, message: str) -> None:
         """Ask tasks to end; until they are pressed, they have the GPU to save what they have."""
         have_processes = self._run.signal(attempts, signal.SIGTERM)
         for attempt in attempts:
-            attempt.ended_for, attempt.ending_s = (outcome, said), clock.ticking()
+            attempt.ended_for, attempt.ending_s = (outcome, message), clock.ticking()
             # One without processes may have ended well already, and its srun not yet.
-            attempt.asked = attempt.number in have_processes
-            if attempt.asked:
-                self._ledger.note(f"task {attempt.number} is ended: {said}")
+            attempt.was_asked = attempt.number in have_processes
+            if attempt.was_asked:
+                self._ledger.note(f"task {attempt.number} is ended: {message}")
 
     # --- being stopped ---
 
@@ -339,13 +349,13 @@ class Loop:
 
     def _stop_is_over(self) -> bool:
         waited_s = clock.ticking() - self._stopped_s
-        left = self._run.processes(self._to_stop)
-        if left and waited_s > _GENTLE_S and not self._forced:
+        processes = self._run.processes(self._to_stop)
+        if processes and waited_s > _GENTLE_S and not self._forced:
             self._forced = True
-            self._gpu.terminate(left)
+            self._gpu.terminate(processes)
             self._signal_sruns(signal.SIGTERM)
-        # What is still there then is the job's, and Slurm ends it with the job.
-        return not (left or self._running) or waited_s > _FORCED_S
+        # Processes that are still there then are the job's, and Slurm ends them with it.
+        return not (processes or self._running) or waited_s > _FORCED_S
 
     def _signal_sruns(self, number: int) -> None:
         for attempt in self._running.values():

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds processes of a task that use the GPU without the pack's MPS daemon.
 
-One that has a context on the GPU must be the daemon's client. To have the GPU open proves
-nothing: whoever only asked CUDA or NVML what there is has it open too (a launcher, a monitor; seen on an H100), and
-what a client forks inherits its files. So the files only tell when to ask nvidia-smi, which knows who has a context.
+One that has a context on the GPU must be the daemon's client. One that has the GPU open may have no context: a launcher
+or a monitor that only asked CUDA or NVML what there is has it open (seen on an H100), and a process that a client forks
+inherits its files. The files only tell, therefore, when to ask nvidia-smi, which knows who has a context.
 """
 
 import os
@@ -31,14 +31,14 @@ def _files(folder: str) -> Iterable[str]:
 
 
 def computing() -> set[int]:
-    """Return who has a context on a GPU of this node, as nvidia-smi says; nobody where it does not say."""
+    """Return the processes that have a context on a GPU of this node, as far as nvidia-smi says."""
     with suppress(GpuError):
         return nvidia_smi.computing()
     return set()
 
 
 class Watch:
-    """What has been seen of one attempt's processes."""
+    """The processes of one attempt, as they were seen so far."""
 
     def __init__(self) -> None:
         """Begin with nothing seen."""
@@ -64,11 +64,11 @@ class Watch:
             self._suspects = set()
             return set()
         self._known |= family.keys() & clients
-        # What a client forked is no client, and may have the GPU open.
-        found = {pid for pid in on_gpu if self._known.isdisjoint(line_of(pid, family))}
+        # A process that a client forked is no client, and may have the GPU open.
+        unknown = {pid for pid in on_gpu if self._known.isdisjoint(line_of(pid, family))}
         # A client's child may outlive it, and then descends from nobody.
-        self._known |= set(on_gpu) - found
-        if found:
-            found &= set(computing())
-        twice, self._suspects = found & self._suspects, found
+        self._known |= set(on_gpu) - unknown
+        if unknown:
+            unknown &= set(computing())
+        twice, self._suspects = unknown & self._suspects, unknown
         return twice

@@ -200,7 +200,7 @@ class Mps:
         """End the daemon and its servers, at last by force, and remove its folder."""
         if self.alive():
             with suppress(ProcessError):
-                # Without -t it waits for its clients, for ever.
+                # It waits for its clients without -t, for ever.
                 self._ask(f"quit -t {_QUIT_S}")
                 _wait(lambda: not self.alive(), _QUIT_S)
         for _ in range(3):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a submission of many tasks to one job that runs them several at a time: its arguments and its script.
+"""Makes one job of a submission of many tasks, several of which run at a time: its arguments and its script.
 
 Loaded only where a pack is asked for. An array that cannot be packed is submitted as the array it is, with the reason;
 commands have no other form, so those that cannot share run one at a time.
@@ -14,8 +14,8 @@ from slurm_colloc.core.model import PACK, JobRequest, Placement, Reason, Sharing
 from slurm_colloc.core.units import counted
 from slurm_colloc.estimate.digest import digest
 from slurm_colloc.pack.shape import (
-    Asked,
     PackOptions,
+    PackRequest,
     Shape,
     Tasks,
     array_of,
@@ -38,10 +38,10 @@ from slurm_colloc.submit.request import build_request
 from slurm_colloc.submit.rollout import Chosen
 from slurm_colloc.submit.submission import Submission
 
-# What sbatch calls the output of an array's task.
+# Name that sbatch gives the output of an array's task.
 _OUTPUT = "slurm-%A_%a.out"
 _OWN_OUTPUT = "slurm-%j.pack.out"
-# What no option of csub pack changes.
+# Reasons that no option of csub pack changes.
 _FORBIDDEN = ("policy-shadow", "switched-off", "no-packs")
 
 
@@ -62,21 +62,21 @@ def plan_array(case: Case, part: Part) -> Plan:
     command_line, environ, submission, config = case.command_line, case.environ, case.submission, case.config
     if submission.script is None:
         raise NotPackedError(because("command-of-wrap"))
-    argv = (*(one.word for one in command_line.own), *command_line.sbatch_argv)
-    asked = Asked(
+    argv = (*(option.word for option in command_line.own), *command_line.sbatch_argv)
+    pack = PackRequest(
         *(command_line, environ, submission.options, submission.script, part.request, part.footprint),
         *(case.switched_off, Tasks(submission.text, (), submission.name, argv)),
         options=_pack_options(submission.own),
     )
-    if "array" not in asked.given:
+    if "array" not in pack.in_force:
         raise NotPackedError(because("no-array"))
     if "SBATCH_ARRAY_INX" in environ:
         raise NotPackedError(because("array-by-variable"))
-    numbers, most = array_of(asked.given)
+    numbers, most = array_of(pack.in_force)
     if (tasks := len(parse_array(numbers))) < 2:
         raise NotPackedError(because("one-task"))
-    shape = shape_of(asked, tasks, most, config, case.slurm)
-    return _shadow(asked, shape) if config.policy == "shadow" else _plan(asked, shape, config)
+    shape = shape_of(pack, tasks, most, config, case.slurm)
+    return _shadow(pack, shape) if config.policy == "shadow" else _plan(pack, shape, config)
 
 
 def plan_tasks(
@@ -87,36 +87,36 @@ def plan_tasks(
     Args:
         command_line: csub's options, without a script, a file or a command.
         environ: of the submission; SBATCH_* variables count.
-        tasks: what is to be run.
+        tasks: those to be run.
         config: the site.
         slurm: answers what has to be asked.
 
     Raises:
         CollocError: it cannot be submitted, or is not understood with certainty.
     """
-    asked, notes, chosen = _read(command_line, environ, tasks, config, slurm)
+    pack, notes, chosen = _read(command_line, environ, tasks, config, slurm)
     config = config._replace(policy=chosen.policy)
     if chosen.policy == "off" and not tasks.resumes:
         raise InputError(
             "the site's policy is 'off': csub makes no packs; submit the commands with sbatch, as an array"
         )
-    numbers, most = array_of(asked.given)
+    numbers, most = array_of(pack.in_force)
     if tasks.resumes:
-        if "wrap" in asked.given or numbers != tasks.array or "SBATCH_ARRAY_INX" in asked.environ:
+        if "wrap" in pack.in_force or numbers != tasks.array or "SBATCH_ARRAY_INX" in pack.environ:
             raise InputError(
                 f"the tasks are those of job {tasks.resumes}; leave --array, SBATCH_ARRAY_INX and --wrap out"
             )
     else:
         for option in ("wrap", "array"):
-            if option in asked.given:
-                raise InputError(f"'{asked.given[option].written}' beside commands: each of them is a task")
+            if option in pack.in_force:
+                raise InputError(f"'{pack.in_force[option].written}' beside commands: each of them is a task")
     count = len(tasks.only or tasks.commands)
-    return _plan_anyway(asked, count, most, notes, config, slurm)._replace(chosen=chosen)
+    return _plan_anyway(pack, count, most, notes, config, slurm)._replace(chosen=chosen)
 
 
 def _read(
     command_line: CommandLine, environ: Mapping[str, str], tasks: Tasks, config: SiteConfig, slurm: Slurm
-) -> tuple[Asked, tuple[Reason, ...], Chosen]:
+) -> tuple[PackRequest, tuple[Reason, ...], Chosen]:
     """Return a submission for which there is no plain sbatch, what is to be said of its history, and the policy."""
     text, release = tasks.text, config.slurm_release
     if not known_as(release):
@@ -125,93 +125,94 @@ def _read(
     script = read_script(text, table, release, SCRIPT_OPTIONS)
     check_values(script.own_directives)
     environment = read_environment(environ, table, release)
-    given = options_in_force(script, environment, command_line)
-    submission = Submission(text, tasks.name, script, given, table, environment.late, own_values(command_line, script))
+    in_force, own = options_in_force(script, environment, command_line), own_values(command_line, script)
+    submission = Submission(text, tasks.name, script, in_force, table, environment.late, own)
     request = build_request(submission, (None, tasks.script_args), config, environ)
     chosen = policy_of(request, config, slurm)
     config = config._replace(policy=chosen.policy)
-    switched_off = reason_switched_off(submission.own.get("colloc") or "auto", config)
+    switched_off = reason_switched_off(own.get("colloc") or "auto", config)
     if not request.gpu_count:
         raise InputError("a pack needs a GPU; say --gres=gpu:1")
-    hint = submission.own.get("gpu-footprint")
+    hint = own.get("gpu-footprint")
     footprint, notes = footprint_of(request, text, hint, config, slurm.job_states, anyway=True)
-    options = _pack_options(submission.own)
-    asked = Asked(command_line, environ, given, script, request, footprint, switched_off, tasks, options)
-    return asked, notes, chosen
+    pack = PackRequest(
+        *(command_line, environ, in_force, script, request, footprint, switched_off, tasks), _pack_options(own)
+    )
+    return pack, notes, chosen
 
 
 def _plan_anyway(
-    asked: Asked, tasks: int, most: int, notes: tuple[Reason, ...], config: SiteConfig, slurm: Slurm
+    pack: PackRequest, tasks: int, most: int, notes: tuple[Reason, ...], config: SiteConfig, slurm: Slurm
 ) -> Plan:
     """Return the plan of tasks that have no other form: those that cannot share run one at a time."""
     try:
-        shape = shape_of(asked, tasks, most, config, slurm)
-        if asked.options.together:
-            _check_together(asked, shape)
+        shape = shape_of(pack, tasks, most, config, slurm)
+        if pack.options.together:
+            _check_together(pack, shape)
     except NotPackedError as error:
-        known = asked.footprint.gpu_mem_peak_mib and asked.footprint.sm_active_pct
-        if asked.options.together:
-            say = "" if known else "; say --gpu-footprint=mem=SIZE,sm=PERCENT"
+        is_known = pack.footprint.gpu_mem_peak_mib and pack.footprint.sm_active_pct
+        if pack.options.together:
+            say = "" if is_known else "; say --gpu-footprint=mem=SIZE,sm=PERCENT"
             raise InputError(f"the tasks run together (--pack-together) or not at all: {error}{say}") from error
-        # What not even one task at a time can be run in.
-        one_node = "nodes" not in asked.given or asked.given["nodes"].value in ("1", "1-1")
-        if asked.request.tasks not in (None, 1) or not one_node:
+        # Not even one task at a time can be run in others.
+        one_node = "nodes" not in pack.in_force or pack.in_force["nodes"].value in ("1", "1-1")
+        if pack.request.tasks not in (None, 1) or not one_node:
             raise InputError(
                 "a pack runs on one node and starts its tasks itself; leave --nodes and --ntasks out"
             ) from error
-        if tasks > 1 and asked.options.at_once != 1:
-            say = f"{'' if known else '--gpu-footprint=mem=SIZE,sm=PERCENT or '}--pack-tasks=K"
+        if tasks > 1 and pack.options.at_once != 1:
+            say = f"{'' if is_known else '--gpu-footprint=mem=SIZE,sm=PERCENT or '}--pack-tasks=K"
             code = error.reasons[0].code
             if code in _FORBIDDEN:
                 notes = (*notes, because("pack-may-not-share", why=str(error), reason=code))
             else:
                 notes = (*notes, because("pack-shares-nothing", why=str(error), reason=code, say=say))
-        shape = one_at_a_time(asked, tasks, most, config)
-    if asked.tasks.resumes:
-        shape = shape._replace(reasons=(*shape.reasons, because("resumes", job_id=asked.tasks.resumes)))
-    return _plan(asked, shape, config)._replace(notes=notes)
+        shape = one_at_a_time(pack, tasks, most, config)
+    if pack.tasks.resumes:
+        shape = shape._replace(reasons=(*shape.reasons, because("resumes", job_id=pack.tasks.resumes)))
+    return _plan(pack, shape, config)._replace(notes=notes)
 
 
-def _check_together(asked: Asked, shape: Shape) -> None:
+def _check_together(pack: PackRequest, shape: Shape) -> None:
     """Refuse tasks that would not all run at the same time, from the first to the last.
 
     Raises:
         InputError: they would not.
     """
-    why, cores, at_once = "", shape.cores.asked, shape.room.tasks
+    fault, cores, at_once = "", shape.cores.to_ask, shape.room.tasks
     if at_once < shape.tasks:
-        why = f"of {shape.tasks} tasks {at_once} run at a time, in {counted(shape.jobs, 'job')}"
+        fault = f"of {shape.tasks} tasks {at_once} run at a time, in {counted(shape.jobs, 'job')}"
     elif cores is not None and cores < at_once:
-        why = f"{at_once} tasks have {counted(cores, 'core')}"
-    elif asked.options.retries:
-        why = "none of them is run again without the others; leave --pack-retries out"
-    elif asked.tasks.resumes:
-        why = f"the tasks that are missing of job {asked.tasks.resumes} would run without the others; submit all again"
-    if why:
-        raise InputError(f"the tasks run together (--pack-together) or not at all: {why}")
+        fault = f"{at_once} tasks have {counted(cores, 'core')}"
+    elif pack.options.retries:
+        fault = "none of them is run again without the others; leave --pack-retries out"
+    elif pack.tasks.resumes:
+        fault = f"the tasks that are missing of job {pack.tasks.resumes} would run without the others; submit all again"
+    if fault:
+        raise InputError(f"the tasks run together (--pack-together) or not at all: {fault}")
 
 
-def _shadow(asked: Asked, shape: Shape) -> Plan:
+def _shadow(pack: PackRequest, shape: Shape) -> Plan:
     """Return the array as it is, and what would have become of it."""
     placement = as_asked((because("policy-shadow"), because("would-have-been", given=PACK), shape.reasons[0]))
-    line = asked.command_line
-    part = Part(asked.request, asked.footprint, placement)
-    return Plan(part, line.sbatch_argv, line.script_at, asked.tasks.text, None, (), None, was_pack=True)
+    line = pack.command_line
+    part = Part(pack.request, pack.footprint, placement)
+    return Plan(part, line.sbatch_argv, line.script_at, pack.tasks.text, None, (), None, was_pack=True)
 
 
-def _plan(asked: Asked, shape: Shape, config: SiteConfig) -> Plan:
-    given, line, request = asked.given, asked.command_line, asked.request
+def _plan(pack: PackRequest, shape: Shape, config: SiteConfig) -> Plan:
+    in_force, line, request = pack.in_force, pack.command_line, pack.request
     table = option_table(config.slurm_release, config)
     placement = _placement(request, shape, config)
-    spec = _spec(asked, shape)
-    names = ({"array"} if "array" in given else set()) | (sized_otherwise(given) if shape.mem else set())
-    text = without_options(asked.tasks.text, table, config.slurm_release, names) if names else asked.tasks.text
-    body = _script(asked, text, spec, placement, table, config)
-    options = [*without(line.sbatch_argv[: line.end], table, names), *_options(given, shape, placement)]
+    spec = _spec(pack, shape)
+    names = ({"array"} if "array" in in_force else set()) | (sized_otherwise(in_force) if shape.mem else set())
+    text = without_options(pack.tasks.text, table, config.slurm_release, names) if names else pack.tasks.text
+    body = _script(pack, text, spec, placement, table, config)
+    options = [*without(line.sbatch_argv[: line.end], table, names), *_options(in_force, shape, placement)]
     rest = line.sbatch_argv[line.end :]
-    if not asked.tasks.is_array:
+    if not pack.tasks.is_array:
         rest = (plain_name(request.name.replace("/", "_")), *request.script_args)
-    script_at = None if asked.tasks.is_array and line.script_at is None else len(options)
+    script_at = None if pack.tasks.is_array and line.script_at is None else len(options)
     packed = Packed(
         tasks=shape.tasks,
         at_once=shape.room.tasks,
@@ -219,10 +220,10 @@ def _plan(asked: Asked, shape: Shape, config: SiteConfig) -> Plan:
         cpus_per_task=spec.cpus_per_task,
         retries=spec.retries,
         signature=digest(b"pack" + request.signature.encode()),
-        has_original=asked.tasks.is_array,
+        has_original=pack.tasks.is_array,
     )
-    part = Part(request, asked.footprint, placement)
-    return Plan(part, (*options, *rest), script_at, asked.tasks.text, body, (), None, packed)
+    part = Part(request, pack.footprint, placement)
+    return Plan(part, (*options, *rest), script_at, pack.tasks.text, body, (), None, packed)
 
 
 def _placement(request: JobRequest, shape: Shape, config: SiteConfig) -> Placement:
@@ -232,7 +233,7 @@ def _placement(request: JobRequest, shape: Shape, config: SiteConfig) -> Placeme
         memory_mib=shape.load.memory_mib or None,
         headroom_mib=config.sharing.headroom_mib,
         partition="",
-        cpu_option="" if shape.cores.asked is None else f"cpus-per-task={shape.cores.asked}",
+        cpu_option="" if shape.cores.to_ask is None else f"cpus-per-task={shape.cores.to_ask}",
         mem=shape.mem,
         time_limit_min=shape.time_min,
         reasons=shape.reasons,
@@ -240,7 +241,7 @@ def _placement(request: JobRequest, shape: Shape, config: SiteConfig) -> Placeme
     )
 
 
-def _options(given: Mapping[str, Given], shape: Shape, placement: Placement) -> Iterator[str]:
+def _options(in_force: Mapping[str, Given], shape: Shape, placement: Placement) -> Iterator[str]:
     """Yield sbatch's options of the pack beyond the user's, over which they win."""
     if shape.jobs > 1:
         yield f"--array=0-{shape.jobs - 1}"
@@ -251,50 +252,50 @@ def _options(given: Mapping[str, Given], shape: Shape, placement: Placement) -> 
         yield f"--mem={shape.mem}"
     if shape.time_min is not None:
         yield f"--time={shape.time_min}"
-    output = _own_output(given)
+    output = _own_output(in_force)
     yield f"--output={output}"
-    if "error" in given:
+    if "error" in in_force:
         yield f"--error={output}"
-    if "input" in given:
+    if "input" in in_force:
         yield "--input=/dev/null"
 
 
-def _own_output(given: Mapping[str, Given]) -> str:
-    """Return where the pack writes: beside its tasks' output where that is a folder of one name."""
-    folder = os.path.dirname(value_of(given, "output"))
+def _own_output(in_force: Mapping[str, Given]) -> str:
+    """Return where the pack writes: beside its tasks' output if that is a folder of one name."""
+    folder = os.path.dirname(value_of(in_force, "output"))
     plain = folder and not folder.startswith("/dev") and not set("%\\") & set(folder)
     return os.path.join(folder, _OWN_OUTPUT) if plain else _OWN_OUTPUT
 
 
-def _spec(asked: Asked, shape: Shape) -> Spec:
-    given, request = asked.given, asked.request
+def _spec(pack: PackRequest, shape: Shape) -> Spec:
+    in_force, request = pack.in_force, pack.request
     return Spec(
         version=VERSION,
         name=request.name,
-        array="" if asked.tasks.commands else array_of(given)[0],
-        commands=asked.tasks.commands,
-        only=asked.tasks.only,
+        array="" if pack.tasks.commands else array_of(in_force)[0],
+        commands=pack.tasks.commands,
+        only=pack.tasks.only,
         jobs=shape.jobs,
         # As the kernel reads the line: one argument at most, spaces and all.
-        interpreter=("/bin/sh",) if asked.tasks.commands else tuple(asked.script.interpreter.split(None, 1)),
+        interpreter=("/bin/sh",) if pack.tasks.commands else tuple(pack.script.interpreter.split(None, 1)),
         script_args=request.script_args,
         load=shape.load,
         room=shape.room,
         cpus_per_task=shape.cores.per_task,
         time_limit_min=shape.limit_min,
-        output=value_of(given, "output") or _OUTPUT,
-        error=value_of(given, "error"),
-        input=value_of(given, "input"),
-        append=value_of(given, "open-mode").startswith("a"),
-        retries=retries_of(asked),
-        argv=asked.tasks.argv,
-        resumes=asked.tasks.resumes,
-        together=asked.options.together,
+        output=value_of(in_force, "output") or _OUTPUT,
+        error=value_of(in_force, "error"),
+        input=value_of(in_force, "input"),
+        append=value_of(in_force, "open-mode").startswith("a"),
+        retries=retries_of(pack),
+        argv=pack.tasks.argv,
+        resumes=pack.tasks.resumes,
+        together=pack.options.together,
     )
 
 
 def _script(
-    asked: Asked, text: bytes, spec: Spec, placement: Placement, table: tuple[Option, ...], config: SiteConfig
+    pack: PackRequest, text: bytes, spec: Spec, placement: Placement, table: tuple[Option, ...], config: SiteConfig
 ) -> bytes:
     """Return the pack's script.
 
@@ -302,17 +303,19 @@ def _script(
         UnsureError: sbatch would not read in it what it read in the user's.
     """
     release = config.slurm_release
-    wanted = read_script(text, table, release)
-    # csub's own lines of an array's script are in the script behind; of a file of commands nothing else is kept.
-    kinds = (b"#SBATCH", b"#CSUB") if asked.tasks.commands else (b"#SBATCH",)
-    lines = [line for line in text[: wanted.insert_at].split(b"\n") if line.startswith(kinds)]
+    original = read_script(text, table, release)
+    # csub's own lines of an array's script are in the script behind; nothing else is kept of a file of commands.
+    kinds = (b"#SBATCH", b"#CSUB") if pack.tasks.commands else (b"#SBATCH",)
+    lines = [line for line in text[: original.insert_at].split(b"\n") if line.startswith(kinds)]
     head = b"".join(line + b"\n" for line in (b"#!/bin/sh", *lines))
-    head += pack_block(asked.request, asked.footprint, placement)
+    head += pack_block(pack.request, pack.footprint, placement)
     head += program("slurm_colloc.pack.job", '"$0"')
     result = head + MARK + to_json(spec).encode() + b"\n"
-    if not asked.tasks.commands:
-        result += asked.tasks.text
-    found = read_script(result, table, release)
-    if [(one.name, one.value) for one in found.options] != [(one.name, one.value) for one in wanted.options]:
+    if not pack.tasks.commands:
+        result += pack.tasks.text
+    options = read_script(result, table, release).options
+    if [(option.name, option.value) for option in options] != [
+        (option.name, option.value) for option in original.options
+    ]:
         raise UnsureError("sbatch would read the directives of the pack's script otherwise")
     return result

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The size of a pack: tasks at a time, jobs, cores, memory and time.
 
-All that one task was given as a job of its own it is given in the pack, as far as that can be told; where it cannot,
-there is no pack.
+All that one task was given as a job of its own it is given in the pack, as far as that can be told; there
+is no pack where it cannot.
 """
 
 import re
@@ -27,7 +27,7 @@ _MEM = re.compile(r"(\d+)([KMGTkmgt]?)[Bb]?", re.ASCII)
 
 
 class PackOptions(NamedTuple):
-    """What the user says of the pack; None where nothing was said."""
+    """The user's words on the pack; None where nothing was said."""
 
     at_once: int | None
     jobs: int | None
@@ -36,7 +36,7 @@ class PackOptions(NamedTuple):
 
 
 class Tasks(NamedTuple):
-    """What is to be run: those of an array by the script ``text``, or ``commands``, lines of sh.
+    """The tasks to be run: those of an array by the script ``text``, or ``commands``, lines of sh.
 
     With commands ``text`` stands for all of them: its directives count, it tells their pack from others, and it goes
     into no job. ``name`` is what the job is called unless told otherwise, ``argv`` how csub was called. ``only`` are
@@ -59,12 +59,12 @@ class Tasks(NamedTuple):
         return not self.commands and not self.only
 
 
-class Asked(NamedTuple):
+class PackRequest(NamedTuple):
     """One submission as sbatch would understand it, and the footprint of one task."""
 
     command_line: CommandLine
     environ: Mapping[str, str]
-    given: Mapping[str, Given]
+    in_force: Mapping[str, Given]
     script: Script
     request: JobRequest
     footprint: Footprint
@@ -77,7 +77,7 @@ class Cores(NamedTuple):
     """Cores of one task, and those to ask for (None: they come with the GPU)."""
 
     per_task: int
-    asked: int | None
+    to_ask: int | None
 
 
 class Shape(NamedTuple):
@@ -94,46 +94,48 @@ class Shape(NamedTuple):
     reasons: tuple[Reason, ...]
 
 
-def array_of(given: Mapping[str, Given]) -> tuple[str, int]:
+def array_of(options: Mapping[str, Given]) -> tuple[str, int]:
     """Return the tasks that --array names, and how many of them may run at a time; 0: any number.
 
     Raises:
         UnsureError: that is no number.
     """
-    numbers, percent, most = value_of(given, "array").partition("%")
+    numbers, percent, most = value_of(options, "array").partition("%")
     if percent and not (most.isascii() and most.isdigit() and len(most) < 10):
-        raise UnsureError(f"--array='{value_of(given, 'array')}' is not understood")
+        raise UnsureError(f"--array='{value_of(options, 'array')}' is not understood")
     return numbers, int(most or 0)
 
 
-def shape_of(asked: Asked, tasks: int, most: int, config: SiteConfig, slurm: Slurm) -> Shape:
+def shape_of(pack: PackRequest, tasks: int, most: int, config: SiteConfig, slurm: Slurm) -> Shape:
     """Return how the tasks are packed; ``most`` of them may run at a time, 0: any number.
 
     Raises:
         NotPackedError: they are not.
     """
-    request, given = asked.request, asked.given
-    _refuse(asked, config)
-    packing = _least(request, asked.footprint, asked.options.at_once, config)
-    jobs = min(asked.options.jobs or 1, tasks, most or tasks)
+    request, options = pack.request, pack.in_force
+    _refuse(pack, config)
+    packing = _least(request, pack.footprint, pack.options.at_once, config)
+    jobs = min(pack.options.jobs or 1, tasks, most or tasks)
     at_once = min(packing.at_once, -(-tasks // jobs), most // jobs if most else packing.at_once)
-    if at_once < 2 and tasks > 1 and asked.tasks.is_array:
+    if at_once < 2 and tasks > 1 and pack.tasks.is_array:
         raise NotPackedError(because("one-at-a-time" if most == 1 else "no-two-fit"))
     packing = _of_fewer(packing, at_once)
     time = time_of(request, tasks, jobs, at_once, most, packing.slowdown.upper, config)
     jobs, at_once = time.jobs, time.at_once
-    if jobs > 1 and re.search(rb"\bsrun\b", asked.tasks.text):
+    if jobs > 1 and re.search(rb"\bsrun\b", pack.tasks.text):
         raise NotPackedError(because("srun-gets-array"))
-    cores = _cores(given, request, at_once, config)
+    cores = _cores(options, request, at_once, config)
     try:
-        mem = _mem(given, request, cores, at_once, config)
+        mem = _mem(options, request, cores, at_once, config)
         if mem:  # it has to stand alone
             table = option_table(config.slurm_release, config)
-            without_options(asked.tasks.text, table, config.slurm_release, sized_otherwise(given))
+            without_options(pack.tasks.text, table, config.slurm_release, sized_otherwise(options))
     except UnsureError as error:
         raise NotPackedError(because("not-understood", error=str(error))) from error
-    spare_min = time.spare_min if retries_of(asked) else 0
-    time_min, cut = within_limits(request, _tres(request, cores), time.time_min, spare_min, config, slurm)
+    spare_min = time.spare_min if retries_of(pack) else 0
+    kind = _kind(request)
+    tres = {"gres/gpu": 1, "cpu": cores.to_ask or 1} | ({f"gres/gpu:{kind}": 1} if kind else {})
+    time_min, cut = within_limits(request, tres, time.time_min, spare_min, config, slurm)
     reasons = [_pack_of(at_once, tasks, jobs, request, config), *packing.reasons]
     reasons += filter(None, [_shared_mem(request, at_once, config)])
     if time_min is not None:
@@ -143,14 +145,14 @@ def shape_of(asked: Asked, tasks: int, most: int, config: SiteConfig, slurm: Slu
     return Shape(tasks, jobs, room, packing.load, cores, mem, time_min, time.limit_min, tuple(reasons))
 
 
-def _refuse(asked: Asked, config: SiteConfig) -> None:
+def _refuse(pack: PackRequest, config: SiteConfig) -> None:
     """Refuse tasks that may not be packed, whatever they need."""
-    against = [asked.switched_off]
-    against += reasons_against_pack(asked.given, asked.request, asked.tasks.text, config, bool(asked.tasks.commands))
-    if config.policy == "shadow" and not asked.tasks.is_array:
+    against = [pack.switched_off]
+    against += reasons_against_pack(pack.in_force, pack.request, pack.tasks.text, config, bool(pack.tasks.commands))
+    if config.policy == "shadow" and not pack.tasks.is_array:
         against.append(because("policy-shadow"))
-    if why := next(filter(None, against), None):
-        raise NotPackedError(why)
+    if reason := next(filter(None, against), None):
+        raise NotPackedError(reason)
 
 
 def _of_fewer(packing: Packing, at_once: int) -> Packing:
@@ -165,29 +167,23 @@ def _of_fewer(packing: Packing, at_once: int) -> Packing:
     return packing._replace(slowdown=slowdown, reasons=reasons)
 
 
-def _tres(request: JobRequest, cores: Cores) -> dict[str, int]:
-    """Return what a job of the pack asks for, by which limits may bound it."""
-    kind = _kind(request)
-    return {"gres/gpu": 1, "cpu": cores.asked or 1} | ({f"gres/gpu:{kind}": 1} if kind else {})
-
-
-def retries_of(asked: Asked) -> int:
+def retries_of(pack: PackRequest) -> int:
     """Return how often a task is run again: as wished, else not where it is none without the others, or no requeue."""
-    if asked.options.retries is not None:
-        return asked.options.retries
-    return 0 if asked.options.together or "no-requeue" in asked.given else MOST_RETRIES
+    if pack.options.retries is not None:
+        return pack.options.retries
+    return 0 if pack.options.together or "no-requeue" in pack.in_force else MOST_RETRIES
 
 
-def one_at_a_time(asked: Asked, tasks: int, most: int, config: SiteConfig) -> Shape:
+def one_at_a_time(pack: PackRequest, tasks: int, most: int, config: SiteConfig) -> Shape:
     """Return the pack that runs one task at a time on the whole GPU, which shares nothing.
 
     Raises:
         NotPackedError: there is not so much time.
     """
-    jobs = min(asked.options.jobs or 1, tasks, most or tasks)
-    time = time_of(asked.request, tasks, jobs, 1, most, 1.0, config)
-    cores = _cores(asked.given, asked.request, 1, config)
-    reasons = (_pack_of(1, tasks, time.jobs, asked.request, config),)
+    jobs = min(pack.options.jobs or 1, tasks, most or tasks)
+    time = time_of(pack.request, tasks, jobs, 1, most, 1.0, config)
+    cores = _cores(pack.in_force, pack.request, 1, config)
+    reasons = (_pack_of(1, tasks, time.jobs, pack.request, config),)
     return Shape(tasks, time.jobs, Room(0, 100.0, 1), Load(0, 0.0), cores, "", time.time_min, time.limit_min, reasons)
 
 
@@ -197,42 +193,39 @@ def _pack_of(at_once: int, tasks: int, jobs: int, request: JobRequest, config: S
     return because(PACK, at_once=at_once, tasks=tasks, jobs=jobs, units=" or ".join(sorted(units)) or "GPU")
 
 
-def _least(request: JobRequest, footprint: Footprint, wanted: int | None, config: SiteConfig) -> Packing:
+def _least(request: JobRequest, footprint: Footprint, at_once: int | None, config: SiteConfig) -> Packing:
     """Return the packing that fits whichever of its GPUs Slurm gives the job: the least one."""
-    found: list[Packing] = []
+    packings: list[Packing] = []
     for pool, part in _devices(request, config):
-        packing = tasks_at_a_time(footprint, pool, config.sharing, wanted, part=part)
+        packing = tasks_at_a_time(footprint, pool, config.sharing, at_once, part=part)
         if isinstance(packing, Reason):
             named = [because("type-keeps-off-slices")] if part is not None and not _kind(request) else []
             device = part.type if part is not None else pool.name
             raise NotPackedError(packing, because("on-device", device=device), *named)
-        found.append(packing)
-    if not found:
+        packings.append(packing)
+    if not packings:
         raise NotPackedError(_nothing_there(request, config))
-    least = min(found, key=lambda one: one.at_once)
-    room = Room(
-        min(one.room.memory_mib for one in found),
-        min(one.room.sm_active_pct for one in found),
-        least.at_once,
-    )
+    least = min(packings, key=lambda packing: packing.at_once)
+    rooms, loads = [packing.room for packing in packings], [packing.load for packing in packings]
+    room = Room(min(room.memory_mib for room in rooms), min(room.sm_active_pct for room in rooms), least.at_once)
     load = Load(
-        # A part of the largest GPU is more than that of the least; what each is known to need fits as often.
-        min(max(one.load.memory_mib for one in found), room.memory_mib // least.at_once),
-        max(one.load.sm_active_pct for one in found),
-        max((one.load.dram_active_pct for one in found if one.load.dram_active_pct is not None), default=None),
+        # A part of the largest GPU is more than that of the least; the need of each, if it is known, fits as often.
+        min(max(load.memory_mib for load in loads), room.memory_mib // least.at_once),
+        max(load.sm_active_pct for load in loads),
+        max((load.dram_active_pct for load in loads if load.dram_active_pct is not None), default=None),
     )
     room = room._replace(sm_active_pct=max(room.sm_active_pct, least.at_once * load.sm_active_pct))
-    return least._replace(room=room, load=load, slowdown=max(one.slowdown for one in found))
+    return least._replace(room=room, load=load, slowdown=max(packing.slowdown for packing in packings))
 
 
 def _nothing_there(request: JobRequest, config: SiteConfig) -> Reason:
     """Return that there is no GPU of the kind asked for where the job may run, and what there is."""
     names = [item.name for item in asked_partitions(request, config)]
     pools = [pool for pool in config.pool if set(names) & set(pool.partitions)]
-    there = {f"gpu:{pool.gpu_type}" for pool in pools if pool.gpus_per_node}
-    there |= {f"gpu:{part.type}" for pool in pools for part in pool.slice if part.quantity}
+    kinds = {f"gpu:{pool.gpu_type}" for pool in pools if pool.gpus_per_node}
+    kinds |= {f"gpu:{part.type}" for pool in pools for part in pool.slice if part.quantity}
     return because(
-        "no-such-gpu", asked=request.asked, partitions=tuple(names), there=", ".join(sorted(there)) or "no GPU"
+        "no-such-gpu", asked=request.asked, partitions=tuple(names), there=", ".join(sorted(kinds)) or "no GPU"
     )
 
 
@@ -251,79 +244,81 @@ def _devices(request: JobRequest, config: SiteConfig) -> Iterator[tuple[Pool, Mi
         yield from ((pool, part) for part in pool.slice if part.quantity and kind in ("", part.type))
 
 
-def _cores(given: Mapping[str, Given], request: JobRequest, at_once: int, config: SiteConfig) -> Cores:
+def _cores(options: Mapping[str, Given], request: JobRequest, at_once: int, config: SiteConfig) -> Cores:
     """Return the cores of the tasks: at once they get as many times a task's own, no more than the GPU's part."""
     parts = [item.cpus_per_gpu for item in asked_partitions(request, config) if item.cpus_per_gpu]
     per_gpu = request.cpus_per_gpu or (0 if request.cpus_given else min(parts, default=0))
     if per_gpu:
         return Cores(max(1, per_gpu // at_once), None)
-    own = 1
-    if "cpus-per-task" in given:
-        text = value_of(given, "cpus-per-task")
+    of_task = 1
+    if "cpus-per-task" in options:
+        text = value_of(options, "cpus-per-task")
         if not (text.isascii() and text.isdigit() and 0 < len(text) < 7):
-            raise UnsureError(f"'{given['cpus-per-task'].written}' is not a number")
-        own = max(1, int(text))
-    asked = at_once * own
+            raise UnsureError(f"'{options['cpus-per-task'].written}' is not a number")
+        of_task = max(1, int(text))
+    cores = at_once * of_task
     if parts:
-        asked = max(own, min(asked, *parts))
-    return Cores(max(1, asked // at_once), asked)
+        cores = max(of_task, min(cores, *parts))
+    return Cores(max(1, cores // at_once), cores)
 
 
-def _mem(given: Mapping[str, Given], request: JobRequest, cores: Cores, at_once: int, config: SiteConfig) -> str:
+def _mem(options: Mapping[str, Given], request: JobRequest, cores: Cores, at_once: int, config: SiteConfig) -> str:
     """Return the host memory to ask for, as many times one task's; empty where it follows from the cores.
 
     Raises:
         UnsureError: it cannot be said how much one task has.
     """
-    names = [name for name in ("mem", *sorted(_SIZED_PER_PIECE)) if name in given]
+    names = [name for name in ("mem", *sorted(_SIZED_PER_PIECE)) if name in options]
     if not names:
         return ""
     [name] = names  # more than one is a reason against any pack
-    match = _MEM.fullmatch(value_of(given, name))
+    match = _MEM.fullmatch(value_of(options, name))
     if match is None:
-        raise UnsureError(f"'{given[name].written}' is not understood")
+        raise UnsureError(f"'{options[name].written}' is not understood")
     if name == "mem":
         return f"{int(match[1]) * at_once}{match[2]}"
     if at_once == 1:
         return ""
-    pieces = _cores_alone(given, request, config) if name == "mem-per-cpu" else 1
-    if name == "mem-per-cpu" and cores.asked is not None and cores.asked >= pieces * at_once:
+    pieces = _cores_alone(options, request, config) if name == "mem-per-cpu" else 1
+    if name == "mem-per-cpu" and cores.to_ask is not None and cores.to_ask >= pieces * at_once:
         return ""
     if not int(match[1]):
-        raise UnsureError(f"'{given[name].written}' does not say how much host memory one task needs")
-    if given[name].origin == "environment":
-        raise UnsureError(f"{given[name].written} sizes its host memory, which the pack has to say otherwise")
+        raise UnsureError(f"'{options[name].written}' does not say how much host memory one task needs")
+    if options[name].origin == "environment":
+        raise UnsureError(f"{options[name].written} sizes its host memory, which the pack has to say otherwise")
     return f"{int(match[1]) * pieces * at_once}{match[2]}"
 
 
 def _shared_mem(request: JobRequest, at_once: int, config: SiteConfig) -> Reason | None:
     """Return how much host memory the tasks share that nobody asked for; None where each has its own.
 
-    What comes with one GPU is not asked for once for each task, nor are its cores: as a rule it is the GPU's part of
-    its node, so a multiple of it would keep the node's other GPUs idle, or never be there.
+    Memory that comes with one GPU is not asked for once for each task, nor are its cores: as a rule it is the GPU's
+    part of its node, so a multiple of it would keep the node's other GPUs idle, or never be there.
     """
-    found = min((item.mem_per_gpu_mib for item in asked_partitions(request, config)), default=0)
-    if at_once == 1 or request.mem_given or request.mem_per_gpu or not found:
+    mem_mib = min((item.mem_per_gpu_mib for item in asked_partitions(request, config)), default=0)
+    if at_once == 1 or request.mem_given or request.mem_per_gpu or not mem_mib:
         return None
-    return because("shared-host-memory", mem_mib=found, each_mib=found // at_once)
+    return because("shared-host-memory", mem_mib=mem_mib, each_mib=mem_mib // at_once)
 
 
-def _cores_alone(given: Mapping[str, Given], request: JobRequest, config: SiteConfig) -> int:
+def _cores_alone(options: Mapping[str, Given], request: JobRequest, config: SiteConfig) -> int:
     """Return the cores that one task would have as a job of its own.
 
     Raises:
         UnsureError: that depends on where it would run.
     """
     if request.cores_unclear or request.min_cpus:
-        raise UnsureError(f"'{given['mem-per-cpu'].written}': how many cores one task has depends on too many options")
+        raise UnsureError(
+            f"'{options['mem-per-cpu'].written}': how many cores one task has depends on too many options"
+        )
     if request.cpus_per_gpu or request.cpus_given:
-        return request.cpus_per_gpu or int(given["cpus-per-task"].value or 1)
-    found = {max(1, item.cpus_per_gpu) for item in asked_partitions(request, config)}
-    if len(found) > 1:
-        raise UnsureError(f"'{given['mem-per-cpu'].written}': its partitions give different cores with a GPU")
-    return found.pop()
+        return request.cpus_per_gpu or int(options["cpus-per-task"].value or 1)
+    cores = {max(1, item.cpus_per_gpu) for item in asked_partitions(request, config)}
+    if len(cores) > 1:
+        raise UnsureError(f"'{options['mem-per-cpu'].written}': its partitions give different cores with a GPU")
+    return cores.pop()
 
 
-def sized_otherwise(given: Mapping[str, Given]) -> set[str]:
+def sized_otherwise(options: Mapping[str, Given]) -> set[str]:
     """Return the options in whose place --mem stands; Slurm refuses them beside it."""
-    return set(_SIZED_PER_PIECE & given.keys())
+    return set(_SIZED_PER_PIECE & options.keys())

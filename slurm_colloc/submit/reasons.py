@@ -152,15 +152,15 @@ def step_gpus(text: bytes) -> tuple[tuple[str, bool], ...]:
     steps = without_comments(text).replace(b"\\\n", b" ")
     if not _STEP.search(steps):
         return ()
-    words = [(b"--" + name, value) for name, value in re.findall(_STEP_OPTION, steps) if _is_steps(name)]
+    # srun takes a word for the only option that begins so; --gpu-collect is a program's own.
+    words = [
+        (b"--" + name, value)
+        for name, value in re.findall(_STEP_OPTION, steps)
+        if name in _STEP_OPTIONS or sum(option.startswith(name) for option in _STEP_OPTIONS) == 1
+    ]
     words += re.findall(_STEP_SHORT, steps)
     words += [(name, b"") for name in re.findall(_STEP_VARIABLE, steps)]
     return tuple((name.decode(), value in _ONE_GPU.get(name, ())) for name, value in words)
-
-
-def _is_steps(name: bytes) -> bool:
-    """Return whether srun takes a word for an option about GPUs; --gpu-collect is a program's own."""
-    return name in _STEP_OPTIONS or sum(option.startswith(name) for option in _STEP_OPTIONS) == 1
 
 
 def variables_read(options: Mapping[str, Given], text: bytes) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from slurm_colloc.submit.render import BLOCK_BEGINS
 
 # slurmctld takes no larger script unless it is told to (max_script_size).
 _LIMIT_BYTES = 4 * 1024 * 1024
+_SLURMS = ("SLURM", "CUDA_MPS_")
 _SET_BY_SLURM = frozenset({"ENVIRONMENT", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"})
 
 
@@ -44,12 +45,12 @@ def known_by(path: str, arguments: Sequence[str], environ: Mapping[str, str], cl
     if gpus != "1" or environ.get("SLURM_JOB_NUM_NODES", "1") != "1":
         raise InputError(f"this job has {gpus} GPUs on this node; only those of one GPU are learned from")
     names = apart_by(cluster, tasks=int(tasks) if tasks.isdecimal() else None)
-    options = {name: value for name, value in environ.items() if not _is_slurms(name)}
-    # Of --wrap, the command was submitted.
+    variables = {
+        name: value
+        for name, value in environ.items()
+        if name not in _SET_BY_SLURM and (name in OF_REQUEST or not name.startswith(_SLURMS))
+    }
+    # The command of --wrap was submitted.
     submitted = text.partition(WRAPPED)[2] or text
-    known = signature(submitted, arguments, 1, names, options, os.getcwd(), array=array_of_task(environ))
+    known = signature(submitted, arguments, 1, names, variables, os.getcwd(), array=array_of_task(environ))
     return known.text, SharingMode.SHARD if "SLURM_SHARDS_ON_NODE" in environ else SharingMode.EXCLUSIVE
-
-
-def _is_slurms(name: str) -> bool:
-    return (name.startswith(("SLURM", "CUDA_MPS_")) and name not in OF_REQUEST) or name in _SET_BY_SLURM
