@@ -111,7 +111,7 @@ def keep_submitted(config: SiteConfig, job_id: str, request: JobRequest) -> None
         # The job itself works out its limit on GPU memory, of its shares and the card.
         request = request._replace(no_mps=(*request.no_mps, because("cards-differ")))
     job = Waiting(VERSION, config.cluster, job_id, now(), request)
-    write_said(job, "")  # a job had this number before
+    write_said(job, "")  # a job may have had this number before
     keep(job)
 
 
