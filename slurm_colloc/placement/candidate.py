@@ -52,11 +52,15 @@ def candidate_of(request: JobRequest, need: Need, config: SiteConfig, access: Ac
     return Candidate(request, need, config, access, partitions, _limit_min(request, partitions))
 
 
+def partition_names(request: JobRequest, config: SiteConfig) -> tuple[str, ...]:
+    """Return the partitions that a job names, or the default one."""
+    return request.partitions or (config.default_partition,)
+
+
 def asked_partitions(request: JobRequest, config: SiteConfig) -> tuple[Partition, ...]:
-    """Return the partitions that a job names, or the default one, as site.toml describes them."""
+    """Return the same partitions as site.toml describes them."""
     described = {partition.name: partition for partition in config.partition}
-    names = request.partitions or (config.default_partition,)
-    return tuple(described.get(name, Partition(name)) for name in names)
+    return tuple(described.get(name, Partition(name)) for name in partition_names(request, config))
 
 
 def asked_limit_min(request: JobRequest, config: SiteConfig) -> float | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.model import Footprint, Gres, Placement
 from slurm_colloc.estimate.calibration import RUNNING
-from slurm_colloc.placement.candidate import asked_limit_min
+from slurm_colloc.placement.candidate import asked_limit_min, partition_names
 from slurm_colloc.placement.choose import place
 from slurm_colloc.rebind.forms import Form
 from slurm_colloc.rebind.waiting import Waiting
@@ -53,7 +53,7 @@ def why_not_now(record: PendingJob, job: Waiting, placement: Placement, form: Fo
         return "reason"
     if not record.asks(form.field, job.request.gres) or asked_min not in (None, record.time_limit_min):
         return "changed"
-    if {*record.record.get("Partition", "").split(",")} ^ {*partitions_of(job, config)}:
+    if {*record.record.get("Partition", "").split(",")} ^ {*partition_names(job.request, config)}:
         return "changed"
     if placement.time_limit_min is not None and record.record.get("Deadline", "") not in _UNSET:
         return "deadline"
@@ -65,15 +65,10 @@ def why_not_now(record: PendingJob, job: Waiting, placement: Placement, form: Fo
     return next((name for name in _ODD if record.record.get(name, "") not in _UNSET), "")
 
 
-def partitions_of(job: Waiting, config: SiteConfig) -> tuple[str, ...]:
-    """Return the partitions that a job names, or the default one."""
-    return job.request.partitions or (config.default_partition,)
-
-
 def whole_kinds(job: Waiting, config: SiteConfig) -> set[str]:
     """Return the kinds of whole GPUs that a job could have as asked, as ``Free.units`` calls them."""
     kinds = {kind_of(gres) for gres in job.request.gres}
-    pools = (pool for pool in config.pool if set(partitions_of(job, config)) & set(pool.partitions))
+    pools = (pool for pool in config.pool if set(partition_names(job.request, config)) & set(pool.partitions))
     return kinds | {kind_of(Gres("gpu", pool.gpu_type, 1)) for pool in pools} if "gpu" in kinds else kinds
 
 
@@ -82,7 +77,12 @@ def take(free: dict[tuple[str, str], int], kinds: set[str], units: int, job: Wai
 
     Returns whether there were so many.
     """
-    keys = [(name, kind) for name in partitions_of(job, config) for kind in kinds if free.get((name, kind), 0) >= units]
+    keys = [
+        (name, kind)
+        for name in partition_names(job.request, config)
+        for kind in kinds
+        if free.get((name, kind), 0) >= units
+    ]
     for key in keys:
         free[key] -= units
     return bool(keys)

@@ -22,8 +22,8 @@ from slurm_colloc.core.model import LATE, Decision, Footprint, Placement, becaus
 from slurm_colloc.estimate.harm import harmed_s
 from slurm_colloc.estimate.lookup import look_up
 from slurm_colloc.estimate.records import drop_decision, read_decisions
-from slurm_colloc.placement.candidate import asked_limit_min
-from slurm_colloc.rebind.candidates import partitions_of, placed_late, take, whole_kinds, why_not, why_not_now
+from slurm_colloc.placement.candidate import asked_limit_min, partition_names
+from slurm_colloc.rebind.candidates import placed_late, take, whole_kinds, why_not, why_not_now
 from slurm_colloc.rebind.forms import Form, change_of, form_of
 from slurm_colloc.rebind.intent import Intent, has_grown, said_of, waits_for_gpus, why_back
 from slurm_colloc.rebind.waiting import (
@@ -228,7 +228,7 @@ def _wanted(
     untried = (
         job
         for job in jobs
-        if failed.isdisjoint((job.request.signature, name) for name in ("", *partitions_of(job, config)))
+        if failed.isdisjoint((job.request.signature, name) for name in ("", *partition_names(job.request, config)))
     )
     return [placed for placed in _placed(untried, late, config, slurm) if placed[1].gres]
 
@@ -351,7 +351,7 @@ def _settle(
             undone.append(job.job_id)
             keep(job._replace(change=change._replace(is_told=True, undone_s=now(), why=reason or "changed")))
             if reason and reason not in _NO_FAILURE:
-                note_failed(config.cluster, job.request.signature, partitions_of(job, config))
+                note_failed(config.cluster, job.request.signature, partition_names(job.request, config))
             if change.is_told:
                 _decide(job, None, config)
     return Looked(tuple(bound), tuple(undone))

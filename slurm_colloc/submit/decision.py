@@ -11,6 +11,7 @@ from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.errors import CollocError
 from slurm_colloc.core.model import Decision, Footprint, JobRequest, Placement, SharingMode
 from slurm_colloc.estimate.submitted import keep_submitted
+from slurm_colloc.placement.candidate import partition_names
 from slurm_colloc.placement.free_now import is_free
 from slurm_colloc.submit.plan import PLAIN, Plan
 from slurm_colloc.submit.slurm_answers import take_off
@@ -82,9 +83,9 @@ def _take_off(plan: Plan, request: JobRequest, placement: Placement, config: Sit
     if not looked or {"hold", "begin", "dependency"} & set(plan.given):
         return
     tasks = 1 if plan.packed else request.array_at_once
-    partitions = (placement.partition,) if placement.partition else request.partitions
+    partitions = (placement.partition,) if placement.partition else partition_names(request, config)
     for gres in (placement.gres,) if placement.gres else request.gres:
-        take_off(config, partitions or (config.default_partition,), gres, tasks)
+        take_off(config, partitions, gres, tasks)
 
 
 def drop(config: SiteConfig, decision: Decision) -> str:

@@ -15,7 +15,7 @@ from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.errors import InputError
 from slurm_colloc.core.model import JobRequest, Placement, Reason, because
 from slurm_colloc.core.value_types import read_as
-from slurm_colloc.placement.candidate import asked_partitions
+from slurm_colloc.placement.candidate import asked_partitions, partition_names
 from slurm_colloc.placement.pieces import keeps_out
 from slurm_colloc.slurm.job_files import file_name
 from slurm_colloc.slurm.options import CommandLine, Given, value_of
@@ -103,7 +103,7 @@ def carried(
         mode=placement.mode,
         option=option and (share or option),
         asked=request.asked,
-        partitions=request.partitions or (config.default_partition,),
+        partitions=partition_names(request, config),
         without=tuple(pool.name for pool in config.pool if keeps_out(pool, request)),
         fields=_fields(request, placement, config),
         budget_mib=placement.memory_mib or 0,
@@ -124,7 +124,7 @@ def _fields(request: JobRequest, placement: Placement, config: SiteConfig) -> di
     """Return the fields that csub has changed beside the GPU, as they were asked, as far as that is known."""
     fields = {}
     if placement.partition:
-        fields["Partition"] = ",".join(request.partitions) or config.default_partition
+        fields["Partition"] = ",".join(partition_names(request, config))
     if placement.time_limit_min is not None and request.time_limit_min not in (None, math.inf):
         fields["TimeLimit"] = str(math.ceil(request.time_limit_min or 0))
     # Cores that followed from the GPU, or were asked for, are the job's again with a whole one.

@@ -21,6 +21,7 @@ from slurm_colloc.core.model import Footprint, JobRequest, Placement, SharingMod
 from slurm_colloc.core.shipped import template_folders
 from slurm_colloc.core.units import printable
 from slurm_colloc.estimate.digest import digest
+from slurm_colloc.placement.candidate import partition_names
 
 BLOCK_BEGINS = "# --- csub: this block was added"
 _FIRST_LINE = f"{BLOCK_BEGINS} at submission ---"
@@ -100,7 +101,7 @@ def render_block(
 
 def card_mib(request: JobRequest, config: SiteConfig) -> int | None:
     """Return the memory of the GPUs whose shares the job may get in its own partitions; None where it cannot reckon."""
-    names = set(request.partitions or (config.default_partition,))
+    names = set(partition_names(request, config))
     pools = [pool for pool in config.pool if pool.mps_per_gpu and names & set(pool.partitions)]
     # Slurm tells a job its share by whole percent.
     sizes = {None if 100 % pool.mps_per_gpu else pool.gpu_mem_mib for pool in pools}

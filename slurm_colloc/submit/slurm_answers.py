@@ -20,7 +20,7 @@ from slurm_colloc.core.files import private_folder, read_own, write_atomic
 from slurm_colloc.core.model import Footprint, Gres, JobRequest, Reason, because
 from slurm_colloc.core.value_types import read_as
 from slurm_colloc.estimate.digest import digest
-from slurm_colloc.placement.candidate import Access
+from slurm_colloc.placement.candidate import Access, partition_names
 from slurm_colloc.placement.free_now import FreeNow
 from slurm_colloc.slurm.free_gpus import Free, kind_of
 from slurm_colloc.slurm.limits import Limits, default_qos
@@ -57,7 +57,7 @@ def whose_job(request: JobRequest, config: SiteConfig, ask: Callable[[], Limits]
     """Return whose job this is, as far as the site's rules look at it; Slurm is asked for no more than that."""
     rules = config.rollout
     groups = frozenset(map(_group_name, {os.getegid(), *os.getgroups()}) if any(rule.groups for rule in rules) else ())
-    partitions = request.partitions or (config.default_partition,)
+    partitions = partition_names(request, config)
     account, qos = request.account or None, request.qos or None
     if (not account and any(rule.accounts for rule in rules)) or (not qos and any(rule.qos for rule in rules)):
         limits = limits_of_user(config, ask)
