@@ -161,16 +161,16 @@ def _of_a_pack() -> Iterator[Target]:
         "c", "f.64~~d", "mps", "mps", "gpu:h100:1", ("gpu",), ("p",), {"TimeLimit": "5"}, 9, 1.0, "", 60.0, ("a",)
     )
     yield of_text("carried", recovery.parse_carried, piece.text.encode(), is_json=True)
-    step = recover.Step(1, 0, "gpu:1", {"Gres": "gpu:1"}, "it began again")
+    step = recover.Rerun(1, 0, "gpu:1", {"Gres": "gpu:1"}, "it began again")
     yield in_file("recovered", InFolder("4711.json", _recovered), *_json(step._asdict()), is_json=True)
     words = (b"step 1\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.5 GiB\n", b"srun: error: g1: x")
     yield Target("last-words", lambda words: failure.outcome_of(1, words), words, ())
 
 
 def _recovered(folder: str) -> object:
-    from slurm_colloc.rebind.recover import read_step
+    from slurm_colloc.rebind.recover import read_rerun
 
-    return read_step(os.path.join(folder, "4711.json"))
+    return read_rerun(os.path.join(folder, "4711.json"))
 
 
 # --- what is kept between submissions ---

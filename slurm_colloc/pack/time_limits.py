@@ -14,7 +14,7 @@ from slurm_colloc.submit.plan import NotPackedError, Slurm
 from slurm_colloc.submit.slurm_answers import limits_of_user
 
 
-class Time(NamedTuple):
+class PackTime(NamedTuple):
     """How long it takes, by which the tasks go over so many jobs, so many at a time.
 
     ``time_min`` is the jobs' time limit (None: they have none) without ``spare_min``, as much as one task takes that is
@@ -36,7 +36,7 @@ def time_of(
     most: int,
     factor: float,
     config: SiteConfig,
-) -> Time:
+) -> PackTime:
     """Return the time that the tasks need; without --time a task has the partition's default as its limit, often days.
 
     Args:
@@ -53,7 +53,7 @@ def time_of(
     """
     limit_min = asked_limit_min(request, config)
     if limit_min is None:
-        return Time(jobs, at_once, None, 0, None)
+        return PackTime(jobs, at_once, None, 0, None)
     limits = [item.max_time_min for item in asked_partitions(request, config) if item.max_time_min is not None]
     longest_min = min(limits, default=None)
     lacks = [because("tasks-lack-time")] if request.time_limit_min is None else []
@@ -72,7 +72,7 @@ def time_of(
             raise NotPackedError(because("most-exceeds-time", most=most), *lacks)
     limit_min *= factor
     with_spare_min = math.floor(min(time_min + math.ceil(limit_min), longest_min or math.inf))
-    return Time(jobs, at_once, time_min, with_spare_min - time_min, limit_min)
+    return PackTime(jobs, at_once, time_min, with_spare_min - time_min, limit_min)
 
 
 def within_limits(

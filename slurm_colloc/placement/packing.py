@@ -54,7 +54,7 @@ class _Unit(NamedTuple):
     most: int
 
 
-class _Need(NamedTuple):
+class _TaskNeed(NamedTuple):
     """The need of one task on a unit; a part that is not known is None, and ``unknown`` says why.
 
     A ``dram_active_pct`` that is not known restricts nothing, and is no reason.
@@ -127,9 +127,9 @@ def _is_busy(dram_active_pct: float | None) -> bool:
     return dram_active_pct is not None and dram_active_pct > BUSY_DRAM_PCT
 
 
-def _need(footprint: Footprint, pool: Pool, part: MigSlice | None, unit: _Unit, sharing: Sharing) -> _Need:
+def _need(footprint: Footprint, pool: Pool, part: MigSlice | None, unit: _Unit, sharing: Sharing) -> _TaskNeed:
     if reason := other_card(footprint.gpu_model, pool):
-        return _Need(None, None, reason)
+        return _TaskNeed(None, None, reason)
     memory, active, dram = footprint.gpu_mem_peak_mib, footprint.sm_active_pct, footprint.dram_active_pct
     # A slice has the part of the bandwidth that it has of the memory.
     narrower = pool.gpu_mem_mib / part.mem_mib if part and pool.gpu_mem_mib else unit.whole_over_own
@@ -138,7 +138,7 @@ def _need(footprint: Footprint, pool: Pool, part: MigSlice | None, unit: _Unit, 
         unknown = footprint.provenance[0] if footprint.provenance else because("need-unknown")
     elif active is None:
         unknown = because("task-sm-unknown")
-    return _Need(
+    return _TaskNeed(
         None
         if memory is None
         else max(1, math.ceil(max(memory.q99, (footprint.part_taken or 0.0) * unit.memory_mib)) + sharing.headroom_mib),
@@ -149,7 +149,7 @@ def _need(footprint: Footprint, pool: Pool, part: MigSlice | None, unit: _Unit, 
     )
 
 
-def _packing(at_once: int, why: Reason, unit: _Unit, need: _Need) -> Packing | Reason:
+def _packing(at_once: int, why: Reason, unit: _Unit, need: _TaskNeed) -> Packing | Reason:
     share_mib = unit.memory_mib // at_once
     if share_mib < 1:
         return because("tasks-exceed-memory", mem_mib=unit.memory_mib, held=0, tasks=at_once)

@@ -43,7 +43,7 @@ _EVERY_S, _TIMES, _REFUSED_TIMES = 1.0, 60, 3
 _GPU_FIELDS = ("TresPerNode", "TresPerJob", "TresPerTask")
 
 
-class Step(NamedTuple):
+class Rerun(NamedTuple):
     """The consequence of a job's last end, written before Slurm is told, and with ``outcome``, in words, behind it.
 
     ``runs`` counts the new runs, ``restarts`` is Slurm's count when it was written. The job is to have ``to`` by
@@ -141,14 +141,14 @@ def _counted(job: Job, record: PendingJob) -> Job:
 
 def _follow(job: Job, record: PendingJob, status: int, output: bytes, paths: Sequence[str]) -> None:
     slurm_conf = job.slurm.config()
-    step = _step(job)
+    rerun = _rerun(job)
     end = End(
         status=status,
         output=output,
         has=_has(record),
         measured=_measured(job),
         left_s=_left_s(record),
-        runs=max(step.runs if step else 0, job.restarts),
+        runs=max(rerun.runs if rerun else 0, job.restarts),
         release=".".join(slurm_conf.get("SLURM_VERSION", "").split(".")[:2]),
     )
     verdict = judge(end, _as_bound(job), job.config.pool, job.config.sharing.late_forms)
@@ -156,11 +156,11 @@ def _follow(job: Job, record: PendingJob, status: int, output: bytes, paths: Seq
         return
     _learn(job, end, verdict)
     by_hand = shlex.join(asks_for_more(job.piece, verdict.more_mib))
-    step = Step(end.runs, job.restarts, "", {})
+    rerun = Rerun(end.runs, job.restarts, "", {})
     done = f"{verdict.why}; for more: {by_hand}"
     if verdict.to is not None:
-        step = Step(end.runs + 1, job.restarts, str(verdict.to), verdict.update)
-        keep_step(job.piece.cluster, job.name, step)
+        rerun = Rerun(end.runs + 1, job.restarts, str(verdict.to), verdict.update)
+        keep_rerun(job.piece.cluster, job.name, rerun)
         # Slurm would bring back one that was cancelled meanwhile.
         if not _goes_on(job.record()):
             return
@@ -171,10 +171,10 @@ def _follow(job: Job, record: PendingJob, status: int, output: bytes, paths: Seq
             mode = job.piece.open_mode or ("append" if slurm_conf.get("JobFileAppend") == "1" else "")
             if not mode.startswith("a"):  # Slurm empties the output of a job that begins again
                 paths, aside = _put_aside(paths, job)
-            step, done = _changed(job, step)
+            rerun, done = _changed(job, rerun)
             done += f"; what it printed so far is in '{aside}'" if aside else ""
     words = f"job {job.name} {verdict.cause}; {done}"
-    keep_step(job.piece.cluster, job.name, step._replace(outcome=words))
+    keep_rerun(job.piece.cluster, job.name, rerun._replace(outcome=words))
     if path := next(iter(paths), ""):
         add_words(path, f"csub: {words}\n".encode(errors="backslashreplace"))
 
@@ -232,7 +232,7 @@ def _put_aside(paths: Sequence[str], job: Job) -> tuple[list[str], str]:
     return new_paths, name
 
 
-def _changed(job: Job, meant: Step) -> tuple[Step, str]:
+def _changed(job: Job, meant: Rerun) -> tuple[Rerun, str]:
     """Have the requeued job ask for more, and return what stands then, and in words what came of it."""
     refused = 0
     for _ in clock.tries(_TIMES, _EVERY_S):
@@ -247,9 +247,9 @@ def _changed(job: Job, meant: Step) -> tuple[Step, str]:
     return meant, f"it begins again; whether on {meant.to} is not known"
 
 
-def _mode(job: Job, step: Step) -> SharingMode:
+def _mode(job: Job, rerun: Rerun) -> SharingMode:
     """Return how the job is to hold its GPU."""
-    [gres] = parse_gres(step.to)
+    [gres] = parse_gres(rerun.to)
     slices = {part.type for pool in job.config.pool for part in pool.slice}
     return mode_of(gres) if is_share(gres) or gres.type in slices else SharingMode.EXCLUSIVE
 
@@ -270,29 +270,34 @@ def started(job: Job) -> str:
     if record is None:
         return ""
     job = _counted(job, record)
-    step = _step(job)
-    if step and step.update and record.has(gpu_part(step.update)):
-        return _got(job, step)
+    rerun = _rerun(job)
+    if rerun and rerun.update and record.has(gpu_part(rerun.update)):
+        return _got(job, rerun)
     if job.piece.mode != SharingMode.EXCLUSIVE and _has(record) in parse_gres(job.piece.asked):
-        # Somebody has changed it, or the file of its step is lost.
+        # Somebody has changed it, or the file of its rerun is lost.
         return SharingMode.EXCLUSIVE
-    if not (step and step.update) or step.outcome or step.runs >= MOST_RETRIES or job.restarts != step.restarts + 1:
+    if (
+        not (rerun and rerun.update)
+        or rerun.outcome
+        or rerun.runs >= MOST_RETRIES
+        or job.restarts != rerun.restarts + 1
+    ):
         return ""
-    meant = step._replace(runs=step.runs + 1, restarts=job.restarts)
-    keep_step(job.piece.cluster, job.name, meant)
+    meant = rerun._replace(runs=rerun.runs + 1, restarts=job.restarts)
+    keep_rerun(job.piece.cluster, job.name, meant)
     if job.slurm.requeue(job.name):
         return ""
     meant, done = _changed(job, meant)
-    keep_step(
+    keep_rerun(
         job.piece.cluster, job.name, meant._replace(outcome=f"job {job.name} was ended before it had more; {done}")
     )
     while True:  # Slurm ends this
         signal.pause()
 
 
-def _got(job: Job, step: Step) -> str:
+def _got(job: Job, rerun: Rerun) -> str:
     """Return how it holds its GPU: the memory of a share, or the mode."""
-    mode = _mode(job, step)
+    mode = _mode(job, rerun)
     if mode in (SharingMode.EXCLUSIVE, SharingMode.MIG):
         return mode
     sizes = [pool.gpu_mem_mib or 0 for pool in job.config.pool if pool.mps_per_gpu or pool.shards_per_gpu]
@@ -306,20 +311,20 @@ def _path(cluster: str, job_id: str) -> str:
     return os.path.join(user_data_folder(), "recovered", cluster, f"{job_id}.json")
 
 
-def _step(job: Job) -> Step | None:
+def _rerun(job: Job) -> Rerun | None:
     """Return what this job's last end came to; None of its first run, whatever had its number before."""
-    return read_step(_path(job.piece.cluster, job.name)) if job.restarts else None
+    return read_rerun(_path(job.piece.cluster, job.name)) if job.restarts else None
 
 
-def read_step(path: str) -> Step | None:
+def read_rerun(path: str) -> Rerun | None:
     """Return what one file holds; None where there is none, or none that can be used."""
     with suppress(StoreError, ValueError, TypeError, RecursionError):
-        step: Step = read_as(Step, json.loads(read_own(path, _LIMIT_BYTES)))
-        return step
+        rerun: Rerun = read_as(Rerun, json.loads(read_own(path, _LIMIT_BYTES)))
+        return rerun
     return None
 
 
-def keep_step(cluster: str, job_id: str, step: Step) -> None:
+def keep_rerun(cluster: str, job_id: str, rerun: Rerun) -> None:
     """Write down what a job's end comes to.
 
     Raises:
@@ -328,7 +333,7 @@ def keep_step(cluster: str, job_id: str, step: Step) -> None:
     path = _path(cluster, job_id)
     for folder in (user_data_folder(), os.path.dirname(os.path.dirname(path)), os.path.dirname(path)):
         private_folder(folder)
-    write_atomic(path, json.dumps(step._asdict()).encode(errors="backslashreplace"), durable=True)
+    write_atomic(path, json.dumps(rerun._asdict()).encode(errors="backslashreplace"), durable=True)
     with suppress(OSError):
         files = sorted((file.stat().st_mtime, file.path) for file in os.scandir(folder))
         for _, path in files[:-_MOST_KEPT]:
@@ -337,8 +342,8 @@ def keep_step(cluster: str, job_id: str, step: Step) -> None:
 
 def told(cluster: str, job_id: str) -> str:
     """Return what became of one's own job, or a task of an array, after it ran out of GPU memory; empty else."""
-    step = read_step(_path(cluster, job_id))
-    return step.outcome if step else ""
+    rerun = read_rerun(_path(cluster, job_id))
+    return rerun.outcome if rerun else ""
 
 
 if __name__ == "__main__":

@@ -70,7 +70,7 @@ pack = spec.Spec(spec.VERSION, "p", "0-3", (), (), 1, ("/bin/sh",), (), load, ro
 with_ledger = ledger.LedgerWriter(ledger.ledger_path("lab", "1"), print)
 with_ledger.header(pack, {})
 resume.keep_script("lab", "1", b"#!/bin/sh")
-recover.keep_step("lab", "1", recover.Step(1, 0, "gpu:1", {"Gres": "gpu:1"}, "it began again"))
+recover.keep_rerun("lab", "1", recover.Rerun(1, 0, "gpu:1", {"Gres": "gpu:1"}, "it began again"))
 os.symlink(mps_daemon.short_folder("1", {"TMPDIR": tmp}), f"{tmp}/mps")
 os.symlink(os.path.dirname(write_script("job.sh", b"#!/bin/sh")), f"{tmp}/script")
 """

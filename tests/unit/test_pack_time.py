@@ -9,7 +9,7 @@ from slurm_colloc.core.config import Limits as Enforced
 from slurm_colloc.core.config import Partition, SiteConfig
 from slurm_colloc.core.errors import ProcessError
 from slurm_colloc.core.model import JobRequest, Reason, because
-from slurm_colloc.pack.time_limits import Time, time_of, within_limits
+from slurm_colloc.pack.time_limits import PackTime, time_of, within_limits
 from slurm_colloc.slurm.free_gpus import Free
 from slurm_colloc.slurm.limits import Association, Limits
 from slurm_colloc.submit.plan import NotPackedError
@@ -18,7 +18,7 @@ from tests.unit.made import request, site
 DAY_MIN = 1440.0
 
 
-def of(asked: JobRequest, partition: Partition) -> Time | list[str]:
+def of(asked: JobRequest, partition: Partition) -> PackTime | list[str]:
     """Return the time of 40 tasks, or the codes of why there is not so much."""
     config = site()._replace(partition=(partition,))
     try:
@@ -29,9 +29,9 @@ def of(asked: JobRequest, partition: Partition) -> Time | list[str]:
 
 def test_what_the_user_asked_for_is_a_tasks_time() -> None:
     limited = Partition("gpu", max_time_min=DAY_MIN)
-    assert of(request(time_limit_min=10.0), limited) == Time(1, 10, 60, 15, 15.0)
+    assert of(request(time_limit_min=10.0), limited) == PackTime(1, 10, 60, 15, 15.0)
     # The spare time ends at the partition's limit.
-    assert of(request(time_limit_min=10.0), limited._replace(max_time_min=70.0)) == Time(1, 10, 60, 10, 15.0)
+    assert of(request(time_limit_min=10.0), limited._replace(max_time_min=70.0)) == PackTime(1, 10, 60, 10, 15.0)
 
 
 def test_a_default_that_no_pack_fits_asks_for_a_time() -> None:
@@ -42,9 +42,9 @@ def test_a_default_that_no_pack_fits_asks_for_a_time() -> None:
 
 def test_a_default_makes_as_many_jobs_as_it_needs() -> None:
     found = of(request(), Partition("gpu", default_time_min=60.0, max_time_min=100.0))
-    assert isinstance(found, Time)
+    assert isinstance(found, PackTime)
     assert (found.jobs, found.limit_min) == (4, 90)
-    assert of(request(), Partition("gpu", default_time_min=60.0)) == Time(1, 10, 360, 90, 90)
+    assert of(request(), Partition("gpu", default_time_min=60.0)) == PackTime(1, 10, 360, 90, 90)
 
 
 class Accounting:

@@ -508,7 +508,7 @@ def test_of_many_jobs_the_newest_are_kept(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     monkeypatch.setattr(recover, "_MOST_KEPT", 3)
     for number in range(5):
-        recover.keep_step("c", str(number), recover.Step(1, 0, "gpu:1", {}, f"words {number}"))
+        recover.keep_rerun("c", str(number), recover.Rerun(1, 0, "gpu:1", {}, f"words {number}"))
         os.utime(tmp_path / f"slurm_colloc/recovered/c/{number}.json", (number, number))
     assert [recover.told("c", str(number)) for number in range(6)] == ["", "", *map("words {}".format, (2, 3, 4)), ""]
     assert (tmp_path / "slurm_colloc/recovered/c").stat().st_mode & 0o777 == 0o700
