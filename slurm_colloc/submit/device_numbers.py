@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether a script takes for a number what Slurm says of its GPU.
 
-On a slice CUDA_VISIBLE_DEVICES is MIG-<uuid>, and the numbers of the others count slices: `+devices $GPU`, `cuda:$GPU`
-or int() of them fail, or mean another GPU. What only says, tests, counts or hands on such a variable does no harm.
+CUDA_VISIBLE_DEVICES is MIG-<uuid> on a slice, and the numbers of the others count slices: `+devices $GPU`, `cuda:$GPU`
+or int() of them fail, or mean another GPU. Words that only say, test, count or hand on such a variable do no harm.
 """
 
 import re
@@ -29,7 +29,7 @@ _LOGGED = (
     rb"(?:(?:[12]?>{1,2}|\|[ \t]*tee)(?:[ \t]+-a)?[ \t]*"
     rb"(?:&[12]|[^\s;|&]{0,200}(?:log|out|err|null)[^\s;|&]{0,80}))?"
 )
-# What is between quotes is said, too, but for a command that stands there.
+# Words between quotes are said, too, but for a command that stands there.
 _QUOTED = rb"(?:\"(?:[^\"\\`$\n]|\\.|\$(?!\())*\"|'[^'\n]*')"
 _HARMLESS = (
     # It is there or not: ${GPU:+x}, [ -n "$GPU" ], [ "$GPU" = "" ].
@@ -60,8 +60,8 @@ def device_taken_for_number(commands: bytes) -> str | None:
     """Return the variable that a script without its comments may take for a GPU's number; None where it takes none."""
     if not any(name in commands for name in _TELLING):
         return None
-    # What another command says in the middle of a sentence is none of its matter.
-    whole = re.sub(_INNER, b"", commands.replace(b"\\\n", b" "))
-    found = re.search(_OPTION, whole) or re.search(_READ, re.sub(_SKIPPED, b"", whole))
-    name = re.search(_DEVICES, found[0]) if found else None
+    # Words of another command in the middle of a sentence are none of its matter.
+    text = re.sub(_INNER, b"", commands.replace(b"\\\n", b" "))
+    use = re.search(_OPTION, text) or re.search(_READ, re.sub(_SKIPPED, b"", text))
+    name = re.search(_DEVICES, use[0]) if use else None
     return name[0].decode() if name else None

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a job that runs on a share leaves in the environment of what it submits, and what is no other job's.
+"""Variables that a job on a share leaves in the environment of what it submits, but are no other job's.
 
 csub's block sets variables for one job and names them in COLLOC_SET: the job's id, then NAME=VALUE for each. The next
-job inherits them. A value that is not csub's any more is the user's and stays; of a list, csub's part goes.
+job inherits them. A value that is not csub's any more is the user's and stays; a list loses csub's part.
 """
 
 from collections.abc import Mapping
@@ -35,6 +35,6 @@ def environment_to_submit() -> dict[str, str]:
 
 
 def _left(whole: str, ours: str) -> str:
-    """Return what is left of a list without csub's part; of a value that is none of csub's, all."""
+    """Return the rest of a list without csub's part; a value that is none of csub's stays whole."""
     before, found, behind = f",{whole},".partition(f",{ours},")
     return f"{before},{behind}".strip(",") if found else whole

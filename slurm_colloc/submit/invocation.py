@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One invocation of csub: which sbatch and site.toml it found, its arguments split, and its messages to the user."""
+"""One invocation of csub: its sbatch and site.toml, its arguments split, and its messages to the user."""
 
 import os
 import re
@@ -28,12 +28,12 @@ from slurm_colloc.submit.own_options import is_exclusive, own_values, with_polic
 # A program that would call csub back for ever: csub's own start script under another name, or a script that starts it.
 _NAMES_CSUB = rb"(?m)^[^#\n]*\bcsub\b"
 STDOUT, STDERR = 1, 2
-# What sbatch is told as its own name, and the accounting keeps as SubmitLine: a shell would not tell it the path.
+# The name that sbatch is told as its own, and that the accounting keeps as SubmitLine: a shell would not tell the path.
 CALLED = "sbatch"
 
 
 class Call(NamedTuple):
-    """One invocation: what to fall back on at any time."""
+    """One invocation, to fall back on at any time."""
 
     sbatch: str
     argv: tuple[str, ...]
@@ -54,13 +54,13 @@ def found_call(argv: tuple[str, ...], called: str = "csub") -> tuple[Call, bool,
     """
     configured, config, problem = find_site()
     sbatch = find_sbatch(configured, os.environ, sys.argv[0])
-    # Where splitting fails, as with an option that only sbatch knows, it stays at this.
+    # It stays at this if splitting fails, as with an option that only sbatch knows.
     rest, own = without_own_options(argv)
-    # Whoever calls csub as sbatch is to see sbatch and nothing else, until the site lets csub place jobs.
+    # A user who calls csub as sbatch is to see sbatch and nothing else, until the site lets csub place jobs.
     silent = config is not None and config.policy != "auto" and not own
     unheard = "--quiet" in rest or "-Q" in rest
     quiet = silent or unheard
-    # Whoever wrote a file of his own is told even by a site that only looks on, if it is a person who reads it.
+    # A user with a file of his own is told even by a site that only looks on, if it is a person who reads it.
     if not unheard and (os.isatty(STDERR) or not (silent or _read_as_one())) and (path := passed_over()):
         say(how_passed_over(path))
     call = Call(sbatch, rest, environment_to_submit(), "--dry-run" in own, quiet, called=called)
@@ -85,7 +85,7 @@ def split_call(call: Call, command_line: CommandLine, *, silent: bool = False) -
 
 
 def find_site() -> tuple[str, SiteConfig | None, str]:
-    """Return (configured sbatch, site, problem); without a usable site.toml the problem says why."""
+    """Return (configured sbatch, site, problem); the problem says why there is no usable site.toml."""
     problem = f"no site.toml found; '{how_to_write_one()}' writes one"
     for path in site_files():
         try:
@@ -117,9 +117,9 @@ def _read_as_one() -> bool:
 
 
 def say(text: str) -> None:
-    """Tell the user; what a terminal would act on is made visible: words of a script, or of sbatch, may hold it."""
+    """Tell the user; controls of a terminal are made visible: words of a script, or of sbatch, may hold some."""
     if not text.isprintable():
-        from slurm_colloc.core.units import printable  # of no use to nearly all submissions
+        from slurm_colloc.core.units import printable  # few texts hold any
 
         text = "\n".join(map(printable, text.split("\n")))
     write_all(STDERR, f"csub: {text}\n".encode(errors="backslashreplace"))
@@ -140,7 +140,7 @@ def find_sbatch(configured: str, environ: Mapping[str, str], own: str) -> str:
 
 def _is_csub(candidate: str, own: str) -> bool:
     real = os.path.realpath(candidate)
-    # Not only this very file: another checkout's csub behind the name sbatch would call us back for ever.
+    # This very file is not the only one: another checkout's csub behind the name sbatch would call us back for ever.
     if real == os.path.realpath(own) or os.path.basename(real) == "csub":
         return True
     try:
@@ -154,7 +154,7 @@ def _is_csub(candidate: str, own: str) -> bool:
 def write_all(descriptor: int, content: bytes) -> None:
     """Write all of ``content``; a reader who went away or a full disk changes nothing about the submission.
 
-    Not through sys.stdout and sys.stderr, which are None where csub's caller closed them.
+    sys.stdout and sys.stderr are None where csub's caller closed them.
     """
     with suppress(OSError):
         while content:

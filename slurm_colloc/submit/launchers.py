@@ -85,7 +85,7 @@ LAUNCHERS = (
     Launcher("crew", "R -e crew::crew_worker, Rscript -e crew::crew_worker", "crew.cluster: Slurm"),
     Launcher("Ollama", "ollama serve", "Ollama: FAQ", serves=True),
 )
-# What hands a served cluster its work, as a program's own file does.
+# Commands that hand a served cluster its work, as a program's own file does.
 _HAND_OVER = (["ray", "job", "submit"], ["hq", "submit"], ["ollama", "run"], ["spark-submit"])
 _COMMANDS: dict[str, list[tuple[Launcher, list[str]]]] = {}
 for _one in LAUNCHERS:

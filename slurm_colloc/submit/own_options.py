@@ -11,7 +11,7 @@ from slurm_colloc.slurm.directives import Script
 from slurm_colloc.slurm.option_tables import RELEASES, SBATCH_OPTIONS, Option, known_as
 from slurm_colloc.slurm.options import CommandLine, Given, join_options, split_command_line
 
-# What a #CSUB line may say; the others are about one call of csub, not about the job.
+# Options that a #CSUB line may give; the others are about one call of csub, not about the job.
 SCRIPT_OPTIONS = (
     Option("gpu-footprint", "", "required", ""),
     Option("colloc", "", "required", ""),
@@ -32,7 +32,7 @@ OWN_OPTIONS = (
 _NUMBERS = {"pack-tasks": 1, "pack-jobs": 1, "pack-retries": 0}
 # Options of sbatch that end it before it reads a script.
 NO_SUBMISSION = ("help", "usage", "version")
-# By it the site's policy (plugin/colloc_policy.lua), which judges every submission, is told of csub's own. A variable,
+# The site's policy (plugin/colloc_policy.lua), which judges every submission, is told by it of csub's own. A variable,
 # because it reaches slurmctld with every batch job and touches nothing that the user wrote; SLURM_ at its front, since
 # those pass --export=NONE too. Jobs inherit it, so that it names the job that it was submitted from: what that one says
 # in its turn, with another id around it, is nobody's word.
@@ -43,7 +43,7 @@ NOT_LATE = "late=off"
 
 
 def option_table(release: str, config: SiteConfig | None) -> tuple[Option, ...]:
-    """Return sbatch's options with those that the site's plugins add; of an unknown release, the newest known one's."""
+    """Return sbatch's options with those that the site's plugins add; an unknown release has the newest known one's."""
     table = SBATCH_OPTIONS[known_as(release) or RELEASES[-1]]
     return join_options(table, config.sbatch_options) if config else table
 
@@ -64,7 +64,7 @@ def parse_arguments(argv: Sequence[str], config: SiteConfig | None) -> CommandLi
 def without_own_options(argv: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return sbatch's arguments and csub's own where they cannot be split with certainty, the front does it alike.
 
-    An option that is not known is taken to have a value where one may stand; behind the script all is the script's.
+    An option that is not known is taken to have a value where one may stand. All words behind the script are its own.
     """
     takes_value = {option.name: option.argument == "required" for option in OWN_OPTIONS}
     rest: list[str] = []

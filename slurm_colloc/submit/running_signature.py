@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The signature of a job that was not submitted by csub, worked out while the job runs.
 
-Its script, arguments, folder and variables are those of the submission. What cannot be told any more is which variables
-were given to this job alone (--export=NAME=VALUE), so such a job that does not name them in its script passes for one
+Its script, arguments, folder and variables are those of the submission. Nobody can tell any more which variables were
+given to this job alone (--export=NAME=VALUE), so such a job that does not name them in its script passes for one
 without them.
 """
 
@@ -29,7 +29,7 @@ def known_by(path: str, arguments: Sequence[str], environ: Mapping[str, str], cl
         path: the batch script as slurmd has it.
         arguments: the script's own.
         environ: of the job.
-        cluster: by the name that csub has for it.
+        cluster: the name that csub has for it.
 
     Raises:
         InputError: csub submitted it, and knows it better; nothing is learned from it, as it has a limit of MPS on its

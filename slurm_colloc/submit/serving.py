@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs that take a part of the memory of whatever GPU they find: how much, as a script tells them, and for what.
 
-What they hold says nothing of what they need, but the part is written there. On a slice it is of the slice, beside
-others of the whole GPU. The command stays the user's: csub says which part goes with a piece.
+Their memory says nothing of their need, but the part is written there. It is a part of the slice on a slice, and of the
+whole GPU beside others. The command stays the user's: csub says which part goes with a piece.
 """
 
 import os
@@ -29,7 +29,7 @@ class Program(NamedTuple):
     unless: bytes = rb"(?!)"
 
 
-# By the programs' own documentation: vLLM 0.11, SGLang 0.5, text-generation-inference 3, JAX 0.7.
+# Taken from the programs' own documentation: vLLM 0.11, SGLang 0.5, text-generation-inference 3, JAX 0.7.
 PROGRAMS = (
     Program("vLLM", rb"\bvllm(?:[ \t]+serve\b|\.entrypoints\.)", "--gpu-memory-utilization", 0.9),
     Program("SGLang", rb"\bsglang(?:\.launch_server\b|[ \t]+serve\b)", "--mem-fraction-static", 0.9, takes_more=True),
@@ -42,7 +42,7 @@ PROGRAMS = (
         unless=rb"\bXLA_PYTHON_CLIENT_(?:PREALLOCATE=[\"']?(?:false|0)|ALLOCATOR=[\"']?platform)",
     ),
 )
-# What loads a model says where it lies; what loads it smaller than it lies there is not judged.
+# Programs that load a model say where it lies; one that loads it smaller than it lies there is not judged.
 _LOADS = re.compile(rb"\b(?:vllm|sglang|text-generation-launcher|llama-(?:server|cli))\b")
 _MODEL = re.compile(
     rb"(?:\bvllm[ \t]+serve|--model(?:-path|-id)?|\bllama-(?:server|cli)\b[^\n;|&]{0,400}?[ \t]-m)"
@@ -56,7 +56,7 @@ _MOST_FILES = 512
 
 
 class Told(NamedTuple):
-    """What one program is told; ``part`` is None where that is not a number."""
+    """The part that one program is told; ``part`` is None where that is not a number."""
 
     program: Program
     part: float | None
