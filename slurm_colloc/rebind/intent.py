@@ -1,20 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A change of a waiting job that was written down, its fate, and why it is undone: pure functions."""
+"""A change of a waiting job that was written down, its fate, and why it is undone: pure functions, but for one."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from slurm_colloc.core.model import Footprint, Placement
 from slurm_colloc.core.units import counted
 from slurm_colloc.rebind.waiting import Change, Waiting
-from slurm_colloc.slurm.pending import Assignments, PendingJob
+from slurm_colloc.slurm.pending import Assignments, PendingJob, parse_pending, show
 
 # Why a job waits that only GPUs keep from starting.
 _FOR_GPUS = frozenset({"None", "Priority", "Resources"})
 # Why a job waits by what it asks for: number of jobs, begin time, somebody's hold and the like are none of that.
 _OF_WHAT_IT_ASKS = r"BadConstraints|GRES|TRES|Billing|Wall|TimeLimit|Node|Mem|C[Pp][Uu]|Reserv|permitted"
+
+
+class Control(Protocol):
+    """A scontrol that changes and shows jobs, as the user who runs this."""
+
+    def control(self, lines: Sequence[str]) -> str:
+        """Return what scontrol prints for these lines."""
+
+
+def records_after(slurm: Control, lines: Sequence[str], job_ids: Iterable[str]) -> dict[str, PendingJob]:
+    """Have scontrol change jobs by these lines, and return the records of jobs as they are then, by their target."""
+    lines = [*lines, *show(job_ids)]
+    return parse_pending(slurm.control(lines)) if lines else {}
 
 
 class Intent(NamedTuple):

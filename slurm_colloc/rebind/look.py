@@ -25,7 +25,7 @@ from slurm_colloc.estimate.records import drop_decision, read_decisions
 from slurm_colloc.placement.candidate import asked_limit_min, partition_names
 from slurm_colloc.rebind.candidates import placed_late, take, whole_kinds, why_not, why_not_now
 from slurm_colloc.rebind.forms import Form, change_of, form_of
-from slurm_colloc.rebind.intent import Intent, has_grown, said_of, waits_for_gpus, why_back
+from slurm_colloc.rebind.intent import Control, Intent, has_grown, records_after, said_of, waits_for_gpus, why_back
 from slurm_colloc.rebind.waiting import (
     Change,
     Waiting,
@@ -40,7 +40,7 @@ from slurm_colloc.rebind.waiting import (
 from slurm_colloc.slurm.free_gpus import Free, kind_of
 from slurm_colloc.slurm.gres import parse_gres
 from slurm_colloc.slurm.jobs import QueuedJob
-from slurm_colloc.slurm.pending import PendingJob, parse_pending, show, update
+from slurm_colloc.slurm.pending import PendingJob, update
 from slurm_colloc.submit import plan
 from slurm_colloc.submit.decision import foretold
 from slurm_colloc.submit.footprint import footprint_of_runs
@@ -58,7 +58,7 @@ _NO_FAILURE = ("undo", "off", "changed", "free", "grew", "harmed")
 _HARMED_S = 30 * 86400.0
 
 
-class Slurm(plan.Slurm, Protocol):
+class Slurm(plan.Slurm, Control, Protocol):
     """The questions and orders of a look, beside the questions of a submission."""
 
     def config(self) -> Mapping[str, str]:
@@ -69,9 +69,6 @@ class Slurm(plan.Slurm, Protocol):
 
     def free(self, *, single: bool = False) -> Free:
         """Return what is free now, or what is on nodes with a single GPU of its kind."""
-
-    def control(self, lines: Sequence[str]) -> str:
-        """Return what scontrol prints for these lines."""
 
 
 class Looked(NamedTuple):
@@ -120,8 +117,7 @@ def look(config: SiteConfig, slurm: Slurm, *, undo: bool = False) -> Looked:
 def _records(slurm: Slurm, lines: Sequence[str], jobs: Iterable[Waiting]) -> dict[str, list[PendingJob]]:
     """Have scontrol change jobs, and return their pending records as they are then, by the id that sbatch told."""
     records: dict[str, list[PendingJob]] = {}
-    lines = [*lines, *show(job.job_id for job in jobs)]
-    for record in parse_pending(slurm.control(lines)).values() if lines else ():
+    for record in records_after(slurm, lines, (job.job_id for job in jobs)).values():
         if record.state == "PENDING" and record.uid == os.geteuid():
             records.setdefault(record.job_id, []).append(record)
     return records

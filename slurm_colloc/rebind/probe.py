@@ -13,8 +13,9 @@ from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.errors import InputError
 from slurm_colloc.core.model import Gres
 from slurm_colloc.rebind.forms import newest_form, updates
+from slurm_colloc.rebind.intent import Control, records_after
 from slurm_colloc.slurm.gres import parse_tres_gres
-from slurm_colloc.slurm.pending import Assignments, PendingJob, parse_pending, show, update
+from slurm_colloc.slurm.pending import Assignments, PendingJob, update
 
 _ASKS = {
     "gres": "--gres=gpu:",
@@ -28,14 +29,11 @@ _STEP = f"{_UNSET}; timeout 20 srun -n1 true"
 _ENDED = ("COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED")
 
 
-class Slurm(Protocol):
+class Slurm(Control, Protocol):
     """The questions and orders of a probe, as the user who runs it."""
 
     def submit(self, arguments: Sequence[str]) -> str:
         """Have sbatch submit a job, and return its id."""
-
-    def control(self, lines: Sequence[str]) -> str:
-        """Return what scontrol prints for these lines."""
 
     def cancel(self, job_ids: Sequence[str]) -> None:
         """Cancel jobs, whatever their state."""
@@ -130,7 +128,7 @@ def holding(outcomes: Sequence[Outcome]) -> list[str]:
 def _change(updates: Mapping[str, Assignments], slurm: Slurm) -> dict[str, str]:
     """Change jobs, and return by job why it does not show the change; empty where it does."""
     lines = [line for job, to in updates.items() for line in update([job], to)]
-    records = parse_pending(slurm.control([*lines, *show(updates)])) if updates else {}
+    records = records_after(slurm, lines, updates)
     return {
         job: "" if job in records and records[job].has(to) else "the update was not taken"
         for job, to in updates.items()
@@ -141,7 +139,7 @@ def _await(jobs: Mapping[str, Trial], slurm: Slurm, patience_s: float) -> dict[s
     """Wait for released jobs to end, and return by job why it does not show that its change holds."""
     until_s = monotonic() + patience_s
     while jobs:
-        records = parse_pending(slurm.control(show(jobs)))
+        records = records_after(slurm, (), jobs)
         ended = [job for job in jobs if job not in records or _is_over(records[job])]
         if len(ended) == len(jobs) or monotonic() > until_s:
             return {job: _why(records.get(job), trial) for job, trial in jobs.items()}

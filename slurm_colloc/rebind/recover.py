@@ -27,13 +27,13 @@ from slurm_colloc.core.value_types import read_as
 from slurm_colloc.estimate.records import drop_evidence, evidence_of_run, note_out_of_memory
 from slurm_colloc.gpu.failure import TAIL_BYTES, Outcome, outcome_of
 from slurm_colloc.placement.out_of_memory import MOST_RETRIES, is_share, mode_of
-from slurm_colloc.rebind.intent import gpu_part
+from slurm_colloc.rebind.intent import gpu_part, records_after
 from slurm_colloc.rebind.recovery import End, Verdict, as_evidence, judge
 from slurm_colloc.rebind.waiting import read_one
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.gres import parse_gres
 from slurm_colloc.slurm.job_files import add_words, last_words
-from slurm_colloc.slurm.pending import Assignments, PendingJob, parse_pending, show, update
+from slurm_colloc.slurm.pending import Assignments, PendingJob, update
 from slurm_colloc.submit.recovery import Carried, asks_for_more, parse_carried
 
 _LIMIT_BYTES = 256 * 1024
@@ -69,7 +69,7 @@ class Job(NamedTuple):
 
     def record(self) -> PendingJob | None:
         """Return what slurmctld knows of it."""
-        return parse_pending(self.slurm.control(show([self.name]))).get(self.name)
+        return records_after(self.slurm, (), [self.name]).get(self.name)
 
 
 def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -237,8 +237,7 @@ def _changed(job: Job, meant: Rerun) -> tuple[Rerun, str]:
     refused = 0
     for _ in clock.tries(_TIMES, _EVERY_S):
         with suppress(CollocError):  # slurmctld is started anew
-            answer = job.slurm.control([*update([job.name], meant.update), *show([job.name])])
-            record = parse_pending(answer).get(job.name)
+            record = records_after(job.slurm, update([job.name], meant.update), [job.name]).get(job.name)
             if record is not None and record.has(gpu_part(meant.update)):
                 return meant, f"it begins again on {meant.to}"
             refused += record is not None
