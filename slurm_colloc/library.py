@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The public API behind ``import slurm_colloc as colloc``: accounting as pandas DataFrames, and what csub would decide.
 
-The only pandas: what a GPU node and a login node run does without it.
+The only pandas: a GPU node and a login node run without it.
 """
 
 import os
@@ -66,7 +66,7 @@ class Accounting:
         """Return one row for each run that had a GPU in the window, with the columns of ``colloc report --runs``.
 
         Args:
-            since: where the window begins; 30 days before its end where it is not given.
+            since: the window's beginning; 30 days before its end if it is not given.
             until: where it ends; now where it is not given.
             filters: column=value, or a list of values, as user="ann" or state=["FAILED", "OUT_OF_MEMORY"].
 
@@ -76,10 +76,10 @@ class Accounting:
         """
         with self._aggregated(since, until) as (database, about):
             kinds, rows = run_rows(database)
-        for name, wanted in filters.items():
+        for name, choice in filters.items():
             if name not in kinds:
                 raise InputError(f"runs have no column '{name}'; they have {', '.join(kinds)}")
-            column, values = list(kinds).index(name), {wanted} if isinstance(wanted, str) else set(wanted)
+            column, values = list(kinds).index(name), {choice} if isinstance(choice, str) else set(choice)
             rows = [row for row in rows if row[column] in values]
         return _frame((kinds, rows), about)
 
@@ -116,11 +116,13 @@ class Accounting:
         Raises:
             CollocError: the store cannot be read.
         """
-        columns = {"at": datetime} | {one.name: _KINDS[one.kind] for one in schema.SAMPLES if one.name != "at_s"}
-        asked = {"job": str(job)}
+        columns = {"at": datetime} | {
+            column.name: _KINDS[column.kind] for column in schema.SAMPLES if column.name != "at_s"
+        }
+        parameters = {"job": str(job)}
         with self._store.connect(inf, inf) as database:
             span = f"SELECT min(start_s), max(coalesce(end_s, $now)) FROM allocations WHERE {_JOB}"
-            ((first_s, last_s),) = database.execute(span, asked | {"now": now()}).fetchall()
+            ((first_s, last_s),) = database.execute(span, parameters | {"now": now()}).fetchall()
             self._store.view_samples(database, *((inf, inf) if first_s is None else (first_s, last_s)))
             names = ", ".join(f"s.{name}" for name in list(columns)[1:])
             rows = database.execute(
@@ -128,7 +130,7 @@ class Accounting:
                 FROM shares s SEMI JOIN (FROM allocations WHERE {_JOB}) a
                 ON s.cluster = a.cluster AND s.job_id = a.job_id_raw AND s.at_s > a.start_s
                 AND s.at_s - s.interval_s < coalesce(a.end_s, s.at_s) ORDER BY at_s, uuid""",
-                asked,
+                parameters,
             ).fetchall()
         return _frame((columns, rows), {"job_id": str(job)})
 
@@ -138,7 +140,7 @@ class Accounting:
         window = Window(begin.timestamp(), end.timestamp(), now())
         with self._store.connect(window.since_s, window.until_s) as database:
             aggregate(database, self._store, window)
-            whole = whole_usage(database)
+            total = whole_usage(database)
             clusters = database.execute("SELECT DISTINCT cluster FROM usage ORDER BY 1").fetchall()
             # Texts and numbers alone, which to_parquet can keep.
             yield (
@@ -147,7 +149,7 @@ class Accounting:
                     "cluster": ", ".join(name for (name,) in clusters),
                     "since": begin.isoformat(),
                     "until": end.isoformat(),
-                    "coverage_pct": whole.coverage_pct,
+                    "coverage_pct": total.coverage_pct,
                     "visible": self._store.visible.whose if not self._store.visible.everybody else "",
                     "mig_by": CONVENTIONS[self._by],
                 },
@@ -216,12 +218,12 @@ def _ends(since: Moment, until: Moment) -> tuple[datetime, datetime]:
     return begin, end
 
 
-def _moment(given: Moment) -> datetime | None:
+def _moment(value: Moment) -> datetime | None:
     try:
-        found = datetime.fromisoformat(given) if isinstance(given, str) else given
+        moment = datetime.fromisoformat(value) if isinstance(value, str) else value
     except ValueError:
-        raise InputError(f"time '{given}' is not ISO 8601") from None
-    return found.astimezone(UTC) if found else None
+        raise InputError(f"time '{value}' is not ISO 8601") from None
+    return moment.astimezone(UTC) if moment else None
 
 
 def _frame(table: Rows, about: dict[str, Any]) -> pd.DataFrame:
@@ -229,7 +231,10 @@ def _frame(table: Rows, about: dict[str, Any]) -> pd.DataFrame:
     kinds, rows = table
     columns = list(zip(*rows, strict=True)) or [()] * len(kinds)
     frame = pd.DataFrame(
-        {name: pd.Series(list(of), dtype=_dtype(name, kinds[name])) for name, of in zip(kinds, columns, strict=True)}
+        {
+            name: pd.Series(list(values), dtype=_dtype(name, kinds[name]))
+            for name, values in zip(kinds, columns, strict=True)
+        }
     )
     frame.attrs.update(about)
     return frame
@@ -237,5 +242,5 @@ def _frame(table: Rows, about: dict[str, Any]) -> pd.DataFrame:
 
 def _dtype(name: str, kind: Any) -> Any:
     if isinstance(kind, UnionType):
-        kind = next(one for one in get_args(kind) if one is not type(None))
+        kind = next(member for member in get_args(kind) if member is not type(None))
     return "category" if name in _CATEGORIES else _DTYPES.get(kind, "string")

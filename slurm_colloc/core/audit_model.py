@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 from slurm_colloc.core.usage_model import GroupUsage
 
-# What questions are asked of.
+# The tables that rules ask.
 RUNS, NODES = "audited_runs", "audited_nodes"
-# Whom a finding is about.
+# The subjects of findings.
 USER, NODE, JOB = "user", "node", "job"
 # A program that only opens a GPU shows some milliseconds of work on it: 0.1 % of two seconds on an H100.
 IDLE_PCT = 0.1
-# What notices of a finding are kept by: rule, about, cluster, subject.
+# Notices of a finding are kept by rule, about, cluster, subject.
 Key = tuple[str, str, str, str]
 
 
@@ -26,10 +26,10 @@ def form_of(rule: str, about: str) -> str:
 
 
 class Question(NamedTuple):
-    """What a rule asks of the table ``source``, as SQL over its columns; ``$name`` stands for a parameter.
+    """A rule's question to the table ``source``, as SQL over its columns; ``$name`` stands for a parameter.
 
-    Of the rows within ``scope``, those that have all that it ``needs`` (why a row without it cannot be judged -> a
-    condition) can be said to be, or not to be, what the rule is about; those ``found`` are. ``hours`` is what a found
+    A row within ``scope`` can be judged if it has all that the rule ``needs`` (why a row without it cannot be judged ->
+    a condition); the rule is about those ``found``. ``hours`` is what a found
     row adds to the finding, in GPU-hours. ``subject`` names what findings are of. ``figures`` are aggregates over the
     judged rows of one subject, in which ``found`` is a column, and ``label`` is one that is a text. ``coverage`` is how
     much of a row's time was sampled, in percent.
@@ -65,7 +65,7 @@ class JobLine(NamedTuple):
 
 
 class Subject(NamedTuple):
-    """What was found of one subject of one cluster.
+    """The found runs or nodes of one subject of one cluster.
 
     ``user`` is empty where nobody is answerable. ``gpu_hours`` is of the found, ``coverage_pct`` the least of one of
     them, None where the source of a rule knows none. ``evidence`` is a digest of which runs they were. ``worst`` are
@@ -90,7 +90,7 @@ class Subject(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What one question found: ``rows`` were within its scope, ``judged`` of them could be judged."""
+    """The answer to one question: ``rows`` were within its scope, ``judged`` of them could be judged."""
 
     rows: int
     judged: int
@@ -98,7 +98,7 @@ class Answer(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """What one entry of [[audit.rule]] says of one subject.
+    """The statement of one entry of [[audit.rule]] on one subject.
 
     ``rule`` is the entry's name, ``code`` the rule's. ``evidence`` says what was seen, over what, how surely, and the
     site's bound; ``reproduce`` is a command that shows it. ``digest`` changes when the runs behind it do;
@@ -156,7 +156,7 @@ class Audited(NamedTuple):
 
     @property
     def judged(self) -> int:
-        """Return how many rows the rule that could judge most could judge; of those that need measurements, if any."""
+        """Return how many rows the rule that could judge most could judge, among rules with measurements if any."""
         measured = [judged for name, (_, judged) in self.rules.items() if name not in self.accounted]
         return max(measured or [judged for _, judged in self.rules.values()], default=0)
 

@@ -10,7 +10,7 @@ from slurm_colloc.core.usage_model import GroupUsage
 
 
 class TimeUsage(NamedTuple):
-    """What runs had and used in [since, until); the sums over a window's pieces are those of the window.
+    """GPU-hours that runs had and used in [since, until); the sums over a window's pieces are those of the window.
 
     ``allocated_gpu_hours`` is of runs whose size is known; ``*_measured_gpu_hours`` is the part of it that samples of
     the metric cover. ``installed_gpu_hours`` is None where no site file says, and 0 where the piece is to come.
@@ -27,7 +27,7 @@ class TimeUsage(NamedTuple):
 
 
 class WeekHour(NamedTuple):
-    """What runs had and used in one hour of the week, in the report's zone; ``weekday`` 0 is Monday.
+    """GPUs that runs had and used in one hour of the week, in the report's zone; ``weekday`` 0 is Monday.
 
     ``hours`` is how many such hours the window has: the denominator of the GPUs. Figures of use are None where all that
     is left of the samples is a row for each day.
@@ -89,13 +89,13 @@ class Charts(NamedTuple):
 
 
 class Fit(NamedTuple):
-    """What whole-GPU runs would have fitted: the pieces that csub, had it known what was measured, would have given.
+    """The pieces that whole-GPU runs would have fitted, as csub would have given them, had it known what was measured.
 
     ``known_gpu_hours`` is the allocated time of the ``judged_runs``: completed, of one GPU, and measured well enough to
     tell. It is the denominator of ``fits_gpu_hours``, the allocated time of the ``fitting_runs`` among them, which
     would have fitted a smaller piece; ``freed_gpu_hours`` is what would have been left for others. ``unit`` is the
-    smallest piece that most of that time fits, in Slurm's words. ``not_judged_runs`` are the other whole-GPU runs; of
-    them ``spare_runs`` never used some of their GPUs, or any, which come to ``spare_gpu_hours``.
+    smallest piece that most of that time fits, in Slurm's words. ``not_judged_runs`` are the other whole-GPU runs, and
+    ``spare_runs`` those among them that never used some of their GPUs, or any, which come to ``spare_gpu_hours``.
     """
 
     name: str
@@ -111,12 +111,12 @@ class Fit(NamedTuple):
 
     @property
     def could_free_gpu_hours(self) -> float:
-        """Return what other jobs could have had: by smaller pieces, and of GPUs that nobody used."""
+        """Return what other jobs could have had, by smaller pieces and on GPUs that nobody used."""
         return self.freed_gpu_hours + self.spare_gpu_hours
 
 
 class Todo(NamedTuple):
-    """What a user, or the administrators, could do about ``gpu_hours``, of so many runs.
+    """A step that a user, or the administrators, could take about ``gpu_hours``, of so many runs.
 
     ``line`` goes into a job's script in place of what asks for GPUs, empty where none does; ``command`` shows one of
     the runs, or is what to type.
@@ -131,7 +131,7 @@ class Todo(NamedTuple):
 
 
 class JobPiece(NamedTuple):
-    """What one run was seen to do in one piece of its time, over its devices; all None where nothing was sampled.
+    """One run's use in one piece of its time, over its devices; all None where nothing was sampled.
 
     Percentages are means of its GPUs or slices, memory is the most that it held at a time on the devices of a node.
     """
@@ -159,7 +159,7 @@ class JobTimeline(NamedTuple):
 
 
 class SeveralGpus(NamedTuple):
-    """Runs of several whole GPUs: on each of their GPUs ``known_runs`` were seen, ``used_gpus`` of whose ``gpus`` ran.
+    """Runs of several whole GPUs: ``known_runs`` were seen on each of their GPUs, ``used_gpus`` of whose ``gpus`` ran.
 
     ``all_used_runs`` used all of theirs. A run's balance is the mean activity of its GPUs over that of the busiest;
     ``balance_median`` is of those known and used. ``size`` is how many GPUs each of them had, None of all sizes.

@@ -38,7 +38,7 @@ def with_timeout(timeout_s: float, what: str, step: Callable[[], _Result]) -> _R
     """Return what ``step`` returns, or raise what it raises, if it does so in time.
 
     A step that hangs in a file system cannot be ended, not even by a signal. It goes on in a thread of its own, which
-    ends with the process: by exec, or by os._exit.
+    ends with the process, at exec or os._exit.
 
     Raises:
         DeadlineError: the time is over.

@@ -61,7 +61,7 @@ class Pool(NamedTuple):
 
 
 class Partition(NamedTuple):
-    """What a partition with GPUs gives and who may use it, as Slurm itself has it."""
+    """A partition with GPUs: what it gives and who may use it, as Slurm itself has it."""
 
     name: str
     qos: str = ""
@@ -86,7 +86,7 @@ class Partition(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """Whose jobs go by another policy than the site's: every list that is not empty must name the job's."""
+    """Jobs that go by another policy than the site's: every list that is not empty must name the job's."""
 
     policy: str
     users: tuple[str, ...] = ()
@@ -105,7 +105,7 @@ class Limits(NamedTuple):
 
 
 class Sharing(NamedTuple):
-    """What the site allows."""
+    """The sharing that the site allows."""
 
     order: tuple[str, ...] = ("mig", "mps")
     mps_daemon: str = "none"
@@ -150,7 +150,7 @@ class Timeouts(NamedTuple):
 
 
 class Prices(NamedTuple):
-    """What reports reckon with; without a price they name no money."""
+    """The prices that reports reckon with; they name no money if there is none."""
 
     currency: str = "EUR"
     gpu_hour: float | None = None
@@ -194,7 +194,7 @@ class SiteConfig(NamedTuple):
 
     @property
     def tier(self) -> str:
-        """Return how far the site goes, one of TIERS: what else it installs and what it checks follows from that."""
+        """Return how far the site goes, one of TIERS; further installation and checks follow from that."""
         policies = self.policies
         if policies & {"auto", "shadow"} or any(partition.job_submit != "off" for partition in self.partition):
             return "place"
@@ -222,7 +222,7 @@ class SiteConfig(NamedTuple):
 
     @property
     def decisions_folder(self) -> str:
-        """Return where this user's decisions are dropped: in a folder of their own in the site's spool, or at home.
+        """Return where this user's decisions are dropped, a folder of their own in the site's spool, or at home.
 
         Everybody may write into the spool, and so be the first to have a folder of that name.
         """

@@ -28,7 +28,7 @@ class Audit(NamedTuple):
 
 
 class Notices(NamedTuple):
-    """What is done about findings by 'colloc audit run --notify'."""
+    """Notices of findings by 'colloc audit run --notify'."""
 
     mode: str = "off"
     state: str = ""
@@ -49,6 +49,6 @@ class Notices(NamedTuple):
 
     @property
     def textfile_of_jobs(self) -> str:
-        """Where a run of the rules about running jobs writes its metrics, beside those of the other run."""
+        """Return where a run of the rules about running jobs writes its metrics, beside those of the other run."""
         stem, ending = os.path.splitext(self.textfile)
         return f"{stem}-jobs{ending}" if stem else ""

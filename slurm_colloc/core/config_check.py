@@ -32,12 +32,12 @@ _CHOICES = {
 # Below these a value is a mistake with consequences: a sampler that never rests, a question that never gets an answer.
 _LEAST = {
     "observe.period_s": 0.05,
-    # None of these may mean "keep nothing": what is deleted has often not been read yet.
+    # None of these may mean "keep nothing": data that is deleted has often not been read yet.
     "observe.keep_raw_days": 1,
     "observe.keep_job_days": 1,
     "sharing.max_slowdown": 1.0,
     "timeouts.decide_s": 0.1,
-    # Who is to be told twice must have time to read it.
+    # People who are told twice must have time to read it.
     "notices.quiet_days": 1,
     "notices.job_wait_min": 10,
     "pool.sm_count": 1,
@@ -53,7 +53,8 @@ _URL = r"(https?)://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?(/[!-~
 # Services would look for these wherever they were started.
 _PATHS = ("paths.state", "paths.journal", "notices.command", "notices.textfile", "notices.state")
 
-# What a partition may refuse, or hold jobs back for as long as it exists; see slurm.conf(5), "PARTITION CONFIGURATION".
+# Reasons for which a partition may refuse jobs, or hold them back for as long as it exists; see slurm.conf(5),
+# "PARTITION CONFIGURATION".
 RESTRICTIONS = (
     *("AllowAccounts", "DenyAccounts", "AllowQos", "DenyQos", "AllowGroups", "RootOnly", "ReqResv", "OverSubscribe"),
     *("MinNodes", "MaxNodes", "MaxCPUsPerNode", "MaxCPUsPerSocket", "MaxMemPerNode", "MaxMemPerCPU"),
@@ -66,7 +67,7 @@ def _is_restriction(text: str) -> bool:
     return key in RESTRICTIONS and bool(value) and (is_number or not key.startswith(("Max", "Min")))
 
 
-# Texts of a form: what tells that one is, and the form in words.
+# Texts of a form: a test of one, and the form in words.
 _FORMS: dict[str, tuple[Callable[[str], object], str]] = {
     **dict.fromkeys(_PATHS, (lambda text: not text or os.path.isabs(text), "an absolute path")),
     "observe.dcgm": (
@@ -85,7 +86,7 @@ def section(schema: Any, table: Mapping[str, Any], prefix: str, source: str) -> 
     Args:
         schema: the NamedTuple.
         table: of TOML.
-        prefix: of its keys, as "pool.slice."; empty at the top.
+        prefix: the beginning of its keys, as "pool.slice."; empty at the top.
         source: names the file in errors.
 
     Raises:
@@ -108,13 +109,12 @@ def section(schema: Any, table: Mapping[str, Any], prefix: str, source: str) -> 
 
 
 def _value(kind: Any, value: Any, key: str, source: str) -> Any:
+    is_table = hasattr(kind, "_fields") or get_origin(kind) is Mapping
+    if is_table and not isinstance(value, dict):
+        raise ConfigError(f"{source}: '{key}' must be a table, not '{value}'")
     if hasattr(kind, "_fields"):
-        if not isinstance(value, dict):
-            raise ConfigError(f"{source}: '{key}' must be a table, not '{value}'")
         return kind(**section(kind, value, f"{key}.", source))
-    if get_origin(kind) is Mapping:
-        if not isinstance(value, dict):
-            raise ConfigError(f"{source}: '{key}' must be a table, not '{value}'")
+    if is_table:
         return {name: _value(get_args(kind)[1], item, f"{key}.{name}", source) for name, item in value.items()}
     if get_origin(kind) is tuple:
         if not isinstance(value, list):
@@ -123,12 +123,15 @@ def _value(kind: Any, value: Any, key: str, source: str) -> Any:
     return _scalar(kind, value, key, source)
 
 
+_KIND_NAMES = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
+
+
 def _scalar(kind: Any, value: Any, key: str, source: str) -> Any:
     plain = get_args(kind)[0] if isinstance(kind, types.UnionType) else kind
     accepted = (int, float) if plain is float else (plain,)
     # bool is an int to Python, not to a person who wrote period_s = true.
     if not isinstance(value, accepted) or (isinstance(value, bool) and plain is not bool):
-        raise ConfigError(f"{source}: '{key}' must be {_kind_name(plain)}, not '{value}'")
+        raise ConfigError(f"{source}: '{key}' must be {_KIND_NAMES[plain]}, not '{value}'")
     # TOML's numbers have no end; a float's and a cluster's have.
     least, most = _LEAST.get(key, 0), _MOST.get(key, 2**53)
     if plain in (int, float) and not least <= value <= most:
@@ -141,10 +144,6 @@ def _scalar(kind: Any, value: Any, key: str, source: str) -> Any:
     if key in _CHOICES and value not in _CHOICES[key]:
         raise ConfigError(f"{source}: '{key}' must be one of {', '.join(_CHOICES[key])}, not '{value}'")
     return float(value) if plain is float else value
-
-
-def _kind_name(kind: type) -> str:
-    return {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}[kind]
 
 
 def parse_address(text: str) -> tuple[str, int] | None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each key of site.toml means: for the reference, and for errors."""
+"""The meaning of each key of site.toml, for the reference and for errors."""
 
 DOCUMENTATION: dict[str, str] = {
     "schema": "version of this file's form; 1",

@@ -53,7 +53,7 @@ class MisusedError(CollocError):
 
 
 class UnknownError(CollocError):
-    """What there is does not suffice to say anything: neither that all is well, nor that it is not."""
+    """The data does not suffice to say anything: neither that all is well, nor that it is not."""
 
     exit_status = Status.UNKNOWN
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Atomic writes and modes: what another process may read is always whole, never half-written."""
+"""Atomic writes and modes: a file that another process may read is always whole, never half-written."""
 
 import errno
 import os
@@ -7,7 +7,7 @@ import re
 import stat
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from typing import BinaryIO, NamedTuple
 
 from slurm_colloc.core.errors import StoreError
@@ -21,33 +21,38 @@ _TEMPORARY, _LEFT_AFTER_S = r"colloc-[a-z0-9_]{8}|.+\.[0-9a-f]{12}\.new", 600.0
 _MOST_LINKS = 40
 
 
+@contextmanager
+def _failing(message: str) -> Iterator[None]:
+    """Say what the system cannot do as a StoreError."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(f"{message}: {error.strerror}") from error
+
+
 def private_folder(path: str) -> str:
     """Create ``path``, and what is missing above it, for its user alone (0700), and return it.
 
     Raises:
         StoreError: it cannot be made, is not a folder, or belongs to somebody else (a planted folder or link).
     """
-    try:
+    with _failing(f"folder '{path}' cannot be created"):
         try:
-            found = os.lstat(path)  # nearly always it is there
+            status = os.lstat(path)  # nearly always it is there
         except (FileNotFoundError, NotADirectoryError):
             above = os.path.dirname(path)
             if above and not os.path.isdir(above):
                 private_folder(above)
-            try:
+            with suppress(FileExistsError):  # another process was first
                 os.mkdir(path, PRIVATE_FOLDER)  # not makedirs: its mode is for the last folder only
-                return path
-            except FileExistsError:  # another process was first
-                found = os.lstat(path)
-    except OSError as error:
-        raise StoreError(f"folder '{path}' cannot be created: {error.strerror}") from error
-    if stat.S_ISLNK(found.st_mode):
+            status = os.lstat(path)
+    if stat.S_ISLNK(status.st_mode):
         raise StoreError(f"folder '{path}' is a link, which is not followed; put a folder there")
-    if not stat.S_ISDIR(found.st_mode):
+    if not stat.S_ISDIR(status.st_mode):
         raise StoreError(f"'{path}' is no folder; move it away")
-    if found.st_uid != os.geteuid():
+    if status.st_uid != os.geteuid():
         raise StoreError(
-            f"folder '{path}' belongs to uid {found.st_uid}, not to uid {os.geteuid()}; call this as its owner, or "
+            f"folder '{path}' belongs to uid {status.st_uid}, not to uid {os.geteuid()}; call this as its owner, or "
             "give the folder away by chown"
         )
     return path
@@ -63,24 +68,22 @@ def passable_folder(path: str, folder: int | None = None) -> int:
     """
     # With a slash behind it a link would be followed.
     path = path.rstrip("/") or "/"
-    made = False
-    try:
+    is_new = False
+    with _failing(f"folder '{path}' cannot be made or opened"):
         with suppress(FileExistsError):
             os.mkdir(path, PRIVATE_FOLDER, dir_fd=folder)
-            made = True
+            is_new = True
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
-    except OSError as error:
-        raise StoreError(f"folder '{path}' cannot be made or opened: {error.strerror}") from error
-    found = os.fstat(descriptor)
-    if found.st_uid != os.geteuid() or found.st_mode & 0o022:
+    status = os.fstat(descriptor)
+    if status.st_uid != os.geteuid() or status.st_mode & 0o022:
         os.close(descriptor)
-        mode = stat.S_IMODE(found.st_mode)
+        mode = stat.S_IMODE(status.st_mode)
         raise StoreError(
-            f"folder '{path}' belongs to uid {found.st_uid}, mode {mode:04o}; it must be uid {os.geteuid()}'s, and "
+            f"folder '{path}' belongs to uid {status.st_uid}, mode {mode:04o}; it must be uid {os.geteuid()}'s, and "
             "nobody else may write there"
         )
-    if made:
-        os.fchmod(descriptor, PASSABLE_FOLDER)  # not what the umask leaves of it
+    if is_new:
+        os.fchmod(descriptor, PASSABLE_FOLDER)  # the umask may have left less of it
     return descriptor
 
 
@@ -102,14 +105,11 @@ def as_owner(folder: str) -> Iterator[None]:
     Raises:
         StoreError: the process cannot become that user.
     """
-    try:
-        found = os.stat(folder)
-    except OSError:  # not there yet: whoever makes it owns it
-        found = None
-    if os.geteuid() != 0 or found is None or found.st_uid == 0:
-        yield
-        return
-    with as_user(found.st_uid, found.st_gid):
+    uid = gid = 0
+    with suppress(OSError):  # not there yet: its maker will own it
+        status = os.stat(folder)
+        uid, gid = status.st_uid, status.st_gid
+    with as_user(uid, gid) if uid and os.geteuid() == 0 else nullcontext():
         yield
 
 
@@ -121,11 +121,9 @@ def as_user(uid: int, gid: int) -> Iterator[None]:
         StoreError: the process cannot become that user.
     """
     group = os.getegid()
-    try:
+    with _failing(f"root cannot act as uid {uid}"):
         os.setegid(gid)
         os.seteuid(uid)
-    except OSError as error:
-        raise StoreError(f"root cannot act as uid {uid}: {error.strerror}") from error
     try:
         yield
     finally:
@@ -135,11 +133,10 @@ def as_user(uid: int, gid: int) -> Iterator[None]:
 
 def is_not_own_folder(path: str) -> bool:
     """Return whether something is there that is no folder of this user's own."""
-    try:
-        found = os.lstat(path)
-    except OSError:
-        return False
-    return not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid()
+    with suppress(OSError):
+        status = os.lstat(path)
+        return not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid()
+    return False
 
 
 def whose(path: str) -> str:
@@ -147,10 +144,11 @@ def whose(path: str) -> str:
     while not os.path.lexists(path) and os.path.dirname(path) != path:
         path = os.path.dirname(path)
     try:
-        found = os.lstat(path)
+        status = os.lstat(path)
     except OSError as error:
         return f"'{path}': {error.strerror}"
-    return f"'{path}' belongs to uid {found.st_uid}, mode {stat.S_IMODE(found.st_mode):04o}; this is uid {os.geteuid()}"
+    mode = stat.S_IMODE(status.st_mode)
+    return f"'{path}' belongs to uid {status.st_uid}, mode {mode:04o}; this is uid {os.geteuid()}"
 
 
 def file_mode(folder: str) -> int:
@@ -165,7 +163,7 @@ def temporary_folder() -> Iterator[str]:
 
     remove_left(gettempdir())
     with TemporaryDirectory(prefix="colloc-") as folder, ExitStack() as stack:
-        # Where there are no locks nobody removes it, either.
+        # A file system without locks lets nobody else remove it, either.
         with suppress(StoreError):
             stack.enter_context(locked(os.path.join(folder, "lock")))
         yield folder
@@ -188,8 +186,8 @@ def remove_left(folder: str) -> None:
 def _is_left(entry: "os.DirEntry[str]") -> bool:
     if not re.fullmatch(_TEMPORARY, entry.name):
         return False
-    found = entry.stat(follow_symlinks=False)
-    return found.st_uid == os.geteuid() and time.time() - found.st_mtime > _LEFT_AFTER_S
+    status = entry.stat(follow_symlinks=False)
+    return status.st_uid == os.geteuid() and time.time() - status.st_mtime > _LEFT_AFTER_S
 
 
 def temporary_path(path: str) -> str:
@@ -209,15 +207,15 @@ def write_atomic(
 ) -> None:
     """Write ``content`` to ``path`` so that readers see the old file or the new one, whole.
 
-    Without a ``mode`` it is as the umask says. With ``folder``, an open descriptor, ``path`` is a name in it. What is
-    ``durable`` survives a loss of power, and takes the time of the disk. With ``group`` and ``owner`` it belongs to
-    those before anybody sees it.
+    The umask says its mode where there is no ``mode``. With ``folder``, an open descriptor, ``path`` is a name in it. A
+    ``durable`` file survives a loss of power, and takes the time of the disk. With ``group`` and ``owner`` it belongs
+    to those before anybody sees it.
 
     Raises:
         StoreError: the folder is missing or full; nothing of ours is left in it.
     """
     temporary = temporary_path(path)
-    try:
+    with _failing(f"file '{path}' cannot be written"):
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
         descriptor = os.open(temporary, flags, 0o666 if mode is None else mode, dir_fd=folder)
         try:
@@ -225,7 +223,7 @@ def write_atomic(
                 if group is not None or owner is not None:
                     os.fchown(descriptor, -1 if owner is None else owner, -1 if group is None else group)
                 if mode is not None:
-                    os.fchmod(descriptor, mode)  # not what the umask leaves of it
+                    os.fchmod(descriptor, mode)  # the umask may have left less of it
                 stream.write(content)
                 if durable:
                     stream.flush()
@@ -234,8 +232,6 @@ def write_atomic(
         except BaseException:
             os.unlink(temporary, dir_fd=folder)
             raise
-    except OSError as error:
-        raise StoreError(f"file '{path}' cannot be written: {error.strerror}") from error
 
 
 class Place(NamedTuple):
@@ -250,52 +246,49 @@ class Place(NamedTuple):
 def place(path: str) -> Iterator[Place]:
     """Yield where ``path`` leads, to write there; a link stays one, as with a shell.
 
-    Where others may write, a link is followed only if it is the caller's or the folder's owner's, as the kernel's
-    protected_symlinks has it for those who do not ask where a path leads before they go there.
+    A link in a folder where others may write is followed only if it is the caller's or the folder's owner's, as the
+    kernel's protected_symlinks has it for those who do not ask where a path leads before they go there.
 
     Raises:
         StoreError: a folder is missing, or a link is not followed.
     """
     flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        with ExitStack() as ending:
+    with _failing(f"file '{path}' cannot be written"), ExitStack() as ending:
 
-            def opened(name: str, folder: int | None = None) -> int:
-                descriptor = os.open(name, flags, dir_fd=folder)
-                ending.callback(os.close, descriptor)
-                return descriptor
+        def opened(name: str, folder: int | None = None) -> int:
+            descriptor = os.open(name, flags, dir_fd=folder)
+            ending.callback(os.close, descriptor)
+            return descriptor
 
-            folder, left, links = opened("/" if path.startswith("/") else "."), _parts(path), 0
-            while True:
-                name, above = left.pop() if left else ".", os.fstat(folder)
-                try:
-                    descriptor = opened(name, folder)
-                except FileNotFoundError:
-                    if left:
-                        raise
-                    yield Place(folder, name, None)
+        folder, parts, links = opened("/" if path.startswith("/") else "."), _parts(path), 0
+        while True:
+            name, above = parts.pop() if parts else ".", os.fstat(folder)
+            try:
+                descriptor = opened(name, folder)
+            except FileNotFoundError:
+                if parts:
+                    raise
+                yield Place(folder, name, None)
+                return
+            status = os.fstat(descriptor)
+            is_trusted = not above.st_mode & 0o022 or status.st_uid in (os.geteuid(), above.st_uid)
+            if not stat.S_ISLNK(status.st_mode):
+                if not parts:
+                    yield Place(folder, name, status if is_trusted else None)
                     return
-                found = os.fstat(descriptor)
-                own = not above.st_mode & 0o022 or found.st_uid in (os.geteuid(), above.st_uid)
-                if not stat.S_ISLNK(found.st_mode):
-                    if not left:
-                        yield Place(folder, name, found if own else None)
-                        return
-                    folder = descriptor
-                    continue
-                if not own:
-                    raise StoreError(
-                        f"'{path}' leads through the link '{name}' of uid {found.st_uid} in a folder where others may "
-                        "write, which is not followed; name the file itself"
-                    )
-                links += 1
-                if links > _MOST_LINKS:
-                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-                target = os.readlink("", dir_fd=descriptor)
-                left += _parts(target)
-                folder = opened("/") if target.startswith("/") else folder
-    except OSError as error:
-        raise StoreError(f"file '{path}' cannot be written: {error.strerror}") from error
+                folder = descriptor
+                continue
+            if not is_trusted:
+                raise StoreError(
+                    f"'{path}' leads through the link '{name}' of uid {status.st_uid} in a folder where others may "
+                    "write, which is not followed; name the file itself"
+                )
+            links += 1
+            if links > _MOST_LINKS:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+            target = os.readlink("", dir_fd=descriptor)
+            parts += _parts(target)
+            folder = opened("/") if target.startswith("/") else folder
 
 
 def _parts(path: str) -> list[str]:
@@ -325,10 +318,10 @@ def network_file_system(path: str) -> str:
     import ctypes  # csub keeps nothing that another host must not share
 
     # struct statfs begins with f_type, a long; it has 120 bytes on 64-bit Linux.
-    found = (ctypes.c_long * 64)()
-    if ctypes.CDLL(None, use_errno=True).statfs(os.fsencode(path), ctypes.byref(found)):
+    answer = (ctypes.c_long * 64)()
+    if ctypes.CDLL(None, use_errno=True).statfs(os.fsencode(path), ctypes.byref(answer)):
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), path)
-    return _NETWORK.get(found[0] & 0xFFFFFFFF, "")
+    return _NETWORK.get(answer[0] & 0xFFFFFFFF, "")
 
 
 @contextmanager
@@ -340,10 +333,8 @@ def locked(path: str) -> Iterator[bool]:
     """
     import fcntl  # csub locks nothing
 
-    try:
+    with _failing(f"lock '{path}' cannot be opened"):
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, PRIVATE_FILE)
-    except OSError as error:
-        raise StoreError(f"lock '{path}' cannot be opened: {error.strerror}") from error
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -363,11 +354,8 @@ def remove(path: str) -> None:
     Raises:
         StoreError: it may be there still.
     """
-    try:
-        with suppress(FileNotFoundError):
-            os.unlink(path)
-    except OSError as error:
-        raise StoreError(f"file '{path}' cannot be removed: {error.strerror}") from error
+    with _failing(f"file '{path}' cannot be removed"), suppress(FileNotFoundError):
+        os.unlink(path)
 
 
 def sync_folder(path: str) -> None:
@@ -390,16 +378,14 @@ def own_secret(path: str, length_bytes: int) -> bytes:
         StoreError: as ``read_own``, or others may read it, or it is of another length.
     """
     if not os.path.lexists(path):
-        made = temporary_path(path)
-        write_atomic(made, os.urandom(length_bytes), durable=True)
+        temporary = temporary_path(path)
+        write_atomic(temporary, os.urandom(length_bytes), durable=True)
         try:
-            # Of two who make one at a time, one is first.
-            with suppress(FileExistsError):
-                os.link(made, path)
-        except OSError as error:
-            raise StoreError(f"file '{path}' cannot be made: {error.strerror}") from error
+            # Another one that makes it at the same time may be first.
+            with _failing(f"file '{path}' cannot be made"), suppress(FileExistsError):
+                os.link(temporary, path)
         finally:
-            os.unlink(made)
+            os.unlink(temporary)
     secret = read_own(path, length_bytes)
     if len(secret) != length_bytes or os.lstat(path).st_mode & 0o077:
         raise StoreError(f"file '{path}' is no secret of {length_bytes} bytes of mode 0600; move it away, or mend it")
@@ -428,7 +414,7 @@ def open_regular(path: str, flags: int = 0) -> Iterator[BinaryIO]:
 def read_own(path: str, limit_bytes: int) -> bytes:
     """Return the content of the regular file ``path`` of this very user; see ``read_bounded``.
 
-    What lies in a user's folder is believed, and a parent of that folder may be open to others.
+    A file in a user's folder is believed, and a parent of that folder may be open to others.
 
     Raises:
         StoreError: as ``read_bounded``.
@@ -445,18 +431,15 @@ def read_bounded(path: str, limit_bytes: int, owners: tuple[int, ...] = ()) -> b
     Raises:
         StoreError: missing, not a regular file, unreadable, somebody else's, or larger than ``limit_bytes``.
     """
-    try:
-        with open_regular(path, os.O_NOFOLLOW) as stream:
-            owner = os.fstat(stream.fileno()).st_uid
-            if owners and owner not in owners:
-                wanted = " or ".join(map(str, owners))
-                raise StoreError(
-                    f"file '{path}' belongs to uid {owner}, not to uid {wanted}, and is not read; move it away, "
-                    "or give it to that uid by chown"
-                )
-            content = stream.read(limit_bytes + 1)
-    except OSError as error:
-        raise StoreError(f"file '{path}' cannot be read: {error.strerror}") from error
+    with _failing(f"file '{path}' cannot be read"), open_regular(path, os.O_NOFOLLOW) as stream:
+        owner = os.fstat(stream.fileno()).st_uid
+        if owners and owner not in owners:
+            uids = " or ".join(map(str, owners))
+            raise StoreError(
+                f"file '{path}' belongs to uid {owner}, not to uid {uids}, and is not read; move it away, "
+                "or give it to that uid by chown"
+            )
+        content = stream.read(limit_bytes + 1)
     if len(content) > limit_bytes:
         raise StoreError(
             f"file '{path}' is larger than {limit_bytes} bytes, more than is read of such a file; shorten it, or move "

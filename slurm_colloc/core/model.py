@@ -51,7 +51,7 @@ class Gres(NamedTuple):
 
 
 class JobRequest(NamedTuple):
-    """What decides a job's placement, as sbatch would understand it.
+    """A job as sbatch would understand it: all that decides its placement.
 
     ``gpu_style`` is the option that asks for the GPU: gres, gpus, gpus-per-node or gpus-per-task. ``partitions`` are
     those named, in the user's order; none: the default one. ``cpus_per_gpu`` and ``mem_per_gpu`` (as --mem takes it)
@@ -138,7 +138,7 @@ class Quantiles(NamedTuple):
 
 
 class Footprint(NamedTuple):
-    """What a job is expected to need of one GPU.
+    """The expected need of a job of one GPU.
 
     ``sm_active_pct`` is in percent of a whole GPU's SMs, ``dram_active_pct`` in percent of the time in which a whole
     GPU's memory moves data. ``rung`` names the step of the evidence ladder it stands on, ``provenance`` what it was
@@ -172,7 +172,7 @@ class Footprint(NamedTuple):
 
 
 class Load(NamedTuple):
-    """What one task is counted for on the GPU: memory with its headroom, and the SMs it keeps busy alone.
+    """One task's load on the GPU: memory with its headroom, and the SMs it keeps busy alone.
 
     ``dram_active_pct`` is how long it keeps the GPU's memory busy; None where that is not known, or not to count.
     """
@@ -183,7 +183,7 @@ class Load(NamedTuple):
 
 
 class Room(NamedTuple):
-    """What the tasks on one GPU may come to: memory in MiB, percent of the SMs, and how many of them."""
+    """The most that the tasks on one GPU may come to: memory in MiB, percent of the SMs, and how many of them."""
 
     memory_mib: int
     sm_active_pct: float
@@ -198,10 +198,10 @@ class Rejected(NamedTuple):
 
 
 class Weighed(NamedTuple):
-    """What speaks for one of the options: of these, and of the whole GPU, one was taken.
+    """The case for one of the options, of which one, or the whole GPU, was taken.
 
-    ``free_now`` is None where nobody was asked or Slurm did not say. Of an array's tasks so many run after each other
-    as ``rounds`` says, since the site has no more of these.
+    ``free_now`` is None where nobody was asked or Slurm did not say. ``rounds`` is how many of an array's tasks run
+    after each other, since the site has no more of these.
     """
 
     option: str
@@ -211,7 +211,7 @@ class Weighed(NamedTuple):
 
 
 class Placement(NamedTuple):
-    """Where a job goes: with mode EXCLUSIVE and no gres it is submitted as asked.
+    """The piece that a job gets: with mode EXCLUSIVE and no gres it is submitted as asked.
 
     ``memory_mib`` is the GPU memory that the piece was sized for. The other parts are what follows from the change:
     another ``partition`` (empty: as asked), ``cpu_option`` (as "mincpus=4") and host memory ``mem`` (as --mem takes
@@ -259,7 +259,7 @@ PLACED, CONTROL, LATE = "placed", "control", "late"
 
 
 class Decision(NamedTuple):
-    """What csub decided for one submission and why: the ledger's entry.
+    """The decision of csub for one submission and why: the ledger's entry.
 
     ``numbers`` are the names of the numbers in ``signature``, in their order; ``command`` is the request's, ``line``
     the beginning of the script's name and its arguments as they were given. ``gpu_mem_expected_mib`` is what the margin
@@ -267,10 +267,10 @@ class Decision(NamedTuple):
     the placement, under the policy shadow of the one withheld. ``out_of_memory`` says
     afterwards that what the job was given did not suffice.
 
-    Under the policy shadow, ``would`` is the gres that the job would have been given, in ``would_partition`` (empty: as
+    ``would`` is the gres that the job would have been given under the policy shadow, in ``would_partition`` (empty: as
     asked) with at most ``would_memory_mib`` where that is limited; empty where it would have been left as asked,
-    because of ``would_not``, one of WOULD_NOT. ``would_wait_s`` is how long it would have waited for that: 0 where it
-    was free, None where that is not known. ``arm`` is PLACED or CONTROL of a job that was drawn by
+    because of ``would_not``, one of WOULD_NOT. ``would_wait_s`` is how long it would have waited for that, 0 if it was
+    free, None if that is not known. ``arm`` is PLACED or CONTROL of a job that was drawn by
     ``rule``, in words, and LATE of one that got its piece while it waited; empty of others.
     """
 
@@ -321,12 +321,12 @@ COMPLETED = "COMPLETED"
 GPU_OOM = "GPU_OOM"
 
 
-# Of so many samples the largest is a peak; of fewer it is a bound.
+# The largest of so many samples is a peak, that of fewer a bound.
 LEAST_SAMPLES = 3
 
 
 class Evidence(NamedTuple):
-    """What one past run used: the input of the estimate.
+    """The use of one past run: the input of the estimate.
 
     ``gpu_mem_peak_mib`` is a peak only where ``state`` is COMPLETED; otherwise it is a lower bound. ``elapsed_s``
     is the run's time from start to end, for an unfinished one so far; None where it is not known.
@@ -335,7 +335,7 @@ class Evidence(NamedTuple):
     ``dram_active_q95_pct`` is of a run that had a whole GPU for itself, None of any other. ``gpu_mem_total_mib`` is
     what its GPU or slice had in all, and ``grew_until_s`` how long after it first held memory that still grew by
     more than one percent. ``run_count`` is 1, or of how many old runs this one record keeps what matters.
-    ``source`` names who measured it, empty where we did; who else did says nothing of samples. ``cpu_cores_q95`` is
+    ``source`` names who measured it, empty where we did; others say nothing of samples. ``cpu_cores_q95`` is
     the least number of cores that the run stayed at or below for 95 % of the sampled time, ``host_mem_peak_mib``
     its largest memory on the host. ``busy_mean_pct`` is the part of the time in which a kernel ran at all, over the
     samples of ``sm_active_mean_pct`` and of a run that had a whole GPU for itself; None of any other.
@@ -365,7 +365,7 @@ class Evidence(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """What csub had expected of one job's memory, by which margin, and what one run of it then had at its peak."""
+    """The memory that csub had expected of one job, by which margin, and what one run of it then had at its peak."""
 
     margin: str
     user: str

@@ -17,7 +17,7 @@ from slurm_colloc.core.errors import ProcessError, UnansweredError
 
 
 def given_environment() -> dict[str, str]:
-    """Return the environment that this process was given: in the C locale Python adds LC_CTYPE to it (PEP 538)."""
+    """Return the environment that this process was given: Python adds LC_CTYPE to it in the C locale (PEP 538)."""
     environ = dict(os.environ)
     if "LC_CTYPE" in environ:
         with suppress(OSError), open("/proc/self/environ", "rb") as stream:
@@ -32,7 +32,7 @@ _LOOKS_EVERY_S = 0.01
 
 
 class Finished(NamedTuple):
-    """What a program left: its exit status (negative: the signal that ended it) and its output."""
+    """The exit status of a program (negative: the signal that ended it) and its output."""
 
     status: int
     stdout: bytes
@@ -61,10 +61,8 @@ def run(
     """
     environ = os.environ if environment is None else environment
     path = _found(argv[0], environ)
-    try:
+    with _starting(argv[0]):
         stdin = readable(input)
-    except OSError as error:
-        raise ProcessError(f"'{argv[0]}' cannot be started: {error}") from error
     try:
         running = spawn([path, *argv[1:]], environ, stdin, called or argv[0])
     finally:
@@ -101,7 +99,7 @@ def launch(argv: Sequence[str], timeout_s: float, environment: Mapping[str, str]
     it ends is returned, as said on its standard error.
 
     Raises:
-        ProcessError: as ``run``; what was started is left to the caller.
+        ProcessError: as ``run``; the caller sees to what was started.
     """
     said = os.memfd_create("said")
     try:
@@ -145,7 +143,7 @@ def ask_all(
 
 
 class Running(NamedTuple):
-    """A program that was started; what it prints comes through the two pipes."""
+    """A program that was started; its output comes through the two pipes."""
 
     pid: int
     stdout: int
@@ -185,15 +183,20 @@ def spawn(
         ProcessError: it cannot be started.
     """
     start = _fork_tied if tied else _posix_spawn
-    try:
-        with _pipes() as ends:
-            out_read, out_write, err_read, err_write = ends
-            doubles = [(out_write, 1), (err_write, 2)] + ([] if stdin is None else [(stdin, 0)])
-            pid = start(argv[0], [called or argv[0], *argv[1:]], environment, doubles)
-            ends[:] = [out_write, err_write]
-    except (OSError, ValueError) as error:
-        raise ProcessError(f"'{argv[0]}' cannot be started: {error}") from error
+    with _starting(argv[0]), _pipes() as ends:
+        out_read, out_write, err_read, err_write = ends
+        doubles = [(out_write, 1), (err_write, 2)] + ([] if stdin is None else [(stdin, 0)])
+        pid = start(argv[0], [called or argv[0], *argv[1:]], environment, doubles)
+        ends[:] = [out_write, err_write]
     return Running(pid, out_read, err_read)
+
+
+@contextmanager
+def _starting(program: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise ProcessError(f"'{program}' cannot be started: {error}") from error
 
 
 @contextmanager
@@ -276,30 +279,30 @@ def put_back(content: bytes) -> None:
 def read_all(running: Running, sinks: Mapping[int, Callable[[bytes], object]], timeout_s: float | None = None) -> bool:
     """Give what a spawned program prints to the sinks of its pipes, until it has ended and nothing is left unread.
 
-    What it leaves in the background may hold the pipes open for ever, and is not waited for. Returns whether the
-    program came to its end within ``timeout_s``.
+    Programs that it leaves in the background may hold the pipes open for ever, and are not waited for. Returns whether
+    the program came to its end within ``timeout_s``.
     """
     until = None if timeout_s is None else time.monotonic() + timeout_s
-    left = dict(sinks)
+    unread = dict(sinks)
     poller = select.poll()
-    for descriptor in left:
+    for descriptor in unread:
         poller.register(descriptor, select.POLLIN)
     with _ended(running.pid) as ended:
         if ended is not None:
             poller.register(ended, select.POLLIN)
-        while left or ended is not None:
+        while unread or ended is not None:
             wait_ms = None if until is None else max(0.0, until - time.monotonic()) * 1000
             ready = [descriptor for descriptor, _ in poller.poll(wait_ms)]
             if not ready:
                 return False
-            # In the order of the sinks: which of two pipes was written first nobody can tell.
-            for descriptor in [one for one in left if one in ready]:
+            # The order is that of the sinks: nobody can tell which of two pipes was written first.
+            for descriptor in [number for number in unread if number in ready]:
                 # All that a pipe holds: after the program's end no more of it is to come.
                 if content := os.read(descriptor, _PIPE_BYTES):
-                    left[descriptor](content)
+                    unread[descriptor](content)
                 else:
                     poller.unregister(descriptor)
-                    del left[descriptor]
+                    del unread[descriptor]
             if ended in ready:
                 return True
     return True
@@ -322,45 +325,37 @@ def _ended(pid: int) -> Iterator[int | None]:
 def spawn_into(argv: Sequence[str], environment: Mapping[str, str], output: int) -> int:
     """Start a program in a process group of its own and return its pid; the caller waits for its end.
 
-    It reads nothing, and both its output and its errors go to the descriptor ``output``. What a terminal sends to this
-    process's group does not reach it.
+    It reads nothing, and both its output and its errors go to the descriptor ``output``. A terminal's signals to this
+    process's group do not reach it.
 
     Raises:
         ProcessError: it cannot be started.
     """
-    try:
+    actions = [
+        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+        (os.POSIX_SPAWN_DUP2, output, 1),
+        (os.POSIX_SPAWN_DUP2, 1, 2),
+    ]
+    with _starting(argv[0]):
         return os.posix_spawn(
-            argv[0],
-            list(argv),
-            environment,
-            file_actions=[
-                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                (os.POSIX_SPAWN_DUP2, output, 1),
-                (os.POSIX_SPAWN_DUP2, 1, 2),
-            ],
-            setpgroup=0,
-            setsigdef=_to_default,
+            argv[0], list(argv), environment, file_actions=actions, setpgroup=0, setsigdef=_to_default
         )
-    except (OSError, ValueError) as error:
-        raise ProcessError(f"'{argv[0]}' cannot be started: {error}") from error
 
 
 def detach(argv: Sequence[str], environment: Mapping[str, str]) -> int:
     """Start a program in a session of its own that holds nothing of ours open, and return its pid.
 
-    Nobody need wait for it: of one whose parent has ended, init takes the exit status.
+    Nobody need wait for it: init takes its exit status when this process has ended.
 
     Raises:
         ProcessError: it cannot be started.
     """
     ends = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDWR, 0), *((os.POSIX_SPAWN_DUP2, 0, other) for other in (1, 2))]
-    # Of descriptors that whoever called us meant its programs to have: a lock, the pipe of somebody who waits.
+    # Our caller may have meant its programs to have some: a lock, the pipe of somebody who waits.
     opened = [int(name) for name in os.listdir("/proc/self/fd") if int(name) > 2]
     ends += [(os.POSIX_SPAWN_CLOSE, number) for number in opened if _is_inheritable(number)]
-    try:
+    with _starting(argv[0]):
         return os.posix_spawn(argv[0], list(argv), environment, file_actions=ends, setsid=True, setsigdef=_to_default)
-    except (OSError, ValueError) as error:
-        raise ProcessError(f"'{argv[0]}' cannot be started: {error}") from error
 
 
 def _is_inheritable(descriptor: int) -> bool:
@@ -378,8 +373,8 @@ def replace(argv: Sequence[str], environment: Mapping[str, str], called: str = "
     """
     before = [(number, signal.signal(number, signal.SIG_DFL)) for number in _to_default]
     try:
-        os.execve(argv[0], [called or argv[0], *argv[1:]], environment)
-    except (OSError, ValueError) as error:
+        with _starting(argv[0]):
+            os.execve(argv[0], [called or argv[0], *argv[1:]], environment)
+    finally:
         for number, handler in before:  # this process goes on, and must not die of a pipe that somebody closed
             signal.signal(number, handler or signal.SIG_DFL)
-        raise ProcessError(f"'{argv[0]}' cannot be started: {error}") from error

@@ -101,7 +101,7 @@ def time_limit_min(text: str) -> float:
 
 
 def whole_minutes(duration_min: float) -> int:
-    """Return a time limit as Slurm keeps it, rounded up: under a MaxTime of zero no job ever starts."""
+    """Return a time limit as Slurm keeps it, rounded up: no job ever starts under a MaxTime of zero."""
     return math.ceil(duration_min)
 
 

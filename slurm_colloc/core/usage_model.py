@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from slurm_colloc.core.model import Gres
 
-# What a device does that adds up over the jobs on it: at a time each holds so much of it, and the rest is nobody's.
+# Figures of a device that add up over the jobs on it: at a time each holds so much of it, and the rest is nobody's.
 ADDITIVE = (
     "gpu_util_pct",
     "gr_active_pct",
@@ -56,7 +56,7 @@ class DeviceSample(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """What rejected rows may have been: at most so many GPU-hours, beside those of the rows used.
+    """The most that rejected rows may have been: so many GPU-hours, beside those of the rows used.
 
     ``unknown_rows`` are rejected rows that name a GPU and of which nobody can tell; ``used_rows`` are those with one.
     """
@@ -112,7 +112,7 @@ class DeviceAllocation(NamedTuple):
 
 
 class HostSample(NamedTuple):
-    """What a job did on the node besides: CPU time and bytes moved in the interval, memory at its end."""
+    """A job's use of the node besides: CPU time and bytes moved in the interval, memory at its end."""
 
     job_id: str
     cpu_s: float | None
@@ -139,7 +139,7 @@ class NodeSample(NamedTuple):
 
 
 class AttributedUse(NamedTuple):
-    """What of one device's reading belongs to one job; ``job_id`` is empty for the unattributed rest.
+    """The part of one device's reading that belongs to one job; ``job_id`` is empty for the unattributed rest.
 
     ``process_count`` is of its processes on the device: 0 is a device held idle, None is not known. ``direct_count`` is
     of those among them that are no clients of MPS; None where that is not known of each. ``method`` is one
@@ -186,16 +186,16 @@ class AllocationRow(NamedTuple):
 
 
 class JobUsage(NamedTuple):
-    """What one run had and used inside a window; GPU-hours are in whole-GPU equivalents.
+    """One run's GPUs and use inside a window; GPU-hours are in whole-GPU equivalents.
 
     ``gpu_type`` names its gres types. ``held_gpu_hours`` is the time of GPUs that it kept from others, suspensions
-    included: of its GPUs all, of a slice its part by slices, of a share one nth where n jobs were seen to share, None
-    where nobody ever saw them; the time in which nobody counted them is ``held_unknown_hours``.
+    included: a GPU counts whole, a slice as its part by slices, a share as one nth if n jobs were seen to share, and it
+    is None where nobody ever saw them; the time in which nobody counted them is ``held_unknown_hours``.
     ``*_measured_gpu_hours`` are the allocated GPU-hours that samples of the metric cover, the denominator of the used
-    ones: used <= measured <= allocated, and all are None where the size of its share is not known. What a share used
-    beyond what it was given is ``sm_beyond_gpu_hours`` and in none of them. ``coverage_pct`` is the sampled part of
-    the run's device time; None where the source does not record it.
-    ``gpu_mem_peak_mib`` is the sum over the run's devices of one node at one time; of several nodes the largest.
+    ones: used <= measured <= allocated, and all are None where the size of its share is not known.
+    ``sm_beyond_gpu_hours`` is what a share used beyond its size, and in none of them. ``coverage_pct`` is the sampled
+    part of the run's device time; None where the source does not record it.
+    ``gpu_mem_peak_mib`` is the sum over the run's devices of one node at one time, the largest of several nodes.
     ``held_idle_gpu_hours`` is sampled time without a process of the run on its device, ``idle_tail_s`` the time from
     the last reading with activity on any of its devices to its last reading, less all that nobody measured and all
     suspensions, ``energy_j`` what its part of the devices took. ``cpu_cores_used`` to ``written_mib`` are of the host:
@@ -295,8 +295,8 @@ class Collocation(NamedTuple):
     """How long GPUs and slices (units) had so many ``jobs`` on them, as far as they were sampled.
 
     ``unit_hours`` counts each unit as one, ``gpu_hours`` a slice as its part of a GPU, by slices. A job is on a unit
-    when Slurm gave it the unit, whether it runs anything there or not. What a reading reaches beyond the run's end is
-    time without a job; of several jobs each one's part of the unit.
+    when Slurm gave it the unit, whether it runs anything there or not. A reading's time beyond the run's end is time
+    without a job, and beside other jobs each one's part of the unit.
     """
 
     jobs: int
@@ -313,8 +313,8 @@ class Collocation(NamedTuple):
 class Prediction(NamedTuple):
     """How the footprints of one rung compare with what the jobs placed by them were measured to use.
 
-    Of ``jobs`` runs, ``mem_known`` completed with a measured peak; in ``mem_within`` it was at most the q99 predicted,
-    and ``mem_*_ratio`` are of peak over q99. ``sm_*`` are of the mean SM activity of a run over the q95 predicted.
+    ``mem_known`` of ``jobs`` runs completed with a measured peak, ``mem_within`` of those with at most the q99
+    predicted; ``mem_*_ratio`` are of peak over q99. ``sm_*`` are of a run's mean SM activity over the q95 predicted.
     """
 
     rung: str
@@ -330,13 +330,13 @@ class Prediction(NamedTuple):
 
 
 class ShadowPiece(NamedTuple):
-    """What would have become of the runs that shadow mode would have given one kind of piece.
+    """The fate of the runs that shadow mode would have given one kind of piece.
 
-    Of ``runs``, ``fitted`` completed with a measured peak that the piece holds; ``out_of_memory`` had one above it, and
+    ``fitted`` of ``runs`` completed with a measured peak that the piece holds; ``out_of_memory`` had one above it, and
     ``over_share`` one above a share that nobody enforces; the others cannot be judged. The fitted had
     ``allocated_gpu_hours``, and would have held ``piece_gpu_hours``; those too large for it up to ``lost_gpu_hours``
-    before they failed. Of the fitted, how long they might have waited is known of
-    ``waits_known``; ``sooner`` of them waited longer than that, and
+    before they failed. ``waits_known`` are the fitted of which it is known how long they might have waited;
+    ``sooner`` of them waited longer than that, and
     ``earlier_median_s`` is the median over users of each one's median difference, negative for later.
     """
 
@@ -366,8 +366,9 @@ class ShadowPiece(NamedTuple):
 class ShadowLate(NamedTuple):
     """Runs of jobs that would have got a piece while they waited.
 
-    Of ``judged`` it is known whether the piece holds them, and ``harmed`` would have run out of GPU memory. Of
-    ``waits_known`` it is known when they would have begun, an hour sooner or more in ``sooner``.
+    ``judged`` are those of which it is known whether the piece holds them, and ``harmed`` would have run out of GPU
+    memory. ``waits_known`` are those of which it is known when they would have begun, ``sooner`` those that would have
+    begun an hour sooner or more.
     """
 
     runs: int
@@ -389,7 +390,7 @@ class ShadowLeft(NamedTuple):
 
 
 class HarmRate(NamedTuple):
-    """So many runs of those of which it is known, their part, and what the true one is with 95 %; None of none.
+    """Runs with one kind of harm among the ``known``, their part, and what the true one is with 95 %; None of none.
 
     ``arm`` is LATE of those alone that got their piece while they waited.
     """

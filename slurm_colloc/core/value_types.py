@@ -5,7 +5,7 @@ import types
 from collections.abc import Mapping
 from typing import Any, get_args, get_origin
 
-# What a SQLite INTEGER holds; a longer number breaks whoever stores it.
+# A SQLite INTEGER holds less; a longer number breaks whoever stores it.
 _LARGEST = 2**63
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The text of every reason, by its code.
 
-Loaded only where somebody reads them. In a text ``{name}`` is a parameter; behind a colon ``{runs:run}`` counts
-("3 runs"), ``{wait_s:time}`` is a duration, ``{option:means}`` looks the value up in MEANS.
+Loaded only where somebody reads them. ``{name}`` in a text is a parameter; ``{runs:run}`` counts ("3 runs"),
+``{wait_s:time}`` is a duration, ``{option:means}`` looks the value up in MEANS.
 """
 
 from collections.abc import Iterable
@@ -53,7 +53,7 @@ MEANS = {
     "per-gpu": "its cores or memory are counted by GPU, so that it cannot become a share; -c and --mem would help where"
     " the partition has no DefMemPerGPU",
     "AdminComment": "an administrator has marked it",
-    # What a piece of a GPU did to a job.
+    # Harm that a piece of a GPU did to a job.
     "out_of_memory": "ran out of GPU memory",
     "host_memory": "ran out of host memory",
     "slower": "ran slower than the site allows",
@@ -64,7 +64,7 @@ MEANS = {
 }
 
 WORDS = {
-    # What the job gets.
+    # The piece that the job gets.
     "slice-holds": "the job needs {need_mib} MiB of GPU memory, a reserve included, and slice {profile} has "
     "{mem_mib} MiB",
     "shares-hold": "{units} of the GPU's {of_units} shares are enough for {need_mib} MiB of GPU memory, "
@@ -81,7 +81,7 @@ WORDS = {
     "cores-limit": "the node's cores are enough for {jobs:such job} ({cores_each} each), its GPUs for {pieces}",
     "host-memory-limit": "the node's memory is enough for {jobs:such job} ({each_mib} MiB each), its GPUs for {pieces}",
     "would-have-been": "csub would have given {given}",
-    # Who wants nothing changed.
+    # People who want nothing changed.
     "switched-off": "the user said --colloc={wish}",
     "off-for-user": "csub is switched off for this user, {by}",
     "policy-off": "the site has switched csub's changes off (policy 'off')",
@@ -94,7 +94,7 @@ WORDS = {
     "rule-may-be-met": "csub cannot tell whether rollout rule {number} ({rule}) applies to this job",
     "protected": "the site keeps jobs on '{gpu_type}' as they are",
     "max-slowdown-lowered": "--max-slowdown={asked} is above the site's limit; csub uses {most:g}",
-    # What of the request leaves a job as asked.
+    # Parts of the request that leave a job as asked.
     "no-gpu": "the job asks for no GPU",
     "asked-twice": "the job asks for {gres} more than once ({styles}), and csub changes a job only if it asks once",
     "several-gpus": "csub does not change jobs that ask for several GPUs",
@@ -108,7 +108,7 @@ WORDS = {
     "gpus-follow-tasks": "the job asks for GPUs per task (--gpus-per-task) without a number of tasks",
     "srun-asks-for-gpus": "an srun in the script asks for GPUs ({option})",
     "variable-names-slice": "the script reads {variable}, which would have another value on a slice",
-    # What leaves it without a share (MPS, shard).
+    # Reasons that leave it without a share (MPS, shard).
     "srun-asks-for-gpu": "an srun in the script asks for a whole GPU ({option}), which a share does not have",
     "reads-variable": "the script reads {variable}, which Slurm does not set for a share",
     "device-as-number": "the script may take {variable} for the number of a GPU, and on a slice it is not that",
@@ -127,7 +127,7 @@ WORDS = {
     "asks-own-path": "the script asks Slurm for its own path, which csub would change",
     "wrap-read-otherwise": "the command of --wrap would mean something else in a script",
     "not-understood": "{error}",
-    # Where it may not go.
+    # Partitions that it may not go to.
     "not-in-partition": "its nodes are not in partition {partitions}",
     "pool-lacks-feature": "the job asks for feature '{feature}', which site.toml does not give its nodes",
     "pool-excluded": "the job excludes all of its nodes",
@@ -159,7 +159,7 @@ WORDS = {
     "cores-unclear": "csub cannot tell how many cores the job gets from its options",
     "cores-not-divisible": "{cores} cores cannot be divided by {tasks} tasks",
     "no-mps-daemon": "the site runs no MPS daemon",
-    # What does not hold it.
+    # Pieces that do not hold it.
     "no-pieces": "no GPU in partition {partitions} has slices or shares that csub may use",
     "nothing-holds": "no piece of a GPU in partition {partitions} suits the job, which needs {need_mib} MiB of GPU "
     "memory, a reserve included, and {sm_pct:.0f} % of the SMs",
@@ -180,7 +180,7 @@ WORDS = {
     "not-free": "{option:means} is not free now",
     "array-rounds": "the array would need {rounds} rounds on {option:means}, and {other_rounds} on {other:means}",
     "free-unknown": "csub cannot tell what is free now: {error}",
-    # What the user may have.
+    # The limits of the user.
     "limits-unknown": "csub cannot read this user's limits: {error}",
     "no-association": "Slurm knows no association of this user with account '{account}'",
     "qos-unknown": "Slurm knows no QOS '{qos}'",
@@ -188,7 +188,7 @@ WORDS = {
     "limit-least": "{limit} of {what} '{name}' asks for at least {least} of {tres}",
     "limit-time": "{limit} of {what} '{name}' may forbid a longer time limit",
     "limit-passed-by": "{limit} of {what} '{name}' limits GPUs but not {share}, so the job would escape that limit",
-    # What the job needs, and what says so.
+    # The need of the job, and what says so.
     "hint": "your hint {hint}",
     "completed-runs": "{runs:completed run} on {gpu_model}",
     "measured-by": "measured by {sources}",
@@ -241,7 +241,7 @@ WORDS = {
     "arguments-differ": "the arguments differ from those of the last submission",
     "word-differs": "perhaps because its command changed from '... {before}' to '... {word}'",
     "too-many-files": "the job may read more files than csub checks",
-    # What became of a job while it waited.
+    # The fate of a job while it waited.
     "late-bound": "the job asked for {asked}; while it waited, {runs:run} of the same job showed what it needs",
     "late-billed": "Slurm bills {given} for it instead of {asked} (TRES billing)",
     "late-would": "while it waited, the job would have come to ask for {given}, by {runs:run} of the same job",
@@ -299,7 +299,7 @@ WORDS = {
     "acts-on-its-job": "the script acts on its own job ({command}), which would be the whole pack",
     "uses-job-id": "the script uses SLURM_JOB_ID, which all tasks of a pack have in common",
     "tasks-count-each-other": "the script reads SLURM_ARRAY_TASK_COUNT, _MIN, _MAX or _STEP",
-    # Of a job that may begin again.
+    # A job that may begin again.
     "begins-again": "if it runs out of GPU memory it begins again on more ({by})",
     "ends-as-it-ends": "if it runs out of GPU memory it does not begin again",
     "ends-itself": "the script has an end of its own ({word})",

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What DCGM adds where NVML counts nothing: the profiling figures of GPUs before Hopper, and of their MIG slices.
+"""Figures of DCGM where NVML counts nothing: the profiling figures of GPUs before Hopper, and of their MIG slices.
 
-Asked is what already runs: a dcgm-exporter, or the host engine through ``dcgmi``. Its figures are means over its own
-period, not over the sampler's. An exporter's list of counters has to name those of SM activity; by default it does not.
+The source is what already runs: a dcgm-exporter, or the host engine through ``dcgmi``. Its figures are means over its
+own period, not over the sampler's. An exporter's list of counters has to name those of SM activity, which the default
+list does not.
 """
 
 import re
@@ -27,7 +28,7 @@ _FIELDS = (
 )
 _BY_METRIC = {metric: name for name, _, metric, _ in _FIELDS}
 _BY_HEADING = {heading: name for name, _, _, heading in _FIELDS}
-# Whoever has taken an exporter's port must neither stall the sampling nor fill the memory.
+# Another program on an exporter's port must neither stall the sampling nor fill the memory.
 _ANSWER_S, _CONNECT_S = 1.5, 0.5
 _MOST_BYTES, _LONGEST_LINE = 4 * 1024 * 1024, 4096
 # Two readings a second apart: the first of a watch that has just begun is blank.
@@ -55,7 +56,7 @@ def parse_exposition(text: str) -> dict[Place, Figures]:
 
     A figure that is repeated for each job or container on a GPU is the GPU's every time, and counts once.
     """
-    found: dict[Place, Figures] = {}
+    figures: dict[Place, Figures] = {}
     for line in text.splitlines():
         match = _LINE.match(line) if len(line) <= _LONGEST_LINE else None
         name = _BY_METRIC.get(match[1]) if match else None
@@ -65,18 +66,18 @@ def parse_exposition(text: str) -> dict[Place, Figures]:
         instance = labels.get("GPU_I_ID", "")
         if _INSTANCE.fullmatch(instance):
             place = labels.get("UUID", ""), int(instance) if instance else None
-            found.setdefault(place, {})[name] = parse_fraction(match[3])
-    return found
+            figures.setdefault(place, {})[name] = parse_fraction(match[3])
+    return figures
 
 
 def parse_labels(text: str) -> dict[str, str]:
     """Return the labels of one line, up to the first that is none."""
-    found: dict[str, str] = {}
-    at = 0
-    while match := _LABEL.match(text, at):
-        found[match[1]] = _ESCAPED.sub(r"\1", match[2])
-        at = match.end()
-    return found
+    labels: dict[str, str] = {}
+    start = 0
+    while match := _LABEL.match(text, start):
+        labels[match[1]] = _ESCAPED.sub(r"\1", match[2])
+        start = match.end()
+    return labels
 
 
 def parse_fraction(text: str) -> float | None:
@@ -89,30 +90,30 @@ def parse_fraction(text: str) -> float | None:
 
 def parse_discovery(text: str) -> dict[Place, tuple[str, int]]:
     """Return how dcgmi calls each GPU and GPU instance, from ``dcgmi discovery -c``: ("GPU" or "GPU-I", number)."""
-    found: dict[Place, tuple[str, int]] = {}
+    entities: dict[Place, tuple[str, int]] = {}
     uuid = ""
     for line in text.splitlines():
         if match := _HIERARCHY_GPU.match(line):
             uuid = match[1]
-            found[uuid, None] = "GPU", int(match[2])
+            entities[uuid, None] = "GPU", int(match[2])
         elif uuid and (match := _HIERARCHY_SLICE.match(line)):
-            found[uuid, int(match[1])] = "GPU-I", int(match[2])
-    return found
+            entities[uuid, int(match[1])] = "GPU-I", int(match[2])
+    return entities
 
 
 def parse_dmon(text: str) -> dict[tuple[str, int], Figures]:
     """Return the last figures of each entity in the output of ``dcgmi dmon``."""
     headings: list[str] = []
-    found: dict[tuple[str, int], Figures] = {}
+    figures: dict[tuple[str, int], Figures] = {}
     for line in text.splitlines():
         if line.lstrip().startswith("#"):
             headings = line.replace("#", " ").split()[1:]
         elif match := _DMON_ROW.match(line):
             values = zip(headings, match[3].split(), strict=False)
-            found[match[1], int(match[2])] = {
+            figures[match[1], int(match[2])] = {
                 _BY_HEADING[heading]: parse_fraction(value) for heading, value in values if heading in _BY_HEADING
             }
-    return found
+    return figures
 
 
 def exporter(url: str) -> Source:
@@ -160,7 +161,7 @@ def _answer(tls: bool, host: str, port: int, path: str) -> bytes:
             try:
                 piece = connection.recv(65536)
             except TimeoutError:
-                continue  # so is the time for the whole
+                continue  # the time for the whole is over, too
             if not piece:
                 return b"".join(pieces)
             pieces.append(piece)
@@ -179,18 +180,18 @@ def _secured(plain: socket.socket, tls: bool, host: str) -> socket.socket:
 
 def dcgmi() -> Source:
     """Return the source that is the host engine on this node, asked through dcgmi; each reading takes two seconds."""
-    known: dict[Place, tuple[str, int]] = {}
+    entities_of: dict[Place, tuple[str, int]] = {}
 
     def read(places: Sequence[Place]) -> dict[Place, Figures]:
-        if not known.keys() >= set(places):
-            known.clear()
-            known.update(parse_discovery(ask(_DISCOVERY, _DCGMI_TIMEOUT_S).decode(errors="replace")))
-        asked = {known[place]: place for place in places if place in known}
-        if not asked:
+        if not entities_of.keys() >= set(places):
+            entities_of.clear()
+            entities_of.update(parse_discovery(ask(_DISCOVERY, _DCGMI_TIMEOUT_S).decode(errors="replace")))
+        wanted_places = {entities_of[place]: place for place in places if place in entities_of}
+        if not wanted_places:
             return {}
-        entities = ",".join(f"i:{number}" if kind == "GPU-I" else str(number) for kind, number in asked)
+        entities = ",".join(f"i:{number}" if kind == "GPU-I" else str(number) for kind, number in wanted_places)
         figures = parse_dmon(ask([*_DMON, entities], _DCGMI_TIMEOUT_S).decode(errors="replace"))
-        return {asked[entity]: values for entity, values in figures.items() if entity in asked}
+        return {wanted_places[entity]: values for entity, values in figures.items() if entity in wanted_places}
 
     return read
 
@@ -218,7 +219,11 @@ class WithDcgm:
         """
         readings, processes = self._reader.read()
         places = _places(self._reader.units())
-        lacking = {one.uuid: places[one.uuid] for one in readings if one.uuid in places and _lacks(one)}
+        lacking = {
+            reading.uuid: places[reading.uuid]
+            for reading in readings
+            if reading.uuid in places and any(getattr(reading, name) is None for name, *_ in _FIELDS)
+        }
         self.complaint = ""
         figures: Mapping[Place, Figures] = {}
         if lacking:
@@ -228,8 +233,8 @@ class WithDcgm:
                     self.complaint = "DCGM answers without SM activity; does the exporter's list of counters name it?"
             except CollocError as error:
                 self.complaint = f"no figures of DCGM: {error}"
-        filled = (_filled(one, figures.get(lacking[one.uuid], {})) if one.uuid in lacking else one for one in readings)
-        return tuple(filled), processes
+        by_uuid = {uuid: figures.get(place, {}) for uuid, place in lacking.items()}
+        return tuple(_filled(reading, by_uuid.get(reading.uuid, {})) for reading in readings), processes
 
     def close(self) -> None:
         """Close the other reader."""
@@ -238,18 +243,14 @@ class WithDcgm:
 
 def _places(units: Sequence[GpuUnit]) -> dict[str, Place]:
     """Return the place of each unit whose figures DCGM counts for itself."""
-    found = {unit.uuid: (unit.parent_uuid or unit.uuid, unit.gpu_instance) for unit in units}
+    places = {unit.uuid: (unit.parent_uuid or unit.uuid, unit.gpu_instance) for unit in units}
     # Compute instances share the counters of their GPU instance; a slice of unknown instance must not get the card's.
-    alone = Counter(found.values())
+    alone = Counter(places.values())
     return {
-        unit.uuid: found[unit.uuid]
+        unit.uuid: places[unit.uuid]
         for unit in units
-        if alone[found[unit.uuid]] == 1 and (not unit.profile or unit.gpu_instance is not None)
+        if alone[places[unit.uuid]] == 1 and (not unit.profile or unit.gpu_instance is not None)
     }
-
-
-def _lacks(reading: UnitReading) -> bool:
-    return any(getattr(reading, name) is None for name, *_ in _FIELDS)
 
 
 def _filled(reading: UnitReading, figures: Figures) -> UnitReading:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a task died of, by its exit status and its last words.
+"""The cause of a task's death, by its exit status and its last words.
 
 Only a task that failed is asked: a program that met "out of memory", tried a smaller batch and ended well is done. The
 words are those of CUDA, of the frameworks above it, and of srun and slurmstepd; those for the GPU's memory are data,
@@ -73,7 +73,7 @@ _WORDS: tuple[tuple[Outcome, tuple[bytes, ...]], ...] = (
     (Outcome.HOST_OOM, (rb"_ArrayMemoryError", rb"DefaultCPUAllocator: can't allocate memory")),
     (Outcome.GPU_OOM, (rb"Unable to allocate",)),
 )
-# What PyTorch and JAX, and what CuPy and llama.cpp could not get.
+# Sizes that PyTorch and JAX, and that CuPy and llama.cpp could not get.
 _TRIED = re.compile(
     rb"(?:[Tt]r(?:ied|ying) to allocate|Out of memory allocating|allocating(?= [\d.]+ MiB on device \d+: cudaMalloc))"
     rb" ([\d,]*\d(?:\.\d+)?) ?(bytes|[KMG]i?B)\b"
@@ -82,40 +82,40 @@ _IS_GONE = re.compile(b"|".join(_GONE).decode())
 _SAYS = [(outcome, re.compile(b"|".join(words))) for outcome, words in _WORDS]
 
 
-def outcome_of(status: int, said: bytes) -> tuple[Outcome, str]:
+def outcome_of(status: int, output: bytes) -> tuple[Outcome, str]:
     """Return how a task ended, and the line that told it ("" if none did).
 
     Args:
         status: its exit status; negative for the signal that ended it.
-        said: the end of its output, or of what srun said of it.
+        output: the end of its output, or of what srun said of it.
     """
     if status == 0:
         return Outcome.DONE, ""
-    tail = said[-TAIL_BYTES:]
+    tail = output[-TAIL_BYTES:]
     for outcome, pattern in _SAYS:
-        if found := pattern.search(tail):
-            return outcome, _line(tail, found)
+        if match := pattern.search(tail):
+            return outcome, _line(tail, match)
     return Outcome.FAILED, ""
 
 
-def tried_mib(said: bytes) -> int | None:
+def tried_mib(output: bytes) -> int | None:
     """Return how much the last allocation that failed was to be, None where nobody said."""
-    found = _TRIED.findall(said)
-    if not found:
+    sizes = _TRIED.findall(output)
+    if not sizes:
         return None
-    amount, unit = found[-1]
+    amount, unit = sizes[-1]
     return math.ceil(size_mib(float(amount.replace(b",", b"")), "" if unit == b"bytes" else unit[:1].decode()))
 
 
-def gpu_is_gone(said: str) -> bool:
+def gpu_is_gone(line: str) -> bool:
     """Return whether the words that told a task's end say that there is no GPU any more."""
-    return _IS_GONE.search(said) is not None
+    return _IS_GONE.search(line) is not None
 
 
-def _line(tail: bytes, found: "re.Match[bytes]") -> str:
+def _line(tail: bytes, match: "re.Match[bytes]") -> str:
     """Return the line around what was found, short enough for a table."""
-    first = tail.rfind(b"\n", 0, found.start()) + 1
-    last = tail.find(b"\n", found.end())
-    first = max(first, found.end() - _LONGEST_WORDS)
-    words = tail[first : last if last >= 0 else len(tail)].decode(errors="replace")
+    start = tail.rfind(b"\n", 0, match.start()) + 1
+    last = tail.find(b"\n", match.end())
+    start = max(start, match.end() - _LONGEST_WORDS)
+    words = tail[start : last if last >= 0 else len(tail)].decode(errors="replace")
     return "".join(letter if letter.isprintable() else " " for letter in words).strip()[:_LONGEST_WORDS]

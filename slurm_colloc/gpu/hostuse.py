@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What jobs do on the node besides their GPUs, so that an idle GPU can be told from a starved one.
+"""Use of the node by jobs besides their GPUs, so that an idle GPU can be told from a starved one.
 
 CPU time and memory are the job's cgroup's where Slurm made one with that controller, else the sum over its processes.
-A cgroup counts what its ended processes used; of processes, what was used by one that ended is known if its parent
-waited for it, and shared pages count once for each. Memory is what cannot be dropped: anonymous and shared pages of a
+A cgroup counts what its ended processes used; a sum over processes has the use of one that ended if its parent waited
+for it, and counts shared pages once for each. Memory is what cannot be dropped: anonymous and shared pages of a
 cgroup (``anon`` and ``shmem``, v1: ``rss`` and ``shmem``) without the page cache, resident sets of processes.
 
 Bytes read and written are those that passed through system calls (``rchar`` and ``wchar`` of /proc/PID/io, which are
@@ -58,23 +58,23 @@ def parse_figures(text: str, names: Sequence[str]) -> int | None:
 
 def parse_mounts(text: str) -> dict[str, str]:
     """Return where each cgroup controller is mounted, from /proc/self/mountinfo; v2's is ``""``."""
-    found: dict[str, str] = {}
+    mounts: dict[str, str] = {}
     for line in text.split("\n"):
         place, _, kind = (part.split(" ") for part in line.partition(" - "))
-        # Of a part of a hierarchy one cannot tell which.
+        # A mounted part of a hierarchy does not say which part it is.
         if len(place) < 5 or len(kind) < 3 or place[3] != "/":
             continue
         where = _OCTAL.sub(lambda match: chr(int(match[1], 8)), place[4])
         if kind[0] == "cgroup2":
-            found.setdefault("", where)
+            mounts.setdefault("", where)
         elif kind[0] == "cgroup":
             for option in kind[2].split(","):
-                found.setdefault(option, where)
-    return found
+                mounts.setdefault(option, where)
+    return mounts
 
 
 class Use(NamedTuple):
-    """What one process, or a job's cgroup, used so far; ``root`` is the oldest process of its line in the job."""
+    """Use by one process, or a job's cgroup, so far; ``root`` is the oldest process of its line in the job."""
 
     root: _Key
     amount: float
@@ -127,16 +127,16 @@ class HostUse:
         before, self._before = self._before, {}
         samples = []
         for job_id in sorted(members.keys() & set(jobs)):
-            own = _members(table, members[job_id])
-            folders = _folders(table, own, self._mounts)
-            read, written = _moved(table, own)
-            now = _Counters(_cpu(table, own, folders), read, written)
+            processes = _members(table, members[job_id])
+            folders = _folders(table, processes, self._mounts)
+            read, written = _moved(table, processes)
+            now = _Counters(_cpu(table, processes, folders), read, written)
             was = before.get(job_id, _Counters(None, None, None))
             samples.append(
                 HostSample(
                     job_id,
                     cpu_s=grown(now.cpu_s, was.cpu_s),
-                    host_mem_mib=_memory_mib(table, own, folders),
+                    host_mem_mib=_memory_mib(table, processes, folders),
                     read_mib=_mib(grown(now.read_bytes, was.read_bytes)),
                     written_mib=_mib(grown(now.written_bytes, was.written_bytes)),
                 )
@@ -150,20 +150,20 @@ def _mib(size_bytes: float | None) -> float | None:
 
 
 def _members(table: ProcessTable, pids: Sequence[int]) -> list[_Member]:
-    known = {pid: status for pid in pids if (status := table.known(pid)) is not None}
+    statuses = {pid: status for pid in pids if (status := table.known(pid)) is not None}
     roots: dict[int, _Key] = {}
-    for pid in known:
+    for pid in statuses:
         line = dict.fromkeys((pid,))
-        while pid not in roots and (parent := known[pid].parent) in known and parent not in line:
+        while pid not in roots and (parent := statuses[pid].parent) in statuses and parent not in line:
             line[parent] = None
             pid = parent
-        roots |= dict.fromkeys(line, roots.get(pid, (pid, known[pid].start_ticks)))
-    return [_Member(pid, (pid, status.start_ticks), roots[pid]) for pid, status in known.items()]
+        roots |= dict.fromkeys(line, roots.get(pid, (pid, statuses[pid].start_ticks)))
+    return [_Member(pid, (pid, status.start_ticks), roots[pid]) for pid, status in statuses.items()]
 
 
-def _folders(table: ProcessTable, own: Sequence[_Member], mounts: dict[str, str]) -> dict[str, str]:
+def _folders(table: ProcessTable, members: Sequence[_Member], mounts: dict[str, str]) -> dict[str, str]:
     """Return the job's folder in each mounted hierarchy, from a process that Slurm has put into all of its own."""
-    paths = max((table.folders(member.pid) for member in own), key=len, default={})
+    paths = max((table.folders(member.pid) for member in members), key=len, default={})
     return {name: mounts[name] + path for name, path in paths.items() if name in mounts}
 
 
@@ -182,29 +182,29 @@ def _figure(folders: dict[str, str], sources: Sequence[_Source]) -> tuple[str, f
     return None
 
 
-def _cpu(table: ProcessTable, own: Sequence[_Member], folders: dict[str, str]) -> _Uses | None:
-    if found := _figure(folders, _CPU_S):
-        path, amount = found
+def _cpu(table: ProcessTable, members: Sequence[_Member], folders: dict[str, str]) -> _Uses | None:
+    if figure := _figure(folders, _CPU_S):
+        path, amount = figure
         return {path: Use(path, amount)}
-    stats = ((member, parse_stat(table.read(member.pid, "stat"))) for member in own)
+    stats = ((member, parse_stat(table.read(member.pid, "stat"))) for member in members)
     return {member.key: Use(member.root, stat.cpu_ticks / _TICKS_PER_S) for member, stat in stats if stat}
 
 
-def _memory_mib(table: ProcessTable, own: Sequence[_Member], folders: dict[str, str]) -> int | None:
-    if found := _figure(folders, _MEMORY_BYTES):
-        return used_mib(int(found[1]))
-    pages = [text.split()[1] for member in own if (text := table.read(member.pid, "statm"))]
+def _memory_mib(table: ProcessTable, members: Sequence[_Member], folders: dict[str, str]) -> int | None:
+    if figure := _figure(folders, _MEMORY_BYTES):
+        return used_mib(int(figure[1]))
+    pages = [text.split()[1] for member in members if (text := table.read(member.pid, "statm"))]
     return used_mib(sum(map(int, pages)) * _PAGE_BYTES) if pages else None
 
 
-def _moved(table: ProcessTable, own: Sequence[_Member]) -> tuple[_Uses, _Uses] | tuple[None, None]:
+def _moved(table: ProcessTable, members: Sequence[_Member]) -> tuple[_Uses, _Uses] | tuple[None, None]:
     """Return the bytes read and written by process; None for both when one that is there may not be read."""
     read: _Uses = {}
     written: _Uses = {}
-    for member in own:
-        if found := _MOVED.match(table.read(member.pid, "io")):
-            read[member.key] = Use(member.root, int(found[1]))
-            written[member.key] = Use(member.root, int(found[2]))
+    for member in members:
+        if match := _MOVED.match(table.read(member.pid, "io")):
+            read[member.key] = Use(member.root, int(match[1]))
+            written[member.key] = Use(member.root, int(match[2]))
         # Slurm leaves a process of root's in each job (its extern step), and that does nothing.
         elif table.owner(member.pid) not in (0, None):
             return None, None

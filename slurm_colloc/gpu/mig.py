@@ -13,15 +13,15 @@ from typing import NamedTuple
 _PROFILE = r"(?:(?P<ci>\d)c\.)?(?<!\d)(?P<gi>[12347])g\.\d{1,4}gb(?:[+-](?:me(?:\.all)?|gfx))*"
 # Types that sites write by hand: 1g10gb, 3g_20gb, a100-mig-2. a100_80g is a whole one.
 _LIKE_SLICE = r"(?i)(?<!\d)\dg[._-]?\d+g|(?<![a-z])mig"
-# What most cards have, and all whose profiles no table knows yet.
+# Slices of most cards, and of all whose profiles are in no table yet.
 _SLICES = 7
-# Of their part of the card by slices the listed profiles have no less memory and SMs: 20 of 23.1 GiB of a GB200, and 16
-# of 18.9 SMs of an H100. A unit test says so of all.
+# The listed profiles have no less of the memory and SMs that are their part of the card by slices: a GB200's 20 of 23.1
+# GiB, an H100's 16 of 18.9 SMs. A unit test says so of all.
 _LEAST = 0.86, 0.84
 
 
 class Profile(NamedTuple):
-    """A MIG profile, and how many compute slices it has: of a compute instance its own, not its GPU instance's."""
+    """A MIG profile, and how many compute slices it has; a compute instance's are its own, not its GPU instance's."""
 
     name: str
     compute_slices: int
@@ -134,12 +134,12 @@ def names_slice(gres_type: str) -> bool:
 
 
 def slices_per_gpu(card: str, profile: str = "") -> int:
-    """Return into how many compute slices a GPU divides: 7 for most, 4 or 2 for others; 7 where that is not known.
+    """Return into how many compute slices a GPU divides: 7 for most and for unknown ones, 4 or 2 for others.
 
     ``card`` names it, or is a type that ends in a profile, most of which tell the card's size.
     """
-    found = _divisors(card, profile)
-    return min(found) if len(found) == 1 else _SLICES
+    divisors = _divisors(card, profile)
+    return min(divisors) if len(divisors) == 1 else _SLICES
 
 
 def tells_slices(card: str, profile: str = "") -> bool:
@@ -157,9 +157,9 @@ def _divisors(card: str, profile: str) -> frozenset[int]:
     cards = [model for model in models() if longest in model.signs]
     if not kind:
         return frozenset(model.slices[0] for model in cards)
-    found = frozenset(count for model in cards or models() if (count := model.divisor(kind)) and _has(model, kind))
-    if found or not cards:
-        return found or frozenset({_SLICES})
+    divisors = frozenset(count for model in cards or models() if (count := model.divisor(kind)) and _has(model, kind))
+    if divisors or not cards:
+        return divisors or frozenset({_SLICES})
     # A driver that we have not seen names the memory of the same slices otherwise.
     return frozenset({_SLICES}) if all(model.slices[0] == _SLICES for model in cards) else frozenset()
 
@@ -175,6 +175,6 @@ def gres_type_of(model: str) -> str:
 
 def model_named(text: str) -> GpuModel | None:
     """Return the GPU whose driver name or AutoDetect type is ``text`` or begins it, None when it is not ours."""
-    wanted = gres_type_of(text)
-    fits = [model for model in models() if re.match(rf"{re.escape(gres_type_of(model.name))}(?![a-z0-9])", wanted)]
+    kind = gres_type_of(text)
+    fits = [model for model in models() if re.match(rf"{re.escape(gres_type_of(model.name))}(?![a-z0-9])", kind)]
     return max(fits, key=lambda model: len(model.name), default=None)

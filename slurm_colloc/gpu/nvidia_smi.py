@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What only the program nvidia-smi is asked: compute modes, and which processes have a context.
+"""Questions to the program nvidia-smi alone: compute modes, and which processes have a context.
 
-What GPUs are used for is read by NVML, which nvidia-smi itself goes by.
+NVML, which nvidia-smi itself goes by, reads the use of GPUs.
 """
 
 import re
@@ -12,7 +12,7 @@ from slurm_colloc.core.errors import GpuError, ProcessError
 from slurm_colloc.core.process import run
 from slurm_colloc.core.units import whole
 
-# Not process_name: whoever runs the program chooses it, with line ends if he likes.
+# Not process_name: its user chooses it, with line ends if he likes.
 PROCESSES = ("nvidia-smi", "--query-compute-apps=gpu_uuid,pid,used_memory", "--format=csv,noheader,nounits")
 # The compute mode: Default, Exclusive_Process, Prohibited (nvidia-smi --help-query-gpu).
 MODES = ("nvidia-smi", "--query-gpu=uuid,name,compute_mode,mig.mode.current", "--format=csv,noheader")
@@ -53,16 +53,16 @@ def devices() -> tuple[SmiDevice, ...]:
         GpuError: nvidia-smi could not be asked, or tells of no GPU.
     """
     text = _answer(MODES)
-    found = parse_devices(text, _answer(LIST) if "Enabled" in text else "")
-    if not found:
-        said = (text.strip().splitlines() or ["nothing"])[-1]
-        raise GpuError(f"nvidia-smi tells of no GPU, but says: {said}; is this a GPU node?")
-    return found
+    units = parse_devices(text, _answer(LIST) if "Enabled" in text else "")
+    if not units:
+        last_line = (text.strip().splitlines() or ["nothing"])[-1]
+        raise GpuError(f"nvidia-smi tells of no GPU, but says: {last_line}; is this a GPU node?")
+    return units
 
 
 def parse_devices(text: str, listed: str) -> tuple[SmiDevice, ...]:
     """Return what the answers to MODES and LIST tell; a line that is no answer (a lost GPU's error) is none."""
-    slices, found = parse_slices(listed), list[SmiDevice]()
+    slices, units = parse_slices(listed), list[SmiDevice]()
     for line in text.splitlines():
         fields = [field.strip() for field in line.split(",")]
         if len(fields) != len(MODES[1].split(",")) or not fields[0].startswith("GPU-"):
@@ -70,23 +70,23 @@ def parse_devices(text: str, listed: str) -> tuple[SmiDevice, ...]:
         uuid, model, mode, cut = fields
         mode = mode.lower() if mode[:1].isalpha() else ""
         if cut == "Enabled":
-            found += (SmiDevice(own, model, profile, mode) for profile, own in slices.get(uuid, ()))
+            units += (SmiDevice(slice_uuid, model, profile, mode) for profile, slice_uuid in slices.get(uuid, ()))
         else:
-            found.append(SmiDevice(uuid, model, "", mode))
-    return tuple(found)
+            units.append(SmiDevice(uuid, model, "", mode))
+    return tuple(units)
 
 
 def parse_slices(text: str) -> dict[str, tuple[tuple[str, str], ...]]:
     """Return the slices (profile, uuid) of each GPU's uuid, in the order of ``nvidia-smi -L``."""
-    found: dict[str, tuple[tuple[str, str], ...]] = {}
+    slices: dict[str, tuple[tuple[str, str], ...]] = {}
     gpu = ""
     for line in text.splitlines():
         if match := _LISTED_GPU.match(line):
             gpu = match[1]
-            found[gpu] = ()
+            slices[gpu] = ()
         elif gpu and (match := _LISTED_SLICE.match(line)):
-            found[gpu] += ((match[1], match[2]),)
-    return found
+            slices[gpu] += ((match[1], match[2]),)
+    return slices
 
 
 def _answer(command: Sequence[str]) -> str:

@@ -31,13 +31,13 @@ _GPM = {
 }
 # Counters read closer together than this say nothing.
 _LEAST_GPM_S = 0.1
-# What stands for "no value" in 32 and 64 bits; as a PID it comes of a mismatch between binding and driver.
+# These stand for "no value" in 32 and 64 bits; one comes as a PID of a mismatch between binding and driver.
 _NO_PID = _NO_VALUE_32 = 0xFFFFFFFF
 _NO_VALUE = 0xFFFFFFFFFFFFFFFF
 # How often the driver is asked whether GPUs were cut anew or have come back.
 _LOOK_ANEW_S = 60.0
 
-# "Not here, not for you, nothing to say" is an answer: missing, never 0.
+# Such an answer is a missing value, never 0.
 _NOT_OFFERED = frozenset(
     {
         pynvml.NVML_ERROR_NOT_SUPPORTED,
@@ -131,8 +131,10 @@ class _Unit:
         if self.unit.profile:
             return None
         since_us = self._util_seen_us = _not_ahead(self._util_seen_us)
-        kept = _or_none(lambda: pynvml.nvmlDeviceGetSamples(self.handle, pynvml.NVML_GPU_UTILIZATION_SAMPLES, since_us))
-        values = [(int(item.timeStamp), int(item.sampleValue.uiVal)) for item in (kept[1] if kept else ())]
+        samples = _or_none(
+            lambda: pynvml.nvmlDeviceGetSamples(self.handle, pynvml.NVML_GPU_UTILIZATION_SAMPLES, since_us)
+        )
+        values = [(int(item.timeStamp), int(item.sampleValue.uiVal)) for item in (samples[1] if samples else ())]
         new = [value for at_us, value in values if since_us < at_us < _NO_VALUE and value <= 100]
         self._util_seen_us = max([since_us, *(at_us for at_us, _ in values if at_us < _NO_VALUE)])
         if new and since_us:
@@ -150,8 +152,8 @@ class _Unit:
     def _energy(self) -> int | None:
         if self.unit.profile:  # the card's, not the slice's
             return None
-        found = _or_none(lambda: pynvml.nvmlDeviceGetTotalEnergyConsumption(self.handle))
-        return None if found is None or found >= _NO_VALUE else int(found)
+        energy_mj = _or_none(lambda: pynvml.nvmlDeviceGetTotalEnergyConsumption(self.handle))
+        return None if energy_mj is None or energy_mj >= _NO_VALUE else int(energy_mj)
 
     def process_sm_util(self) -> dict[int, float | None]:
         """Return SM percent by PID since the previous call; empty when nothing ran or the driver has none.
@@ -159,9 +161,9 @@ class _Unit:
         The first call returns nothing: the driver would answer with a mean over all that it has kept.
         """
         since_us = self._processes_seen_us = _not_ahead(self._processes_seen_us)
-        found = _or_none(lambda: pynvml.nvmlDeviceGetProcessUtilization(self.handle, since_us)) or []
-        self._processes_seen_us = max([since_us, *(item.timeStamp for item in found if item.timeStamp < _NO_VALUE)])
-        return {item.pid: float(item.smUtil) if item.smUtil <= 100 else None for item in found} if since_us else {}
+        items = _or_none(lambda: pynvml.nvmlDeviceGetProcessUtilization(self.handle, since_us)) or []
+        self._processes_seen_us = max([since_us, *(item.timeStamp for item in items if item.timeStamp < _NO_VALUE)])
+        return {item.pid: float(item.smUtil) if item.smUtil <= 100 else None for item in items} if since_us else {}
 
     def forget_processes(self) -> dict[int, float | None]:
         """Return nothing, and let the next question of that kind be a first one."""
@@ -169,7 +171,7 @@ class _Unit:
         return {}
 
     def forget(self) -> None:
-        """Let the next reading be a first one: what was counted meanwhile is of a time that nobody looked at."""
+        """Let the next reading be a first one: counts of meanwhile are of a time that nobody looked at."""
         self._sampled_s = self._energy_mj = None
         self._util_seen_us = self._processes_seen_us = 0
 
@@ -213,9 +215,9 @@ class NvmlReader:
         lost: pynvml.NVMLError | None = None
         for opened in self._units:
             try:
-                found = _processes(opened, self._host_pids)
-                readings.append(_reading(opened, found is not None))
-                processes += found or []
+                unit_processes = _processes(opened, self._host_pids)
+                readings.append(_reading(opened, unit_processes is not None))
+                processes += unit_processes or []
             except pynvml.NVMLError as error:
                 lost = error
                 opened.forget()
@@ -262,22 +264,22 @@ def _open_all(numbers: dict[str, int]) -> list[_Unit]:
                 failed.append(error)
                 if error.value in _DRIVER_GONE or len(failed) == count:
                     raise
-        minors = [_or_none(partial(pynvml.nvmlDeviceGetMinorNumber, one.handle)) for one in units]
+        minors = [_or_none(partial(pynvml.nvmlDeviceGetMinorNumber, opened.handle)) for opened in units]
     except pynvml.NVMLError as error:
         with suppress(pynvml.NVMLError):
             pynvml.nvmlShutdown()
         raise GpuError(f"the NVIDIA driver does not answer: {error}; is this a GPU node?") from error
-    for one, unit in zip(units, numbered([one.unit for one in units], minors, numbers), strict=True):
-        one.unit = unit
-    shared = Counter((one.unit.parent_uuid, one.unit.gpu_instance) for one in units if one.unit.profile)
-    for one in units:
-        one.is_alone = shared[one.unit.parent_uuid, one.unit.gpu_instance] <= 1
+    for opened, unit in zip(units, numbered([opened.unit for opened in units], minors, numbers), strict=True):
+        opened.unit = unit
+    shared = Counter((opened.unit.parent_uuid, opened.unit.gpu_instance) for opened in units if opened.unit.profile)
+    for opened in units:
+        opened.is_alone = shared[opened.unit.parent_uuid, opened.unit.gpu_instance] <= 1
     return units
 
 
 def _identities() -> set[str]:
     """Return the uuids of what is there now."""
-    found = set()
+    uuids = set()
     for index in range(pynvml.nvmlDeviceGetCount()):
         # A GPU that does not answer is not there, as it was not when the driver was opened.
         with suppress(pynvml.NVMLError):
@@ -285,8 +287,8 @@ def _identities() -> set[str]:
             slices = _slices(device)
             handles = [device] if slices is None else slices
             _total(device)  # some GPUs still tell their uuid when they are lost
-            found |= {pynvml.nvmlDeviceGetUUID(handle) for handle in handles}
-    return found
+            uuids |= {pynvml.nvmlDeviceGetUUID(handle) for handle in handles}
+    return uuids
 
 
 def _slices(device: Any) -> list[Any] | None:
@@ -374,23 +376,23 @@ def _processes(opened: _Unit, host_pids: bool) -> list[GpuProcess] | None:
     graphics = _or_none(lambda: pynvml.nvmlDeviceGetGraphicsRunningProcesses(opened.handle)) or []
     served = _or_none(lambda: pynvml.nvmlDeviceGetMPSComputeRunningProcesses(opened.handle))
     clients = {item.pid for item in served or ()}
-    others = ProcessKind.UNKNOWN if served is None else ProcessKind.COMPUTE
-    # A PID can be in both lists. Under MPS the compute list also has the server.
-    found = {item.pid: item for item in [*graphics, *running] if item.pid != _NO_PID}
+    other_kind = ProcessKind.UNKNOWN if served is None else ProcessKind.COMPUTE
+    # A PID can be in both lists. The compute list also has the server of MPS.
+    items = {item.pid: item for item in [*graphics, *running] if item.pid != _NO_PID}
     # Only where there is something to split: the call takes the driver 2 ms.
-    split = len(found) > 1 and not clients and not opened.unit.profile
+    split = len(items) > 1 and not clients and not opened.unit.profile
     sm_util = opened.process_sm_util() if split else opened.forget_processes()
     # The driver lists only processes that ran kernels; a resident process beside them used none.
-    known = bool(sm_util)
+    has_sm_util = bool(sm_util)
     return [
         GpuProcess(
             uuid=opened.unit.uuid,
             pid=pid if host_pids else 0,
-            kind=ProcessKind.MPS_CLIENT if pid in clients else others,
+            kind=ProcessKind.MPS_CLIENT if pid in clients else other_kind,
             gpu_mem_used_mib=_memory(item),
-            sm_util_pct=sm_util.get(pid, 0.0) if known else None,
+            sm_util_pct=sm_util.get(pid, 0.0) if has_sm_util else None,
         )
-        for pid, item in sorted(found.items())
+        for pid, item in sorted(items.items())
     ]
 
 

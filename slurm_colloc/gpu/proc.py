@@ -2,8 +2,8 @@
 """PID -> job: which of the node's processes belongs to which Slurm job, and which jobs are here.
 
 A job is found by the kernel's cgroup path, else by the slurmstepd among the process's ancestors. The process's own
-environment is the user's to write and is not read. Of each file no more is read than an honest process's is long, and
-of a process that only calls itself slurmstepd nothing is read twice.
+environment is the user's to write and is not read. No file is read beyond the length of an honest process's, and no
+process that only calls itself slurmstepd is read twice.
 """
 
 import os
@@ -32,7 +32,7 @@ _MINUTES_TO_READ_ALL = 10
 # The PID namespace of the kernel itself (PROC_PID_INIT_INO): a GPU driver's pids are those of that one.
 _HOST_NAMESPACE = "pid:[4026531836]"
 # A command line has what its user wants, status has up to 65,536 groups in a user namespace, mountinfo all mounts of
-# the node: the kernel's own come first. Of cgroups v1 there are a dozen lines of up to 4096 bytes.
+# the node: the kernel's own come first. The file of cgroups v1 has a dozen lines of up to 4096 bytes.
 _MOST_BYTES = {"cmdline": 256, "status": 512, "environ": 1 << 20, "mountinfo": 1 << 20}
 _USUAL_MOST_BYTES = 65536
 
@@ -109,7 +109,7 @@ class ProcessTable:
         self._young: set[int] = set()
         self._read_s, self._minutes = time.monotonic(), 0
         self._steps: dict[int, _Step] = {}
-        # What is called slurmstepd and is not Slurm's.
+        # Processes that are called slurmstepd and are not Slurm's.
         self._others: set[int] = set()
         self._sluids: dict[str, str] = {}
         self._uid_map = self.read("self", "uid_map")
@@ -123,7 +123,7 @@ class ProcessTable:
         before, self._inodes = self._inodes, inodes
         gone = {pid for pid, inode in before.items() if inodes.get(pid) != inode}
         self._young = self._young - gone | {pid for pid, inode in inodes.items() if before.get(pid) != inode}
-        # What was a child of a process that ended has another parent now.
+        # The children of a process that ended have another parent now.
         orphans = {pid for pid, status in self._status.items() if status.parent in gone} if gone else set()
         self._forget(gone | orphans)
         now_s = time.monotonic()
@@ -132,9 +132,8 @@ class ProcessTable:
             self._forget(self._young if self._minutes else set(self._status))
             self._young = set()
         for pid in inodes.keys() - self._status.keys():
-            found = self._fresh(pid)
-            if found is not None:
-                self._status[pid] = found
+            if (stat := self._fresh(pid)) is not None:
+                self._status[pid] = stat
         self._find_steps()
 
     def _forget(self, pids: set[int]) -> None:
@@ -151,16 +150,16 @@ class ProcessTable:
         for pid, status in self._status.items():
             if status.command != "slurmstepd" or pid in self._others:
                 continue
-            known = before.get(pid)
+            old = before.get(pid)
             # A child of slurmstepd has its name and title until it becomes the user's program.
-            if known is None or known.start_ticks != status.start_ticks or status.parent in before:
+            if old is None or old.start_ticks != status.start_ticks or status.parent in before:
                 job_id = self._step_of(pid)
                 now = self._fresh(pid) if job_id else None
                 same = now is not None and now[:4] == status[:4]  # all but what it does
-                known = _Step(status.start_ticks, job_id, None) if same else None
-            if known is not None:
+                old = _Step(status.start_ticks, job_id, None) if same else None
+            if old is not None:
                 # It is not in its cgroup from the first moment.
-                self._steps[pid] = known if known.cgroup else known._replace(cgroup=self._cgroup_of(pid))
+                self._steps[pid] = old if old.cgroup else old._replace(cgroup=self._cgroup_of(pid))
         self._sluids = {
             step.cgroup: step.job_id for step in self._steps.values() if step.cgroup and step.cgroup.startswith("s")
         }
@@ -195,15 +194,15 @@ class ProcessTable:
     def job_of_pid(self, pid: int) -> str:
         """Return the job of a PID, empty when it runs outside any job or cannot be seen.
 
-        Its own cgroup is read now; who its ancestors are is known since the last ``refresh``, however many there are.
+        Its own cgroup is read now; its ancestors are those of the last ``refresh``, however many there are.
         """
         if job := self._job_named(self._cgroup_of(pid)):
             return job
-        status, seen = self._fresh(pid), set[int]()
-        while status is not None and status.pid not in seen:
+        status, passed = self._fresh(pid), set[int]()
+        while status is not None and status.pid not in passed:
             if status.pid in self._steps:
                 return self._steps[status.pid].job_id
-            seen.add(status.pid)
+            passed.add(status.pid)
             status = self._status.get(status.parent)
         return ""
 
@@ -214,17 +213,17 @@ class ProcessTable:
     def members(self) -> dict[str, list[int]]:
         """Return the processes of each job; slurmstepd is no member.
 
-        What was not looked at before is looked at once: a process that changes its cgroup is found within a minute.
+        Each new process is looked at once: one that changes its cgroup is found within a minute.
         """
         for pid in self._status.keys() - self._cgroups.keys():
             text = self.read(pid, "cgroup").decode(errors="replace")
             self._cgroups[pid] = parse_cgroup_job(text), parse_cgroup_folders(text)
         jobs = {pid: step.job_id for pid, step in self._steps.items()}
-        found = defaultdict(list)
+        members = defaultdict(list)
         for pid in self._status:
             if pid not in self._steps and (job := self._known_job(pid, jobs)):
-                found[job].append(pid)
-        return dict(found)
+                members[job].append(pid)
+        return dict(members)
 
     def folders(self, pid: int) -> dict[str, str]:
         """Return the job's folders in the cgroups of a member, as ``parse_cgroup_folders`` does."""
@@ -263,6 +262,6 @@ class ProcessTable:
         # There a user may be in 65,536 groups, all of which the kernel would write into the status before we see any.
         if self.read(pid, "uid_map") != self._uid_map:
             return None if self._fresh(pid) is None else -1
-        # Not the owner of /proc/PID: any process can make that root, by PR_SET_DUMPABLE.
+        # The owner of /proc/PID will not do: any process can make that root, by PR_SET_DUMPABLE.
         match = _REAL_UID.search(self.read(pid, "status"))
         return int(match[1]) if match else None

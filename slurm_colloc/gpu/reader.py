@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the sampler asks of a GPU driver, whatever the driver is; and which reader a node has."""
+"""The sampler's questions to a GPU driver, whatever the driver is; and which reader a node has."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from slurm_colloc.core.errors import InputError
 
 
 class GpuUnit(NamedTuple):
-    """A whole GPU or one MIG slice: what Slurm hands out as one gres/gpu.
+    """A whole GPU or one MIG slice, which Slurm hands out as one gres/gpu.
 
     ``gres_index`` is the number by which Slurm calls it: the device file's for whole GPUs, the place among the slices
     on a node that has any. A slice also has the uuid of its GPU and the id of its GPU instance there.
@@ -27,7 +27,7 @@ class GpuUnit(NamedTuple):
 
 
 class UnitReading(NamedTuple):
-    """The counters of one unit since the previous reading; what the driver does not offer is None.
+    """The counters of one unit since the previous reading, None for those that the driver does not offer.
 
     See DeviceSample for the terms.
     """
@@ -73,13 +73,13 @@ def stands_still(gpu_util_pct: float | None, figures: Mapping[str, float | None]
 
 
 def numbered(units: Sequence[GpuUnit], minors: Sequence[int | None], before: Mapping[str, int]) -> tuple[GpuUnit, ...]:
-    """Return the units numbered as Slurm does: by the device file, or by place where some are slices, which have none.
+    """Return the units with Slurm's numbers: the device file's, or the place if some are slices, which have none.
 
     Args:
-        units: in the driver's order; of whole GPUs without device files their number stays.
+        units: those of the driver, in its order; whole GPUs without device files keep their number.
         minors: the device files' numbers.
-        before: the numbers that units had. Where units are only missing the others keep theirs: Slurm counted when all
-            were there.
+        before: the numbers that units had. Units keep theirs if others are only missing: Slurm counted when all were
+            there.
     """
     if {unit.uuid for unit in units} <= before.keys():
         numbers = [before[unit.uuid] for unit in units]
@@ -118,29 +118,27 @@ def open_reader(name: str, *, node: str = "", cluster: str = "", dcgm: str = "",
         name: nvml, or ``simulated:FOLDER``, which has a ``NODE.json`` of devices for each node.
         node: this node's name in Slurm.
         cluster: its cluster.
-        dcgm: where DCGM adds what the reader lacks: the URL of an exporter, or dcgmi; empty: nowhere.
+        dcgm: the source of what the reader lacks: the URL of DCGM's exporter, or dcgmi; empty: none.
         patient: let a driver that does not answer yet be an error of the first reading, not of the opening.
 
     Raises:
         InputError: there is no such reader.
         GpuError: the driver does not answer, unless ``patient``.
     """
-    opened = _open(name, node, cluster, patient)
-    if not dcgm:
-        return opened
-    from slurm_colloc.gpu.dcgm import WithDcgm
-
-    return WithDcgm(opened, dcgm)
-
-
-def _open(name: str, node: str, cluster: str, patient: bool) -> GpuReader:
+    kind, _, folder = name.partition(":")
+    reader: GpuReader
     if name == "nvml":
         from slurm_colloc.gpu.nvml import NvmlReader
 
-        return NvmlReader(patient=patient)
-    kind, _, folder = name.partition(":")
-    if kind == "simulated" and folder:
+        reader = NvmlReader(patient=patient)
+    elif kind == "simulated" and folder:
         from slurm_colloc.gpu.simulated import SimulatedReader
 
-        return SimulatedReader(os.path.join(folder, f"{node}.json"), node, cluster=cluster)
-    raise InputError(f"there is no reader '{name}'; give nvml or simulated:FOLDER")
+        reader = SimulatedReader(os.path.join(folder, f"{node}.json"), node, cluster=cluster)
+    else:
+        raise InputError(f"there is no reader '{name}'; give nvml or simulated:FOLDER")
+    if not dcgm:
+        return reader
+    from slurm_colloc.gpu.dcgm import WithDcgm
+
+    return WithDcgm(reader, dcgm)

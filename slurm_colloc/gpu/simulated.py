@@ -2,9 +2,9 @@
 """A GPU that exists only on paper, for test clusters and the demo.
 
 Its devices come from a file; its load comes from real processes, found through /proc as a driver finds them, that say
-in ``COLLOC_SIMULATED_GPU_LOAD`` what they would do to a GPU: ``mem=3000M,util=41,sm=17,dram=3``. What the real driver
-cannot say in a sharing mode is None here too: no GPU_UTIL and no per-process SM in a MIG slice, no per-process SM
-under MPS.
+in ``COLLOC_SIMULATED_GPU_LOAD`` what they would do to a GPU: ``mem=3000M,util=41,sm=17,dram=3``. Figures that the
+real driver does not have in a sharing mode are None here too: GPU_UTIL and per-process SM in a MIG slice, per-process
+SM under MPS.
 """
 
 import json
@@ -23,7 +23,7 @@ _IDLE_W, _FULL_W = 71.0, 699.0
 
 
 class Load(NamedTuple):
-    """What a process would do to a whole GPU."""
+    """The load of a process on a whole GPU."""
 
     gpu_mem_mib: int
     gpu_util_pct: float

@@ -27,12 +27,12 @@ from slurm_colloc.core.usage_model import (
 )
 
 
-def attribute_sample(seen: NodeSample) -> tuple[AttributedUse, ...]:
+def attribute_sample(sample: NodeSample) -> tuple[AttributedUse, ...]:
     """Return the shares of every device in one pass of the sampler."""
     shares: list[AttributedUse] = []
-    for device in seen.devices:
-        processes = [process for process in seen.processes if process.uuid == device.uuid]
-        holders = [holder for holder in seen.holders if holder.uuid == device.uuid]
+    for device in sample.devices:
+        processes = [process for process in sample.processes if process.uuid == device.uuid]
+        holders = [holder for holder in sample.holders if holder.uuid == device.uuid]
         shares += attribute_device(device, processes, holders)
     return tuple(shares)
 
@@ -45,7 +45,7 @@ def attribute_device(
     Args:
         device: the reading.
         processes: the processes on this device; an empty job id stands for processes outside any job. The server of
-            MPS is nobody's: what its clients do shows as its.
+            MPS is nobody's: its clients' work shows as its own.
         holders: jobs that were given this device. One without a process there held it idle and used none, unless part
             of the reading is nobody's: then a process of that job may have been missed (a container outside the job's
             cgroup, a process that ended meanwhile), and nothing is said of it.
@@ -53,21 +53,23 @@ def attribute_device(
     Raises:
         StoreError: the parts do not add up; a fault of ours.
     """
-    given = {holder.job_id: holder.weight for holder in sorted(holders, key=lambda one: (one.job_id, one.weight or 0))}
-    own = [process for process in processes if process.kind != ProcessKind.MPS_SERVER]
-    counts = _counts(own)
+    weight_of = {
+        holder.job_id: holder.weight for holder in sorted(holders, key=lambda held: (held.job_id, held.weight or 0))
+    }
+    processes = [process for process in processes if process.kind != ProcessKind.MPS_SERVER]
+    counts = _counts(processes)
     active = any(getattr(device, name) for name in ("gpu_util_pct", "gr_active_pct", "sm_active_pct"))
-    weights, method = _split(device, own, given)
+    weights, method = _split(device, processes, weight_of)
     # A reading that is partly nobody's says nothing of the jobs that seem to have no process.
     stray = "" in counts or (active and not weights)
-    idle = {} if stray else dict.fromkeys(given.keys() - weights.keys(), 0.0)
+    idle = {} if stray else dict.fromkeys(weight_of.keys() - weights.keys(), 0.0)
     rows = [
         _share(
             device,
             job_id,
             counts.get(job_id, (0, 0)),
             [_part(getattr(device, name), weight) for name in ADDITIVE],
-            _memory(job_id, own, device, len(weights)),
+            _memory(job_id, processes, device, len(weights)),
             method if job_id in weights else MEASURED,
         )
         for job_id, weight in sorted((idle | weights).items())
@@ -81,52 +83,55 @@ def attribute_device(
     return tuple(rows)
 
 
-def _counts(own: Sequence[ProcessSample]) -> dict[str, tuple[int, int | None]]:
+def _counts(processes: Sequence[ProcessSample]) -> dict[str, tuple[int, int | None]]:
     """Return of each owner how many processes there are, and how many of them are no clients of MPS."""
     kinds: dict[str, list[str]] = {}
-    for process in own:
+    for process in processes:
         kinds.setdefault(process.job_id, []).append(process.kind)
     return {
-        owner: (len(of), None if ProcessKind.UNKNOWN in of else len(of) - of.count(ProcessKind.MPS_CLIENT))
-        for owner, of in kinds.items()
+        owner: (
+            len(kinds_of),
+            None if ProcessKind.UNKNOWN in kinds_of else len(kinds_of) - kinds_of.count(ProcessKind.MPS_CLIENT),
+        )
+        for owner, kinds_of in kinds.items()
     }
 
 
 def balanced(device: DeviceSample, shares: Sequence[AttributedUse]) -> bool:
     """Return whether the shares of one device add up to its reading, for each additive figure that it has."""
     for name in ADDITIVE:
-        whole, parts = getattr(device, name), [getattr(share, name) for share in shares]
-        if whole is None:
+        total, parts = getattr(device, name), [getattr(share, name) for share in shares]
+        if total is None:
             if any(part is not None for part in parts):
                 return False
-        elif None in parts or not abs(fsum(parts) - whole) <= 1e-6 * max(1.0, abs(whole)):  # NaN is no balance
+        elif None in parts or not abs(fsum(parts) - total) <= 1e-6 * max(1.0, abs(total)):  # NaN is no balance
             return False
     return True
 
 
 def _split(
-    device: DeviceSample, own: Sequence[ProcessSample], given: dict[str, float | None]
+    device: DeviceSample, processes: Sequence[ProcessSample], weight_of: dict[str, float | None]
 ) -> tuple[dict[str, float], str]:
     """Return the part of each owner in the reading ("" for strangers), and by which method; none when unknown."""
-    owners = sorted({process.job_id for process in own})
+    owners = sorted({process.job_id for process in processes})
     if owners:
-        return _weights(owners, own)
-    if not given:
+        return _weights(owners, processes)
+    if not weight_of:
         return {}, UNATTRIBUTED
     if not device.process_list:
         # The source knows who had the device, not what ran there.
-        if len(given) == 1:
-            return dict.fromkeys(given, 1.0), WHOLE_DEVICE
-        return _by_shares(given)
-    # What a GPU does before its only job's process shows up is that job's, and so is what it takes while held idle.
-    return (dict.fromkeys(given, 1.0) if len(given) == 1 else {}), MEASURED
+        if len(weight_of) == 1:
+            return dict.fromkeys(weight_of, 1.0), WHOLE_DEVICE
+        return _by_shares(weight_of)
+    # A GPU's work before its only job's process shows up is that job's, and so is what it takes while held idle.
+    return (dict.fromkeys(weight_of, 1.0) if len(weight_of) == 1 else {}), MEASURED
 
 
-def _by_shares(given: dict[str, float | None]) -> tuple[dict[str, float], str]:
-    known = [weight for weight in given.values() if weight]
-    if len(known) < len(given):
-        return dict.fromkeys(given, 1 / len(given)), EQUALLY
-    return {job_id: (weight or 0.0) / fsum(known) for job_id, weight in given.items()}, BY_SHARES
+def _by_shares(weight_of: dict[str, float | None]) -> tuple[dict[str, float], str]:
+    weights = [weight for weight in weight_of.values() if weight]
+    if len(weights) < len(weight_of):
+        return dict.fromkeys(weight_of, 1 / len(weight_of)), EQUALLY
+    return {job_id: (weight or 0.0) / fsum(weights) for job_id, weight in weight_of.items()}, BY_SHARES
 
 
 def _weights(owners: Sequence[str], processes: Sequence[ProcessSample]) -> tuple[dict[str, float], str]:
@@ -158,14 +163,14 @@ def _part(value: float | None, weight: float) -> float | None:
     return None if value is None else value * weight
 
 
-def _memory(job_id: str, own: Sequence[ProcessSample], device: DeviceSample, owners: int) -> int | None:
+def _memory(job_id: str, processes: Sequence[ProcessSample], device: DeviceSample, owners: int) -> int | None:
     """Return what the job's processes hold: theirs, else all that the device says where nobody else is there."""
-    sizes = [process.gpu_mem_used_mib for process in own if process.job_id == job_id]
+    sizes = [process.gpu_mem_used_mib for process in processes if process.job_id == job_id]
     if not device.process_list:
         return device.gpu_mem_used_mib if owners == 1 else None
-    known = [size for size in sizes if size is not None]
-    if len(known) == len(sizes):
-        return sum(known)
+    known_sizes = [size for size in sizes if size is not None]
+    if len(known_sizes) == len(sizes):
+        return sum(known_sizes)
     return device.gpu_mem_used_mib if owners == 1 else None
 
 
@@ -175,13 +180,13 @@ def _rest(
     """Return what no job accounts for: strangers' work, the memory of MPS and of the driver."""
     rest = []
     for name in ADDITIVE:
-        whole = getattr(device, name)
-        left = None if whole is None else whole - fsum(getattr(row, name) for row in rows)
-        rest.append(None if left is None else max(0.0, left) if abs(left) > 1e-9 else 0.0)
+        reading = getattr(device, name)
+        unattributed = None if reading is None else reading - fsum(getattr(row, name) for row in rows)
+        rest.append(None if unattributed is None else max(0.0, unattributed) if abs(unattributed) > 1e-9 else 0.0)
     held = [row.gpu_mem_used_mib for row in rows]
-    known = [size for size in held if size is not None]
+    sizes = [size for size in held if size is not None]
     total = device.gpu_mem_used_mib
-    memory = None if total is None or len(known) < len(held) else max(0, total - sum(known))
+    memory = None if total is None or len(sizes) < len(held) else max(0, total - sum(sizes))
     return _share(device, "", counts.get("", (0, 0)), rest, memory, UNATTRIBUTED)
 
 
@@ -193,5 +198,5 @@ def _share(
     memory_mib: int | None,
     method: str,
 ) -> AttributedUse:
-    known = counts if device.process_list else (None, None)
-    return AttributedUse._make((device.uuid, job_id, *known, *additive, memory_mib, method))
+    process_counts = counts if device.process_list else (None, None)
+    return AttributedUse._make((device.uuid, job_id, *process_counts, *additive, memory_mib, method))

@@ -50,21 +50,21 @@ class EvidenceBuilder:
         self._core_seconds = defaultdict[int, float](float)
         self._host_mem_mib: int | None = None
 
-    def add(self, seen: NodeSample) -> Evidence:
+    def add(self, sample: NodeSample) -> Evidence:
         """Take one NodeSample in and return the evidence so far."""
         if self._began_s is None:
-            self._began_s = seen.at_s
-        devices = {device.uuid: device for device in seen.devices}
-        own = [share for share in attribute_sample(seen) if share.job_id == self._job_id]
-        memory = [share.gpu_mem_used_mib for share in own]
-        if own and None not in memory:
-            self._add_memory(sum(size for size in memory if size is not None), seen.at_s)
-            total = sum(devices[uuid].mem_total_mib for uuid in {share.uuid for share in own})
+            self._began_s = sample.at_s
+        devices = {device.uuid: device for device in sample.devices}
+        shares = [share for share in attribute_sample(sample) if share.job_id == self._job_id]
+        memory = [share.gpu_mem_used_mib for share in shares]
+        if shares and None not in memory:
+            self._add_memory(sum(size for size in memory if size is not None), sample.at_s)
+            total = sum(devices[uuid].mem_total_mib for uuid in {share.uuid for share in shares})
             self._total_mib = max(self._total_mib or 0, total)
-        self._add_dram(own, seen.interval_s)
-        self._add_host(seen)
-        sm_total, known = 0.0, bool(own)
-        for share in own:
+        self._add_dram(shares, sample.interval_s)
+        self._add_host(sample)
+        sm_total, is_measured = 0.0, bool(shares)
+        for share in shares:
             device = devices[share.uuid]
             self._gpu_model = device.model
             if device.profile:
@@ -77,18 +77,18 @@ class EvidenceBuilder:
                 value = share.gpu_util_pct
                 self._sm_is_bound = self._sm_is_bound or value is not None
             # A split among neighbours is good enough for a report, not for sizing the next run.
-            known = known and value is not None and share.method == MEASURED
+            is_measured = is_measured and value is not None and share.method == MEASURED
             sm_total += (value or 0.0) * scale
-        if own:
+        if shares:
             self._count += 1
-            self._sampled_s += seen.interval_s
-        if known:
-            self._sm_seconds[min(100, max(0, round(sm_total)))] += seen.interval_s
-            self._sm_sum += sm_total * seen.interval_s
+            self._sampled_s += sample.interval_s
+        if is_measured:
+            self._sm_seconds[min(100, max(0, round(sm_total)))] += sample.interval_s
+            self._sm_sum += sm_total * sample.interval_s
             if sm_total:
-                self._ran_s += seen.interval_s
-                self._add_busy(own, seen.interval_s)
-        return self._evidence(seen.at_s, seen.at_s - self._began_s)
+                self._ran_s += sample.interval_s
+                self._add_busy(shares, sample.interval_s)
+        return self._evidence(sample.at_s, sample.at_s - self._began_s)
 
     def _add_memory(self, used_mib: int, at_s: float) -> None:
         self._peak_mib = max(self._peak_mib or 0, used_mib)
@@ -98,28 +98,28 @@ class EvidenceBuilder:
             self._grew_to_mib = used_mib
             self._grew_until_s = at_s - self._held_s
 
-    def _add_busy(self, own: Sequence[AttributedUse], interval_s: float) -> None:
-        found = [share.gpu_util_pct if share.gr_active_pct is None else share.gr_active_pct for share in own]
-        known = [value for value in found if value is not None]
-        if len(known) == len(own):
-            self._busy_sum += max(known) * interval_s
+    def _add_busy(self, shares: Sequence[AttributedUse], interval_s: float) -> None:
+        values = [share.gpu_util_pct if share.gr_active_pct is None else share.gr_active_pct for share in shares]
+        numbers = [value for value in values if value is not None]
+        if len(numbers) == len(shares):
+            self._busy_sum += max(numbers) * interval_s
             self._busy_s += interval_s
 
-    def _add_dram(self, own: Sequence[AttributedUse], interval_s: float) -> None:
-        found = [share.dram_active_pct for share in own if share.method == MEASURED]
-        known = [value for value in found if value is not None]
-        if own and len(known) == len(own):
-            self._dram_seconds[min(100, max(0, round(max(known))))] += interval_s
+    def _add_dram(self, shares: Sequence[AttributedUse], interval_s: float) -> None:
+        values = [share.dram_active_pct for share in shares if share.method == MEASURED]
+        numbers = [value for value in values if value is not None]
+        if shares and len(numbers) == len(shares):
+            self._dram_seconds[min(100, max(0, round(max(numbers))))] += interval_s
 
-    def _add_host(self, seen: NodeSample) -> None:
-        for host in seen.hosts:
+    def _add_host(self, sample: NodeSample) -> None:
+        for host in sample.hosts:
             if host.job_id != self._job_id:
                 continue
             if host.host_mem_mib is not None:
                 self._host_mem_mib = max(self._host_mem_mib or 0, host.host_mem_mib)
-            if host.cpu_s is not None and seen.interval_s > 0:
-                tenths = round(min(_MOST_CORES, host.cpu_s / seen.interval_s) * 10)
-                self._core_seconds[tenths] += seen.interval_s
+            if host.cpu_s is not None and sample.interval_s > 0:
+                tenths = round(min(_MOST_CORES, host.cpu_s / sample.interval_s) * 10)
+                self._core_seconds[tenths] += sample.interval_s
 
     def _evidence(self, at_s: float, elapsed_s: float) -> Evidence:
         seconds, is_alone = sum(self._sm_seconds.values()), self._mode == SharingMode.EXCLUSIVE
@@ -148,9 +148,9 @@ class EvidenceBuilder:
 
 def _quantile(seconds_at: Mapping[int, float], share: float) -> float | None:
     """Return the least value that so large a share of the time stayed at or below; None of no time."""
-    wanted, passed = share * sum(seconds_at.values()), 0.0
+    enough_s, passed = share * sum(seconds_at.values()), 0.0
     for value, seconds in sorted(seconds_at.items()):
         passed += seconds
-        if passed >= wanted and seconds:
+        if passed >= enough_s and seconds:
             return float(value)
     return None

@@ -28,14 +28,14 @@ _HOUR_S = 3600
 _LINE_LIMIT_BYTES = 64 * 1024 * 1024
 # A line is a list that begins with its form.
 FORM = 2
-# By a name's last word, which is its unit: a line that says more would spoil every sum that it is in.
+# The most by a name's last word, which is its unit: a line that says more would spoil every sum that it is in.
 _MOST = {"pct": 100.0, "mib": 2.0**40, "w": 1e5, "j": 1e9}
 _Record = TypeVar("_Record", DeviceSample, ProcessSample, DeviceAllocation, HostSample, NodeSample)
 
 
-def encode(seen: NodeSample) -> bytes:
+def encode(sample: NodeSample) -> bytes:
     """Return the line for one NodeSample."""
-    body = json.dumps((FORM, *seen), separators=(",", ":")).encode()
+    body = json.dumps((FORM, *sample), separators=(",", ":")).encode()
     return b"%08x %s\n" % (zlib.crc32(body), body)
 
 
@@ -111,10 +111,10 @@ def claim(folder: str, node: str) -> int:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        other = os.pread(lock, 32, 0).decode(errors="replace").strip()
+        owner = os.pread(lock, 32, 0).decode(errors="replace").strip()
         os.close(lock)
         raise StoreError(
-            f"process {other} samples node '{node}' into '{folder}' already; end that one first"
+            f"process {owner} samples node '{node}' into '{folder}' already; end that one first"
         ) from error
     except OSError as error:
         os.close(lock)
@@ -130,14 +130,14 @@ def claim(folder: str, node: str) -> int:
 _APPENDED = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
-def append(folder: str, seen: NodeSample) -> None:
+def append(folder: str, sample: NodeSample) -> None:
     """Append one NodeSample to the journal of its node and hour under ``folder``.
 
     Raises:
         StoreError: the folder cannot be written.
     """
-    hour = time.strftime(_HOUR, time.gmtime(seen.at_s))
-    path = os.path.join(folder, seen.node, hour + SUFFIX)
+    hour = time.strftime(_HOUR, time.gmtime(sample.at_s))
+    path = os.path.join(folder, sample.node, hour + SUFFIX)
     try:
         closed_folder(folder)
         os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -146,7 +146,7 @@ def append(folder: str, seen: NodeSample) -> None:
             size = os.fstat(descriptor).st_size
             # A line that a crash cut short must not take this one with it.
             torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
-            line = b"\n" * torn + encode(seen)
+            line = b"\n" * torn + encode(sample)
             # One write: with O_APPEND two agents started by mistake interleave lines, not bytes.
             if os.write(descriptor, line) != len(line):
                 raise StoreError(f"journal '{path}' could be written in part only; is the disk full?")
@@ -163,7 +163,7 @@ def _raise(error: OSError) -> None:
 
 
 class Hour:
-    """What one node's sampler wrote in the hour from ``began_s`` on; iterating reads it line by line.
+    """The lines of one node's sampler in the hour from ``began_s`` on; iterating reads it line by line.
 
     ``read_bytes`` and ``rejected`` are of the last reading, and final once every NodeSample was taken: a line that is
     appended meanwhile is either among the NodeSamples or beyond ``read_bytes``.
@@ -175,12 +175,12 @@ class Hour:
 
     def __iter__(self) -> Iterator[NodeSample]:
         self.read_bytes = self.rejected = 0
-        for seen in decode(self._lines()):
+        for sample in decode(self._lines()):
             # A pass that began within the hour may be written somewhat later; another day's has no place here.
-            if seen is None or not -_HOUR_S <= seen.at_s - self.began_s < 2 * _HOUR_S or seen.node != self.node:
+            if sample is None or not -_HOUR_S <= sample.at_s - self.began_s < 2 * _HOUR_S or sample.node != self.node:
                 self.rejected += 1
             else:
-                yield seen
+                yield sample
 
     def _lines(self) -> Iterator[bytes]:
         try:

@@ -70,13 +70,13 @@ class Pace:
 
     def __iter__(self) -> Iterator[tuple[float, float]]:
         """Yield (UTC epoch seconds, seconds of a clock that nobody sets), the last time when told to stop."""
-        due_s, taken = clock.ticking(), 0
+        due_s, count = clock.ticking(), 0
         while not self.ended:
             yield clock.now(), clock.ticking()
-            taken += 1
-            if taken == self._count:
+            count += 1
+            if count == self._count:
                 return
-            # From when it was due, not from when it was done: else a pass each 10.02 s.
+            # The next is due from when this one was due, not from when it was done: else a pass each 10.02 s.
             due_s = max(due_s + self._step_s, clock.ticking())
             self._step_s = min(self._period_s, self._step_s * 2)
             self.ended = self._told_to_end_before(due_s)
@@ -109,11 +109,11 @@ def follow(
         DeadlineError: the driver hangs. The pass cannot be ended, so that the process has to be.
         GpuError: the driver has not answered for ``patience_s``.
     """
-    complained, kept = "", 0
+    complained, taken_by_all = "", 0
     answered_s = clock.ticking()
     for at_s, ticking_s in pace:
         try:
-            seen = clock.with_timeout(
+            sample = clock.with_timeout(
                 HUNG_S,
                 f"reading the GPUs (bound {HUNG_S:g} s)",
                 lambda: sampler.sample(at_s, ticking_s),  # noqa: B023
@@ -126,19 +126,19 @@ def follow(
             troubles = [str(error)]
         else:
             answered_s = ticking_s
-            troubles = [trouble for sink in sinks if (trouble := _into(sink, seen))]
-            kept += not troubles
+            troubles = [trouble for sink in sinks if (trouble := _into(sink, sample))]
+            taken_by_all += not troubles
             troubles += [sampler.complaint] if sampler.complaint else []
         now_said = "; ".join(troubles)
         if now_said != complained:
             say(now_said or "sampling again")
             complained = now_said
-    return kept
+    return taken_by_all
 
 
-def _into(sink: Sink, seen: NodeSample) -> str:
+def _into(sink: Sink, sample: NodeSample) -> str:
     try:
-        sink(seen)
+        sink(sample)
     except CollocError as error:
         return str(error)
     return ""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _VALID_PERIODS = 2.5
 # Eight GPUs in seven slices each hold 56 jobs; more would be a runaway, which must not fill a Prometheus server.
 JOBS_MOST = 64
-# For a whole scrape, and how many there may be at a time: of more, the oldest goes that has asked nothing yet.
+# For a whole scrape, and how many there may be at a time: the oldest that has asked nothing yet makes room for another.
 _CLIENT_S = 2.0
 CLIENTS_MOST = 32
 _QUESTION_MOST_BYTES = 8192
@@ -44,7 +44,7 @@ _RATIOS = {
 }
 
 _Values = Iterable[tuple[tuple[str, ...], float | None]]
-# (metric, what it is of, method): what it is of is a uuid, a job, or both.
+# (metric, owner, method): the owner is a uuid, a job, or both.
 _Key = tuple[str, tuple[str, ...], str]
 
 
@@ -66,7 +66,7 @@ class Endpoint:
         """Listen.
 
         Args:
-            address: of this host, to listen on.
+            address: the one of this host to listen on.
             port: likewise; 0 picks a free one.
             period_s: between two NodeSamples.
             ticking: a clock that nobody sets.
@@ -97,39 +97,39 @@ class Endpoint:
         # A daemon: it must not keep an agent that ends.
         Thread(target=self._server.serve, daemon=True).start()
 
-    def show(self, seen: NodeSample) -> None:
+    def show(self, sample: NodeSample) -> None:
         """Answer with this NodeSample from now on."""
-        shares = attribute_sample(seen)
-        named = {share.job_id for share in shares} | {host.job_id for host in seen.hosts}
-        # By age: a job that is shown stays while it runs. What is not a number is not a job's id.
+        shares = attribute_sample(sample)
+        named = {share.job_id for share in shares} | {host.job_id for host in sample.hosts}
+        # By age: a job that is shown stays while it runs. A word that is not a number is no job's id.
         numbers = sorted((job for job in named if job.isascii() and job.isdecimal()), key=lambda job: (len(job), job))
         jobs = frozenset(numbers[:JOBS_MOST])
-        totals = self._totals(seen, tuple(share for share in shares if share.job_id in jobs | {""}), jobs)
+        totals = self._totals(sample, tuple(share for share in shares if share.job_id in jobs | {""}), jobs)
         until_s = self._ticking() + _VALID_PERIODS * self._period_s
-        self._shown = _Shown(seen, shares, jobs, len(named - jobs - {""}), totals, until_s)
+        self._shown = _Shown(sample, shares, jobs, len(named - jobs - {""}), totals, until_s)
 
     def close(self) -> None:
         """Stop answering, without waiting for a client."""
         self._server.close()
 
-    def _totals(self, seen: NodeSample, shares: tuple[AttributedUse, ...], jobs: frozenset[str]) -> dict[_Key, float]:
+    def _totals(self, sample: NodeSample, shares: tuple[AttributedUse, ...], jobs: frozenset[str]) -> dict[_Key, float]:
         """Return the counters so far of what is still there: Prometheus wants sums, however often it asks."""
         added: list[tuple[_Key, float | None]] = [
-            (("colloc_gpu_energy_joules", (device.uuid,), ""), device.energy_j) for device in seen.devices
+            (("colloc_gpu_energy_joules", (device.uuid,), ""), device.energy_j) for device in sample.devices
         ]
         added += [
             (("colloc_job_gpu_energy_joules", (share.uuid, share.job_id), share.method), share.energy_j)
             for share in shares
         ]
-        for host in seen.hosts:
+        for host in sample.hosts:
             if host.job_id in jobs:
                 added += [
                     (("colloc_job_cpu_seconds", (host.job_id,), ""), host.cpu_s),
                     (("colloc_job_read_bytes", (host.job_id,), ""), _bytes(host.read_mib)),
                     (("colloc_job_written_bytes", (host.job_id,), ""), _bytes(host.written_mib)),
                 ]
-        there = {key[:2] for key, _ in added}
-        totals = {key: sum_ for key, sum_ in (self._shown.totals if self._shown else {}).items() if key[:2] in there}
+        present = {key[:2] for key, _ in added}
+        totals = {key: sum_ for key, sum_ in (self._shown.totals if self._shown else {}).items() if key[:2] in present}
         for key, value in added:
             if value is not None:
                 totals[key] = totals.get(key, 0.0) + value
@@ -139,66 +139,66 @@ class Endpoint:
         """Return what there is to scrape; prometheus-client calls this."""
         from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily
 
-        shown = self._shown
-        if shown is None:
+        exposed = self._shown
+        if exposed is None:
             return
         last = "colloc_last_round_timestamp_seconds", "When the node was last sampled; stays when the figures are gone."
-        yield GaugeMetricFamily(*last, value=shown.seen.at_s)
-        if self._ticking() > shown.until_s:
+        yield GaugeMetricFamily(*last, value=exposed.seen.at_s)
+        if self._ticking() > exposed.until_s:
             return
-        seen = shown.seen
-        node = {"node": seen.node, "boot_id": seen.boot_id, "version": slurm_colloc.__version__}
+        sample = exposed.seen
+        node = {"node": sample.node, "boot_id": sample.boot_id, "version": slurm_colloc.__version__}
         yield InfoMetricFamily("colloc_node", "What was sampled, and by which release.", value=node)
         yield GaugeMetricFamily(
-            "colloc_jobs_omitted", "Jobs of this node that are not shown.", value=shown.jobs_omitted
+            "colloc_jobs_omitted", "Jobs of this node that are not shown.", value=exposed.jobs_omitted
         )
-        for family in (*_units(shown), *_job_shares(shown), *_hosts(shown)):
+        for family in (*_units(exposed), *_job_shares(exposed), *_hosts(exposed)):
             if family.samples:
                 yield family
 
 
-def _units(shown: _Shown) -> Iterator["Metric"]:
-    units = [((unit.uuid, str(unit.gres_index), unit.model, unit.profile), unit) for unit in shown.seen.devices]
+def _units(exposed: _Shown) -> Iterator["Metric"]:
+    units = [((unit.uuid, str(unit.gres_index), unit.model, unit.profile), unit) for unit in exposed.seen.devices]
     for field, (name, meaning) in _RATIOS.items():
         values = [(labels, _ratio(getattr(unit, field))) for labels, unit in units]
         yield _gauge(f"colloc_gpu_{name}", meaning, _UNIT_LABELS, values)
     used = [(labels, _bytes(unit.gpu_mem_used_mib)) for labels, unit in units]
     yield _gauge("colloc_gpu_memory_used_bytes", "Device memory in use.", _UNIT_LABELS, used)
-    whole = [(labels, _bytes(unit.mem_total_mib or None)) for labels, unit in units]
-    yield _gauge("colloc_gpu_memory_total_bytes", "Device memory there is.", _UNIT_LABELS, whole)
+    total = [(labels, _bytes(unit.mem_total_mib or None)) for labels, unit in units]
+    yield _gauge("colloc_gpu_memory_total_bytes", "Device memory there is.", _UNIT_LABELS, total)
     power = [(labels, unit.power_w) for labels, unit in units]
     yield _gauge("colloc_gpu_power_watts", "Power draw at the moment of reading.", _UNIT_LABELS, power)
-    energy = [(labels, shown.totals.get(("colloc_gpu_energy_joules", (unit.uuid,), ""))) for labels, unit in units]
+    energy = [(labels, exposed.totals.get(("colloc_gpu_energy_joules", (unit.uuid,), ""))) for labels, unit in units]
     yield _counter("colloc_gpu_energy_joules", "Energy taken.", _UNIT_LABELS, energy)
 
 
-def _job_shares(shown: _Shown) -> Iterator["Metric"]:
-    shares = [share for share in shown.shares if share.job_id in shown.jobs | {""}]
+def _job_shares(exposed: _Shown) -> Iterator["Metric"]:
+    shares = [share for share in exposed.shares if share.job_id in exposed.jobs | {""}]
     for field, (name, meaning) in _RATIOS.items():
-        values = [((one.uuid, one.job_id, one.method), _ratio(getattr(one, field))) for one in shares]
+        values = [((part.uuid, part.job_id, part.method), _ratio(getattr(part, field))) for part in shares]
         text = f"The job's part of the unit's figure; without a job the rest. {meaning}"
         yield _gauge(f"colloc_job_gpu_{name}", text, _SHARE_LABELS, values)
     # The method is of the figures that are split; memory and processes are the job's own.
-    memory = [((one.uuid, one.job_id), _bytes(one.gpu_mem_used_mib)) for one in shares]
+    memory = [((part.uuid, part.job_id), _bytes(part.gpu_mem_used_mib)) for part in shares]
     yield _gauge("colloc_job_gpu_memory_used_bytes", "Device memory of the job's processes.", _SHARE_LABELS[:2], memory)
-    processes = [((one.uuid, one.job_id), one.process_count) for one in shares]
+    processes = [((part.uuid, part.job_id), part.process_count) for part in shares]
     yield _gauge(
         "colloc_job_gpu_processes", "Processes of the job on the unit; 0: held idle.", _SHARE_LABELS[:2], processes
     )
     name = "colloc_job_gpu_energy_joules"
-    energy = [((*owner, method), total) for (metric, owner, method), total in shown.totals.items() if metric == name]
+    energy = [((*owner, method), total) for (metric, owner, method), total in exposed.totals.items() if metric == name]
     yield _counter(name, "The job's part of the energy taken; without a job the rest.", _SHARE_LABELS, energy)
 
 
-def _hosts(shown: _Shown) -> Iterator["Metric"]:
-    memory = [((host.job_id,), _bytes(host.host_mem_mib)) for host in shown.seen.hosts if host.job_id in shown.jobs]
+def _hosts(exposed: _Shown) -> Iterator["Metric"]:
+    memory = [((host.job_id,), _bytes(host.host_mem_mib)) for host in exposed.seen.hosts if host.job_id in exposed.jobs]
     yield _gauge("colloc_job_host_memory_bytes", "Host memory of the job on this node.", ("job_id",), memory)
     for name, meaning in (
         ("colloc_job_cpu_seconds", "CPU time of the job on this node."),
         ("colloc_job_read_bytes", "What the job read on this node."),
         ("colloc_job_written_bytes", "What the job wrote on this node."),
     ):
-        values = [(owner, total) for (metric, owner, _), total in shown.totals.items() if metric == name]
+        values = [(owner, total) for (metric, owner, _), total in exposed.totals.items() if metric == name]
         yield _counter(name, meaning, ("job_id",), values)
 
 
@@ -224,7 +224,7 @@ def _bytes(mib: float | None) -> float | None:
 
 
 class _Client:
-    """A connection: what it has asked so far, then what is left to answer."""
+    """A connection: its question so far, then the rest of the answer."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
@@ -308,7 +308,7 @@ class _Server:
         return head.encode() + body
 
     def _drop_those(self, now_s: float) -> None:
-        for client in [one for one in self._clients.values() if one.end_s <= now_s]:
+        for client in [open_client for open_client in self._clients.values() if open_client.end_s <= now_s]:
             self._drop(client)
 
     def _drop(self, client: _Client) -> None:

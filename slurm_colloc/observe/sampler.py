@@ -16,7 +16,7 @@ from slurm_colloc.slurm.jobs import HeldHere
 
 # A reading stands for the time since the one before it, but a pause longer than this is a gap.
 _VALID_PERIODS = 2.5
-# A node starts some jobs a minute; where Slurm does not answer, no pass waits for it again for so long.
+# A node starts some jobs a minute; no pass waits again for so long for a Slurm that does not answer.
 _ASKED_AT_ONCE, _SILENT_S = 4, 60.0
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 # The kernel keeps 15 bytes of a program's name.
@@ -30,7 +30,7 @@ def boot_id() -> str:
 
 
 class Told:
-    """What Slurm says of the jobs here, asked for once each and a few at a pass: it has others to serve."""
+    """Slurm's answers on the jobs here, asked for once each and a few at a pass: it has others to serve."""
 
     def __init__(self, ask: Callable[[str], HeldHere | None] | None) -> None:
         self._ask = ask
@@ -40,7 +40,7 @@ class Told:
 
     def ask_of(self, jobs: Set[str]) -> None:
         """Ask of those that are new, and forget all others."""
-        self._known = {job: here for job, here in self._known.items() if job in jobs}
+        self._known = {job: held for job, held in self._known.items() if job in jobs}
         self._failures = {job: count for job, count in self._failures.items() if job in jobs}
         # One whose answer never comes waits behind the others.
         new = sorted(jobs - self._known.keys(), key=lambda job: (self._failures.get(job, 0), job))[:_ASKED_AT_ONCE]
@@ -55,7 +55,7 @@ class Told:
     @property
     def unknown(self) -> set[str]:
         """Return the jobs of which Slurm, when it was asked, did not say what they have here."""
-        return {job for job, here in self._known.items() if here is None} | self._failures.keys() - self._known.keys()
+        return {job for job, held in self._known.items() if held is None} | self._failures.keys() - self._known.keys()
 
     def of(self, job_id: str) -> HeldHere | None:
         """Return what a job has on this node; None where that is not known."""
@@ -122,13 +122,13 @@ class Sampler:
             )
             for host in self._host_use.read(self._table, jobs)
         )
-        seen = NodeSample(at_s, interval_s, self._node, self._boot_id, devices, processes, holders, hosts)
-        return only_job(seen, self._only_job) if self._only_job else seen
+        sample = NodeSample(at_s, interval_s, self._node, self._boot_id, devices, processes, holders, hosts)
+        return only_job(sample, self._only_job) if self._only_job else sample
 
     def _interval(self, at_s: float, ticking_s: float) -> tuple[float, float]:
         """Return the time that this reading stands for, and its part in the time since the one before.
 
-        After a pause it stands for nothing: who was on the GPUs meanwhile, nobody saw.
+        After a pause it stands for nothing: nobody saw who was on the GPUs meanwhile.
         """
         last, self._last = self._last, (at_s, ticking_s)
         elapsed_s = 0.0 if last is None else ticking_s - last[1]
@@ -142,28 +142,28 @@ class Sampler:
         by_index = {unit.gres_index: unit.uuid for unit in units}
         jobs = self._table.jobs()
         self._told.ask_of(jobs & {self._only_job} if self._only_job else jobs)
-        told = ((job_id, self._told.of(job_id)) for job_id in sorted(jobs))
+        answers = ((job_id, self._told.of(job_id)) for job_id in sorted(jobs))
         return tuple(
             sorted(
-                DeviceAllocation(by_index[index], job_id, here.weight)
-                for job_id, here in told
-                if here
-                for index in here.gres_indices
+                DeviceAllocation(by_index[index], job_id, held.weight)
+                for job_id, held in answers
+                if held
+                for index in held.gres_indices
                 if index in by_index
             )
         )
 
 
-def _processes(table: ProcessTable, found: Sequence[GpuProcess]) -> tuple[ProcessSample, ...]:
+def _processes(table: ProcessTable, gpu_processes: Sequence[GpuProcess]) -> tuple[ProcessSample, ...]:
     """Return the processes with their jobs; one that is called like the server of MPS, and is no client, is that.
 
     Anybody may call a program so: it is believed of a process of no job, and of a job that has clients there itself.
     Not every reader can tell clients from others.
     """
-    jobs = {process.pid: table.job_of_pid(process.pid) if process.pid else "" for process in found}
-    served = {(process.uuid, jobs[process.pid]) for process in found if process.kind == ProcessKind.MPS_CLIENT}
+    jobs = {process.pid: table.job_of_pid(process.pid) if process.pid else "" for process in gpu_processes}
+    served = {(process.uuid, jobs[process.pid]) for process in gpu_processes if process.kind == ProcessKind.MPS_CLIENT}
     samples = []
-    for process in found:
+    for process in gpu_processes:
         status = table.status(process.pid) if process.pid else None
         server = (
             process.kind != ProcessKind.MPS_CLIENT
@@ -189,19 +189,22 @@ def _of(amount: float | None, part: float) -> float | None:
     return None if amount is None or not part else amount * part
 
 
-def only_job(seen: NodeSample, job_id: str) -> NodeSample:
+def only_job(sample: NodeSample, job_id: str) -> NodeSample:
     """Return what of a NodeSample a single job may keep: its own devices; its neighbours there stay, nameless."""
-    mine = {holder.uuid for holder in seen.holders if holder.job_id == job_id}
-    mine |= {process.uuid for process in seen.processes if process.job_id == job_id}
-    others = sorted({holder.job_id for holder in seen.holders} | {process.job_id for process in seen.processes})
-    names = {other: f"neighbour-{number}" for number, other in enumerate(others, 1)} | {job_id: job_id, "": ""}
-    return seen._replace(
-        devices=tuple(device for device in seen.devices if device.uuid in mine),
+    mine = {holder.uuid for holder in sample.holders if holder.job_id == job_id}
+    mine |= {process.uuid for process in sample.processes if process.job_id == job_id}
+    neighbours = sorted({holder.job_id for holder in sample.holders} | {process.job_id for process in sample.processes})
+    names = {neighbour: f"neighbour-{number}" for number, neighbour in enumerate(neighbours, 1)} | {
+        job_id: job_id,
+        "": "",
+    }
+    return sample._replace(
+        devices=tuple(device for device in sample.devices if device.uuid in mine),
         processes=tuple(
-            process._replace(job_id=names[process.job_id]) for process in seen.processes if process.uuid in mine
+            process._replace(job_id=names[process.job_id]) for process in sample.processes if process.uuid in mine
         ),
-        holders=tuple(holder._replace(job_id=names[holder.job_id]) for holder in seen.holders if holder.uuid in mine),
-        hosts=tuple(host for host in seen.hosts if host.job_id == job_id),
+        holders=tuple(holder._replace(job_id=names[holder.job_id]) for holder in sample.holders if holder.uuid in mine),
+        hosts=tuple(host for host in sample.hosts if host.job_id == job_id),
     )
 
 
