@@ -70,6 +70,10 @@ def check(lab: Lab, user: str | None, path: Path, **env: str) -> subprocess.Comp
     return colloc(lab, user, "check", COLLOC_CONF=str(path), **env)
 
 
+def errors(done: subprocess.CompletedProcess[str]) -> list[str]:
+    return [line.removeprefix("error: ") for line in done.stdout.splitlines() if line.startswith("error: ")]
+
+
 def test_a_user_finds_what_root_finds(lab: Lab) -> None:
     """Partitions that are hidden from him or closed to his groups, too."""
     by_root, by_alice = init(lab, None), init(lab, "alice")
@@ -87,8 +91,8 @@ def test_a_user_finds_what_root_finds(lab: Lab) -> None:
     for path, user in ((by_root, None), (by_alice, "alice")):
         done = check(lab, user, path)
         assert done.returncode == 0, done.stdout
-        assert "'x[1-2]': down, drained or silent" in done.stderr
-        assert "node 'x2': " in done.stderr
+        assert "note: 'x[1-2]': down, drained or silent" in done.stdout
+        assert "note: node 'x2': " in done.stdout
     own = colloc(lab, "alice", "init", "--user", "--gpu", f"h100={MODEL}")
     assert own.returncode == 0, own.stderr
     assert colloc(lab, "alice", "check").returncode == 0
@@ -113,7 +117,7 @@ def test_the_driver_of_a_node_is_asked_there_and_told_elsewhere(lab: Lab) -> Non
     out.write_text(wrong)
     compared = colloc(lab, "alice", "check", "--gpus", str(home / "g1.json"), COLLOC_CONF=str(out))
     assert compared.returncode == 1
-    (said,) = compared.stdout.splitlines()[1:]
+    (said,) = errors(compared)
     assert said.startswith("pool 'g1', node 'g1': sm_count ")
     assert said.endswith(f": write sm_count = {SM_COUNT}")
 
@@ -134,7 +138,7 @@ def test_what_was_changed_is_said(lab: Lab) -> None:
     for user in (None, "alice"):
         done = check(lab, user, path)
         assert done.returncode == 1
-        paid, untyped, a100, new = done.stdout.splitlines()[1:]
+        paid, untyped, a100, new = errors(done)
         assert (paid.startswith("partition 'paid': "), paid.endswith(" max_time_min = 720")) == (True, True)
         assert (untyped.startswith("pool 'x1'"), untyped.endswith(" gpus_per_node = 0")) == (True, True)
         assert (a100.startswith("node 'x1': "), "gpu:a100" in a100) == (True, True)

@@ -2,8 +2,10 @@
 """colloc site at the terminal: whether this node's driver is read, and what is said when it does not answer."""
 
 import os
+import re
 import shlex
 import stat
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -150,6 +152,24 @@ def test_check_looks_at_the_whole_file(name: str, tmp_path: Path, monkeypatch: p
     assert why in colloc.out
 
 
+def test_each_line_of_check_begins_with_its_level_and_the_last_counts_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed: Printed
+) -> None:
+    path = tmp_path / "site.toml"
+    monkeypatch.setenv("COLLOC_CONF", str(path))
+    options = (f'paths.state="{tmp_path}/typo"', 'notices.mode="admins"', 'notices.sender="a@b.c"')
+    given = [word for option in (*options, 'notices.admins=["a@b.c"]') for word in ("--set", option)]
+    assert written(path, *given) == 0
+    assert colloc("site", "check") == 1
+    *lines, last = colloc.out.splitlines()
+    levels = Counter(line.partition(": ")[0] for line in lines)
+    assert levels.keys() == {"error", "not checked", "note"}
+    assert last.startswith(f"'{path}' differs")
+    counts = [int(number) for number in re.findall(r"(\d+) (?:errors?|not checked|notes?)\b", last)]
+    assert counts == [levels[level] for level in ("error", "not checked", "note")]
+    printed("site-check", last)
+
+
 def test_what_a_report_without_samples_says_to_do_ends_in_an_agent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,7 +209,7 @@ def test_check_reads_the_file_of_the_audits_where_these_run(
     given = [word for key, value in options.items() for word in ("--set", f'{key}="{value}"')]
     assert written(path, *given, "--set", 'notices.admins=["a@b.c"]') == 0
     assert colloc("site", "check") == 0
-    assert f"notices.command '{tmp_path}/command': " in colloc.err
+    assert f"not checked: notices.command '{tmp_path}/command': " in colloc.out
     kept.mkdir(mode=0o700)
     assert colloc("site", "check") == 1
     assert "sendmail" not in colloc.out

@@ -98,8 +98,8 @@ def init(
         raise InputError(f"{error}{own}") from error
     if config.paths.state:
         site_parts(config)  # renders the templates, so that no submission has to
-    seen = [f"{one.subject}: {one.evidence}" for one in paths(config, files, path) if isinstance(one, Seen)]
-    _note([*differences(config, cluster), *notes(config, cluster), *seen])
+    for text in (*differences(config, cluster), *notes(config, cluster), *_texts(paths(config, files, path), Seen)):
+        say(f"note: {text}")
     say(f"wrote '{path}'; read it, then run 'colloc site check'")
     _say_whether_in_force(path)
 
@@ -147,11 +147,6 @@ def _settings(given: list[str]) -> dict[str, dict[str, object]]:
     return sections
 
 
-def _note(notes: list[str]) -> None:
-    for text in notes:
-        say(f"note: {text}")
-
-
 @app.command()
 def check(
     gpus_file: _GpusFile = None,
@@ -162,20 +157,28 @@ def check(
     cluster = look_around(gpus_file or [], config.observe._asdict())
     files, refused = rendered(config)
     here = paths(config, files, site_file)
-    problems = [*refused, *differences(config, cluster)]
-    why = why_stopped(config.state_folder, late=config.binds_late)
-    problems += [f"no jobs are placed, or none that wait: {why}"] if why else []
-    problems += [f"{one.subject}: {one.evidence}" for one in here if isinstance(one, Seen)]
-    verdict = (
-        f"differs from the cluster in {counted(len(problems), 'point')}" if problems else "agrees with the cluster"
+    stop = why_stopped(config.state_folder, late=config.binds_late)
+    stopped = [f"no jobs are placed, or none that wait: {stop}"] if stop else []
+    levels = {
+        "error": [*refused, *differences(config, cluster), *stopped, *_texts(here, Seen)],
+        "not checked": _texts(here, Blank),
+        "note": notes(config, cluster),
+    }
+    for level, texts in levels.items():
+        for text in texts:
+            print(printable(f"{level}: {text}"))
+    errors, unchecked, remarks = map(len, levels.values())
+    print(
+        f"'{site_file}' {'differs from' if errors else 'agrees with'} the cluster: {counted(errors, 'error')}, "
+        f"{unchecked} not checked, {counted(remarks, 'note')}; {counted(len(config.pool), 'group')} of nodes (pools); "
+        f"tier '{config.tier}': {TIERS[config.tier]}"
     )
-    groups = f"{counted(len(config.pool), 'group')} of nodes (pools)"
-    print(f"'{site_file}' {verdict}: {groups}; tier '{config.tier}': {TIERS[config.tier]}", flush=True)
-    for problem in problems:
-        print(printable(problem))
-    _note([*notes(config, cluster), *(f"{one.subject}: {one.why}" for one in here if isinstance(one, Blank))])
-    if problems:
+    if errors:
         raise typer.Exit(Status.FOUND)
+
+
+def _texts(answers: Iterable[Seen | Blank], kind: type[Seen | Blank]) -> list[str]:
+    return [f"{answer[0]}: {answer[1]}" for answer in answers if isinstance(answer, kind)]
 
 
 def build_plugin(
