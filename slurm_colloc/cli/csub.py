@@ -53,20 +53,15 @@ def main(called: str = "csub", ignored: int = 0) -> NoReturn:
 
         write_all(STDOUT, HELP.encode())
         os._exit(0)
-    status = _pack(argv) if _is_pack(argv, called) else _run(argv, called)
+    # Not where this is sbatch with a script of that name.
+    if argv[:1] == ("pack",) and called != "sbatch" and not os.path.lexists("pack"):
+        from slurm_colloc.pack.command_line import run
+
+        status = run(argv)
+    else:
+        status = _run(argv, called)
     # Taking the interpreter apart would cost each submission 3 ms, and a thread of ours may hang in a file system.
     os._exit(status)
-
-
-def _is_pack(argv: tuple[str, ...], called: str) -> bool:
-    """Return whether this is "csub pack", and not sbatch with a script of that name."""
-    return argv[:1] == ("pack",) and called != "sbatch" and not os.path.lexists("pack")
-
-
-def _pack(argv: tuple[str, ...]) -> int:
-    from slurm_colloc.pack.command_line import run
-
-    return run(argv)
 
 
 def _run(argv: tuple[str, ...], called: str) -> int:

@@ -165,14 +165,13 @@ class CliClient:
         """Return the same of the user who runs this."""
         return self.queue("-u", str(os.geteuid()), *filters)
 
-    def limits(self, cluster: str, user: str = "") -> Limits:
-        """Return what a user may ask for, the one who runs this where none is named."""
-        user = user or pwd.getpwuid(os.geteuid()).pw_name
-        return parse_limits(self._ask_all(limits_questions(user, cluster)), now())
+    def limits(self, cluster: str) -> Limits:
+        """Return what the user who runs this may ask for."""
+        return parse_limits(self._ask_all(limits_questions(pwd.getpwuid(os.geteuid()).pw_name, cluster)), now())
 
     def caps(self, cluster: str) -> tuple[Cap, ...]:
         """Return the limits of all QOS and associations that the user who asks is shown."""
-        return parse_caps([self._ask(*question) for question in caps_questions(cluster)])
+        return parse_caps(self._ask_all(caps_questions(cluster)))
 
     def backlog(self) -> "Queue":
         """Return what sdiag says of the controller and its backfill."""
@@ -191,15 +190,14 @@ class CliClient:
         from slurm_colloc.slurm.job_visibility import parse_rights, rights_questions
 
         config = self.config()
-        if not has_database(config):
-            return parse_rights(config, "", "")
-        return parse_rights(config, *self._ask_all(rights_questions(name)))
+        answers = self._ask_all(rights_questions(name)) if has_database(config) else ("", "")
+        return parse_rights(config, *answers)
 
     def shown(self, raw_ids: Sequence[str]) -> frozenset[str]:
         """Return which of these jobs accounting shows to the user who runs this."""
         from slurm_colloc.slurm.job_visibility import shown_question
 
-        return frozenset(self._ask(*shown_question(raw_ids)).split()) & frozenset(raw_ids)
+        return frozenset(self._ask(*shown_question(raw_ids)).split()).intersection(raw_ids)
 
     def free(self, *, single: bool = False) -> Free:
         """Return what is free now, or what is on nodes with a single GPU of its kind.
@@ -208,7 +206,7 @@ class CliClient:
         """
         from slurm_colloc.slurm.sinfo import QUESTION, parse_free  # 2 ms, and few submissions ask
 
-        text = ask(QUESTION, self._timeout_s / 2, self._environment).decode(errors="surrogateescape")
+        text = CliClient(self._timeout_s / 2, self._environment)._ask(*QUESTION)
         return Free(now(), parse_free(text, single=single))
 
     def accounted(self, job_id: str) -> tuple["Accounted", ...]:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The jobs that a user may see by Slurm's rules: PrivateData, admin levels, coordinators of accounts."""
 
+import os
+import pwd
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -79,8 +81,8 @@ def visible_to(name: str, uid: int, *, keeps_store: bool, rights: Rights | None)
         return Visible(False, name, (), "Slurm could not be asked whether you may see more")
     if rights.sees_all(uid) or not rights.hidden:
         return EVERYBODY
-    hidden = ",".join(sorted(rights.hidden))
-    return Visible(False, name, rights.accounts, f"PrivateData={hidden}, and you are no operator in Slurm")
+    why = f"PrivateData={','.join(sorted(rights.hidden))}, and you are no operator in Slurm"
+    return Visible(False, name, rights.accounts, why)
 
 
 def rights_questions(name: str) -> tuple[tuple[str, ...], ...]:
@@ -104,8 +106,16 @@ def parse_rights(config: Mapping[str, str], of_database: str, of_user: str) -> R
     _, level, accounts = [*of_user.partition("\n")[0].split("|"), "", "", ""][:3]
     return Rights(
         slurm_uid=whole(config.get("SlurmUser", "").partition("(")[2].rstrip(")")),
-        private=frozenset(filter(None, private.split(","))) - {"none"},
+        private=frozenset(private.split(",")) - {"", "none"},
         level=level,
         accounts=tuple(filter(None, accounts.split(","))),
         in_database=bool(of_database),
     )
+
+
+def own_name() -> str:
+    """Return the name of whoever runs this, empty for a uid without one."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:  # a container without this user
+        return ""

@@ -2,14 +2,13 @@
 """Whose runs the caller may see. Asks Slurm if the caller is not the owner of the store."""
 
 import os
-import pwd
 from collections.abc import Callable, Sequence
 from math import inf
 
 from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.errors import CollocError, StoreError
 from slurm_colloc.slurm.client import CliClient
-from slurm_colloc.slurm.job_visibility import Rights, Visible, visible_to
+from slurm_colloc.slurm.job_visibility import Rights, Visible, own_name, visible_to
 from slurm_colloc.store.queries import stored_name, visible_runs
 from slurm_colloc.store.store import Store
 
@@ -51,14 +50,6 @@ def _rights(name: str, uid: int, folder: str, config: SiteConfig | None, tell: C
     except CollocError as error:
         tell(f"whose runs you may see is not known, so only your own are shown: {error}")
         return None
-
-
-def own_name() -> str:
-    """Return the name of whoever runs this, empty for a uid without one."""
-    try:
-        return pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:  # a container without this user
-        return ""
 
 
 def jobs_of_others(store: Store, cluster: str, user: str, accounts: Sequence[str]) -> list[str]:

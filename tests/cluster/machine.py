@@ -132,9 +132,9 @@ class Machine:
                     yield path
 
 
-def build_package(target: Path) -> Path:
+def build_package(target: Path, *words: str) -> Path:
     """Build the .deb of this checkout into a folder."""
-    _run([str(CHECKOUT / "packages/build"), "--extras", "prometheus", "--out", str(target), "deb"], target)
+    _run([str(CHECKOUT / "packages/build"), *words, "--out", str(target), "deb"], target)
     return next(target.glob("*.deb"))
 
 

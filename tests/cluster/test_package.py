@@ -57,7 +57,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Return this release and a later one."""
     need_cluster()
     need_program("dpkg-deb")
-    now = build_package(tmp_path_factory.mktemp("now"))
+    now = build_package(tmp_path_factory.mktemp("now"), "--extras", "prometheus")
     return now, later_package(now, tmp_path_factory.mktemp("next"), NEXT)
 
 

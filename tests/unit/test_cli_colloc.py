@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from slurm_colloc.cli.colloc import COMMANDS
 from slurm_colloc.core.config import file_to_write
 from slurm_colloc.observe.journal import append
 from slurm_colloc.store.store import Store
@@ -291,3 +292,28 @@ def test_compact(tmp_path: Path, store: str, printed: Printed) -> None:
     facts.write_bytes(b"junk")
     assert colloc("compact", "--store", store) == 1
     assert f"error: store file '{facts}' cannot be read" in colloc.err
+
+
+def test_without_what_reports_are_made_with_the_other_commands_are_there(tmp_path: Path, printed: Printed) -> None:
+    """As where csub's package alone is installed."""
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        lacks = "sys.modules.update(dict.fromkeys(('altair', 'duckdb', 'pandas', 'vl_convert')))"
+        code = f"import sys; {lacks}; from slurm_colloc.cli.colloc import main; main()"
+        argv = [sys.executable, "-c", code, *words]
+        environ = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+        return subprocess.run(argv, env=environ, capture_output=True, text=True, check=False)
+
+    shown = run("--help").stdout
+    assert {name for name in COMMANDS if f"\n  {name} " in shown} == {
+        "history",
+        "late",
+        "off",
+        "agent",
+        "sample",
+        "holders",
+    }
+    assert [run("off").returncode, run("off", "--end").returncode, run("history").returncode] == [0, 0, 0]
+    lacking = [run("report"), run("history", "bootstrap")]
+    assert [(done.returncode, done.stdout) for done in lacking] == [(2, "")] * 2
+    printed("colloc", *(done.stderr for done in lacking))

@@ -42,7 +42,12 @@ def build(names: Sequence[str]) -> typer.Typer:
     )
     app.callback(invoke_without_command=True)(_root)
     for name in names:
-        module = import_module(f"slurm_colloc.cli.colloc.{name}")
+        try:
+            module = import_module(f"slurm_colloc.cli.colloc.{name}")
+        except ModuleNotFoundError:  # the package of csub alone has no reports
+            if len(names) == 1:
+                raise
+            continue
         if hasattr(module, "app"):
             app.add_typer(module.app, name=name)
         else:

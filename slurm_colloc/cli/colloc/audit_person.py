@@ -3,7 +3,6 @@
 
 import html
 import os
-import pwd
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated
@@ -15,7 +14,7 @@ from slurm_colloc.audit.ladder import DOUBTFUL, Waiver
 from slurm_colloc.audit.post import send
 from slurm_colloc.audit.rules import all_entries, choose, entries, kept_name
 from slurm_colloc.audit.state import State, alone, audit_folder, opened
-from slurm_colloc.cli.colloc.output import moment, say, site, write
+from slurm_colloc.cli.colloc.output import caller, moment, say, site, write
 from slurm_colloc.cli.colloc.terminal import put
 from slurm_colloc.cli.colloc.visible_store import seen_store
 from slurm_colloc.core.clock import now
@@ -23,7 +22,7 @@ from slurm_colloc.core.errors import ConfigError, InputError, StoreError
 from slurm_colloc.core.files import as_owner
 from slurm_colloc.core.units import counted, printable
 from slurm_colloc.report.text import local, stamp
-from slurm_colloc.store.rights import knows_user, own_name
+from slurm_colloc.store.rights import knows_user
 
 
 def optout(
@@ -90,15 +89,6 @@ def _folder() -> Iterator[str]:
 def _state() -> Iterator[State]:
     with _folder() as folder, opened(folder) as state:
         yield state
-
-
-def caller() -> str:
-    """Return the name of the person who calls: whom sudo let in, not who they are by it."""
-    name, uid = os.environ.get("SUDO_USER", ""), os.environ.get("SUDO_UID", "")
-    try:
-        return name if name and str(pwd.getpwnam(name).pw_uid) == uid else own_name()
-    except KeyError:
-        return own_name()
 
 
 def _waive(waiver: Waiver, *, end: bool) -> None:

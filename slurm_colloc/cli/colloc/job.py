@@ -27,9 +27,8 @@ from slurm_colloc.rebind.recover import told
 from slurm_colloc.report.job import FORMATS, Advice, JobStory, RunStory
 from slurm_colloc.report.text import stamp
 from slurm_colloc.slurm.client import CliClient
-from slurm_colloc.slurm.job_visibility import Visible
+from slurm_colloc.slurm.job_visibility import Visible, own_name
 from slurm_colloc.slurm.jobs import JOB_ID, Accounted
-from slurm_colloc.store.rights import own_name
 from slurm_colloc.store.store import open_store
 from slurm_colloc.store.window import Window
 

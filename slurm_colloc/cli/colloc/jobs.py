@@ -12,7 +12,7 @@ from slurm_colloc.cli.colloc.user_runs import judged_runs
 from slurm_colloc.core.clock import now
 from slurm_colloc.report.columns import FORMATS
 from slurm_colloc.report.jobs import listing_of
-from slurm_colloc.store.rights import own_name
+from slurm_colloc.slurm.job_visibility import own_name
 from slurm_colloc.store.window import Window
 
 

@@ -20,8 +20,8 @@ from slurm_colloc.estimate.records import own_decisions
 from slurm_colloc.facts.fits import fit_of
 from slurm_colloc.facts.judgement import Judgement
 from slurm_colloc.report.me import FORMATS, Hint, MyReport, hints_of
+from slurm_colloc.slurm.job_visibility import own_name
 from slurm_colloc.store.decisions import asked_id
-from slurm_colloc.store.rights import own_name
 from slurm_colloc.store.window import Window
 
 _OF_SHAPES = 3

@@ -7,15 +7,13 @@ from typing import Annotated
 
 import typer
 
-from slurm_colloc.cli.colloc.audit_person import caller
-from slurm_colloc.cli.colloc.output import say, site
+from slurm_colloc.cli.colloc.output import caller, say, site
 from slurm_colloc.core.clock import now
 from slurm_colloc.core.errors import ConfigError, InputError
 from slurm_colloc.core.files import private_folder, remove, write_atomic
 from slurm_colloc.estimate.site_stop import off_path
-from slurm_colloc.feedback.user_histories import make_history_folder
 from slurm_colloc.report.text import local, stamp
-from slurm_colloc.store.rights import own_name
+from slurm_colloc.slurm.job_visibility import own_name
 
 # Its user reads it: it names nobody else and no job.
 _MODE = 0o644
@@ -40,6 +38,8 @@ def off(
     elif own:
         private_folder(os.path.dirname(path))
     else:
+        from slurm_colloc.feedback.user_histories import make_history_folder  # with DuckDB, which csub's package lacks
+
         make_history_folder(state)
     if not end:
         write_atomic(path, f"by {caller()}, {stamp(local(now()))}{why and ': '}{why}".encode(errors="replace"), _MODE)

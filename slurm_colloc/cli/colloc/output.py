@@ -4,6 +4,7 @@
 import codecs
 import io
 import os
+import pwd
 import shlex
 import socket
 import stat
@@ -20,6 +21,7 @@ from slurm_colloc.core.files import place, write_atomic
 from slurm_colloc.core.process import open_standard_descriptors
 from slurm_colloc.core.units import printable
 from slurm_colloc.report.text import local, stamp
+from slurm_colloc.slurm.job_visibility import own_name
 
 TEXT_OR_JSON = ("text", "json")
 _SIGNS = str.maketrans("█▒░▁▂▃▄▅▆▇…", "#=._.:-=+*~")
@@ -42,6 +44,9 @@ def run(main: Callable[[], Any]) -> NoReturn:
         sys.exit(error.exit_status)
     except BrokenPipeError:
         sys.exit(Status.DONE)
+    except ModuleNotFoundError as error:  # the package of csub alone lacks what reports are made with
+        say(f"error: '{error.name}' is not installed here; run it on a host with all of slurm-colloc")
+        sys.exit(Status.ERROR)
     except OSError as error:
         where = f"'{error.filename}' cannot be used: " if error.filename else ""
         say(f"error: {where}{error.strerror or error}")
@@ -96,6 +101,15 @@ def _unwritable(error: OSError) -> InputError:
 def say(text: str) -> None:
     """Tell the person at the terminal; results go to standard output instead."""
     print(f"colloc: {printable(text)}", file=sys.stderr, flush=True)
+
+
+def caller() -> str:
+    """Return the name of the person who calls: whom sudo let in, not who they are by it."""
+    name, uid = os.environ.get("SUDO_USER", ""), os.environ.get("SUDO_UID", "")
+    try:
+        return name if name and str(pwd.getpwnam(name).pw_uid) == uid else own_name()
+    except KeyError:
+        return own_name()
 
 
 def site() -> SiteConfig:

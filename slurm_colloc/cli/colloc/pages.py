@@ -23,9 +23,8 @@ from slurm_colloc.facts.usage import used_hours_by
 from slurm_colloc.report.text import local
 from slurm_colloc.report.usage import fits_by_group
 from slurm_colloc.report.user_page import UserPage, page_maker
-from slurm_colloc.slurm.job_visibility import EVERYBODY, Visible
+from slurm_colloc.slurm.job_visibility import EVERYBODY, Visible, own_name
 from slurm_colloc.store.equivalents import SLICES
-from slurm_colloc.store.rights import own_name
 from slurm_colloc.store.store import open_store
 from slurm_colloc.store.window import Window
 

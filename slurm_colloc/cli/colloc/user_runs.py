@@ -15,8 +15,7 @@ from slurm_colloc.estimate.records import own_decisions
 from slurm_colloc.facts.fits import with_fitted
 from slurm_colloc.facts.judgement import Judgement, judge
 from slurm_colloc.facts.one_user import UserRuns, user_by_sacct, user_in_store, with_evidence
-from slurm_colloc.slurm.job_visibility import Visible
-from slurm_colloc.store.rights import own_name
+from slurm_colloc.slurm.job_visibility import Visible, own_name
 from slurm_colloc.store.store import Store, open_store
 from slurm_colloc.store.window import Window
 
