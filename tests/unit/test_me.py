@@ -20,7 +20,7 @@ from slurm_colloc.facts.one_user import user_in_store, with_evidence
 from slurm_colloc.report.layout import Terminal
 from slurm_colloc.report.me import Hint, MyReport, as_json, as_text, best, hints_of, idlest, sums_of
 from slurm_colloc.slurm.client import CliClient
-from slurm_colloc.store.rights import own_name
+from slurm_colloc.slurm.job_visibility import own_name
 from slurm_colloc.store.window import Window
 from tests.unit.golden import Printed
 from tests.unit.hostile import HOSTILE

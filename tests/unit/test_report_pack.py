@@ -18,7 +18,7 @@ from slurm_colloc.pack.report import pack_text, read_pack
 from slurm_colloc.pack.resume import note_resumed
 from slurm_colloc.pack.spec import Task
 from slurm_colloc.slurm.client import CliClient
-from slurm_colloc.store.rights import own_name
+from slurm_colloc.slurm.job_visibility import own_name
 from tests.cluster.packs import a_spec
 from tests.unit.golden import Printed
 from tests.unit.programs import colloc
