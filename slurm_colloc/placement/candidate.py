@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from slurm_colloc.core.config import Partition, Pool, SiteConfig
-from slurm_colloc.core.model import JobRequest, Reason, because
+from slurm_colloc.core.model import Footprint, JobRequest, Reason, because
 from slurm_colloc.slurm.limits import Limits
 
 
@@ -18,38 +18,37 @@ class Access(NamedTuple):
     groups: tuple[str, ...] = ()
 
 
-class Need(NamedTuple):
-    """The least that a piece has to hold: memory with the site's headroom, the mean SM activity; None is not known.
+class Candidate(NamedTuple):
+    """A job and the site, and what follows from both: the partitions that the job asks for and its time limit as asked.
 
-    ``gpu_model`` is the GPU that this was measured on, empty for any.
+    A piece has to hold ``memory_mib``, which is with the site's headroom, and the mean SM activity; a kernel of the job
+    runs in ``busy_pct`` of the time (None: not known).
     """
 
-    memory_mib: int
-    sm_active_pct: float
-    run_time_min: float | None = None
-    cpu_cores: int | None = None
-    host_mem_mib: int | None = None
-    part_taken: float | None = None
-    part_usable: float = 1.0
-    busy_pct: float | None = None
-    gpu_model: str = ""
-
-
-class Candidate(NamedTuple):
-    """A job and the site. ``partitions`` and ``limit_min`` are the job's as asked, by the functions below."""
-
     request: JobRequest
-    need: Need
+    footprint: Footprint
     config: SiteConfig
     access: Access
     partitions: tuple[Partition, ...]
     limit_min: float | None
+    memory_mib: int
+    sm_active_pct: float
+    busy_pct: float | None
 
 
-def candidate_of(request: JobRequest, need: Need, config: SiteConfig, access: Access) -> Candidate:
-    """Return the candidate that a job is at a site."""
+def candidate_of(request: JobRequest, footprint: Footprint, config: SiteConfig, access: Access) -> Candidate | None:
+    """Return the candidate that a job is at a site; None of a job whose need is not known."""
+    memory, active, busy = footprint.gpu_mem_peak_mib, footprint.sm_active_pct, footprint.busy_pct
+    if memory is None or active is None:
+        return None
     partitions = asked_partitions(request, config)
-    return Candidate(request, need, config, access, partitions, _limit_min(request, partitions))
+    return Candidate(
+        *(request, footprint, config, access, partitions, _limit_min(request, partitions)),
+        memory_mib=math.ceil(memory.q99) + config.sharing.headroom_mib,
+        sm_active_pct=active.q95,
+        # No SM is active without a kernel, whatever two counters say.
+        busy_pct=max(busy.q95, active.q95) if busy else None,
+    )
 
 
 def partition_names(request: JobRequest, config: SiteConfig) -> tuple[str, ...]:

@@ -5,8 +5,6 @@ A piece must hold the q99 of memory plus the site's headroom, and its SMs must n
 bound (placement/speed.py). A job of unknown need is submitted as asked.
 """
 
-import math
-
 from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.model import (
     Footprint,
@@ -19,7 +17,7 @@ from slurm_colloc.core.model import (
     Weighed,
     because,
 )
-from slurm_colloc.placement.candidate import Access, Candidate, Need, candidate_of
+from slurm_colloc.placement.candidate import Access, Candidate, candidate_of
 from slurm_colloc.placement.free_now import FreeNow, Option, at_once, choose, free_in_words, weigh
 from slurm_colloc.placement.out_of_memory import mode_of
 from slurm_colloc.placement.pieces import Fit, Target, host_limit, pieces_in, targets_of
@@ -43,22 +41,9 @@ def place(
     another piece or a whole GPU where that is free and the first piece is not (placement/free_now.py).
     """
     reasons = reasons_to_leave(request, footprint, config, access)
-    memory, active, busy = footprint.gpu_mem_peak_mib, footprint.sm_active_pct, footprint.busy_pct
-    if reasons or memory is None or active is None:
+    job = None if reasons else candidate_of(request, footprint, config, access)
+    if job is None:
         return as_asked(reasons)
-    need = Need(
-        math.ceil(memory.q99) + config.sharing.headroom_mib,
-        active.q95,
-        footprint.run_time_s.q99 / 60 if footprint.run_time_s else None,
-        footprint.cpu_cores,
-        footprint.host_mem_mib,
-        footprint.part_taken,
-        footprint.part_usable,
-        # No SM is active without a kernel, whatever two counters say.
-        max(busy.q95, active.q95) if busy else None,
-        footprint.gpu_model,
-    )
-    job = candidate_of(request, need, config, access)
     rejected: list[Rejected] = []
     targets = list(targets_of(job, rejected))
     pools = len(rejected)
@@ -90,8 +75,8 @@ def _why_none(
     # The need is beside the point where no piece was refused for it.
     if all(reason in of_job for reason in reasons):
         return tuple(of_job)
-    need = {"need_mib": job.need.memory_mib, "sm_pct": job.need.sm_active_pct}
-    return (Reason("nothing-holds", {**need, "partitions": partitions}), *of_job)
+    need = because("nothing-holds", need_mib=job.memory_mib, sm_pct=job.sm_active_pct, partitions=partitions)
+    return (need, *of_job)
 
 
 def _weighed(job: Candidate, pieces: list[Fit], free_now: FreeNow) -> Placement:
@@ -171,7 +156,7 @@ def _whole_kind(job: Candidate) -> str:
 
 
 def _placed(job: Candidate, fit: Fit) -> Placement:
-    need, target, host, time_limit_min = job.need, fit.target, fit.host, fit.time_limit_min
+    target, host, time_limit_min = fit.target, fit.host, fit.time_limit_min
     mode = mode_of(fit.gres)
     reasons = list(fit.reasons)
     foretold = mode != SharingMode.SHARD  # nobody bounds how much the neighbours of a shard slow it
@@ -191,7 +176,7 @@ def _placed(job: Candidate, fit: Fit) -> Placement:
         mode=mode,
         gres=fit.gres,
         # All of its share, where its program takes a part of the GPU: it counts from the whole of it.
-        memory_mib=fit.most.memory_mib if need.part_taken and fit.gres.name != "gpu" else need.memory_mib,
+        memory_mib=fit.most.memory_mib if job.footprint.part_taken and fit.gres.name != "gpu" else job.memory_mib,
         headroom_mib=job.config.sharing.headroom_mib,
         partition=target.named,
         cpu_option=host.cpu_option,

@@ -24,7 +24,7 @@ from slurm_colloc.core.model import (
     SharingMode,
 )
 from slurm_colloc.gpu.mig import names_slice, parse_profile
-from slurm_colloc.placement.candidate import Access, Need, candidate_of
+from slurm_colloc.placement.candidate import Access, candidate_of
 from slurm_colloc.placement.choose import place, reasons_to_leave
 from slurm_colloc.placement.pieces import Fit, most_units, offers, pieces_in, shares_per_gpu, targets_of
 from slurm_colloc.slurm.gres import parse_gres
@@ -102,13 +102,14 @@ def ladder(request: JobRequest, gpu_model: str, config: SiteConfig) -> tuple[Ste
 
     The first that holds peak and SM activity is the one that ``would_have_fitted`` names.
     """
-    if reasons_to_leave(request, _measured(gpu_model, 0.0, 0.0), config):
+    footprint = _measured(gpu_model, 0.0, 0.0)
+    job = candidate_of(request, footprint, config, Access())
+    if reasons_to_leave(request, footprint, config) or job is None:
         return ()
-    job = candidate_of(request, Need(0, 0.0, gpu_model=gpu_model), config, Access())
     targets = list(targets_of(job, []))
 
     def pieces(sm_active_pct: float) -> Iterator[Fit]:
-        return pieces_in(job._replace(need=Need(0, sm_active_pct, gpu_model=gpu_model)), targets, [])
+        return pieces_in(job._replace(memory_mib=0, sm_active_pct=sm_active_pct), targets, [])
 
     def steps() -> Iterator[Step]:
         for piece in pieces(0.0):

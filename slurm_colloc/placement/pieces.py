@@ -98,7 +98,7 @@ def _barred(job: Candidate, target: Target) -> Reason | None:
         return because("protected", gpu_type=pool.gpu_type)
     if gpu_type and pool.gpu_type != gpu_type and pool.gpu_model not in models - {""}:
         return because("other-gpu-type", gpu_type=gpu_type)
-    if reason := keeps_out(pool, job.request) or other_card(job.need.gpu_model, pool):
+    if reason := keeps_out(pool, job.request) or other_card(job.footprint.gpu_model, pool):
         return reason
     if pool.sm_count is None:
         return because("site-lacks", key="sm_count", pool=pool.name)
@@ -201,8 +201,7 @@ def _too_large(request: JobRequest, cores: int, mem_mib: int | None, partition: 
 
 
 def _slices(job: Candidate, targets: list[Target]) -> Iterator[Fit | Rejected]:
-    need, bound = job.need, job.config.sharing.max_slowdown
-    need_mib = math.ceil(need.memory_mib / need.part_usable)
+    bound, need_mib = job.config.sharing.max_slowdown, math.ceil(job.memory_mib / job.footprint.part_usable)
     # Slurm knows slices by type only: it may give either of two kinds with one type, so the lesser one counts.
     kinds: dict[tuple[bool, str], list[tuple[MigSlice, Target]]] = {}
     for target in targets:
@@ -215,7 +214,7 @@ def _slices(job: Candidate, targets: list[Target]) -> Iterator[Fit | Rejected]:
         alike = kinds[target.moved, part.type]
         slowest, its_target = min(alike, key=lambda pair: pair[0].sm_count / (pair[1].pool.sm_count or 1))
         whole_over_own = (its_target.pool.sm_count or math.inf) / slowest.sm_count
-        slowdown = on_slice(need.sm_active_pct, whole_over_own, need.busy_pct)
+        slowdown = on_slice(job.sm_active_pct, whole_over_own, job.busy_pct)
         most = Most(part.mem_mib, most_on_slice(bound, whole_over_own))
         time, host = time_needed(job, slowdown.upper, target.moved_to), _host_with_slice(job, part, target)
         reason = time.too_little or host.impossible
@@ -225,7 +224,7 @@ def _slices(job: Candidate, targets: list[Target]) -> Iterator[Fit | Rejected]:
             reason = because("slice-shares-memory", profile=part.profile)
         elif need_mib > most.memory_mib:
             reason = because("too-little-memory", mem_mib=part.mem_mib, need_mib=need_mib)
-        elif need.sm_active_pct > most.sm_active_pct and not (need.busy_pct and slowdown.upper <= bound):
+        elif job.sm_active_pct > most.sm_active_pct and not (job.busy_pct and slowdown.upper <= bound):
             sms = {"sms": slowest.sm_count, "of_sms": its_target.pool.sm_count}
             reason = Reason("too-slow", {**sms, **slowdown._asdict(), "bound": bound})
         if reason is not None:
@@ -298,7 +297,7 @@ def _share(job: Candidate, target: Target, pools: list[Pool], name: str) -> Fit 
 
     Slurm may take it from any of these ``pools``.
     """
-    request, need, config, pool = job.request, job.need, job.config, target.pool
+    request, config, pool, part_taken = job.request, job.config, target.pool, job.footprint.part_taken
     per_gpu, is_mps, partitions = shares_per_gpu(pool, name), name == "mps", _partitions_of(job, target)
     # Its neighbours may be under other daemons than its own.
     turns = is_mps and any(partition.mps_users == "each" for partition in partitions)
@@ -314,17 +313,17 @@ def _share(job: Candidate, target: Target, pools: list[Pool], name: str) -> Fit 
         return because("partition-lacks-mps-users", partition=lacking[0])
     if pool.gpu_mem_mib is None:
         return because("site-lacks", key="gpu_mem_mib", pool=pool.name)
-    need_mib = need.memory_mib
-    if need.part_taken:  # it is of the whole GPU, whatever the job's share
-        need_mib = max(need_mib, math.ceil(need.part_taken * pool.gpu_mem_mib) + config.sharing.headroom_mib)
+    need_mib = job.memory_mib
+    if part_taken:  # it is of the whole GPU, whatever the job's share
+        need_mib = max(need_mib, math.ceil(part_taken * pool.gpu_mem_mib) + config.sharing.headroom_mib)
     if need_mib > pool.gpu_mem_mib:
         return because("too-little-memory", mem_mib=pool.gpu_mem_mib, need_mib=need_mib)
     bound = config.sharing.max_slowdown
-    parts = [part_needed(need.sm_active_pct, bound, need.busy_pct, in_turns=in_turns) for in_turns in (turns, False)]
-    slowdown = on_share(need.sm_active_pct, bound, need.busy_pct, in_turns=turns)
+    parts = [part_needed(job.sm_active_pct, bound, job.busy_pct, in_turns=in_turns) for in_turns in (turns, False)]
+    slowdown = on_share(job.sm_active_pct, bound, job.busy_pct, in_turns=turns)
     if parts[0] > _LARGEST_SHARE:
         code = "too-busy-beside-users" if turns else "too-busy-to-share"
-        return Reason(code, {"sm_pct": need.sm_active_pct, "bound": bound})
+        return Reason(code, {"sm_pct": job.sm_active_pct, "bound": bound})
     of_memory = need_mib / pool.gpu_mem_mib
     units, of_one_daemon = (demand_units(max(of_memory, part), per_gpu) for part in parts)
     host = host_with_share(job, target.moved_to, units / per_gpu, pool)
@@ -333,7 +332,7 @@ def _share(job: Candidate, target: Target, pools: list[Pool], name: str) -> Fit 
         return reason
     if units > most_units(per_gpu):
         return because("no-room-beside", units=units, of_units=per_gpu)
-    holds = {"units": units, "of_units": per_gpu, "need_mib": need_mib, "sm_pct": need.sm_active_pct}
+    holds = {"units": units, "of_units": per_gpu, "need_mib": need_mib, "sm_pct": job.sm_active_pct}
     slower = Reason("slowdown", slowdown._asdict()) if is_mps else because("slowdown-unknown")
     if turns:
         slower = because("slowdown-beside-users", upper=slowdown.upper, turns=units - of_one_daemon)

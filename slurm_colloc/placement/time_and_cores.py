@@ -39,13 +39,13 @@ def time_needed(job: Candidate, slowdown: float, moved_to: Partition | None) -> 
 
     ``moved_to`` is the partition of the piece, None for those asked for.
     """
-    limit_min, run_time_min, by_default = job.limit_min, job.need.run_time_min, job.request.time_limit_min is None
+    limit_min, run_time_s, by_default = job.limit_min, job.footprint.run_time_s, job.request.time_limit_min is None
     if limit_min is None:
         if moved_to is not None and moved_to.default_time_min is not None and by_default:
             return Time(None, because("partition-limits-time", partition=moved_to.name))
         return Time(None)
     # A job whose run time nobody knows may need all of its time limit; one that nothing slows needs what it was given.
-    needed_min = (limit_min if run_time_min is None else run_time_min) * slowdown
+    needed_min = (limit_min if run_time_s is None else run_time_s.q99 / 60) * slowdown
     if by_default and len({default_limit_min(partition) for partition in job.partitions}) > 1:
         return Time(None, because("time-limits-differ") if slowdown > 1 or moved_to else None)
     if slowdown <= 1 or needed_min <= limit_min:
@@ -55,7 +55,7 @@ def time_needed(job: Candidate, slowdown: float, moved_to: Partition | None) -> 
     most_min = min(limit_min * job.config.sharing.max_slowdown, *(math.inf if t is None else t for t in longest_min))
     if needed_min > most_min:
         times = {"needed_min": needed_min, "limit_min": limit_min, "most_min": most_min}
-        code = "time-limit-too-short" if run_time_min is None else "runs-too-long"
+        code = "time-limit-too-short" if run_time_s is None else "runs-too-long"
         return Time(None, Reason(code, {"slowdown": slowdown, **times}))
     return Time(math.ceil(needed_min))
 
@@ -136,14 +136,14 @@ def _cores(job: Candidate, before: int, of_gpu: float) -> int:
     """Return the cores that go with a piece, of ``before`` that go with a GPU: its part, or the job's need."""
     if not before:
         return before
-    request, need = job.request, job.need
+    request, footprint = job.request, job.footprint
     # A job with more in --mincpus than in --cpus-per-gpu never begins, from 24.11 on.
-    cores = max(1, math.floor(before * of_gpu), need.cpu_cores or 0, request.min_cpus)
+    cores = max(1, math.floor(before * of_gpu), footprint.cpu_cores or 0, request.min_cpus)
     if request.mem_per_cpu:  # fewer cores bring less of what it asks for
         each_mib = asked_mib(request.mem_per_cpu)
-        if not each_mib or need.host_mem_mib is None:
+        if not each_mib or footprint.host_mem_mib is None:
             return before
-        cores = max(cores, math.ceil(need.host_mem_mib / each_mib))
+        cores = max(cores, math.ceil(footprint.host_mem_mib / each_mib))
     tasks = request.tasks or 1
     return min(before, -(-cores // tasks) * tasks)
 
@@ -156,7 +156,7 @@ def _memory(
     A job of unknown need keeps all that it would have had: with less it might be killed. ``cpus`` are the cores that it
     would have had and those that it gets.
     """
-    request, need_mib = job.request, job.need.host_mem_mib
+    request, need_mib = job.request, job.footprint.host_mem_mib
     if request.mem_given or request.mem_per_gpu:
         return ""
 
