@@ -131,7 +131,7 @@ def _by_shares(weight_of: dict[str, float | None]) -> tuple[dict[str, float], st
     weights = [weight for weight in weight_of.values() if weight]
     if len(weights) < len(weight_of):
         return dict.fromkeys(weight_of, 1 / len(weight_of)), EQUALLY
-    return {job_id: (weight or 0.0) / fsum(weights) for job_id, weight in weight_of.items()}, BY_SHARES
+    return {job_id: weight / fsum(weights) for job_id, weight in zip(weight_of, weights, strict=True)}, BY_SHARES
 
 
 def _weights(owners: Sequence[str], processes: Sequence[ProcessSample]) -> tuple[dict[str, float], str]:
@@ -166,11 +166,8 @@ def _part(value: float | None, weight: float) -> float | None:
 def _memory(job_id: str, processes: Sequence[ProcessSample], device: DeviceSample, owners: int) -> int | None:
     """Return what the job's processes hold: theirs, else all that the device says where nobody else is there."""
     sizes = [process.gpu_mem_used_mib for process in processes if process.job_id == job_id]
-    if not device.process_list:
-        return device.gpu_mem_used_mib if owners == 1 else None
-    known_sizes = [size for size in sizes if size is not None]
-    if len(known_sizes) == len(sizes):
-        return sum(known_sizes)
+    if device.process_list and None not in sizes:
+        return sum(size for size in sizes if size is not None)
     return device.gpu_mem_used_mib if owners == 1 else None
 
 

@@ -100,16 +100,14 @@ class EvidenceBuilder:
 
     def _add_busy(self, shares: Sequence[AttributedUse], interval_s: float) -> None:
         values = [share.gpu_util_pct if share.gr_active_pct is None else share.gr_active_pct for share in shares]
-        numbers = [value for value in values if value is not None]
-        if len(numbers) == len(shares):
-            self._busy_sum += max(numbers) * interval_s
+        if (busiest := _largest(values)) is not None:
+            self._busy_sum += busiest * interval_s
             self._busy_s += interval_s
 
     def _add_dram(self, shares: Sequence[AttributedUse], interval_s: float) -> None:
-        values = [share.dram_active_pct for share in shares if share.method == MEASURED]
-        numbers = [value for value in values if value is not None]
-        if shares and len(numbers) == len(shares):
-            self._dram_seconds[min(100, max(0, round(max(numbers))))] += interval_s
+        values = [share.dram_active_pct if share.method == MEASURED else None for share in shares]
+        if (busiest := _largest(values)) is not None:
+            self._dram_seconds[min(100, max(0, round(busiest)))] += interval_s
 
     def _add_host(self, sample: NodeSample) -> None:
         for host in sample.hosts:
@@ -144,6 +142,11 @@ class EvidenceBuilder:
             host_mem_peak_mib=self._host_mem_mib,
             busy_mean_pct=self._busy_sum / self._busy_s if is_alone and self._busy_s else None,
         )
+
+
+def _largest(values: Sequence[float | None]) -> float | None:
+    """Return the largest value, None unless each is known."""
+    return None if None in values else max((value for value in values if value is not None), default=None)
 
 
 def _quantile(seconds_at: Mapping[int, float], share: float) -> float | None:

@@ -110,17 +110,13 @@ def claim(folder: str, node: str) -> int:
         ) from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
+    except OSError as error:
         owner = os.pread(lock, 32, 0).decode(errors="replace").strip()
         os.close(lock)
-        raise StoreError(
-            f"process {owner} samples node '{node}' into '{folder}' already; end that one first"
-        ) from error
-    except OSError as error:
-        os.close(lock)
-        raise StoreError(
-            f"journal '{folder}' cannot be locked: {error.strerror}; put it on the node's own disk"
-        ) from error
+        problem = f"journal '{folder}' cannot be locked: {error.strerror}; put it on the node's own disk"
+        if isinstance(error, BlockingIOError):
+            problem = f"process {owner} samples node '{node}' into '{folder}' already; end that one first"
+        raise StoreError(problem) from error
     os.truncate(lock, 0)
     os.pwrite(lock, b"%d\n" % os.getpid(), 0)
     return lock

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The private MPS daemon of one job: started, asked, and ended through nvidia-cuda-mps-control.
 
-MPS fails open: a process that does not find its daemon runs as ordinary CUDA with the whole GPU and says nothing. So a
-folder too long for a socket is never used, the daemon is asked a question before anybody relies on it, and
+MPS fails open: a process that does not find its daemon runs as ordinary CUDA with the whole GPU and says nothing. A
+folder too long for a socket is therefore never used, the daemon is asked a question before anybody relies on it, and
 ``Mps.clients`` tells who is truly under it.
 """
 
@@ -134,8 +134,7 @@ class Mps:
     def _begin(self) -> None:
         done = launch([CONTROL, "-d"], _START_S, self._environment)
         if done.status != 0:
-            said = done.stderr.decode(errors="replace").strip().splitlines() or ["it said nothing"]
-            raise ProcessError(f"'{CONTROL} -d' ended with status {done.status}: {said[-1]}")
+            raise ProcessError(f"'{CONTROL} -d' ended with status {done.status}: {done.last_words}")
         if not _wait(lambda: self._found() is not None, _START_S):
             raise ProcessError(f"'{CONTROL} -d' ended well, but in {_START_S:g} s no daemon wrote '{_PID_FILE}'")
         self._daemon = self._found()
@@ -144,7 +143,7 @@ class Mps:
     def environment(self, load: Load, own: Mapping[str, str]) -> dict[str, str]:
         """Return the variables that a task needs to be a client.
 
-        Where the daemon is, and that its one GPU is number 0, nobody may change; a limit or an allocator's setting that
+        Nobody may change the daemon's place, nor that its one GPU is number 0; a limit or an allocator's setting that
         ``own``, the user's environment, has already is the user's.
         """
         courtesy = {
@@ -171,7 +170,7 @@ class Mps:
     def alive(self) -> bool:
         """Tell whether the daemon, the very one that was started, is still there.
 
-        Without it new clients take the whole GPU in silence, and those that it had hang before they fail.
+        New clients of a dead daemon take the whole GPU in silence, and those that it had hang before they fail.
         """
         return self._daemon is not None and is_still(self._daemon)
 
@@ -224,8 +223,9 @@ class Mps:
         """Give one command to the daemon of this pipe folder and return its answer."""
         done = run([CONTROL], _ANSWER_S, self._environment, f"{command}\n".encode())
         if done.status != 0:
-            said = done.stderr.decode(errors="replace").strip().splitlines() or ["it said nothing"]
-            raise ProcessError(f"the MPS daemon was asked '{command}' and ended with status {done.status}: {said[-1]}")
+            raise ProcessError(
+                f"the MPS daemon was asked '{command}' and ended with status {done.status}: {done.last_words}"
+            )
         return done.stdout
 
     def _found(self) -> Process | None:

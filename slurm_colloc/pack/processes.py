@@ -45,31 +45,31 @@ def families_of(run: str, numbers: Collection[int], roots: Mapping[int, Process]
         numbers: of the tasks.
         roots: the processes that their steps began with, as far as they are known.
     """
-    every = {one.pid: one for one in processes()}
-    owners = {one.pid: number for number, one in roots.items() if is_still(one)}
+    every = {entry.pid: entry for entry in processes()}
+    owners = {entry.pid: number for number, entry in roots.items() if is_still(entry)}
     owners |= {pid: number for pid in every if (number := _task_of(pid, run)) is not None}
-    found: dict[int, dict[int, Process]] = {number: {} for number in numbers}
-    for pid, one in every.items():
+    families: dict[int, dict[int, Process]] = {number: {} for number in numbers}
+    for pid, entry in every.items():
         # The nearest says whose it is.
         owner = next((owners[ancestor] for ancestor in line_of(pid, every) if ancestor in owners), None)
-        if owner in found:
-            found[owner][pid] = one
-    return found
+        if owner in families:
+            families[owner][pid] = entry
+    return families
 
 
 def signal_processes(processes: Iterable[Process], number: signal.Signals) -> None:
     """Send a signal to these processes, and to none that has come to have the pid of one."""
     # Parents first, as a rule: a shell whose child is ended before it takes that for the child's own end.
-    for one in sorted(processes):
+    for entry in sorted(processes):
         with suppress(OSError):
-            if is_still(one):
-                os.kill(one.pid, number)
+            if is_still(entry):
+                os.kill(entry.pid, number)
 
 
-def is_still(one: Process) -> bool:
+def is_still(entry: Process) -> bool:
     """Return whether this very process still runs; its parent may have gone."""
-    now = process(one.pid)
-    return now is not None and now.began_ticks == one.began_ticks
+    now = process(entry.pid)
+    return now is not None and now.began_ticks == entry.began_ticks
 
 
 def line_of(pid: int, every: Mapping[int, Process]) -> list[int]:
@@ -84,8 +84,8 @@ def line_of(pid: int, every: Mapping[int, Process]) -> list[int]:
 def processes() -> Iterator[Process]:
     """Yield the processes of this node."""
     for name in filter(str.isdigit, os.listdir("/proc")):
-        if one := process(int(name)):
-            yield one
+        if entry := process(int(name)):
+            yield entry
 
 
 def variables_of(pid: int) -> Collection[bytes]:
@@ -105,5 +105,5 @@ def _task_of(pid: int, run: str) -> int | None:
     if of_run in variables and of_job in variables:
         with suppress(ValueError):
             mark = f"{TASK_VARIABLE}=".encode()
-            return next((int(one.removeprefix(mark)) for one in variables if one.startswith(mark)), None)
+            return next((int(variable.removeprefix(mark)) for variable in variables if variable.startswith(mark)), None)
     return None

@@ -32,15 +32,15 @@ class Start(NamedTuple):
 
 
 class Queue:
-    """The tasks of one job. Whoever starts and ends tasks says so; nothing happens by itself."""
+    """The tasks of one job. Their starts and ends are told to it; nothing happens by itself."""
 
     def __init__(self, tasks: Sequence[Task], load: Load, room: Room, retries: int) -> None:
         """Make a queue.
 
         Args:
-            tasks: in the order in which they start.
-            load: what each is counted for at its first attempt.
-            room: what those that run at a time may come to. A task that is larger runs alone, counted for all of it.
+            tasks: the tasks, in the order in which they start.
+            load: the load that each is counted for at its first attempt.
+            room: the most that tasks may come to at a time. A task that is larger runs alone, counted for all of it.
             retries: how often one task may be run again.
         """
         self._room = room
@@ -78,20 +78,20 @@ class Queue:
             return False
         if outcome is Outcome.GPU_FAULT and start.alone:  # its own
             return False
-        again = start._replace(attempt=start.attempt + 1)
+        next_start = start._replace(attempt=start.attempt + 1)
         if outcome in (Outcome.GPU_FAULT, Outcome.LOST):
             suspect = outcome is Outcome.GPU_FAULT and not victim
             if suspect:
                 self._stricken = set(self._running)
-            again = again._replace(alone=start.alone or suspect or start.attempt == self._retries)
+            next_start = next_start._replace(alone=start.alone or suspect or start.attempt == self._retries)
         elif outcome is Outcome.NOT_SHARING and not start.alone:
-            again = again._replace(alone=True)
+            next_start = next_start._replace(alone=True)
         elif outcome is Outcome.GPU_OOM and start.load.memory_mib < self._room.memory_mib:
-            more = start.load._replace(memory_mib=more_mib(start.load.memory_mib))
-            again = self._sized(again._replace(load=more))
+            larger = start.load._replace(memory_mib=more_mib(start.load.memory_mib))
+            next_start = self._sized(next_start._replace(load=larger))
         else:  # also one that found all the memory there is too little
             return False
-        (self._alone if again.alone else self._again).append(again)
+        (self._alone if next_start.alone else self._again).append(next_start)
         return True
 
     def _sized(self, start: Start) -> Start:
@@ -107,5 +107,5 @@ class Queue:
         # One that needs the GPU for itself is the only one that runs.
         if start.alone or running[0].alone or len(running) >= self._room.tasks:
             return False
-        loads = [one.load for one in (*running, start)]
+        loads = [item.load for item in (*running, start)]
         return may_share(loads, self._room.memory_mib, self._room.sm_active_pct)

@@ -16,7 +16,7 @@ _NO_END = "no end known"
 
 
 class Pack(NamedTuple):
-    """What the jobs of a pack wrote down.
+    """The ledgers of a pack's jobs.
 
     ``ledgers`` are of those that began, of an array several; ``resumed_by`` are the jobs that went on with it, of which
     the last says what is ``left``. ``unreadable`` says which ledgers could not be used.
@@ -33,7 +33,7 @@ def read_pack(cluster: str, job_id: str) -> Pack | None:
     """Return a pack of the user who runs this, None where the job is none.
 
     Args:
-        cluster: on which it ran.
+        cluster: the one that it ran on.
         job_id: as Slurm shows it: "4711" is a job or a whole array, "4711_2" one job of it.
 
     Raises:
@@ -45,15 +45,15 @@ def read_pack(cluster: str, job_id: str) -> Pack | None:
         if unreadable:
             raise InputError(unreadable[0])
         return None
-    whole = job_id.partition("_")[0]
-    others, latest = resumed_by(cluster, whole)
-    # Of an array all that began count, also where one job of it is asked for.
-    last, also = read_ledgers(ledgers_of(cluster, latest)) if latest != whole else (ledgers, [])
-    return Pack(whole, tuple(ledgers), others, missing(last), (*unreadable, *also))
+    array_id = job_id.partition("_")[0]
+    later_jobs, latest = resumed_by(cluster, array_id)
+    # All jobs of an array that began count, also if one of them is asked for.
+    last, also = read_ledgers(ledgers_of(cluster, latest)) if latest != array_id else (ledgers, [])
+    return Pack(array_id, tuple(ledgers), later_jobs, missing(last), (*unreadable, *also))
 
 
 def pack_text(pack: Pack, *, goes_on: bool = False) -> str:
-    """Return lines for a terminal: totals, and how each task went; of more than 50 first those that are not done.
+    """Return lines for a terminal: totals, and how each task went, the undone first if there are more than 50.
 
     One that ``goes_on`` has tasks to be done and is not to be resumed.
     """
@@ -62,19 +62,19 @@ def pack_text(pack: Pack, *, goes_on: bool = False) -> str:
     counts = Counter(_outcome(record) for _, record in tasks)
     done = Outcome.DONE.value
     lines = [f"  pack       {counted(len(tasks), 'task')}: {_by_outcome(counts)}"]
-    if again := sum(record.attempts - 1 for _, record in tasks if record):
-        lines.append(f"             {counted(again, 'repeated attempt')}")
+    if repeated := sum(record.attempts - 1 for _, record in tasks if record):
+        lines.append(f"             {counted(repeated, 'repeated attempt')}")
     lines += [f"             {printable(ledger.stopped)}" for ledger in pack.ledgers if ledger.stopped]
     if torn := sum(ledger.torn_lines for ledger in pack.ledgers):
         lines.append(f"             {counted(torn, 'line')} of the ledger cannot be used")
     lines += [f"             {printable(problem)}" for problem in pack.unreadable]
-    left = len(set(pack.left) & set(numbers))
+    missing_tasks = len(set(pack.left) & set(numbers))
     if pack.resumed_by:
-        later = len(tasks) - counts[done] - left
+        later = len(tasks) - counts[done] - missing_tasks
         lines.append(f"             then job {', '.join(pack.resumed_by)}: {later} more done")
-    if left:
+    if missing_tasks:
         then = "" if goes_on else f": csub pack --resume={pack.job_id}"
-        lines.append(f"             {counted(left, 'task')} still to be done{then}")
+        lines.append(f"             {counted(missing_tasks, 'task')} still to be done{then}")
     if len(tasks) > _LINES:
         tasks = sorted(tasks, key=lambda task: (_outcome(task[1]) == done, task[0]))
     lines += [_line(number, record) for number, record in tasks[:_LINES]]
@@ -129,12 +129,12 @@ def pack_summary(pack: Pack) -> str:
 
 def _tasks(pack: Pack) -> list[tuple[int, TaskRecord | None]]:
     """Return the tasks of the jobs that began, by number; None for one that never began."""
-    found: dict[int, TaskRecord | None] = {}
+    records: dict[int, TaskRecord | None] = {}
     for ledger in pack.ledgers:
         part = int(ledger.job.get("SLURM_ARRAY_TASK_ID", "0")) if ledger.spec.jobs > 1 else 0
-        found |= dict.fromkeys(task.number for task in ledger.spec.tasks(part))
-    found |= {record.number: record for ledger in pack.ledgers for record in ledger.tasks}
-    return sorted(found.items())
+        records |= dict.fromkeys(task.number for task in ledger.spec.tasks(part))
+    records |= {record.number: record for ledger in pack.ledgers for record in ledger.tasks}
+    return sorted(records.items())
 
 
 def _outcome(record: TaskRecord | None) -> str:

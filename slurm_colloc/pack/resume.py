@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A pack that came to its end before all its tasks were done: what is missing, and how it was submitted.
+"""A pack that came to its end before all its tasks were done: its missing tasks, and how it was submitted.
 
-Beside its ledgers lie its batch script, which Slurm removes with the job, and who resumed it.
+Its batch script, which Slurm removes with the job, and a list of who resumed it lie beside its ledgers.
 """
 
 import os
@@ -72,26 +72,26 @@ def _noted(cluster: str, job_id: str) -> list[str]:
 def resumed_by(cluster: str, job_id: str) -> tuple[tuple[str, ...], str]:
     """Return the jobs that were to run what was missing of a pack, and of them in turn; and the last one that began.
 
-    What is left of a pack is what is left of the last one; that is the pack itself where none began.
+    The tasks that the last one left are what is left of the pack; that is the pack itself where none began.
 
     Raises:
         InputError: a name that would leave the folder.
         StoreError: it cannot be read.
     """
-    found: list[str] = []
+    later_jobs: list[str] = []
     latest = ""
     following: str | None = job_id
     while following:
         latest = following
-        noted = [one for one in _noted(cluster, latest) if one not in (job_id, *found)]
-        found += noted
-        following = next((one for one in reversed(noted) if _resumes(cluster, one, latest)), None)
-    return tuple(found), latest
+        noted = [job for job in _noted(cluster, latest) if job not in (job_id, *later_jobs)]
+        later_jobs += noted
+        following = next((job for job in reversed(noted) if _resumes(cluster, job, latest)), None)
+    return tuple(later_jobs), latest
 
 
 def _resumes(cluster: str, job_id: str, earlier: str) -> bool:
     """Return whether a job began that resumes the earlier one; Slurm may have given its id to another pack since."""
-    return any(one.spec.resumes == earlier for one in read_ledgers(ledgers_of(cluster, job_id))[0])
+    return any(ledger.spec.resumes == earlier for ledger in read_ledgers(ledgers_of(cluster, job_id))[0])
 
 
 @contextmanager
@@ -112,7 +112,7 @@ def beginning(cluster: str, job_id: str, earlier: str) -> Iterator[str]:
             if held.enter_context(locked(path)):
                 break
         noted = _noted(cluster, earlier)
-        before = next((one for one in noted if one != job_id and _resumes(cluster, one, earlier)), "")
+        before = next((job for job in noted if job != job_id and _resumes(cluster, job, earlier)), "")
         if not before and job_id not in noted:
             note_resumed(cluster, earlier, job_id)
         yield before
@@ -140,26 +140,28 @@ def read_earlier(cluster: str, job_id: str) -> Earlier:
     """Return what is known of a pack of the user who runs this.
 
     Args:
-        cluster: on which it ran.
+        cluster: the one that it ran on.
         job_id: as ``resuming`` gave it.
 
     Raises:
         InputError: it is no pack, or has not begun.
-        StoreError: what it left cannot be used.
+        StoreError: its ledgers or its script cannot be used.
     """
-    own, unreadable = read_ledgers(ledgers_of(cluster, job_id))
-    if not own:
+    ledgers, unreadable = read_ledgers(ledgers_of(cluster, job_id))
+    if not ledgers:
         where = f"no ledger of it in '{ledger_folder()}'"
-        why = unreadable[0] if unreadable else f"{where}: it is no pack of yours on cluster '{cluster}', or never began"
-        raise InputError(f"job {job_id} cannot be resumed: {why}; submit it anew")
+        reason = (
+            unreadable[0] if unreadable else f"{where}: it is no pack of yours on cluster '{cluster}', or never began"
+        )
+        raise InputError(f"job {job_id} cannot be resumed: {reason}; submit it anew")
     spec, text = _submitted(cluster, job_id)
     return Earlier(
         job_id=job_id,
         spec=spec,
         text=text,
-        folder=max(own, key=lambda one: one.last_s).job.get("folder", ""),
-        tasks=len(numbers_of(own)),
-        left=missing(own),
+        folder=max(ledgers, key=lambda ledger: ledger.last_s).job.get("folder", ""),
+        tasks=len(numbers_of(ledgers)),
+        left=missing(ledgers),
         resumed_by=tuple(_noted(cluster, job_id)),
         unreadable=tuple(unreadable),
     )
@@ -187,20 +189,20 @@ def resuming(cluster: str, job_id: str) -> Iterator[str]:
     Every other csub of this user is kept from resuming it meanwhile, for no task may run twice.
 
     Args:
-        cluster: on which it ran.
-        job_id: as csub said it; of a job of an array, "4711_2", the whole array counts.
+        cluster: the one that it ran on.
+        job_id: as csub said it; "4711_2", a job of an array, stands for the whole array.
 
     Raises:
         InputError: it is no id, or another csub is at it.
         StoreError: the file system knows no locks.
     """
-    whole = job_id.partition("_")[0]
-    if not (whole.isascii() and whole.isdigit()):
+    array_id = job_id.partition("_")[0]
+    if not (array_id.isascii() and array_id.isdigit()):
         raise InputError(f"--resume='{job_id}' is no id of a job")
-    latest = resumed_by(cluster, whole)[1]
-    # Where there is nothing to resume, whoever reads the ledgers will say so.
-    known = ledgers_of(cluster, latest)
-    with locked(f"{ledger_path(cluster, latest)}.resuming") if known else nullcontext(True) as held:
+    latest = resumed_by(cluster, array_id)[1]
+    # The reader of the ledgers will say so if there is nothing to resume.
+    ledgers = ledgers_of(cluster, latest)
+    with locked(f"{ledger_path(cluster, latest)}.resuming") if ledgers else nullcontext(True) as held:
         if not held or resumed_by(cluster, latest)[1] != latest:
             raise InputError(f"another csub is resuming job {latest} right now; 'squeue --me' shows what it submits")
         yield latest
@@ -228,8 +230,8 @@ def merged_options(
     else:
         line = parse_arguments(words, config)
         rest = line.sbatch_argv[line.end :]
-    own = [one.word for one in line.own if one.name not in _OWN_OF_THAT_CALL]
+    own_words = [option.word for option in line.own if option.name not in _OWN_OF_THAT_CALL]
     dropped = _OF_THAT_CALL | ({"chdir"} if earlier.folder else set())
-    kept = without(line.sbatch_argv[: line.end], table, dropped)
+    sbatch_words = without(line.sbatch_argv[: line.end], table, dropped)
     chdir = [f"--chdir={earlier.folder}"] if earlier.folder else []
-    return (*own, *kept, *chdir, *further), rest
+    return (*own_words, *sbatch_words, *chdir, *further), rest

@@ -22,7 +22,7 @@ from slurm_colloc.submit.inherited import MARK, mark
 class Run:
     """One run of a pack in its job.
 
-    By ``name`` its processes are told from those of other runs, of packs that a task submits above all.
+    Its ``name`` tells its processes from those of other runs, of packs that a task submits above all.
     """
 
     def __init__(
@@ -74,8 +74,8 @@ class Run:
         """Return the processes of attempts by their tasks' numbers and their own pids."""
         if not attempts:
             return {}
-        roots = {one.number: root for one in attempts if (root := one.root)}
-        return families_of(self.name, [one.number for one in attempts], roots)
+        roots = {attempt.number: root for attempt in attempts if (root := attempt.root)}
+        return families_of(self.name, [attempt.number for attempt in attempts], roots)
 
     def processes(self, attempts: Collection[Attempt]) -> set[int]:
         """Return the pids of all processes of attempts."""
@@ -84,11 +84,11 @@ class Run:
     def signal(self, attempts: Collection[Attempt], number: signal.Signals) -> set[int]:
         """Send a signal to all processes of attempts, and return the numbers of the tasks that have any."""
         families = self.families(attempts)
-        signal_processes([one for family in families.values() for one in family.values()], number)
+        signal_processes([process for family in families.values() for process in family.values()], number)
         return {number for number, family in families.items() if family}
 
     def kill(self, attempts: Collection[Attempt]) -> None:
         """Kill all processes of attempts; a kill in the middle of a kernel could end the neighbours."""
-        if left := self.processes(attempts):
-            self.gpu.terminate(left)
-            self.signal(attempts, signal.SIGKILL)  # of whoever is there by now
+        if pids := self.processes(attempts):
+            self.gpu.terminate(pids)
+            self.signal(attempts, signal.SIGKILL)  # all that are there by now

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The MPS daemon on a pack's GPU: started again when it dies, given up when that fails.
 
-Without a daemon the tasks run one at a time: several on one GPU that know nothing of each other are what a pack is
+The tasks run one at a time if there is no daemon: several on one GPU that know nothing of each other are what a pack is
 there to avoid. Whether a task truly is a client is asked, for one that is not says nothing and takes the whole GPU.
 """
 
@@ -21,12 +21,14 @@ def only_device(environ: Mapping[str, str]) -> str:
     Raises:
         InputError: there is none, or several.
     """
-    devices = [one for one in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if one and one != "NoDevFiles"]
+    devices = [
+        device for device in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if device and device != "NoDevFiles"
+    ]
     if len(devices) != 1:
-        given = environ.get("CUDA_VISIBLE_DEVICES")
+        value = environ.get("CUDA_VISIBLE_DEVICES")
         raise InputError(
             f"the tasks of a pack share one GPU, and Slurm gave {len(devices)} to this job"
-            f" (CUDA_VISIBLE_DEVICES={'is not set' if given is None else repr(given)}); ask for --gres=gpu:1"
+            f" (CUDA_VISIBLE_DEVICES={'is not set' if value is None else repr(value)}); ask for --gres=gpu:1"
         )
     return devices[0]
 
@@ -40,7 +42,7 @@ class SharedGpu:
         Args:
             job_id: of the pack.
             at_once: how many tasks run at a time.
-            environ: of the batch script.
+            environ: the environment of the batch script.
             say: told what goes wrong.
 
         Raises:

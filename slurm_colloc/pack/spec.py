@@ -72,8 +72,8 @@ class Spec(NamedTuple):
         else:
             every = [Task(number) for number in parse_array(self.array)]
         chosen = set(self.only)
-        wanted = [task for task in every if not chosen or task.number in chosen]
-        return tuple(wanted[job :: self.jobs])
+        selected = [task for task in every if not chosen or task.number in chosen]
+        return tuple(selected[job :: self.jobs])
 
 
 def split_script(content: bytes) -> tuple[bytes, bytes, bytes]:
@@ -90,7 +90,7 @@ def split_script(content: bytes) -> tuple[bytes, bytes, bytes]:
 
 
 def script_of(directives: Iterable[bytes], commands: Iterable[bytes]) -> bytes:
-    """Return the script that stands for commands: by its text their pack is told from others, a resumed one too."""
+    """Return the script that stands for commands: its text tells their pack from others, a resumed one too."""
     return b"".join(line + b"\n" for line in (b"#!/bin/sh", *directives, *commands))
 
 
@@ -112,10 +112,10 @@ def from_json(text: str | bytes) -> Spec:
         InputError: it is none, or of another version.
     """
     try:
-        found = json.loads(text)
-        if found["version"] != VERSION:
-            raise InputError(f"the pack was submitted by another release of csub (version {found['version']})")
-        spec: Spec = read_as(Spec, found)
+        fields = json.loads(text)
+        if fields["version"] != VERSION:
+            raise InputError(f"the pack was submitted by another release of csub (version {fields['version']})")
+        spec: Spec = read_as(Spec, fields)
         if not 1 <= spec.jobs <= MOST_TASKS:
             raise ValueError(f"{spec.jobs} jobs")
     except (ValueError, KeyError, TypeError, RecursionError) as error:

@@ -19,10 +19,10 @@ from slurm_colloc.core.errors import InputError
 from slurm_colloc.pack.spec import Spec, Task
 from slurm_colloc.slurm.array import parse_array
 
-# By these a task's processes are known: what begins with SLURM_ passes by whatever srun is told to export.
+# These tell a task's processes: a name that begins with SLURM_ passes by whatever srun is told to export.
 TASK_VARIABLE, RUN_VARIABLE = "SLURM_CSUB_TASK", "SLURM_CSUB_RUN"
-# What srun reads as if it were its own option, and what would change a step's shape, or where its output goes. Slurm
-# puts many of them into a job's environment for the job's own wishes, which are not those of one task.
+# Variables that srun reads as if they were its own options, and that would change a step's shape, or where its output
+# goes. Slurm puts many of them into a job's environment for the job's own wishes, which are not those of one task.
 _READ_BY_SRUN = re.compile(
     r"(?:SLURM|SRUN)_(?:CPUS_PER_TASK|CPUS_PER_GPU|CPU_BIND.*|CPU_FREQ_REQ|MEM_BIND.*|MEM_PER_\w+|NTASKS.*|NPROCS|"
     r"DISTRIBUTION|DIST_\w+|ARBITRARY_NODELIST|GPUS\w*|GPU_BIND|GPU_FREQ|GRES|GRES_FLAGS|STEP_GRES|TRES_\w+|HINT|"
@@ -31,8 +31,8 @@ _READ_BY_SRUN = re.compile(
     r"KILL_BAD_EXIT|NO_KILL|MPI_TYPE|MULTI_PROG|RELATIVE|REMOTE_CWD|WORKING_DIR|EPILOG|PROLOG|CONTAINER\w*|NETWORK|"
     r"RESV_PORTS|SPREAD_JOB|USE_MIN_NODES|STEP_\w+|DEBUG|VERBOSE|QUIET|COMPRESS|BCAST\w*|JOB_NUM_NODES|NNODES)"
 )
-# What a step has and a batch script has not, or otherwise: a program that looks for it would think itself started by
-# srun. (Open MPI then asks srun for what srun was not asked to give.)
+# Variables that a step has and a batch script has not, or otherwise: a program that looks for one would think itself
+# started by srun. (Open MPI then asks srun for what srun was not asked to give.)
 _OF_THE_STEP = (
     "SLURM_STEP_ID SLURM_STEPID SLURM_STEP_GPUS SLURM_STEP_NODELIST SLURM_STEP_NUM_NODES SLURM_STEP_NUM_TASKS"
     " SLURM_STEP_TASKS_PER_NODE SLURM_STEP_LAUNCHER_PORT SLURM_STEP_RESV_PORTS SLURM_SRUN_COMM_HOST"
@@ -51,7 +51,7 @@ _OF_CONTAINERS = ("APPTAINER", "SINGULARITY")
 
 
 class Job(NamedTuple):
-    """What Slurm gave to the pack's job on its node.
+    """The pack's job on its node, as Slurm gave it.
 
     ``cores`` are the cores to share out, none where the job is not kept to its own; ``mem_share_mib`` is one task's
     part of the job's memory, None where Slurm gave no number.
@@ -82,8 +82,8 @@ def read_job(environ: Mapping[str, str], affinity: Collection[int], at_once: int
     """Return what the variables of a batch script and the cores it may run on say of its job.
 
     Args:
-        environ: of the batch script.
-        affinity: what it may run on.
+        environ: the environment of the batch script.
+        affinity: the cores that it may run on.
         at_once: how many tasks share the job at most.
         folder: its working folder.
 
@@ -112,16 +112,15 @@ def read_job(environ: Mapping[str, str], affinity: Collection[int], at_once: int
 def _memory_mib(environ: Mapping[str, str], cpus: int, at_once: int) -> int | None:
     per_node, per_cpu = environ.get("SLURM_MEM_PER_NODE", ""), environ.get("SLURM_MEM_PER_CPU", "")
     # 0 stands for all that the node has.
-    whole = int(per_node) if per_node.isdigit() else int(per_cpu) * cpus if per_cpu.isdigit() else 0
-    return whole // at_once or None
+    total = int(per_node) if per_node.isdigit() else int(per_cpu) * cpus if per_cpu.isdigit() else 0
+    return total // at_once or None
 
 
 def slots(cores: Sequence[int], at_once: int, cpus_per_task: int) -> list[tuple[int, ...]]:
-    """Return the cores of each of ``at_once`` tasks; where they do not suffice, tasks have some in common."""
-    wanted = min(cpus_per_task, len(cores))
+    """Return the cores of each of ``at_once`` tasks, some of them in common if they do not suffice."""
+    count = min(cpus_per_task, len(cores))
     return [
-        tuple(sorted(cores[(slot * wanted + number) % len(cores)] for number in range(wanted)))
-        for slot in range(at_once)
+        tuple(sorted(cores[(slot * count + number) % len(cores)] for number in range(count))) for slot in range(at_once)
     ]
 
 
@@ -138,12 +137,12 @@ def task_variables(spec: Spec, job: Job, task: Task, attempt: int, environ: Mapp
         job: that it runs in.
         task: the task.
         attempt: from 1.
-        environ: of the batch script.
+        environ: the environment of the batch script.
     """
     numbers = range(1, len(spec.commands) + 1) if spec.commands else parse_array(spec.array)
     step = re.search(r":(\d+)", spec.array)
     cpus = str(spec.cpus_per_task)
-    again = int(environ.get("SLURM_RESTART_COUNT") or 0) + attempt - 1
+    restarts = int(environ.get("SLURM_RESTART_COUNT") or 0) + attempt - 1
     return {
         "SLURM_ARRAY_JOB_ID": job.array_job_id,
         "SLURM_ARRAY_TASK_ID": str(task.number),
@@ -161,7 +160,7 @@ def task_variables(spec: Spec, job: Job, task: Task, attempt: int, environ: Mapp
         "SLURM_CPUS_ON_NODE": cpus,
         "SLURM_JOB_CPUS_PER_NODE": cpus,
         **({} if job.mem_share_mib is None else {"SLURM_MEM_PER_NODE": str(job.mem_share_mib)}),
-        **({"SLURM_RESTART_COUNT": str(again)} if again else {}),
+        **({"SLURM_RESTART_COUNT": str(restarts)} if restarts else {}),
         **({} if "OMP_NUM_THREADS" in environ else {"OMP_NUM_THREADS": cpus}),
         # An srun inside the task must not wait for the end of the step that it is called in.
         "SLURM_OVERLAP": "1",
@@ -236,7 +235,7 @@ def into_containers(variables: Mapping[str, str], folders: Sequence[str], enviro
     Args:
         variables: that a program in a container is to have.
         folders: that it is to find.
-        environ: the user's; what is mounted by it stays so.
+        environ: the user's; its mounts stay.
     """
     handed = {f"{prefix}ENV_{name}": value for prefix in _OF_CONTAINERS for name, value in variables.items()}
     # Apptainer reads Singularity's where its own is not set.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long a pack's jobs may take: from one task's time limit, and within the site's limits."""
+"""How long a pack's jobs may take, by one task's time limit and within the site's limits."""
 
 import math
 from collections.abc import Mapping
@@ -43,8 +43,8 @@ def time_of(
         request: of one task.
         tasks: how many there are.
         jobs: over so many jobs they go at least.
-        at_once: so many run at a time in each.
-        most: so many may run at a time in all of them; 0: any number.
+        at_once: how many run at a time in each.
+        most: how many may run at a time in all of them; 0: any number.
         factor: how much longer than alone each may take while ``at_once`` are running.
         config: the site.
 
