@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The words of a submission without what starts its programs, and in one order where the order says nothing.
 
-Two submissions of one script that differ in no more than that are the same job. What a job is known by stays as it is:
-only against the last submission is it asked.
+Two submissions of one script that differ in no more than that are the same job. A job's signature stays as it is: this
+is asked against the last submission only.
 """
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, pairwise
 
-# Before a command, where it starts one task: of several each would be one more of the job. "-u train.py" was taken for
-# an option's value.
+# It stands before a command and starts one task: each of several would be one more of the job. "-u train.py" was taken
+# for an option's value.
 _SRUN = re.compile(r"srun(?: (?:-u|--unbuffered)[ =]| --cpu-bind=\w+ | )(?=[^\s-])")
 _TASKS = re.compile(r"\d+ tasks")
 _SHOWN_TOO = re.compile(
@@ -21,7 +21,7 @@ _SAYS_NOTHING = re.compile(
     r"--?[\w.-]+=\*|-v+|--(?:verbose|quiet|silent|(?:no-?)?progress(?:-?bar)?|debug-log)|hydra\.verbose=\w+"
 )
 _LOADS = re.compile(r"(?:module (?:load|add)|ml(?: load| add)?) ([\w./+ -]+)$")
-# Of modules those that are known to bring nothing of another; of two that bring a Python the last counts.
+# These modules are known to bring nothing of another; the last of two that bring a Python counts.
 _SETS_UP = re.compile(
     r"module load (?:cuda|cudnn|nccl|gcc|openmpi|cmake|git|python)\b[\w.-]*(?:/[\w./-]+)?$"
     r"|(?:source|\.|conda|mamba) [\w./~${}-]*activate(?: [\w./~-]+)?$|eval [\"']?\$\(conda shell\.\w+ hook\)[\"']?$"
@@ -32,7 +32,7 @@ _THREADS = re.compile(
 )
 _NOT_PLAIN = re.compile(r"[\"'`|;&<>(){}\\]| -- ")
 _OPTION = re.compile(r"--?[A-Za-z]")
-# Of these programs the order of options is known to say nothing, but for files of settings: the last that sets counts.
+# The order of these programs' options is known to say nothing, but for files of settings: the last that sets counts.
 _IN_ANY_ORDER = re.compile(r"(?:python|torchrun|accelerate|deepspeed) ")
 _SETTINGS = re.compile(r"(?i)conf|experiment|cfg|preset|recipe|override|args|params|set\b|include|yaml|json")
 
@@ -44,22 +44,22 @@ def in_one_order(words: Sequence[str]) -> list[list[str]]:
 
 
 def _of_word(word: str, is_one_task: bool) -> list[str]:
-    if "<<" in word:  # what a program reads there is no command
+    if "<<" in word:  # a program reads it there, and it is no command
         return [word]
     before, _, last = word.rpartition("\n")
-    # What stands behind it would not run.
+    # A command behind exec would not run.
     text = "\n".join([*([before] if before else []), last.removeprefix("exec ")])
-    lines = [one for line in text.split("\n") for one in _loaded(line)]
-    found: list[str] = []
+    lines = [part for line in text.split("\n") for part in _loaded(line)]
+    lines_found: list[str] = []
     for is_free, some in groupby((_command(line, is_one_task) for line in lines), _is_free):
         group = list(some)
-        found += sorted(group) if is_free and _is_each_once(map(_set_up, group)) else group
-    return found
+        lines_found += sorted(group) if is_free and _is_each_once(map(_set_up, group)) else group
+    return lines_found
 
 
 def _loaded(line: str) -> list[str]:
-    found = _LOADS.fullmatch(line)
-    return [f"module load {one}" for one in found[1].split()] if found else [line]
+    match = _LOADS.fullmatch(line)
+    return [f"module load {one}" for one in match[1].split()] if match else [line]
 
 
 def _is_free(line: str) -> bool:
@@ -73,12 +73,12 @@ def _set_up(line: str) -> str:
 
 def _command(line: str, is_one_task: bool) -> str:
     bare = _SHOWN_TOO.sub("", line)
-    if is_one_task and (found := _SRUN.match(bare)):
-        bare = bare[found.end() :]
+    if is_one_task and (match := _SRUN.match(bare)):
+        bare = bare[match.end() :]
     bare = re.sub(r"^python(?:3| -u=)", "python ", bare).replace("python  ", "python ")
     is_sorted = _IN_ANY_ORDER.match(bare) and not _NOT_PLAIN.search(bare)
     return (
-        " ".join(_sorted_options([one for one in bare.split(" ") if not _SAYS_NOTHING.fullmatch(one)]))
+        " ".join(_sorted_options([token for token in bare.split(" ") if not _SAYS_NOTHING.fullmatch(token)]))
         if is_sorted
         else bare
     )
@@ -87,7 +87,7 @@ def _command(line: str, is_one_task: bool) -> str:
 def _sorted_options(tokens: Sequence[str]) -> Iterator[str]:
     """Yield words with options and settings in one order, unless one may speak of another: the last counts.
 
-    What may have the next word as its value stays before it.
+    A word that may have the next one as its value stays before it.
     """
     names = [_name(token) for token in tokens if _OPTION.match(token) or "=" in token]
     is_apart = _is_each_once(names) and not any(map(_SETTINGS.search, names))
@@ -95,7 +95,7 @@ def _sorted_options(tokens: Sequence[str]) -> Iterator[str]:
     pairs = [(_is_valued(one) or bool(_OPTION.match(one) and _OPTION.match(after)), one) for one, after in follows]
     groups = [(is_valued, [one for _, one in some]) for is_valued, some in groupby(pairs, lambda pair: pair[0])]
     for number, (is_valued, group) in enumerate(groups, 1):
-        # What stands behind the last of a row may be more of its values.
+        # The words behind the last of a row may be more of its values.
         most = len(group) if number == len(groups) else len(group) - 1
         yield from [*sorted(group[:most]), *group[most:]] if is_valued and is_apart else group
 
@@ -114,9 +114,9 @@ def _is_each_once(names: Iterable[str]) -> bool:
     return not any(after.startswith(before) for before, after in pairwise(ordered))
 
 
-def values_by_name(names: Sequence[str], values: Sequence[str], wanted: Sequence[str]) -> list[str] | None:
+def values_by_name(names: Sequence[str], values: Sequence[str], order: Sequence[str]) -> list[str] | None:
     """Return the values in the order of other names; None where a name stands twice, or the names are others."""
-    found = dict(zip(names, values, strict=False))
-    if not len(found) == len(names) == len(values) == len(wanted) or set(wanted) != set(found):
+    by_name = dict(zip(names, values, strict=False))
+    if not len(by_name) == len(names) == len(values) == len(order) or set(order) != set(by_name):
         return None
-    return [found[name] for name in wanted]
+    return [by_name[name] for name in order]

@@ -12,7 +12,7 @@ ARGUMENT = re.compile(
 )
 # A position of the script's arguments: $1, ${1}, ${1:-0}; and where it is only looked whether there is one.
 _POSITION = r"\$(?:([1-9])(?!\d)|\{([1-9]\d?)(?::?[-?][^}\s]*)?\})"
-# What is sourced, a loop that says no words and what is put together ask for arguments without saying so.
+# Sourced files, a loop that says no words and commands that are put together ask for arguments without saying so.
 _ASKS_UNSAID = (
     r"(?m)\bfor\s+\w+\s*(?:;|\n|\bdo\b|$)|\beval\b|\bBASH_ARGV"
     r"|(?:^|[;&|]\s*|\s)(?:source|\.)\s+(?!\S*(?:activate|rc|profile|conda\.sh)\b)"
@@ -34,7 +34,7 @@ def _is_one(word: str, number: str, body: str) -> bool:
 def followed(body: str, script_args: Sequence[str]) -> tuple[str, list[str]]:
     """Return a script with those of its arguments put in that are values of options or variables there, and the others.
 
-    "--seed $1" is the seed of every call: what stands for the argument is judged by that name. One that stands anywhere
+    "--seed $1" is the seed of every call: the argument is judged by that name. One that stands anywhere
     else, or may be counted otherwise (shift, a function's own $1), is an argument without a name as before.
     """
     words = list(script_args)
@@ -48,12 +48,12 @@ def followed(body: str, script_args: Sequence[str]) -> tuple[str, list[str]]:
     if re.search(_COUNTS_ANEW, body):
         return body, words
     body = re.sub(_IS_THERE, "*", body)
-    values = "\n".join(found["value"] for found in ARGUMENT.finditer(body) if not found["value"].startswith("'"))
+    values = "\n".join(match["value"] for match in ARGUMENT.finditer(body) if not match["value"].startswith("'"))
     anywhere, named = (Counter(map("".join, re.findall(_POSITION, text))) for text in (body, values))
     put = {
         number: word.replace(" ", "\1")
         for number, word in ((str(number), word) for number, word in enumerate(words, 1))
         if 0 < anywhere[number] == named[number] and re.fullmatch(_PLAIN_WORD, word) and _is_one(word, number, body)
     }
-    left = ["" if str(number) in put else word for number, word in enumerate(words, 1)]
-    return re.sub(_POSITION, lambda found: put.get(found[1] or found[2], found[0]), body), left
+    rest = ["" if str(number) in put else word for number, word in enumerate(words, 1)]
+    return re.sub(_POSITION, lambda match: put.get(match[1] or match[2], match[0]), body), rest

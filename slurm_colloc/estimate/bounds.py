@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One-sided bounds at 95 %: on a rate by a count of answers, and on a mean over time by readings of moments.
+"""One-sided bounds at 95 % on a rate, by a count of answers, and on a mean over time, by readings of moments.
 
 The bound on a rate, after Clopper and Pearson, is the rate at which so few would be seen with probability 1 -
 ``level``; exact for independent answers, and too narrow where answers hang together.
@@ -11,13 +11,13 @@ import math
 LEVEL = 0.95
 _STEPS = 50
 # Readings at even distances of what hangs together over time err less than independent ones, of which this is true.
-# Student's t is that of 9 degrees: of fewer readings than ten their own deviation says too little.
+# Student's t is that of 9 degrees: the deviation of fewer readings than ten says too little.
 FEWEST_READINGS = 10
 _STUDENT_T, _NORMAL = 1.83, 1.645
 
 
 def upper_bound(count: int, of: int, level: float = LEVEL) -> float:
-    """Return the rate that the true one stays below with the given probability; 1.0 of no answers at all.
+    """Return the rate that the true one stays below with the given probability; no answers at all give 1.0.
 
     Raises:
         ValueError: ``count`` is not within ``of``.
@@ -34,7 +34,7 @@ def upper_bound(count: int, of: int, level: float = LEVEL) -> float:
 
 
 def lower_bound(count: int, of: int, level: float = LEVEL) -> float:
-    """Return the rate that the true one stays above with the given probability; 0.0 of no answers at all."""
+    """Return the rate that the true one stays above with the given probability; no answers at all give 0.0."""
     return 1.0 - upper_bound(of - count, of, level)
 
 
@@ -43,14 +43,14 @@ def _at_most(count: int, of: int, rate: float) -> float:
     if rate >= 1.0:
         return 0.0
     log_choose = math.lgamma(of + 1) - math.lgamma(count + 1) - math.lgamma(of - count + 1)
-    first = log_choose + count * math.log(rate) + (of - count) * math.log1p(-rate) if rate > 0 else 0.0
+    head = log_choose + count * math.log(rate) + (of - count) * math.log1p(-rate) if rate > 0 else 0.0
     total = term = 1.0
     for number in range(count, 0, -1):
         term *= number / (of - number + 1) * (1 - rate) / rate
         total += term
         if term < total * 1e-15:
             break
-    return math.exp(first) * total
+    return math.exp(head) * total
 
 
 def mean_at_most_pct(mean_pct: float, deviation_pct: float, readings: float) -> float | None:

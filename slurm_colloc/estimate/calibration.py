@@ -2,8 +2,8 @@
 """How far each rung's answers were off, and the margin that follows: split-conformal.
 
 A rung says what it expects (its q50, or the largest peak it saw), and its q99 is a margin times that. The margin is
-taken from what was measured later over what had been expected: of n such ratios the ceil((n + 1) x coverage)-th
-smallest is at least the next one with that probability, whatever the distribution, as long as the next job is like the
+taken from what was measured later over what had been expected: the ceil((n + 1) x coverage)-th smallest of n such
+ratios is at least the next one with that probability, whatever the distribution, as long as the next job is like the
 past ones.
 [Vovk, Gammerman, Shafer: Algorithmic Learning in a Random World, 2005; Lei et al., JASA 113 (2018)]
 """
@@ -16,17 +16,17 @@ from slurm_colloc.core.model import Reason, because
 
 COVERAGE = 0.99
 RUNNING = "running"
-# No margin is larger: by twice what was expected a job is of the next size of slice, and a rung that is off by more is
-# no guide, which its confidence says and no margin mends. None is below 1: what was needed once may be again.
+# No margin is larger: a job of twice what was expected is of the next size of slice, and a rung that is off by more is
+# no guide, which its confidence says and no margin mends. None is below 1: a need of once may come again.
 LARGEST = 2.5
 
 
 class Margin(NamedTuple):
     """A factor over what a rung expects, and the number of past answers that it was taken from (0: shipped).
 
-    ``confidence`` is the least share of past q99s that held, with 95 percent certainty; of a shipped margin the share
-    that it promises. ``floor_mib`` is what is added at least: what libraries take for workspaces does not go by a job's
-    size, and differs from run to run by as much.
+    ``confidence`` is the least share of past q99s that held, with 95 percent certainty; a shipped margin has the
+    share that it promises. ``floor_mib`` is added at least: workspaces of libraries do not go by a job's size, and
+    differ from run to run by as much.
     """
 
     factor: float
@@ -57,27 +57,27 @@ class Calibration(NamedTuple):
         Raises:
             KeyError: no rung has that name.
         """
-        shipped, own = SHIPPED.margins[name], self.margins.get(name)
-        if own is None and name == RUNNING:
-            # What goes on needs no less than what has ended.
+        shipped, of_site = SHIPPED.margins[name], self.margins.get(name)
+        if of_site is None and name == RUNNING:
+            # A run that goes on needs no less than one that has ended.
             return shipped._replace(factor=max(shipped.factor, self.margin("same").factor))
-        return own._replace(floor_mib=shipped.floor_mib) if own else shipped
+        return of_site._replace(floor_mib=shipped.floor_mib) if of_site else shipped
 
     def floor_mib(self, name: str) -> float:
-        """Return what a margin of that name adds at least; 0 of a name that no rung has."""
+        """Return what a margin of that name adds at least; a name that no rung has adds 0."""
         return self.margins[name].floor_mib if name in self.margins else 0.0
 
 
-# By so much runs differ where a library chooses another algorithm. [docs/explanation/estimate.md]
+# Runs differ by so much if a library chooses another algorithm. [docs/explanation/estimate.md]
 _NOISE_MIB = 256.0
-# What holds until a site has answers of its own to go by, and the share of jobs that it promises to cover: judged on
-# ten sources of measurements, each by itself (docs/explanation/estimate.md).
+# These hold until a site has answers of its own, each with the share of jobs that it promises to cover: judged on ten
+# sources of measurements, each by itself (docs/explanation/estimate.md).
 SHIPPED = Calibration(
     {
-        # Completed runs of the job; of one with files that were not looked at, or numbers that size nothing;
+        # Completed runs of the job; runs of one with files that were not looked at, or numbers that size nothing;
         # cut runs whose memory was at rest; past jobs of the same command.
         "same": Margin(1.15, confidence=0.99),
-        # What one run of another size says at most.
+        # One run of another size says no more than this.
         "one": Margin(1.0, confidence=0.96, floor_mib=_NOISE_MIB),
         # Runs of the job that are not over: no recording is long enough to promise anything.
         RUNNING: Margin(1.15),
@@ -88,8 +88,8 @@ SHIPPED = Calibration(
 def conformal(ratios: Sequence[float]) -> Margin | None:
     """Return the margin that the next ratio keeps below with probability COVERAGE; None of too few ratios.
 
-    A ratio is measured over expected, infinite where a job ran out of memory and its need is not known; so is the
-    margin where too many did.
+    A ratio is measured over expected, infinite where a job ran out of memory and its need is not known; the margin
+    is infinite if too many did.
     """
     rank = math.ceil((len(ratios) + 1) * COVERAGE)
     if rank > len(ratios):

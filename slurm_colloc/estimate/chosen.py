@@ -31,12 +31,12 @@ from slurm_colloc.estimate.places import LENGTHENERS, content_of, roots_in
 from slurm_colloc.estimate.texts import Text, Texts
 
 _MOST_FILES, _MOST_BYTES, MOST_IN_FOLDER = 256, 2 * 1024 * 1024, 2000
-# What is larger is data, of which the size counts, in steps of an eighth; and code of that length nobody writes.
+# Larger files are data, whose size counts, in steps of an eighth; nobody writes code of that length.
 _TEXT_BYTES, _CODE_BYTES = 256 * 1024, 1024 * 1024
 _MOST_SIZES, _MOST_BESIDE = 256, 32
 _BINARY = (b"\x7fELF", b"PK\x03\x04")
 _PROGRAMS = frozenset({"", "so", "exe", "jar", "pyz", "whl", "mexa64"})
-# By these a program reads whatever lies in a folder.
+# A program reads whatever lies in a folder by these.
 _LISTERS = frozenset(
     {
         b"glob",
@@ -52,20 +52,20 @@ _LISTERS = frozenset(
     }
 )
 _LISTS = rb"glob|listdir|list[._]files|scandir|iterdir|readdir|os\.walk|ImageFolder|load_dataset"
-# What a line of a program has that writes the file which it names.
+# A line of a program has one of these if it writes the file which it names.
 _WRITES = rb"(?i)[\"']\s*,\s*(?:mode\s*=\s*)?[\"'][wax]|dump|save|write|\.to_\w+\(|>"
-# Behind the size of the largest file of a folder of data.
+# This stands behind the size of the largest file of a folder of data.
 OF_LARGEST = " eighths"
 _PARTS, _PART_BYTES = 16, 64 * 1024
 
 
 class Chosen:
-    """The files that count, and all names that stand in them."""
+    """The files that count; ``names`` are all that stand in them and among the words."""
 
     def __init__(
         self,
         words: set[bytes],
-        own: bytes,
+        script: bytes,
         labels: Collection[str],
         until_s: float,
         places: tuple[str, Collection[str]],
@@ -79,28 +79,30 @@ class Chosen:
         self.listed: set[bytes] = set()
         self.weighty: set[str] = set()
         self._followed = 0
-        self._own, self._texts = digest(own, 8), texts
+        self._own, self._texts = digest(script, 8), texts
         self._asked, self.contents = set(map(as_word, labels)), Contents()
         self.said = self.contents.said
         self.fits = True
-        self._words, self._names, self._until_s, self._bytes = frozenset(words), set(words), until_s, 0
+        self._words, self.names, self._until_s, self._bytes = frozenset(words), set(words), until_s, 0
         self._by_name: set[tuple[str, str]] = set()
 
     def leads(self, most: int) -> list[tuple[str, str]]:
         """Return what was named since the last time, with the folder of what names it, and no more than so many."""
-        found = list(self._leads)[self._followed : most]
-        self._followed += len(found)
-        return found
+        leads_new = list(self._leads)[self._followed : most]
+        self._followed += len(leads_new)
+        return leads_new
 
     def named_in(self, folder: str) -> list[str]:
         """Return what lies in a folder of which a file that counts has the name."""
         with suppress(OSError, ValueError), os.scandir(folder) as entries:
             names = (entry.name for entry in islice(entries, MOST_IN_FOLDER))
-            found = sorted(names)
-            # Of a package of R all is read.
-            is_package = "DESCRIPTION" in found
+            entries_found = sorted(names)
+            # All of a package of R is read.
+            is_package = "DESCRIPTION" in entries_found
             return [
-                name for name in found if as_word(name).partition(b".")[0] in self.said or (is_package and name == "R")
+                name
+                for name in entries_found
+                if as_word(name).partition(b".")[0] in self.said or (is_package and name == "R")
             ]
         return []
 
@@ -115,13 +117,9 @@ class Chosen:
         """Add the size of the largest file of a folder of data, and of one that is run through what settings it has."""
         sizes, names = _sizes(folder)
         settings = [name for name in names if kind_of(name) == "settings"] if is_globbed else []
-        found = [_said_in(os.path.join(folder, name)) for name in settings[:_MOST_BESIDE]]
+        keys = [_said_in(os.path.join(folder, name)) for name in settings[:_MOST_BESIDE]]
         if any(sizes):
-            self.files[f"{folder}/*"] = " ".join([f"{_eighths(max(sizes))}{OF_LARGEST}", *found])
-
-    def says(self, name: bytes) -> bool:
-        """Return whether a word or a file that counts says something."""
-        return name in self._names
+            self.files[f"{folder}/*"] = " ".join([f"{_eighths(max(sizes))}{OF_LARGEST}", *keys])
 
     def told(self) -> list[bytes]:
         """Return what the run is called of which a file that counts says something."""
@@ -129,7 +127,7 @@ class Chosen:
 
     def has_read(self, name: str) -> bool:
         """Return whether a file that counts says something of that name."""
-        return as_word(name) in self._names - self._words
+        return as_word(name) in self.names - self._words
 
     def from_folders(self, folders: Mapping[str, list[str]], named: Collection[str]) -> None:
         """Add what is named, and again what that names; then the kinds of files of which none in a folder is named."""
@@ -137,7 +135,7 @@ class Chosen:
         waiting = {(folder, name) for folder, names in folders.items() for name in names}
         self.weighty |= {folder for folder, name in waiting if ending_of(name) in WEIGHTS}
         while waiting:
-            found = {
+            files_read = {
                 one
                 for one in waiting
                 if self._is_read(
@@ -146,12 +144,12 @@ class Chosen:
                     or as_word(os.path.basename(one[0])) in self._words,
                 )
             }
-            found = found or {one for one in waiting if self._may_be_read(*one)}
-            if not found:
+            files_read = files_read or {one for one in waiting if self._may_be_read(*one)}
+            if not files_read:
                 break
-            for folder, name in sorted(found):
+            for folder, name in sorted(files_read):
                 self.add(os.path.join(folder, name))
-            waiting -= found
+            waiting -= files_read
 
     def _is_read(self, folder: str, name: str, in_named: bool) -> bool:
         kind, ending, whole = kind_of(name), ending_of(name), as_word(name)
@@ -159,20 +157,20 @@ class Chosen:
             return False
         if kind == "data":
             is_weight = in_named and ending in WEIGHTS
-            is_module = ending == "so" and whole.partition(b".")[0] in self._names
-            return is_weight or is_module or whole in self._names or is_named(name, self._words, self._words)
+            is_module = ending == "so" and whole.partition(b".")[0] in self.names
+            return is_weight or is_module or whole in self.names or is_named(name, self._words, self._words)
         base = os.path.basename(folder)
         if folder in self.weighty and is_beside_weights(name):
-            return in_named or as_word(base) in self._names
+            return in_named or as_word(base) in self.names
         if kind == "settings" and re.fullmatch(RESULTS_FOLDERS, base):
             return whole in self.said and self.contents.ask_for(f"{base}/{name}")
         if kind == "settings" and whole not in self._words and whole in self.said and self.contents.write(name):
             return False
-        composed = kind != "code" or b"importlib" in self._names
+        composed = kind != "code" or b"importlib" in self.names
         if (
-            whole in self._names
+            whole in self.names
             if ending in SHELL
-            else is_named(name, self._names, self._names if composed else self._words)
+            else is_named(name, self.names, self.names if composed else self._words)
         ):
             self._by_name.add((folder, ending))
             return True
@@ -180,7 +178,7 @@ class Chosen:
 
     def _may_be_read(self, folder: str, name: str) -> bool:
         ending = ending_of(name)
-        by_name = (folder, ending) in self._by_name and f"*.{ending}".encode() not in self._names
+        by_name = (folder, ending) in self._by_name and f"*.{ending}".encode() not in self.names
         kind, base = kind_of(name), os.path.basename(folder)
         is_aside = ASIDE.fullmatch(base) or re.fullmatch(RESULTS_FOLDERS, base)
         is_output = as_word(name) in self.said and self.contents.write(name)
@@ -189,7 +187,7 @@ class Chosen:
             # Beneath what a word names they are read by their place.
             is_read = any(f"{folder}/".startswith(f"{place}/") for place in self._places) or folder == self._folder
         if kind == "code" and ending not in SHELL:
-            is_read = as_word(base) in self._names or not any(
+            is_read = as_word(base) in self.names or not any(
                 kind_of(os.path.basename(path)) == "code" for path in self.files
             )
         return is_read and not by_name and not OF_TOOLS.fullmatch(name)
@@ -203,13 +201,13 @@ class Chosen:
         if len(self.files) >= _MOST_FILES or self._bytes >= _MOST_BYTES or time.monotonic() > self._until_s:
             self.fits = False
             return
-        known, text = self._texts.find(path)
-        content, size, mark = content_of(path, _CODE_BYTES if kind == "code" else _TEXT_BYTES, known)
+        mark_before, text = self._texts.find(path)
+        content, size, mark = content_of(path, _CODE_BYTES if kind == "code" else _TEXT_BYTES, mark_before)
         if size < 0:
             return
         if kind == "code" and size > _CODE_BYTES:
             self.fits = False
-        if not (mark and mark == known):
+        if not (mark and mark == mark_before):
             if not content and size:
                 is_program = kind == "data" and ending_of(name) in _PROGRAMS and _is_program(path)
                 by_content = kind == "settings" or is_program
@@ -221,7 +219,7 @@ class Chosen:
         self._bytes += size
         if text.key == self._own:  # the job's own script, of which its words count
             return
-        self._names.update(text.names)
+        self.names.update(text.names)
         if text.is_text:
             self._heard.update(text.names)
             self._asked.update(text.labels)
@@ -237,7 +235,7 @@ class Chosen:
 def _text_of(path: str, kind: str, content: bytes) -> Text:
     """Return what counts of what a file holds."""
     if b"\0" in content[:1024]:
-        # What a program opens, and the libraries that it is linked with.
+        # A program names what it opens, and the libraries that it is linked with.
         is_linked = content.startswith(_BINARY)
         named = {name for name in names_in(content) if b"." in name} if is_linked else ()
         return Text(digest(content, 8), named, modules={name.partition(b".")[0] for name in named})
@@ -258,7 +256,7 @@ def _text_of(path: str, kind: str, content: bytes) -> Text:
 
 
 class Contents(Mapping[str, bytes]):
-    """What code and settings hold, by path; of one that was not read, as all that counts of it was kept, when asked.
+    """The contents of code and settings, by path; a file of which all that counts was kept is read when asked.
 
     ``said`` are the names that stand in them.
     """
@@ -302,7 +300,7 @@ def _lines_of(name: str, text: bytes) -> list[bytes]:
 
 
 def _eighths(size: int) -> int:
-    """Return a size in eighths of the power of two below it, counted from 1: so few bytes more are no difference."""
+    """Return a size in eighths of the power of two below it, counted from 1: a few bytes more are no difference."""
     power = size.bit_length() - 1
     return power * 8 + (size * 8 >> power) - 8
 
@@ -310,8 +308,8 @@ def _eighths(size: int) -> int:
 def _begins(path: str, size: int = 0) -> str:
     """Return a key of the first part of a file that is too long to be read: settings stand before data, if at all.
 
-    Of a program so large also of parts of the rest, the last among them: by its build's mark or its table of contents
-    it is another after it was built anew.
+    A program so large is read in parts of the rest, too, the last among them: its build's mark or its table of contents
+    makes it another after it was built anew.
     """
     with suppress(OSError, ValueError), open(path, "rb") as stream:
         parts = [stream.read(_TEXT_BYTES)]
@@ -331,22 +329,22 @@ def _is_program(path: str) -> bool:
 def _sizes(folder: str) -> tuple[list[int], list[str]]:
     """Return how large the files are in a folder of data and in those beneath, and the names of those in it.
 
-    Of one that has code anywhere none: what it holds is looked at by name.
+    A folder that has code anywhere gives none: its files are looked at by name.
     """
     sizes: list[int] = []
     names: list[str] = []
     folders = [folder]
-    for one in folders:
-        with suppress(OSError, ValueError), os.scandir(one) as entries:
-            found = sorted(islice(entries, MOST_IN_FOLDER), key=lambda entry: entry.name)
-            for entry in (entry for entry in found if not entry.name.startswith(".")):
+    for below in folders:
+        with suppress(OSError, ValueError), os.scandir(below) as entries:
+            entries_sorted = sorted(islice(entries, MOST_IN_FOLDER), key=lambda entry: entry.name)
+            for entry in (entry for entry in entries_sorted if not entry.name.startswith(".")):
                 if entry.is_dir(follow_symlinks=False):
-                    is_deep = one != folder or len(folders) > _MOST_BESIDE
+                    is_deep = below != folder or len(folders) > _MOST_BESIDE
                     folders += [] if is_deep or entry.name in CACHES else [entry.path]
                 elif kind_of(entry.name) == "code":
                     return [], []
                 elif len(sizes) < _MOST_SIZES:
-                    names += [entry.name] if one == folder else []
+                    names += [entry.name] if below == folder else []
                     with suppress(OSError):
                         sizes.append(entry.stat().st_size)
     return sizes, names
@@ -355,11 +353,11 @@ def _sizes(folder: str) -> tuple[list[int], list[str]]:
 def _lines_with(pattern: bytes, content: bytes) -> Iterator[bytes]:
     for line in content.split(b"\n"):
         last = 0
-        for found in re.finditer(pattern, line):
-            # Of one long line each part is taken about once.
-            if found.start() >= last:
-                last = found.end() + 200
-                yield line[max(0, found.start() - 200) : last]
+        for match in re.finditer(pattern, line):
+            # Each part of one long line is taken about once.
+            if match.start() >= last:
+                last = match.end() + 200
+                yield line[max(0, match.start() - 200) : last]
 
 
 def _said_in(path: str) -> str:

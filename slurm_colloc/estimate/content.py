@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a file is by its name (code, settings, data, output of a run), and the part of it that matters for a job.
+"""The kind of a file by its name (code, settings, data, output of a run), and the part of it that matters for a job.
 
 That part is without comments, messages and labels of runs.
 """
@@ -10,36 +10,38 @@ from collections.abc import Collection, Iterable
 from contextlib import suppress
 from functools import cache, partial
 
-from slurm_colloc.estimate.option_names import IS_NUMBER, is_label, is_noise, is_rate
+from slurm_colloc.estimate.option_names import IS_NUMBER, is_label, is_noise, is_rate, word_sets
 
-C_LIKE = frozenset({"c", "cc", "cpp", "cxx", "cu", "cuh", "h", "hh", "hpp", "hxx", "hip", "inl", "cl", "glsl", "comp"})
-_FORTRAN = frozenset({"f", "f90", "f95"})
-# Of these a text may well hold "/*", as of a pattern of paths.
-_SCRIPTED = frozenset({"js", "mjs", "cjs", "jsx", "ts", "mts", "tsx"})
-_BUILT = frozenset({"rs", "go", "java", "kt", "scala", "cs", "swift", "zig", "wgsl", "metal"})
-COMPILED = C_LIKE | _FORTRAN | _BUILT
-_WITH_PROSE = frozenset({"qmd", "rmd"})
-SHELL = frozenset({"sh", "bash", "zsh", "ksh", "sbatch", "slurm", "pbs"})
-_CODE = COMPILED | _SCRIPTED | _WITH_PROSE | SHELL | {"py", "pyx", "r", "jl", "m", "lua", "ipynb"}
-_READ_AS_SETTINGS = frozenset(
-    {"yaml", "yml", "json", "jsonc", "toml", "ini", "cfg", "conf", "config", "gin", "env", "properties", "xml", "mk"}
-    | {"cmake", "in", "inp", "lmp", "mdp", "top", "itp", "namd", "mdin", "nml", "smk", "rules", "jinja", "j2", "tcl"}
-    | {"just", "jsonnet", "libsonnet", "pbtxt", "prototxt", "hocon"}
+# Endings of names, in small letters.
+_ENDINGS = word_sets(
+    {
+        "c": "c cc cpp cxx cu cuh h hh hpp hxx hip inl cl glsl comp",
+        "fortran": "f f90 f95",
+        "built": "rs go java kt scala cs swift zig wgsl metal",
+        # A text in these may well hold "/*", as a pattern of paths does.
+        "scripted": "js mjs cjs jsx ts mts tsx",
+        "prose": "qmd rmd",
+        "shell": "sh bash zsh ksh sbatch slurm pbs",
+        "other code": "py pyx r jl m lua ipynb",
+        "settings": "yaml yml json jsonc toml ini cfg conf config gin env properties xml mk cmake in inp lmp mdp top"
+        " itp namd mdin nml smk rules jinja j2 tcl just jsonnet libsonnet pbtxt prototxt hocon",
+        # Only runs write these.
+        "results": "log out err o pyc lock xtc trr dcd edr cpt nc html md rst tmp png jpg jpeg gif svg pdf cache swp"
+        " bak",
+        "weights": "safetensors bin pt pth ckpt gguf onnx h5",
+    }
 )
+C_LIKE, SHELL, WEIGHTS = _ENDINGS["c"], _ENDINGS["shell"], _ENDINGS["weights"]
+COMPILED = C_LIKE | _ENDINGS["fortran"] | _ENDINGS["built"]
+_CODE = COMPILED.union(SHELL, *map(_ENDINGS.__getitem__, ("scripted", "prose", "other code")))
 WRITTEN_BY_PROGRAMS = frozenset({"json", "xml"})
 _SETTINGS_NAMES = re.compile(
     r"(?:GNU)?[Mm]akefile|[Ss]nakefile|\.?[Jj]ustfile|Rakefile|INCAR|POSCAR|KPOINTS|in\..+|model\.xyz|\w+(?:Dict|Properties)|fv\w+|inputs"
 )
-# Nobody's but the tools' and the packages'; who needs one names it.
+# These are nobody's but the tools' and the packages'; a job that needs one names it.
 OF_TOOLS = re.compile(
     r"pyproject\.toml|setup\.(?:py|cfg)|(?:Julia)?Manifest\.toml|environment\.ya?ml|tox\.ini|package(?:-lock)?\.json"
 )
-# What only runs write.
-_RESULTS = frozenset(
-    {"log", "out", "err", "o", "pyc", "lock", "xtc", "trr", "dcd", "edr", "cpt", "nc", "html", "md", "rst", "tmp"}
-    | {"png", "jpg", "jpeg", "gif", "svg", "pdf", "cache", "swp", "bak"}
-)
-WEIGHTS = frozenset({"safetensors", "bin", "pt", "pth", "ckpt", "gguf", "onnx", "h5"})
 # Settings that lie with weights and are read with them.
 _BESIDE_WEIGHTS = re.compile(r"(?i)[\w.-]*(?:config|index|param|args|cfg|settings)[\w.-]*\.(?:json|ya?ml|toml)")
 CACHES = frozenset({"tmp", "__pycache__", "node_modules", "site-packages", "wandb", "mlruns"})
@@ -65,21 +67,21 @@ def kind_of(name: str) -> str:
     ending = ending_of(name)
     if ending in _CODE:
         return "code"
-    if ending in _READ_AS_SETTINGS or _SETTINGS_NAMES.fullmatch(name):
+    if ending in _ENDINGS["settings"] or _SETTINGS_NAMES.fullmatch(name):
         return "settings"
-    return "results" if ending in _RESULTS else "data"
+    return "results" if ending in _ENDINGS["results"] else "data"
 
 
 def names_in(content: bytes) -> set[bytes]:
     """Return the words of a text that may name files; those with dots in parts, too."""
-    found = set(content.translate(_OF_NAMES).split())
-    dotted = [word for word in found if b"." in word]
+    words = set(content.translate(_OF_NAMES).split())
+    dotted = [word for word in words if b"." in word]
     for word in dotted:
-        found.add(word.strip(b"."))
-        found.update(word.split(b"."))
+        words.add(word.strip(b"."))
+        words.update(word.split(b"."))
     if b"*." in content:
-        found.update(re.findall(rb"\*\.\w+", content))
-    return found
+        words.update(re.findall(rb"\*\.\w+", content))
+    return words
 
 
 def elsewhere(content: bytes) -> set[str]:
@@ -87,8 +89,8 @@ def elsewhere(content: bytes) -> set[str]:
     beneath the job's folder is looked at anyway.
     """
     words = {word for word in content.translate(_OF_PATHS).split() if word[0] in b"/~." and not word.startswith(b"//")}
-    found = {word.decode(errors="surrogateescape").rstrip("./") for word in words}
-    return {word for word in found if word.startswith(("../", "~/")) or word.count("/") > 1 or is_read_by_name(word)}
+    paths = {word.decode(errors="surrogateescape").rstrip("./") for word in words}
+    return {word for word in paths if word.startswith(("../", "~/")) or word.count("/") > 1 or is_read_by_name(word)}
 
 
 def is_read_by_name(path: str) -> bool:
@@ -115,21 +117,21 @@ def is_named(name: str, words: Collection[bytes], parts_of: Collection[bytes] = 
     return len(parts) > 1 and all(part in parts_of for part in parts)
 
 
-# Each begins with a letter that is rare where it can: so a text is searched ten times as fast.
+# Each begins with a letter that is rare where it can: a text is searched ten times as fast.
 _READ_BY_MACHINES = rb"(?![ \t]*(?:include|define|undef|if|ifdef|ifndef|elif|else|endif|pragma|import)\b)"
 _COMMENT_LINE = re.compile(rb"[ \t]*+#" + _READ_BY_MACHINES)
-# Behind code a comment begins only where no quote follows: it could be within a text.
+# A comment behind code begins only where no quote follows: it could be within a text.
 _COMMENT = re.compile(rb"#(?<=[ \t]#)" + _READ_BY_MACHINES + rb"[^\n\"']{0,200}$", re.MULTILINE)
 _C = rb"(?m)^[ \t]*+//[^\n]*|(?<=[;{})])[ \t]{0,40}//[^\n\"]{0,200}$"
 # Patterns as text are compiled where one is needed: few files of a kind are read at a submission.
 _OTHER_COMMENTS = {
-    **dict.fromkeys((*C_LIKE, *_BUILT, *_SCRIPTED), _C),
-    **dict.fromkeys((*_FORTRAN, "nml"), rb"(?m)^[ \t]*+![^\n]*"),
+    **dict.fromkeys((*C_LIKE, *_ENDINGS["built"], *_ENDINGS["scripted"]), _C),
+    **dict.fromkeys((*_ENDINGS["fortran"], "nml"), rb"(?m)^[ \t]*+![^\n]*"),
     **dict.fromkeys(("mdp", "top", "itp", "ini", "cfg"), rb"(?m)^[ \t]*+;[^\n]*|;[^\n\"']{0,200}$"),
     "m": rb"(?m)^[ \t]*+%[^\n]*|(?<=;)[ \t]{0,40}%[^\n']{0,200}$",
     "lua": rb"(?m)^[ \t]*+--[^\n]*",
 }
-# What a program says and nothing else.
+# A program says something by these and does nothing else.
 _MESSAGE = (
     rb"[ \t]*+(?:print|println|cat|message|disp|f?printf|log(?:ger|ging)?\.(?:debug|info|warning))[ \t]*\([^()*@]*\);?$"
 )
@@ -147,13 +149,13 @@ _RUN_NUMBER = (
 _OF_RUNS = (b"seed", b"_interval", b"_freq", b"_every", b"velocity")
 # Nearly each file imports something.
 _PORT = rb"port(?<![a-z]port)[\"']?(?:[ \t]*+[:=][ \t]*+|[ \t]++)\d"
-# What a function, a class or a module says of itself.
+# A function, a class or a module says something of itself.
 _TEXT = rb"(?:\"\"\"[^\"]*(?:\"(?!\"\")[^\"]*)*\"\"\"|'''[^']*(?:'(?!'')[^']*)*''')[ \t]*$"
 _DOCSTRING = rb"(?m):[ \t]*\n\s{0,40}" + _TEXT
 _FIRST_DOCSTRING = rb"(?m)\A\s*+" + _TEXT
-# Of a here-document: it starts as a comment does.
+# A line of a here-document that starts as a comment does.
 _DEFINES = re.compile(r"#\s*define\s")
-# What only tells: where a job runs and when, which programs there are, what is there.
+# Commands that only tell: a job's node and time, the programs and files that are there.
 _TELLS = re.compile(
     r"\s*(?:(?:echo|printf|date|hostname|nvidia-smi|pwd|uname|which|ls|free|df|lscpu|whoami|uptime|id|sleep"
     r"|head|tail|grep|sort|wc|cat|squeue|scontrol\s+show|module\s+list|shopt|ulimit\s+-\w|umask\s+\d+)\b[^=:]*"
@@ -167,12 +169,12 @@ _SETS = re.compile(
     r"|(?:export\s+)?(?:\b(?:PYTHON(?:UNBUFFERED|FAULTHANDLER|DONTWRITEBYTECODE)|JULIA_DEBUG|NCCL_DEBUG"
     r"|TF_CPP_MIN_LOG_LEVEL|LOG_?LEVEL)=\w*\s*)+|trap\s+[\"'](?:echo|rm|date)\b[^\"'|;&]*[\"']\s+[\w\s]+"
 )
-# What a function says, or all of a block, is read by what called it.
+# The output of a function, or of a whole block, is read by its caller.
 _READS_TOLD = re.compile(r"(?m)\w\s*\(\s*\)|\bfunction\b|^\s*(?:done|fi|[})])\s*[|>]")
 _TO_ITS_FOLDER = re.compile(r"cd\s+[\"']?\$\{?SLURM_SUBMIT_DIR\}?[\"']?")
 _GOES = re.compile(r"\b(?:cd|pushd)\s+(?![\"']?\$\{?SLURM_SUBMIT_DIR)")
 _LEVELS = frozenset({"DEBUG", "INFO", "WARN", "WARNING", "ERROR", "CRITICAL"})
-# What starts one program and says nothing of it.
+# These start one program and say nothing of it.
 _STARTS = re.compile(
     r"(?:exec (?=nice )|(?:/usr/bin/)?time (?:-[vp] )?(?=[^\s-])|nohup |stdbuf(?: -\w+)+ |ionice(?: -\w ?\d)* "
     r"|nice(?: -n ?-?\d+| -\d+)? |timeout (?:-\S+ )*[\d.]+[smhd]? |PYTHONUNBUFFERED=\w* "
@@ -188,19 +190,19 @@ _BEHIND = r"\s#[^\"']{0,200}$"
 def said(content: bytes, ending: str, labels: set[str] | None = None) -> bytes:
     """Return what decides of a file of this ending (without its dot): all of one so long that it takes a while.
 
-    What settings call a run is added to ``labels``.
+    Names that settings give a run are added to ``labels``.
     """
     if len(content) > _MOST_TIDIED_BYTES or (ending in SHELL and len(content) > _MOST_OF_SHELL_BYTES):
         return content
     if ending == "ipynb":
         return _of_notebook(content)
-    if ending in _WITH_PROSE:
+    if ending in _ENDINGS["prose"]:
         content, ending = _of_report(content), "py"
-    other = _OTHER_COMMENTS.get(ending)
+    comment = _OTHER_COMMENTS.get(ending)
     if ending in C_LIKE and b"/*" in content:
         before, *rest = content.split(b"/*")
         content = before + b"".join(part.partition(b"*/")[2] for part in rest)
-    content = re.sub(other, b"", content) if other else _COMMENT.sub(b"", content) if b"#" in content else content
+    content = re.sub(comment, b"", content) if comment else _COMMENT.sub(b"", content) if b"#" in content else content
     if ending in SHELL:
         content = shell_lines(content.decode(errors="surrogateescape")).encode(errors="surrogateescape")
     lines = list(filter(None, map(bytes.rstrip, content.split(b"\n"))))
@@ -222,28 +224,28 @@ def said(content: bytes, ending: str, labels: set[str] | None = None) -> bytes:
     return re.sub(_RUN_NUMBER, rb"\1*", content) if counts_runs else content
 
 
-def _but_noise(labels: set[str], found: re.Match[bytes]) -> bytes:
-    name = found[2].decode(errors="replace")
-    value = found[4].decode(errors="replace").strip(" \t\r,").strip("\"'")
+def _but_noise(labels: set[str], match: re.Match[bytes]) -> bytes:
+    name = match[2].decode(errors="replace")
+    value = match[4].decode(errors="replace").strip(" \t\r,").strip("\"'")
     if not value or value[0] in "[{|>&":
-        return found[0]
+        return match[0]
     if is_label(name):
         labels.add(value)
-    return b"%s%s=*" % (found[1], found[2]) if says_nothing(name, value) else found[0]
+    return b"%s%s=*" % (match[1], match[2]) if says_nothing(name, value) else match[0]
 
 
 def only_seeds(name: str, texts: Iterable[bytes]) -> bool:
     """Return whether programs ask for a variable only to seed random numbers, and to name what they write."""
     for text in (text for text in texts if name.encode() in text):
-        asked, seeds = {name.encode()}, 0
+        names, seeds = {name.encode()}, 0
         for line in text.split(b"\n"):
-            if asked.isdisjoint(_NAME.findall(line)):
+            if names.isdisjoint(_NAME.findall(line)):
                 continue
             if _SEEDS.search(line):
                 seeds += 1
-            # "i = int(os.environ[name])": what is made of that counts from here on.
+            # "i = int(os.environ[name])": the new name counts from here on.
             elif found := _ASSIGNED.match(line):
-                asked.add(found[1])
+                names.add(found[1])
             else:
                 return False
         if not seeds:
@@ -296,8 +298,8 @@ def shell_lines(text: str) -> str:
             continue
         if until:
             until = "" if bare == until else until
-        elif found := _HERE.search(bare):
-            until = found[1]
+        elif match := _HERE.search(bare):
+            until = match[1]
         elif (
             _SETS.fullmatch(bare)
             or (bare == "wait" and not waits)
@@ -313,8 +315,8 @@ def shell_lines(text: str) -> str:
 
 def _as_started(line: str) -> str:
     """Return a command without what starts it."""
-    while line[:1] in "entsPi/" and (found := _STARTS.match(line)):
-        line = line[found.end() :]
+    while line[:1] in "entsPi/" and (match := _STARTS.match(line)):
+        line = line[match.end() :]
     return _INTERPRETER.sub("python ", line) if "python" in line else line
 
 
@@ -323,9 +325,9 @@ def _only_tells(line: str) -> bool:
     if not _TELLS.match(line) or "`" in line:
         return False
     bare, inside = _QUIETED.sub("_", line), True
-    while inside and (found := re.search(r"\$\(([^()]*)\)", bare)):
-        inside = bool(re.match(r"date\b|hostname\b", found[1])) or _only_tells(found[1])
-        bare = f"{bare[: found.start()]}\1{bare[found.end() :]}"
+    while inside and (match := re.search(r"\$\(([^()]*)\)", bare)):
+        inside = bool(re.match(r"date\b|hostname\b", match[1])) or _only_tells(match[1])
+        bare = f"{bare[: match.start()]}\1{bare[match.end() :]}"
     bare = re.sub(r"\"[^\"]*\"", "_", bare)
     return (
         inside

@@ -21,10 +21,10 @@ from slurm_colloc.gpu.mig import tells_sm_activity
 RUNG, BY_COMMAND, MARGIN = "exact", "command", "same"
 # A run that is cut off at its time limit has lost everything; the sampler inside a job also starts after the job.
 _MARGIN_TIME = 1.25
-# What a run needs of the host differs more from run to run than what it needs of the GPU: the page cache is the host's,
+# A run's need of the host differs more from run to run than its need of the GPU: the page cache is the host's,
 # and loaders work as fast as they may. Too few cores slow a job, too little memory ends it.
 _MARGIN_CORES, _MARGIN_HOST_MEM, _MORE_HOST_MEM_MIB = 1.25, 1.5, 512
-# By so much the newest run needed more than any before: the job grows, and may again.
+# The newest run needed so much more than any before: the job grows, and may again.
 _GREW = 1.02
 # Allocators that take a part of whatever GPU they find, at once and for good: JAX takes 0.75 of it, vLLM 0.9,
 # TensorFlow nearly all [docs/explanation/estimate.md].
@@ -44,12 +44,12 @@ def from_runs(question: Question) -> Footprint | Reason:
         return completed
     count, grew = sum(item.run_count for item in completed), _growth(completed)
     sources = tuple(sorted({run.source for run in completed if run.source}))
-    said = [
+    reasons = [
         because("completed-runs", runs=count, gpu_model=completed[-1].gpu_model),
         *([because("measured-by", sources=sources)] if sources else []),
         *([because("grew", more_pct=100 * (grew - 1))] if grew > 1 else []),
     ]
-    return footprint_by(question, completed, RUNG, count, said, grew)._replace(
+    return footprint_by(question, completed, RUNG, count, reasons, grew)._replace(
         run_time_s=_run_time(completed),
         cpu_cores=cpu_cores(completed),
         host_mem_mib=host_mem_mib(evidence, completed),
@@ -61,7 +61,7 @@ def footprint_by(
     runs: Sequence[Evidence],
     rung: str,
     count: int,
-    said: Sequence[Reason],
+    reasons: Sequence[Reason],
     grew: float = 1.0,
     name: str = MARGIN,
 ) -> Footprint:
@@ -82,7 +82,7 @@ def footprint_by(
         gpu_model=model,
         rung=rung,
         evidence_count=count,
-        provenance=(*said, margin.reason, *raised_by(question.runs, q99), *how),
+        provenance=(*reasons, margin.reason, *raised_by(question.runs, q99), *how),
         dram_active_pct=dram_active(runs),
         busy_pct=busy(runs),
         margin=name,
@@ -109,16 +109,16 @@ def from_command(question: Question) -> Footprint | Reason:
     """Return the footprint that past jobs of the same command support, whose script may have been another."""
     # Its own runs are here only where none has completed: they bound.
     runs = sorted((*question.runs, *question.by_command), key=lambda run: run.ended_s)
-    found = from_runs(question._replace(runs=runs))
-    if isinstance(found, Reason):
-        return found
-    return found._replace(rung=BY_COMMAND, provenance=(because("same-command"), *found.provenance))
+    footprint = from_runs(question._replace(runs=runs))
+    if isinstance(footprint, Reason):
+        return footprint
+    return footprint._replace(rung=BY_COMMAND, provenance=(because("same-command"), *footprint.provenance))
 
 
 def cpu_cores(completed: Sequence[Evidence]) -> int | None:
     """Return how many cores a job needs by its runs, with a margin; None where one of them was not measured."""
-    known = [run.cpu_cores_q95 for run in completed if run.cpu_cores_q95 is not None]
-    return max(1, math.ceil(max(known) * _MARGIN_CORES)) if known and len(known) == len(completed) else None
+    cores = [run.cpu_cores_q95 for run in completed if run.cpu_cores_q95 is not None]
+    return max(1, math.ceil(max(cores) * _MARGIN_CORES)) if cores and len(cores) == len(completed) else None
 
 
 def host_mem_mib(evidence: Sequence[Evidence], completed: Sequence[Evidence], ratio: float = 1.0) -> int | None:
@@ -126,17 +126,19 @@ def host_mem_mib(evidence: Sequence[Evidence], completed: Sequence[Evidence], ra
 
     None where a completed run was not measured. However the others ended, the job needs no less than they held.
     """
-    known = [run.host_mem_peak_mib for run in evidence if run.host_mem_peak_mib is not None]
-    if not known or any(run.host_mem_peak_mib is None for run in completed):
+    peaks = [run.host_mem_peak_mib for run in evidence if run.host_mem_peak_mib is not None]
+    if not peaks or any(run.host_mem_peak_mib is None for run in completed):
         return None
-    return math.ceil(max(known) * max(1.0, ratio) * _MARGIN_HOST_MEM) + _MORE_HOST_MEM_MIB
+    return math.ceil(max(peaks) * max(1.0, ratio) * _MARGIN_HOST_MEM) + _MORE_HOST_MEM_MIB
 
 
 def usable(evidence: Sequence[Evidence]) -> list[Evidence] | Reason:
     """Return the runs that show a peak, all on the GPU model of the newest of them; or why there are none."""
-    known = [item for item in evidence if item.gpu_mem_peak_mib is not None]
+    with_peak = [item for item in evidence if item.gpu_mem_peak_mib is not None]
     # A program that says peaks only says nothing of samples.
-    enough = [item for item in known if item.sample_count >= LEAST_SAMPLES or (item.source and not item.sample_count)]
+    enough = [
+        item for item in with_peak if item.sample_count >= LEAST_SAMPLES or (item.source and not item.sample_count)
+    ]
     completed = [item for item in enough if item.state == COMPLETED]
     if not completed:
         return because("none-completed", runs=len(evidence), samples=LEAST_SAMPLES)
@@ -189,42 +191,43 @@ def median(values: Sequence[float]) -> float:
 
 
 def _run_time(completed: Sequence[Evidence]) -> Quantiles | None:
-    """Return run times on a whole GPU; on a share a run may have been slower."""
+    """Return run times on a whole GPU; a run on a share may have been slower."""
     times = _on_whole(completed, "elapsed_s")
     return Quantiles(median(times), max(times), max(times) * _MARGIN_TIME) if times else None
 
 
 def dram_active(completed: Sequence[Evidence]) -> Quantiles | None:
-    """Return how long runs on a whole GPU kept its memory busy; what is kept of each is already its high value."""
-    highs = _on_whole(completed, "dram_active_q95_pct")
-    return Quantiles(median(highs), max(highs), max(highs)) if highs else None
+    """Return how long runs on a whole GPU kept its memory busy; each has kept its high value already."""
+    return _spread(_on_whole(completed, "dram_active_q95_pct"))
 
 
 def busy(completed: Sequence[Evidence]) -> Quantiles | None:
     """Return for which part of the time runs on a whole GPU had a kernel running."""
-    means = _on_whole(completed, "busy_mean_pct")
-    return Quantiles(median(means), max(means), max(means)) if means else None
+    return _spread(_on_whole(completed, "busy_mean_pct"))
+
+
+def _spread(values: Sequence[float]) -> Quantiles | None:
+    return Quantiles(median(values), max(values), max(values)) if values else None
 
 
 def _on_whole(runs: Sequence[Evidence], name: str) -> list[float]:
     """Return what is known by one name of the runs on a whole GPU."""
-    whole = [run for run in runs if run.mode == SharingMode.EXCLUSIVE]
-    return [value for run in whole if (value := getattr(run, name)) is not None]
+    on_whole = [run for run in runs if run.mode == SharingMode.EXCLUSIVE]
+    return [value for run in on_whole if (value := getattr(run, name)) is not None]
 
 
 def sm_active(completed: Sequence[Evidence]) -> tuple[Quantiles | None, tuple[Reason, ...]]:
     """Return the mean SM activity of runs that had a whole GPU; a share caps what a run can show of itself.
 
-    The mean decides how long a run takes on less; what it peaks at does not.
+    The mean decides how long a run takes on less; its peak does not.
     """
-    known = [item for item in completed if item.mode == SharingMode.EXCLUSIVE and item.sm_active_mean_pct is not None]
-    if not known:
+    active = [item for item in completed if item.mode == SharingMode.EXCLUSIVE and item.sm_active_mean_pct is not None]
+    if not active:
         dark = next((item.gpu_model for item in completed if not tells_sm_activity(item.gpu_model)), "")
         return None, (because("card-tells-no-sm", gpu=dark) if dark else because("sm-not-measured"),)
-    means = [item.sm_active_mean_pct or 0.0 for item in known]
     codes = {
         "sm-bounded-by-readings" if item.source and item.sample_count else "sm-bounded-by-util"
-        for item in known
+        for item in active
         if item.sm_is_bound
     }
-    return Quantiles(median(means), max(means), max(means)), tuple(map(because, sorted(codes)))
+    return _spread(_on_whole(active, "sm_active_mean_pct")), tuple(map(because, sorted(codes)))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The files that a job may read: code and settings beneath its folder and beneath the paths among its words.
 
-Their contents count and not their times. Where a folder's files of one kind are chosen by name, those that no word of
-the job and no file that it reads names do not count. Looked at is only so much; where there is more, that is said.
+Their contents count and not their times. If a folder's files of one kind are chosen by name, those that no word of the
+job and no file that it reads names do not count. Only so much is looked at; ``fits`` says whether that was all.
 """
 
 import os
@@ -30,7 +30,7 @@ from slurm_colloc.estimate.content import (
     names_in,
 )
 from slurm_colloc.estimate.digest import digest
-from slurm_colloc.estimate.places import SYSTEM, is_of_kernel
+from slurm_colloc.estimate.places import SYSTEM, at_home, is_of_kernel
 from slurm_colloc.estimate.texts import Texts
 
 _MOST_S = 0.1
@@ -44,21 +44,21 @@ _WRITES_TO = re.compile(
     r"(?<![\w-])--?\w*(?:work|save|ckpt|checkpoint|cache|exp|out|log|dest|store|tmp|temp|run)[\w-]{0,40}"
     r"[= ]([\w./~-]+)"
 )
-# "PYTHONPATH=a:b" names two; of "-B code:/code" the second is a place in a container.
+# "PYTHONPATH=a:b" names two; the second of "-B code:/code" is a place in a container.
 _LISTS = re.compile(r"(PATH=|LIBS=|LIB=)?[\"']?(?<![\w./~+:-])([\w./~+-]+):([\w./~+:-]*)")
-# Of a file that is one of several for each seed, what it holds says whether it is another.
+# A file that is one of several for each seed is another if its contents are.
 OF_A_SEED = re.compile(r"(?i)(?<![a-z])seed[_-]?\d+")
 _ROUNDS = 3
-# Among the files: what the run is called, where one of them says something of that name.
+# The run's name stands among the files if one of them says something of that name.
 OF_LABEL = "name "
-# By these a program takes its settings from variables of the names of its own fields, with a prefix.
+# A program takes its settings from variables of the names of its own fields, with a prefix, by these.
 _FROM_ENVIRONMENT = re.compile(rb"environ|getenv|envvar|_env|env_|ENV$|BaseSettings|LightningCLI")
-# So does a script that asks for a variable by another one, or for all of them.
+# A script does so if it asks for a variable by another one, or for all of them.
 _ASKS_ALL = re.compile(r"\$\{!|\b(?:env|printenv|compgen)\b")
 
 
 class Read(NamedTuple):
-    """What a job may read: a short digest by path; ``fits`` says that this is all of it, ``named`` which of them stand
+    """The files that a job may read: a short digest by path; ``fits`` says that this is all, ``named`` which are
     among the job's words, ``variables`` which of the environment they name, ``contents`` what code and settings hold.
     """
 
@@ -72,79 +72,78 @@ class Read(NamedTuple):
     def key(self) -> str:
         """Return what these files are known by, wherever they lie: empty where there are none."""
         named = ((OF_A_SEED.sub("seed*", os.path.basename(path)), content) for path, content in self.files.items())
-        found = sorted({f"{name}={content}" for name, content in named})
-        key = digest("\n".join(found).encode(errors="surrogateescape"), 4) if found else ""
+        contents = sorted({f"{name}={content}" for name, content in named})
+        key = digest("\n".join(contents), 4) if contents else ""
         return key if self.fits else f"x{key}"
 
 
-def files_of(
-    text: str,
-    own: bytes,
-    labels: Collection[str],
-    written: Collection[str],
-    folders: Sequence[str],
-    home: str,
-    variables: Collection[str] = (),
-    roots: Sequence[str] = (),
-    texts: Texts | None = None,
-    defaults: Mapping[bytes, Sequence[str]] | None = None,
-) -> Read:
-    """Return what a job may read.
+class Job(NamedTuple):
+    """What a job may read is found by this.
 
-    Args:
+    Attributes:
         text: its words.
-        own: what its script says, which is no file that it reads.
-        labels: what the run is called: no difference, but where a file says something of that name.
-        written: words for where it leaves its results.
-        folders: where it will run, and before that, where it goes elsewhere.
+        script: its script's text, which is no file that it reads.
+        labels: names of the run: no difference, unless a file says something of that name.
+        written: words for places of its results.
+        folders: the one that it will run in, and the one before, if it goes elsewhere.
         home: its user's.
-        variables: of its environment, by name.
+        variables: names of its environment.
         roots: folders beside its own from which modules may come.
-        texts: what was read before.
         defaults: files of its home, by the name of what reads them.
     """
+
+    text: str
+    script: bytes
+    labels: Collection[str]
+    written: Collection[str]
+    folders: Sequence[str]
+    home: str
+    variables: Collection[str]
+    roots: Sequence[str]
+    defaults: Mapping[bytes, Sequence[str]]
+
+
+def files_of(job: Job, texts: Texts) -> Read:
+    """Return what a job may read; ``texts`` has what was read before."""
     # A folder may end with a slash.
-    folders = [os.path.normpath(folder or ".") for folder in folders]
-    looked = _Looked(
-        (folders[0], home), frozenset(_WORD.findall(text)), time.monotonic() + _MOST_S, roots, texts or Texts()
-    )
-    for path in _paths(text, folders, home):
+    folders = [os.path.normpath(folder or ".") for folder in job.folders]
+    written = {os.path.basename(word.rstrip("/")) for word in job.written}
+    looked = _Looked(job._replace(folders=folders, written=written), texts)
+    for path in _paths(job.text, folders, job.home):
         looked.at(path)
-    for path in _paths(" ".join(_several(text)), folders, home):
+    for path in _paths(" ".join(_several(job.text)), folders, job.home):
         looked.aside(path)
     looked.beneath(folders[0])
-    found = looked.read(text, own, labels, {os.path.basename(word.rstrip("/")) for word in written}, defaults or {})
-    return found._replace(variables=frozenset(filter(looked.names_variable, variables)))
+    read = looked.read()
+    return read._replace(variables=frozenset(filter(looked.names_variable, job.variables)))
 
 
 def _paths(text: str, folders: Sequence[str], home: str) -> Iterator[str]:
     words = dict.fromkeys(word for word in _WORD.findall(text) if "/" in word or "." in word)
     for word in islice(words, _MOST_WORDS):
-        word = home + word[1:] if word.startswith("~/") and home else word
+        word = at_home(word, home or "~")
         yield from dict.fromkeys(os.path.normpath(os.path.join(folder, word)) for folder in folders)
 
 
 def _several(text: str) -> Iterator[str]:
     """Yield the places of words that name several, apart by colons."""
-    for is_path, first, rest in _LISTS.findall(text):
-        yield from (first, *rest.split(":")) if is_path else (first,)
+    for is_path, path, rest in _LISTS.findall(text):
+        yield from (path, *rest.split(":")) if is_path else (path,)
 
 
 class _Looked:
     """Folders that were looked at, and what lies in them."""
 
-    def __init__(
-        self, places: tuple[str, str], words: Collection[str], until_s: float, roots: Sequence[str], texts: Texts
-    ) -> None:
-        folder, home = places
-        self._texts = texts
-        self._folder, self._words, self._until_s, self._home, self._roots = folder, words, until_s, home, roots
-        # Of these only what lies in them directly and folders that a word names: beneath is all that a user has.
+    def __init__(self, job: Job, texts: Texts) -> None:
+        self._job, self._texts = job, texts
+        self._folder, self._words = job.folders[0], frozenset(_WORD.findall(job.text))
+        self._until_s = time.monotonic() + _MOST_S
+        # Only files directly in these, and folders that a word names: beneath is all that a user has.
         self._too_wide = {
             "/",
             "/tmp",  # noqa: S108
             "/home",
-            os.path.normpath(home or "/"),
+            os.path.normpath(job.home or "/"),
         }
         self._named: set[str] = set()
         self._found: dict[str, list[str]] = {}
@@ -162,8 +161,8 @@ class _Looked:
         word = name.encode(errors="surrogateescape")
         if word in self._said or not self._asks_all():
             return word in self._said
-        small, first = self._small(), word.lower().partition(b"_")[0]
-        return bool({word.lower(), first, first + b"_"} & small) or (first == b"pl" and b"lightningcli" in small)
+        small, prefix = self._small(), word.lower().partition(b"_")[0]
+        return bool({word.lower(), prefix, prefix + b"_"} & small) or (prefix == b"pl" and b"lightningcli" in small)
 
     @cache  # noqa: B019
     def _asks_all(self) -> bool:
@@ -178,16 +177,16 @@ class _Looked:
         if _PSEUDO.match(path):
             return
         try:
-            found = os.stat(path)
+            status = os.stat(path)
         except (OSError, ValueError):
             # "conf/small" is conf/small.yaml.
             if not self._is_below(path) and os.path.dirname(path) not in self._too_wide:
                 self.beneath(os.path.dirname(path))
             return
-        if stat.S_ISDIR(found.st_mode):
+        if stat.S_ISDIR(status.st_mode):
             self._named.add(path)
             self.beneath(path)
-        elif stat.S_ISREG(found.st_mode):
+        elif stat.S_ISREG(status.st_mode):
             self._named.add(path)
             if kind_of(os.path.basename(path)) == "code" and not self._is_below(path):
                 self.beneath(os.path.dirname(path))
@@ -196,9 +195,6 @@ class _Looked:
         """Look at a folder that is one of several in a word, but for the job's own and those above it."""
         if not f"{self._folder}/".startswith(f"{path}/") and path not in self._too_wide and os.path.isdir(path):
             self.beneath(path)
-
-    def _is_in_named(self, folder: str) -> bool:
-        return any(folder.startswith(f"{one}/") and not f"{self._folder}/".startswith(f"{one}/") for one in self._named)
 
     def _is_below(self, path: str) -> bool:
         return self._folder not in self._too_wide and path.startswith(f"{self._folder}/")
@@ -219,7 +215,7 @@ class _Looked:
             folders += [path for path in paths if path not in self._too_wide]
 
     def _entries_of(self, folder: str, is_root: bool) -> tuple[list[str], list[str]]:
-        """Return the names of files and folders in a folder: of none that was looked at, or holds data or results."""
+        """Return the files and folders in a folder; one that was seen before, or holds data or results, has none."""
         names: list[str] = []
         below: list[str] = []
         if len(self._seen) >= _MOST_FOLDERS or self._entries >= _MOST_ENTRIES or time.monotonic() > self._until_s:
@@ -227,10 +223,10 @@ class _Looked:
             return names, below
         is_data = True
         try:
-            found = os.stat(folder)
-            if is_of_kernel(found) or (found.st_dev, found.st_ino) in self._seen:
+            status = os.stat(folder)
+            if is_of_kernel(status) or (status.st_dev, status.st_ino) in self._seen:
                 return names, below
-            self._seen.add((found.st_dev, found.st_ino))
+            self._seen.add((status.st_dev, status.st_ino))
             with os.scandir(folder) as entries:
                 for entry in islice(entries, MOST_IN_FOLDER + 1):
                     self._entries += 1
@@ -251,9 +247,9 @@ class _Looked:
             return [], []
         if not any(kind_of(name) == "code" for name in names):
             below = below if len(below) <= _MANY_FOLDERS else []
-            is_run = not self._is_in_named(folder) and any(
-                ending_of(name) in WEIGHTS or ".tfevents." in name for name in names
-            )
+            places = (place for place in self._named if not f"{self._folder}/".startswith(f"{place}/"))
+            is_run = any(ending_of(name) in WEIGHTS or ".tfevents." in name for name in names)
+            is_run = is_run and not any(folder.startswith(f"{place}/") for place in places)
             if not is_root and (is_run or re.fullmatch(RESULTS_FOLDERS, os.path.basename(folder))):
                 self._weighty |= {folder} if is_run else set()
                 names = [
@@ -262,19 +258,18 @@ class _Looked:
                 below = []
         return sorted(names), sorted(below)
 
-    def _follow(self, chosen: Chosen, written: Collection[str], defaults: Mapping[bytes, Sequence[str]]) -> bool:
+    def _follow(self, chosen: Chosen) -> bool:
         """Look at what the files that count name elsewhere, of data at its size; return whether there was any."""
         before = len(chosen.files)
-        known = set(self._found)
-        for tool, paths in defaults.items():
-            if chosen.says(tool):
-                for path in paths:
-                    chosen.add(self._home + path[1:] if path.startswith("~/") else path)
+        folders_before = set(self._found)
+        for tool, paths in self._job.defaults.items():
+            for path in paths if tool in chosen.names else ():
+                chosen.add(at_home(path, self._job.home))
         for where, word in chosen.leads(_MOST_WORDS):
-            word = self._home + word[1:] if word.startswith("~/") else word
+            word = at_home(word, self._job.home)
             if (
                 re.fullmatch(RESULTS_FOLDERS, os.path.basename(os.path.dirname(word)))
-                or os.path.basename(word) in written
+                or os.path.basename(word) in self._job.written
             ):
                 continue
             for folder in dict.fromkeys((self._folder, where)):
@@ -291,10 +286,10 @@ class _Looked:
                         self._found[path] = names
                 elif kind_of(os.path.basename(path)) == "data":
                     chosen.add_size(path, 0)
-        for root in dict.fromkeys((*self._roots, *chosen.roots)):
-            self._at_root(os.path.normpath(self._home + root[1:] if root.startswith("~/") else root), chosen)
+        for root in dict.fromkeys((*self._job.roots, *chosen.roots)):
+            self._at_root(os.path.normpath(at_home(root, self._job.home)), chosen)
         chosen.from_folders(
-            {folder: names for folder, names in self._found.items() if folder not in known}, self._named
+            {folder: names for folder, names in self._found.items() if folder not in folders_before}, self._named
         )
         return len(chosen.files) > before
 
@@ -311,10 +306,11 @@ class _Looked:
             ):
                 self.beneath(path)
 
-    def _add_sizes(self, text: str, chosen: Chosen, written: Collection[str]) -> None:
-        """Add how large data is that no file names: of a folder the largest, as one that is added may be larger."""
+    def _add_sizes(self, chosen: Chosen) -> None:
+        """Add how large data is that no file names: a folder's largest, as one that is added may be larger."""
+        text, written = self._job.text, self._job.written
         patterns = (word.partition("*")[0] for word in re.findall(r"[\w./~*-]+", text) if "/" in word and "*" in word)
-        globbed = {os.path.normpath(os.path.join(self._folder, os.path.dirname(one))) for one in patterns}
+        globbed = {os.path.normpath(os.path.join(self._folder, os.path.dirname(pattern))) for pattern in patterns}
         places = {os.path.basename(word.rstrip("/")) for word in _WRITES_TO.findall(text)}
         named = {path for path in self._named if os.path.isdir(path)}
         # A word or a program names a folder of data beneath the job's own.
@@ -342,37 +338,31 @@ class _Looked:
             for name in data[:_MOST_BESIDE]:
                 chosen.add_size(os.path.join(self._folder, name))
 
-    def read(
-        self,
-        text: str,
-        own: bytes,
-        labels: Collection[str],
-        written: Collection[str],
-        defaults: Mapping[bytes, Sequence[str]],
-    ) -> Read:
+    def read(self) -> Read:
         """Return what counts of all that was found."""
-        words = names_in(" ".join([text, *labels]).encode(errors="surrogateescape"))
-        chosen = Chosen(words, own, labels, self._until_s, (self._folder, self._named), self._texts)
+        script, labels, written = self._job.script, self._job.labels, self._job.written
+        words = names_in(" ".join([self._job.text, *labels]).encode(errors="surrogateescape"))
+        chosen = Chosen(words, script, labels, self._until_s, (self._folder, self._named), self._texts)
         for path in sorted(self._named):
             chosen.add(path)
             for beside in self._beside(path) if ending_of(path) in WEIGHTS else ():
                 chosen.add(beside)
-        left = {
+        folders = {
             folder: [name for name in names if not (name in written and kind_of(name) != "code")]
             for folder, names in self._found.items()
         }
         chosen.weighty |= self._weighty
-        chosen.from_folders(left, self._named)
+        chosen.from_folders(folders, self._named)
         for _ in range(_ROUNDS):
-            if not self._follow(chosen, written, defaults):
+            if not self._follow(chosen):
                 break
-        self._add_sizes(text, chosen, written)
+        self._add_sizes(chosen)
         chosen.files |= {f"{OF_LABEL}{label.decode(errors='replace')}": "" for label in chosen.told()}
         named = frozenset(
             path for path in chosen.files if path in self._named or is_named(os.path.basename(path), words, words)
         )
         self._said = frozenset(
-            chosen.said | (names_in(own) | {b"ENV"} if _ASKS_ALL.search(own.decode(errors="replace")) else set())
+            chosen.said | (names_in(script) | {b"ENV"} if _ASKS_ALL.search(script.decode(errors="replace")) else set())
         )
         # Modules may lie in folders that were passed by.
         passed = any(map(chosen.has_read, self._passed))
@@ -382,7 +372,9 @@ class _Looked:
     def _beside(self, path: str) -> Iterator[str]:
         """Yield the settings that lie with weights which a word names, or in the folder above."""
         folder = os.path.dirname(path)
-        for one in (folder, os.path.dirname(folder)):
-            if not f"{self._folder}/".startswith(f"{one}/") and one not in self._too_wide:
+        for place in (folder, os.path.dirname(folder)):
+            if not f"{self._folder}/".startswith(f"{place}/") and place not in self._too_wide:
                 with suppress(OSError):
-                    yield from (os.path.join(one, name) for name in sorted(os.listdir(one)) if is_beside_weights(name))
+                    yield from (
+                        os.path.join(place, name) for name in sorted(os.listdir(place)) if is_beside_weights(name)
+                    )

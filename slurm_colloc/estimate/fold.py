@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Old runs of a job folded into few records, so that a history does not grow without bound.
 
-Of completed runs on one GPU model the one with the largest peak stays, standing for all of them; of others, whose peak
-is a bound, likewise. The newest runs stay whole.
+The completed run with the largest peak on one GPU model stays, standing for all of them; so does one of the others,
+whose peak is a bound. The newest runs stay whole.
 """
 
 import os
@@ -30,12 +30,12 @@ _ENDED = FINAL_STATES | {GPU_OOM, UNKNOWN}
 
 # Runs whose end is not known yet stay whole, as many as csub reads: it may still learn that they completed.
 _OPEN_KEPT = RUNS_READ
-# Of the runs that a record stands for, the largest value of each.
+# A record has the largest value of each among the runs that it stands for.
 _LARGEST = (
     *("sm_active_mean_pct", "sm_active_q95_pct", "dram_active_q95_pct", "elapsed_s", "cpu_cores_q95"),
     *("host_mem_peak_mib", "busy_mean_pct"),
 )
-# Who folds a folder's files marks it so; after so long it was left behind.
+# Each process that folds a folder's files marks it so; after so long it was left behind.
 _MARK, _STALE_S = "folding", 3600.0
 
 
@@ -46,12 +46,12 @@ def fold(runs: Iterable[Evidence]) -> list[Evidence]:
     """
     ordered = sorted(runs, key=lambda run: run.ended_s)
     before = [run for run in ordered if run.job_id.startswith(OLDER)]
-    whole = [run for run in ordered if not run.job_id.startswith(OLDER)]
-    old, kept = whole[:-RUNS_KEPT], whole[-RUNS_KEPT:]
+    single = [run for run in ordered if not run.job_id.startswith(OLDER)]
+    old, newest = single[:-RUNS_KEPT], single[-RUNS_KEPT:]
     groups: dict[str, list[Evidence]] = {}
     for run in [*before, *old]:
         groups.setdefault(_group(run), []).append(run)
-    return sorted([*(_one(name, of) for name, of in groups.items()), *kept], key=lambda run: run.ended_s)
+    return sorted([*(_one(name, group) for name, group in groups.items()), *newest], key=lambda run: run.ended_s)
 
 
 def _group(run: Evidence) -> str:
@@ -68,7 +68,7 @@ def _one(name: str, runs: Sequence[Evidence]) -> Evidence:
     if len(runs) == 1:
         return runs[0]
     folded = next((run for run in runs if run.job_id.startswith(OLDER)), None)
-    # What an interrupted fold has left behind is in the folded record already.
+    # The files that an interrupted fold has left behind are in the folded record already.
     new = [run for run in runs if run is not folded and (folded is None or run.ended_s > folded.ended_s)]
     largest = max(runs, key=lambda run: run.gpu_mem_peak_mib or 0)
     counted = ([folded] if folded else []) + new
@@ -99,18 +99,18 @@ def bounded(evidence: Iterable[Evidence], most: int) -> list[Evidence]:
     for run in evidence:
         by_signature.setdefault(run.signature, []).append(run)
     folded = sorted(map(fold, by_signature.values()), key=lambda runs: runs[-1].ended_s, reverse=True)
-    kept: list[Evidence] = []
+    runs_kept: list[Evidence] = []
     for runs in folded:
-        if len(kept) + len(runs) > most:
+        if len(runs_kept) + len(runs) > most:
             break
-        kept += runs
-    return kept
+        runs_kept += runs
+    return runs_kept
 
 
 def fold_drops(folder: str, signature: str) -> int:
     """Fold what a user's samplers have dropped for one signature; return how many files went.
 
-    Where another folds them already nothing is done; interrupted, it loses nothing: what is folded is written before
+    Nothing is done if another folds them already; interrupted, it loses nothing: the folded record is written before
     files go.
 
     Raises:
@@ -134,7 +134,7 @@ def _alone(runs: str) -> Iterator[bool]:
     """Say whether nobody else folds here; no lock of the file system's, which may hang, and nobody waits."""
     mark = os.path.join(runs, _MARK)
     with suppress(FileNotFoundError):
-        # What somebody who was killed has left behind; a clock may have gone back since.
+        # A process that was killed has left it behind; a clock may have gone back since.
         if abs(now() - os.lstat(mark).st_mtime) > _STALE_S:
             os.unlink(mark)
     try:
@@ -150,17 +150,17 @@ def _alone(runs: str) -> Iterator[bool]:
 
 
 def _fold_folder(folder: str, runs: str) -> int:
-    found: dict[str, Evidence] = {}
+    by_file: dict[str, Evidence] = {}
     for name in os.listdir(runs):
         if name.endswith(".json"):
             with suppress(StoreError, InputError):  # read_evidence counts what cannot be used
-                found[name] = parse_evidence(read_own(os.path.join(runs, name), LIMIT_BYTES))
-    kept = _but_open(found.values())
-    for run in kept:
+                by_file[name] = parse_evidence(read_own(os.path.join(runs, name), LIMIT_BYTES))
+    runs_kept = _but_open(by_file.values())
+    for run in runs_kept:
         if run.job_id.startswith(OLDER):
             drop_evidence(folder, run)
-    ids = {run.job_id for run in kept}
-    gone = [name for name, run in found.items() if run.job_id not in ids]
+    ids = {run.job_id for run in runs_kept}
+    gone = [name for name, run in by_file.items() if run.job_id not in ids]
     for name in gone:
         os.unlink(os.path.join(runs, name))
     return len(gone)

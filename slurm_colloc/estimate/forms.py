@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What stays of a file however it is written: of Python its syntax tree, of settings all but the order of their keys.
+"""Forms of files, which stay however a file is written: Python's syntax tree, settings without the order of their keys.
 
-Asked where a file was edited since the last submission of the same script: what a job is known by stays as it is.
+Asked where a file was edited since the last submission of the same script: a job's signature stays as it is.
 """
 
 import _ast
@@ -13,49 +13,58 @@ from typing import Any
 
 from slurm_colloc.estimate.content import C_LIKE, COMPILED, OWN_PRINT, ending_of, said, says_nothing
 from slurm_colloc.estimate.digest import digest
-from slurm_colloc.estimate.option_names import is_label
+from slurm_colloc.estimate.option_names import is_label, word_sets
 
-# So long a submission waits for the forms of files that are new to it; those that are left the next one makes.
+# A submission waits so long for the forms of files that are new to it; the next one makes those that are left.
 _MOST_S, _MOST_BYTES = 0.03, 128 * 1024
-# Who says something by which of their functions.
-_SPEAKERS = frozenset({"log", "logger", "logging", "_log", "_logger", "warnings", "console", "pbar", "tqdm"})
-_SAYS = frozenset({"debug", "info", "warning", "warn", "error", "critical", "write", "log", "set_postfix"})
-# What a message may call: it asks for something small and changes nothing.
-_ASKS = frozenset(
-    {"item", "size", "dim", "numel", "format", "join", "time", "perf_counter", "now", "strftime", "get_last_lr"}
-    | {"len", "str", "int", "float", "round", "type", "repr", "memory_allocated", "max_memory_allocated", "getLogger"}
+_NAMES = word_sets(
+    {
+        # These objects say something, by these of their functions.
+        "speakers": "log logger logging _log _logger warnings console pbar tqdm",
+        "says": "debug info warning warn error critical write log set_postfix",
+        # A message may call these: each asks for something small and changes nothing.
+        "asks": "item size dim numel format join time perf_counter now strftime get_last_lr len str int float round"
+        " type repr memory_allocated max_memory_allocated getLogger",
+        "modules for messages": "logging warnings typing time datetime pprint __future__",
+        "fields left out": "ctx kind type_comment type_ignores",
+        # A line may begin with any number of blanks in files of these endings.
+        "free": "js mjs cjs ts r jl lua",
+        "no texts": "true false yes no on off null y n",
+    }
 )
-# What none of these is made of computes: calls, but for those, and what sets a name or waits.
+# An expression without these, and without other calls, computes nothing: they set a name or wait.
 _SETS = (_ast.NamedExpr, _ast.Await, _ast.Yield, _ast.YieldFrom, _ast.comprehension)
-_FOR_MESSAGES = frozenset({"logging", "warnings", "typing", "time", "datetime", "pprint", "__future__"})
-# By these a program may read its own types; or it has a print of its own.
+# A program may read its own types by these.
 _READS_TYPES = re.compile(
     rb"typer|tyro|jsonargparse|signature|__annotations__|type_hints|Annotated|pydantic|beartype|\bCLI\b|hydra"
 )
-_LEFT_OUT = frozenset({"ctx", "kind", "type_comment", "type_ignores"})
-# In these a line may begin with any number of blanks.
-_FREE = frozenset({"js", "mjs", "cjs", "ts", "r", "jl", "lua"})
 _BLANKS = re.compile(rb"(?m)^[ \t]+|[ \t]*([=,;(){}]|<-)[ \t]*|[ \t]+$")
 _KEY, _LIST = re.compile(r"([\w.\"'/-]+):(?: |$)"), "- "
 _QUOTED = re.compile(r"([\"'])([A-Za-z][\w./-]*)\1")
-_NO_TEXT = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n"})
 
 
 def forms(
-    contents: Mapping[str, bytes], files: Mapping[str, str], known: Mapping[str, tuple[str, ...]], first: frozenset[str]
+    contents: Mapping[str, bytes],
+    files: Mapping[str, str],
+    before: Mapping[str, tuple[str, ...]],
+    urgent: frozenset[str],
 ) -> dict[str, tuple[str, ...]]:
-    """Return the forms of files by path, with what each file is known by; ``known`` are those of the last time.
+    """Return the forms of files by path, with what each file is known by; ``before`` has those of the last time.
 
-    What was edited since goes before what the job's words name ``first``.
+    Edited files go first, then those that the job's words name (``urgent``).
     """
     until_s = time.monotonic() + _MOST_S
-    found = {path: pair for path, pair in known.items() if files.get(path) == pair[0]}
-    for path in sorted(contents.keys() - found.keys(), key=lambda path: (path not in known, path not in first, path)):
+    forms_now = {path: pair for path, pair in before.items() if files.get(path) == pair[0]}
+    paths = sorted(
+        contents.keys() & files.keys() - forms_now.keys(),
+        key=lambda path: (path not in before, path not in urgent, path),
+    )
+    for path in paths:
         if time.monotonic() > until_s:
             break
-        if path in files and len(contents[path]) <= _MOST_BYTES and (form := form_of(contents[path], ending_of(path))):
-            found[path] = (files[path], form)
-    return found
+        if len(contents[path]) <= _MOST_BYTES and (form := form_of(contents[path], ending_of(path))):
+            forms_now[path] = (files[path], form)
+    return forms_now
 
 
 def form_of(content: bytes, ending: str) -> str:
@@ -64,32 +73,32 @@ def form_of(content: bytes, ending: str) -> str:
         form = repr(_Python(content).tree) if ending == "py" else _of_text(said(content, ending), ending)
     except (ValueError, SyntaxError, RecursionError, MemoryError):
         return ""
-    return digest(form.encode(errors="surrogateescape"), 8) if form else ""
+    return digest(form, 8) if form else ""
 
 
-def _of_text(told: bytes, ending: str) -> str:
+def _of_text(text: bytes, ending: str) -> str:
     if ending == "json":
-        return json.dumps(_but_noise(json.loads(told)), sort_keys=True)
+        return json.dumps(_but_noise(json.loads(text)), sort_keys=True)
     if ending == "toml":
         import tomllib  # 2 ms
 
-        return json.dumps(_but_noise(tomllib.loads(told.decode())), sort_keys=True, default=str)
+        return json.dumps(_but_noise(tomllib.loads(text.decode())), sort_keys=True, default=str)
     if ending in ("yaml", "yml"):
-        return "\n".join(_in_order(told.decode().split("\n")))
-    if ending not in COMPILED and ending not in _FREE:
+        return "\n".join(_in_order(text.decode().split("\n")))
+    if ending not in COMPILED and ending not in _NAMES["free"]:
         return ""
     # A comment that goes on to the end of its line would take in the next.
-    told = re.sub(rb"(?m)^(?!#)(.*)\n(?!#)", rb"\1 ", told) if ending in C_LIKE and b"//" not in told else told
-    return _BLANKS.sub(rb"\1", told).decode(errors="surrogateescape")
+    text = re.sub(rb"(?m)^(?!#)(.*)\n(?!#)", rb"\1 ", text) if ending in C_LIKE and b"//" not in text else text
+    return _BLANKS.sub(rb"\1", text).decode(errors="surrogateescape")
 
 
-def _but_noise(found: Any) -> Any:
-    if isinstance(found, dict):
+def _but_noise(value: Any) -> Any:
+    if isinstance(value, dict):
         return {
             key: "*" if says_nothing(key, str(one)) and not is_label(key) else _but_noise(one)
-            for key, one in found.items()
+            for key, one in value.items()
         }
-    return list(map(_but_noise, found)) if isinstance(found, list) else found
+    return list(map(_but_noise, value)) if isinstance(value, list) else value
 
 
 def _in_order(lines: Sequence[str]) -> Iterator[str]:
@@ -97,19 +106,19 @@ def _in_order(lines: Sequence[str]) -> Iterator[str]:
     groups: list[list[str]] = []
     for line in lines:
         bare = line.lstrip(" ")
-        first = len(lines[0]) - len(lines[0].lstrip(" "))
+        indent = len(lines[0]) - len(lines[0].lstrip(" "))
         is_of_list = bool(groups) and bare.startswith(_LIST) and not groups[-1][0].lstrip().startswith(_LIST)
-        if not groups or (len(line) - len(bare) <= first and not is_of_list):
+        if not groups or (len(line) - len(bare) <= indent and not is_of_list):
             groups.append([])
         groups[-1].append(line)
-    keys = [found[1] for group in groups if (found := _KEY.match(group[0].lstrip()))]
+    keys = [match[1] for group in groups if (match := _KEY.match(group[0].lstrip()))]
     if len(keys) == len(groups) == len(set(keys)):
         groups.sort(key=lambda group: group[0].lstrip())
     for head, *rest in groups:
         bare = _without_comment(head.strip())
         # A text, or what goes on in the next line, is as it stands.
         is_table = bare.endswith(":") or bare.startswith(_LIST)
-        yield _QUOTED.sub(lambda found: found[0] if found[2].lower() in _NO_TEXT else found[2], bare)
+        yield _QUOTED.sub(lambda match: match[0] if match[2].lower() in _NAMES["no texts"] else match[2], bare)
         if rest:
             yield from (f" {line}" for line in (_in_order(rest) if is_table else rest))
 
@@ -131,15 +140,15 @@ class _Python:
     def _of(self, node: Any, *, in_class: bool) -> Any:
         if isinstance(node, list):
             if node and isinstance(node[0], _ast.stmt):
-                return [one for part in node for one in self._statement(part, in_class=in_class)]
-            return [self._of(one, in_class=in_class) for one in node]
+                return [statement for part in node for statement in self._statement(part, in_class=in_class)]
+            return [self._of(statement, in_class=in_class) for statement in node]
         if not isinstance(node, _ast.AST):
             return node
-        left_out = _LEFT_OUT
+        left_out = _NAMES["fields left out"]
         if isinstance(node, _ast.FunctionDef | _ast.AsyncFunctionDef) and not (self._has_types or node.decorator_list):
-            left_out = _LEFT_OUT | {"returns"}
-            for one in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs):
-                one.annotation = None
+            left_out = _NAMES["fields left out"] | {"returns"}
+            for statement in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs):
+                statement.annotation = None
         is_class = isinstance(node, _ast.ClassDef)
         fields = [self._of(getattr(node, name), in_class=is_class) for name in node._fields if name not in left_out]
         return (type(node).__name__, *fields)
@@ -150,7 +159,7 @@ class _Python:
         if isinstance(node, _ast.Import | _ast.ImportFrom):
             for alias in node.names:
                 module = getattr(node, "module", None) or alias.name
-                if module not in _FOR_MESSAGES:
+                if module not in _NAMES["modules for messages"]:
                     yield ("Import", getattr(node, "module", ""), getattr(node, "level", 0), alias.name, alias.asname)
             return
         if isinstance(node, _ast.AnnAssign) and not in_class and node.simple:
@@ -158,9 +167,9 @@ class _Python:
                 target, value = (self._of(part, in_class=False) for part in (node.target, node.value))
                 yield ("Assign", [target], value)
             return
-        found = self._of(node, in_class=in_class)
-        if not (isinstance(node, _ast.If) and self._is_plain(node.test) and found[2:] == ([], [])):
-            yield found
+        form = self._of(node, in_class=in_class)
+        if not (isinstance(node, _ast.If) and self._is_plain(node.test) and form[2:] == ([], [])):
+            yield form
 
     def _is_idle(self, node: Any) -> bool:
         """Return whether a statement only says something, or asserts what is known."""
@@ -173,11 +182,15 @@ class _Python:
         if isinstance(node.value, _ast.Constant):
             return not self._has_doc
         call = node.value
-        if not isinstance(call, _ast.Call) or any(one.arg == "file" for one in call.keywords):
+        if not isinstance(call, _ast.Call) or any(keyword.arg == "file" for keyword in call.keywords):
             return False
         says = self._has_print and isinstance(call.func, _ast.Name) and call.func.id == "print"
-        says = says or self._is_of(call.func, _SAYS, _SPEAKERS) or self._is_of(call.func, {"basicConfig"}, _SPEAKERS)
-        return says and all(map(self._is_plain, [*call.args, *(one.value for one in call.keywords)]))
+        says = (
+            says
+            or self._is_of(call.func, _NAMES["says"], _NAMES["speakers"])
+            or self._is_of(call.func, {"basicConfig"}, _NAMES["speakers"])
+        )
+        return says and all(map(self._is_plain, [*call.args, *(keyword.value for keyword in call.keywords)]))
 
     def _is_of(self, function: Any, names: Any, owners: Any) -> bool:
         if not isinstance(function, _ast.Attribute) or function.attr not in names:
@@ -196,7 +209,7 @@ class _Python:
             return False
         if isinstance(node, _ast.Call):
             called = getattr(node.func, "attr", getattr(node.func, "id", ""))
-            if called not in _ASKS:
+            if called not in _NAMES["asks"]:
                 return False
         return all(self._is_plain(getattr(node, name)) for name in node._fields)
 

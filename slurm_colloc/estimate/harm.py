@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a piece of a GPU did to a job: csub decides by this definition, and reports count by it.
+"""Harm that a piece of a GPU did to a job: csub decides by this definition, and reports count by it.
 
 A piece harms a run that runs out of GPU memory on it, that takes longer than the site's bound on speed allows, or that
 its time limit, or want of host memory, ends though the same job never met that on a whole GPU. A run that failed on a
 piece, of a job that never failed on a whole GPU, may have been harmed: its job gets no piece for now, and reports count
-it apart. So do they a run that was lost with its node, which is no doing of the piece.
+it apart. They also count apart a run that was lost with its node, which is no doing of the piece.
 """
 
 from collections.abc import Sequence
@@ -12,12 +12,12 @@ from enum import StrEnum
 
 from slurm_colloc.core.model import COMPLETED, GPU_OOM, LEAST_SAMPLES, Evidence, Reason, SharingMode, because
 
-# Of a shorter run most is its start, which no bound is about.
+# A shorter run is mostly its start, which no bound is about.
 _LEAST_S = 60.0
 
 
 class Harm(StrEnum):
-    """What came of one run on a piece."""
+    """The outcome of one run on a piece."""
 
     NONE = "unharmed"
     OUT_OF_MEMORY = "out of GPU memory"
@@ -28,30 +28,30 @@ class Harm(StrEnum):
     FAILED = "failed, cause not known"
 
 
-# What counts against the site.
+# These count against the site.
 COUNTED = (Harm.OUT_OF_MEMORY, Harm.HOST_MEMORY, Harm.SLOWER, Harm.TIME_LIMIT)
 # Slurm's states of runs that a job on a whole GPU may end in just as well: harm where none of the same job did.
 _ENDS = {"TIMEOUT": Harm.TIME_LIMIT, "OUT_OF_MEMORY": Harm.HOST_MEMORY, "FAILED": Harm.FAILED}
 _LOST = ("NODE_FAIL", "BOOT_FAIL")
 
 
-def harm_of(run: Evidence, whole: Sequence[Evidence], max_slowdown: float) -> Harm | None:
+def harm_of(run: Evidence, on_whole: Sequence[Evidence], max_slowdown: float) -> Harm | None:
     """Return what came of one run, by others of its job that had a whole GPU; None where that is not known."""
     if run.state == GPU_OOM:
         return Harm.OUT_OF_MEMORY
     if run.state in _LOST:
         return Harm.LOST
-    completed = [one for one in whole if one.state == COMPLETED]
+    completed = [other_run for other_run in on_whole if other_run.state == COMPLETED]
     if run.state == COMPLETED:
         # Runs of one job differ: slower is what takes longer than the longest of them could.
-        same = [one for one in completed if run.gpu_model and one.gpu_model == run.gpu_model]
-        longest_s = max((one.elapsed_s or 0.0 for one in same), default=0.0)
+        same = [other_run for other_run in completed if run.gpu_model and other_run.gpu_model == run.gpu_model]
+        longest_s = max((other_run.elapsed_s or 0.0 for other_run in same), default=0.0)
         if longest_s < _LEAST_S or run.elapsed_s is None:
             return None
         return Harm.SLOWER if run.elapsed_s > max_slowdown * longest_s else Harm.NONE
     if run.state not in _ENDS or not completed:
         return None
-    return Harm.NONE if any(one.state == run.state for one in whole) else _ENDS[run.state]
+    return Harm.NONE if any(other_run.state == run.state for other_run in on_whole) else _ENDS[run.state]
 
 
 def harmed_s(runs: Sequence[Evidence], max_slowdown: float) -> float:
@@ -60,16 +60,16 @@ def harmed_s(runs: Sequence[Evidence], max_slowdown: float) -> float:
 
 
 def _judged(runs: Sequence[Evidence], max_slowdown: float) -> list[tuple[Evidence, Harm | None]]:
-    whole = [run for run in runs if run.mode == SharingMode.EXCLUSIVE]
+    on_whole = [run for run in runs if run.mode == SharingMode.EXCLUSIVE]
     # A record that stands for several old runs keeps the worst of each figure, and is none of them.
     pieces = [run for run in runs if run.mode not in ("", SharingMode.EXCLUSIVE) and run.run_count == 1]
-    return [(run, harm_of(run, whole, max_slowdown)) for run in pieces]
+    return [(run, harm_of(run, on_whole, max_slowdown)) for run in pieces]
 
 
 def why_whole(runs: Sequence[Evidence], max_slowdown: float) -> Reason | None:
     """Return why a job is to have a whole GPU for now, by its own runs, oldest first; None where none was harmed.
 
-    It is measured on a whole GPU once for each run that was harmed: what its pieces harm again and again gets fewer.
+    It is measured on a whole GPU once for each run that was harmed: one that pieces harm again and again gets fewer.
     """
     harmed = [(run, harm) for run, harm in _judged(runs, max_slowdown) if harm in COUNTED or harm is Harm.FAILED]
     if not harmed:
@@ -82,5 +82,9 @@ def why_whole(runs: Sequence[Evidence], max_slowdown: float) -> Reason | None:
         and run.sample_count >= LEAST_SAMPLES
         for run in runs
     )
-    left = len(harmed) - measured
-    return because("harmed", job_id=last.job_id, harm=harm.name.lower(), runs=left) if harm and left > 0 else None
+    harmed_left = len(harmed) - measured
+    return (
+        because("harmed", job_id=last.job_id, harm=harm.name.lower(), runs=harmed_left)
+        if harm and harmed_left > 0
+        else None
+    )

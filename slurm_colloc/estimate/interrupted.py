@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Estimators from runs of the same job that have not shown all of it, if their memory had stopped growing.
 
-A time limit has cut them, or they go on. Where their memory had stopped growing by half of what was sampled, the rest
-of the job is taken to need not much more: a training step repeats itself.
+A time limit has cut them, or they go on. If their memory had stopped growing by half of the time sampled, the rest of
+the job is taken to need not much more: a training step repeats itself.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from slurm_colloc.estimate.question import Question
 
 RUNG = "probe"
 _AT_REST_BY = 0.5
-# Whose GPU did nothing all the time (it loads data, it waits for a server) has not begun to need memory.
+# A run whose GPU did nothing all the time (it loads data, it waits for a server) has not begun to need memory.
 _IDLE_PCT = 1.0
 
 
@@ -33,7 +33,7 @@ def from_cut_runs(question: Question) -> Footprint | Reason:
 def from_running_runs(question: Question) -> Footprint | Reason:
     """Return the footprint that runs which go on support, or why they support none yet."""
     at_rest = filter(_was_at_rest, question.running)
-    # Of a run without SM activity nobody knows whether kernels run.
+    # Nobody knows whether kernels run in a run without SM activity.
     settled = [run for run in at_rest if run.sampled_s >= question.settle_s and run.sm_active_q95_pct]
     if settled:
         return _by(question, settled, RUNNING, "running-at-rest", RUNNING)

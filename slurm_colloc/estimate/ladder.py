@@ -30,7 +30,7 @@ def estimate(question: Question) -> Footprint:
 
 
 def _rungs(question: Question) -> Iterator[Callable[[Question], Footprint | Reason]]:
-    """Yield the rungs to be asked, in order of trust; what is of use to few submissions is loaded for them alone.
+    """Yield the rungs to be asked, in order of trust; a rung of use to few submissions is loaded for them alone.
 
     A reason why others say nothing is of interest only where there are some.
     """
@@ -52,33 +52,33 @@ def _rungs(question: Question) -> Iterator[Callable[[Question], Footprint | Reas
         yield from_running_runs
 
 
-def _above_smaller(found: Footprint, question: Question) -> Footprint:
+def _above_smaller(footprint: Footprint, question: Question) -> Footprint:
     """Return the footprint, but no less than what runs held that were no larger, however they ended."""
-    memory = found.gpu_mem_peak_mib
+    memory = footprint.gpu_mem_peak_mib
     if memory is None or not question.relatives:
-        return found
+        return footprint
     from slurm_colloc.estimate.near import most_of_smaller
 
-    run = most_of_smaller(question, found.gpu_model, memory.q99)
+    run = most_of_smaller(question, footprint.gpu_model, memory.q99)
     if run is None:
-        return found
+        return footprint
     least = run.gpu_mem_peak_mib or 0
-    said = (*found.provenance, because("raised-by-smaller", least_mib=least, job_id=run.job_id))
-    return found._replace(gpu_mem_peak_mib=memory._replace(q99=float(least)), provenance=said)
+    provenance = (*footprint.provenance, because("raised-by-smaller", least_mib=least, job_id=run.job_id))
+    return footprint._replace(gpu_mem_peak_mib=memory._replace(q99=float(least)), provenance=provenance)
 
 
-def _as_busy_as_relatives(found: Footprint, question: Question) -> Footprint:
+def _as_busy_as_relatives(footprint: Footprint, question: Question) -> Footprint:
     """Return the footprint of a job's own runs, with the SM activity of its relatives where those had only shares."""
-    if found.sm_active_pct is not None or not question.relatives:
-        return found
+    if footprint.sm_active_pct is not None or not question.relatives:
+        return footprint
     from slurm_colloc.estimate.near import from_relatives
 
     near = from_relatives(question)
-    if isinstance(near, Reason) or near.sm_active_pct is None or near.gpu_model != found.gpu_model:
-        return found
-    said = (*found.provenance, because("sm-of-relatives", runs=near.evidence_count))
-    dram = found.dram_active_pct or near.dram_active_pct
-    return found._replace(
+    if isinstance(near, Reason) or near.sm_active_pct is None or near.gpu_model != footprint.gpu_model:
+        return footprint
+    said = (*footprint.provenance, because("sm-of-relatives", runs=near.evidence_count))
+    dram = footprint.dram_active_pct or near.dram_active_pct
+    return footprint._replace(
         sm_active_pct=near.sm_active_pct, busy_pct=near.busy_pct, dram_active_pct=dram, provenance=said
     )
 
@@ -91,41 +91,41 @@ def estimate_at_site(question: Question, state_folder: str) -> Footprint:
     """
     if not state_folder or not (question.runs or question.relatives or question.by_command):
         return estimate(question)
-    from slurm_colloc.estimate.site_margins import site_calibration  # of no use to a job of which nothing is known
+    from slurm_colloc.estimate.site_margins import site_calibration  # a job of which nothing is known has no use for it
 
     calibration, note = site_calibration(state_folder)
-    found = estimate(question._replace(calibration=calibration))
-    return found._replace(provenance=(*found.provenance, note)) if note and found.margin else found
+    footprint = estimate(question._replace(calibration=calibration))
+    return footprint._replace(provenance=(*footprint.provenance, note)) if note and footprint.margin else footprint
 
 
-def _hinted(given: Footprint, question: Question) -> Footprint:
-    given = _raised(given, question)
-    found = from_runs(question)
-    if isinstance(found, Reason):
-        return given
-    found = _as_busy_as_relatives(found, question)
-    # What the user did not say is not unknown when it was measured.
-    given = given._replace(
-        run_time_s=found.run_time_s,
-        cpu_cores=found.cpu_cores,
-        host_mem_mib=found.host_mem_mib,
-        dram_active_pct=given.dram_active_pct or found.dram_active_pct,
+def _hinted(hinted: Footprint, question: Question) -> Footprint:
+    hinted = _raised(hinted, question)
+    measured = from_runs(question)
+    if isinstance(measured, Reason):
+        return hinted
+    measured = _as_busy_as_relatives(measured, question)
+    # A number that the user did not say is not unknown when it was measured.
+    hinted = hinted._replace(
+        run_time_s=measured.run_time_s,
+        cpu_cores=measured.cpu_cores,
+        host_mem_mib=measured.host_mem_mib,
+        dram_active_pct=hinted.dram_active_pct or measured.dram_active_pct,
     )
-    if given.sm_active_pct is None and found.sm_active_pct is not None:
-        provenance = (*given.provenance, because("sm-from-runs"), *found.provenance)
-        return given._replace(
-            sm_active_pct=found.sm_active_pct,
-            busy_pct=found.busy_pct,
-            gpu_model=found.gpu_model,
+    if hinted.sm_active_pct is None and measured.sm_active_pct is not None:
+        provenance = (*hinted.provenance, because("sm-from-runs"), *measured.provenance)
+        return hinted._replace(
+            sm_active_pct=measured.sm_active_pct,
+            busy_pct=measured.busy_pct,
+            gpu_model=measured.gpu_model,
             provenance=provenance,
         )
-    return given
+    return hinted
 
 
-def _raised(given: Footprint, question: Question) -> Footprint:
+def _raised(hinted: Footprint, question: Question) -> Footprint:
     """Return what the user said, but no less than what did not suffice before."""
-    run, said = out_of_memory(question.runs), given.gpu_mem_peak_mib
-    if run is None or said is None or (least := float(run.gpu_mem_peak_mib or 0)) <= said.q99:
-        return given
-    provenance = (*given.provenance, *raised_by(question.runs, least))
-    return given._replace(gpu_mem_peak_mib=Quantiles(least, least, least), provenance=provenance)
+    run, memory = out_of_memory(question.runs), hinted.gpu_mem_peak_mib
+    if run is None or memory is None or (least := float(run.gpu_mem_peak_mib or 0)) <= memory.q99:
+        return hinted
+    provenance = (*hinted.provenance, *raised_by(question.runs, least))
+    return hinted._replace(gpu_mem_peak_mib=Quantiles(least, least, least), provenance=provenance)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is known of earlier runs of the same job, from the user's own drops and the site's snapshot."""
+"""Evidence of earlier runs of the same job, from the user's own drops and the site's snapshot."""
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,7 +25,7 @@ from slurm_colloc.estimate.signature import Parts, is_relative, is_same, parts_o
 from slurm_colloc.estimate.snapshot import read_relatives, read_snapshot, signatures_kept, snapshot_path
 from slurm_colloc.slurm.parse import FINAL_STATES
 
-# So long Slurm is asked how a run ended.
+# Slurm is asked for so long how a run ended.
 _ASKED_FOR_S = 86400.0
 # Each is a folder to look into, and those of the nearest size tell most.
 _RELATIVES_READ = 40
@@ -37,7 +37,7 @@ _Key = TypeVar("_Key")
 
 class Known(NamedTuple):
     """Evidence of earlier runs of a job and, where none of those tells all of it, of its relatives; and notes on what
-    could not be used. ``by_command`` are past jobs of the same command, looked for where neither has completed;
+    could not be used. ``by_command`` has past jobs of the same command, looked for if neither has completed;
     ``running`` is the evidence of those runs that Slurm says are not over.
     """
 
@@ -54,26 +54,26 @@ def look_up(
     job_states: Callable[[Sequence[str]], Mapping[str, str]] | None,
     command: str = "",
 ) -> Known:
-    """Return the evidence for ``signature``; what cannot be read becomes a note, never an error.
+    """Return the evidence for ``signature``; a file that cannot be read becomes a note, never an error.
 
     Args:
         config: the site.
-        signature: of the job to be submitted.
+        signature: the job to be submitted.
         job_states: asks Slurm for the states of job ids; called at most once for the job and once for its relatives,
             and only for runs that a sampler left without an end. None: those are left as they are.
-        command: what past jobs whose script is not known are kept under; empty: they are not looked for.
+        command: the key of past jobs whose script is not known; empty: they are not looked for.
     """
     reader = _Reader(config, job_states)
     parts = parts_of(signature)
     # One look tells of most jobs that nothing of theirs is kept here.
     names = reader.names(parts.family) if parts else [signature]
-    kept = [signature] if signature in names else []
-    if kept:
+    dropped = [signature] if signature in names else []
+    if dropped:
         reader.look_from(signature)
-    own = reader.read(read_snapshot, signature, kept)
+    own = reader.read(read_snapshot, signature, dropped)
     relatives: tuple[Evidence, ...] = ()
     if parts is not None and not parts.is_certain:
-        # Of what was not looked at nobody knows whether it is still the same.
+        # Nobody knows whether files that were not looked at are still the same.
         own, relatives = (), _in_order([*own, *_of_family(reader, signature, parts, (), names)[1]])
     elif parts is not None and not any(_tells_all(run) for run in own):
         own, relatives = _of_family(reader, signature, parts, own, names)
@@ -85,7 +85,7 @@ def look_up(
 
 
 def _tells_all(run: Evidence) -> bool:
-    """Return whether a run says all of its job: on a share it does not show how busy it keeps a whole GPU."""
+    """Return whether a run says all of its job: a run on a share does not show how busy it keeps a whole GPU."""
     return run.state == COMPLETED and run.mode == SharingMode.EXCLUSIVE and run.sm_active_q95_pct is not None
 
 
@@ -94,19 +94,21 @@ def _of_family(
 ) -> tuple[tuple[Evidence, ...], tuple[Evidence, ...]]:
     """Return the job's runs, those of the same job started elsewhere among them, and those of its relatives."""
     all_names = {*names, *reader.kept(parts.family)} - {signature}
-    known = [(name, other) for name in all_names if (other := parts_of(name))]
-    wanted = sorted((_distance(parts, other), name) for name, other in known if is_relative(parts, other))
-    nearest = [name for _, name in wanted[:_RELATIVES_READ]]
-    found = reader.read(read_relatives, nearest, [name for name in nearest if name in names])
-    others = [(run, other) for run in found if (other := parts_of(run.signature))]
+    parts_known = [(name, other) for name in all_names if (other := parts_of(name))]
+    relatives_by_distance = sorted(
+        (_distance(parts, other), name) for name, other in parts_known if is_relative(parts, other)
+    )
+    nearest = [name for _, name in relatives_by_distance[:_RELATIVES_READ]]
+    runs_read = reader.read(read_relatives, nearest, [name for name in nearest if name in names])
+    with_parts = [(run, other) for run in runs_read if (other := parts_of(run.signature))]
     # The same program started from another folder is the same job.
-    same = [run for run, other in others if is_same(parts, other)]
-    relatives = [run for run, other in others if not is_same(parts, other) and is_relative(parts, other)]
+    same = [run for run, other in with_parts if is_same(parts, other)]
+    relatives = [run for run, other in with_parts if not is_same(parts, other) and is_relative(parts, other)]
     return _in_order([*own, *same]), _in_order(relatives)
 
 
 def _distance(one: Parts, other: Parts) -> tuple[int, float]:
-    """Return how many numbers of two relatives differ, and by how much: of many the closest are read."""
+    """Return how many numbers of two relatives differ, and by how much: the closest of many are read."""
     pairs = [pair for pair in zip(one.values or (), other.values or (), strict=False) if pair[0] != pair[1]]
     return len(pairs), sum(abs(a - b) / max(abs(a), abs(b)) for a, b in pairs)
 
@@ -148,9 +150,9 @@ class _Reader:
 
     def look_from(self, signature: str) -> None:
         """Keep from when on the runs of a signature count."""
-        found = self._or_note(partial(forgotten_s, user_data_folder(), signature), 0.0)
-        self._forgotten_s[signature] = found
-        if found > latest_s():  # a clock was wrong; to count what is to be forgotten would be worse
+        from_s = self._or_note(partial(forgotten_s, user_data_folder(), signature), 0.0)
+        self._forgotten_s[signature] = from_s
+        if from_s > latest_s():  # a clock was wrong; counting what is to be forgotten would be worse
             self._note(because("forgotten-ahead", signature=signature))
 
     def read(
@@ -159,17 +161,17 @@ class _Reader:
         """Return runs by one query of the snapshot, and the dropped ones of some signatures."""
         evidence: dict[str, Evidence] = {}
         if self._snapshot:
-            kept = self._or_note(partial(of_snapshot, self._snapshot, key), EvidenceFound((), 0))
-            evidence.update({run.job_id: run for run in kept.evidence})
-            if kept.unreadable:
-                self._note(because("runs-impossible", runs=kept.unreadable, path=self._snapshot))
+            snapshot = self._or_note(partial(of_snapshot, self._snapshot, key), EvidenceFound((), 0))
+            evidence.update({run.job_id: run for run in snapshot.evidence})
+            if snapshot.unreadable:
+                self._note(because("runs-impossible", runs=snapshot.unreadable, path=self._snapshot))
         none: Sequence[Evidence] = ()
         for run in self._or_note(partial(self._dropped, signatures), none):
-            # A run whose end nobody could tell does not displace the same run with its end known; of what stands for
-            # old runs in both places the larger counts.
-            known = evidence.get(run.job_id)
-            is_less = known is not None and run.job_id.startswith(OLDER) and _peak(run) < _peak(known)
-            if known is None or (run.state in ENDED and not is_less):
+            # A run whose end nobody could tell does not displace the same run with its end known; the larger
+            # counts of two records that stand for old runs.
+            earlier = evidence.get(run.job_id)
+            is_less = earlier is not None and run.job_id.startswith(OLDER) and _peak(run) < _peak(earlier)
+            if earlier is None or (run.state in ENDED and not is_less):
                 evidence[run.job_id] = run
         # Only of a job of which something is known may the user have forgotten something.
         for signature in set(signatures) & {run.signature for run in evidence.values()} - set(self._forgotten_s):
@@ -177,10 +179,10 @@ class _Reader:
         return _in_order(run for run in evidence.values() if run.ended_s > self._forgotten_s.get(run.signature, 0.0))
 
     def _dropped(self, signatures: Sequence[str]) -> Sequence[Evidence]:
-        found = [read_evidence(user_data_folder(), signature) for signature in signatures]
-        if unreadable := sum(one.unreadable for one in found):
+        reads = [read_evidence(user_data_folder(), signature) for signature in signatures]
+        if unreadable := sum(one.unreadable for one in reads):
             self._note(because("evidence-unreadable", files=unreadable))
-        dropped = [run for one in found for run in one.evidence]
+        dropped = [run for one in reads for run in one.evidence]
         return dropped if self._job_states is None else _settle(dropped, self._job_states, self.running)
 
 
@@ -203,7 +205,7 @@ def _settle(
         state = states.get(item.job_id, UNKNOWN if forgotten else item.state)
         if state != item.state and (state in ENDED or state == UNKNOWN):
             item = item._replace(state=state)
-            # On a full disk the answer is used all the same, and asked for again next time.
+            # A full disk leaves the answer in use all the same, and it is asked for again next time.
             with suppress(StoreError):
                 drop_evidence(user_data_folder(), item)
         settled.append(item)

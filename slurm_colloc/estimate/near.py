@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Third estimator: earlier runs that differ from the job in numbers (batch size, epochs and the like).
 
-More of a number that sizes the job (a batch size, a sequence length, a width) never needs less. So one run bounds
+More of a number that sizes the job (a batch size, a sequence length, a width) never needs less. One run thus bounds
 another: a larger job needs at most all but the context in proportion (to the square of an edge or a width), a smaller
-one no more than the larger had. Of several runs the one counts that says least. Jobs that no run bounds are not
-answered.
+one no more than the larger had. The run that says least of several counts. Jobs that no run bounds are not answered.
 """
 
 import math
@@ -18,15 +17,14 @@ from slurm_colloc.estimate.question import Question, most_shown
 from slurm_colloc.estimate.signature import Parts, parts_of
 
 RUNG = "near"
-# What a CUDA context and its libraries take before a job has allocated anything: it does not grow with the job. Of a
-# run that held hardly more, a tenth is taken to grow.
-# [measured: 686 to 762 MiB on an H100, docs/benchmarks.md]
+# A CUDA context and its libraries take this before a job has allocated anything: it does not grow with the job. A tenth
+# of a run that held hardly more is taken to grow. [686 to 762 MiB measured on an H100, docs/benchmarks.md]
 _CONTEXT_MIB, _CONTEXT_PART = 700.0, 0.9
-# Of a number whose name says nothing, runs must show that more of it needs no less; they differ by so much.
+# Runs must show that more of a number needs no less if its name says nothing; they differ by so much.
 _SAME = 1.05
-# So many are compared each with each, the newest.
+# The newest so many are compared each with each.
 _MOST_COMPARED = 40
-# Numbers outside of these mean something else (-1: no limit, 0: by itself) or nothing.
+# Numbers outside of these mean something else (-1 no limit, 0 automatic) or nothing.
 _SMALLEST, _LARGEST = 1e-9, 1e12
 
 
@@ -43,7 +41,7 @@ class _Point(NamedTuple):
         return all(had <= wanted for had, wanted in zip(self.values, values, strict=True))
 
     def ratio(self, values: tuple[float, ...]) -> float:
-        """Return how many times as large a job may be; what is smaller in one number may be no smaller for it."""
+        """Return how many times as large a job may be; one that is smaller in one number may be no smaller for it."""
         numbers = zip(self.values, values, self.powers, strict=True)
         return math.prod(max(1.0, wanted / had) ** power for had, wanted, power in numbers)
 
@@ -55,8 +53,8 @@ class _Point(NamedTuple):
 
 
 class _Answer(NamedTuple):
-    """What is needed at most by one run, under which name its margin is kept, how it was come by, and how much larger
-    the job is than that run.
+    """The most that is needed by one run, the name under which its margin is kept, its reason, and how much larger the
+    job is than that run.
     """
 
     most_mib: float
@@ -99,12 +97,12 @@ def _sizing(names: Sequence[str], own: Parts, others: Sequence[Parts]) -> list[i
 
 
 def _points(runs: Sequence[tuple[Evidence, Parts]], sizing: Sequence[int], powers: tuple[int, ...]) -> list[_Point]:
-    found: dict[tuple[float, ...], list[Evidence]] = {}
+    by_values: dict[tuple[float, ...], list[Evidence]] = {}
     for run, parts in runs:
-        found.setdefault(tuple((parts.values or ())[number] for number in sizing), []).append(run)
+        by_values.setdefault(tuple((parts.values or ())[number] for number in sizing), []).append(run)
     return [
         _Point(values, powers, max(float(run.gpu_mem_peak_mib or 0) for run in of), tuple(of))
-        for values, of in found.items()
+        for values, of in by_values.items()
     ]
 
 
@@ -118,7 +116,7 @@ def _answer(target: tuple[float, ...], points: Sequence[_Point], names: Sequence
     points = [point for point in points if all(map(_is_size, point.values))][-_MOST_COMPARED:]
     if not points or not all(grows(name) or _seen_to_grow(points, place) for place, name in enumerate(names)):
         return because("numbers-tell-nothing", runs=len(points), names=tuple(names))
-    # A run that others belie bounds nothing; the one that held most does. So no smaller run held more than is answered.
+    # A run that others belie bounds nothing; the one that held most does. No smaller run held more than is answered.
     bounding = [one for one in points if all(other.peak_mib <= one.bound_mib(other.values) for other in points)]
     nearest = min(bounding, key=lambda point: point.bound_mib(target))
     how = because("bound-by-one-run", names=tuple(names))
@@ -145,7 +143,7 @@ def _footprint(question: Question, answer: _Answer, target: tuple[float, ...], p
     other_numbers = because("other-numbers", runs=len(runs), gpu_model=model)
     return Footprint(
         gpu_mem_peak_mib=Quantiles(answer.most_mib, (answer.most_mib + q99) / 2, q99),
-        sm_active_pct=_active(points, target, lambda of: sm_active(of)[0]),
+        sm_active_pct=_active(points, target, lambda runs_of: sm_active(runs_of)[0]),
         run_time_s=None,
         gpu_model=model,
         rung=RUNG,
@@ -164,16 +162,18 @@ def _footprint(question: Question, answer: _Answer, target: tuple[float, ...], p
 def _active(
     points: Sequence[_Point], target: tuple[float, ...], of: Callable[[Sequence[Evidence]], Quantiles | None]
 ) -> Quantiles | None:
-    """Return how busy the job keeps a GPU: by the run that says least of it in proportion, until there is no more, and
+    """Return how busy the job keeps a GPU: as the run that says least of it in proportion does, up to always, and
     no less than a run did that was no larger.
     """
     same = [point for point in points if point.values == target]
     sized = same or [point for point in points if all(map(_is_size, point.values))]
-    known = [(point, active) for point in sized if (active := of(point.runs)) is not None]
-    if not known:
+    active_of = [(point, active) for point in sized if (active := of(point.runs)) is not None]
+    if not active_of:
         return None
-    bounds = [[min(100.0, value * (1.0 if same else one.ratio(target))) for value in active] for one, active in known]
-    least = [active for one, active in known if one.is_within(target)]
+    bounds = [
+        [min(100.0, value * (1.0 if same else one.ratio(target))) for value in active] for one, active in active_of
+    ]
+    least = [active for one, active in active_of if one.is_within(target)]
     return Quantiles(*(max([min(most), *held]) for most, *held in zip(zip(*bounds, strict=True), *least, strict=True)))
 
 
@@ -191,7 +191,7 @@ def most_of_smaller(question: Question, model: str, above_mib: float) -> Evidenc
         for run in question.relatives
         if (run.gpu_mem_peak_mib or 0) > above_mib
         and (not model or run.gpu_model in (model, ""))
-        # What a framework takes of any GPU is no need; where it ran out of memory all the same, it is.
+        # A framework's part of any GPU is no need; it is one if the run ran out of memory all the same.
         and not (run.state == COMPLETED and is_greedy(run))
         and _is_no_larger(parts_of(run.signature), own, question.numbers)
     ]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a job finds what does not lie in its folder: by PATH, by Python's search path, by the habits of its tools."""
+"""Places outside its folder that a job reads from: PATH, Python's search path, the habits of its tools."""
 
 import os
 import re
@@ -12,12 +12,12 @@ from itertools import islice
 
 _MOST_S = 0.05
 _MOST_FOLDERS, _MOST_ENTRIES, _MOST_BYTES = 16, 4000, 64 * 1024
-# What was changed so shortly before may be changed once more within one tick of the file system's clock.
+# A file that was changed so shortly before may be changed once more within one tick of the file system's clock.
 _SETTLED_NS = 2_000_000_000
 SYSTEM = re.compile(r"/(?:usr|opt|etc|s?bin|lib\w*|run|boot|dev|proc|sys)(?:/|$)")
 _COMMAND = re.compile(r"(?<![\w./$=-])[A-Za-z][\w.+-]*")
 _PATH = r"\bPATH=[\"']?([^\s\"';]+)"
-# What is read by a tool of this name, unless told otherwise.
+# A tool of this name reads these, unless told otherwise.
 _HABITS = {
     **dict.fromkeys(("poe", "pdm", "hatch", "pixi", "rye", "taskipy", "uv"), ("pyproject.toml",)),
     "julia": ("Project.toml", "Manifest.toml"),
@@ -32,7 +32,7 @@ _HABITS = {
     "rake": ("Rakefile",),
 }
 _CONTAINERS = frozenset({"apptainer", "singularity", "docker", "podman", "nvidia-docker", "srun", "enroot"})
-# What is bound into a container, and where there: "-B code:/code:ro", "source=code,target=/code".
+# A folder bound into a container, and its place there: "-B code:/code:ro", "source=code,target=/code".
 _BOUND = re.compile(r"(?<![\w./~+:-])([\w./~+-]+):(/[\w./+-]*\w)")
 _MOUNTED = re.compile(r"\b(?:src|source)=([\w./~+-]+),(?:dst|destination|target)=(/[\w./+-]*\w)")
 _ENVIRONMENT = (
@@ -40,9 +40,9 @@ _ENVIRONMENT = (
     r"|\b(?:activate|conda\s+run\s+(?:-n|-p|--name|--prefix))\s+([^\s\"';&|]+)|\b(uv|poetry|pipenv|hatch)\s+run\b"
 )
 _CONDAS = ("~/miniconda3", "~/anaconda3", "~/miniforge3", "~/mambaforge", "~/micromamba", "~/.conda")
-# In the module that an editable package is found by: its name, and where it lies.
+# A module that leads to an editable package has its name and its folder so.
 _MAPPED = r"'[\w.]+': '(/[^'\n]+)'"
-# Where a program makes its search path longer.
+# A program makes its search path longer by these.
 LENGTHENERS = frozenset({b"path", b"load_all", b"addpath", b"LOAD_PATH", b"PYTHONPATH", b"addsitedir"})
 _LONGER = rb"(?:sys\.path|load_all|addpath|LOAD_PATH|PYTHONPATH|package\.path|addsitedir)\b[^\n]{0,400}"
 _QUOTED = rb"[\"']([^\"'\n]{1,200})[\"']"
@@ -59,11 +59,11 @@ class TooMuchError(Exception):
 
 def goes_to(body: str, folder: str, variables: Mapping[str, str]) -> str:
     """Return the folder that a script goes to before all else but the setting up of its environment."""
-    known = {**variables, "PWD": folder, "SLURM_SUBMIT_DIR": folder}
+    values = {**variables, "PWD": folder, "SLURM_SUBMIT_DIR": folder}
     for line in body.split("\n"):
-        if found := _GOES.fullmatch(line):
-            path = VARIABLE.sub(lambda one: known.get(one[1] or one[2], one[0]), found[1])
-            path = variables.get("HOME", "~") + path[1:] if path.startswith("~/") else path
+        if match := _GOES.fullmatch(line):
+            path = VARIABLE.sub(lambda one: values.get(one[1] or one[2], one[0]), match[1])
+            path = at_home(path, variables.get("HOME", "~"))
             return folder if "$" in path else os.path.normpath(os.path.join(folder, path))
         if not _SETS_UP.match(line):
             break
@@ -73,8 +73,8 @@ def goes_to(body: str, folder: str, variables: Mapping[str, str]) -> str:
 def by_habit(text: str) -> list[str]:
     """Return what the tools that a script calls read though it names none of it, in its folder or in one above."""
     called = set(_COMMAND.findall(text))
-    found = [name for tool in sorted(called & set(_HABITS)) for name in _HABITS[tool]]
-    return [f"{above}{name}" for name in found for above in ("./", "../", "../../")]
+    names = [name for tool in sorted(called & set(_HABITS)) for name in _HABITS[tool]]
+    return [f"{above}{name}" for name in names for above in ("./", "../", "../../")]
 
 
 def defaults(variables: Mapping[str, str]) -> dict[bytes, list[str]]:
@@ -117,7 +117,7 @@ def by_path(text: str, variables: Mapping[str, str], folder: str) -> Iterator[st
     for number, place in enumerate(places):
         if number >= 4 * _MOST_FOLDERS:
             raise TooMuchError(place)
-        path = os.path.join(folder, _at_home(place.replace("${HOME}", "~").replace("$HOME", "~"), home))
+        path = os.path.join(folder, at_home(place.replace("${HOME}", "~").replace("$HOME", "~"), home))
         # An environment's own programs come and go with it.
         if not place or "$" in path or SYSTEM.match(path) or os.path.exists(f"{path}/activate"):
             continue
@@ -131,16 +131,16 @@ def import_roots(text: str, variables: Mapping[str, str], folder: str) -> list[s
         TooMuchError: there are too many, or finding them is too slow.
     """
     home, until_s = variables.get("HOME", ""), time.monotonic() + _MOST_S
-    given = ":".join(variables.get(name, "") for name in ("PYTHONPATH", "LD_LIBRARY_PATH"))
-    roots = [one for one in given.split(":") if one.startswith("/")]
+    paths = ":".join(variables.get(name, "") for name in ("PYTHONPATH", "LD_LIBRARY_PATH"))
+    roots = [one for one in paths.split(":") if one.startswith("/")]
     for environment in dict.fromkeys(islice(_environments(text, variables, folder), _MOST_FOLDERS)):
-        for library in _entries(f"{_at_home(environment, home)}/lib", until_s):
+        for library in _entries(f"{at_home(environment, home)}/lib", until_s):
             if library.startswith("python"):
-                roots += _editable(f"{_at_home(environment, home)}/lib/{library}/site-packages", until_s)
-    found = [root for root in dict.fromkeys(roots) if not SYSTEM.match(root)]
-    if len(found) > _MOST_FOLDERS:
-        raise TooMuchError(found[-1])
-    return found
+                roots += _editable(f"{at_home(environment, home)}/lib/{library}/site-packages", until_s)
+    folders = [root for root in dict.fromkeys(roots) if not SYSTEM.match(root)]
+    if len(folders) > _MOST_FOLDERS:
+        raise TooMuchError(folders[-1])
+    return folders
 
 
 def _environments(text: str, variables: Mapping[str, str], folder: str) -> Iterator[str]:
@@ -171,7 +171,7 @@ def _text(path: str, until_s: float) -> str:
 
 
 def roots_in(content: bytes, folder: str) -> Iterator[str]:
-    """Yield the folders that a program in ``folder`` adds to the places of its modules; of the home's with a tilde."""
+    """Yield the folders that a program in ``folder`` adds to the places of its modules; a home's have a tilde."""
     for line in re.findall(_LONGER, content):
         above = os.path.dirname(folder)
         if re.search(_ABOVE, line):
@@ -181,7 +181,8 @@ def roots_in(content: bytes, folder: str) -> Iterator[str]:
             yield from (path,) if path.startswith(("/", "~/")) else (f"{folder}/{path}", f"{above}/{path}")
 
 
-def _at_home(path: str, home: str) -> str:
+def at_home(path: str, home: str) -> str:
+    """Return a path with its user's home for a tilde."""
     return home + path[1:] if path.startswith("~/") else path
 
 
@@ -189,17 +190,17 @@ def _entries(folder: str, until_s: float) -> list[str]:
     if time.monotonic() > until_s:
         raise TooMuchError(folder)
     with suppress(OSError, ValueError), os.scandir(folder) as entries:
-        found = sorted(entry.name for entry in islice(entries, _MOST_ENTRIES + 1))
-        if len(found) > _MOST_ENTRIES:
+        names = sorted(entry.name for entry in islice(entries, _MOST_ENTRIES + 1))
+        if len(names) > _MOST_ENTRIES:
             raise TooMuchError(folder)
-        return found
+        return names
     return []
 
 
-def content_of(path: str, most_bytes: int, known: str = "") -> tuple[bytes, int, str]:
+def content_of(path: str, most_bytes: int, mark_before: str = "") -> tuple[bytes, int, str]:
     """Return what a file holds, its size (below 0: no file) and its mark, by which it is known again.
 
-    Of a larger one no content, and of one whose mark is ``known``.
+    A larger file, and one whose mark is ``mark_before``, is not read.
     """
     try:
         # A device is not even opened: that alone may do something.
@@ -207,40 +208,40 @@ def content_of(path: str, most_bytes: int, known: str = "") -> tuple[bytes, int,
             return b"", -1, ""
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
         try:
-            found = os.fstat(descriptor)
-            if not _is_file(found):
+            status = os.fstat(descriptor)
+            if not _is_file(status):
                 return b"", -1, ""
-            mark = _mark(found)
-            is_read = found.st_size <= most_bytes and not (mark and mark == known)
+            mark = _mark(status)
+            is_read = status.st_size <= most_bytes and not (mark and mark == mark_before)
             # No more room than it needs: 1 MiB for each small file takes as long as all else.
-            return os.read(descriptor, found.st_size) if is_read else b"", found.st_size, mark
+            return os.read(descriptor, status.st_size) if is_read else b"", status.st_size, mark
         finally:
             os.close(descriptor)
     except (OSError, ValueError):
         return b"", -1, ""
 
 
-def _mark(found: os.stat_result) -> str:
+def _mark(status: os.stat_result) -> str:
     """Return what a file is known by; empty where it has only just become what it is."""
-    if time.time_ns() - found.st_ctime_ns < _SETTLED_NS:
+    if time.time_ns() - status.st_ctime_ns < _SETTLED_NS:
         return ""
-    return f"{found.st_ino} {found.st_size} {found.st_mtime_ns} {found.st_ctime_ns}"
+    return f"{status.st_ino} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
 
 
-def _is_file(found: os.stat_result) -> bool:
-    return stat.S_ISREG(found.st_mode) and not is_of_kernel(found)
+def _is_file(status: os.stat_result) -> bool:
+    return stat.S_ISREG(status.st_mode) and not is_of_kernel(status)
 
 
-def is_of_kernel(found: os.stat_result) -> bool:
+def is_of_kernel(status: os.stat_result) -> bool:
     """Return whether something lies in /proc, /sys or /dev, whatever link leads there."""
-    return found.st_dev in _of_kernel()
+    return status.st_dev in _of_kernel()
 
 
 @cache
 def _of_kernel() -> frozenset[int]:
     root = os.stat("/").st_dev
-    found = set()
+    devices = set()
     for folder in ("/proc", "/sys", "/dev"):
         with suppress(OSError):
-            found.add(os.stat(folder).st_dev)
-    return frozenset(found - {root})
+            devices.add(os.stat(folder).st_dev)
+    return frozenset(devices - {root})

@@ -7,7 +7,7 @@ A header of HEADER_BYTES, then records of RECORD_BYTES, sorted by key:
     KEY MEM_MIB SM_PCT MINUTES RUNS MODEL
 
 A key is the uid in ten digits and two hashes of job name and working folder, in arithmetic that Lua 5.1 has: no step
-passes 2**53. They can be forged, but the uid stands in clear: who forges one deceives nobody else.
+passes 2**53. They can be forged, but the uid stands in clear: a forger deceives nobody else.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 VERSION = 1
-# On the own disk of slurmctld's host: slurmctld waits for it while it holds its locks.
+# It lies on the own disk of slurmctld's host: slurmctld waits for it while it holds its locks.
 PLACE = "/var/lib/slurm_colloc/policy.table"
 HEADER_BYTES, RECORD_BYTES = 64, 69
 # plugin/colloc_table.lua refuses more.
@@ -29,7 +29,7 @@ _MOST_MIB, _MOST_PCT, _MOST_MIN, _MOST_RUNS = 9_999_999, 9999, 9_999_999, 99_999
 
 
 class KnownJob(NamedTuple):
-    """What is known of the jobs of one user under one name in one folder: bounds, each with its margin."""
+    """Bounds on the jobs of one user under one name in one folder, each with its margin."""
 
     uid: int
     name: str
@@ -62,17 +62,17 @@ def job_key(uid: int, name: str, folder: str) -> str | None:
 
 
 def table_text(jobs: Iterable[KnownJob], made_s: float) -> bytes:
-    """Return the table of these jobs: of two with one key the larger, of too many those that ran most often."""
-    found: dict[str, KnownJob] = {}
+    """Return the table of these jobs: the larger of two with one key, and of too many those that ran most often."""
+    by_key: dict[str, KnownJob] = {}
     for job in jobs:
         key = job_key(job.uid, job.name, job.folder)
         fits = job.mem_mib <= _MOST_MIB and job.sm_pct <= _MOST_PCT and job.run_time_min <= _MOST_MIN
-        if key is not None and fits and (key not in found or found[key].mem_mib < job.mem_mib):
-            found[key] = job
-    kept = sorted(sorted(found, key=lambda key: -found[key].runs)[:MOST_RECORDS])
-    body = "".join(_record(key, found[key]) for key in kept).encode()
+        if key is not None and fits and (key not in by_key or by_key[key].mem_mib < job.mem_mib):
+            by_key[key] = job
+    keys = sorted(sorted(by_key, key=lambda key: -by_key[key].runs)[:MOST_RECORDS])
+    body = "".join(_record(key, by_key[key]) for key in keys).encode()
     checksum = hashlib.sha256(body).hexdigest()[:16]
-    header = f"colloc-policy-table {VERSION} {int(made_s):010d} {len(kept):07d} {checksum}"
+    header = f"colloc-policy-table {VERSION} {int(made_s):010d} {len(keys):07d} {checksum}"
     return f"{header:<{HEADER_BYTES - 1}}\n".encode() + body
 
 

@@ -34,8 +34,8 @@ def most_shown(runs: Sequence[Evidence], model: str) -> float:
 
     However a run ended, its job needs no less; 0 without such runs. An empty model is any.
     """
-    shown = (float(run.gpu_mem_peak_mib or 0) for run in runs if not model or run.gpu_model in (model, ""))
-    return max(shown, default=0.0)
+    peaks = (float(run.gpu_mem_peak_mib or 0) for run in runs if not model or run.gpu_model in (model, ""))
+    return max(peaks, default=0.0)
 
 
 def question(signature: str, numbers: tuple[str, ...], known: Known, hint: str | None = None) -> Question:

@@ -7,7 +7,7 @@ No lock and no shared file: safe on NFS and Lustre, and what one writer leaves b
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, NamedTuple, get_args
 
@@ -22,9 +22,9 @@ from slurm_colloc.core.value_types import fits
 LIMIT_BYTES = 256 * 1024
 # The newest runs are enough, and with them the newest that had a whole GPU: only such a one shows SM activity.
 RUNS_KEPT, RUNS_READ = 20, 200
-# Of a run whose end Slurm has forgotten.
+# The state of a run whose end Slurm has forgotten.
 UNKNOWN = "UNKNOWN"
-# So begins the id of a record that stands for several old runs.
+# The id of a record that stands for several old runs begins so.
 OLDER = "older-"
 # Until when the past of a job does not count, by its user's word: one small file beside the job's evidence.
 _FORGOTTEN, _TIME_BYTES = "forgotten", 64
@@ -58,15 +58,20 @@ def signatures_of_family(folder: str, family: str) -> list[str]:
     Raises:
         StoreError: the folder cannot be read.
     """
-    path = os.path.join(folder, "evidence", family)
+    # No look at any entry itself: each would cost an operation of its own.
+    names = _names(os.path.join(folder, "evidence", family), "evidence", os.DirEntry.is_dir)
+    return [f"{family}.{name}" for name in names]
+
+
+def _names(folder: str, noun: str, is_wanted: Callable[[os.DirEntry[str]], bool]) -> list[str]:
+    """Return the wanted names in a folder; a missing folder has none."""
     try:
-        with os.scandir(path) as entries:
-            # No look at any entry itself: each would cost an operation of its own.
-            return [f"{family}.{entry.name}" for entry in entries if entry.is_dir()]
+        with os.scandir(folder) as entries:
+            return [entry.name for entry in entries if is_wanted(entry)]
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise StoreError(f"evidence in '{path}' cannot be read: {error.strerror}") from error
+        raise StoreError(f"{noun} in '{folder}' cannot be read: {error.strerror}") from error
 
 
 def drop_evidence(folder: str, evidence: Evidence) -> None:
@@ -94,38 +99,32 @@ def _make_folders(folder: str, path: str) -> None:
 def read_evidence(folder: str, signature: str) -> EvidenceFound:
     """Return the newest runs of one signature, oldest first; a missing folder is no evidence."""
     runs = runs_folder(folder, signature)
-    try:
-        with os.scandir(runs) as entries:
-            # By number, for Slurm counts up: asking each file for its time would cost an operation of its own.
-            names = [entry.name for entry in entries if entry.name.endswith(".json")]
-    except FileNotFoundError:
-        return EvidenceFound((), 0)
-    except OSError as error:
-        raise StoreError(f"evidence in '{runs}' cannot be read: {error.strerror}") from error
+    names = _names(runs, "evidence", lambda entry: entry.name.endswith(".json"))
     older = [name for name in names if name.startswith(OLDER)]
     runs_of = [name for name in names if name not in older]
+    # Sorted by number, for Slurm counts up: asking each file for its time would cost an operation of its own.
     newest = sorted(runs_of, key=lambda name: whole(name.partition(".")[0]) or 0)[-RUNS_READ:]
-    found: list[Evidence] = []
+    runs_read: list[Evidence] = []
     unreadable = 0
     for name in (*older, *reversed(newest)):
         try:
-            found.append(parse_evidence(read_own(os.path.join(runs, name), LIMIT_BYTES)))
+            runs_read.append(parse_evidence(read_own(os.path.join(runs, name), LIMIT_BYTES)))
         except (StoreError, InputError):
             unreadable += 1
-        if len(found) - len(older) >= RUNS_KEPT and any(map(_shows_sm_activity, found)):
+        if len(runs_read) - len(older) >= RUNS_KEPT and any(map(_shows_sm_activity, runs_read)):
             break
-    return EvidenceFound(newest_of(found), unreadable)
+    return EvidenceFound(newest_of(runs_read), unreadable)
 
 
 def newest_of(runs: Sequence[Evidence]) -> tuple[Evidence, ...]:
-    """Return the runs worth knowing, oldest first, from all runs, newest first; what stands for several is of them."""
+    """Return the runs worth knowing, oldest first, from all runs, newest first; records of several are among them."""
     folded = [run for run in runs if run.job_id.startswith(OLDER)]
-    whole = [run for run in runs if not run.job_id.startswith(OLDER)]
-    kept, older = [*whole[:RUNS_KEPT], *folded], whole[RUNS_KEPT:]
-    if not any(map(_shows_sm_activity, kept)):
-        kept += [run for run in older if _shows_sm_activity(run)][:1]
-    kept.reverse()
-    return tuple(sorted(kept, key=lambda run: run.ended_s)) if folded else tuple(kept)
+    single = [run for run in runs if not run.job_id.startswith(OLDER)]
+    newest, older = [*single[:RUNS_KEPT], *folded], single[RUNS_KEPT:]
+    if not any(map(_shows_sm_activity, newest)):
+        newest += [run for run in older if _shows_sm_activity(run)][:1]
+    newest.reverse()
+    return tuple(sorted(newest, key=lambda run: run.ended_s)) if folded else tuple(newest)
 
 
 def _shows_sm_activity(run: Evidence) -> bool:
@@ -215,7 +214,7 @@ def _loaded(content: bytes) -> Any:
 
 
 def forgotten_s(folder: str, signature: str) -> float:
-    """Return up to when ended runs of a signature do not count; 0 where nothing was forgotten.
+    """Return up to when ended runs of a signature do not count; 0 if nothing was forgotten.
 
     Raises:
         StoreError: it cannot be read, or is damaged.
@@ -224,14 +223,14 @@ def forgotten_s(folder: str, signature: str) -> float:
     if not os.path.lexists(path):
         return 0.0
     try:
-        found = float(read_own(path, _TIME_BYTES))
-        if not math.isfinite(found):
+        time_s = float(read_own(path, _TIME_BYTES))
+        if not math.isfinite(time_s):
             raise ValueError("it is no time")
     except (StoreError, ValueError) as error:
         raise StoreError(
             f"what was forgotten of this job in '{path}' cannot be used: {error}; forget it again"
         ) from error
-    return found
+    return time_s
 
 
 def forget(folder: str, signature: str, at_s: float) -> int:
@@ -261,7 +260,7 @@ def drop_decision(folder: str, decision: Decision, name: str = "") -> str:
     Raises:
         StoreError: the folder cannot be written.
     """
-    # Of a spool that is sticky nobody else can put another folder in the place of one's own.
+    # Nobody else can put another folder in the place of one's own in a sticky spool.
     name = name or f"{decision.at_s:.6f}-{os.getpid()}-{decision.job_id}.json"
     path = os.path.join(private_folder(folder), name)
     write_atomic(path, json.dumps(decision._asdict()).encode())
@@ -290,13 +289,13 @@ def read_decisions(folder: str, ending: str = ".json") -> tuple[list[Decision], 
     Raises:
         StoreError: the folder cannot be read.
     """
-    found, unreadable = [], 0
+    decisions, unreadable = [], 0
     for name in _decision_names(folder, ending):
         try:
-            found.append(parse_decision(read_own(os.path.join(folder, name), LIMIT_BYTES)))
+            decisions.append(parse_decision(read_own(os.path.join(folder, name), LIMIT_BYTES)))
         except (StoreError, InputError):
             unreadable += 1
-    return found, unreadable
+    return decisions, unreadable
 
 
 def own_decisions(config: SiteConfig) -> tuple[list[Decision], int]:
@@ -310,51 +309,46 @@ def own_decisions(config: SiteConfig) -> tuple[list[Decision], int]:
     home = os.path.join(user_data_folder(), "decisions")
     for folder in {home, config.decisions_folder}:
         remove_left(folder)
-    found, unreadable = read_decisions(config.decisions_folder)
+    decisions, unreadable = read_decisions(config.decisions_folder)
     if home != config.decisions_folder:
         earlier, more = read_decisions(home)
-        found = [*(one for one in earlier if one.cluster == config.cluster), *found]
+        decisions = [*(one for one in earlier if one.cluster == config.cluster), *decisions]
         unreadable += more
-    return found, unreadable
+    return decisions, unreadable
 
 
 def latest_of_jobs(decisions: Sequence[Decision]) -> list[Decision]:
-    """Return what holds of each submission, in their order: of a job that waits more is decided in the meantime."""
-    found: list[Decision] = []
+    """Return what holds of each submission, in their order: a job that waits has more decisions in the meantime."""
+    latest: list[Decision] = []
     decided_late: set[tuple[str, str]] = set()
     for decision in reversed(decisions):
         job = decision.cluster, decision.job_id
         if job not in decided_late:
-            found.append(decision)
+            latest.append(decision)
         if decision.reasons and decision.reasons[0].code.startswith("late-"):
             decided_late.add(job)
-    return found[::-1]
+    return latest[::-1]
 
 
 def _decision_names(folder: str, ending: str) -> list[str]:
-    try:
-        return sorted(name for name in os.listdir(folder) if name.endswith(ending))
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise StoreError(f"decisions in '{folder}' cannot be read: {error.strerror}") from error
+    return sorted(_names(folder, "decisions", lambda entry: entry.name.endswith(ending)))
 
 
 def parse_decision(content: bytes) -> Decision:
-    """Return the Decision in a dropped file; what has a default may be missing: an earlier release wrote it.
+    """Return the Decision in a dropped file; a field with a default may be missing: an earlier release wrote it.
 
     Raises:
         InputError: not JSON, a field is missing or unknown, or of the wrong kind.
     """
     try:
         values = json.loads(content)
-        found = Decision(**values)
+        decision = Decision(**values)
         for name, value in values.items():
             if not fits(value, Decision.__annotations__[name]):
                 raise ValueError(f"field '{name}' holds '{value}'")
-        if not all(fits(name, str) for name in found.numbers):
+        if not all(fits(name, str) for name in decision.numbers):
             raise ValueError("the name of a number is not a text")
-        return found._replace(numbers=tuple(found.numbers), reasons=tuple(map(_reason, found.reasons)))
+        return decision._replace(numbers=tuple(decision.numbers), reasons=tuple(map(_reason, decision.reasons)))
     except (ValueError, TypeError, RecursionError) as error:
         raise InputError(f"decision file is not of the expected form: {error}") from error
 

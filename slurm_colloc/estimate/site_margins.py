@@ -30,24 +30,24 @@ def site_calibration(state_folder: str) -> tuple[Calibration, Reason | None]:
     if not state_folder or not os.path.lexists(path):
         return SHIPPED, None
     try:
-        found = from_json(json.loads(read_bounded(path, _LIMIT_BYTES)))
+        calibration = from_json(json.loads(read_bounded(path, _LIMIT_BYTES)))
     except (StoreError, InputError, ValueError, RecursionError) as error:
         return SHIPPED, because("margins-unreadable", error=str(error))
-    if not 0 <= now() - found.at_s <= MOST_AGE_S:
+    if not 0 <= now() - calibration.at_s <= MOST_AGE_S:
         return SHIPPED, because("margins-old", days=MOST_AGE_S / 86400)
-    return found, None
+    return calibration, None
 
 
 def from_json(kept: object) -> Calibration:
     """Return a site's margins as its ingest wrote them.
 
     Raises:
-        InputError: of another form, from another release, or a margin out of bounds.
+        InputError: another form, another release, or a margin out of bounds.
     """
     try:
-        found: Calibration = read_as(Calibration, kept)
+        calibration: Calibration = read_as(Calibration, kept)
     except (TypeError, ValueError) as error:
         raise InputError("it is not of the expected form; run 'colloc ingest' again") from error
-    if not all(1.0 <= margin.factor <= LARGEST for margin in found.margins.values()):
+    if not all(1.0 <= margin.factor <= LARGEST for margin in calibration.margins.values()):
         raise InputError("it has a margin out of bounds; run 'colloc ingest' again")
-    return found
+    return calibration

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether a site places nothing for now, or nothing late, because too many jobs were harmed, or nothing of a user's.
 
-The ingest writes the file, csub reads it; of a user, "colloc off" does.
+The ingest writes the file, csub reads it; "colloc off" writes a user's.
 """
 
 import json
@@ -14,7 +14,7 @@ from slurm_colloc.core.files import read_bounded, write_atomic
 from slurm_colloc.core.units import printable
 from slurm_colloc.core.value_types import read_as
 
-# Whoever submits reads it; it names no user and no job.
+# Everybody who submits reads it; it names no user and no job.
 _MODE = 0o644
 _LIMIT_BYTES = 64 * 1024
 
@@ -45,14 +45,14 @@ def read_stop(state_folder: str) -> Stop:
     if not state_folder or not os.path.lexists(path):
         return Stop("", 0.0)
     try:
-        kept: Stop = read_as(Stop, json.loads(read_bounded(path, _LIMIT_BYTES)))
+        stop: Stop = read_as(Stop, json.loads(read_bounded(path, _LIMIT_BYTES)))
     except (ValueError, TypeError, RecursionError) as error:
         raise StoreError(f"'{path}' is not of the expected form; write it anew by 'colloc site resume'") from error
-    return kept
+    return stop
 
 
 def why_stopped(state_folder: str, *, late: bool = False) -> str:
-    """Return why nothing is placed, or nothing ``late``; what cannot be read is a reason too."""
+    """Return why nothing is placed, or nothing ``late``; a file that cannot be read is a reason too."""
     try:
         stop = read_stop(state_folder)
         return stop.why or (stop.late if late else "")

@@ -47,7 +47,7 @@ def write_snapshot(path: str, evidence: Iterable[Evidence], uid: int | None = No
                 marks = ", ".join("?" * len(Evidence._fields))
                 connection.executemany(f"INSERT INTO evidence VALUES ({marks})", evidence)  # noqa: S608
                 connection.execute("CREATE INDEX by_signature ON evidence (signature, ended_s)")
-                # Of a signature the part before the dot: what relatives have in common.
+                # Relatives have the part before the dot of a signature in common.
                 connection.execute(f"CREATE INDEX by_family ON evidence ({_FAMILY}, signature)")
         finally:
             connection.close()
@@ -66,8 +66,8 @@ def read_snapshot(path: str, signature: str) -> EvidenceFound:
     Raises:
         StoreError: corrupt, unreadable, or from another release.
     """
-    found = _rows(path, [signature], RUNS_READ)
-    return found._replace(evidence=newest_of(found.evidence))
+    rows = _rows(path, [signature], RUNS_READ)
+    return rows._replace(evidence=newest_of(rows.evidence))
 
 
 def signatures_kept(path: str, family: str) -> list[str]:
@@ -86,8 +86,8 @@ def read_relatives(path: str, signatures: Sequence[str]) -> EvidenceFound:
     Raises:
         StoreError: corrupt, unreadable, or from another release.
     """
-    found = _rows(path, signatures, RELATIVES_READ)
-    return found._replace(evidence=found.evidence[::-1])
+    rows = _rows(path, signatures, RELATIVES_READ)
+    return rows._replace(evidence=rows.evidence[::-1])
 
 
 def _rows(path: str, signatures: Sequence[str], most: int) -> EvidenceFound:
@@ -102,18 +102,18 @@ def _rows(path: str, signatures: Sequence[str], most: int) -> EvidenceFound:
 
 def _ask(path: str, query: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
     try:
-        found = os.lstat(path)
+        status = os.lstat(path)
     except FileNotFoundError:
         return []
     except OSError as error:
         raise StoreError(f"history '{path}' cannot be read: {error.strerror}") from error
-    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
         raise StoreError(f"history '{path}' is no file of uid {os.geteuid()}, and is not believed; move it away")
     # Here, not above: most users of csub have no snapshot, and it costs 4 ms to import.
     import sqlite3
 
     try:
-        # What ends a path in a URI; urllib.parse would say the same and cost 2 ms more.
+        # These characters end a path in a URI; urllib.parse would say the same and cost 2 ms more.
         place = path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
         connection = sqlite3.connect(f"file:{place}?mode=ro&immutable=1", uri=True)
         try:
@@ -126,7 +126,7 @@ def _ask(path: str, query: str, values: Sequence[object]) -> list[tuple[Any, ...
             rows: list[tuple[Any, ...]] = connection.execute(query, values).fetchall()
         finally:
             connection.close()
-    # Of a damaged schema sqlite3 cannot say what is wrong with it: those bytes are no text.
+    # sqlite3 cannot say what is wrong with a damaged schema: those bytes are no text.
     except (sqlite3.Error, UnicodeDecodeError) as error:
         raise StoreError(f"history '{path}' cannot be read: {error}; run 'colloc ingest' again") from error
     return rows

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a script was submitted with the last time, to say what differs now, and to tell results from what it reads.
+"""The last submission of a script, to say what differs now, and to tell results from what it reads.
 
 One small file for each script and folder, replaced whole. A file that appeared since is no difference where nothing
 names it: the run before left it behind.
@@ -27,14 +27,14 @@ from slurm_colloc.estimate.signature import Signature, parts_of
 
 _LIMIT_BYTES = 1024 * 1024
 _MOST_LETTERS = 80
-# What a signature has for a number, for a name that only tells runs apart, behind the last word, and for none.
+# A signature has these for a number, for a name that only tells runs apart, behind the last word, and for none.
 _STANDS_FOR_OTHERS = frozenset(("#", "*", "$", ""))
 
 
 class Submitted(NamedTuple):
     """A submission's words, its files by path, what these are known by, and what it was known by, with its numbers.
 
-    ``forms`` are of files, by path: what the file is known by, and what stays of it however it is written.
+    ``forms`` has by path the key of a file, and its form, which stays however it is written.
     """
 
     words: tuple[str, ...]
@@ -52,15 +52,15 @@ class Submitted(NamedTuple):
 
 def path_of(folder: str, script: str, runs_in: str) -> str:
     """Return where it is kept what a script was submitted with in a folder."""
-    key = digest(f"{runs_in}\0{script}".encode(errors="surrogateescape"))
+    key = digest(f"{runs_in}\0{script}")
     return os.path.join(folder, "submitted", f"{key}.json")
 
 
 def read_submitted(path: str) -> Submitted | None:
     """Return what is kept; None where that is nothing, or cannot be used."""
     with suppress(StoreError, ValueError, TypeError, RecursionError):
-        found: Submitted = read_as(Submitted, json.loads(read_own(path, _LIMIT_BYTES)))
-        return found
+        record: Submitted = read_as(Submitted, json.loads(read_own(path, _LIMIT_BYTES)))
+        return record
     return None
 
 
@@ -71,52 +71,51 @@ def keep_submitted(texts: Sequence[tuple[str, str]]) -> None:
         StoreError: it cannot be written.
     """
     folder = os.path.dirname(texts[0][0])
-    for one in (os.path.dirname(folder), folder):  # in a shared parent either may be another user's link
-        private_folder(one)
+    for path_made in (os.path.dirname(folder), folder):  # either may be another user's link in a shared parent
+        private_folder(path_made)
     for path, text in texts:
         write_atomic(path, text.encode())
 
 
-def compared(found: Signature, last: Submitted | None) -> tuple[Signature, Submitted, Reason | None]:
+def compared(submission: Signature, last: Submitted | None) -> tuple[Signature, Submitted, Reason | None]:
     """Return a submission's signature, what is to be kept of it, and how it differs from the last; None: it does not.
 
-    What only appeared since counts where a word names it, or where people write such; where the words are the same the
-    run before did without, and what is there from now on counts.
+    A file that only appeared since counts if a word names it, or if people write such; if the words are the same
+    the run before did without, and the file counts from now on.
     """
-    read, program = found.read, found.read.key
-    found = _as_last(found, last)
-    known = forms(read.contents, read.files, last.forms if last else {}, read.named) if read.fits else {}
-    now = Submitted(found.words, read.files, program, found.text, found.names, known)
+    read, program = submission.read, submission.read.key
+    submission = _as_last(submission, last)
+    forms_now = forms(read.contents, read.files, last.forms if last else {}, read.named) if read.fits else {}
+    now = Submitted(submission.words, read.files, program, submission.text, submission.names, forms_now)
     if not read.fits:
-        return found, now, because("too-many-files")
+        return submission, now, because("too-many-files")
     if last is None:
-        return found, now, None
-    as_before = {path for path, (_, *form) in known.items() if form == list(last.forms.get(path, ()))[1:]}
+        return submission, now, None
+    as_before = {path for path, (_, *form) in forms_now.items() if form == list(last.forms.get(path, ()))[1:]}
     changed = [
         path for path, content in last.files.items() if path not in as_before and _is_other(path, content, read.files)
     ]
     new = [path for path in read.files if path not in last.files]
+    is_named = submission.words != last.words
     counted = [path for path in new if path.startswith(OF_LABEL)]
-    counted += [
-        path for path in new if (path in read.named and found.words != last.words) or _is_written(path, last, read)
-    ]
+    counted += [path for path in new if (is_named and path in read.named) or _is_written(path, last, read)]
     if changed or counted:
         path = (changed or counted)[0]
         code = "file-new" if not changed else "file-edited" if path in read.files else "file-gone"
-        return found, now, because(code, path=_short(path))
+        return submission, now, because(code, path=_short(path))
     named = {path: read.files[path] for path in new if path in read.named}
     named |= {path: read.files[path] for path in as_before}
-    before, _, folder = found.text.rpartition("~")
+    before, _, folder = submission.text.rpartition("~")
     text = f"{before.rpartition('~')[0]}~{last.program}~{folder}"
-    kept = Submitted(found.words, {**last.files, **named}, last.program, text, found.names, known)
-    return found._replace(text=text), kept, _other_word(found.words, last.words)
+    record = Submitted(submission.words, {**last.files, **named}, last.program, text, submission.names, forms_now)
+    return submission._replace(text=text), record, _other_word(submission.words, last.words)
 
 
 def _is_other(path: str, before: str, files: Mapping[str, str]) -> bool:
-    """Return whether a file is another than before: of a folder whether its largest is larger now."""
+    """Return whether a file is another than before, or the largest of a folder is larger now."""
     if path.endswith("/*") and before.endswith(OF_LARGEST):
-        largest, known = (text.removesuffix(OF_LARGEST) for text in (files.get(path, before), before))
-        return not (largest.isdecimal() and known.isdecimal() and int(largest) <= int(known))
+        largest, largest_before = (text.removesuffix(OF_LARGEST) for text in (files.get(path, before), before))
+        return not (largest.isdecimal() and largest_before.isdecimal() and int(largest) <= int(largest_before))
     return files.get(path) != before
 
 
@@ -138,46 +137,50 @@ def _is_written(path: str, last: Submitted, read: Read) -> bool:
     if kind != "settings" or ending_of(name) in WRITTEN_BY_PROGRAMS:
         return False
     of_kind = {
-        kind: {os.path.dirname(one) for one in last.files if kind_of(one) == kind} for kind in ("code", "settings")
+        kind: {os.path.dirname(path_of_kind) for path_of_kind in last.files if kind_of(path_of_kind) == kind}
+        for kind in ("code", "settings")
     }
-    is_beneath = {kind: any(f"{folder}/".startswith(f"{one}/") for one in found) for kind, found in of_kind.items()}
+    is_beneath = {
+        kind: any(f"{folder}/".startswith(f"{path_of_kind}/") for path_of_kind in found)
+        for kind, found in of_kind.items()
+    }
     return not is_beneath["code"] or any(
-        f"{folder}/".startswith(f"{one}/") for one in of_kind["settings"] - of_kind["code"]
+        f"{folder}/".startswith(f"{path_of_kind}/") for path_of_kind in of_kind["settings"] - of_kind["code"]
     )
 
 
-def _as_last(found: Signature, last: Submitted | None) -> Signature:
+def _as_last(now: Signature, last: Submitted | None) -> Signature:
     """Return a submission as the last one of its script was known where they differ in order and in rates alone."""
-    if last is None or found.text == last.known_by:
-        return found
-    from slurm_colloc.estimate.any_order import in_one_order, values_by_name  # of no use to the same once more
+    if last is None or now.text == last.known_by:
+        return now
+    from slurm_colloc.estimate.any_order import in_one_order, values_by_name  # the same job once more has no use for it
 
-    if in_one_order(found.words) != in_one_order(last.words):
-        return found
-    written = found.text.partition(".")[2].partition("~")[0]
+    if in_one_order(now.words) != in_one_order(last.words):
+        return now
+    written = now.text.partition(".")[2].partition("~")[0]
     values = written.split("_") if written else []
-    ordered = values_by_name(found.names, values, last.names)
+    ordered = values_by_name(now.names, values, last.names)
     before = parts_of(last.known_by)
     if ordered is None or before is None or before.values is None:
-        return found
+        return now
     were = before.written.split("_")
     ordered = [
         was if is_rate(name) and float(was) and float(one) else one  # 0 turns off: a dropout, an average, a part frozen
         for name, was, one in zip(last.names, were, ordered, strict=False)
     ]
-    rest = found.text.partition("~")[2]
+    rest = now.text.partition("~")[2]
     text = f"{before.family}.{'_'.join(ordered)}~{rest}"
-    return found._replace(text=text, names=last.names, words=last.words)
+    return now._replace(text=text, names=last.names, words=last.words)
 
 
 def _other_word(words: tuple[str, ...], last: tuple[str, ...]) -> Reason | None:
     ours, theirs = "\n".join(words).split(), "\n".join(last).split()
-    for at, (one, other) in enumerate(zip((*ours, ""), (*theirs, ""), strict=False)):
+    for place, (one, other) in enumerate(zip((*ours, ""), (*theirs, ""), strict=False)):
         if one != other:
             if _STANDS_FOR_OTHERS & {one, other}:
                 return because("arguments-differ")
             # A number alone would not say of which option it is.
-            behind = " ".join(ours[max(0, at - 1) : at])
+            behind = " ".join(ours[max(0, place - 1) : place])
             word, before = (_short(f"{behind} {word}".strip()) for word in (one, other))
             return because("word-differs", word=word, before=before)
     return None

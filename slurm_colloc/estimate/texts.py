@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was read of a folder's files before, for as long as inode, size and times say that they are the same.
+"""Texts of a folder's files that were read before, for as long as inode, size and times say that they are the same.
 
 One file for each folder that is submitted from, used where there are more than a few files to read. A file is opened
 all the same, for without that a network file system may tell times of a minute ago.
@@ -17,12 +17,12 @@ from slurm_colloc.core.files import read_own
 from slurm_colloc.estimate.digest import digest
 
 _FEW, _LIMIT_BYTES = 16, 4 * 1024 * 1024
-_LETTERS = "latin-1"  # of names, which may be any bytes
+_LETTERS = "latin-1"  # names may be any bytes
 
 
 class Text(NamedTuple):
-    """What counts of a file: ``leads`` are what it names elsewhere, ``roots`` where it looks for modules, ``listed``
-    the names beside what lists folders, ``labels`` what runs are called by it, ``modules`` what a binary opens.
+    """The part of a file that counts: ``leads`` are paths elsewhere that it names, ``roots`` folders that it looks for
+    modules in, ``listed`` names beside calls that list folders, ``labels`` its names of runs, ``modules`` a binary's.
     """
 
     key: str
@@ -40,10 +40,10 @@ _NOTHING = Text("")
 
 
 class Texts:
-    """The texts of one folder's jobs; without a path of its file, nothing is known and nothing kept."""
+    """The texts of one folder's jobs; nothing is known and nothing kept if there is no path of a file."""
 
     def __init__(self, data_folder: str = "", runs_in: str = "") -> None:
-        key = digest(runs_in.encode(errors="surrogateescape"))
+        key = digest(runs_in)
         self.path = os.path.join(data_folder, "submitted", f"{key}.texts.json") if data_folder else ""
         self._asked, self._known, self._new = 0, dict[str, list[Any]](), dict[str, list[Any]]()
 
@@ -52,15 +52,15 @@ class Texts:
         self._asked += 1
         if self._asked == _FEW and self.path:
             with suppress(StoreError, ValueError, TypeError, RecursionError):
-                version, known = json.loads(read_own(self.path, _LIMIT_BYTES))
-                self._known = known if version == __version__ and isinstance(known, dict) else {}
+                version, kept = json.loads(read_own(self.path, _LIMIT_BYTES))
+                self._known = kept if version == __version__ and isinstance(kept, dict) else {}
         with suppress(KeyError, ValueError, TypeError, AttributeError):
-            mark, key, words, *more = self._known[path]
-            return mark, Text._make((key, *(text.encode(_LETTERS).split() for text in words), *more))
+            mark, key, words, *rest = self._known[path]
+            return mark, Text._make((key, *(text.encode(_LETTERS).split() for text in words), *rest))
         return "", _NOTHING
 
     def add(self, path: str, mark: str, text: Text) -> None:
-        """Keep what was read; without a mark it would never hold."""
+        """Keep a text; one that has no mark would never hold."""
         if not mark:
             return
         words = [b" ".join(one).decode(_LETTERS) for one in (text.names, text.labels, text.modules, text.listed)]
