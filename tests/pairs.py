@@ -151,8 +151,8 @@ def answer(pair: Pair) -> Answer:
     site = load_site(str(_SITE))
     site = site._replace(paths=site.paths._replace(state=""))
     # A busy machine has nothing to do with it.
-    slow = [patch(f"slurm_colloc.estimate.{name}._MOST_S", 60.0) for name in ("files", "places", "forms")]
-    with slow[0], slow[1], slow[2], TemporaryDirectory() as place:
+    slow = [patch(f"slurm_colloc.estimate.{name}._MOST_S", 60.0) for name in ("chosen", "files", "forms", "places")]
+    with slow[0], slow[1], slow[2], slow[3], TemporaryDirectory() as place:
         home = Path(place, "ann")
         # What csub keeps stays apart, so that no pair finds it among its own files.
         own = {"XDG_DATA_HOME": f"{place}/data", "XDG_CACHE_HOME": f"{place}/cache"}

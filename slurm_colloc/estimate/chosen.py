@@ -27,10 +27,12 @@ from slurm_colloc.estimate.content import (
     said,
 )
 from slurm_colloc.estimate.digest import digest
-from slurm_colloc.estimate.places import LENGTHENERS, content_of, roots_in
+from slurm_colloc.estimate.places import LENGTHENERS, TooMuchError, content_of, roots_in
 from slurm_colloc.estimate.texts import Text, Texts
 
 _MOST_FILES, _MOST_BYTES, MOST_IN_FOLDER = 256, 2 * 1024 * 1024, 2000
+# Files whose text was kept are read for so long, as those of which none was.
+_MOST_S = 0.1
 # Larger files are data, whose size counts, in steps of an eighth; nobody writes code of that length.
 _TEXT_BYTES, _CODE_BYTES = 256 * 1024, 1024 * 1024
 _MOST_SIZES, _MOST_BESIDE = 256, 32
@@ -263,6 +265,7 @@ class Contents(Mapping[str, bytes]):
 
     def __init__(self) -> None:
         self._held: dict[str, bytes] = {}
+        self._took_s = 0.0
         self.said: set[bytes] = set()
 
     def ask_for(self, name: str) -> bool:
@@ -283,8 +286,17 @@ class Contents(Mapping[str, bytes]):
         self._held[path] = content
 
     def __getitem__(self, path: str) -> bytes:
+        """Return what a file holds.
+
+        Raises:
+            TooMuchError: reading those that were not held takes too long.
+        """
         if not self._held[path]:
+            if self._took_s > _MOST_S:
+                raise TooMuchError(path)
+            began_s = time.monotonic()
             self._held[path] = content_of(path, _CODE_BYTES)[0]
+            self._took_s += time.monotonic() - began_s
         return self._held[path]
 
     def __iter__(self) -> Iterator[str]:

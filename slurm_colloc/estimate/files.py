@@ -30,7 +30,7 @@ from slurm_colloc.estimate.content import (
     names_in,
 )
 from slurm_colloc.estimate.digest import digest
-from slurm_colloc.estimate.places import SYSTEM, at_home, is_of_kernel
+from slurm_colloc.estimate.places import SYSTEM, TooMuchError, at_home, is_of_kernel
 from slurm_colloc.estimate.texts import Texts
 
 _MOST_S = 0.1
@@ -352,10 +352,13 @@ class _Looked:
             for folder, names in self._found.items()
         }
         chosen.weighty |= self._weighty
-        chosen.from_folders(folders, self._named)
-        for _ in range(_ROUNDS):
-            if not self._follow(chosen):
-                break
+        try:
+            chosen.from_folders(folders, self._named)
+            for _ in range(_ROUNDS):
+                if not self._follow(chosen):
+                    break
+        except TooMuchError:
+            self._fits = False
         self._add_sizes(chosen)
         chosen.files |= {f"{OF_LABEL}{label.decode(errors='replace')}": "" for label in chosen.told()}
         named = frozenset(

@@ -9,11 +9,13 @@ import json
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from slurm_colloc.estimate.content import C_LIKE, COMPILED, OWN_PRINT, ending_of, said, says_nothing
 from slurm_colloc.estimate.digest import digest
 from slurm_colloc.estimate.option_names import is_label, word_sets
+from slurm_colloc.estimate.places import TooMuchError
 
 # A submission waits so long for the forms of files that are new to it; the next one makes those that are left.
 _MOST_S, _MOST_BYTES = 0.03, 128 * 1024
@@ -59,11 +61,12 @@ def forms(
         contents.keys() & files.keys() - forms_now.keys(),
         key=lambda path: (path not in before, path not in urgent, path),
     )
-    for path in paths:
-        if time.monotonic() > until_s:
-            break
-        if len(contents[path]) <= _MOST_BYTES and (form := form_of(contents[path], ending_of(path))):
-            forms_now[path] = (files[path], form)
+    with suppress(TooMuchError):
+        for path in paths:
+            if time.monotonic() > until_s:
+                break
+            if len(contents[path]) <= _MOST_BYTES and (form := form_of(contents[path], ending_of(path))):
+                forms_now[path] = (files[path], form)
     return forms_now
 
 

@@ -125,7 +125,10 @@ def signature(
     by_program = sorted(read.variables - _set_first(body) - {*outside, *alone, INDEX})
     values = [reader.one(f"${name}", variables[name]) for name in (*outside, *alone)] + alone
     values += [f"{name}={reader.one(f'${name}', variables[name], _short)}" for name in by_program]
-    is_chosen = INDEX in read.variables and not only_seeds(INDEX, read.contents.values())
+    try:
+        is_chosen = INDEX in read.variables and not only_seeds(INDEX, read.contents.values())
+    except TooMuchError:
+        is_chosen, read = True, read._replace(fits=False)
     if array and (is_chosen or reader.asks_index(body)):
         values.append(f"{INDEX}={_short(array)}")
     words = [str(gpu_count), *told_apart, lines, *words, "$", *values, _environment(body, variables)]

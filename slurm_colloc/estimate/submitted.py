@@ -23,6 +23,7 @@ from slurm_colloc.estimate.digest import digest
 from slurm_colloc.estimate.files import OF_LABEL, Read
 from slurm_colloc.estimate.forms import forms
 from slurm_colloc.estimate.option_names import is_rate
+from slurm_colloc.estimate.places import TooMuchError
 from slurm_colloc.estimate.signature import Signature, parts_of
 
 _LIMIT_BYTES = 1024 * 1024
@@ -98,7 +99,10 @@ def compared(submission: Signature, last: Submitted | None) -> tuple[Signature, 
     new = [path for path in read.files if path not in last.files]
     is_named = submission.words != last.words
     counted = [path for path in new if path.startswith(OF_LABEL)]
-    counted += [path for path in new if (is_named and path in read.named) or _is_written(path, last, read)]
+    try:
+        counted += [path for path in new if (is_named and path in read.named) or _is_written(path, last, read)]
+    except TooMuchError:
+        return submission, now, because("too-many-files")
     if changed or counted:
         path = (changed or counted)[0]
         code = "file-new" if not changed else "file-edited" if path in read.files else "file-gone"

@@ -10,7 +10,7 @@ import pytest
 
 from slurm_colloc.estimate import chosen, files, places
 from slurm_colloc.estimate.signature import Signature, signature
-from slurm_colloc.estimate.submitted import keep_submitted
+from slurm_colloc.estimate.submitted import compared, keep_submitted
 from slurm_colloc.estimate.texts import Text, Texts
 
 MODULES = 40
@@ -21,8 +21,8 @@ Submit = Callable[[str], Signature]
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a folder of modules that import each other, old enough for what is read of them to be kept."""
     monkeypatch.setattr(places, "_SETTLED_NS", 0)
-    monkeypatch.setattr(files, "_MOST_S", 60)
-    monkeypatch.setattr(places, "_MOST_S", 60)
+    for module in (chosen, files, places):
+        monkeypatch.setattr(module, "_MOST_S", 60)
     folder = tmp_path / "job"
     folder.mkdir()
     for number in range(MODULES):
@@ -112,6 +112,31 @@ def test_what_is_kept_and_damaged_is_nothing(project: Path, read: list[str], tex
     read.clear()
     assert submitted(project) == before
     assert read.count("part30.py") == 2
+
+
+@pytest.mark.parametrize("is_slow", [False, True])
+def test_files_whose_texts_are_kept_are_read_for_a_bounded_time(
+    project: Path, monkeypatch: pytest.MonkeyPatch, is_slow: bool
+) -> None:
+    submitted(project)
+    last = compared(submitted(project), None)[1]
+    (project / f"part{MODULES}.py").write_text("size = 1")
+    texts = Texts(str(project.parent / "own"), str(project))
+    now = signature(b"#!/bin/sh\npython train.py\n", (), 1, (), {"HOME": "/home/ann"}, str(project), texts=texts)
+    monkeypatch.setattr("slurm_colloc.estimate.forms._MOST_S", -1.0)
+    paths, clock, real = list[str](), [0.0], places.content_of
+
+    def content_of(path: str, most_bytes: int, known: str = "") -> tuple[bytes, int, str]:
+        paths.append(path)
+        clock[0] += 25.0 * is_slow
+        return real(path, most_bytes, known)
+
+    monkeypatch.setattr(chosen, "content_of", content_of)
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    code = "too-many-files" if is_slow else "file-new"
+    difference = compared(now, last)[2]
+    assert difference is not None
+    assert (difference.code, len(paths) == 3) == (code, is_slow)
 
 
 def test_a_few_files_are_read_without_a_look_at_what_is_kept(project: Path) -> None:
