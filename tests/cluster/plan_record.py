@@ -13,7 +13,7 @@ import os
 import random
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -45,6 +45,26 @@ PRIORITY = {
     "PriorityCalcPeriod": "1",
 }
 SCHEDULER = "sched_min_interval=0,bf_interval=5,bf_resolution=10,bf_window=120,bf_max_job_test=100,bf_continue"
+
+
+class Layout(NamedTuple):
+    """A cluster: the GPUs of each node by partition, what else a node has, how Slurm orders and looks ahead."""
+
+    partitions: Mapping[str, Mapping[str, int]]
+    cpus: int
+    mem_mib: int
+    shares: str
+    shares_per_gpu: int
+    priority: Mapping[str, str]
+    scheduler: str
+
+    @property
+    def gpus(self) -> dict[str, int]:
+        """Return the GPUs of each node."""
+        return {node: gpus for nodes in self.partitions.values() for node, gpus in nodes.items()}
+
+
+LAYOUT = Layout({"plan": dict.fromkeys(NODES, GPUS)}, CPUS, MEM_MIB, "", 0, PRIORITY, SCHEDULER)
 
 
 class Job(NamedTuple):
@@ -89,15 +109,16 @@ def _drawn(rng: random.Random, choices: tuple[tuple[Any, float], ...]) -> Any:
 
 
 @contextmanager
-def cluster(release: str, say: Callable[[str], None]) -> Iterator[Lab]:
-    """Yield a lab of its own whose four nodes of the partition 'plan' are idle."""
-    lab, ports = _lab(release, say)
+def cluster(release: str, say: Callable[[str], None], layout: Layout = LAYOUT) -> Iterator[Lab]:
+    """Yield a lab of its own whose further nodes are idle."""
+    lab, ports = _lab(release, say, layout)
     try:
         lab.up(say)
-        for node in NODES:
+        for node in layout.gpus:
             ports.release(node)
             lab.start_daemon(f"slurmd-{node}", ["slurmd", "-N", node, "-D"], None)
-        _wait_idle(lab)
+        for name, nodes in layout.partitions.items():
+            _wait_idle(lab, name, len(nodes))
         yield lab
     finally:
         ports.release_all()
@@ -107,8 +128,10 @@ def cluster(release: str, say: Callable[[str], None]) -> Iterator[Lab]:
 
 def run_trace(lab: Lab, jobs: list[Job], say: Callable[[str], None]) -> tuple[float, list[int]]:
     """Submit jobs at their times and wait until accounting has all ends; return the first moment and their ids."""
-    began_s = time.time()
-    numbers = [_submit(lab, began_s, job) for job in jobs]
+    began_s, numbers = time.time(), []
+    for job in jobs:
+        time.sleep(max(0.0, began_s + job.submit_s - time.time()))
+        numbers.append(submit(lab, job))
     say("all submitted")
     lab.wait_jobs(numbers, timeout=TAIL_S)
     lab.wait_accounted(numbers)
@@ -121,7 +144,7 @@ def record(load: float, repeat: str, release: str, seed: int, say: Callable[[str
     with cluster(release, say) as lab:
         say(f"{len(jobs)} jobs at {load:g} of the GPUs, over {jobs[-1].submit_s:.0f} s")
         began_s, numbers = run_trace(lab, jobs, say)
-        rows = _rows(lab, numbers)
+        found = rows(lab, numbers)
     head = {
         "release": release,
         "load": load,
@@ -135,7 +158,7 @@ def record(load: float, repeat: str, release: str, seed: int, say: Callable[[str
     origin_s = int(began_s)
     lines: list[dict[str, object]] = [head]
     for job, number in zip(jobs, numbers, strict=True):
-        submit_s, start_s, end_s, state, node = rows[number]
+        submit_s, start_s, end_s, state, node = found[number]
         if state != "COMPLETED":
             raise LabError(f"job {number} ended as {state}")
         told: dict[str, object] = {
@@ -152,43 +175,51 @@ def record(load: float, repeat: str, release: str, seed: int, say: Callable[[str
     return path
 
 
-def _lab(release: str, say: Callable[[str], None]) -> tuple[Lab, Ports]:
-    ports = Ports.find(list(NODES))
-    lines = [f"{key}={value}" for key, value in PRIORITY.items()]
-    lines.append(f"SchedulerParameters={SCHEDULER}")
-    for node in NODES:
-        size = f"CPUs={CPUS} CoresPerSocket={CPUS} RealMemory={MEM_MIB} Gres=gpu:h100:{GPUS}"
+def _lab(release: str, say: Callable[[str], None], layout: Layout) -> tuple[Lab, Ports]:
+    ports = Ports.find(list(layout.gpus))
+    lines = [f"{key}={value}" for key, value in layout.priority.items()]
+    lines.append(f"SchedulerParameters={layout.scheduler}")
+    for node, gpus in layout.gpus.items():
+        gres = f"gpu:h100:{gpus}" + (f",{layout.shares}:{gpus * layout.shares_per_gpu}" if layout.shares else "")
+        size = f"CPUs={layout.cpus} CoresPerSocket={layout.cpus} RealMemory={layout.mem_mib} Gres={gres}"
         lines.append(f"NodeName={node} NodeAddr=127.0.0.1 Port={ports.numbers[node]} {size}")
-    lines.append("PartitionName=plan Nodes=p[1-4] MaxTime=INFINITE DefaultTime=10")
+    lines += [
+        f"PartitionName={name} Nodes={','.join(nodes)} MaxTime=INFINITE DefaultTime=10"
+        for name, nodes in layout.partitions.items()
+    ]
     lab = Lab.create(release=release, say=say, extra_slurm_conf="\n".join(lines))
     conf = lab.slurm_conf
     # `up` waits for the four nodes that each lab has.
     conf.write_text(conf.read_text().replace("PartitionName=all Nodes=ALL", "PartitionName=all Nodes=g1,g2,m1,c1"))
-    gres = lab.root / "etc/gres.conf"
-    for node in NODES:
+    gres_conf = lab.root / "etc/gres.conf"
+    for node, gpus in layout.gpus.items():
         (lab.root / f"spool/{node}").mkdir()
         folder = lab.root / f"dev/{node}"
         folder.mkdir()
-        for index in range(GPUS):
+        for index in range(gpus):
             os.mknod(folder / f"nvidia{index}", 0o600 | stat.S_IFCHR, os.makedev(NVIDIA_MAJOR, index))
-        with gres.open("a") as out:
-            out.write(f"NodeName={node} Name=gpu Type=h100 File={folder}/nvidia[0-{GPUS - 1}]\n")
+        with gres_conf.open("a") as out:
+            out.write(f"NodeName={node} Name=gpu Type=h100 File={folder}/nvidia[0-{gpus - 1}]\n")
+            if layout.shares:
+                count = gpus * layout.shares_per_gpu
+                out.write(f"NodeName={node} Name={layout.shares} Count={count} Flags=all_sharing\n")
     return lab, ports
 
 
-def _wait_idle(lab: Lab) -> None:
-    ask = ["sinfo", "-h", "-p", "plan", "-o", "%T %D"]
-    wait_for(lambda: lab.run(ask).stdout.strip() == f"idle {len(NODES)}", "the nodes are not idle")
+def _wait_idle(lab: Lab, partition: str, nodes: int) -> None:
+    ask = ["sinfo", "-h", "-p", partition, "-o", "%T %D"]
+    wait_for(lambda: lab.run(ask).stdout.strip() == f"idle {nodes}", "the nodes are not idle")
 
 
-def _submit(lab: Lab, began_s: float, job: Job) -> int:
-    time.sleep(max(0.0, began_s + job.submit_s - time.time()))
-    argv = ["sbatch", "--parsable", "-o", "/dev/null", "-p", "plan", "-N1", "-n1", f"-c{job.cpus}"]
-    argv += [f"--mem={job.mem_mib}M", f"--gres=gpu:h100:{job.gpus}", f"-t{job.limit_min}"]
+def submit(lab: Lab, job: Job, partition: str = "plan", gres: str = "") -> int:
+    """Submit a job that sleeps; return its id."""
+    argv = ["sbatch", "--parsable", "-o", "/dev/null", "-p", partition, "-N1", "-n1", f"-c{job.cpus}"]
+    argv += [f"--mem={job.mem_mib}M", f"--gres={gres or f'gpu:h100:{job.gpus}'}", f"-t{job.limit_min}"]
     return int(lab.run_as(job.user, [*argv, f"--wrap=exec sleep {job.run_s}"], check=True).stdout)
 
 
-def _rows(lab: Lab, numbers: list[int]) -> dict[int, tuple[int, int, int, str, str]]:
+def rows(lab: Lab, numbers: Iterable[int]) -> dict[int, tuple[int, int, int, str, str]]:
+    """Return of each job when it was submitted, started and ended, its state and its node."""
     argv = ["sacct", "-a", "-X", "-n", "-P", "-S", "now-2hours", "-o", "JobIDRaw,Submit,Start,End,State,NodeList"]
     text = lab.run(argv, env={"TZ": "UTC", "SLURM_TIME_FORMAT": "%s"}, check=True).stdout
     wanted, found = set(numbers), {}

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`colloc site need` against real Slurm: do the GPUs that it names keep the waits, and a tenth less not?"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+
+from tests.need_trace import BOUND, RECORDED, SHAPES, Recording, mean_waits, recording, trace
+
+FILES = sorted(RECORDED.glob("*.jsonl"))
+# Slurm 22.05 gives a GPU of which shards are taken to a job of whole GPUs as well.
+EXCLUSIVE = [path for path in FILES if not path.stem.startswith("22.05") or not path.stem.endswith("shard")]
+read = cache(recording)
+
+
+def classes(one: Recording, name: str) -> dict[str, float]:
+    """Return the mean wait of each class, as many have a share on the GPUs that were said."""
+    return mean_waits(one.past, one.waits(name), one.pieces("need"))
+
+
+def broken(one: Recording, name: str) -> set[str]:
+    """Return the classes that waited longer there than today allows."""
+    today = classes(one, "today")
+    return {kind for kind, wait_s in classes(one, name).items() if wait_s > BOUND.of(kind, today[kind])}
+
+
+@pytest.mark.parametrize("path", EXCLUSIVE, ids=lambda path: path.stem)
+def test_as_many_gpus_as_said_keep_the_waits_and_a_tenth_less_do_not(path: Path) -> None:
+    one = read(path)
+    assert one.gpus["less"] < one.gpus["need"] < one.gpus["today"]
+    assert broken(one, "need") == set()
+    assert broken(one, "less")
+
+
+@pytest.mark.parametrize("path", EXCLUSIVE, ids=lambda path: path.stem)
+def test_the_waits_are_those_that_were_foretold(path: Path) -> None:
+    """They may be off by five seconds or a quarter: so much do real repeats of so few jobs differ."""
+    one = read(path)
+    for name, gpus in one.gpus.items():
+        pieces = one.pieces(name)
+        foretold_s = mean_waits(one.past, one.planner.waits(one.past, gpus, pieces), one.pieces("need"))
+        for kind, wait_s in classes(one, name).items():
+            assert wait_s == pytest.approx(foretold_s[kind], rel=0.25, abs=5), (name, kind)
+
+
+@pytest.mark.parametrize("path", EXCLUSIVE, ids=lambda path: path.stem)
+def test_as_many_are_said_from_the_accounting_as_before_the_run(path: Path) -> None:
+    one = read(path)
+    assert abs(one.planner.need(one.past) - one.gpus["need"]) <= 1
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_gpu_is_given_once_but_on_22_05_with_shards(path: Path) -> None:
+    one = read(path)
+    over = [one.most_held(name) - gpus for name, gpus in one.gpus.items() if name != "today"]
+    assert (max(over) > 1) == (path not in EXCLUSIVE)
+
+
+def test_traces_fill_the_gpus_and_are_always_the_same() -> None:
+    for shape in SHAPES:
+        jobs = trace(shape)
+        assert jobs == trace(shape)
+        assert fmean(job.gpus for job in jobs) < 3
