@@ -8,13 +8,13 @@ from typing import NamedTuple
 from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.errors import InputError
 from slurm_colloc.gpu.mig import plain
-from slurm_colloc.plan.change import Asked, changed, gpus_of, otherwise, pools_with_whole
+from slurm_colloc.plan.change import NO_WHOLE_GPUS, Asked, changed, gpus_of, otherwise, pools_with_whole, whole_gpus
 from slurm_colloc.plan.geometry import Cut, alternatives, best_cuts, profiles_of, unlisted
-from slurm_colloc.plan.past import CLASSES, Past, Run
-from slurm_colloc.plan.scenario import PARTITION, TOTAL, Range, Scenario, Weeks, freed_gpu_hours, groups_of
+from slurm_colloc.plan.past import CLASSES, PIECES, Past, Run
+from slurm_colloc.plan.scenario import TOTAL, Range, Scenario, Weeks, freed_gpu_hours
 from slurm_colloc.plan.sharing import Sharing, demand, share
 from slurm_colloc.plan.site import Rules, site_of
-from slurm_colloc.slurm.hostlist import expand
+from slurm_colloc.plan.unreplayed import Unreplayed, unreplayed
 
 # A replay that is off by more recommends nothing.
 MOST_ERROR_PCT = 25.0
@@ -34,7 +34,7 @@ class ClassWaits(NamedTuple):
 
 
 class Compared(NamedTuple):
-    """A geometry that was replayed: what all jobs waited, and how long they took from submission to end, on average."""
+    """A geometry that was replayed: the mean wait of all jobs, and their mean time from submission to end."""
 
     cuts: tuple[Cut, ...]
     mean_wait_s: float
@@ -44,7 +44,7 @@ class Compared(NamedTuple):
 class PoolCompared(NamedTuple):
     """The geometries that were replayed of one pool, the best first; no cuts are its GPUs whole.
 
-    So many jobs at a time, on average, would fit a slice of one of its ``gpus``.
+    ``fitting`` jobs at a time, on average, would fit a slice of one of its ``gpus``.
     """
 
     pool: str
@@ -60,9 +60,9 @@ class Answer(NamedTuple):
     ``error_pct`` is by how much the replay of today misses the mean wait that was, in percent of that; ``bias_pct`` is
     the same in percent of the mean turnaround, negative for too short. ``*_limits`` is what the first of those that
     waited lacked: GPUs, cores or memory, by part of the time. ``load`` is the part of whole GPUs that jobs had, None
-    where there are none. ``could_free_gpu_hours`` is what jobs on pieces would leave to others at the same speed, as a
-    report has it, and ``freed_gpu_hours`` what they do, slower as they are. ``weeks`` are those of the window, and
-    ``sooner`` in how many of the ``draws`` of them the mean wait of all is shorter in the what-if.
+    without any. ``could_free_gpu_hours`` is what jobs on pieces would leave to others at the same speed, as a
+    report has it, ``freed_gpu_hours`` what they do, slower as they are. ``weeks`` are those of
+    the window; the mean wait of all is shorter in the what-if in ``sooner`` of the ``draws`` of them.
     """
 
     asked: Asked
@@ -80,7 +80,7 @@ class Answer(NamedTuple):
     classes: tuple[ClassWaits, ...]
     partitions: tuple[ClassWaits, ...]
     sharing: Sharing | None
-    freed_gpu_hours: Range | None
+    freed_gpu_hours: float | None
     could_free_gpu_hours: float | None
     today_limits: Mapping[str, float]
     then_limits: Mapping[str, float]
@@ -88,6 +88,7 @@ class Answer(NamedTuple):
     weeks: int
     draws: int
     sooner: int
+    unreplayed: Unreplayed | None
     left_out: tuple[str, ...]
 
     @property
@@ -101,103 +102,126 @@ class Answer(NamedTuple):
         return self.classes[-1]
 
 
-def answer(past: Past, config: SiteConfig, rules: Rules, asked: Asked, step: Callable[[int, int], None]) -> Answer:
+def answer(past: Past, config: SiteConfig, rules: Rules, change: Asked, step: Callable[[int, int], None]) -> Answer:
     """Return what the replay says of a what-if.
 
     Args:
         past: the jobs of the window.
         config: the site as it is.
         rules: Slurm's.
-        asked: what is to be otherwise.
+        change: the what-if.
         step: told how many of the two replays are done.
 
     Raises:
         InputError: there are no jobs, none of them waited, or the what-if is none that this site can have.
     """
-    site = site_of(config, rules)
     step(0, 2)
+    site = site_of(config, rules)
     today = Scenario(past.runs, site)
     step(1, 2)
-    counted = [run for run in past.runs if run.counted]
-    known = comparable(past, counted, today)
-    asked, compared, why_not = settled(past, config, rules, asked, today)
-    then_config = changed(config, asked)
-    then_site = site_of(then_config, rules)
-    sharing = share(past, then_config, asked.adoption) if asked.shares else None
-    then = None if asked.nothing else Scenario(otherwise(past.runs, sharing, asked), then_site)
+    runs = comparable(past, today)
+    change, compared, why_not = settled(past, config, rules, change, today)
+    then, sharing = (None, None) if change.nothing else _replayed(past, config, rules, change)
     weeks = Weeks(past)
-    means = [weeks.means(weeks.sums(known, one.wait_s)) for one in (then, today) if one]
-    measured_s = fmean(run.waited_s for run in known)
-    missed_s = fmean(today.waits(known)) - measured_s
-    partitions = sorted({run.job.partition for run in known})
+    means = [weeks.means(weeks.sums(runs, done.wait_s)) for done in (then, today) if done]
+    measured_s, missed_s = missed(runs, today)
+    classes: dict[str, list[Run]] = {name: [] for name in CLASSES}
+    partitions: dict[str, list[Run]] = {}
+    for run in runs:
+        classes[run.kind].append(run)
+        partitions.setdefault(run.job.partition, []).append(run)
     assumed = [f"of {past.assumed} jobs of one GPU the use is assumed (--assume), not measured"] * bool(past.assumed)
-    whole_s = sum(held_s(run, past) for run in past.runs)
     return Answer(
-        asked=asked,
+        asked=change,
         since_s=past.since_s,
         until_s=past.until_s,
         gpus=gpus_of(config),
-        gpus_then=gpus_of(config) + asked.gpus,
-        jobs=len(counted),
+        gpus_then=gpus_of(config) + change.gpus,
+        jobs=len(past.counted),
         rejected=past.rejected,
         too_large=len(today.never),
         stranded=len(then.never - today.never) if then else 0,
-        load=whole_s / (gpus_of(config) * (past.until_s - past.since_s)) if gpus_of(config) else None,
+        load=load(past, config),
         error_pct=100 * abs(missed_s) / measured_s,
-        bias_pct=100 * missed_s / fmean(run.waited_s + run.job.run_s for run in known),
-        classes=tuple(_waits((*CLASSES, TOTAL), known, today, then, weeks)),
-        partitions=tuple(_waits([PARTITION + name for name in partitions], known, today, then, weeks)),
+        bias_pct=100 * missed_s / fmean(run.waited_s + run.job.run_s for run in runs),
+        classes=tuple(_waits((classes | {TOTAL: runs}).items(), today, then, weeks)),
+        partitions=tuple(_waits(sorted(partitions.items()), today, then, weeks)),
         sharing=sharing,
-        freed_gpu_hours=_freed(counted, sharing, weeks) if sharing else None,
-        could_free_gpu_hours=sum(freed_gpu_hours(counted, sharing, slower=False).values()) if sharing else None,
+        freed_gpu_hours=freed_gpu_hours(past, sharing) if sharing else None,
+        could_free_gpu_hours=freed_gpu_hours(past, sharing, slower=False) if sharing else None,
         today_limits=today.limits,
         then_limits=then.limits if then else {},
         compared=compared,
         weeks=weeks.count,
         draws=len(weeks.draws),
         sooner=sum(after < before for after, before in zip(means[0], means[-1], strict=True)),
+        unreplayed=unreplayed(past, site, today.wait_s, rules.caps),
         left_out=(*assumed, *rules.left_out, *why_not),
     )
 
 
-def comparable(past: Past, counted: Sequence[Run], today: Scenario) -> list[Run]:
+def _replayed(past: Past, config: SiteConfig, rules: Rules, change: Asked) -> tuple[Scenario, Sharing | None]:
+    """Return what comes of a change, and who shares then."""
+    config = changed(config, change)
+    sharing = share(past, config, change.adoption) if change.shares else None
+    return Scenario(otherwise(past.runs, sharing, change), site_of(config, rules)), sharing
+
+
+def comparable(past: Past, today: Scenario) -> list[Run]:
     """Return the runs that were submitted in the window and fit the site.
 
     Raises:
         InputError: there are none, or none of them had to wait.
     """
-    if not counted:
+    if not past.counted:
         why = f" ({len(past.runs) + sum(past.rejected.values())} runs were on then or not usable)" if past.runs else ""
         raise InputError(f"no job with GPUs was submitted in the window{why}; name another by --since and --until")
-    known = [run for run in counted if run.job.number in today.wait_s]
-    if not known:
+    runs = [run for run in past.counted if run.job.number in today.wait_s]
+    if not runs:
         raise InputError("no job of the window fits any node that site.toml names")
-    if fmean(run.waited_s for run in known) < 1.0:
+    if fmean(run.waited_s for run in runs) < 1.0:
         raise InputError(
             "no job of the window waited: there is no queue to plan for; name another by --since and --until"
         )
-    return known
+    return runs
+
+
+def missed(runs: Sequence[Run], today: Scenario) -> tuple[float, float]:
+    """Return the mean wait that was, and how much longer the replay of today has it, in seconds."""
+    measured_s = fmean(run.waited_s for run in runs)
+    return measured_s, fmean(today.waits(runs)) - measured_s
+
+
+def load(past: Past, config: SiteConfig) -> float | None:
+    """Return the part of the whole GPUs' time that runs had inside the window, as it was; None without GPUs."""
+
+    held_s = sum(
+        max(0.0, min(run.begun_s + run.job.run_s, past.until_s) - max(run.begun_s, past.since_s))
+        * run.job.shape.units_in_all
+        for run in past.runs
+        if run.kind != PIECES
+    )
+    gpus = gpus_of(config)
+    return held_s / (gpus * past.span_s) if gpus else None
 
 
 def settled(
-    past: Past, config: SiteConfig, rules: Rules, asked: Asked, today: Scenario
+    past: Past, config: SiteConfig, rules: Rules, change: Asked, today: Scenario
 ) -> tuple[Asked, tuple[PoolCompared, ...], tuple[str, ...]]:
-    """Return the question with the cuts that it is about, what was compared for it, and why some pools were not."""
-    compared: tuple[PoolCompared, ...] = ()
-    why_not: tuple[str, ...] = ()
-    if asked.best_cuts:
-        compared, why_not = _compare(past, config, rules, asked, today)
-        asked = asked._replace(cuts=compared[-1].geometries[0].cuts, best_cuts=False)
-    cuts = tuple(_sized(past, config, asked))
-    others = [cut for pool in compared for one in pool.geometries for cut in one.cuts]
-    return asked._replace(cuts=cuts), compared, (*why_not, *_by_guide(config, (*cuts, *others)))
+    """Return the change with the cuts that it is about, what was compared for it, and why some pools were not."""
+    compared, why_not = _compare(past, config, rules, change, today) if change.best_cuts else ((), ())
+    if compared:
+        change = change._replace(cuts=compared[-1].geometries[0].cuts, best_cuts=False)
+    cuts = tuple(_sized(past, config, change))
+    tried = [cut for pool in compared for geometry in pool.geometries for cut in geometry.cuts]
+    return change._replace(cuts=cuts), compared, (*why_not, *_by_guide(config, (*cuts, *tried)))
 
 
 def _by_guide(config: SiteConfig, cuts: Sequence[Cut]) -> Iterable[str]:
     """Yield of which slices of these cuts no driver has told the size."""
     for pool in config.pool:
-        cut = {plain(name) for one in cuts if one.pool == pool.name for name in one.geometry}
-        if names := [name for name in (unlisted(pool) if cut else ()) if name in cut]:
+        slices = {plain(name) for cut in cuts if cut.pool == pool.name for name in cut.geometry}
+        if names := [name for name in (unlisted(pool) if slices else ()) if name in slices]:
             yield (
                 f"pool '{pool.name}': no listing of a driver is known of {', '.join(names)}, so memory and SMs are "
                 "their part of the GPU by NVIDIA's guide less what slices lack at most; 'nvidia-smi mig -lgip' on "
@@ -205,36 +229,29 @@ def _by_guide(config: SiteConfig, cuts: Sequence[Cut]) -> Iterable[str]:
             )
 
 
-def held_s(run: Run, past: Past) -> float:
-    """Return the seconds of whole GPUs that a run had inside the window, as it was."""
-    begun_s = run.job.submit_s + (run.waited_s if run.counted else 0.0)
-    inside_s = min(begun_s + run.job.run_s, past.until_s) - max(begun_s, past.since_s)
-    return max(0.0, inside_s) * run.job.shape.units * run.job.shape.nodes if run.kind != CLASSES[0] else 0.0
-
-
-def _sized(past: Past, config: SiteConfig, asked: Asked) -> Iterable[Cut]:
+def _sized(past: Past, config: SiteConfig, change: Asked) -> Iterable[Cut]:
     """Yield the cuts, those of no number of nodes with as many as the demand of the window needs.
 
     Raises:
         InputError: it needs none.
     """
-    here = changed(config, asked._replace(cuts=()))
-    for cut in asked.cuts:
+    uncut = changed(config, change._replace(cuts=()))
+    for cut in change.cuts:
         if cut.nodes:
             yield cut
             continue
-        pool = next(pool for pool in here.pool if pool.name == cut.pool)
-        found = best_cuts(pool, demand(past, pool, profiles_of(pool), here), [cut.geometry])
-        if not found:
+        pool = next(pool for pool in uncut.pool if pool.name == cut.pool)
+        sized = best_cuts(pool, demand(past, pool, profiles_of(pool), uncut), [cut.geometry])
+        if not sized:
             raise InputError(
                 f"the jobs of the window that are known to fit {'+'.join(cut.geometry)} would not fill one node of "
                 f"pool '{cut.pool}'; name a number of nodes, as @1"
             )
-        yield from found
+        yield from sized
 
 
 def _compare(
-    past: Past, config: SiteConfig, rules: Rules, asked: Asked, today: Scenario
+    past: Past, config: SiteConfig, rules: Rules, change: Asked, today: Scenario
 ) -> tuple[tuple[PoolCompared, ...], tuple[str, ...]]:
     """Replay pool by pool the geometries that serve most of its demand, and none at all, and keep the best.
 
@@ -243,61 +260,50 @@ def _compare(
     Raises:
         InputError: all of them are: no GPU can be cut, or no job is known to fit a slice.
     """
-    here = changed(config, asked._replace(best_cuts=False))
-    counted = [run for run in past.runs if run.counted]
+    change = change._replace(best_cuts=False)
+    uncut = changed(config, change)
     chosen: tuple[Cut, ...] = ()
-    found, why_not = [], []
-    for pool in pools_with_whole(here):
+    pools, why_not = [], []
+    for pool in pools_with_whole(uncut):
         try:
-            wanted = demand(past, pool, profiles_of(pool), here)
+            jobs_at_once = demand(past, pool, profiles_of(pool), uncut)
         except InputError as error:
             why_not.append(str(error))
             continue
-        if not wanted:
+        if not jobs_at_once:
             why_not.append(
                 f"no job of pool '{pool.name}' is known to fit a slice: of jobs of one GPU the memory peak and the SM "
                 "activity must have been measured, which 'colloc report' says of how many they were"
             )
             continue
         compared = []
-        for cuts in ([], *alternatives(pool, wanted, _COMPARED)):
-            question = asked._replace(best_cuts=False, cuts=(*chosen, *cuts))
-            cut = changed(config, question)
-            sharing = share(past, cut, asked.adoption) if question.shares else None
-            done = Scenario(otherwise(past.runs, sharing, question), site_of(cut, rules))
-            if len(done.never) > len(today.never):  # a geometry that leaves nothing for some jobs is none
-                continue
-            compared.append(Compared(question.cuts, fmean(done.waits(counted)), fmean(done.turnarounds(counted))))
-        compared.sort(key=lambda one: one.mean_turnaround_s)
+        for cuts in ([], *alternatives(pool, jobs_at_once, _COMPARED)):
+            question = change._replace(cuts=(*chosen, *cuts))
+            done, _ = _replayed(past, config, rules, question)
+            if len(done.never) <= len(today.never):  # a geometry that leaves nothing for some jobs is none
+                means = fmean(done.waits(past.counted)), fmean(done.turnarounds(past.counted))
+                compared.append(Compared(question.cuts, *means))
+        compared.sort(key=lambda geometry: geometry.mean_turnaround_s)
         chosen = compared[0].cuts
-        gpus = pool.gpus_per_node * len(expand(pool.nodes))
-        found.append(PoolCompared(pool.name, gpus, sum(wanted.values()), tuple(compared)))
-    if not found:
-        raise InputError(why_not[0] if why_not else "site.toml has no pool with whole GPUs to plan for")
-    return tuple(found), tuple(why_not)
-
-
-def _freed(runs: Sequence[Run], sharing: Sharing, weeks: Weeks) -> Range:
-    """Return the GPU-hours that runs on pieces hold less, in the window and in draws of as many weeks."""
-    by_run = freed_gpu_hours(runs, sharing)
-    by_week = [(one, 1) for one, _ in weeks.sums(runs, by_run)]
-    return Range(sum(by_run.values()), *weeks.ends([mean * weeks.count for mean in weeks.means(by_week)]))
+        pools.append(PoolCompared(pool.name, whole_gpus(pool), sum(jobs_at_once.values()), tuple(compared)))
+    if not pools:
+        raise InputError(why_not[0] if why_not else NO_WHOLE_GPUS)
+    return tuple(pools), tuple(why_not)
 
 
 def _waits(
-    groups: Iterable[str], known: Sequence[Run], today: Scenario, then: Scenario | None, weeks: Weeks
+    groups: Iterable[tuple[str, Sequence[Run]]], today: Scenario, then: Scenario | None, weeks: Weeks
 ) -> Iterable[ClassWaits]:
-    for name in groups:
-        runs = [run for run in known if name in groups_of(run)]
+    for name, runs in groups:
         if not runs:
             continue
-        before, after = today.waits(runs), then.waits(runs) if then else []
+        after = then.waits(runs) if then else []
         yield ClassWaits(
-            name.removeprefix(PARTITION),
+            name,
             len(runs),
             fmean(run.waited_s for run in runs),
             weeks.range_of(runs, today.wait_s),
-            median(before),
+            median(today.waits(runs)),
             weeks.range_of(runs, then.wait_s) if then and after else None,
             median(after) if after else None,
         )

@@ -11,11 +11,12 @@ from slurm_colloc.plan.past import Run
 from slurm_colloc.plan.sharing import Sharing, drawn, moved
 from slurm_colloc.slurm.hostlist import count, expand, fold
 
-# Of a GPU, where the site has none yet: hundredths, and tenths.
+# Shares of a GPU, where the site has none yet: hundredths, and tenths.
 _MPS_PER_GPU, _SHARDS_PER_GPU = 100, 10
 # A job more comes within so long after the one that it is like.
 _LATER_S = 3600.0
 _COPY = 10**9
+NO_WHOLE_GPUS = "site.toml has no pool with whole GPUs to plan for"
 
 
 class Asked(NamedTuple):
@@ -32,17 +33,17 @@ class Asked(NamedTuple):
     @property
     def shares(self) -> bool:
         """Return whether jobs are given pieces of GPUs."""
-        return bool(self.cuts) or self.best_cuts or self.mps or self.shards
+        return bool(self.cuts or self.best_cuts or self.mps or self.shards)
 
     @property
     def nothing(self) -> bool:
         """Return whether nothing is to be otherwise."""
-        return not self.shares and not self.gpus and self.demand == 1.0
+        return self._replace(adoption=1.0) == Asked()
 
 
 def gpus_of(config: SiteConfig) -> int:
     """Return how many whole GPUs the site has."""
-    return sum(map(_whole_gpus, config.pool))
+    return sum(map(whole_gpus, config.pool))
 
 
 def pools_with_whole(config: SiteConfig) -> Sequence[Pool]:
@@ -50,34 +51,35 @@ def pools_with_whole(config: SiteConfig) -> Sequence[Pool]:
     return [pool for pool in config.pool if pool.gpus_per_node]
 
 
-def changed(config: SiteConfig, asked: Asked) -> SiteConfig:
-    """Return the site as the question has it.
+def changed(config: SiteConfig, change: Asked) -> SiteConfig:
+    """Return the site as the change has it.
 
     Raises:
         InputError: it cannot be so.
     """
-    if asked.gpus:
-        config = _with_gpus(config, asked.gpus)
-    if asked.mps or asked.shards:
-        config = _with_shares(config, asked)
-    return with_cuts(config, asked.cuts) if asked.cuts else config
+    if change.gpus:
+        config = _with_gpus(config, change.gpus)
+    if change.mps or change.shards:
+        config = _with_shares(config, change)
+    return with_cuts(config, change.cuts) if change.cuts else config
 
 
 def _with_gpus(config: SiteConfig, gpus: int) -> SiteConfig:
-    pool = max(pools_with_whole(config), key=_whole_gpus, default=None)
+    pool = max(pools_with_whole(config), key=whole_gpus, default=None)
     if pool is None:
-        raise InputError("site.toml has no pool with whole GPUs to plan for")
-    after = _whole_gpus(pool) + gpus
+        raise InputError(NO_WHOLE_GPUS)
+    after = whole_gpus(pool) + gpus
     if gpus % pool.gpus_per_node:
         raise InputError(
             f"--gpus {gpus:+d}: a node of pool '{pool.name}' has {pool.gpus_per_node} GPUs; ask for whole nodes"
         )
     if after <= 0:
-        raise InputError(f"--gpus {gpus:+d} leaves pool '{pool.name}' no node: it has {_whole_gpus(pool)} GPUs")
+        raise InputError(f"--gpus {gpus:+d} leaves pool '{pool.name}' no node: it has {whole_gpus(pool)} GPUs")
     return resized(config, {pool.name: after})
 
 
-def _whole_gpus(pool: Pool) -> int:
+def whole_gpus(pool: Pool) -> int:
+    """Return how many whole GPUs a pool has."""
     return pool.gpus_per_node * count(pool.nodes)
 
 
@@ -97,20 +99,20 @@ def resized(config: SiteConfig, gpus: Mapping[str, int]) -> SiteConfig:
     return config._replace(pool=tuple(pools))
 
 
-def _with_shares(config: SiteConfig, asked: Asked) -> SiteConfig:
+def _with_shares(config: SiteConfig, change: Asked) -> SiteConfig:
     def shared(pool: Pool) -> Pool:
-        mps = pool.mps_per_gpu or (_MPS_PER_GPU if asked.mps else 0)
-        shards = pool.shards_per_gpu or (_SHARDS_PER_GPU if asked.shards else 0)
+        mps = pool.mps_per_gpu or (_MPS_PER_GPU if change.mps else 0)
+        shards = pool.shards_per_gpu or (_SHARDS_PER_GPU if change.shards else 0)
         return pool._replace(mps_per_gpu=mps, shards_per_gpu=shards) if pool.gpus_per_node else pool
 
     sharing = config.sharing
-    daemon = "site" if asked.mps and sharing.mps_daemon == "none" else sharing.mps_daemon
-    order = tuple(dict.fromkeys((*sharing.order, "mig", "mps", *(["shard"] if asked.shards else []))))
-    known = {one.name: one for one in config.partition}
-    names = dict.fromkeys([*known, *(name for pool in config.pool for name in pool.partitions)])
-    partitions = [known.get(name, Partition(name)) for name in names]
-    if asked.mps:
-        partitions = [one._replace(mps_users=one.mps_users or "each") for one in partitions]
+    daemon = "site" if change.mps and sharing.mps_daemon == "none" else sharing.mps_daemon
+    order = tuple(dict.fromkeys((*sharing.order, "mig", "mps", *(["shard"] if change.shards else []))))
+    listed = {partition.name: partition for partition in config.partition}
+    names = dict.fromkeys([*listed, *(name for pool in config.pool for name in pool.partitions)])
+    partitions = [listed.get(name, Partition(name)) for name in names]
+    if change.mps:
+        partitions = [partition._replace(mps_users=partition.mps_users or "each") for partition in partitions]
     return config._replace(
         pool=tuple(map(shared, config.pool)),
         partition=tuple(partitions),
@@ -118,20 +120,13 @@ def _with_shares(config: SiteConfig, asked: Asked) -> SiteConfig:
     )
 
 
-def otherwise(runs: Iterable[Run], sharing: Sharing | None, asked: Asked) -> Iterator[Run]:
-    """Yield the runs of the what-if: on their pieces, and as many more or fewer as the demand says.
-
-    Args:
-        runs: as they were.
-        sharing: who has which piece.
-        asked: the what-if.
-    """
-    whole, part = divmod(asked.demand, 1.0)
+def otherwise(runs: Iterable[Run], sharing: Sharing | None, change: Asked) -> Iterator[Run]:
+    """Yield the runs on their pieces, as many more or fewer as the demand of the change says."""
+    copies, part = divmod(change.demand, 1.0)
     for run in runs:
         number = run.job.number
         run = moved(run, sharing.pieces.get(number) if sharing else None)
-        copies = int(whole) + (drawn(number) < part)
-        for copy in range(copies):
+        for copy in range(int(copies) + (drawn(number) < part)):
             later_s = _LATER_S * drawn(number + copy * 7919) if copy else 0.0
             job = run.job._replace(
                 number=number + copy * _COPY, submit_s=run.job.submit_s + later_s, array=f"{run.job.array} {copy}"

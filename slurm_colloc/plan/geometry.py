@@ -7,6 +7,7 @@ smaller one does. Those with other engines (1g.24gb-me) are cut where they are a
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -16,14 +17,14 @@ from slurm_colloc.core.units import counted
 from slurm_colloc.gpu.mig import GpuModel, gres_type_of, model_named, plain
 from slurm_colloc.slurm.hostlist import expand, fold
 
-# Of the time of a slice so much is used before jobs wait long for it.
+# The part of the time of a slice that is used before jobs wait long for it.
 _BUSY = 0.8
 
 Geometry = tuple[str, ...]
 
 
 class Cut(NamedTuple):
-    """So many nodes of a pool, each of whose GPUs is cut into these slices; 0 nodes: as many as the demand needs."""
+    """A number of nodes of a pool, each of whose GPUs is cut into these slices; 0 is as many as the demand needs."""
 
     pool: str
     nodes: int
@@ -38,8 +39,8 @@ class Cut(NamedTuple):
 def profiles_of(pool: Pool) -> dict[str, MigSlice]:
     """Return the slices that the pool's card can be cut into, one of each, the smallest first.
 
-    What the driver said of slices of such a card, in the site's own pools, goes before the table. Of a profile that no
-    driver has listed they are the least (``GpuModel.size``).
+    Sizes that the driver said of such a card, in the site's own pools, go before the table. Those of a profile that no
+    driver has listed are the least (``GpuModel.size``).
 
     Raises:
         InputError: a card that we have no figures of, or whose size is not known.
@@ -77,16 +78,11 @@ def _card(pool: Pool) -> GpuModel:
     return known
 
 
-def size_of(profile: str, pool: Pool) -> tuple[int, int]:
-    """Return how many compute and memory slices a profile takes."""
-    compute, memory, _ = _card(pool).parts[profile]
-    return compute, memory
-
-
 def geometries(pool: Pool) -> list[Geometry]:
     """Return the ways to cut one GPU to which no further slice can be added."""
-    all_compute, all_memory = _card(pool).slices
-    sizes = {name: size_of(name, pool) for name in profiles_of(pool) if name == plain(name)}
+    card = _card(pool)
+    all_compute, all_memory = card.slices
+    sizes = {name: card.parts[name][:2] for name in profiles_of(pool) if name == plain(name)}
     found: set[Geometry] = set()
 
     def go(at: int, compute: int, taken: tuple[str, ...]) -> None:
@@ -104,41 +100,43 @@ def geometries(pool: Pool) -> list[Geometry]:
             found.add(tuple(sorted(taken, key=lambda name: (-sizes[name][1], -sizes[name][0], name))))
 
     go(0, 0, ())
-    return sorted(one for one in found if not any(_within(one, other) for other in found if other != one))
-
-
-def _within(one: Geometry, other: Geometry) -> bool:
-    return all(one.count(name) <= other.count(name) for name in set(one))
+    return sorted(one for one in found if not any(Counter(one) < Counter(other) for other in found))
 
 
 def best_cuts(pool: Pool, demand: Mapping[tuple[str, ...], float], among: Sequence[Geometry] = ()) -> list[Cut]:
     """Return how many nodes of a pool to cut into what: those whose slices serve more than the GPUs they are made of.
 
-    Node by node the geometry that serves most of what is left of the demand; a geometry of which even full slices
-    could serve no more than the best so far is not looked at.
-
     Args:
-        pool: whose GPUs.
+        pool: the GPUs.
         demand: how many jobs run at a time, on average, by the profiles that hold them, the smallest first.
         among: the geometries to choose from; all by default.
     """
-    choices = among or geometries(pool)
-    left = dict(demand)
+    return _best(pool, demand, among or geometries(pool))[1]
+
+
+def _best(pool: Pool, demand: Mapping[tuple[str, ...], float], choices: Sequence[Geometry]) -> tuple[float, list[Cut]]:
+    """Return how many jobs at a time the best cuts serve beyond the GPUs that they take, and those cuts.
+
+    Each node gets the geometry that serves most of the rest of the demand; a geometry of which even full slices could
+    serve no more than the best so far is not looked at.
+    """
+    rest, gain = dict(demand), 0.0
     cuts: dict[Geometry, int] = {}
     for _ in expand(pool.nodes):
-        best: tuple[float, Geometry, dict[tuple[str, ...], float]] = (0.0, (), left)
+        best: tuple[float, Geometry, dict[tuple[str, ...], float]] = (0.0, (), rest)
         for geometry in sorted(choices, key=len, reverse=True):
             if len(geometry) * _BUSY * pool.gpus_per_node <= best[0]:
                 break
-            served, rest = _served(geometry, pool.gpus_per_node, left)
+            served, unserved = _served(geometry, pool.gpus_per_node, rest)
             if served > best[0]:
-                best = served, geometry, rest
+                best = served, geometry, unserved
+        served, geometry, rest = best
         # A GPU that is cut serves nobody else: it must pay for itself.
-        if best[0] <= pool.gpus_per_node * _BUSY:
+        if served <= pool.gpus_per_node * _BUSY:
             break
-        cuts[best[1]] = cuts.get(best[1], 0) + 1
-        left = best[2]
-    return [Cut(pool.name, count, geometry) for geometry, count in cuts.items()]
+        gain += served - pool.gpus_per_node
+        cuts[geometry] = cuts.get(geometry, 0) + 1
+    return gain, [Cut(pool.name, count, geometry) for geometry, count in cuts.items()]
 
 
 def _served(
@@ -160,19 +158,9 @@ def _served(
 def alternatives(pool: Pool, demand: Mapping[tuple[str, ...], float], count: int) -> list[list[Cut]]:
     """Return the best mixture of geometries, then the best of one geometry alone, those that serve most first."""
     mixed = best_cuts(pool, demand)
-    if not mixed:
-        return []
-
-    def worth(cuts: Sequence[Cut]) -> float:
-        left, served = dict(demand), 0.0
-        for cut in cuts:
-            more, left = _served(cut.geometry, cut.nodes * pool.gpus_per_node, left)
-            served += more
-        return served - sum(cut.nodes for cut in cuts) * pool.gpus_per_node
-
-    single = [cuts for one in geometries(pool) if (cuts := best_cuts(pool, demand, [one]))]
-    ordered = sorted((cuts for cuts in single if cuts != mixed), key=lambda cuts: -worth(cuts))
-    return [mixed, *ordered[: count - 1]]
+    single = [_best(pool, demand, [geometry]) for geometry in geometries(pool)]
+    ordered = [cuts for _, cuts in sorted(single, key=lambda best: -best[0]) if cuts and cuts != mixed]
+    return [mixed, *ordered[: count - 1]] if mixed else []
 
 
 def with_cuts(config: SiteConfig, cuts: Sequence[Cut]) -> SiteConfig:
@@ -220,7 +208,7 @@ def parse_geometry(text: str, pools: Sequence[Pool]) -> Iterator[Cut]:
             )
         most = _card(pool).parts
         alike = tuple(map(plain, geometry))
-        if not any(_within(alike, one) for one in geometries(pool)) or any(
+        if not any(Counter(alike) <= Counter(one) for one in geometries(pool)) or any(
             geometry.count(name) > most[name][2] for name in geometry
         ):
             raise InputError(f"--mig '{item}': one GPU cannot be cut into {' + '.join(geometry)}")

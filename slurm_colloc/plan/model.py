@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a replay needs of a site and of its jobs, and what it answers. Times are seconds on one clock."""
+"""The site and the jobs of a replay, and its answer. Times are seconds on one clock."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
 
 class Shape(NamedTuple):
-    """What a job asks of each of its nodes: ``units`` of a kind of gres, cores and memory.
+    """The request of a job on each of its nodes: ``units`` of a kind of gres, cores and memory.
 
     ``kind`` is the type of a whole GPU, of a slice, or "mps" and "shard", whose units are of one GPU.
     """
@@ -17,11 +17,16 @@ class Shape(NamedTuple):
     mem_mib: int
     nodes: int = 1
 
+    @property
+    def units_in_all(self) -> int:
+        """Return the units on all nodes."""
+        return self.units * self.nodes
+
 
 class Job(NamedTuple):
     """One job as it is to be replayed; ``run_s`` is how long it runs where it is put.
 
-    Of its ``array`` at most ``at_once`` run at a time; 0 is as many as have room.
+    At most ``at_once`` tasks of its ``array`` run at a time; 0 is as many as have room.
     """
 
     number: int
@@ -38,7 +43,7 @@ class Job(NamedTuple):
 
 
 class NodeKind(NamedTuple):
-    """What one node offers: so many of each kind of gres, and of shares so many of each of its ``shared`` GPUs.
+    """The offer of one node: its number of each kind of gres, and of shares that of each of its ``shared`` GPUs.
 
     Shares are of whole GPUs of the kind ``shared_kind``: a GPU of which a share is taken is no whole one any more.
     """
@@ -61,7 +66,7 @@ class Scheduler(NamedTuple):
     bf_max_job_test: int = 500
     bf_window_linear_s: float = 0.0
     batch_sched_delay_s: float = 3.0
-    # Where a job that has to wait is expected to start: before 24.11 otherwise than since.
+    # The start of a job that has to wait was foretold otherwise before 24.11.
     before_24_11: bool = False
     backfill: bool = True
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """How many GPUs keep the waits of today, without sharing and with it, and what waits are with it on all. Pure.
 
-What is compared is replays with replays, of the same jobs: of each class the mean wait may grow by a bound. The least
-number of GPUs that keeps it is searched for, whole nodes first, then single GPUs of one node: so many keep the bound,
-and one GPU less does not. A replay that breaks it beyond hope is not run to its end.
+Replays are compared with replays, of the same jobs: the mean wait of each class may grow by a bound. The least number
+of GPUs that keeps it is searched for, whole nodes first, then single GPUs of one node: that number keeps the bound, and
+one GPU less does not. A replay that breaks it beyond hope is not run to its end.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,19 +14,29 @@ from typing import NamedTuple
 
 from slurm_colloc.core.config import Pool, SiteConfig
 from slurm_colloc.core.errors import InputError
-from slurm_colloc.plan.answer import comparable, held_s, settled
-from slurm_colloc.plan.change import Asked, changed, gpus_of, otherwise, pools_with_whole, resized
+from slurm_colloc.plan.answer import comparable, load, missed, settled
+from slurm_colloc.plan.change import (
+    NO_WHOLE_GPUS,
+    Asked,
+    changed,
+    gpus_of,
+    otherwise,
+    pools_with_whole,
+    resized,
+    whole_gpus,
+)
 from slurm_colloc.plan.geometry import Cut, best_cuts, profiles_of
 from slurm_colloc.plan.model import Started
 from slurm_colloc.plan.past import CLASSES, PIECES, Past, Run
-from slurm_colloc.plan.scenario import TOTAL, Range, Scenario, Weeks, freed_gpu_hours
+from slurm_colloc.plan.scenario import TOTAL, Range, Scenario, Weeks, freed_gpu_hours, mean
 from slurm_colloc.plan.sharing import Sharing, demand, share
 from slurm_colloc.plan.site import Rules, site_of
+from slurm_colloc.plan.unreplayed import Unreplayed, unreplayed
 
 # "No longer than today": no class's mean wait grows by more than the larger of these.
 MORE_S, MORE_PART = 300.0, 0.1
-# A replay is given up once a class has waited so many times as long as it may, as some draw of weeks may bear more; of
-# many jobs sooner, as it takes long.
+# A replay is given up once a class has waited so many times as long as it may, as some draw of weeks may bear more, and
+# sooner where jobs are many, as it takes long.
 _HOPELESS, _HOPELESS_OF_MANY = 3.0, 1.25
 # The replay and the site may differ by so much of the mean wait, or so little that it says nothing of a bound.
 MOST_ERROR_PCT, MOST_ERROR_S = 25.0, 30.0
@@ -34,7 +44,7 @@ MOST_ERROR_PCT, MOST_ERROR_S = 25.0, 30.0
 # Few jobs are replayed several times, from other seconds on.
 _MOST_STARTS, _REPLAYED_JOBS = 8, 10_000
 _MOST_GROWTH, _GROWTH_STEP = 3.0, 0.1
-# In pools of more nodes a part of one is not looked for.
+# A part of a node is not looked for in pools of more nodes.
 _NODES_IN_PARTS = 32
 
 
@@ -47,7 +57,7 @@ class Bound(NamedTuple):
 
     def of(self, name: str, today_s: float) -> float:
         """Return the longest mean wait of a class whose jobs wait so long today."""
-        return self.most_s.get(name, today_s + max(self.more_s, self.more_part * today_s))
+        return self.most_s.get(name.partition(", ")[0], today_s + max(self.more_s, self.more_part * today_s))
 
 
 class Waits(NamedTuple):
@@ -71,7 +81,7 @@ class ClassNeed(NamedTuple):
 
 
 class Point(NamedTuple):
-    """A replay: on how many GPUs, by whom csub was used (0: no sharing), the mean wait, None where it was given up."""
+    """A replay: its GPUs, the part of jobs that csub places (0 is no sharing), the mean wait, None if given up."""
 
     gpus: int
     adoption: float
@@ -80,13 +90,12 @@ class Point(NamedTuple):
 
 
 class Need(NamedTuple):
-    """What sharing is worth.
+    """The worth of sharing, and what it is made of.
 
     ``whole`` and ``shared`` GPUs keep the waits of today without sharing and with it, ``whole_nodes`` and
     ``shared_nodes`` where only whole nodes count; None where not even all do, or nothing is known to fit a piece.
-    ``worth`` is their difference.
-    ``by_adoption`` says how many keep them where csub places but a part of the jobs. ``growth`` is by how many times
-    as many jobs sharing is used up, None beyond what was tried.
+    ``worth`` is their difference. The GPUs that keep them where csub places but a part of the jobs are ``by_adoption``.
+    Sharing is used up by ``growth`` times as many jobs, None beyond what was tried.
     """
 
     gpus: int
@@ -108,24 +117,24 @@ class Need(NamedTuple):
     sharing: Sharing
     weeks: int
     assumed: int
+    unreplayed: Unreplayed | None
     left_out: tuple[str, ...]
     cuts: tuple[Cut, ...]
 
 
 class Trial(NamedTuple):
-    """A replay held against today: of each class the sums of waits by week, today and then; ``done`` is whole."""
+    """A replay held against today: the sums of waits of each class by week, today and then; ``done`` is whole."""
 
-    keeps: bool
-    sums: Mapping[str, tuple[list[tuple[float, int]], list[tuple[float, int]]]]
-    done: Scenario | None
-    sharing: Sharing | None
+    keeps: bool = False
+    sums: Mapping[str, tuple[list[tuple[float, int]], list[tuple[float, int]]]] = {}
+    done: Scenario | None = None
 
 
 def need(
     past: Past,
     config: SiteConfig,
     rules: Rules,
-    asked: Asked,
+    change: Asked,
     bound: Bound,
     adoptions: Sequence[float],
     step: Callable[[int, int], None],
@@ -136,58 +145,58 @@ def need(
         past: the jobs of the window.
         config: the site as it is.
         rules: Slurm's.
-        asked: the pieces that there are to be; without any the site's own.
+        change: the pieces that there are to be, or the site's own.
         bound: how long jobs may wait.
-        adoptions: for which parts of the jobs, besides all, it is told what they need.
+        adoptions: the parts of the jobs, besides all, for which their need is told.
         step: told how many replays are done, of about how many.
 
     Raises:
         InputError: there is nothing to compare, or nothing that may be shared.
     """
-    search = _Search(past, config, rules, asked, bound, step, 7 * (3 + len(adoptions)))
-    full, all_jobs = search.full, 1.0
+    replays = 7 * (3 + len(adoptions))
+    search = _Search(past, config, rules, change, bound, lambda done: step(done, max(replays, done + 1)))
     plain = search.least(0.0, (1 + search.load) / 2)
-    most = sum(plain.gpus.values()) / sum(full.values()) if plain else 1.0
-    on_all = search.trial(full, all_jobs)
-    assert on_all.sharing is not None
-    freed_s = 3600 * sum(freed_gpu_hours((run for run in past.runs if run.counted), on_all.sharing).values())
-    fewer = freed_s / (past.until_s - past.since_s) / sum(full.values())
-    shared = search.least(all_jobs, (most + search.load - fewer) / 2) if on_all.sharing.pieces else None
-    least = sum(shared.gpus.values()) / sum(full.values()) if shared else most
+    most = search.part(plain)
+    freed = freed_gpu_hours(past, search.sharing) * 3600 / past.span_s / gpus_of(config)
+    shared = search.least(1.0, (most + search.load - freed) / 2) if search.sharing.pieces else None
+    least = search.part(shared)
     by_adoption = {part: search.least(part, most - part * (most - least)) for part in adoptions if shared}
-    growth = search.growth(1 / least) if shared else None
-    measured_s = fmean(run.waited_s for run in search.known)
-    missed_s = abs(fmean(search.today.waits(search.known)) - measured_s)
+    measured_s, missed_s = missed(search.runs, search.today)
     return Need(
         gpus=gpus_of(config),
-        jobs=len(search.known),
+        jobs=len(search.runs),
         measured_mean_s=measured_s,
-        error_pct=100 * missed_s / measured_s,
-        error_s=missed_s,
+        error_pct=100 * abs(missed_s) / measured_s,
+        error_s=abs(missed_s),
         load=search.load,
         bound=bound,
-        whole=plain and sum(plain.gpus.values()),
-        whole_nodes=plain and sum(plain.nodes.values()),
-        shared=shared and sum(shared.gpus.values()),
-        shared_nodes=shared and sum(shared.nodes.values()),
+        whole=plain and plain.total,
+        whole_nodes=plain and plain.in_nodes,
+        shared=shared and shared.total,
+        shared_nodes=shared and shared.in_nodes,
         worth=search.worth(plain, shared),
-        by_adoption={part: found and sum(found.gpus.values()) for part, found in by_adoption.items()},
-        growth=growth,
+        by_adoption={part: fewest and fewest.total for part, fewest in by_adoption.items()},
+        growth=search.growth(1 / least) if shared else None,
         classes=tuple(search.classes(shared)),
         points=tuple(search.points()),
-        sharing=on_all.sharing,
+        sharing=search.sharing,
         weeks=search.weeks.count,
         assumed=past.assumed,
+        unreplayed=unreplayed(past, site_of(config, rules), search.today.wait_s, rules.caps),
         left_out=(*rules.left_out, *search.why_not),
-        cuts=search.asked.cuts,
+        cuts=search.change.cuts,
     )
 
 
 class _Least(NamedTuple):
-    """The fewest GPUs of each pool that keep a bound: in whole nodes, and with one node that has fewer."""
+    """The fewest GPUs of each pool that keep a bound, and how many all are if they come by whole nodes."""
 
-    nodes: Mapping[str, int]
     gpus: Mapping[str, int]
+    in_nodes: int
+
+    @property
+    def total(self) -> int:
+        return sum(self.gpus.values())
 
 
 class _Search:
@@ -198,200 +207,188 @@ class _Search:
         past: Past,
         config: SiteConfig,
         rules: Rules,
-        asked: Asked,
+        change: Asked,
         bound: Bound,
-        step: Callable[[int, int], None],
-        expected: int,
+        step: Callable[[int], None],
     ) -> None:
-        self.past, self._config, self._rules, self._bound = past, config, rules, bound
-        self._step, self._expected = step, expected
-        self._pools = sorted(pools_with_whole(config), key=lambda pool: -gpus_of(config._replace(pool=(pool,))))
+        self._past, self._config, self._rules, self._bound, self._step = past, config, rules, bound, step
+        self._gpus = {pool.name: whole_gpus(pool) for pool in pools_with_whole(config)}
+        self._pools = sorted(pools_with_whole(config), key=whole_gpus, reverse=True)
         if not self._pools:
-            raise InputError("site.toml has no pool with whole GPUs to plan for")
-        self.full = {pool.name: gpus_of(config._replace(pool=(pool,))) for pool in self._pools}
+            raise InputError(NO_WHOLE_GPUS)
+        self.load = load(past, config) or 0.0
         self._starts = max(1, min(_MOST_STARTS, _REPLAYED_JOBS // max(1, len(past.runs))))
         self.today = Scenario(past.runs, site_of(config, rules), starts=self._starts)
-        self.known = comparable(past, [run for run in past.runs if run.counted], self.today)
-        self.asked, _, self.why_not = settled(past, config, rules, asked, self.today)
+        self.runs = comparable(past, self.today)
+        self.change, _, self.why_not = settled(past, config, rules, change, self.today)
+        self.sharing = share(past, changed(config, self.change), 1.0)
         self.weeks = Weeks(past)
-        self._sizes_cuts = asked.best_cuts or not all(cut.nodes for cut in asked.cuts)
+        self._sizes_cuts = change.best_cuts or not all(cut.nodes for cut in change.cuts)
         self._trials: dict[tuple[tuple[int, ...], float, float], Trial] = {}
         self._demand = cache(lambda pool: demand(past, pool, profiles_of(pool), config))
-        self.load = sum(held_s(run, past) for run in past.runs) / sum(self.full.values())
-        self.load /= past.until_s - past.since_s
 
-    def trial(self, gpus: Mapping[str, int], adoption: float, growth: float = 1.0, *, whole: bool = False) -> Trial:
-        """Return what a replay with so many GPUs says; ``whole``: to its end, whatever jobs wait."""
+    def part(self, least: _Least | None) -> float:
+        """Return which part of all GPUs keeps the bound; all where not even they do."""
+        return least.total / gpus_of(self._config) if least else 1.0
+
+    def _trial(self, gpus: Mapping[str, int], adoption: float, growth: float = 1.0, *, to_end: bool = False) -> Trial:
+        """Return what a replay with so many GPUs says, ``to_end`` however long jobs wait."""
         key = tuple(gpus.values()), adoption, growth
-        found = self._trials.get(key)
-        if found is None or (whole and found.done is None):
+        if key not in self._trials or (to_end and self._trials[key].done is None):
             hopeless = _HOPELESS if self._starts > 1 else _HOPELESS_OF_MANY
-            self._step(len(self._trials), max(self._expected, len(self._trials) + 1))
-            found = self._trials[key] = self._replayed(gpus, adoption, growth, inf if whole else hopeless)
-        return found
+            self._step(len(self._trials))
+            self._trials[key] = self._replayed(gpus, adoption, growth, inf if to_end else hopeless)
+        return self._trials[key]
 
     def _replayed(self, gpus: Mapping[str, int], adoption: float, growth: float, hopeless: float) -> Trial:
         config, sharing = resized(self._config, gpus), None
-        asked = Asked(demand=self.asked.demand * growth)
+        change = Asked(demand=self.change.demand * growth)
         if adoption:
             try:
-                asked = self.asked._replace(cuts=self._cuts(config), adoption=adoption, demand=asked.demand)
-                config = changed(config, asked)
-            except InputError:  # so few nodes cannot be cut as asked
-                return Trial(keeps=False, sums={}, done=None, sharing=None)
-            sharing = share(self.past, config, adoption)
-        classes: dict[str, list[Run]] = {}
-        for run in self.known:
-            classes.setdefault(_class(run, sharing, alike=len(self._pools) == 1), []).append(run)
-        named = {run.job.number: name for name, runs in classes.items() for run in runs}
-        most_s = {
+                change = self.change._replace(cuts=self._cuts(config), adoption=adoption, demand=change.demand)
+                config = changed(config, change)
+            except InputError:  # these nodes are too few to be cut so
+                return Trial()
+            sharing = share(self._past, config, adoption)
+        classes = self._classes(sharing)
+        class_of = {run.job.number: name for name, runs in classes.items() for run in runs}
+        # The seconds that each class may still wait before all hope is gone.
+        left_s = {
             name: hopeless * self._starts * len(runs) * self._bound.of(name, fmean(self.today.waits(runs)))
             for name, runs in classes.items()
         }
-        waited_s = dict.fromkeys(classes, 0.0)
 
-        def enough(started: Started) -> bool:
-            name = named.get(started.job.number)
+        def hope_is_gone(started: Started) -> bool:
+            name = class_of.get(started.job.number)
             if name is None:
                 return False
-            waited_s[name] += started.wait_s
-            return waited_s[name] > most_s[name]
+            left_s[name] -= started.wait_s
+            return left_s[name] < 0
 
         done = self.today
-        if adoption or asked.demand != 1 or gpus != self.full:
-            done = Scenario(
-                otherwise(self.past.runs, sharing, asked), site_of(config, self._rules), enough, self._starts
-            )
-        if any(waited_s[name] > most_s[name] for name in classes):
-            return Trial(keeps=False, sums={}, done=None, sharing=sharing)
+        if adoption or change.demand != 1 or gpus != self._gpus:
+            then = otherwise(self._past.runs, sharing, change)
+            done = Scenario(then, site_of(config, self._rules), hope_is_gone, self._starts)
+        if min(left_s.values()) < 0:
+            return Trial()
         sums = {}
         for name, runs in classes.items():
             both = [run for run in runs if run.job.number in done.wait_s]
             sums[name] = self.weeks.sums(both, self.today.wait_s), self.weeks.sums(both, done.wait_s)
         keeps = done.never <= self.today.never and all(
-            _mean(then) <= self._bound.of(name, _mean(today)) for name, (today, then) in sums.items()
+            mean(then) <= self._bound.of(name, mean(today)) for name, (today, then) in sums.items()
         )
-        return Trial(keeps, sums, done, sharing)
+        return Trial(keeps, sums, done)
+
+    def _classes(self, sharing: Sharing | None) -> dict[str, list[Run]]:
+        """Return the runs on pieces and those by their GPUs, each kind of GPU by itself if not all are alike."""
+        classes: dict[str, list[Run]] = {}
+        for run in self.runs:
+            name = PIECES if sharing and run.job.number in sharing.pieces else run.kind
+            kind = f", {run.job.shape.kind}" if len(self._pools) > 1 else ""
+            classes.setdefault(name + kind, []).append(run)
+        return classes
 
     def _cuts(self, config: SiteConfig) -> tuple[Cut, ...]:
-        """Return the cuts of the question, of as many nodes as the demand needs where it named no number."""
+        """Return the cuts of the change, of as many nodes as the demand needs where it named no number."""
         if not self._sizes_cuts:
-            return self.asked.cuts
-        found: list[Cut] = []
-        whole = {pool.name: pool for pool in self._pools}
-        for pool in config.pool:
-            if pool.name in whole:
-                among = [cut.geometry for cut in self.asked.cuts if cut.pool == pool.name]
-                found += best_cuts(pool, self._demand(whole[pool.name]), among) if among else []
-        return tuple(found)
+            return self.change.cuts
+        pools = {pool.name: pool for pool in self._pools}
+        return tuple(
+            cut
+            for pool in config.pool
+            if (among := [cut.geometry for cut in self.change.cuts if cut.pool == pool.name])
+            for cut in best_cuts(pool, self._demand(pools[pool.name]), among)
+        )
 
     def least(self, adoption: float, guess: float) -> _Least | None:
         """Return the fewest GPUs that keep the bound, None where not even all do; their part of all is a guess."""
-        if not self.trial(self.full, adoption).keeps:
+        if not self._trial(self._gpus, adoption).keeps:
             return None
-        gpus = dict(self.full)
+        gpus = dict(self._gpus)
+
+        def fewest(pool: Pool, unit: int, low: int, probe: int) -> int:
+            def keep(count: int) -> bool:
+                return self._trial(gpus | {pool.name: count * unit}, adoption).keeps
+
+            return unit * _first(keep, low, gpus[pool.name] // unit, probe)
+
         for pool in self._pools:
-            each = pool.gpus_per_node
-
-            def nodes_keep(count: int, pool: Pool = pool, each: int = each) -> bool:
-                return self.trial(gpus | {pool.name: count * each}, adoption).keeps
-
-            nodes = gpus[pool.name] // each
-            gpus[pool.name] = each * _first(nodes_keep, 0, nodes, ceil(guess * nodes))
-        in_nodes = dict(gpus)
+            gpus[pool.name] = fewest(pool, pool.gpus_per_node, 0, ceil(guess * gpus[pool.name] / pool.gpus_per_node))
+        in_nodes = sum(gpus.values())
         for pool in self._pools:
-
-            def keep(count: int, pool: Pool = pool) -> bool:
-                return self.trial(gpus | {pool.name: count}, adoption).keeps
-
-            most = gpus[pool.name]
-            if most <= _NODES_IN_PARTS * pool.gpus_per_node:
-                gpus[pool.name] = _first(keep, most - pool.gpus_per_node, most, most - pool.gpus_per_node // 2)
-        return _Least(in_nodes, gpus)
+            most, node = gpus[pool.name], pool.gpus_per_node
+            if most <= _NODES_IN_PARTS * node:
+                gpus[pool.name] = fewest(pool, 1, most - node, most - node // 2)
+        return _Least(gpus, in_nodes)
 
     def growth(self, guess: float) -> float | None:
         """Return by how many times as many jobs all GPUs with sharing no longer keep the bound."""
         most = round((_MOST_GROWTH - 1) / _GROWTH_STEP)
 
         def breaks(steps: int) -> bool:
-            return not self.trial(self.full, 1.0, 1 + steps * _GROWTH_STEP).keeps
+            return not self._trial(self._gpus, 1.0, 1 + steps * _GROWTH_STEP).keeps
 
-        found = _first(breaks, 0, most + 1, ceil((guess - 1) / _GROWTH_STEP))
-        return 1 + found * _GROWTH_STEP if found <= most else None
+        steps = _first(breaks, 0, most + 1, ceil((guess - 1) / _GROWTH_STEP))
+        return 1 + steps * _GROWTH_STEP if steps <= most else None
 
     def worth(self, plain: _Least | None, shared: _Least | None) -> Range | None:
         """Return how many GPUs fewer keep the bound with sharing, and where nine of ten draws of weeks have it."""
         if plain is None or shared is None:
             return None
-        value = sum(plain.gpus.values()) - sum(shared.gpus.values())
-        drawn = [self._drawn(0.0), self._drawn(1.0)]
-        return Range(value, *self.weeks.ends([a - b for a, b in zip(*drawn, strict=True)]))
+        fewer = [a - b for a, b in zip(self._drawn(0.0), self._drawn(1.0), strict=True)]
+        return Range(plain.total - shared.total, *self.weeks.ends(fewer))
 
-    def _drawn(self, adoption: float) -> list[float]:
+    def _drawn(self, adoption: float) -> list[int]:
         """Return of each draw of weeks the fewest of the GPUs tried that keep its bound, as all above them do."""
-        tried = sorted(
-            ((sum(gpus), trial) for (gpus, by, more), trial in self._trials.items() if (by, more) == (adoption, 1.0)),
-            key=lambda one: -one[0],
+        trials = sorted(
+            ((sum(gpus), trial) for (gpus, by, growth), trial in self._trials.items() if (by, growth) == (adoption, 1)),
+            key=lambda tried: -tried[0],
         )
-        found = [float(tried[0][0])] * len(self.weeks.draws)
-        keeping = [True] * len(found)
-        for gpus, trial in tried:
+        draws = range(len(self.weeks.draws))
+        fewest, keeping = [trials[0][0]] * len(draws), [True] * len(draws)
+        for gpus, trial in trials:
             means = [
                 (name, self.weeks.means(today), self.weeks.means(then)) for name, (today, then) in trial.sums.items()
             ]
-            for at in range(len(found)):
-                keeping[at] = (
-                    keeping[at]
-                    and bool(means)
-                    and all(then[at] <= self._bound.of(name, today[at]) for name, today, then in means)
+            for draw in draws:
+                keeping[draw] &= bool(means) and all(
+                    then[draw] <= self._bound.of(name, today[draw]) for name, today, then in means
                 )
-                if keeping[at]:
-                    found[at] = gpus
-        return found
+                if keeping[draw]:
+                    fewest[draw] = gpus
+        return fewest
 
     def classes(self, shared: _Least | None) -> Iterable[ClassNeed]:
         """Yield the waits of each class, and of all."""
-        on_all = self.trial(self.full, 1.0, whole=True)
-        on_need = down = None
+        on_all = self._trial(self._gpus, 1.0, to_end=True).done
+        on_need = node_down = None
         if shared:
-            on_need = self.trial(shared.gpus, 1.0, whole=True).done
-            first = self._pools[0]
-            left = shared.gpus[first.name] - first.gpus_per_node
-            down = self.trial({**shared.gpus, first.name: left}, 1.0, whole=True).done if left > 0 else None
-        names = [_class(run, on_all.sharing, alike=len(self._pools) == 1) for run in self.known]
-        order = sorted(set(names), key=lambda name: [name.startswith(one) for one in CLASSES][::-1])
+            on_need = self._trial(shared.gpus, 1.0, to_end=True).done
+            largest = self._pools[0]
+            gpus = {**shared.gpus, largest.name: shared.gpus[largest.name] - largest.gpus_per_node}
+            node_down = self._trial(gpus, 1.0, to_end=True).done if gpus[largest.name] > 0 else None
+        classes = self._classes(self.sharing)
+        order = sorted(classes, key=lambda name: CLASSES.index(name.partition(", ")[0]))
         for name in (*order, TOTAL):
-            runs = [run for run, one in zip(self.known, names, strict=True) if name in (one, TOTAL)]
-            today, then = self._waits(runs, self.today), self._waits(runs, on_all.done)
+            runs = classes.get(name, self.runs)
+            today, then = self._waits(runs, self.today), self._waits(runs, on_all)
             if today and then:
-                yield ClassNeed(name, len(runs), today, then, self._waits(runs, on_need), self._waits(runs, down))
+                yield ClassNeed(name, len(runs), today, then, self._waits(runs, on_need), self._waits(runs, node_down))
 
     def _waits(self, runs: Sequence[Run], done: Scenario | None) -> Waits | None:
         waits = sorted(done.waits(runs)) if done else []
         if done is None or not waits:
             return None
         weeks = [total / count for total, count in self.weeks.sums(runs, done.wait_s) if count]
-        return Waits(
-            fmean(waits), waits[len(waits) // 2], waits[min(len(waits) - 1, int(0.95 * len(waits)))], max(weeks)
-        )
+        return Waits(fmean(waits), waits[len(waits) // 2], waits[int(0.95 * len(waits))], max(weeks))
 
     def points(self) -> Iterable[Point]:
         """Yield all that was replayed of today's number of jobs."""
         for (gpus, adoption, growth), trial in sorted(self._trials.items()):
             if growth == 1.0:
-                waits = trial.done.waits(self.known) if trial.done else []
+                waits = trial.done.waits(self.runs) if trial.done else []
                 yield Point(sum(gpus), adoption, trial.keeps, fmean(waits) if waits else None)
-
-
-def _class(run: Run, sharing: Sharing | None, *, alike: bool) -> str:
-    """Return the class in which a run counts: on a piece or by its GPUs, and by their kind if not all are alike."""
-    name = PIECES if run.kind == PIECES or (sharing and run.job.number in sharing.pieces) else run.kind
-    return name if alike else f"{name}, {run.job.shape.kind}"
-
-
-def _mean(sums: Iterable[tuple[float, int]]) -> float:
-    both = list(sums)
-    return sum(one for one, _ in both) / max(1, sum(count for _, count in both))
 
 
 def _first(holds: Callable[[int], bool], low: int, high: int, guess: int) -> int:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What sharing is worth, in sentences and a table for people and as JSON. Pure."""
+"""The worth of sharing in sentences and a table for people, and as JSON. Pure."""
 
 import json
 from collections.abc import Iterator
@@ -7,13 +7,17 @@ from typing import NamedTuple
 
 from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.units import counted, in_words, printable
-from slurm_colloc.plan.need import MOST_ERROR_PCT, MOST_ERROR_S, ClassNeed, Need, Waits
+from slurm_colloc.plan.need import MOST_ERROR_PCT, MOST_ERROR_S, ClassNeed, Need
 from slurm_colloc.plan.past import PIECES
-from slurm_colloc.plan.text import plain, table
+from slurm_colloc.plan.scenario import Range
+from slurm_colloc.plan.text import plain, table, unreplayed_hours
+from slurm_colloc.slurm.hostlist import count
 
 SCHEMA = 1
 _HOURS_PER_YEAR = 8766
-# What is not so in truth as it is in the replay, and which way that turns the worth.
+# The part of the time of all GPUs that jobs have on a site that is always full, between jobs too large for the rest.
+_FULL = 0.93
+# The replay differs from the truth in these, and each turns the worth one way.
 _SIGNS = (
     ("too large", "csub learns what a job needs from its first run; here it is known from the first"),
     ("too large", "no job on a piece runs out of memory or is harmed by a neighbour here"),
@@ -31,7 +35,7 @@ _ISOLATION = {
 
 
 class Extras(NamedTuple):
-    """What is said beside the replay: with use assumed, of jobs harmed, the price of a GPU-hour."""
+    """Facts beside the replay: an answer with use assumed, the rate of jobs harmed, the price of a GPU-hour."""
 
     assumed: Need | None = None
     harmed: str = ""
@@ -60,17 +64,20 @@ def headline(found: Need) -> str:
     if found.worth is None or found.shared is None:
         lost = "not even all GPUs keep the waits of today" + ("" if found.whole is None else " with sharing")
         return f"Sharing is worth no GPU: {lost}. On all {found.gpus} {both}."
-    worth, low, high = found.worth
-    if worth <= 0:
+    if found.worth.value <= 0:
         return (
             f"Sharing is worth no GPU: the waits of today need {found.whole} of {found.gpus} without it and "
             f"{found.shared} with it. On all {found.gpus} {both}."
         )
-    ends = "" if low is None or high is None else f" ({low:.0f} to {high:.0f})"
+    worth = f"{counted(int(found.worth.value), 'GPU')}{_ends(found.worth)}"
     return (
-        f"Sharing is worth {counted(int(worth), 'GPU')}{ends}: the waits of today need {found.shared} of {found.gpus} "
-        f"with it and {found.whole} without it; or on all {found.gpus} {both}."
+        f"Sharing is worth {worth}: the waits of today need {found.shared} of {found.gpus} with it and {found.whole} "
+        f"without it; or on all {found.gpus} {both}."
     )
+
+
+def _ends(worth: Range) -> str:
+    return "" if worth.low is None else f" ({worth.low:.0f} to {worth.high:.0f})"
 
 
 def _sooner(found: Need) -> str:
@@ -122,12 +129,8 @@ def rows(found: Need) -> Iterator[list[str]]:
         name, jobs = one.name, str(one.jobs)
         for case, waits in cases.items():
             if waits:
-                yield [name, jobs, case, *_cells(waits)]
+                yield [name, jobs, case, *map(in_words, waits)]
                 name = jobs = ""
-
-
-def _cells(waits: Waits) -> list[str]:
-    return [in_words(seconds) for seconds in waits]
 
 
 def facts(found: Need, config: SiteConfig, extras: Extras) -> Iterator[str]:
@@ -137,31 +140,34 @@ def facts(found: Need, config: SiteConfig, extras: Extras) -> Iterator[str]:
     longer = f"grows by more than {by}" if found.bound.more_s or found.bound.more_part else "grows"
     yield f"kept is: no class's mean wait {longer}{f'; at most, {bound}' if bound else ''}"
     if (assumed := extras.assumed) and trusted(assumed) and assumed.worth:
-        ends = "" if assumed.worth.low is None else f" ({assumed.worth.low:.0f} to {assumed.worth.high:.0f})"
         yield (
             f"if {assumed.assumed} jobs not measured used what --assume says, sharing were worth "
-            f"{assumed.worth.value:.0f} GPUs{ends}: {assumed.shared} of {assumed.gpus}"
+            f"{assumed.worth.value:.0f} GPUs{_ends(assumed.worth)}: {assumed.shared} of {assumed.gpus}"
         )
+    if not trusted(found):
+        yield from unreplayed_hours(found.unreplayed)
     if not trusted(found) or found.worth is None:
         return
     yield f"in whole nodes: {found.shared_nodes} GPUs with sharing, {found.whole_nodes} without"
+    if sum(count(pool.nodes) for pool in config.pool) == 1:
+        yield "the site has one node: sharing saves none, and no job runs while it is down"
     if found.by_adoption:
         parts = [f"of {100 * part:g} % of jobs {gpus or 'more than all'}" for part, gpus in found.by_adoption.items()]
         yield f"GPUs where csub places but a part: {', '.join(parts)}, of all {found.shared}"
-    grown = "3 times as many" if found.growth is None else f"{found.growth:.2f} times as many"
-    yield f"used up, on all {found.gpus}: {'not by ' if found.growth is None else 'by '}{grown} jobs"
-    slower = [one.slowdown for one in found.sharing.pieces.values()]
-    if slower:
-        mean_pct = 100 * (sum(one.expected for one in slower) / len(slower) - 1)
-        most_pct = 100 * (max(one.upper for one in slower) - 1)
-        of = f"{len(slower)} of {found.sharing.one_gpu} jobs of one GPU"
-        yield f"on pieces: {of}, {mean_pct:.0f} % slower on average, few by more than {most_pct:.0f} %"
+    grown = "not by 3" if found.growth is None else f"by {found.growth:.2f}"
+    yield f"used up, on all {found.gpus}: {grown} times as many jobs"
+    if slowdown := found.sharing.slowdown:
+        mean_pct, most_pct = (100 * (factor - 1) for factor in slowdown)
+        jobs = f"{len(found.sharing.pieces)} of {found.sharing.one_gpu} jobs of one GPU"
+        yield f"on pieces: {jobs}, {mean_pct:.0f} % slower on average, few by more than {most_pct:.0f} %"
     yield extras.harmed or "harmed jobs: not known before csub places some; then 'colloc report --harm' says"
-    used = {one.kind for one in found.sharing.pieces.values()}
-    users = {one.mps_users or "each" for one in config.partition} or {"each"}
-    kinds = [*(users if "mps" in used else ()), *(["shard"] if "shard" in used else ())]
-    for kind in (*kinds, *(["slice"] if used - {"mps", "shard"} else ())):
-        yield f"isolation: {_ISOLATION[kind]}"
+    users = [partition.mps_users or "each" for partition in config.partition] or ["each"]
+    kinds = {
+        kind
+        for piece in found.sharing.pieces.values()
+        for kind in {"mps": users, "shard": ["shard"]}.get(piece.kind, ["slice"])
+    }
+    yield from (f"isolation: {how}" for kind, how in _ISOLATION.items() if kind in kinds)
     if extras.price is not None and found.worth.value > 0:
         hours = found.worth.value * _HOURS_PER_YEAR
         yield f"a year: {hours:,.0f} GPU-hours, {hours * extras.price:,.0f} {extras.currency}"
@@ -173,6 +179,11 @@ def notes(found: Need) -> Iterator[str]:
         f"the replay of today misses the mean wait that was ({in_words(found.measured_mean_s)}) by "
         f"{in_words(found.error_s)}; all figures are replays against replays"
     )
+    if found.load >= _FULL:
+        yield (
+            f"jobs had {100 * found.load:.0f} % of the time of all GPUs: if a site is always full, waits and what jobs "
+            "may wait grow with the window; name waits by --wait"
+        )
     if found.worth and found.worth.low is None:
         yield f"no range: a queue lasts from week to week, and the window has {counted(found.weeks, 'whole week')} of 4"
     elif found.worth:

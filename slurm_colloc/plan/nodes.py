@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is free on nodes, now and when the time limits of what runs are over, and what backfill keeps of them."""
+"""Free GPUs, cores and memory of nodes, now and when time limits are over, and the nodes that backfill keeps."""
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Container, Iterable, Sequence
@@ -18,8 +18,8 @@ class Node:
         self.free = dict(kind.gres)
         self.cpus, self.mem_mib = kind.cpus, kind.mem_mib
         self._shared_kind, self._per_gpu = kind.shared_kind, dict(kind.shares)
-        # Of each GPU of which shares are taken: whose shares they are, and how many are left.
-        self._shared: list[tuple[str, int]] = []
+        # The kind of shares that a GPU gives and how many are left, by the job that was the first there.
+        self._shared: dict[int, tuple[str, int]] = {}
         # (latest end, number, shape), in order.
         self.running: list[tuple[float, int, Shape]] = []
         self._shared_by: dict[int, int] = {}
@@ -33,7 +33,7 @@ class Node:
         per_gpu = self._per_gpu[shape.kind]
         return shape.units <= per_gpu and (
             self.free[self._shared_kind] > 0
-            or any(name == shape.kind and left >= shape.units for name, left in self._shared)
+            or any(name == shape.kind and left >= shape.units for name, left in self._shared.values())
         )
 
     def take(self, number: int, shape: Shape, until_s: float) -> None:
@@ -45,19 +45,15 @@ class Node:
             self.free[shape.kind] = self.free.get(shape.kind, 0) - shape.units
             return
         # The fullest GPU that has enough.
-        fitting = [
-            (left, index)
-            for index, (name, left) in enumerate(self._shared)
-            if name == shape.kind and left >= shape.units
-        ]
-        if fitting:
-            left, index = min(fitting)
-        else:
-            self.free[self._shared_kind] -= 1
-            left, index = self._per_gpu[shape.kind], len(self._shared)
-            self._shared.append((shape.kind, left))
-        self._shared[index] = (shape.kind, left - shape.units)
-        self._shared_by[number] = index
+        fitting = (
+            (units, first)
+            for first, (name, units) in self._shared.items()
+            if name == shape.kind and units >= shape.units
+        )
+        units, first = min(fitting, default=(self._per_gpu[shape.kind], number))
+        self.free[self._shared_kind] -= first == number
+        self._shared[first] = shape.kind, units - shape.units
+        self._shared_by[number] = first
 
     def give_back(self, number: int, shape: Shape, until_s: float) -> None:
         """End a job."""
@@ -70,15 +66,12 @@ class Node:
         if shape.kind not in self._per_gpu:
             self.free[shape.kind] += shape.units
             return
-        index = self._shared_by.pop(number)
-        name, left = self._shared[index]
-        self._shared[index] = (name, left + shape.units)
-        if left + shape.units == self._per_gpu[name]:
-            # The place stays, for others' indices; an empty GPU is a whole one again.
-            self._shared[index] = ("", 0)
+        first = self._shared_by.pop(number)
+        name, units = self._shared.pop(first)
+        if units + shape.units == self._per_gpu[name]:
             self.free[self._shared_kind] += 1
-            while self._shared and self._shared[-1] == ("", 0):
-                self._shared.pop()
+        else:
+            self._shared[first] = name, units + shape.units
 
     def earliest(self, shape: Shape) -> float:
         """Return when such a job fits at the latest, if all run to their time limits: NOW, or inf for never."""
@@ -86,7 +79,7 @@ class Node:
             return NOW
         if self._per_gpu:
             later = copy(self)
-            later.free, later._shared, later._shared_by = dict(self.free), list(self._shared), dict(self._shared_by)
+            later.free, later._shared, later._shared_by = dict(self.free), dict(self._shared), dict(self._shared_by)
             for until_s, number, held in self.running:
                 later._release(number, held)
                 if later.fits(shape):
@@ -143,7 +136,7 @@ class Kept:
         self._over_s = 0 if rules.before_24_11 else self._grain_s - 1
         self._spans: dict[int, list[tuple[float, float]]] = {}
         self._ends: list[float] = []
-        # Of each node the first and the last second for which it is kept.
+        # The first and the last second for which each node is kept.
         self.first, self.last = [inf] * nodes, [NOW] * nodes
 
     def keep(self, nodes: Iterable[int], start_s: float, limit_s: float) -> bool:

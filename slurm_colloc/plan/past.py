@@ -12,7 +12,7 @@ from slurm_colloc.core.config import Pool, SiteConfig
 from slurm_colloc.core.errors import InputError
 from slurm_colloc.core.model import Gres
 from slurm_colloc.gpu.mig import parse_profile
-from slurm_colloc.plan.model import Job, Shape, Site
+from slurm_colloc.plan.model import Job, Shape
 from slurm_colloc.plan.site import kind_of_pool
 from slurm_colloc.slurm.gres import parse_tres_gres, parse_tres_host
 from slurm_colloc.slurm.hostlist import expand
@@ -26,7 +26,7 @@ CLASSES = (PIECES, ONE, "2 and 3 GPUs", "4 to 7 GPUs", "8 GPUs and more")
 
 
 class Use(NamedTuple):
-    """What was measured of a run: its memory peak and its mean SM activity over the time in which kernels ran."""
+    """The memory peak of a run, as measured, and its mean SM activity over the time in which kernels ran."""
 
     gpu_model: str
     peak_mib: int
@@ -43,11 +43,16 @@ class Run(NamedTuple):
     counted: bool
     use: Use | None
 
+    @property
+    def begun_s(self) -> float:
+        """Return when it began."""
+        return self.job.submit_s + (self.waited_s if self.counted else 0.0)
+
 
 class Past(NamedTuple):
     """The runs of a window, those that cannot be replayed by the reason, and the window itself.
 
-    Of ``assumed`` runs of one GPU the use is no measured one.
+    The use of ``assumed`` runs of one GPU is no measured one.
     """
 
     runs: tuple[Run, ...]
@@ -55,6 +60,16 @@ class Past(NamedTuple):
     since_s: float
     until_s: float
     assumed: int = 0
+
+    @property
+    def span_s(self) -> float:
+        """Return how long the window is."""
+        return max(1.0, self.until_s - self.since_s)
+
+    @property
+    def counted(self) -> list[Run]:
+        """Return the runs that were submitted in the window."""
+        return [run for run in self.runs if run.counted]
 
 
 class Allocated(NamedTuple):
@@ -78,7 +93,6 @@ def past_of(
     runs: Sequence[Allocated],
     uses: Mapping[str, Use],
     config: SiteConfig,
-    site: Site,
     window: tuple[float, float],
     assumed: tuple[int, float] | None = None,
 ) -> Past:
@@ -87,33 +101,30 @@ def past_of(
     A run that is not over is as long as it was known to run. One that began before the window begins when it began.
 
     Args:
-        runs: in order of submission.
-        uses: what was measured, by job id.
-        config: says of which kind an untyped GPU of a node is.
-        site: its nodes; a run on none of them is no run of this site.
+        runs: those of the window, in order of submission.
+        uses: their measurements, by job id.
+        config: the nodes of the site; a run on none of them is no run of it.
         window: [since, until).
         assumed: peak (MiB) and SM activity (percent) of runs of one GPU of which nothing was measured.
     """
     since_s, until_s = window
-    found: list[Run] = []
+    replayable: list[Run] = []
     rejected: Counter[str] = Counter()
     guessed = 0
     at_once = throttles(runs, since_s)
-    nodes = {node.name for node in site.nodes}
     pools = {name: pool for pool in config.pool for name in expand(pool.nodes)}
     for number, run in enumerate(runs):
         try:
-            shape, gres = _shape(run, nodes, pools)
+            shape, gres = _shape(run, pools)
         except InputError as error:
             rejected[str(error)] += 1
             continue
-        before = run.start_s < since_s
         end_s = max(until_s, run.start_s) if run.end_s is None else run.end_s
         limit_s = run.limit_min * 60.0 if run.limit_min else _NO_LIMIT_S
         run_s = float(max(1, end_s - run.start_s))
         job = Job(
             number,
-            float(run.start_s if before else run.submit_s),
+            float(run.start_s if run.start_s < since_s else run.submit_s),
             run_s,
             max(limit_s, run_s),
             run.user,
@@ -129,16 +140,16 @@ def past_of(
         if use is None and assumed and kind == ONE:
             use = Use(pools[expand(run.node_list)[0]].gpu_model, *assumed)
             guessed += counted
-        found.append(Run(job, float(run.start_s - run.submit_s), gres, kind, counted, use))
-    return Past(tuple(found), rejected, since_s, until_s, guessed)
+        replayable.append(Run(job, float(run.start_s - run.submit_s), gres, kind, counted, use))
+    return Past(tuple(replayable), rejected, since_s, until_s, guessed)
 
 
 def throttles(runs: Iterable[Allocated], since_s: float) -> dict[str, int]:
     """Return of each array with a throttle (``--array=0-99%8``) how many of its tasks may run at once.
 
     Slurm keeps the throttle only in the script or the command line. But a task that it held becomes eligible when
-    another of its array ends, and then, each time, as many had run as ever did. Of what ended before ``since_s`` the
-    runs do not tell.
+    another of its array ends, and then, each time, as many had run as ever did. Runs do not tell of what ended before
+    ``since_s``.
     """
     arrays: dict[str, list[Allocated]] = {}
     for run in runs:
@@ -161,10 +172,9 @@ def throttles(runs: Iterable[Allocated], since_s: float) -> dict[str, int]:
     return found
 
 
-def _shape(run: Allocated, nodes: set[str], pools: Mapping[str, Pool]) -> tuple[Shape, str]:
+def _shape(run: Allocated, pools: Mapping[str, Pool]) -> tuple[Shape, str]:
     where = expand(run.node_list)
-    unknown = [name for name in where if name not in nodes]
-    if not where or unknown:
+    if not where or not pools.keys() >= set(where):
         raise InputError("it ran on nodes that site.toml does not name")
     held = [gres for gres in parse_tres_gres(run.tres) if gres.name in ("gpu", "mps", "shard") and gres.quantity]
     if len(held) != 1:
@@ -185,7 +195,6 @@ def _shape(run: Allocated, nodes: set[str], pools: Mapping[str, Pool]) -> tuple[
 
 def class_of(shape: Shape, shown: str) -> str:
     """Return the class of a job by what it was given."""
-    units = shape.units * shape.nodes
     if shown.startswith(("mps", "shard")) or parse_profile(shape.kind):
         return PIECES
-    return CLASSES[1 + bisect_right((2, 4, 8), units)]
+    return CLASSES[1 + bisect_right((2, 4, 8), shape.units_in_all)]

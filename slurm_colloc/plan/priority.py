@@ -25,15 +25,9 @@ class Ordering:
         self._fair: dict[tuple[str, str], float] = {}
         self._rank()
 
-    def begins(self, job: Job, now_s: float) -> None:
-        """Let a job's usage count from now on."""
-        self._count(job, now_s, job.shape.cpus * job.shape.nodes)
-
-    def ends(self, job: Job, now_s: float) -> None:
-        """Let it count no more."""
-        self._count(job, now_s, -job.shape.cpus * job.shape.nodes)
-
-    def _count(self, job: Job, now_s: float, cpus: float) -> None:
+    def uses(self, job: Job, now_s: float, *, begins: bool) -> None:
+        """Let a job's usage count from now on, or no more."""
+        cpus = job.shape.cpus * job.shape.nodes * (1 if begins else -1)
         key = job.account, job.user
         rate, since_s, used = self._running.get(key, (0.0, now_s, 0.0))
         self._running[key] = (rate + cpus, now_s, used + rate * (now_s - since_s))

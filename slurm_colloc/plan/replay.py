@@ -22,7 +22,7 @@ from slurm_colloc.plan.priority import Ordering
 
 # One that waits: minus its priority, when it was submitted, its number, itself, and the nodes as they are for it.
 _Entry = tuple[float, float, int, Job, Ranked]
-# So often in all it is looked at what the first in the queue lacks.
+# The first in the queue is asked so often in all what it lacks.
 _LOOKS = 2000
 # The first of the times within which Slurm looks at the ends of running jobs together.
 _FIRST_SPAN_S = 30.0
@@ -49,7 +49,7 @@ class _Replay:
         self._nodes = [Node(kind) for kind in site.nodes]
         self._partitions = [kind.partitions for kind in site.nodes]
         self._one_user = site.one_user
-        # Of each node the users whose jobs run there, and those who keep all others away.
+        # The users whose jobs run on each node, and those who keep all others away.
         self._users: list[Counter[str]] = [Counter() for _ in site.nodes]
         self._owners: list[Counter[str]] = [Counter() for _ in site.nodes]
         self._within: dict[str, list[int]] = {}
@@ -58,7 +58,7 @@ class _Replay:
                 self._within.setdefault(name, []).append(index)
         self._ranked: dict[tuple[str, Shape], Ranked] = {}
         self._of_node: list[list[set[int]]] = [[] for _ in self._nodes]
-        # Of the nodes of each partition what runs: (latest end, number, node), in order.
+        # Jobs that run on the nodes of each partition: (latest end, number, node), in order.
         self._running: dict[str, list[tuple[float, int, int]]] = {name: [] for name in self._within}
         self._ordering = Ordering(site.priority, jobs, len(self._nodes), sum(kind.cpus for kind in site.nodes))
         # The first first.
@@ -68,7 +68,7 @@ class _Replay:
         self._lacked: dict[str, int] = {}
         self._look_s = -inf
         self._look_each_s = (jobs[-1].submit_s - jobs[0].submit_s) / _LOOKS if jobs else inf
-        # Of each array with a throttle how many tasks wait or run, and which it holds.
+        # The tasks of each array with a throttle that wait or run, and those that it holds.
         self._at_once: Counter[str] = Counter()
         self._throttled: dict[str, deque[Job]] = {}
         self._never: list[Job] = []
@@ -154,7 +154,7 @@ class _Replay:
         if self._enough and self._enough(started):
             self._over = True
         heappush(self._ends, (started.end_s, job.number, started, nodes, limit_s))
-        self._ordering.begins(job, at_s)
+        self._ordering.uses(job, at_s, begins=True)
 
     def _end(self, at_s: float) -> None:
         _, number, started, nodes, limit_s = heappop(self._ends)
@@ -165,7 +165,7 @@ class _Replay:
                 users[started.job.user] -= 1
             for name in self._partitions[index]:
                 del self._running[name][bisect_left(self._running[name], (limit_s, number, index))]
-        self._ordering.ends(started.job, at_s)
+        self._ordering.uses(started.job, at_s, begins=False)
         if started.job.at_once:
             self._at_once[started.job.array] -= 1
             if held := self._throttled.get(started.job.array):
@@ -306,7 +306,7 @@ class _Replay:
         fits_s = next(islice((fits_s for fits_s, index in order if index not in taken), wanted - 1, None), inf)
         if fits_s == inf:
             return inf, ()
-        # What runs on these nodes, in the order of its end, from what ends behind what is known to be over.
+        # Jobs on these nodes in the order of their ends, from the first that is not known to be over by then.
         running = self._running[job.partition]
         place = bisect_right(running, (known_s, inf))
         while running[place][2] in taken:
@@ -329,7 +329,7 @@ class _Replay:
             while running[place][2] in taken:
                 place -= 1
             last_s = running[place][0]
-        # What is over its limit and not gone yet ends any moment, but has not.
+        # A job that is over its limit and not gone yet ends any moment, but has not.
         return max(at_s + 1, from_s, last_s), nodes
 
 

@@ -3,6 +3,7 @@
 
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import repeat
 from typing import NamedTuple
 
 from slurm_colloc.plan.model import Site, Started
@@ -10,7 +11,7 @@ from slurm_colloc.plan.past import Past, Run
 from slurm_colloc.plan.replay import replay
 from slurm_colloc.plan.sharing import Sharing
 
-TOTAL, PARTITION = "all", "partition "
+TOTAL = "all"
 _WEEK_S, _HOUR_S = 7 * 86400.0, 3600.0
 # Slurm's rounds are of half a minute and a minute: so much later is another place in them.
 _ROUND_S = 11.0
@@ -25,13 +26,8 @@ class Range(NamedTuple):
     high: float | None = None
 
 
-def groups_of(run: Run) -> tuple[str, ...]:
-    """Return in which rows of the table of waits a run counts: its class, its partition, all."""
-    return run.kind, PARTITION + run.job.partition, TOTAL
-
-
 class Scenario:
-    """Runs replayed on a site, several times where they are few: who is first for a GPU hangs on seconds."""
+    """Runs replayed on a site, several times if they are few, as seconds decide which is first for a GPU."""
 
     def __init__(
         self, runs: Iterable[Run], site: Site, enough: Callable[[Started], bool] | None = None, starts: int = 1
@@ -41,7 +37,7 @@ class Scenario:
         self.wait_s: dict[int, float] = {}
         self.end_s: dict[int, float] = {}
         for at in range(starts):
-            # Of the scheduler's rounds, and of each other.
+            # Jobs come at other moments of the scheduler's rounds, and of each other.
             later_s = [at and at * _ROUND_S + draw.random() for _ in jobs]
             moved = [job._replace(submit_s=job.submit_s + by_s) for job, by_s in zip(jobs, later_s, strict=True)]
             done = replay(site, moved, enough)
@@ -61,14 +57,20 @@ class Scenario:
         return [self.end_s[run.job.number] - run.job.submit_s for run in runs if run.job.number in self.end_s]
 
 
-def freed_gpu_hours(runs: Iterable[Run], sharing: Sharing, *, slower: bool = True) -> dict[int, float]:
-    """Return by how many GPU-hours less the runs on pieces hold, slower as they are, or as a report has it."""
-    found = {}
-    for run in runs:
-        if piece := sharing.pieces.get(run.job.number):
-            slowdown = piece.slowdown.expected if slower else 1.0
-            found[run.job.number] = run.job.run_s / _HOUR_S * (1 - piece.gpus * slowdown)
-    return found
+def freed_gpu_hours(past: Past, sharing: Sharing, *, slower: bool = True) -> float:
+    """Return the GPU-hours that runs of the window hold less on pieces, slower as they are, or as a report has it."""
+    pieces = ((run.job.run_s, sharing.pieces.get(run.job.number)) for run in past.counted)
+    return sum(
+        run_s / _HOUR_S * (1 - piece.gpus * (piece.slowdown.expected if slower else 1.0))
+        for run_s, piece in pieces
+        if piece
+    )
+
+
+def mean(sums: Iterable[tuple[float, int]], weights: Iterable[int] = repeat(1)) -> float:
+    """Return the mean of figures by their sums and numbers, each counted so many times; 0 of none."""
+    weighted = [(weight * total, weight * count) for weight, (total, count) in zip(weights, sums, strict=False)]
+    return sum(total for total, _ in weighted) / max(1, sum(count for _, count in weighted))
 
 
 class Weeks:
@@ -78,28 +80,24 @@ class Weeks:
     """
 
     def __init__(self, past: Past) -> None:
-        self._since_s, self.count = past.since_s, int((past.until_s - past.since_s) // _WEEK_S)
+        self._since_s, self.count = past.since_s, int(past.span_s // _WEEK_S)
         draw = random.Random(33)  # noqa: S311 - the same question has the same answer
         every = range(self.count)
         drawn = [draw.choices(every, k=self.count) for _ in range(_DRAWS)] if self.count >= _LEAST_WEEKS else []
-        self.draws = [[weeks.count(one) for one in every] for weeks in drawn]
+        self.draws = [[weeks.count(week) for week in every] for weeks in drawn]
 
     def sums(self, runs: Iterable[Run], figures: Mapping[int, float]) -> list[tuple[float, int]]:
         """Return of each week the sum of the figures that runs submitted in it have, by job number, and how many do."""
-        found = [(0.0, 0)] * max(1, self.count)
+        sums = [(0.0, 0)] * max(1, self.count)
         for run in runs:
             if (figure := figures.get(run.job.number)) is not None:
-                week = min(len(found) - 1, int((run.job.submit_s - self._since_s) // _WEEK_S))
-                found[week] = found[week][0] + figure, found[week][1] + 1
-        return found
+                week = min(len(sums) - 1, int((run.job.submit_s - self._since_s) // _WEEK_S))
+                sums[week] = sums[week][0] + figure, sums[week][1] + 1
+        return sums
 
     def means(self, sums: Sequence[tuple[float, int]]) -> list[float]:
         """Return the mean in each draw; 0 where it has none of the runs."""
-        found = []
-        for weeks in self.draws:
-            total = sum(times * one for times, (one, _) in zip(weeks, sums, strict=True))
-            found.append(total / max(1, sum(times * count for times, (_, count) in zip(weeks, sums, strict=True))))
-        return found
+        return [mean(sums, weeks) for weeks in self.draws]
 
     def ends(self, figures: Sequence[float]) -> tuple[float | None, float | None]:
         """Return between which ends nine of ten draws lie; None for too few weeks."""
@@ -112,5 +110,4 @@ class Weeks:
     def range_of(self, runs: Sequence[Run], figures: Mapping[int, float]) -> Range:
         """Return the mean of the figures of these runs, of which at least one has one."""
         sums = self.sums(runs, figures)
-        mean = sum(one for one, _ in sums) / sum(count for _, count in sums)
-        return Range(mean, *self.ends(self.means(sums)))
+        return Range(mean(sums), *self.ends(self.means(sums)))

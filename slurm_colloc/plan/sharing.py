@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pieces that past jobs would have got with the change, by csub's own placement. Pure functions."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
+from statistics import fmean
 from typing import NamedTuple
 
 from slurm_colloc.core.config import MigSlice, Pool, SiteConfig
@@ -10,10 +12,11 @@ from slurm_colloc.facts.fits import step_gpus
 from slurm_colloc.placement.fitted import Step, holds, ladder, past_request
 from slurm_colloc.placement.pieces import shares_per_gpu
 from slurm_colloc.placement.speed import Slowdown, on_share, on_slice
-from slurm_colloc.plan.past import ONE, Past, Run
+from slurm_colloc.plan.past import ONE, Past, Run, Use
 from slurm_colloc.slurm.hostlist import count
 
-# Of the time of all pieces of a kind so much is given away: beyond that jobs wait long, and csub gives the next larger.
+# The part of the time of all pieces of a kind that is given away: beyond it jobs wait long, and csub gives the next
+# larger.
 _FULL = 0.9
 _HASH = 2_654_435_761
 
@@ -30,13 +33,26 @@ class Shared(NamedTuple):
 
 
 class Sharing(NamedTuple):
-    """Which runs would have had which piece, by job number; and of the others of one GPU how many, and why not."""
+    """The pieces that runs would have had, by job number; and how many others of one GPU had none, by the reason."""
 
     pieces: Mapping[int, Shared]
     one_gpu: int
     not_measured: int
     nothing_holds: int
     not_adopted: int
+
+    @property
+    def by_piece(self) -> Counter[str]:
+        """Return how many runs had which piece."""
+        return Counter(piece.piece for piece in self.pieces.values())
+
+    @property
+    def slowdown(self) -> Slowdown | None:
+        """Return the mean slowdown that is expected, and the largest bound; None without pieces."""
+        if not self.pieces:
+            return None
+        slowdowns = [piece.slowdown for piece in self.pieces.values()]
+        return Slowdown(fmean(slow.expected for slow in slowdowns), max(slow.upper for slow in slowdowns))
 
 
 def drawn(number: int) -> float:
@@ -47,109 +63,89 @@ def drawn(number: int) -> float:
 def share(past: Past, config: SiteConfig, adoption: float) -> Sharing:
     """Return which piece each run of one GPU would have had.
 
-    The smallest that holds what was measured of it, by the rule of placement/fitted.py; of a kind that is given away
-    for all of the window, the next larger, as csub turns away from what is waited for; at last the whole GPU.
+    It is the smallest that holds what was measured of the run, by the rule of placement/fitted.py. If its kind is given
+    away for all of the window, the next larger is, as csub turns away from a long queue; at last the whole GPU.
     """
-    seconds = max(1.0, past.until_s - past.since_s)
-    left = {kind: amount * _FULL * seconds for kind, amount in _capacity(config).items()}
+    room_s = {kind: amount * _FULL * past.span_s for kind, amount in _capacity(config).items()}
     pieces: dict[int, Shared] = {}
-    counts = dict.fromkeys(("one", "unmeasured", "none", "not adopted"), 0)
-    steps_of = _ladders(config)
-    for run in past.runs:
-        if run.kind != ONE:
-            continue
-        counts["one"] += run.counted
+    without = Counter[str]()
+    pieces_of = _holding(config)
+    ones = [run for run in past.runs if run.kind == ONE]
+    for run in ones:
         if run.use is None:
-            counts["unmeasured"] += run.counted
-            continue
-        if drawn(run.job.number + 1) >= adoption:
-            counts["not adopted"] += run.counted
-            continue
-        job = run.job
-        steps = steps_of(run.shown, job.partition, job.account, job.qos, run.use.gpu_model)
-        found = next((one for one in _holding(run, steps, config) if _room(one, run, left)), None)
-        if found is None:
-            counts["none"] += run.counted
-            continue
-        left[found.kind] -= found.units * run.job.run_s * found.slowdown.expected
-        pieces[job.number] = found
-    return Sharing(pieces, counts["one"], counts["unmeasured"], counts["none"], counts["not adopted"])
-
-
-def _room(one: Shared, run: Run, left: Mapping[str, float]) -> bool:
-    return left.get(one.kind, 0.0) >= one.units * run.job.run_s * one.slowdown.expected
+            without["not measured"] += run.counted
+        elif drawn(run.job.number + 1) >= adoption:
+            without["not adopted"] += run.counted
+        else:
+            for piece in pieces_of(run, run.use):
+                piece_s = piece.units * run.job.run_s * piece.slowdown.expected
+                if room_s.get(piece.kind, 0.0) >= piece_s:
+                    room_s[piece.kind] -= piece_s
+                    pieces[run.job.number] = piece
+                    break
+            else:
+                without["nothing holds"] += run.counted
+    counted = sum(run.counted for run in ones)
+    return Sharing(pieces, counted, without["not measured"], without["nothing holds"], without["not adopted"])
 
 
 def demand(past: Past, pool: Pool, kinds: Mapping[str, MigSlice], config: SiteConfig) -> dict[tuple[str, ...], float]:
     """Return how many runs of one GPU of a pool were on at a time, on average, by the slices that would hold them.
 
-    Only of what was measured: a run of which nothing is known needs its whole GPU.
+    A run of which nothing was measured needs its whole GPU.
     """
     every = pool._replace(name="every slice", gpu_type="", gpus_per_node=0, slice=tuple(kinds.values()))
-    steps_of = _ladders(config._replace(pool=(every,)))
+    pieces_of = _holding(config._replace(pool=(every,)))
     profiles = {one.type: one.profile for one in kinds.values()}
-    found: dict[tuple[str, ...], float] = {}
+    at_once = defaultdict[tuple[str, ...], float](float)
     for run in past.runs:
-        if run.kind != ONE or run.use is None or run.job.shape.kind != (pool.gpu_type or "gpu"):
-            continue
-        job = run.job
-        steps = steps_of(_untyped(run.shown), job.partition, job.account, job.qos, run.use.gpu_model)
-        holding = tuple(profiles[step.gres.type] for step in steps if step.gres.type in profiles and _holds(step, run))
-        if holding:
-            found[holding] = found.get(holding, 0.0) + job.run_s
-    seconds = max(1.0, past.until_s - past.since_s)
-    return {holding: run_s / seconds for holding, run_s in found.items()}
+        if run.kind == ONE and run.use and run.job.shape.kind == (pool.gpu_type or "gpu"):
+            pieces = pieces_of(run._replace(shown="gpu:1"), run.use)
+            if holding := tuple(profiles[piece.kind] for piece in pieces if piece.kind in profiles):
+                at_once[holding] += run.job.run_s / past.span_s
+    return dict(at_once)
 
 
-def _untyped(shown: str) -> str:
-    return "gpu:1" if shown.startswith("gpu:") else shown
+def _holding(config: SiteConfig) -> Callable[[Run, Use], Iterable[Shared]]:
+    """Return a function that yields the pieces that hold a run, in the order in which csub gives them."""
+    in_turns = {partition.name for partition in config.partition if partition.mps_users == "each"}
 
-
-def _ladders(config: SiteConfig) -> Callable[[str, str, str, str, str], tuple[Step, ...]]:
     @cache
     def steps_of(shown: str, partition: str, account: str, qos: str, model: str) -> tuple[Step, ...]:
         return ladder(past_request(shown, partition, account, qos), model, config)
 
-    return steps_of
+    def pieces_of(run: Run, use: Use) -> Iterable[Shared]:
+        job = run.job
+        for step in steps_of(run.shown, job.partition, job.account, job.qos, use.gpu_model):
+            if holds(step, use.peak_mib, use.sm_active_pct):
+                yield _piece(step, step.partition or job.partition, use)
 
-
-def _holds(step: Step, run: Run) -> bool:
-    assert run.use is not None
-    return holds(step, run.use.peak_mib, run.use.sm_active_pct)
-
-
-def _holding(run: Run, steps: Sequence[Step], config: SiteConfig) -> Iterable[Shared]:
-    """Yield the pieces that hold a run, in the order in which csub gives them."""
-    assert run.use is not None
-    in_turns = {partition.name for partition in config.partition if partition.mps_users == "each"}
-    for step in steps:
-        if not _holds(step, run):
-            continue
+    def _piece(step: Step, partition: str, use: Use) -> Shared:
         gres = step.gres
-        # As large a part of a GPU as in a report; where its size is not known, nothing is freed by it.
+        # As large a part of a GPU as in a report; nothing is freed by one whose size is not known.
         gpus = step_gpus(step)
         gpus = 1.0 if gpus is None else gpus
-        partition = step.partition or run.job.partition
         if gres.name == "gpu":
             pool, part = next((pool, part) for pool in step.pools for part in pool.slice if part.type == gres.type)
-            over = (pool.sm_count or part.sm_count) / part.sm_count
-            yield Shared(str(gres), gres.type, 1, gpus, on_slice(run.use.sm_active_pct, over), partition)
-        else:
-            turns = gres.name == "mps" and partition in in_turns
-            slowdown = on_share(run.use.sm_active_pct, config.sharing.max_slowdown, in_turns=turns)
-            yield Shared(str(gres), gres.name, gres.quantity, gpus, slowdown, partition)
+            slower = on_slice(use.sm_active_pct, (pool.sm_count or part.sm_count) / part.sm_count)
+            return Shared(str(gres), gres.type, 1, gpus, slower, partition)
+        turns = gres.name == "mps" and partition in in_turns
+        slower = on_share(use.sm_active_pct, config.sharing.max_slowdown, in_turns=turns)
+        return Shared(str(gres), gres.name, gres.quantity, gpus, slower, partition)
+
+    return pieces_of
 
 
-def _capacity(config: SiteConfig) -> dict[str, float]:
+def _capacity(config: SiteConfig) -> Mapping[str, float]:
     """Return how many of each kind of piece the site has."""
-    found: dict[str, float] = {}
+    pieces = Counter[str]()
     for pool in config.pool:
         nodes = count(pool.nodes)
         for part in pool.slice:
-            found[part.type] = found.get(part.type, 0.0) + part.quantity * nodes
+            pieces[part.type] += part.quantity * nodes
         for name in ("mps", "shard"):
-            found[name] = found.get(name, 0.0) + shares_per_gpu(pool, name) * pool.gpus_per_node * nodes
-    return found
+            pieces[name] += shares_per_gpu(pool, name) * pool.gpus_per_node * nodes
+    return pieces
 
 
 def moved(run: Run, piece: Shared | None) -> Run:

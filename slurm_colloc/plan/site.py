@@ -2,26 +2,44 @@
 """site.toml and slurm.conf -> the nodes and rules of a replay. Pure."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from slurm_colloc.core.config import Pool, SiteConfig
 from slurm_colloc.core.errors import InputError
 from slurm_colloc.core.units import time_limit_min
+from slurm_colloc.placement.pieces import shares_per_gpu
 from slurm_colloc.plan.model import NodeKind, Priority, Scheduler, Site
 from slurm_colloc.slurm.hostlist import expand
+from slurm_colloc.slurm.limits import Cap
 
-# What a node has of cores and MiB where site.toml does not say: no job waits for them.
+# The cores and MiB of a node where site.toml does not say: no job waits for them.
 ENDLESS = 10**9
 UNTYPED = "gpu"
-_MINUTE_S = 60.0
+_MULTIFACTOR = "priority/multifactor"
+# SchedulerParameters by the fields of ``Scheduler``, whose names are theirs and a unit, and how many units each is of.
+_PARAMETERS = {
+    "bf_interval_s": 1,
+    "bf_resolution_s": 1,
+    "bf_window_s": 60,
+    "bf_max_job_test": 1,
+    "bf_window_linear_s": 1,
+    "batch_sched_delay_s": 1,
+}
+_LEFT_OUT = (
+    "reservations, preemption, licenses, throttles of arrays that held no task of the window, limits of accounts "
+    "and QOS, and nodes that were down are not replayed",
+    "jobs without GPUs are not replayed: the cores that they took are taken for free",
+)
+_NO_SETTINGS = "slurm.conf is not known here: backfill and priority by Slurm's defaults, in order of submission"
 
 
 class Rules(NamedTuple):
-    """How Slurm orders and looks ahead, and what of it could not be known or is not replayed."""
+    """How Slurm orders and looks ahead, what of it is not known or not replayed, and its limits, None if not known."""
 
     scheduler: Scheduler
     priority: Priority
     left_out: tuple[str, ...]
+    caps: tuple[Cap, ...] | None = None
 
 
 def kind_of_pool(pool: Pool) -> str:
@@ -48,21 +66,19 @@ def site_of(config: SiteConfig, rules: Rules) -> Site:
 
 
 def _node(name: str, pool: Pool) -> NodeKind:
-    whole = kind_of_pool(pool)
-    gres = {whole: pool.gpus_per_node} if pool.gpus_per_node else {}
+    kind, gpus = kind_of_pool(pool), pool.gpus_per_node
+    gres = {kind: gpus} if gpus else {}
     for part in pool.slice:
         gres[part.type] = gres.get(part.type, 0) + part.quantity
-    shares = tuple(
-        (share, count) for share, count in (("mps", pool.mps_per_gpu), ("shard", pool.shards_per_gpu)) if count
-    )
+    shares = {name: per_gpu for name in ("mps", "shard") if (per_gpu := shares_per_gpu(pool, name)) and gpus}
     return NodeKind(
         name,
         pool.partitions,
         tuple(gres.items()),
         pool.cpus_per_node or ENDLESS,
         pool.mem_per_node_mib or ENDLESS,
-        whole if pool.gpus_per_node else "",
-        shares if pool.gpus_per_node else (),
+        kind if gpus else "",
+        tuple(shares.items()),
     )
 
 
@@ -72,78 +88,58 @@ def rules_of(settings: Mapping[str, str] | None) -> Rules:
     Args:
         settings: its keys and values; None where Slurm could not be asked.
     """
-    left_out = [
-        "reservations, preemption, licenses, throttles of arrays that held no task of the window, limits of accounts "
-        "and QOS, and nodes that were down are not replayed",
-        "jobs without GPUs are not replayed: the cores that they took are taken for free",
-    ]
     if settings is None:
-        left_out.append(
-            "slurm.conf is not known here: backfill and priority by Slurm's defaults, in order of submission"
-        )
-        return Rules(Scheduler(), Priority(age=1.0), tuple(left_out))
+        return Rules(Scheduler(), Priority(age=1.0), (*_LEFT_OUT, _NO_SETTINGS))
     scheduler = _scheduler(settings)
-    if settings.get("PriorityType", "priority/multifactor") != "priority/multifactor":
-        return Rules(scheduler, Priority(age=1.0), (*left_out, "jobs wait in order of submission (PriorityType)"))
-    weights = {name: _weight(settings, name) for name in ("Age", "FairShare", "JobSize", "QOS", "Partition", "Assoc")}
-    for name in ("QOS", "Partition", "Assoc"):
-        if weights[name]:
-            left_out.append(f"the factor of PriorityWeight{name} is not known here and counts for all jobs alike")
-    if _given(settings, "PriorityWeightTRES"):
-        left_out.append("PriorityWeightTRES is not replayed")
-    if weights["FairShare"]:
-        left_out.append("fair share by equal shares of all accounts and users, and by what they used in the window")
-    if "NO_FAIR_TREE" in settings.get("PriorityFlags", ""):
-        left_out.append("fair share goes by the fair tree, which this site has turned off")
-    plain_priority = Priority()
-    period_s = _span_s(settings.get("PriorityCalcPeriod", ""), plain_priority.calc_period_s)
-    return Rules(
-        scheduler,
-        Priority(
-            age=weights["Age"],
-            fair_share=weights["FairShare"],
-            size=weights["JobSize"],
-            max_age_s=_span_s(settings.get("PriorityMaxAge", ""), plain_priority.max_age_s),
-            half_life_s=_span_s(settings.get("PriorityDecayHalfLife", ""), plain_priority.half_life_s),
-            calc_period_s=period_s or plain_priority.calc_period_s,
-            favor_small=settings.get("PriorityFavorSmall", "").lower() in ("yes", "true", "1"),
-        ),
-        tuple(left_out),
+    if settings.get("PriorityType", _MULTIFACTOR) != _MULTIFACTOR:
+        return Rules(scheduler, Priority(age=1.0), (*_LEFT_OUT, "jobs wait in order of submission (PriorityType)"))
+    lower = {key.lower(): value for key, value in settings.items()}
+
+    def weight(name: str) -> float:
+        text = lower.get(f"priorityweight{name}", "")
+        return float(text) if text.isdigit() else 0.0
+
+    by_default = Priority()
+    rules = Priority(
+        weight("age"),
+        weight("fairshare"),
+        weight("jobsize"),
+        _span_s(settings, "PriorityMaxAge", by_default.max_age_s),
+        _span_s(settings, "PriorityDecayHalfLife", by_default.half_life_s),
+        _span_s(settings, "PriorityCalcPeriod", by_default.calc_period_s) or by_default.calc_period_s,
+        settings.get("PriorityFavorSmall", "").lower() in ("yes", "true", "1"),
     )
+    lines = [
+        f"the factor of PriorityWeight{name} is not known here and counts for all jobs alike"
+        for name in ("QOS", "Partition", "Assoc")
+        if weight(name.lower())
+    ]
+    if settings.get("PriorityWeightTRES", "") not in ("", "(null)", "0"):
+        lines.append("PriorityWeightTRES is not replayed")
+    if rules.fair_share:
+        lines.append("fair share by equal shares of all accounts and users, and by what they used in the window")
+    if "NO_FAIR_TREE" in settings.get("PriorityFlags", ""):
+        lines.append("fair share goes by the fair tree, which this site has turned off")
+    return Rules(scheduler, rules, (*_LEFT_OUT, *lines))
 
 
 def _scheduler(settings: Mapping[str, str]) -> Scheduler:
-    asked = dict(item.partition("=")[::2] for item in settings.get("SchedulerParameters", "").split(","))
-
-    def number(key: str, otherwise: float, worth: float = 1.0) -> float:
-        text = asked.get(key, "")
-        return int(text) * worth if text.isdigit() else otherwise
-
-    plain = Scheduler()
+    texts = dict(item.partition("=")[::2] for item in settings.get("SchedulerParameters", "").split(","))
+    numbers: dict[str, Any] = {
+        field: int(text) * units
+        for field, units in _PARAMETERS.items()
+        if (text := texts.get(field.removesuffix("_s"), "")).isdigit()
+    }
     release = tuple(int(part) for part in settings.get("SLURM_VERSION", "").split(".")[:2] if part.isdigit())
     return Scheduler(
-        number("bf_interval", plain.bf_interval_s),
-        number("bf_resolution", plain.bf_resolution_s),
-        number("bf_window", plain.bf_window_s, _MINUTE_S),
-        int(number("bf_max_job_test", plain.bf_max_job_test)),
-        number("bf_window_linear", plain.bf_window_linear_s),
-        number("batch_sched_delay", plain.batch_sched_delay_s),
+        **numbers,
         before_24_11=() < release < (24, 11),
         backfill=settings.get("SchedulerType", "sched/backfill") == "sched/backfill",
     )
 
 
-def _given(settings: Mapping[str, str], key: str) -> bool:
-    return settings.get(key, "") not in ("", "(null)", "0")
-
-
-def _weight(settings: Mapping[str, str], name: str) -> float:
-    text = next((value for key, value in settings.items() if key.lower() == f"priorityweight{name.lower()}"), "")
-    return float(text) if text.isdigit() else 0.0
-
-
-def _span_s(text: str, otherwise: float) -> float:
+def _span_s(settings: Mapping[str, str], key: str, otherwise_s: float) -> float:
     try:
-        return time_limit_min(text) * _MINUTE_S if text else otherwise
+        return time_limit_min(settings[key]) * 60 if settings.get(key) else otherwise_s
     except InputError:
-        return otherwise
+        return otherwise_s

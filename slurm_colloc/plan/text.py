@@ -9,8 +9,9 @@ from slurm_colloc.core.units import counted, in_words, printable
 from slurm_colloc.plan.answer import MOST_ERROR_PCT, Answer, Compared, PoolCompared
 from slurm_colloc.plan.change import Asked
 from slurm_colloc.plan.scenario import Range
+from slurm_colloc.plan.unreplayed import Unreplayed
 
-SCHEMA = 2
+SCHEMA = 3
 # Between figures that are nearer to each other than this the replay does not choose.
 _LEAST_GAIN = 0.95
 # A change that shortens the wait in fewer of the draws may have been luck.
@@ -20,7 +21,8 @@ _SURE = 0.9
 def as_json(answer: Answer) -> str:
     """Return all of an answer: seconds, GPU-hours, parts of one; null is not known."""
     shown = {name: plain(value) for name, value in answer._asdict().items()}
-    shown["sharing"] = _sharing(answer)
+    if sharing := answer.sharing:
+        shown["sharing"] = plain(sharing._asdict() | {"pieces": sharing.by_piece, "slowdown": sharing.slowdown})
     shown["recommendation"] = _recommendation(answer)
     return json.dumps({"schema": SCHEMA, **shown}, indent=2) + "\n"
 
@@ -32,26 +34,6 @@ def plain(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return [plain(one) for one in value]
     return {name: plain(one) for name, one in value.items()} if hasattr(value, "items") else value
-
-
-def _sharing(answer: Answer) -> dict[str, Any] | None:
-    if answer.sharing is None:
-        return None
-    found = answer.sharing
-    kinds: dict[str, int] = {}
-    for one in found.pieces.values():
-        kinds[one.piece] = kinds.get(one.piece, 0) + 1
-    expected = [one.slowdown.expected for one in found.pieces.values()]
-    upper = [one.slowdown.upper for one in found.pieces.values()]
-    return {
-        "runs_by_piece": kinds,
-        "one_gpu": found.one_gpu,
-        "not_measured": found.not_measured,
-        "nothing_holds": found.nothing_holds,
-        "not_adopted": found.not_adopted,
-        "slowdown_mean": sum(expected) / len(expected) if expected else None,
-        "slowdown_upper_max": max(upper) if upper else None,
-    }
 
 
 def _recommendation(answer: Answer) -> str:
@@ -73,11 +55,11 @@ def _recommendation(answer: Answer) -> str:
     change = f"mean wait {in_words(before.value)} -> {in_words(after.value)}"
     if after.value > before.value * _LEAST_GAIN:
         return f"no reason for {what}: {change}"
-    if answer.sooner < _SURE * answer.draws:
-        why = f"shorter in {answer.sooner} of {answer.draws} draws of its weeks only"
-        return f"{what}, as far as the window tells ({change}; {why})"
     if not answer.draws:
         return f"{what}, as far as so short a window tells ({change})"
+    if answer.sooner < _SURE * answer.draws:
+        change += f"; shorter in {answer.sooner} of {answer.draws} draws of its weeks only"
+        return f"{what}, as far as the window tells ({change})"
     return f"{what}: {change}"
 
 
@@ -91,9 +73,9 @@ def _reason(pool: PoolCompared) -> str:
     best, *others = pool.geometries
     fit = f"{pool.fitting:.1f} jobs at a time fit a slice, for {pool.gpus} GPUs"
     if not others:
-        return f"{pool.pool}: {_geometry(pool, best)}: {fit}, which fill no node"
+        return f"  {pool.pool}: {_geometry(pool, best)}: {fit}, which fill no node"
     gain = f"{in_words(best.mean_turnaround_s)} to the end, next best {in_words(others[0].mean_turnaround_s)}"
-    return f"{pool.pool}: {_geometry(pool, best)}: {gain} ({_geometry(pool, others[0])}); {fit}"
+    return f"  {pool.pool}: {_geometry(pool, best)}: {gain} ({_geometry(pool, others[0])}); {fit}"
 
 
 def _what_is_asked(asked: Asked) -> str:
@@ -153,21 +135,34 @@ def _story(answer: Answer) -> Iterator[str]:
             )
             yield f"what the first in the queue lacked, {name}: {said}"
     yield f"recommendation: {_recommendation(answer)}"
-    if answer.recommends:
-        yield from (f"  {_reason(pool)}" for pool in answer.compared)
+    yield from map(_reason, answer.compared) if answer.recommends else unreplayed_hours(answer.unreplayed)
+
+
+def unreplayed_hours(beyond: Unreplayed | None) -> Iterator[str]:
+    """Yield by how much jobs waited longer than in the replay, and what may explain it."""
+    if beyond is None or not beyond.hours:
+        return
+    yield f"jobs waited {beyond.hours:,.1f} h longer than in the replay of today, of which they waited"
+    if beyond.at_limit_hours is not None:
+        yield f"  {beyond.at_limit_hours:,.1f} h while a QOS, account or user was at its limit on GPUs"
+    yield (
+        f"  {beyond.beside_free_hours:,.1f} h beside enough free GPUs: a limit, a reservation, nodes that were down, "
+        "or cores and memory that other jobs had"
+    )
+    others = beyond.hours - beyond.beside_free_hours
+    yield f"  {others:,.1f} h for GPUs of others: preemption, or priority by TRES, QOS or partition"
 
 
 def _rows_of_waits(answer: Answer) -> Iterator[list[str]]:
-    """Yield the table of waits, its titles first; of partitions only where there are several."""
-    then = any(one.then_mean_s is not None for one in answer.classes)
+    """Yield the table of waits, its titles first; partitions are in it if there are several."""
+    then = not answer.asked.nothing
     yield ["WAITS", "JOBS", "WERE", "TODAY", "9 OF 10", "MEDIAN", *(["THEN", "9 OF 10", "MEDIAN"] if then else [])]
-    partitions = [one._replace(name=f"partition {one.name}") for one in answer.partitions]
-    for one in (*answer.classes, *(partitions if len(partitions) > 1 else [])):
-        after = _cells(one.then_mean_s, one.then_median_s) if then else []
+    partitions = [waits._replace(name=f"partition {waits.name}") for waits in answer.partitions]
+    for waits in (*answer.classes, *(partitions if len(partitions) > 1 else [])):
         yield [
-            *(one.name, str(one.jobs), in_words(one.measured_mean_s)),
-            *_cells(one.today_mean_s, one.today_median_s),
-            *after,
+            *(waits.name, str(waits.jobs), in_words(waits.measured_mean_s)),
+            *_cells(waits.today_mean_s, waits.today_median_s),
+            *(_cells(waits.then_mean_s, waits.then_median_s) if then else []),
         ]
 
 
@@ -193,25 +188,20 @@ def table(rows: Iterator[list[str]]) -> Iterator[str]:
 
 
 def _shared(answer: Answer) -> Iterator[str]:
-    found, freed, at_best = answer.sharing, answer.freed_gpu_hours, answer.could_free_gpu_hours
-    if found is None or freed is None or at_best is None:
+    sharing = answer.sharing
+    if sharing is None:
         return
-    shown = _sharing(answer) or {}
-    of = ", ".join(f"{count} on {piece}" for piece, count in sorted(shown["runs_by_piece"].items()))
+    on_pieces = ", ".join(f"{count} on {piece}" for piece, count in sorted(sharing.by_piece.items()))
     yield (
-        f"of {counted(found.one_gpu, 'job')} of one GPU {of or 'none on a piece'}; nothing measured of "
-        f"{found.not_measured}, no piece holds {found.nothing_holds}, not by csub {found.not_adopted}"
+        f"of {counted(sharing.one_gpu, 'job')} of one GPU {on_pieces or 'none on a piece'}; nothing measured of "
+        f"{sharing.not_measured}, no piece holds {sharing.nothing_holds}, not by csub {sharing.not_adopted}"
     )
-    if not found.pieces:
+    if sharing.slowdown is None:
         return
-    between = f" (9 of 10: {freed.low:.0f} to {freed.high:.0f})" if freed.low is not None else ""
     yield (
-        f"they could free {at_best:.0f} GPU-hours, as 'colloc report' counts them; slower, they hold {freed.value:.0f} "
-        f"less{between}"
-    )
-    yield (
-        f"slower on their pieces by {100 * (shown['slowdown_mean'] - 1):.0f} % on average; few by more than "
-        f"{100 * (shown['slowdown_upper_max'] - 1):.0f} %"
+        f"they could free {answer.could_free_gpu_hours:.0f} GPU-hours, as 'colloc report' counts them; slower, they "
+        f"hold {answer.freed_gpu_hours:.0f} less: by {100 * (sharing.slowdown.expected - 1):.0f} % on average, few by "
+        f"more than {100 * (sharing.slowdown.upper - 1):.0f} %"
     )
 
 
@@ -231,6 +221,3 @@ def _notes(answer: Answer) -> Iterator[str]:
             "that none runs out of memory here: how many would have, 'colloc report --shadow' says"
         )
     yield from answer.left_out
-
-
-FORMATS = ("table", "json")

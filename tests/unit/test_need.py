@@ -24,6 +24,7 @@ from slurm_colloc.plan.replay import replay
 from slurm_colloc.plan.scenario import Scenario
 from slurm_colloc.plan.sharing import share
 from slurm_colloc.plan.site import rules_of, site_of
+from slurm_colloc.plan.unreplayed import Unreplayed
 from slurm_colloc.slurm.hostlist import expand
 from tests.unit.golden import Printed
 from tests.unit.made import H100, site
@@ -164,6 +165,15 @@ def test_a_kind_of_gpu_keeps_its_own_bound() -> None:
         assert one.on_need.mean_s <= one.today.mean_s + max(300, 0.1 * one.today.mean_s)
 
 
+def test_the_wait_that_a_class_may_have_holds_for_each_kind_of_gpu() -> None:
+    config = config_of(POOL, POOL._replace(name="s", nodes="s[1-2]", gpu_type="a100"))
+    past = queued(config, 0.9)
+    loose = answered(config, past, Bound(0.0, 0.0, dict.fromkeys(CLASSES, 30.0 * DAY)))
+    assert loose.whole is not None
+    # Without them it were 22.
+    assert loose.whole < 16
+
+
 def test_slices_are_cut_for_as_many_nodes_as_there_are() -> None:
     """No number of nodes is named: on fewer nodes fewer are cut, so that jobs of two GPUs keep theirs."""
     config = site(POOL._replace(shards_per_gpu=0), mps_users="each")
@@ -175,21 +185,23 @@ def test_slices_are_cut_for_as_many_nodes_as_there_are() -> None:
     assert found.shared < found.whole
 
 
-def test_one_node_has_single_gpus_alone() -> None:
+def test_one_node_has_single_gpus_alone(printed: Printed) -> None:
     config = config_of(POOL._replace(nodes="n1", gpus_per_node=8))
     found = answered(config, queued(config, 1.0))
     assert found.gpus == found.whole_nodes == found.shared_nodes == 8
     assert found.shared is not None
     assert 0 < found.shared < 8
     assert all((one.node_down is None) for one in found.classes)
+    printed("need", said(found, config), case="one node")
 
 
-def test_a_site_that_is_always_full_needs_all_without_sharing() -> None:
+def test_a_site_that_is_always_full_needs_all_without_sharing(printed: Printed) -> None:
     config = config_of(POOL)
     found = answered(config, queued(config, 1.6))
     assert found.whole == 16
     assert found.shared is not None
     assert found.shared < 16
+    printed("need", said(found, config), case="always full")
 
 
 def said(found: Need, config: SiteConfig) -> str:
@@ -207,7 +219,9 @@ def test_what_is_not_said(printed: Printed) -> None:
     assert found.worth
     unmeasured = past._replace(runs=tuple(run._replace(use=None) for run in past.runs))
     printed("need", said(answered(config, unmeasured), config), case="not measured")
-    printed("need", headline(found._replace(error_pct=60.0, error_s=9000.0)), case="far off")
+    beyond = Unreplayed(4000.0, 12.5, 3100.0)
+    far_off = found._replace(error_pct=60.0, error_s=9000.0, unreplayed=beyond)
+    printed("need", said(far_off, config), case="far off")
     printed("need", headline(found._replace(shared=None, worth=None)), case="not on all")
     printed("need", headline(found._replace(shared=16, worth=found.worth._replace(value=0))), case="none")
 

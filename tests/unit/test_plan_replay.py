@@ -205,7 +205,7 @@ def test_the_fair_tree_ranks_accounts_before_users() -> None:
     assert {ordering.of(one, 0.0) for one in made} == {0.8}
     assert ordering.due(0.0)
     for one, cpus in zip(made, (90, 1, 20, 5), strict=True):
-        ordering.begins(one._replace(shape=Shape("h100", 1, cpus, 1)), 0.0)
+        ordering.uses(one._replace(shape=Shape("h100", 1, cpus, 1)), 0.0, begins=True)
     assert not ordering.due(9.0)
     assert ordering.due(10.0)
     assert [ordering.of(one, 10.0) for one in made] == [0.2, 0.4, 0.6, 0.8]

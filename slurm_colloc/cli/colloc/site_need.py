@@ -13,7 +13,22 @@ from slurm_colloc.cli.colloc import ingest
 from slurm_colloc.cli.colloc.output import one_of, site, span, window, write
 from slurm_colloc.cli.colloc.progress import progress
 from slurm_colloc.cli.colloc.report_sharing import harmed
-from slurm_colloc.cli.colloc.site_plan import AUTO, MOST_DEMAND, assumed_use, cuts_of, past_in, rules_here
+from slurm_colloc.cli.colloc.site_plan import (
+    AUTO,
+    Assume,
+    Demand,
+    Folder,
+    Mig,
+    Mps,
+    Output,
+    Since,
+    Until,
+    assumed_use,
+    check_demand,
+    cuts_of,
+    past_in,
+    rules_here,
+)
 from slurm_colloc.cli.colloc.visible_store import seen_store
 from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.errors import InputError
@@ -46,54 +61,50 @@ def need(
         ),
     ] = None,
     as_today: Annotated[bool, typer.Option("--as-today", help="no class may wait longer than today at all")] = False,
-    mig: Annotated[str, typer.Option("--mig", metavar="GEOMETRY", help="auto, or as for 'colloc site plan'")] = "",
-    mps: Annotated[
-        bool, typer.Option("--mps", help="MPS shares on all whole GPUs; without --mig and --mps what site.toml has")
-    ] = False,
+    mig: Mig = "",
+    mps: Mps = False,
     adoption: Annotated[
         str, typer.Option("--adoption", help="parts of jobs that csub places, to be told as well")
     ] = "0.1,0.3",
-    demand: Annotated[float, typer.Option("--demand", help="so many times the jobs, as 1.2")] = 1.0,
-    assume: Annotated[
-        str,
-        typer.Option("--assume", metavar="GIB,PERCENT", help="peak and SM activity of jobs not measured, as 10,20"),
-    ] = "",
+    demand: Demand = 1.0,
+    assume: Assume = "",
     price: Annotated[
         float | None, typer.Option("--price", min=0, help="of a GPU-hour; else site.toml's prices.gpu_hour")
     ] = None,
-    since: Annotated[str, typer.Option("--since", help="ISO 8601, or a span such as 7d")] = "30d",
-    until: Annotated[str, typer.Option("--until", help="ISO 8601, a span, or now")] = "now",
+    since: Since = "30d",
+    until: Until = "now",
     form: Annotated[str, typer.Option("--format", help="text, json or html")] = "text",
-    output: Annotated[str, typer.Option("--output", "-o", help="file instead of standard output")] = "",
-    store: Annotated[str, typer.Option("--store", help="folder of the store; else the site's")] = "",
+    output: Output = "",
+    store: Folder = "",
 ) -> None:
     """Say what sharing is worth in GPUs and waits."""
     one_of("--format", form, _FORMATS)
-    if not 0 < demand <= MOST_DEMAND:
-        raise InputError(f"--demand {demand:g} is not above 0 and up to {MOST_DEMAND:g}")
+    check_demand(demand)
     if sacct_file and store:
         raise InputError("--sacct-file is read in place of a store; to add it to one: colloc ingest --sacct-file")
     if not sacct_file and (fields or timezone):
         raise InputError("--fields and --timezone do nothing without --sacct-file: a store has times without zones")
-    config, assumed, parts = site(), assumed_use(assume) if assume else None, _parts(adoption)
+    config, assumed, parts = site(), assumed_use(assume), _parts(adoption)
     more = (0.0, 0.0) if as_today else (MORE_S, MORE_PART)
     bound = Bound(*more, _most_waits(wait or ()))
     own = has_pieces(config) and not mig
-    asked = Asked(cuts_of(mig, config), mig == AUTO, mps or not (mig or own), demand=demand)
-    start, end = window(since, until)
-    ends = start.timestamp(), end.timestamp()
-    rules = rules_here()
+    change = Asked(cuts_of(mig, config), mig == AUTO, mps or not (mig or own), demand=demand)
+    span_of_jobs = window(since, until)
+    rules = rules_here(config)
     with _store(sacct_file, fields, timezone, store, config) as source:
-        pasts = [past_in(source, config, rules, ends, use) for use in (None, *([assumed] if assumed else []))]
-        harm = _harm(source, config, (start, end))
+        uses = (None, assumed) if assumed else (None,)
+        pasts = [past_in(source, config, span_of_jobs, use) for use in uses]
+        harm = _harm(source, config, span_of_jobs)
     answers: list[Need] = []
     for past in pasts:
         with progress("replaying with what is assumed" if answers else "replaying") as step:
-            answers.append(needed(past, config, rules, asked, bound, parts, step))
+            answers.append(needed(past, config, rules, change, bound, parts, step))
     price = config.prices.gpu_hour if price is None else price
     extras = Extras(answers[1] if assumed else None, harm, price, config.prices.currency)
-    spans = stamp(start), stamp(end)
-    write(_SHOWN[form](answers[0], config, spans, extras), output)
+    start, end = map(stamp, span_of_jobs)
+    show = _page if form == "html" else as_text
+    text = as_json(answers[0], extras) if form == "json" else show(answers[0], config, (start, end), extras)
+    write(text, output)
 
 
 def _parts(text: str) -> list[float]:
@@ -137,14 +148,6 @@ def _harm(source: Store, config: SiteConfig, ends: tuple[datetime, datetime]) ->
     return f"harmed: {each} of 10,000 jobs on pieces ({low} to {high} with 95 % certainty, from {rate.known})"
 
 
-def _text(found: Need, config: SiteConfig, spans: tuple[str, str], extras: Extras) -> str:
-    return as_text(found, config, spans, extras)
-
-
-def _json(found: Need, config: SiteConfig, spans: tuple[str, str], extras: Extras) -> str:
-    return as_json(found, extras)
-
-
 def _page(found: Need, config: SiteConfig, spans: tuple[str, str], extras: Extras) -> str:
     render = renderer(config.paths.templates, in_words=in_words)
     titles, *cells = rows(found)
@@ -164,6 +167,3 @@ def _page(found: Need, config: SiteConfig, spans: tuple[str, str], extras: Extra
         facts=list(facts(found, config, extras)),
         footnotes=list(notes(found)),
     )
-
-
-_SHOWN = {"text": _text, "json": _json, "html": _page}

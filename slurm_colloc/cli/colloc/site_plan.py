@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """colloc site plan: what sharing, or other GPUs, would do for this site's queue, from its own jobs."""
 
+from datetime import datetime
 from math import inf, nan
 from typing import Annotated
 
@@ -18,70 +19,88 @@ from slurm_colloc.plan.answer import answer
 from slurm_colloc.plan.change import Asked, pools_with_whole
 from slurm_colloc.plan.geometry import Cut, parse_geometry
 from slurm_colloc.plan.past import Allocated, Past, Use, past_of
-from slurm_colloc.plan.site import Rules, rules_of, site_of
-from slurm_colloc.plan.text import FORMATS, as_json, as_table
+from slurm_colloc.plan.site import Rules, rules_of
+from slurm_colloc.plan.text import as_json, as_table
 from slurm_colloc.report.text import stamp
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.store.store import Store
 
 AUTO = "auto"
-MOST_DEMAND = 10.0
+_MOST_DEMAND = 10.0
 _ONE_GPU = ("", "", "", "gpu:1")
 
 
+Mig = Annotated[
+    str,
+    typer.Option(
+        "--mig", metavar="GEOMETRY", help="auto, or slices of one GPU as [POOL=]3g.40gb+2g.20gb+1g.10gb@NODES"
+    ),
+]
+Mps = Annotated[bool, typer.Option("--mps", help="MPS shares on all whole GPUs")]
+Demand = Annotated[float, typer.Option("--demand", help="so many times the jobs, as 1.2")]
+Assume = Annotated[
+    str,
+    typer.Option(
+        "--assume", metavar="GIB,PERCENT", help="memory peak and SM activity of jobs of one GPU not measured, as 10,20"
+    ),
+]
+Since = Annotated[str, typer.Option("--since", help="ISO 8601, or a span such as 7d")]
+Until = Annotated[str, typer.Option("--until", help="ISO 8601, a span, or now")]
+Output = Annotated[str, typer.Option("--output", "-o", help="file instead of standard output")]
+Folder = Annotated[str, typer.Option("--store", help="folder of the store; else the site's")]
+
+
 def plan(
-    mig: Annotated[
-        str,
-        typer.Option(
-            "--mig", metavar="GEOMETRY", help="auto, or slices of one GPU as [POOL=]3g.40gb+2g.20gb+1g.10gb@NODES"
-        ),
-    ] = "",
-    mps: Annotated[bool, typer.Option("--mps", help="MPS shares on all whole GPUs")] = False,
+    mig: Mig = "",
+    mps: Mps = False,
     shards: Annotated[bool, typer.Option("--shards", help="shards on all whole GPUs")] = False,
     adoption: Annotated[float, typer.Option("--adoption", help="the part of jobs that csub places, as 0.3")] = 1.0,
     gpus: Annotated[int, typer.Option("--gpus", help="so many GPUs more or fewer, as +8 or -8: whole nodes")] = 0,
-    demand: Annotated[float, typer.Option("--demand", help="so many times the jobs, as 1.2")] = 1.0,
-    assume: Annotated[
-        str,
-        typer.Option(
-            "--assume",
-            metavar="GIB,PERCENT",
-            help="memory peak and SM activity of jobs of one GPU not measured, as 10,20",
-        ),
-    ] = "",
-    since: Annotated[str, typer.Option("--since", help="ISO 8601, or a span such as 7d")] = "30d",
-    until: Annotated[str, typer.Option("--until", help="ISO 8601, a span, or now")] = "now",
+    demand: Demand = 1.0,
+    assume: Assume = "",
+    since: Since = "30d",
+    until: Until = "now",
     form: Annotated[str, typer.Option("--format", help="table or json")] = "table",
-    output: Annotated[str, typer.Option("--output", "-o", help="file instead of standard output")] = "",
-    store: Annotated[str, typer.Option("--store", help="folder of the store; else the site's")] = "",
+    output: Output = "",
+    store: Folder = "",
 ) -> None:
     """Replay the past queue with slices, shares or other GPUs."""
-    one_of("--format", form, FORMATS)
+    one_of("--format", form, ("table", "json"))
     if not 0 < adoption <= 1:
         raise InputError(f"--adoption {adoption:g} is no part of jobs above 0 and up to 1")
-    if not 0 < demand <= MOST_DEMAND:
-        raise InputError(f"--demand {demand:g} is not above 0 and up to {MOST_DEMAND:g}")
-    assumed = assumed_use(assume) if assume else None
+    check_demand(demand)
+    assumed = assumed_use(assume)
     config = site()
-    asked = Asked(cuts_of(mig, config), mig == AUTO, mps, shards, adoption, gpus, demand)
-    if adoption < 1 and not asked.shares:
+    change = Asked(cuts_of(mig, config), mig == AUTO, mps, shards, adoption, gpus, demand)
+    if adoption < 1 and not change.shares:
         raise InputError("--adoption is of jobs that get slices or shares; add --mig, --mps or --shards")
-    start, end = window(since, until)
-    ends = start.timestamp(), end.timestamp()
-    rules = rules_here()
-    past = past_in(seen_store(store, config), config, rules, ends, assumed)
+    span = window(since, until)
+    rules = rules_here(config)
+    past = past_in(seen_store(store, config), config, span, assumed)
     with progress("replaying") as step:
-        found = answer(past, config, rules, asked, step)
-    span = stamp(start), stamp(end)
-    write(as_json(found) if form == "json" else as_table(found, config.cluster, span), output)
+        replayed = answer(past, config, rules, change, step)
+    start, end = map(stamp, span)
+    write(as_json(replayed) if form == "json" else as_table(replayed, config.cluster, (start, end)), output)
 
 
-def assumed_use(text: str) -> tuple[int, float]:
-    """Return the memory peak (MiB) and SM activity (percent) of --assume.
+def check_demand(demand: float) -> None:
+    """Check --demand.
+
+    Raises:
+        InputError: it is too small or too large.
+    """
+    if not 0 < demand <= _MOST_DEMAND:
+        raise InputError(f"--demand {demand:g} is not above 0 and up to {_MOST_DEMAND:g}")
+
+
+def assumed_use(text: str) -> tuple[int, float] | None:
+    """Return the memory peak (MiB) and SM activity (percent) of --assume, None where it is empty.
 
     Raises:
         InputError: it is none.
     """
+    if not text:
+        return None
     peak, _, activity = text.partition(",")
     try:
         gib, sm_pct = float(peak), float(activity)
@@ -104,7 +123,7 @@ def cuts_of(mig: str, config: SiteConfig) -> tuple[Cut, ...]:
 
 
 def past_in(
-    store: Store, config: SiteConfig, rules: Rules, ends: tuple[float, float], assumed: tuple[int, float] | None
+    store: Store, config: SiteConfig, span: tuple[datetime, datetime], assumed: tuple[int, float] | None = None
 ) -> Past:
     """Return the jobs of a window that a store knows, with what was measured of them.
 
@@ -113,27 +132,34 @@ def past_in(
     """
     if not store.visible.everybody:
         raise InputError("a queue is everybody's, and you may see the jobs of some only; ask who keeps the store")
+    ends = span[0].timestamp(), span[1].timestamp()
     rows = [Allocated(**row) for row in past_runs(store, config.cluster, *ends)]
-    return past_of(rows, _uses(store, config), config, site_of(config, rules), ends, assumed)
+    return past_of(rows, _uses(store, config), config, ends, assumed)
 
 
-def rules_here() -> Rules:
-    """Return Slurm's rules as it tells them here, or its defaults."""
+def rules_here(config: SiteConfig) -> Rules:
+    """Return Slurm's rules and limits as it tells them here, or its defaults."""
+    client = CliClient()
     try:
-        return rules_of(CliClient().config())
+        rules = rules_of(client.config())
     except CollocError as error:
         say(f"note: {error}")
         return rules_of(None)
+    try:
+        return rules._replace(caps=client.caps(config.cluster))
+    except CollocError as error:
+        say(f"note: limits of accounts and QOS are not known: {error}")
+        return rules
 
 
 def _uses(store: Store, config: SiteConfig) -> dict[str, Use]:
     """Return what was measured of runs where it is enough to place them by: sampled, or taken in as past; by job id."""
-    seen = [run for runs in store.past(config.cluster).values() for run in runs]
-    seen += [one.run._replace(sampled_s=one.alone_s) for one in measured_runs(store, config.cluster, config)]
+    runs = [run for past in store.past(config.cluster).values() for run in past]
+    runs += [found.run._replace(sampled_s=found.alone_s) for found in measured_runs(store, config.cluster, config)]
     # Which piece holds it is asked of each what-if; whether anything can be said of it is the same for all.
-    said = fitted_by_evidence([Kept(run, _ONE_GPU) for run in seen], config)
+    fitted = fitted_by_evidence([Kept(run, _ONE_GPU) for run in runs], config)
     return {
         run.job_id: Use(run.gpu_model, run.gpu_mem_peak_mib or 0, run.sm_active_mean_pct or 0.0)
-        for run, one in zip(seen, said, strict=True)
-        if one.why in ("", "size-not-known")
+        for run, fit in zip(runs, fitted, strict=True)
+        if fit.why in ("", "size-not-known")
     }
