@@ -13,6 +13,8 @@ import typer
 
 from slurm_colloc.cli.colloc import ingest, report
 from slurm_colloc.cli.colloc.output import say
+from slurm_colloc.cli.colloc.progress import progress
+from slurm_colloc.cli.colloc.site_plan import past_in
 from slurm_colloc.core.config import ENVIRONMENT_VARIABLE, SiteConfig, load_site
 from slurm_colloc.core.model import Decision, Footprint, Quantiles
 from slurm_colloc.core.toml_text import value_text
@@ -28,6 +30,10 @@ from slurm_colloc.estimate.exact import RUNG
 from slurm_colloc.observe.journal import encode
 from slurm_colloc.placement.choose import place
 from slurm_colloc.placement.fitted import past_request
+from slurm_colloc.plan.change import Asked
+from slurm_colloc.plan.need import Bound, need
+from slurm_colloc.plan.need_text import headline
+from slurm_colloc.plan.site import rules_of
 from slurm_colloc.store.store import Store
 
 _NODE, _GPUS, _MODEL, _MEM_MIB, _SMS = "gpu01", 8, "NVIDIA H100 80GB HBM3", 81559, 132
@@ -232,16 +238,21 @@ def demo(
     config = load_site(site)
     ingest.take_in(Store(store, config), config, ingest.Asked(sacct_file=sacct, journal=journal))
     Store(store).write_decisions(decisions(jobs, config))
-    since, until = (datetime.fromtimestamp(at_s, UTC).isoformat() for at_s in (BEGIN_S, END_S))
+    span = datetime.fromtimestamp(BEGIN_S, UTC), datetime.fromtimestamp(END_S, UTC)
+    since, until = (end.isoformat() for end in span)
     print()
     report.report(since=since, until=until, store=store, top=_USERS)
     for form, path in (("json", figures), ("html", page)):
         report.report(since=since, until=until, store=store, form=form, output=path)
+    past = past_in(Store(store, config), config, span)
+    with progress("replaying") as step:
+        worth = headline(need(past, config, rules_of(None), Asked(), Bound(), (), step))
     window = f"--store {store} --since {since[:10]} --until {until[:10]}"
     print(
         f"\npage   {page}\n"
         f"try    export {ENVIRONMENT_VARIABLE}={site}\n"
         f"       colloc job {jobs[-1].job_id} --store {store}\n"
         f"       colloc audit run {window}\n"
-        f"       colloc report --shadow {window}"
+        f"       colloc report --shadow {window}\n"
+        f"       colloc site need {window}\n\n{worth}"
     )
