@@ -12,8 +12,8 @@ import pytest
 from tests.need_trace import BOUND, RECORDED, SHAPES, Recording, mean_waits, recording, trace
 
 FILES = sorted(RECORDED.glob("*.jsonl"))
-# Slurm 22.05 gives a GPU of which shards are taken to a job of whole GPUs as well.
-EXCLUSIVE = [path for path in FILES if not path.stem.startswith("22.05") or not path.stem.endswith("shard")]
+# Slurm 22.05 gives a GPU of which shares are taken to a job of whole GPUs as well.
+EXCLUSIVE = [path for path in FILES if not path.stem.startswith("22.05")]
 read = cache(recording)
 
 
@@ -54,7 +54,7 @@ def test_as_many_are_said_from_the_accounting_as_before_the_run(path: Path) -> N
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_a_gpu_is_given_once_but_on_22_05_with_shards(path: Path) -> None:
+def test_a_gpu_is_given_once_but_on_22_05(path: Path) -> None:
     one = read(path)
     over = [one.most_held(name) - gpus for name, gpus in one.gpus.items() if name != "today"]
     assert (max(over) > 1) == (path not in EXCLUSIVE)
