@@ -163,10 +163,10 @@ function open(index) {
   const parts = [make("dl", "", ...figures)];
   if (fit) {
     const [known, fits, freed, unit, spare] = fit;
-    if (spare) parts.push(make("p", `Of several GPUs some were never used: asked for as many as were used, ${short(spare)} GPU-h would have been left for others.`));
+    if (spare) parts.push(make("p", `Without GPUs that were never used, at most ${short(spare)} GPU-h would have been left for others.`));
     if (known) parts.push(make("p", fits
-      ? `Of ${short(known)} GPU-h of whole GPUs of which enough was measured, ${short(fits)} would have fitted a smaller piece, at least half of it ${unit}; ${short(freed)} GPU-h would have been left for others.`
-      : `Of ${short(known)} GPU-h of whole GPUs of which enough was measured, none would have fitted a smaller piece.`));
+      ? `Of ${short(known)} GPU-h of runs compared with pieces, ${short(fits)} would have fitted a smaller piece, at least half of it ${unit}; at most ${short(freed)} GPU-h would have been left for others.`
+      : `Of ${short(known)} GPU-h of runs compared with pieces, none would have fitted a smaller piece.`));
   }
   const chart = make("div");
   chart.className = "chart";

@@ -109,7 +109,7 @@ _KINDS = {
         _TAIL,
         _TAIL_HOURS,
         "after the last activity on the GPU, at most {longest} in one run",
-        f"{DO[TAIL]}, and close notebooks",
+        DO[TAIL],
     ),
     "empty": (
         _EMPTY,

@@ -6,9 +6,9 @@ memory with the site's headroom, and its mean SM activity while kernels ran with
 says how many of all runs that can be judged those are, how many GPU-hours the pieces would have left to others, and how
 many runs would have fitted none.
 
-It is the rule of 'colloc report' and 'colloc job': what csub, had it known what was measured, would have given. Judged
-are completed runs of one whole GPU, inside the window from their beginning on (of part of a run the peak is not known),
-measured alone on it for enough of their time, where site.toml has pieces; those at zero use are COL001's.
+It is the rule of 'colloc report' and 'colloc job': what csub, had it known what was measured, would have given.
+Compared with pieces are completed runs that used one whole GPU, of which at least 60 % of the time was sampled, inside
+the window and alone on the GPU. Those at zero use are COL001's.
 It never says that a run would have taken no longer, or that a piece was free.
 
 job_defense_shield's gpu-model-too-powerful is its like, by GPU_UTIL and memory against bounds of the site's.

@@ -35,7 +35,6 @@ UTIL_SURE = f"{SURE} AND util_used IS NOT NULL AND 100 * util_measured >= $min_c
 SM_SURE = f"{SURE} AND sm_used IS NOT NULL AND 100 * sm_measured >= $min_coverage_pct * allocated AND blackout_s = 0"
 # What a run of a whole GPU would have fitted is known; its peak is none unless the run began inside the window.
 FIT_NEEDS = {
-    "begun before the window": "from_s <= start_s",
     "no completed run of one GPU measured alone on it": "fit_judged",
     UNHELD: HELD,
 }

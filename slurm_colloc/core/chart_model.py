@@ -91,11 +91,12 @@ class Charts(NamedTuple):
 class Fit(NamedTuple):
     """The pieces that whole-GPU runs would have fitted, as csub would have given them, had it known what was measured.
 
-    ``known_gpu_hours`` is the allocated time of the ``judged_runs``: completed, of one GPU, and measured well enough to
-    tell. It is the denominator of ``fits_gpu_hours``, the allocated time of the ``fitting_runs`` among them, which
-    would have fitted a smaller piece; ``freed_gpu_hours`` is what would have been left for others. ``unit`` is the
-    smallest piece that most of that time fits, in Slurm's words. ``not_judged_runs`` are the other whole-GPU runs, and
-    ``spare_runs`` those among them that never used some of their GPUs, or any, which come to ``spare_gpu_hours``.
+    ``known_gpu_hours`` is the allocated time of the ``judged_runs``, which are compared with pieces (COMPARED in
+    facts/judgement.py). It is the denominator of ``fits_gpu_hours``, the allocated time of the ``fitting_runs`` among
+    them, which would have fitted a smaller piece; ``freed_gpu_hours`` is what would have been left for others.
+    ``unit`` is the smallest piece that most of that time fits, in Slurm's words. ``not_judged_runs`` are the other
+    whole-GPU runs, and ``spare_runs`` those among them that never used some of their GPUs, or any, which come to
+    ``spare_gpu_hours``.
     """
 
     name: str

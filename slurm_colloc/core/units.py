@@ -187,8 +187,8 @@ def in_words(duration_s: float) -> str:
 
 
 def at_least(percentage: float) -> str:
-    """Return a percentage as a whole number that it reaches."""
-    return f"{math.floor(percentage + 1e-9)}"
+    """Return a percentage by tenths that it reaches."""
+    return f"{math.floor(10 * percentage + 1e-9) / 10:g}"
 
 
 def at_most(value: float) -> str:

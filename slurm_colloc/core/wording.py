@@ -307,7 +307,7 @@ WORDS = {
     # Why a past run is not judged.
     "had-a-piece": "the job already had a piece of a GPU",
     "never-used": "it never used its GPU",
-    "not-one-gpu": "csub judges only runs of one GPU",
+    "not-one-gpu": "only runs of one GPU are compared with pieces",
     "not-completed": "the run ended as {state}, so its peak may be less than the job needs",
     "not-measured-alone": "GPU memory or SM activity was not measured with the job alone on the GPU",
     "size-not-known": "site.toml does not tell what part of a GPU the piece is",

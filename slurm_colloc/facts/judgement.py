@@ -22,8 +22,13 @@ DO = {
     NO_USE: "submit without a GPU what does not use one",
     FEWER: "ask for as many GPUs as the program uses",
     PIECE: "ask for a piece of a GPU",
-    TAIL: "let a job end when its work on the GPU ends",
+    TAIL: "let a job end when its work on the GPU ends, and close notebooks",
 }
+# Which runs have a fit, wherever one is said.
+COMPARED = (
+    "Compared with pieces are completed runs that used one whole GPU, of which at least "
+    f"{MIN_COVERAGE_PCT:.0f} % of the time was sampled, inside the window and alone on the GPU"
+)
 # What ``never_used`` and the coverage that it needs are of a row of ``usage``, in SQL.
 NEVER_USED = (
     f"(coalesce(coverage_pct, 0) >= {MIN_COVERAGE_PCT} AND allocated > 0 AND (util_used IS NOT NULL OR "
@@ -71,7 +76,10 @@ class RunFound(NamedTuple):
 
 
 class Remedy(NamedTuple):
-    """What to do (a key of DO), in words, the gres to ask for, and the GPU-hours that it leaves to others."""
+    """What to do (a key of DO), in words, the gres to ask for, and the GPU-hours that it leaves to others at most.
+
+    The hours of a run's remedies add up: after a tail has begun, a piece or fewer GPUs leave nothing more.
+    """
 
     code: str
     what: str
@@ -95,11 +103,6 @@ class Judgement(NamedTuple):
     idle_s: float
     remedies: tuple[Remedy, ...]
 
-    @property
-    def free_gpu_hours(self) -> float:
-        """Return what it could free while it works, whatever it did at its end."""
-        return sum(one.gpu_hours for one in self.remedies if one.code != TAIL)
-
 
 def judge(found: RunFound) -> Judgement:
     """Return what is said of one run."""
@@ -113,15 +116,16 @@ def judge(found: RunFound) -> Judgement:
     if unused:
         remedies = [Remedy(NO_USE, DO[NO_USE], NO_GPU, allocated)]
     else:
+        tail = idle_s / (usage.end_s - usage.start_s) if idle_s >= 60 * LEAST_TAIL_MIN else 0.0
         if fitted and used and fitted.unused_gpus:
             what = f"ask for {counted(used, 'GPU')}, as only {used} of {asked} did work"
             gres = fewer(usage.gres, used) if fitted.nodes == 1 else ""
-            remedies.append(Remedy(FEWER, what, gres, fitted.spare_gpu_hours))
+            remedies.append(Remedy(FEWER, what, gres, fitted.spare_gpu_hours * (1 - tail)))
         if fitted and fitted.unit and fitted.freed_gpu_hours > 0:
             what = f"{DO[PIECE]}: {fitted.unit} holds it"
-            remedies.append(Remedy(PIECE, what, fitted.unit, fitted.freed_gpu_hours))
-        if idle_s >= 60 * LEAST_TAIL_MIN:
-            remedies.append(Remedy(TAIL, DO[TAIL], "", allocated * idle_s / (usage.end_s - usage.start_s)))
+            remedies.append(Remedy(PIECE, what, fitted.unit, fitted.freed_gpu_hours * (1 - tail)))
+        if tail:
+            remedies.append(Remedy(TAIL, DO[TAIL], "", allocated * tail))
     unit = "" if unused or fitted is None else fitted.unit
     why = fitted.why if fitted else ""
     return Judgement(found, why, unit, asked, used, idle_s, tuple(sorted(remedies, key=lambda one: -one.gpu_hours)))

@@ -6,14 +6,15 @@ from typing import Any, NamedTuple
 
 from slurm_colloc.core.units import printable
 from slurm_colloc.report.layout import NO_TERMINAL, Terminal, list_lines, narrowed, page_of
-from slurm_colloc.report.text import csv_table, json_text
+from slurm_colloc.report.text import csv_text, json_text
 from slurm_colloc.report.usage import number
 
 
 class Column(NamedTuple):
     """A column: its title, the figure in it, the digits after the point (None: a text), and what is left out first.
 
-    Where there is no room for all, those of the highest ``rank`` are left out. ``meaning`` is said below the table.
+    Where there is no room for all, those of the highest ``rank`` are left out. ``meaning`` is said below the
+    table.
     """
 
     title: str
@@ -29,7 +30,7 @@ class Column(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """A table of nouns of one kind, each a row: all of their fields as CSV and JSON, and ``columns`` of them as text.
+    """A table of nouns of a ``kind``, each a row: all of their fields as CSV and JSON, and ``columns`` of them as text.
 
     ``about`` is what the JSON says beside ``rows``; ``words`` are figures of a row that only the text has.
     """
@@ -37,7 +38,7 @@ class Listing(NamedTuple):
     heading: str
     columns: Sequence[Column]
     rows: Sequence[Any]
-    fields: Sequence[str]
+    kind: type
     about: Mapping[str, Any]
     schema: int
     notes: Sequence[str] = ()
@@ -59,8 +60,7 @@ def table_of(listing: Listing, terminal: Terminal = NO_TERMINAL) -> str:
 
 def csv_of(listing: Listing) -> str:
     """Return one row for each noun."""
-    cells = ([";".join(cell) if isinstance(cell, tuple) else cell for cell in row] for row in listing.rows)
-    return csv_table(listing.fields, cells)
+    return csv_text(listing.kind, listing.rows)
 
 
 def json_of(listing: Listing) -> str:

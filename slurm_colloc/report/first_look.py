@@ -36,8 +36,8 @@ def sentences(report: UsageReport) -> Iterator[str]:
     else:
         did = "SMs were busy" if use.metric == METRICS["sm"] else "A kernel ran"
         measured = percent(use.measured_gpu_hours, allocated) or 0
-        of = f"{use.pct:.0f} % of the {short(use.measured_gpu_hours)} ({measured:.0f} %) that were measured"
-        of += f"; {short(use.measured_gpu_hours - use.used_gpu_hours)} were idle"
+        of = f"{use} of the {short(use.measured_gpu_hours)} ({measured:.0f} %) that were measured"
+        of += f"; {short(use.idle_gpu_hours)} were idle"
         yield f"{did} for {short(use.used_gpu_hours)} GPU-hours, {of}."
     fit = report.fits[-1] if report.fits else None
     if total.held_idle_gpu_hours:
@@ -47,7 +47,7 @@ def sentences(report: UsageReport) -> Iterator[str]:
         which = f"GPUs that {counted(fit.spare_runs, 'run')} never used"
         yield f"{short(fit.spare_gpu_hours)} GPU-hours were on {which}.{also}"
     if fit and fit.fitting_runs:
-        of = f"{fit.judged_runs:,} runs that can be judged (of {total.jobs:,})"
+        of = f"{fit.judged_runs:,} runs that were compared with pieces (of {total.jobs:,})"
         left = f"at most {short(fit.freed_gpu_hours)} GPU-hours would have been left to others"
         yield f"A piece of a GPU was enough for {fit.fitting_runs:,} of {of}: {left}, had none been slower."
     if (harm := report.harm) and harm.part is not None and harm.low is not None and harm.high is not None:

@@ -7,17 +7,17 @@ from typing import Any, NamedTuple
 
 from slurm_colloc.core.chart_model import JobTimeline
 from slurm_colloc.core.model import Decision, Evidence
-from slurm_colloc.core.units import counted, in_words, kilowatt_hours, printable, significant
+from slurm_colloc.core.units import at_least, counted, in_words, kilowatt_hours, printable, significant
 from slurm_colloc.core.usage_model import MIN_COVERAGE_PCT, JobUsage
 from slurm_colloc.core.wording import sentence, shown
-from slurm_colloc.facts.judgement import never_used
+from slurm_colloc.facts.judgement import TAIL, RunFound, judge, never_used
 from slurm_colloc.report.layout import NO_TERMINAL, TEXT_INDENT, Terminal, folded, titled
 from slurm_colloc.report.text import json_text, local, sparkline, stamp
-from slurm_colloc.report.usage import use_of
+from slurm_colloc.report.usage import use_by, use_of
 from slurm_colloc.slurm.jobs import Accounted
 
 SCHEMA = 2
-_SO_FAR = ("RUNNING", "SUSPENDED")
+SO_FAR = ("RUNNING", "SUSPENDED")
 # What of a story belongs into a ticket about what csub did to the job.
 _TICKET = ("asked", "csub gave", "time", "allocated")
 
@@ -99,7 +99,7 @@ def _run_lines(story: RunStory, of: JobStory) -> Iterator[str]:
     name = f"job {printable(known.job_id)} '{printable(known.job_name)}' of {printable(known.user)}{place}"
     name += f", {printable(state)}"
     yield (
-        f"{name}: {_verdict(run, story.timeline)}{' so far' if state in _SO_FAR else ''}"
+        f"{name}: {_verdict(run, story.timeline)}{' so far' if state in SO_FAR else ''}"
         if run and run.methods
         else name
     )
@@ -146,7 +146,7 @@ def _verdict(run: JobUsage, timeline: JobTimeline | None) -> str:
     had = "its share" if _is_share(run) else "its GPUs" if of_several else "its GPU"
     partly = ""
     if run.coverage_pct is not None and run.coverage_pct < MIN_COVERAGE_PCT:
-        partly = f"; only {run.coverage_pct:.0f} % of that was sampled"
+        partly = f"; only {at_least(run.coverage_pct)} % of that was sampled"
     if never_used(run):
         return f"whether it used {had} in {took} is not known{partly}" if partly else f"did not use {had} in {took}"
     if timeline and of_several and timeline.devices_unused and None not in timeline.active_pct:
@@ -156,7 +156,7 @@ def _verdict(run: JobUsage, timeline: JobTimeline | None) -> str:
     use = use_of(run)
     if use is None:
         return f"what it used of {had} in {took} is not known"
-    return f"used {significant(use.pct, 2)} % of {had} ({use.metric}) in {took}{working}{partly}"
+    return f"used {use} of {had} ({use.metric}) in {took}{working}{partly}"
 
 
 def _ran(run: JobUsage | None, slurm: Accounted | None, since_s: float, state: str) -> str:
@@ -167,7 +167,7 @@ def _ran(run: JobUsage | None, slurm: Accounted | None, since_s: float, state: s
     end_s = run.end_s if run else slurm.end_s if slurm else None
     cut = "since before " if run and run.start_s <= since_s else ""
     until = stamp(local(end_s)) if end_s is not None else "now"
-    so_far = " so far" if state in _SO_FAR else ""
+    so_far = " so far" if state in SO_FAR else ""
     place = slurm.node_list if slurm else ""
     where = f"in partition {printable(slurm.partition if slurm else run.partition if run else '')}"
     return f"{cut}{stamp(local(start_s))} to {until}{so_far} {where}{f' on {printable(place)}' if place else ''}"
@@ -197,9 +197,9 @@ def _of_slurm(slurm: Accounted) -> Iterator[str]:
 
 
 def _by_samples(story: RunStory, run: JobUsage, decision: Decision | None) -> Iterator[str]:
-    covered = "not recorded" if run.coverage_pct is None else f"{run.coverage_pct:.0f} % of its time on GPUs"
+    covered = "not recorded" if run.coverage_pct is None else f"{at_least(run.coverage_pct)} % of its time on GPUs"
     pieces = story.timeline.pieces if story.timeline else ()
-    yield titled("GPU_UTIL", _share(run.util_used_gpu_hours, run.util_measured_gpu_hours))
+    yield titled("GPU_UTIL", _share(run, "util"))
     # Of a share it is the whole GPU's, or a server's.
     if run.util_used_gpu_hours is not None:
         yield from _drawn([piece.gpu_util_pct for piece in pieces], 100.0, "100 %")
@@ -252,7 +252,8 @@ def _idle(run: JobUsage) -> str:
     """Return for how long no kernel ran before the last sample; empty where one ran, or nobody knows."""
     if never_used(run):
         return "in all samples: the job did not use its GPU"
-    return f"for the last {in_words(run.idle_tail_s)} that were sampled" if run.idle_tail_s else ""
+    to_do = [f": {remedy.what}" for remedy in judge(RunFound(run, None, None)).remedies if remedy.code == TAIL]
+    return "".join([f"for the last {in_words(run.idle_tail_s)} that were sampled", *to_do]) if run.idle_tail_s else ""
 
 
 def _host(run: JobUsage) -> str:
@@ -297,7 +298,7 @@ def _hours(value: float | None) -> str:
 def _active(run: JobUsage, drawn: Sequence[float | None]) -> str:
     if run.allocated_gpu_hours is None and any(value is not None for value in drawn):
         return "as drawn; site.toml does not say how large its share of a GPU is"
-    share = _share(run.sm_used_gpu_hours, run.sm_measured_gpu_hours)
+    share = _share(run, "sm")
     if not _is_share(run) or run.sm_used_gpu_hours is None:
         return share
     beyond = f"; {run.sm_beyond_gpu_hours:.4f} GPU-h beyond it" if run.sm_beyond_gpu_hours else ""
@@ -308,14 +309,11 @@ def _is_share(run: JobUsage) -> bool:
     return run.gres.startswith(("mps", "shard"))
 
 
-def _share(used: float | None, of: float | None) -> str:
-    if used is None or of is None:
-        return "not measured"
-    return (
-        f"{100 * used / of:.1f} % of the {significant(of, 4)} sampled GPU-h, that is {significant(used, 4)} GPU-h"
-        if of
-        else "suspended all the time"
-    )
+def _share(run: JobUsage, metric: str) -> str:
+    if use := use_by(run, metric):
+        sampled, used = (significant(hours, 4) for hours in (use.measured_gpu_hours, use.used_gpu_hours))
+        return f"{use} of the {sampled} sampled GPU-h, that is {used} GPU-h"
+    return "not measured" if getattr(run, f"{metric}_used_gpu_hours") is None else "suspended all the time"
 
 
 def as_json(story: JobStory) -> str:

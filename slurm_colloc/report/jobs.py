@@ -18,7 +18,8 @@ class JobRow(NamedTuple):
     """A run of a job with a GPU; hours are of what lies in the window, time and limit are of the whole run.
 
     ``elapsed_pct`` is of the limit. ``used_pct`` is of the measured GPU-hours by ``metric``, empty where nothing was
-    measured. What to do is empty where there is nothing to do, or nobody knows; ``to_do_gres`` is what to ask for then.
+    measured. ``to_do`` is empty where there is nothing to do, or nobody knows; ``to_do_gres`` names the GPUs to ask for
+    then.
     """
 
     cluster: str
@@ -71,28 +72,17 @@ def row_of(said: Judgement) -> JobRow:
     run, use = said.found.usage, use_of(said.found.usage)
     limit_s = None if run.limit_min is None else 60.0 * run.limit_min
     first = next(iter(said.remedies), None)
+    # Fields of the same name are the run's.
+    alike = {name: value for name, value in run._asdict().items() if name in JobRow._fields}
     return JobRow(
-        cluster=run.cluster,
-        job_id=run.job_id,
-        job_name=run.job_name,
-        user=run.user,
-        account=run.account,
-        partition=run.partition,
-        state=run.state,
+        **alike,
         start=local(run.start_s),
-        elapsed_s=run.elapsed_s,
-        suspended_s=run.suspended_s,
         limit_s=limit_s,
         elapsed_pct=percent(run.elapsed_s, limit_s),
-        gres=run.gres,
-        allocated_gpu_hours=run.allocated_gpu_hours,
         measured_gpu_hours=use and use.measured_gpu_hours,
         used_gpu_hours=use and use.used_gpu_hours,
         used_pct=use and use.pct,
         metric=use.metric if use else "",
-        coverage_pct=run.coverage_pct,
-        gpu_mem_peak_mib=run.gpu_mem_peak_mib,
-        host_mem_peak_mib=run.host_mem_peak_mib,
         to_do=first.what if first else "",
         to_do_gres=first.gres if first else "",
         could_free_gpu_hours=first.gpu_hours if first else None,
@@ -109,7 +99,7 @@ def listing_of(
         heading=f"{of}; {without_gpu} without a GPU not listed",
         columns=COLUMNS,
         rows=rows,
-        fields=JobRow._fields,
+        kind=JobRow,
         about={"user": user, "since": ends[0], "until": ends[1], "source": source, "runs_without_gpu": without_gpu},
         schema=SCHEMA,
         notes=[f"source: {printable(source)}"],

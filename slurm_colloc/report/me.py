@@ -4,15 +4,15 @@
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from math import fsum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from slurm_colloc.core.chart_model import Fit
-from slurm_colloc.core.units import counted, in_words, printable, significant
+from slurm_colloc.core.units import at_least, counted, in_words, printable, significant
 from slurm_colloc.core.usage_model import JobUsage
-from slurm_colloc.facts.judgement import FEWER, NO_USE, TAIL, Judgement
+from slurm_colloc.facts.judgement import COMPARED, FEWER, NO_USE, TAIL, Judgement
 from slurm_colloc.report.layout import NO_TERMINAL, TEXT_INDENT, Terminal, folded, table_lines, titled
 from slurm_colloc.report.text import json_text, stamp
-from slurm_colloc.report.usage import use_of
+from slurm_colloc.report.usage import METRICS, Use, percent, use_by, use_of
 
 SCHEMA = 1
 IDLEST = 5
@@ -39,7 +39,7 @@ class Hint(NamedTuple):
 class MyReport(NamedTuple):
     """A user's runs in [since, until), with the hints that they support.
 
-    ``source`` says where it is from, ``without_gpu`` counts the other runs, ``fit`` is None where nothing is known of
+    ``source`` says where it is from, ``runs_without_gpu`` are the others, ``fit`` is None where nothing is known of
     what any of the runs would have fitted.
     """
 
@@ -49,7 +49,7 @@ class MyReport(NamedTuple):
     until: datetime
     source: str
     runs: Sequence[JobUsage]
-    without_gpu: int
+    runs_without_gpu: int
     fit: Fit | None
     hints: Sequence[Hint]
 
@@ -75,35 +75,26 @@ def sums_of(runs: Sequence[JobUsage]) -> Sums:
     Where it is known of none, the allocated hours are None.
     """
     sized = [run for run in runs if run.allocated_gpu_hours is not None]
-    sm = [run for run in sized if run.sm_used_gpu_hours is not None]
-    util = [run for run in sized if run.util_used_gpu_hours is not None]
-    covered = [run for run in sized if run.coverage_pct is not None and run.allocated_gpu_hours]
-    of = fsum(run.allocated_gpu_hours or 0.0 for run in covered)
+    covered = [(run.allocated_gpu_hours or 0.0, run.coverage_pct) for run in sized if run.coverage_pct is not None]
+    hours: dict[str, Any] = {}
+    for metric in METRICS:
+        uses = [use for run in sized if (use := use_by(run, metric))]
+        hours[f"{metric}_measured_gpu_hours"] = fsum(use.measured_gpu_hours for use in uses)
+        hours[f"{metric}_used_gpu_hours"] = fsum(use.used_gpu_hours for use in uses) if uses else None
     return Sums(
         runs=len(runs),
         running=sum(run.state == "RUNNING" for run in runs),
         without_size=len(runs) - len(sized),
         allocated_gpu_hours=fsum(run.allocated_gpu_hours or 0.0 for run in sized) if sized or not runs else None,
-        sm_measured_gpu_hours=fsum(run.sm_measured_gpu_hours or 0.0 for run in sm),
-        sm_used_gpu_hours=fsum(run.sm_used_gpu_hours or 0.0 for run in sm) if sm else None,
-        util_measured_gpu_hours=fsum(run.util_measured_gpu_hours or 0.0 for run in util),
-        util_used_gpu_hours=fsum(run.util_used_gpu_hours or 0.0 for run in util) if util else None,
-        coverage_pct=fsum((run.allocated_gpu_hours or 0.0) * (run.coverage_pct or 0.0) for run in covered) / of
-        if of
-        else None,
+        **hours,
+        coverage_pct=percent(fsum(of * pct / 100 for of, pct in covered), fsum(of for of, _ in covered)),
         methods=tuple(sorted({method for run in runs for method in run.methods})),
     )
 
 
-def idle_hours(run: JobUsage) -> float | None:
-    """Return the measured but unused GPU-hours, by SM activity, else by GPU_UTIL; None where nothing was measured."""
-    use = use_of(run)
-    return use.measured_gpu_hours - use.used_gpu_hours if use else None
-
-
 def idlest(runs: Sequence[JobUsage]) -> list[tuple[JobUsage, float]]:
-    """Return the runs that left most idle, the first the most."""
-    found = [(run, idle) for run in runs if (idle := idle_hours(run)) is not None and idle > 0]
+    """Return the runs that left most idle, by SM activity, else by GPU_UTIL, the first the most."""
+    found = [(run, use.idle_gpu_hours) for run in runs if (use := use_of(run)) and use.idle_gpu_hours > 0]
     return sorted(found, key=lambda one: (-one[1], one[0].job_id))[:IDLEST]
 
 
@@ -147,13 +138,10 @@ def _verdict(report: MyReport) -> str:
         return ""
     more = ""
     if report.fit and (freed := report.fit.could_free_gpu_hours):
-        ways = {
-            "smaller pieces of GPUs": report.fit.freed_gpu_hours,
-            "fewer GPUs": report.fit.spare_gpu_hours,
-        }
-        less = " or ".join(way for way, hours in ways.items() if hours)
-        more = f"; with {less} they would have left {significant(freed)} GPU-h to other jobs"
-    return f": your jobs used {significant(use.pct, 2)} % of their GPUs ({use.metric}){more}"
+        ways = (("smaller pieces of GPUs", report.fit.freed_gpu_hours), ("fewer GPUs", report.fit.spare_gpu_hours))
+        more = f"; with {' or '.join(way for way, hours in ways if hours)} "
+        more += f"they would have left at most {significant(freed)} GPU-h to other jobs"
+    return f": your jobs used {use} of their GPUs ({use.metric}){more}"
 
 
 def _indent(line: str) -> int:
@@ -162,7 +150,7 @@ def _indent(line: str) -> int:
 
 
 def _nothing(report: MyReport) -> list[str]:
-    others = f" ({counted(report.without_gpu, 'run')} without one)" if report.without_gpu else ""
+    others = f" ({counted(report.runs_without_gpu, 'run')} without one)" if report.runs_without_gpu else ""
     return [
         f"no run of yours had a GPU in this time{others}: nothing was wasted.",
         "look further back by --since; submit by 'csub' in place of sbatch, and what a job needs is known from then on",
@@ -173,21 +161,17 @@ def _nothing(report: MyReport) -> list[str]:
 def _body(report: MyReport) -> Iterator[str]:
     sums = sums_of(report.runs)
     running = f", {sums.running} of them running" if sums.running else ""
-    yield titled("runs", f"{sums.runs} with a GPU{running}; {report.without_gpu} without a GPU, not counted below")
+    yield titled("runs", f"{sums.runs} with a GPU{running}; {report.runs_without_gpu} without a GPU, not counted below")
     left_out = f"; without {counted(sums.without_size, 'run')} on shares of unknown size" if sums.without_size else ""
     hours = sums.allocated_gpu_hours
-    sized = [run for run in report.runs if run.allocated_gpu_hours is not None]
-    held = f"{significant(hours or 0.0, 4)} GPU-h in {counted(len(sized), 'run')}, in whole GPUs"
+    held = f"{significant(hours or 0.0, 4)} GPU-h in {counted(sums.runs - sums.without_size, 'run')}, in whole GPUs"
     yield titled("allocated", f"{'not known' if hours is None else held}{left_out}")
-    with_sm, with_util = (
-        sum(used is not None for used in of)
-        for of in ([run.sm_used_gpu_hours for run in sized], [run.util_used_gpu_hours for run in sized])
-    )
-    yield titled("SM", _share(sums.sm_used_gpu_hours, sums.sm_measured_gpu_hours, with_sm))
-    yield titled("GPU_UTIL", _share(sums.util_used_gpu_hours, sums.util_measured_gpu_hours, with_util))
+    for title, metric in (("SM", "sm"), ("GPU_UTIL", "util")):
+        runs = sum(use_by(run, metric) is not None for run in report.runs)
+        yield titled(title, _share(use_by(sums, metric), runs))
     if report.fit:
         yield titled("would fit", _fit(report.fit))
-    covered = "not recorded" if sums.coverage_pct is None else f"{sums.coverage_pct:.0f} % of the allocated GPU-h"
+    covered = "not recorded" if sums.coverage_pct is None else f"{at_least(sums.coverage_pct)} % of the allocated GPU-h"
     yield titled("sampled", f"{covered} ({printable(', '.join(sums.methods)) or 'no samples'})")
     yield titled("source", printable(report.source))
     if not sums.methods:
@@ -208,11 +192,11 @@ def _body(report: MyReport) -> Iterator[str]:
         yield from (f"  {line}" for line in table_lines(rows) if not line.startswith("--"))
 
 
-def _share(used: float | None, of: float, runs: int) -> str:
-    if used is None or of <= 0:
+def _share(use: Use | None, runs: int) -> str:
+    if use is None:
         return "not measured"
-    sampled = f"{significant(of, 4)} GPU-h sampled in {counted(runs, 'run')}"
-    return f"{100 * used / of:.1f} % of the {sampled}: {significant(used, 4)} used, {significant(of - used, 4)} idle"
+    used, measured, idle = (significant(hours, 4) for hours in (*use[:2], use.idle_gpu_hours))
+    return f"{use} of the {measured} GPU-h sampled in {counted(runs, 'run')}: {used} used, {idle} idle"
 
 
 def _fit(fit: Fit) -> str:
@@ -220,35 +204,26 @@ def _fit(fit: Fit) -> str:
         significant(hours, 4)
         for hours in (fit.fits_gpu_hours, fit.known_gpu_hours, fit.freed_gpu_hours, fit.spare_gpu_hours)
     )
-    judged = counted(fit.judged_runs, "judged run")
-    of = f"a piece of a GPU was enough for {fit.fitting_runs} of {judged} ({fits} of {known} GPU-h)"
+    compared = counted(fit.judged_runs, "compared run")
+    of = f"a piece of a GPU was enough for {fit.fitting_runs} of {compared} ({fits} of {known} GPU-h)"
     if fit.spare_runs:
-        fewer = f"fewer GPUs were enough for {counted(fit.spare_runs, 'run')}; that leaves {spare} GPU-h to other jobs"
+        fewer = f"fewer GPUs were enough for {counted(fit.spare_runs, 'run')}; "
+        fewer += f"that leaves at most {spare} GPU-h to other jobs"
         of = f"{fewer}; {of}" if fit.judged_runs else fewer
     if fit.unit:
         part = "" if fit.fitting_runs == 1 else " for at least half of that"
-        of += f", {printable(fit.unit)}{part}; that leaves {freed} GPU-h to other jobs"
-    left_out = (
-        f"; not judged: {counted(fit.not_judged_runs, 'run')} that did not complete, had several GPUs or were not "
-        "sampled well enough"
-    )
-    return of + (left_out if fit.not_judged_runs else "")
+        of += f", {printable(fit.unit)}{part}; that leaves at most {freed} GPU-h to other jobs"
+    return of + (f"; not compared: {counted(fit.not_judged_runs, 'run')}. {COMPARED}" if fit.not_judged_runs else "")
 
 
 def as_json(report: MyReport) -> str:
     """Return the same as JSON, null for what is not known."""
-    shown = {
-        "user": report.user,
-        "cluster": report.cluster,
-        "since": report.since,
-        "until": report.until,
-        "source": report.source,
-        "runs_without_gpu": report.without_gpu,
+    shown = report._asdict() | {
         "total": sums_of(report.runs),
-        "fit": report.fit,
         "advice": best(report.hints),
         "idlest": [run._asdict() | {"idle_gpu_hours": idle} for run, idle in idlest(report.runs)],
     }
+    del shown["runs"], shown["hints"]
     return json_text(SCHEMA, shown)
 
 

@@ -3,12 +3,13 @@
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from functools import partial
 from typing import NamedTuple
 
 from slurm_colloc.core.units import counted, printable, significant
 from slurm_colloc.core.usage_model import ArmFigure, Fairness, HarmRate
 from slurm_colloc.report.layout import NO_TERMINAL, Terminal, folded, list_lines, page_of
-from slurm_colloc.report.text import csv_table, json_text, stamp
+from slurm_colloc.report.text import csv_text, json_text, stamp
 
 SCHEMA = 1
 # In words, with the factor that a figure is shown by.
@@ -147,15 +148,8 @@ def _span(low: float | None, high: float | None, factor: int) -> str:
     return "-" if low is None else f"{_number(low, factor)} to {_number(high, factor)}"
 
 
-def as_json(proof: Proof) -> str:
-    """Return it as JSON; null for not known, parts of 1."""
-    return json_text(SCHEMA, proof)
-
-
-def as_csv(proof: Proof) -> str:
-    """Return one row for each figure."""
-    titles = proof.figures[0]._fields if proof.figures else ArmFigure._fields
-    return csv_table(titles, proof.figures)
-
-
-FORMATS: dict[str, Callable[..., str]] = {"table": as_table, "json": as_json, "csv": as_csv}
+FORMATS: dict[str, Callable[..., str]] = {
+    "table": as_table,
+    "json": partial(json_text, SCHEMA),
+    "csv": lambda proof: csv_text(type(proof.figures[0]) if proof.figures else ArmFigure, proof.figures),
+}

@@ -37,7 +37,7 @@ def listing_of(
         heading=f"Jobs of several GPUs{where}, {window_in_words(*ends)}, by {by}",
         columns=[column for column in COLUMNS if by != "user" or column.figure != "script"],
         rows=rows,
-        fields=SeveralBy._fields,
+        kind=SeveralBy,
         about={"cluster": cluster, "since": ends[0], "until": ends[1], "by": by, "visible": visible},
         schema=SCHEMA,
         notes=[printable(visible)] if visible else [],

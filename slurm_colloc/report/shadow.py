@@ -3,13 +3,14 @@
 
 from collections.abc import Callable, Iterator
 from datetime import datetime
+from functools import partial
 from typing import NamedTuple
 
 from slurm_colloc.core.units import counted, in_words, printable
 from slurm_colloc.core.usage_model import ShadowLate, ShadowLeft, ShadowPiece
 from slurm_colloc.report.layout import NO_TERMINAL, Terminal, bold_table, narrowed, page_of
-from slurm_colloc.report.text import csv_table, json_text, json_value, stamp
-from slurm_colloc.report.usage import number
+from slurm_colloc.report.text import csv_text, json_text, stamp
+from slurm_colloc.report.usage import hours_digits, number
 
 SCHEMA = 2
 
@@ -78,8 +79,7 @@ def _cells(report: ShadowReport, piece: ShadowPiece) -> list[str]:
 
 
 def _digits(report: ShadowReport) -> int:
-    """Return the digits that all GPU-hours of this report are shown with: its columns must add up as printed."""
-    return 2 if max(report.total.allocated_gpu_hours, report.total.lost_gpu_hours) >= 10 else 4
+    return hours_digits(max(report.total.allocated_gpu_hours, report.total.lost_gpu_hours))
 
 
 def _signed(duration_s: float | None) -> str:
@@ -160,14 +160,8 @@ def _runs(report: ShadowReport, left: ShadowLeft) -> str:
     return counted(left.runs, "run") + (f", {number(hours, _digits(report))} GPU-h" if hours is not None else "")
 
 
-def as_json(report: ShadowReport) -> str:
-    """Return the report as JSON; hours unrounded, null for not known."""
-    return json_text(SCHEMA, report)
-
-
-def as_csv(report: ShadowReport) -> str:
-    """Return one row for each piece."""
-    return csv_table(json_value(report.total), (json_value(piece).values() for piece in report.pieces))
-
-
-FORMATS: dict[str, Callable[..., str]] = {"table": as_table, "json": as_json, "csv": as_csv}
+FORMATS: dict[str, Callable[..., str]] = {
+    "table": as_table,
+    "json": partial(json_text, SCHEMA),
+    "csv": lambda report: csv_text(ShadowPiece, report.pieces),
+}

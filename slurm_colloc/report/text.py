@@ -72,6 +72,13 @@ def csv_table(titles: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
     return out.getvalue()
 
 
+def csv_text(kind: type, nouns: Iterable[Any]) -> str:
+    """Return nouns of a kind as a table, with their properties; several values of a field are one cell."""
+    titles = [name for name, _ in members(kind)]
+    rows = ([getattr(noun, title) for title in titles] for noun in nouns)
+    return csv_table(titles, ([";".join(cell) if isinstance(cell, tuple) else cell for cell in row] for row in rows))
+
+
 # From 0 on; the first is for 0 alone.
 _BLOCKS, _GAP = "▁▂▃▄▅▆▇█", " "
 

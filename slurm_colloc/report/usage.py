@@ -152,18 +152,29 @@ class Use(NamedTuple):
         """Return how much of the measured was used."""
         return 100 * self.used_gpu_hours / self.measured_gpu_hours
 
+    @property
+    def idle_gpu_hours(self) -> float:
+        """Return what was measured and not used."""
+        return self.measured_gpu_hours - self.used_gpu_hours
 
-def use_of(what: Any) -> Use | None:
-    """Return what was used by SM activity, else by GPU_UTIL; None where nothing was measured.
+    def __str__(self) -> str:
+        return f"{number(self.pct, 1)} %"
+
+
+def use_by(usage: Any, metric: str) -> Use | None:
+    """Return what was used by a metric, None where it was not measured.
 
     Args:
-        what: a run, or what runs come to; it has GroupUsage's used and measured GPU-hours of both metrics.
+        usage: a run, or what runs come to; it has GroupUsage's used and measured GPU-hours of both metrics.
+        metric: a key of METRICS.
     """
-    for metric in ("sm", "util"):
-        used, of = (getattr(what, f"{metric}_{which}_gpu_hours") for which in ("used", "measured"))
-        if used is not None and of:
-            return Use(used, of, METRICS[metric])
-    return None
+    used, measured = (getattr(usage, f"{metric}_{which}_gpu_hours") for which in ("used", "measured"))
+    return Use(used, measured, METRICS[metric]) if used is not None and measured else None
+
+
+def use_of(usage: Any) -> Use | None:
+    """Return what was used by SM activity, else by GPU_UTIL; None where nothing was measured."""
+    return use_by(usage, "sm") or use_by(usage, "util")
 
 
 def metric_of(report: UsageReport) -> str:
@@ -186,9 +197,9 @@ def only_given(report: UsageReport) -> bool:
     return report.of_text and not report.total.methods
 
 
-def hours_digits(report: UsageReport) -> int:
-    """Return the digits that all GPU-hours of this report are shown with: its columns must add up as printed."""
-    return 2 if (report.total.allocated_gpu_hours or 0) >= 10 else 4
+def hours_digits(most_gpu_hours: float | None) -> int:
+    """Return the digits that all GPU-hours of a report are shown with: its columns must add up as printed."""
+    return 2 if (most_gpu_hours or 0) >= 10 else 4
 
 
 def number(value: float | None, digits: int, separator: str = "") -> str:
@@ -228,6 +239,8 @@ def added(name: str, groups: Sequence[GroupUsage]) -> GroupUsage:
     amounts = [field for field in GroupUsage._fields if field.endswith(("_hours", "_kwh"))]
     sums: dict[str, Any] = {field: fsum(known(field)) if known(field) else None for field in amounts}
     sums |= {field: sum(known(field)) for field in ("jobs", "jobs_measured", "jobs_without_size")}
+    # A bill of which a part is not known is none.
+    sums["billing_hours"] = fsum(known("billing_hours")) if len(known("billing_hours")) == len(groups) else None
     covered = fsum(group.coverage_known_gpu_hours * (group.coverage_pct or 0) for group in groups)
     return groups[0]._replace(
         **sums,

@@ -9,6 +9,7 @@ from slurm_colloc.core.units import counted, printable, significant
 from slurm_colloc.core.usage_model import Collocation, GroupUsage, Lost, Prediction
 from slurm_colloc.estimate.bounds import LEVEL, lower_bound
 from slurm_colloc.estimate.ladder import UNKNOWN_RUNG
+from slurm_colloc.facts.judgement import COMPARED
 from slurm_colloc.report.text import stamp, window_in_words
 from slurm_colloc.report.usage import UsageReport, metric_of, number, of_installed, only_given, saved_gpu_hours
 
@@ -105,7 +106,7 @@ def _freshness(report: UsageReport) -> str:
 
 def _known_until(report: UsageReport) -> str:
     runs, samples = (stamp(at) if at else "(not known)" for at in (report.ingested, report.flushed))
-    return f"Data so far: runs until {runs}, samples until {samples}"
+    return f"Data so far: runs until {runs}, hours of samples until {samples}"
 
 
 def _begun_before(report: UsageReport) -> str:
@@ -165,19 +166,16 @@ def definitions(report: UsageReport) -> dict[str, str]:
         known = f"{counted(whole.judged_runs, 'run')}, {significant(whole.known_gpu_hours, 4)} GPU-h"
         example = next((fit.unit for fit in report.fits if fit.unit.startswith("mps:")), "")
         shares = f" ({example} is {counted(int(example[4:]), 'MPS share')}; a GPU usually has 100)" if example else ""
-        found["FITS %"] = (
-            f"FITS %: the part of the GPU-hours of judged runs in which a piece of a GPU was enough. Judged: completed "
-            f"runs of one GPU, sampled well enough ({known}; {counted(whole.not_judged_runs, 'run')} not judged)."
+        fits = (
+            f"{COMPARED} ({known}; {counted(whole.not_judged_runs, 'run')} not compared). FITS %: the part of their "
+            "GPU-hours in which a piece of a GPU was enough. FITS IN: the smallest piece that is enough for at least "
+            f"half of these{shares}. several: not the same for all. none: none of them fits one. fewer GPUs: runs used "
+            "some of their GPUs only, or none. '-': no run was compared."
         )
-        found["FITS IN"] = (
-            "FITS IN: the smallest piece of a GPU that is enough for at least half of the GPU-hours that fit one"
-            f"{shares}. several: not the same for all. none: of the runs that could be judged none fits one. fewer "
-            "GPUs: runs used some of their GPUs only, or none. '-': not known, in most cases because no completed run "
-            "with a single GPU has enough samples."
-        )
+        found |= dict.fromkeys(("FITS %", "FITS IN"), fits)
         found["COULD FREE GPU-h"] = (
-            "COULD FREE: GPU-hours left for other jobs if each of these runs gets the smallest piece that it fits "
-            f"({significant(whole.freed_gpu_hours, 4)}), and asks for those GPUs alone that it used "
+            "COULD FREE: GPU-hours left for other jobs, at most, if each of these runs gets the smallest piece that it "
+            f"fits ({significant(whole.freed_gpu_hours, 4)}), and asks for those GPUs alone that it used "
             f"({significant(whole.spare_gpu_hours, 4)}). Time without samples counts here, and not in IDLE."
         )
     return found | dict.fromkeys(("EMPTY GPU-h", "kWh"), empty)

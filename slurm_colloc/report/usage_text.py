@@ -2,7 +2,7 @@
 """The usage report on a terminal, and the columns that every table of it has."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -50,7 +50,7 @@ _COLOURS = (BLUE, YELLOW, DIM)
 
 def columns(report: UsageReport) -> list[Column]:
     """Return the columns beside the name: those that this site has prices for, and what is known to fit, among them."""
-    hours, by_sm = hours_digits(report), metric_of(report) == "sm"
+    hours, by_sm = hours_digits(report.total.allocated_gpu_hours), metric_of(report) == "sm"
     fits = [
         Column("FITS %", "fits_pct", 0, 3),
         Column("FITS IN", "fit_unit", None, 7),
@@ -84,6 +84,7 @@ def columns(report: UsageReport) -> list[Column]:
 def cells_of(report: UsageReport, separator: str = "") -> Callable[[GroupUsage], list[str]]:
     """Return what says a group's figures in words, as in ``columns``; thousands are parted by ``separator``."""
     shown, fits = columns(report), fits_by_group(report.fits)
+    units = {fit.unit for fit in fits.values() if fit.fits_gpu_hours}
 
     def cells(group: GroupUsage) -> list[str]:
         fit = report.fits[-1] if report.fits and group is report.total else fits.get(group.name)
@@ -95,18 +96,18 @@ def cells_of(report: UsageReport, separator: str = "") -> Callable[[GroupUsage],
             "idle_gpu_hours": getattr(group, f"{metric_of(report)}_idle_gpu_hours"),
             "fits_pct": known and percent(known.fits_gpu_hours, known.known_gpu_hours),
             "freed_gpu_hours": says and says.could_free_gpu_hours,
-            "fit_unit": _fits_in(says, of_all=group is report.total and len(report.groups) > 1) if says else "",
+            "fit_unit": _fits_in(says, units if group is report.total else {says.unit}) if says else "",
         }
         return [column.cell(figures, separator) for column in shown]
 
     return cells
 
 
-def _fits_in(fit: Fit, *, of_all: bool) -> str:
-    """Return the piece that most of a group's runs fit; of all groups together no one piece is to be named."""
+def _fits_in(fit: Fit, units: Collection[str]) -> str:
+    """Return the piece that most of a group's runs fit, of all groups together only where it is the same for each."""
     if not fit.fits_gpu_hours:
         return "fewer GPUs" if fit.spare_runs else "none"
-    return "several" if of_all else printable(fit.unit) or "several"
+    return "several" if len(units) > 1 else printable(fit.unit) or "several"
 
 
 def rows_of(report: UsageReport, separator: str = "") -> list[Sequence[str]]:

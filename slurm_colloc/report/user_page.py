@@ -9,7 +9,7 @@ from slurm_colloc.core.chart_model import Fit
 from slurm_colloc.core.usage_model import GroupUsage, JobUsage
 from slurm_colloc.report.page import renderer
 from slurm_colloc.report.text import minute, stamp
-from slurm_colloc.report.usage import number, percent
+from slurm_colloc.report.usage import number, use_by
 
 
 class UserPage(NamedTuple):
@@ -42,4 +42,4 @@ def _number(value: float | None, digits: int, unit: str = "") -> str:
 
 
 def _used_pct(run: JobUsage, metric: str) -> float | None:
-    return percent(getattr(run, f"{metric}_used_gpu_hours"), getattr(run, f"{metric}_measured_gpu_hours"))
+    return (use := use_by(run, metric)) and use.pct

@@ -56,7 +56,7 @@ def test_bounds(fields: dict[str, Any], settings: dict[str, float]) -> None:
 
 
 @pytest.mark.parametrize(
-    "fields", [{"fit_judged": False}, {"fit_judged": None}, {"allocated": None}, {"allocated": 0.0}, {"from_s": 1.0}]
+    "fields", [{"fit_judged": False}, {"fit_judged": None}, {"allocated": None}, {"allocated": 0.0}]
 )
 def test_nobody_is_named_on_weak_evidence(fields: dict[str, Any]) -> None:
     answered, said = ask("COL007", FITS | fields)

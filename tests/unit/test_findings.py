@@ -36,7 +36,6 @@ UNKNOWN: list[tuple[str, dict[str, Any], str]] = [
     ("COL001", {"span_s": 60.0}, "too short"),
     ("COL001", {"coverage_pct": None}, "too little measured of it alone"),
     ("COL001", {"peak_mib": None}, "GPU memory not known"),
-    ("COL007", {"from_s": 1.0}, "begun before the window"),
     ("COL007", {"fit_judged": False}, "no completed run of one GPU measured alone on it"),
     ("COL008", {"cpus_per_gpu": None}, "its nodes not in site.toml"),
     ("COL008", {"host_pct": None}, "too little measured of it on its nodes"),

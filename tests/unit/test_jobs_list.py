@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from slurm_colloc.core.model import Gres
-from slurm_colloc.facts.judgement import RunFound, judge
+from slurm_colloc.facts.judgement import DO, TAIL, RunFound, judge
 from slurm_colloc.report.columns import csv_of, json_of, table_of
 from slurm_colloc.report.jobs import JobRow, listing_of
 from slurm_colloc.report.layout import Terminal
@@ -63,6 +63,17 @@ def test_what_to_do_is_what_colloc_job_says(store: str) -> None:
     said = json.loads(colloc.out)["rows"][1]["to_do"]
     assert colloc("job", "2", "--store", store, "--since", ENDS[1]) == 0
     assert said in colloc.out
+
+
+def test_a_forgotten_notebook_is_to_be_ended_in_the_list_and_in_the_story(store: str, tmp_path: Path) -> None:
+    rounds = [*busy(*range(900, HOUR + 1, 900)), *busy(*range(HOUR + 900, 9 * HOUR + 1, 900), sm=0.0, util=0.0)]
+    kept = stored(tmp_path / "other", [run("1", end_s=9 * HOUR)], rounds)
+    kept.write_log("a", {"rows_in": 1, "used": 1, "steps": 0, "rejected": {}})
+    assert colloc("jobs", "--user", "ann", "--store", kept.samples.folder, *ENDS, "--format", "json") == 0
+    (row,) = json.loads(colloc.out)["rows"]
+    assert (row["to_do"], row["to_do_gres"], row["could_free_gpu_hours"]) == (DO[TAIL], "", near(8.0))
+    assert colloc("job", "1", "--store", kept.samples.folder, "--since", ENDS[1]) == 0
+    assert DO[TAIL] in colloc.out
 
 
 def test_csv_has_every_field_and_no_other_user(store: str) -> None:

@@ -101,7 +101,9 @@ def test_the_piece_that_is_named_holds_half_of_the_hours_and_nothing_is_said_of_
     printed("me", text)
 
 
-def test_the_piece_to_submit_a_name_by_holds_each_of_its_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_piece_to_submit_a_name_by_holds_each_of_its_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed: Printed
+) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     pieces = {"1": ("mps:40", 0.4), "2": ("mps:66", 0.66), "3": ("mps:65", 0.65)}
     said = [
@@ -109,7 +111,10 @@ def test_the_piece_to_submit_a_name_by_holds_each_of_its_runs(tmp_path: Path, mo
         for job, (unit, gpus) in pieces.items()
     ]
     (hint,) = command._fit_hints(said, SITE._replace(cluster="c", policy="shadow"))
-    assert "--gres=mps:66: mps:66 holds it" in hint.what
+    assert (hint.what.count("mps:66"), hint.gpu_hours) == (2, near(0.6 + 0.34 + 0.35))
+    # What csub gives is by its margins: no figure of a run that is over.
+    (by_csub,) = command._fit_hints(said, SITE._replace(cluster="c", policy="auto"))
+    printed("me", hint.what, hint.evidence, by_csub.what, by_csub.evidence)
 
 
 @pytest.mark.parametrize("text", HOSTILE)

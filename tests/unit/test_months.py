@@ -58,6 +58,13 @@ def test_a_run_of_two_months_is_in_both_with_the_hours_of_each(report: list[str]
     assert frame["month"].to_list() == ["2026-11", "2026-12"]
 
 
+def test_a_month_without_runs_is_billed_nothing(report: list[str]) -> None:
+    report[report.index("2026-11-01")] = "2026-10-01"
+    assert colloc(*report, "--by", "month", "--format", "json") == 0
+    billed = {group["name"]: group["billing_hours"] for group in json.loads(colloc.out)["groups"]}
+    assert billed == {"2026-10": 0.0, "2026-11": None, "2026-12": None}
+
+
 @pytest.mark.parametrize("form", ["table", "html"])
 def test_months_are_shown_in_their_order(report: list[str], form: str, tmp_path: Path) -> None:
     assert colloc(*report, "--by", "month", "--format", form, "-o", str(tmp_path / "out")) == 0

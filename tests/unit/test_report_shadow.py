@@ -12,7 +12,7 @@ from rich.cells import cell_len
 
 from slurm_colloc.core.usage_model import ShadowLate, ShadowLeft, ShadowPiece
 from slurm_colloc.report.layout import Terminal
-from slurm_colloc.report.shadow import FORMATS, ShadowReport, as_csv, as_json, as_table
+from slurm_colloc.report.shadow import FORMATS, ShadowReport, as_table
 from tests.unit.golden import Printed
 from tests.unit.made import HOUR, RECORDED, decision, run
 from tests.unit.programs import colloc
@@ -78,13 +78,13 @@ def test_of_waits_that_nobody_knows_nothing_is_said(printed: Printed) -> None:
 
 
 def test_json_and_csv_have_the_figures_unrounded() -> None:
-    shown = json.loads(as_json(REPORT))
+    shown = json.loads(FORMATS["json"](REPORT))
     assert (shown["total"]["judged"], shown["total"]["freed_gpu_hours"]) == (4, 19.5)
     assert shown["pieces"][1]["earlier_median_s"] is None
     why = shown["left"][0]["why"]
     assert why in as_table(REPORT)
     assert shown["left"] == [{"why": why, "runs": 3, "allocated_gpu_hours": None}]
-    first, second = csv.DictReader(io.StringIO(as_csv(REPORT)))
+    first, second = csv.DictReader(io.StringIO(FORMATS["csv"](REPORT)))
     assert (first["piece"], first["earlier_median_s"], second["earlier_median_s"]) == (SLICE.piece, "-90.0", "")
     assert second["piece"].startswith("'=HYPERLINK"), "a spreadsheet would run it"
 

@@ -160,6 +160,22 @@ def test_units_of_others_are_named_where_it_is_one() -> None:
     assert shortened(report(*groups, fits=mixed), 1).fits[0].unit == ""
 
 
+def test_all_together_fit_in_what_each_of_them_does() -> None:
+    def fits_in(*units: str) -> str:
+        fits = [fit_of(unit, 1.0, 1.0, 0.5, unit) for unit in units]
+        groups = [NOTHING._replace(name="empty"), *(holding(unit, 1.0) for unit in units)]
+        whole = fit_of("total", 2.0, 2.0, 1.0, "1g")
+        return table_of(as_table(report(*groups, by="month", fits=(*fits, whole)), Terminal(120)))[-1][4]
+
+    assert (fits_in("1g"), fits_in("1g", "2g")) == ("1g", "several")
+
+
+def test_a_bill_of_which_a_part_is_not_known_is_not_known() -> None:
+    bills = [holding("a", 1.0, billing_hours=32.0), holding("b", 1.0, billing_hours=None)]
+    assert added("others", bills).billing_hours is None
+    assert added("others", bills[:1] * 2).billing_hours == 64.0
+
+
 def test_somebody_called_total_has_figures_of_their_own() -> None:
     mine, whole = holding("total", 1.0), holding("total", 2.0)
     fits = (fit_of("total", 1.0, 0.25, 0.1, "1g"), fit_of("total", 2.0, 1.0, 0.5, "2g"))

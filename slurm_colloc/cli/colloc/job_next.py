@@ -20,7 +20,8 @@ from slurm_colloc.facts.fits import Kept, fitted_by_evidence, with_fitted
 from slurm_colloc.facts.judgement import FEWER, NO_USE, STYLES, Fitted, RunFound, judge, option_for
 from slurm_colloc.placement.choose import place
 from slurm_colloc.placement.fitted import had_piece, past_request, would_have_fitted
-from slurm_colloc.report.job import Advice
+from slurm_colloc.report.job import SO_FAR, Advice
+from slurm_colloc.report.usage import number
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.directives import read_script
 from slurm_colloc.slurm.jobs import Accounted
@@ -32,7 +33,6 @@ from slurm_colloc.submit.own_options import OWN_OPTIONS, option_table
 _LIMIT_BYTES = 4 * 1024 * 1024
 _GPU_OPTIONS = ("gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket")
 _MODES = {"mps": SharingMode.MPS, "shard": SharingMode.SHARD}
-_GOES_ON = ("RUNNING", "SUSPENDED")
 _ALLOWING = "if one is free and limits allow it ('csub --dry-run --explain SCRIPT' tells)"
 
 
@@ -58,7 +58,7 @@ def advise(
     run = found.usage if isinstance(found, RunFound) else found
     gres = run.gres if isinstance(run, JobUsage) else ",".join(map(str, run.given))
     expected = _next_by_csub(decision, known, run, config) if decision and not decision.is_pack else ""
-    if evidence is None or run.state in _GOES_ON or had_piece(evidence, gres):
+    if evidence is None or run.state in SO_FAR or had_piece(evidence, gres):
         return Advice(expected=expected)
     if isinstance(found, RunFound):
         (found,) = with_fitted([found], config)
@@ -116,7 +116,7 @@ def _gets(how: str, placement: Placement, footprint: Footprint) -> str:
 
 
 def _in_words(fitted: Fitted, placement: Placement, run: Evidence) -> str:
-    active = f"{run.sm_active_mean_pct:.0f} %"
+    active = f"{number(run.sm_active_mean_pct, 1)} %"
     what = f"at most {active} of the SMs" if run.sm_is_bound else f"{active} of the SMs"
     used = f"{run.gpu_mem_peak_mib} MiB at peak and {what} while kernels ran"
     if not fitted.unit:

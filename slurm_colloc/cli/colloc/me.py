@@ -18,7 +18,7 @@ from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.units import counted, significant
 from slurm_colloc.estimate.records import own_decisions
 from slurm_colloc.facts.fits import fit_of
-from slurm_colloc.facts.judgement import Judgement
+from slurm_colloc.facts.judgement import PIECE, Judgement, Remedy, RunFound, enough
 from slurm_colloc.report.me import FORMATS, Hint, MyReport, hints_of
 from slurm_colloc.slurm.job_visibility import own_name
 from slurm_colloc.store.decisions import asked_id
@@ -60,26 +60,26 @@ def me(
 
 def _fit_hints(said: Sequence[Judgement], config: SiteConfig) -> Iterator[Hint]:
     """Yield, for the names of jobs that held most too much, the line to submit the last of them by."""
-    by_name: dict[str, list[Judgement]] = defaultdict(list)
+    by_name: dict[str, list[tuple[RunFound, Remedy]]] = defaultdict(list)
     # csub knows what it submitted, and goes by what was measured of it from then on.
     by_csub = {one.job_id for one in own_decisions(config)[0]}
-    for one in said:
-        usage = one.found.usage
-        if one.unit and asked_id(usage.job_id, usage.job_id_raw) not in by_csub:
-            by_name[usage.job_name].append(one)
-    freed_by = {name: fsum(one.free_gpu_hours for one in group) for name, group in by_name.items()}
+    for found, remedy in ((one.found, remedy) for one in said for remedy in one.remedies):
+        if remedy.code == PIECE and asked_id(found.usage.job_id, found.usage.job_id_raw) not in by_csub:
+            by_name[found.usage.job_name].append((found, remedy))
+    freed_by = {name: fsum(remedy.gpu_hours for _, remedy in group) for name, group in by_name.items()}
     for name in sorted(by_name, key=lambda name: -freed_by[name])[:_OF_SHAPES]:
         group, freed = by_name[name], freed_by[name]
-        last = group[-1].found
-        peaks = (one.found.evidence.gpu_mem_peak_mib for one in group if one.found.evidence)
+        last, _ = group[-1]
+        peaks = (run.evidence.gpu_mem_peak_mib for run, _ in group if run.evidence)
         peak = max((mib for mib in peaks if mib is not None), default=0)
-        runs = f"{counted(len(group), 'run')} of '{name}'"
         # What holds the run that needs most holds the others.
-        unit = max(group, key=lambda one: (one.found.fitted and one.found.fitted.gpus) or 0.0).unit
-        how = "by csub" if config.policy == "auto" else f"with --gres={unit}"
+        pieces = sorted({((run.fitted and run.fitted.gpus) or 0.0, remedy.gres) for run, remedy in group})
+        unit, by_csub_now = pieces[-1][1], config.policy == "auto"
         yield Hint(
-            f"submit '{name}' {how}: {unit} holds it",
-            f"{runs} had a whole GPU and at most {peak} MiB of it; a piece would have freed {significant(freed)} GPU-h",
+            f"submit '{name}' {'by csub' if by_csub_now else f'with --gres={unit}'}: {enough(unit, len(pieces) > 1)}",
+            f"{counted(len(group), 'run')} of '{name}' had a whole GPU and at most {peak} MiB of it; while they worked "
+            f"a piece would have freed at most {significant(freed)} GPU-h"
+            f"{'; csub adds its margins, and may give another piece' * by_csub_now}",
             line_for(last, config) or f"colloc job {last.usage.job_id}",
             freed,
         )

@@ -9,14 +9,14 @@ from typing import Annotated
 import typer
 
 from slurm_colloc.cli.colloc.output import say, site_or_none, state_folder, window
-from slurm_colloc.cli.colloc.progress import progress
+from slurm_colloc.cli.colloc.visible_store import added_up
 from slurm_colloc.core.clock import now
 from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.errors import Status, StoreError
 from slurm_colloc.core.files import PRIVATE_FILE, passable_folder, write_atomic
 from slurm_colloc.core.units import counted
 from slurm_colloc.core.usage_model import JobUsage
-from slurm_colloc.facts.aggregate import aggregate, last_usages
+from slurm_colloc.facts.aggregate import last_usages
 from slurm_colloc.facts.counts import count_runs
 from slurm_colloc.facts.fits import fits_of
 from slurm_colloc.facts.usage import used_hours_by
@@ -26,7 +26,6 @@ from slurm_colloc.report.user_page import UserPage, page_maker
 from slurm_colloc.slurm.job_visibility import EVERYBODY, Visible, own_name
 from slurm_colloc.store.equivalents import SLICES
 from slurm_colloc.store.store import open_store
-from slurm_colloc.store.window import Window
 
 # A page of so many of a user's runs; more are what 'colloc report' is for.
 _RUNS = 20
@@ -71,9 +70,7 @@ def pages(
 def _pages(config: SiteConfig | None, folder: str, start: datetime, end: datetime) -> dict[str, UserPage]:
     visible = EVERYBODY if is_root() else Visible(False, own_name())
     source = open_store(folder, config, visible=visible)
-    with source.connect(start.timestamp(), end.timestamp()) as database:
-        with progress("adding up days") as step:
-            aggregate(database, source, Window(start.timestamp(), end.timestamp(), now()), step=step)
+    with added_up(source, (start, end)) as (database, _):
         *groups, _ = used_hours_by(database, "user")
         runs: dict[str, list[JobUsage]] = {}
         for run in last_usages(database, _RUNS):

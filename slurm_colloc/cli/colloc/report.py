@@ -148,7 +148,7 @@ def report(
             shown = _shown(found, asked)
             step(100, 100)
         write(shown, output)
-        # Of a store those who took the rows in were told.
+        # Whoever took a store's rows in was told then.
         if text.path and found.lost.too_many:
             raise typer.Exit(Status.UNKNOWN)
 

@@ -5,15 +5,13 @@ from datetime import datetime
 
 from slurm_colloc.audit.rules import all_entries, question
 from slurm_colloc.cli.colloc.output import say
-from slurm_colloc.cli.colloc.progress import progress
-from slurm_colloc.cli.colloc.visible_store import seen_store
+from slurm_colloc.cli.colloc.visible_store import added_up, seen_store
 from slurm_colloc.core.audit_model import Question
 from slurm_colloc.core.clock import now
 from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.config_audit import Audit
 from slurm_colloc.core.model import COMPLETED
 from slurm_colloc.core.usage_model import Fairness, HarmRate
-from slurm_colloc.facts.aggregate import aggregate
 from slurm_colloc.facts.counts import count_runs
 from slurm_colloc.facts.several import several_by
 from slurm_colloc.facts.shadow import COVERED_PCT, shadow_use
@@ -27,7 +25,6 @@ from slurm_colloc.report.shadow import ShadowReport
 from slurm_colloc.report.text import local
 from slurm_colloc.store.equivalents import CONVENTIONS
 from slurm_colloc.store.store import Store
-from slurm_colloc.store.window import Window
 
 
 def proof_of(store: str, config: SiteConfig, span: tuple[datetime, datetime], by: str, *, harm: bool) -> Proof:
@@ -74,13 +71,10 @@ def several_of(
     store: str, config: SiteConfig | None, span: tuple[datetime, datetime], convention: str, by: str
 ) -> Listing:
     """Return the table of jobs of several GPUs in ``span``, by one of facts/several.BY."""
-    source, (since_s, until_s) = seen_store(store, config, convention), (end.timestamp() for end in span)
-    window = Window(since_s, until_s, now())
-    with source.connect(since_s, until_s) as database:
-        with progress("adding up days") as step:
-            aggregate(database, source, window, step=step)
+    source = seen_store(store, config, convention)
+    with added_up(source, span) as (database, window):
         clusters = count_runs(database)[2]
-        rows = several_by(database, config, by, _waiting(config, until_s))
+        rows = several_by(database, config, by, _waiting(config, window.until_s))
     cluster = ", ".join(clusters) or (config.cluster if config else "")
     return listing_of(cluster, span, by, rows, "" if source.visible.everybody else source.visible.whose)
 
@@ -100,11 +94,8 @@ def _judged(source: Store, config: SiteConfig, span: tuple[datetime, datetime]) 
 
 def shadow_of(store: str, config: SiteConfig, span: tuple[datetime, datetime], by: str) -> ShadowReport:
     """Return what shadow mode would have come to in ``span``, with slices by one of CONVENTIONS."""
-    source, (since_s, until_s) = seen_store(store, config, by), (end.timestamp() for end in span)
-    window = Window(since_s, until_s, now())
-    with source.connect(since_s, until_s) as database:
-        with progress("adding up days") as step:
-            aggregate(database, source, window, step=step)
+    source = seen_store(store, config, by)
+    with added_up(source, span) as (database, window):
         runs, without_gpu, clusters, _ = count_runs(database)
         found = shadow_use(database, config, window, by)
     if not found.decided:
@@ -119,13 +110,6 @@ def shadow_of(store: str, config: SiteConfig, span: tuple[datetime, datetime], b
         equivalents=CONVENTIONS[by],
         covered_pct=COVERED_PCT,
         runs=runs - without_gpu,
-        decided=found.decided,
-        pieces=found.pieces,
-        total=found.total,
-        left=found.left,
-        not_judged=found.not_judged,
-        late=found.late,
-        could_free_gpu_hours=found.could_free_gpu_hours,
-        fitted_could_free_gpu_hours=found.fitted_could_free_gpu_hours,
+        **found._asdict(),
         visible=source.visible.whose,
     )

@@ -49,7 +49,7 @@ SELECT all_kinds, name AS group_name, if(whole = 1, $total, if(all_kinds = 1, na
        100 * sm_used / nullif(sm_measured, 0) AS sm_weighted_pct, sm_pcts / nullif(sm_known, 0) AS sm_plain_pct,
        held_idle AS held_idle_gpu_hours, peak_mib AS gpu_mem_peak_mib, energy_kwh,
        covered / nullif(coverage_known, 0) AS coverage_pct, coalesce(coverage_known, 0) AS coverage_known_gpu_hours,
-       coalesce(methods, []) AS methods, if(unbilled = 0, billing, NULL) AS billing_hours
+       coalesce(methods, []) AS methods, if(unbilled = 0, coalesce(billing, 0), NULL) AS billing_hours
 FROM added
 ORDER BY whole, if(all_kinds = 1, NULL, added.name), coalesce(sm_idle, util_idle, 0) DESC, allocated DESC,
          added.name, of_kind
