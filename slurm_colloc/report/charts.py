@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a page draws, in words and rows: each chart with its denominators, its method and a table of the same figures.
+"""Charts of a page, in words and rows: each chart with its denominators, its method and a table of the same figures.
 
 How it looks is in vega.py; nothing here needs what draws. Parts that all charts use, titles, rounding, and the reason
 for an empty chart, stand first.

@@ -13,7 +13,7 @@ from slurm_colloc.report.usage import number
 class Column(NamedTuple):
     """A column: its title, the figure in it, the digits after the point (None: a text), and what is left out first.
 
-    Where there is no room for all, those of the highest ``rank`` are left out. ``meaning`` is said below the
+    Columns of the highest ``rank`` are left out first where there is no room for all. ``meaning`` is said below the
     table.
     """
 

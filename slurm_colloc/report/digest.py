@@ -35,7 +35,7 @@ class Item(NamedTuple):
 
 
 class Digest(NamedTuple):
-    """A user's mail: what was found in [since, until), and whom to answer."""
+    """A user's mail: findings in [since, until), and whom to answer."""
 
     cluster: str
     user: str
@@ -61,7 +61,7 @@ class ActionMail(NamedTuple):
 
 
 class ActionLine(NamedTuple):
-    """What was done to a job, and when, in the admins' mail."""
+    """An action on a job, and its time, in the admins' mail."""
 
     at: datetime
     rule: str

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What audit rules found, for people and for programs."""
+"""Findings of audit rules, for people and for programs."""
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
@@ -34,7 +34,7 @@ def _shown(seen: Audited) -> dict[str, object]:
 
 
 def as_text(seen: Audited) -> str:
-    """Return findings for a terminal: what was looked at, then each; what to do stands once for alike ones."""
+    """Return findings for a terminal: the runs, then each finding; a remedy stands once for alike ones."""
     coverage = seen.whole.coverage_pct
     rules = {name.removesuffix(form_of("", JOB)) for name in seen.rules}
     sampled = "" if coverage is None else f"; {coverage:.0f} % of all GPU-hours were sampled"

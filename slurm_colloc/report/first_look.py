@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a reader wants first: the month in a few sentences, and what to do, most GPU-hours first. Pure."""
+"""A reader's first look: the month in a few sentences, and what to do, most GPU-hours first. Pure."""
 
 from collections.abc import Iterable, Iterator
 
@@ -11,7 +11,7 @@ from slurm_colloc.report.usage import METRICS, UsageReport, of_installed, percen
 
 MOST = 5
 ADMINISTRATORS = "administrators"
-# From so many hours on a piece of time is a day (of 23 when clocks are set), and a week.
+# A piece of time is a day from so many hours on (of 23 when clocks are set), and a week.
 _DAY_H, _WEEK_H = 23, 100
 _REPLACES = " (a line '#SBATCH' goes in place of what asks for GPUs)"
 _MEASURE = "measure what is used: agents need "
@@ -75,10 +75,10 @@ def to_do(report: UsageReport, of_users: Iterable[Todo], agents: bool | None) ->
 
     Args:
         report: a report.
-        of_users: what its users could do.
+        of_users: remedies of its users.
         agents: whether the site has agents on its nodes, None where there is no site file.
     """
-    # Who may not see all runs administers nothing.
+    # A reader who may not see all runs administers nothing.
     every = [*of_users, *(() if report.visible else _administrators(report, agents))]
     return tuple(sorted(every, key=lambda one: -one.gpu_hours)[:MOST])
 

@@ -43,7 +43,7 @@ def _priced(report: UsageReport, group: GroupUsage) -> dict[str, Any]:
 def flat(report: UsageReport) -> tuple[dict[str, type], list[list[Any]]]:
     """Return the groups as a table of values, column -> type, and its rows; None is not known.
 
-    Names are as they are; whoever writes them says what is done about their letters.
+    Names are as they are; the writer of a file does something about their letters.
     """
     return flat_groups(report.by, report.groups, report.prices, report.fits)
 

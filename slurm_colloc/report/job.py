@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One job's story: what it asked, got and used, what it would have fitted, and how to submit it next time."""
+"""One job's story: its request, GPUs and use, the piece that would have held it, and how to submit it next time."""
 
 from collections.abc import Callable, Iterator, Sequence
 from math import isinf
@@ -18,12 +18,12 @@ from slurm_colloc.slurm.jobs import Accounted
 
 SCHEMA = 2
 SO_FAR = ("RUNNING", "SUSPENDED")
-# What of a story belongs into a ticket about what csub did to the job.
+# Titles of a story that belong into a ticket about what csub did to the job.
 _TICKET = ("asked", "csub gave", "time", "allocated")
 
 
 class Advice(NamedTuple):
-    """What a run would have fitted, and what to do next time; empty where the evidence supports nothing.
+    """The piece that a run would have fitted, and what to do next time; empty where the evidence supports nothing.
 
     ``fit`` is the piece of a GPU that holds what was measured, or in words why none is named. ``command`` is a line to
     submit the job by, ``expected`` what csub would make of it.
@@ -200,7 +200,7 @@ def _by_samples(story: RunStory, run: JobUsage, decision: Decision | None) -> It
     covered = "not recorded" if run.coverage_pct is None else f"{at_least(run.coverage_pct)} % of its time on GPUs"
     pieces = story.timeline.pieces if story.timeline else ()
     yield titled("GPU_UTIL", _share(run, "util"))
-    # Of a share it is the whole GPU's, or a server's.
+    # GPU_UTIL of a share is the whole GPU's, or a server's.
     if run.util_used_gpu_hours is not None:
         yield from _drawn([piece.gpu_util_pct for piece in pieces], 100.0, "100 %")
     active = [piece.sm_active_pct for piece in pieces]

@@ -10,13 +10,13 @@ from rich.cells import cell_len
 BOLD, DIM, BLUE, YELLOW, PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[34m", "\x1b[33m", "\x1b[0m"
 _ELLIPSIS = "…"
 _INDENT, TEXT_INDENT = 2, 13
-# Where not one figure would be left, a name is cut to that.
+# A name is cut to that where not one figure would be left.
 _LEAST_NAME_COLUMNS = 5
 _WORDS = re.compile("( *)([^ ]+)")
 
 
 class Terminal(NamedTuple):
-    """What a text is shown on. Without ``columns`` it is no terminal: the same text every time, and all of it."""
+    """A terminal, or a file: without ``columns`` a text is the same every time, and all of it is there."""
 
     columns: int | None = None
     colour: bool = False
@@ -91,8 +91,8 @@ def narrowed(
 
     Args:
         rows: the table, the names first, its titles as the first row.
-        ranks: of the columns beside the names; those of the highest are left out first.
-        terminal: that it is for; without columns nothing is left out.
+        ranks: one for each column beside the names; the highest are left out first.
+        terminal: that it is for; all is shown where it has no columns.
         name_columns: a longer name is cut before a column is left out.
     """
     if terminal.columns is None:

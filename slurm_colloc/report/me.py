@@ -19,7 +19,7 @@ IDLEST = 5
 _ADVICE = 3
 # Less is not worth a line.
 _LEAST_GPU_HOURS = 0.01
-# What runs of each remedy held for nothing.
+# GPU-hours that runs of each remedy held for nothing.
 _HELD = {
     NO_USE: "{runs} held {hours} GPU-h and hardly a kernel ran",
     FEWER: "{runs} held {hours} GPU-h of GPUs on which hardly a kernel ran; job {worst} used {used} of {asked}",
@@ -28,7 +28,7 @@ _HELD = {
 
 
 class Hint(NamedTuple):
-    """What to do, the evidence for it, a command, and the GPU-hours that it is about."""
+    """Advice, the evidence for it, a command, and the GPU-hours that it is about."""
 
     what: str
     evidence: str
@@ -55,7 +55,7 @@ class MyReport(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """What runs come to: GPU-hours in whole-GPU equivalents; see GroupUsage for the terms."""
+    """Sums over runs: GPU-hours in whole-GPU equivalents; see GroupUsage for the terms."""
 
     runs: int
     running: int
@@ -72,7 +72,7 @@ class Sums(NamedTuple):
 def sums_of(runs: Sequence[JobUsage]) -> Sums:
     """Return runs added up; those whose share's size is not known are counted and not in the hours.
 
-    Where it is known of none, the allocated hours are None.
+    The allocated hours are None where no size is known.
     """
     sized = [run for run in runs if run.allocated_gpu_hours is not None]
     covered = [(run.allocated_gpu_hours or 0.0, run.coverage_pct) for run in sized if run.coverage_pct is not None]

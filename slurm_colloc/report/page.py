@@ -20,7 +20,7 @@ def renderer(templates: str, **filters: Callable[..., Any]) -> Callable[..., str
 
     Args:
         templates: the site's own folder of them; empty for none.
-        filters: beside those of all pages.
+        filters: more of them than all pages have.
 
     Raises:
         ConfigError: when it is called, a site's template that does not render.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What sharing did to jobs, as a table, JSON or CSV: harm by kind, and the two arms of a rollout."""
+"""Effects of sharing on jobs, as a table, JSON or CSV: harm by kind, and the two arms of a rollout."""
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -12,7 +12,7 @@ from slurm_colloc.report.layout import NO_TERMINAL, Terminal, folded, list_lines
 from slurm_colloc.report.text import csv_text, json_text, stamp
 
 SCHEMA = 1
-# In words, with the factor that a figure is shown by.
+# Measures in words, with the factor that a figure is shown by.
 _MEASURES = {
     "wait_h": ("waited, h", 1),
     "turnaround_h": ("submission to end, h", 1),
@@ -30,9 +30,9 @@ _OUT_OF_MEMORY = (
 
 
 class Proof(NamedTuple):
-    """What is said of runs that started in a window; ``runs`` are all of them, ``max_slowdown`` is the site's bound.
+    """Figures of runs that started in a window; ``runs`` are all of them, ``max_slowdown`` is the site's bound.
 
-    ``figures`` are of one kind; ``not_known`` are runs of which nobody knows what came of them. ``fairness`` is of all
+    ``figures`` are of one kind; Nobody knows what came of ``not_known`` runs. ``fairness`` is of all
     jobs with GPUs before and after ``pieces_began``, beside arms.
     """
 

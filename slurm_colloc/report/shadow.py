@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What shadow mode would have done, as a table, JSON or CSV. No I/O but what the caller does with the text."""
+"""Results of shadow mode, as a table, JSON or CSV. No I/O but what the caller does with the text."""
 
 from collections.abc import Callable, Iterator
 from datetime import datetime
@@ -44,7 +44,7 @@ class ShadowReport(NamedTuple):
     visible: str = ""
 
 
-# With ranks: on a narrow terminal the last are left out.
+# Ranks of columns: the last are left out on a narrow terminal.
 _RANKS = {
     "RUNS": 3,
     "JUDGED": 4,
@@ -96,7 +96,7 @@ def heading(report: ShadowReport) -> str:
 
 
 def footnotes(report: ShadowReport) -> list[str]:
-    """Return counts, method and what is not known: what a reader needs to trust or doubt the figures."""
+    """Return counts, method and gaps, by which a reader trusts or doubts the figures."""
     total = report.total
     lines = [
         *map(printable, filter(None, [report.visible])),

@@ -36,7 +36,7 @@ def window_in_words(since: datetime, until: datetime) -> str:
         return f"{_day(since)} {since:%H:%M} to {_day(until)} {until:%H:%M} {zone}"
     if since.day == until.day == 1 and (since.year, since.month) == (last.year, last.month):
         return f"{since:%B %Y} {zone}"
-    # What both days have in common is said once.
+    # Words that both days have in common are said once.
     begun, end = _day(since).split(), _day(last).split()
     while len(begun) > 1 and begun[-1] == end[len(begun) - 1]:
         begun.pop()

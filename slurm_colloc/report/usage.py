@@ -27,7 +27,7 @@ class UsageReport(NamedTuple):
     they are not everybody's, ``names`` what became of the names. ``runs_begun_before`` of those with a GPU are in the
     window before, too; ``runs_without_length`` have neither an end nor a word on how long they have run, and no hours.
     ``runs_over_limit`` go on long after their time limit, and count with ``over_limit_gpu_hours``.
-    What is known of runs are rows: those of the window's ``runs``, those that repeat one, those of jobs that had not
+    Rows tell of runs: those of the window's ``runs``, those that repeat one, those of jobs that had not
     started, and those outside the window. ``types_without_size`` are left out of GPU-hours, and of
     ``types_taken_for_whole`` neither a site nor their names say that they are whole GPUs;
     ``types_sharing_memory`` are compute instances, which share memory with others. ``several`` is of runs of several
@@ -90,7 +90,7 @@ METRICS = {"sm": "SM activity", "util": "GPU_UTIL"}
 
 
 class Money(NamedTuple):
-    """What a group's GPU-hours and its measured energy come to, None without a price or a measurement."""
+    """Cost of a group's GPU-hours and its measured energy, None without a price or a measurement."""
 
     gpu_cost: float | None
     energy_cost: float | None
@@ -98,7 +98,7 @@ class Money(NamedTuple):
 
 
 class OfInstalled(NamedTuple):
-    """What was allocated and used in percent of the GPUs installed; what is used is at least that much."""
+    """Allocated and used GPU-hours in percent of the GPUs installed; at least so much was used."""
 
     allocated_pct: float | None
     util_at_least_pct: float | None
@@ -122,7 +122,7 @@ def money(group: GroupUsage, prices: Prices) -> Money:
 def of_installed(report: UsageReport) -> OfInstalled:
     """Return how much of what is installed was allocated and used."""
     total, of = report.total, report.installed_gpu_hours
-    # What a share used beyond its count was of the same GPUs.
+    # A share's use beyond its count was of the same GPUs.
     sm = None if total.sm_used_gpu_hours is None else total.sm_used_gpu_hours + (total.sm_beyond_gpu_hours or 0)
     hours = (total.allocated_gpu_hours, total.util_used_gpu_hours, sm)
     return OfInstalled(*(percent(value, of) for value in hours))
@@ -141,7 +141,7 @@ def percent(part: float | None, whole: float | None) -> float | None:
 
 
 class Use(NamedTuple):
-    """What was used of the measured GPU-hours, by the metric of that name."""
+    """GPU-hours used of those that were measured, by the metric of that name."""
 
     used_gpu_hours: float
     measured_gpu_hours: float

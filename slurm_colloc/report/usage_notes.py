@@ -25,12 +25,12 @@ def heading(report: UsageReport) -> str:
 
 
 def summary(report: UsageReport) -> list[str]:
-    """Return what stands below the table: what is missing or wrong, coverage, what a reader must know, freshness."""
+    """Return the lines below the table: gaps and faults, coverage, definitions, freshness."""
     return [*_warnings(report), *_coverage(report), *_legend(report), _freshness(report)]
 
 
 def footnotes(report: UsageReport, titles: Collection[str]) -> list[str]:
-    """Return method, denominators and counts: what a reader needs to trust or doubt the columns of these titles."""
+    """Return method, denominators and counts, by which a reader trusts or doubts the columns of these titles."""
     total = report.total
     lines = [
         *dict.fromkeys(line for title, line in definitions(report).items() if title in titles),
@@ -99,7 +99,7 @@ def _freshness(report: UsageReport) -> str:
     """Return until when this is known, and where more is said."""
     more = "'colloc report --explain' explains each column."
     known = (report.ingested, report.flushed)
-    # Of a window that lies behind both nothing can come late.
+    # Nothing can come late into a window that lies behind both.
     late = not report.of_text and not all(at and at >= report.until for at in known)
     return f"{_known_until(report)}. {more}" if late else more
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The usage report as one page: what the template is handed, and the data that the page's script reads."""
+"""The usage report as one page: values for the template, and the data that the page's script reads."""
 
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -16,18 +16,18 @@ from slurm_colloc.report.usage import METRICS, UsageReport, fits_by_group, metri
 from slurm_colloc.report.usage_notes import definitions, footnotes, heading, several_rows
 from slurm_colloc.report.usage_text import rows_of, without_empty
 
-# Vega is 0.9 MB of the 3 MB that a page may have, the table of 2,000 users 0.5; what all details together may have:
+# Vega is 0.9 MB of the 3 MB that a page may have, the table of 2,000 users 0.5; all details together have this room:
 _PIECES, _LEAST_PIECES = 24_000, 4
 _IDLEST, _LEAST_IDLEST = 6_000, 1
 
-# From when to when by the wall's clock (ms), and how many hours that is: not always the difference.
+# Ends by the wall's clock (ms), and the hours between them, which are not always their difference.
 _Spans = dict[tuple[int, int, float], int]
 
 
 def usage_page(report: UsageReport) -> str:
     """Return one self-contained page.
 
-    Where what draws them cannot be imported, the page has its charts' figures as tables, and says what to install.
+    The page has its charts' figures as tables where altair cannot be imported, and says what to install.
 
     Raises:
         ConfigError: a site's template that does not render.
@@ -66,7 +66,7 @@ def _drawings(shown: Sequence[Figure]) -> tuple[str, dict[str, Any]]:
     charts = {
         figure.name: {"spec": vega.specification(figure), "rows": figure.rows} for figure in shown if not figure.missing
     }
-    # Of one user nobody says what is installed.
+    # A user's chart has no line of installed GPUs.
     bare = over_time._replace(rows=tuple(row | {"installed": None} for row in over_time.rows))
     detail = vega.specification(bare) | {"height": 150}
     return vega.library(), {"config": vega.CONFIG, "rows": vega.ROWS, "detail": detail, "figures": charts}

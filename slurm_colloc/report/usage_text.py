@@ -38,11 +38,11 @@ from slurm_colloc.report.usage import (
 from slurm_colloc.report.usage_notes import footnotes, heading, summary
 
 _GIVEN = ("jobs", "allocated_gpu_hours", "held_gpu_hours", "gpu_cost", "billing_hours")
-# On a terminal they are shown with --explain alone; every other form has all columns.
+# A terminal shows these with --explain alone; every other form has all columns.
 _BESIDE = ("FITS %", "GPU_UTIL GPU-h", "SM GPU-h", "HELD GPU-h", "EMPTY GPU-h", "kWh")
 _NAME_COLUMNS = 16  # a longer name is cut before a column is left out
 _BAR_TITLES, _BAR_COLUMNS, _LONGEST_BAR = ("█used ▒idle ░not sampled", "█used▒idle░?"), 12, 24
-_BAR = "." * _BAR_COLUMNS  # in its place until it is known how much room it has
+_BAR = "." * _BAR_COLUMNS  # stands for a bar until its room is known
 _BAR_RANK = 6
 _BARS = re.compile(r"(?<=  )(█*)(▒*)(░*)$")
 _COLOURS = (BLUE, YELLOW, DIM)
@@ -124,7 +124,7 @@ def as_table(report: UsageReport, terminal: Terminal = NO_TERMINAL, top: int = 0
 
     Args:
         report: what is shown.
-        terminal: where; without columns nothing is left out.
+        terminal: it shows all where it has no columns.
         top: that many groups, and the others as one; 0 for all.
         explained: whether each column and count is explained below, and not only what matters most.
     """
@@ -139,7 +139,7 @@ def as_table(report: UsageReport, terminal: Terminal = NO_TERMINAL, top: int = 0
         titles = [title for title in rows[0][1:] if title != _BAR]
         if rows[0][-1] == _BAR:
             left = terminal.columns - sum(width + 2 for width in widths_of(rows)) + 2
-            # The others are no one of them: beside their bar no other would be seen.
+            # The others are no group: no bar would be seen beside theirs.
             groups = short.groups if short is report else short.groups[:-1]
             bars = _bars(groups, metric_of(report), min(_LONGEST_BAR, _BAR_COLUMNS + left))
             rows = [[*row[:-1], bar] for row, bar in zip_longest(rows, bars, fillvalue="")]
@@ -166,7 +166,7 @@ def _bars(groups: Sequence[GroupUsage], by: str, width: int) -> Iterator[str]:
     for group in groups:
         whole, seen, busy = (round(width * hours / largest) if largest else 0 for hours in reach(group, by))
         bar = "█" * busy + "▒" * (seen - busy) + "░" * (whole - seen)
-        # What is there is seen, however small.
+        # A group with hours has a bar, however small.
         yield (bar or ("░" if group.allocated_gpu_hours else "")).ljust(width)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One user's page: what he had and used, without a script, for a portal that shows each user his own."""
+"""One user's page: GPU-hours and runs, without a script, for a portal that shows each user his own."""
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -13,7 +13,7 @@ from slurm_colloc.report.usage import number, use_by
 
 
 class UserPage(NamedTuple):
-    """What one page says: the user's runs in [since, until), added up, and the last of them one by one.
+    """Contents of one page: the user's runs in [since, until), added up, and the last of them one by one.
 
     ``fit`` is what they would have fitted, None where nothing is known of that.
     """

@@ -22,7 +22,7 @@ _TIP = alt.Tooltip("tip:N")
 _HEIGHT = 240
 # More bars than that have no edges, which would be most of what is seen.
 _EDGED = 40
-# What an axis with its title takes of a chart's height.
+# Height that an axis with its title takes of a chart.
 _AXES = 45
 # Axis labels of Vega are 10 px else.
 _LABEL_PX = 12

@@ -34,7 +34,7 @@ from slurm_colloc.store.window import Window
 
 # A heterogeneous job ("4711+0") is never one.
 _PACKS = re.compile(r"\d+(?:_\d+)?", re.ASCII)
-# Of a long array the last runs are shown.
+# The last runs of a long array are shown.
 _SHOWN = 20
 _GO_ON = ("RUNNING", "SUSPENDED", "PENDING")
 _FEWEST_PIECES, _MOST_PIECES = 20, 60
@@ -77,7 +77,7 @@ def story_of(job_id: str, since: str, store: str, pieces: int = 0) -> JobStory:
     runs, trouble = _in_store(folder, job_id, start.timestamp(), config, visible, pieces)
     rows, unseen = _by_slurm(job_id, visible)
     shown_id = _shown_id(job_id, runs, rows)
-    # What a pack's job wrote down is there at once, before any ingest.
+    # A pack's job writes down its tasks at once, before any ingest.
     pack = _pack(config, shown_id) if config else None
     again = told(config.cluster, shown_id) if config else ""
     shown = "" if visible.everybody else f", {visible.whose}"
@@ -90,7 +90,7 @@ def story_of(job_id: str, since: str, store: str, pieces: int = 0) -> JobStory:
     stories, decision = _stories(config, shown_id, runs, rows)
     if not runs and (not rows or any(one.slurm and one.slurm.given and not one.evidence for one in stories)):
         say(f"what the job used of its GPU is not known: {trouble}")
-    # Of one that nobody knows to have ended csub says at the resume whether it has.
+    # csub says at the resume whether one has ended of which nobody knows it.
     goes_on = any(row.end_s is None for row in rows) if rows else any(run.usage.state in _GO_ON for run in runs)
     packed = (pack_text(pack, goes_on=goes_on), pack_record(pack)) if pack else None
     earlier = max(0, len(stories) - _SHOWN)
@@ -144,7 +144,7 @@ def _stories(
     # csub saw the id of an array, not those of its tasks; the sampler saw the task's own.
     decision = _decision(config, user, _of_all(job_id)) if config else None
     known: Known | None = None
-    # What is kept of one's own jobs says nothing of anybody else's.
+    # Evidence of one's own jobs says nothing of anybody else's.
     if config and decision and user == own_name():
         known = look_up(config, decision.signature, CliClient().job_states)
     kept = {item.job_id: item for item in known.evidence} if known else {}
@@ -171,7 +171,7 @@ def _began(story: RunStory) -> float:
 
 
 def _pack(config: SiteConfig, job_id: str) -> Pack | None:
-    """Return what one's own pack wrote down; what cannot be used is said."""
+    """Return what one's own pack wrote down, and say why it cannot be used."""
     if not _PACKS.fullmatch(job_id):
         return None
     try:
@@ -182,7 +182,7 @@ def _pack(config: SiteConfig, job_id: str) -> Pack | None:
 
 
 def _decision(config: SiteConfig, user: str, job_id: str) -> Decision | None:
-    """Return what csub decided: from one's own decisions, or from the site's where they are open to us."""
+    """Return csub's decision from one's own decisions, or from the site's where they are open to us."""
     own, _ = own_decisions(config)
     if user == own_name():
         found = next((item for item in reversed(own) if item.job_id == job_id), None)

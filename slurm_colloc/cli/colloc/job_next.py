@@ -47,12 +47,12 @@ def advise(
     """Return what a measured run would have fitted, and the line to submit it by.
 
     Args:
-        found: what the store has of it, with what was sampled where that is enough to size anything by, else Slurm.
-        slurm: what Slurm says, of which the line of its submission counts.
-        decision: what csub decided for it, None where it was submitted without.
-        known: what csub knows of the job, where there is a decision and the job is one's own.
+        found: the run in the store, with its evidence where that is enough to size anything by, else Slurm's row.
+        slurm: Slurm's row, of which the line of its submission counts.
+        decision: csub's decision for it, None where it was submitted without.
+        known: csub's evidence of the job, where there is a decision and the job is one's own.
         config: the site.
-        kept: what was sampled of a run that the store does not have.
+        kept: evidence of a run that the store does not have.
     """
     evidence = found.evidence if isinstance(found, RunFound) else kept
     run = found.usage if isinstance(found, RunFound) else found
@@ -149,7 +149,7 @@ def _with_gres(slurm: Accounted | None, gres: str, config: SiteConfig) -> str:
     styles = {one.name for one in (*script.options, *line.options) if one.name in ("gres", *_GPU_OPTIONS)}
     if len(styles) != 1 or not styles <= set(STYLES):
         return ""
-    # Of two of one option sbatch takes the last.
+    # sbatch takes the last of two of one option.
     at = line.script_at
     return _shown(slurm, "sbatch", *line.words[:at], option_for(gres, *styles), *line.words[at:])
 

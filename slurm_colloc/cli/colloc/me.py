@@ -72,7 +72,7 @@ def _fit_hints(said: Sequence[Judgement], config: SiteConfig) -> Iterator[Hint]:
         last, _ = group[-1]
         peaks = (run.evidence.gpu_mem_peak_mib for run, _ in group if run.evidence)
         peak = max((mib for mib in peaks if mib is not None), default=0)
-        # What holds the run that needs most holds the others.
+        # A piece that holds the run that needs most holds the others.
         pieces = sorted({((run.fitted and run.fitted.gpus) or 0.0, remedy.gres) for run, remedy in group})
         unit, by_csub_now = pieces[-1][1], config.policy == "auto"
         yield Hint(

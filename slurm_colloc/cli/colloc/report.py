@@ -57,7 +57,7 @@ from slurm_colloc.store.runs import Taken
 from slurm_colloc.store.store import REJECTED_LINES, Store
 from slurm_colloc.store.window import Step, Window
 
-# Of those that hold most; the others are one row.
+# Groups that hold most; the others are one row.
 _ROWS_ON_TERMINAL = 20
 
 
@@ -153,9 +153,9 @@ def report(
             raise typer.Exit(Status.UNKNOWN)
 
 
-# Of the time that a page of a year takes, what is past once days are added up, and once their figures are.
+# Parts of a page's time that are past once days are added up, and once their figures are.
 _ADDED_PCT, _FIGURES_PCT = 60, 75
-# By which report is asked for.
+# Formats of each kind of report.
 _FORMATS = {
     "": FORMATS,
     "shadow": SHADOW_FORMATS,
@@ -166,7 +166,7 @@ _FORMATS = {
 
 
 class _Asked(NamedTuple):
-    """What is to be shown, of a store or of a text; see the options of the same names. ``kind`` is of _FORMATS."""
+    """Options of a report, of a store or of a text; see the options of the same names. ``kind`` is of _FORMATS."""
 
     by: str
     form: str
@@ -273,7 +273,7 @@ def _shown(report: UsageReport, asked: _Asked) -> str | bytes:
 
 
 class _Opened(NamedTuple):
-    """Where figures come from, and what was counted of the rows behind them; None where that is not to be seen."""
+    """The store and database of figures, and the counts of the rows behind them; None where that is not to be seen."""
 
     source: Store
     database: DuckDBPyConnection

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""colloc report --shadow, --harm, --rollout and --several: what sharing would do and did, and jobs of several GPUs."""
+"""colloc report --shadow, --harm, --rollout and --several: effects of sharing, and jobs of several GPUs."""
 
 from datetime import datetime
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One user's runs, each judged: from a store that somebody keeps up to date, else from Slurm itself."""
+"""One user's runs, each judged, of a store that somebody keeps up to date, else of Slurm itself."""
 
 import os
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ _SIGNATURES = 200
 
 
 class JudgedRuns(NamedTuple):
-    """What is said of each run with a GPU, how many had none, and where the runs are from."""
+    """A judgement of each run with a GPU, the number of those that had none, and the source of the runs."""
 
     said: Sequence[Judgement]
     without_gpu: int
@@ -40,7 +40,7 @@ def judged_runs(store: str, user: str, asked: Window, config: SiteConfig | None)
         InputError: neither a store nor Slurm has them.
     """
     found, source = _runs(store or state_folder("store"), user, asked, config)
-    # What csub keeps is one's own.
+    # csub keeps evidence of one's own runs alone.
     own = config and user == own_name()
     kept = kept_evidence(config) if config and own and any(not run.usage.methods for run in found.runs) else {}
     runs = [with_evidence(run, kept.get(run.usage.job_id_raw)) for run in found.runs]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""colloc why: what csub did to one job, in a few lines for a ticket."""
+"""colloc why: csub's part in one job, in a few lines for a ticket."""
 
 from typing import Annotated
 
