@@ -66,16 +66,16 @@ def unlisted(pool: Pool) -> list[str]:
     Raises:
         InputError: a card that we have no figures of.
     """
-    known = {*_card(pool).profiles, *(part.profile for part in pool.slice)}
-    return [name for name in profiles_of(pool) if name not in known and name == plain(name)]
+    listed = {*_card(pool).profiles, *(part.profile for part in pool.slice)}
+    return [name for name in profiles_of(pool) if name not in listed and name == plain(name)]
 
 
 def _card(pool: Pool) -> GpuModel:
-    known = model_named(pool.gpu_model)
-    if known is None:
+    card = model_named(pool.gpu_model)
+    if card is None:
         what = f"'{pool.gpu_model}'" if pool.gpu_model else "a GPU that site.toml does not name (gpu_model)"
         raise InputError(f"pool '{pool.name}' has {what}, and there are no figures of its MIG slices")
-    return known
+    return card
 
 
 def geometries(pool: Pool) -> list[Geometry]:

@@ -73,9 +73,8 @@ def unreplayed(
     for run in past.counted:
         job, gpus = run.job, run.job.shape.units_in_all
         span = job.submit_s + replayed_s.get(job.number, inf), run.begun_s
-        if span[0] >= span[1]:
+        if (waited_s := span[1] - span[0]) <= 0:
             continue
-        waited_s = span[1] - span[0]
         beyond_s += waited_s
         most = offered[job.partition, job.shape.kind] - gpus
         beside_free_s += counts[job.shape.kind].seconds(most, *span)
