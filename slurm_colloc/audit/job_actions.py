@@ -31,7 +31,7 @@ def act(state: State, finding: Finding, config: SiteConfig) -> Action:
     what = config.notices.actions[finding.rule]
     acted = Action(*key_of(finding), finding.digest, finding.user, what, BEGUN)
     # Whether Slurm had this command already, or has it now.
-    told = any(one._replace(state=BEGUN, reply="", changed_s=0.0) == acted for one in _unsettled(state))
+    told = any(one[:7] == acted[:7] for one in _unsettled(state))
     state.act(acted, now())
     try:
         if finding.cluster != config.cluster:

@@ -94,7 +94,7 @@ def plan(
     by_key: dict[Key, list[Notification]] = {}
     for one in told:
         by_key.setdefault(key_of(one), []).append(one)
-    return [_due(finding, by_key, waivers, now_s, settings, works) for finding in findings]
+    return [Planned(*_due(finding, by_key, waivers, now_s, settings, works)) for finding in findings]
 
 
 def _due(
@@ -104,31 +104,31 @@ def _due(
     now_s: float,
     settings: Notices,
     works: bool,
-) -> Planned:
+) -> tuple[Finding, int, str]:
     if not finding.user:
-        return Planned(finding, NOTHING, "nobody is answerable for it")
+        return finding, NOTHING, "nobody is answerable for it"
     for waiver in waivers:
         if _waives(waiver, finding, now_s):
-            return Planned(finding, NOTHING, f"waived by {waiver.by}: {waiver.why}")
+            return finding, NOTHING, f"waived by {waiver.by}: {waiver.why}"
     if not works:
-        return Planned(finding, NOTHING, "no workday")
+        return finding, NOTHING, "no workday"
     before = told.get(key_of(finding), ())
     acts = finding.rule in settings.actions and finding.idle_since_s is not None
     if finding.about == JOB and not acts and before:
-        return Planned(finding, NOTHING, "told of this job")
+        return finding, NOTHING, "told of this job"
     series = _series(finding, before, now_s, settings)
     if finding.about == JOB:  # each spell has evidence of its own
         spells = {one.digest for one in before if _of_run(one, finding)} - {one.digest for one in series}
         finding = finding._replace(digest=f"{finding.digest}+{len(spells)}" if spells else finding.digest)
     if not series:
-        return Planned(finding, FIRST, "new")
+        return finding, FIRST, "new"
     last = series[-1]
     if last.step == ACTION:
         what = f"acted on: {last.message}" if last.state == DONE else f"{last.message} is impossible for this job"
-        return Planned(finding, NOTHING, what)
+        return finding, NOTHING, what
     if last.state != SENT:
-        return _untold(finding, last, now_s, settings)
-    return _after(finding, series, now_s, settings)
+        return finding, *_untold(finding, last, now_s, settings)
+    return finding, *_after(finding, series, now_s, settings)
 
 
 def _waives(waiver: Waiver, finding: Finding, now_s: float) -> bool:
@@ -183,15 +183,15 @@ def deadline_min(settings: Notices) -> float:
     return 2 * settings.job_wait_min
 
 
-def _untold(finding: Finding, last: Notification, now_s: float, settings: Notices) -> Planned:
-    """Return what follows a notice that is in doubt: the same step, of newer evidence."""
+def _untold(finding: Finding, last: Notification, now_s: float, settings: Notices) -> tuple[int, str]:
+    """Return the step, and why, that follows a notice that is in doubt: the same step, of newer evidence."""
     if finding.digest == last.digest or now_s < last.since_s + settings.quiet_days * DAY_S:
-        return Planned(finding, NOTHING, f"its notice is in doubt: {last.message}")
-    return Planned(finding, last.step, "the one before is in doubt")
+        return NOTHING, f"its notice is in doubt: {last.message}"
+    return last.step, "the one before is in doubt"
 
 
-def _after(finding: Finding, series: Sequence[Notification], now_s: float, settings: Notices) -> Planned:
-    """Return what follows a notice that was handed over."""
+def _after(finding: Finding, series: Sequence[Notification], now_s: float, settings: Notices) -> tuple[int, str]:
+    """Return the step, and why, that follows a notice that was handed over."""
     last = series[-1]
     job = finding.about == JOB
     if job:
@@ -199,14 +199,14 @@ def _after(finding: Finding, series: Sequence[Notification], now_s: float, setti
     else:
         wait_s = settings.quiet_days * DAY_S
     if now_s < last.since_s + wait_s:
-        return Planned(finding, NOTHING, "told, and the quiet period is not over")
+        return NOTHING, "told, and the quiet period is not over"
     newer = finding.digest != last.digest if finding.newest_s is None else finding.newest_s > last.since_s
     if not newer:
-        return Planned(finding, NOTHING, "told, and nothing newer was found")
+        return NOTHING, "told, and nothing newer was found"
     if not job or last.step == FIRST:
-        return Planned(finding, SECOND, "still found after the quiet period")
+        return SECOND, "still found after the quiet period"
     if {one.step for one in series if one.state == SENT} != {FIRST, SECOND}:
-        return Planned(finding, NOTHING, "not both of its notices were handed over")
+        return NOTHING, "not both of its notices were handed over"
     if finding.newest_s is None or finding.newest_s <= last.since_s + wait_s:
-        return Planned(finding, NOTHING, "told twice, and no reading is from after the deadline")
-    return Planned(finding, ACTION, "told twice, and the deadline is over")
+        return NOTHING, "told twice, and no reading is from after the deadline"
+    return ACTION, "told twice, and the deadline is over"

@@ -37,8 +37,8 @@ def check_settings(settings: Notices) -> None:
         ConfigError: an address that is none, or something that a mode needs and has not.
     """
     template = settings.address.replace("{user}", "u")
-    named = [("sender", settings.sender), ("address", template)]
-    for key, address in (*named, *(("admins", one) for one in settings.admins)):
+    admins = (("admins", address) for address in settings.admins)
+    for key, address in (("sender", settings.sender), ("address", template), *admins):
         if address and not _ADDRESS.fullmatch(address):
             raise ConfigError(f"'notices.{key}': '{address}' is no plain address such as 'hpc@example.org'")
     if settings.address and "{user}" not in settings.address:

@@ -20,6 +20,11 @@ from slurm_colloc.core.process import run
 from slurm_colloc.core.units import counted
 
 NOT_TAKEN = "not taken"
+# What is said of messages that were not handed over, by what became of them.
+_ERRORS = {
+    NOT_TAKEN: "not handed over: {}; the next run tells of what is still found",
+    DOUBTFUL: "in doubt: {}; see 'colloc audit mail' and the mail service's log",
+}
 _CUT_SHORT = "a run was cut short while it was handed over"
 # A mail service has only to write the mail into its queue.
 MAIL_TIMEOUT_S, COMMAND_TIMEOUT_S = 60.0, 30.0
@@ -107,8 +112,7 @@ class Post:
     def __init__(self, state: State, settings: Notices) -> None:
         self._state, self._settings = state, settings
         self._down = False
-        self._not_taken: Counter[str] = Counter()
-        self._doubtful: Counter[str] = Counter()
+        self._reasons = {became: Counter[str]() for became in _ERRORS}
         for left in state.messages(DOUBTFUL):
             if not left.reply:
                 self._doubt(left, _CUT_SHORT)
@@ -128,7 +132,7 @@ class Post:
         except NotTakenError as error:
             self._state.forget_message(message.id)
             self._down |= isinstance(error, ServiceError)
-            self._not_taken[str(error)] += 1
+            self._reasons[NOT_TAKEN][str(error)] += 1
             return NOT_TAKEN
         except ProcessError as error:
             self._down |= mail and isinstance(error, UnansweredError)
@@ -139,18 +143,15 @@ class Post:
 
     def _doubt(self, message: Message, why: str) -> None:
         self._state.doubt(message.id, why)
-        self._doubtful[why] += 1
+        self._reasons[DOUBTFUL][why] += 1
 
     def errors(self) -> list[str]:
         """Return what went wrong since this was asked last, each reason once."""
         said = [
-            f"{counted(count, 'message')} not handed over: {why}; the next run tells of what is still found"
-            for why, count in self._not_taken.items()
+            f"{counted(count, 'message')} {_ERRORS[became].format(why)}"
+            for became, reasons in self._reasons.items()
+            for why, count in reasons.items()
         ]
-        said += [
-            f"{counted(count, 'message')} in doubt: {why}; see 'colloc audit mail' and the mail service's log"
-            for why, count in self._doubtful.items()
-        ]
-        self._not_taken.clear()
-        self._doubtful.clear()
+        for reasons in self._reasons.values():
+            reasons.clear()
         return said

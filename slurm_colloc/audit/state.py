@@ -10,7 +10,7 @@ import pwd
 import sqlite3
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -185,8 +185,12 @@ class State:
             new = self._do(
                 "INSERT OR IGNORE INTO messages VALUES (?, ?, ?, ?, ?, ?, ?, '')", (*message[:5], DOUBTFUL, now_s)
             )
-            for due in steps if new else ():
-                self._note(due.finding, due.step, message.id, now_s)
+            for finding, step, _ in steps if new else ():
+                self._do(
+                    "INSERT INTO notices VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, '', '', 0) "
+                    "ON CONFLICT DO UPDATE SET last_seen_s = excluded.last_seen_s",
+                    (*key_of(finding), finding.digest, step, message.id, finding.user, now_s, seen_s(finding, now_s)),
+                )
         return new > 0
 
     def end_message(self, message: str, now_s: float) -> bool:
@@ -220,13 +224,12 @@ class State:
 
     def act(self, acted: Action, now_s: float) -> None:
         """Record that a job is about to be acted on, or what came of it."""
-        key = (acted.rule, acted.about, acted.cluster, acted.subject, acted.digest, ACTION, acted.what)
         with self._together():
             self._do(
                 "INSERT INTO notices VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET "
                 "last_seen_s = excluded.last_seen_s, state = excluded.state, reply = excluded.reply, "
                 "changed_s = excluded.changed_s",
-                (*key, acted.user, now_s, now_s, acted.state, acted.reply, now_s),
+                (*acted[:5], ACTION, acted.what, acted.user, now_s, now_s, acted.state, acted.reply, now_s),
             )
 
     def actions(self, state: str = "", after_s: float = 0.0) -> list[Action]:
@@ -237,13 +240,6 @@ class State:
             (ACTION, after_s, state),
         )
         return [Action(*row) for row in rows]
-
-    def _note(self, finding: Finding, step: int, message: str, now_s: float) -> None:
-        self._do(
-            "INSERT INTO notices VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, '', '', 0) "
-            "ON CONFLICT DO UPDATE SET last_seen_s = excluded.last_seen_s",
-            (*key_of(finding), finding.digest, step, message, finding.user, now_s, seen_s(finding, now_s)),
-        )
 
     def messages(self, state: str = "", after_s: float = 0.0) -> list[Message]:
         """Return the messages in this state (else any) that came to be in it after then, the oldest first."""
@@ -317,11 +313,12 @@ def opened(folder: str) -> Iterator[State]:
     """
     path = os.path.join(folder, "state.sqlite")
     try:
-        connection = _connected(path)
-        try:
+        with closing(sqlite3.connect(path, timeout=30, isolation_level=None)) as connection:
+            os.chmod(path, PRIVATE_FILE)
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = FULL")
+            _make_tables(connection, path)
             yield State(connection)
-        finally:
-            connection.close()
     except sqlite3.Error as error:
         raise StoreError(f"state of the audits '{path}' cannot be used: {error}") from error
 
@@ -336,37 +333,16 @@ def copied(folder: str) -> Iterator[State]:
     path = os.path.join(folder, "state.sqlite")
     connection = sqlite3.connect(":memory:", isolation_level=None)
     try:
-        with as_owner(folder):
-            if _is_there(path):
-                with closing(sqlite3.connect(f"file:{quote(path)}?mode=rw", timeout=30, uri=True)) as kept:
-                    kept.backup(connection)
+        with as_owner(folder), suppress(FileNotFoundError):
+            os.stat(path)
+            with closing(sqlite3.connect(f"file:{quote(path)}?mode=rw", timeout=30, uri=True)) as kept:
+                kept.backup(connection)
         _make_tables(connection, path)
         yield State(connection)
     except (sqlite3.Error, OSError) as error:
         raise StoreError(f"state of the audits '{path}' cannot be read: {error}") from error
     finally:
         connection.close()
-
-
-def _is_there(path: str) -> bool:
-    try:
-        os.stat(path)
-    except FileNotFoundError:
-        return False
-    return True
-
-
-def _connected(path: str) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, timeout=30, isolation_level=None)
-    try:
-        os.chmod(path, PRIVATE_FILE)
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = FULL")
-        _make_tables(connection, path)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
 
 
 def _make_tables(connection: sqlite3.Connection, path: str) -> None:

@@ -19,8 +19,7 @@ def check_notices(config: SiteConfig) -> None:
         ConfigError: a rule or bound that is none, or mails or actions that could never come to anybody.
     """
     check_settings(config.notices)
-    of_jobs = [entry for entry in entries(config.audit) if entry.rule.about == JOB]
-    known = [entry.name for entry in of_jobs if entry.tells_users]
+    known = [entry.name for entry in entries(config.audit) if entry.rule.about == JOB and entry.tells_users]
     for name in config.notices.actions:
         if name not in known:
             raise ConfigError(
@@ -31,9 +30,15 @@ def check_notices(config: SiteConfig) -> None:
 
 def faults(config: SiteConfig) -> Iterator[str]:
     """Yield why runs of the audits would end in an error, by what site.toml says itself."""
-    for step in (lambda: check_notices(config), lambda: check_bounds(entries(config.audit), JOB_WINDOW_DAYS)):
-        if why := _refused(step):
-            yield why
+    steps: tuple[Callable[[], None], ...] = (
+        lambda: check_notices(config),
+        lambda: check_bounds(entries(config.audit), JOB_WINDOW_DAYS),
+    )
+    for step in steps:
+        try:
+            step()
+        except ConfigError as error:
+            yield str(error)
 
 
 def file_faults(config: SiteConfig) -> Iterator[tuple[str, str, str]]:
@@ -43,11 +48,3 @@ def file_faults(config: SiteConfig) -> Iterator[tuple[str, str, str]]:
     path = config.notices.command
     if path and (why := fault_of(path)):
         yield "notices.command", path, why
-
-
-def _refused(step: Callable[[], object]) -> str:
-    try:
-        step()
-    except ConfigError as error:
-        return str(error)
-    return ""
