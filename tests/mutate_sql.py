@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mutates the queries of the accounting, one place at a time, and prints what no test notices.
 
-Mutation testing tools change Python. Here a query in slurm_colloc/store/sql/ is changed, but for its comments, and
-a process of its own runs the tests: ``python -m tests.mutate_sql [--every N] [--quick] [--at LINE:COLUMN,..] [NAME..]``
+Mutation testing tools change Python. Here a query of a room is changed, but for its comments, and a process of its own
+runs the tests: ``python -m tests.mutate_sql [--every N] [--quick] [--at LINE:COLUMN,..] [NAME..]``
 """
 
 import argparse
@@ -19,9 +19,10 @@ from typing import NamedTuple
 
 import pytest
 
+from slurm_colloc.audit import rules
 from slurm_colloc.store import queries
 
-FOLDER = Path(queries.__file__).with_name("sql")
+FOLDERS = (Path(queries.__file__).with_name("sql"), Path(rules.__file__).parent)
 # The tests that take a second or two of each query; the golden suite, a minute, comes last.
 _QUERIES = {
     "test_aggregate test_gpu_equivalent test_compact": "day_runs device digests host inside peak pieces unit",
@@ -35,6 +36,8 @@ _QUERIES = {
     "test_run_rows test_sacct test_jobstats test_tres_usage": "reason settled steps taken",
     "test_fits test_same_fit": "fits measured_alone run_fits",
     "test_audit_runs test_audit": "answer audited_nodes audited_runs idle_units",
+    "test_col001 test_col001_tail test_col001_empty test_col001_running": "idle_runs",
+    "test_col001 test_col001_tail test_col003 test_col012": "judged_runs",
     "test_first_look test_same_fit": "remedies",
     "test_several_by": "several_by",
     "test_fairness": "fairness",
@@ -157,7 +160,7 @@ def attempt(mutant: Mutant, tests: Sequence[str]) -> None:
     """Exit with what pytest says of the mutant, 1 for a test that fails."""
     of_file = queries.text_of
     changed = {mutant.name: mutant.source}
-    setattr(queries, "text_of", lambda name: changed.get(name) or of_file(name))  # noqa: B010
+    setattr(queries, "text_of", lambda name, folder: changed.get(name) or of_file(name, folder))  # noqa: B010
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         status = pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-m", "not hypothesis", *tests])
     os._exit(status)
@@ -187,7 +190,8 @@ def main(argv: Sequence[str]) -> None:
 
     places = asked.at.split(",")
     for query in asked.names or TESTS:
-        source = (FOLDER / f"{query}.sql").read_text(encoding="utf-8")
+        (path,) = (path for folder in FOLDERS for path in folder.glob(f"{query}.sql"))
+        source = path.read_text(encoding="utf-8")
         found = [one for one in mutants(query, source) if not asked.at or f"{one.line}:{one.column}" in places]
         found = found[:: asked.every]
         counts = {"killed": 0, "survived": 0, "unsure": 0}

@@ -24,18 +24,12 @@ job_defense_shield calls it zero-util-gpu-hours and, while it runs, cancel-zero-
 from collections.abc import Iterator
 
 from slurm_colloc.audit.rule import (
-    ASLEEP,
     AWAKE,
-    COUNTED,
-    COUNTED_SURE,
     HELD,
     LONG,
-    SHORT,
     SHORTEST,
-    SURE,
     UNKNOWN,
     UNSAMPLED,
-    UNUSED,
     Bound,
     Bounds,
     Rule,
@@ -50,76 +44,26 @@ from slurm_colloc.core.audit_model import JOB, Subject
 from slurm_colloc.core.units import counted, in_words
 from slurm_colloc.facts.judgement import DO, FEWER, LEAST_TAIL_MIN, NO_USE, PIECE, TAIL, fewer
 
-# The peak is of one node, the devices are of all.
-_MEMORY_KNOWN = "peak_mib IS NOT NULL AND (devices = 1 OR nodes IS NOT NULL)"
-# What ends up in GPU memory before any work is a context, of some 600 MiB; more was put there. Where it is not known,
-# something may have been.
-_FILLED = "coalesce(peak_mib * if(devices = 1, 1, nodes) >= $parked_mib * devices, true)"
-# Where its counters read 0 because they were taken away, a GPU was at work.
-_NO_KERNEL = "(util_used > 0 OR sm_used > 0) IS NOT true AND blackout_s = 0"
-# Kinds are conditions on a run that is known well enough, and what of its hours each counts; no hour counts twice.
-_UNUSED = f"coalesce({COUNTED_SURE} AND {UNUSED}, false)"
-_NEVER = f"({_UNUSED} AND NOT {_FILLED})"
-_PARKED = f"({_UNUSED} AND {_FILLED})"
-_TAIL = f"coalesce({COUNTED_SURE} AND NOT ({UNUSED}) AND idle_s > 0 AND idle_s >= 60 * $tail_min, false)"
-_SOME = f"coalesce({COUNTED_SURE} AND NOT ({UNUSED}) AND fewer, false)"
-_TAIL_HOURS = f"if({_TAIL}, idle_s / span_s * allocated, 0)"
-# In a tail all of its GPUs are idle. What was never used is no preparation, whether it was ever opened or not.
-_SOME_HOURS = f"if({_SOME}, idle_units_hours * (1 - {_TAIL_HOURS} / allocated), 0)"
-# Samples know slices by compute slices and shares by their whole GPU; allocated is by the site's convention. Where
-# nobody knows what was a tail, all since the last activity may have been.
-_WITHOUT = "coalesce(gpus / nullif(blocked, 0), gpus) * held_idle_hours"
-_TAIL_AT_MOST = "if(blackout_s IS NULL, 0, coalesce(tail_s, 0)) / span_s * allocated"
-_BEFORE = f"greatest(0, {_WITHOUT} - {_TAIL_AT_MOST} - {_SOME_HOURS})"
-_EMPTY = (
-    f"coalesce(shared_hours = 0 AND gpus IS NOT NULL AND NOT {_UNUSED} AND {_BEFORE} > 0 "
-    f"AND 100 * {_BEFORE} >= $empty_pct * allocated, false)"
-)
-_EMPTY_HOURS = f"if({_EMPTY}, {_BEFORE}, 0)"
-# Of jobs that run a reading counts that is not old at the window's end: whoever takes in neither samples nor runs any
-# more does not know who idles.
-_READ_S = "(to_s - unseen_s)"
-FRESH = f"$until_s - {_READ_S} <= 60 * $reading_age_min"
-# A model that waits for requests is no forgotten shell, and where no memory is known it may be one.
-_NEVER_WORKED = f"({_NO_KERNEL} AND peak_mib IS NOT NULL AND NOT {_FILLED})"
-_NOW = f"(idle_s > 0 AND idle_s >= 60 * if({_NEVER_WORKED}, $first_warning_min, $sliding_warning_min))"
-_SOME_NOW = f"({_SOME} AND idle_units_hours / idle_units * 60 >= $sliding_warning_min)"
-
-
-def _most(condition: str) -> dict[str, str]:
-    """Return which counters the runs of a kind have, and the most that they showed, as words.shown takes them."""
-    return {
-        "util_most_pct": f"max(100 * util_used / util_measured) FILTER ({condition} AND util_measured > 0)",
-        "sm_most_pct": f"max(100 * sm_used / sm_measured) FILTER ({condition} AND sm_measured > 0)",
-        "by_util": f"count(*) FILTER ({condition} AND util_used IS NOT NULL)",
-        "by_sm": f"count(*) FILTER ({condition} AND sm_used IS NOT NULL)",
-    }
-
-
-# Kind -> which runs are of it, its hours, what is said of them, and what helps.
+# Kind, as a column of idle_runs.sql -> its hours, what is said of them, and what helps.
 _KINDS = {
-    "never": (_NEVER, COUNTED, "that never used the GPU", DO[NO_USE]),
+    "never": ("counted_hours", "that never used the GPU", DO[NO_USE]),
     "parked": (
-        _PARKED,
-        COUNTED,
+        "counted_hours",
         "that filled up to {peak} of GPU memory and ran hardly a kernel",
         "end a server to which no requests come",
     ),
     "tail": (
-        _TAIL,
-        _TAIL_HOURS,
+        "tail_hours",
         "after the last activity on the GPU, at most {longest} in one run",
         DO[TAIL],
     ),
-    "empty": (
-        _EMPTY,
-        _EMPTY_HOURS,
+    "no_process": (
+        "no_process_hours",
         "without a process of the job on the GPU",
         "prepare data in a job without a GPU",
     ),
-    "some": (
-        _SOME,
-        _SOME_HOURS,
+    "some_unused": (
+        "some_unused_hours",
         "that used only some of their GPUs (the worst asked for {asked} and used {used})",
         DO[FEWER],
     ),
@@ -129,7 +73,7 @@ _KINDS = {
 def _kinds(subject: Subject) -> Iterator[tuple[str, str, str]]:
     """Yield how much is of each kind, in words what it is, and what helps."""
     figures = subject.figures
-    for kind, (_, _, words, remedy) in _KINDS.items():
+    for kind, (_, words, remedy) in _KINDS.items():
         number, found_hours = figures[f"{kind}_runs"], figures[f"{kind}_hours"]
         if number and found_hours:
             asked, idle = figures["asked"] or 0, figures["unused"] or 0
@@ -139,7 +83,7 @@ def _kinds(subject: Subject) -> Iterator[tuple[str, str, str]]:
                 asked=int(asked),
                 used=int(asked - idle),
             )
-            if kind == "some":
+            if kind == "some_unused":
                 remedy += _instead(subject, int(asked - idle))
             if kind == "parked" and figures["parked_fitting"]:
                 remedy += f", or {DO[PIECE]} for it"
@@ -203,22 +147,20 @@ RUNNING = Rule(
     title="a running job whose GPUs are idle",
     documentation=__doc__ or "",
     bounds=_BOUNDS,
-    judged={
-        UNKNOWN: f"{COUNTED_SURE} AND tail_s IS NOT NULL AND {FRESH} AND (util_used IS NOT NULL OR blocked IS NULL)"
-    },
-    found=f"{_NOW} OR {_SOME_NOW}",
-    hours=f"if({_NOW}, idle_s / span_s * allocated, idle_units_hours)",
+    judged={UNKNOWN: "counted_sure AND tail_s IS NOT NULL AND fresh AND (util_used IS NOT NULL OR blocked IS NULL)"},
+    found="idle_now OR some_unused_now",
+    hours="if(idle_now, idle_s / span_s * allocated, idle_units_hours)",
     figures={
-        "idle_s": f"max(idle_s) FILTER (found AND {_NOW})",
-        "age_s": f"max($until_s - {_READ_S}) FILTER (found)",
-        # Of one that works on some of its GPUs there is none: nothing is ever done to it.
-        "idle_since_s": f"max({_READ_S} - idle_s) FILTER (found AND {_NOW})",
-        "worked": f"count(*) FILTER (found AND NOT ({_NO_KERNEL}))",
-        "sliding": f"count(*) FILTER (found AND NOT {_NEVER_WORKED})",
+        "idle_s": "max(idle_s) FILTER (found AND idle_now)",
+        "age_s": "max(age_s) FILTER (found)",
+        # NULL of a job that works on some of its GPUs: nothing is ever done to it.
+        "idle_since_s": "max(read_s - idle_s) FILTER (found AND idle_now)",
+        "worked": "count(*) FILTER (found AND NOT no_kernel)",
+        "sliding": "count(*) FILTER (found AND NOT never_worked)",
         "units": "max(idle_units) FILTER (found)",
         "devices": "max(devices) FILTER (found)",
         "found_runs": "count(*) FILTER (found)",
-        # What is 0 since then may have been more before.
+        # A counter that is 0 since then may have been more before.
         "util_most_pct": "NULL",
         "sm_most_pct": "NULL",
         "by_util": "count(*) FILTER (found AND util_used IS NOT NULL)",
@@ -226,6 +168,7 @@ RUNNING = Rule(
     },
     say=_say_now,
     about=JOB,
+    sheet="idle_runs",
     subject="job_id",
     label="max(shown) FILTER (found AND nodes = 1)",
     least="",
@@ -239,30 +182,34 @@ RULE = Rule(
     judged={
         "it runs still": "end_s IS NOT NULL",
         "told of while it ran": "job_id NOT IN (SELECT unnest($told::VARCHAR[]))",
-        ASLEEP: AWAKE,
-        SHORT: LONG,
-        UNSAMPLED: f"{SURE} AND {HELD}",
-        "GPU memory not known": f"NOT {_UNUSED} OR {_MEMORY_KNOWN}",
+        **AWAKE,
+        **LONG,
+        UNSAMPLED: f"sure AND {HELD}",
+        "GPU memory not known": "NOT zero_use OR peak_mib IS NOT NULL AND (devices = 1 OR nodes IS NOT NULL)",
         # Neither a counter that can be believed nor a list of processes.
-        "not known whether it was at work": f"coalesce({COUNTED_SURE}, false) OR held_idle_hours IS NOT NULL",
+        "not known whether it was at work": "coalesce(counted_sure, false) OR held_idle_hours IS NOT NULL",
     },
-    found=" OR ".join(condition for condition, *_ in _KINDS.values()),
-    hours=f"if({_UNUSED}, {COUNTED}, {_TAIL_HOURS} + {_EMPTY_HOURS} + {_SOME_HOURS})",
+    found=" OR ".join(_KINDS),
+    hours="idle_hours",
     figures={
-        **{f"{kind}_runs": f"count(*) FILTER ({condition})" for kind, (condition, *_) in _KINDS.items()},
+        **{f"{kind}_runs": f"count(*) FILTER ({kind})" for kind in _KINDS},
         **{
-            f"{kind}_hours": f"sum(({hours_}::DOUBLE)::DECIMAL(38, 12)) FILTER ({condition})::DOUBLE"
-            for kind, (condition, hours_, *_) in _KINDS.items()
+            f"{kind}_hours": f"sum(({hours_}::DOUBLE)::DECIMAL(38, 12)) FILTER ({kind})::DOUBLE"
+            for kind, (hours_, *_) in _KINDS.items()
         },
-        "peak_mib": f"max(peak_mib) FILTER ({_PARKED})",
-        "longest_s": f"max(idle_s) FILTER ({_TAIL})",
-        "parked_fitting": f"count(*) FILTER ({_PARKED} AND fit_unit IS NOT NULL AND fit_gpus < 1)",
+        "peak_mib": "max(peak_mib) FILTER (parked)",
+        "longest_s": "max(idle_s) FILTER (tail)",
+        "parked_fitting": "count(*) FILTER (parked AND fits)",
         # Of the run whose unused GPUs were most.
-        "asked": f"arg_max(devices, (idle_units, -devices)) FILTER ({_SOME})",
-        "unused": f"max(idle_units) FILTER ({_SOME})",
-        **_most(_NEVER),
+        "asked": "arg_max(devices, (idle_units, -devices)) FILTER (some_unused)",
+        "unused": "max(idle_units) FILTER (some_unused)",
+        "util_most_pct": "max(100 * util_used / util_measured) FILTER (never AND util_measured > 0)",
+        "sm_most_pct": "max(100 * sm_used / sm_measured) FILTER (never AND sm_measured > 0)",
+        "by_util": "count(*) FILTER (never AND util_used IS NOT NULL)",
+        "by_sm": "count(*) FILTER (never AND sm_used IS NOT NULL)",
     },
     say=_say,
-    label=f"arg_max(shown, (idle_units, -devices)) FILTER ({_SOME} AND nodes = 1)",
+    label="arg_max(shown, (idle_units, -devices)) FILTER (some_unused AND nodes = 1)",
+    sheet="idle_runs",
     running=RUNNING,
 )

@@ -16,7 +16,6 @@ job_defense_shield's gpu-model-too-powerful is its like, by GPU_UTIL and memory 
 
 from slurm_colloc.audit.rule import (
     FIT_NEEDS,
-    FITS,
     PIECE_ENOUGH,
     PIECES,
     USED,
@@ -56,7 +55,7 @@ RULE = Rule(
     documentation=__doc__ or "",
     bounds={"min_gpu_hours": Bound(24.0, "GPU-hours of such runs in the window, of one user, from which it speaks")},
     judged={**FIT_NEEDS, **USED},
-    found=FITS,
+    found="fits",
     hours="allocated",
     figures={
         "freed": "sum(fit_freed) FILTER (found)",

@@ -19,7 +19,6 @@ from slurm_colloc.audit.rule import (
     HOST,
     PIECE,
     RUNNING,
-    SETTLED,
     UNDESCRIBED,
     UNHELD,
     UNSAMPLED_HOST,
@@ -67,7 +66,7 @@ RULE = Rule(
         PIECE: "whole",
         UNHELD: f"cpus IS NOT NULL AND gpus > 0 AND {HELD}",
         UNDESCRIBED: "$cores_per_gpu > 0 OR cpus_per_gpu IS NOT NULL",
-        YOUNG: f"$busy_below_pct >= 100 OR {SETTLED}",
+        YOUNG: "$busy_below_pct >= 100 OR end_s IS NOT NULL OR span_s >= 60 * $running_min",
         UNSAMPLED_HOST: "$busy_below_pct >= 100 OR cores IS NOT NULL AND host_pct >= $min_coverage_pct",
     },
     found="cpus > gpus * if($cores_per_gpu > 0, $cores_per_gpu, cpus_per_gpu * $over_node_pct / 100) "

@@ -17,20 +17,15 @@ better split in two.
 from collections.abc import Iterator, Mapping
 
 from slurm_colloc.audit.rule import (
-    ASLEEP,
     AWAKE,
     HELD,
     LONG,
     RUNNING,
     SETTLED,
-    SHORT,
     SHORTEST,
-    SM_SURE,
     UNHELD,
     UNSAMPLED,
     UNSAMPLED_HOST,
-    UTIL_SURE,
-    YOUNG,
     Bound,
     Bounds,
     Rule,
@@ -87,10 +82,10 @@ RULE = Rule(
         "running_min": RUNNING,
     },
     judged={
-        ASLEEP: AWAKE,
-        SHORT: LONG,
-        YOUNG: SETTLED,
-        UNSAMPLED: f"{SM_SURE} AND {UTIL_SURE}",
+        **AWAKE,
+        **LONG,
+        **SETTLED,
+        UNSAMPLED: "sm_sure AND util_sure",
         UNSAMPLED_HOST: "host_pct >= $min_coverage_pct "
         "AND (cores IS NOT NULL AND cpus > 0 OR read_mib IS NOT NULL AND nodes > 0)",
         UNHELD: HELD,

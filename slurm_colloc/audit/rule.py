@@ -2,72 +2,49 @@
 """What a rule is: conditions on runs, and the words for what they find.
 
 A rule's file has its documentation as the docstring and one RULE. Its conditions are SQL over the columns that
-facts/audited.py documents; they name no table, and every value in them is a parameter, so that a rule cannot
-depend on anything but what is documented. Its words are a pure function of what was found of one subject; phrases
-that several rules use are here as well.
+facts/audited.py documents and judged_runs.sql derives of them; they name no table, and every value in them is a
+parameter, so that a rule cannot depend on anything but what is documented. Its words are a pure function of what was
+found of one subject; phrases that several rules use are here as well.
 """
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from slurm_colloc.core.audit_model import IDLE_PCT, RUNS, USER, Subject
+from slurm_colloc.core.audit_model import RUNS, USER, Subject
 from slurm_colloc.core.units import at_least, at_most, counted, significant
-from slurm_colloc.facts.aggregate import COUNTED as COUNTED
 from slurm_colloc.facts.judgement import DO, enough
 from slurm_colloc.facts.judgement import PIECE as PIECE_CODE
 
 # Why a run is not judged, where a condition has no words of its own.
 UNKNOWN = "too little known of it"
-UNSAMPLED, ASLEEP, YOUNG, SHORT = (
-    "too little measured of it alone",
-    "suspended, or its node failed",
-    "only just begun",
-    "too short",
-)
+UNSAMPLED = "too little measured of it alone"
 UNSAMPLED_HOST = "too little measured of it on its nodes"
 UNHELD, PIECE, UNDESCRIBED = "not known what it held", "a piece of a GPU", "its nodes not in site.toml"
 HELD = "allocated > 0"
-# Enough of it was seen, by a measurement of this run alone. What a neighbour did is never held against anybody.
-SURE = "strong AND coverage_pct >= $min_coverage_pct"
-# Beside it: a metric is judged by over as much of the allocated time as must be covered.
-UTIL_SURE = f"{SURE} AND util_used IS NOT NULL AND 100 * util_measured >= $min_coverage_pct * allocated"
-# While another program holds the profiling counters they read 0 and GPU_UTIL does not: such a run is not judged by SMs.
-SM_SURE = f"{SURE} AND sm_used IS NOT NULL AND 100 * sm_measured >= $min_coverage_pct * allocated AND blackout_s = 0"
 # What a run of a whole GPU would have fitted is known; its peak is none unless the run began inside the window.
 FIT_NEEDS = {
     "no completed run of one GPU measured alone on it": "fit_judged",
     UNHELD: HELD,
 }
-# Of suspensions only the length is known, not when they were: who was is not called idle, nor whose node broke.
-AWAKE = "suspended_s = 0 AND NOT starts_with(state, 'SUSPENDED') AND state NOT IN ('NODE_FAIL', 'BOOT_FAIL')"
+AWAKE = {"suspended, or its node failed": "awake"}
 # A short run's readings are in good part of what came before and after it.
-LONG = "span_s >= 60 * $shortest_min"
-# What has just begun loads its program and its data.
-SETTLED = "(end_s IS NOT NULL OR span_s >= 60 * $running_min)"
-COUNTED_SURE = (
-    f"{SURE} AND {AWAKE} AND (util_used IS NOT NULL OR sm_used IS NOT NULL) AND allocated > 0 "
-    f"AND 100 * {COUNTED} >= $min_coverage_pct * allocated AND blackout_s IS NOT NULL"
-)
-# A program that only opens a GPU shows some milliseconds of work on it, whatever it does then.
-UNUSED = (
-    f"coalesce(100 * util_used <= {IDLE_PCT} * util_measured, true) "
-    f"AND coalesce(100 * sm_used <= {IDLE_PCT} * sm_measured, true) AND blackout_s = 0"
-)
-USED = {"at zero use": f"NOT coalesce({UNUSED}, false)"}
-# A run that would have fitted a piece; and what asks for the piece that is enough for each of them, as the report names
-# it, NULL where they were not all on one kind of GPU.
-FITS = "fit_unit IS NOT NULL AND fit_gpus < 1"
-_ENOUGH = (
-    f"max({{'gpus': fit_gpus, 'mib': fit_most_mib, 'unit': fit_unit, 'place': fit_place}}) FILTER (found AND {FITS})"
-)
-PIECE_ENOUGH = (
-    f'if(count(DISTINCT (kind, "partition")) FILTER (found AND {FITS}) = 1, '
-    f"concat('--partition=' || nullif(({_ENOUGH}).place, '') || ' ', '--gres=', ({_ENOUGH}).unit), NULL)"
-)
-# What ``ask_for_piece`` says: whether less is enough for some, and whether csub gives them.
+LONG = {"too short": "span_s >= 60 * $shortest_min"}
+# A run that has just begun loads its program and its data.
+YOUNG = "only just begun"
+SETTLED = {YOUNG: "(end_s IS NOT NULL OR span_s >= 60 * $running_min)"}
+USED = {"at zero use": "NOT coalesce(unused, false)"}
+# A piece that is enough for each run that would have fitted one, as the report names it; NULL where the runs were not
+# all on one kind of GPU.
+PIECE_ENOUGH = """
+if(count(DISTINCT (kind, "partition")) FILTER (found AND fits) = 1,
+   max({'gpus': fit_gpus, 'mib': fit_most_mib, 'unit': fit_unit,
+        'asked': concat('--partition=' || nullif(fit_place, '') || ' ', '--gres=', fit_unit)}) FILTER (found AND fits),
+   NULL).asked
+"""
+# Figures of ``ask_for_piece``: whether less is enough for some, and whether csub gives them.
 PIECES = {
-    "differ": f"max(fit_gpus) FILTER (found AND {FITS}) > min(fit_gpus) FILTER (found AND {FITS})",
-    "csub": f"count(*) FILTER (found AND {FITS} AND csub_there)",
+    "differ": "max(fit_gpus) FILTER (found AND fits) > min(fit_gpus) FILTER (found AND fits)",
+    "csub": "count(*) FILTER (found AND fits AND csub_there)",
 }
 # A rule about jobs looks at those that run.
 RUNS_ON = "end_s IS NULL"
@@ -104,7 +81,8 @@ class Rule(NamedTuple):
     the site are not reached. A rule that is ``accounted`` can judge runs that nobody measured. ``methods`` say how it
     was measured where that is not how the GPUs of the runs were; of a rule without ``coverage`` nothing was measured.
     ``running`` is the same rule about jobs that run: one about a JOB is judged by readings that are not older than its
-    bound ``reading_age_min``, and has the figure ``idle_since_s``.
+    bound ``reading_age_min``, and has the figure ``idle_since_s``. ``sheet`` is the query beside the rule that derives
+    more columns of each run.
     """
 
     code: str
@@ -117,7 +95,6 @@ class Rule(NamedTuple):
     hours: str
     say: Callable[[Subject, Bounds], Said | None]
     figures: Mapping[str, str] = {}
-    severity: str = "warning"
     about: str = USER
     source: str = RUNS
     subject: str = '"user"'
@@ -125,6 +102,7 @@ class Rule(NamedTuple):
     coverage: str = "coverage_pct"
     methods: tuple[str, ...] = ()
     label: str = "NULL"
+    sheet: str = ""
     least: str = "min_gpu_hours"
     running: "Rule | None" = None
 

@@ -5,23 +5,26 @@
 """
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
-from pkgutil import iter_modules
+from pathlib import Path
 from typing import NamedTuple
 
-import slurm_colloc.audit
 from slurm_colloc.audit.rule import RUNS_ON, Rule
-from slurm_colloc.core.audit_model import JOB, NODE, NODES, Answer, Finding, Question, Subject, form_of
+from slurm_colloc.core.audit_model import IDLE_PCT, JOB, NODE, NODES, Answer, Finding, Question, Subject, form_of
 from slurm_colloc.core.config import typed
 from slurm_colloc.core.config_audit import Audit, AuditRule
 from slurm_colloc.core.errors import ConfigError, InputError, nearest
 from slurm_colloc.core.usage_model import MIN_COVERAGE_PCT
+from slurm_colloc.facts.aggregate import COUNTED
+from slurm_colloc.store.queries import query
 
+_FOLDER = Path(__file__).parent
 # Each rule is a file of its own.
-_FILES = sorted(one.name for one in iter_modules(slurm_colloc.audit.__path__) if one.name.startswith("col"))
-_EACH: Iterable[Rule] = (import_module(f"slurm_colloc.audit.{name}").RULE for name in _FILES)
-RULES: Mapping[str, Rule] = {rule.code: rule for rule in _EACH}
+_FILES = sorted(path.stem for path in _FOLDER.glob("col*.py"))
+RULES: Mapping[str, Rule] = {
+    rule.code: rule for rule in (import_module(f"slurm_colloc.audit.{name}").RULE for name in _FILES)
+}
 # What 'only' and 'excluded' of an entry name, and the column that has it. Of a node only the cluster is known.
 _COLUMNS = {
     "cluster": "cluster",
@@ -147,18 +150,23 @@ def question(entry: Entry, until_s: float, told: Sequence[str] = ()) -> Question
     """Return what an entry asks of a window that ends ``until_s``; of the jobs ``told`` their users know."""
     rule, settings = entry.rule, entry.settings
     scope = []
-    parameters: dict[str, object] = {**entry.bounds, "min_coverage_pct": MIN_COVERAGE_PCT, "until_s": until_s}
-    parameters["told"] = list(told)
+    parameters: dict[str, object] = {
+        **entry.bounds,
+        "min_coverage_pct": MIN_COVERAGE_PCT,
+        "idle_pct": IDLE_PCT,
+        "until_s": until_s,
+        "told": list(told),
+    }
     for said, filters in (("IN", settings.only), ("NOT IN", settings.excluded)):
         for key, names in filters.items():
             if names:
-                parameter = f"{said.replace(' ', '_').lower()}_{key}"
+                parameter = f"{key}_{len(parameters)}"
                 scope.append(f"{_COLUMNS[key]} {said} (SELECT unnest(${parameter}::VARCHAR[]))")
                 parameters[parameter] = list(names)
     if rule.about == JOB:
         scope.append(RUNS_ON)
     return Question(
-        rule.source,
+        _rows(rule),
         rule.subject,
         " AND ".join(scope),
         rule.judged,
@@ -171,15 +179,24 @@ def question(entry: Entry, until_s: float, told: Sequence[str] = ()) -> Question
     )
 
 
+def _rows(rule: Rule) -> str:
+    """Return the rows that a rule is asked of, with what is derived of each."""
+    if rule.source == NODES:
+        return NODES
+    runs = query("judged_runs", _FOLDER, counted=COUNTED)
+    return f"({query(rule.sheet, _FOLDER, runs=runs) if rule.sheet else runs})"
+
+
 def findings(entry: Entry, answer: Answer, window: str) -> list[Finding]:
     """Return what an entry says of an answer; ``window`` are the options of a command for the same window."""
-    known = (subject for subject in answer.subjects if _has_enough(subject, entry))
-    said = ((subject, entry.rule.say(subject, entry.bounds)) for subject in known)
+    least_hours = entry.bounds.get(entry.rule.least, 0.0)
+    enough = (subject for subject in answer.subjects if subject.gpu_hours > 0 and subject.gpu_hours >= least_hours)
+    said = ((subject, entry.rule.say(subject, entry.bounds)) for subject in enough)
     return [
         Finding(
             rule=entry.name,
             code=entry.rule.code,
-            severity=entry.rule.severity,
+            severity="warning",
             about=entry.rule.about,
             cluster=subject.cluster,
             subject=subject.name,
@@ -201,10 +218,6 @@ def findings(entry: Entry, answer: Answer, window: str) -> list[Finding]:
         for subject, words in said
         if words is not None
     ]
-
-
-def _has_enough(subject: Subject, entry: Entry) -> bool:
-    return subject.gpu_hours > 0 and subject.gpu_hours >= entry.bounds.get(entry.rule.least, 0.0)
 
 
 def _reproduce(entry: Entry, subject: Subject, window: str) -> str:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The columns of runs and nodes that audit rules use, and the queries that answer a rule."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from duckdb import DuckDBPyConnection
@@ -154,11 +154,16 @@ def answer(database: DuckDBPyConnection, question: Question) -> Answer:
     why = "".join(f" WHEN ({condition}) IS NOT true THEN '{reason}'" for reason, condition in question.needs.items())
     more = {"figures": f"{{{figures}}}" if figures else "NULL", "why": f"CASE{why} END", "worst": _WORST}
     more |= {"scope": question.scope or "true", "judged": question.judged}
-    (statement,) = database.extract_statements(query("answer", **{**question._asdict(), **more}))
-    used = {name: question.parameters[name] for name in statement.named_parameters}
-    rows = database.execute(statement, used).fetchall()
+    text = query("answer", **{**question._asdict(), **more})
+    rows = database.execute(text, used_parameters(database, text, question.parameters)).fetchall()
     subjects = [_subject(row) for row in rows if row[4] is not None]
     return Answer(int(rows[0][0]), int(rows[0][1]), tuple(subjects))
+
+
+def used_parameters(database: DuckDBPyConnection, text: str, values: Mapping[str, object]) -> dict[str, object]:
+    """Return the parameters that a query uses, of those that have a value."""
+    (statement,) = database.extract_statements(text)
+    return {name: values[name] for name in statement.named_parameters}
 
 
 def _subject(row: tuple[Any, ...]) -> Subject:

@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs of several GPUs by user and by job name: what they asked for, used and lost, and the line to send."""
 
-import re
 import shlex
 from typing import Any, NamedTuple
 
 from duckdb import DuckDBPyConnection
 
-from slurm_colloc.core.audit_model import Question
+from slurm_colloc.core.audit_model import RUNS, Question
 from slurm_colloc.core.config import SiteConfig
-from slurm_colloc.facts.audited import STRONG
+from slurm_colloc.facts.audited import STRONG, used_parameters
 from slurm_colloc.facts.collocation import several_gpus
 from slurm_colloc.facts.fits import one_run
 from slurm_colloc.facts.judgement import FEWER, NO_USE, judge, option_for
@@ -54,16 +53,15 @@ def several_by(database: DuckDBPyConnection, config: SiteConfig | None, by: str,
         database: one that was aggregated.
         config: the site, None where there is no site file: then nothing is known to be lost.
         by: one of BY.
-        waits: asks which runs waited for data; all of its parameters are numbers.
+        waits: asks which runs waited for data.
     """
     several_gpus(database)
     make_fits(database, config)
-    numbers = {name: value for name, value in waits.parameters.items() if isinstance(value, int | float)}
-    judged, found = (
-        re.sub(r"\$(\w+)", lambda name: str(numbers[name[1]]), part) for part in (waits.judged, waits.found)
+    database.execute(
+        f"CREATE TEMP VIEW {RUNS} AS SELECT *, {STRONG} AS strong FROM usage LEFT JOIN run_fits USING (run)"
     )
-    text = query("several_by", script=BY[by], strong=STRONG, judged=judged, found=found)
-    return [_row(database, row) for row in named(database, text)]
+    text = query("several_by", script=BY[by], runs=waits.source, judged=waits.judged, found=waits.found)
+    return [_row(database, row) for row in named(database, text, used_parameters(database, text, waits.parameters))]
 
 
 def _row(database: DuckDBPyConnection, row: dict[str, Any]) -> SeveralBy:

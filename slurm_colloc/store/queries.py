@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The queries in sql/, one a file under its name, and rows to and from the database.
+"""The queries in sql/ and in folders of other rooms, one a file under its name, and rows to and from the database.
 
 Conditions on the rows that the caller may see are used before anything is added up.
 """
@@ -23,15 +23,15 @@ _LOOK_EACH_S = 0.5
 _WORD = re.compile(r"\{(\w+)\}")
 
 
-def query(name: str, **words: object) -> str:
+def query(name: str, folder: Path = _FOLDER, /, **words: object) -> str:
     """Return the query of that name, with these words replaced; one without a replacement is a KeyError."""
-    return _WORD.sub(lambda found: str(words[found[1]]), text_of(name))
+    return _WORD.sub(lambda found: str(words[found[1]]), text_of(name, folder))
 
 
 @cache
-def text_of(name: str) -> str:
+def text_of(name: str, folder: Path) -> str:
     """Return a query as it stands in its file."""
-    return (_FOLDER / f"{name}.sql").read_text(encoding="utf-8")
+    return (folder / f"{name}.sql").read_text(encoding="utf-8")
 
 
 def sql(text: str) -> str:

@@ -8,7 +8,7 @@ import duckdb
 
 from slurm_colloc.audit.rules import entries, findings, question
 from slurm_colloc.audit.timing import of_about
-from slurm_colloc.core.audit_model import Answer, Finding
+from slurm_colloc.core.audit_model import RUNS, Answer, Finding
 from slurm_colloc.core.config_audit import Audit, AuditRule
 from slurm_colloc.facts.aggregate import IDLE_S
 from slurm_colloc.facts.audited import RUN_COLUMNS, answer
@@ -103,9 +103,9 @@ def ask(
     with duckdb.connect() as database:
         made = f"SELECT unnest($rows::STRUCT({kinds})[], max_depth := 2)"
         query = f"SELECT *, job_id || '@' || start_s AS run, {IDLE_S} AS idle_s FROM ({made})"
-        database.execute(f"CREATE TABLE made_runs AS {query}", {"rows": rows})
+        database.execute(f"CREATE TABLE {RUNS} AS {query}", {"rows": rows})
         asked = question(entry, until_s or max(row["to_s"] for row in rows), told)
-        found = answer(database, asked._replace(source="made_runs"))
+        found = answer(database, asked)
     return found, findings(entry, found, "--since A --until B")
 
 

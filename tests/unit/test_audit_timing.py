@@ -5,7 +5,6 @@ from datetime import UTC, datetime
 
 import pytest
 
-from slurm_colloc.audit.col001_idle import FRESH
 from slurm_colloc.audit.rules import RULES, entries
 from slurm_colloc.audit.timing import check_bounds, latest, of_about, window_days, windows
 from slurm_colloc.core.audit_model import JOB, Audited
@@ -36,7 +35,7 @@ def test_a_rule_about_jobs_says_since_when_and_looks_at_no_old_reading(code: str
     assert rule.about == JOB
     assert "idle_since_s" in rule.figures
     assert "reading_age_min" in rule.bounds
-    assert FRESH in " AND ".join(rule.judged.values())
+    assert " fresh " in " AND ".join(rule.judged.values())
 
 
 def test_a_bound_that_no_window_holds_is_refused(printed: Printed) -> None:

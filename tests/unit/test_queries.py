@@ -12,7 +12,9 @@ from tests import mutate_sql
 
 
 def test_each_query_has_tests_that_mutants_of_it_are_tried_on() -> None:
-    assert sorted(mutate_sql.TESTS) == sorted(path.stem for path in mutate_sql.FOLDER.glob("*.sql"))
+    assert sorted(mutate_sql.TESTS) == sorted(
+        path.stem for folder in mutate_sql.FOLDERS for path in folder.glob("*.sql")
+    )
     names = {name for tests in mutate_sql.TESTS.values() for name in (*tests, mutate_sql.GOLDEN)}
     assert [name for name in names if not Path(__file__).with_name(f"{name}.py").exists()] == []
 

@@ -2,11 +2,11 @@
 -- by name those with one GPU, too, of names that had several. A balance and what was used are of runs that were seen on
 -- each of their GPUs; what waited and was lost is NULL where that is not known of any run. ``run`` is the run that would leave most by asking for fewer.
 WITH whole_runs AS (
-    SELECT u.*, {script} AS script, r.used_gpus, r.balance, if(used_gpus IS NOT NULL OR f.spare > 0, f.spare, NULL) AS lost,
+    SELECT u.*, {script} AS script, r.used_gpus, r.balance, if(used_gpus IS NOT NULL OR spare > 0, spare, NULL) AS lost,
            CASE WHEN {judged} THEN if(coalesce({found}, false), sm_measured - sm_used, 0) END AS waiting
-    FROM (SELECT *, {strong} AS strong FROM usage WHERE whole AND allocated IS NOT NULL) u
-    LEFT JOIN runs_of_several r ON r.cluster = u.cluster AND r.job_id_raw = u.job_id_raw AND r.from_s = u.from_s
-    LEFT JOIN run_fits f USING (run)
+    FROM {runs} u
+    LEFT JOIN runs_of_several r USING (cluster, job_id_raw, from_s)
+    WHERE u.whole AND u.allocated IS NOT NULL
 )
 SELECT "user", script, devices AS gpus, count(*) AS runs, sum(allocated::DECIMAL(38, 12))::DOUBLE AS allocated_gpu_hours,
        count(used_gpus) AS known_runs, coalesce(sum(devices) FILTER (used_gpus IS NOT NULL), 0)::BIGINT AS known_gpus,
