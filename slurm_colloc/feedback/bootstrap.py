@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Evidence from a site's existing accounting, so that csub knows past jobs on its first day.
 
-Of a past job only its command is known, not its script: it is kept under a signature of the command.
+A past job's command is known, and not its script: the job is kept under a signature of the command.
 """
 
 import os
@@ -32,7 +32,7 @@ from slurm_colloc.store.queries import query
 from slurm_colloc.store.runs import steps_of_runs
 from slurm_colloc.store.text_rows import form_of, read_rows
 
-# What sacct is asked for beyond what an ingest asks.
+# Fields that sacct is asked for beyond those of an ingest.
 MORE_FIELDS = ("AdminComment", "SubmitLine", "WorkDir", tres_usage.FIELD)
 _SOURCES = {jobstats.METHOD: "jobstats", tres_usage.METHOD: "Slurm"}
 
@@ -68,9 +68,9 @@ class ReadPast(NamedTuple):
 
 
 class Past(NamedTuple):
-    """What a bootstrap found, by user; ``read`` = used + rejected.
+    """The evidence that a bootstrap found, by user; ``read`` = used + rejected.
 
-    ``by_source`` says of the runs used who measured them.
+    ``by_source`` counts the runs used by who measured them.
     """
 
     evidence: Sequence[tuple[str, Evidence]]
@@ -86,7 +86,7 @@ def read_past(path: str, work: str, now_s: float, release: str) -> ReadPast:
         path: the text, its times in epoch seconds (SLURM_TIME_FORMAT=%s).
         work: a folder for temporaries.
         now_s: the present.
-        release: of the Slurm that ran the jobs, with its third number.
+        release: the release of the Slurm that ran the jobs, with its third number.
 
     Raises:
         InputError: it is no such text.
@@ -126,9 +126,9 @@ def past_evidence(
 
     Args:
         runs: from sacct.
-        measured: what was sampled of runs, ours or a Prometheus server's.
+        measured: figures sampled of runs, ours or a Prometheus server's.
         config: the site.
-        release: of the command lines.
+        release: the release of the command lines.
         shortest_s: a shorter run that others measured shows no peak: they look once in half a minute.
         known: ids of the jobs that csub submitted: it knows more of them.
     """
@@ -192,7 +192,7 @@ def _by_others(
         raise InputError("site.toml does not say which GPU it had")
     if end_s - start_s < shortest_s:
         raise InputError(f"it ran for less than {shortest_s:g} s, too short for others to see its peak")
-    # GPU_UTIL is above SM activity, whose mean over the whole run is what decides; of Slurm only a peak is known.
+    # GPU_UTIL is above SM activity, whose mean over the whole run is what decides; Slurm tells only a peak.
     most = run.util_high_pct
     if most is None and run.util_pct is not None:
         most = share_at_most_pct(run.util_pct, (end_s - start_s) / OWN_INTERVAL_S)

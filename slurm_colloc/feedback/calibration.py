@@ -17,9 +17,9 @@ from slurm_colloc.estimate.calibration import LARGEST, SHIPPED, Calibration, Mar
 from slurm_colloc.estimate.site_margins import calibration_path
 from slurm_colloc.feedback.user_histories import make_history_folder
 
-# Whoever submits reads it; it names no user and no job.
+# Everybody who submits reads the file; it names no user and no job.
 _MODE = 0o644
-# The newest answers count, of one user so many. Where jobs change, the newest hundred say so before all of them do.
+# The newest answers count, of one user so many. The newest hundred say that jobs change before all of them do.
 _NEWEST, _OF_ONE_USER, _LATELY = 1000, 200, 100
 
 
@@ -33,8 +33,8 @@ class _Ratio(NamedTuple):
 def site_margins(answers: Iterable[Answered]) -> Calibration:
     """Return the margins of which there are answers enough; the others stay as shipped.
 
-    Of an array, whose tasks have one answer, the largest counts. What ran out of GPU memory counts as infinite, and
-    what did not complete only where it had used more than was expected, as that much.
+    The largest of an array counts, whose tasks have one answer. A job that ran out of GPU memory counts as infinite,
+    and one that did not complete only if it had used more than was expected, as that much.
     """
     of_jobs: dict[tuple[str, str, str, float], _Ratio] = {}
     for one in answers:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who waited and who gained: waits and hours by account and by what jobs had, before pieces of GPUs began and after.
+"""Waits and hours by account and by what jobs had, before pieces of GPUs began and after: who waited and who gained.
 
-Nobody drew who was before: what else changed meanwhile, such as demand, is in it. feedback/rollout has what is drawn.
+The jobs before were not drawn: other changes meanwhile, such as of demand, are in it. feedback/rollout has the draws.
 """
 
 from duckdb import DuckDBPyConnection

@@ -22,9 +22,10 @@ from slurm_colloc.store.decisions import of_decided
 from slurm_colloc.store.equivalents import node_names, pool_nodes
 from slurm_colloc.store.queries import query
 
-# Of fewer runs nobody can say it; and more than this part, with 95 % certainty, is too many.
+# Fewer runs say nothing; and more than this part, with 95 % certainty, is too many.
 _LEAST_RUNS, _MOST, _SPAN_S = 50, 0.01, 86400.0
-# Of jobs that got their piece while they waited, which their users did not see, so few are too many, of two users.
+# Jobs that got their piece while they waited, which their users did not see: more than so few, of two users, are
+# too many.
 _MOST_LATE, _LATE_SPAN_S = 4, 30 * 86400.0
 # Both sides of an interval that holds with 95 %.
 _EACH_SIDE = 0.975
@@ -82,7 +83,7 @@ def _judge(same: Sequence[JudgedRun], max_slowdown: float) -> list[JudgedRun]:
     for one in sorted(same, key=lambda one: -(one.run.elapsed_s or 0.0)):
         if not one.on_piece:
             longest.setdefault((one.run.state, one.run.gpu_model), []).append(one.run)
-    # Of runs that ended alike the longest is what others are held against; that itself, against the one after it.
+    # The longest of the runs that ended alike is what others are held against; that itself, against the one after it.
     whole = [run for runs in longest.values() for run in runs[:2]]
     return [
         one._replace(harm=harm_of(one.run, [run for run in whole if run is not one.run], max_slowdown)) for one in same
@@ -101,9 +102,9 @@ def _model(nodes: str, kind: str, config: SiteConfig) -> str:
 def too_many(runs: Iterable[JudgedRun], since_s: float) -> str:
     """Return in words that too many of the runs on pieces that ended after ``since_s`` were harmed; empty else.
 
-    Of at least 50 runs of which it is known, harmed are more than 1 % with a certainty of 95 %, of two users or more.
-    Whether a run was slower is known of those that a run on a whole GPU can be held against; whether memory and time
-    sufficed, of each that completed, too.
+    They are too many if, of at least 50 runs of which it is known, more than 1 % were harmed with a certainty of 95 %,
+    of two users or more. Whether a run was slower is known of those that a run on a whole GPU can be held against;
+    whether memory and time sufficed, of each that completed, too.
     """
     of_day = [one for one in runs if one.on_piece and one.run.ended_s > since_s]
     judged = [one for one in of_day if one.harm in (Harm.NONE, *COUNTED)]
@@ -123,7 +124,7 @@ def too_many(runs: Iterable[JudgedRun], since_s: float) -> str:
 def too_many_late(runs: Iterable[JudgedRun], since_s: float) -> str:
     """Return in words that too many jobs were harmed that got their piece while they waited; empty else.
 
-    Of runs that ended after ``since_s`` five, of two users.
+    Five runs that ended after ``since_s``, of two users, are too many.
     """
     of_month = [one for one in runs if one.arm == LATE and one.on_piece and one.run.ended_s > since_s]
     harmed = {(one.user, one.run.job_id) for one in of_month if one.harm in COUNTED}
@@ -157,8 +158,8 @@ def harm_rates(runs: Iterable[JudgedRun]) -> list[HarmRate]:
 
 
 def _rates(judged: Sequence[JudgedRun]) -> list[HarmRate]:
-    """Return how many of these runs were harmed, by kind, and in all; of each kind only runs of which it is known."""
-    # Whoever completed was neither short of memory nor lost, whether slower or not.
+    """Return how many of these runs were harmed, by kind, and in all; each kind counts only runs that tell it."""
+    # A run that completed was neither short of memory nor lost, whether slower or not.
     known = [one for one in judged if one.harm is not None or one.run.state == COMPLETED]
     timed = [one for one in known if one.harm in (Harm.NONE, Harm.SLOWER) and one.run.state == COMPLETED]
     kinds = [(kind, timed if kind is Harm.SLOWER else known) for kind in Harm if kind is not Harm.NONE]

@@ -24,10 +24,10 @@ from slurm_colloc.feedback.user_histories import as_run_of
 from slurm_colloc.slurm.gres import parse_tres_gres
 from slurm_colloc.store.store import Store
 
-# What the sampler may miss of a run at its two ends, beside a part of it.
+# The sampler may miss so much of a run at its two ends, beside a part of it.
 _MISSED_S, _MISSED_PART = 30.0, 0.1
 _MARGIN_TIME = 1.25
-# Of fewer completed runs a peak that comes now and then was not seen.
+# Fewer completed runs do not show a peak that comes now and then.
 LEAST_RUNS = 3
 _FAILED = ("FAILED", "OUT_OF_MEMORY")
 _NAMES = 'SELECT job_id, start_s, "user", job_name, work_dir FROM allocations WHERE cluster = $cluster'

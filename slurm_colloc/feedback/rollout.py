@@ -15,7 +15,7 @@ from slurm_colloc.core.usage_model import ArmFigure
 from slurm_colloc.estimate.harm import Harm
 from slurm_colloc.feedback.harm import JudgedRun, rate
 
-# 95 % of a normal distribution lie within so many standard deviations of its mean; of fewer draws it is none.
+# A normal distribution has 95 % within so many standard deviations of its mean; fewer draws make no such one.
 _DEVIATIONS, _LEAST_DRAWS = 1.96, 10
 _DAY_S, _HOUR_S = 86400, 3600.0
 _MEMORY = (GPU_OOM, "OUT_OF_MEMORY")
@@ -60,7 +60,7 @@ _PARTS = {
 def arm_figures(runs: Iterable[JudgedRun]) -> list[ArmFigure]:
     """Return each measure of each arm of each rule, of those runs of which it is known.
 
-    Nobody draws which job is placed late: the arm of those is of no rule, and has none beside it.
+    Jobs that are placed late are not drawn: their arm is of no rule, and has none beside it.
     """
     of_arm: dict[tuple[str, str], list[JudgedRun]] = defaultdict(list)
     for one in runs:

@@ -32,10 +32,10 @@ from slurm_colloc.store.store import Store
 
 _LIMIT_BYTES = 256 * 1024
 _CLOCKS_DIFFER_S = 60.0
-# Of one user's decisions, the newest first: some hundred thousand, and no more memory than that, whoever writes what.
+# One user's decisions, the newest first: some hundred thousand, and no more memory than that, whoever writes what.
 _MOST_BYTES_OF_USER = 128 * 1024 * 1024
 
-# Of a user's runs csub is told so many at most, those of the jobs that ran last: what it reads stays some MB.
+# csub is told of so many runs of a user at most, those of the jobs that ran last: its file stays some MB.
 _MOST_RUNS = 100_000
 
 
@@ -167,7 +167,7 @@ def _answered(user: str, decision: Decision, run: Evidence) -> Answered | None:
     """Return what csub had answered, where a margin was part of it and the job had its GPU memory for itself."""
     expected, q99 = decision.gpu_mem_expected_mib, decision.gpu_mem_q99_mib
     began_s = run.ended_s - (run.elapsed_s or 0.0)
-    # What was decided for an array's tasks that still waited says nothing of those that ran already.
+    # A decision for an array's tasks that still waited says nothing of those that ran already.
     if not decision.margin or expected is None or q99 is None or decision.at_s > began_s + _CLOCKS_DIFFER_S:
         return None
     end = GPU_OOM if decision.out_of_memory else run.state
@@ -177,7 +177,7 @@ def _answered(user: str, decision: Decision, run: Evidence) -> Answered | None:
 
 def as_run_of(run: Evidence, signature: str, mode: str) -> Evidence:
     """Return what was measured as a run of this job on this kind of piece."""
-    # Of a piece of a GPU it would be another measure.
+    # These would be another measure on a piece of a GPU.
     if mode != SharingMode.EXCLUSIVE:
         run = run._replace(dram_active_q95_pct=None, busy_mean_pct=None)
     return run._replace(signature=signature, mode=mode)
