@@ -23,7 +23,7 @@ from slurm_colloc.store.window import Step, Window, ignore
 
 # For what a page and an audit ask of a file; twice as much is no faster.
 _FILE_MEMORY = "220MB"
-# So many runs at most are added up at once: 230,000 do not fit into that memory.
+# Runs that are added up at once, at most: 230,000 do not fit into that memory.
 _RUNS_AT_ONCE = 125_000
 
 
@@ -71,7 +71,7 @@ def aggregate(
         database.execute("SET search_path = 'aggregated,memory'")
         database.execute(f"SET memory_limit = '{_FILE_MEMORY}'")
     kind = "TABLE" if in_file else "TEMP TABLE"
-    # Where no sample asks for runs again and again, they are added up as they are read.
+    # Runs are added up as they are read if no sample asks for them again and again.
     find_runs(database, window, kind if sampled or in_file else "TEMP VIEW")
     make_parts(database, USE, bins, kind)
     days = Days((), {}, False)

@@ -19,7 +19,7 @@ from slurm_colloc.store.queries import make_rows
 _NAMES = ("user", "account", "qos", "signature")
 # A group of one user each time, or nearly; and what is added up by itself.
 OF_ONE = ("user", "signature", MONTH)
-# Known of some runs only: of those users alone the figure is. Runs of whose share nobody knows the size have no
+# Known of some runs only: the figure is of their users alone. Runs of whose share nobody knows the size have no
 # GPU-hours.
 _OF_SIZED = ("allocated", "held", "util_used", "sm_used", "sm_beyond", "coverage_pct", "held_idle_hours")
 _FIGURES = (*_OF_SIZED, "peak_mib", "energy_j", "billing_hours")
@@ -29,7 +29,7 @@ _SHOWN = {"kept": "VARCHAR", "shown": "VARCHAR"}
 def pseudonym(key: bytes, kind: str, name: str) -> str:
     """Return what stands for ``name`` (of a user, an account ...): always the same, and told by nobody without the key.
 
-    80 bits of HMAC-SHA256: of 100,000 names no two have the same, with all but certainty.
+    80 bits of HMAC-SHA256: no two of 100,000 names have the same, with all but certainty.
     """
     digest = hmac.digest(key, f"{kind}\0{name}".encode(errors="surrogateescape"), "sha256")
     return f"{kind}-{b32encode(digest[:10]).decode().lower()}"
@@ -91,7 +91,7 @@ def _leave_out_few(database: DuckDBPyConnection, column: str, least_users: int) 
 def small_groups(users: Mapping[str, frozenset[str]], least_users: int) -> frozenset[str]:
     """Return which groups are added up, so that neither one's figures nor the total less the others tell of fewer.
 
-    Where the small ones together have too few users, the next larger goes with them.
+    The next larger group goes with the small ones if these have too few users together.
 
     Args:
         users: whose runs each group has.

@@ -16,8 +16,8 @@ from slurm_colloc.placement.fitted import has_pieces
 from slurm_colloc.placement.pieces import shares_per_gpu
 from slurm_colloc.store.queries import make_rows, query
 
-# What nodes have, by site.toml, of those that a run of some partition and GPU type may have been on. Where they
-# differ, each figure is the most: the one by which less can be held against a run.
+# Sizes, by site.toml, of the nodes that a run of some partition and GPU type may have been on. Each figure is the most
+# if they differ: the one by which less can be held against a run.
 NODE_COLUMNS = {
     "cpus_per_gpu": "CPUs for jobs of a node of its partition and type for each of its GPUs, the most; NULL where "
     "site.toml does not say",
@@ -47,7 +47,7 @@ def _shape(pools: Sequence[Pool]) -> tuple[float | None, ...]:
     return tuple(max(each / of for each, of in have) if min(have)[0] else None for have in (cpus, mem_mib, gpu_mem_mib))
 
 
-# What rules may use of a run, column -> meaning. NULL is not known.
+# Columns of a run that rules may use -> their meanings. NULL is not known.
 RUN_COLUMNS = {
     "cluster": "ClusterName",
     "user": "who ran it",
@@ -135,7 +135,7 @@ def make_audited(database: DuckDBPyConnection, config: SiteConfig | None = None)
             database.execute(
                 f"INSERT INTO audited_fits SELECT run, {', '.join(_FITTED)} FROM run_fits WHERE fit_judged"
             )
-    # From when on csub gave pieces, where it does.
+    # The time since which csub gave pieces, if it does.
     database.execute(
         "CREATE TEMP TABLE csub_since AS SELECT cluster, min(at_s) AS csub_since_s FROM decisions "
         "WHERE $places AND shadow IS NOT true GROUP BY cluster",

@@ -13,7 +13,7 @@ from slurm_colloc.slurm.hostlist import expand
 from slurm_colloc.store.equivalents import unit_gpus
 from slurm_colloc.store.queries import named, query
 
-# A reading is for the time since the last: what of it lies beyond a run's end is time without that run's job.
+# A reading is for the time since the last: its part beyond a run's end is time without that run's job.
 _BY_JOBS = """
 WITH beyond AS (
     SELECT cluster, uuid, greatest(sharers, 1) AS jobs, unit_gpus, round((whole_us - us) / greatest(sharers, 1)) AS us
@@ -34,7 +34,7 @@ FROM device_parts WHERE stray_us > 0 GROUP BY cluster, node ORDER BY gpu_hours D
 HARDLY_USED = f"""
 (sum(util_fix) / {FIX} > {IDLE_PCT} * sum(util_us) OR sum(sm_fix) / {FIX} > {IDLE_PCT} * sum(sm_us)) IS NOT true
 """
-# What each run used; it began, as in JobUsage, inside the window.
+# The use of each run, which began, as in JobUsage, inside the window.
 USE_OF_SEVERAL = "SELECT cluster, job_id_raw, from_s AS start_s, gpus, used_gpus, balance FROM runs_of_several"
 
 

@@ -40,7 +40,7 @@ _LONGEST_SILENCE_DAYS = 2
 
 
 class Compacted(NamedTuple):
-    """What a run did: files written and removed; ``refused`` are hours that came too late, ``errors`` what failed."""
+    """The files that a run wrote and removed; ``refused`` are hours that came too late, ``errors`` what failed."""
 
     written: int
     removed: int
@@ -118,7 +118,7 @@ def make_one(store: Store, task: Task, now_s: float, work: str) -> None:
 
 
 def _clock_doubt(store: Samples, now_s: float) -> str:
-    """Return why ``now_s`` is doubtful, if it is long past the last sampled day: what is deleted does not come back."""
+    """Return why ``now_s`` is doubtful, if it is long past the last sampled day: deleted files do not come back."""
     today = day_and_hour(now_s)[0]
     # A node whose clock was ahead left days that are still to come; they say nothing.
     last = max((day for _, day in _days(store) if day <= today), default=today)

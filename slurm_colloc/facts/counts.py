@@ -9,7 +9,7 @@ from slurm_colloc.store.queries import query
 from slurm_colloc.store.runs import RUNAWAY
 from slurm_colloc.store.store import Store
 
-# By more than a day: a site may let runs go on for a while (OverTimeLimit).
+# Runs over their limit by more than a day: a site may let runs go on for a while (OverTimeLimit).
 _OVER_LIMIT = """
     SELECT count(*), coalesce(sum(hours * gpus), 0)::DOUBLE FROM runs
     WHERE end_s IS NULL AND devices > 0 AND last_s - start_s - suspended_s > 60 * limit_min + 86400
@@ -87,7 +87,7 @@ def unaccounted_hours(database: DuckDBPyConnection) -> tuple[float, float]:
 def known_until_s(store: Store, database: DuckDBPyConnection) -> float | None:
     """Return until when runs are known, of a text by its own time; None where none were ever taken in.
 
-    Each run says when it was; where none ran since, the logs say until when the accounting was asked.
+    Each run says when it was; the logs say until when the accounting was asked if none ran since.
 
     Raises:
         StoreError: a log is damaged.

@@ -25,7 +25,7 @@ ENGINES = (LOCAL, SLURM)
 _NAME = "colloc-facts"
 # MaxArraySize is 1001 where a site does not say otherwise.
 _ARRAY_SIZE = 1000
-# A day takes minutes on two CPUs; what does not fit into the memory is spilled beside the store.
+# A day takes minutes on two CPUs; rows that do not fit into the memory are spilled beside the store.
 _CPUS, _MEM_MIB, _LIMIT_MIN, _JOBS_AT_ONCE = 2, 4096, 60, 32
 _WAIT_S = 4 * 3600.0
 _LONGEST_PAUSE_S = 10.0
@@ -46,7 +46,7 @@ def make_by_slurm(
         raise InputError("--engine slurm submits by submitit, which is not here: pip install submitit")
     owner = os.stat(store.samples.folder).st_uid
     if owner != os.geteuid():
-        # Results are pickles: whoever can write there could run anything as whoever reads them.
+        # Results are pickles: a user who can write there could run anything as the user who reads them.
         raise StoreError(f"store '{store.samples.folder}' belongs to uid {owner}: run this as that user")
     with store.samples.work("facts") as folder:
         if folder is None:
@@ -55,7 +55,7 @@ def make_by_slurm(
             _submit(store, tasks[:_ARRAY_SIZE], now_s, config, os.path.join(folder, "logs"))
             _wait(store, tasks[:_ARRAY_SIZE], step)
         finally:
-            # By name, since an interrupt may come between the submission and the answer to it.
+            # Jobs are cancelled by name, since an interrupt may come between the submission and the answer to it.
             ask(["scancel", *_mine()], _ASK_S, unfiltered(os.environ))
         missing = [task.day for task in tasks if not _is_made(store, task)]
         return [f"the facts of {day} were not made; logs: '{folder}/logs'" for day in missing]
@@ -84,7 +84,7 @@ def _wait(store: Store, tasks: Sequence[Task], step: Step) -> None:
     """Wait until all days are made, or none of the jobs is left."""
     deadline_s, pause_s = ticking() + _WAIT_S, 0.5
     while True:
-        # Asked first: what has left the queue has left its facts, too.
+        # Asked first: a job that has left the queue has left its facts, too.
         queued = _queued()
         made = sum(_is_made(store, task) for task in tasks)
         step(made, len(tasks))
@@ -123,7 +123,7 @@ def _submit(store: Store, tasks: Sequence[Task], now_s: float, config: SiteConfi
     # It sets up handlers of its own, one of them to standard output.
     logging.getLogger("submitit").handlers.clear()
     try:
-        # -P: what lies in the folder in which somebody calls this is not imported.
+        # -P: files in the folder in which somebody calls this are not imported.
         executor = submitit.SlurmExecutor(logs, python=f"{shlex.quote(sys.executable)} -P")
         executor.update_parameters(
             job_name=_NAME,

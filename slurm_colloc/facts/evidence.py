@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Evidence of past runs: what was sampled of each run that is over, from stored facts."""
+"""Evidence of past runs: the samples of each run that is over, from stored facts."""
 
 from collections.abc import Iterator
 from math import inf
@@ -29,7 +29,7 @@ READINGS = "readings of the whole GPU"
 
 
 class Measured(NamedTuple):
-    """What was sampled of one run; ``gres`` is what it was given, in Slurm's words.
+    """The samples of one run; ``gres`` is what it was given, in Slurm's words.
 
     ``alone_s`` is for how long its SM activity, or a bound on it, was measured alone on the GPU.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Facts: what each run used of each device, hour by hour. They are stored, and of days without them made as asked for.
+"""Facts: the use of each device by each run, hour by hour, stored, and of days without them made as asked for.
 
     facts/<cluster>/<day>.parquet      of the readings of a closed day, for each hour and for the day as a whole
 
@@ -196,7 +196,7 @@ def make_day(
     hourly: bool,
 ) -> list[str]:
     """Make the tables ``day_<part>`` of what the views of samples show of a day, and return which; see sql/."""
-    # Of a month or a year of runs only those near a day are looked up in for its samples.
+    # Runs near a day are looked up for its samples, and not all of a month or a year.
     known = {**edges, **_near(began_s)}
     shares, hosts = (query("pieces", view=view) for view in ("shares", "hosts"))
     words = {
@@ -245,7 +245,7 @@ def _add_stored(
     bins: Bins | None,
 ) -> None:
     paths = [path for _, of in days for path in of]
-    # A day's file reaches a day back. Of one that the window has all of, no row of an hour is looked at.
+    # A day's file reaches a day back. No row of an hour is looked at if the window has all of the day.
     whole_days = {day for day, _ in days if window.since_s + DAY_S <= day_began_s(day) <= window.until_s - DAY_S}
     inner, outer = ([path for day, of in days for path in of if (day in whole_days) is one] for one in (True, False))
     since, until = (f"'{end_s}'::DOUBLE" for end_s in window[:2])
@@ -278,7 +278,7 @@ _HOURLY = f"span_s = {HOUR_S} AND "
 
 def _joined(store: Store, part: str, paths: Sequence[str], where: str) -> str:
     """Return SQL for the rows of a part of stored facts, with the runs whose they are."""
-    # What a device did while nobody visible was on it is not shown; the time of visible jobs is.
+    # A device's use while nobody visible was on it is not shown; the time of visible jobs is.
     of = UNIT if part == DEVICE and not store.visible.everybody else part
     rows = f"(SELECT * FROM {read(paths)} WHERE part = '{of}' AND ({where})) f"
     on = "r.cluster = f.cluster AND r.job_id_raw = f.job_id AND r.start_s = f.start_s"

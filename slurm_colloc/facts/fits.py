@@ -168,7 +168,7 @@ def one_run(database: DuckDBPyConnection, run: int) -> RunFound:
 
 
 class Kept(NamedTuple):
-    """What is kept of a run of a whole GPU, and where it was: partition, account, QOS and its gres in Slurm's words."""
+    """The evidence of a run of a whole GPU, and where it was: partition, account, QOS and its gres in Slurm's words."""
 
     evidence: Evidence
     where: tuple[str, str, str, str]
@@ -202,7 +202,7 @@ def fitted_by_evidence(runs: Sequence[Kept], config: SiteConfig) -> list[Fitted]
         make_rows(database, "usage", _USAGE, rows)
         make_rows(database, "measured_alone", _MEASURED, measured)
         make_rows(database, "idle_units", _IDLE, [])
-        # What csub's own sampler leaves tells what a run needed, not for how long it used its GPU.
+        # The evidence of csub's own sampler tells what a run needed, not for how long it used its GPU.
         _make_run_fits(database, config, SLICES, "true", "false")
         found = database.execute(f"SELECT {COLUMNS} FROM run_fits ORDER BY run").fetchall()
     return [_fitted(row) for row in found]

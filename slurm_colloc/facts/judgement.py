@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is said of one run, the same in a mail, a report, on a page and by colloc job and me. Pure.
+"""The judgement of one run, the same in a mail, a report, on a page and by colloc job and me. Pure.
 
 Of many runs the database adds up what store/sql/run_fits.sql finds of each (``Fitted``), and ``judge`` puts one of them
 into what to do. Each line that is given is one that Slurm takes: tests/cluster/test_remedies.py sends each.
@@ -14,10 +14,10 @@ from slurm_colloc.core.units import counted
 from slurm_colloc.core.usage_model import MIN_COVERAGE_PCT, JobUsage
 from slurm_colloc.slurm.gres import parse_gres
 
-# Until then results may be written on CPUs. Where a site counts other tails in COL001, that is of its mails.
+# Results may be written on CPUs until then. A site that counts other tails in COL001 does so in its mails alone.
 LEAST_TAIL_MIN = 120.0
 NO_USE, FEWER, PIECE, TAIL = "no use", "fewer", "piece", "tail"
-# What to do, wherever it is said.
+# The words for each thing to do, in all places.
 DO = {
     NO_USE: "submit without a GPU what does not use one",
     FEWER: "ask for as many GPUs as the program uses",
@@ -29,14 +29,14 @@ COMPARED = (
     "Compared with pieces are completed runs that used one whole GPU, of which at least "
     f"{MIN_COVERAGE_PCT:.0f} % of the time was sampled, inside the window and alone on the GPU"
 )
-# What ``never_used`` and the coverage that it needs are of a row of ``usage``, in SQL.
+# The same as ``never_used`` and the coverage that it needs, of a row of ``usage`` in SQL.
 NEVER_USED = (
     f"(coalesce(coverage_pct, 0) >= {MIN_COVERAGE_PCT} AND allocated > 0 AND (util_used IS NOT NULL OR "
     "held_idle_hours > 0) AND (util_used IS NOT NULL AND util_measured > 0 OR sm_used IS NOT NULL AND sm_measured > 0) "
     f"AND coalesce(100 * util_used <= {IDLE_PCT} * util_measured, true) "
     f"AND coalesce(100 * sm_used <= {IDLE_PCT} * sm_measured, true))"
 )
-# What asks for no GPU, as --gres has it.
+# The request for no GPU, as --gres has it.
 NO_GPU = "none"
 # Each of them replaces itself alone: --gres beside a script's --gpus=2 is refused, or adds a second node.
 STYLES = ("gres", "gpus", "gpus-per-node")
@@ -76,7 +76,7 @@ class RunFound(NamedTuple):
 
 
 class Remedy(NamedTuple):
-    """What to do (a key of DO), in words, the gres to ask for, and the GPU-hours that it leaves to others at most.
+    """A thing to do (a key of DO), in words, the gres to ask for, and the GPU-hours that it leaves to others at most.
 
     The hours of a run's remedies add up: after a tail has begun, a piece or fewer GPUs leave nothing more.
     """
@@ -88,7 +88,7 @@ class Remedy(NamedTuple):
 
 
 class Judgement(NamedTuple):
-    """What is said of a run.
+    """The judgement of a run.
 
     ``why`` is the code of why nothing is said of a piece, empty where something is; ``unit`` is then the piece, empty
     where none holds it. ``used_gpus`` of ``asked_gpus`` were used, None where that is not known. ``idle_s`` is for how

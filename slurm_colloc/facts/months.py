@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What runs come to in each month of a window, as if each month was asked for alone."""
+"""Sums of runs in each month of a window, as if each month was asked for alone."""
 
 from itertools import pairwise
 
@@ -38,7 +38,7 @@ def used_hours_by_month(
     months = months_of(window.since_s, window.until_s)
     for done, ((since_s, name), (until_s, _)) in enumerate(pairwise(months)):
         step(done, len(months))
-        # What is made of a month is gone with it.
+        # Tables that are made of a month are gone with it.
         database.execute("BEGIN")
         aggregate(database, store, Window(since_s, until_s, window.now_s))
         groups.append(whole_usage(database)._replace(name=name))

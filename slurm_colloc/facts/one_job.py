@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One job's runs: what each had and used, its time in pieces, and the evidence that it is for the next one."""
+"""One job's runs: the GPUs that each had and used, its time in pieces, and the evidence that it is for the next one."""
 
 from collections.abc import Sequence
 from math import inf
@@ -22,7 +22,7 @@ from slurm_colloc.store.schema import HOUR_S
 from slurm_colloc.store.store import Store
 from slurm_colloc.store.window import Window
 
-# Of a long array so many runs have their time drawn.
+# Runs of a long array whose time is drawn.
 DRAWN = 20
 # The id of an array stands for its tasks, that of a heterogeneous job for its components, as with sacct; a raw id is of
 # one of them.
@@ -86,7 +86,7 @@ def _timeline(database: DuckDBPyConnection, store: Store, run: JobUsage, days: D
     ).fetchall()
     drawn = [JobPiece(None, None, None)] * pieces
     for piece, mib, util_pct, sm_pct in found:
-        if piece < pieces:  # what floating point makes of the last one's end
+        if piece < pieces:  # floating point may put the last one's end there
             drawn[piece] = JobPiece(util_pct, sm_pct, mib)
     seen, neighbours = tuple(drawn) if found else (), max(0, sharers - 1)
     return JobTimeline(run.start_s, run.end_s, seen, devices, unused, neighbours, tuple(active_pct))

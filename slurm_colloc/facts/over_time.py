@@ -108,7 +108,7 @@ def make_bins(database: DuckDBPyConnection, bins: Bins) -> None:
     database.execute(f"CREATE TEMP TABLE hours AS {query('hours')}")
 
 
-# What of a run's use lies in which bin, and of all runs' in which hour of the week.
+# The parts of a run's use by bin, and of all runs' use by hour of the week.
 _TIME_PARTS = {
     "bin_parts": "run BIGINT, bin INTEGER, util_us BIGINT, util_hours DOUBLE, sm_us BIGINT, sm_hours DOUBLE",
     "week_parts": "cell INTEGER, util_measured DOUBLE, util_used DOUBLE, sm_measured DOUBLE, sm_used DOUBLE",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What users could do about GPU-hours that others could have had: of each the one thing that leaves most."""
+"""Things that users could do about GPU-hours that others could have had: the one of each user that leaves most."""
 
 import shlex
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ from slurm_colloc.store.queries import make_rows, query
 
 # Less is not worth a line.
 LEAST_GPU_HOURS = 0.01
-# Without a site file nobody knows of pieces: as of runs of which a judgement has no fit.
+# Nobody knows of pieces without a site file: all runs are as those of which a judgement has no fit.
 _NO_FITS = {"run": "BIGINT", **dict.fromkeys(COLUMNS.split(", "), "DOUBLE")}
 
 
@@ -47,7 +47,7 @@ def remedies(database: DuckDBPyConnection, config: SiteConfig | None, most: int)
         config: the same.
         most: so many users.
     """
-    # Where there are pieces the fits are made.
+    # The fits are made if there are pieces.
     if config is None or not has_pieces(config):
         make_fits(database, config)
     bounds = {"least_pct": MIN_COVERAGE_PCT, "never_used": NEVER_USED, "least_tail_s": 60 * LEAST_TAIL_MIN}

@@ -20,7 +20,7 @@ Rows = tuple[dict[str, Any], Sequence[Sequence[Any]]]
 
 _OF_SEVERAL = {"gpus": int | None, "used_gpus": int | None, "balance": float | None}
 _TIMES = {"start_s": "start", "end_s": "end"}
-# What is read of the parts of an aggregation: column -> (type, SQL). Times and shares as in JobUsage.
+# Columns read of the parts of an aggregation -> (type, SQL). Times and shares as in JobUsage.
 _OF_RUN = {
     "cluster": (str, "cluster"),
     "job_id": (str, "job_id"),
@@ -70,7 +70,7 @@ def _moment(at_s: float) -> datetime:
 def run_rows(database: DuckDBPyConnection) -> Rows:
     """Return one row for each run of ``usage``, columns as in JobUsage, methods joined by ';', times as moments in UTC.
 
-    Of a run of several whole GPUs there are besides how many it had and used, and how evenly, as in ``several_gpus``.
+    A run of several whole GPUs has besides how many it had and used, and how evenly, as in ``several_gpus``.
     ``database`` is one of ``store.connect`` after ``aggregate``.
     """
     several_gpus(database)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs of several GPUs by user and by job name: what they asked for, used and lost, and the line to send."""
+"""Jobs of several GPUs by user and by job name: GPUs asked for, used and lost, and the line to send."""
 
 import shlex
 from typing import Any, NamedTuple

@@ -30,13 +30,13 @@ from slurm_colloc.store.equivalents import equivalent_in_pool
 from slurm_colloc.store.queries import make_rows, named, query
 from slurm_colloc.store.window import Window
 
-# Of a run of which less was sampled the peak may have been missed.
+# The peak of a run that was sampled less may have been missed.
 COVERED_PCT = 90
-# Others than our sampler look once in half a minute.
+# Samplers other than ours look once in half a minute.
 SHORTEST_S = 120
 # A decision that says that its job waited longer before is not believed.
 _LONGEST_WAIT_S = 7 * 86400.0
-# Whoever begins less than this sooner hardly notices.
+# A user whose job begins less than this sooner hardly notices.
 _SOONER_S = 3600
 _COULD_FREE = """
 SELECT coalesce(sum(fit_freed::DECIMAL(38, 18)), 0)::DOUBLE,
@@ -137,7 +137,7 @@ def shadow_use(database: DuckDBPyConnection, config: SiteConfig, window: Window,
 
 
 def _in_words(rows: Iterable[tuple[str, int, float | None]]) -> tuple[ShadowLeft, ...]:
-    """Return them with words for why; what is none of our words a user wrote, and it is all one."""
+    """Return them with words for why; all words that are none of ours a user wrote, and they count as one."""
     found: dict[str, ShadowLeft] = {}
     for word, runs, hours in rows:
         why = words(because(f"would-not-{word}")) if word in WOULD_NOT else _NOT_KNOWN_WHY

@@ -9,7 +9,7 @@ from slurm_colloc.store.decisions import with_decisions
 from slurm_colloc.store.queries import named, query
 
 MONTH = "month"
-# What reports group by -> the column of a run. A month has a part of a run: facts/months.py.
+# Groupings of reports -> the column of a run. A month has a part of a run: facts/months.py.
 GROUPINGS = {
     **{name: name for name in ("user", "account", "partition", "qos")},
     "gpu": "kind",
