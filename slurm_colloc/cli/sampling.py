@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sampling as the settings say, for the agent on a node and the sampler inside a job.
 
-The agent becomes this program once its arguments are read: what reads them would stay in memory for months.
+The agent becomes this program once its arguments are read: their parser would stay in memory for months.
 """
 
 import json
@@ -63,7 +63,7 @@ def become(settings: Settings) -> NoReturn:
     Raises:
         ProcessError: Python cannot be started again.
     """
-    # -P: without it "-m" would look for our package in the current folder first.
+    # -P keeps "-m" from looking for our package in the current folder first.
     replace([sys.executable, "-P", "-m", "slurm_colloc.cli.sampling", json.dumps(settings._asdict())], os.environ)
 
 
@@ -71,7 +71,7 @@ def sample(settings: Settings) -> None:
     """Sample until told to stop.
 
     Raises:
-        StoreError: not one sample could be taken or kept, or another sampler writes this journal.
+        StoreError: no sample could be taken or kept, or another sampler writes this journal.
         GpuError: the driver does not answer, and this is not the agent, which waits for it.
         InputError: a setting that means nothing.
     """
@@ -99,12 +99,12 @@ def sample(settings: Settings) -> None:
         ending.callback(reader.close)
         sinks = _sinks(settings, sampler, ending)
         try:
-            kept = follow(sampler, pace, sinks, say, patience_s=_PATIENCE_S if settings.agent else math.inf)
+            rounds = follow(sampler, pace, sinks, say, patience_s=_PATIENCE_S if settings.agent else math.inf)
         except DeadlineError as error:
             # A thread that is stuck in the driver would hold up every other way out.
             say(f"error: {error}; ending, so that a new process can try")
             os._exit(error.exit_status)
-    if not kept and not settings.agent:
+    if not rounds and not settings.agent:
         raise StoreError(
             "not one sample could be taken or kept, for the reasons above; 'colloc site gpus' shows whether the driver "
             "answers, --journal names another folder"
@@ -129,7 +129,7 @@ def _ask_held(job_id: str, node: str) -> HeldHere | None:
 def _sinks(settings: Settings, sampler: Sampler, ending: ExitStack) -> list[Sink]:
     sinks: list[Sink] = []
     if settings.journal:
-        sinks.append(lambda seen: append(settings.journal, seen))
+        sinks.append(lambda taken: append(settings.journal, taken))
     if settings.evidence:
         sinks.append(_keeper(settings))
     if settings.prometheus:
@@ -146,7 +146,7 @@ def _prometheus(settings: Settings, ending: ExitStack) -> list[Sink]:
     try:
         endpoint = Endpoint(*(parse_address(settings.prometheus) or ("", 0)), settings.period_s)
     except ConfigError as error:
-        # Whoever took the port shall not end the measuring.
+        # A port that is taken does not end the measuring.
         say(f"{error}; sampling goes on without")
         return []
     ending.callback(endpoint.close)
@@ -159,8 +159,8 @@ def _keeper(settings: Settings) -> Sink:
     fold_once = cache(partial(_fold, settings))
     looks = _Looks(settings.late, settings.settle_s)
 
-    def keep(seen: NodeSample) -> None:
-        evidence = builder.add(seen)
+    def keep(taken: NodeSample) -> None:
+        evidence = builder.add(taken)
         drop_evidence(settings.evidence, evidence)
         fold_once()
         if settings.late:
@@ -187,7 +187,7 @@ class _Looks:
                 self._pid = start_look(self._cluster, os.environ)
             except ProcessError as error:
                 say(f"{error}; jobs that wait stay as they are")
-            # Where another look was just before, this one is still due.
+            # This look is still due if another one was just before.
             apart_s = min(_MOST_APART_S, max(_LEAST_APART_S, elapsed_s)) if self._pid else _AGAIN_S
             self._next_s = elapsed_s + apart_s
             if elapsed_s < self._settle_s < self._next_s:
@@ -204,7 +204,7 @@ def _fold(settings: Settings) -> None:
 
 
 def _alive(say_once: Callable[[str], None]) -> None:
-    """Tell the service manager; of one that does not listen, its watchdog has the last word."""
+    """Tell the service manager; its watchdog has the last word where it does not listen."""
     try:
         notify("READY=1\nWATCHDOG=1")
     except ProcessError as error:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from slurm_colloc.cli.colloc.options import Count, Node, Period
 from slurm_colloc.cli.colloc.output import node_name, site_or_none
 from slurm_colloc.cli.sampling import Settings, become
 from slurm_colloc.core.config import SYSTEM_FILE
@@ -13,12 +14,10 @@ from slurm_colloc.core.errors import ConfigError
 
 
 def agent(
-    node: Annotated[str, typer.Option("--node", help="this node's name in Slurm; else the host's")] = "",
-    period: Annotated[
-        float | None, typer.Option("--period", min=0.05, max=3600.0, help="seconds between two samples")
-    ] = None,
+    node: Node = "",
+    period: Period = None,
     journal: Annotated[str, typer.Option("--journal", help="folder to keep every sample in; else the site's")] = "",
-    count: Annotated[int, typer.Option("--count", min=0, help="end after so many samples; 0: go on")] = 0,
+    count: Count = 0,
 ) -> None:
     """Measure this node's GPUs and jobs all the time, as a service. A driver that is away is waited for."""
     config = site_or_none()

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from slurm_colloc.cli.colloc.options import StoreFolder
 from slurm_colloc.cli.colloc.output import one_of, say, service_folder, site_or_none
 from slurm_colloc.cli.colloc.progress import progress
 from slurm_colloc.core.clock import now
@@ -19,7 +20,7 @@ from slurm_colloc.store.store import Store
 
 
 def compact(
-    store: Annotated[str, typer.Option("--store", help="folder of the store; else the site's")] = "",
+    store: StoreFolder = "",
     anyway: Annotated[bool, typer.Option("--anyway", help="though nothing was sampled for two days")] = False,
     engine: Annotated[str, typer.Option("--engine", help="local, or slurm: a job for each day")] = LOCAL,
 ) -> None:

@@ -4,9 +4,11 @@
 import os
 import random
 import tempfile
+import tomllib
 import zlib
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from importlib.resources import files
 from typing import Annotated, NamedTuple
 
 import typer
@@ -65,7 +67,7 @@ BEGIN_S = int(datetime(2026, 11, 2, tzinfo=UTC).timestamp())
 END_S = BEGIN_S + 7 * 86_400
 _HOUR_S, _PERIOD_S = 3600, 600
 _IDLE_W, _MORE_W = 70.0, 600.0
-# So many of them are in the table.
+# The table shows so many users.
 _USERS = 6
 
 
@@ -88,20 +90,8 @@ class Habit(NamedTuple):
     works: float = 1.0
 
 
-_HABITS = (
-    Habit("weber", "climate", "train-unet", 2, 4, 20.0, 62.0, 97.0, 84.0, 4),
-    Habit("okafor", "language", "finetune-7b", 3, 2, 16.0, 71.0, 94.0, 77.0, 2),
-    Habit("rossi", "language", "pretrain", 2, 4, 18.0, 44.0, 92.0, 71.0),
-    Habit("novak", "vision", "resnet-sweep", 30, 1, 4.0, 7.5, 41.0, 16.0),
-    Habit("haddad", "vision", "augment", 18, 1, 3.0, 5.2, 28.0, 9.0),
-    Habit("lindqvist", "bio", "fold", 8, 1, 9.0, 31.0, 78.0, 52.0),
-    Habit("tanaka", "bio", "md", 12, 1, 6.0, 2.1, 88.0, 33.0),
-    Habit("moreau", "physics", "notebook", 5, 1, 11.0, 4.0, 4.0, 1.5, works=0.35),
-    Habit("sato", "physics", "jupyter", 5, 1, 9.0, 6.5, 7.0, 2.5, works=0.5),
-    Habit("diaz", "chem", "serve", 2, 1, 48.0, 38.0, 3.0, 1.0),
-    Habit("kim", "chem", "gnn", 16, 1, 2.5, 9.0, 35.0, 13.0),
-    Habit("brandt", "students", "homework", 24, 1, 0.8, 3.0, 22.0, 7.0, works=0.8),
-)
+_TABLE = tomllib.loads(files(__package__).joinpath("demo.toml").read_text())
+_HABITS = tuple(Habit(**row) for row in _TABLE["habit"])
 
 
 class Job(NamedTuple):
@@ -123,23 +113,21 @@ class Job(NamedTuple):
 def made_jobs() -> list[Job]:
     """Return the week's jobs, always the same, each on the GPUs that are the first to be free for it."""
     chance = random.Random(1)  # noqa: S311
-    asked: list[tuple[int, Habit, int]] = []
+    requests: list[tuple[int, Habit, int]] = []
     for habit in _HABITS:
         for _ in range(habit.jobs):
             day, hour = chance.choice((0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 6)), chance.triangular(7, 22, 11)
             took_s = int(habit.hours * _HOUR_S * chance.uniform(0.6, 1.3))
-            asked.append((BEGIN_S + day * 86_400 + int(hour * _HOUR_S), habit, took_s))
+            requests.append((BEGIN_S + day * 86_400 + int(hour * _HOUR_S), habit, took_s))
     free_s = [BEGIN_S] * _GPUS
-    found = []
-    for number, (submit_s, habit, took_s) in enumerate(sorted(asked, key=lambda one: one[0])):
-        start_s, first = min(
-            (max(submit_s, *free_s[gpu : gpu + habit.gpus]), gpu) for gpu in range(0, _GPUS, habit.gpus)
-        )
+    jobs = []
+    for number, (submit_s, habit, took_s) in enumerate(sorted(requests, key=lambda request: request[0])):
+        start_s, gpu = min((max(submit_s, *free_s[gpu : gpu + habit.gpus]), gpu) for gpu in range(0, _GPUS, habit.gpus))
         end_s = min(start_s + took_s, END_S)
         if start_s < END_S:
-            free_s[first : first + habit.gpus] = [end_s] * habit.gpus
-            found.append(Job(1001 + number, habit, submit_s, start_s, end_s, range(first, first + habit.gpus)))
-    return found
+            free_s[gpu : gpu + habit.gpus] = [end_s] * habit.gpus
+            jobs.append(Job(1001 + number, habit, submit_s, start_s, end_s, range(gpu, gpu + habit.gpus)))
+    return jobs
 
 
 def sacct_text(jobs: Sequence[Job]) -> str:
@@ -154,16 +142,18 @@ def sacct_text(jobs: Sequence[Job]) -> str:
 
 def decisions(jobs: Sequence[Job], config: SiteConfig) -> Iterator[tuple[str, Decision]]:
     """Yield by user what csub would have decided in a center's first week, of a program that it has seen once."""
-    seen: dict[Habit, float] = {}
+    first_end_s: dict[Habit, float] = {}
     for job in jobs:
         habit, name = job.habit, str(job.job_id)
-        if seen.setdefault(habit, job.end_s) >= job.submit_s or habit.gpus > 1:
+        if first_end_s.setdefault(habit, job.end_s) >= job.submit_s or habit.gpus > 1:
             continue
         expected_mib, sm_pct = habit.gpu_mem_gib * 1024, habit.sm_pct
-        memory, active = (Quantiles(at, by * at, by * at) for at, by in ((expected_mib, 1.3), (sm_pct, 1.2)))
+        memory, active = (
+            Quantiles(value, by * value, by * value) for value, by in ((expected_mib, 1.3), (sm_pct, 1.2))
+        )
         footprint = Footprint(memory, active, None, _MODEL, RUNG, 1, ())
         placement = place(past_request("gpu:h100:1", "gpu", habit.account, "normal"), footprint, config)
-        known = (
+        identity = (
             name,
             "demo",
             float(job.submit_s),
@@ -172,7 +162,7 @@ def decisions(jobs: Sequence[Job], config: SiteConfig) -> Iterator[tuple[str, De
             f"{zlib.crc32(habit.name.encode()):08x}",
         )
         yield habit.user, Decision(
-            *known, "gpu:1", "as asked", "exclusive", RUNG, memory.q99, active.q95, (),
+            *identity, "gpu:1", "as asked", "exclusive", RUNG, memory.q99, active.q95, (),
             gpu_mem_expected_mib=expected_mib, shadow=True, would="" if placement.as_asked else placement.given,
             would_not="fit" if placement.as_asked else "",
             slowdown_expected=placement.slowdown_expected, slowdown_upper=placement.slowdown_upper,
@@ -190,10 +180,10 @@ def write_journal(jobs: Sequence[Job], folder: str) -> None:
 
 def _round(jobs: Sequence[Job], at_s: int) -> NodeSample:
     chance = random.Random(at_s)  # noqa: S311
-    here = {gpu: job for job in jobs if job.start_s < at_s <= job.end_s for gpu in job.gpus}
+    held_by = {gpu: job for job in jobs if job.start_s < at_s <= job.end_s for gpu in job.gpus}
     devices, processes = list[DeviceSample](), list[ProcessSample]()
     for gpu in range(_GPUS):
-        job, swing = here.get(gpu), chance.uniform(0.85, 1.1)
+        job, swing = held_by.get(gpu), chance.uniform(0.85, 1.1)
         util_pct, sm_pct, mem_mib = 0.0, 0.0, 0
         if job and job.works_on(gpu, at_s):
             util_pct, sm_pct = (min(99.0, part * swing) for part in (job.habit.util_pct, job.habit.sm_pct))
@@ -202,10 +192,10 @@ def _round(jobs: Sequence[Job], at_s: int) -> NodeSample:
             processes.append(ProcessSample(_uuid(gpu), pid, job.start_s, kind, str(job.job_id), mem_mib, util_pct))
         power_w = _IDLE_W + _MORE_W * sm_pct / 100
         busy = (util_pct, util_pct, sm_pct, sm_pct / 2, sm_pct / 4, sm_pct / 3)
-        what = (_uuid(gpu), gpu, _MODEL, "", _MEM_MIB, _SMS, _SMS, True)
-        devices.append(DeviceSample(*what, *busy, mem_mib + 500, power_w, power_w * _PERIOD_S))
-    holders = tuple(DeviceAllocation(_uuid(gpu), str(job.job_id), None) for gpu, job in sorted(here.items()))
-    names = sorted({str(job.job_id) for job in here.values()})
+        identity = (_uuid(gpu), gpu, _MODEL, "", _MEM_MIB, _SMS, _SMS, True)
+        devices.append(DeviceSample(*identity, *busy, mem_mib + 500, power_w, power_w * _PERIOD_S))
+    holders = tuple(DeviceAllocation(_uuid(gpu), str(job.job_id), None) for gpu, job in sorted(held_by.items()))
+    names = sorted({str(job.job_id) for job in held_by.values()})
     hosts = tuple(HostSample(name, _PERIOD_S * 3.2, 24_000, 900.0, 4.0) for name in names)
     return NodeSample(float(at_s), float(_PERIOD_S), _NODE, "boot", tuple(devices), tuple(processes), holders, hosts)
 
@@ -226,7 +216,7 @@ def demo(
     os.makedirs(target, exist_ok=True)
     say("this is a made-up week of 12 users on a node of 8 H100s; nothing is read from a real cluster")
     jobs = made_jobs()
-    # So that the site's own store is the week's, also where no command names one.
+    # The site's own store is the week's, also for commands that name none.
     for path, text in (
         (site, f"{SITE}\n[paths]\nstate = {value_text(target)}\n"),
         (sacct, sacct_text(jobs)),
@@ -236,7 +226,7 @@ def demo(
     write_journal(jobs, journal)
     os.environ[ENVIRONMENT_VARIABLE] = site
     config = load_site(site)
-    ingest.take_in(Store(store, config), config, ingest.Asked(sacct_file=sacct, journal=journal))
+    ingest.take_in(Store(store, config), config, ingest.Inputs(sacct_file=sacct, journal=journal))
     Store(store).write_decisions(decisions(jobs, config))
     span = datetime.fromtimestamp(BEGIN_S, UTC), datetime.fromtimestamp(END_S, UTC)
     since, until = (end.isoformat() for end in span)

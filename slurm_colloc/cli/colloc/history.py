@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""colloc history: what csub decided for me, what it believes about each of my jobs, and how to set it right."""
+"""colloc history: decisions of csub for me, its beliefs about each of my jobs, and how to correct them."""
 
 import os
 import pwd
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
+from slurm_colloc.cli.colloc.options import Form
 from slurm_colloc.cli.colloc.output import TEXT_OR_JSON, one_of, say, site, state_folder, window, write
 from slurm_colloc.cli.colloc.terminal import put
 from slurm_colloc.core.clock import now
@@ -54,7 +55,7 @@ class Believed(NamedTuple):
 @app.callback(invoke_without_command=True)
 def history(
     context: typer.Context,
-    form: Annotated[str, typer.Option("--format", help="text or json")] = "text",
+    form: Form = "text",
     last: Annotated[int, typer.Option("--last", min=1, help="so many submissions, and so many jobs")] = 20,
     forgotten: Annotated[
         str, typer.Option("--forget", help="a job's id, or its signature: what was measured of it counts no more")
@@ -76,8 +77,8 @@ def history(
         return
     if jobs:
         put("what csub believes about each of these jobs:\n")
-    for one in list(jobs.values())[-last:]:
-        _show_job(one)
+    for job in list(jobs.values())[-last:]:
+        _show_job(job)
     if jobs:
         put("submissions:\n")
     for decision in decisions[-last:]:
@@ -89,21 +90,21 @@ def _jobs(config: SiteConfig, decisions: Sequence[Decision], last: int) -> dict[
     """Return by signature what is believed of the jobs that were submitted last, the newest at the end."""
     newest: dict[str, Decision] = {}
     for decision in decisions:
-        if not decision.is_pack:  # what a pack uses tells nothing of one task
+        if not decision.is_pack:  # a pack's use tells nothing of one task
             newest.pop(decision.signature, None)
             newest[decision.signature] = decision
-    shown = {decision.signature for decision in decisions[-last:]}
+    recent = {decision.signature for decision in decisions[-last:]}
     client = CliClient()
-    found = {}
+    jobs = {}
     for number, (signature, decision) in enumerate(reversed(newest.items())):
-        if number >= last and signature not in shown:
+        if number >= last and signature not in recent:
             continue
         known = look_up(config, signature, client.job_states, decision.command)
         # Their ends are known now; csub itself never tidies up.
         fold_drops(user_data_folder(), signature)
-        asked = question(decision.signature, decision.numbers, known)
-        found[signature] = Believed(decision, estimate_at_site(asked, config.paths.state), known)
-    return dict(reversed(found.items()))
+        next_run = question(decision.signature, decision.numbers, known)
+        jobs[signature] = Believed(decision, estimate_at_site(next_run, config.paths.state), known)
+    return dict(reversed(jobs.items()))
 
 
 def _as_json(believed: dict[str, Believed], decisions: Sequence[Decision], unreadable: int) -> None:
@@ -119,17 +120,17 @@ def _as_json(believed: dict[str, Believed], decisions: Sequence[Decision], unrea
     jobs = [
         {
             "signature": signature,
-            "name": one.decision.job_name,
-            "line": one.decision.line,
-            "footprint": shown(one.footprint),
-            "needs_more_than_mib": _too_little(one),
-            "last_run": one.last_run,
-            "notes": list(map(words, one.known.notes)),
+            "name": job.decision.job_name,
+            "line": job.decision.line,
+            "footprint": shown(job.footprint),
+            "needs_more_than_mib": _too_little(job),
+            "last_run": job.last_run,
+            "notes": list(map(words, job.known.notes)),
         }
-        for signature, one in believed.items()
+        for signature, job in believed.items()
     ]
-    whole = {"submissions": submissions, "jobs": jobs, "unreadable": unreadable}
-    write(json_text(SCHEMA, whole), "")
+    answer = {"submissions": submissions, "jobs": jobs, "unreadable": unreadable}
+    write(json_text(SCHEMA, answer), "")
 
 
 def _too_little(believed: Believed) -> int | None:
@@ -151,10 +152,10 @@ def _show_job(believed: Believed) -> None:
     runs = f", from {counted(footprint.evidence_count, 'run')}" if footprint.evidence_count else ""
     run = believed.last_run
     ended = _last_run(run) if run else "no run known"
-    said = printable(sentence(footprint.provenance))
+    text = printable(sentence(footprint.provenance))
     put(
         f"{printable(decision.job_name)}  {printable(decision.line)}  (last job {printable(decision.job_id)})\n"
-        f"    {footprint.rung}{runs}: {_size(believed)}; {said}{how_sure(footprint)}\n"
+        f"    {footprint.rung}{runs}: {_size(believed)}; {text}{how_sure(footprint)}\n"
         f"    {printable(ended)}\n"
     )
     for note in believed.known.notes:
@@ -162,9 +163,11 @@ def _show_job(believed: Believed) -> None:
 
 
 def _last_run(run: Evidence) -> str:
-    """Return when a run ended, and how; of one of which no end is known, until when it was watched."""
-    at = stamp(local(run.ended_s))
-    return f"last run {run.job_id} " + (f"ended {at} ({run.state})" if run.state in ENDED else f"was last seen {at}")
+    """Return when and how a run ended, or until when it was watched if its end is not known."""
+    time = stamp(local(run.ended_s))
+    return f"last run {run.job_id} " + (
+        f"ended {time} ({run.state})" if run.state in ENDED else f"was last seen {time}"
+    )
 
 
 def _show_submission(decision: Decision) -> None:
@@ -190,21 +193,21 @@ def _how_it_went(decision: Decision) -> str:
 
 
 def _job(named: str, decisions: Sequence[Decision]) -> Decision:
-    found = [one for one in decisions if named in (one.job_id, one.signature)]
-    if not found:
+    matches = [decision for decision in decisions if named in (decision.job_id, decision.signature)]
+    if not matches:
         raise InputError(
             f"'{named}' is no job of yours that csub submitted, nor the signature of one; 'colloc history' lists them"
         )
-    if found[-1].is_pack:
+    if matches[-1].is_pack:
         raise InputError(f"job {named} is a pack, of which nothing is kept; name a job of one of its tasks")
-    return found[-1]
+    return matches[-1]
 
 
 def _forget(named: str, decisions: Sequence[Decision]) -> None:
     decision = _job(named, decisions)
     folder = user_data_folder()
-    # What is known by the command alone would take its place.
-    gone = sum(forget(folder, one, now()) for one in (decision.signature, decision.command) if one)
+    # Runs that are known by the command alone would take its place.
+    gone = sum(forget(folder, key, now()) for key in (decision.signature, decision.command) if key)
     say(
         f"'{decision.job_name}' is forgotten: {counted(gone, 'file')} of evidence removed, and what the site "
         "knows of its runs until now does not count"
@@ -246,22 +249,22 @@ def bootstrap(
     release = slurm_release or ("" if sacct_file else _release())
     store = Store(state_folder("store", writing=everybody), config)
     user = "" if everybody else pwd.getpwuid(os.geteuid()).pw_name
-    known = frozenset[str]()
+    csub_jobs = frozenset[str]()
     if not everybody:
-        known = frozenset(one.job_id for one in own_decisions(config)[0])
-    found = _merged(_read(sacct_file, (start.timestamp(), end.timestamp()), user, release), user)
+        csub_jobs = frozenset(decision.job_id for decision in own_decisions(config)[0])
+    past_runs = _merged(_read(sacct_file, (start.timestamp(), end.timestamp()), user, release), user)
     measured = list(measured_runs(store, config.cluster, config)) if store.logs() else []
-    past = past_evidence(found.runs, measured, config, config.slurm_release, shortest_s, known)
+    past = past_evidence(past_runs.runs, measured, config, config.slurm_release, shortest_s, csub_jobs)
     _keep(store, config, past, everybody=everybody)
-    _say(past, found.rows, Counter(found.rejected) + Counter(past.rejected), Counter(found.refused))
+    _say(past, past_runs.rows, Counter(past_runs.rejected) + Counter(past.rejected), Counter(past_runs.refused))
 
 
 def _release() -> str:
-    found = re.search(r"\d+\.\d+\.\d+", ask(["sacct", "--version"], _SACCT_TIMEOUT_S).decode(errors="replace"))
-    return found[0] if found else ""
+    match = re.search(r"\d+\.\d+\.\d+", ask(["sacct", "--version"], _SACCT_TIMEOUT_S).decode(errors="replace"))
+    return match[0] if match else ""
 
 
-def _read(path: str, asked: tuple[float, float], user: str, release: str) -> Iterator["ReadPast"]:
+def _read(path: str, window_s: tuple[float, float], user: str, release: str) -> Iterator["ReadPast"]:
     """Yield what a text, or sacct for each day, says."""
     from slurm_colloc.feedback.bootstrap import MORE_FIELDS, read_past
     from slurm_colloc.sources import sacct
@@ -272,29 +275,29 @@ def _read(path: str, asked: tuple[float, float], user: str, release: str) -> Ite
             return
         sacct.ask_tracked(_SACCT_TIMEOUT_S, os.environ)
         fields = sacct.ask_fields(_SACCT_TIMEOUT_S, os.environ, MORE_FIELDS)
-        for day_s, next_s in sacct.day_windows(*asked):
+        for day_s, next_s in sacct.day_windows(*window_s):
             text = os.path.join(work, "sacct.txt")
             with open(text, "wb") as out:
                 out.write(sacct.ask_rows(day_s, next_s, fields, _SACCT_TIMEOUT_S, os.environ, user, steps=True))
             yield read_past(text, work, now(), release)
 
 
-def _merged(texts: Iterable["ReadPast"], user: str) -> "ReadPast":
-    """Return what several texts say of the runs of a user (empty: of everybody), each run once."""
+def _merged(parts: Iterable["ReadPast"], user: str) -> "ReadPast":
+    """Return the runs of a user (empty: everybody's) in several texts, each run once."""
     from slurm_colloc.feedback.bootstrap import ReadPast
 
     once: dict[tuple[str, float | None], PastRun] = {}
     rejected: Counter[str] = Counter()
     refused: Counter[str] = Counter()
     rows = 0
-    for found in texts:
-        own = [run for run in found.runs if user in ("", run.user)]
-        rejected["it is somebody else's"] += len(found.runs) - len(own)
+    for text in parts:
+        own = [run for run in text.runs if user in ("", run.user)]
+        rejected["it is somebody else's"] += len(text.runs) - len(own)
         rejected["a run of two days, told twice"] += len(own)
         once.update({(run.job_id, run.start_s): run for run in own})
-        rejected.update(found.rejected)
-        refused.update(found.refused)
-        rows += found.rows
+        rejected.update(text.rejected)
+        refused.update(text.refused)
+        rows += text.rows
     rejected["a run of two days, told twice"] -= len(once)
     return ReadPast(tuple(once.values()), rows, rejected, refused)
 

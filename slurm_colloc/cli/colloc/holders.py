@@ -15,7 +15,7 @@ from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.sources.holders import SUFFIX, Holding, after_a_look, parse_holders, text_of
 from slurm_colloc.sources.sacct import day_name
 
-# Of a busy day 100,000 rows are 8 MB.
+# A busy day has 100,000 rows, which are 8 MB.
 _LIMIT_BYTES = 256 * 1024 * 1024
 _ANSWER_S = 50.0
 
@@ -40,7 +40,7 @@ def holders(
         for at_s, _ in pace:
             name = day_name(at_s)
             try:
-                # One day's alone is kept: what is held still comes again with the first look of the next.
+                # Rows of one day alone are kept: held units come again with the first look of the next.
                 before = rows.get(name) or _there(os.path.join(target, name + SUFFIX))
                 rows = {name: after_a_look(before, CliClient(_ANSWER_S).held(), int(at_s))}
                 write_atomic(os.path.join(target, name + SUFFIX), text_of(rows[name]).encode(), file_mode(target))

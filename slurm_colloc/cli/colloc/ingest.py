@@ -10,6 +10,7 @@ from typing import Annotated, NamedTuple
 
 import typer
 
+from slurm_colloc.cli.colloc.options import JournalFolder, StoreFolder
 from slurm_colloc.cli.colloc.output import say, site_or_none, state_folder, window
 from slurm_colloc.cli.colloc.progress import progress, told
 from slurm_colloc.cli.colloc.sacct_text import Text, content_name, source_name
@@ -43,7 +44,6 @@ from slurm_colloc.store.ingest import (
 from slurm_colloc.store.runs import WORK_DIR
 from slurm_colloc.store.samples import flush_hours
 from slurm_colloc.store.store import REJECTED_LINES, Store
-from slurm_colloc.store.window import Step
 from slurm_colloc.submit.render import site_parts
 
 _SACCT_TIMEOUT_S = 600.0
@@ -51,7 +51,7 @@ _FIRST_SPAN = "2d"
 _LONGEST_REST_S = 10.0
 # Anybody may make names in the spool.
 _MOST_FOREIGN = 10
-# What sacct and sacctmgr say of a cluster without a database.
+# sacct and sacctmgr say so of a cluster without a database.
 _NO_ACCOUNTING = ("accounting storage is disabled", "only 'accounting_storage/slurmdbd' is supported")
 
 
@@ -60,7 +60,7 @@ def ingest(
         str, typer.Option("--since", help="ask sacct from here on; else where the last ingest ended, less a day")
     ] = "",
     until: Annotated[str, typer.Option("--until", help="ask sacct up to here")] = "now",
-    store: Annotated[str, typer.Option("--store", help="folder of the store; else the site's")] = "",
+    store: StoreFolder = "",
     sacct_file: Annotated[str, typer.Option("--sacct-file", help="text of sacct instead of the live one")] = "",
     fields: Annotated[str, typer.Option("--fields", help="columns of that text, by comma")] = "",
     timezone: Annotated[str, typer.Option("--timezone", help="zone of times without one in that text")] = "",
@@ -68,7 +68,7 @@ def ingest(
         str, typer.Option("--slurm-release", help="of the Slurm behind that text, as 24.05.4, for its TRESUsageInTot")
     ] = "",
     clustercockpit: Annotated[str, typer.Option("--clustercockpit", help="a ClusterCockpit job table (CSV)")] = "",
-    journal: Annotated[str, typer.Option("--journal", help="folder of samples; else the site's")] = "",
+    journal: JournalFolder = "",
     nvidia_smi: Annotated[
         str, typer.Option("--nvidia-smi", help="a log of 'nvidia-smi --query-gpu=timestamp,uuid,... --format=csv -l N'")
     ] = "",
@@ -84,16 +84,16 @@ def ingest(
     Exit status 3: it was done, and more than 1 % of the GPU-hours may be in rows that were rejected.
     """
     texts = sacct_file, fields, timezone, slurm_release
-    others = clustercockpit, journal, nvidia_smi, node, prometheus, prometheus_match, holders
-    asked = Asked(since, until, *texts, *others)
-    _check(asked)
+    tables = clustercockpit, journal, nvidia_smi, node, prometheus, prometheus_match, holders
+    inputs = Inputs(since, until, *texts, *tables)
+    _check(inputs)
     config = site_or_none()
     folder = store or state_folder("store", writing=True)
     target = Store(folder, config)
-    taken = take_in(target, config, asked)
+    counts = take_in(target, config, inputs)
     say(f"added to the store '{folder}':")
-    _tell(taken)
-    lost = lost_of_all(one.lost for one in taken)
+    _tell(counts)
+    lost = lost_of_all(count.lost for count in counts)
     # The users' histories are the site's to write, not those of a user who looks at their own jobs.
     if config is not None and config.paths.decisions:
         if os.access(config.state_folder, os.W_OK):
@@ -106,8 +106,8 @@ def ingest(
         raise typer.Exit(Status.UNKNOWN)
 
 
-class Asked(NamedTuple):
-    """What is to be taken in, and how; see the options of the same names."""
+class Inputs(NamedTuple):
+    """The inputs of one run, and how they are read; see the options of the same names."""
 
     since: str = ""
     until: str = "now"
@@ -129,53 +129,63 @@ class Asked(NamedTuple):
         return Text(self.sacct_file or self.nvidia_smi, self.fields, self.timezone)
 
 
-def _check(asked: Asked) -> None:
+_ALONE = ("--clustercockpit", "--prometheus", "--nvidia-smi")
+# Each option is of use with one of these alone.
+_NEEDED = {
+    "--fields": ("--sacct-file", "--nvidia-smi"),
+    "--timezone": ("--sacct-file", "--nvidia-smi"),
+    "--slurm-release": ("--sacct-file",),
+    "--node": ("--nvidia-smi",),
+    "--prometheus-match": ("--prometheus",),
+    "--holders": ("--prometheus",),
+}
+
+
+def _check(inputs: Inputs) -> None:
     """Raise an InputError for options that contradict each other, or do nothing."""
-    texts = {"--sacct-file": asked.sacct_file, "--nvidia-smi": asked.nvidia_smi}
-    alone = {
-        "--clustercockpit": asked.clustercockpit,
-        "--prometheus": asked.prometheus,
-        "--nvidia-smi": asked.nvidia_smi,
-    }
-    with_samples = asked.sacct_file or asked.journal
-    if sum(map(bool, alone.values())) + bool(with_samples) > 1:
-        raise InputError(f"{', '.join(alone)} and --sacct-file are sources of their own; take in each by its own call")
-    for option, given, needed in (
-        ("--fields", asked.fields, ("--sacct-file", "--nvidia-smi")),
-        ("--timezone", asked.timezone, tuple(texts)),
-        ("--slurm-release", asked.slurm_release, ("--sacct-file",)),
-        ("--node", asked.node, ("--nvidia-smi",)),
-        ("--prometheus-match", asked.prometheus_match, ("--prometheus",)),
-        ("--holders", asked.holders, ("--prometheus",)),
-    ):
-        if given and not any({**texts, **alone}[name] for name in needed):
+    used = {f"--{name.replace('_', '-')}" for name, value in inputs._asdict().items() if value}
+    if len(used & {*_ALONE}) + bool(used & {"--sacct-file", "--journal"}) > 1:
+        raise InputError(f"{', '.join(_ALONE)} and --sacct-file are sources of their own; take in each by its own call")
+    for option, needed in _NEEDED.items():
+        if option in used and not used & {*needed}:
             raise InputError(f"{option} does nothing without {' or '.join(needed)}")
-    if (asked.since, asked.until) != ("", "now") and any((*texts.values(), asked.clustercockpit)):
+    if (inputs.since, inputs.until) != ("", "now") and used & {"--sacct-file", "--nvidia-smi", "--clustercockpit"}:
         raise InputError("--since and --until are for sacct and --prometheus; a file is taken in whole")
-    if asked.journal and not os.path.isdir(asked.journal):
-        raise InputError(f"journal '{asked.journal}' is no folder")
+    if inputs.journal and not os.path.isdir(inputs.journal):
+        raise InputError(f"journal '{inputs.journal}' is no folder")
 
 
-def take_in(target: Store, config: SiteConfig | None, asked: Asked) -> list[Counted]:
-    """Take in what is asked for, and say nothing of what became of its rows."""
-    if asked.prometheus:
-        return [_prometheus(target, config, asked)]
-    if asked.clustercockpit:
+def take_in(target: Store, config: SiteConfig | None, inputs: Inputs) -> list[Counted]:
+    """Take in all inputs, and return the counts of their rows without a word."""
+    if inputs.prometheus:
+        return [_prometheus(target, config, inputs)]
+    if inputs.clustercockpit:
         with progress("taking in the table"):
-            path = asked.clustercockpit
+            path = inputs.clustercockpit
             return [keep_runs(target, source_name(path), parse_jobs(_read(path)), now())]
-    if asked.nvidia_smi:
+    if inputs.nvidia_smi:
         with progress("taking in the log"):
-            return [_smi_log(target, config, asked.text, asked.node)]
-    if not asked.sacct_file:
-        return [*_live(target, config, asked), *_samples(target, config, asked.journal)]
+            return [_smi_log(target, config, inputs.text, inputs.node)]
+    if not inputs.sacct_file:
+        return [*_live(target, config, inputs), *_samples(target, config, inputs.journal)]
     with progress("taking in the text") as step:
-        runs = _text(target, config, asked.text, asked.slurm_release, step)
-    return [runs, *_samples(target, config, asked.journal)]
+        text, cluster = inputs.text, config.cluster if config else ""
+        runs = keep_text(
+            target,
+            content_name(text.path),
+            text.path,
+            text.columns,
+            text.zone,
+            text.written_s,
+            inputs.slurm_release,
+            cluster,
+            step,
+        )
+    return [runs, *_samples(target, config, inputs.journal)]
 
 
 def _tell(sources: Sequence[Counted]) -> None:
-    """Say of each source what became of its rows."""
+    """Say how many rows of each source were used and rejected."""
     for item in sources:
         if not item.rows_in:
             continue
@@ -183,17 +193,17 @@ def _tell(sources: Sequence[Counted]) -> None:
             f"{item.source}: {item.rows_in} rows in, {item.used} used, {item.steps} job steps, "
             f"{rejected_rows(item.rejected, item.lost)}"
         )
-        for said in item.said:
-            say(f"{item.source}: {said}")
+        for text in item.said:
+            say(f"{item.source}: {text}")
         for named in item.named:
             say(f"{item.source}: rejected: {named}")
         if item.refused:
-            refused = "; ".join(f"{why}: {number}" for why, number in sorted(item.refused.items()))
+            refused = "; ".join(f"{reason}: {number}" for reason, number in sorted(item.refused.items()))
             say(f"{item.source}: figures of GPU use that cannot be believed: {refused}")
     empty = [item.source for item in sources if not item.rows_in]
     if empty:
-        more = f" and {len(empty) - 3} more" if len(empty) > 3 else ""
-        say(f"no rows from {', '.join(empty[:3])}{more}")
+        rest = f" and {len(empty) - 3} more" if len(empty) > 3 else ""
+        say(f"no rows from {', '.join(empty[:3])}{rest}")
 
 
 def _read(path: str) -> str:
@@ -214,57 +224,53 @@ def _smi_log(target: Store, config: SiteConfig | None, text: Text, node: str) ->
     columns = tuple(text.fields.split(",")) if text.fields else nvidia_smi_csv.FIELDS
     log = nvidia_smi_csv.parse_csv(_read(text.path), text.zone, node, columns)
     if log.rejected and not log.rounds:
-        why = "; ".join(sorted(log.rejected)[:3])
+        reasons = "; ".join(sorted(log.rejected)[:3])
         raise InputError(
-            f"none of {log.readings_in} rows of '{text.path}' can be read ({why}); the store stays as it was"
+            f"none of {log.readings_in} rows of '{text.path}' can be read ({reasons}); the store stays as it was"
         )
     held = 0
 
-    def attribute(seen: NodeSample) -> tuple[AttributedUse, ...]:
+    def attribute(sample: NodeSample) -> tuple[AttributedUse, ...]:
         nonlocal held
-        held += len(seen.holders)
-        return attribute_sample(seen)
+        held += len(sample.holders)
+        return attribute_sample(sample)
 
-    taken = keep_smi_log(target, source_name(text.path), log, config.cluster, attribute)
+    counts = keep_smi_log(target, source_name(text.path), log, config.cluster, attribute)
     if text.zone is None:
         say(f"times in '{text.path}' read as this machine's zone; else --timezone")
-    say(f"{taken.source}: {held} of {taken.used} readings counted for a run that had all GPUs of '{node}'")
-    return taken
+    say(f"{counts.source}: {held} of {counts.used} readings counted for a run that had all GPUs of '{node}'")
+    return counts
 
 
-def _prometheus(target: Store, config: SiteConfig | None, asked: Asked) -> Counted:
+def _prometheus(target: Store, config: SiteConfig | None, inputs: Inputs) -> Counted:
     if config is None:
         raise InputError("a Prometheus server does not name the cluster; give a site.toml")
-    start, end = window(asked.since or _FIRST_SPAN, asked.until)
-    known = Server(asked.prometheus, asked.prometheus_match, token=os.environ.get(TOKEN_VARIABLE, ""))
+    start, end = window(inputs.since or _FIRST_SPAN, inputs.until)
+    server = Server(inputs.prometheus, inputs.prometheus_match, token=os.environ.get(TOKEN_VARIABLE, ""))
     with progress("asking Prometheus, hour by hour") as step:
         ends = start.timestamp(), end.timestamp()
-        held = _held(asked.holders or os.path.join(config.state_folder, "holders"), *ends)
-        return keep_history(target, known, config.cluster, *ends, attribute_sample, step, held)
+        held = _held(inputs.holders or os.path.join(config.state_folder, "holders"), *ends)
+        return keep_history(target, server, config.cluster, *ends, attribute_sample, step, held)
 
 
 def _held(folder: str, since_s: float, until_s: float) -> list[Holding]:
-    """Return what 'colloc holders' saw in the days of [since, until), where it ran."""
+    """Return which jobs 'colloc holders' saw on GPUs in the days of [since, until)."""
     # A run of a window may have been seen on the day before alone.
-    first, last = (sacct.day_name(at_s) for at_s in (since_s - sacct.DAY_S, until_s))
+    begin, end = (sacct.day_name(at_s) for at_s in (since_s - sacct.DAY_S, until_s))
     names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
-    found = [parse_holders(_read(os.path.join(folder, name))) for name in names
-             if name.endswith(SUFFIX) and first <= name.removesuffix(SUFFIX) <= last]  # fmt: skip
-    if rejected := sum(one.rejected for one in found):
+    days = [parse_holders(_read(os.path.join(folder, name))) for name in names
+            if name.endswith(SUFFIX) and begin <= name.removesuffix(SUFFIX) <= end]  # fmt: skip
+    if rejected := sum(day.rejected for day in days):
         say(f"holders '{folder}': {counted(rejected, 'row')} cannot be read")
-    return [one for of in found for one in of.rows]
+    return [holding for day in days for holding in day.rows]
 
 
-def _text(target: Store, config: SiteConfig | None, text: Text, release: str, step: Step) -> Counted:
-    source, cluster = content_name(text.path), config.cluster if config else ""
-    return keep_text(target, source, text.path, text.columns, text.zone, text.written_s, release, cluster, step)
-
-
-def _live(target: Store, config: SiteConfig | None, asked: Asked) -> Iterator[Counted]:
+def _live(target: Store, config: SiteConfig | None, inputs: Inputs) -> Iterator[Counted]:
     """Ask sacct day by day; after each answer comes a rest as long as it took: slurmdbd has others to serve."""
-    last_s = _asked_until(target)
+    # sacct was asked up to then without a gap; this run begins a day before, for what slurmdbd learns late.
+    last_s = max((log["asked_until_s"] for log in target.logs().values() if "asked_until_s" in log), default=None)
     resumed = _FIRST_SPAN if last_s is None else datetime.fromtimestamp(last_s - sacct.DAY_S, UTC).isoformat()
-    start, end = window(asked.since or resumed, asked.until)
+    start, end = window(inputs.since or resumed, inputs.until)
     gapless = last_s is None or start.timestamp() <= last_s
     try:
         sacct.ask_tracked(_SACCT_TIMEOUT_S, os.environ)
@@ -296,11 +302,6 @@ def _running() -> Collection[str] | None:
         return None
 
 
-def _asked_until(target: Store) -> float | None:
-    """Return up to when sacct was asked without a gap; the next ingest begins a day before, for what is told late."""
-    return max((log["asked_until_s"] for log in target.logs().values() if "asked_until_s" in log), default=None)
-
-
 def _from_controller(target: Store, config: SiteConfig | None) -> Counted:
     say("this cluster keeps no accounting; asking slurmctld, which remembers jobs for MinJobAge only")
     client = CliClient(_SACCT_TIMEOUT_S)
@@ -316,7 +317,9 @@ def _samples(target: Store, config: SiteConfig | None, journal: str) -> list[Cou
         if journal:
             raise InputError("samples do not name their cluster; give a site.toml, or no --journal")
         return [Counted("samples", 0, 0, 0, {})]
-    folder = journal or _journal(config)
+    # The journal of a host that is no node of the site may well be none.
+    of_site = os.geteuid() == 0 and config.paths.state
+    folder = journal or (config.journal_folder if of_site else state_folder("journal"))
     if config.observe.agent and not os.path.isdir(folder):
         say(f"no journal '{folder}' here: what was sampled comes by 'colloc flush', where the journals are")
         return []
@@ -333,13 +336,6 @@ def _samples(target: Store, config: SiteConfig | None, journal: str) -> list[Cou
     return [Counted("samples", done.rounds + done.rejected, done.rounds, 0, counts)]
 
 
-def _journal(config: SiteConfig) -> str:
-    """Return where samples of this host may lie: on a host that is no node of the site the journal may well be none."""
-    if os.geteuid() == 0 and config.paths.state:
-        return config.journal_folder
-    return state_folder("journal")
-
-
 def _history(target: Store, config: SiteConfig) -> None:
     for folder in (os.path.join(config.state_folder, "history"), os.path.join(target.samples.folder, "ingest")):
         remove_left(folder)
@@ -352,11 +348,9 @@ def _history(target: Store, config: SiteConfig) -> None:
     written = build_history(target, config.cluster, config.state_folder, collected, config)
     with target.connect(now(), now()) as database:
         runs = judged_runs(database, config)
-    why, late = stop_where_too_many(runs, config.state_folder, now())
-    if why:
-        tell_admins(config, why)
-    if late:
-        tell_admins(config, late, late=True)
+    for is_late, reason in enumerate(stop_where_too_many(runs, config.state_folder, now())):
+        if reason:
+            tell_admins(config, reason, late=bool(is_late))
     margins = write_margins(written.answers, config.state_folder, now()).margins
     if written.users_skipped:
         say(f"history: {written.users_skipped} users have none, because only root can write it for them")

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from slurm_colloc.cli.colloc.options import Form
 from slurm_colloc.cli.colloc.output import TEXT_OR_JSON, one_of, site, write
 from slurm_colloc.cli.colloc.terminal import put
 from slurm_colloc.core.config import SiteConfig
@@ -29,7 +30,7 @@ def late(
     probe_in: Annotated[
         str, typer.Option("--probe", metavar="PARTITION", help="try there which requests this Slurm changes")
     ] = "",
-    form: Annotated[str, typer.Option("--format", help="text or json")] = "text",
+    form: Form = "text",
 ) -> None:
     """Show my waiting jobs that may still get a piece of a GPU."""
     one_of("--format", form, TEXT_OR_JSON)
@@ -37,7 +38,7 @@ def late(
     if probe_in:
         _probe(config, probe_in, form)
         return
-    # Of another cluster's queue, all that wait here would be no more.
+    # Another cluster's queue would have none of the jobs that wait here.
     os.environ.pop("SLURM_CLUSTERS", None)
     undone = look(config, CliClient(), undo=True).undone if undo else ()
     jobs, unreadable = read_waiting(config.cluster)
@@ -64,20 +65,20 @@ def _probe(config: SiteConfig, partition: str, form: str) -> None:
     outcomes = probe(trials_of(config, partition), partition, CliClient(), _PATIENCE_S)
     held = holding(outcomes)
     if form == "json":
-        rows = [{**one.trial._asdict(), "job_id": one.job_id, "why": one.why} for one in outcomes]
+        rows = [{**outcome.trial._asdict(), "job_id": outcome.job_id, "why": outcome.why} for outcome in outcomes]
         write(json_text(SCHEMA, {"trials": rows, "late_forms": held}), "")
         return
-    for trial, job_id, why in outcomes:
+    for trial, job_id, fault in outcomes:
         becomes = f"{trial.piece}, and {trial.gpu} again" if trial.is_back else str(trial.piece)
-        put(f"{trial.asks} -> {becomes}: {why or 'held'} (job {job_id})\n")
+        put(f"{trial.asks} -> {becomes}: {fault or 'held'} (job {job_id})\n")
     put(f"[sharing]\n{key_line('late_forms', held)}\n")
 
 
 def _line(job: Waiting) -> str:
-    asked, change = f"asked {job.request.asked} {minute(job.submitted_s)}", job.change
+    request, change = f"asked {job.request.asked} {minute(job.submitted_s)}", job.change
     if change is None:
-        return f"{asked}; {MEANS.get(job.left, job.left) or 'its need is not known yet'}"
-    became = f"{asked}; became {change.gres} {minute(change.at_s)}, by {counted(change.runs, 'run')} of the same job"
+        return f"{request}; {MEANS.get(job.left, job.left) or 'its need is not known yet'}"
+    became = f"{request}; became {change.gres} {minute(change.at_s)}, by {counted(change.runs, 'run')} of the same job"
     if change.undone_s is not None:
         return f"{became}; as asked again {minute(change.undone_s)}: {MEANS.get(change.why, change.why)}"
     return became if change.back else f"{became}; Slurm knows no way back: scancel {job.job_id}, and csub once more"

@@ -137,27 +137,27 @@ def site_or_none() -> SiteConfig | None:
 def state_folder(name: str, *, writing: bool = False) -> str:
     """Return the folder ``name`` (store, journal) of the site where this user may use it, else of the user's own data.
 
-    What everybody's jobs did is not for everybody: the site's folders are closed to all but those who keep them, and
+    Everybody's jobs are not for everybody to see: the site's folders are closed to all but those who keep them, and
     who looks at their own jobs does so in their own data. Root keeps a site, and gets its folder or an error.
 
     Raises:
         StoreError: this is root, and the site's folder is not there.
     """
-    own = os.path.join(user_data_folder(), name)
+    own_folder = os.path.join(user_data_folder(), name)
     config = site_or_none()
     journal = config.paths.journal if config and name == "journal" else ""
     if config is None or not (journal or config.paths.state):
         if config is not None and os.geteuid() == 0:
-            say(f"site.toml sets no paths.state; using root's own '{own}'")
-        return own
+            say(f"site.toml sets no paths.state; using root's own '{own_folder}'")
+        return own_folder
     if os.geteuid() == 0:
         return service_folder(name, "")
     shared = journal or os.path.join(config.paths.state, name)
-    wanted = os.R_OK | os.X_OK | (os.W_OK if writing else 0)
-    if os.access(shared, wanted) or (not os.path.exists(shared) and os.access(os.path.dirname(shared), os.W_OK)):
+    access = os.R_OK | os.X_OK | (os.W_OK if writing else 0)
+    if os.access(shared, access) or (not os.path.exists(shared) and os.access(os.path.dirname(shared), os.W_OK)):
         return shared
     say(f"the site's {name} '{shared}' is {_why_unused(shared)}; your own is used")
-    return own
+    return own_folder
 
 
 def _why_unused(folder: str) -> str:
@@ -176,7 +176,7 @@ def node_name() -> str:
 
 
 def service_folder(name: str, given: str) -> str:
-    """Return the folder ``name`` (store, journal) of the site for who keeps it: where it was told to work, or nowhere.
+    """Return the folder ``name`` (store, journal) of the site for its keeper, or the one that an option names.
 
     Raises:
         ConfigError: there is no site.toml.
@@ -209,8 +209,8 @@ def moment(text: str, present: datetime, *, ahead: bool = False) -> datetime:
     if (back := _span(text)) is not None:
         return present + back if ahead else present - back
     try:
-        found = datetime.fromisoformat(text)
-        return found if found.tzinfo else found.astimezone()
+        time = datetime.fromisoformat(text)
+        return time if time.tzinfo else time.astimezone()
     except (ValueError, OverflowError):
         raise InputError(f"time '{text}' is neither ISO 8601, 'now', nor a span such as 7d or 12h") from None
 
@@ -228,10 +228,10 @@ def span(option: str, text: str) -> timedelta:
     Raises:
         InputError: it is none, or 0.
     """
-    found = _span(text)
-    if not found:
+    length = _span(text)
+    if not length:
         raise InputError(f"{option} '{text}' is no span such as 7d or 12h")
-    return found
+    return length
 
 
 def one_of(option: str, given: str, known: Iterable[str]) -> None:
@@ -259,7 +259,7 @@ def window(since: str, until: str) -> tuple[datetime, datetime]:
 
 
 def write(content: str | bytes, path: str) -> None:
-    """Print ``content``, or write it to ``path``, whole or not at all; what is no text needs a path.
+    """Print ``content``, or write it to ``path``, whole or not at all; bytes need a path.
 
     A file that is there keeps its mode and group, a new one has the one that the umask says.
 
@@ -278,15 +278,15 @@ def write(content: str | bytes, path: str) -> None:
         return
     data = content.encode(errors="backslashreplace") if isinstance(content, str) else content
     try:
-        found = os.stat(path) if os.path.exists(path) else None
-        if found and not stat.S_ISREG(found.st_mode):  # a pipe, or /dev/stdout
+        status = os.stat(path) if os.path.exists(path) else None
+        if status and not stat.S_ISREG(status.st_mode):  # a pipe, or /dev/stdout
             with open(path, "wb") as stream:
                 stream.write(data)
             return
-        with place(path) as there:
-            # A mode is for some group: of another one it would let others in.
-            mode, group = (there.found.st_mode & 0o777, there.found.st_gid) if there.found else (None, None)
-            write_atomic(there.name, data, mode, there.folder, group=group)
+        with place(path) as target:
+            # A mode is for some group: it would let others in with another group.
+            mode, group = (target.found.st_mode & 0o777, target.found.st_gid) if target.found else (None, None)
+            write_atomic(target.name, data, mode, target.folder, group=group)
     except OSError as error:
         raise InputError(f"'{path}' cannot be written: {error.strerror}") from error
     except StoreError as error:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from slurm_colloc.cli.colloc.options import StoreFolder
 from slurm_colloc.cli.colloc.output import say, site
 from slurm_colloc.core.clock import now
 from slurm_colloc.core.errors import ConfigError, StoreError
@@ -28,14 +29,14 @@ app = typer.Typer(no_args_is_help=True, help="Write the list of known jobs that 
 def table(
     output: Annotated[str, typer.Option("--output", "-o", help="file to write")] = PLACE,
     group: Annotated[str, typer.Option("--group", help="who may read it; else SlurmUser's group")] = "",
-    store: Annotated[str, typer.Option("--store", help="folder of the store; else the site's")] = "",
+    store: StoreFolder = "",
 ) -> None:
     """Write the list of known jobs for job_submit.lua. It is for root and SlurmUser's group alone."""
     config = site()
     path = os.path.abspath(output)
-    calibration, why = site_calibration(config.paths.state)
-    if why:
-        say(words(why))
+    calibration, reason = site_calibration(config.paths.state)
+    if reason:
+        say(words(reason))
     source = open_store(store or config.store_folder, config)
     stopped = why_stopped(config.paths.state)
     if stopped:
@@ -71,8 +72,8 @@ def _make_folder(path: str) -> None:
         if not os.path.isdir(path):
             os.makedirs(path)
             os.chmod(path, 0o755)  # noqa: S103 - whatever the umask: slurmctld is no root
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError as error:
         raise StoreError(f"folder '{path}' cannot be made: {error.strerror}; {whose(path)}") from error
-    if found.st_mode & 0o022 or found.st_uid not in (0, os.geteuid()):
+    if status.st_mode & 0o022 or status.st_uid not in (0, os.geteuid()):
         raise StoreError(f"others may write into folder '{path}', and so tell slurmctld what they like; name another")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A bar for a person who waits: on a terminal, for work of more than two seconds, gone when it is done."""
+"""A bar for a person who waits: a terminal shows it for work of more than two seconds, until that is done."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -8,7 +8,7 @@ from threading import Timer
 from typing import TypeVar
 
 _AFTER_S = 2.0
-# What is under way: of work within other work nothing is shown.
+# Names of work under way: work within other work shows nothing.
 _UNDER_WAY: list[str] = []
 _Piece = TypeVar("_Piece")
 
@@ -22,19 +22,19 @@ def progress(what: str, after_s: float = _AFTER_S) -> Iterator[Callable[[int, in
         after_s: how long it may take without a bar.
 
     Yields:
-        What is told how many pieces are done, of how many; of work in one piece, it need not be told.
+        A function of the number of pieces that are done, and of all; work in one piece need not call it.
     """
     if _UNDER_WAY or not sys.stderr.isatty():
         yield lambda done, of: None
         return
-    # Not imported for the many reports that are made for no terminal.
+    # Many reports are made for no terminal: they do not import this.
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
     parts = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     bar = Progress(*parts, TextColumn("{task.fields[left]}"), console=Console(stderr=True), transient=True)
     task = bar.add_task(what, total=None, left="")
-    # By a clock of its own: the first piece may be the long one.
+    # The bar has a clock of its own: the first piece may be the long one.
     timer = Timer(after_s, bar.start)
     timer.daemon = True
     timer.start()

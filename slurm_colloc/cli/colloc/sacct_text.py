@@ -26,7 +26,7 @@ _NAMES = {name.lower(): name for name in (*COLUMNS, "AdminComment", tres_usage.F
 
 
 class Text(NamedTuple):
-    """What the command line says of it: its path, its columns by comma, and the zone of times without one."""
+    """A text as the command line describes it: its path, its columns by comma, and the zone of times without one."""
 
     path: str
     fields: str
@@ -55,7 +55,7 @@ class Text(NamedTuple):
 
     @property
     def written_s(self) -> float:
-        """Return when it was written: what it knows of unfinished runs is of that time.
+        """Return when it was written: it knows of unfinished runs up to that time.
 
         Raises:
             InputError: there is no such file.
@@ -89,7 +89,7 @@ def content_name(path: str) -> str:
         with open(path, "rb", opener=at_once) as stream:
             if not stream.seekable():
                 raise InputError(f"'{path}' is a pipe; write it to a file first")
-            found = hashlib.file_digest(stream, "sha256")
+            digest = hashlib.file_digest(stream, "sha256")
     except OSError as error:
         raise InputError(f"'{path}' cannot be read: {error.strerror}") from error
-    return f"{os.path.basename(path)}-{found.hexdigest()[:8]}"
+    return f"{os.path.basename(path)}-{digest.hexdigest()[:8]}"

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from slurm_colloc.cli import sampling
+from slurm_colloc.cli.colloc.options import Count, Node, Period
 from slurm_colloc.cli.colloc.output import node_name, site_or_none, state_folder
 from slurm_colloc.core.config import Observe, user_data_folder
 from slurm_colloc.core.errors import ConfigError, InputError
@@ -14,10 +15,8 @@ from slurm_colloc.submit.running_signature import known_by
 
 
 def sample(
-    node: Annotated[str, typer.Option("--node", help="this node's name in Slurm; else the host's")] = "",
-    period: Annotated[
-        float | None, typer.Option("--period", min=0.05, max=3600.0, help="seconds between two samples")
-    ] = None,
+    node: Node = "",
+    period: Period = None,
     reader: Annotated[str, typer.Option("--reader", help="nvml, or simulated:FOLDER")] = "",
     journal: Annotated[str, typer.Option("--journal", help="folder to keep every sample in")] = "",
     evidence: Annotated[str, typer.Option("--evidence", help="folder to keep one job's evidence in")] = "",
@@ -25,7 +24,7 @@ def sample(
     signature: Annotated[str, typer.Option("--signature", help="of that job, from csub")] = "",
     mode: Annotated[str, typer.Option("--mode", help="how that job shares its GPU")] = "exclusive",
     watch_pid: Annotated[int, typer.Option("--watch-pid", help="end with this process")] = 0,
-    count: Annotated[int, typer.Option("--count", min=0, help="end after so many samples; 0: go on")] = 0,
+    count: Count = 0,
     script: Annotated[
         str, typer.Option("--script", help="of that job, submitted without csub: keep its evidence for csub")
     ] = "",

@@ -78,13 +78,13 @@ def init(
     models = dict(_pair(item, "--gpu", "TYPE=NAME") for item in gpu or ())
     settings = _settings(setting or [])
     cluster = look_around(gpus_file or [], settings.get("observe", {}))
-    vouched = [share for share, given in (("mps", mps_daemon), ("shard", shard_consent)) if given]
+    vouched = [share for share, vouched_for in (("mps", mps_daemon), ("shard", shard_consent)) if vouched_for]
     text = discover(cluster, models, vouched, settings, tier, own=user)
     try:
         config = parse_site(tomllib.loads(text), "the site file to be written")
     except tomllib.TOMLDecodeError as error:
-        given = ", ".join(f"--set {item}" for item in setting or [])
-        raise InputError(f"with {given} the site file is no TOML: {error}") from error
+        options = ", ".join(f"--set {item}" for item in setting or [])
+        raise InputError(f"with {options} the site file is no TOML: {error}") from error
     files, refused = rendered(config)
     if refused:
         raise ConfigError(f"the site file to be written: {'; '.join(refused)}")
@@ -105,7 +105,7 @@ def init(
 
 
 def _replace(path: str, text: str) -> None:
-    """Write a file that everybody may read; where it is a link, what that leads to: it may be kept elsewhere.
+    """Write a file that everybody may read; a link stays, and its target is written: it may be kept elsewhere.
 
     Raises:
         CollocError: it cannot be written.
@@ -116,8 +116,8 @@ def _replace(path: str, text: str) -> None:
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     except OSError as error:
         raise InputError(f"'{path}' cannot be written: {error.strerror}") from error
-    with place(path) as there:
-        write_atomic(there.name, text.encode(), 0o644, there.folder)
+    with place(path) as target:
+        write_atomic(target.name, text.encode(), 0o644, target.folder)
 
 
 def _say_whether_in_force(path: str) -> None:
@@ -156,12 +156,12 @@ def check(
     site_file = find_site_file() or ""
     cluster = look_around(gpus_file or [], config.observe._asdict())
     files, refused = rendered(config)
-    here = paths(config, files, site_file)
+    answers = paths(config, files, site_file)
     stop = why_stopped(config.state_folder, late=config.binds_late)
     stopped = [f"no jobs are placed, or none that wait: {stop}"] if stop else []
     levels = {
-        "error": [*refused, *differences(config, cluster), *stopped, *_texts(here, Seen)],
-        "not checked": _texts(here, Blank),
+        "error": [*refused, *differences(config, cluster), *stopped, *_texts(answers, Seen)],
+        "not checked": _texts(answers, Blank),
         "note": notes(config, cluster),
     }
     for level, texts in levels.items():
@@ -210,15 +210,15 @@ def gpus(
     # Before there is a site file $COLLOC_CONF may name the one to be written, with what this prints.
     config = load_site(path) if path and os.path.lexists(path) else None
     observe = config.observe if config else Observe()
-    found = read_driver(node or node_name(), reader or observe.gpu_reader, os.environ)
-    write(to_json(found), "")
+    node_gpus = read_driver(node or node_name(), reader or observe.gpu_reader, os.environ)
+    write(to_json(node_gpus), "")
 
 
 def look_around(files: Sequence[str], observe: Mapping[str, object]) -> Cluster:
-    """Return the cluster with what drivers say of its GPUs: in files, and here where this is one of its GPU nodes.
+    """Return the cluster with its GPUs by drivers: by files, and by this host's driver if it is one of its GPU nodes.
 
     Args:
-        files: what ``colloc site gpus`` printed.
+        files: paths of texts that ``colloc site gpus`` printed.
         observe: keys of [observe], by which a driver is read.
 
     Raises:
@@ -227,18 +227,18 @@ def look_around(files: Sequence[str], observe: Mapping[str, object]) -> Cluster:
         InputError: it answers what is not understood.
     """
     read = [load_gpus_file(path) for path in files]
-    found = look(CliClient(_ASK_TIMEOUT_S), read)
-    here = node_name()
-    with_gpus = {node.name for node in found.nodes if node.quantity("gpu")}
-    if here not in with_gpus - {one.node for one in read}:
-        return found
+    cluster = look(CliClient(_ASK_TIMEOUT_S), read)
+    host = node_name()
+    with_gpus = {node.name for node in cluster.nodes if node.quantity("gpu")}
+    if host not in with_gpus - {driver.node for driver in read}:
+        return cluster
     try:
         reader = str(observe.get("gpu_reader", Observe().gpu_reader))
-        own = read_driver(here, reader, os.environ)
+        own_gpus = read_driver(host, reader, os.environ)
     except GpuError as error:
-        say(f"note: node '{here}' has GPUs and they were not read: {error}")
-        return found
-    return found._replace(gpus=(*found.gpus, own))
+        say(f"note: node '{host}' has GPUs and they were not read: {error}")
+        return cluster
+    return cluster._replace(gpus=(*cluster.gpus, own_gpus))
 
 
 def rendered(config: SiteConfig) -> tuple[tuple[SiteFile, ...], list[str]]:
@@ -258,7 +258,7 @@ def rendered(config: SiteConfig) -> tuple[tuple[SiteFile, ...], list[str]]:
 
 def paths(config: SiteConfig, files: Iterable[SiteFile], site_file: str) -> list[Seen | Blank]:
     """Return what is wrong with the paths of a site on this host, and what cannot be said of them from here."""
-    service = next((found[1] for file in files if (found := _SERVICE_USER.search(file.text))), "")
+    service = next((match[1] for file in files if (match := _SERVICE_USER.search(file.text))), "")
     keep = keepers(service, site_file)
     return [*look_at_folders(config, keep, node_name()), *_files(config, keep)]
 
@@ -271,12 +271,12 @@ def _files(config: SiteConfig, keep: Keepers) -> Iterator[Seen | Blank]:
     if os.geteuid() != (user.pw_uid if user else 0) and os.geteuid() != 0:
         yield Blank("notices", "the command that it names is for who audits: look as root")
         return
-    here = os.path.isdir(config.audit_folder)
+    audits_here = os.path.isdir(config.audit_folder)
     with as_user(user.pw_uid, user.pw_gid) if user and os.geteuid() == 0 else nullcontext():
-        found = list(file_faults(config))
-    for key, path, why in found:
-        there = here or os.path.lexists(path)
-        yield (Seen if there else Blank)(f"{key} '{path}'", why)
+        refusals = list(file_faults(config))
+    for key, path, reason in refusals:
+        is_due = audits_here or os.path.lexists(path)
+        yield (Seen if is_due else Blank)(f"{key} '{path}'", reason)
 
 
 # As they are needed, and so in the help.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""colloc site doctor: what is wrong with how the live cluster shares its GPUs."""
+"""colloc site doctor: faults in how the live cluster shares its GPUs."""
 
 import json
 import os
@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from slurm_colloc.cli.colloc.options import Form
 from slurm_colloc.cli.colloc.output import TEXT_OR_JSON, node_name, one_of, write
 from slurm_colloc.cli.colloc.terminal import put
 from slurm_colloc.core.errors import InputError, Status
@@ -21,7 +22,7 @@ SCHEMA = 1
 
 
 def doctor(
-    form: Annotated[str, typer.Option("--format", help="text or json")] = "text",
+    form: Form = "text",
     skip: Annotated[list[str] | None, typer.Option("--skip", metavar="CODE", help="a check to leave out")] = None,
     timeout_s: Annotated[
         float, typer.Option("--timeout", metavar="SECONDS", min=1.0, max=3600.0, help="for each question to Slurm")
@@ -34,7 +35,7 @@ def doctor(
     one_of("--format", form, TEXT_OR_JSON)
     node = node_name()
     site = gather(timeout_s, node, os.environ)
-    if not any(one.gpu_types or one.quantity("gpu") for one in site.nodes):
+    if not any(gpu_node.gpu_types or gpu_node.quantity("gpu") for gpu_node in site.nodes):
         raise InputError("no node of the cluster has a gres called gpu: there is nothing to judge")
     diagnosis = diagnose(site, skip or ())
     if form == "json":
@@ -46,32 +47,32 @@ def doctor(
 
 
 def _json(site: Site, diagnosis: Diagnosis) -> str:
-    shown = {
+    answer = {
         "schema": SCHEMA,
         "cluster": site.settings.get("ClusterName", ""),
         "slurm_release": site.release,
         "seen_from": site.this_node,
         "checks": list(diagnosis.codes),
         "findings": [fault._asdict() for fault in diagnosis.faults],
-        "not_checked": [one._asdict() for one in diagnosis.unchecked],
+        "not_checked": [gap._asdict() for gap in diagnosis.unchecked],
     }
-    return json.dumps(shown, indent=2) + "\n"
+    return json.dumps(answer, indent=2) + "\n"
 
 
 def _text(site: Site, diagnosis: Diagnosis) -> str:
     looked = f"{counted(len(diagnosis.codes), 'check')} of Slurm {site.release} on {printable(site.this_node)}"
     untried = "" if site.release in TRIED else f"; they were tried on {TRIED}"
-    gaps = f", {len(diagnosis.unchecked)} not checked" if diagnosis.unchecked else ""
-    lines = [f"{counted(len(diagnosis.faults), 'finding')}{gaps}, by {looked}{untried}"]
+    uncounted = f", {len(diagnosis.unchecked)} not checked" if diagnosis.unchecked else ""
+    lines = [f"{counted(len(diagnosis.faults), 'finding')}{uncounted}, by {looked}{untried}"]
     before = ""
     for fault in diagnosis.faults:
         lines.append(f"{fault.code} {fault.severity}: {printable(fault.subject)}: {printable(fault.evidence)}")
-        if fault.code != before:  # what follows is the same for all of its subjects
+        if fault.code != before:  # its remedy is the same for all of its subjects
             lines += [f"    so: {fault.consequence}", f"    do: {fault.mend}", f"    see: {fault.source}"]
         before = fault.code
-    for one in diagnosis.unchecked:
-        subject = f" {printable(one.subject)}:" if one.subject else ""
-        lines.append(f"not checked {one.code}:{subject} {printable(one.why)}")
+    for gap in diagnosis.unchecked:
+        subject = f" {printable(gap.subject)}:" if gap.subject else ""
+        lines.append(f"not checked {gap.code}:{subject} {printable(gap.why)}")
     if possible := memory_limits_of(Path("/"), os.uname().release):
         lines.append(f"note: {possible}")
     return "\n".join(lines) + "\n"

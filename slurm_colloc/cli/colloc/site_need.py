@@ -135,7 +135,7 @@ def _store(text: str, fields: str, timezone: str, folder: str, config: SiteConfi
         return
     with temporary_folder() as made:
         source = Store(os.path.join(made, "store"), config)
-        ingest.take_in(source, config, ingest.Asked(sacct_file=text, fields=fields, timezone=timezone))
+        ingest.take_in(source, config, ingest.Inputs(sacct_file=text, fields=fields, timezone=timezone))
         yield source
 
 

@@ -14,12 +14,16 @@ _USUAL_COLUMNS = 80
 def terminal(output: str = "") -> Terminal:
     """Return the terminal behind standard output; $COLUMNS, $NO_COLOR and $TERM are heard.
 
-    It is none where the output goes elsewhere, as to the file ``output``: what reads it there wants whole lines.
+    It is none where the output goes elsewhere, as to the file ``output``: its reader there wants whole lines.
     """
     if output or not sys.stdout.isatty():
         return NO_TERMINAL
-    asked = os.environ.get("COLUMNS", "")
-    columns = int(asked) if asked.isascii() and asked.isdigit() else os.get_terminal_size(sys.stdout.fileno()).columns
+    variable = os.environ.get("COLUMNS", "")
+    columns = (
+        int(variable)
+        if variable.isascii() and variable.isdigit()
+        else os.get_terminal_size(sys.stdout.fileno()).columns
+    )
     colour = not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"
     return Terminal(columns or _USUAL_COLUMNS, colour)
 
