@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """The files that an administrator copies to where they belong, made from site.toml.
 
-One line of ``FILES`` is one file: its name (of the template too, with ``.j2``), where it belongs, what it takes there,
-on which hosts, and for which sites. Only characters that mean nothing to any of the programs that read these files
-pass from site.toml into them: what a template prints goes through ``_plain``. The folder that they are written to has
-them and nothing else.
+files.toml has a table for each of them. Only characters that mean nothing to any of the programs that read these files
+pass from site.toml into them: values that a template prints go through ``_plain``. The folder has these files and no
+others.
 """
 
 import os
 import re
 import stat
+import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from enum import StrEnum
+from importlib.resources import files
 from typing import Any, NamedTuple
 
 from slurm_colloc.core.config import SYSTEM_FILE, TIERS, SiteConfig
@@ -40,12 +41,12 @@ NODE_JOURNAL = "/var/lib/slurm_colloc/journal"
 LOG_FOLDER = "/var/log/slurm_colloc"
 # Root runs what lies there, on the node's own disk: whoever may change --prefix may not change it.
 LIBEXEC = "/usr/libexec/slurm_colloc"
-# By it a folder of ours is known: /etc/slurm has a gres.conf, too.
+# This file marks a folder of ours: /etc/slurm has a gres.conf, too.
 ORDER = "ORDER.md"
 
 
 class Needs(StrEnum):
-    """What a file takes where it is installed."""
+    """The step that a file takes where it is installed."""
 
     NOTHING = "nothing"
     RECONFIGURE = "scontrol reconfigure"
@@ -53,7 +54,7 @@ class Needs(StrEnum):
 
 
 class Kind(StrEnum):
-    """Where the text of a file is from, and what becomes of it."""
+    """The origin of a file's text, and its use."""
 
     WHOLE = "whole"
     # Merged by hand into the installed file.
@@ -75,7 +76,7 @@ class SiteFile(NamedTuple):
 
 
 class Host(NamedTuple):
-    """What site.toml does not say: where this installation, the site file and slurm.conf lie."""
+    """The places of this installation, the site file and slurm.conf, which site.toml does not say."""
 
     prefix: str
     site_file: str = SYSTEM_FILE
@@ -104,48 +105,25 @@ def _mps_by_prolog(config: SiteConfig) -> bool:
     return is_site(config) and config.sharing.mps_daemon == "prolog"
 
 
-def _is_called(config: SiteConfig) -> bool:
-    return _mps_by_prolog(config) or has_policy(config)
+_LUA = "{slurm_folder}/colloc"
+_WANTED: dict[str, Callable[[SiteConfig], bool]] = {
+    "site": is_site,
+    "agent": has_agent,
+    "user": lambda config: not is_site(config),
+    "csub": _has_csub,
+    "pieces": _has_pieces,
+    "mps_by_prolog": _mps_by_prolog,
+    "policy": has_policy,
+    "calls": lambda config: _mps_by_prolog(config) or has_policy(config),
+}
 
 
-_UNITS, _NODES, _ONE_HOST = "/etc/systemd/system", "GPU nodes", "the one host that ingests"
-# What slurm.conf names holds for all nodes: without its TaskProlog jobs fail, by an empty prolog.d a node is drained.
-_EVERYWHERE, _SLURMDS = "every host of Slurm", "each node, without GPUs too"
-_JOB_SUBMIT, _CLI_FILTER = "{slurm_folder}/job_submit.lua", "{slurm_folder}/cli_filter.lua"
-_LUA, _LUA_HOSTS = "{slurm_folder}/colloc", "hosts of slurmctld and of logins"
+def _site_file(wanted: str, needs: str = Needs.NOTHING, kind: str = Kind.WHOLE, **texts: str) -> SiteFile:
+    return SiteFile(**texts, needs=Needs(needs), wanted=_WANTED[wanted], kind=Kind(kind))
 
-# In the order in which they are applied.
-FILES = (
-    SiteFile("colloc.sysusers.conf", "/usr/lib/sysusers.d/colloc.conf", "all hosts", Needs.NOTHING, has_agent),
-    SiteFile("colloc-agent.service", f"{_UNITS}/colloc-agent.service", _NODES, Needs.NOTHING, has_agent),
-    SiteFile("colloc-flush.service", f"{_UNITS}/colloc-flush.service", _NODES, Needs.NOTHING, has_agent),
-    SiteFile("colloc-flush.timer", f"{_UNITS}/colloc-flush.timer", _NODES, Needs.NOTHING, has_agent),
-    SiteFile("colloc-compact.service", f"{_UNITS}/colloc-compact.service", _ONE_HOST, Needs.NOTHING, has_agent),
-    SiteFile("colloc-compact.timer", f"{_UNITS}/colloc-compact.timer", _ONE_HOST, Needs.NOTHING, has_agent),
-    SiteFile("colloc-audit.service", f"{_UNITS}/colloc-audit.service", _ONE_HOST, Needs.NOTHING, has_agent),
-    SiteFile("colloc-audit.timer", f"{_UNITS}/colloc-audit.timer", _ONE_HOST, Needs.NOTHING, has_agent),
-    SiteFile("colloc-audit-jobs.service", f"{_UNITS}/colloc-audit-jobs.service", _ONE_HOST, Needs.NOTHING, has_agent),
-    SiteFile("colloc-audit-jobs.timer", f"{_UNITS}/colloc-audit-jobs.timer", _ONE_HOST, Needs.NOTHING, has_agent),
-    SiteFile("colloc.cron", "/etc/cron.d/colloc", _ONE_HOST, Needs.NOTHING, is_site),
-    SiteFile("colloc.logrotate", "/etc/logrotate.d/colloc", _ONE_HOST, Needs.NOTHING, is_site),
-    SiteFile("colloc.crontab", "", "a login node", Needs.NOTHING, lambda config: not is_site(config)),
-    SiteFile("slurm_colloc.lua", "{site_folder}/modulefiles/slurm_colloc.lua", "login nodes", Needs.NOTHING, _has_csub),
-    SiteFile("colloc-mps", f"{LIBEXEC}/colloc-mps", _SLURMDS, Needs.NOTHING, _mps_by_prolog, Kind.VERBATIM),
-    SiteFile("prolog.50-colloc", "{slurm_folder}/prolog.d/50-colloc", _SLURMDS, Needs.RECONFIGURE, _mps_by_prolog),
-    SiteFile("epilog.50-colloc", "{slurm_folder}/epilog.d/50-colloc", _SLURMDS, Needs.RECONFIGURE, _mps_by_prolog),
-    SiteFile("task_prolog", f"{LIBEXEC}/task_prolog", _SLURMDS, Needs.RECONFIGURE, _mps_by_prolog),
-    SiteFile("colloc-policy.cron", "/etc/cron.d/colloc-policy", "the host of slurmctld", Needs.NOTHING, has_policy),
-    SiteFile("colloc_table.lua", f"{_LUA}/colloc_table.lua", _LUA_HOSTS, Needs.NOTHING, has_policy, Kind.VERBATIM),
-    SiteFile("colloc_policy.lua", f"{_LUA}/colloc_policy.lua", _LUA_HOSTS, Needs.NOTHING, has_policy, Kind.VERBATIM),
-    SiteFile("colloc.lua", f"{_LUA}/colloc.lua", _LUA_HOSTS, Needs.NOTHING, has_policy),
-    SiteFile("job_submit.lua.example", _JOB_SUBMIT, "the host of slurmctld", Needs.NOTHING, has_policy, Kind.PART),
-    SiteFile("cli_filter.lua.example", _CLI_FILTER, _LUA_HOSTS, Needs.NOTHING, has_policy, Kind.PART),
-    SiteFile("slurm.conf.calls", "{slurm}", _EVERYWHERE, Needs.RECONFIGURE, _is_called, Kind.PART),
-    SiteFile("gres.conf", "{slurm_folder}/gres.conf", _EVERYWHERE, Needs.DRAIN, _has_pieces, Kind.PART),
-    SiteFile("slurm.conf.nodes", "{slurm}", _EVERYWHERE, Needs.DRAIN, _has_pieces, Kind.PART),
-    # Last: its billing weights name what the one before makes known.
-    SiteFile("slurm.conf.partitions", "{slurm}", _EVERYWHERE, Needs.RECONFIGURE, _has_pieces, Kind.PART),
-)
+
+_TABLE = tomllib.loads(files(__package__).joinpath("files.toml").read_text())
+FILES = tuple(_site_file(**row) for row in _TABLE["file"])
 
 
 def render_site(config: SiteConfig, host: Host) -> tuple[SiteFile, ...]:
@@ -210,11 +188,11 @@ def _variables(config: SiteConfig, host: Host) -> dict[str, Any]:
 def _mps_users(config: SiteConfig) -> dict[str, list[str]]:
     """Return the partitions with gres/mps by whom the MPS of a GPU serves there."""
     shared = {name for pool in config.pool if pool.mps_per_gpu for name in pool.partitions}
-    found: dict[str, list[str]] = {"": [], "one": [], "each": [], "all": []}
+    names: dict[str, list[str]] = {"": [], "one": [], "each": [], "all": []}
     for partition in config.partition:
         if partition.name in shared:
-            found[partition.mps_users].append(partition.name)
-    return found
+            names[partition.mps_users].append(partition.name)
+    return names
 
 
 # No blank, quote, backslash, percent sign (cron's newline, systemd's specifiers), # or $: nothing that separates,

@@ -1,20 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """NodeSamples from a Prometheus server that scrapes the exporters a site already runs.
 
-What an exporter calls a thing is data: EXPORTERS. Each scrape is one NodeSample; a time without one is a gap.
+The names of an exporter are data: exporters.toml. Each scrape is one NodeSample; a time without one is a gap.
 """
 
 import ipaddress
 import math
 import re
+import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.resources import files
 from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
 from slurm_colloc.core.errors import InputError
-from slurm_colloc.core.units import BYTES_PER_MIB
 from slurm_colloc.core.usage_model import DeviceAllocation, DeviceSample, NodeSample
 from slurm_colloc.gpu.mig import model_named, parse_profile, slices_per_gpu
 from slurm_colloc.sources.prometheus_server import Series, Server
@@ -26,14 +27,14 @@ _VALID_PERIODS = 1.5
 _MOST = {"gpu_mem_used_mib": 2.0**24, "power_w": 1e5}
 # DCGM has shown 129 % of SM activity for a slice: that is busy; 1000 % is nothing.
 _MOST_PCT = 200.0
-# What the whole card does, which an exporter copies onto each of its slices.
+# An exporter copies these figures of the whole card onto each of its slices.
 _OF_THE_CARD = ("gpu_util_pct", "power_w")
 # The labels that tell a scraped target, or one of two servers that scrape it, from another.
 _TARGET = ("job", "instance", "prometheus_replica", "replica")
 
 
 class Exporter(NamedTuple):
-    """What an exporter calls things: metric -> (our field, factor to our unit), and labels; of several the first there.
+    """An exporter's names: metric -> (our field, factor to our unit), and labels; the first that is there counts.
 
     One without ``uuid`` says only which GPU of a job it means, not which of the node. A reading that lacks the field
     ``proof`` is not taken.
@@ -41,8 +42,8 @@ class Exporter(NamedTuple):
 
     name: str
     metrics: Mapping[str, tuple[str, float]]
-    uuid: tuple[str, ...] = ()
-    node: tuple[str, ...] = ("instance",)
+    uuid: Sequence[str] = ()
+    node: Sequence[str] = ("instance",)
     number: str = ""
     model: str = ""
     profile: str = ""
@@ -51,74 +52,8 @@ class Exporter(NamedTuple):
     proof: str = ""
 
 
-EXPORTERS = (
-    Exporter(
-        name="dcgm-exporter",
-        metrics={
-            "DCGM_FI_DEV_GPU_UTIL": ("gpu_util_pct", 1.0),
-            "DCGM_FI_PROF_GR_ENGINE_ACTIVE": ("gr_active_pct", 100.0),
-            "DCGM_FI_PROF_SM_ACTIVE": ("sm_active_pct", 100.0),
-            "DCGM_FI_PROF_SM_OCCUPANCY": ("sm_occupancy_pct", 100.0),
-            "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": ("tensor_active_pct", 100.0),
-            "DCGM_FI_PROF_DRAM_ACTIVE": ("dram_active_pct", 100.0),
-            "DCGM_FI_DEV_FB_USED": ("gpu_mem_used_mib", 1.0),
-            "DCGM_FI_DEV_POWER_USAGE": ("power_w", 1.0),
-        },
-        uuid=("UUID", "uuid"),
-        node=("hostname", "Hostname", "instance"),
-        number="gpu",
-        model="modelName",
-        profile="GPU_I_PROFILE",
-        gpu_instance="GPU_I_ID",
-        job="hpc_job",
-    ),
-    # By way of DCGM its "utilization" is SM activity. By way of NVML it is GPU_UTIL, and up to 0.4.12 that of the
-    # node's first GPU for every job that has one. Only by way of DCGM is there an occupancy.
-    Exporter(
-        name="slurm-job-exporter",
-        metrics={
-            "slurm_job_utilization_gpu": ("sm_active_pct", 1.0),
-            "slurm_job_sm_occupancy_gpu": ("sm_occupancy_pct", 1.0),
-            "slurm_job_tensor_gpu": ("tensor_active_pct", 1.0),
-            "slurm_job_utilization_gpu_memory": ("dram_active_pct", 1.0),
-            "slurm_job_memory_usage_gpu": ("gpu_mem_used_mib", 1 / BYTES_PER_MIB),
-            "slurm_job_power_gpu": ("power_w", 0.001),
-        },
-        number="gpu",
-        model="gpu_type",
-        profile="gpu_type",
-        job="slurmjobid",
-        proof="sm_occupancy_pct",
-    ),
-    # Of jobstats; from Hopper on it has GPM's figures, as parts of 1 whatever they are called.
-    Exporter(
-        name="nvidia_gpu_prometheus_exporter",
-        metrics={
-            "nvidia_gpu_duty_cycle": ("gpu_util_pct", 1.0),
-            "nvidia_gpu_graphics_util_percent": ("gr_active_pct", 100.0),
-            "nvidia_gpu_sm_util_percent": ("sm_active_pct", 100.0),
-            "nvidia_gpu_sm_occupancy_percent": ("sm_occupancy_pct", 100.0),
-            "nvidia_gpu_any_tensor_util_percent": ("tensor_active_pct", 100.0),
-            "nvidia_gpu_dram_bw_util_percent": ("dram_active_pct", 100.0),
-            "nvidia_gpu_memory_used_bytes": ("gpu_mem_used_mib", 1 / BYTES_PER_MIB),
-            "nvidia_gpu_power_usage_milliwatts": ("power_w", 0.001),
-        },
-        uuid=("uuid",),
-        number="minor_number",
-        model="name",
-        profile="name",
-        job="jobid",
-    ),
-    Exporter(
-        name="nvidia_gpu_exporter",
-        metrics={
-            "nvidia_smi_utilization_gpu_ratio": ("gpu_util_pct", 100.0),
-            "nvidia_smi_memory_used_bytes": ("gpu_mem_used_mib", 1 / BYTES_PER_MIB),
-            "nvidia_smi_power_draw_watts": ("power_w", 1.0),
-        },
-        uuid=("uuid",),
-    ),
-)
+_TABLE = tomllib.loads(files(__package__).joinpath("exporters.toml").read_text())
+EXPORTERS = tuple(Exporter(**row) for row in _TABLE["exporter"])
 # A node's name names a folder of the store.
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 _EXPORTER_OF = {metric: exporter for exporter in EXPORTERS for metric in exporter.metrics}
@@ -143,7 +78,7 @@ class _Unit(NamedTuple):
 
 
 class _Scrape:
-    """What one target said at one time: the readings of each unit, and the jobs it was said to have."""
+    """The readings of each unit by one target at one time, and the jobs that it gave to the unit."""
 
     def __init__(self) -> None:
         self.readings: dict[_Unit, dict[str, float | None]] = defaultdict(dict)
@@ -175,13 +110,13 @@ def names_there(server: Server, since_s: float, until_s: float) -> frozenset[str
     Raises:
         InputError: the server does not answer, or has none of them.
     """
-    found = server.names(_EXPORTER_OF, since_s, until_s)
-    if not found:
+    names = server.names(_EXPORTER_OF, since_s, until_s)
+    if not names:
         raise InputError(
             f"Prometheus at '{server.url}' has no metric of {', '.join(exporter.name for exporter in EXPORTERS)} "
             "in this window; does it scrape one of them, and does it keep data for so long?"
         )
-    return found
+    return names
 
 
 def read_rounds(server: Server, names: Iterable[str], since_s: float, until_s: float) -> Imported:
@@ -223,13 +158,13 @@ def fold(series: Mapping[str, Sequence[Series]]) -> Imported:
                 # A device's value is there once for each job on it.
                 if scrape.readings[unit].get(field) is None:
                     scrape.readings[unit][field] = value
-                # Whatever a site writes into its mapping files: only a job's id is one.
+                # A site's mapping files may hold anything: only a job's id is taken.
                 if job.isascii() and job.isdecimal():
                     scrape.jobs[unit].add(job)
     _drop_unproven(scrapes, rejected)
     _drop_repeated(scrapes, rejected)
     rounds = sorted(_rounds(scrapes), key=lambda one: (one.at_s, one.node))
-    return Imported(tuple(rounds), points, {why: number for why, number in rejected.items() if number})
+    return Imported(tuple(rounds), points, {reason: number for reason, number in rejected.items() if number})
 
 
 def _target(exporter: Exporter, labels: Mapping[str, str]) -> _Target:
@@ -284,8 +219,8 @@ def _drop_unproven(scrapes: _Scrapes, rejected: Counter[str]) -> None:
 def _drop_repeated(scrapes: _Scrapes, rejected: Counter[str]) -> None:
     """Leave one reading of each device at a time, however many watch it.
 
-    Of the exporters on a node the one that knows jobs counts, then the first of EXPORTERS; of two targets that have
-    one device the one with more readings of it.
+    The exporter of a node that knows jobs counts, else the first of EXPORTERS; two targets with one device are told
+    apart by their readings: the one with more counts.
     """
     ranks: dict[str, tuple[bool, int]] = {}
     counts: Counter[tuple[str, _Target]] = Counter()
@@ -306,7 +241,9 @@ def _drop_repeated(scrapes: _Scrapes, rejected: Counter[str]) -> None:
             # A slice with a uuid of its own says by its number of which card it is.
             if EXPORTERS[target.rank].uuid:
                 cut |= {unit.number for unit in scrape.readings if unit.profile and unit.card.startswith("MIG-")}
-            for unit in [one for one in scrape.readings if not one.profile and cut & {one.card, one.number}]:
+            for unit in [
+                reading for reading in scrape.readings if not reading.profile and cut & {reading.card, reading.number}
+            ]:
                 rejected["a whole GPU, said beside its slices"] += len(scrape.readings.pop(unit))
 
 
@@ -336,17 +273,17 @@ def _told_apart(
     readings: Mapping[_Unit, dict[str, float | None]], jobs: Mapping[_Unit, set[str]]
 ) -> tuple[dict[_Unit, dict[str, float | None]], dict[_Unit, set[str]]]:
     """Return the devices behind what several jobs call their GPU 0: the same power and all to the last digit is one."""
-    first: dict[tuple[tuple[str, float | None], ...], list[_Unit]] = defaultdict(list)
+    by_history: dict[tuple[tuple[str, float | None], ...], list[_Unit]] = defaultdict(list)
     shared: dict[_Unit, set[str]] = {}
     for unit, reading in readings.items():
-        same = first[tuple(sorted(reading.items()))]
+        same = by_history[tuple(sorted(reading.items()))]
         # A job's own GPUs are different ones, however alike.
-        known = next((one for one in same if not shared[one] & jobs[unit]), None)
-        if known is None or reading.get("power_w") is None:
+        twin = next((unit_before for unit_before in same if not shared[unit_before] & jobs[unit]), None)
+        if twin is None or reading.get("power_w") is None:
             same.append(unit)
             shared[unit] = set(jobs[unit])
         else:
-            shared[known] |= jobs[unit]
+            shared[twin] |= jobs[unit]
     return {unit: readings[unit] for unit in shared}, shared
 
 
@@ -375,7 +312,7 @@ def _device(unit: _Unit, reading: Mapping[str, float | None], interval_s: float)
 
 
 def _size(unit: _Unit) -> tuple[int, int, int]:
-    """Return memory, SMs and the whole GPU's SMs; of a model not in the tables a slice's part counts in slices."""
+    """Return memory, SMs and the whole GPU's SMs; a slice of a model not in the tables counts in slices."""
     model, profile = model_named(unit.model), parse_profile(unit.profile)
     if profile is None:
         return (model.mem_total_mib or 0, model.sm_count or 0, model.sm_count or 0) if model else (0, 0, 0)

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is in the files of samples and facts: each column with its type, its unit and what it means.
+"""The files of samples and facts: each column with its type, its unit and what it means.
 
 The reference page of the store is made from this, and so is the SQL that reads, adds up and writes these columns.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.resources import files
 from typing import NamedTuple
-
-from slurm_colloc.core.usage_model import ADDITIVE
 
 HOUR_S, DAY_S = 3600, 86_400
 
@@ -31,153 +31,16 @@ class Column(NamedTuple):
     adds: str = KEY
 
 
-def _counted(name: str, meaning: str) -> Column:
-    return Column(name, "BIGINT", "us", meaning, SUM)
+def _columns(rows: Iterable[Sequence[str]]) -> tuple[Column, ...]:
+    return tuple(Column(*row) for row in rows)
 
 
-_CLUSTER = Column("cluster", "VARCHAR", "", "ClusterName")
-_NODE = Column("node", "VARCHAR", "", "its name")
-_UUID = Column("uuid", "VARCHAR", "", "of the GPU or MIG slice")
-_PERCENT = {
-    "gpu_util_pct": "GPU_UTIL",
-    "gr_active_pct": "GR active",
-    "sm_active_pct": "SM activity",
-    "sm_occupancy_pct": "SM occupancy",
-    "tensor_active_pct": "tensor active",
-    "dram_active_pct": "DRAM active",
-}
-_TIMES = (
-    Column("at_s", "DOUBLE", "epoch s", "end of the time that the row stands for"),
-    Column("interval_s", "DOUBLE", "s", "its length"),
-)
-SAMPLES = (
-    _CLUSTER,
-    _NODE,
-    *_TIMES,
-    _UUID,
-    Column("job_id", "VARCHAR", "", "raw id of the job; empty for what is nobody's"),
-    Column("unit_gpus", "DOUBLE", "GPUs", "what the unit is worth in whole GPUs, by compute slices"),
-    Column("whole_sm_part", "DOUBLE", "", "its part of the SMs of the whole GPU"),
-    Column("gpu_model", "VARCHAR", "", "of the device"),
-    Column("profile", "VARCHAR", "", "of a MIG slice; empty for a whole GPU"),
-    Column("process_count", "INTEGER", "", "processes of the job on it: 0 is held idle, NULL not known"),
-    Column("direct_count", "INTEGER", "", "of these, those that are no clients of MPS; NULL not known"),
-    *(
-        Column(name, "FLOAT", "J" if name == "energy_j" else "%", f"the job's part of {_PERCENT.get(name, 'energy')}")
-        for name in ADDITIVE
-    ),
-    Column("gpu_mem_used_mib", "BIGINT", "MiB", "of the job's processes"),
-    Column("method", "VARCHAR", "", "how the reading was split"),
-    Column("sharers", "INTEGER", "", "over how many jobs"),
-)
-HOSTS = (
-    _CLUSTER,
-    _NODE,
-    *_TIMES,
-    Column("job_id", "VARCHAR", "", "raw id of the job"),
-    Column("cpu_s", "FLOAT", "s", "CPU time"),
-    Column("host_mem_mib", "BIGINT", "MiB", "memory, without the page cache"),
-    Column("read_mib", "FLOAT", "MiB", "bytes read"),
-    Column("written_mib", "FLOAT", "MiB", "bytes written"),
-)
-
-# What a run used of a GPU or slice, by how that was told from others' use.
+_TABLES = tomllib.loads(files(__package__).joinpath("schema.toml").read_text())
+SAMPLES, HOSTS = _columns(_TABLES["samples"]), _columns(_TABLES["hosts"])
+# Columns that say which run a row of facts is of, and which part of the facts and which time.
+OF_RUN, OF_FACT = _columns(_TABLES["of_run"]), _columns(_TABLES["of_fact"])
 UNIT, PEAK, HOST, DEVICE, EVIDENCE, LEVEL = "unit", "peak", "host", "device", "evidence", "level"
-_PEAK_MIB = Column("peak_mib", "BIGINT", "MiB", "largest GPU memory at one time", MAX)
-_UNIT_GPUS = Column("unit_gpus", "DOUBLE", "GPUs", "what the unit is worth in whole GPUs, by compute slices", MAX)
-_MODEL = Column("gpu_model", "VARCHAR", "", "of the device", MAX)
-FACTS: Mapping[str, tuple[Column, ...]] = {
-    UNIT: (
-        _NODE,
-        _UUID,
-        Column("method", "VARCHAR", "", "how its use was told from others'"),
-        _UNIT_GPUS,
-        _counted("us", "sampled time inside the run"),
-        _counted("whole_us", "the same with what readings reach beyond the run's ends"),
-        _counted("util_us", "sampled time with a GPU_UTIL"),
-        Column("util_fix", "BIGINT", "%/65536 us", "GPU_UTIL over that time", SUM),
-        _counted("sm_us", "sampled time with an SM activity"),
-        Column("sm_fix", "BIGINT", "%/65536 us", "SM activity over that time", SUM),
-        Column("beyond_fix", "BIGINT", "%/65536 us", "of that, what a share used beyond what it was given", SUM),
-        _MODEL,
-        _counted("alone_us", "time in which SM activity, or GPU_UTIL in its place, was measured alone on a whole GPU"),
-        _counted("ran_us", "of that, time in which it was above 0"),
-        Column("alone_fix", "BIGINT", "%/65536 us", "SM activity over alone_us", SUM),
-        _counted("shared_us", "time that it was seen to share with other jobs"),
-        _counted("held_us", "time over the number of jobs that the device had"),
-        _counted("idle_us", "time without a process of the run, or work; NULL not known"),
-        _counted("direct_us", "time with a process that was no client of MPS; NULL not known"),
-        Column(
-            "blackout_us", "BIGINT", "us", "time in which SM activity read 0 beside a GPU_UTIL of 10 % or more", ALL
-        ),
-        Column("energy_uj", "BIGINT", "uJ", "energy", SUM),
-        _PEAK_MIB,
-        Column("first_s", "DOUBLE", "epoch s", "when the first reading of its activity began", MIN),
-        Column("last_s", "DOUBLE", "epoch s", "its last reading of activity", MAX),
-        Column("active_s", "DOUBLE", "epoch s", "its last reading above 0", MAX),
-        Column("sharers", "INTEGER", "", "the most jobs that the device had", MAX),
-    ),
-    PEAK: (_PEAK_MIB,),
-    HOST: (
-        _NODE,
-        _counted("cpu_us", "sampled time with a CPU time"),
-        _counted("cpu_used_us", "CPU time"),
-        Column("read_umib", "BIGINT", "MiB/1e6", "bytes read", SUM),
-        Column("written_umib", "BIGINT", "MiB/1e6", "bytes written", SUM),
-        Column("host_mem_mib", "BIGINT", "MiB", "largest host memory at one time", MAX),
-    ),
-    DEVICE: (
-        _NODE,
-        _UUID,
-        Column("jobs", "INTEGER", "", "how many jobs the device had"),
-        _UNIT_GPUS,
-        _MODEL,
-        Column("profile", "VARCHAR", "", "of a MIG slice; empty for a whole GPU", MAX),
-        _counted("us", "sampled time"),
-        _counted("stray_us", "time with a process of no job; NULL where processes are not known"),
-        Column("stray_last_s", "DOUBLE", "epoch s", "the last reading with one", MAX),
-        _counted("jobs_us", "sampled time of its jobs, added up"),
-    ),
-    EVIDENCE: (
-        _NODE,
-        _MODEL,
-        Column("profile", "VARCHAR", "", "of a MIG slice; empty for a whole GPU", MAX),
-        Column("devices", "BIGINT", "", "GPUs and slices read at one time, at most", MAX),
-        Column("passes", "BIGINT", "", "readings", SUM),
-        Column("sampled_s", "DOUBLE", "s", "time that they stand for", SUM),
-        _PEAK_MIB,
-        Column("held_since_s", "DOUBLE", "epoch s", "first reading with GPU memory in use", MIN),
-        Column("peak_since_s", "DOUBLE", "epoch s", "first reading within 1 % of that day's peak"),
-        Column("sm_s", "DOUBLE", "s", "time in which SM activity was measured alone, of all devices", SUM),
-        Column("sm_ran_s", "DOUBLE", "s", "of that, time in which it was above 0", SUM),
-        Column("sm_pct_s", "DOUBLE", "% s", "SM activity over that time", SUM),
-        Column("sm_least_pct", "DOUBLE", "%", "the least of it", MIN),
-        Column("sm_is_bound", "BOOLEAN", "", "GPU_UTIL stood in for it", MAX),
-        Column("is_reading", "BOOLEAN", "", "it was read of whole GPUs, by exporters or logs", MAX),
-        Column("sm_passes", "BIGINT", "", "readings with it", SUM),
-        Column("sm_sum_pct", "DOUBLE", "%", "these, added up", SUM),
-        Column("sm_sum_pct2", "DOUBLE", "%^2", "their squares, added up", SUM),
-        Column("host_mem_mib", "BIGINT", "MiB", "largest host memory at one time", MAX),
-        Column("busy_s", "DOUBLE", "s", "of sm_ran_s, time of which it is known whether a kernel ran", SUM),
-        Column("busy_pct_s", "DOUBLE", "% s", "part of it in which one ran: GR active, else GPU_UTIL", SUM),
-    ),
-    LEVEL: (
-        Column("kind", "VARCHAR", "", "'sm', 'dram' or 'cores'"),
-        Column("level", "DOUBLE", "%, cores", "rounded up: 'sm' and 'dram' to 2 %, 'cores' to a quarter"),
-        Column("weight", "DOUBLE", "s", "time at that level; of 'cores' readings", SUM),
-    ),
-}
-# Which part of the facts a row is of, the time that it is of, and whose it is.
-OF_RUN = (
-    _CLUSTER,
-    Column("job_id", "VARCHAR", "", "raw id of the run's job"),
-    Column("start_s", "BIGINT", "epoch s", "when the run began"),
-)
-OF_FACT = (
-    Column("part", "VARCHAR", "", f"one of {', '.join(FACTS)}"),
-    Column("from_s", "BIGINT", "epoch s", "begin of the hour or day"),
-    Column("span_s", "INTEGER", "s", "3600 or 86400"),
-)
+FACTS: Mapping[str, tuple[Column, ...]] = {part: _columns(rows) for part, rows in _TABLES["facts"].items()}
 
 
 def names(columns: Iterable[Column]) -> list[str]:

@@ -34,7 +34,7 @@ def store_page() -> str:
     parts = "\n".join(f"## facts, part `{part}`\n\n{_PARTS[part]}\n\n{_table(FACTS[part])}" for part in FACTS)
     return f"""# The store's columns
 
-Made from `slurm_colloc/store/schema.py`. Where the files lie, and for how long:
+Made from `slurm_colloc/store/schema.toml`. Where the files lie, and for how long:
 [the store](../explanation/accounting.md#the-store). NULL is not known, never 0.
 
 ## samples
