@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write a site.toml from the live cluster: what was found, where, and what nobody could say.
+"""Write a site.toml from the live cluster: each figure with its source, and the figures that nobody could tell.
 
 Consents are never assumed: sharing by mps or shard stays off until a person with the right to say so says so.
 """
@@ -68,44 +68,44 @@ def discover(
         *_section("", _top(cluster, tier, own=own), extra),
         *pool_lines(cluster, models),
     ]
-    sections: dict[str, tuple[Iterable[str], _Found]] = {name: ((), {}) for name in extra if name and extra[name]}
+    sections: dict[str, tuple[Iterable[str], _Keys]] = {name: ((), {}) for name in extra if name and extra[name]}
     if tier != "report":
         for partition in with_gpus(cluster):
             lines += ["", *_partition(partition, cluster)]
         enforced = cluster.settings.get("AccountingStorageEnforce", "not set")
-        said = {"enforced": (cluster.enforced, f"AccountingStorageEnforce is {enforced}")}
-        sections["limits"] = ((), said)
+        enforced_key = {"enforced": (cluster.enforced, f"AccountingStorageEnforce is {enforced}")}
+        sections["limits"] = ((), enforced_key)
     if tier == "place":
         meant = extra.get("sharing", {}).get("unbilled")
         sharing, why_not = _sharing(cluster, vouched, meant if isinstance(meant, list) else [])
         sections["sharing"] = (map(note, why_not), sharing)
         if own:
             sharing["late_binding"] = ("on", "your own jobs may get a piece while they wait")
-    for name, (about, found) in sections.items():
-        lines += ["", *about, f"[{name}]", *_section(name, found, extra)]
+    for name, (about, keys) in sections.items():
+        lines += ["", *about, f"[{name}]", *_section(name, keys, extra)]
     return "\n".join(lines) + "\n"
 
 
-_Found = Mapping[str, tuple[object, str]]
+_Keys = Mapping[str, tuple[object, str]]
 
 
-def _section(name: str, found: _Found, extra: Mapping[str, Mapping[str, object]]) -> Iterator[str]:
+def _section(name: str, keys: _Keys, extra: Mapping[str, Mapping[str, object]]) -> Iterator[str]:
     """Yield the keys of a section: those that were found, and those that were given, which go before them."""
-    given = {key: (value, "as given by --set") for key, value in extra.get(name, {}).items()}
-    for key, (value, source) in {**found, **given}.items():
+    chosen = {key: (value, "as given by --set") for key, value in extra.get(name, {}).items()}
+    for key, (value, source) in {**keys, **chosen}.items():
         yield key_line(key, value, source)
 
 
 def _top(cluster: Cluster, tier: str, *, own: bool) -> dict[str, tuple[object, str]]:
-    first: dict[str, tuple[object, str]] = {"schema": (SCHEMA, ""), "cluster": (cluster.name, "scontrol show config")}
+    keys: dict[str, tuple[object, str]] = {"schema": (SCHEMA, ""), "cluster": (cluster.name, "scontrol show config")}
     release = read_as_another(cluster.release) or "scontrol --version"
     default = "scontrol show partition" if cluster.default_partition else "no partition is the default"
-    first["slurm_release"] = (cluster.release, release)
+    keys["slurm_release"] = (cluster.release, release)
     policy = (_POLICIES[tier], f"tier '{tier}': {TIERS[tier]}")
     if tier == "report":
-        return {**first, "policy": policy}
+        return {**keys, "policy": policy}
     return {
-        **first,
+        **keys,
         "default_partition": (cluster.default_partition, default),
         **({"default_mem": (memory, "scontrol show config")} if (memory := default_mem(cluster.settings)) else {}),
         "sbatch_options": (cluster.plugin_options, "options of SPANK plugins, asked of sbatch"),
@@ -129,10 +129,10 @@ def _sharing(
 ) -> tuple[dict[str, tuple[object, str]], list[str]]:
     """Return the keys of [sharing], and in words why what was vouched for is off."""
     offered = [share for share in SHARES if any(node.quantity(share) for node in cluster.nodes)]
-    why = {share: free_of_charge(cluster, share) for share in offered}
-    off = {share for share, reasons in why.items() if reasons and share not in unbilled}
+    reasons = {share: free_of_charge(cluster, share) for share in offered}
+    off = {share for share, texts in reasons.items() if texts and share not in unbilled}
     mps, shard = (share in vouched and share not in off for share in SHARES)
-    lines = [f"gres/{share}: {reason}" for share, reasons in why.items() for reason in reasons]
+    lines = [f"gres/{share}: {reason}" for share, texts in reasons.items() for reason in texts]
     if off:
         lines.append("Such a share stays off here, whoever vouched for it, unless sharing.unbilled names it.")
     somebody = "vouched for when this was written"

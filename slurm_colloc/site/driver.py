@@ -55,8 +55,8 @@ def load_gpus_file(path: str) -> NodeGpus:
         with open(path, encoding="utf-8") as stream:
             return parse_gpus_file(stream.read(), path)
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise GpuError(f"'{path}' cannot be read: {why}; 'colloc site gpus' on a GPU node writes one") from error
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise GpuError(f"'{path}' cannot be read: {reason}; 'colloc site gpus' on a GPU node writes one") from error
 
 
 def parse_gpus_file(text: str, source: str) -> NodeGpus:
@@ -66,9 +66,9 @@ def parse_gpus_file(text: str, source: str) -> NodeGpus:
         GpuError: anything else, another release's among it.
     """
     try:
-        found: _GpusFile = read_as(_GpusFile, json.loads(text))
-        if found.schema != SCHEMA:
-            raise ValueError(f"schema {found.schema} and not {SCHEMA}")
+        file: _GpusFile = read_as(_GpusFile, json.loads(text))
+        if file.schema != SCHEMA:
+            raise ValueError(f"schema {file.schema} and not {SCHEMA}")
     except (ValueError, RecursionError) as error:
         raise GpuError(f"'{source}' is not what 'colloc site gpus' prints in this release: {error}") from error
-    return NodeGpus(found.node, found.units, found.complete)
+    return NodeGpus(file.node, file.units, file.complete)

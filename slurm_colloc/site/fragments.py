@@ -10,7 +10,7 @@ from slurm_colloc.core.model import Gres
 from slurm_colloc.core.units import whole_minutes
 from slurm_colloc.gpu.mig import parse_profile, slices_per_gpu
 from slurm_colloc.placement.pieces import shares_per_gpu
-from slurm_colloc.site.cluster import SHARES
+from slurm_colloc.site.cluster import SHARES, grouped
 from slurm_colloc.slurm.hostlist import expand, fold
 
 
@@ -27,23 +27,14 @@ def alike(pools: Sequence[Pool]) -> list[Alike]:
     Raises:
         InputError: nodes that cannot be read.
     """
-    of_node: dict[str, list[int]] = {}
-    for index, pool in enumerate(pools):
-        for node in expand(pool.nodes):
-            of_node.setdefault(node, []).append(index)
-    nodes: dict[tuple[int, ...], list[str]] = {}
-    for node, indices in of_node.items():
-        nodes.setdefault(tuple(indices), []).append(node)
-    return [
-        Alike(_words_for(names, pools[indices[0]]), tuple(pools[index] for index in indices))
-        for indices, names in sorted(nodes.items())
-    ]
-
-
-def _words_for(names: Sequence[str], pool: Pool) -> str:
-    """Return names of nodes as the pool has them, where it has no others."""
-    whole = len(names) == len(expand(pool.nodes))
-    return pool.nodes if whole else fold(names)
+    indices_of = grouped((node, index) for index, pool in enumerate(pools) for node in expand(pool.nodes))
+    groups = []
+    for indices, names in sorted(grouped((tuple(indices), node) for node, indices in indices_of.items()).items()):
+        of_pool = pools[indices[0]].nodes
+        # Nodes that are all of a pool's are named in its words.
+        words = of_pool if len(names) == len(expand(of_pool)) else fold(names)
+        groups.append(Alike(words, tuple(pools[index] for index in indices)))
+    return groups
 
 
 def shares(pools: Sequence[Pool]) -> tuple[Gres, ...]:
@@ -90,16 +81,16 @@ def gres_conf_lines(pools: Sequence[Pool]) -> list[list[str]]:
     """
     kinds = [pool for pool in pools if devices(pool)]
     detected = len(kinds) > 1 or any(pool.slice for pool in kinds)
-    first = ["AutoDetect=nvml"] if detected else ["AutoDetect=off"]
+    words = ["AutoDetect=nvml"] if detected else ["AutoDetect=off"]
     for pool in kinds if not detected else ():
         last = pool.gpus_per_node - 1
         kind = [f"Type={pool.gpu_type}"] if pool.gpu_type else []
-        first += ["Name=gpu", *kind, f"File=/dev/nvidia{f'[0-{last}]' if last else 0}"]
+        words += ["Name=gpu", *kind, f"File=/dev/nvidia{f'[0-{last}]' if last else 0}"]
     even = [gres for gres in shares(pools) if gres not in uneven_shares(pools)]
     # Else Slurm gives mps of one GPU of the node at a time: the others' lie idle while jobs on mps wait.
     several = ["Flags=all_sharing"] if sum(gres.quantity for pool in pools for gres in devices(pool)) > 1 else []
     return [
-        first,
+        words,
         *([f"Name={gres.name}", f"Count={gres.quantity}", *(several if gres.name == "mps" else [])] for gres in even),
     ]
 

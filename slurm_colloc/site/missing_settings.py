@@ -16,32 +16,32 @@ from slurm_colloc.slurm.setup import parse_weights
 
 def read_as_another(release: str) -> str:
     """Return what csub makes of a release that it does not know; empty of one that it knows."""
-    known = known_as(release)
-    if known == release:
+    nearest = known_as(release)
+    if nearest == release:
         return ""
-    newer = f"csub reads it as {known}; a job with an option that {known} has not is submitted as asked"
-    return newer if known else "csub is plain sbatch"
+    newer = f"csub reads it as {nearest}; a job with an option that {nearest} has not is submitted as asked"
+    return newer if nearest else "csub is plain sbatch"
 
 
 def gaps(config: SiteConfig) -> list[str]:
     """Return where ``config`` keeps csub from placing jobs, by its own words and not by mistake."""
     places = config.tier == "place"
-    found = [] if places else [f"tier '{config.tier}': {TIERS[config.tier]}"]
+    lines = [] if places else [f"tier '{config.tier}': {TIERS[config.tier]}"]
     if config.policy == "shadow":
-        others = ", except for jobs of a [[rollout]] with 'auto'" * ("auto" in config.policies)
-        found.append(f"policy is 'shadow': csub records what it would do and changes no job{others}")
+        exceptions = ", except for jobs of a [[rollout]] with 'auto'" * ("auto" in config.policies)
+        lines.append(f"policy is 'shadow': csub records what it would do and changes no job{exceptions}")
     if not config.pool:
-        found.append("no pool: no node with GPUs is described, so no job is placed")
+        lines.append("no pool: no node with GPUs is described, so no job is placed")
     if otherwise := read_as_another(config.slurm_release):
-        found.append(f"slurm_release is '{config.slurm_release}', csub knows {', '.join(RELEASES)}: {otherwise}")
+        lines.append(f"slurm_release is '{config.slurm_release}', csub knows {', '.join(RELEASES)}: {otherwise}")
     if not config.paths.state and config.observe.agent:
-        found.append("observe.agent is set and paths.state is not: the samples of the nodes would lie in root's home")
+        lines.append("observe.agent is set and paths.state is not: the samples of the nodes would lie in root's home")
     if places and config.paths.state and not config.paths.decisions:
-        found.append(
+        lines.append(
             "paths.decisions is not set, so csub's decisions lie in users' homes, where 'colloc ingest' and "
             "'colloc report --shadow' do not find them"
         )
-    found += [
+    lines += [
         f"partition '{partition.name}': its jobs may be suspended and keep their GPU memory: no mps, no shard, no packs"
         for partition in config.partition
         if partition.suspends
@@ -50,18 +50,18 @@ def gaps(config: SiteConfig) -> list[str]:
         shares = pool.mps_per_gpu or pool.shards_per_gpu
         if config.tier != "report" and (pool.sm_count is None or (pool.gpu_mem_mib is None and shares)):
             missing = " and ".join(key for key in ("sm_count", "gpu_mem_mib") if getattr(pool, key) is None)
-            what = "no job" if pool.sm_count is None else "no share"
+            subject = "no job" if pool.sm_count is None else "no share"
             if pool.gpu_model and not model_named(pool.gpu_model):
                 how = f"no GPU in our table is named '{pool.gpu_model}'; give the driver's, or use --gpus FILE"
             else:
                 how = "'site init --gpu' may know them, 'site init --gpus' does"
-            done = f"{what} is placed" if places else "no packs are made"
-            found.append(f"pool '{pool.name}': {done} without its {missing}; {how}")
+            done = f"{subject} is placed" if places else "no packs are made"
+            lines.append(f"pool '{pool.name}': {done} without its {missing}; {how}")
         elif places and not (pool.slice or shares):
-            found.append(f"pool '{pool.name}': no slices, mps or shard, so jobs get whole GPUs")
+            lines.append(f"pool '{pool.name}': no slices, mps or shard, so jobs get whole GPUs")
         elif places:
-            found += [f"pool '{pool.name}': {why}" for why in _off(pool, config)]
-    return found
+            lines += [f"pool '{pool.name}': {why}" for why in _off(pool, config)]
+    return lines
 
 
 _OF_MPS_USERS = {
@@ -77,10 +77,10 @@ def _off(pool: Pool, config: SiteConfig) -> Iterable[str]:
     if pool.mps_per_gpu and not uses(config, "mps"):
         yield "csub gives no MPS shares here: 'colloc site init --mps-daemon' allows them where MPS daemons run"
     elif pool.mps_per_gpu:
-        for users, said in _OF_MPS_USERS.items():
+        for users, text in _OF_MPS_USERS.items():
             named = [item.name for item in config.partition if item.name in pool.partitions and item.mps_users == users]
             if named and (users != "one" or pool.gpus_per_node > 1):
-                yield said.format(", ".join(f"'{name}'" for name in named))
+                yield text.format(", ".join(f"'{name}'" for name in named))
     if pool.shards_per_gpu and not uses(config, "shard"):
         yield "csub gives no shards here: 'colloc site init --shard-consent' allows them, without isolation of jobs"
 
@@ -104,8 +104,8 @@ def _of_cluster(config: SiteConfig, cluster: Cluster) -> Iterator[str]:
         if any(shares_per_gpu(pool, share) for pool in config.pool):
             meant = share in config.sharing.unbilled
             if meant or not uses(config, share):  # else it is a difference
-                what = "in sharing.unbilled" if meant else "off"
-                yield from (f"gres/{share} ({what}): {why}" for why in free_of_charge(cluster, share))
+                state = "in sharing.unbilled" if meant else "off"
+                yield from (f"gres/{share} ({state}): {reason}" for reason in free_of_charge(cluster, share))
 
 
 # A weight is a number of few digits.
@@ -124,14 +124,16 @@ def charges(config: SiteConfig, cluster: Cluster) -> Iterator[str]:
     parts: dict[str, dict[str, float]] = {}
     for partition in with_gpus(cluster):
         weights = parse_weights(partition.billing_weights)
-        of = parts[partition.name] = dict(gpu_parts(pool for pool in config.pool if partition.name in pool.partitions))
-        named = {gres: (gres, *["GRES/gpu"] * gres.startswith("GRES/gpu:")) for gres in of}
+        pieces = parts[partition.name] = dict(
+            gpu_parts(pool for pool in config.pool if partition.name in pool.partitions)
+        )
+        named = {gres: (gres, *["GRES/gpu"] * gres.startswith("GRES/gpu:")) for gres in pieces}
         prices[partition.name] = {
             gres: added([weights.get(name.lower(), 0.0) for name in names]) for gres, names in named.items()
         }
     wholes = {
-        name: max((price for gres, price in of.items() if parts[name][gres] == 1), default=0.0)
-        for name, of in prices.items()
+        name: max((price for gres, price in pieces.items() if parts[name][gres] == 1), default=0.0)
+        for name, pieces in prices.items()
     }
     for name, priced in prices.items():
         whole = wholes[name] or max(wholes.values(), default=0.0)

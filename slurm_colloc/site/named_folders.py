@@ -44,7 +44,7 @@ class Keepers(NamedTuple):
 
 def keepers(service: str, site_file: str) -> Keepers:
     """Return who keeps a site: root, who owns the site file, and ``service``, which the rendered units name."""
-    owners = {0, os.stat(site_file).st_uid} | ({found.pw_uid} if (found := user_called(service)) else set())
+    owners = {0, os.stat(site_file).st_uid} | ({user.pw_uid} if (user := user_called(service)) else set())
     return Keepers(service, frozenset(owners))
 
 
@@ -95,8 +95,8 @@ def _names(nodes: str) -> Collection[str]:
 def _programs(config: SiteConfig) -> Iterator[Seen]:
     templates, sbatch = config.paths.templates, config.paths.sbatch
     if templates and not os.path.isdir(templates):
-        what = "it is no folder here: the shipped templates are taken instead"
-        yield Seen(f"paths.templates '{templates}'", what)
+        text = "it is no folder here: the shipped templates are taken instead"
+        yield Seen(f"paths.templates '{templates}'", text)
     if sbatch and not (os.path.isfile(sbatch) and os.access(sbatch, os.X_OK)):
         yield Seen(f"paths.sbatch '{sbatch}'", "it is no program here: csub cannot submit; name the real sbatch")
 
@@ -113,8 +113,8 @@ def _folder(
         return
     except OSError as error:
         make = f"install -d -m {mode.made}{f' -o {service}' if service else ''} {quoted}"
-        what = f"{error.strerror}: is its file system mounted, and the path right? The first time, as root: {make}"
-        yield Seen(subject, what)
+        text = f"{error.strerror}: is its file system mounted, and the path right? The first time, as root: {make}"
+        yield Seen(subject, text)
         return
     if not stat.S_ISDIR(found.st_mode):
         yield Seen(subject, "it is no folder: move it away")
@@ -134,17 +134,17 @@ def _own(key: str, path: str, keep: Keepers) -> Iterator[Seen | Blank]:
         why = f"it must belong to the user '{keep.service}', which this host does not have; ORDER.md makes it"
         yield Blank(subject, why)
     owners = {user.pw_uid} if user else None if keep.service else keep.owners
-    found = list(_folder(key, path, owners, _CLOSED, keep.service))
-    yield from found
-    if found:
+    faults = list(_folder(key, path, owners, _CLOSED, keep.service))
+    yield from faults
+    if faults:
         return
     owned = os.stat(path)
     acting = os.geteuid() == 0 and owned.st_uid != 0
     if acting or owned.st_uid == os.geteuid():
         with as_user(owned.st_uid, owned.st_gid) if acting else nullcontext():
             if not os.access(path, os.W_OK | os.X_OK, effective_ids=True):
-                what = f"{_name(owned.st_uid)} cannot write there: is a folder above it closed, or mounted read-only?"
-                yield Seen(subject, what)
+                text = f"{_name(owned.st_uid)} cannot write there: is a folder above it closed, or mounted read-only?"
+                yield Seen(subject, text)
 
 
 def _flushed_by(config: SiteConfig) -> Iterator[Blank]:
@@ -167,8 +167,8 @@ def _audit(config: SiteConfig, keep: Keepers) -> Iterable[Seen | Blank]:
     here = os.path.lexists(path)
     outlet = config.notices.textfile
     if outlet and not os.path.isdir(os.path.dirname(outlet)):
-        what = "its folder is not there, so that each audit ends in an error"
-        yield (Seen if here else Blank)(f"notices.textfile '{outlet}'", what)
+        text = "its folder is not there, so that each audit ends in an error"
+        yield (Seen if here else Blank)(f"notices.textfile '{outlet}'", text)
     if config.notices.mode == "off":
         return
     if not here:
@@ -180,5 +180,5 @@ def _audit(config: SiteConfig, keep: Keepers) -> Iterable[Seen | Blank]:
     except OSError:
         return
     if network:
-        what = f"it is on {network}, where each audit is refused: set notices.state to a folder on a disk of that host"
-        yield Seen(f"{key} '{path}'", what)
+        text = f"it is on {network}, where each audit is refused: set notices.state to a folder on a disk of that host"
+        yield Seen(f"{key} '{path}'", text)

@@ -11,7 +11,7 @@ from slurm_colloc.core.errors import InputError
 from slurm_colloc.core.model import Gres
 from slurm_colloc.gpu.mig import gres_type_of, model_named, parse_profile
 from slurm_colloc.gpu.reader import GpuUnit
-from slurm_colloc.site.cluster import DEVICES, SHARES, Cluster, NodeGpus
+from slurm_colloc.site.cluster import DEVICES, SHARES, Cluster, NodeGpus, grouped
 from slurm_colloc.slurm.parse import Node
 
 
@@ -31,21 +31,21 @@ class Shape(NamedTuple):
 
 def alike(nodes: Iterable[Node]) -> list[list[Node]]:
     """Return nodes with the same GPUs in the same partitions together, in Slurm's order."""
-    groups: dict[object, list[Node]] = {}
-    for node in nodes:
+
+    def key(node: Node) -> object:
         gres = tuple(sorted(item for item in node.gres if item.name in DEVICES))
-        groups.setdefault((gres, tuple(shapes_of(node)), frozenset(node.partitions)), []).append(node)
-    return list(groups.values())
+        return gres, tuple(shapes_of(node)), frozenset(node.partitions)
+
+    return list(grouped((key(node), node) for node in nodes).values())
 
 
 def shapes_of(node: Node) -> list[Shape]:
     """Return the cards of a node: each type of whole GPUs with the slices of such cards, then slices of others."""
-    gpus = _added_up(item for item in node.gres if item.name == "gpu")
+    # slurm.conf may name a type twice.
+    counts = grouped((item.type, item.quantity) for item in node.gres if item.name == "gpu")
+    gpus = [Gres("gpu", kind, sum(quantities)) for kind, quantities in counts.items() if sum(quantities)]
     whole = [item for item in gpus if parse_profile(item.type) is None]
-    slices: dict[str, list[Gres]] = {}
-    for item in gpus:
-        if parse_profile(item.type) is not None:
-            slices.setdefault(card_of_slice(item.type), []).append(item)
+    slices = grouped((card_of_slice(item.type), item) for item in gpus if item not in whole)
     cut: dict[str, list[Gres]] = {}
     for card in list(slices):
         owners = [item.type for item in whole if same_card(item.type, card)]
@@ -58,23 +58,15 @@ def shapes_of(node: Node) -> list[Shape]:
     return shapes + [Shape("", 0, tuple(parts), 0, 0) for parts in slices.values()]
 
 
-def _added_up(gpus: Iterable[Gres]) -> list[Gres]:
-    """Return one entry for each type: slurm.conf may name a type twice."""
-    found: dict[str, int] = {}
-    for item in gpus:
-        found[item.type] = found.get(item.type, 0) + item.quantity
-    return [Gres("gpu", kind, count) for kind, count in found.items() if count]
-
-
 def card_of_slice(gres_type: str) -> str:
     """Return what a slice's type says of its card: ``a100`` of ``a100_1g.5gb``, nothing of ``1g.5gb``."""
     profile = parse_profile(gres_type)
     return gres_type.partition(profile.name)[0].rstrip("_-") if profile else gres_type
 
 
-def same_card(one: str, other: str) -> bool:
+def same_card(first: str, second: str) -> bool:
     """Return whether two types may be of one card: Slurm takes any part of the driver's name for a type."""
-    return one.lower() in other.lower() or other.lower() in one.lower()
+    return first.lower() in second.lower() or second.lower() in first.lower()
 
 
 def _per_gpu(node: Node, name: str, gpu: Gres, whole: Sequence[Gres]) -> int | None:
@@ -84,13 +76,13 @@ def _per_gpu(node: Node, name: str, gpu: Gres, whole: Sequence[Gres]) -> int | N
     """
     all_of_them = [item for item in node.gres if item.name == name]
     typed = [item for item in all_of_them if item.type]
-    own = [item for item in all_of_them if item.type == gpu.type] if typed else all_of_them
+    of_type = [item for item in all_of_them if item.type == gpu.type] if typed else all_of_them
     gpus = gpu.quantity if typed else sum(item.quantity for item in whole)
-    total = sum(item.quantity for item in own)
+    total = sum(item.quantity for item in of_type)
     if not total:
         return 0
-    told = [of for of, _ in node.shares if of.name == name and of.type in ("", gpu.type)]
-    sizes = {size for of, devices in node.shares if of in told for size in devices if size}
+    reported = [gres for gres, _ in node.shares if gres.name == name and gres.type in ("", gpu.type)]
+    sizes = {size for gres, devices in node.shares if gres in reported for size in devices if size}
     if sizes:
         return sizes.pop() if len(sizes) == 1 else None
     return total // gpus if gpus and total % gpus == 0 else None
@@ -139,15 +131,15 @@ def card_of(shape: Shape, nodes: Sequence[str], models: Mapping[str, str], clust
         ),
         None,
     )
-    here = [item for item in cluster.gpus if item.node in nodes]
-    elsewhere = [item for item in cluster.gpus if item.node not in nodes]
-    found = _by_drivers(shape, here, cluster) or _by_drivers(shape, elsewhere, cluster)
-    if found and found.model and named and gres_type_of(str(named.value)) != gres_type_of(str(found.model.value)):
+    own_drivers = [item for item in cluster.gpus if item.node in nodes]
+    drivers = [item for item in cluster.gpus if item.node not in nodes]
+    card = _by_drivers(shape, own_drivers, cluster) or _by_drivers(shape, drivers, cluster)
+    if card and card.model and named and gres_type_of(str(named.value)) != gres_type_of(str(card.model.value)):
         raise InputError(
-            f"--gpu says '{named.value}' of {', '.join(nodes[:3])}, and {found.model.source} '{found.model.value}': "
+            f"--gpu says '{named.value}' of {', '.join(nodes[:3])}, and {card.model.source} '{card.model.value}': "
             "leave --gpu out, or give the driver's name"
         )
-    return _filled(found or UNKNOWN, (found and found.model) or named or by_type)
+    return _filled(card or UNKNOWN, (card and card.model) or named or by_type)
 
 
 def _filled(card: Card, model: Known | None) -> Card:

@@ -51,10 +51,10 @@ def of_headers(folder: str) -> Version:
             f"no headers of Slurm in '{folder}/slurm' ({error.strerror}): install {_PACKAGES}, or name where Slurm is "
             "installed by --slurm-prefix"
         ) from error
-    found = _NUMBER.search(text)
-    if not found:
+    match = _NUMBER.search(text)
+    if not match:
         raise InputError(f"'{path}' has no SLURM_VERSION_NUMBER; are these the headers of Slurm 22.05 or later?")
-    number = int(found[1], 16)
+    number = int(match[1], 16)
     return Version(number >> 16, number >> 8 & 0xFF, number & 0xFF)
 
 
@@ -68,16 +68,16 @@ def of_programs(prefix: str, timeout_s: float) -> Version:
     """
     answers = []
     for folder, *question in (("bin", "sinfo", "--version"), ("sbin", "slurmd", "-V")):
-        own = os.path.join(prefix, folder, question[0])
+        path = os.path.join(prefix, folder, question[0])
         try:
-            said = ask([own if prefix and os.path.isfile(own) else question[0], question[1]], timeout_s)
+            answer = ask([path if prefix and os.path.isfile(path) else question[0], question[1]], timeout_s)
         except ProcessError as error:
             answers.append(str(error))
             continue
-        found = _SAID.search(said.decode(errors="replace"))
-        if found:
-            return Version(*map(int, found.groups()))
-        answers.append(f"'{' '.join(question)}' said {said[:80]!r}")
+        match = _SAID.search(answer.decode(errors="replace"))
+        if match:
+            return Version(*map(int, match.groups()))
+        answers.append(f"'{' '.join(question)}' said {answer[:80]!r}")
     raise ProcessError(f"the version of the Slurm that runs here is not known: {'; '.join(answers)}")
 
 

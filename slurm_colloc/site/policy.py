@@ -7,7 +7,7 @@ from typing import NamedTuple
 from slurm_colloc.core.config import MigSlice, Partition, Pool, SiteConfig
 from slurm_colloc.core.errors import ConfigError, InputError
 from slurm_colloc.estimate.policy_table import model_hash
-from slurm_colloc.site.cluster import SHARES
+from slurm_colloc.site.cluster import SHARES, grouped
 from slurm_colloc.slurm.gres import parse_gres
 
 
@@ -48,7 +48,9 @@ def policies(config: SiteConfig) -> list[Policy]:
     Raises:
         ConfigError: an ``interactive_gres`` that is not one piece of a GPU.
     """
-    judged = [one for one in config.partition if one.job_submit != "off"] if has_policy(config) else []
+    judged = (
+        [partition for partition in config.partition if partition.job_submit != "off"] if has_policy(config) else []
+    )
     return [_policy(config, partition) for partition in judged]
 
 
@@ -86,10 +88,10 @@ def _is_open(pool: Pool, config: SiteConfig) -> bool:
 def _reachable(config: SiteConfig, partition: Partition) -> Iterator[Piece]:
     """Yield slices, the smallest first, those of the partition itself before those of others that all may use."""
     yield from _pieces(config, partition.name)
-    for other in config.partition:
-        if other.name in partition.pieces_in and not other.restrictions:
-            for piece in _pieces(config, other.name):
-                yield piece._replace(partition=other.name, max_min=other.max_time_min)
+    for reachable in config.partition:
+        if reachable.name in partition.pieces_in and not reachable.restrictions:
+            for piece in _pieces(config, reachable.name):
+                yield piece._replace(partition=reachable.name, max_min=reachable.max_time_min)
 
 
 def _pieces(config: SiteConfig, name: str) -> list[Piece]:
@@ -98,24 +100,25 @@ def _pieces(config: SiteConfig, name: str) -> list[Piece]:
     Slurm knows slices by type only: of several kinds with one type it may give any, so the lesser counts, and what may
     not be taken from one of them is taken from none.
     """
-    kinds: dict[str, list[Piece | None]] = {}
-    for pool in _pools(config, name):
-        for part in pool.slice:
-            if part.quantity:
-                kinds.setdefault(part.type, []).append(_piece(pool, part) if _is_open(pool, config) else None)
-    found = []
+    kinds = grouped(
+        (part.type, _piece(pool, part) if _is_open(pool, config) else None)
+        for pool in _pools(config, name)
+        for part in pool.slice
+        if part.quantity
+    )
+    least_pieces = []
     for alike in kinds.values():
-        known = [piece for piece in alike if piece is not None]
-        if len(known) == len(alike) and len({piece.model for piece in known}) == 1:
-            least = known[0]._replace(
-                mem_mib=min(piece.mem_mib for piece in known),
-                sm=min(piece.sm for piece in known),
-                whole_sm=max(piece.whole_sm for piece in known),
-                cpus=min(piece.cpus for piece in known),
-                host_mib=min(piece.host_mib for piece in known),
+        usable = [piece for piece in alike if piece is not None]
+        if len(usable) == len(alike) and len({piece.model for piece in usable}) == 1:
+            least = usable[0]._replace(
+                mem_mib=min(piece.mem_mib for piece in usable),
+                sm=min(piece.sm for piece in usable),
+                whole_sm=max(piece.whole_sm for piece in usable),
+                cpus=min(piece.cpus for piece in usable),
+                host_mib=min(piece.host_mib for piece in usable),
             )
-            found.append(least)
-    return sorted(found, key=lambda piece: (piece.mem_mib, piece.sm))
+            least_pieces.append(least)
+    return sorted(least_pieces, key=lambda piece: (piece.mem_mib, piece.sm))
 
 
 def _piece(pool: Pool, part: MigSlice) -> Piece | None:

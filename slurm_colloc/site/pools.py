@@ -33,8 +33,8 @@ def pool_lines(cluster: Cluster, models: Mapping[str, str]) -> list[str]:
 def unconfirmed(nodes: Sequence[Node]) -> list[str]:
     """Return a sentence on the nodes that are down, drained or silent: nobody has seen lately what they have."""
     names = [node.name for node in nodes if set(node.states) & set(_ABSENT)]
-    said = f"'{fold(names)}': down, drained or silent, so what slurm.conf says of their GPUs is not confirmed"
-    return [said] if names else []
+    text = f"'{fold(names)}': down, drained or silent, so what slurm.conf says of their GPUs is not confirmed"
+    return [text] if names else []
 
 
 def _about(nodes: Sequence[Node]) -> Iterator[str]:
@@ -50,7 +50,8 @@ def _pool(nodes: Sequence[Node], shape: Shape, card: Card, alone: bool) -> Itera
     yield key_line("name", names if alone else f"{names} {kind}", "for people; change it as you like")
     yield key_line("nodes", names)
     yield key_line("partitions", nodes[0].partitions)
-    yield key_line("gpu_type", shape.gpu_type, "" if shape.gpu_type else _without_type(shape))
+    untyped = "its GPUs have no type in gres.conf" if shape.gpus else "all its GPUs are cut into slices"
+    yield key_line("gpu_type", shape.gpu_type, "" if shape.gpu_type else untyped)
     yield key_line("gpus_per_node", shape.gpus, "gres/gpu of a node that are no slices")
     if features := [name for name in nodes[0].features if all(name in node.features for node in nodes)]:
         yield key_line("features", features, "scontrol show node, ActiveFeatures; those that each of them has")
@@ -61,18 +62,14 @@ def _pool(nodes: Sequence[Node], shape: Shape, card: Card, alone: bool) -> Itera
             yield note(f"{key} is not one number: its GPUs do not have as many {name} each. gres.conf says which GPU")
             yield note(f"has how many; without the key csub places no {name} here.")
         elif per_gpu:
-            told = any(of.name == name for node in nodes for of, _ in node.shares)
+            is_reported = any(gres.name == name for node in nodes for gres, _ in node.shares)
             evenly = f"the node's {name} over its GPUs, evenly; gres.conf has the last word"
-            yield key_line(key, per_gpu, "sinfo, GresUsed" if told else evenly)
+            yield key_line(key, per_gpu, "sinfo, GresUsed" if is_reported else evenly)
     for key, least, source in least_for_jobs(nodes):
         if least:
             yield key_line(key, least, f"scontrol show node, {source}; the least of these nodes")
     for item in shape.slices:
         yield from _slice(item.type, item.quantity, card)
-
-
-def _without_type(shape: Shape) -> str:
-    return "its GPUs have no type in gres.conf" if shape.gpus else "all its GPUs are cut into slices"
 
 
 def _size(shape: Shape, card: Card) -> Iterator[str]:

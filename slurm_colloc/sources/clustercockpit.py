@@ -48,8 +48,8 @@ def parse_jobs(text: str) -> Parsed:
                 continue
             rows.append(row)
             # Only a job with GPUs has a GPU_UTIL; the table writes 0 for the others.
-            known = row.gres and mean is not None
-            means.append(JobMeans(mean, None, row.gres[0].quantity, METHOD) if known else None)
+            measured = row.gres and mean is not None
+            means.append(JobMeans(mean, None, row.gres[0].quantity, METHOD) if measured else None)
     except csv.Error as error:
         raise InputError(f"ClusterCockpit table, after {rows_in} rows: {error}") from error
     return Parsed(tuple(rows), rows_in, 0, dict(rejected), tuple(means))

@@ -2,7 +2,7 @@
 """Job runs from slurmctld's own memory, for a cluster without accounting.
 
 It remembers a finished job for MinJobAge only, and of a requeued job only the last run. The job completion log
-(jobcomp/filetxt) does not help there: without a slurmdbd its Tres has no gres.
+(jobcomp/filetxt) does not help there: its Tres has no gres where there is no slurmdbd.
 """
 
 import re
@@ -32,7 +32,7 @@ _JOB = re.compile(
 )
 # A name such as "x UserId=other(1) GroupId=..." makes a line with two readings; this is the other one.
 _LONGER_NAME = re.compile(rf"(?>.*?{_FROM_USER}")
-# What Slurm itself prints behind the name, read as part of it: 26.05 an id of the submission.
+# Slurm itself prints more behind the name, 26.05 an id of the submission: it is read as part of the name.
 _BEHIND_NAME = re.compile(r"(?: SLUID=s[0-9A-Z]{13})?(?: HetJobIdSet=\d[\d,-]*)?$")
 _NEVER_RAN = ("PENDING", "CONFIGURING")
 
@@ -43,7 +43,7 @@ def parse_jobs(text: str, cluster: str, zone: tzinfo | None = None, known: Colle
     Args:
         text: one line for each job.
         cluster: the cluster's name, which the output does not give.
-        zone: of the times, which are local ones; None: this machine's.
+        zone: the zone of the times, which are local ones; None: this machine's.
         known: the raw ids of the jobs there are; None: any. A job's name may hold newlines, and a whole line of another
             job after one: then that job has two lines, or does not exist.
     """
@@ -70,7 +70,7 @@ def parse_jobs(text: str, cluster: str, zone: tzinfo | None = None, known: Colle
 
 def _row(match: re.Match[str], cluster: str, zone: tzinfo | None) -> AllocationRow:
     state = match["state"]
-    # Of a job that has not ended, EndTime is when its limit will be reached.
+    # EndTime of a job that has not ended is the time at which its limit will be reached.
     ended = state not in ("RUNNING", "SUSPENDED", "COMPLETING", *_NEVER_RAN)
     return checked(
         AllocationRow(

@@ -47,16 +47,16 @@ class Holdings(NamedTuple):
     rejected: int
 
 
-def after_a_look(known: Iterable[Holding], held: Iterable[Held], at_s: int) -> list[Holding]:
+def after_a_look(earlier: Iterable[Holding], held: Iterable[Held], at_s: int) -> list[Holding]:
     """Return the holdings of a day after one more look, at ``at_s``."""
-    rows = {(one.job_id, one.start_s, one.node, one.type, one.unit): one for one in known}
+    rows = {(holding.job_id, holding.start_s, holding.node, holding.type, holding.unit): holding for holding in earlier}
     runs = {key[:2] for key in rows}
-    for one in held:
-        for index in one.gres_indices if one.start_s is not None else ():
-            key = one.job_id, one.start_s or 0, one.node, one.type, index
-            # What a job has that was seen without it, it got since.
+    for holding in held:
+        for index in holding.gres_indices if holding.start_s is not None else ():
+            key = holding.job_id, holding.start_s or 0, holding.node, holding.type, index
+            # A job that was seen without this unit got it since.
             from_s = at_s if key[:2] in runs else key[1]
-            before = rows.get(key) or Holding(*key, one.weight, from_s, at_s)
+            before = rows.get(key) or Holding(*key, holding.weight, from_s, at_s)
             rows[key] = before._replace(seen_s=at_s)
     return list(rows.values())
 
@@ -65,97 +65,96 @@ def text_of(rows: Iterable[Holding]) -> str:
     """Return the file of a day: no cell holds a comma."""
     cells = ["" if cell is None else str(cell) for row in rows for cell in row]
     width = len(Holding._fields)
-    lines = [",".join(cells[at : at + width]) for at in range(0, len(cells), width)]
+    lines = [",".join(cells[index : index + width]) for index in range(0, len(cells), width)]
     return "\n".join([_HEADER, *lines, ""])
 
 
 def parse_holders(text: str) -> Holdings:
     """Return what such a file holds."""
-    found, rejected = [], 0
+    holdings, rejected = [], 0
     for line in text.split("\n"):
         if line in ("", _HEADER):
             continue
         try:
             job_id, start_s, node, gres_type, unit, weight, *seen_s = line.split(",")
-            given = float(weight) if weight else None
-            row = [job_id, int(start_s), node, gres_type, int(unit), given, *map(int, seen_s)]
-            found.append(read_as(Holding, row))
+            share = float(weight) if weight else None
+            row = [job_id, int(start_s), node, gres_type, int(unit), share, *map(int, seen_s)]
+            holdings.append(read_as(Holding, row))
         except (ValueError, TypeError):
             rejected += 1
-    return Holdings(tuple(found), rejected)
+    return Holdings(tuple(holdings), rejected)
 
 
 class Timeline:
-    """Who had which unit when; ``ends`` are the runs of each job with when they ended, None of one that goes on."""
+    """The jobs on each unit at each time; ``ends`` are starts and ends of each job's runs, None of one that goes on."""
 
     def __init__(self, holdings: Iterable[Holding], ends: Mapping[str, Sequence[tuple[float, float | None]]]) -> None:
-        rows = {(one.job_id, one.start_s, one.node, one.type, one.unit): one for one in sorted(holdings, key=_seen)}
+        rows = {
+            (holding.job_id, holding.start_s, holding.node, holding.type, holding.unit): holding
+            for holding in sorted(holdings, key=lambda holding: holding.seen_s)
+        }
         last_s: dict[tuple[str, int], int] = defaultdict(int)
-        for one in rows.values():
-            last_s[one.job_id, one.start_s] = max(one.seen_s, last_s[one.job_id, one.start_s])
+        for holding in rows.values():
+            last_s[holding.job_id, holding.start_s] = max(holding.seen_s, last_s[holding.job_id, holding.start_s])
         self._of_unit: dict[tuple[str, int], list[tuple[float, float, Holding]]] = defaultdict(list)
-        for one in rows.values():
+        for holding in rows.values():
             # One that was seen later without this GPU gave it back.
-            given_back = one.seen_s < last_s[one.job_id, one.start_s]
-            end_s = one.seen_s if given_back else _end_s(one, ends.get(one.job_id, ()))
-            self._of_unit[one.node, one.unit].append((one.from_s, end_s, one))
+            given_back = holding.seen_s < last_s[holding.job_id, holding.start_s]
+            end_s = holding.seen_s if given_back else _end_s(holding, ends.get(holding.job_id, ()))
+            self._of_unit[holding.node, holding.unit].append((holding.from_s, end_s, holding))
         for spans in self._of_unit.values():
             spans.sort()
-        self.jobs = frozenset(one.job_id for one in rows.values())
+        self.jobs = frozenset(holding.job_id for holding in rows.values())
         self._nodes = Counter({node: 0 for node, _ in self._of_unit})
         for node, index in self._of_unit:
             self._nodes[node] = max(self._nodes[node], index + 1)
 
     def units(self, node: str) -> int:
-        """Return how many units a node has at least, by the numbers that jobs had there; 0 where none was seen."""
+        """Return how many units a node has at least, by the numbers that jobs had there; it is 0 if no job was seen."""
         return self._nodes[node]
 
     def at(self, node: str, index: int, at_s: float) -> list[Holding]:
         """Return who had a unit at that time."""
         spans = self._of_unit.get((node, index), [])
         begun = spans[: bisect_right(spans, at_s, key=lambda span: span[0])]
-        return [one for _, end_s, one in begun if at_s <= end_s]
+        return [holding for _, end_s, holding in begun if at_s <= end_s]
 
 
-def _seen(one: Holding) -> int:
-    return one.seen_s
+def _end_s(holding: Holding, runs: Sequence[tuple[float, float | None]]) -> float:
+    """Return when its run ended by the accounting, else when it was last seen: it goes on, or is not there."""
+    ended = [end_s for start_s, end_s in runs if start_s <= holding.from_s < (inf if end_s is None else end_s)]
+    return holding.seen_s if not ended or ended[-1] is None else ended[-1]
 
 
-def _end_s(one: Holding, runs: Sequence[tuple[float, float | None]]) -> float:
-    """Return when its run ended by the accounting; of one that goes on, or is not there, when it was last seen."""
-    ended = [end_s for start_s, end_s in runs if start_s <= one.from_s < (inf if end_s is None else end_s)]
-    return one.seen_s if not ended or ended[-1] is None else ended[-1]
-
-
-def with_holders(rounds: Sequence[NodeSample], known: Timeline, unmatched: set[str]) -> tuple[NodeSample, ...]:
+def with_holders(rounds: Sequence[NodeSample], timeline: Timeline, unmatched: set[str]) -> tuple[NodeSample, ...]:
     """Return the rounds with who had their devices, and add to ``unmatched`` the nodes of which that cannot be told.
 
     Slurm numbers whole GPUs by the device file, which is nearly always the exporter's number, and the units of a node
     with slices by their place; see gpu/reader.py. A node whose units do not fit that is left as it was.
     """
     numbers = {node: _numbers([one for one in rounds if one.node == node]) for node in {one.node for one in rounds}}
-    found = []
-    for seen in rounds:
-        of, sliced = numbers[seen.node], any(device.profile for device in seen.devices)
-        least = known.units(seen.node)
-        if least and not seen.holders:
-            if len(set(of.values())) < len(of) or not of or (sliced and len(of) < least):
-                unmatched.add(seen.node)
+    samples = []
+    for sample in rounds:
+        units, sliced = numbers[sample.node], any(device.profile for device in sample.devices)
+        least = timeline.units(sample.node)
+        if least and not sample.holders:
+            if len(set(units.values())) < len(units) or not units or (sliced and len(units) < least):
+                unmatched.add(sample.node)
             else:
                 holders = [
                     DeviceAllocation(device.uuid, one.job_id, one.weight)
-                    for device in seen.devices
-                    for one in known.at(seen.node, of[device.uuid], seen.at_s)
+                    for device in sample.devices
+                    for one in timeline.at(sample.node, units[device.uuid], sample.at_s)
                     if _is_of(one.type, device.profile)
                 ]
-                seen = seen._replace(holders=tuple(sorted(holders, key=lambda one: one[:2])))
-        found.append(seen)
-    return tuple(found)
+                sample = sample._replace(holders=tuple(sorted(holders, key=lambda one: one[:2])))
+        samples.append(sample)
+    return tuple(samples)
 
 
 def _numbers(rounds: Sequence[NodeSample]) -> dict[str, int]:
     """Return Slurm's number of each unit of a node; nothing where slices do not say their place."""
-    units = {device.uuid: device for one in rounds for device in one.devices}
+    units = {device.uuid: device for sample in rounds for device in sample.devices}
     if not any(device.profile for device in units.values()):
         return {uuid: device.gres_index for uuid, device in units.items()}
     places = {uuid: whole(uuid.rpartition("/")[2]) if device.profile else 0 for uuid, device in units.items()}

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Means of a job as jobstats leaves them in Slurm's AdminComment: "JS1:" and base64 of gzip of JSON.
 
-The JSON has for each node {"gpu_utilization": {"0": percent}, "gpu_used_memory": {"0": bytes}, ...}: by the GPU's minor
-number the mean of GPU_UTIL and the peak of the memory in use. What the server behind jobstats lost is left out.
+The JSON has for each node {"gpu_utilization": {"0": percent}, "gpu_used_memory": {"0": bytes}, ...}: the keys
+are minor numbers of GPUs, the values the mean of GPU_UTIL and the peak of the memory in use. Readings that the server
+behind jobstats lost are left out.
 """
 
 import base64
@@ -19,7 +20,7 @@ from slurm_colloc.sources.means import JobMeans
 
 METHOD = "job mean by jobstats"
 _PREFIX = "JS1:"
-# In place of a blob: the job was shorter than two samples, or jobstats had none.
+# These stand in place of a blob: the job was shorter than two samples, or jobstats had none.
 _WITHOUT = ("Short", "None")
 _GZIP = 16 + zlib.MAX_WBITS
 # A thousand nodes of eight GPUs take half of it.
@@ -39,19 +40,19 @@ def parse_blob(admin_comment: str) -> JobMeans | None:
     nodes = _member(_decode(blob), "nodes")
     utils = [_numbers(node, "gpu_utilization", 100) for node in nodes.values()]
     memories = [_numbers(node, "gpu_used_memory", _LARGEST_MEMORY_BYTES) for node in nodes.values()]
-    known = [value for util in utils for value in util.values()]
+    values = [value for util in utils for value in util.values()]
     # A node of which one GPU's memory is not known has more than the sum of the others.
     sums = [
         sum(memory.values())
         for util, memory in zip(utils, memories, strict=True)
         if memory and util.keys() <= memory.keys()
     ]
-    if not known and not sums:
+    if not values and not sums:
         return None
     return JobMeans(
-        gpu_util_pct=math.fsum(known) / len(known) if known else None,
+        gpu_util_pct=math.fsum(values) / len(values) if values else None,
         gpu_mem_peak_mib=used_mib(math.ceil(max(sums))) if sums else None,
-        gpus=len(known),
+        gpus=len(values),
         method=METHOD,
     )
 
@@ -78,10 +79,10 @@ def _refuse(constant: str) -> NoReturn:
 
 
 def _member(holder: Any, name: str) -> Mapping[str, Any]:
-    found = holder.get(name) if isinstance(holder, dict) else None
-    if not isinstance(found, dict):
+    member = holder.get(name) if isinstance(holder, dict) else None
+    if not isinstance(member, dict):
         raise InputError(f"a jobstats blob has no table '{name}'")
-    return found
+    return member
 
 
 def _numbers(node: Any, name: str, most: float) -> Mapping[str, float]:

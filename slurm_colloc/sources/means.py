@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What others measured of a whole job, without saying when."""
+"""Figures of a whole job that others measured, without their times."""
 
 from typing import NamedTuple
 

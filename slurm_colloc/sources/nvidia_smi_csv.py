@@ -18,7 +18,7 @@ from slurm_colloc.core.errors import InputError
 from slurm_colloc.core.usage_model import DeviceAllocation, DeviceSample, NodeSample
 from slurm_colloc.gpu.mig import model_named
 
-# What a log without a header is taken to have, in this order, unless said otherwise.
+# A log without a header is taken to have these columns, in this order, unless --fields names others.
 FIELDS = ("timestamp", "index", "uuid", "name", "utilization.gpu", "memory.used", "memory.total", "power.draw")
 _ALIASES = {"gpu_uuid": "uuid", "gpu_name": "name"}
 _UNITS = {"utilization.gpu": "%", "memory.used": "MiB", "memory.total": "MiB", "power.draw": "W"}
@@ -59,8 +59,8 @@ def parse_csv(text: str, zone: tzinfo | None, node: str = "", fields: Sequence[s
 
     Args:
         text: with or without headers and units.
-        zone: of the timestamps, which are local ones; None: this machine's.
-        node: where it was written; without a column uuid it tells the GPUs from those of other nodes.
+        zone: the zone of the timestamps, which are local ones; None: this machine's.
+        node: the node on which it was written; it tells GPUs of a log without a column uuid from those of other nodes.
         fields: the columns of lines before the first header.
 
     Raises:
@@ -190,7 +190,7 @@ def _rounds(readings: Sequence[_Reading], node: str) -> Iterator[NodeSample]:
             energy_j = None if device.power_w is None else device.power_w * interval_s
             timed.append((interval_s, device._replace(energy_j=energy_j)))
             last_s[device.uuid] = at_s
-        for interval_s, group in groupby(sorted(timed), key=lambda one: one[0]):
+        for interval_s, group in groupby(sorted(timed), key=lambda timed_row: timed_row[0]):
             yield NodeSample(at_s, interval_s, node, "", tuple(device for _, device in group), (), (), ())
 
 
@@ -209,26 +209,26 @@ def _passes(readings: Iterable[_Reading]) -> Iterator[tuple[float, list[DeviceSa
 def holders_by_accounting(rounds: Iterable[NodeSample], runs: Iterable[GpuRun]) -> tuple[NodeSample, ...]:
     """Return the rounds with the run that had all GPUs of the node as holder, where one had them all the time.
 
-    Where another run with GPUs was on the node in that time, or one that had fewer than the log shows, nobody holds.
+    A node with another run on GPUs in that time, or with a run that had fewer than the log shows, has no holder.
     """
     rounds, runs = tuple(rounds), tuple(runs)
     uuids: dict[str, set[str]] = defaultdict(set)
-    for seen in rounds:
-        uuids[seen.node].update(device.uuid for device in seen.devices)
+    for sample in rounds:
+        uuids[sample.node].update(device.uuid for device in sample.devices)
     timelines = {node: _Timeline([run for run in runs if node in run.nodes and run.gpus]) for node in uuids}
-    found = []
-    for seen in rounds:
-        run = timelines[seen.node].alone(seen.at_s - seen.interval_s, seen.at_s)
-        if run and run.gpus == len(uuids[seen.node]) and not seen.holders:
-            seen = seen._replace(
-                holders=tuple(DeviceAllocation(device.uuid, run.job_id, None) for device in seen.devices)
+    samples = []
+    for sample in rounds:
+        run = timelines[sample.node].alone(sample.at_s - sample.interval_s, sample.at_s)
+        if run and run.gpus == len(uuids[sample.node]) and not sample.holders:
+            sample = sample._replace(
+                holders=tuple(DeviceAllocation(device.uuid, run.job_id, None) for device in sample.devices)
             )
-        found.append(seen)
-    return tuple(found)
+        samples.append(sample)
+    return tuple(samples)
 
 
 class _Timeline:
-    """Who was on one node: between each two of its times the same runs."""
+    """The runs on one node: between each two of its times they are the same."""
 
     def __init__(self, runs: Sequence[GpuRun]) -> None:
         changes: dict[float, list[tuple[bool, GpuRun]]] = defaultdict(list)
@@ -237,13 +237,13 @@ class _Timeline:
             changes[run.end_s if run.end_s is not None else float("inf")].append((False, run))
         self._times = sorted(changes)
         self._alone: list[GpuRun | None] = []
-        there: set[GpuRun] = set()
+        running: set[GpuRun] = set()
         for at_s in self._times:
             for begins, run in changes[at_s]:
-                (there.add if begins else there.discard)(run)
-            self._alone.append(next(iter(there)) if len(there) == 1 else None)
+                (running.add if begins else running.discard)(run)
+            self._alone.append(next(iter(running)) if len(running) == 1 else None)
 
     def alone(self, since_s: float, until_s: float) -> GpuRun | None:
         """Return the only run that was there from ``since_s`` to ``until_s``, if nothing changed in that time."""
-        first, last = bisect_right(self._times, since_s) - 1, bisect_left(self._times, until_s) - 1
-        return self._alone[first] if first == last >= 0 else None
+        before, last = bisect_right(self._times, since_s) - 1, bisect_left(self._times, until_s) - 1
+        return self._alone[before] if before == last >= 0 else None

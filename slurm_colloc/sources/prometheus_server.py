@@ -64,7 +64,7 @@ class Server:
         Raises:
             InputError: no answer, or one that is not of the expected form.
         """
-        # Of a range's two ends Prometheus 2 includes both and Prometheus 3 one: a second more, and cut here.
+        # Prometheus 2 includes both ends of a range and Prometheus 3 one: a second more is asked for, and cut here.
         span_s = math.ceil(until_s - since_s) + 1
         text = self._ask("query", {"query": f"{metric}{{{self._match}}}[{span_s}s]", "time": f"{until_s:.3f}"})
         return tuple(
@@ -75,19 +75,19 @@ class Server:
     def _ask(self, path: str, query: Mapping[str, str]) -> str:
         request = urllib.request.Request(f"{self.url}/api/v1/{path}?{urlencode(query)}")  # noqa: S310 - see __init__
         if self._token:
-            # Not to whom it redirects.
+            # The token is for this server and not for another that it redirects to.
             request.add_unredirected_header("Authorization", f"Bearer {self._token}")
-        asked = f"Prometheus at '{self.url}', asked for {query.get('query', 'the names of its metrics')},"
+        question = f"Prometheus at '{self.url}', asked for {query.get('query', 'the names of its metrics')},"
         deadline_s = time.monotonic() + self._timeout_s
         try:
             with urllib.request.urlopen(request, timeout=self._timeout_s) as answer:  # noqa: S310
-                return _read(answer, asked, deadline_s)
+                return _read(answer, question, deadline_s)
         except urllib.error.HTTPError as error:
             hint = f"; put a token into ${TOKEN_VARIABLE}" if error.code in (401, 403) else ""
-            raise InputError(f"{asked} answered {error.code} {error.reason}: {_said(error)}{hint}") from error
+            raise InputError(f"{question} answered {error.code} {error.reason}: {_said(error)}{hint}") from error
         except (OSError, http.client.HTTPException) as error:
-            why = getattr(error, "reason", None) or error
-            raise InputError(f"{asked} did not answer: {why}; is it up, and reachable from here?") from error
+            cause = getattr(error, "reason", None) or error
+            raise InputError(f"{question} did not answer: {cause}; is it up, and reachable from here?") from error
 
 
 def _said(error: urllib.error.HTTPError) -> str:
@@ -99,7 +99,7 @@ def _said(error: urllib.error.HTTPError) -> str:
         return "without saying why"
 
 
-def _read(answer: http.client.HTTPResponse, asked: str, deadline_s: float) -> str:
+def _read(answer: http.client.HTTPResponse, question: str, deadline_s: float) -> str:
     """Return the whole answer within its time; the connection's own time-out begins anew with each byte."""
     parts: list[bytes] = []
     size = 0
@@ -107,9 +107,9 @@ def _read(answer: http.client.HTTPResponse, asked: str, deadline_s: float) -> st
         parts.append(chunk)
         size += len(chunk)
         if size > _ANSWER_LIMIT_BYTES:
-            raise InputError(f"{asked} answered with more than {_ANSWER_LIMIT_BYTES >> 20} MiB for an hour")
+            raise InputError(f"{question} answered with more than {_ANSWER_LIMIT_BYTES >> 20} MiB for an hour")
         if time.monotonic() > deadline_s:
-            raise InputError(f"{asked} did not end its answer in time; is it busy?")
+            raise InputError(f"{question} did not end its answer in time; is it busy?")
     return b"".join(parts).decode(errors="replace")
 
 
@@ -117,7 +117,7 @@ def parse_names(text: str) -> tuple[str, ...]:
     """Return the values of a label from an answer of ``/api/v1/label/<name>/values``.
 
     Raises:
-        InputError: not the expected JSON.
+        InputError: it is not the expected JSON.
     """
     data = _data(text)
     if not isinstance(data, list) or not all(isinstance(name, str) for name in data):
@@ -129,7 +129,7 @@ def parse_series(text: str) -> tuple[Series, ...]:
     """Return labels and points (time in epoch seconds, value) of each series in an answer of ``/api/v1/query``.
 
     Raises:
-        InputError: not the expected JSON, or no range of samples.
+        InputError: it is not the expected JSON, or no range of samples.
     """
     data = _data(text)
     try:

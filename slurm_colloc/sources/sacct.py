@@ -23,7 +23,7 @@ from slurm_colloc.core.usage_model import AllocationRow
 from slurm_colloc.slurm.gres import SHOWN
 from slurm_colloc.sources.means import JobMeans
 
-# JobName comes last: in text with an ordinary delimiter it may hold that delimiter, and then the rest is the name.
+# JobName comes last: it may hold the delimiter of the text, and then the rest is the name.
 FIELDS = (
     *("JobIDRaw", "JobID", "Cluster", "User", "Account", "Partition", "QOS", "State", "Submit", "Start", "End"),
     *("Suspended", "AllocTRES", "NodeList", "JobName"),
@@ -32,10 +32,10 @@ NEEDED = ("JobID", "User", "State", "Start", "End", "AllocTRES")
 DAY_S = 86400
 _EPOCH_DIGITS = 11  # until the year 5138
 _MOST_REASONS = 20
-# Without ElapsedRaw nobody knows of a copied text how long its unfinished runs had run.
+# ElapsedRaw alone says of a copied text how long its unfinished runs had run.
 # TimelimitRaw is of no use to reports, and a text without it is read as before.
 LIMIT = "TimelimitRaw"
-# From when on a job could have started: after its dependencies, its --begin and its hold.
+# A job could have started from then on: after its dependencies, its --begin and its hold.
 ELIGIBLE = "Eligible"
 EXPORT = (*FIELDS[:-1], LIMIT, ELIGIBLE, "ElapsedRaw", FIELDS[-1])
 
@@ -54,10 +54,10 @@ class Parsed(NamedTuple):
 
 
 def bounded(reasons: Mapping[str, int]) -> dict[str, int]:
-    """Return the most frequent of these reasons, the others as one: what users write makes any number of them."""
+    """Return the most frequent of these reasons, the others as one: users' words make any number of them."""
     ranked = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
-    others = sum(count for _, count in ranked[_MOST_REASONS:])
-    return dict(ranked[:_MOST_REASONS]) | ({"other reasons": others} if others else {})
+    rest = sum(count for _, count in ranked[_MOST_REASONS:])
+    return dict(ranked[:_MOST_REASONS]) | ({"other reasons": rest} if rest else {})
 
 
 def ask_fields(timeout_s: float, environment: Mapping[str, str], more: Sequence[str] = ()) -> tuple[str, ...]:
@@ -76,10 +76,10 @@ def choose_fields(listed: str, more: Sequence[str] = ()) -> tuple[str, ...]:
     Raises:
         InputError: one that is needed is not.
     """
-    there = set(listed.split())
-    check_fields(tuple(there))
+    names = set(listed.split())
+    check_fields(tuple(names))
     # JobName stays last.
-    return tuple(name for name in (*FIELDS[:-1], *more, FIELDS[-1]) if name in there)
+    return tuple(name for name in (*FIELDS[:-1], *more, FIELDS[-1]) if name in names)
 
 
 def check_fields(fields: Sequence[str]) -> None:
@@ -183,7 +183,7 @@ def parse_time(text: str, zone: tzinfo | None) -> int | None:
 
     Args:
         text: digits, or ISO 8601.
-        zone: of a time without an offset; None: this machine's, by the clocks of that day.
+        zone: the zone of a time without an offset; None: this machine's, by the clocks of that day.
 
     Raises:
         InputError: anything else.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Slurm's own job accounting saw of GPUs: gres/gpuutil and gres/gpumem in sacct's TRESUsageInTot.
+"""GPU use by Slurm's own job accounting: gres/gpuutil and gres/gpumem in sacct's TRESUsageInTot.
 
 They are no means: a step's value is the highest reading of each of its tasks over all its GPUs, added up over the tasks
-(slurm.schedmd.com/gres.html calls them high-water marks). So the utilisation is the most that the mean can be.
+(slurm.schedmd.com/gres.html calls them high-water marks). The utilisation is the most that the mean can be.
 """
 
 import re
@@ -46,7 +46,7 @@ def parse_tres_usage(text: str) -> dict[str, float | None]:
     Raises:
         InputError: an item outside the grammar.
     """
-    found: dict[str, float | None] = {}
+    usage: dict[str, float | None] = {}
     for item in filter(None, text.split(",")):
         name, equals, value = item.partition("=")
         if name == "cpu" and equals:
@@ -55,8 +55,8 @@ def parse_tres_usage(text: str) -> dict[str, float | None]:
         if match is None or not name:
             raise InputError(f"TRES usage '{item[:SHOWN]}' in '{text[:SHOWN]}' is not of the form name=number")
         number = float(match[1]) * _MULTIPLIER[match[2]]
-        found[name] = number if number < _MOST else None
-    return found
+        usage[name] = number if number < _MOST else None
+    return usage
 
 
 def step_means(steps: Sequence[Step], gres: Iterable[Gres], release: str) -> JobMeans | None:
@@ -64,14 +64,14 @@ def step_means(steps: Sequence[Step], gres: Iterable[Gres], release: str) -> Job
 
     Args:
         steps: all steps of the run.
-        gres: what the run was given.
-        release: of the Slurm that ran it, with its third number ("24.05.4").
+        gres: the gres of the run.
+        release: the release of the Slurm that ran it, with its third number ("24.05.4").
 
     Raises:
         InputError: they say what is not so, and why.
     """
-    told = [step for step in steps if _UTIL in step.usage or _MEMORY in step.usage]
-    if not told:
+    measured = [step for step in steps if _UTIL in step.usage or _MEMORY in step.usage]
+    if not measured:
         return None
     if not re.match(r"\d+\.\d+\.\d+", release):
         raise InputError("say which Slurm ran them: --slurm-release 24.05.4")
@@ -81,13 +81,13 @@ def step_means(steps: Sequence[Step], gres: Iterable[Gres], release: str) -> Job
         raise InputError("gpuutil and gpumem are wrong before Slurm 23.02.6")
     if gpus > 1 and numbers < _ALL_GPUS_SINCE:
         raise InputError("gpuutil and gpumem are of one GPU of several before Slurm 24.05.1")
-    values = [step.usage.get(name) for step in told for name in (_UTIL, _MEMORY)]
+    values = [step.usage.get(name) for step in measured for name in (_UTIL, _MEMORY)]
     if not any(values):
         raise InputError("gpuutil and gpumem are 0 or infinite, as they are where Slurm cannot read them")
-    util, memory = _most_at_once(told, _UTIL), _most_at_once(told, _MEMORY)
+    util, memory = _most_at_once(measured, _UTIL), _most_at_once(measured, _MEMORY)
     if util is not None and util > 100 * gpus:
         raise InputError("gpuutil is more than the GPUs can do: peaks at different times of what shares them")
-    one_node = all(step.nodes == 1 for step in told)
+    one_node = all(step.nodes == 1 for step in measured)
     return JobMeans(
         gpu_util_pct=None,
         gpu_mem_peak_mib=used_mib(round(memory)) if memory is not None and one_node else None,
@@ -102,12 +102,12 @@ def highest_util_pct(steps: Sequence[Step]) -> float | None:
 
 
 def _whole_gpus(gres: Iterable[Gres]) -> int:
-    given = [one for one in gres if one.quantity]
-    if any(parse_profile(one.type) for one in given):
+    items = [item for item in gres if item.quantity]
+    if any(parse_profile(item.type) for item in items):
         raise InputError("gpuutil and gpumem cannot be read on MIG slices")
-    if not given or any(one.name != "gpu" for one in given if one.name in ("gpu", "mps", "shard")):
+    if not items or any(item.name != "gpu" for item in items if item.name in ("gpu", "mps", "shard")):
         raise InputError("gpuutil and gpumem of a run without whole GPUs")
-    return sum(one.quantity for one in given if one.name == "gpu")
+    return sum(item.quantity for item in items if item.name == "gpu")
 
 
 def _most_at_once(steps: Sequence[Step], name: str) -> float | None:
@@ -119,7 +119,7 @@ def _most_at_once(steps: Sequence[Step], name: str) -> float | None:
         sum(
             value
             for step, value in zip(steps, values, strict=True)
-            if value is not None and (step.start_s <= at.start_s < step.end_s or step is at)
+            if value is not None and (step.start_s <= begin.start_s < step.end_s or step is begin)
         )
-        for at in steps
+        for begin in steps
     )

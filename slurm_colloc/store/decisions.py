@@ -54,7 +54,7 @@ def asked_id(shown_id: str, raw_id: str) -> str:
 
 def make_table(database: DuckDBPyConnection, decisions: Iterable[tuple[str, Decision]]) -> None:
     """Make the table ``decided`` of (user, decision); the user is whose file it was, not who it says."""
-    rows = [[user if name == "user" else getattr(one, name) for name in COLUMNS] for user, one in decisions]
+    rows = [[user if name == "user" else getattr(decision, name) for name in COLUMNS] for user, decision in decisions]
     make_rows(database, "decided", COLUMNS, rows)
 
 

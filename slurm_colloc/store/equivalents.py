@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AllocTRES -> GPUs: what an allocation is worth in whole GPUs, by one of three conventions.
+"""AllocTRES -> GPUs: the worth of an allocation in whole GPUs, by one of three conventions.
 
 A MIG slice of g compute slices is g/7 of its GPU by slices (g/4 on an A30), its SMs over the GPU's by SMs, its usable
-memory over the GPU's by memory. By each of them one mps is 1 over the device's mps count, one shard 1 over the GPU's
-shards. A compute instance (3c.7g.40gb) has slices and SMs of its own, and memory that others use as well: what it is
-worth by memory is not known.
+memory over the GPU's by memory. One mps is 1 over the device's mps count by each of them, one shard 1 over the GPU's
+shards. A compute instance (3c.7g.40gb) has slices and SMs of its own, and memory that others use as well: its worth by
+memory is not known.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,10 +25,10 @@ from slurm_colloc.store.queries import make_rows
 SLICES = "slices"
 CONVENTIONS: Mapping[str, str] = {SLICES: "compute slices", "sms": "SMs", "memory": "usable memory"}
 _UNTYPED = "untyped"
-# What is left of an AllocTRES without what nearly each text has otherwise: few different ones, each parsed once.
+# An AllocTRES without the parts that differ in nearly each text: few different ones are left, each parsed once.
 GRES_ALONE = """array_to_string(list_filter(string_split(gres, ','),
     lambda item: NOT regexp_full_match(item, '(?:billing|cpu|mem|node)=[0-9.]+[KMGTP]?')), ',')"""
-# What a run was given of its nodes, all of them together, and what Slurm bills for it.
+# The CPUs and memory of a run on all of its nodes together, and its price by Slurm.
 _GIVEN = ("cpus", "mem_given_mib", "nodes", "billing")
 
 
@@ -83,8 +83,8 @@ def _sum(each: Sequence[float | None], held: Sequence[Gres]) -> float | None:
 
 def _each(item: Gres, pools: Sequence[Sequence[Pool]], by: str) -> float | None:
     """Return what one unit is worth; None where the nodes' pools do not say, or not the same."""
-    found = {equivalent_in_pool(item, pool, by) for of_node in pools or ((),) for pool in _having(item, of_node)}
-    return found.pop() if len(found) == 1 else None
+    values = {equivalent_in_pool(item, pool, by) for of_node in pools or ((),) for pool in _having(item, of_node)}
+    return values.pop() if len(values) == 1 else None
 
 
 def _having(item: Gres, pools: Sequence[Pool]) -> Sequence[Pool | None]:
@@ -123,23 +123,23 @@ def _slice(gres_type: str, part: MigSlice | None, pool: Pool | None, by: str) ->
         return profile.compute_slices / per_gpu if tells_slices(card, profile.name) else None
     if by == "memory" and profile.shares_memory:
         return None
-    known = model_named(card)
+    model = model_named(card)
     if part and pool:
-        size, of = (part.sm_count, pool.sm_count) if by == "sms" else (part.mem_mib, pool.gpu_mem_mib)
-        if of:
-            return size / of
-    if known is None or profile.name not in known.profiles:
+        size, whole_size = (part.sm_count, pool.sm_count) if by == "sms" else (part.mem_mib, pool.gpu_mem_mib)
+        if whole_size:
+            return size / whole_size
+    if model is None or profile.name not in model.profiles:
         return None
-    mem_mib, sm_count = known.profiles[profile.name]
-    size, of = (sm_count, known.sm_count) if by == "sms" else (mem_mib, known.mem_total_mib)
-    return size / of if of else None
+    mem_mib, sm_count = model.profiles[profile.name]
+    size, whole_size = (sm_count, model.sm_count) if by == "sms" else (mem_mib, model.mem_total_mib)
+    return size / whole_size if whole_size else None
 
 
 def _pools(node_list: str, config: SiteConfig) -> tuple[tuple[Pool, ...], ...]:
     """Return the pools of these nodes, one for each card of a node; each combination once."""
     nodes = node_names(node_list) if "[" in node_list or "," in node_list else [node_list]
-    found = (tuple(pool for pool in config.pool if node in pool_nodes(pool)) for node in nodes)
-    return tuple(dict.fromkeys(found))
+    pools_of_nodes = (tuple(pool for pool in config.pool if node in pool_nodes(pool)) for node in nodes)
+    return tuple(dict.fromkeys(pools_of_nodes))
 
 
 @lru_cache
@@ -149,7 +149,7 @@ def pool_nodes(pool: Pool) -> frozenset[str]:
 
 
 def node_names(node_list: str) -> frozenset[str]:
-    """Return the nodes of a list in Slurm's words; of one that cannot be read the text, as a node of that name."""
+    """Return the nodes of a list in Slurm's words; a list that cannot be read is one node of that name."""
     try:
         return frozenset(expand(node_list))
     except InputError:
@@ -157,10 +157,10 @@ def node_names(node_list: str) -> frozenset[str]:
 
 
 def make_equivalents(database: DuckDBPyConnection, config: SiteConfig | None, by: str) -> None:
-    """Make the table ``equivalents`` of what the gres of ``readings`` come to, and what was given beside them.
+    """Make the table ``equivalents`` of the worth of the gres of ``readings``, and of the CPUs and memory beside them.
 
-    By the text of the gres and, for those in ``placed``, by the nodes: what a share, an untyped GPU or a slice of the
-    site's is worth depends on where it is.
+    Its key is the text of the gres and, for those in ``placed``, the nodes: the worth of a share, an untyped GPU or a
+    slice of the site's differs between nodes.
     """
     texts = database.execute(f"SELECT gres, {GRES_ALONE} FROM (SELECT DISTINCT gres FROM readings)").fetchall()
     parsed = {text: parse_tres_gres(alone) for text, alone in texts}
@@ -190,11 +190,11 @@ def unsure_types(database: DuckDBPyConnection, config: SiteConfig | None) -> Uns
     """Return of the types in ``runs`` those of which neither a site nor their names say what they are."""
     of_site = {pool.gpu_type for pool in config.pool} | {_UNTYPED} if config else set()
     kinds = database.execute("SELECT DISTINCT kind, gpus IS NULL, whole FROM runs WHERE devices > 0").fetchall()
-    whole = {one for kind, _, whole in kinds if whole for one in kind.split("+")}
-    profiles = {one: parse_profile(one) for kind, _, _ in kinds for one in kind.split("+")}
+    whole_types = {gres_type for kind, _, is_whole in kinds if is_whole for gres_type in kind.split("+")}
+    profiles = {gres_type: parse_profile(gres_type) for kind, _, _ in kinds for gres_type in kind.split("+")}
     return Unsure(
         tuple(sorted({kind for kind, unknown, _ in kinds if unknown})),
-        tuple(sorted(kind for kind in whole - of_site if not model_named(kind) and not parse_profile(kind))),
+        tuple(sorted(kind for kind in whole_types - of_site if not model_named(kind) and not parse_profile(kind))),
         tuple(sorted(kind for kind, profile in profiles.items() if profile and profile.shares_memory)),
     )
 

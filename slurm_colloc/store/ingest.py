@@ -34,10 +34,10 @@ _MOST_NAMED = 5
 
 
 class Counted(NamedTuple):
-    """What one ingest took in: rows in = used + steps + rejected.
+    """The counts of one ingest: rows in = used + steps + rejected.
 
     ``refused`` counts figures of GPU use beside the rows that cannot be believed; the rows are used without them.
-    ``lost`` and ``named`` are as in Taken, ``said`` is what else is to be told.
+    ``lost`` and ``named`` are as in Taken, ``said`` are further sentences about it.
     """
 
     source: str
@@ -65,14 +65,14 @@ def keep_text(
     """Write the runs of a sacct text, in place of what this source gave before, and return what was counted.
 
     Args:
-        store: where to.
+        store: the store to write to.
         source: its name there.
         path: the text.
         fields: its columns, where it has no header; none: FIELDS, if it has as many.
-        zone: of times without one.
-        written_s: what the text knows of unfinished runs is of this time at the latest.
-        release: of the Slurm that ran them, "24.05.4".
-        cluster: of runs that name none; "" refuses those, None leaves them without.
+        zone: the zone of times without one.
+        written_s: the text knows of unfinished runs up to this time at the latest.
+        release: the release of the Slurm that ran them, "24.05.4".
+        cluster: the cluster of runs that name none; "" refuses those, None leaves them without.
         step: is told how many hundredths are read.
 
     Raises:
@@ -117,7 +117,7 @@ def take_text(
 ) -> Taken:
     """Make the table ``taken``, with these ``columns``, of a sacct text; see ``keep_text``.
 
-    What is ``live`` was written at ``written_s``; a file may have been copied since.
+    A ``live`` text was written at ``written_s``; a file may have been copied since.
     """
     try:
         with open(path, "rb", opener=at_once) as stream:
@@ -130,9 +130,9 @@ def take_text(
         raise InputError(f"'{path}' cannot be read: {error.strerror}") from error
     sacct.check_fields(form.fields)
     at_s = (written_s, None) if live else (now(), written_s)
-    taken = take_rows(database, path, form, zone, at_s[0], work, columns, release, at_s[1])
-    _check_any(source, taken.rows_in, taken.used, taken.rejected)
-    return taken
+    rows = take_rows(database, path, form, zone, at_s[0], work, columns, release, at_s[1])
+    _check_any(source, rows.rows_in, rows.used, rows.rejected)
+    return rows
 
 
 def keep_day(
@@ -154,7 +154,7 @@ def keep_day(
     Raises:
         StoreError: the store cannot be written.
         ProcessError: sacct fails or does not answer in time.
-        InputError: not one of its rows can be read.
+        InputError: none of its rows can be read.
     """
     source = f"sacct-{sacct.day_name(day_s)}"
 
@@ -169,8 +169,8 @@ def keep_day(
             mark_runaways(database, known)
         return taken
 
-    asked = {"asked_until_s": min(now_s, day_s + sacct.DAY_S)} if gapless else {}
-    return _log(store, Counted(source, *store.take(source, fill, keep=True)), **asked)
+    progress = {"asked_until_s": min(now_s, day_s + sacct.DAY_S)} if gapless else {}
+    return _log(store, Counted(source, *store.take(source, fill, keep=True)), **progress)
 
 
 def keep_runs(store: Store, source: str, parsed: sacct.Parsed, now_s: float, *, keep: bool = False) -> Counted:
@@ -182,14 +182,14 @@ def keep_runs(store: Store, source: str, parsed: sacct.Parsed, now_s: float, *, 
     """
     _check_any(source, parsed.rows_in, len(parsed.rows) + parsed.steps, parsed.rejected)
     store.write_allocations(source, parsed.rows, now_s, parsed.means, keep=keep)
-    known = {"seen_until_s": now_s} if keep else {}  # a live source, which knows of no run may be right
-    return _log(store, Counted(source, parsed.rows_in, len(parsed.rows), parsed.steps, dict(parsed.rejected)), **known)
+    until = {"seen_until_s": now_s} if keep else {}  # a live source, which knows of no run may be right
+    return _log(store, Counted(source, parsed.rows_in, len(parsed.rows), parsed.steps, dict(parsed.rejected)), **until)
 
 
 def _check_any(source: str, rows_in: int, readable: int, rejected: Mapping[str, int]) -> None:
     if rejected and not readable:
-        why = "; ".join(sorted(rejected)[:3])
-        raise InputError(f"none of {rows_in} rows of {source} can be read ({why}); the store stays as it was")
+        reasons = "; ".join(sorted(rejected)[:3])
+        raise InputError(f"none of {rows_in} rows of {source} can be read ({reasons}); the store stays as it was")
 
 
 def keep_smi_log(
@@ -201,16 +201,16 @@ def keep_smi_log(
 ) -> Counted:
     """Write what a log of nvidia-smi saw, hour by hour, of the runs that had all the node's GPUs meanwhile.
 
-    Nothing in the log says whose a process is. Where the accounting has one run on the node, with as many GPUs as the
-    log has, they were its; else they are nobody's. Take the runs in first.
+    Nothing in the log says whose a process is. The GPUs count for a run that the accounting has alone on the node, with
+    as many GPUs as the log; else they are nobody's. Take the runs in first.
 
     Raises:
         StoreError: the store cannot be written, or another run takes in this log.
     """
     rejected = Counter(log.rejected)
     by_hour: dict[int, list[NodeSample]] = {}
-    for seen in nvidia_smi_csv.holders_by_accounting(log.rounds, _gpu_runs(store, cluster)):
-        by_hour.setdefault(int(seen.at_s // HOUR_S) * HOUR_S, []).append(seen)
+    for sample in nvidia_smi_csv.holders_by_accounting(log.rounds, _gpu_runs(store, cluster)):
+        by_hour.setdefault(int(sample.at_s // HOUR_S) * HOUR_S, []).append(sample)
     with store.samples.work(source) as work:
         if work is None:
             raise StoreError(f"another run takes in '{source}'; wait for its end")
@@ -218,7 +218,7 @@ def keep_smi_log(
             node = rounds[0].node
             if _sampled_by_agents(store, cluster, began_s, began_s + HOUR_S) & _names(rounds):
                 rejected["a reading in an hour that the node's agent sampled"] += sum(
-                    len(one.devices) for one in rounds
+                    len(sample.devices) for sample in rounds
                 )
             else:
                 store.samples.flush(cluster, _Hour(node, began_s, rounds), attribute, work)
@@ -228,17 +228,17 @@ def keep_smi_log(
 
 def _names(rounds: Iterable[NodeSample]) -> set[str]:
     """Return the nodes and the UUIDs of these rounds."""
-    return {name for one in rounds for name in (one.node, *(device.uuid for device in one.devices))}
+    return {name for sample in rounds for name in (sample.node, *(device.uuid for device in sample.devices))}
 
 
 def _gpu_runs(store: Store, cluster: str) -> list[nvidia_smi_csv.GpuRun]:
     """Return the runs with whole GPUs, as many on each of their nodes."""
-    found = []
+    runs = []
     for job_id, node_list, devices, start_s, end_s in store.rows(query("gpu_runs"), {"cluster": cluster}):
         nodes = node_names(node_list)
         if nodes and devices % len(nodes) == 0:
-            found.append(nvidia_smi_csv.GpuRun(job_id, nodes, devices // len(nodes), start_s, end_s))
-    return found
+            runs.append(nvidia_smi_csv.GpuRun(job_id, nodes, devices // len(nodes), start_s, end_s))
+    return runs
 
 
 _READ = {field for exporter in prometheus.EXPORTERS for field, _ in exporter.metrics.values()}
@@ -250,7 +250,7 @@ class _Hour:
     def __init__(self, node: str, began_s: int, rounds: Sequence[NodeSample]) -> None:
         self.node = node
         self.began_s = began_s
-        # Where more is known by a later import, it must not be taken for what is in the store already.
+        # A later import may know more, which must not be taken for an hour that is in the store already.
         self.read_bytes = len(repr(rounds))
         self.rejected = 0
         self._rounds = rounds
@@ -272,8 +272,8 @@ def keep_history(
     """Write what a Prometheus server knows of the hours that [since, until) touches, hour by hour.
 
     ``step`` is told how many hours are done; ``held`` says who had which GPU, where an exporter does not. Hours of
-    which it knows nothing stay as they are in the store: a server forgets. So do those in which an agent sampled the
-    node or one of its GPUs, whatever the node is called there: a GPU would be read by two.
+    which it knows nothing stay as they are in the store: a server forgets. Hours in which an agent sampled the node or
+    one of its GPUs stay, too, whatever the node is called there: a GPU would be read by two.
 
     Raises:
         InputError: the server does not answer, or has nothing that can be read.
@@ -282,9 +282,9 @@ def keep_history(
     hours = list(prometheus.hours(since_s, until_s))
     names = prometheus.names_there(server, hours[0][0], hours[-1][1])
     source = f"prometheus-{hashlib.sha256(server.url.encode()).hexdigest()[:8]}"
-    runs, there = _gpu_runs(store, cluster), _runs_of(store, cluster, hours[0][0], hours[-1][1])
-    known = Timeline(held, {job_id: [run[:2] for run in of] for job_id, of in there.items()})
-    unmatched, told_jobs, nodes = set[str](), set(known.jobs), set[str]()
+    runs, held_runs = _gpu_runs(store, cluster), _runs_of(store, cluster, hours[0][0], hours[-1][1])
+    timeline = Timeline(held, {job_id: [run[:2] for run in spans] for job_id, spans in held_runs.items()})
+    unmatched, told_jobs, nodes = set[str](), set(timeline.jobs), set[str]()
     points = 0
     rejected: Counter[str] = Counter()
     with store.samples.work(source) as work:
@@ -292,22 +292,27 @@ def keep_history(
             raise StoreError(f"another run takes in what '{server.url}' knows; wait for its end")
         for done, (start_s, end_s) in enumerate(hours):
             step(done, len(hours))
-            found = prometheus.read_rounds(server, names, start_s, end_s)
-            points += found.points
-            rejected.update(found.rejected)
-            told = nvidia_smi_csv.holders_by_accounting(with_holders(found.rounds, known, unmatched), runs)
-            nodes.update(one.node for one in told)
-            told_jobs.update(holder.job_id for one in told for holder in one.holders)
-            by_node = sorted(told, key=lambda seen: (seen.node, seen.at_s))
+            imported = prometheus.read_rounds(server, names, start_s, end_s)
+            points += imported.points
+            rejected.update(imported.rejected)
+            samples = nvidia_smi_csv.holders_by_accounting(with_holders(imported.rounds, timeline, unmatched), runs)
+            nodes.update(sample.node for sample in samples)
+            told_jobs.update(holder.job_id for sample in samples for holder in sample.holders)
+            by_node = sorted(samples, key=lambda sample: (sample.node, sample.at_s))
             sampled = _sampled_by_agents(store, cluster, start_s, end_s)
-            for node, group in groupby(by_node, key=lambda seen: seen.node):
+            for node, group in groupby(by_node, key=lambda sample: sample.node):
                 rounds = list(group)
                 if sampled & _names(rounds):
-                    rejected["a reading in an hour that the node's agent sampled"] += sum(map(_readings, rounds))
+                    rejected["a reading in an hour that the node's agent sampled"] += sum(
+                        getattr(device, name) is not None
+                        for sample in rounds
+                        for device in sample.devices
+                        for name in _READ
+                    )
                 else:
                     store.samples.flush(cluster, _Hour(node, int(start_s), rounds), attribute, work)
-    said = _of_holders(there, told_jobs, nodes, unmatched) if held else ()
-    return _log(store, Counted(source, points, points - rejected.total(), 0, dict(rejected), said=said))
+    texts = _of_holders(held_runs, told_jobs, nodes, unmatched) if held else ()
+    return _log(store, Counted(source, points, points - rejected.total(), 0, dict(rejected), said=texts))
 
 
 # When each run of a job began and ended, where, and its GPU-hours.
@@ -315,32 +320,30 @@ _Runs = dict[str, list[tuple[float, float | None, frozenset[str], float]]]
 
 
 def _runs_of(store: Store, cluster: str, since_s: float, until_s: float) -> _Runs:
-    found: _Runs = {}
-    asked = {"cluster": cluster, "since": since_s, "until": until_s}
-    for job_id, node_list, start_s, end_s, gpu_hours in store.rows(query("runs_held"), asked):
-        found.setdefault(job_id, []).append((start_s, end_s, node_names(node_list), gpu_hours))
-    return found
+    runs: _Runs = {}
+    parameters = {"cluster": cluster, "since": since_s, "until": until_s}
+    for job_id, node_list, start_s, end_s, gpu_hours in store.rows(query("runs_held"), parameters):
+        runs.setdefault(job_id, []).append((start_s, end_s, node_names(node_list), gpu_hours))
+    return runs
 
 
 def _of_holders(
-    runs: _Runs, told: Collection[str], nodes: Collection[str], unmatched: Collection[str]
+    runs: _Runs, told_jobs: Collection[str], nodes: Collection[str], unmatched: Collection[str]
 ) -> tuple[str, ...]:
     """Return what is to be said of runs that no look saw, and of nodes whose GPUs cannot be matched."""
-    unseen = {job: sum(run[3] for run in of) for job, of in runs.items() if job not in told
-              and any(run[2] & set(nodes) for run in of)}  # fmt: skip
-    hours = sum(unseen.values())
-    named = ", ".join(sorted(unseen, key=lambda job: -unseen[job])[:_MOST_NAMED])
-    said = [
-        f"{counted(len(unseen), 'job')} with {significant(hours)} GPU-h in no look of 'colloc holders' (too short for "
-        f"one, hidden from its account, or it did not run); its readings are nobody's: {named}"
-    ] * bool(unseen)
-    return (
-        *said,
-        *(
-            f"node {node}: its exporter numbers GPUs or slices otherwise than Slurm, so nothing is joined"
-            for node in sorted(unmatched)
-        ),
-    )
+    unseen = {job: sum(run[3] for run in spans) for job, spans in runs.items() if job not in told_jobs
+              and any(run[2] & set(nodes) for run in spans)}  # fmt: skip
+    texts = []
+    if unseen:
+        named = ", ".join(sorted(unseen, key=lambda job: -unseen[job])[:_MOST_NAMED])
+        texts.append(
+            f"{counted(len(unseen), 'job')} with {significant(sum(unseen.values()))} GPU-h in no look of 'colloc "
+            "holders' (too short for one, hidden from its account, or it did not run); its readings are nobody's: "
+            f"{named}"
+        )
+    for node in sorted(unmatched):
+        texts.append(f"node {node}: its exporter numbers GPUs or slices otherwise than Slurm, so nothing is joined")
+    return tuple(texts)
 
 
 def _sampled_by_agents(store: Store, cluster: str, since_s: float, until_s: float) -> set[str]:
@@ -349,24 +352,20 @@ def _sampled_by_agents(store: Store, cluster: str, since_s: float, until_s: floa
         SELECT DISTINCT unnest([node, uuid]) FROM shares
         WHERE cluster = $cluster AND process_count IS NOT NULL AND at_s > $since AND at_s <= $until
     """
-    asked = {"cluster": cluster, "since": since_s, "until": until_s}
-    facts = [path for of in files_of_facts(store.samples.folder, since_s, until_s).values() for path in of]
+    parameters = {"cluster": cluster, "since": since_s, "until": until_s}
+    facts = [path for paths in files_of_facts(store.samples.folder, since_s, until_s).values() for path in paths]
     if facts:
         query += f"""
             UNION SELECT DISTINCT unnest([node, uuid]) FROM {read(facts)}
             WHERE part = 'device' AND span_s = 3600 AND cluster = $cluster AND stray_us IS NOT NULL
               AND from_s < $until AND from_s + 3600 > $since
         """
-    return {name for (name,) in store.rows(query, asked, since_s, until_s)}
+    return {name for (name,) in store.rows(query, parameters, since_s, until_s)}
 
 
-def _readings(seen: NodeSample) -> int:
-    return sum(getattr(device, name) is not None for device in seen.devices for name in _READ)
-
-
-def _log(store: Store, counted: Counted, **more: float) -> Counted:
-    kept: dict[str, object] = counted._asdict()
-    del kept["named"], kept["said"]  # of reports from a store nobody asks for them
-    kept |= {"rejected": dict(counted.rejected), "refused": dict(counted.refused), "lost": list(counted.lost)}
-    store.write_log(os.path.basename(counted.source), kept | more)
+def _log(store: Store, counted: Counted, **extra: float) -> Counted:
+    log: dict[str, object] = counted._asdict()
+    del log["named"], log["said"]  # reports from a store do not need them
+    log |= {"rejected": dict(counted.rejected), "refused": dict(counted.refused), "lost": list(counted.lost)}
+    store.write_log(os.path.basename(counted.source), log | extra)
     return counted

@@ -75,11 +75,11 @@ def write(
         StoreError: a folder cannot be written.
     """
     temporary = temporary_path(os.path.join(work, "file"))
-    known: dict[str, dict[str, tuple[int, int]]] = {}
+    hours_of: dict[str, dict[str, tuple[int, int]]] = {}
     for (node, hour), counts in sorted(hours.items()):
-        known.setdefault(node, {})[hour] = counts
-    told = {"schema": str(SCHEMA), "hours": json.dumps(known), **more}
-    metadata = ", ".join(f"{name}: '{sql(value)}'" for name, value in told.items())
+        hours_of.setdefault(node, {})[hour] = counts
+    pairs = {"schema": str(SCHEMA), "hours": json.dumps(hours_of), **more}
+    metadata = ", ".join(f"{name}: '{sql(value)}'" for name, value in pairs.items())
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         database.execute(
@@ -109,18 +109,18 @@ def hours_in(paths: Sequence[str]) -> dict[str, Hours]:
     if not paths:
         return {}
     query = f"SELECT file_name, decode(key), decode(value) FROM parquet_kv_metadata({listed(paths)})"
-    found: dict[str, dict[str, str]] = {path: {} for path in paths}
+    by_path: dict[str, dict[str, str]] = {path: {} for path in paths}
     with connection() as database:
         for path, key, value in database.execute(query).fetchall():
-            found[path][key] = value
+            by_path[path][key] = value
     hours: dict[str, Hours] = {}
-    for path, metadata in found.items():
-        if "schema" not in metadata:  # whose hours are not known would be taken in again and again
+    for path, metadata in by_path.items():
+        if "schema" not in metadata:  # hours of a file that names none would be taken in again and again
             raise StoreError(f"store file '{path}' does not say what is in it; move what is not ours elsewhere")
         if int(metadata["schema"]) > SCHEMA:
             raise _later(path, metadata["schema"])
         nodes = json.loads(metadata["hours"])
-        hours[path] = {(node, hour): (*counts,) for node, of in nodes.items() for hour, counts in of.items()}
+        hours[path] = {(node, hour): (*counts,) for node, by_hour in nodes.items() for hour, counts in by_hour.items()}
     return hours
 
 
@@ -136,7 +136,7 @@ def told_by(paths: Sequence[str], name: str) -> dict[str, str]:
 
 
 def refuse_later(database: duckdb.DuckDBPyConnection, paths: Sequence[str]) -> None:
-    """Refuse files of a later release, whose columns may mean something else; what is damaged others will name.
+    """Refuse files of a later release, whose columns may mean something else; readers will name a damaged one.
 
     Raises:
         StoreError: one of them is of a later release.
@@ -215,8 +215,8 @@ def entries(folder: str) -> list["os.DirEntry[str]"]:
         StoreError: it cannot be read.
     """
     try:
-        with os.scandir(folder) as found:
-            return sorted(found, key=lambda entry: entry.name)
+        with os.scandir(folder) as iterator:
+            return sorted(iterator, key=lambda entry: entry.name)
     except FileNotFoundError:
         return []
     except PermissionError as error:
@@ -242,8 +242,8 @@ def parquet_bytes(kinds: Mapping[str, Any], rows: Sequence[Sequence[Any]], about
     """Return a Parquet file.
 
     Args:
-        kinds: column -> type; what is neither a whole number nor one with a fraction is text.
-        rows: in the order of the columns.
+        kinds: column -> type; it is text unless it is a whole number or one with a fraction.
+        rows: their values are in the order of the columns.
         about: goes into its metadata.
 
     Raises:
@@ -251,8 +251,8 @@ def parquet_bytes(kinds: Mapping[str, Any], rows: Sequence[Sequence[Any]], about
     """
     columns = {name: _REPORT_KINDS.get(next(iter(get_args(kind)), kind), "VARCHAR") for name, kind in kinds.items()}
     # Metadata is a text in a query, and not every release of DuckDB takes one with a NUL.
-    shown = {name: _text(value).replace("\0", "\\x00") for name, value in about.items()}
-    metadata = ", ".join(f"{name}: '{sql(value)}'" for name, value in shown.items())
+    escaped = {name: _text(value).replace("\0", "\\x00") for name, value in about.items()}
+    metadata = ", ".join(f"{name}: '{sql(value)}'" for name, value in escaped.items())
     with temporary_folder() as folder, connection(folder) as database:
         path = os.path.join(folder, "report.parquet")
         make_rows(database, "report", columns, [[_text(v) if isinstance(v, str) else v for v in row] for row in rows])

@@ -25,7 +25,7 @@ _WORD = re.compile(r"\{(\w+)\}")
 
 def query(name: str, folder: Path = _FOLDER, /, **words: object) -> str:
     """Return the query of that name, with these words replaced; one without a replacement is a KeyError."""
-    return _WORD.sub(lambda found: str(words[found[1]]), text_of(name, folder))
+    return _WORD.sub(lambda match: str(words[match[1]]), text_of(name, folder))
 
 
 @cache
@@ -43,14 +43,14 @@ def visible_runs(visible: Visible) -> str:
     """Return the condition on a run; a view takes no parameters."""
     if visible.everybody:
         return "true"
-    # Of a run whose user accounting could not tell the name is empty.
+    # The name is empty of a run whose user accounting could not tell.
     of_user = f'"user" = {_quoted_name(visible.user)}' if visible.user else "false"
     accounts = ", ".join(map(_quoted_name, filter(None, visible.accounts)))
     return f"({of_user} OR account IN ({accounts}))" if accounts else of_user
 
 
 def visible_samples(visible: Visible, samples: str) -> str:
-    """Return the query ``samples`` with the rows of visible runs only: what nobody's processes did is not theirs."""
+    """Return the query ``samples`` with the rows of visible runs only, without readings of nobody's processes."""
     if visible.everybody:
         return samples
     return f"SELECT s.* FROM ({samples}) s SEMI JOIN readings r ON s.cluster = r.cluster AND s.job_id = r.job_id_raw"
@@ -95,7 +95,7 @@ def watched(database: DuckDBPyConnection, step: Step) -> Iterator[None]:
 
 def named(database: DuckDBPyConnection, text: str, known: Mapping[str, Any] | None = None) -> Iterator[dict[str, Any]]:
     """Yield the rows of a query by the names of its columns; ``known`` are its parameters."""
-    found = database.execute(text, known or {})
-    names = [column[0] for column in found.description or ()]
-    for values in found.fetchall():
+    cursor = database.execute(text, known or {})
+    names = [column[0] for column in cursor.description or ()]
+    for values in cursor.fetchall():
         yield dict(zip(names, values, strict=True))

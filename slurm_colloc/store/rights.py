@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose runs the caller may see. Asks Slurm if the caller is not the owner of the store."""
+"""The users whose runs the caller may see. Slurm is asked if the caller is not the owner of the store."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ def visible_here(folder: str, config: SiteConfig | None, tell: Callable[[str], N
     uid = os.geteuid()
     try:
         keeps = os.stat(folder).st_uid == uid
-    except OSError:  # whoever opens it says what is wrong with it
+    except OSError:  # the reader of the store says what is wrong with it
         keeps = True
     name = own_name()
     rights = None if uid == 0 or keeps else _rights(name, uid, folder, config, tell)
@@ -42,10 +42,10 @@ def _rights(name: str, uid: int, folder: str, config: SiteConfig | None, tell: C
         rights = client.rights(name)
         if rights.hidden or rights.sees_all(uid) or not rights.in_database:
             return rights
-        others = jobs_of_others(Store(folder, config), config.cluster if config else "", name, rights.accounts)
-        # Of its own PrivateData slurmdbd 26.05 says "none" whatever it is, and goes by it.
-        return rights if not others or client.shown(others) else rights._replace(private=frozenset({"jobs"}))
-    except StoreError:  # whoever opens it says what is wrong with it
+        foreign = jobs_of_others(Store(folder, config), config.cluster if config else "", name, rights.accounts)
+        # slurmdbd 26.05 says "none" of its own PrivateData whatever it is, and goes by it.
+        return rights if not foreign or client.shown(foreign) else rights._replace(private=frozenset({"jobs"}))
+    except StoreError:  # the reader of the store says what is wrong with it
         return rights
     except CollocError as error:
         tell(f"whose runs you may see is not known, so only your own are shown: {error}")
@@ -57,16 +57,16 @@ def jobs_of_others(store: Store, cluster: str, user: str, accounts: Sequence[str
 
     Args:
         store: all of it.
-        cluster: whose jobs; empty for all clusters.
-        user: whose jobs are left out.
-        accounts: whose jobs are left out, too.
+        cluster: the jobs' cluster; empty for all clusters.
+        user: this user's jobs are left out.
+        accounts: jobs of these accounts are left out, too.
 
     Raises:
         StoreError: it cannot be read.
     """
-    own = visible_runs(Visible(False, user, tuple(accounts)))
-    asked = {"cluster": cluster, "newest": _NEWEST}
-    return [raw_id for (raw_id,) in store.rows(_OF_OTHERS.format(own=own), asked, inf, inf)]
+    own_runs = visible_runs(Visible(False, user, tuple(accounts)))
+    parameters = {"cluster": cluster, "newest": _NEWEST}
+    return [raw_id for (raw_id,) in store.rows(_OF_OTHERS.format(own=own_runs), parameters, inf, inf)]
 
 
 def knows_user(store: Store, user: str) -> bool:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of sacct text -> the table ``taken`` of job runs, each column of its kind; what cannot be read is counted.
+"""Rows of sacct text -> the table ``taken`` of job runs, each column of its kind; rows that cannot be read are counted.
 
-All of it is one query, because a site has millions of rows. What only few different texts stand for (kinds of TRES,
-local minutes) is read by the parsers that everything else uses, each text once. Times are epoch seconds, ISO 8601
+All of it is one query, because a site has millions of rows. Columns with few different texts (kinds of TRES,
+local minutes) are read by the parsers that everything else uses, each text once. Times are epoch seconds, ISO 8601
 with an offset, or local times of a known zone.
 """
 
@@ -56,7 +56,7 @@ RUNAWAY = "RUNAWAY"
 _FUTURE_S = 86_400
 _FUTURE = "the run is of a time after this machine's clock: the time is damaged, or the clock is to be set right"
 _CHANGED = "columns change in the middle"
-# Where a job was submitted; only the live sacct is asked for it.
+# The folder in which a job was submitted; only the live sacct is asked for it.
 WORK_DIR = "WorkDir"
 COLUMNS = (*FIELDS, LIMIT, ELIGIBLE, "ElapsedRaw", "Elapsed", WORK_DIR)
 _MISFITS = "SELECT 1 FROM taken WHERE regexp_full_match(reason, '[0-9]+ columns instead of [0-9]+') LIMIT 1"
@@ -80,9 +80,9 @@ Means = Sequence[JobMeans | None]
 
 
 class Taken(NamedTuple):
-    """What the table ``taken`` was made of: rows in = used + steps + rejected.
+    """The counts behind the table ``taken``: rows in = used + steps + rejected.
 
-    ``refused`` counts what a site's rows say of the use of GPUs and cannot be believed; the rows themselves are used.
+    ``refused`` counts figures of GPU use that cannot be believed; the rows themselves are used.
     ``lost`` is what the rejected rows may have been, ``named`` says which the largest of them are, and why.
     """
 
@@ -109,15 +109,15 @@ def take_rows(
     """Make the table ``taken`` of the runs in a sacct text.
 
     Args:
-        database: where to make it.
+        database: the database to make it in.
         path: the text.
         form: how it is written.
-        zone: of times without one; None refuses those rows, because a wrong zone shifts every hour.
+        zone: the zone of times without one; None refuses those rows, because a wrong zone shifts every hour.
         now_s: the time of taking it in.
         work: a folder for temporaries.
         columns: those of ALLOCATION_COLUMNS that the table shall have.
-        release: of the Slurm that ran the jobs, "24.05.4"; what its own job accounting says of GPUs depends on it.
-        written_s: when a file was written, at the latest; None for what sacct says now. What it knows of unfinished
+        release: the release of the Slurm that ran the jobs, "24.05.4"; its own job accounting of GPUs depends on it.
+        written_s: when a file was written, at the latest; None for what sacct says now. Its knowledge of unfinished
             runs is older where its rows say so: copying a file makes it new.
 
     Raises:
@@ -141,7 +141,7 @@ def take_rows(
         raise InputError(f"'{path}': {_CHANGED}; take the files in one by one")
     _check_gres(database)
     database.execute(_RESIZED)
-    # Of a run without an end nobody knows how long it ran, unless its row says so.
+    # A run without an end ran for an unknown time, unless its row says for how long.
     database.execute("UPDATE taken SET ingested_s = start_s WHERE ingested_s IS NULL")
     counted = _count(database, rows, now_s)
     return counted._replace(refused=bounded(take_means(database, rows, release, zoned=zoned)))
@@ -157,15 +157,15 @@ def take_runs(
 
 def _record(row: AllocationRow, mean: JobMeans | None) -> tuple[Any, ...]:
     gres = ",".join(f"gres/{item.name}{':' if item.type else ''}{item.type}={item.quantity}" for item in row.gres)
-    found = mean or JobMeans(None, None, 0, "")
+    means = mean or JobMeans(None, None, 0, "")
     return (
         *(_clean(value) for value in (*row[:12], row.node_list, row.job_name, gres, "")),
         row.limit_min,
         None,
-        found.gpu_util_pct,
-        found.gpu_mem_peak_mib,
-        found.gpus,
-        found.method or None,
+        means.gpu_util_pct,
+        means.gpu_mem_peak_mib,
+        means.gpus,
+        means.method or None,
     )
 
 
@@ -176,7 +176,7 @@ def _clean(value: Any) -> Any:
 
 def take_means(database: duckdb.DuckDBPyConnection, rows: Rows, release: str, *, zoned: bool) -> Counter[str]:
     """Add to ``taken`` what its rows, or their steps, say of the use of GPUs; return what was refused."""
-    found: dict[int, JobMeans] = {}
+    means_of: dict[int, JobMeans] = {}
     refused: Counter[str] = Counter()
     if "AdminComment" in rows.form.fields:
         comments = 'SELECT rowid, "AdminComment" FROM taken WHERE starts_with("AdminComment", \'JS1:\')'
@@ -187,7 +187,7 @@ def take_means(database: duckdb.DuckDBPyConnection, rows: Rows, release: str, *,
                 refused[str(error)] += 1
                 continue
             if means:
-                found[run] = means
+                means_of[run] = means
         database.execute('ALTER TABLE taken DROP "AdminComment"')
     if tres_usage.FIELD in rows.form.fields:
         for run, gres, steps in steps_of_runs(database, rows, refused, zoned=zoned):
@@ -197,10 +197,10 @@ def take_means(database: duckdb.DuckDBPyConnection, rows: Rows, release: str, *,
                 refused[str(error)] += 1
                 continue
             if means:
-                found.setdefault(run, means)
-    if found:
+                means_of.setdefault(run, means)
+    if means_of:
         kinds = {"run": "BIGINT"} | {name: ALLOCATION_COLUMNS[name] for name in MEANS}
-        make_rows(database, "found_means", kinds, [(run, *means) for run, means in found.items()])
+        make_rows(database, "found_means", kinds, [(run, *means) for run, means in means_of.items()])
         changes = ", ".join(f"{name} = f.{name}" for name in MEANS)
         database.execute(f"UPDATE taken SET {changes} FROM found_means f WHERE f.run = taken.rowid")
     return refused
@@ -218,8 +218,8 @@ def steps_of_runs(
         steps=rows.select(("JobID", "JobIDRaw", "Start", "End", tres_usage.FIELD)),
         zones=zone_joins(("Start", "End"), zoned),
     )
-    found = database.execute(text, {"odd": rows.odd}).fetchall()
-    for (run, gres), group in groupby(found, key=lambda row: (row[0], row[1])):
+    records = database.execute(text, {"odd": rows.odd}).fetchall()
+    for (run, gres), group in groupby(records, key=lambda row: (row[0], row[1])):
         of_run = []
         for _, _, began_s, ended_s, nodes, usage in group:
             try:
@@ -283,8 +283,8 @@ def _take(
         reason=_reason(rows, zoned=zoned),
         columns=", ".join(f'"{name}"' for name in (*columns, *comment)),
     )
-    known = {"odd": rows.odd, "now": now_s, "written": written_s}
-    database.execute(f"CREATE OR REPLACE TABLE taken AS {text}", known)
+    parameters = {"odd": rows.odd, "now": now_s, "written": written_s}
+    database.execute(f"CREATE OR REPLACE TABLE taken AS {text}", parameters)
 
 
 def _reason(rows: Rows, *, zoned: bool) -> str:
@@ -363,10 +363,10 @@ def duration(text: str) -> str:
     """Return SQL for the seconds of [days-]hours:minutes:seconds; NULL of what is none."""
     parts = f"regexp_extract({text}, '^{_DURATION}$', ['d', 'h', 'm', 's'])"
     number = "coalesce(TRY_CAST(nullif({}, '') AS BIGINT), 0)"
-    of = [number.format(f"{parts}.{part}") for part in "dhms"]
+    fields = [number.format(f"{parts}.{part}") for part in "dhms"]
     return f"""CASE WHEN coalesce({text}, '') IN ('', '00:00:00') THEN 0
         WHEN regexp_full_match({text}, '{_DURATION}')
-            THEN ((({of[0]} * 24) + {of[1]}) * 60 + {of[2]}) * 60 + {of[3]} END"""
+            THEN ((({fields[0]} * 24) + {fields[1]}) * 60 + {fields[2]}) * 60 + {fields[3]} END"""
 
 
 def elapsed() -> str:
@@ -384,8 +384,8 @@ def make_zones(database: duckdb.DuckDBPyConnection, rows: Rows, zone: tzinfo) ->
         f"WHERE regexp_full_match(local, '{_LOCAL}')",
         {"odd": rows.odd},
     ).fetchall()
-    found = [(minute, *local_offsets_s(minute, zone)) for (minute,) in minutes]
-    make_rows(database, "zones", {"minute": "VARCHAR", "offset_s": "BIGINT", "later_offset_s": "BIGINT"}, found)
+    offsets = [(minute, *local_offsets_s(minute, zone)) for (minute,) in minutes]
+    make_rows(database, "zones", {"minute": "VARCHAR", "offset_s": "BIGINT", "later_offset_s": "BIGINT"}, offsets)
 
 
 def local_offsets_s(minute: str, zone: tzinfo) -> tuple[int | None, int | None]:
@@ -395,10 +395,10 @@ def local_offsets_s(minute: str, zone: tzinfo) -> tuple[int | None, int | None]:
     """
     try:
         local = datetime.fromisoformat(minute)
-        first, later = (local.replace(tzinfo=zone, fold=fold).utcoffset() or timedelta() for fold in (0, 1))
-        shown = (local - first).replace(tzinfo=UTC).astimezone(zone).replace(tzinfo=None)
+        early, later = (local.replace(tzinfo=zone, fold=fold).utcoffset() or timedelta() for fold in (0, 1))
+        round_trip = (local - early).replace(tzinfo=UTC).astimezone(zone).replace(tzinfo=None)
     except (ValueError, OverflowError):
         return None, None
-    if shown != local:
+    if round_trip != local:
         return None, None
-    return int(first.total_seconds()), int(later.total_seconds()) if later != first else None
+    return int(early.total_seconds()), int(later.total_seconds()) if later != early else None

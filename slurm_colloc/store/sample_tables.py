@@ -46,23 +46,23 @@ TABLES = (SHARES, HOSTS)
 # keep milliseconds.
 _STEPS = dict.fromkeys(ADDITIVE, 128) | dict.fromkeys(SHARES.sums, 16) | dict.fromkeys(HOSTS.sums, 1024)
 
-# What is beyond all days, and an interval longer than one.
+# These rows are beyond all days, or of an interval longer than one.
 _LONGEST = {"at_s": "1e12", "interval_s": "86400"}
 
 
 def joined(table: Table, newer: str, older: Sequence[str]) -> str:
     """Return a query of ``newer`` (a table or query's name) and of the files ``older``, in an order that compresses.
 
-    Each row once; of a pass that both have, the newer rows.
+    Each row comes once, and a pass that both have is that of the newer rows.
     """
     same = " AND ".join(f"n.{name} = o.{name}" for name in (*table.device, "at_s"))
-    kept = (
+    pass_rows = (
         f" UNION ALL BY NAME SELECT * FROM {read(older)} o WHERE NOT EXISTS (SELECT 1 FROM {newer} n WHERE {same})"
         if older
         else ""
     )
     order = ", ".join((*table.one, "at_s"))
-    return f"SELECT {typed(table)} FROM ({trimmed(table, f'SELECT * FROM {newer}{kept}')}) ORDER BY {order}"
+    return f"SELECT {typed(table)} FROM ({trimmed(table, f'SELECT * FROM {newer}{pass_rows}')}) ORDER BY {order}"
 
 
 def typed(table: Table) -> str:
@@ -105,7 +105,7 @@ def insert(database: DuckDBPyConnection, table: Table, rows: Iterable[tuple[Any,
     for number, (name, kind) in enumerate(table.columns.items(), 1):
         column = f"unnest(${number}::{'DOUBLE' if kind == 'FLOAT' else kind}[])"
         if name in _STEPS:
-            # What no FLOAT can hold is no reading.
+            # A value that no FLOAT can hold is no reading.
             column = f"TRY_CAST(round({column} * {_STEPS[name]}) / {_STEPS[name]} AS FLOAT)"
         elif name in ("at_s", "interval_s"):
             column = f"round(least({column}, {_LONGEST[name]}), 3)"
@@ -113,8 +113,8 @@ def insert(database: DuckDBPyConnection, table: Table, rows: Iterable[tuple[Any,
     database.execute(f"INSERT INTO {table.name} SELECT {', '.join(columns)}", values)
 
 
-def share_rows(cluster: str, seen: NodeSample, shares: Sequence[AttributedUse]) -> Iterator[tuple[Any, ...]]:
-    devices_by_uuid = {device.uuid: device for device in seen.devices}
+def share_rows(cluster: str, sample: NodeSample, shares: Sequence[AttributedUse]) -> Iterator[tuple[Any, ...]]:
+    devices_by_uuid = {device.uuid: device for device in sample.devices}
     sharers: dict[str, int] = {}
     for share in shares:
         sharers[share.uuid] = sharers.get(share.uuid, 0) + (share.job_id != "")
@@ -123,9 +123,9 @@ def share_rows(cluster: str, seen: NodeSample, shares: Sequence[AttributedUse]) 
         device = devices_by_uuid[share.uuid]
         yield (
             cluster,
-            seen.node,
-            seen.at_s,
-            seen.interval_s,
+            sample.node,
+            sample.at_s,
+            sample.interval_s,
             share.uuid,
             share.job_id,
             unit_gpus(device.profile, device.model),
@@ -144,7 +144,7 @@ def share_rows(cluster: str, seen: NodeSample, shares: Sequence[AttributedUse]) 
 def _stepped(sums: dict[tuple[str, str], float], which: tuple[str, str], part: float | None) -> float | None:
     """Return a part of a device's reading in whole steps, so that these add up to the reading in whole steps.
 
-    Not the part is rounded but the sum so far: nothing is lost where each of many is less than a step.
+    The sum so far is rounded and not the part: nothing is lost where each of many is less than a step.
     """
     if part is None or not isfinite(part):
         return part
@@ -154,6 +154,6 @@ def _stepped(sums: dict[tuple[str, str], float], which: tuple[str, str], part: f
     return (round(sums[which] * steps) - round(before * steps)) / steps
 
 
-def host_rows(cluster: str, seen: NodeSample) -> Iterator[tuple[Any, ...]]:
-    for host in seen.hosts:
-        yield (cluster, seen.node, seen.at_s, seen.interval_s, *host)
+def host_rows(cluster: str, sample: NodeSample) -> Iterator[tuple[Any, ...]]:
+    for host in sample.hosts:
+        yield (cluster, sample.node, sample.at_s, sample.interval_s, *host)

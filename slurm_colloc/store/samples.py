@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was sampled, as Parquet: where it lies, who may write it, and which files a reader takes.
+"""Samples as Parquet files: their folders, their owners, and the files that a reader takes.
 
 For each of two tables, ``samples`` (what each job used of each GPU) and ``hosts`` (what it did besides):
 
     <table>/<cluster>/<day>/<node>/<HH>.parquet    an hour of the node's journal, flushed
     <table>/<cluster>/<day>/<node>/raw.parquet     the hours of a closed day, joined
 
-Each file appears whole, by a rename, and a joined day before its hours go. So of a node's day the joined file counts
+Each file appears whole, by a rename, and a joined day before its hours go. The joined file of a node's day counts
 where it is there, and the hours do not: one look at the names, and nothing is counted twice. A file's key-value
 metadata has the version of its form and, for each node and hour in it, how long the journal was (it only ever grows)
-and how many of its lines were unusable; so has the file of facts that is made of a day (facts.py).
+and how many of its lines were unusable; the file of facts that is made of a day has them, too (facts.py).
 ``flush_hours`` writes the finished hours of the nodes' journals.
 """
 
@@ -51,15 +51,15 @@ from slurm_colloc.store.sample_tables import (
 DAY = 86_400
 RAW_DAY = "raw.parquet"
 _BATCH_ROUNDS = 64
-# What may lie in a work folder: files of parquet.write, parts of a day, and what DuckDB spills.
+# These may lie in a work folder: files of parquet.write, parts of a day, and what DuckDB spills.
 _TEMPORARY = ("file.", "part-", "duckdb_temp_")
 
 
 def _clear(work: str) -> None:
     """Remove what a writer, perhaps a killed one, left in its folder."""
-    for left in entries(work):
-        if left.name.startswith(_TEMPORARY):
-            remove(left.path)
+    for entry in entries(work):
+        if entry.name.startswith(_TEMPORARY):
+            remove(entry.path)
 
 
 class Source(Protocol):
@@ -102,7 +102,7 @@ class Samples:
             except OSError as error:
                 raise StoreError(f"store '{path}' cannot be made: {error.strerror}; {whose(path)}") from error
             for part in ("work", *name):
-                # Whoever may write in the store must not point a run of its owner, or of root, elsewhere.
+                # A user who may write in the store must not point a run of its owner, or of root, elsewhere.
                 path = private_folder(os.path.join(path, part))
             with locked(os.path.join(path, "lock")) as held:
                 if not held:
@@ -119,8 +119,8 @@ class Samples:
     ) -> int:
         """Write one hour of a journal, whole, in place of an earlier reading of it; return how many NodeSamples it has.
 
-        ``attribute`` splits a NodeSample over its jobs. What is there of passes that this journal has not
-        (it was moved, or there are two) stays.
+        ``attribute`` splits a NodeSample over its jobs. Passes in the store that this journal has not
+        (it was moved, or there are two) stay.
 
         Raises:
             StoreError: the journal cannot be read or the store not written.
@@ -132,16 +132,20 @@ class Samples:
             rounds, count = iter(hour), 0
             while batch := list(islice(rounds, _BATCH_ROUNDS)):
                 count += len(batch)
-                insert(database, SHARES, (row for seen in batch for row in share_rows(cluster, seen, attribute(seen))))
-                insert(database, HOSTS, (row for seen in batch for row in host_rows(cluster, seen)))
-            known: Hours = {(hour.node, name): (hour.read_bytes, hour.rejected)}
-            # Shares last: where they are flushed, so are the hosts.
+                insert(
+                    database,
+                    SHARES,
+                    (row for sample in batch for row in share_rows(cluster, sample, attribute(sample))),
+                )
+                insert(database, HOSTS, (row for sample in batch for row in host_rows(cluster, sample)))
+            hours: Hours = {(hour.node, name): (hour.read_bytes, hour.rejected)}
+            # Shares come last: an hour with flushed shares has its hosts.
             for table in reversed(TABLES):
                 path = os.path.join(self.folder, table.name, cluster, day, hour.node, name + SUFFIX)
                 held = database.execute(f"SELECT count(*) FROM {table.name}").fetchone() != (0,)
                 if held or table is SHARES:
-                    there = [path] if os.path.exists(path) else []
-                    write(database, joined(table, table.name, there), path, known, work, file_mode(self.folder))
+                    paths = [path] if os.path.exists(path) else []
+                    write(database, joined(table, table.name, paths), path, hours, work, file_mode(self.folder))
         return count
 
     def flushed(self, cluster: str, node: str, days: Iterable[str]) -> dict[tuple[str, str], FlushedHour]:
@@ -151,21 +155,23 @@ class Samples:
             StoreError: a file cannot be read.
         """
         root = os.path.join(self.folder, SHARES.name, cluster)
-        found: dict[tuple[str, str], FlushedHour] = {}
+        by_hour: dict[tuple[str, str], FlushedHour] = {}
         for day in days:
-            # The finest file knows best: an hour that came after its day's facts were made lies beside them. By name
-            # "raw" sorts after the digits.
+            # The finest file knows best: an hour that came after its day's facts were made lies beside them. Names
+            # are compared: "raw" sorts after the digits.
             files = parquet_files(os.path.join(root, day, node))
             facts = os.path.join(self.folder, "facts", cluster, day + SUFFIX)
             facts_alone = os.path.exists(facts) and RAW_DAY not in map(os.path.basename, files)
-            whole: Hours = {}
+            joined_hours: Hours = {}
             for path, hours in hours_in([*([facts] if facts_alone else []), *reversed(files)]).items():
                 if path == facts:
-                    whole = hours
-                counts = path == facts or not hours.keys() & whole.keys() or hours.items() <= whole.items()
-                of = {hour: size for (name, hour), (size, _) in hours.items() if name == node}
-                found |= {(day, hour): FlushedHour(size, counts) for hour, size in of.items()}
-        return found
+                    joined_hours = hours
+                counts = (
+                    path == facts or not hours.keys() & joined_hours.keys() or hours.items() <= joined_hours.items()
+                )
+                sizes = {hour: size for (name, hour), (size, _) in hours.items() if name == node}
+                by_hour |= {(day, hour): FlushedHour(size, counts) for hour, size in sizes.items()}
+        return by_hour
 
     def days(self, since_s: float, until_s: float) -> list[str]:
         """Return the days that have files for readings of [since, until).
@@ -173,10 +179,10 @@ class Samples:
         Raises:
             StoreError: a folder cannot be read.
         """
-        first, last = (day_and_hour(at_s)[0] for at_s in (since_s, until_s + DAY))
+        begin, end = _days_of(since_s, until_s)
         clusters = [cluster for table in TABLES for cluster in folders(os.path.join(self.folder, table.name))]
         names = {os.path.basename(day) for cluster in clusters for day in folders(cluster)}
-        return sorted(day for day in names if first <= day <= last)
+        return sorted(day for day in names if begin <= day <= end)
 
     def files(self, table: Table, since_s: float, until_s: float, day: str | None = None) -> list[str]:
         """Return the files that count for readings of [since, until), of one ``day`` only where it is given.
@@ -184,16 +190,15 @@ class Samples:
         Raises:
             StoreError: a folder cannot be read.
         """
-        # An interval is a day long at most, and ends in the day of its file.
-        first, last = (day_and_hour(at_s)[0] for at_s in (since_s, until_s + DAY))
-        found: list[str] = []
+        begin, end = _days_of(since_s, until_s)
+        chosen: list[str] = []
         for folder in (path for cluster in folders(os.path.join(self.folder, table.name)) for path in folders(cluster)):
-            if first <= os.path.basename(folder) <= last and day in (None, os.path.basename(folder)):
+            if begin <= os.path.basename(folder) <= end and day in (None, os.path.basename(folder)):
                 for node in folders(folder):
                     paths = parquet_files(node)
-                    whole = os.path.join(node, RAW_DAY)
-                    found += [whole] if whole in paths else paths
-        return found
+                    joined_file = os.path.join(node, RAW_DAY)
+                    chosen += [joined_file] if joined_file in paths else paths
+        return chosen
 
     def select(self, table: Table, since_s: float, until_s: float, paths: Sequence[str]) -> str:
         """Return a query of the rows of these files whose interval overlaps [since, until)."""
@@ -211,7 +216,7 @@ class Samples:
         facts = files_of_facts(self.folder)
         for day in sorted({*self.days(0, 1e10), *facts}, reverse=True):
             paths = [*self.files(SHARES, 0, 1e10, day), *facts.get(day, ())]
-            if hours := [int(hour) for of in hours_in(paths).values() for _, hour in of]:
+            if hours := [int(hour) for by_hour in hours_in(paths).values() for _, hour in by_hour]:
                 return datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp() + (max(hours) + 1) * 3600
         return None
 
@@ -221,7 +226,7 @@ class Samples:
         Raises:
             StoreError: a file cannot be read.
         """
-        facts = [path for of in files_of_facts(self.folder, since_s, until_s).values() for path in of]
+        facts = [path for paths in files_of_facts(self.folder, since_s, until_s).values() for path in paths]
         # Facts and the readings that they were made of know the same hours of a cluster.
         lines: dict[tuple[str, ...], int] = {}
         for path, hours in hours_in([*facts, *self.files(SHARES, since_s, until_s)]).items():
@@ -242,19 +247,27 @@ def files_of_facts(store: str, since_s: float = 0, until_s: float = 1e10) -> dic
     Raises:
         StoreError: a folder cannot be read.
     """
-    first, last = (day_and_hour(at_s)[0] for at_s in (since_s, until_s + DAY))
-    found: dict[str, list[str]] = {}
+    begin, end = _days_of(since_s, until_s)
+    by_day: dict[str, list[str]] = {}
     for path in (path for cluster in folders(os.path.join(store, "facts")) for path in parquet_files(cluster)):
         day = os.path.basename(path).removesuffix(SUFFIX)
-        if first <= day <= last:
-            found.setdefault(day, []).append(path)
-    return dict(sorted(found.items()))
+        if begin <= day <= end:
+            by_day.setdefault(day, []).append(path)
+    return dict(sorted(by_day.items()))
+
+
+def _days_of(since_s: float, until_s: float) -> tuple[str, str]:
+    """Return the first and last day whose files have readings of [since, until).
+
+    An interval is a day long at most, and ends in the day of its file.
+    """
+    return day_and_hour(since_s)[0], day_and_hour(until_s + DAY)[0]
 
 
 def day_and_hour(at_s: float) -> tuple[str, str]:
-    """Return the UTC day and hour of a time as file names have them; what is beyond all days counts as 1970 or 2286."""
-    at = datetime.fromtimestamp(min(max(at_s, 0), 1e10), UTC)
-    return at.date().isoformat(), f"{at.hour:02}"
+    """Return the UTC day and hour of a time as file names have them; times beyond all days count as 1970 or 2286."""
+    time = datetime.fromtimestamp(min(max(at_s, 0), 1e10), UTC)
+    return time.date().isoformat(), f"{time.hour:02}"
 
 
 class JournalHour(Source, Protocol):
@@ -270,9 +283,8 @@ class JournalHour(Source, Protocol):
 class Flushed(NamedTuple):
     """Hours written with their NodeSamples, and unusable lines; ``kept`` are hours flushed by earlier runs.
 
-    An hour is in neither that was flushed where only facts of its day were left, made with less of it: its journal must
-    stay.
-    ``busy`` are nodes whose journal another run is flushing, ``errors`` says of the rest why it is not flushed.
+    Hours flushed after their day was compacted are in neither: keep their journal. ``busy`` are nodes whose journal
+    another run is flushing, ``errors`` says why the rest is not flushed.
     """
 
     hours: int
@@ -298,7 +310,7 @@ def flush_hours(
     busy: list[str] = []
     errors: list[str] = []
     for node, group in groupby(journal, key=lambda hour: hour.node):
-        there: dict[str, dict[tuple[str, str], FlushedHour]] = {}
+        by_day: dict[str, dict[tuple[str, str], FlushedHour]] = {}
         try:
             with store.work("flush", cluster, node) as work:
                 if work is None:
@@ -308,11 +320,11 @@ def flush_hours(
                     day = day_and_hour(hour.began_s)[0]
                     try:
                         # A damaged file stops its own day only.
-                        if day not in there:
-                            there[day] = store.flushed(cluster, node, [day])
-                        known = there[day].get(day_and_hour(hour.began_s))
-                        if known and known.size_bytes == hour.size_bytes():
-                            kept += [hour] if known.counts else []
+                        if day not in by_day:
+                            by_day[day] = store.flushed(cluster, node, [day])
+                        flushed_hour = by_day[day].get(day_and_hour(hour.began_s))
+                        if flushed_hour and flushed_hour.size_bytes == hour.size_bytes():
+                            kept += [hour] if flushed_hour.counts else []
                             continue
                         rounds += store.flush(cluster, hour, attribute, work)
                     except StoreError as error:

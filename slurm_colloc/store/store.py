@@ -2,7 +2,7 @@
 """The store: Parquet files that are each written once, whole, by one writer.
 
 ``allocations/<source>.parquet`` holds job runs, ``decisions.parquet`` what csub decided, ``past.parquet`` what 'colloc
-history bootstrap' found of past jobs, ``ingest/<source>.json`` what was counted; what was sampled is samples.py's.
+history bootstrap' found of past jobs, ``ingest/<source>.json`` what was counted; samples are samples.py's.
 Writing the same input again replaces the same file, and readers drop repeated runs by identity, so that an ingest can
 be repeated at will.
 """
@@ -51,12 +51,12 @@ from slurm_colloc.store.samples import Samples, files_of_facts
 
 T = TypeVar("T")
 _KINDS = {str: "VARCHAR", bool: "BOOLEAN", int: "BIGINT", float: "DOUBLE"}
-# Whose it was, and the fields of Evidence.
+# The cluster and user of a run, and the fields of Evidence.
 PAST_COLUMNS = {"cluster": "VARCHAR", "user": "VARCHAR"} | {
     name: _KINDS[get_args(kind)[0] if get_args(kind) else kind] for name, kind in Evidence.__annotations__.items()
 }
 _MEMORY = "1500MB"
-# A million rows of text take as long with more; what does not fit is spilled.
+# A million rows of text take as long with more; DuckDB spills the rest.
 _TEXT_MEMORY = "180MB"
 # Why lines of a journal are not in the store.
 REJECTED_LINES = "journal line fails its checksum or form"
@@ -66,9 +66,9 @@ _RENAMED = "SELECT cluster, uuid FROM shares GROUP BY ALL HAVING min(node) != ma
 
 
 class Store:
-    """A folder of Parquet files; what a share is worth there, ``config`` and the convention ``by`` say.
+    """A folder of Parquet files; ``config`` and the convention ``by`` say the worth of a share there.
 
-    Of runs, and of samples, only those that are ``visible`` are read.
+    Only runs and samples that are ``visible`` are read.
     """
 
     def __init__(
@@ -84,9 +84,9 @@ class Store:
         """Write the runs of one source, in place of what that source gave before.
 
         Args:
-            name: of the source.
-            fill: makes the table ``taken`` in a database, with a folder for temporaries; what it raises leaves the
-                store as it is.
+            name: the name of the source.
+            fill: makes the table ``taken`` in a database, with a folder for temporaries; the store stays as it is if it
+                raises.
             keep: the runs that this source gave before and does not now: it forgets, it does not correct.
 
         Raises:
@@ -102,8 +102,8 @@ class Store:
                 columns = ", ".join(f'"{column}"' for column in ALLOCATION_COLUMNS)
                 rows = f"SELECT {columns} FROM taken"
                 if keep and os.path.exists(path):
-                    if why := broken([path]):
-                        raise StoreError(why)
+                    if reason := broken([path]):
+                        raise StoreError(reason)
                     rows += f" UNION ALL BY NAME {query('kept', old=read([path]), runaway=RUNAWAY)}"
                 write(database, rows, path, {}, work, file_mode(self._folder))
         return result
@@ -118,8 +118,8 @@ class Store:
         """
         self.take(name, lambda database, _: take_runs(database, rows, ingested_s, means), keep=keep)
 
-    def write_decisions(self, found: Iterable[tuple[str, Decision]]) -> None:
-        """Add decisions, by the user whose they are, to those that are kept; of one job the latest counts.
+    def write_decisions(self, decisions: Iterable[tuple[str, Decision]]) -> None:
+        """Add decisions, by the user whose they are, to those that are kept; the latest of one job counts.
 
         Raises:
             StoreError: the folder cannot be written.
@@ -129,13 +129,13 @@ class Store:
             if work is None:
                 raise StoreError("another run takes in decisions; wait for its end")
             with connection(work) as database:
-                make_table(database, found)
+                make_table(database, decisions)
                 refuse_later(database, [path] if os.path.exists(path) else [])
-                kept = f"SELECT * FROM {read([path])} UNION ALL BY NAME" if os.path.exists(path) else ""
+                earlier = f"SELECT * FROM {read([path])} UNION ALL BY NAME" if os.path.exists(path) else ""
                 write(
                     database,
-                    # What is said of one afterwards counts.
-                    f'SELECT DISTINCT ON (cluster, "user", job_id, at_s) * FROM ({kept} SELECT * FROM decided) '
+                    # The latest decision on a job counts.
+                    f'SELECT DISTINCT ON (cluster, "user", job_id, at_s) * FROM ({earlier} SELECT * FROM decided) '
                     'ORDER BY cluster, "user", job_id, at_s, out_of_memory DESC NULLS LAST',
                     path,
                     {},
@@ -143,8 +143,8 @@ class Store:
                     file_mode(self._folder),
                 )
 
-    def write_past(self, cluster: str, found: Iterable[tuple[str, Evidence]]) -> None:
-        """Add past jobs, by the user whose they were, to those that are kept; of one job the latest taken in counts.
+    def write_past(self, cluster: str, evidence: Iterable[tuple[str, Evidence]]) -> None:
+        """Add past jobs, by the user whose they were, to those that are kept; a job's last one counts.
 
         Raises:
             StoreError: the folder cannot be written.
@@ -153,8 +153,8 @@ class Store:
         with self.samples.work("past") as work:
             if work is None:
                 raise StoreError("another run takes in past jobs; wait for its end")
-            new = [(cluster, user, *run) for user, run in found]
-            # By cluster, user, job and signature; what comes later counts.
+            new = [(cluster, user, *run) for user, run in evidence]
+            # Later rows of the same cluster, user, job and signature count.
             rows = {row[:4]: row for row in (*self._past_rows(path), *new)}
             with connection(work) as database:
                 make_rows(database, "past", PAST_COLUMNS, list(rows.values()))
@@ -166,11 +166,11 @@ class Store:
         Raises:
             StoreError: the file is corrupt.
         """
-        found: dict[str, list[Evidence]] = {}
-        for of, user, *values in self._past_rows(self._past_path()):
-            if of == cluster:
-                found.setdefault(user, []).append(Evidence(*values))
-        return found
+        runs_of: dict[str, list[Evidence]] = {}
+        for of_cluster, user, *values in self._past_rows(self._past_path()):
+            if of_cluster == cluster:
+                runs_of.setdefault(user, []).append(Evidence(*values))
+        return runs_of
 
     def _past_path(self) -> str:
         return os.path.join(self._folder, "past.parquet")
@@ -178,8 +178,8 @@ class Store:
     def _past_rows(self, path: str) -> list[tuple[Any, ...]]:
         if not os.path.exists(path):
             return []
-        if why := broken([path]):
-            raise StoreError(why)
+        if reason := broken([path]):
+            raise StoreError(reason)
         with connection() as database:
             refuse_later(database, [path])
             names = ", ".join(f'"{name}"' for name in PAST_COLUMNS)
@@ -190,7 +190,9 @@ class Store:
         path = os.path.join(self._folder, "ingest", f"{source}.json")
         with as_owner(self._folder):
             try:
-                self._make_folder(path)
+                # The store itself is closed to others, unless its keeper opens it.
+                closed_folder(self._folder)
+                os.makedirs(os.path.dirname(path), exist_ok=True)
             except OSError as error:
                 where = os.path.dirname(path)
                 raise StoreError(f"folder '{where}' cannot be made: {error.strerror}; {whose(where)}") from error
@@ -209,11 +211,6 @@ class Store:
             if entry.name.endswith(".json")
         }
 
-    def _make_folder(self, path: str) -> None:
-        """Make the folder of ``path``; the store itself is closed to others, unless whoever keeps it opens it."""
-        closed_folder(self._folder)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-
     @contextmanager
     def connect(self, since_s: float = -inf, until_s: float = inf) -> Iterator[duckdb.DuckDBPyConnection]:
         """Open a database with the views ``allocations`` (each run once), ``readings``, ``shares`` and ``hosts``.
@@ -224,7 +221,7 @@ class Store:
         Raises:
             StoreError: a file is corrupt, or another error of the database while it is open.
         """
-        # Under its own folder for what does not fit; DuckDB would spill into the working directory.
+        # It has a folder of its own to spill to; DuckDB would spill into the working directory.
         with temporary_folder() as work, open_database(work, THREADS, _MEMORY) as database:
             try:
                 folder = os.path.join(self._folder, "allocations")
@@ -234,8 +231,8 @@ class Store:
                 source = f"SELECT {empty} WHERE false"
                 if files:
                     source += f" UNION ALL BY NAME SELECT * FROM {read(files)}"
-                shown = visible_runs(self.visible)
-                database.execute(f"CREATE VIEW readings AS SELECT * FROM ({source}) WHERE {shown}")
+                filter_text = visible_runs(self.visible)
+                database.execute(f"CREATE VIEW readings AS SELECT * FROM ({source}) WHERE {filter_text}")
                 self.ready(database, since_s, until_s)
                 yield database
             except duckdb.Error as error:
@@ -253,28 +250,28 @@ class Store:
                 self.ready(database)
                 yield database, result
             except duckdb.Error as error:
-                why = self._broken(-inf, inf)
-                raise StoreError(why or f"the runs of the text cannot be added up: {error}") from error
+                reason = self._broken(-inf, inf)
+                raise StoreError(reason or f"the runs of the text cannot be added up: {error}") from error
 
     def ready(self, database: duckdb.DuckDBPyConnection, since_s: float = -inf, until_s: float = inf) -> None:
         """Make all that ``connect`` promises of the table or view ``readings``."""
-        # What conditions on times leave is taken for a handful of rows, and then millions are hashed to look up six.
+        # DuckDB takes the rows that conditions on times leave for a handful, and hashes millions to look up six.
         # Queries say themselves what is to be looked up in what: they join the smaller to the larger.
         database.execute("SET disabled_optimizers = 'join_order'")
         database.execute(f"CREATE VIEW allocations AS {once('readings')}")
         path = os.path.join(self._folder, "decisions.parquet")
         columns = ", ".join(f'NULL::{kind} AS "{name}"' for name, kind in DECISION_COLUMNS.items())
-        kept = f" UNION ALL BY NAME FROM {read([path])}" if os.path.exists(path) else ""
-        database.execute(f"CREATE VIEW decisions AS SELECT {columns} WHERE false{kept}")
+        earlier = f" UNION ALL BY NAME FROM {read([path])}" if os.path.exists(path) else ""
+        database.execute(f"CREATE VIEW decisions AS SELECT {columns} WHERE false{earlier}")
         make_equivalents(database, self._config, self._by)
         self.view_samples(database, since_s, until_s)
 
     def view_samples(
         self, database: duckdb.DuckDBPyConnection, since_s: float, until_s: float, day: str | None = None
     ) -> None:
-        """Let the views ``shares`` and ``hosts`` show [since, until); of the files of one ``day`` only, where given.
+        """Let the views ``shares`` and ``hosts`` show [since, until), or the files of one ``day`` only.
 
-        Of a day, what a job had of a GPU is there once, also where two samplers call the GPU's node by two names.
+        A job's hold of a GPU in a day is there once, also where two samplers call the GPU's node by two names.
         """
         shares, hosts = (self.samples.files(table, since_s, until_s, day) for table in TABLES)
         self.view_files(database, (shares, hosts), since_s, until_s, of_a_day=day is not None)
@@ -290,8 +287,8 @@ class Store:
     ) -> None:
         """Let the views ``shares`` and ``hosts`` show [since, until) of these files; see ``view_samples``."""
         shares, hosts = (
-            visible_samples(self.visible, self.samples.select(table, since_s, until_s, of))
-            for table, of in zip(TABLES, paths, strict=True)
+            visible_samples(self.visible, self.samples.select(table, since_s, until_s, table_files))
+            for table, table_files in zip(TABLES, paths, strict=True)
         )
         database.execute(f"CREATE OR REPLACE VIEW shares AS {shares}")
         database.execute(f"CREATE OR REPLACE VIEW hosts AS {hosts}")
@@ -300,8 +297,8 @@ class Store:
         database.execute(f"CREATE OR REPLACE TABLE renamed AS {_RENAMED}")
         if database.execute("SELECT 1 FROM renamed LIMIT 1").fetchone():
             once_each = trimmed(SHARES, f"SELECT * FROM ({shares}) SEMI JOIN renamed USING (cluster, uuid)", SHARES.one)
-            others = f"SELECT * FROM ({shares}) ANTI JOIN renamed USING (cluster, uuid)"
-            database.execute(f"CREATE OR REPLACE VIEW shares AS {others} UNION ALL BY NAME {once_each}")
+            unrenamed = f"SELECT * FROM ({shares}) ANTI JOIN renamed USING (cluster, uuid)"
+            database.execute(f"CREATE OR REPLACE VIEW shares AS {unrenamed} UNION ALL BY NAME {once_each}")
 
     def rows(
         self, text: str, parameters: Mapping[str, Any], since_s: float = -inf, until_s: float = inf
@@ -329,12 +326,12 @@ class Store:
     def _unreadable(self, error: Exception, since_s: float, until_s: float) -> StoreError:
         if "Permission denied" in str(error):
             return StoreError(f"store '{self._folder}' is closed to this user: {whose(self._folder)}")
-        why = self._broken(since_s, until_s)
-        return StoreError(why or f"store '{self._folder}' cannot be read: {error}; ingest again")
+        reason = self._broken(since_s, until_s)
+        return StoreError(reason or f"store '{self._folder}' cannot be read: {error}; ingest again")
 
     def _broken(self, since_s: float, until_s: float) -> str:
         sampled = [path for table in TABLES for path in self.samples.files(table, since_s, until_s)]
-        sampled += [path for of in files_of_facts(self._folder, since_s, until_s).values() for path in of]
+        sampled += [path for paths in files_of_facts(self._folder, since_s, until_s).values() for path in paths]
         decisions = [path] if os.path.exists(path := os.path.join(self._folder, "decisions.parquet")) else []
         runs = parquet_files(os.path.join(self._folder, "allocations"))
         return broken([*runs, *decisions, *sampled])

@@ -4,7 +4,7 @@
 Nearly all rows of such a text are plain, and DuckDB reads those fast. Others (a name with the delimiter or a newline,
 bytes outside UTF-8) are split here, one by one.
 
-A text may say itself what its delimiter is: by its header, which sacct writes before any word of a user. Text without
+A text's header, which sacct writes before any word of a user, says what its delimiter is. Text without
 one has ``|`` and newlines, and then a name can imitate rows.
 
 Rows that cannot be used are counted with the most GPU-hours that they may stand for.
@@ -35,7 +35,7 @@ _CHUNK_BYTES = 8 * 1024 * 1024
 LONGEST_ROW_BYTES = 16 * 1024 * 1024
 _NAME = re.compile(r"[A-Z][A-Za-z]+")
 _LONGEST_DELIMITER = 64
-# So many delimiters may be in a name that is read as it stands.
+# A name that is read as it stands may have so many delimiters.
 _SPARE = 8
 # DuckDB takes up to 2 MB.
 _LONGEST_PLAIN_BYTES = 1024 * 1024
@@ -44,17 +44,17 @@ _PLAIN = b"\x1f"
 _PRINTABLE = re.compile(rb"[\t\x1f-\x7e]*")
 _PRINTABLE_TEXT = re.compile("[\t\x1f-\x7e\xa0-\U0010ffff]*")
 _NEWLINE = "a newline within a row"
-# What stands in the columns themselves cannot stand between them.
+# Characters of the columns themselves cannot stand between them.
 _NO_DELIMITER = re.compile(r"[A-Za-z0-9,=/:.+_ \[\]-]+")
 _MOST_NAMED = 5
 _DEVICE = re.compile(r"gres/(?:gpu|mps|shard)[:=]")
-# What may have named one in an AllocTRES outside the grammar; by number a site's gres are 1001 and above.
+# Words that may have named one in an AllocTRES outside the grammar; numbers of a site's gres are 1001 and above.
 _LIKE_DEVICE = re.compile(r"(?i)gres|gpu|mps|shard|(?:^|,)[1-9]\d{3,}=")
 _JOB = re.compile(r"(\d+(?:_\d+|\+\d+)?)(\.\w+)?")
 # Epoch seconds have ten digits.
 LONGEST_S = 10**9
 _HOUR_S = 3600
-# In place of a reason, of a header among the rows.
+# A header among the rows has this in place of a reason.
 HEADER = "header"
 
 
@@ -67,7 +67,7 @@ class LostRow(NamedTuple):
 
 
 class LostRows:
-    """Such rows, added up; of the largest it is kept which they are."""
+    """Such rows, added up, and the names of the largest."""
 
     def __init__(self) -> None:
         self.gpu_hours = 0.0
@@ -78,16 +78,15 @@ class LostRows:
         """Add one."""
         self.gpu_hours += row.gpu_hours or 0
         self.unknown_rows += row.gpu_hours is None
-        self.largest = nlargest(_MOST_NAMED, [*self.largest, row], key=_size)
+        rows = [*self.largest, row]
+        self.largest = nlargest(
+            _MOST_NAMED, rows, key=lambda row: LONGEST_S if row.gpu_hours is None else row.gpu_hours
+        )
 
     @property
     def named(self) -> tuple[str, ...]:
         """Return which jobs the largest of them are, and why they are rejected."""
         return tuple(f"job {row.job_id}: {row.reason}" for row in self.largest if row.job_id)
-
-
-def _size(row: LostRow) -> float:
-    return LONGEST_S if row.gpu_hours is None else row.gpu_hours
 
 
 class Form(NamedTuple):
@@ -105,7 +104,7 @@ class Form(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """What a text holds: ``plain`` is a file of plain rows after its first ``skip``, ``odd`` are the others, split.
+    """The rows of a text: ``plain`` is a file of plain rows after its first ``skip``, ``odd`` are the others, split.
 
     The columns of ``plain`` are ``names``: those of the form, and what else there is for who splits at ``delimiter``.
     ``lost`` is what those may have been that are ``rejected``.
@@ -129,25 +128,22 @@ class Rows(NamedTuple):
         fields = self.form.fields
         spare = [f"spare{number}" for number in range(_SPARE)]
         kinds = ", ".join(f"'{name}': 'VARCHAR'" for name in (*self.names, *spare))
-        count = f"len(list_filter([{', '.join((*_quoted(fields), *spare))}], lambda one: one IS NOT NULL))"
-        here = [f'"{name}"' if name in fields else f'NULL::VARCHAR AS "{name}"' for name in columns]
+        names = [*(f'"{name}"' for name in fields), *spare]
+        count = f"len(list_filter([{', '.join(names)}], lambda one: one IS NOT NULL))"
+        expressions = [f'"{name}"' if name in fields else f'NULL::VARCHAR AS "{name}"' for name in columns]
         split = [f'odd[{fields.index(name) + 1}] AS "{name}"' if name in fields else "NULL" for name in columns]
         too_many = "false" if self.form.open_end else "spare0 IS NOT NULL"
         if self.form.open_end and "JobName" in columns:
-            here[columns.index("JobName")] = f"""concat_ws('|', "JobName", {", ".join(spare)}) AS "JobName\""""
-        # An empty column is empty. What stands for NULL must be nobody's name.
+            expressions[columns.index("JobName")] = f"""concat_ws('|', "JobName", {", ".join(spare)}) AS "JobName\""""
+        # An empty column is empty. The word for NULL must be nobody's name.
         return (
-            f'SELECT {", ".join(here)}, CASE WHEN "{self.names[-1]}" IS NULL OR {too_many} '
+            f'SELECT {", ".join(expressions)}, CASE WHEN "{self.names[-1]}" IS NULL OR {too_many} '
             f"THEN {count} || ' columns instead of {len(fields)}' END AS misfit "
             f"FROM read_csv({quoted_path(self.plain)}, hive_partitioning = false, delim = '{self.delimiter.decode()}', "
             f"quote = '', escape = '', comment = '', header = false, skip = {self.skip}, auto_detect = false, "
             f"columns = {{{kinds}}}, null_padding = true, nullstr = '{secrets.token_hex()}') "
             f"UNION ALL SELECT {', '.join(split)}, NULL FROM (SELECT unnest($odd::VARCHAR[][]) AS odd)"
         )
-
-
-def _quoted(names: Sequence[str]) -> list[str]:
-    return [f'"{name}"' for name in names]
 
 
 def parse_header(line: bytes) -> Form | None:
@@ -158,12 +154,12 @@ def parse_header(line: bytes) -> Form | None:
     """
     end = b"\r\n" if line.endswith(b"\r\n") else b"\n"
     text = line.removesuffix(end).removeprefix(BOM_UTF8).decode(errors="replace")
-    first = _NAME.match(text)
-    if first is None:
+    match = _NAME.match(text)
+    if match is None:
         return None
     for length in range(1, _LONGEST_DELIMITER):
-        delimiter = text[first.end() : first.end() + length]
-        # The next column's name begins here: what goes on would be no delimiter.
+        delimiter = text[match.end() : match.end() + length]
+        # The next column's name begins here: a longer match would be no delimiter.
         if delimiter[-1:].isupper():
             break
         names = text.split(delimiter) if len(delimiter) == length else []
@@ -185,9 +181,9 @@ def parse_header(line: bytes) -> Form | None:
 
 
 def form_of(stream: BinaryIO, fields: Sequence[str]) -> Form:
-    """Return the form of the text in ``stream``: what its header says, else these fields with ``|`` between them.
+    """Return the form of the text in ``stream`` by its header, else these fields with ``|`` between them.
 
-    Without ``fields`` a text without a header must have FIELDS.
+    A text without a header must have FIELDS where no ``fields`` are named.
 
     Raises:
         InputError: nothing says what its columns are.
@@ -199,15 +195,15 @@ def form_of(stream: BinaryIO, fields: Sequence[str]) -> Form:
             raise InputError(f"'{stream.name}' has no header; name its columns with --fields")
         lines = chain([line], iter(lambda: stream.readline(LONGEST_ROW_BYTES), b""))
         # A name may end in a carriage return, but not those of all rows.
-        end = b"\r\n" if all(one.endswith(b"\r\n") for one in lines) else b"\n"
+        end = b"\r\n" if all(line.endswith(b"\r\n") for line in lines) else b"\n"
         form = Form(tuple(fields) or FIELDS, b"|", end, b"")
     return form
 
 
 def read_rows(path: str, form: Form, work: str, *, each: bool = False) -> Rows:
-    """Tell the plain rows of a text from the odd ones; what DuckDB cannot read as it stands is written to ``work``.
+    """Tell the plain rows of a text from the odd ones; rows that DuckDB cannot read are written to ``work``.
 
-    Where DuckDB then refuses what looked plain from afar, ``each`` row is to be looked at.
+    ``each`` row is looked at where DuckDB refused rows that looked plain from afar.
 
     Raises:
         InputError: the file cannot be read, is cut short, or is no text of rows.
@@ -247,11 +243,6 @@ def _as_it_stands(path: str, form: Form, stream: BinaryIO) -> Rows | None:
     return Rows(form, path, delimiter, names, 1 if form.header else 0, (), rows_in, {}, LostRows())
 
 
-def _is_binary(chunk: bytes) -> bool:
-    # A name may hold a zero byte.
-    return chunk[:4096].count(b"\0") > 40
-
-
 def _sorted_out(path: str, form: Form, stream: BinaryIO, target: str) -> Rows:
     """Write the plain rows to ``target``, each looked at, and split the odd ones."""
     odd: list[tuple[str, ...]] = []
@@ -270,30 +261,30 @@ def _sorted_out(path: str, form: Form, stream: BinaryIO, target: str) -> Rows:
             if not newline and fits and (_PRINTABLE.fullmatch(plain) or _is_text(plain)):
                 out.write(plain + b"\n")
                 continue
-            # What is no UTF-8 becomes its escapes: a column of text holds nothing else.
+            # Bytes outside UTF-8 become escapes: a column of text holds nothing else.
             values = tuple(value.decode(errors="backslashreplace") for value in row.split(form.delimiter, most))
             if len(values) == inner + 1 and not newline:
                 odd.append(values)
             else:
-                why = _NEWLINE if newline else f"{len(values)} columns instead of {inner + 1}"
-                rejected[why] += 1
-                lost.add(row_of_misfit(values, form.fields, why))
+                reason = _NEWLINE if newline else f"{len(values)} columns instead of {inner + 1}"
+                rejected[reason] += 1
+                lost.add(row_of_misfit(values, form.fields, reason))
     return Rows(form, target, _PLAIN, form.fields, 0, odd, rows_in, rejected, lost)
 
 
 def _rows(chunks: Iterator[bytes], form: Form) -> Iterator[bytes]:
-    """Yield the rows; where a name begins with a newline, that and the delimiter ahead of it are no row's end."""
+    """Yield the rows; a newline at a name's beginning and the delimiter ahead of it are no row's end."""
     inner, begun = len(form.fields) - 1, b""
     for row in chain.from_iterable(chunk.split(form.terminator)[:-1] for chunk in chunks):
-        whole = begun + form.terminator + row if begun else row
-        if begun and whole.count(form.delimiter) != inner:
+        joined_row = begun + form.terminator + row if begun else row
+        if begun and joined_row.count(form.delimiter) != inner:
             yield begun
-            whole = row
+            joined_row = row
         begun = b""
-        if form.terminator.startswith(form.delimiter) and 0 < whole.count(form.delimiter) < inner:
-            begun = whole
+        if form.terminator.startswith(form.delimiter) and 0 < joined_row.count(form.delimiter) < inner:
+            begun = joined_row
         else:
-            yield whole
+            yield joined_row
     if begun:
         yield begun
 
@@ -308,19 +299,19 @@ def _is_text(row: bytes) -> bool:
 def _chunks(path: str, stream: BinaryIO, terminator: bytes) -> Iterator[bytes]:
     """Yield the text in pieces of whole rows."""
     rest = b""
-    while more := stream.read(_CHUNK_BYTES):
-        if _is_binary(more):
+    while chunk := stream.read(_CHUNK_BYTES):
+        if chunk[:4096].count(b"\0") > 40:  # a name may hold a zero byte
             raise InputError(f"'{path}' is no text but binary; export it by docs/how-to/accounting.md")
-        text = rest + more
-        first = text.find(terminator)
-        if (first if first >= 0 else len(text)) > LONGEST_ROW_BYTES:
+        text = rest + chunk
+        index = text.find(terminator)
+        if (index if index >= 0 else len(text)) > LONGEST_ROW_BYTES:
             raise InputError(
                 f"'{path}' has a row of more than {LONGEST_ROW_BYTES >> 20} MiB: it is damaged, or rows end otherwise; "
                 "export it again by docs/how-to/accounting.md"
             )
-        whole, end, rest = text.rpartition(terminator)
+        complete, end, rest = text.rpartition(terminator)
         if end:
-            yield whole + end
+            yield complete + end
     if rest:
         raise InputError(f"'{path}' is cut short: its last row has no end; export or copy it again")
 
@@ -328,15 +319,15 @@ def _chunks(path: str, stream: BinaryIO, terminator: bytes) -> Iterator[bytes]:
 def row_of_misfit(values: Sequence[str], fields: Sequence[str], reason: str) -> LostRow:
     """Return what a row may have been that has more or fewer columns than ``fields``.
 
-    What stands before the name that broke it lies where it should, what stands after it as far from the end.
+    Columns before the name that broke it lie where they should, those after it as far from the end.
     """
     shift = len(values) - len(fields)
 
     def seen(name: str) -> list[str]:
-        at = fields.index(name) if name in fields else len(values)
-        return [values[place] for place in (at, at + shift) if 0 <= place < len(values)]
+        index = fields.index(name) if name in fields else len(values)
+        return [values[place] for place in (index, index + shift) if 0 <= place < len(values)]
 
-    ids = [found for name in ("JobID", "JobIDRaw") for found in map(_JOB.fullmatch, seen(name)) if found]
+    ids = [match for name in ("JobID", "JobIDRaw") for match in map(_JOB.fullmatch, seen(name)) if match]
     job_id = ids[0][1] if ids else ""
     if (ids and ids[0][2]) or not any(map(_DEVICE.search, values)):
         return LostRow(0.0, job_id, reason)

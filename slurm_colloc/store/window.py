@@ -13,7 +13,7 @@ def ignore(done: int, of: int) -> None:
 
 
 class Window(NamedTuple):
-    """[since, until), seen from ``now``: what still runs then has run until then."""
+    """[since, until), seen from ``now``: runs that still go on have run until then."""
 
     since_s: float
     until_s: float
