@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from slurm_colloc import __version__
+from slurm_colloc.rebind.program import WATCHED_AFTER_S
 from tests.cluster.fixtures import CHECKOUT, RELEASE, install_checkout, new_lab, running
 from tests.cluster.machine import Machine, build_package
 from tests.cluster.processes import processes_with
@@ -69,8 +70,16 @@ def test_everything_off_and_away_under_waiting_jobs(machine: Machine) -> None:
     user = User(lab, "alice", lab.root / "site")
     user.environment = {}
     user.script(SCRIPT)
+    user.script(SCRIPT.replace("echo step", "echo another step"), "other.sh")
+    user.script(
+        "#!/bin/sh\n#SBATCH -t 5 --gres=gpu:1\nCOLLOC_SIMULATED_GPU_LOAD=mem=6G,util=60,sm=11 sleep 4\n", "first.sh"
+    )
+    first = user.submit("first.sh")
+    assert lab.wait_jobs([first])[int(first)] == "COMPLETED"
+    assert list((user.home / ".local/share/slurm_colloc").glob(f"evidence/**/{first}.json"))
+
     late = user.submit("-H", "--gres=gpu:1", "train.sh")
-    unknown = user.submit("-H", "--gres=gpu:1", "-J", "other", "train.sh")
+    unknown = user.submit("-H", "--gres=gpu:1", "other.sh")
     placed = user.submit("-H", "--gres=gpu:1", "--gpu-footprint=mem=4G,sm=5", "train.sh")
     learn(user, "--gres=gpu:1", "train.sh")
 
@@ -106,6 +115,7 @@ def test_everything_off_and_away_under_waiting_jobs(machine: Machine) -> None:
     assert all((user.home / f"out.{job}").read_text().endswith("step\nend\n") for job in jobs)
 
     assert [path for path in machine.written() if re.search("colloc|csub", path)] == []
-    assert list(processes_with(PYTHON)) == []
+    # A look that has changed a job comes back to it once, WATCHED_AFTER_S later.
+    wait_for(lambda: not list(processes_with(PYTHON)), "a process of the package is left", WATCHED_AFTER_S + 30)
     ours = {str(path.relative_to(user.home)) for path in user.home.rglob("*slurm_colloc*")}
     assert ours == {".local/share/slurm_colloc"}

@@ -313,7 +313,7 @@ def test_without_what_reports_are_made_with_the_other_commands_are_there(tmp_pat
         "sample",
         "holders",
     }
-    assert [run("off").returncode, run("off", "--end").returncode, run("history").returncode] == [0, 0, 0]
+    assert [run("off").returncode, run("off", "--end").returncode] == [0, 0]
     lacking = [run("report"), run("history", "bootstrap")]
     assert [(done.returncode, done.stdout) for done in lacking] == [(2, "")] * 2
     printed("colloc", *(done.stderr for done in lacking))
