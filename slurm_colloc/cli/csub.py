@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """csub: sbatch, and a piece of a GPU for the job that needs no whole one.
 
-Whatever csub cannot decide with certainty, and whatever goes wrong in it, ends in the real sbatch with the user's own
-arguments. What makes a plan is imported for a job that may get one, and jinja2 where a script changes.
+A submission that csub cannot decide with certainty, or in which it fails, goes to the real sbatch with the user's own
+arguments. The modules that make a plan are imported for a job that may get one, and jinja2 where a script changes.
 """
 
 import os
@@ -39,7 +39,7 @@ _HELP = ("--help", "-h")
 
 
 def main(called: str = "csub", ignored: int = 0) -> NoReturn:
-    """Run csub; the exit status is sbatch's. What it raises, it raises before sbatch was started.
+    """Run csub; the exit status is sbatch's. An exception is raised before sbatch was started, never after.
 
     Args:
         called: the name it was called by; a program that asks "sbatch --help" must see sbatch's.
@@ -53,7 +53,7 @@ def main(called: str = "csub", ignored: int = 0) -> NoReturn:
 
         write_all(STDOUT, HELP.encode())
         os._exit(0)
-    # Not where this is sbatch with a script of that name.
+    # A script of that name goes to sbatch.
     if argv[:1] == ("pack",) and called != "sbatch" and not os.path.lexists("pack"):
         from slurm_colloc.pack.command_line import run
 
@@ -160,7 +160,7 @@ def _decide(
 
 
 def _packed(case: "Case", part: "Part") -> "Plan":
-    from slurm_colloc.pack.plan import plan_array  # of no use to any other submission
+    from slurm_colloc.pack.plan import plan_array  # other submissions have no use for it
 
     return plan_array(case, part)
 
