@@ -55,8 +55,8 @@ def rounded(value: float | None) -> float | None:
     """Return a value for drawing: four digits, so that a page of thousands of users stays small."""
     if value is None:
         return None
-    whole = float(f"{value:.4g}")
-    return int(whole) if whole.is_integer() else whole
+    short_value = float(f"{value:.4g}")
+    return int(short_value) if short_value.is_integer() else short_value
 
 
 def zone_of(report: UsageReport) -> tzinfo:
@@ -93,9 +93,9 @@ def missing(report: UsageReport) -> str:
 
 def limits_over_decades(values: Iterable[float]) -> tuple[float, ...]:
     """Return at most five round limits, 1-3-10-30 and so on, that tell apart values which range over decades."""
-    known = list(values)
+    sizes = list(values)
     rounds = [digit * 10.0**power for power in range(-6, 12) for digit in (1, 3)]
-    return tuple(number for number in rounds if min(known) < number <= max(known))[-5:]
+    return tuple(number for number in rounds if min(sizes) < number <= max(sizes))[-5:]
 
 
 def darkness(limits: tuple[float, ...], unit: str) -> tuple[tuple[str, str], ...]:
@@ -104,7 +104,7 @@ def darkness(limits: tuple[float, ...], unit: str) -> tuple[tuple[str, str], ...
         return (("step-5", unit),)
     words = [f"below {short(limits[0])} {unit}"]
     words += [f"from {short(limit)}" for limit in limits]
-    return tuple((f"step-{5 - len(limits) + at}", said) for at, said in enumerate(words))
+    return tuple((f"step-{5 - len(limits) + number}", meaning) for number, meaning in enumerate(words))
 
 
 def methods(report: UsageReport) -> str:
@@ -126,16 +126,16 @@ def figures(report: UsageReport) -> Iterator[Figure]:
 
 
 def _when(piece: TimeUsage, zone: tzinfo) -> str:
-    first, last = (datetime.fromtimestamp(at_s, zone) for at_s in (piece.since_s, piece.until_s))
-    days = {first.timetz(), last.timetz()} == {first.timetz().replace(hour=0, minute=0, second=0, microsecond=0)}
-    clock = " %H:%M:%S" if first.second or last.second else " %H:%M"
+    begun, ended = (datetime.fromtimestamp(at_s, zone) for at_s in (piece.since_s, piece.until_s))
+    days = {begun.timetz(), ended.timetz()} == {begun.timetz().replace(hour=0, minute=0, second=0, microsecond=0)}
+    clock = " %H:%M:%S" if begun.second or ended.second else " %H:%M"
     form = "%Y-%m-%d" + ("" if days else clock)
-    return f"{first:{form}}" if days and (last - first).days == 1 else f"{first:{form}} to {last:{form}}"
+    return f"{begun:{form}}" if days and (ended - begun).days == 1 else f"{begun:{form}} to {ended:{form}}"
 
 
 def _over_time(report: UsageReport) -> Figure:
-    known = report.charts.over_time if report.charts else ()
-    pieces = coarser(known, _BARS, report.since.timestamp(), report.until.timestamp())
+    recorded = report.charts.over_time if report.charts else ()
+    pieces = coarser(recorded, _BARS, report.since.timestamp(), report.until.timestamp())
     figure = Figure("over-time", "Allocated and really used over time", "over_time")
     if not any(piece.allocated_gpu_hours or piece.installed_gpu_hours for piece in pieces):
         return figure._replace(missing=missing(report))
@@ -143,8 +143,8 @@ def _over_time(report: UsageReport) -> Figure:
     total, word = report.total, METRICS[metric]
     measured, used = (getattr(total, f"{metric}_{name}_gpu_hours") for name in ("measured", "used"))
     installed = any(piece.installed_gpu_hours for piece in pieces)
-    of = f" of {short(report.installed_gpu_hours)} installed" if report.installed_gpu_hours else ""
-    sums = f"{short(total.allocated_gpu_hours)} GPU-h{of} were allocated; {short(measured)} of them were measured, "
+    beside = f" of {short(report.installed_gpu_hours)} installed" if report.installed_gpu_hours else ""
+    sums = f"{short(total.allocated_gpu_hours)} GPU-h{beside} were allocated; {short(measured)} of them were measured, "
     sums += f"{short(used)} used by {word}" if used is not None else f"use is not measured: {why_not(report)}"
     return figure._replace(
         says=f"Bars of GPUs on average over {len(pieces)} pieces of time. In all {sums}.",
@@ -180,23 +180,23 @@ def _used(piece: TimeUsage | WeekHour, unit: str) -> tuple[str, ...]:
 def _measured_lines(piece: TimeUsage | WeekHour, unit: str) -> Iterator[str]:
     sm_measured, sm, util_measured, util = _used(piece, unit)
     for word, measured, used in ((METRICS["sm"], sm_measured, sm), (METRICS["util"], util_measured, util)):
-        of = f"used {used} of {measured} {unit} measured"
-        yield f"{word}: {used if used == 'not measured' else of}"
+        words = f"used {used} of {measured} {unit} measured"
+        yield f"{word}: {used if used == 'not measured' else words}"
 
 
 def _bar(piece: TimeUsage, metric: str, zone: tzinfo) -> dict[str, float | str | None]:
     hours = (piece.until_s - piece.since_s) / 3600
     held = piece.allocated_gpu_hours
     # A share may use more than its count: the bar ends where it does, and the words say how much it was.
-    seen = min(getattr(piece, f"{metric}_measured_gpu_hours") or 0.0, held)
-    used = min(getattr(piece, f"{metric}_used_gpu_hours") or 0.0, seen)
-    of = f" of {short(piece.installed_gpu_hours)} installed" if piece.installed_gpu_hours is not None else ""
-    lines = (_when(piece, zone), f"allocated: {short(held)} GPU-h{of}", *_measured_lines(piece, "GPU-h"))
+    measured = min(getattr(piece, f"{metric}_measured_gpu_hours") or 0.0, held)
+    used = min(getattr(piece, f"{metric}_used_gpu_hours") or 0.0, measured)
+    installed = f" of {short(piece.installed_gpu_hours)} installed" if piece.installed_gpu_hours is not None else ""
+    lines = (_when(piece, zone), f"allocated: {short(held)} GPU-h{installed}", *_measured_lines(piece, "GPU-h"))
     return {
         "a": wall_ms(piece.since_s, zone),
         "b": wall_ms(piece.until_s, zone),
         "used": rounded(used / hours),
-        "seen": rounded(seen / hours),
+        "seen": rounded(measured / hours),
         "held": rounded(held / hours),
         "installed": rounded(piece.installed_gpu_hours / hours) if piece.installed_gpu_hours else None,
         "tip": "\n".join(lines),
@@ -210,24 +210,24 @@ def _week_hours(report: UsageReport) -> Iterator[Figure]:
     largest = max((cell.allocated_gpus for cell in week), default=0.0)
     zone = printable(report.charts.zone) if report.charts else ""
     limits = tuple(largest * step / 6 for step in range(1, 6)) if largest else ()
-    for name, field, what, how in (
+    for name, field, title, how in (
         ("week-allocated", "allocated_gpus", "Allocated by hour of the week", "GPUs allocated"),
         ("week-used", f"{metric}_used_gpus", f"Really used by hour of the week, by {word}", f"GPUs used by {word}"),
     ):
-        figure = Figure(name, what, "week")
-        known = [cell for cell in week if getattr(cell, field) is not None]
-        if not largest or not known:
-            why = "all that is left of the samples is a row for each day" if largest else ""
-            yield figure._replace(missing=why if largest and report.total.jobs_measured else missing(report))
+        figure = Figure(name, title, "week")
+        measured = [cell for cell in week if getattr(cell, field) is not None]
+        if not largest or not measured:
+            reason = "all that is left of the samples is a row for each day" if largest else ""
+            yield figure._replace(missing=reason if largest and report.total.jobs_measured else missing(report))
             continue
-        ends = [pick(known, key=attrgetter(field)) for pick in (max, min)]
+        ends = [pick(measured, key=attrgetter(field)) for pick in (max, min)]
         most, least = (f"{short(getattr(cell, field))}, on {_hour(cell)}" for cell in ends)
         yield figure._replace(
             says=f"{how} on average: most, {most}; least, {least}.",
             caption=f"{how} on average over all such hours of the window, in whole-GPU equivalents; hours of {zone}. "
             + (f"Of what was measured: GPUs times {word}." if field != "allocated_gpus" else "From accounting.")
             + " Both charts have the same colours.",
-            legend=(*darkness(limits, "GPUs"), *((("unseen", "not measured"),) if len(known) < len(week) else ())),
+            legend=(*darkness(limits, "GPUs"), *((("unseen", "not measured"),) if len(measured) < len(week) else ())),
             limits=limits,
             titles=("day", *(f"{hour:02}" for hour in range(24))),
             cells=tuple((_DAYS[day], *_day(week, day, field)) for day in range(7)),
@@ -239,9 +239,9 @@ def _week_hours(report: UsageReport) -> Iterator[Figure]:
 
 
 def _day(week: Sequence[WeekHour], day: int, field: str) -> Iterator[str]:
-    of = {cell.hour: cell for cell in week if cell.weekday == day}
+    by_hour = {cell.hour: cell for cell in week if cell.weekday == day}
     for hour in range(24):
-        yield short(getattr(of[hour], field)) if hour in of else "-"
+        yield short(getattr(by_hour[hour], field)) if hour in by_hour else "-"
 
 
 def _hour(cell: WeekHour) -> str:
@@ -261,14 +261,14 @@ def _util_against_sm(report: UsageReport) -> Figure:
     runs, hours = sum(cell.runs for cell in cells), fsum(cell.allocated_gpu_hours for cell in cells)
     busy = [cell for cell in cells if cell.util_from_pct >= 80 and cell.sm_from_pct + cell.cell_pct <= 40]
     unfilled = fsum(cell.allocated_gpu_hours for cell in busy)
-    said = f"{short(unfilled)} of {short(hours)} GPU-h have GPU_UTIL of 80 % and more and SM activity below 40 %"
+    finding = f"{short(unfilled)} of {short(hours)} GPU-h have GPU_UTIL of 80 % and more and SM activity below 40 %"
     limits = limits_over_decades(cell.allocated_gpu_hours for cell in cells)
     return figure._replace(
-        says=f"{runs} runs of whole GPUs by both metrics; {said}.",
+        says=f"{runs} runs of whole GPUs by both metrics; {finding}.",
         caption="One does not tell the other: GPU_UTIL is the time in which any kernel ran, however small, and SM "
         "activity how many of the SMs had work, so whatever lies far below the diagonal keeps a GPU busy without "
         f"filling it. Colour: allocated GPU-hours of the {runs} runs of whole GPUs that have both, {short(hours)} "
-        f"GPU-h; each metric is the mean over its own covered time. Here {said}.",
+        f"GPU-h; each metric is the mean over its own covered time. Here {finding}.",
         legend=darkness(limits, "GPU-h"),
         limits=limits,
         titles=("GPU_UTIL %", "SM activity %", "runs", "GPU-h allocated"),
@@ -296,7 +296,7 @@ def coarser(pieces: Iterable[TimeUsage], most: int, since_s: float, until_s: flo
     parts: dict[int, list[TimeUsage]] = {}
     for piece in pieces:
         parts.setdefault(int((piece.since_s - since_s) / part_s), []).append(piece)
-    return [_joined(part, since_s + at * part_s, since_s + (at + 1) * part_s) for at, part in parts.items()]
+    return [_joined(part, since_s + number * part_s, since_s + (number + 1) * part_s) for number, part in parts.items()]
 
 
 def _joined(pieces: Sequence[TimeUsage], since_s: float, until_s: float) -> TimeUsage:
@@ -305,5 +305,5 @@ def _joined(pieces: Sequence[TimeUsage], since_s: float, until_s: float) -> Time
 
 
 def _added(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fsum(known) if known else None
+    numbers = [value for value in values if value is not None]
+    return fsum(numbers) if numbers else None

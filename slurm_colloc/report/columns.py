@@ -47,14 +47,14 @@ class Listing(NamedTuple):
 
 def table_of(listing: Listing, terminal: Terminal = NO_TERMINAL) -> str:
     """Return the listing for people."""
-    first, *others = listing.columns
+    names, *columns = listing.columns
     words = listing.words or [{}] * len(listing.rows)
-    figures = [row._asdict() | more for row, more in zip(listing.rows, words, strict=True)]
+    figures = [row._asdict() | row_words for row, row_words in zip(listing.rows, words, strict=True)]
     rows = [[column.title for column in listing.columns]]
-    rows += [[column.cell(of) for column in listing.columns] for of in figures]
-    shown = narrowed(rows, [column.rank for column in others], terminal, len(first.title) + 12)
-    meanings = [column.meaning for column in listing.columns if column.meaning and column.title in shown[0]]
-    body = list_lines(shown) if listing.rows else []
+    rows += [[column.cell(row_figures) for column in listing.columns] for row_figures in figures]
+    fitting = narrowed(rows, [column.rank for column in columns], terminal, len(names.title) + 12)
+    meanings = [column.meaning for column in listing.columns if column.meaning and column.title in fitting[0]]
+    body = list_lines(fitting) if listing.rows else []
     return page_of(listing.heading, body, [*(meanings if listing.rows else ()), *listing.notes], terminal)
 
 

@@ -102,8 +102,8 @@ class Summary(NamedTuple):
 
 def see_it(finding: Finding) -> tuple[str, ...]:
     """Return commands by which the user whom a finding is about sees it, who may be shut out of the site's store."""
-    shown = tuple(f"colloc job {shlex.quote(line.job_id)}" for line in finding.jobs[:1])
-    return (*shown, f"colloc audit explain {shlex.quote(finding.rule)}")
+    commands = tuple(f"colloc job {shlex.quote(line.job_id)}" for line in finding.jobs[:1])
+    return (*commands, f"colloc audit explain {shlex.quote(finding.rule)}")
 
 
 def digest_maker(templates: str) -> Callable[[str, Any], tuple[str, str]]:

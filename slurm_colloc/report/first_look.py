@@ -27,18 +27,18 @@ def sentences(report: UsageReport) -> Iterator[str]:
         yield f"GPU-hours are not known: {'no share has a known size' if total.jobs else why_not(report)}."
         return
     pct = of_installed(report).allocated_pct
-    of = "" if pct is None else f" of {short(report.installed_gpu_hours)} installed"
+    share = "" if pct is None else f" of {short(report.installed_gpu_hours)} installed"
     part = "" if pct is None else f" ({pct:.0f} %{_spread(report)})"
-    yield f"{short(allocated)}{of} GPU-hours were allocated{part}."
+    yield f"{short(allocated)}{share} GPU-hours were allocated{part}."
     use = use_of(total)
     if use is None:
         yield f"How much of them was used is not measured ({why_not(report)})."
     else:
         did = "SMs were busy" if use.metric == METRICS["sm"] else "A kernel ran"
         measured = percent(use.measured_gpu_hours, allocated) or 0
-        of = f"{use} of the {short(use.measured_gpu_hours)} ({measured:.0f} %) that were measured"
-        of += f"; {short(use.idle_gpu_hours)} were idle"
-        yield f"{did} for {short(use.used_gpu_hours)} GPU-hours, {of}."
+        share = f"{use} of the {short(use.measured_gpu_hours)} ({measured:.0f} %) that were measured"
+        share += f"; {short(use.idle_gpu_hours)} were idle"
+        yield f"{did} for {short(use.used_gpu_hours)} GPU-hours, {share}."
     fit = report.fits[-1] if report.fits else None
     if total.held_idle_gpu_hours:
         yield f"{short(total.held_idle_gpu_hours)} GPU-hours were on GPUs without a process of their job."
@@ -47,26 +47,26 @@ def sentences(report: UsageReport) -> Iterator[str]:
         which = f"GPUs that {counted(fit.spare_runs, 'run')} never used"
         yield f"{short(fit.spare_gpu_hours)} GPU-hours were on {which}.{also}"
     if fit and fit.fitting_runs:
-        of = f"{fit.judged_runs:,} runs that were compared with pieces (of {total.jobs:,})"
-        left = f"at most {short(fit.freed_gpu_hours)} GPU-hours would have been left to others"
-        yield f"A piece of a GPU was enough for {fit.fitting_runs:,} of {of}: {left}, had none been slower."
+        share = f"{fit.judged_runs:,} runs that were compared with pieces (of {total.jobs:,})"
+        freed = f"at most {short(fit.freed_gpu_hours)} GPU-hours would have been left to others"
+        yield f"A piece of a GPU was enough for {fit.fitting_runs:,} of {share}: {freed}, had none been slower."
     if (harm := report.harm) and harm.part is not None and harm.low is not None and harm.high is not None:
         part, low, high = (significant(100 * value, 2) for value in (harm.part, harm.low, harm.high))
-        of = f"{part} %; the true part is {low} to {high} % with 95 % certainty"
-        yield f"Of {harm.known:,} runs on pieces of which it is known, {harm.runs:,} were harmed ({of})."
+        share = f"{part} %; the true part is {low} to {high} % with 95 % certainty"
+        yield f"Of {harm.known:,} runs on pieces of which it is known, {harm.runs:,} were harmed ({share})."
 
 
 def _spread(report: UsageReport) -> str:
     """Return between which ends the part of the installed that was allocated lay by day, or by week."""
     pieces = report.charts.over_time if report.charts else ()
     for least_h, most_h, name in ((_DAY_H, _DAY_H + 3, "day"), (_WEEK_H, 1e9, "week")):
-        known = [
+        percents = [
             100 * piece.allocated_gpu_hours / piece.installed_gpu_hours
             for piece in pieces
             if least_h <= (piece.until_s - piece.since_s) / 3600 < most_h and piece.installed_gpu_hours
         ]
-        if len(known) > 1:
-            return f"; between {min(known):.0f} and {max(known):.0f} % a {name}"
+        if len(percents) > 1:
+            return f"; between {min(percents):.0f} and {max(percents):.0f} % a {name}"
     return ""
 
 
@@ -80,7 +80,7 @@ def to_do(report: UsageReport, of_users: Iterable[Todo], agents: bool | None) ->
     """
     # A reader who may not see all runs administers nothing.
     every = [*of_users, *(() if report.visible else _administrators(report, agents))]
-    return tuple(sorted(every, key=lambda one: -one.gpu_hours)[:MOST])
+    return tuple(sorted(every, key=lambda todo: -todo.gpu_hours)[:MOST])
 
 
 def _administrators(report: UsageReport, agents: bool | None) -> Iterator[Todo]:
@@ -88,31 +88,31 @@ def _administrators(report: UsageReport, agents: bool | None) -> Iterator[Todo]:
     blind = not total.methods or (total.coverage_pct is not None and total.coverage_pct < MIN_COVERAGE_PCT)
     if blind and total.allocated_gpu_hours:
         hours = total.allocated_gpu_hours * (1 - (total.coverage_pct or 0.0) / 100)
-        what, command = {
+        task, command = {
             None: (f"{_MEASURE}a site file, and a folder that nodes share; '{_RENDER}', {_ORDER}", _INIT),
             False: (f"{_MEASURE}observe.agent and paths.state, which nodes share, in site.toml; {_ORDER}", _RENDER),
             True: ("find out why agents sample so little", "colloc site doctor"),
         }[agents]
-        yield Todo(ADMINISTRATORS, what, hours, total.jobs, "", command)
+        yield Todo(ADMINISTRATORS, task, hours, total.jobs, "", command)
     if report.over_limit_gpu_hours:
-        what = "end in accounting what has ended, but goes on there long after its time limit"
+        task = "end in accounting what has ended, but goes on there long after its time limit"
         runs = report.runs_over_limit
-        yield Todo(ADMINISTRATORS, what, report.over_limit_gpu_hours, runs, "", "sacctmgr show runawayjobs")
+        yield Todo(ADMINISTRATORS, task, report.over_limit_gpu_hours, runs, "", "sacctmgr show runawayjobs")
     for stray in report.strays[:1]:
-        what = f"find out whose the processes outside any job on {stray.node} are"
-        yield Todo(ADMINISTRATORS, what, stray.gpu_hours, 0, "", f"ssh {stray.node} nvidia-smi")
+        task = f"find out whose the processes outside any job on {stray.node} are"
+        yield Todo(ADMINISTRATORS, task, stray.gpu_hours, 0, "", f"ssh {stray.node} nvidia-smi")
 
 
 def as_lines(report: UsageReport) -> Iterator[str]:
     """Yield what to do for a terminal."""
     if report.to_do:
-        yield f"To do, most GPU-hours first{_REPLACES if any(one.line for one in report.to_do) else ''}:"
-    for place, one in enumerate(report.to_do, 1):
-        yield f"  {place}. {heading_of(one)}"
-        yield from (f"     {printable(line)}" for line in (one.line, one.command and f"$ {one.command}") if line)
+        yield f"To do, most GPU-hours first{_REPLACES if any(todo.line for todo in report.to_do) else ''}:"
+    for place, todo in enumerate(report.to_do, 1):
+        yield f"  {place}. {heading_of(todo)}"
+        yield from (f"     {printable(line)}" for line in (todo.line, todo.command and f"$ {todo.command}") if line)
 
 
-def heading_of(one: Todo) -> str:
+def heading_of(todo: Todo) -> str:
     """Return who could do what, and about how many GPU-hours."""
-    runs = f" in {one.runs:,} run{'' if one.runs == 1 else 's'}" if one.runs else ""
-    return printable(f"{one.who}, {short(one.gpu_hours)} GPU-h{runs}: {one.what}")
+    runs = f" in {todo.runs:,} run{'' if todo.runs == 1 else 's'}" if todo.runs else ""
+    return printable(f"{todo.who}, {short(todo.gpu_hours)} GPU-h{runs}: {todo.what}")

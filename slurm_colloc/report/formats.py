@@ -27,13 +27,13 @@ NO_FIGURES = ("templates", "of_text", "billing")
 
 def as_json(report: UsageReport) -> str:
     """Return the report as JSON, as docs/reference/report.schema.json has it: unrounded, null for not known."""
-    shown = {
+    record = {
         **{name: value for name, value in report._asdict().items() if name not in NO_FIGURES},
         "groups": [_priced(report, group) for group in report.groups],
         "total": _priced(report, report.total),
         "of_installed": of_installed(report),
     }
-    return json_text(SCHEMA, shown)
+    return json_text(SCHEMA, record)
 
 
 def _priced(report: UsageReport, group: GroupUsage) -> dict[str, Any]:
@@ -58,12 +58,12 @@ def flat_groups(
         **get_type_hints(Money),
         **{title: get_type_hints(Fit)[field] for title, field in _OF_FIT.items()},
     }
-    of = fits_by_group(fits)
+    by_group = fits_by_group(fits)
     rows = [
         [
             *(";".join(value) if isinstance(value, tuple) else value for value in group),
             *money(group, prices),
-            *(getattr(of.get(group.name), field, None) for field in _OF_FIT.values()),
+            *(getattr(by_group.get(group.name), field, None) for field in _OF_FIT.values()),
         ]
         for group in groups
     ]

@@ -78,34 +78,34 @@ def as_ticket(story: JobStory, terminal: Terminal = NO_TERMINAL) -> str:
     if not story.runs:
         return as_text(story, terminal)
     run = story.runs[-1]
-    known: Any = run.usage or run.slurm
-    first, *lines = _run_lines(run, story)
+    row: Any = run.usage or run.slurm
+    heading, *lines = _run_lines(run, story)
     if not story.decision:
         lines.append(titled("csub gave", "nothing that is known here"))
     # After a first run this one may have had something else than csub gave the job.
     titles = (*_TICKET, "given") if story.again else _TICKET
-    kept = [line for title in titles for line in lines if line.startswith(titled(title, ""))]
-    kept += [titled("before", printable(story.again))] * bool(story.again)
-    kept += [titled("to stop", f"colloc off {printable(known.user)}")]
-    return "".join(f"{line}\n" for text in (first, *kept) for line in folded(text, terminal.columns, TEXT_INDENT))
+    ticket = [line for title in titles for line in lines if line.startswith(titled(title, ""))]
+    ticket += [titled("before", printable(story.again))] * bool(story.again)
+    ticket += [titled("to stop", f"colloc off {printable(row.user)}")]
+    return "".join(f"{line}\n" for text in (heading, *ticket) for line in folded(text, terminal.columns, TEXT_INDENT))
 
 
-def _run_lines(story: RunStory, of: JobStory) -> Iterator[str]:
-    run, slurm, decision = story.usage, story.slurm, of.decision
-    known: Any = run or slurm
-    state = slurm.state if slurm else known.state
-    clusters = {one.usage.cluster for one in of.runs if one.usage}
+def _run_lines(story: RunStory, job: JobStory) -> Iterator[str]:
+    run, slurm, decision = story.usage, story.slurm, job.decision
+    row: Any = run or slurm
+    state = slurm.state if slurm else row.state
+    clusters = {story.usage.cluster for story in job.runs if story.usage}
     place = f" on {printable(run.cluster)}" if run and len(clusters) > 1 else ""
-    name = f"job {printable(known.job_id)} '{printable(known.job_name)}' of {printable(known.user)}{place}"
+    name = f"job {printable(row.job_id)} '{printable(row.job_name)}' of {printable(row.user)}{place}"
     name += f", {printable(state)}"
     yield (
         f"{name}: {_verdict(run, story.timeline)}{' so far' if state in SO_FAR else ''}"
         if run and run.methods
         else name
     )
-    suspended_s = slurm.suspended_s if slurm and slurm.suspended_s is not None else known.suspended_s
+    suspended_s = slurm.suspended_s if slurm and slurm.suspended_s is not None else row.suspended_s
     suspended = f", suspended for {in_words(suspended_s)} of that" if suspended_s else ""
-    yield titled("ran", _ran(run, slurm, of.since_s, state) + suspended)
+    yield titled("ran", _ran(run, slurm, job.since_s, state) + suspended)
     if slurm:
         yield from _of_slurm(slurm)
     if slurm and not decision:
@@ -130,8 +130,8 @@ def _run_lines(story: RunStory, of: JobStory) -> Iterator[str]:
     if decision:
         yield titled("asked", printable(decision.asked) or "no GPU")
         by = f", by {decision.rule}" if decision.rule else ""
-        what = f"{decision.how}, {stamp(local(decision.at_s))}{by}: {sentence(decision.reasons)}"
-        yield titled("csub gave", printable(what))
+        decided = f"{decision.how}, {stamp(local(decision.at_s))}{by}: {sentence(decision.reasons)}"
+        yield titled("csub gave", printable(decided))
     if story.advice.expected:
         yield titled("next time", printable(story.advice.expected))
     if story.advice.command:
@@ -143,20 +143,20 @@ def _verdict(run: JobUsage, timeline: JobTimeline | None) -> str:
     took = in_words(run.end_s - run.start_s)
     working = ""
     of_several = timeline is not None and timeline.devices > 1
-    had = "its share" if _is_share(run) else "its GPUs" if of_several else "its GPU"
+    share = "its share" if _is_share(run) else "its GPUs" if of_several else "its GPU"
     partly = ""
     if run.coverage_pct is not None and run.coverage_pct < MIN_COVERAGE_PCT:
         partly = f"; only {at_least(run.coverage_pct)} % of that was sampled"
     if never_used(run):
-        return f"whether it used {had} in {took} is not known{partly}" if partly else f"did not use {had} in {took}"
+        return f"whether it used {share} in {took} is not known{partly}" if partly else f"did not use {share} in {took}"
     if timeline and of_several and timeline.devices_unused and None not in timeline.active_pct:
-        had = f"its {timeline.devices} GPUs"
+        share = f"its {timeline.devices} GPUs"
         working = f"; only {timeline.devices - timeline.devices_unused} of them did work"
     # Nothing is measured of a GPU in the time in which its job is suspended.
     use = use_of(run)
     if use is None:
-        return f"what it used of {had} in {took} is not known"
-    return f"used {use} of {had} ({use.metric}) in {took}{working}{partly}"
+        return f"what it used of {share} in {took} is not known"
+    return f"used {use} of {share} ({use.metric}) in {took}{working}{partly}"
 
 
 def _ran(run: JobUsage | None, slurm: Accounted | None, since_s: float, state: str) -> str:
@@ -167,10 +167,10 @@ def _ran(run: JobUsage | None, slurm: Accounted | None, since_s: float, state: s
     end_s = run.end_s if run else slurm.end_s if slurm else None
     cut = "since before " if run and run.start_s <= since_s else ""
     until = stamp(local(end_s)) if end_s is not None else "now"
-    so_far = " so far" if state in SO_FAR else ""
+    still = " so far" if state in SO_FAR else ""
     place = slurm.node_list if slurm else ""
     where = f"in partition {printable(slurm.partition if slurm else run.partition if run else '')}"
-    return f"{cut}{stamp(local(start_s))} to {until}{so_far} {where}{f' on {printable(place)}' if place else ''}"
+    return f"{cut}{stamp(local(start_s))} to {until}{still} {where}{f' on {printable(place)}' if place else ''}"
 
 
 def _of_slurm(slurm: Accounted) -> Iterator[str]:
@@ -185,9 +185,9 @@ def _of_slurm(slurm: Accounted) -> Iterator[str]:
     elapsed_s = float((slurm.end_s or 0) - (slurm.start_s or 0)) - (slurm.suspended_s or 0.0) if ended else 0.0
     took = f"took {in_words(elapsed_s)}" if ended else ""
     billed = f"billing {slurm.billing}" if slurm.billing else ""
-    said = ", ".join(filter(None, (waited, took, limit, f"exit code {slurm.exit_code}" if ended else "", billed)))
-    if said:
-        yield titled("time", printable(said))
+    words = ", ".join(filter(None, (waited, took, limit, f"exit code {slurm.exit_code}" if ended else "", billed)))
+    if words:
+        yield titled("time", printable(words))
     if slurm.cpus and elapsed_s and slurm.cpu_time_s is not None:
         used = slurm.cpu_time_s / elapsed_s
         yield titled("cores", f"{used:.2f} of {slurm.cpus} used on average (sacct)")
@@ -205,8 +205,8 @@ def _by_samples(story: RunStory, run: JobUsage, decision: Decision | None) -> It
         yield from _drawn([piece.gpu_util_pct for piece in pieces], 100.0, "100 %")
     active = [piece.sm_active_pct for piece in pieces]
     yield titled("SM", _active(run, active))
-    of = " of the whole GPU" if _is_share(run) else ""
-    yield from _drawn(active, 100.0, f"100 %{of}")
+    of_gpu = " of the whole GPU" if _is_share(run) else ""
+    yield from _drawn(active, 100.0, f"100 %{of_gpu}")
     yield titled("memory", _memory(run.gpu_mem_peak_mib, decision))
     held = [None if piece.gpu_mem_mib is None else float(piece.gpu_mem_mib) for piece in pieces]
     if top := max((value for value in held if value is not None), default=0.0):
@@ -240,12 +240,13 @@ def _devices(run: JobUsage, timeline: JobTimeline) -> Iterator[str]:
 
 def _evenly(run: JobUsage, timeline: JobTimeline) -> str:
     """Return how many of its GPUs or slices a run used, and how much each."""
-    used, known = timeline.devices - timeline.devices_unused, [one for one in timeline.active_pct if one is not None]
-    if len(known) < timeline.devices:
+    used = timeline.devices - timeline.devices_unused
+    active_pct = [pct for pct in timeline.active_pct if pct is not None]
+    if len(active_pct) < timeline.devices:
         return f"on {timeline.devices_unused} of its {timeline.devices} no activity in any sample, on others not known"
-    each = ", ".join(f"{value:.0f}" for value in known)
+    percents = ", ".join(f"{value:.0f}" for value in active_pct)
     metric = use.metric if (use := use_of(run)) else "activity"
-    return f"{used} of {timeline.devices} used; {metric} of each: {each} %"
+    return f"{used} of {timeline.devices} used; {metric} of each: {percents} %"
 
 
 def _idle(run: JobUsage) -> str:
@@ -258,13 +259,13 @@ def _idle(run: JobUsage) -> str:
 
 def _host(run: JobUsage) -> str:
     """Return what tells an idle GPU from one that waits for data."""
-    known = [
+    figures = [
         (run.cpu_cores_used, "{:.1f} cores used"),
         (run.host_mem_peak_mib, "{} MiB at peak"),
         (run.read_mib, "{:.0f} MiB read"),
         (run.written_mib, "{:.0f} MiB written"),
     ]
-    return ", ".join(text.format(value) for value, text in known if value is not None) or "not known"
+    return ", ".join(text.format(value) for value, text in figures if value is not None) or "not known"
 
 
 def _by_evidence(ran_s: float | None, decision: Decision | None, evidence: Evidence) -> list[str]:
@@ -318,7 +319,7 @@ def _share(run: JobUsage, metric: str) -> str:
 
 def as_json(story: JobStory) -> str:
     """Return the same as JSON, null for what is not known; an infinite time limit is "UNLIMITED", as Slurm has it."""
-    whole: dict[str, Any] = {
+    record: dict[str, Any] = {
         "runs": [run.usage for run in story.runs if run.usage],
         "stories": [_run_record(run) for run in story.runs],
         "not_shown": story.not_shown,
@@ -326,10 +327,10 @@ def as_json(story: JobStory) -> str:
         "evidence": [run.evidence for run in story.runs if run.evidence],
     }
     if story.pack:
-        whole["pack"] = story.pack[1]
+        record["pack"] = story.pack[1]
     if story.again:
-        whole["gpu_memory"] = story.again
-    return json_text(SCHEMA, whole)
+        record["gpu_memory"] = story.again
+    return json_text(SCHEMA, record)
 
 
 def _run_record(run: RunStory) -> dict[str, Any]:
@@ -341,8 +342,8 @@ def _run_record(run: RunStory) -> dict[str, Any]:
             "asked": [str(gres) for gres in run.slurm.asked],
             "given": [str(gres) for gres in run.slurm.given],
         }
-    known: Any = run.usage or run.slurm
-    return {"job_id": known.job_id, "slurm": slurm, "timeline": run.timeline, "advice": run.advice}
+    row: Any = run.usage or run.slurm
+    return {"job_id": row.job_id, "slurm": slurm, "timeline": run.timeline, "advice": run.advice}
 
 
 FORMATS: dict[str, Callable[..., str]] = {"text": as_text, "json": as_json}

@@ -67,15 +67,14 @@ COLUMNS = (
 )
 
 
-def row_of(said: Judgement) -> JobRow:
+def row_of(judgement: Judgement) -> JobRow:
     """Return the row of a run of which that is said."""
-    run, use = said.found.usage, use_of(said.found.usage)
+    run, use = judgement.found.usage, use_of(judgement.found.usage)
     limit_s = None if run.limit_min is None else 60.0 * run.limit_min
-    first = next(iter(said.remedies), None)
-    # Fields of the same name are the run's.
-    alike = {name: value for name, value in run._asdict().items() if name in JobRow._fields}
+    remedy = next(iter(judgement.remedies), None)
     return JobRow(
-        **alike,
+        # Fields of the same name are the run's.
+        **{name: value for name, value in run._asdict().items() if name in JobRow._fields},
         start=local(run.start_s),
         limit_s=limit_s,
         elapsed_pct=percent(run.elapsed_s, limit_s),
@@ -83,20 +82,20 @@ def row_of(said: Judgement) -> JobRow:
         used_gpu_hours=use and use.used_gpu_hours,
         used_pct=use and use.pct,
         metric=use.metric if use else "",
-        to_do=first.what if first else "",
-        to_do_gres=first.gres if first else "",
-        could_free_gpu_hours=first.gpu_hours if first else None,
+        to_do=remedy.what if remedy else "",
+        to_do_gres=remedy.gres if remedy else "",
+        could_free_gpu_hours=remedy.gpu_hours if remedy else None,
     )
 
 
 def listing_of(
-    user: str, ends: tuple[datetime, datetime], source: str, said: Sequence[Judgement], without_gpu: int
+    user: str, ends: tuple[datetime, datetime], source: str, judgements: Sequence[Judgement], without_gpu: int
 ) -> Listing:
     """Return the list of a user's runs, the first first."""
-    rows = [row_of(one) for one in said]
-    of = f"{counted(len(rows), 'run')} of {printable(user)} with a GPU, {stamp(ends[0])} to {stamp(ends[1])}"
+    rows = [row_of(judgement) for judgement in judgements]
+    heading = f"{counted(len(rows), 'run')} of {printable(user)} with a GPU, {stamp(ends[0])} to {stamp(ends[1])}"
     return Listing(
-        heading=f"{of}; {without_gpu} without a GPU not listed",
+        heading=f"{heading}; {without_gpu} without a GPU not listed",
         columns=COLUMNS,
         rows=rows,
         kind=JobRow,

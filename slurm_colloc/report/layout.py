@@ -78,7 +78,7 @@ def fitting(widths: Sequence[int], ranks: Sequence[int], room: int | None) -> li
     """Return which columns fit beside each other, two blanks before each; those of low rank are taken first."""
     chosen: list[int] = []
     for index in sorted(range(len(widths)), key=ranks.__getitem__):
-        if room is not None and sum(widths[other] + 2 for other in [*chosen, index]) > room:
+        if room is not None and sum(widths[column] + 2 for column in [*chosen, index]) > room:
             break
         chosen.append(index)
     return sorted(chosen)
@@ -98,10 +98,10 @@ def narrowed(
     if terminal.columns is None:
         return list(rows)
     longest, *widths = widths_of(rows)
-    first = ranks.index(min(ranks))
+    least = ranks.index(min(ranks))
     chosen = fitting(widths, ranks, terminal.columns - min(longest, name_columns))
-    if not chosen and widths[first] + 2 + _LEAST_NAME_COLUMNS <= terminal.columns:
-        chosen = [first]
+    if not chosen and widths[least] + 2 + _LEAST_NAME_COLUMNS <= terminal.columns:
+        chosen = [least]
     room = terminal.columns - sum(widths[index] + 2 for index in chosen)
     return [[cut(name, room), *(figures[at] for at in chosen)] for name, *figures in rows]
 
@@ -118,9 +118,9 @@ def table_lines(rows: Sequence[Sequence[str]]) -> list[str]:
     for row in rows:
         name, *figures = (cell_len(cell) for cell in row)
         pads = [" " * (width - used) for width, used in zip(widths[1:], figures, strict=True)]
-        first = row[0] + " " * (widths[0] - name)
-        others = (pad + cell for pad, cell in zip(pads, row[1:], strict=True))
-        lines.append("  ".join([first, *others]).rstrip())
+        title = row[0] + " " * (widths[0] - name)
+        cells = (pad + cell for pad, cell in zip(pads, row[1:], strict=True))
+        lines.append("  ".join([title, *cells]).rstrip())
     rule = "-" * max(map(cell_len, lines))
     return [lines[0], rule, *lines[1:-1], rule, lines[-1]]
 
@@ -132,8 +132,8 @@ def list_lines(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def bold_table(rows: Sequence[Sequence[str]], terminal: Terminal) -> list[str]:
     """Return the lines of a table, with titles and sum in bold letters."""
-    first, *lines, last = table_lines(rows)
-    return [terminal.bold(first), *lines, terminal.bold(last)]
+    titles, *lines, sums = table_lines(rows)
+    return [terminal.bold(titles), *lines, terminal.bold(sums)]
 
 
 def page_of(heading: str, body: Sequence[str], notes: Sequence[str], terminal: Terminal) -> str:

@@ -87,30 +87,32 @@ def sums_of(runs: Sequence[JobUsage]) -> Sums:
         without_size=len(runs) - len(sized),
         allocated_gpu_hours=fsum(run.allocated_gpu_hours or 0.0 for run in sized) if sized or not runs else None,
         **hours,
-        coverage_pct=percent(fsum(of * pct / 100 for of, pct in covered), fsum(of for of, _ in covered)),
+        coverage_pct=percent(fsum(held * pct / 100 for held, pct in covered), fsum(held for held, _ in covered)),
         methods=tuple(sorted({method for run in runs for method in run.methods})),
     )
 
 
 def idlest(runs: Sequence[JobUsage]) -> list[tuple[JobUsage, float]]:
     """Return the runs that left most idle, by SM activity, else by GPU_UTIL, the first the most."""
-    found = [(run, use.idle_gpu_hours) for run in runs if (use := use_of(run)) and use.idle_gpu_hours > 0]
-    return sorted(found, key=lambda one: (-one[1], one[0].job_id))[:IDLEST]
+    idle = [(run, use.idle_gpu_hours) for run in runs if (use := use_of(run)) and use.idle_gpu_hours > 0]
+    return sorted(idle, key=lambda run_idle: (-run_idle[1], run_idle[0].job_id))[:IDLEST]
 
 
-def hints_of(said: Sequence[Judgement]) -> Iterator[Hint]:
+def hints_of(judgements: Sequence[Judgement]) -> Iterator[Hint]:
     """Yield what is to be said of GPUs that nobody used, of all runs of which it is said together."""
     for code, held in _HELD.items():
-        of = [(one, remedy) for one in said for remedy in one.remedies if remedy.code == code]
-        if not of:
+        group = [
+            (judgement, remedy) for judgement in judgements for remedy in judgement.remedies if remedy.code == code
+        ]
+        if not group:
             continue
-        hours = fsum(remedy.gpu_hours for _, remedy in of)
-        most, remedy = max(of, key=lambda one: one[1].gpu_hours)
-        longest = in_words(max(one.idle_s for one, _ in of))
+        hours = fsum(remedy.gpu_hours for _, remedy in group)
+        most, remedy = max(group, key=lambda pair: pair[1].gpu_hours)
+        longest = in_words(max(judgement.idle_s for judgement, _ in group))
         worst = most.found.usage.job_id
-        told = held.format(runs=_with_ids([one.found.usage for one, _ in of]), hours=significant(hours),
+        words = held.format(runs=_with_ids([judgement.found.usage for judgement, _ in group]), hours=significant(hours),
                            longest=longest, worst=worst, used=most.used_gpus, asked=most.asked_gpus)  # fmt: skip
-        yield Hint(remedy.what, told, f"colloc job {worst}", hours)
+        yield Hint(remedy.what, words, f"colloc job {worst}", hours)
 
 
 def _with_ids(runs: Sequence[JobUsage]) -> str:
@@ -120,7 +122,8 @@ def _with_ids(runs: Sequence[JobUsage]) -> str:
 
 def best(hints: Sequence[Hint]) -> list[Hint]:
     """Return the hints worth a line, those about most GPU-hours first."""
-    return sorted((one for one in hints if one.gpu_hours >= _LEAST_GPU_HOURS), key=lambda one: -one.gpu_hours)[:_ADVICE]
+    worth = [hint for hint in hints if hint.gpu_hours >= _LEAST_GPU_HOURS]
+    return sorted(worth, key=lambda hint: -hint.gpu_hours)[:_ADVICE]
 
 
 def as_text(report: MyReport, terminal: Terminal = NO_TERMINAL) -> str:
@@ -136,12 +139,12 @@ def _verdict(report: MyReport) -> str:
     use = use_of(sums_of(report.runs))
     if use is None:
         return ""
-    more = ""
+    freed_words = ""
     if report.fit and (freed := report.fit.could_free_gpu_hours):
         ways = (("smaller pieces of GPUs", report.fit.freed_gpu_hours), ("fewer GPUs", report.fit.spare_gpu_hours))
-        more = f"; with {' or '.join(way for way, hours in ways if hours)} "
-        more += f"they would have left at most {significant(freed)} GPU-h to other jobs"
-    return f": your jobs used {use} of their GPUs ({use.metric}){more}"
+        freed_words = f"; with {' or '.join(way for way, hours in ways if hours)} "
+        freed_words += f"they would have left at most {significant(freed)} GPU-h to other jobs"
+    return f": your jobs used {use} of their GPUs ({use.metric}){freed_words}"
 
 
 def _indent(line: str) -> int:
@@ -150,9 +153,9 @@ def _indent(line: str) -> int:
 
 
 def _nothing(report: MyReport) -> list[str]:
-    others = f" ({counted(report.runs_without_gpu, 'run')} without one)" if report.runs_without_gpu else ""
+    without = f" ({counted(report.runs_without_gpu, 'run')} without one)" if report.runs_without_gpu else ""
     return [
-        f"no run of yours had a GPU in this time{others}: nothing was wasted.",
+        f"no run of yours had a GPU in this time{without}: nothing was wasted.",
         "look further back by --since; submit by 'csub' in place of sbatch, and what a job needs is known from then on",
         f"source: {printable(report.source)}",
     ]
@@ -200,31 +203,31 @@ def _share(use: Use | None, runs: int) -> str:
 
 
 def _fit(fit: Fit) -> str:
-    fits, known, freed, spare = (
+    fits, of_hours, freed, spare = (
         significant(hours, 4)
         for hours in (fit.fits_gpu_hours, fit.known_gpu_hours, fit.freed_gpu_hours, fit.spare_gpu_hours)
     )
     compared = counted(fit.judged_runs, "compared run")
-    of = f"a piece of a GPU was enough for {fit.fitting_runs} of {compared} ({fits} of {known} GPU-h)"
+    words = f"a piece of a GPU was enough for {fit.fitting_runs} of {compared} ({fits} of {of_hours} GPU-h)"
     if fit.spare_runs:
         fewer = f"fewer GPUs were enough for {counted(fit.spare_runs, 'run')}; "
         fewer += f"that leaves at most {spare} GPU-h to other jobs"
-        of = f"{fewer}; {of}" if fit.judged_runs else fewer
+        words = f"{fewer}; {words}" if fit.judged_runs else fewer
     if fit.unit:
         part = "" if fit.fitting_runs == 1 else " for at least half of that"
-        of += f", {printable(fit.unit)}{part}; that leaves at most {freed} GPU-h to other jobs"
-    return of + (f"; not compared: {counted(fit.not_judged_runs, 'run')}. {COMPARED}" if fit.not_judged_runs else "")
+        words += f", {printable(fit.unit)}{part}; that leaves at most {freed} GPU-h to other jobs"
+    return words + (f"; not compared: {counted(fit.not_judged_runs, 'run')}. {COMPARED}" if fit.not_judged_runs else "")
 
 
 def as_json(report: MyReport) -> str:
     """Return the same as JSON, null for what is not known."""
-    shown = report._asdict() | {
+    record = report._asdict() | {
         "total": sums_of(report.runs),
         "advice": best(report.hints),
         "idlest": [run._asdict() | {"idle_gpu_hours": idle} for run, idle in idlest(report.runs)],
     }
-    del shown["runs"], shown["hints"]
-    return json_text(SCHEMA, shown)
+    del record["runs"], record["hints"]
+    return json_text(SCHEMA, record)
 
 
 FORMATS: dict[str, Callable[..., str]] = {"text": as_text, "json": as_json}

@@ -50,10 +50,10 @@ class Proof(NamedTuple):
 
 def as_table(proof: Proof, terminal: Terminal = NO_TERMINAL) -> str:
     """Return it for people."""
-    harm = [one for one in proof.figures if isinstance(one, HarmRate)]
+    harm = [rate for rate in proof.figures if isinstance(rate, HarmRate)]
     title, tables, notes = _harm(proof, harm) if harm else _arms(proof)
-    more, said = _fairness(proof)
-    tables, notes = [*tables, *more], [*notes, *said]
+    more_tables, more_notes = _fairness(proof)
+    tables, notes = [*tables, *more_tables], [*notes, *more_notes]
     where = f"{printable(proof.cluster)}, {stamp(proof.since)} to {stamp(proof.until)}"
     body: list[str] = []
     for heading, rows in tables:
@@ -67,12 +67,12 @@ _Tables = list[tuple[str, list[list[str]]]]
 
 def _harm(proof: Proof, rates: Sequence[HarmRate]) -> tuple[str, _Tables, list[str]]:
     tables: _Tables = []
-    for arm in dict.fromkeys(one.arm for one in rates):
+    for arm in dict.fromkeys(rate.arm for rate in rates):
         rows = [["KIND", "RUNS", "OF", f"PER {_PER}", "95 %"]]
         rows += [
-            [one.kind, str(one.runs), str(one.known), _number(one.part, _PER), _span(one.low, one.high, _PER)]
-            for one in rates
-            if one.arm == arm
+            [rate.kind, str(rate.runs), str(rate.known), _number(rate.part, _PER), _span(rate.low, rate.high, _PER)]
+            for rate in rates
+            if rate.arm == arm
         ]
         tables.append((_LATE_HEADING if arm else "", rows))
     notes = [
@@ -88,14 +88,14 @@ def _harm(proof: Proof, rates: Sequence[HarmRate]) -> tuple[str, _Tables, list[s
 
 def _arms(proof: Proof) -> tuple[str, _Tables, list[str]]:
     tables: _Tables = []
-    figures = [one for one in proof.figures if isinstance(one, ArmFigure)]
-    for rule in dict.fromkeys(one.rule for one in figures):
+    figures = [mean for mean in proof.figures if isinstance(mean, ArmFigure)]
+    for rule in dict.fromkeys(mean.rule for mean in figures):
         arms = ("PLACED", "AS ASKED") if rule else ("LATE",)
         rows = [["MEAN PER JOB", *(word for arm in arms for word in (arm, "95 %", "JOBS", "DRAWS"))]]
         by_measure: dict[str, list[str]] = {}
-        for one in (one for one in figures if one.rule == rule):
-            words, factor = _MEASURES[one.measure]
-            cells = [_number(one.value, factor), _span(one.low, one.high, factor), str(one.jobs), str(one.draws)]
+        for mean in (mean for mean in figures if mean.rule == rule):
+            words, factor = _MEASURES[mean.measure]
+            cells = [_number(mean.value, factor), _span(mean.low, mean.high, factor), str(mean.jobs), str(mean.draws)]
             by_measure.setdefault(words, []).extend(cells)
         heading = f"rule {printable(rule)}" if rule else _LATE_HEADING
         tables.append((heading, rows + [[words, *cells] for words, cells in by_measure.items()]))
@@ -117,12 +117,14 @@ def _fairness(proof: Proof) -> tuple[_Tables, list[str]]:
     if proof.pieces_began is None or not proof.fairness:
         return [], []
     by_group: dict[tuple[str, str], dict[bool, Fairness]] = {}
-    for one in proof.fairness:
-        by_group.setdefault((one.account, one.job_class), {})[one.after] = one
+    for figure in proof.fairness:
+        by_group.setdefault((figure.account, figure.job_class), {})[figure.after] = figure
     titles = [f"{title} {when}" for title, _ in _OF_FAIRNESS for when in ("BEFORE", "AFTER")]
     rows = [["ACCOUNT", "JOBS OF", *titles]]
-    for (account, job_class), of in by_group.items():
-        cells = [cell(of[after]) if after in of else "-" for _, cell in _OF_FAIRNESS for after in (False, True)]
+    for (account, job_class), rows_of in by_group.items():
+        cells = [
+            cell(rows_of[after]) if after in rows_of else "-" for _, cell in _OF_FAIRNESS for after in (False, True)
+        ]
         rows.append([printable(account) or "(not known)", job_class, *cells])
     notes = [
         "By account: first runs' waits from when a job could have started, median hours and what 90 % waited at most; "

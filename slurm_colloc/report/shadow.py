@@ -103,8 +103,8 @@ def footnotes(report: ShadowReport) -> list[str]:
         f"runs with a GPU in window: {report.runs}; decided on: {report.decided}; "
         f"with a piece: {total.runs}; judged: {total.judged}",
         *_of_late(report.late),
-        *(f"as asked, {one.why}: {_runs(report, one)}" for one in report.left),
-        *(f"not judged, {one.why}: {_runs(report, one)}" for one in report.not_judged),
+        *(f"as asked, {part.why}: {_runs(report, part)}" for part in report.left),
+        *(f"not judged, {part.why}: {_runs(report, part)}" for part in report.not_judged),
         "FIT: completed, and the highest sample of its GPU memory is at most what the piece holds by site.toml (of "
         f"mps: what it would have been limited to), {report.covered_pct} % of its time sampled where it was our "
         "samplers that looked. OUT OF MEM: a sample is above that, however the run ended.",
@@ -155,9 +155,9 @@ def _of_waits(report: ShadowReport) -> list[str]:
     ]
 
 
-def _runs(report: ShadowReport, left: ShadowLeft) -> str:
-    hours = left.allocated_gpu_hours
-    return counted(left.runs, "run") + (f", {number(hours, _digits(report))} GPU-h" if hours is not None else "")
+def _runs(report: ShadowReport, part: ShadowLeft) -> str:
+    hours = part.allocated_gpu_hours
+    return counted(part.runs, "run") + (f", {number(hours, _digits(report))} GPU-h" if hours is not None else "")
 
 
 FORMATS: dict[str, Callable[..., str]] = {

@@ -29,8 +29,8 @@ def stamp(moment: datetime) -> str:
 
 def window_in_words(since: datetime, until: datetime) -> str:
     """Return a window for people: whole days by their dates, the last one included, others to the minute."""
-    zone = f"({', then '.join(dict.fromkeys(f'UTC{at.isoformat()[-6:]}' for at in (since, until)))})"
-    clocks = {f" {at:%H:%M:%S}" for at in (since, until)}
+    zone = f"({', then '.join(dict.fromkeys(f'UTC{moment.isoformat()[-6:]}' for moment in (since, until)))})"
+    clocks = {f" {moment:%H:%M:%S}" for moment in (since, until)}
     last = until - timedelta(days=1)
     if clocks != {" 00:00:00"} or last < since:
         return f"{_day(since)} {since:%H:%M} to {_day(until)} {until:%H:%M} {zone}"
@@ -43,8 +43,8 @@ def window_in_words(since: datetime, until: datetime) -> str:
     return f"{' '.join(begun)} to {_day(last)} {zone}" if _day(since) != _day(last) else f"{_day(last)} {zone}"
 
 
-def _day(at: datetime) -> str:
-    return f"{at.day} {at:%B %Y}"
+def _day(moment: datetime) -> str:
+    return f"{moment.day} {moment:%B %Y}"
 
 
 def minute(at_s: float) -> str:
@@ -54,8 +54,8 @@ def minute(at_s: float) -> str:
 
 def short_name(text: str) -> str:
     """Return a name that somebody chose so that no mail and no page becomes unreadable by it."""
-    shown = printable(text)
-    return shown if len(shown) <= _NAME_CHARACTERS else f"{shown[: _NAME_CHARACTERS - 3]}..."
+    name = printable(text)
+    return name if len(name) <= _NAME_CHARACTERS else f"{name[: _NAME_CHARACTERS - 3]}..."
 
 
 def inert(text: str) -> str:
@@ -92,12 +92,12 @@ def sparkline(values: Sequence[float | None], top: float) -> str:
     )
 
 
-def json_text(schema: int, shown: Any) -> str:
+def json_text(schema: int, noun: Any) -> str:
     """Return a noun, or a mapping with nouns in it, as a file of JSON that names its schema; null for not known.
 
     It follows the types, so that it can forget no field.
     """
-    return json.dumps({"schema": schema, **json_value(shown)}, indent=2) + "\n"
+    return json.dumps({"schema": schema, **json_value(noun)}, indent=2) + "\n"
 
 
 def json_value(value: Any) -> Any:

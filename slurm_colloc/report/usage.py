@@ -121,11 +121,11 @@ def money(group: GroupUsage, prices: Prices) -> Money:
 
 def of_installed(report: UsageReport) -> OfInstalled:
     """Return how much of what is installed was allocated and used."""
-    total, of = report.total, report.installed_gpu_hours
+    total, installed = report.total, report.installed_gpu_hours
     # A share's use beyond its count was of the same GPUs.
     sm = None if total.sm_used_gpu_hours is None else total.sm_used_gpu_hours + (total.sm_beyond_gpu_hours or 0)
     hours = (total.allocated_gpu_hours, total.util_used_gpu_hours, sm)
-    return OfInstalled(*(percent(value, of) for value in hours))
+    return OfInstalled(*(percent(value, installed) for value in hours))
 
 
 def saved_gpu_hours(times: Sequence[Collocation]) -> float | None:
@@ -135,9 +135,9 @@ def saved_gpu_hours(times: Sequence[Collocation]) -> float | None:
     return saved if saved > 1e-6 * sampled else None
 
 
-def percent(part: float | None, whole: float | None) -> float | None:
+def percent(part: float | None, total: float | None) -> float | None:
     """Return a part in percent of the whole, None where either is not known or the whole is nothing."""
-    return None if part is None or not whole else 100 * part / whole
+    return None if part is None or not total else 100 * part / total
 
 
 class Use(NamedTuple):
@@ -217,17 +217,17 @@ def fits_by_group(fits: Sequence[Fit]) -> dict[str, Fit]:
 
 def shortened(report: UsageReport, top: int) -> UsageReport:
     """Return the report with its first ``top`` groups, and all others as one, so that the rows still add up."""
-    others = report.groups[top:]
-    if len(others) < 2:
+    rest_groups = report.groups[top:]
+    if len(rest_groups) < 2:
         return report
-    name = f"({len(others)} others)"
+    name = f"({len(rest_groups)} others)"
     fits = report.fits
     if fits:
-        names = {group.name for group in others}
-        *by_group, whole = fits
+        names = {group.name for group in rest_groups}
+        *by_group, total = fits
         rest = [fit for fit in by_group if fit.name in names]
-        fits = (*(fit for fit in by_group if fit.name not in names), *_fits_added(name, rest), whole)
-    return report._replace(groups=(*report.groups[:top], added(name, others)), fits=fits)
+        fits = (*(fit for fit in by_group if fit.name not in names), *_fits_added(name, rest), total)
+    return report._replace(groups=(*report.groups[:top], added(name, rest_groups)), fits=fits)
 
 
 def added(name: str, groups: Sequence[GroupUsage]) -> GroupUsage:

@@ -19,9 +19,9 @@ _MOST_LISTED = 5
 def heading(report: UsageReport) -> str:
     """Return the one line that says what the figures are about."""
     where = f"on {printable(report.cluster)}" if report.cluster else "(cluster not named)"
-    seen = ", of what you may see" if report.visible else ""
+    visible = ", of what you may see" if report.visible else ""
     when = f"{window_in_words(report.since, report.until)}{' so far' if report.so_far else ''}"
-    return f"GPU use {where}, {when}, by {report.by}{seen}"
+    return f"GPU use {where}, {when}, by {report.by}{visible}"
 
 
 def summary(report: UsageReport) -> list[str]:
@@ -60,9 +60,9 @@ def _warnings(report: UsageReport) -> Iterator[str]:
     if report.runs and not total.jobs:
         yield "No run had a GPU. Does AccountingStorageTRES in slurm.conf name gres/gpu?"
     if report.recorded and not report.runs:
-        first, last = map(stamp, report.recorded)
+        begun, ended = map(stamp, report.recorded)
         source = "text" if report.of_text else "store"
-        yield f"No run is in this window. The {source} has runs from {first} to {last}: give --since."
+        yield f"No run is in this window. The {source} has runs from {begun} to {ended}: give --since."
     if total.jobs and not total.jobs_measured:
         if total.methods:
             yield "The samples of these runs have neither GPU_UTIL nor SM activity."
@@ -97,15 +97,15 @@ def _legend(report: UsageReport) -> Iterator[str]:
 
 def _freshness(report: UsageReport) -> str:
     """Return until when this is known, and where more is said."""
-    more = "'colloc report --explain' explains each column."
-    known = (report.ingested, report.flushed)
+    explain = "'colloc report --explain' explains each column."
+    ends = (report.ingested, report.flushed)
     # Nothing can come late into a window that lies behind both.
-    late = not report.of_text and not all(at and at >= report.until for at in known)
-    return f"{_known_until(report)}. {more}" if late else more
+    late = not report.of_text and not all(end and end >= report.until for end in ends)
+    return f"{_known_until(report)}. {explain}" if late else explain
 
 
 def _known_until(report: UsageReport) -> str:
-    runs, samples = (stamp(at) if at else "(not known)" for at in (report.ingested, report.flushed))
+    runs, samples = (stamp(end) if end else "(not known)" for end in (report.ingested, report.flushed))
     return f"Data so far: runs until {runs}, hours of samples until {samples}"
 
 
@@ -132,14 +132,14 @@ def _rows(report: UsageReport) -> str:
 
 def rejected_rows(rejected: Mapping[str, int], lost: Lost) -> str:
     """Return how many rows are rejected, what they may have been, and why they are."""
-    reasons = "; ".join(f"{printable(why)}: {count}" for why, count in sorted(rejected.items()))
-    said = f"{sum(rejected.values())} rejected"
+    reasons = "; ".join(f"{printable(reason)}: {count}" for reason, count in sorted(rejected.items()))
+    words = f"{sum(rejected.values())} rejected"
     if lost.gpu_hours:
-        of = significant(lost.gpu_hours + lost.used_gpu_hours)
-        said += f", which may have been {significant(lost.gpu_hours)} of {of} GPU-h"
+        hours = significant(lost.gpu_hours + lost.used_gpu_hours)
+        words += f", which may have been {significant(lost.gpu_hours)} of {hours} GPU-h"
     if lost.unknown_rows:
-        said += f", of which nobody can tell in {counted(lost.unknown_rows, 'row')} how many GPU-h"
-    return f"{said} ({reasons})" if reasons else said
+        words += f", of which nobody can tell in {counted(lost.unknown_rows, 'row')} how many GPU-h"
+    return f"{words} ({reasons})" if reasons else words
 
 
 def definitions(report: UsageReport) -> dict[str, str]:
@@ -149,7 +149,7 @@ def definitions(report: UsageReport) -> dict[str, str]:
     active = "SM %: the part of a GPU's SMs (multiprocessors) at work, on average over the sampled time."
     most = " The most idle come first."
     empty = "EMPTY: sampled GPU-hours without a process of the job on the GPU. kWh: energy of the sampled time."
-    found = {
+    meanings = {
         "ALLOC GPU-h": "ALLOC: allocated GPU-hours, in whole GPUs. A MIG slice counts as its part of the GPU, by "
         f"{convention}.",
         "HELD GPU-h": "HELD: GPU-hours that nobody else could use, suspended time included. Each of n jobs on a GPU "
@@ -162,23 +162,23 @@ def definitions(report: UsageReport) -> dict[str, str]:
         "IDLE GPU-h": f"IDLE: sampled GPU-hours x (100 % - {metric})." + most * (report.by != "month"),
     }
     if report.fits:
-        whole = report.fits[-1]
-        known = f"{counted(whole.judged_runs, 'run')}, {significant(whole.known_gpu_hours, 4)} GPU-h"
+        total = report.fits[-1]
+        compared = f"{counted(total.judged_runs, 'run')}, {significant(total.known_gpu_hours, 4)} GPU-h"
         example = next((fit.unit for fit in report.fits if fit.unit.startswith("mps:")), "")
         shares = f" ({example} is {counted(int(example[4:]), 'MPS share')}; a GPU usually has 100)" if example else ""
         fits = (
-            f"{COMPARED} ({known}; {counted(whole.not_judged_runs, 'run')} not compared). FITS %: the part of their "
+            f"{COMPARED} ({compared}; {counted(total.not_judged_runs, 'run')} not compared). FITS %: the part of their "
             "GPU-hours in which a piece of a GPU was enough. FITS IN: the smallest piece that is enough for at least "
             f"half of these{shares}. several: not the same for all. none: none of them fits one. fewer GPUs: runs used "
             "some of their GPUs only, or none. '-': no run was compared."
         )
-        found |= dict.fromkeys(("FITS %", "FITS IN"), fits)
-        found["COULD FREE GPU-h"] = (
+        meanings |= dict.fromkeys(("FITS %", "FITS IN"), fits)
+        meanings["COULD FREE GPU-h"] = (
             "COULD FREE: GPU-hours left for other jobs, at most, if each of these runs gets the smallest piece that it "
-            f"fits ({significant(whole.freed_gpu_hours, 4)}), and asks for those GPUs alone that it used "
-            f"({significant(whole.spare_gpu_hours, 4)}). Time without samples counts here, and not in IDLE."
+            f"fits ({significant(total.freed_gpu_hours, 4)}), and asks for those GPUs alone that it used "
+            f"({significant(total.spare_gpu_hours, 4)}). Time without samples counts here, and not in IDLE."
         )
-    return found | dict.fromkeys(("EMPTY GPU-h", "kWh"), empty)
+    return meanings | dict.fromkeys(("EMPTY GPU-h", "kWh"), empty)
 
 
 def _figures_beside(total: GroupUsage) -> Iterator[str]:
@@ -250,8 +250,8 @@ def _of_cluster(report: UsageReport) -> list[str]:
     shares = of_installed(report)
     if report.installed_gpu_hours is None or shares.allocated_pct is None:
         return []
-    known = [("SM activity", shares.sm_at_least_pct), ("with a kernel running (GPU_UTIL)", shares.util_at_least_pct)]
-    used = "".join(f", {name} at least {value:.1f} %" for name, value in known if value is not None)
+    uses = [("SM activity", shares.sm_at_least_pct), ("with a kernel running (GPU_UTIL)", shares.util_at_least_pct)]
+    used = "".join(f", {name} at least {value:.1f} %" for name, value in uses if value is not None)
     return [
         f"of the {significant(report.installed_gpu_hours, 4)} GPU-h installed "
         f"(by site.toml, nodes that were down included): allocated {shares.allocated_pct:.1f} %{used}"
@@ -269,20 +269,20 @@ def _shared(times: Sequence[Collocation]) -> list[str]:
     return [f"sampled GPU-h by the number of jobs on a GPU or slice: {hours}"]
 
 
-def _several(found: SeveralGpus | None) -> list[str]:
-    if found is None:
+def _several(gpus: SeveralGpus | None) -> list[str]:
+    if gpus is None:
         return []
-    said = f"runs of several GPUs: {found.runs}, {significant(found.gpu_hours)} GPU-h"
-    if not found.known_runs:
-        return [f"{said}; how many of them each used is not known"]
+    words = f"runs of several GPUs: {gpus.runs}, {significant(gpus.gpu_hours)} GPU-h"
+    if not gpus.known_runs:
+        return [f"{words}; how many of them each used is not known"]
     balance = (
         ""
-        if found.balance_median is None
-        else f"; their balance (mean activity over the busiest GPU's) {found.balance_median:.2f} at the median"
+        if gpus.balance_median is None
+        else f"; their balance (mean activity over the busiest GPU's) {gpus.balance_median:.2f} at the median"
     )
     return [
-        f"{said}; seen on each of their GPUs: {found.known_runs}, which used {found.used_gpus} of {found.gpus}, all of "
-        f"theirs {found.all_used_runs}{balance}"
+        f"{words}; seen on each of their GPUs: {gpus.known_runs}, which used {gpus.used_gpus} of {gpus.gpus}, all of "
+        f"theirs {gpus.all_used_runs}{balance}"
     ]
 
 
@@ -291,13 +291,13 @@ def several_rows(report: UsageReport) -> list[list[str]]:
     titles = ["GPUS EACH", "RUNS", "ALLOC GPU-h", "RUNS SEEN ON ALL", "THEIR GPUS", "USED", "BALANCE"]
     rows = [
         [
-            *(f"{count:,}" for count in (one.size, one.runs)),
-            number(one.gpu_hours, 2, ","),
-            f"{one.known_runs:,}",
-            *(f"{count:,}" if one.known_runs else "-" for count in (one.gpus, one.used_gpus)),
-            number(one.balance_median, 2),
+            *(f"{count:,}" for count in (size.size, size.runs)),
+            number(size.gpu_hours, 2, ","),
+            f"{size.known_runs:,}",
+            *(f"{count:,}" if size.known_runs else "-" for count in (size.gpus, size.used_gpus)),
+            number(size.balance_median, 2),
         ]
-        for one in report.several_by_size
+        for size in report.several_by_size
     ]
     return [titles, *rows] if rows else []
 
@@ -307,14 +307,14 @@ def _predicted(rung: Prediction) -> str:
         ("memory", rung.mem_known, rung.mem_within, rung.mem_median_ratio, "q99"),
         ("SM", rung.sm_known, rung.sm_within, rung.sm_median_ratio, "q95"),
     ]
-    known = "; ".join(
-        f"{what} stayed below its {quantile} in {within} of {count} measured runs (at least "
+    words = "; ".join(
+        f"{figure} stayed below its {quantile} in {within} of {count} measured runs (at least "
         f"{100 * lower_bound(within, count):.0f} % of all runs, {LEVEL:.0%} confidence), median "
         f"{100 * ratio:.0f} % of it"
-        for what, count, within, ratio, quantile in parts
+        for figure, count, within, ratio, quantile in parts
         if count and ratio is not None
     )
     runs = counted(rung.jobs, "run")
     if rung.rung == UNKNOWN_RUNG:
         return f"csub had no footprint: {runs}"
-    return f"csub's estimates by '{printable(rung.rung)}', {runs}: {known or 'none completed with a measurement'}"
+    return f"csub's estimates by '{printable(rung.rung)}', {runs}: {words or 'none completed with a measurement'}"

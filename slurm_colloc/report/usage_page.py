@@ -32,9 +32,9 @@ def usage_page(report: UsageReport) -> str:
     Raises:
         ConfigError: a site's template that does not render.
     """
-    shown = list(figures(report))
+    charts_drawn = list(figures(report))
     drawn = all(find_spec(name) for name in ("altair", "vl_convert"))
-    library, charts = _drawings(shown) if drawn else ("", {})
+    library, charts = _drawings(charts_drawn) if drawn else ("", {})
     details = {detail.name: detail for detail in (report.charts.details if report.charts else ())}
     (_, *titles), *rows = without_empty(rows_of(report, ","))
     largest = max((group.allocated_gpu_hours or 0.0 for group in report.groups), default=0.0) or 1.0
@@ -43,7 +43,7 @@ def usage_page(report: UsageReport) -> str:
         report=report,
         heading=heading(report),
         sentences=list(sentences(report)),
-        to_do=[(heading_of(one), one) for one in report.to_do],
+        to_do=[(heading_of(todo), todo) for todo in report.to_do],
         several=several_rows(report),
         footnotes=footnotes(report._replace(several=None), titles),
         titles=titles,
@@ -51,20 +51,20 @@ def usage_page(report: UsageReport) -> str:
         table=list(zip((*report.groups, report.total), rows, strict=True)),
         metric_name=METRICS[metric_of(report)],
         bars=lambda group: [100 * hours / largest for hours in reach(group, metric_of(report))],
-        figures=shown,
+        figures=charts_drawn,
         library=library,
         detailed=details.keys(),
         data={"charts": charts, "metric": METRICS[metric_of(report)], "by": report.by} | _rows(report, details),
     )
 
 
-def _drawings(shown: Sequence[Figure]) -> tuple[str, dict[str, Any]]:
+def _drawings(drawn: Sequence[Figure]) -> tuple[str, dict[str, Any]]:
     # Half a second, and only for a page.
     from slurm_colloc.report import vega
 
-    over_time = next(figure for figure in shown if figure.drawing == "over_time")
+    over_time = next(figure for figure in drawn if figure.drawing == "over_time")
     charts = {
-        figure.name: {"spec": vega.specification(figure), "rows": figure.rows} for figure in shown if not figure.missing
+        figure.name: {"spec": vega.specification(figure), "rows": figure.rows} for figure in drawn if not figure.missing
     }
     # A user's chart has no line of installed GPUs.
     bare = over_time._replace(rows=tuple(row | {"installed": None} for row in over_time.rows))
@@ -74,7 +74,7 @@ def _drawings(shown: Sequence[Figure]) -> tuple[str, dict[str, Any]]:
 
 def _rows(report: UsageReport, details: dict[str, GroupDetail]) -> dict[str, Any]:
     """Return what the script says of each row beside what the table has: denominators, methods and details."""
-    known = sorted({method for group in report.groups for method in group.methods})
+    methods = sorted({method for group in report.groups for method in group.methods})
     fits = fits_by_group(report.fits)
     spans: _Spans = {}
     count = max(len(details), 1)
@@ -83,13 +83,13 @@ def _rows(report: UsageReport, details: dict[str, GroupDetail]) -> dict[str, Any
         [
             rounded(group.util_measured_gpu_hours),
             rounded(group.sm_measured_gpu_hours),
-            [known.index(method) for method in group.methods],
+            [methods.index(method) for method in group.methods],
             _detail(report, details[group.name], most, spans) if group.name in details else None,
             _fit(fits[group.name]) if group.name in fits else None,
         ]
         for group in report.groups
     ]
-    return {"methods": [printable(method) for method in known], "spans": list(spans), "rows": rows}
+    return {"methods": [printable(method) for method in methods], "spans": list(spans), "rows": rows}
 
 
 def _detail(report: UsageReport, detail: GroupDetail, most: tuple[int, int], spans: _Spans) -> dict[str, Any]:

@@ -83,22 +83,22 @@ def columns(report: UsageReport) -> list[Column]:
 
 def cells_of(report: UsageReport, separator: str = "") -> Callable[[GroupUsage], list[str]]:
     """Return what says a group's figures in words, as in ``columns``; thousands are parted by ``separator``."""
-    shown, fits = columns(report), fits_by_group(report.fits)
+    titles, fits = columns(report), fits_by_group(report.fits)
     units = {fit.unit for fit in fits.values() if fit.fits_gpu_hours}
 
     def cells(group: GroupUsage) -> list[str]:
         fit = report.fits[-1] if report.fits and group is report.total else fits.get(group.name)
-        known = fit if fit and fit.known_gpu_hours else None
-        says = fit if fit and (known or fit.spare_runs) else None
+        compared = fit if fit and fit.known_gpu_hours else None
+        says = fit if fit and (compared or fit.spare_runs) else None
         figures: dict[str, Any] = {
             **group._asdict(),
             **money(group, report.prices)._asdict(),
             "idle_gpu_hours": getattr(group, f"{metric_of(report)}_idle_gpu_hours"),
-            "fits_pct": known and percent(known.fits_gpu_hours, known.known_gpu_hours),
+            "fits_pct": compared and percent(compared.fits_gpu_hours, compared.known_gpu_hours),
             "freed_gpu_hours": says and says.could_free_gpu_hours,
             "fit_unit": _fits_in(says, units if group is report.total else {says.unit}) if says else "",
         }
-        return [column.cell(figures, separator) for column in shown]
+        return [column.cell(figures, separator) for column in titles]
 
     return cells
 
@@ -138,10 +138,10 @@ def as_table(report: UsageReport, terminal: Terminal = NO_TERMINAL, top: int = 0
         rows = narrowed(rows, [rank[title] for title in rows[0][1:]], terminal, _NAME_COLUMNS)
         titles = [title for title in rows[0][1:] if title != _BAR]
         if rows[0][-1] == _BAR:
-            left = terminal.columns - sum(width + 2 for width in widths_of(rows)) + 2
+            room = terminal.columns - sum(width + 2 for width in widths_of(rows)) + 2
             # The others are no group: no bar would be seen beside theirs.
             groups = short.groups if short is report else short.groups[:-1]
-            bars = _bars(groups, metric_of(report), min(_LONGEST_BAR, _BAR_COLUMNS + left))
+            bars = _bars(groups, metric_of(report), min(_LONGEST_BAR, _BAR_COLUMNS + room))
             rows = [[*row[:-1], bar] for row, bar in zip_longest(rows, bars, fillvalue="")]
     notes = footnotes(short, titles) if explained else summary(short)
     lines = bold_table(rows, terminal)
@@ -153,10 +153,10 @@ def as_table(report: UsageReport, terminal: Terminal = NO_TERMINAL, top: int = 0
 
 def without_empty(rows: Sequence[Sequence[str]], left_out: Sequence[str] = ()) -> list[Sequence[str]]:
     """Return a table without the columns of which nothing is known in any row, and without those left out by title."""
-    known = [
+    filled = [
         title not in left_out and any(row[index] != "-" for row in rows[1:]) for index, title in enumerate(rows[0])
     ]
-    return [[cell for cell, shown in zip(row, known, strict=True) if shown] for row in rows]
+    return [[cell for cell, is_filled in zip(row, filled, strict=True) if is_filled] for row in rows]
 
 
 def _bars(groups: Sequence[GroupUsage], by: str, width: int) -> Iterator[str]:
@@ -164,8 +164,8 @@ def _bars(groups: Sequence[GroupUsage], by: str, width: int) -> Iterator[str]:
     yield next((title for title in _BAR_TITLES if len(title) <= width), "").ljust(width)
     largest = max((group.allocated_gpu_hours or 0 for group in groups), default=0)
     for group in groups:
-        whole, seen, busy = (round(width * hours / largest) if largest else 0 for hours in reach(group, by))
-        bar = "█" * busy + "▒" * (seen - busy) + "░" * (whole - seen)
+        allocated, sampled, busy = (round(width * hours / largest) if largest else 0 for hours in reach(group, by))
+        bar = "█" * busy + "▒" * (sampled - busy) + "░" * (allocated - sampled)
         # A group with hours has a bar, however small.
         yield (bar or ("░" if group.allocated_gpu_hours else "")).ljust(width)
 

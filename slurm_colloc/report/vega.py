@@ -57,9 +57,9 @@ def library() -> str:
 def specification(figure: Figure) -> Spec:
     """Return how a figure is drawn: a specification of Vega-Lite without data."""
     chart: alt.TopLevelMixin = _DRAWINGS[figure.drawing](figure)
-    made: Spec = chart.to_dict()
+    spec: Spec = chart.to_dict()
     # Altair's own look, and the address of the schema, which a page that asks no network should not name.
-    return {name: part for name, part in made.items() if name not in ("config", "$schema")}
+    return {name: part for name, part in spec.items() if name not in ("config", "$schema")}
 
 
 def _chart() -> alt.Chart:
