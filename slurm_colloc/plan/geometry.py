@@ -57,7 +57,7 @@ def profiles_of(pool: Pool) -> dict[str, MigSlice]:
         for name, (mem_mib, sms) in sizes.items()
         if name in card.parts and card.parts[name][0] < card.slices[0]
     ]
-    return {one.profile: one for one in sorted(slices, key=lambda one: (one.mem_mib, one.sm_count))}
+    return {part.profile: part for part in sorted(slices, key=lambda part: (part.mem_mib, part.sm_count))}
 
 
 def unlisted(pool: Pool) -> list[str]:
@@ -73,8 +73,8 @@ def unlisted(pool: Pool) -> list[str]:
 def _card(pool: Pool) -> GpuModel:
     card = model_named(pool.gpu_model)
     if card is None:
-        what = f"'{pool.gpu_model}'" if pool.gpu_model else "a GPU that site.toml does not name (gpu_model)"
-        raise InputError(f"pool '{pool.name}' has {what}, and there are no figures of its MIG slices")
+        gpu = f"'{pool.gpu_model}'" if pool.gpu_model else "a GPU that site.toml does not name (gpu_model)"
+        raise InputError(f"pool '{pool.name}' has {gpu}, and there are no figures of its MIG slices")
     return card
 
 
@@ -83,24 +83,24 @@ def geometries(pool: Pool) -> list[Geometry]:
     card = _card(pool)
     all_compute, all_memory = card.slices
     sizes = {name: card.parts[name][:2] for name in profiles_of(pool) if name == plain(name)}
-    found: set[Geometry] = set()
+    complete: set[Geometry] = set()
 
-    def go(at: int, compute: int, taken: tuple[str, ...]) -> None:
+    def go(start: int, compute: int, names: tuple[str, ...]) -> None:
         fits = [
             (name, c, m)
             for name, (c, m) in sizes.items()
-            if not at % m and at + c <= all_compute and compute + c <= all_compute
+            if not start % m and start + c <= all_compute and compute + c <= all_compute
         ]
         for name, c, m in fits:
-            if at + m <= all_memory:
-                go(at + m, compute + c, (*taken, name))
-        if at < all_memory:
-            go(at + 1, compute, taken)
-        elif taken:
-            found.add(tuple(sorted(taken, key=lambda name: (-sizes[name][1], -sizes[name][0], name))))
+            if start + m <= all_memory:
+                go(start + m, compute + c, (*names, name))
+        if start < all_memory:
+            go(start + 1, compute, names)
+        elif names:
+            complete.add(tuple(sorted(names, key=lambda name: (-sizes[name][1], -sizes[name][0], name))))
 
     go(0, 0, ())
-    return sorted(one for one in found if not any(Counter(one) < Counter(other) for other in found))
+    return sorted(cut for cut in complete if not any(Counter(cut) < Counter(larger) for larger in complete))
 
 
 def best_cuts(pool: Pool, demand: Mapping[tuple[str, ...], float], among: Sequence[Geometry] = ()) -> list[Cut]:
@@ -168,8 +168,8 @@ def with_cuts(config: SiteConfig, cuts: Sequence[Cut]) -> SiteConfig:
     pools: list[Pool] = []
     for pool in config.pool:
         names = list(expand(pool.nodes))
-        for number, cut in enumerate(one for one in cuts if one.pool == pool.name):
-            taken, names = names[len(names) - cut.nodes :], names[: len(names) - cut.nodes]
+        for number, cut in enumerate(cut for cut in cuts if cut.pool == pool.name):
+            nodes, names = names[len(names) - cut.nodes :], names[: len(names) - cut.nodes]
             kinds = profiles_of(pool)
             slices = tuple(
                 kinds[name]._replace(quantity=cut.geometry.count(name) * pool.gpus_per_node)
@@ -177,7 +177,7 @@ def with_cuts(config: SiteConfig, cuts: Sequence[Cut]) -> SiteConfig:
             )
             pools.append(
                 pool._replace(
-                    name=f"{pool.name}-cut{number}", nodes=fold(taken), gpu_type="", gpus_per_node=0, slice=slices,
+                    name=f"{pool.name}-cut{number}", nodes=fold(nodes), gpu_type="", gpus_per_node=0, slice=slices,
                     mps_per_gpu=0, shards_per_gpu=0,
                 )
             )  # fmt: skip
@@ -197,18 +197,20 @@ def parse_geometry(text: str, pools: Sequence[Pool]) -> Iterator[Cut]:
         name, equals, slices = body.rpartition("=")
         named = [pool for pool in pools if not equals or pool.name == name]
         if len(named) != 1:
-            known = ", ".join(pool.name for pool in pools)
-            raise InputError(f"--mig '{item}' names no pool with whole GPUs, or not which; write POOL=, one of {known}")
+            pools_named = ", ".join(pool.name for pool in pools)
+            raise InputError(
+                f"--mig '{item}' names no pool with whole GPUs, or not which; write POOL=, one of {pools_named}"
+            )
         (pool,) = named
         geometry = tuple(re.split(r"\+(?!me|gfx)", slices))
         known_slices = profiles_of(pool)
-        if unknown := [one for one in geometry if one not in known_slices]:
+        if unknown := [profile for profile in geometry if profile not in known_slices]:
             raise InputError(
                 f"--mig '{item}': {pool.gpu_model} has no slice '{unknown[0]}', but {', '.join(known_slices)}"
             )
         most = _card(pool).parts
         alike = tuple(map(plain, geometry))
-        if not any(Counter(alike) <= Counter(one) for one in geometries(pool)) or any(
+        if not any(Counter(alike) <= Counter(cut) for cut in geometries(pool)) or any(
             geometry.count(name) > most[name][2] for name in geometry
         ):
             raise InputError(f"--mig '{item}': one GPU cannot be cut into {' + '.join(geometry)}")
