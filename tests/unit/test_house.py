@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house import PHRASES, faults, lowered, phrase_percent, rooms, size, stumbles, table
+from tests.house import PHRASES, faults, hard_to_read, lowered, phrase_percent, rooms, size, stumbles, table
 
 # A licence, a comment and two docstrings, and fourteen tokens.
 CODE = '''# SPDX-License-Identifier: Apache-2.0
@@ -82,3 +82,20 @@ def test_what_a_reader_stumbles_over_is_found() -> None:
     places, _, bound = stumbles(CODE.replace("it is", "it stands here"))
     assert [(place.line, place.kind) for place in places] == [(1, "sentence"), (4, "name")]
     assert bound == 1
+
+
+def test_a_room_that_is_hard_to_read_is_named(tmp_path: Path) -> None:
+    plain = "def get(path: str) -> int: ...\n"
+    for place, text in (
+        ("hard/a.py", CODE),
+        ("plain/a.py", plain),
+        ("long/a.py", CODE + plain * 30),
+        ("top.py", plain),
+    ):
+        (tmp_path / place).parent.mkdir(exist_ok=True)
+        (tmp_path / place).write_text(text)
+    assert [line.partition(" its ")[0] for line in hard_to_read(tmp_path)] == [
+        "hard: 100.0 % of",
+        "hard: 100.0 % of",
+        "long: 100.0 % of",
+    ]
