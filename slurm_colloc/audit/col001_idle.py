@@ -76,18 +76,18 @@ def _kinds(subject: Subject) -> Iterator[tuple[str, str, str]]:
     for kind, (_, words, remedy) in _KINDS.items():
         number, found_hours = figures[f"{kind}_runs"], figures[f"{kind}_hours"]
         if number and found_hours:
-            asked, idle = figures["asked"] or 0, figures["unused"] or 0
-            said = words.format(
+            devices, idle = figures["asked"] or 0, figures["unused"] or 0
+            phrase = words.format(
                 peak=gib(figures["peak_mib"] or 0),
                 longest=in_words(figures["longest_s"] or 0),
-                asked=int(asked),
-                used=int(asked - idle),
+                asked=int(devices),
+                used=int(devices - idle),
             )
             if kind == "some_unused":
-                remedy += _instead(subject, int(asked - idle))
+                remedy += _instead(subject, int(devices - idle))
             if kind == "parked" and figures["parked_fitting"]:
                 remedy += f", or {DO[PIECE]} for it"
-            yield f"{hours(found_hours)} in {counted(int(number), 'run')}", said, remedy
+            yield f"{hours(found_hours)} in {counted(int(number), 'run')}", phrase, remedy
 
 
 def _instead(subject: Subject, used: int) -> str:
@@ -99,11 +99,11 @@ def _instead(subject: Subject, used: int) -> str:
 def _say(subject: Subject, bounds: Bounds) -> Said:
     counters = shown(subject, "never_runs")
     kinds = list(_kinds(subject))
-    what = f" {kinds[0][1]}" if len(kinds) == 1 else f"; {'; '.join(f'{much} {said}' for much, said, _ in kinds)}"
+    extent = f" {kinds[0][1]}" if len(kinds) == 1 else f"; {'; '.join(f'{much} {phrase}' for much, phrase, _ in kinds)}"
     # Why a report may say more: COULD FREE has the whole time of GPUs that were never used.
     left_out = "; time that was not sampled is left out here" if (subject.coverage_pct or 100) < 100 else ""
     return Said(
-        f"{hours(subject.gpu_hours)} idle in {runs(subject)}{what}; {counters}{seen(subject)}{left_out}; "
+        f"{hours(subject.gpu_hours)} idle in {runs(subject)}{extent}; {counters}{seen(subject)}{left_out}; "
         f"the site's threshold is {hours(bounds['min_gpu_hours'])}",
         f"{'; '.join(remedy for *_, remedy in kinds)}; tell the administrators if the job used video engines or only "
         "copied data: neither is measured",
@@ -200,7 +200,7 @@ RULE = Rule(
         "peak_mib": "max(peak_mib) FILTER (parked)",
         "longest_s": "max(idle_s) FILTER (tail)",
         "parked_fitting": "count(*) FILTER (parked AND fits)",
-        # Of the run whose unused GPUs were most.
+        # The worst run: the one whose unused GPUs were most.
         "asked": "arg_max(devices, (idle_units, -devices)) FILTER (some_unused)",
         "unused": "max(idle_units) FILTER (some_unused)",
         "util_most_pct": "max(100 * util_used / util_measured) FILTER (never AND util_measured > 0)",

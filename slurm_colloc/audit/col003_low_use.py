@@ -49,9 +49,9 @@ def _say(subject: Subject, bounds: Bounds) -> Said | None:
     if busy_pct >= bounds["below_pct"]:
         return None
     beside = "" if util_pct is None else f"; some kernel ran {util_pct:.0f} % of the time (GPU_UTIL)"
-    others = f"; left out: {unused} of {subject.judged} judged runs, at zero use" if unused else ""
+    left_out = f"; left out: {unused} of {subject.judged} judged runs, at zero use" if unused else ""
     return Said(
-        f"SM activity of {busy_pct:.0f} % over {hours(subject.gpu_hours)} of {runs(subject)}{others}"
+        f"SM activity of {busy_pct:.0f} % over {hours(subject.gpu_hours)} of {runs(subject)}{left_out}"
         f"{beside}, {seen(subject)}; the site's threshold is {bounds['below_pct']:g} % of at least "
         f"{hours(bounds['min_gpu_hours'])}",
         "; ".join((*_remedies(subject), "'colloc job JOB' shows what a job used")),

@@ -39,11 +39,11 @@ def _say(subject: Subject, bounds: Bounds) -> Said | None:
         return None
     active = "" if sm_pct is None else f", mean SM activity while kernels ran up to {at_most(sm_pct)} %"
     none = subject.judged - subject.found
-    others = f"; {none} of {subject.judged} judged runs fit no piece" if none else ""
+    misfits = f"; {none} of {subject.judged} judged runs fit no piece" if none else ""
     return Said(
         f"{hours(subject.gpu_hours)} of whole GPUs in {runs(subject)} that would have fitted a piece of a GPU "
-        f"(peaks of GPU memory up to {gib(peak_mib)}{active}); other jobs could have had {hours(freed)} of it{others}; "
-        f"{seen(subject)}; the site's threshold is {hours(bounds['min_gpu_hours'])}",
+        f"(peaks of GPU memory up to {gib(peak_mib)}{active}); other jobs could have had {hours(freed)} of it"
+        f"{misfits}; {seen(subject)}; the site's threshold is {hours(bounds['min_gpu_hours'])}",
         f"{ask_for_piece(subject, 'such jobs')}; 'colloc job JOB' names the piece of each job",
     )
 

@@ -39,10 +39,10 @@ def _say(subject: Subject, bounds: Bounds) -> Said | None:
     held, busy, limit = (subject.figures[name] for name in ("held", "busy", "limit"))
     if held is None or limit is None:
         return None
-    kept = "" if busy is None else f", of which {significant(busy)} were kept busy ({sampled(subject)})"
+    busy_phrase = "" if busy is None else f", of which {significant(busy)} were kept busy ({sampled(subject)})"
     return Said(
-        f"{significant(held)} CPUs for each GPU{kept}, over {hours(subject.gpu_hours)} in {runs(subject)}; the bound "
-        f"is {significant(limit)} for each GPU, over {hours(bounds['min_gpu_hours'])}",
+        f"{significant(held)} CPUs for each GPU{busy_phrase}, over {hours(subject.gpu_hours)} in {runs(subject)}; "
+        f"the bound is {significant(limit)} for each GPU, over {hours(bounds['min_gpu_hours'])}",
         "ask for fewer CPUs (--cpus-per-gpu, --cpus-per-task, no --exclusive), so that the node's other GPUs can "
         "be used",
     )

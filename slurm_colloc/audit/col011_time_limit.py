@@ -17,14 +17,14 @@ from slurm_colloc.core.audit_model import Subject
 
 
 def _say(subject: Subject, bounds: Bounds) -> Said | None:
-    found = {name: subject.figures[name] for name in ("overall_pct", "mean_pct", "median_pct")}
-    if any(value is None or value > bounds[name] for name, value in found.items()):
+    percents = {name: subject.figures[name] for name in ("overall_pct", "mean_pct", "median_pct")}
+    if any(value is None or value > bounds[name] for name, value in percents.items()):
         return None
     return Said(
-        f"{found['overall_pct']:.0f} % of what time limits allowed was taken (of a run {found['mean_pct']:.0f} % on "
-        f"average, median {found['median_pct']:.0f} %), and {hours(subject.gpu_hours)} of limits not needed, in "
-        f"{runs(subject)} that completed; the site's thresholds are {bounds['overall_pct']:g} % and "
-        f"{hours(bounds['min_unused_gpu_hours'])}",
+        f"{percents['overall_pct']:.0f} % of what time limits allowed was taken (of a run "
+        f"{percents['mean_pct']:.0f} % on average, median {percents['median_pct']:.0f} %), and "
+        f"{hours(subject.gpu_hours)} of limits not needed, in {runs(subject)} that completed; the site's "
+        f"thresholds are {bounds['overall_pct']:g} % and {hours(bounds['min_unused_gpu_hours'])}",
         "ask for what such a run takes and a margin (--time): a shorter job fits into smaller gaps and starts sooner",
     )
 

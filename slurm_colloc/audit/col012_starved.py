@@ -38,7 +38,7 @@ from slurm_colloc.core.audit_model import Subject
 from slurm_colloc.core.units import counted, significant
 
 _CORES = "coalesce(100 * cores >= $cores_pct * cpus AND cpus > 0, false)"
-# What was read while nobody looked is not known; spread over all of the time, a rate is rather too low.
+# Bytes read while nobody looked are not known; spread over all of the time, a rate is rather too low.
 _READ = "coalesce(read_mib >= $read_mib_s * span_s * nodes AND read_mib > 0, false)"
 
 

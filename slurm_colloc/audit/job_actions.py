@@ -17,7 +17,8 @@ from slurm_colloc.slurm.jobs import QueuedJob
 
 # 'scontrol hold' is for jobs that wait; a running one is stopped, and waits until its user releases it.
 _COMMANDS = {"hold": ("scontrol", "requeuehold"), "cancel": ("scancel",)}
-# Of jobs that may not be requeued, and of interactive ones (slurm_strerror: ESLURM_DISABLED, ESLURM_BATCH_ONLY).
+# Slurm says so of jobs that may not be requeued and of interactive ones (slurm_strerror's ESLURM_DISABLED and
+# ESLURM_BATCH_ONLY).
 _NEVER = ("Requested operation is presently disabled", "Only batch jobs are accepted or processed")
 # A command that a killed run left, or a request that nobody answered in time, has come to nothing after so long.
 _AT_WORK_S = 600.0
@@ -28,24 +29,24 @@ def act(state: State, finding: Finding, config: SiteConfig) -> Action:
 
     It is done only to the very run that the finding is about, and recorded before and after.
     """
-    what = config.notices.actions[finding.rule]
-    acted = Action(*key_of(finding), finding.digest, finding.user, what, BEGUN)
+    kind = config.notices.actions[finding.rule]
+    acted = Action(*key_of(finding), finding.digest, finding.user, kind, BEGUN)
     # Whether Slurm had this command already, or has it now.
-    told = any(one[:7] == acted[:7] for one in _unsettled(state))
+    delivered = any(action[:7] == acted[:7] for action in _unsettled(state))
     state.act(acted, now())
     try:
         if finding.cluster != config.cluster:
             raise InputError(f"job {finding.subject} is of the cluster '{finding.cluster}'")
         if not _still_runs(finding):
             raise InputError(f"job {finding.subject} of {finding.user} does not run any more, or was started anew")
-        told = True
-        # By the id that users write: slurmctld finds no task of an array by its raw one, and scancel ends with 0 then.
-        ask((*_COMMANDS[what], finding.subject), ASK_S, unfiltered(os.environ))
+        delivered = True
+        # The id is as users write it: slurmctld finds no task of an array by its raw one, and scancel ends with 0 then.
+        ask((*_COMMANDS[kind], finding.subject), ASK_S, unfiltered(os.environ))
         if _still_runs(finding):
             raise ProcessError(f"job {finding.subject} runs on, although Slurm reported no error")
     except (ProcessError, InputError) as error:
         never = any(text in str(error) for text in _NEVER)
-        return _end(state, acted, UNABLE if never else TRIED if told else FAILED, str(error))
+        return _end(state, acted, UNABLE if never else TRIED if delivered else FAILED, str(error))
     return _end(state, acted, DONE, "")
 
 
@@ -57,7 +58,7 @@ def finish(state: State) -> list[Action]:
     """
     ended = []
     for acted in _unsettled(state):
-        runs = any((one.job_id, one.user) == (acted.subject, acted.user) for one in _running(acted.subject))
+        runs = any((job.job_id, job.user) == (acted.subject, acted.user) for job in _running(acted.subject))
         if not runs:
             by_itself = _ended_by_itself(acted.subject)
             became, reply = (FAILED, by_itself) if by_itself else (DONE, "in doubt before, and the job is stopped")
@@ -88,8 +89,8 @@ def _ended_by_itself(subject: str) -> str:
 def in_words(acted: Action) -> str:
     """Return what came of an action."""
     never = " is impossible for this job, and not tried again"
-    said = {BEGUN: " begun", TRIED: " failed", DONE: ": done", FAILED: " failed", UNABLE: never}[acted.state]
-    return f"{acted.what}{said}" + (f": {acted.reply}" if acted.reply else "")
+    outcome = {BEGUN: " begun", TRIED: " failed", DONE: ": done", FAILED: " failed", UNABLE: never}[acted.state]
+    return f"{acted.what}{outcome}" + (f": {acted.reply}" if acted.reply else "")
 
 
 def _end(state: State, acted: Action, became: str, reply: str) -> Action:
@@ -114,9 +115,9 @@ def _still_runs(finding: Finding) -> bool:
 
 def _running(subject: str) -> list[QueuedJob]:
     try:
-        found = CliClient().queue("-r", "-j", subject)
+        jobs = CliClient().queue("-r", "-j", subject)
     except ProcessError as error:
         if "Invalid job id" in str(error):
             return []
         raise
-    return [job for job in found if job.state == "RUNNING"]
+    return [job for job in jobs if job.state == "RUNNING"]

@@ -2,13 +2,13 @@
 """Decides who is notified of which finding, first or again, and which jobs are held or cancelled: pure functions.
 
 A finding is told when it is new. It is told again, as a second notice, after the quiet period, where something is newer
-than the first. What was not found for a quiet period and a day begins anew. Nothing counts as told that was not handed
-over to the mail service. A job that runs is told of once, unless something is to be done to it.
+than the first. A finding that was absent for a quiet period and a day begins anew. Nothing counts as told that was not
+handed over to the mail service. A job that runs is told of once, unless something is to be done to it.
 
-Of such a job both notices are about one idle spell of this run of it. Each finding says since when the job idles:
-where that is later than the last reading by which it was found before, it worked in between, or nobody knows, and all
-begins anew. After the second notice's deadline the job is acted on, where the site says so, if a reading from after it
-shows it idle still.
+Both notices about such a job are about one idle spell of this run of it. Each finding says since when the job idles:
+if that is later than the last reading by which it was found before, the job worked in between, or nobody knows, and
+all begins anew. After the second notice's deadline the job is acted on, where the site says so, if a reading from after
+it shows it idle still.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -18,11 +18,11 @@ from slurm_colloc.core.audit_model import JOB, Finding, Key
 from slurm_colloc.core.config_audit import Notices
 
 NOTHING, FIRST, SECOND, ACTION = range(4)
-# What becomes of a message. One that is DOUBTFUL was being handed over: it may have gone, and does not go again.
+# A message becomes one of these. One that is DOUBTFUL was being handed over: it may have gone, and does not go again.
 # One that was not taken is not kept: the next run tells of what is still found.
 DOUBTFUL, SENT = "handing over", "handed over"
-# What becomes of an action: begun, and then one of these. What FAILED is tried again, what Slurm never does is not. Of
-# one that was TRIED Slurm had the command, and may obey it yet: it did not answer, or the job ran on.
+# An action becomes begun, and then one of these. A FAILED one is tried again, an UNABLE one, which Slurm never does, is
+# not. Slurm had the command of a TRIED one, and may obey it yet: it did not answer, or the job ran on.
 BEGUN, TRIED, DONE, FAILED, UNABLE = "begun", "tried", "done", "failed", "impossible"
 DAY_S = 86_400.0
 
@@ -30,8 +30,8 @@ DAY_S = 86_400.0
 class Notification(NamedTuple):
     """A step that was taken: which, of what evidence, by which message, and what became of that.
 
-    ``last_seen_s`` is as ``seen_s`` of what was found last. ``since_s`` is when it was handed over; of an action, when
-    it was taken.
+    ``last_seen_s`` is as ``seen_s`` of what was found last. ``since_s`` is when it was handed over, and of an action
+    when it was taken.
     """
 
     rule: str
@@ -47,7 +47,7 @@ class Notification(NamedTuple):
 
 
 class Waiver(NamedTuple):
-    """Why a user is not told: of one rule or (empty) of all, of one subject or of all; ``until_s`` None: for good."""
+    """Why a user is not told of one rule or (empty) all, of one subject or all; ``until_s`` None: for good."""
 
     user: str
     rule: str
@@ -58,7 +58,7 @@ class Waiver(NamedTuple):
 
 
 class Planned(NamedTuple):
-    """What is to be done about a finding now; ``why`` says why nothing is, or what the step rests on."""
+    """The step that is due for a finding now; ``why`` says why none is, or what the step rests on."""
 
     finding: Finding
     step: int
@@ -74,7 +74,7 @@ def kept_from_users(finding: Finding, cluster: str | None, telling: Collection[s
     """Return why nobody but the admins is told of a finding, whatever was told before; empty where its user may be.
 
     ``telling`` names the rules that tell users. A name is a person's on one cluster; the others have audits of their
-    own. Where ``cluster`` is not known none is another.
+    own. No cluster is another one where ``cluster`` is not known.
     """
     if cluster is not None and finding.cluster != cluster:
         return f"not told: of cluster '{finding.cluster}'"
@@ -83,7 +83,7 @@ def kept_from_users(finding: Finding, cluster: str | None, telling: Collection[s
 
 def plan(
     findings: Iterable[Finding],
-    told: Iterable[Notification],
+    notifications: Iterable[Notification],
     waivers: Sequence[Waiver],
     now_s: float,
     settings: Notices,
@@ -92,14 +92,14 @@ def plan(
 ) -> list[Planned]:
     """Return what is due for each finding; ``works`` says whether people are told today at all."""
     by_key: dict[Key, list[Notification]] = {}
-    for one in told:
-        by_key.setdefault(key_of(one), []).append(one)
+    for notification in notifications:
+        by_key.setdefault(key_of(notification), []).append(notification)
     return [Planned(*_due(finding, by_key, waivers, now_s, settings, works)) for finding in findings]
 
 
 def _due(
     finding: Finding,
-    told: Mapping[Key, Sequence[Notification]],
+    notifications: Mapping[Key, Sequence[Notification]],
     waivers: Sequence[Waiver],
     now_s: float,
     settings: Notices,
@@ -112,20 +112,22 @@ def _due(
             return finding, NOTHING, f"waived by {waiver.by}: {waiver.why}"
     if not works:
         return finding, NOTHING, "no workday"
-    before = told.get(key_of(finding), ())
+    before = notifications.get(key_of(finding), ())
     acts = finding.rule in settings.actions and finding.idle_since_s is not None
     if finding.about == JOB and not acts and before:
         return finding, NOTHING, "told of this job"
     series = _series(finding, before, now_s, settings)
     if finding.about == JOB:  # each spell has evidence of its own
-        spells = {one.digest for one in before if _of_run(one, finding)} - {one.digest for one in series}
+        spells = {notification.digest for notification in before if _of_run(notification, finding)} - {
+            notification.digest for notification in series
+        }
         finding = finding._replace(digest=f"{finding.digest}+{len(spells)}" if spells else finding.digest)
     if not series:
         return finding, FIRST, "new"
     last = series[-1]
     if last.step == ACTION:
-        what = f"acted on: {last.message}" if last.state == DONE else f"{last.message} is impossible for this job"
-        return finding, NOTHING, what
+        reason = f"acted on: {last.message}" if last.state == DONE else f"{last.message} is impossible for this job"
+        return finding, NOTHING, reason
     if last.state != SENT:
         return finding, *_untold(finding, last, now_s, settings)
     return finding, *_after(finding, series, now_s, settings)
@@ -140,20 +142,30 @@ def _waives(waiver: Waiver, finding: Finding, now_s: float) -> bool:
     )
 
 
-def _series(finding: Finding, told: Sequence[Notification], now_s: float, settings: Notices) -> list[Notification]:
+def _series(
+    finding: Finding, notifications: Sequence[Notification], now_s: float, settings: Notices
+) -> list[Notification]:
     """Return the steps that this finding goes on from, the last one last."""
     since_s = same_since_s(finding, now_s, settings)
     if finding.about == JOB:  # a job that was requeued is a new one
-        told = [one for one in told if _of_run(one, finding) and one.last_seen_s >= since_s]
-    if all(one.last_seen_s < since_s for one in told):
+        notifications = [
+            notification
+            for notification in notifications
+            if _of_run(notification, finding) and notification.last_seen_s >= since_s
+        ]
+    if all(notification.last_seen_s < since_s for notification in notifications):
         return []
     # An action that failed, or was cut short, is none.
-    taken = (one for one in told if one.step != ACTION or one.state in (DONE, UNABLE))
-    return sorted(taken, key=lambda one: (one.since_s, one.step))
+    steps = (
+        notification
+        for notification in notifications
+        if notification.step != ACTION or notification.state in (DONE, UNABLE)
+    )
+    return sorted(steps, key=lambda notification: (notification.since_s, notification.step))
 
 
-def _of_run(one: Notification, finding: Finding) -> bool:
-    return one.digest.partition("+")[0] == finding.digest.partition("+")[0]
+def _of_run(notification: Notification, finding: Finding) -> bool:
+    return notification.digest.partition("+")[0] == finding.digest.partition("+")[0]
 
 
 def seen_s(finding: Finding, now_s: float) -> float:
@@ -171,11 +183,11 @@ def same_since_s(finding: Finding, now_s: float, settings: Notices) -> float:
     return now_s - (settings.quiet_days + 1) * DAY_S
 
 
-def still(told: Notification, finding: Finding, now_s: float, settings: Notices) -> Notification:
+def still(notification: Notification, finding: Finding, now_s: float, settings: Notices) -> Notification:
     """Return a step that was taken, of the same subject, with when that was found last."""
-    if told.last_seen_s < same_since_s(finding, now_s, settings):
-        return told
-    return told._replace(last_seen_s=seen_s(finding, now_s))
+    if notification.last_seen_s < same_since_s(finding, now_s, settings):
+        return notification
+    return notification._replace(last_seen_s=seen_s(finding, now_s))
 
 
 def deadline_min(settings: Notices) -> float:
@@ -205,7 +217,7 @@ def _after(finding: Finding, series: Sequence[Notification], now_s: float, setti
         return NOTHING, "told, and nothing newer was found"
     if not job or last.step == FIRST:
         return SECOND, "still found after the quiet period"
-    if {one.step for one in series if one.state == SENT} != {FIRST, SECOND}:
+    if {notification.step for notification in series if notification.state == SENT} != {FIRST, SECOND}:
         return NOTHING, "not both of its notices were handed over"
     if finding.newest_s is None or finding.newest_s <= last.since_s + wait_s:
         return NOTHING, "told twice, and no reading is from after the deadline"

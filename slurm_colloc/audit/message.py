@@ -15,7 +15,7 @@ from slurm_colloc.audit.ladder import Planned, key_of
 from slurm_colloc.core.config_audit import Notices
 from slurm_colloc.core.errors import ConfigError
 
-# No quoted local part, no comment, no list: what a header and an envelope take as it is.
+# A header and an envelope take these as they are: no quoted local part, no comment, no list.
 _LOCAL = r"[A-Za-z0-9][A-Za-z0-9._+-]{0,62}"
 _HOST = r"[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?(?:\.[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?)*"
 _ADDRESS = re.compile(f"{_LOCAL}@{_HOST}", re.ASCII)
@@ -72,16 +72,16 @@ def message_id(content: object, settings: Notices) -> str:
 
 def mail(message: str, recipient: str, texts: Texts, settings: Notices, now_s: float) -> bytes:
     """Return a mail as the mail service gets it, which makes of it what goes over the wire."""
-    made = EmailMessage(policy=default)
-    made["From"] = settings.sender
-    made["To"] = recipient
-    made["Subject"] = texts.subject
-    made["Date"] = format_datetime(datetime.fromtimestamp(now_s, UTC))
-    made["Message-ID"] = message
-    # So that nobody's absence notice answers (RFC 3834).
-    made["Auto-Submitted"] = "auto-generated"
-    made["Precedence"] = "bulk"
-    made["List-Unsubscribe"] = f"<mailto:{settings.sender}?subject=no%20more%20notices>"
-    made.set_content(texts.plain, cte="quoted-printable")
-    made.add_alternative(texts.html, subtype="html", cte="quoted-printable")
-    return made.as_bytes()
+    email = EmailMessage(policy=default)
+    email["From"] = settings.sender
+    email["To"] = recipient
+    email["Subject"] = texts.subject
+    email["Date"] = format_datetime(datetime.fromtimestamp(now_s, UTC))
+    email["Message-ID"] = message
+    # Absence notices do not answer such a mail (RFC 3834).
+    email["Auto-Submitted"] = "auto-generated"
+    email["Precedence"] = "bulk"
+    email["List-Unsubscribe"] = f"<mailto:{settings.sender}?subject=no%20more%20notices>"
+    email.set_content(texts.plain, cte="quoted-printable")
+    email.add_alternative(texts.html, subtype="html", cte="quoted-printable")
+    return email.as_bytes()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run found, for programs: metrics, and counts for the site's command."""
+"""Findings of a run for programs: metrics, and counts for the site's command."""
 
 import json
 from collections import Counter
@@ -28,14 +28,16 @@ def prometheus(about: str, values: Mapping[str, float | Mapping[str, int] | None
 
     Args:
         about: which rules were asked: those about running jobs, the others, or (empty) all.
-        values: of each metric, or of each rule of it; None is not known.
+        values: each metric's number, or those of its rules; None is not known.
     """
     lines: list[str] = []
     for name, meaning in _MEANINGS.items():
         value = values[name]
         by_rule = value if isinstance(value, Mapping) else {} if value is None else {"": value}
         lines += [f"# HELP colloc_audit_{name} {meaning}", f"# TYPE colloc_audit_{name} gauge"] * bool(by_rule)
-        lines += [f"colloc_audit_{name}{_labels(about=about, rule=rule)} {of!r}" for rule, of in by_rule.items()]
+        lines += [
+            f"colloc_audit_{name}{_labels(about=about, rule=rule)} {number!r}" for rule, number in by_rule.items()
+        ]
     return "\n".join(lines) + "\n"
 
 
@@ -49,14 +51,14 @@ def _labels(**labels: str) -> str:
 
 
 def counts(id: str, cluster: str, since_s: float, until_s: float, findings: Sequence[Finding]) -> bytes:
-    """Return what the command gets: counts by rule, and no name; who knows the ``id`` has had the same before."""
+    """Return what the command gets: counts by rule, and no name; a known ``id`` has the same content as before."""
     users: dict[str, set[str]] = {}
-    for one in findings:
-        users.setdefault(one.rule, set()).update([one.user] if one.user else [])
-    found = Counter(one.rule for one in findings)
-    rules = [{"rule": rule, "findings": found[rule], "users": len(users[rule])} for rule in sorted(users)]
-    said = ", ".join(f"{rule}: {found[rule]}" for rule in sorted(users))
-    text = f"colloc audit of {cluster}: {counted(len(findings), 'finding')} ({said})"
+    for finding in findings:
+        users.setdefault(finding.rule, set()).update([finding.user] if finding.user else [])
+    rule_counts = Counter(finding.rule for finding in findings)
+    rules = [{"rule": rule, "findings": rule_counts[rule], "users": len(users[rule])} for rule in sorted(users)]
+    summary = ", ".join(f"{rule}: {rule_counts[rule]}" for rule in sorted(users))
+    text = f"colloc audit of {cluster}: {counted(len(findings), 'finding')} ({summary})"
     payload = {
         "text": text,
         "schema": SCHEMA,

@@ -20,7 +20,7 @@ from slurm_colloc.core.process import run
 from slurm_colloc.core.units import counted
 
 NOT_TAKEN = "not taken"
-# What is said of messages that were not handed over, by what became of them.
+# Errors about messages that were not handed over, by what became of them.
 _ERRORS = {
     NOT_TAKEN: "not handed over: {}; the next run tells of what is still found",
     DOUBTFUL: "in doubt: {}; see 'colloc audit mail' and the mail service's log",
@@ -35,11 +35,11 @@ _FOLDERS = ("/usr/sbin", "/usr/lib")
 
 
 class NotTakenError(CollocError):
-    """Nobody has taken the message."""
+    """The message was taken by nobody."""
 
 
 class ServiceError(NotTakenError):
-    """Nobody has taken the message, nor would take another one now."""
+    """The message was taken by nobody, and another one would not be now."""
 
 
 def find_sendmail() -> str:
@@ -94,28 +94,30 @@ def fault_of(path: str) -> str:
     """Return why a command is not run, empty where it can be; only root and who runs it may be able to change it."""
     try:
         real = os.path.realpath(path)
-        found = [os.stat(place) for place in (real, os.path.dirname(real))]
+        statuses = [os.stat(place) for place in (real, os.path.dirname(real))]
     except FileNotFoundError:
         return "it is not there"
     except OSError as error:
         return f"it cannot be looked at: {error.strerror}"
-    if not stat.S_ISREG(found[0].st_mode) or not os.access(real, os.X_OK, effective_ids=True):
+    if not stat.S_ISREG(statuses[0].st_mode) or not os.access(real, os.X_OK, effective_ids=True):
         return "it is no program that this user may run"
-    if any(one.st_uid not in (0, os.geteuid()) or one.st_mode & (stat.S_IWGRP | stat.S_IWOTH) for one in found):
+    if any(
+        status.st_uid not in (0, os.geteuid()) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) for status in statuses
+    ):
         return "others may change it: chown root and chmod 0755 it and its folder"
     return ""
 
 
 class Post:
-    """What hands the messages of one run over, and keeps in mind what went wrong."""
+    """The messages of one run: it hands them over, and keeps in mind what went wrong."""
 
     def __init__(self, state: State, settings: Notices) -> None:
         self._state, self._settings = state, settings
         self._down = False
         self._reasons = {became: Counter[str]() for became in _ERRORS}
-        for left in state.messages(DOUBTFUL):
-            if not left.reply:
-                self._doubt(left, _CUT_SHORT)
+        for message in state.messages(DOUBTFUL):
+            if not message.reply:
+                self._doubt(message, _CUT_SHORT)
 
     def give(self, message: Message, content: bytes, steps: Iterable[Planned] = ()) -> str:
         """Hand a message over, the same never twice; return SENT, DOUBTFUL or NOT_TAKEN, empty where it was before."""
@@ -141,17 +143,17 @@ class Post:
         self._state.end_message(message.id, now())
         return SENT
 
-    def _doubt(self, message: Message, why: str) -> None:
-        self._state.doubt(message.id, why)
-        self._reasons[DOUBTFUL][why] += 1
+    def _doubt(self, message: Message, reason: str) -> None:
+        self._state.doubt(message.id, reason)
+        self._reasons[DOUBTFUL][reason] += 1
 
     def errors(self) -> list[str]:
         """Return what went wrong since this was asked last, each reason once."""
-        said = [
-            f"{counted(count, 'message')} {_ERRORS[became].format(why)}"
+        lines = [
+            f"{counted(count, 'message')} {_ERRORS[became].format(reason)}"
             for became, reasons in self._reasons.items()
-            for why, count in reasons.items()
+            for reason, count in reasons.items()
         ]
         for reasons in self._reasons.values():
             reasons.clear()
-        return said
+        return lines

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a rule is: conditions on runs, and the words for what they find.
+"""A rule: conditions on runs, and the words for what they find.
 
 A rule's file has its documentation as the docstring and one RULE. Its conditions are SQL over the columns that
 facts/audited.py documents and judged_runs.sql derives of them; they name no table, and every value in them is a
@@ -21,7 +21,7 @@ UNSAMPLED = "too little measured of it alone"
 UNSAMPLED_HOST = "too little measured of it on its nodes"
 UNHELD, PIECE, UNDESCRIBED = "not known what it held", "a piece of a GPU", "its nodes not in site.toml"
 HELD = "allocated > 0"
-# What a run of a whole GPU would have fitted is known; its peak is none unless the run began inside the window.
+# Pieces that a run of a whole GPU would have fitted are known; its peak is none unless the run began inside the window.
 FIT_NEEDS = {
     "no completed run of one GPU measured alone on it": "fit_judged",
     UNHELD: HELD,
@@ -64,7 +64,7 @@ HOST = ("the job's own counters on its nodes",)
 
 
 class Said(NamedTuple):
-    """A finding's words: what was seen, and what its reader should do."""
+    """The evidence of a finding in words, and its remedy, which its reader should follow."""
 
     evidence: str
     remedy: str
@@ -79,7 +79,7 @@ class Rule(NamedTuple):
     ``say`` is asked only of subjects with as many hours found as the bound ``least`` says, and more than none; a rule
     without that bound of any hours, and so is one whose ``least`` is empty. It returns None where other bounds of
     the site are not reached. A rule that is ``accounted`` can judge runs that nobody measured. ``methods`` say how it
-    was measured where that is not how the GPUs of the runs were; of a rule without ``coverage`` nothing was measured.
+    was measured where that is not how the GPUs of the runs were; a rule without ``coverage`` rests on no measurement.
     ``running`` is the same rule about jobs that run: one about a JOB is judged by readings that are not older than its
     bound ``reading_age_min``, and has the figure ``idle_since_s``. ``sheet`` is the query beside the rule that derives
     more columns of each run.
@@ -133,14 +133,14 @@ def ask_for_piece(subject: Subject, those: str) -> str:
 
 def shown(subject: Subject, runs_key: str) -> str:
     """Return how little the counters of runs showed, of how many the figure ``runs_key`` says; empty of none."""
-    number, said = subject.figures[runs_key], []
+    number, readings = subject.figures[runs_key], []
     for name, key in (("GPU_UTIL", "util"), ("SM activity", "sm")):
-        known, pct = subject.figures[f"by_{key}"], subject.figures[f"{key}_most_pct"]
-        if known:
-            said.append(
-                f"{name} {f'at most {at_most(pct)} %' if pct else '0'}{'' if known == number else ' where known'}"
+        measured, pct = subject.figures[f"by_{key}"], subject.figures[f"{key}_most_pct"]
+        if measured:
+            readings.append(
+                f"{name} {f'at most {at_most(pct)} %' if pct else '0'}{'' if measured == number else ' where known'}"
             )
-    return f"{', '.join(said)}, " if said else ""
+    return f"{', '.join(readings)}, " if readings else ""
 
 
 def seen(subject: Subject) -> str:

@@ -25,7 +25,7 @@ _FILES = sorted(path.stem for path in _FOLDER.glob("col*.py"))
 RULES: Mapping[str, Rule] = {
     rule.code: rule for rule in (import_module(f"slurm_colloc.audit.{name}").RULE for name in _FILES)
 }
-# What 'only' and 'excluded' of an entry name, and the column that has it. Of a node only the cluster is known.
+# A key of 'only' and 'excluded' of an entry -> the column that has it. Nodes have only their cluster.
 _COLUMNS = {
     "cluster": "cluster",
     "partition": '"partition"',
@@ -66,7 +66,7 @@ def entries(audit: Audit) -> tuple[Entry, ...]:
     Raises:
         ConfigError: as ``all_entries``.
     """
-    return tuple(one for one in all_entries(audit) if one.runs)
+    return tuple(entry for entry in all_entries(audit) if entry.runs)
 
 
 def all_entries(audit: Audit) -> tuple[Entry, ...]:
@@ -76,51 +76,51 @@ def all_entries(audit: Audit) -> tuple[Entry, ...]:
         ConfigError: an unknown code or bound, a bound below 0, a key with which a rule could judge nothing, or a name
             that two entries have.
     """
-    found: dict[str, Entry] = {}
-    for settings in (*audit.rule, *(AuditRule(code) for code in RULES if code not in {one.code for one in audit.rule})):
+    by_name: dict[str, Entry] = {}
+    for settings in (*audit.rule, *(AuditRule(code) for code in RULES if code not in {row.code for row in audit.rule})):
         entry = _entry(settings)
-        if entry.name in found:
+        if entry.name in by_name:
             raise ConfigError(f"two [[audit.rule]] are called '{entry.name}'; give each a 'name' of its own")
-        found[entry.name] = entry
+        by_name[entry.name] = entry
     forms = []
-    for one in found.values():
-        forms.append(one)
-        if one.rule.running:
-            forms.append(one._replace(rule=one.rule.running))
-    return tuple(sorted(forms, key=lambda one: one.rule.code))
+    for entry in by_name.values():
+        forms.append(entry)
+        if entry.rule.running:
+            forms.append(entry._replace(rule=entry.rule.running))
+    return tuple(sorted(forms, key=lambda entry: entry.rule.code))
 
 
-def choose(known: Sequence[Entry], wanted: Sequence[str]) -> tuple[Entry, ...]:
+def choose(ruleset: Sequence[Entry], names: Sequence[str]) -> tuple[Entry, ...]:
     """Return the entries with these names or codes; all where none is wanted.
 
     Raises:
         InputError: one is neither.
     """
-    for text in wanted:
-        if not called(known, text):
-            raise InputError(f"no rule in force is called '{text}'{suggested(known, text)}")
-    chosen = {entry.name for text in wanted for entry in called(known, text)}
-    return tuple(entry for entry in known if not wanted or entry.name in chosen)
+    for text in names:
+        if not called(ruleset, text):
+            raise InputError(f"no rule in force is called '{text}'{suggested(ruleset, text)}")
+    chosen = {entry.name for text in names for entry in called(ruleset, text)}
+    return tuple(entry for entry in ruleset if not names or entry.name in chosen)
 
 
-def called(known: Sequence[Entry], text: str) -> list[Entry]:
+def called(ruleset: Sequence[Entry], text: str) -> list[Entry]:
     """Return the entries of this name or code, else those of a rule of this name; its code may be in small letters."""
-    own = [entry for entry in known if text in (entry.name, entry.rule.code)]
+    exact = [entry for entry in ruleset if text in (entry.name, entry.rule.code)]
     rule = text.casefold()
-    return own or [one for one in known if rule in (one.rule.code.casefold(), one.rule.name.casefold())]
+    return exact or [entry for entry in ruleset if rule in (entry.rule.code.casefold(), entry.rule.name.casefold())]
 
 
-def suggested(known: Sequence[Entry], text: str) -> str:
+def suggested(ruleset: Sequence[Entry], text: str) -> str:
     """Return the end of a message about a rule that is not known."""
-    names = dict.fromkeys(name for one in known for name in (one.name, one.rule.code, one.rule.name))
+    names = dict.fromkeys(name for entry in ruleset for name in (entry.name, entry.rule.code, entry.rule.name))
     return nearest(text, names, "; 'colloc audit explain' lists all")
 
 
-def kept_name(known: Sequence[Entry], text: str) -> str:
+def kept_name(ruleset: Sequence[Entry], text: str) -> str:
     """Return the name by which the state knows what ``text`` names: an entry's own, else the code of a rule."""
-    if text in (entry.name for entry in known):
+    if text in (entry.name for entry in ruleset):
         return text
-    return next((entry.rule.code for entry in called(known, text)), text)
+    return next((entry.rule.code for entry in called(ruleset, text)), text)
 
 
 def _entry(settings: AuditRule) -> Entry:
@@ -146,8 +146,8 @@ def _entry(settings: AuditRule) -> Entry:
     return Entry(name, rule, settings, {**defaults, **settings.bounds})
 
 
-def question(entry: Entry, until_s: float, told: Sequence[str] = ()) -> Question:
-    """Return what an entry asks of a window that ends ``until_s``; of the jobs ``told`` their users know."""
+def question(entry: Entry, until_s: float, told_jobs: Sequence[str] = ()) -> Question:
+    """Return what an entry asks of a window that ends ``until_s``; users know of their ``told_jobs`` already."""
     rule, settings = entry.rule, entry.settings
     scope = []
     parameters: dict[str, object] = {
@@ -155,13 +155,13 @@ def question(entry: Entry, until_s: float, told: Sequence[str] = ()) -> Question
         "min_coverage_pct": MIN_COVERAGE_PCT,
         "idle_pct": IDLE_PCT,
         "until_s": until_s,
-        "told": list(told),
+        "told": list(told_jobs),
     }
-    for said, filters in (("IN", settings.only), ("NOT IN", settings.excluded)):
+    for operator, filters in (("IN", settings.only), ("NOT IN", settings.excluded)):
         for key, names in filters.items():
             if names:
                 parameter = f"{key}_{len(parameters)}"
-                scope.append(f"{_COLUMNS[key]} {said} (SELECT unnest(${parameter}::VARCHAR[]))")
+                scope.append(f"{_COLUMNS[key]} {operator} (SELECT unnest(${parameter}::VARCHAR[]))")
                 parameters[parameter] = list(names)
     if rule.about == JOB:
         scope.append(RUNS_ON)
@@ -191,7 +191,7 @@ def findings(entry: Entry, answer: Answer, window: str) -> list[Finding]:
     """Return what an entry says of an answer; ``window`` are the options of a command for the same window."""
     least_hours = entry.bounds.get(entry.rule.least, 0.0)
     enough = (subject for subject in answer.subjects if subject.gpu_hours > 0 and subject.gpu_hours >= least_hours)
-    said = ((subject, entry.rule.say(subject, entry.bounds)) for subject in enough)
+    wordings = ((subject, entry.rule.say(subject, entry.bounds)) for subject in enough)
     return [
         Finding(
             rule=entry.name,
@@ -215,7 +215,7 @@ def findings(entry: Entry, answer: Answer, window: str) -> list[Finding]:
             excluded=subject.excluded,
             idle_since_s=subject.figures.get("idle_since_s"),
         )
-        for subject, words in said
+        for subject, words in wordings
         if words is not None
     ]
 
@@ -226,39 +226,41 @@ def _reproduce(entry: Entry, subject: Subject, window: str) -> str:
     return typed(f"colloc audit run --rule {shlex.quote(entry.name)} {option} {shlex.quote(name)} {window}")
 
 
-def listed(known: Sequence[Entry]) -> str:
+def listed(ruleset: Sequence[Entry]) -> str:
     """Return a line for each entry: its code, the rule's name, whether it is on, and its own name where it has one."""
-    known = [entry for entry in known if entry.rule.about != JOB]
-    widest = max(len(entry.rule.name) for entry in known)
+    ruleset = [entry for entry in ruleset if entry.rule.about != JOB]
+    widest = max(len(entry.rule.name) for entry in ruleset)
     lines = []
-    for entry in known:
-        own = f"  ({entry.name})" if entry.name != entry.rule.code else ""
+    for entry in ruleset:
+        own_name = f"  ({entry.name})" if entry.name != entry.rule.code else ""
         state = "on " if entry.runs else "off"
-        lines.append(f"{entry.rule.code}  {entry.rule.name:{widest}}  {state}  {entry.rule.title}{own}")
+        lines.append(f"{entry.rule.code}  {entry.rule.name:{widest}}  {state}  {entry.rule.title}{own_name}")
     return "\n".join(lines) + "\n"
 
 
-def explained(known: Sequence[Entry], wanted: str) -> str:
-    """Return the documentation of a rule, and its bounds: what they mean, their defaults, and what the site says.
+def explained(ruleset: Sequence[Entry], name: str) -> str:
+    """Return the documentation of a rule, and its bounds with meaning, default, and the site's values.
 
     Args:
-        known: all entries, those that are off, too.
-        wanted: a code, a rule's name, or an entry's.
+        ruleset: all entries, those that are off, too.
+        name: a code, a rule's name, or an entry's.
 
     Raises:
         InputError: it is none of them.
     """
-    chosen = called(known, wanted)
+    chosen = called(ruleset, name)
     if not chosen:
-        raise InputError(f"no rule is called '{wanted}'{suggested(known, wanted)}")
+        raise InputError(f"no rule is called '{name}'{suggested(ruleset, name)}")
     rule = chosen[0].rule
     lines = [rule.documentation.strip(), "", "Bounds, in site.toml's [[audit.rule]]:"]
     for key, bound in rule.bounds.items():
         set_to = [
-            f"{one.bounds[key]:g} by '{one.name}'" for one in chosen if key in one.settings.bounds and one.rule is rule
+            f"{entry.bounds[key]:g} by '{entry.name}'"
+            for entry in chosen
+            if key in entry.settings.bounds and entry.rule is rule
         ]
-        here = f"; here {', '.join(set_to)}" if set_to else ""
-        lines.append(f"  {key} = {bound.default:g}{here}\n      {bound.meaning}")
+        site_values = f"; here {', '.join(set_to)}" if set_to else ""
+        lines.append(f"  {key} = {bound.default:g}{site_values}\n      {bound.meaning}")
     lines += ["", *(_state(entry) for entry in chosen if entry.rule.about != JOB)]
     return "\n".join(lines) + "\n"
 
@@ -266,7 +268,7 @@ def explained(known: Sequence[Entry], wanted: str) -> str:
 def _state(entry: Entry) -> str:
     """Return whether an entry is on, and which runs it looks at."""
     settings = entry.settings
-    said = [f"'{entry.name}' is {'on' if entry.runs else 'off'}"]
+    phrases = [f"'{entry.name}' is {'on' if entry.runs else 'off'}"]
     for word, filters in (("only", settings.only), ("no", settings.excluded)):
-        said += [f"{word} {key}: {', '.join(names)}" for key, names in filters.items() if names]
-    return "; ".join([*said, *(["tells admins only"] if entry.settings.tell == "admins" else [])])
+        phrases += [f"{word} {key}: {', '.join(names)}" for key, names in filters.items() if names]
+    return "; ".join([*phrases, *(["tells admins only"] if entry.settings.tell == "admins" else [])])

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What audits remember: who was told of what by which message, and whether it was handed over.
+"""The memory of audits: each user told, of which finding, by which message, and whether it was handed over.
 
 One SQLite file on a disk of this host, written ahead and synced at each step, so that it is true after a crash at any
-instant. Whoever sends holds the lock beside it.
+instant. The run that sends holds the lock beside it.
 """
 
 import os
@@ -70,7 +70,7 @@ _TOLD = """
         n.message, coalesce(m.state, n.state)
     FROM notices n LEFT JOIN messages m ON m.id = n.message
 """
-# By its whole path, because sudo has a PATH of its own.
+# The path is whole, because sudo has a PATH of its own.
 _PROGRAM = os.path.join(sys.prefix, "bin", "colloc")
 _KEPT_S = 400 * 86_400.0
 
@@ -89,7 +89,7 @@ class Message(NamedTuple):
 
 
 class Action(NamedTuple):
-    """What was done to a job, ``what`` being "hold" or "cancel": BEGUN and so on (see ladder.py), and Slurm's reply."""
+    """An action on a job, ``what`` being "hold" or "cancel", its state (as ladder.py has them) and Slurm's reply."""
 
     rule: str
     about: str
@@ -255,7 +255,7 @@ class State:
         return [Notification(*row) for row in self._all(f"{_TOLD} WHERE n.message = ?", (message,))]
 
     def begin(self, mode: str, rules: str, since_s: float, until_s: float, now_s: float) -> int:
-        """Record the begin of a run and return its number; what is older than 400 days is forgotten."""
+        """Record the begin of a run and return its number; records older than 400 days are forgotten."""
         with self._together():
             self._do("DELETE FROM notices WHERE last_seen_s < ?", (now_s - _KEPT_S,))
             self._do("DELETE FROM runs WHERE started_s < ?", (now_s - _KEPT_S,))
@@ -283,8 +283,8 @@ class State:
         return self._last("SELECT max(ended_s) FROM runs WHERE exit IN (0, 1) AND rules = ?", rules)
 
     def _last(self, query: str, *values: str) -> float | None:
-        ((found,),) = self._all(query, values)
-        return None if found is None else float(found)
+        ((time_s,),) = self._all(query, values)
+        return None if time_s is None else float(time_s)
 
     def _all(self, query: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         return self._connection.execute(query, tuple(values)).fetchall()
@@ -299,7 +299,7 @@ class State:
             yield
             self._connection.execute("COMMIT")
         except BaseException:
-            if self._connection.in_transaction:  # of a full disk SQLite has done it already
+            if self._connection.in_transaction:  # SQLite has done it already when a disk is full
                 self._connection.execute("ROLLBACK")
             raise
 
@@ -335,8 +335,8 @@ def copied(folder: str) -> Iterator[State]:
     try:
         with as_owner(folder), suppress(FileNotFoundError):
             os.stat(path)
-            with closing(sqlite3.connect(f"file:{quote(path)}?mode=rw", timeout=30, uri=True)) as kept:
-                kept.backup(connection)
+            with closing(sqlite3.connect(f"file:{quote(path)}?mode=rw", timeout=30, uri=True)) as original:
+                original.backup(connection)
         _make_tables(connection, path)
         yield State(connection)
     except (sqlite3.Error, OSError) as error:

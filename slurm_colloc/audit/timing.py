@@ -39,7 +39,7 @@ _MOST_WINDOWS = 4
 class Asked(NamedTuple):
     """Which rules, whether they are those about running jobs or the others, and how long another run may take yet.
 
-    ``beside`` are those in force that it leaves to the other timer.
+    The rules in force that it leaves to the other timer are ``beside``.
     """
 
     entries: tuple[Entry, ...]
@@ -58,7 +58,7 @@ def names_of(entries: Iterable[Entry]) -> str:
     return ",".join(sorted(entry.form for entry in entries))
 
 
-def of_about(known: Sequence[Entry], about: str) -> tuple[Entry, ...]:
+def of_about(ruleset: Sequence[Entry], about: str) -> tuple[Entry, ...]:
     """Return the rules about running ``jobs``, the ``others``, or (empty) all.
 
     Raises:
@@ -66,11 +66,11 @@ def of_about(known: Sequence[Entry], about: str) -> tuple[Entry, ...]:
     """
     if about not in ("", JOBS, OTHERS):
         raise InputError(f"--about '{about}' is neither {JOBS} nor {OTHERS}")
-    chosen = tuple(entry for entry in known if not about or (entry.rule.about == JOB) == (about == JOBS))
-    if known and not chosen:
-        names = ", ".join(entry.name for entry in known)
-        other = OTHERS if about == JOBS else JOBS
-        raise InputError(f"--about {about} leaves out {names}; give --about {other}")
+    chosen = tuple(entry for entry in ruleset if not about or (entry.rule.about == JOB) == (about == JOBS))
+    if ruleset and not chosen:
+        names = ", ".join(entry.name for entry in ruleset)
+        opposite = OTHERS if about == JOBS else JOBS
+        raise InputError(f"--about {about} leaves out {names}; give --about {opposite}")
     return chosen
 
 
@@ -85,7 +85,7 @@ def check_bounds(chosen: Sequence[Entry], length_days: float) -> None:
         if entry.rule.about != JOB:
             continue
         minutes = {name: value for name, value in entry.bounds.items() if name.endswith("_warning_min")}
-        name, bound_min = max(minutes.items(), key=lambda one: one[1])
+        name, bound_min = max(minutes.items(), key=lambda bound: bound[1])
         if 60 * bound_min >= length_days * DAY_S:
             raise ConfigError(
                 f"[[audit.rule]] '{entry.name}': it would find nothing: 'bounds.{name}' of {bound_min:g} min is "
@@ -96,8 +96,8 @@ def check_bounds(chosen: Sequence[Entry], length_days: float) -> None:
 def windows(until_s: float, length_days: float, last_good_s: float | None) -> list[tuple[float, float]]:
     """Return the windows of a run, its own as the last.
 
-    Where the last good run ended longer ago than one reaches, there are more before it, end to end and each as long as
-    the bounds of rules mean it, back to that run; at most four in all.
+    More windows are before it if the last good run ended longer ago than one reaches: end to end, each as long as the
+    bounds of rules mean it, back to that run; at most four in all.
     """
     length_s = length_days * DAY_S
     count = 1 if last_good_s is None else min(_MOST_WINDOWS, max(1, ceil((until_s - last_good_s) / length_s)))
@@ -106,7 +106,7 @@ def windows(until_s: float, length_days: float, last_good_s: float | None) -> li
 
 def latest(looks: Sequence[Audited]) -> list[Finding]:
     """Return what was found in several windows, each finding once: as the last of them says it."""
-    return [*{key_of(one): one for seen in looks for one in seen.findings}.values()]
+    return [*{key_of(finding): finding for look in looks for finding in look.findings}.values()]
 
 
 def nights(since: datetime, until: datetime) -> list[tuple[datetime, datetime]]:
@@ -124,23 +124,27 @@ def first_mails(
     As if nobody had been told before the first run, each mail had gone out, and nobody had waived any.
 
     Args:
-        looks: what each of these runs finds, a day apart.
+        looks: findings of each of these runs, a day apart.
         telling: the rules that tell users.
         cluster: the site's own, whose users alone are told; None where that is not known.
         settings: the site's.
     """
-    told: dict[Key, Notification] = {}
+    notices: dict[Key, Notification] = {}
     days = []
-    for seen in looks:
-        at_s, day = seen.until.timestamp(), seen.until.date()
+    for look in looks:
+        at_s, day = look.until.timestamp(), look.until.date()
         works = settings.is_workday(day)
-        found = [one for one in seen.findings if not kept_from_users(one, cluster, telling)]
-        due = plan(found, told.values(), (), at_s, settings, works=works)
-        told |= {key: still(told[key], one, at_s, settings) for one in found if (key := key_of(one)) in told}
-        new = [one.finding for one in due if one.step == FIRST]
-        for one in new:
-            key = key_of(one)
-            told[key] = Notification(*key, one.digest, FIRST, seen_s(one, at_s), at_s, "", SENT)
+        findings = [finding for finding in look.findings if not kept_from_users(finding, cluster, telling)]
+        due = plan(findings, notices.values(), (), at_s, settings, works=works)
+        notices |= {
+            key: still(notices[key], finding, at_s, settings)
+            for finding in findings
+            if (key := key_of(finding)) in notices
+        }
+        new = [planned.finding for planned in due if planned.step == FIRST]
+        for finding in new:
+            key = key_of(finding)
+            notices[key] = Notification(*key, finding.digest, FIRST, seen_s(finding, at_s), at_s, "", SENT)
         if works:
-            days.append(MailDay(day, None if seen.unknown else len({one.user for one in new})))
+            days.append(MailDay(day, None if look.unknown else len({finding.user for finding in new})))
     return tuple(days)

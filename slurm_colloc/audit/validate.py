@@ -19,12 +19,12 @@ def check_notices(config: SiteConfig) -> None:
         ConfigError: a rule or bound that is none, or mails or actions that could never come to anybody.
     """
     check_settings(config.notices)
-    known = [entry.name for entry in entries(config.audit) if entry.rule.about == JOB and entry.tells_users]
+    job_rules = [entry.name for entry in entries(config.audit) if entry.rule.about == JOB and entry.tells_users]
     for name in config.notices.actions:
-        if name not in known:
+        if name not in job_rules:
             raise ConfigError(
                 f"'notices.actions': '{name}' is no rule in force about jobs that tells users; "
-                f"there are {', '.join(known) or 'none'}"
+                f"there are {', '.join(job_rules) or 'none'}"
             )
 
 
@@ -46,5 +46,5 @@ def file_faults(config: SiteConfig) -> Iterator[tuple[str, str, str]]:
     if config.notices.mode != "off" and not find_sendmail():
         yield "notices.mode", config.notices.mode, "there is no 'sendmail' on this host; install a mail service"
     path = config.notices.command
-    if path and (why := fault_of(path)):
-        yield "notices.command", path, why
+    if path and (fault := fault_of(path)):
+        yield "notices.command", path, fault

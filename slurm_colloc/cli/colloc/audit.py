@@ -77,8 +77,10 @@ def run_audit(
     chosen = of_about(choose(entries(looking.audit), rule or ()), about)
     start, end = window(since, until)
     looked = looking.look(chosen, start, end)
-    found = (one for one in looked.findings if user in ("", one.user) and subject in ("", one.subject))
-    looked = looked._replace(findings=tuple(found))
+    selected = (
+        finding for finding in looked.findings if user in ("", finding.user) and subject in ("", finding.subject)
+    )
+    looked = looked._replace(findings=tuple(selected))
     if until != "now" and end.timestamp() < now() and not (user or subject) and form != "csv":
         looked = looked._replace(mails_by_day=_mails_by_day(looking, chosen, start, end))
     _show([looked], form)
@@ -91,8 +93,8 @@ def explain(
 ) -> None:
     """Print what a rule says, on which evidence, by which bounds. Without a code, list the rules."""
     config = site_or_none()
-    known = all_entries(config.audit if config else Audit())
-    text = explained(known, rule) if rule else listed(known)
+    ruleset = all_entries(config.audit if config else Audit())
+    text = explained(ruleset, rule) if rule else listed(ruleset)
     put("".join(f"{printable(line)}\n" for line in text.splitlines()))
 
 
@@ -100,26 +102,26 @@ def _notify(rules: tuple[str, ...], about: str, store: str, form: str, wait: str
     config = site()
     if about == JOBS:
         config = config._replace(notices=config.notices._replace(textfile=config.notices.textfile_of_jobs))
-    if not os.path.isdir(config.audit_folder):  # where a path is mistyped, none is made beside it
+    if not os.path.isdir(config.audit_folder):  # no folder is made beside a mistyped path
         service_folder("store", store)
 
-    def look(pieces: Sequence[Piece], shown: bool) -> list[Audited]:
+    def look(pieces: Sequence[Piece], printing: bool) -> list[Audited]:
         looking = _looking(config, store, service_folder("store", store))
         looks = [looking.look(*piece) for piece in pieces]
-        if shown:
+        if printing:
             _show(looks, form)
         return looks
 
     def line(finding: Finding) -> str:
         return _line(finding, seen_store(service_folder("store", store), config), config)
 
-    known = entries(config.audit)
-    chosen = of_about(choose(known, rules), about)
-    beside = tuple(entry for entry in known if entry not in chosen) if about and not rules else ()
+    ruleset = entries(config.audit)
+    chosen = of_about(choose(ruleset, rules), about)
+    beside = tuple(entry for entry in ruleset if entry not in chosen) if about and not rules else ()
     wait_s = span("--wait", wait).total_seconds() if wait else 0.0
     show = sys.stdout.write if form == "text" else len
-    status, seen = notify(config, Asked(chosen, about, wait_s, beside), look, show, line, dry=dry)
-    _end(seen, status)
+    status, audited = notify(config, Asked(chosen, about, wait_s, beside), look, show, line, dry=dry)
+    _end(audited, status)
 
 
 def _line(finding: Finding, source: Store, config: SiteConfig) -> str:
@@ -137,15 +139,15 @@ def _line(finding: Finding, source: Store, config: SiteConfig) -> str:
 
 
 class Looking(NamedTuple):
-    """What rules look at: a store, by a site's words; ``options`` are those of a command that looks at it again."""
+    """A store that rules look at, by a site's words; ``options`` are those of a command that looks at it again."""
 
     source: Store
     config: SiteConfig | None
     audit: Audit
     options: str = ""
 
-    def look(self, chosen: Sequence[Entry], start: datetime, end: datetime, told: Sequence[str] = ()) -> Audited:
-        """Return what these rules find in [start, end), of which the users of the jobs ``told`` know already.
+    def look(self, chosen: Sequence[Entry], start: datetime, end: datetime, told_jobs: Sequence[str] = ()) -> Audited:
+        """Return what these rules find in [start, end), apart from what users of ``told_jobs`` know already.
 
         Raises:
             StoreError: the store cannot be read.
@@ -153,7 +155,7 @@ class Looking(NamedTuple):
         span = Window(start.timestamp(), end.timestamp(), now())
         options = f"--since {start.isoformat()} --until {end.isoformat()}{self.options}"
         judged: dict[str, tuple[int, int]] = {}
-        found: list[Finding] = []
+        all_findings: list[Finding] = []
         with self.source.connect(span.since_s, span.until_s) as database:
             with progress("adding up days") as step:
                 aggregate(database, self.source, span, in_file=True, step=step)
@@ -162,15 +164,15 @@ class Looking(NamedTuple):
             stale = [entry for entry in chosen if _is_stale(entry, known_s, span.until_s)]
             with progress("applying rules") as step:
                 for entry in each(chosen, step):
-                    of = _NOTHING if entry in stale else answer(database, question(entry, span.until_s, told))
-                    judged[entry.form] = of.rows, of.judged
-                    found += findings(entry, of, options)
-            whole = whole_usage(database)
+                    reply = _NOTHING if entry in stale else answer(database, question(entry, span.until_s, told_jobs))
+                    judged[entry.form] = reply.rows, reply.judged
+                    all_findings += findings(entry, reply, options)
+            usage = whole_usage(database)
         accounted = tuple(entry.form for entry in chosen if entry.rule.accounted or entry.rule.source != RUNS)
         running = tuple(entry.form for entry in chosen if entry.rule.about == JOB)
-        why = _why_stale(stale, known_s)
+        stale_reason = _why_stale(stale, known_s)
         whose = self.source.visible.whose
-        return Audited(start, end, whole, judged, whose, accounted, running, why, tuple(found))
+        return Audited(start, end, usage, judged, whose, accounted, running, stale_reason, tuple(all_findings))
 
 
 def _is_stale(entry: Entry, known_s: float | None, until_s: float) -> bool:
@@ -192,45 +194,46 @@ def _why_stale(stale: Sequence[Entry], known_s: float | None) -> str:
 
 def _mails_by_day(looking: Looking, chosen: Sequence[Entry], start: datetime, end: datetime) -> tuple[MailDay, ...]:
     """Return how many mails the nightly runs of a window would have sent, of the rules that they ask."""
-    asked = [entry for entry in chosen if entry.rule.about != JOB]
-    if not asked:
+    nightly = [entry for entry in chosen if entry.rule.about != JOB]
+    if not nightly:
         return ()
     with progress("counting mails") as step:
-        looks = [looking.look(asked, *ends) for ends in each(nights(start, end), step)]
+        looks = [looking.look(nightly, *ends) for ends in each(nights(start, end), step)]
     config = looking.config
-    telling = {entry.name for entry in asked if entry.tells_users}
+    telling = {entry.name for entry in nightly if entry.tells_users}
     return first_mails(looks, telling, config.cluster if config else None, config.notices if config else Notices())
 
 
 def _looking(config: SiteConfig | None, store: str, folder: str = "", rules: str = "") -> Looking:
-    given = {"--store": store, "--rules": rules}
-    options = "".join(f" {name} {shlex.quote(value)}" for name, value in given.items() if value)
+    arguments = {"--store": store, "--rules": rules}
+    options = "".join(f" {name} {shlex.quote(value)}" for name, value in arguments.items() if value)
     audit = load_audit(rules) if rules else config.audit if config else Audit()
     return Looking(seen_store(folder or store, config), config, audit, options)
 
 
 def _show(looks: Sequence[Audited], form: str) -> None:
-    whole = {"json": as_json, "csv": as_csv}.get(form)
-    if whole:
-        write(whole(looks), "")
+    document = {"json": as_json, "csv": as_csv}.get(form)
+    if document:
+        write(document(looks), "")
     else:
         put("".join(map(as_text, looks)))
 
 
-def _end(seen: Audited, status: Status) -> NoReturn:
-    if seen.unknown and status in (Status.DONE, Status.UNKNOWN):
+def _end(audited: Audited, status: Status) -> NoReturn:
+    if audited.unknown and status in (Status.DONE, Status.UNKNOWN):
         raise UnknownError(
-            seen.stale or f"nothing can be said of {counted(seen.whole.jobs, 'GPU run')}: {_why_not(seen.whole)}"
+            audited.stale
+            or f"nothing can be said of {counted(audited.whole.jobs, 'GPU run')}: {_why_not(audited.whole)}"
         )
     raise typer.Exit(status)
 
 
-def _why_not(whole: GroupUsage) -> str:
-    if not whole.jobs:
+def _why_not(usage: GroupUsage) -> str:
+    if not usage.jobs:
         return "there is none; does 'colloc ingest' still run?"
-    if not whole.jobs_measured:
+    if not usage.jobs_measured:
         return "not one was measured; does 'colloc agent' run on the nodes?"
     return (
-        f"{whole.jobs_measured} were measured, none for as long, or in as much of its time, as the rules ask; "
+        f"{usage.jobs_measured} were measured, none for as long, or in as much of its time, as the rules ask; "
         "'colloc audit explain CODE' has their bounds"
     )

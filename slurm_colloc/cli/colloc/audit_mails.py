@@ -40,13 +40,13 @@ _DONE = {"hold": "stopped, requeued and held", "cancel": "cancelled"}
 
 
 class Mails:
-    """What makes the mails of a site."""
+    """The mails of a site, made by its templates."""
 
     def __init__(self, config: SiteConfig, line: Line) -> None:
         self._cluster, self._settings, self._line = config.cluster, config.notices, line
         self._make = digest_maker(config.paths.templates)
 
-    def digest(self, seen: Audited, user: str, planned: Sequence[Planned]) -> Texts:
+    def digest(self, look: Audited, user: str, planned: Sequence[Planned]) -> Texts:
         """Return what a user is told of these findings."""
         items = tuple(
             Item(
@@ -60,16 +60,16 @@ class Mails:
         )
         settings = self._settings
         page = Digest(
-            self._cluster, user, seen.since, seen.until, items, settings.quiet_days, settings.sender, settings.footer
+            self._cluster, user, look.since, look.until, items, settings.quiet_days, settings.sender, settings.footer
         )
         return Texts(self._subject(f"{counted(len(items), 'finding')} about your use of GPUs"), *self._make(USER, page))
 
-    def digest_mail(self, seen: Audited, user: str, planned: Sequence[Planned]) -> tuple[Message, bytes]:
+    def digest_mail(self, look: Audited, user: str, planned: Sequence[Planned]) -> tuple[Message, bytes]:
         """Return the mail to a user who has an address."""
         recipient = address_of(user, self._settings)
         assert recipient is not None
         id = digest_id(recipient, planned, self._settings)
-        return self._message(id, user, recipient, self.digest(seen, user, planned))
+        return self._message(id, user, recipient, self.digest(look, user, planned))
 
     def action(self, acted: Action) -> tuple[Message, bytes] | None:
         """Return the mail that tells a user what was done to a job; None where the name makes no address."""
@@ -103,11 +103,11 @@ class Mails:
 
 def by_user(planned: Sequence[Planned]) -> dict[str, list[Planned]]:
     """Return what each user is to be told of."""
-    found: dict[str, list[Planned]] = {}
+    due_by_user: dict[str, list[Planned]] = {}
     for due in planned:
         if due.step in (FIRST, SECOND):
-            found.setdefault(due.finding.user, []).append(due)
-    return found
+            due_by_user.setdefault(due.finding.user, []).append(due)
+    return due_by_user
 
 
 def would(due: Planned, settings: Notices) -> str:
@@ -125,8 +125,8 @@ def did(due: Planned, became: str) -> str:
         return f"not told: {due.why}"
     if not became:
         return "not told: the very mail went before"
-    said = {SENT: "handed over", DOUBTFUL: "in doubt", NOT_TAKEN: "not handed over"}[became]
-    return f"{'second notice' if due.step == SECOND else 'notice'} {said}"
+    fate = {SENT: "handed over", DOUBTFUL: "in doubt", NOT_TAKEN: "not handed over"}[became]
+    return f"{'second notice' if due.step == SECOND else 'notice'} {fate}"
 
 
 def _next(due: Planned, settings: Notices) -> str:

@@ -60,13 +60,13 @@ class _Run:
     """One run, which holds the lock; a ``dry`` one has a copy of the state, and does nothing."""
 
     def __init__(
-        self, state: State, config: SiteConfig, asked: Asked, look: Look, show: Show, line: Line, *, dry: bool
+        self, state: State, config: SiteConfig, request: Asked, look: Look, show: Show, line: Line, *, dry: bool
     ) -> None:
         self.state, self.config, self.settings, self.show, self.dry = state, config, config.notices, show, dry
-        self.asked, self.look, self.missed = asked, look, ""
+        self.asked, self.look, self.missed = request, look, ""
         self.mode = "off" if dry else self.settings.mode
-        known = entries(config.audit)
-        self.told = {one.name for one in known if one.tells_users}
+        ruleset = entries(config.audit)
+        self.told = {entry.name for entry in ruleset if entry.tells_users}
         self.mails = Mails(config, line)
         self.post = Post(state, self.settings)
         self.began_s, self.began = now(), ticking()
@@ -77,44 +77,50 @@ class _Run:
         entries, until_s = self.asked.entries, self.began_s
         last_s = self.state.last_good(self.settings.mode, self.asked.names)
         # A job that ran then runs no more, or is found now.
-        others = tuple(entry for entry in entries if entry.rule.about != JOB)
+        run_rules = tuple(entry for entry in entries if entry.rule.about != JOB)
         days = window_days(self.asked.about)
-        *before, own = windows(until_s, days, last_s if others else None)
+        *before, last = windows(until_s, days, last_s if run_rules else None)
         ends = [(local(since_s), local(until_s)) for since_s, until_s in before]
         if before and last_s is not None:
             judged = "; ".join(f"{stamp(since)} to {stamp(until)}" for since, until in ends)
             self.missed = (
                 f"The last good run was until {stamp(local(last_s))}. Judged as well, each on its own: {judged}"
             )
-        told = self._told_jobs()
-        found = [*((others, *one, told) for one in ends), (entries, local(own[0]), local(own[1]), told)]
-        self.first_since = self.looked_since = found[0][1]
-        return found
+        jobs = self._told_jobs()
+        pieces = [*((run_rules, *pair, jobs) for pair in ends), (entries, local(last[0]), local(last[1]), jobs)]
+        self.first_since = self.looked_since = pieces[0][1]
+        return pieces
 
     def _told_jobs(self) -> tuple[str, ...]:
         """Return the jobs of which their users were told while they ran."""
-        return tuple(dict.fromkeys(one.subject for one in self.state.notifications() if one.about == JOB))
+        return tuple(
+            dict.fromkeys(
+                notification.subject for notification in self.state.notifications() if notification.about == JOB
+            )
+        )
 
-    def notice(self, seen: Audited, found: Sequence[Finding]) -> list[tuple[Finding, str]]:
+    def notice(self, audited: Audited, findings: Sequence[Finding]) -> list[tuple[Finding, str]]:
         """Tell who is to be told, and return what was done about each finding."""
         self._check_jobs_run()
-        kept = [(one, self._kept_from_users(one)) for one in found]
-        left = [(one, why) for one, why in kept if why]
-        found = [one for one, why in kept if not why]
+        with_reasons = [(finding, self._kept_from_users(finding)) for finding in findings]
+        admins_only = [(finding, reason) for finding, reason in with_reasons if reason]
+        findings = [finding for finding, reason in with_reasons if not reason]
         if self.mode == "users":
-            self.state.seen(found, now(), self.settings)
-        planned = self._plan(found)
-        done = self._do(seen, [*planned, *self._also_due(by_user(planned))])
+            self.state.seen(findings, now(), self.settings)
+        planned = self._plan(findings)
+        done = self._do(audited, [*planned, *self._also_due(by_user(planned))])
         if self.mode != "off":
-            self._tell_admins(seen, [*done, *left])
-        return [*done, *left]
+            self._tell_admins(audited, [*done, *admins_only])
+        return [*done, *admins_only]
 
     def _kept_from_users(self, finding: Finding) -> str:
         return kept_from_users(finding, self.config.cluster, self.told)
 
-    def _plan(self, found: Sequence[Finding]) -> list[Planned]:
-        told, waivers, works = self.state.notifications(), self.state.waivers(), self._works_today()
-        return [self._addressed(due) for due in plan(found, told, waivers, now(), self.settings, works=works)]
+    def _plan(self, findings: Sequence[Finding]) -> list[Planned]:
+        notifications, waivers, works = self.state.notifications(), self.state.waivers(), self._works_today()
+        return [
+            self._addressed(due) for due in plan(findings, notifications, waivers, now(), self.settings, works=works)
+        ]
 
     def _also_due(self, users: Collection[str]) -> list[Planned]:
         """Return what the rules of the other timer have to tell these users, who get a mail now: it has all."""
@@ -123,9 +129,11 @@ class _Run:
         days = window_days(OTHERS if self.asked.about == JOBS else JOBS)
         since, until = local(self.began_s - days * DAY_S), local(self.began_s)
         (looked,) = self.look([(self.asked.beside, since, until, self._told_jobs())], False)
-        found = [one for one in looked.findings if one.user in users and not self._kept_from_users(one)]
+        findings = [
+            finding for finding in looked.findings if finding.user in users and not self._kept_from_users(finding)
+        ]
         self.looked_since = min(self.looked_since, since)
-        return [due for due in self._plan(found) if due.step in (FIRST, SECOND)]
+        return [due for due in self._plan(findings) if due.step in (FIRST, SECOND)]
 
     def _check_jobs_run(self) -> None:
         """Say where jobs shall be acted on, and this run leaves the rules about them to another that does not come."""
@@ -140,12 +148,12 @@ class _Run:
                 "in the last day: no job gets as far as that; does colloc-audit-jobs.timer run?"
             )
 
-    def _do(self, seen: Audited, planned: Sequence[Planned]) -> list[tuple[Finding, str]]:
+    def _do(self, audited: Audited, planned: Sequence[Planned]) -> list[tuple[Finding, str]]:
         if self.mode == "off":
-            self._print_mails(seen, planned)
+            self._print_mails(audited, planned)
         if self.mode != "users":
             return [(due.finding, would(due, self.settings)) for due in planned]
-        became = self._tell_users(seen, planned)
+        became = self._tell_users(audited, planned)
         acted = {due.finding: act(self.state, due.finding, self.config) for due in planned if due.step == ACTION}
         self._say(list(acted.values()))
         try:
@@ -162,7 +170,9 @@ class _Run:
         ]
 
     def _say(self, acted: Sequence[Action]) -> None:
-        self.errors += [f"job {printable(one.subject)}: {in_words(one)}" for one in acted if one.state != DONE]
+        self.errors += [
+            f"job {printable(action.subject)}: {in_words(action)}" for action in acted if action.state != DONE
+        ]
 
     def _works_today(self) -> bool:
         return self.settings.is_workday(local(now()).date())
@@ -174,12 +184,12 @@ class _Run:
             return Planned(due.finding, NOTHING, "no address can be made of this name")
         return due
 
-    def _tell_users(self, seen: Audited, planned: Sequence[Planned]) -> dict[Finding, str]:
+    def _tell_users(self, audited: Audited, planned: Sequence[Planned]) -> dict[Finding, str]:
         """Send one mail to each user who is to be told; return what became of it, by finding."""
         became: dict[Finding, str] = {}
-        for user, of in by_user(planned).items():
-            message, content = self.mails.digest_mail(self._looked_at(seen), user, of)
-            became |= dict.fromkeys((due.finding for due in of), self.post.give(message, content, of))
+        for user, user_steps in by_user(planned).items():
+            message, content = self.mails.digest_mail(self._looked_at(audited), user, user_steps)
+            became |= dict.fromkeys((due.finding for due in user_steps), self.post.give(message, content, user_steps))
         return became
 
     def _tell_of_actions(self) -> None:
@@ -190,82 +200,82 @@ class _Run:
             if mail := self.mails.action(acted):
                 self.post.give(*mail)
 
-    def _tell_admins(self, seen: Audited, done: Sequence[tuple[Finding, str]]) -> None:
+    def _tell_admins(self, audited: Audited, done: Sequence[tuple[Finding, str]]) -> None:
         """Give the command counts and send the admins' mail, once a day each: cron may run every few minutes."""
         topic = f"{self.mode} {self.asked.names}"
         period = local(now()).date().isoformat()
         self._give_command(
-            seen,
-            [finding for finding, _ in done if form_of(finding.rule, finding.about) in seen.rules],
+            audited,
+            [finding for finding, _ in done if form_of(finding.rule, finding.about) in audited.rules],
             [topic, period],
         )
         self.errors += self.post.errors()
         last_s = self.state.last_sent(topic)
-        after_s = seen.since.timestamp() if last_s is None else last_s
+        after_s = audited.since.timestamp() if last_s is None else last_s
         doubtful = self.state.messages(DOUBTFUL)
         actions = tuple(
-            ActionLine(local(one.changed_s), one.rule, one.subject, one.user, in_words(one))
-            for one in self.state.actions(after_s=after_s)
+            ActionLine(local(action.changed_s), action.rule, action.subject, action.user, in_words(action))
+            for action in self.state.actions(after_s=after_s)
         )
         if done or doubtful or actions or self.errors:
             page = Summary(
                 self.config.cluster,
-                seen,
+                audited,
                 tuple(done),
                 local(after_s),
                 actions,
-                sum(bool(one.user) for one in self.state.messages(SENT, after_s)),
+                sum(bool(message.user) for message in self.state.messages(SENT, after_s)),
                 tuple(
-                    Doubt(one.id, one.recipient, local(one.changed_s), one.reply, len(self.state.carried(one.id)))
-                    for one in doubtful
+                    Doubt(mail.id, mail.recipient, local(mail.changed_s), mail.reply, len(self.state.carried(mail.id)))
+                    for mail in doubtful
                 ),
                 tuple(self.errors),
                 self.mode,
                 self.missed,
             )
-            # What needs them they hear of at once.
-            key = [period, max((one.changed_s for one in doubtful if one.user), default=0.0)]
+            # Admins hear at once of a doubt that needs them.
+            key = [period, max((mail.changed_s for mail in doubtful if mail.user), default=0.0)]
             for recipient in self.settings.admins:
                 self.post.give(*self.mails.summary(key, topic, recipient, page))
         self.errors += self.post.errors()
 
-    def _give_command(self, seen: Audited, found: Sequence[Finding], key: Sequence[object]) -> None:
-        if self.settings.command and found:
+    def _give_command(self, audited: Audited, findings: Sequence[Finding], key: Sequence[object]) -> None:
+        if self.settings.command and findings:
             id = message_id([COMMAND, *key], self.settings)
-            content = counts(id, self.config.cluster, self.first_since.timestamp(), seen.until.timestamp(), found)
+            content = counts(id, self.config.cluster, self.first_since.timestamp(), audited.until.timestamp(), findings)
             self.post.give(Message(id, COMMAND, "", "the command"), content)
 
-    def _print_mails(self, seen: Audited, planned: Sequence[Planned]) -> None:
-        for user, of in by_user(planned).items():
+    def _print_mails(self, audited: Audited, planned: Sequence[Planned]) -> None:
+        for user, user_steps in by_user(planned).items():
             address = address_of(user, self.settings) or "no address: see 'notices.address'"
-            texts = self.mails.digest(self._looked_at(seen), user, of)
+            texts = self.mails.digest(self._looked_at(audited), user, user_steps)
             lines = [f"would be sent to {printable(user)} ({address}): {texts.subject}", *texts.plain.splitlines()]
             self.show("\n    ".join(lines) + "\n")
 
-    def _looked_at(self, seen: Audited) -> Audited:
+    def _looked_at(self, audited: Audited) -> Audited:
         """Return what was looked at for each user who is told: windows of missed runs and of the other timer, too."""
-        return seen._replace(since=self.looked_since)
+        return audited._replace(since=self.looked_since)
 
-    def metrics(self, status: Status, seen: Audited | None, found: Sequence[Finding]) -> None:
-        """Write the metrics, of a run that failed as well: what it saw is None then."""
+    def metrics(self, status: Status, audited: Audited | None, findings: Sequence[Finding]) -> None:
+        """Write the metrics, also those of a run that failed, for which ``audited`` is None."""
         if self.dry or not self.settings.textfile:
             return
-        by_rule = Counter(form_of(one.rule, one.about) for one in found)
+        by_rule = Counter(form_of(finding.rule, finding.about) for finding in findings)
         values = {
             "last_run_timestamp_seconds": now(),
             "last_success_timestamp_seconds": self.state.last_success(self.asked.names),
             "exit_status": int(status),
             "duration_seconds": round(ticking() - self.began, 3),
-            "errors": len(self.errors) + (seen is None),
-            "findings": seen and {rule: by_rule[rule] for rule in seen.rules},
-            "judged": seen and {rule: of for rule, (_, of) in seen.rules.items()},
+            "errors": len(self.errors) + (audited is None),
+            "findings": audited and {rule: by_rule[rule] for rule in audited.rules},
+            "judged": audited and {rule: number for rule, (_, number) in audited.rules.items()},
             "messages_in_doubt": len(self.state.messages(DOUBTFUL)),
         }
         write_atomic(self.settings.textfile, prometheus(self.asked.about, values).encode(), 0o644)
 
 
 def notify(
-    config: SiteConfig, asked: Asked, look: Look, show: Show, line: Line = lambda finding: "", *, dry: bool = False
+    config: SiteConfig, request: Asked, look: Look, show: Show, line: Line = lambda finding: "", *, dry: bool = False
 ) -> tuple[Status, Audited]:
     """Run the audit alone, tell who is to be told, and return the exit status: 0 clean, 1 findings, 2 error, 3 unknown.
 
@@ -276,21 +286,21 @@ def notify(
         StoreError: another run is at it, or the state or the store cannot be used.
     """
     check_notices(config)
-    check_bounds(asked.entries, window_days(asked.about))
+    check_bounds(request.entries, window_days(request.about))
     if dry:
         with copied(config.audit_folder) as state:
-            return _alone(_Run(state, config, asked, look, show, line, dry=True))
+            return _alone(_Run(state, config, request, look, show, line, dry=True))
     if config.notices.command and (fault := fault_of(config.notices.command)):
         raise ConfigError(f"'notices.command' '{config.notices.command}': {fault}")
     folder = audit_folder(config.audit_folder)
-    with alone(folder, asked.wait_s) as held:
+    with alone(folder, request.wait_s) as held:
         if not held:
             raise StoreError(
-                f"another run of the audit holds '{folder}/lock', after {time_in_words(asked.wait_s)} still; "
+                f"another run of the audit holds '{folder}/lock', after {time_in_words(request.wait_s)} still; "
                 "nothing was done by this one"
             )
         with opened(folder) as state:
-            return _alone(_Run(state, config, asked, look, show, line, dry=False))
+            return _alone(_Run(state, config, request, look, show, line, dry=False))
 
 
 def _alone(run: _Run) -> tuple[Status, Audited]:
@@ -299,22 +309,22 @@ def _alone(run: _Run) -> tuple[Status, Audited]:
     ends = pieces[0][1].timestamp(), pieces[-1][2].timestamp()
     number = state.begin(run.settings.mode, run.asked.names, *ends, now())
     status, judged = Status.ERROR, None
-    found: list[Finding] = []
+    findings: list[Finding] = []
     try:
         looks = run.look(pieces, True)
-        seen = looks[-1]
-        found = latest(looks)
-        run.errors += [seen.stale] if seen.stale else []
-        done = run.notice(seen, found)
-        judged = seen
-        unknown = Status.UNKNOWN if seen.unknown else Status.DONE
-        status = Status.ERROR if run.errors else Status.FOUND if found else unknown
-        for finding, what in done:
-            run.show(f"{finding.rule} {printable(finding.subject)}: {printable(what)}\n")
+        audited = looks[-1]
+        findings = latest(looks)
+        run.errors += [audited.stale] if audited.stale else []
+        done = run.notice(audited, findings)
+        judged = audited
+        unknown = Status.UNKNOWN if audited.unknown else Status.DONE
+        status = Status.ERROR if run.errors else Status.FOUND if findings else unknown
+        for finding, outcome in done:
+            run.show(f"{finding.rule} {printable(finding.subject)}: {printable(outcome)}\n")
     finally:
         run.errors += run.post.errors()
         for error in run.errors:
             say(error)
         state.end(number, status, now())
-        run.metrics(status, judged, found)
-    return status, seen
+        run.metrics(status, judged, findings)
+    return status, audited

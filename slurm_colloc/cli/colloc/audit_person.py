@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""colloc audit optout and mail: who gets which mails."""
+"""colloc audit optout and mail: users without mails, and messages in doubt."""
 
 import html
 import os
@@ -30,7 +30,7 @@ def optout(
     rule: Annotated[str, typer.Option("--rule", help="only of this rule, by name or code")] = "",
     subject: Annotated[str, typer.Option("--subject", help="with --rule: only about this job")] = "",
     until: Annotated[str, typer.Option("--until", help="ISO 8601, or a span such as 30d; else for good")] = "",
-    why: Annotated[str, typer.Option("--why", help="for whoever looks at it later")] = "wants none",
+    reason: Annotated[str, typer.Option("--why", help="for whoever looks at it later")] = "wants none",
     end: Annotated[bool, typer.Option("--end", help="tell again from now on")] = False,
 ) -> None:
     """Send a user no more notices. Without a name, list who gets none of what."""
@@ -45,32 +45,32 @@ def optout(
         return
     if subject and not rule:
         raise InputError("--subject is of one rule's findings; name it with --rule")
-    _waive(Waiver(user, rule, subject, _until(until) if until else None, caller(), why), end=end)
+    _waive(Waiver(user, rule, subject, _until(until) if until else None, caller(), reason), end=end)
 
 
 def mail(
     arrived: Annotated[str, typer.Option("--arrived", metavar="ID", help="this one went: it counts as told")] = "",
-    again: Annotated[str, typer.Option("--again", metavar="ID", help="this one did not: the next run tells anew")] = "",
+    lost: Annotated[str, typer.Option("--again", metavar="ID", help="this one did not: the next run tells anew")] = "",
     test: Annotated[str, typer.Option("--test", metavar="ADDRESS", help="send a mail there now, to try it")] = "",
 ) -> None:
     """List messages in doubt, which the mail service may have taken.
 
     A run was cut short meanwhile; the mail service's log knows.
     """
-    if sum(map(bool, (arrived, again, test))) > 1:
+    if sum(map(bool, (arrived, lost, test))) > 1:
         raise InputError("--arrived, --again and --test are each a call of its own")
     if test:
         _try_mail(test)
         return
-    if arrived or again:
-        _settle(arrived, again)
+    if arrived or lost:
+        _settle(arrived, lost)
         return
     with _state() as state:
-        doubtful = [(one, counted(len(state.carried(one.id)), "finding")) for one in state.messages(DOUBTFUL)]
-    for one, findings in doubtful:
-        why = printable(one.reply) or "it is being handed over now, or a run was cut short over it"
+        doubtful = [(case, counted(len(state.carried(case.id)), "finding")) for case in state.messages(DOUBTFUL)]
+    for case, count in doubtful:
+        cause = printable(case.reply) or "it is being handed over now, or a run was cut short over it"
         write(
-            f"in doubt since {_at(one.changed_s)}: {printable(one.recipient)}, {findings}\n    {one.id}\n    {why}\n",
+            f"in doubt since {_at(case.changed_s)}: {printable(case.recipient)}, {count}\n    {case.id}\n    {cause}\n",
             "",
         )
     if not doubtful:
@@ -96,7 +96,7 @@ def _waive(waiver: Waiver, *, end: bool) -> None:
         if text != text.encode(errors="replace").decode():
             raise InputError(f"'{text}' has bytes outside UTF-8, which no name in the store has; write it without")
     audit = site().audit
-    if waiver.rule and not end:  # of a rule that is off there may be waivers still
+    if waiver.rule and not end:  # a rule that is off may have waivers still
         choose(entries(audit), [waiver.rule])
     waiver = waiver._replace(rule=kept_name(all_entries(audit), waiver.rule))
     if not end:
@@ -114,20 +114,20 @@ def _check_name(user: str) -> None:
     try:
         store = seen_store("", site())
         if not knows_user(store, user):
-            seen = f" ({store.visible.whose})" if store.visible.whose else ""
-            say(f"no run of '{user}' is in the store{seen}: is the name right? It is taken as it is")
+            scope = f" ({store.visible.whose})" if store.visible.whose else ""
+            say(f"no run of '{user}' is in the store{scope}: is the name right? It is taken as it is")
     except StoreError as error:
         say(f"whether '{user}' ever had a run is not known: {error}")
 
 
-def _settle(arrived: str, again: str) -> None:
+def _settle(arrived: str, lost: str) -> None:
     with _folder() as folder, alone(folder) as held:
         if not held:
             raise StoreError(f"a run of the audit holds '{folder}/lock'; try again when it has ended")
         with opened(folder) as state:
-            if not (state.end_message(arrived, now()) if arrived else state.forget_message(again)):
-                raise InputError(f"no message '{arrived or again}' is in doubt; see 'colloc audit mail'")
-    write(f"counts as told: {arrived}\n" if arrived else f"counts as never sent: {again}\n", "")
+            if not (state.end_message(arrived, now()) if arrived else state.forget_message(lost)):
+                raise InputError(f"no message '{arrived or lost}' is in doubt; see 'colloc audit mail'")
+    write(f"counts as told: {arrived}\n" if arrived else f"counts as never sent: {lost}\n", "")
 
 
 def _try_mail(address: str) -> None:
