@@ -2,7 +2,7 @@
 """Adds up what each run used inside a window, from accounting rows and stored facts.
 
 A sample stands for (at - interval, at]. It counts for a run as far as that interval, the run and the window overlap,
-so that splitting a window never changes a sum. What is added up are whole numbers (microseconds, 1/65536 of a percent
+so that splitting a window never changes a sum. Sums are of whole numbers (microseconds, 1/65536 of a percent
 times them, millionths of a joule or a MiB), so that neither order nor place changes a sum.
 """
 
@@ -57,7 +57,7 @@ def aggregate(
         database: where to.
         store: of it.
         window: whose runs.
-        bins: by which a page is cut.
+        bins: the cuts of a page.
         in_file: for who asks for every run again and again, as a page does: all lies in a file beside what the database
             spills, and ``usage`` is a table there, added up once. It takes a third of the memory, and twice the time.
         step: is told of days.
@@ -82,20 +82,20 @@ def aggregate(
         database.execute(f"CREATE TEMP VIEW usage AS {_usage('true')}")
         return days
     for number, part in enumerate(parts_of_runs(database)):
-        made = "INSERT INTO usage" if number else "CREATE TABLE usage AS"
-        database.execute(f"{made} {_usage(part)}")
+        statement = "INSERT INTO usage" if number else "CREATE TABLE usage AS"
+        database.execute(f"{statement} {_usage(part)}")
     if bins:
         make_run_bins(database)
     return days
 
 
 def aggregate_some(
-    database: DuckDBPyConnection, store: Store, window: Window, condition: str, asked: Mapping[str, str]
+    database: DuckDBPyConnection, store: Store, window: Window, condition: str, parameters: Mapping[str, str]
 ) -> Days:
     """Make what ``aggregate`` makes of the runs in ``window`` that a condition holds for; nothing of all others."""
     find_runs(database, window)
     days = days_of(database, store, window)
-    database.execute(f"DELETE FROM runs WHERE NOT ({condition})", asked)
+    database.execute(f"DELETE FROM runs WHERE NOT ({condition})", parameters)
     make_parts(database)
     add_parts(database, store, window, days)
     database.execute(f"CREATE TEMP VIEW usage AS {_usage('true')}")
@@ -150,6 +150,6 @@ def usages_of(database: DuckDBPyConnection, part: str = "true") -> list[JobUsage
     return _usages(database, f"WHERE {part} ORDER BY usage.start_s, job_id, cluster, usage.end_s, submit_s")
 
 
-def _usages(database: DuckDBPyConnection, rest: str, known: Mapping[str, int] | None = None) -> list[JobUsage]:
-    rows = named(database, f"{query('job_usage')} {rest}", known)
+def _usages(database: DuckDBPyConnection, rest: str, parameters: Mapping[str, int] | None = None) -> list[JobUsage]:
+    rows = named(database, f"{query('job_usage')} {rest}", parameters)
     return [JobUsage(**{**row, "methods": tuple(row["methods"])}) for row in rows]

@@ -42,9 +42,11 @@ def give_pseudonyms(database: DuckDBPyConnection, key: bytes) -> None:
         columns = [str(row[0]) for row in database.execute(f"DESCRIBE named_{view}").fetchall()]
         names = {}
         for kind in (name for name in _NAMES if name in columns):
-            found = database.execute(f'SELECT DISTINCT "{kind}" FROM named_{view} WHERE "{kind}" != \'\'').fetchall()
+            originals = database.execute(
+                f'SELECT DISTINCT "{kind}" FROM named_{view} WHERE "{kind}" != \'\''
+            ).fetchall()
             names[kind] = f"{view}_{kind}"
-            make_rows(database, names[kind], _SHOWN, [(name, pseudonym(key, kind, name)) for (name,) in found])
+            make_rows(database, names[kind], _SHOWN, [(name, pseudonym(key, kind, name)) for (name,) in originals])
         _replace(database, view, f"named_{view}", names, ["'' AS job_name"] if "job_name" in columns else [])
 
 
@@ -62,8 +64,8 @@ def add_up_small(database: DuckDBPyConnection, by: str, least_users: int) -> Add
         InputError: all of them together are fewer.
     """
     column = GROUPINGS[by]
-    found = database.execute(f'SELECT "{column}", list(DISTINCT "user") FROM usage GROUP BY 1').fetchall()
-    small = small_groups({name: frozenset(users) for name, users in found}, least_users)
+    groups = database.execute(f'SELECT "{column}", list(DISTINCT "user") FROM usage GROUP BY 1').fetchall()
+    small = small_groups({name: frozenset(users) for name, users in groups}, least_users)
     together = f"(fewer than {least_users} users)"
     make_rows(database, "small_groups", _SHOWN, [(name, together) for name in small])
     database.execute("CREATE TEMP TABLE all_groups AS FROM usage")
@@ -74,8 +76,10 @@ def add_up_small(database: DuckDBPyConnection, by: str, least_users: int) -> Add
 def _leave_out_few(database: DuckDBPyConnection, column: str, least_users: int) -> int:
     """Let ``usage`` not know what is known of fewer users of a group, in the total neither; return how many figures."""
     sized = dict.fromkeys(_OF_SIZED, "allocated IS NOT NULL")
-    known = {name: f"{name} IS NOT NULL AND {sized.get(name, 'true')}" for name in _FIGURES}
-    counts = ", ".join(f'count(DISTINCT "user") FILTER ({condition}) AS {name}' for name, condition in known.items())
+    conditions = {name: f"{name} IS NOT NULL AND {sized.get(name, 'true')}" for name in _FIGURES}
+    counts = ", ".join(
+        f'count(DISTINCT "user") FILTER ({condition}) AS {name}' for name, condition in conditions.items()
+    )
     database.execute("CREATE TEMP TABLE shown_groups AS FROM usage")
     database.execute(f'CREATE TEMP TABLE known_of AS SELECT "{column}" AS name, {counts} FROM shown_groups GROUP BY 1')
     columns = ", ".join(f"if(f.{name} >= {least_users}, u.{name}, NULL) AS {name}" for name in _FIGURES)
@@ -94,8 +98,8 @@ def small_groups(users: Mapping[str, frozenset[str]], least_users: int) -> froze
     The next larger group goes with the small ones if these have too few users together.
 
     Args:
-        users: whose runs each group has.
-        least_users: of how many users each figure must be, at least.
+        users: the users whose runs each group has.
+        least_users: the least number of users that a figure may be of.
 
     Raises:
         InputError: all of them together are fewer.
@@ -117,10 +121,10 @@ def small_groups(users: Mapping[str, frozenset[str]], least_users: int) -> froze
 
 
 def _replace(
-    database: DuckDBPyConnection, view: str, table: str, names: Mapping[str, str], others: Sequence[str] = ()
+    database: DuckDBPyConnection, view: str, table: str, names: Mapping[str, str], constants: Sequence[str] = ()
 ) -> None:
     """Let ``view`` show what is in ``table``, but of some columns what stands for it in the tables ``names``."""
-    shown = [f'coalesce({names[column]}.shown, kept."{column}") AS "{column}"' for column in names]
+    replacements = [f'coalesce({names[column]}.shown, kept."{column}") AS "{column}"' for column in names]
     joins = [f'LEFT JOIN {name} ON {name}.kept = kept."{column}"' for column, name in names.items()]
-    query = f"SELECT kept.* REPLACE ({', '.join((*shown, *others))}) FROM {table} kept {' '.join(joins)}"
+    query = f"SELECT kept.* REPLACE ({', '.join((*replacements, *constants))}) FROM {table} kept {' '.join(joins)}"
     database.execute(f"CREATE OR REPLACE TEMP VIEW {view} AS {query}")

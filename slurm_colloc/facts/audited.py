@@ -29,22 +29,24 @@ _KINDS = {"cluster": "VARCHAR", "kind": "VARCHAR", "partition": "VARCHAR"} | dic
 
 def make_node_shapes(database: DuckDBPyConnection, config: SiteConfig | None) -> None:
     """Make the table ``node_shapes``, one row for each cluster, kind of GPU and partition that site.toml describes."""
-    found: dict[tuple[str, str, str], list[Pool]] = {}
+    pools_of: dict[tuple[str, str, str], list[Pool]] = {}
     cluster, pools = (config.cluster, config.pool) if config else ("", ())
     for pool in pools:
         # AccountingStorageTRES=gres/gpu alone tells no types, and shares often have none.
         shares = {name for name in ("mps", "shard") if shares_per_gpu(pool, name)}
         for kind in {pool.gpu_type or "untyped", "untyped", *shares} if pool.gpus_per_node else ():
             for partition in pool.partitions:
-                found.setdefault((cluster, kind, partition), []).append(pool)
-    make_rows(database, "node_shapes", _KINDS, [(*which, *_shape(pools)) for which, pools in found.items()])
+                pools_of.setdefault((cluster, kind, partition), []).append(pool)
+    make_rows(database, "node_shapes", _KINDS, [(*which, *_shape(pools)) for which, pools in pools_of.items()])
 
 
 def _shape(pools: Sequence[Pool]) -> tuple[float | None, ...]:
     cpus = [(pool.cpus_per_node, pool.gpus_per_node) for pool in pools]
     mem_mib = [(pool.mem_per_node_mib, pool.gpus_per_node) for pool in pools]
     gpu_mem_mib = [(pool.gpu_mem_mib or 0, 1) for pool in pools]
-    return tuple(max(each / of for each, of in have) if min(have)[0] else None for have in (cpus, mem_mib, gpu_mem_mib))
+    return tuple(
+        max(amount / units for amount, units in have) if min(have)[0] else None for have in (cpus, mem_mib, gpu_mem_mib)
+    )
 
 
 # Columns of a run that rules may use -> their meanings. NULL is not known.
@@ -144,17 +146,17 @@ def make_audited(database: DuckDBPyConnection, config: SiteConfig | None = None)
     make_idle_units(database)
     columns = ", ".join(f'"{name}"' for name in RUN_COLUMNS)
     runs = query(RUNS, columns=columns, strong=STRONG)
-    for name, made in ((RUNS, runs), (NODES, query(NODES))):
-        database.execute(f"CREATE TABLE {name} AS {made}")
+    for name, select in ((RUNS, runs), (NODES, query(NODES))):
+        database.execute(f"CREATE TABLE {name} AS {select}")
 
 
 def answer(database: DuckDBPyConnection, question: Question) -> Answer:
     """Return what a rule's question finds, those subjects first of which most GPU-hours are."""
     figures = ", ".join(f"'{name}': ({sql})" for name, sql in question.figures.items())
-    why = "".join(f" WHEN ({condition}) IS NOT true THEN '{reason}'" for reason, condition in question.needs.items())
-    more = {"figures": f"{{{figures}}}" if figures else "NULL", "why": f"CASE{why} END", "worst": _WORST}
-    more |= {"scope": question.scope or "true", "judged": question.judged}
-    text = query("answer", **{**question._asdict(), **more})
+    cases = "".join(f" WHEN ({condition}) IS NOT true THEN '{reason}'" for reason, condition in question.needs.items())
+    words = {"figures": f"{{{figures}}}" if figures else "NULL", "why": f"CASE{cases} END", "worst": _WORST}
+    words |= {"scope": question.scope or "true", "judged": question.judged}
+    text = query("answer", **{**question._asdict(), **words})
     rows = database.execute(text, used_parameters(database, text, question.parameters)).fetchall()
     subjects = [_subject(row) for row in rows if row[4] is not None]
     return Answer(int(rows[0][0]), int(rows[0][1]), tuple(subjects))
@@ -167,14 +169,14 @@ def used_parameters(database: DuckDBPyConnection, text: str, values: Mapping[str
 
 
 def _subject(row: tuple[Any, ...]) -> Subject:
-    _, _, excluded, cluster, name, user, judged, found, hours, coverage_pct, *last = row
+    _, _, excluded, cluster, name, user, judged, run_count, hours, coverage_pct, *last = row
     methods, evidence, runs, label, newest_s, figures = last
     return Subject(
         cluster=cluster,
         name=name,
         user=user,
         judged=judged,
-        found=found,
+        found=run_count,
         gpu_hours=hours,
         coverage_pct=coverage_pct,
         methods=tuple(methods or ()),

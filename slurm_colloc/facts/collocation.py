@@ -64,15 +64,15 @@ def stray_use(database: DuckDBPyConnection) -> list[StrayUse]:
 def make_units(database: DuckDBPyConnection) -> None:
     """Make the table ``units_of_several`` of a database that was aggregated, once."""
     words = {"fix": FIX, "hardly_used": HARDLY_USED, "measured": MEASURED, "whole_device": WHOLE_DEVICE}
-    made = query("units_of_several", **words)
-    database.execute(f"CREATE TEMP TABLE IF NOT EXISTS units_of_several AS {made}")
+    select = query("units_of_several", **words)
+    database.execute(f"CREATE TEMP TABLE IF NOT EXISTS units_of_several AS {select}")
 
 
 def make_idle_units(database: DuckDBPyConnection) -> None:
     """Make the table ``idle_units`` of the runs that never used some of several whole GPUs, once."""
     make_units(database)
-    made = query("idle_units", least_pct=MIN_COVERAGE_PCT)
-    database.execute(f"CREATE TEMP TABLE IF NOT EXISTS idle_units AS {made}")
+    select = query("idle_units", least_pct=MIN_COVERAGE_PCT)
+    database.execute(f"CREATE TEMP TABLE IF NOT EXISTS idle_units AS {select}")
 
 
 def several_gpus(database: DuckDBPyConnection) -> tuple[SeveralGpus, ...]:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Joins the hours of a day, makes its facts, and deletes old readings and old facts.
 
-May be killed at any instant and repeated at will. What stands for other files is there before these go, and these go
-at the earliest in the next run: a report that began before still finds them.
+May be killed at any instant and repeated at will. Files that others stand for go when these are there, at the earliest
+in the next run: a report that began before still finds them.
 """
 
 import os
@@ -75,7 +75,7 @@ def compact(
     ``step`` is told how many days are done, of how many. ``make`` makes facts elsewhere.
 
     Raises:
-        StoreError: the store cannot be written at all; what fails with one day is in ``errors``, and so is a clock
+        StoreError: the store cannot be written at all; failures of single days are in ``errors``, and so is a clock
             that the samples do not bear out, unless it is to be done ``anyway``.
     """
     doubt = "" if anyway else _clock_doubt(store.samples, now_s)
@@ -132,15 +132,15 @@ def _clock_doubt(store: Samples, now_s: float) -> str:
 
 def _days(store: Samples) -> list[tuple[str, str]]:
     """Return the clusters and days that there is anything of; folders of others are none."""
-    found = {
+    days = {
         (os.path.basename(cluster), os.path.basename(day))
         for table in TABLES
         for cluster in folders(os.path.join(store.folder, table.name))
         for day in folders(cluster)
     }
     facts = files_of_facts(store.folder)
-    found |= {(os.path.basename(os.path.dirname(path)), day) for day, paths in facts.items() for path in paths}
-    return sorted((cluster, day) for cluster, day in found if _is_day(day))
+    days |= {(os.path.basename(os.path.dirname(path)), day) for day, paths in facts.items() for path in paths}
+    return sorted((cluster, day) for cluster, day in days if _is_day(day))
 
 
 def _is_day(name: str) -> bool:
@@ -165,17 +165,17 @@ class _Run:
         errors: list[str] = []
         tasks: list[Task] = []
         days = _days(self._store.samples)
-        known = self._digests(days, keep, now_s)
+        digest_of = self._digests(days, keep, now_s)
         for done, (cluster, day) in enumerate(days):
             step(done, len(days) * 2)
             age_days = (now_s - day_began_s(day)) / DAY_S - 1
             try:
-                tasks += self._day(cluster, day, age_days, keep, known(cluster, day))
+                tasks += self._day(cluster, day, age_days, keep, digest_of(cluster, day))
             except StoreError as error:
                 errors.append(broken(self._files_of(cluster, day)) or str(error))
         half = len(days)
         if tasks:
-            failed = make(self._store, tasks, now_s, lambda done, of: step(half + done * half // of, half * 2))
+            failed = make(self._store, tasks, now_s, lambda done, total: step(half + done * half // total, half * 2))
             self._written += len(tasks) - len(failed)
             errors += failed
         return Compacted(self._written, self._removed, tuple(self._refused), tuple(errors))
@@ -205,18 +205,18 @@ class _Run:
         if age_days > keep.keep_job_days:
             self._remove(self._files_of(cluster, day))
         elif age_days > 1:
-            whole = hours_in([facts])[facts] if os.path.exists(facts) else {}
+            stored = hours_in([facts])[facts] if os.path.exists(facts) else {}
             files = [
                 [path for node in folders(self._of_day(table, cluster, day)) for path in parquet_files(node)]
                 for table in TABLES
             ]
-            if has_all(hours_in(files[0]), whole):
-                made_of = whole, told_by([facts] if whole else [], "runs").get(facts)
+            if has_all(hours_in(files[0]), stored):
+                made_of = stored, told_by([facts] if stored else [], "runs").get(facts)
                 tasks = self._closed(cluster, day, made_of, digest)
                 if not tasks and age_days > keep.keep_raw_days:
-                    self._remove([path for of in files for path in of])
+                    self._remove([path for paths in files for path in paths])
             else:
-                tasks = self._late(cluster, day, facts, whole, files, digest)
+                tasks = self._late(cluster, day, facts, stored, files, digest)
         for table in TABLES:
             folder = self._of_day(table, cluster, day)
             for path in (*folders(folder), folder):
@@ -237,31 +237,33 @@ class _Run:
         return [] if made_of == (hours, digest) else [Task(cluster, day, (shares, hosts), hours, digest)]
 
     def _late(
-        self, cluster: str, day: str, facts: str, whole: Hours, files: Sequence[Sequence[str]], digest: str
+        self, cluster: str, day: str, facts: str, stored: Hours, files: Sequence[Sequence[str]], digest: str
     ) -> list[Task]:
         """Return the facts to be made of hours that came after the readings of their day were deleted."""
         fresh: list[tuple[str, ...]] = []
-        more: Hours = {}
+        added: Hours = {}
         for paths in files:
-            known = hours_in(paths)
-            new = [path for path, hours in known.items() if not hours.keys() & whole.keys()]
-            spent = [path for path, hours in known.items() if path not in new and hours.items() <= whole.items()]
-            self._refused += [path for path in known if path not in new and path not in spent]
+            hours_by_path = hours_in(paths)
+            new = [path for path, hours in hours_by_path.items() if not hours.keys() & stored.keys()]
+            spent = [
+                path for path, hours in hours_by_path.items() if path not in new and hours.items() <= stored.items()
+            ]
+            self._refused += [path for path in hours_by_path if path not in new and path not in spent]
             self._remove(spent)
             fresh.append(tuple(new))
-            more |= _all_hours({path: known[path] for path in new})
+            added |= _all_hours({path: hours_by_path[path] for path in new})
         shares, hosts = fresh
-        return [Task(cluster, day, (shares, hosts), whole | more, digest, (facts,))] if shares else []
+        return [Task(cluster, day, (shares, hosts), stored | added, digest, (facts,))] if shares else []
 
     def _join(self, table: Table, target: str, paths: Sequence[str]) -> None:
         """Make one file of a node's day; an hour that came or grew since takes the place of what was there of it."""
         held = hours_in([target] if target in paths else [])
-        known = hours_in([path for path in paths if path != target])
-        whole = held.get(target, {})
-        fresh = [path for path, hours in known.items() if not hours.items() <= whole.items()]
-        self._remove([path for path in known if path not in fresh])
+        hours_by_path = hours_in([path for path in paths if path != target])
+        joined_hours = held.get(target, {})
+        fresh = [path for path, hours in hours_by_path.items() if not hours.items() <= joined_hours.items()]
+        self._remove([path for path in hours_by_path if path not in fresh])
         if fresh:
-            hours = whole | {key: counts for path in fresh for key, counts in known[path].items()}
+            hours = joined_hours | {key: counts for path in fresh for key, counts in hours_by_path[path].items()}
             with connection(self._work) as database:
                 database.execute(f"CREATE VIEW newer AS SELECT * FROM {read(fresh)}")
                 write(database, joined(table, "newer", list(held)), target, hours, self._work, self._mode)

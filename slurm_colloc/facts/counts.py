@@ -56,8 +56,8 @@ def count_runs(database: DuckDBPyConnection) -> RunCount:
 
 def count_other_rows(database: DuckDBPyConnection, runs: int) -> OtherRows:
     """Return what the rows are, as they were read, that are none of the ``runs`` of the window."""
-    ((repeated, not_started, known),) = database.execute(query("other_rows")).fetchall()
-    return OtherRows(repeated, not_started, known - repeated - not_started - runs)
+    ((repeated, not_started, rows),) = database.execute(query("other_rows")).fetchall()
+    return OtherRows(repeated, not_started, rows - repeated - not_started - runs)
 
 
 def recorded_span(database: DuckDBPyConnection) -> tuple[float, float] | None:
@@ -80,8 +80,8 @@ def count_endless(database: DuckDBPyConnection, *, of_text: bool) -> Endless:
 
 def unaccounted_hours(database: DuckDBPyConnection) -> tuple[float, float]:
     """Return the sampled hours of jobs on GPUs and slices while accounting has no run of them, and of how many."""
-    ((seen, matched),) = database.execute(query("unaccounted")).fetchall()
-    return max(0.0, seen - matched), float(seen)
+    ((sampled, matched),) = database.execute(query("unaccounted")).fetchall()
+    return max(0.0, sampled - matched), float(sampled)
 
 
 def known_until_s(store: Store, database: DuckDBPyConnection) -> float | None:

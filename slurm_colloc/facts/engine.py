@@ -86,13 +86,13 @@ def _wait(store: Store, tasks: Sequence[Task], step: Step) -> None:
     while True:
         # Asked first: a job that has left the queue has left its facts, too.
         queued = _queued()
-        made = sum(_is_made(store, task) for task in tasks)
-        step(made, len(tasks))
-        if made == len(tasks) or queued == 0:
+        done = sum(_is_made(store, task) for task in tasks)
+        step(done, len(tasks))
+        if done == len(tasks) or queued == 0:
             return
         if ticking() > deadline_s:
             raise ProcessError(
-                f"{len(tasks) - made} of {len(tasks)} days were not made within {_WAIT_S / 3600:g} h; their jobs are "
+                f"{len(tasks) - done} of {len(tasks)} days were not made within {_WAIT_S / 3600:g} h; their jobs are "
                 "cancelled, and the next run makes what is missing"
             )
         sleep(pause_s)
@@ -139,5 +139,5 @@ def _submit(store: Store, tasks: Sequence[Task], now_s: float, config: SiteConfi
         folder, many = os.path.abspath(store.samples.folder), len(tasks)
         executor.map_array(make_day, [folder] * many, [config] * many, tasks, [now_s] * many)
     except RuntimeError as error:
-        said = (str(error).strip().splitlines() or [type(error).__name__])[-1]
-        raise ProcessError(f"{len(tasks)} jobs were not taken: {said}; $SBATCH_PARTITION says where to") from error
+        last_line = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+        raise ProcessError(f"{len(tasks)} jobs were not taken: {last_line}; $SBATCH_PARTITION says where to") from error

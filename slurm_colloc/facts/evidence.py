@@ -119,14 +119,16 @@ def device_mib(model: str, profile: str, node: str, config: SiteConfig | None) -
     """Return the memory of a GPU, or of a slice of this profile, as the node's pool says, else as we know the model."""
     pools = config.pool if config else ()
     # A node with two cards has a pool for each.
-    pool = next((one for one in pools if one.gpu_model == model and node in pool_nodes(one)), None)
+    pool = next(
+        (candidate for candidate in pools if candidate.gpu_model == model and node in pool_nodes(candidate)), None
+    )
     if pool:
         size = (
             next((part.mem_mib for part in pool.slice if part.profile == profile), 0) if profile else pool.gpu_mem_mib
         )
         if size:
             return size
-    known = model_named(model)
-    if known is None:
+    model_data = model_named(model)
+    if model_data is None:
         return None
-    return known.profiles.get(profile, (None, 0))[0] if profile else known.mem_total_mib
+    return model_data.profiles.get(profile, (None, 0))[0] if profile else model_data.mem_total_mib

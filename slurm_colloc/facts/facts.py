@@ -4,8 +4,8 @@
     facts/<cluster>/<day>.parquet      of the readings of a closed day, for each hour and for the day as a whole
 
 A report takes a day's facts, or its readings: readings where they are still there and the facts were made of other runs
-than are known now, or the window cuts an hour. Where only facts are left, an hour that a window cuts counts in
-proportion. A fact is what the window of one hour would have; rows of the whole day spare a year's report the hours.
+than are known now, or the window cuts an hour. An hour that a window cuts counts in proportion where only facts are
+left. A fact is what the window of one hour would have; rows of the whole day spare a year's report the hours.
 """
 
 import os
@@ -77,12 +77,12 @@ def days_of(database: DuckDBPyConnection, store: Store, window: Window) -> Days:
     since_s, until_s = window[:2]
     raw = store.samples.days(since_s, until_s)
     facts = files_of_facts(store.samples.folder, since_s, until_s)
-    both = {day: of for day, of in facts.items() if day in raw}
+    both = {day: paths for day, paths in facts.items() if day in raw}
     fresh = _fresh(database, both) if store.visible.everybody and both else set()
     read_raw = {
         day for day in both if (day not in fresh or _cuts(window, day)) and _has_readings(store, day, both[day])
     }
-    stored = {day: of for day, of in facts.items() if day not in read_raw}
+    stored = {day: paths for day, paths in facts.items() if day not in read_raw}
     return Days(tuple(day for day in raw if day not in stored), stored, any(_cuts(window, day) for day in stored))
 
 
@@ -90,18 +90,18 @@ def _has_readings(store: Store, day: str, facts: Sequence[str]) -> bool:
     """Return whether all readings that facts of a day were made of are there."""
     readings = hours_in(store.samples.files(SHARES, -inf, inf, day))
     return all(
-        has_all({path: of for path, of in readings.items() if f"{os.sep}{cluster_of(made)}{os.sep}" in path}, hours)
-        for made, hours in hours_in(facts).items()
+        has_all({path: held for path, held in readings.items() if f"{os.sep}{cluster_of(fact)}{os.sep}" in path}, hours)
+        for fact, hours in hours_in(facts).items()
     )
 
 
-def has_all(files: Mapping[str, Hours], whole: Hours) -> bool:
+def has_all(files: Mapping[str, Hours], needed: Hours) -> bool:
     """Return whether files of readings have each hour, and no less of its journal."""
-    there: dict[tuple[str, str], int] = {}
+    sizes: dict[tuple[str, str], int] = {}
     for hours in files.values():
         for key, (size, _) in hours.items():
-            there[key] = max(size, there.get(key, 0))
-    return all(there.get(key, -1) >= size for key, (size, _) in whole.items())
+            sizes[key] = max(size, sizes.get(key, 0))
+    return all(sizes.get(key, -1) >= size for key, (size, _) in needed.items())
 
 
 def _cuts(window: Window, day: str) -> bool:
@@ -114,9 +114,13 @@ def _cuts(window: Window, day: str) -> bool:
 
 def _fresh(database: DuckDBPyConnection, files: Mapping[str, Sequence[str]]) -> set[str]:
     """Return the days whose facts were made of the runs that are known now."""
-    known = digests(database, files)
-    told = told_by([path for of in files.values() for path in of], "runs")
-    return {day for day, of in files.items() if all(told.get(path) == known(cluster_of(path), day) for path in of)}
+    digest_of = digests(database, files)
+    digest_in_file = told_by([path for paths in files.values() for path in paths], "runs")
+    return {
+        day
+        for day, paths in files.items()
+        if all(digest_in_file.get(path) == digest_of(cluster_of(path), day) for path in paths)
+    }
 
 
 def cluster_of(path: str) -> str:
@@ -130,8 +134,8 @@ def digests(database: DuckDBPyConnection, days: Iterable[str]) -> Callable[[str,
     make_rows(
         database, "digest_days", {"day": "VARCHAR", "began_s": "BIGINT"}, [(day, day_began_s(day)) for day in days]
     )
-    found = {(cluster, day): told for day, cluster, told in database.execute(query("digests")).fetchall()}
-    return lambda cluster, day: found.get((cluster, day), "0")
+    by_day = {(cluster, day): digest for day, cluster, digest in database.execute(query("digests")).fetchall()}
+    return lambda cluster, day: by_day.get((cluster, day), "0")
 
 
 def make_parts(
@@ -139,8 +143,8 @@ def make_parts(
 ) -> None:
     """Make the tables of the parts of facts that are asked for, empty, and those of the bins."""
     for part in which:
-        of = "cluster VARCHAR" if part == DEVICE else "run BIGINT"
-        database.execute(f"CREATE {kind} {part}_parts ({of}, {typed(FACTS[part])})")
+        owner = "cluster VARCHAR" if part == DEVICE else "run BIGINT"
+        database.execute(f"CREATE {kind} {part}_parts ({owner}, {typed(FACTS[part])})")
     if bins:
         make_bins(database, bins)
         make_time_parts(database)
@@ -155,13 +159,13 @@ def add_parts(
     bins: Bins | None = None,
     step: Step = ignore,
 ) -> None:
-    """Fill the tables of ``make_parts``: what ``runs`` used in the window.
+    """Fill the tables of ``make_parts`` with what ``runs`` used in the window.
 
     Raises:
         StoreError: the store cannot be read.
     """
     stored = sorted(days.stored.items())
-    chunks = [stored[at : at + _DAYS_AT_ONCE] for at in range(0, len(stored), _DAYS_AT_ONCE)]
+    chunks = [stored[start : start + _DAYS_AT_ONCE] for start in range(0, len(stored), _DAYS_AT_ONCE)]
     todo = len(days.raw) + len(chunks)
     for done, day in enumerate(days.raw):
         step(done, todo)
@@ -178,8 +182,8 @@ def add_parts(
     for done, chunk in enumerate(chunks, len(days.raw)):
         step(done, todo)
         # As of a day: each part of each chunk would look through the runs of a year.
-        first, last = (_near(day_began_s(chunk[at][0])) for at in (0, -1))
-        _run(database, _DAY_RUNS, {"day_since": first["day_since"], "day_until": last["day_until"]})
+        oldest, newest = (_near(day_began_s(chunk[index][0])) for index in (0, -1))
+        _run(database, _DAY_RUNS, {"day_since": oldest["day_since"], "day_until": newest["day_until"]})
         _add_stored(database, store, window, chunk, which, bins)
 
 
@@ -197,7 +201,7 @@ def make_day(
 ) -> list[str]:
     """Make the tables ``day_<part>`` of what the views of samples show of a day, and return which; see sql/."""
     # Runs near a day are looked up for its samples, and not all of a month or a year.
-    known = {**edges, **_near(began_s)}
+    parameters = {**edges, **_near(began_s)}
     shares, hosts = (query("pieces", view=view) for view in ("shares", "hosts"))
     words = {
         "fix": FIX,
@@ -207,7 +211,7 @@ def make_day(
         "hour": ", hour_s" if hourly else "",
     }
     of_shares = query("inside", pieces=shares, runs="day_runs")
-    made = {
+    inputs = {
         UNIT: {"inside": of_shares},
         PEAK: {"inside": query("inside", pieces=shares, runs="on_several")},
         HOST: {"inside": query("inside", pieces=hosts, runs="day_runs")},
@@ -215,13 +219,13 @@ def make_day(
         EVIDENCE: {},
         LEVEL: {},
     }
-    _run(database, _DAY_RUNS, known)
+    _run(database, _DAY_RUNS, parameters)
     if EVIDENCE in which:
-        _run(database, query("passes", **words), known)
-    wanted = [part for part in FACTS if part in which]
-    for part in wanted:
-        _run(database, f"CREATE OR REPLACE TEMP TABLE day_{part} AS {query(part, **words, **made[part])}", known)
-    return wanted
+        _run(database, query("passes", **words), parameters)
+    parts = [part for part in FACTS if part in which]
+    for part in parts:
+        _run(database, f"CREATE OR REPLACE TEMP TABLE day_{part} AS {query(part, **words, **inputs[part])}", parameters)
+    return parts
 
 
 _DAY_RUNS = f"CREATE OR REPLACE TEMP TABLE day_runs AS {query('day_runs')}"
@@ -232,8 +236,8 @@ def _near(began_s: float) -> dict[str, float]:
     return {"day_since": began_s - 2 * DAY_S, "day_until": began_s + 2 * DAY_S}
 
 
-def _run(database: DuckDBPyConnection, text: str, known: Mapping[str, float]) -> None:
-    database.execute(text, {name: value for name, value in known.items() if f"${name}" in text})
+def _run(database: DuckDBPyConnection, text: str, parameters: Mapping[str, float]) -> None:
+    database.execute(text, {name: value for name, value in parameters.items() if f"${name}" in text})
 
 
 def _add_stored(
@@ -244,22 +248,25 @@ def _add_stored(
     which: Collection[str],
     bins: Bins | None,
 ) -> None:
-    paths = [path for _, of in days for path in of]
+    paths = [path for _, paths_of_day in days for path in paths_of_day]
     # A day's file reaches a day back. No row of an hour is looked at if the window has all of the day.
     whole_days = {day for day, _ in days if window.since_s + DAY_S <= day_began_s(day) <= window.until_s - DAY_S}
-    inner, outer = ([path for day, of in days for path in of if (day in whole_days) is one] for one in (True, False))
+    inner, outer = (
+        [path for day, paths_of_day in days for path in paths_of_day if (day in whole_days) is is_whole]
+        for is_whole in (True, False)
+    )
     since, until = (f"'{end_s}'::DOUBLE" for end_s in window[:2])
     hour = f"from_s >= {since} AND from_s + {HOUR_S} <= {until}"
     begin = f"floor(from_s / {DAY_S}) * {DAY_S}"
     day = f"{begin} >= {since} AND {begin} + {DAY_S} <= {until}"
-    whole = f"span_s = {HOUR_S} AND {hour} AND NOT ({day}) OR span_s = {DAY_S} AND {day}"
+    inside = f"span_s = {HOUR_S} AND {hour} AND NOT ({day}) OR span_s = {DAY_S} AND {day}"
     edge = f"span_s = {HOUR_S} AND from_s < {until} AND from_s + {HOUR_S} > {since} AND NOT ({hour})"
     any_of = f"from_s < {until} AND from_s + {DAY_S} > {since}"
     cuts = any(isfinite(end_s) and end_s % HOUR_S for end_s in window[:2])
     for part in which:
-        for of, where in ((inner, f"span_s = {DAY_S}"), (outer, any_of if part in HISTORY else whole)):
-            if of:
-                rows = _joined(store, part, of, where)
+        for group, where in ((inner, f"span_s = {DAY_S}"), (outer, any_of if part in HISTORY else inside)):
+            if group:
+                rows = _joined(store, part, group, where)
                 database.execute(f"INSERT INTO {part}_parts BY NAME SELECT {_shown(store, part, since)} FROM {rows}")
         if cuts and outer and part not in HISTORY:
             rows = _joined(store, part, outer, edge)
@@ -279,10 +286,10 @@ _HOURLY = f"span_s = {HOUR_S} AND "
 def _joined(store: Store, part: str, paths: Sequence[str], where: str) -> str:
     """Return SQL for the rows of a part of stored facts, with the runs whose they are."""
     # A device's use while nobody visible was on it is not shown; the time of visible jobs is.
-    of = UNIT if part == DEVICE and not store.visible.everybody else part
-    rows = f"(SELECT * FROM {read(paths)} WHERE part = '{of}' AND ({where})) f"
+    stored_part = UNIT if part == DEVICE and not store.visible.everybody else part
+    rows = f"(SELECT * FROM {read(paths)} WHERE part = '{stored_part}' AND ({where})) f"
     on = "r.cluster = f.cluster AND r.job_id_raw = f.job_id AND r.start_s = f.start_s"
-    return rows if of == DEVICE else f"{rows} JOIN day_runs r ON {on}"
+    return rows if stored_part == DEVICE else f"{rows} JOIN day_runs r ON {on}"
 
 
 def _shown(store: Store, part: str, since: str, until: str = "") -> str:
@@ -292,7 +299,8 @@ def _shown(store: Store, part: str, since: str, until: str = "") -> str:
     begin = "f.from_s" if part == DEVICE else "greatest(f.from_s, r.start_s)"
     end = f"f.from_s + {HOUR_S}" if part == DEVICE else f"least(f.from_s + {HOUR_S}, r.last_s)"
     before, up_to = (
-        f"greatest(0, least(1, coalesce(({at} - {begin}) / nullif({end} - {begin}, 0), 0)))" for at in (since, until)
+        f"greatest(0, least(1, coalesce(({end_s} - {begin}) / nullif({end} - {begin}, 0), 0)))"
+        for end_s in (since, until)
     )
     figures = (
         in_proportion(FACTS[part], before, up_to) if until else ", ".join(f"f.{name}" for name in names(FACTS[part]))
@@ -307,7 +315,7 @@ def make_facts(
     day: str,
     paths: tuple[Sequence[str], Sequence[str]],
     target: str,
-    known: tuple[Hours, str],
+    made_of: tuple[Hours, str],
     work: str,
     older: Sequence[str] = (),
 ) -> None:
@@ -317,9 +325,9 @@ def make_facts(
         database: has ``runs`` of the day, and of a day before and after it at least.
         store: where to.
         day: of the facts.
-        paths: of the day's shares and hosts, of one cluster.
+        paths: files of the day's shares and hosts, of one cluster.
         target: the file.
-        known: hours of journals that are in it, and what it depends on of the runs.
+        made_of: hours of journals that are in it, and what it depends on of the runs.
         work: a folder for temporaries.
         older: files of facts that these are added to.
 
@@ -327,12 +335,12 @@ def make_facts(
         StoreError: a file cannot be read or written.
     """
     store.view_files(database, paths)
-    made = make_day(database, day_began_s(day), {"since": -inf, "until": inf}, FACTS, hourly=True)
+    made_parts = make_day(database, day_began_s(day), {"since": -inf, "until": inf}, FACTS, hourly=True)
     parts = []
-    for part in made:
-        of = "cluster, NULL AS job_id, NULL AS start_s" if part == DEVICE else "cluster, job_id_raw AS job_id, start_s"
+    for part in made_parts:
+        key = "cluster, NULL AS job_id, NULL AS start_s" if part == DEVICE else "cluster, job_id_raw AS job_id, start_s"
         join = "" if part == DEVICE else "JOIN (SELECT run, cluster, job_id_raw, start_s FROM day_runs) r USING (run)"
-        rows = f"(SELECT {of}, d.* FROM day_{part} d {join})"
+        rows = f"(SELECT {key}, d.* FROM day_{part} d {join})"
         begin = f"floor(hour_s / {DAY_S})::BIGINT * {DAY_S}"
         if part in HISTORY:
             parts.append(_of_history(part, rows, day_began_s(day)))
@@ -348,7 +356,7 @@ def make_facts(
         f"SELECT {columns} FROM ({' UNION ALL BY NAME '.join(parts)}) "
         "ORDER BY span_s, part, cluster, job_id, start_s, from_s, node, uuid"
     )
-    hours, digest = known
+    hours, digest = made_of
     write(database, select, target, hours, work, file_mode(store.samples.folder), more={"runs": digest}, group=_GROUP)
 
 

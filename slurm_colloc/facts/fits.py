@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The piece that each run of a whole GPU would have fitted, by placement/fitted.py.
 
-Of many, where they lie: what decides is the ladder of pieces, which is the same for all runs of one model, partition,
-account and QOS, so each ladder is made once and the database picks the first step that holds a run.
+The database judges many runs where they lie: the ladder of pieces decides, which is the same for all runs of one model,
+partition, account and QOS, so each ladder is made once and the first step that holds a run is picked.
 """
 
 from collections.abc import Iterable, Sequence
@@ -73,7 +73,7 @@ def fits_of(database: DuckDBPyConnection, by: str, config: SiteConfig, conventio
     by_name: dict[str, list[_Fitted]] = {}
     for row in rows:
         by_name.setdefault(row.name, []).append(row)
-    groups = [_added(name, of) for name, of in by_name.items() if _says(of)]
+    groups = [_added(name, group) for name, group in by_name.items() if _says(group)]
     if not groups:
         return ()
     return (*sorted(groups, key=lambda fit: (-fit.could_free_gpu_hours, fit.name)), _added(TOTAL, rows))
@@ -90,7 +90,7 @@ def make_run_fits(
 
     It has whether that can be judged (``fit_judged``), else why not, and if so the first piece that holds the run, NULL
     where none does: its unit, its worth in whole GPUs, the largest memory peak in MiB that it holds, and what it would
-    have left to others; its mean SM activity in percent while kernels ran; of several GPUs those that it never used.
+    have left to others; its mean SM activity in percent while kernels ran; how many of several GPUs it never used.
 
     Args:
         database: one that was aggregated.
@@ -109,8 +109,8 @@ def _make_run_fits(
 ) -> None:
     _make_ladders(database, config, convention)
     bounds = {"completed": COMPLETED, "least_pct": MIN_COVERAGE_PCT, "never_used": never_used}
-    made = query("run_fits", part=part, **bounds)
-    database.execute(f"CREATE OR REPLACE TEMP TABLE run_fits AS {made}")
+    select = query("run_fits", part=part, **bounds)
+    database.execute(f"CREATE OR REPLACE TEMP TABLE run_fits AS {select}")
 
 
 def _make_ladders(database: DuckDBPyConnection, config: SiteConfig, convention: str) -> None:
@@ -118,21 +118,21 @@ def _make_ladders(database: DuckDBPyConnection, config: SiteConfig, convention: 
     names = known_names(config)
     columns = ", ".join(f'"{name}"' for name in _WHERE)
     places, steps = [], []
-    made: dict[tuple[str, ...], int] = {}
+    ladders: dict[tuple[str, ...], int] = {}
     for where in database.execute(f"SELECT DISTINCT {columns} FROM measured_alone ORDER BY ALL").fetchall():
         partition, account, qos, shown, model = map(str, where)
         # Accounts and QOS of which no partition speaks are all alike: a site has more of them than ladders.
         account, qos = (name if name.lower() in names else "?" if name else "" for name in (account, qos))
         alike = partition, account, qos, shown, model
-        if alike not in made:
-            made[alike] = len(made)
-            found = ladder(past_request(shown, partition, account, qos), model, config)
+        if alike not in ladders:
+            ladders[alike] = len(ladders)
+            ladder_steps = ladder(past_request(shown, partition, account, qos), model, config)
             steps += [
-                (made[alike], number, str(one.gres), step_gpus(one, convention), one.most_peak_mib,
-                 one.most_sm_pct, one.partition)
-                for number, one in enumerate(found)
+                (ladders[alike], number, str(step.gres), step_gpus(step, convention), step.most_peak_mib,
+                 step.most_sm_pct, step.partition)
+                for number, step in enumerate(ladder_steps)
             ]  # fmt: skip
-        places.append((*where, made[alike], tells_sm_activity(model)))
+        places.append((*where, ladders[alike], tells_sm_activity(model)))
     for name, kinds, rows in (("fit_places", _PLACES, places), ("fit_steps", _STEPS, steps)):
         database.execute(f"DROP TABLE IF EXISTS {name}")
         make_rows(database, name, kinds, rows)
@@ -141,9 +141,9 @@ def _make_ladders(database: DuckDBPyConnection, config: SiteConfig, convention: 
 def step_gpus(step: Step, convention: str = SLICES) -> float | None:
     """Return what a piece is worth in whole GPUs, at most; None where a pool that may give it does not say."""
     unit = Gres(step.gres.name, step.gres.type, 1)
-    found = [equivalent_in_pool(unit, pool, convention) for pool in step.pools]
-    known = [one for one in found if one is not None]
-    return max(known) * step.gres.quantity if known and len(known) == len(found) else None
+    equivalents = [equivalent_in_pool(unit, pool, convention) for pool in step.pools]
+    sizes = [size for size in equivalents if size is not None]
+    return max(sizes) * step.gres.quantity if sizes and len(sizes) == len(equivalents) else None
 
 
 def key_of(run: JobUsage) -> tuple[str, str, float]:
@@ -177,14 +177,14 @@ class Kept(NamedTuple):
 
 def with_fitted(runs: Sequence[RunFound], config: SiteConfig) -> list[RunFound]:
     """Return the runs, those of which only their evidence tells with what it does, by the same query."""
-    asked = {
-        number: Kept(one.evidence, (of.partition, of.account, of.qos, of.gres), of.allocated_gpu_hours)
-        for number, (one, of) in enumerate((run, run.usage) for run in runs)
-        if one.fitted is None and one.evidence and of.allocated_gpu_hours is not None
-        if not had_piece(one.evidence, of.gres)
+    evidence = {
+        number: Kept(run.evidence, (usage.partition, usage.account, usage.qos, usage.gres), usage.allocated_gpu_hours)
+        for number, (run, usage) in enumerate((run, run.usage) for run in runs)
+        if run.fitted is None and run.evidence and usage.allocated_gpu_hours is not None
+        if not had_piece(run.evidence, usage.gres)
     }
-    found = dict(zip(asked, fitted_by_evidence(list(asked.values()), config), strict=True))
-    return [one._replace(fitted=found.get(number, one.fitted)) for number, one in enumerate(runs)]
+    fitted = dict(zip(evidence, fitted_by_evidence(list(evidence.values()), config), strict=True))
+    return [run._replace(fitted=fitted.get(number, run.fitted)) for number, run in enumerate(runs)]
 
 
 def fitted_by_evidence(runs: Sequence[Kept], config: SiteConfig) -> list[Fitted]:
@@ -204,41 +204,41 @@ def fitted_by_evidence(runs: Sequence[Kept], config: SiteConfig) -> list[Fitted]
         make_rows(database, "idle_units", _IDLE, [])
         # The evidence of csub's own sampler tells what a run needed, not for how long it used its GPU.
         _make_run_fits(database, config, SLICES, "true", "false")
-        found = database.execute(f"SELECT {COLUMNS} FROM run_fits ORDER BY run").fetchall()
-    return [_fitted(row) for row in found]
+        fits = database.execute(f"SELECT {COLUMNS} FROM run_fits ORDER BY run").fetchall()
+    return [_fitted(row) for row in fits]
 
 
 def _fitted(row: Sequence[Any]) -> Fitted:
-    why, unit, gpus, most_mib, freed, asked, unused, spare, nodes, place = row
+    reason, unit, gpus, most_mib, freed, asked_gpus, unused, spare, nodes, place = row
     return Fitted(
-        why or "", unit or "", gpus, most_mib, freed, asked, unused and int(unused), spare, nodes, place or ""
+        reason or "", unit or "", gpus, most_mib, freed, asked_gpus, unused and int(unused), spare, nodes, place or ""
     )
 
 
 def fit_of(name: str, runs: Iterable[Judgement]) -> Fit | None:
     """Return what these runs would have fitted together; None where nothing can be said of any."""
-    rows = [_row(name, one.found.usage, one.found.fitted) for one in runs if one.found.fitted]
+    rows = [_row(name, judgement.found.usage, judgement.found.fitted) for judgement in runs if judgement.found.fitted]
     return _added(name, rows) if _says(rows) else None
 
 
 def _row(name: str, usage: JobUsage, fitted: Fitted) -> _Fitted:
-    known, hours = not fitted.why, usage.allocated_gpu_hours or 0.0
+    judged, hours = not fitted.why, usage.allocated_gpu_hours or 0.0
     of_several = int(fitted.spare_gpu_hours > 0), fitted.spare_gpu_hours
     return _Fitted(
-        name, known, fitted.unit or None, fitted.gpus, fitted.most_mib, 1, hours, fitted.freed_gpu_hours, *of_several
+        name, judged, fitted.unit or None, fitted.gpus, fitted.most_mib, 1, hours, fitted.freed_gpu_hours, *of_several
     )
 
 
 def _added(name: str, rows: Sequence[_Fitted]) -> Fit:
-    known = [row for row in rows if row.known]
-    fitted = [row for row in known if row.unit is not None]
+    judged = [row for row in rows if row.known]
+    fitted = [row for row in judged if row.unit is not None]
     return Fit(
         name,
-        known_gpu_hours=fsum(row.allocated_gpu_hours for row in known),
+        known_gpu_hours=fsum(row.allocated_gpu_hours for row in judged),
         fits_gpu_hours=fsum(row.allocated_gpu_hours for row in fitted),
         freed_gpu_hours=fsum(row.freed_gpu_hours for row in fitted),
         unit=_smallest_of_most(fitted),
-        judged_runs=sum(row.runs for row in known),
+        judged_runs=sum(row.runs for row in judged),
         fitting_runs=sum(row.runs for row in fitted),
         not_judged_runs=sum(row.runs for row in rows if not row.known),
         spare_runs=sum(row.spare_runs for row in rows),
@@ -249,9 +249,9 @@ def _added(name: str, rows: Sequence[_Fitted]) -> Fit:
 def _smallest_of_most(fitted: Iterable[_Fitted]) -> str:
     """Return the smallest piece that at least half of the time fits, as it or a smaller one; empty where none fits."""
     ordered = sorted(fitted, key=lambda row: (row.gpus or 0.0, row.most_mib or 0, row.unit or ""))
-    half, so_far = fsum(row.allocated_gpu_hours for row in ordered) / 2, 0.0
+    half, summed_hours = fsum(row.allocated_gpu_hours for row in ordered) / 2, 0.0
     for row in ordered:
-        so_far += row.allocated_gpu_hours
-        if so_far >= half:
+        summed_hours += row.allocated_gpu_hours
+        if summed_hours >= half:
             return row.unit or ""
     return ""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The judgement of one run, the same in a mail, a report, on a page and by colloc job and me. Pure.
 
-Of many runs the database adds up what store/sql/run_fits.sql finds of each (``Fitted``), and ``judge`` puts one of them
+The database adds up what store/sql/run_fits.sql finds of each of many runs (``Fitted``), and ``judge`` puts one of them
 into what to do. Each line that is given is one that Slurm takes: tests/cluster/test_remedies.py sends each.
 """
 
@@ -46,8 +46,8 @@ class Fitted(NamedTuple):
     """A row of run_fits.sql: why nothing is said of a piece (a code of core/wording.py), or the piece.
 
     ``unit`` is empty where no piece holds the run; ``gpus`` is what it is worth in whole GPUs, ``most_mib`` the memory
-    peak that it holds at most, and ``freed_gpu_hours`` what it would have left to others. Of several GPUs
-    ``unused_gpus`` were never used, None where none was or not all were seen; ``spare_gpu_hours`` are theirs. ``nodes``
+    peak that it holds at most, and ``freed_gpu_hours`` what it would have left to others. ``unused_gpus``
+    of several were never used, None where none was or not all were seen; ``spare_gpu_hours`` are theirs. ``nodes``
     are those that they were seen on. ``partition`` is where the piece is asked for, empty for the run's own.
     """
 
@@ -104,43 +104,45 @@ class Judgement(NamedTuple):
     remedies: tuple[Remedy, ...]
 
 
-def judge(found: RunFound) -> Judgement:
+def judge(run: RunFound) -> Judgement:
     """Return what is said of one run."""
-    usage, fitted = found.usage, found.fitted
+    usage, fitted = run.usage, run.fitted
     allocated = usage.allocated_gpu_hours or 0.0
     enough = (usage.coverage_pct or 0.0) >= MIN_COVERAGE_PCT and allocated > 0
     unused, idle_s = enough and never_used(usage), (usage.idle_tail_s or 0.0) if enough else 0.0
-    asked = fitted.asked_gpus if fitted else 1
-    used = None if fitted is None or fitted.unused_gpus is None else asked - fitted.unused_gpus
+    asked_gpus = fitted.asked_gpus if fitted else 1
+    used = None if fitted is None or fitted.unused_gpus is None else asked_gpus - fitted.unused_gpus
     remedies = []
     if unused:
         remedies = [Remedy(NO_USE, DO[NO_USE], NO_GPU, allocated)]
     else:
         tail = idle_s / (usage.end_s - usage.start_s) if idle_s >= 60 * LEAST_TAIL_MIN else 0.0
         if fitted and used and fitted.unused_gpus:
-            what = f"ask for {counted(used, 'GPU')}, as only {used} of {asked} did work"
+            words = f"ask for {counted(used, 'GPU')}, as only {used} of {asked_gpus} did work"
             gres = fewer(usage.gres, used) if fitted.nodes == 1 else ""
-            remedies.append(Remedy(FEWER, what, gres, fitted.spare_gpu_hours * (1 - tail)))
+            remedies.append(Remedy(FEWER, words, gres, fitted.spare_gpu_hours * (1 - tail)))
         if fitted and fitted.unit and fitted.freed_gpu_hours > 0:
-            what = f"{DO[PIECE]}: {fitted.unit} holds it"
-            remedies.append(Remedy(PIECE, what, fitted.unit, fitted.freed_gpu_hours * (1 - tail)))
+            words = f"{DO[PIECE]}: {fitted.unit} holds it"
+            remedies.append(Remedy(PIECE, words, fitted.unit, fitted.freed_gpu_hours * (1 - tail)))
         if tail:
             remedies.append(Remedy(TAIL, DO[TAIL], "", allocated * tail))
     unit = "" if unused or fitted is None else fitted.unit
-    why = fitted.why if fitted else ""
-    return Judgement(found, why, unit, asked, used, idle_s, tuple(sorted(remedies, key=lambda one: -one.gpu_hours)))
+    reason = fitted.why if fitted else ""
+    return Judgement(
+        run, reason, unit, asked_gpus, used, idle_s, tuple(sorted(remedies, key=lambda remedy: -remedy.gpu_hours))
+    )
 
 
 def never_used(run: JobUsage) -> bool:
     """Return whether hardly a kernel ran while it was measured, outside suspensions, by each metric that is known.
 
-    A GPU whose counters another program holds reads 0 SMs, and GPU_UTIL alone tells: of a slice, which has none, nobody
-    knows, unless no process of the job was there.
+    A GPU whose counters another program holds reads 0 SMs, and GPU_UTIL alone tells; a slice has none, so that it is
+    not known of one, unless no process of the job was there.
     """
-    of = ((run.util_used_gpu_hours, run.util_measured_gpu_hours), (run.sm_used_gpu_hours, run.sm_measured_gpu_hours))
-    known = [100 * used <= IDLE_PCT * measured for used, measured in of if used is not None and measured]
+    uses = ((run.util_used_gpu_hours, run.util_measured_gpu_hours), (run.sm_used_gpu_hours, run.sm_measured_gpu_hours))
+    hardly = [100 * used <= IDLE_PCT * measured for used, measured in uses if used is not None and measured]
     sure = run.util_used_gpu_hours is not None or bool(run.held_idle_gpu_hours)
-    return sure and bool(known) and all(known)
+    return sure and bool(hardly) and all(hardly)
 
 
 def fewer(gres: str, used: int) -> str:

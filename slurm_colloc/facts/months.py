@@ -29,7 +29,7 @@ def used_hours_by_month(
     Args:
         database: one of ``store.connect``; it is left as it was.
         store: of it.
-        window: whose first and last month are cut.
+        window: the window, which cuts its first and last month.
         config: as in ``fits_of``; None where there is no site file, and so nothing fits.
         convention: as in ``fits_of``.
         step: is told of months.
@@ -42,7 +42,7 @@ def used_hours_by_month(
         database.execute("BEGIN")
         aggregate(database, store, Window(since_s, until_s, window.now_s))
         groups.append(whole_usage(database)._replace(name=name))
-        *_, whole = fits_of(database, "user", config, convention) or (None,) if config else (None,)
-        fits += [whole._replace(name=name)] if whole else []
+        *_, total = fits_of(database, "user", config, convention) or (None,) if config else (None,)
+        fits += [total._replace(name=name)] if total else []
         database.execute("ROLLBACK")
     return groups, fits

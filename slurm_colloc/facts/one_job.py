@@ -44,8 +44,8 @@ def find_job(store: Store, job_id: str, window: Window, config: SiteConfig | Non
     since_s, until_s, now_s = window
     # The samples of a year are not looked at: each day's are, once it is known which days count.
     with store.connect(until_s, until_s) as database:
-        asked = {"job": job_id, "since": since_s, "until": until_s, "now": now_s}
-        ((first_s, last_s),) = database.execute(_SPAN, asked).fetchall()
+        parameters = {"job": job_id, "since": since_s, "until": until_s, "now": now_s}
+        ((first_s, last_s),) = database.execute(_SPAN, parameters).fetchall()
         if first_s is None:
             return []
         # A job that ran for an hour asks for the samples of that hour's days.
@@ -54,39 +54,44 @@ def find_job(store: Store, job_id: str, window: Window, config: SiteConfig | Non
         make_history(database, store, near, days)
         usages = usages_of(database)
         fitted = fitted_of(database, config)
-        found = [RunFound(usage, None, None, fitted.get(key_of(usage))) for usage in usages[:-DRAWN]]
+        runs = [RunFound(usage, None, None, fitted.get(key_of(usage))) for usage in usages[:-DRAWN]]
         measured = {
-            (one.run.job_id, one.start_s): one.run
+            (samples.run.job_id, samples.start_s): samples.run
             for cluster in {usage.cluster for usage in usages}
-            for one in measured_in(database, cluster, config)
+            for samples in measured_in(database, cluster, config)
         }
         for usage in usages[-DRAWN:]:
             timeline = _timeline(database, store, usage, days, pieces)
             run = measured.get((usage.job_id_raw, usage.start_s)) if timeline else None
-            found.append(RunFound(usage, timeline, run, fitted.get(key_of(usage))))
-        return found
+            runs.append(RunFound(usage, timeline, run, fitted.get(key_of(usage))))
+        return runs
 
 
 def _timeline(database: DuckDBPyConnection, store: Store, run: JobUsage, days: Days, pieces: int) -> JobTimeline | None:
-    asked = {"cluster": run.cluster, "job": run.job_id_raw, "since": run.start_s}
+    parameters = {"cluster": run.cluster, "job": run.job_id_raw, "since": run.start_s}
     if run.end_s <= run.start_s:
         return None
     used = query("devices", fix=FIX, hardly_used=HARDLY_USED)
-    ((devices, unused, sharers, active_pct),) = database.execute(used, asked).fetchall()
+    ((devices, unused, sharers, active_pct),) = database.execute(used, parameters).fetchall()
     if not devices:
         return None
     step_s = (run.end_s - run.start_s) / pieces
     store.view_samples(database, run.start_s, run.end_s)
     # An hour's mean says nothing of when in the hour: better no pieces than a straight line.
-    left = [path for day, of in days.stored.items() if not store.samples.files(SHARES, -inf, inf, day) for path in of]
-    stored = query("hours_of_job", fix=FIX, files=read(left)) if left and step_s >= HOUR_S else no_rows(SHARES)
-    found: Sequence[tuple[int, int | None, float | None, float | None]]
-    found = database.execute(
-        query("pieces_of_job", stored=stored), {**asked, "until": run.end_s, "step": step_s}
+    paths = [
+        path
+        for day, day_paths in days.stored.items()
+        if not store.samples.files(SHARES, -inf, inf, day)
+        for path in day_paths
+    ]
+    stored = query("hours_of_job", fix=FIX, files=read(paths)) if paths and step_s >= HOUR_S else no_rows(SHARES)
+    rows: Sequence[tuple[int, int | None, float | None, float | None]]
+    rows = database.execute(
+        query("pieces_of_job", stored=stored), {**parameters, "until": run.end_s, "step": step_s}
     ).fetchall()
     drawn = [JobPiece(None, None, None)] * pieces
-    for piece, mib, util_pct, sm_pct in found:
+    for piece, mib, util_pct, sm_pct in rows:
         if piece < pieces:  # floating point may put the last one's end there
             drawn[piece] = JobPiece(util_pct, sm_pct, mib)
-    seen, neighbours = tuple(drawn) if found else (), max(0, sharers - 1)
-    return JobTimeline(run.start_s, run.end_s, seen, devices, unused, neighbours, tuple(active_pct))
+    timeline, neighbours = tuple(drawn) if rows else (), max(0, sharers - 1)
+    return JobTimeline(run.start_s, run.end_s, timeline, devices, unused, neighbours, tuple(active_pct))

@@ -80,32 +80,32 @@ def _found(
     if any(usage.methods for usage in usages):
         make_history(database, store, window, days)
         for cluster in {usage.cluster for usage in usages}:
-            for one in measured_in(database, cluster, config):
-                measured[cluster, one.run.job_id, one.start_s] = one.run
+            for samples in measured_in(database, cluster, config):
+                measured[cluster, samples.run.job_id, samples.start_s] = samples.run
     fitted = fitted_of(database, config)
     runs = (RunFound(usage, None, measured.get(key_of(usage)), fitted.get(key_of(usage))) for usage in usages)
     return UserRuns(tuple(runs), without_gpu)
 
 
-def with_evidence(run: RunFound, kept: Evidence | None) -> RunFound:
+def with_evidence(run: RunFound, evidence: Evidence | None) -> RunFound:
     """Return a run without samples with what is kept of it for csub, and its figures of the time that this covers."""
     usage = run.usage
     if usage.methods:
         return run
     span_s = usage.end_s - usage.start_s
-    if kept is None or span_s <= 0:
-        return run._replace(evidence=kept, fitted=None)
-    part = min(1.0, kept.sampled_s / span_s)
+    if evidence is None or span_s <= 0:
+        return run._replace(evidence=evidence, fitted=None)
+    part = min(1.0, evidence.sampled_s / span_s)
     measured = None if usage.allocated_gpu_hours is None else usage.allocated_gpu_hours * part
     # GPU_UTIL in place of SM activity is a bound, and no measurement.
-    active = None if kept.sm_is_bound else kept.sm_active_mean_pct
-    used = None if measured is None or active is None else kept.sampled_s / 3600 * active / 100
+    active = None if evidence.sm_is_bound else evidence.sm_active_mean_pct
+    used = None if measured is None or active is None else evidence.sampled_s / 3600 * active / 100
     figures = usage._replace(
         sm_measured_gpu_hours=0.0 if active is None and measured is not None else measured,
         sm_used_gpu_hours=None if used is None or measured is None else min(used, measured),
         sm_beyond_gpu_hours=None if used is None or measured is None else max(0.0, used - measured),
-        gpu_mem_peak_mib=kept.gpu_mem_peak_mib,
+        gpu_mem_peak_mib=evidence.gpu_mem_peak_mib,
         coverage_pct=100 * part,
         methods=(_KEPT,),
     )
-    return run._replace(usage=figures, evidence=kept, fitted=None)
+    return run._replace(usage=figures, evidence=evidence, fitted=None)

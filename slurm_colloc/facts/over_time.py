@@ -2,8 +2,8 @@
 """GPU-hours by bins of time and by hour of the week, and what else the charts of a page are drawn of.
 
 Both are cut at multiples of a quarter of an hour, on which the clocks of all zones change and turn to the next hour.
-What was sampled is known by the hour of UTC: where a zone is half an hour off, each half counts for half of it.
-What a run comes to is split by what of its time, or of its samples, lies in a bin; the parts are differences of
+Samples are known by the hour of UTC: each half of one counts for half of it if a zone is half an hour off.
+Figures of a run are split by how much of its time, or of its samples, lies in a bin; the parts are differences of
 rounded sums so far, so that they add up to the run's figure exactly.
 """
 
@@ -42,7 +42,7 @@ class Bins(NamedTuple):
 
 
 def bins_of(since_s: float, until_s: float, zone: tzinfo | None = None) -> Bins:
-    """Return how to cut [since, until): by hours, days or weeks of ``zone`` (None: this machine's), by its length."""
+    """Return how to cut [since, until) into hours, days or weeks of ``zone`` (None: this machine's), by its length."""
     span_s = until_s - since_s
     hourly = span_s <= _HOURS_S
     days = 0 if hourly else 1 if span_s <= _DAYS_S else 7
@@ -77,9 +77,9 @@ def months_of(since_s: float, until_s: float, zone: tzinfo | None = None) -> lis
 
 
 def _began_s(day: datetime, zone: tzinfo | None) -> float:
-    """Return the first moment of a local day; where clocks leave midnight out, that in which they do."""
-    at = day.replace(tzinfo=zone).timestamp() if zone else day.timestamp()
-    return float(at // QUARTER_S * QUARTER_S)
+    """Return the first moment of a local day, or that in which clocks leave midnight out."""
+    midnight_s = day.replace(tzinfo=zone).timestamp() if zone else day.timestamp()
+    return float(midnight_s // QUARTER_S * QUARTER_S)
 
 
 def _offsets(since_s: float, until_s: float, zone: tzinfo | None) -> Iterator[tuple[int, int]]:
@@ -101,8 +101,8 @@ def make_bins(database: DuckDBPyConnection, bins: Bins) -> None:
     edges = list(bins.edges_s)
     # DuckDB takes what unnest makes for a single row, and would compare each quarter with each edge.
     database.execute("SET asof_loop_join_threshold = 0")
-    known = {"edges": edges, "since": edges[0], "until": edges[-1]}
-    database.execute(f"CREATE TEMP TABLE quarters AS {query('quarters')}", known)
+    parameters = {"edges": edges, "since": edges[0], "until": edges[-1]}
+    database.execute(f"CREATE TEMP TABLE quarters AS {query('quarters')}", parameters)
     database.execute("RESET asof_loop_join_threshold")
     database.execute(f"CREATE TEMP TABLE bins AS {query('bins')}", {"edges": edges})
     database.execute(f"CREATE TEMP TABLE hours AS {query('hours')}")
@@ -144,19 +144,19 @@ def use_over_time(
         database: aggregated with bins.
         key: SQL for the name of a run's group.
         runs: the query, or the name, of the runs.
-        installed_gpus: what the site has; None where that is not known.
-        so_far_s: up to when they are there: what is to come is not known.
+        installed_gpus: GPUs that the site has; None where that is not known.
+        so_far_s: the time up to which there are runs: figures of later bins are not known.
     """
-    made = query("group_bins", key=key, runs=runs)
-    database.execute(f"CREATE OR REPLACE TEMP TABLE group_bins AS {made}")
+    select = query("group_bins", key=key, runs=runs)
+    database.execute(f"CREATE OR REPLACE TEMP TABLE group_bins AS {select}")
     of_all = query("over_time", group="NULL", installed="$gpus::DOUBLE", join="LEFT JOIN")
     rows = named(database, of_all, {"gpus": installed_gpus, "so_far": so_far_s})
-    whole = tuple(TimeUsage(**row) for row in rows if row.pop("name") is None)
-    found: dict[str, list[TimeUsage]] = {}
+    total = tuple(TimeUsage(**row) for row in rows if row.pop("name") is None)
+    groups: dict[str, list[TimeUsage]] = {}
     of_groups = query("over_time", group="name", installed="NULL::DOUBLE", join="JOIN")
     for row in named(database, of_groups, {"so_far": so_far_s}):
-        found.setdefault(row.pop("name"), []).append(TimeUsage(**row))
-    return whole, found
+        groups.setdefault(row.pop("name"), []).append(TimeUsage(**row))
+    return total, groups
 
 
 def use_over_week(database: DuckDBPyConnection, since_s: float, until_s: float, so_far_s: float) -> list[WeekHour]:
@@ -180,24 +180,24 @@ def charts_of(
         by: one of GROUPINGS, what the details are of.
         window: that was aggregated.
         bins: the same.
-        installed_gpus: what the site has of GPUs, None where that is not known.
-        kinds: of ``used_hours_by_kind``.
+        installed_gpus: GPUs that the site has, None where that is not known.
+        kinds: the usage of each kind of GPU, by group, from ``used_hours_by_kind``.
     """
     so_far_s = min(window.until_s, window.now_s)
     key, runs = source(by)
-    whole, by_group = use_over_time(database, key, runs, installed_gpus, so_far_s)
+    total, by_group = use_over_time(database, key, runs, installed_gpus, so_far_s)
     idlest: dict[str, list[IdleRun]] = {}
     for run in named(database, query("idlest_runs", key=key, runs=runs, most=_IDLEST)):
         idlest.setdefault(run.pop("name"), []).append(IdleRun(**run))
     return Charts(
-        over_time=whole,
+        over_time=total,
         week=tuple(use_over_week(database, window.since_s, window.until_s, so_far_s)),
         zone=bins.zone,
         util_against_sm=tuple(
             UtilAgainstSm(**row) for row in named(database, query("util_against_sm", cell_pct=_CELL_PCT))
         ),
         details=tuple(
-            GroupDetail(name, tuple(by_group.get(name, ())), tuple(of), tuple(idlest.get(name, ())))
-            for name, of in kinds.items()
+            GroupDetail(name, tuple(by_group.get(name, ())), tuple(usages), tuple(idlest.get(name, ())))
+            for name, usages in kinds.items()
         ),
     )

@@ -27,7 +27,7 @@ from slurm_colloc.store.queries import make_rows, query
 
 # Less is not worth a line.
 LEAST_GPU_HOURS = 0.01
-# Nobody knows of pieces without a site file: all runs are as those of which a judgement has no fit.
+# Pieces are not known without a site file: all runs are as those of which a judgement has no fit.
 _NO_FITS = {"run": "BIGINT", **dict.fromkeys(COLUMNS.split(", "), "DOUBLE")}
 
 
@@ -55,9 +55,9 @@ def remedies(database: DuckDBPyConnection, config: SiteConfig | None, most: int)
     text = query("remedies", most=most, least_gpu_hours=LEAST_GPU_HOURS, **bounds, **codes)
     for user, code, gpu_hours, runs, differ, example in database.execute(text).fetchall():
         run = one_run(database, example)
-        remedy = next(one for one in judge(run).remedies if one.code == code)
+        remedy = next(candidate for candidate in judge(run).remedies if candidate.code == code)
         several = f"{DO[PIECE]}: {enough(remedy.gres, differ)}"
         place = f"--partition={run.fitted.partition} " if code == PIECE and run.fitted and run.fitted.partition else ""
         line = f"#SBATCH {place}{option_for(remedy.gres, 'gres')}" if remedy.gres else ""
-        what = several if code == PIECE and runs > 1 else remedy.what
-        yield Todo(user, what, gpu_hours, runs, line, f"colloc job {shlex.quote(run.usage.job_id)}")
+        words = several if code == PIECE and runs > 1 else remedy.what
+        yield Todo(user, words, gpu_hours, runs, line, f"colloc job {shlex.quote(run.usage.job_id)}")

@@ -74,22 +74,24 @@ def run_rows(database: DuckDBPyConnection) -> Rows:
     ``database`` is one of ``store.connect`` after ``aggregate``.
     """
     several_gpus(database)
-    several = {(cluster, raw, at): rest for cluster, raw, at, *rest in database.execute(USE_OF_SEVERAL).fetchall()}
+    several = {
+        (cluster, raw, start_s): rest for cluster, raw, start_s, *rest in database.execute(USE_OF_SEVERAL).fetchall()
+    }
     kinds = {_TIMES.get(name, name): kind for name, kind in get_type_hints(JobUsage).items()}
     kinds |= dict.fromkeys(_TIMES.values(), datetime) | {"methods": str} | _OF_SEVERAL
     rows = []
     for run in usages_of(database):
-        shown = {"start_s": _moment(run.start_s), "end_s": _moment(run.end_s), "methods": ";".join(run.methods)}
-        more = several.get((run.cluster, run.job_id_raw, run.start_s), (None, None, None))
-        rows.append((*(run._asdict() | shown).values(), *more))
+        readable = {"start_s": _moment(run.start_s), "end_s": _moment(run.end_s), "methods": ";".join(run.methods)}
+        figures = several.get((run.cluster, run.job_id_raw, run.start_s), (None, None, None))
+        rows.append((*(run._asdict() | readable).values(), *figures))
     return kinds, rows
 
 
 def share_rows(database: DuckDBPyConnection) -> Rows:
     """Return one row for each run of ``usage`` and GPU or slice that was sampled of it."""
     by = 'run, cluster, job_id, "user", account, from_s, node, uuid'
-    of = f"FROM unit_parts JOIN runs USING (run) GROUP BY {by} ORDER BY from_s, job_id, cluster, node, uuid"
-    return _selected(database, _OF_SHARE, of)
+    tail = f"FROM unit_parts JOIN runs USING (run) GROUP BY {by} ORDER BY from_s, job_id, cluster, node, uuid"
+    return _selected(database, _OF_SHARE, tail)
 
 
 def decision_rows(database: DuckDBPyConnection) -> Rows:
@@ -97,9 +99,9 @@ def decision_rows(database: DuckDBPyConnection) -> Rows:
     return _selected(database, _OF_DECISION, f"FROM ({of_decided('usage')}) ORDER BY from_s, job_id, cluster")
 
 
-def _selected(database: DuckDBPyConnection, columns: dict[str, tuple[Any, str]], of: str) -> Rows:
+def _selected(database: DuckDBPyConnection, columns: dict[str, tuple[Any, str]], tail: str) -> Rows:
     select = ", ".join(f'{value} AS "{name}"' for name, (_, value) in columns.items())
-    return {name: kind for name, (kind, _) in columns.items()}, database.execute(f"SELECT {select} {of}").fetchall()
+    return {name: kind for name, (kind, _) in columns.items()}, database.execute(f"SELECT {select} {tail}").fetchall()
 
 
 def past_runs(store: Store, cluster: str, since_s: float, until_s: float) -> list[dict[str, Any]]:
@@ -110,6 +112,6 @@ def past_runs(store: Store, cluster: str, since_s: float, until_s: float) -> lis
     Raises:
         StoreError: the store cannot be read.
     """
-    asked = {"cluster": cluster, "since": since_s, "until": until_s}
+    parameters = {"cluster": cluster, "since": since_s, "until": until_s}
     with store.connect() as database:
-        return list(named(database, query("past_runs"), asked))
+        return list(named(database, query("past_runs"), parameters))

@@ -23,8 +23,8 @@ class SeveralBy(NamedTuple):
 
     ``used_gpus`` of ``known_gpus`` were used in the ``known_runs`` that were seen on each of their GPUs; a balance is
     the mean activity of a run's GPUs over the busiest one's. ``waiting_gpu_hours`` are the idle ones of runs that
-    waited for data, by the rule COL012, ``lost_gpu_hours`` those of GPUs that were never used. What to do, and the line
-    for the script, are of the run that lost most, empty where none did. None is not known of any run.
+    waited for data, by the rule COL012, ``lost_gpu_hours`` those of GPUs that were never used. The remedy and the line
+    for the script are of the run that lost most, empty where none did. None is not known of any run.
     """
 
     user: str
@@ -66,12 +66,12 @@ def several_by(database: DuckDBPyConnection, config: SiteConfig | None, by: str,
 
 def _row(database: DuckDBPyConnection, row: dict[str, Any]) -> SeveralBy:
     run = row.pop("run")
-    found = SeveralBy(**row, gpu_hours_per_run=row["allocated_gpu_hours"] / row["runs"])
+    several = SeveralBy(**row, gpu_hours_per_run=row["allocated_gpu_hours"] / row["runs"])
     if run is None:
-        return found
+        return several
     example = one_run(database, run)
-    remedy = next((one for one in judge(example).remedies if one.code in (FEWER, NO_USE)), None)
+    remedy = next((candidate for candidate in judge(example).remedies if candidate.code in (FEWER, NO_USE)), None)
     if remedy is None:
-        return found
+        return several
     line = f"#SBATCH {option_for(remedy.gres, 'gres')}" if remedy.gres else ""
-    return found._replace(to_do=remedy.what, line=line, command=f"colloc job {shlex.quote(example.usage.job_id)}")
+    return several._replace(to_do=remedy.what, line=line, command=f"colloc job {shlex.quote(example.usage.job_id)}")

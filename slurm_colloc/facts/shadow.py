@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compares shadow mode's decisions with what the jobs used.
 
-Decisions are files that users wrote: of one is believed the name of the piece, what an MPS client of it would have been
-limited to, how busy it was thought to be (to its disadvantage only) and what would have been waited for it. How large a
-piece is, and what part of a GPU, site.toml says; what a run used and waited, samples and the accounting.
+Decisions are files that users wrote. They are believed only as to the name of the piece, the limit of an MPS client of
+it, how busy it was thought to be (to its disadvantage only) and the wait for it. The size of a piece, and its part of a
+GPU, are from site.toml; the use and the wait of a run are from samples and the accounting.
 
     GPU-hours of a piece = hours of the run x the piece's part of a GPU x slowdown
     slowdown = max(1, SM activity x SMs of the whole GPU / SMs of the slice)
@@ -60,12 +60,12 @@ class Piece(NamedTuple):
 
 
 class Shadow(NamedTuple):
-    """All of a window: by piece and ``total``; runs left as asked; runs with a piece that cannot be judged, by why.
+    """A window by piece and in ``total``; runs left as asked; runs with a piece that cannot be judged, by why.
 
     ``late`` are those of all that would have got their piece while they waited.
 
-    ``decided`` are all of these runs. Of all runs of the window ``could_free_gpu_hours`` is what a report says that
-    smaller pieces would leave to others, and ``fitted_could_free_gpu_hours`` the same of the runs that fitted here.
+    ``decided`` are all of these runs. ``could_free_gpu_hours`` is what a report says that smaller pieces would leave to
+    others, of all runs of the window, and ``fitted_could_free_gpu_hours`` the same of the runs that fitted here.
     """
 
     decided: int
@@ -93,17 +93,19 @@ def shadow_use(database: DuckDBPyConnection, config: SiteConfig, window: Window,
     """Return what the decisions of shadow mode would have come to; ``database`` has ``usage`` of the window.
 
     Args:
-        database: of a store, aggregated.
+        database: one of a store, aggregated.
         config: the site, which says what its pieces are.
         window: that was aggregated.
-        by: by which of CONVENTIONS a slice is part of a GPU.
+        by: one of CONVENTIONS, by which a slice is part of a GPU.
     """
     decided_runs = query("shadow_decisions", decided_runs=with_decisions())
     database.execute(f"CREATE TEMP TABLE shadowed AS {decided_runs}")
     ((decided,),) = database.execute("SELECT count(*) FROM shadowed").fetchall()
-    asked = database.execute("SELECT DISTINCT would, place FROM shadowed WHERE would != ''").fetchall()
-    found = [(would, place, find_piece(would, place, config, by)) for would, place in asked]
-    make_rows(database, "pieces", _PIECE_KINDS, [(would, place, *piece) for would, place, piece in found if piece])
+    wishes = database.execute("SELECT DISTINCT would, place FROM shadowed WHERE would != ''").fetchall()
+    wished_pieces = [(would, place, find_piece(would, place, config, by)) for would, place in wishes]
+    make_rows(
+        database, "pieces", _PIECE_KINDS, [(would, place, *piece) for would, place, piece in wished_pieces if piece]
+    )
     edges = {"since": window.since_s, "until": min(window.until_s, window.now_s)}
     runs_judged = query(
         "shadow_judged",
@@ -117,7 +119,7 @@ def shadow_use(database: DuckDBPyConnection, config: SiteConfig, window: Window,
     *pieces, total = (ShadowPiece(**row) for row in named(database, query("shadow_pieces")))
     counts = f"count(*) AS runs, {_HOURS} AS allocated_gpu_hours"
     not_judged = f"SELECT why, {counts} FROM judged WHERE why IS NOT NULL GROUP BY why ORDER BY runs DESC, why"
-    left = f"SELECT would_not, {counts} FROM shadowed WHERE would = '' GROUP BY 1 ORDER BY runs DESC, 1"
+    left_as_asked = f"SELECT would_not, {counts} FROM shadowed WHERE would = '' GROUP BY 1 ORDER BY runs DESC, 1"
     late = (
         "SELECT count(*), count(*) FILTER (fitted OR over), count(*) FILTER (over AND enforced), count(earlier_s), "
         f"count(*) FILTER (earlier_s >= {_SOONER_S}) FROM judged WHERE arm = '{LATE}'"
@@ -128,7 +130,7 @@ def shadow_use(database: DuckDBPyConnection, config: SiteConfig, window: Window,
         decided=decided,
         pieces=tuple(pieces),
         total=total,
-        left=_in_words(database.execute(left).fetchall()),
+        left=_in_words(database.execute(left_as_asked).fetchall()),
         not_judged=tuple(ShadowLeft(**row) for row in named(database, not_judged)),
         late=ShadowLate(*database.execute(late).fetchall()[0]),
         could_free_gpu_hours=could_free,
@@ -138,13 +140,13 @@ def shadow_use(database: DuckDBPyConnection, config: SiteConfig, window: Window,
 
 def _in_words(rows: Iterable[tuple[str, int, float | None]]) -> tuple[ShadowLeft, ...]:
     """Return them with words for why; all words that are none of ours a user wrote, and they count as one."""
-    found: dict[str, ShadowLeft] = {}
+    by_reason: dict[str, ShadowLeft] = {}
     for word, runs, hours in rows:
-        why = words(because(f"would-not-{word}")) if word in WOULD_NOT else _NOT_KNOWN_WHY
-        before = found.get(why, ShadowLeft(why, 0, None))
-        known = [value for value in (before.allocated_gpu_hours, hours) if value is not None]
-        found[why] = ShadowLeft(why, before.runs + runs, sum(known) if known else None)
-    return tuple(found.values())
+        reason = words(because(f"would-not-{word}")) if word in WOULD_NOT else _NOT_KNOWN_WHY
+        before = by_reason.get(reason, ShadowLeft(reason, 0, None))
+        known_hours = [value for value in (before.allocated_gpu_hours, hours) if value is not None]
+        by_reason[reason] = ShadowLeft(reason, before.runs + runs, sum(known_hours) if known_hours else None)
+    return tuple(by_reason.values())
 
 
 def find_piece(would: str, partition: str, config: SiteConfig, by: str) -> Piece | None:
@@ -152,26 +154,24 @@ def find_piece(would: str, partition: str, config: SiteConfig, by: str) -> Piece
 
     Args:
         would: one slice or shares of one GPU, as --gres has them; whoever wrote it.
-        partition: in which it would have been asked for.
+        partition: the one in which it would have been asked for.
         config: the site.
         by: one of CONVENTIONS.
     """
     try:
-        found = parse_gres(would)
+        gres = parse_gres(would)
     except InputError:
         return None
-    pools = [
-        pool for pool in config.pool if len(found) == 1 and partition in pool.partitions and offers(pool, found[0])
-    ]
-    each = [_in_pool(found[0], pool, by) for pool in pools]
-    known = [piece for piece in each if piece is not None]
-    if not known or len(known) < len(each):
+    pools = [pool for pool in config.pool if len(gres) == 1 and partition in pool.partitions and offers(pool, gres[0])]
+    offered = [_in_pool(gres[0], pool, by) for pool in pools]
+    sized = [piece for piece in offered if piece is not None]
+    if not sized or len(sized) < len(offered):
         return None
     return Piece(
-        gpus=max(piece.gpus for piece in known),
-        mem_mib=min(piece.mem_mib for piece in known),
-        sm_part=min((piece.sm_part for piece in known if piece.sm_part is not None), default=None),
-        enforced=known[0].enforced,
+        gpus=max(piece.gpus for piece in sized),
+        mem_mib=min(piece.mem_mib for piece in sized),
+        sm_part=min((piece.sm_part for piece in sized if piece.sm_part is not None), default=None),
+        enforced=sized[0].enforced,
     )
 
 

@@ -24,7 +24,7 @@ def used_hours_by(database: DuckDBPyConnection, by: str) -> list[GroupUsage]:
     They are of the runs of ``usage``.
 
     Raises:
-        InputError: ``by`` is not one of GROUPINGS.
+        InputError: GROUPINGS has no ``by``.
     """
     return _added_up(database, *source(by), "NULL")[0]
 
@@ -38,7 +38,7 @@ def used_hours_by_kind(database: DuckDBPyConnection, by: str) -> tuple[list[Grou
     """Return what ``used_hours_by`` does, and by group one GroupUsage for each kind of GPU, those with most idle first.
 
     Raises:
-        InputError: ``by`` is not one of GROUPINGS.
+        InputError: GROUPINGS has no ``by``.
     """
     return _added_up(database, *source(by), "kind")
 
@@ -50,16 +50,16 @@ def _added_up(
     kinds: dict[str, list[GroupUsage]] = {}
     for row in named(database, query("groups", key=key, kind=kind, runs=runs), {"total": "total"}):
         all_kinds, group_name = row.pop("all_kinds"), row.pop("group_name")
-        of = groups if all_kinds else kinds.setdefault(group_name, [])
-        of.append(GroupUsage(**{**row, "methods": tuple(row["methods"])}))
+        group_rows = groups if all_kinds else kinds.setdefault(group_name, [])
+        group_rows.append(GroupUsage(**{**row, "methods": tuple(row["methods"])}))
     return groups, kinds
 
 
 def source(by: str) -> tuple[str, str]:
-    """Return SQL for the name of a run's group, and for the runs that have it; of a month, NULL.
+    """Return SQL for the name of a run's group, and for the runs that have it; a month's name is NULL.
 
     Raises:
-        InputError: ``by`` is not one of GROUPINGS.
+        InputError: GROUPINGS has no ``by``.
     """
     if by not in GROUPINGS:
         raise InputError(f"'--by {by}' is not one of {', '.join(GROUPINGS)}")

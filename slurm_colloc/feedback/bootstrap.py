@@ -70,7 +70,7 @@ class ReadPast(NamedTuple):
 class Past(NamedTuple):
     """The evidence that a bootstrap found, by user; ``read`` = used + rejected.
 
-    ``by_source`` counts the runs used by who measured them.
+    Runs used are counted in ``by_source`` by who measured them.
     """
 
     evidence: Sequence[tuple[str, Evidence]]
@@ -93,7 +93,7 @@ def read_past(path: str, work: str, now_s: float, release: str) -> ReadPast:
         StoreError: the rows cannot be added up.
     """
     with connection(work) as database:
-        taken = take_text(database, path, (), None, now_s, work, os.path.basename(path), release=release, live=True)
+        ingested = take_text(database, path, (), None, now_s, work, os.path.basename(path), release=release, live=True)
         with open(path, "rb", opener=at_once) as stream:
             form = form_of(stream, ())
         if "SubmitLine" not in form.fields or "WorkDir" not in form.fields:
@@ -102,7 +102,7 @@ def read_past(path: str, work: str, now_s: float, release: str) -> ReadPast:
         highs = {row: tres_usage.highest_util_pct(steps) for row, _, steps in steps_of_runs(database, rows, Counter())}
         lines = rows.select(("JobIDRaw", "SubmitLine", "WorkDir"))
         runs = list(_runs(database, lines, rows.odd, highs))
-    return ReadPast(runs, taken.rows_in - taken.steps, taken.rejected, taken.refused)
+    return ReadPast(runs, ingested.rows_in - ingested.steps, ingested.rejected, ingested.refused)
 
 
 def _runs(
@@ -120,7 +120,7 @@ def past_evidence(
     config: SiteConfig,
     release: str,
     shortest_s: float,
-    known: frozenset[str] = frozenset(),
+    csub_jobs: frozenset[str] = frozenset(),
 ) -> Past:
     """Return the evidence in past runs, and why there is none in the others.
 
@@ -130,9 +130,9 @@ def past_evidence(
         config: the site.
         release: the release of the command lines.
         shortest_s: a shorter run that others measured shows no peak: they look once in half a minute.
-        known: ids of the jobs that csub submitted: it knows more of them.
+        csub_jobs: ids of the jobs that csub submitted: it knows more of them.
     """
-    sampled: dict[tuple[str, float | None], Measured] = {(one.run.job_id, one.start_s): one for one in measured}
+    sampled: dict[tuple[str, float | None], Measured] = {(use.run.job_id, use.start_s): use for use in measured}
     rejected: Counter[str] = Counter()
     evidence: list[tuple[str, Evidence]] = []
     sources: Counter[str] = Counter()
@@ -140,16 +140,16 @@ def past_evidence(
     for run in runs:
         read += 1
         try:
-            found = _evidence(run, sampled.get((run.job_id, run.start_s)), config, shortest_s, known)
-            evidence.append((run.user, found._replace(signature=_signature(run, release, config.cluster))))
-            sources[found.source or "samples"] += 1
+            run_evidence = _evidence(run, sampled.get((run.job_id, run.start_s)), config, shortest_s, csub_jobs)
+            evidence.append((run.user, run_evidence._replace(signature=_signature(run, release, config.cluster))))
+            sources[run_evidence.source or "samples"] += 1
         except InputError as error:
             rejected[str(error)] += 1
     return Past(evidence, read, rejected, sources)
 
 
 def _evidence(
-    run: PastRun, sampled: Measured | None, config: SiteConfig, shortest_s: float, known: frozenset[str]
+    run: PastRun, sampled: Measured | None, config: SiteConfig, shortest_s: float, csub_jobs: frozenset[str]
 ) -> Evidence:
     """Return what was measured of one run, without a signature.
 
@@ -158,17 +158,17 @@ def _evidence(
     """
     if run.cluster not in ("", config.cluster):
         raise InputError("it ran on another cluster")
-    gres = tuple(one for one in parse_tres_gres(run.gres) if one.name in ("gpu", "mps", "shard")) if run.gres else ()
+    gres = tuple(tres for tres in parse_tres_gres(run.gres) if tres.name in ("gpu", "mps", "shard")) if run.gres else ()
     if not gres:
         raise InputError("it had no GPU")
-    if asked_id(run.shown_id, run.job_id) in known:
+    if asked_id(run.shown_id, run.job_id) in csub_jobs:
         raise InputError("csub submitted it, and knows it already")
     if run.state != COMPLETED or run.start_s is None or run.end_s is None:
         raise InputError("it did not complete")
     held = gpu_equivalent(gres, run.node_list, config)
     if held.devices != 1:
         raise InputError("it had several GPUs")
-    shares = {one.name for one in gres if one.name != "gpu"}
+    shares = {tres.name for tres in gres if tres.name != "gpu"}
     if sampled and sampled.run.sample_count >= LEAST_SAMPLES and sampled.run.gpu_mem_peak_mib is not None:
         mode = sampled.run.mode or (SharingMode(shares.pop()) if shares else SharingMode.EXCLUSIVE)
         return as_run_of(sampled.run, "", mode)
@@ -220,8 +220,8 @@ def _by_others(
 def _pool(node_list: str, config: SiteConfig) -> Pool | None:
     """Return the pool that all nodes are in; None where they have pools of several cards, of which any may be meant."""
     nodes = node_names(node_list)
-    found = [pool for pool in config.pool if nodes and nodes <= pool_nodes(pool)]
-    return found[0] if len({pool.gpu_model for pool in found}) == 1 else None
+    pools = [pool for pool in config.pool if nodes and nodes <= pool_nodes(pool)]
+    return pools[0] if len({pool.gpu_model for pool in pools}) == 1 else None
 
 
 def _signature(run: PastRun, release: str, cluster: str) -> str:

@@ -37,47 +37,47 @@ def site_margins(answers: Iterable[Answered]) -> Calibration:
     and one that did not complete only if it had used more than was expected, as that much.
     """
     of_jobs: dict[tuple[str, str, str, float], _Ratio] = {}
-    for one in answers:
-        found = _ratio(one)
-        key = (one.margin, one.user, one.job_id, one.at_s)
-        if found is not None and (key not in of_jobs or of_jobs[key].ratio < found.ratio):
-            of_jobs[key] = found
+    for answer in answers:
+        ratio = _ratio(answer)
+        key = (answer.margin, answer.user, answer.job_id, answer.at_s)
+        if ratio is not None and (key not in of_jobs or of_jobs[key].ratio < ratio.ratio):
+            of_jobs[key] = ratio
     by_name: dict[str, list[_Ratio]] = defaultdict(list)
-    for (name, *_), ratio in of_jobs.items():
-        by_name[name].append(ratio)
+    for (name, *_), job_ratio in of_jobs.items():
+        by_name[name].append(job_ratio)
     margins = {name: margin for name in SHIPPED.margins if (margin := _margin(by_name[name])) is not None}
     return Calibration(margins)
 
 
-def _ratio(one: Answered) -> _Ratio | None:
-    if not (one.expected_mib > 0 and one.q99_mib > 0 and math.isfinite(one.expected_mib)):
+def _ratio(answer: Answered) -> _Ratio | None:
+    if not (answer.expected_mib > 0 and answer.q99_mib > 0 and math.isfinite(answer.expected_mib)):
         return None
-    if one.state == GPU_OOM:
-        return _Ratio(one.at_s, one.user, math.inf, False)
-    if one.measured_mib is None or one.measured_mib <= 0:
+    if answer.state == GPU_OOM:
+        return _Ratio(answer.at_s, answer.user, math.inf, False)
+    if answer.measured_mib is None or answer.measured_mib <= 0:
         return None
-    ratio = one.measured_mib / one.expected_mib
-    if one.measured_mib <= one.expected_mib + SHIPPED.floor_mib(one.margin):
+    ratio = answer.measured_mib / answer.expected_mib
+    if answer.measured_mib <= answer.expected_mib + SHIPPED.floor_mib(answer.margin):
         ratio = min(ratio, 1.0)
-    if one.state != COMPLETED and ratio <= 1:
+    if answer.state != COMPLETED and ratio <= 1:
         return None
-    return _Ratio(one.at_s, one.user, ratio, one.measured_mib <= one.q99_mib)
+    return _Ratio(answer.at_s, answer.user, ratio, answer.measured_mib <= answer.q99_mib)
 
 
 def _margin(ratios: Sequence[_Ratio]) -> Margin | None:
     """Return the larger of the margins that all answers and the newest of them ask for."""
-    kept: list[_Ratio] = []
+    newest: list[_Ratio] = []
     of_user: dict[str, int] = defaultdict(int)
-    for one in sorted(ratios, key=lambda one: one.at_s, reverse=True):
-        of_user[one.user] += 1
-        if of_user[one.user] <= _OF_ONE_USER and len(kept) < _NEWEST:
-            kept.append(one)
-    all_of_them = conformal([one.ratio for one in kept])
-    lately = conformal([one.ratio for one in kept[:_LATELY]])
+    for ratio in sorted(ratios, key=lambda ratio: ratio.at_s, reverse=True):
+        of_user[ratio.user] += 1
+        if of_user[ratio.user] <= _OF_ONE_USER and len(newest) < _NEWEST:
+            newest.append(ratio)
+    all_of_them = conformal([ratio.ratio for ratio in newest])
+    lately = conformal([ratio.ratio for ratio in newest[:_LATELY]])
     if all_of_them is None or lately is None:
         return None
     factor = min(max(all_of_them.factor, lately.factor, 1.0), LARGEST)
-    return Margin(factor, len(kept), lower_bound(sum(one.held for one in kept), len(kept)))
+    return Margin(factor, len(newest), lower_bound(sum(ratio.held for ratio in newest), len(newest)))
 
 
 def write_margins(answers: Iterable[Answered], state_folder: str, now_s: float) -> Calibration:
@@ -86,7 +86,7 @@ def write_margins(answers: Iterable[Answered], state_folder: str, now_s: float) 
     Raises:
         StoreError: the file cannot be written.
     """
-    found = site_margins(answers)._replace(at_s=now_s)
+    margins = site_margins(answers)._replace(at_s=now_s)
     make_history_folder(state_folder)
-    write_atomic(calibration_path(state_folder), json.dumps(found).encode(), _MODE)
-    return found
+    write_atomic(calibration_path(state_folder), json.dumps(margins).encode(), _MODE)
+    return margins

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waits and hours by account and by what jobs had, before pieces of GPUs began and after: who waited and who gained.
+"""Waits and hours by account and by what jobs had, before pieces of GPUs began and after.
 
-The jobs before were not drawn: other changes meanwhile, such as of demand, are in it. feedback/rollout has the draws.
+They show who waited and who gained. The jobs before were not drawn: other changes meanwhile, such as of demand, are in
+it. feedback/rollout has the draws.
 """
 
 from duckdb import DuckDBPyConnection
@@ -25,5 +26,5 @@ def fairness(
     database: DuckDBPyConnection, cluster: str, since_s: float, began_s: float, until_s: float
 ) -> tuple[Fairness, ...]:
     """Return what runs of [since, began) and of [began, until) waited and held, the accounts that held most first."""
-    asked = {"cluster": cluster, "since": since_s, "began": began_s, "until": until_s}
-    return tuple(Fairness(**row) for row in named(database, query("fairness"), asked))
+    parameters = {"cluster": cluster, "since": since_s, "began": began_s, "until": until_s}
+    return tuple(Fairness(**row) for row in named(database, query("fairness"), parameters))

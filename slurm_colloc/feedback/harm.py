@@ -32,7 +32,7 @@ _EACH_SIDE = 0.975
 
 
 class JudgedRun(NamedTuple):
-    """A run of a job that csub decided on: whose, when, how it ended, and what came of it; None is not known.
+    """A run of a job that csub decided on: its user, times, end, and what came of it; None is not known.
 
     A run on a whole GPU is judged as if that were a piece, by the others of its job that had one. ``submit_s`` is None
     of a run that is not its job's first. ``arm`` and ``rule`` are those of its decision, by which it got a piece, or
@@ -66,27 +66,28 @@ def judged_runs(database: DuckDBPyConnection, config: SiteConfig) -> list[Judged
         mig=SharingMode.MIG,
     )
     of_job: dict[tuple[str, str], list[JudgedRun]] = {}
-    for user, job_id, signature, state, mode, nodes, kind, end_s, elapsed_s, submit_s, *more in database.execute(
+    for user, job_id, signature, state, mode, nodes, kind, end_s, elapsed_s, submit_s, *columns in database.execute(
         text, {"cluster": config.cluster}
     ).fetchall():
-        start_s, is_first, *decided = more
+        start_s, is_first, *decided = columns
         model = _model(nodes, kind, config)
         run = Evidence(job_id, signature, state, mode, model, None, None, None, False, 0, 0.0, end_s, elapsed_s)
         judged = JudgedRun(user, run, None, submit_s if is_first else None, start_s, *decided)
         of_job.setdefault((user, signature), []).append(judged)
-    return [one for same in of_job.values() for one in _judge(same, config.sharing.max_slowdown)]
+    return [run for same in of_job.values() for run in _judge(same, config.sharing.max_slowdown)]
 
 
 def _judge(same: Sequence[JudgedRun], max_slowdown: float) -> list[JudgedRun]:
     """Return what came of each run of one job."""
     longest: dict[tuple[str, str], list[Evidence]] = {}
-    for one in sorted(same, key=lambda one: -(one.run.elapsed_s or 0.0)):
-        if not one.on_piece:
-            longest.setdefault((one.run.state, one.run.gpu_model), []).append(one.run)
+    for judged in sorted(same, key=lambda judged: -(judged.run.elapsed_s or 0.0)):
+        if not judged.on_piece:
+            longest.setdefault((judged.run.state, judged.run.gpu_model), []).append(judged.run)
     # The longest of the runs that ended alike is what others are held against; that itself, against the one after it.
-    whole = [run for runs in longest.values() for run in runs[:2]]
+    longest_two = [run for runs in longest.values() for run in runs[:2]]
     return [
-        one._replace(harm=harm_of(one.run, [run for run in whole if run is not one.run], max_slowdown)) for one in same
+        judged._replace(harm=harm_of(judged.run, [run for run in longest_two if run is not judged.run], max_slowdown))
+        for judged in same
     ]
 
 
@@ -106,18 +107,18 @@ def too_many(runs: Iterable[JudgedRun], since_s: float) -> str:
     of two users or more. Whether a run was slower is known of those that a run on a whole GPU can be held against;
     whether memory and time sufficed, of each that completed, too.
     """
-    of_day = [one for one in runs if one.on_piece and one.run.ended_s > since_s]
-    judged = [one for one in of_day if one.harm in (Harm.NONE, *COUNTED)]
-    known = [*judged, *(one for one in of_day if one.harm is None and one.run.state == COMPLETED)]
+    of_day = [run for run in runs if run.on_piece and run.run.ended_s > since_s]
+    judged = [run for run in of_day if run.harm in (Harm.NONE, *COUNTED)]
+    on_record = [*judged, *(run for run in of_day if run.harm is None and run.run.state == COMPLETED)]
     not_slower = tuple(kind for kind in COUNTED if kind is not Harm.SLOWER)
-    for among, counted in ((judged, COUNTED), (known, not_slower)):
-        harmed = [one for one in among if one.harm in counted]
-        if len(among) < _LEAST_RUNS or len({one.user for one in harmed}) < 2:
+    for among, counted in ((judged, COUNTED), (on_record, not_slower)):
+        harmed = [run for run in among if run.harm in counted]
+        if len(among) < _LEAST_RUNS or len({run.user for run in harmed}) < 2:
             continue
         if lower_bound(len(harmed), len(among)) > _MOST:
-            kinds = Counter(str(one.harm) for one in harmed).most_common()
-            said = ", ".join(f"{count} {kind}" for kind, count in kinds)
-            return f"{len(harmed)} of {len(among)} runs on pieces of GPUs were harmed within a day ({said})"
+            kinds = Counter(str(run.harm) for run in harmed).most_common()
+            kinds_text = ", ".join(f"{count} {kind}" for kind, count in kinds)
+            return f"{len(harmed)} of {len(among)} runs on pieces of GPUs were harmed within a day ({kinds_text})"
     return ""
 
 
@@ -126,8 +127,8 @@ def too_many_late(runs: Iterable[JudgedRun], since_s: float) -> str:
 
     Five runs that ended after ``since_s``, of two users, are too many.
     """
-    of_month = [one for one in runs if one.arm == LATE and one.on_piece and one.run.ended_s > since_s]
-    harmed = {(one.user, one.run.job_id) for one in of_month if one.harm in COUNTED}
+    of_month = [run for run in runs if run.arm == LATE and run.on_piece and run.run.ended_s > since_s]
+    harmed = {(run.user, run.run.job_id) for run in of_month if run.harm in COUNTED}
     is_late = len(harmed) > _MOST_LATE and len({user for user, _ in harmed}) > 1
     return f"{len(harmed)} jobs on pieces that they got while they waited were harmed within 30 days" * is_late
 
@@ -138,37 +139,39 @@ def stop_where_too_many(runs: Sequence[JudgedRun], state_folder: str, now_s: flo
     Returns why for each; empty where it was not, or is stopped already.
 
     Raises:
-        StoreError: what is kept of it cannot be read or written.
+        StoreError: the file of the stop cannot be read or written.
     """
-    kept = read_stop(state_folder)
-    why = "" if kept.why else too_many(runs, max(now_s - _SPAN_S, kept.resumed_s))
-    late = "" if kept.late else too_many_late(runs, max(now_s - _LATE_SPAN_S, kept.resumed_s))
-    if why or late:
+    stop = read_stop(state_folder)
+    reason = "" if stop.why else too_many(runs, max(now_s - _SPAN_S, stop.resumed_s))
+    late = "" if stop.late else too_many_late(runs, max(now_s - _LATE_SPAN_S, stop.resumed_s))
+    if reason or late:
         make_history_folder(state_folder)
-        said = [text and f"{text}; 'colloc site resume' goes on" for text in (why, late)]
-        write_stop(state_folder, Stop(kept.why or said[0], kept.resumed_s, kept.late or said[1]))
-    return why, late
+        stops = [text and f"{text}; 'colloc site resume' goes on" for text in (reason, late)]
+        write_stop(state_folder, Stop(stop.why or stops[0], stop.resumed_s, stop.late or stops[1]))
+    return reason, late
 
 
 def harm_rates(runs: Iterable[JudgedRun]) -> list[HarmRate]:
     """Return how many of these runs were harmed, and once more of those that got their piece while they waited."""
     judged = list(runs)
-    late = [one for one in judged if one.arm == LATE]
-    return [*_rates(judged), *(one._replace(arm=LATE) for one in (_rates(late) if late else ()))]
+    late = [run for run in judged if run.arm == LATE]
+    return [*_rates(judged), *(figure._replace(arm=LATE) for figure in (_rates(late) if late else ()))]
 
 
 def _rates(judged: Sequence[JudgedRun]) -> list[HarmRate]:
     """Return how many of these runs were harmed, by kind, and in all; each kind counts only runs that tell it."""
     # A run that completed was neither short of memory nor lost, whether slower or not.
-    known = [one for one in judged if one.harm is not None or one.run.state == COMPLETED]
-    timed = [one for one in known if one.harm in (Harm.NONE, Harm.SLOWER) and one.run.state == COMPLETED]
-    kinds = [(kind, timed if kind is Harm.SLOWER else known) for kind in Harm if kind is not Harm.NONE]
-    rates = [rate(str(kind), sum(one.harm is kind for one in of), len(of)) for kind, of in kinds]
-    return [*rates, rate("harmed in all", sum(one.harm in (*COUNTED, Harm.LOST) for one in known), len(known))]
+    on_record = [run for run in judged if run.harm is not None or run.run.state == COMPLETED]
+    timed = [run for run in on_record if run.harm in (Harm.NONE, Harm.SLOWER) and run.run.state == COMPLETED]
+    kinds = [(kind, timed if kind is Harm.SLOWER else on_record) for kind in Harm if kind is not Harm.NONE]
+    rates = [rate(str(kind), sum(run.harm is kind for run in among), len(among)) for kind, among in kinds]
+    return [*rates, rate("harmed in all", sum(run.harm in (*COUNTED, Harm.LOST) for run in on_record), len(on_record))]
 
 
-def rate(name: str, count: int, of: int) -> HarmRate:
+def rate(name: str, count: int, total: int) -> HarmRate:
     """Return a part of runs with what its true size is with 95 % (Clopper and Pearson); unknown of none."""
-    if not of:
-        return HarmRate(name, count, of, None, None, None)
-    return HarmRate(name, count, of, count / of, lower_bound(count, of, _EACH_SIDE), upper_bound(count, of, _EACH_SIDE))
+    if not total:
+        return HarmRate(name, count, total, None, None, None)
+    return HarmRate(
+        name, count, total, count / total, lower_bound(count, total, _EACH_SIDE), upper_bound(count, total, _EACH_SIDE)
+    )

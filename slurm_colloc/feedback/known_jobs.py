@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What past runs say of jobs that slurmctld knows by user, name and working folder alone.
+"""Needs, by past runs, of jobs that slurmctld knows by user, name and working folder alone.
 
 The same name may hide other arguments, so that of all runs under one the highest counts, with the margin that csub
 takes for the very same job, and nothing is said before there are some that completed and were sampled throughout.
@@ -53,20 +53,20 @@ def known_jobs(store: Store, config: SiteConfig, calibration: Calibration) -> It
             uid = pwd.getpwnam(user).pw_uid
         except KeyError:  # a user who is gone
             continue
-        found = _known(uid, name, folder, evidence, config, calibration)
-        if found is not None and not os.path.lexists(off_path(config.paths.state, uid)):
-            yield found
+        job = _known(uid, name, folder, evidence, config, calibration)
+        if job is not None and not os.path.lexists(off_path(config.paths.state, uid)):
+            yield job
 
 
 def mode_of(run: Evidence, gres: str) -> str:
     """Return how a run had its one GPU or piece of one; empty where it had more, or nobody knows what."""
     try:
-        given = [(item.name, item.quantity) for item in parse_tres_gres(gres)]
+        quantities = [(item.name, item.quantity) for item in parse_tres_gres(gres)]
     except InputError:
         return ""
-    if given == [("gpu", 1)]:
+    if quantities == [("gpu", 1)]:
         return run.mode or SharingMode.EXCLUSIVE
-    return _SHARED.get(given[0][0], "") if len(given) == 1 else ""
+    return _SHARED.get(quantities[0][0], "") if len(quantities) == 1 else ""
 
 
 def _known(
@@ -98,7 +98,9 @@ def _as_bound(run: Evidence, runs: Iterable[Evidence]) -> Evidence:
     """
     if run.state == COMPLETED:
         return run if _is_whole(run) else run._replace(state="")
-    survived = any(one.state == COMPLETED and one.mode == run.mode and one.ended_s > run.ended_s for one in runs)
+    survived = any(
+        later.state == COMPLETED and later.mode == run.mode and later.ended_s > run.ended_s for later in runs
+    )
     if run.state in _FAILED and run.mode == SharingMode.MIG and not survived:
         return run._replace(gpu_mem_peak_mib=run.gpu_mem_total_mib or run.gpu_mem_peak_mib)
     return run

@@ -26,33 +26,33 @@ _STOPPED = ("CANCELLED", "PREEMPTED", "REQUEUED", "REVOKED", "DEADLINE")
 class _Part(NamedTuple):
     """Which runs a part is of, and which of them count."""
 
-    known: Callable[[JudgedRun], bool]
+    covers: Callable[[JudgedRun], bool]
     counts: Callable[[JudgedRun], bool]
 
 
-def _wait_h(one: JudgedRun) -> float | None:
-    return None if one.submit_s is None else (one.start_s - one.submit_s) / _HOUR_S
+def _wait_h(run: JudgedRun) -> float | None:
+    return None if run.submit_s is None else (run.start_s - run.submit_s) / _HOUR_S
 
 
-def _turnaround_h(one: JudgedRun) -> float | None:
-    if one.submit_s is None or one.run.state != COMPLETED:
+def _turnaround_h(run: JudgedRun) -> float | None:
+    if run.submit_s is None or run.run.state != COMPLETED:
         return None
-    return (one.run.ended_s - one.submit_s) / _HOUR_S
+    return (run.run.ended_s - run.submit_s) / _HOUR_S
 
 
 _MEANS: dict[str, Callable[[JudgedRun], float | None]] = {
     "wait_h": _wait_h,
     "turnaround_h": _turnaround_h,
-    "gpu_hours": lambda one: one.gpu_hours,
+    "gpu_hours": lambda run: run.gpu_hours,
 }
 _PARTS = {
     # Why a run failed nobody knows, but of those that ran out of memory by a word of Slurm's, or of csub's block.
     "out_of_memory": _Part(
-        lambda one: one.run.state not in ("FAILED", *_STOPPED), lambda one: one.run.state in _MEMORY
+        lambda run: run.run.state not in ("FAILED", *_STOPPED), lambda run: run.run.state in _MEMORY
     ),
-    "not_completed": _Part(lambda one: one.run.state not in _STOPPED, lambda one: one.run.state != COMPLETED),
+    "not_completed": _Part(lambda run: run.run.state not in _STOPPED, lambda run: run.run.state != COMPLETED),
     "slower": _Part(
-        lambda one: one.run.state == COMPLETED and one.harm is not None, lambda one: one.harm is Harm.SLOWER
+        lambda run: run.run.state == COMPLETED and run.harm is not None, lambda run: run.harm is Harm.SLOWER
     ),
 }
 
@@ -63,11 +63,11 @@ def arm_figures(runs: Iterable[JudgedRun]) -> list[ArmFigure]:
     Jobs that are placed late are not drawn: their arm is of no rule, and has none beside it.
     """
     of_arm: dict[tuple[str, str], list[JudgedRun]] = defaultdict(list)
-    for one in runs:
-        if one.arm in (PLACED, CONTROL) and one.offered:
-            of_arm[one.rule, one.arm].append(one)
-        elif one.arm == LATE and one.on_piece:
-            of_arm["", LATE].append(one)
+    for run in runs:
+        if run.arm in (PLACED, CONTROL) and run.offered:
+            of_arm[run.rule, run.arm].append(run)
+        elif run.arm == LATE and run.on_piece:
+            of_arm["", LATE].append(run)
     drawn = sorted({rule for rule, arm in of_arm if arm != LATE})
     late = [("", (LATE,))] if of_arm["", LATE] else []
     return [
@@ -80,17 +80,17 @@ def arm_figures(runs: Iterable[JudgedRun]) -> list[ArmFigure]:
 
 def _figure(rule: str, arm: str, measure: str, runs: Sequence[JudgedRun]) -> ArmFigure:
     if measure in _MEANS:
-        values = [(one, value) for one in runs if (value := _MEANS[measure](one)) is not None]
-        return ArmFigure(rule, arm, measure, *_mean(values), len(values), len({_draw(one) for one, _ in values}))
-    known = [one for one in runs if _PARTS[measure].known(one)]
-    found = rate(measure, sum(map(_PARTS[measure].counts, known)), len(known))
-    draws = len({_draw(one) for one in known})
-    return ArmFigure(rule, arm, measure, found.part, found.low, found.high, found.known, draws)
+        values = [(run, value) for run in runs if (value := _MEANS[measure](run)) is not None]
+        return ArmFigure(rule, arm, measure, *_mean(values), len(values), len({_draw(run) for run, _ in values}))
+    judged = [run for run in runs if _PARTS[measure].covers(run)]
+    share = rate(measure, sum(map(_PARTS[measure].counts, judged)), len(judged))
+    draws = len({_draw(run) for run in judged})
+    return ArmFigure(rule, arm, measure, share.part, share.low, share.high, share.known, draws)
 
 
-def _draw(one: JudgedRun) -> tuple[str, str, int]:
+def _draw(run: JudgedRun) -> tuple[str, str, int]:
     """Return which draw put a job into its arm."""
-    return one.user, one.run.signature, (one.start_s if one.submit_s is None else one.submit_s) // _DAY_S
+    return run.user, run.run.signature, (run.start_s if run.submit_s is None else run.submit_s) // _DAY_S
 
 
 def _mean(values: Sequence[tuple[JudgedRun, float]]) -> tuple[float | None, float | None, float | None]:
@@ -99,8 +99,8 @@ def _mean(values: Sequence[tuple[JudgedRun, float]]) -> tuple[float | None, floa
         return None, None, None
     mean = sum(value for _, value in values) / len(values)
     off: dict[tuple[str, str, int], float] = defaultdict(float)
-    for one, value in values:
-        off[_draw(one)] += value - mean
+    for run, value in values:
+        off[_draw(run)] += value - mean
     if len(off) < _LEAST_DRAWS:
         return mean, None, None
     variance = sum(value**2 for value in off.values()) * len(off) / (len(off) - 1) / len(values) ** 2

@@ -65,51 +65,51 @@ class History(NamedTuple):
 
 def collect_decisions(folder: str) -> Collected:
     """Read the decisions in a spool of one folder for each uid."""
-    found: dict[tuple[str, str], tuple[int, Decision]] = {}
+    decisions: dict[tuple[str, str], tuple[int, Decision]] = {}
     rejected = 0
     left_bytes: dict[int, int] = {}
-    own, foreign = _folders(folder)
-    for uid, path in _decision_files(own):
+    folders, foreign = _folders(folder)
+    for uid, path in _decision_files(folders):
         try:
-            left = left_bytes.get(uid, _MOST_BYTES_OF_USER)
-            content = read_bounded(path, min(_LIMIT_BYTES, left), owners=(uid,))
-            left_bytes[uid] = left - len(content)
+            allowed_bytes = left_bytes.get(uid, _MOST_BYTES_OF_USER)
+            content = read_bounded(path, min(_LIMIT_BYTES, allowed_bytes), owners=(uid,))
+            left_bytes[uid] = allowed_bytes - len(content)
             decision = parse_decision(content)
             key = pwd.getpwuid(uid).pw_name, decision.job_id
         except (CollocError, KeyError):
             rejected += 1
             continue
         # Job ids come round again: the later decision counts, whatever order the folder is listed in.
-        if key not in found or found[key][1].at_s <= decision.at_s:
-            found[key] = (uid, decision)
-    return Collected(found, rejected, tuple(foreign))
+        if key not in decisions or decisions[key][1].at_s <= decision.at_s:
+            decisions[key] = (uid, decision)
+    return Collected(decisions, rejected, tuple(foreign))
 
 
 def _folders(spool: str) -> tuple[list[tuple[int, str]], list[str]]:
     """Return the users' folders with their uids, and what lies in the place of one and is not that user's, in words."""
-    own, foreign = [], []
+    folders, foreign = [], []
     for entry in _entries(spool):
         # isdecimal alone takes digits of every script, which int() reads too, as somebody else's uid.
         if not (entry.name.isascii() and entry.name.isdecimal()):
             continue
         with suppress(OSError):  # gone meanwhile
-            found = entry.stat(follow_symlinks=False)
-            if not stat.S_ISDIR(found.st_mode):
+            status = entry.stat(follow_symlinks=False)
+            if not stat.S_ISDIR(status.st_mode):
                 foreign.append(f"'{entry.path}' is no folder")
-            elif found.st_uid != int(entry.name):
-                foreign.append(f"'{entry.path}' belongs to uid {found.st_uid}")
+            elif status.st_uid != int(entry.name):
+                foreign.append(f"'{entry.path}' belongs to uid {status.st_uid}")
             else:
-                own.append((int(entry.name), entry.path))
-    return own, foreign
+                folders.append((int(entry.name), entry.path))
+    return folders, foreign
 
 
 def _decision_files(folders: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
     """Yield each JSON file of these folders with the uid it should belong to."""
     for uid, folder in folders:
         # A name begins with the time.
-        for found in reversed(_entries(folder, uid)):
-            if found.name.endswith(".json"):
-                yield uid, found.path
+        for entry in reversed(_entries(folder, uid)):
+            if entry.name.endswith(".json"):
+                yield uid, entry.path
 
 
 def _entries(folder: str, owner_uid: int | None = None) -> list["os.DirEntry[str]"]:
@@ -147,15 +147,15 @@ def build_history(
             uid = pwd.getpwnam(user).pw_uid
         except KeyError:  # users who are gone have no history
             continue
-        known = {run.job_id for run in by_uid.get(uid, ())}
-        by_uid.setdefault(uid, []).extend(run for run in past if run.job_id not in known)
+        measured_ids = {run.job_id for run in by_uid.get(uid, ())}
+        by_uid.setdefault(uid, []).extend(run for run in past if run.job_id not in measured_ids)
     make_history_folder(state_folder)
     # Only root can give a file to its user; somebody else's would be an error at each of that user's submissions.
     written = {uid: evidence for uid, evidence in by_uid.items() if os.geteuid() in (0, uid)}
     for uid, evidence in written.items():
-        kept = bounded(evidence, _MOST_RUNS)
-        write_snapshot(snapshot_path(state_folder, uid), kept, uid if os.geteuid() == 0 else None)
-    runs = [run for of in written.values() for run in of]
+        newest = bounded(evidence, _MOST_RUNS)
+        write_snapshot(snapshot_path(state_folder, uid), newest, uid if os.geteuid() == 0 else None)
+    runs = [run for evidence in written.values() for run in evidence]
     unknown = sum(
         run.mode == SharingMode.EXCLUSIVE and run.sm_active_mean_pct is not None and run.busy_mean_pct is None
         for run in runs
@@ -192,10 +192,10 @@ def make_history_folder(state_folder: str) -> None:
     folder = os.path.dirname(snapshot_path(state_folder, 0))
     try:
         os.makedirs(folder, exist_ok=True)
-        found = os.lstat(folder)
-        if not stat.S_ISDIR(found.st_mode) or (os.geteuid() == 0 and found.st_uid != 0):
+        status = os.lstat(folder)
+        if not stat.S_ISDIR(status.st_mode) or (os.geteuid() == 0 and status.st_uid != 0):
             raise StoreError(
-                f"history folder '{folder}' is a link or somebody else's, uid {found.st_uid}; move it away"
+                f"history folder '{folder}' is a link or somebody else's, uid {status.st_uid}; move it away"
             )
         os.chmod(folder, 0o711)  # noqa: S103 - whatever the umask: each user reads a file of their own in it
     except OSError as error:

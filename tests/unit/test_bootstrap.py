@@ -120,7 +120,7 @@ def test_which_of_two_cards_of_a_node_it_was_is_not_guessed(printed: Printed) ->
 
 def test_what_csub_submitted_is_not_taken_a_second_time(printed: Printed) -> None:
     task, component = past(job_id="8", shown_id="9_1"), past(job_id="7", shown_id="6+1")
-    told = found(past(), task, component, known=frozenset({"7", "9"}))
+    told = found(past(), task, component, csub_jobs=frozenset({"7", "9"}))
     assert told.evidence == []
     printed("past-jobs", told.rejected)
 
