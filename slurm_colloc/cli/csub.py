@@ -103,18 +103,18 @@ def _run(argv: tuple[str, ...], called: str) -> int:
         # TMPDIR may hang as any other folder may.
         argv, path = with_timeout(site.timeouts.decide_s, "writing the script", partial(with_body, plan))
     except MisusedError as error:
-        told = f" (CSUB_COLLOC is '{printable(always)}')" if always else ""
-        say(f"error: {error}{told}; nothing was submitted")
+        note = f" (CSUB_COLLOC is '{printable(always)}')" if always else ""
+        say(f"error: {error}{note}; nothing was submitted")
         return 2
     except CollocError as error:
         return _fall_open(call, stdin, str(error))
     except BaseException as error:  # noqa: BLE001 - a fault of csub's own must not cost the user the submission
         return _fall_open(call, stdin, f"internal error, please report it: {error!r}")
     # Outside of what falls open above: once sbatch was started a job may exist.
-    status, why = hand_over(plan, argv, path, source, call, site, then)
+    status, reason = hand_over(plan, argv, path, source, call, site, then)
     if not status and site.binds_late:
         _look_at_others(call, site)
-    return _fall_open(call, stdin, why) if why else status
+    return _fall_open(call, stdin, reason) if reason else status
 
 
 def _decide(
@@ -132,18 +132,18 @@ def _decide(
     """
     asks_nothing = any(option.name in NO_SUBMISSION for option in command_line.options)
     off = config is not None and config.policies == {"off"} and not call.dry_run
-    own = own_values(command_line)
-    colloc = own.get("colloc")
-    explained = "explain" in own or wants_pack(own)
+    options = own_values(command_line)
+    colloc = options.get("colloc")
+    explained = "explain" in options or wants_pack(options)
     why_off = "the policy is off" if explained and not asks_nothing else _SILENT
     if asks_nothing or off or (config is None and (colloc == "off" or is_exclusive(colloc))):
         raise UnsureError(why_off)
     if config is None:
         raise UnsureError(problem)
     allowed_s = config.timeouts.decide_s
-    what = f"deciding (more than {allowed_s:g} s)"
+    activity = f"deciding (more than {allowed_s:g} s)"
     read = partial(read_submission, command_line, call.environ, stdin, config)
-    submission = with_timeout(allowed_s - (time.monotonic() - began), what, read)
+    submission = with_timeout(allowed_s - (time.monotonic() - began), activity, read)
     if not (command_line.own or submission.concerns_csub):
         raise UnsureError(_SILENT)
     left_s = allowed_s - (time.monotonic() - began)
@@ -153,7 +153,7 @@ def _decide(
     # Up to two questions one after the other, and time left to decide without an answer.
     client = CliClient(min(ASK_S, allowed_s / 3))
     step = partial(make_plan, command_line, call.environ, submission, config, client, packer=_packed)
-    plan = with_timeout(left_s, what, step)
+    plan = with_timeout(left_s, activity, step)
     if plan.chosen.policy == "off" and not call.dry_run:
         raise UnsureError(why_off)
     return config._replace(policy=plan.chosen.policy), plan
@@ -173,7 +173,7 @@ def _then(plan: "Plan", call: Call, config: SiteConfig) -> Callable[[str], None]
 
 
 def _keep_waiting(plan: "Plan", call: Call, config: SiteConfig, job_id: str) -> None:
-    """Keep what is needed to give the job a piece while it waits; without it the job stays as asked."""
+    """Keep what is needed to give the job a piece while it waits; the job stays as asked without it."""
     from slurm_colloc.rebind.waiting import keep_submitted
 
     step = partial(keep_submitted, config, job_id, plan.part.request)
@@ -184,7 +184,7 @@ def _keep_waiting(plan: "Plan", call: Call, config: SiteConfig, job_id: str) -> 
 
 
 def _look_at_others(call: Call, config: SiteConfig) -> None:
-    """Have the user's waiting jobs looked at: of those like them something may be known by now."""
+    """Have the user's waiting jobs looked at: something may be known by now of jobs like them."""
     from slurm_colloc.rebind.waiting import start_look
 
     with suppress(Exception):  # the job is submitted, and the next look comes
@@ -201,16 +201,16 @@ def _read_stdin(command_line: CommandLine) -> bytes | None:
         return stream.read()
 
 
-def _fall_open(call: Call, stdin: bytes | None, why: str) -> int:
+def _fall_open(call: Call, stdin: bytes | None, reason: str) -> int:
     """Become sbatch with the user's own arguments; a dry run only says so."""
     if call.dry_run:
-        say(f"error: {why}; without --dry-run the job would go to sbatch unchanged")
+        say(f"error: {reason}; without --dry-run the job would go to sbatch unchanged")
         return 2
     if stdin is not None:
         put_back(stdin)
-    if why != _SILENT:
-        person = "the job goes to sbatch as it is", f"  why: {why}"
-        tell(call, *(person if os.isatty(STDERR) else (f"handed to sbatch unchanged: {why}",)))
+    if reason != _SILENT:
+        person = "the job goes to sbatch as it is", f"  why: {reason}"
+        tell(call, *(person if os.isatty(STDERR) else (f"handed to sbatch unchanged: {reason}",)))
     try:
         replace([call.sbatch, *call.argv], call.environ, CALLED)
     except CollocError as error:

@@ -85,8 +85,8 @@ def sample(settings: Settings) -> None:
         dcgm=settings.dcgm,
         patient=settings.agent,
     )
-    told = Told(lambda job: _ask_held(job, settings.node))
-    sampler = Sampler(reader, settings.node, settings.period_s, settings.job, told=told)
+    holdings = Told(lambda job: _ask_held(job, settings.node))
+    sampler = Sampler(reader, settings.node, settings.period_s, settings.job, told=holdings)
     pace = Pace(
         settings.period_s,
         watch_pid=settings.watch_pid,
@@ -129,7 +129,7 @@ def _ask_held(job_id: str, node: str) -> HeldHere | None:
 def _sinks(settings: Settings, sampler: Sampler, ending: ExitStack) -> list[Sink]:
     sinks: list[Sink] = []
     if settings.journal:
-        sinks.append(lambda taken: append(settings.journal, taken))
+        sinks.append(lambda node_sample: append(settings.journal, node_sample))
     if settings.evidence:
         sinks.append(_keeper(settings))
     if settings.prometheus:
@@ -159,8 +159,8 @@ def _keeper(settings: Settings) -> Sink:
     fold_once = cache(partial(_fold, settings))
     looks = _Looks(settings.late, settings.settle_s)
 
-    def keep(taken: NodeSample) -> None:
-        evidence = builder.add(taken)
+    def keep(node_sample: NodeSample) -> None:
+        evidence = builder.add(node_sample)
         drop_evidence(settings.evidence, evidence)
         fold_once()
         if settings.late:

@@ -4,8 +4,8 @@
 import sys
 from typing import NoReturn
 
-# In the order of help, by who needs them. Each is a file beside this one with ``app`` (a group) or a function of that
-# name.
+# The order is that of help, by who needs them. Each is a file beside this one with ``app`` (a group) or a function of
+# that name.
 PANELS = {
     "Commands for users": ("job", "jobs", "why", "me", "history", "late", "off"),
     "Commands for administrators": ("report", "site", "audit", "demo"),
@@ -17,8 +17,8 @@ COMMANDS = tuple(name for names in PANELS.values() for name in names)
 def main() -> NoReturn:
     """Run colloc."""
     # Only the command asked for is imported: a sampler inside a job must not carry pandas and duckdb.
-    asked = sys.argv[1:2]
-    names = asked if asked and asked[0] in COMMANDS else COMMANDS
+    command = sys.argv[1:2]
+    names = command if command and command[0] in COMMANDS else COMMANDS
     # Here and not above: the agent uses this package for years without typer.
     from slurm_colloc.cli.colloc.output import run
 

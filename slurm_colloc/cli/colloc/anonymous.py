@@ -18,8 +18,8 @@ _KEY, _KEY_BYTES = "pseudonyms.key", 32
 def check_names(by: str, pseudonyms: bool, min_group: int, *, kind: str, runs: bool, charts: bool) -> None:
     """Raise an InputError for options on names that contradict the others, or do nothing."""
     if kind and (pseudonyms or min_group):
-        why = "is about single users" if kind == "several" else "names nobody"
-        raise InputError(f"--{kind} {why}; leave --pseudonyms and --min-group out")
+        reason = "is about single users" if kind == "several" else "names nobody"
+        raise InputError(f"--{kind} {reason}; leave --pseudonyms and --min-group out")
     if min_group == 1:
         raise InputError("--min-group 1 does nothing: each group has one user at least")
     if min_group and by in OF_ONE:
@@ -39,23 +39,23 @@ def keep_names_out(
         InputError: too few users in all.
         StoreError: the key of the pseudonyms cannot be had.
     """
-    said = []
+    notes = []
     if pseudonyms:
         give_pseudonyms(database, _key(store.samples.folder))
-        said.append("names of users, accounts and QOS are pseudonyms; who has the key can tell whose they are")
+        notes.append("names of users, accounts and QOS are pseudonyms; who has the key can tell whose they are")
     if min_group:
         groups, figures = add_up_small(database, by, min_group)
         if groups:
-            said.append(
+            notes.append(
                 f"in '(fewer than {min_group} users)' are {groups} groups: those, and the next larger where they would "
                 "still be too few"
             )
         if figures:
-            said.append(
+            notes.append(
                 f"{figures} figures are left out, of their group and of the total: they are known of fewer than "
                 f"{min_group} users"
             )
-    return tuple(said)
+    return tuple(notes)
 
 
 def _key(folder: str) -> bytes:
@@ -68,8 +68,8 @@ def _key(folder: str) -> bytes:
 
 def without_jobs(report: UsageReport) -> UsageReport:
     """Return the report without the ids and names of single jobs, which pseudonyms would not cover."""
-    own = (one._replace(command="") if one.command.startswith("colloc job ") else one for one in report.to_do)
-    report = report._replace(to_do=tuple(own))
+    to_do = (todo._replace(command="") if todo.command.startswith("colloc job ") else todo for todo in report.to_do)
+    report = report._replace(to_do=tuple(to_do))
     if report.charts is None:
         return report
     details = tuple(detail._replace(idlest=()) for detail in report.charts.details)

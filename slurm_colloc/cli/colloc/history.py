@@ -99,11 +99,11 @@ def _jobs(config: SiteConfig, decisions: Sequence[Decision], last: int) -> dict[
     for number, (signature, decision) in enumerate(reversed(newest.items())):
         if number >= last and signature not in recent:
             continue
-        known = look_up(config, signature, client.job_states, decision.command)
+        knowledge = look_up(config, signature, client.job_states, decision.command)
         # Their ends are known now; csub itself never tidies up.
         fold_drops(user_data_folder(), signature)
-        next_run = question(decision.signature, decision.numbers, known)
-        jobs[signature] = Believed(decision, estimate_at_site(next_run, config.paths.state), known)
+        next_run = question(decision.signature, decision.numbers, knowledge)
+        jobs[signature] = Believed(decision, estimate_at_site(next_run, config.paths.state), knowledge)
     return dict(reversed(jobs.items()))
 
 
@@ -291,10 +291,10 @@ def _merged(parts: Iterable["ReadPast"], user: str) -> "ReadPast":
     refused: Counter[str] = Counter()
     rows = 0
     for text in parts:
-        own = [run for run in text.runs if user in ("", run.user)]
-        rejected["it is somebody else's"] += len(text.runs) - len(own)
-        rejected["a run of two days, told twice"] += len(own)
-        once.update({(run.job_id, run.start_s): run for run in own})
+        user_runs = [run for run in text.runs if user in ("", run.user)]
+        rejected["it is somebody else's"] += len(text.runs) - len(user_runs)
+        rejected["a run of two days, told twice"] += len(user_runs)
+        once.update({(run.job_id, run.start_s): run for run in user_runs})
         rejected.update(text.rejected)
         refused.update(text.refused)
         rows += text.rows

@@ -79,22 +79,22 @@ def story_of(job_id: str, since: str, store: str, pieces: int = 0) -> JobStory:
     shown_id = _shown_id(job_id, runs, rows)
     # A pack's job writes down its tasks at once, before any ingest.
     pack = _pack(config, shown_id) if config else None
-    again = told(config.cluster, shown_id) if config else ""
-    shown = "" if visible.everybody else f", {visible.whose}"
+    recovery = told(config.cluster, shown_id) if config else ""
+    scope = "" if visible.everybody else f", {visible.whose}"
     trouble = trouble or (
-        f"store '{folder}' has no measurements of job '{job_id}' since {stamp(start)}{shown}; if it had a GPU, they "
+        f"store '{folder}' has no measurements of job '{job_id}' since {stamp(start)}{scope}; if it had a GPU, they "
         "come with 'colloc ingest'"
     )
-    if not runs and not rows and pack is None and not again:
+    if not runs and not rows and pack is None and not recovery:
         raise InputError(f"{unseen}, and {trouble}")
     stories, decision = _stories(config, shown_id, runs, rows)
-    if not runs and (not rows or any(one.slurm and one.slurm.given and not one.evidence for one in stories)):
+    if not runs and (not rows or any(story.slurm and story.slurm.given and not story.evidence for story in stories)):
         say(f"what the job used of its GPU is not known: {trouble}")
     # csub says at the resume whether one has ended of which nobody knows it.
     goes_on = any(row.end_s is None for row in rows) if rows else any(run.usage.state in _GO_ON for run in runs)
     packed = (pack_text(pack, goes_on=goes_on), pack_record(pack)) if pack else None
     earlier = max(0, len(stories) - _SHOWN)
-    return JobStory(stories[earlier:], decision, start.timestamp(), earlier, packed, again)
+    return JobStory(stories[earlier:], decision, start.timestamp(), earlier, packed, recovery)
 
 
 def _pieces_shown() -> int:
@@ -108,8 +108,8 @@ def _in_store(
     """Return the runs in the store, and why there can be none."""
     try:
         present_s = now()
-        asked = Window(since_s, present_s, present_s)
-        return find_job(open_store(folder, config, visible=visible), job_id, asked, config, pieces), ""
+        span = Window(since_s, present_s, present_s)
+        return find_job(open_store(folder, config, visible=visible), job_id, span, config, pieces), ""
     except CollocError as error:
         return [], str(error)
 
@@ -125,7 +125,7 @@ def _by_slurm(job_id: str, visible: Visible) -> tuple[tuple[Accounted, ...], str
 
 def _shown_id(job_id: str, runs: Sequence[RunFound], rows: Sequence[Accounted]) -> str:
     """Return the id that Slurm prints for a job; all but Slurm's tables know a task of an array by that alone."""
-    named = [(found.usage.job_id_raw, found.usage.job_id) for found in runs]
+    named = [(run.usage.job_id_raw, run.usage.job_id) for run in runs]
     named += [(row.raw_id, row.job_id) for row in rows]
     # The id of an array is the raw one of a task as well.
     return next((name for raw_id, name in named if raw_id == job_id != _of_all(name)), job_id)
@@ -143,23 +143,23 @@ def _stories(
     user = runs[-1].usage.user if runs else rows[-1].user if rows else own_name()
     # csub saw the id of an array, not those of its tasks; the sampler saw the task's own.
     decision = _decision(config, user, _of_all(job_id)) if config else None
-    known: Known | None = None
+    past: Known | None = None
     # Evidence of one's own jobs says nothing of anybody else's.
     if config and decision and user == own_name():
-        known = look_up(config, decision.signature, CliClient().job_states)
-    kept = {item.job_id: item for item in known.evidence} if known else {}
+        past = look_up(config, decision.signature, CliClient().job_states)
+    own_evidence = {item.job_id: item for item in past.evidence} if past else {}
     of_slurm = {(row.raw_id, row.start_s): row for row in rows}
     stories = []
-    for found in runs:
-        usage = found.usage
+    for run in runs:
+        usage = run.usage
         row = of_slurm.pop((usage.job_id_raw, int(usage.start_s)), None)
-        evidence = found.evidence if usage.methods else kept.get(usage.job_id_raw)
-        judged = found if usage.methods else found._replace(evidence=evidence, fitted=None)
-        advice = advise(judged, row, decision, known, config) if config else Advice()
-        stories.append(RunStory(usage, row, found.timeline, kept.get(usage.job_id_raw) or evidence, advice))
+        evidence = run.evidence if usage.methods else own_evidence.get(usage.job_id_raw)
+        judged = run if usage.methods else run._replace(evidence=evidence, fitted=None)
+        advice = advise(judged, row, decision, past, config) if config else Advice()
+        stories.append(RunStory(usage, row, run.timeline, own_evidence.get(usage.job_id_raw) or evidence, advice))
     for row in of_slurm.values():
-        evidence = kept.get(row.raw_id) if row.end_s is not None else None
-        advice = advise(row, row, decision, known, config, evidence) if config and row.end_s is not None else Advice()
+        evidence = own_evidence.get(row.raw_id) if row.end_s is not None else None
+        advice = advise(row, row, decision, past, config, evidence) if config and row.end_s is not None else Advice()
         stories.append(RunStory(None, row, None, evidence, advice))
     return sorted(stories, key=_began), decision
 
@@ -183,11 +183,11 @@ def _pack(config: SiteConfig, job_id: str) -> Pack | None:
 
 def _decision(config: SiteConfig, user: str, job_id: str) -> Decision | None:
     """Return csub's decision from one's own decisions, or from the site's where they are open to us."""
-    own, _ = own_decisions(config)
+    decisions, _ = own_decisions(config)
     if user == own_name():
-        found = next((item for item in reversed(own) if item.job_id == job_id), None)
-        if found:
-            return found
+        decision = next((item for item in reversed(decisions) if item.job_id == job_id), None)
+        if decision:
+            return decision
     # Anybody may write a decision about any job id; the job's own user's is the one that was acted upon.
     spool = config.paths.decisions
     owned = collect_decisions(spool).decisions.get((user, job_id)) if spool and os.access(spool, os.R_OK) else None

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """colloc job --to mlflow: each run of a job as a run of MLflow's, its series under the names and units of radT.
 
-It is found again by the cluster, the job and its start: what is whole there stays, and what broke off is written again,
-the same points at the same times.
+It is found again by the cluster, the job and its start: a whole one stays there, and one that broke off is written
+again, the same points at the same times.
 """
 
 import os
@@ -35,7 +35,7 @@ def send(story: JobStory, uri: str) -> list[str]:
 
     Args:
         story: of a job; the runs that the store knows are written.
-        uri: of the server, or of a folder of files; empty: what MLFLOW_TRACKING_URI says.
+        uri: the server's, or that of a folder of files; if empty, MLFLOW_TRACKING_URI says.
 
     Raises:
         InputError: nothing of the job can be written, or MLflow is not installed.
@@ -54,8 +54,8 @@ def send(story: JobStory, uri: str) -> list[str]:
     try:
         client = MlflowClient(uri or None)
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "slurm_colloc")
-        known = client.get_experiment_by_name(name)
-        experiment = known.experiment_id if known else client.create_experiment(name)
+        existing = client.get_experiment_by_name(name)
+        experiment = existing.experiment_id if existing else client.create_experiment(name)
         return [_sent(client, experiment, usage, timeline) for usage, timeline in runs]
     except (MlflowException, OSError) as error:
         raise ProcessError(f"MLflow does not take it: {error}") from error
@@ -64,9 +64,9 @@ def send(story: JobStory, uri: str) -> list[str]:
 def _sent(client: Any, experiment: str, usage: JobUsage, timeline: JobTimeline | None) -> str:
     tags = {"cluster": usage.cluster, "job": usage.job_id, "script": usage.job_name, "piece": usage.gres}
     began_ms, ended_ms = int(1000 * usage.start_s), int(1000 * usage.end_s)
-    asked = " AND ".join(f"tags.{name} = '{tags[name]}'" for name in ("cluster", "job"))
-    found = client.search_runs([experiment], f"{asked} AND attributes.start_time = {began_ms}")
-    run = found[0] if found else client.create_run(experiment, began_ms, tags, f"{usage.job_name} {usage.job_id}")
+    condition = " AND ".join(f"tags.{name} = '{tags[name]}'" for name in ("cluster", "job"))
+    matches = client.search_runs([experiment], f"{condition} AND attributes.start_time = {began_ms}")
+    run = matches[0] if matches else client.create_run(experiment, began_ms, tags, f"{usage.job_name} {usage.job_id}")
     where = f"job {printable(usage.job_id)} is run {run.info.run_id} of MLflow's experiment {experiment}"
     if run.info.status == "FINISHED":
         return f"{where}, written before"
@@ -80,15 +80,15 @@ def _metrics(usage: JobUsage, timeline: JobTimeline | None, ended_ms: int) -> It
     from mlflow.entities import Metric
 
     pieces = timeline.pieces if timeline else ()
-    for at, piece in enumerate(pieces, 1):
+    for number, piece in enumerate(pieces, 1):
         assert timeline
-        at_ms = int(1000 * (timeline.since_s + (timeline.until_s - timeline.since_s) * at / len(pieces)))
+        at_ms = int(1000 * (timeline.since_s + (timeline.until_s - timeline.since_s) * number / len(pieces)))
         if piece.gpu_util_pct is not None:
-            yield Metric("system/SMI - GPU Util", piece.gpu_util_pct / 100, at_ms, at)
+            yield Metric("system/SMI - GPU Util", piece.gpu_util_pct / 100, at_ms, number)
         if piece.sm_active_pct is not None:
-            yield Metric("system/DCGMI - SM Active", piece.sm_active_pct / 100, at_ms, at)
+            yield Metric("system/DCGMI - SM Active", piece.sm_active_pct / 100, at_ms, number)
         if piece.gpu_mem_mib is not None:
-            yield Metric("system/SMI - Mem Used", piece.gpu_mem_mib, at_ms, at)
+            yield Metric("system/SMI - Mem Used", piece.gpu_mem_mib, at_ms, number)
     for name, value in usage._asdict().items():
         if isinstance(value, float | int) and name not in ("start_s", "end_s"):
             yield Metric(f"colloc/{name}", float(value), ended_ms, 0)

@@ -37,33 +37,33 @@ _ALLOWING = "if one is free and limits allow it ('csub --dry-run --explain SCRIP
 
 
 def advise(
-    found: RunFound | Accounted,
+    past_run: RunFound | Accounted,
     slurm: Accounted | None,
     decision: Decision | None,
-    known: Known | None,
+    knowledge: Known | None,
     config: SiteConfig,
-    kept: Evidence | None = None,
+    own_evidence: Evidence | None = None,
 ) -> Advice:
     """Return what a measured run would have fitted, and the line to submit it by.
 
     Args:
-        found: the run in the store, with its evidence where that is enough to size anything by, else Slurm's row.
+        past_run: the run in the store, with its evidence where that is enough to size anything by, else Slurm's row.
         slurm: Slurm's row, of which the line of its submission counts.
         decision: csub's decision for it, None where it was submitted without.
-        known: csub's evidence of the job, where there is a decision and the job is one's own.
+        knowledge: csub's evidence of the job, where there is a decision and the job is one's own.
         config: the site.
-        kept: evidence of a run that the store does not have.
+        own_evidence: evidence of a run that the store does not have.
     """
-    evidence = found.evidence if isinstance(found, RunFound) else kept
-    run = found.usage if isinstance(found, RunFound) else found
+    evidence = past_run.evidence if isinstance(past_run, RunFound) else own_evidence
+    run = past_run.usage if isinstance(past_run, RunFound) else past_run
     gres = run.gres if isinstance(run, JobUsage) else ",".join(map(str, run.given))
-    expected = _next_by_csub(decision, known, run, config) if decision and not decision.is_pack else ""
+    expected = _next_by_csub(decision, knowledge, run, config) if decision and not decision.is_pack else ""
     if evidence is None or run.state in SO_FAR or had_piece(evidence, gres):
         return Advice(expected=expected)
-    if isinstance(found, RunFound):
-        (found,) = with_fitted([found], config)
-        fitted = found.fitted
-        best = next((one for one in judge(found).remedies if one.code in (NO_USE, FEWER)), None)
+    if isinstance(past_run, RunFound):
+        (past_run,) = with_fitted([past_run], config)
+        fitted = past_run.fitted
+        best = next((remedy for remedy in judge(past_run).remedies if remedy.code in (NO_USE, FEWER)), None)
         if best:
             command = _with_gres(slurm, best.gres, config)
             return Advice(f"{'no GPU' if best.code == NO_USE else 'fewer GPUs'}: {best.what}", command, expected)
@@ -71,8 +71,8 @@ def advise(
         where = run.partition, run.account, run.qos, gres
         (fitted,) = fitted_by_evidence([Kept(evidence, where)], config)
     if fitted is None or fitted.why:
-        why = because(fitted.why if fitted else "size-not-known", state=evidence.state, least_pct=MIN_COVERAGE_PCT)
-        return Advice(f"not known: {words(why)}", expected=expected)
+        reason = because(fitted.why if fitted else "size-not-known", state=evidence.state, least_pct=MIN_COVERAGE_PCT)
+        return Advice(f"not known: {words(reason)}", expected=expected)
     request = past_request(gres, run.partition, run.account, run.qos)
     fit = _in_words(fitted, would_have_fitted(evidence, request, config), evidence)
     if decision:
@@ -90,16 +90,16 @@ def line_for(run: RunFound, config: SiteConfig) -> str:
     rows: Sequence[Accounted] = ()
     with suppress(CollocError):
         rows = CliClient().accounted(run.usage.job_id)
-    own = next((row for row in rows if row.user == run.usage.user), None)
-    return advise(run, own, None, None, config).command if own else ""
+    slurm_row = next((row for row in rows if row.user == run.usage.user), None)
+    return advise(run, slurm_row, None, None, config).command if slurm_row else ""
 
 
-def _next_by_csub(decision: Decision, known: Known | None, run: JobUsage | Accounted, config: SiteConfig) -> str:
+def _next_by_csub(decision: Decision, knowledge: Known | None, run: JobUsage | Accounted, config: SiteConfig) -> str:
     """Return what csub would make of the next submission of a job that it knows."""
-    if known is None:
+    if knowledge is None:
         return f"not known here: csub goes by what it keeps for {run.user} alone" if config.policy == "auto" else ""
-    asked = question(decision.signature, decision.numbers, known)
-    footprint = estimate_at_site(asked, config.paths.state)
+    next_run = question(decision.signature, decision.numbers, knowledge)
+    footprint = estimate_at_site(next_run, config.paths.state)
     placement = place(past_request(decision.asked, run.partition, run.account, run.qos), footprint, config)
     how = "submitted by csub again" + (", without a hint" if decision.rung == "hint" else "")
     if config.policy != "auto":
@@ -117,8 +117,8 @@ def _gets(how: str, placement: Placement, footprint: Footprint) -> str:
 
 def _in_words(fitted: Fitted, placement: Placement, run: Evidence) -> str:
     active = f"{number(run.sm_active_mean_pct, 1)} %"
-    what = f"at most {active} of the SMs" if run.sm_is_bound else f"{active} of the SMs"
-    used = f"{run.gpu_mem_peak_mib} MiB at peak and {what} while kernels ran"
+    share = f"at most {active} of the SMs" if run.sm_is_bound else f"{active} of the SMs"
+    used = f"{run.gpu_mem_peak_mib} MiB at peak and {share} while kernels ran"
     if not fitted.unit:
         return f"no smaller piece: {sentence(placement.reasons)} (measured: {used})"
     mode = _MODES.get(fitted.unit.partition(":")[0], SharingMode.MIG)
@@ -146,12 +146,12 @@ def _with_gres(slurm: Accounted | None, gres: str, config: SiteConfig) -> str:
             script = read_script(stream.read(_LIMIT_BYTES), line.table, config.slurm_release)
     except (CollocError, UnsureError, OSError):
         return ""
-    styles = {one.name for one in (*script.options, *line.options) if one.name in ("gres", *_GPU_OPTIONS)}
+    styles = {option.name for option in (*script.options, *line.options) if option.name in ("gres", *_GPU_OPTIONS)}
     if len(styles) != 1 or not styles <= set(STYLES):
         return ""
     # sbatch takes the last of two of one option.
-    at = line.script_at
-    return _shown(slurm, "sbatch", *line.words[:at], option_for(gres, *styles), *line.words[at:])
+    position = line.script_at
+    return _shown(slurm, "sbatch", *line.words[:position], option_for(gres, *styles), *line.words[position:])
 
 
 class _Line(NamedTuple):
@@ -169,13 +169,13 @@ def _line_of(slurm: Accounted, config: SiteConfig) -> _Line | None:
         split = split_command_line(words, table)
     except (CollocError, UnsureError):
         return None
-    at = len(words) - len(arguments) - 1
+    position = len(words) - len(arguments) - 1
     # Words with blanks are kept without their quotes, a script of csub's is a copy that is gone.
-    if split.script_at != at or not _is_there(slurm.work_dir, script):
+    if split.script_at != position or not _is_there(slurm.work_dir, script):
         return None
-    if any(word.partition("=")[0] in {f"--{one.name}" for one in OWN_OPTIONS} for word in words[:at]):
+    if any(word.partition("=")[0] in {f"--{option.name}" for option in OWN_OPTIONS} for word in words[:position]):
         return None
-    return _Line(words, at, split.options, table)
+    return _Line(words, position, split.options, table)
 
 
 def _shown(slurm: Accounted, *words: str) -> str:

@@ -38,34 +38,34 @@ def me(
     config = site_or_none()
     user = own_name() or str(os.geteuid())
     present_s = now()
-    asked = Window(start.timestamp(), present_s, present_s)
-    found = judged_runs(store, user, asked, config)
+    span = Window(start.timestamp(), present_s, present_s)
+    judged = judged_runs(store, user, span, config)
     if not config:
         say("note: no site.toml, so what is kept of your jobs is not looked at; 'colloc site init --user' writes one")
-    usages = [one.found.usage for one in found.said]
-    hints = [*hints_of(found.said), *(_fit_hints(found.said, config) if config else [])]
+    usages = [judgement.found.usage for judgement in judged.said]
+    hints = [*hints_of(judged.said), *(_fit_hints(judged.said, config) if config else [])]
     report = MyReport(
         user,
         config.cluster if config else "",
         start,
         end,
-        found.source,
+        judged.source,
         usages,
-        found.without_gpu,
-        fit_of(user, found.said),
+        judged.without_gpu,
+        fit_of(user, judged.said),
         hints,
     )
     show(report, FORMATS, form)
 
 
-def _fit_hints(said: Sequence[Judgement], config: SiteConfig) -> Iterator[Hint]:
+def _fit_hints(judgements: Sequence[Judgement], config: SiteConfig) -> Iterator[Hint]:
     """Yield, for the names of jobs that held most too much, the line to submit the last of them by."""
     by_name: dict[str, list[tuple[RunFound, Remedy]]] = defaultdict(list)
     # csub knows what it submitted, and goes by what was measured of it from then on.
-    by_csub = {one.job_id for one in own_decisions(config)[0]}
-    for found, remedy in ((one.found, remedy) for one in said for remedy in one.remedies):
-        if remedy.code == PIECE and asked_id(found.usage.job_id, found.usage.job_id_raw) not in by_csub:
-            by_name[found.usage.job_name].append((found, remedy))
+    by_csub = {decision.job_id for decision in own_decisions(config)[0]}
+    for run, remedy in ((judgement.found, remedy) for judgement in judgements for remedy in judgement.remedies):
+        if remedy.code == PIECE and asked_id(run.usage.job_id, run.usage.job_id_raw) not in by_csub:
+            by_name[run.usage.job_name].append((run, remedy))
     freed_by = {name: fsum(remedy.gpu_hours for _, remedy in group) for name, group in by_name.items()}
     for name in sorted(by_name, key=lambda name: -freed_by[name])[:_OF_SHAPES]:
         group, freed = by_name[name], freed_by[name]

@@ -21,27 +21,29 @@ _MODE = 0o644
 
 def off(
     user: Annotated[str, typer.Argument(help="whose jobs, for administrators; mine without a name")] = "",
-    why: Annotated[str, typer.Option("--why", help="for whoever asks later")] = "",
+    reason: Annotated[str, typer.Option("--why", help="for whoever asks later")] = "",
     end: Annotated[bool, typer.Option("--end", help="have csub decide again")] = False,
 ) -> None:
     """Keep csub off all jobs of a user, or mine."""
-    own = user in ("", own_name())
-    state = "" if own else site().paths.state
-    if not (own or state):
+    mine = user in ("", own_name())
+    state = "" if mine else site().paths.state
+    if not (mine or state):
         raise ConfigError("'paths.state' is not set, and without it no other user's csub reads what is written here")
     try:
-        path = off_path(state, os.geteuid() if own else pwd.getpwnam(user).pw_uid)
+        path = off_path(state, os.geteuid() if mine else pwd.getpwnam(user).pw_uid)
     except KeyError:
         raise InputError(f"user '{user}' is not known here") from None
     if end:
         remove(path)
-    elif own:
+    elif mine:
         private_folder(os.path.dirname(path))
     else:
         from slurm_colloc.feedback.user_histories import make_history_folder  # with DuckDB, which csub's package lacks
 
         make_history_folder(state)
     if not end:
-        write_atomic(path, f"by {caller()}, {stamp(local(now()))}{why and ': '}{why}".encode(errors="replace"), _MODE)
-    whose, call = ("your jobs", "colloc off --end") if own else (f"the jobs of {user}", f"colloc off {user} --end")
+        write_atomic(
+            path, f"by {caller()}, {stamp(local(now()))}{reason and ': '}{reason}".encode(errors="replace"), _MODE
+        )
+    whose, call = ("your jobs", "colloc off --end") if mine else (f"the jobs of {user}", f"colloc off {user} --end")
     say(f"csub decides about {whose}" if end else f"csub leaves {whose} as they are asked for; '{call}' ends this")

@@ -175,15 +175,15 @@ def node_name() -> str:
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname().split(".", 1)[0]
 
 
-def service_folder(name: str, given: str) -> str:
+def service_folder(name: str, folder_option: str) -> str:
     """Return the folder ``name`` (store, journal) of the site for its keeper, or the one that an option names.
 
     Raises:
         ConfigError: there is no site.toml.
         StoreError: the site's folder is not there.
     """
-    if given:
-        return given
+    if folder_option:
+        return folder_option
     config = site()
     folder = config.journal_folder if name == "journal" else os.path.join(config.state_folder, name)
     if not os.path.isdir(folder) and (config.paths.state or config.paths.journal):
@@ -234,15 +234,15 @@ def span(option: str, text: str) -> timedelta:
     return length
 
 
-def one_of(option: str, given: str, known: Iterable[str]) -> None:
+def one_of(option: str, word: str, choices: Iterable[str]) -> None:
     """Check the value of an option that takes one of some words.
 
     Raises:
         InputError: it is none of them.
     """
-    words = tuple(known)
-    if given not in words:
-        raise InputError(f"{option} '{given}' is not one of {', '.join(words)}")
+    words = tuple(choices)
+    if word not in words:
+        raise InputError(f"{option} '{word}' is not one of {', '.join(words)}")
 
 
 def window(since: str, until: str) -> tuple[datetime, datetime]:

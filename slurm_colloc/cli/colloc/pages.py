@@ -43,12 +43,12 @@ def pages(
     """
     start, end = window(since, "now")
     config = site_or_none()
-    made = _pages(config, store or state_folder("store"), start, end)
+    user_pages = _pages(config, store or state_folder("store"), start, end)
     make = page_maker(config.paths.templates if config else "")
     written, unknown, failed = 0, 0, 0
     top = passable_folder(folder)
     try:
-        for name, page in made.items():
+        for name, page in user_pages.items():
             uid = _uid(name)
             if uid is None:
                 unknown += 1
@@ -77,9 +77,9 @@ def _pages(config: SiteConfig | None, folder: str, start: datetime, end: datetim
             runs.setdefault(run.user, []).append(run)
         cluster = ", ".join(count_runs(database).clusters)
         fits = fits_by_group(fits_of(database, "user", config, SLICES)) if config else {}
-    made = local(now())
+    present = local(now())
     return {
-        group.name: UserPage(cluster, start, end, made, group, runs.get(group.name, ()), fits.get(group.name))
+        group.name: UserPage(cluster, start, end, present, group, runs.get(group.name, ()), fits.get(group.name))
         for group in groups
     }
 

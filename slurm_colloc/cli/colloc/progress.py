@@ -14,18 +14,18 @@ _Piece = TypeVar("_Piece")
 
 
 @contextmanager
-def progress(what: str, after_s: float = _AFTER_S) -> Iterator[Callable[[int, int], None]]:
+def progress(label: str, after_s: float = _AFTER_S) -> Iterator[Callable[[int, int], None]]:
     """Show how far work has come, on standard error where that is a terminal; else show nothing.
 
     Args:
-        what: is done, in a word or two.
+        label: the work, in a word or two.
         after_s: how long it may take without a bar.
 
     Yields:
         A function of the number of pieces that are done, and of all; work in one piece need not call it.
     """
     if _UNDER_WAY or not sys.stderr.isatty():
-        yield lambda done, of: None
+        yield lambda done, total: None
         return
     # Many reports are made for no terminal: they do not import this.
     from rich.console import Console
@@ -33,14 +33,14 @@ def progress(what: str, after_s: float = _AFTER_S) -> Iterator[Callable[[int, in
 
     parts = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     bar = Progress(*parts, TextColumn("{task.fields[left]}"), console=Console(stderr=True), transient=True)
-    task = bar.add_task(what, total=None, left="")
+    task = bar.add_task(label, total=None, left="")
     # The bar has a clock of its own: the first piece may be the long one.
     timer = Timer(after_s, bar.start)
     timer.daemon = True
     timer.start()
-    _UNDER_WAY.append(what)
+    _UNDER_WAY.append(label)
     try:
-        yield lambda done, of: bar.update(task, completed=done, total=of, left="left")
+        yield lambda done, total: bar.update(task, completed=done, total=total, left="left")
     finally:
         _UNDER_WAY.clear()
         timer.cancel()

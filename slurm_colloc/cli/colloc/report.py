@@ -117,8 +117,8 @@ def report(
     """
     text = Text(sacct_file, fields, timezone)
     kinds = {"shadow": shadow, "harm": harm, "several": several, "rollout": rollout}
-    kind = "".join(name for name, given in kinds.items() if given)
-    asked = _Asked(
+    kind = "".join(name for name, is_set in kinds.items() if is_set)
+    options = _Asked(
         by,
         form,
         output,
@@ -134,7 +134,7 @@ def report(
         min_group,
         billing,
     )
-    _check(asked)
+    _check(options)
     ends = window(since, until)
     if kind == "shadow":
         show(shadow_of(store, site(), ends, equivalents), SHADOW_FORMATS, form, output)
@@ -144,12 +144,12 @@ def report(
         show(proof_of(store, site(), ends, equivalents, harm=harm), PROOF_FORMATS, form, output)
     else:
         with progress("making the report") as step:
-            found = _report(asked, ends, site_or_none(), step)
-            shown = _shown(found, asked)
+            usage_report = _report(options, ends, site_or_none(), step)
+            rendered = _shown(usage_report, options)
             step(100, 100)
-        write(shown, output)
-        # Whoever took a store's rows in was told then.
-        if text.path and found.lost.too_many:
+        write(rendered, output)
+        # The rows of a store were judged when they were taken in.
+        if text.path and usage_report.lost.too_many:
             raise typer.Exit(Status.UNKNOWN)
 
 
@@ -194,82 +194,84 @@ class _Asked(NamedTuple):
         return not self.text.path and not self.min_group
 
 
-def _check(asked: _Asked) -> None:
+def _check(options: _Asked) -> None:
     """Raise an InputError for values that are not known, and options that contradict each other or do nothing."""
-    kind, text = asked.kind, asked.text
+    kind, text = options.kind, options.text
     if kind not in _FORMATS:
         raise InputError("--shadow, --harm, --several and --rollout are reports of their own; choose one")
-    one_of("--format", asked.form, _FORMATS[kind])
-    one_of("--equivalents", asked.equivalents, CONVENTIONS)
-    one_of("--by", asked.by, SEVERAL_BY if kind == "several" else GROUPINGS)
-    if (asked.top is not None or asked.explained) and (asked.form != TABLE or kind):
+    one_of("--format", options.form, _FORMATS[kind])
+    one_of("--equivalents", options.equivalents, CONVENTIONS)
+    one_of("--by", options.by, SEVERAL_BY if kind == "several" else GROUPINGS)
+    if (options.top is not None or options.explained) and (options.form != TABLE or kind):
         raise InputError("--top and --explain are for --format table; the others always have all rows")
-    if asked.billing and (asked.form not in (TABLE, "html") or kind):
+    if options.billing and (options.form not in (TABLE, "html") or kind):
         raise InputError("--billing adds a column to --format table and html; the others have it")
-    if asked.form == PARQUET and not asked.output:
+    if options.form == PARQUET and not options.output:
         raise InputError("--format parquet is no text; name a file by --output")
-    if kind and (text.path or asked.runs_csv or (asked.by != "user" and kind != "several")):
+    if kind and (text.path or options.runs_csv or (options.by != "user" and kind != "several")):
         raise InputError(f"--{kind} adds up a store's decisions; leave --by, --runs and --sacct-file out")
-    check_names(asked.by, asked.pseudonyms, asked.min_group, kind=kind, runs=bool(asked.runs_csv), charts=asked.charts)
-    if asked.charts and (asked.form != "json" or kind or text.path):
+    check_names(
+        options.by, options.pseudonyms, options.min_group, kind=kind, runs=bool(options.runs_csv), charts=options.charts
+    )
+    if options.charts and (options.form != "json" or kind or text.path):
         raise InputError("--charts adds to --format json of a store; --format html has them")
     if not text.path and (text.fields or text.timezone):
         raise InputError("--fields and --timezone do nothing without --sacct-file: a store has times without zones")
-    if text.path and asked.by == "signature":
+    if text.path and options.by == "signature":
         raise InputError("a sacct text has no signatures; a store has those of the jobs that went through csub")
-    if text.path and asked.runs_csv:
+    if text.path and options.runs_csv:
         raise InputError("--runs writes the runs of a store; take the text in by colloc ingest --sacct-file")
-    if text.path and asked.store:
+    if text.path and options.store:
         raise InputError("--sacct-file is read in place of a store; to add it to one: colloc ingest --sacct-file")
 
 
-def _report(asked: _Asked, ends: tuple[datetime, datetime], config: SiteConfig | None, step: Step) -> UsageReport:
+def _report(options: _Asked, ends: tuple[datetime, datetime], config: SiteConfig | None, step: Step) -> UsageReport:
     """Return the usage report, and write each run to a file where that is asked for.
 
     The database is gone then, whose memory a page can use.
     """
 
-    by_month = asked.by == MONTH
+    by_month = options.by == MONTH
 
-    def months(done: int, of: int) -> None:
-        step(_ADDED_PCT * done // (2 * of), 100)
+    def months(done: int, total: int) -> None:
+        step(_ADDED_PCT * done // (2 * total), 100)
 
-    def adding(done: int, of: int) -> None:
-        step(_ADDED_PCT * (done + by_month * of) // max(1, of + by_month * of), 100)
+    def adding(done: int, total: int) -> None:
+        step(_ADDED_PCT * (done + by_month * total) // max(1, total + by_month * total), 100)
 
     span = Window(ends[0].timestamp(), ends[1].timestamp(), now())
-    bins = bins_of(span.since_s, span.until_s) if asked.draws else None
-    with _text(asked, config, adding) if asked.text.path else _store(asked, config, span) as opened:
-        of = (opened.database, opened.source, span, config if asked.details else None, asked.equivalents, months)
-        groups, fits = used_hours_by_month(*of) if by_month else ([], [])
+    bins = bins_of(span.since_s, span.until_s) if options.draws else None
+    with _text(options, config, adding) if options.text.path else _store(options, config, span) as opened:
+        task = (opened.database, opened.source, span, config if options.details else None, options.equivalents, months)
+        groups, fits = used_hours_by_month(*task) if by_month else ([], [])
         days = aggregate(opened.database, opened.source, span, bins, step=adding)
         step(_ADDED_PCT, 100)
-        names = keep_names_out(opened.database, opened.source, asked.by, asked.pseudonyms, asked.min_group)
-        if asked.runs_csv:
-            _write_runs(opened.database, asked.runs_csv, named=not asked.pseudonyms)
-        found = _figures(opened, asked, ends, span, config, bins)
+        names = keep_names_out(opened.database, opened.source, options.by, options.pseudonyms, options.min_group)
+        if options.runs_csv:
+            _write_runs(opened.database, options.runs_csv, named=not options.pseudonyms)
+        usage_report = _figures(opened, options, ends, span, config, bins)
         if by_month:
-            found = found._replace(groups=tuple(groups), fits=(*fits, *found.fits[-1:]))
+            usage_report = usage_report._replace(groups=tuple(groups), fits=(*fits, *usage_report.fits[-1:]))
         step(_FIGURES_PCT, 100)
-    harm = harmed(opened.source, config, ends) if config and asked.draws and found.predictions else None
-    found = found._replace(billing=asked.billing, names=names, in_proportion=days.cut, harm=harm)
-    return without_jobs(found) if asked.pseudonyms else found
+    harm = harmed(opened.source, config, ends) if config and options.draws and usage_report.predictions else None
+    usage_report = usage_report._replace(billing=options.billing, names=names, in_proportion=days.cut, harm=harm)
+    return without_jobs(usage_report) if options.pseudonyms else usage_report
 
 
-def _shown(report: UsageReport, asked: _Asked) -> str | bytes:
+def _shown(report: UsageReport, options: _Asked) -> str | bytes:
     """Return a usage report in one of FORMATS.
 
     Raises:
         ConfigError: a site's template that does not render.
         StoreError: there is no room for a file of Parquet.
     """
-    if asked.form == TABLE:
-        shown_on = terminal(asked.output)
+    if options.form == TABLE:
+        shown_on = terminal(options.output)
         usual = 0 if shown_on.columns is None else _ROWS_ON_TERMINAL
-        return as_table(report, shown_on, usual if asked.top is None else asked.top, explained=asked.explained)
-    if asked.form == PARQUET:
+        return as_table(report, shown_on, usual if options.top is None else options.top, explained=options.explained)
+    if options.form == PARQUET:
         return parquet_bytes(*flat(report), about(report))
-    return TEXTS[asked.form](report)
+    return TEXTS[options.form](report)
 
 
 class _Opened(NamedTuple):
@@ -282,7 +284,7 @@ class _Opened(NamedTuple):
 
 def _figures(
     opened: _Opened,
-    asked: _Asked,
+    options: _Asked,
     ends: tuple[datetime, datetime],
     span: Window,
     config: SiteConfig | None,
@@ -290,8 +292,8 @@ def _figures(
 ) -> UsageReport:
     """Return the report of a database whose window is aggregated."""
     source, database, _ = opened
-    of_text, visible = bool(asked.text.path), source.visible
-    added, kinds = used_hours_by_kind(database, asked.by) if bins else (used_hours_by(database, asked.by), {})
+    of_text, visible = bool(options.text.path), source.visible
+    added, kinds = used_hours_by_kind(database, options.by) if bins else (used_hours_by(database, options.by), {})
     *groups, total = added
     runs, without_gpu, clusters, begun_before = count_runs(database)
     unsure = unsure_types(database, config)
@@ -301,13 +303,13 @@ def _figures(
     # A part of the runs is no part of what all GPUs could have done, nor are those of another cluster.
     gpus = installed_gpus(config) if config and visible.everybody and set(clusters) <= {config.cluster, ""} else None
     hours = (min(span.until_s, span.now_s) - span.since_s) / 3600
-    several = several_gpus(database) if asked.details else ()
+    several = several_gpus(database) if options.details else ()
     report = UsageReport(
         cluster=", ".join(clusters) or (config.cluster if config else ""),
         since=ends[0],
         until=ends[1],
-        by=asked.by,
-        equivalents=CONVENTIONS[asked.equivalents],
+        by=options.by,
+        equivalents=CONVENTIONS[options.equivalents],
         groups=tuple(groups),
         total=total,
         runs=runs,
@@ -320,8 +322,8 @@ def _figures(
         unaccounted_hours=unaccounted,
         sampled_job_hours=sampled,
         installed_gpu_hours=gpus * hours if gpus and hours > 0 else None,
-        collocation=tuple(collocation(database)) if asked.details else (),
-        predictions=tuple(predictions(database)) if asked.details else (),
+        collocation=tuple(collocation(database)) if options.details else (),
+        predictions=tuple(predictions(database)) if options.details else (),
         prices=config.prices if config else Prices(),
         strays=tuple(stray_use(database)),
         **_rows(opened, runs),
@@ -334,28 +336,28 @@ def _figures(
         so_far=span.until_s > span.now_s,
         of_text=of_text,
         templates=config.paths.templates if config else "",
-        charts=charts_of(database, asked.by, span, bins, gpus, kinds) if bins else None,
+        charts=charts_of(database, options.by, span, bins, gpus, kinds) if bins else None,
         several=next(iter(several), None),
         several_by_size=several[1:],
-        fits=fits_of(database, asked.by, config, asked.equivalents) if config and asked.details else (),
-        visible="" if visible.everybody else visible.nameless if asked.pseudonyms else visible.whose,
+        fits=fits_of(database, options.by, config, options.equivalents) if config and options.details else (),
+        visible="" if visible.everybody else visible.nameless if options.pseudonyms else visible.whose,
     )
-    of_users = remedies(database, config, MOST) if asked.details else ()
+    of_users = remedies(database, config, MOST) if options.details else ()
     return report._replace(to_do=to_do(report, of_users, config.observe.agent if config else None))
 
 
 def _rows(opened: _Opened, runs: int) -> dict[str, Any]:
     """Return the fields of a report that say what became of the rows behind it."""
-    rows, others = opened.rows, count_other_rows(opened.database, runs)
+    rows, other_rows = opened.rows, count_other_rows(opened.database, runs)
     return {
         "rows_in": rows and rows.rows_in,
         "rows_used": rows and rows.used,
         "job_steps": rows and rows.steps,
         "rejected": dict(rows.rejected) if rows else {},
         "lost": rows.lost if rows else Lost(),
-        "rows_repeated": others.repeated,
-        "rows_not_started": others.not_started,
-        "rows_outside": others.outside,
+        "rows_repeated": other_rows.repeated,
+        "rows_not_started": other_rows.not_started,
+        "rows_outside": other_rows.outside,
     }
 
 
@@ -365,13 +367,15 @@ def _local(at_s: float | None, most_s: float = inf) -> datetime | None:
 
 def _write_runs(database: DuckDBPyConnection, path: str, *, named: bool) -> None:
     kinds, rows = run_rows(database)
-    kept = [number for number, name in enumerate(kinds) if named or name not in ("job_id", "job_id_raw", "job_name")]
-    write(csv_table([list(kinds)[at] for at in kept], ([row[at] for at in kept] for row in rows)), path)
+    columns = [number for number, name in enumerate(kinds) if named or name not in ("job_id", "job_id_raw", "job_name")]
+    write(
+        csv_table([list(kinds)[index] for index in columns], ([row[index] for index in columns] for row in rows)), path
+    )
 
 
 @contextmanager
-def _store(asked: _Asked, config: SiteConfig | None, span: Window) -> Iterator[_Opened]:
-    source = seen_store(asked.store, config, asked.equivalents)
+def _store(options: _Asked, config: SiteConfig | None, span: Window) -> Iterator[_Opened]:
+    source = seen_store(options.store, config, options.equivalents)
     with source.connect(span.since_s, span.until_s) as database:
         yield _Opened(source, database, _counted(source, span))
 
@@ -389,17 +393,17 @@ def _counted(source: Store, span: Window) -> Taken | None:
 
 
 @contextmanager
-def _text(asked: _Asked, config: SiteConfig | None, step: Step) -> Iterator[_Opened]:
+def _text(options: _Asked, config: SiteConfig | None, step: Step) -> Iterator[_Opened]:
     """Make a database of a text alone, and a store with no samples."""
     with temporary_folder() as folder:
-        source = Store(os.path.join(folder, "none"), config, asked.equivalents)
-        columns = (GROUPINGS[asked.by], *(["user"] if asked.min_group else []))
+        source = Store(os.path.join(folder, "none"), config, options.equivalents)
+        columns = (GROUPINGS[options.by], *(["user"] if options.min_group else []))
 
         def taking(database: DuckDBPyConnection) -> Taken:
             with watched(database, step):
-                return take(database, asked.text, folder, columns)
+                return take(database, options.text, folder, columns)
 
-        with source.over(folder, taking) as (database, taken):
-            for named in () if asked.pseudonyms else taken.named:
+        with source.over(folder, taking) as (database, counts):
+            for named in () if options.pseudonyms else counts.named:
                 say(f"rejected: {named}")
-            yield _Opened(source, database, taken)
+            yield _Opened(source, database, counts)

@@ -30,7 +30,7 @@ from slurm_colloc.store.store import Store
 def proof_of(store: str, config: SiteConfig, span: tuple[datetime, datetime], by: str, *, harm: bool) -> Proof:
     """Return what is known of runs that started in ``span``: harm by kind, or else the two arms of each rule."""
     source = seen_store(store, config, by)
-    runs = [one for one in _judged(source, config, span) if (one.on_piece if harm else one.arm)]
+    runs = [run for run in _judged(source, config, span) if (run.on_piece if harm else run.arm)]
     if not runs:
         say(
             "no run of these had a piece of a GPU by csub"
@@ -38,7 +38,7 @@ def proof_of(store: str, config: SiteConfig, span: tuple[datetime, datetime], by
             else 'no run of these was drawn: a [[rollout]] rule with policy = "auto" and a percent draws jobs'
         )
     figures = harm_rates(runs) if harm else arm_figures(runs)
-    unknown = sum(one.harm is None and one.run.state != COMPLETED for one in runs)
+    unknown = sum(run.harm is None and run.run.state != COMPLETED for run in runs)
     visible = "" if source.visible.everybody else source.visible.nameless
     began, rows = (None, ()) if harm else _fairness(source, config, span)
     bound = config.sharing.max_slowdown
@@ -61,10 +61,10 @@ def _fairness(
 
 def harmed(source: Store, config: SiteConfig, span: tuple[datetime, datetime]) -> HarmRate | None:
     """Return how many runs on pieces that started in ``span`` were harmed; None where there are none."""
-    rates = harm_rates(one for one in _judged(source, config, span) if one.on_piece)
+    rates = harm_rates(run for run in _judged(source, config, span) if run.on_piece)
     # The last of them is of all kinds.
-    *_, whole = (one for one in rates if not one.arm)
-    return whole if whole.known else None
+    *_, total = (rate for rate in rates if not rate.arm)
+    return total if total.known else None
 
 
 def several_of(
@@ -81,15 +81,15 @@ def several_of(
 
 def _waiting(config: SiteConfig | None, until_s: float) -> Question:
     """Return what COL012 asks, by the bounds that the site has set."""
-    known = all_entries(config.audit if config else Audit())
-    return question(next(one for one in known if one.rule.code == "COL012"), until_s)
+    ruleset = all_entries(config.audit if config else Audit())
+    return question(next(entry for entry in ruleset if entry.rule.code == "COL012"), until_s)
 
 
 def _judged(source: Store, config: SiteConfig, span: tuple[datetime, datetime]) -> list[JudgedRun]:
     since_s, until_s = (end.timestamp() for end in span)
     # Runs from before show what a job takes on a whole GPU; no sample is looked at.
     with source.connect(until_s, until_s) as database:
-        return [one for one in judged_runs(database, config) if since_s <= one.start_s < until_s]
+        return [run for run in judged_runs(database, config) if since_s <= run.start_s < until_s]
 
 
 def shadow_of(store: str, config: SiteConfig, span: tuple[datetime, datetime], by: str) -> ShadowReport:
@@ -97,8 +97,8 @@ def shadow_of(store: str, config: SiteConfig, span: tuple[datetime, datetime], b
     source = seen_store(store, config, by)
     with added_up(source, span) as (database, window):
         runs, without_gpu, clusters, _ = count_runs(database)
-        found = shadow_use(database, config, window, by)
-    if not found.decided:
+        shadow = shadow_use(database, config, window, by)
+    if not shadow.decided:
         say(
             'none of these runs was decided on in shadow mode: is policy = "shadow" in site.toml, do jobs go '
             "through csub, and has 'colloc ingest' taken their decisions in? For jobs of before: 'colloc site plan'"
@@ -110,6 +110,6 @@ def shadow_of(store: str, config: SiteConfig, span: tuple[datetime, datetime], b
         equivalents=CONVENTIONS[by],
         covered_pct=COVERED_PCT,
         runs=runs - without_gpu,
-        **found._asdict(),
+        **shadow._asdict(),
         visible=source.visible.whose,
     )

@@ -134,9 +134,9 @@ def _pair(text: str, option: str, form: str) -> tuple[str, str]:
     return key, value
 
 
-def _settings(given: list[str]) -> dict[str, dict[str, object]]:
+def _settings(assignments: list[str]) -> dict[str, dict[str, object]]:
     sections: dict[str, dict[str, object]] = {}
-    for text in given:
+    for text in assignments:
         key, value = _pair(text, "--set", "SECTION.KEY=VALUE")
         try:
             table = tomllib.loads(f"value = {value}")
@@ -215,7 +215,7 @@ def gpus(
 
 
 def look_around(files: Sequence[str], observe: Mapping[str, object]) -> Cluster:
-    """Return the cluster with its GPUs by drivers: by files, and by this host's driver if it is one of its GPU nodes.
+    """Return the cluster with its GPUs by drivers: those of files, and this host's if it is one of its GPU nodes.
 
     Args:
         files: paths of texts that ``colloc site gpus`` printed.

@@ -117,14 +117,14 @@ def _parts(text: str) -> list[float]:
     return [part for part in parts if part < 1]
 
 
-def _most_waits(asked: Sequence[str]) -> Mapping[str, float]:
-    found = {}
-    for item in asked:
+def _most_waits(waits: Sequence[str]) -> Mapping[str, float]:
+    by_class = {}
+    for item in waits:
         name, _, text = item.partition("=")
         if name not in _CLASSES:
             raise InputError(f"--wait '{item}' is not CLASS=DURATION, with a class of {', '.join(_CLASSES)}")
-        found[_CLASSES[name]] = span("--wait", text).total_seconds()
-    return found
+        by_class[_CLASSES[name]] = span("--wait", text).total_seconds()
+    return by_class
 
 
 @contextmanager
@@ -133,8 +133,8 @@ def _store(text: str, fields: str, timezone: str, folder: str, config: SiteConfi
     if not text:
         yield seen_store(folder, config)
         return
-    with temporary_folder() as made:
-        source = Store(os.path.join(made, "store"), config)
+    with temporary_folder() as temporary:
+        source = Store(os.path.join(temporary, "store"), config)
         ingest.take_in(source, config, ingest.Inputs(sacct_file=text, fields=fields, timezone=timezone))
         yield source
 
@@ -144,26 +144,28 @@ def _harm(source: Store, config: SiteConfig, ends: tuple[datetime, datetime]) ->
     rate = harmed(source, config, ends)
     if rate is None or rate.part is None or rate.low is None or rate.high is None:
         return ""
-    each, low, high = (significant(10_000 * part, 2) for part in (rate.part, rate.low, rate.high))
-    return f"harmed: {each} of 10,000 jobs on pieces ({low} to {high} with 95 % certainty, from {rate.known})"
+    middle, low, high = (significant(10_000 * part, 2) for part in (rate.part, rate.low, rate.high))
+    return f"harmed: {middle} of 10,000 jobs on pieces ({low} to {high} with 95 % certainty, from {rate.known})"
 
 
-def _page(found: Need, config: SiteConfig, spans: tuple[str, str], extras: Extras) -> str:
+def _page(answer: Need, config: SiteConfig, spans: tuple[str, str], extras: Extras) -> str:
     render = renderer(config.paths.templates, in_words=in_words)
-    titles, *cells = rows(found)
+    titles, *cells = rows(answer)
     curves = {
-        name: [(one.gpus, one.mean_s) for one in found.points if one.adoption == part and one.mean_s is not None]
+        name: [
+            (point.gpus, point.mean_s) for point in answer.points if point.adoption == part and point.mean_s is not None
+        ]
         for name, part in (("without sharing", 0.0), ("with sharing", 1.0))
     }
     return render(
         "need.html.j2",
-        heading=headline(found),
-        window=title(found, config, spans),
-        need=found,
+        heading=headline(answer),
+        window=title(answer, config, spans),
+        need=answer,
         curves=curves,
         most_s=max((mean_s for curve in curves.values() for _, mean_s in curve), default=0.0),
         titles=titles,
         rows=cells,
-        facts=list(facts(found, config, extras)),
-        footnotes=list(notes(found)),
+        facts=list(facts(answer, config, extras)),
+        footnotes=list(notes(answer)),
     )

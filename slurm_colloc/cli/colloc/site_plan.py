@@ -128,7 +128,7 @@ def past_in(
     """Return the jobs of a window that a store knows, with what was measured of them.
 
     Raises:
-        InputError: not all of them are to be seen.
+        InputError: some of them are not to be seen.
     """
     if not store.visible.everybody:
         raise InputError("a queue is everybody's, and you may see the jobs of some only; ask who keeps the store")
@@ -155,7 +155,9 @@ def rules_here(config: SiteConfig) -> Rules:
 def _uses(store: Store, config: SiteConfig) -> dict[str, Use]:
     """Return what was measured of runs where it is enough to place them by: sampled, or taken in as past; by job id."""
     runs = [run for past in store.past(config.cluster).values() for run in past]
-    runs += [found.run._replace(sampled_s=found.alone_s) for found in measured_runs(store, config.cluster, config)]
+    runs += [
+        measured.run._replace(sampled_s=measured.alone_s) for measured in measured_runs(store, config.cluster, config)
+    ]
     # Which piece holds it is asked of each what-if; whether anything can be said of it is the same for all.
     fitted = fitted_by_evidence([Kept(run, _ONE_GPU) for run in runs], config)
     return {

@@ -25,15 +25,15 @@ def resume() -> None:
     print(f"jobs are placed again; they were not, since {reason}")
 
 
-def tell_admins(config: SiteConfig, why: str, *, late: bool = False) -> None:
+def tell_admins(config: SiteConfig, reason: str, *, late: bool = False) -> None:
     """Say that nothing is placed any more, or nothing late, by mail too where the site sends any."""
     verb = "gives no more pieces to jobs that wait" if late else "places no more jobs"
     recorded = "" if late else ", and are recorded as under the policy 'shadow'"
     text = (
-        f"csub {verb} on '{config.cluster}': {why}.\n\nThey run as asked{recorded}. Find out what is wrong: "
+        f"csub {verb} on '{config.cluster}': {reason}.\n\nThey run as asked{recorded}. Find out what is wrong: "
         "'colloc report --by signature', 'colloc job ID'. Then: 'colloc site resume'.\n"
     )
-    say(f"stopped: csub {verb}: {why}; they run as asked until 'colloc site resume'")
+    say(f"stopped: csub {verb}: {reason}; they run as asked until 'colloc site resume'")
     settings = config.notices
     if settings.mode == "off":
         return

@@ -37,7 +37,7 @@ def put(text: str, indent: int = 6) -> None:
     write("".join(f"{line}\n" for some in lines for line in some), "")
 
 
-def show(found: object, formats: Mapping[str, Callable[..., str]], form: str, output: str = "") -> None:
+def show(report: object, formats: Mapping[str, Callable[..., str]], form: str, output: str = "") -> None:
     """Print a report, or write it to a file, in one of its ``formats``; the first is for people, at their terminal."""
     make = formats[form]
-    write(make(found, terminal(output)) if form == next(iter(formats)) else make(found), output)
+    write(make(report, terminal(output)) if form == next(iter(formats)) else make(report), output)

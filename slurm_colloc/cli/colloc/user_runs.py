@@ -21,7 +21,7 @@ from slurm_colloc.store.window import Window
 
 # sacct of one user and a month.
 _SACCT_TIMEOUT_S = 60.0
-# Each is a file to read; what one submitted longer ago than that many jobs is left to the store.
+# Each is a file to read; jobs submitted longer ago than the last so many are left to the store.
 _SIGNATURES = 200
 
 
@@ -33,55 +33,55 @@ class JudgedRuns(NamedTuple):
     source: str
 
 
-def judged_runs(store: str, user: str, asked: Window, config: SiteConfig | None) -> JudgedRuns:
+def judged_runs(store: str, user: str, window: Window, config: SiteConfig | None) -> JudgedRuns:
     """Return a user's runs from the store in a folder, or where that is empty the site's.
 
     Raises:
         InputError: neither a store nor Slurm has them.
     """
-    found, source = _runs(store or state_folder("store"), user, asked, config)
+    user_runs, source = _runs(store or state_folder("store"), user, window, config)
     # csub keeps evidence of one's own runs alone.
-    own = config and user == own_name()
-    kept = kept_evidence(config) if config and own and any(not run.usage.methods for run in found.runs) else {}
-    runs = [with_evidence(run, kept.get(run.usage.job_id_raw)) for run in found.runs]
+    mine = config and user == own_name()
+    evidence = kept_evidence(config) if config and mine and any(not run.usage.methods for run in user_runs.runs) else {}
+    runs = [with_evidence(run, evidence.get(run.usage.job_id_raw)) for run in user_runs.runs]
     return JudgedRuns(
-        [judge(run) for run in (with_fitted(runs, config) if config else runs)], found.without_gpu, source
+        [judge(run) for run in (with_fitted(runs, config) if config else runs)], user_runs.without_gpu, source
     )
 
 
-def _runs(folder: str, user: str, asked: Window, config: SiteConfig | None) -> tuple[UserRuns, str]:
+def _runs(folder: str, user: str, window: Window, config: SiteConfig | None) -> tuple[UserRuns, str]:
     """Return a user's runs and where they are from: a store that somebody keeps up to date, else Slurm itself."""
 
-    own = user == own_name()
+    mine = user == own_name()
 
     def stored() -> tuple[UserRuns, str]:
-        visible = Visible(False, user) if own else visible_here(folder, config)
+        visible = Visible(False, user) if mine else visible_here(folder, config)
         source = open_store(folder, config, visible=visible)
-        part = "" if own or visible.everybody else f", {visible.whose}"
-        return user_in_store(source, user, asked, config), f"samples and accounting in the store '{folder}'{part}"
+        part = "" if mine or visible.everybody else f", {visible.whose}"
+        return user_in_store(source, user, window, config), f"samples and accounting in the store '{folder}'{part}"
 
     def by_sacct() -> tuple[UserRuns, str]:
-        found = user_by_sacct(Store(folder, config), user, asked, config, _SACCT_TIMEOUT_S, os.environ)
-        return found, "sacct" + ", and what csub measured in your jobs" * own
+        user_runs = user_by_sacct(Store(folder, config), user, window, config, _SACCT_TIMEOUT_S, os.environ)
+        return user_runs, "sacct" + ", and what csub measured in your jobs" * mine
 
     ways = [stored, by_sacct]
     if folder == os.path.join(user_data_folder(), "store"):
         # One's own store is as old as one's last ingest.
         ways.reverse()
-    why: list[str] = []
+    reasons: list[str] = []
     for way in ways:
         try:
             return way()
         except CollocError as error:
-            why.append(str(error))
-    raise InputError("; and in its place: ".join(why))
+            reasons.append(str(error))
+    raise InputError("; and in its place: ".join(reasons))
 
 
 def kept_evidence(config: SiteConfig) -> dict[str, Evidence]:
     """Return what csub keeps of one's own jobs, by their ids."""
     decisions, _ = own_decisions(config)
-    signatures = dict.fromkeys(one.signature for one in reversed(decisions) if not one.is_pack)
-    found: dict[str, Evidence] = {}
+    signatures = dict.fromkeys(decision.signature for decision in reversed(decisions) if not decision.is_pack)
+    evidence: dict[str, Evidence] = {}
     for signature in list(signatures)[:_SIGNATURES]:
-        found |= {run.job_id: run for run in look_up(config, signature, None).evidence}
-    return found
+        evidence |= {run.job_id: run for run in look_up(config, signature, None).evidence}
+    return evidence
