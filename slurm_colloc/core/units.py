@@ -43,7 +43,7 @@ def demand_mib(text: str) -> int:
     if match is None:
         raise InputError(f"memory size '{text}' is not a number with a unit; write it like '9G' or '512M'")
     size = size_mib(float(match[1]), match[2].upper())
-    if size == math.inf:
+    if size > 2**53:  # a float beyond holds no whole number of MiB
         raise InputError(f"memory size '{text}' is beyond any GPU")
     mib = math.ceil(size)
     if mib == 0:

@@ -70,8 +70,8 @@ WORDS = {
     "shares-hold": "{units} of the GPU's {of_units} shares are enough for {need_mib} MiB of GPU memory, "
     "a reserve included, and {sm_pct:.0f} % of the SMs",
     "shards-hold": "{units} of the GPU's {of_units} shards are enough for {need_mib} MiB of GPU memory",
-    "slowdown": "expect {expected:.2g} times the run time, in one job of ten more than {upper:.3g} times",
-    "slowdown-beside-users": "beside other users up to {upper:.3g} times the run time; {turns} shares are for turns",
+    "slowdown": "it should take {expected:.2g} times as long as on a whole GPU, one job in ten over {upper:.3g} times",
+    "slowdown-beside-users": "beside other users up to {upper:.3g} times as long; {turns} shares are for turns",
     "slowdown-unknown": "csub cannot tell how much jobs on the same GPU will slow this job",
     "time-limit": "csub sets the time limit to {limit_min} min",
     "time-limit-raised": "csub raises the time limit from {asked_min:g} min to {limit_min} min",
@@ -161,15 +161,15 @@ WORDS = {
     "no-mps-daemon": "the site runs no MPS daemon",
     # Pieces that do not hold it.
     "no-pieces": "no GPU in partition {partitions} has slices or shares that csub may use",
-    "nothing-holds": "no piece of a GPU in partition {partitions} suits the job, which needs {need_mib} MiB of GPU "
-    "memory, a reserve included, and {sm_pct:.0f} % of the SMs",
-    "too-little-memory": "it has {mem_mib} MiB of GPU memory, and the job needs {need_mib} MiB",
-    "too-slow": "on {sms} of {of_sms} SMs the job would take about {expected:.2g} times as long, perhaps "
-    "{upper:.3g} times; the limit is {bound:g} times",
-    "too-busy-to-share": "the job uses {sm_pct:.0f} % of the SMs; another job would slow it by more than {bound:g} "
-    "times",
-    "too-busy-beside-users": "the job uses {sm_pct:.0f} % of the SMs; a job of another user would slow it by more "
-    "than {bound:g} times",
+    "nothing-holds": "no piece of a GPU in partition {partitions} is enough for {need_mib} MiB of GPU memory, "
+    "a reserve included, and {sm_pct:.0f} % of the SMs",
+    "too-little-memory": "too little GPU memory: {mem_mib} MiB, not {need_mib} MiB",
+    "too-slow": "too few SMs: on {sms} of {of_sms} the job would take about {expected:.2g} times as long, perhaps "
+    "{upper:.3g} times, and the limit is {bound:g} times",
+    "too-busy-to-share": "too many SMs in use: the job uses {sm_pct:.0f} %, and beside another job it would take "
+    "more than {bound:g} times as long",
+    "too-busy-beside-users": "too many SMs in use: the job uses {sm_pct:.0f} %, and beside another user's job it would "
+    "take more than {bound:g} times as long",
     "no-room-beside": "the job needs {units} of {of_units} shares, which leaves no room for another job",
     "runs-too-long": "slowed {slowdown:.2f} times, the job would take {needed_min:.0f} min, judged by earlier runs; "
     "its time limit is {limit_min:g} min and csub may raise it to {most_min:g} min",
@@ -200,7 +200,7 @@ WORDS = {
     "margins-unreadable": "csub uses the built-in memory margins, because it cannot read the site's: {error}",
     "margins-old": "csub uses the built-in memory margins, because the site's are older than {days} days: does "
     "'colloc ingest' run?",
-    "grew": "the newest run needed {more_pct:.0f} % more GPU memory than any before, so csub adds as much again",
+    "grew": "the newest run needed {more_pct:.0f} % more GPU memory than any before; csub adds as many percent again",
     "ran-out-of-memory": "job {job_id} ran out of GPU memory, so this job needs more than {least_mib} MiB",
     "raised-by-weights": "raised to {weights_mib} MiB, the size of the weights of '{model}'",
     "raised-by-smaller": "raised to {least_mib} MiB, which the smaller job {job_id} used",
@@ -260,7 +260,7 @@ WORDS = {
     # Packs.
     "pack": "a pack of {tasks:task} in {jobs:job} of one {units}, {at_once} at a time",
     "pack-may-not-share": "the tasks run one at a time: {why}",
-    "pack-shares-nothing": "the tasks run one at a time: {why}; to share the GPU, say {say}",
+    "pack-shares-nothing": "the tasks run one at a time: {why}; to share the GPU, add {say}",
     "not-packed": "not packed: {why}",
     "no-packer": "packs are not available here",
     "command-of-wrap": "the job is a command of --wrap",
@@ -270,8 +270,8 @@ WORDS = {
     "one-at-a-time": "the array runs one task at a time (%1)",
     "no-two-fit": "no two tasks fit on one GPU",
     "srun-gets-array": "an srun inside a task would see the pack's own array numbers",
-    "on-device": "on {device}",
-    "type-keeps-off-slices": "to keep off slices, name a GPU type, such as --gres=gpu:TYPE:1",
+    "on-device": "this is so on {device}, which Slurm may give the job",
+    "type-keeps-off-slices": "to get a whole GPU, name its type: --gres=gpu:TYPE:1",
     "no-such-gpu": "the job asks for {asked} in partition {partitions}, where site.toml has {there}",
     "jobs-exceed-most": "{jobs} jobs would run more tasks at a time than %{most} allows",
     "most-exceeds-time": "with {most} tasks at a time, the array does not fit the partition's time limit",
@@ -281,7 +281,7 @@ WORDS = {
     "tasks-asked-for": "you asked for {asked:task} at a time",
     "memory-holds-tasks": "{mem_mib} MiB of GPU memory are enough for {held:task} of {each_mib} MiB",
     "tasks-exceed-memory": "{mem_mib} MiB of GPU memory are enough for {held:task} at a time, not for {tasks}",
-    "tasks-fill-sms": "each task uses {sm_pct:.3g} % of the SMs, and all together may use {max_pct:.4g} %",
+    "tasks-fill-sms": "each task uses {sm_pct:.3g} % of the SMs, and csub puts tasks together up to {max_pct:.4g} %",
     "one-task-fills-memory-bandwidth": "one task uses GPU memory bandwidth {dram_pct:.0f} % of the time",
     "task-sm-unknown": "the SM activity of a task is not known",
     "equal-parts": "csub assumes that each task needs one part of {tasks}",

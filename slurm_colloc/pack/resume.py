@@ -174,7 +174,7 @@ def _submitted(cluster: str, job_id: str) -> tuple[Spec, bytes]:
         spec = from_json(line)
     except (InputError, StoreError) as error:
         raise StoreError(
-            f"job {job_id} cannot be resumed: its script is not to be had ({error}); submit it anew"
+            f"job {job_id} cannot be resumed: csub's copy of its script is missing ({error}); submit it anew"
         ) from error
     if not spec.commands:
         return spec, script

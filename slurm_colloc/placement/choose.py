@@ -72,11 +72,16 @@ def _why_none(
     of_job = [reason for reason in reasons if reason.code in _OF_THE_JOB][:1]
     for barred in (job.request.no_slice, job.request.no_mps, job.request.no_share):
         of_job += barred if any(reason in barred for reason in reasons) else ()
+    refusals = [reason for reason in reversed(reasons) if reason not in of_job]
     # The need is beside the point where no piece was refused for it.
-    if all(reason in of_job for reason in reasons):
-        return tuple(of_job)
-    need = because("nothing-holds", need_mib=job.memory_mib, sm_pct=job.sm_active_pct, partitions=partitions)
-    return (need, *of_job)
+    if refusals:
+        of_job = [
+            because("nothing-holds", need_mib=job.memory_mib, sm_pct=job.sm_active_pct, partitions=partitions),
+            # The largest piece that is too small or too slow tells which of memory and SMs was too much.
+            max(refusals, key=lambda reason: reason.code.startswith("too-")),
+            *of_job,
+        ]
+    return tuple(of_job)
 
 
 def _weighed(job: Candidate, pieces: list[Fit], free_now: FreeNow) -> Placement:
@@ -112,8 +117,7 @@ def _weighed(job: Candidate, pieces: list[Fit], free_now: FreeNow) -> Placement:
     smallest = pieces[0]
     if number is None and whole_gpu is not None:
         refusal, reasons = _why_other(whole_gpu, weighed[0])
-        rejected = (*smallest.rejected, Rejected(str(smallest.gres), refusal))
-        return as_asked(reasons, rejected)._replace(weighed=looked_up)
+        return as_asked(reasons, (*smallest.rejected, refusal))._replace(weighed=looked_up)
     piece = pieces[number or 0]
     if piece is smallest:
         compared = [weighed[0], *([whole_gpu] if whole_gpu else [])]
@@ -121,26 +125,26 @@ def _weighed(job: Candidate, pieces: list[Fit], free_now: FreeNow) -> Placement:
         reasons = reasons if len(reasons) == len(compared) else ()
     else:
         refusal, reasons = _why_other(weighed[number or 0], weighed[0])
-        piece = piece._replace(rejected=(*piece.rejected, Rejected(str(smallest.gres), refusal)))
+        piece = piece._replace(rejected=(*piece.rejected, refusal))
     if isinstance(free, Reason) and free_now.wanted:
         reasons = (*reasons, free)
     placement = _placed(job, piece)
     return placement._replace(reasons=(*placement.reasons, *reasons), weighed=looked_up)
 
 
-def _why_other(better: Weighed, smallest: Weighed) -> tuple[Reason, tuple[Reason, ...]]:
-    """Return why another option is better than the smallest piece, and all that is known of the two."""
-    free = tuple(filter(None, map(free_in_words, (better, smallest))))
+def _why_other(better: Weighed, smallest: Weighed) -> tuple[Rejected, tuple[Reason, ...]]:
+    """Return the smallest piece as rejected for a better option, and all that is known of the two."""
+    reasons = tuple(filter(None, map(free_in_words, (better, smallest))))
     if smallest.rounds > 1:
-        few = because(
+        rounds = because(
             "array-rounds",
             option=smallest.option,
             rounds=smallest.rounds,
             other=better.option,
             other_rounds=better.rounds,
         )
-        return few, (few, *free)
-    return free[0], free
+        reasons = (rounds, *reasons)
+    return Rejected(smallest.option, reasons[0]), reasons
 
 
 def _whole_kind(job: Candidate) -> str:
@@ -219,8 +223,4 @@ def reasons_to_leave(
         return footprint.provenance
     if footprint.sm_active_pct is None:
         return (because("sm-unknown"),)
-    if footprint.keep_whole:
-        return (footprint.keep_whole,)
-    if access.unknown:
-        return (access.unknown,)
-    return ()
+    return tuple(filter(None, (footprint.keep_whole, access.unknown)))

@@ -197,7 +197,7 @@ def _of_slurm(slurm: Accounted) -> Iterator[str]:
 
 
 def _by_samples(story: RunStory, run: JobUsage, decision: Decision | None) -> Iterator[str]:
-    covered = "not recorded" if run.coverage_pct is None else f"{at_least(run.coverage_pct)} % of its time on GPUs"
+    covered = "not recorded" if run.coverage_pct is None else f"{at_least(run.coverage_pct)} % of its GPU time"
     pieces = story.timeline.pieces if story.timeline else ()
     yield titled("GPU_UTIL", _share(run, "util"))
     # GPU_UTIL of a share is the whole GPU's, or a server's.
@@ -313,7 +313,7 @@ def _is_share(run: JobUsage) -> bool:
 def _share(run: JobUsage, metric: str) -> str:
     if use := use_by(run, metric):
         sampled, used = (significant(hours, 4) for hours in (use.measured_gpu_hours, use.used_gpu_hours))
-        return f"{use} of the {sampled} sampled GPU-h, that is {used} GPU-h"
+        return f"{use} ({used} of {sampled} sampled GPU-h)"
     return "not measured" if getattr(run, f"{metric}_used_gpu_hours") is None else "suspended all the time"
 
 

@@ -31,7 +31,12 @@ def known(shell: Shell) -> Path:
 
 # What no hint is, test_estimate.py has.
 @pytest.mark.parametrize(
-    ("hint", "why"), [("9G", "'9G' is not one of mem=SIZE"), ("mem=0", "memory size '0' is not a number with a unit")]
+    ("hint", "why"),
+    [
+        ("9G", "'9G' is not one of mem=SIZE"),
+        ("mem=0", "memory size '0' is not a number with a unit"),
+        ("mem=9999999999999T", "memory size '9999999999999T' is beyond any GPU"),
+    ],
 )
 @pytest.mark.parametrize("how", ["argument", "line", "wrap", "dry"])
 def test_a_hint_outside_its_grammar_submits_nothing(shell: Shell, hint: str, why: str, how: str) -> None:
@@ -42,14 +47,12 @@ def test_a_hint_outside_its_grammar_submits_nothing(shell: Shell, hint: str, why
     refused(shell, why, *asked)
 
 
-@pytest.mark.parametrize("hint", ["mem=500G,sm=10", "mem=9999999999999T,sm=10"])
-def test_a_hint_that_no_piece_holds_leaves_the_job_as_asked_and_says_why(
-    shell: Shell, hint: str, printed: Printed
-) -> None:
+def test_a_hint_that_no_piece_holds_leaves_the_job_as_asked_and_says_why(shell: Shell, printed: Printed) -> None:
+    hint = "mem=500G,sm=10"
     done = shell.run(f"--gpu-footprint={hint}", "job.sh")
     assert (done.returncode, shell.calls()) == (0, [["job.sh"]])
-    assert [code for code, _ in shell.decisions()[0]["reasons"]] == ["nothing-holds"]
-    printed("csub", done.stderr, case=hint)
+    assert [code for code, _ in shell.decisions()[0]["reasons"]] == ["nothing-holds", "too-little-memory"]
+    printed("csub", done.stderr)
     assert shell.run(f"--gpu-footprint={hint}", "--colloc=off", "job.sh").stderr == ""
     assert shell.decisions()[-1]["reasons"][0] == ["switched-off", {"wish": "off"}]
 

@@ -524,7 +524,7 @@ def test_where_the_site_has_switched_csub_off_commands_make_no_pack(lab: Shell) 
 def test_who_gave_a_footprint_is_not_told_to_give_one(lab: Shell) -> None:
     done = lab.run("pack", "--gres=gpu:1", "--gpu-footprint=mem=4G,sm=90", "tasks")
     assert words(because("tasks-fill-sms", sm_pct=90, max_pct=120)) in done.stderr
-    assert "say --pack-tasks=K\n" in done.stderr
+    assert "add --pack-tasks=K\n" in done.stderr
 
 
 def test_a_refused_pack_of_commands_is_sbatchs_own_error(lab: Shell) -> None:

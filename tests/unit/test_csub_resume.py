@@ -84,14 +84,13 @@ def test_only_what_is_missing_of_an_array_is_submitted(lab: Shell) -> None:
 def test_two_at_the_same_moment_do_not_both_resume(lab: Shell, printed: Printed) -> None:
     begun(lab, 90)
     calls = len(lab.calls())
-    inner = f"{CSUB} pack --resume=4711 2>{lab.folder}/second; echo $? >>{lab.folder}/second"
+    inner = f"{CSUB} pack --resume=4711 2>{lab.folder}/second; echo $? >{lab.folder}/status"
     lab.behave(calls, f'{inner}; echo "Submitted batch job 4800"; exit')
     done = lab.run("pack", "--resume=4711")
     assert done.returncode == 0, done.stderr
     assert len(lab.calls()) == calls + 1
-    second = (lab.folder / "second").read_text()
-    printed("csub-pack", second)
-    assert second.endswith("\n2\n")
+    printed("csub-pack", (lab.folder / "second").read_text())
+    assert (lab.folder / "status").read_text() == "2\n"
     assert resumed_by("lab", "4711")[0] == ("4800",)
 
 

@@ -164,7 +164,7 @@ def test_a_large_run_is_told_why_no_piece_holds_it(tmp_path: Path, printed: Prin
     one = measured(tmp_path, sm=95.0, mib=60000)
     advice = advise(one, ROW, None, None, SITE)
     why = because("nothing-holds", need_mib=60_256, sm_pct=95.0, partitions=("gpu",))
-    assert advice.fit.startswith(f"no smaller piece: {words(why)}")
+    assert advice.fit.startswith(f"none: {words(why)}")
     printed("job", advice.fit)
     assert advice.command == ""
 

@@ -97,8 +97,22 @@ def test_no_slice_says_why_of_each() -> None:
     assert found["gpu:h100_3g.40gb"] == Reason("too-slow", slow)
     assert set(found) == {"gpu:h100_1g.10gb", "gpu:h100_1g.20gb", "gpu:h100_2g.20gb", "gpu:h100_3g.40gb"}
     full = place(request(), footprint(60000, 1), site(MIG_POOL))
-    assert why(full)["gpu:h100_3g.40gb"] == because("too-little-memory", mem_mib=40448, need_mib=60256)
-    assert full.reasons == (because("nothing-holds", need_mib=60256, sm_pct=1, partitions=("gpu",)),)
+    largest = because("too-little-memory", mem_mib=40448, need_mib=60256)
+    assert why(full)["gpu:h100_3g.40gb"] == largest
+    assert full.reasons == (because("nothing-holds", need_mib=60256, sm_pct=1, partitions=("gpu",)), largest)
+
+
+def test_no_piece_says_whether_memory_or_sms_were_too_much() -> None:
+    """The largest piece decides that, and a share of a GPU that the site does not describe is none."""
+    config = site(MIG_POOL._replace(mps_per_gpu=100, gpu_mem_mib=None), max_slowdown=1.25)
+    assert [found.code for found in place(request(), footprint(30000, 50), config).reasons] == [
+        "nothing-holds",
+        "too-slow",
+    ]
+    assert [found.code for found in place(request(), footprint(60000, 50), config).reasons] == [
+        "nothing-holds",
+        "too-little-memory",
+    ]
 
 
 def test_a_compute_instance_is_not_given() -> None:

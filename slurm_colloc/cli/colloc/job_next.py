@@ -118,12 +118,12 @@ def _gets(how: str, placement: Placement, footprint: Footprint) -> str:
 def _in_words(fitted: Fitted, placement: Placement, run: Evidence) -> str:
     active = f"{number(run.sm_active_mean_pct, 1)} %"
     share = f"at most {active} of the SMs" if run.sm_is_bound else f"{active} of the SMs"
-    used = f"{run.gpu_mem_peak_mib} MiB at peak and {share} while kernels ran"
+    used = f"its memory peak was {run.gpu_mem_peak_mib} MiB, and it used {share}, idle samples left out"
     if not fitted.unit:
-        return f"no smaller piece: {sentence(placement.reasons)} (measured: {used})"
+        return f"none: {sentence(placement.reasons)} ({used})"
     mode = _MODES.get(fitted.unit.partition(":")[0], SharingMode.MIG)
     where = f" in partition '{fitted.partition}'" if fitted.partition else ""
-    return f"{fitted.unit} ({mode}){where}, by {used}"
+    return f"{fitted.unit} ({mode}){where}: {used}"
 
 
 def _command(slurm: Accounted, footprint: Footprint, config: SiteConfig) -> str:
