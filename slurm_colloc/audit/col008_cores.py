@@ -5,8 +5,8 @@ A user's runs held more CPUs for each GPU than the site's bound, or than a node 
 idle. While they ran, GPUs of their nodes may have had too few left for anybody else's job. CPUs are what Slurm counts
 as such: cores, or hardware threads where a site has Slurm count these.
 
-Figures of what was held are from the accounting; what was kept busy is CPU time over sampled time, and time that was not sampled
-counts as busy. Runs whose host was sampled too little, or not on each of their nodes, of a partition or GPU type that
+Figures of what was held are from the accounting; what was kept busy is CPU time over sampled time, and time that was
+not sampled counts as busy. Runs whose host was sampled too little, or not on each of their nodes, of a partition or GPU type that
 site.toml does not describe (where the site sets no bound of its own), and those on slices and shares, which need a core
 each whatever their size, are not judged, nor is the use of one that has just begun. It never says that another job did
 wait. A site whose partition gives whole nodes to everybody excludes it.
