@@ -38,10 +38,9 @@ SHORTEST_S = 120
 _LONGEST_WAIT_S = 7 * 86400.0
 # A user whose job begins less than this sooner hardly notices.
 _SOONER_S = 3600
-_COULD_FREE = """
-SELECT coalesce(sum(fit_freed::DECIMAL(38, 18)), 0)::DOUBLE,
-       coalesce(sum(fit_freed::DECIMAL(38, 18)) FILTER (run IN (SELECT run FROM judged WHERE fitted)), 0)::DOUBLE
-FROM run_fits
+_HOURS = "sum(allocated::DECIMAL(38, 12))::DOUBLE"
+_OF_ALL_RUNS = f"""
+SELECT (SELECT {_HOURS} FROM usage), coalesce(sum(fit_freed::DECIMAL(38, 18)), 0)::DOUBLE FROM run_fits
 """
 _NOT_KNOWN_WHY = "by a decision that does not say why"
 
@@ -64,8 +63,8 @@ class Shadow(NamedTuple):
 
     ``late`` are those of all that would have got their piece while they waited.
 
-    ``decided`` are all of these runs. ``could_free_gpu_hours`` is what a report says that smaller pieces would leave to
-    others, of all runs of the window, and ``fitted_could_free_gpu_hours`` the same of the runs that fitted here.
+    ``decided`` are all of these runs. All runs of the window had ``allocated_gpu_hours``, None where no size is known,
+    of which a report says that smaller pieces would leave ``could_free_gpu_hours`` to others.
     """
 
     decided: int
@@ -74,8 +73,8 @@ class Shadow(NamedTuple):
     left: tuple[ShadowLeft, ...]
     not_judged: tuple[ShadowLeft, ...]
     late: ShadowLate
+    allocated_gpu_hours: float | None
     could_free_gpu_hours: float
-    fitted_could_free_gpu_hours: float
 
 
 _PIECE_KINDS = {
@@ -86,7 +85,6 @@ _PIECE_KINDS = {
     "sm_part": "DOUBLE",
     "enforced": "BOOLEAN",
 }
-_HOURS = "sum(allocated::DECIMAL(38, 12))::DOUBLE"
 
 
 def shadow_use(database: DuckDBPyConnection, config: SiteConfig, window: Window, by: str) -> Shadow:
@@ -125,7 +123,7 @@ def shadow_use(database: DuckDBPyConnection, config: SiteConfig, window: Window,
         f"count(*) FILTER (earlier_s >= {_SOONER_S}) FROM judged WHERE arm = '{LATE}'"
     )
     make_run_fits(database, config, by)
-    ((could_free, of_fitted),) = database.execute(_COULD_FREE).fetchall()
+    ((allocated, could_free),) = database.execute(_OF_ALL_RUNS).fetchall()
     return Shadow(
         decided=decided,
         pieces=tuple(pieces),
@@ -133,8 +131,8 @@ def shadow_use(database: DuckDBPyConnection, config: SiteConfig, window: Window,
         left=_in_words(database.execute(left_as_asked).fetchall()),
         not_judged=tuple(ShadowLeft(**row) for row in named(database, not_judged)),
         late=ShadowLate(*database.execute(late).fetchall()[0]),
+        allocated_gpu_hours=allocated,
         could_free_gpu_hours=could_free,
-        fitted_could_free_gpu_hours=of_fitted,
     )
 
 
@@ -177,9 +175,7 @@ def find_piece(would: str, partition: str, config: SiteConfig, by: str) -> Piece
 
 def _in_pool(gres: Gres, pool: Pool, by: str) -> Piece | None:
     gpus = equivalent_in_pool(gres, pool, by)
-    if gpus is None:
-        return None
-    if gres.name not in ("gpu", "mps", "shard"):
+    if gpus is None or gres.name not in ("gpu", "mps", "shard"):
         return None
     if gres.name == "gpu":
         part = next(part for part in pool.slice if part.type == gres.type)

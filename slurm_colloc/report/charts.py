@@ -265,10 +265,9 @@ def _util_against_sm(report: UsageReport) -> Figure:
     limits = limits_over_decades(cell.allocated_gpu_hours for cell in cells)
     return figure._replace(
         says=f"{runs} runs of whole GPUs by both metrics; {finding}.",
-        caption="One does not tell the other: GPU_UTIL is the time in which any kernel ran, however small, and SM "
-        "activity how many of the SMs had work, so whatever lies far below the diagonal keeps a GPU busy without "
-        f"filling it. Colour: allocated GPU-hours of the {runs} runs of whole GPUs that have both, {short(hours)} "
-        f"GPU-h; each metric is the mean over its own covered time. Here {finding}.",
+        caption="A GPU can look busy (GPU_UTIL: the time in which any kernel ran) and be nearly empty (SM activity: "
+        f"how many of its SMs had work). Here {finding}. Colour: allocated GPU-hours of the {runs} runs of whole GPUs "
+        f"that have both, {short(hours)} GPU-h; each metric is the mean over its own covered time.",
         legend=darkness(limits, "GPU-h"),
         limits=limits,
         titles=("GPU_UTIL %", "SM activity %", "runs", "GPU-h allocated"),

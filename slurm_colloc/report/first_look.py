@@ -7,7 +7,7 @@ from slurm_colloc.core.chart_model import Todo
 from slurm_colloc.core.units import counted, printable, significant
 from slurm_colloc.core.usage_model import MIN_COVERAGE_PCT
 from slurm_colloc.report.charts import short, why_not
-from slurm_colloc.report.usage import METRICS, UsageReport, of_installed, percent, use_of
+from slurm_colloc.report.usage import METRICS, UsageReport, of_installed, use_of
 
 MOST = 5
 ADMINISTRATORS = "administrators"
@@ -34,22 +34,21 @@ def sentences(report: UsageReport) -> Iterator[str]:
     if use is None:
         yield f"How much of them was used is not measured ({why_not(report)})."
     else:
-        did = "SMs were busy" if use.metric == METRICS["sm"] else "A kernel ran"
-        measured = percent(use.measured_gpu_hours, allocated) or 0
-        share = f"{use} of the {short(use.measured_gpu_hours)} ({measured:.0f} %) that were measured"
-        share += f"; {short(use.idle_gpu_hours)} were idle"
-        yield f"{did} for {short(use.used_gpu_hours)} GPU-hours, {share}."
+        did = "The GPUs' processors (SMs) worked" if use.metric == METRICS["sm"] else "A kernel ran"
+        share = f"{short(use.used_gpu_hours)} of {short(use.measured_gpu_hours)} measured GPU-hours ({use})"
+        yield f"{did} for {share}; {short(use.idle_gpu_hours)} were idle."
     fit = report.fits[-1] if report.fits else None
     if total.held_idle_gpu_hours:
-        yield f"{short(total.held_idle_gpu_hours)} GPU-hours were on GPUs without a process of their job."
-    if fit and fit.spare_runs:
-        also = " Hours without a process may be among them: do not add the two." if total.held_idle_gpu_hours else ""
-        which = f"GPUs that {counted(fit.spare_runs, 'run')} never used"
-        yield f"{short(fit.spare_gpu_hours)} GPU-hours were on {which}.{also}"
+        yield f"{short(total.held_idle_gpu_hours)} GPU-hours were held by jobs without a program on the GPU."
     if fit and fit.fitting_runs:
-        share = f"{fit.judged_runs:,} runs that were compared with pieces (of {total.jobs:,})"
-        freed = f"at most {short(fit.freed_gpu_hours)} GPU-hours would have been left to others"
-        yield f"A piece of a GPU was enough for {fit.fitting_runs:,} of {share}: {freed}, had none been slower."
+        yield (
+            f"Sharing could have freed at most {short(fit.freed_gpu_hours)} GPU-hours, less as shared jobs are slower: "
+            "a piece of a GPU (a MIG slice, an MPS share such as mps:45 of usually 100, or a shard) was enough for "
+            f"{fit.fitting_runs:,} of {fit.judged_runs:,} runs compared (of {total.jobs:,})."
+        )
+    if fit and fit.spare_runs:
+        runs = counted(fit.spare_runs, "run")
+        yield f"Fewer GPUs could have freed {short(fit.spare_gpu_hours)} GPU-hours: {runs} left some unused."
     if (harm := report.harm) and harm.part is not None and harm.low is not None and harm.high is not None:
         part, low, high = (significant(100 * value, 2) for value in (harm.part, harm.low, harm.high))
         share = f"{part} %; the true part is {low} to {high} % with 95 % certainty"

@@ -8,11 +8,13 @@ from typing import NamedTuple
 
 from slurm_colloc.core.units import counted, in_words, printable
 from slurm_colloc.core.usage_model import ShadowLate, ShadowLeft, ShadowPiece
+from slurm_colloc.report.charts import short
 from slurm_colloc.report.layout import NO_TERMINAL, Terminal, bold_table, narrowed, page_of
-from slurm_colloc.report.text import csv_text, json_text, stamp
-from slurm_colloc.report.usage import hours_digits, number
+from slurm_colloc.report.text import csv_text, json_text, window_in_words
+from slurm_colloc.report.usage import hours_digits, number, percent
+from slurm_colloc.report.usage_text import without_empty
 
-SCHEMA = 2
+SCHEMA = 3
 
 
 class ShadowReport(NamedTuple):
@@ -22,9 +24,8 @@ class ShadowReport(NamedTuple):
     add up to ``total``, ``left`` would have been left as asked, and of ``not_judged``, a part of the total, it is not
     known whether the piece holds them. ``equivalents`` says by what a slice is part of a GPU; less than ``covered_pct``
     sampled shows no peak. ``late`` are those of the total that would have got their piece while they waited.
-    ``could_free_gpu_hours`` is what a report of the window says that pieces would leave, and
-    ``fitted_could_free_gpu_hours`` the same of the runs that fitted. ``visible`` says whose runs these are where they
-    are not everybody's.
+    All runs of the window had ``allocated_gpu_hours``, and ``could_free_gpu_hours`` is what a report of it says that
+    pieces would leave. ``visible`` says whose runs these are where they are not everybody's.
     """
 
     cluster: str
@@ -39,8 +40,8 @@ class ShadowReport(NamedTuple):
     left: tuple[ShadowLeft, ...]
     not_judged: tuple[ShadowLeft, ...]
     late: ShadowLate
+    allocated_gpu_hours: float | None
     could_free_gpu_hours: float
-    fitted_could_free_gpu_hours: float
     visible: str = ""
 
 
@@ -63,7 +64,8 @@ def as_table(report: ShadowReport, terminal: Terminal = NO_TERMINAL) -> str:
     """Return the report for a terminal, or for what is none: then nothing is left out."""
     rows = [["PIECE", *_RANKS]]
     rows += [[printable(piece.piece), *_cells(report, piece)] for piece in (*report.pieces, report.total)]
-    body = bold_table(narrowed(rows, list(_RANKS.values()), terminal, _NAME_COLUMNS), terminal)
+    table = without_empty(rows, () if report.total.waits_known else ("EARLIER", "OF"))
+    body = bold_table(narrowed(table, [_RANKS[title] for title in table[0][1:]], terminal, _NAME_COLUMNS), terminal)
     return page_of(heading(report), body, footnotes(report), terminal)
 
 
@@ -89,10 +91,14 @@ def _signed(duration_s: float | None) -> str:
 
 
 def heading(report: ShadowReport) -> str:
-    """Return the one line that says what the figures are about."""
-    where = f"on {printable(report.cluster)}" if report.cluster else "(cluster not named)"
-    window = f"{stamp(report.since)} to {stamp(report.until)}"
-    return f"What would have shared a GPU {where}, {window}: jobs as csub decided in shadow mode"
+    """Return the answer in one line."""
+    total, place = report.total, f"on {printable(report.cluster)}, {window_in_words(report.since, report.until)}"
+    pct = percent(total.freed_gpu_hours, report.allocated_gpu_hours)
+    if pct is None or not total.judged:
+        return f"It is not known what csub would have freed {place}: no run could be judged"
+    freed = f"{short(total.freed_gpu_hours)} of {short(report.allocated_gpu_hours)} GPU-hours ({pct:.0f} %)"
+    harmed = f"{total.out_of_memory or 'none'} of {counted(total.judged, 'run')} judged"
+    return f"csub would have freed {freed} {place}; {harmed} would have run out of GPU memory"
 
 
 def footnotes(report: ShadowReport) -> list[str]:
@@ -103,35 +109,35 @@ def footnotes(report: ShadowReport) -> list[str]:
         f"runs with a GPU in window: {report.runs}; decided on: {report.decided}; "
         f"with a piece: {total.runs}; judged: {total.judged}",
         *_of_late(report.late),
-        *(f"as asked, {part.why}: {_runs(report, part)}" for part in report.left),
-        *(f"not judged, {part.why}: {_runs(report, part)}" for part in report.not_judged),
+        *(f"{_runs(report, part)} would have kept what they asked for: {part.why}" for part in report.left),
+        *(f"{_runs(report, part)} not judged: {part.why}" for part in report.not_judged),
         "FIT: completed, and the highest sample of its GPU memory is at most what the piece holds by site.toml (of "
-        f"mps: what it would have been limited to), {report.covered_pct} % of its time sampled where it was our "
-        "samplers that looked. OUT OF MEM: a sample is above that, however the run ended.",
+        f"mps: its memory limit), with {report.covered_pct} % of its time sampled where our samplers looked. OUT OF "
+        "MEM: a sample is above that, however the run ended.",
     ]
     if total.over_share:
         lines.append(f"above a shard, which nobody enforces: {counted(total.over_share, 'run')} of those judged")
     lines += [
         f"ALLOC: whole-GPU equivalents (MIG by {report.equivalents}) times hours, of the runs that FIT.",
-        "PIECE: the same hours x the piece's part of a GPU x the slowdown that few jobs exceed on so many SMs, by the "
-        "SM activity that was expected or the mean that was measured, whichever is more, or all SMs where neither is "
-        "known. FREED: ALLOC less PIECE.",
+        "PIECE: the GPU-hours that the pieces would have held (mps:45 is 45 of usually 100 shares of a GPU), slower "
+        "runs included (as slow as few jobs become on so few of a GPU's SMs). FREED: ALLOC less PIECE.",
     ]
     if report.could_free_gpu_hours:
-        could, of_fitted = (
-            number(hours, _digits(report))
-            for hours in (report.could_free_gpu_hours, report.fitted_could_free_gpu_hours)
-        )
         lines.append(
-            f"'colloc report' has COULD FREE {could} GPU-h on pieces, {of_fitted} of the runs that FIT: at most, as if "
-            "none were slower. FREED is by what csub knew at submission, with margins and slower."
+            f"At most possible: {short(report.could_free_gpu_hours)} GPU-h (COULD FREE of 'colloc report'), were no "
+            "run slower and each on the smallest piece. FREED counts what csub knew at submission, and slower runs."
         )
     if total.lost_gpu_hours:
         lines.append(
             f"at worst {number(total.lost_gpu_hours, _digits(report))} GPU-h would have been wasted by runs that were "
             "too large for their piece, failed, and ran again as asked; not in FREED"
         )
-    return lines + _of_waits(report)
+    if total.waits_known:
+        lines.append(
+            f"EARLIER: by how much the OF runs would begin sooner (median); {total.sooner} of {total.waits_known} "
+            "would. One piece that was free counts for every job submitted meanwhile: do not add these times up."
+        )
+    return lines
 
 
 def _of_late(late: ShadowLate) -> Iterator[str]:
@@ -145,19 +151,9 @@ def _of_late(late: ShadowLate) -> Iterator[str]:
     yield f"  whether the piece holds them: {harmed if late.judged else 'not known of any'}; whether slower: not known"
 
 
-def _of_waits(report: ShadowReport) -> list[str]:
-    total = report.total
-    if not total.waits_known:
-        return ["EARLIER: not known: nobody saw when a piece was free for any of these runs"]
-    return [
-        f"EARLIER: by how much the OF runs would begin sooner (median); {total.sooner} of {total.waits_known} would. "
-        "One piece that was free counts for every job submitted meanwhile: do not add these times up.",
-    ]
-
-
 def _runs(report: ShadowReport, part: ShadowLeft) -> str:
     hours = part.allocated_gpu_hours
-    return counted(part.runs, "run") + (f", {number(hours, _digits(report))} GPU-h" if hours is not None else "")
+    return counted(part.runs, "run") + (f" ({number(hours, _digits(report))} GPU-h)" if hours is not None else "")
 
 
 FORMATS: dict[str, Callable[..., str]] = {

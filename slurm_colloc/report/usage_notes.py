@@ -152,8 +152,8 @@ def definitions(report: UsageReport) -> dict[str, str]:
     meanings = {
         "ALLOC GPU-h": "ALLOC: allocated GPU-hours, in whole GPUs. A MIG slice counts as its part of the GPU, by "
         f"{convention}.",
-        "HELD GPU-h": "HELD: GPU-hours that nobody else could use, suspended time included. Each of n jobs on a GPU "
-        "holds 1/n.",
+        "HELD GPU-h": "HELD: GPU-hours that a job kept from others, suspended time included; n jobs on one GPU "
+        "count 1/n each.",
         "BILLING-h": "BILLING-h: Slurm's billing (TRESBillingWeights) times hours, cores and memory included. - where "
         "that of one run is not known.",
         "SAMPLED %": "SAMPLED %: the part of ALLOC that was sampled.",
@@ -278,7 +278,7 @@ def _several(gpus: SeveralGpus | None) -> list[str]:
     balance = (
         ""
         if gpus.balance_median is None
-        else f"; their balance (mean activity over the busiest GPU's) {gpus.balance_median:.2f} at the median"
+        else f"; balance (mean activity over the busiest GPU's) of half of them {gpus.balance_median:.2f} or less"
     )
     return [
         f"{words}; seen on each of their GPUs: {gpus.known_runs}, which used {gpus.used_gpus} of {gpus.gpus}, all of "
@@ -308,9 +308,9 @@ def _predicted(rung: Prediction) -> str:
         ("SM", rung.sm_known, rung.sm_within, rung.sm_median_ratio, "q95"),
     ]
     words = "; ".join(
-        f"{figure} stayed below its {quantile} in {within} of {count} measured runs (at least "
-        f"{100 * lower_bound(within, count):.0f} % of all runs, {LEVEL:.0%} confidence), median "
-        f"{100 * ratio:.0f} % of it"
+        f"{figure} prediction ({quantile}) high enough in {within} of {count} measured runs (at least "
+        f"{100 * lower_bound(within, count):.0f} % of all runs, {LEVEL:.0%} confidence); half of them used "
+        f"{100 * ratio:.0f} % of it or less"
         for figure, count, within, ratio, quantile in parts
         if count and ratio is not None
     )

@@ -12,7 +12,7 @@ from rich.cells import cell_len
 
 from slurm_colloc.core.usage_model import ShadowLate, ShadowLeft, ShadowPiece
 from slurm_colloc.report.layout import Terminal
-from slurm_colloc.report.shadow import FORMATS, ShadowReport, as_table
+from slurm_colloc.report.shadow import FORMATS, ShadowReport, as_table, heading
 from tests.unit.golden import Printed
 from tests.unit.made import HOUR, RECORDED, decision, run
 from tests.unit.programs import colloc
@@ -33,8 +33,8 @@ REPORT = ShadowReport(
     left=(ShadowLeft("what it needs was not known", 3, None),),
     not_judged=(ShadowLeft("nobody measured its peak of GPU memory", 1, 2.0),),
     late=ShadowLate(3, 2, 1, 1, 1),
+    allocated_gpu_hours=100.0,
     could_free_gpu_hours=26.0,
-    fitted_could_free_gpu_hours=24.0,
 )
 
 
@@ -59,8 +59,8 @@ def test_the_table_fits_the_terminal(columns: int) -> None:
     titles = next(line for line in told.splitlines() if line.startswith("PIECE"))
     assert "FREED GPU-h" in titles
     assert ("ALLOC GPU-h" in titles) is (columns >= 120)
-    words = as_table(hostile, Terminal(200)).split()
-    assert words[words.index("runs") :] == " ".join(as_table(hostile).split("\n\n")[2].split()).split()
+    notes = [as_table(hostile, terminal).split("\n\n")[-1].split() for terminal in (Terminal(200), Terminal())]
+    assert notes[0] == notes[1]
 
 
 def test_a_report_of_some_runs_says_so_in_each_format() -> None:
@@ -73,8 +73,25 @@ def test_a_report_of_some_runs_says_so_in_each_format() -> None:
 def test_of_waits_that_nobody_knows_nothing_is_said(printed: Printed) -> None:
     total = REPORT.total._replace(waits_known=0, earlier_median_s=None, over_share=2)
     told = as_table(REPORT._replace(total=total, late=ShadowLate(3, 0, 0, 0, 0)))
+    titles = told.splitlines()[2].split()
+    assert (titles[-1], titles.count("OF"), "EARLIER" in told) == ("GPU-h", 1, False), "OUT OF MEM stays"
     assert "would have changed" not in as_table(REPORT._replace(late=ShadowLate(0, 0, 0, 0, 0)))
     printed("report-shadow", *(line for line in told.splitlines()[2:] if line not in as_table(REPORT)))
+
+
+@pytest.mark.parametrize(
+    ("total", "allocated_gpu_hours"),
+    [(REPORT.total, None), (REPORT.total._replace(fitted=0, out_of_memory=0), 100.0)],
+)
+def test_of_nothing_judged_no_hours_are_freed(total: ShadowPiece, allocated_gpu_hours: float | None) -> None:
+    answer = heading(REPORT._replace(total=total, allocated_gpu_hours=allocated_gpu_hours))
+    assert ("not known" in answer, "GPU-hours" in answer) == (True, False)
+
+
+@pytest.mark.parametrize(("out_of_memory", "word"), [(0, "none of 3 "), (1, "1 of 4 ")])
+def test_the_first_line_is_the_answer(out_of_memory: int, word: str) -> None:
+    answer = heading(REPORT._replace(total=REPORT.total._replace(out_of_memory=out_of_memory)))
+    assert ("19.5 of 100 " in answer, "(20 %)" in answer, word in answer) == (True, True, True)
 
 
 def test_json_and_csv_have_the_figures_unrounded() -> None:
@@ -133,7 +150,7 @@ def test_what_was_decided_is_told_from_all_runs(kept: str) -> None:
     assert colloc("report", "--shadow", "--store", kept, *WINDOW, "--format=json") == 0
     shown = json.loads(colloc.out)
     assert (shown["runs"], shown["decided"], shown["total"]["fitted"], colloc.err) == (2, 1, 1, "")
-    assert shown["total"]["allocated_gpu_hours"] == HOUR / 3600
+    assert (shown["total"]["allocated_gpu_hours"], shown["allocated_gpu_hours"]) == (HOUR / 3600, 2 * HOUR / 3600)
 
 
 def test_where_nothing_was_decided_it_is_said_what_to_do(kept: str, printed: Printed) -> None:
