@@ -11,7 +11,6 @@ from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.usage_model import MIN_COVERAGE_PCT
 from slurm_colloc.facts.fits import COLUMNS, make_run_fits, one_run
 from slurm_colloc.facts.judgement import (
-    DO,
     FEWER,
     LEAST_TAIL_MIN,
     NEVER_USED,
@@ -56,8 +55,10 @@ def remedies(database: DuckDBPyConnection, config: SiteConfig | None, most: int)
     for user, code, gpu_hours, runs, differ, example in database.execute(text).fetchall():
         run = one_run(database, example)
         remedy = next(candidate for candidate in judge(run).remedies if candidate.code == code)
-        several = f"{DO[PIECE]}: {enough(remedy.gres, differ)}"
-        place = f"--partition={run.fitted.partition} " if code == PIECE and run.fitted and run.fitted.partition else ""
+        fitted = run.fitted
+        piece = f"{100 * fitted.gpus:.0f} % of a GPU ({remedy.gres})" if fitted and fitted.gpus else remedy.gres
+        several = f"ask for less: {enough(piece, differ)}"
+        place = f"--partition={fitted.partition} " if code == PIECE and fitted and fitted.partition else ""
         line = f"#SBATCH {place}{option_for(remedy.gres, 'gres')}" if remedy.gres else ""
         words = several if code == PIECE and runs > 1 else remedy.what
         yield Todo(user, words, gpu_hours, runs, line, f"colloc job {shlex.quote(run.usage.job_id)}")

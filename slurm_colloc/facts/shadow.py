@@ -40,7 +40,9 @@ _LONGEST_WAIT_S = 7 * 86400.0
 _SOONER_S = 3600
 _HOURS = "sum(allocated::DECIMAL(38, 12))::DOUBLE"
 _OF_ALL_RUNS = f"""
-SELECT (SELECT {_HOURS} FROM usage), coalesce(sum(fit_freed::DECIMAL(38, 18)), 0)::DOUBLE FROM run_fits
+SELECT (SELECT count(*) FROM shadowed), (SELECT {_HOURS} FROM usage),
+       coalesce(sum(fit_freed::DECIMAL(38, 18)), 0)::DOUBLE
+FROM run_fits
 """
 _NOT_KNOWN_WHY = "by a decision that does not say why"
 
@@ -98,7 +100,6 @@ def shadow_use(database: DuckDBPyConnection, config: SiteConfig, window: Window,
     """
     decided_runs = query("shadow_decisions", decided_runs=with_decisions())
     database.execute(f"CREATE TEMP TABLE shadowed AS {decided_runs}")
-    ((decided,),) = database.execute("SELECT count(*) FROM shadowed").fetchall()
     wishes = database.execute("SELECT DISTINCT would, place FROM shadowed WHERE would != ''").fetchall()
     wished_pieces = [(would, place, find_piece(would, place, config, by)) for would, place in wishes]
     make_rows(
@@ -123,7 +124,7 @@ def shadow_use(database: DuckDBPyConnection, config: SiteConfig, window: Window,
         f"count(*) FILTER (earlier_s >= {_SOONER_S}) FROM judged WHERE arm = '{LATE}'"
     )
     make_run_fits(database, config, by)
-    ((allocated, could_free),) = database.execute(_OF_ALL_RUNS).fetchall()
+    ((decided, allocated, could_free),) = database.execute(_OF_ALL_RUNS).fetchall()
     return Shadow(
         decided=decided,
         pieces=tuple(pieces),

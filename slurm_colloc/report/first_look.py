@@ -42,9 +42,9 @@ def sentences(report: UsageReport) -> Iterator[str]:
         yield f"{short(total.held_idle_gpu_hours)} GPU-hours were held by jobs without a program on the GPU."
     if fit and fit.fitting_runs:
         yield (
-            f"Sharing could have freed at most {short(fit.freed_gpu_hours)} GPU-hours, less as shared jobs are slower: "
-            "a piece of a GPU (a MIG slice, an MPS share such as mps:45 of usually 100, or a shard) was enough for "
-            f"{fit.fitting_runs:,} of {fit.judged_runs:,} runs compared (of {total.jobs:,})."
+            f"Sharing could have freed at most {short(fit.freed_gpu_hours)} GPU-hours (shared jobs are slower): a MIG "
+            f"slice, MPS share or shard was enough for {fit.fitting_runs:,} of {fit.judged_runs:,} runs compared (of "
+            f"{total.jobs:,})."
         )
     if fit and fit.spare_runs:
         runs = counted(fit.spare_runs, "run")

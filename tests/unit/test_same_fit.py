@@ -211,3 +211,15 @@ def test_one_sentence_says_which_runs_are_compared() -> None:
     )
     for text in texts:
         assert COMPARED in " ".join(text.replace("*", "").split())
+
+
+def test_a_piece_for_several_runs_is_named_by_its_part_of_a_gpu(tmp_path: Path) -> None:
+    how = {"state": "COMPLETED", "gres": ("h100", 1), "left_out_s": 0.0, "together": False}
+    how |= {"samples": [{"interval_s": 100.0, "sm": 6.0, "util": 50.0, "mib": 4000}] * 10}
+    pairs = [made(str(number), 7200.0 * number, how) for number in (1, 2)]
+    store = stored(tmp_path, [row for row, _ in pairs], [one for _, rounds in pairs for one in rounds], SITE)
+    with store.connect() as database:
+        aggregate(database, store, WINDOW)
+        fits_of(database, "user", SITE, "slices")
+        (todo,) = remedies(database, SITE, 5)
+    assert (todo.runs, "14 % of a GPU (gpu:h100_1g.10gb:1)" in todo.what) == (2, True)
