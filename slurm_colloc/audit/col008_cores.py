@@ -6,10 +6,10 @@ idle. While they ran, GPUs of their nodes may have had too few left for anybody 
 as such: cores, or hardware threads where a site has Slurm count these.
 
 Figures of what was held are from the accounting; what was kept busy is CPU time over sampled time, and time that was
-not sampled counts as busy. Runs whose host was sampled too little, or not on each of their nodes, of a partition or GPU type that
-site.toml does not describe (where the site sets no bound of its own), and those on slices and shares, which need a core
-each whatever their size, are not judged, nor is the use of one that has just begun. It never says that another job did
-wait. A site whose partition gives whole nodes to everybody excludes it.
+not sampled counts as busy. Runs whose host was sampled too little, or not on each of their nodes, of a partition or GPU
+type that site.toml does not describe (where the site sets no bound of its own), and those on slices and shares, which
+need a core each whatever their size, are not judged, nor is the use of one that has just begun. It never says that
+another job did wait. A site whose partition gives whole nodes to everybody excludes it.
 
 job_defense_shield calls it too-many-cores-per-gpu.
 """

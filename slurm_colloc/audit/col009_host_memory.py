@@ -5,9 +5,9 @@ A user's runs held more host memory for each GPU than the site's bound, or than 
 never used it. While they ran, GPUs of their nodes may have had too little memory left for anybody else's job.
 
 Figures of what was held are from the accounting; what was used is the highest reading of one node, taken as if every
-node of the run had used as much. Runs whose host was sampled too little, or not on each of their nodes, of a partition or GPU type
-that site.toml does not describe (where the site sets no bound of its own), and those on slices and shares are not
-judged. A peak between two readings is not seen. It never says that another job did wait.
+node of the run had used as much. Runs whose host was sampled too little, or not on each of their nodes, of a partition
+or GPU type that site.toml does not describe (where the site sets no bound of its own), and those on slices and shares
+are not judged. A peak between two readings is not seen. It never says that another job did wait.
 
 job_defense_shield calls it too-much-cpu-mem-per-gpu.
 """
