@@ -135,7 +135,7 @@ def test_the_page_says_what_these_jobs_come_to() -> None:
     page = " ".join(PAGE.read_text().split())
     assert f"total {len(jobs)} {hours():.2f} {used:.2f} {100 * used / hours():.1f} {hours() - used:.2f}" in page
     assert f"half of the time or less: these could share | {100 * hours(most=1, util=50) / hours():.1f} % |" in page
-    assert f"of several GPUs: csub never changes these | {100 * hours(least=2) / hours():.0f} % |" in page
+    assert f"of several GPUs: csub never changes these | {100 * hours(least=2) / hours():.1f} % |" in page
 
 
 def test_the_table_of_the_page_is_what_the_report_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
