@@ -42,7 +42,8 @@ def _got(lab: Lab, job: str) -> str:
     """Return what a job is to get, and cancel it."""
     shown = lab.run(["scontrol", "-o", "show", "job", job], check=True).stdout
     lab.run(["scancel", job], check=True)
-    (tres,) = (word.removeprefix("TRES=") for word in shown.split() if word.startswith("TRES="))
+    # 22.05 says TRES, newer releases ReqTRES.
+    (tres,) = (word.partition("=")[2] for word in shown.split() if word.startswith(("TRES=", "ReqTRES=")))
     return ",".join(part for part in tres.split(",") if part.startswith(("gres/", "node=")))
 
 
