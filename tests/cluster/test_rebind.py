@@ -61,6 +61,10 @@ def user_of(lab: Lab, mode: str, late_back: str = "off", late: str = "on") -> Us
     return user
 
 
+# slurmctld goes round its whole queue this often, if nothing has it look before.
+SCHED_INTERVAL_S = 60.0
+
+
 @pytest.fixture(autouse=True)
 def _ended(lab: Lab) -> Iterator[None]:
     yield
@@ -208,7 +212,7 @@ def test_defaults_by_gpu_stay_with_a_slice_and_keep_a_share_from_jobs_that_slurm
         words = ["--gres=gpu:h100:1", "train.sh"]
         user = user_of(lab, "mps")
         job = user.submit(*words)
-        wait_for(lambda: user.shown(job).get("CpusPerTres"), "slurmctld does not look at the job")
+        wait_for(lambda: user.shown(job).get("CpusPerTres"), "slurmctld does not look at the job", 2 * SCHED_INTERVAL_S)
         learn(user, *words)
         look(user)
         assert (change_of(user, job), waiting(user, job)["left"]) == (None, "per-gpu")
@@ -216,7 +220,7 @@ def test_defaults_by_gpu_stay_with_a_slice_and_keep_a_share_from_jobs_that_slurm
         user.run("scancel", job)
         user = user_of(lab, "mig")
         job = user.submit(*words)
-        wait_for(lambda: user.shown(job).get("CpusPerTres"), "slurmctld does not look at the job")
+        wait_for(lambda: user.shown(job).get("CpusPerTres"), "slurmctld does not look at the job", 2 * SCHED_INTERVAL_S)
         learn(user, *words)
         assert bind(user, job)["gres"] == SMALL
         lab.wait_jobs([job])
