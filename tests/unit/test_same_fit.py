@@ -134,7 +134,7 @@ def test_all_say_the_same_of_any_runs(hows: list[Mapping[str, Any]], config: Sit
             elif one.unit:
                 assert told.startswith(f"{one.unit} (")
             elif told:
-                assert told.startswith("no smaller piece" if not one.why else "not known: ")
+                assert told.startswith("none: " if not one.why else "not known: ")
 
 
 def test_the_mean_is_over_the_time_in_which_kernels_ran(tmp_path: Path) -> None:
