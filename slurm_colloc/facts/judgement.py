@@ -16,6 +16,8 @@ from slurm_colloc.slurm.gres import parse_gres
 
 # Results may be written on CPUs until then. A site that counts other tails in COL001 does so in its mails alone.
 LEAST_TAIL_MIN = 120.0
+# Less is not worth a line of what to do.
+LEAST_GPU_HOURS = 0.01
 NO_USE, FEWER, PIECE, TAIL = "no use", "fewer", "piece", "tail"
 # The words for each thing to do, in all places.
 DO = {
@@ -32,7 +34,8 @@ COMPARED = (
 # The same as ``never_used`` and the coverage that it needs, of a row of ``usage`` in SQL.
 NEVER_USED = (
     f"(coalesce(coverage_pct, 0) >= {MIN_COVERAGE_PCT} AND allocated > 0 AND (util_used IS NOT NULL OR "
-    "held_idle_hours > 0) AND (util_used IS NOT NULL AND util_measured > 0 OR sm_used IS NOT NULL AND sm_measured > 0) "
+    "coalesce(held_idle_hours, 0) > 0) AND (util_used IS NOT NULL AND util_measured > 0 OR "
+    "sm_used IS NOT NULL AND sm_measured > 0) "
     f"AND coalesce(100 * util_used <= {IDLE_PCT} * util_measured, true) "
     f"AND coalesce(100 * sm_used <= {IDLE_PCT} * sm_measured, true))"
 )

@@ -12,6 +12,7 @@ from slurm_colloc.core.usage_model import MIN_COVERAGE_PCT
 from slurm_colloc.facts.fits import COLUMNS, make_run_fits, one_run
 from slurm_colloc.facts.judgement import (
     FEWER,
+    LEAST_GPU_HOURS,
     LEAST_TAIL_MIN,
     NEVER_USED,
     NO_USE,
@@ -24,8 +25,6 @@ from slurm_colloc.facts.judgement import (
 from slurm_colloc.placement.fitted import has_pieces
 from slurm_colloc.store.queries import make_rows, query
 
-# Less is not worth a line.
-LEAST_GPU_HOURS = 0.01
 # Pieces are not known without a site file: all runs are as those of which a judgement has no fit.
 _NO_FITS = {"run": "BIGINT", **dict.fromkeys(COLUMNS.split(", "), "DOUBLE")}
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from slurm_colloc.core.chart_model import Fit
 from slurm_colloc.core.units import at_least, counted, in_words, printable, significant
 from slurm_colloc.core.usage_model import JobUsage
-from slurm_colloc.facts.judgement import COMPARED, FEWER, NO_USE, TAIL, Judgement
+from slurm_colloc.facts.judgement import COMPARED, FEWER, LEAST_GPU_HOURS, NO_USE, TAIL, Judgement
 from slurm_colloc.report.layout import NO_TERMINAL, TEXT_INDENT, Terminal, folded, table_lines, titled
 from slurm_colloc.report.text import json_text, stamp
 from slurm_colloc.report.usage import METRICS, Use, percent, use_by, use_of
@@ -17,8 +17,6 @@ from slurm_colloc.report.usage import METRICS, Use, percent, use_by, use_of
 SCHEMA = 1
 IDLEST = 5
 _ADVICE = 3
-# Less is not worth a line.
-_LEAST_GPU_HOURS = 0.01
 # GPU-hours that runs of each remedy held for nothing.
 _HELD = {
     NO_USE: "{runs} held {hours} GPU-h and hardly a kernel ran",
@@ -122,7 +120,7 @@ def _with_ids(runs: Sequence[JobUsage]) -> str:
 
 def best(hints: Sequence[Hint]) -> list[Hint]:
     """Return the hints worth a line, those about most GPU-hours first."""
-    worth = [hint for hint in hints if hint.gpu_hours >= _LEAST_GPU_HOURS]
+    worth = [hint for hint in hints if hint.gpu_hours >= LEAST_GPU_HOURS]
     return sorted(worth, key=lambda hint: -hint.gpu_hours)[:_ADVICE]
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import duckdb
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,7 +21,7 @@ from slurm_colloc.core.usage_model import AllocationRow, NodeSample
 from slurm_colloc.facts.aggregate import aggregate
 from slurm_colloc.facts.compact import compact
 from slurm_colloc.facts.fits import fit_of, fits_of
-from slurm_colloc.facts.judgement import COMPARED, NO_USE, PIECE, TAIL, RunFound, judge
+from slurm_colloc.facts.judgement import COMPARED, LEAST_GPU_HOURS, NEVER_USED, NO_USE, PIECE, TAIL, RunFound, judge
 from slurm_colloc.facts.one_job import find_job
 from slurm_colloc.facts.one_user import user_in_store
 from slurm_colloc.facts.remedies import remedies
@@ -64,6 +65,7 @@ def most(store: Store, config: SiteConfig) -> list[Any]:
         for remedy in one.remedies:
             held = (remedy.gpu_hours, one.found, remedy.gres)
             alike.setdefault((remedy.code, one.found.usage.gpu_type), []).append(held)
+    alike = {key: of for key, of in alike.items() if sum(hours for hours, *_ in of) >= LEAST_GPU_HOURS}
     if not alike:
         return []
     (code, _), of = max(alike.items(), key=lambda one: (sum(hours for hours, *_ in one[1]), one[0][0] == NO_USE))
@@ -174,6 +176,13 @@ def test_a_run_that_never_used_its_gpu_fits_no_piece_and_leaves_all_of_it(tmp_pa
 def test_an_idle_tail_is_the_same_where_hours_were_not_seen(tmp_path: Path) -> None:
     store = stored(tmp_path, [run("1", end_s=20 * HOUR)], hours(1, 2, of=20, dark=(3,)), SITE)
     assert to_do(store, SITE) == most(store, SITE) == [(near(17.0), 1, "")]
+
+
+def test_no_use_is_never_unknown_where_nobody_read_gpu_util_or_processes() -> None:
+    """NULL in its place kept a tail out of the report, and not out of the judgement."""
+    row = "100.0 coverage_pct, 1.0 allocated, 0.0 sm_used, 1.0 sm_measured, NULL::DOUBLE util_used, "
+    row += "NULL::DOUBLE util_measured, NULL::DOUBLE held_idle_hours"
+    assert duckdb.connect().execute(f"SELECT {NEVER_USED} FROM (SELECT {row})").fetchall() == [(False,)]
 
 
 def test_what_is_forgotten_is_to_be_ended_and_its_piece_counts_until_then(tmp_path: Path) -> None:
