@@ -118,7 +118,7 @@ def _gets(how: str, placement: Placement, footprint: Footprint) -> str:
 def _in_words(fitted: Fitted, placement: Placement, run: Evidence) -> str:
     active = f"{number(run.sm_active_mean_pct, 1)} %"
     share = f"at most {active} of the SMs" if run.sm_is_bound else f"{active} of the SMs"
-    used = f"its memory peak was {run.gpu_mem_peak_mib} MiB, and it used {share}, idle samples left out"
+    used = f"its memory peak was {run.gpu_mem_peak_mib} MiB, and it used {share} while kernels ran"
     if not fitted.unit:
         return f"none: {sentence(placement.reasons)} ({used})"
     mode = _MODES.get(fitted.unit.partition(":")[0], SharingMode.MIG)
