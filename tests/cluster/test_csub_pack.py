@@ -183,7 +183,7 @@ def test_a_pack_in_a_slice(alice: Packer) -> None:
     assert "10 tasks: 10 succeeded" in alice.told(job)
     assert alice.allocated(job)[f"gres/gpu:{SLICE}_3g.40gb"] == "1"
     done = alice.run("csub", "-H", "--pack", *options, script)
-    assert re.search(rf"\b82\.5 % .*\b120 %; on {SLICE}_1g\.10gb", done.stderr)
+    assert re.search(rf"\b82\.5 % .*\b120 %.* on {SLICE}_1g\.10gb", done.stderr)
     assert alice.shown(done.stdout.split()[-1])["ArrayTaskId"] == "0-9%4"
 
 
