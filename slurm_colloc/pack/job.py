@@ -42,13 +42,13 @@ def _run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         raise InputError("the program of a pack is called with its batch script alone; submit packs with csub")
     content, spec, script = read_pack(argv[0])
     if spec.jobs == 1:  # its variables of an array are those of the job that submitted it
-        environ = {name: value for name, value in environ.items() if not name.startswith("SLURM_ARRAY_")}
+        environ = {name: environ[name] for name in environ if not name.startswith("SLURM_ARRAY_")}
     signals = Signals()
     tasks = spec.tasks(int(environ.get("SLURM_ARRAY_TASK_ID") or 0))
     goes_on, done = _before(spec, environ)
     undone = [task for task in tasks if task.number not in done]
     if undone and spec.together:
-        undone = list(tasks)
+        undone = [*tasks]
     job = read_job(environ, os.sched_getaffinity(0), spec.room.tasks, os.getcwd())
     with ExitStack() as held:
         if spec.resumes and not goes_on:
@@ -71,7 +71,7 @@ def _run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     # Its reader may have gone.
     with suppress(OSError):
         sys.stdout.write(loop.summary(len(tasks) - len(undone)))
-        if not loop.all_done:
+        if not (loop.all_done or spec.together):
             sys.stdout.write(f"  to run what is missing: csub pack --resume={job.array_job_id}\n")
         sys.stdout.flush()
     if loop.stopped:
@@ -107,9 +107,8 @@ def _before(spec: Spec, environ: Mapping[str, str]) -> tuple[bool, set[int]]:
         return False, set()
     try:
         before = read_ledger(ledger_path(environ.get("SLURM_CLUSTER_NAME", ""), job_name(environ)))
-        if before.spec != spec:  # an earlier job of the same id; the first run of this one wrote nothing
-            return False, set()
-        return True, {task.number for task in before.tasks if task.outcome is Outcome.DONE}
+        is_own = before.spec == spec  # not an earlier job of the same id; the first run of this one wrote nothing
+        return is_own, {task.number for task in before.tasks if is_own and task.outcome is Outcome.DONE}
     except (StoreError, InputError) as error:
         _say(f"{error}: this job was requeued, and every task is run anew")
         return True, set()

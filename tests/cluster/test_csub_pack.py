@@ -170,7 +170,9 @@ print('got', socket.create_connection(('localhost', int(open('out/port').read())
     (alice.home / "out/port").unlink()
     fails = "sleep 2; exit 3"
     job = alice.submit("pack", alice.script(head + "\n".join([fails, *run[1:]]) + "\n", "commands"))
-    assert "3 tasks: 0 succeeded\n  failed: 1\n  stopped: 2-3\n" in alice.told(job)
+    said = alice.told(job)
+    assert "3 tasks: 0 succeeded\n  failed: 1\n  stopped: 2-3\n" in said
+    assert "--resume" not in said
     assert alice.packs.leftovers() == []
 
 
