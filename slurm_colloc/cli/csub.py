@@ -204,13 +204,13 @@ def _read_stdin(command_line: CommandLine) -> bytes | None:
 def _fall_open(call: Call, stdin: bytes | None, reason: str) -> int:
     """Become sbatch with the user's own arguments; a dry run only says so."""
     if call.dry_run:
-        say(f"error: {reason}; without --dry-run the job would go to sbatch unchanged")
+        say(f"error: {reason}; without --dry-run the job would stay as you asked")
         return 2
     if stdin is not None:
         put_back(stdin)
     if reason != _SILENT:
-        person = "the job goes to sbatch as it is", f"  why: {reason}"
-        tell(call, *(person if os.isatty(STDERR) else (f"handed to sbatch unchanged: {reason}",)))
+        person = "the job stays as you asked", f"  why: {reason}"
+        tell(call, *(person if os.isatty(STDERR) else (f"the job stays as you asked: {reason}",)))
     try:
         replace([call.sbatch, *call.argv], call.environ, CALLED)
     except CollocError as error:

@@ -11,8 +11,8 @@ Usage: csub [SBATCH'S OPTIONS] [OPTIONS] [SCRIPT [ARGUMENTS]]
   or a share) instead of a whole one where that holds what the job needs.
 
   csub takes every option of sbatch, and these of its own. What a job needs
-  you say with --gpu-footprint, or csub measures it while the job runs. What
-  it does not understand with certainty goes to sbatch unchanged.
+  you say with --gpu-footprint, or csub measures it while the job runs. A job
+  that it does not understand with certainty stays as you asked.
 
 Options:
   --gpu-footprint mem=SIZE[,sm=PCT][,dram=PCT]

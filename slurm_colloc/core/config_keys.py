@@ -96,8 +96,8 @@ DOCUMENTATION: dict[str, str] = {
     "observe.period_s": "seconds between two samples",
     "observe.gpu_reader": "'nvml', or on a test cluster 'simulated:FOLDER' with a <node>.json for each node",
     "observe.dcgm": "what to ask where NVML has no SM activity: 'http://host:port/path' of a dcgm-exporter, or 'dcgmi'",
-    "observe.prometheus": "where the agent answers Prometheus, e.g. '127.0.0.1:9499', or '0.0.0.0:9499' on every "
-    "address of the node, which lets the network see job ids; empty: it does not",
+    "observe.prometheus": "where the agent answers Prometheus, e.g. '127.0.0.1:9499', without a password: on "
+    "another address the network sees job ids; empty: it does not",
     "observe.keep_raw_days": "for how long the store keeps every sample; then what each run used of a GPU in an hour",
     "observe.keep_job_days": "for how long it keeps that, at least as long",
     "paths.journal": "folder of a node's own journal, on its own disk; empty: below paths.state",

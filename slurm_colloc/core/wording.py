@@ -70,7 +70,7 @@ WORDS = {
     "shares-hold": "{units} of the GPU's {of_units} shares are enough for {need_mib} MiB of GPU memory, "
     "a reserve included, and {sm_pct:.0f} % of the SMs",
     "shards-hold": "{units} of the GPU's {of_units} shards are enough for {need_mib} MiB of GPU memory",
-    "slowdown": "it should take {expected:.2g} times as long as on a whole GPU, one job in ten over {upper:.3g} times",
+    "slowdown": "it should take {expected:.2g} times as long as on a whole GPU, in 9 of 10 cases at most {upper:.3g}",
     "slowdown-beside-users": "beside other users up to {upper:.3g} times as long; {turns} shares are for turns",
     "slowdown-unknown": "csub cannot tell how much jobs on the same GPU will slow this job",
     "time-limit": "csub sets the time limit to {limit_min} min",
@@ -287,7 +287,7 @@ WORDS = {
     "equal-parts": "csub assumes that each task needs one part of {tasks}",
     "sms-above-bound": "all tasks together use {sum_pct:.0f} % of the SMs; the site's limit is {max_pct:g} %",
     "tasks-busy-memory": "each task uses GPU memory bandwidth {dram_pct:.0f} % of the time and may slow the others",
-    "task-slowdown": "each task takes about {expected:as_long} alone, one in ten over {upper:.3g} times",
+    "task-slowdown": "each task takes about {expected:as_long} alone, in 9 of 10 cases at most {upper:.3g}",
     "more-would-fit": "the GPU has room for {tasks} tasks at a time",
     "tasks-take-too-long": "{tasks} tasks at a time, slowed {slowdown:.2f} times, need {needed_min} min, and the job "
     "may take {most_min:g} min; run fewer tasks at a time, or give each task less than {limit_min:g} min",

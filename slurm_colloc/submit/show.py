@@ -30,18 +30,18 @@ _DOES = (PACK, *_SLOWER, "billed", "time-limit", "time-limit-raised", "moved")
 # The line of a submission, as scripts know it. A person is told in two what happens and what to do.
 _LINE = {
     "pack": "{all}",
-    "piece": "{given} instead of {asked}: {all}; --colloc=off keeps {asked}",
-    "hint": "stays as asked: {all}",
+    "piece": "{given} instead of {asked}: {all}; --colloc=off leaves it as you asked",
+    "hint": "stays as you asked: {all}",
 }
 _TOLD = {
     "pack": ("runs{where} as {does}", "to see its tasks: {command}"),
     "piece": ("gets {piece} ({given}) in place of {asked}{where}; {does}", "to undo this: {command}"),
     "first run": (
-        "gets what it asks for ({asked}){where} and is measured",
+        "stays as you asked ({asked}){where} and is measured",
         "next: {next} of the same job may get a piece of a GPU",
     ),
 }
-_AS_ASKED = ("gets what it asks for ({asked}){where}", "")
+_AS_ASKED = ("stays as you asked ({asked}){where}", "")
 
 
 def answer(plan: Plan, job_id: str, command: str, *, terminal: bool, explained: bool) -> Iterator[str]:

@@ -153,7 +153,7 @@ def test_a_site_file_that_is_none(shell: Shell, kind: str) -> None:
         path.write_bytes(texts.get(kind, b""))
     done = shell.run(HINT, "job.sh", "--dry-run")
     assert shell.calls() == [["job.sh", "--dry-run"]]
-    assert "handed to sbatch unchanged" in done.stderr
+    assert "the job stays as you asked: " in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 

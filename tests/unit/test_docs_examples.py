@@ -157,7 +157,7 @@ def test_each_call_of_csub_submits_once(example: Example, shell: Shell) -> None:
     done = shell.run(*example.words[1:])
     assert done.returncode == 0, done.stderr
     assert len(shell.calls()) == (0 if "--dry-run" in example.words else 1), done.stderr
-    assert "unchanged" not in done.stderr
+    assert "the job stays as you asked: " not in done.stderr
     assert "error" not in done.stderr
 
 

@@ -105,7 +105,7 @@ def _next_by_csub(decision: Decision, knowledge: Known | None, run: JobUsage | A
     if config.policy != "auto":
         return ""
     if placement.as_asked:
-        return f"{how} it gets what it asks for: {sentence(placement.reasons)}"
+        return f"{how} it stays as asked: {sentence(placement.reasons)}"
     return _gets(how, placement, footprint)
 
 
