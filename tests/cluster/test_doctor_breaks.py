@@ -8,12 +8,12 @@ import pytest
 from tests.cluster import broken
 from tests.cluster.fixtures import RELEASE, running
 from tests.cluster.lab import Lab
-from tests.cluster.test_doctor import found
+from tests.cluster.test_doctor import GIVEN_TWICE, found
 
 pytestmark = pytest.mark.cluster
 
-# The lab's own: no cgroups, and mps of one GPU of g1 at a time.
-OF_THE_LAB = {"DOC016", "DOC030", "DOC031", "DOC032"}
+# The lab's own: no cgroups, mps of one GPU of g1 at a time, and shares beside whole GPUs.
+OF_THE_LAB = {"DOC016", "DOC030", "DOC031", "DOC032", *GIVEN_TWICE}
 SLEEP = "--wrap=sleep 300"
 
 

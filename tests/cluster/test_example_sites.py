@@ -17,6 +17,7 @@ from slurm_colloc.site.fragments import devices, node_gres, shares
 from tests.cluster.fixtures import CHECKOUT, RELEASE, install_checkout, new_lab
 from tests.cluster.lab import Lab
 from tests.cluster.nodes import NODES, NVIDIA_MAJOR
+from tests.cluster.test_doctor import GIVEN_TWICE
 
 pytestmark = pytest.mark.cluster
 
@@ -41,7 +42,7 @@ PLACED: dict[str, list[tuple[list[str], str]]] = {
 # With an agent and without one: the lines differ by that alone.
 CRON = ("h100-mps", "teaching-shard")
 # What the doctor finds of the lab and not of a site: no cgroups, its tracked types, its few cores.
-OF_THE_LAB = {"DOC013", "DOC030", "DOC031", "DOC032", "DOC088"}
+OF_THE_LAB = {"DOC013", "DOC030", "DOC031", "DOC032", "DOC088", *GIVEN_TWICE}
 
 
 def test_every_example_is_booted_here() -> None:

@@ -74,7 +74,7 @@ SCRIPTS = tuple(
     for setting, text in (("Prolog", PROLOG), ("Epilog", EPILOG), ("TaskProlog", TASK_PROLOG))
 )
 SOUND = Site(
-    release="22.05",
+    release="26.05",
     settings=SETTINGS,
     cgroup={"ConstrainDevices": "yes", "ConstrainRAMSpace": "yes"},
     nodes=(G1, G2, M1, node("c1", gres=(), configured=())),

@@ -151,6 +151,13 @@ BROKEN: list[tuple[str, dict[str, Any], str, str]] = [
         "g2, GPU-1",
         "gres/shard",
     ),
+    ("DOC021", {"release": "22.05"}, "g[1-2]", "on one node of Slurm 22.05"),
+    (
+        "DOC021",
+        {"release": "22.05", "nodes": (node("g9", Gres("gpu", "", 1), Gres("shard", "", 4)), M1)},
+        "g9",
+        "of Slurm 22.05",
+    ),
     ("DOC030", {"cgroup": {"ConstrainDevices": "no"}}, "cgroup.conf", "ConstrainDevices is no"),
     ("DOC030", settings(TaskPlugin="task/affinity"), "slurm.conf", "TaskPlugin is task/affinity"),
     ("DOC031", {"cgroup": UNCONFINED}, "cgroup.conf", "ConstrainRAMSpace is no"),
@@ -320,6 +327,8 @@ def test_every_check_finds_something_somewhere() -> None:
             },
         ),
         ("DOC020", {"this_node": "g1", "devices": (SmiDevice("GPU-1", "h", "", "exclusive_process"),)}),
+        ("DOC021", {"release": "22.05", "nodes": (node("g9"), M1)}),
+        ("DOC021", {"release": "22.05", "nodes": (node("m2", *M1.gres, Gres("mps", SLICE, 200)),)}),
         ("DOC031", {"cgroup": {"ConstrainRAMSpace": "no", "ConstrainSwapSpace": "yes"}}),
         ("DOC040", settings(AccountingStorageTRES="", AccountingStorageType="accounting_storage/none")),
         ("DOC044", {**settings(AccountingStorageEnforce="associations"), **limited(cpu="3")}),
@@ -449,6 +458,7 @@ def test_the_recorded_site_that_was_set_up_wrong(slurm: str, printed: Printed) -
         *(f"DOC00{number}" for number in range(1, 8)),
         *("DOC010", "DOC011", "DOC013", "DOC016", "DOC030", "DOC031", "DOC032", "DOC045"),
         *("DOC050", "DOC051", "DOC052", "DOC060", "DOC061", "DOC071", "DOC074", "DOC102"),
+        *(("DOC021",) if slurm == "22.05" else ()),
     }
     printed("doctor", *map(": ".join, found["DOC050"]))
     assert [subject for subject, _ in found["DOC060"]] == ["partition 'dear'"]

@@ -15,13 +15,15 @@ _DAY_MIN = 1440
 def _clocks(site: Site) -> Iterator[Seen | Blank]:
     ahead_s, unsure_s = known(site.clock_ahead_s)
     if abs(ahead_s) > _AHEAD_S + unsure_s:
-        side = "ahead of" if ahead_s > 0 else "behind"
-        yield Seen(f"{site.this_node} (this machine)", f"its clock is {abs(ahead_s):.0f} s {side} slurmctld's")
+        yield Seen(
+            f"{site.this_node} (this machine)",
+            f"its clock is {abs(ahead_s):.0f} s {'ahead of' if ahead_s > 0 else 'behind'} slurmctld's",
+        )
     at_s = known(site.queue).at_s
     for node in site.nodes:
-        if node.slurmd_start_s is not None and node.slurmd_start_s > at_s + _AHEAD_S + unsure_s:
-            ahead = node.slurmd_start_s - at_s
-            yield Seen(node.name, f"its slurmd started {ahead:.0f} s after now: its clock is ahead by that at least")
+        late_s = (node.slurmd_start_s or 0.0) - at_s
+        if late_s > _AHEAD_S + unsure_s:
+            yield Seen(node.name, f"its slurmd started {late_s:.0f} s after now: its clock is ahead by that at least")
 
 
 def _depth(site: Site) -> Iterator[Seen | Blank]:
@@ -34,10 +36,10 @@ def _depth(site: Site) -> Iterator[Seen | Blank]:
         return
     if queue.depth_jobs < queue.queue_jobs:
         match = re.search(r"(?:^|,)bf_max_job_test=(\d+)", site.settings.get("SchedulerParameters", ""))
-        most = match[1] if match else "not set"
         yield Seen(
             "SchedulerParameters of slurm.conf",
-            f"of {queue.queue_jobs} that waited the last cycle came to {queue.depth_jobs}; bf_max_job_test is {most}",
+            f"of {queue.queue_jobs} that waited the last cycle came to {queue.depth_jobs}; bf_max_job_test is "
+            f"{match[1] if match else 'not set'}",
         )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DOC010 to DOC020: the GPUs of nodes, as they are and as they are configured, their sharing and their modes."""
+"""DOC010 to DOC021: the GPUs of nodes, as they are and as they are configured, their sharing and their modes."""
 
 from collections.abc import Iterable, Iterator
 
@@ -13,19 +13,18 @@ from slurm_colloc.slurm.setup import GresLine, parse_weights
 
 # The last release that was tried, and found to be as wrong as the first.
 _SEEN_WRONG = "26.05"
+# The release that gives a GPU of which shares are taken to a job of a whole GPU, too; 26.05 did not in 646 looks.
+_GIVES_TWICE = "22.05"
+_MISFITS = {"prohibited": "no process may use the GPU", "exclusive_thread": "drivers of today do not know it"}
 _TRACKED = "AccountingStorageTRES"
 
 
 def _both_shares(site: Site) -> Iterator[Seen | Blank]:
     both = [node.name for node in site.nodes if node.quantity("mps") and node.quantity("shard")]
-    if both and _release(site.release) <= _release(_SEEN_WRONG):
+    if both and site.release <= _SEEN_WRONG:
         yield Seen(fold(both), f"gres/mps and gres/shard on one node of Slurm {site.release}")
     elif both:
         yield Blank(fold(both), f"gres/mps and gres/shard on one node, which was not tried on Slurm {site.release}")
-
-
-def _release(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(".") if part.isdecimal())
 
 
 def _types_of_files(site: Site) -> Iterator[Seen | Blank]:
@@ -114,9 +113,10 @@ def _one_at_a_time(site: Site) -> Iterator[Seen | Blank]:
             if not of_share:
                 unsaid.append(node.name)
             elif name == "mps" or "one_sharing" in flags:
-                flag = "Flags=one_sharing" if "one_sharing" in flags else "no Flags=all_sharing"
                 yield Seen(
-                    node.name, f"the node has {node.quantity('gpu')} GPUs, and gres.conf has {flag} for its {name}"
+                    node.name,
+                    f"the node has {node.quantity('gpu')} GPUs, and gres.conf has "
+                    f"{'Flags=one_sharing' if 'one_sharing' in flags else 'no Flags=all_sharing'} for its {name}",
                 )
     if unsaid:
         yield Blank(fold(unsaid), "gres.conf here has no line on the shares of these nodes")
@@ -131,6 +131,17 @@ def _without_variables(site: Site) -> Iterator[Seen]:
             )
 
 
+def _given_twice(site: Site) -> Iterator[Seen]:
+    mixed = [
+        node.name
+        for node in site.nodes
+        for gres in node.gres
+        if gres.name == "gpu" and not parse_profile(gres.type) and any(map(node.quantity, SHARES))
+    ]
+    if mixed and site.release == _GIVES_TWICE:
+        yield Seen(fold(mixed), f"shares and whole GPUs on one node of Slurm {site.release}")
+
+
 def _modes(site: Site) -> Iterator[Seen | Blank]:
     nodes = {node.name: node for node in site.nodes if node.quantity("gpu")}
     others = sorted(set(nodes) - {site.this_node})
@@ -143,18 +154,11 @@ def _modes(site: Site) -> Iterator[Seen | Blank]:
     for device in known(site.devices):
         if not device.mode:
             yield Blank(f"{node.name}, {device.uuid}", "nvidia-smi does not say its compute mode")
-        if why := _misfit(device.mode, shares):
+        why = _MISFITS.get(device.mode, "")
+        if device.mode == "exclusive_process" and shares == ["shard"]:
+            why = "jobs share it by gres/shard: the second one's processes fail"
+        if why:
             yield Seen(f"{node.name}, {device.uuid}", f"compute mode is {device.mode}, and {why}")
-
-
-def _misfit(mode: str, shares: list[str]) -> str:
-    if mode == "prohibited":
-        return "no process may use the GPU"
-    if mode == "exclusive_thread":
-        return "drivers of today do not know it"
-    if mode == "exclusive_process" and shares == ["shard"]:
-        return "jobs share it by gres/shard: the second one's processes fail"
-    return ""
 
 
 FINDERS: dict[str, Finder] = {
@@ -166,4 +170,5 @@ FINDERS: dict[str, Finder] = {
     "DOC016": _one_at_a_time,
     "DOC017": _without_variables,
     "DOC020": _modes,
+    "DOC021": _given_twice,
 }
