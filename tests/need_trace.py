@@ -56,7 +56,10 @@ BOUND = Bound(more_s=MORE_S / SECONDS)
 
 
 class Told(NamedTuple):
-    """A job of a trace, with its use where it is measured."""
+    """A job of a trace: submitted at a time after the first, as whom, with which request, to sleep for so long.
+
+    ``peak_mib`` and ``sm_pct`` are its use, 0 where nobody measured it.
+    """
 
     submit_s: float
     user: str
@@ -65,8 +68,8 @@ class Told(NamedTuple):
     mem_mib: int
     limit_min: int
     run_s: float
-    peak_mib: int
-    sm_pct: float
+    peak_mib: int = 0
+    sm_pct: float = 0.0
 
 
 def trace(shape: str) -> list[Told]:

@@ -9,14 +9,12 @@ two on shares where the planner had it on one, and sleeps as long as the planner
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from tests import need_trace
-from tests.cluster.lab import LabError
-from tests.cluster.plan_record import TAIL_S, Job, Layout, cluster, rows, submit
+from tests.cluster.plan_record import TAIL_S, Layout, cluster, rows, submit, times, write
 from tests.cluster.releases import HOST, RELEASES
 from tests.need_trace import CPUS, FULL, GPUS, KIND, MEM_MIB, PRIORITY, RECORDED, SCHEDULER, SHARES
 
@@ -44,8 +42,7 @@ def record(shape: str, release: str, shares: str, say: Callable[[str], None]) ->
                 piece = pieces[name].get(number)
                 gres = f"{shares}:{piece.units}" if piece else f"gpu:{KIND}:{one.gpus}"
                 run_s = round(one.run_s * (piece.slowdown.expected if piece else 1.0), 1)
-                job = Job(one.submit_s, one.user, one.gpus, one.cpus, one.mem_mib, one.limit_min, run_s)
-                numbers[name].append(submit(lab, job, name, gres))
+                numbers[name].append(submit(lab, one._replace(run_s=run_s), name, gres))
             late_s = max(late_s, time.time() - began_s - one.submit_s)
         say(f"all submitted, at most {late_s:.1f} s late")
         every = [number for name in gpus for number in numbers[name]]
@@ -55,18 +52,8 @@ def record(shape: str, release: str, shares: str, say: Callable[[str], None]) ->
     head = {"release": release, "shape": shape, "shares": shares, "seed": need_trace.SEED, "gpus": gpus}
     lines: list[dict[str, object]] = [head]
     for number, one in enumerate(trace):
-        times = {}
-        for name in gpus:
-            submit_s, start_s, end_s, state, _ = found[numbers[name][number]]
-            if state != "COMPLETED":
-                raise LabError(f"job {numbers[name][number]} ended as {state}")
-            times[name] = [at_s - int(began_s) for at_s in (submit_s, start_s, end_s)]
-        lines.append(one._asdict() | times)
-    path = RECORDED / f"{release}-{shape}-{shares}.jsonl"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    say(f"{path}")
-    return path
+        lines.append(one._asdict() | {name: times(found, numbers[name][number], int(began_s)) for name in gpus})
+    return write(RECORDED / f"{release}-{shape}-{shares}.jsonl", lines, say)
 
 
 def main() -> None:

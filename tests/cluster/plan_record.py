@@ -22,6 +22,7 @@ from tests.cluster.lab import Lab, LabError
 from tests.cluster.nodes import NVIDIA_MAJOR
 from tests.cluster.ports import Ports
 from tests.cluster.releases import HOST, RELEASES
+from tests.need_trace import Told as Job
 from tests.waiting import wait_for
 
 RECORDED = Path(__file__).resolve().parents[1] / "recorded/plan"
@@ -65,18 +66,6 @@ class Layout(NamedTuple):
 
 
 LAYOUT = Layout({"plan": dict.fromkeys(NODES, GPUS)}, CPUS, MEM_MIB, "", 0, PRIORITY, SCHEDULER)
-
-
-class Job(NamedTuple):
-    """What is submitted: at a time after the first, as whom, with which request, to sleep for so long."""
-
-    submit_s: float
-    user: str
-    gpus: int
-    cpus: int
-    mem_mib: int
-    limit_min: int
-    run_s: float
 
 
 def trace(load: float, seed: int, count: int = JOBS) -> list[Job]:
@@ -158,17 +147,27 @@ def record(load: float, repeat: str, release: str, seed: int, say: Callable[[str
     origin_s = int(began_s)
     lines: list[dict[str, object]] = [head]
     for job, number in zip(jobs, numbers, strict=True):
-        submit_s, start_s, end_s, state, node = found[number]
-        if state != "COMPLETED":
-            raise LabError(f"job {number} ended as {state}")
-        told: dict[str, object] = {
-            "submitted_s": submit_s - origin_s,
-            "started_s": start_s - origin_s,
-            "ended_s": end_s - origin_s,
-        }
-        told["node"] = node
-        lines.append(job._asdict() | told)
-    path = RECORDED / f"{release}-load{load * 100:.0f}-{repeat}.jsonl"
+        times_s = dict(zip(("submitted_s", "started_s", "ended_s"), times(found, number, origin_s), strict=True))
+        # Nobody measures these jobs.
+        asked = {name: value for name, value in job._asdict().items() if name not in ("peak_mib", "sm_pct")}
+        lines.append({**asked, **times_s, "node": found[number][-1]})
+    return write(RECORDED / f"{release}-load{load * 100:.0f}-{repeat}.jsonl", lines, say)
+
+
+def times(found: Mapping[int, tuple[int, int, int, str, str]], number: int, origin_s: int) -> list[int]:
+    """Return when a job was submitted, started and ended, after the first moment.
+
+    Raises:
+        LabError: it did not complete.
+    """
+    *at_s, state, _ = found[number]
+    if state != "COMPLETED":
+        raise LabError(f"job {number} ended as {state}")
+    return [moment_s - origin_s for moment_s in at_s]
+
+
+def write(path: Path, lines: Iterable[Mapping[str, object]], say: Callable[[str], None]) -> Path:
+    """Write a recording and say where."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     say(f"{path}")
