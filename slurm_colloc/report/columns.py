@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Columns of tables, declared once, and listings of which the text, the CSV and the JSON are made of them."""
+"""Reports in every form: tables of columns that are declared once, and what is shown of them as text, CSV and JSON."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from slurm_colloc.core.units import printable
-from slurm_colloc.report.layout import NO_TERMINAL, Terminal, list_lines, narrowed, page_of
+from slurm_colloc.report.layout import NO_TERMINAL, Terminal, bold_table, folded, list_lines, narrowed, page_of
 from slurm_colloc.report.text import csv_text, json_text
 from slurm_colloc.report.usage import number
 
@@ -13,59 +14,77 @@ from slurm_colloc.report.usage import number
 class Column(NamedTuple):
     """A column: its title, the figure in it, the digits after the point (None: a text), and what is left out first.
 
-    Columns of the highest ``rank`` are left out first where there is no room for all. ``meaning`` is said below the
-    table.
+    ``figure`` is a field of the row, or what makes it of the row. Columns of the highest ``rank`` are left out first
+    where there is no room for all. ``meaning`` is said below the table.
     """
 
     title: str
-    figure: str
-    digits: int | None
+    figure: str | Callable[[Any], Any]
+    digits: int | None = None
     rank: int = 0
     meaning: str = ""
 
-    def cell(self, figures: Mapping[str, Any], separator: str = "") -> str:
+    def cell(self, row: Any, separator: str = "") -> str:
         """Return the figure in words; thousands are parted by ``separator``."""
-        value = figures[self.figure]
+        value = getattr(row, self.figure) if isinstance(self.figure, str) else self.figure(row)
         return printable(value or "-") if self.digits is None else number(value, self.digits, separator)
 
 
-class Listing(NamedTuple):
-    """A table of nouns of a ``kind``, each a row: all of their fields as CSV and JSON, and ``columns`` of them as text.
+class Table(NamedTuple):
+    """Columns of rows, the names first; the last row is the sum of the others where it is ``summed``.
 
-    ``about`` is what the JSON says beside ``rows``; ``words`` are figures of a row that only the text has.
+    A longer name than ``name_columns`` is cut before a column is left out; None: nothing is ever left out.
     """
 
-    heading: str
     columns: Sequence[Column]
     rows: Sequence[Any]
-    kind: type
-    about: Mapping[str, Any]
+    heading: str = ""
+    summed: bool = False
+    name_columns: int | None = None
+
+
+def table_in_words(titles: Sequence[str], rows: Sequence[Sequence[str]], heading: str = "") -> Table:
+    """Return a table whose cells are words already."""
+    return Table([Column(title, itemgetter(index)) for index, title in enumerate(titles)], rows, heading)
+
+
+class Listing(NamedTuple):
+    """A report: tables for people between a heading and notes, ``nouns`` of a ``kind`` as CSV, ``record`` as JSON."""
+
+    heading: str
+    tables: Sequence[Table]
+    notes: Sequence[str]
     schema: int
-    notes: Sequence[str] = ()
-    words: Sequence[Mapping[str, str]] = ()
+    record: Any
+    kind: type
+    nouns: Sequence[Any]
 
 
 def table_of(listing: Listing, terminal: Terminal = NO_TERMINAL) -> str:
     """Return the listing for people."""
-    names, *columns = listing.columns
-    words = listing.words or [{}] * len(listing.rows)
-    figures = [row._asdict() | row_words for row, row_words in zip(listing.rows, words, strict=True)]
-    rows = [[column.title for column in listing.columns]]
-    rows += [[column.cell(row_figures) for column in listing.columns] for row_figures in figures]
-    fitting = narrowed(rows, [column.rank for column in columns], terminal, len(names.title) + 12)
-    meanings = [column.meaning for column in listing.columns if column.meaning and column.title in fitting[0]]
-    body = list_lines(fitting) if listing.rows else []
-    return page_of(listing.heading, body, [*(meanings if listing.rows else ()), *listing.notes], terminal)
+    body: list[str] = []
+    notes: list[str] = []
+    for table in listing.tables:
+        if not table.rows:
+            continue
+        rows: list[Sequence[str]] = [[column.title for column in table.columns]]
+        rows += [[column.cell(row) for column in table.columns] for row in table.rows]
+        if table.name_columns is not None:
+            rows = narrowed(rows, [column.rank for column in table.columns[1:]], terminal, table.name_columns)
+        body += [*[""] * bool(body), *(folded(table.heading, terminal.columns) if table.heading else ())]
+        body += bold_table(rows, terminal) if table.summed else list_lines(rows)
+        notes += [column.meaning for column in table.columns if column.meaning and column.title in rows[0]]
+    return page_of(listing.heading, body, [*notes, *listing.notes], terminal)
 
 
 def csv_of(listing: Listing) -> str:
     """Return one row for each noun."""
-    return csv_text(listing.kind, listing.rows)
+    return csv_text(listing.kind, listing.nouns)
 
 
 def json_of(listing: Listing) -> str:
-    """Return the listing as JSON, null for what is not known."""
-    return json_text(listing.schema, {**listing.about, "rows": listing.rows})
+    """Return the record as JSON, null for what is not known."""
+    return json_text(listing.schema, listing.record)
 
 
-FORMATS = {"table": table_of, "csv": csv_of, "json": json_of}
+FORMATS: Mapping[str, Callable[..., str]] = {"table": table_of, "csv": csv_of, "json": json_of}

@@ -9,6 +9,8 @@ from slurm_colloc.core.config import Prices
 from slurm_colloc.core.usage_model import GroupUsage
 from slurm_colloc.report.text import csv_table, json_text
 from slurm_colloc.report.usage import Money, UsageReport, fits_by_group, money, of_installed
+from slurm_colloc.report.usage_text import as_table
+from slurm_colloc.store.parquet import parquet_bytes
 
 SCHEMA = 4
 _OF_FIT = {
@@ -70,18 +72,6 @@ def flat_groups(
     return kinds, rows
 
 
-def about(report: UsageReport) -> dict[str, str]:
-    """Return what a file of figures says of itself."""
-    return {
-        "schema": str(SCHEMA),
-        "cluster": report.cluster,
-        "since": report.since.isoformat(),
-        "until": report.until.isoformat(),
-        "group_by": report.by,
-        "mig_by": report.equivalents,
-    }
-
-
 def as_csv(report: UsageReport) -> str:
     """Return one row for each group."""
     return csv_table(*flat(report))
@@ -99,7 +89,25 @@ def as_html(report: UsageReport) -> str:
     return usage_page(report)
 
 
-# Those that are the same wherever they are shown.
-TEXTS: dict[str, Callable[[UsageReport], str]] = {"csv": as_csv, "json": as_json, "html": as_html}
+def as_parquet(report: UsageReport) -> bytes:
+    """Return a file with the rows of the CSV, which says what it is of."""
+    about = {
+        "schema": str(SCHEMA),
+        "cluster": report.cluster,
+        "since": report.since.isoformat(),
+        "until": report.until.isoformat(),
+        "group_by": report.by,
+        "mig_by": report.equivalents,
+    }
+    return parquet_bytes(*flat(report), about)
+
+
 TABLE, PARQUET = "table", "parquet"
-FORMATS = (TABLE, "csv", "json", PARQUET, "html")
+# The first is for people.
+FORMATS: dict[str, Callable[..., str | bytes]] = {
+    TABLE: as_table,
+    "csv": as_csv,
+    "json": as_json,
+    PARQUET: as_parquet,
+    "html": as_html,
+}

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from slurm_colloc.core.units import counted, in_words, printable
 from slurm_colloc.facts.judgement import Judgement
-from slurm_colloc.report.columns import Column, Listing
+from slurm_colloc.report.columns import Column, Listing, Table
 from slurm_colloc.report.text import local, stamp
 from slurm_colloc.report.usage import METRICS, percent, use_of
 
@@ -48,19 +48,24 @@ class JobRow(NamedTuple):
     could_free_gpu_hours: float | None
 
 
+def _elapsed(row: JobRow) -> str:
+    suspended = f" (+ {in_words(row.suspended_s)} suspended)" if row.suspended_s else ""
+    return "" if row.elapsed_s is None else in_words(row.elapsed_s) + suspended
+
+
 _TO_DO = "TO DO: what would leave most GPU-hours to others ('colloc job JOB' has the line); '-': nothing, or not known."
 COLUMNS = (
-    Column("JOB", "job_id", None),
+    Column("JOB", "job_id"),
     Column("NAME", "job_name", None, 6),
     Column("STATE", "state", None, 1),
-    Column("ELAPSED", "elapsed", None, 5, "ELAPSED, OF LIMIT %: of the whole run; hours are those in the window."),
+    Column("ELAPSED", _elapsed, None, 5, "ELAPSED, OF LIMIT %: of the whole run; hours are those in the window."),
     Column("OF LIMIT %", "elapsed_pct", 0, 7),
     Column("GPUS", "gres", None, 4),
     Column("ALLOC GPU-h", "allocated_gpu_hours", 2, 2),
     Column(
         "USED %", "used_pct", 1, 0, "USED %: of the sampled GPU-hours, by the metric BY; '-' where none was sampled."
     ),
-    Column("BY", "metric", None, 8),
+    Column("BY", lambda row: "SM" if row.metric == METRICS["sm"] else row.metric, None, 8),
     Column("SAMPLED %", "coverage_pct", 0, 10),
     Column("GPU MEM MiB", "gpu_mem_peak_mib", 0, 9, "GPU MEM: the peak of the sum over the run's GPUs."),
     Column("TO DO", "to_do", None, 3, _TO_DO),
@@ -96,20 +101,11 @@ def listing_of(
     heading = f"{counted(len(rows), 'run')} of {printable(user)} with a GPU, {stamp(ends[0])} to {stamp(ends[1])}"
     return Listing(
         heading=f"{heading}; {without_gpu} without a GPU not listed",
-        columns=COLUMNS,
-        rows=rows,
-        kind=JobRow,
-        about={"user": user, "since": ends[0], "until": ends[1], "source": source, "runs_without_gpu": without_gpu},
-        schema=SCHEMA,
+        tables=[Table(COLUMNS, rows, name_columns=15)],
         notes=[f"source: {printable(source)}"],
-        words=[{"elapsed": _elapsed(row), "metric": _short(row.metric)} for row in rows],
-    )
-
-
-def _elapsed(row: JobRow) -> str:
-    suspended = f" (+ {in_words(row.suspended_s)} suspended)" if row.suspended_s else ""
-    return "" if row.elapsed_s is None else in_words(row.elapsed_s) + suspended
-
-
-def _short(metric: str) -> str:
-    return "SM" if metric == METRICS["sm"] else metric
+        schema=SCHEMA,
+        record={"user": user, "since": ends[0], "until": ends[1], "source": source, "runs_without_gpu": without_gpu,
+                "rows": rows},
+        kind=JobRow,
+        nouns=rows,
+    )  # fmt: skip

@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Effects of sharing on jobs, as a table, JSON or CSV: harm by kind, and the two arms of a rollout."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from functools import partial
 from typing import NamedTuple
 
 from slurm_colloc.core.units import counted, printable, significant
 from slurm_colloc.core.usage_model import ArmFigure, Fairness, HarmRate
-from slurm_colloc.report.layout import NO_TERMINAL, Terminal, folded, list_lines, page_of
-from slurm_colloc.report.text import csv_text, json_text, stamp
+from slurm_colloc.report.columns import Column, Listing, Table, table_in_words
+from slurm_colloc.report.text import stamp
 
 SCHEMA = 1
 # Measures in words, with the factor that a figure is shown by.
@@ -48,33 +47,35 @@ class Proof(NamedTuple):
     fairness: Sequence[Fairness] = ()
 
 
-def as_table(proof: Proof, terminal: Terminal = NO_TERMINAL) -> str:
-    """Return it for people."""
+def listing_of(proof: Proof) -> Listing:
+    """Return the tables of it, and what they mean."""
     harm = [rate for rate in proof.figures if isinstance(rate, HarmRate)]
     title, tables, notes = _harm(proof, harm) if harm else _arms(proof)
     more_tables, more_notes = _fairness(proof)
-    tables, notes = [*tables, *more_tables], [*notes, *more_notes]
     where = f"{printable(proof.cluster)}, {stamp(proof.since)} to {stamp(proof.until)}"
-    body: list[str] = []
-    for heading, rows in tables:
-        body += [""] * bool(body) + (folded(heading, terminal.columns) if heading else []) + list_lines(rows)
-    notes = [*filter(None, [printable(proof.visible)]), *notes]
-    return page_of(f"{title} {where}: {counted(proof.runs, 'run')}", body, notes, terminal)
+    return Listing(
+        heading=f"{title} {where}: {counted(proof.runs, 'run')}",
+        tables=[*tables, *more_tables],
+        notes=[*filter(None, [printable(proof.visible)]), *notes, *more_notes],
+        schema=SCHEMA,
+        record=proof,
+        kind=type(proof.figures[0]) if proof.figures else ArmFigure,
+        nouns=proof.figures,
+    )
 
 
-_Tables = list[tuple[str, list[list[str]]]]
+_OF_HARM = (
+    Column("KIND", "kind"),
+    Column("RUNS", "runs", 0),
+    Column("OF", "known", 0),
+    Column(f"PER {_PER}", lambda rate: _number(rate.part, _PER)),
+    Column("95 %", lambda rate: _span(rate.low, rate.high, _PER)),
+)
 
 
-def _harm(proof: Proof, rates: Sequence[HarmRate]) -> tuple[str, _Tables, list[str]]:
-    tables: _Tables = []
-    for arm in dict.fromkeys(rate.arm for rate in rates):
-        rows = [["KIND", "RUNS", "OF", f"PER {_PER}", "95 %"]]
-        rows += [
-            [rate.kind, str(rate.runs), str(rate.known), _number(rate.part, _PER), _span(rate.low, rate.high, _PER)]
-            for rate in rates
-            if rate.arm == arm
-        ]
-        tables.append((_LATE_HEADING if arm else "", rows))
+def _harm(proof: Proof, rates: Sequence[HarmRate]) -> tuple[str, list[Table], list[str]]:
+    by_arm = {arm: [rate for rate in rates if rate.arm == arm] for arm in dict.fromkeys(rate.arm for rate in rates)}
+    tables = [Table(_OF_HARM, of_arm, _LATE_HEADING if arm else "") for arm, of_arm in by_arm.items()]
     notes = [
         f"OF: runs of which it is known; of {proof.not_known} nobody knows: cancelled, or failed of a job that never "
         "completed on a whole GPU. 95 %: Clopper and Pearson, over runs.",
@@ -86,19 +87,20 @@ def _harm(proof: Proof, rates: Sequence[HarmRate]) -> tuple[str, _Tables, list[s
     return "What pieces of GPUs did to jobs on", tables, notes
 
 
-def _arms(proof: Proof) -> tuple[str, _Tables, list[str]]:
-    tables: _Tables = []
+def _arms(proof: Proof) -> tuple[str, list[Table], list[str]]:
+    tables: list[Table] = []
     figures = [mean for mean in proof.figures if isinstance(mean, ArmFigure)]
     for rule in dict.fromkeys(mean.rule for mean in figures):
         arms = ("PLACED", "AS ASKED") if rule else ("LATE",)
-        rows = [["MEAN PER JOB", *(word for arm in arms for word in (arm, "95 %", "JOBS", "DRAWS"))]]
+        titles = ["MEAN PER JOB", *(word for arm in arms for word in (arm, "95 %", "JOBS", "DRAWS"))]
         by_measure: dict[str, list[str]] = {}
         for mean in (mean for mean in figures if mean.rule == rule):
             words, factor = _MEASURES[mean.measure]
             cells = [_number(mean.value, factor), _span(mean.low, mean.high, factor), str(mean.jobs), str(mean.draws)]
-            by_measure.setdefault(words, []).extend(cells)
-        heading = f"rule {printable(rule)}" if rule else _LATE_HEADING
-        tables.append((heading, rows + [[words, *cells] for words, cells in by_measure.items()]))
+            by_measure.setdefault(words, [words]).extend(cells)
+        tables.append(
+            table_in_words(titles, [*by_measure.values()], f"rule {printable(rule)}" if rule else _LATE_HEADING)
+        )
     notes = [
         "Of both arms: jobs of one GPU that were to have a piece by what was known at their submission, started in the "
         "window and ended; waits of a job's first run, submission to end of those that completed.",
@@ -112,34 +114,40 @@ def _arms(proof: Proof) -> tuple[str, _Tables, list[str]]:
     return "Jobs that were drawn on", tables, notes
 
 
-def _fairness(proof: Proof) -> tuple[_Tables, list[str]]:
+def _fairness(proof: Proof) -> tuple[list[Table], list[str]]:
     """Return who waited and held how much before pieces began and after, and what it is not."""
     if proof.pieces_began is None or not proof.fairness:
         return [], []
     by_group: dict[tuple[str, str], dict[bool, Fairness]] = {}
     for figure in proof.fairness:
         by_group.setdefault((figure.account, figure.job_class), {})[figure.after] = figure
-    titles = [f"{title} {when}" for title, _ in _OF_FAIRNESS for when in ("BEFORE", "AFTER")]
-    rows = [["ACCOUNT", "JOBS OF", *titles]]
-    for (account, job_class), rows_of in by_group.items():
-        cells = [
-            cell(rows_of[after]) if after in rows_of else "-" for _, cell in _OF_FAIRNESS for after in (False, True)
+    titles = ["ACCOUNT", "JOBS OF", *(f"{name} {when}" for name in _OF_FAIRNESS for when in ("BEFORE", "AFTER"))]
+    rows = [
+        [
+            account or "(not known)",
+            job_class,
+            *(word for pair in zip(*_before_and_after(ends), strict=True) for word in pair),
         ]
-        rows.append([printable(account) or "(not known)", job_class, *cells])
+        for (account, job_class), ends in by_group.items()
+    ]
     notes = [
         "By account: first runs' waits from when a job could have started, median hours and what 90 % waited at most; "
         "GPU-hours a day of runs that began before and after the first piece. Nobody drew these: demand and all else "
         "that changed is in them."
     ]
-    return [(f"before and after pieces began, {stamp(proof.pieces_began)}", rows)], notes
+    return [table_in_words(titles, rows, f"before and after pieces began, {stamp(proof.pieces_began)}")], notes
 
 
-_OF_FAIRNESS: tuple[tuple[str, Callable[[Fairness], str]], ...] = (
-    ("RUNS", lambda one: str(one.runs)),
-    ("WAIT h", lambda one: _number(one.wait_median_h, 1)),
-    ("90 % h", lambda one: _number(one.wait_p90_h, 1)),
-    ("GPU-h/DAY", lambda one: _number(one.gpu_hours_per_day, 1)),
-)
+_OF_FAIRNESS = ("RUNS", "WAIT h", "90 % h", "GPU-h/DAY")
+
+
+def _before_and_after(ends: Mapping[bool, Fairness]) -> Iterator[list[str]]:
+    for after in (False, True):
+        if end := ends.get(after):
+            rates = (end.wait_median_h, end.wait_p90_h, end.gpu_hours_per_day)
+            yield [str(end.runs), *(_number(rate, 1) for rate in rates)]
+        else:
+            yield ["-"] * len(_OF_FAIRNESS)
 
 
 def _number(value: float | None, factor: int) -> str:
@@ -148,10 +156,3 @@ def _number(value: float | None, factor: int) -> str:
 
 def _span(low: float | None, high: float | None, factor: int) -> str:
     return "-" if low is None else f"{_number(low, factor)} to {_number(high, factor)}"
-
-
-FORMATS: dict[str, Callable[..., str]] = {
-    "table": as_table,
-    "json": partial(json_text, SCHEMA),
-    "csv": lambda proof: csv_text(type(proof.figures[0]) if proof.figures else ArmFigure, proof.figures),
-}

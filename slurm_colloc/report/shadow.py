@@ -3,16 +3,14 @@
 
 from collections.abc import Callable, Iterator
 from datetime import datetime
-from functools import partial
 from typing import NamedTuple
 
 from slurm_colloc.core.units import counted, in_words, printable
 from slurm_colloc.core.usage_model import ShadowLate, ShadowLeft, ShadowPiece
 from slurm_colloc.report.charts import short
-from slurm_colloc.report.layout import NO_TERMINAL, Terminal, bold_table, narrowed, page_of
-from slurm_colloc.report.text import csv_text, json_text, window_in_words
+from slurm_colloc.report.columns import Column, Listing, Table
+from slurm_colloc.report.text import window_in_words
 from slurm_colloc.report.usage import hours_digits, number, percent
-from slurm_colloc.report.usage_text import without_empty
 
 SCHEMA = 3
 
@@ -45,49 +43,40 @@ class ShadowReport(NamedTuple):
     visible: str = ""
 
 
-# Ranks of columns: the last are left out on a narrow terminal.
-_RANKS = {
-    "RUNS": 3,
-    "JUDGED": 4,
-    "FIT": 1,
-    "OUT OF MEM": 2,
-    "ALLOC GPU-h": 7,
-    "PIECE GPU-h": 8,
-    "FREED GPU-h": 0,
-    "EARLIER": 5,
-    "OF": 6,
-}
-_NAME_COLUMNS = 40
-
-
-def as_table(report: ShadowReport, terminal: Terminal = NO_TERMINAL) -> str:
-    """Return the report for a terminal, or for what is none: then nothing is left out."""
-    rows = [["PIECE", *_RANKS]]
-    rows += [[printable(piece.piece), *_cells(report, piece)] for piece in (*report.pieces, report.total)]
-    table = without_empty(rows, () if report.total.waits_known else ("EARLIER", "OF"))
-    body = bold_table(narrowed(table, [_RANKS[title] for title in table[0][1:]], terminal, _NAME_COLUMNS), terminal)
-    return page_of(heading(report), body, footnotes(report), terminal)
-
-
-def _cells(report: ShadowReport, piece: ShadowPiece) -> list[str]:
-    hours = [piece.allocated_gpu_hours, piece.piece_gpu_hours, piece.freed_gpu_hours]
-    counts = [piece.runs, piece.judged, piece.fitted, piece.out_of_memory]
-    return [
-        *map(str, counts),
-        *(number(value if piece.fitted else None, _digits(report)) for value in hours),
-        _signed(piece.earlier_median_s),
-        str(piece.waits_known),
+def listing_of(report: ShadowReport) -> Listing:
+    """Return the answer, what it is made of by pieces, and what is not known."""
+    total, digits = report.total, _digits(report)
+    columns = [
+        Column("PIECE", "piece"),
+        Column("RUNS", "runs", 0, 3),
+        Column("JUDGED", "judged", 0, 4),
+        Column("FIT", "fitted", 0, 1),
+        Column("OUT OF MEM", "out_of_memory", 0, 2),
     ]
+    if total.fitted:
+        columns += [
+            Column(f"{name.upper()} GPU-h", _of_fitted(f"{field}_gpu_hours"), digits, rank)
+            for name, field, rank in (("alloc", "allocated", 7), ("piece", "piece", 8), ("freed", "freed", 0))
+        ]
+    if total.waits_known:
+        columns += [Column("EARLIER", _earlier, None, 5), Column("OF", "waits_known", 0, 6)]
+    table = Table(columns, [*report.pieces, total], summed=True, name_columns=40)
+    return Listing(heading(report), [table], footnotes(report), SCHEMA, report, ShadowPiece, report.pieces)
+
+
+def _of_fitted(field: str) -> Callable[[ShadowPiece], float | None]:
+    """Return what gives hours of a piece; where no run fits none are known."""
+    return lambda piece: getattr(piece, field) if piece.fitted else None
+
+
+def _earlier(piece: ShadowPiece) -> str:
+    duration_s = piece.earlier_median_s
+    words = "" if duration_s is None else in_words(abs(duration_s))
+    return f"{words} later" if duration_s is not None and duration_s < 0 else words
 
 
 def _digits(report: ShadowReport) -> int:
     return hours_digits(max(report.total.allocated_gpu_hours, report.total.lost_gpu_hours))
-
-
-def _signed(duration_s: float | None) -> str:
-    if duration_s is None:
-        return "-"
-    return in_words(duration_s) if duration_s >= 0 else f"{in_words(-duration_s)} later"
 
 
 def heading(report: ShadowReport) -> str:
@@ -154,10 +143,3 @@ def _of_late(late: ShadowLate) -> Iterator[str]:
 def _runs(report: ShadowReport, part: ShadowLeft) -> str:
     hours = part.allocated_gpu_hours
     return counted(part.runs, "run") + (f" ({number(hours, _digits(report))} GPU-h)" if hours is not None else "")
-
-
-FORMATS: dict[str, Callable[..., str]] = {
-    "table": as_table,
-    "json": partial(json_text, SCHEMA),
-    "csv": lambda report: csv_text(ShadowPiece, report.pieces),
-}

@@ -4,7 +4,7 @@
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import zip_longest
-from typing import Any
+from types import SimpleNamespace
 
 from slurm_colloc.core.chart_model import Fit
 from slurm_colloc.core.units import printable
@@ -40,6 +40,7 @@ from slurm_colloc.report.usage_notes import footnotes, heading, summary
 _GIVEN = ("jobs", "allocated_gpu_hours", "held_gpu_hours", "gpu_cost", "billing_hours")
 # A terminal shows these with --explain alone; every other form has all columns.
 _BESIDE = ("FITS %", "GPU_UTIL GPU-h", "SM GPU-h", "HELD GPU-h", "EMPTY GPU-h", "kWh")
+_ROWS_ON_TERMINAL = 20  # groups that hold most; the others are one row
 _NAME_COLUMNS = 16  # a longer name is cut before a column is left out
 _BAR_TITLES, _BAR_COLUMNS, _LONGEST_BAR = ("█used ▒idle ░not sampled", "█used▒idle░?"), 12, 24
 _BAR = "." * _BAR_COLUMNS  # stands for a bar until its room is known
@@ -90,14 +91,14 @@ def cells_of(report: UsageReport, separator: str = "") -> Callable[[GroupUsage],
         fit = report.fits[-1] if report.fits and group is report.total else fits.get(group.name)
         compared = fit if fit and fit.known_gpu_hours else None
         says = fit if fit and (compared or fit.spare_runs) else None
-        figures: dict[str, Any] = {
+        figures = SimpleNamespace(
             **group._asdict(),
             **money(group, report.prices)._asdict(),
-            "idle_gpu_hours": getattr(group, f"{metric_of(report)}_idle_gpu_hours"),
-            "fits_pct": compared and percent(compared.fits_gpu_hours, compared.known_gpu_hours),
-            "freed_gpu_hours": says and says.could_free_gpu_hours,
-            "fit_unit": _fits_in(says, units if group is report.total else {says.unit}) if says else "",
-        }
+            idle_gpu_hours=getattr(group, f"{metric_of(report)}_idle_gpu_hours"),
+            fits_pct=compared and percent(compared.fits_gpu_hours, compared.known_gpu_hours),
+            freed_gpu_hours=says and says.could_free_gpu_hours,
+            fit_unit=_fits_in(says, units if group is report.total else {says.unit}) if says else "",
+        )
         return [column.cell(figures, separator) for column in titles]
 
     return cells
@@ -119,15 +120,19 @@ def rows_of(report: UsageReport, separator: str = "") -> list[Sequence[str]]:
     ]
 
 
-def as_table(report: UsageReport, terminal: Terminal = NO_TERMINAL, top: int = 0, *, explained: bool = False) -> str:
+def as_table(
+    report: UsageReport, terminal: Terminal = NO_TERMINAL, top: int | None = 0, *, explained: bool = False
+) -> str:
     """Return the report for a terminal, or for what is none.
 
     Args:
         report: what is shown.
         terminal: it shows all where it has no columns.
-        top: that many groups, and the others as one; 0 for all.
+        top: that many groups, and the others as one; 0 for all, None for as many as a terminal shows well.
         explained: whether each column and count is explained below, and not only what matters most.
     """
+    if top is None:
+        top = 0 if terminal.columns is None else _ROWS_ON_TERMINAL
     short = shortened(report, top) if top else report
     rows = rows_of(short, "" if terminal.columns is None else ",")
     titles = rows[0][1:]

@@ -16,7 +16,8 @@ from slurm_colloc.core.usage_model import ArmFigure
 from slurm_colloc.estimate.harm import Harm
 from slurm_colloc.feedback.harm import JudgedRun, harm_rates, rate
 from slurm_colloc.feedback.rollout import arm_figures
-from slurm_colloc.report.proof import Proof, as_table
+from slurm_colloc.report.columns import table_of
+from slurm_colloc.report.proof import Proof, listing_of
 from tests.unit.golden import Printed
 from tests.unit.made import MIG_POOL, decision, evidence, near, run
 from tests.unit.programs import colloc
@@ -125,15 +126,15 @@ def test_tables_of_what_was_placed_late(printed: Printed) -> None:
     span = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 8, tzinfo=UTC)
     runs = [ran(Harm.SLOWER, arm=LATE), ran(arm=LATE)]
     for figures in (arm_figures(runs), harm_rates(runs)):
-        printed("report-proof", as_table(Proof("c", *span, 2, 0, 1.1, figures)))
+        printed("report-proof", table_of(listing_of(Proof("c", *span, 2, 0, 1.1, figures))))
 
 
 def test_the_table_shows_a_dash_for_what_is_not_known_and_lets_nothing_act() -> None:
     span = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 8, tzinfo=UTC)
-    harm = as_table(Proof("c", *span, 0, 0, 1.1, harm_rates([])))
+    harm = table_of(listing_of(Proof("c", *span, 0, 0, 1.1, harm_rates([]))))
     assert harm.count(" -  ") == 7
     assert "1.1 times" in harm
-    arms = as_table(Proof("c", *span, 1, 0, 1.1, arm_figures([ran(rule="\x1b[31mred")])))
+    arms = table_of(listing_of(Proof("c", *span, 1, 0, 1.1, arm_figures([ran(rule="\x1b[31mred")]))))
     assert "\x1b" not in arms
     assert "waited, h" in arms
 

@@ -11,8 +11,9 @@ import pytest
 from rich.cells import cell_len
 
 from slurm_colloc.core.usage_model import ShadowLate, ShadowLeft, ShadowPiece
-from slurm_colloc.report.layout import Terminal
-from slurm_colloc.report.shadow import FORMATS, ShadowReport, as_table, heading
+from slurm_colloc.report.columns import FORMATS
+from slurm_colloc.report.layout import NO_TERMINAL, Terminal
+from slurm_colloc.report.shadow import ShadowReport, heading, listing_of
 from tests.unit.golden import Printed
 from tests.unit.made import HOUR, RECORDED, decision, run
 from tests.unit.programs import colloc
@@ -36,6 +37,10 @@ REPORT = ShadowReport(
     allocated_gpu_hours=100.0,
     could_free_gpu_hours=26.0,
 )
+
+
+def as_table(report: ShadowReport, terminal: Terminal = NO_TERMINAL) -> str:
+    return FORMATS["table"](listing_of(report), terminal)
 
 
 def test_the_table_says_counts_and_method(printed: Printed) -> None:
@@ -65,7 +70,8 @@ def test_the_table_fits_the_terminal(columns: int) -> None:
 
 def test_a_report_of_some_runs_says_so_in_each_format() -> None:
     whose = "runs of <ann>\x1b[2J"
-    shown = {form: text(REPORT._replace(visible=whose)) for form, text in FORMATS.items() if form != "csv"}
+    listing = listing_of(REPORT._replace(visible=whose))
+    shown = {form: text(listing) for form, text in FORMATS.items() if form != "csv"}
     assert all("runs of" in text for text in shown.values())
     assert not any("\x1b" in text for text in shown.values())
 
@@ -95,13 +101,13 @@ def test_the_first_line_is_the_answer(out_of_memory: int, word: str) -> None:
 
 
 def test_json_and_csv_have_the_figures_unrounded() -> None:
-    shown = json.loads(FORMATS["json"](REPORT))
+    shown = json.loads(FORMATS["json"](listing_of(REPORT)))
     assert (shown["total"]["judged"], shown["total"]["freed_gpu_hours"]) == (4, 19.5)
     assert shown["pieces"][1]["earlier_median_s"] is None
     why = shown["left"][0]["why"]
     assert why in as_table(REPORT)
     assert shown["left"] == [{"why": why, "runs": 3, "allocated_gpu_hours": None}]
-    first, second = csv.DictReader(io.StringIO(FORMATS["csv"](REPORT)))
+    first, second = csv.DictReader(io.StringIO(FORMATS["csv"](listing_of(REPORT))))
     assert (first["piece"], first["earlier_median_s"], second["earlier_median_s"]) == (SLICE.piece, "-90.0", "")
     assert second["piece"].startswith("'=HYPERLINK"), "a spreadsheet would run it"
 

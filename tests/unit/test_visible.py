@@ -2,7 +2,7 @@
 """Whose runs somebody may see: what Slurm says, what follows from it, and that nothing else is read."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -13,9 +13,7 @@ from slurm_colloc.facts.aggregate import aggregate
 from slurm_colloc.facts.collocation import collocation, stray_use
 from slurm_colloc.facts.counts import unaccounted_hours
 from slurm_colloc.facts.usage import used_hours_by
-from slurm_colloc.report.formats import TEXTS
-from slurm_colloc.report.usage import UsageReport
-from slurm_colloc.report.usage_text import as_table
+from slurm_colloc.report.formats import FORMATS, PARQUET
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.job_visibility import EVERYBODY, Rights, Visible, parse_rights, visible_to
 from slurm_colloc.slurm.parse import parse_config
@@ -110,10 +108,8 @@ def test_what_is_not_visible_is_in_no_figure(tmp_path: Path) -> None:
 def test_a_report_of_some_runs_says_so_and_without_names_where_it_has_none() -> None:
     whole = report(group())
     own = Visible(False, "zoe-q", ("lab-q",), "PrivateData=jobs")
-    texts: dict[str, Callable[[UsageReport], str]] = {"table": as_table, **TEXTS}
-    for form, text in texts.items():
-        named = text(whole._replace(visible=own.whose))
-        nameless = text(whole._replace(visible=own.nameless))
+    for form in (form for form in FORMATS if form != PARQUET):
+        named, nameless = (str(FORMATS[form](whole._replace(visible=words))) for words in (own.whose, own.nameless))
         assert all((word in named) is (form != "csv") for word in ("zoe-q", "lab-q", "PrivateData=jobs"))
         assert not re.search("zoe-q|lab-q", nameless)
         if form in ("table", "html"):

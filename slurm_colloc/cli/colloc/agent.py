@@ -16,7 +16,7 @@ from slurm_colloc.core.errors import ConfigError
 def agent(
     node: Node = "",
     period: Period = None,
-    journal: Annotated[str, typer.Option("--journal", help="folder to keep every sample in; else the site's")] = "",
+    journal: Annotated[str, typer.Option(help="folder to keep every sample in; else the site's")] = "",
     count: Count = 0,
 ) -> None:
     """Measure this node's GPUs and jobs all the time, as a service. A driver that is away is waited for."""

@@ -22,7 +22,7 @@ from slurm_colloc.store.store import Store
 def compact(
     store: StoreFolder = "",
     anyway: Annotated[bool, typer.Option("--anyway", help="though nothing was sampled for two days")] = False,
-    engine: Annotated[str, typer.Option("--engine", help="local, or slurm: a job for each day")] = LOCAL,
+    engine: Annotated[str, typer.Option(help="local, or slurm: a job for each day")] = LOCAL,
 ) -> None:
     """Add up the samples in the store, and delete old ones. Once a day, on the host that ingests.
 

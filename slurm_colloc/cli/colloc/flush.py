@@ -25,7 +25,7 @@ _CLOSED_AFTER_S = 120
 
 
 def flush(
-    node: Annotated[str, typer.Option("--node", help="this node's name in Slurm")] = "",
+    node: Annotated[str, typer.Option(help="this node's name in Slurm")] = "",
     journal: JournalFolder = "",
     store: StoreFolder = "",
     open_hour: Annotated[bool, typer.Option("--open", help="the hour that is still running, too")] = False,

@@ -56,7 +56,7 @@ class Believed(NamedTuple):
 def history(
     context: typer.Context,
     form: Form = "text",
-    last: Annotated[int, typer.Option("--last", min=1, help="so many submissions, and so many jobs")] = 20,
+    last: Annotated[int, typer.Option(min=1, help="so many submissions, and so many jobs")] = 20,
     forgotten: Annotated[
         str, typer.Option("--forget", help="a job's id, or its signature: what was measured of it counts no more")
     ] = "",
@@ -221,14 +221,14 @@ if TYPE_CHECKING:
 
 @app.command()
 def bootstrap(
-    since: Annotated[str, typer.Option("--since", help="take past jobs from here on")] = "90d",
-    until: Annotated[str, typer.Option("--until", help="up to here")] = "now",
+    since: Annotated[str, typer.Option(help="take past jobs from here on")] = "90d",
+    until: Annotated[str, typer.Option(help="up to here")] = "now",
     everybody: Annotated[bool, typer.Option("--all", help="for all users, as root; else for yourself")] = False,
     sacct_file: Annotated[
-        str, typer.Option("--sacct-file", help="a text of sacct, with its SubmitLine and WorkDir, instead of sacct")
+        str, typer.Option(help="a text of sacct, with its SubmitLine and WorkDir, instead of sacct")
     ] = "",
     slurm_release: Annotated[
-        str, typer.Option("--slurm-release", help="of the Slurm that ran those jobs, as 24.05.4; else this one's")
+        str, typer.Option(help="of the Slurm that ran those jobs, as 24.05.4; else this one's")
     ] = "",
     shortest_s: Annotated[
         float, typer.Option("--shortest", min=0, help="seconds that a job must have run for others to see its peak")

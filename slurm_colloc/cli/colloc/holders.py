@@ -21,9 +21,9 @@ _ANSWER_S = 50.0
 
 
 def holders(
-    folder: Annotated[str, typer.Option("--folder", help="where to; else holders in the site's paths.state")] = "",
-    period: Annotated[float, typer.Option("--period", min=1.0, max=3600.0, help="seconds between two looks")] = 60.0,
-    count: Annotated[int, typer.Option("--count", min=0, help="end after so many looks; 0: go on")] = 0,
+    folder: Annotated[str, typer.Option(help="where to; else holders in the site's paths.state")] = "",
+    period: Annotated[float, typer.Option(min=1.0, max=3600.0, help="seconds between two looks")] = 60.0,
+    count: Annotated[int, typer.Option(min=0, help="end after so many looks; 0: go on")] = 0,
 ) -> None:
     """Note which job holds which GPU, for ingest --prometheus.
 

@@ -10,7 +10,7 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from slurm_colloc.cli.colloc.options import JournalFolder, StoreFolder
+from slurm_colloc.cli.colloc.options import JournalFolder, StoreFolder, options_of
 from slurm_colloc.cli.colloc.output import say, site_or_none, state_folder, window
 from slurm_colloc.cli.colloc.progress import progress, told
 from slurm_colloc.cli.colloc.sacct_text import Text, content_name, source_name
@@ -55,40 +55,47 @@ _MOST_FOREIGN = 10
 _NO_ACCOUNTING = ("accounting storage is disabled", "only 'accounting_storage/slurmdbd' is supported")
 
 
-def ingest(
-    since: Annotated[
-        str, typer.Option("--since", help="ask sacct from here on; else where the last ingest ended, less a day")
-    ] = "",
-    until: Annotated[str, typer.Option("--until", help="ask sacct up to here")] = "now",
-    store: StoreFolder = "",
-    sacct_file: Annotated[str, typer.Option("--sacct-file", help="text of sacct instead of the live one")] = "",
-    fields: Annotated[str, typer.Option("--fields", help="columns of that text, by comma")] = "",
-    timezone: Annotated[str, typer.Option("--timezone", help="zone of times without one in that text")] = "",
+class Inputs(NamedTuple):
+    """The inputs of one run, and how they are read."""
+
+    since: Annotated[str, typer.Option(help="ask sacct from here on; else where the last ingest ended, less a day")] = (
+        ""
+    )
+    until: Annotated[str, typer.Option(help="ask sacct up to here")] = "now"
+    store: StoreFolder = ""
+    sacct_file: Annotated[str, typer.Option(help="text of sacct instead of the live one")] = ""
+    fields: Annotated[str, typer.Option(help="columns of that text, by comma")] = ""
+    timezone: Annotated[str, typer.Option(help="zone of times without one in that text")] = ""
     slurm_release: Annotated[
-        str, typer.Option("--slurm-release", help="of the Slurm behind that text, as 24.05.4, for its TRESUsageInTot")
-    ] = "",
-    clustercockpit: Annotated[str, typer.Option("--clustercockpit", help="a ClusterCockpit job table (CSV)")] = "",
-    journal: JournalFolder = "",
+        str, typer.Option(help="of the Slurm behind that text, as 24.05.4, for its TRESUsageInTot")
+    ] = ""
+    clustercockpit: Annotated[str, typer.Option(help="a ClusterCockpit job table (CSV)")] = ""
+    journal: JournalFolder = ""
     nvidia_smi: Annotated[
-        str, typer.Option("--nvidia-smi", help="a log of 'nvidia-smi --query-gpu=timestamp,uuid,... --format=csv -l N'")
-    ] = "",
-    node: Annotated[str, typer.Option("--node", help="what Slurm calls the node of that log")] = "",
-    prometheus: Annotated[str, typer.Option("--prometheus", help="a Prometheus server's URL: samples from there")] = "",
-    prometheus_match: Annotated[
-        str, typer.Option("--prometheus-match", help="labels of this cluster's series there, as 'cluster=\"a\"'")
-    ] = "",
-    holders: Annotated[str, typer.Option("--holders", help="folder of colloc holders; else the site's")] = "",
-) -> None:
+        str, typer.Option(help="a log of 'nvidia-smi --query-gpu=timestamp,uuid,... --format=csv -l N'")
+    ] = ""
+    node: Annotated[str, typer.Option(help="what Slurm calls the node of that log")] = ""
+    prometheus: Annotated[str, typer.Option(help="a Prometheus server's URL: samples from there")] = ""
+    prometheus_match: Annotated[str, typer.Option(help="labels of this cluster's series there, as 'cluster=\"a\"'")] = (
+        ""
+    )
+    holders: Annotated[str, typer.Option(help="folder of colloc holders; else the site's")] = ""
+
+    @property
+    def text(self) -> Text:
+        """Return the file that has columns, and how they are to be read."""
+        return Text(self.sacct_file or self.nvidia_smi, self.fields, self.timezone)
+
+
+@options_of(Inputs)
+def ingest(inputs: Inputs) -> None:
     """Read jobs from sacct, and samples, into the store. It may run as often as you like.
 
     Exit status 3: it was done, and more than 1 % of the GPU-hours may be in rows that were rejected.
     """
-    texts = sacct_file, fields, timezone, slurm_release
-    tables = clustercockpit, journal, nvidia_smi, node, prometheus, prometheus_match, holders
-    inputs = Inputs(since, until, *texts, *tables)
     _check(inputs)
     config = site_or_none()
-    folder = store or state_folder("store", writing=True)
+    folder = inputs.store or state_folder("store", writing=True)
     target = Store(folder, config)
     counts = take_in(target, config, inputs)
     say(f"added to the store '{folder}':")
@@ -104,29 +111,6 @@ def ingest(
             say(f"no histories written: {whose(config.state_folder)}; ingest as root, who gives each user their own")
     if lost.too_many:
         raise typer.Exit(Status.UNKNOWN)
-
-
-class Inputs(NamedTuple):
-    """The inputs of one run, and how they are read; see the options of the same names."""
-
-    since: str = ""
-    until: str = "now"
-    sacct_file: str = ""
-    fields: str = ""
-    timezone: str = ""
-    slurm_release: str = ""
-    clustercockpit: str = ""
-    journal: str = ""
-    nvidia_smi: str = ""
-    node: str = ""
-    prometheus: str = ""
-    prometheus_match: str = ""
-    holders: str = ""
-
-    @property
-    def text(self) -> Text:
-        """Return the file that has columns, and how they are to be read."""
-        return Text(self.sacct_file or self.nvidia_smi, self.fields, self.timezone)
 
 
 _ALONE = ("--clustercockpit", "--prometheus", "--nvidia-smi")

@@ -10,6 +10,7 @@ import typer
 
 from slurm_colloc.cli.colloc.job_mlflow import PIECES, send
 from slurm_colloc.cli.colloc.job_next import advise
+from slurm_colloc.cli.colloc.options import Form, JobId, LookBack, StoreFolder
 from slurm_colloc.cli.colloc.output import one_of, say, site_or_none, state_folder, window, write
 from slurm_colloc.cli.colloc.terminal import show, terminal
 from slurm_colloc.cli.colloc.visible_store import visible_here
@@ -41,12 +42,12 @@ _FEWEST_PIECES, _MOST_PIECES = 20, 60
 
 
 def job(
-    job_id: Annotated[str, typer.Argument(help="as Slurm prints it")],
-    since: Annotated[str, typer.Option("--since", help="look back so far")] = "365d",
-    form: Annotated[str, typer.Option("--format", help="text or json")] = "text",
-    store: Annotated[str, typer.Option("--store", help="folder of the store; else the site's")] = "",
-    to: Annotated[str, typer.Option("--to", help="mlflow: write the job there instead")] = "",
-    uri: Annotated[str, typer.Option("--uri", help="of MLflow; else MLFLOW_TRACKING_URI")] = "",
+    job_id: JobId,
+    since: LookBack = "365d",
+    form: Form = "text",
+    store: StoreFolder = "",
+    to: Annotated[str, typer.Option(help="mlflow: write the job there instead")] = "",
+    uri: Annotated[str, typer.Option(help="of MLflow; else MLFLOW_TRACKING_URI")] = "",
 ) -> None:
     """Say what one job got and used, and how to submit it next time."""
     one_of("--format", form, FORMATS)

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from slurm_colloc.cli.colloc.options import Output, Since, StoreFolder, Until
 from slurm_colloc.cli.colloc.output import one_of, site_or_none, window
 from slurm_colloc.cli.colloc.terminal import show
 from slurm_colloc.cli.colloc.user_runs import judged_runs
@@ -18,11 +19,11 @@ from slurm_colloc.store.window import Window
 
 def jobs(
     user: Annotated[str, typer.Option("--user", "-u", help="whose; else yours")] = "",
-    since: Annotated[str, typer.Option("--since", help="ISO 8601, or a span such as 7d")] = "7d",
-    until: Annotated[str, typer.Option("--until", help="ISO 8601, a span, or now")] = "now",
+    since: Since = "7d",
+    until: Until = "now",
     form: Annotated[str, typer.Option("--format", help="table, csv or json")] = "table",
-    output: Annotated[str, typer.Option("--output", "-o", help="file instead of standard output")] = "",
-    store: Annotated[str, typer.Option("--store", help="folder of the store; else the site's")] = "",
+    output: Output = "",
+    store: StoreFolder = "",
 ) -> None:
     """List a user's jobs with a GPU, and what to do.
 

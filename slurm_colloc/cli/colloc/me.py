@@ -5,11 +5,9 @@ import os
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from math import fsum
-from typing import Annotated
-
-import typer
 
 from slurm_colloc.cli.colloc.job_next import line_for
+from slurm_colloc.cli.colloc.options import Form, LookBack, StoreFolder
 from slurm_colloc.cli.colloc.output import one_of, say, site_or_none, window
 from slurm_colloc.cli.colloc.terminal import show
 from slurm_colloc.cli.colloc.user_runs import judged_runs
@@ -28,9 +26,9 @@ _OF_SHAPES = 3
 
 
 def me(
-    since: Annotated[str, typer.Option("--since", help="look back so far")] = "30d",
-    form: Annotated[str, typer.Option("--format", help="text or json")] = "text",
-    store: Annotated[str, typer.Option("--store", help="folder of the store; else the site's")] = "",
+    since: LookBack = "30d",
+    form: Form = "text",
+    store: StoreFolder = "",
 ) -> None:
     """Say what my jobs used of their GPUs, and what would be enough."""
     start, end = window(since, "now")

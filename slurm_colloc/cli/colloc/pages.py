@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from slurm_colloc.cli.colloc.options import Since, StoreFolder
 from slurm_colloc.cli.colloc.output import say, site_or_none, state_folder, window
 from slurm_colloc.cli.colloc.visible_store import added_up
 from slurm_colloc.core.clock import now
@@ -34,8 +35,8 @@ _FILE = "index.html"
 
 def pages(
     folder: Annotated[str, typer.Argument(help="has USER/index.html afterwards")],
-    since: Annotated[str, typer.Option("--since", help="ISO 8601, or a span such as 7d")] = "30d",
-    store: Annotated[str, typer.Option("--store", help="folder of the store; else the site's")] = "",
+    since: Since = "30d",
+    store: StoreFolder = "",
 ) -> None:
     """Write a private page for each user who had a GPU. Who is not root writes only the own one.
 

@@ -28,7 +28,7 @@ app = typer.Typer(no_args_is_help=True, help="Write the list of known jobs that 
 @app.command("table")
 def table(
     output: Annotated[str, typer.Option("--output", "-o", help="file to write")] = PLACE,
-    group: Annotated[str, typer.Option("--group", help="who may read it; else SlurmUser's group")] = "",
+    group: Annotated[str, typer.Option(help="who may read it; else SlurmUser's group")] = "",
     store: StoreFolder = "",
 ) -> None:
     """Write the list of known jobs for job_submit.lua. It is for root and SlurmUser's group alone."""

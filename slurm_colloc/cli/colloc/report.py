@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from math import inf
 from typing import Annotated, Any, NamedTuple
 
@@ -13,11 +14,12 @@ import typer
 from duckdb import DuckDBPyConnection
 
 from slurm_colloc.cli.colloc.anonymous import check_names, keep_names_out, without_jobs
-from slurm_colloc.cli.colloc.output import one_of, say, site, site_or_none, window, write
+from slurm_colloc.cli.colloc.options import Output, Since, StoreFolder, Until, options_of
+from slurm_colloc.cli.colloc.output import one_of, say, site_or_none, window, write
 from slurm_colloc.cli.colloc.progress import progress
-from slurm_colloc.cli.colloc.report_sharing import harmed, proof_of, several_of, shadow_of
+from slurm_colloc.cli.colloc.report_sharing import KINDS, harmed
 from slurm_colloc.cli.colloc.sacct_text import Text, take
-from slurm_colloc.cli.colloc.terminal import show, terminal
+from slurm_colloc.cli.colloc.terminal import rendered, show
 from slurm_colloc.cli.colloc.visible_store import seen_store
 from slurm_colloc.core.clock import now
 from slurm_colloc.core.config import Prices, SiteConfig
@@ -43,145 +45,69 @@ from slurm_colloc.facts.several import BY as SEVERAL_BY
 from slurm_colloc.facts.usage import GROUPINGS, MONTH, used_hours_by, used_hours_by_kind
 from slurm_colloc.report.columns import FORMATS as LISTED
 from slurm_colloc.report.first_look import MOST, to_do
-from slurm_colloc.report.formats import FORMATS, PARQUET, TABLE, TEXTS, about, flat
-from slurm_colloc.report.proof import FORMATS as PROOF_FORMATS
-from slurm_colloc.report.shadow import FORMATS as SHADOW_FORMATS
+from slurm_colloc.report.formats import FORMATS, PARQUET, TABLE
 from slurm_colloc.report.text import csv_table, local
 from slurm_colloc.report.usage import UsageReport
 from slurm_colloc.report.usage_text import as_table
 from slurm_colloc.store.decisions import predictions
 from slurm_colloc.store.equivalents import CONVENTIONS, SLICES, unsure_types
-from slurm_colloc.store.parquet import parquet_bytes
 from slurm_colloc.store.queries import watched
 from slurm_colloc.store.runs import Taken
 from slurm_colloc.store.store import REJECTED_LINES, Store
 from slurm_colloc.store.window import Step, Window
 
-# Groups that hold most; the others are one row.
-_ROWS_ON_TERMINAL = 20
 
+class Options(NamedTuple):
+    """Options of a report, of a store or of a text."""
 
-def report(
-    by: Annotated[str, typer.Option("--by", help=f"one of {', '.join(GROUPINGS)}")] = "user",
-    since: Annotated[str, typer.Option("--since", help="ISO 8601, or a span such as 7d")] = "30d",
-    until: Annotated[str, typer.Option("--until", help="ISO 8601, a span, or now")] = "now",
-    form: Annotated[str, typer.Option("--format", help="table, csv, json, parquet or html")] = "table",
-    output: Annotated[str, typer.Option("--output", "-o", help="file instead of standard output")] = "",
+    by: Annotated[str, typer.Option(help=f"one of {', '.join(GROUPINGS)}")] = "user"
+    since: Since = "30d"
+    until: Until = "now"
+    form: Annotated[str, typer.Option("--format", help="table, csv, json, parquet or html")] = TABLE
+    output: Output = ""
     top: Annotated[
         int | None,
-        typer.Option(
-            "--top", min=0, help="so many rows, the others summed; 0 for all [default: 20 on a terminal, else all]"
-        ),
-    ] = None,
+        typer.Option(min=0, help="so many rows, the others summed; 0 for all [default: 20 on a terminal, else all]"),
+    ] = None
     explained: Annotated[
         bool, typer.Option("--explain", help="below the table, what each column means and how it was counted")
-    ] = False,
+    ] = False
     billing: Annotated[
         bool, typer.Option("--billing", help="a column of what Slurm bills, beside ALLOC; CSV and JSON have it")
-    ] = False,
-    runs_csv: Annotated[str, typer.Option("--runs", help="also write each run, as CSV, to this file")] = "",
-    store: Annotated[str, typer.Option("--store", help="folder of the store; else the site's")] = "",
-    equivalents: Annotated[
-        str, typer.Option("--equivalents", help="a MIG slice's part of its GPU by slices, sms or memory")
-    ] = SLICES,
+    ] = False
+    runs_csv: Annotated[str, typer.Option("--runs", help="also write each run, as CSV, to this file")] = ""
+    store: StoreFolder = ""
+    equivalents: Annotated[str, typer.Option(help="a MIG slice's part of its GPU by slices, sms or memory")] = SLICES
     sacct_file: Annotated[
-        str, typer.Option("--sacct-file", help="text of sacct, in place of a store: what was allocated, and no more")
-    ] = "",
-    fields: Annotated[
-        str, typer.Option("--fields", help="columns of that text, by comma, where it has no header")
-    ] = "",
-    timezone: Annotated[str, typer.Option("--timezone", help="zone of times without one in that text")] = "",
+        str, typer.Option(help="text of sacct, in place of a store: what was allocated, and no more")
+    ] = ""
+    fields: Annotated[str, typer.Option(help="columns of that text, by comma, where it has no header")] = ""
+    timezone: Annotated[str, typer.Option(help="zone of times without one in that text")] = ""
     charts: Annotated[
         bool, typer.Option("--charts", help="with --format json: use over time and all else that a page draws")
-    ] = False,
+    ] = False
     shadow: Annotated[
         bool, typer.Option("--shadow", help="what csub decided under the policy shadow, and what would have come of it")
-    ] = False,
-    harm: Annotated[
-        bool, typer.Option("--harm", help="of 10,000 runs on pieces of GPUs, how many were harmed")
-    ] = False,
+    ] = False
+    harm: Annotated[bool, typer.Option("--harm", help="of 10,000 runs on pieces of GPUs, how many were harmed")] = False
     several: Annotated[
         bool, typer.Option("--several", help="jobs of several GPUs, --by user or script: used, balance, waiting, lost")
-    ] = False,
-    rollout: Annotated[bool, typer.Option("--rollout", help="jobs that were drawn: placed against as asked")] = False,
+    ] = False
+    rollout: Annotated[bool, typer.Option("--rollout", help="jobs that were drawn: placed against as asked")] = False
     pseudonyms: Annotated[
         bool, typer.Option("--pseudonyms", help="in place of names; the same in each report from one key")
-    ] = False,
-    min_group: Annotated[
-        int, typer.Option("--min-group", help="groups of fewer users than that are added up to one", min=0)
-    ] = 0,
-) -> None:
-    """Say how much GPU each user was given, and really used. Or each account, partition and so on, with --by.
+    ] = False
+    min_group: Annotated[int, typer.Option(help="groups of fewer users than that are added up to one", min=0)] = 0
 
-    Exit status 3: more than 1 % of the GPU-hours of a --sacct-file may be in rows that were rejected.
-    """
-    text = Text(sacct_file, fields, timezone)
-    kinds = {"shadow": shadow, "harm": harm, "several": several, "rollout": rollout}
-    kind = "".join(name for name, is_set in kinds.items() if is_set)
-    options = _Asked(
-        by,
-        form,
-        output,
-        top,
-        explained,
-        runs_csv,
-        store,
-        equivalents,
-        text,
-        charts,
-        kind,
-        pseudonyms,
-        min_group,
-        billing,
-    )
-    _check(options)
-    ends = window(since, until)
-    if kind == "shadow":
-        show(shadow_of(store, site(), ends, equivalents), SHADOW_FORMATS, form, output)
-    elif kind == "several":
-        show(several_of(store, site_or_none(), ends, equivalents, by), LISTED, form, output)
-    elif kind:
-        show(proof_of(store, site(), ends, equivalents, harm=harm), PROOF_FORMATS, form, output)
-    else:
-        with progress("making the report") as step:
-            usage_report = _report(options, ends, site_or_none(), step)
-            rendered = _shown(usage_report, options)
-            step(100, 100)
-        write(rendered, output)
-        # The rows of a store were judged when they were taken in.
-        if text.path and usage_report.lost.too_many:
-            raise typer.Exit(Status.UNKNOWN)
+    @property
+    def text(self) -> Text:
+        """Return the text of sacct; its path is empty where a store is reported on."""
+        return Text(self.sacct_file, self.fields, self.timezone)
 
-
-# Parts of a page's time that are past once days are added up, and once their figures are.
-_ADDED_PCT, _FIGURES_PCT = 60, 75
-# Formats of each kind of report.
-_FORMATS = {
-    "": FORMATS,
-    "shadow": SHADOW_FORMATS,
-    "harm": PROOF_FORMATS,
-    "several": tuple(LISTED),
-    "rollout": PROOF_FORMATS,
-}
-
-
-class _Asked(NamedTuple):
-    """Options of a report, of a store or of a text; see the options of the same names. ``kind`` is of _FORMATS."""
-
-    by: str
-    form: str
-    output: str
-    top: int | None
-    explained: bool
-    runs_csv: str
-    store: str
-    equivalents: str
-    text: Text
-    charts: bool
-    kind: str
-    pseudonyms: bool
-    min_group: int
-    billing: bool
+    @property
+    def kinds(self) -> list[str]:
+        """Return which of KINDS are asked for, none for the usual report."""
+        return [kind for kind in KINDS if getattr(self, kind)]
 
     @property
     def draws(self) -> bool:
@@ -191,15 +117,42 @@ class _Asked(NamedTuple):
     @property
     def details(self) -> bool:
         """Return whether it has what a text does not tell, and what may be of fewer users than any group."""
-        return not self.text.path and not self.min_group
+        return not self.sacct_file and not self.min_group
 
 
-def _check(options: _Asked) -> None:
+@options_of(Options)
+def report(options: Options) -> None:
+    """Say how much GPU each user was given, and really used. Or each account, partition and so on, with --by.
+
+    Exit status 3: more than 1 % of the GPU-hours of a --sacct-file may be in rows that were rejected.
+    """
+    _check(options)
+    ends = window(options.since, options.until)
+    for kind in options.kinds:
+        listing = KINDS[kind](options.store, ends, options.equivalents, options.by)
+        show(listing, LISTED, options.form, options.output)
+        return
+    with progress("making the report") as step:
+        usage_report = _report(options, ends, site_or_none(), step)
+        table = partial(as_table, top=options.top, explained=options.explained)
+        text = rendered(usage_report, FORMATS | {TABLE: table}, options.form, options.output)
+        step(100, 100)
+    write(text, options.output)
+    # The rows of a store were judged when they were taken in.
+    if options.sacct_file and usage_report.lost.too_many:
+        raise typer.Exit(Status.UNKNOWN)
+
+
+# Parts of a page's time that are past once days are added up, and once their figures are.
+_ADDED_PCT, _FIGURES_PCT = 60, 75
+
+
+def _check(options: Options) -> None:
     """Raise an InputError for values that are not known, and options that contradict each other or do nothing."""
-    kind, text = options.kind, options.text
-    if kind not in _FORMATS:
+    if len(options.kinds) > 1:
         raise InputError("--shadow, --harm, --several and --rollout are reports of their own; choose one")
-    one_of("--format", options.form, _FORMATS[kind])
+    kind, text = next(iter(options.kinds), ""), options.text
+    one_of("--format", options.form, LISTED if kind else FORMATS)
     one_of("--equivalents", options.equivalents, CONVENTIONS)
     one_of("--by", options.by, SEVERAL_BY if kind == "several" else GROUPINGS)
     if (options.top is not None or options.explained) and (options.form != TABLE or kind):
@@ -225,7 +178,7 @@ def _check(options: _Asked) -> None:
         raise InputError("--sacct-file is read in place of a store; to add it to one: colloc ingest --sacct-file")
 
 
-def _report(options: _Asked, ends: tuple[datetime, datetime], config: SiteConfig | None, step: Step) -> UsageReport:
+def _report(options: Options, ends: tuple[datetime, datetime], config: SiteConfig | None, step: Step) -> UsageReport:
     """Return the usage report, and write each run to a file where that is asked for.
 
     The database is gone then, whose memory a page can use.
@@ -258,22 +211,6 @@ def _report(options: _Asked, ends: tuple[datetime, datetime], config: SiteConfig
     return without_jobs(usage_report) if options.pseudonyms else usage_report
 
 
-def _shown(report: UsageReport, options: _Asked) -> str | bytes:
-    """Return a usage report in one of FORMATS.
-
-    Raises:
-        ConfigError: a site's template that does not render.
-        StoreError: there is no room for a file of Parquet.
-    """
-    if options.form == TABLE:
-        shown_on = terminal(options.output)
-        usual = 0 if shown_on.columns is None else _ROWS_ON_TERMINAL
-        return as_table(report, shown_on, usual if options.top is None else options.top, explained=options.explained)
-    if options.form == PARQUET:
-        return parquet_bytes(*flat(report), about(report))
-    return TEXTS[options.form](report)
-
-
 class _Opened(NamedTuple):
     """The store and database of figures, and the counts of the rows behind them; None where that is not to be seen."""
 
@@ -284,7 +221,7 @@ class _Opened(NamedTuple):
 
 def _figures(
     opened: _Opened,
-    options: _Asked,
+    options: Options,
     ends: tuple[datetime, datetime],
     span: Window,
     config: SiteConfig | None,
@@ -374,7 +311,7 @@ def _write_runs(database: DuckDBPyConnection, path: str, *, named: bool) -> None
 
 
 @contextmanager
-def _store(options: _Asked, config: SiteConfig | None, span: Window) -> Iterator[_Opened]:
+def _store(options: Options, config: SiteConfig | None, span: Window) -> Iterator[_Opened]:
     source = seen_store(options.store, config, options.equivalents)
     with source.connect(span.since_s, span.until_s) as database:
         yield _Opened(source, database, _counted(source, span))
@@ -393,7 +330,7 @@ def _counted(source: Store, span: Window) -> Taken | None:
 
 
 @contextmanager
-def _text(options: _Asked, config: SiteConfig | None, step: Step) -> Iterator[_Opened]:
+def _text(options: Options, config: SiteConfig | None, step: Step) -> Iterator[_Opened]:
     """Make a database of a text alone, and a store with no samples."""
     with temporary_folder() as folder:
         source = Store(os.path.join(folder, "none"), config, options.equivalents)

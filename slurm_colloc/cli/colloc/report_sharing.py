@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """colloc report --shadow, --harm, --rollout and --several: effects of sharing, and jobs of several GPUs."""
 
+from collections.abc import Callable
 from datetime import datetime
 
 from slurm_colloc.audit.rules import all_entries, question
-from slurm_colloc.cli.colloc.output import say
+from slurm_colloc.cli.colloc.output import say, site, site_or_none
 from slurm_colloc.cli.colloc.visible_store import added_up, seen_store
 from slurm_colloc.core.audit_model import Question
 from slurm_colloc.core.clock import now
@@ -18,18 +19,19 @@ from slurm_colloc.facts.shadow import COVERED_PCT, shadow_use
 from slurm_colloc.feedback.fairness import fairness, pieces_began_s
 from slurm_colloc.feedback.harm import JudgedRun, harm_rates, judged_runs
 from slurm_colloc.feedback.rollout import arm_figures
+from slurm_colloc.report import proof, several, shadow
 from slurm_colloc.report.columns import Listing
-from slurm_colloc.report.proof import Proof
-from slurm_colloc.report.several import listing_of
-from slurm_colloc.report.shadow import ShadowReport
 from slurm_colloc.report.text import local
 from slurm_colloc.store.equivalents import CONVENTIONS
 from slurm_colloc.store.store import Store
 
+_Ends = tuple[datetime, datetime]
 
-def proof_of(store: str, config: SiteConfig, span: tuple[datetime, datetime], by: str, *, harm: bool) -> Proof:
+
+def _proof(store: str, span: _Ends, convention: str, *, harm: bool) -> Listing:
     """Return what is known of runs that started in ``span``: harm by kind, or else the two arms of each rule."""
-    source = seen_store(store, config, by)
+    config = site()
+    source = seen_store(store, config, convention)
     runs = [run for run in _judged(source, config, span) if (run.on_piece if harm else run.arm)]
     if not runs:
         say(
@@ -42,12 +44,12 @@ def proof_of(store: str, config: SiteConfig, span: tuple[datetime, datetime], by
     visible = "" if source.visible.everybody else source.visible.nameless
     began, rows = (None, ()) if harm else _fairness(source, config, span)
     bound = config.sharing.max_slowdown
-    return Proof(config.cluster, *span, len(runs), unknown, bound, figures, visible, began, rows)
+    return proof.listing_of(
+        proof.Proof(config.cluster, *span, len(runs), unknown, bound, figures, visible, began, rows)
+    )
 
 
-def _fairness(
-    source: Store, config: SiteConfig, span: tuple[datetime, datetime]
-) -> tuple[datetime | None, tuple[Fairness, ...]]:
+def _fairness(source: Store, config: SiteConfig, span: _Ends) -> tuple[datetime | None, tuple[Fairness, ...]]:
     """Return when pieces began, and what jobs waited and held in ``span`` before and after; nothing where not in it."""
     since_s, until_s = (end.timestamp() for end in span)
     with source.connect(until_s, until_s) as database:
@@ -59,7 +61,7 @@ def _fairness(
         return local(began_s), rows
 
 
-def harmed(source: Store, config: SiteConfig, span: tuple[datetime, datetime]) -> HarmRate | None:
+def harmed(source: Store, config: SiteConfig, span: _Ends) -> HarmRate | None:
     """Return how many runs on pieces that started in ``span`` were harmed; None where there are none."""
     rates = harm_rates(run for run in _judged(source, config, span) if run.on_piece)
     # The last of them is of all kinds.
@@ -67,16 +69,15 @@ def harmed(source: Store, config: SiteConfig, span: tuple[datetime, datetime]) -
     return total if total.known else None
 
 
-def several_of(
-    store: str, config: SiteConfig | None, span: tuple[datetime, datetime], convention: str, by: str
-) -> Listing:
+def _several(store: str, span: _Ends, convention: str, by: str) -> Listing:
     """Return the table of jobs of several GPUs in ``span``, by one of facts/several.BY."""
+    config = site_or_none()
     source = seen_store(store, config, convention)
     with added_up(source, span) as (database, window):
         clusters = count_runs(database)[2]
         rows = several_by(database, config, by, _waiting(config, window.until_s))
     cluster = ", ".join(clusters) or (config.cluster if config else "")
-    return listing_of(cluster, span, by, rows, "" if source.visible.everybody else source.visible.whose)
+    return several.listing_of(cluster, span, by, rows, "" if source.visible.everybody else source.visible.whose)
 
 
 def _waiting(config: SiteConfig | None, until_s: float) -> Question:
@@ -85,31 +86,42 @@ def _waiting(config: SiteConfig | None, until_s: float) -> Question:
     return question(next(entry for entry in ruleset if entry.rule.code == "COL012"), until_s)
 
 
-def _judged(source: Store, config: SiteConfig, span: tuple[datetime, datetime]) -> list[JudgedRun]:
+def _judged(source: Store, config: SiteConfig, span: _Ends) -> list[JudgedRun]:
     since_s, until_s = (end.timestamp() for end in span)
     # Runs from before show what a job takes on a whole GPU; no sample is looked at.
     with source.connect(until_s, until_s) as database:
         return [run for run in judged_runs(database, config) if since_s <= run.start_s < until_s]
 
 
-def shadow_of(store: str, config: SiteConfig, span: tuple[datetime, datetime], by: str) -> ShadowReport:
-    """Return what shadow mode would have come to in ``span``, with slices by one of CONVENTIONS."""
-    source = seen_store(store, config, by)
+def _shadow(store: str, span: _Ends, convention: str, by: str) -> Listing:
+    """Return what shadow mode would have come to in ``span``; ``by`` is of other reports."""
+    config = site()
+    source = seen_store(store, config, convention)
     with added_up(source, span) as (database, window):
         runs, without_gpu, clusters, _ = count_runs(database)
-        shadow = shadow_use(database, config, window, by)
-    if not shadow.decided:
+        use = shadow_use(database, config, window, convention)
+    if not use.decided:
         say(
             'none of these runs was decided on in shadow mode: is policy = "shadow" in site.toml, do jobs go '
             "through csub, and has 'colloc ingest' taken their decisions in? For jobs of before: 'colloc site plan'"
         )
-    return ShadowReport(
+    shadow_report = shadow.ShadowReport(
         cluster=", ".join(clusters) or config.cluster,
         since=span[0],
         until=span[1],
-        equivalents=CONVENTIONS[by],
+        equivalents=CONVENTIONS[convention],
         covered_pct=COVERED_PCT,
         runs=runs - without_gpu,
-        **shadow._asdict(),
+        **use._asdict(),
         visible=source.visible.whose,
     )
+    return shadow.listing_of(shadow_report)
+
+
+# Reports of their own, by their options; each takes the store, the window, by what slices are parts of GPUs, and --by.
+KINDS: dict[str, Callable[[str, _Ends, str, str], Listing]] = {
+    "shadow": _shadow,
+    "harm": lambda store, span, convention, _: _proof(store, span, convention, harm=True),
+    "several": _several,
+    "rollout": lambda store, span, convention, _: _proof(store, span, convention, harm=False),
+}

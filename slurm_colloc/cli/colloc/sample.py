@@ -17,17 +17,15 @@ from slurm_colloc.submit.running_signature import known_by
 def sample(
     node: Node = "",
     period: Period = None,
-    reader: Annotated[str, typer.Option("--reader", help="nvml, or simulated:FOLDER")] = "",
-    journal: Annotated[str, typer.Option("--journal", help="folder to keep every sample in")] = "",
-    evidence: Annotated[str, typer.Option("--evidence", help="folder to keep one job's evidence in")] = "",
-    job: Annotated[str, typer.Option("--job", help="look at this job only")] = "",
-    signature: Annotated[str, typer.Option("--signature", help="of that job, from csub")] = "",
-    mode: Annotated[str, typer.Option("--mode", help="how that job shares its GPU")] = "exclusive",
-    watch_pid: Annotated[int, typer.Option("--watch-pid", help="end with this process")] = 0,
+    reader: Annotated[str, typer.Option(help="nvml, or simulated:FOLDER")] = "",
+    journal: Annotated[str, typer.Option(help="folder to keep every sample in")] = "",
+    evidence: Annotated[str, typer.Option(help="folder to keep one job's evidence in")] = "",
+    job: Annotated[str, typer.Option(help="look at this job only")] = "",
+    signature: Annotated[str, typer.Option(help="of that job, from csub")] = "",
+    mode: Annotated[str, typer.Option(help="how that job shares its GPU")] = "exclusive",
+    watch_pid: Annotated[int, typer.Option(help="end with this process")] = 0,
     count: Count = 0,
-    script: Annotated[
-        str, typer.Option("--script", help="of that job, submitted without csub: keep its evidence for csub")
-    ] = "",
+    script: Annotated[str, typer.Option(help="of that job, submitted without csub: keep its evidence for csub")] = "",
     arguments: Annotated[
         list[str] | None, typer.Argument(help="the script's own, after '--'", show_default=False)
     ] = None,

@@ -53,17 +53,13 @@ def init(
     output: Annotated[str, typer.Option("--output", "-o", help="file to write; '-' prints")] = "",
     user: Annotated[bool, typer.Option("--user", help="write one's own file, no administrator needed")] = False,
     force: Annotated[bool, typer.Option("--force", help="replace an existing file")] = False,
-    gpu: Annotated[
-        list[str] | None, typer.Option("--gpu", metavar="TYPE=NAME", help="the GPU model behind a gres type")
-    ] = None,
+    gpu: Annotated[list[str] | None, typer.Option(metavar="TYPE=NAME", help="the GPU model behind a gres type")] = None,
     mps_daemon: Annotated[
         bool, typer.Option("--mps-daemon", help="vouch: MPS daemons serve the jobs with gres/mps")
     ] = False,
     shard_consent: Annotated[bool, typer.Option("--shard-consent", help="vouch: shards need no isolation")] = False,
     gpus_file: _GpusFile = None,
-    tier: Annotated[
-        str, typer.Option("--tier", help="report, pack or place: the file has no more than that needs")
-    ] = "place",
+    tier: Annotated[str, typer.Option(help="report, pack or place: the file has no more than that needs")] = "place",
     setting: Annotated[
         list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="a further key, in TOML")
     ] = None,
@@ -182,9 +178,7 @@ def _texts(answers: Iterable[Seen | Blank], kind: type[Seen | Blank]) -> list[st
 
 
 def build_plugin(
-    slurm_prefix: Annotated[
-        str, typer.Option("--slurm-prefix", help="where Slurm is installed; else /usr, and sinfo of PATH")
-    ] = "",
+    slurm_prefix: Annotated[str, typer.Option(help="where Slurm is installed; else /usr, and sinfo of PATH")] = "",
     output: Annotated[str, typer.Option("--output", "-o", help="file to write")] = "colloc_spank.so",
     compiler: Annotated[str, typer.Option("--cc", help="C compiler")] = "cc",
 ) -> None:
@@ -202,8 +196,8 @@ def build_plugin(
 
 
 def gpus(
-    reader: Annotated[str, typer.Option("--reader", help="as observe.gpu_reader, which it is else")] = "",
-    node: Annotated[str, typer.Option("--node", help="this node's name in Slurm, where it is not the host's")] = "",
+    reader: Annotated[str, typer.Option(help="as observe.gpu_reader, which it is else")] = "",
+    node: Annotated[str, typer.Option(help="this node's name in Slurm, where it is not the host's")] = "",
 ) -> None:
     """Print what the driver says of this node's GPUs. It is for 'site init --gpus' and 'site check --gpus'."""
     path = find_site_file()

@@ -23,7 +23,7 @@ SCHEMA = 1
 
 def doctor(
     form: Form = "text",
-    skip: Annotated[list[str] | None, typer.Option("--skip", metavar="CODE", help="a check to leave out")] = None,
+    skip: Annotated[list[str] | None, typer.Option(metavar="CODE", help="a check to leave out")] = None,
     timeout_s: Annotated[
         float, typer.Option("--timeout", metavar="SECONDS", min=1.0, max=3600.0, help="for each question to Slurm")
     ] = 60.0,

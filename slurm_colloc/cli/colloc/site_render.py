@@ -18,10 +18,8 @@ def render(
     output: Annotated[
         str, typer.Option("--output", "-o", help="folder to write, a new one or one that this wrote before")
     ],
-    prefix: Annotated[
-        str, typer.Option("--prefix", help="where it is installed; else where this command was called")
-    ] = "",
-    slurm_conf: Annotated[str, typer.Option("--slurm-conf", help="else $SLURM_CONF or /etc/slurm/slurm.conf")] = "",
+    prefix: Annotated[str, typer.Option(help="where it is installed; else where this command was called")] = "",
+    slurm_conf: Annotated[str, typer.Option(help="else $SLURM_CONF or /etc/slurm/slurm.conf")] = "",
 ) -> None:
     """Write the files that an administrator installs. In which order to apply them stands in ORDER.md."""
     config = site()

@@ -37,7 +37,15 @@ def put(text: str, indent: int = 6) -> None:
     write("".join(f"{line}\n" for some in lines for line in some), "")
 
 
-def show(report: object, formats: Mapping[str, Callable[..., str]], form: str, output: str = "") -> None:
-    """Print a report, or write it to a file, in one of its ``formats``; the first is for people, at their terminal."""
+Formats = Mapping[str, Callable[..., str | bytes]]
+
+
+def rendered(report: object, formats: Formats, form: str, output: str = "") -> str | bytes:
+    """Return a report in one of its ``formats``; the first is for people, at their terminal or in a file."""
     make = formats[form]
-    write(make(report, terminal(output)) if form == next(iter(formats)) else make(report), output)
+    return make(report, terminal(output)) if form == next(iter(formats)) else make(report)
+
+
+def show(report: object, formats: Formats, form: str, output: str = "") -> None:
+    """Print a report in one of its formats, or write it to a file."""
+    write(rendered(report, formats, form, output), output)
