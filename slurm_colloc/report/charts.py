@@ -220,6 +220,7 @@ def _week_hours(report: UsageReport) -> Iterator[Figure]:
             reason = "all that is left of the samples is a row for each day" if largest else ""
             yield figure._replace(missing=reason if largest and report.total.jobs_measured else missing(report))
             continue
+        words = {(cell.weekday, cell.hour): short(getattr(cell, field)) for cell in week}
         ends = [pick(measured, key=attrgetter(field)) for pick in (max, min)]
         most, least = (f"{short(getattr(cell, field))}, on {_hour(cell)}" for cell in ends)
         yield figure._replace(
@@ -230,18 +231,15 @@ def _week_hours(report: UsageReport) -> Iterator[Figure]:
             legend=(*darkness(limits, "GPUs"), *((("unseen", "not measured"),) if len(measured) < len(week) else ())),
             limits=limits,
             titles=("day", *(f"{hour:02}" for hour in range(24))),
-            cells=tuple((_DAYS[day], *_day(week, day, field)) for day in range(7)),
+            cells=tuple(
+                (name_of_day, *(words.get((day, hour), "-") for hour in range(24)))
+                for day, name_of_day in enumerate(_DAYS)
+            ),
             rows=tuple(
                 {"d": _DAYS[cell.weekday], "h": cell.hour, "v": rounded(getattr(cell, field)), "tip": _tip(cell)}
                 for cell in week
             ),
         )  # fmt: skip
-
-
-def _day(week: Sequence[WeekHour], day: int, field: str) -> Iterator[str]:
-    by_hour = {cell.hour: cell for cell in week if cell.weekday == day}
-    for hour in range(24):
-        yield short(getattr(by_hour[hour], field)) if hour in by_hour else "-"
 
 
 def _hour(cell: WeekHour) -> str:
@@ -295,12 +293,11 @@ def coarser(pieces: Iterable[TimeUsage], most: int, since_s: float, until_s: flo
     parts: dict[int, list[TimeUsage]] = {}
     for piece in pieces:
         parts.setdefault(int((piece.since_s - since_s) / part_s), []).append(piece)
-    return [_joined(part, since_s + number * part_s, since_s + (number + 1) * part_s) for number, part in parts.items()]
-
-
-def _joined(pieces: Sequence[TimeUsage], since_s: float, until_s: float) -> TimeUsage:
-    _, _, *figures = zip(*pieces, strict=True)
-    return TimeUsage(since_s, until_s, *map(_added, figures))  # type: ignore[arg-type]
+    return [
+        TimeUsage(since_s + number * part_s, since_s + (number + 1) * part_s,
+                  *map(_added, zip(*(piece[2:] for piece in part), strict=True)))  # type: ignore[arg-type]
+        for number, part in parts.items()
+    ]  # fmt: skip
 
 
 def _added(values: Sequence[float | None]) -> float | None:

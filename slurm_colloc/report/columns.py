@@ -6,7 +6,16 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from slurm_colloc.core.units import printable
-from slurm_colloc.report.layout import NO_TERMINAL, Terminal, bold_table, folded, list_lines, narrowed, page_of
+from slurm_colloc.report.layout import (
+    NO_TERMINAL,
+    Terminal,
+    bold_table,
+    folded,
+    left_out_line,
+    list_lines,
+    narrowed,
+    page_of,
+)
 from slurm_colloc.report.text import csv_text, json_text
 from slurm_colloc.report.usage import number
 
@@ -70,21 +79,17 @@ def table_of(listing: Listing, terminal: Terminal = NO_TERMINAL) -> str:
         rows: list[Sequence[str]] = [[column.title for column in table.columns]]
         rows += [[column.cell(row) for column in table.columns] for row in table.rows]
         if table.name_columns is not None:
+            titles = rows[0]
             rows = narrowed(rows, [column.rank for column in table.columns[1:]], terminal, table.name_columns)
+            notes += left_out_line(titles, rows[0])
         body += [*[""] * bool(body), *(folded(table.heading, terminal.columns) if table.heading else ())]
         body += bold_table(rows, terminal) if table.summed else list_lines(rows)
         notes += [column.meaning for column in table.columns if column.meaning and column.title in rows[0]]
     return page_of(listing.heading, body, [*notes, *listing.notes], terminal)
 
 
-def csv_of(listing: Listing) -> str:
-    """Return one row for each noun."""
-    return csv_text(listing.kind, listing.nouns)
-
-
-def json_of(listing: Listing) -> str:
-    """Return the record as JSON, null for what is not known."""
-    return json_text(listing.schema, listing.record)
-
-
-FORMATS: Mapping[str, Callable[..., str]] = {"table": table_of, "csv": csv_of, "json": json_of}
+FORMATS: Mapping[str, Callable[..., str]] = {
+    "table": table_of,
+    "csv": lambda listing: csv_text(listing.kind, listing.nouns),
+    "json": lambda listing: json_text(listing.schema, listing.record),
+}

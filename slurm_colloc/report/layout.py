@@ -106,6 +106,12 @@ def narrowed(
     return [[cut(name, room), *(figures[at] for at in chosen)] for name, *figures in rows]
 
 
+def left_out_line(titles: Sequence[str], shown: Sequence[str]) -> list[str]:
+    """Return the line on the columns of these titles that a terminal has no room for, none where all are shown."""
+    names = [title for title in titles if title not in shown]
+    return [f"left out for want of width: {', '.join(names)}; all: --format csv"] if names else []
+
+
 def widths_of(rows: Sequence[Sequence[str]]) -> list[int]:
     """Return how wide each column of a table is."""
     return [max(map(cell_len, column)) for column in zip(*rows, strict=True)]

@@ -258,16 +258,10 @@ def added(name: str, groups: Sequence[GroupUsage]) -> GroupUsage:
 def _fits_added(name: str, fits: Sequence[Fit]) -> Iterator[Fit]:
     """Yield fits as one, if there are any; a unit that not all of them have is none of theirs together."""
     units = {fit.unit for fit in fits if fit.fits_gpu_hours}
+    sums: dict[str, Any] = {
+        field: (fsum if field.endswith("_hours") else sum)(getattr(fit, field) for fit in fits)
+        for field in Fit._fields
+        if field not in ("name", "unit")
+    }
     if fits:
-        yield Fit(
-            name,
-            fsum(fit.known_gpu_hours for fit in fits),
-            fsum(fit.fits_gpu_hours for fit in fits),
-            fsum(fit.freed_gpu_hours for fit in fits),
-            units.pop() if len(units) == 1 else "",
-            sum(fit.judged_runs for fit in fits),
-            sum(fit.fitting_runs for fit in fits),
-            sum(fit.not_judged_runs for fit in fits),
-            sum(fit.spare_runs for fit in fits),
-            fsum(fit.spare_gpu_hours for fit in fits),
-        )
+        yield Fit(name=name, unit=units.pop() if len(units) == 1 else "", **sums)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The lines above and below the table of a usage report: window, coverage, freshness."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import fsum
 
 from slurm_colloc.core.chart_model import SeveralGpus
@@ -9,9 +9,9 @@ from slurm_colloc.core.units import counted, printable, significant
 from slurm_colloc.core.usage_model import Collocation, GroupUsage, Lost, Prediction
 from slurm_colloc.estimate.bounds import LEVEL, lower_bound
 from slurm_colloc.estimate.ladder import UNKNOWN_RUNG
-from slurm_colloc.facts.judgement import COMPARED
+from slurm_colloc.report.columns import Column
 from slurm_colloc.report.text import stamp, window_in_words
-from slurm_colloc.report.usage import UsageReport, metric_of, number, of_installed, only_given, saved_gpu_hours
+from slurm_colloc.report.usage import UsageReport, metric_of, of_installed, only_given, saved_gpu_hours
 
 _MOST_LISTED = 5
 
@@ -24,18 +24,19 @@ def heading(report: UsageReport) -> str:
     return f"GPU use {where}, {when}, by {report.by}{visible}"
 
 
-def summary(report: UsageReport) -> list[str]:
-    """Return the lines below the table: gaps and faults, coverage, definitions, freshness."""
-    return [*_warnings(report), *_coverage(report), *_legend(report), _freshness(report)]
+def summary(report: UsageReport, meanings: Mapping[str, str]) -> list[str]:
+    """Return the lines below the table: gaps and faults, coverage, what columns of these titles mean, freshness."""
+    return [*_warnings(report), *_coverage(report), *_legend(report, meanings), _freshness(report)]
 
 
-def footnotes(report: UsageReport, titles: Collection[str]) -> list[str]:
-    """Return method, denominators and counts, by which a reader trusts or doubts the columns of these titles."""
-    total = report.total
+def footnotes(report: UsageReport, meanings: Iterable[str]) -> list[str]:
+    """Return meanings, method, denominators and counts, by which a reader trusts or doubts the columns."""
+    total, before = report.total, report.runs_begun_before
+    begun = f", begun before the window, and so in the one before, too: {before}" if before else ""
     lines = [
-        *dict.fromkeys(line for title, line in definitions(report).items() if title in titles),
+        *dict.fromkeys(filter(None, meanings)),
         f"runs in window: {report.runs}; without GPU: {report.runs_without_gpu}; "
-        f"with GPU: {total.jobs}, of them measured: {total.jobs_measured}{_begun_before(report)}",
+        f"with GPU: {total.jobs}, of them measured: {total.jobs_measured}{begun}",
         *_of_cluster(report),
         *_several(report.several),
         *_shared(report.collocation),
@@ -49,7 +50,10 @@ def footnotes(report: UsageReport, titles: Collection[str]) -> list[str]:
     if not report.of_text:
         lines.append(_known_until(report))
     if report.rows_in is not None:
-        lines.append(_rows(report))
+        lines.append(
+            f"rows in {report.rows_in}: {report.rows_used} used, {report.job_steps} job steps, "
+            f"{rejected_rows(report.rejected, report.lost)}"
+        )
     return lines
 
 
@@ -86,13 +90,12 @@ def _coverage(report: UsageReport) -> Iterator[str]:
         yield f"Of {counted(report.rows_in, 'row')} of sacct {rejected_rows(report.rejected, report.lost)}."
 
 
-def _legend(report: UsageReport) -> Iterator[str]:
-    """Yield the definitions without which the table is misread."""
+def _legend(report: UsageReport, meanings: Mapping[str, str]) -> Iterator[str]:
+    """Yield the meanings without which the table is misread."""
     if report.total.jobs_measured:
-        meaning = definitions(report)
         used = ["SM %"] if metric_of(report) == "sm" else []
-        yield " ".join(meaning[title] for title in (*used, "GPU_UTIL %", "IDLE GPU-h"))
-        yield from (meaning[title] for title in ("FITS IN", "COULD FREE GPU-h") if title in meaning)
+        yield " ".join(meanings[title] for title in (*used, "GPU_UTIL %", "IDLE GPU-h"))
+        yield from (meanings[title] for title in ("FITS IN", "COULD FREE GPU-h") if title in meanings)
 
 
 def _freshness(report: UsageReport) -> str:
@@ -109,11 +112,6 @@ def _known_until(report: UsageReport) -> str:
     return f"Data so far: runs until {runs}, hours of samples until {samples}"
 
 
-def _begun_before(report: UsageReport) -> str:
-    before = report.runs_begun_before
-    return f", begun before the window, and so in the one before, too: {before}" if before else ""
-
-
 def _rows_known(report: UsageReport) -> Iterator[str]:
     if report.rows_repeated or report.rows_not_started or report.rows_outside:
         yield (
@@ -121,13 +119,6 @@ def _rows_known(report: UsageReport) -> Iterator[str]:
             f"{counted(report.rows_repeated, 'repeat')} of them, {report.rows_not_started} of jobs that had not "
             f"started, {report.rows_outside} outside the window"
         )
-
-
-def _rows(report: UsageReport) -> str:
-    return (
-        f"rows in {report.rows_in}: {report.rows_used} used, {report.job_steps} job steps, "
-        f"{rejected_rows(report.rejected, report.lost)}"
-    )
 
 
 def rejected_rows(rejected: Mapping[str, int], lost: Lost) -> str:
@@ -140,45 +131,6 @@ def rejected_rows(rejected: Mapping[str, int], lost: Lost) -> str:
     if lost.unknown_rows:
         words += f", of which nobody can tell in {counted(lost.unknown_rows, 'row')} how many GPU-h"
     return f"{words} ({reasons})" if reasons else words
-
-
-def definitions(report: UsageReport) -> dict[str, str]:
-    """Return what columns mean, by their titles; some are explained together."""
-    convention, metric = report.equivalents, "SM %" if metric_of(report) == "sm" else "GPU_UTIL %"
-    util = "GPU_UTIL %: the part of the sampled time in which any kernel ran. Whole GPUs only."
-    active = "SM %: the part of a GPU's SMs (multiprocessors) at work, on average over the sampled time."
-    most = " The most idle come first."
-    empty = "EMPTY: sampled GPU-hours without a process of the job on the GPU. kWh: energy of the sampled time."
-    meanings = {
-        "ALLOC GPU-h": "ALLOC: allocated GPU-hours, in whole GPUs. A MIG slice counts as its part of the GPU, by "
-        f"{convention}.",
-        "HELD GPU-h": "HELD: GPU-hours that a job kept from others, suspended time included; n jobs on one GPU "
-        "count 1/n each.",
-        "BILLING-h": "BILLING-h: Slurm's billing (TRESBillingWeights) times hours, cores and memory included. - where "
-        "that of one run is not known.",
-        "SAMPLED %": "SAMPLED %: the part of ALLOC that was sampled.",
-        **dict.fromkeys(("GPU_UTIL %", "GPU_UTIL GPU-h"), util),
-        **dict.fromkeys(("SM %", "SM GPU-h"), active),
-        "IDLE GPU-h": f"IDLE: sampled GPU-hours x (100 % - {metric})." + most * (report.by != "month"),
-    }
-    if report.fits:
-        total = report.fits[-1]
-        compared = f"{counted(total.judged_runs, 'run')}, {significant(total.known_gpu_hours, 4)} GPU-h"
-        example = next((fit.unit for fit in report.fits if fit.unit.startswith("mps:")), "")
-        shares = f" ({example} is {counted(int(example[4:]), 'MPS share')}; a GPU usually has 100)" if example else ""
-        fits = (
-            f"{COMPARED} ({compared}; {counted(total.not_judged_runs, 'run')} not compared). FITS %: the part of their "
-            "GPU-hours in which a piece of a GPU was enough. FITS IN: the smallest piece that is enough for at least "
-            f"half of these{shares}. several: not the same for all. none: none of them fits one. fewer GPUs: runs used "
-            "some of their GPUs only, or none. '-': no run was compared."
-        )
-        meanings |= dict.fromkeys(("FITS %", "FITS IN"), fits)
-        meanings["COULD FREE GPU-h"] = (
-            "COULD FREE: GPU-hours left for other jobs, at most, if each of these runs gets the smallest piece that it "
-            f"fits ({significant(total.freed_gpu_hours, 4)}), and asks for those GPUs alone that it used "
-            f"({significant(total.spare_gpu_hours, 4)}). Time without samples counts here, and not in IDLE."
-        )
-    return meanings | dict.fromkeys(("EMPTY GPU-h", "kWh"), empty)
 
 
 def _figures_beside(total: GroupUsage) -> Iterator[str]:
@@ -286,20 +238,21 @@ def _several(gpus: SeveralGpus | None) -> list[str]:
     ]
 
 
+_SEVERAL = (
+    Column("GPUS EACH", "size", 0),
+    Column("RUNS", "runs", 0),
+    Column("ALLOC GPU-h", "gpu_hours", 2),
+    Column("RUNS SEEN ON ALL", "known_runs", 0),
+    Column("THEIR GPUS", lambda size: size.gpus if size.known_runs else None, 0),
+    Column("USED", lambda size: size.used_gpus if size.known_runs else None, 0),
+    Column("BALANCE", "balance_median", 2),
+)
+
+
 def several_rows(report: UsageReport) -> list[list[str]]:
     """Return runs of several GPUs as a table, its titles first; empty where there are none."""
-    titles = ["GPUS EACH", "RUNS", "ALLOC GPU-h", "RUNS SEEN ON ALL", "THEIR GPUS", "USED", "BALANCE"]
-    rows = [
-        [
-            *(f"{count:,}" for count in (size.size, size.runs)),
-            number(size.gpu_hours, 2, ","),
-            f"{size.known_runs:,}",
-            *(f"{count:,}" if size.known_runs else "-" for count in (size.gpus, size.used_gpus)),
-            number(size.balance_median, 2),
-        ]
-        for size in report.several_by_size
-    ]
-    return [titles, *rows] if rows else []
+    rows = [[column.cell(size, ",") for column in _SEVERAL] for size in report.several_by_size]
+    return [[column.title for column in _SEVERAL], *rows] if rows else []
 
 
 def _predicted(rung: Prediction) -> str:

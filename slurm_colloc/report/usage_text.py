@@ -2,13 +2,14 @@
 """The usage report on a terminal, and the columns that every table of it has."""
 
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import zip_longest
 from types import SimpleNamespace
 
 from slurm_colloc.core.chart_model import Fit
-from slurm_colloc.core.units import printable
+from slurm_colloc.core.units import counted, printable, significant
 from slurm_colloc.core.usage_model import GroupUsage
+from slurm_colloc.facts.judgement import COMPARED
 from slurm_colloc.report.columns import Column
 from slurm_colloc.report.first_look import as_lines
 from slurm_colloc.report.layout import (
@@ -20,6 +21,7 @@ from slurm_colloc.report.layout import (
     Terminal,
     bold_table,
     folded,
+    left_out_line,
     narrowed,
     page_of,
     widths_of,
@@ -52,42 +54,79 @@ _COLOURS = (BLUE, YELLOW, DIM)
 def columns(report: UsageReport) -> list[Column]:
     """Return the columns beside the name: those that this site has prices for, and what is known to fit, among them."""
     hours, by_sm = hours_digits(report.total.allocated_gpu_hours), metric_of(report) == "sm"
-    fits = [
-        Column("FITS %", "fits_pct", 0, 3),
-        Column("FITS IN", "fit_unit", None, 7),
-        Column("COULD FREE GPU-h", "freed_gpu_hours", hours, 8),
-    ]
     currency = printable(report.prices.currency)
     priced = [
         (Column(f"GPU {currency}", "gpu_cost", 2, 16), report.prices.gpu_hour),
         (Column(f"kWh {currency}", "energy_cost", 2, 17), report.prices.kwh),
         (Column("CO2 kg", "co2_kg", 2, 18), report.prices.co2_g_per_kwh),
     ]
+    of_slice = f"A MIG slice counts as its part of the GPU, by {report.equivalents}."
+    idle = f"IDLE: sampled GPU-hours x (100 % - {'SM' if by_sm else 'GPU_UTIL'} %)."
+    most = " The most idle come first." * (report.by != "month")
+    util = "GPU_UTIL %: the part of the sampled time in which any kernel ran. Whole GPUs only."
+    active = "SM %: the part of a GPU's SMs (multiprocessors) at work, on average over the sampled time."
+    held = "HELD: GPU-hours that a job kept from others, suspended time included; n jobs on one GPU count 1/n each."
+    empty = "EMPTY: sampled GPU-hours without a process of the job on the GPU. kWh: energy of the sampled time."
+    billing = (
+        "BILLING-h: Slurm's billing (TRESBillingWeights) times hours, cores and memory included. - where that of one "
+        "run is not known."
+    )
     every = [
         Column("RUNS", "jobs", 0, 7),
-        Column("ALLOC GPU-h", "allocated_gpu_hours", hours, 0),
-        Column("IDLE GPU-h", "idle_gpu_hours", hours, 2),
-        *(fits if report.fits else ()),
-        Column("SAMPLED %", "coverage_pct", 0, 4),
-        Column("GPU_UTIL %", "util_weighted_pct", 1, 9 if by_sm else 1),
-        Column("SM %", "sm_weighted_pct", 1, 1 if by_sm else 14),
-        Column("GPU_UTIL GPU-h", "util_used_gpu_hours", hours, 13),
-        Column("SM GPU-h", "sm_used_gpu_hours", hours, 12),
-        Column("HELD GPU-h", "held_gpu_hours", hours, 11),
-        Column("EMPTY GPU-h", "held_idle_gpu_hours", hours, 10),
-        Column("kWh", "energy_kwh", hours, 15),
+        Column(
+            "ALLOC GPU-h", "allocated_gpu_hours", hours, 0, f"ALLOC: allocated GPU-hours, in whole GPUs. {of_slice}"
+        ),
+        Column("IDLE GPU-h", "idle_gpu_hours", hours, 2, idle + most),
+        *(_of_fits(report.fits, hours) if report.fits else ()),
+        Column("SAMPLED %", "coverage_pct", 0, 4, "SAMPLED %: the part of ALLOC that was sampled."),
+        Column("GPU_UTIL %", "util_weighted_pct", 1, 9 if by_sm else 1, util),
+        Column("SM %", "sm_weighted_pct", 1, 1 if by_sm else 14, active),
+        Column("GPU_UTIL GPU-h", "util_used_gpu_hours", hours, 13, util),
+        Column("SM GPU-h", "sm_used_gpu_hours", hours, 12, active),
+        Column("HELD GPU-h", "held_gpu_hours", hours, 11, held),
+        Column("EMPTY GPU-h", "held_idle_gpu_hours", hours, 10, empty),
+        Column("kWh", "energy_kwh", hours, 15, empty),
         *(column for column, price in priced if price is not None),
-        *([Column("BILLING-h", "billing_hours", hours, 6)] if report.billing else ()),
+        *([Column("BILLING-h", "billing_hours", hours, 6, billing)] if report.billing else ()),
     ]
     return [column for column in every if column.figure in _GIVEN or not only_given(report)]
 
 
-def cells_of(report: UsageReport, separator: str = "") -> Callable[[GroupUsage], list[str]]:
-    """Return what says a group's figures in words, as in ``columns``; thousands are parted by ``separator``."""
+def _of_fits(fits: Sequence[Fit], hours: int) -> list[Column]:
+    """Return the columns of what would have fitted; ``hours`` are shown with so many digits."""
+    total = fits[-1]
+    compared = f"{counted(total.judged_runs, 'run')}, {significant(total.known_gpu_hours, 4)} GPU-h"
+    example = next((fit.unit for fit in fits if fit.unit.startswith("mps:")), "")
+    shares = f" ({example} is {counted(int(example[4:]), 'MPS share')}; a GPU usually has 100)" if example else ""
+    meaning = (
+        f"{COMPARED} ({compared}; {counted(total.not_judged_runs, 'run')} not compared). FITS %: the part of their "
+        "GPU-hours in which a piece of a GPU was enough. FITS IN: the smallest piece that is enough for at least "
+        f"half of these{shares}. several: not the same for all. none: none of them fits one. fewer GPUs: runs used "
+        "some of their GPUs only, or none. '-': no run was compared."
+    )
+    free = (
+        "COULD FREE: GPU-hours left for other jobs, at most, if each of these runs gets the smallest piece that it "
+        f"fits ({significant(total.freed_gpu_hours, 4)}), and asks for those GPUs alone that it used "
+        f"({significant(total.spare_gpu_hours, 4)}). Time without samples counts here, and not in IDLE."
+    )
+    return [
+        Column("FITS %", "fits_pct", 0, 3, meaning),
+        Column("FITS IN", "fit_unit", None, 7, meaning),
+        Column("COULD FREE GPU-h", "freed_gpu_hours", hours, 8, free),
+    ]
+
+
+def meanings(report: UsageReport) -> dict[str, str]:
+    """Return what columns mean, by their titles; some are explained together."""
+    return {column.title: column.meaning for column in columns(report)}
+
+
+def rows_of(report: UsageReport, separator: str = "") -> list[Sequence[str]]:
+    """Return the table: titles, groups, and their sum; thousands are parted by ``separator``."""
     titles, fits = columns(report), fits_by_group(report.fits)
     units = {fit.unit for fit in fits.values() if fit.fits_gpu_hours}
-
-    def cells(group: GroupUsage) -> list[str]:
+    rows: list[Sequence[str]] = [[report.by.upper(), *(column.title for column in titles)]]
+    for group in (*report.groups, report.total):
         fit = report.fits[-1] if report.fits and group is report.total else fits.get(group.name)
         compared = fit if fit and fit.known_gpu_hours else None
         says = fit if fit and (compared or fit.spare_runs) else None
@@ -99,9 +138,8 @@ def cells_of(report: UsageReport, separator: str = "") -> Callable[[GroupUsage],
             freed_gpu_hours=says and says.could_free_gpu_hours,
             fit_unit=_fits_in(says, units if group is report.total else {says.unit}) if says else "",
         )
-        return [column.cell(figures, separator) for column in titles]
-
-    return cells
+        rows.append([printable(group.name), *(column.cell(figures, separator) for column in titles)])
+    return rows
 
 
 def _fits_in(fit: Fit, units: Collection[str]) -> str:
@@ -109,15 +147,6 @@ def _fits_in(fit: Fit, units: Collection[str]) -> str:
     if not fit.fits_gpu_hours:
         return "fewer GPUs" if fit.spare_runs else "none"
     return "several" if len(units) > 1 else printable(fit.unit) or "several"
-
-
-def rows_of(report: UsageReport, separator: str = "") -> list[Sequence[str]]:
-    """Return the table: titles, groups, and their sum; thousands are parted by ``separator``."""
-    cells = cells_of(report, separator)
-    return [
-        [report.by.upper(), *(column.title for column in columns(report))],
-        *([printable(group.name), *cells(group)] for group in (*report.groups, report.total)),
-    ]
 
 
 def as_table(
@@ -135,20 +164,23 @@ def as_table(
         top = 0 if terminal.columns is None else _ROWS_ON_TERMINAL
     short = shortened(report, top) if top else report
     rows = rows_of(short, "" if terminal.columns is None else ",")
-    titles = rows[0][1:]
+    left_out: list[str] = []
     if terminal.columns is not None:
         rows = without_empty(rows, () if explained else _BESIDE)
         rank = {column.title: column.rank for column in columns(report)} | {_BAR: _BAR_RANK}
+        titles = rows[0]
         rows = [[*row, _BAR] for row in rows]
         rows = narrowed(rows, [rank[title] for title in rows[0][1:]], terminal, _NAME_COLUMNS)
-        titles = [title for title in rows[0][1:] if title != _BAR]
+        left_out = left_out_line(titles, rows[0])
         if rows[0][-1] == _BAR:
             room = terminal.columns - sum(width + 2 for width in widths_of(rows)) + 2
             # The others are no group: no bar would be seen beside theirs.
             groups = short.groups if short is report else short.groups[:-1]
             bars = _bars(groups, metric_of(report), min(_LONGEST_BAR, _BAR_COLUMNS + room))
             rows = [[*row[:-1], bar] for row, bar in zip_longest(rows, bars, fillvalue="")]
-    notes = footnotes(short, titles) if explained else summary(short)
+    meaning = meanings(short)
+    shown = [meaning.get(title, "") for title in rows[0]]
+    notes = left_out + (footnotes(short, shown) if explained else summary(short, meaning))
     lines = bold_table(rows, terminal)
     if terminal.colour:
         lines = [_BARS.sub(_coloured, line) for line in lines]

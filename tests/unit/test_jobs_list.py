@@ -10,7 +10,7 @@ import pytest
 
 from slurm_colloc.core.model import Gres
 from slurm_colloc.facts.judgement import DO, TAIL, RunFound, judge
-from slurm_colloc.report.columns import csv_of, json_of, table_of
+from slurm_colloc.report.columns import FORMATS, table_of
 from slurm_colloc.report.jobs import JobRow, listing_of
 from slurm_colloc.report.layout import Terminal
 from slurm_colloc.report.text import local
@@ -97,5 +97,5 @@ def test_hostile_names(text: str) -> None:
     listing = listing_of(text, (local(0), local(1)), text, said, 0)
     for shown in (table_of(listing, Terminal(60)), table_of(listing)):
         assert [letter for letter in shown if not letter.isprintable() and letter != "\n"] == []
-    assert json.loads(json_of(listing))["rows"][0]["job_name"] == text
-    assert len(list(csv.reader(io.StringIO(csv_of(listing))))) == 2
+    assert json.loads(FORMATS["json"](listing))["rows"][0]["job_name"] == text
+    assert len(list(csv.reader(io.StringIO(FORMATS["csv"](listing))))) == 2

@@ -66,6 +66,15 @@ def test_what_there_is_more_room_for_is_shown() -> None:
     assert seen[0] < len(ESSENTIAL)
 
 
+def test_columns_that_a_terminal_has_no_room_for_are_named() -> None:
+    narrow, wide, whole = (as_table(many(3), terminal) for terminal in (Terminal(80), Terminal(300), Terminal()))
+    (line,) = re.findall(r"^left out for want of width: (.*?); all: --format csv$", narrow.replace("\n  ", " "), re.M)
+    *shown, _ = table_of(narrow)[0]
+    assert line.split(", ") == [title for title in table_of(wide)[0][:-1] if title not in shown]
+    assert "COULD FREE GPU-h" in line
+    assert "left out" not in wide + whole
+
+
 def test_without_a_terminal_nothing_is_cut_folded_or_summed() -> None:
     shown = report(*(group("x" * 70 + str(number)) for number in range(30)), rejected={"y " * 100: 1})
     text = as_table(shown)

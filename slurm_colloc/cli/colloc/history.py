@@ -9,9 +9,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
+from typer import Option
 
 from slurm_colloc.cli.colloc.options import Form
-from slurm_colloc.cli.colloc.output import TEXT_OR_JSON, one_of, say, site, state_folder, window, write
+from slurm_colloc.cli.colloc.output import say, site, state_folder, window, write
 from slurm_colloc.cli.colloc.terminal import put
 from slurm_colloc.core.clock import now
 from slurm_colloc.core.config import SiteConfig, user_data_folder
@@ -56,15 +57,14 @@ class Believed(NamedTuple):
 def history(
     context: typer.Context,
     form: Form = "text",
-    last: Annotated[int, typer.Option(min=1, help="so many submissions, and so many jobs")] = 20,
+    last: Annotated[int, Option(min=1, help="so many submissions, and so many jobs")] = 20,
     forgotten: Annotated[
-        str, typer.Option("--forget", help="a job's id, or its signature: what was measured of it counts no more")
+        str, Option("--forget", help="a job's id, or its signature: what was measured of it counts no more")
     ] = "",
 ) -> None:
     """Show my last submissions by csub, and what is known of each of those jobs."""
     if context.invoked_subcommand:
         return
-    one_of("--format", form, TEXT_OR_JSON)
     config = site()
     decided, unreadable = own_decisions(config)
     decisions = latest_of_jobs(decided)
@@ -221,17 +221,13 @@ if TYPE_CHECKING:
 
 @app.command()
 def bootstrap(
-    since: Annotated[str, typer.Option(help="take past jobs from here on")] = "90d",
-    until: Annotated[str, typer.Option(help="up to here")] = "now",
-    everybody: Annotated[bool, typer.Option("--all", help="for all users, as root; else for yourself")] = False,
-    sacct_file: Annotated[
-        str, typer.Option(help="a text of sacct, with its SubmitLine and WorkDir, instead of sacct")
-    ] = "",
-    slurm_release: Annotated[
-        str, typer.Option(help="of the Slurm that ran those jobs, as 24.05.4; else this one's")
-    ] = "",
+    since: Annotated[str, Option(help="take past jobs from here on")] = "90d",
+    until: Annotated[str, Option(help="up to here")] = "now",
+    everybody: Annotated[bool, Option("--all", help="for all users, as root; else for yourself")] = False,
+    sacct_file: Annotated[str, Option(help="a text of sacct, with its SubmitLine and WorkDir, instead of sacct")] = "",
+    slurm_release: Annotated[str, Option(help="of the Slurm that ran those jobs, as 24.05.4; else this one's")] = "",
     shortest_s: Annotated[
-        float, typer.Option("--shortest", min=0, help="seconds that a job must have run for others to see its peak")
+        float, Option("--shortest", min=0, help="seconds that a job must have run for others to see its peak")
     ] = 120.0,
 ) -> None:
     """Fill the evidence from jobs that ran before csub.

@@ -4,7 +4,7 @@
 import os
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from slurm_colloc.cli.colloc.output import say, service_folder
 from slurm_colloc.core.errors import CollocError, StoreError
@@ -21,9 +21,9 @@ _ANSWER_S = 50.0
 
 
 def holders(
-    folder: Annotated[str, typer.Option(help="where to; else holders in the site's paths.state")] = "",
-    period: Annotated[float, typer.Option(min=1.0, max=3600.0, help="seconds between two looks")] = 60.0,
-    count: Annotated[int, typer.Option(min=0, help="end after so many looks; 0: go on")] = 0,
+    folder: Annotated[str, Option(help="where to; else holders in the site's paths.state")] = "",
+    period: Annotated[float, Option(min=1.0, max=3600.0, help="seconds between two looks")] = 60.0,
+    count: Annotated[int, Option(min=0, help="end after so many looks; 0: go on")] = 0,
 ) -> None:
     """Note which job holds which GPU, for ingest --prometheus.
 

@@ -9,6 +9,7 @@ from time import sleep
 from typing import Annotated, NamedTuple
 
 import typer
+from typer import Option
 
 from slurm_colloc.cli.colloc.options import JournalFolder, StoreFolder, options_of
 from slurm_colloc.cli.colloc.output import say, site_or_none, state_folder, window
@@ -58,28 +59,22 @@ _NO_ACCOUNTING = ("accounting storage is disabled", "only 'accounting_storage/sl
 class Inputs(NamedTuple):
     """The inputs of one run, and how they are read."""
 
-    since: Annotated[str, typer.Option(help="ask sacct from here on; else where the last ingest ended, less a day")] = (
-        ""
-    )
-    until: Annotated[str, typer.Option(help="ask sacct up to here")] = "now"
+    since: Annotated[str, Option(help="ask sacct from here on; else where the last ingest ended, less a day")] = ""
+    until: Annotated[str, Option(help="ask sacct up to here")] = "now"
     store: StoreFolder = ""
-    sacct_file: Annotated[str, typer.Option(help="text of sacct instead of the live one")] = ""
-    fields: Annotated[str, typer.Option(help="columns of that text, by comma")] = ""
-    timezone: Annotated[str, typer.Option(help="zone of times without one in that text")] = ""
-    slurm_release: Annotated[
-        str, typer.Option(help="of the Slurm behind that text, as 24.05.4, for its TRESUsageInTot")
-    ] = ""
-    clustercockpit: Annotated[str, typer.Option(help="a ClusterCockpit job table (CSV)")] = ""
+    sacct_file: Annotated[str, Option(help="text of sacct instead of the live one")] = ""
+    fields: Annotated[str, Option(help="columns of that text, by comma")] = ""
+    timezone: Annotated[str, Option(help="zone of times without one in that text")] = ""
+    slurm_release: Annotated[str, Option(help="of the Slurm behind that text, as 24.05.4, for its TRESUsageInTot")] = ""
+    clustercockpit: Annotated[str, Option(help="a ClusterCockpit job table (CSV)")] = ""
     journal: JournalFolder = ""
     nvidia_smi: Annotated[
-        str, typer.Option(help="a log of 'nvidia-smi --query-gpu=timestamp,uuid,... --format=csv -l N'")
+        str, Option(help="a log of 'nvidia-smi --query-gpu=timestamp,uuid,... --format=csv -l N'")
     ] = ""
-    node: Annotated[str, typer.Option(help="what Slurm calls the node of that log")] = ""
-    prometheus: Annotated[str, typer.Option(help="a Prometheus server's URL: samples from there")] = ""
-    prometheus_match: Annotated[str, typer.Option(help="labels of this cluster's series there, as 'cluster=\"a\"'")] = (
-        ""
-    )
-    holders: Annotated[str, typer.Option(help="folder of colloc holders; else the site's")] = ""
+    node: Annotated[str, Option(help="what Slurm calls the node of that log")] = ""
+    prometheus: Annotated[str, Option(help="a Prometheus server's URL: samples from there")] = ""
+    prometheus_match: Annotated[str, Option(help="labels of this cluster's series there, as 'cluster=\"a\"'")] = ""
+    holders: Annotated[str, Option(help="folder of colloc holders; else the site's")] = ""
 
     @property
     def text(self) -> Text:

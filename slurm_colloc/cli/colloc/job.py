@@ -50,7 +50,6 @@ def job(
     uri: Annotated[str, typer.Option(help="of MLflow; else MLFLOW_TRACKING_URI")] = "",
 ) -> None:
     """Say what one job got and used, and how to submit it next time."""
-    one_of("--format", form, FORMATS)
     if to:
         one_of("--to", to, ("mlflow",))
         write("".join(f"{line}\n" for line in send(story_of(job_id, since, store, PIECES), uri)), "")
@@ -74,7 +73,8 @@ def story_of(job_id: str, since: str, store: str, pieces: int = 0) -> JobStory:
         )
     folder = store or state_folder("store")
     visible = visible_here(folder, config)
-    pieces = pieces or _pieces_shown()
+    columns = terminal().columns
+    pieces = pieces or (min(_MOST_PIECES, max(_FEWEST_PIECES, columns - 35)) if columns else _MOST_PIECES)
     runs, trouble = _in_store(folder, job_id, start.timestamp(), config, visible, pieces)
     rows, unseen = _by_slurm(job_id, visible)
     shown_id = _shown_id(job_id, runs, rows)
@@ -96,11 +96,6 @@ def story_of(job_id: str, since: str, store: str, pieces: int = 0) -> JobStory:
     packed = (pack_text(pack, goes_on=goes_on), pack_record(pack)) if pack else None
     earlier = max(0, len(stories) - _SHOWN)
     return JobStory(stories[earlier:], decision, start.timestamp(), earlier, packed, recovery)
-
-
-def _pieces_shown() -> int:
-    columns = terminal().columns
-    return min(_MOST_PIECES, max(_FEWEST_PIECES, columns - 35)) if columns else _MOST_PIECES
 
 
 def _in_store(

@@ -171,7 +171,8 @@ def _line_of(slurm: Accounted, config: SiteConfig) -> _Line | None:
         return None
     position = len(words) - len(arguments) - 1
     # Words with blanks are kept without their quotes, a script of csub's is a copy that is gone.
-    if split.script_at != position or not _is_there(slurm.work_dir, script):
+    path = os.path.join(slurm.work_dir, script)
+    if split.script_at != position or not (os.path.isfile(path) and os.access(path, os.R_OK)):
         return None
     if any(word.partition("=")[0] in {f"--{option.name}" for option in OWN_OPTIONS} for word in words[:position]):
         return None
@@ -181,8 +182,3 @@ def _line_of(slurm: Accounted, config: SiteConfig) -> _Line | None:
 def _shown(slurm: Accounted, *words: str) -> str:
     line = shlex.join(words)
     return f"cd {shlex.quote(slurm.work_dir)} && {line}" if line.isprintable() and slurm.work_dir.isprintable() else ""
-
-
-def _is_there(folder: str, script: str) -> bool:
-    path = os.path.join(folder, script)
-    return os.path.isfile(path) and os.access(path, os.R_OK)

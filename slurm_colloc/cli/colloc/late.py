@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from slurm_colloc.cli.colloc.options import Form
-from slurm_colloc.cli.colloc.output import TEXT_OR_JSON, one_of, site, write
+from slurm_colloc.cli.colloc.output import site, write
 from slurm_colloc.cli.colloc.terminal import put
 from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.toml_text import key_line
@@ -33,7 +33,6 @@ def late(
     form: Form = "text",
 ) -> None:
     """Show my waiting jobs that may still get a piece of a GPU."""
-    one_of("--format", form, TEXT_OR_JSON)
     config = site()
     if probe_in:
         _probe(config, probe_in, form)

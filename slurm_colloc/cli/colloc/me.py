@@ -8,7 +8,7 @@ from math import fsum
 
 from slurm_colloc.cli.colloc.job_next import line_for
 from slurm_colloc.cli.colloc.options import Form, LookBack, StoreFolder
-from slurm_colloc.cli.colloc.output import one_of, say, site_or_none, window
+from slurm_colloc.cli.colloc.output import say, site_or_none, window
 from slurm_colloc.cli.colloc.terminal import show
 from slurm_colloc.cli.colloc.user_runs import judged_runs
 from slurm_colloc.core.clock import now
@@ -32,7 +32,6 @@ def me(
 ) -> None:
     """Say what my jobs used of their GPUs, and what would be enough."""
     start, end = window(since, "now")
-    one_of("--format", form, FORMATS)
     config = site_or_none()
     user = own_name() or str(os.geteuid())
     present_s = now()

@@ -5,7 +5,7 @@ import os
 import pwd
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from slurm_colloc.cli.colloc.output import caller, say, site
 from slurm_colloc.core.clock import now
@@ -20,9 +20,9 @@ _MODE = 0o644
 
 
 def off(
-    user: Annotated[str, typer.Argument(help="whose jobs, for administrators; mine without a name")] = "",
-    reason: Annotated[str, typer.Option("--why", help="for whoever asks later")] = "",
-    end: Annotated[bool, typer.Option("--end", help="have csub decide again")] = False,
+    user: Annotated[str, Argument(help="whose jobs, for administrators; mine without a name")] = "",
+    reason: Annotated[str, Option("--why", help="for whoever asks later")] = "",
+    end: Annotated[bool, Option("--end", help="have csub decide again")] = False,
 ) -> None:
     """Keep csub off all jobs of a user, or mine."""
     mine = user in ("", own_name())

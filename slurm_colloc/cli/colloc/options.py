@@ -6,19 +6,27 @@ from functools import wraps
 from inspect import signature
 from typing import Annotated, Any
 
-import typer
+from typer import Argument, Option
 
-JobId = Annotated[str, typer.Argument(help="as Slurm prints it")]
-Since = Annotated[str, typer.Option(help="ISO 8601, or a span such as 7d")]
-Until = Annotated[str, typer.Option(help="ISO 8601, a span, or now")]
-LookBack = Annotated[str, typer.Option("--since", help="look back so far")]
-Output = Annotated[str, typer.Option("--output", "-o", help="file instead of standard output")]
-Form = Annotated[str, typer.Option("--format", help="text or json")]
-StoreFolder = Annotated[str, typer.Option("--store", help="folder of the store; else the site's")]
-JournalFolder = Annotated[str, typer.Option("--journal", help="folder of samples; else the site's")]
-Node = Annotated[str, typer.Option("--node", help="this node's name in Slurm; else the host's")]
-Period = Annotated[float | None, typer.Option("--period", min=0.05, max=3600.0, help="seconds between two samples")]
-Count = Annotated[int, typer.Option("--count", min=0, help="end after so many samples; 0: go on")]
+from slurm_colloc.cli.colloc.output import one_of
+
+
+def _text_or_json(word: str) -> str:
+    one_of("--format", word, ("text", "json"))
+    return word
+
+
+JobId = Annotated[str, Argument(help="as Slurm prints it")]
+Since = Annotated[str, Option(help="ISO 8601, or a span such as 7d")]
+Until = Annotated[str, Option(help="ISO 8601, a span, or now")]
+LookBack = Annotated[str, Option("--since", help="look back so far")]
+Output = Annotated[str, Option("--output", "-o", help="file instead of standard output")]
+Form = Annotated[str, Option("--format", help="text or json", callback=_text_or_json)]
+StoreFolder = Annotated[str, Option(help="folder of the store; else the site's")]
+JournalFolder = Annotated[str, Option(help="folder of samples; else the site's")]
+Node = Annotated[str, Option(help="this node's name in Slurm; else the host's")]
+Period = Annotated[float | None, Option(min=0.05, max=3600.0, help="seconds between two samples")]
+Count = Annotated[int, Option(min=0, help="end after so many samples; 0: go on")]
 
 
 def options_of(record: type) -> Callable[[Callable[[Any], None]], Callable[..., None]]:

@@ -23,7 +23,6 @@ from slurm_colloc.core.units import printable
 from slurm_colloc.report.text import local, stamp
 from slurm_colloc.slurm.job_visibility import own_name
 
-TEXT_OR_JSON = ("text", "json")
 _SIGNS = str.maketrans("█▒░▁▂▃▄▅▆▇…", "#=._.:-=+*~")
 
 
@@ -118,10 +117,10 @@ def site() -> SiteConfig:
     Raises:
         ConfigError: there is none, or it cannot be used.
     """
-    path = find_site_file()
-    if path is None:
+    config = site_or_none()
+    if config is None:
         raise ConfigError(f"no site.toml found; write one with '{how_to_write_one()}', or name one in $COLLOC_CONF")
-    return load_site(path)
+    return config
 
 
 def site_or_none() -> SiteConfig | None:

@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
+from itertools import compress
 from math import inf
 from typing import Annotated, Any, NamedTuple
 
 import typer
 from duckdb import DuckDBPyConnection
+from typer import Option
 
 from slurm_colloc.cli.colloc.anonymous import check_names, keep_names_out, without_jobs
 from slurm_colloc.cli.colloc.options import Output, Since, StoreFolder, Until, options_of
@@ -60,44 +62,42 @@ from slurm_colloc.store.window import Step, Window
 class Options(NamedTuple):
     """Options of a report, of a store or of a text."""
 
-    by: Annotated[str, typer.Option(help=f"one of {', '.join(GROUPINGS)}")] = "user"
+    by: Annotated[str, Option(help=f"one of {', '.join(GROUPINGS)}")] = "user"
     since: Since = "30d"
     until: Until = "now"
-    form: Annotated[str, typer.Option("--format", help="table, csv, json, parquet or html")] = TABLE
+    form: Annotated[str, Option("--format", help="table, csv, json, parquet or html")] = TABLE
     output: Output = ""
     top: Annotated[
         int | None,
-        typer.Option(min=0, help="so many rows, the others summed; 0 for all [default: 20 on a terminal, else all]"),
+        Option(min=0, help="so many rows, the others summed; 0 for all [default: 20 on a terminal, else all]"),
     ] = None
     explained: Annotated[
-        bool, typer.Option("--explain", help="below the table, what each column means and how it was counted")
+        bool, Option("--explain", help="below the table, what each column means and how it was counted")
     ] = False
     billing: Annotated[
-        bool, typer.Option("--billing", help="a column of what Slurm bills, beside ALLOC; CSV and JSON have it")
+        bool, Option("--billing", help="a column of what Slurm bills, beside ALLOC; CSV and JSON have it")
     ] = False
-    runs_csv: Annotated[str, typer.Option("--runs", help="also write each run, as CSV, to this file")] = ""
+    runs_csv: Annotated[str, Option("--runs", help="also write each run, as CSV, to this file")] = ""
     store: StoreFolder = ""
-    equivalents: Annotated[str, typer.Option(help="a MIG slice's part of its GPU by slices, sms or memory")] = SLICES
-    sacct_file: Annotated[
-        str, typer.Option(help="text of sacct, in place of a store: what was allocated, and no more")
-    ] = ""
-    fields: Annotated[str, typer.Option(help="columns of that text, by comma, where it has no header")] = ""
-    timezone: Annotated[str, typer.Option(help="zone of times without one in that text")] = ""
+    equivalents: Annotated[str, Option(help="a MIG slice's part of its GPU by slices, sms or memory")] = SLICES
+    sacct_file: Annotated[str, Option(help="text of sacct, in place of a store: what was allocated, and no more")] = ""
+    fields: Annotated[str, Option(help="columns of that text, by comma, where it has no header")] = ""
+    timezone: Annotated[str, Option(help="zone of times without one in that text")] = ""
     charts: Annotated[
-        bool, typer.Option("--charts", help="with --format json: use over time and all else that a page draws")
+        bool, Option("--charts", help="with --format json: use over time and all else that a page draws")
     ] = False
     shadow: Annotated[
-        bool, typer.Option("--shadow", help="what csub decided under the policy shadow, and what would have come of it")
+        bool, Option("--shadow", help="what csub decided under the policy shadow, and what would have come of it")
     ] = False
-    harm: Annotated[bool, typer.Option("--harm", help="of 10,000 runs on pieces of GPUs, how many were harmed")] = False
+    harm: Annotated[bool, Option("--harm", help="of 10,000 runs on pieces of GPUs, how many were harmed")] = False
     several: Annotated[
-        bool, typer.Option("--several", help="jobs of several GPUs, --by user or script: used, balance, waiting, lost")
+        bool, Option("--several", help="jobs of several GPUs, --by user or script: used, balance, waiting, lost")
     ] = False
-    rollout: Annotated[bool, typer.Option("--rollout", help="jobs that were drawn: placed against as asked")] = False
+    rollout: Annotated[bool, Option("--rollout", help="jobs that were drawn: placed against as asked")] = False
     pseudonyms: Annotated[
-        bool, typer.Option("--pseudonyms", help="in place of names; the same in each report from one key")
+        bool, Option("--pseudonyms", help="in place of names; the same in each report from one key")
     ] = False
-    min_group: Annotated[int, typer.Option(help="groups of fewer users than that are added up to one", min=0)] = 0
+    min_group: Annotated[int, Option(help="groups of fewer users than that are added up to one", min=0)] = 0
 
     @property
     def text(self) -> Text:
@@ -304,10 +304,8 @@ def _local(at_s: float | None, most_s: float = inf) -> datetime | None:
 
 def _write_runs(database: DuckDBPyConnection, path: str, *, named: bool) -> None:
     kinds, rows = run_rows(database)
-    columns = [number for number, name in enumerate(kinds) if named or name not in ("job_id", "job_id_raw", "job_name")]
-    write(
-        csv_table([list(kinds)[index] for index in columns], ([row[index] for index in columns] for row in rows)), path
-    )
+    kept = [named or name not in ("job_id", "job_id_raw", "job_name") for name in kinds]
+    write(csv_table(compress(kinds, kept), (compress(row, kept) for row in rows)), path)
 
 
 @contextmanager

@@ -7,7 +7,6 @@ from datetime import datetime
 from slurm_colloc.audit.rules import all_entries, question
 from slurm_colloc.cli.colloc.output import say, site, site_or_none
 from slurm_colloc.cli.colloc.visible_store import added_up, seen_store
-from slurm_colloc.core.audit_model import Question
 from slurm_colloc.core.clock import now
 from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.config_audit import Audit
@@ -73,17 +72,13 @@ def _several(store: str, span: _Ends, convention: str, by: str) -> Listing:
     """Return the table of jobs of several GPUs in ``span``, by one of facts/several.BY."""
     config = site_or_none()
     source = seen_store(store, config, convention)
+    ruleset = all_entries(config.audit if config else Audit())
+    waiting = next(entry for entry in ruleset if entry.rule.code == "COL012")
     with added_up(source, span) as (database, window):
         clusters = count_runs(database)[2]
-        rows = several_by(database, config, by, _waiting(config, window.until_s))
+        rows = several_by(database, config, by, question(waiting, window.until_s))
     cluster = ", ".join(clusters) or (config.cluster if config else "")
     return several.listing_of(cluster, span, by, rows, "" if source.visible.everybody else source.visible.whose)
-
-
-def _waiting(config: SiteConfig | None, until_s: float) -> Question:
-    """Return what COL012 asks, by the bounds that the site has set."""
-    ruleset = all_entries(config.audit if config else Audit())
-    return question(next(entry for entry in ruleset if entry.rule.code == "COL012"), until_s)
 
 
 def _judged(source: Store, config: SiteConfig, span: _Ends) -> list[JudgedRun]:

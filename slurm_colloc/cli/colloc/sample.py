@@ -4,7 +4,7 @@
 import os
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from slurm_colloc.cli import sampling
 from slurm_colloc.cli.colloc.options import Count, Node, Period
@@ -17,18 +17,16 @@ from slurm_colloc.submit.running_signature import known_by
 def sample(
     node: Node = "",
     period: Period = None,
-    reader: Annotated[str, typer.Option(help="nvml, or simulated:FOLDER")] = "",
-    journal: Annotated[str, typer.Option(help="folder to keep every sample in")] = "",
-    evidence: Annotated[str, typer.Option(help="folder to keep one job's evidence in")] = "",
-    job: Annotated[str, typer.Option(help="look at this job only")] = "",
-    signature: Annotated[str, typer.Option(help="of that job, from csub")] = "",
-    mode: Annotated[str, typer.Option(help="how that job shares its GPU")] = "exclusive",
-    watch_pid: Annotated[int, typer.Option(help="end with this process")] = 0,
+    reader: Annotated[str, Option(help="nvml, or simulated:FOLDER")] = "",
+    journal: Annotated[str, Option(help="folder to keep every sample in")] = "",
+    evidence: Annotated[str, Option(help="folder to keep one job's evidence in")] = "",
+    job: Annotated[str, Option(help="look at this job only")] = "",
+    signature: Annotated[str, Option(help="of that job, from csub")] = "",
+    mode: Annotated[str, Option(help="how that job shares its GPU")] = "exclusive",
+    watch_pid: Annotated[int, Option(help="end with this process")] = 0,
     count: Count = 0,
-    script: Annotated[str, typer.Option(help="of that job, submitted without csub: keep its evidence for csub")] = "",
-    arguments: Annotated[
-        list[str] | None, typer.Argument(help="the script's own, after '--'", show_default=False)
-    ] = None,
+    script: Annotated[str, Option(help="of that job, submitted without csub: keep its evidence for csub")] = "",
+    arguments: Annotated[list[str] | None, Argument(help="the script's own, after '--'", show_default=False)] = None,
 ) -> None:
     """Measure this node's GPUs by hand, or from inside one job. It goes on until told to stop."""
     config = site_or_none()

@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from typing import Annotated
 
 import typer
+from typer import Option
 
 from slurm_colloc.audit.validate import faults, file_faults
 from slurm_colloc.cli.colloc.output import node_name, one_of, say, site, write
@@ -41,7 +42,7 @@ app = typer.Typer(
     help="Write and check csub's configuration file, and check Slurm's.",
 )
 _GpusFile = Annotated[
-    list[str] | None, typer.Option("--gpus", metavar="FILE", help="what 'colloc site gpus' printed on a GPU node")
+    list[str] | None, Option("--gpus", metavar="FILE", help="what 'colloc site gpus' printed on a GPU node")
 ]
 _ASK_S, _COMPILE_S = 10.0, 120.0
 _ASK_TIMEOUT_S = 60.0
@@ -50,18 +51,16 @@ _SERVICE_USER = re.compile(r"^User=(\S+)$", re.MULTILINE)
 
 @app.command()
 def init(
-    output: Annotated[str, typer.Option("--output", "-o", help="file to write; '-' prints")] = "",
-    user: Annotated[bool, typer.Option("--user", help="write one's own file, no administrator needed")] = False,
-    force: Annotated[bool, typer.Option("--force", help="replace an existing file")] = False,
-    gpu: Annotated[list[str] | None, typer.Option(metavar="TYPE=NAME", help="the GPU model behind a gres type")] = None,
-    mps_daemon: Annotated[
-        bool, typer.Option("--mps-daemon", help="vouch: MPS daemons serve the jobs with gres/mps")
-    ] = False,
-    shard_consent: Annotated[bool, typer.Option("--shard-consent", help="vouch: shards need no isolation")] = False,
+    output: Annotated[str, Option("--output", "-o", help="file to write; '-' prints")] = "",
+    user: Annotated[bool, Option("--user", help="write one's own file, no administrator needed")] = False,
+    force: Annotated[bool, Option("--force", help="replace an existing file")] = False,
+    gpu: Annotated[list[str] | None, Option(metavar="TYPE=NAME", help="the GPU model behind a gres type")] = None,
+    mps_daemon: Annotated[bool, Option("--mps-daemon", help="vouch: MPS daemons serve the jobs with gres/mps")] = False,
+    shard_consent: Annotated[bool, Option("--shard-consent", help="vouch: shards need no isolation")] = False,
     gpus_file: _GpusFile = None,
-    tier: Annotated[str, typer.Option(help="report, pack or place: the file has no more than that needs")] = "place",
+    tier: Annotated[str, Option(help="report, pack or place: the file has no more than that needs")] = "place",
     setting: Annotated[
-        list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="a further key, in TOML")
+        list[str] | None, Option("--set", metavar="SECTION.KEY=VALUE", help="a further key, in TOML")
     ] = None,
 ) -> None:
     """Write site.toml from the live cluster."""
@@ -178,9 +177,9 @@ def _texts(answers: Iterable[Seen | Blank], kind: type[Seen | Blank]) -> list[st
 
 
 def build_plugin(
-    slurm_prefix: Annotated[str, typer.Option(help="where Slurm is installed; else /usr, and sinfo of PATH")] = "",
-    output: Annotated[str, typer.Option("--output", "-o", help="file to write")] = "colloc_spank.so",
-    compiler: Annotated[str, typer.Option("--cc", help="C compiler")] = "cc",
+    slurm_prefix: Annotated[str, Option(help="where Slurm is installed; else /usr, and sinfo of PATH")] = "",
+    output: Annotated[str, Option("--output", "-o", help="file to write")] = "colloc_spank.so",
+    compiler: Annotated[str, Option("--cc", help="C compiler")] = "cc",
 ) -> None:
     """Compile the SPANK plugin for the installed Slurm. It takes that one's headers."""
     headers = os.path.join(slurm_prefix or "/usr", "include")
@@ -196,8 +195,8 @@ def build_plugin(
 
 
 def gpus(
-    reader: Annotated[str, typer.Option(help="as observe.gpu_reader, which it is else")] = "",
-    node: Annotated[str, typer.Option(help="this node's name in Slurm, where it is not the host's")] = "",
+    reader: Annotated[str, Option(help="as observe.gpu_reader, which it is else")] = "",
+    node: Annotated[str, Option(help="this node's name in Slurm, where it is not the host's")] = "",
 ) -> None:
     """Print what the driver says of this node's GPUs. It is for 'site init --gpus' and 'site check --gpus'."""
     path = find_site_file()

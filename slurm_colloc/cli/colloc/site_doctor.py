@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """colloc site doctor: faults in how the live cluster shares its GPUs."""
 
-import json
 import os
 from pathlib import Path
 from typing import Annotated
@@ -9,10 +8,11 @@ from typing import Annotated
 import typer
 
 from slurm_colloc.cli.colloc.options import Form
-from slurm_colloc.cli.colloc.output import TEXT_OR_JSON, node_name, one_of, write
+from slurm_colloc.cli.colloc.output import node_name, write
 from slurm_colloc.cli.colloc.terminal import put
 from slurm_colloc.core.errors import InputError, Status
 from slurm_colloc.core.units import counted, printable
+from slurm_colloc.report.text import json_text
 from slurm_colloc.site.doctor.checks import Diagnosis, diagnose
 from slurm_colloc.site.doctor.facts import TRIED, Site
 from slurm_colloc.site.doctor.gather import gather
@@ -32,31 +32,25 @@ def doctor(
 
     Exit status 0 nothing found, 1 something found, 2 error, 3 nothing found but not all could be looked at.
     """
-    one_of("--format", form, TEXT_OR_JSON)
     node = node_name()
     site = gather(timeout_s, node, os.environ)
     if not any(gpu_node.gpu_types or gpu_node.quantity("gpu") for gpu_node in site.nodes):
         raise InputError("no node of the cluster has a gres called gpu: there is nothing to judge")
     diagnosis = diagnose(site, skip or ())
     if form == "json":
-        write(_json(site, diagnosis), "")
+        answer = {
+            "cluster": site.settings.get("ClusterName", ""),
+            "slurm_release": site.release,
+            "seen_from": site.this_node,
+            "checks": diagnosis.codes,
+            "findings": diagnosis.faults,
+            "not_checked": diagnosis.unchecked,
+        }
+        write(json_text(SCHEMA, answer), "")
     else:
         put(_text(site, diagnosis))
     if diagnosis.faults or diagnosis.unchecked:
         raise typer.Exit(Status.FOUND if diagnosis.faults else Status.UNKNOWN)
-
-
-def _json(site: Site, diagnosis: Diagnosis) -> str:
-    answer = {
-        "schema": SCHEMA,
-        "cluster": site.settings.get("ClusterName", ""),
-        "slurm_release": site.release,
-        "seen_from": site.this_node,
-        "checks": list(diagnosis.codes),
-        "findings": [fault._asdict() for fault in diagnosis.faults],
-        "not_checked": [gap._asdict() for gap in diagnosis.unchecked],
-    }
-    return json.dumps(answer, indent=2) + "\n"
 
 
 def _text(site: Site, diagnosis: Diagnosis) -> str:

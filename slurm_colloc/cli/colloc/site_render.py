@@ -5,7 +5,7 @@ import os
 import sys
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from slurm_colloc.audit.validate import faults
 from slurm_colloc.cli.colloc.output import say, site
@@ -15,11 +15,9 @@ from slurm_colloc.site.render import DEFAULT_SLURM_CONF, FILES, ORDER, Host, Nee
 
 
 def render(
-    output: Annotated[
-        str, typer.Option("--output", "-o", help="folder to write, a new one or one that this wrote before")
-    ],
-    prefix: Annotated[str, typer.Option(help="where it is installed; else where this command was called")] = "",
-    slurm_conf: Annotated[str, typer.Option(help="else $SLURM_CONF or /etc/slurm/slurm.conf")] = "",
+    output: Annotated[str, Option("--output", "-o", help="folder to write, a new one or one that this wrote before")],
+    prefix: Annotated[str, Option(help="where it is installed; else where this command was called")] = "",
+    slurm_conf: Annotated[str, Option(help="else $SLURM_CONF or /etc/slurm/slurm.conf")] = "",
 ) -> None:
     """Write the files that an administrator installs. In which order to apply them stands in ORDER.md."""
     config = site()
