@@ -4,8 +4,8 @@
 import os
 from contextlib import suppress
 
-from slurm_colloc.audit.ladder import BEGUN, DONE, FAILED, TRIED, UNABLE, key_of
-from slurm_colloc.audit.state import Action, State
+from slurm_colloc.audit.ladder import ACTION, BEGUN, DONE, FAILED, TRIED, UNABLE, Notification, key_of
+from slurm_colloc.audit.state import State
 from slurm_colloc.core.audit_model import Finding
 from slurm_colloc.core.clock import now
 from slurm_colloc.core.config import SiteConfig
@@ -24,16 +24,18 @@ _NEVER = ("Requested operation is presently disabled", "Only batch jobs are acce
 _AT_WORK_S = 600.0
 
 
-def act(state: State, finding: Finding, config: SiteConfig) -> Action:
+def act(state: State, finding: Finding, config: SiteConfig) -> Notification:
     """Do to the job that a finding is about what the site says, and return what came of it.
 
     It is done only to the very run that the finding is about, and recorded before and after.
     """
-    kind = config.notices.actions[finding.rule]
-    acted = Action(*key_of(finding), finding.digest, finding.user, kind, BEGUN)
+    kind, at_s = config.notices.actions[finding.rule], now()
+    begun = Notification(
+        *key_of(finding), finding.digest, ACTION, at_s, at_s, kind, BEGUN, finding.user, changed_s=at_s
+    )
     # Whether Slurm had this command already, or has it now.
-    delivered = any(action[:7] == acted[:7] for action in _unsettled(state))
-    state.act(acted, now())
+    delivered = any((row[:6], row.message) == (begun[:6], kind) for row in _unsettled(state))
+    state.put(begun)
     try:
         if finding.cluster != config.cluster:
             raise InputError(f"job {finding.subject} is of the cluster '{finding.cluster}'")
@@ -46,35 +48,41 @@ def act(state: State, finding: Finding, config: SiteConfig) -> Action:
             raise ProcessError(f"job {finding.subject} runs on, although Slurm reported no error")
     except (ProcessError, InputError) as error:
         never = any(text in str(error) for text in _NEVER)
-        return _end(state, acted, UNABLE if never else TRIED if delivered else FAILED, str(error))
-    return _end(state, acted, DONE, "")
+        return _end(state, begun, UNABLE if never else TRIED if delivered else FAILED, str(error))
+    return _end(state, begun, DONE, "")
 
 
-def finish(state: State) -> list[Action]:
+def finish(state: State) -> list[Notification]:
     """Settle what was begun or tried, by this run or another, and return of what became something else.
 
     Raises:
         ProcessError: Slurm does not answer; it is settled later.
     """
     ended = []
-    for acted in _unsettled(state):
-        runs = any((job.job_id, job.user) == (acted.subject, acted.user) for job in _running(acted.subject))
-        if not runs:
-            by_itself = _ended_by_itself(acted.subject)
+    for action in _unsettled(state):
+        if not any((job.job_id, job.user) == (action.subject, action.user) for job in _running(action.subject)):
+            by_itself = _ended_by_itself(action.subject)
             became, reply = (FAILED, by_itself) if by_itself else (DONE, "in doubt before, and the job is stopped")
-        elif acted.state == BEGUN:
+        elif action.state == BEGUN:
             became, reply = TRIED, "cut short, and the job runs"
-        elif now() - acted.changed_s > _AT_WORK_S:
-            became, reply = FAILED, acted.reply
+        elif now() - action.changed_s > _AT_WORK_S:
+            became, reply = FAILED, action.reply
         else:
             continue
-        done = _end(state, acted, became, reply)
-        ended += [done] if (became, reply) != (FAILED, acted.reply) else []
+        done = _end(state, action, became, reply)
+        ended += [done] if (became, reply) != (FAILED, action.reply) else []
     return ended
 
 
-def _unsettled(state: State) -> list[Action]:
+def _unsettled(state: State) -> list[Notification]:
     return [*state.actions(BEGUN), *state.actions(TRIED)]
+
+
+def _end(state: State, action: Notification, became: str, reply: str) -> Notification:
+    at_s = now()
+    action = action._replace(last_seen_s=at_s, state=became, reply=reply, changed_s=at_s)
+    state.put(action)
+    return action
 
 
 def _ended_by_itself(subject: str) -> str:
@@ -86,17 +94,11 @@ def _ended_by_itself(subject: str) -> str:
     return ""
 
 
-def in_words(acted: Action) -> str:
+def in_words(action: Notification) -> str:
     """Return what came of an action."""
     never = " is impossible for this job, and not tried again"
-    outcome = {BEGUN: " begun", TRIED: " failed", DONE: ": done", FAILED: " failed", UNABLE: never}[acted.state]
-    return f"{acted.what}{outcome}" + (f": {acted.reply}" if acted.reply else "")
-
-
-def _end(state: State, acted: Action, became: str, reply: str) -> Action:
-    acted = acted._replace(state=became, reply=reply)
-    state.act(acted, now())
-    return acted
+    outcome = {BEGUN: " begun", TRIED: " failed", DONE: ": done", FAILED: " failed", UNABLE: never}[action.state]
+    return f"{action.message}{outcome}" + (f": {action.reply}" if action.reply else "")
 
 
 def _still_runs(finding: Finding) -> bool:

@@ -11,7 +11,7 @@ all begins anew. After the second notice's deadline the job is acted on, where t
 it shows it idle still.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from slurm_colloc.core.audit_model import JOB, Finding, Key
@@ -28,10 +28,14 @@ DAY_S = 86_400.0
 
 
 class Notification(NamedTuple):
-    """A step that was taken: which, of what evidence, by which message, and what became of that.
+    """A step that was taken about a finding: which one, by which message, and what became of that.
+
+    A message about several findings is one of these for each. One that takes no step, as the admins' and the one about
+    an action, has no ``rule``, and NOTHING as its step. The ``message`` of an ACTION is "hold" or "cancel".
 
     ``last_seen_s`` is as ``seen_s`` of what was found last. ``since_s`` is when it was handed over, and of an action
-    when it was taken.
+    when it was taken first; ``changed_s`` is since when it is in its state. ``topic`` is what a message is one of
+    several of, and ``reply`` is what is known of a doubt or what Slurm said.
     """
 
     rule: str
@@ -44,6 +48,11 @@ class Notification(NamedTuple):
     since_s: float
     message: str
     state: str
+    user: str = ""
+    recipient: str = ""
+    topic: str = ""
+    reply: str = ""
+    changed_s: float = 0.0
 
 
 class Waiver(NamedTuple):
@@ -70,6 +79,15 @@ def key_of(finding: Finding | Notification) -> Key:
     return finding.rule, finding.about, finding.cluster, finding.subject
 
 
+def in_doubt(
+    message: str, user: str, recipient: str, at_s: float, steps: Iterable[Planned] = (), topic: str = ""
+) -> list[Notification]:
+    """Return a message with these steps, or with none, as it is while it is handed over."""
+    fields = at_s, message, DOUBTFUL, user, recipient, topic, "", at_s
+    keys = [(*key_of(due.finding), due.finding.digest, due.step, seen_s(due.finding, at_s)) for due in steps]
+    return [Notification._make((*key, *fields)) for key in keys or [("", "", "", "", "", NOTHING, at_s)]]
+
+
 def kept_from_users(finding: Finding, cluster: str | None, telling: Collection[str]) -> str:
     """Return why nobody but the admins is told of a finding, whatever was told before; empty where its user may be.
 
@@ -91,46 +109,41 @@ def plan(
     works: bool = True,
 ) -> list[Planned]:
     """Return what is due for each finding; ``works`` says whether people are told today at all."""
-    by_key: dict[Key, list[Notification]] = {}
-    for notification in notifications:
-        by_key.setdefault(key_of(notification), []).append(notification)
-    return [Planned(*_due(finding, by_key, waivers, now_s, settings, works)) for finding in findings]
+    before: dict[Key, list[Notification]] = {}
+    for row in notifications:
+        if row.step != ACTION or row.state in (DONE, UNABLE):  # one that failed, or was cut short, is none
+            before.setdefault(key_of(row), []).append(row)
+    return [
+        _due(finding, before.get(key_of(finding), ()), waivers, now_s, settings, works=works) for finding in findings
+    ]
 
 
 def _due(
     finding: Finding,
-    notifications: Mapping[Key, Sequence[Notification]],
+    before: Sequence[Notification],
     waivers: Sequence[Waiver],
     now_s: float,
     settings: Notices,
+    *,
     works: bool,
-) -> tuple[Finding, int, str]:
+) -> Planned:
     if not finding.user:
-        return finding, NOTHING, "nobody is answerable for it"
+        return Planned(finding, NOTHING, "nobody is answerable for it")
     for waiver in waivers:
         if _waives(waiver, finding, now_s):
-            return finding, NOTHING, f"waived by {waiver.by}: {waiver.why}"
+            return Planned(finding, NOTHING, f"waived by {waiver.by}: {waiver.why}")
     if not works:
-        return finding, NOTHING, "no workday"
-    before = notifications.get(key_of(finding), ())
-    acts = finding.rule in settings.actions and finding.idle_since_s is not None
-    if finding.about == JOB and not acts and before:
-        return finding, NOTHING, "told of this job"
-    series = _series(finding, before, now_s, settings)
-    if finding.about == JOB:  # each spell has evidence of its own
-        spells = {notification.digest for notification in before if _of_run(notification, finding)} - {
-            notification.digest for notification in series
-        }
-        finding = finding._replace(digest=f"{finding.digest}+{len(spells)}" if spells else finding.digest)
-    if not series:
-        return finding, FIRST, "new"
-    last = series[-1]
-    if last.step == ACTION:
-        reason = f"acted on: {last.message}" if last.state == DONE else f"{last.message} is impossible for this job"
-        return finding, NOTHING, reason
-    if last.state != SENT:
-        return finding, *_untold(finding, last, now_s, settings)
-    return finding, *_after(finding, series, now_s, settings)
+        return Planned(finding, NOTHING, "no workday")
+    series = before
+    if finding.about == JOB:
+        if before and (finding.rule not in settings.actions or finding.idle_since_s is None):
+            return Planned(finding, NOTHING, "told of this job")
+        # A job that was requeued is a new one, and each of its spells has evidence of its own.
+        run = [row for row in before if row.digest.partition("+")[0] == finding.digest.partition("+")[0]]
+        series = [row for row in run if row.last_seen_s >= same_since_s(finding, now_s, settings)]
+        if spells := len({row.digest for row in run} - {row.digest for row in series}):
+            finding = finding._replace(digest=f"{finding.digest}+{spells}")
+    return Planned(finding, *_next(finding, series, now_s, settings))
 
 
 def _waives(waiver: Waiver, finding: Finding, now_s: float) -> bool:
@@ -140,32 +153,6 @@ def _waives(waiver: Waiver, finding: Finding, now_s: float) -> bool:
         and waiver.subject in ("", finding.subject)
         and (waiver.until_s is None or now_s < waiver.until_s)
     )
-
-
-def _series(
-    finding: Finding, notifications: Sequence[Notification], now_s: float, settings: Notices
-) -> list[Notification]:
-    """Return the steps that this finding goes on from, the last one last."""
-    since_s = same_since_s(finding, now_s, settings)
-    if finding.about == JOB:  # a job that was requeued is a new one
-        notifications = [
-            notification
-            for notification in notifications
-            if _of_run(notification, finding) and notification.last_seen_s >= since_s
-        ]
-    if all(notification.last_seen_s < since_s for notification in notifications):
-        return []
-    # An action that failed, or was cut short, is none.
-    steps = (
-        notification
-        for notification in notifications
-        if notification.step != ACTION or notification.state in (DONE, UNABLE)
-    )
-    return sorted(steps, key=lambda notification: (notification.since_s, notification.step))
-
-
-def _of_run(notification: Notification, finding: Finding) -> bool:
-    return notification.digest.partition("+")[0] == finding.digest.partition("+")[0]
 
 
 def seen_s(finding: Finding, now_s: float) -> float:
@@ -195,30 +182,30 @@ def deadline_min(settings: Notices) -> float:
     return 2 * settings.job_wait_min
 
 
-def _untold(finding: Finding, last: Notification, now_s: float, settings: Notices) -> tuple[int, str]:
-    """Return the step, and why, that follows a notice that is in doubt: the same step, of newer evidence."""
-    if finding.digest == last.digest or now_s < last.since_s + settings.quiet_days * DAY_S:
-        return NOTHING, f"its notice is in doubt: {last.message}"
-    return last.step, "the one before is in doubt"
-
-
-def _after(finding: Finding, series: Sequence[Notification], now_s: float, settings: Notices) -> tuple[int, str]:
-    """Return the step, and why, that follows a notice that was handed over."""
-    last = series[-1]
-    job = finding.about == JOB
+def _next(finding: Finding, series: Sequence[Notification], now_s: float, settings: Notices) -> tuple[int, str]:
+    """Return the step, and why, that follows those that were taken."""
+    if all(row.last_seen_s < same_since_s(finding, now_s, settings) for row in series):
+        return FIRST, "new"
+    last = max(series, key=lambda row: (row.since_s, row.step))
+    if last.step == ACTION:
+        done = last.state == DONE
+        return NOTHING, f"acted on: {last.message}" if done else f"{last.message} is impossible for this job"
+    quiet_s, job = settings.quiet_days * DAY_S, finding.about == JOB
+    if last.state != SENT:  # the same step, of newer evidence
+        if finding.digest == last.digest or now_s < last.since_s + quiet_s:
+            return NOTHING, f"its notice is in doubt: {last.message}"
+        return last.step, "the one before is in doubt"
     if job:
-        wait_s = 60 * (settings.job_wait_min if last.step == FIRST else deadline_min(settings))
-    else:
-        wait_s = settings.quiet_days * DAY_S
-    if now_s < last.since_s + wait_s:
+        quiet_s = 60 * (settings.job_wait_min if last.step == FIRST else deadline_min(settings))
+    if now_s < last.since_s + quiet_s:
         return NOTHING, "told, and the quiet period is not over"
     newer = finding.digest != last.digest if finding.newest_s is None else finding.newest_s > last.since_s
     if not newer:
         return NOTHING, "told, and nothing newer was found"
     if not job or last.step == FIRST:
         return SECOND, "still found after the quiet period"
-    if {notification.step for notification in series if notification.state == SENT} != {FIRST, SECOND}:
+    if {row.step for row in series if row.state == SENT} != {FIRST, SECOND}:
         return NOTHING, "not both of its notices were handed over"
-    if finding.newest_s is None or finding.newest_s <= last.since_s + wait_s:
+    if finding.newest_s is None or finding.newest_s <= last.since_s + quiet_s:
         return NOTHING, "told twice, and no reading is from after the deadline"
     return ACTION, "told twice, and the deadline is over"

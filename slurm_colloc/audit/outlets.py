@@ -52,15 +52,12 @@ def _labels(**labels: str) -> str:
 
 def counts(id: str, cluster: str, since_s: float, until_s: float, findings: Sequence[Finding]) -> bytes:
     """Return what the command gets: counts by rule, and no name; a known ``id`` has the same content as before."""
-    users: dict[str, set[str]] = {}
-    for finding in findings:
-        users.setdefault(finding.rule, set()).update([finding.user] if finding.user else [])
-    rule_counts = Counter(finding.rule for finding in findings)
-    rules = [{"rule": rule, "findings": rule_counts[rule], "users": len(users[rule])} for rule in sorted(users)]
-    summary = ", ".join(f"{rule}: {rule_counts[rule]}" for rule in sorted(users))
-    text = f"colloc audit of {cluster}: {counted(len(findings), 'finding')} ({summary})"
+    by_rule = Counter(finding.rule for finding in findings)
+    users = Counter(rule for rule, user in {(finding.rule, finding.user) for finding in findings} if user)
+    rules = [{"rule": rule, "findings": by_rule[rule], "users": users[rule]} for rule in sorted(by_rule)]
+    summary = ", ".join(f"{rule}: {by_rule[rule]}" for rule in sorted(by_rule))
     payload = {
-        "text": text,
+        "text": f"colloc audit of {cluster}: {counted(len(findings), 'finding')} ({summary})",
         "schema": SCHEMA,
         "id": id,
         "cluster": cluster,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memory of audits: each user told, of which finding, by which message, and whether it was handed over.
+"""The memory of audits: one table of what was told to whom and what was done, and whether it came to that.
 
 One SQLite file on a disk of this host, written ahead and synced at each step, so that it is true after a crash at any
 instant. The run that sends holds the lock beside it.
@@ -11,46 +11,29 @@ import sqlite3
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote
 
-from slurm_colloc.audit.ladder import (
-    ACTION,
-    DOUBTFUL,
-    SENT,
-    Notification,
-    Planned,
-    Waiver,
-    key_of,
-    same_since_s,
-    seen_s,
-)
+from slurm_colloc.audit.ladder import ACTION, DOUBTFUL, SENT, Notification, Waiver, key_of, still
 from slurm_colloc.core.audit_model import Finding
 from slurm_colloc.core.clock import pause, ticking
 from slurm_colloc.core.config_audit import Notices
 from slurm_colloc.core.errors import StoreError
 from slurm_colloc.core.files import PRIVATE_FILE, PRIVATE_FOLDER, as_owner, locked, network_file_system, private_folder
 
-MAIL, COMMAND = "mail", "command"
-SCHEMA = 1
+SCHEMA = 2
+# The columns of ``told`` are the fields of a Notification.
 _TABLES = (
     """
-    CREATE TABLE messages (
-        id TEXT PRIMARY KEY, channel TEXT NOT NULL, user TEXT NOT NULL, recipient TEXT NOT NULL,
-        topic TEXT NOT NULL, state TEXT NOT NULL CHECK (state IN ('handing over', 'handed over')),
-        changed_s REAL NOT NULL, reply TEXT NOT NULL DEFAULT ''
-    ) STRICT
-    """,
-    """
-    CREATE TABLE notices (
+    CREATE TABLE told (
         rule TEXT NOT NULL, about TEXT NOT NULL, cluster TEXT NOT NULL, subject TEXT NOT NULL, digest TEXT NOT NULL,
-        step INTEGER NOT NULL, message TEXT NOT NULL, user TEXT NOT NULL,
-        first_seen_s REAL NOT NULL, last_seen_s REAL NOT NULL,
-        state TEXT NOT NULL DEFAULT '', reply TEXT NOT NULL DEFAULT '', changed_s REAL NOT NULL DEFAULT 0,
+        step INTEGER NOT NULL, last_seen_s REAL NOT NULL, since_s REAL NOT NULL, message TEXT NOT NULL,
+        state TEXT NOT NULL, user TEXT NOT NULL, recipient TEXT NOT NULL, topic TEXT NOT NULL, reply TEXT NOT NULL,
+        changed_s REAL NOT NULL,
         PRIMARY KEY (rule, about, cluster, subject, digest, step, message)
     ) STRICT
     """,
-    "CREATE INDEX notices_by_message ON notices (message)",
+    "CREATE INDEX told_by_message ON told (message)",
     """
     CREATE TABLE waivers (
         user TEXT NOT NULL, rule TEXT NOT NULL, subject TEXT NOT NULL, until_s REAL, by TEXT NOT NULL,
@@ -64,43 +47,9 @@ _TABLES = (
     ) STRICT
     """,
 )
-_TOLD = """
-    SELECT n.rule, n.about, n.cluster, n.subject, n.digest, n.step, n.last_seen_s,
-        CASE WHEN m.state = 'handed over' THEN m.changed_s ELSE n.first_seen_s END,
-        n.message, coalesce(m.state, n.state)
-    FROM notices n LEFT JOIN messages m ON m.id = n.message
-"""
 # The path is whole, because sudo has a PATH of its own.
 _PROGRAM = os.path.join(sys.prefix, "bin", "colloc")
 _KEPT_S = 400 * 86_400.0
-
-
-class Message(NamedTuple):
-    """A message, without its content; ``topic`` is what it is one of several of, ``reply`` what is known of a doubt."""
-
-    id: str
-    channel: str
-    user: str
-    recipient: str
-    topic: str = ""
-    state: str = DOUBTFUL
-    changed_s: float = 0.0
-    reply: str = ""
-
-
-class Action(NamedTuple):
-    """An action on a job, ``what`` being "hold" or "cancel", its state (as ladder.py has them) and Slurm's reply."""
-
-    rule: str
-    about: str
-    cluster: str
-    subject: str
-    digest: str
-    user: str
-    what: str
-    state: str
-    reply: str = ""
-    changed_s: float = 0.0
 
 
 def audit_folder(folder: str) -> str:
@@ -109,7 +58,13 @@ def audit_folder(folder: str) -> str:
     Raises:
         StoreError: it cannot be made, is somebody else's, or lies on a network file system.
     """
-    _of_this_user(folder)
+    with suppress(OSError, KeyError):  # it is made, or whoever makes it says what is wrong
+        owner = os.lstat(folder).st_uid
+        name = pwd.getpwuid(owner).pw_name
+        if owner != os.geteuid():
+            raise StoreError(
+                f"folder '{folder}' belongs to {name}; call this as that user: sudo -u {name} {_PROGRAM} audit ..."
+            )
     private_folder(folder)
     try:
         os.chmod(folder, PRIVATE_FOLDER)
@@ -122,18 +77,6 @@ def audit_folder(folder: str) -> str:
             "set 'notices.state' to a folder on a disk of this host"
         )
     return folder
-
-
-def _of_this_user(folder: str) -> None:
-    try:
-        owner = os.lstat(folder).st_uid
-        name = pwd.getpwuid(owner).pw_name
-    except (OSError, KeyError):  # it is made, or whoever makes it says what is wrong
-        return
-    if owner != os.geteuid():
-        raise StoreError(
-            f"folder '{folder}' belongs to {name}; call this as that user: sudo -u {name} {_PROGRAM} audit ..."
-        )
 
 
 @contextmanager
@@ -158,9 +101,57 @@ class State:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
 
-    def notifications(self) -> list[Notification]:
-        """Return every step that was taken, with what became of its message."""
-        return [Notification(*row) for row in self._all(_TOLD)]
+    def notifications(self, state: str = "", after_s: float = -1.0) -> list[Notification]:
+        """Return what was told and done and came to be in this state (else any) after then, the oldest first."""
+        query = "SELECT * FROM told WHERE ? IN ('', state) AND changed_s > ? ORDER BY changed_s, rowid"
+        return [Notification(*row) for row in self._all(query, (state, after_s))]
+
+    def messages(self, state: str = "", after_s: float = -1.0) -> list[Notification]:
+        """Return one of each message among these."""
+        rows = self.notifications(state, after_s)
+        return [*{row.message: row for row in rows if row.step != ACTION}.values()]
+
+    def actions(self, state: str = "", after_s: float = -1.0) -> list[Notification]:
+        """Return what was done to jobs among these."""
+        return [row for row in self.notifications(state, after_s) if row.step == ACTION]
+
+    def begin_message_once(self, message: Sequence[Notification]) -> bool:
+        """Record that a message is about to be handed over, with its steps; False for the same mail twice."""
+        with self._together():
+            new = not self._all("SELECT 1 FROM told WHERE message = ?", (message[0].message,))
+            for row in message if new else ():
+                self.put(row)
+        return new
+
+    def end_message(self, message: str, now_s: float) -> bool:
+        """Record that a message was handed over; False where none of this id is in doubt."""
+        change = "UPDATE told SET state = ?, since_s = ?, changed_s = ? WHERE (message, state) = (?, ?)"
+        return self._do(change, (SENT, now_s, now_s, message, DOUBTFUL)) > 0
+
+    def forget_message(self, message: str) -> bool:
+        """Record that a message was not taken: it told nobody. False where none of this id is in doubt."""
+        return self._do("DELETE FROM told WHERE (message, state) = (?, ?)", (message, DOUBTFUL)) > 0
+
+    def doubt(self, message: str, reply: str) -> None:
+        """Record why it is not known whether a message was taken."""
+        self._do("UPDATE told SET reply = ? WHERE (message, state) = (?, ?)", (reply, message, DOUBTFUL))
+
+    def seen(self, findings: Iterable[Finding], now_s: float, settings: Notices) -> None:
+        """Record that these are found still, those that are the same."""
+        by_key = {key_of(finding): finding for finding in findings}
+        with self._together():
+            for row in self.notifications():
+                if finding := by_key.get(key_of(row)):
+                    self.put(still(row, finding, now_s, settings))
+
+    def put(self, row: Notification) -> None:
+        """Record what is about to be done, or what came of it."""
+        self._do(
+            "INSERT INTO told VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET "
+            "last_seen_s = excluded.last_seen_s, state = excluded.state, reply = excluded.reply, "
+            "changed_s = excluded.changed_s",
+            row,
+        )
 
     def waivers(self) -> list[Waiver]:
         """Return who is not told of what."""
@@ -171,108 +162,27 @@ class State:
 
     def waive(self, waiver: Waiver, now_s: float) -> None:
         """Record a waiver, in the place of one of the same user, rule and subject."""
-        with self._together():
-            self._do("INSERT OR REPLACE INTO waivers VALUES (?, ?, ?, ?, ?, ?, ?)", (*waiver, now_s))
+        self._do("INSERT OR REPLACE INTO waivers VALUES (?, ?, ?, ?, ?, ?, ?)", (*waiver, now_s))
 
     def end_waiver(self, user: str, rule: str, subject: str) -> bool:
         """Remove a waiver; return whether there was one."""
-        with self._together():
-            return self._do("DELETE FROM waivers WHERE (user, rule, subject) = (?, ?, ?)", (user, rule, subject)) > 0
-
-    def begin_message_once(self, message: Message, steps: Iterable[Planned], now_s: float) -> bool:
-        """Record that a message is about to be handed over, with its steps; False for the same mail twice."""
-        with self._together():
-            new = self._do(
-                "INSERT OR IGNORE INTO messages VALUES (?, ?, ?, ?, ?, ?, ?, '')", (*message[:5], DOUBTFUL, now_s)
-            )
-            for finding, step, _ in steps if new else ():
-                self._do(
-                    "INSERT INTO notices VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, '', '', 0) "
-                    "ON CONFLICT DO UPDATE SET last_seen_s = excluded.last_seen_s",
-                    (*key_of(finding), finding.digest, step, message.id, finding.user, now_s, seen_s(finding, now_s)),
-                )
-        return new > 0
-
-    def end_message(self, message: str, now_s: float) -> bool:
-        """Record that a message was handed over; False where none of this id is in doubt."""
-        with self._together():
-            change = "UPDATE messages SET state = ?, changed_s = ? WHERE (id, state) = (?, ?)"
-            return self._do(change, (SENT, now_s, message, DOUBTFUL)) > 0
-
-    def forget_message(self, message: str) -> bool:
-        """Record that a message was not taken: it told nobody. False where none of this id is in doubt."""
-        with self._together():
-            gone = self._do("DELETE FROM messages WHERE (id, state) = (?, ?)", (message, DOUBTFUL)) > 0
-            if gone:
-                self._do("DELETE FROM notices WHERE message = ?", (message,))
-        return gone
-
-    def doubt(self, message: str, reply: str) -> None:
-        """Record why it is not known whether a message was taken."""
-        with self._together():
-            self._do("UPDATE messages SET reply = ? WHERE (id, state) = (?, ?)", (reply, message, DOUBTFUL))
-
-    def seen(self, findings: Iterable[Finding], now_s: float, settings: Notices) -> None:
-        """Record that these are found still, those that are the same; as ladder.still says of one."""
-        with self._together():
-            for finding in findings:
-                self._do(
-                    "UPDATE notices SET last_seen_s = ? "
-                    "WHERE (rule, about, cluster, subject) = (?, ?, ?, ?) AND last_seen_s >= ?",
-                    (seen_s(finding, now_s), *key_of(finding), same_since_s(finding, now_s, settings)),
-                )
-
-    def act(self, acted: Action, now_s: float) -> None:
-        """Record that a job is about to be acted on, or what came of it."""
-        with self._together():
-            self._do(
-                "INSERT INTO notices VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET "
-                "last_seen_s = excluded.last_seen_s, state = excluded.state, reply = excluded.reply, "
-                "changed_s = excluded.changed_s",
-                (*acted[:5], ACTION, acted.what, acted.user, now_s, now_s, acted.state, acted.reply, now_s),
-            )
-
-    def actions(self, state: str = "", after_s: float = 0.0) -> list[Action]:
-        """Return what was done to jobs and came to be in this state (else any) after then, the oldest first."""
-        rows = self._all(
-            "SELECT rule, about, cluster, subject, digest, user, message, state, reply, changed_s FROM notices "
-            "WHERE step = ? AND changed_s > ? AND ? IN ('', state) ORDER BY changed_s, rowid",
-            (ACTION, after_s, state),
-        )
-        return [Action(*row) for row in rows]
-
-    def messages(self, state: str = "", after_s: float = 0.0) -> list[Message]:
-        """Return the messages in this state (else any) that came to be in it after then, the oldest first."""
-        query = "SELECT * FROM messages WHERE ? IN ('', state) AND changed_s > ? ORDER BY changed_s, rowid"
-        return [Message(*row) for row in self._all(query, (state, after_s))]
+        return self._do("DELETE FROM waivers WHERE (user, rule, subject) = (?, ?, ?)", (user, rule, subject)) > 0
 
     def last_sent(self, topic: str) -> float | None:
         """Return when the last message on this topic was handed over; None where there is none."""
-        return self._last("SELECT max(changed_s) FROM messages WHERE (topic, state) = (?, ?)", topic, SENT)
-
-    def carried(self, message: str) -> list[Notification]:
-        """Return the steps that a message takes."""
-        return [Notification(*row) for row in self._all(f"{_TOLD} WHERE n.message = ?", (message,))]
+        return self._last("SELECT max(changed_s) FROM told WHERE (topic, state) = (?, ?)", topic, SENT)
 
     def begin(self, mode: str, rules: str, since_s: float, until_s: float, now_s: float) -> int:
-        """Record the begin of a run and return its number; records older than 400 days are forgotten."""
+        """Record the begin of a run and return its number; all but doubts is forgotten after 400 days."""
         with self._together():
-            self._do("DELETE FROM notices WHERE last_seen_s < ?", (now_s - _KEPT_S,))
+            self._do("DELETE FROM told WHERE last_seen_s < ? AND state != ?", (now_s - _KEPT_S, DOUBTFUL))
             self._do("DELETE FROM runs WHERE started_s < ?", (now_s - _KEPT_S,))
-            self._do(
-                "DELETE FROM messages WHERE changed_s < ? AND state = ? AND id NOT IN (SELECT message FROM notices)",
-                (now_s - _KEPT_S, SENT),
-            )
-            self._do(
-                "INSERT INTO runs (mode, rules, started_s, since_s, until_s) VALUES (?, ?, ?, ?, ?)",
-                (mode, rules, now_s, since_s, until_s),
-            )
-            return int(self._all("SELECT last_insert_rowid()")[0][0])
+            insert = "INSERT INTO runs (mode, rules, started_s, since_s, until_s) VALUES (?, ?, ?, ?, ?) RETURNING id"
+            return int(self._all(insert, (mode, rules, now_s, since_s, until_s))[0][0])
 
     def end(self, run: int, status: int, now_s: float) -> None:
         """Record the end of a run and its exit status."""
-        with self._together():
-            self._do("UPDATE runs SET ended_s = ?, exit = ? WHERE id = ?", (now_s, status, run))
+        self._do("UPDATE runs SET ended_s = ?, exit = ? WHERE id = ?", (now_s, status, run))
 
     def last_good(self, mode: str, rules: str) -> float | None:
         """Return until when the last run of these rules saw that ended well; None where there is none."""
@@ -287,10 +197,10 @@ class State:
         return None if time_s is None else float(time_s)
 
     def _all(self, query: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        return self._connection.execute(query, tuple(values)).fetchall()
+        return self._connection.execute(query, values).fetchall()
 
     def _do(self, query: str, values: Sequence[object] = ()) -> int:
-        return self._connection.execute(query, tuple(values)).rowcount
+        return self._connection.execute(query, values).rowcount
 
     @contextmanager
     def _together(self) -> Iterator[None]:
@@ -305,58 +215,48 @@ class State:
 
 
 @contextmanager
-def opened(folder: str) -> Iterator[State]:
-    """Open the state in ``folder``, made or brought up to date where need be.
+def opened(folder: str, *, copy: bool = False) -> Iterator[State]:
+    """Open the state in ``folder``, made where need be; a ``copy`` is in memory, and nothing is made or changed.
 
     Raises:
-        StoreError: it cannot be read or written, or is of a newer release.
+        StoreError: it cannot be read or written, or is of another release.
     """
     path = os.path.join(folder, "state.sqlite")
+    errors = (sqlite3.Error, OSError) if copy else (sqlite3.Error,)
     try:
-        with closing(sqlite3.connect(path, timeout=30, isolation_level=None)) as connection:
-            os.chmod(path, PRIVATE_FILE)
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA synchronous = FULL")
+        with closing(sqlite3.connect(":memory:" if copy else path, timeout=30, isolation_level=None)) as connection:
+            if copy:
+                _copy(folder, path, connection)
+            else:
+                os.chmod(path, PRIVATE_FILE)
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.execute("PRAGMA synchronous = FULL")
             _make_tables(connection, path)
             yield State(connection)
-    except sqlite3.Error as error:
-        raise StoreError(f"state of the audits '{path}' cannot be used: {error}") from error
+    except errors as error:
+        raise StoreError(f"state of the audits '{path}' cannot be {'read' if copy else 'used'}: {error}") from error
 
 
-@contextmanager
-def copied(folder: str) -> Iterator[State]:
-    """Give a copy of the state in ``folder``, which is made by nobody and changed by nobody; it is in memory.
-
-    Raises:
-        StoreError: it cannot be read, or is of a newer release.
-    """
-    path = os.path.join(folder, "state.sqlite")
-    connection = sqlite3.connect(":memory:", isolation_level=None)
-    try:
-        with as_owner(folder), suppress(FileNotFoundError):
-            os.stat(path)
-            with closing(sqlite3.connect(f"file:{quote(path)}?mode=rw", timeout=30, uri=True)) as original:
-                original.backup(connection)
-        _make_tables(connection, path)
-        yield State(connection)
-    except (sqlite3.Error, OSError) as error:
-        raise StoreError(f"state of the audits '{path}' cannot be read: {error}") from error
-    finally:
-        connection.close()
+def _copy(folder: str, path: str, connection: sqlite3.Connection) -> None:
+    with as_owner(folder), suppress(FileNotFoundError):
+        os.stat(path)
+        with closing(sqlite3.connect(f"file:{quote(path)}?mode=rw", timeout=30, uri=True)) as original:
+            original.backup(connection)
 
 
 def _make_tables(connection: sqlite3.Connection, path: str) -> None:
     """Make the tables in the file at ``path`` where it is new.
 
     Raises:
-        StoreError: it is of a newer release.
+        StoreError: it is of another release.
     """
     connection.execute("BEGIN IMMEDIATE")  # two first runs at once
     (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version > SCHEMA:
-        raise StoreError(f"state of the audits '{path}' has schema {version}, newer than this release's; upgrade")
-    if version < SCHEMA:
-        for statement in _TABLES:
-            connection.execute(statement)
-        connection.execute(f"PRAGMA user_version = {SCHEMA}")
+    if version not in (0, SCHEMA):
+        raise StoreError(
+            f"state of the audits '{path}' has schema {version}, and this release reads {SCHEMA}; call the release "
+            "that wrote it, or move the file away: notices and opt-outs begin anew"
+        )
+    for statement in () if version else (*_TABLES, f"PRAGMA user_version = {SCHEMA}"):
+        connection.execute(statement)
     connection.execute("COMMIT")

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules and windows of an audit run.
+"""The rules and windows of an audit run, and what of [audit] and [notices] no site can mean.
 
 Rules about running jobs have a timer of their own: they look at now, every half an hour, and the others at days, every
 night.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from math import ceil
 from typing import NamedTuple
@@ -15,14 +15,16 @@ from slurm_colloc.audit.ladder import (
     FIRST,
     SENT,
     Notification,
+    in_doubt,
     kept_from_users,
     key_of,
     plan,
-    seen_s,
     still,
 )
-from slurm_colloc.audit.rules import Entry
+from slurm_colloc.audit.post import check_settings, fault_of, find_sendmail
+from slurm_colloc.audit.rules import Entry, entries
 from slurm_colloc.core.audit_model import JOB, Audited, Finding, Key, MailDay
+from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.config_audit import Notices
 from slurm_colloc.core.errors import ConfigError, InputError
 from slurm_colloc.core.units import in_words
@@ -93,6 +95,44 @@ def check_bounds(chosen: Sequence[Entry], length_days: float) -> None:
             )
 
 
+def check_notices(config: SiteConfig) -> None:
+    """Look at what the types of [audit] and [notices] do not say.
+
+    Raises:
+        ConfigError: a rule or bound that is none, or mails or actions that could never come to anybody.
+    """
+    check_settings(config.notices)
+    job_rules = [entry.name for entry in entries(config.audit) if entry.rule.about == JOB and entry.tells_users]
+    for name in config.notices.actions:
+        if name not in job_rules:
+            raise ConfigError(
+                f"'notices.actions': '{name}' is no rule in force about jobs that tells users; "
+                f"there are {', '.join(job_rules) or 'none'}"
+            )
+
+
+def faults(config: SiteConfig) -> Iterator[str]:
+    """Yield why runs of the audits would end in an error, by what site.toml says itself."""
+    steps: tuple[Callable[[], None], ...] = (
+        lambda: check_notices(config),
+        lambda: check_bounds(entries(config.audit), JOB_WINDOW_DAYS),
+    )
+    for step in steps:
+        try:
+            step()
+        except ConfigError as error:
+            yield str(error)
+
+
+def file_faults(config: SiteConfig) -> Iterator[tuple[str, str, str]]:
+    """Yield key, path and fault of the command of [notices] and of the mail service, as who audits finds them."""
+    if config.notices.mode != "off" and not find_sendmail():
+        yield "notices.mode", config.notices.mode, "there is no 'sendmail' on this host; install a mail service"
+    path = config.notices.command
+    if path and (fault := fault_of(path)):
+        yield "notices.command", path, fault
+
+
 def windows(until_s: float, length_days: float, last_good_s: float | None) -> list[tuple[float, float]]:
     """Return the windows of a run, its own as the last.
 
@@ -129,22 +169,20 @@ def first_mails(
         cluster: the site's own, whose users alone are told; None where that is not known.
         settings: the site's.
     """
-    notices: dict[Key, Notification] = {}
+    first_notices: dict[Key, Notification] = {}
     days = []
     for look in looks:
         at_s, day = look.until.timestamp(), look.until.date()
         works = settings.is_workday(day)
         findings = [finding for finding in look.findings if not kept_from_users(finding, cluster, telling)]
-        due = plan(findings, notices.values(), (), at_s, settings, works=works)
-        notices |= {
-            key: still(notices[key], finding, at_s, settings)
-            for finding in findings
-            if (key := key_of(finding)) in notices
-        }
-        new = [planned.finding for planned in due if planned.step == FIRST]
-        for finding in new:
-            key = key_of(finding)
-            notices[key] = Notification(*key, finding.digest, FIRST, seen_s(finding, at_s), at_s, "", SENT)
+        users = set()
+        for due in plan(findings, first_notices.values(), (), at_s, settings, works=works):
+            key = key_of(due.finding)
+            if due.step == FIRST:
+                users.add(due.finding.user)
+                first_notices[key] = in_doubt("", "", "", at_s, [due])[0]._replace(state=SENT)
+            elif key in first_notices:
+                first_notices[key] = still(first_notices[key], due.finding, at_s, settings)
         if works:
-            days.append(MailDay(day, None if look.unknown else len({finding.user for finding in new})))
+            days.append(MailDay(day, None if look.unknown else len(users)))
     return tuple(days)

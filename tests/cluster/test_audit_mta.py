@@ -75,7 +75,7 @@ def test_the_hosts_mail_service_takes_delivers_and_reports(box: Path, tmp_path: 
         # Whom it cannot reach it reports itself, to the sender.
         assert gives(post, "ann", "gone", "bob") == ["handed over"] * 3
         assert post.errors() == []
-        ids = {one.user: one.id for one in state.messages()}
+        ids = {one.user: one.message for one in state.messages()}
     wait_for(lambda: box.exists() and len(boxed(box)) == 3, "exim delivers nothing")
     to = {str(one["Envelope-To"]).partition("@")[0]: one for one in boxed(box)}
     assert {user: to[user]["Message-ID"] for user in ("ann", "bob")} == {user: ids[user] for user in ("ann", "bob")}

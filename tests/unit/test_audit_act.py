@@ -79,7 +79,7 @@ class Story:
         # In the morning: the admins' mail is one a day, and no story is to run into the next at night.
         self.now_s = now() // (24 * HOUR) * (24 * HOUR) + 8 * HOUR
         self.idle_s = self.now_s - 7200
-        for module in ("cli.colloc.audit_notify", "cli.colloc.audit_mails", "audit.post", "audit.job_actions"):
+        for module in ("cli.colloc.audit_notify", "audit.post", "audit.job_actions"):
             monkeypatch.setattr(f"slurm_colloc.{module}.now", lambda: self.now_s)
         self.config = idle_site(str(folder), **settings)
 

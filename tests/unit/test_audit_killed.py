@@ -26,11 +26,11 @@ import sys
 from tests.unit.noticed import finding, finds, idle_now, idle_site
 from slurm_colloc.audit.rules import entries
 from slurm_colloc.audit.timing import JOBS, Asked
-from slurm_colloc.cli.colloc import audit_mails, audit_notify
+from slurm_colloc.cli.colloc import audit_notify
 from slurm_colloc.audit import job_actions, post
 
 folder, command, at_s, users = sys.argv[1], sys.argv[2], float(sys.argv[3]), sys.argv[4:]
-for module in (audit_notify, audit_mails, job_actions, post):
+for module in (audit_notify, job_actions, post):
     module.now = lambda: at_s
 config = idle_site(folder, command=command, actions={"idle now": "cancel"})
 jobs = [

@@ -101,7 +101,6 @@ def later(monkeypatch: pytest.MonkeyPatch, by_s: float) -> float:
     modules = (
         "core.clock",
         "cli.colloc.audit_notify",
-        "cli.colloc.audit_mails",
         "cli.colloc.audit",
         "audit.post",
         "audit.job_actions",

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from slurm_colloc.audit import post as audit_post
-from slurm_colloc.audit.ladder import DOUBTFUL, FIRST, Planned
-from slurm_colloc.audit.message import Texts, address_of, check_settings, digest_id, mail
-from slurm_colloc.audit.post import Post, fault_of
-from slurm_colloc.audit.state import COMMAND, MAIL, Message, State, opened
+from slurm_colloc.audit.ladder import DOUBTFUL, FIRST, Planned, in_doubt
+from slurm_colloc.audit.post import COMMAND, Post, Texts, address_of, check_settings, digest_id, fault_of, mail_content
+from slurm_colloc.audit.state import State, opened
+from slurm_colloc.core.clock import now
 from slurm_colloc.core.config_audit import Notices
 from slurm_colloc.core.errors import ConfigError
 from tests.unit.golden import Printed
@@ -44,7 +44,7 @@ def gives(post: Post, *users: str, given: Notices = GIVEN) -> list[str]:
         to = f"{user}@example.org"
         due = Planned(finding(subject=user, user=user), FIRST, "new")
         id = digest_id(to, [due], given)
-        became.append(post.give(Message(id, MAIL, user, to), mail(id, to, TEXTS, given, 0.0), [due]))
+        became.append(post.give(in_doubt(id, user, to, now(), [due]), mail_content(id, to, TEXTS, given, 0.0)))
     return became
 
 
@@ -107,11 +107,11 @@ def test_that_there_is_no_mail_service_is_said_once(
 
 def test_what_a_killed_run_left_is_in_doubt_and_said_by_one_run(state: State, taken: Taken, printed: Printed) -> None:
     due = Planned(finding(), FIRST, "new")
-    assert state.begin_message_once(Message("<x@y>", MAIL, "ann", "ann@example.org"), [due], 1.0)
+    assert state.begin_message_once(in_doubt("<x@y>", "ann", "ann@example.org", 1.0, [due]))
     (error,) = Post(state, GIVEN).errors()
     printed("audit", error)
     assert Post(state, GIVEN).errors() == []
-    assert [(one.id, one.state) for one in state.messages()] == [("<x@y>", DOUBTFUL)]
+    assert [(one.message, one.state) for one in state.messages()] == [("<x@y>", DOUBTFUL)]
     assert taken.mails == []
 
 
@@ -175,7 +175,7 @@ def got(folder: Path) -> list[bytes]:
     return [path.read_bytes() for path in sorted(folder.glob("got.*"))]
 
 
-COUNTS = (Message("<w@x>", COMMAND, "", "the command"), b'{"text": "x"}')
+COUNTS = (in_doubt("<w@x>", "", COMMAND, 1.0), b'{"text": "x"}')
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_colloc.audit.message import check_settings
+from slurm_colloc.audit.post import check_settings
 from slurm_colloc.audit.rules import entries
 from slurm_colloc.audit.state import audit_folder, opened
 from slurm_colloc.audit.timing import nights

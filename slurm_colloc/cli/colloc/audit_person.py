@@ -9,11 +9,11 @@ from typing import Annotated
 
 import typer
 
-from slurm_colloc.audit import message
-from slurm_colloc.audit.ladder import DOUBTFUL, Waiver
-from slurm_colloc.audit.post import send
+from slurm_colloc.audit.ladder import Waiver
+from slurm_colloc.audit.post import Texts, check_settings, mail_content, message_id, send
 from slurm_colloc.audit.rules import all_entries, choose, entries, kept_name
 from slurm_colloc.audit.state import State, alone, audit_folder, opened
+from slurm_colloc.cli.colloc.audit_notify import doubts
 from slurm_colloc.cli.colloc.output import caller, moment, say, site, write
 from slurm_colloc.cli.colloc.terminal import put
 from slurm_colloc.cli.colloc.visible_store import seen_store
@@ -66,13 +66,12 @@ def mail(
         _settle(arrived, lost)
         return
     with _state() as state:
-        doubtful = [(case, counted(len(state.carried(case.id)), "finding")) for case in state.messages(DOUBTFUL)]
-    for case, count in doubtful:
-        cause = printable(case.reply) or "it is being handed over now, or a run was cut short over it"
-        write(
-            f"in doubt since {_at(case.changed_s)}: {printable(case.recipient)}, {count}\n    {case.id}\n    {cause}\n",
-            "",
-        )
+        doubtful = doubts(state)
+    for doubt in doubtful:
+        count = counted(doubt.findings, "finding")
+        cause = printable(doubt.reply) or "it is being handed over now, or a run was cut short over it"
+        text = f"in doubt since {stamp(doubt.at)}: {printable(doubt.recipient)}, {count}\n    {doubt.id}\n    {cause}\n"
+        write(text, "")
     if not doubtful:
         say("no message is in doubt")
 
@@ -141,29 +140,25 @@ def _try_mail(address: str) -> None:
     config = site()
     settings = config.notices._replace(mode="admins", admins=(address,))
     try:
-        message.check_settings(settings)
+        check_settings(settings)
     except ConfigError as error:
         raise InputError(f"--test '{address}' cannot be sent: {error}") from error
     cluster = printable(config.cluster)
     text = f"This is a test: the audits of the cluster {cluster} can send mails to this address.\n"
-    texts = message.Texts(f"[{cluster}] test of notices", text, f"<p>{html.escape(text)}</p>")
-    id = message.message_id([address, os.urandom(16).hex()], settings)
+    texts = Texts(f"[{cluster}] test of notices", text, f"<p>{html.escape(text)}</p>")
+    id = message_id([address, os.urandom(16).hex()], settings)
     with as_owner(config.audit_folder):
-        send(message.mail(id, address, texts, settings, now()), settings.sender)
+        send(mail_content(id, address, texts, settings, now()), settings.sender)
     write(f"handed over to the mail service, whose log says what becomes of it\n    {id}\n", "")
 
 
 def _line(waiver: Waiver) -> str:
-    until = "for good" if waiver.until_s is None else f"until {_at(waiver.until_s)}"
+    until = "for good" if waiver.until_s is None else f"until {stamp(local(waiver.until_s))}"
     subject = f" about {printable(waiver.subject)}" if waiver.subject else ""
     return (
         f"{printable(waiver.user)} is not told of {waiver.rule or 'anything'}{subject} {until}, "
         f"says {printable(waiver.by)}: {printable(waiver.why)}\n"
     )
-
-
-def _at(seconds: float) -> str:
-    return stamp(local(seconds))
 
 
 def _until(text: str) -> float:

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from typer import Option
 
-from slurm_colloc.audit.validate import faults, file_faults
+from slurm_colloc.audit.timing import faults, file_faults
 from slurm_colloc.cli.colloc.output import node_name, one_of, say, site, write
 from slurm_colloc.cli.colloc.site_doctor import doctor
 from slurm_colloc.cli.colloc.site_need import need

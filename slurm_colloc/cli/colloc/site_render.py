@@ -7,7 +7,7 @@ from typing import Annotated
 
 from typer import Option
 
-from slurm_colloc.audit.validate import faults
+from slurm_colloc.audit.timing import faults
 from slurm_colloc.cli.colloc.output import say, site
 from slurm_colloc.core.config import SYSTEM_FILE, find_site_file
 from slurm_colloc.core.errors import ConfigError

@@ -3,8 +3,7 @@
 
 from html import escape
 
-from slurm_colloc.audit.message import Texts, check_settings, mail, message_id
-from slurm_colloc.audit.post import send
+from slurm_colloc.audit.post import Texts, check_settings, mail_content, message_id, send
 from slurm_colloc.cli.colloc.output import say, site
 from slurm_colloc.core.clock import now
 from slurm_colloc.core.config import SiteConfig
@@ -41,6 +40,6 @@ def tell_admins(config: SiteConfig, reason: str, *, late: bool = False) -> None:
         check_settings(settings)
         for admin in settings.admins:
             texts = Texts(f"csub {verb}", text, f"<p>{escape(text)}</p>")
-            send(mail(message_id([admin, text], settings), admin, texts, settings, now()), settings.sender)
+            send(mail_content(message_id([admin, text], settings), admin, texts, settings, now()), settings.sender)
     except CollocError as error:
         say(f"no mail was sent of it: {error}")
