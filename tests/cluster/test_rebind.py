@@ -481,6 +481,42 @@ def test_a_loop_at_a_site_with_agents_gets_shares_while_its_first_run_goes_on(la
     assert len(shared) >= 4, given
 
 
+TRAIN = """import sys
+import time
+
+time.sleep(8)
+print("seed", sys.argv[2])
+"""
+SEEDS = """#!/bin/bash
+#SBATCH --gres=gpu:h100:1 -t 5 -o seed.%j
+COLLOC_SIMULATED_GPU_LOAD=mem=3G,util=40,sm=9 python3 train.py --seed $1
+"""
+
+
+def test_a_loop_of_seeds_is_one_job_and_what_waits_gets_its_piece(lab: Lab) -> None:
+    """Twenty seeds by argument: the first runs are measured, and those that wait then are the same job.
+
+    The site has no agent: it is known by what csub's sampler in the first job kept.
+    """
+    user = User(lab, "carol", site_of(lab, "mps", "off", "on"))
+    shutil.rmtree(user.home / ".local/share/slurm_colloc", ignore_errors=True)
+    user.script(SEEDS, "seeds.sh")
+    user.script(TRAIN, "train.py")
+    loop = user.run("sh", "-c", "for s in $(seq 20); do csub seeds.sh $s || exit; done")
+    jobs = [line.split()[3] for line in loop.stdout.splitlines()]
+    assert (len(jobs), loop.returncode) == (20, 0), loop.stderr
+    assert set(lab.wait_jobs(jobs, timeout=80).values()) == {"COMPLETED"}
+    outputs = [(user.home / f"seed.{job}").read_text().splitlines()[-1] for job in jobs]
+    assert outputs == [f"seed {seed}" for seed in range(1, 21)]
+    given = ["gres/mps" in user.allocated(job) for job in (*jobs, user.submit("seeds.sh", "21"))]
+    assert not given[0]
+    assert given[-1]
+    # Four of 8 s run at once as asked, and a look comes each 20 s: after the first end all are changed that wait then.
+    assert RELEASE == "22.05" or all(given[16:]), given
+    evidence = (user.home / ".local/share/slurm_colloc/evidence").rglob("*.json")
+    assert len({path.parent for path in evidence}) == 1
+
+
 @pytest.mark.skipif(RELEASE == "22.05", reason="22.05 changes no whole GPU to a share")
 def test_killed_at_any_moment_each_job_is_as_asked_or_as_meant(lab: Lab) -> None:
     user = user_of(lab, "mps")
