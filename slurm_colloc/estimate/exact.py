@@ -16,6 +16,7 @@ from slurm_colloc.core.model import (
     because,
 )
 from slurm_colloc.estimate.question import Question, most_shown
+from slurm_colloc.estimate.records import has_samples, in_order, peak_mib
 from slurm_colloc.gpu.mig import tells_sm_activity
 
 RUNG, BY_COMMAND, MARGIN = "exact", "command", "same"
@@ -70,7 +71,7 @@ def footprint_by(
     ``name`` is that of the margin.
     """
     model, margin = runs[-1].gpu_model, question.calibration.margin(name)
-    peaks = sorted(float(item.gpu_mem_peak_mib or 0) for item in _modest(runs))
+    peaks = sorted(float(peak_mib(run)) for run in _modest(runs))
     expected = peaks[-1] * grew
     # A bound needs no minimum of samples: a job that ran out of memory at once was seen once or twice.
     q99 = max(margin.over(expected), most_shown(_modest(question.runs), model))
@@ -83,8 +84,8 @@ def footprint_by(
         rung=rung,
         evidence_count=count,
         provenance=(*reasons, margin.reason, *raised_by(question.runs, q99), *how),
-        dram_active_pct=dram_active(runs),
-        busy_pct=busy(runs),
+        dram_active_pct=on_whole(runs, "dram_active_q95_pct"),
+        busy_pct=on_whole(runs, "busy_mean_pct"),
         margin=name,
         expected_mib=expected,
         confidence=margin.confidence,
@@ -100,15 +101,14 @@ def _modest(runs: Sequence[Evidence]) -> list[Evidence]:
     return [
         run
         for run in runs
-        if run.state != COMPLETED
-        or not any(at_s > run.ended_s and mib < (run.gpu_mem_peak_mib or 0) for at_s, mib in sizes)
+        if run.state != COMPLETED or not any(at_s > run.ended_s and mib < peak_mib(run) for at_s, mib in sizes)
     ]
 
 
 def from_command(question: Question) -> Footprint | Reason:
     """Return the footprint that past jobs of the same command support, whose script may have been another."""
     # Its own runs are here only where none has completed: they bound.
-    runs = sorted((*question.runs, *question.by_command), key=lambda run: run.ended_s)
+    runs = in_order([*question.runs, *question.by_command])
     footprint = from_runs(question._replace(runs=runs))
     if isinstance(footprint, Reason):
         return footprint
@@ -135,18 +135,14 @@ def host_mem_mib(evidence: Sequence[Evidence], completed: Sequence[Evidence], ra
 def usable(evidence: Sequence[Evidence]) -> list[Evidence] | Reason:
     """Return the runs that show a peak, all on the GPU model of the newest of them; or why there are none."""
     with_peak = [item for item in evidence if item.gpu_mem_peak_mib is not None]
-    # A program that says peaks only says nothing of samples.
-    enough = [
-        item for item in with_peak if item.sample_count >= LEAST_SAMPLES or (item.source and not item.sample_count)
-    ]
-    completed = [item for item in enough if item.state == COMPLETED]
+    completed = [item for item in with_peak if has_samples(item) and item.state == COMPLETED]
     if not completed:
         return because("none-completed", runs=len(evidence), samples=LEAST_SAMPLES)
     modest = [item for item in completed if not is_greedy(item)]
     if not modest:
         return because("memory-taken-at-once", runs=len(evidence), part_pct=100 * _part(completed[-1]))
     alike = [item for item in modest if item.gpu_model == modest[-1].gpu_model]
-    return alike if any(item.gpu_mem_peak_mib for item in alike) else because("gpu-unused", runs=len(alike))
+    return alike if any(map(peak_mib, alike)) else because("gpu-unused", runs=len(alike))
 
 
 def is_greedy(run: Evidence) -> bool:
@@ -159,20 +155,20 @@ def is_greedy(run: Evidence) -> bool:
 
 
 def _part(run: Evidence) -> float:
-    return (run.gpu_mem_peak_mib or 0) / (run.gpu_mem_total_mib or 1)
+    return peak_mib(run) / (run.gpu_mem_total_mib or 1)
 
 
 def _growth(completed: Sequence[Evidence]) -> float:
     """Return how much more the newest run needed than any before it, 1 where that is no more than noise."""
-    before = max((item.gpu_mem_peak_mib or 0 for item in completed[:-1]), default=0)
-    grew = (completed[-1].gpu_mem_peak_mib or 0) / before if before else 1.0
+    before = max(map(peak_mib, completed[:-1]), default=0)
+    grew = peak_mib(completed[-1]) / before if before else 1.0
     return grew if grew > _GREW else 1.0
 
 
 def out_of_memory(evidence: Sequence[Evidence]) -> Evidence | None:
     """Return, of the runs that ran out of GPU memory, the one that showed the highest need; None without such runs."""
     runs = [item for item in evidence if item.state == GPU_OOM and item.gpu_mem_peak_mib is not None]
-    return max(runs, key=lambda item: item.gpu_mem_peak_mib or 0, default=None)
+    return max(runs, key=peak_mib, default=None)
 
 
 def raised_by(evidence: Sequence[Evidence], q99_mib: float) -> tuple[Reason, ...]:
@@ -192,28 +188,15 @@ def median(values: Sequence[float]) -> float:
 
 def _run_time(completed: Sequence[Evidence]) -> Quantiles | None:
     """Return run times on a whole GPU; a run on a share may have been slower."""
-    times = _on_whole(completed, "elapsed_s")
-    return Quantiles(median(times), max(times), max(times) * _MARGIN_TIME) if times else None
+    times = on_whole(completed, "elapsed_s")
+    return times and times._replace(q99=times.q99 * _MARGIN_TIME)
 
 
-def dram_active(completed: Sequence[Evidence]) -> Quantiles | None:
-    """Return how long runs on a whole GPU kept its memory busy; each has kept its high value already."""
-    return _spread(_on_whole(completed, "dram_active_q95_pct"))
-
-
-def busy(completed: Sequence[Evidence]) -> Quantiles | None:
-    """Return for which part of the time runs on a whole GPU had a kernel running."""
-    return _spread(_on_whole(completed, "busy_mean_pct"))
-
-
-def _spread(values: Sequence[float]) -> Quantiles | None:
+def on_whole(runs: Sequence[Evidence], name: str) -> Quantiles | None:
+    """Return what is known by one name of the runs on a whole GPU: the middle, and twice the largest."""
+    exclusive = [run for run in runs if run.mode == SharingMode.EXCLUSIVE]
+    values = [value for run in exclusive if (value := getattr(run, name)) is not None]
     return Quantiles(median(values), max(values), max(values)) if values else None
-
-
-def _on_whole(runs: Sequence[Evidence], name: str) -> list[float]:
-    """Return what is known by one name of the runs on a whole GPU."""
-    on_whole = [run for run in runs if run.mode == SharingMode.EXCLUSIVE]
-    return [value for run in on_whole if (value := getattr(run, name)) is not None]
 
 
 def sm_active(completed: Sequence[Evidence]) -> tuple[Quantiles | None, tuple[Reason, ...]]:
@@ -230,4 +213,4 @@ def sm_active(completed: Sequence[Evidence]) -> tuple[Quantiles | None, tuple[Re
         for item in active
         if item.sm_is_bound
     }
-    return _spread(_on_whole(active, "sm_active_mean_pct")), tuple(map(because, sorted(codes)))
+    return on_whole(active, "sm_active_mean_pct"), tuple(map(because, sorted(codes)))

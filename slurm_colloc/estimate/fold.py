@@ -11,17 +11,21 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from slurm_colloc.core.clock import now
-from slurm_colloc.core.errors import InputError, StoreError
-from slurm_colloc.core.files import PRIVATE_FILE, read_own
-from slurm_colloc.core.model import COMPLETED, GPU_OOM, LEAST_SAMPLES, Evidence
+from slurm_colloc.core.errors import StoreError
+from slurm_colloc.core.files import PRIVATE_FILE
+from slurm_colloc.core.model import COMPLETED, GPU_OOM, Evidence
 from slurm_colloc.estimate.records import (
-    LIMIT_BYTES,
     OLDER,
     RUNS_KEPT,
     RUNS_READ,
     UNKNOWN,
     drop_evidence,
+    files_in,
+    has_samples,
+    in_order,
+    is_folded,
     parse_evidence,
+    peak_mib,
     runs_folder,
 )
 from slurm_colloc.slurm.parse import FINAL_STATES
@@ -44,22 +48,21 @@ def fold(runs: Iterable[Evidence]) -> list[Evidence]:
 
     Folding what was folded before with runs that it holds already counts those once.
     """
-    ordered = sorted(runs, key=lambda run: run.ended_s)
-    before = [run for run in ordered if run.job_id.startswith(OLDER)]
-    single = [run for run in ordered if not run.job_id.startswith(OLDER)]
+    ordered = in_order(runs)
+    before = list(filter(is_folded, ordered))
+    single = [run for run in ordered if not is_folded(run)]
     old, newest = single[:-RUNS_KEPT], single[-RUNS_KEPT:]
     groups: dict[str, list[Evidence]] = {}
     for run in [*before, *old]:
         groups.setdefault(_group(run), []).append(run)
-    return sorted([*(_one(name, group) for name, group in groups.items()), *newest], key=lambda run: run.ended_s)
+    return list(in_order([*(_one(name, group) for name, group in groups.items()), *newest]))
 
 
 def _group(run: Evidence) -> str:
-    if run.job_id.startswith(OLDER):
+    if is_folded(run):
         return run.job_id
     is_peak = run.state == COMPLETED and run.gpu_mem_peak_mib is not None
-    shows_it = run.sample_count >= LEAST_SAMPLES or (run.source and not run.sample_count)
-    state = run.state if not is_peak or shows_it else "bound"
+    state = run.state if not is_peak or has_samples(run) else "bound"
     model = "".join(letter if letter.isalnum() else "-" for letter in run.gpu_model)
     return f"{OLDER}{state}-{run.mode}-{model}"[:120]
 
@@ -67,10 +70,10 @@ def _group(run: Evidence) -> str:
 def _one(name: str, runs: Sequence[Evidence]) -> Evidence:
     if len(runs) == 1:
         return runs[0]
-    folded = next((run for run in runs if run.job_id.startswith(OLDER)), None)
+    folded = next(filter(is_folded, runs), None)
     # The files that an interrupted fold has left behind are in the folded record already.
     new = [run for run in runs if run is not folded and (folded is None or run.ended_s > folded.ended_s)]
-    largest = max(runs, key=lambda run: run.gpu_mem_peak_mib or 0)
+    largest = max(runs, key=peak_mib)
     counted = ([folded] if folded else []) + new
 
     def most(name: str) -> Any:
@@ -87,7 +90,7 @@ def _one(name: str, runs: Sequence[Evidence]) -> Evidence:
 
 
 def _but_open(runs: Iterable[Evidence]) -> list[Evidence]:
-    ordered = sorted(runs, key=lambda run: run.ended_s)
+    ordered = in_order(runs)
     waiting = [run for run in ordered if run.state not in _ENDED]
     lost = [run._replace(state=UNKNOWN) for run in waiting[:-_OPEN_KEPT]]
     return [*fold([*(run for run in ordered if run.state in _ENDED), *lost]), *waiting[-_OPEN_KEPT:]]
@@ -150,15 +153,12 @@ def _alone(runs: str) -> Iterator[bool]:
 
 
 def _fold_folder(folder: str, runs: str) -> int:
-    by_file: dict[str, Evidence] = {}
-    for name in os.listdir(runs):
-        if name.endswith(".json"):
-            with suppress(StoreError, InputError):  # read_evidence counts what cannot be used
-                by_file[name] = parse_evidence(read_own(os.path.join(runs, name), LIMIT_BYTES))
+    names = [name for name in os.listdir(runs) if name.endswith(".json")]
+    # read_evidence counts what cannot be used.
+    by_file = {name: run for name, run in files_in(runs, names, parse_evidence) if run}
     runs_kept = _but_open(by_file.values())
-    for run in runs_kept:
-        if run.job_id.startswith(OLDER):
-            drop_evidence(folder, run)
+    for run in filter(is_folded, runs_kept):
+        drop_evidence(folder, run)
     ids = {run.job_id for run in runs_kept}
     gone = [name for name, run in by_file.items() if run.job_id not in ids]
     for name in gone:

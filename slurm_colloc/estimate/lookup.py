@@ -2,7 +2,7 @@
 """Evidence of earlier runs of the same job, from the user's own drops and the site's snapshot."""
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, TypeVar
@@ -10,27 +10,30 @@ from typing import NamedTuple, TypeVar
 from slurm_colloc.core.clock import now
 from slurm_colloc.core.config import SiteConfig, user_data_folder
 from slurm_colloc.core.errors import CollocError, StoreError
-from slurm_colloc.core.model import COMPLETED, GPU_OOM, Evidence, Reason, SharingMode, because
+from slurm_colloc.core.model import COMPLETED, GPU_OOM, Evidence, Reason, because
 from slurm_colloc.estimate.records import (
-    OLDER,
     UNKNOWN,
     EvidenceFound,
     drop_evidence,
     forgotten_s,
+    in_order,
+    is_folded,
     latest_s,
+    peak_mib,
     read_evidence,
     signatures_of_family,
+    tells_all,
 )
 from slurm_colloc.estimate.signature import Parts, is_relative, is_same, parts_of
 from slurm_colloc.estimate.snapshot import read_relatives, read_snapshot, signatures_kept, snapshot_path
 from slurm_colloc.slurm.parse import FINAL_STATES
 
+# How a run ended, by Slurm or by what its sampler saw.
+ENDED = FINAL_STATES | {GPU_OOM}
 # Slurm is asked for so long how a run ended.
 _ASKED_FOR_S = 86400.0
 # Each is a folder to look into, and those of the nearest size tell most.
 _RELATIVES_READ = 40
-# How a run ended, by Slurm or by what its sampler saw.
-ENDED = FINAL_STATES | {GPU_OOM}
 _Read = TypeVar("_Read")
 _Key = TypeVar("_Key")
 
@@ -74,8 +77,8 @@ def look_up(
     relatives: tuple[Evidence, ...] = ()
     if parts is not None and not parts.is_certain:
         # Nobody knows whether files that were not looked at are still the same.
-        own, relatives = (), _in_order([*own, *_of_family(reader, signature, parts, (), names)[1]])
-    elif parts is not None and not any(_tells_all(run) for run in own):
+        own, relatives = (), in_order([*own, *_of_family(reader, signature, parts, (), names)[1]])
+    elif parts is not None and not any(map(tells_all, own)):
         own, relatives = _of_family(reader, signature, parts, own, names)
     by_command: tuple[Evidence, ...] = ()
     if command and not any(run.state == COMPLETED for run in (*own, *relatives)):
@@ -84,37 +87,26 @@ def look_up(
     return Known(own, tuple(reader.notes), relatives, by_command, running)
 
 
-def _tells_all(run: Evidence) -> bool:
-    """Return whether a run says all of its job: a run on a share does not show how busy it keeps a whole GPU."""
-    return run.state == COMPLETED and run.mode == SharingMode.EXCLUSIVE and run.sm_active_q95_pct is not None
-
-
 def _of_family(
     reader: "_Reader", signature: str, parts: Parts, own: Sequence[Evidence], names: Sequence[str]
 ) -> tuple[tuple[Evidence, ...], tuple[Evidence, ...]]:
     """Return the job's runs, those of the same job started elsewhere among them, and those of its relatives."""
     all_names = {*names, *reader.kept(parts.family)} - {signature}
-    parts_known = [(name, other) for name in all_names if (other := parts_of(name))]
-    relatives_by_distance = sorted(
-        (_distance(parts, other), name) for name, other in parts_known if is_relative(parts, other)
+    by_distance = sorted(
+        (_distance(parts, other), name) for name in all_names if (other := parts_of(name)) and is_relative(parts, other)
     )
-    nearest = [name for _, name in relatives_by_distance[:_RELATIVES_READ]]
+    nearest = [name for _, name in by_distance[:_RELATIVES_READ]]
     runs_read = reader.read(read_relatives, nearest, [name for name in nearest if name in names])
-    with_parts = [(run, other) for run in runs_read if (other := parts_of(run.signature))]
+    relatives = {run: other for run in runs_read if (other := parts_of(run.signature)) and is_relative(parts, other)}
     # The same program started from another folder is the same job.
-    same = [run for run, other in with_parts if is_same(parts, other)]
-    relatives = [run for run, other in with_parts if not is_same(parts, other) and is_relative(parts, other)]
-    return _in_order([*own, *same]), _in_order(relatives)
+    same = [run for run, other in relatives.items() if is_same(parts, other)]
+    return in_order([*own, *same]), in_order(run for run in relatives if run not in same)
 
 
 def _distance(one: Parts, other: Parts) -> tuple[int, float]:
     """Return how many numbers of two relatives differ, and by how much: the closest of many are read."""
     pairs = [pair for pair in zip(one.values or (), other.values or (), strict=False) if pair[0] != pair[1]]
     return len(pairs), sum(abs(a - b) / max(abs(a), abs(b)) for a, b in pairs)
-
-
-def _in_order(runs: Iterable[Evidence]) -> tuple[Evidence, ...]:
-    return tuple(sorted(runs, key=lambda run: run.ended_s))
 
 
 class _Reader:
@@ -170,13 +162,13 @@ class _Reader:
             # A run whose end nobody could tell does not displace the same run with its end known; the larger
             # counts of two records that stand for old runs.
             earlier = evidence.get(run.job_id)
-            is_less = earlier is not None and run.job_id.startswith(OLDER) and _peak(run) < _peak(earlier)
+            is_less = earlier is not None and is_folded(run) and peak_mib(run) < peak_mib(earlier)
             if earlier is None or (run.state in ENDED and not is_less):
                 evidence[run.job_id] = run
         # Only of a job of which something is known may the user have forgotten something.
         for signature in set(signatures) & {run.signature for run in evidence.values()} - set(self._forgotten_s):
             self.look_from(signature)
-        return _in_order(run for run in evidence.values() if run.ended_s > self._forgotten_s.get(run.signature, 0.0))
+        return in_order(run for run in evidence.values() if run.ended_s > self._forgotten_s.get(run.signature, 0.0))
 
     def _dropped(self, signatures: Sequence[str]) -> Sequence[Evidence]:
         reads = [read_evidence(user_data_folder(), signature) for signature in signatures]
@@ -184,10 +176,6 @@ class _Reader:
             self._note(because("evidence-unreadable", files=unreadable))
         dropped = [run for one in reads for run in one.evidence]
         return dropped if self._job_states is None else _settle(dropped, self._job_states, self.running)
-
-
-def _peak(run: Evidence) -> int:
-    return run.gpu_mem_peak_mib or 0
 
 
 def _settle(

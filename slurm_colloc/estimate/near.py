@@ -7,13 +7,14 @@ one no more than the larger had. The run that says least of several counts. Jobs
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from slurm_colloc.core.model import COMPLETED, Evidence, Footprint, Quantiles, Reason, because
-from slurm_colloc.estimate.exact import busy, cpu_cores, dram_active, host_mem_mib, is_greedy, sm_active, usable
+from slurm_colloc.estimate.exact import cpu_cores, host_mem_mib, is_greedy, on_whole, sm_active, usable
 from slurm_colloc.estimate.option_names import grows, is_in_proportion, is_inert
 from slurm_colloc.estimate.question import Question, most_shown
+from slurm_colloc.estimate.records import in_order, peak_mib
 from slurm_colloc.estimate.signature import Parts, parts_of
 
 RUNG = "near"
@@ -65,45 +66,45 @@ class _Answer(NamedTuple):
 
 def from_relatives(question: Question) -> Footprint | Reason:
     """Return the footprint that runs with other numbers support, or the reason why they support none."""
-    own = parts_of(question.signature)
-    if own is None or own.values is None:
+    own = _values(question.signature)
+    if own is None:
         return because("too-many-numbers")
-    runs = [(run, parts) for run in question.relatives if (parts := _comparable(run, own))]
-    if not runs:
+    relatives = [run for run in question.relatives if _is_comparable(_values(run.signature), own)]
+    if not relatives:
         return because("no-relatives")
-    completed = usable([run for run, _ in runs])
+    completed = usable(relatives)
     if isinstance(completed, Reason):
         return completed
-    runs = [(run, parts) for run in completed if (parts := _comparable(run, own))]
-    sizing = _sizing(question.numbers, own, [parts for _, parts in runs])
+    runs = [(run, _values(run.signature) or ()) for run in completed]
+    # Numbers that differ, but for those that size nothing.
+    sizing = [
+        number
+        for number, name in enumerate(question.numbers)
+        if any(values[number] != own[number] for _, values in runs) and not is_inert(name)
+    ]
     names = [question.numbers[number] for number in sizing]
     points = _points(runs, sizing, tuple(1 if is_in_proportion(name) else 2 for name in names))
-    target = tuple(own.values[number] for number in sizing)
+    target = tuple(own[number] for number in sizing)
     answer = _answer(target, points, names)
     return answer if isinstance(answer, Reason) else _footprint(question, answer, target, points)
 
 
-def _comparable(run: Evidence, own: Parts) -> Parts | None:
-    parts = parts_of(run.signature)
-    return parts if parts and parts.values is not None and len(parts.values) == len(own.values or ()) else None
+def _values(signature: str) -> tuple[float, ...] | None:
+    parts = parts_of(signature)
+    return parts and parts.values
 
 
-def _sizing(names: Sequence[str], own: Parts, others: Sequence[Parts]) -> list[int]:
-    """Return which numbers differ between the job and the runs, but for those that size nothing."""
-    rows = [own.values or (), *(parts.values or () for parts in others)]
-    return [
-        number for number, name in enumerate(names) if len({row[number] for row in rows}) > 1 and not is_inert(name)
-    ]
+def _is_comparable(values: Sequence[float] | None, own: Sequence[float]) -> bool:
+    return values is not None and len(values) == len(own)
 
 
-def _points(runs: Sequence[tuple[Evidence, Parts]], sizing: Sequence[int], powers: tuple[int, ...]) -> list[_Point]:
+def _points(
+    runs: Sequence[tuple[Evidence, Sequence[float]]], sizing: Sequence[int], powers: tuple[int, ...]
+) -> list[_Point]:
     by_values: dict[tuple[float, ...], list[Evidence]] = {}
-    for run, parts in runs:
-        by_values.setdefault(tuple((parts.values or ())[number] for number in sizing), []).append(run)
-    return [
-        _Point(values, powers, max(float(run.gpu_mem_peak_mib or 0) for run in of), tuple(of))
-        for values, of in by_values.items()
-    ]
+    for run, values in runs:
+        by_values.setdefault(tuple(values[number] for number in sizing), []).append(run)
+    return [_Point(values, powers, float(max(map(peak_mib, of))), tuple(of)) for values, of in by_values.items()]
 
 
 def _answer(target: tuple[float, ...], points: Sequence[_Point], names: Sequence[str]) -> _Answer | Reason:
@@ -136,38 +137,36 @@ def _seen_to_grow(points: Sequence[_Point], place: int) -> bool:
 
 
 def _footprint(question: Question, answer: _Answer, target: tuple[float, ...], points: Sequence[_Point]) -> Footprint:
-    runs = sorted((run for point in points for run in point.runs), key=lambda run: run.ended_s)
+    runs = in_order(run for point in points for run in point.runs)
     model = runs[-1].gpu_model
     margin = question.calibration.margin(answer.margin)
     q99 = max(margin.over(answer.most_mib), most_shown(question.runs, model))
     other_numbers = because("other-numbers", runs=len(runs), gpu_model=model)
     return Footprint(
         gpu_mem_peak_mib=Quantiles(answer.most_mib, (answer.most_mib + q99) / 2, q99),
-        sm_active_pct=_active(points, target, lambda runs_of: sm_active(runs_of)[0]),
+        sm_active_pct=_active(points, target, "sm_active_mean_pct"),
         run_time_s=None,
         gpu_model=model,
         rung=RUNG,
         evidence_count=len(runs),
         provenance=(other_numbers, answer.how, margin.reason, *sm_active(runs)[1]),
-        dram_active_pct=_active(points, target, dram_active),
+        dram_active_pct=_active(points, target, "dram_active_q95_pct"),
         margin=answer.margin,
         expected_mib=answer.most_mib,
         confidence=margin.confidence,
         cpu_cores=cpu_cores(runs),
         host_mem_mib=host_mem_mib(question.relatives, runs, answer.ratio),
-        busy_pct=_active(points, target, busy),
+        busy_pct=_active(points, target, "busy_mean_pct"),
     )
 
 
-def _active(
-    points: Sequence[_Point], target: tuple[float, ...], of: Callable[[Sequence[Evidence]], Quantiles | None]
-) -> Quantiles | None:
+def _active(points: Sequence[_Point], target: tuple[float, ...], name: str) -> Quantiles | None:
     """Return how busy the job keeps a GPU: as the run that says least of it in proportion does, up to always, and
     no less than a run did that was no larger.
     """
     same = [point for point in points if point.values == target]
     sized = same or [point for point in points if all(map(_is_size, point.values))]
-    active_of = [(point, active) for point in sized if (active := of(point.runs)) is not None]
+    active_of = [(point, active) for point in sized if (active := on_whole(point.runs, name)) is not None]
     if not active_of:
         return None
     bounds = [
@@ -189,20 +188,21 @@ def most_of_smaller(question: Question, model: str, above_mib: float) -> Evidenc
     held = [
         run
         for run in question.relatives
-        if (run.gpu_mem_peak_mib or 0) > above_mib
+        if peak_mib(run) > above_mib
         and (not model or run.gpu_model in (model, ""))
         # A framework's part of any GPU is no need; it is one if the run ran out of memory all the same.
         and not (run.state == COMPLETED and is_greedy(run))
         and _is_no_larger(parts_of(run.signature), own, question.numbers)
     ]
-    return max(held, key=lambda run: run.gpu_mem_peak_mib or 0, default=None)
+    return max(held, key=peak_mib, default=None)
 
 
 def _is_no_larger(other: Parts | None, own: Parts, names: tuple[str, ...]) -> bool:
-    if other is None or other.values is None or other.program != own.program:
+    values = own.values or ()
+    if other is None or other.program != own.program:
         return False
-    if not len(other.values) == len(own.values or ()) == len(names):
+    if not _is_comparable(other.values, values) or len(values) != len(names):
         return False
-    pairs = zip(names, other.values, own.values or (), strict=True)
+    pairs = zip(names, other.values or (), values, strict=True)
     # 0 and -1 may mean all there is.
     return all(had == has or is_inert(name) or (grows(name) and 0 < had <= has) for name, had, has in pairs)

@@ -134,9 +134,10 @@ def import_roots(text: str, variables: Mapping[str, str], folder: str) -> list[s
     paths = ":".join(variables.get(name, "") for name in ("PYTHONPATH", "LD_LIBRARY_PATH"))
     roots = [one for one in paths.split(":") if one.startswith("/")]
     for environment in dict.fromkeys(islice(_environments(text, variables, folder), _MOST_FOLDERS)):
-        for library in _entries(f"{at_home(environment, home)}/lib", until_s):
+        libraries = f"{at_home(environment, home)}/lib"
+        for library in _entries(libraries, until_s):
             if library.startswith("python"):
-                roots += _editable(f"{at_home(environment, home)}/lib/{library}/site-packages", until_s)
+                roots += _editable(f"{libraries}/{library}/site-packages", until_s)
     folders = [root for root in dict.fromkeys(roots) if not SYSTEM.match(root)]
     if len(folders) > _MOST_FOLDERS:
         raise TooMuchError(folders[-1])

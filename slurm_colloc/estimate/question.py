@@ -7,6 +7,7 @@ from typing import NamedTuple
 from slurm_colloc.core.model import Evidence
 from slurm_colloc.estimate.calibration import SHIPPED, Calibration
 from slurm_colloc.estimate.lookup import Known
+from slurm_colloc.estimate.records import peak_mib
 
 
 class Question(NamedTuple):
@@ -34,8 +35,7 @@ def most_shown(runs: Sequence[Evidence], model: str) -> float:
 
     However a run ended, its job needs no less; 0 without such runs. An empty model is any.
     """
-    peaks = (float(run.gpu_mem_peak_mib or 0) for run in runs if not model or run.gpu_model in (model, ""))
-    return max(peaks, default=0.0)
+    return max((float(peak_mib(run)) for run in runs if not model or run.gpu_model in (model, "")), default=0.0)
 
 
 def question(signature: str, numbers: tuple[str, ...], known: Known, hint: str | None = None) -> Question:

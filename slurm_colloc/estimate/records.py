@@ -7,15 +7,16 @@ No lock and no shared file: safe on NFS and Lustre, and what one writer leaves b
 import json
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import cache
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple, TypeVar, get_args
 
 from slurm_colloc.core.clock import now
 from slurm_colloc.core.config import SiteConfig, user_data_folder
 from slurm_colloc.core.errors import InputError, StoreError
 from slurm_colloc.core.files import private_folder, read_own, remove_left, write_atomic
-from slurm_colloc.core.model import COMPLETED, Decision, Evidence, Reason, SharingMode
+from slurm_colloc.core.model import COMPLETED, LEAST_SAMPLES, Decision, Evidence, Reason, SharingMode
 from slurm_colloc.core.units import whole
 from slurm_colloc.core.value_types import fits
 
@@ -30,8 +31,15 @@ OLDER = "older-"
 _FORGOTTEN, _TIME_BYTES = "forgotten", 64
 # No GPUs of one job hold 16 TiB, and no clocks differ by more than a day.
 _MOST_MIB, _MOST_PCT, _MOST, _AHEAD_S = 2**24, 1e4, 1e12, 86400.0
+_LIMITS = [
+    (at, _MOST_MIB if name.startswith("gpu_mem_") else _MOST_PCT if name.endswith("_pct") else _MOST)
+    for at, (name, kind) in enumerate(Evidence.__annotations__.items())
+    if kind not in (str, bool)
+]
+_MODE, _COUNT, _ENDED = map(Evidence._fields.index, ("mode", "run_count", "ended_s"))
 _MODES = frozenset(SharingMode)
 _KINDS = tuple(Evidence.__annotations__.values())
+_Record = TypeVar("_Record")
 
 
 class EvidenceFound(NamedTuple):
@@ -106,28 +114,58 @@ def read_evidence(folder: str, signature: str) -> EvidenceFound:
     newest = sorted(runs_of, key=lambda name: whole(name.partition(".")[0]) or 0)[-RUNS_READ:]
     runs_read: list[Evidence] = []
     unreadable = 0
-    for name in (*older, *reversed(newest)):
-        try:
-            runs_read.append(parse_evidence(read_own(os.path.join(runs, name), LIMIT_BYTES)))
-        except (StoreError, InputError):
-            unreadable += 1
-        if len(runs_read) - len(older) >= RUNS_KEPT and any(map(_shows_sm_activity, runs_read)):
+    for _, run in files_in(runs, (*older, *reversed(newest)), parse_evidence):
+        runs_read += [run] if run else []
+        unreadable += not run
+        if len(runs_read) - len(older) >= RUNS_KEPT and any(map(tells_all, runs_read)):
             break
     return EvidenceFound(newest_of(runs_read), unreadable)
 
 
+def files_in(
+    folder: str, names: Iterable[str], parse: Callable[[bytes], _Record]
+) -> Iterator[tuple[str, _Record | None]]:
+    """Yield the files of these names and what they hold, None of one that cannot be used."""
+    for name in names:
+        record = None
+        with suppress(StoreError, InputError):
+            record = parse(read_own(os.path.join(folder, name), LIMIT_BYTES))
+        yield name, record
+
+
+def in_order(runs: Iterable[Evidence]) -> tuple[Evidence, ...]:
+    """Return runs in the order in which they ended."""
+    return tuple(sorted(runs, key=lambda run: run.ended_s))
+
+
+def is_folded(run: Evidence) -> bool:
+    """Return whether a record stands for several old runs."""
+    return run.job_id.startswith(OLDER)
+
+
 def newest_of(runs: Sequence[Evidence]) -> tuple[Evidence, ...]:
     """Return the runs worth knowing, oldest first, from all runs, newest first; records of several are among them."""
-    folded = [run for run in runs if run.job_id.startswith(OLDER)]
-    single = [run for run in runs if not run.job_id.startswith(OLDER)]
+    folded = list(filter(is_folded, runs))
+    single = [run for run in runs if not is_folded(run)]
     newest, older = [*single[:RUNS_KEPT], *folded], single[RUNS_KEPT:]
-    if not any(map(_shows_sm_activity, newest)):
-        newest += [run for run in older if _shows_sm_activity(run)][:1]
+    if not any(map(tells_all, newest)):
+        newest += list(filter(tells_all, older))[:1]
     newest.reverse()
-    return tuple(sorted(newest, key=lambda run: run.ended_s)) if folded else tuple(newest)
+    return in_order(newest) if folded else tuple(newest)
 
 
-def _shows_sm_activity(run: Evidence) -> bool:
+def peak_mib(run: Evidence) -> int:
+    """Return the most GPU memory that a run was seen to hold; 0 of one that was not seen."""
+    return run.gpu_mem_peak_mib or 0
+
+
+def has_samples(run: Evidence) -> bool:
+    """Return whether enough was seen of a run; a program that says peaks only says nothing of samples."""
+    return run.sample_count >= LEAST_SAMPLES or bool(run.source and not run.sample_count)
+
+
+def tells_all(run: Evidence) -> bool:
+    """Return whether a run says all of its job: a run on a share does not show how busy it keeps a whole GPU."""
     return run.mode == SharingMode.EXCLUSIVE and run.state == COMPLETED and run.sm_active_q95_pct is not None
 
 
@@ -148,7 +186,10 @@ def parse_evidence(content: bytes) -> Evidence:
         InputError: not JSON, a field is missing or unknown, or not what a run can have been.
     """
     try:
-        run = Evidence(**_loaded(content))
+        values = json.loads(content)
+        # A lone surrogate is text to Python and to nobody it is handed on to: this is a ValueError.
+        json.dumps(values, ensure_ascii=False).encode()
+        run = Evidence(**values)
         if not is_sound(run, latest_s()):
             raise ValueError("no run can have been so")
     except (ValueError, TypeError, RecursionError) as error:
@@ -164,34 +205,20 @@ def latest_s() -> float:
 def is_sound(row: Sequence[object], until_s: float) -> bool:
     """Return whether the fields of an Evidence, in its order, are of their kinds and within what can be.
 
-    csub asks it of some hundred rows at a submission, so it costs a microsecond or two and not what ``fits`` does.
+    csub asks it of some hundred rows at a submission, so it costs a few microseconds and not what ``fits`` does.
 
     Args:
         row: as SQLite or JSON gave them, where a number that is whole may stand for any and 0 or 1 for a truth.
         until_s: ``latest_s()``, asked once for many rows.
     """
-    if not _are_kinds(tuple(map(type, row))):
-        return False
-    # By hand: a loop over limits takes six times as long. No comparison holds for a NaN.
     fields: Any = row
-    _, _, _, mode, _, peak, mean, q95, _, samples, sampled_s, ended_s, elapsed_s, dram, total, *rest = fields
-    grew_s, count, _, cores, memory, busy = rest
     return bool(
-        mode in _MODES
-        and 0 <= ended_s <= until_s
-        and 0 <= sampled_s <= _MOST
-        and 0 <= samples <= _MOST
-        and 0 < count <= _MOST
-        and (peak is None or 0 <= peak <= _MOST_MIB)
-        and (total is None or 0 <= total <= _MOST_MIB)
-        and (mean is None or 0 <= mean <= _MOST_PCT)
-        and (q95 is None or 0 <= q95 <= _MOST_PCT)
-        and (dram is None or 0 <= dram <= _MOST_PCT)
-        and (elapsed_s is None or 0 <= elapsed_s <= _MOST)
-        and (grew_s is None or 0 <= grew_s <= _MOST)
-        and (cores is None or 0 <= cores <= _MOST)
-        and (memory is None or 0 <= memory <= _MOST)
-        and (busy is None or 0 <= busy <= _MOST_PCT)
+        _are_kinds(tuple(map(type, row)))
+        and fields[_MODE] in _MODES
+        and fields[_COUNT] > 0
+        and fields[_ENDED] <= until_s
+        # No comparison holds for a NaN.
+        and all(fields[at] is None or 0 <= fields[at] <= most for at, most in _LIMITS)
     )
 
 
@@ -204,13 +231,6 @@ def _are_kinds(kinds: tuple[type, ...]) -> bool:
 def _is_kind(kind: type, annotation: Any) -> bool:
     allowed = set(get_args(annotation)) or {annotation}
     return kind in allowed or (kind is int and not allowed.isdisjoint((float, bool)))
-
-
-def _loaded(content: bytes) -> Any:
-    values = json.loads(content)
-    # A lone surrogate is text to Python and to nobody it is handed on to: this is a ValueError.
-    json.dumps(values, ensure_ascii=False).encode()
-    return values
 
 
 def forgotten_s(folder: str, signature: str) -> float:
@@ -289,13 +309,9 @@ def read_decisions(folder: str, ending: str = ".json") -> tuple[list[Decision], 
     Raises:
         StoreError: the folder cannot be read.
     """
-    decisions, unreadable = [], 0
-    for name in _decision_names(folder, ending):
-        try:
-            decisions.append(parse_decision(read_own(os.path.join(folder, name), LIMIT_BYTES)))
-        except (StoreError, InputError):
-            unreadable += 1
-    return decisions, unreadable
+    found = [decision for _, decision in files_in(folder, _decision_names(folder, ending), parse_decision)]
+    decisions = [decision for decision in found if decision]
+    return decisions, len(found) - len(decisions)
 
 
 def own_decisions(config: SiteConfig) -> tuple[list[Decision], int]:

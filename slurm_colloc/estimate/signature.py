@@ -29,8 +29,8 @@ from slurm_colloc.estimate.places import (
 from slurm_colloc.estimate.texts import Texts
 from slurm_colloc.estimate.words import INDEX, REFERENCE, Reader
 
-# Before the family of what is known by its command alone.
-BY_COMMAND = "command-"
+# Before the family of what is known by its command alone, or as a session of a launcher.
+BY_COMMAND, BY_SESSION = "command-", "session-"
 _NO_QUOTES = str.maketrans("", "", "\"'")
 # sbatch puts this before a command given to --wrap, and a newline behind it.
 WRAPPED = b"#!/bin/sh\n# This script was created by sbatch --wrap.\n\n"
@@ -115,14 +115,14 @@ def signature(
     reader = Reader((folder, variables.get("HOME", "")))
     lines = reader.text(body)
     words = reader.words(script_args)
-    outside = _from_outside(body, variables)
+    outside, set_first = _from_outside(body, variables), _set_first(body)
     outside += [name for name in OF_REQUEST if name in reader.used and name in variables]
-    alone = sorted(_not_everybodys(handed) & set(variables) - _set_first(body) - set(outside)) if handed else []
+    alone = sorted(_not_everybodys(handed) & set(variables) - set_first - set(outside))
     text_said = "\n".join([body, " ".join(script_args)])
     may_ask = [*_not_everybodys(variables), *([INDEX] if array else [])]
     read = _read(text_said, reader, body, (folder, came_from), variables, may_ask, texts)
     # Only the program asks for these; a key of each stands here, as it may be a secret.
-    by_program = sorted(read.variables - _set_first(body) - {*outside, *alone, INDEX})
+    by_program = sorted(read.variables - set_first - {*outside, *alone, INDEX})
     values = [reader.one(f"${name}", variables[name]) for name in (*outside, *alone)] + alone
     values += [f"{name}={reader.one(f'${name}', variables[name], _short)}" for name in by_program]
     try:
@@ -262,23 +262,18 @@ def _joined(parts: Sequence[str]) -> bytes:
 
 def _from_outside(body: str, variables: Collection[str]) -> list[str]:
     """Return the variables that the script is handed: those it names, does not set, and not everybody has."""
-    named = _not_everybodys(set(REFERENCE.findall(body)) & set(variables))
-    return sorted(named - _set_first(body)) if named else []
+    return sorted(_not_everybodys(set(REFERENCE.findall(body)) & set(variables)) - _set_first(body))
 
 
 def _not_everybodys(names: Collection[str]) -> set[str]:
-    names_left = set(names) - _EVERYBODYS
-    return {name for name in names_left if not name.startswith(("SLURM", "SBATCH", "CONDA", "MODULE"))}
+    return {name for name in set(names) - _EVERYBODYS if not name.startswith(("SLURM", "SBATCH", "CONDA", "MODULE"))}
 
 
 def _set_first(body: str) -> set[str]:
     """Return the variables that a script sets before it asks for them: "BS=${BS:-64}" asks first."""
-    asked_at: dict[str, int] = {}
-    for match in REFERENCE.finditer(body):
-        asked_at.setdefault(match[1], match.start())
-    set_at: dict[str, re.Match[str]] = {}
-    for match in re.finditer(_ASSIGNED, body):
-        set_at.setdefault(match[1] or match[2], match)
+    # The first place of each counts: a later one stands before it here.
+    asked_at = {match[1]: match.start() for match in [*REFERENCE.finditer(body)][::-1]}
+    set_at = {match[1] or match[2]: match for match in [*re.finditer(_ASSIGNED, body)][::-1]}
     return {
         name
         for name, match in set_at.items()

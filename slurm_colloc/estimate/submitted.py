@@ -140,17 +140,11 @@ def _is_written(path: str, last: Submitted, read: Read) -> bool:
         return True
     if kind != "settings" or ending_of(name) in WRITTEN_BY_PROGRAMS:
         return False
-    of_kind = {
-        kind: {os.path.dirname(path_of_kind) for path_of_kind in last.files if kind_of(path_of_kind) == kind}
-        for kind in ("code", "settings")
-    }
-    is_beneath = {
-        kind: any(f"{folder}/".startswith(f"{path_of_kind}/") for path_of_kind in found)
-        for kind, found in of_kind.items()
-    }
-    return not is_beneath["code"] or any(
-        f"{folder}/".startswith(f"{path_of_kind}/") for path_of_kind in of_kind["settings"] - of_kind["code"]
+    above = [path for path in last.files if f"{folder}/".startswith(f"{os.path.dirname(path)}/")]
+    code, settings = (
+        {os.path.dirname(path) for path in above if kind_of(path) == kind} for kind in ("code", "settings")
     )
+    return not code or bool(settings - code)
 
 
 def _as_last(now: Signature, last: Submitted | None) -> Signature:

@@ -45,15 +45,15 @@ _LIST = r"[\[(]?[\d.+-]+(?:,[\d.+-]+)+[\])]?"
 _OF_SEED = r"(?i)-{1,2}s"
 
 
-def _reckoned(body: str) -> set[str]:
-    return {name for part in re.findall(_RECKONS, body) for name in re.findall(_BARE, part)}
+def _names_in(pattern: str, body: str) -> set[str]:
+    return set(re.findall(_BARE, " ".join(re.findall(pattern, body))))
 
 
-def _exported(body: str) -> set[str]:
-    if re.search(_EXPORTS_ALL, body):
-        return set(re.findall(_BARE, body))
-    handed = {name for part in re.findall(_EXPORTS, body) for name in re.findall(_BARE, part)}
-    return {name for name in handed if not is_always_noise(name)}
+def _counted(body: str) -> set[str]:
+    """Return the variables that a text reckons with, or hands on under a name that may be more than a seed's."""
+    handed = {name for name in _names_in(_EXPORTS, body) if not is_always_noise(name)}
+    exported = _names_in(".+", body) if re.search(_EXPORTS_ALL, body) else handed
+    return exported | _names_in(_RECKONS, body)
 
 
 class Reader:
@@ -80,7 +80,7 @@ class Reader:
                 break
             self.used |= references
         # Which seeds they are is no difference; how many is, where they run at once.
-        counted = self.used | _reckoned(body) | _exported(body)
+        counted = self.used | _counted(body)
         if not _AT_ONCE.search(body):
             body = _LOOP.sub(lambda loop: loop[0] if loop[2] in counted else f"{loop[1]}*", body)
         return self._plain(ARGUMENT.sub(self._replace, body))
@@ -89,15 +89,14 @@ class Reader:
         """Return the variables that a text asks for; a seed counts where it is reckoned with, or an option's value."""
         behind = (match for match in ARGUMENT.finditer(body) if not re.fullmatch(_OF_SEED, match["name"]))
         values = {match["value"].strip("\"'${}") for match in behind if match["name"].startswith("-")}
-        sizing = values | _reckoned(body)
-        return frozenset(name for name in REFERENCE.findall(body) if name in sizing or not is_always_noise(name)) | (
-            frozenset(filter(is_always_noise, sizing))
-        )
+        sizing = values | _names_in(_RECKONS, body)
+        references = (name for name in REFERENCE.findall(body) if not is_always_noise(name))
+        return frozenset([*references, *filter(is_always_noise, sizing)])
 
     def asks_index(self, body: str) -> bool:
         """Return whether an array's index stands for more than a seed, a label or a place of results."""
         body = re.sub(_OF_INDEX, f"${INDEX}", body) if INDEX in body else ""
-        of_none = set(re.findall(_IS_INDEX, body)) - self.used - _reckoned(body) - _exported(body)
+        of_none = set(re.findall(_IS_INDEX, body)) - self.used - _counted(body)
         body = re.sub(r"(?m)^[ \t]*(\w+)=.*", lambda found: "" if found[1] in of_none else found[0], body)
         return INDEX in _PUTS.sub(r"\g<of>", ARGUMENT.sub(self._but_noise, body))
 
@@ -156,8 +155,7 @@ class Reader:
         return "" if only_tells_apart and not self._is_used(name) else match[0]
 
     def _replace(self, match: re.Match[str]) -> str:
-        name, value = match["name"], match["value"]
-        return f"{name}={self.one(name, value)}"
+        return f"{match['name']}={self.one(match['name'], match['value'])}"
 
     def _plain(self, text: str) -> str:
         for folder in self._folders:
