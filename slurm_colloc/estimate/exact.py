@@ -134,8 +134,8 @@ def host_mem_mib(evidence: Sequence[Evidence], completed: Sequence[Evidence], ra
 
 def usable(evidence: Sequence[Evidence]) -> list[Evidence] | Reason:
     """Return the runs that show a peak, all on the GPU model of the newest of them; or why there are none."""
-    with_peak = [item for item in evidence if item.gpu_mem_peak_mib is not None]
-    completed = [item for item in with_peak if has_samples(item) and item.state == COMPLETED]
+    with_peak = (item for item in evidence if item.gpu_mem_peak_mib is not None and has_samples(item))
+    completed = [item for item in with_peak if item.state == COMPLETED]
     if not completed:
         return because("none-completed", runs=len(evidence), samples=LEAST_SAMPLES)
     modest = [item for item in completed if not is_greedy(item)]

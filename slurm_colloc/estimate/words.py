@@ -136,7 +136,7 @@ class Reader:
             # How many seeds there are counts: they may run at once.
             return (
                 self._plain(value)
-                if self._is_used(name)
+                if name.lstrip("$") in self.used
                 else "*" * (1 + bare.count(",") if re.fullmatch(_LIST, bare) else 1)
             )
         if IS_NUMBER.fullmatch(bare) and not is_choice(name):
@@ -146,13 +146,10 @@ class Reader:
             return "#"
         return (plain or self._plain)(value)
 
-    def _is_used(self, name: str) -> bool:
-        return name.lstrip("$") in self.used
-
     def _but_noise(self, match: re.Match[str]) -> str:
         name, value = match["name"], match["value"].strip("\"'")
         only_tells_apart = is_noise(name, f"/{value}" if value.startswith("$") else value)
-        return "" if only_tells_apart and not self._is_used(name) else match[0]
+        return "" if only_tells_apart and name not in self.used else match[0]
 
     def _replace(self, match: re.Match[str]) -> str:
         return f"{match['name']}={self.one(match['name'], match['value'])}"
