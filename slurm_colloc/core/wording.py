@@ -216,7 +216,10 @@ WORDS = {
     "bound-by-one-run": "an upper limit from one run with another value of {names}",
     "cut-at-rest": "{runs:run} on {gpu_model} that reached a time limit after GPU memory had stopped growing",
     "running-at-rest": "{runs:run} on {gpu_model} still running, whose GPU memory has stopped growing",
+    "alike-sessions": "the last {runs:session} of the same name on {gpu_model} needed about as much GPU memory",
     # Why that is not known.
+    "few-sessions": "csub knows {runs:earlier session} of the same name, of {least} that it needs to compare",
+    "sessions-differ": "the last {runs:session} of the same name held {least_mib} to {most_mib} MiB of GPU memory",
     "no-earlier-run": "csub knows no earlier run of this job",
     "none-completed": "csub knows {runs:earlier run}, but none that completed with {samples} samples",
     "memory-taken-at-once": "csub knows {runs:earlier run}, but the framework reserved {part_pct:.0f} % of GPU memory "

@@ -112,11 +112,3 @@ def _is_each_once(names: Iterable[str]) -> bool:
     """Return whether no name is another's beginning: -b is --batch, and --model.width is part of --model."""
     ordered = sorted(names)
     return not any(after.startswith(before) for before, after in pairwise(ordered))
-
-
-def values_by_name(names: Sequence[str], values: Sequence[str], order: Sequence[str]) -> list[str] | None:
-    """Return the values in the order of other names; None where a name stands twice, or the names are others."""
-    by_name = dict(zip(names, values, strict=False))
-    if not len(by_name) == len(names) == len(values) == len(order) or set(order) != set(by_name):
-        return None
-    return [by_name[name] for name in order]

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from slurm_colloc.core.model import Reason, because
 
 COVERAGE = 0.99
-RUNNING = "running"
+RUNNING, SESSIONS = "running", "sessions"
 # No margin is larger: a job of twice what was expected is of the next size of slice, and a rung that is off by more is
 # no guide, which its confidence says and no margin mends. None is below 1: a need of once may come again.
 LARGEST = 2.5
@@ -81,6 +81,8 @@ SHIPPED = Calibration(
         "one": Margin(1.0, confidence=0.96, floor_mib=_NOISE_MIB),
         # Runs of the job that are not over: no recording is long enough to promise anything.
         RUNNING: Margin(1.15),
+        # Nothing promises what a session will be told to do.
+        SESSIONS: Margin(1.15),
     }
 )
 

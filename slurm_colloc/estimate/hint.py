@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """First estimator: the footprint that the user gives (--gpu-footprint)."""
 
-from collections.abc import Mapping
-
 from slurm_colloc.core.errors import InputError
 from slurm_colloc.core.model import Footprint, Quantiles, because
 from slurm_colloc.core.units import demand_mib, percent
@@ -28,21 +26,14 @@ def parse_hint(text: str) -> Footprint:
     if "mem" not in parts:
         raise InputError(f"footprint '{text}' lacks mem=SIZE, for example 'mem=9G,sm=30'")
     memory = float(demand_mib(parts["mem"]))
-    active, dram = (_percent(name, parts) for name in ("sm", "dram"))
+    percents = {name: Quantiles(*[percent(parts[name], name)] * 3) for name in ("sm", "dram") if name in parts}
     return Footprint(
-        gpu_mem_peak_mib=Quantiles(memory, memory, memory),
-        sm_active_pct=active,
+        gpu_mem_peak_mib=Quantiles(*[memory] * 3),
+        sm_active_pct=percents.get("sm"),
         run_time_s=None,
         gpu_model="",
         rung="hint",
         evidence_count=0,
         provenance=(because("hint", hint=text),),
-        dram_active_pct=dram,
+        dram_active_pct=percents.get("dram"),
     )
-
-
-def _percent(name: str, parts: Mapping[str, str]) -> Quantiles | None:
-    if name not in parts:
-        return None
-    value = percent(parts[name], name)
-    return Quantiles(value, value, value)

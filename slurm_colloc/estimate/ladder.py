@@ -8,6 +8,7 @@ from slurm_colloc.estimate.exact import RUNG as EXACT
 from slurm_colloc.estimate.exact import from_command, from_runs, out_of_memory, raised_by
 from slurm_colloc.estimate.hint import parse_hint
 from slurm_colloc.estimate.question import Question
+from slurm_colloc.estimate.signature import BY_SESSION
 
 UNKNOWN_RUNG = "unknown"
 
@@ -34,6 +35,11 @@ def _rungs(question: Question) -> Iterator[Callable[[Question], Footprint | Reas
 
     A reason why others say nothing is of interest only where there are some.
     """
+    if question.signature.startswith(BY_SESSION):
+        from slurm_colloc.estimate.sessions import from_sessions
+
+        yield from_sessions
+        return
     yield from_runs
     if question.runs:
         from slurm_colloc.estimate.interrupted import from_cut_runs, is_cut
@@ -100,7 +106,7 @@ def estimate_at_site(question: Question, state_folder: str) -> Footprint:
 
 def _hinted(hinted: Footprint, question: Question) -> Footprint:
     hinted = _raised(hinted, question)
-    measured = from_runs(question)
+    measured = next(_rungs(question))(question)
     if isinstance(measured, Reason):
         return hinted
     measured = _as_busy_as_relatives(measured, question)

@@ -183,8 +183,6 @@ def most_of_smaller(question: Question, model: str, above_mib: float) -> Evidenc
     edit may have made it smaller. An empty model is any.
     """
     own = parts_of(question.signature)
-    if own is None or own.values is None:
-        return None
     held = [
         run
         for run in question.relatives
@@ -197,12 +195,11 @@ def most_of_smaller(question: Question, model: str, above_mib: float) -> Evidenc
     return max(held, key=peak_mib, default=None)
 
 
-def _is_no_larger(other: Parts | None, own: Parts, names: tuple[str, ...]) -> bool:
-    values = own.values or ()
-    if other is None or other.program != own.program:
+def _is_no_larger(other: Parts | None, own: Parts | None, names: tuple[str, ...]) -> bool:
+    if not other or not own or own.values is None or other.program != own.program:
         return False
-    if not _is_comparable(other.values, values) or len(values) != len(names):
+    if not _is_comparable(other.values, own.values) or len(own.values) != len(names):
         return False
-    pairs = zip(names, other.values or (), values, strict=True)
+    pairs = zip(names, other.values or (), own.values, strict=True)
     # 0 and -1 may mean all there is.
     return all(had == has or is_inert(name) or (grows(name) and 0 < had <= has) for name, had, has in pairs)

@@ -97,18 +97,20 @@ def compared(submission: Signature, last: Submitted | None) -> tuple[Signature, 
         path for path, content in last.files.items() if path not in as_before and _is_other(path, content, read.files)
     ]
     new = [path for path in read.files if path not in last.files]
-    is_named = submission.words != last.words
     counted = [path for path in new if path.startswith(OF_LABEL)]
     try:
-        counted += [path for path in new if (is_named and path in read.named) or _is_written(path, last, read)]
+        counted += [
+            path
+            for path in new
+            if (submission.words != last.words and path in read.named) or _is_written(path, last, read)
+        ]
     except TooMuchError:
         return submission, now, because("too-many-files")
     if changed or counted:
         path = (changed or counted)[0]
         code = "file-new" if not changed else "file-edited" if path in read.files else "file-gone"
         return submission, now, because(code, path=_short(path))
-    named = {path: read.files[path] for path in new if path in read.named}
-    named |= {path: read.files[path] for path in as_before}
+    named = {path: read.files[path] for path in (*(path for path in new if path in read.named), *as_before)}
     before, _, folder = submission.text.rpartition("~")
     text = f"{before.rpartition('~')[0]}~{last.program}~{folder}"
     record = Submitted(submission.words, {**last.files, **named}, last.program, text, submission.names, forms_now)
@@ -151,20 +153,22 @@ def _as_last(now: Signature, last: Submitted | None) -> Signature:
     """Return a submission as the last one of its script was known where they differ in order and in rates alone."""
     if last is None or now.text == last.known_by:
         return now
-    from slurm_colloc.estimate.any_order import in_one_order, values_by_name  # the same job once more has no use for it
+    from slurm_colloc.estimate.any_order import in_one_order  # the same job once more has no use for it
 
     if in_one_order(now.words) != in_one_order(last.words):
         return now
     written = now.text.partition(".")[2].partition("~")[0]
     values = written.split("_") if written else []
-    ordered = values_by_name(now.names, values, last.names)
+    by_name = dict(zip(now.names, values, strict=False))
     before = parts_of(last.known_by)
-    if ordered is None or before is None or before.values is None:
+    if before is None or before.values is None:
         return now
-    were = before.written.split("_")
+    # A name that stands twice says nothing of its order.
+    if not len(by_name) == len(now.names) == len(values) == len(last.names) or by_name.keys() != set(last.names):
+        return now
     ordered = [
-        was if is_rate(name) and float(was) and float(one) else one  # 0 turns off: a dropout, an average, a part frozen
-        for name, was, one in zip(last.names, were, ordered, strict=False)
+        was if is_rate(name) and float(was) and float(by_name[name]) else by_name[name]  # 0 turns off, as a dropout
+        for name, was in zip(last.names, before.written.split("_"), strict=False)
     ]
     rest = now.text.partition("~")[2]
     text = f"{before.family}.{'_'.join(ordered)}~{rest}"

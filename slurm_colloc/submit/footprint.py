@@ -13,6 +13,7 @@ from slurm_colloc.core.model import GPU_OOM, Evidence, Footprint, JobRequest, Pl
 from slurm_colloc.estimate.ladder import estimate, estimate_at_site
 from slurm_colloc.estimate.lookup import look_up
 from slurm_colloc.estimate.question import Question, question
+from slurm_colloc.estimate.signature import BY_SESSION
 from slurm_colloc.placement.candidate import Access, asked_limit_min
 from slurm_colloc.placement.choose import place
 from slurm_colloc.submit.reasons import reason_against_history, without_comments
@@ -47,7 +48,8 @@ def footprint_of(
     Raises:
         InputError: a hint outside its grammar.
     """
-    reason = reason_against_history(text, request.script_args)
+    is_session = request.signature.startswith(BY_SESSION)
+    reason = None if is_session else reason_against_history(text, request.script_args)
     if reason or (request.untouchable and not anyway):
         footprint = estimate(Question(hint))
         return footprint._replace(provenance=(reason,)) if reason and hint is None else footprint, ()

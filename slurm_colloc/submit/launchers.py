@@ -21,11 +21,11 @@ class Launcher(NamedTuple):
 LAUNCHERS = (
     # Sessions: their user types or uploads what runs.
     Launcher(
-        "Jupyter", "jupyter lab, jupyter notebook, jupyter server, jupyter nbclassic", "Jupyter Server: public server"
-    ),
-    Launcher("Jupyter", "jupyter-lab, jupyter-notebook, jupyter-server, jupyterlab, notebook", "JupyterLab: starting"),
-    Launcher(
-        "Jupyter", "jupyter kernel, jupyter kernelgateway, ipykernel_launcher, ipykernel -f", "Jupyter Kernel Gateway"
+        "Jupyter",
+        "jupyter lab, jupyter notebook, jupyter server, jupyter nbclassic, jupyter-lab, jupyter-notebook"
+        ", jupyter-server, jupyterlab, notebook, jupyter kernel, jupyter kernelgateway, ipykernel_launcher"
+        ", ipykernel -f",
+        "Jupyter Server: public server; JupyterLab: starting; Jupyter Kernel Gateway",
     ),
     Launcher("JupyterHub", "jupyterhub-singleuser, batchspawner-singleuser", "batchspawner: SlurmSpawner"),
     Launcher("marimo", "marimo edit", "marimo: remotely hosted notebooks"),
@@ -45,8 +45,12 @@ LAUNCHERS = (
     # Workers: a queue elsewhere hands them what runs.
     Launcher("submitit", "submitit.core._submit", "submitit: SlurmExecutor"),
     Launcher("Ray", "ray start", "Ray: deploying on Slurm", serves=True),
-    Launcher("Dask", "dask worker, dask-worker, dask cuda worker, dask-cuda-worker", "Dask: command line", serves=True),
-    Launcher("Dask", "distributed.cli.dask_worker, dask_cuda.cli", "dask-jobqueue: SLURMCluster", serves=True),
+    Launcher(
+        "Dask",
+        "dask worker, dask-worker, dask cuda worker, dask-cuda-worker, distributed.cli.dask_worker, dask_cuda.cli",
+        "Dask: command line; dask-jobqueue: SLURMCluster",
+        serves=True,
+    ),
     Launcher(
         "ipyparallel", "ipengine, ipcluster start, ipcluster engines, ipyparallel.engine", "ipyparallel", serves=True
     ),

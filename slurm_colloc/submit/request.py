@@ -9,12 +9,20 @@ from slurm_colloc.core.config import SiteConfig, user_data_folder
 from slurm_colloc.core.errors import InputError
 from slurm_colloc.core.model import Gres, JobRequest, Reason, because
 from slurm_colloc.core.units import asked_mib, time_limit_min
-from slurm_colloc.estimate.signature import Signature, apart_by, command_signature, names_from_outside, signature
+from slurm_colloc.estimate.signature import (
+    BY_SESSION,
+    Signature,
+    apart_by,
+    command_signature,
+    names_from_outside,
+    signature,
+)
 from slurm_colloc.estimate.submitted import compared, path_of, read_submitted
 from slurm_colloc.estimate.texts import Texts
 from slurm_colloc.slurm.array import array_written, parse_array
 from slurm_colloc.slurm.gres import check_prefix, parse_gpus, parse_gres
 from slurm_colloc.slurm.options import Given, count_of, value_of
+from slurm_colloc.submit.launchers import launcher_of
 from slurm_colloc.submit.reasons import (
     reason_to_keep_command,
     reason_to_keep_text,
@@ -61,7 +69,11 @@ def build_request(
     job_name = value_of(options, "job-name") if "job-name" in options else name
     texts = Texts(user_data_folder(), folder)
     known_by, command = _known_by(options, text, called, gres, names, environ, folder, job_name, texts)
-    before = "" if is_hinted else path_of(user_data_folder(), called[0] or "", folder)
+    before = (
+        ""
+        if is_hinted or known_by.text.startswith(BY_SESSION)
+        else path_of(user_data_folder(), called[0] or "", folder)
+    )
     last = read_submitted(before) if before else None
     known_by, submitted, differs = compared(known_by, last)
     to_keep = (before, "" if submitted == last else submitted.text), (texts.path, texts.written())
@@ -152,6 +164,12 @@ def _known_by(
 ) -> tuple[Signature, str]:
     """Return what earlier runs of a job are known by, and what those are whose script is not known (empty: none)."""
     path, arguments = called
+    launcher = launcher_of(text, arguments)
+    if launcher or b" --target-jobs " in text:
+        from slurm_colloc.estimate.sessions import session_key  # few jobs are such
+
+        if key := session_key(launcher, job_name, folder, text, (*map(str, gres), *names)):
+            return Signature(key, ()), ""
     gpu_count = sum(item.quantity for item in gres if item.name == "gpu")
     exported = {**_exported(options, environ), "SLURM_JOB_NAME": job_name}
     # The variables that --export sets.
