@@ -44,7 +44,7 @@ def _say(subject: Subject, bounds: Bounds) -> Said | None:
         f"{hours(subject.gpu_hours)} of whole GPUs in {runs(subject)} that would have fitted a piece of a GPU "
         f"(peaks of GPU memory up to {gib(peak_mib)}{active}); other jobs could have had {hours(freed)} of it"
         f"{misfits}; {seen(subject)}; the site's threshold is {hours(bounds['min_gpu_hours'])}",
-        f"{ask_for_piece(subject, 'such jobs')}; 'colloc job JOB' names the piece of each job",
+        f"{ask_for_piece(subject, 'such jobs')}; 'colloc job JOB' shows what a job used",
     )
 
 

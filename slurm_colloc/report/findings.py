@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Findings of audit rules, for people and for programs."""
 
-from collections.abc import Iterable, Sequence
-from itertools import groupby
+from collections.abc import Iterable, Iterator, Sequence
 
 from slurm_colloc.core.audit_model import JOB, Audited, Finding, form_of
-from slurm_colloc.core.units import counted, printable
+from slurm_colloc.core.units import at_least, counted, printable, significant
 from slurm_colloc.report.layout import list_lines
 from slurm_colloc.report.text import csv_table, json_text, stamp
 
@@ -34,7 +33,7 @@ def _shown(look: Audited) -> dict[str, object]:
 
 
 def as_text(look: Audited) -> str:
-    """Return findings for a terminal: the runs, then each finding; a remedy stands once for alike ones."""
+    """Return findings for a terminal: the runs, a table, what to do, each thing once, and what was seen, by user."""
     coverage = look.whole.coverage_pct
     rules = {name.removesuffix(form_of("", JOB)) for name in look.rules}
     sampled = "" if coverage is None else f"; {coverage:.0f} % of all GPU-hours were sampled"
@@ -45,10 +44,7 @@ def as_text(look: Audited) -> str:
     if look.blind:
         lines.append(f"no run could be judged by {', '.join(look.blind)}\n")
     lines += [f"{printable(warning)}\n" for warning in (look.stale, look.visible) if warning]
-    for remedy, group in groupby(look.findings, key=lambda finding: (finding.rule, finding.remedy)):
-        alike = list(group)
-        lines += map(_lines, alike)
-        lines.append(f"    do: {printable(remedy[1])}\n    see: {printable(alike[0].reproduce)}\n")
+    lines += [f"{line}\n" for line in _by_user(look.findings)] if look.findings else []
     if look.mails_by_day:
         lines.append(
             "mails by day, one for each user: first notices of the nightly runs, as if nobody had been told before\n"
@@ -85,6 +81,21 @@ def judged_of(finding: Finding) -> str:
     )
 
 
-def _lines(finding: Finding) -> str:
-    judged = f"    judged: {judged_of(finding)}\n" if finding.excluded else ""
-    return f"{finding.rule} {finding.severity}: {printable(finding.subject)}: {printable(finding.evidence)}\n{judged}"
+def _by_user(findings: Iterable[Finding]) -> Iterator[str]:
+    """Yield the figures of each finding, those of one user together, what to do, and what was seen."""
+    most = {finding.user: finding.gpu_hours for finding in sorted(findings, key=lambda finding: finding.gpu_hours)}
+    ordered = sorted(findings, key=lambda finding: (-most[finding.user], finding.user, -finding.gpu_hours))
+    numbers: dict[str, int] = {}
+    rows, seen = [("SUBJECT", "RULE", "GPU-h", "JUDGED", "SAMPLED %", "DO")], ["", "what was seen"]
+    for finding in ordered:
+        number = numbers.setdefault(finding.remedy, len(numbers) + 1)
+        sampled = "-" if finding.coverage_pct is None else str(at_least(finding.coverage_pct))
+        subject, rule, judged = printable(finding.subject), printable(finding.rule), judged_of(finding)
+        figures = significant(finding.gpu_hours), judged.partition(" (")[0] or "-", sampled, str(number)
+        rows.append((subject, rule, *figures))
+        seen += [f"  {rule} {subject}: {printable(finding.evidence)}"]
+        seen += [f"    judged: {judged}"] * bool(finding.excluded)
+    yield from ("", *list_lines(rows), "", "what to do")
+    yield from (f"  {number}. {printable(remedy)}" for remedy, number in numbers.items())
+    yield from (*seen, "", "a finding alone, by its rule and user, such as the first")
+    yield f"    see: {printable(ordered[0].reproduce)}"

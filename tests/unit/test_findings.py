@@ -92,7 +92,7 @@ def test_those_that_are_not_judged_are_counted_by_the_first_reason(printed: Prin
     known = one("COL001", IDLE, asleep, asleep, unknown)
     assert [runs for _, runs in known.excluded] == [2, 1]
     printed("audit", judged_of(known))
-    assert f"\n    judged: {judged_of(known)}\n    do: " in as_text(SEEN._replace(findings=(known,)))
+    assert f"\n    judged: {judged_of(known)}\n" in as_text(SEEN._replace(findings=(known,)))
     assert judged_of(one("COL001", IDLE)) == "1 of 1"
     assert judged_of(finding()) == ""
 
@@ -122,6 +122,28 @@ def test_hostile_names_do_nothing_in_csv(name: str) -> None:
         assert not shown.startswith(("=", "+", "-", "@", "\t", "\r"))
         assert shown.isprintable()
     assert RUN["job_id"] not in row["jobs"]
+
+
+def test_findings_of_a_user_stand_together_and_each_thing_to_do_once(printed: Printed) -> None:
+    several = [
+        finding(rule=rule, user=user, subject=user, gpu_hours=held, evidence=f"{rule} of {user}", remedy=remedy)
+        for rule, user, held, remedy in (
+            ("COL001", "ann", 1.0, "end it"),
+            ("COL003", "ann", 2.0, "ask for less"),
+            ("COL001", "bob", 30.0, "end it"),
+            ("COL007", "ann", 40.0, "ask for less"),
+        )
+    ]
+    text = as_text(SEEN._replace(findings=tuple(several)))
+    lines = [line.split() for line in text.splitlines()]
+    assert [line[:3] for line in lines if line[1:2] and line[1].startswith("COL")] == [
+        ["ann", "COL007", "40"],
+        ["ann", "COL003", "2"],
+        ["ann", "COL001", "1"],
+        ["bob", "COL001", "30"],
+    ]
+    assert [text.count(remedy) for remedy in ("end it", "ask for less")] == [1, 1]
+    printed("audit", text)
 
 
 def test_a_rule_in_two_forms_is_one_rule() -> None:
