@@ -165,7 +165,7 @@ function open(index) {
     const [known, fits, freed, unit, spare] = fit;
     if (spare) parts.push(make("p", `Without GPUs that were never used, at most ${short(spare)} GPU-h would have been left for others.`));
     if (known) parts.push(make("p", fits
-      ? `Of ${short(known)} GPU-h of runs compared with pieces, ${short(fits)} would have fitted a smaller piece, at least half of it ${unit}; at most ${short(freed)} GPU-h would have been left for others.`
+      ? `Of ${short(known)} GPU-h of runs compared with pieces, ${short(fits)} would have fitted a smaller piece${unit ? `, each run ${unit}` : ""}; at most ${short(freed)} GPU-h would have been left for others.`
       : `Of ${short(known)} GPU-h of runs compared with pieces, none would have fitted a smaller piece.`));
   }
   const chart = make("div");

@@ -94,9 +94,9 @@ class Fit(NamedTuple):
     ``known_gpu_hours`` is the allocated time of the ``judged_runs``, which are compared with pieces (COMPARED in
     facts/judgement.py). It is the denominator of ``fits_gpu_hours``, the allocated time of the ``fitting_runs`` among
     them, which would have fitted a smaller piece; ``freed_gpu_hours`` is what would have been left for others.
-    ``unit`` is the smallest piece that most of that time fits, in Slurm's words. ``not_judged_runs`` are the other
-    whole-GPU runs, and ``spare_runs`` those among them that never used some of their GPUs, or any, which come to
-    ``spare_gpu_hours``.
+    ``unit`` is the smallest piece that holds each of these, in Slurm's words, empty where GPUs differ in it.
+    ``not_judged_runs`` are the other whole-GPU runs, and ``spare_runs`` those among them that never used some of their
+    GPUs, or any, which come to ``spare_gpu_hours``.
     """
 
     name: str

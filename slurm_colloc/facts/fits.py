@@ -40,9 +40,11 @@ COLUMNS = "fit_why, fit_unit, fit_gpus, fit_most_mib, fit_freed, asked_gpus, unu
 
 
 class _Fitted(NamedTuple):
-    """Runs of one group that would have had the same piece; ``unit`` is None of those that fit none."""
+    """Runs of one group on one ``kind`` of GPU that would have had the same piece; ``unit`` is None where none fits."""
 
     name: str
+    kind: str
+    partition: str
     known: bool
     unit: str | None
     gpus: float | None
@@ -222,10 +224,19 @@ def fit_of(name: str, runs: Iterable[Judgement]) -> Fit | None:
 
 
 def _row(name: str, usage: JobUsage, fitted: Fitted) -> _Fitted:
-    judged, hours = not fitted.why, usage.allocated_gpu_hours or 0.0
-    of_several = int(fitted.spare_gpu_hours > 0), fitted.spare_gpu_hours
     return _Fitted(
-        name, judged, fitted.unit or None, fitted.gpus, fitted.most_mib, 1, hours, fitted.freed_gpu_hours, *of_several
+        name,
+        usage.gpu_type,
+        usage.partition,
+        not fitted.why,
+        fitted.unit or None,
+        fitted.gpus,
+        fitted.most_mib,
+        1,
+        usage.allocated_gpu_hours or 0.0,
+        fitted.freed_gpu_hours,
+        int(fitted.spare_gpu_hours > 0),
+        fitted.spare_gpu_hours,
     )
 
 
@@ -237,7 +248,7 @@ def _added(name: str, rows: Sequence[_Fitted]) -> Fit:
         known_gpu_hours=fsum(row.allocated_gpu_hours for row in judged),
         fits_gpu_hours=fsum(row.allocated_gpu_hours for row in fitted),
         freed_gpu_hours=fsum(row.freed_gpu_hours for row in fitted),
-        unit=_smallest_of_most(fitted),
+        unit=_enough_for_each(fitted),
         judged_runs=sum(row.runs for row in judged),
         fitting_runs=sum(row.runs for row in fitted),
         not_judged_runs=sum(row.runs for row in rows if not row.known),
@@ -246,12 +257,8 @@ def _added(name: str, rows: Sequence[_Fitted]) -> Fit:
     )
 
 
-def _smallest_of_most(fitted: Iterable[_Fitted]) -> str:
-    """Return the smallest piece that at least half of the time fits, as it or a smaller one; empty where none fits."""
+def _enough_for_each(fitted: Iterable[_Fitted]) -> str:
+    """Return the piece that holds each of these runs, the largest of theirs; empty where GPUs differ in it."""
     ordered = sorted(fitted, key=lambda row: (row.gpus or 0.0, row.most_mib or 0, row.unit or ""))
-    half, summed_hours = fsum(row.allocated_gpu_hours for row in ordered) / 2, 0.0
-    for row in ordered:
-        summed_hours += row.allocated_gpu_hours
-        if summed_hours >= half:
-            return row.unit or ""
-    return ""
+    units = {*{(row.kind, row.partition): row.unit for row in ordered}.values()}
+    return (units.pop() or "") if len(units) == 1 else ""

@@ -129,10 +129,14 @@ def judge(run: RunFound) -> Judgement:
             remedies.append(Remedy(PIECE, words, fitted.unit, fitted.freed_gpu_hours * (1 - tail)))
         if tail:
             remedies.append(Remedy(TAIL, DO[TAIL], "", allocated * tail))
-    unit = "" if unused or fitted is None else fitted.unit
-    reason = fitted.why if fitted else ""
     return Judgement(
-        run, reason, unit, asked_gpus, used, idle_s, tuple(sorted(remedies, key=lambda remedy: -remedy.gpu_hours))
+        run,
+        fitted.why if fitted else "",
+        "" if unused or fitted is None else fitted.unit,
+        asked_gpus,
+        used,
+        idle_s,
+        tuple(sorted(remedies, key=lambda remedy: -remedy.gpu_hours)),
     )
 
 

@@ -56,8 +56,7 @@ def remedies(database: DuckDBPyConnection, config: SiteConfig | None, most: int)
         remedy = next(candidate for candidate in judge(run).remedies if candidate.code == code)
         fitted = run.fitted
         piece = f"{100 * fitted.gpus:.0f} % of a GPU ({remedy.gres})" if fitted and fitted.gpus else remedy.gres
-        several = f"ask for less: {enough(piece, differ)}"
         place = f"--partition={fitted.partition} " if code == PIECE and fitted and fitted.partition else ""
         line = f"#SBATCH {place}{option_for(remedy.gres, 'gres')}" if remedy.gres else ""
-        words = several if code == PIECE and runs > 1 else remedy.what
+        words = f"ask for less: {enough(piece, differ)}" if code == PIECE and runs > 1 else remedy.what
         yield Todo(user, words, gpu_hours, runs, line, f"colloc job {shlex.quote(run.usage.job_id)}")

@@ -12,7 +12,7 @@ from slurm_colloc.report.usage import Money, UsageReport, fits_by_group, money, 
 from slurm_colloc.report.usage_text import as_table
 from slurm_colloc.store.parquet import parquet_bytes
 
-SCHEMA = 4
+SCHEMA = 5
 _OF_FIT = {
     "fit_known_gpu_hours": "known_gpu_hours",
     "fit_gpu_hours": "fits_gpu_hours",

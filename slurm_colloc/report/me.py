@@ -14,7 +14,7 @@ from slurm_colloc.report.layout import NO_TERMINAL, TEXT_INDENT, Terminal, folde
 from slurm_colloc.report.text import json_text, stamp
 from slurm_colloc.report.usage import METRICS, Use, percent, use_by, use_of
 
-SCHEMA = 1
+SCHEMA = 2
 IDLEST = 5
 _ADVICE = 3
 # GPU-hours that runs of each remedy held for nothing.
@@ -211,9 +211,11 @@ def _fit(fit: Fit) -> str:
         fewer = f"fewer GPUs were enough for {counted(fit.spare_runs, 'run')}; "
         fewer += f"that leaves at most {spare} GPU-h to other jobs"
         words = f"{fewer}; {words}" if fit.judged_runs else fewer
-    if fit.unit:
-        part = "" if fit.fitting_runs == 1 else " for at least half of that"
-        words += f", {printable(fit.unit)}{part}; that leaves at most {freed} GPU-h to other jobs"
+    if fit.fitting_runs:
+        each = " for each of them" if fit.fitting_runs > 1 else ""
+        words += (
+            f"{f', {printable(fit.unit)}{each}' if fit.unit else ''}; that leaves at most {freed} GPU-h to other jobs"
+        )
     return words + (f"; not compared: {counted(fit.not_judged_runs, 'run')}. {COMPARED}" if fit.not_judged_runs else "")
 
 

@@ -100,8 +100,8 @@ def _of_fits(fits: Sequence[Fit], hours: int) -> list[Column]:
     shares = f" ({example} is {counted(int(example[4:]), 'MPS share')}; a GPU usually has 100)" if example else ""
     meaning = (
         f"{COMPARED} ({compared}; {counted(total.not_judged_runs, 'run')} not compared). FITS %: the part of their "
-        "GPU-hours in which a piece of a GPU was enough. FITS IN: the smallest piece that is enough for at least "
-        f"half of these{shares}. several: not the same for all. none: none of them fits one. fewer GPUs: runs used "
+        "GPU-hours in which a piece of a GPU was enough. FITS IN: the smallest piece that is enough for each of "
+        f"their runs{shares}. several: not the same for all. none: none of them fits one. fewer GPUs: runs used "
         "some of their GPUs only, or none. '-': no run was compared."
     )
     free = (
@@ -143,7 +143,7 @@ def rows_of(report: UsageReport, separator: str = "") -> list[Sequence[str]]:
 
 
 def _fits_in(fit: Fit, units: Collection[str]) -> str:
-    """Return the piece that most of a group's runs fit, of all groups together only where it is the same for each."""
+    """Return the piece that is enough for each fitting run, of all groups only where it is the same."""
     if not fit.fits_gpu_hours:
         return "fewer GPUs" if fit.spare_runs else "none"
     return "several" if len(units) > 1 else printable(fit.unit) or "several"

@@ -164,17 +164,18 @@ def test_slices_of_another_model_do_not_count(tmp_path: Path) -> None:
     assert (total.known_gpu_hours, total.fits_gpu_hours, total.unit) == (2.0, 1.0, "gpu:h100_1g.10gb:1")
 
 
-def test_the_unit_is_the_smallest_that_most_of_it_fits(tmp_path: Path) -> None:
-    rows = [on(job="1"), on(job="2"), on(job="3", user="bob", end_s=3 * HOUR)]
+def test_the_unit_is_the_smallest_that_holds_each_run(tmp_path: Path) -> None:
+    rows = [on(job="1", end_s=3 * HOUR), on(job="2"), on(job="3", user="bob")]
     later = [*ALL_OF_IT, *(3600.0 + at_s for at_s in ALL_OF_IT), *(7200.0 + at_s for at_s in ALL_OF_IT)]
     rounds = [
-        *busy(*ALL_OF_IT, mib=1000, sm=1.0),
+        *busy(*later, mib=1000, sm=1.0),
         *busy(*ALL_OF_IT, job="2", uuid="GPU-2", mib=30000, sm=1.0),
-        *busy(*later, job="3", uuid="GPU-3", mib=30000, sm=1.0),
+        *busy(*ALL_OF_IT, job="3", uuid="GPU-3", mib=15000, sm=1.0),
     ]
-    bob, ann, total = fits(tmp_path, rows, rounds)
-    assert (ann.unit, bob.unit, total.unit) == ("gpu:h100_1g.10gb:1", "gpu:h100_3g.40gb:1", "gpu:h100_3g.40gb:1")
-    assert ann.freed_gpu_hours == near(6 / 7 + 4 / 7)
+    ann, bob, total = fits(tmp_path, rows, rounds)
+    assert (ann.unit, bob.unit, total.unit) == ("gpu:h100_3g.40gb:1", "gpu:h100_1g.20gb:1", "gpu:h100_3g.40gb:1")
+    # What is left is by the smallest piece of each run.
+    assert ann.freed_gpu_hours == near(3 * 6 / 7 + 4 / 7)
     assert total.freed_gpu_hours == near(ann.freed_gpu_hours + bob.freed_gpu_hours)
 
 

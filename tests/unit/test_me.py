@@ -94,7 +94,7 @@ def test_the_best_advice_comes_first_and_there_are_three() -> None:
     assert lines[lines.index("  1. 3.0") + 2] == "     $ colloc job 1"
 
 
-def test_the_piece_that_is_named_holds_half_of_the_hours_and_nothing_is_said_of_runs(printed: Printed) -> None:
+def test_the_piece_that_is_named_holds_each_run_that_fits_one(printed: Printed) -> None:
     text = as_text(
         mine(*(usage(job_id=str(job)) for job in range(1, 6)), fit=Fit("ann", 5.0, 3.0, 2.7, "mps:10", 5, 3, 0))
     )

@@ -14,7 +14,7 @@ from slurm_colloc.audit.rules import Entry, all_entries, choose, entries, explai
 from slurm_colloc.audit.timing import JOBS, Asked, first_mails, nights, of_about
 from slurm_colloc.cli.colloc.audit_notify import Piece, notify
 from slurm_colloc.cli.colloc.audit_person import mail, optout
-from slurm_colloc.cli.colloc.job_next import line_for
+from slurm_colloc.cli.colloc.job_next import advice_for
 from slurm_colloc.cli.colloc.output import one_of, service_folder, site, site_or_none, span, window, write
 from slurm_colloc.cli.colloc.progress import progress
 from slurm_colloc.cli.colloc.progress import told as each
@@ -133,7 +133,7 @@ def _line(finding: Finding, source: Store, config: SiteConfig) -> str:
     worst = finding.jobs[0]
     try:
         runs = find_job(source, worst.job_id, Window(worst.start_s, now(), now()), config, 1)
-        return line_for(runs[-1], config) if runs else ""
+        return advice_for(runs[-1], runs[-1].usage, config).command if runs else ""
     except CollocError:
         return ""
 

@@ -85,13 +85,13 @@ def advise(
     return Advice(fit, command, _gets("submitted so", placement, footprint) if command else "")
 
 
-def line_for(run: RunFound, config: SiteConfig) -> str:
-    """Return the line for the next submission, by a question to Slurm; empty where nobody can be sure of it."""
+def advice_for(run: RunFound, submitted: JobUsage, config: SiteConfig) -> Advice:
+    """Return what this run says of the next submission of what was ``submitted``, of which Slurm is asked."""
     rows: Sequence[Accounted] = ()
     with suppress(CollocError):
-        rows = CliClient().accounted(run.usage.job_id)
-    slurm_row = next((row for row in rows if row.user == run.usage.user), None)
-    return advise(run, slurm_row, None, None, config).command if slurm_row else ""
+        rows = CliClient().accounted(submitted.job_id)
+    slurm_row = next((row for row in rows if row.user == submitted.user), None)
+    return advise(run, slurm_row, None, None, config) if slurm_row else Advice()
 
 
 def _next_by_csub(decision: Decision, knowledge: Known | None, run: JobUsage | Accounted, config: SiteConfig) -> str:
@@ -112,7 +112,7 @@ def _next_by_csub(decision: Decision, knowledge: Known | None, run: JobUsage | A
 def _gets(how: str, placement: Placement, footprint: Footprint) -> str:
     memory, active = footprint.gpu_mem_peak_mib, footprint.sm_active_pct
     by = f"{memory.q99:.0f} MiB and at most {active.q95:.0f} % of the SMs" if memory and active else "what is not known"
-    return f"{how} it gets {placement.given}, {_ALLOWING}: it needs {by}"
+    return f"{how} it gets {placement.given}, {_ALLOWING}: with csub's margins it needs {by}"
 
 
 def _in_words(fitted: Fitted, placement: Placement, run: Evidence) -> str:

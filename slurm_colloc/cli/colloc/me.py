@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from math import fsum
 
-from slurm_colloc.cli.colloc.job_next import line_for
+from slurm_colloc.cli.colloc.job_next import advice_for
 from slurm_colloc.cli.colloc.options import Form, LookBack, StoreFolder
 from slurm_colloc.cli.colloc.output import say, site_or_none, window
 from slurm_colloc.cli.colloc.terminal import show
@@ -16,7 +16,7 @@ from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.units import counted, significant
 from slurm_colloc.estimate.records import own_decisions
 from slurm_colloc.facts.fits import fit_of
-from slurm_colloc.facts.judgement import PIECE, Judgement, Remedy, RunFound, enough
+from slurm_colloc.facts.judgement import PIECE, Judgement, RunFound, enough
 from slurm_colloc.report.me import FORMATS, Hint, MyReport, hints_of
 from slurm_colloc.slurm.job_visibility import own_name
 from slurm_colloc.store.decisions import asked_id
@@ -57,26 +57,34 @@ def me(
 
 def _fit_hints(judgements: Sequence[Judgement], config: SiteConfig) -> Iterator[Hint]:
     """Yield, for the names of jobs that held most too much, the line to submit the last of them by."""
-    by_name: dict[str, list[tuple[RunFound, Remedy]]] = defaultdict(list)
+    by_name: dict[str, list[Judgement]] = defaultdict(list)
     # csub knows what it submitted, and goes by what was measured of it from then on.
     by_csub = {decision.job_id for decision in own_decisions(config)[0]}
-    for run, remedy in ((judgement.found, remedy) for judgement in judgements for remedy in judgement.remedies):
-        if remedy.code == PIECE and asked_id(run.usage.job_id, run.usage.job_id_raw) not in by_csub:
-            by_name[run.usage.job_name].append((run, remedy))
-    freed_by = {name: fsum(remedy.gpu_hours for _, remedy in group) for name, group in by_name.items()}
+    freed_by: dict[str, float] = defaultdict(float)
+    for judgement in judgements:
+        run = judgement.found.usage
+        freed = fsum(remedy.gpu_hours for remedy in judgement.remedies if remedy.code == PIECE)
+        if freed and asked_id(run.job_id, run.job_id_raw) not in by_csub:
+            by_name[run.job_name].append(judgement)
+            freed_by[run.job_name] += freed
     for name in sorted(by_name, key=lambda name: -freed_by[name])[:_OF_SHAPES]:
-        group, freed = by_name[name], freed_by[name]
-        last, _ = group[-1]
-        peaks = (run.evidence.gpu_mem_peak_mib for run, _ in group if run.evidence)
-        peak = max((mib for mib in peaks if mib is not None), default=0)
-        # A piece that holds the run that needs most holds the others.
-        pieces = sorted({((run.fitted and run.fitted.gpus) or 0.0, remedy.gres) for run, remedy in group})
-        unit, by_csub_now = pieces[-1][1], config.policy == "auto"
+        group = by_name[name]
+        last = group[-1].found.usage
+        # The memory that csub counts on for this run is enough for the others.
+        most = max((judgement.found for judgement in group), key=_peak_mib)
+        units, fit = {judgement.unit for judgement in group}, fit_of(name, group)
+        piece = fit.unit if fit else ""
+        advice, by_csub_now = advice_for(most, last, config), config.policy == "auto"
+        how = "by csub" if by_csub_now else f"with --gres={piece}" if piece else "on a piece of a GPU"
+        margins = f"; {advice.expected or 'csub adds its margins, and may give another piece'}" * by_csub_now
         yield Hint(
-            f"submit '{name}' {'by csub' if by_csub_now else f'with --gres={unit}'}: {enough(unit, len(pieces) > 1)}",
-            f"{counted(len(group), 'run')} of '{name}' had a whole GPU and at most {peak} MiB of it; while they worked "
-            f"a piece would have freed at most {significant(freed)} GPU-h"
-            f"{'; csub adds its margins, and may give another piece' * by_csub_now}",
-            line_for(last, config) or f"colloc job {last.usage.job_id}",
-            freed,
+            f"submit '{name}' {how}{f': {enough(piece, len(units) > 1)}' if piece else ''}",
+            f"{counted(len(group), 'run')} of '{name}' had a whole GPU and at most {_peak_mib(most)} MiB of it; "
+            f"while they worked a piece would have freed at most {significant(freed_by[name])} GPU-h{margins}",
+            advice.command or f"colloc job {last.job_id}",
+            freed_by[name],
         )
+
+
+def _peak_mib(run: RunFound) -> int:
+    return (run.evidence.gpu_mem_peak_mib if run.evidence else None) or 0
