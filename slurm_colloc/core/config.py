@@ -25,10 +25,6 @@ TIERS = {
     "pack": "colloc reports what jobs use, and csub runs a user's tasks together on a GPU if the user asks for it",
     "place": "colloc reports what jobs use, and csub may give jobs pieces of GPUs",
 }
-# tomllib takes time and memory by the square of a key's parts, and a longer number cannot be printed in an error.
-_ABSURD = re.compile(
-    rb"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){32}|(?<!\w)(?:\d|0[xob])\w{999}"""
-)
 
 
 class MigSlice(NamedTuple):
@@ -341,17 +337,20 @@ def _read(path: str) -> dict[str, Any]:
     try:
         # O_NONBLOCK: a FIFO in its place must not hang a submission.
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
-            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+            status = os.fstat(stream.fileno())
+            if not stat.S_ISREG(status.st_mode):
                 raise ConfigError(
                     f"site file '{path}' is no file; put a site.toml there, or name one in ${ENVIRONMENT_VARIABLE}"
                 )
-            owner = os.fstat(stream.fileno()).st_uid
-            if path == user_config_file() and owner not in (0, os.geteuid()):  # which programs run stands in it
+            if path == user_config_file() and status.st_uid not in (0, os.geteuid()):  # which programs run stands in it
                 raise ConfigError(
-                    f"site file '{path}' belongs to uid {owner}, neither to you nor to root; move it away"
+                    f"site file '{path}' belongs to uid {status.st_uid}, neither to you nor to root; move it away"
                 )
-            text = stream.read(16 * 1024 * 1024)
-        if _ABSURD.search(text):
+            text = stream.read(1 << 24)
+        # tomllib takes time and memory by the square of a key's parts, and an error cannot print a longer number.
+        is_long = (line.count(b".") > 31 or len(line) > 999 for line in text.split(b"\n"))
+        absurd = rb"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){32}|(?<!\w)(?:\d|0[xob])\w{999}"""
+        if any(is_long) and re.search(absurd, text):
             raise ValueError("a key of more than 32 parts, or a number of more than 1000 digits")
         table = tomllib.loads(text.decode())
     except OSError as error:

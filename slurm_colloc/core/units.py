@@ -17,8 +17,6 @@ MOST_DEVICES = 1024
 
 # Keeps 0.25 * 100 = 25.000000000000004 from asking for 26 units.
 _UNIT_SLACK = 1e-9
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT])(?:i?B)?", re.IGNORECASE)
-_TIME = re.compile(r"(?:(?P<days>\d{1,6})-)?(?P<clock>\d{1,9}(?::\d{1,6}){0,2})", re.ASCII)
 _MIB_PER_UNIT = {"": 1 / BYTES_PER_MIB, "K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
 
 
@@ -39,7 +37,7 @@ def demand_mib(text: str) -> int:
     Raises:
         InputError: no unit, not a number, zero or negative.
     """
-    match = _SIZE.fullmatch(text.strip())
+    match = re.fullmatch(r"(?i)(\d+(?:\.\d+)?)\s*([KMGT])(?:i?B)?", text.strip())
     if match is None:
         raise InputError(f"memory size '{text}' is not a number with a unit; write it like '9G' or '512M'")
     size = size_mib(float(match[1]), match[2].upper())
@@ -116,7 +114,7 @@ def time_span_s(text: str) -> float:
     """
     if text.lower() in ("unlimited", "infinite"):
         return math.inf
-    match = _TIME.fullmatch(text)
+    match = re.fullmatch(r"(?a)(?:(?P<days>\d{1,6})-)?(?P<clock>\d{1,9}(?::\d{1,6}){0,2})", text)
     if match is None:
         raise InputError(f"time limit '{text}' is none of minutes, [days-]hours:minutes:seconds and days-hours")
     parts = [int(part) for part in match["clock"].split(":")]

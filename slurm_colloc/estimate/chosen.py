@@ -75,14 +75,14 @@ class Chosen:
     ) -> None:
         self._folder, self._places = places
         self.files: dict[str, str] = {}
-        self._heard: set[bytes] = set()
+        self._heard: list[Collection[bytes]] = []
         self._leads: dict[tuple[str, str], None] = {}
         self.roots: dict[str, None] = {}
         self.listed: set[bytes] = set()
         self.weighty: set[str] = set()
         self._followed = 0
         self._own, self._texts = digest(script, 8), texts
-        self._asked, self.contents = set(map(as_word, labels)), Contents()
+        self._asked, self.contents = set(map(as_word, labels)), Contents(texts)
         self.said = self.contents.said
         self.fits = True
         self._words, self.names, self._until_s, self._bytes = frozenset(words), set(words), until_s, 0
@@ -125,7 +125,7 @@ class Chosen:
 
     def told(self) -> list[bytes]:
         """Return what the run is called of which a file that counts says something."""
-        return sorted(self._asked & self._heard)
+        return sorted(label for label in self._asked if any(label in names for names in self._heard))
 
     def has_read(self, name: str) -> bool:
         """Return whether a file that counts says something of that name."""
@@ -134,37 +134,40 @@ class Chosen:
     def from_folders(self, folders: Mapping[str, list[str]], named: Collection[str]) -> None:
         """Add what is named, and again what that names; then the kinds of files of which none in a folder is named."""
         folders_named = [one for one in named if not f"{self._folder}/".startswith(f"{one}/") or one == self._folder]
-        waiting = {(folder, name) for folder, names in folders.items() for name in names}
+        in_named = {
+            folder
+            for folder in folders
+            if any(f"{folder}/".startswith(f"{place}/") for place in folders_named)
+            or as_word(os.path.basename(folder)) in self._words
+        }
+        # What a run left behind is never read, and what a name says is asked once.
+        waiting = {
+            (folder, name): kind
+            for folder, names in folders.items()
+            for name in names
+            if (kind := kind_of(name)) != "results"
+        }
         self.weighty |= {folder for folder, name in waiting if ending_of(name) in WEIGHTS}
         while waiting:
-            files_read = {
-                one
-                for one in waiting
-                if self._is_read(
-                    *one,
-                    any(f"{one[0]}/".startswith(f"{place}/") for place in folders_named)
-                    or as_word(os.path.basename(one[0])) in self._words,
-                )
-            }
-            files_read = files_read or {one for one in waiting if self._may_be_read(*one)}
+            files_read = [one for one, kind in waiting.items() if self._is_read(*one, kind, one[0] in in_named)]
+            if not files_read:
+                has_code = any(kind_of(os.path.basename(path)) == "code" for path in self.files)
+                files_read = [one for one, kind in waiting.items() if self._may_be_read(*one, kind, has_code)]
             if not files_read:
                 break
             for folder, name in sorted(files_read):
                 self.add(os.path.join(folder, name))
-            waiting -= files_read
+                del waiting[folder, name]
 
-    def _is_read(self, folder: str, name: str, in_named: bool) -> bool:
-        kind, ending, whole = kind_of(name), ending_of(name), as_word(name)
-        if kind == "results":
-            return False
+    def _is_read(self, folder: str, name: str, kind: str, in_named: bool) -> bool:
+        ending, whole = ending_of(name), as_word(name)
         if kind == "data":
             is_weight = in_named and ending in WEIGHTS
             is_module = ending == "so" and whole.partition(b".")[0] in self.names
             return is_weight or is_module or whole in self.names or is_named(name, self._words, self._words)
-        base = os.path.basename(folder)
         if folder in self.weighty and is_beside_weights(name):
-            return in_named or as_word(base) in self.names
-        if kind == "settings" and re.fullmatch(RESULTS_FOLDERS, base):
+            return in_named or as_word(os.path.basename(folder)) in self.names
+        if kind == "settings" and re.fullmatch(RESULTS_FOLDERS, base := os.path.basename(folder)):
             return whole in self.said and self.contents.ask_for(f"{base}/{name}")
         if kind == "settings" and whole not in self._words and whole in self.said and self.contents.write(name):
             return False
@@ -178,21 +181,18 @@ class Chosen:
             return True
         return ending in COMPILED or name in ("__init__.py", "__main__.py")
 
-    def _may_be_read(self, folder: str, name: str) -> bool:
-        ending = ending_of(name)
+    def _may_be_read(self, folder: str, name: str, kind: str, has_code: bool) -> bool:
+        ending, base = ending_of(name), os.path.basename(folder)
         by_name = (folder, ending) in self._by_name and f"*.{ending}".encode() not in self.names
-        kind, base = kind_of(name), os.path.basename(folder)
-        is_aside = ASIDE.fullmatch(base) or re.fullmatch(RESULTS_FOLDERS, base)
-        is_output = as_word(name) in self.said and self.contents.write(name)
-        is_read = kind == "settings" and not is_aside and folder not in self.weighty and not is_output
+        is_read = kind == "settings" and folder not in self.weighty
+        is_read = is_read and not (re.fullmatch(ASIDE, base) or re.fullmatch(RESULTS_FOLDERS, base))
+        is_read = is_read and not (as_word(name) in self.said and self.contents.write(name))
         if ending in WRITTEN_BY_PROGRAMS:
             # Beneath what a word names they are read by their place.
             is_read = any(f"{folder}/".startswith(f"{place}/") for place in self._places) or folder == self._folder
         if kind == "code" and ending not in SHELL:
-            is_read = as_word(base) in self.names or not any(
-                kind_of(os.path.basename(path)) == "code" for path in self.files
-            )
-        return is_read and not by_name and not OF_TOOLS.fullmatch(name)
+            is_read = not has_code or as_word(base) in self.names
+        return is_read and not by_name and not re.fullmatch(OF_TOOLS, name)
 
     def add(self, path: str) -> None:
         """Read a file, or look at its size."""
@@ -217,13 +217,13 @@ class Chosen:
                 self.files[path] = f"{size} {began}" if by_content else f"{_eighths(size)} eighths"
                 return
             text = _text_of(path, kind, content)
-            self._texts.add(path, mark, text)
+            self._texts.add(path, mark, text, content)
         self._bytes += size
         if text.key == self._own:  # the job's own script, of which its words count
             return
         self.names.update(text.names)
         if text.is_text:
-            self._heard.update(text.names)
+            self._heard.append(text.names)
             self._asked.update(text.labels)
         if text.is_program:
             self.contents.add(path, content)
@@ -260,11 +260,12 @@ def _text_of(path: str, kind: str, content: bytes) -> Text:
 class Contents(Mapping[str, bytes]):
     """The contents of code and settings, by path; a file of which all that counts was kept is read when asked.
 
-    ``said`` are the names that stand in them.
+    ``said`` are the names that stand in them, ``texts`` what is kept of them and of what they were.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, texts: Texts | None = None) -> None:
         self._held: dict[str, bytes] = {}
+        self.texts = texts or Texts()
         self._took_s = 0.0
         self.said: set[bytes] = set()
 
@@ -298,6 +299,9 @@ class Contents(Mapping[str, bytes]):
             self._held[path] = content_of(path, _CODE_BYTES)[0]
             self._took_s += time.monotonic() - began_s
         return self._held[path]
+
+    def __contains__(self, path: object) -> bool:
+        return path in self._held
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._held)

@@ -28,6 +28,10 @@ _ENDINGS = word_sets(
         # Only runs write these.
         "results": "log out err o pyc lock xtc trr dcd edr cpt nc html md rst tmp png jpg jpeg gif svg pdf cache swp"
         " bak",
+        # No other plain word begins a line that only tells; python does where an option or a word of conda's follows.
+        "tellers": "echo printf date hostname pwd uname which ls free df lscpu whoami uptime id sleep head tail grep"
+        " sort wc cat squeue scontrol module shopt ulimit umask env printenv python python2 python3 nvcc gcc conda"
+        " mkdir",
         "weights": "safetensors bin pt pth ckpt gguf onnx h5",
     }
 )
@@ -35,25 +39,26 @@ C_LIKE, SHELL, WEIGHTS = _ENDINGS["c"], _ENDINGS["shell"], _ENDINGS["weights"]
 COMPILED = C_LIKE | _ENDINGS["fortran"] | _ENDINGS["built"]
 _CODE = COMPILED.union(SHELL, *map(_ENDINGS.__getitem__, ("scripted", "prose", "other code")))
 WRITTEN_BY_PROGRAMS = frozenset({"json", "xml"})
-_SETTINGS_NAMES = re.compile(
-    r"(?:GNU)?[Mm]akefile|[Ss]nakefile|\.?[Jj]ustfile|Rakefile|INCAR|POSCAR|KPOINTS|in\..+|model\.xyz|\w+(?:Dict|Properties)|fv\w+|inputs"
+_SETTINGS_NAMES = (
+    r"(?:GNU)?[Mm]akefile|[Ss]nakefile|\.?[Jj]ustfile|Rakefile|INCAR|POSCAR|KPOINTS|in\..+|model\.xyz"
+    r"|\w+(?:Dict|Properties)|fv\w+|inputs"
 )
 # These are nobody's but the tools' and the packages'; a job that needs one names it.
-OF_TOOLS = re.compile(
+OF_TOOLS = (
     r"pyproject\.toml|setup\.(?:py|cfg)|(?:Julia)?Manifest\.toml|environment\.ya?ml|tox\.ini|package(?:-lock)?\.json"
 )
 # Settings that lie with weights and are read with them.
-_BESIDE_WEIGHTS = re.compile(r"(?i)[\w.-]*(?:config|index|param|args|cfg|settings)[\w.-]*\.(?:json|ya?ml|toml)")
+_BESIDE_WEIGHTS = r"(?i)[\w.-]*(?:config|index|param|args|cfg|settings)[\w.-]*\.(?:json|ya?ml|toml)"
 CACHES = frozenset({"tmp", "__pycache__", "node_modules", "site-packages", "wandb", "mlruns"})
 RESULTS_FOLDERS = (
     r"(?i)logs?|.*[_-]logs?|outputs?|results?|runs?|checkpoints?|ckpts?|multirun|artifacts|work_dirs|tensorboard"
     r"|saves?|executed"
 )
 # Unless something names them.
-ASIDE = re.compile(r"tests?|docs?|examples?|notebooks?|analysis|figures?|plots?|assets|static|ci")
+ASIDE = r"tests?|docs?|examples?|notebooks?|analysis|figures?|plots?|assets|static|ci"
 _OF_NAMES = bytes(c if chr(c).isalnum() or c in b"_.+" or c > 127 else 95 if c == 45 else 32 for c in range(256))
 _OF_PATHS = bytes(c if chr(c).isalnum() or c in b"_.+-/~" or c > 127 else 32 for c in range(256))
-_PART = re.compile(rb"[^\W\d_]+|\d+")
+_PART = rb"[^\W\d_]+|\d+"
 
 
 @cache
@@ -67,7 +72,7 @@ def kind_of(name: str) -> str:
     ending = ending_of(name)
     if ending in _CODE:
         return "code"
-    if ending in _ENDINGS["settings"] or _SETTINGS_NAMES.fullmatch(name):
+    if ending in _ENDINGS["settings"] or re.fullmatch(_SETTINGS_NAMES, name):
         return "settings"
     return "results" if ending in _ENDINGS["results"] else "data"
 
@@ -76,9 +81,9 @@ def names_in(content: bytes) -> set[bytes]:
     """Return the words of a text that may name files; those with dots in parts, too."""
     words = set(content.translate(_OF_NAMES).split())
     dotted = [word for word in words if b"." in word]
-    for word in dotted:
-        words.add(word.strip(b"."))
-        words.update(word.split(b"."))
+    if dotted:
+        words.update(word.strip(b".") for word in dotted)
+        words.update(b".".join(dotted).split(b"."))
     if b"*." in content:
         words.update(re.findall(rb"\*\.\w+", content))
     return words
@@ -99,7 +104,7 @@ def is_read_by_name(path: str) -> bool:
 
 
 def is_beside_weights(name: str) -> bool:
-    return bool(_BESIDE_WEIGHTS.fullmatch(name))
+    return bool(re.fullmatch(_BESIDE_WEIGHTS, name))
 
 
 @cache
@@ -109,19 +114,22 @@ def as_word(name: str) -> bytes:
 
 def is_named(name: str, words: Collection[bytes], parts_of: Collection[bytes] = ()) -> bool:
     """Return whether a file's name, without its ending, is among words, or is made up of others."""
+    whole, stem, parts = _parts(name)
+    return stem in words or whole in words or (len(parts) > 1 and all(map(parts_of.__contains__, parts)))
+
+
+@cache
+def _parts(name: str) -> tuple[bytes, bytes, list[bytes]]:
     whole = as_word(name)
     stem = whole.rpartition(b".")[0] or whole
-    if stem in words or whole in words:
-        return True
-    parts = _PART.findall(stem)
-    return len(parts) > 1 and all(part in parts_of for part in parts)
+    return whole, stem, re.findall(_PART, stem)
 
 
 # Each begins with a letter that is rare where it can: a text is searched ten times as fast.
 _READ_BY_MACHINES = rb"(?![ \t]*(?:include|define|undef|if|ifdef|ifndef|elif|else|endif|pragma|import)\b)"
-_COMMENT_LINE = re.compile(rb"[ \t]*+#" + _READ_BY_MACHINES)
+_COMMENT_LINE = rb"[ \t]*+#" + _READ_BY_MACHINES
 # A comment behind code begins only where no quote follows: it could be within a text.
-_COMMENT = re.compile(rb"#(?<=[ \t]#)" + _READ_BY_MACHINES + rb"[^\n\"']{0,200}$", re.MULTILINE)
+_COMMENT = rb"(?m)#(?<=[ \t]#)" + _READ_BY_MACHINES + rb"[^\n\"']{0,200}$"
 _C = rb"(?m)^[ \t]*+//[^\n]*|(?<=[;{})])[ \t]{0,40}//[^\n\"]{0,200}$"
 # Patterns as text are compiled where one is needed: few files of a kind are read at a submission.
 _OTHER_COMMENTS = {
@@ -135,12 +143,11 @@ _OTHER_COMMENTS = {
 _MESSAGE = (
     rb"[ \t]*+(?:print|println|cat|message|disp|f?printf|log(?:ger|ging)?\.(?:debug|info|warning))[ \t]*\([^()*@]*\);?$"
 )
-OWN_PRINT = re.compile(rb"\bprint\s*=[^=]|\bas\s+print\b|\bdef\s+print\b")
+# Three, since one of them all would be tried at each letter.
+_OWN_PRINTS = rb"print(?<=\bprint)\s*=[^=]", rb"as(?<=\bas)\s+print\b", rb"def(?<=\bdef)\s+print\b"
 # A setting on a line of its own.
-_SETTING = re.compile(
-    rb"^([ \t\"'-]*+(?:export[ \t]++)?)([\w.+-]{1,80}+)([\"']?[ \t]*+[:=][ \t]*+)([^\n]{1,400})$", re.MULTILINE
-)
-_BLANKS = re.compile(rb"(?<=\S)[ \t]+")
+_SETTING = rb"(?m)^([ \t\"'-]*+(?:export[ \t]++)?)([\w.+-]{1,80}+)([\"']?[ \t]*+[:=][ \t]*+)([^\n]{1,400})$"
+_BLANKS = rb"(?<=\S)[ \t]+"
 _SETTINGS = frozenset({"yaml", "yml", "json", "toml", "ini", "cfg", "conf", "env"})
 _RUN_NUMBER = (
     rb"(?i)((?<![a-z])(?:seed|port|(?:log|print|save|eval)_(?:interval|freq|every))[\"']?(?:[ \t]*+[:=][ \t]*+|[ \t]++)"
@@ -154,35 +161,35 @@ _TEXT = rb"(?:\"\"\"[^\"]*(?:\"(?!\"\")[^\"]*)*\"\"\"|'''[^']*(?:'(?!'')[^']*)*'
 _DOCSTRING = rb"(?m):[ \t]*\n\s{0,40}" + _TEXT
 _FIRST_DOCSTRING = rb"(?m)\A\s*+" + _TEXT
 # A line of a here-document that starts as a comment does.
-_DEFINES = re.compile(r"#\s*define\s")
+_DEFINES = r"#\s*define\s"
 # Commands that only tell: a job's node and time, the programs and files that are there.
-_TELLS = re.compile(
+_TELLS = (
     r"\s*(?:(?:echo|printf|date|hostname|nvidia-smi|pwd|uname|which|ls|free|df|lscpu|whoami|uptime|id|sleep"
     r"|head|tail|grep|sort|wc|cat|squeue|scontrol\s+show|module\s+list|shopt|ulimit\s+-\w|umask\s+\d+)\b[^=:]*"
     r"|(?:env|printenv)(?:\s+[A-Z_]+)?|(?:python[\d.]*|nvcc|gcc|conda)\s+(?:--version|-V|list|info)"
     r"|(?:echo|printf|date|nvidia-smi|sleep)\b.*|mkdir\b[^$]*"
     r"|\w+=\1|)\s*".replace(r"\1", "\1")
 )
-_QUIETED = re.compile(r"\d?>&\d|(?:\d|&)?>>?\s*/dev/null|\$\{\w+[^{}`]*\}|'[^']*'")
-_SETS = re.compile(
+_QUIETED = r"\d?>&\d|(?:\d|&)?>>?\s*/dev/null|\$\{\w+[^{}`]*\}|'[^']*'"
+_SETS = (
     r"set(?:\s+[-+][b-zA-Z]+|\s+[-+][b-zA-Z]*o\s+(?!allexport)\w+)+\s*"
     r"|(?:export\s+)?(?:\b(?:PYTHON(?:UNBUFFERED|FAULTHANDLER|DONTWRITEBYTECODE)|JULIA_DEBUG|NCCL_DEBUG"
     r"|TF_CPP_MIN_LOG_LEVEL|LOG_?LEVEL)=\w*\s*)+|trap\s+[\"'](?:echo|rm|date)\b[^\"'|;&]*[\"']\s+[\w\s]+"
 )
 # The output of a function, or of a whole block, is read by its caller.
-_READS_TOLD = re.compile(r"(?m)\w\s*\(\s*\)|\bfunction\b|^\s*(?:done|fi|[})])\s*[|>]")
-_TO_ITS_FOLDER = re.compile(r"cd\s+[\"']?\$\{?SLURM_SUBMIT_DIR\}?[\"']?")
-_GOES = re.compile(r"\b(?:cd|pushd)\s+(?![\"']?\$\{?SLURM_SUBMIT_DIR)")
+_READS_TOLD = r"(?m)\w\s*\(\s*\)|\bfunction\b|^\s*(?:done|fi|[})])\s*[|>]"
+_TO_ITS_FOLDER = r"cd\s+[\"']?\$\{?SLURM_SUBMIT_DIR\}?[\"']?"
+_GOES = r"\b(?:cd|pushd)\s+(?![\"']?\$\{?SLURM_SUBMIT_DIR)"
 _LEVELS = frozenset({"DEBUG", "INFO", "WARN", "WARNING", "ERROR", "CRITICAL"})
 # These start one program and say nothing of it.
-_STARTS = re.compile(
+_STARTS = (
     r"(?:exec (?=nice )|(?:/usr/bin/)?time (?:-[vp] )?(?=[^\s-])|nohup |stdbuf(?: -\w+)+ |ionice(?: -\w ?\d)* "
     r"|nice(?: -n ?-?\d+| -\d+)? |timeout (?:-\S+ )*[\d.]+[smhd]? |PYTHONUNBUFFERED=\w* "
     r"|srun(?: --unbuffered| -u)*(?: --ntasks=1| -n ?1)(?: --unbuffered| -u)* (?=[^\s-]))"
 )
-_INTERPRETER = re.compile(r"(?<![\w./-])python3? (?:-[uBEs]+ |-W ?\w+ )*(?:\./)?(?=\S)")
-_BESIDE = re.compile(r"(?<=\s)[\"']?\$\{?SLURM_SUBMIT_DIR\}?/([\w./-]+)[\"']?")
-_HERE = re.compile(r"(?<!<)<<(?!<)-?\s*[\"']?(\w+)")
+_INTERPRETER = r"(?<![\w./-])python3? (?:-[uBEs]+ |-W ?\w+ )*(?:\./)?(?=\S)"
+_BESIDE = r"(?<=\s)[\"']?\$\{?SLURM_SUBMIT_DIR\}?/([\w./-]+)[\"']?"
+_HERE = r"(?<!<)<<(?!<)-?\s*[\"']?(\w+)"
 _MOST_TIDIED_BYTES, _MOST_OF_SHELL_BYTES = 256 * 1024, 32 * 1024
 _BEHIND = r"\s#[^\"']{0,200}$"
 
@@ -202,13 +209,16 @@ def said(content: bytes, ending: str, labels: set[str] | None = None) -> bytes:
     if ending in C_LIKE and b"/*" in content:
         before, *rest = content.split(b"/*")
         content = before + b"".join(part.partition(b"*/")[2] for part in rest)
-    content = re.sub(comment, b"", content) if comment else _COMMENT.sub(b"", content) if b"#" in content else content
+    content = (
+        re.sub(comment, b"", content) if comment else re.sub(_COMMENT, b"", content) if b"#" in content else content
+    )
     if ending in SHELL:
         content = shell_lines(content.decode(errors="surrogateescape")).encode(errors="surrogateescape")
     lines = list(filter(None, map(bytes.rstrip, content.split(b"\n"))))
     if b"#" in content and ending not in C_LIKE:
-        lines = [line for line in lines if b"#" not in line or not _COMMENT_LINE.match(line)]
-    if ending not in _SETTINGS and not OWN_PRINT.search(content):
+        is_comment = re.compile(_COMMENT_LINE).match
+        lines = [line for line in lines if b"#" not in line or not is_comment(line)]
+    if ending not in _SETTINGS and not has_own_print(content):
         is_message = re.compile(_MESSAGE).match
         lines = [line for line in lines if line[-1:] not in b");" or not is_message(line)]
     content = b"\n".join(lines)
@@ -216,12 +226,19 @@ def said(content: bytes, ending: str, labels: set[str] | None = None) -> bytes:
         content = re.sub(_DOCSTRING, b":", content)
         content = re.sub(_FIRST_DOCSTRING, b"", content).lstrip()
     if ending in _SETTINGS:
-        content = _BLANKS.sub(b" ", _SETTING.sub(partial(_but_noise, set() if labels is None else labels), content))
+        content = re.sub(
+            _BLANKS, b" ", re.sub(_SETTING, partial(_but_noise, set() if labels is None else labels), content)
+        )
     if ending == "json":
         content = content.translate(None, b" \t\r\n")
     small = content.lower()
     counts_runs = any(name in small for name in _OF_RUNS) or re.search(_PORT, small)
     return re.sub(_RUN_NUMBER, rb"\1*", content) if counts_runs else content
+
+
+def has_own_print(content: bytes) -> bool:
+    """Return whether a program has another function of the name print."""
+    return b"print" in content and any(re.search(pattern, content) for pattern in _OWN_PRINTS)
 
 
 def _but_noise(labels: set[str], match: re.Match[bytes]) -> bytes:
@@ -239,12 +256,12 @@ def only_seeds(name: str, texts: Iterable[bytes]) -> bool:
     for text in (text for text in texts if name.encode() in text):
         names, seeds = {name.encode()}, 0
         for line in text.split(b"\n"):
-            if names.isdisjoint(_NAME.findall(line)):
+            if names.isdisjoint(re.findall(_NAME, line)):
                 continue
-            if _SEEDS.search(line):
+            if re.search(_SEEDS, line):
                 seeds += 1
             # "i = int(os.environ[name])": the new name counts from here on.
-            elif found := _ASSIGNED.match(line):
+            elif found := re.match(_ASSIGNED, line):
                 names.add(found[1])
             else:
                 return False
@@ -261,12 +278,12 @@ def says_nothing(name: str, value: str) -> bool:
     return is_noise(name, value) or bool(is_rate(name) and is_number and float(value.replace("_", "")))
 
 
-_NAME = re.compile(rb"\w+")
-_ASSIGNED = re.compile(
+_NAME = rb"\w+"
+_ASSIGNED = (
     rb"\s*(\w+)\s*(?:=|<-)\s*(?:int\(|as\.\w+\(|parse\(Int\w*,\s*)?(?:os\.environ(?:\.get)?[\[(]|os\.getenv\(|Sys\.getenv\(|ENV\[)"
     rb"[\w\"', ]*[\])]+\s*$"
 )
-_SEEDS = re.compile(rb"(?i)(?:seed\w*|prngkey|\w*rng|randomstate|save\w*|print|write\w*|to_csv)[!\w.]*\s*\(")
+_SEEDS = rb"(?i)(?:seed\w*|prngkey|\w*rng|randomstate|save\w*|print|write\w*|to_csv)[!\w.]*\s*\("
 
 
 def _of_notebook(content: bytes) -> bytes:
@@ -288,43 +305,47 @@ def _of_report(content: bytes) -> bytes:
 def shell_lines(text: str) -> str:
     """Return the lines of a script that do something, each on one line."""
     lines, until = [], ""
-    waits, reads_told = bool(re.search(r"(?<![>&<])&(?![>&])", text)), bool(_READS_TOLD.search(text))
-    goes = bool(_GOES.search(text))
+    waits = "&" in text and bool(re.search(r"(?<![>&<])&(?![>&])", text))
+    reads_told = any(sign in text for sign in ("(", "function", "|", ">")) and bool(re.search(_READS_TOLD, text))
+    goes = ("cd" in text or "pushd" in text) and bool(re.search(_GOES, text))
     for number, line in enumerate(text.replace("\\\n", " ").splitlines()):
         bare = " ".join(line.split())
         bare = re.sub(_BEHIND, "", bare) if " #" in bare else bare
-        is_comment = bare.startswith("#") and not _DEFINES.match(bare) and (number or not bare.startswith("#!"))
+        is_comment = bare.startswith("#") and not re.match(_DEFINES, bare) and (number or not bare.startswith("#!"))
         if not bare or is_comment:
             continue
         if until:
             until = "" if bare == until else until
-        elif match := _HERE.search(bare):
+        elif "<<" in bare and (match := re.search(_HERE, bare)):
             until = match[1]
         elif (
-            _SETS.fullmatch(bare)
+            (("=" in bare or bare.startswith(("set", "trap"))) and re.fullmatch(_SETS, bare))
             or (bare == "wait" and not waits)
-            or (not goes and _TO_ITS_FOLDER.fullmatch(bare))
+            or (not goes and bare.startswith("cd") and re.fullmatch(_TO_ITS_FOLDER, bare))
             or (not reads_told and _only_tells(bare))
         ):
             continue
         else:
-            bare = _as_started(bare if goes else _BESIDE.sub(r"\1", bare))
+            bare = _as_started(bare if goes or "SUBMIT_DIR" not in bare else re.sub(_BESIDE, r"\1", bare))
         lines.append(bare)
     return "\n".join(lines)
 
 
 def _as_started(line: str) -> str:
     """Return a command without what starts it."""
-    while line[:1] in "entsPi/" and (match := _STARTS.match(line)):
+    while line[:1] in "entsPi/" and (match := re.match(_STARTS, line)):
         line = line[match.end() :]
-    return _INTERPRETER.sub("python ", line) if "python" in line else line
+    return re.sub(_INTERPRETER, "python ", line) if "python" in line else line
 
 
 def _only_tells(line: str) -> bool:
     """Return whether each command of a line tells something to who reads the output, and none leaves anything."""
-    if not _TELLS.match(line) or "`" in line:
+    program, _, rest = line.partition(" ")
+    if "`" in line or line.startswith("#!") or (program.isalnum() and program not in _ENDINGS["tellers"]):
         return False
-    bare, inside = _QUIETED.sub("_", line), True
+    if program.startswith("python") and not rest.lstrip().startswith(("-", "list", "info")):
+        return False
+    bare, inside = re.sub(_QUIETED, "_", line), True
     while inside and (match := re.search(r"\$\(([^()]*)\)", bare)):
         inside = bool(re.match(r"date\b|hostname\b", match[1])) or _only_tells(match[1])
         bare = f"{bare[: match.start()]}\1{bare[match.end() :]}"
@@ -332,5 +353,5 @@ def _only_tells(line: str) -> bool:
     return (
         inside
         and not re.search(r"[<>(){}]|(?<!&)&(?!&)", bare)
-        and all(map(_TELLS.fullmatch, re.split(r"\|\|?|&&|;", bare)))
+        and all(re.fullmatch(_TELLS, one) for one in re.split(r"\|\|?|&&|;", bare))
     )

@@ -12,7 +12,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
-from itertools import islice
+from itertools import chain, islice
 from typing import NamedTuple
 
 from slurm_colloc.estimate.chosen import MOST_IN_FOLDER, Chosen, Contents
@@ -37,24 +37,29 @@ _MOST_S = 0.1
 _MOST_FOLDERS, _MOST_ENTRIES, _MOST_WORDS, _MOST_BESIDE, _MOST_LED = 256, 10_000, 64, 32, 8
 # A folder that begins with so many files of data, or has so many folders and no code, holds data.
 _MANY_DATA, _MANY_FOLDERS = 200, 64
-_PSEUDO = re.compile(r"/(?:dev|proc|sys|run)/")
-_WORD = re.compile(r"[^\s\"'=;|&<>()`,$*?{}\[\]]+")
+_PSEUDO = "/dev/", "/proc/", "/sys/", "/run/"
+_WORD = r"[^\s\"'=;|&<>()`,$*?{}\[\]]+"
 # An option by whose name a program may write there.
-_WRITES_TO = re.compile(
+_WRITES_TO = (
     r"(?<![\w-])--?\w*(?:work|save|ckpt|checkpoint|cache|exp|out|log|dest|store|tmp|temp|run)[\w-]{0,40}"
     r"[= ]([\w./~-]+)"
 )
 # "PYTHONPATH=a:b" names two; the second of "-B code:/code" is a place in a container.
-_LISTS = re.compile(r"(PATH=|LIBS=|LIB=)?[\"']?(?<![\w./~+:-])([\w./~+-]+):([\w./~+:-]*)")
+_LISTS = r"(PATH=|LIBS=|LIB=)?[\"']?(?<![\w./~+:-])([\w./~+-]+):([\w./~+:-]*)"
 # A file that is one of several for each seed is another if its contents are.
-OF_A_SEED = re.compile(r"(?i)(?<![a-z])seed[_-]?\d+")
+_OF_A_SEED = r"(?i)(?<![a-z])seed[_-]?\d+"
 _ROUNDS = 3
 # The run's name stands among the files if one of them says something of that name.
 OF_LABEL = "name "
 # A program takes its settings from variables of the names of its own fields, with a prefix, by these.
-_FROM_ENVIRONMENT = re.compile(rb"environ|getenv|envvar|_env|env_|ENV$|BaseSettings|LightningCLI")
+_FROM_ENVIRONMENT = rb"environ|getenv|envvar|_env|env_|ENV$|BaseSettings|LightningCLI"
 # A script does so if it asks for a variable by another one, or for all of them.
-_ASKS_ALL = re.compile(r"\$\{!|\b(?:env|printenv|compgen)\b")
+_ASKS_ALL = r"\$\{!|\b(?:env|printenv|compgen)\b"
+
+
+def without_seed(text: str) -> str:
+    """Return a text with stars for the numbers of its seeds."""
+    return re.sub(_OF_A_SEED, "seed*", text) if "seed" in text.lower() else text
 
 
 class Read(NamedTuple):
@@ -71,8 +76,7 @@ class Read(NamedTuple):
     @property
     def key(self) -> str:
         """Return what these files are known by, wherever they lie: empty where there are none."""
-        named = ((OF_A_SEED.sub("seed*", os.path.basename(path)), content) for path, content in self.files.items())
-        contents = sorted({f"{name}={content}" for name, content in named})
+        contents = sorted({f"{without_seed(os.path.basename(path))}={content}" for path, content in self.files.items()})
         key = digest("\n".join(contents), 4) if contents else ""
         return key if self.fits else f"x{key}"
 
@@ -119,7 +123,7 @@ def files_of(job: Job, texts: Texts) -> Read:
 
 
 def _paths(text: str, folders: Sequence[str], home: str) -> Iterator[str]:
-    words = dict.fromkeys(word for word in _WORD.findall(text) if "/" in word or "." in word)
+    words = dict.fromkeys(word for word in re.findall(_WORD, text) if "/" in word or "." in word)
     for word in islice(words, _MOST_WORDS):
         word = at_home(word, home or "~")
         yield from dict.fromkeys(os.path.normpath(os.path.join(folder, word)) for folder in folders)
@@ -127,7 +131,7 @@ def _paths(text: str, folders: Sequence[str], home: str) -> Iterator[str]:
 
 def _several(text: str) -> Iterator[str]:
     """Yield the places of words that name several, apart by colons."""
-    for is_path, path, rest in _LISTS.findall(text):
+    for is_path, path, rest in re.findall(_LISTS, text) if ":" in text else ():
         yield from (path, *rest.split(":")) if is_path else (path,)
 
 
@@ -136,7 +140,7 @@ class _Looked:
 
     def __init__(self, job: Job, texts: Texts) -> None:
         self._job, self._texts = job, texts
-        self._folder, self._words = job.folders[0], frozenset(_WORD.findall(job.text))
+        self._folder, self._words = job.folders[0], frozenset(re.findall(_WORD, job.text))
         self._until_s = time.monotonic() + _MOST_S
         # Only files directly in these, and folders that a word names: beneath is all that a user has.
         self._too_wide = {
@@ -166,7 +170,7 @@ class _Looked:
 
     @cache  # noqa: B019
     def _asks_all(self) -> bool:
-        return any(map(_FROM_ENVIRONMENT.search, self._said))
+        return any(map(re.compile(_FROM_ENVIRONMENT).search, self._said))
 
     @cache  # noqa: B019
     def _small(self) -> frozenset[bytes]:
@@ -174,7 +178,7 @@ class _Looked:
 
     def at(self, path: str) -> None:
         """Look at what a word names."""
-        if _PSEUDO.match(path):
+        if path.startswith(_PSEUDO):
             return
         try:
             status = os.stat(path)
@@ -309,9 +313,13 @@ class _Looked:
     def _add_sizes(self, chosen: Chosen) -> None:
         """Add how large data is that no file names: a folder's largest, as one that is added may be larger."""
         text, written = self._job.text, self._job.written
-        patterns = (word.partition("*")[0] for word in re.findall(r"[\w./~*-]+", text) if "/" in word and "*" in word)
+        patterns = (
+            word.partition("*")[0]
+            for word in re.findall(r"[\w./~*-]+", text if "*" in text else "")
+            if "/" in word and "*" in word
+        )
         globbed = {os.path.normpath(os.path.join(self._folder, os.path.dirname(pattern))) for pattern in patterns}
-        places = {os.path.basename(word.rstrip("/")) for word in _WRITES_TO.findall(text)}
+        places = {os.path.basename(word.rstrip("/")) for word in re.findall(_WRITES_TO, text if "-" in text else "")}
         named = {path for path in self._named if os.path.isdir(path)}
         # A word or a program names a folder of data beneath the job's own.
         below = {path for folder in (*self._data, *self._found) for path in (folder, os.path.dirname(folder))}
@@ -326,7 +334,7 @@ class _Looked:
                 inside
                 or base in written
                 or base in places
-                or ASIDE.fullmatch(base)
+                or re.fullmatch(ASIDE, base)
                 or re.fullmatch(RESULTS_FOLDERS, base)
             ):
                 continue
@@ -342,6 +350,8 @@ class _Looked:
         """Return what counts of all that was found."""
         script, labels, written = self._job.script, self._job.labels, self._job.written
         words = names_in(" ".join([self._job.text, *labels]).encode(errors="surrogateescape"))
+        found = chain.from_iterable(self._found.values())
+        self._texts.expect(sum(kind_of(name) in ("code", "settings") for name in found))
         chosen = Chosen(words, script, labels, self._until_s, (self._folder, self._named), self._texts)
         for path in sorted(self._named):
             chosen.add(path)
@@ -365,7 +375,8 @@ class _Looked:
             path for path in chosen.files if path in self._named or is_named(os.path.basename(path), words, words)
         )
         self._said = frozenset(
-            chosen.said | (names_in(script) | {b"ENV"} if _ASKS_ALL.search(script.decode(errors="replace")) else set())
+            chosen.said
+            | (names_in(script) | {b"ENV"} if re.search(_ASKS_ALL, script.decode(errors="replace")) else set())
         )
         # Modules may lie in folders that were passed by.
         passed = any(map(chosen.has_read, self._passed))

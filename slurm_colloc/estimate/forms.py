@@ -12,13 +12,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from slurm_colloc.estimate.content import C_LIKE, COMPILED, OWN_PRINT, ending_of, said, says_nothing
+from slurm_colloc.estimate.content import C_LIKE, COMPILED, ending_of, has_own_print, said, says_nothing
 from slurm_colloc.estimate.digest import digest
 from slurm_colloc.estimate.option_names import is_label, word_sets
 from slurm_colloc.estimate.places import TooMuchError
+from slurm_colloc.estimate.texts import FORM_BYTES
 
-# A submission waits so long for the forms of files that are new to it; the next one makes those that are left.
-_MOST_S, _MOST_BYTES = 0.03, 128 * 1024
+# A submission waits so long for the forms of files that were edited, or of which no contents are kept.
+_MOST_S = 0.03
 _NAMES = word_sets(
     {
         # These objects say something, by these of their functions.
@@ -37,36 +38,24 @@ _NAMES = word_sets(
 # An expression without these, and without other calls, computes nothing: they set a name or wait.
 _SETS = (_ast.NamedExpr, _ast.Await, _ast.Yield, _ast.YieldFrom, _ast.comprehension)
 # A program may read its own types by these.
-_READS_TYPES = re.compile(
+_READS_TYPES = (
     rb"typer|tyro|jsonargparse|signature|__annotations__|type_hints|Annotated|pydantic|beartype|\bCLI\b|hydra"
 )
-_BLANKS = re.compile(rb"(?m)^[ \t]+|[ \t]*([=,;(){}]|<-)[ \t]*|[ \t]+$")
-_KEY, _LIST = re.compile(r"([\w.\"'/-]+):(?: |$)"), "- "
-_QUOTED = re.compile(r"([\"'])([A-Za-z][\w./-]*)\1")
+_BLANKS = rb"(?m)^[ \t]+|[ \t]*([=,;(){}]|<-)[ \t]*|[ \t]+$"
+_KEY, _LIST = r"([\w.\"'/-]+):(?: |$)", "- "
+_QUOTED = r"([\"'])([A-Za-z][\w./-]*)\1"
 
 
-def forms(
-    contents: Mapping[str, bytes],
-    files: Mapping[str, str],
-    before: Mapping[str, tuple[str, ...]],
-    urgent: frozenset[str],
-) -> dict[str, tuple[str, ...]]:
-    """Return the forms of files by path, with what each file is known by; ``before`` has those of the last time.
-
-    Edited files go first, then those that the job's words name (``urgent``).
-    """
+def forms(contents: Mapping[str, bytes], paths: Sequence[str]) -> dict[str, str]:
+    """Return the forms of files by path, of the first ones where there is no time for all."""
     until_s = time.monotonic() + _MOST_S
-    forms_now = {path: pair for path, pair in before.items() if files.get(path) == pair[0]}
-    paths = sorted(
-        contents.keys() & files.keys() - forms_now.keys(),
-        key=lambda path: (path not in before, path not in urgent, path),
-    )
+    forms_now = dict[str, str]()
     with suppress(TooMuchError):
         for path in paths:
             if time.monotonic() > until_s:
                 break
-            if len(contents[path]) <= _MOST_BYTES and (form := form_of(contents[path], ending_of(path))):
-                forms_now[path] = (files[path], form)
+            if len(contents[path]) <= FORM_BYTES and (form := form_of(contents[path], ending_of(path))):
+                forms_now[path] = form
     return forms_now
 
 
@@ -92,7 +81,7 @@ def _of_text(text: bytes, ending: str) -> str:
         return ""
     # A comment that goes on to the end of its line would take in the next.
     text = re.sub(rb"(?m)^(?!#)(.*)\n(?!#)", rb"\1 ", text) if ending in C_LIKE and b"//" not in text else text
-    return _BLANKS.sub(rb"\1", text).decode(errors="surrogateescape")
+    return re.sub(_BLANKS, rb"\1", text).decode(errors="surrogateescape")
 
 
 def _but_noise(value: Any) -> Any:
@@ -114,14 +103,14 @@ def _in_order(lines: Sequence[str]) -> Iterator[str]:
         if not groups or (len(line) - len(bare) <= indent and not is_of_list):
             groups.append([])
         groups[-1].append(line)
-    keys = [match[1] for group in groups if (match := _KEY.match(group[0].lstrip()))]
+    keys = [match[1] for group in groups if (match := re.match(_KEY, group[0].lstrip()))]
     if len(keys) == len(groups) == len(set(keys)):
         groups.sort(key=lambda group: group[0].lstrip())
     for head, *rest in groups:
         bare = _without_comment(head.strip())
         # A text, or what goes on in the next line, is as it stands.
         is_table = bare.endswith(":") or bare.startswith(_LIST)
-        yield _QUOTED.sub(lambda match: match[0] if match[2].lower() in _NAMES["no texts"] else match[2], bare)
+        yield re.sub(_QUOTED, lambda match: match[0] if match[2].lower() in _NAMES["no texts"] else match[2], bare)
         if rest:
             yield from (f" {line}" for line in (_in_order(rest) if is_table else rest))
 
@@ -135,8 +124,8 @@ class _Python:
     """The syntax tree of a program, without its texts on itself, its messages, and types that nothing reads."""
 
     def __init__(self, content: bytes) -> None:
-        self._has_types, self._has_doc = bool(_READS_TYPES.search(content)), b"__doc__" in content
-        self._has_print = not OWN_PRINT.search(content)
+        self._has_types, self._has_doc = bool(re.search(_READS_TYPES, content)), b"__doc__" in content
+        self._has_print = not has_own_print(content)
         tree = compile(content, "", "exec", _ast.PyCF_ONLY_AST, dont_inherit=True)
         self.tree = self._of(tree, in_class=False)
 

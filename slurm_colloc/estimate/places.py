@@ -15,7 +15,7 @@ _MOST_FOLDERS, _MOST_ENTRIES, _MOST_BYTES = 16, 4000, 64 * 1024
 # A file that was changed so shortly before may be changed once more within one tick of the file system's clock.
 _SETTLED_NS = 2_000_000_000
 SYSTEM = re.compile(r"/(?:usr|opt|etc|s?bin|lib\w*|run|boot|dev|proc|sys)(?:/|$)")
-_COMMAND = re.compile(r"(?<![\w./$=-])[A-Za-z][\w.+-]*")
+_COMMAND = r"(?<![\w./$=-])[A-Za-z][\w.+-]*"
 _PATH = r"\bPATH=[\"']?([^\s\"';]+)"
 # A tool of this name reads these, unless told otherwise.
 _HABITS = {
@@ -33,12 +33,14 @@ _HABITS = {
 }
 _CONTAINERS = frozenset({"apptainer", "singularity", "docker", "podman", "nvidia-docker", "srun", "enroot"})
 # A folder bound into a container, and its place there: "-B code:/code:ro", "source=code,target=/code".
-_BOUND = re.compile(r"(?<![\w./~+:-])([\w./~+-]+):(/[\w./+-]*\w)")
-_MOUNTED = re.compile(r"\b(?:src|source)=([\w./~+-]+),(?:dst|destination|target)=(/[\w./+-]*\w)")
+_BOUND = r"(?<![\w./~+:-])([\w./~+-]+):(/[\w./+-]*\w)"
+_MOUNTED = r"\b(?:src|source)=([\w./~+-]+),(?:dst|destination|target)=(/[\w./+-]*\w)"
 _ENVIRONMENT = (
     r"(?<![^\s\"';=])([^\s\"';=]+)/bin/(?:activate|python[\d.]*|torchrun|accelerate)\b"
     r"|\b(?:activate|conda\s+run\s+(?:-n|-p|--name|--prefix))\s+([^\s\"';&|]+)|\b(uv|poetry|pipenv|hatch)\s+run\b"
 )
+# Half a millisecond to compile, for the few scripts that have one of these.
+_OF_ENVIRONMENTS = "activate", "conda", "uv", "poetry", "pipenv", "hatch", *map("/bin/{}".format, ("p", "t", "ac"))
 _CONDAS = ("~/miniconda3", "~/anaconda3", "~/miniforge3", "~/mambaforge", "~/micromamba", "~/.conda")
 # A module that leads to an editable package has its name and its folder so.
 _MAPPED = r"'[\w.]+': '(/[^'\n]+)'"
@@ -49,8 +51,8 @@ _QUOTED = rb"[\"']([^\"'\n]{1,200})[\"']"
 _ABOVE = rb"\.parent\b|parents\[|dirname|pardir"
 
 VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
-_GOES = re.compile(r"cd\s+[\"']?([^\s\"'|;&]+)[\"']?(?:\s*(?:\|\|\s*exit\b.*|;))?")
-_SETS_UP = re.compile(r"#!|(?:module|ml|source|\.|conda|export|set|eval|unset|ulimit|umask|\w+=\S*$)")
+_GOES = r"cd\s+[\"']?([^\s\"'|;&]+)[\"']?(?:\s*(?:\|\|\s*exit\b.*|;))?"
+_SETS_UP = r"#!|(?:module|ml|source|\.|conda|export|set|eval|unset|ulimit|umask|\w+=\S*$)"
 
 
 class TooMuchError(Exception):
@@ -61,18 +63,18 @@ def goes_to(body: str, folder: str, variables: Mapping[str, str]) -> str:
     """Return the folder that a script goes to before all else but the setting up of its environment."""
     values = {**variables, "PWD": folder, "SLURM_SUBMIT_DIR": folder}
     for line in body.split("\n"):
-        if match := _GOES.fullmatch(line):
+        if line.startswith("cd") and (match := re.fullmatch(_GOES, line)):
             path = VARIABLE.sub(lambda one: values.get(one[1] or one[2], one[0]), match[1])
             path = at_home(path, variables.get("HOME", "~"))
             return folder if "$" in path else os.path.normpath(os.path.join(folder, path))
-        if not _SETS_UP.match(line):
+        if not re.match(_SETS_UP, line):
             break
     return folder
 
 
 def by_habit(text: str) -> list[str]:
     """Return what the tools that a script calls read though it names none of it, in its folder or in one above."""
-    called = set(_COMMAND.findall(text))
+    called = set(re.findall(_COMMAND, text))
     names = [name for tool in sorted(called & set(_HABITS)) for name in _HABITS[tool]]
     return [f"{above}{name}" for name in names for above in ("./", "../", "../../")]
 
@@ -90,8 +92,8 @@ def defaults(variables: Mapping[str, str]) -> dict[bytes, list[str]]:
 
 def as_outside(text: str, folder: str) -> str:
     """Return a text in which what a container has at a place of its own is where it lies outside."""
-    for pattern in (_BOUND, _MOUNTED) if set(_COMMAND.findall(text)) & _CONTAINERS else ():
-        for outside, inside in pattern.findall(text):
+    for pattern in (_BOUND, _MOUNTED) if set(re.findall(_COMMAND, text)) & _CONTAINERS else ():
+        for outside, inside in re.findall(pattern, text):
             path = os.path.join(folder, outside)
             text = re.sub(rf"(?<![\w./~:-]){re.escape(inside)}(?![\w.-])", lambda _, path=path: path, text)  # type: ignore[misc]
     return text
@@ -101,7 +103,7 @@ def is_of_tool(variable: str, text: str) -> bool:
     """Return whether a variable has the name of a tool before its own that a text calls: APPTAINER_BIND."""
     tool = variable.partition("_")[0].lower().removesuffix("env")
     tools = {"apptainer", "singularity"} if tool in ("apptainer", "singularity") else {tool}
-    return bool(tools & set(_COMMAND.findall(text)))
+    return bool(tools & set(re.findall(_COMMAND, text)))
 
 
 def by_path(text: str, variables: Mapping[str, str], folder: str) -> Iterator[str]:
@@ -111,8 +113,8 @@ def by_path(text: str, variables: Mapping[str, str], folder: str) -> Iterator[st
         TooMuchError: it is too long or too slow.
     """
     until_s = time.monotonic() + _MOST_S
-    called, home = set(_COMMAND.findall(text)), variables.get("HOME", "")
-    written = re.findall(_PATH, text)
+    called, home = set(re.findall(_COMMAND, text)), variables.get("HOME", "")
+    written = re.findall(_PATH, text) if "PATH=" in text else []
     places = dict.fromkeys(":".join([*written, variables.get("PATH", "")]).split(":"))
     for number, place in enumerate(places):
         if number >= 4 * _MOST_FOLDERS:
@@ -145,7 +147,7 @@ def import_roots(text: str, variables: Mapping[str, str], folder: str) -> list[s
 
 
 def _environments(text: str, variables: Mapping[str, str], folder: str) -> Iterator[str]:
-    for path, name, tool in re.findall(_ENVIRONMENT, text):
+    for path, name, tool in re.findall(_ENVIRONMENT, text) if any(map(text.__contains__, _OF_ENVIRONMENTS)) else ():
         if path or "/" in name:
             yield path or name if (path or name).startswith("~") else os.path.join(folder, path or name)
         elif name:

@@ -35,13 +35,13 @@ _NO_QUOTES = str.maketrans("", "", "\"'")
 # sbatch puts this before a command given to --wrap, and a newline behind it.
 WRAPPED = b"#!/bin/sh\n# This script was created by sbatch --wrap.\n\n"
 _ASSIGNED = r"(?:^|[\s;(])(?:export\s+|local\s+|readonly\s+)?([A-Za-z_]\w*)=|\b(?:for|read(?:\s+-\w+)*)\s+(\w+)"
-_CONSTANT = re.compile(r"(?m)(?:^|[;\s])([A-Za-z_]\w*)=[\"']?([\w./~+${}-]+)")
+_CONSTANT = r"(?m)(?:^|[;\s])([A-Za-z_]\w*)=[\"']?([\w./~+${}-]+)"
 # Commands in whose place a shell would put a folder.
-_PLACE = re.compile(
+_PLACE = (
     r"\$\(\s*(?:builtin\s+)?(?:(?:cd|realpath|readlink\s+-\w+)\s+\"?([^\s()\"]+)\"?(?:\s*(?:&&|;)\s*pwd)?"
     r"|dirname\s+\"?([^\s()\"]+)\"?|pwd)\s*\)"
 )
-_WORD = re.compile(r"[^\s\"'=;|&<>()`]+")
+_WORD = r"[^\s\"'=;|&<>()`]+"
 _VALUE = r"\"[^\"\n]*\"|'[^'\n]*'|[^\s;&|]*"
 _LONGER = r"\$\{?\w+\}?:(?![-=+?])|:\$\{?\w+\}?"
 _OWN_ENVIRONMENT = r"\b(?:activate|apptainer|singularity|enroot|docker|podman|--container-image|conda\s+run)\b"
@@ -147,12 +147,14 @@ def _read(
 ) -> Read:
     """Return what the files hold that the words of a script and its arguments lead to."""
     text_said = _placed(text_said)
-    constants = {name: value for name, value in _CONSTANT.findall(text_said) if name not in REFERENCE.findall(value)}
+    constants = {
+        name: value for name, value in re.findall(_CONSTANT, text_said) if name not in REFERENCE.findall(value)
+    }
     values = {**variables, **constants, "PWD": folders[0], "SLURM_SUBMIT_DIR": folders[-1]}
     text = reads = reader.reads(text_said)
     for _ in range(3):
         text = VARIABLE.sub(lambda match: values.get(match[1] or match[2], match[0]), text)
-    written = set(_WORD.findall(text_said)) - set(_WORD.findall(reads))
+    written = set(re.findall(_WORD, text_said)) - set(re.findall(_WORD, reads))
     script, home = body.encode(errors="surrogateescape"), variables.get("HOME", "")
     may_ask = [name for name in candidates if not name.startswith(_OF_SESSION)]
     theirs = [name for name in may_ask if is_of_tool(name, text)]
@@ -171,8 +173,8 @@ def _read(
 
 def _placed(text: str) -> str:
     """Return a text with the places in it that a shell would ask for: those above a folder, twice at most."""
-    for _ in range(2):
-        text = _PLACE.sub(lambda match: match[1] or (f"{match[2]}/.." if match[2] else "$PWD"), text)
+    for _ in range(2 * ("$(" in text)):
+        text = re.sub(_PLACE, lambda match: match[1] or (f"{match[2]}/.." if match[2] else "$PWD"), text)
     return text
 
 
@@ -214,7 +216,7 @@ def names_from_outside(script: bytes, variables: Collection[str] | None = None) 
     references = set(REFERENCE.findall(body))
     reader = Reader(())
     reader.text(body)
-    of_slurm = [*references.intersection(OF_REQUEST), *([INDEX] if reader.asks_index(body) else [])]
+    of_slurm = [*references.intersection(OF_REQUEST), *([INDEX] if INDEX in body and reader.asks_index(body) else [])]
     return [*_from_outside(body, references if variables is None else variables), *of_slurm]
 
 

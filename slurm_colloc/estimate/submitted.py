@@ -7,6 +7,7 @@ names it: the run before left it behind.
 
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
@@ -21,7 +22,6 @@ from slurm_colloc.estimate.chosen import OF_LARGEST
 from slurm_colloc.estimate.content import COMPILED, OF_TOOLS, WRITTEN_BY_PROGRAMS, ending_of, kind_of
 from slurm_colloc.estimate.digest import digest
 from slurm_colloc.estimate.files import OF_LABEL, Read
-from slurm_colloc.estimate.forms import forms
 from slurm_colloc.estimate.option_names import is_rate
 from slurm_colloc.estimate.places import TooMuchError
 from slurm_colloc.estimate.signature import Signature, parts_of
@@ -86,13 +86,14 @@ def compared(submission: Signature, last: Submitted | None) -> tuple[Signature, 
     """
     read, program = submission.read, submission.read.key
     submission = _as_last(submission, last)
-    forms_now = forms(read.contents, read.files, last.forms if last else {}, read.named) if read.fits else {}
+    forms_before = _forms_before(read, last) if last and read.fits else {}
+    forms_now = _forms_now(read, forms_before) if read.fits else {}
     now = Submitted(submission.words, read.files, program, submission.text, submission.names, forms_now)
     if not read.fits:
         return submission, now, because("too-many-files")
     if last is None:
         return submission, now, None
-    as_before = {path for path, (_, *form) in forms_now.items() if form == list(last.forms.get(path, ()))[1:]}
+    as_before = {path for path, (_, *form) in forms_now.items() if form == list(forms_before.get(path, ()))[1:]}
     changed = [
         path for path, content in last.files.items() if path not in as_before and _is_other(path, content, read.files)
     ]
@@ -117,6 +118,32 @@ def compared(submission: Signature, last: Submitted | None) -> tuple[Signature, 
     return submission._replace(text=text), record, _other_word(submission.words, last.words)
 
 
+def _forms_before(read: Read, last: Submitted) -> dict[str, tuple[str, ...]]:
+    """Return the forms of the last submission's files, with those that can be made now that a file was edited."""
+    forms_of = read.contents.texts.forms
+    edited = ((path, key) for path, key in last.files.items() if read.files.get(path, key) != key)
+    return {path: (key, form) for path, key in edited if (form := forms_of(path).get(key))} | dict(last.forms)
+
+
+def _forms_now(read: Read, before: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    """Return the forms of files, but for those that can be made once their file was edited.
+
+    Edited files go first, then those that the job's words name.
+    """
+    found = {path: pair for path, pair in before.items() if read.files.get(path) == pair[0]}
+    missing = [
+        path
+        for path in read.contents.keys() & read.files.keys() - found.keys()
+        if path in before or not read.contents.texts.keeps(path, read.files[path])
+    ]
+    if missing:
+        from slurm_colloc.estimate.forms import forms  # most submissions have no use for it
+
+        missing.sort(key=lambda path: (path not in before, path not in read.named, path))
+        found |= {path: (read.files[path], form) for path, form in forms(read.contents, missing).items()}
+    return found
+
+
 def _is_other(path: str, before: str, files: Mapping[str, str]) -> bool:
     """Return whether a file is another than before, or the largest of a folder is larger now."""
     if path.endswith("/*") and before.endswith(OF_LARGEST):
@@ -134,7 +161,7 @@ def _is_written(path: str, last: Submitted, read: Read) -> bool:
     kind = kind_of(name)
     if name == ".env":
         return True
-    if OF_TOOLS.fullmatch(name):
+    if re.fullmatch(OF_TOOLS, name):
         return False
     if kind == "code" and ending_of(name) not in COMPILED:
         return read.contents.ask_for_own(path)

@@ -2,11 +2,13 @@
 """Texts of a folder's files that were read before, for as long as inode, size and times say that they are the same.
 
 One file for each folder that is submitted from, used where there are more than a few files to read. A file is opened
-all the same, for without that a network file system may tell times of a minute ago.
+all the same, for without that a network file system may tell times of a minute ago. Programs and settings are kept
+whole behind the texts: the form of one is made once it was edited.
 """
 
 import json
 import os
+import time
 from collections.abc import Collection
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -14,10 +16,14 @@ from typing import Any, NamedTuple
 from slurm_colloc import __version__
 from slurm_colloc.core.errors import StoreError
 from slurm_colloc.core.files import read_own
+from slurm_colloc.estimate.content import ending_of
 from slurm_colloc.estimate.digest import digest
 
 _FEW, _LIMIT_BYTES = 16, 4 * 1024 * 1024
 _LETTERS = "latin-1"  # names may be any bytes
+# A submission waits so long for the forms of what files were before they were edited, of the last so many edits.
+_MOST_S, _MOST_EDITS = 0.03, 8
+FORM_BYTES = 128 * 1024
 
 
 class Text(NamedTuple):
@@ -44,39 +50,68 @@ class Texts:
 
     def __init__(self, data_folder: str = "", runs_in: str = "") -> None:
         key = digest(runs_in)
-        self.path = os.path.join(data_folder, "submitted", f"{key}.texts.json") if data_folder else ""
+        self.path = os.path.join(data_folder, "submitted", f"{key}.texts") if data_folder else ""
         self._asked, self._known, self._new = 0, dict[str, list[Any]](), dict[str, list[Any]]()
+        self._before, self._contents, self._until_s = dict[str, str](), dict[str, str](), 0.0
+
+    def expect(self, count: int) -> None:
+        """Load what is known before so many files are asked for, if they are more than a few."""
+        if count >= _FEW and self.path and not self._known:
+            with suppress(StoreError, LookupError, ValueError, TypeError, AttributeError, RecursionError):
+                head, _, contents = read_own(self.path, _LIMIT_BYTES).decode().partition("\n")
+                version, kept = json.loads(head)
+                if version == __version__ and all(isinstance(text[-1], dict) for text in kept.values()):
+                    self._before = dict(zip(kept, contents.split("\0"), strict=True))
+                    self._known = kept
 
     def find(self, path: str) -> tuple[str, Text]:
         """Return what is known of a file, and the mark with which that holds: empty where nothing is."""
         self._asked += 1
-        if self._asked == _FEW and self.path:
-            with suppress(StoreError, ValueError, TypeError, RecursionError):
-                version, kept = json.loads(read_own(self.path, _LIMIT_BYTES))
-                self._known = kept if version == __version__ and isinstance(kept, dict) else {}
+        if self._asked == _FEW:
+            self.expect(_FEW)
         with suppress(KeyError, ValueError, TypeError, AttributeError):
-            mark, key, words, *rest = self._known[path]
+            mark, key, words, *rest, _ = self._known[path]
             return mark, Text._make((key, *(text.encode(_LETTERS).split() for text in words), *rest))
         return "", _NOTHING
 
-    def add(self, path: str, mark: str, text: Text) -> None:
-        """Keep a text; one that has no mark would never hold."""
+    def add(self, path: str, mark: str, text: Text, content: bytes) -> None:
+        """Keep a text, and all of a program; one that has no mark would never hold."""
         if not mark:
             return
         words = [b" ".join(one).decode(_LETTERS) for one in (text.names, text.labels, text.modules, text.listed)]
-        self._new[path] = [mark, text.key, words, text.is_text, text.is_program, list(text.leads), list(text.roots)]
+        more = text.is_text, text.is_program, list(text.leads), list(text.roots)
+        self._new[path] = [mark, text.key, words, *more, {}]
+        is_whole = text.is_program and len(content) <= FORM_BYTES and b"\0" not in content
+        self._contents[path] = content.decode(_LETTERS) if is_whole else ""
+
+    def keeps(self, path: str, key: str) -> bool:
+        """Return whether the form of a file that is known by this can be made once it was edited."""
+        text = self._new.get(path) or self._known.get(path) or ("", "")
+        content = self._contents.get(path, self._before.get(path))
+        return bool(self.path and self._asked >= _FEW and text[1] == key and content)
+
+    def forms(self, path: str) -> dict[str, str]:
+        """Return the forms that a file had before, by what it was known by then."""
+        text = self._known.get(path, ["", "", {}])
+        forms: dict[str, str] = text[-1]
+        self._until_s = self._until_s or time.monotonic() + _MOST_S
+        if self._before.get(path) and text[1] not in forms and time.monotonic() < self._until_s:
+            from slurm_colloc.estimate.forms import form_of  # after an edit alone
+
+            forms[text[1]] = form_of(self._before[path].encode(_LETTERS), ending_of(path))
+        return forms
 
     def written(self) -> str:
         """Return what is to be written; empty where nothing is."""
-        # The first few were read before it was known that there are more.
-        if (
-            self._asked < _FEW
-            or not self.path
-            or all(self.find(path)[0] == text[0] for path, text in self._new.items())
-        ):
+        is_known = all(path in self._known and self._known[path][0] == text[0] for path, text in self._new.items())
+        if self._asked < _FEW or not self.path or is_known:
             return ""
+        contents = self._before | self._contents
+        for path, text in self._new.items():
+            text[-1] = dict(list(self.forms(path).items())[-_MOST_EDITS:])
         for texts in (self._known | self._new, self._new):
-            written = json.dumps((__version__, texts))
-            if len(written) <= _LIMIT_BYTES:
+            written = "\0".join(contents[path] for path in texts)
+            written = f"{json.dumps((__version__, texts))}\n{written}"
+            if len(written.encode()) <= _LIMIT_BYTES:
                 return written
         return ""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from slurm_colloc.estimate.arguments import ARGUMENT
 from slurm_colloc.estimate.digest import digest
-from slurm_colloc.estimate.files import OF_A_SEED
+from slurm_colloc.estimate.files import without_seed
 from slurm_colloc.estimate.option_names import IS_NUMBER, is_always_noise, is_choice, is_label, is_noise
 
 _MOST_NUMBERS, _LONGEST = 24, 140
@@ -17,9 +17,9 @@ _DATE = (
     r"(?:[-_T. ]?[0-2]\d[-_:.h]?[0-5]\d(?:[-_:.m]?[0-5]\d)?)?(?!\d)"
 )
 REFERENCE = re.compile(r"\$\{?([A-Za-z_]\w*)")
-_FILE = re.compile(r"(?<![\w./~+-])[\w./~+-]*\w\.\w+")
+_FILE = r"(?<![\w./~+-])[\w./~+-]*\w\.\w+"
 # Places where a command only puts or looks for something: the source of a copy stays.
-_PUTS = re.compile(
+_PUTS = (
     r"(?m)>>?\s*[^\s;&|]+|\btee\s+(?:-a\s+)?[^\s;&|]+|(?<![\w-])(?:mkdir|rm|touch)\b[^;&|\n]*"
     r"|\[\[?\s+!?\s*-[defnrswxzL]\s+[^\s\]]+"
     # The match goes to the end of a command, also without a second word: each is looked at once.
@@ -29,9 +29,9 @@ _LOOP = re.compile(r"(\bfor\s+(\w{1,40})\s+in\s)[^;\n]*")
 # Commands that run beside the next one: "2>&1" and "&&" start none.
 _AT_ONCE = re.compile(r"(?<![>&<])&(?![>&])|\b(?:parallel|xargs|screen|tmux|coproc|sem)\b")
 # More than one word, of which a shell makes options of their own.
-_SEVERAL = re.compile(r"\s(?:-|[\w.]+=)")
-_RESULTS_PATH = re.compile(r"(?<![\w./~$}-])(?:\./)?(?:outputs?|results?|work_dirs?|runs?|logs?)/[\w/-]+(?![\w./])")
-_SHOWN_AT = re.compile(r"(>>?\s?)(?:\./)?(?:outputs?|results?|runs?|logs?)/[\w./-]+\.(?:txt|log|out|err)(?![\w./])")
+_SEVERAL = r"\s(?:-|[\w.]+=)"
+_RESULTS_PATH = r"(?<![\w./~$}-])(?:\./)?(?:outputs?|results?|work_dirs?|runs?|logs?)/[\w/-]+(?![\w./])"
+_SHOWN_AT = r"(>>?\s?)(?:\./)?(?:outputs?|results?|runs?|logs?)/[\w./-]+\.(?:txt|log|out|err)(?![\w./])"
 INDEX = "SLURM_ARRAY_TASK_ID"
 # A number reckoned of an array's index alone, and a variable that holds nothing else.
 _OF_INDEX = r"\$\(\((?:[\s\d+*/%-]|\$?\{?SLURM_ARRAY_TASK_ID\}?)++\)\)"
@@ -75,7 +75,7 @@ class Reader:
     def text(self, body: str) -> str:
         # A name or a folder in a variable may choose what runs: a model, a file; each may be part of another.
         for _ in range(4):
-            references = self._asked(_PUTS.sub(r"\g<of>", ARGUMENT.sub(self._but_noise, body)))
+            references = self._asked(re.sub(_PUTS, r"\g<of>", ARGUMENT.sub(self._but_noise, body)))
             if self.used.issuperset(references):
                 break
             self.used |= references
@@ -98,14 +98,16 @@ class Reader:
         body = re.sub(_OF_INDEX, f"${INDEX}", body) if INDEX in body else ""
         of_none = set(re.findall(_IS_INDEX, body)) - self.used - _counted(body)
         body = re.sub(r"(?m)^[ \t]*(\w+)=.*", lambda found: "" if found[1] in of_none else found[0], body)
-        return INDEX in _PUTS.sub(r"\g<of>", ARGUMENT.sub(self._but_noise, body))
+        return INDEX in re.sub(_PUTS, r"\g<of>", ARGUMENT.sub(self._but_noise, body))
 
     def reads(self, body: str) -> str:
         """Return a script's text without its results' places, and without what it writes there and reads again."""
         bare = ARGUMENT.sub(self._but_noise, body)
-        puts = list(_PUTS.finditer(bare))
-        put = {os.path.basename(word) for match in puts for word in _FILE.findall(match[0])[-1:]}
-        rest = _FILE.sub(lambda match: "" if os.path.basename(match[0]) in put else match[0], _PUTS.sub(" ", bare))
+        puts = list(re.finditer(_PUTS, bare))
+        put = {os.path.basename(word) for match in puts for word in re.findall(_FILE, match[0])[-1:]}
+        rest = re.sub(
+            _FILE, lambda match: "" if os.path.basename(match[0]) in put else match[0], re.sub(_PUTS, " ", bare)
+        )
         return "\n".join([rest, *(match["of"] for match in puts if match["of"])])
 
     def words(self, arguments: Sequence[str]) -> list[str]:
@@ -130,7 +132,7 @@ class Reader:
     def one(self, name: str, value: str, plain: Callable[[str], str] | None = None) -> str:
         """Return what stands for one value in the family; ``plain`` is of what is neither a number nor noise."""
         bare = value.strip("\"'")
-        if is_noise(name, bare) and not _SEVERAL.search(bare):
+        if is_noise(name, bare) and not re.search(_SEVERAL, bare):
             if is_label(name):
                 self.labels.add(bare)
             # How many seeds there are counts: they may run at once.
@@ -157,6 +159,6 @@ class Reader:
     def _plain(self, text: str) -> str:
         for folder in self._folders:
             text = text.replace(f"{folder}/", "").replace(folder, ".")
-        text = _RESULTS_PATH.sub("*", _SHOWN_AT.sub(r"\1*", text))
-        text = OF_A_SEED.sub("seed*", text)
+        text = re.sub(_RESULTS_PATH, "*", re.sub(_SHOWN_AT, r"\1*", text)) if "/" in text else text
+        text = without_seed(text)
         return re.sub(_DATE, "@", text) if "20" in text else text

@@ -8,7 +8,7 @@ from slurm_colloc.core.errors import InputError
 from slurm_colloc.core.units import spans, whole
 
 MOST_TASKS = 100_000
-_PART = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9})(?::([0-9]{1,9}))?)?")
+_PART = r"([0-9]{1,9})(?:-([0-9]{1,9})(?::([0-9]{1,9}))?)?"
 _VARIABLES = ("MIN", "MAX", "STEP", "COUNT")
 
 
@@ -21,7 +21,7 @@ def parse_array(text: str) -> tuple[int, ...]:
     numbers: set[int] = set()
     listed = 0
     for part in text.split(","):
-        match = _PART.fullmatch(part)
+        match = re.fullmatch(_PART, part)
         if match is None:
             raise InputError(f"--array='{text}' is not of the form 0-15:4,20")
         low, high, stride = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)

@@ -19,9 +19,9 @@ from slurm_colloc.slurm.options import RESET, CommandLine, Environment, Given, s
 _BLANKS = b" \t\n\v\f\r"  # isspace() in the C locale; str.isspace() knows more
 _FOREIGN_REACH = 100  # sbatch looks for #BSUB and #PBS until more lines than this did not start with "#"
 # A word that makes a heterogeneous job.
-_SECOND_JOB = re.compile(rb"(?i:hetjob|packjob)(?![^ \t\n\v\f\r])")
+_SECOND_JOB = rb"(?i:hetjob|packjob)(?![^ \t\n\v\f\r])"
 # A #CSUB directive, not a comment that only starts alike.
-_OF_CSUB = re.compile(rb"#CSUB(?![^ \t-])")
+_OF_CSUB = rb"#CSUB(?![^ \t-])"
 
 
 class Script(NamedTuple):
@@ -94,7 +94,7 @@ def split_directive(rest: bytes, number: int, release: str) -> list[_Word]:
     words: list[_Word] = []
     while True:
         rest = rest.lstrip(_BLANKS)
-        if not rest or _SECOND_JOB.match(rest):
+        if not rest or re.match(_SECOND_JOB, rest):
             return words
         if rest.startswith(b":"):
             raise UnsureError(f"line {number}: a word that starts with ':'")
@@ -191,12 +191,12 @@ def read_script(text: bytes, table: tuple[Option, ...], release: str, own: tuple
     for number, (start, line) in enumerate(lines, start=1):
         if line.startswith(b"#SBATCH"):
             rest = line[7:].lstrip(_BLANKS)
-            if _SECOND_JOB.match(rest):
+            if re.match(_SECOND_JOB, rest):
                 raise UnsureError("it is a heterogeneous job")
             words += split_directive(rest, number, release)
         elif line.startswith(b"#SLURM"):
             raise UnsureError(f"line {number}: '#SLURM', about which sbatch complains")
-        elif own and _OF_CSUB.match(line):
+        elif own and re.match(_OF_CSUB, line):
             with _of_csub():
                 own_words += split_directive(line[5:], number, release)
         elif _is_command(line):

@@ -12,13 +12,11 @@ from slurm_colloc.core.model import Gres
 from slurm_colloc.core.units import size_mib, whole
 
 _TYPE = r"[A-Za-z_0-9.+-]+"
-_ITEM = re.compile(
-    rf"(?:gres[/:])?(?P<name>(?!gres[/:])[a-z_][a-z_0-9]*)(?P<rest>(?::{_TYPE}){{0,3}})(?:\((?:S|IDX):[^)]*\))?"
-)
+_ITEM = rf"(?:gres[/:])?(?P<name>(?!gres[/:])[a-z_][a-z_0-9]*)(?P<rest>(?::{_TYPE}){{0,3}})(?:\((?:S|IDX):[^)]*\))?"
 # No lookahead from each comma on, which takes seconds where there are thousands.
 _UP_TO_COMMA = re.compile(r"[^,(]*(?:\([^)]*(?:\)|\Z)[^,(]*)*")
-_COUNT = re.compile(r"([0-9]+)([KMGT]?)")
-_SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?)([KMGTP]?)", re.ASCII)
+_COUNT = r"([0-9]+)([KMGT]?)"
+_SIZE = r"(?a)([0-9]{1,18}(?:\.[0-9]{1,18})?)([KMGTP]?)"
 # slurm.h: NO_VAL; INFINITE is one more.
 _NO_VALUE = 0xFFFFFFFE
 _MOST = 2**31 - 1
@@ -32,7 +30,7 @@ _MULTIPLIER = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
 
 def _count(text: str) -> int | None:
     """Return the count that a text spells, _BEYOND at most; None where it is none."""
-    match = _COUNT.fullmatch(text)
+    match = re.fullmatch(_COUNT, text)
     if match is None:
         return None
     digits = match[1].lstrip("0") or "0"
@@ -67,7 +65,7 @@ def parse_gres(text: str) -> tuple[Gres, ...]:
         return ()
     entries = []
     for item in split_items(text):
-        match = _ITEM.fullmatch(item)
+        match = re.fullmatch(_ITEM, item)
         if match is None:
             raise InputError(f"gres '{item}' in '{text}' is not of the form name[:type][:count]")
         # slurm.conf(5) "Gres": a node may say "bandwidth:lustre:no_consume:4G".
@@ -173,7 +171,7 @@ def tres_value(tres: str, name: str) -> str:
 
 def tres_mib(text: str) -> int | None:
     """Return the MiB of a size as Slurm prints it (``100M``, ``1.50T``, bytes without a letter), rounded up."""
-    match = _SIZE.fullmatch(text)
+    match = re.fullmatch(_SIZE, text)
     return math.ceil(size_mib(float(match[1]), match[2])) if match else None
 
 

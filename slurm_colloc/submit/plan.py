@@ -232,7 +232,7 @@ def _case(
     fixed = reason_to_keep_text(text, script.interpreter) if script else reason_to_keep_command(text)
     # An array that cannot be a pack goes as the array it is, where only packs are to be made.
     untouched = switched_off or (because("policy-pack") if config.policy == "pack" else None)
-    return Case(*(command_line, environ, submission, config, slurm, request), *(colloc, switched_off, untouched, fixed))
+    return Case(command_line, environ, submission, config, slurm, request, colloc, switched_off, untouched, fixed)
 
 
 def _plan(case: Case, part: Part, notes: tuple[Reason, ...], packer: Packer) -> Plan:

@@ -13,10 +13,9 @@ from slurm_colloc.submit.launchers import launcher_of
 from slurm_colloc.submit.render import BLOCK_BEGINS
 
 PER_GPU = ("cpus-per-gpu", "mem-per-gpu")
-_MIG_TYPE = re.compile(r"\dg\.\d+gb")
 # An inner step that names GPUs must match the allocation. Its options may stand in a variable, so the long ones count
 # wherever a script with an srun has them: written in full, or as far as srun knows them from others.
-_STEP = re.compile(rb"\bsrun\b")
+_STEP = rb"\bsrun\b"
 _STEP_OPTION = (
     rb"""[\s"'=(,]--((?:gre|gpu|cpus-per-g|mem-per-g|ntasks-per-g|tres-p)[a-z-]*)(?![\w-])(?:[=\s]\s*([^\s"';)|&]*))?"""
 )
@@ -36,7 +35,7 @@ _TOLD = {
     "mem-per-gpu": ("SLURM_MEM_PER_GPU",),
 }
 _OF_EVERY_JOB = "SLURM_GPUS_ON_NODE"
-_NAMES_TOLD = re.compile(
+_NAMES_TOLD = (
     rb"\bSLURM_(?:GPUS(?:_PER_NODE|_PER_TASK|_ON_NODE)?|(?:CPUS|MEM)_PER_GPU|TRES_PER_TASK|TRES_BIND)(?![A-Z])"
 )
 # One GPU of whatever type: a whole one and a slice alike.
@@ -48,28 +47,23 @@ _ONE_GPU = {
     b"-G": (b"1",),
 }
 # Signs of what tasks that are one job to Slurm would do to each other.
-_COMMENT = re.compile(rb"^[ \t]*#[^\n]*", re.MULTILINE)
-_COUNTS_TASKS = rb"\bSLURM_ARRAY_TASK_(?:COUNT|MIN|MAX|STEP)\b"
-_JOB_ID = rb"\bSLURM_JOB_?ID\b"
-_SAID = rb"^\s*(?:echo|printf)\b[^>|`(]*$"
 _ACTS_ON_JOB = (
     rb"\b(?:scontrol\s+(?:(?!\S*\bscontrol\b)\S+\s+)*?(?:requeue\w*|update|u?hold|release|suspend)|scancel|sbatch)\b"
 )
 _STEP_EXPORT = rb"\s--export\b"
 # Words that a script only prints, with nothing behind it that reads them.
-_PRINTS = re.compile(
-    rb"""(?:^|[;&|{]|\b(?:then|else|do)\b)[ \t]*+(?:echo|printf)\b"""
+_PRINTS = (
+    rb"""(?m)(?:^|[;&|{]|\b(?:then|else|do)\b)[ \t]*+(?:echo|printf)\b"""
     rb"""(?:[ \t]++(?:"(?:[^"`$\\]|\\.|\$(?!\())*+"|'[^']*+'|[^\s;&|<>`("'\\])++)*+"""
-    rb"""[ \t]*+(?:[12]?>&[12][ \t]*+)?(?=$|[;}]|\|\||&&)""",
-    re.MULTILINE,
+    rb"""[ \t]*+(?:[12]?>&[12][ \t]*+)?(?=$|[;}]|\|\||&&)"""
 )
 # A script that reads itself by line number or gives itself to another interpreter, and one that asks where it was
 # submitted from; asking for the name of $0 alone does no harm, and awk's "print $0" is another $0.
-_NAME_OF_SELF = re.compile(rb"\b(?:dirname|basename|realpath|readlink)(?:\s+-\S+)*\s+[\"']?\$\{?(?:0\b|BASH_SOURCE\b)")
-_SELF = re.compile(rb"(?<!print )(\$0\b|\$\{0\b|\bBASH_SOURCE\b)")
-_COMMAND_BY_SQUEUE = re.compile(rb"\bsqueue\b(?:(?!\bsqueue\b)[^\n])*(?:%\.?\d*o\b|[Cc]ommand)")
+_NAME_OF_SELF = rb"\b(?:dirname|basename|realpath|readlink)(?:\s+-\S+)*\s+[\"']?\$\{?(?:0\b|BASH_SOURCE\b)"
+_SELF = rb"(?<!print )(\$0\b|\$\{0\b|\bBASH_SOURCE\b)"
+_COMMAND_BY_SQUEUE = rb"\bsqueue\b(?:(?!\bsqueue\b)[^\n])*(?:%\.?\d*o\b|[Cc]ommand)"
 # A shell with any other flag may print what it runs, be restricted, or run nothing.
-_SHELL_FLAG = re.compile(r"-[abefhlmpuE]+|--(?:login|noprofile|norc|posix)|-o|pipefail|errexit|nounset")
+_SHELL_FLAG = r"-[abefhlmpuE]+|--(?:login|noprofile|norc|posix)|-o|pipefail|errexit|nounset"
 # Options after which "one GPU" no longer means one GPU of any node, or which another cluster must judge.
 _LEAVE_ALONE = frozenset(
     {"clusters", "constraint", "deadline", "exclude", "exclusive", "gid", "gpu-bind", "gpu-freq", "gpus-per-socket"}
@@ -104,12 +98,14 @@ def reason_to_keep_text(text: bytes, interpreter: str) -> Reason | None:
     """Return why csub's block must not go into a script of this text; None when it may."""
     words = interpreter.split()
     flags = words[2:] if words and words[0].endswith("/env") else words[1:]
-    if not all(map(_SHELL_FLAG.fullmatch, flags)):
+    if not all(re.fullmatch(_SHELL_FLAG, flag) for flag in flags):
         return because("shell-flags", interpreter=interpreter)
     if BLOCK_BEGINS.encode() in text:
         return because("has-block")
     acts = _without_prints(text)
-    if read := _SELF.search(_NAME_OF_SELF.sub(b"", acts)):
+    if (b"$0" in acts or b"${0" in acts or b"BASH_SOURCE" in acts) and (
+        read := re.search(_SELF, re.sub(_NAME_OF_SELF, b"", acts))
+    ):
         return because("reads-itself", word=read[1].decode())
     return because("asks-own-path") if _asks_for_its_path(acts) else None
 
@@ -123,22 +119,25 @@ def reason_to_keep_command(text: bytes) -> Reason | None:
 
 
 def _asks_for_its_path(acts: bytes) -> bool:
-    return (b"Command" in acts and b"scontrol" in acts) or _COMMAND_BY_SQUEUE.search(acts) is not None
+    return (b"Command" in acts and b"scontrol" in acts) or re.search(_COMMAND_BY_SQUEUE, acts) is not None
 
 
 def without_comments(text: bytes) -> bytes:
     """Return a script without its lines of comments."""
-    return _COMMENT.sub(b"", text)
+    return re.sub(rb"(?m)^[ \t]*#[^\n]*", b"", text)
 
 
 def _without_prints(text: bytes) -> bytes:
     """Return a script without its lines of comments and what it only prints."""
-    return _PRINTS.sub(b"", without_comments(text))
+    bare = without_comments(text)
+    return re.sub(_PRINTS, b"", bare) if b"echo" in bare or b"printf" in bare else bare
 
 
 def reason_of_counting(text: bytes) -> Reason | None:
     """Return why some tasks of an array cannot be an array of their own; None where they may."""
-    return because("tasks-count-each-other") if re.search(_COUNTS_TASKS, text) else None
+    return (
+        because("tasks-count-each-other") if re.search(rb"\bSLURM_ARRAY_TASK_(?:COUNT|MIN|MAX|STEP)\b", text) else None
+    )
 
 
 def reason_against_history(text: bytes, arguments: Sequence[str] = ()) -> Reason | None:
@@ -150,7 +149,7 @@ def reason_against_history(text: bytes, arguments: Sequence[str] = ()) -> Reason
 def step_gpus(text: bytes) -> tuple[tuple[str, bool], ...]:
     """Return the GPU options of inner steps, each with whether it means one GPU of whatever type."""
     steps = without_comments(text).replace(b"\\\n", b" ")
-    if not _STEP.search(steps):
+    if not re.search(_STEP, steps):
         return ()
     # srun takes a word for the only option that begins so; --gpu-collect is a program's own.
     words = [
@@ -165,7 +164,9 @@ def step_gpus(text: bytes) -> tuple[tuple[str, bool], ...]:
 
 def variables_read(options: Mapping[str, Given], text: bytes) -> tuple[str, ...]:
     """Return the variables in a script that tell of its request; ON_NODE tells of every one."""
-    named = {name.decode() for name in _NAMES_TOLD.findall(without_comments(text))}
+    if b"SLURM_" not in text:
+        return ()
+    named = {name.decode() for name in re.findall(_NAMES_TOLD, without_comments(text))}
     of_request = [name for option, names in _TOLD.items() if option in options for name in names]
     return tuple(name for name in (*of_request, _OF_EVERY_JOB) if name in named)
 
@@ -211,7 +212,7 @@ def _reasons_of_text(bare: bytes, text: bytes, commands: bool) -> Iterator[Reaso
     """Yield what a script does that tasks cannot do side by side in one job; ``bare`` is without its comments."""
     if steps := step_gpus(bare):
         yield because("srun-asks-for-gpu", option=steps[0][0])
-    if _STEP.search(bare) and re.search(_STEP_EXPORT, bare):
+    if re.search(_STEP, bare) and re.search(_STEP_EXPORT, bare):
         yield because("srun-exports")
     if act := re.search(_ACTS_ON_JOB, bare):
         yield because("acts-on-its-job", command=b" ".join(act[0].split()).decode(errors="replace"))
@@ -220,9 +221,9 @@ def _reasons_of_text(bare: bytes, text: bytes, commands: bool) -> Iterator[Reaso
     if _asks_for_its_path(_without_prints(text)):
         yield because("asks-own-path")
     for line in bare.replace(b"\\\n", b" ").splitlines():
-        apart = b"SLURM_ARRAY_TASK_ID" in line or re.match(_SAID, line)
+        apart = b"SLURM_ARRAY_TASK_ID" in line or re.match(rb"^\s*(?:echo|printf)\b[^>|`(]*$", line)
         reckons = b"$((" in line or re.search(rb"\b(?:expr|let|bc)\b", line)
-        if re.search(_JOB_ID, line) and (reckons or not apart):
+        if re.search(rb"\bSLURM_JOB_?ID\b", line) and (reckons or not apart):
             yield because("uses-job-id")
             return
 
@@ -285,7 +286,7 @@ def reasons_against_share(
         # srun takes them for its own options, so csub's block cannot set them.
         if name != _OF_EVERY_JOB:
             yield because("reads-variable", variable=name)
-    if _STEP.search(text) and re.search(_STEP_EXPORT, without_comments(text)):
+    if re.search(_STEP, text) and re.search(_STEP_EXPORT, without_comments(text)):
         yield because("srun-exports")
     # A variable is in force again without its argument, and the job is to find the variables of its submission.
     for variable in variables:
@@ -302,7 +303,7 @@ def reasons_against_slice(text: bytes) -> Iterator[Reason]:
 
 def reasons_against_mps(text: bytes, read: Sequence[str], config: SiteConfig) -> Iterator[Reason]:
     """Yield why a job cannot run under MPS: Slurm takes from steps, or sets anew, what csub's block sets."""
-    if not _STEP.search(without_comments(text)):
+    if not re.search(_STEP, without_comments(text)):
         return
     if _OF_EVERY_JOB in read:
         yield because("reads-variable", variable=_OF_EVERY_JOB)
@@ -323,7 +324,7 @@ def reasons_untouchable(
     slices = {part.type for pool in config.pool for part in pool.slice}
     yield from _not_one_gpu(gres, styles)
     for item in gres:
-        if item.type in slices or _MIG_TYPE.search(item.type):
+        if item.type in slices or re.search(r"\dg\.\d+gb", item.type):
             yield because("asks-for-slice", slice=item.type)
     # Portals name the cluster with each submission.
     own_cluster = {"clusters"} if value_of(options, "clusters") == config.cluster else set()

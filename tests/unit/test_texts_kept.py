@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from slurm_colloc.estimate import chosen, files, places
+from slurm_colloc.estimate import chosen, files, forms, places, texts
 from slurm_colloc.estimate.signature import Signature, signature
-from slurm_colloc.estimate.submitted import compared, keep_submitted
+from slurm_colloc.estimate.submitted import compared, keep_submitted, path_of, read_submitted
 from slurm_colloc.estimate.texts import Text, Texts
 
 MODULES = 40
@@ -69,15 +69,17 @@ def test_what_is_as_it_was_is_read_once_whatever_the_arguments(project: Path, re
     assert reads(project, read) <= 16
     assert reads(project, read, "--lr", "0.1") <= 16
     [kept] = (project.parent / "own/submitted").iterdir()
-    version, texts = json.loads(kept.read_text())
+    head, _, contents = kept.read_text().partition("\n")
+    version, texts = json.loads(head)
     # Another process has the words of a file in another order.
     other = {
         path: [mark, key, [" ".join(reversed(words.split())) for words in of_words], *more]
         for path, (mark, key, of_words, *more) in texts.items()
     }
-    kept.write_text(json.dumps([version, other]))
+    text = f"{json.dumps([version, other])}\n{contents}"
+    kept.write_text(text)
     submitted(project)
-    assert json.loads(kept.read_text()) == [version, other]
+    assert kept.read_text() == text
 
 
 @pytest.mark.parametrize("name", ["part3.py", "part30.py"])
@@ -137,6 +139,56 @@ def test_files_whose_texts_are_kept_are_read_for_a_bounded_time(
     difference = compared(now, last)[2]
     assert difference is not None
     assert (difference.code, len(paths) == 3) == (code, is_slow)
+
+
+@pytest.fixture
+def formed(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """Return the contents of which a form is made from now on."""
+    contents: list[bytes] = []
+    real = forms.form_of
+
+    def form_of(content: bytes, ending: str) -> str:
+        contents.append(content)
+        return real(content, ending)
+
+    monkeypatch.setattr(forms, "form_of", form_of)
+    monkeypatch.setattr(forms, "_MOST_S", 60)
+    monkeypatch.setattr(texts, "_MOST_S", 60)
+    return contents
+
+
+def resubmitted(folder: Path, script: str = "job.sh") -> str:
+    """Submit, as csub does, a script that may have been submitted before; return what differs."""
+    own = str(folder.parent / "own")
+    path = path_of(own, script, str(folder))
+    kept = Texts(own, str(folder))
+    found = signature(b"#!/bin/sh\npython train.py\n", (), 1, (), {"HOME": "/home/ann"}, str(folder), texts=kept)
+    _, now, difference = compared(found, read_submitted(path))
+    keep_submitted([(path, text) for path, text in ((path, now.text), (kept.path, kept.written())) if text])
+    return difference.code if difference else ""
+
+
+def test_a_form_is_made_once_its_file_was_edited(project: Path, formed: list[bytes]) -> None:
+    edited = project / "part30.py"
+    assert (resubmitted(project), resubmitted(project, "other.sh"), formed) == ("", "", [])
+    # Blanks within a line count for what is read of a file, and are no other program.
+    for text in ("size  =  30", "size   =   30", "size =    30"):
+        edited.write_text(f"import part31\n{text}\nopen('/data/c30.yaml')")
+        assert resubmitted(project) == ""
+    assert 0 < len(formed) <= 8
+    # The other script was last submitted with what the file was three edits ago.
+    assert resubmitted(project, "other.sh") == ""
+    edited.write_text("import part31\nsize = 31\nopen('/data/c30.yaml')")
+    assert (resubmitted(project), resubmitted(project, "other.sh")) == ("file-edited", "file-edited")
+
+
+def test_a_form_of_what_is_not_kept_is_made_at_once(
+    project: Path, formed: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places, "_SETTLED_NS", 3_600_000_000_000)
+    assert (resubmitted(project), len(formed)) == ("", MODULES + 1)
+    (project / "part30.py").write_text("import part31\nsize  =  30\nopen('/data/c30.yaml')")
+    assert resubmitted(project) == ""
 
 
 def test_a_few_files_are_read_without_a_look_at_what_is_kept(project: Path) -> None:
