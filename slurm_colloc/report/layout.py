@@ -74,11 +74,11 @@ def titled(title: str, text: str) -> str:
     return f"  {title:<{TEXT_INDENT - 2}}{text}"
 
 
-def fitting(widths: Sequence[int], ranks: Sequence[int], room: int | None) -> list[int]:
+def fitting(widths: Sequence[int], ranks: Sequence[int], room: int) -> list[int]:
     """Return which columns fit beside each other, two blanks before each; those of low rank are taken first."""
     chosen: list[int] = []
     for index in sorted(range(len(widths)), key=ranks.__getitem__):
-        if room is not None and sum(widths[column] + 2 for column in [*chosen, index]) > room:
+        if sum(widths[column] + 2 for column in [*chosen, index]) > room:
             break
         chosen.append(index)
     return sorted(chosen)
@@ -108,7 +108,8 @@ def narrowed(
 
 def left_out_line(titles: Sequence[str], shown: Sequence[str]) -> list[str]:
     """Return the line on the columns of these titles that a terminal has no room for, none where all are shown."""
-    names = [title for title in titles if title not in shown]
+    # The first is never left out, and may be cut.
+    names = [title for title in titles[1:] if title not in shown]
     return [f"left out for want of width: {', '.join(names)}; all: --format csv"] if names else []
 
 
@@ -122,11 +123,9 @@ def table_lines(rows: Sequence[Sequence[str]]) -> list[str]:
     widths = widths_of(rows)
     lines = []
     for row in rows:
-        name, *figures = (cell_len(cell) for cell in row)
-        pads = [" " * (width - used) for width, used in zip(widths[1:], figures, strict=True)]
-        title = row[0] + " " * (widths[0] - name)
-        cells = (pad + cell for pad, cell in zip(pads, row[1:], strict=True))
-        lines.append("  ".join([title, *cells]).rstrip())
+        blanks = [" " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True)]
+        cells = [row[0] + blanks[0], *(blank + cell for blank, cell in zip(blanks[1:], row[1:], strict=True))]
+        lines.append("  ".join(cells).rstrip())
     rule = "-" * max(map(cell_len, lines))
     return [lines[0], rule, *lines[1:-1], rule, lines[-1]]
 

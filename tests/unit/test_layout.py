@@ -64,7 +64,6 @@ def test_text_behind_a_title_goes_on_below_itself(line: str, columns: int, lines
 def test_columns_of_low_rank_are_taken_first() -> None:
     widths, ranks = [5, 7, 3], [2, 0, 1]
     assert [fitting(widths, ranks, room) for room in (8, 9, 14, 20, 21)] == [[], [1], [1, 2], [1, 2], [0, 1, 2]]
-    assert fitting(widths, ranks, None) == [0, 1, 2]
     assert fitting([9, 1], [0, 1], 5) == [], "what matters less takes no one's place"
 
 

@@ -73,6 +73,7 @@ def test_columns_that_a_terminal_has_no_room_for_are_named() -> None:
     assert line.split(", ") == [title for title in table_of(wide)[0][:-1] if title not in shown]
     assert "COULD FREE GPU-h" in line
     assert "left out" not in wide + whole
+    assert "width: ACCOUNT" not in as_table(many(3)._replace(by="account"), Terminal(18)).replace("\n  ", " ")
 
 
 def test_without_a_terminal_nothing_is_cut_folded_or_summed() -> None:
