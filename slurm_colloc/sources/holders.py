@@ -49,7 +49,7 @@ class Holdings(NamedTuple):
 
 def after_a_look(earlier: Iterable[Holding], held: Iterable[Held], at_s: int) -> list[Holding]:
     """Return the holdings of a day after one more look, at ``at_s``."""
-    rows = {(holding.job_id, holding.start_s, holding.node, holding.type, holding.unit): holding for holding in earlier}
+    rows = {holding[:5]: holding for holding in earlier}
     runs = {key[:2] for key in rows}
     for holding in held:
         for index in holding.gres_indices if holding.start_s is not None else ():
@@ -63,9 +63,7 @@ def after_a_look(earlier: Iterable[Holding], held: Iterable[Held], at_s: int) ->
 
 def text_of(rows: Iterable[Holding]) -> str:
     """Return the file of a day: no cell holds a comma."""
-    cells = ["" if cell is None else str(cell) for row in rows for cell in row]
-    width = len(Holding._fields)
-    lines = [",".join(cells[index : index + width]) for index in range(0, len(cells), width)]
+    lines = [",".join("" if cell is None else str(cell) for cell in row) for row in rows]
     return "\n".join([_HEADER, *lines, ""])
 
 
@@ -89,18 +87,18 @@ class Timeline:
     """The jobs on each unit at each time; ``ends`` are starts and ends of each job's runs, None of one that goes on."""
 
     def __init__(self, holdings: Iterable[Holding], ends: Mapping[str, Sequence[tuple[float, float | None]]]) -> None:
-        rows = {
-            (holding.job_id, holding.start_s, holding.node, holding.type, holding.unit): holding
-            for holding in sorted(holdings, key=lambda holding: holding.seen_s)
-        }
-        last_s: dict[tuple[str, int], int] = defaultdict(int)
-        for holding in rows.values():
-            last_s[holding.job_id, holding.start_s] = max(holding.seen_s, last_s[holding.job_id, holding.start_s])
+        # The last that is known of each counts.
+        in_order = sorted(holdings, key=lambda holding: holding.seen_s)
+        rows = {holding[:5]: holding for holding in in_order}
+        last_s = {holding[:2]: holding.seen_s for holding in in_order}
         self._of_unit: dict[tuple[str, int], list[tuple[float, float, Holding]]] = defaultdict(list)
         for holding in rows.values():
             # One that was seen later without this GPU gave it back.
-            given_back = holding.seen_s < last_s[holding.job_id, holding.start_s]
-            end_s = holding.seen_s if given_back else _end_s(holding, ends.get(holding.job_id, ()))
+            given_back = holding.seen_s < last_s[holding[:2]]
+            # Its run ended by the accounting, else it was last seen: it goes on, or is not there.
+            runs = () if given_back else ends.get(holding.job_id, ())
+            ended = [end_s for start_s, end_s in runs if start_s <= holding.from_s < (inf if end_s is None else end_s)]
+            end_s = holding.seen_s if not ended or ended[-1] is None else ended[-1]
             self._of_unit[holding.node, holding.unit].append((holding.from_s, end_s, holding))
         for spans in self._of_unit.values():
             spans.sort()
@@ -118,12 +116,6 @@ class Timeline:
         spans = self._of_unit.get((node, index), [])
         begun = spans[: bisect_right(spans, at_s, key=lambda span: span[0])]
         return [holding for _, end_s, holding in begun if at_s <= end_s]
-
-
-def _end_s(holding: Holding, runs: Sequence[tuple[float, float | None]]) -> float:
-    """Return when its run ended by the accounting, else when it was last seen: it goes on, or is not there."""
-    ended = [end_s for start_s, end_s in runs if start_s <= holding.from_s < (inf if end_s is None else end_s)]
-    return holding.seen_s if not ended or ended[-1] is None else ended[-1]
 
 
 def with_holders(rounds: Sequence[NodeSample], timeline: Timeline, unmatched: set[str]) -> tuple[NodeSample, ...]:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from slurm_colloc.core.errors import InputError
 from slurm_colloc.core.usage_model import DeviceAllocation, DeviceSample, NodeSample
 from slurm_colloc.gpu.mig import model_named
+from slurm_colloc.sources.means import device_read
 
 # A log without a header is taken to have these columns, in this order, unless --fields names others.
 FIELDS = ("timestamp", "index", "uuid", "name", "utilization.gpu", "memory.used", "memory.total", "power.draw")
@@ -120,25 +121,8 @@ def _reading(cells: Sequence[str], columns: Sequence[str], zone: tzinfo | None, 
     model = model_named(record.get("name", ""))
     sm_count = (model and model.sm_count) or 0
     size = total if total is not None else (model and model.mem_total_mib) or 0
-    device = DeviceSample(
-        uuid=uuid,
-        gres_index=int(index),
-        model=record.get("name", ""),
-        profile="",
-        mem_total_mib=int(size),
-        sm_count=sm_count,
-        whole_sm_count=sm_count,
-        process_list=False,
-        gpu_util_pct=util,
-        gr_active_pct=None,
-        sm_active_pct=None,
-        sm_occupancy_pct=None,
-        tensor_active_pct=None,
-        dram_active_pct=None,
-        gpu_mem_used_mib=None if used is None else int(used),
-        power_w=power,
-        energy_j=None,
-    )
+    reading = {"gpu_util_pct": util, "gpu_mem_used_mib": used and int(used), "power_w": power}
+    device = device_read(uuid, int(index), record.get("name", ""), "", (int(size), sm_count, sm_count), reading)
     return _Reading(_at_s(record["timestamp"], zone), device)
 
 

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from slurm_colloc.core.errors import InputError
 from slurm_colloc.core.usage_model import DeviceAllocation, DeviceSample, NodeSample
 from slurm_colloc.gpu.mig import model_named, parse_profile, slices_per_gpu
+from slurm_colloc.sources.means import device_read
 from slurm_colloc.sources.prometheus_server import Series, Server
 
 _HOUR_S = 3600
@@ -266,7 +267,11 @@ def _devices(
     if not exporter.uuid:
         readings, jobs = _told_apart(readings, jobs)
     holders = tuple(DeviceAllocation(unit.uuid, job, None) for unit in readings for job in sorted(jobs[unit]))
-    return tuple(_device(unit, reading, interval_s) for unit, reading in readings.items()), holders
+    devices = (
+        device_read(unit.uuid, unit.number, unit.model, unit.profile, _size(unit), reading, interval_s)
+        for unit, reading in readings.items()
+    )
+    return tuple(devices), holders
 
 
 def _told_apart(
@@ -285,30 +290,6 @@ def _told_apart(
         else:
             shared[twin] |= jobs[unit]
     return {unit: readings[unit] for unit in shared}, shared
-
-
-def _device(unit: _Unit, reading: Mapping[str, float | None], interval_s: float) -> DeviceSample:
-    memory, power_w = reading.get("gpu_mem_used_mib"), reading.get("power_w")
-    mem_total_mib, sm_count, whole_sm_count = _size(unit)
-    return DeviceSample(
-        uuid=unit.uuid,
-        gres_index=unit.number,
-        model=unit.model,
-        profile=unit.profile,
-        mem_total_mib=mem_total_mib,
-        sm_count=sm_count,
-        whole_sm_count=whole_sm_count,
-        process_list=False,
-        gpu_util_pct=reading.get("gpu_util_pct"),
-        gr_active_pct=reading.get("gr_active_pct"),
-        sm_active_pct=reading.get("sm_active_pct"),
-        sm_occupancy_pct=reading.get("sm_occupancy_pct"),
-        tensor_active_pct=reading.get("tensor_active_pct"),
-        dram_active_pct=reading.get("dram_active_pct"),
-        gpu_mem_used_mib=None if memory is None else math.ceil(memory),
-        power_w=power_w,
-        energy_j=None if power_w is None else power_w * interval_s,
-    )
 
 
 def _size(unit: _Unit) -> tuple[int, int, int]:

@@ -87,6 +87,11 @@ def check_fields(fields: Sequence[str]) -> None:
     missing = [name for name in NEEDED if name not in fields]
     if missing:
         raise InputError(f"sacct columns {', '.join(missing)} are missing; export with -o {','.join(EXPORT)}")
+    check_once(fields)
+
+
+def check_once(fields: Sequence[str]) -> None:
+    """Raise InputError where a column is named twice."""
     twice = sorted({name for name in fields if fields.count(name) > 1})
     if twice:
         raise InputError(f"column '{twice[0]}' is named twice; export each one once")

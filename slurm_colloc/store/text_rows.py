@@ -27,7 +27,7 @@ from slurm_colloc.core.files import at_once
 from slurm_colloc.core.units import whole
 from slurm_colloc.core.usage_model import Lost
 from slurm_colloc.slurm.gres import parse_tres_gres
-from slurm_colloc.sources.sacct import FIELDS
+from slurm_colloc.sources.sacct import FIELDS, check_once
 from slurm_colloc.store.equivalents import GRES_ALONE, gpu_equivalent
 from slurm_colloc.store.parquet import quoted_path
 
@@ -172,9 +172,7 @@ def parse_header(line: bytes) -> Form | None:
                     f"columns with '{delimiter}' between them cannot be told apart, because it is in times, AllocTRES "
                     "or names, too: use | or the delimiter of docs/how-to/accounting.md"
                 )
-            twice = sorted({name for name in names if names.count(name) > 1})
-            if twice:
-                raise InputError(f"column '{twice[0]}' is named twice; export each one once")
+            check_once(names)
             between = delimiter.encode()
             return Form(tuple(names), between, between + end if terminated else end, line)
     return None
