@@ -48,6 +48,8 @@ _QUERIES = {
     "test_bootstrap": "submitted_runs",
     "test_nvidia_smi_csv": "gpu_runs",
     "test_past_runs": "past_runs",
+    "test_harm test_fairness test_holders test_nvidia_smi_csv": "sized",
+    "test_library": "run_decisions run_shares",
     "test_one_job": "devices hours_of_job pieces_of_job",
 }
 TESTS = {name: tests.split() for tests, names in _QUERIES.items() for name in names.split()}

@@ -13,7 +13,7 @@ from duckdb import DuckDBPyConnection
 
 from slurm_colloc.core.errors import InputError
 from slurm_colloc.facts.usage import GROUPINGS, MONTH
-from slurm_colloc.store.queries import make_rows
+from slurm_colloc.store.queries import kinds_of, make_rows
 
 # Partitions and kinds of GPUs are the cluster's, and squeue shows them to everybody.
 _NAMES = ("user", "account", "qos", "signature")
@@ -23,7 +23,7 @@ OF_ONE = ("user", "signature", MONTH)
 # GPU-hours.
 _OF_SIZED = ("allocated", "held", "util_used", "sm_used", "sm_beyond", "coverage_pct", "held_idle_hours")
 _FIGURES = (*_OF_SIZED, "peak_mib", "energy_j", "billing_hours")
-_SHOWN = {"kept": "VARCHAR", "shown": "VARCHAR"}
+_SHOWN = kinds_of("kept VARCHAR, shown VARCHAR")
 
 
 def pseudonym(key: bytes, kind: str, name: str) -> str:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The columns of runs and nodes that audit rules use, and the queries that answer a rule."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from duckdb import DuckDBPyConnection
@@ -14,7 +14,7 @@ from slurm_colloc.facts.collocation import make_idle_units
 from slurm_colloc.facts.fits import make_run_fits
 from slurm_colloc.placement.fitted import has_pieces
 from slurm_colloc.placement.pieces import shares_per_gpu
-from slurm_colloc.store.queries import make_rows, query
+from slurm_colloc.store.queries import kinds_of, make_rows, named, query
 
 # Sizes, by site.toml, of the nodes that a run of some partition and GPU type may have been on. Each figure is the most
 # if they differ: the one by which less can be held against a run.
@@ -24,7 +24,7 @@ NODE_COLUMNS = {
     "mem_per_gpu_mib": "host memory for jobs of such a node for each of its GPUs, the most",
     "gpu_mem_mib": "memory of a GPU of such a node, the most",
 }
-_KINDS = {"cluster": "VARCHAR", "kind": "VARCHAR", "partition": "VARCHAR"} | dict.fromkeys(NODE_COLUMNS, "DOUBLE")
+_KINDS = kinds_of("cluster VARCHAR, kind VARCHAR, partition VARCHAR") | dict.fromkeys(NODE_COLUMNS, "DOUBLE")
 
 
 def make_node_shapes(database: DuckDBPyConnection, config: SiteConfig | None) -> None:
@@ -112,15 +112,10 @@ RUN_COLUMNS = {
     "fewer": "some of its several whole GPUs were never used, not all, and it is known of each",
     **NODE_COLUMNS,
 }
-_FITTED = {
-    "fit_judged": "BOOLEAN",
-    "fit_unit": "VARCHAR",
-    "fit_place": "VARCHAR",
-    "fit_gpus": "DOUBLE",
-    "fit_most_mib": "BIGINT",
-    "fit_freed": "DOUBLE",
-    "fit_sm_pct": "DOUBLE",
-}
+_FITTED = kinds_of(
+    "fit_judged BOOLEAN, fit_unit VARCHAR, fit_place VARCHAR, fit_gpus DOUBLE, fit_most_mib BIGINT, fit_freed DOUBLE, "
+    "fit_sm_pct DOUBLE"
+)
 # Each of a run's figures is a measurement of this run alone.
 STRONG = f"""len(methods) > 0 AND list_has_all(['{MEASURED}', '{WHOLE_DEVICE}'], methods)
                AND (shared_hours = 0 OR NOT list_contains(methods, '{WHOLE_DEVICE}'))"""
@@ -154,36 +149,15 @@ def answer(database: DuckDBPyConnection, question: Question) -> Answer:
     """Return what a rule's question finds, those subjects first of which most GPU-hours are."""
     figures = ", ".join(f"'{name}': ({sql})" for name, sql in question.figures.items())
     cases = "".join(f" WHEN ({condition}) IS NOT true THEN '{reason}'" for reason, condition in question.needs.items())
-    words = {"figures": f"{{{figures}}}" if figures else "NULL", "why": f"CASE{cases} END", "worst": _WORST}
+    words = {"figures": f"{{{figures}}}" if figures else "NULL", "why": f"CASE{cases} END", "most": _WORST}
     words |= {"scope": question.scope or "true", "judged": question.judged}
     text = query("answer", **{**question._asdict(), **words})
-    rows = database.execute(text, used_parameters(database, text, question.parameters)).fetchall()
-    subjects = [_subject(row) for row in rows if row[4] is not None]
-    return Answer(int(rows[0][0]), int(rows[0][1]), tuple(subjects))
+    rows = list(named(database, text, question.parameters))
+    (rows_in, judged), *_ = [(int(row.pop("rows_in")), int(row.pop("rows_judged"))) for row in rows]
+    return Answer(rows_in, judged, tuple(_subject(row) for row in rows if row["name"] is not None))
 
 
-def used_parameters(database: DuckDBPyConnection, text: str, values: Mapping[str, object]) -> dict[str, object]:
-    """Return the parameters that a query uses, of those that have a value."""
-    (statement,) = database.extract_statements(text)
-    return {name: values[name] for name in statement.named_parameters}
-
-
-def _subject(row: tuple[Any, ...]) -> Subject:
-    _, _, excluded, cluster, name, user, judged, run_count, hours, coverage_pct, *last = row
-    methods, evidence, runs, label, newest_s, figures = last
-    return Subject(
-        cluster=cluster,
-        name=name,
-        user=user,
-        judged=judged,
-        found=run_count,
-        gpu_hours=hours,
-        coverage_pct=coverage_pct,
-        methods=tuple(methods or ()),
-        evidence=evidence,
-        worst=tuple(JobLine(**run) for run in runs),
-        label=label or "",
-        newest_s=newest_s,
-        figures=figures or {},
-        excluded=tuple((excluded or {}).items()),
-    )
+def _subject(row: dict[str, Any]) -> Subject:
+    row["methods"], row["worst"] = tuple(row["methods"] or ()), tuple(JobLine(**run) for run in row["worst"])
+    row["excluded"] = tuple((row["excluded"] or {}).items())
+    return Subject(**row | {"figures": row["figures"] or {}, "label": row["label"] or ""})

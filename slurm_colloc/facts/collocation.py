@@ -11,7 +11,7 @@ from slurm_colloc.core.usage_model import MEASURED, MIN_COVERAGE_PCT, WHOLE_DEVI
 from slurm_colloc.facts.facts import FIX
 from slurm_colloc.slurm.hostlist import expand
 from slurm_colloc.store.equivalents import unit_gpus
-from slurm_colloc.store.queries import named, query
+from slurm_colloc.store.queries import query, records
 
 # A reading is for the time since the last: its part beyond a run's end is time without that run's job.
 _BY_JOBS = """
@@ -40,7 +40,7 @@ USE_OF_SEVERAL = "SELECT cluster, job_id_raw, from_s AS start_s, gpus, used_gpus
 
 def collocation(database: DuckDBPyConnection) -> list[Collocation]:
     """Return how long the sampled GPUs and slices had 0, 1, 2, ... jobs; ``database`` is aggregated."""
-    return [Collocation(**row) for row in named(database, _BY_JOBS)]
+    return records(Collocation, database, _BY_JOBS)
 
 
 def installed_gpus(config: SiteConfig | None) -> float | None:
@@ -58,7 +58,7 @@ def installed_gpus(config: SiteConfig | None) -> float | None:
 
 def stray_use(database: DuckDBPyConnection) -> list[StrayUse]:
     """Return the nodes on whose GPUs processes outside any job were seen, the most first; after an aggregation."""
-    return [StrayUse(**row) for row in named(database, _STRAYS)]
+    return records(StrayUse, database, _STRAYS)
 
 
 def make_units(database: DuckDBPyConnection) -> None:
@@ -82,4 +82,4 @@ def several_gpus(database: DuckDBPyConnection) -> tuple[SeveralGpus, ...]:
     """
     make_units(database)
     database.execute(f"CREATE TEMP TABLE IF NOT EXISTS runs_of_several AS {query('runs_of_several')}")
-    return tuple(SeveralGpus(**row) for row in named(database, query("several_gpus")))
+    return tuple(records(SeveralGpus, database, query("several_gpus")))

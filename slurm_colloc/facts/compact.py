@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from itertools import chain
 from math import inf
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from slurm_colloc.core.config import Observe
 from slurm_colloc.core.errors import StoreError
 from slurm_colloc.core.files import file_mode
 from slurm_colloc.facts.aggregate import find_runs
-from slurm_colloc.facts.facts import digests, facts_path, has_all, make_facts
+from slurm_colloc.facts.facts import cluster_of, digests, facts_path, has_all, make_facts
 from slurm_colloc.store.parquet import (
     Hours,
     broken,
@@ -132,14 +133,9 @@ def _clock_doubt(store: Samples, now_s: float) -> str:
 
 def _days(store: Samples) -> list[tuple[str, str]]:
     """Return the clusters and days that there is anything of; folders of others are none."""
-    days = {
-        (os.path.basename(cluster), os.path.basename(day))
-        for table in TABLES
-        for cluster in folders(os.path.join(store.folder, table.name))
-        for day in folders(cluster)
-    }
+    days = {(cluster, day) for table in TABLES for cluster, day, _ in store.day_folders(table)}
     facts = files_of_facts(store.folder)
-    days |= {(os.path.basename(os.path.dirname(path)), day) for day, paths in facts.items() for path in paths}
+    days |= {(cluster_of(path), day) for day, paths in facts.items() for path in paths}
     return sorted((cluster, day) for cluster, day in days if _is_day(day))
 
 
@@ -172,7 +168,7 @@ class _Run:
             try:
                 tasks += self._day(cluster, day, age_days, keep, digest_of(cluster, day))
             except StoreError as error:
-                errors.append(broken(self._files_of(cluster, day)) or str(error))
+                errors.append(broken(chain(*self._files_of(cluster, day))) or str(error))
         half = len(days)
         if tasks:
             failed = make(self._store, tasks, now_s, lambda done, total: step(half + done * half // total, half * 2))
@@ -190,31 +186,31 @@ class _Run:
             find_runs(database, Window(since_s, until_s, now_s))
             return digests(database, sampled)
 
-    def _files_of(self, cluster: str, day: str) -> list[str]:
-        nodes = [node for table in TABLES for node in folders(self._of_day(table, cluster, day))]
+    def _files_of(self, cluster: str, day: str) -> list[list[str]]:
+        """Return the files of a day's shares, of its hosts, and of its facts."""
         facts = facts_path(self._folder, cluster, day)
-        return [path for node in nodes for path in parquet_files(node)] + ([facts] if os.path.exists(facts) else [])
+        by_table = [
+            [path for node in folders(self._of_day(table, cluster, day)) for path in parquet_files(node)]
+            for table in TABLES
+        ]
+        return [*by_table, [facts] if os.path.exists(facts) else []]
 
     def _of_day(self, table: Table, cluster: str, day: str) -> str:
         return os.path.join(self._folder, table.name, cluster, day)
 
     def _day(self, cluster: str, day: str, age_days: float, keep: Observe, digest: str) -> list[Task]:
         """Do what there is to do about a day, but for the facts that are to be made."""
-        facts = facts_path(self._folder, cluster, day)
+        *files, facts = self._files_of(cluster, day)
         tasks: list[Task] = []
         if age_days > keep.keep_job_days:
-            self._remove(self._files_of(cluster, day))
+            self._remove([*chain(*files), *facts])
         elif age_days > 1:
-            stored = hours_in([facts])[facts] if os.path.exists(facts) else {}
-            files = [
-                [path for node in folders(self._of_day(table, cluster, day)) for path in parquet_files(node)]
-                for table in TABLES
-            ]
+            stored = _all_hours(hours_in(facts))
             if has_all(hours_in(files[0]), stored):
-                made_of = stored, told_by([facts] if stored else [], "runs").get(facts)
+                made_of = stored, told_by(facts, "runs").get("".join(facts))
                 tasks = self._closed(cluster, day, made_of, digest)
                 if not tasks and age_days > keep.keep_raw_days:
-                    self._remove([path for paths in files for path in paths])
+                    self._remove([*chain(*files)])
             else:
                 tasks = self._late(cluster, day, facts, stored, files, digest)
         for table in TABLES:
@@ -237,23 +233,21 @@ class _Run:
         return [] if made_of == (hours, digest) else [Task(cluster, day, (shares, hosts), hours, digest)]
 
     def _late(
-        self, cluster: str, day: str, facts: str, stored: Hours, files: Sequence[Sequence[str]], digest: str
+        self, cluster: str, day: str, facts: Sequence[str], stored: Hours, files: Sequence[Sequence[str]], digest: str
     ) -> list[Task]:
         """Return the facts to be made of hours that came after the readings of their day were deleted."""
         fresh: list[tuple[str, ...]] = []
         added: Hours = {}
         for paths in files:
             hours_by_path = hours_in(paths)
-            new = [path for path, hours in hours_by_path.items() if not hours.keys() & stored.keys()]
-            spent = [
-                path for path, hours in hours_by_path.items() if path not in new and hours.items() <= stored.items()
-            ]
-            self._refused += [path for path in hours_by_path if path not in new and path not in spent]
-            self._remove(spent)
+            new = {path: hours for path, hours in hours_by_path.items() if not hours.keys() & stored.keys()}
+            spent = [path for path, hours in hours_by_path.items() if hours.items() <= stored.items()]
+            self._refused += [path for path in hours_by_path if path not in (*new, *spent)]
+            self._remove([path for path in spent if path not in new])
             fresh.append(tuple(new))
-            added |= _all_hours({path: hours_by_path[path] for path in new})
+            added |= _all_hours(new)
         shares, hosts = fresh
-        return [Task(cluster, day, (shares, hosts), stored | added, digest, (facts,))] if shares else []
+        return [Task(cluster, day, (shares, hosts), stored | added, digest, tuple(facts))] if shares else []
 
     def _join(self, table: Table, target: str, paths: Sequence[str]) -> None:
         """Make one file of a node's day; an hour that came or grew since takes the place of what was there of it."""
@@ -263,7 +257,7 @@ class _Run:
         fresh = [path for path, hours in hours_by_path.items() if not hours.items() <= joined_hours.items()]
         self._remove([path for path in hours_by_path if path not in fresh])
         if fresh:
-            hours = joined_hours | {key: counts for path in fresh for key, counts in hours_by_path[path].items()}
+            hours = joined_hours | _all_hours({path: hours_by_path[path] for path in fresh})
             with connection(self._work) as database:
                 database.execute(f"CREATE VIEW newer AS SELECT * FROM {read(fresh)}")
                 write(database, joined(table, "newer", list(held)), target, hours, self._work, self._mode)

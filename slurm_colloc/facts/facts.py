@@ -17,9 +17,9 @@ from duckdb import DuckDBPyConnection
 
 from slurm_colloc.core.files import file_mode
 from slurm_colloc.core.usage_model import MEASURED, WHOLE_DEVICE
-from slurm_colloc.facts.over_time import Bins, make_bins, make_time_parts, time_parts
+from slurm_colloc.facts.over_time import Bins, make_bins, time_parts
 from slurm_colloc.store.parquet import SUFFIX, Hours, hours_in, read, told_by, write
-from slurm_colloc.store.queries import make_rows, query
+from slurm_colloc.store.queries import execute, kinds_of, make_rows, query
 from slurm_colloc.store.sample_tables import SHARES
 from slurm_colloc.store.samples import day_began_s, files_of_facts
 from slurm_colloc.store.schema import (
@@ -131,9 +131,7 @@ def cluster_of(path: str) -> str:
 def digests(database: DuckDBPyConnection, days: Iterable[str]) -> Callable[[str, str], str]:
     """Return a function (cluster, day) -> what facts of that day depend on of ``runs``."""
     database.execute("DROP TABLE IF EXISTS digest_days")
-    make_rows(
-        database, "digest_days", {"day": "VARCHAR", "began_s": "BIGINT"}, [(day, day_began_s(day)) for day in days]
-    )
+    make_rows(database, "digest_days", kinds_of("day VARCHAR, began_s BIGINT"), [(d, day_began_s(d)) for d in days])
     by_day = {(cluster, day): digest for day, cluster, digest in database.execute(query("digests")).fetchall()}
     return lambda cluster, day: by_day.get((cluster, day), "0")
 
@@ -147,7 +145,6 @@ def make_parts(
         database.execute(f"CREATE {kind} {part}_parts ({owner}, {typed(FACTS[part])})")
     if bins:
         make_bins(database, bins)
-        make_time_parts(database)
 
 
 def add_parts(
@@ -172,23 +169,21 @@ def add_parts(
         store.view_samples(database, window.since_s, window.until_s, day)
         edges = {"since": window.since_s, "until": window.until_s}
         for part in make_day(database, day_began_s(day), edges, which, hourly=bins is not None):
-            of_day = f"SELECT * FROM day_{part}"
+            columns = "* EXCLUDE (hour_s)" if bins and part not in HISTORY else "*"
+            of_day = f"SELECT {columns} FROM day_{part}"
             if part == UNIT and bins:
-                columns = FACTS[UNIT]
-                of_day = f"SELECT run, {combined(columns)} FROM day_unit GROUP BY run, {', '.join(keys(columns))}"
-            database.execute(f"INSERT INTO {part}_parts BY NAME {_without_hour(part, of_day, bins)}")
+                of_day = (
+                    f"SELECT run, {combined(FACTS[UNIT])} FROM day_unit GROUP BY run, {', '.join(keys(FACTS[UNIT]))}"
+                )
+            database.execute(f"INSERT INTO {part}_parts BY NAME {of_day}")
         if bins:
             time_parts(database, "day_unit", FIX)
     for done, chunk in enumerate(chunks, len(days.raw)):
         step(done, todo)
         # As of a day: each part of each chunk would look through the runs of a year.
         oldest, newest = (_near(day_began_s(chunk[index][0])) for index in (0, -1))
-        _run(database, _DAY_RUNS, {"day_since": oldest["day_since"], "day_until": newest["day_until"]})
+        execute(database, _DAY_RUNS, {**newest, "day_since": oldest["day_since"]})
         _add_stored(database, store, window, chunk, which, bins)
-
-
-def _without_hour(part: str, select: str, bins: Bins | None) -> str:
-    return f"SELECT * EXCLUDE (hour_s) FROM ({select})" if bins and part not in (UNIT, *HISTORY) else select
 
 
 def make_day(
@@ -219,12 +214,13 @@ def make_day(
         EVIDENCE: {},
         LEVEL: {},
     }
-    _run(database, _DAY_RUNS, parameters)
+    execute(database, _DAY_RUNS, parameters)
     if EVIDENCE in which:
-        _run(database, query("passes", **words), parameters)
+        execute(database, query("passes", **words), parameters)
     parts = [part for part in FACTS if part in which]
     for part in parts:
-        _run(database, f"CREATE OR REPLACE TEMP TABLE day_{part} AS {query(part, **words, **inputs[part])}", parameters)
+        select = query(part, **words, **inputs[part])
+        execute(database, f"CREATE OR REPLACE TEMP TABLE day_{part} AS {select}", parameters)
     return parts
 
 
@@ -234,10 +230,6 @@ _DAY_RUNS = f"CREATE OR REPLACE TEMP TABLE day_runs AS {query('day_runs')}"
 def _near(began_s: float) -> dict[str, float]:
     """Return between which times runs are that facts of a day may be of."""
     return {"day_since": began_s - 2 * DAY_S, "day_until": began_s + 2 * DAY_S}
-
-
-def _run(database: DuckDBPyConnection, text: str, parameters: Mapping[str, float]) -> None:
-    database.execute(text, {name: value for name, value in parameters.items() if f"${name}" in text})
 
 
 def _add_stored(
@@ -264,49 +256,44 @@ def _add_stored(
     any_of = f"from_s < {until} AND from_s + {DAY_S} > {since}"
     cuts = any(isfinite(end_s) and end_s % HOUR_S for end_s in window[:2])
     for part in which:
-        for group, where in ((inner, f"span_s = {DAY_S}"), (outer, any_of if part in HISTORY else inside)):
+        selects = [(inner, f"span_s = {DAY_S}", ""), (outer, any_of if part in HISTORY else inside, "")]
+        selects += [(outer, edge, until)] if cuts and part not in HISTORY else []
+        for group, where, end in selects:
             if group:
-                rows = _joined(store, part, group, where)
-                database.execute(f"INSERT INTO {part}_parts BY NAME SELECT {_shown(store, part, since)} FROM {rows}")
-        if cuts and outer and part not in HISTORY:
-            rows = _joined(store, part, outer, edge)
-            database.execute(f"INSERT INTO {part}_parts BY NAME SELECT {_shown(store, part, since, until)} FROM {rows}")
+                rows = _stored(store, part, group, where, since, end)
+                database.execute(f"INSERT INTO {part}_parts BY NAME {rows}")
     if bins:
-        rows = _joined(store, UNIT, paths, _HOURLY + hour)
-        hours = [f"SELECT {_shown(store, UNIT, since)}, f.from_s AS hour_s FROM {rows}"]
-        if cuts:
-            rows = _joined(store, UNIT, paths, edge)
-            hours.append(f"SELECT {_shown(store, UNIT, since, until)}, f.from_s AS hour_s FROM {rows}")
+        of_hours = [(f"span_s = {HOUR_S} AND {hour}", ""), *([(edge, until)] if cuts else [])]
+        hours = [_stored(store, UNIT, paths, where, since, end, ", f.from_s AS hour_s") for where, end in of_hours]
         time_parts(database, f"({' UNION ALL BY NAME '.join(hours)})", FIX)
 
 
-_HOURLY = f"span_s = {HOUR_S} AND "
+def _stored(
+    store: Store, part: str, paths: Sequence[str], where: str, since: str, until: str = "", more: str = ""
+) -> str:
+    """Return SQL for the rows of a part of stored facts, and ``more`` columns, by the runs whose they are.
 
-
-def _joined(store: Store, part: str, paths: Sequence[str], where: str) -> str:
-    """Return SQL for the rows of a part of stored facts, with the runs whose they are."""
+    With ``until`` as much of them counts as lies in the window, in proportion.
+    """
     # A device's use while nobody visible was on it is not shown; the time of visible jobs is.
-    stored_part = UNIT if part == DEVICE and not store.visible.everybody else part
-    rows = f"(SELECT * FROM {read(paths)} WHERE part = '{stored_part}' AND ({where})) f"
+    of_jobs = part == DEVICE and not store.visible.everybody
+    rows = f"(SELECT * FROM {read(paths)} WHERE part = '{UNIT if of_jobs else part}' AND ({where})) f"
     on = "r.cluster = f.cluster AND r.job_id_raw = f.job_id AND r.start_s = f.start_s"
-    return rows if stored_part == DEVICE else f"{rows} JOIN day_runs r ON {on}"
-
-
-def _shown(store: Store, part: str, since: str, until: str = "") -> str:
-    """Return SQL for a part's columns; with ``until`` for as much of them as lies in the window, in proportion."""
-    if part == DEVICE and not store.visible.everybody:
-        return "f.cluster, f.node, f.uuid, f.whole_us AS jobs_us"
-    begin = "f.from_s" if part == DEVICE else "greatest(f.from_s, r.start_s)"
-    end = f"f.from_s + {HOUR_S}" if part == DEVICE else f"least(f.from_s + {HOUR_S}, r.last_s)"
-    before, up_to = (
-        f"greatest(0, least(1, coalesce(({end_s} - {begin}) / nullif({end} - {begin}, 0), 0)))"
-        for end_s in (since, until)
-    )
-    figures = (
-        in_proportion(FACTS[part], before, up_to) if until else ", ".join(f"f.{name}" for name in names(FACTS[part]))
-    )
+    joined = f"{rows} JOIN day_runs r ON {on}"
+    if of_jobs:
+        return f"SELECT f.cluster, f.node, f.uuid, f.whole_us AS jobs_us FROM {joined}"
+    key, begin, end = "r.run", "greatest(f.from_s, r.start_s)", f"least(f.from_s + {HOUR_S}, r.last_s)"
+    if part == DEVICE:
+        joined, key, begin, end = rows, "f.cluster", "f.from_s", f"f.from_s + {HOUR_S}"
+    figures = ", ".join(f"f.{name}" for name in names(FACTS[part]))
+    if until:
+        before, up_to = (
+            f"greatest(0, least(1, coalesce(({end_s} - {begin}) / nullif({end} - {begin}, 0), 0)))"
+            for end_s in (since, until)
+        )
+        figures = in_proportion(FACTS[part], before, up_to)
     figures = figures.replace("f.first_s", f"if(f.first_s < {since}, {since}, f.first_s) AS first_s")
-    return f"{'f.cluster' if part == DEVICE else 'r.run'}, {figures}"
+    return f"SELECT {key}, {figures}{more} FROM {joined}"
 
 
 def make_facts(
@@ -342,8 +329,13 @@ def make_facts(
         join = "" if part == DEVICE else "JOIN (SELECT run, cluster, job_id_raw, start_s FROM day_runs) r USING (run)"
         rows = f"(SELECT {key}, d.* FROM day_{part} d {join})"
         begin = f"floor(hour_s / {DAY_S})::BIGINT * {DAY_S}"
-        if part in HISTORY:
-            parts.append(_of_history(part, rows, day_began_s(day)))
+        of_day = f"SELECT '{part}' AS part, {day_began_s(day)} AS from_s, {DAY_S} AS span_s"
+        if part == EVIDENCE:
+            parts.append(f"{of_day}, * EXCLUDE (run) FROM {rows}")
+            continue
+        if part == LEVEL:
+            level = "if(kind = 'cores', ceil(level * 4) / 4, ceil(level / 2) * 2) AS level, sum(weight) AS weight"
+            parts.append(f"{of_day}, cluster, job_id, start_s, kind, {level} FROM {rows} GROUP BY ALL")
             continue
         for from_s, span_s in (("hour_s", HOUR_S), (begin, DAY_S)):
             parts.append(
@@ -362,11 +354,3 @@ def make_facts(
 
 # Rows of days lie by themselves, so that who reads these decodes no hours.
 _GROUP = 8192
-
-
-def _of_history(part: str, rows: str, began_s: int) -> str:
-    select = f"SELECT '{part}' AS part, {began_s} AS from_s, {DAY_S} AS span_s"
-    if part == EVIDENCE:
-        return f"{select}, * EXCLUDE (run) FROM {rows}"
-    level = "if(kind = 'cores', ceil(level * 4) / 4, ceil(level / 2) * 2)"
-    return f"{select}, cluster, job_id, start_s, kind, {level} AS level, sum(weight) AS weight FROM {rows} GROUP BY ALL"

@@ -7,7 +7,7 @@ partition, account and QOS, so each ladder is made once and the first step that 
 
 from collections.abc import Iterable, Sequence
 from math import fsum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import duckdb
 from duckdb import DuckDBPyConnection
@@ -24,19 +24,28 @@ from slurm_colloc.facts.usage import source
 from slurm_colloc.gpu.mig import tells_sm_activity
 from slurm_colloc.placement.fitted import SM_DIGITS, Step, had_piece, has_pieces, known_names, ladder, past_request
 from slurm_colloc.store.equivalents import SLICES, equivalent_in_pool
-from slurm_colloc.store.queries import make_rows, named, query
+from slurm_colloc.store.queries import kinds_of, make_rows, named, query, records
 
 TOTAL = "total"
-_WHERE = ("partition", "account", "qos", "shown", "model")
-_PLACES = {**dict.fromkeys(_WHERE, "VARCHAR"), "ladder": "INTEGER", "tells_sm": "BOOLEAN"}
-_STEPS = {"ladder": "INTEGER", "step": "INTEGER", "unit": "VARCHAR", "gpus": "DOUBLE", "most_mib": "BIGINT",
-          "most_sm_pct": "DOUBLE", "place": "VARCHAR"}  # fmt: skip
-_USAGE = {"run": "BIGINT", "state": "VARCHAR", "devices": "INTEGER", "allocated": "DOUBLE",
-          "peak_mib": "BIGINT", "whole": "BOOLEAN"}  # fmt: skip
-_MEASURED = {"run": "BIGINT", "model": "VARCHAR", "sm_pct": "DOUBLE", "is_bound": "BOOLEAN", "alone_s": "DOUBLE",
-             "elapsed_s": "DOUBLE", **dict.fromkeys(_WHERE[:4], "VARCHAR")}  # fmt: skip
-_IDLE = {"run": "BIGINT", "idle_units": "DOUBLE", "fewer": "BOOLEAN", "unit_nodes": "BIGINT"}
-COLUMNS = "fit_why, fit_unit, fit_gpus, fit_most_mib, fit_freed, asked_gpus, unused_gpus, spare, unit_nodes, fit_place"
+_WHERE = 'SELECT DISTINCT "partition", account, qos, shown, model FROM measured_alone ORDER BY ALL'
+_PLACES = kinds_of(
+    "partition VARCHAR, account VARCHAR, qos VARCHAR, shown VARCHAR, model VARCHAR, ladder INTEGER, tells_sm BOOLEAN"
+)
+_STEPS = kinds_of(
+    "ladder INTEGER, step INTEGER, unit VARCHAR, gpus DOUBLE, most_mib BIGINT, most_sm_pct DOUBLE, place VARCHAR"
+)
+_USAGE = kinds_of("run BIGINT, state VARCHAR, devices INTEGER, allocated DOUBLE, peak_mib BIGINT, whole BOOLEAN")
+_MEASURED = kinds_of(
+    "run BIGINT, model VARCHAR, sm_pct DOUBLE, is_bound BOOLEAN, alone_s DOUBLE, elapsed_s DOUBLE, "
+    "partition VARCHAR, account VARCHAR, qos VARCHAR, shown VARCHAR"
+)
+_IDLE = kinds_of("run BIGINT, idle_units DOUBLE, fewer BOOLEAN, unit_nodes BIGINT")
+# The fields of Fitted, of a row of run_fits.
+_FOUND = """
+coalesce(fit_why, '') AS why, coalesce(fit_unit, '') AS unit, fit_gpus AS gpus, fit_most_mib AS most_mib,
+fit_freed AS freed_gpu_hours, asked_gpus, unused_gpus::BIGINT AS unused_gpus, spare AS spare_gpu_hours,
+unit_nodes AS nodes, coalesce(fit_place, '') AS "partition"
+"""
 
 
 class _Fitted(NamedTuple):
@@ -71,7 +80,7 @@ def fits_of(database: DuckDBPyConnection, by: str, config: SiteConfig, conventio
         return ()
     make_run_fits(database, config, convention)
     key, runs = source(by)
-    rows = [_Fitted(**row) for row in named(database, query("fits", key=key, runs=runs))]
+    rows = records(_Fitted, database, query("fits", key=key, runs=runs))
     by_name: dict[str, list[_Fitted]] = {}
     for row in rows:
         by_name.setdefault(row.name, []).append(row)
@@ -118,10 +127,9 @@ def _make_run_fits(
 def _make_ladders(database: DuckDBPyConnection, config: SiteConfig, convention: str) -> None:
     """Make the tables of the ladders, and of which of them the runs in ``measured_alone`` have."""
     names = known_names(config)
-    columns = ", ".join(f'"{name}"' for name in _WHERE)
     places, steps = [], []
     ladders: dict[tuple[str, ...], int] = {}
-    for where in database.execute(f"SELECT DISTINCT {columns} FROM measured_alone ORDER BY ALL").fetchall():
+    for where in database.execute(_WHERE).fetchall():
         partition, account, qos, shown, model = map(str, where)
         # Accounts and QOS of which no partition speaks are all alike: a site has more of them than ladders.
         account, qos = (name if name.lower() in names else "?" if name else "" for name in (account, qos))
@@ -158,15 +166,15 @@ def fitted_of(database: DuckDBPyConnection, config: SiteConfig | None) -> dict[t
     if config is None:
         return {}
     make_run_fits(database, config)
-    rows = database.execute(f"SELECT cluster, job_id_raw, from_s, {COLUMNS} FROM run_fits JOIN usage USING (run)")
-    return {(cluster, raw_id, start_s): _fitted(row) for cluster, raw_id, start_s, *row in rows.fetchall()}
+    rows = named(database, f"SELECT cluster, job_id_raw, from_s, {_FOUND} FROM run_fits JOIN usage USING (run)")
+    return {(row.pop("cluster"), row.pop("job_id_raw"), row.pop("from_s")): Fitted(**row) for row in rows}
 
 
 def one_run(database: DuckDBPyConnection, run: int) -> RunFound:
     """Return a run by its number, with what is found of it; ``database`` has ``run_fits``."""
     (usage,) = usages_of(database, f"run = {run}")
-    row = database.execute(f"SELECT {COLUMNS} FROM run_fits WHERE run = {run}").fetchone()
-    return RunFound(usage, None, None, _fitted(row) if row else None)
+    (fitted,) = records(Fitted, database, f"SELECT {_FOUND} FROM run_fits WHERE run = {run}") or (None,)
+    return RunFound(usage, None, None, fitted)
 
 
 class Kept(NamedTuple):
@@ -206,15 +214,7 @@ def fitted_by_evidence(runs: Sequence[Kept], config: SiteConfig) -> list[Fitted]
         make_rows(database, "idle_units", _IDLE, [])
         # The evidence of csub's own sampler tells what a run needed, not for how long it used its GPU.
         _make_run_fits(database, config, SLICES, "true", "false")
-        fits = database.execute(f"SELECT {COLUMNS} FROM run_fits ORDER BY run").fetchall()
-    return [_fitted(row) for row in fits]
-
-
-def _fitted(row: Sequence[Any]) -> Fitted:
-    reason, unit, gpus, most_mib, freed, asked_gpus, unused, spare, nodes, place = row
-    return Fitted(
-        reason or "", unit or "", gpus, most_mib, freed, asked_gpus, unused and int(unused), spare, nodes, place or ""
-    )
+        return records(Fitted, database, f"SELECT {_FOUND} FROM run_fits ORDER BY run")
 
 
 def fit_of(name: str, runs: Iterable[Judgement]) -> Fit | None:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """One job's runs: the GPUs that each had and used, its time in pieces, and the evidence that it is for the next one."""
 
-from collections.abc import Sequence
 from math import inf
 
 from duckdb import DuckDBPyConnection
@@ -11,13 +10,13 @@ from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.usage_model import JobUsage
 from slurm_colloc.facts.aggregate import aggregate_some, usages_of
 from slurm_colloc.facts.collocation import HARDLY_USED
-from slurm_colloc.facts.evidence import make_history, measured_in
+from slurm_colloc.facts.evidence import evidence_of, make_history
 from slurm_colloc.facts.facts import FIX, Days
 from slurm_colloc.facts.fits import fitted_of, key_of
 from slurm_colloc.facts.judgement import RunFound
 from slurm_colloc.store.parquet import read
-from slurm_colloc.store.queries import query
-from slurm_colloc.store.sample_tables import SHARES, no_rows
+from slurm_colloc.store.queries import no_rows, query
+from slurm_colloc.store.sample_tables import SHARES
 from slurm_colloc.store.schema import HOUR_S
 from slurm_colloc.store.store import Store
 from slurm_colloc.store.window import Window
@@ -55,20 +54,16 @@ def find_job(store: Store, job_id: str, window: Window, config: SiteConfig | Non
         usages = usages_of(database)
         fitted = fitted_of(database, config)
         runs = [RunFound(usage, None, None, fitted.get(key_of(usage))) for usage in usages[:-DRAWN]]
-        measured = {
-            (samples.run.job_id, samples.start_s): samples.run
-            for cluster in {usage.cluster for usage in usages}
-            for samples in measured_in(database, cluster, config)
-        }
+        measured = evidence_of(database, usages, config)
         for usage in usages[-DRAWN:]:
             timeline = _timeline(database, store, usage, days, pieces)
-            run = measured.get((usage.job_id_raw, usage.start_s)) if timeline else None
+            run = measured.get(key_of(usage)) if timeline else None
             runs.append(RunFound(usage, timeline, run, fitted.get(key_of(usage))))
         return runs
 
 
 def _timeline(database: DuckDBPyConnection, store: Store, run: JobUsage, days: Days, pieces: int) -> JobTimeline | None:
-    parameters = {"cluster": run.cluster, "job": run.job_id_raw, "since": run.start_s}
+    parameters: dict[str, object] = {"cluster": run.cluster, "job": run.job_id_raw, "since": run.start_s}
     if run.end_s <= run.start_s:
         return None
     used = query("devices", fix=FIX, hardly_used=HARDLY_USED)
@@ -84,14 +79,16 @@ def _timeline(database: DuckDBPyConnection, store: Store, run: JobUsage, days: D
         if not store.samples.files(SHARES, -inf, inf, day)
         for path in day_paths
     ]
-    stored = query("hours_of_job", fix=FIX, files=read(paths)) if paths and step_s >= HOUR_S else no_rows(SHARES)
-    rows: Sequence[tuple[int, int | None, float | None, float | None]]
-    rows = database.execute(
-        query("pieces_of_job", stored=stored), {**parameters, "until": run.end_s, "step": step_s}
-    ).fetchall()
-    drawn = [JobPiece(None, None, None)] * pieces
-    for piece, mib, util_pct, sm_pct in rows:
-        if piece < pieces:  # floating point may put the last one's end there
-            drawn[piece] = JobPiece(util_pct, sm_pct, mib)
-    timeline, neighbours = tuple(drawn) if rows else (), max(0, sharers - 1)
-    return JobTimeline(run.start_s, run.end_s, timeline, devices, unused, neighbours, tuple(active_pct))
+    stored = (
+        query("hours_of_job", fix=FIX, files=read(paths)) if paths and step_s >= HOUR_S else no_rows(SHARES.columns)
+    )
+    parameters |= {"until": run.end_s, "step": step_s}
+    by_piece = {
+        piece: JobPiece(util_pct, sm_pct, mib)
+        for piece, mib, util_pct, sm_pct in database.execute(
+            query("pieces_of_job", stored=stored), parameters
+        ).fetchall()
+    }
+    # Floating point may put the last one's end into one more.
+    drawn = [by_piece.get(piece, JobPiece(None, None, None)) for piece in range(pieces if by_piece else 0)]
+    return JobTimeline(run.start_s, run.end_s, tuple(drawn), devices, unused, max(0, sharers - 1), tuple(active_pct))

@@ -11,7 +11,7 @@ from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.files import temporary_folder
 from slurm_colloc.core.model import Evidence
 from slurm_colloc.facts.aggregate import aggregate_some, usages_of
-from slurm_colloc.facts.evidence import make_history, measured_in
+from slurm_colloc.facts.evidence import evidence_of, make_history
 from slurm_colloc.facts.fits import fitted_of, key_of
 from slurm_colloc.facts.judgement import RunFound
 from slurm_colloc.sources import sacct
@@ -79,9 +79,7 @@ def _found(
     measured = {}
     if any(usage.methods for usage in usages):
         make_history(database, store, window, days)
-        for cluster in {usage.cluster for usage in usages}:
-            for samples in measured_in(database, cluster, config):
-                measured[cluster, samples.run.job_id, samples.start_s] = samples.run
+        measured = evidence_of(database, usages, config)
     fitted = fitted_of(database, config)
     runs = (RunFound(usage, None, measured.get(key_of(usage)), fitted.get(key_of(usage))) for usage in usages)
     return UserRuns(tuple(runs), without_gpu)

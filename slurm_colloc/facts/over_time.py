@@ -17,7 +17,7 @@ from duckdb import DuckDBPyConnection
 from slurm_colloc.core.chart_model import Charts, GroupDetail, IdleRun, TimeUsage, UtilAgainstSm, WeekHour
 from slurm_colloc.core.usage_model import GroupUsage
 from slurm_colloc.facts.usage import source
-from slurm_colloc.store.queries import make_rows, named, query
+from slurm_colloc.store.queries import kinds_of, make_rows, named, query, records
 from slurm_colloc.store.window import Window
 
 QUARTER_S, _HOUR_S = 900, 3600
@@ -96,8 +96,8 @@ def _offsets(since_s: float, until_s: float, zone: tzinfo | None) -> Iterator[tu
 
 
 def make_bins(database: DuckDBPyConnection, bins: Bins) -> None:
-    """Make the tables ``bins`` and ``quarters`` by which all is cut."""
-    make_rows(database, "clock", {"from_s": "BIGINT", "offset_s": "BIGINT"}, bins.offsets)
+    """Make the tables ``bins`` and ``quarters`` by which all is cut, and those that ``time_parts`` adds to, empty."""
+    make_rows(database, "clock", kinds_of("from_s BIGINT, offset_s BIGINT"), bins.offsets)
     edges = list(bins.edges_s)
     # DuckDB takes what unnest makes for a single row, and would compare each quarter with each edge.
     database.execute("SET asof_loop_join_threshold = 0")
@@ -106,6 +106,8 @@ def make_bins(database: DuckDBPyConnection, bins: Bins) -> None:
     database.execute("RESET asof_loop_join_threshold")
     database.execute(f"CREATE TEMP TABLE bins AS {query('bins')}", {"edges": edges})
     database.execute(f"CREATE TEMP TABLE hours AS {query('hours')}")
+    for name, columns in _TIME_PARTS.items():
+        database.execute(f"CREATE TEMP TABLE {name} ({columns})")
 
 
 # The parts of a run's use by bin, and of all runs' use by hour of the week.
@@ -113,12 +115,6 @@ _TIME_PARTS = {
     "bin_parts": "run BIGINT, bin INTEGER, util_us BIGINT, util_hours DOUBLE, sm_us BIGINT, sm_hours DOUBLE",
     "week_parts": "cell INTEGER, util_measured DOUBLE, util_used DOUBLE, sm_measured DOUBLE, sm_used DOUBLE",
 }
-
-
-def make_time_parts(database: DuckDBPyConnection) -> None:
-    """Make the tables that ``time_parts`` adds to, empty."""
-    for name, columns in _TIME_PARTS.items():
-        database.execute(f"CREATE TEMP TABLE {name} ({columns})")
 
 
 def time_parts(database: DuckDBPyConnection, units: str, fix: int) -> None:
@@ -133,36 +129,6 @@ def make_run_bins(database: DuckDBPyConnection) -> None:
     database.execute(f"CREATE TEMP TABLE sampled AS {query('sampled')}")
     database.execute(f"CREATE TABLE aggregated.run_bins AS {query('run_bins')}")
     database.execute("DROP TABLE sampled")
-
-
-def use_over_time(
-    database: DuckDBPyConnection, key: str, runs: str, installed_gpus: float | None, so_far_s: float
-) -> tuple[tuple[TimeUsage, ...], dict[str, list[TimeUsage]]]:
-    """Return the use of all bins, and by group of those in which it had anything.
-
-    Args:
-        database: aggregated with bins.
-        key: SQL for the name of a run's group.
-        runs: the query, or the name, of the runs.
-        installed_gpus: GPUs that the site has; None where that is not known.
-        so_far_s: the time up to which there are runs: figures of later bins are not known.
-    """
-    select = query("group_bins", key=key, runs=runs)
-    database.execute(f"CREATE OR REPLACE TEMP TABLE group_bins AS {select}")
-    of_all = query("over_time", group="NULL", installed="$gpus::DOUBLE", join="LEFT JOIN")
-    rows = named(database, of_all, {"gpus": installed_gpus, "so_far": so_far_s})
-    total = tuple(TimeUsage(**row) for row in rows if row.pop("name") is None)
-    groups: dict[str, list[TimeUsage]] = {}
-    of_groups = query("over_time", group="name", installed="NULL::DOUBLE", join="JOIN")
-    for row in named(database, of_groups, {"so_far": so_far_s}):
-        groups.setdefault(row.pop("name"), []).append(TimeUsage(**row))
-    return total, groups
-
-
-def use_over_week(database: DuckDBPyConnection, since_s: float, until_s: float, so_far_s: float) -> list[WeekHour]:
-    """Return the use of each hour of the week of [since, until) so far; ``database`` is aggregated with bins."""
-    edges = {"since": since_s, "until": until_s, "so_far": so_far_s}
-    return [WeekHour(**row) for row in named(database, query("week"), edges)]
 
 
 def charts_of(
@@ -183,19 +149,25 @@ def charts_of(
         installed_gpus: GPUs that the site has, None where that is not known.
         kinds: the usage of each kind of GPU, by group, from ``used_hours_by_kind``.
     """
-    so_far_s = min(window.until_s, window.now_s)
     key, runs = source(by)
-    total, by_group = use_over_time(database, key, runs, installed_gpus, so_far_s)
+    # Runs are known up to ``so_far``: figures of later bins are not.
+    parameters = {**window.parameters, "gpus": installed_gpus, "so_far": min(window.until_s, window.now_s)}
+    select = query("group_bins", key=key, runs=runs)
+    database.execute(f"CREATE OR REPLACE TEMP TABLE group_bins AS {select}")
+    of_all = query("over_time", group="NULL", installed="$gpus::DOUBLE", join="LEFT JOIN")
+    total = tuple(TimeUsage(**row) for row in named(database, of_all, parameters) if row.pop("name") is None)
+    by_group: dict[str, list[TimeUsage]] = {}
+    of_groups = query("over_time", group="name", installed="NULL::DOUBLE", join="JOIN")
+    for row in named(database, of_groups, parameters):
+        by_group.setdefault(row.pop("name"), []).append(TimeUsage(**row))
     idlest: dict[str, list[IdleRun]] = {}
     for run in named(database, query("idlest_runs", key=key, runs=runs, most=_IDLEST)):
         idlest.setdefault(run.pop("name"), []).append(IdleRun(**run))
     return Charts(
         over_time=total,
-        week=tuple(use_over_week(database, window.since_s, window.until_s, so_far_s)),
+        week=tuple(records(WeekHour, database, query("week"), parameters)),
         zone=bins.zone,
-        util_against_sm=tuple(
-            UtilAgainstSm(**row) for row in named(database, query("util_against_sm", cell_pct=_CELL_PCT))
-        ),
+        util_against_sm=tuple(records(UtilAgainstSm, database, query("util_against_sm", cell_pct=_CELL_PCT))),
         details=tuple(
             GroupDetail(name, tuple(by_group.get(name, ())), tuple(usages), tuple(idlest.get(name, ())))
             for name, usages in kinds.items()

@@ -9,7 +9,7 @@ from duckdb import DuckDBPyConnection
 from slurm_colloc.core.chart_model import Todo
 from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.usage_model import MIN_COVERAGE_PCT
-from slurm_colloc.facts.fits import COLUMNS, make_run_fits, one_run
+from slurm_colloc.facts.fits import make_run_fits, one_run
 from slurm_colloc.facts.judgement import (
     FEWER,
     LEAST_GPU_HOURS,
@@ -23,10 +23,13 @@ from slurm_colloc.facts.judgement import (
     option_for,
 )
 from slurm_colloc.placement.fitted import has_pieces
-from slurm_colloc.store.queries import make_rows, query
+from slurm_colloc.store.queries import kinds_of, make_rows, query
 
 # Pieces are not known without a site file: all runs are as those of which a judgement has no fit.
-_NO_FITS = {"run": "BIGINT", **dict.fromkeys(COLUMNS.split(", "), "DOUBLE")}
+_NO_FITS = kinds_of(
+    "run BIGINT, fit_why VARCHAR, fit_unit VARCHAR, fit_gpus DOUBLE, fit_most_mib BIGINT, fit_freed DOUBLE, "
+    "asked_gpus BIGINT, unused_gpus BIGINT, spare DOUBLE, unit_nodes BIGINT, fit_place VARCHAR"
+)
 
 
 def make_fits(database: DuckDBPyConnection, config: SiteConfig | None) -> None:

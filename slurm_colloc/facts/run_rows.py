@@ -20,47 +20,8 @@ Rows = tuple[dict[str, Any], Sequence[Sequence[Any]]]
 
 _OF_SEVERAL = {"gpus": int | None, "used_gpus": int | None, "balance": float | None}
 _TIMES = {"start_s": "start", "end_s": "end"}
-# Columns read of the parts of an aggregation -> (type, SQL). Times and shares as in JobUsage.
-_OF_RUN = {
-    "cluster": (str, "cluster"),
-    "job_id": (str, "job_id"),
-    "user": (str, '"user"'),
-    "account": (str, "account"),
-    "start": (datetime, "make_timestamp((from_s * 1e6)::BIGINT)"),
-}
-_OF_SHARE = {
-    **_OF_RUN,
-    "node": (str, "node"),
-    "uuid": (str, "uuid"),
-    "gpu_model": (str, "max(gpu_model)"),
-    "unit_gpus": (float, "max(unit_gpus)"),
-    "sampled_s": (float, "sum(us) / 1e6"),
-    "shared_s": (float, "sum(shared_us) / 1e6"),
-    "idle_s": (float, "sum(idle_us) / 1e6"),
-    "gpu_util_pct": (float, f"sum(util_fix) / {FIX} / nullif(sum(util_us), 0)"),
-    "sm_active_pct": (float, f"sum(sm_fix) / {FIX} / nullif(sum(sm_us), 0)"),
-    "gpu_mem_peak_mib": (int, "max(unit_parts.peak_mib)"),
-    "energy_j": (float, "sum(energy_uj) / 1e6"),
-    "jobs_at_once": (int, "max(sharers)"),
-    "methods": (str, "array_to_string(list_sort(list_distinct(list(method))), ';')"),
-}
-_OF_DECISION = {
-    **_OF_RUN,
-    "state": (str, "state"),
-    "signature": (str, "signature"),
-    "mode": (str, "mode"),
-    "rung": (str, "rung"),
-    "shadow": (bool, "shadow"),
-    "would": (str, "would"),
-    "would_memory_mib": (int, "would_memory_mib"),
-    "would_wait_s": (float, "would_wait_s"),
-    "arm": (str, "arm"),
-    "gpu_mem_q99_mib": (float, "gpu_mem_q99_mib"),
-    "gpu_mem_peak_mib": (int, "peak_mib"),
-    "sm_active_q95_pct": (float, "sm_active_q95_pct"),
-    "sm_active_pct": (float, "100 * sm_hours / nullif(sm_seconds / 3600, 0)"),
-    "out_of_memory": (bool, "out_of_memory"),
-}
+# Columns of other kinds are whole numbers.
+_KINDS = {"VARCHAR": str, "BOOLEAN": bool, "DOUBLE": float, "TIMESTAMP": datetime}
 
 
 def _moment(at_s: float) -> datetime:
@@ -89,19 +50,17 @@ def run_rows(database: DuckDBPyConnection) -> Rows:
 
 def share_rows(database: DuckDBPyConnection) -> Rows:
     """Return one row for each run of ``usage`` and GPU or slice that was sampled of it."""
-    by = 'run, cluster, job_id, "user", account, from_s, node, uuid'
-    tail = f"FROM unit_parts JOIN runs USING (run) GROUP BY {by} ORDER BY from_s, job_id, cluster, node, uuid"
-    return _selected(database, _OF_SHARE, tail)
+    return _selected(database, query("run_shares", fix=FIX))
 
 
 def decision_rows(database: DuckDBPyConnection) -> Rows:
     """Return one row for each run of ``usage`` that csub decided about: predicted beside measured."""
-    return _selected(database, _OF_DECISION, f"FROM ({of_decided('usage')}) ORDER BY from_s, job_id, cluster")
+    return _selected(database, query("run_decisions", decided_runs=of_decided("usage")))
 
 
-def _selected(database: DuckDBPyConnection, columns: dict[str, tuple[Any, str]], tail: str) -> Rows:
-    select = ", ".join(f'{value} AS "{name}"' for name, (_, value) in columns.items())
-    return {name: kind for name, (kind, _) in columns.items()}, database.execute(f"SELECT {select} {tail}").fetchall()
+def _selected(database: DuckDBPyConnection, text: str) -> Rows:
+    cursor = database.execute(text)
+    return {name: _KINDS.get(str(kind), int) for name, kind, *_ in cursor.description or ()}, cursor.fetchall()
 
 
 def past_runs(store: Store, cluster: str, since_s: float, until_s: float) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from duckdb import DuckDBPyConnection
 
 from slurm_colloc.core.audit_model import RUNS, Question
 from slurm_colloc.core.config import SiteConfig
-from slurm_colloc.facts.audited import STRONG, used_parameters
+from slurm_colloc.facts.audited import STRONG
 from slurm_colloc.facts.collocation import several_gpus
 from slurm_colloc.facts.fits import one_run
 from slurm_colloc.facts.judgement import FEWER, NO_USE, judge, option_for
@@ -61,7 +61,7 @@ def several_by(database: DuckDBPyConnection, config: SiteConfig | None, by: str,
         f"CREATE TEMP VIEW {RUNS} AS SELECT *, {STRONG} AS strong FROM usage LEFT JOIN run_fits USING (run)"
     )
     text = query("several_by", script=BY[by], runs=waits.source, judged=waits.judged, found=waits.found)
-    return [_row(database, row) for row in named(database, text, used_parameters(database, text, waits.parameters))]
+    return [_row(database, row) for row in named(database, text, waits.parameters)]
 
 
 def _row(database: DuckDBPyConnection, row: dict[str, Any]) -> SeveralBy:

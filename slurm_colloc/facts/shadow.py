@@ -27,7 +27,7 @@ from slurm_colloc.placement.speed import upper_on_slice_sql
 from slurm_colloc.slurm.gres import parse_gres
 from slurm_colloc.store.decisions import with_decisions
 from slurm_colloc.store.equivalents import equivalent_in_pool
-from slurm_colloc.store.queries import make_rows, named, query
+from slurm_colloc.store.queries import kinds_of, make_rows, query, records
 from slurm_colloc.store.window import Window
 
 # The peak of a run that was sampled less may have been missed.
@@ -79,14 +79,7 @@ class Shadow(NamedTuple):
     could_free_gpu_hours: float
 
 
-_PIECE_KINDS = {
-    "would": "VARCHAR",
-    "place": "VARCHAR",
-    "gpus": "DOUBLE",
-    "mem_mib": "BIGINT",
-    "sm_part": "DOUBLE",
-    "enforced": "BOOLEAN",
-}
+_PIECE_KINDS = kinds_of("would VARCHAR, place VARCHAR, gpus DOUBLE, mem_mib BIGINT, sm_part DOUBLE, enforced BOOLEAN")
 
 
 def shadow_use(database: DuckDBPyConnection, config: SiteConfig, window: Window, by: str) -> Shadow:
@@ -115,7 +108,7 @@ def shadow_use(database: DuckDBPyConnection, config: SiteConfig, window: Window,
         upper_on_slice=upper_on_slice_sql("active_pct", "sm_part"),
     )
     database.execute(f"CREATE TEMP TABLE judged AS {runs_judged}", {**edges, "cluster": config.cluster})
-    *pieces, total = (ShadowPiece(**row) for row in named(database, query("shadow_pieces")))
+    *pieces, total = records(ShadowPiece, database, query("shadow_pieces"))
     counts = f"count(*) AS runs, {_HOURS} AS allocated_gpu_hours"
     not_judged = f"SELECT why, {counts} FROM judged WHERE why IS NOT NULL GROUP BY why ORDER BY runs DESC, why"
     left_as_asked = f"SELECT would_not, {counts} FROM shadowed WHERE would = '' GROUP BY 1 ORDER BY runs DESC, 1"
@@ -130,7 +123,7 @@ def shadow_use(database: DuckDBPyConnection, config: SiteConfig, window: Window,
         pieces=tuple(pieces),
         total=total,
         left=_in_words(database.execute(left_as_asked).fetchall()),
-        not_judged=tuple(ShadowLeft(**row) for row in named(database, not_judged)),
+        not_judged=tuple(records(ShadowLeft, database, not_judged)),
         late=ShadowLate(*database.execute(late).fetchall()[0]),
         allocated_gpu_hours=allocated,
         could_free_gpu_hours=could_free,

@@ -9,7 +9,7 @@ from duckdb import DuckDBPyConnection
 
 from slurm_colloc.core.model import SharingMode
 from slurm_colloc.core.usage_model import Fairness
-from slurm_colloc.store.queries import named, query
+from slurm_colloc.store.queries import query, records
 
 _BEGAN = """
 SELECT min(at_s) FROM decisions WHERE cluster = $cluster AND shadow IS NOT true AND mode NOT IN ('', $exclusive)
@@ -27,4 +27,4 @@ def fairness(
 ) -> tuple[Fairness, ...]:
     """Return what runs of [since, began) and of [began, until) waited and held, the accounts that held most first."""
     parameters = {"cluster": cluster, "since": since_s, "began": began_s, "until": until_s}
-    return tuple(Fairness(**row) for row in named(database, query("fairness"), parameters))
+    return tuple(records(Fairness, database, query("fairness"), parameters))

@@ -97,16 +97,13 @@ def _as_bound(run: Evidence, runs: Iterable[Evidence]) -> Evidence:
     Whether one that failed on a slice wanted more of it, nobody says: unless a later one completed there, it did.
     """
     if run.state == COMPLETED:
-        return run if _is_whole(run) else run._replace(state="")
+        # Its peak is one if nearly all of its time was sampled.
+        elapsed_s = run.elapsed_s or 0.0
+        is_whole = elapsed_s - run.sampled_s <= max(_MISSED_S, _MISSED_PART * elapsed_s)
+        return run if is_whole else run._replace(state="")
     survived = any(
         later.state == COMPLETED and later.mode == run.mode and later.ended_s > run.ended_s for later in runs
     )
     if run.state in _FAILED and run.mode == SharingMode.MIG and not survived:
         return run._replace(gpu_mem_peak_mib=run.gpu_mem_total_mib or run.gpu_mem_peak_mib)
     return run
-
-
-def _is_whole(run: Evidence) -> bool:
-    """Return whether nearly all of a run's time was sampled, so that its peak is one."""
-    elapsed_s = run.elapsed_s or 0.0
-    return elapsed_s - run.sampled_s <= max(_MISSED_S, _MISSED_PART * elapsed_s)

@@ -30,19 +30,13 @@ class _Part(NamedTuple):
     counts: Callable[[JudgedRun], bool]
 
 
-def _wait_h(run: JudgedRun) -> float | None:
-    return None if run.submit_s is None else (run.start_s - run.submit_s) / _HOUR_S
-
-
-def _turnaround_h(run: JudgedRun) -> float | None:
-    if run.submit_s is None or run.run.state != COMPLETED:
-        return None
-    return (run.run.ended_s - run.submit_s) / _HOUR_S
+def _hours_to(run: JudgedRun, until_s: float) -> float | None:
+    return None if run.submit_s is None else (until_s - run.submit_s) / _HOUR_S
 
 
 _MEANS: dict[str, Callable[[JudgedRun], float | None]] = {
-    "wait_h": _wait_h,
-    "turnaround_h": _turnaround_h,
+    "wait_h": lambda run: _hours_to(run, run.start_s),
+    "turnaround_h": lambda run: _hours_to(run, run.run.ended_s) if run.run.state == COMPLETED else None,
     "gpu_hours": lambda run: run.gpu_hours,
 }
 _PARTS = {

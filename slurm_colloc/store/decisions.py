@@ -10,28 +10,14 @@ from duckdb import DuckDBPyConnection
 
 from slurm_colloc.core.model import COMPLETED, Decision
 from slurm_colloc.core.usage_model import Prediction
-from slurm_colloc.store.queries import make_rows, named, query
+from slurm_colloc.store.queries import kinds_of, make_rows, query, records
 
-COLUMNS = {
-    "cluster": "VARCHAR",
-    "user": "VARCHAR",
-    "job_id": "VARCHAR",
-    "at_s": "DOUBLE",
-    "signature": "VARCHAR",
-    "mode": "VARCHAR",
-    "rung": "VARCHAR",
-    "gpu_mem_q99_mib": "DOUBLE",
-    "sm_active_q95_pct": "DOUBLE",
-    "shadow": "BOOLEAN",
-    "would": "VARCHAR",
-    "would_not": "VARCHAR",
-    "would_partition": "VARCHAR",
-    "would_memory_mib": "BIGINT",
-    "would_wait_s": "DOUBLE",
-    "arm": "VARCHAR",
-    "rule": "VARCHAR",
-    "out_of_memory": "BOOLEAN",
-}
+COLUMNS = kinds_of(
+    "cluster VARCHAR, user VARCHAR, job_id VARCHAR, at_s DOUBLE, signature VARCHAR, mode VARCHAR, rung VARCHAR, "
+    "gpu_mem_q99_mib DOUBLE, sm_active_q95_pct DOUBLE, shadow BOOLEAN, would VARCHAR, would_not VARCHAR, "
+    "would_partition VARCHAR, would_memory_mib BIGINT, would_wait_s DOUBLE, arm VARCHAR, rule VARCHAR, "
+    "out_of_memory BOOLEAN"
+)
 _OF_JOBS = tuple(COLUMNS)[4:]
 
 
@@ -60,5 +46,4 @@ def make_table(database: DuckDBPyConnection, decisions: Iterable[tuple[str, Deci
 
 def predictions(database: DuckDBPyConnection) -> list[Prediction]:
     """Return for each rung how what it said compares with what was measured; ``database`` has ``usage``."""
-    text = query("predictions", decided_runs=of_decided("usage"), completed=COMPLETED)
-    return [Prediction(**row) for row in named(database, text)]
+    return records(Prediction, database, query("predictions", decided_runs=of_decided("usage"), completed=COMPLETED))

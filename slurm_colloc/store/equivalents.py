@@ -20,7 +20,7 @@ from slurm_colloc.gpu.mig import model_named, names_slice, parse_profile, slices
 from slurm_colloc.placement.pieces import shares_per_gpu
 from slurm_colloc.slurm.gres import parse_tres_gres, parse_tres_host
 from slurm_colloc.slurm.hostlist import expand
-from slurm_colloc.store.queries import make_rows
+from slurm_colloc.store.queries import kinds_of, make_rows
 
 SLICES = "slices"
 CONVENTIONS: Mapping[str, str] = {SLICES: "compute slices", "sms": "SMs", "memory": "usable memory"}
@@ -28,8 +28,11 @@ _UNTYPED = "untyped"
 # An AllocTRES without the parts that differ in nearly each text: few different ones are left, each parsed once.
 GRES_ALONE = """array_to_string(list_filter(string_split(gres, ','),
     lambda item: NOT regexp_full_match(item, '(?:billing|cpu|mem|node)=[0-9.]+[KMGTP]?')), ',')"""
-# The CPUs and memory of a run on all of its nodes together, and its price by Slurm.
-_GIVEN = ("cpus", "mem_given_mib", "nodes", "billing")
+# A GpuEquivalent by its text and place; and the CPUs and memory of a run on all of its nodes, and its price by Slurm.
+_KINDS = kinds_of(
+    "text VARCHAR, place VARCHAR, gpus DOUBLE, devices INTEGER, blocked DOUBLE, whole BOOLEAN, kind VARCHAR, "
+    "shown VARCHAR, cpus BIGINT, mem_given_mib BIGINT, nodes BIGINT, billing BIGINT"
+)
 
 
 class GpuEquivalent(NamedTuple):
@@ -59,11 +62,10 @@ def gpu_equivalent(gres: Sequence[Gres], node_list: str, config: SiteConfig | No
     held = [item for item in gres if item.quantity and item.name in ("gpu", "mps", "shard")]
     shares = [item for item in held if item.name != "gpu"]
     pools = _pools(node_list, config) if config else ()
-    each = [_each(item, pools, by) for item in held]
     blocked = [_each(item, pools, SLICES) for item in held]
     whole = bool(held) and all(item.name == "gpu" and one == 1 for item, one in zip(held, blocked, strict=True))
     return GpuEquivalent(
-        gpus=_sum(each, held),
+        gpus=_sum([_each(item, pools, by) for item in held], held),
         devices=sum(item.quantity for item in held if item.name == "gpu") or bool(shares),
         blocked=None if shares else _sum(blocked, held),
         whole=whole,
@@ -170,9 +172,7 @@ def make_equivalents(database: DuckDBPyConnection, config: SiteConfig | None, by
     rows = [
         (text, place, *gpu_equivalent(parsed[text], place, config, by), *parse_tres_host(text)) for text, place in pairs
     ]
-    kinds = ("VARCHAR", "VARCHAR", "DOUBLE", "INTEGER", "DOUBLE", "BOOLEAN", "VARCHAR", "VARCHAR")
-    columns = dict(zip(("text", "place", *GpuEquivalent._fields), kinds, strict=True))
-    make_rows(database, "equivalents", columns | dict.fromkeys(_GIVEN, "BIGINT"), rows)
+    make_rows(database, "equivalents", _KINDS, rows)
 
 
 class Unsure(NamedTuple):

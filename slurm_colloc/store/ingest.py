@@ -7,23 +7,21 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import tzinfo
 from itertools import groupby
-from types import MappingProxyType
-from typing import NamedTuple
 
 from duckdb import DuckDBPyConnection
 
 from slurm_colloc.core.clock import now
-from slurm_colloc.core.errors import InputError, StoreError
+from slurm_colloc.core.errors import InputError
 from slurm_colloc.core.files import at_once
 from slurm_colloc.core.units import counted, significant
-from slurm_colloc.core.usage_model import AttributedUse, Lost, NodeSample
+from slurm_colloc.core.usage_model import AttributedUse, NodeSample
 from slurm_colloc.sources import nvidia_smi_csv, prometheus, sacct
 from slurm_colloc.sources.holders import Holding, Timeline, with_holders
 from slurm_colloc.sources.prometheus_server import Server
 from slurm_colloc.store.equivalents import node_names
 from slurm_colloc.store.parquet import read
 from slurm_colloc.store.queries import query, watched
-from slurm_colloc.store.runs import ALLOCATION_COLUMNS, Taken, mark_runaways, take_rows
+from slurm_colloc.store.runs import ALLOCATION_COLUMNS, Counted, mark_runaways, take_rows
 from slurm_colloc.store.samples import files_of_facts
 from slurm_colloc.store.store import Store
 from slurm_colloc.store.text_rows import form_of
@@ -31,24 +29,6 @@ from slurm_colloc.store.window import Step, ignore
 
 HOUR_S = 3600
 _MOST_NAMED = 5
-
-
-class Counted(NamedTuple):
-    """The counts of one ingest: rows in = used + steps + rejected.
-
-    ``refused`` counts figures of GPU use beside the rows that cannot be believed; the rows are used without them.
-    ``lost`` and ``named`` are as in Taken, ``said`` are further sentences about it.
-    """
-
-    source: str
-    rows_in: int
-    used: int
-    steps: int
-    rejected: Mapping[str, int]
-    refused: Mapping[str, int] = MappingProxyType({})
-    lost: Lost = Lost()
-    named: tuple[str, ...] = ()
-    said: tuple[str, ...] = ()
 
 
 def keep_text(
@@ -80,13 +60,13 @@ def keep_text(
         InputError: it is no text of sacct, or not one row can be read; the store stays as it is.
     """
 
-    def fill(database: DuckDBPyConnection, work: str) -> Taken:
+    def fill(database: DuckDBPyConnection, work: str) -> Counted:
         with watched(database, step):
             taken = take_text(database, path, fields, zone, written_s, work, source, release=release)
         _name_runs(database, path, cluster)
         return taken
 
-    return _log(store, Counted(source, *store.take(source, fill)))
+    return _log(store, store.take(source, fill))
 
 
 def _name_runs(database: DuckDBPyConnection, path: str, cluster: str | None) -> None:
@@ -114,7 +94,7 @@ def take_text(
     release: str = "",
     *,
     live: bool = False,
-) -> Taken:
+) -> Counted:
     """Make the table ``taken``, with these ``columns``, of a sacct text; see ``keep_text``.
 
     A ``live`` text was written at ``written_s``; a file may have been copied since.
@@ -132,7 +112,7 @@ def take_text(
     at_s = (written_s, None) if live else (now(), written_s)
     rows = take_rows(database, path, form, zone, at_s[0], work, columns, release, at_s[1])
     _check_any(source, rows.rows_in, rows.used, rows.rejected)
-    return rows
+    return rows._replace(source=source)
 
 
 def keep_day(
@@ -158,7 +138,7 @@ def keep_day(
     """
     source = f"sacct-{sacct.day_name(day_s)}"
 
-    def fill(database: DuckDBPyConnection, work: str) -> Taken:
+    def fill(database: DuckDBPyConnection, work: str) -> Counted:
         path = os.path.join(work, "file.txt")
         with open(path, "wb") as out:
             out.write(sacct.ask_rows(day_s, day_s + sacct.DAY_S, fields, timeout_s, environment))
@@ -170,7 +150,7 @@ def keep_day(
         return taken
 
     progress = {"asked_until_s": min(now_s, day_s + sacct.DAY_S)} if gapless else {}
-    return _log(store, Counted(source, *store.take(source, fill, keep=True)), **progress)
+    return _log(store, store.take(source, fill, keep=True), **progress)
 
 
 def keep_runs(store: Store, source: str, parsed: sacct.Parsed, now_s: float, *, keep: bool = False) -> Counted:
@@ -211,9 +191,7 @@ def keep_smi_log(
     by_hour: dict[int, list[NodeSample]] = {}
     for sample in nvidia_smi_csv.holders_by_accounting(log.rounds, _gpu_runs(store, cluster)):
         by_hour.setdefault(int(sample.at_s // HOUR_S) * HOUR_S, []).append(sample)
-    with store.samples.work(source) as work:
-        if work is None:
-            raise StoreError(f"another run takes in '{source}'; wait for its end")
+    with store.samples.alone(f"'{source}'", source) as work:
         for began_s, rounds in sorted(by_hour.items()):
             node = rounds[0].node
             if _sampled_by_agents(store, cluster, began_s, began_s + HOUR_S) & _names(rounds):
@@ -287,9 +265,7 @@ def keep_history(
     unmatched, told_jobs, nodes = set[str](), set(timeline.jobs), set[str]()
     points = 0
     rejected: Counter[str] = Counter()
-    with store.samples.work(source) as work:
-        if work is None:
-            raise StoreError(f"another run takes in what '{server.url}' knows; wait for its end")
+    with store.samples.alone(f"what '{server.url}' knows", source) as work:
         for done, (start_s, end_s) in enumerate(hours):
             step(done, len(hours))
             imported = prometheus.read_rounds(server, names, start_s, end_s)

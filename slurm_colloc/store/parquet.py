@@ -62,7 +62,6 @@ def write(
     hours: Hours,
     work: str,
     mode: int,
-    level: int = 9,
     *,
     more: Mapping[str, str] = MappingProxyType({}),
     group: int = 122_880,
@@ -83,7 +82,7 @@ def write(
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         database.execute(
-            f"COPY ({select}) TO '{sql(temporary)}' (FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL {level}, "
+            f"COPY ({select}) TO '{sql(temporary)}' (FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 9, "
             f"ROW_GROUP_SIZE {group}, KV_METADATA {{{metadata}}})"
         )
         descriptor = os.open(temporary, os.O_RDONLY)
@@ -106,15 +105,8 @@ def hours_in(paths: Sequence[str]) -> dict[str, Hours]:
     Raises:
         StoreError: a file cannot be read, or was written by a later release.
     """
-    if not paths:
-        return {}
-    query = f"SELECT file_name, decode(key), decode(value) FROM parquet_kv_metadata({listed(paths)})"
-    by_path: dict[str, dict[str, str]] = {path: {} for path in paths}
-    with connection() as database:
-        for path, key, value in database.execute(query).fetchall():
-            by_path[path][key] = value
     hours: dict[str, Hours] = {}
-    for path, metadata in by_path.items():
+    for path, metadata in _metadata(paths).items():
         if "schema" not in metadata:  # hours of a file that names none would be taken in again and again
             raise StoreError(f"store file '{path}' does not say what is in it; move what is not ours elsewhere")
         if int(metadata["schema"]) > SCHEMA:
@@ -130,9 +122,18 @@ def told_by(paths: Sequence[str], name: str) -> dict[str, str]:
     Raises:
         StoreError: a file cannot be read.
     """
-    query = f"SELECT file_name, decode(value) FROM parquet_kv_metadata({listed(paths)}) WHERE decode(key) = $name"
-    with connection() as database:
-        return dict(database.execute(query, {"name": name}).fetchall()) if paths else {}
+    return {path: metadata[name] for path, metadata in _metadata(paths).items() if name in metadata}
+
+
+def _metadata(paths: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Return each file's metadata by its names, in the order of ``paths``."""
+    by_path: dict[str, dict[str, str]] = {path: {} for path in paths}
+    query = f"SELECT file_name, decode(key), decode(value) FROM parquet_kv_metadata({listed(paths)})"
+    if paths:
+        with connection() as database:
+            for path, key, value in database.execute(query).fetchall():
+                by_path[path][key] = value
+    return by_path
 
 
 def refuse_later(database: duckdb.DuckDBPyConnection, paths: Sequence[str]) -> None:

@@ -5,12 +5,12 @@ Conditions on the rows that the caller may see are used before anything is added
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from threading import Event, Thread
-from typing import Any
+from typing import Any, TypeVar
 
 from duckdb import DuckDBPyConnection
 
@@ -21,6 +21,7 @@ from slurm_colloc.store.window import Step
 _FOLDER = Path(__file__).with_name("sql")
 _LOOK_EACH_S = 0.5
 _WORD = re.compile(r"\{(\w+)\}")
+T = TypeVar("T")
 
 
 def query(name: str, folder: Path = _FOLDER, /, **words: object) -> str:
@@ -65,6 +66,17 @@ def stored_name(name: str) -> str:
     return name.encode(errors="replace").decode()
 
 
+def kinds_of(columns: str) -> dict[str, str]:
+    """Return the kind of each column, of columns as CREATE TABLE takes them: "run BIGINT, state VARCHAR"."""
+    return dict(column.split() for column in columns.split(", "))
+
+
+def no_rows(columns: Mapping[str, str]) -> str:
+    """Return a query of columns of these names and kinds without a row, for others to be added BY NAME."""
+    empty = ", ".join(f'NULL::{kind} AS "{name}"' for name, kind in columns.items())
+    return f"SELECT {empty} WHERE false"
+
+
 def make_rows(database: DuckDBPyConnection, name: str, kinds: Mapping[str, str], rows: Sequence[Sequence[Any]]) -> None:
     """Make the temporary table ``name`` of rows, with columns of these names and kinds."""
     columns = [f'unnest(${number}::{kind}[]) AS "{column}"' for number, (column, kind) in enumerate(kinds.items(), 1)]
@@ -93,9 +105,22 @@ def watched(database: DuckDBPyConnection, step: Step) -> Iterator[None]:
         looking.join()
 
 
+def execute(database: DuckDBPyConnection, text: str, known: Mapping[str, Any]) -> DuckDBPyConnection:
+    """Execute a query with those of the ``known`` parameters that it uses."""
+    (statement,) = database.extract_statements(text)
+    return database.execute(text, {name: known[name] for name in statement.named_parameters})
+
+
 def named(database: DuckDBPyConnection, text: str, known: Mapping[str, Any] | None = None) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a query by the names of its columns; ``known`` are its parameters."""
-    cursor = database.execute(text, known or {})
+    """Yield the rows of a query by the names of its columns; ``known`` are parameters as in ``execute``."""
+    cursor = execute(database, text, known or {})
     names = [column[0] for column in cursor.description or ()]
     for values in cursor.fetchall():
         yield dict(zip(names, values, strict=True))
+
+
+def records(
+    kind: Callable[..., T], database: DuckDBPyConnection, text: str, known: Mapping[str, Any] | None = None
+) -> list[T]:
+    """Return the rows of a query, each made a ``kind`` of record by the names of its columns."""
+    return [kind(**row) for row in named(database, text, known)]

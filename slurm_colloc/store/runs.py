@@ -9,7 +9,9 @@ with an offset, or local times of a known zone.
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
+from functools import partial
 from itertools import groupby
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import duckdb
@@ -23,35 +25,17 @@ from slurm_colloc.sources.means import JobMeans
 from slurm_colloc.sources.sacct import ELIGIBLE, FIELDS, LIMIT, bounded
 from slurm_colloc.sources.tres_usage import Step, parse_tres_usage, step_means
 from slurm_colloc.store.equivalents import GRES_ALONE
-from slurm_colloc.store.queries import make_rows, query, sql
+from slurm_colloc.store.queries import kinds_of, make_rows, query, sql
 from slurm_colloc.store.text_rows import HEADER, LONGEST_S, Form, Rows, add_up_lost, read_rows
 
-ALLOCATION_COLUMNS = {
-    "cluster": "VARCHAR",
-    "job_id": "VARCHAR",
-    "job_id_raw": "VARCHAR",
-    "user": "VARCHAR",
-    "account": "VARCHAR",
-    "partition": "VARCHAR",
-    "qos": "VARCHAR",
-    "state": "VARCHAR",
-    "submit_s": "BIGINT",
-    "start_s": "BIGINT",
-    "end_s": "BIGINT",
-    "suspended_s": "BIGINT",
-    "node_list": "VARCHAR",
-    "job_name": "VARCHAR",
-    "gres": "VARCHAR",
-    "work_dir": "VARCHAR",
-    "limit_min": "INTEGER",
-    "eligible_s": "BIGINT",
-    "mean_gpu_util_pct": "DOUBLE",
-    "mean_gpu_mem_mib": "BIGINT",
-    "mean_gpus": "INTEGER",
-    "mean_method": "VARCHAR",
-    "ingested_s": "DOUBLE",
-}
-MEANS = ("mean_gpu_util_pct", "mean_gpu_mem_mib", "mean_gpus", "mean_method")
+_MEANS = kinds_of("mean_gpu_util_pct DOUBLE, mean_gpu_mem_mib BIGINT, mean_gpus INTEGER, mean_method VARCHAR")
+MEANS = tuple(_MEANS)
+ALLOCATION_COLUMNS = kinds_of(
+    "cluster VARCHAR, job_id VARCHAR, job_id_raw VARCHAR, user VARCHAR, account VARCHAR, partition VARCHAR, "
+    "qos VARCHAR, state VARCHAR, submit_s BIGINT, start_s BIGINT, end_s BIGINT, suspended_s BIGINT, "
+    "node_list VARCHAR, job_name VARCHAR, gres VARCHAR, work_dir VARCHAR, limit_min INTEGER, eligible_s BIGINT"
+)
+ALLOCATION_COLUMNS |= _MEANS | {"ingested_s": "DOUBLE"}
 RUNAWAY = "RUNAWAY"
 _FUTURE_S = 86_400
 _FUTURE = "the run is of a time after this machine's clock: the time is damaged, or the clock is to be set right"
@@ -79,20 +63,23 @@ AS_READ = "SELECT *, Start_at AS start_s, End_at AS end_s, false AS twice FROM t
 Means = Sequence[JobMeans | None]
 
 
-class Taken(NamedTuple):
-    """The counts behind the table ``taken``: rows in = used + steps + rejected.
+class Counted(NamedTuple):
+    """The counts of one ingest, and so behind the table ``taken``: rows in = used + steps + rejected.
 
     ``refused`` counts figures of GPU use that cannot be believed; the rows themselves are used.
-    ``lost`` is what the rejected rows may have been, ``named`` says which the largest of them are, and why.
+    ``lost`` is what the rejected rows may have been, ``named`` says which the largest of them are, and why. ``said``
+    are further sentences about it.
     """
 
+    source: str
     rows_in: int
     used: int
     steps: int
     rejected: Mapping[str, int]
-    refused: Mapping[str, int]
+    refused: Mapping[str, int] = MappingProxyType({})
     lost: Lost = Lost()
     named: tuple[str, ...] = ()
+    said: tuple[str, ...] = ()
 
 
 def take_rows(
@@ -105,7 +92,7 @@ def take_rows(
     columns: Collection[str] = tuple(ALLOCATION_COLUMNS),
     release: str = "",
     written_s: float | None = None,
-) -> Taken:
+) -> Counted:
     """Make the table ``taken`` of the runs in a sacct text.
 
     Args:
@@ -124,19 +111,20 @@ def take_rows(
         InputError: the text cannot be read as rows of sacct at all.
     """
     rows = read_rows(path, form, work)
+    take = partial(_take, database, now_s=now_s, columns=columns, written_s=written_s)
     try:
-        _take(database, rows, now_s, columns, written_s, zoned=False)
+        take(rows, zoned=False)
         each = database.execute(_MISFITS).fetchone() is not None
     except duckdb.Error:
         each = True
     if each:  # a count took odd rows for plain ones
         rows = read_rows(path, form, work, each=True)
-        _take(database, rows, now_s, columns, written_s, zoned=False)
+        take(rows, zoned=False)
     local = database.execute("SELECT 1 FROM taken WHERE reason = ? LIMIT 1", [NO_ZONE]).fetchone()
     zoned = zone is not None and local is not None
     if zone is not None and zoned:
         make_zones(database, rows, zone)
-        _take(database, rows, now_s, columns, written_s, zoned=True)
+        take(rows, zoned=True)
     if database.execute("SELECT 1 FROM taken WHERE reason = ? LIMIT 1", [_CHANGED]).fetchone():
         raise InputError(f"'{path}': {_CHANGED}; take the files in one by one")
     _check_gres(database)
@@ -157,21 +145,13 @@ def take_runs(
 
 def _record(row: AllocationRow, mean: JobMeans | None) -> tuple[Any, ...]:
     gres = ",".join(f"gres/{item.name}{':' if item.type else ''}{item.type}={item.quantity}" for item in row.gres)
-    means = mean or JobMeans(None, None, 0, "")
-    return (
-        *(_clean(value) for value in (*row[:12], row.node_list, row.job_name, gres, "")),
-        row.limit_min,
-        None,
-        means.gpu_util_pct,
-        means.gpu_mem_peak_mib,
-        means.gpus,
-        means.method or None,
+    means = mean or (None, None, 0, None)
+    # Parquet holds no bytes outside UTF-8: they become their escapes, not an error.
+    values = (
+        value.encode(errors="surrogateescape").decode(errors="backslashreplace") if isinstance(value, str) else value
+        for value in (*row[:12], row.node_list, row.job_name, gres, "")
     )
-
-
-def _clean(value: Any) -> Any:
-    """Return text that Parquet can hold: bytes outside UTF-8 become their escapes, not an error."""
-    return value.encode(errors="surrogateescape").decode(errors="backslashreplace") if isinstance(value, str) else value
+    return (*values, row.limit_min, None, *means)
 
 
 def take_means(database: duckdb.DuckDBPyConnection, rows: Rows, release: str, *, zoned: bool) -> Counter[str]:
@@ -199,8 +179,8 @@ def take_means(database: duckdb.DuckDBPyConnection, rows: Rows, release: str, *,
             if means:
                 means_of.setdefault(run, means)
     if means_of:
-        kinds = {"run": "BIGINT"} | {name: ALLOCATION_COLUMNS[name] for name in MEANS}
-        make_rows(database, "found_means", kinds, [(run, *means) for run, means in means_of.items()])
+        rows_of_means = [(run, *means) for run, means in means_of.items()]
+        make_rows(database, "found_means", {"run": "BIGINT"} | _MEANS, rows_of_means)
         changes = ", ".join(f"{name} = f.{name}" for name in MEANS)
         database.execute(f"UPDATE taken SET {changes} FROM found_means f WHERE f.run = taken.rowid")
     return refused
@@ -238,7 +218,7 @@ def mark_runaways(database: duckdb.DuckDBPyConnection, known: Collection[str]) -
     )
 
 
-def _count(database: duckdb.DuckDBPyConnection, rows: Rows, now_s: float) -> Taken:
+def _count(database: duckdb.DuckDBPyConnection, rows: Rows, now_s: float) -> Counted:
     """Leave only runs in ``taken``, and say how many of what there were."""
     counts = dict(database.execute("SELECT coalesce(reason, ''), count(*) FROM taken GROUP BY 1").fetchall())
     runs, headers = counts.pop("", 0), counts.pop(HEADER, 0)
@@ -256,7 +236,7 @@ def _count(database: duckdb.DuckDBPyConnection, rows: Rows, now_s: float) -> Tak
             f"of {rows.rows_in} rows of '{rows.plain}' {rows.rows_in - rest} were read beside {steps} job steps: it "
             "changed meanwhile, or is damaged; export it again"
         )
-    return Taken(rows.rows_in - headers, runs, steps, bounded(rejected), {}, lost, rows.lost.named)
+    return Counted("", rows.rows_in - headers, runs, steps, bounded(rejected), {}, lost, rows.lost.named)
 
 
 def _take(
@@ -311,7 +291,7 @@ def _check_gres(database: duckdb.DuckDBPyConnection) -> None:
         except InputError as error:
             bad.append((text, str(error)))
     if bad:
-        make_rows(database, "bad_gres", {"bad": "VARCHAR", "why": "VARCHAR"}, bad)
+        make_rows(database, "bad_gres", kinds_of("bad VARCHAR, why VARCHAR"), bad)
         database.execute(f"UPDATE taken SET reason = why FROM bad_gres WHERE reason IS NULL AND {GRES_ALONE} = bad")
 
 
@@ -385,7 +365,7 @@ def make_zones(database: duckdb.DuckDBPyConnection, rows: Rows, zone: tzinfo) ->
         {"odd": rows.odd},
     ).fetchall()
     offsets = [(minute, *local_offsets_s(minute, zone)) for (minute,) in minutes]
-    make_rows(database, "zones", {"minute": "VARCHAR", "offset_s": "BIGINT", "later_offset_s": "BIGINT"}, offsets)
+    make_rows(database, "zones", kinds_of("minute VARCHAR, offset_s BIGINT, later_offset_s BIGINT"), offsets)
 
 
 def local_offsets_s(minute: str, zone: tzinfo) -> tuple[int | None, int | None]:

@@ -88,15 +88,6 @@ def trimmed(table: Table, select: str, of: Sequence[str] = ()) -> str:
     )
 
 
-def no_rows(table: Table) -> str:
-    columns = [f"NULL::{kind} AS {name}" for name, kind in table.columns.items()]
-    return f"SELECT {', '.join(columns)} WHERE false"
-
-
-def columns_of(table: Table) -> str:
-    return ", ".join(f"{name} {kind}" for name, kind in table.columns.items())
-
-
 def insert(database: DuckDBPyConnection, table: Table, rows: Iterable[tuple[Any, ...]]) -> None:
     values = [list(column) for column in zip(*rows, strict=True)]
     if not values:
@@ -152,8 +143,3 @@ def _stepped(sums: dict[tuple[str, str], float], which: tuple[str, str], part: f
     sums[which] = before + part
     steps = _STEPS[which[1]]
     return (round(sums[which] * steps) - round(before * steps)) / steps
-
-
-def host_rows(cluster: str, sample: NodeSample) -> Iterator[tuple[Any, ...]]:
-    for host in sample.hosts:
-        yield (cluster, sample.node, sample.at_s, sample.interval_s, *host)

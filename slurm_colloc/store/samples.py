@@ -35,16 +35,14 @@ from slurm_colloc.store.parquet import (
     remove,
     write,
 )
+from slurm_colloc.store.queries import no_rows
 from slurm_colloc.store.sample_tables import (
     HOSTS,
     SHARES,
     TABLES,
     Table,
-    columns_of,
-    host_rows,
     insert,
     joined,
-    no_rows,
     share_rows,
 )
 
@@ -114,6 +112,18 @@ class Samples:
                 finally:
                     _clear(path)
 
+    @contextmanager
+    def alone(self, what: str, *name: str) -> Iterator[str]:
+        """Hold a folder as ``work`` does, to take in ``what``.
+
+        Raises:
+            StoreError: as of ``work``, or another run holds it.
+        """
+        with self.work(*name) as work:
+            if work is None:
+                raise StoreError(f"another run takes in {what}; wait for its end")
+            yield work
+
     def flush(
         self, cluster: str, hour: Source, attribute: Callable[[NodeSample], tuple[AttributedUse, ...]], work: str
     ) -> int:
@@ -128,7 +138,7 @@ class Samples:
         day, name = day_and_hour(hour.began_s)
         with connection(work) as database:
             for table in TABLES:
-                database.execute(f"CREATE TABLE {table.name} ({columns_of(table)})")
+                database.execute(f"CREATE TABLE {table.name} AS {no_rows(table.columns)}")
             rounds, count = iter(hour), 0
             while batch := list(islice(rounds, _BATCH_ROUNDS)):
                 count += len(batch)
@@ -137,7 +147,9 @@ class Samples:
                     SHARES,
                     (row for sample in batch for row in share_rows(cluster, sample, attribute(sample))),
                 )
-                insert(database, HOSTS, (row for sample in batch for row in host_rows(cluster, sample)))
+                hosts = ((sample, host) for sample in batch for host in sample.hosts)
+                rows = ((cluster, sample.node, sample.at_s, sample.interval_s, *host) for sample, host in hosts)
+                insert(database, HOSTS, rows)
             hours: Hours = {(hour.node, name): (hour.read_bytes, hour.rejected)}
             # Shares come last: an hour with flushed shares has its hosts.
             for table in reversed(TABLES):
@@ -180,9 +192,17 @@ class Samples:
             StoreError: a folder cannot be read.
         """
         begin, end = _days_of(since_s, until_s)
-        clusters = [cluster for table in TABLES for cluster in folders(os.path.join(self.folder, table.name))]
-        names = {os.path.basename(day) for cluster in clusters for day in folders(cluster)}
-        return sorted(day for day in names if begin <= day <= end)
+        return sorted({day for table in TABLES for _, day, _ in self.day_folders(table) if begin <= day <= end})
+
+    def day_folders(self, table: Table) -> Iterator[tuple[str, str, str]]:
+        """Yield of each cluster and each of its days their names and where the files of a table lie.
+
+        Raises:
+            StoreError: a folder cannot be read.
+        """
+        for cluster in folders(os.path.join(self.folder, table.name)):
+            for day in folders(cluster):
+                yield os.path.basename(cluster), os.path.basename(day), day
 
     def files(self, table: Table, since_s: float, until_s: float, day: str | None = None) -> list[str]:
         """Return the files that count for readings of [since, until), of one ``day`` only where it is given.
@@ -192,8 +212,8 @@ class Samples:
         """
         begin, end = _days_of(since_s, until_s)
         chosen: list[str] = []
-        for folder in (path for cluster in folders(os.path.join(self.folder, table.name)) for path in folders(cluster)):
-            if begin <= os.path.basename(folder) <= end and day in (None, os.path.basename(folder)):
+        for _, name, folder in self.day_folders(table):
+            if begin <= name <= end and day in (None, name):
                 for node in folders(folder):
                     paths = parquet_files(node)
                     joined_file = os.path.join(node, RAW_DAY)
@@ -203,9 +223,9 @@ class Samples:
     def select(self, table: Table, since_s: float, until_s: float, paths: Sequence[str]) -> str:
         """Return a query of the rows of these files whose interval overlaps [since, until)."""
         if not paths:
-            return no_rows(table)
+            return no_rows(table.columns)
         inside = f"at_s > '{since_s}'::DOUBLE AND at_s - interval_s < '{until_s}'::DOUBLE"
-        return f"{no_rows(table)} UNION ALL BY NAME SELECT * FROM {read(paths)} WHERE {inside}"
+        return f"{no_rows(table.columns)} UNION ALL BY NAME SELECT * FROM {read(paths)} WHERE {inside}"
 
     def flushed_until_s(self) -> float | None:
         """Return when the last hour that is flushed ends; None where there is none.
@@ -217,7 +237,7 @@ class Samples:
         for day in sorted({*self.days(0, 1e10), *facts}, reverse=True):
             paths = [*self.files(SHARES, 0, 1e10, day), *facts.get(day, ())]
             if hours := [int(hour) for by_hour in hours_in(paths).values() for _, hour in by_hour]:
-                return datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp() + (max(hours) + 1) * 3600
+                return day_began_s(day) + (max(hours) + 1) * 3600.0
         return None
 
     def rejected(self, since_s: float, until_s: float) -> int:

@@ -60,13 +60,12 @@ def keys(columns: Iterable[Column]) -> list[str]:
 
 def combined(columns: Iterable[Column]) -> str:
     """Return SQL that makes one row of several: the keys as they are, the others added up."""
-    return ", ".join(_combined(column) for column in columns)
-
-
-def _combined(column: Column) -> str:
-    if column.adds == KEY:
-        return column.name
-    return f"CAST({_COMBINED[column.adds].format(column.name)} AS {column.kind}) AS {column.name}"
+    return ", ".join(
+        column.name
+        if column.adds == KEY
+        else f"CAST({_COMBINED[column.adds].format(column.name)} AS {column.kind}) AS {column.name}"
+        for column in columns
+    )
 
 
 def in_proportion(columns: Iterable[Column], before: str, until: str) -> str:
@@ -75,13 +74,12 @@ def in_proportion(columns: Iterable[Column], before: str, until: str) -> str:
     Sums are cut where the sum so far is rounded, so that parts add up to the whole. The rows are called ``f``.
     """
 
-    def cut(column: Column) -> str:
-        name = f"f.{column.name}"
-        if column.adds not in (SUM, ALL):
-            return name
-        return f"(round({name} * {until}) - round({name} * {before}))::BIGINT AS {column.name}"
-
-    return ", ".join(map(cut, columns))
+    return ", ".join(
+        f"(round(f.{column.name} * {until}) - round(f.{column.name} * {before}))::BIGINT AS {column.name}"
+        if column.adds in (SUM, ALL)
+        else f"f.{column.name}"
+        for column in columns
+    )
 
 
 def all_columns() -> Iterator[Column]:

@@ -44,7 +44,7 @@ from slurm_colloc.store.parquet import (
     refuse_later,
     write,
 )
-from slurm_colloc.store.queries import make_rows, query, visible_runs, visible_samples
+from slurm_colloc.store.queries import make_rows, no_rows, query, visible_runs, visible_samples
 from slurm_colloc.store.runs import ALLOCATION_COLUMNS, MEANS, RUNAWAY, Means, take_runs
 from slurm_colloc.store.sample_tables import SHARES, TABLES, trimmed
 from slurm_colloc.store.samples import Samples, files_of_facts
@@ -79,6 +79,7 @@ class Store:
         self._by = by
         self.visible = visible
         self.samples = Samples(folder)
+        self._past_path = os.path.join(folder, "past.parquet")
 
     def take(self, name: str, fill: Callable[[duckdb.DuckDBPyConnection, str], T], *, keep: bool = False) -> T:
         """Write the runs of one source, in place of what that source gave before.
@@ -93,20 +94,29 @@ class Store:
             StoreError: the folder cannot be written, or another run takes in the same source.
         """
         path = os.path.join(self._folder, "allocations", f"{name}.parquet")
-        with self.samples.work("allocations", name) as work:
-            if work is None:
-                raise StoreError(f"another run takes in '{name}'; wait for its end")
-            with connection(work, THREADS, _TEXT_MEMORY) as database:
-                refuse_later(database, [path] if os.path.exists(path) else [])
-                result = fill(database, work)
-                columns = ", ".join(f'"{column}"' for column in ALLOCATION_COLUMNS)
-                rows = f"SELECT {columns} FROM taken"
-                if keep and os.path.exists(path):
-                    if reason := broken([path]):
-                        raise StoreError(reason)
-                    rows += f" UNION ALL BY NAME {query('kept', old=read([path]), runaway=RUNAWAY)}"
-                write(database, rows, path, {}, work, file_mode(self._folder))
+        with (
+            self.samples.alone(f"'{name}'", "allocations", name) as work,
+            self._in_place_of(path, work, THREADS, _TEXT_MEMORY) as (database, earlier),
+        ):
+            result = fill(database, work)
+            columns = ", ".join(f'"{column}"' for column in ALLOCATION_COLUMNS)
+            rows = f"SELECT {columns} FROM taken"
+            if keep and earlier:
+                if reason := broken(earlier):
+                    raise StoreError(reason)
+                rows += f" UNION ALL BY NAME {query('kept', old=read(earlier), runaway=RUNAWAY)}"
+            write(database, rows, path, {}, work, file_mode(self._folder))
         return result
+
+    @contextmanager
+    def _in_place_of(
+        self, path: str, work: str = "", threads: int = 1, memory: str = ""
+    ) -> Iterator[tuple[duckdb.DuckDBPyConnection, list[str]]]:
+        """Open a database, and yield with it the path itself where there is such a file, which is ours to read."""
+        earlier = [path] if os.path.exists(path) else []
+        with connection(work, threads, memory) as database:
+            refuse_later(database, earlier)
+            yield database, earlier
 
     def write_allocations(
         self, name: str, rows: Sequence[AllocationRow], ingested_s: float, means: Means = (), *, keep: bool = False
@@ -125,23 +135,15 @@ class Store:
             StoreError: the folder cannot be written.
         """
         path = os.path.join(self._folder, "decisions.parquet")
-        with self.samples.work("decisions") as work:
-            if work is None:
-                raise StoreError("another run takes in decisions; wait for its end")
-            with connection(work) as database:
-                make_table(database, decisions)
-                refuse_later(database, [path] if os.path.exists(path) else [])
-                earlier = f"SELECT * FROM {read([path])} UNION ALL BY NAME" if os.path.exists(path) else ""
-                write(
-                    database,
-                    # The latest decision on a job counts.
-                    f'SELECT DISTINCT ON (cluster, "user", job_id, at_s) * FROM ({earlier} SELECT * FROM decided) '
-                    'ORDER BY cluster, "user", job_id, at_s, out_of_memory DESC NULLS LAST',
-                    path,
-                    {},
-                    work,
-                    file_mode(self._folder),
-                )
+        with self.samples.alone("decisions", "decisions") as work, self._in_place_of(path, work) as (database, earlier):
+            make_table(database, decisions)
+            # The latest decision on a job counts.
+            rows = f"SELECT * FROM {read(earlier)} UNION ALL BY NAME FROM decided" if earlier else "FROM decided"
+            select = (
+                f'SELECT DISTINCT ON (cluster, "user", job_id, at_s) * FROM ({rows}) '
+                'ORDER BY cluster, "user", job_id, at_s, out_of_memory DESC NULLS LAST'
+            )
+            write(database, select, path, {}, work, file_mode(self._folder))
 
     def write_past(self, cluster: str, evidence: Iterable[tuple[str, Evidence]]) -> None:
         """Add past jobs, by the user whose they were, to those that are kept; a job's last one counts.
@@ -149,16 +151,13 @@ class Store:
         Raises:
             StoreError: the folder cannot be written.
         """
-        path = self._past_path()
-        with self.samples.work("past") as work:
-            if work is None:
-                raise StoreError("another run takes in past jobs; wait for its end")
+        with self.samples.alone("past jobs", "past") as work:
             new = [(cluster, user, *run) for user, run in evidence]
             # Later rows of the same cluster, user, job and signature count.
-            rows = {row[:4]: row for row in (*self._past_rows(path), *new)}
+            rows = {row[:4]: row for row in (*self._past_rows(), *new)}
             with connection(work) as database:
                 make_rows(database, "past", PAST_COLUMNS, list(rows.values()))
-                write(database, "SELECT * FROM past ORDER BY ALL", path, {}, work, file_mode(self._folder))
+                write(database, "FROM past ORDER BY ALL", self._past_path, {}, work, file_mode(self._folder))
 
     def past(self, cluster: str) -> dict[str, list[Evidence]]:
         """Return the past jobs of a cluster that were taken in for histories, by user.
@@ -167,23 +166,17 @@ class Store:
             StoreError: the file is corrupt.
         """
         runs_of: dict[str, list[Evidence]] = {}
-        for of_cluster, user, *values in self._past_rows(self._past_path()):
+        for of_cluster, user, *values in self._past_rows():
             if of_cluster == cluster:
                 runs_of.setdefault(user, []).append(Evidence(*values))
         return runs_of
 
-    def _past_path(self) -> str:
-        return os.path.join(self._folder, "past.parquet")
-
-    def _past_rows(self, path: str) -> list[tuple[Any, ...]]:
-        if not os.path.exists(path):
-            return []
-        if reason := broken([path]):
-            raise StoreError(reason)
-        with connection() as database:
-            refuse_later(database, [path])
+    def _past_rows(self) -> list[tuple[Any, ...]]:
+        with self._in_place_of(self._past_path) as (database, earlier):
+            if reason := broken(earlier):
+                raise StoreError(reason)
             names = ", ".join(f'"{name}"' for name in PAST_COLUMNS)
-            return database.execute(f"SELECT {names} FROM {read([path])}").fetchall()
+            return database.execute(f"SELECT {names} FROM {read(earlier)}").fetchall() if earlier else []
 
     def write_log(self, source: str, log: Mapping[str, Any]) -> None:
         """Keep what a source's last ingest counted, so that reports can name the rows they do not have."""
@@ -204,12 +197,17 @@ class Store:
         Raises:
             StoreError: a log is damaged, or the store is closed to this user.
         """
-        folder = os.path.join(self._folder, "ingest")
-        return {
-            entry.name.removesuffix(".json"): _log_in(entry.path)
-            for entry in entries(folder)
-            if entry.name.endswith(".json")
-        }
+        logs = {}
+        for entry in entries(os.path.join(self._folder, "ingest")):
+            if entry.name.endswith(".json"):
+                try:
+                    log = json.loads(read_bounded(entry.path, 1024 * 1024))
+                except ValueError:
+                    log = None
+                if not isinstance(log, dict):
+                    raise StoreError(f"log '{entry.path}' is damaged; remove it, and ingest again")
+                logs[entry.name.removesuffix(".json")] = log
+        return logs
 
     @contextmanager
     def connect(self, since_s: float = -inf, until_s: float = inf) -> Iterator[duckdb.DuckDBPyConnection]:
@@ -227,8 +225,7 @@ class Store:
                 folder = os.path.join(self._folder, "allocations")
                 files = parquet_files(folder)
                 refuse_later(database, files)
-                empty = ", ".join(f'NULL::{kind} AS "{column}"' for column, kind in ALLOCATION_COLUMNS.items())
-                source = f"SELECT {empty} WHERE false"
+                source = no_rows(ALLOCATION_COLUMNS)
                 if files:
                     source += f" UNION ALL BY NAME SELECT * FROM {read(files)}"
                 filter_text = visible_runs(self.visible)
@@ -236,7 +233,11 @@ class Store:
                 self.ready(database, since_s, until_s)
                 yield database
             except duckdb.Error as error:
-                raise self._unreadable(error, since_s, until_s) from error
+                reason = self._broken(since_s, until_s)
+                reason = reason or f"store '{self._folder}' cannot be read: {error}; ingest again"
+                if "Permission denied" in str(error):
+                    reason = f"store '{self._folder}' is closed to this user: {whose(self._folder)}"
+                raise StoreError(reason) from error
 
     @contextmanager
     def over(
@@ -260,10 +261,10 @@ class Store:
         database.execute("SET disabled_optimizers = 'join_order'")
         database.execute(f"CREATE VIEW allocations AS {once('readings')}")
         path = os.path.join(self._folder, "decisions.parquet")
-        columns = ", ".join(f'NULL::{kind} AS "{name}"' for name, kind in DECISION_COLUMNS.items())
         earlier = f" UNION ALL BY NAME FROM {read([path])}" if os.path.exists(path) else ""
-        database.execute(f"CREATE VIEW decisions AS SELECT {columns} WHERE false{earlier}")
+        database.execute(f"CREATE VIEW decisions AS {no_rows(DECISION_COLUMNS)}{earlier}")
         make_equivalents(database, self._config, self._by)
+        database.execute(f"CREATE VIEW sized AS {query('sized')}")
         self.view_samples(database, since_s, until_s)
 
     def view_samples(
@@ -323,12 +324,6 @@ class Store:
         """
         return sorted(day_s for (day_s,) in self.rows(days, {"until": until_s}) if day_s < until_s)
 
-    def _unreadable(self, error: Exception, since_s: float, until_s: float) -> StoreError:
-        if "Permission denied" in str(error):
-            return StoreError(f"store '{self._folder}' is closed to this user: {whose(self._folder)}")
-        reason = self._broken(since_s, until_s)
-        return StoreError(reason or f"store '{self._folder}' cannot be read: {error}; ingest again")
-
     def _broken(self, since_s: float, until_s: float) -> str:
         sampled = [path for table in TABLES for path in self.samples.files(table, since_s, until_s)]
         sampled += [path for paths in files_of_facts(self._folder, since_s, until_s).values() for path in paths]
@@ -345,16 +340,6 @@ def once(source: str, several: str = "") -> str:
     means = ", ".join(f"first_value({name}) OVER newest AS {name}" for name in MEANS)
     several = several or f"({SEVERAL.format(source=source)})"
     return query("once", source=source, several=several, means=means)
-
-
-def _log_in(path: str) -> dict[str, Any]:
-    try:
-        log = json.loads(read_bounded(path, 1024 * 1024))
-    except ValueError:
-        log = None
-    if not isinstance(log, dict):
-        raise StoreError(f"log '{path}' is damaged; remove it, and ingest again")
-    return log
 
 
 def open_store(folder: str, config: SiteConfig | None = None, by: str = SLICES, visible: Visible = EVERYBODY) -> Store:

@@ -87,11 +87,11 @@ def taken(
         else:
             with path.open("rb") as stream:
                 form = form_of(stream, fields)
-        rows_in, _, steps, rejected, *_ = take_rows(database, str(path), form, zone, now_s, folder)
+        counted = take_rows(database, str(path), form, zone, now_s, folder)
         query = f"SELECT {', '.join(ALLOCATION_COLUMNS)} FROM taken ORDER BY ALL"
         found = database.execute(query.replace("user,", '"user",').replace("partition,", '"partition",')).fetchall()
     rows = [AllocationRow._make((*row[:12], parse_tres_gres(row[14]), *row[12:14], row[16])) for row in found]
-    return Parsed(tuple(rows), rows_in, steps, dict(rejected))
+    return Parsed(tuple(rows), counted.rows_in, counted.steps, dict(counted.rejected))
 
 
 def grouped(usages: Sequence[JobUsage], by: str = "user") -> list[GroupUsage]:

@@ -35,14 +35,13 @@ from slurm_colloc.sources.clustercockpit import parse_jobs
 from slurm_colloc.sources.holders import SUFFIX, Holding, parse_holders
 from slurm_colloc.sources.prometheus_server import TOKEN_VARIABLE, Server
 from slurm_colloc.store.ingest import (
-    Counted,
     keep_day,
     keep_history,
     keep_runs,
     keep_smi_log,
     keep_text,
 )
-from slurm_colloc.store.runs import WORK_DIR
+from slurm_colloc.store.runs import WORK_DIR, Counted
 from slurm_colloc.store.samples import flush_hours
 from slurm_colloc.store.store import REJECTED_LINES, Store
 from slurm_colloc.submit.render import site_parts

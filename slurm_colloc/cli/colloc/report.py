@@ -54,7 +54,7 @@ from slurm_colloc.report.usage_text import as_table
 from slurm_colloc.store.decisions import predictions
 from slurm_colloc.store.equivalents import CONVENTIONS, SLICES, unsure_types
 from slurm_colloc.store.queries import watched
-from slurm_colloc.store.runs import Taken
+from slurm_colloc.store.runs import Counted
 from slurm_colloc.store.store import REJECTED_LINES, Store
 from slurm_colloc.store.window import Step, Window
 
@@ -216,7 +216,7 @@ class _Opened(NamedTuple):
 
     source: Store
     database: DuckDBPyConnection
-    rows: Taken | None
+    rows: Counted | None
 
 
 def _figures(
@@ -315,7 +315,7 @@ def _store(options: Options, config: SiteConfig | None, span: Window) -> Iterato
         yield _Opened(source, database, _counted(source, span))
 
 
-def _counted(source: Store, span: Window) -> Taken | None:
+def _counted(source: Store, span: Window) -> Counted | None:
     """Return what was counted as the store was filled: everybody's rows, a rejected one is nobody's."""
     if not source.visible.everybody:
         return None
@@ -323,8 +323,8 @@ def _counted(source: Store, span: Window) -> Taken | None:
     lines = source.samples.rejected(span.since_s, span.until_s)
     rejected = sum((Counter[str](log["rejected"]) for log in logs), Counter({REJECTED_LINES: lines}))
     rows_in, used, steps = (sum(log[name] for log in logs) for name in ("rows_in", "used", "steps"))
-    lost = lost_of_all(Lost(*log.get("lost", ())) for log in logs)
-    return Taken(rows_in + lines, used, steps, rejected, {}, lost)
+    rows_in += lines
+    return Counted("", rows_in, used, steps, rejected, lost=lost_of_all(Lost(*log.get("lost", ())) for log in logs))
 
 
 @contextmanager
@@ -334,7 +334,7 @@ def _text(options: Options, config: SiteConfig | None, step: Step) -> Iterator[_
         source = Store(os.path.join(folder, "none"), config, options.equivalents)
         columns = (GROUPINGS[options.by], *(["user"] if options.min_group else []))
 
-        def taking(database: DuckDBPyConnection) -> Taken:
+        def taking(database: DuckDBPyConnection) -> Counted:
             with watched(database, step):
                 return take(database, options.text, folder, columns)
 

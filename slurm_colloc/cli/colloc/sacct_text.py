@@ -13,7 +13,7 @@ from slurm_colloc.core.errors import InputError
 from slurm_colloc.core.files import at_once
 from slurm_colloc.sources import tres_usage
 from slurm_colloc.store.ingest import take_text
-from slurm_colloc.store.runs import ALLOCATION_COLUMNS, COLUMNS, MEANS, Taken
+from slurm_colloc.store.runs import ALLOCATION_COLUMNS, COLUMNS, MEANS, Counted
 
 _NEEDED = (
     *("cluster", "job_id_raw", "submit_s", "start_s", "end_s", "suspended_s", "node_list", "gres"),
@@ -66,7 +66,7 @@ class Text(NamedTuple):
             raise InputError(f"'{self.path}' cannot be read: {error.strerror}") from error
 
 
-def take(database: DuckDBPyConnection, text: Text, work: str, by: Collection[str]) -> Taken:
+def take(database: DuckDBPyConnection, text: Text, work: str, by: Collection[str]) -> Counted:
     """Make the table ``taken`` of the text, with what a report by the columns ``by`` needs; see ``keep_text``."""
     columns = [name for name in ALLOCATION_COLUMNS if name in (*_NEEDED, *by)]
     source = os.path.basename(text.path)

@@ -1,8 +1,6 @@
 -- Runs of jobs that csub decided on, for what a piece of a GPU did to them.
 WITH placed_runs AS (
-    SELECT a.* EXCLUDE (gres), w.* EXCLUDE (text, place)
-    FROM allocations a JOIN equivalents w ON w.text = a.gres AND w.place = if(a.gres IN (FROM placed), a.node_list, '')
-    WHERE a.cluster = $cluster AND start_s IS NOT NULL AND end_s IS NOT NULL
+    FROM sized WHERE cluster = $cluster AND start_s IS NOT NULL AND end_s IS NOT NULL
 )
 SELECT "user", job_id_raw, signature,
        -- With --requeue it begins again, and what is known of the job is known of its first run.

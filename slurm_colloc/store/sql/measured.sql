@@ -28,9 +28,13 @@ seen AS (
            max(host_mem_mib) AS host_mem_mib, sum(busy_pct_s) / nullif(sum(busy_s), 0) AS busy_mean_pct
     FROM of_runs GROUP BY run
 )
-SELECT r.job_id_raw, r.job_id, r."user", r.state, r.start_s, r.end_s, r.gres, s.gpu_model, s.profile, s.node, s.devices,
-       s.peak_mib, s.sm_mean_pct, h.sm AS sm_q95_pct, s.sm_is_bound, s.is_reading, s.sm_passes,
-       s.sm_all_pct, s.sm_deviation_pct, s.passes, s.sampled_s, h.dram AS dram_q95_pct,
-       s.grew_until_s, s.alone_s, h.cores AS cores_q95, s.host_mem_mib, s.busy_mean_pct
+SELECT r."user", r.job_id AS shown_id, r.start_s, r.gres, profile, node, s.devices, is_reading, sm_passes, sm_all_pct,
+       sm_deviation_pct, alone_s,
+       -- From here on under the names of Evidence. "gpu:1" may land on a slice; the device knows better than the decision.
+       r.job_id_raw AS job_id, '' AS signature, r.state, if(profile != '', '{mig}', '') AS mode, gpu_model,
+       peak_mib AS gpu_mem_peak_mib, sm_mean_pct AS sm_active_mean_pct, h.sm AS sm_active_q95_pct, sm_is_bound,
+       passes AS sample_count, sampled_s, r.end_s AS ended_s, r.end_s - r.start_s AS elapsed_s,
+       h.dram AS dram_active_q95_pct, grew_until_s, if(is_reading, '{readings}', '') AS source,
+       h.cores AS cpu_cores_q95, host_mem_mib AS host_mem_peak_mib, busy_mean_pct
 FROM seen s JOIN runs r USING (run) LEFT JOIN highs h USING (run)
 WHERE r.end_s IS NOT NULL AND r.cluster = $cluster
