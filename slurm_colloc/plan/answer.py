@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Replays today and the change side by side, with the spread over the window's weeks. Pure functions."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean, median
 from typing import NamedTuple
@@ -126,10 +127,10 @@ def answer(past: Past, config: SiteConfig, rules: Rules, change: Asked, step: Ca
     means = [weeks.means(weeks.sums(runs, done.wait_s)) for done in (then, today) if done]
     measured_s, missed_s = missed(runs, today)
     classes: dict[str, list[Run]] = {name: [] for name in CLASSES}
-    partitions: dict[str, list[Run]] = {}
+    partitions = defaultdict[str, list[Run]](list)
     for run in runs:
         classes[run.kind].append(run)
-        partitions.setdefault(run.job.partition, []).append(run)
+        partitions[run.job.partition].append(run)
     assumed = [f"of {past.assumed} jobs of one GPU the use is assumed (--assume), not measured"] * bool(past.assumed)
     return Answer(
         asked=change,

@@ -2,47 +2,39 @@
 """Free GPUs, cores and memory of nodes, now and when time limits are over, and the nodes that backfill keeps."""
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Container, Iterable, Sequence
-from copy import copy
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from math import inf
 
 from slurm_colloc.plan.model import NodeKind, Scheduler, Shape
 
 NOW = 0.0
+_NOTHING = Shape("", 0, 0, 0)
+# From when on a job could have so many cores, so much memory and so many units of each kind.
+_Step = tuple[float, int, int, Mapping[str, int]]
 
 
 class Node:
     """One node: free gres, cores and memory, and what runs until when at the latest."""
 
     def __init__(self, kind: NodeKind) -> None:
-        self.free = dict(kind.gres)
-        self.cpus, self.mem_mib = kind.cpus, kind.mem_mib
+        self._free = dict(kind.gres)
+        self._cpus, self._mem_mib = kind.cpus, kind.mem_mib
         self._shared_kind, self._per_gpu = kind.shared_kind, dict(kind.shares)
         # The kind of shares that a GPU gives and how many are left, by the job that was the first there.
         self._shared: dict[int, tuple[str, int]] = {}
         # (latest end, number, shape), in order.
         self.running: list[tuple[float, int, Shape]] = []
         self._shared_by: dict[int, int] = {}
-
-    def fits(self, shape: Shape) -> bool:
-        """Return whether a job of this shape could start."""
-        if shape.cpus > self.cpus or shape.mem_mib > self.mem_mib:
-            return False
-        if shape.kind not in self._per_gpu:
-            return self.free.get(shape.kind, 0) >= shape.units
-        per_gpu = self._per_gpu[shape.kind]
-        return shape.units <= per_gpu and (
-            self.free[self._shared_kind] > 0
-            or any(name == shape.kind and left >= shape.units for name, left in self._shared.values())
-        )
+        self._steps: list[_Step] = []
 
     def take(self, number: int, shape: Shape, until_s: float) -> None:
         """Start a job that fits."""
-        self.cpus -= shape.cpus
-        self.mem_mib -= shape.mem_mib
+        self._steps = []
+        self._cpus -= shape.cpus
+        self._mem_mib -= shape.mem_mib
         insort(self.running, (until_s, number, shape))
         if shape.kind not in self._per_gpu:
-            self.free[shape.kind] = self.free.get(shape.kind, 0) - shape.units
+            self._free[shape.kind] = self._free.get(shape.kind, 0) - shape.units
             return
         # The fullest GPU that has enough.
         fitting = (
@@ -51,49 +43,57 @@ class Node:
             if name == shape.kind and units >= shape.units
         )
         units, first = min(fitting, default=(self._per_gpu[shape.kind], number))
-        self.free[self._shared_kind] -= first == number
+        self._free[self._shared_kind] -= first == number
         self._shared[first] = shape.kind, units - shape.units
         self._shared_by[number] = first
 
     def give_back(self, number: int, shape: Shape, until_s: float) -> None:
         """End a job."""
+        self._steps = []
         del self.running[bisect_left(self.running, (until_s, number))]
-        self._release(number, shape)
-
-    def _release(self, number: int, shape: Shape) -> None:
-        self.cpus += shape.cpus
-        self.mem_mib += shape.mem_mib
+        self._cpus += shape.cpus
+        self._mem_mib += shape.mem_mib
         if shape.kind not in self._per_gpu:
-            self.free[shape.kind] += shape.units
+            self._free[shape.kind] += shape.units
             return
         first = self._shared_by.pop(number)
         name, units = self._shared.pop(first)
         if units + shape.units == self._per_gpu[name]:
-            self.free[self._shared_kind] += 1
+            self._free[self._shared_kind] += 1
         else:
             self._shared[first] = name, units + shape.units
 
     def earliest(self, shape: Shape) -> float:
         """Return when such a job fits at the latest, if all run to their time limits: NOW, or inf for never."""
-        if self.fits(shape):
-            return NOW
-        if self._per_gpu:
-            later = copy(self)
-            later.free, later._shared, later._shared_by = dict(self.free), dict(self._shared), dict(self._shared_by)
-            for until_s, number, held in self.running:
-                later._release(number, held)
-                if later.fits(shape):
-                    return until_s
-            return inf
-        # The same for most sites, which have no shares, in less time.
-        cpus, mem_mib, units = self.cpus, self.mem_mib, self.free.get(shape.kind, 0)
-        for until_s, _, held in self.running:
+        if not self._steps:
+            self._steps = list(self._ahead())
+        kind, units, wanted_cpus, wanted_mib, _ = shape
+        for at_s, cpus, mem_mib, room in self._steps:
+            if cpus >= wanted_cpus and mem_mib >= wanted_mib and room.get(kind, 0) >= units:
+                return at_s
+        return inf
+
+    def _ahead(self) -> Iterator[_Step]:
+        """Yield what one job could have at most, now and after each end."""
+        cpus, mem_mib, shared = self._cpus, self._mem_mib, dict(self._shared)
+        room = self._free | dict.fromkeys(self._per_gpu, 0)
+        for name, units in shared.values():
+            room[name] = max(room[name], units)
+        for at_s, number, held in ((NOW, -1, _NOTHING), *self.running):
             cpus += held.cpus
             mem_mib += held.mem_mib
-            units += held.units if held.kind == shape.kind else 0
-            if units >= shape.units and cpus >= shape.cpus and mem_mib >= shape.mem_mib:
-                return until_s
-        return inf
+            room = dict(room)
+            if held.kind in self._per_gpu:
+                first = self._shared_by[number]
+                units = shared[first][1] + held.units
+                shared[first] = held.kind, units
+                room[self._shared_kind] += units == self._per_gpu[held.kind]
+                room[held.kind] = max(room[held.kind], units)
+            elif held.units:
+                room[held.kind] += held.units
+            if self._per_gpu and room[self._shared_kind]:
+                room |= self._per_gpu
+            yield at_s, cpus, mem_mib, room
 
     def last_end(self, until_s: float) -> float:
         """Return when the last of what is over by then is over at the latest; NOW where nothing is."""

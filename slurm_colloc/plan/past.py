@@ -2,7 +2,7 @@
 """Past runs -> the jobs of a replay, each with what it waited and what was measured of it. Pure."""
 
 from bisect import bisect_left, bisect_right
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from math import ceil
@@ -151,15 +151,14 @@ def throttles(runs: Iterable[Allocated], since_s: float) -> dict[str, int]:
     another of its array ends, and then, each time, as many had run as ever did. Runs do not tell of what ended before
     ``since_s``.
     """
-    arrays: dict[str, list[Allocated]] = {}
+    arrays = defaultdict[str, list[Allocated]](list)
     for run in runs:
-        if run.array:
-            arrays.setdefault(run.array, []).append(run)
+        arrays[run.array].append(run)
+    arrays.pop("", None)
     found = {}
     for array, tasks in arrays.items():
-        changes = [(task.start_s, 1) for task in tasks]
-        changes += [(task.end_s, -1) for task in tasks if task.end_s is not None]
-        moments = sorted(changes)
+        ends = [(task.end_s, -1) for task in tasks if task.end_s is not None]
+        moments = sorted([(task.start_s, 1) for task in tasks] + ends)
         running = [0, *accumulate(change for _, change in moments)]
         first_s = max(since_s + _NOTICED_S, min(task.submit_s for task in tasks))
         released = {task.submit_s for task in tasks if task.submit_s > first_s}

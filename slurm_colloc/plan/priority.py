@@ -5,6 +5,7 @@ Left out: nice, the factors of QOS and partition, PriorityWeightAssoc, PriorityW
 used before the first job.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable
 
 from slurm_colloc.plan.model import Job, Priority
@@ -15,9 +16,7 @@ class Ordering:
 
     def __init__(self, rules: Priority, jobs: Iterable[Job], nodes: int, cpus: int) -> None:
         self._rules, self._nodes, self._cpus = rules, max(1, nodes), max(1, cpus)
-        self._users: dict[str, list[str]] = {}
-        for account, user in sorted({(job.account, job.user) for job in jobs}):
-            self._users.setdefault(account, []).append(user)
+        self._users = sorted({(job.account, job.user) for job in jobs})
         self._used: dict[tuple[str, str], float] = {}
         # (cores now, since when, core-seconds up to then that are not in ``_used`` yet).
         self._running: dict[tuple[str, str], tuple[float, float, float]] = {}
@@ -63,24 +62,14 @@ class Ordering:
 
     def _rank(self) -> None:
         """Rank users as Slurm's fair tree does, all shares alike: accounts by what they used, and their users by it."""
-        ranked: list[tuple[str, str, bool]] = []
-        accounts = {
-            account: sum(self._used.get((account, user), 0.0) for user in users)
-            for account, users in self._users.items()
-        }
-        for account, tied in _least_first(accounts):
-            users = _least_first({user: self._used.get((account, user), 0.0) for user in self._users[account]})
-            ranked += [(account, user, same or (not at and tied)) for at, (user, same) in enumerate(users)]
-        # A user of whom no job is in the window has a rank as well.
-        count = len(ranked) + 1
-        rank = len(ranked)
-        for position, (account, user, same) in enumerate(ranked):
-            if not same:
-                rank = len(ranked) - position
-            self._fair[account, user] = rank / count
-
-
-def _least_first(used: dict[str, float]) -> list[tuple[str, bool]]:
-    """Return names by what they used, and of each whether it used as much as the one before."""
-    order = sorted(used, key=lambda name: (used[name], name))
-    return [(name, at > 0 and used[name] == used[order[at - 1]]) for at, name in enumerate(order)]
+        of_account = defaultdict[str, float](float)
+        for account, user in self._users:
+            of_account[account] += self._used.get((account, user), 0.0)
+        used = [(of_account[pair[0]], pair[0], self._used.get(pair, 0.0), pair[1]) for pair in self._users]
+        rank, before = 0, (-1.0, "", -1.0)
+        for position, (account_used, account, user_used, user) in enumerate(sorted(used)):
+            tied = user_used == before[2] if account == before[1] else account_used == before[0]
+            rank = rank if tied else len(used) - position
+            # A user of whom no job is in the window has a rank as well.
+            self._fair[account, user] = rank / (len(used) + 1)
+            before = account_used, account, user_used

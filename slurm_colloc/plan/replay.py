@@ -13,7 +13,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
-from itertools import islice
+from itertools import chain, islice
 from math import inf
 
 from slurm_colloc.plan.model import Job, Replayed, Shape, Site, Started
@@ -38,25 +38,25 @@ def replay(site: Site, jobs: Iterable[Job], enough: Callable[[Started], bool] | 
         jobs: in any order; their numbers are different.
         enough: told of each start; what began before it returns True is all of the answer.
     """
-    return _Replay(site, sorted(jobs, key=lambda job: (job.submit_s, job.number)), enough).run()
+    return _Replay(site, sorted(jobs, key=lambda job: (-job.submit_s, -job.number)), enough).run()
 
 
 class _Replay:
     def __init__(self, site: Site, jobs: list[Job], enough: Callable[[Started], bool] | None) -> None:
-        self._enough, self._over = enough, False
-        self._rules = site.scheduler
+        self._enough, self._over, self._rules = enough, False, site.scheduler
+        # The last first.
         self._jobs = jobs
         self._nodes = [Node(kind) for kind in site.nodes]
         self._partitions = [kind.partitions for kind in site.nodes]
         self._one_user = site.one_user
-        # The users whose jobs run on each node, and those who keep all others away.
-        self._users: list[Counter[str]] = [Counter() for _ in site.nodes]
-        self._owners: list[Counter[str]] = [Counter() for _ in site.nodes]
+        # The users whose jobs run on each node, and whether they keep all others away.
+        self._users = [Counter[tuple[str, bool]]() for _ in site.nodes]
         self._within: dict[str, list[int]] = {}
         for index, kind in enumerate(site.nodes):
             for name in kind.partitions:
                 self._within.setdefault(name, []).append(index)
-        self._ranked: dict[tuple[str, Shape], Ranked] = {}
+        # None is of jobs that no node can ever hold.
+        self._ranked: dict[tuple[str, Shape], Ranked | None] = {}
         self._of_node: list[list[set[int]]] = [[] for _ in self._nodes]
         # Jobs that run on the nodes of each partition: (latest end, number, node), in order.
         self._running: dict[str, list[tuple[float, int, int]]] = {name: [] for name in self._within}
@@ -65,31 +65,25 @@ class _Replay:
         self._waiting: list[_Entry] = []
         self._ends: list[tuple[float, int, Started, tuple[int, ...], float]] = []
         self._started: list[Started] = []
-        self._lacked: dict[str, int] = {}
+        self._lacked = Counter[str]()
         self._look_s = -inf
-        self._look_each_s = (jobs[-1].submit_s - jobs[0].submit_s) / _LOOKS if jobs else inf
+        self._look_each_s = (jobs[0].submit_s - jobs[-1].submit_s) / _LOOKS if jobs else inf
         # The tasks of each array with a throttle that wait or run, and those that it holds.
         self._at_once: Counter[str] = Counter()
         self._throttled: dict[str, deque[Job]] = {}
         self._never: list[Job] = []
-        self._impossible: set[tuple[str, Shape]] = set()
 
     def run(self) -> Replayed:
         """Go from event to event until nothing runs or waits."""
-        next_job, backfill_s, each_s = 0, inf, self._rules.bf_interval_s
+        backfill_s, each_s = inf, self._rules.bf_interval_s
         # When those submitted are looked at, and when that was last.
         look_s, looked_s, delay_s = inf, -inf, self._rules.batch_sched_delay_s
-        while (next_job < len(self._jobs) or self._ends or self._waiting) and not self._over:
-            at_s = min(
-                self._jobs[next_job].submit_s if next_job < len(self._jobs) else inf,
-                self._ends[0][0] if self._ends else inf,
-                backfill_s,
-                look_s,
-            )
+        while (self._jobs or self._ends or self._waiting) and not self._over:
+            submit_s = self._jobs[-1].submit_s if self._jobs else inf
+            at_s = min(submit_s, self._ends[0][0] if self._ends else inf, backfill_s, look_s)
             if at_s == inf:  # nothing runs, and what waits can never start
-                self._never += [entry[3] for entry in self._waiting] + [
-                    job for of in self._throttled.values() for job in of
-                ]
+                self._never += [entry[3] for entry in self._waiting]
+                self._never += chain.from_iterable(self._throttled.values())
                 break
             events = False
             while self._ends and self._ends[0][0] <= at_s:
@@ -98,9 +92,8 @@ class _Replay:
             if self._ordering.due(at_s):
                 self._waiting = sorted(self._entry(job, ranked, at_s) for *_, job, ranked in self._waiting)
                 events = True
-            while next_job < len(self._jobs) and self._jobs[next_job].submit_s <= at_s:
-                self._submit(self._jobs[next_job], at_s)
-                next_job += 1
+            while self._jobs and self._jobs[-1].submit_s <= at_s:
+                self._submit(self._jobs.pop(), at_s)
                 look_s = min(look_s, max(at_s, looked_s + delay_s))
             if at_s >= look_s:
                 look_s, looked_s, events = inf, at_s, True
@@ -113,8 +106,7 @@ class _Replay:
             if self._rules.backfill and self._waiting and backfill_s == inf and (events or look_s < inf):
                 # It comes round whatever happens, not when something does.
                 backfill_s = (at_s // each_s + 1) * each_s
-        total = sum(self._lacked.values())
-        limits = {name: number / total for name, number in sorted(self._lacked.items())}
+        limits = {name: number / self._lacked.total() for name, number in sorted(self._lacked.items())}
         return Replayed(tuple(self._started), tuple(self._never), limits)
 
     def _entry(self, job: Job, ranked: Ranked, at_s: float) -> _Entry:
@@ -124,12 +116,13 @@ class _Replay:
         key = job.partition, job.shape
         if key not in self._ranked:
             which = self._within.get(job.partition, ())
-            ranked = self._ranked[key] = Ranked(job.shape, self._nodes, which)
+            nodes = Ranked(job.shape, self._nodes, which)
             for index in which:
-                self._of_node[index].append(ranked.changed)
-            if sum(at_s < inf for at_s, _ in ranked.order()) < job.shape.nodes:
-                self._impossible.add(key)
-        if key in self._impossible:
+                self._of_node[index].append(nodes.changed)
+            possible = sum(fits_s < inf for fits_s, _ in nodes.order()) >= job.shape.nodes
+            self._ranked[key] = nodes if possible else None
+        ranked = self._ranked[key]
+        if ranked is None:
             self._never.append(job)
             return
         if job.at_once:
@@ -137,7 +130,7 @@ class _Replay:
                 self._throttled.setdefault(job.array, deque()).append(job)
                 return
             self._at_once[job.array] += 1
-        insort(self._waiting, self._entry(job, self._ranked[key], at_s))
+        insort(self._waiting, self._entry(job, ranked, at_s))
 
     def _start(self, job: Job, nodes: tuple[int, ...], at_s: float) -> None:
         run_s = min(job.run_s, job.limit_s)
@@ -145,8 +138,7 @@ class _Replay:
         for index in nodes:
             self._nodes[index].take(job.number, job.shape, limit_s)
             self._touch(index)
-            for users in self._held(job, index):
-                users[job.user] += 1
+            self._users[index][job.user, job.partition in self._one_user] += 1
             for name in self._partitions[index]:
                 insort(self._running[name], (limit_s, job.number, index))
         started = Started(job, at_s, at_s + run_s, nodes[0])
@@ -161,8 +153,7 @@ class _Replay:
         for index in nodes:
             self._nodes[index].give_back(number, started.job.shape, limit_s)
             self._touch(index)
-            for users in self._held(started.job, index):
-                users[started.job.user] -= 1
+            self._users[index][started.job.user, started.job.partition in self._one_user] -= 1
             for name in self._partitions[index]:
                 del self._running[name][bisect_left(self._running[name], (limit_s, number, index))]
         self._ordering.uses(started.job, at_s, begins=False)
@@ -171,19 +162,15 @@ class _Replay:
             if held := self._throttled.get(started.job.array):
                 self._submit(held.popleft()._replace(submit_s=at_s), at_s)
 
-    def _held(self, job: Job, index: int) -> Iterable[Counter[str]]:
-        """Return where it is counted who has a node, for a job there; nowhere if no partition is of one user."""
-        if not self._one_user:
-            return ()
-        owned = job.partition in self._one_user
-        return (self._users[index], self._owners[index]) if owned else (self._users[index],)
-
     def _closed(self, job: Job) -> set[int]:
         """Return the nodes on which ExclusiveUser lets a job not start now."""
-        if not self._one_user:
-            return set()
-        held = self._users if job.partition in self._one_user else self._owners
-        return {index for index in self._within[job.partition] if held[index].total() > held[index][job.user]}
+        alone = job.partition in self._one_user
+        return {
+            index
+            for index in (self._within[job.partition] if self._one_user else ())
+            for (user, keeps_away), jobs in self._users[index].items()
+            if jobs and user != job.user and (alone or keeps_away)
+        }
 
     def _touch(self, index: int) -> None:
         for changed in self._of_node[index]:
@@ -197,7 +184,7 @@ class _Replay:
         for _, _, number, job, ranked in self._waiting:
             if job.partition in blocked:
                 continue
-            free = ranked.now(nodes | self._closed(job) if self._one_user else nodes)
+            free = ranked.now(nodes | self._closed(job))
             if len(free) >= job.shape.nodes:
                 self._start(job, chosen(free, job.shape.nodes), at_s)
                 started.add(number)
@@ -213,13 +200,15 @@ class _Replay:
     def _look(self, job: Job, at_s: float) -> None:
         """Count what a job lacks that waits with nobody before it."""
         self._look_s = at_s + self._look_each_s
-        bare = job.shape._replace(cpus=0, mem_mib=0)
-        nodes = [self._nodes[index] for index in self._within[job.partition]]
+
+        def fits(shape: Shape) -> bool:
+            nodes = (self._nodes[index] for index in self._within[job.partition])
+            return sum(node.earliest(shape) == NOW for node in nodes) >= shape.nodes
+
         lacked = "GPUs"
-        if sum(node.fits(bare) for node in nodes) >= job.shape.nodes:
-            with_cores = sum(node.fits(bare._replace(cpus=job.shape.cpus)) for node in nodes)
-            lacked = "memory" if with_cores >= job.shape.nodes else "cores"
-        self._lacked[lacked] = self._lacked.get(lacked, 0) + 1
+        if fits(job.shape._replace(cpus=0, mem_mib=0)):
+            lacked = "memory" if fits(job.shape._replace(mem_mib=0)) else "cores"
+        self._lacked[lacked] += 1
 
     def _leave(self, started: set[int]) -> None:
         if started:
@@ -264,6 +253,9 @@ class _Replay:
             if free_s < last[index] and free_s + limit_s >= first[index]:
                 free_s = kept.free_from(index, free_s, limit_s) if in_spans else last[index]
             if free_s < soonest_s:
+                if wanted == 1:
+                    soonest, soonest_s = [(free_s, index)], free_s
+                    continue
                 insort(soonest, (free_s, index))
                 soonest.pop()
                 soonest_s = soonest[-1][0]

@@ -2,6 +2,7 @@
 """Runs replayed on a site, and how much the weeks of a window differ. Pure."""
 
 import random
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import repeat
 from typing import NamedTuple
@@ -34,17 +35,14 @@ class Scenario:
     ) -> None:
         jobs = [run.job for run in runs]
         draw = random.Random(34)  # noqa: S311 - the same question has the same answer
-        self.wait_s: dict[int, float] = {}
-        self.end_s: dict[int, float] = {}
+        self.wait_s, self.end_s = defaultdict[int, float](float), defaultdict[int, float](float)
         for at in range(starts):
             # Jobs come at other moments of the scheduler's rounds, and of each other.
-            later_s = [at and at * _ROUND_S + draw.random() for _ in jobs]
-            moved = [job._replace(submit_s=job.submit_s + by_s) for job, by_s in zip(jobs, later_s, strict=True)]
+            moved = [job._replace(submit_s=job.submit_s + (at and at * _ROUND_S + draw.random())) for job in jobs]
             done = replay(site, moved, enough)
             for one in done.started:
-                number = one.job.number
-                self.wait_s[number] = self.wait_s.get(number, 0.0) + one.wait_s / starts
-                self.end_s[number] = self.end_s.get(number, 0.0) + (one.end_s - at * _ROUND_S) / starts
+                self.wait_s[one.job.number] += one.wait_s / starts
+                self.end_s[one.job.number] += (one.end_s - at * _ROUND_S) / starts
         self.never = {job.number for job in done.never}
         self.limits = done.limits
 
@@ -88,12 +86,12 @@ class Weeks:
 
     def sums(self, runs: Iterable[Run], figures: Mapping[int, float]) -> list[tuple[float, int]]:
         """Return of each week the sum of the figures that runs submitted in it have, by job number, and how many do."""
-        sums = [(0.0, 0)] * max(1, self.count)
+        weeks: list[list[float]] = [[] for _ in range(max(1, self.count))]
         for run in runs:
-            if (figure := figures.get(run.job.number)) is not None:
-                week = min(len(sums) - 1, int((run.job.submit_s - self._since_s) // _WEEK_S))
-                sums[week] = sums[week][0] + figure, sums[week][1] + 1
-        return sums
+            if run.job.number in figures:
+                week = int((run.job.submit_s - self._since_s) // _WEEK_S)
+                weeks[min(week, len(weeks) - 1)].append(figures[run.job.number])
+        return [(sum(of_week), len(of_week)) for of_week in weeks]
 
     def means(self, sums: Sequence[tuple[float, int]]) -> list[float]:
         """Return the mean in each draw; 0 where it has none of the runs."""

@@ -17,14 +17,7 @@ ENDLESS = 10**9
 UNTYPED = "gpu"
 _MULTIFACTOR = "priority/multifactor"
 # SchedulerParameters by the fields of ``Scheduler``, whose names are theirs and a unit, and how many units each is of.
-_PARAMETERS = {
-    "bf_interval_s": 1,
-    "bf_resolution_s": 1,
-    "bf_window_s": 60,
-    "bf_max_job_test": 1,
-    "bf_window_linear_s": 1,
-    "batch_sched_delay_s": 1,
-}
+_PARAMETERS = dict.fromkeys(Scheduler._fields[:6], 1) | {"bf_window_s": 60}
 _LEFT_OUT = (
     "reservations, preemption, licenses, throttles of arrays that held no task of the window, limits of accounts "
     "and QOS, and nodes that were down are not replayed",

@@ -80,15 +80,14 @@ def _reason(pool: PoolCompared) -> str:
 
 def _what_is_asked(asked: Asked) -> str:
     """Return what a question changes, in words."""
-    parts = [
-        *map(str, asked.cuts),
-        *(["MPS shares"] if asked.mps else []),
-        *(["shards"] if asked.shards else []),
-        *([f"{asked.gpus:+d} GPUs"] if asked.gpus else []),
-        *([f"{asked.demand:g} times the demand"] if asked.demand != 1 else []),
-        *([f"csub for {100 * asked.adoption:g} % of jobs"] if asked.shares and asked.adoption < 1 else []),
-    ]
-    return ", ".join(parts) or "today"
+    parts = {
+        "MPS shares": asked.mps,
+        "shards": asked.shards,
+        f"{asked.gpus:+d} GPUs": asked.gpus,
+        f"{asked.demand:g} times the demand": asked.demand != 1,
+        f"csub for {100 * asked.adoption:g} % of jobs": asked.shares and asked.adoption < 1,
+    }
+    return ", ".join([*map(str, asked.cuts), *(part for part, changed in parts.items() if changed)]) or "today"
 
 
 def as_table(answer: Answer, cluster: str, window: tuple[str, str]) -> str:
@@ -129,11 +128,9 @@ def _story(answer: Answer) -> Iterator[str]:
     """Yield what comes of it: the pieces, what is lacking, and the recommendation with its reasons."""
     yield from _shared(answer)
     for name, limits in (("today", answer.today_limits), ("then", answer.then_limits)):
-        if limits:
-            said = ", ".join(
-                f"{what} {100 * part:.0f} %" for what, part in sorted(limits.items(), key=lambda one: -one[1])
-            )
-            yield f"what the first in the queue lacked, {name}: {said}"
+        lacked = [f"{what} {100 * limits[what]:.0f} %" for what in sorted(limits, key=lambda what: -limits[what])]
+        if lacked:
+            yield f"what the first in the queue lacked, {name}: {', '.join(lacked)}"
     yield f"recommendation: {_recommendation(answer)}"
     yield from map(_reason, answer.compared) if answer.recommends else unreplayed_hours(answer.unreplayed)
 
@@ -168,14 +165,9 @@ def _rows_of_waits(answer: Answer) -> Iterator[list[str]]:
 
 def _cells(mean: Range | None, median: float | None) -> list[str]:
     if mean is None or median is None:
-        return ["-", "-", "-"]
-    return [in_words(mean.value), _ends(mean), in_words(median)]
-
-
-def _ends(figure: Range) -> str:
-    if figure.low is None or figure.high is None:
-        return "-"
-    return f"{in_words(figure.low)} to {in_words(figure.high)}"
+        return ["-"] * 3
+    ends = "-" if mean.low is None or mean.high is None else f"{in_words(mean.low)} to {in_words(mean.high)}"
+    return [in_words(mean.value), ends, in_words(median)]
 
 
 def table(rows: Iterator[list[str]]) -> Iterator[str]:
@@ -207,10 +199,11 @@ def _shared(answer: Answer) -> Iterator[str]:
 
 def _notes(answer: Answer) -> Iterator[str]:
     """Yield what a reader must know to trust or doubt the figures."""
-    if answer.draws:
-        yield f"9 of 10 is of {answer.draws} draws of the waits of the window's {answer.weeks} weeks, each as replayed"
-    else:
-        yield f"no ranges: a queue lasts from day to day, and the window has {counted(answer.weeks, 'whole week')} of 4"
+    yield (
+        f"9 of 10 is of {answer.draws} draws of the waits of the window's {answer.weeks} weeks, each as replayed"
+        if answer.draws
+        else f"no ranges: a queue lasts from day to day, and the window has {counted(answer.weeks, 'whole week')} of 4"
+    )
     if answer.too_large:
         yield f"left out, because no node holds them: {counted(answer.too_large, 'job')}"
     for why, count in sorted(answer.rejected.items()):

@@ -3,7 +3,8 @@
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from functools import cache
 from itertools import accumulate, pairwise
 from math import inf
 from typing import NamedTuple
@@ -26,27 +27,26 @@ class Unreplayed(NamedTuple):
     beside_free_hours: float
 
 
-class _Count:
-    """A number over time: how long it was at most so much."""
+def _seconds(changes: Iterable[tuple[float, int]]) -> Callable[[int, float, float], float]:
+    """Return a function that tells the seconds of a time in which a number that changes so was no more than so much.
 
-    def __init__(self, changes: Iterable[tuple[float, int]]) -> None:
-        ordered = sorted(changes)
-        self._moments = [at_s for at_s, _ in ordered]
-        self._counts = list(accumulate(change for _, change in ordered))
-        self._sums: dict[int, list[float]] = {}
+    There are none before the first change or after the last.
+    """
+    moments, steps = zip(*sorted(changes), strict=True)
+    counts = list(accumulate(steps))
 
-    def seconds(self, most: int, from_s: float, until_s: float) -> float:
-        """Return the seconds of a time, none before the first change or after the last, in which it was no more."""
-        if most not in self._sums:
-            spans = zip(self._counts, pairwise(self._moments), strict=False)
-            inside_s = (end_s - begin_s if count <= most else 0.0 for count, (begin_s, end_s) in spans)
-            self._sums[most] = list(accumulate(inside_s, initial=0.0))
+    @cache
+    def sums(most: int) -> list[float]:
+        spans = zip(counts, pairwise(moments), strict=False)
+        return list(
+            accumulate((end_s - begin_s if count <= most else 0.0 for count, (begin_s, end_s) in spans), initial=0.0)
+        )
 
-        def until(at_s: float) -> float:
-            place = bisect_right(self._moments, at_s) - 1
-            return self._sums[most][place] + (at_s - self._moments[place] if self._counts[place] <= most else 0.0)
+    def until(most: int, at_s: float) -> float:
+        place = bisect_right(moments, at_s) - 1
+        return sums(most)[place] + (at_s - moments[place] if counts[place] <= most else 0.0)
 
-        return until(until_s) - until(from_s)
+    return lambda most, from_s, until_s: until(most, until_s) - until(most, from_s)
 
 
 def unreplayed(
@@ -65,7 +65,7 @@ def unreplayed(
         gpus = run.job.shape.units_in_all
         for group in (run.job.shape.kind, *_limited(run.job, limits)):
             changes[group] += (run.begun_s, gpus), (run.begun_s + run.job.run_s, -gpus)
-    counts = {group: _Count(of_group) for group, of_group in changes.items()}
+    counts = {group: _seconds(of_group) for group, of_group in changes.items()}
     offered = Counter[tuple[str, str]]()
     for node in site.nodes:
         offered.update({(name, kind): number for name in node.partitions for kind, number in node.gres})
@@ -77,8 +77,8 @@ def unreplayed(
             continue
         beyond_s += waited_s
         most = offered[job.partition, job.shape.kind] - gpus
-        beside_free_s += counts[job.shape.kind].seconds(most, *span)
-        within_s = (counts[group].seconds(limit - gpus, *span) for group, limit in _limited(job, limits).items())
+        beside_free_s += counts[job.shape.kind](most, *span)
+        within_s = (counts[group](limit - gpus, *span) for group, limit in _limited(job, limits).items())
         at_limit_s += waited_s - min(within_s, default=waited_s)
     return Unreplayed(beyond_s / 3600, None if caps is None else at_limit_s / 3600, beside_free_s / 3600)
 
