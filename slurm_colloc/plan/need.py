@@ -345,18 +345,19 @@ class _Search:
             ((sum(gpus), trial) for (gpus, by, growth), trial in self._trials.items() if (by, growth) == (adoption, 1)),
             key=lambda tried: -tried[0],
         )
-        draws = range(len(self.weeks.draws))
-        fewest, keeping = [trials[0][0]] * len(draws), [True] * len(draws)
+        fewest = [trials[0][0]] * len(self.weeks.draws)
+        keeping: Sequence[int] = range(len(fewest))
         for gpus, trial in trials:
             means = [
                 (name, self.weeks.means(today), self.weeks.means(then)) for name, (today, then) in trial.sums.items()
             ]
-            for draw in draws:
-                keeping[draw] &= bool(means) and all(
-                    then[draw] <= self._bound.of(name, today[draw]) for name, today, then in means
-                )
-                if keeping[draw]:
-                    fewest[draw] = gpus
+            keeping = [
+                draw
+                for draw in keeping
+                if means and all(then[draw] <= self._bound.of(name, today[draw]) for name, today, then in means)
+            ]
+            for draw in keeping:
+                fewest[draw] = gpus
         return fewest
 
     def classes(self, shared: _Least | None) -> Iterable[ClassNeed]:

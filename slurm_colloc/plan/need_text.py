@@ -62,37 +62,46 @@ def headline(answer: Need) -> str:
             else f" Without sharing, the waits of today need {answer.whole} of {answer.gpus}."
         )
         return f"What sharing is worth is not known: of no job of one GPU is it known that a piece holds it.{need}"
-    both = _sooner(answer)
     if answer.worth is None or answer.shared is None:
         lost = "not even all GPUs keep the waits of today" + ("" if answer.whole is None else " with sharing")
-        return f"Sharing is worth no GPU: {lost}. On all {answer.gpus} {both}."
+        return f"Sharing is worth no GPU: {lost}. On all {answer.gpus}, {_sooner(answer)}."
     if answer.worth.value <= 0:
-        return (
-            f"Sharing is worth no GPU: the waits of today need {answer.whole} of {answer.gpus} without it and "
-            f"{answer.shared} with it. On all {answer.gpus} {both}."
-        )
-    worth = f"{counted(int(answer.worth.value), 'GPU')}{_ends(answer.worth)}"
+        return f"Sharing is worth no GPU: with it, the waits need no fewer. On all {answer.gpus}, {_sooner(answer)}."
+    worth = counted(int(answer.worth.value), "GPU")
     return (
-        f"Sharing is worth {worth}: the waits of today need {answer.shared} of {answer.gpus} with it and "
-        f"{answer.whole} without it; or on all {answer.gpus} {both}."
+        f"Sharing is worth {worth}: with it, so many fewer keep the waits of today. "
+        f"Or keep all {answer.gpus}: {_sooner(answer)}."
     )
-
-
-def _ends(worth: Range) -> str:
-    return "" if worth.low is None else f" ({worth.low:.0f} to {worth.high:.0f})"
 
 
 def _sooner(answer: Need) -> str:
     *classes, total = answer.classes
     pieces = next((of_class for of_class in classes if of_class.name.startswith(PIECES)), total)
     longer = [of_class for of_class in classes if of_class.on_all.mean_s > of_class.today.mean_s + 1]
-    waiting = ", ".join(f"a job of {of_class.name} {_change(of_class)}" for of_class in longer)
-    others = f"but {waiting}" if waiting else "and no class of jobs waits longer"
-    return f"a job on a piece {_change(pieces)}, {others}"
+    waiting = "".join(f", but jobs of {of_class.name} {_change(of_class)}" for of_class in longer)
+    return f"jobs on pieces {_change(pieces)}{waiting or ', and no class of jobs waits longer'}"
 
 
 def _change(of_class: ClassNeed) -> str:
-    return f"waits {in_words(of_class.on_all.mean_s)} instead of {in_words(of_class.today.mean_s)}"
+    return f"wait {in_words(of_class.on_all.mean_s)} instead of {in_words(of_class.today.mean_s)}"
+
+
+def tables(answer: Need) -> list[list[list[str]]]:
+    """Return the GPUs that keep the waits, where the worth is said, and the waits: tables, their titles first."""
+    return [*([list(_fewest(answer, answer.worth))] if answer.worth and trusted(answer) else []), list(_waits(answer))]
+
+
+def _fewest(answer: Need, worth: Range) -> Iterator[list[str]]:
+    yield ["FOR THE WAITS OF TODAY", "GPUS", "IN WHOLE NODES"]
+    yield ["without sharing", str(answer.whole), str(answer.whole_nodes)]
+    for part, gpus in answer.by_adoption.items():
+        yield [f"csub places {100 * part:g} % of jobs", str(gpus or "more than all"), "-"]
+    yield ["csub places all jobs", str(answer.shared), str(answer.shared_nodes)]
+    yield ["worth of sharing", _worth(worth), str((answer.whole_nodes or 0) - (answer.shared_nodes or 0))]
+
+
+def _worth(worth: Range) -> str:
+    return f"{worth.value:.0f}" if worth.low is None else f"{worth.value:.0f} ({worth.low:.0f} to {worth.high:.0f})"
 
 
 def as_json(answer: Need, extras: Extras) -> str:
@@ -106,7 +115,9 @@ def as_json(answer: Need, extras: Extras) -> str:
 
 def as_text(answer: Need, config: SiteConfig, window: tuple[str, str], extras: Extras) -> str:
     """Return an answer for people."""
-    lines = [headline(answer), "", title(answer, config, window), *table(rows(answer)), ""]
+    lines = [headline(answer), "", title(answer, config, window)]
+    for cells in tables(answer):
+        lines += [*table(cells), ""]
     lines += [*facts(answer, config, extras), "", *(f"note: {line}" for line in notes(answer))]
     return "".join(f"{printable(line)}\n" for line in lines)
 
@@ -117,8 +128,7 @@ def title(answer: Need, config: SiteConfig, window: tuple[str, str]) -> str:
     return f"{config.cluster}, {window[0]} to {window[1]}: {what}"
 
 
-def rows(answer: Need) -> Iterator[list[str]]:
-    """Yield the table of waits, its titles first."""
+def _waits(answer: Need) -> Iterator[list[str]]:
     yield ["WAITS", "JOBS", "ON", "MEAN", "MEDIAN", "95 OF 100", "WORST WEEK"]
     for of_class in answer.classes:
         cases = {
@@ -143,18 +153,14 @@ def facts(answer: Need, config: SiteConfig, extras: Extras) -> Iterator[str]:
     if (assumed := extras.assumed) and trusted(assumed) and assumed.worth:
         yield (
             f"if {assumed.assumed} jobs not measured used what --assume says, sharing were worth "
-            f"{assumed.worth.value:.0f} GPUs{_ends(assumed.worth)}: {assumed.shared} of {assumed.gpus}"
+            f"{_worth(assumed.worth)} GPUs: {assumed.shared} of {assumed.gpus} gave the waits of today"
         )
     if not trusted(answer):
         yield from unreplayed_hours(answer.unreplayed)
     if not trusted(answer) or answer.worth is None:
         return
-    yield f"in whole nodes: {answer.shared_nodes} GPUs with sharing, {answer.whole_nodes} without"
     if sum(count(pool.nodes) for pool in config.pool) == 1:
         yield "the site has one node: sharing saves none, and no job runs while it is down"
-    if answer.by_adoption:
-        parts = [f"of {100 * part:g} % of jobs {gpus or 'more than all'}" for part, gpus in answer.by_adoption.items()]
-        yield f"GPUs where csub places but a part: {', '.join(parts)}, of all {answer.shared}"
     grown = "not by 3" if answer.growth is None else f"by {answer.growth:.2f}"
     yield f"used up, on all {answer.gpus}: {grown} times as many jobs"
     if slowdown := answer.sharing.slowdown:

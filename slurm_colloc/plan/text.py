@@ -113,7 +113,7 @@ def _lines(answer: Answer, cluster: str, window: tuple[str, str]) -> Iterator[st
     if not answer.asked.nothing:
         yield f"then: {_what_is_asked(answer.asked)}"
     yield ""
-    yield from table(_rows_of_waits(answer))
+    yield from table(list(_rows_of_waits(answer)))
     yield ""
     for pool in answer.compared:
         yield f"pool {pool.pool}, mean wait and mean time from submission to end of all jobs:"
@@ -170,9 +170,8 @@ def _cells(mean: Range | None, median: float | None) -> list[str]:
     return [in_words(mean.value), ends, in_words(median)]
 
 
-def table(rows: Iterator[list[str]]) -> Iterator[str]:
+def table(cells: Sequence[Sequence[str]]) -> Iterator[str]:
     """Yield rows of cells as lines, columns below each other."""
-    cells: Sequence[Sequence[str]] = list(rows)
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     for row in cells:
         first, *rest = zip(row, widths, strict=True)

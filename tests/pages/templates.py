@@ -91,6 +91,7 @@ _MEANS = {
     "state": "`paths.state`",
     "tier": "what this site does, in words",
     "titles": "titles of the columns",
+    "tables": "tables of rows of cells, their titles first",
     "tres": "AccountingStorageTRES of slurm.conf",
     "uneven_shares": "function: pools whose shares cannot be spread evenly",
 }

@@ -38,7 +38,7 @@ from slurm_colloc.placement.fitted import has_pieces
 from slurm_colloc.plan.change import Asked
 from slurm_colloc.plan.need import MORE_PART, MORE_S, Bound, Need
 from slurm_colloc.plan.need import need as needed
-from slurm_colloc.plan.need_text import Extras, as_json, as_text, facts, headline, notes, rows, title
+from slurm_colloc.plan.need_text import Extras, as_json, as_text, facts, headline, notes, tables, title
 from slurm_colloc.plan.past import CLASSES
 from slurm_colloc.report.page import renderer
 from slurm_colloc.report.text import stamp
@@ -150,7 +150,6 @@ def _harm(source: Store, config: SiteConfig, ends: tuple[datetime, datetime]) ->
 
 def _page(answer: Need, config: SiteConfig, spans: tuple[str, str], extras: Extras) -> str:
     render = renderer(config.paths.templates, in_words=in_words)
-    titles, *cells = rows(answer)
     curves = {
         name: [
             (point.gpus, point.mean_s) for point in answer.points if point.adoption == part and point.mean_s is not None
@@ -164,8 +163,7 @@ def _page(answer: Need, config: SiteConfig, spans: tuple[str, str], extras: Extr
         need=answer,
         curves=curves,
         most_s=max((mean_s for curve in curves.values() for _, mean_s in curve), default=0.0),
-        titles=titles,
-        rows=cells,
+        tables=tables(answer),
         facts=list(facts(answer, config, extras)),
         footnotes=list(notes(answer)),
     )
