@@ -100,8 +100,8 @@ def _of_fits(fits: Sequence[Fit], hours: int) -> list[Column]:
     shares = f" ({example} is {counted(int(example[4:]), 'MPS share')}; a GPU usually has 100)" if example else ""
     meaning = (
         f"{COMPARED} ({compared}; {counted(total.not_judged_runs, 'run')} not compared). FITS %: the part of their "
-        "GPU-hours in which a piece of a GPU was enough. FITS IN: the smallest piece that is enough for each of "
-        f"their runs{shares}. several: not the same for all. none: none of them fits one. fewer GPUs: runs used "
+        "GPU-hours in which a piece of a GPU was enough. FITS IN: the smallest piece that is enough for each run "
+        f"that fits one{shares}. several: not the same for all. none: none of them fits one. fewer GPUs: runs used "
         "some of their GPUs only, or none. '-': no run was compared."
     )
     free = (

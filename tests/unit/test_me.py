@@ -12,11 +12,13 @@ import pytest
 from slurm_colloc.cli.colloc import me as command
 from slurm_colloc.cli.colloc.user_runs import kept_evidence
 from slurm_colloc.core.chart_model import Fit
+from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.usage_model import JobUsage
 from slurm_colloc.estimate.records import drop_decision, drop_evidence, own_decisions
 from slurm_colloc.facts.fits import fit_of
-from slurm_colloc.facts.judgement import Fitted, RunFound, judge
+from slurm_colloc.facts.judgement import Fitted, Judgement, RunFound, judge
 from slurm_colloc.facts.one_user import user_in_store, with_evidence
+from slurm_colloc.report.job import Advice
 from slurm_colloc.report.layout import Terminal
 from slurm_colloc.report.me import Hint, MyReport, as_json, as_text, best, hints_of, idlest, sums_of
 from slurm_colloc.slurm.client import CliClient
@@ -115,6 +117,58 @@ def test_the_piece_to_submit_a_name_by_holds_each_of_its_runs(
     # What csub gives is by its margins: no figure of a run that is over.
     (by_csub,) = command._fit_hints(said, SITE._replace(cluster="c", policy="auto"))
     printed("me", hint.what, hint.evidence, by_csub.what, by_csub.evidence)
+
+
+def test_the_line_is_for_the_run_that_held_most_memory_and_says_what_csub_gives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    peaks = {"1": 3000, "2": 9000, "3": 5000}
+    seen: list[tuple[str, str]] = []
+    said = [
+        judge(
+            RunFound(
+                usage(job_id=job),
+                None,
+                evidence(job, mib),
+                Fitted("", "mps:40", 0.4, 9900, 0.6, 1, None, 0.0),
+            )
+        )
+        for job, mib in peaks.items()
+    ]
+
+    def advice_for(run: RunFound, submitted: JobUsage, config: SiteConfig) -> Advice:
+        seen.append((run.usage.job_id, submitted.job_id))
+        return Advice("mps:40", "csub train.sh", "submitted so it gets mps:47")
+
+    monkeypatch.setattr(command, "advice_for", advice_for)
+    (hint,) = command._fit_hints(said, SITE._replace(cluster="c", policy="auto"))
+    assert seen == [("2", "3")]
+    assert hint.command == "csub train.sh"
+    assert ("mps:40" in hint.what, "mps:47" in hint.evidence) == (True, True)
+
+
+def test_gpus_that_differ_have_no_piece_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+
+    def fits(*pieces: tuple[str, str]) -> list[Judgement]:
+        return [
+            judge(
+                RunFound(usage(job_id="1", gpu_type=kind), None, None, Fitted("", unit, 0.4, 9900, 0.6, 1, None, 0.0))
+            )
+            for kind, unit in pieces
+        ]
+
+    for pieces, unit in (
+        ([("h100", "mps:40"), ("a100", "mps:40")], "mps:40"),
+        ([("h100", "mps:40"), ("a100", "mps:60")], ""),
+    ):
+        said = fits(*pieces)
+        both = fit_of("ann", said)
+        assert both is not None
+        assert (both.unit, both.fitting_runs) == (unit, 2)
+        (hint,) = command._fit_hints(said, SITE._replace(cluster="c", policy="shadow"))
+        assert ("mps" in hint.what) == bool(unit)
 
 
 @pytest.mark.parametrize("text", HOSTILE)
