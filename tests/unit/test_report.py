@@ -54,7 +54,7 @@ def test_true_zero_and_little_are_told_apart() -> None:
 
 def test_json_is_unrounded() -> None:
     shown = json.loads(as_json(report(group(util_weighted_pct=71.85612345), rejected={"why": 3})))
-    assert (shown["schema"], shown["by"], shown["cluster"]) == (4, "user", "c")
+    assert (shown["schema"], shown["by"], shown["cluster"]) == (5, "user", "c")
     assert shown["groups"][0]["util_weighted_pct"] == 71.85612345
     assert (shown["since"], shown["rejected"]) == ("2026-11-01T00:00:00+00:00", {"why": 3})
 
