@@ -114,7 +114,7 @@ def footnotes(report: ShadowReport) -> list[str]:
     if report.could_free_gpu_hours:
         lines.append(
             f"At most possible: {short(report.could_free_gpu_hours)} GPU-h (COULD FREE of 'colloc report'), were no "
-            "run slower and each on the smallest piece. FREED counts what csub knew at submission, and slower runs."
+            "run slower, each on the first piece it fits. FREED counts what csub knew at submission, and slower runs."
         )
     if total.lost_gpu_hours:
         lines.append(

@@ -100,12 +100,12 @@ def _of_fits(fits: Sequence[Fit], hours: int) -> list[Column]:
     shares = f" ({example} is {counted(int(example[4:]), 'MPS share')}; a GPU usually has 100)" if example else ""
     meaning = (
         f"{COMPARED} ({compared}; {counted(total.not_judged_runs, 'run')} not compared). FITS %: the part of their "
-        "GPU-hours in which a piece of a GPU was enough. FITS IN: the smallest piece that is enough for each run "
-        f"that fits one{shares}. several: not the same for all. none: none of them fits one. fewer GPUs: runs used "
-        "some of their GPUs only, or none. '-': no run was compared."
+        "GPU-hours in which a piece of a GPU was enough. FITS IN: the first piece, in sharing.order, that is enough "
+        f"for each run that fits one{shares}. several: not the same for all. none: none of them fits one. fewer GPUs: "
+        "runs used some of their GPUs only, or none. '-': no run was compared."
     )
     free = (
-        "COULD FREE: GPU-hours left for other jobs, at most, if each of these runs gets the smallest piece that it "
+        "COULD FREE: GPU-hours left for other jobs, at most, if each of these runs gets the first piece that it "
         f"fits ({significant(total.freed_gpu_hours, 4)}), and asks for those GPUs alone that it used "
         f"({significant(total.spare_gpu_hours, 4)}). Time without samples counts here, and not in IDLE."
     )
