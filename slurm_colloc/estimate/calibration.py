@@ -68,10 +68,10 @@ class Calibration(NamedTuple):
         return self.margins[name].floor_mib if name in self.margins else 0.0
 
 
-# Runs differ by so much if a library chooses another algorithm. [docs/explanation/estimate.md]
+# Runs differ by so much if a library chooses another algorithm. [docs/explanation/estimate-rules.md]
 _NOISE_MIB = 256.0
 # These hold until a site has answers of its own, each with the share of jobs that it promises to cover: judged on ten
-# sources of measurements, each by itself (docs/explanation/estimate.md).
+# sources of measurements, each by itself (docs/explanation/estimate-rules.md).
 SHIPPED = Calibration(
     {
         # Completed runs of the job; runs of one with files that were not looked at, or numbers that size nothing;

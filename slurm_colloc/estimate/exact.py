@@ -28,7 +28,7 @@ _MARGIN_CORES, _MARGIN_HOST_MEM, _MORE_HOST_MEM_MIB = 1.25, 1.5, 512
 # The newest run needed so much more than any before: the job grows, and may again.
 _GREW = 1.02
 # Allocators that take a part of whatever GPU they find, at once and for good: JAX takes 0.75 of it, vLLM 0.9,
-# TensorFlow nearly all [docs/explanation/estimate.md].
+# TensorFlow nearly all [docs/explanation/estimate-rules.md].
 _GREEDY_PARTS, _GREEDY_WITHIN, _GREEDY_FROM, _GREEDY_AT_ONCE_S = (0.75, 0.9), 0.01, 0.94, 30.0
 
 

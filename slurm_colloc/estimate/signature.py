@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Signatures: the same of two submissions of one job, and nearly the same of relatives that differ in numbers.
 
-Read from the text alone, by rules that docs/explanation/estimate.md lists. A signature is one word that can be a file's
-name: ``FAMILY.VALUES~PROGRAM~FOLDER``. The family stands for everything but numbers; jobs of one family give the same
-numbers the same names, in the same order.
+Read from the text alone, by rules that docs/explanation/estimate-rules.md lists. A signature is one word that can be a
+file's name: ``FAMILY.VALUES~PROGRAM~FOLDER``. The family stands for everything but numbers; jobs of one family give the
+same numbers the same names, in the same order.
 """
 
 import os

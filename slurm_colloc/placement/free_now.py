@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Chooses among the pieces that hold a job, and the whole GPU, by what is free now: pure functions.
 
-Rounds count instead for an array whose tasks the site has no room for at once (docs/explanation/estimate.md).
+Rounds count instead for an array whose tasks the site has no room for at once (docs/explanation/estimate-rules.md).
 """
 
 import math

@@ -19,7 +19,7 @@ on slices of an A100 (tests/recorded/mig-slices), from 66 jobs on four parts of 
 (tests/gpu/slowdowns_*.csv) and twelve programs on two (tests/gpu/neighbours_h200.csv). The second is from 90 mixes
 under MPS on an H100 and an H200 (tests/gpu/mixes_h100.csv, neighbours_h200.csv): a + o says that together they cannot
 do more than the SMs can. The third holds between daemons of several users, whose kernels do not run together: a model,
-and a quarter more for what tests/gpu/users_h100 exceeded it by. All are checked in docs/explanation/estimate.md.
+and a quarter more for what tests/gpu/users_h100 exceeded it by. All are checked in docs/explanation/estimate-rules.md.
 """
 
 import math

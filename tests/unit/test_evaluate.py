@@ -110,7 +110,7 @@ def test_by_memory_little_more_is_given_than_needed() -> None:
 
 def test_margins_keep_their_promises() -> None:
     """On our own table, and on what others measured: there in no source but one, whose data set ends most sequences
-    before their limit [docs/explanation/estimate.md].
+    before their limit [docs/explanation/estimate-rules.md].
     """
     others = [read_table(path) for path in sorted((RECORDED / "gpu-memory").glob("*.csv"))]
     whole = any_gpu((4864, 9856, 19968, 40192, 98304))
