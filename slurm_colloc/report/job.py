@@ -210,7 +210,7 @@ def _by_samples(story: RunStory, run: JobUsage, decision: Decision | None) -> It
     yield titled("memory", _memory(run.gpu_mem_peak_mib, decision))
     held = [None if piece.gpu_mem_mib is None else float(piece.gpu_mem_mib) for piece in pieces]
     if top := max((value for value in held if value is not None), default=0.0):
-        yield from _drawn(held, top, f"{top:.0f} MiB")
+        yield from _drawn(held, top, f"{top:.0f} MiB, the peak")
     if story.timeline and pieces:
         span_s = story.timeline.until_s - story.timeline.since_s
         yield titled("", f"from start to end, {in_words(span_s)}; blank where nothing was sampled")

@@ -55,7 +55,7 @@ def test_a_jobs_story_from_its_first_second_to_the_next_submission(lab: Lab, sit
     lab.run(["colloc", "ingest", "--since", "1h"], env=as_root, check=True, timeout=120)
     text = lab.run(["colloc", "job", job], env=as_root, check=True).stdout
     assert "exit code 0:0" in text, text
-    assert re.search(r"^ {13}\|[▁▂▃▄▅▆▇█ ]{60}\| 0 to 6144 MiB$", text, re.MULTILINE), text
+    assert re.search(r"^ {13}\|[▁▂▃▄▅▆▇█ ]{60}\| 0 to 6144 MiB, the peak$", text, re.MULTILINE), text
     # After the load nothing was used; that is no gap.
     assert re.search(r"^ {13}\|[ ▁▂]*▂▁+ *\| 0 to 100 %$", text, re.MULTILINE), text
     fit = "gpu:nvidia_h100_80gb_hbm3_1g.10gb:1 (mig): its memory peak was 6144 MiB, and it used 11."

@@ -56,7 +56,7 @@ def test_a_gap_is_shown_as_a_gap(printed: Printed) -> None:
     text = as_text(told(usage(), timeline=JobTimeline(0.0, 3600.0, pieces, 1, 0, 0)))
     assert "             |▁ ▂█| 0 to 100 %\n" in text
     assert "             |▁ ▂▅| 0 to 100 %\n" in text
-    assert "             |▁ ▅█| 0 to 6000 MiB\n" in text
+    assert "             |▁ ▅█| 0 to 6000 MiB, the peak\n" in text
     printed("job", text)
 
 

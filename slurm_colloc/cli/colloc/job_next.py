@@ -79,10 +79,14 @@ def advise(
         return Advice(fit, "", expected)
     footprint = estimate(Question(runs=[evidence._replace(mode=SharingMode.EXCLUSIVE)]))
     placement = place(request, footprint, config)
-    if slurm is None or placement.as_asked or config.policy != "auto":
+    memory, active = footprint.gpu_mem_peak_mib, footprint.sm_active_pct
+    if placement.as_asked or config.policy != "auto" or not (memory and active):
         return Advice(fit)
-    command = _command(slurm, footprint, config)
-    return Advice(fit, command, _gets("submitted so", placement, footprint) if command else "")
+    hint = f"--gpu-footprint=mem={math.ceil(memory.q99)}M,sm={min(100, max(1, math.ceil(active.q95)))}"
+    line = _line_of(slurm, config) if slurm else None
+    command = _shown(slurm, "csub", hint, *line.words) if slurm and line else ""
+    how = "submitted so" if command else f"submitted by csub with {hint}"
+    return Advice(fit, command, _gets(how, placement, footprint))
 
 
 def advice_for(run: RunFound, submitted: JobUsage, config: SiteConfig) -> Advice:
@@ -118,22 +122,13 @@ def _gets(how: str, placement: Placement, footprint: Footprint) -> str:
 def _in_words(fitted: Fitted, placement: Placement, run: Evidence) -> str:
     active = f"{number(run.sm_active_mean_pct, 1)} %"
     share = f"at most {active} of the SMs" if run.sm_is_bound else f"{active} of the SMs"
-    used = f"its memory peak was {run.gpu_mem_peak_mib} MiB, and it used {share} while kernels ran"
+    used = f"its memory peak was {run.gpu_mem_peak_mib} MiB, and it used {share} in the samples with kernels"
     if not fitted.unit:
         return f"none: {sentence(placement.reasons)} ({used})"
     mode = _MODES.get(fitted.unit.partition(":")[0], SharingMode.MIG)
     where = f" in partition '{fitted.partition}'" if fitted.partition else ""
-    return f"{fitted.unit} ({mode}){where}: {used}"
-
-
-def _command(slurm: Accounted, footprint: Footprint, config: SiteConfig) -> str:
-    """Return the line that submits a plain job again by csub; empty where nobody can be sure that it would."""
-    memory, active = footprint.gpu_mem_peak_mib, footprint.sm_active_pct
-    line = _line_of(slurm, config) if memory and active else None
-    if line is None or memory is None or active is None:
-        return ""
-    hint = f"mem={math.ceil(memory.q99)}M,sm={min(100, max(1, math.ceil(active.q95)))}"
-    return _shown(slurm, "csub", f"--gpu-footprint={hint}", *line.words)
+    why = next((f"; {sentence([one])}" for one in placement.reasons if one.code == "slowdown-beside-users"), "")
+    return f"{fitted.unit} ({mode}){where}: {used}{why}"
 
 
 def _with_gres(slurm: Accounted | None, gres: str, config: SiteConfig) -> str:
