@@ -19,7 +19,7 @@ from slurm_colloc.slurm.job_visibility import Visible
 from slurm_colloc.store.store import Store
 from slurm_colloc.store.window import Window
 from tests.unit.golden import Printed
-from tests.unit.made import HOUR, MIG_POOL, decision, device, process, run, seen, site, usage
+from tests.unit.made import HOUR, MIG_POOL, MPS_POOL, decision, device, process, run, seen, site, usage
 from tests.unit.stored import busy, stored
 from tests.unit.test_job_story import ROW
 
@@ -159,6 +159,16 @@ def test_a_line_that_may_not_work_is_not_given(tmp_path: Path, line: str) -> Non
     assert advice.fit.startswith("gpu:h100_1g.10gb:1")
     assert advice.command == ""
     assert " --gpu-footprint=mem=6900M,sm=10 " in advice.expected  # what to add to whatever submits it
+
+
+def test_shares_for_turns_are_told_beside_those_that_hold_a_run(tmp_path: Path) -> None:
+    one, fits = measured(tmp_path, sm=10.0, mib=6000), []
+    for users in ("one", "each"):
+        config = site(MPS_POOL, mps_users=users, mps_daemon="site", max_slowdown=1.25)
+        fits.append(advise(one._replace(fitted=None), ROW, None, None, config).fit)
+    shares = [int(fit.removeprefix("mps:").split()[0]) for fit in fits]
+    turns = words(because("slowdown-beside-users", upper=1.25, turns=shares[1] - shares[0]))
+    assert [turns in fit for fit in fits] == [False, True]
 
 
 def test_a_large_run_is_told_why_no_piece_holds_it(tmp_path: Path, printed: Printed) -> None:
