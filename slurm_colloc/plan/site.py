@@ -23,7 +23,7 @@ _LEFT_OUT = (
     "and QOS, and nodes that were down are not replayed",
     "jobs without GPUs are not replayed: the cores that they took are taken for free",
 )
-_NO_SETTINGS = "slurm.conf is not known here: backfill and priority by Slurm's defaults, in order of submission"
+_NO_SETTINGS = "Slurm was not reachable from here; its standard rules were assumed: backfill, order of submission"
 
 
 class Rules(NamedTuple):

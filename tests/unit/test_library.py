@@ -5,6 +5,7 @@ import ast
 import csv
 import json
 import math
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -220,7 +221,10 @@ def test_the_notebook_runs_on_the_week_of_the_demo(tmp_path: Path, monkeypatch: 
     assert colloc("demo", "-o", str(tmp_path)) == 0
     *_, told, worth = colloc.out.split("\n\n")
     assert [line[:5].strip() for line in told.splitlines()] == ["page", "try", "", "", "", ""]
-    assert [figure for figure in worth.replace(",", "").split() if figure.isdecimal()] == ["8"]
+    fewer, sooner, longer, certain = worth.splitlines()
+    assert re.findall(r"[\d.]*\d", f"{fewer} {sooner}") == ["8", "8", "8", "8", "1.7", "3.9", "25"]
+    durations = ["2.2 h", "1.4 h", "18 h", "17 h", "21 min", "4.2 h"]
+    assert re.findall(r"\d[\d.]* (?:h|min)\b", f"{longer} {certain}") == durations
     assert digest_of((tmp_path / "report.html").read_text()) == DIGEST.read_text().strip(), "run 'make pictures'"
     # Of one week one figure: what pieces leave is the same to a report, to shadow mode and to a plan.
     figures = json.loads((tmp_path / "report.json").read_text())

@@ -222,8 +222,26 @@ def test_what_is_not_said(printed: Printed) -> None:
     beyond = Unreplayed(4000.0, 12.5, 3100.0)
     far_off = found._replace(error_pct=60.0, error_s=9000.0, unreplayed=beyond)
     printed("need", said(far_off, config), case="far off")
-    printed("need", headline(found._replace(shared=None, worth=None)), case="not on all")
-    printed("need", headline(found._replace(shared=16, worth=found.worth._replace(value=0))), case="none")
+    printed("need", *headline(found._replace(shared=None, worth=None)), case="not on all")
+    printed("need", *headline(found._replace(shared=16, worth=found.worth._replace(value=0))), case="none")
+    printed("need", *headline(found._replace(whole=None, worth=None)), case="not without")
+
+
+def test_a_class_of_which_only_the_slowest_wait_longer_is_named(printed: Printed) -> None:
+    _, _, found = busy()
+    small, large, total = found.classes
+    slowest = large._replace(on_all=large.today._replace(p95_s=large.today.p95_s + 86400))
+    printed("need", *headline(found._replace(classes=(small, slowest, total))), case="slowest")
+    mean = slowest._replace(on_all=large.today._replace(mean_s=large.today.mean_s + 86400))
+    printed("need", *headline(found._replace(classes=(small, mean, total))), case="mean")
+
+
+def test_an_answer_without_slurm_begins_with_the_answer(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """That Slurm did not answer stands among the notes, at the end."""
+    assert asked(here, "--adoption", "1") == 0
+    out, err = capsys.readouterr()
+    assert "note:" not in err
+    assert "scontrol" in out.splitlines()[-1]
 
 
 SITE_TOML = f"""
@@ -325,7 +343,7 @@ def test_a_page_has_the_sentence_and_a_curve(here: Path) -> None:
 )
 def test_what_cannot_be_is_refused(options: tuple[str, ...], here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert asked(here, *options) == 2
-    lines = [line for line in capsys.readouterr().err.splitlines() if "note:" not in line]
+    lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1
     assert options[-2] in lines[0]
 

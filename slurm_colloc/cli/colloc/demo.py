@@ -236,7 +236,7 @@ def demo(
         report.report(since=since, until=until, store=store, form=form, output=path)
     past = past_in(Store(store, config), config, span)
     with progress("replaying") as step:
-        worth = headline(need(past, config, rules_of(None), Asked(), Bound(), (), step))
+        worth = "\n".join(headline(need(past, config, rules_of(None), Asked(), Bound(), (), step)))
     window = f"--store {store} --since {since[:10]} --until {until[:10]}"
     print(
         f"\npage   {page}\n"

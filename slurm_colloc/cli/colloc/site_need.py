@@ -164,6 +164,5 @@ def _page(answer: Need, config: SiteConfig, spans: tuple[str, str], extras: Extr
         curves=curves,
         most_s=max((mean_s for curve in curves.values() for _, mean_s in curve), default=0.0),
         tables=tables(answer),
-        facts=list(facts(answer, config, extras)),
-        footnotes=list(notes(answer)),
+        facts=[*facts(answer, config, extras), *notes(answer)],
     )

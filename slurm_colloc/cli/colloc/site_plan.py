@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from slurm_colloc.cli.colloc.output import one_of, say, site, window, write
+from slurm_colloc.cli.colloc.output import one_of, site, window, write
 from slurm_colloc.cli.colloc.progress import progress
 from slurm_colloc.cli.colloc.visible_store import seen_store
 from slurm_colloc.core.config import SiteConfig
@@ -139,17 +139,12 @@ def past_in(
 
 def rules_here(config: SiteConfig) -> Rules:
     """Return Slurm's rules and limits as it tells them here, or its defaults."""
-    client = CliClient()
+    client, rules = CliClient(), rules_of(None)
     try:
         rules = rules_of(client.config())
-    except CollocError as error:
-        say(f"note: {error}")
-        return rules_of(None)
-    try:
         return rules._replace(caps=client.caps(config.cluster))
     except CollocError as error:
-        say(f"note: limits of accounts and QOS are not known: {error}")
-        return rules
+        return rules._replace(left_out=(*rules.left_out, f"Slurm did not say more: {error}"))
 
 
 def _uses(store: Store, config: SiteConfig) -> dict[str, Use]:
