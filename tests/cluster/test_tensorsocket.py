@@ -13,6 +13,7 @@ from tests.cluster.lab import Lab
 from tests.cluster.site import write_site
 from tests.cluster.test_csub_pack import Packer
 from tests.doc_examples import blocks
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.cluster
 
@@ -25,10 +26,17 @@ def test_one_loader_feeds_three_trainings(lab: Lab) -> None:
     alice = Packer(lab, "alice", write_site(lab, "tensorsocket"))
     alice.environment["PATH"] = f"{Path(ENVIRONMENT).absolute() / 'bin'}:{alice.environment['PATH']}"
     loader, train, commands = (one.text for one in blocks() if one.page == "docs/how-to/tensorsocket.md")
-    alice.script(loader, "loader.py")
-    alice.script(train, "train.py")
+    # In its first start the trainings never begin; in the second they begin first, beside what the first loader left.
+    first = "import os, time\nagain = 'SLURM_RESTART_COUNT' in os.environ\n"
+    alice.script(f"{first}time.sleep(3 if again else 0)\n{loader}", "loader.py")
+    alice.script(f"{first}time.sleep(0 if again else 600)\n{train}", "train.py")
     commands = commands.replace("gpu:h100:1", "gpu:1 -p gpu -o out/%a.txt").replace("--time=1:00:00", "--time=3")
-    job = alice.submit("pack", alice.script(commands, "commands.txt"))
+    job = alice.submit("pack", "--requeue", alice.script(commands, "commands.txt"))
+    wait_for(lambda: list(alice.home.glob(f"ports-{job}*")), "the loader tells no ports")
+    lab.run(["scontrol", "requeue", job], check=True)
+    lab.wait_state(job, "PENDING")
+    lab.run(["scontrol", "update", f"jobid={job}", "StartTime=now"], check=True)
+    lab.wait_state(job, "RUNNING")
     assert "4 tasks: 4 succeeded" in alice.told(job)
     for task in (2, 3, 4):
         seen = re.findall(rf"^--seed={task - 1} (\d) (\d+)$", alice.output(f"{task}.txt"), re.MULTILINE)
