@@ -161,6 +161,18 @@ def test_a_line_that_may_not_work_is_not_given(tmp_path: Path, line: str) -> Non
     assert " --gpu-footprint=mem=6900M,sm=10 " in advice.expected  # what to add to whatever submits it
 
 
+def test_a_line_gets_what_csub_gives_by_its_hint_alone(tmp_path: Path) -> None:
+    one = measured(tmp_path, sm=5.0, util=45.0, mib=4000)
+    assert one.evidence is not None
+    rarely = one._replace(evidence=one.evidence._replace(busy_mean_pct=45.0), fitted=None)
+    (tmp_path / "train.sh").write_text("#!/bin/sh\n")
+    row = ROW._replace(work_dir=str(tmp_path), submit_line="sbatch --gres=gpu:h100:1 train.sh")
+    smallest = MIG_POOL._replace(gpu_type="h100", gpus_per_node=2, slice=MIG_POOL.slice[1:2])
+    config = site(smallest, max_slowdown=1.25)
+    advice = advise(rarely, row, None, None, config)
+    assert (advice.fit.startswith("none: "), advice.command, advice.expected) == (True, "", "")
+
+
 def test_shares_for_turns_are_told_beside_those_that_hold_a_run(tmp_path: Path) -> None:
     one, fits = measured(tmp_path, sm=10.0, mib=6000), []
     for users in ("one", "each"):

@@ -78,6 +78,7 @@ def advise(
     if decision:
         return Advice(fit, "", expected)
     footprint = estimate(Question(runs=[evidence._replace(mode=SharingMode.EXCLUSIVE)]))
+    footprint = footprint._replace(busy_pct=None)  # a hint says nothing of it
     placement = place(request, footprint, config)
     memory, active = footprint.gpu_mem_peak_mib, footprint.sm_active_pct
     if placement.as_asked or config.policy != "auto" or not (memory and active):
