@@ -125,7 +125,7 @@ def test_a_screen_has_lines_that_are_printed(page: str, shell: Shell, monkeypatc
     for command, *lines in map(str.splitlines, screen.split("$ ")[1:]):
         program, *words = command.partition("#")[0].split()
         if shell.calls():  # what it used is known from then on
-            shell.ran(signature=shell.request("train.sh")["signature"])
+            shell.ran(signature=shell.request("train.sh")["signature"], busy_mean_pct=45.0)
         if program == "colloc":
             assert colloc(*words, "--store", store) == 0
             text = colloc.out
