@@ -87,7 +87,7 @@ def _sooner(answer: Need) -> Iterator[str]:
                 yield f"{mean}, and then run {100 * (slowdown.expected - 1):.0f} % longer."
     means, slowest = map(", ".join, longer.values())
     average = f"These wait longer there on average: {means}" if means else "No class waits longer there on average"
-    yield f"{average}. The slowest 5 of 100 jobs wait longer in {f'these: {slowest}' if slowest else 'none'}."
+    yield f"{average}. The slowest 5 of 100 wait longer among {slowest or 'none'}."
 
 
 def _certainty(answer: Need) -> str:
@@ -96,8 +96,8 @@ def _certainty(answer: Need) -> str:
     elif answer.worth.low is None:
         drawn = f"; a range takes 4 whole weeks, of which the window has {answer.weeks}"
     else:
-        drawn = f"; sharing saves {_worth(answer.worth)} GPUs, in brackets by nine of ten draws of its weeks"
-    missed = f"{in_words(answer.error_s)} of the mean wait that was ({in_words(answer.measured_mean_s)})"
+        drawn = f"; in nine of ten draws of its weeks it saves {answer.worth.low:.0f} to {answer.worth.high:.0f} GPUs"
+    missed = f"{in_words(answer.error_s)} from the mean wait that was ({in_words(answer.measured_mean_s)})"
     unknown = "Whether what it leaves out makes it too good or too bad, in sum, is not known."
     return f"How sure: a replay of the past, off by {missed}{drawn}. {unknown}"
 
