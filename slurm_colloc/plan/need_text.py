@@ -28,7 +28,7 @@ _SIGNS = (
 # Jobs on pieces, which they are with sharing only.
 _PLACED = "would get a part of a GPU"
 # docs/benchmarks.md has these.
-_MEASURED = (
+MEASURED = (
     "measured, of jobs of seconds: 6 % of those placed at submission (11 of 176) and 19 % of those placed while they "
     "waited (7 of 36) were more than 25 % slower; of jobs that shared nothing 12 % were (5 of 43), by chance"
 )
@@ -185,7 +185,7 @@ def facts(answer: Need, config: SiteConfig, extras: Extras) -> Iterator[str]:
             f"{jobs} {_PLACED}; the plan assumes that they are {100 * (slowdown.expected - 1):.0f} % slower there on "
             f"average, and csub's limit is {100 * (config.sharing.max_slowdown - 1):.0f} % (sharing.max_slowdown)"
         )
-        yield _MEASURED
+        yield MEASURED
     yield extras.harmed or "harmed jobs: not known before csub places some; then 'colloc report --harm' says"
     users = [partition.mps_users or "each" for partition in config.partition] or ["each"]
     kinds = {

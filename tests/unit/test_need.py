@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -18,7 +19,7 @@ from slurm_colloc.plan.change import Asked, changed, otherwise, resized
 from slurm_colloc.plan.geometry import Cut
 from slurm_colloc.plan.model import Job, Shape
 from slurm_colloc.plan.need import Bound, Need, need
-from slurm_colloc.plan.need_text import Extras, as_text, headline
+from slurm_colloc.plan.need_text import MEASURED, Extras, as_text, headline
 from slurm_colloc.plan.past import CLASSES, ONE, PIECES, Past, Run, Use, class_of
 from slurm_colloc.plan.replay import replay
 from slurm_colloc.plan.scenario import Scenario
@@ -242,6 +243,13 @@ def test_an_answer_without_slurm_begins_with_the_answer(here: Path, capsys: pyte
     out, err = capsys.readouterr()
     assert "note:" not in err
     assert "scontrol" in out.splitlines()[-1]
+
+
+def test_the_slowdowns_that_are_told_as_measured_are_those_of_the_benchmarks() -> None:
+    page = (Path(__file__).parents[2] / "docs/benchmarks.md").read_text()
+    figures = re.findall(r"\((\d+ of \d+)\)", MEASURED)
+    assert len(figures) == 3
+    assert [figure for figure in figures if figure not in page] == []
 
 
 SITE_TOML = f"""
