@@ -13,6 +13,7 @@ from itertools import islice
 
 from slurm_colloc.core.model import COMPLETED, Footprint, Reason, because
 from slurm_colloc.estimate.calibration import SESSIONS
+from slurm_colloc.estimate.content import shell_lines
 from slurm_colloc.estimate.digest import digest
 from slurm_colloc.estimate.exact import footprint_by, usable
 from slurm_colloc.estimate.places import content_of
@@ -24,18 +25,25 @@ from slurm_colloc.estimate.signature import BY_SESSION
 _LEAST, _SPREAD = 10, 1.1
 # A user ends a session, or its limit does: that is its end as any other.
 _ENDS = (COMPLETED, "CANCELLED", "TIMEOUT")
-# The name of the work in a job's name, which is the first line here, its folder, the second, or its script. An app of
-# Open OnDemand starts any other launcher, a job of Snakemake none.
+# A job is its name, its folder and what its script does, with a NUL between. An app of Open OnDemand starts any other
+# launcher, a job of Snakemake none. Lines of a script that may choose what runs stand in the key.
 _NAMES_WORK = {
-    "submitit": r"(?s)\A([^\n]*)\n.*submitit\.core\._submit\s+(\S+)",
-    "Nextflow": r"(?m)^#(?: NEXTFLOW TASK|## name): '?([\w:.-]+)",
-    "": r"-m snakemake --snakefile (\S{1,4096}) --target-jobs '([\w-]{1,99}):[^'\n]{0,4096}' --allowed-rules '?\2'? -",
-    "Dask": r"\A([^\n]+)\n([^\n]*)",
+    "submitit": r"(?s)\A([^\0]*)\0[^\0]*\0(.*) submitit\.core\._submit (\S+)\Z",
+    # A task runs in a folder of its own beneath the one of its pipeline.
+    "Nextflow": r"(?s)\A[^\0]*\0([^\0]*?)(?:/[0-9a-f]{2}/[0-9a-f]{30})?\0"
+    r".*?\n#(?: NEXTFLOW TASK|## name): '?([\w:.-]+)",
+    "": r"\A[^\0]*\0([^\0]*)\0(?:#![^\n]*\n)?\S+ -m snakemake --snakefile (\S{1,4096}) --target-jobs "
+    r"'([\w-]{1,99}):[^'\n]{0,4096}' --allowed-rules '?\3'? -[^\n;&|]*\Z",
+    "Dask": r"(?s)\A([^\0]+)\0([^\0]*)\0(.*) \w+://\S+(?: --name \S+)?([^\n]*)\Z",
 }
-_NAMES_APP = r"\A(\S*\bsys/\S+)\n"
+_NAMES_APP = r"\A([^\s\0]{0,999}\bsys/dashboard/[^\s\0]{1,999})\0"
+# A workflow of Snakemake is another by these.
+_CONFIGURES = r" --(?:config|configfiles?|directory) .*?(?= --|\n|\Z)"
 # submitit leaves a call here until it knows the job's id: a pickle, of which the function stands before the arguments.
 _CALL, _FUNCTION, _ARGUMENTS = r"[0-9a-f]{32}\.pkl", b"\x8c\x08function", b"\x8c\x04args"
-_MOST_FILES, _MOST_BYTES = 10_000, 1024 * 1024
+_MOST_FILES, _MOST_CALLS, _MOST_BYTES = 10_000, 256, 1024 * 1024
+# The calls of an array are left within so long, and those of another program at the same time, too.
+_AT_ONCE_S = 30.0
 
 
 def session_key(launcher: str, job_name: str, folder: str, text: bytes, told_apart: Sequence[str]) -> str:
@@ -48,22 +56,27 @@ def session_key(launcher: str, job_name: str, folder: str, text: bytes, told_apa
         text: its script.
         told_apart: anything else that makes it another job.
     """
-    words = f"{job_name}\n{folder}\n{text.decode(errors='replace')}"
-    found = re.search(_NAMES_WORK.get(launcher, _NAMES_APP), words)
+    script = text.decode(errors="replace")
+    body = script if launcher == "Nextflow" else shell_lines(script)
+    found = re.search(_NAMES_WORK.get(launcher, _NAMES_APP), f"{job_name}\0{folder}\0{body}")
     if not found:
         return ""
-    function = _function_in(found[2]) if launcher == "submitit" else launcher or "rule"
-    return f"{BY_SESSION}{digest(repr((function, found.groups(), *told_apart)))}.~~" if function else ""
+    function = _function_in(found[3]) if launcher == "submitit" else launcher or "rule"
+    words = function, found.groups(), re.findall(_CONFIGURES, body), *told_apart
+    return f"{BY_SESSION}{digest(repr(words))}.~~" if function else ""
 
 
 def _function_in(folder: str) -> str:
-    """Return a key of the function whose call submitit has just put into a folder; empty where none is seen."""
+    """Return a key of the function whose calls submitit has just put into a folder; empty for none, and for several."""
     with suppress(OSError, ValueError), os.scandir(folder) as entries:
         files = list(islice(entries, _MOST_FILES + 1))
-        calls = [entry.path for entry in files if re.fullmatch(_CALL, entry.name)]
-        content = content_of(max(calls, key=os.path.getmtime, default=""), _MOST_BYTES)[0]
-        function, end, _ = content.partition(_FUNCTION)[2].partition(_ARGUMENTS)
-        return digest(function) if end and len(files) <= _MOST_FILES else ""
+        calls = {entry.path: entry.stat().st_mtime for entry in files if re.fullmatch(_CALL, entry.name)}
+        since_s = max(calls.values()) - _AT_ONCE_S
+        newest = [path for path, left_s in calls.items() if left_s > since_s]
+        if len(files) <= _MOST_FILES and len(newest) <= _MOST_CALLS:
+            contents = (content_of(path, _MOST_BYTES)[0] for path in newest)
+            ((function, end),) = {one.partition(_FUNCTION)[2].partition(_ARGUMENTS)[:2] for one in contents}
+            return digest(function) if end else ""
     return ""
 
 

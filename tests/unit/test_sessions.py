@@ -81,6 +81,73 @@ def test_a_work_of_submitit_is_a_function_in_a_folder(tmp_path: Path) -> None:
     assert key(SUBMITIT) == ""
 
 
+@pytest.mark.parametrize("beside", ["# {}\n", 'echo "{}"\n', "{}\n", "{} && "])
+def test_a_program_beside_a_rule_is_no_session(beside: str) -> None:
+    command = SNAKEMAKE[-1].removeprefix("--wrap=")
+    assert key(f"#!/bin/sh\n{command}\n").startswith(BY_SESSION)
+    assert key(f"#!/bin/sh\n{beside.format(command)}python train.py\n") == ""
+
+
+def test_another_configuration_is_another_work(tmp_path: Path) -> None:
+    shutil.copy(CLIENTS / "call-first.pkl", tmp_path / f"{0:032x}.pkl")
+    submitit = SUBMITIT.replace("/home/ann/logs", str(tmp_path))
+    rule, worker = SNAKEMAKE[-1], "/home/ann/venv/bin/python -m distributed"
+    for text, one, other in (
+        (rule, " --config model=small --jobs 1", " --config model=large --jobs 1"),
+        (rule, " --configfiles a.yaml", " --configfiles b.yaml"),
+        (DASK, f"export MODEL=small\n{worker}", f"export MODEL=large\n{worker}"),
+        (DASK, " --nworkers 4", " --nworkers 8"),
+        (submitit, "export MODEL=small", "export MODEL=large"),
+    ):
+        at = (
+            worker
+            if worker in one
+            else " --nworkers 4"
+            if text == DASK
+            else " --jobs 1"
+            if text == rule
+            else "# command"
+        )
+        first, second = (key(text.replace(at, word, 1)) for word in (one, other))
+        assert first.startswith(BY_SESSION)
+        assert second.startswith(BY_SESSION)
+        assert first != second
+
+
+def test_a_folder_tells_works_of_one_name_apart() -> None:
+    work, task = "/home/ann/small/work", "/3f/0123456789abcdef0123456789abcd"
+    assert key(NEXTFLOW, folder=work + task) == key(NEXTFLOW, folder=f"{work}/aa{task[3:]}")
+    assert key(NEXTFLOW, folder=work + task) != key(NEXTFLOW, folder=work.replace("small", "large") + task)
+    assert key(SNAKEMAKE[-1].removeprefix("--wrap="), folder="/a") != key(SNAKEMAKE[-1], folder="/b")
+
+
+def test_a_newline_in_a_name_hides_no_folder() -> None:
+    assert key(DASK, "a\nb", "/x") != key(DASK, "a\nb", "/y")
+    assert key(DASK, "a", "/x\nb") != key(DASK, "a", "/x")
+
+
+def test_a_name_that_its_user_chose_is_no_app() -> None:
+    assert key("jupyter lab\n", "ondemand/sys/myjobs/default") == ""
+    assert key("jupyter lab\n", "ondemand/sys/dashboard/sys/jupyter").startswith(BY_SESSION)
+
+
+def test_calls_of_several_functions_at_once_have_no_key(tmp_path: Path) -> None:
+    for number, call in enumerate(["first", "second", "third"]):
+        shutil.copy(CLIENTS / f"call-{call}.pkl", tmp_path / f"{number:032x}.pkl")
+    text = SUBMITIT.replace("/home/ann/logs", str(tmp_path))
+    assert key(text) == ""
+    (tmp_path / f"{2:032x}.pkl").unlink()
+    assert key(text).startswith(BY_SESSION)
+    os.mkfifo(tmp_path / f"{3:032x}.pkl")
+    assert key(text) == ""
+
+
+def test_a_hostile_name_takes_no_time() -> None:
+    began_s = time.process_time()
+    assert key("jupyter lab\n", f"{'sys/dashboard/' * 8000} x") == ""
+    assert time.process_time() - began_s < 1.0
+
+
 def test_a_hostile_script_takes_no_time() -> None:
     one = " -m snakemake --snakefile a --target-jobs 'a:b"
     began_s = time.process_time()
