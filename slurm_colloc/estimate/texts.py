@@ -57,19 +57,19 @@ class Texts:
     def expect(self, count: int) -> None:
         """Load what is known before so many files are asked for, if they are more than a few."""
         if count >= _FEW and self.path and not self._known:
-            with suppress(StoreError, LookupError, ValueError, TypeError, AttributeError, RecursionError):
-                head, _, contents = read_own(self.path, _LIMIT_BYTES).decode().partition("\n")
-                version, kept = json.loads(head)
-                if version == __version__ and all(isinstance(text[-1], dict) for text in kept.values()):
-                    self._before = dict(zip(kept, contents.split("\0"), strict=True))
-                    self._known = kept
+            with suppress(StoreError, ValueError):
+                text = read_own(self.path, _LIMIT_BYTES).decode()
+                _, head, contents = text.split("\n", 2)
+                if text == _sealed(head, contents):
+                    self._known = json.loads(head)
+                    self._before = dict(zip(self._known, contents.split("\0"), strict=True))
 
     def find(self, path: str) -> tuple[str, Text]:
         """Return what is known of a file, and the mark with which that holds: empty where nothing is."""
         self._asked += 1
         if self._asked == _FEW:
             self.expect(_FEW)
-        with suppress(KeyError, ValueError, TypeError, AttributeError):
+        with suppress(KeyError):
             mark, key, words, *rest, _ = self._known[path]
             return mark, Text._make((key, *(text.encode(_LETTERS).split() for text in words), *rest))
         return "", _NOTHING
@@ -111,7 +111,12 @@ class Texts:
             text[-1] = dict(list(self.forms(path).items())[-_MOST_EDITS:])
         for texts in (self._known | self._new, self._new):
             written = "\0".join(contents[path] for path in texts)
-            written = f"{json.dumps((__version__, texts))}\n{written}"
+            written = _sealed(json.dumps(texts), written)
             if len(written.encode()) <= _LIMIT_BYTES:
                 return written
         return ""
+
+
+def _sealed(head: str, contents: str) -> str:
+    """Return what is kept below a key of it: where that differs, it is damaged, or of another release."""
+    return f"{digest(f'{__version__}{head}{contents}')}\n{head}\n{contents}"
