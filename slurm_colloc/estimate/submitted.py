@@ -25,9 +25,12 @@ from slurm_colloc.estimate.files import OF_LABEL, Read
 from slurm_colloc.estimate.option_names import is_rate
 from slurm_colloc.estimate.places import TooMuchError
 from slurm_colloc.estimate.signature import Signature, parts_of
+from slurm_colloc.estimate.texts import ENDING
 
 _LIMIT_BYTES = 1024 * 1024
 _MOST_LETTERS = 80
+# A home holds texts of so many folders: a sweep may have one for each run.
+_MOST_PROJECTS = 32
 # A signature has these for a number, for a name that only tells runs apart, behind the last word, and for none.
 _STANDS_FOR_OTHERS = frozenset(("#", "*", "$", ""))
 
@@ -71,11 +74,21 @@ def keep_submitted(texts: Sequence[tuple[str, str]]) -> None:
     Raises:
         StoreError: it cannot be written.
     """
-    folder = os.path.dirname(texts[0][0])
-    for path_made in (os.path.dirname(folder), folder):  # either may be another user's link in a shared parent
-        private_folder(path_made)
     for path, text in texts:
+        folder = os.path.dirname(path)
+        for path_made in (os.path.dirname(folder), folder):  # either may be another user's link in a shared parent
+            private_folder(path_made)
         write_atomic(path, text.encode())
+        if path.endswith(ENDING):
+            _remove_oldest(folder)
+
+
+def _remove_oldest(folder: str) -> None:
+    """Remove texts of projects beyond the newest, and what killed submissions left of such."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        kept = sorted((entry.stat().st_mtime, entry.path) for entry in entries if ENDING in entry.name)
+        for _, path in kept[:-_MOST_PROJECTS]:
+            os.unlink(path)
 
 
 def compared(submission: Signature, last: Submitted | None) -> tuple[Signature, Submitted, Reason | None]:

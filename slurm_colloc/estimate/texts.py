@@ -19,6 +19,7 @@ from slurm_colloc.core.files import read_own
 from slurm_colloc.estimate.content import ending_of
 from slurm_colloc.estimate.digest import digest
 
+ENDING = ".texts"
 _FEW, _LIMIT_BYTES = 16, 4 * 1024 * 1024
 _LETTERS = "latin-1"  # names may be any bytes
 # A submission waits so long for the forms of what files were before they were edited, of the last so many edits.
@@ -50,7 +51,7 @@ class Texts:
 
     def __init__(self, data_folder: str = "", runs_in: str = "") -> None:
         key = digest(runs_in)
-        self.path = os.path.join(data_folder, "submitted", f"{key}.texts") if data_folder else ""
+        self.path = os.path.join(data_folder, "submitted", f"{key}{ENDING}") if data_folder else ""
         self._asked, self._known, self._new = 0, dict[str, list[Any]](), dict[str, list[Any]]()
         self._before, self._contents, self._until_s = dict[str, str](), dict[str, str](), 0.0
 

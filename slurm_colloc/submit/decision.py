@@ -3,6 +3,7 @@
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -52,8 +53,6 @@ def record(plan: Plan, job_id: str, cluster: str, config: SiteConfig, say: Calla
         **(_would(plan, request, footprint, placement) if config.policy == "shadow" else {}),
     )
     try:
-        if request.submitted:
-            with_timeout(config.timeouts.decide_s, "writing it", partial(keep_submitted, request.submitted))
         elsewhere = with_timeout(config.timeouts.decide_s, "writing it", partial(drop, config, decision))
         _take_off(plan, request, placement, config)
     except CollocError as error:
@@ -61,6 +60,9 @@ def record(plan: Plan, job_id: str, cluster: str, config: SiteConfig, say: Calla
         return
     if elsewhere:
         say(f"job {job_id}: {elsewhere}")
+    # What was read is read again where it cannot be kept.
+    with suppress(CollocError):
+        with_timeout(config.timeouts.decide_s, "keeping what was read", partial(keep_submitted, request.submitted))
 
 
 def foretold(footprint: Footprint, placement: Placement) -> dict[str, Any]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -70,6 +71,24 @@ def test_who_was_first_at_the_folder_of_decisions_does_not_keep_them_away(
     own.rename(spool / "aside")
     done = shell.run(HINT, "job.sh")
     assert (str(own) in done.stderr, len(list(own.glob("*.json")))) == (False, 1)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_decision_is_recorded_where_what_was_read_cannot_be_kept(shell: Shell, shared: bool) -> None:
+    kept = shell.folder / "home/.local/share/slurm_colloc/submitted"
+    assert shell.run("job.sh").returncode == 0
+    assert kept.is_dir()
+    shutil.rmtree(kept)
+    kept.touch()
+    if shared:
+        site = shell.folder / "site.toml"
+        (shell.folder / "spool").mkdir()
+        site.write_text(f'{site.read_text()}\n[paths]\ndecisions = "{shell.folder / "spool"}"\n')
+    done = shell.run("job.sh")
+    assert done.returncode == 0
+    assert "not recorded" not in done.stderr
+    recorded = shell.folder / "spool" / str(os.geteuid()) if shared else kept.parent / "decisions"
+    assert len(list(recorded.glob("*.json"))) == (1 if shared else 2)
 
 
 def test_descriptors_meant_for_sbatch_reach_it(shell: Shell) -> None:

@@ -210,3 +210,22 @@ def test_a_few_files_are_read_without_a_look_at_what_is_kept(project: Path) -> N
     (project / "part5.py").write_text("")
     submitted(project)
     assert not (project.parent / "own").exists()
+
+
+def test_texts_of_the_newest_projects_are_kept(project: Path) -> None:
+    own = project.parent / "own/submitted"
+    submitted(project)
+    [kept] = own.iterdir()
+    (own / f"{kept.name}.0123456789ab.new").write_text("")
+    other = own / "script.json"
+    other.write_text("")
+    for at_s, path in enumerate((other, kept, own / f"{kept.name}.0123456789ab.new")):
+        os.utime(path, (at_s, at_s))
+    for number in range(40):
+        (own / f"{number}.texts").write_text("")
+        os.utime(own / f"{number}.texts", (100 + number,) * 2)
+    submitted(project, "again")
+    keep_submitted([(str(own / "last.texts"), "")])
+    assert sorted(path.name for path in own.iterdir()) == sorted(
+        ["script.json", "last.texts", *(f"{number}.texts" for number in range(9, 40))]
+    )
