@@ -5,10 +5,13 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from slurm_colloc.core.audit_model import JOB, Audited, Finding, form_of
 from slurm_colloc.core.units import at_least, counted, printable, significant
-from slurm_colloc.report.layout import list_lines
+from slurm_colloc.report.layout import NO_TERMINAL, Terminal, left_out_line, list_lines, narrowed
 from slurm_colloc.report.text import csv_table, json_text, stamp
 
 SCHEMA = 2
+# Columns beside the subject: those of the highest are left out first.
+_RANKS = {"RULE": 0, "GPU-h": 2, "JUDGED": 3, "SAMPLED %": 4, "DO": 1}
+_NAME_COLUMNS = 16
 
 
 def as_json(looks: Sequence[Audited]) -> str:
@@ -32,7 +35,7 @@ def _shown(look: Audited) -> dict[str, object]:
     } | ({"mails_by_day": look.mails_by_day} if look.mails_by_day else {})
 
 
-def as_text(look: Audited) -> str:
+def as_text(look: Audited, terminal: Terminal = NO_TERMINAL) -> str:
     """Return findings for a terminal: the runs, a table, what to do, each thing once, and what was seen, by user."""
     coverage = look.whole.coverage_pct
     rules = {name.removesuffix(form_of("", JOB)) for name in look.rules}
@@ -44,7 +47,7 @@ def as_text(look: Audited) -> str:
     if look.blind:
         lines.append(f"no run could be judged by {', '.join(look.blind)}\n")
     lines += [f"{printable(warning)}\n" for warning in (look.stale, look.visible) if warning]
-    lines += [f"{line}\n" for line in _by_user(look.findings)] if look.findings else []
+    lines += [f"{line}\n" for line in _by_user(look.findings, terminal)] if look.findings else []
     if look.mails_by_day:
         lines.append(
             "mails by day, one for each user: first notices of the nightly runs, as if nobody had been told before\n"
@@ -81,12 +84,13 @@ def judged_of(finding: Finding) -> str:
     )
 
 
-def _by_user(findings: Iterable[Finding]) -> Iterator[str]:
+def _by_user(findings: Iterable[Finding], terminal: Terminal) -> Iterator[str]:
     """Yield the figures of each finding, those of one user together, what to do, and what was seen."""
     most = {finding.user: finding.gpu_hours for finding in sorted(findings, key=lambda finding: finding.gpu_hours)}
     ordered = sorted(findings, key=lambda finding: (-most[finding.user], finding.user, -finding.gpu_hours))
     numbers: dict[str, int] = {}
-    rows, seen = [("SUBJECT", "RULE", "GPU-h", "JUDGED", "SAMPLED %", "DO")], ["", "what was seen"]
+    titles = ("SUBJECT", *_RANKS)
+    rows, seen = [titles], ["", "what was seen"]
     for finding in ordered:
         number = numbers.setdefault(finding.remedy, len(numbers) + 1)
         sampled = "-" if finding.coverage_pct is None else str(at_least(finding.coverage_pct))
@@ -95,7 +99,8 @@ def _by_user(findings: Iterable[Finding]) -> Iterator[str]:
         rows.append((subject, rule, *figures))
         seen += [f"  {rule} {subject}: {printable(finding.evidence)}"]
         seen += [f"    judged: {judged}"] * bool(finding.excluded)
-    yield from ("", *list_lines(rows), "", "what to do")
+    table = narrowed(rows, [*_RANKS.values()], terminal, _NAME_COLUMNS)
+    yield from ("", *list_lines(table), *left_out_line(titles, table[0]), "", "what to do")
     yield from (f"  {number}. {printable(remedy)}" for remedy, number in numbers.items())
     yield from (*seen, "", "a finding alone, by its rule and user, such as the first")
     yield f"    see: {printable(ordered[0].reproduce)}"

@@ -7,10 +7,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from rich.cells import cell_len
 
 from slurm_colloc.audit.rules import RULES
 from slurm_colloc.core.audit_model import Audited
 from slurm_colloc.report.findings import as_csv, as_text, judged_of
+from slurm_colloc.report.layout import Terminal
 from tests.unit.asked import IDLE, RUN, ask, one
 from tests.unit.golden import Printed
 from tests.unit.hostile import HOSTILE
@@ -144,6 +146,21 @@ def test_findings_of_a_user_stand_together_and_each_thing_to_do_once(printed: Pr
     ]
     assert [text.count(remedy) for remedy in ("end it", "ask for less")] == [1, 1]
     printed("audit", text)
+
+
+@pytest.mark.parametrize(
+    ("columns", "left_out"),
+    [(40, ["JUDGED", "SAMPLED %"]), (28, ["GPU-h", "JUDGED", "SAMPLED %"]), (80, []), (None, [])],
+)
+def test_a_narrow_terminal_has_whole_rows_and_says_what_is_left_out(columns: int | None, left_out: list[str]) -> None:
+    hostile = finding(rule="COL001", user="ann", subject="\u6f22" * 60 + "\x1b[31m")
+    text = as_text(SEEN._replace(findings=(hostile,)), Terminal(columns))
+    titles, rule, row = (table := text.partition("\nSUBJECT")[2].splitlines())[:3]
+    assert columns is None or cell_len(rule) <= columns
+    assert cell_len(row) <= cell_len(rule)
+    assert [name for name in ("RULE", "GPU-h", "JUDGED", "SAMPLED %", "DO") if name not in titles] == left_out
+    assert [name for name in left_out if name not in table[3]] == []
+    assert "\x1b" not in text
 
 
 def test_a_rule_in_two_forms_is_one_rule() -> None:

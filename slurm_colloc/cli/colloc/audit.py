@@ -18,7 +18,7 @@ from slurm_colloc.cli.colloc.job_next import advice_for
 from slurm_colloc.cli.colloc.output import one_of, service_folder, site, site_or_none, span, window, write
 from slurm_colloc.cli.colloc.progress import progress
 from slurm_colloc.cli.colloc.progress import told as each
-from slurm_colloc.cli.colloc.terminal import put
+from slurm_colloc.cli.colloc.terminal import put, terminal
 from slurm_colloc.cli.colloc.visible_store import seen_store
 from slurm_colloc.core.audit_model import JOB, RUNS, Answer, Audited, Finding, MailDay
 from slurm_colloc.core.clock import now
@@ -216,7 +216,7 @@ def _show(looks: Sequence[Audited], form: str) -> None:
     if document:
         write(document(looks), "")
     else:
-        put("".join(map(as_text, looks)))
+        put("".join(as_text(look, terminal()) for look in looks))
 
 
 def _end(audited: Audited, status: Status) -> NoReturn:
