@@ -34,7 +34,8 @@ _NAMES_WORK = {
     r".*?\n#(?: NEXTFLOW TASK|## name): '?([\w:.-]+)",
     "": r"\A[^\0]*\0([^\0]*)\0(?:#![^\n]*\n)?\S+ -m snakemake --snakefile (\S{1,4096}) --target-jobs "
     r"'([\w-]{1,99}):[^'\n]{0,4096}' --allowed-rules '?\3'? -[^\n;&|]*\Z",
-    "Dask": r"(?s)\A([^\0]+)\0([^\0]*)\0(.*) \w+://\S+(?: --name \S+)?([^\n]*)\Z",
+    # Its own name for each job says nothing of the work.
+    "Dask": r"(?s)\A(?!dask-worker\0)([^\0]+)\0([^\0]*)\0(.*) \w+://\S+(?: --name \S+)?([^\n]*)\Z",
 }
 _NAMES_APP = r"\A([^\s\0]{0,999}\bsys/dashboard/[^\s\0]{1,999})\0"
 # A workflow of Snakemake is another by these.

@@ -126,6 +126,11 @@ def test_a_newline_in_a_name_hides_no_folder() -> None:
     assert key(DASK, "a", "/x\nb") != key(DASK, "a", "/x")
 
 
+def test_a_name_that_nobody_chose_names_no_work() -> None:
+    assert key(DASK, "dask-worker") == ""
+    assert key(DASK, "dask-worker-fit").startswith(BY_SESSION)
+
+
 def test_a_name_that_its_user_chose_is_no_app() -> None:
     assert key("jupyter lab\n", "ondemand/sys/myjobs/default") == ""
     assert key("jupyter lab\n", "ondemand/sys/dashboard/sys/jupyter").startswith(BY_SESSION)
