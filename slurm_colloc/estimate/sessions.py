@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import islice
+from math import inf
 
 from slurm_colloc.core.model import COMPLETED, Footprint, Reason, because
 from slurm_colloc.estimate.calibration import SESSIONS
@@ -23,8 +24,9 @@ from slurm_colloc.estimate.signature import BY_SESSION
 
 # The next of so many alike holds more than all of them once in eleven times, before the margin.
 _LEAST, _SPREAD = 10, 1.1
-# A user ends a session, or its limit does: that is its end as any other.
-_ENDS = (COMPLETED, "CANCELLED", "TIMEOUT")
+# Each of these is an end after so long: a user ends a session, or its limit does. One who does so at once, to an array
+# say, made a mistake, and all of its tasks held as little.
+_ENDS_AFTER_S = {COMPLETED: 0.0, "TIMEOUT": 0.0, "CANCELLED": 600.0}
 # A job is its name, its folder and what its script does, with a NUL between. An app of Open OnDemand starts any other
 # launcher, a job of Snakemake none. Lines of a script that may choose what runs stand in the key.
 _NAMES_WORK = {
@@ -83,7 +85,11 @@ def _function_in(folder: str) -> str:
 
 def from_sessions(question: Question) -> Footprint | Reason:
     """Return the footprint that the last sessions of a key support, or the reason why they support none."""
-    ended = [run._replace(state=COMPLETED) for run in question.runs if run.state in _ENDS]
+    ended = [
+        run._replace(state=COMPLETED)
+        for run in question.runs
+        if (run.elapsed_s or 0.0) >= _ENDS_AFTER_S.get(run.state, inf)
+    ]
     alike = usable(ended)
     newest = [] if isinstance(alike, Reason) else alike[-_LEAST:]
     peaks = sorted(map(peak_mib, newest))

@@ -174,11 +174,25 @@ def asked(*runs: Evidence) -> Footprint | Reason:
 
 @pytest.mark.parametrize("state", ["COMPLETED", "CANCELLED", "TIMEOUT"])
 def test_ten_alike_say_the_need_of_the_next(state: str) -> None:
-    found = asked(*sessions(*range(4000, 4400, 40), state=state))
+    found = asked(*sessions(*range(4000, 4400, 40), state=state, elapsed_s=600.0))
     assert isinstance(found, Footprint)
     assert (found.rung, found.evidence_count, found.confidence) == ("sessions", 10, None)
     assert found.gpu_mem_peak_mib
     assert found.gpu_mem_peak_mib.q99 == near(1.15 * 4360)
+
+
+@pytest.mark.parametrize("elapsed_s", [None, 599.0])
+def test_an_array_that_was_cancelled_at_once_says_nothing(elapsed_s: float | None) -> None:
+    soon = sessions(*[4400] * 10, state="CANCELLED", elapsed_s=elapsed_s)
+    found = asked(*soon)
+    assert isinstance(found, Reason)
+    assert (found.code, found.params["runs"]) == ("few-sessions", 0)
+    # Each of them is a bound all the same.
+    later = sessions(*[3700] * 10)
+    found = asked(*soon[:1], *(run._replace(ended_s=run.ended_s + 99) for run in later))
+    assert isinstance(found, Footprint)
+    assert found.gpu_mem_peak_mib
+    assert (found.expected_mib, found.gpu_mem_peak_mib.q99) == (3700, 4400)
 
 
 @pytest.mark.parametrize(
