@@ -6,7 +6,6 @@ import io
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta
-from math import ceil
 from typing import Any, get_type_hints
 
 from slurm_colloc.core.units import printable
@@ -79,15 +78,17 @@ def csv_text(kind: type, nouns: Iterable[Any]) -> str:
     return csv_table(titles, ([";".join(cell) if isinstance(cell, tuple) else cell for cell in row] for row in rows))
 
 
-# From 0 on; the first is for 0 alone.
+# Eighths of a line; the first is for 0 alone.
 _BLOCKS, _GAP = "▁▂▃▄▅▆▇█", " "
 
 
 def sparkline(values: Sequence[float | None], top: float) -> str:
     """Return one sign for each value between 0 and ``top``, blank where there is none."""
-    last = len(_BLOCKS) - 1
+    most = len(_BLOCKS)
     return "".join(
-        _GAP if value is None else _BLOCKS[0 if value <= 0 or top <= 0 else max(1, min(last, ceil(last * value / top)))]
+        _GAP
+        if value is None
+        else _BLOCKS[max(1, min(most, round(most * value / top)) - 1) if min(value, top) > 0 else 0]
         for value in values
     )
 

@@ -55,8 +55,8 @@ def test_a_gap_is_shown_as_a_gap(printed: Printed) -> None:
     pieces = (JobPiece(0.0, 0.0, 0), GAP, JobPiece(1.0, 0.5, 3000), JobPiece(100.0, 50.0, 6000))
     text = as_text(told(usage(), timeline=JobTimeline(0.0, 3600.0, pieces, 1, 0, 0)))
     assert "             |▁ ▂█| 0 to 100 %\n" in text
-    assert "             |▁ ▂▅| 0 to 100 %\n" in text
-    assert "             |▁ ▅█| 0 to 6000 MiB, the peak\n" in text
+    assert "             |▁ ▂▄| 0 to 100 %\n" in text
+    assert "             |▁ ▄█| 0 to 6000 MiB, the peak\n" in text
     printed("job", text)
 
 
@@ -106,8 +106,11 @@ def test_a_drawn_share_is_never_called_not_measured(allocated: float | None, pri
     printed("job", *told[at - 1 : at + 2], case=f"{allocated}")
 
 
-@pytest.mark.parametrize(("value", "sign"), [(0.0, "▁"), (0.001, "▂"), (100.0, "█"), (150.0, "█"), (None, " ")])
-def test_little_looks_unlike_nothing(value: float | None, sign: str) -> None:
+_SIGNS = [(0.0, "▁"), (0.001, "▂"), (16.0, "▂"), (50.0, "▄"), (93.0, "▇"), (100.0, "█"), (150.0, "█"), (None, " ")]
+
+
+@pytest.mark.parametrize(("value", "sign"), _SIGNS)
+def test_a_bar_is_the_nearest_and_little_looks_unlike_nothing(value: float | None, sign: str) -> None:
     assert sparkline([value], 100.0) == sign
 
 
