@@ -71,7 +71,7 @@ WORDS = {
     "a reserve included, and {sm_pct:.0f} % of the SMs",
     "shards-hold": "{units} of the GPU's {of_units} shards are enough for {need_mib} MiB of GPU memory",
     "slowdown": "it should take {expected:.2g} times as long as on a whole GPU, in 9 of 10 cases at most {upper:.3g}",
-    "slowdown-beside-users": "beside other users up to {upper:.3g} times as long; {turns} shares are for turns",
+    "slowdown-beside-users": "beside other users up to {upper:.3g} times as long; {turns:extra share} for taking turns",
     "slowdown-unknown": "csub cannot tell how much jobs on the same GPU will slow this job",
     "time-limit": "csub sets the time limit to {limit_min} min",
     "time-limit-raised": "csub raises the time limit from {asked_min:g} min to {limit_min} min",
