@@ -199,7 +199,7 @@ def _of_slurm(slurm: Accounted) -> Iterator[str]:
 def _by_samples(story: RunStory, run: JobUsage, decision: Decision | None) -> Iterator[str]:
     covered = "not recorded" if run.coverage_pct is None else f"{at_least(run.coverage_pct)} % of its GPU time"
     pieces = story.timeline.pieces if story.timeline else ()
-    yield titled("GPU_UTIL", _share(run, "util"))
+    yield titled("GPU_UTIL", _share(run, "util", " of the time"))
     # GPU_UTIL of a share is the whole GPU's, or a server's.
     if run.util_used_gpu_hours is not None:
         yield from _drawn([piece.gpu_util_pct for piece in pieces], 100.0, "100 %")
@@ -299,21 +299,20 @@ def _hours(value: float | None) -> str:
 def _active(run: JobUsage, drawn: Sequence[float | None]) -> str:
     if run.allocated_gpu_hours is None and any(value is not None for value in drawn):
         return "as drawn; site.toml does not say how large its share of a GPU is"
-    share = _share(run, "sm")
     if not _is_share(run) or run.sm_used_gpu_hours is None:
-        return share
+        return _share(run, "sm", " of the SMs")
     beyond = f"; {run.sm_beyond_gpu_hours:.4f} GPU-h beyond it" if run.sm_beyond_gpu_hours else ""
-    return f"{share} of its share{beyond}"
+    return f"{_share(run, 'sm')} of its share{beyond}"
 
 
 def _is_share(run: JobUsage) -> bool:
     return run.gres.startswith(("mps", "shard"))
 
 
-def _share(run: JobUsage, metric: str) -> str:
+def _share(run: JobUsage, metric: str, whole: str = "") -> str:
     if use := use_by(run, metric):
         sampled, used = (significant(hours, 4) for hours in (use.measured_gpu_hours, use.used_gpu_hours))
-        return f"{use} ({used} of {sampled} sampled GPU-h)"
+        return f"{use}{whole} ({used} of {sampled} sampled GPU-h)"
     return "not measured" if getattr(run, f"{metric}_used_gpu_hours") is None else "suspended all the time"
 
 
