@@ -79,14 +79,14 @@ def csv_text(kind: type, nouns: Iterable[Any]) -> str:
 
 
 # Eighths of a line; the first is for 0 alone.
-_BLOCKS, _GAP = "▁▂▃▄▅▆▇█", " "
+_BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 def sparkline(values: Sequence[float | None], top: float) -> str:
     """Return one sign for each value between 0 and ``top``, blank where there is none."""
     most = len(_BLOCKS)
     return "".join(
-        _GAP
+        " "
         if value is None
         else _BLOCKS[max(1, min(most, round(most * value / top)) - 1) if min(value, top) > 0 else 0]
         for value in values
