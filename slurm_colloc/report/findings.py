@@ -12,6 +12,7 @@ SCHEMA = 2
 # Columns beside the subject: those of the highest are left out first.
 _RANKS = {"RULE": 0, "GPU-h": 2, "JUDGED": 3, "SAMPLED %": 4, "DO": 1}
 _NAME_COLUMNS = 16
+_BELOW = "SAMPLED %: of the run that was sampled least. GPU-h of several rules overlap: do not add them up."
 
 
 def as_json(looks: Sequence[Audited]) -> str:
@@ -42,19 +43,20 @@ def as_text(look: Audited, terminal: Terminal = NO_TERMINAL) -> str:
     sampled = "" if coverage is None else f"; {coverage:.0f} % of all GPU-hours were sampled"
     lines = [
         f"{counted(len(look.findings), 'finding')} by {counted(len(rules), 'rule')}, {stamp(look.since)} to "
-        f"{stamp(look.until)}: {look.judged} of {counted(look.whole.jobs, 'GPU run')} could be judged{sampled}\n"
+        f"{stamp(look.until)}: {look.judged} of {counted(look.whole.jobs, 'GPU run')} could be judged{sampled}"
     ]
-    if look.blind:
-        lines.append(f"no run could be judged by {', '.join(look.blind)}\n")
-    lines += [f"{printable(warning)}\n" for warning in (look.stale, look.visible) if warning]
-    lines += [f"{line}\n" for line in _by_user(look.findings, terminal)] if look.findings else []
+    why = "too short, too little measured, or a limit or node not known"
+    lines += [f"no run could be judged by {', '.join(look.blind)}: {why}"] * bool(look.blind)
+    lines += map(printable, filter(None, (look.stale, look.visible)))
+    if look.findings:
+        lines += _by_user(look.findings, terminal)
     if look.mails_by_day:
         lines.append(
-            "mails by day, one for each user: first notices of the nightly runs, as if nobody had been told before\n"
+            "mails by day, one for each user: first notices of the nightly runs, as if nobody had been told before"
         )
         days = ((day.day.isoformat(), "-" if day.mails is None else str(day.mails)) for day in look.mails_by_day)
-        lines += [f"{line}\n" for line in list_lines([("DAY", "MAILS"), *days])]
-    return "".join(lines)
+        lines += list_lines([("DAY", "MAILS"), *days])
+    return "\n".join([*lines, ""])
 
 
 def as_csv(looks: Sequence[Audited]) -> str:
@@ -100,7 +102,9 @@ def _by_user(findings: Iterable[Finding], terminal: Terminal) -> Iterator[str]:
         seen += [f"  {rule} {subject}: {printable(finding.evidence)}"]
         seen += [f"    judged: {judged}"] * bool(finding.excluded)
     table = narrowed(rows, [*_RANKS.values()], terminal, _NAME_COLUMNS)
-    yield from ("", *list_lines(table), *left_out_line(titles, table[0]), "", "what to do")
+    yield from ("", *list_lines(table), *left_out_line(titles, table[0]), _BELOW)
+    yield from dict.fromkeys(printable(f"{finding.rule}: {finding.title}") for finding in ordered)
+    yield from ("", "what to do")
     yield from (f"  {number}. {printable(remedy)}" for remedy, number in numbers.items())
     yield from (*seen, "", "a finding alone, by its rule and user, such as the first")
     yield f"    see: {printable(ordered[0].reproduce)}"

@@ -105,7 +105,8 @@ def _administrators(report: UsageReport, agents: bool | None) -> Iterator[Todo]:
 def as_lines(report: UsageReport) -> Iterator[str]:
     """Yield what to do for a terminal."""
     if report.to_do:
-        yield f"To do, most GPU-hours first{_REPLACES if any(todo.line for todo in report.to_do) else ''}:"
+        replaces = _REPLACES if any(todo.line for todo in report.to_do) else ""
+        yield f"To do, at most {MOST}, most GPU-hours first{replaces}:"
     for place, todo in enumerate(report.to_do, 1):
         yield f"  {place}. {heading_of(todo)}"
         yield from (f"     {printable(line)}" for line in (todo.line, todo.command and f"$ {todo.command}") if line)

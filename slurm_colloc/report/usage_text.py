@@ -180,7 +180,9 @@ def as_table(
             rows = [[*row[:-1], bar] for row, bar in zip_longest(rows, bars, fillvalue="")]
     meaning = meanings(short)
     shown = [meaning.get(title, "") for title in rows[0]]
-    notes = left_out + (footnotes(short, shown) if explained else summary(short, meaning))
+    # Where these are shown, on no terminal, nothing else there says what they are.
+    beside = dict.fromkeys(meaning[title] for title in rows[0] if title in _BESIDE[3:])
+    notes = left_out + (footnotes(short, shown) if explained else [*beside, *summary(short, meaning)])
     lines = bold_table(rows, terminal)
     if terminal.colour:
         lines = [_BARS.sub(_coloured, line) for line in lines]
