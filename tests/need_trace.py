@@ -17,7 +17,7 @@ from typing import NamedTuple
 from slurm_colloc.core.config import Partition, Pool, Sharing, SiteConfig
 from slurm_colloc.plan.change import Asked, otherwise, resized
 from slurm_colloc.plan.model import Job, Shape
-from slurm_colloc.plan.need import MORE_S, Bound, need
+from slurm_colloc.plan.need import MORE_S, Bound, Need, need
 from slurm_colloc.plan.past import PIECES, Past, Run, Use, class_of
 from slurm_colloc.plan.scenario import Scenario
 from slurm_colloc.plan.sharing import Sharing as Pieces
@@ -131,9 +131,13 @@ class Planner(NamedTuple):
 
     def need(self, past: Past) -> int:
         """Return the fewest GPUs that keep the bound with sharing."""
-        answer = need(past, self.config, self.rules, Asked(), BOUND, (), lambda *_: None)
+        answer = self.answer(past)
         assert answer.shared is not None, answer
         return answer.shared
+
+    def answer(self, past: Past) -> Need:
+        """Return what the planner says of a window."""
+        return need(past, self.config, self.rules, Asked(), BOUND, (), lambda *_: None)
 
     def pieces(self, past: Past, gpus: int) -> Pieces:
         """Return who has which share of so many GPUs."""

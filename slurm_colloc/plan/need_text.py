@@ -63,10 +63,12 @@ def headline(answer: Need) -> list[str]:
             f"({in_words(answer.measured_mean_s)}) by {answer.error_pct:.0f} %."
         ]
     waits = "the waits asked for" if answer.bound.most_s else "the waits of today"
-    with_it, without = (gpus or "more than all" for gpus in (answer.shared, answer.whole))
+    without = answer.whole or "more than all"
     if answer.sharing.pieces:
         can = "can" if answer.shared and answer.shared < (answer.whole or answer.gpus + 1) else "cannot"
-        first = f"You {can} do with fewer GPUs by sharing: {waits} need {with_it} of {answer.gpus}"
+        first = (
+            f"You {can} do with fewer GPUs by sharing: {waits} need {answer.shared or 'more than all'} of {answer.gpus}"
+        )
         return [f"{first} with it, {without} without.", *_sooner(answer), _certainty(answer)]
     unknown = "What sharing is worth is not known: of no job of one GPU is it known that a piece holds it."
     return [f"{unknown} Without sharing, {waits} need {without} of {answer.gpus} GPUs.", _certainty(answer)]
@@ -75,31 +77,38 @@ def headline(answer: Need) -> list[str]:
 def _sooner(answer: Need) -> Iterator[str]:
     """Yield who waits less with sharing on all GPUs, and who longer: on average, and the slowest."""
     slowdown = answer.sharing.slowdown
-    longer: dict[str, list[str]] = {"": [], " or more": []}
-    for name, _, today, on_all, *_ in answer.classes[:-1]:
+    means: list[str] = []
+    slowest: list[str] = []
+    for name, number, today, on_all, *_ in answer.classes[:-1]:
         jobs = f"jobs of {name}".replace(f"of {PIECES}", f"that {_PLACED}")
-        for (more, waits), figure in zip(longer.items(), (0, 2), strict=True):
-            change = f"{in_words(on_all[figure])}{more} instead of {in_words(today[figure])}"
-            if on_all[figure] > today[figure] + 1:
-                waits.append(f"{jobs} ({change})")
-            if slowdown and name.startswith(PIECES) and not more:
-                mean = f"With sharing on all {answer.gpus}, {jobs} wait {change} on average"
-                yield f"{mean}, and then run {100 * (slowdown.expected - 1):.0f} % longer."
-    means, slowest = map(", ".join, longer.values())
-    average = f"These wait longer there on average: {means}" if means else "No class waits longer there on average"
-    yield f"{average}. The slowest 5 of 100 wait longer among {slowest or 'none'}."
+        # Of 20 jobs the wait that 95 of 100 stay below is the longest.
+        of, more = ("", " or more") if number > 20 else (f"the slowest of {number}: ", "")
+        mean = f"{in_words(on_all.mean_s)} instead of {in_words(today.mean_s)}"
+        if on_all.mean_s > today.mean_s + 1:
+            means.append(f"{jobs} ({mean})")
+        if on_all.p95_s > today.p95_s + 1:
+            slowest.append(f"{jobs} ({of}{in_words(on_all.p95_s)}{more} instead of {in_words(today.p95_s)})")
+        if slowdown and name.startswith(PIECES):
+            slower = slowdown.expected - 1
+            then = f"and then run {100 * slower:.0f} % longer."
+            if (sooner_s := (today.mean_s - on_all.mean_s) / max(slower, 0.01)) > 0:
+                then += f" Those of less than {in_words(sooner_s)} end sooner, on average."
+            yield f"With sharing on all {answer.gpus}, {jobs} wait {mean} on average, {then}"
+    average = "These wait longer there on average: " if means else "No class waits longer there on average"
+    yield f"{average}{', '.join(means)}. The slowest 5 of 100 wait longer among {', '.join(slowest) or 'none'}."
 
 
 def _certainty(answer: Need) -> str:
-    if answer.worth is None:
-        drawn = ""
-    elif answer.worth.low is None:
-        drawn = f"; a range takes 4 whole weeks, of which the window has {answer.weeks}"
-    else:
-        drawn = f"; in nine of ten draws of its weeks it saves {answer.worth.low:.0f} to {answer.worth.high:.0f} GPUs"
-    missed = f"{in_words(answer.error_s)} from the mean wait that was ({in_words(answer.measured_mean_s)})"
-    unknown = "Whether what it leaves out makes it too good or too bad, in sum, is not known."
-    return f"How sure: a replay of the past, off by {missed}{drawn}. {unknown}"
+    drawn = covers = ""
+    if (worth := answer.worth) and worth.low is None:
+        covers = f" Your data covers {counted(answer.weeks, 'whole week')}. With four or more a range can be given."
+    elif worth:
+        drawn = f"; in nine of ten draws of its weeks it saves {worth.low:.0f} to {worth.high:.0f} GPUs"
+    return (
+        f"How sure: a replay of the past, off by {in_words(answer.error_s)} from the mean wait that was "
+        f"({in_words(answer.measured_mean_s)}){drawn}.{covers} "
+        "Whether what it leaves out makes it too good or too bad, in sum, is not known."
+    )
 
 
 def tables(answer: Need) -> list[list[list[str]]]:
@@ -140,8 +149,8 @@ def as_text(answer: Need, config: SiteConfig, window: tuple[str, str], extras: E
 
 def title(answer: Need, config: SiteConfig, window: tuple[str, str]) -> str:
     """Return of what the answer is."""
-    what = f"{counted(answer.jobs, 'job')}, {answer.gpus} whole GPUs, {100 * answer.load:.0f} % held"
-    return f"{config.cluster}, {window[0]} to {window[1]}: {what}"
+    held = f"{answer.gpus} whole GPUs, {100 * answer.load:.0f} % held"
+    return f"{config.cluster}, {window[0]} to {window[1]}: {counted(answer.jobs, 'job')}, {held}"
 
 
 def _waits(answer: Need) -> Iterator[list[str]]:
@@ -173,7 +182,8 @@ def facts(answer: Need, config: SiteConfig, extras: Extras) -> Iterator[str]:
         )
     if not trusted(answer):
         yield from unreplayed_hours(answer.unreplayed)
-    if not trusted(answer) or answer.worth is None:
+        return
+    if answer.worth is None:
         return
     if sum(count(pool.nodes) for pool in config.pool) == 1:
         yield "the site has one node: sharing saves none, and no job runs while it is down"

@@ -226,6 +226,7 @@ def test_what_is_not_said(printed: Printed) -> None:
     printed("need", *headline(found._replace(shared=None, worth=None)), case="not on all")
     printed("need", *headline(found._replace(shared=16, worth=found.worth._replace(value=0))), case="none")
     printed("need", *headline(found._replace(whole=None, worth=None)), case="not without")
+    printed("need", *headline(found._replace(weeks=1, worth=found.worth._replace(low=None))), case="no range")
 
 
 def test_a_class_of_which_only_the_slowest_wait_longer_is_named(printed: Printed) -> None:
@@ -233,6 +234,10 @@ def test_a_class_of_which_only_the_slowest_wait_longer_is_named(printed: Printed
     small, large, total = found.classes
     slowest = large._replace(on_all=large.today._replace(p95_s=large.today.p95_s + 86400))
     printed("need", *headline(found._replace(classes=(small, slowest, total))), case="slowest")
+    many = slowest._replace(jobs=21)
+    printed("need", *headline(found._replace(classes=(small, many, total))), case="slowest of many")
+    later = small._replace(on_all=small.today)
+    printed("need", *headline(found._replace(classes=(later, large, total))), case="no wait saved")
     mean = slowest._replace(on_all=large.today._replace(mean_s=large.today.mean_s + 86400))
     printed("need", *headline(found._replace(classes=(small, mean, total))), case="mean")
 

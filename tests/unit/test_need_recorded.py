@@ -9,7 +9,7 @@ from statistics import fmean
 
 import pytest
 
-from tests.need_trace import BOUND, RECORDED, SHAPES, Recording, mean_waits, recording, trace
+from tests.need_trace import BOUND, RECORDED, SHAPES, Planner, Recording, mean_waits, recording, trace
 
 FILES = sorted(RECORDED.glob("*.jsonl"))
 # Slurm 22.05 gives a GPU of which shares are taken to a job of whole GPUs as well.
@@ -60,6 +60,13 @@ def test_a_gpu_is_given_once_but_on_22_05(path: Path) -> None:
     one = read(path)
     over = [one.most_held(name) - gpus for name, gpus in one.gpus.items() if name != "today"]
     assert (max(over) > 1) == (path not in EXCLUSIVE)
+
+
+@pytest.mark.parametrize(("shape", "gpus"), {"alex": 31, "supercloud": 31, "helios": 32, "philly": 31}.items())
+def test_nearly_all_gpus_are_needed_without_sharing(shape: str, gpus: int) -> None:
+    """docs/how-to/plan.md lists them beside those that do with it."""
+    planner = Planner("shard", "26.05")
+    assert planner.answer(planner.as_replayed(trace(shape))).whole == gpus
 
 
 def test_traces_fill_the_gpus_and_are_always_the_same() -> None:
