@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import quote
 
 from slurm_colloc.audit.ladder import ACTION, DOUBTFUL, SENT, Notification, Waiver, key_of, still
-from slurm_colloc.core.audit_model import Finding
+from slurm_colloc.core.audit_model import JOB, Finding
 from slurm_colloc.core.clock import pause, ticking
 from slurm_colloc.core.config_audit import Notices
 from slurm_colloc.core.errors import StoreError
@@ -114,6 +114,10 @@ class State:
     def actions(self, state: str = "", after_s: float = -1.0) -> list[Notification]:
         """Return what was done to jobs among these."""
         return [row for row in self.notifications(state, after_s) if row.step == ACTION]
+
+    def jobs_told(self) -> tuple[str, ...]:
+        """Return the jobs of which anybody was told while they ran, or that were acted on."""
+        return tuple(job for (job,) in self._all("SELECT DISTINCT subject FROM told WHERE about = ?", (JOB,)))
 
     def begin_message_once(self, message: Sequence[Notification]) -> bool:
         """Record that a message is about to be handed over, with its steps; False for the same mail twice."""

@@ -193,7 +193,7 @@ def _run_time(completed: Sequence[Evidence]) -> Quantiles | None:
 
 
 def on_whole(runs: Sequence[Evidence], name: str) -> Quantiles | None:
-    """Return what is known by one name of the runs on a whole GPU: the middle, and twice the largest."""
+    """Return the middle of a field over the runs on a whole GPU, and the largest as q95 and q99; None for none."""
     exclusive = [run for run in runs if run.mode == SharingMode.EXCLUSIVE]
     values = [value for run in exclusive if (value := getattr(run, name)) is not None]
     return Quantiles(median(values), max(values), max(values)) if values else None

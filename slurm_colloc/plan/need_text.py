@@ -89,13 +89,14 @@ def _sooner(answer: Need) -> Iterator[str]:
         if on_all.p95_s > today.p95_s + 1:
             slowest.append(f"{jobs} ({of}{in_words(on_all.p95_s)}{more} instead of {in_words(today.p95_s)})")
         if slowdown and name.startswith(PIECES):
-            slower = slowdown.expected - 1
+            slower, less_s = slowdown.expected - 1, today.mean_s - on_all.mean_s
             then = f"and then run {100 * slower:.0f} % longer."
-            if (sooner_s := (today.mean_s - on_all.mean_s) / max(slower, 0.01)) > 0:
-                then += f" Those of less than {in_words(sooner_s)} end sooner, on average."
+            if slower > 0 and less_s > 0:
+                then += f" Those of less than {in_words(less_s / slower)} end sooner, on average."
             yield f"With sharing on all {answer.gpus}, {jobs} wait {mean} on average, {then}"
     average = "These wait longer there on average: " if means else "No class waits longer there on average"
-    yield f"{average}{', '.join(means)}. The slowest 5 of 100 wait longer among {', '.join(slowest) or 'none'}."
+    among = f"among {', '.join(slowest)}" if slowest else "in no class"
+    yield f"{average}{', '.join(means)}. The slowest 5 of 100 wait longer {among}."
 
 
 def _certainty(answer: Need) -> str:

@@ -62,7 +62,8 @@ def record(plan: Plan, job_id: str, cluster: str, config: SiteConfig, say: Calla
         say(f"job {job_id}: {elsewhere}")
     # What was read is read again where it cannot be kept.
     with suppress(CollocError):
-        with_timeout(config.timeouts.decide_s, "keeping what was read", partial(keep_submitted, request.submitted))
+        if request.submitted:
+            with_timeout(config.timeouts.decide_s, "keeping what was read", partial(keep_submitted, request.submitted))
 
 
 def foretold(footprint: Footprint, placement: Placement) -> dict[str, Any]:

@@ -148,14 +148,10 @@ class _Run:
             self.missed = (
                 f"The last good run was until {stamp(local(last_s))}. Judged as well, each on its own: {judged}"
             )
-        jobs = self._told_jobs()
+        jobs = self.state.jobs_told()
         pieces = [*((run_rules, *pair, jobs) for pair in before), (entries, *last, jobs)]
         self.first_since = self.looked_since = pieces[0][1]
         return pieces
-
-    def _told_jobs(self) -> tuple[str, ...]:
-        """Return the jobs of which their users were told while they ran."""
-        return tuple(dict.fromkeys(row.subject for row in self.state.notifications() if row.about == JOB))
 
     def _notice(self, audited: Audited, findings: Sequence[Finding]) -> Fates:
         """Tell who is to be told, and return what was done about each finding."""
@@ -192,7 +188,7 @@ class _Run:
             return []
         days = window_days(OTHERS if self.asked.about == JOBS else JOBS)
         since, until = local(self.began_s - days * DAY_S), local(self.began_s)
-        (looked,) = self.look([(self.asked.beside, since, until, self._told_jobs())], False)
+        (looked,) = self.look([(self.asked.beside, since, until, self.state.jobs_told())], False)
         self.looked_since = min(self.looked_since, since)
         findings = [finding for finding in looked.findings if finding.user in users]
         planned = self._plan(finding for finding in findings if not self._kept_from_users(finding))
