@@ -16,7 +16,7 @@ from slurm_colloc.core.errors import CollocError, InputError, StoreError
 from slurm_colloc.core.process import given_environment
 from slurm_colloc.gpu.failure import Outcome
 from slurm_colloc.pack.attempt import TaskFiles
-from slurm_colloc.pack.ledger import LedgerWriter, is_restart, job_name, ledger_path, read_ledger
+from slurm_colloc.pack.ledger import LedgerWriter, is_restart, ledger_path, read_ledger
 from slurm_colloc.pack.loop import Loop, Signals
 from slurm_colloc.pack.mps_daemon import short_folder
 from slurm_colloc.pack.resume import beginning, forget_resumed, keep_script
@@ -24,6 +24,7 @@ from slurm_colloc.pack.run import Run
 from slurm_colloc.pack.shared_gpu import SharedGpu
 from slurm_colloc.pack.spec import Spec, from_json, split_script
 from slurm_colloc.pack.srun import Job, read_job
+from slurm_colloc.slurm.job_files import job_name
 
 STOPPED_STATUS = 128 + signal.SIGTERM
 

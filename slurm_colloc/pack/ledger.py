@@ -50,12 +50,6 @@ def ledger_path(cluster: str, job_id: str, kind: str = "jsonl") -> str:
     return os.path.join(ledger_folder(), cluster, f"{job_id}.{kind}")
 
 
-def job_name(environ: Mapping[str, str]) -> str:
-    """Return the id by which Slurm's commands show the job of a batch script: "4711", of an array "4711_2"."""
-    array, number = environ.get("SLURM_ARRAY_JOB_ID", ""), environ.get("SLURM_ARRAY_TASK_ID", "")
-    return f"{array}_{number}" if array and number else environ.get("SLURM_JOB_ID", "")
-
-
 def ledgers_of(cluster: str, job_id: str) -> tuple[str, ...]:
     """Return the ledgers that a job left, or the jobs of an array; none where none has begun, or it is no pack.
 

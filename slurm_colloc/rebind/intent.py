@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 from slurm_colloc.core.model import Footprint, Placement
 from slurm_colloc.core.units import counted
 from slurm_colloc.rebind.waiting import Change, Waiting
-from slurm_colloc.slurm.pending import Assignments, PendingJob, parse_pending, show
+from slurm_colloc.slurm.pending import Assignments, PendingJob, parse_pending
 
 # Why a job waits that only GPUs keep from starting.
 _FOR_GPUS = frozenset({"None", "Priority", "Resources"})
@@ -26,7 +26,7 @@ class Control(Protocol):
 
 def records_after(slurm: Control, lines: Sequence[str], job_ids: Iterable[str]) -> dict[str, PendingJob]:
     """Have scontrol change jobs by these lines, and return the records of jobs as they are then, by their target."""
-    lines = [*lines, *show(job_ids)]
+    lines = [*lines, *(f"show job {job_id}" for job_id in job_ids)]
     return parse_pending(slurm.control(lines)) if lines else {}
 
 

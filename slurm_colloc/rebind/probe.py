@@ -12,21 +12,17 @@ from typing import NamedTuple, Protocol
 from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.errors import InputError
 from slurm_colloc.core.model import Gres
+from slurm_colloc.placement.pieces import shares_per_gpu
 from slurm_colloc.rebind.forms import newest_form, updates
 from slurm_colloc.rebind.intent import Control, records_after
 from slurm_colloc.slurm.gres import parse_tres_gres
+from slurm_colloc.slurm.parse import FINAL_STATES
 from slurm_colloc.slurm.pending import Assignments, PendingJob, update
 
-_ASKS = {
-    "gres": "--gres=gpu:",
-    "gpus": "--gpus=",
-    "gpus-per-node": "--gpus-per-node=",
-    "gpus-per-task": "--gpus-per-task=",
-}
+_OPTIONS = ("gres", "gpus", "gpus-per-node", "gpus-per-task")
 # A step of the job's own, with what templates/late.sbatch.j2 takes from it first.
 _UNSET = "unset SLURM_GPUS SLURM_GPUS_PER_NODE SLURM_GPUS_PER_TASK SLURM_TRES_PER_TASK SLURM_TRES_BIND"
 _STEP = f"{_UNSET}; timeout 20 srun -n1 true"
-_ENDED = ("COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED")
 
 
 class Slurm(Control, Protocol):
@@ -53,7 +49,8 @@ class Trial(NamedTuple):
     @property
     def asks(self) -> str:
         """Return the option in sbatch's words."""
-        return _ASKS[self.option] + f"{self.gpu.type}:1".removeprefix(":")
+        gpu = str(self.gpu)
+        return f"--{self.option}={gpu if self.option == 'gres' else gpu.removeprefix('gpu:')}"
 
 
 class Outcome(NamedTuple):
@@ -73,14 +70,14 @@ def trials_of(config: SiteConfig, partition: str) -> list[Trial]:
     pools = [pool for pool in config.pool if partition in pool.partitions]
     types = sorted({pool.gpu_type for pool in pools if pool.gpu_type and pool.gpus_per_node})
     slices = [Gres("gpu", part.type, 1) for pool in pools for part in pool.slice if part.quantity]
-    mps, shards = (max((getattr(pool, f"{name}_per_gpu") for pool in pools), default=0) for name in ("mps", "shards"))
+    mps, shards = (max((shares_per_gpu(pool, name) for pool in pools), default=0) for name in ("mps", "shard"))
     pieces = [*slices[:1], *[Gres("mps", "", max(1, mps // 10))] * bool(mps), *[Gres("shard", "", 1)] * bool(shards)]
     if not pieces:
         raise InputError(f"site.toml has no pool with slices or shares in partition '{partition}'")
     gpus = [Gres("gpu", kind, 1) for kind in ("", *types[:1])]
     return [
         Trial(option, gpu, piece, is_back)
-        for option in _ASKS
+        for option in _OPTIONS
         for gpu in gpus
         for piece in pieces
         for is_back in (False, True)
@@ -122,7 +119,7 @@ def holding(outcomes: Sequence[Outcome]) -> list[str]:
     """Return the options of which every trial held."""
     failed = {outcome.trial.option for outcome in outcomes if outcome.why}
     holding_options = {outcome.trial.option for outcome in outcomes} - failed
-    return [option for option in _ASKS if option in holding_options]
+    return [option for option in _OPTIONS if option in holding_options]
 
 
 def _change(updates: Mapping[str, Assignments], slurm: Slurm) -> dict[str, str]:
@@ -149,13 +146,13 @@ def _await(jobs: Mapping[str, Trial], slurm: Slurm, patience_s: float) -> dict[s
 
 def _is_over(job: PendingJob) -> bool:
     """Return whether a job has ended, or waits for what the partition does not have."""
-    return job.state in _ENDED or job.reason == "BadConstraints"
+    return job.state in FINAL_STATES or job.reason == "BadConstraints"
 
 
 def _why(job: PendingJob | None, trial: Trial) -> str:
     if job is None:
         return "slurmctld does not know it any more"
-    if job.state not in _ENDED:
+    if job.state not in FINAL_STATES:
         return f"it did not end: {job.state}, {job.reason}"
     text = job.record.get("AllocTRES") or job.record.get("TRES", "")
     allocated = parse_tres_gres(text)

@@ -26,13 +26,14 @@ from slurm_colloc.core.units import whole
 from slurm_colloc.core.value_types import read_as
 from slurm_colloc.estimate.records import drop_evidence, evidence_of_run, note_out_of_memory
 from slurm_colloc.gpu.failure import TAIL_BYTES, Outcome, outcome_of
-from slurm_colloc.placement.out_of_memory import MOST_RETRIES, is_share, mode_of
+from slurm_colloc.placement.out_of_memory import MOST_RETRIES, is_share
 from slurm_colloc.rebind.intent import gpu_part, records_after
 from slurm_colloc.rebind.recovery import End, Verdict, as_evidence, judge
 from slurm_colloc.rebind.waiting import read_one
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.gres import parse_gres
-from slurm_colloc.slurm.job_files import add_words, last_words
+from slurm_colloc.slurm.job_files import add_words, job_name, last_words
+from slurm_colloc.slurm.parse import parse_release
 from slurm_colloc.slurm.pending import Assignments, PendingJob, update
 from slurm_colloc.submit.recovery import Carried, asks_for_more, parse_carried
 
@@ -40,7 +41,6 @@ _LIMIT_BYTES = 256 * 1024
 _MOST_KEPT = 500
 # A slurmctld that is started anew is back by then; one that refuses the change does so each time.
 _EVERY_S, _TIMES, _REFUSED_TIMES = 1.0, 60, 3
-_GPU_FIELDS = ("TresPerNode", "TresPerJob", "TresPerTask")
 
 
 class Rerun(NamedTuple):
@@ -58,18 +58,25 @@ class Rerun(NamedTuple):
 
 
 class Job(NamedTuple):
-    """The job that this runs in: ``name`` is its id as Slurm takes it, of a task of an array "4711_2"."""
+    """The job that this runs in: ``name`` is its id as Slurm takes it, of a task of an array "4711_2".
+
+    ``restarts`` is Slurm's own count, once it was asked: the variable's the submitting job hands on to it.
+    """
 
     name: str
     raw_id: str
-    restarts: int
     piece: Carried
     slurm: CliClient
     config: SiteConfig
+    restarts: int = 0
 
     def record(self) -> PendingJob | None:
         """Return what slurmctld knows of it."""
         return records_after(self.slurm, (), [self.name]).get(self.name)
+
+    def keep(self, rerun: Rerun) -> None:
+        """Write down what its end comes to."""
+        keep_rerun(self.piece.cluster, self.name, rerun)
 
 
 def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -91,7 +98,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
             print(has)
     except (CollocError, ValueError) as error:
         print(f"csub: error: {error}", file=sys.stderr)
-        return error.exit_status if isinstance(error, CollocError) else InputError.exit_status
+        return getattr(error, "exit_status", InputError.exit_status)
     return 0
 
 
@@ -99,11 +106,7 @@ def _job(piece: Carried, environ: Mapping[str, str]) -> Job:
     path = find_site_file()
     if path is None:
         raise InputError("no site.toml on this node; what a piece of a GPU holds is not known")
-    array, task = environ.get("SLURM_ARRAY_JOB_ID"), environ.get("SLURM_ARRAY_TASK_ID")
-    raw_id = environ["SLURM_JOB_ID"]
-    name = f"{array}_{task}" if array and task else raw_id
-    restarts = environ.get("SLURM_RESTART_COUNT", "0")
-    return Job(name, raw_id, int(restarts) if restarts.isdecimal() else 0, piece, CliClient(), load_site(path))
+    return Job(job_name(environ), environ["SLURM_JOB_ID"], piece, CliClient(), load_site(path))
 
 
 # --- the end ---
@@ -135,7 +138,6 @@ def _goes_on(record: PendingJob | None) -> TypeGuard[PendingJob]:
 
 
 def _counted(job: Job, record: PendingJob) -> Job:
-    """Return the job with Slurm's own count: the submitting job hands its SLURM_RESTART_COUNT on to it."""
     return job._replace(restarts=whole(record.record.get("Restarts", "")) or 0)
 
 
@@ -149,7 +151,7 @@ def _follow(job: Job, record: PendingJob, status: int, output: bytes, paths: Seq
         measured=_measured(job),
         left_s=_left_s(record),
         runs=max(rerun.runs if rerun else 0, job.restarts),
-        release=".".join(slurm_conf.get("SLURM_VERSION", "").split(".")[:2]),
+        release=parse_release(slurm_conf.get("SLURM_VERSION", "")),
     )
     verdict = judge(end, _as_bound(job), job.config.pool, job.config.sharing.late_forms)
     if verdict is None:
@@ -160,7 +162,7 @@ def _follow(job: Job, record: PendingJob, status: int, output: bytes, paths: Seq
     done = f"{verdict.why}; for more: {by_hand}"
     if verdict.to is not None:
         rerun = Rerun(end.runs + 1, job.restarts, str(verdict.to), verdict.update)
-        keep_rerun(job.piece.cluster, job.name, rerun)
+        job.keep(rerun)
         # Slurm would bring back one that was cancelled meanwhile.
         if not _goes_on(job.record()):
             return
@@ -174,7 +176,7 @@ def _follow(job: Job, record: PendingJob, status: int, output: bytes, paths: Seq
             rerun, done = _changed(job, rerun)
             done += f"; what it printed so far is in '{aside}'" if aside else ""
     words = f"job {job.name} {verdict.cause}; {done}"
-    keep_rerun(job.piece.cluster, job.name, rerun._replace(outcome=words))
+    job.keep(rerun._replace(outcome=words))
     if path := next(iter(paths), ""):
         add_words(path, f"csub: {words}\n".encode(errors="backslashreplace"))
 
@@ -189,7 +191,7 @@ def _as_bound(job: Job) -> Carried:
 
 
 def _has(record: PendingJob) -> Gres:
-    text = next((value for name in _GPU_FIELDS if (value := record.fields.get(name, ""))), "")
+    text = next(iter(gpu_part(record.fields).values()), "")
     # An option that csub has taken back stands there as gpu:0.
     return next((gres for gres in parse_gres(text.replace("=", ":")) if gres.quantity), Gres("", "", 0))
 
@@ -246,13 +248,6 @@ def _changed(job: Job, meant: Rerun) -> tuple[Rerun, str]:
     return meant, f"it begins again; whether on {meant.to} is not known"
 
 
-def _mode(job: Job, rerun: Rerun) -> SharingMode:
-    """Return how the job is to hold its GPU."""
-    [gres] = parse_gres(rerun.to)
-    slices = {part.type for pool in job.config.pool for part in pool.slice}
-    return mode_of(gres) if is_share(gres) or gres.type in slices else SharingMode.EXCLUSIVE
-
-
 # --- the next start ---
 
 
@@ -283,22 +278,21 @@ def started(job: Job) -> str:
     ):
         return ""
     meant = rerun._replace(runs=rerun.runs + 1, restarts=job.restarts)
-    keep_rerun(job.piece.cluster, job.name, meant)
+    job.keep(meant)
     if job.slurm.requeue(job.name):
         return ""
     meant, done = _changed(job, meant)
-    keep_rerun(
-        job.piece.cluster, job.name, meant._replace(outcome=f"job {job.name} was ended before it had more; {done}")
-    )
+    job.keep(meant._replace(outcome=f"job {job.name} was ended before it had more; {done}"))
     while True:  # Slurm ends this
         signal.pause()
 
 
 def _got(job: Job, rerun: Rerun) -> str:
     """Return how it holds its GPU: the memory of a share, or the mode."""
-    mode = _mode(job, rerun)
-    if mode in (SharingMode.EXCLUSIVE, SharingMode.MIG):
-        return mode
+    [gres] = parse_gres(rerun.to)
+    if not is_share(gres):
+        is_slice = any(gres.type == part.type for pool in job.config.pool for part in pool.slice)
+        return SharingMode.MIG if is_slice else SharingMode.EXCLUSIVE
     sizes = [pool.gpu_mem_mib or 0 for pool in job.config.pool if pool.mps_per_gpu or pool.shards_per_gpu]
     return str(min(sizes, default=0) or "")
 
@@ -330,8 +324,8 @@ def keep_rerun(cluster: str, job_id: str, rerun: Rerun) -> None:
         StoreError: it cannot be written, so nothing may be done.
     """
     path = _path(cluster, job_id)
-    for folder in (user_data_folder(), os.path.dirname(os.path.dirname(path)), os.path.dirname(path)):
-        private_folder(folder)
+    private_folder(user_data_folder())
+    folder = private_folder(os.path.dirname(path))
     write_atomic(path, json.dumps(rerun._asdict()).encode(errors="backslashreplace"), durable=True)
     with suppress(OSError):
         files = sorted((file.stat().st_mtime, file.path) for file in os.scandir(folder))

@@ -8,6 +8,7 @@ from slurm_colloc.core.config import Pool
 from slurm_colloc.core.model import GPU_OOM, Evidence, Gres, SharingMode
 from slurm_colloc.gpu.failure import Outcome, outcome_of, tried_mib
 from slurm_colloc.placement.out_of_memory import MOST_RETRIES, held_mib, is_offender, is_share, mode_of, more_mib
+from slurm_colloc.placement.pieces import shares_per_gpu
 from slurm_colloc.rebind.forms import form_of, updates
 from slurm_colloc.slurm.gres import parse_gres
 from slurm_colloc.submit.recovery import Carried
@@ -86,7 +87,7 @@ def judge(end: End, piece: Carried, pools: Sequence[Pool], probed: Collection[st
 def is_piece(gres: Gres, pools: Sequence[Pool]) -> bool:
     """Return whether it is a slice, or a share that is not all of a GPU."""
     if is_share(gres):
-        return gres.quantity < max(_all_shares(gres, pools), default=0)
+        return gres.quantity < max((shares_per_gpu(pool, gres.name) for pool in pools), default=0)
     return any(_holds(pool, gres) for pool in pools)
 
 
@@ -94,15 +95,10 @@ def _holds(pool: Pool, gres: Gres) -> bool:
     return gres.name == "gpu" and any(part.type == gres.type for part in pool.slice)
 
 
-def _all_shares(gres: Gres, pools: Sequence[Pool]) -> Iterator[int]:
-    for pool in pools:
-        yield (pool.mps_per_gpu if gres.name == SharingMode.MPS else pool.shards_per_gpu) or 0
-
-
 def _share_mib(gres: Gres, pools: Sequence[Pool]) -> int:
     """Return the memory of a share by its part of a card, the smallest where cards differ; 0 for none that is known."""
-    counts = zip(_all_shares(gres, pools), pools, strict=True)
-    return min((gres.quantity * (pool.gpu_mem_mib or 0) // count for count, pool in counts if count), default=0)
+    counts = ((shares_per_gpu(pool, gres.name), pool.gpu_mem_mib or 0) for pool in pools)
+    return min((gres.quantity * card_mib // count for count, card_mib in counts if count), default=0)
 
 
 def _larger(
@@ -125,7 +121,8 @@ def _larger(
         yield from ((Gres("gpu", part.type, 1), False) for part in sorted(larger, key=lambda part: part.mem_mib)[:1])
     own_pools = [pool for pool in pools if set(partitions) & set(pool.partitions)]
     if all_shares and is_share(end.has):
-        yield end.has._replace(quantity=max(_all_shares(end.has, own_pools), default=0)), False
+        most = max((shares_per_gpu(pool, end.has.name) for pool in own_pools), default=0)
+        yield end.has._replace(quantity=most), False
     elif untyped and any(pool.slice for pool in own_pools):
         yield from ((Gres("gpu", pool.gpu_type, 1), True) for pool in own_pools if pool.gpu_type and pool.gpus_per_node)
     else:

@@ -27,10 +27,9 @@ _LIMIT_BYTES = 256 * 1024
 _ENDED, _FAILED, _LOOKED = "ended", "failed.json", "looked"
 # late.sbatch.j2 knows it too.
 _SAID = ".said"
-_MOST_ENDED, _MOST_FAILED = 500, 500
+_MOST_KEPT = 500
 # No user's jobs are looked at more often, whoever wants it.
 _GAP_S = 20.0
-_REASONS = ("no_slice", "no_mps", "no_share")
 
 
 class Change(NamedTuple):
@@ -94,7 +93,8 @@ def keep(job: Waiting) -> None:
     Raises:
         StoreError: the folder cannot be written.
     """
-    codes = {name: [because(reason.code) for reason in getattr(job.request, name)] for name in _REASONS}
+    reasons = ("no_slice", "no_mps", "no_share")
+    codes = {name: [because(reason.code) for reason in getattr(job.request, name)] for name in reasons}
     # These are of no use to a job that is submitted.
     request = job.request._replace(submitted=(), differs=None, untouchable=())._asdict() | codes
     values = job._asdict() | {"request": request, "change": job.change._asdict() if job.change else None}
@@ -156,7 +156,7 @@ def put_away(cluster: str, job_ids: Iterable[str]) -> None:
                 os.replace(path, os.path.join(ended, f"{job_id}.json"))
             else:
                 os.unlink(path)
-        for name in _names(ended)[:-_MOST_ENDED]:
+        for name in _names(ended)[:-_MOST_KEPT]:
             os.unlink(os.path.join(ended, name))
             # A job that begins now may still read it.
             remove(os.path.join(folder, f"{name.removesuffix('.json')}{_SAID}"))
@@ -180,7 +180,7 @@ def note_failed(cluster: str, signature: str, partitions: Iterable[str], until_s
         StoreError: the folder cannot be written.
     """
     new = [Failed(signature, partition, until_s) for partition in partitions]
-    failed = [*(job for job in failed_before(cluster) if job not in new), *new][-_MOST_FAILED:]
+    failed = [*(job for job in failed_before(cluster) if job not in new), *new][-_MOST_KEPT:]
     write_atomic(os.path.join(_made(cluster), _FAILED), json.dumps(failed).encode())
 
 

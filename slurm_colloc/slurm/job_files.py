@@ -5,7 +5,7 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 
 from slurm_colloc.core.errors import InputError
@@ -16,6 +16,12 @@ _WIDEST = 10
 _NOTHING = "/dev/null"
 # The number "%a" of a job that is no array.
 _NO_TASK = 4294967294
+
+
+def job_name(environ: Mapping[str, str]) -> str:
+    """Return the id by which Slurm's commands show the job of a batch script: "4711", of an array "4711_2"."""
+    array, number = environ.get("SLURM_ARRAY_JOB_ID"), environ.get("SLURM_ARRAY_TASK_ID")
+    return f"{array}_{number}" if array and number else environ.get("SLURM_JOB_ID", "")
 
 
 def file_name(

@@ -7,7 +7,7 @@ again behind the changes.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -21,12 +21,8 @@ from slurm_colloc.slurm.parse import parse_records
 CONTROL = ("scontrol", "-o")
 # The fields that ask for GPUs; ``Gres`` is how an update calls the first.
 _GPU_FIELDS = ("TresPerNode", "TresPerJob", "TresPerTask", "TresPerSocket")
-_CORES = ("NumCPUs", "MinCPUsNode", "CPUs/Task")
 _MEMORY = ("MinMemoryNode", "MinMemoryCPU")
-_PER_GPU = ("CpusPerTres", "MemPerTres")
-_RECORD = re.compile(r"(?m)^(?:scontrol: )?(JobId=\d+ .*)$")
 _PREFIX = re.compile(r"\bgres[:/]")
-_UID = re.compile(r"\((\d+)\)$")
 
 # An update of one job: the field by scontrol's word, and its value as text.
 Assignments = Mapping[str, str]
@@ -73,11 +69,11 @@ class PendingJob(NamedTuple):
     @property
     def per_gpu(self) -> frozenset[str]:
         """Return the fields that count its cores or memory by GPU, also by DefCpuPerGPU once slurmctld has looked."""
-        return frozenset(name for name in _PER_GPU if _known(self.record.get(name, "")))
+        return frozenset(name for name in ("CpusPerTres", "MemPerTres") if _known(self.record.get(name, "")))
 
     def asks(self, field: str, gres: Sequence[Gres]) -> bool:
         """Return whether it asks for these GPUs in this field, and for nothing in any other."""
-        requests = {name: value for name in _GPU_FIELDS if (value := self.fields.get(name, ""))}
+        requests = {name: self.fields[name] for name in _GPU_FIELDS if name in self.fields}
         return requests.keys() == {field} and _same_gres(requests[field], gres)
 
     def has(self, assignments: Assignments) -> bool:
@@ -89,11 +85,6 @@ class PendingJob(NamedTuple):
         return any(
             _is_as(self.fields, name, value) for name, value in assignments.items() if besides.get(name) != value
         )
-
-
-def show(job_ids: Iterable[str]) -> list[str]:
-    """Return the lines that have scontrol show jobs, every record of an array."""
-    return [f"show job {job_id}" for job_id in job_ids]
 
 
 def update(targets: Sequence[str], assignments: Assignments) -> list[str]:
@@ -110,7 +101,11 @@ def update(targets: Sequence[str], assignments: Assignments) -> list[str]:
 
 def parse_pending(text: str) -> dict[str, PendingJob]:
     """Return the jobs in scontrol's answer by their target, a job that is shown twice as it was last."""
-    jobs = (_pending(record) for line in _RECORD.findall(text) for record in parse_records(line))
+    jobs = (
+        _pending(record)
+        for line in re.findall(r"(?m)^(?:scontrol: )?(JobId=\d+ .*)$", text)
+        for record in parse_records(line)
+    )
     return {job.target: job for job in jobs}
 
 
@@ -122,8 +117,11 @@ def _pending(record: Mapping[str, str]) -> PendingJob:
         with suppress(InputError):
             tasks = spans(parse_array(tasks))
     target = f"{job_id}_{tasks if tasks.isdecimal() else f'[{tasks}]'}" if tasks else job_id
-    uid = _UID.search(record.get("UserId", ""))
-    fields = {name: _known(record.get(name, "")) for name in (*_GPU_FIELDS, "TimeLimit", *_CORES, *_MEMORY)}
+    uid = re.search(r"\((\d+)\)$", record.get("UserId", ""))
+    fields = {
+        name: _known(record.get(name, ""))
+        for name in (*_GPU_FIELDS, "TimeLimit", "NumCPUs", "MinCPUsNode", "CPUs/Task", *_MEMORY)
+    }
     fields["CPUsPerTask"] = fields.pop("CPUs/Task")
     # The cores of a task, which it may hold beside GPUs, have a field of their own.
     fields["TresPerTask"] = ",".join(item for item in fields["TresPerTask"].split(",") if not item.startswith("cpu"))
