@@ -27,6 +27,17 @@ from tests.unit.made import HOUR, evidence
 CHECKOUT = Path(__file__).resolve().parents[2]
 # More would only wait for each other, and for longer than csub does.
 AT_ONCE = 8
+# A look that keeps beside it what it was answered.
+TOLD = f"""
+import slurm_colloc.slurm.client as client
+def told(argv, *args, ask=client.run):
+    answer = ask(argv, *args)
+    with open("told", "a") as file:
+        print(argv, args[2:], answer, file=file)
+    return answer
+client.run = told
+{LOOK}
+"""
 
 
 def main() -> None:
@@ -48,8 +59,11 @@ def main() -> None:
         # What the submissions have started ends by then.
         time.sleep(70)
         measured(lab, "all look, each has a job to change", lambda: each(crowd, look), idle)
-        asked = lab.run(["squeue", "-h", "-o", "%b"], check=True).stdout.split()
-        print(f"{sum('mps' in one for one in asked)} of {len(asked)} waiting jobs ask for shares")
+        asked = dict(line.split("|") for line in lab.run(["squeue", "-h", "-o", "%u|%b"], check=True).stdout.split())
+        print(f"{sum('mps' in one for one in asked.values())} of {len(asked)} waiting jobs ask for shares")
+        for user in crowd:
+            if "mps" not in asked.get(user.name, ""):
+                print(f"{user.name}: {asked.get(user.name)}\n{(user.home / 'told').read_text()}", flush=True)
         measured(lab, "all look, nothing is left", lambda: each(crowd, look), idle)
 
 
