@@ -60,9 +60,9 @@ class Intent(NamedTuple):
         return {name: value for name, value in change.back.items() if _part(name) not in others}
 
 
-def waits_for_gpus(job: Waiting, records: Sequence[PendingJob]) -> bool:
-    """Return whether it is one job that only GPUs keep waiting."""
-    return [(record.target, record.reason in _FOR_GPUS) for record in records] == [(job.job_id, True)]
+def wait_for_gpus(records: Iterable[PendingJob]) -> bool:
+    """Return whether only GPUs keep these waiting."""
+    return all(record.reason in _FOR_GPUS for record in records)
 
 
 def gpu_part(update: Assignments) -> Assignments:
@@ -97,10 +97,9 @@ def has_grown(change: Change, placement: Placement, footprint: Footprint) -> boo
 
 
 def said_of(job: Waiting, change: Change) -> str:
-    """Return what the job's own output says of its change; until Slurm has answered, what was meant."""
+    """Return what the job's own output says of its change if it begins with it, which its block looks at."""
     request = f"asked {job.request.asked} at {_clock(job.submitted_s)}"
-    verb, runs = "became" if change.is_told else "to become", counted(change.runs, "run")
-    became = f"{verb} {change.gres} at {_clock(change.at_s)}, by {runs} of the same job"
+    became = f"became {change.gres} at {_clock(change.at_s)}, by {counted(change.runs, 'run')} of the same job"
     bills = f"; Slurm bills {change.bills}, not {change.billed}" if change.bills and change.billed else ""
     return f"csub: {request}; {became}{bills}; never again: --colloc=late=off"
 

@@ -7,11 +7,11 @@ and a record that is neither as asked nor as meant is put back.
 """
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from random import shuffle
-from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from slurm_colloc.core.clock import now
@@ -24,8 +24,17 @@ from slurm_colloc.estimate.lookup import look_up
 from slurm_colloc.estimate.records import drop_decision, read_decisions
 from slurm_colloc.placement.candidate import asked_limit_min, partition_names
 from slurm_colloc.rebind.candidates import placed_late, take, whole_kinds, why_not, why_not_now
-from slurm_colloc.rebind.forms import Form, change_of, form_of
-from slurm_colloc.rebind.intent import Control, Intent, has_grown, records_after, said_of, waits_for_gpus, why_back
+from slurm_colloc.rebind.forms import change_of, form_of
+from slurm_colloc.rebind.intent import (
+    Control,
+    Intent,
+    gpu_part,
+    has_grown,
+    records_after,
+    said_of,
+    wait_for_gpus,
+    why_back,
+)
 from slurm_colloc.rebind.waiting import (
     Change,
     Waiting,
@@ -40,6 +49,7 @@ from slurm_colloc.rebind.waiting import (
 from slurm_colloc.slurm.free_gpus import Free, kind_of
 from slurm_colloc.slurm.gres import parse_gres
 from slurm_colloc.slurm.jobs import QueuedJob
+from slurm_colloc.slurm.parse import parse_release
 from slurm_colloc.slurm.pending import PendingJob, update
 from slurm_colloc.submit import plan
 from slurm_colloc.submit.decision import foretold
@@ -47,7 +57,6 @@ from slurm_colloc.submit.footprint import footprint_of_runs
 from slurm_colloc.submit.recovery import option_of
 from slurm_colloc.submit.rollout import MAY_BE_MET
 
-_NONE: Mapping[str, str] = MappingProxyType({})
 # slurmctld counts requests of a user (rl_bucket_size 30, 2 more each second): a third is for this.
 _JOBS_AT_A_LOOK, _SLOWED_AT_A_LOOK = 200, 5
 # slurmctld has been round its queue by then, and a job whose piece was free has begun.
@@ -98,27 +107,33 @@ def look(config: SiteConfig, slurm: Slurm, *, undo: bool = False) -> Looked:
                 raise StoreError("another look is at work on your jobs, so none was put back; call this again")
             return Looked()
         jobs = read_waiting(cluster)[0]
-        pending = {job.array_id for job in slurm.own_queue("-t", "PENDING")}
-        put_away(cluster, [job.job_id for job in jobs if job.job_id not in pending])
+        # A line for each task of an array.
+        pending = Counter(job.array_id for job in slurm.own_queue("-t", "PENDING", "-r"))
+        gone = [job for job in jobs if job.job_id not in pending]
+        _note_begun(gone, config, slurm)
+        put_away(cluster, [job.job_id for job in gone])
         waiting = [job for job in jobs if job.job_id in pending]
         begun = [(job, job.change) for job in waiting if job.change and job.change.undone_s is None]
         records = _records(slurm, [], [job for job, _ in begun])
         intents = [Intent(job, change, records[job.job_id]) for job, change in begun if job.job_id in records]
         if undo:
-            return _settle(intents, config, slurm, undo=True)
+            return _settle(intents, {}, config, slurm, undo=True)
         late = _late_binding(waiting, config, slurm)
-        off = {job_id: "off" for job_id, mode in late.items() if mode in ("off", "shadow")}
-        looked = _settle(intents, config, slurm, better=_better_as_asked(intents, waiting, late, config, slurm) | off)
+        better = _better_as_asked(intents, waiting, pending, late, config, slurm)
+        better |= {job_id: "off" for job_id, mode in late.items() if mode in ("off", "shadow")}
+        looked = _settle(intents, better, config, slurm)
         unchanged = [job for job in read_waiting(cluster)[0] if job.job_id in pending and not job.change]
-        after = _settle(_bind(unchanged, late, config, slurm), config, slurm)
+        after = _settle(_bind(unchanged, late, config, slurm), {}, config, slurm)
         return Looked((*looked.bound, *after.bound), (*looked.undone, *after.undone))
 
 
-def _records(slurm: Slurm, lines: Sequence[str], jobs: Iterable[Waiting]) -> dict[str, list[PendingJob]]:
-    """Have scontrol change jobs, and return their pending records as they are then, by the id that sbatch told."""
+def _records(
+    slurm: Slurm, lines: Sequence[str], jobs: Iterable[Waiting], *, waiting: bool = True
+) -> dict[str, list[PendingJob]]:
+    """Have scontrol change jobs, and return those records of theirs that wait then, or not, by what sbatch told."""
     records: dict[str, list[PendingJob]] = {}
     for record in records_after(slurm, lines, (job.job_id for job in jobs)).values():
-        if record.state == "PENDING" and record.uid == os.geteuid():
+        if (record.state == "PENDING") is waiting and record.uid == os.geteuid():
             records.setdefault(record.job_id, []).append(record)
     return records
 
@@ -145,7 +160,7 @@ def _bind(jobs: Sequence[Waiting], late: Mapping[str, str], config: SiteConfig, 
     if not placed:
         return []
     conf = slurm.config()
-    release = ".".join(conf.get("SLURM_VERSION", "").split(".")[:2])
+    release = parse_release(conf.get("SLURM_VERSION", ""))
     slowed = "rl_enable" in conf.get("SlurmctldParameters", "")
     costs_priority = "gpu" in conf.get("PriorityWeightTRES", "")
     # Those in front may be of the kind that is left as it is, look for look.
@@ -159,27 +174,42 @@ def _bind(jobs: Sequence[Waiting], late: Mapping[str, str], config: SiteConfig, 
         refusal = why_not(job, placement, footprint, form, costs_priority=costs_priority) if form else "form"
         # Each record of an array is judged by itself: an administrator may hold one task.
         waiting = records.get(job.job_id, [])
-        refusals = [refusal or why_not_now(record, job, placement, form, config) for record in waiting if form]
-        of_job = [record for record, refused in zip(waiting, refusals, strict=False) if not refused]
-        # A task knows by the word that is left for all of them that its GPU is a slice.
-        if form is None or not of_job or (placement.mode == "mig" and of_job != waiting):
-            code = next(filter(None, (refusal, *refusals)), "")
+        refused = {
+            record.raw_id: why
+            for record in waiting
+            if form and (why := refusal or why_not_now(record, job, placement, form, config))
+        }
+        of_job = [record for record in waiting if record.raw_id not in refused]
+        # Where Slurm does not answer, a task knows by the word that is left for all that its GPU is a slice.
+        if form is None or not of_job or (placement.mode == "mig" and refused):
+            code = next(iter(refused.values()), refusal)
             if code != job.left:
                 keep(job._replace(left=code))
             continue
-        change = _change(job, placement, footprint, form, of_job)
+        to, back = change_of(form, placement, of_job[0], job.request)
+        change = Change(
+            at_s=now(),
+            gres=str(placement.gres),
+            mode=placement.mode,
+            to=to,
+            back=back,
+            reasons=tuple(sorted({record.reason for record in of_job})),
+            runs=footprint.evidence_count,
+            billed=of_job[0].billing,
+            **foretold(footprint, placement),
+        )
         if late[job.job_id] == "shadow":
             shadowed.append((job, change, placement, of_job))
             continue
         keep(job._replace(change=change))
         write_said(job, said_of(job, change))
         lines += update([record.target for record in of_job], change.to)
-        begun.append((job, change, {record.raw_id for record in waiting if record not in of_job}))
+        begun.append((job, change, refused))
     _foretell(shadowed, config, slurm)
     after = _records(slurm, lines, [job for job, _, _ in begun])
     return [
-        Intent(job, change, [record for record in after[job.job_id] if record.raw_id not in unchanged], is_fresh=True)
-        for job, change, unchanged in begun
+        Intent(job, change, [record for record in after[job.job_id] if record.raw_id not in refused], is_fresh=True)
+        for job, change, refused in begun
         if job.job_id in after
     ]
 
@@ -194,7 +224,8 @@ def _foretell(
     for job, change, placement, records in changes:
         [piece] = parse_gres(change.gres)
         # Nobody knows whether another GPU has as many shares.
-        begins = waits_for_gpus(job, records) and take(free, {kind_of(piece)}, piece.quantity, job, config)
+        is_one = [record.target for record in records] == [job.job_id]
+        begins = is_one and wait_for_gpus(records) and take(free, {kind_of(piece)}, piece.quantity, job, config)
         for decision in _decisions(job, config)[-1:]:
             would = decision._replace(
                 **_shared(change, "mode"),
@@ -244,36 +275,21 @@ def _placed(
             yield job, placed_late(job, footprints[key], config, limits, late[job.job_id]), footprints[key]
 
 
-def _change(
-    job: Waiting, placement: Placement, footprint: Footprint, form: Form, records: Sequence[PendingJob]
-) -> Change:
-    to, back = change_of(form, placement, records[0], job.request)
-    return Change(
-        at_s=now(),
-        gres=str(placement.gres),
-        mode=placement.mode,
-        to=to,
-        back=back,
-        reasons=tuple(sorted({record.reason for record in records})),
-        runs=footprint.evidence_count,
-        billed=records[0].billing,
-        **foretold(footprint, placement),
-    )
-
-
 # --- results of changes ---
 
 
 def _better_as_asked(
     intents: Sequence[Intent],
     waiting: Sequence[Waiting],
+    tasks: Mapping[str, int],
     late: Mapping[str, str],
     config: SiteConfig,
     slurm: Slurm,
 ) -> dict[str, str]:
     """Return the jobs that are better off as asked, with why: their need has grown, or a whole GPU is free.
 
-    As many are as GPUs are free, less those that were put back for that and have not begun.
+    As many are as GPUs are free, less those that were put back for that and have not begun; an array is where all of
+    its ``tasks`` that wait find one.
     """
     bound = {
         intent.job.job_id: intent for intent in intents if intent.bound and intent.change.is_told and intent.change.back
@@ -288,9 +304,7 @@ def _better_as_asked(
         intent
         for job_id, intent in bound.items()
         # slurmctld has had time to start it.
-        if job_id not in better
-        and now() - intent.change.at_s >= _CYCLE_S
-        and waits_for_gpus(intent.job, intent.records)
+        if job_id not in better and now() - intent.change.at_s >= _CYCLE_S and wait_for_gpus(intent.records)
     ]
     # Nobody is asked if no node has a single GPU.
     single = config.sharing.late_back == "single"
@@ -300,26 +314,21 @@ def _better_as_asked(
     with suppress(CollocError):  # the free GPUs are not known
         gpus = dict(slurm.free(single=single).units)
         for job in waiting:
-            if job.change and job.change.why == "free":
+            for _ in range(tasks[job.job_id] if job.change and job.change.why == "free" else 0):
                 take(gpus, whole_kinds(job, config), 1, job, config)
         pieces = slurm.free().units if any(gpus.values()) else {}
         for job, change, *_ in idle:
             [piece] = parse_gres(change.gres)
             is_free = take(dict(pieces), {kind_of(piece)}, piece.quantity, job, config)
-            if not is_free and take(gpus, whole_kinds(job, config), 1, job, config):
+            if not is_free and take(gpus, whole_kinds(job, config), tasks[job.job_id], job, config):
                 better[job.job_id] = "free"
     return better
 
 
 def _settle(
-    intents: Sequence[Intent],
-    config: SiteConfig,
-    slurm: Slurm,
-    *,
-    undo: bool = False,
-    better: Mapping[str, str] = _NONE,
+    intents: Sequence[Intent], better: Mapping[str, str], config: SiteConfig, slurm: Slurm, *, undo: bool = False
 ) -> Looked:
-    """Put back what is half changed, what waits for a reason that it had not, and all that is to be undone."""
+    """Put back what is half changed, waits for a reason that it had not, is ``better`` as asked, or to be undone."""
     reasons = [why_back(intent, undo=undo) or better.get(intent.job.job_id, "") for intent in intents]
     lines: list[str] = []
     for intent, reason in zip(intents, reasons, strict=True):
@@ -353,20 +362,34 @@ def _settle(
     return Looked(tuple(bound), tuple(undone))
 
 
+def _note_begun(jobs: Iterable[Waiting], config: SiteConfig, slurm: Slurm) -> None:
+    """Have the ledger say what jobs began with where a look was killed before it could."""
+    changed = [(job, job.change) for job in jobs if job.change and job.change.undone_s is None]
+    records = _records(slurm, [], [job for job, _ in changed], waiting=False)
+    for job, change in changed:
+        # One that begins again may have more than the piece with which it began.
+        first = [record for record in records.get(job.job_id, ()) if record.record.get("Restarts", "0") == "0"]
+        bound = [record for record in first if record.has(gpu_part(change.to))]
+        if bound and not change.is_told:
+            _decide(job, change._replace(bills=bound[0].billing), config)
+        elif (
+            not bound and change.is_told and change.back and any(record.has(gpu_part(change.back)) for record in first)
+        ):
+            _decide(job, None, config)
+
+
 def _decide(job: Waiting, change: Change | None, config: SiteConfig) -> None:
     """Add to the ledger what the job asks for now: a job's last decision before its start counts."""
-    folder, decisions = config.decisions_folder, _decisions(job, config)
+    decisions = _decisions(job, config)
     if not decisions:
         return
-    if change is None:
-        undone = (because("late-undone", asked=job.request.asked),)
-        drop_decision(folder, decisions[0]._replace(at_s=now(), reasons=undone))
-        return
-    reasons = [because("late-bound", asked=job.request.asked, runs=change.runs)]
-    if change.billed and change.bills:
+    decision, reasons = decisions[0], [because("late-undone", asked=job.request.asked)]
+    if change:
+        decision = decisions[-1]._replace(**_shared(change), given=change.gres, arm=LATE)
+        reasons = [because("late-bound", asked=job.request.asked, runs=change.runs)]
+    if change and change.billed and change.bills:
         reasons.append(because("late-billed", asked=change.billed, given=change.bills))
-    decision = decisions[-1]._replace(**_shared(change), given=change.gres)
-    drop_decision(folder, decision._replace(at_s=now(), reasons=tuple(reasons), arm=LATE))
+    drop_decision(config.decisions_folder, decision._replace(at_s=now(), reasons=tuple(reasons)))
 
 
 def _decisions(job: Waiting, config: SiteConfig) -> list[Decision]:

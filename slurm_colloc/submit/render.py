@@ -92,7 +92,7 @@ def render_block(
         *([f"csub_again={quote(again)}"] if again else ()),
         *(f"{name}={quote(value)}" for name, value in variables.items()),
         *filter(None, (part.rstrip("\n") for part in body)),
-        f"unset {' '.join(variables)}{' csub_has' if again else ''}",
+        f"unset {' '.join(variables)}{' csub_has csub_name csub_value' if again else ''}",
         *([parts[_END]] if again else ()),
         _BLOCK_ENDS,
     ]

@@ -306,6 +306,34 @@ def test_a_slice_that_waits_goes_back_to_a_free_gpu_but_not_to_one_that_is_plann
     assert [word.partition(" ")[0], *rest] == ["mps=", "step", "end"]
 
 
+@pytest.mark.skipif(RELEASE == "22.05", reason="22.05 knows no way back from a slice")
+def test_an_array_on_slices_goes_back_once_each_of_its_tasks_finds_a_gpu(lab: Lab) -> None:
+    user = user_of(lab, "mig", "any")
+    for profile, number in (("1g.10gb", 2), ("2g.20gb", 1), ("3g.40gb", 1)):
+        fill(lab, "-p", "mig", f"--gres=gpu:{SLICE}_{profile}:{number}")
+    whole = [fill(lab, "-w", node, "--gres=gpu:1") for node in ("g1", "g1", "g2", "g2")]
+    words = ["--gres=gpu:h100:1", "--array=1-2", "train.sh"]
+    job = user.submit(*words)
+    learn(user, *words)
+    assert bind(user, job)["gres"] == SMALL
+    lab.run(["scancel", whole[0]], check=True)
+    lab.wait_jobs([whole[0]])
+    look(user, NOW)
+    assert tres_of(user, job) == [f"1-2 {tres(SMALL)}"], "one is free"
+    lab.run(["scancel", whole[2]], check=True)
+
+    def is_back() -> bool:
+        look(user, NOW)
+        return (change_of(user, job) or {})["why"] == "free"
+
+    wait_for(is_back, "it does not go back")
+    lab.wait_jobs([job])
+    lab.wait_accounted([job])
+    rows = lab.run(["sacct", "-a", "-X", "-n", "-P", "-j", job, "-o", "JobID,State,AllocTRES"]).stdout.split()
+    assert [row.split("|")[:2] for row in rows] == [[f"{job}_{task}", "COMPLETED"] for task in (1, 2)]
+    assert all("gres/gpu:h100=1" in row for row in rows)
+
+
 @pytest.mark.skipif(RELEASE == "22.05", reason="22.05 changes no request that names its type")
 def test_in_shadow_it_is_recorded_what_a_job_would_have_become(lab: Lab) -> None:
     user = user_of(lab, "mig", late="shadow")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import NamedTuple
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from tests.cluster.config import cluster_name
 from tests.cluster.fixtures import RELEASE
 from tests.cluster.lab import Lab
-from tests.cluster.test_rebind import SMALL, _ended, bind, learn, tell, user_of  # noqa: F401
+from tests.cluster.test_rebind import SMALL, _ended, bind, learn, look, tell, user_of  # noqa: F401
 from tests.cluster.user import User, tres
 
 pytestmark = pytest.mark.cluster
@@ -65,13 +66,14 @@ def killed(user: User, step: int, what: str) -> list[str]:
     return steps
 
 
-def submitted(user: User) -> list[str]:
+def submitted(user: User, way: Way = WAY) -> list[str]:
     """Submit two held jobs of which nobody knows the need, then have it known; csub itself has nobody look."""
     tell(user)
+    look(user)  # what is gone by now takes no step of the look that is killed
     folder = user.home / ".local/share/slurm_colloc/waiting" / cluster_name(user.lab.ports.numbers)
     user.run("sh", "-c", 'umask 77; mkdir -p "$1"; touch "$1/looked"', "sh", str(folder))
-    jobs = [user.submit("-H", *WAY.words, "train.sh") for _ in range(2)]
-    learn(user, *WAY.words, "train.sh")
+    jobs = [user.submit("-H", *way.words, "train.sh") for _ in range(2)]
+    learn(user, *way.words, "train.sh")
     return jobs
 
 
@@ -99,12 +101,16 @@ def starts(user: User, job: str, *, shares: bool) -> None:
     assert (user.home / f"out.{job}").read_text().splitlines()[-2:] == ["step", "end"]
 
 
+def update_in(steps: list[str]) -> int:
+    """Return the number of the update: the first call of scontrol for jobs only shows them."""
+    return [number for number, name in enumerate(steps, 1) if name == "scontrol -o"][1]
+
+
 def chosen(steps: list[str]) -> list[int]:
     """Return behind which steps a look is killed: all, or just before and behind the update, and at the end."""
     if RELEASE == EVERY_STEP:
         return list(range(1, len(steps) + 1))
-    # The last call of scontrol for jobs is followed by files alone.
-    update = max(number for number, name in enumerate(steps, 1) if name == "scontrol -o")
+    update = update_in(steps)
     return [update - 1, update, len(steps)]
 
 
@@ -146,3 +152,45 @@ def test_killed_behind_each_step_of_the_way_back(lab: Lab) -> None:
         starts(user, later, shares=False)
         assert [user.jobs().count(job) for job in jobs] == [1, 1]
     print(len(steps), "steps:", ", ".join(steps))
+
+
+# A job that names no type of GPU may be given the slice by Slurm itself, and only such a one is changed on 22.05.
+ON_22_05 = pytest.mark.skipif(RELEASE == "22.05", reason="22.05 changes no request that names its type")
+
+
+@pytest.mark.parametrize(
+    ("what", "behind", "bound"),
+    [
+        pytest.param("", False, False, marks=ON_22_05),
+        ("", True, True),
+        pytest.param("undo", True, False, marks=ON_22_05),
+    ],
+)
+def test_killed_around_the_update_a_job_says_what_it_was_given(
+    lab: Lab, what: str, *, behind: bool, bound: bool
+) -> None:
+    """A slice looks as a whole GPU does, and the look had no time to write down how it ended."""
+    way = SLICES if RELEASE == "22.05" else SLICES._replace(words=("--gres=gpu:h100:1", "-p", "all"))
+    user = user_of(lab, way.mode)
+    jobs = submitted(user, way)
+    if what:
+        for job in jobs:
+            bind(user, job)
+    steps = killed(user, 0, what)
+    user.run("scancel", *jobs)
+    job, later = submitted(user, way)
+    if what:
+        for one in (job, later):
+            bind(user, one)
+    killed(user, update_in(steps) - (not behind), what)
+    user.run("scontrol", "release", job)
+    assert lab.wait_jobs([job]) == {int(job): "COMPLETED"}
+    assert (SLICE_TRES in user.allocated(job)) is bound
+    words, *rest = (user.home / f"out.{job}").read_text().splitlines()
+    assert (f"; became {SMALL} at " in words, words.startswith("mps=")) == (bound, not bound)
+    assert rest[-2:] == ["step", "end"]
+    look(user)
+    lab.wait_accounted([job])
+    decision = json.loads(user.run("colloc", "job", job, "--format=json").stdout)["decision"]
+    assert decision["given"] == (SMALL if bound else "as asked")
+    user.run("scancel", later)

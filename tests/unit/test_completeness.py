@@ -53,6 +53,7 @@ def test_every_template_of_a_script_is_rendered() -> None:
         "exported",
         "counted",
         "set",
+        "unasked",
     }  # with any mode, and by the templates of two
     templates = {path.name.removesuffix(".sbatch.j2") for path in (CHECKOUT / "templates").glob("*.sbatch.j2")}
     assert templates == {*map(str, SharingMode), *shared}

@@ -26,6 +26,7 @@ from slurm_colloc.rebind.look import look
 from slurm_colloc.rebind.probe import Trial, holding, probe, trials_of
 from slurm_colloc.rebind.program import main
 from slurm_colloc.rebind.waiting import Waiting, keep, keep_submitted, lock_path, read_one, read_waiting, start_look
+from slurm_colloc.slurm.array import parse_array
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.free_gpus import Free
 from slurm_colloc.slurm.jobs import QueuedJob
@@ -86,7 +87,8 @@ class Controller:
     def own_queue(self, *filters: str) -> list[QueuedJob]:
         self.asked.append("squeue")
         waiting = (one for one in self.records.values() if one["JobState"] == "PENDING")
-        return [QueuedJob(one["JobId"], one["JobId"], "ann", "PENDING") for one in waiting]
+        queued = [(one["JobId"], parse_array(one.get("ArrayTaskId", "0"))) for one in waiting]
+        return [QueuedJob(job_id, job_id, "ann", "PENDING") for job_id, tasks in queued for _ in tasks]
 
     def free(self, *, single: bool = False) -> Free:
         self.asked.append("sinfo")
@@ -168,21 +170,6 @@ def test_a_known_need_becomes_a_piece_and_the_ledger_says_so(config: SiteConfig,
     assert (decided[1].mode, decided[1].rung, decided[1].arm) == ("mps", "exact", LATE)
     said = Path(lock_path(config.cluster)).parent / "7.said"
     assert "mps:7" in said.read_text()
-
-
-@pytest.mark.parametrize("dies", ["before", "after"])
-def test_a_job_whose_look_was_killed_says_what_was_meant(config: SiteConfig, slurm: Controller, dies: str) -> None:
-    """It may begin before the next look, with the piece or as asked."""
-    said = Path(lock_path(config.cluster)).parent / "7.said"
-    wait(config, slurm, "7")
-    learn()
-    slurm.dies = dies
-    with pytest.raises(ProcessError):
-        look(config, slurm)
-    assert "; to become mps:7 at " in said.read_text()
-    slurm.dies = ""
-    look(config, slurm)
-    assert "; became mps:7 at " in said.read_text()
 
 
 def test_the_charge_before_and_after_is_said_as_slurm_bills_it(config: SiteConfig, slurm: Controller) -> None:
@@ -270,11 +257,37 @@ def test_who_comes_after_a_kill_knows_what_was_meant(config: SiteConfig, slurm: 
     with suppress(ProcessError):
         look(config, slurm)
     assert change(config, "7") == ("mps:7", False, "")
+    # It may begin before the next look.
+    assert "; became mps:7 at " in (Path(lock_path(config.cluster)).parent / "7.said").read_text()
     slurm.dies = ""
     assert look(config, slurm).bound == ("7",)
     assert change(config, "7") == ("mps:7", True, "")
     assert slurm.records["7"]["TresPerNode"] == "gres/mps:7"
     assert [one.given for one in read_decisions(config.decisions_folder, "-7.json")[0]] == ["as asked", "mps:7"]
+
+
+@pytest.mark.parametrize(
+    ("dies", "undo", "given"), [("before", False, "as asked"), ("after", False, "mps:7"), ("after", True, "as asked")]
+)
+@pytest.mark.parametrize("again", [False, True])
+def test_the_ledger_says_what_a_job_began_with_whoever_was_killed(
+    config: SiteConfig, slurm: Controller, dies: str, given: str, *, undo: bool, again: bool
+) -> None:
+    """But not of one that begins again, and may have more by then."""
+    wait(config, slurm, "7")
+    learn()
+    if undo:
+        look(config, slurm)
+    slurm.dies = dies
+    with pytest.raises(ProcessError):
+        look(config, slurm, undo=undo)
+    slurm.dies = ""
+    before = read_decisions(config.decisions_folder, "-7.json")[0]
+    slurm.records["7"] |= {"JobState": "RUNNING", "Restarts": str(int(again))}
+    look(config, slurm)
+    decided = read_decisions(config.decisions_folder, "-7.json")[0]
+    assert decided == before if again else decided[-1].given == given
+    assert read_waiting(config.cluster) == ([], 0)
 
 
 def test_a_new_reason_to_wait_puts_a_job_back_for_good(config: SiteConfig, slurm: Controller) -> None:
@@ -411,9 +424,29 @@ def test_as_many_go_back_as_gpus_are_free(
     assert look(config, bound).undone == ("8",)
 
 
-def test_an_array_does_not_go_back_for_one_gpu(config: SiteConfig, bound: Controller) -> None:
-    bound.records["7"] |= {"JobId": "7", "ArrayJobId": "7", "ArrayTaskId": "1-9"}
-    assert look(config, bound) == (("7",), ())
+def test_an_array_goes_back_where_all_that_wait_of_it_find_a_gpu(
+    config: SiteConfig, bound: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait(config, bound, "8")
+    look(config._replace(sharing=config.sharing._replace(late_back="off")), bound)
+    later(monkeypatch, 7200.0)
+    bound.records["7_[1-3]"] = bound.records.pop("7") | {"ArrayJobId": "7", "ArrayTaskId": "1-3"}
+    answer = bound.control
+    bound.control = lambda lines: answer([line.replace("job 7", "job 7_[1-3]") for line in lines])  # type: ignore[method-assign]
+    for free, undone in ((0, ()), (3, ("7",)), (3, ()), (4, ("8",))):
+        bound.units = bound.single = {WHOLE: free, SHARES: 6}
+        assert look(config, bound).undone == undone
+    assert bound.records["7_[1-3]"]["TresPerNode"] == "gres/gpu:h100:1"
+
+
+def test_an_array_does_not_go_back_for_fewer_gpus_nor_while_a_task_is_held(
+    config: SiteConfig, bound: Controller
+) -> None:
+    bound.records["7"] |= {"ArrayJobId": "7", "ArrayTaskId": "1-3"}
+    for reason, free in (("Priority", 2), ("JobArrayTaskLimit", 9)):
+        bound.records["7"]["Reason"] = reason
+        bound.units = bound.single = {WHOLE: free, SHARES: 6}
+        assert look(config, bound) == (("7",), ())
 
 
 def test_a_gpu_of_any_type_is_one_of_the_partitions(

@@ -133,7 +133,8 @@ def test_a_script_is_told_of_one_gpu_where_slurm_tells_of_a_piece(style: str) ->
 
 
 SLICE = "csub: asked gpu:1 at 1; became gpu:nvidia_h100_80gb_hbm3_1g.10gb:1 at 2, by 1 run; never again: x\n"
-SHARE = SLICE.replace("gpu:nvidia_h100_80gb_hbm3_1g.10gb:1", "mps:7")
+SLICE_GRES = "gpu:nvidia_h100_80gb_hbm3_1g.10gb:1"
+SHARE = SLICE.replace(SLICE_GRES, "mps:7")
 TOLD = {"SLURM_GPUS": "1", "SLURM_GPUS_PER_NODE": "1", "SLURM_TRES_BIND": "x"}
 # What Slurm tells a job that has a whole GPU, or a slice.
 HAS_GPU = {"SLURM_JOB_ID": "7", "SLURM_GPUS_ON_NODE": "1", **TOLD}
@@ -146,15 +147,24 @@ def late(
     shell: str,
     behind: str,
     environ: dict[str, str],
+    has: str = "",
     stderr: IO[str] | int = subprocess.PIPE,
 ) -> tuple[str, str]:
-    """Return what a block says and what comes behind it, of a job that may have got a piece while it waited."""
+    """Return what a block says and what comes behind it, of a job that may have got a piece while it waited.
+
+    Slurm says that it ``has`` these GPUs, and that the first task of its array has a slice.
+    """
     path = tmp_path / "slurm_colloc/waiting/c/7.said"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(said) if said else path.unlink(missing_ok=True)
     config = site(MPS_POOL)
     text = render_block(request(signature="s"), NEED, placement(SharingMode.EXCLUSIVE), config, sampled=True, late=True)
-    whole = {"PATH": os.environ["PATH"], **environ}
+    records = f"JobId=8 ArrayJobId=7 JOB_GRES={SLICE_GRES} \nJobId=7 ArrayJobId=7 JOB_GRES={has} Nodes=g1 \n"
+    scontrol = tmp_path / "bin/scontrol"
+    scontrol.parent.mkdir(exist_ok=True)
+    scontrol.write_text(f"#!/bin/sh\n[ -z \"${{SLURM_CLUSTERS-}}\" ] && [ '{has}' ] && printf '{records}'\n")
+    scontrol.chmod(0o755)
+    whole = {"PATH": f"{scontrol.parent}:{os.environ['PATH']}", "SLURM_CLUSTERS": "other", **environ}
     script = tmp_path / "script"
     script.write_bytes(text + behind.encode())
     argv = [shell, "-eu", str(script)]
@@ -176,9 +186,15 @@ def test_a_script_that_reads_what_it_asked_for_finds_it_on_a_slice(shell: str, t
     """An srun fits a slice with a number, and none with the name of another type."""
     behind = 'echo "$SLURM_GPUS ${SLURM_GPUS_PER_NODE-none} ${SLURM_TRES_BIND-none}"; set | grep "^csub_" || :'
     typed = {**HAS_GPU, "SLURM_GPUS_PER_NODE": "h100:1"}
-    # A look that was killed may have changed the job all the same.
-    for said in (SLICE, SLICE.replace("became", "to become")):
-        assert late(tmp_path, said, shell=shell, behind=behind, environ=typed) == (said, "1 none none\n")
+    assert late(tmp_path, SLICE, shell=shell, behind=behind, environ=typed, has=f"{SLICE_GRES}") == (
+        SLICE,
+        "1 none none\n",
+    )
+    # Slurm does not answer.
+    assert late(tmp_path, SLICE, shell=shell, behind=behind, environ=typed) == ("", "1 none none\n")
+    # A look was killed before Slurm was told of the change, or once it was undone.
+    for whole in ("gpu:h100:1", "(null)"):
+        assert late(tmp_path, SLICE, shell=shell, behind=behind, environ=typed, has=whole) == ("", "1 h100:1 x\n")
 
 
 @pytest.mark.parametrize("shell", SHELLS)
@@ -192,10 +208,8 @@ def test_a_late_share_says_so_and_asks_for_it_no_more(shell: str, tmp_path: Path
 @pytest.mark.parametrize("shell", SHELLS)
 def test_a_word_that_cannot_be_said_ends_no_job(shell: str, tmp_path: Path) -> None:
     with open("/dev/full", "w") as full:
-        assert late(tmp_path, SLICE, shell=shell, behind='echo "$SLURM_GPUS"', stderr=full, environ=HAS_GPU) == (
-            "",
-            "1\n",
-        )
+        behind = 'echo "$SLURM_GPUS"'
+        assert late(tmp_path, SLICE, shell=shell, behind=behind, stderr=full, environ=HAS_GPU) == ("", "1\n")
 
 
 def test_containers_are_handed_the_sites_daemon(tmp_path: Path) -> None:
