@@ -22,13 +22,15 @@ class Candidate(NamedTuple):
     """A job and the site, and what follows from both: the partitions that the job asks for and its time limit as asked.
 
     A piece has to hold ``memory_mib``, which is with the site's headroom, and the mean SM activity; a kernel of the job
-    runs in ``busy_pct`` of the time (None: not known).
+    runs in ``busy_pct`` of the time (None: not known). ``gpu_type`` is that of the GPU asked for, empty for any.
     """
 
     request: JobRequest
     footprint: Footprint
     config: SiteConfig
     access: Access
+    gpu_type: str
+    names: tuple[str, ...]
     partitions: tuple[Partition, ...]
     limit_min: float | None
     memory_mib: int
@@ -41,9 +43,11 @@ def candidate_of(request: JobRequest, footprint: Footprint, config: SiteConfig, 
     memory, active, busy = footprint.gpu_mem_peak_mib, footprint.sm_active_pct, footprint.busy_pct
     if memory is None or active is None:
         return None
-    partitions = asked_partitions(request, config)
+    gpu_type = next((gres.type for gres in request.gres if gres.name == "gpu"), "")
+    names = partition_names(request, config)
+    partitions = described(names, config)
     return Candidate(
-        *(request, footprint, config, access, partitions, _limit_min(request, partitions)),
+        *(request, footprint, config, access, gpu_type, names, partitions, _limit_min(request, partitions)),
         memory_mib=math.ceil(memory.q99) + config.sharing.headroom_mib,
         sm_active_pct=active.q95,
         # No SM is active without a kernel, whatever two counters say.
@@ -56,10 +60,15 @@ def partition_names(request: JobRequest, config: SiteConfig) -> tuple[str, ...]:
     return request.partitions or (config.default_partition,)
 
 
+def described(names: Iterable[str], config: SiteConfig) -> tuple[Partition, ...]:
+    """Return partitions as site.toml describes them; those that it does not have their name alone."""
+    partitions = {partition.name: partition for partition in config.partition}
+    return tuple(partitions.get(name, Partition(name)) for name in names)
+
+
 def asked_partitions(request: JobRequest, config: SiteConfig) -> tuple[Partition, ...]:
-    """Return the same partitions as site.toml describes them."""
-    described = {partition.name: partition for partition in config.partition}
-    return tuple(described.get(name, Partition(name)) for name in partition_names(request, config))
+    """Return the partitions that a job names, or the default one, as site.toml describes them."""
+    return described(partition_names(request, config), config)
 
 
 def asked_limit_min(request: JobRequest, config: SiteConfig) -> float | None:

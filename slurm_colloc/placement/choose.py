@@ -86,12 +86,12 @@ def _why_none(
 
 def _weighed(job: Candidate, pieces: list[Fit], free_now: FreeNow) -> Placement:
     """Return the placement on the piece that is free, or the best of those that are not, or on a whole GPU."""
-    tasks, names = job.request.array_at_once, tuple(partition.name for partition in job.partitions)
+    tasks = job.request.array_at_once
     options = [
         Option(
             str(piece.gres),
             kind_of(piece.gres),
-            (piece.target.named,) if piece.target.moved else names,
+            tuple(partition.name for partition in piece.target.partitions),
             piece.gres.quantity,
             piece.slowdown.expected,
         )
@@ -102,7 +102,7 @@ def _weighed(job: Candidate, pieces: list[Fit], free_now: FreeNow) -> Placement:
         # Its tasks may have all slices beside all GPUs, and the piece is one kind of them.
         whole_kind = whole_kind or "gpu"
     if whole_kind:
-        options.append(Option("as asked", whole_kind, names, 1, 1.0))
+        options.append(Option("as asked", whole_kind, job.names, 1, 1.0))
     if tasks > 1:
         options = [option._replace(at_once=at_once(option, job.config)) for option in options]
     free: Free | Reason | None = None
@@ -149,13 +149,11 @@ def _why_other(better: Weighed, smallest: Weighed) -> tuple[Rejected, tuple[Reas
 
 def _whole_kind(job: Candidate) -> str:
     """Return the kind of gres of a whole GPU that the job gets as asked; empty where it may get something else."""
-    gpu_type = next((gres.type for gres in job.request.gres if gres.name == "gpu"), "")
-    names = {partition.name for partition in job.partitions}
-    pools = [pool for pool in job.config.pool if names & set(pool.partitions)]
+    pools = [pool for pool in job.config.pool if set(job.names) & set(pool.partitions)]
     # Without a type it may land on any slice, whose wait and memory are others'.
-    if not gpu_type and any(part.quantity for pool in pools for part in pool.slice):
+    if not job.gpu_type and any(part.quantity for pool in pools for part in pool.slice):
         return ""
-    types = {pool.gpu_type for pool in pools if pool.gpus_per_node and gpu_type in ("", pool.gpu_type)}
+    types = {pool.gpu_type for pool in pools if pool.gpus_per_node and job.gpu_type in ("", pool.gpu_type)}
     return kind_of(Gres("gpu", types.pop(), 1)) if len(types) == 1 else ""
 
 
@@ -171,9 +169,9 @@ def _placed(job: Candidate, fit: Fit) -> Placement:
     reasons += _billed(job, fit)
     if target.moved:
         reasons.append(because("moved", partition=target.named))
-    options = [f"--{host.cpu_option}" * bool(host.cpu_option), f"--mem={host.mem}" * bool(host.mem)]
-    if any(options):
-        reasons.append(because("host-part", options=" ".join(filter(None, options))))
+    options = [f"--{option}" for option in (host.cpu_option, host.mem and f"mem={host.mem}") if option]
+    if options:
+        reasons.append(because("host-part", options=" ".join(options)))
     if limit := host_limit(job, fit):
         reasons.append(limit)
     return Placement(

@@ -56,16 +56,12 @@ def _gpus(allocation: str) -> tuple[Gres, ...]:
         return (Gres("gpu", "", 1),)
 
 
-def had_whole(allocation: str) -> bool:
-    """Return whether an allocation (in Slurm's words) is of whole GPUs, as far as its words tell."""
-    gpus = _gpus(allocation)
-    return bool(gpus) and not any(parse_profile(gres.type) or names_slice(gres.type) for gres in gpus)
-
-
 def had_piece(run: Evidence, allocation: str) -> bool:
-    """Return whether a run had a slice or a share of a GPU."""
+    """Return whether a run had a slice or a share of a GPU, as far as its allocation (in Slurm's words) tells."""
+    gpus = _gpus(allocation)
+    is_cut = any(parse_profile(gres.type) or names_slice(gres.type) for gres in gpus)
     # A device that is no slice has no mode; csub's own word for having left a job as asked is one.
-    return run.mode not in ("", SharingMode.EXCLUSIVE) or not had_whole(allocation)
+    return run.mode not in ("", SharingMode.EXCLUSIVE) or is_cut or not gpus
 
 
 def _measured(gpu_model: str, peak_mib: float, active_pct: float) -> Footprint:

@@ -10,7 +10,7 @@ from slurm_colloc.core.config import MigSlice, Partition, Pool, SiteConfig
 from slurm_colloc.core.model import Gres, JobRequest, Reason, Rejected, because
 from slurm_colloc.core.units import demand_units, most_of_whole
 from slurm_colloc.gpu.mig import parse_profile
-from slurm_colloc.placement.candidate import Candidate, other_card, suspending
+from slurm_colloc.placement.candidate import Candidate, described, other_card, suspending
 from slurm_colloc.placement.speed import Slowdown, most_in_part, most_on_slice, on_share, on_slice, part_needed
 from slurm_colloc.placement.time_and_cores import (
     Host,
@@ -20,6 +20,7 @@ from slurm_colloc.placement.time_and_cores import (
     mem_mib_of,
     time_needed,
 )
+from slurm_colloc.slurm.free_gpus import kind_of
 from slurm_colloc.slurm.limits import MINUTES, broken_limit, limit_passed_by
 
 # A larger share leaves less beside it than the smallest slice, which is of no use to anybody.
@@ -27,11 +28,15 @@ _LARGEST_SHARE = 7 / 8
 
 
 class Target(NamedTuple):
-    """A pool, the partition in which the job would use it, and whether that is another than those asked for."""
+    """A pool, the partition in which the job would use it, and whether that is another than those asked for.
+
+    ``partitions`` are all in which Slurm may then start the job.
+    """
 
     pool: Pool
     partition: Partition
     moved: bool
+    partitions: tuple[Partition, ...]
 
     @property
     def moved_to(self) -> Partition | None:
@@ -66,17 +71,16 @@ class Fit(NamedTuple):
 
 def targets_of(job: Candidate, rejected: list[Rejected]) -> Iterator[Target]:
     """Yield the pools that the job may run in and that its need speaks of, those of its own partitions first."""
-    described = {partition.name: partition for partition in job.config.partition}
-    own = [partition.name for partition in job.partitions]
-    more = dict.fromkeys(name for partition in job.partitions for name in partition.pieces_in if name not in own)
-    partitions = [*job.partitions, *(described.get(name, Partition(name)) for name in more)]
+    more = dict.fromkeys(name for partition in job.partitions for name in partition.pieces_in if name not in job.names)
+    partitions = [*job.partitions, *described(more, job.config)]
     moves = []
     for pool in job.config.pool:
         partition = next((partition for partition in partitions if partition.name in pool.partitions), None)
         if partition is None:
-            rejected.append(Rejected(f"pool {pool.name}", because("not-in-partition", partitions=tuple(own))))
+            rejected.append(Rejected(f"pool {pool.name}", because("not-in-partition", partitions=job.names)))
             continue
-        target = Target(pool, partition, moved=partition.name in more)
+        moved = partition.name in more
+        target = Target(pool, partition, moved, (partition,) if moved else job.partitions)
         if reason := _barred(job, target):
             rejected.append(Rejected(f"pool {pool.name}", reason))
         elif target.moved:
@@ -88,9 +92,9 @@ def targets_of(job: Candidate, rejected: list[Rejected]) -> Iterator[Target]:
 
 def _barred(job: Candidate, target: Target) -> Reason | None:
     """Return why a job may not run in a pool, or nothing is known of its need there; None where it may."""
-    pool, partition, _ = target
+    pool, partition = target.pool, target.partition
     protected = job.config.sharing.protected_types
-    gpu_type = next((gres.type for gres in job.request.gres if gres.name == "gpu"), "")
+    gpu_type = job.gpu_type
     models = {pool.gpu_model for pool in job.config.pool if gpu_type and pool.gpu_type == gpu_type}
     if restriction := shut_by(partition.restrictions):
         return because("partition-shut", partition=partition.name, restriction=restriction)
@@ -165,7 +169,7 @@ def pieces_in(job: Candidate, targets: list[Target], rejected: list[Rejected]) -
 def _refused_by_slurm(job: Candidate, fit: Fit, targets: list[Target]) -> Reason | None:
     """Return why Slurm would refuse the fit or might take it elsewhere than meant; None where neither is so."""
     partition, gres, limits = fit.target.partition, fit.gres, job.access.limits
-    names = {item.name for item in _partitions_of(job, fit.target)}
+    names = {item.name for item in fit.target.partitions}
     weighed = {target.pool.name for target in targets if target.moved == fit.target.moved}
     for pool in job.config.pool:
         if pool.name not in weighed and names & set(pool.partitions) and offers(pool, gres):
@@ -175,13 +179,9 @@ def _refused_by_slurm(job: Candidate, fit: Fit, targets: list[Target]) -> Reason
         return reason
     if limits is None:
         return None
-    tres = {"node": 1, f"gres/{gres.name}": gres.quantity}
-    tres |= {"cpu": cores} if cores else {}
-    tres |= {"mem": mem_mib} if mem_mib else {}
-    if gres.type:
-        tres[f"gres/{gres.name}:{gres.type}"] = gres.quantity
-    if fit.time_limit_min is not None:
-        tres[MINUTES] = fit.time_limit_min
+    pieces = {f"gres/{name}": gres.quantity for name in (gres.name, kind_of(gres))}
+    amounts = {"node": 1, "cpu": cores, "mem": mem_mib, MINUTES: fit.time_limit_min, **pieces}
+    tres = {name: amount for name, amount in amounts.items() if amount}
     whose = job.request.account, job.request.qos, partition.name, partition.qos
     broken = broken_limit(limits, tres, *whose)
     return broken if broken or gres.name == "gpu" else limit_passed_by(limits, f"gres/{gres.name}", *whose)
@@ -273,10 +273,6 @@ def _shares(job: Candidate, targets: list[Target], name: str) -> Iterator[Fit | 
             yield max(fits, key=lambda fit: fit.gres.quantity)
 
 
-def _partitions_of(job: Candidate, target: Target) -> tuple[Partition, ...]:
-    return (target.partition,) if target.moved else job.partitions
-
-
 def _most_of_all(units: int, pools: list[Pool], name: str, config: SiteConfig, *, in_turns: bool) -> Most:
     """Return what so many shares hold on whichever of these pools; there is a largest share."""
     sizes = [(pool.gpu_mem_mib or 0, shares_per_gpu(pool, name)) for pool in pools]
@@ -298,7 +294,7 @@ def _share(job: Candidate, target: Target, pools: list[Pool], name: str) -> Fit 
     Slurm may take it from any of these ``pools``.
     """
     request, config, pool, part_taken = job.request, job.config, target.pool, job.footprint.part_taken
-    per_gpu, is_mps, partitions = shares_per_gpu(pool, name), name == "mps", _partitions_of(job, target)
+    per_gpu, is_mps, partitions = shares_per_gpu(pool, name), name == "mps", target.partitions
     # Its neighbours may be under other daemons than its own.
     turns = is_mps and any(partition.mps_users == "each" for partition in partitions)
     if barred := (*request.no_share, *(request.no_mps if is_mps else ())):
@@ -345,7 +341,7 @@ def _cores_and_mem_mib(job: Candidate, fit: Fit) -> tuple[int, int | None]:
     """Return the cores of a job on a piece (0 for a number that is not known), and its host memory."""
     request = job.request
     cpus = max(fit.host.cpus, request.cpus_asked or 0, request.cpus_per_gpu or 0, request.tasks or 0, request.min_cpus)
-    return cpus, mem_mib_of(job, _partitions_of(job, fit.target), fit.host.mem, cpus)
+    return cpus, mem_mib_of(job, fit.target.partitions, fit.host.mem, cpus)
 
 
 def host_limit(job: Candidate, fit: Fit) -> Reason | None:
