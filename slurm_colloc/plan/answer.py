@@ -9,7 +9,7 @@ from typing import NamedTuple
 from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.errors import InputError
 from slurm_colloc.gpu.mig import plain
-from slurm_colloc.plan.change import NO_WHOLE_GPUS, Asked, changed, gpus_of, otherwise, pools_with_whole, whole_gpus
+from slurm_colloc.plan.change import Asked, changed, gpus_of, otherwise, pools_with_whole, whole_gpus
 from slurm_colloc.plan.geometry import Cut, alternatives, best_cuts, profiles_of, unlisted
 from slurm_colloc.plan.past import CLASSES, PIECES, Past, Run
 from slurm_colloc.plan.scenario import TOTAL, Range, Scenario, Weeks, freed_gpu_hours
@@ -288,7 +288,7 @@ def _compare(
         chosen = compared[0].cuts
         pools.append(PoolCompared(pool.name, whole_gpus(pool), sum(jobs_at_once.values()), tuple(compared)))
     if not pools:
-        raise InputError(why_not[0] if why_not else NO_WHOLE_GPUS)
+        raise InputError(why_not[0])
     return tuple(pools), tuple(why_not)
 
 

@@ -4,8 +4,9 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from slurm_colloc.core.config import Partition, Pool, SiteConfig
+from slurm_colloc.core.config import Pool, SiteConfig
 from slurm_colloc.core.errors import InputError
+from slurm_colloc.placement.candidate import described
 from slurm_colloc.plan.geometry import Cut, with_cuts
 from slurm_colloc.plan.past import Run
 from slurm_colloc.plan.sharing import Sharing, drawn, moved
@@ -16,7 +17,6 @@ _MPS_PER_GPU, _SHARDS_PER_GPU = 100, 10
 # A job more comes within so long after the one that it is like.
 _LATER_S = 3600.0
 _COPY = 10**9
-NO_WHOLE_GPUS = "site.toml has no pool with whole GPUs to plan for"
 
 
 class Asked(NamedTuple):
@@ -47,8 +47,14 @@ def gpus_of(config: SiteConfig) -> int:
 
 
 def pools_with_whole(config: SiteConfig) -> Sequence[Pool]:
-    """Return the pools whose GPUs may be cut."""
-    return [pool for pool in config.pool if pool.gpus_per_node]
+    """Return the pools whose GPUs may be cut.
+
+    Raises:
+        InputError: there are none.
+    """
+    if pools := [pool for pool in config.pool if pool.gpus_per_node]:
+        return pools
+    raise InputError("site.toml has no pool with whole GPUs to plan for")
 
 
 def changed(config: SiteConfig, change: Asked) -> SiteConfig:
@@ -65,9 +71,7 @@ def changed(config: SiteConfig, change: Asked) -> SiteConfig:
 
 
 def _with_gpus(config: SiteConfig, gpus: int) -> SiteConfig:
-    pool = max(pools_with_whole(config), key=whole_gpus, default=None)
-    if pool is None:
-        raise InputError(NO_WHOLE_GPUS)
+    pool = max(pools_with_whole(config), key=whole_gpus)
     after = whole_gpus(pool) + gpus
     if gpus % pool.gpus_per_node:
         raise InputError(
@@ -108,14 +112,15 @@ def _with_shares(config: SiteConfig, change: Asked) -> SiteConfig:
     sharing = config.sharing
     daemon = "site" if change.mps and sharing.mps_daemon == "none" else sharing.mps_daemon
     order = tuple(dict.fromkeys((*sharing.order, "mig", "mps", *(["shard"] if change.shards else []))))
-    listed = {partition.name: partition for partition in config.partition}
-    names = dict.fromkeys([*listed, *(name for pool in config.pool for name in pool.partitions)])
-    partitions = [listed.get(name, Partition(name)) for name in names]
+    listed = [partition.name for partition in config.partition]
+    partitions = described(
+        dict.fromkeys([*listed, *(name for pool in config.pool for name in pool.partitions)]), config
+    )
     if change.mps:
-        partitions = [partition._replace(mps_users=partition.mps_users or "each") for partition in partitions]
+        partitions = tuple(partition._replace(mps_users=partition.mps_users or "each") for partition in partitions)
     return config._replace(
         pool=tuple(map(shared, config.pool)),
-        partition=tuple(partitions),
+        partition=partitions,
         sharing=sharing._replace(mps_daemon=daemon, order=order),
     )
 

@@ -14,17 +14,8 @@ from typing import NamedTuple
 
 from slurm_colloc.core.config import Pool, SiteConfig
 from slurm_colloc.core.errors import InputError
-from slurm_colloc.plan.answer import comparable, load, missed, settled
-from slurm_colloc.plan.change import (
-    NO_WHOLE_GPUS,
-    Asked,
-    changed,
-    gpus_of,
-    otherwise,
-    pools_with_whole,
-    resized,
-    whole_gpus,
-)
+from slurm_colloc.plan.answer import MOST_ERROR_PCT, comparable, load, missed, settled
+from slurm_colloc.plan.change import Asked, changed, gpus_of, otherwise, pools_with_whole, resized, whole_gpus
 from slurm_colloc.plan.geometry import Cut, best_cuts, profiles_of
 from slurm_colloc.plan.model import Started
 from slurm_colloc.plan.past import CLASSES, PIECES, Past, Run
@@ -38,9 +29,8 @@ MORE_S, MORE_PART = 300.0, 0.1
 # A replay is given up once a class has waited so many times as long as it may, as some draw of weeks may bear more, and
 # sooner where jobs are many, as it takes long.
 _HOPELESS, _HOPELESS_OF_MANY = 3.0, 1.25
-# The replay and the site may differ by so much of the mean wait, or so little that it says nothing of a bound.
-MOST_ERROR_PCT, MOST_ERROR_S = 25.0, 30.0
-
+# The replay and the site may differ by so little that it says nothing of a bound.
+_MOST_ERROR_S = 30.0
 # Few jobs are replayed several times, from other seconds on.
 _MOST_STARTS, _REPLAYED_JOBS = 8, 10_000
 _MOST_GROWTH, _GROWTH_STEP = 3.0, 0.1
@@ -120,6 +110,11 @@ class Need(NamedTuple):
     unreplayed: Unreplayed | None
     left_out: tuple[str, ...]
     cuts: tuple[Cut, ...]
+
+    @property
+    def is_trusted(self) -> bool:
+        """Return whether the replay of today is near enough to what was."""
+        return self.error_pct <= MOST_ERROR_PCT or self.error_s <= _MOST_ERROR_S
 
 
 class Trial(NamedTuple):
@@ -214,8 +209,6 @@ class _Search:
         self._past, self._config, self._rules, self._bound, self._step = past, config, rules, bound, step
         self._gpus = {pool.name: whole_gpus(pool) for pool in pools_with_whole(config)}
         self._pools = sorted(pools_with_whole(config), key=whole_gpus, reverse=True)
-        if not self._pools:
-            raise InputError(NO_WHOLE_GPUS)
         self.load = load(past, config) or 0.0
         self._starts = max(1, min(_MOST_STARTS, _REPLAYED_JOBS // max(1, len(past.runs))))
         self.today = Scenario(past.runs, site_of(config, rules), starts=self._starts)
@@ -378,8 +371,7 @@ class _Search:
                 yield ClassNeed(name, len(runs), today, then, self._waits(runs, on_need), self._waits(runs, node_down))
 
     def _waits(self, runs: Sequence[Run], done: Scenario | None) -> Waits | None:
-        waits = sorted(done.waits(runs)) if done else []
-        if done is None or not waits:
+        if done is None or not (waits := sorted(done.waits(runs))):
             return None
         weeks = [total / count for total, count in self.weeks.sums(runs, done.wait_s) if count]
         return Waits(fmean(waits), waits[len(waits) // 2], waits[int(0.95 * len(waits))], max(weeks))

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.units import counted, in_words, printable
-from slurm_colloc.plan.need import MOST_ERROR_PCT, MOST_ERROR_S, Need
+from slurm_colloc.plan.need import Need
 from slurm_colloc.plan.past import PIECES
 from slurm_colloc.plan.scenario import Range
 from slurm_colloc.plan.text import plain, table, unreplayed_hours
@@ -50,14 +50,9 @@ class Extras(NamedTuple):
     currency: str = ""
 
 
-def trusted(answer: Need) -> bool:
-    """Return whether the replay of today is near enough to what was."""
-    return answer.error_pct <= MOST_ERROR_PCT or answer.error_s <= MOST_ERROR_S
-
-
 def headline(answer: Need) -> list[str]:
     """Return in sentences whether fewer GPUs do, who waits less, who waits longer, and how sure it is; or why not."""
-    if not trusted(answer):
+    if not answer.is_trusted:
         return [
             f"What sharing is worth is not said: the replay of today misses the mean wait that was "
             f"({in_words(answer.measured_mean_s)}) by {answer.error_pct:.0f} %."
@@ -75,13 +70,13 @@ def headline(answer: Need) -> list[str]:
 
 
 def _sooner(answer: Need) -> Iterator[str]:
-    """Yield who waits less with sharing on all GPUs, and who longer: on average, and the slowest."""
+    """Yield who waits less with sharing on all GPUs, and who longer, by the mean and by the slowest."""
     slowdown = answer.sharing.slowdown
     means: list[str] = []
     slowest: list[str] = []
     for name, number, today, on_all, *_ in answer.classes[:-1]:
         jobs = f"jobs of {name}".replace(f"of {PIECES}", f"that {_PLACED}")
-        # Of 20 jobs the wait that 95 of 100 stay below is the longest.
+        # The wait that 95 of 100 stay below is the longest one of 20 jobs.
         of, more = ("", " or more") if number > 20 else (f"the slowest of {number}: ", "")
         mean = f"{in_words(on_all.mean_s)} instead of {in_words(today.mean_s)}"
         if on_all.mean_s > today.mean_s + 1:
@@ -114,7 +109,8 @@ def _certainty(answer: Need) -> str:
 
 def tables(answer: Need) -> list[list[list[str]]]:
     """Return the GPUs that keep the waits, where the worth is said, and the waits: tables, their titles first."""
-    return [*([list(_fewest(answer, answer.worth))] if answer.worth and trusted(answer) else []), list(_waits(answer))]
+    fewest = [list(_fewest(answer, answer.worth))] if answer.worth and answer.is_trusted else []
+    return [*fewest, list(_waits(answer))]
 
 
 def _fewest(answer: Need, worth: Range) -> Iterator[list[str]]:
@@ -176,12 +172,12 @@ def facts(answer: Need, config: SiteConfig, extras: Extras) -> Iterator[str]:
     by = f"the larger of {in_words(answer.bound.more_s)} and {100 * answer.bound.more_part:.0f} %"
     longer = f"grows by more than {by}" if answer.bound.more_s or answer.bound.more_part else "grows"
     yield f"waits are kept if no class's mean wait {longer}{f'; at most, {bound}' if bound else ''}"
-    if (assumed := extras.assumed) and trusted(assumed) and assumed.worth:
+    if (assumed := extras.assumed) and assumed.is_trusted and assumed.worth:
         yield (
             f"if {assumed.assumed} jobs not measured used what --assume says, sharing were worth "
             f"{_worth(assumed.worth)} GPUs: {assumed.shared} of {assumed.gpus} gave the waits of today"
         )
-    if not trusted(answer):
+    if not answer.is_trusted:
         yield from unreplayed_hours(answer.unreplayed)
         return
     if answer.worth is None:

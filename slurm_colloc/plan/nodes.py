@@ -9,7 +9,7 @@ from slurm_colloc.plan.model import NodeKind, Scheduler, Shape
 
 NOW = 0.0
 _NOTHING = Shape("", 0, 0, 0)
-# From when on a job could have so many cores, so much memory and so many units of each kind.
+# A moment, and the cores, memory and units of each kind that a job could have from then on.
 _Step = tuple[float, int, int, Mapping[str, int]]
 
 
@@ -102,7 +102,7 @@ class Node:
 
 
 class Ranked:
-    """The nodes of one partition by when a job of one shape fits there; what changed is looked at when it is asked."""
+    """The nodes of one partition by when a job of one shape fits there; those that changed are looked at when asked."""
 
     def __init__(self, shape: Shape, nodes: Sequence[Node], which: Iterable[int]) -> None:
         self._shape, self._nodes = shape, nodes
@@ -211,10 +211,9 @@ def chosen(usable: Sequence[int], wanted: int) -> tuple[int, ...]:
             rows[-1].append(index)
         else:
             rows.append([index])
-    found: list[int] = []
-    while len(found) < wanted:
-        more = wanted - len(found)
-        row = min((row for row in rows if len(row) >= more), key=len, default=None) or max(rows, key=len)
+    nodes: list[int] = []
+    while lacking := wanted - len(nodes):
+        row = min((row for row in rows if len(row) >= lacking), key=len, default=None) or max(rows, key=len)
         rows.remove(row)
-        found += row[:more]
-    return tuple(found)
+        nodes += row[:lacking]
+    return tuple(nodes)

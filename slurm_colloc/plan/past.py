@@ -155,7 +155,7 @@ def throttles(runs: Iterable[Allocated], since_s: float) -> dict[str, int]:
     for run in runs:
         arrays[run.array].append(run)
     arrays.pop("", None)
-    found = {}
+    limits = {}
     for array, tasks in arrays.items():
         ends = [(task.end_s, -1) for task in tasks if task.end_s is not None]
         moments = sorted([(task.start_s, 1) for task in tasks] + ends)
@@ -167,8 +167,8 @@ def throttles(runs: Iterable[Allocated], since_s: float) -> dict[str, int]:
             for at_s in released
         ]
         if before and min(before) == max(running):
-            found[array] = max(running)
-    return found
+            limits[array] = max(running)
+    return limits
 
 
 def _shape(run: Allocated, pools: Mapping[str, Pool]) -> tuple[Shape, str]:

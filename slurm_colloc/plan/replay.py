@@ -26,7 +26,7 @@ _Entry = tuple[float, float, int, Job, Ranked]
 _LOOKS = 2000
 # The first of the times within which Slurm looks at the ends of running jobs together.
 _FIRST_SPAN_S = 30.0
-# Of so many in the queue; who stands further behind is looked at less closely, and not put between others.
+# Jobs further behind in the queue are looked at less closely, and not put between others.
 _IN_SPANS = 20
 
 
@@ -36,7 +36,7 @@ def replay(site: Site, jobs: Iterable[Job], enough: Callable[[Started], bool] | 
     Args:
         site: nodes and rules.
         jobs: in any order; their numbers are different.
-        enough: told of each start; what began before it returns True is all of the answer.
+        enough: told of each start; the answer ends with the one for which it returns True.
     """
     return _Replay(site, sorted(jobs, key=lambda job: (-job.submit_s, -job.number)), enough).run()
 
@@ -326,10 +326,10 @@ class _Replay:
 
 
 class _Chances:
-    """Which of those that backfill looks at could start at once: where none can, looking further changes nothing."""
+    """Which of those that backfill looks at could start at once; looking further changes nothing if none can."""
 
     def __init__(self, ahead: Sequence[_Entry]) -> None:
-        # By what is asked for: at which places, from the last to the first, and the least time limit from there on.
+        # The places of each request, from the last to the first, and the least time limit from there on.
         self._limits: dict[Ranked, tuple[list[int], list[float]]] = {}
         full: set[Ranked] = set()
         for place in range(len(ahead) - 1, -1, -1):

@@ -14,7 +14,7 @@ from slurm_colloc.plan.sharing import Sharing
 
 TOTAL = "all"
 _WEEK_S, _HOUR_S = 7 * 86400.0, 3600.0
-# Slurm's rounds are of half a minute and a minute: so much later is another place in them.
+# A start so much later has another place in Slurm's rounds of half a minute and a minute.
 _ROUND_S = 11.0
 _LEAST_WEEKS, _DRAWS, _ENDS = 4, 1000, 0.05
 
@@ -94,7 +94,7 @@ class Weeks:
         return [(sum(of_week), len(of_week)) for of_week in weeks]
 
     def means(self, sums: Sequence[tuple[float, int]]) -> list[float]:
-        """Return the mean in each draw; 0 where it has none of the runs."""
+        """Return the mean in each draw, 0 in one that has none of the runs."""
         return [mean(sums, weeks) for weeks in self.draws]
 
     def ends(self, figures: Sequence[float]) -> tuple[float | None, float | None]:
