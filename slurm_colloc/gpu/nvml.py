@@ -9,7 +9,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 import pynvml
@@ -64,9 +63,9 @@ _DRIVER_GONE = frozenset(
 )
 
 
-def _or_none(call: Callable[[], Any]) -> Any:
+def _or_none(call: Callable[..., Any], *args: Any, **options: Any) -> Any:
     try:
-        return call()
+        return call(*args, **options)
     except pynvml.NVMLError as error:
         if error.value in _NOT_OFFERED:
             return None
@@ -83,17 +82,13 @@ class _Unit:
         # Two compute instances in one GPU instance have its counters and memory in common, and neither has its own.
         self.is_alone = True
         # Nothing is known of the time before: the first reading of what is counted since the previous one is None.
-        self._samples = self._allocate()
+        support = _or_none(pynvml.nvmlGpmQueryDeviceSupport, parent)
+        has_gpm = support is not None and support.isSupportedDevice
+        self._samples = [pynvml.nvmlGpmSampleAlloc() for _ in range(2)] if has_gpm else None
         self._sampled_s: float | None = None
         self._energy_mj: int | None = None
         self._util_seen_us = 0
         self._processes_seen_us = 0
-
-    def _allocate(self) -> list[Any] | None:
-        support = _or_none(lambda: pynvml.nvmlGpmQueryDeviceSupport(self._parent))
-        if support is None or not support.isSupportedDevice:
-            return None
-        return [pynvml.nvmlGpmSampleAlloc(), pynvml.nvmlGpmSampleAlloc()]
 
     def _take(self, sample: Any) -> Any:
         if self.unit.gpu_instance is None:
@@ -103,7 +98,7 @@ class _Unit:
     def gpm(self) -> dict[str, float | None]:
         """Return GPM's figures since the previous call, by our names; nothing where the driver has none."""
         samples, before_s, self._sampled_s = self._samples, self._sampled_s, None
-        if samples is None or not self.is_alone or _or_none(lambda: self._take(samples[1])) is None:
+        if samples is None or not self.is_alone or _or_none(self._take, samples[1]) is None:
             return {}
         samples.reverse()
         self._sampled_s = time.monotonic()
@@ -115,7 +110,7 @@ class _Unit:
         request.sample2, request.sample1 = samples
         for position, number in enumerate(_GPM.values()):
             request.metrics[position].metricId = number
-        if _or_none(lambda: pynvml.nvmlGpmMetricsGet(request)) is None:
+        if _or_none(pynvml.nvmlGpmMetricsGet, request) is None:
             return {}
         return {
             name: None if (metric := request.metrics[position]).nvmlReturn else activity_pct(metric.value)
@@ -131,44 +126,38 @@ class _Unit:
         if self.unit.profile:
             return None
         since_us = self._util_seen_us = _not_ahead(self._util_seen_us)
-        samples = _or_none(
-            lambda: pynvml.nvmlDeviceGetSamples(self.handle, pynvml.NVML_GPU_UTILIZATION_SAMPLES, since_us)
-        )
+        samples = _or_none(pynvml.nvmlDeviceGetSamples, self.handle, pynvml.NVML_GPU_UTILIZATION_SAMPLES, since_us)
         values = [(int(item.timeStamp), int(item.sampleValue.uiVal)) for item in (samples[1] if samples else ())]
         new = [value for at_us, value in values if since_us < at_us < _NO_VALUE and value <= 100]
         self._util_seen_us = max([since_us, *(at_us for at_us, _ in values if at_us < _NO_VALUE)])
         if new and since_us:
             return sum(new) / len(new)
-        now = _or_none(lambda: pynvml.nvmlDeviceGetUtilizationRates(self.handle))
+        now = _or_none(pynvml.nvmlDeviceGetUtilizationRates, self.handle)
         return None if now is None or now.gpu > 100 else float(now.gpu)
 
     def energy_j(self) -> float | None:
         """Return the energy taken since the previous call; None after the counter began anew with the driver."""
-        before, self._energy_mj = self._energy_mj, self._energy()
+        if self.unit.profile:  # it is the card's, not the slice's
+            return None
+        now_mj = _or_none(pynvml.nvmlDeviceGetTotalEnergyConsumption, self.handle)
+        before, self._energy_mj = self._energy_mj, None if now_mj is None or now_mj >= _NO_VALUE else int(now_mj)
         if before is None or self._energy_mj is None or self._energy_mj < before:
             return None
         return joules(self._energy_mj - before)
 
-    def _energy(self) -> int | None:
-        if self.unit.profile:  # the card's, not the slice's
-            return None
-        energy_mj = _or_none(lambda: pynvml.nvmlDeviceGetTotalEnergyConsumption(self.handle))
-        return None if energy_mj is None or energy_mj >= _NO_VALUE else int(energy_mj)
-
-    def process_sm_util(self) -> dict[int, float | None]:
+    def process_sm_util(self, *, split: bool = True) -> dict[int, float | None]:
         """Return SM percent by PID since the previous call; empty when nothing ran or the driver has none.
 
-        The first call returns nothing: the driver would answer with a mean over all that it has kept.
+        The first call returns nothing: the driver would answer with a mean over all that it has kept. So does one that
+        finds nothing to ``split``, and the next is then a first one.
         """
+        if not split:
+            self._processes_seen_us = 0
+            return {}
         since_us = self._processes_seen_us = _not_ahead(self._processes_seen_us)
-        items = _or_none(lambda: pynvml.nvmlDeviceGetProcessUtilization(self.handle, since_us)) or []
+        items = _or_none(pynvml.nvmlDeviceGetProcessUtilization, self.handle, since_us) or []
         self._processes_seen_us = max([since_us, *(item.timeStamp for item in items if item.timeStamp < _NO_VALUE)])
         return {item.pid: float(item.smUtil) if item.smUtil <= 100 else None for item in items} if since_us else {}
-
-    def forget_processes(self) -> dict[int, float | None]:
-        """Return nothing, and let the next question of that kind be a first one."""
-        self._processes_seen_us = 0
-        return {}
 
     def forget(self) -> None:
         """Let the next reading be a first one: counts of meanwhile are of a time that nobody looked at."""
@@ -264,7 +253,7 @@ def _open_all(numbers: dict[str, int]) -> list[_Unit]:
                 failed.append(error)
                 if error.value in _DRIVER_GONE or len(failed) == count:
                     raise
-        minors = [_or_none(partial(pynvml.nvmlDeviceGetMinorNumber, opened.handle)) for opened in units]
+        minors = [_or_none(pynvml.nvmlDeviceGetMinorNumber, opened.handle) for opened in units]
     except pynvml.NVMLError as error:
         with suppress(pynvml.NVMLError):
             pynvml.nvmlShutdown()
@@ -293,11 +282,11 @@ def _identities() -> set[str]:
 
 def _slices(device: Any) -> list[Any] | None:
     """Return the handles of a GPU's MIG devices, None when it is not cut."""
-    mode = _or_none(lambda: pynvml.nvmlDeviceGetMigMode(device)) or [0, 0]
+    mode = _or_none(pynvml.nvmlDeviceGetMigMode, device) or [0, 0]
     if mode[0] == 0:
         return None
     handles = (
-        _or_none(partial(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, device, position))
+        _or_none(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, device, position)
         for position in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(device))
     )
     return [handle for handle in handles if handle is not None]
@@ -333,13 +322,11 @@ def _open_slice(handle: Any, device: Any, parent_uuid: str, model: str, whole_sm
 
 def _sm_count(device: Any) -> int:
     """Return the SMs of a whole GPU: that of its largest MIG profile where MIG exists, else cores over cores per SM."""
-    info = _or_none(
-        lambda: pynvml.nvmlDeviceGetGpuInstanceProfileInfo(device, pynvml.NVML_GPU_INSTANCE_PROFILE_7_SLICE)
-    )
+    info = _or_none(pynvml.nvmlDeviceGetGpuInstanceProfileInfo, device, pynvml.NVML_GPU_INSTANCE_PROFILE_7_SLICE)
     if info is not None:
         return int(info.multiprocessorCount)
-    cores = _or_none(lambda: pynvml.nvmlDeviceGetNumGpuCores(device))
-    major, minor = _or_none(lambda: pynvml.nvmlDeviceGetCudaComputeCapability(device)) or (0, 0)
+    cores = _or_none(pynvml.nvmlDeviceGetNumGpuCores, device)
+    major, minor = _or_none(pynvml.nvmlDeviceGetCudaComputeCapability, device) or (0, 0)
     # P100, Volta and Turing, A100 and A30; the others have twice as many.
     per_sm = 64 if major == 7 or (major, minor) in ((6, 0), (8, 0)) else 128
     return int(cores) // per_sm if cores else 0
@@ -351,11 +338,11 @@ def _total(handle: Any) -> int:
 
 def _reading(opened: _Unit, process_list: bool) -> UnitReading:
     # Version 2 reports the driver's reserve apart; version 1 calls an empty GPU 0.6 % full.
-    memory = _or_none(lambda: pynvml.nvmlDeviceGetMemoryInfo(opened.handle, version=pynvml.nvmlMemory_v2))
+    memory = _or_none(pynvml.nvmlDeviceGetMemoryInfo, opened.handle, version=pynvml.nvmlMemory_v2)
     if memory is None:
         _total(opened.handle)  # raises for a slice that is no more; an old driver has version 1
     used = None if memory is None or memory.used >= _NO_VALUE or not opened.is_alone else used_mib(int(memory.used))
-    power = None if opened.unit.profile else _or_none(lambda: pynvml.nvmlDeviceGetPowerUsage(opened.handle))
+    power = None if opened.unit.profile else _or_none(pynvml.nvmlDeviceGetPowerUsage, opened.handle)
     gpu_util, gpm = opened.gpu_util(), opened.gpm()
     return UnitReading(
         uuid=opened.unit.uuid,
@@ -370,18 +357,18 @@ def _reading(opened: _Unit, process_list: bool) -> UnitReading:
 
 def _processes(opened: _Unit, host_pids: bool) -> list[GpuProcess] | None:
     """Return the processes on a unit, None where the driver does not tell."""
-    running = _or_none(lambda: pynvml.nvmlDeviceGetComputeRunningProcesses(opened.handle))
+    running = _or_none(pynvml.nvmlDeviceGetComputeRunningProcesses, opened.handle)
     if running is None:
         return None
-    graphics = _or_none(lambda: pynvml.nvmlDeviceGetGraphicsRunningProcesses(opened.handle)) or []
-    served = _or_none(lambda: pynvml.nvmlDeviceGetMPSComputeRunningProcesses(opened.handle))
+    graphics = _or_none(pynvml.nvmlDeviceGetGraphicsRunningProcesses, opened.handle) or []
+    served = _or_none(pynvml.nvmlDeviceGetMPSComputeRunningProcesses, opened.handle)
     clients = {item.pid for item in served or ()}
     other_kind = ProcessKind.UNKNOWN if served is None else ProcessKind.COMPUTE
     # A PID can be in both lists. The compute list also has the server of MPS.
     items = {item.pid: item for item in [*graphics, *running] if item.pid != _NO_PID}
     # Only where there is something to split: the call takes the driver 2 ms.
     split = len(items) > 1 and not clients and not opened.unit.profile
-    sm_util = opened.process_sm_util() if split else opened.forget_processes()
+    sm_util = opened.process_sm_util(split=split)
     # The driver lists only processes that ran kernels; a resident process beside them used none.
     has_sm_util = bool(sm_util)
     return [
