@@ -105,12 +105,9 @@ def _weighed(job: Candidate, pieces: list[Fit], free_now: FreeNow) -> Placement:
         options.append(Option("as asked", whole_kind, job.names, 1, 1.0))
     if tasks > 1:
         options = [option._replace(at_once=at_once(option, job.config)) for option in options]
-    free: Free | Reason | None = None
-    weighed = [weigh(option, None, tasks) for option in options]
-    if free_now.wanted or (len(options) > 1 and weighed[0].rounds == 1):
-        free = free_now.ask()
-        if isinstance(free, Free):
-            weighed = [weigh(option, free, tasks) for option in options]
+    may_change = len(options) > 1 and weigh(options[0], None, tasks).rounds == 1
+    free = free_now.ask() if may_change or free_now.wanted else None
+    weighed = [weigh(option, free if isinstance(free, Free) else None, tasks) for option in options]
     whole_gpu = weighed[-1] if whole_kind else None
     number = choose(weighed[: len(pieces)], whole_gpu)
     looked_up = tuple(weighed) if any(option.free_now is not None for option in weighed) else ()
@@ -150,7 +147,7 @@ def _why_other(better: Weighed, smallest: Weighed) -> tuple[Rejected, tuple[Reas
 def _whole_kind(job: Candidate) -> str:
     """Return the kind of gres of a whole GPU that the job gets as asked; empty where it may get something else."""
     pools = [pool for pool in job.config.pool if set(job.names) & set(pool.partitions)]
-    # Without a type it may land on any slice, whose wait and memory are others'.
+    # A job without a type may land on any slice, whose wait and memory are others'.
     if not job.gpu_type and any(part.quantity for pool in pools for part in pool.slice):
         return ""
     types = {pool.gpu_type for pool in pools if pool.gpus_per_node and job.gpu_type in ("", pool.gpu_type)}
