@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from slurm_colloc.core.config import Partition, Pool, SiteConfig
-from slurm_colloc.core.model import Footprint, JobRequest, Reason, because
+from slurm_colloc.core.model import Footprint, Gres, JobRequest, Reason, because
+from slurm_colloc.slurm.free_gpus import kind_of
 from slurm_colloc.slurm.limits import Limits
 
 
@@ -21,8 +22,10 @@ class Access(NamedTuple):
 class Candidate(NamedTuple):
     """A job and the site, and what follows from both: the partitions that the job asks for and its time limit as asked.
 
-    A piece has to hold ``memory_mib``, which is with the site's headroom, and the mean SM activity; a kernel of the job
-    runs in ``busy_pct`` of the time (None: not known). ``gpu_type`` is that of the GPU asked for, empty for any.
+    ``more`` are the partitions to which it may be moved. ``gpu_type`` is the type that it names, empty for any, and
+    ``whole_kind`` the kind of gres of a whole GPU that it gets as asked, empty where it may get something else. A piece
+    has to hold ``memory_mib``, which is with the site's headroom, and the mean SM activity; a kernel of the job runs in
+    ``busy_pct`` of the time (None: not known).
     """
 
     request: JobRequest
@@ -30,8 +33,10 @@ class Candidate(NamedTuple):
     config: SiteConfig
     access: Access
     gpu_type: str
+    whole_kind: str
     names: tuple[str, ...]
     partitions: tuple[Partition, ...]
+    more: tuple[Partition, ...]
     limit_min: float | None
     memory_mib: int
     sm_active_pct: float
@@ -46,13 +51,25 @@ def candidate_of(request: JobRequest, footprint: Footprint, config: SiteConfig, 
     gpu_type = next((gres.type for gres in request.gres if gres.name == "gpu"), "")
     names = partition_names(request, config)
     partitions = described(names, config)
+    more = dict.fromkeys(name for partition in partitions for name in partition.pieces_in if name not in names)
     return Candidate(
-        *(request, footprint, config, access, gpu_type, names, partitions, _limit_min(request, partitions)),
+        *(request, footprint, config, access, gpu_type, _whole_kind(gpu_type, names, config), names, partitions),
+        more=described(more, config),
+        limit_min=_limit_min(request, partitions),
         memory_mib=math.ceil(memory.q99) + config.sharing.headroom_mib,
         sm_active_pct=active.q95,
         # No SM is active without a kernel, whatever two counters say.
         busy_pct=max(busy.q95, active.q95) if busy else None,
     )
+
+
+def _whole_kind(gpu_type: str, names: tuple[str, ...], config: SiteConfig) -> str:
+    pools = [pool for pool in config.pool if not set(names).isdisjoint(pool.partitions)]
+    # A job without a type may land on any slice, whose wait and memory are others'.
+    if not gpu_type and any(part.quantity for pool in pools for part in pool.slice):
+        return ""
+    types = {pool.gpu_type for pool in pools if pool.gpus_per_node and gpu_type in ("", pool.gpu_type)}
+    return kind_of(Gres("gpu", types.pop(), 1)) if len(types) == 1 else ""
 
 
 def partition_names(request: JobRequest, config: SiteConfig) -> tuple[str, ...]:

@@ -8,7 +8,6 @@ bound (placement/speed.py). A job of unknown need is submitted as asked.
 from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.model import (
     Footprint,
-    Gres,
     JobRequest,
     Placement,
     Reason,
@@ -20,7 +19,7 @@ from slurm_colloc.core.model import (
 from slurm_colloc.placement.candidate import Access, Candidate, candidate_of
 from slurm_colloc.placement.free_now import FreeNow, Option, at_once, choose, free_in_words, weigh
 from slurm_colloc.placement.out_of_memory import mode_of
-from slurm_colloc.placement.pieces import Fit, Target, host_limit, pieces_in, targets_of
+from slurm_colloc.placement.pieces import Fit, Target, pieces_in, targets_of
 from slurm_colloc.slurm.free_gpus import Free, kind_of
 
 _ANYTHING = Access()
@@ -97,10 +96,8 @@ def _weighed(job: Candidate, pieces: list[Fit], free_now: FreeNow) -> Placement:
         )
         for piece in pieces
     ]
-    whole_kind = _whole_kind(job)
-    if tasks > 1 and job.request.names_no_type:
-        # Its tasks may have all slices beside all GPUs, and the piece is one kind of them.
-        whole_kind = whole_kind or "gpu"
+    # An array's tasks may have all slices beside all GPUs, and the piece is one kind of them.
+    whole_kind = job.whole_kind or "gpu" * (tasks > 1 and job.request.names_no_type)
     if whole_kind:
         options.append(Option("as asked", whole_kind, job.names, 1, 1.0))
     if tasks > 1:
@@ -144,16 +141,6 @@ def _why_other(better: Weighed, smallest: Weighed) -> tuple[Rejected, tuple[Reas
     return Rejected(smallest.option, reasons[0]), reasons
 
 
-def _whole_kind(job: Candidate) -> str:
-    """Return the kind of gres of a whole GPU that the job gets as asked; empty where it may get something else."""
-    pools = [pool for pool in job.config.pool if set(job.names) & set(pool.partitions)]
-    # A job without a type may land on any slice, whose wait and memory are others'.
-    if not job.gpu_type and any(part.quantity for pool in pools for part in pool.slice):
-        return ""
-    types = {pool.gpu_type for pool in pools if pool.gpus_per_node and job.gpu_type in ("", pool.gpu_type)}
-    return kind_of(Gres("gpu", types.pop(), 1)) if len(types) == 1 else ""
-
-
 def _placed(job: Candidate, fit: Fit) -> Placement:
     target, host, time_limit_min = fit.target, fit.host, fit.time_limit_min
     mode = mode_of(fit.gres)
@@ -169,8 +156,7 @@ def _placed(job: Candidate, fit: Fit) -> Placement:
     options = [f"--{option}" for option in (host.cpu_option, host.mem and f"mem={host.mem}") if option]
     if options:
         reasons.append(because("host-part", options=" ".join(options)))
-    if limit := host_limit(job, fit):
-        reasons.append(limit)
+    reasons += fit.host_limit
     return Placement(
         mode=mode,
         gres=fit.gres,
@@ -195,12 +181,12 @@ def _billed(job: Candidate, fit: Fit) -> tuple[Reason, ...]:
         return ()
     from slurm_colloc.slurm.setup import parse_weights  # most sites do not bill
 
-    prices, whole_kind = parse_weights(weights.pop()), _whole_kind(job)
-    if not whole_kind and any(name.startswith("gres/gpu:") for name in prices):
+    prices = parse_weights(weights.pop())
+    if not job.whole_kind and any(name.startswith("gres/gpu:") for name in prices):
         return ()
     before, after = (
         count * sum(prices.get(f"gres/{name}".lower(), 0.0) for name in {kind.partition(":")[0], kind})
-        for kind, count in ((whole_kind or "gpu", job.request.gpu_count), (kind_of(fit.gres), fit.gres.quantity))
+        for kind, count in ((job.whole_kind or "gpu", job.request.gpu_count), (kind_of(fit.gres), fit.gres.quantity))
     )
     return (because("billed", before=before, after=after),) if before or after else ()
 

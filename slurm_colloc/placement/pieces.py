@@ -10,7 +10,7 @@ from slurm_colloc.core.config import MigSlice, Partition, Pool, SiteConfig
 from slurm_colloc.core.model import Gres, JobRequest, Reason, Rejected, because
 from slurm_colloc.core.units import demand_units, most_of_whole
 from slurm_colloc.gpu.mig import parse_profile
-from slurm_colloc.placement.candidate import Candidate, described, other_card, suspending
+from slurm_colloc.placement.candidate import Candidate, other_card, suspending
 from slurm_colloc.placement.speed import Slowdown, most_in_part, most_on_slice, on_share, on_slice, part_needed
 from slurm_colloc.placement.time_and_cores import (
     Host,
@@ -57,7 +57,10 @@ class Most(NamedTuple):
 
 
 class Fit(NamedTuple):
-    """A piece that would do, what has to be asked for beside it, and all that was refused before it."""
+    """A piece that would do, what has to be asked for beside it, and all that was refused before it.
+
+    ``host_limit`` says which of cores and host memory keeps jobs like this one off pieces that are free, if one does.
+    """
 
     target: Target
     gres: Gres
@@ -67,19 +70,18 @@ class Fit(NamedTuple):
     time_limit_min: int | None
     slowdown: Slowdown
     rejected: tuple[Rejected, ...] = ()
+    host_limit: tuple[Reason, ...] = ()
 
 
 def targets_of(job: Candidate, rejected: list[Rejected]) -> Iterator[Target]:
     """Yield the pools that the job may run in and that its need speaks of, those of its own partitions first."""
-    more = dict.fromkeys(name for partition in job.partitions for name in partition.pieces_in if name not in job.names)
-    partitions = [*job.partitions, *described(more, job.config)]
     moves = []
     for pool in job.config.pool:
-        partition = next((partition for partition in partitions if partition.name in pool.partitions), None)
+        partition = next((one for one in (*job.partitions, *job.more) if one.name in pool.partitions), None)
         if partition is None:
             rejected.append(Rejected(f"pool {pool.name}", because("not-in-partition", partitions=job.names)))
             continue
-        moved = partition.name in more
+        moved = partition in job.more
         target = Target(pool, partition, moved, (partition,) if moved else job.partitions)
         if reason := _barred(job, target):
             rejected.append(Rejected(f"pool {pool.name}", reason))
@@ -156,17 +158,25 @@ def _closed(job: Candidate, partition: Partition) -> Reason | None:
 
 def pieces_in(job: Candidate, targets: list[Target], rejected: list[Rejected]) -> Iterator[Fit]:
     """Yield the pieces that fit, in the order in which they are taken; ``rejected`` grows by those that do not."""
+    request = job.request
+    words = request.cpus_asked, request.cpus_per_gpu, request.tasks, request.min_cpus
     for mode in job.config.sharing.order:
         for fit in _MODES[mode](job, targets):
             if isinstance(fit, Rejected):
                 rejected.append(fit)
-            elif reason := _refused_by_slurm(job, fit, targets):
+                continue
+            # As many as the job asks for by any of its words; 0 of a number that is not known.
+            cores = max(fit.host.cpus, *(number or 0 for number in words))
+            mem_mib = mem_mib_of(job, fit.target.partitions, fit.host.mem, cores)
+            if reason := _refused_by_slurm(job, fit, targets, cores, mem_mib):
                 rejected.append(Rejected(str(fit.gres), reason))
             else:
-                yield fit._replace(rejected=tuple(rejected))
+                yield fit._replace(rejected=tuple(rejected), host_limit=tuple(_host_limit(fit, cores, mem_mib)))
 
 
-def _refused_by_slurm(job: Candidate, fit: Fit, targets: list[Target]) -> Reason | None:
+def _refused_by_slurm(
+    job: Candidate, fit: Fit, targets: list[Target], cores: int, mem_mib: int | None
+) -> Reason | None:
     """Return why Slurm would refuse the fit or might take it elsewhere than meant; None where neither is so."""
     partition, gres, limits = fit.target.partition, fit.gres, job.access.limits
     names = {item.name for item in fit.target.partitions}
@@ -174,7 +184,6 @@ def _refused_by_slurm(job: Candidate, fit: Fit, targets: list[Target]) -> Reason
     for pool in job.config.pool:
         if pool.name not in weighed and names & set(pool.partitions) and offers(pool, gres):
             return because("may-land-elsewhere", pool=pool.name)
-    cores, mem_mib = _cores_and_mem_mib(job, fit)
     if fit.target.moved and (reason := _too_large(job.request, cores, mem_mib, partition)):
         return reason
     if limits is None:
@@ -337,28 +346,18 @@ def _share(job: Candidate, target: Target, pools: list[Pool], name: str) -> Fit 
     return Fit(target, Gres(name, "", units), reasons, most, host, time.limit_min, slowdown)
 
 
-def _cores_and_mem_mib(job: Candidate, fit: Fit) -> tuple[int, int | None]:
-    """Return the cores of a job on a piece (0 for a number that is not known), and its host memory."""
-    request = job.request
-    cpus = max(fit.host.cpus, request.cpus_asked or 0, request.cpus_per_gpu or 0, request.tasks or 0, request.min_cpus)
-    return cpus, mem_mib_of(job, fit.target.partitions, fit.host.mem, cpus)
-
-
-def host_limit(job: Candidate, fit: Fit) -> Reason | None:
-    """Return which of cores and host memory keeps jobs like this one off pieces that are free; None for neither."""
+def _host_limit(fit: Fit, cores: int, mem_mib: int | None) -> Iterator[Reason]:
     pool = fit.target.pool
-    cpus, mem_mib = _cores_and_mem_mib(job, fit)
     if fit.gres.name == "gpu":
         pieces = sum(part.quantity for part in pool.slice if part.type == fit.gres.type)
     else:
         pieces = shares_per_gpu(pool, fit.gres.name) // fit.gres.quantity * pool.gpus_per_node
-    by_cores = pool.cpus_per_node // cpus if cpus and pool.cpus_per_node else pieces
+    by_cores = pool.cpus_per_node // cores if cores and pool.cpus_per_node else pieces
     by_memory = pool.mem_per_node_mib // mem_mib if mem_mib and pool.mem_per_node_mib else pieces
     if by_cores <= min(by_memory, pieces - 1):
-        return because("cores-limit", jobs=by_cores, cores_each=cpus, pieces=pieces)
-    if by_memory < pieces:
-        return because("host-memory-limit", jobs=by_memory, each_mib=mem_mib, pieces=pieces)
-    return None
+        yield because("cores-limit", jobs=by_cores, cores_each=cores, pieces=pieces)
+    elif by_memory < pieces:
+        yield because("host-memory-limit", jobs=by_memory, each_mib=mem_mib, pieces=pieces)
 
 
 def offers(pool: Pool, gres: Gres) -> bool:

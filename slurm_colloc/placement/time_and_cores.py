@@ -63,10 +63,9 @@ def time_needed(job: Candidate, slowdown: float, moved_to: Partition | None) -> 
 def host_with_share(job: Candidate, moved_to: Partition | None, of_gpu: float, pool: Pool) -> Host:
     """Return the cores and host memory that follow from the GPU and would be lost with it, or the share's part."""
     request = job.request
-    described = {partition.name for partition in job.config.partition}
     hosts: set[tuple[int, str]] = set()
     for partition in job.partitions:
-        if partition.name not in described:
+        if partition not in job.config.partition:
             return Host(impossible=because("partition-not-described", partition=partition.name))
         before = 0 if request.cpus_given else partition.cpus_per_gpu
         cpus = request.cpus_per_gpu or _cores(job, before, of_gpu)
