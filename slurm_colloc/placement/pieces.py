@@ -95,12 +95,11 @@ def targets_of(job: Candidate, rejected: list[Rejected]) -> Iterator[Target]:
 def _barred(job: Candidate, target: Target) -> Reason | None:
     """Return why a job may not run in a pool, or nothing is known of its need there; None where it may."""
     pool, partition = target.pool, target.partition
-    protected = job.config.sharing.protected_types
     gpu_type = job.gpu_type
     models = {pool.gpu_model for pool in job.config.pool if gpu_type and pool.gpu_type == gpu_type}
     if restriction := shut_by(partition.restrictions):
         return because("partition-shut", partition=partition.name, restriction=restriction)
-    if pool.gpu_type and pool.gpu_type in protected:
+    if pool.gpu_type in job.config.sharing.protected_types:
         return because("protected", gpu_type=pool.gpu_type)
     if gpu_type and pool.gpu_type != gpu_type and pool.gpu_model not in models - {""}:
         return because("other-gpu-type", gpu_type=gpu_type)

@@ -61,10 +61,10 @@ def headline(answer: Need) -> list[str]:
     without = answer.whole or "more than all"
     if answer.sharing.pieces:
         can = "can" if answer.shared and answer.shared < (answer.whole or answer.gpus + 1) else "cannot"
-        first = (
+        sentence = (
             f"You {can} do with fewer GPUs by sharing: {waits} need {answer.shared or 'more than all'} of {answer.gpus}"
         )
-        return [f"{first} with it, {without} without.", *_sooner(answer), _certainty(answer)]
+        return [f"{sentence} with it, {without} without.", *_sooner(answer), _certainty(answer)]
     unknown = "What sharing is worth is not known: of no job of one GPU is it known that a piece holds it."
     return [f"{unknown} Without sharing, {waits} need {without} of {answer.gpus} GPUs.", _certainty(answer)]
 
@@ -77,12 +77,12 @@ def _sooner(answer: Need) -> Iterator[str]:
     for name, number, today, on_all, *_ in answer.classes[:-1]:
         jobs = f"jobs of {name}".replace(f"of {PIECES}", f"that {_PLACED}")
         # The wait that 95 of 100 stay below is the longest one of 20 jobs.
-        of, more = ("", " or more") if number > 20 else (f"the slowest of {number}: ", "")
+        prefix, suffix = ("", " or more") if number > 20 else (f"the slowest of {number}: ", "")
         mean = f"{in_words(on_all.mean_s)} instead of {in_words(today.mean_s)}"
         if on_all.mean_s > today.mean_s + 1:
             means.append(f"{jobs} ({mean})")
         if on_all.p95_s > today.p95_s + 1:
-            slowest.append(f"{jobs} ({of}{in_words(on_all.p95_s)}{more} instead of {in_words(today.p95_s)})")
+            slowest.append(f"{jobs} ({prefix}{in_words(on_all.p95_s)}{suffix} instead of {in_words(today.p95_s)})")
         if slowdown and name.startswith(PIECES):
             slower, less_s = slowdown.expected - 1, today.mean_s - on_all.mean_s
             then = f"and then run {100 * slower:.0f} % longer."
@@ -128,11 +128,11 @@ def _worth(worth: Range) -> str:
 
 def as_json(answer: Need, extras: Extras) -> str:
     """Return all of an answer: seconds, GPUs; null is not known."""
-    shown = {name: plain(value) for name, value in answer._asdict().items() if name != "sharing"}
-    shown["headline"] = " ".join(headline(answer))
-    shown["one_gpu"], shown["on_pieces"] = answer.sharing.one_gpu, len(answer.sharing.pieces)
-    shown["assumed_worth"] = plain(extras.assumed.worth) if extras.assumed and extras.assumed.worth else None
-    return json.dumps({"schema": SCHEMA, **shown}, indent=2) + "\n"
+    fields = {name: plain(value) for name, value in answer._asdict().items() if name != "sharing"}
+    fields["headline"] = " ".join(headline(answer))
+    fields["one_gpu"], fields["on_pieces"] = answer.sharing.one_gpu, len(answer.sharing.pieces)
+    fields["assumed_worth"] = plain(extras.assumed.worth) if extras.assumed and extras.assumed.worth else None
+    return json.dumps({"schema": SCHEMA, **fields}, indent=2) + "\n"
 
 
 def as_text(answer: Need, config: SiteConfig, window: tuple[str, str], extras: Extras) -> str:

@@ -20,7 +20,7 @@ class Node:
         self._free = dict(kind.gres)
         self._cpus, self._mem_mib = kind.cpus, kind.mem_mib
         self._shared_kind, self._per_gpu = kind.shared_kind, dict(kind.shares)
-        # The kind of shares that a GPU gives and how many are left, by the job that was the first there.
+        # The kind of shares that a GPU gives and how many are left, by its opener: the job that was the first there.
         self._shared: dict[int, tuple[str, int]] = {}
         # (latest end, number, shape), in order.
         self.running: list[tuple[float, int, Shape]] = []
@@ -38,14 +38,14 @@ class Node:
             return
         # The fullest GPU that has enough.
         fitting = (
-            (units, first)
-            for first, (name, units) in self._shared.items()
+            (units, opener)
+            for opener, (name, units) in self._shared.items()
             if name == shape.kind and units >= shape.units
         )
-        units, first = min(fitting, default=(self._per_gpu[shape.kind], number))
-        self._free[self._shared_kind] -= first == number
-        self._shared[first] = shape.kind, units - shape.units
-        self._shared_by[number] = first
+        units, opener = min(fitting, default=(self._per_gpu[shape.kind], number))
+        self._free[self._shared_kind] -= opener == number
+        self._shared[opener] = shape.kind, units - shape.units
+        self._shared_by[number] = opener
 
     def give_back(self, number: int, shape: Shape, until_s: float) -> None:
         """End a job."""
@@ -56,12 +56,12 @@ class Node:
         if shape.kind not in self._per_gpu:
             self._free[shape.kind] += shape.units
             return
-        first = self._shared_by.pop(number)
-        name, units = self._shared.pop(first)
+        opener = self._shared_by.pop(number)
+        name, units = self._shared.pop(opener)
         if units + shape.units == self._per_gpu[name]:
             self._free[self._shared_kind] += 1
         else:
-            self._shared[first] = name, units + shape.units
+            self._shared[opener] = name, units + shape.units
 
     def earliest(self, shape: Shape) -> float:
         """Return when such a job fits at the latest, if all run to their time limits: NOW, or inf for never."""
@@ -84,9 +84,9 @@ class Node:
             mem_mib += held.mem_mib
             room = dict(room)
             if held.kind in self._per_gpu:
-                first = self._shared_by[number]
-                units = shared[first][1] + held.units
-                shared[first] = held.kind, units
+                opener = self._shared_by[number]
+                units = shared[opener][1] + held.units
+                shared[opener] = held.kind, units
                 room[self._shared_kind] += units == self._per_gpu[held.kind]
                 room[held.kind] = max(room[held.kind], units)
             elif held.units:

@@ -14,7 +14,7 @@ from slurm_colloc.core.model import Gres
 from slurm_colloc.gpu.mig import parse_profile
 from slurm_colloc.plan.model import Job, Shape
 from slurm_colloc.plan.site import kind_of_pool
-from slurm_colloc.slurm.gres import parse_tres_gres, parse_tres_host
+from slurm_colloc.slurm.gres import DEVICES, parse_tres_gres, parse_tres_host
 from slurm_colloc.slurm.hostlist import expand
 
 # As long as nothing in Slurm's tables: a run of which no limit is known delays all who would have to be over before it.
@@ -175,13 +175,13 @@ def _shape(run: Allocated, pools: Mapping[str, Pool]) -> tuple[Shape, str]:
     where = expand(run.node_list)
     if not where or not pools.keys() >= set(where):
         raise InputError("it ran on nodes that site.toml does not name")
-    held = [gres for gres in parse_tres_gres(run.tres) if gres.name in ("gpu", "mps", "shard") and gres.quantity]
+    held = [gres for gres in parse_tres_gres(run.tres) if gres.name in DEVICES and gres.quantity]
     if len(held) != 1:
         raise InputError("it had GPUs of several kinds")
     (gres,) = held
     pool = pools[where[0]]
-    whole = kind_of_pool(pool)
-    kind = (gres.type or whole) if gres.name == "gpu" else gres.name
+    whole_kind = kind_of_pool(pool)
+    kind = (gres.type or whole_kind) if gres.name == "gpu" else gres.name
     shown = str(Gres(gres.name, kind if gres.name == "gpu" and kind == pool.gpu_type else gres.type, gres.quantity))
     host = parse_tres_host(run.tres)
     count = len(where)

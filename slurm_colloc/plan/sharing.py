@@ -13,6 +13,7 @@ from slurm_colloc.placement.fitted import Step, holds, ladder, past_request
 from slurm_colloc.placement.pieces import shares_per_gpu
 from slurm_colloc.placement.speed import Slowdown, on_share, on_slice
 from slurm_colloc.plan.past import ONE, Past, Run, Use
+from slurm_colloc.plan.site import kind_of_pool
 from slurm_colloc.slurm.hostlist import count
 
 # The part of the time of all pieces of a kind that is given away: beyond it jobs wait long, and csub gives the next
@@ -96,10 +97,10 @@ def demand(past: Past, pool: Pool, kinds: Mapping[str, MigSlice], config: SiteCo
     """
     every = pool._replace(name="every slice", gpu_type="", gpus_per_node=0, slice=tuple(kinds.values()))
     pieces_of = _holding(config._replace(pool=(every,)))
-    profiles = {one.type: one.profile for one in kinds.values()}
+    profiles = {part.type: part.profile for part in kinds.values()}
     at_once = defaultdict[tuple[str, ...], float](float)
     for run in past.runs:
-        if run.kind == ONE and run.use and run.job.shape.kind == (pool.gpu_type or "gpu"):
+        if run.kind == ONE and run.use and run.job.shape.kind == kind_of_pool(pool):
             pieces = pieces_of(run._replace(shown="gpu:1"), run.use)
             if holding := tuple(profiles[piece.kind] for piece in pieces if piece.kind in profiles):
                 at_once[holding] += run.job.run_s / past.span_s

@@ -49,9 +49,9 @@ def site_of(config: SiteConfig, rules: Rules) -> Site:
     nodes: dict[str, NodeKind] = {}
     for pool in config.pool:
         for name in expand(pool.nodes):
-            one = _node(name, pool)
+            node = _node(name, pool)
             before = nodes.get(name)
-            nodes[name] = one if before is None else before._replace(gres=before.gres + one.gres)
+            nodes[name] = node if before is None else before._replace(gres=before.gres + node.gres)
     if not any(count for node in nodes.values() for _, count in node.gres):
         raise InputError("site.toml names no nodes with GPUs; 'colloc site init' writes one from the cluster")
     one_user = frozenset(partition.name for partition in config.partition if partition.mps_users == "one")

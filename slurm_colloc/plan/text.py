@@ -20,17 +20,17 @@ _SURE = 0.9
 
 def as_json(answer: Answer) -> str:
     """Return all of an answer: seconds, GPU-hours, parts of one; null is not known."""
-    shown = {name: plain(value) for name, value in answer._asdict().items()}
+    fields = {name: plain(value) for name, value in answer._asdict().items()}
     if sharing := answer.sharing:
-        shown["sharing"] = plain(sharing._asdict() | {"pieces": sharing.by_piece, "slowdown": sharing.slowdown})
-    shown["recommendation"] = _recommendation(answer)
-    return json.dumps({"schema": SCHEMA, **shown}, indent=2) + "\n"
+        fields["sharing"] = plain(sharing._asdict() | {"pieces": sharing.by_piece, "slowdown": sharing.slowdown})
+    fields["recommendation"] = _recommendation(answer)
+    return json.dumps({"schema": SCHEMA, **fields}, indent=2) + "\n"
 
 
 def plain(value: Any) -> Any:
     """Return a value as JSON has it, tuples with names as objects."""
     if hasattr(value, "_asdict"):
-        return {name: plain(one) for name, one in value._asdict().items()}
+        return plain(value._asdict())
     if isinstance(value, tuple | list):
         return [plain(one) for one in value]
     return {name: plain(one) for name, one in value.items()} if hasattr(value, "items") else value
