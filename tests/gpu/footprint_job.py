@@ -31,8 +31,8 @@ TEXT = {
     "xlnet": (12, 768, 12),
     "xlnet-large": (24, 1024, 16),
 }
-# Rows and width of each of a DLRM's embedding tables, and their number; steps of an LSTM; features of a perceptron.
-TABLE_ROWS, TABLE_WIDTH, TABLES, STEPS, FEATURES = 400_000, 64, 26, 128, 512
+# Width of each of a DLRM's embedding tables, and their number; steps of an LSTM; features of a perceptron.
+TABLE_WIDTH, TABLES, STEPS, FEATURES = 64, 26, 128, 512
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
@@ -51,6 +51,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--sync-every", type=int, default=1, help="steps after which the loss is looked at")
     parser.add_argument("--decode", type=int, default=0, help="threads that decode JPEGs for the batches; 0: no images")
     parser.add_argument("--hold-mib", type=int, default=0, help="GPU memory that it holds beside what it needs")
+    parser.add_argument("--table-rows", type=int, default=400_000, help="of each table of a DLRM")
     parser.add_argument("--gpus", type=int, default=1, help="of which each computes a part of every batch")
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--steps", type=int, default=0, help="so many, and not for so many seconds")
@@ -61,7 +62,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
 def network(given: argparse.Namespace) -> Any:
     """Build the network on the host."""
     if given.library == "own":
-        return _OWN[given.model]()
+        return _OWN[given.model](given)
     if given.library == "torchvision":
         import torchvision
 
@@ -96,7 +97,7 @@ def network(given: argparse.Namespace) -> Any:
     )
 
 
-def _unet() -> Any:
+def _unet(_: argparse.Namespace) -> Any:
     from torch import nn
 
     def block(inward: int, outward: int) -> Any:
@@ -134,14 +135,15 @@ def _joined(one: Any, other: Any) -> Any:
     return torch.cat((one, other), 1)
 
 
-def _dlrm() -> Any:
+def _dlrm(given: argparse.Namespace) -> Any:
     import torch
     from torch import nn
 
     class Dlrm(nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
-            self.tables = nn.ModuleList(nn.EmbeddingBag(TABLE_ROWS, TABLE_WIDTH, sparse=True) for _ in range(TABLES))
+            bags = (nn.EmbeddingBag(given.table_rows, TABLE_WIDTH, sparse=True) for _ in range(TABLES))
+            self.tables = nn.ModuleList(bags)
             self.bottom = nn.Sequential(nn.Linear(13, 512), nn.ReLU(), nn.Linear(512, TABLE_WIDTH), nn.ReLU())
             pairs = (TABLES + 1) * TABLES // 2
             self.top = nn.Sequential(nn.Linear(TABLE_WIDTH + pairs, 1024), nn.ReLU(), nn.Linear(1024, CLASSES))
@@ -156,7 +158,7 @@ def _dlrm() -> Any:
     return Dlrm()
 
 
-def _lstm() -> Any:
+def _lstm(_: argparse.Namespace) -> Any:
     from torch import nn
 
     class Lstm(nn.Module):  # type: ignore[misc]
@@ -171,7 +173,7 @@ def _lstm() -> Any:
     return Lstm()
 
 
-def _mlp() -> Any:
+def _mlp(_: argparse.Namespace) -> Any:
     from torch import nn
 
     widths = (FEATURES, 1024, 1024)
@@ -179,7 +181,7 @@ def _mlp() -> Any:
     return nn.Sequential(*hidden, nn.Linear(widths[-1], CLASSES))
 
 
-def _dcgan() -> Any:
+def _dcgan(_: argparse.Namespace) -> Any:
     from torch import nn
 
     widths = (3, 64, 128, 256, 512)
@@ -199,7 +201,7 @@ def _inputs(given: argparse.Namespace, device: str) -> Any:
     if given.library == "transformers":
         return torch.randint(TOKENS, (given.batch_size, given.seq_len), device=device)
     if given.model == "dlrm":
-        return torch.randint(TABLE_ROWS, (given.batch_size, 13 + TABLES), device=device)
+        return torch.randint(given.table_rows, (given.batch_size, 13 + TABLES), device=device)
     if given.model == "lstm":
         return torch.randint(TOKENS, (given.batch_size, STEPS), device=device)
     if given.model == "mlp":

@@ -29,7 +29,7 @@ class Program(NamedTuple):
     """
 
     make: Callable[..., Step]
-    tiny: dict[str, int]
+    tiny: dict[str, Any]
     sync_every: int = 1
 
 

@@ -33,9 +33,9 @@ import struct
 import sys
 import time
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from slurm_colloc.core.model import SharingMode
 from slurm_colloc.core.units import demand_units
@@ -44,6 +44,9 @@ from slurm_colloc.observe.evidence import EvidenceBuilder
 from slurm_colloc.placement.speed import between
 from tests.gpu.footprints import add_rows, read_table
 from tests.gpu.slowdowns import mps_daemon
+
+if TYPE_CHECKING:
+    from tests.gpu.kinds import Program
 
 COLUMNS = (
     *("part", "run", "program", "gpu_model", "at_s", "limit_pct", "sm_count", "beside", "state", "seconds", "steps"),
@@ -69,7 +72,8 @@ _COUNTS, _TOGETHER = ((0.0, 0.0), (40.0, 40.0), (75.0, 60.0), (90.0, 90.0), (100
 # What the shares of a mix come to, of 100: as full as the rule lets it be.
 _LEAST_SHARES = 80
 _SETTLES_S, _DRIFT_S, _STARTS_S, _WARM_UP = 0.6, 2.0, 100.0, 4
-_READY, _FAILED, _PAUSED, _RUNS, _ENDS = 1, 2, 0, 1, 2
+READY, FAILED = 1, 2
+PAUSED, RUNS, ENDS = 0, 1, 2
 
 
 class Run(NamedTuple):
@@ -132,19 +136,21 @@ def missing(rows: Sequence[Mapping[str, str]], part: str) -> list[Run]:
     return [one for one in planned if (one.part, one.run, *one.programs) not in done]
 
 
-class _Client:
+class Client:
     """A process that has made one program and runs it whenever it is asked; it shares a page with this one."""
 
-    def __init__(self, name: str, limit_pct: int, device: str) -> None:
+    def __init__(self, name: str, program: Program, cores: Collection[int], device: str, limit_pct: int = 100) -> None:
         self.name, self._page = name, mmap.mmap(-1, mmap.PAGESIZE)
         sys.stdout.flush()
         self.pid = os.fork()
         if not self.pid:
             try:
-                self._serve(limit_pct, device)
+                os.setpgid(0, 0)
+                os.sched_setaffinity(0, cores)
+                self._serve(program, limit_pct, device)
             except BaseException as error:  # noqa: BLE001 - the row says that it failed
                 print(f"{name}: {error!r}"[:800], file=sys.stderr, flush=True)
-                self._put("q", 16, _FAILED)
+                self._put("q", 16, FAILED)
             os._exit(0)
 
     def _put(self, kind: str, at: int, value: float) -> None:
@@ -172,34 +178,32 @@ class _Client:
         self._put("q", 24, what)
 
     def end(self) -> None:
-        """End it."""
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)
+        """End it, and the processes that it has started."""
+        for kill in (os.kill, os.killpg):
+            with contextlib.suppress(ProcessLookupError):
+                kill(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
 
-    def _serve(self, limit_pct: int, device: str) -> None:
+    def _serve(self, program: Program, limit_pct: int, device: str) -> None:
         import torch
 
-        from tests.gpu.kinds import PROGRAMS
-
-        own = sorted(os.sched_getaffinity(0))
-        first = 2 * home(self.name, max(1, len(own) // 2))
-        os.sched_setaffinity(0, set(own[first : first + 2]))
         torch.set_num_threads(1)
         if limit_pct < 100:
             os.environ["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(limit_pct)
-        program, wait = PROGRAMS[self.name], torch.cuda.synchronize if device == "cuda" else lambda: None
+        wait = torch.cuda.synchronize if device == "cuda" else lambda: None
         step = program.make(device, **(program.tiny if device == "cpu" else {}))
         for _ in range(_WARM_UP):
             step()
             wait()
         if device == "cuda":
             self._put("q", 32, torch.cuda.get_device_properties(0).multi_processor_count)
-        self._put("q", 16, _READY)
+        self._put("d", 8, time.monotonic())
+        self._put("q", 16, READY)
         done = 0
-        while (asked := self._got("q", 24)) != _ENDS:
-            if asked == _PAUSED:
+        while (asked := self._got("q", 24)) != ENDS:
+            if asked == PAUSED:
                 time.sleep(0.002)
+                self._put("d", 8, time.monotonic())
                 continue
             for _ in range(program.sync_every):
                 step()
@@ -209,7 +213,7 @@ class _Client:
             self._put("d", 8, time.monotonic())
 
 
-class _Watch:
+class Watch:
     """The project's reader of GPUs and what its sampler makes of the readings, of one run."""
 
     def __init__(self) -> None:
@@ -262,7 +266,7 @@ class _Watch:
         return self._memory.get(pid)
 
 
-class _Blind:
+class Blind:
     """What stands for a Watch where there is no GPU."""
 
     unit = types.SimpleNamespace(model="")
@@ -286,11 +290,11 @@ def _pace(counts: Sequence[tuple[int, float]]) -> float | None:
     return (last - first) / (to_s - from_s) if last > first else None
 
 
-def measure(run: Run, clients: Mapping[str, _Client], watch: Any, seconds: float) -> list[dict[str, Any]]:
+def measure(run: Run, clients: Mapping[str, Client], watch: Any, seconds: float) -> list[dict[str, Any]]:
     """Run programs together for so long and return a row of each."""
     mine = [clients[name] for name in run.programs]
     for client in mine:
-        client.ask(_RUNS)
+        client.ask(RUNS)
     time.sleep(_SETTLES_S)
     watch.begin()
     began_s, counts = time.monotonic(), [[client.counted()] for client in mine]
@@ -301,7 +305,7 @@ def measure(run: Run, clients: Mapping[str, _Client], watch: Any, seconds: float
         for of, client in zip(counts, mine, strict=True):
             of.append(client.counted())
     for client in mine:
-        client.ask(_PAUSED)
+        client.ask(PAUSED)
     found, at_s = watch.found(), time.time()
     rows = []
     for client, of in zip(mine, counts, strict=True):
@@ -340,13 +344,24 @@ def _told(rows: Sequence[Mapping[str, Any]]) -> str:
     return f"{first['part']} {first['run']} ({first['sm_count']} SMs) sm/busy/dram {figures}: {each}"
 
 
-def _started(wanted: Sequence[tuple[str, int]], device: str) -> dict[tuple[str, int], _Client]:
-    clients = {one: _Client(*one, device) for one in wanted}
-    until_s, began_s = time.monotonic() + _STARTS_S, time.monotonic()
-    while time.monotonic() < until_s and not all(client.state for client in clients.values()):
+def await_ready(clients: Collection[Client], within_s: float) -> bool:
+    """Return whether all have made their programs within this time."""
+    began_s = time.monotonic()
+    while time.monotonic() < began_s + within_s and not all(client.state for client in clients):
         time.sleep(0.1)
-    late = [key for key, client in clients.items() if client.state != _READY]
+    late = [client.name for client in clients if client.state != READY]
     print(f"{len(clients)} programs in {time.monotonic() - began_s:.0f} s, not ready: {late}", flush=True)
+    return not late
+
+
+def _started(wanted: Sequence[tuple[str, int]], device: str) -> dict[tuple[str, int], Client]:
+    from tests.gpu.kinds import PROGRAMS
+
+    own, clients = sorted(os.sched_getaffinity(0)), dict[tuple[str, int], Client]()
+    for name, limit_pct in wanted:
+        first = 2 * home(name, max(1, len(own) // 2))
+        clients[name, limit_pct] = Client(name, PROGRAMS[name], own[first : first + 2], device, limit_pct)
+    await_ready(clients.values(), _STARTS_S)
     return clients
 
 
@@ -357,13 +372,13 @@ def stage(path: Path, parts: Sequence[str], until_s: float, seconds: Mapping[str
     limits = LIMITS_PCT if parts == ("limited",) else (100,)
     names = LIMITED if parts == ("limited",) else NAMES
     clients = _started([(name, limit) for name in names for limit in limits], device)
-    watch = _Watch() if device == "cuda" else _Blind()
+    watch = Watch() if device == "cuda" else Blind()
     for part in parts:
         for run in missing(read_table(path, COLUMNS), part):
             mine = {name: clients[name, run.limit_pct] for name in run.programs}
             if time.monotonic() + seconds[run.part] + 4 > until_s:
                 break
-            if any(client.state != _READY for client in mine.values()):
+            if any(client.state != READY for client in mine.values()):
                 print(f"left out: {run}", flush=True)
                 continue
             if part == "mixed":
