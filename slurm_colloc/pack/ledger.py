@@ -224,16 +224,17 @@ class TaskRecord(NamedTuple):
     """The last attempt at a task, and how many there were; one that Slurm refused to start and then did is one.
 
     ``outcome``, ``status`` and ``ended_s`` are None where it has no end: it is running, or went down with its job.
+    ``began_s`` is None of one that never began.
     """
 
     number: int
-    attempts: int
-    outcome: Outcome | None
-    status: int | None
-    began_s: float
-    ended_s: float | None
-    step: str
-    message: str
+    attempts: int = 0
+    began_s: float | None = None
+    outcome: Outcome | None = None
+    status: int | None = None
+    ended_s: float | None = None
+    step: str = ""
+    message: str = ""
 
 
 class Ledger(NamedTuple):
@@ -321,10 +322,10 @@ def _records(entries: Iterable[Entry]) -> tuple[TaskRecord, ...]:
         elif entry.event == "start":
             attempts = (before.attempts if before else 0) + (begun_as.get(entry.number) != entry.attempt)
             begun_as[entry.number] = entry.attempt
-            records[entry.number] = TaskRecord(entry.number, attempts, None, None, entry.at_s, None, "", "")
+            records[entry.number] = TaskRecord(entry.number, attempts, entry.at_s)
         elif entry.event == "end":
             # The line of its start may be one of the torn ones.
-            begun = before or TaskRecord(entry.number, 1, None, None, entry.at_s, None, "", "")
+            begun = before or TaskRecord(entry.number, 1, entry.at_s)
             records[entry.number] = begun._replace(
                 outcome=Outcome(entry.outcome),
                 status=entry.status,

@@ -174,10 +174,7 @@ class Loop:
         self._gave_up = True
         self._ledger.stop(reason)
         if self._spec.together:
-            going_on = [
-                attempt for attempt in self._running.values() if attempt.ended_s is None and not attempt.ended_for
-            ]
-            self._end(going_on, Outcome.STOPPED, reason)
+            self._end([attempt for attempt in self._running.values() if attempt.at_work], Outcome.STOPPED, reason)
 
     def _begin(self, start: Start) -> None:
         self._ledger.start(start)
@@ -203,9 +200,8 @@ class Loop:
             slot=slot,
             output_at=output_at,
             error_at=error_at,
+            watch=Watch() if self._gpu.under_mps and not start.alone else None,
         )
-        if self._gpu.under_mps and not start.alone:
-            attempt.watch = Watch()
         self._running[attempt.number] = attempt
 
     # --- ends ---

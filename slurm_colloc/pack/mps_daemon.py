@@ -80,10 +80,10 @@ def _probe(folder: str) -> None:
 def _working(pipe: str) -> list[int]:
     """Return the pids of this user's MPS daemons and servers with this pipe folder."""
     found, mark = [], b"CUDA_MPS_PIPE_DIRECTORY=" + os.fsencode(pipe)
-    for pid in (one.pid for one in processes()):
-        with suppress(OSError), open(f"/proc/{pid}/comm") as stream:
-            if stream.read().rstrip("\n") == _COMM and mark in variables_of(pid):
-                found.append(pid)
+    for one in processes():
+        with suppress(OSError), open(f"/proc/{one.pid}/comm") as stream:
+            if stream.read().rstrip("\n") == _COMM and mark in variables_of(one.pid):
+                found.append(one.pid)
     return found
 
 

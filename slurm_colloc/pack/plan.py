@@ -24,7 +24,7 @@ from slurm_colloc.pack.shape import (
     shape_of,
     sized_otherwise,
 )
-from slurm_colloc.pack.spec import MARK, VERSION, Spec, plain_name, to_json
+from slurm_colloc.pack.spec import MARK, VERSION, Spec, plain_name, script_of, to_json
 from slurm_colloc.placement.choose import as_asked
 from slurm_colloc.slurm.array import parse_array
 from slurm_colloc.slurm.directives import options_in_force, read_script, without_options
@@ -307,15 +307,15 @@ def _script(
     # csub's own lines of an array's script are in the script behind; nothing else is kept of a file of commands.
     kinds = (b"#SBATCH", b"#CSUB") if pack.tasks.commands else (b"#SBATCH",)
     lines = [line for line in text[: original.insert_at].split(b"\n") if line.startswith(kinds)]
-    head = b"".join(line + b"\n" for line in (b"#!/bin/sh", *lines))
-    head += pack_block(pack.request, pack.footprint, placement)
+    head = script_of(lines, ()) + pack_block(pack.request, pack.footprint, placement)
     head += program("slurm_colloc.pack.job", '"$0"')
     result = head + MARK + to_json(spec).encode() + b"\n"
     if not pack.tasks.commands:
         result += pack.tasks.text
-    options = read_script(result, table, release).options
-    if [(option.name, option.value) for option in options] != [
-        (option.name, option.value) for option in original.options
-    ]:
+    as_read = [
+        [(option.name, option.value) for option in script.options]
+        for script in (original, read_script(result, table, release))
+    ]
+    if as_read[0] != as_read[1]:
         raise UnsureError("sbatch would read the directives of the pack's script otherwise")
     return result

@@ -58,17 +58,17 @@ def pack_text(pack: Pack, *, goes_on: bool = False) -> str:
     One that ``goes_on`` has tasks to be done and is not to be resumed.
     """
     tasks = _tasks(pack)
-    numbers = [number for number, _ in tasks]
-    counts = Counter(_outcome(record) for _, record in tasks)
+    numbers = {record.number for record in tasks}
+    counts = Counter(map(_outcome, tasks))
     done = Outcome.DONE.value
     lines = [f"  pack       {counted(len(tasks), 'task')}: {_by_outcome(counts)}"]
-    if repeated := sum(record.attempts - 1 for _, record in tasks if record):
+    if repeated := sum(max(record.attempts - 1, 0) for record in tasks):
         lines.append(f"             {counted(repeated, 'repeated attempt')}")
     lines += [f"             {printable(ledger.stopped)}" for ledger in pack.ledgers if ledger.stopped]
     if torn := sum(ledger.torn_lines for ledger in pack.ledgers):
         lines.append(f"             {counted(torn, 'line')} of the ledger cannot be used")
     lines += [f"             {printable(problem)}" for problem in pack.unreadable]
-    missing_tasks = len(set(pack.left) & set(numbers))
+    missing_tasks = len(numbers & {*pack.left})
     if pack.resumed_by:
         later = len(tasks) - counts[done] - missing_tasks
         lines.append(f"             then job {', '.join(pack.resumed_by)}: {later} more done")
@@ -76,11 +76,10 @@ def pack_text(pack: Pack, *, goes_on: bool = False) -> str:
         then = "" if goes_on else f": csub pack --resume={pack.job_id}"
         lines.append(f"             {counted(missing_tasks, 'task')} still to be done{then}")
     if len(tasks) > _LINES:
-        tasks = sorted(tasks, key=lambda task: (_outcome(task[1]) == done, task[0]))
-    lines += [_line(number, record) for number, record in tasks[:_LINES]]
+        tasks = sorted(tasks, key=lambda record: (_outcome(record) == done, record.number))
+    lines += map(_line, tasks[:_LINES])
     if rest := tasks[_LINES:]:
-        counts = Counter(_outcome(record) for _, record in rest)
-        lines.append(f"  and {counted(len(rest), 'task')} more: {_by_outcome(counts)}")
+        lines.append(f"  and {counted(len(rest), 'task')} more: {_by_outcome(Counter(map(_outcome, rest)))}")
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -91,19 +90,19 @@ def pack_record(pack: Pack) -> dict[str, Any]:
         "job_id": pack.job_id,
         "tasks": [
             {
-                "number": number,
-                "outcome": record.outcome.value if record and record.outcome else None,
-                "attempts": record.attempts if record else 0,
-                "status": record.status if record else None,
-                "began_s": record.began_s if record else None,
-                "ended_s": record.ended_s if record else None,
-                "step": record.step if record else "",
-                "said": record.message if record else "",
+                "number": record.number,
+                "outcome": record.outcome.value if record.outcome else None,
+                "attempts": record.attempts,
+                "status": record.status,
+                "began_s": record.began_s,
+                "ended_s": record.ended_s,
+                "step": record.step,
+                "said": record.message,
             }
-            for number, record in tasks
+            for record in tasks
         ],
-        "outcomes": dict(Counter(_outcome(record) for _, record in tasks)),
-        "missing": sorted(set(pack.left) & {number for number, _ in tasks}),
+        "outcomes": dict(Counter(map(_outcome, tasks))),
+        "missing": sorted({*pack.left} & {record.number for record in tasks}),
         "resumed_by": list(pack.resumed_by),
         "unreadable": list(pack.unreadable),
         "jobs": [
@@ -123,41 +122,36 @@ def pack_record(pack: Pack) -> dict[str, Any]:
 
 def pack_summary(pack: Pack) -> str:
     """Return in a few words how a pack went."""
-    counts = Counter(_outcome(record) for _, record in _tasks(pack))
-    return _by_outcome(counts)
+    return _by_outcome(Counter(map(_outcome, _tasks(pack))))
 
 
-def _tasks(pack: Pack) -> list[tuple[int, TaskRecord | None]]:
-    """Return the tasks of the jobs that began, by number; None for one that never began."""
-    records: dict[int, TaskRecord | None] = {}
+def _tasks(pack: Pack) -> list[TaskRecord]:
+    """Return the tasks of the jobs that began, by number, with those that never began."""
+    records: dict[int, TaskRecord] = {}
     for ledger in pack.ledgers:
         part = int(ledger.job.get("SLURM_ARRAY_TASK_ID", "0")) if ledger.spec.jobs > 1 else 0
-        records |= dict.fromkeys(task.number for task in ledger.spec.tasks(part))
+        records |= {task.number: TaskRecord(task.number) for task in ledger.spec.tasks(part)}
     records |= {record.number: record for ledger in pack.ledgers for record in ledger.tasks}
-    return sorted(records.items())
+    return [records[number] for number in sorted(records)]
 
 
-def _outcome(record: TaskRecord | None) -> str:
-    if record is None:
-        return _NOT_RUN
-    return record.outcome.value if record.outcome else _NO_END
+def _outcome(record: TaskRecord) -> str:
+    return record.outcome.value if record.outcome else _NO_END if record.attempts else _NOT_RUN
 
 
 def _by_outcome(counts: Counter[str]) -> str:
     return ", ".join(f"{count} {outcome}" for outcome, count in counts.most_common())
 
 
-def _line(number: int, record: TaskRecord | None) -> str:
-    if record is None:
-        return f"  task {number:<6}{_NOT_RUN}"
+def _line(record: TaskRecord) -> str:
     words = [_outcome(record)]
     if record.attempts > 1:
         words.append(f"attempt {record.attempts}")
-    if record.ended_s is not None:
+    if record.ended_s is not None and record.began_s is not None:
         words.append(clock_time(record.ended_s - record.began_s))
     if record.status is not None:
         words.append(f"signal {-record.status}" if record.status < 0 else f"status {record.status}")
     if record.outcome is not None:  # the step is known at its end
         words.append(f"step {record.step}" if record.step else "no step")
     message = f": {printable(record.message)}" if record.message else ""
-    return f"  task {number:<6}{', '.join(words)}{message}"
+    return f"  task {record.number:<6}{', '.join(words)}{message}"

@@ -89,10 +89,10 @@ def test_what_happened_is_told(path: str) -> None:
     told = read_ledger(path)
     assert (told.spec, told.job, told.restarts, told.torn_lines) == (SPEC, JOB, 0, 0)
     assert told.tasks == (
-        TaskRecord(1, 1, None, None, 101.0, None, "", ""),
-        TaskRecord(2, 2, Outcome.DONE, 0, 105.0, 106.0, "7.2", ""),
-        TaskRecord(3, 1, Outcome.FAILED, -9, 107.0, 108.0, "7.3", "killed"),
-        TaskRecord(4, 2, None, None, 111.0, None, "", ""),
+        TaskRecord(1, 1, 101.0, None, None, None, "", ""),
+        TaskRecord(2, 2, 105.0, Outcome.DONE, 0, 106.0, "7.2", ""),
+        TaskRecord(3, 1, 107.0, Outcome.FAILED, -9, 108.0, "7.3", "killed"),
+        TaskRecord(4, 2, 111.0, None, None, None, "", ""),
     )
     assert (told.notes, told.stopped) == (("started again",), "the job was cancelled")
     assert (told.began_s, told.last_s) == (100.0, 112.0)
@@ -235,7 +235,7 @@ def test_an_end_whose_start_is_torn_still_counts(path: str) -> None:
     work = begin(path)
     work.end(begun(1), Outcome.DONE, 0, "", "7.0")
     work.close()
-    assert read_ledger(path).tasks == (TaskRecord(1, 1, Outcome.DONE, 0, 101.0, 101.0, "7.0", ""),)
+    assert read_ledger(path).tasks == (TaskRecord(1, 1, 101.0, Outcome.DONE, 0, 101.0, "7.0", ""),)
 
 
 def test_a_pack_goes_on_without_a_ledger_that_cannot_be_written(
