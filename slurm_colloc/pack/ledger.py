@@ -159,15 +159,10 @@ class LedgerWriter:
         number, attempt = start.task.number, start.attempt
         self._write(Entry(clock.now(), "end", number, attempt, step, outcome.value, status, message))
 
-    def note(self, text: str) -> None:
-        """Write and say something for people."""
-        self._write(Entry(clock.now(), "note", message=text))
+    def note(self, text: str, event: str = "note") -> None:
+        """Write and say something for people; at a "stop" why no more tasks are started, although some are left."""
+        self._write(Entry(clock.now(), event, message=text))
         self._say(text)
-
-    def stop(self, reason: str) -> None:
-        """Write and say why no more tasks are started, although some are left."""
-        self._write(Entry(clock.now(), "stop", message=reason))
-        self._say(reason)
 
     def close(self) -> None:
         """Let another process write it; more than once does no harm."""

@@ -172,7 +172,7 @@ class Loop:
     def _give_up(self, reason: str) -> None:
         """Start no more tasks; those that run together with the missing ones end."""
         self._gave_up = True
-        self._ledger.stop(reason)
+        self._ledger.note(reason, "stop")
         if self._spec.together:
             self._end([attempt for attempt in self._running.values() if attempt.at_work], Outcome.STOPPED, reason)
 
@@ -338,7 +338,7 @@ class Loop:
         self.stopped, self._stopped_s = True, clock.ticking()
         # First of all: there may be little time.
         names = ", ".join(signal.Signals(number).name for number in sorted(came & set(STOPPING)))
-        self._ledger.stop(f"stopped by {names}: no more tasks are started")
+        self._ledger.note(f"stopped by {names}: no more tasks are started", "stop")
         # The tasks themselves, that they may save what they have; srun would have them killed.
         self._to_stop = tuple(self._running.values())
         self._run.signal(self._to_stop, signal.SIGTERM)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 
 from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.errors import InputError, UnsureError
-from slurm_colloc.core.model import PACK, JobRequest, Placement, Reason, SharingMode, because
+from slurm_colloc.core.model import PACK, Placement, Reason, SharingMode, because
 from slurm_colloc.core.units import counted
 from slurm_colloc.estimate.digest import digest
 from slurm_colloc.pack.shape import (
@@ -203,7 +203,18 @@ def _shadow(pack: PackRequest, shape: Shape) -> Plan:
 def _plan(pack: PackRequest, shape: Shape, config: SiteConfig) -> Plan:
     in_force, line, request = pack.in_force, pack.command_line, pack.request
     table = option_table(config.slurm_release, config)
-    placement = _placement(request, shape, config)
+    placement = Placement(
+        mode=SharingMode.EXCLUSIVE if shape.room.tasks == 1 else SharingMode.MPS,
+        gres=request.gres[0],
+        memory_mib=shape.load.memory_mib or None,
+        headroom_mib=config.sharing.headroom_mib,
+        partition="",
+        cpu_option="" if shape.cores.to_ask is None else f"cpus-per-task={shape.cores.to_ask}",
+        mem=shape.mem,
+        time_limit_min=shape.time_min,
+        reasons=shape.reasons,
+        rejected=(),
+    )
     spec = _spec(pack, shape)
     names = ({"array"} if "array" in in_force else set()) | (sized_otherwise(in_force) if shape.mem else set())
     text = without_options(pack.tasks.text, table, config.slurm_release, names) if names else pack.tasks.text
@@ -226,21 +237,6 @@ def _plan(pack: PackRequest, shape: Shape, config: SiteConfig) -> Plan:
     return Plan(part, (*options, *rest), script_at, pack.tasks.text, body, (), None, packed)
 
 
-def _placement(request: JobRequest, shape: Shape, config: SiteConfig) -> Placement:
-    return Placement(
-        mode=SharingMode.EXCLUSIVE if shape.room.tasks == 1 else SharingMode.MPS,
-        gres=request.gres[0],
-        memory_mib=shape.load.memory_mib or None,
-        headroom_mib=config.sharing.headroom_mib,
-        partition="",
-        cpu_option="" if shape.cores.to_ask is None else f"cpus-per-task={shape.cores.to_ask}",
-        mem=shape.mem,
-        time_limit_min=shape.time_min,
-        reasons=shape.reasons,
-        rejected=(),
-    )
-
-
 def _options(in_force: Mapping[str, Given], shape: Shape, placement: Placement) -> Iterator[str]:
     """Yield sbatch's options of the pack beyond the user's, over which they win."""
     if shape.jobs > 1:
@@ -252,19 +248,15 @@ def _options(in_force: Mapping[str, Given], shape: Shape, placement: Placement) 
         yield f"--mem={shape.mem}"
     if shape.time_min is not None:
         yield f"--time={shape.time_min}"
-    output = _own_output(in_force)
+    # Beside its tasks' output if that is a folder of one name.
+    folder = os.path.dirname(value_of(in_force, "output"))
+    is_plain = folder and not folder.startswith("/dev") and not set("%\\") & set(folder)
+    output = os.path.join(folder, _OWN_OUTPUT) if is_plain else _OWN_OUTPUT
     yield f"--output={output}"
     if "error" in in_force:
         yield f"--error={output}"
     if "input" in in_force:
         yield "--input=/dev/null"
-
-
-def _own_output(in_force: Mapping[str, Given]) -> str:
-    """Return where the pack writes: beside its tasks' output if that is a folder of one name."""
-    folder = os.path.dirname(value_of(in_force, "output"))
-    plain = folder and not folder.startswith("/dev") and not set("%\\") & set(folder)
-    return os.path.join(folder, _OWN_OUTPUT) if plain else _OWN_OUTPUT
 
 
 def _spec(pack: PackRequest, shape: Shape) -> Spec:

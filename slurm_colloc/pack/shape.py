@@ -17,7 +17,7 @@ from slurm_colloc.placement.candidate import asked_partitions
 from slurm_colloc.placement.out_of_memory import MOST_RETRIES
 from slurm_colloc.placement.packing import Packing, of_equal, tasks_at_a_time
 from slurm_colloc.slurm.directives import Script, without_options
-from slurm_colloc.slurm.options import CommandLine, Given, value_of
+from slurm_colloc.slurm.options import CommandLine, Given, count_of, value_of
 from slurm_colloc.submit.own_options import option_table
 from slurm_colloc.submit.plan import NotPackedError, Slurm
 from slurm_colloc.submit.reasons import reasons_against_pack
@@ -250,12 +250,7 @@ def _cores(options: Mapping[str, Given], request: JobRequest, at_once: int, conf
     per_gpu = request.cpus_per_gpu or (0 if request.cpus_given else min(parts, default=0))
     if per_gpu:
         return Cores(max(1, per_gpu // at_once), None)
-    of_task = 1
-    if "cpus-per-task" in options:
-        text = value_of(options, "cpus-per-task")
-        if not (text.isascii() and text.isdigit() and 0 < len(text) < 7):
-            raise UnsureError(f"'{options['cpus-per-task'].written}' is not a number")
-        of_task = max(1, int(text))
+    of_task = max(1, count_of(options, "cpus-per-task"))
     cores = at_once * of_task
     if parts:
         cores = max(of_task, min(cores, *parts))
@@ -312,7 +307,7 @@ def _cores_alone(options: Mapping[str, Given], request: JobRequest, config: Site
             f"'{options['mem-per-cpu'].written}': how many cores one task has depends on too many options"
         )
     if request.cpus_per_gpu or request.cpus_given:
-        return request.cpus_per_gpu or int(options["cpus-per-task"].value or 1)
+        return request.cpus_per_gpu or count_of(options, "cpus-per-task")
     cores = {max(1, item.cpus_per_gpu) for item in asked_partitions(request, config)}
     if len(cores) > 1:
         raise UnsureError(f"'{options['mem-per-cpu'].written}': its partitions give different cores with a GPU")

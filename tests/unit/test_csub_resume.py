@@ -48,7 +48,7 @@ def ran(shell: Shell, done: range, job: str = "4711", part: int | None = None, f
         start = Start(Task(number), 1, spec.load)
         ledger.start(start)
         ledger.end(start, Outcome.FAILED if number in failed else Outcome.DONE, int(number in failed))
-    ledger.stop("stopped by SIGTERM")
+    ledger.note("stopped by SIGTERM", "stop")
     ledger.close()
     return spec
 

@@ -58,7 +58,7 @@ def test_each_task_has_a_line(printed: Printed) -> None:
     ends = [(1, Outcome.DONE, 0, ""), (2, Outcome.GPU_OOM, 1, "CUDA out of memory"), (2, Outcome.DONE, 0, "")]
     written("7", [*ends, (3, Outcome.FAILED, -11, "bad\x1b[2Jword")])
     ledger = LedgerWriter(ledger_path("lab", "7"), print)
-    ledger.stop("stopped by SIGTERM")
+    ledger.note("stopped by SIGTERM", "stop")
     ledger.close()
     printed("job", told("7"))
 
