@@ -14,7 +14,9 @@ import pytest
 
 from slurm_colloc.core.config import Observe, Paths, SiteConfig
 from slurm_colloc.core.errors import ConfigError, StoreError
-from slurm_colloc.core.model import Gres, Placement, Rejected, SharingMode, because
+from slurm_colloc.core.model import Gres, Load, Placement, Rejected, SharingMode, because
+from slurm_colloc.pack.mps_daemon import Mps
+from slurm_colloc.pack.srun import into_containers
 from slurm_colloc.slurm.directives import read_script
 from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS
 from slurm_colloc.submit.render import keep_script, render_block, render_script, site_parts, write_script
@@ -225,6 +227,21 @@ def test_containers_are_handed_the_sites_daemon(tmp_path: Path) -> None:
     log.mkdir()
     given = {"CUDA_MPS_PIPE_DIRECTORY": str(pipe), "CUDA_MPS_LOG_DIRECTORY": str(log)}
     assert ran(text, **given, APPTAINER_BIND="")["APPTAINER_BIND"] == f"{pipe},{log}"
+
+
+def test_a_share_and_a_task_of_a_pack_are_the_same_client_of_a_daemon(tmp_path: Path) -> None:
+    """The one is told by sh in its script, the other by the program of its pack."""
+    mps = Mps(str(tmp_path), {})
+    for folder in (mps.pipe, mps.log):
+        Path(folder).mkdir()
+    user = {"APPTAINER_BIND": "/data", "XLA_PYTHON_CLIENT_PREALLOCATE": "true"}
+    ours = mps.environment(Load(9472, 12.0), user)
+    ours |= into_containers(ours, (mps.pipe, mps.log), user)
+    folders = {"CUDA_MPS_PIPE_DIRECTORY": mps.pipe, "CUDA_MPS_LOG_DIRECTORY": mps.log}
+    found = ran(block(SharingMode.MPS, sampled=False), **user, **folders)
+    # Slurm says which GPU a job on a share has; a pack's daemon has but one.
+    alike = {name: value for name, value in ours.items() if not name.endswith("CUDA_VISIBLE_DEVICES")}
+    assert {name: found.get(name) for name in alike} == alike
 
 
 def test_hostile_words_are_not_run(tmp_path: Path) -> None:
