@@ -200,7 +200,7 @@ class Loop:
             slot=slot,
             output_at=output_at,
             error_at=error_at,
-            watch=Watch() if self._gpu.under_mps and not start.alone else None,
+            watch=Watch() if self._gpu.at_once > 1 and not start.alone else None,
         )
         self._running[attempt.number] = attempt
 

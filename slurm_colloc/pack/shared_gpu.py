@@ -58,13 +58,8 @@ class SharedGpu:
 
     @property
     def at_once(self) -> int:
-        """Return how many tasks may run at a time now."""
+        """Return how many tasks may run at a time now: more than one under a daemon alone."""
         return self._wanted if self._mps is not None else 1
-
-    @property
-    def under_mps(self) -> bool:
-        """Return whether tasks run under a daemon."""
-        return self._mps is not None
 
     @property
     def is_first(self) -> bool:
