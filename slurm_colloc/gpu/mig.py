@@ -36,7 +36,8 @@ class GpuModel(NamedTuple):
     """A card of the table, under one of the driver's names; None where a size is not known.
 
     ``profiles`` maps a profile to (usable MiB, SMs) as drivers listed them, ``parts`` each that there is to (compute
-    slices, memory slices, most on one card), ``earlier`` those of other drivers to their part of a card.
+    slices, memory slices, most on one card), ``divisors`` these and those of other drivers to the compute slices into
+    which the card then divides.
     """
 
     name: str
@@ -45,7 +46,7 @@ class GpuModel(NamedTuple):
     profiles: Mapping[str, tuple[int, int]]
     slices: tuple[int, int]
     parts: Mapping[str, tuple[int, int, int]]
-    earlier: Mapping[str, tuple[int, int]]
+    divisors: Mapping[str, int]
     signs: tuple[str, ...]
 
     def size(self, profile: str, mem_mib: int, sm_count: int) -> tuple[int, int]:
@@ -57,12 +58,6 @@ class GpuModel(NamedTuple):
         least = mem_mib * memory / self.slices[1] * _LEAST[0], sm_count * compute / self.slices[0] * _LEAST[1]
         return self.profiles.get(profile) or (int(least[0]), int(least[1]))
 
-    def divisor(self, profile: str) -> int | None:
-        """Return into how many compute slices the card divides where it has this profile; None where it has not."""
-        if profile in self.parts or self.slices[0] == _SLICES:
-            return self.slices[0]
-        return self.earlier[profile][1] if profile in self.earlier else None
-
 
 class _Card(NamedTuple):
     names: tuple[str, ...]
@@ -71,7 +66,7 @@ class _Card(NamedTuple):
     source: str
     profiles: Mapping[str, tuple[int, ...]]
     variants: Mapping[str, int] = MappingProxyType({})
-    earlier: Mapping[str, tuple[int, ...]] = MappingProxyType({})
+    earlier: Mapping[str, int] = MappingProxyType({})
     mem_total_mib: int | None = None
     sm_count: int | None = None
 
@@ -103,7 +98,7 @@ def _models(card: _Card) -> Iterator[GpuModel]:
             {profile: (row[3], row[4]) for profile, row in rows.items() if len(row) > 3},
             (compute, memory),
             {profile: (row[0], row[1], row[2]) for profile, row in rows.items()},
-            {profile: (part[0], part[1]) for profile, part in card.earlier.items()},
+            {**card.earlier, **dict.fromkeys(rows, compute)},
             card.signs,
         )
 
@@ -157,15 +152,11 @@ def _divisors(card: str, profile: str) -> frozenset[int]:
     cards = [model for model in models() if longest in model.signs]
     if not kind:
         return frozenset(model.slices[0] for model in cards)
-    divisors = frozenset(count for model in cards or models() if (count := model.divisor(kind)) and _has(model, kind))
+    divisors = frozenset(model.divisors[kind] for model in cards or models() if kind in model.divisors)
     if divisors or not cards:
         return divisors or frozenset({_SLICES})
     # A driver that we have not seen names the memory of the same slices otherwise.
     return frozenset({_SLICES}) if all(model.slices[0] == _SLICES for model in cards) else frozenset()
-
-
-def _has(model: GpuModel, profile: str) -> bool:
-    return profile in model.parts or profile in model.earlier
 
 
 def gres_type_of(model: str) -> str:
