@@ -152,6 +152,15 @@ def test_shares_are_of_one_gpu_and_keep_it_from_whole_jobs() -> None:
     assert starts(*jobs, site=site) == {1: 0, 2: 0, 3: 10, 4: 2}
 
 
+def test_a_share_is_of_the_fullest_gpu_that_has_enough_so_that_whole_ones_stay_free() -> None:
+    site = Site((node(3, shared_kind="h100", shares=(("mps", 100),)),), QUICK, FIFO)
+    shares = [
+        job(number, submit_s, shape=Shape("mps", units, 1, 1))
+        for number, submit_s, units in ((1, 0, 60), (2, 0, 50), (3, 1, 30), (4, 2, 50))
+    ]
+    assert starts(*shares, job(5, submit_s=3), site=site) == {1: 0, 2: 0, 3: 1, 4: 2, 5: 3}
+
+
 def test_a_gpu_that_shares_of_one_kind_had_is_free_for_another_kind() -> None:
     site = Site((node(1, shared_kind="h100", shares=(("mps", 100), ("shard", 10))),), QUICK, FIFO)
     jobs = (job(1, shape=Shape("shard", 1, 1, 1)), job(2, submit_s=1, shape=Shape("mps", 50, 1, 1)))
