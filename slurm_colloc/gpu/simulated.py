@@ -57,7 +57,7 @@ def parse_devices(text: str) -> tuple[GpuUnit, ...]:
     """Return the units that a device file describes: a GPU, or each slice of a GPU that is cut.
 
     Raises:
-        GpuError: not the expected JSON.
+        GpuError: the text is not the expected JSON.
     """
     try:
         units: list[GpuUnit] = []

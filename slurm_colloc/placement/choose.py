@@ -145,7 +145,7 @@ def _placed(job: Candidate, fit: Fit) -> Placement:
     target, host, time_limit_min = fit.target, fit.host, fit.time_limit_min
     mode = mode_of(fit.gres)
     reasons = list(fit.reasons)
-    foretold = mode != SharingMode.SHARD  # nobody bounds how much the neighbours of a shard slow it
+    foretold = mode != SharingMode.SHARD  # the neighbours of a shard slow it without a bound
     if time_limit_min is not None:
         asked_min = job.limit_min or 0.0  # the limit may be kept as it is in another partition
         code = "time-limit-raised" if time_limit_min > asked_min else "time-limit"

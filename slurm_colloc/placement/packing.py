@@ -24,8 +24,8 @@ MPS_CLIENTS = 48
 # The most SM activity of a pack's tasks, each measured alone, on one GPU.
 MAX_SM_PCT = 120.0
 # Two tasks of which each keeps the memory busy for longer than this are not put together: they may slow each other, and
-# no limit on SMs prevents that. Proposed, not measured: nobody knows where the gain ends. A CIFAR net with 55 % (and
-# 81.8 % of the SMs) still gained 1.15 to 1.20 times in all with two to seven of its like.
+# no limit on SMs prevents that. The number is proposed, not measured. A CIFAR net with 55 % (and 81.8 % of the SMs)
+# still gained 1.15 to 1.20 times in all with two to seven of its like.
 BUSY_DRAM_PCT = 50.0
 # Sums of decimals are not exact: 0.1 + 0.2 is above 0.3.
 _TOLERANCE = 1e-6

@@ -106,7 +106,7 @@ def on_share(
 ) -> Slowdown:
     """Return how much slower a job is on a GPU whose other jobs take what may run beside it: expected, and at most.
 
-    ``in_turns`` is as in ``part_needed``; the median is not known there, so it is taken for the worst.
+    The flag ``in_turns`` is as in ``part_needed``; the median is not known there, so it is taken for the worst.
     """
     upper = min(max_slowdown, _TOGETHER[-1][0])
     if in_turns:
