@@ -112,10 +112,9 @@ def _with_shares(config: SiteConfig, change: Asked) -> SiteConfig:
     sharing = config.sharing
     daemon = "site" if change.mps and sharing.mps_daemon == "none" else sharing.mps_daemon
     order = tuple(dict.fromkeys((*sharing.order, "mig", "mps", *(["shard"] if change.shards else []))))
-    listed = [partition.name for partition in config.partition]
-    partitions = described(
-        dict.fromkeys([*listed, *(name for pool in config.pool for name in pool.partitions)]), config
-    )
+    names = [partition.name for partition in config.partition]
+    names += [name for pool in config.pool for name in pool.partitions]
+    partitions = described(dict.fromkeys(names), config)
     if change.mps:
         partitions = tuple(partition._replace(mps_users=partition.mps_users or "each") for partition in partitions)
     return config._replace(
