@@ -43,6 +43,23 @@ class Candidate(NamedTuple):
     busy_pct: float | None
 
 
+class Target(NamedTuple):
+    """A pool, the partition in which the job would use it, and whether that is another than those asked for.
+
+    ``partitions`` are all in which Slurm may then start the job.
+    """
+
+    pool: Pool
+    partition: Partition
+    moved: bool
+    partitions: tuple[Partition, ...]
+
+    @property
+    def named(self) -> str:
+        """Return the partition to ask for; empty where it is the job's own."""
+        return self.partition.name if self.moved else ""
+
+
 def candidate_of(request: JobRequest, footprint: Footprint, config: SiteConfig, access: Access) -> Candidate | None:
     """Return the candidate that a job is at a site; None of a job whose need is not known."""
     memory, active, busy = footprint.gpu_mem_peak_mib, footprint.sm_active_pct, footprint.busy_pct

@@ -16,10 +16,10 @@ from slurm_colloc.core.model import (
     Weighed,
     because,
 )
-from slurm_colloc.placement.candidate import Access, Candidate, candidate_of
+from slurm_colloc.placement.candidate import Access, Candidate, Target, candidate_of
 from slurm_colloc.placement.free_now import FreeNow, Option, at_once, choose, free_in_words, weigh
 from slurm_colloc.placement.out_of_memory import mode_of
-from slurm_colloc.placement.pieces import Fit, Target, pieces_in, targets_of
+from slurm_colloc.placement.pieces import Fit, pieces_in, targets_of
 from slurm_colloc.slurm.free_gpus import Free, kind_of
 
 _ANYTHING = Access()

@@ -10,7 +10,7 @@ from slurm_colloc.core.config import MigSlice, Partition, Pool, SiteConfig
 from slurm_colloc.core.model import Gres, JobRequest, Reason, Rejected, because
 from slurm_colloc.core.units import demand_units, most_of_whole
 from slurm_colloc.gpu.mig import parse_profile
-from slurm_colloc.placement.candidate import Candidate, other_card, suspending
+from slurm_colloc.placement.candidate import Candidate, Target, other_card, suspending
 from slurm_colloc.placement.speed import Slowdown, most_in_part, most_on_slice, on_share, on_slice, part_needed
 from slurm_colloc.placement.time_and_cores import (
     Host,
@@ -25,28 +25,6 @@ from slurm_colloc.slurm.limits import MINUTES, broken_limit, limit_passed_by
 
 # A larger share leaves less beside it than the smallest slice, which is of no use to anybody.
 _LARGEST_SHARE = 7 / 8
-
-
-class Target(NamedTuple):
-    """A pool, the partition in which the job would use it, and whether that is another than those asked for.
-
-    ``partitions`` are all in which Slurm may then start the job.
-    """
-
-    pool: Pool
-    partition: Partition
-    moved: bool
-    partitions: tuple[Partition, ...]
-
-    @property
-    def moved_to(self) -> Partition | None:
-        """Return the partition that the job would be moved to; None where it stays in its own."""
-        return self.partition if self.moved else None
-
-    @property
-    def named(self) -> str:
-        """Return the partition to ask for; empty where it is the job's own."""
-        return self.partition.name if self.moved else ""
 
 
 class Most(NamedTuple):
@@ -166,7 +144,7 @@ def pieces_in(job: Candidate, targets: list[Target], rejected: list[Rejected]) -
                 continue
             # As many as the job asks for by any of its words; 0 of a number that is not known.
             cores = max(fit.host.cpus, *(number or 0 for number in words))
-            mem_mib = mem_mib_of(job, fit.target.partitions, fit.host.mem, cores)
+            mem_mib = mem_mib_of(job, fit.target, fit.host.mem, cores)
             if reason := _refused_by_slurm(job, fit, targets, cores, mem_mib):
                 rejected.append(Rejected(str(fit.gres), reason))
             else:
@@ -224,7 +202,7 @@ def _slices(job: Candidate, targets: list[Target]) -> Iterator[Fit | Rejected]:
         whole_over_own = (its_target.pool.sm_count or math.inf) / slowest.sm_count
         slowdown = on_slice(job.sm_active_pct, whole_over_own, job.busy_pct)
         most = Most(part.mem_mib, most_on_slice(bound, whole_over_own))
-        time, host = time_needed(job, slowdown.upper, target.moved_to), _host_with_slice(job, part, target)
+        time, host = time_needed(job, slowdown.upper, target), _host_with_slice(job, part, target)
         reason = time.too_little or host.impossible
         if job.request.no_slice:
             reason = job.request.no_slice[0]
@@ -248,8 +226,8 @@ def _host_with_slice(job: Candidate, part: MigSlice, target: Target) -> Host:
     of_memory = part.mem_mib / pool.gpu_mem_mib if pool.gpu_mem_mib else 0.0
     of_gpu = min(1.0, max(part.sm_count / (pool.sm_count or math.inf), of_memory))
     if target.moved:
-        return host_when_moved(job, target.partition, of_gpu, pool)
-    return host_with_slice(job, of_gpu, pool)
+        return host_when_moved(job, target, of_gpu)
+    return host_with_slice(job, target, of_gpu)
 
 
 def most_units(per_gpu: int) -> int:
@@ -330,8 +308,8 @@ def _share(job: Candidate, target: Target, pools: list[Pool], name: str) -> Fit 
         return Reason(code, {"sm_pct": job.sm_active_pct, "bound": bound})
     of_memory = need_mib / pool.gpu_mem_mib
     units, of_one_daemon = (demand_units(max(of_memory, part), per_gpu) for part in parts)
-    host = host_with_share(job, target.moved_to, units / per_gpu, pool)
-    time = time_needed(job, slowdown.upper, target.moved_to)
+    host = host_with_share(job, target, units / per_gpu)
+    time = time_needed(job, slowdown.upper, target)
     if reason := host.impossible or time.too_little:
         return reason
     if units > most_units(per_gpu):

@@ -2,13 +2,12 @@
 """Time limit, CPU cores and host memory of a job that gets a piece of a GPU."""
 
 import math
-from collections.abc import Iterable
 from typing import NamedTuple
 
-from slurm_colloc.core.config import Partition, Pool
+from slurm_colloc.core.config import Partition
 from slurm_colloc.core.model import Reason, because
 from slurm_colloc.core.units import asked_mib
-from slurm_colloc.placement.candidate import Candidate, default_limit_min
+from slurm_colloc.placement.candidate import Candidate, Target, default_limit_min
 
 
 class Time(NamedTuple):
@@ -34,25 +33,22 @@ _UNCLEAR = Host(impossible=because("cores-unclear"))
 _DIFFER = Host(impossible=because("hosts-differ"))
 
 
-def time_needed(job: Candidate, slowdown: float, moved_to: Partition | None) -> Time:
-    """Return the time limit for a piece on which the job is ``slowdown`` times as slow as on a whole GPU.
-
-    ``moved_to`` is the partition of the piece, None for those asked for.
-    """
+def time_needed(job: Candidate, slowdown: float, target: Target) -> Time:
+    """Return the time limit for a piece on which the job is ``slowdown`` times as slow as on a whole GPU."""
     limit_min, run_time_s, by_default = job.limit_min, job.footprint.run_time_s, job.request.time_limit_min is None
     if limit_min is None:
-        if moved_to is not None and moved_to.default_time_min is not None and by_default:
-            return Time(None, because("partition-limits-time", partition=moved_to.name))
+        if target.moved and target.partition.default_time_min is not None and by_default:
+            return Time(None, because("partition-limits-time", partition=target.named))
         return Time(None)
     # A job whose run time nobody knows may need all of its time limit; one that nothing slows needs what it was given.
     needed_min = (limit_min if run_time_s is None else run_time_s.q99 / 60) * slowdown
     if by_default and len({default_limit_min(partition) for partition in job.partitions}) > 1:
-        return Time(None, because("time-limits-differ") if slowdown > 1 or moved_to else None)
+        return Time(None, because("time-limits-differ") if slowdown > 1 or target.moved else None)
     if slowdown <= 1 or needed_min <= limit_min:
         # The default of the job's own partition must not become that of another.
-        return Time(math.ceil(limit_min) if moved_to is not None and by_default else None)
-    longest_min = [partition.max_time_min for partition in ((moved_to,) if moved_to else job.partitions)]
-    most_min = min(limit_min * job.config.sharing.max_slowdown, *(math.inf if t is None else t for t in longest_min))
+        return Time(math.ceil(limit_min) if target.moved and by_default else None)
+    longest_min = [partition.max_time_min for partition in target.partitions if partition.max_time_min is not None]
+    most_min = min([limit_min * job.config.sharing.max_slowdown, *longest_min])
     if needed_min > most_min:
         times = {"needed_min": needed_min, "limit_min": limit_min, "most_min": most_min}
         code = "time-limit-too-short" if run_time_s is None else "runs-too-long"
@@ -60,7 +56,7 @@ def time_needed(job: Candidate, slowdown: float, moved_to: Partition | None) -> 
     return Time(math.ceil(needed_min))
 
 
-def host_with_share(job: Candidate, moved_to: Partition | None, of_gpu: float, pool: Pool) -> Host:
+def host_with_share(job: Candidate, target: Target, of_gpu: float) -> Host:
     """Return the cores and host memory that follow from the GPU and would be lost with it, or the share's part."""
     request = job.request
     hosts: set[tuple[int, str]] = set()
@@ -69,10 +65,10 @@ def host_with_share(job: Candidate, moved_to: Partition | None, of_gpu: float, p
             return Host(impossible=because("partition-not-described", partition=partition.name))
         before = 0 if request.cpus_given else partition.cpus_per_gpu
         cpus = request.cpus_per_gpu or _cores(job, before, of_gpu)
-        mem = _memory(job, partition, moved_to, (before, cpus), of_gpu, pool)
-        if mem is None and moved_to:
-            return Host(impossible=because("partition-other-memory", partition=moved_to.name))
-        hosts.add((cpus, request.mem_per_gpu or mem or ""))
+        mem = _memory(job, target, partition, (before, cpus), of_gpu)
+        if mem is None:
+            return Host(impossible=because("partition-other-memory", partition=target.named))
+        hosts.add((cpus, request.mem_per_gpu or mem))
     if len(hosts) > 1:
         return _DIFFER
     [(cpus, mem)] = hosts
@@ -87,14 +83,14 @@ def host_with_share(job: Candidate, moved_to: Partition | None, of_gpu: float, p
     return _per_task(job, cpus, mem)
 
 
-def host_with_slice(job: Candidate, of_gpu: float, pool: Pool) -> Host:
+def host_with_slice(job: Candidate, target: Target, of_gpu: float) -> Host:
     """Return the slice's part of the cores and host memory that Slurm would give with it as with a whole GPU."""
     request = job.request
     hosts: set[tuple[int, int, str]] = set()
     for partition in job.partitions:
         before = 0 if request.cpus_given or request.cpus_per_gpu else partition.cpus_per_gpu
         cpus = _cores(job, before, of_gpu)
-        mem = _memory(job, partition, None, (before, cpus), of_gpu, pool) or ""
+        mem = _memory(job, target, partition, (before, cpus), of_gpu) or ""
         hosts.add((before, cpus, "" if mem == f"{partition.mem_per_gpu_mib}M" else mem))
     if len(hosts) > 1 or request.cores_unclear:
         return Host()
@@ -102,23 +98,23 @@ def host_with_slice(job: Candidate, of_gpu: float, pool: Pool) -> Host:
     return Host(f"cpus-per-gpu={cpus}" if cpus != before else "", mem, cpus=max(cpus, request.tasks or 0))
 
 
-def host_when_moved(job: Candidate, target: Partition, of_gpu: float, pool: Pool) -> Host:
+def host_when_moved(job: Candidate, target: Target, of_gpu: float) -> Host:
     """Return the cores and host memory of a slice in another partition, as far as it gives others."""
-    request = job.request
+    request, destination = job.request, target.partition
     cores, memory = set(), set()
     for partition in job.partitions:
         cpus = _cores(job, partition.cpus_per_gpu, of_gpu) or request.tasks or 1
-        as_said = request.cpus_given or request.cpus_per_gpu or cpus == target.cpus_per_gpu
-        cores.add(None if as_said or partition.cpus_per_gpu == target.cpus_per_gpu == 0 else cpus)
-        mem = _memory(job, partition, target, (partition.cpus_per_gpu, cpus), of_gpu, pool)
+        as_said = request.cpus_given or request.cpus_per_gpu or cpus == destination.cpus_per_gpu
+        cores.add(None if as_said or partition.cpus_per_gpu == destination.cpus_per_gpu == 0 else cpus)
+        mem = _memory(job, target, partition, (partition.cpus_per_gpu, cpus), of_gpu)
         if mem is None:
-            return Host(impossible=because("partition-other-memory", partition=target.name))
-        memory.add("" if mem == f"{target.mem_per_gpu_mib}M" or request.mem_per_gpu else mem)
+            return Host(impossible=because("partition-other-memory", partition=destination.name))
+        memory.add("" if mem == f"{destination.mem_per_gpu_mib}M" or request.mem_per_gpu else mem)
     if len(cores) > 1 or len(memory) > 1:
         return _DIFFER
     [changed], [mem] = cores, memory
     if changed is None:
-        return Host("", mem, cpus=0 if request.cpus_given or request.cpus_per_gpu else target.cpus_per_gpu)
+        return Host("", mem, cpus=0 if request.cpus_given or request.cpus_per_gpu else destination.cpus_per_gpu)
     # --cpus-per-task, not --mincpus: it also keeps the other partition's own default away.
     return _UNCLEAR if request.cores_unclear else _per_task(job, changed, mem)
 
@@ -147,9 +143,7 @@ def _cores(job: Candidate, before: int, of_gpu: float) -> int:
     return min(before, -(-cores // tasks) * tasks)
 
 
-def _memory(
-    job: Candidate, partition: Partition, moved_to: Partition | None, cpus: tuple[int, int], of_gpu: float, pool: Pool
-) -> str | None:
+def _memory(job: Candidate, target: Target, partition: Partition, cpus: tuple[int, int], of_gpu: float) -> str | None:
     """Return the host memory to ask for, as --mem takes it; empty: Slurm's own default; None: nobody knows.
 
     A job of unknown need keeps all that it would have had: with less it might be killed. ``cpus`` are the cores that it
@@ -165,17 +159,18 @@ def _memory(
 
     if partition.mem_per_gpu_mib:
         return part_of(partition.mem_per_gpu_mib)
-    if moved_to and (moved_to.mem_per_gpu_mib or moved_to.default_mem != partition.default_mem):
+    destination = target.partition
+    if target.moved and (destination.mem_per_gpu_mib or destination.default_mem != partition.default_mem):
         return None
     kind, _, amount = (partition.default_mem or job.config.default_mem).partition("=")
     if kind == "DefMemPerCPU":
         # 0 is no default, and --mem=0 would be all of the node's.
         return part_of(int(amount) * cpus[0]) if cpus[1] < cpus[0] and int(amount) else ""
-    node_mib = int(amount) if kind == "DefMemPerNode" else pool.mem_per_node_mib
+    node_mib = int(amount) if kind == "DefMemPerNode" else target.pool.mem_per_node_mib
     return part_of(node_mib) if need_mib is not None and node_mib else ""
 
 
-def mem_mib_of(job: Candidate, partitions: Iterable[Partition], mem: str, cpus: int) -> int | None:
+def mem_mib_of(job: Candidate, target: Target, mem: str, cpus: int) -> int | None:
     """Return how much host memory of a node a job has, said or by Slurm's defaults; None is not known."""
     request = job.request
     if mem or request.mem_per_gpu:
@@ -185,7 +180,7 @@ def mem_mib_of(job: Candidate, partitions: Iterable[Partition], mem: str, cpus: 
     if request.mem_given:
         return request.mem_asked_mib
     sizes = set()
-    for partition in partitions:
+    for partition in target.partitions:
         kind, _, amount = (partition.default_mem or job.config.default_mem).partition("=")
         sizes.add(partition.mem_per_gpu_mib or int(amount or 0) * (cpus if kind == "DefMemPerCPU" else 1))
     return sizes.pop() or None if len(sizes) == 1 else None
