@@ -80,3 +80,14 @@ def test_profilers_on_a_share_say_what_the_page_says() -> None:
         ("ncu", talk.WHOLE),
         ("ncu --mps", talk.SHARE),
     }
+
+
+def test_what_a_pair_alone_differs_by_is_told(rows: list[dict[str, str]]) -> None:
+    page = " ".join((DOCS / "benchmarks.md").read_text().split())
+    ranges = []
+    for name in talk.PAIR:
+        alone = talk.slowdowns(rows, talk.ALONE, name).values()
+        ranges.append(f"{min(alone):.2f} to {max(alone):.2f} for")
+    assert [one for one in ranges if one not in page] == []
+    dlrm = talk.slowdowns(rows, talk.ALONE, "dlrm").values()
+    assert f"the DLRM alone by {100 * (max(dlrm) / min(dlrm) - 1):.0f} %" in (DOCS / "explanation/why.md").read_text()
