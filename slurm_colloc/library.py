@@ -17,7 +17,8 @@ import pandas as pd
 from duckdb import DuckDBPyConnection
 
 from slurm_colloc.core.clock import now
-from slurm_colloc.core.config import Prices, SiteConfig, find_site_file, load_site, user_data_folder
+from slurm_colloc.core.config import Prices, SiteConfig, user_data_folder
+from slurm_colloc.core.config_file import find_site_file, load_site
 from slurm_colloc.core.errors import CollocError, ConfigError, InputError
 from slurm_colloc.core.model import Footprint, Placement
 from slurm_colloc.facts.aggregate import aggregate
@@ -150,7 +151,7 @@ class Accounting:
                     "since": begin.isoformat(),
                     "until": end.isoformat(),
                     "coverage_pct": total.coverage_pct,
-                    "visible": self._store.visible.whose if not self._store.visible.everybody else "",
+                    "visible": self._store.visible.whose,
                     "mig_by": CONVENTIONS[self._by],
                 },
             )
@@ -199,15 +200,14 @@ def place(script: str | os.PathLike[str], args: Sequence[str] = ()) -> Placement
 
 def _part(script: str | os.PathLike[str], args: Sequence[str]) -> Part:
     path = find_site_file()
-    if path is None:
+    if not path:
         raise ConfigError("no site.toml found; name one in $COLLOC_CONF")
     config = load_site(path)
     command_line = parse_arguments(("--dry-run", *args, os.fspath(script)), config)
     check_call(command_line)
-    client = CliClient()
     environ = environment_to_submit()
     submission = read_submission(command_line, environ, None, config)
-    return make_plan(command_line, environ, submission, config, client, packer=plan_array).part
+    return make_plan(command_line, environ, submission, config, CliClient(), packer=plan_array).part
 
 
 def _ends(since: Moment, until: Moment) -> tuple[datetime, datetime]:
@@ -231,10 +231,7 @@ def _frame(table: Rows, about: dict[str, Any]) -> pd.DataFrame:
     kinds, rows = table
     columns = list(zip(*rows, strict=True)) or [()] * len(kinds)
     frame = pd.DataFrame(
-        {
-            name: pd.Series(list(values), dtype=_dtype(name, kinds[name]))
-            for name, values in zip(kinds, columns, strict=True)
-        }
+        {name: pd.Series(values, dtype=_dtype(name, kinds[name])) for name, values in zip(kinds, columns, strict=True)}
     )
     frame.attrs.update(about)
     return frame

@@ -25,7 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from slurm_colloc.core.clock import now
-from slurm_colloc.core.config import SiteConfig, load_site, user_data_folder
+from slurm_colloc.core.config import SiteConfig, user_data_folder
+from slurm_colloc.core.config_file import load_site
 from slurm_colloc.core.model import Evidence
 from slurm_colloc.estimate import chosen, files
 from slurm_colloc.estimate.records import drop_evidence

@@ -244,8 +244,8 @@ def _names(hostlist: Any, text: str) -> object:
 
 
 def _configured() -> Iterator[Target]:
-    from slurm_colloc.core.config import load_site
     from slurm_colloc.core.config_check import parse_url
+    from slurm_colloc.core.config_file import load_site
     from slurm_colloc.site.driver import parse_gpus_file
     from slurm_colloc.slurm import setup
 

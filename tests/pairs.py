@@ -25,7 +25,8 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal, NamedTuple
 from unittest.mock import patch
 
-from slurm_colloc.core.config import SiteConfig, load_site, user_data_folder
+from slurm_colloc.core.config import SiteConfig, user_data_folder
+from slurm_colloc.core.config_file import load_site
 from slurm_colloc.core.errors import InputError, UnsureError
 from slurm_colloc.core.model import COMPLETED, Evidence, JobRequest, SharingMode
 from slurm_colloc.estimate.ladder import estimate

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from slurm_colloc.audit.rule import RUNS_ON, Rule
 from slurm_colloc.core.audit_model import IDLE_PCT, JOB, NODE, NODES, Answer, Finding, Question, Subject, form_of
-from slurm_colloc.core.config import typed
 from slurm_colloc.core.config_audit import Audit, AuditRule
+from slurm_colloc.core.config_file import typed
 from slurm_colloc.core.errors import ConfigError, InputError, nearest
 from slurm_colloc.core.usage_model import MIN_COVERAGE_PCT
 from slurm_colloc.facts.aggregate import COUNTED

@@ -5,79 +5,46 @@ import os
 import re
 import types
 from collections.abc import Callable, Mapping
-from typing import Any, get_args, get_origin
+from itertools import pairwise
+from typing import Annotated, Any, get_args, get_origin
 
-from slurm_colloc.core.config_audit import WEEK
 from slurm_colloc.core.errors import ConfigError, nearest
 
-_CHOICES = {
-    "policy": ("auto", "shadow", "pack", "off"),
-    "user_file": ("allowed", "forbidden"),
-    "rollout.policy": ("auto", "shadow", "pack", "off"),
-    "rollout.late_binding": ("", "off", "shadow", "slices", "on"),
-    "partition.job_submit": ("off", "shadow", "advise", "default", "enforce"),
-    "partition.mps_users": ("", "one", "each", "all"),
-    "sharing.order": ("mig", "mps", "shard"),
-    "sharing.unbilled": ("mps", "shard"),
-    "sharing.mps_daemon": ("none", "site", "prolog"),
-    "sharing.late_binding": ("off", "shadow", "slices", "on"),
-    "sharing.late_forms": ("gres", "gpus", "gpus-per-node", "gpus-per-task"),
-    "sharing.late_back": ("off", "single", "any"),
-    "sharing.rerun": ("requeue", "allowed"),
-    "audit.rule.tell": ("users", "admins", "nobody"),
-    "notices.mode": ("off", "admins", "users"),
-    "notices.workdays": WEEK,
-}
-
-# Below these a value is a mistake with consequences: a sampler that never rests, a question that never gets an answer.
-_LEAST = {
-    "observe.period_s": 0.05,
-    # None of these may mean "keep nothing": data that is deleted has often not been read yet.
-    "observe.keep_raw_days": 1,
-    "observe.keep_job_days": 1,
-    "sharing.max_slowdown": 1.0,
-    "timeouts.decide_s": 0.1,
-    # People who are told twice must have time to read it.
-    "notices.quiet_days": 1,
-    "notices.job_wait_min": 10,
-    "pool.sm_count": 1,
-    "pool.gpu_mem_mib": 1,
-    "pool.slice.sm_count": 1,
-    "pool.slice.mem_mib": 1,
-}
-_MOST = {
-    "rollout.percent": 100,
-}
 # Scheme, host, port, and path with query.
 _URL = r"(https?)://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?(/[!-~]*)?"
-# Services would look for these wherever they were started.
-_PATHS = ("paths.state", "paths.journal", "notices.command", "notices.textfile", "notices.state")
-
-# Reasons for which a partition may refuse jobs, or hold them back for as long as it exists; see slurm.conf(5),
-# "PARTITION CONFIGURATION".
-RESTRICTIONS = (
-    *("AllowAccounts", "DenyAccounts", "AllowQos", "DenyQos", "AllowGroups", "RootOnly", "ReqResv", "OverSubscribe"),
-    *("MinNodes", "MaxNodes", "MaxCPUsPerNode", "MaxCPUsPerSocket", "MaxMemPerNode", "MaxMemPerCPU"),
-)
+# TOML's numbers have no end; a float's and a cluster's have.
+_MOST = 2**53
+# A test of a value, and in words what it must be; what csub loads at every submission is no class without need.
+Form = tuple[Callable[[Any], object], str]
 
 
-def _is_restriction(text: str) -> bool:
-    key, _, value = text.partition("=")
-    is_number = re.fullmatch("[0-9]{1,15}", value) is not None
-    return key in RESTRICTIONS and bool(value) and (is_number or not key.startswith(("Max", "Min")))
+def one_of(*choices: str) -> Form:
+    """Return the form of a text that is one of several."""
+    return (lambda text: text in choices), f"one of {', '.join(choices)}"
 
 
-# Texts of a form: a test of one, and the form in words.
-_FORMS: dict[str, tuple[Callable[[str], object], str]] = {
-    **dict.fromkeys(_PATHS, (lambda text: not text or os.path.isabs(text), "an absolute path")),
-    "observe.dcgm": (
-        lambda text: text in ("", "dcgmi") or parse_url(text),
-        "'http://host:port/path' of a dcgm-exporter or 'dcgmi'",
-    ),
-    "partition.restrictions": (_is_restriction, "'KEY=VALUE' of scontrol's, as 'AllowAccounts=lab,physics'"),
-    "observe.gpu_reader": (lambda text: re.fullmatch("nvml|simulated:/.*", text), "'nvml' or 'simulated:/FOLDER'"),
-    "observe.prometheus": (lambda text: not text or parse_address(text), "'ADDRESS:PORT', as '127.0.0.1:9499'"),
-}
+def number_from(least: float, most: float = _MOST) -> Form:
+    """Return the form of a number within bounds: beyond them it is a mistake with consequences."""
+    upto = f"to {most}" if most < _MOST else "up"
+    return (lambda number: least <= number <= most), f"a number from {least} {upto}"
+
+
+# Services would look for another wherever they were started.
+Place = Annotated[str, (lambda text: not text or os.path.isabs(text), "an absolute path")]
+
+
+def meanings(schema: Any) -> dict[str, str]:
+    """Return what the keys of a NamedTuple mean: the texts below its fields, of which Python keeps none."""
+    import ast  # no submission of a sound site has use for them
+    from inspect import getsource
+
+    (record,) = ast.parse(getsource(schema)).body
+    assert isinstance(record, ast.ClassDef)
+    return {
+        ast.unparse(field.target): " ".join(ast.literal_eval(text.value).split())
+        for field, text in pairwise(record.body)
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr)
+    }
 
 
 def section(schema: Any, table: Mapping[str, Any], prefix: str, source: str) -> dict[str, Any]:
@@ -102,9 +69,7 @@ def section(schema: Any, table: Mapping[str, Any], prefix: str, source: str) -> 
         if key in table:
             values[key] = _value(kind, table[key], f"{prefix}{key}", source)
         elif key not in schema._field_defaults:
-            from slurm_colloc.core.config_keys import DOCUMENTATION  # no submission of a sound site has use for them
-
-            raise ConfigError(f"{source}: key '{prefix}{key}' is missing ({DOCUMENTATION[prefix + key]})")
+            raise ConfigError(f"{source}: key '{prefix}{key}' is missing ({meanings(schema)[key]})")
     return values
 
 
@@ -124,25 +89,19 @@ def _value(kind: Any, value: Any, key: str, source: str) -> Any:
 
 
 _KIND_NAMES = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
+_FROM_ZERO = number_from(0)
 
 
 def _scalar(kind: Any, value: Any, key: str, source: str) -> Any:
+    kind, *forms = get_args(kind) if get_origin(kind) is Annotated else (kind,)
     plain = get_args(kind)[0] if isinstance(kind, types.UnionType) else kind
     accepted = (int, float) if plain is float else (plain,)
     # bool is an int to Python, not to a person who wrote period_s = true.
     if not isinstance(value, accepted) or (isinstance(value, bool) and plain is not bool):
         raise ConfigError(f"{source}: '{key}' must be {_KIND_NAMES[plain]}, not '{value}'")
-    # TOML's numbers have no end; a float's and a cluster's have.
-    least, most = _LEAST.get(key, 0), _MOST.get(key, 2**53)
-    if plain in (int, float) and not least <= value <= most:
-        upto = f"to {most}" if key in _MOST else "up"
-        raise ConfigError(f"{source}: '{key}' must be a number from {least} {upto}, not '{value}'")
-    if key in _FORMS:
-        is_good, form = _FORMS[key]
-        if not is_good(str(value)):
-            raise ConfigError(f"{source}: '{key}' must be {form}, not '{value}'")
-    if key in _CHOICES and value not in _CHOICES[key]:
-        raise ConfigError(f"{source}: '{key}' must be one of {', '.join(_CHOICES[key])}, not '{value}'")
+    for is_good, words in forms or ([_FROM_ZERO] if plain in (int, float) else []):
+        if not is_good(value):
+            raise ConfigError(f"{source}: '{key}' must be {words}, not '{value}'")
     return float(value) if plain is float else value
 
 

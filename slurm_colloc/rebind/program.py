@@ -9,7 +9,7 @@ import os
 import sys
 from time import sleep
 
-from slurm_colloc.core.config import find_site_file, load_site
+from slurm_colloc.core.config_file import find_site_file, load_site
 from slurm_colloc.core.errors import CollocError
 from slurm_colloc.estimate.site_stop import off_for_me, why_stopped
 from slurm_colloc.rebind.look import look

@@ -17,7 +17,8 @@ from datetime import datetime
 from typing import NamedTuple, TypeGuard
 
 from slurm_colloc.core import clock
-from slurm_colloc.core.config import SiteConfig, find_site_file, load_site, user_data_folder
+from slurm_colloc.core.config import SiteConfig, user_data_folder
+from slurm_colloc.core.config_file import find_site_file, load_site
 from slurm_colloc.core.errors import CollocError, InputError, StoreError
 from slurm_colloc.core.files import private_folder, read_own, write_atomic
 from slurm_colloc.core.model import Evidence, Gres, SharingMode
@@ -104,7 +105,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 
 def _job(piece: Carried, environ: Mapping[str, str]) -> Job:
     path = find_site_file()
-    if path is None:
+    if not path:
         raise InputError("no site.toml on this node; what a piece of a GPU holds is not known")
     return Job(job_name(environ), environ["SLURM_JOB_ID"], piece, CliClient(), load_site(path))
 

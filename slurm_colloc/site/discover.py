@@ -6,7 +6,8 @@ Consents are never assumed: sharing by mps or shard stays off until a person wit
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from slurm_colloc.core.config import SCHEMA, TIERS
+from slurm_colloc.core.config import TIERS
+from slurm_colloc.core.config_file import SCHEMA
 from slurm_colloc.core.errors import InputError
 from slurm_colloc.core.toml_text import key_line, note
 from slurm_colloc.site.cluster import SHARES, Cluster, default_mem, free_of_charge, partition_table, with_gpus

@@ -48,10 +48,9 @@ def policies(config: SiteConfig) -> list[Policy]:
     Raises:
         ConfigError: an ``interactive_gres`` that is not one piece of a GPU.
     """
-    judged = (
-        [partition for partition in config.partition if partition.job_submit != "off"] if has_policy(config) else []
-    )
-    return [_policy(config, partition) for partition in judged]
+    if not has_policy(config):
+        return []
+    return [_policy(config, partition) for partition in config.partition if partition.job_submit != "off"]
 
 
 def _policy(config: SiteConfig, partition: Partition) -> Policy:

@@ -16,7 +16,8 @@ from enum import StrEnum
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-from slurm_colloc.core.config import SYSTEM_FILE, TIERS, SiteConfig
+from slurm_colloc.core.config import TIERS, SiteConfig
+from slurm_colloc.core.config_file import SYSTEM_FILE
 from slurm_colloc.core.errors import ConfigError, InputError, StoreError
 from slurm_colloc.core.files import write_atomic
 from slurm_colloc.core.shipped import plugin, template_folders
@@ -93,10 +94,6 @@ def has_agent(config: SiteConfig) -> bool:
     return is_site(config) and config.observe.agent
 
 
-def _has_pieces(config: SiteConfig) -> bool:
-    return is_site(config) and bool(config.pool) and config.tier == "place"
-
-
 def _has_csub(config: SiteConfig) -> bool:
     return config.tier != "report"
 
@@ -111,7 +108,7 @@ _WANTED: dict[str, Callable[[SiteConfig], bool]] = {
     "agent": has_agent,
     "user": lambda config: not is_site(config),
     "csub": _has_csub,
-    "pieces": _has_pieces,
+    "pieces": lambda config: is_site(config) and bool(config.pool) and config.tier == "place",
     "mps_by_prolog": _mps_by_prolog,
     "policy": has_policy,
     "calls": lambda config: _mps_by_prolog(config) or has_policy(config),

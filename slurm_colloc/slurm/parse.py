@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from slurm_colloc.core.config_check import RESTRICTIONS
+from slurm_colloc.core.config import RESTRICTIONS
 from slurm_colloc.core.errors import InputError
 from slurm_colloc.core.model import Gres
 from slurm_colloc.core.units import time_limit_min, whole

@@ -10,10 +10,9 @@ from functools import partial
 from typing import NamedTuple
 
 from slurm_colloc.core.clock import with_timeout
-from slurm_colloc.core.config import (
+from slurm_colloc.core.config import SiteConfig, Timeouts
+from slurm_colloc.core.config_file import (
     ENVIRONMENT_VARIABLE,
-    SiteConfig,
-    Timeouts,
     how_passed_over,
     how_to_write_one,
     load_site,
@@ -59,11 +58,10 @@ def found_call(argv: tuple[str, ...], called: str = "csub") -> tuple[Call, bool,
     # A user who calls csub as sbatch is to see sbatch and nothing else, until the site lets csub place jobs.
     silent = config is not None and config.policy != "auto" and not own
     unheard = "--quiet" in rest or "-Q" in rest
-    quiet = silent or unheard
     # A user with a file of his own is told even by a site that only looks on, if it is a person who reads it.
     if not unheard and (os.isatty(STDERR) or not (silent or _read_as_one())) and (path := passed_over()):
         say(how_passed_over(path))
-    call = Call(sbatch, rest, environment_to_submit(), "--dry-run" in own, quiet, called=called)
+    call = Call(sbatch, rest, environment_to_submit(), "--dry-run" in own, silent or unheard, called=called)
     return call, bool(own), config, problem
 
 
@@ -86,7 +84,6 @@ def split_call(call: Call, command_line: CommandLine, *, silent: bool = False) -
 
 def find_site() -> tuple[str, SiteConfig | None, str]:
     """Return (configured sbatch, site, problem); the problem says why there is no usable site.toml."""
-    problem = f"no site.toml found; '{how_to_write_one()}' writes one"
     for path in site_files():
         try:
             config = with_timeout(Timeouts().decide_s, f"reading '{path}'", partial(load_site, path))
@@ -98,7 +95,7 @@ def find_site() -> tuple[str, SiteConfig | None, str]:
             return "", None, f"site file '{path}' cannot be used: {error}"
         else:
             return config.paths.sbatch, config, ""
-    return "", None, problem
+    return "", None, f"no site.toml found; '{how_to_write_one()}' writes one"
 
 
 def tell(call: Call, *lines: str) -> None:

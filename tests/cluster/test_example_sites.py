@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm_colloc.core.config import SiteConfig, load_site
+from slurm_colloc.core.config import SiteConfig
+from slurm_colloc.core.config_file import load_site
 from slurm_colloc.site.fragments import devices, node_gres, shares
 from tests.cluster.fixtures import CHECKOUT, RELEASE, install_checkout, new_lab
 from tests.cluster.lab import Lab

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from slurm_colloc.core.config import load_site
+from slurm_colloc.core.config_file import load_site
 from slurm_colloc.facts.run_rows import past_runs
 from slurm_colloc.plan.past import Allocated, throttles
 from slurm_colloc.store.store import Store

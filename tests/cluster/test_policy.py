@@ -17,7 +17,7 @@ from typing import Any
 import duckdb
 import pytest
 
-from slurm_colloc.core.config import load_site
+from slurm_colloc.core.config_file import load_site
 from slurm_colloc.estimate.policy_table import PLACE, KnownJob, table_text
 from slurm_colloc.site.render import Host, render_site
 from tests.cluster.fixtures import CHECKOUT, RELEASE, new_lab, running

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from slurm_colloc.core.config import load_site
+from slurm_colloc.core.config_file import load_site
 from slurm_colloc.site.render import Host, render_site
 from tests.cluster.fixtures import CHECKOUT, new_lab, running
 from tests.cluster.lab import Lab

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm_colloc.core.config import SiteConfig, parse_site
+from slurm_colloc.core.config import SiteConfig
+from slurm_colloc.core.config_file import parse_site
 from tests.cluster import daemons
 from tests.cluster.fixtures import new_lab, running
 from tests.cluster.lab import Lab

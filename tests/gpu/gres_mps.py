@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from slurm_colloc.core.config import load_site
+from slurm_colloc.core.config_file import load_site
 from slurm_colloc.gpu.nvml import NvmlReader
 from slurm_colloc.pack.mps_daemon import CONTROL
 from slurm_colloc.site.render import Host, Kind, render_site

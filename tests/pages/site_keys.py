@@ -2,10 +2,10 @@
 """The reference of site.toml, from the schema."""
 
 from collections.abc import Mapping
-from typing import Any, get_args, get_origin
+from typing import Any, get_args, get_origin, get_type_hints
 
 from slurm_colloc.core.config import SiteConfig
-from slurm_colloc.core.config_keys import DOCUMENTATION
+from slurm_colloc.core.config_check import meanings
 
 
 def reference() -> str:
@@ -17,18 +17,18 @@ def reference() -> str:
 
 
 def _reference_rows(schema: Any, prefix: str) -> list[str]:
-    rows = []
-    for key, kind in schema.__annotations__.items():
+    rows, means = [], meanings(schema)
+    for key, kind in get_type_hints(schema).items():
         inner = get_args(kind)[0] if get_origin(kind) is tuple else kind
         if hasattr(inner, "_fields"):
-            if said := DOCUMENTATION.get(prefix + key):
+            if said := means.get(key):
                 section = f"[{prefix}{key}]" if inner is kind else f"[[{prefix}{key}]]"
                 rows.append(f"| `{section}` | section | | {said} |")
             rows += [*_reference_rows(inner, f"{prefix}{key}.")]
             continue
         default = _shown(schema._field_defaults[key]) if key in schema._field_defaults else "required"
         # What stands in angle brackets would be HTML to Markdown.
-        meaning = DOCUMENTATION[prefix + key].replace("<", "\\<")
+        meaning = means[key].replace("<", "\\<")
         rows.append(f"| `{prefix}{key}` | {_kind(kind)} | `{default}` | {meaning} |")
     return rows
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from slurm_colloc.cli.colloc import COMMANDS
-from slurm_colloc.core.config import file_to_write
+from slurm_colloc.core.config_file import file_to_write
 from slurm_colloc.observe.journal import append
 from slurm_colloc.store.store import Store
 from tests.cluster.lab import Lab

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_colloc.core.config import ENVIRONMENT_VARIABLE, SYSTEM_FILE
+from slurm_colloc.core.config_file import ENVIRONMENT_VARIABLE, SYSTEM_FILE
 from slurm_colloc.submit.own_options import OWN_OPTIONS
 from slurm_colloc.submit.reasons import _LEAVE_ALONE
 from tests.unit.programs import need_program

@@ -14,7 +14,7 @@ from slurm_colloc.audit.rules import entries
 from slurm_colloc.audit.state import audit_folder, opened
 from slurm_colloc.audit.timing import nights
 from slurm_colloc.cli.colloc import audit
-from slurm_colloc.core.config import parse_site
+from slurm_colloc.core.config_file import parse_site
 from tests.unit.programs import colloc
 from tests.unit.test_audit_past import four_weeks as four_weeks
 from tests.unit.test_audit_past import store as store

@@ -18,7 +18,7 @@ import typer.main
 
 from slurm_colloc.cli.colloc import COMMANDS
 from slurm_colloc.cli.colloc.app import build
-from slurm_colloc.core.config import load_site, parse_site
+from slurm_colloc.core.config_file import load_site, parse_site
 from slurm_colloc.estimate.hint import parse_hint
 from slurm_colloc.pack.command_line import RESUME
 from slurm_colloc.submit.own_options import parse_arguments

@@ -13,7 +13,7 @@ from datetime import UTC
 
 import pytest
 
-from slurm_colloc.core.config import parse_site
+from slurm_colloc.core.config_file import parse_site
 from slurm_colloc.core.errors import ConfigError, GpuError, InputError
 from slurm_colloc.core.model import Footprint, Gres, Placement, SharingMode, because
 from slurm_colloc.estimate.content import said

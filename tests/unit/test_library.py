@@ -17,7 +17,7 @@ import pytest
 
 import slurm_colloc
 from slurm_colloc.cli.colloc.demo import BEGIN_S, END_S
-from slurm_colloc.core.config import load_site
+from slurm_colloc.core.config_file import load_site
 from slurm_colloc.core.errors import InputError
 from slurm_colloc.core.model import SharingMode
 from slurm_colloc.facts.aggregate import aggregate, usages_of

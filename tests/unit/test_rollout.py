@@ -7,7 +7,8 @@ from functools import partial
 
 import pytest
 
-from slurm_colloc.core.config import Rule, SiteConfig, parse_site
+from slurm_colloc.core.config import Rule, SiteConfig
+from slurm_colloc.core.config_file import parse_site
 from slurm_colloc.core.errors import ConfigError
 from slurm_colloc.core.model import CONTROL, PLACED, because
 from slurm_colloc.core.wording import words

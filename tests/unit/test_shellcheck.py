@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_colloc.core.config import load_site
+from slurm_colloc.core.config_file import load_site
 from slurm_colloc.site.render import Host, render_site
 
 CHECKOUT = Path(__file__).resolve().parents[2]

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from slurm_colloc.core.config import MigSlice, Paths, SiteConfig, parse_site
+from slurm_colloc.core.config import MigSlice, Paths, SiteConfig
 from slurm_colloc.core.config import Partition as DeclaredPartition
+from slurm_colloc.core.config_file import parse_site
 from slurm_colloc.core.errors import InputError, ProcessError
 from slurm_colloc.core.model import Gres
 from slurm_colloc.site.check import check as differences

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm_colloc.core.config import Rule, SiteConfig, parse_site
+from slurm_colloc.core.config import Rule, SiteConfig
+from slurm_colloc.core.config_file import parse_site
 from slurm_colloc.core.errors import GpuError, InputError
 from slurm_colloc.gpu.nvml import NvmlReader
 from slurm_colloc.gpu.reader import GpuUnit

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from slurm_colloc.core.config import MigSlice, Partition, Pool, SiteConfig, load_site
+from slurm_colloc.core.config import MigSlice, Partition, Pool, SiteConfig
+from slurm_colloc.core.config_file import load_site
 from slurm_colloc.core.errors import ConfigError
 from slurm_colloc.site.fragments import billing_weights, gres_conf_lines, node_gres, partition_words
 from slurm_colloc.site.render import FILES, ORDER, Host, Kind, Needs, render_site, write_folder

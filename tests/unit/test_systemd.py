@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm_colloc.core.config import SiteConfig, load_site
+from slurm_colloc.core.config import SiteConfig
+from slurm_colloc.core.config_file import load_site
 from slurm_colloc.site.render import Host, render_site
 from tests.unit.programs import need_program
 

@@ -9,7 +9,7 @@ import typer
 from slurm_colloc.cli.colloc.options import Count, Node, Period
 from slurm_colloc.cli.colloc.output import node_name, site_or_none
 from slurm_colloc.cli.sampling import Settings, become
-from slurm_colloc.core.config import SYSTEM_FILE
+from slurm_colloc.core.config_file import SYSTEM_FILE
 from slurm_colloc.core.errors import ConfigError
 
 

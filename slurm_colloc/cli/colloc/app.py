@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 from slurm_colloc import __version__
 from slurm_colloc.cli.colloc import COMMANDS, PANELS
 from slurm_colloc.cli.colloc.output import say
-from slurm_colloc.core.config import how_passed_over, passed_over
+from slurm_colloc.core.config_file import how_passed_over, passed_over
 
 
 class _InOrder(TyperGroup):

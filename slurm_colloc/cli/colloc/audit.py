@@ -22,8 +22,9 @@ from slurm_colloc.cli.colloc.terminal import put, terminal
 from slurm_colloc.cli.colloc.visible_store import seen_store
 from slurm_colloc.core.audit_model import JOB, RUNS, Answer, Audited, Finding, MailDay
 from slurm_colloc.core.clock import now
-from slurm_colloc.core.config import SiteConfig, load_audit
+from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.config_audit import Audit, Notices
+from slurm_colloc.core.config_file import load_audit
 from slurm_colloc.core.errors import CollocError, InputError, Status, UnknownError
 from slurm_colloc.core.units import counted, printable
 from slurm_colloc.core.usage_model import GroupUsage

@@ -27,9 +27,9 @@ from slurm_colloc.store.rights import knows_user
 
 def optout(
     user: Annotated[str, typer.Argument(help="who gets no mails; without a name, all are listed")] = "",
-    rule: Annotated[str, typer.Option("--rule", help="only of this rule, by name or code")] = "",
-    subject: Annotated[str, typer.Option("--subject", help="with --rule: only about this job")] = "",
-    until: Annotated[str, typer.Option("--until", help="ISO 8601, or a span such as 30d; else for good")] = "",
+    rule: Annotated[str, typer.Option(help="only of this rule, by name or code")] = "",
+    subject: Annotated[str, typer.Option(help="with --rule: only about this job")] = "",
+    until: Annotated[str, typer.Option(help="ISO 8601, or a span such as 30d; else for good")] = "",
     reason: Annotated[str, typer.Option("--why", help="for whoever looks at it later")] = "wants none",
     end: Annotated[bool, typer.Option("--end", help="tell again from now on")] = False,
 ) -> None:
@@ -49,9 +49,9 @@ def optout(
 
 
 def mail(
-    arrived: Annotated[str, typer.Option("--arrived", metavar="ID", help="this one went: it counts as told")] = "",
+    arrived: Annotated[str, typer.Option(metavar="ID", help="this one went: it counts as told")] = "",
     lost: Annotated[str, typer.Option("--again", metavar="ID", help="this one did not: the next run tells anew")] = "",
-    test: Annotated[str, typer.Option("--test", metavar="ADDRESS", help="send a mail there now, to try it")] = "",
+    test: Annotated[str, typer.Option(metavar="ADDRESS", help="send a mail there now, to try it")] = "",
 ) -> None:
     """List messages in doubt, which the mail service may have taken.
 

@@ -17,7 +17,8 @@ from slurm_colloc.cli.colloc import ingest, report
 from slurm_colloc.cli.colloc.output import say
 from slurm_colloc.cli.colloc.progress import progress
 from slurm_colloc.cli.colloc.site_plan import past_in
-from slurm_colloc.core.config import ENVIRONMENT_VARIABLE, SiteConfig, load_site
+from slurm_colloc.core.config import SiteConfig
+from slurm_colloc.core.config_file import ENVIRONMENT_VARIABLE, load_site
 from slurm_colloc.core.model import Decision, Footprint, Quantiles
 from slurm_colloc.core.toml_text import value_text
 from slurm_colloc.core.usage_model import (

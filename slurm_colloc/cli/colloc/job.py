@@ -81,7 +81,7 @@ def story_of(job_id: str, since: str, store: str, pieces: int = 0) -> JobStory:
     # A pack's job writes down its tasks at once, before any ingest.
     pack = _pack(config, shown_id) if config else None
     recovery = told(config.cluster, shown_id) if config else ""
-    scope = "" if visible.everybody else f", {visible.whose}"
+    scope = visible.whose and f", {visible.whose}"
     trouble = trouble or (
         f"store '{folder}' has no measurements of job '{job_id}' since {stamp(start)}{scope}; if it had a GPU, they "
         "come with 'colloc ingest'"

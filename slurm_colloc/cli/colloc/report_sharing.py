@@ -40,7 +40,7 @@ def _proof(store: str, span: _Ends, convention: str, *, harm: bool) -> Listing:
         )
     figures = harm_rates(runs) if harm else arm_figures(runs)
     unknown = sum(run.harm is None and run.run.state != COMPLETED for run in runs)
-    visible = "" if source.visible.everybody else source.visible.nameless
+    visible = source.visible.nameless
     began, rows = (None, ()) if harm else _fairness(source, config, span)
     bound = config.sharing.max_slowdown
     return proof.listing_of(
@@ -78,7 +78,7 @@ def _several(store: str, span: _Ends, convention: str, by: str) -> Listing:
         clusters = count_runs(database)[2]
         rows = several_by(database, config, by, question(waiting, window.until_s))
     cluster = ", ".join(clusters) or (config.cluster if config else "")
-    return several.listing_of(cluster, span, by, rows, "" if source.visible.everybody else source.visible.whose)
+    return several.listing_of(cluster, span, by, rows, source.visible.whose)
 
 
 def _judged(source: Store, config: SiteConfig, span: _Ends) -> list[JudgedRun]:

@@ -18,7 +18,8 @@ from slurm_colloc.cli.colloc.site_need import need
 from slurm_colloc.cli.colloc.site_plan import plan
 from slurm_colloc.cli.colloc.site_render import render, this_host
 from slurm_colloc.cli.colloc.site_resume import resume
-from slurm_colloc.core.config import TIERS, Observe, SiteConfig, file_to_write, find_site_file, load_site, parse_site
+from slurm_colloc.core.config import TIERS, Observe, SiteConfig
+from slurm_colloc.core.config_file import file_to_write, find_site_file, load_site, parse_site
 from slurm_colloc.core.errors import CollocError, ConfigError, GpuError, InputError, Status
 from slurm_colloc.core.files import as_user, place, write_atomic
 from slurm_colloc.core.units import counted, printable

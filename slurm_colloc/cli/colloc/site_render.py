@@ -9,7 +9,7 @@ from typer import Option
 
 from slurm_colloc.audit.timing import faults
 from slurm_colloc.cli.colloc.output import say, site
-from slurm_colloc.core.config import SYSTEM_FILE, find_site_file
+from slurm_colloc.core.config_file import SYSTEM_FILE, find_site_file
 from slurm_colloc.core.errors import ConfigError
 from slurm_colloc.site.render import DEFAULT_SLURM_CONF, FILES, ORDER, Host, Needs, SiteFile, render_site, write_folder
 
