@@ -67,9 +67,9 @@ WORDS = {
     # The piece that the job gets.
     "slice-holds": "the job needs {need_mib} MiB of GPU memory, a reserve included, and slice {profile} has "
     "{mem_mib} MiB",
-    "shares-hold": "{units} of the GPU's {of_units} shares are enough for {need_mib} MiB of GPU memory, "
-    "a reserve included, and {sm_pct:.0f} % of the SMs",
-    "shards-hold": "{units} of the GPU's {of_units} shards are enough for {need_mib} MiB of GPU memory",
+    "shares-hold": "the job needs {need_mib} of the GPU's {mem_mib} MiB of memory, a reserve included, and "
+    "{sm_pct:.0f} % of its SMs; {units} of {of_units} shares are enough",
+    "shards-hold": "the job needs {need_mib} of the GPU's {mem_mib} MiB of memory; {units} of {of_units} shards do",
     "slowdown": "it should take {expected:.2g} times as long as on a whole GPU, in 9 of 10 cases at most {upper:.3g}",
     "slowdown-beside-users": "beside other users up to {upper:.3g} times as long; {turns:extra share} for taking turns",
     "slowdown-unknown": "csub cannot tell how much jobs on the same GPU will slow this job",

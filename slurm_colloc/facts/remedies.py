@@ -2,7 +2,6 @@
 """Things that users could do about GPU-hours that others could have had: the one of each user that leaves most."""
 
 import shlex
-from collections.abc import Iterator
 
 from duckdb import DuckDBPyConnection
 
@@ -40,21 +39,31 @@ def make_fits(database: DuckDBPyConnection, config: SiteConfig | None) -> None:
         make_run_fits(database, config)
 
 
-def remedies(database: DuckDBPyConnection, config: SiteConfig | None, most: int) -> Iterator[Todo]:
-    """Yield what users could do, at most so many of them, those first of which most would be left.
+def remedies(database: DuckDBPyConnection, config: SiteConfig | None, most: int) -> tuple[int, list[Todo]]:
+    """Return how many users could do something, and what, those first who would leave most.
 
     Args:
         database: one that ``fits_of`` was asked of.
         config: the same.
-        most: so many users.
+        most: of so many users it is told what.
     """
     # The fits are made if there are pieces.
     if config is None or not has_pieces(config):
         make_fits(database, config)
-    bounds = {"least_pct": MIN_COVERAGE_PCT, "never_used": NEVER_USED, "least_tail_s": 60 * LEAST_TAIL_MIN}
-    codes = {"no_use": NO_USE, "fewer": FEWER, "piece": PIECE, "tail": TAIL}
-    text = query("remedies", most=most, least_gpu_hours=LEAST_GPU_HOURS, **bounds, **codes)
-    for user, code, gpu_hours, runs, differ, example in database.execute(text).fetchall():
+    text = query(
+        "remedies",
+        most=most,
+        least_gpu_hours=LEAST_GPU_HOURS,
+        least_pct=MIN_COVERAGE_PCT,
+        never_used=NEVER_USED,
+        least_tail_s=60 * LEAST_TAIL_MIN,
+        no_use=NO_USE,
+        fewer=FEWER,
+        piece=PIECE,
+        tail=TAIL,
+    )
+    users, found = 0, []
+    for user, code, gpu_hours, runs, differ, example, users in database.execute(text).fetchall():  # noqa: B007
         run = one_run(database, example)
         remedy = next(candidate for candidate in judge(run).remedies if candidate.code == code)
         fitted = run.fitted
@@ -62,4 +71,5 @@ def remedies(database: DuckDBPyConnection, config: SiteConfig | None, most: int)
         place = f"--partition={fitted.partition} " if code == PIECE and fitted and fitted.partition else ""
         line = f"#SBATCH {place}{option_for(remedy.gres, 'gres')}" if remedy.gres else ""
         words = f"ask for less: {enough(piece, differ)}" if code == PIECE and runs > 1 else remedy.what
-        yield Todo(user, words, gpu_hours, runs, line, f"colloc job {shlex.quote(run.usage.job_id)}")
+        found.append(Todo(user, words, gpu_hours, runs, line, f"colloc job {shlex.quote(run.usage.job_id)}"))
+    return users, found

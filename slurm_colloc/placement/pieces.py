@@ -293,20 +293,21 @@ def _share(job: Candidate, target: Target, pools: list[Pool], name: str) -> Fit 
         return reason
     if lacking := [partition.name for partition in partitions if is_mps and not partition.mps_users]:
         return because("partition-lacks-mps-users", partition=lacking[0])
-    if pool.gpu_mem_mib is None:
+    mem_mib = pool.gpu_mem_mib
+    if mem_mib is None:
         return because("site-lacks", key="gpu_mem_mib", pool=pool.name)
     need_mib = job.memory_mib
     if part_taken:  # it is of the whole GPU, whatever the job's share
-        need_mib = max(need_mib, math.ceil(part_taken * pool.gpu_mem_mib) + config.sharing.headroom_mib)
-    if need_mib > pool.gpu_mem_mib:
-        return because("too-little-memory", mem_mib=pool.gpu_mem_mib, need_mib=need_mib)
+        need_mib = max(need_mib, math.ceil(part_taken * mem_mib) + config.sharing.headroom_mib)
+    if need_mib > mem_mib:
+        return because("too-little-memory", mem_mib=mem_mib, need_mib=need_mib)
     bound = config.sharing.max_slowdown
     parts = [part_needed(job.sm_active_pct, bound, job.busy_pct, in_turns=in_turns) for in_turns in (turns, False)]
     slowdown = on_share(job.sm_active_pct, bound, job.busy_pct, in_turns=turns)
     if parts[0] > _LARGEST_SHARE:
         code = "too-busy-beside-users" if turns else "too-busy-to-share"
         return Reason(code, {"sm_pct": job.sm_active_pct, "bound": bound})
-    of_memory = need_mib / pool.gpu_mem_mib
+    of_memory = need_mib / mem_mib
     units, of_one_daemon = (demand_units(max(of_memory, part), per_gpu) for part in parts)
     host = host_with_share(job, target, units / per_gpu)
     time = time_needed(job, slowdown.upper, target)
@@ -314,7 +315,13 @@ def _share(job: Candidate, target: Target, pools: list[Pool], name: str) -> Fit 
         return reason
     if units > most_units(per_gpu):
         return because("no-room-beside", units=units, of_units=per_gpu)
-    holds = {"units": units, "of_units": per_gpu, "need_mib": need_mib, "sm_pct": job.sm_active_pct}
+    holds = {
+        "units": units,
+        "of_units": per_gpu,
+        "need_mib": need_mib,
+        "mem_mib": mem_mib,
+        "sm_pct": job.sm_active_pct,
+    }
     slower = Reason("slowdown", slowdown._asdict()) if is_mps else because("slowdown-unknown")
     if turns:
         slower = because("slowdown-beside-users", upper=slowdown.upper, turns=units - of_one_daemon)

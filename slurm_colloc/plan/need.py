@@ -60,7 +60,10 @@ class Waits(NamedTuple):
 
 
 class ClassNeed(NamedTuple):
-    """Jobs of a class: today, with sharing on all GPUs and on as few as do, and there with a node less."""
+    """Jobs of a class: today, with sharing on all GPUs, on as few as do, and there with a node and with a GPU less.
+
+    ``on_fewer`` is of all GPUs where not even these do.
+    """
 
     name: str
     jobs: int
@@ -68,6 +71,7 @@ class ClassNeed(NamedTuple):
     on_all: Waits
     on_need: Waits | None
     node_down: Waits | None
+    on_fewer: Waits | None
 
 
 class Point(NamedTuple):
@@ -357,7 +361,10 @@ class _Search:
         """Yield the waits of each class, and of all."""
         on_all = self._trial(self._gpus, 1.0, to_end=True).done
         on_need = node_down = None
+        on_fewer = on_all
         if shared:
+            last = [pool.name for pool in self._pools if shared.gpus[pool.name]][-1]
+            on_fewer = self._trial({**shared.gpus, last: shared.gpus[last] - 1}, 1.0, to_end=True).done
             on_need = self._trial(shared.gpus, 1.0, to_end=True).done
             largest = self._pools[0]
             gpus = {**shared.gpus, largest.name: shared.gpus[largest.name] - largest.gpus_per_node}
@@ -368,7 +375,8 @@ class _Search:
             runs = classes.get(name, self.runs)
             today, then = self._waits(runs, self.today), self._waits(runs, on_all)
             if today and then:
-                yield ClassNeed(name, len(runs), today, then, self._waits(runs, on_need), self._waits(runs, node_down))
+                others = (self._waits(runs, done) for done in (on_need, node_down, on_fewer))
+                yield ClassNeed(name, len(runs), today, then, *others)
 
     def _waits(self, runs: Sequence[Run], done: Scenario | None) -> Waits | None:
         if done is None or not (waits := sorted(done.waits(runs))):

@@ -64,9 +64,24 @@ def headline(answer: Need) -> list[str]:
         sentence = (
             f"You {can} do with fewer GPUs by sharing: {waits} need {answer.shared or 'more than all'} of {answer.gpus}"
         )
-        return [f"{sentence} with it, {without} without.", *_sooner(answer), _certainty(answer)]
+        return [f"{sentence} with it, {without} without.{_too_few(answer)}", *_sooner(answer), _certainty(answer)]
     unknown = "What sharing is worth is not known: of no job of one GPU is it known that a piece holds it."
     return [f"{unknown} Without sharing, {waits} need {without} of {answer.gpus} GPUs.", _certainty(answer)]
+
+
+def _too_few(answer: Need) -> str:
+    """Return whose waits one GPU less would make too long."""
+    fewer = answer.shared - 1 if answer.shared else answer.gpus
+    whose = [
+        f"{_jobs_of(name)} ({in_words(then.mean_s)} instead of {in_words(today.mean_s)})"
+        for name, _, today, *_, then in answer.classes[:-1]
+        if then and then.mean_s > answer.bound.of(name, today.mean_s)
+    ]
+    return f" With {fewer}, {', '.join(whose)} would wait too long on average." if whose else ""
+
+
+def _jobs_of(name: str) -> str:
+    return f"jobs of {name}".replace(f"of {PIECES}", f"that {_PLACED}")
 
 
 def _sooner(answer: Need) -> Iterator[str]:
@@ -75,7 +90,7 @@ def _sooner(answer: Need) -> Iterator[str]:
     means: list[str] = []
     slowest: list[str] = []
     for name, number, today, on_all, *_ in answer.classes[:-1]:
-        jobs = f"jobs of {name}".replace(f"of {PIECES}", f"that {_PLACED}")
+        jobs = _jobs_of(name)
         # The wait that 95 of 100 stay below is the longest one of 20 jobs.
         prefix, suffix = ("", " or more") if number > 20 else (f"the slowest of {number}: ", "")
         mean = f"{in_words(on_all.mean_s)} instead of {in_words(today.mean_s)}"
@@ -103,7 +118,7 @@ def _certainty(answer: Need) -> str:
     return (
         f"How sure: a replay of the past, off by {in_words(answer.error_s)} from the mean wait that was "
         f"({in_words(answer.measured_mean_s)}){drawn}.{covers} "
-        "Whether what it leaves out makes it too good or too bad, in sum, is not known."
+        "Whether what it leaves out makes it too good or too bad is not known."
     )
 
 

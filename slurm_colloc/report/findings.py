@@ -37,7 +37,7 @@ def _shown(look: Audited) -> dict[str, object]:
 
 
 def as_text(look: Audited, terminal: Terminal = NO_TERMINAL) -> str:
-    """Return findings for a terminal: the runs, a table, what to do, each thing once, and what was seen, by user."""
+    """Return findings for a terminal: the runs, a table, what to do, each thing once, and what was seen, by rule."""
     coverage = look.whole.coverage_pct
     rules = {name.removesuffix(form_of("", JOB)) for name in look.rules}
     sampled = "" if coverage is None else f"; {coverage:.0f} % of all GPU-hours were sampled"
@@ -87,24 +87,27 @@ def judged_of(finding: Finding) -> str:
 
 
 def _by_user(findings: Iterable[Finding], terminal: Terminal) -> Iterator[str]:
-    """Yield the figures of each finding, those of one user together, what to do, and what was seen."""
+    """Yield the figures of each finding, those of one user together, what to do, and what was seen, by rule."""
     most = {finding.user: finding.gpu_hours for finding in sorted(findings, key=lambda finding: finding.gpu_hours)}
     ordered = sorted(findings, key=lambda finding: (-most[finding.user], finding.user, -finding.gpu_hours))
     numbers: dict[str, int] = {}
     titles = ("SUBJECT", *_RANKS)
-    rows, seen = [titles], ["", "what was seen"]
+    rows = [titles]
+    seen: dict[str, list[str]] = {}
     for finding in ordered:
         number = numbers.setdefault(finding.remedy, len(numbers) + 1)
         sampled = "-" if finding.coverage_pct is None else str(at_least(finding.coverage_pct))
         subject, rule, judged = printable(finding.subject), printable(finding.rule), judged_of(finding)
         figures = significant(finding.gpu_hours), judged.partition(" (")[0] or "-", sampled, str(number)
         rows.append((subject, rule, *figures))
-        seen += [f"  {rule} {subject}: {printable(finding.evidence)}"]
-        seen += [f"    judged: {judged}"] * bool(finding.excluded)
+        of_rule = seen.setdefault(f"{rule}: {printable(finding.title)}", [])
+        of_rule += [f"  {subject}: {printable(finding.evidence)}"]
+        of_rule += [f"    judged: {judged}"] * bool(finding.excluded)
     table = narrowed(rows, [*_RANKS.values()], terminal, _NAME_COLUMNS)
     yield from ("", *list_lines(table), *left_out_line(titles, table[0]), _BELOW)
-    yield from dict.fromkeys(printable(f"{finding.rule}: {finding.title}") for finding in ordered)
     yield from ("", "what to do")
     yield from (f"  {number}. {printable(remedy)}" for remedy, number in numbers.items())
-    yield from (*seen, "", "a finding alone, by its rule and user, such as the first")
+    for title, lines in sorted(seen.items()):
+        yield from ("", title, *lines)
+    yield from ("", "a finding alone, by its rule and user, such as the first")
     yield f"    see: {printable(ordered[0].reproduce)}"

@@ -69,17 +69,19 @@ def _spread(report: UsageReport) -> str:
     return ""
 
 
-def to_do(report: UsageReport, of_users: Iterable[Todo], agents: bool | None) -> tuple[Todo, ...]:
-    """Return what to do, what leaves or tells of most GPU-hours first.
+def with_to_do(report: UsageReport, users: int, of_users: Iterable[Todo], agents: bool | None) -> UsageReport:
+    """Return a report with what to do, what leaves or tells of most GPU-hours first.
 
     Args:
         report: a report.
-        of_users: remedies of its users.
+        users: how many of its users could do something.
+        of_users: remedies of those of them who could leave most.
         agents: whether the site has agents on its nodes, None where there is no site file.
     """
     # A reader who may not see all runs administers nothing.
-    every = [*of_users, *(() if report.visible else _administrators(report, agents))]
-    return tuple(sorted(every, key=lambda todo: -todo.gpu_hours)[:MOST])
+    others = () if report.visible else tuple(_administrators(report, agents))
+    every = sorted((*of_users, *others), key=lambda todo: -todo.gpu_hours)
+    return report._replace(to_do=tuple(every[:MOST]), to_do_found=users + len(others))
 
 
 def _administrators(report: UsageReport, agents: bool | None) -> Iterator[Todo]:
@@ -102,11 +104,17 @@ def _administrators(report: UsageReport, agents: bool | None) -> Iterator[Todo]:
         yield Todo(ADMINISTRATORS, task, stray.gpu_hours, 0, "", f"ssh {stray.node} nvidia-smi")
 
 
+def to_do_title(report: UsageReport) -> str:
+    """Return how many of the things to do are told."""
+    told, found = len(report.to_do), report.to_do_found
+    return f"To do{f', {told} of {found} things' if found > told else ''}, most GPU-hours first"
+
+
 def as_lines(report: UsageReport) -> Iterator[str]:
     """Yield what to do for a terminal."""
     if report.to_do:
         replaces = _REPLACES if any(todo.line for todo in report.to_do) else ""
-        yield f"To do, at most {MOST}, most GPU-hours first{replaces}:"
+        yield f"{to_do_title(report)}{replaces}:"
     for place, todo in enumerate(report.to_do, 1):
         yield f"  {place}. {heading_of(todo)}"
         yield from (f"     {printable(line)}" for line in (todo.line, todo.command and f"$ {todo.command}") if line)

@@ -33,7 +33,8 @@ class UsageReport(NamedTuple):
     ``types_sharing_memory`` are compute instances, which share memory with others. ``several`` is of runs of several
     whole GPUs, None of no such run. ``in_proportion`` says that the window cuts an hour of which no readings are left,
     so that what was measured in it counts in proportion. ``harm`` is of all runs on pieces, None where it was not asked
-    for, or there are none; ``to_do`` has what leaves most first. ``billing`` says that tables show what Slurm bills.
+    for, or there are none; ``to_do`` has what leaves most first, of ``to_do_found`` things. ``billing`` says that
+    tables show what Slurm bills.
     """
 
     cluster: str
@@ -83,6 +84,7 @@ class UsageReport(NamedTuple):
     in_proportion: bool = False
     harm: HarmRate | None = None
     to_do: tuple[Todo, ...] = ()
+    to_do_found: int = 0
     billing: bool = False
 
 

@@ -11,7 +11,7 @@ from slurm_colloc.estimate.bounds import LEVEL, lower_bound
 from slurm_colloc.estimate.ladder import UNKNOWN_RUNG
 from slurm_colloc.report.columns import Column
 from slurm_colloc.report.text import stamp, window_in_words
-from slurm_colloc.report.usage import UsageReport, metric_of, of_installed, only_given, saved_gpu_hours
+from slurm_colloc.report.usage import UsageReport, of_installed, only_given, saved_gpu_hours
 
 _MOST_LISTED = 5
 
@@ -24,9 +24,10 @@ def heading(report: UsageReport) -> str:
     return f"GPU use {where}, {when}, by {report.by}{visible}"
 
 
-def summary(report: UsageReport, meanings: Mapping[str, str]) -> list[str]:
-    """Return the lines below the table: gaps and faults, coverage, what columns of these titles mean, freshness."""
-    return [*_warnings(report), *_coverage(report), *_legend(report, meanings), _freshness(report)]
+def summary(report: UsageReport, meanings: Iterable[str]) -> list[str]:
+    """Return the lines below the table: gaps and faults, coverage, what columns mean in a sentence each, freshness."""
+    legend = dict.fromkeys(f"{meaning.partition('. ')[0].rstrip('.')}." for meaning in meanings if meaning)
+    return [*_warnings(report), *_coverage(report), *legend, _freshness(report)]
 
 
 def footnotes(report: UsageReport, meanings: Iterable[str]) -> list[str]:
@@ -88,14 +89,6 @@ def _coverage(report: UsageReport) -> Iterator[str]:
         yield f"{part} of the allocated GPU-hours was sampled, in {runs}."
     if report.rejected and report.rows_in is not None:
         yield f"Of {counted(report.rows_in, 'row')} of sacct {rejected_rows(report.rejected, report.lost)}."
-
-
-def _legend(report: UsageReport, meanings: Mapping[str, str]) -> Iterator[str]:
-    """Yield the meanings without which the table is misread."""
-    if report.total.jobs_measured:
-        used = ["SM %"] if metric_of(report) == "sm" else []
-        yield " ".join(meanings[title] for title in (*used, "GPU_UTIL %", "IDLE GPU-h"))
-        yield from (meanings[title] for title in ("FITS IN", "COULD FREE GPU-h") if title in meanings)
 
 
 def _freshness(report: UsageReport) -> str:

@@ -9,12 +9,12 @@ from slurm_colloc.core.chart_model import Fit, GroupDetail, TimeUsage
 from slurm_colloc.core.units import printable
 from slurm_colloc.core.usage_model import GroupUsage
 from slurm_colloc.report.charts import Figure, coarser, figures, rounded, wall_ms, zone_of
-from slurm_colloc.report.first_look import heading_of, sentences
+from slurm_colloc.report.first_look import heading_of, sentences, to_do_title
 from slurm_colloc.report.page import renderer
 from slurm_colloc.report.text import short_name
 from slurm_colloc.report.usage import METRICS, UsageReport, fits_by_group, metric_of, number, reach
 from slurm_colloc.report.usage_notes import footnotes, heading, several_rows
-from slurm_colloc.report.usage_text import meanings, rows_of, without_empty
+from slurm_colloc.report.usage_text import for_people, meanings, rows_of, without_empty
 
 # Vega is 0.9 MB of the 3 MB that a page may have, the table of 2,000 users 0.5; all details together have this room:
 _PIECES, _LEAST_PIECES = 24_000, 4
@@ -37,7 +37,7 @@ def usage_page(report: UsageReport) -> str:
     library, charts = _drawings(charts_drawn) if drawn else ("", {})
     details = {detail.name: detail for detail in (report.charts.details if report.charts else ())}
     help_of = meanings(report)
-    (_, *titles), *rows = without_empty(rows_of(report, ","))
+    (_, *titles), *rows = without_empty(for_people(rows_of(report, ",")))
     largest = max((group.allocated_gpu_hours or 0.0 for group in report.groups), default=0.0) or 1.0
     return renderer(report.templates, number=number)(
         "report.html.j2",
@@ -45,6 +45,7 @@ def usage_page(report: UsageReport) -> str:
         heading=heading(report),
         sentences=list(sentences(report)),
         to_do=[(heading_of(todo), todo) for todo in report.to_do],
+        to_do_title=to_do_title(report),
         several=several_rows(report),
         footnotes=footnotes(report._replace(several=None), [help_of[title] for title in titles]),
         titles=titles,

@@ -40,7 +40,7 @@ from slurm_colloc.report.usage import (
 from slurm_colloc.report.usage_notes import footnotes, heading, summary
 
 _GIVEN = ("jobs", "allocated_gpu_hours", "held_gpu_hours", "gpu_cost", "billing_hours")
-# A terminal shows these with --explain alone; every other form has all columns.
+# A table for people has these with --explain alone; CSV, JSON and Parquet have all.
 _BESIDE = ("FITS %", "GPU_UTIL GPU-h", "SM GPU-h", "HELD GPU-h", "EMPTY GPU-h", "kWh")
 _ROWS_ON_TERMINAL = 20  # groups that hold most; the others are one row
 _NAME_COLUMNS = 16  # a longer name is cut before a column is left out
@@ -61,8 +61,8 @@ def columns(report: UsageReport) -> list[Column]:
         (Column("CO2 kg", "co2_kg", 2, 18), report.prices.co2_g_per_kwh),
     ]
     of_slice = f"A MIG slice counts as its part of the GPU, by {report.equivalents}."
-    idle = f"IDLE: sampled GPU-hours x (100 % - {'SM' if by_sm else 'GPU_UTIL'} %)."
-    most = " The most idle come first." * (report.by != "month")
+    idle = f"IDLE: sampled GPU-hours x (100 % - {'SM' if by_sm else 'GPU_UTIL'} %)"
+    most = "; the most idle come first" * (report.by != "month")
     util = "GPU_UTIL %: the part of the sampled time in which any kernel ran. Whole GPUs only."
     active = "SM %: the part of a GPU's SMs (multiprocessors) at work, on average over the sampled time."
     held = "HELD: GPU-hours that a job kept from others, suspended time included; n jobs on one GPU count 1/n each."
@@ -76,7 +76,7 @@ def columns(report: UsageReport) -> list[Column]:
         Column(
             "ALLOC GPU-h", "allocated_gpu_hours", hours, 0, f"ALLOC: allocated GPU-hours, in whole GPUs. {of_slice}"
         ),
-        Column("IDLE GPU-h", "idle_gpu_hours", hours, 2, idle + most),
+        Column("IDLE GPU-h", "idle_gpu_hours", hours, 2, f"{idle}{most}."),
         *(_of_fits(report.fits, hours) if report.fits else ()),
         Column("SAMPLED %", "coverage_pct", 0, 4, "SAMPLED %: the part of ALLOC that was sampled."),
         Column("GPU_UTIL %", "util_weighted_pct", 1, 9 if by_sm else 1, util),
@@ -99,15 +99,16 @@ def _of_fits(fits: Sequence[Fit], hours: int) -> list[Column]:
     example = next((fit.unit for fit in fits if fit.unit.startswith("mps:")), "")
     shares = f" ({example} is {counted(int(example[4:]), 'MPS share')}; a GPU usually has 100)" if example else ""
     meaning = (
-        f"{COMPARED} ({compared}; {counted(total.not_judged_runs, 'run')} not compared). FITS %: the part of their "
-        "GPU-hours in which a piece of a GPU was enough. FITS IN: the first piece, in sharing.order, that is enough "
-        f"for each run that fits one{shares}. several: not the same for all. none: none of them fits one. fewer GPUs: "
-        "runs used some of their GPUs only, or none. '-': no run was compared."
+        "FITS IN: the first piece of a GPU, in sharing.order, that is enough for each run that fits "
+        f"one{shares}. several: not the same for all. none: none of them fits one. fewer GPUs: "
+        "runs used some of their GPUs only, or none. '-': no run was compared. FITS %: the part of the GPU-hours of "
+        f"compared runs in which a piece was enough. {COMPARED} ({compared}; "
+        f"{counted(total.not_judged_runs, 'run')} not compared)."
     )
     free = (
-        "COULD FREE: GPU-hours left for other jobs, at most, if each of these runs gets the first piece that it "
-        f"fits ({significant(total.freed_gpu_hours, 4)}), and asks for those GPUs alone that it used "
-        f"({significant(total.spare_gpu_hours, 4)}). Time without samples counts here, and not in IDLE."
+        "COULD FREE: GPU-hours left for other jobs, at most, by these pieces and fewer GPUs. If each of these runs "
+        f"gets the first piece that it fits: {significant(total.freed_gpu_hours, 4)}; if it asks for those GPUs alone "
+        f"that it used: {significant(total.spare_gpu_hours, 4)}. Time without samples counts here, and not in IDLE."
     )
     return [
         Column("FITS %", "fits_pct", 0, 3, meaning),
@@ -165,8 +166,11 @@ def as_table(
     short = shortened(report, top) if top else report
     rows = rows_of(short, "" if terminal.columns is None else ",")
     left_out: list[str] = []
+    if not explained:
+        rows = for_people(rows)
+    # A program finds the same columns each time.
     if terminal.columns is not None:
-        rows = without_empty(rows, () if explained else _BESIDE)
+        rows = without_empty(rows)
         rank = {column.title: column.rank for column in columns(report)} | {_BAR: _BAR_RANK}
         titles = rows[0]
         rows = [[*row, _BAR] for row in rows]
@@ -180,9 +184,7 @@ def as_table(
             rows = [[*row[:-1], bar] for row, bar in zip_longest(rows, bars, fillvalue="")]
     meaning = meanings(short)
     shown = [meaning.get(title, "") for title in rows[0]]
-    # Where these are shown, on no terminal, nothing else there says what they are.
-    beside = dict.fromkeys(meaning[title] for title in rows[0] if title in _BESIDE[3:])
-    notes = left_out + (footnotes(short, shown) if explained else [*beside, *summary(short, meaning)])
+    notes = left_out + (footnotes(short, shown) if explained else summary(short, shown))
     lines = bold_table(rows, terminal)
     if terminal.colour:
         lines = [_BARS.sub(_coloured, line) for line in lines]
@@ -190,12 +192,14 @@ def as_table(
     return "\n".join([page_of(heading(report), lines, notes, terminal), *last, *[""] * bool(last)])
 
 
-def without_empty(rows: Sequence[Sequence[str]], left_out: Sequence[str] = ()) -> list[Sequence[str]]:
-    """Return a table without the columns of which nothing is known in any row, and without those left out by title."""
-    filled = [
-        title not in left_out and any(row[index] != "-" for row in rows[1:]) for index, title in enumerate(rows[0])
-    ]
-    return [[cell for cell, is_filled in zip(row, filled, strict=True) if is_filled] for row in rows]
+def for_people(rows: Sequence[Sequence[str]]) -> list[Sequence[str]]:
+    """Return a table without the columns that few people look at."""
+    return [*zip(*(column for column in zip(*rows, strict=True) if column[0] not in _BESIDE), strict=True)]
+
+
+def without_empty(rows: Sequence[Sequence[str]]) -> list[Sequence[str]]:
+    """Return a table without the columns of which nothing is known in any row."""
+    return [*zip(*(column for column in zip(*rows, strict=True) if {*column[1:]} != {"-"}), strict=True)]
 
 
 def _bars(groups: Sequence[GroupUsage], by: str, width: int) -> Iterator[str]:

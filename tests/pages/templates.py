@@ -67,6 +67,7 @@ _MEANS = {
     "several": "the table of runs of several GPUs, its titles first; empty where there are none",
     "table": "of each group, and of all, a GroupUsage and its cells",
     "to_do": "what to do: in words, and a Todo",
+    "to_do_title": "the title above these, with how many there are",
     "window": "of which time, jobs and GPUs a page tells",
     "values": "of an included part: NAME=VALUE of each variable that csub sets unless the user did",
     "names": "variables that an included part exports",

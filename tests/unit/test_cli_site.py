@@ -13,7 +13,7 @@ import pytest
 from slurm_colloc.cli.colloc import site as site_command
 from slurm_colloc.core.errors import GpuError
 from slurm_colloc.gpu.nvml import NvmlReader
-from slurm_colloc.report.first_look import to_do
+from slurm_colloc.report.first_look import with_to_do
 from slurm_colloc.site.cluster import NodeGpus
 from slurm_colloc.site.driver import to_json
 from tests.fakes.devices import gpus
@@ -177,7 +177,7 @@ def test_what_a_report_without_samples_says_to_do_ends_in_an_agent(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLLOC_CONF", str(path))
     for agents, more in ((None, ("-o", str(path), "--gpu", "h100=NVIDIA H100 80GB HBM3")), (False, ())):
-        (one,) = to_do(report(NOTHING, total=NOTHING, of_text=True), (), agents)
+        (one,) = with_to_do(report(NOTHING, total=NOTHING, of_text=True), 0, (), agents).to_do
         command = one.command.replace("/shared", str(tmp_path))
         assert colloc(*shlex.split(command)[1:], *more) == 0, colloc.err
     assert (tmp_path / "colloc-files/colloc-agent.service").exists()

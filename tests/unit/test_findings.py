@@ -3,6 +3,7 @@
 
 import csv
 import io
+import re
 from datetime import UTC, datetime
 from typing import Any
 
@@ -138,13 +139,14 @@ def test_findings_of_a_user_stand_together_and_each_thing_to_do_once(printed: Pr
     ]
     text = as_text(SEEN._replace(findings=tuple(several)))
     lines = [line.split() for line in text.splitlines()]
-    assert [line[:3] for line in lines if line[1:2] and line[1].startswith("COL")] == [
+    assert [line[:3] for line in lines if re.fullmatch("COL...", "".join(line[1:2])) and line[2] != "of"] == [
         ["ann", "COL007", "40"],
         ["ann", "COL003", "2"],
         ["ann", "COL001", "1"],
         ["bob", "COL001", "30"],
     ]
     assert [text.count(remedy) for remedy in ("end it", "ask for less")] == [1, 1]
+    assert re.findall(r"^(COL...): |^  (\w+): ", text, re.MULTILINE)[:3] == [("COL001", ""), ("", "ann"), ("", "bob")]
     printed("audit", text)
 
 

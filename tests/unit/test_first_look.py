@@ -9,7 +9,7 @@ import pytest
 
 from slurm_colloc.core.chart_model import Charts, TimeUsage, Todo
 from slurm_colloc.core.usage_model import HarmRate, StrayUse
-from slurm_colloc.report.first_look import ADMINISTRATORS, as_lines, sentences, to_do
+from slurm_colloc.report.first_look import ADMINISTRATORS, as_lines, sentences, with_to_do
 from slurm_colloc.report.formats import as_html
 from slurm_colloc.report.text import window_in_words
 from slurm_colloc.report.usage import UsageReport
@@ -62,11 +62,16 @@ def test_the_spread_is_over_whole_days_or_weeks() -> None:
 
 def test_most_gpu_hours_first_and_at_most_five() -> None:
     users = [ANN._replace(who=f"u{number}", gpu_hours=float(number)) for number in range(9)]
-    found = to_do(
-        of(10.0, strays=(StrayUse("c", "g1", 1, 7.5, 1.0), StrayUse("c", "g2", 1, 7.4, 1.0))), users, agents=True
-    )
-    assert [one.who for one in found] == ["u8", ADMINISTRATORS, "u7", "u6", "u5"]
-    assert found[1].command == "ssh g1 nvidia-smi"
+    strays = StrayUse("c", "g1", 1, 7.5, 1.0), StrayUse("c", "g2", 1, 7.4, 1.0)
+    found = with_to_do(of(10.0, strays=strays), 20, users, agents=True)
+    assert [one.who for one in found.to_do] == ["u8", ADMINISTRATORS, "u7", "u6", "u5"]
+    assert found.to_do[1].command == "ssh g1 nvidia-smi"
+    assert next(as_lines(found)).startswith("To do, 5 of 21 things, ")
+    assert next(as_lines(with_to_do(of(10.0), 1, (ANN,), agents=True))).startswith("To do, most ")
+
+
+def things(shown: UsageReport, users: tuple[Todo, ...], agents: bool | None) -> tuple[Todo, ...]:
+    return with_to_do(shown, len(users), users, agents).to_do
 
 
 @pytest.mark.parametrize(
@@ -78,20 +83,20 @@ def test_most_gpu_hours_first_and_at_most_five() -> None:
     ],
 )
 def test_where_too_little_is_measured_that_is_first(agents: bool | None, command: str) -> None:
-    (one,) = to_do(report(NOTHING, total=NOTHING, of_text=True), (), agents)
+    (one,) = things(report(NOTHING, total=NOTHING, of_text=True), (), agents)
     assert (one.who, one.gpu_hours) == (ADMINISTRATORS, 2.0)
     assert one.command.startswith(command)
     little = group("total", allocated_gpu_hours=10.0, coverage_pct=59.0)
-    assert [one.gpu_hours for one in to_do(report(total=little), (ANN,), agents)] == [pytest.approx(4.1), 3.0]
-    assert to_do(report(total=little._replace(coverage_pct=60.0)), (ANN,), agents) == (ANN,)
+    assert [one.gpu_hours for one in things(report(total=little), (ANN,), agents)] == [pytest.approx(4.1), 3.0]
+    assert things(report(total=little._replace(coverage_pct=60.0)), (ANN,), agents) == (ANN,)
     # Jobstats and the like do not say how much of a job they saw.
-    assert to_do(report(total=little._replace(coverage_pct=None)), (ANN,), agents) == (ANN,)
-    assert to_do(report(total=little, visible="only ann's"), (ANN,), agents) == (ANN,)
+    assert things(report(total=little._replace(coverage_pct=None)), (ANN,), agents) == (ANN,)
+    assert things(report(total=little, visible="only ann's"), (ANN,), agents) == (ANN,)
 
 
 def test_what_goes_on_after_its_limit_is_to_be_ended_in_accounting() -> None:
     shown = of(10.0, runs_over_limit=2, over_limit_gpu_hours=4.0)
-    assert [(one.gpu_hours, one.command) for one in to_do(shown, (), None)] == [(4.0, "sacctmgr show runawayjobs")]
+    assert [(one.gpu_hours, one.command) for one in things(shown, (), None)] == [(4.0, "sacctmgr show runawayjobs")]
 
 
 def test_what_is_to_do_for_people(printed: Printed) -> None:

@@ -102,6 +102,15 @@ def test_so_many_gpus_keep_the_bound_and_one_less_breaks_it(sharing: bool) -> No
         for gpus in (least, least - 1)
     ]
     assert kept == [True, False]
+    broken = {
+        name
+        for name, (today, then) in waits(config, past, least - 1, sharing=sharing).items()
+        if then > today + max(300, 0.1 * today)
+    }
+    if sharing:
+        assert f"With {least - 1}, jobs " in headline(found)[0]
+        on_fewer = {one.name: (one.today.mean_s, one.on_fewer.mean_s) for one in found.classes[:-1] if one.on_fewer}
+        assert {name for name, (today, then) in on_fewer.items() if then > found.bound.of(name, today)} == broken
 
 
 def test_worth_is_what_sharing_needs_less() -> None:

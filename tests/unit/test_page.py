@@ -167,7 +167,7 @@ def tip(browser: webdriver.Chrome, element: WebElement, x: int, y: int) -> str:
 
 def test_what_is_under_the_pointer_has_denominator_and_method(browser: webdriver.Chrome, five: Path) -> None:
     show(browser, five)
-    cell = browser.find_element(By.CSS_SELECTOR, "#table tbody td:nth-child(11)")
+    cell = browser.find_element(By.CSS_SELECTOR, "#table tbody td:nth-child(10)")
     assert re.search(
         r"SM % [\d.]+\n.*over the sampled time.*\nmeasured: \d.* GPU-h by SM.*\nmethod: measured",
         tip(browser, cell, 0, 0),

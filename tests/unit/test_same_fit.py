@@ -55,7 +55,7 @@ def to_do(store: Store, config: SiteConfig) -> list[Any]:
     with store.connect() as database:
         aggregate(database, store, WINDOW)
         fits_of(database, "user", config, "slices")
-        return [(one.gpu_hours, one.runs, one.line) for one in remedies(database, config, 5)]
+        return [(one.gpu_hours, one.runs, one.line) for one in remedies(database, config, 5)[1]]
 
 
 def most(store: Store, config: SiteConfig) -> list[Any]:
@@ -230,5 +230,6 @@ def test_a_piece_for_several_runs_is_named_by_its_part_of_a_gpu(tmp_path: Path) 
     with store.connect() as database:
         aggregate(database, store, WINDOW)
         fits_of(database, "user", SITE, "slices")
-        (todo,) = remedies(database, SITE, 5)
+        users, (todo,) = remedies(database, SITE, 5)
+    assert users == 1
     assert (todo.runs, "14 % of a GPU (gpu:h100_1g.10gb:1)" in todo.what) == (2, True)

@@ -33,7 +33,6 @@ from slurm_colloc.submit.own_options import OWN_OPTIONS, option_table
 _LIMIT_BYTES = 4 * 1024 * 1024
 _GPU_OPTIONS = ("gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket")
 _MODES = {"mps": SharingMode.MPS, "shard": SharingMode.SHARD}
-_ALLOWING = "if one is free and limits allow it ('csub --dry-run --explain SCRIPT' tells)"
 
 
 def advise(
@@ -115,9 +114,9 @@ def _next_by_csub(decision: Decision, knowledge: Known | None, run: JobUsage | A
 
 
 def _gets(how: str, placement: Placement, footprint: Footprint) -> str:
-    memory, active = footprint.gpu_mem_peak_mib, footprint.sm_active_pct
-    by = f"{memory.q99:.0f} MiB and at most {active.q95:.0f} % of the SMs" if memory and active else "what is not known"
-    return f"{how} it gets {placement.given}, {_ALLOWING}: with csub's margins it needs {by}"
+    margins = (reason for reason in footprint.provenance if "factor" in reason.params)
+    why = sentence([*placement.reasons[:1], *margins])
+    return f"{how} it gets {placement.given}, if one is free and limits allow it: {why}"
 
 
 def _in_words(fitted: Fitted, placement: Placement, run: Evidence) -> str:

@@ -74,13 +74,13 @@ def _fit_hints(judgements: Sequence[Judgement], config: SiteConfig) -> Iterator[
         most = max((judgement.found for judgement in group), key=_peak_mib)
         units, fit = {judgement.unit for judgement in group}, fit_of(name, group)
         piece = fit.unit if fit else ""
-        advice, by_csub_now = advice_for(most, last, config), config.policy == "auto"
-        how = "by csub" if by_csub_now else f"with --gres={piece}" if piece else "on a piece of a GPU"
-        margins = f"; {advice.expected or 'csub adds its margins, and may give another piece'}" * by_csub_now
+        advice = advice_for(most, last, config)
+        how = "by csub" if config.policy == "auto" else f"with --gres={piece}" if piece else "on a piece of a GPU"
         yield Hint(
             f"submit '{name}' {how}{f': {enough(piece, len(units) > 1)}' if piece else ''}",
             f"{counted(len(group), 'run')} of '{name}' had a whole GPU and at most {_peak_mib(most)} MiB of it; "
-            f"while they worked a piece would have freed at most {significant(freed_by[name])} GPU-h{margins}",
+            f"while they worked a piece would have freed at most {significant(freed_by[name])} GPU-h"
+            f"{advice.expected and f'; {advice.expected}'}",
             advice.command or f"colloc job {last.job_id}",
             freed_by[name],
         )

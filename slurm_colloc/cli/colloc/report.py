@@ -46,7 +46,7 @@ from slurm_colloc.facts.run_rows import run_rows
 from slurm_colloc.facts.several import BY as SEVERAL_BY
 from slurm_colloc.facts.usage import GROUPINGS, MONTH, used_hours_by, used_hours_by_kind
 from slurm_colloc.report.columns import FORMATS as LISTED
-from slurm_colloc.report.first_look import MOST, to_do
+from slurm_colloc.report.first_look import MOST, with_to_do
 from slurm_colloc.report.formats import FORMATS, PARQUET, TABLE
 from slurm_colloc.report.text import csv_table, local
 from slurm_colloc.report.usage import UsageReport
@@ -72,7 +72,7 @@ class Options(NamedTuple):
         Option(min=0, help="so many rows, the others summed; 0 for all [default: 20 on a terminal, else all]"),
     ] = None
     explained: Annotated[
-        bool, Option("--explain", help="below the table, what each column means and how it was counted")
+        bool, Option("--explain", help="more columns, and below the table what each means and how it was counted")
     ] = False
     billing: Annotated[
         bool, Option("--billing", help="a column of what Slurm bills, beside ALLOC; CSV and JSON have it")
@@ -279,8 +279,8 @@ def _figures(
         fits=fits_of(database, options.by, config, options.equivalents) if config and options.details else (),
         visible="" if visible.everybody else visible.nameless if options.pseudonyms else visible.whose,
     )
-    of_users = remedies(database, config, MOST) if options.details else ()
-    return report._replace(to_do=to_do(report, of_users, config.observe.agent if config else None))
+    users, of_users = remedies(database, config, MOST) if options.details else (0, ())
+    return with_to_do(report, users, of_users, config.observe.agent if config else None)
 
 
 def _rows(opened: _Opened, runs: int) -> dict[str, Any]:

@@ -17,9 +17,9 @@ remedies AS (
     FROM judged j
 )
 SELECT "user", code, sum("left"::DECIMAL(38, 18))::DOUBLE AS gpu_hours, count(*) AS runs,
-       count(DISTINCT fit_gpus) > 1 AS differ,
-       arg_max(run, ({'gpus': if(code = '{piece}', fit_gpus, used_gpus), 'mib': fit_most_mib, 'left': "left"}))
-           AS example
+       count(DISTINCT fit_gpus) > 1,
+       arg_max(run, ({'gpus': if(code = '{piece}', fit_gpus, used_gpus), 'mib': fit_most_mib, 'left': "left"})),
+       count(DISTINCT "user") OVER ()
 FROM remedies WHERE "left" > 0 GROUP BY "user", code, kind, "partition" HAVING gpu_hours >= {least_gpu_hours}
 QUALIFY row_number() OVER (PARTITION BY "user" ORDER BY gpu_hours DESC, code, kind, "partition") = 1
 ORDER BY gpu_hours DESC, "user" LIMIT {most}
