@@ -100,7 +100,7 @@ class JobRequest(NamedTuple):
     cpus_asked: int | None = None
     mem_asked_mib: int | None = None
     mem_per_cpu: str = ""
-    submitted: tuple[tuple[str, str], ...] = ()
+    submitted: tuple[tuple[str, bytes], ...] = ()
     differs: Reason | None = None
     features: tuple[str, ...] = ()
     excluded: tuple[str, ...] = ()

@@ -6,7 +6,6 @@ import re
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
-from itertools import islice
 
 from slurm_colloc.estimate.content import (
     ASIDE,
@@ -39,20 +38,7 @@ _MOST_SIZES, _MOST_BESIDE = 256, 32
 _BINARY = (b"\x7fELF", b"PK\x03\x04")
 _PROGRAMS = frozenset({"", "so", "exe", "jar", "pyz", "whl", "mexa64"})
 # A program reads whatever lies in a folder by these.
-_LISTERS = frozenset(
-    {
-        b"glob",
-        b"listdir",
-        b"list_files",
-        b"files",
-        b"scandir",
-        b"iterdir",
-        b"readdir",
-        b"walk",
-        b"ImageFolder",
-        b"load_dataset",
-    }
-)
+_LISTERS = frozenset(b"glob listdir list_files files scandir iterdir readdir walk ImageFolder load_dataset".split())
 _LISTS = rb"glob|listdir|list[._]files|scandir|iterdir|readdir|os\.walk|ImageFolder|load_dataset"
 # A line of a program has one of these if it writes the file which it names.
 _WRITES = rb"(?i)[\"']\s*,\s*(?:mode\s*=\s*)?[\"'][wax]|dump|save|write|\.to_\w+\(|>"
@@ -96,28 +82,23 @@ class Chosen:
 
     def named_in(self, folder: str) -> list[str]:
         """Return what lies in a folder of which a file that counts has the name."""
-        with suppress(OSError, ValueError), os.scandir(folder) as entries:
-            names = (entry.name for entry in islice(entries, MOST_IN_FOLDER))
-            entries_found = sorted(names)
+        names = [entry.name for entry in self._texts.entries(folder, MOST_IN_FOLDER)]
+        return [
+            name
+            for name in names
             # All of a package of R is read.
-            is_package = "DESCRIPTION" in entries_found
-            return [
-                name
-                for name in entries_found
-                if as_word(name).partition(b".")[0] in self.said or (is_package and name == "R")
-            ]
-        return []
+            if as_word(name).partition(b".")[0] in self.said or (name == "R" and "DESCRIPTION" in names)
+        ]
 
     def add_size(self, path: str, least_bytes: int = _TEXT_BYTES) -> None:
         """Add the size of a file, where it is too long to be text unless told otherwise."""
-        with suppress(OSError, ValueError):
-            size = os.stat(path).st_size
-            if size > least_bytes:
-                self.files.setdefault(path, f"{_eighths(size)} eighths")
+        size = self._texts.size_of(path)
+        if size > least_bytes:
+            self.files.setdefault(path, f"{_eighths(size)} eighths")
 
     def add_largest(self, folder: str, *, is_globbed: bool) -> None:
         """Add the size of the largest file of a folder of data, and of one that is run through what settings it has."""
-        sizes, names = _sizes(folder)
+        sizes, names = _sizes(folder, self._texts)
         settings = [name for name in names if kind_of(name) == "settings"] if is_globbed else []
         keys = [_said_in(os.path.join(folder, name)) for name in settings[:_MOST_BESIDE]]
         if any(sizes):
@@ -205,6 +186,7 @@ class Chosen:
             return
         mark_before, text = self._texts.find(path)
         content, size, mark = content_of(path, _CODE_BYTES if kind == "code" else _TEXT_BYTES, mark_before)
+        self._texts.marks[path] = mark
         if size < 0:
             return
         if kind == "code" and size > _CODE_BYTES:
@@ -342,7 +324,7 @@ def _is_program(path: str) -> bool:
     return False
 
 
-def _sizes(folder: str) -> tuple[list[int], list[str]]:
+def _sizes(folder: str, texts: Texts) -> tuple[list[int], list[str]]:
     """Return how large the files are in a folder of data and in those beneath, and the names of those in it.
 
     A folder that has code anywhere gives none: its files are looked at by name.
@@ -351,18 +333,16 @@ def _sizes(folder: str) -> tuple[list[int], list[str]]:
     names: list[str] = []
     folders = [folder]
     for below in folders:
-        with suppress(OSError, ValueError), os.scandir(below) as entries:
-            entries_sorted = sorted(islice(entries, MOST_IN_FOLDER), key=lambda entry: entry.name)
-            for entry in (entry for entry in entries_sorted if not entry.name.startswith(".")):
-                if entry.is_dir(follow_symlinks=False):
-                    is_deep = below != folder or len(folders) > _MOST_BESIDE
-                    folders += [] if is_deep or entry.name in CACHES else [entry.path]
-                elif kind_of(entry.name) == "code":
-                    return [], []
-                elif len(sizes) < _MOST_SIZES:
-                    names += [entry.name] if below == folder else []
-                    with suppress(OSError):
-                        sizes.append(entry.stat().st_size)
+        entries = texts.entries(below, MOST_IN_FOLDER)
+        for entry in (entry for entry in entries if not entry.name.startswith(".")):
+            if entry.is_dir(follow_symlinks=False):
+                is_deep = below != folder or len(folders) > _MOST_BESIDE
+                folders += [] if is_deep or entry.name in CACHES else [entry.path]
+            elif kind_of(entry.name) == "code":
+                return [], []
+            elif len(sizes) < _MOST_SIZES:
+                names += [entry.name] if below == folder else []
+                sizes.append(max(0, texts.size_of(entry.path)))
     return sizes, names
 
 

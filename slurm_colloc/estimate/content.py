@@ -12,7 +12,7 @@ from functools import cache, partial
 
 from slurm_colloc.estimate.option_names import IS_NUMBER, is_label, is_noise, is_rate, word_sets
 
-# Endings of names, in small letters.
+# Endings of names, in small letters; and other words.
 _ENDINGS = word_sets(
     {
         "c": "c cc cpp cxx cu cuh h hh hpp hxx hip inl cl glsl comp",
@@ -33,6 +33,9 @@ _ENDINGS = word_sets(
         " sort wc cat squeue scontrol module shopt ulimit umask env printenv python python2 python3 nvcc gcc conda"
         " mkdir",
         "weights": "safetensors bin pt pth ckpt gguf onnx h5",
+        "keyed": "yaml yml json toml ini cfg conf env",
+        "levels": "debug info warn warning error critical",
+        "caches": "tmp __pycache__ node_modules site-packages wandb mlruns",
     }
 )
 C_LIKE, SHELL, WEIGHTS = _ENDINGS["c"], _ENDINGS["shell"], _ENDINGS["weights"]
@@ -49,7 +52,7 @@ OF_TOOLS = (
 )
 # Settings that lie with weights and are read with them.
 _BESIDE_WEIGHTS = r"(?i)[\w.-]*(?:config|index|param|args|cfg|settings)[\w.-]*\.(?:json|ya?ml|toml)"
-CACHES = frozenset({"tmp", "__pycache__", "node_modules", "site-packages", "wandb", "mlruns"})
+CACHES = _ENDINGS["caches"]
 RESULTS_FOLDERS = (
     r"(?i)logs?|.*[_-]logs?|outputs?|results?|runs?|checkpoints?|ckpts?|multirun|artifacts|work_dirs|tensorboard"
     r"|saves?|executed"
@@ -93,8 +96,10 @@ def elsewhere(content: bytes) -> set[str]:
     """Return the code and settings, and folders from the one above, that a text names elsewhere, or hidden: all else
     beneath the job's folder is looked at anyway.
     """
-    words = {word for word in content.translate(_OF_PATHS).split() if word[0] in b"/~." and not word.startswith(b"//")}
-    paths = {word.decode(errors="surrogateescape").rstrip("./") for word in words}
+    text = b" " + content.translate(_OF_PATHS)
+    # Most words begin otherwise, and are none by themselves here.
+    words = {mark + rest.partition(b" ")[0] for mark in (b"/", b"~", b".") for rest in text.split(b" " + mark)[1:]}
+    paths = {word.decode(errors="surrogateescape").rstrip("./") for word in words if not word.startswith(b"//")}
     return {word for word in paths if word.startswith(("../", "~/")) or word.count("/") > 1 or is_read_by_name(word)}
 
 
@@ -148,7 +153,6 @@ _OWN_PRINTS = rb"print(?<=\bprint)\s*=[^=]", rb"as(?<=\bas)\s+print\b", rb"def(?
 # A setting on a line of its own.
 _SETTING = rb"(?m)^([ \t\"'-]*+(?:export[ \t]++)?)([\w.+-]{1,80}+)([\"']?[ \t]*+[:=][ \t]*+)([^\n]{1,400})$"
 _BLANKS = rb"(?<=\S)[ \t]+"
-_SETTINGS = frozenset({"yaml", "yml", "json", "toml", "ini", "cfg", "conf", "env"})
 _RUN_NUMBER = (
     rb"(?i)((?<![a-z])(?:seed|port|(?:log|print|save|eval)_(?:interval|freq|every))[\"']?(?:[ \t]*+[:=][ \t]*+|[ \t]++)"
     rb"|velocity[ \t]+\S{1,40}[ \t]+create[ \t]+\S{1,40}[ \t]+)\d+\b"
@@ -180,7 +184,6 @@ _SETS = (
 _READS_TOLD = r"(?m)\w\s*\(\s*\)|\bfunction\b|^\s*(?:done|fi|[})])\s*[|>]"
 _TO_ITS_FOLDER = r"cd\s+[\"']?\$\{?SLURM_SUBMIT_DIR\}?[\"']?"
 _GOES = r"\b(?:cd|pushd)\s+(?![\"']?\$\{?SLURM_SUBMIT_DIR)"
-_LEVELS = frozenset({"DEBUG", "INFO", "WARN", "WARNING", "ERROR", "CRITICAL"})
 # These start one program and say nothing of it.
 _STARTS = (
     r"(?:exec (?=nice )|(?:/usr/bin/)?time (?:-[vp] )?(?=[^\s-])|nohup |stdbuf(?: -\w+)+ |ionice(?: -\w ?\d)* "
@@ -218,14 +221,14 @@ def said(content: bytes, ending: str, labels: set[str] | None = None) -> bytes:
     if b"#" in content and ending not in C_LIKE:
         is_comment = re.compile(_COMMENT_LINE).match
         lines = [line for line in lines if b"#" not in line or not is_comment(line)]
-    if ending not in _SETTINGS and not has_own_print(content):
+    if ending not in _ENDINGS["keyed"] and not has_own_print(content):
         is_message = re.compile(_MESSAGE).match
-        lines = [line for line in lines if line[-1:] not in b");" or not is_message(line)]
+        lines = [line for line in lines if line[-1] not in b");" or not is_message(line)]
     content = b"\n".join(lines)
     if ending == "py" and (b'"""' in content or b"'''" in content) and b"__doc__" not in content:
         content = re.sub(_DOCSTRING, b":", content)
         content = re.sub(_FIRST_DOCSTRING, b"", content).lstrip()
-    if ending in _SETTINGS:
+    if ending in _ENDINGS["keyed"]:
         content = re.sub(
             _BLANKS, b" ", re.sub(_SETTING, partial(_but_noise, set() if labels is None else labels), content)
         )
@@ -272,7 +275,7 @@ def only_seeds(name: str, texts: Iterable[bytes]) -> bool:
 
 def says_nothing(name: str, value: str) -> bool:
     """Return whether a setting only tells runs apart, says how much is logged, or is a rate other than 0."""
-    if name.lower().endswith("level") and value.upper() in _LEVELS:
+    if name.lower().endswith("level") and value.lower() in _ENDINGS["levels"]:
         return True
     is_number = IS_NUMBER.fullmatch(value)
     return is_noise(name, value) or bool(is_rate(name) and is_number and float(value.replace("_", "")))

@@ -9,12 +9,11 @@ import os
 import re
 import stat
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
-from functools import cache
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import NamedTuple
 
+from slurm_colloc import __version__
 from slurm_colloc.estimate.chosen import MOST_IN_FOLDER, Chosen, Contents
 from slurm_colloc.estimate.content import (
     ASIDE,
@@ -30,8 +29,8 @@ from slurm_colloc.estimate.content import (
     names_in,
 )
 from slurm_colloc.estimate.digest import digest
-from slurm_colloc.estimate.places import SYSTEM, TooMuchError, at_home, is_of_kernel
-from slurm_colloc.estimate.texts import Texts
+from slurm_colloc.estimate.places import SYSTEM, TooMuchError, at_home, is_of_kernel, mark_of
+from slurm_colloc.estimate.texts import Seen, Texts
 
 _MOST_S = 0.1
 _MOST_FOLDERS, _MOST_ENTRIES, _MOST_WORDS, _MOST_BESIDE, _MOST_LED = 256, 10_000, 64, 32, 8
@@ -52,7 +51,7 @@ _ROUNDS = 3
 # The run's name stands among the files if one of them says something of that name.
 OF_LABEL = "name "
 # A program takes its settings from variables of the names of its own fields, with a prefix, by these.
-_FROM_ENVIRONMENT = rb"environ|getenv|envvar|_env|env_|ENV$|BaseSettings|LightningCLI"
+_FROM_ENVIRONMENT = b"environ", b"getenv", b"envvar", b"_env", b"env_", b"ENV\n", b"BaseSettings", b"LightningCLI"
 # A script does so if it asks for a variable by another one, or for all of them.
 _ASKS_ALL = r"\$\{!|\b(?:env|printenv|compgen)\b"
 
@@ -64,7 +63,8 @@ def without_seed(text: str) -> str:
 
 class Read(NamedTuple):
     """The files that a job may read: a short digest by path; ``fits`` says that this is all, ``named`` which are
-    among the job's words, ``variables`` which of the environment they name, ``contents`` what code and settings hold.
+    among the job's words, ``variables`` which of the environment they name, ``contents`` what code and settings hold,
+    ``seen`` what was seen on the way.
     """
 
     files: Mapping[str, str]
@@ -72,6 +72,7 @@ class Read(NamedTuple):
     named: frozenset[str]
     variables: frozenset[str] = frozenset()
     contents: Contents = Contents()
+    seen: Seen = Seen()
 
     @property
     def key(self) -> str:
@@ -111,15 +112,20 @@ def files_of(job: Job, texts: Texts) -> Read:
     """Return what a job may read; ``texts`` has what was read before."""
     # A folder may end with a slash.
     folders = [os.path.normpath(folder or ".") for folder in job.folders]
-    written = {os.path.basename(word.rstrip("/")) for word in job.written}
-    looked = _Looked(job._replace(folders=folders, written=written), texts)
+    written = sorted({os.path.basename(word.rstrip("/")) for word in job.written})
+    looked = _Looked(job._replace(folders=folders, written=written, variables=sorted(job.variables)), texts)
     for path in _paths(job.text, folders, job.home):
         looked.at(path)
     for path in _paths(" ".join(_several(job.text)), folders, job.home):
         looked.aside(path)
     looked.beneath(folders[0])
+    state, (files, seen) = looked.state(), texts.last
+    if state and state == seen.state and looked.are_as_before(seen.marks):
+        return Read(files, True, frozenset(), frozenset(seen.variables), seen=seen)
     read = looked.read()
-    return read._replace(variables=frozenset(filter(looked.names_variable, job.variables)))
+    variables = tuple(looked.variables())
+    seen = Seen(state, texts.marks, variables) if state and read.fits and all(texts.marks.values()) else Seen()
+    return read._replace(variables=frozenset(variables), seen=seen)
 
 
 def _paths(text: str, folders: Sequence[str], home: str) -> Iterator[str]:
@@ -149,32 +155,30 @@ class _Looked:
             "/home",
             os.path.normpath(job.home or "/"),
         }
-        self._named: set[str] = set()
+        # Whether what a word names is a folder.
+        self._named: dict[str, bool] = {}
         self._found: dict[str, list[str]] = {}
         self._seen: set[tuple[int, int]] = set()
         self._entries = 0
         self._fits = True
+        # What is found before anything is read is found anew at each submission.
+        self._see: Callable[[str], object] = len
         self._passed: list[str] = []
         self._data: list[str] = []
         self._led: list[str] = []
         self._said: frozenset[bytes] = frozenset()
         self._weighty: set[str] = set()
 
-    def names_variable(self, name: str) -> bool:
-        """Return whether code or settings that were read name a variable, or take settings from those like it."""
-        word = name.encode(errors="surrogateescape")
-        if word in self._said or not self._asks_all():
-            return word in self._said
-        small, prefix = self._small(), word.lower().partition(b"_")[0]
-        return bool({word.lower(), prefix, prefix + b"_"} & small) or (prefix == b"pl" and b"lightningcli" in small)
-
-    @cache  # noqa: B019
-    def _asks_all(self) -> bool:
-        return any(map(re.compile(_FROM_ENVIRONMENT).search, self._said))
-
-    @cache  # noqa: B019
-    def _small(self) -> frozenset[bytes]:
-        return frozenset(map(bytes.lower, self._said))
+    def variables(self) -> Iterator[str]:
+        """Yield the variables that code or settings name, or take settings from as from those like them."""
+        text = b"\n".join(self._said) + b"\n"
+        small = set(text.lower().split(b"\n")) if any(map(text.__contains__, _FROM_ENVIRONMENT)) else set[bytes]()
+        for name in self._job.variables:
+            word = name.encode(errors="surrogateescape")
+            prefix = word.lower().partition(b"_")[0]
+            like = {word.lower(), prefix, prefix + b"_", *([b"lightningcli"] if prefix == b"pl" else ())}
+            if word in self._said or like & small:
+                yield name
 
     def at(self, path: str) -> None:
         """Look at what a word names."""
@@ -188,10 +192,10 @@ class _Looked:
                 self.beneath(os.path.dirname(path))
             return
         if stat.S_ISDIR(status.st_mode):
-            self._named.add(path)
+            self._named[path] = True
             self.beneath(path)
         elif stat.S_ISREG(status.st_mode):
-            self._named.add(path)
+            self._named[path] = False
             if kind_of(os.path.basename(path)) == "code" and not self._is_below(path):
                 self.beneath(os.path.dirname(path))
 
@@ -199,6 +203,19 @@ class _Looked:
         """Look at a folder that is one of several in a word, but for the job's own and those above it."""
         if not f"{self._folder}/".startswith(f"{path}/") and path not in self._too_wide and os.path.isdir(path):
             self.beneath(path)
+
+    def state(self) -> str:
+        """Return a key of the job and of what was found for it; empty where that is not all."""
+        # What runs leave behind comes and goes, and is never read.
+        names = [
+            (folder, [name for name in found if kind_of(name) != "results"]) for folder, found in self._found.items()
+        ]
+        found = self._named, self._data, self._passed, sorted(self._weighty)
+        return digest(repr((__version__, self._job, names, found))) if self._fits else ""
+
+    def are_as_before(self, marks: Mapping[str, str]) -> bool:
+        """Return whether all is as it was that was looked at before."""
+        return all(mark_of(path) == mark and time.monotonic() < self._until_s for path, mark in marks.items())
 
     def _is_below(self, path: str) -> bool:
         return self._folder not in self._too_wide and path.startswith(f"{self._folder}/")
@@ -226,19 +243,21 @@ class _Looked:
             self._fits = False
             return names, below
         is_data = True
+        self._see(folder)
         try:
             status = os.stat(folder)
-            if is_of_kernel(status) or (status.st_dev, status.st_ino) in self._seen:
+            place = status.st_dev, status.st_ino
+            if is_of_kernel(status) or place in self._seen:
                 return names, below
-            self._seen.add((status.st_dev, status.st_ino))
+            self._seen.add(place)
             with os.scandir(folder) as entries:
                 for entry in islice(entries, MOST_IN_FOLDER + 1):
                     self._entries += 1
+                    if entry.is_symlink():
+                        self._see(entry.path)
                     if not entry.name.startswith(".") or entry.name == ".env":
                         (below if entry.is_dir() else names).append(entry.name)
-                        is_data = (
-                            is_data and len(names) <= _MANY_DATA and kind_of(entry.name) not in ("code", "settings")
-                        )
+                        is_data = is_data and len(names) <= _MANY_DATA and not is_read_by_name(entry.name)
                     if is_data and len(names) == _MANY_DATA and not is_root:
                         self._data.append(folder)
                         return [], []
@@ -282,7 +301,9 @@ class _Looked:
                     continue
                 if is_read_by_name(path):
                     chosen.add(path)
-                elif os.path.isdir(path):
+                    continue
+                self._texts.see(path)
+                if os.path.isdir(path):
                     self._led.append(path)
                     if word.startswith("../"):
                         self.beneath(path)
@@ -305,9 +326,9 @@ class _Looked:
             path = os.path.join(root, name)
             if is_read_by_name(name) or ".so" in name:
                 chosen.add(path)
-            elif path not in self._too_wide and (
-                root not in self._too_wide or os.path.exists(os.path.join(path, "__init__.py"))
-            ):
+                continue
+            self._texts.see(package := os.path.join(path, "__init__.py"))
+            if path not in self._too_wide and (root not in self._too_wide or os.path.exists(package)):
                 self.beneath(path)
 
     def _add_sizes(self, chosen: Chosen) -> None:
@@ -320,7 +341,7 @@ class _Looked:
         )
         globbed = {os.path.normpath(os.path.join(self._folder, os.path.dirname(pattern))) for pattern in patterns}
         places = {os.path.basename(word.rstrip("/")) for word in re.findall(_WRITES_TO, text if "-" in text else "")}
-        named = {path for path in self._named if os.path.isdir(path)}
+        named = {path for path, is_folder in self._named.items() if is_folder}
         # A word or a program names a folder of data beneath the job's own.
         below = {path for folder in (*self._data, *self._found) for path in (folder, os.path.dirname(folder))}
         for folder in filter(self._is_below, below):
@@ -348,10 +369,11 @@ class _Looked:
 
     def read(self) -> Read:
         """Return what counts of all that was found."""
+        self._see = self._texts.see
         script, labels, written = self._job.script, self._job.labels, self._job.written
         words = names_in(" ".join([self._job.text, *labels]).encode(errors="surrogateescape"))
         found = chain.from_iterable(self._found.values())
-        self._texts.expect(sum(kind_of(name) in ("code", "settings") for name in found))
+        self._texts.expect(sum(map(is_read_by_name, found)))
         chosen = Chosen(words, script, labels, self._until_s, (self._folder, self._named), self._texts)
         for path in sorted(self._named):
             chosen.add(path)
@@ -388,7 +410,5 @@ class _Looked:
         folder = os.path.dirname(path)
         for place in (folder, os.path.dirname(folder)):
             if not f"{self._folder}/".startswith(f"{place}/") and place not in self._too_wide:
-                with suppress(OSError):
-                    yield from (
-                        os.path.join(place, name) for name in sorted(os.listdir(place)) if is_beside_weights(name)
-                    )
+                entries = self._texts.entries(place, MOST_IN_FOLDER)
+                yield from (entry.path for entry in entries if is_beside_weights(entry.name))

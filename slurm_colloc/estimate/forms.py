@@ -47,15 +47,15 @@ _QUOTED = r"([\"'])([A-Za-z][\w./-]*)\1"
 
 
 def forms(contents: Mapping[str, bytes], paths: Sequence[str]) -> dict[str, str]:
-    """Return the forms of files by path, of the first ones where there is no time for all."""
+    """Return the forms of files by path, empty of those without one; of the first where there is no time for all."""
     until_s = time.monotonic() + _MOST_S
     forms_now = dict[str, str]()
     with suppress(TooMuchError):
         for path in paths:
             if time.monotonic() > until_s:
                 break
-            if len(contents[path]) <= FORM_BYTES and (form := form_of(contents[path], ending_of(path))):
-                forms_now[path] = form
+            is_long = len(contents[path]) > FORM_BYTES
+            forms_now[path] = "" if is_long else form_of(contents[path], ending_of(path))
     return forms_now
 
 

@@ -10,27 +10,33 @@ from contextlib import suppress
 from functools import cache
 from itertools import islice
 
+from slurm_colloc.estimate.option_names import word_sets
+
 _MOST_S = 0.05
 _MOST_FOLDERS, _MOST_ENTRIES, _MOST_BYTES = 16, 4000, 64 * 1024
 # A file that was changed so shortly before may be changed once more within one tick of the file system's clock.
 _SETTLED_NS = 2_000_000_000
+# The mark of what is not there.
+_NOWHERE = "-"
 SYSTEM = re.compile(r"/(?:usr|opt|etc|s?bin|lib\w*|run|boot|dev|proc|sys)(?:/|$)")
 _COMMAND = r"(?<![\w./$=-])[A-Za-z][\w.+-]*"
 _PATH = r"\bPATH=[\"']?([^\s\"';]+)"
 # A tool of this name reads these, unless told otherwise.
-_HABITS = {
-    **dict.fromkeys(("poe", "pdm", "hatch", "pixi", "rye", "taskipy", "uv"), ("pyproject.toml",)),
-    "julia": ("Project.toml", "Manifest.toml"),
-    "just": ("justfile", "Justfile", ".justfile"),
-    "task": ("Taskfile.yml", "Taskfile.yaml"),
-    **dict.fromkeys(("npm", "npx", "yarn", "pnpm", "bun"), ("package.json",)),
-    **dict.fromkeys(("invoke", "inv"), ("tasks.py",)),
-    "doit": ("dodo.py",),
-    "nox": ("noxfile.py",),
-    "tox": ("tox.ini",),
-    "fab": ("fabfile.py",),
-    "rake": ("Rakefile",),
-}
+_HABITS = word_sets(
+    {
+        "poe pdm hatch pixi rye taskipy uv": "pyproject.toml",
+        "julia": "Project.toml Manifest.toml",
+        "just": "justfile Justfile .justfile",
+        "task": "Taskfile.yml Taskfile.yaml",
+        "npm npx yarn pnpm bun": "package.json",
+        "invoke inv": "tasks.py",
+        "doit": "dodo.py",
+        "nox": "noxfile.py",
+        "tox": "tox.ini",
+        "fab": "fabfile.py",
+        "rake": "Rakefile",
+    }
+)
 _CONTAINERS = frozenset({"apptainer", "singularity", "docker", "podman", "nvidia-docker", "srun", "enroot"})
 # A folder bound into a container, and its place there: "-B code:/code:ro", "source=code,target=/code".
 _BOUND = r"(?<![\w./~+:-])([\w./~+-]+):(/[\w./+-]*\w)"
@@ -45,7 +51,7 @@ _CONDAS = ("~/miniconda3", "~/anaconda3", "~/miniforge3", "~/mambaforge", "~/mic
 # A module that leads to an editable package has its name and its folder so.
 _MAPPED = r"'[\w.]+': '(/[^'\n]+)'"
 # A program makes its search path longer by these.
-LENGTHENERS = frozenset({b"path", b"load_all", b"addpath", b"LOAD_PATH", b"PYTHONPATH", b"addsitedir"})
+LENGTHENERS = frozenset(b"path load_all addpath LOAD_PATH PYTHONPATH addsitedir".split())
 _LONGER = rb"(?:sys\.path|load_all|addpath|LOAD_PATH|PYTHONPATH|package\.path|addsitedir)\b[^\n]{0,400}"
 _QUOTED = rb"[\"']([^\"'\n]{1,200})[\"']"
 _ABOVE = rb"\.parent\b|parents\[|dirname|pardir"
@@ -75,7 +81,7 @@ def goes_to(body: str, folder: str, variables: Mapping[str, str]) -> str:
 def by_habit(text: str) -> list[str]:
     """Return what the tools that a script calls read though it names none of it, in its folder or in one above."""
     called = set(re.findall(_COMMAND, text))
-    names = [name for tool in sorted(called & set(_HABITS)) for name in _HABITS[tool]]
+    names = [name for tools, files in _HABITS.items() if not called.isdisjoint(tools.split()) for name in sorted(files)]
     return [f"{above}{name}" for name in names for above in ("./", "../", "../../")]
 
 
@@ -207,13 +213,16 @@ def content_of(path: str, most_bytes: int, mark_before: str = "") -> tuple[bytes
     """
     try:
         # A device is not even opened: that alone may do something.
-        if not _is_file(os.stat(path)):
-            return b"", -1, ""
+        status = os.stat(path)
+        if not _is_file(status):
+            return b"", -1, _mark(status)
+        if mark_before and not _is_remote(status) and _mark(status) == mark_before:
+            return b"", status.st_size, mark_before
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
         try:
             status = os.fstat(descriptor)
             if not _is_file(status):
-                return b"", -1, ""
+                return b"", -1, _mark(status)
             mark = _mark(status)
             is_read = status.st_size <= most_bytes and not (mark and mark == mark_before)
             # No more room than it needs: 1 MiB for each small file takes as long as all else.
@@ -221,7 +230,26 @@ def content_of(path: str, most_bytes: int, mark_before: str = "") -> tuple[bytes
         finally:
             os.close(descriptor)
     except (OSError, ValueError):
-        return b"", -1, ""
+        return b"", -1, _NOWHERE
+
+
+def mark_of(path: str) -> str:
+    """Return what a file or folder is known by, read or not; empty where it has only just become what it is."""
+    try:
+        status = os.stat(path)
+        if _is_remote(status) and (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
+            os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY))
+            status = os.stat(path)
+        return _mark(status)
+    except (OSError, ValueError):
+        return _NOWHERE
+
+
+def _is_remote(status: os.stat_result) -> bool:
+    """Return whether this may be the file of a network file system, whose times may be of a minute ago until it is
+    opened: no disk of this host holds it.
+    """
+    return not os.major(status.st_dev)
 
 
 def _mark(status: os.stat_result) -> str:

@@ -26,7 +26,7 @@ from slurm_colloc.estimate.places import (
     import_roots,
     is_of_tool,
 )
-from slurm_colloc.estimate.texts import Texts
+from slurm_colloc.estimate.texts import Seen, Texts
 from slurm_colloc.estimate.words import INDEX, REFERENCE, Reader
 
 # Before the family of what is known by its command alone, or as a session of a launcher.
@@ -126,6 +126,8 @@ def signature(
     values = [reader.one(f"${name}", variables[name]) for name in (*outside, *alone)] + alone
     values += [f"{name}={reader.one(f'${name}', variables[name], _short)}" for name in by_program]
     try:
+        if INDEX in read.variables:  # what asks for it is to be read each time
+            read = read._replace(seen=Seen())
         is_chosen = INDEX in read.variables and not only_seeds(INDEX, read.contents.values())
     except TooMuchError:
         is_chosen, read = True, read._replace(fits=False)

@@ -10,7 +10,6 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from types import MappingProxyType
 from typing import NamedTuple
 
 from slurm_colloc.core.errors import StoreError
@@ -25,7 +24,7 @@ from slurm_colloc.estimate.files import OF_LABEL, Read
 from slurm_colloc.estimate.option_names import is_rate
 from slurm_colloc.estimate.places import TooMuchError
 from slurm_colloc.estimate.signature import Signature, parts_of
-from slurm_colloc.estimate.texts import ENDING
+from slurm_colloc.estimate.texts import ENDING, Seen
 
 _LIMIT_BYTES = 1024 * 1024
 _MOST_LETTERS = 80
@@ -38,7 +37,8 @@ _STANDS_FOR_OTHERS = frozenset(("#", "*", "$", ""))
 class Submitted(NamedTuple):
     """A submission's words, its files by path, what these are known by, and what it was known by, with its numbers.
 
-    ``forms`` has by path the key of a file, and its form, which stays however it is written.
+    ``forms`` has by path the key of a file, and its form, which stays however it is written; ``seen`` is by what it is
+    known that nothing of all this has changed.
     """
 
     words: tuple[str, ...]
@@ -46,12 +46,13 @@ class Submitted(NamedTuple):
     program: str
     known_by: str = ""
     names: tuple[str, ...] = ()
-    forms: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    forms: Mapping[str, tuple[str, ...]] = {}
+    seen: Seen = Seen()
 
     @property
-    def text(self) -> str:
+    def text(self) -> bytes:
         """Return what is written of it."""
-        return json.dumps({**self._asdict(), "forms": dict(self.forms)})
+        return json.dumps(self._asdict()).encode()
 
 
 def path_of(folder: str, script: str, runs_in: str) -> str:
@@ -68,7 +69,7 @@ def read_submitted(path: str) -> Submitted | None:
     return None
 
 
-def keep_submitted(texts: Sequence[tuple[str, str]]) -> None:
+def keep_submitted(texts: Sequence[tuple[str, bytes]]) -> None:
     """Replace what is kept in one folder: paths and their texts.
 
     Raises:
@@ -78,7 +79,7 @@ def keep_submitted(texts: Sequence[tuple[str, str]]) -> None:
         folder = os.path.dirname(path)
         for path_made in (os.path.dirname(folder), folder):  # either may be another user's link in a shared parent
             private_folder(path_made)
-        write_atomic(path, text.encode())
+        write_atomic(path, text)
         if path.endswith(ENDING):
             _remove_oldest(folder)
 
@@ -100,13 +101,15 @@ def compared(submission: Signature, last: Submitted | None) -> tuple[Signature, 
     read, program = submission.read, submission.read.key
     submission = _as_last(submission, last)
     forms_before = _forms_before(read, last) if last and read.fits else {}
-    forms_now = _forms_now(read, forms_before) if read.fits else {}
-    now = Submitted(submission.words, read.files, program, submission.text, submission.names, forms_now)
+    forms_now, seen = _forms_now(read, forms_before) if read.fits else ({}, Seen())
+    now = Submitted(submission.words, read.files, program, submission.text, submission.names, forms_now, seen)
     if not read.fits:
         return submission, now, because("too-many-files")
     if last is None:
         return submission, now, None
-    as_before = {path for path, (_, *form) in forms_now.items() if form == list(forms_before.get(path, ()))[1:]}
+    as_before = {
+        path for path, (_, *form) in forms_now.items() if any(form) and form == list(forms_before.get(path, ()))[1:]
+    }
     changed = [
         path for path, content in last.files.items() if path not in as_before and _is_other(path, content, read.files)
     ]
@@ -127,7 +130,7 @@ def compared(submission: Signature, last: Submitted | None) -> tuple[Signature, 
     named = {path: read.files[path] for path in (*(path for path in new if path in read.named), *as_before)}
     before, _, folder = submission.text.rpartition("~")
     text = f"{before.rpartition('~')[0]}~{last.program}~{folder}"
-    record = Submitted(submission.words, {**last.files, **named}, last.program, text, submission.names, forms_now)
+    record = now._replace(files={**last.files, **named}, program=last.program, known_by=text)
     return submission._replace(text=text), record, _other_word(submission.words, last.words)
 
 
@@ -138,10 +141,10 @@ def _forms_before(read: Read, last: Submitted) -> dict[str, tuple[str, ...]]:
     return {path: (key, form) for path, key in edited if (form := forms_of(path).get(key))} | dict(last.forms)
 
 
-def _forms_now(read: Read, before: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
-    """Return the forms of files, but for those that can be made once their file was edited.
+def _forms_now(read: Read, before: Mapping[str, tuple[str, ...]]) -> tuple[dict[str, tuple[str, ...]], Seen]:
+    """Return the forms of files, but for those that can be made once their file was edited, and what was seen.
 
-    Edited files go first, then those that the job's words name.
+    Edited files go first, then those that the job's words name. While some are missing nothing counts as seen.
     """
     found = {path: pair for path, pair in before.items() if read.files.get(path) == pair[0]}
     missing = [
@@ -154,7 +157,7 @@ def _forms_now(read: Read, before: Mapping[str, tuple[str, ...]]) -> dict[str, t
 
         missing.sort(key=lambda path: (path not in before, path not in read.named, path))
         found |= {path: (read.files[path], form) for path, form in forms(read.contents, missing).items()}
-    return found
+    return found, read.seen if found.keys() >= set(missing) else Seen()
 
 
 def _is_other(path: str, before: str, files: Mapping[str, str]) -> bool:

@@ -5,6 +5,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from slurm_colloc.estimate.option_names import word_sets
+
 
 class Launcher(NamedTuple):
     """One launcher: the commands that start it, apart by commas, and where its documentation shows them in a job.
@@ -100,23 +102,24 @@ _TELLING = frozenset(
     max(re.findall(r"[\w./:-]+", phrase), key=len).encode() for one in LAUNCHERS for phrase in one.commands.split(", ")
 )
 # Programs that start what stands somewhere behind them; some do with certain words only.
-_STARTERS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(
-        ("srun", "mpirun", "mpiexec", "env", "nohup", "setsid", "timeout", "nice", "numactl", "taskset"), ()
-    ),
-    **dict.fromkeys(
-        ("stdbuf", "xvfb-run", "dbus-run-session", "dbus-launch", "ch-run", "shifter", "uvx", "tmux", "screen"), ()
-    ),
-    **dict.fromkeys(("torchrun", "accelerate", "deepspeed"), ()),
-    **dict.fromkeys(("conda", "mamba", "micromamba", "uv", "poetry", "pipenv", "pixi"), ("run",)),
-    **dict.fromkeys(("apptainer", "singularity", "docker", "podman"), ("exec", "run")),
-    "enroot": ("start",),
-    **dict.fromkeys(("bash", "sh", "zsh"), ("-c", "-lc", "-ic")),
+_STARTERS = {
+    program: words.split()
+    for programs, words in (
+        ("srun mpirun mpiexec env nohup setsid timeout nice numactl taskset stdbuf xvfb-run dbus-run-session", ""),
+        ("dbus-launch ch-run shifter uvx tmux screen torchrun accelerate deepspeed", ""),
+        ("conda mamba micromamba uv poetry pipenv pixi", "run"),
+        ("apptainer singularity docker podman", "exec run"),
+        ("enroot", "start"),
+        ("bash sh zsh", "-c -lc -ic"),
+    )
+    for program in programs.split()
 }
-_KEYWORDS = frozenset(
-    {"then", "do", "else", "elif", "if", "while", "until", "!", "{", "exec", "time", "command", "eval"}
+_WORDS = word_sets(
+    {
+        "keywords": "then do else elif if while until ! { exec time command eval",
+        "interpreters": "bash sh zsh Rscript julia perl",
+    }
 )
-_INTERPRETERS = frozenset({"bash", "sh", "zsh", "Rscript", "julia", "perl"})
 _FILES = (".py", ".sh", ".R", ".jl", ".pl")
 # As text: most scripts name no launcher, and need none of these.
 _COMMENT = r"(?m)(?:^|(?<=\s))#.*"
@@ -148,7 +151,7 @@ def _starts(words: list[str]) -> Iterator[list[str]]:
     started = False
     for at, word in enumerate(words):
         name, behind = word.rpartition("/")[2], words[at + 1 :]
-        if word in _KEYWORDS or re.match(_SETS, word):
+        if word in _WORDS["keywords"] or re.match(_SETS, word):
             continue
         if (
             name.startswith("python")
@@ -188,7 +191,7 @@ def _names_work(words: list[str]) -> bool:
     program, *behind = words
     if _launcher(words):
         return False
-    if program.startswith("python") or program in _INTERPRETERS:
+    if program.startswith("python") or program in _WORDS["interpreters"]:
         return any(word[0] != "-" for word in behind) and not re.fullmatch("-\\w*c", behind[0])
     is_path = "/" in program and not program.startswith(("/usr/", "/bin/", "/sbin/"))
     return is_path or program.endswith(_FILES) or any(_is(words, command) for command in _HAND_OVER)

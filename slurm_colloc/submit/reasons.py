@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.model import Gres, JobRequest, Reason, because
+from slurm_colloc.estimate.option_names import word_sets
 from slurm_colloc.placement.candidate import asked_partitions, suspending
 from slurm_colloc.slurm.options import Given, value_of
 from slurm_colloc.submit.device_numbers import device_taken_for_number
@@ -64,10 +65,24 @@ _SELF = rb"(?<!print )(\$0\b|\$\{0\b|\bBASH_SOURCE\b)"
 _COMMAND_BY_SQUEUE = rb"\bsqueue\b(?:(?!\bsqueue\b)[^\n])*(?:%\.?\d*o\b|[Cc]ommand)"
 # A shell with any other flag may print what it runs, be restricted, or run nothing.
 _SHELL_FLAG = r"-[abefhlmpuE]+|--(?:login|noprofile|norc|posix)|-o|pipefail|errexit|nounset"
-# Options after which "one GPU" no longer means one GPU of any node, or which another cluster must judge.
-_LEAVE_ALONE = frozenset(
-    {"clusters", "constraint", "deadline", "exclude", "exclusive", "gid", "gpu-bind", "gpu-freq", "gpus-per-socket"}
-    | {"nodefile", "nodelist", "ntasks-per-gpu", "ntasks-per-tres", "reservation", "tres-per-task", "uid"}
+_OPTIONS = word_sets(
+    {
+        # After these "one GPU" no longer means one GPU of any node, or another cluster must judge.
+        "leave alone": "clusters constraint deadline exclude exclusive gid gpu-bind gpu-freq gpus-per-socket"
+        " nodefile nodelist ntasks-per-gpu ntasks-per-tres reservation tres-per-task uid",
+        # Of those, these mean the same to a pack, which asks for the GPU that one task asked for.
+        "fine for a pack": "constraint exclude nodelist reservation",
+        # These mean the same to a job on a piece of a GPU. Any other, a new one too, leaves the job alone.
+        "harmless": "account acctg-freq array begin chdir comment contiguous cores-per-socket cpu-freq"
+        " cpus-per-gpu cpus-per-task delay-boot dependency distribution error export extra"
+        " extra-node-info get-user-env gpus gpus-per-node gpus-per-task gres hint hold ignore-pbs"
+        " input job-name kill-on-invalid-dep licenses mail-type mail-user mcs-label mem mem-bind"
+        " mem-per-cpu mem-per-gpu mincpus network nice no-kill no-requeue nodes ntasks"
+        " ntasks-per-core ntasks-per-node ntasks-per-socket oom-kill-step open-mode output"
+        " overcommit oversubscribe parsable partition priority profile propagate qos quiet requeue"
+        " signal sockets-per-node spread-job stepmgr test-only threads-per-core time time-min tmp"
+        " use-min-nodes verbose wait wait-all-nodes wckey wrap",
+    }
 )
 # Options with the values that mean the same to a job on a piece; placement tells what a pool lacks or has excluded.
 _HARMLESS_VALUES = {
@@ -76,22 +91,6 @@ _HARMLESS_VALUES = {
     "exclude": r"[^/\s]+",  # with a slash it is a file of names
     "gres-flags": r"(?:disable|enforce)-binding",
 }
-# Options of _LEAVE_ALONE that mean the same to a pack, which asks for the GPU that one task asked for.
-_FINE_FOR_PACK = frozenset({"constraint", "exclude", "nodelist", "reservation"})
-
-
-# Options that mean the same to a job on a piece of a GPU. Any other, a new one too, leaves the job alone.
-_HARMLESS = frozenset(
-    {"account", "acctg-freq", "array", "begin", "chdir", "comment", "contiguous", "cores-per-socket", "cpu-freq"}
-    | {"cpus-per-gpu", "cpus-per-task", "delay-boot", "dependency", "distribution", "error", "export", "extra"}
-    | {"extra-node-info", "get-user-env", "gpus", "gpus-per-node", "gpus-per-task", "gres", "hint", "hold"}
-    | {"ignore-pbs", "input", "job-name", "kill-on-invalid-dep", "licenses", "mail-type", "mail-user", "mcs-label"}
-    | {"mem", "mem-bind", "mem-per-cpu", "mem-per-gpu", "mincpus", "network", "nice", "no-kill", "no-requeue"}
-    | {"nodes", "ntasks", "ntasks-per-core", "ntasks-per-node", "ntasks-per-socket", "oom-kill-step", "open-mode"}
-    | {"output", "overcommit", "oversubscribe", "parsable", "partition", "priority", "profile", "propagate", "qos"}
-    | {"quiet", "requeue", "signal", "sockets-per-node", "spread-job", "stepmgr", "test-only", "threads-per-core"}
-    | {"time", "time-min", "tmp", "use-min-nodes", "verbose", "wait", "wait-all-nodes", "wckey", "wrap"}
-)
 
 
 def reason_to_keep_text(text: bytes, interpreter: str) -> Reason | None:
@@ -190,9 +189,9 @@ def reasons_against_pack(
     if suspends := suspending(asked_partitions(request, config)):
         yield suspends
     for name in options:
-        if name in plugins or (name not in _HARMLESS and name not in _LEAVE_ALONE):
+        if name in plugins or (name not in _OPTIONS["harmless"] and name not in _OPTIONS["leave alone"]):
             yield because("option-untried", option=name)
-        elif name in _LEAVE_ALONE and name not in _FINE_FOR_PACK:
+        elif name in _OPTIONS["leave alone"] and name not in _OPTIONS["fine for a pack"]:
             yield because("option", option=name)
     if set(",[") & set(value_of(options, "nodelist")):
         yield because("option", option="nodelist")
@@ -333,9 +332,9 @@ def reasons_untouchable(
             name in _HARMLESS_VALUES and re.fullmatch(_HARMLESS_VALUES[name], value_of(options, name))
         ):
             continue
-        if name in _LEAVE_ALONE:
+        if name in _OPTIONS["leave alone"]:
             yield because("option", option=name)
-        elif name not in _HARMLESS and name not in plugins:
+        elif name not in _OPTIONS["harmless"] and name not in plugins:
             yield because("option-untried", option=name)
     if _is_all(options, "mem"):
         yield because("whole-node-memory")

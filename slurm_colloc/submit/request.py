@@ -67,16 +67,15 @@ def build_request(
     folder = os.path.join(os.getcwd(), value_of(options, "chdir"))
     names = apart_by(config.cluster, tasks)
     job_name = value_of(options, "job-name") if "job-name" in options else name
-    texts = Texts(user_data_folder(), folder)
+    before = "" if is_hinted else path_of(user_data_folder(), called[0] or "", folder)
+    last, texts = read_submitted(before), Texts(user_data_folder(), folder)
+    if last:
+        texts.last = last.files, last.seen
     known_by, command = _known_by(options, text, called, gres, names, environ, folder, job_name, texts)
-    before = (
-        ""
-        if is_hinted or known_by.text.startswith(BY_SESSION)
-        else path_of(user_data_folder(), called[0] or "", folder)
-    )
-    last = read_submitted(before) if before else None
+    if known_by.text.startswith(BY_SESSION):
+        before, last = "", None
     known_by, submitted, differs = compared(known_by, last)
-    to_keep = (before, "" if submitted == last else submitted.text), (texts.path, texts.written())
+    to_keep = (before, b"" if submitted == last else submitted.text), (texts.path, texts.written())
     request = JobRequest(
         name=job_name,
         script_args=tuple(called[1]),

@@ -12,7 +12,7 @@ import pytest
 
 from slurm_colloc.core.config_file import ENVIRONMENT_VARIABLE, SYSTEM_FILE
 from slurm_colloc.submit.own_options import OWN_OPTIONS
-from slurm_colloc.submit.reasons import _LEAVE_ALONE
+from slurm_colloc.submit.reasons import _OPTIONS
 from tests.unit.programs import need_program
 from tests.unit.shell import CSUB, Shell
 
@@ -59,7 +59,7 @@ def test_a_link_called_sbatch_answers_as_sbatch(shell: Shell, option: str) -> No
 def test_the_page_names_every_option_variable_and_file() -> None:
     for option in OWN_OPTIONS:
         assert f"--{option.name}" in TEXT
-    for name in ("--help", *(f"--{name}" for name in _LEAVE_ALONE)):
+    for name in ("--help", *(f"--{name}" for name in _OPTIONS["leave alone"])):
         assert name in TEXT, name
     source = "\n".join(path.read_text() for path in PROGRAM)
     variables = {ENVIRONMENT_VARIABLE, *re.findall(r'environ(?:\.get\(|\[)"(\w+)"', source)} - NOBODYS

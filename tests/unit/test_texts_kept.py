@@ -5,10 +5,12 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from slurm_colloc.estimate import chosen, files, forms, places, texts
+from slurm_colloc.estimate.digest import digest
 from slurm_colloc.estimate.signature import Signature, signature
 from slurm_colloc.estimate.submitted import compared, keep_submitted, path_of, read_submitted
 from slurm_colloc.estimate.texts import Text, Texts
@@ -69,16 +71,17 @@ def test_what_is_as_it_was_is_read_once_whatever_the_arguments(project: Path, re
     assert reads(project, read) <= 16
     assert reads(project, read, "--lr", "0.1") <= 16
     [kept] = (project.parent / "own/submitted").iterdir()
-    _, head, contents = kept.read_text().split("\n", 2)
+    release, head, *contents = kept.read_bytes().split(b"\0")[:-1]
     # Another process has the words of a file in another order.
     other = {
         path: [mark, key, [" ".join(reversed(words.split())) for words in of_words], *more]
         for path, (mark, key, of_words, *more) in json.loads(head).items()
     }
-    text = texts._sealed(json.dumps(other), contents)
-    kept.write_text(text)
+    body = b"\0".join([release, json.dumps(other).encode(), *contents])
+    text = body + b"\0" + digest(body).encode()
+    kept.write_bytes(text)
     submitted(project)
-    assert kept.read_text() == text
+    assert kept.read_bytes() == text
 
 
 @pytest.mark.parametrize("name", ["part3.py", "part30.py"])
@@ -206,6 +209,120 @@ def test_a_form_of_what_is_not_kept_is_made_at_once(
     assert resubmitted(project) == ""
 
 
+def looked_up(folder: Path, *args: str, script: bytes = b"#!/bin/sh\npython train.py\n") -> tuple[bool, str]:
+    """Submit, as csub does; return whether all was taken for what it was, and what differs."""
+    own = str(folder.parent / "own")
+    path = path_of(own, "job.sh", str(folder))
+    last = read_submitted(path)
+    kept = Texts(own, str(folder))
+    if last:
+        kept.last = last.files, last.seen
+    found, plain = (
+        signature(script, args, 1, (), {"HOME": "/home/ann"}, str(folder), texts=one) for one in (kept, None)
+    )
+    known_by, now, difference = compared(found, last)
+    known_by_plain, _, difference_plain = compared(plain, last)
+    assert (known_by.text, difference) == (known_by_plain.text, difference_plain)
+    keep_submitted([(path, text) for path, text in ((path, now.text), (kept.path, kept.written())) if text])
+    return not found.read.contents, difference.code if difference else ""
+
+
+def test_the_same_once_more_opens_none_of_its_files(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened, real = list[str](), os.open
+
+    def open_file(path: str, flags: int, mode: int = 0o777) -> int:
+        opened.append(path)
+        return real(path, flags, mode)
+
+    monkeypatch.setattr(os, "major", lambda device: 8)
+    assert [looked_up(project) for _ in range(2)] == [(False, ""), (True, "")]
+    last = read_submitted(path_of(str(project.parent / "own"), "job.sh", str(project)))
+    assert last is not None
+    texts = Texts(str(project.parent / "own"), str(project))
+    texts.last = last.files, last.seen
+    monkeypatch.setattr(os, "open", open_file)
+    found = signature(b"#!/bin/sh\npython train.py\n", (), 1, (), {"HOME": "/home/ann"}, str(project), texts=texts)
+    assert (opened, compared(found, last)[1:]) == ([], (last, None))
+    # A network file system may tell times of a minute ago of what is not opened.
+    monkeypatch.setattr(os, "major", lambda device: 0)
+    signature(b"#!/bin/sh\npython train.py\n", (), 1, (), {"HOME": "/home/ann"}, str(project), texts=texts)
+    assert {os.path.basename(path) for path in opened} >= {"train.py", "part0.py", "part39.py"}
+
+
+def edit_within(folder: Path, name: str, text: str, other: str) -> None:
+    found = (folder / name).stat()
+    (folder / name).write_text((folder / name).read_text().replace(text, other))
+    os.utime(folder / name, ns=(found.st_atime_ns, found.st_mtime_ns))
+
+
+def make_other(folder: Path) -> None:
+    (folder / "new").write_text((folder / "part9.py").read_text().replace("size = 9", "size = 8"))
+    os.replace(folder / "new", folder / "part9.py")
+
+
+def link_to(folder: Path, name: str) -> None:
+    (folder / "set.py").unlink(missing_ok=True)
+    (folder / "set.py").symlink_to(f"../{name}")
+
+
+@pytest.mark.parametrize(
+    ("change", "differs"),
+    [
+        (lambda folder: edit_within(folder, "part30.py", "size", "Size"), "file-edited"),
+        (make_other, "file-edited"),
+        (lambda folder: (folder / "part9.py").unlink(), "file-gone"),
+        (lambda folder: (folder / f"part{MODULES}.py").write_text("size = 1"), "file-new"),
+        (lambda folder: link_to(folder, "two.py"), "file-edited"),
+        (lambda folder: edit_within(folder.parent, "one.py", "1", "2"), "file-edited"),
+        (lambda folder: (folder / "data/part.bin").write_bytes(b"." * 900), "file-edited"),
+        (lambda folder: (folder / "data/more.bin").write_bytes(b"." * 900), "file-edited"),
+        (lambda folder: (folder.parent / "shared/a.yaml").write_text("b: 1"), "file-edited"),
+        (lambda folder: (folder.parent / "lead/b.yaml").write_text("b: 1"), "file-new"),
+        (lambda folder: (folder / "config.yaml").write_text("b: 1"), ""),
+        (lambda folder: (folder / "slurm-1.out").write_text("b: 1"), None),
+    ],
+)
+def test_what_has_changed_since_is_seen(project: Path, change: Callable[[Path], object], differs: str | None) -> None:
+    above = project.parent
+    for name, text in (("one.py", "n = 1"), ("two.py", "n = 2"), ("shared/a.yaml", "a: 1"), ("lead/c.txt", "")):
+        (above / name).parent.mkdir(exist_ok=True)
+        (above / name).write_text(text)
+    (project / "data").mkdir()
+    (project / "data/part.bin").write_bytes(b"." * 100)
+    (project / "settings.yaml").write_text("a: 1")
+    link_to(project, "one.py")
+    program = project / "train.py"
+    program.write_text(f"{program.read_text()}\nimport set\nopen('../shared/a.yaml')\nopen('../lead/b.yaml')")
+    args = ("--data", "data/*")
+    assert [looked_up(project, *args) for _ in range(2)] == [(False, ""), (True, "")]
+    change(project)
+    assert looked_up(project, *args) == (differs is None, differs or "")
+    assert looked_up(project, *args, "--lr", "0.1")[0] is False
+
+
+def test_nothing_that_has_only_just_changed_counts_as_seen(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(places, "_SETTLED_NS", 3_600_000_000_000)
+    assert [looked_up(project) for _ in range(2)] == [(False, "")] * 2
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda record: {**record, "seen": []},
+        lambda record: {**record, "seen": ["", {}]},
+        lambda record: {**record, "seen": [record["seen"][0], {"/nowhere": 1}, []]},
+        lambda record: {**record, "seen": [record["seen"][0], {**record["seen"][1], "\0": "1"}, []]},
+        lambda record: {**record, "seen": {"state": 1}},
+        lambda record: {key: value for key, value in record.items() if key != "seen"},
+    ],
+)
+def test_what_was_seen_and_is_damaged_is_nothing(project: Path, damage: Callable[[Any], Any]) -> None:
+    assert looked_up(project) == (False, "")
+    path = Path(path_of(str(project.parent / "own"), "job.sh", str(project)))
+    path.write_text(json.dumps(damage(json.loads(path.read_text()))))
+    assert [looked_up(project) for _ in range(2)] == [(False, ""), (True, "")]
+
+
 def test_a_few_files_are_read_without_a_look_at_what_is_kept(project: Path) -> None:
     (project / "part5.py").write_text("")
     submitted(project)
@@ -225,7 +342,7 @@ def test_texts_of_the_newest_projects_are_kept(project: Path) -> None:
         (own / f"{number}.texts").write_text("")
         os.utime(own / f"{number}.texts", (100 + number,) * 2)
     submitted(project, "again")
-    keep_submitted([(str(own / "last.texts"), "")])
+    keep_submitted([(str(own / "last.texts"), b"")])
     assert sorted(path.name for path in own.iterdir()) == sorted(
         ["script.json", "last.texts", *(f"{number}.texts" for number in range(9, 40))]
     )
