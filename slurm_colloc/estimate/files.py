@@ -120,12 +120,18 @@ def files_of(job: Job, texts: Texts) -> Read:
         looked.aside(path)
     looked.beneath(folders[0])
     state, (files, seen) = looked.state(), texts.last
-    if state and state == seen.state and looked.are_as_before(seen.marks):
+    if state and seen == _sealed(state, seen.marks, seen.variables) and looked.are_as_before(seen.marks):
         return Read(files, True, frozenset(), frozenset(seen.variables), seen=seen)
     read = looked.read()
     variables = tuple(looked.variables())
-    seen = Seen(state, texts.marks, variables) if state and read.fits and all(texts.marks.values()) else Seen()
+    is_kept = state and read.fits and all(texts.marks.values())
+    seen = _sealed(state, texts.marks, variables) if is_kept else Seen()
     return read._replace(variables=frozenset(variables), seen=seen)
+
+
+def _sealed(state: str, marks: Mapping[str, str], variables: tuple[str, ...]) -> Seen:
+    """Return what was seen with a key of it all: where that differs, it is damaged, or of another job."""
+    return Seen(digest(repr((state, marks, variables))), marks, variables)
 
 
 def _paths(text: str, folders: Sequence[str], home: str) -> Iterator[str]:

@@ -51,11 +51,11 @@ _NOTHING = Text("")
 class Seen(NamedTuple):
     """What was seen as a job's files were read: the same files, to the same end, for as long as all of it holds.
 
-    ``state`` is a key of the job and of what lies in its folders, empty where nothing is to be relied on; ``marks`` are
+    ``key`` is of the job, what lies in its folders, and all this; empty where nothing is to be relied on. ``marks`` are
     those of all else that was looked at, ``variables`` those of the environment that the files name.
     """
 
-    state: str = ""
+    key: str = ""
     marks: Mapping[str, str] = {}
     variables: tuple[str, ...] = ()
 

@@ -311,8 +311,10 @@ def test_nothing_that_has_only_just_changed_counts_as_seen(project: Path, monkey
         lambda record: {**record, "seen": []},
         lambda record: {**record, "seen": ["", {}]},
         lambda record: {**record, "seen": [record["seen"][0], {"/nowhere": 1}, []]},
+        lambda record: {**record, "seen": [record["seen"][0], {}, []]},
+        lambda record: {**record, "seen": [*record["seen"][:2], ["LR"]]},
         lambda record: {**record, "seen": [record["seen"][0], {**record["seen"][1], "\0": "1"}, []]},
-        lambda record: {**record, "seen": {"state": 1}},
+        lambda record: {**record, "seen": {"key": 1}},
         lambda record: {key: value for key, value in record.items() if key != "seen"},
     ],
 )
