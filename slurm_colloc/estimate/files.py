@@ -168,7 +168,7 @@ class _Looked:
         self._entries = 0
         self._fits = True
         # What is found before anything is read is found anew at each submission.
-        self._see: Callable[[str], object] = len
+        self._see: Callable[[str], None] = lambda path: None
         self._passed: list[str] = []
         self._data: list[str] = []
         self._led: list[str] = []

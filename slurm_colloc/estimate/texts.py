@@ -142,7 +142,7 @@ class Texts:
 
     def written(self) -> bytes:
         """Return what is to be written; empty where nothing is."""
-        is_known = all(path in self._known and self._known[path][0] == text[0] for path, text in self._new.items())
+        is_known = all(self._known.get(path, [""])[0] == text[0] for path, text in self._new.items())
         if self._asked < _FEW or not self.path or is_known:
             return b""
         contents = self._before | self._contents
