@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A change of a waiting job that was written down, its fate, and why it is undone: pure functions, but for one."""
+"""A change of a waiting job that was written down, its fate, and why it is undone."""
 
+import os
 import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -28,6 +29,17 @@ def records_after(slurm: Control, lines: Sequence[str], job_ids: Iterable[str]) 
     """Have scontrol change jobs by these lines, and return the records of jobs as they are then, by their target."""
     lines = [*lines, *(f"show job {job_id}" for job_id in job_ids)]
     return parse_pending(slurm.control(lines)) if lines else {}
+
+
+def own_records(
+    slurm: Control, lines: Sequence[str], jobs: Iterable[Waiting], *, waiting: bool = True
+) -> dict[str, list[PendingJob]]:
+    """Have scontrol change jobs, and return those records of theirs that wait then, or not, by what sbatch told."""
+    records: dict[str, list[PendingJob]] = {}
+    for record in records_after(slurm, lines, (job.job_id for job in jobs)).values():
+        if (record.state == "PENDING") is waiting and record.uid == os.geteuid():
+            records.setdefault(record.job_id, []).append(record)
+    return records
 
 
 class Intent(NamedTuple):

@@ -6,7 +6,6 @@ swap, and may forget its answer when slurmctld is killed: the intent is written 
 and a record that is neither as asked nor as meant is put back.
 """
 
-import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -30,7 +29,7 @@ from slurm_colloc.rebind.intent import (
     Intent,
     gpu_part,
     has_grown,
-    records_after,
+    own_records,
     said_of,
     wait_for_gpus,
     why_back,
@@ -114,7 +113,7 @@ def look(config: SiteConfig, slurm: Slurm, *, undo: bool = False) -> Looked:
         put_away(cluster, [job.job_id for job in gone])
         waiting = [job for job in jobs if job.job_id in pending]
         begun = [(job, job.change) for job in waiting if job.change and job.change.undone_s is None]
-        records = _records(slurm, [], [job for job, _ in begun])
+        records = own_records(slurm, [], [job for job, _ in begun])
         intents = [Intent(job, change, records[job.job_id]) for job, change in begun if job.job_id in records]
         if undo:
             return _settle(intents, {}, config, slurm, undo=True)
@@ -125,17 +124,6 @@ def look(config: SiteConfig, slurm: Slurm, *, undo: bool = False) -> Looked:
         unchanged = [job for job in read_waiting(cluster)[0] if job.job_id in pending and not job.change]
         after = _settle(_bind(unchanged, late, config, slurm), {}, config, slurm)
         return Looked((*looked.bound, *after.bound), (*looked.undone, *after.undone))
-
-
-def _records(
-    slurm: Slurm, lines: Sequence[str], jobs: Iterable[Waiting], *, waiting: bool = True
-) -> dict[str, list[PendingJob]]:
-    """Have scontrol change jobs, and return those records of theirs that wait then, or not, by what sbatch told."""
-    records: dict[str, list[PendingJob]] = {}
-    for record in records_after(slurm, lines, (job.job_id for job in jobs)).values():
-        if (record.state == "PENDING") is waiting and record.uid == os.geteuid():
-            records.setdefault(record.job_id, []).append(record)
-    return records
 
 
 # --- changes to make ---
@@ -166,7 +154,7 @@ def _bind(jobs: Sequence[Waiting], late: Mapping[str, str], config: SiteConfig, 
     # Those in front may be of the kind that is left as it is, look for look.
     shuffle(placed)
     placed = placed[: _SLOWED_AT_A_LOOK if slowed else _JOBS_AT_A_LOOK]
-    records = _records(slurm, [], [job for job, _, _ in placed])
+    records = own_records(slurm, [], [job for job, _, _ in placed])
     lines: list[str] = []
     begun, shadowed = [], []
     for job, placement, footprint in placed:
@@ -206,7 +194,7 @@ def _bind(jobs: Sequence[Waiting], late: Mapping[str, str], config: SiteConfig, 
         lines += update([record.target for record in of_job], change.to)
         begun.append((job, change, refused))
     _foretell(shadowed, config, slurm)
-    after = _records(slurm, lines, [job for job, _, _ in begun])
+    after = own_records(slurm, lines, [job for job, _, _ in begun])
     return [
         Intent(job, change, [record for record in after[job.job_id] if record.raw_id not in refused], is_fresh=True)
         for job, change, refused in begun
@@ -335,7 +323,7 @@ def _settle(
         if reason and intent.change.back:
             for record in intent.changed:
                 lines += update([record.target], intent.back(record))
-    after = _records(slurm, lines, [intent.job for intent in intents]) if lines else {}
+    after = own_records(slurm, lines, [intent.job for intent in intents]) if lines else {}
     bound, undone = [], []
     for before, reason in zip(intents, reasons, strict=True):
         job, change, records, is_fresh = before
@@ -365,7 +353,7 @@ def _settle(
 def _note_begun(jobs: Iterable[Waiting], config: SiteConfig, slurm: Slurm) -> None:
     """Have the ledger say what jobs began with where a look was killed before it could."""
     changed = [(job, job.change) for job in jobs if job.change and job.change.undone_s is None]
-    records = _records(slurm, [], [job for job, _ in changed], waiting=False)
+    records = own_records(slurm, [], [job for job, _ in changed], waiting=False)
     for job, change in changed:
         # One that begins again may have more than the piece with which it began.
         first = [record for record in records.get(job.job_id, ()) if record.record.get("Restarts", "0") == "0"]
