@@ -157,6 +157,8 @@ def test_a_job_that_leaves_the_gpu_idle_between_its_kernels_gets_a_smaller_slice
 def test_shard() -> None:
     found = place(request(), footprint(16000, 10), site(SHARD_POOL))
     assert (found.mode, found.gres, found.memory_mib) == ("shard", Gres("shard", "", 1), 16256)
+    assert (found.slowdown_expected, found.slowdown_upper) == (None, None), "nobody bounds what neighbours do there"
+    assert place(request(), footprint(9000, 1), site(MIG_POOL)).slowdown_upper
     assert place(request(), footprint(16000, 27), site(SHARD_POOL)).gres == Gres("shard", "", 2)
 
 
