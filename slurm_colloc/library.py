@@ -33,7 +33,7 @@ from slurm_colloc.store import schema
 from slurm_colloc.store.equivalents import CONVENTIONS, SLICES
 from slurm_colloc.store.rights import visible_here
 from slurm_colloc.store.store import Store, open_store
-from slurm_colloc.store.window import Window
+from slurm_colloc.store.window import window_of
 from slurm_colloc.submit.inherited import environment_to_submit
 from slurm_colloc.submit.own_options import check_call, parse_arguments
 from slurm_colloc.submit.plan import Part, make_plan
@@ -95,7 +95,7 @@ class Accounting:
             fits = fits_of(database, by, self._config, self._by) if self._config else ()
         if by == MONTH:
             begin, end = _ends(since, until)
-            window = Window(begin.timestamp(), end.timestamp(), now())
+            window = window_of(begin, end)
             with self._store.connect(window.since_s, window.until_s) as database:
                 groups, of_months = used_hours_by_month(database, self._store, window, self._config, self._by)
             fits = (*of_months, *fits[-1:])
@@ -138,7 +138,7 @@ class Accounting:
     @contextmanager
     def _aggregated(self, since: Moment, until: Moment) -> Iterator[tuple[DuckDBPyConnection, dict[str, Any]]]:
         begin, end = _ends(since, until)
-        window = Window(begin.timestamp(), end.timestamp(), now())
+        window = window_of(begin, end)
         with self._store.connect(window.since_s, window.until_s) as database:
             aggregate(database, self._store, window)
             total = whole_usage(database)

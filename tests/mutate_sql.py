@@ -33,7 +33,7 @@ _QUERIES = {
     "test_over_time test_page": "bin_parts bins cut group_bins hours idlest_runs over_time quarters run_bins sampled "
     "util_against_sm week week_parts",
     "test_usage test_cli_accounting": "groups",
-    "test_run_rows test_sacct test_jobstats test_tres_usage": "reason settled steps taken",
+    "test_run_rows test_sacct test_jobstats test_tres_usage": "reason settled steps taken text_values",
     "test_fits test_same_fit": "fits measured_alone run_fits",
     "test_audit_runs test_audit": "answer audited_nodes audited_runs idle_units",
     "test_col001 test_col001_tail test_col001_empty test_col001_running": "idle_runs",

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Atomic writes and modes: a file that another process may read is always whole, never half-written."""
 
-import errno
 import os
 import re
 import stat
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
 
 from slurm_colloc.core.errors import StoreError
 
@@ -17,12 +16,10 @@ PRIVATE_FOLDER = 0o700
 PASSABLE_FOLDER = 0o711
 # Of temporaries. Between its making and its lock a folder is nobody's.
 _TEMPORARY, _LEFT_AFTER_S = r"colloc-[a-z0-9_]{8}|.+\.[0-9a-f]{12}\.new", 600.0
-# As many as the kernel follows.
-_MOST_LINKS = 40
 
 
 @contextmanager
-def _failing(message: str) -> Iterator[None]:
+def failing(message: str) -> Iterator[None]:
     """Say what the system cannot do as a StoreError."""
     try:
         yield
@@ -36,7 +33,7 @@ def private_folder(path: str) -> str:
     Raises:
         StoreError: it cannot be made, is not a folder, or belongs to somebody else (a planted folder or link).
     """
-    with _failing(f"folder '{path}' cannot be created"):
+    with failing(f"folder '{path}' cannot be created"):
         try:
             status = os.lstat(path)  # nearly always it is there
         except (FileNotFoundError, NotADirectoryError):
@@ -69,7 +66,7 @@ def passable_folder(path: str, folder: int | None = None) -> int:
     # With a slash behind it a link would be followed.
     path = path.rstrip("/") or "/"
     is_new = False
-    with _failing(f"folder '{path}' cannot be made or opened"):
+    with failing(f"folder '{path}' cannot be made or opened"):
         with suppress(FileExistsError):
             os.mkdir(path, PRIVATE_FOLDER, dir_fd=folder)
             is_new = True
@@ -121,7 +118,7 @@ def as_user(uid: int, gid: int) -> Iterator[None]:
         StoreError: the process cannot become that user.
     """
     group = os.getegid()
-    with _failing(f"root cannot act as uid {uid}"):
+    with failing(f"root cannot act as uid {uid}"):
         os.setegid(gid)
         os.seteuid(uid)
     try:
@@ -215,7 +212,7 @@ def write_atomic(
         StoreError: the folder is missing or full; nothing of ours is left in it.
     """
     temporary = temporary_path(path)
-    with _failing(f"file '{path}' cannot be written"):
+    with failing(f"file '{path}' cannot be written"):
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
         descriptor = os.open(temporary, flags, 0o666 if mode is None else mode, dir_fd=folder)
         try:
@@ -232,67 +229,6 @@ def write_atomic(
         except BaseException:
             os.unlink(temporary, dir_fd=folder)
             raise
-
-
-class Place(NamedTuple):
-    """A name in an open folder, and what is there: None where nothing is, or what another planted in an open folder."""
-
-    folder: int
-    name: str
-    found: os.stat_result | None
-
-
-@contextmanager
-def place(path: str) -> Iterator[Place]:
-    """Yield where ``path`` leads, to write there; a link stays one, as with a shell.
-
-    A link in a folder where others may write is followed only if it is the caller's or the folder's owner's, as the
-    kernel's protected_symlinks has it for those who do not ask where a path leads before they go there.
-
-    Raises:
-        StoreError: a folder is missing, or a link is not followed.
-    """
-    flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-    with _failing(f"file '{path}' cannot be written"), ExitStack() as ending:
-
-        def opened(name: str, folder: int | None = None) -> int:
-            descriptor = os.open(name, flags, dir_fd=folder)
-            ending.callback(os.close, descriptor)
-            return descriptor
-
-        folder, parts, links = opened("/" if path.startswith("/") else "."), _parts(path), 0
-        while True:
-            name, above = parts.pop() if parts else ".", os.fstat(folder)
-            try:
-                descriptor = opened(name, folder)
-            except FileNotFoundError:
-                if parts:
-                    raise
-                yield Place(folder, name, None)
-                return
-            status = os.fstat(descriptor)
-            is_trusted = not above.st_mode & 0o022 or status.st_uid in (os.geteuid(), above.st_uid)
-            if not stat.S_ISLNK(status.st_mode):
-                if not parts:
-                    yield Place(folder, name, status if is_trusted else None)
-                    return
-                folder = descriptor
-                continue
-            if not is_trusted:
-                raise StoreError(
-                    f"'{path}' leads through the link '{name}' of uid {status.st_uid} in a folder where others may "
-                    "write, which is not followed; name the file itself"
-                )
-            links += 1
-            if links > _MOST_LINKS:
-                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-            target = os.readlink("", dir_fd=descriptor)
-            parts += _parts(target)
-            folder = opened("/") if target.startswith("/") else folder
-
-
-def _parts(path: str) -> list[str]:
-    return [part for part in reversed(path.split("/")) if part not in ("", ".")]
 
 
 # f_type of statfs(2), from linux/magic.h and these file systems' own sources.
@@ -333,7 +269,7 @@ def locked(path: str) -> Iterator[bool]:
     """
     import fcntl  # csub locks nothing
 
-    with _failing(f"lock '{path}' cannot be opened"):
+    with failing(f"lock '{path}' cannot be opened"):
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, PRIVATE_FILE)
     try:
         try:
@@ -354,7 +290,7 @@ def remove(path: str) -> None:
     Raises:
         StoreError: it may be there still.
     """
-    with _failing(f"file '{path}' cannot be removed"), suppress(FileNotFoundError):
+    with failing(f"file '{path}' cannot be removed"), suppress(FileNotFoundError):
         os.unlink(path)
 
 
@@ -382,7 +318,7 @@ def own_secret(path: str, length_bytes: int) -> bytes:
         write_atomic(temporary, os.urandom(length_bytes), durable=True)
         try:
             # Another one that makes it at the same time may be first.
-            with _failing(f"file '{path}' cannot be made"), suppress(FileExistsError):
+            with failing(f"file '{path}' cannot be made"), suppress(FileExistsError):
                 os.link(temporary, path)
         finally:
             os.unlink(temporary)
@@ -431,7 +367,7 @@ def read_bounded(path: str, limit_bytes: int, owners: tuple[int, ...] = ()) -> b
     Raises:
         StoreError: missing, not a regular file, unreadable, somebody else's, or larger than ``limit_bytes``.
     """
-    with _failing(f"file '{path}' cannot be read"), open_regular(path, os.O_NOFOLLOW) as stream:
+    with failing(f"file '{path}' cannot be read"), open_regular(path, os.O_NOFOLLOW) as stream:
         owner = os.fstat(stream.fileno()).st_uid
         if owners and owner not in owners:
             uids = " or ".join(map(str, owners))

@@ -17,7 +17,6 @@ from slurm_colloc.core.usage_model import JobUsage
 from slurm_colloc.facts.facts import FIX, USE, Days, add_parts, days_of, make_parts
 from slurm_colloc.facts.over_time import Bins, make_run_bins
 from slurm_colloc.store.queries import named, query, sql
-from slurm_colloc.store.samples import files_of_facts
 from slurm_colloc.store.store import SEVERAL, Store, once
 from slurm_colloc.store.window import Step, Window, ignore
 
@@ -63,7 +62,7 @@ def aggregate(
         step: is told of days.
     """
     in_file = in_file or bins is not None
-    sampled = bool(store.samples.days(window.since_s, window.until_s) or files_of_facts(store.samples.folder))
+    sampled = bool(store.samples.days(window.since_s, window.until_s) or store.samples.facts())
     if in_file:
         ((folder,),) = database.execute("SELECT current_setting('temp_directory')").fetchall()
         database.execute(f"ATTACH '{sql(os.path.join(folder, 'aggregated'))}' AS aggregated")

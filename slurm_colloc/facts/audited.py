@@ -14,7 +14,7 @@ from slurm_colloc.facts.collocation import make_idle_units
 from slurm_colloc.facts.fits import make_run_fits
 from slurm_colloc.placement.fitted import has_pieces
 from slurm_colloc.placement.pieces import shares_per_gpu
-from slurm_colloc.store.queries import kinds_of, make_rows, named, query
+from slurm_colloc.store.queries import kinds_of, make_rows, named, query, quoted
 
 # Sizes, by site.toml, of the nodes that a run of some partition and GPU type may have been on. Each figure is the most
 # if they differ: the one by which less can be held against a run.
@@ -139,8 +139,7 @@ def make_audited(database: DuckDBPyConnection, config: SiteConfig | None = None)
         {"places": config is not None and config.policy == "auto"},
     )
     make_idle_units(database)
-    columns = ", ".join(f'"{name}"' for name in RUN_COLUMNS)
-    runs = query(RUNS, columns=columns, strong=STRONG)
+    runs = query(RUNS, columns=quoted(RUN_COLUMNS), strong=STRONG)
     for name, select in ((RUNS, runs), (NODES, query(NODES))):
         database.execute(f"CREATE TABLE {name} AS {select}")
 

@@ -7,7 +7,8 @@ from slurm_colloc.core.audit_model import IDLE_PCT
 from slurm_colloc.core.chart_model import SeveralGpus
 from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.errors import InputError
-from slurm_colloc.core.usage_model import MEASURED, MIN_COVERAGE_PCT, WHOLE_DEVICE, Collocation, StrayUse
+from slurm_colloc.core.sharing_model import Collocation
+from slurm_colloc.core.usage_model import MEASURED, MIN_COVERAGE_PCT, WHOLE_DEVICE, StrayUse
 from slurm_colloc.facts.facts import FIX
 from slurm_colloc.slurm.hostlist import expand
 from slurm_colloc.store.equivalents import unit_gpus

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from slurm_colloc.core.config import Observe
 from slurm_colloc.core.errors import StoreError
-from slurm_colloc.core.files import file_mode
+from slurm_colloc.core.files import file_mode, remove
 from slurm_colloc.facts.aggregate import find_runs
 from slurm_colloc.facts.facts import cluster_of, digests, facts_path, has_all, make_facts
 from slurm_colloc.store.parquet import (
@@ -26,12 +26,12 @@ from slurm_colloc.store.parquet import (
     hours_in,
     parquet_files,
     read,
-    remove,
+    there,
     told_by,
     write,
 )
 from slurm_colloc.store.sample_tables import TABLES, Table, joined
-from slurm_colloc.store.samples import RAW_DAY, Samples, day_and_hour, day_began_s, files_of_facts
+from slurm_colloc.store.samples import RAW_DAY, Samples, day_and_hour, day_began_s
 from slurm_colloc.store.schema import DAY_S
 from slurm_colloc.store.store import Store
 from slurm_colloc.store.window import Step, Window, ignore
@@ -134,7 +134,7 @@ def _clock_doubt(store: Samples, now_s: float) -> str:
 def _days(store: Samples) -> list[tuple[str, str]]:
     """Return the clusters and days that there is anything of; folders of others are none."""
     days = {(cluster, day) for table in TABLES for cluster, day, _ in store.day_folders(table)}
-    facts = files_of_facts(store.folder)
+    facts = store.facts()
     days |= {(cluster_of(path), day) for day, paths in facts.items() for path in paths}
     return sorted((cluster, day) for cluster, day in days if _is_day(day))
 
@@ -193,7 +193,7 @@ class _Run:
             [path for node in folders(self._of_day(table, cluster, day)) for path in parquet_files(node)]
             for table in TABLES
         ]
-        return [*by_table, [facts] if os.path.exists(facts) else []]
+        return [*by_table, there(facts)]
 
     def _of_day(self, table: Table, cluster: str, day: str) -> str:
         return os.path.join(self._folder, table.name, cluster, day)

@@ -29,22 +29,25 @@ class RunCount(NamedTuple):
 
 
 class OtherRows(NamedTuple):
-    """Rows known that are no runs of the window: they repeat one, are of a job before its start, or lie outside."""
+    """Rows known that are no runs of the window: they repeat one, are of a job before its start, or lie outside.
 
-    repeated: int
-    not_started: int
-    outside: int
+    These and the fields of Endless are those of a UsageReport.
+    """
+
+    rows_repeated: int
+    rows_not_started: int
+    rows_outside: int
 
 
 class Endless(NamedTuple):
     """Runs without an end: those that Slurm knows nothing of any more, and those with no word on their length.
 
-    Those ``over_limit`` should have ended long ago, and count with so many GPU-hours.
+    Those over their limit should have ended long ago, and count with so many GPU-hours.
     """
 
     runaways: int
-    without_length: int
-    over_limit: int
+    runs_without_length: int
+    runs_over_limit: int
     over_limit_gpu_hours: float
 
 

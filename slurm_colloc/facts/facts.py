@@ -21,7 +21,7 @@ from slurm_colloc.facts.over_time import Bins, make_bins, time_parts
 from slurm_colloc.store.parquet import SUFFIX, Hours, hours_in, read, told_by, write
 from slurm_colloc.store.queries import execute, kinds_of, make_rows, query
 from slurm_colloc.store.sample_tables import SHARES
-from slurm_colloc.store.samples import day_began_s, files_of_facts
+from slurm_colloc.store.samples import day_began_s
 from slurm_colloc.store.schema import (
     DAY_S,
     DEVICE,
@@ -76,7 +76,7 @@ def days_of(database: DuckDBPyConnection, store: Store, window: Window) -> Days:
     """
     since_s, until_s = window[:2]
     raw = store.samples.days(since_s, until_s)
-    facts = files_of_facts(store.samples.folder, since_s, until_s)
+    facts = store.samples.facts(since_s, until_s)
     both = {day: paths for day, paths in facts.items() if day in raw}
     fresh = _fresh(database, both) if store.visible.everybody and both else set()
     read_raw = {

@@ -19,7 +19,7 @@ from duckdb import DuckDBPyConnection
 from slurm_colloc.core.config import Pool, SiteConfig
 from slurm_colloc.core.errors import InputError
 from slurm_colloc.core.model import COMPLETED, LATE, WOULD_NOT, Gres, because
-from slurm_colloc.core.usage_model import ShadowLate, ShadowLeft, ShadowPiece
+from slurm_colloc.core.sharing_model import ShadowLate, ShadowLeft, ShadowPiece
 from slurm_colloc.core.wording import words
 from slurm_colloc.facts.fits import make_run_fits
 from slurm_colloc.placement.pieces import offers, shares_per_gpu

@@ -8,7 +8,7 @@ it. feedback/rollout has the draws.
 from duckdb import DuckDBPyConnection
 
 from slurm_colloc.core.model import SharingMode
-from slurm_colloc.core.usage_model import Fairness
+from slurm_colloc.core.sharing_model import Fairness
 from slurm_colloc.store.queries import query, records
 
 _BEGAN = """

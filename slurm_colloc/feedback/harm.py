@@ -13,7 +13,7 @@ from duckdb import DuckDBPyConnection
 
 from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.model import COMPLETED, GPU_OOM, LATE, PLACED, Evidence, SharingMode
-from slurm_colloc.core.usage_model import HarmRate
+from slurm_colloc.core.sharing_model import HarmRate
 from slurm_colloc.estimate.bounds import lower_bound, upper_bound
 from slurm_colloc.estimate.harm import COUNTED, Harm, harm_of
 from slurm_colloc.estimate.site_stop import Stop, read_stop, write_stop

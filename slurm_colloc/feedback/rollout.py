@@ -11,7 +11,7 @@ from math import sqrt
 from typing import NamedTuple
 
 from slurm_colloc.core.model import COMPLETED, CONTROL, GPU_OOM, LATE, PLACED
-from slurm_colloc.core.usage_model import ArmFigure
+from slurm_colloc.core.sharing_model import ArmFigure
 from slurm_colloc.estimate.harm import Harm
 from slurm_colloc.feedback.harm import JudgedRun, rate
 

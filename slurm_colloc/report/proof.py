@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
+from slurm_colloc.core.sharing_model import ArmFigure, Fairness, HarmRate
 from slurm_colloc.core.units import counted, printable, significant
-from slurm_colloc.core.usage_model import ArmFigure, Fairness, HarmRate
 from slurm_colloc.report.columns import Column, Listing, Table, table_in_words
 from slurm_colloc.report.text import stamp
 

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import NamedTuple
 
+from slurm_colloc.core.sharing_model import ShadowLate, ShadowLeft, ShadowPiece
 from slurm_colloc.core.units import counted, in_words, printable
-from slurm_colloc.core.usage_model import ShadowLate, ShadowLeft, ShadowPiece
 from slurm_colloc.report.charts import short
 from slurm_colloc.report.columns import Column, Listing, Table
 from slurm_colloc.report.text import window_in_words

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from slurm_colloc.core.chart_model import Charts, Fit, SeveralGpus, Todo
 from slurm_colloc.core.config import Prices
-from slurm_colloc.core.usage_model import Collocation, GroupUsage, HarmRate, Lost, Prediction, StrayUse
+from slurm_colloc.core.sharing_model import Collocation, HarmRate, Prediction
+from slurm_colloc.core.usage_model import GroupUsage, Lost, StrayUse
 
 
 class UsageReport(NamedTuple):

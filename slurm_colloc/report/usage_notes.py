@@ -5,8 +5,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import fsum
 
 from slurm_colloc.core.chart_model import SeveralGpus
+from slurm_colloc.core.sharing_model import Collocation, Prediction
 from slurm_colloc.core.units import counted, printable, significant
-from slurm_colloc.core.usage_model import Collocation, GroupUsage, Lost, Prediction
+from slurm_colloc.core.usage_model import GroupUsage, Lost
 from slurm_colloc.estimate.bounds import LEVEL, lower_bound
 from slurm_colloc.estimate.ladder import UNKNOWN_RUNG
 from slurm_colloc.report.columns import Column

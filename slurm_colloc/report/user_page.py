@@ -33,13 +33,16 @@ def page_maker(templates: str) -> Callable[[UserPage], str]:
     Raises:
         ConfigError: when it is called, a site's template that does not render.
     """
-    render = renderer(templates, number=_number, stamp=stamp, at=minute, used_pct=_used_pct, cell=number)
+    render = renderer(
+        templates,
+        number=_number,
+        stamp=stamp,
+        at=minute,
+        used_pct=lambda run, metric: (use := use_by(run, metric)) and use.pct,
+        cell=number,
+    )
     return lambda page: render("user.html.j2", page=page)
 
 
 def _number(value: float | None, digits: int, unit: str = "") -> str:
     return "not known" if value is None else f"{number(value, digits)}{unit}"
-
-
-def _used_pct(run: JobUsage, metric: str) -> float | None:
-    return (use := use_by(run, metric)) and use.pct

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from duckdb import DuckDBPyConnection
 
 from slurm_colloc.core.model import COMPLETED, Decision
-from slurm_colloc.core.usage_model import Prediction
+from slurm_colloc.core.sharing_model import Prediction
 from slurm_colloc.store.queries import kinds_of, make_rows, query, records
 
 COLUMNS = kinds_of(

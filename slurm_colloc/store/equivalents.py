@@ -178,12 +178,12 @@ def make_equivalents(database: DuckDBPyConnection, config: SiteConfig | None, by
 class Unsure(NamedTuple):
     """Types of GPUs by how sure it is what they are worth: left out of GPU-hours, or taken for whole GPUs.
 
-    ``sharing_memory`` are compute instances, whose memory others use as well.
+    ``types_sharing_memory`` are compute instances, whose memory others use as well. A UsageReport has the same fields.
     """
 
-    left_out: tuple[str, ...]
-    taken_for_whole: tuple[str, ...]
-    sharing_memory: tuple[str, ...] = ()
+    types_without_size: tuple[str, ...]
+    types_taken_for_whole: tuple[str, ...]
+    types_sharing_memory: tuple[str, ...]
 
 
 def unsure_types(database: DuckDBPyConnection, config: SiteConfig | None) -> Unsure:

@@ -22,7 +22,6 @@ from slurm_colloc.store.equivalents import node_names
 from slurm_colloc.store.parquet import read
 from slurm_colloc.store.queries import query, watched
 from slurm_colloc.store.runs import ALLOCATION_COLUMNS, Counted, mark_runaways, take_rows
-from slurm_colloc.store.samples import files_of_facts
 from slurm_colloc.store.store import Store
 from slurm_colloc.store.text_rows import form_of
 from slurm_colloc.store.window import Step, ignore
@@ -329,7 +328,7 @@ def _sampled_by_agents(store: Store, cluster: str, since_s: float, until_s: floa
         WHERE cluster = $cluster AND process_count IS NOT NULL AND at_s > $since AND at_s <= $until
     """
     parameters = {"cluster": cluster, "since": since_s, "until": until_s}
-    facts = [path for paths in files_of_facts(store.samples.folder, since_s, until_s).values() for path in paths]
+    facts = [path for paths in store.samples.facts(since_s, until_s).values() for path in paths]
     if facts:
         query += f"""
             UNION SELECT DISTINCT unnest([node, uuid]) FROM {read(facts)}

@@ -200,6 +200,11 @@ def parquet_files(folder: str) -> list[str]:
     return [entry.path for entry in entries(folder) if entry.name.endswith(SUFFIX)]
 
 
+def there(path: str) -> list[str]:
+    """Return the path of a file where there is one; else none."""
+    return [path] if os.path.exists(path) else []
+
+
 def folders(folder: str) -> list[str]:
     """Return the folders in ``folder`` by name; none where there is no such folder.
 
@@ -224,19 +229,6 @@ def entries(folder: str) -> list["os.DirEntry[str]"]:
         raise StoreError(f"store folder '{folder}' is closed to this user: {whose(folder)}") from error
     except OSError as error:
         raise StoreError(f"store folder '{folder}' cannot be read: {error.strerror}") from error
-
-
-def remove(path: str) -> None:
-    """Remove a file that is no longer needed; one that went by itself is no error.
-
-    Raises:
-        StoreError: it stays.
-    """
-    try:
-        with suppress(FileNotFoundError):
-            os.unlink(path)
-    except OSError as error:
-        raise StoreError(f"store file '{path}' cannot be removed: {error.strerror}") from error
 
 
 def parquet_bytes(kinds: Mapping[str, Any], rows: Sequence[Sequence[Any]], about: Mapping[str, str]) -> bytes:

@@ -5,7 +5,7 @@ Conditions on the rows that the caller may see are used before anything is added
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -69,6 +69,11 @@ def stored_name(name: str) -> str:
 def kinds_of(columns: str) -> dict[str, str]:
     """Return the kind of each column, of columns as CREATE TABLE takes them: "run BIGINT, state VARCHAR"."""
     return dict(column.split() for column in columns.split(", "))
+
+
+def quoted(names: Iterable[str]) -> str:
+    """Return names of columns as a list in SQL, whatever words they are."""
+    return ", ".join(f'"{name}"' for name in names)
 
 
 def no_rows(columns: Mapping[str, str]) -> str:

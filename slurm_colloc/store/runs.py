@@ -25,7 +25,7 @@ from slurm_colloc.sources.means import JobMeans
 from slurm_colloc.sources.sacct import ELIGIBLE, FIELDS, LIMIT, bounded
 from slurm_colloc.sources.tres_usage import Step, parse_tres_usage, step_means
 from slurm_colloc.store.equivalents import GRES_ALONE
-from slurm_colloc.store.queries import kinds_of, make_rows, query, sql
+from slurm_colloc.store.queries import kinds_of, make_rows, query, quoted, sql
 from slurm_colloc.store.text_rows import HEADER, LONGEST_S, Form, Rows, add_up_lost, read_rows
 
 _MEANS = kinds_of("mean_gpu_util_pct DOUBLE, mean_gpu_mem_mib BIGINT, mean_gpus INTEGER, mean_method VARCHAR")
@@ -56,8 +56,6 @@ NO_ZONE = "times without a zone; say which zone with --timezone"
 _NEVER = "local time does not exist, because clocks went forward; is --timezone right?"
 TWICE = "local time is ambiguous, because clocks went back; export with SLURM_TIME_FORMAT=%s, or with ElapsedRaw"
 TIMES = ("Submit", "Start", "End")
-_LOCAL = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d"
-_DURATION = r"(?:(\d{1,6})-)?(?:(?:(\d{1,6}):)?(\d{1,6}):)?(\d{1,9})(?:\.\d+)?"
 AS_READ = "SELECT *, Start_at AS start_s, End_at AS end_s, false AS twice FROM timed"
 
 Means = Sequence[JobMeans | None]
@@ -110,6 +108,7 @@ def take_rows(
     Raises:
         InputError: the text cannot be read as rows of sacct at all.
     """
+    database.execute(query("text_values"))
     rows = read_rows(path, form, work)
     take = partial(_take, database, now_s=now_s, columns=columns, written_s=written_s)
     try:
@@ -120,9 +119,9 @@ def take_rows(
     if each:  # a count took odd rows for plain ones
         rows = read_rows(path, form, work, each=True)
         take(rows, zoned=False)
-    local = database.execute("SELECT 1 FROM taken WHERE reason = ? LIMIT 1", [NO_ZONE]).fetchone()
-    zoned = zone is not None and local is not None
-    if zone is not None and zoned:
+    local = "SELECT 1 FROM taken WHERE reason = ? LIMIT 1"
+    zoned = bool(zone and database.execute(local, [NO_ZONE]).fetchone())
+    if zone and zoned:
         make_zones(database, rows, zone)
         take(rows, zoned=True)
     if database.execute("SELECT 1 FROM taken WHERE reason = ? LIMIT 1", [_CHANGED]).fetchone():
@@ -249,19 +248,17 @@ def _take(
     zoned: bool,
 ) -> None:
     comment = ["AdminComment"] if "AdminComment" in rows.form.fields else []
-    times = [f"{time_of(name, zoned)} AS {name}_at, {later(name, zoned)} AS {name}_other" for name in TIMES]
+    others = {name: f'local_s(r."{name}") - at_{name}.later_offset_s' if zoned else "NULL" for name in TIMES}
+    times = [f"{time_of(name, zoned)} AS {name}_at, {other} AS {name}_other" for name, other in others.items()]
     text = query(
         "taken",
         rows=rows.select((*COLUMNS, *comment)),
         times=", ".join(times),
-        eligible=time_of(ELIGIBLE, zoned=False),
-        suspended=duration('"Suspended"'),
-        elapsed=elapsed(),
         zones=zone_joins(TIMES, zoned),
         settled=query("settled") if zoned else AS_READ,
         comment='"AdminComment",' if comment else "",
         reason=_reason(rows, zoned=zoned),
-        columns=", ".join(f'"{name}"' for name in (*columns, *comment)),
+        columns=quoted((*columns, *comment)),
     )
     parameters = {"odd": rows.odd, "now": now_s, "written": written_s}
     database.execute(f"CREATE OR REPLACE TABLE taken AS {text}", parameters)
@@ -274,7 +271,7 @@ def _reason(rows: Rows, *, zoned: bool) -> str:
         header=HEADER,
         is_header=" AND ".join(f"\"{name}\" = '{name}'" for name in COLUMNS if name in rows.form.fields),
         changed=_CHANGED,
-        times=" ".join(time_reason(name, zoned) for name in TIMES),
+        of_local=_NEVER if zoned else NO_ZONE,
         twice=TWICE,
         future_s=_FUTURE_S,
         future=sql(_FUTURE),
@@ -302,58 +299,9 @@ def zone_joins(names: Sequence[str], zoned: bool) -> str:
     return "".join(f' LEFT JOIN zones at_{name} ON at_{name}.minute = left(r."{name}", 16)' for name in names)
 
 
-def _none(name: str) -> str:
-    return f"coalesce(r.\"{name}\", '') IN ('', 'Unknown', 'None', '0')"
-
-
 def time_of(name: str, zoned: bool) -> str:
-    """Return SQL for epoch seconds of a column: digits, ISO with an offset, or ISO of a known zone."""
-    text = f'r."{name}"'
-    local = f"epoch(TRY_CAST(left({text}, 19) AS TIMESTAMP))::BIGINT"
-    sign, hours, minutes = f"if({text}[20] = '-', -1, 1)", f"{text}[21:22]", f"right({text}, 2)"
-    offset = (
-        f"if({text}[20] = 'Z', 0, {sign} * (TRY_CAST({hours} AS BIGINT) * 3600 + TRY_CAST({minutes} AS BIGINT) * 60))"
-    )
-    return f"""CASE WHEN {_none(name)} THEN NULL
-        WHEN regexp_full_match({text}, '[0-9]{{1,11}}') THEN TRY_CAST({text} AS BIGINT)
-        WHEN regexp_full_match({text}, '{_LOCAL}(?:Z|[+-]\\d\\d:?\\d\\d)') THEN {local} - {offset}
-        {f"WHEN regexp_full_match({text}, '{_LOCAL}') THEN {local} - at_{name}.offset_s" if zoned else ""} END"""
-
-
-def later(name: str, zoned: bool) -> str:
-    """Return SQL for the other moment that a local time may mean; NULL where it has but one."""
-    local = f'epoch(TRY_CAST(r."{name}" AS TIMESTAMP))::BIGINT'
-    return (
-        f"CASE WHEN at_{name}.later_offset_s IS NOT NULL THEN {local} - at_{name}.later_offset_s END"
-        if zoned
-        else "NULL"
-    )
-
-
-def time_reason(name: str, zoned: bool) -> str:
-    """Return the branches of a CASE that say why a column is no time."""
-    text = f'"{name}"'
-    unread = f"{name}_at IS NULL AND NOT ({_none(name).replace('r.', '')})"
-    local = f"{unread} AND regexp_full_match({text}, '{_LOCAL}') AND TRY_CAST({text} AS TIMESTAMP) IS NOT NULL"
-    return f"""WHEN {local} THEN '{_NEVER if zoned else NO_ZONE}'
-        WHEN {unread} THEN 'time ''' || left({text}, 40) || ''' is neither epoch seconds nor ISO 8601'"""
-
-
-def duration(text: str) -> str:
-    """Return SQL for the seconds of [days-]hours:minutes:seconds; NULL of what is none."""
-    parts = f"regexp_extract({text}, '^{_DURATION}$', ['d', 'h', 'm', 's'])"
-    number = "coalesce(TRY_CAST(nullif({}, '') AS BIGINT), 0)"
-    fields = [number.format(f"{parts}.{part}") for part in "dhms"]
-    return f"""CASE WHEN coalesce({text}, '') IN ('', '00:00:00') THEN 0
-        WHEN regexp_full_match({text}, '{_DURATION}')
-            THEN ((({fields[0]} * 24) + {fields[1]}) * 60 + {fields[2]}) * 60 + {fields[3]} END"""
-
-
-def elapsed() -> str:
-    """Return SQL for the seconds that a run has taken, NULL where its row does not say."""
-    return (
-        f"""coalesce(TRY_CAST("ElapsedRaw" AS UINTEGER), CASE WHEN "Elapsed" != '' THEN {duration('"Elapsed"')} END)"""
-    )
+    """Return SQL for the epoch seconds of a column of rows ``r``, ``zoned`` where their local minutes are joined."""
+    return f'time_s(r."{name}", {f"at_{name}.offset_s" if zoned else "NULL"})'
 
 
 def make_zones(database: duckdb.DuckDBPyConnection, rows: Rows, zone: tzinfo) -> None:
@@ -361,7 +309,7 @@ def make_zones(database: duckdb.DuckDBPyConnection, rows: Rows, zone: tzinfo) ->
     times = " UNION ALL ".join(f'SELECT "{name}" AS local FROM rows_in' for name in TIMES)
     minutes = database.execute(
         f"WITH rows_in AS MATERIALIZED ({rows.select(TIMES)}) SELECT DISTINCT left(local, 16) FROM ({times}) "
-        f"WHERE regexp_full_match(local, '{_LOCAL}')",
+        "WHERE is_local(local)",
         {"odd": rows.odd},
     ).fetchall()
     offsets = [(minute, *local_offsets_s(minute, zone)) for (minute,) in minutes]

@@ -21,7 +21,7 @@ from itertools import groupby, islice
 from typing import NamedTuple, Protocol
 
 from slurm_colloc.core.errors import StoreError
-from slurm_colloc.core.files import as_owner, closed_folder, file_mode, locked, private_folder, whose
+from slurm_colloc.core.files import as_owner, closed_folder, file_mode, locked, private_folder, remove, whose
 from slurm_colloc.core.usage_model import AttributedUse, NodeSample
 from slurm_colloc.store.parquet import (
     SUFFIX,
@@ -32,7 +32,7 @@ from slurm_colloc.store.parquet import (
     hours_in,
     parquet_files,
     read,
-    remove,
+    there,
     write,
 )
 from slurm_colloc.store.queries import no_rows
@@ -156,8 +156,7 @@ class Samples:
                 path = os.path.join(self.folder, table.name, cluster, day, hour.node, name + SUFFIX)
                 held = database.execute(f"SELECT count(*) FROM {table.name}").fetchone() != (0,)
                 if held or table is SHARES:
-                    paths = [path] if os.path.exists(path) else []
-                    write(database, joined(table, table.name, paths), path, hours, work, file_mode(self.folder))
+                    write(database, joined(table, table.name, there(path)), path, hours, work, file_mode(self.folder))
         return count
 
     def flushed(self, cluster: str, node: str, days: Iterable[str]) -> dict[tuple[str, str], FlushedHour]:
@@ -227,13 +226,28 @@ class Samples:
         inside = f"at_s > '{since_s}'::DOUBLE AND at_s - interval_s < '{until_s}'::DOUBLE"
         return f"{no_rows(table.columns)} UNION ALL BY NAME SELECT * FROM {read(paths)} WHERE {inside}"
 
+    def facts(self, since_s: float = 0, until_s: float = 1e10) -> dict[str, list[str]]:
+        """Return by day the files of facts for [since, until).
+
+        Raises:
+            StoreError: a folder cannot be read.
+        """
+        begin, end = _days_of(since_s, until_s)
+        by_day: dict[str, list[str]] = {}
+        for cluster in folders(os.path.join(self.folder, "facts")):
+            for path in parquet_files(cluster):
+                day = os.path.basename(path).removesuffix(SUFFIX)
+                if begin <= day <= end:
+                    by_day.setdefault(day, []).append(path)
+        return dict(sorted(by_day.items()))
+
     def flushed_until_s(self) -> float | None:
         """Return when the last hour that is flushed ends; None where there is none.
 
         Raises:
             StoreError: a file cannot be read.
         """
-        facts = files_of_facts(self.folder)
+        facts = self.facts()
         for day in sorted({*self.days(0, 1e10), *facts}, reverse=True):
             paths = [*self.files(SHARES, 0, 1e10, day), *facts.get(day, ())]
             if hours := [int(hour) for by_hour in hours_in(paths).values() for _, hour in by_hour]:
@@ -246,7 +260,7 @@ class Samples:
         Raises:
             StoreError: a file cannot be read.
         """
-        facts = [path for paths in files_of_facts(self.folder, since_s, until_s).values() for path in paths]
+        facts = [path for paths in self.facts(since_s, until_s).values() for path in paths]
         # Facts and the readings that they were made of know the same hours of a cluster.
         lines: dict[tuple[str, ...], int] = {}
         for path, hours in hours_in([*facts, *self.files(SHARES, since_s, until_s)]).items():
@@ -259,21 +273,6 @@ class Samples:
 def day_began_s(day: str) -> int:
     """Return when a UTC day began."""
     return int(datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp())
-
-
-def files_of_facts(store: str, since_s: float = 0, until_s: float = 1e10) -> dict[str, list[str]]:
-    """Return by day the files of facts for [since, until).
-
-    Raises:
-        StoreError: a folder cannot be read.
-    """
-    begin, end = _days_of(since_s, until_s)
-    by_day: dict[str, list[str]] = {}
-    for path in (path for cluster in folders(os.path.join(store, "facts")) for path in parquet_files(cluster)):
-        day = os.path.basename(path).removesuffix(SUFFIX)
-        if begin <= day <= end:
-            by_day.setdefault(day, []).append(path)
-    return dict(sorted(by_day.items()))
 
 
 def _days_of(since_s: float, until_s: float) -> tuple[str, str]:

@@ -42,12 +42,13 @@ from slurm_colloc.store.parquet import (
     parquet_files,
     read,
     refuse_later,
+    there,
     write,
 )
-from slurm_colloc.store.queries import make_rows, no_rows, query, visible_runs, visible_samples
+from slurm_colloc.store.queries import make_rows, no_rows, query, quoted, visible_runs, visible_samples
 from slurm_colloc.store.runs import ALLOCATION_COLUMNS, MEANS, RUNAWAY, Means, take_runs
 from slurm_colloc.store.sample_tables import SHARES, TABLES, trimmed
-from slurm_colloc.store.samples import Samples, files_of_facts
+from slurm_colloc.store.samples import Samples
 
 T = TypeVar("T")
 _KINDS = {str: "VARCHAR", bool: "BOOLEAN", int: "BIGINT", float: "DOUBLE"}
@@ -79,6 +80,7 @@ class Store:
         self._by = by
         self.visible = visible
         self.samples = Samples(folder)
+        self._decisions_path = os.path.join(folder, "decisions.parquet")
         self._past_path = os.path.join(folder, "past.parquet")
 
     def take(self, name: str, fill: Callable[[duckdb.DuckDBPyConnection, str], T], *, keep: bool = False) -> T:
@@ -99,8 +101,7 @@ class Store:
             self._in_place_of(path, work, THREADS, _TEXT_MEMORY) as (database, earlier),
         ):
             result = fill(database, work)
-            columns = ", ".join(f'"{column}"' for column in ALLOCATION_COLUMNS)
-            rows = f"SELECT {columns} FROM taken"
+            rows = f"SELECT {quoted(ALLOCATION_COLUMNS)} FROM taken"
             if keep and earlier:
                 if reason := broken(earlier):
                     raise StoreError(reason)
@@ -113,7 +114,7 @@ class Store:
         self, path: str, work: str = "", threads: int = 1, memory: str = ""
     ) -> Iterator[tuple[duckdb.DuckDBPyConnection, list[str]]]:
         """Open a database, and yield with it the path itself where there is such a file, which is ours to read."""
-        earlier = [path] if os.path.exists(path) else []
+        earlier = there(path)
         with connection(work, threads, memory) as database:
             refuse_later(database, earlier)
             yield database, earlier
@@ -134,7 +135,7 @@ class Store:
         Raises:
             StoreError: the folder cannot be written.
         """
-        path = os.path.join(self._folder, "decisions.parquet")
+        path = self._decisions_path
         with self.samples.alone("decisions", "decisions") as work, self._in_place_of(path, work) as (database, earlier):
             make_table(database, decisions)
             # The latest decision on a job counts.
@@ -175,21 +176,21 @@ class Store:
         with self._in_place_of(self._past_path) as (database, earlier):
             if reason := broken(earlier):
                 raise StoreError(reason)
-            names = ", ".join(f'"{name}"' for name in PAST_COLUMNS)
-            return database.execute(f"SELECT {names} FROM {read(earlier)}").fetchall() if earlier else []
+            return database.execute(f"SELECT {quoted(PAST_COLUMNS)} FROM {read(earlier)}").fetchall() if earlier else []
 
     def write_log(self, source: str, log: Mapping[str, Any]) -> None:
         """Keep what a source's last ingest counted, so that reports can name the rows they do not have."""
-        path = os.path.join(self._folder, "ingest", f"{source}.json")
+        folder = os.path.join(self._folder, "ingest")
         with as_owner(self._folder):
             try:
                 # The store itself is closed to others, unless its keeper opens it.
                 closed_folder(self._folder)
-                os.makedirs(os.path.dirname(path), exist_ok=True)
+                os.makedirs(folder, exist_ok=True)
             except OSError as error:
-                where = os.path.dirname(path)
-                raise StoreError(f"folder '{where}' cannot be made: {error.strerror}; {whose(where)}") from error
-            write_atomic(path, json.dumps(log).encode(), file_mode(self._folder), durable=True)
+                raise StoreError(f"folder '{folder}' cannot be made: {error.strerror}; {whose(folder)}") from error
+            write_atomic(
+                os.path.join(folder, f"{source}.json"), json.dumps(log).encode(), file_mode(self._folder), durable=True
+            )
 
     def logs(self) -> dict[str, dict[str, Any]]:
         """Return what the last ingest of each source counted.
@@ -222,8 +223,7 @@ class Store:
         # It has a folder of its own to spill to; DuckDB would spill into the working directory.
         with temporary_folder() as work, open_database(work, THREADS, _MEMORY) as database:
             try:
-                folder = os.path.join(self._folder, "allocations")
-                files = parquet_files(folder)
+                files = parquet_files(os.path.join(self._folder, "allocations"))
                 refuse_later(database, files)
                 source = no_rows(ALLOCATION_COLUMNS)
                 if files:
@@ -233,8 +233,9 @@ class Store:
                 self.ready(database, since_s, until_s)
                 yield database
             except duckdb.Error as error:
-                reason = self._broken(since_s, until_s)
-                reason = reason or f"store '{self._folder}' cannot be read: {error}; ingest again"
+                reason = (
+                    self._broken(since_s, until_s) or f"store '{self._folder}' cannot be read: {error}; ingest again"
+                )
                 if "Permission denied" in str(error):
                     reason = f"store '{self._folder}' is closed to this user: {whose(self._folder)}"
                 raise StoreError(reason) from error
@@ -251,8 +252,9 @@ class Store:
                 self.ready(database)
                 yield database, result
             except duckdb.Error as error:
-                reason = self._broken(-inf, inf)
-                raise StoreError(reason or f"the runs of the text cannot be added up: {error}") from error
+                raise StoreError(
+                    self._broken(-inf, inf) or f"the runs of the text cannot be added up: {error}"
+                ) from error
 
     def ready(self, database: duckdb.DuckDBPyConnection, since_s: float = -inf, until_s: float = inf) -> None:
         """Make all that ``connect`` promises of the table or view ``readings``."""
@@ -260,8 +262,8 @@ class Store:
         # Queries say themselves what is to be looked up in what: they join the smaller to the larger.
         database.execute("SET disabled_optimizers = 'join_order'")
         database.execute(f"CREATE VIEW allocations AS {once('readings')}")
-        path = os.path.join(self._folder, "decisions.parquet")
-        earlier = f" UNION ALL BY NAME FROM {read([path])}" if os.path.exists(path) else ""
+        decisions = there(self._decisions_path)
+        earlier = f" UNION ALL BY NAME FROM {read(decisions)}" if decisions else ""
         database.execute(f"CREATE VIEW decisions AS {no_rows(DECISION_COLUMNS)}{earlier}")
         make_equivalents(database, self._config, self._by)
         database.execute(f"CREATE VIEW sized AS {query('sized')}")
@@ -326,10 +328,9 @@ class Store:
 
     def _broken(self, since_s: float, until_s: float) -> str:
         sampled = [path for table in TABLES for path in self.samples.files(table, since_s, until_s)]
-        sampled += [path for paths in files_of_facts(self._folder, since_s, until_s).values() for path in paths]
-        decisions = [path] if os.path.exists(path := os.path.join(self._folder, "decisions.parquet")) else []
+        sampled += [path for paths in self.samples.facts(since_s, until_s).values() for path in paths]
         runs = parquet_files(os.path.join(self._folder, "allocations"))
-        return broken([*runs, *decisions, *sampled])
+        return broken([*runs, *there(self._decisions_path), *sampled])
 
 
 def once(source: str, several: str = "") -> str:

@@ -7,7 +7,8 @@ from typing import Any
 from slurm_colloc.core.audit_model import Finding, JobLine, MailDay
 from slurm_colloc.core.chart_model import Fit
 from slurm_colloc.core.model import Decision, Evidence, Footprint, JobRequest, Placement, Reason
-from slurm_colloc.core.usage_model import ArmFigure, Fairness, HarmRate, JobUsage
+from slurm_colloc.core.sharing_model import ArmFigure, Fairness, HarmRate
+from slurm_colloc.core.usage_model import JobUsage
 from slurm_colloc.facts.several import SeveralBy
 from slurm_colloc.report.jobs import JobRow
 from slurm_colloc.report.me import Hint, Sums

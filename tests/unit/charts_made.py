@@ -9,7 +9,8 @@ from itertools import product
 from typing import Any
 
 from slurm_colloc.core.chart_model import Charts, Fit, GroupDetail, IdleRun, TimeUsage, UtilAgainstSm, WeekHour
-from slurm_colloc.core.usage_model import Collocation, GroupUsage, Prediction
+from slurm_colloc.core.sharing_model import Collocation, Prediction
+from slurm_colloc.core.usage_model import GroupUsage
 from slurm_colloc.report.usage import UsageReport
 from tests.unit.made import fit_of
 from tests.unit.reports import group, report

@@ -15,7 +15,8 @@ from slurm_colloc.core.chart_model import (
     WeekHour,
 )
 from slurm_colloc.core.config import Prices
-from slurm_colloc.core.usage_model import Collocation, GroupUsage, Prediction, StrayUse
+from slurm_colloc.core.sharing_model import Collocation, Prediction
+from slurm_colloc.core.usage_model import GroupUsage, StrayUse
 from slurm_colloc.report.usage import UsageReport
 from tests.unit.made import fit_of, usage
 from tests.unit.stored import grouped

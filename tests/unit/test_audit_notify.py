@@ -102,6 +102,7 @@ def later(monkeypatch: pytest.MonkeyPatch, by_s: float) -> float:
         "core.clock",
         "cli.colloc.audit_notify",
         "cli.colloc.audit",
+        "store.window",
         "audit.post",
         "audit.job_actions",
     )

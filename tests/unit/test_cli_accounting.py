@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """colloc ingest from a live sacct, a program of the test's, and colloc report of what came of it."""
 
-import importlib
 import json
 import os
 import re
@@ -308,9 +307,7 @@ def test_equivalents(
 def test_the_time_to_come_is_not_installed(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "site.toml").write_text(SITE)
     monkeypatch.setenv("COLLOC_CONF", str(tmp_path / "site.toml"))
-    monkeypatch.setattr(
-        importlib.import_module("slurm_colloc.cli.colloc.report"), "now", lambda: at("2026-01-03T00:00")
-    )
+    monkeypatch.setattr("slurm_colloc.store.window.now", lambda: at("2026-01-03T00:00"))
     shown = reported("--sacct-file", text)
     assert (shown["installed_gpu_hours"], shown["so_far"]) == (near(4 / 7 * 48), True)
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from slurm_colloc.core.model import Gres
-from slurm_colloc.core.usage_model import AllocationRow, Fairness
+from slurm_colloc.core.sharing_model import Fairness
+from slurm_colloc.core.usage_model import AllocationRow
 from slurm_colloc.feedback.fairness import fairness, pieces_began_s
 from tests.unit.golden import Printed
 from tests.unit.made import HOUR, decision, near, run

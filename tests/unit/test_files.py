@@ -12,7 +12,6 @@ from slurm_colloc.core.files import (
     closed_folder,
     file_mode,
     locked,
-    place,
     private_folder,
     read_bounded,
     read_own,
@@ -20,6 +19,7 @@ from slurm_colloc.core.files import (
     temporary_folder,
     write_atomic,
 )
+from slurm_colloc.core.links import place
 from tests.unit.golden import Printed
 from tests.unit.programs import umask
 

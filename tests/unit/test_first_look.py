@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from slurm_colloc.core.chart_model import Charts, TimeUsage, Todo
-from slurm_colloc.core.usage_model import HarmRate, StrayUse
+from slurm_colloc.core.sharing_model import HarmRate
+from slurm_colloc.core.usage_model import StrayUse
 from slurm_colloc.report.first_look import ADMINISTRATORS, as_lines, sentences, with_to_do
 from slurm_colloc.report.formats import as_html
 from slurm_colloc.report.text import window_in_words

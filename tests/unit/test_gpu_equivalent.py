@@ -9,7 +9,8 @@ import duckdb
 import pytest
 
 from slurm_colloc.core.model import Gres
-from slurm_colloc.core.usage_model import Collocation, NodeSample
+from slurm_colloc.core.sharing_model import Collocation
+from slurm_colloc.core.usage_model import NodeSample
 from slurm_colloc.facts.aggregate import aggregate
 from slurm_colloc.facts.collocation import collocation, installed_gpus
 from slurm_colloc.store.decisions import with_decisions

@@ -20,7 +20,7 @@ from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 
 from slurm_colloc.core.chart_model import Todo
-from slurm_colloc.core.usage_model import HarmRate
+from slurm_colloc.core.sharing_model import HarmRate
 from slurm_colloc.report.formats import as_html
 from slurm_colloc.report.usage import UsageReport
 from tests.unit.charts_made import made_report

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from slurm_colloc.core.chart_model import SeveralGpus, TimeUsage
 from slurm_colloc.core.config import Prices
 from slurm_colloc.core.errors import ConfigError
+from slurm_colloc.core.sharing_model import Collocation
 from slurm_colloc.core.units import printable
-from slurm_colloc.core.usage_model import Collocation, GroupUsage
+from slurm_colloc.core.usage_model import GroupUsage
 from slurm_colloc.report.formats import as_csv, as_html, as_json
 from slurm_colloc.report.text import inert
 from slurm_colloc.report.usage import Money, UsageReport, number

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from slurm_colloc.core.model import CONTROL, GPU_OOM, LATE, PLACED, Gres
-from slurm_colloc.core.usage_model import ArmFigure
+from slurm_colloc.core.sharing_model import ArmFigure
 from slurm_colloc.estimate.harm import Harm
 from slurm_colloc.feedback.harm import JudgedRun, harm_rates, rate
 from slurm_colloc.feedback.rollout import arm_figures

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 
-from slurm_colloc.core.usage_model import ShadowLate, ShadowLeft, ShadowPiece
+from slurm_colloc.core.sharing_model import ShadowLate, ShadowLeft, ShadowPiece
 from slurm_colloc.report.columns import FORMATS
 from slurm_colloc.report.layout import NO_TERMINAL, Terminal
 from slurm_colloc.report.shadow import ShadowReport, heading, listing_of

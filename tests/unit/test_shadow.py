@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from slurm_colloc.core.model import LATE, WOULD_NOT, Decision, Gres, SharingMode, Weighed, because
-from slurm_colloc.core.usage_model import AllocationRow, NodeSample, ShadowLate
+from slurm_colloc.core.sharing_model import ShadowLate
+from slurm_colloc.core.usage_model import AllocationRow, NodeSample
 from slurm_colloc.core.wording import words
 from slurm_colloc.facts.aggregate import aggregate
 from slurm_colloc.facts.shadow import Piece, Shadow, find_piece, shadow_use

@@ -7,7 +7,8 @@ from itertools import chain
 from typing import Any
 
 from slurm_colloc.core.chart_model import Fit, JobTimeline
-from slurm_colloc.core.usage_model import JobUsage, Prediction
+from slurm_colloc.core.sharing_model import Prediction
+from slurm_colloc.core.usage_model import JobUsage
 from slurm_colloc.report import job as job_report
 from slurm_colloc.report.job import Advice, JobStory, RunStory
 from slurm_colloc.report.me import as_text as month

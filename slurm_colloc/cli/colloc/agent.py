@@ -4,7 +4,7 @@
 import os
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from slurm_colloc.cli.colloc.options import Count, Node, Period
 from slurm_colloc.cli.colloc.output import node_name, site_or_none
@@ -16,7 +16,7 @@ from slurm_colloc.core.errors import ConfigError
 def agent(
     node: Node = "",
     period: Period = None,
-    journal: Annotated[str, typer.Option(help="folder to keep every sample in; else the site's")] = "",
+    journal: Annotated[str, Option(help="folder to keep every sample in; else the site's")] = "",
     count: Count = 0,
 ) -> None:
     """Measure this node's GPUs and jobs all the time, as a service. A driver that is away is waited for."""

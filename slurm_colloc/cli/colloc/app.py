@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
-import typer
+from typer import Context, Exit, Option, Typer
 from typer.core import TyperGroup
 
 from slurm_colloc import __version__
@@ -29,9 +29,9 @@ class _InOrder(TyperGroup):
                     formatter.write_dl(rows)
 
 
-def build(names: Sequence[str]) -> typer.Typer:
+def build(names: Sequence[str]) -> Typer:
     """Return the program with the commands ``names``."""
-    app = typer.Typer(
+    app = Typer(
         name="colloc",
         cls=_InOrder,
         no_args_is_help=True,
@@ -55,11 +55,9 @@ def build(names: Sequence[str]) -> typer.Typer:
     return app
 
 
-def _root(
-    ctx: typer.Context, version: bool = typer.Option(False, "--version", help="print the version and exit")
-) -> None:
+def _root(ctx: Context, version: bool = Option(False, "--version", help="print the version and exit")) -> None:
     if version:
         print(f"colloc {__version__}")
-        raise typer.Exit
+        raise Exit
     if ctx.invoked_subcommand not in PANELS["Commands that services run"] and (path := passed_over()):
         say(how_passed_over(path))

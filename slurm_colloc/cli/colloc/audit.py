@@ -8,14 +8,15 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, NamedTuple, NoReturn
 
-import typer
+from typer import Argument, Exit, Option, Typer
 
 from slurm_colloc.audit.rules import Entry, all_entries, choose, entries, explained, findings, listed, question
 from slurm_colloc.audit.timing import JOBS, Asked, first_mails, nights, of_about
 from slurm_colloc.cli.colloc.audit_notify import Piece, notify
 from slurm_colloc.cli.colloc.audit_person import mail, optout
 from slurm_colloc.cli.colloc.job_next import advice_for
-from slurm_colloc.cli.colloc.output import one_of, service_folder, site, site_or_none, span, window, write
+from slurm_colloc.cli.colloc.options import Since, StoreFolder, format_option
+from slurm_colloc.cli.colloc.output import service_folder, site, site_or_none, span, window, write
 from slurm_colloc.cli.colloc.progress import progress
 from slurm_colloc.cli.colloc.progress import told as each
 from slurm_colloc.cli.colloc.terminal import put, terminal
@@ -36,13 +37,12 @@ from slurm_colloc.facts.usage import whole_usage
 from slurm_colloc.report.findings import as_csv, as_json, as_text
 from slurm_colloc.report.text import local, stamp
 from slurm_colloc.store.store import Store
-from slurm_colloc.store.window import Window
+from slurm_colloc.store.window import Window, window_of
 
-app = typer.Typer(no_args_is_help=True, help="Find idle and oversized jobs by rules, and mail their users.")
+app = Typer(no_args_is_help=True, help="Find idle and oversized jobs by rules, and mail their users.")
 for _command in (optout, mail):
     app.command()(_command)
 _NOTHING = Answer(0, 0, ())
-_FORMS = ("text", "json", "csv")
 _WINDOW = ("7d", "now")
 # Rules that say of a run what facts/judgement.py does.
 _JUDGED = ("COL001", "COL003", "COL007")
@@ -50,21 +50,20 @@ _JUDGED = ("COL001", "COL003", "COL007")
 
 @app.command("run")
 def run_audit(
-    since: Annotated[str, typer.Option("--since", help="ISO 8601, or a span such as 7d")] = "7d",
-    until: Annotated[str, typer.Option("--until", help="ISO 8601, a span, or now; of the past: mails by day")] = "now",
-    form: Annotated[str, typer.Option("--format", help="text, json or csv")] = "text",
-    rules: Annotated[str, typer.Option("--rules", metavar="FILE", help="proposed: a site.toml, or an [audit]")] = "",
-    rule: Annotated[list[str] | None, typer.Option("--rule", help="only these, by name or code")] = None,
-    about: Annotated[str, typer.Option("--about", help="only rules about running 'jobs', or only the 'others'")] = "",
-    user: Annotated[str, typer.Option("--user", help="only findings about this user")] = "",
-    subject: Annotated[str, typer.Option("--subject", help="only findings about this node or job")] = "",
-    store: Annotated[str, typer.Option("--store", help="folder of the store; else the site's")] = "",
-    tell: Annotated[bool, typer.Option("--notify", help="for cron: do what site.toml's [notices] says")] = False,
-    wait: Annotated[str, typer.Option("--wait", help="with it: so long for another run's end, e.g. 20m")] = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="with it: print what it would do, and do nothing")] = False,
+    since: Since = "7d",
+    until: Annotated[str, Option(help="ISO 8601, a span, or now; of the past: mails by day")] = "now",
+    form: Annotated[str, format_option("text", "json", "csv")] = "text",
+    rules: Annotated[str, Option(metavar="FILE", help="proposed: a site.toml, or an [audit]")] = "",
+    rule: Annotated[list[str] | None, Option(help="only these, by name or code")] = None,
+    about: Annotated[str, Option(help="only rules about running 'jobs', or only the 'others'")] = "",
+    user: Annotated[str, Option(help="only findings about this user")] = "",
+    subject: Annotated[str, Option(help="only findings about this node or job")] = "",
+    store: StoreFolder = "",
+    tell: Annotated[bool, Option("--notify", help="for cron: do what site.toml's [notices] says")] = False,
+    wait: Annotated[str, Option(help="with it: so long for another run's end, e.g. 20m")] = "",
+    dry_run: Annotated[bool, Option("--dry-run", help="with it: print what it would do, and do nothing")] = False,
 ) -> None:
     """Print findings. Exit status 0 clean, 1 findings, 2 error, 3 nothing could be judged."""
-    one_of("--format", form, _FORMS)
     if tell:
         if rules:
             raise InputError("--notify tells of the rules in force; try those of a file without it")
@@ -90,7 +89,7 @@ def run_audit(
 
 @app.command()
 def explain(
-    rule: Annotated[str, typer.Argument(metavar="CODE", help="a code or name; without one, all rules")] = "",
+    rule: Annotated[str, Argument(metavar="CODE", help="a code or name; without one, all rules")] = "",
 ) -> None:
     """Print what a rule says, on which evidence, by which bounds. Without a code, list the rules."""
     config = site_or_none()
@@ -153,7 +152,7 @@ class Looking(NamedTuple):
         Raises:
             StoreError: the store cannot be read.
         """
-        span = Window(start.timestamp(), end.timestamp(), now())
+        span = window_of(start, end)
         options = f"--since {start.isoformat()} --until {end.isoformat()}{self.options}"
         judged: dict[str, tuple[int, int]] = {}
         all_findings: list[Finding] = []
@@ -226,7 +225,7 @@ def _end(audited: Audited, status: Status) -> NoReturn:
             audited.stale
             or f"nothing can be said of {counted(audited.whole.jobs, 'GPU run')}: {_why_not(audited.whole)}"
         )
-    raise typer.Exit(status)
+    raise Exit(status)
 
 
 def _why_not(usage: GroupUsage) -> str:

@@ -3,7 +3,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 
 from slurm_colloc.audit.job_actions import act, finish, in_words
 from slurm_colloc.audit.ladder import (
@@ -17,7 +17,6 @@ from slurm_colloc.audit.ladder import (
     SENT,
     Notification,
     Planned,
-    deadline_min,
     in_doubt,
     kept_from_users,
     plan,
@@ -25,7 +24,6 @@ from slurm_colloc.audit.ladder import (
 from slurm_colloc.audit.outlets import counts, prometheus
 from slurm_colloc.audit.post import (
     COMMAND,
-    NOT_TAKEN,
     Post,
     Texts,
     address_of,
@@ -47,11 +45,11 @@ from slurm_colloc.audit.timing import (
     window_days,
     windows,
 )
+from slurm_colloc.cli.colloc.audit_words import DONE_TO_JOB, did, next_step, would
 from slurm_colloc.cli.colloc.output import say
 from slurm_colloc.core.audit_model import JOB, Audited, Finding, form_of
 from slurm_colloc.core.clock import now, ticking
 from slurm_colloc.core.config import SiteConfig
-from slurm_colloc.core.config_audit import Notices
 from slurm_colloc.core.errors import ConfigError, ProcessError, Status, StoreError
 from slurm_colloc.core.files import write_atomic
 from slurm_colloc.core.units import counted, printable
@@ -82,12 +80,6 @@ Line = Callable[[Finding], str]
 Fates = list[tuple[Finding, str]]
 # For so long it is tried to tell a user what was done to a job.
 _TOLD_OF_S = 7 * DAY_S
-_DONE = {"hold": "stopped, requeued and held", "cancel": "cancelled"}
-_BECAME = {
-    SENT: "notice handed over",
-    DOUBTFUL: "notice in doubt",
-    NOT_TAKEN: "notice not handed over",
-}
 
 
 class _Run:
@@ -215,13 +207,13 @@ class _Run:
             if self.mode == "users":
                 id = digest_id(address, steps, self.settings)
                 became = self._send(id, address, texts, user, steps)
-                fates |= {due.finding: _did(due, became) for due in steps}
+                fates |= {due.finding: did(due, became) for due in steps}
             else:
                 address = address or "no address: see 'notices.address'"
                 lines = [f"would be sent to {printable(user)} ({address}): {texts.subject}", *texts.plain.splitlines()]
                 self.show("\n    ".join(lines) + "\n")
         if self.mode != "users":
-            return [(due.finding, _would(due, self.settings)) for due in planned]
+            return [(due.finding, would(due, self.settings)) for due in planned]
         acted = {due.finding: act(self.state, due.finding, self.config) for due in planned if due.step == ACTION}
         fates |= {finding: in_words(action) for finding, action in acted.items()}
         self._say(acted.values())
@@ -242,7 +234,7 @@ class _Run:
         for action in self.state.actions(DONE, now() - _TOLD_OF_S) if self.works else ():
             if address := address_of(action.user, self.settings):
                 id = message_id([address, *action[:5], action.message], self.settings)
-                done, held = _DONE[action.message], action.message == "hold"
+                done, held = DONE_TO_JOB[action.message], action.message == "hold"
                 page = ActionMail(
                     self.config.cluster,
                     action.user,
@@ -303,7 +295,13 @@ class _Run:
         """Return what a user is told of findings in all windows, of missed runs and of the other timer, too."""
         settings = self.settings
         items = tuple(
-            Item(due.finding, due.step == SECOND, _next(due, settings), self.line(due.finding), see_it(due.finding))
+            Item(
+                due.finding,
+                due.step == SECOND,
+                next_step(due, settings, now()),
+                self.line(due.finding),
+                see_it(due.finding),
+            )
             for due in steps
         )
         page = Digest(
@@ -391,32 +389,3 @@ def doubts(state: State) -> tuple[Doubt, ...]:
         Doubt(row.message, row.recipient, local(row.changed_s), row.reply, findings[row.message])
         for row in state.messages(DOUBTFUL)
     )
-
-
-def _would(due: Planned, settings: Notices) -> str:
-    """Return what would be done about a finding."""
-    if due.step == NOTHING:
-        return f"not told: {due.why}"
-    if due.step == ACTION:
-        return f"would get: {settings.actions[due.finding.rule]} ({due.why})"
-    return f"would be told{' again' if due.step == SECOND else ''} ({due.why})"
-
-
-def _did(due: Planned, became: str) -> str:
-    """Return what was done about a finding; ``became`` is what the mail came to, as Post.give says."""
-    if not became:
-        return "not told: the very mail went before"
-    return f"{'second ' if due.step == SECOND else ''}{_BECAME[became]}"
-
-
-def _next(due: Planned, settings: Notices) -> str:
-    """Return what a notice about a job says is done next."""
-    finding, action = due.finding, settings.actions.get(due.finding.rule)
-    if finding.about != JOB or action is None or finding.idle_since_s is None:
-        return ""
-    if due.step == FIRST:
-        wait = time_in_words(60 * settings.job_wait_min)
-        done = _DONE[action]
-        return f"if the job is still idle in {wait}, you get a second and last notice; after that the job is {done}"
-    earliest = datetime.fromtimestamp(now() + 60 * deadline_min(settings), UTC)
-    return f"unless the job uses its GPUs, it is {_DONE[action]} after {earliest:%Y-%m-%d %H:%M} UTC"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from slurm_colloc.audit.ladder import Waiver
 from slurm_colloc.audit.post import Texts, check_settings, mail_content, message_id, send
@@ -26,12 +26,12 @@ from slurm_colloc.store.rights import knows_user
 
 
 def optout(
-    user: Annotated[str, typer.Argument(help="who gets no mails; without a name, all are listed")] = "",
-    rule: Annotated[str, typer.Option(help="only of this rule, by name or code")] = "",
-    subject: Annotated[str, typer.Option(help="with --rule: only about this job")] = "",
-    until: Annotated[str, typer.Option(help="ISO 8601, or a span such as 30d; else for good")] = "",
-    reason: Annotated[str, typer.Option("--why", help="for whoever looks at it later")] = "wants none",
-    end: Annotated[bool, typer.Option("--end", help="tell again from now on")] = False,
+    user: Annotated[str, Argument(help="who gets no mails; without a name, all are listed")] = "",
+    rule: Annotated[str, Option(help="only of this rule, by name or code")] = "",
+    subject: Annotated[str, Option(help="with --rule: only about this job")] = "",
+    until: Annotated[str, Option(help="ISO 8601, or a span such as 30d; else for good")] = "",
+    reason: Annotated[str, Option("--why", help="for whoever looks at it later")] = "wants none",
+    end: Annotated[bool, Option("--end", help="tell again from now on")] = False,
 ) -> None:
     """Send a user no more notices. Without a name, list who gets none of what."""
     if not user:
@@ -49,9 +49,9 @@ def optout(
 
 
 def mail(
-    arrived: Annotated[str, typer.Option(metavar="ID", help="this one went: it counts as told")] = "",
-    lost: Annotated[str, typer.Option("--again", metavar="ID", help="this one did not: the next run tells anew")] = "",
-    test: Annotated[str, typer.Option(metavar="ADDRESS", help="send a mail there now, to try it")] = "",
+    arrived: Annotated[str, Option(metavar="ID", help="this one went: it counts as told")] = "",
+    lost: Annotated[str, Option("--again", metavar="ID", help="this one did not: the next run tells anew")] = "",
+    test: Annotated[str, Option(metavar="ADDRESS", help="send a mail there now, to try it")] = "",
 ) -> None:
     """List messages in doubt, which the mail service may have taken.
 

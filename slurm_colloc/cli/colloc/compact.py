@@ -5,7 +5,7 @@ import os
 from functools import partial
 from typing import Annotated
 
-import typer
+from typer import Exit, Option
 
 from slurm_colloc.cli.colloc.options import StoreFolder
 from slurm_colloc.cli.colloc.output import one_of, say, service_folder, site_or_none
@@ -21,8 +21,8 @@ from slurm_colloc.store.store import Store
 
 def compact(
     store: StoreFolder = "",
-    anyway: Annotated[bool, typer.Option("--anyway", help="though nothing was sampled for two days")] = False,
-    engine: Annotated[str, typer.Option(help="local, or slurm: a job for each day")] = LOCAL,
+    anyway: Annotated[bool, Option("--anyway", help="though nothing was sampled for two days")] = False,
+    engine: Annotated[str, Option(help="local, or slurm: a job for each day")] = LOCAL,
 ) -> None:
     """Add up the samples in the store, and delete old ones. Once a day, on the host that ingests.
 
@@ -53,4 +53,4 @@ def compact(
     for error in done.errors:
         say(f"error: {error}")
     if done.refused or done.errors:
-        raise typer.Exit(Status.FOUND)
+        raise Exit(Status.FOUND)

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from importlib.resources import files
 from typing import Annotated, NamedTuple
 
-import typer
+from typer import Option
 
 from slurm_colloc.cli.colloc import ingest, report
 from slurm_colloc.cli.colloc.output import say
@@ -206,7 +206,7 @@ def _uuid(gpu: int) -> str:
 
 
 def demo(
-    output: Annotated[str, typer.Option("--output", "-o", help="folder for what is made; else a fresh one")] = "",
+    output: Annotated[str, Option("--output", "-o", help="folder for what is made; else a fresh one")] = "",
 ) -> None:
     """Report a made-up week of 12 users on 8 GPUs."""
     target = os.path.abspath(output) if output else tempfile.mkdtemp(prefix="colloc-demo-")

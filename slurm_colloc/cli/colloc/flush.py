@@ -6,7 +6,7 @@ from contextlib import suppress
 from math import inf
 from typing import Annotated
 
-import typer
+from typer import Exit, Option
 
 from slurm_colloc.cli.colloc.options import JournalFolder, StoreFolder
 from slurm_colloc.cli.colloc.output import node_name, say, service_folder, site
@@ -25,10 +25,10 @@ _CLOSED_AFTER_S = 120
 
 
 def flush(
-    node: Annotated[str, typer.Option(help="this node's name in Slurm")] = "",
+    node: Annotated[str, Option(help="this node's name in Slurm")] = "",
     journal: JournalFolder = "",
     store: StoreFolder = "",
-    open_hour: Annotated[bool, typer.Option("--open", help="the hour that is still running, too")] = False,
+    open_hour: Annotated[bool, Option("--open", help="the hour that is still running, too")] = False,
 ) -> None:
     """Copy this node's samples to the store, the site's data folder. Old ones that it has are dropped.
 
@@ -52,7 +52,7 @@ def flush(
     if done.errors:
         rest = f" (and {len(done.errors) - 1} more)" if len(done.errors) > 1 else ""
         say(f"error: {done.errors[0]}{rest}; the journal stays, the next run catches up")
-        raise typer.Exit(Status.FOUND)
+        raise Exit(Status.FOUND)
     oldest_s = now() - _HOUR_S - _KEPT_S
     old = [hour for hour in done.kept if hour.began_s < oldest_s]
     for hour in old:

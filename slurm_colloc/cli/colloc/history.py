@@ -8,8 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
-import typer
-from typer import Option
+from typer import Context, Option, Typer
 
 from slurm_colloc.cli.colloc.options import Form
 from slurm_colloc.cli.colloc.output import say, site, state_folder, window, write
@@ -35,7 +34,7 @@ from slurm_colloc.submit.show import how_sure
 
 SCHEMA = 2
 
-app = typer.Typer(help="Show what csub decided for my jobs, and what it expects of them.")
+app = Typer(help="Show what csub decided for my jobs, and what it expects of them.")
 _SACCT_TIMEOUT_S = 600.0
 
 
@@ -55,7 +54,7 @@ class Believed(NamedTuple):
 
 @app.callback(invoke_without_command=True)
 def history(
-    context: typer.Context,
+    context: Context,
     form: Form = "text",
     last: Annotated[int, Option(min=1, help="so many submissions, and so many jobs")] = 20,
     forgotten: Annotated[

@@ -8,10 +8,9 @@ from datetime import UTC, datetime
 from time import sleep
 from typing import Annotated, NamedTuple
 
-import typer
-from typer import Option
+from typer import Exit, Option
 
-from slurm_colloc.cli.colloc.options import JournalFolder, StoreFolder, options_of
+from slurm_colloc.cli.colloc.options import JournalFolder, StoreFolder, TimeZone, options_of
 from slurm_colloc.cli.colloc.output import say, site_or_none, state_folder, window
 from slurm_colloc.cli.colloc.progress import progress, told
 from slurm_colloc.cli.colloc.sacct_text import Text, content_name, source_name
@@ -63,7 +62,7 @@ class Inputs(NamedTuple):
     store: StoreFolder = ""
     sacct_file: Annotated[str, Option(help="text of sacct instead of the live one")] = ""
     fields: Annotated[str, Option(help="columns of that text, by comma")] = ""
-    timezone: Annotated[str, Option(help="zone of times without one in that text")] = ""
+    timezone: TimeZone = ""
     slurm_release: Annotated[str, Option(help="of the Slurm behind that text, as 24.05.4, for its TRESUsageInTot")] = ""
     clustercockpit: Annotated[str, Option(help="a ClusterCockpit job table (CSV)")] = ""
     journal: JournalFolder = ""
@@ -104,7 +103,7 @@ def ingest(inputs: Inputs) -> None:
         elif folder == config.store_folder:
             say(f"no histories written: {whose(config.state_folder)}; ingest as root, who gives each user their own")
     if lost.too_many:
-        raise typer.Exit(Status.UNKNOWN)
+        raise Exit(Status.UNKNOWN)
 
 
 _ALONE = ("--clustercockpit", "--prometheus", "--nvidia-smi")

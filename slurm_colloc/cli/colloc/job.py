@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from slurm_colloc.cli.colloc.job_mlflow import PIECES, send
 from slurm_colloc.cli.colloc.job_next import advise
@@ -46,8 +46,8 @@ def job(
     since: LookBack = "365d",
     form: Form = "text",
     store: StoreFolder = "",
-    to: Annotated[str, typer.Option(help="mlflow: write the job there instead")] = "",
-    uri: Annotated[str, typer.Option(help="of MLflow; else MLFLOW_TRACKING_URI")] = "",
+    to: Annotated[str, Option(help="mlflow: write the job there instead")] = "",
+    uri: Annotated[str, Option(help="of MLflow; else MLFLOW_TRACKING_URI")] = "",
 ) -> None:
     """Say what one job got and used, and how to submit it next time."""
     if to:

@@ -4,7 +4,7 @@
 import os
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from slurm_colloc.cli.colloc.options import Form
 from slurm_colloc.cli.colloc.output import site, write
@@ -26,9 +26,9 @@ _PATIENCE_S = 180.0
 
 
 def late(
-    undo: Annotated[bool, typer.Option("--undo", help="have all of them ask again for what was asked")] = False,
+    undo: Annotated[bool, Option("--undo", help="have all of them ask again for what was asked")] = False,
     probe_in: Annotated[
-        str, typer.Option("--probe", metavar="PARTITION", help="try there which requests this Slurm changes")
+        str, Option("--probe", metavar="PARTITION", help="try there which requests this Slurm changes")
     ] = "",
     form: Form = "text",
 ) -> None:

@@ -18,7 +18,8 @@ from slurm_colloc.core.clock import now
 from slurm_colloc.core.config import SiteConfig, user_data_folder
 from slurm_colloc.core.config_file import find_site_file, how_to_write_one, load_site
 from slurm_colloc.core.errors import CollocError, ConfigError, InputError, Status, StoreError
-from slurm_colloc.core.files import place, write_atomic
+from slurm_colloc.core.files import write_atomic
+from slurm_colloc.core.links import place
 from slurm_colloc.core.process import open_standard_descriptors
 from slurm_colloc.core.units import printable
 from slurm_colloc.report.text import local, stamp

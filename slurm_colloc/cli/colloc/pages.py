@@ -6,7 +6,7 @@ import pwd
 from datetime import datetime
 from typing import Annotated
 
-import typer
+from typer import Argument, Exit
 
 from slurm_colloc.cli.colloc.options import Since, StoreFolder
 from slurm_colloc.cli.colloc.output import say, site_or_none, state_folder, window
@@ -34,7 +34,7 @@ _FILE = "index.html"
 
 
 def pages(
-    folder: Annotated[str, typer.Argument(help="has USER/index.html afterwards")],
+    folder: Annotated[str, Argument(help="has USER/index.html afterwards")],
     since: Since = "30d",
     store: StoreFolder = "",
 ) -> None:
@@ -65,7 +65,7 @@ def pages(
     gone = f", {counted(unknown, 'user')} without an account here" if unknown else ""
     say(f"{counted(written, 'page')} written in '{folder}'{gone}{f', {failed} not' if failed else ''}")
     if failed:
-        raise typer.Exit(Status.FOUND)
+        raise Exit(Status.FOUND)
 
 
 def _pages(config: SiteConfig | None, folder: str, start: datetime, end: datetime) -> dict[str, UserPage]:

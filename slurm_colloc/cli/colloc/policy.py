@@ -6,7 +6,7 @@ import os
 import pwd
 from typing import Annotated
 
-import typer
+from typer import Option, Typer
 
 from slurm_colloc.cli.colloc.options import StoreFolder
 from slurm_colloc.cli.colloc.output import say, site
@@ -22,13 +22,13 @@ from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.store.store import open_store
 
 _MODE = 0o640
-app = typer.Typer(no_args_is_help=True, help="Write the list of known jobs that job_submit.lua reads.")
+app = Typer(no_args_is_help=True, help="Write the list of known jobs that job_submit.lua reads.")
 
 
 @app.command("table")
 def table(
-    output: Annotated[str, typer.Option("--output", "-o", help="file to write")] = PLACE,
-    group: Annotated[str, typer.Option(help="who may read it; else SlurmUser's group")] = "",
+    output: Annotated[str, Option("--output", "-o", help="file to write")] = PLACE,
+    group: Annotated[str, Option(help="who may read it; else SlurmUser's group")] = "",
     store: StoreFolder = "",
 ) -> None:
     """Write the list of known jobs for job_submit.lua. It is for root and SlurmUser's group alone."""

@@ -11,19 +11,17 @@ from itertools import compress
 from math import inf
 from typing import Annotated, Any, NamedTuple
 
-import typer
 from duckdb import DuckDBPyConnection
-from typer import Option
+from typer import Exit, Option
 
 from slurm_colloc.cli.colloc.anonymous import check_names, keep_names_out, without_jobs
-from slurm_colloc.cli.colloc.options import Output, Since, StoreFolder, Until, options_of
+from slurm_colloc.cli.colloc.options import Output, Since, StoreFolder, TextFields, TimeZone, Until, options_of
 from slurm_colloc.cli.colloc.output import one_of, say, site_or_none, window, write
 from slurm_colloc.cli.colloc.progress import progress
 from slurm_colloc.cli.colloc.report_sharing import KINDS, harmed
 from slurm_colloc.cli.colloc.sacct_text import Text, take
 from slurm_colloc.cli.colloc.terminal import rendered, show
 from slurm_colloc.cli.colloc.visible_store import seen_store
-from slurm_colloc.core.clock import now
 from slurm_colloc.core.config import Prices, SiteConfig
 from slurm_colloc.core.errors import InputError, Status
 from slurm_colloc.core.files import temporary_folder
@@ -56,7 +54,7 @@ from slurm_colloc.store.equivalents import CONVENTIONS, SLICES, unsure_types
 from slurm_colloc.store.queries import watched
 from slurm_colloc.store.runs import Counted
 from slurm_colloc.store.store import REJECTED_LINES, Store
-from slurm_colloc.store.window import Step, Window
+from slurm_colloc.store.window import Step, Window, window_of
 
 
 class Options(NamedTuple):
@@ -81,8 +79,8 @@ class Options(NamedTuple):
     store: StoreFolder = ""
     equivalents: Annotated[str, Option(help="a MIG slice's part of its GPU by slices, sms or memory")] = SLICES
     sacct_file: Annotated[str, Option(help="text of sacct, in place of a store: what was allocated, and no more")] = ""
-    fields: Annotated[str, Option(help="columns of that text, by comma, where it has no header")] = ""
-    timezone: Annotated[str, Option(help="zone of times without one in that text")] = ""
+    fields: TextFields = ""
+    timezone: TimeZone = ""
     charts: Annotated[
         bool, Option("--charts", help="with --format json: use over time and all else that a page draws")
     ] = False
@@ -140,7 +138,7 @@ def report(options: Options) -> None:
     write(text, options.output)
     # The rows of a store were judged when they were taken in.
     if options.sacct_file and usage_report.lost.too_many:
-        raise typer.Exit(Status.UNKNOWN)
+        raise Exit(Status.UNKNOWN)
 
 
 # Parts of a page's time that are past once days are added up, and once their figures are.
@@ -192,7 +190,7 @@ def _report(options: Options, ends: tuple[datetime, datetime], config: SiteConfi
     def adding(done: int, total: int) -> None:
         step(_ADDED_PCT * (done + by_month * total) // max(1, total + by_month * total), 100)
 
-    span = Window(ends[0].timestamp(), ends[1].timestamp(), now())
+    span = window_of(*ends)
     bins = bins_of(span.since_s, span.until_s) if options.draws else None
     with _text(options, config, adding) if options.text.path else _store(options, config, span) as opened:
         task = (opened.database, opened.source, span, config if options.details else None, options.equivalents, months)
@@ -202,7 +200,9 @@ def _report(options: Options, ends: tuple[datetime, datetime], config: SiteConfi
         names = keep_names_out(opened.database, opened.source, options.by, options.pseudonyms, options.min_group)
         if options.runs_csv:
             _write_runs(opened.database, options.runs_csv, named=not options.pseudonyms)
-        usage_report = _figures(opened, options, ends, span, config, bins)
+        users, of_users = remedies(opened.database, config, MOST) if options.details else (0, ())
+        agents = config.observe.agent if config else None
+        usage_report = with_to_do(_figures(opened, options, ends, span, config, bins), users, of_users, agents)
         if by_month:
             usage_report = usage_report._replace(groups=tuple(groups), fits=(*fits, *usage_report.fits[-1:]))
         step(_FIGURES_PCT, 100)
@@ -228,20 +228,18 @@ def _figures(
     bins: Bins | None,
 ) -> UsageReport:
     """Return the report of a database whose window is aggregated."""
-    source, database, _ = opened
+    source, database, rows = opened
     of_text, visible = bool(options.text.path), source.visible
     added, kinds = used_hours_by_kind(database, options.by) if bins else (used_hours_by(database, options.by), {})
     *groups, total = added
     runs, without_gpu, clusters, begun_before = count_runs(database)
-    unsure = unsure_types(database, config)
-    endless = count_endless(database, of_text=of_text)
     recorded = None if runs else recorded_span(database)
     unaccounted, sampled = unaccounted_hours(database)
     # A part of the runs is no part of what all GPUs could have done, nor are those of another cluster.
     gpus = installed_gpus(config) if config and visible.everybody and set(clusters) <= {config.cluster, ""} else None
     hours = (min(span.until_s, span.now_s) - span.since_s) / 3600
     several = several_gpus(database) if options.details else ()
-    report = UsageReport(
+    return UsageReport(
         cluster=", ".join(clusters) or (config.cluster if config else ""),
         since=ends[0],
         until=ends[1],
@@ -252,10 +250,7 @@ def _figures(
         runs=runs,
         runs_without_gpu=without_gpu,
         runs_begun_before=begun_before,
-        runs_without_length=endless.without_length,
-        runaways=endless.runaways,
-        runs_over_limit=endless.over_limit,
-        over_limit_gpu_hours=endless.over_limit_gpu_hours,
+        **count_endless(database, of_text=of_text)._asdict(),
         unaccounted_hours=unaccounted,
         sampled_job_hours=sampled,
         installed_gpu_hours=gpus * hours if gpus and hours > 0 else None,
@@ -263,10 +258,9 @@ def _figures(
         predictions=tuple(predictions(database)) if options.details else (),
         prices=config.prices if config else Prices(),
         strays=tuple(stray_use(database)),
-        **_rows(opened, runs),
-        types_without_size=unsure.left_out,
-        types_taken_for_whole=unsure.taken_for_whole,
-        types_sharing_memory=unsure.sharing_memory,
+        **_rows(rows),
+        **count_other_rows(database, runs)._asdict(),
+        **unsure_types(database, config)._asdict(),
         recorded=recorded and (local(recorded[0]), local(recorded[1])),
         ingested=_local(None if of_text else known_until_s(source, database)),
         flushed=_local(source.samples.flushed_until_s(), span.now_s),
@@ -277,24 +271,18 @@ def _figures(
         several=next(iter(several), None),
         several_by_size=several[1:],
         fits=fits_of(database, options.by, config, options.equivalents) if config and options.details else (),
-        visible="" if visible.everybody else visible.nameless if options.pseudonyms else visible.whose,
+        visible=visible.nameless if options.pseudonyms else visible.whose,
     )
-    users, of_users = remedies(database, config, MOST) if options.details else (0, ())
-    return with_to_do(report, users, of_users, config.observe.agent if config else None)
 
 
-def _rows(opened: _Opened, runs: int) -> dict[str, Any]:
+def _rows(rows: Counted | None) -> dict[str, Any]:
     """Return the fields of a report that say what became of the rows behind it."""
-    rows, other_rows = opened.rows, count_other_rows(opened.database, runs)
     return {
         "rows_in": rows and rows.rows_in,
         "rows_used": rows and rows.used,
         "job_steps": rows and rows.steps,
         "rejected": dict(rows.rejected) if rows else {},
         "lost": rows.lost if rows else Lost(),
-        "rows_repeated": other_rows.repeated,
-        "rows_not_started": other_rows.not_started,
-        "rows_outside": other_rows.outside,
     }
 
 

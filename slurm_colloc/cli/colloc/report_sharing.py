@@ -11,7 +11,7 @@ from slurm_colloc.core.clock import now
 from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.config_audit import Audit
 from slurm_colloc.core.model import COMPLETED
-from slurm_colloc.core.usage_model import Fairness, HarmRate
+from slurm_colloc.core.sharing_model import Fairness, HarmRate
 from slurm_colloc.facts.counts import count_runs
 from slurm_colloc.facts.several import several_by
 from slurm_colloc.facts.shadow import COVERED_PCT, shadow_use

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Annotated
 
-import typer
-from typer import Option
+from typer import Exit, Option, Typer
 
 from slurm_colloc.audit.timing import faults, file_faults
 from slurm_colloc.cli.colloc.output import node_name, one_of, say, site, write
@@ -21,7 +20,8 @@ from slurm_colloc.cli.colloc.site_resume import resume
 from slurm_colloc.core.config import TIERS, Observe, SiteConfig
 from slurm_colloc.core.config_file import file_to_write, find_site_file, load_site, parse_site
 from slurm_colloc.core.errors import CollocError, ConfigError, GpuError, InputError, Status
-from slurm_colloc.core.files import as_user, place, write_atomic
+from slurm_colloc.core.files import as_user, write_atomic
+from slurm_colloc.core.links import place
 from slurm_colloc.core.units import counted, printable
 from slurm_colloc.estimate.site_stop import why_stopped
 from slurm_colloc.site.check import check as differences
@@ -38,7 +38,7 @@ from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.options import join_options
 from slurm_colloc.submit.render import site_parts
 
-app = typer.Typer(
+app = Typer(
     no_args_is_help=True,
     help="Write and check csub's configuration file, and check Slurm's.",
 )
@@ -170,7 +170,7 @@ def check(
         f"tier '{config.tier}': {TIERS[config.tier]}"
     )
     if errors:
-        raise typer.Exit(Status.FOUND)
+        raise Exit(Status.FOUND)
 
 
 def _texts(answers: Iterable[Seen | Blank], kind: type[Seen | Blank]) -> list[str]:

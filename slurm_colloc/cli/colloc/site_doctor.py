@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Exit, Option
 
 from slurm_colloc.cli.colloc.options import Form
 from slurm_colloc.cli.colloc.output import node_name, write
@@ -23,9 +23,9 @@ SCHEMA = 1
 
 def doctor(
     form: Form = "text",
-    skip: Annotated[list[str] | None, typer.Option(metavar="CODE", help="a check to leave out")] = None,
+    skip: Annotated[list[str] | None, Option(metavar="CODE", help="a check to leave out")] = None,
     timeout_s: Annotated[
-        float, typer.Option("--timeout", metavar="SECONDS", min=1.0, max=3600.0, help="for each question to Slurm")
+        float, Option("--timeout", metavar="SECONDS", min=1.0, max=3600.0, help="for each question to Slurm")
     ] = 60.0,
 ) -> None:
     """Look for what is wrong with how the cluster shares its GPUs. Nothing is changed.
@@ -50,7 +50,7 @@ def doctor(
     else:
         put(_text(site, diagnosis))
     if diagnosis.faults or diagnosis.unchecked:
-        raise typer.Exit(Status.FOUND if diagnosis.faults else Status.UNKNOWN)
+        raise Exit(Status.FOUND if diagnosis.faults else Status.UNKNOWN)
 
 
 def _text(site: Site, diagnosis: Diagnosis) -> str:

@@ -7,22 +7,19 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from slurm_colloc.cli.colloc import ingest
-from slurm_colloc.cli.colloc.output import one_of, site, span, window, write
+from slurm_colloc.cli.colloc.options import Output, Since, StoreFolder, TextFields, TimeZone, Until, format_option
+from slurm_colloc.cli.colloc.output import site, span, window, write
 from slurm_colloc.cli.colloc.progress import progress
 from slurm_colloc.cli.colloc.report_sharing import harmed
 from slurm_colloc.cli.colloc.site_plan import (
     AUTO,
     Assume,
     Demand,
-    Folder,
     Mig,
     Mps,
-    Output,
-    Since,
-    Until,
     assumed_use,
     check_demand,
     cuts_of,
@@ -44,41 +41,34 @@ from slurm_colloc.report.page import renderer
 from slurm_colloc.report.text import stamp
 from slurm_colloc.store.store import Store
 
-_FORMATS = ("text", "json", "html")
 _CLASSES = dict(zip(("pieces", "1", "2-3", "4-7", "8+"), CLASSES, strict=True))
 
 
 def need(
-    sacct_file: Annotated[str, typer.Option("--sacct-file", help="text of sacct, in place of a store")] = "",
-    fields: Annotated[str, typer.Option("--fields", help="columns of that text, where it has no header")] = "",
-    timezone: Annotated[str, typer.Option("--timezone", help="zone of times without one in that text")] = "",
+    sacct_file: Annotated[str, Option(help="text of sacct, in place of a store")] = "",
+    fields: TextFields = "",
+    timezone: TimeZone = "",
     wait: Annotated[
         list[str] | None,
-        typer.Option(
-            "--wait",
+        Option(
             metavar="CLASS=DURATION",
             help="as 1=30m: of pieces, 1, 2-3, 4-7 or 8+ GPUs, in place of today's mean",
         ),
     ] = None,
-    as_today: Annotated[bool, typer.Option("--as-today", help="no class may wait longer than today at all")] = False,
+    as_today: Annotated[bool, Option("--as-today", help="no class may wait longer than today at all")] = False,
     mig: Mig = "",
     mps: Mps = False,
-    adoption: Annotated[
-        str, typer.Option("--adoption", help="parts of jobs that csub places, to be told as well")
-    ] = "0.1,0.3",
+    adoption: Annotated[str, Option(help="parts of jobs that csub places, to be told as well")] = "0.1,0.3",
     demand: Demand = 1.0,
     assume: Assume = "",
-    price: Annotated[
-        float | None, typer.Option("--price", min=0, help="of a GPU-hour; else site.toml's prices.gpu_hour")
-    ] = None,
+    price: Annotated[float | None, Option(min=0, help="of a GPU-hour; else site.toml's prices.gpu_hour")] = None,
     since: Since = "30d",
     until: Until = "now",
-    form: Annotated[str, typer.Option("--format", help="text, json or html")] = "text",
+    form: Annotated[str, format_option("text", "json", "html")] = "text",
     output: Output = "",
-    store: Folder = "",
+    store: StoreFolder = "",
 ) -> None:
     """Say what sharing is worth in GPUs and waits."""
-    one_of("--format", form, _FORMATS)
     check_demand(demand)
     if sacct_file and store:
         raise InputError("--sacct-file is read in place of a store; to add it to one: colloc ingest --sacct-file")

@@ -5,9 +5,10 @@ from datetime import datetime
 from math import inf, nan
 from typing import Annotated
 
-import typer
+from typer import Option
 
-from slurm_colloc.cli.colloc.output import one_of, site, window, write
+from slurm_colloc.cli.colloc.options import Output, Since, StoreFolder, Until, format_option
+from slurm_colloc.cli.colloc.output import site, window, write
 from slurm_colloc.cli.colloc.progress import progress
 from slurm_colloc.cli.colloc.visible_store import seen_store
 from slurm_colloc.core.config import SiteConfig
@@ -32,40 +33,31 @@ _ONE_GPU = ("", "", "", "gpu:1")
 
 Mig = Annotated[
     str,
-    typer.Option(
-        "--mig", metavar="GEOMETRY", help="auto, or slices of one GPU as [POOL=]3g.40gb+2g.20gb+1g.10gb@NODES"
-    ),
+    Option(metavar="GEOMETRY", help="auto, or slices of one GPU as [POOL=]3g.40gb+2g.20gb+1g.10gb@NODES"),
 ]
-Mps = Annotated[bool, typer.Option("--mps", help="MPS shares on all whole GPUs")]
-Demand = Annotated[float, typer.Option("--demand", help="so many times the jobs, as 1.2")]
+Mps = Annotated[bool, Option("--mps", help="MPS shares on all whole GPUs")]
+Demand = Annotated[float, Option(help="so many times the jobs, as 1.2")]
 Assume = Annotated[
     str,
-    typer.Option(
-        "--assume", metavar="GIB,PERCENT", help="memory peak and SM activity of jobs of one GPU not measured, as 10,20"
-    ),
+    Option(metavar="GIB,PERCENT", help="memory peak and SM activity of jobs of one GPU not measured, as 10,20"),
 ]
-Since = Annotated[str, typer.Option("--since", help="ISO 8601, or a span such as 7d")]
-Until = Annotated[str, typer.Option("--until", help="ISO 8601, a span, or now")]
-Output = Annotated[str, typer.Option("--output", "-o", help="file instead of standard output")]
-Folder = Annotated[str, typer.Option("--store", help="folder of the store; else the site's")]
 
 
 def plan(
     mig: Mig = "",
     mps: Mps = False,
-    shards: Annotated[bool, typer.Option("--shards", help="shards on all whole GPUs")] = False,
-    adoption: Annotated[float, typer.Option("--adoption", help="the part of jobs that csub places, as 0.3")] = 1.0,
-    gpus: Annotated[int, typer.Option("--gpus", help="so many GPUs more or fewer, as +8 or -8: whole nodes")] = 0,
+    shards: Annotated[bool, Option("--shards", help="shards on all whole GPUs")] = False,
+    adoption: Annotated[float, Option(help="the part of jobs that csub places, as 0.3")] = 1.0,
+    gpus: Annotated[int, Option(help="so many GPUs more or fewer, as +8 or -8: whole nodes")] = 0,
     demand: Demand = 1.0,
     assume: Assume = "",
     since: Since = "30d",
     until: Until = "now",
-    form: Annotated[str, typer.Option("--format", help="table or json")] = "table",
+    form: Annotated[str, format_option("table", "json")] = "table",
     output: Output = "",
-    store: Folder = "",
+    store: StoreFolder = "",
 ) -> None:
     """Replay the past queue with slices, shares or other GPUs."""
-    one_of("--format", form, ("table", "json"))
     if not 0 < adoption <= 1:
         raise InputError(f"--adoption {adoption:g} is no part of jobs above 0 and up to 1")
     check_demand(demand)

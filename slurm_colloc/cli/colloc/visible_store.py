@@ -9,14 +9,13 @@ from duckdb import DuckDBPyConnection
 
 from slurm_colloc.cli.colloc.output import say, state_folder
 from slurm_colloc.cli.colloc.progress import progress
-from slurm_colloc.core.clock import now
 from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.facts.aggregate import aggregate
 from slurm_colloc.slurm.job_visibility import Visible
 from slurm_colloc.store import rights
 from slurm_colloc.store.equivalents import SLICES
 from slurm_colloc.store.store import Store, open_store
-from slurm_colloc.store.window import Window
+from slurm_colloc.store.window import Window, window_of
 
 
 def seen_store(folder: str, config: SiteConfig | None, by: str = SLICES) -> Store:
@@ -37,7 +36,7 @@ def visible_here(folder: str, config: SiteConfig | None) -> Visible:
 @contextmanager
 def added_up(store: Store, ends: tuple[datetime, datetime]) -> Iterator[tuple[DuckDBPyConnection, Window]]:
     """Give a database of the store whose window [start, end) is aggregated."""
-    window = Window(ends[0].timestamp(), ends[1].timestamp(), now())
+    window = window_of(*ends)
     with store.connect(window.since_s, window.until_s) as database:
         with progress("adding up days") as step:
             aggregate(database, store, window, step=step)

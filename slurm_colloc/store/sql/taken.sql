@@ -1,7 +1,8 @@
 -- The runs in a sacct text; ``reason`` says why a row is not taken.
 WITH rows_in AS ({rows}),
 timed AS (
-    SELECT r.*, {times}, {eligible} AS eligible_at, {suspended} AS suspended_s, {elapsed} AS elapsed_s
+    SELECT r.*, {times}, time_s("Eligible", NULL) AS eligible_at, duration_s("Suspended") AS suspended_s,
+           coalesce(TRY_CAST("ElapsedRaw" AS UINTEGER), if("Elapsed" != '', duration_s("Elapsed"), NULL)) AS elapsed_s
     FROM rows_in r{zones}
     WHERE misfit IS NOT NULL OR NOT contains("JobID", '.')
 ),
