@@ -1,5 +1,5 @@
 -- What the texts of a sacct row stand for; NULL of one that is nothing of the kind.
-CREATE MACRO is_none(text) AS coalesce(text, '') IN ('', 'Unknown', 'None', '0');
+CREATE MACRO is_none(text) AS text IN ('', 'Unknown', 'None', '0');
 -- A local time, which says nothing of its zone.
 CREATE MACRO is_local(text) AS regexp_full_match(text, '\d\d\d\d-\d\d-\d\dT\d\d:\d\d:\d\d');
 CREATE MACRO local_s(text) AS epoch(TRY_CAST(text AS TIMESTAMP))::BIGINT;
