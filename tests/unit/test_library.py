@@ -183,7 +183,7 @@ def test_a_job_is_placed_as_csub_places_it(shell: Shell, monkeypatch: pytest.Mon
         slurm_colloc.place(script)
 
 
-PAGE = [block.text for block in blocks() if block.page == "docs/how-to/report.md" and block.kind == "python"]
+PAGE = [block.text for block in blocks() if block.page == "docs/how-to/python.md" and block.kind == "python"]
 
 
 def test_the_examples_of_the_page_run(kept: Store, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
