@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import partial
 from itertools import groupby
+from operator import itemgetter
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -296,7 +297,11 @@ def zone_joins(names: Sequence[str], zoned: bool) -> str:
     """Return SQL that joins to rows ``r`` what their local minutes are, as ``make_zones`` has it."""
     if not zoned:
         return ""
-    return "".join(f' LEFT JOIN zones at_{name} ON at_{name}.minute = left(r."{name}", 16)' for name in names)
+    return "".join(
+        f' LEFT JOIN zones at_{name} ON is_local(r."{name}")'
+        f' AND left(r."{name}", 16) BETWEEN at_{name}.first_minute AND at_{name}.last_minute'
+        for name in names
+    )
 
 
 def time_of(name: str, zoned: bool) -> str:
@@ -305,15 +310,33 @@ def time_of(name: str, zoned: bool) -> str:
 
 
 def make_zones(database: duckdb.DuckDBPyConnection, rows: Rows, zone: tzinfo) -> None:
-    """Make the table of what the local minutes in ``rows`` are in ``zone``."""
+    """Make the table of what the local minutes in ``rows`` are in ``zone``: a row for minutes that are of one offset.
+
+    With a row for each minute the table, which is joined once for each time of a run, is too large for the memory that
+    a database may take.
+    """
     times = " UNION ALL ".join(f'SELECT "{name}" AS local FROM rows_in' for name in TIMES)
-    minutes = database.execute(
-        f"WITH rows_in AS MATERIALIZED ({rows.select(TIMES)}) SELECT DISTINCT left(local, 16) FROM ({times}) "
-        "WHERE is_local(local)",
+    hours = database.execute(
+        f"WITH rows_in AS MATERIALIZED ({rows.select(TIMES)}) SELECT DISTINCT left(local, 13) AS hour FROM ({times}) "
+        "WHERE is_local(local) ORDER BY hour",
         {"odd": rows.odd},
     ).fetchall()
-    offsets = [(minute, *local_offsets_s(minute, zone)) for (minute,) in minutes]
-    make_rows(database, "zones", kinds_of("minute VARCHAR, offset_s BIGINT, later_offset_s BIGINT"), offsets)
+    minutes = (found for (hour,) in hours for found in _minutes_of(hour, zone))
+    spans = []
+    for offsets, of_one in groupby(minutes, key=itemgetter(1)):
+        names = [minute for minute, _ in of_one]
+        spans.append((names[0], names[-1], *offsets))
+    kinds = kinds_of("first_minute VARCHAR, last_minute VARCHAR, offset_s BIGINT, later_offset_s BIGINT")
+    make_rows(database, "zones", kinds, spans)
+
+
+def _minutes_of(hour: str, zone: tzinfo) -> list[tuple[str, tuple[int | None, int | None]]]:
+    """Return the first and the last minute of a local hour with their offsets, or all where these differ."""
+    minutes = [f"{hour}:{number:02}" for number in range(60)]
+    ends = [(minute, local_offsets_s(minute, zone)) for minute in (minutes[0], minutes[-1])]
+    if ends[0][1] == ends[1][1]:
+        return ends
+    return [(minute, local_offsets_s(minute, zone)) for minute in minutes]
 
 
 def local_offsets_s(minute: str, zone: tzinfo) -> tuple[int | None, int | None]:

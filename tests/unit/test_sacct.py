@@ -3,9 +3,11 @@ import csv
 import io
 import json
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from zoneinfo import ZoneInfo
 
+import duckdb
 import pytest
 
 from slurm_colloc.core.errors import InputError
@@ -23,6 +25,8 @@ from slurm_colloc.sources.sacct import (
     day_windows,
     parse_time,
 )
+from slurm_colloc.store.runs import take_rows
+from slurm_colloc.store.text_rows import Form
 from tests.unit.golden import Printed
 from tests.unit.made import DELIMITER, RECORDED, RELEASES, run
 from tests.unit.stored import taken
@@ -186,6 +190,53 @@ def test_times(text: str, at_s: int | None) -> None:
     assert parse_time(text, ZoneInfo("UTC")) == at_s
     parsed = taken(terminated(line(Submit=text, Start=text, End="Unknown")), zone=ZoneInfo("UTC"), end=END)
     assert [(row.submit_s, row.start_s, row.end_s) for row in parsed.rows] == [(at_s, at_s, None)]
+
+
+@pytest.mark.parametrize(
+    ("name", "day"),
+    [
+        ("Europe/Oslo", "2025-03-30"),
+        ("Europe/Oslo", "2025-10-26"),
+        ("Australia/Lord_Howe", "2025-04-06"),  # by half an hour
+        ("Australia/Lord_Howe", "2025-10-05"),
+        ("America/St_Johns", "2010-03-14"),  # at one minute past midnight
+        ("America/St_Johns", "2010-11-07"),
+    ],
+)
+def test_each_minute_of_a_day_on_which_clocks_change(name: str, day: str) -> None:
+    zone = ZoneInfo(name)
+    noon = datetime.fromisoformat(f"{day}T12:00:00")
+    minutes = [noon + timedelta(minutes=number) for number in range(-1440, 1440)]
+    sure, left_out = {}, 0
+    for minute in minutes:
+        early, late = (minute.replace(tzinfo=zone, fold=fold) for fold in (0, 1))
+        if early.astimezone(UTC).astimezone(zone).replace(tzinfo=None) != minute:
+            left_out += 1
+        elif early.utcoffset() == late.utcoffset():
+            sure[minute.isoformat()] = int(early.timestamp())
+    rows = [line(minute.isoformat(), Submit="0", Start=minute.isoformat(), End="Unknown") for minute in minutes]
+    # Of these the offset is known without the zone.
+    rows += [line(f"{minute}Z", Submit="0", Start=f"{minute}Z", End="Unknown") for minute in sure]
+    parsed = taken(terminated(*rows), zone=zone, end=END)
+    found = {row.job_id: row.start_s for row in parsed.rows}
+    assert {minute: found[minute] for minute in sure} == sure
+    assert {minute: found[f"{minute}Z"] for minute in sure} == {
+        minute: int(datetime.fromisoformat(f"{minute}Z").timestamp()) for minute in sure
+    }
+    assert sum(count for reason, count in parsed.rejected.items() if "does not exist" in reason) == left_out
+
+
+def test_local_minutes_of_a_year_are_few_rows(tmp_path: Path) -> None:
+    """A row for each minute would be more than the memory of a report holds."""
+    begin = datetime(2025, 1, 1)  # noqa: DTZ001 the zone is what is asked
+    starts = [(begin + timedelta(minutes=59 * number)).isoformat() for number in range(8900)]
+    path = tmp_path / "sacct.txt"
+    path.write_text(terminated(*(line(start, Start=start, End="Unknown") for start in starts)))
+    form = Form(FIELDS, END.encode(), f"{END}\n".encode(), b"")
+    with duckdb.connect() as database:
+        counted = take_rows(database, str(path), form, OSLO, 2e9, str(tmp_path))
+        spans = database.execute("SELECT offset_s, later_offset_s FROM zones ORDER BY first_minute").fetchall()
+    assert (counted.rows_in, spans) == (8900, [(3600, None), (None, None), (7200, None), (7200, 3600), (3600, None)])
 
 
 @pytest.mark.parametrize("text", ["\u00b2", "12:00", "2026-13-01T00:00:00", "-5", "NaN"])
