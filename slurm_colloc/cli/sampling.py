@@ -16,6 +16,7 @@ from typing import NamedTuple, NoReturn
 from slurm_colloc.cli.colloc.output import run as run_and_exit
 from slurm_colloc.cli.colloc.output import say
 from slurm_colloc.core.errors import ConfigError, DeadlineError, ProcessError, StoreError
+from slurm_colloc.core.model import Evidence
 from slurm_colloc.core.process import ask, replace
 from slurm_colloc.core.usage_model import NodeSample
 from slurm_colloc.estimate.records import drop_evidence
@@ -25,7 +26,7 @@ from slurm_colloc.observe.journal import append, claim
 from slurm_colloc.observe.loop import Pace, Sink, follow
 from slurm_colloc.observe.notify import notify
 from slurm_colloc.observe.sampler import Sampler, Told
-from slurm_colloc.rebind.waiting import start_look
+from slurm_colloc.rebind.waiting import GAP_S, start_look
 from slurm_colloc.slurm.clean_environment import unfiltered
 from slurm_colloc.slurm.jobs import HeldHere, held_question, parse_held
 
@@ -164,34 +165,40 @@ def _keeper(settings: Settings) -> Sink:
         drop_evidence(settings.evidence, evidence)
         fold_once()
         if settings.late:
-            looks.after(evidence.elapsed_s or 0.0)
+            looks.after(evidence)
 
     return keep
 
 
 class _Looks:
     """Has the user's waiting jobs looked at: as the job begins, when one before it may have ended, then ever less
-    often, and when this job begins to count for those like it."""
+    often; and as soon as this job counts for those like it."""
 
     def __init__(self, cluster: str, settle_s: float) -> None:
         self._cluster, self._settle_s = cluster, settle_s
-        self._next_s = 0.0
-        self._pid: int | None = None
+        self._next_s, self._gap_s = 0.0, GAP_S
+        self._pids: list[int] = []
 
-    def after(self, elapsed_s: float) -> None:
-        """Take note of how long the job is measured, and start a look where one is due."""
-        if self._pid is not None and os.waitpid(self._pid, os.WNOHANG)[0]:
-            self._pid = None
-        if self._pid is None and elapsed_s >= self._next_s:
-            try:
-                self._pid = start_look(self._cluster, os.environ)
-            except ProcessError as error:
-                say(f"{error}; jobs that wait stay as they are")
-            # This look is still due if another one was just before.
-            apart_s = min(_MOST_APART_S, max(_LEAST_APART_S, elapsed_s)) if self._pid else _AGAIN_S
-            self._next_s = elapsed_s + apart_s
-            if elapsed_s < self._settle_s < self._next_s:
-                self._next_s = self._settle_s
+    def after(self, run: Evidence) -> None:
+        """Take note of what the job has shown, and start a look where one is due."""
+        from slurm_colloc.estimate.interrupted import has_settled  # the agent looks for nobody
+
+        self._pids = [pid for pid in self._pids if not os.waitpid(pid, os.WNOHANG)[0]]
+        elapsed_s = run.elapsed_s or 0.0
+        if self._settle_s and has_settled(run, self._settle_s):
+            self._settle_s, self._next_s, self._gap_s = 0.0, elapsed_s, _AGAIN_S
+        if elapsed_s < self._next_s:
+            return
+        # This look is still due if another one was just before.
+        self._next_s = elapsed_s + _AGAIN_S
+        try:
+            pid = start_look(self._cluster, os.environ, self._gap_s)
+        except ProcessError as error:
+            say(f"{error}; jobs that wait stay as they are")
+            return
+        if pid:
+            self._pids.append(pid)
+            self._next_s, self._gap_s = elapsed_s + min(_MOST_APART_S, max(_LEAST_APART_S, elapsed_s)), GAP_S
 
 
 def _fold(settings: Settings) -> None:

@@ -338,7 +338,8 @@ class Evidence(NamedTuple):
     ``source`` names who measured it, empty where we did; others say nothing of samples. ``cpu_cores_q95`` is
     the least number of cores that the run stayed at or below for 95 % of the sampled time, ``host_mem_peak_mib``
     its largest memory on the host. ``busy_mean_pct`` is the part of the time in which a kernel ran at all, over the
-    samples of ``sm_active_mean_pct`` and of a run that had a whole GPU for itself; None of any other.
+    samples of ``sm_active_mean_pct`` and of a run that had a whole GPU for itself; None of any other. ``ran_s`` is
+    the length of the samples in which kernels ran, where our sampler in the job knows it.
     """
 
     job_id: str
@@ -362,6 +363,7 @@ class Evidence(NamedTuple):
     cpu_cores_q95: float | None = None
     host_mem_peak_mib: int | None = None
     busy_mean_pct: float | None = None
+    ran_s: float | None = None
 
 
 class Answered(NamedTuple):

@@ -13,7 +13,7 @@ from slurm_colloc.estimate.exact import MARGIN, footprint_by, is_greedy
 from slurm_colloc.estimate.question import Question
 
 RUNG = "probe"
-_AT_REST_BY = 0.5
+_AT_REST_BY = _RAN_FOR = 0.5
 # A run whose GPU did nothing all the time (it loads data, it waits for a server) has not begun to need memory.
 _IDLE_PCT = 1.0
 
@@ -32,13 +32,18 @@ def from_cut_runs(question: Question) -> Footprint | Reason:
 
 def from_running_runs(question: Question) -> Footprint | Reason:
     """Return the footprint that runs which go on support, or why they support none yet."""
-    at_rest = filter(_was_at_rest, question.running)
-    # Nobody knows whether kernels run in a run without SM activity.
-    settled = [run for run in at_rest if run.sampled_s >= question.settle_s and run.sm_active_q95_pct]
-    if settled:
+    if settled := [run for run in question.running if has_settled(run, question.settle_s)]:
         return _by(question, settled, RUNNING, "running-at-rest", RUNNING)
     sampled_s, job_id = max((run.sampled_s, run.job_id) for run in question.running)
     return because("not-settled", job_id=job_id, sampled_s=sampled_s, settle_s=question.settle_s)
+
+
+def has_settled(run: Evidence, after_s: float) -> bool:
+    """Return whether a run that goes on has shown what the job needs."""
+    # Kernels that have just begun show little, and memory is at rest while none runs; none is seen without SM activity.
+    ran_s = run.ran_s or 0.0
+    is_known = run.sampled_s >= after_s and ran_s >= run.sampled_s * _RAN_FOR
+    return is_known and _was_at_rest(run._replace(sampled_s=ran_s))
 
 
 def _by(question: Question, at_rest: Sequence[Evidence], rung: str, code: str, margin: str = MARGIN) -> Footprint:

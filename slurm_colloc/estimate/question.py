@@ -49,3 +49,11 @@ def question(signature: str, numbers: tuple[str, ...], known: Known, hint: str |
         by_command=known.by_command,
         running=known.running,
     )
+
+
+def settles_after_s(least_s: float, limit_min: float | None) -> float:
+    """Return for how long a run that goes on must have been sampled to count for a job of this time limit.
+
+    That is a tenth of the limit, six seconds of each minute; 0: it never counts.
+    """
+    return least_s and max(least_s, 6 * (limit_min or 0))

@@ -141,6 +141,7 @@ class EvidenceBuilder:
             cpu_cores_q95=None if (tenths := _quantile(self._core_seconds, 0.95)) is None else tenths / 10,
             host_mem_peak_mib=self._host_mem_mib,
             busy_mean_pct=self._busy_sum / self._busy_s if is_alone and self._busy_s else None,
+            ran_s=self._ran_s,
         )
 
 

@@ -28,8 +28,8 @@ _ENDED, _FAILED, _LOOKED = "ended", "failed.json", "looked"
 # late.sbatch.j2 knows it too.
 _SAID = ".said"
 _MOST_KEPT = 500
-# No user's jobs are looked at more often, whoever wants it.
-_GAP_S = 20.0
+# No user's jobs are looked at more often where there is no news.
+GAP_S = 20.0
 
 
 class Change(NamedTuple):
@@ -184,21 +184,23 @@ def note_failed(cluster: str, signature: str, partitions: Iterable[str], until_s
     write_atomic(os.path.join(_made(cluster), _FAILED), json.dumps(failed).encode())
 
 
-def start_look(cluster: str, environ: Mapping[str, str]) -> int | None:
+def start_look(cluster: str, environ: Mapping[str, str], gap_s: float = GAP_S) -> int | None:
     """Have the user's waiting jobs looked at by a process of its own, and return its pid; None where that is not due.
+
+    It is due where a job waits and none was started for so long.
 
     Raises:
         ProcessError: it cannot be started.
     """
+    with suppress(StoreError):
+        if not _names(folder_of(cluster)):
+            return None
     with suppress(OSError):
-        if 0 <= now() - os.stat(lock_path(cluster)).st_mtime < _GAP_S:
+        if 0 <= now() - os.stat(lock_path(cluster)).st_mtime < gap_s:
             return None
         # Whoever starts one touches it: one of several does, and one that fails at once is not started all the time.
         os.utime(lock_path(cluster))
-    with suppress(StoreError):
-        if _names(folder_of(cluster)):
-            return detach([sys.executable, "-I", "-m", "slurm_colloc.rebind.program"], environ)
-    return None
+    return detach([sys.executable, "-I", "-m", "slurm_colloc.rebind.program"], environ)
 
 
 def lock_path(cluster: str) -> str:

@@ -12,7 +12,7 @@ from slurm_colloc.core.errors import DeadlineError
 from slurm_colloc.core.model import GPU_OOM, Evidence, Footprint, JobRequest, Placement, Quantiles, Reason, because
 from slurm_colloc.estimate.ladder import estimate, estimate_at_site
 from slurm_colloc.estimate.lookup import look_up
-from slurm_colloc.estimate.question import Question, question
+from slurm_colloc.estimate.question import Question, question, settles_after_s
 from slurm_colloc.estimate.signature import BY_SESSION
 from slurm_colloc.placement.candidate import Access, asked_limit_min
 from slurm_colloc.placement.choose import place
@@ -63,8 +63,7 @@ def footprint_of_runs(
 ) -> tuple[Footprint, tuple[Reason, ...]]:
     """Return what a job needs by its hint and by what is known of its runs now; see ``footprint_of``."""
     history = look_up(config, request.signature, job_states, request.command)
-    # And a tenth of its time limit: six seconds of each minute.
-    settle_s = (least_s := config.sharing.settle_s) and max(least_s, 6 * (asked_limit_min(request, config) or 0))
+    settle_s = settles_after_s(config.sharing.settle_s, asked_limit_min(request, config))
     asking = question(request.signature, request.numbers, history, hint)._replace(settle_s=settle_s)
     footprint = estimate_at_site(asking, config.paths.state)
     # The user's word on the job holds.

@@ -157,5 +157,5 @@ def test_what_is_recorded_is_too_short_for_the_sites_settling_time() -> None:
     found = list(settled_lines((one for path in files for one in read_series(path)), [Sharing().settle_s, 20.0]))
     assert found[1:] == [
         ("600 s", "22", "0", "0", "0", "0", "100 %"),
-        ("20 s", "22", "16", "8", "3", "2", "60 %"),
+        ("20 s", "22", "16", "2", "1", "0", "78 %"),
     ]

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from slurm_colloc.core.model import Evidence
 from slurm_colloc.core.usage_model import NodeSample
+from slurm_colloc.estimate.interrupted import has_settled
 from slurm_colloc.observe.evidence import EvidenceBuilder
 from tests.unit.made import H100, device, host, near, process, seen
 
@@ -40,6 +41,13 @@ def test_time_weighs() -> None:
 def test_time_without_kernels_is_not_in_the_mean() -> None:
     assert built(0.0, 0.0, 60.0, 80.0).sm_active_mean_pct == 70.0
     assert built(0.0, 0.0).sm_active_mean_pct == 0.0
+
+
+def test_a_start_without_kernels_is_no_time_in_which_they_ran() -> None:
+    assert (built(*[0.0] * 9, 13.0).ran_s, built(0.0, 0.0).ran_s) == (10.0, 0.0)
+    # As seen on a GPU: twelve seconds, and the first kernels in the last two.
+    assert not has_settled(built(*[0.0] * 10, 2.0, 13.0, intervals=[1.0] * 12), 12.0)
+    assert has_settled(built(*[0.0] * 6, *[13.0] * 6, intervals=[1.0] * 12), 12.0)
 
 
 def test_busy_time_is_that_of_the_samples_in_which_kernels_ran_on_a_gpu_of_its_own() -> None:

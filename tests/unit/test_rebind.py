@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from slurm_colloc.cli.colloc.late import late
-from slurm_colloc.cli.sampling import _Looks
+from slurm_colloc.cli.colloc.sample import sample
+from slurm_colloc.cli.sampling import Settings, _Looks
 from slurm_colloc.core.config import Rule, Sharing, SiteConfig
 from slurm_colloc.core.errors import InputError, ProcessError, StoreError
 from slurm_colloc.core.files import locked
@@ -663,7 +664,7 @@ def test_a_longer_time_limit_asks_for_a_longer_look_at_a_run(config: SiteConfig,
     wait(config, slurm, "7", time_limit_min=60.0)
     wait(config, slurm, "8", time_limit_min=600.0)
     slurm.records["8"]["TimeLimit"] = "10:00:00"
-    run = {"sampled_s": 600.0, "sample_count": 60, "grew_until_s": 1.0, "sm_active_q95_pct": 5.0}
+    run = {"sampled_s": 600.0, "ran_s": 600.0, "sample_count": 60, "grew_until_s": 1.0, "sm_active_q95_pct": 5.0}
     learn(job_id="5", state="RUNNING", elapsed_s=600.0, **run)
     look(config, slurm)
     assert [change(config, job_id) is None for job_id in ("7", "8")] == [False, True]
@@ -696,23 +697,97 @@ def test_words_of_jobs_that_have_begun_are_nothing_to_look_at(
     os.utime(lock_path(config.cluster), (0, 0))
     monkeypatch.setattr("slurm_colloc.rebind.waiting.detach", lambda argv, environ: 1)
     assert start_look(config.cluster, {}) is None
-    os.utime(lock_path(config.cluster), (0, 0))
     wait(config, slurm, "8")
     assert [start_look(config.cluster, {}) for _ in range(3)] == [1, None, None]
 
 
-def test_a_look_that_was_not_due_is_had_as_soon_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As this job begins to count for those like it, the last look of another one may be some seconds old."""
-    clock, tried = [0.0], []
+# What a run has shown, from its first sample on.
+Shown = Mapping[str, object]
+AT_REST = {"grew_until_s": 0.0}
 
-    def start(cluster: str, environ: Mapping[str, str]) -> None:
-        tried.append(clock[0])
+
+def tries(monkeypatch: pytest.MonkeyPatch, settle_s: float, pid: int | None, *runs: tuple[float, Shown]) -> list[float]:
+    """Return when a look was tried by the sampler of a run that had shown so much by then; each try ends at once."""
+    tried: list[float] = []
+
+    def start(cluster: str, environ: Mapping[str, str], gap_s: float) -> int | None:
+        tried.append(at_s)
+        return pid
 
     monkeypatch.setattr("slurm_colloc.cli.sampling.start_look", start)
-    looks = _Looks("c", 600.0)
-    for clock[0] in (0.0, 3.0, 5.0, 9.0, 11.0, 598.0, 600.0, 603.0, 605.0):
-        looks.after(clock[0])
-    assert tried == [0.0, 5.0, 11.0, 598.0, 600.0, 605.0]
+    monkeypatch.setattr("slurm_colloc.cli.sampling.os.waitpid", lambda pid, options: (pid, 0))
+    looks = _Looks("c", settle_s)
+    for at_s, shown in runs:
+        so_far = {"elapsed_s": at_s, "sampled_s": at_s, "ran_s": at_s}
+        looks.after(evidence("1", 8000, state="RUNNING", **{**so_far, **shown}))
+    return tried
+
+
+def test_a_look_that_was_not_due_is_had_as_soon_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As this job begins to count for those like it, the last look of another one may be some seconds old."""
+    times = (0.0, 3.0, 5.0, 9.0, 11.0, 598.0, 600.0, 603.0, 605.0)
+    assert tries(monkeypatch, 600.0, None, *((at_s, AT_REST) for at_s in times)) == [
+        0.0,
+        5.0,
+        11.0,
+        598.0,
+        600.0,
+        605.0,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("settle_s", "shown", "looked"),
+    [
+        (12.0, AT_REST, [0.0, 12.0, 42.0]),
+        (36.0, AT_REST, [0.0, 30.0, 36.0]),
+        # Memory that grew until then is at rest when as much time again has passed.
+        (12.0, {"grew_until_s": 8.0}, [0.0, 16.0]),
+        (12.0, {"sm_active_q95_pct": 0.0, "grew_until_s": 0.0}, [0.0, 30.0]),
+        (12.0, {"grew_until_s": 0.0, "sampled_s": 11.0}, [0.0, 30.0]),
+        (0.0, AT_REST, [0.0, 30.0]),
+    ],
+)
+def test_waiting_jobs_are_looked_at_when_a_run_begins_to_count(
+    monkeypatch: pytest.MonkeyPatch, settle_s: float, shown: Shown, looked: list[float]
+) -> None:
+    assert tries(monkeypatch, settle_s, 1, *((float(at_s), shown) for at_s in range(0, 44, 2))) == looked
+
+
+@pytest.mark.parametrize(("limit_s", "settle_s"), [(None, 600.0), (3600, 600.0), (7200, 720.0)])
+def test_a_sampler_knows_the_tenth_of_its_jobs_limit(
+    config: SiteConfig, monkeypatch: pytest.MonkeyPatch, limit_s: int | None, settle_s: float
+) -> None:
+    settings: list[Settings] = []
+    monkeypatch.setattr("slurm_colloc.cli.sampling.sample", settings.append)
+    monkeypatch.setattr("slurm_colloc.cli.colloc.sample.site_or_none", lambda: config)
+    monkeypatch.delenv("SLURM_JOB_END_TIME", raising=False)
+    if limit_s:  # it begins a little after its job
+        monkeypatch.setenv("SLURM_JOB_END_TIME", str(int(time.time()) + limit_s - 2))
+    sample(node="g1", evidence="/e", job="7", signature=SIGNATURE)
+    assert settings[0].settle_s == settle_s
+
+
+def test_a_run_that_begins_to_count_waits_less_for_its_look(
+    config: SiteConfig, slurm: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("slurm_colloc.rebind.waiting.detach", lambda argv, environ: 1)
+    wait(config, slurm, "7")
+    path = Path(lock_path(config.cluster))
+    path.touch()
+    for since_s, gaps, started in ((4.0, (5.0, 20.0), [None, None]), (6.0, (20.0, 5.0), [None, 1])):
+        os.utime(path, (time.time() - since_s,) * 2)
+        assert [start_look(config.cluster, {}, gap_s) for gap_s in gaps] == started
+
+
+def test_where_nothing_waits_nobody_keeps_others_from_a_look(config: SiteConfig, slurm: Controller) -> None:
+    wait(config, slurm, "7")
+    look(config, slurm)
+    slurm.records["7"]["JobState"] = "RUNNING"
+    look(config, slurm)
+    os.utime(lock_path(config.cluster), (0, 0))
+    assert start_look(config.cluster, {}) is None
+    assert os.stat(lock_path(config.cluster)).st_mtime == 0
 
 
 @pytest.mark.parametrize("switch", ["late_binding", "policy", "stopped", "user"])

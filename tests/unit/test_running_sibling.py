@@ -23,7 +23,7 @@ from tests.unit.programs import executable
 from tests.unit.shell import Shell
 
 # Each of its conditions is just met.
-JUST_MET = {"sampled_s": 600.0, "grew_until_s": 300.0, "sm_active_q95_pct": 1.0, "sample_count": 3}
+JUST_MET = {"sampled_s": 600.0, "ran_s": 300.0, "grew_until_s": 150.0, "sm_active_q95_pct": 1.0, "sample_count": 3}
 
 
 def going(job_id: str = "1", peak_mib: int | None = 8000, **fields: object) -> Evidence:
@@ -47,10 +47,13 @@ def test_a_settled_run_counts_while_it_goes_on() -> None:
     "missed",
     [
         {"sampled_s": 599.9, "grew_until_s": 0.0},
-        {"grew_until_s": 300.1},
+        # Its start takes long, and its kernels have only begun.
+        {"ran_s": 299.9, "grew_until_s": 0.0},
+        {"ran_s": None},
+        {"grew_until_s": 150.1},
         {"grew_until_s": None},
         {"sm_active_q95_pct": 0.9},
-        {"sm_active_q95_pct": None},
+        {"sm_active_q95_pct": None, "ran_s": 0.0},
         {"sample_count": 2},
         {"peak_mib": 0},
         {"peak_mib": None},
@@ -182,7 +185,7 @@ def test_a_tenth_of_the_time_limit_must_have_been_measured(
 @pytest.mark.parametrize(("settle_s", "given"), [("900", True), ("901", False), ("0", False)])
 def test_the_site_says_after_which_time(shell: Shell, settle_s: str, given: bool) -> None:
     of_site(shell, "[sharing]\n", f"settle_s = {settle_s}\n")
-    siblings(shell, sampled_s=900.0)
+    siblings(shell, sampled_s=900.0, ran_s=450.0)
     shell.run("job.sh")
     assert shell.calls() == ([SLICE] if given else [["job.sh"]])
     assert given or list(said(shell)) == ["none-completed", *(["not-settled"] if settle_s == "901" else [])]

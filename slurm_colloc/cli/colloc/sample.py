@@ -9,8 +9,10 @@ from typer import Argument, Option
 from slurm_colloc.cli import sampling
 from slurm_colloc.cli.colloc.options import Count, Node, Period
 from slurm_colloc.cli.colloc.output import node_name, site_or_none, state_folder
-from slurm_colloc.core.config import Observe, user_data_folder
+from slurm_colloc.core.clock import now
+from slurm_colloc.core.config import SiteConfig, user_data_folder
 from slurm_colloc.core.errors import ConfigError, InputError
+from slurm_colloc.estimate.question import settles_after_s
 from slurm_colloc.submit.running_signature import known_by
 
 
@@ -30,10 +32,11 @@ def sample(
 ) -> None:
     """Measure this node's GPUs by hand, or from inside one job. It goes on until told to stop."""
     config = site_or_none()
+    site = config or SiteConfig(1, "", "")
     if arguments and not script:
         raise InputError(f"argument '{arguments[0]}' is left over: only with --script are there any")
     if script:
-        cluster = config.cluster if config else os.environ.get("SLURM_CLUSTER_NAME", "")
+        cluster = site.cluster or os.environ.get("SLURM_CLUSTER_NAME", "")
         signature, mode = known_by(script, arguments or (), os.environ, cluster)
         evidence = user_data_folder()
     if evidence and not (job and signature):
@@ -42,14 +45,15 @@ def sample(
         if config is None:
             raise ConfigError("no folder for samples: give --journal, or a site.toml with paths.state")
         journal = state_folder("journal", writing=True)
-    observe = config.observe if config else Observe()
+    # Slurm 22.05 does not say when the job ends at the latest; a limit is of whole minutes.
+    limit_min = (float(os.environ.get("SLURM_JOB_END_TIME", 0)) - now()) // 60 + 1
     sampling.sample(
         sampling.Settings(
             node=node or node_name(),
-            cluster=os.environ.get("SLURM_CLUSTER_NAME") or (config.cluster if config else ""),
-            period_s=period or observe.period_s,
-            reader=reader or observe.gpu_reader,
-            dcgm=observe.dcgm,
+            cluster=os.environ.get("SLURM_CLUSTER_NAME") or site.cluster,
+            period_s=period or site.observe.period_s,
+            reader=reader or site.observe.gpu_reader,
+            dcgm=site.observe.dcgm,
             journal=journal,
             evidence=evidence,
             job=job,
@@ -57,7 +61,7 @@ def sample(
             mode=mode,
             watch_pid=watch_pid,
             samples=count,
-            late=config.cluster if config and config.binds_late else "",
-            settle_s=config.sharing.settle_s if config else 0.0,
+            late=site.cluster if site.binds_late else "",
+            settle_s=settles_after_s(site.sharing.settle_s, limit_min),
         )
     )
