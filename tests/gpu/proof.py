@@ -44,7 +44,7 @@ from tests.gpu.proof_plan import BY_HAND, Cell, Planned
 
 CSUB = [sys.executable, "-m", "slurm_colloc.cli.csub"]
 _INGEST_EVERY_S, _QUIET_S = 6.0, 2.0
-_SHOWN = re.compile(r"JobId=(\d+) .*? JobState=(\S+) .*? NumCPUs=(\d+) .*? StdOut=(\S+)(?:.*? TresPerNode=(\S+))?")
+_SHOWN = re.compile(r"JobId=(\d+) .*? JobState=(\S+) .*? NumCPUs=(\d+) .*? StdOut=(\S+)")
 _REPORTED = ("allocated_gpu_hours", "sm_used_gpu_hours", "util_used_gpu_hours", "coverage_pct", "energy_kwh")
 
 
@@ -62,7 +62,6 @@ class Shown(NamedTuple):
     job_id: int
     state: str
     cpus: int
-    gres: str
 
 
 class Late(Exception):
@@ -213,7 +212,7 @@ class Run:
         found: dict[str, list[Shown]] = {}
         for line in slurm.ask("scontrol", "show", "job", "-d", "-o").splitlines():
             if match := _SHOWN.match(line):
-                found.setdefault(match[4], []).append(Shown(int(match[1]), match[2], int(match[3]), match[5] or ""))
+                found.setdefault(match[4], []).append(Shown(int(match[1]), match[2], int(match[3])))
         return {output: sorted(runs) for output, runs in found.items()}
 
     def row(self, job: Job, shown: dict[str, list[Shown]]) -> dict[str, Any]:
@@ -226,13 +225,10 @@ class Run:
         found |= {name: said[name] - self.zero_s if said else None for name in ("began_s", "first_s", "ended_s")}
         found |= {"steps": said.get("steps"), "state": proof_report.state(said, output)}
         found |= {"cpus": runs[-1].cpus if runs else None, "states": [one.state for one in runs]}
-        late = runs[-1].gres if runs and ":mps" in f":{runs[-1].gres}".replace("/", ":") else ""
-        given = decision.get("given", "")
-        found |= {"given": late if given == "as asked" and late else given, "rung": decision.get("rung", "")}
-        found |= {
-            "why": "; ".join(code for code, _ in decision.get("reasons", ())),
-            "promised": proof_report.promised(decision),
-        }
+        codes = [code for code, _ in decision.get("reasons", ())]
+        found |= {"given": decision.get("given", ""), "rung": decision.get("rung", ""), "why": "; ".join(codes)}
+        found["bound_s"] = decision["at_s"] - self.zero_s if "late-bound" in codes else None
+        found["promised"] = proof_report.promised(decision)
         if found["state"] != "COMPLETED":
             print(self.cell.name, job.planned.name, found["state"], output[-1500:], flush=True)
         return found
@@ -254,6 +250,7 @@ def main() -> None:
         "--users", type=int, default=1, choices=range(1, len(USERS) + 1), help="whose programs they are"
     )
     parser.add_argument("--mix", choices=("all", *proof_plan.CLASSES_MIB, *proof_plan.SWEEPS), default="all")
+    parser.add_argument("--programs", default="", help="of a mix of sweeps these alone, by number")
     parser.add_argument("--dry", action="store_true")
     parser.add_argument("--report", action="store_true")
     asked = parser.parse_args()
@@ -273,6 +270,7 @@ def main() -> None:
             if cell in known or not proof_plan.is_ready(cell, known):
                 continue
             planned = proof_plan.plan(trace, asked.jobs, cell.mix, cell.round, asked.median_s, asked.gpus, asked.users)
+            planned = proof_plan.of_programs(planned, [word for word in asked.programs.split(",") if word])
             machine.rates(planned, until_s)
             needed_s = proof_plan.expected_s(cell, planned, done, asked.gpus)
             if needed_s > until_s - time.monotonic():

@@ -226,6 +226,12 @@ def sweeps(trace: Sequence[Task], mix: str, round_: int, steady_s: float) -> lis
     ]
 
 
+def of_programs(planned: Sequence[Planned], programs: Collection[str]) -> list[Planned]:
+    """Return the jobs of some of the sweeps, the first of which arrives at once; of all where none is named."""
+    kept = [one for one in planned if not programs or one.name.rpartition("-")[2] in programs]
+    return [one._replace(arrives_s=one.arrives_s - kept[0].arrives_s) for one in kept]
+
+
 def cores_of(command: str) -> int:
     """Return how many cores a program can use: its own, and one for each thread that decodes."""
     return 1 + (_DECODERS if "--decode" in command else 0)

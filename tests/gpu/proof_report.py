@@ -278,9 +278,10 @@ def _short(value: object) -> str:
 
 
 def decision(folder: Path, job_id: str) -> dict[str, Any]:
-    """Return what csub decided of a job, in a spool of one folder for each user; empty where it decided nothing."""
+    """Return what csub decided last of a job, in a spool of one folder for each user; empty: it decided nothing."""
     found = (json.loads(path.read_text()) for path in folder.glob("*/*.json"))
-    return next((dict(one) for one in found if one.get("job_id") == job_id), {})
+    of_job = (dict(one) for one in found if one.get("job_id") == job_id)
+    return max(of_job, key=lambda one: one["at_s"], default={})
 
 
 def add(path: Path, rows: Sequence[Row]) -> None:

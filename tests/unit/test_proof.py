@@ -1,6 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the tables of tests/gpu/proof.py say of rows."""
 
+import json
+import re
+import statistics
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -59,6 +64,14 @@ def test_a_promise_is_broken_by_more_than_was_promised() -> None:
     assert found["chance"] == pytest.approx(1 - 0.98**2)
 
 
+def test_what_was_decided_last_counts(tmp_path: Path) -> None:
+    for at_s, given in ((2.0, "mps:11"), (1.0, "as asked")):
+        (tmp_path / "ann").mkdir(exist_ok=True)
+        (tmp_path / f"ann/{at_s}-7.json").write_text(json.dumps({"job_id": "7", "at_s": at_s, "given": given}))
+    assert proof_report.decision(tmp_path, "7")["given"] == "mps:11"
+    assert proof_report.decision(tmp_path, "8") == {}
+
+
 def test_a_gpus_activity_is_weighted_by_time() -> None:
     device = DeviceSample("u", 0, "m", "", 80000, 132, 132, True, 50.0, None, 10.0, None, None, None, 900, 100.0, 7.0)
 
@@ -92,3 +105,45 @@ def test_sweeps_are_loops_over_seeds_that_all_name_their_cores() -> None:
     assert [job.arrives_s for job in several] == [0.5 * number for number in range(25)]
     texts = [proof_plan.script(job.name, job.command, 4.0) for job in (*one, *several)]
     assert all("#SBATCH -c " in text for text in texts)
+
+
+def test_some_programs_of_a_mix_keep_their_numbers() -> None:
+    planned = proof_plan.plan(proof_plan.read_trace(), 16, "siblings", 0, 8.0)
+    some = proof_plan.of_programs(planned, ["1", "3"])
+    assert [one.number for one in some] == [*range(5, 10), *range(15, 20)]
+    assert [one.arrives_s for one in some[:2]] == [0.0, 0.5]
+    assert proof_plan.of_programs(planned, []) == planned
+
+
+def test_the_page_tells_what_the_sweeps_rows_hold() -> None:
+    """Each call beside its own whole jobs: the processors of the three were unlike."""
+    checkout = Path(proof_plan.__file__).parents[2]
+    folder, page = checkout / "tests/gpu/proof_siblings_h200", (checkout / "docs/benchmarks.md").read_text()
+    rows = proof_report.read(folder / "rows.jsonl")
+    by_arm = {arm: [one for one in rows if one["arm"] == arm] for arm in ("sbatch", "late")}
+    spans = {arm: proof_report.times(of_arm)["makespan_s"] or 0.0 for arm, of_arm in by_arm.items()}
+    assert f"| {spans['sbatch']:.0f} s | {spans['late']:.0f} s |" in page
+    harmed = proof_report.harm([one for one in proof_report.slowdowns(rows) if one["arm"] == "late"])
+    assert f"**{harmed['broken']} of {harmed['on_shares']} on shares**" in page
+    assert f"{harmed['slowdown_worst']:.2f} times as long" in page
+    pairs = list(pairwise(by_arm["sbatch"]))
+    gap_s = statistics.median(after["began_s"] - before["ended_s"] for before, after in pairs)
+    before = [one for one in by_arm["late"] if 5 <= one["number"] < 20]
+    columns = [beside_own(of_call, gap_s) for of_call in (before, proof_report.read(folder / "mended/rows.jsonl"))]
+    for old, new in zip(*columns, strict=True):
+        assert re.search(rf"\| {re.escape(old)} \| \**{re.escape(new)}\** \|", page), (old, new)
+
+
+def beside_own(rows: list[dict[str, Any]], gap_s: float) -> list[str]:
+    """Return how many jobs had shares, how many of these were slow, the slowest, span, that of whole jobs, ratio."""
+    whole = [one for one in rows if one["given"] == "as asked"]
+    names = dict.fromkeys(one["name"] for one in rows)
+
+    def median_s(name: str, since: str) -> float:
+        return float(statistics.median(one["ended_s"] - one[since] for one in whole if one["name"] == name))
+
+    slow = [(one["ended_s"] - one["first_s"]) / median_s(one["name"], "first_s") for one in rows if one not in whole]
+    span_s = max(one["ended_s"] for one in rows) - min(one["began_s"] for one in rows)
+    alone_s = sum(5 * (median_s(name, "began_s") + gap_s) for name in names) - gap_s
+    counts = [str(len(slow)), str(sum(one > 1.25 for one in slow)), f"{max(slow):.2f}"]
+    return [*counts, f"{span_s:.0f} s", f"{alone_s:.0f} s", f"{span_s / alone_s:.2f}"]
