@@ -5,7 +5,7 @@ The pairs are in tests/recorded/job-pairs, whose README says what they are. Of e
 is recorded under what csub knows it by, and csub's own steps tell what is known of the second then: runs of the same
 job, of nearly the same, or none. "Sized" is nearly the same where the estimate is larger at least in proportion to each
 number that is larger, which is right of a job that is bigger; where the estimate says nothing, so does this. Figures by
-class are printed of the open halves alone, unless `--by-class` asks: who mends what is judged here is not to learn from
+class are printed of what is open alone, unless `--by-class` asks: who mends what is judged here is not to learn from
 a half that is held out. `--names` says which pairs were taken for what they are not. A pair whose first submission is
 not even known again says nothing of a bigger one: how many those are is the last line.
 """
@@ -29,6 +29,7 @@ from slurm_colloc.core.config import SiteConfig, user_data_folder
 from slurm_colloc.core.config_file import load_site
 from slurm_colloc.core.errors import InputError, UnsureError
 from slurm_colloc.core.model import COMPLETED, Evidence, JobRequest, SharingMode
+from slurm_colloc.estimate.bounds import upper_bound
 from slurm_colloc.estimate.ladder import estimate
 from slurm_colloc.estimate.lookup import Known, look_up
 from slurm_colloc.estimate.question import question
@@ -41,7 +42,11 @@ from slurm_colloc.submit.request import build_request
 from slurm_colloc.submit.submission import read_submission
 
 TABLE = Path(__file__).parent / "recorded/job-pairs"
-HALVES = ("open", "held-out", "habits-open", "habits-kept-apart", "habits-variants")
+OPEN, KEPT_APART = (
+    ("open", "habits-open", "later-open"),
+    ("held-out", "habits-kept-apart", "later-kept-apart"),
+)
+HALVES = (*OPEN, *KEPT_APART, "habits-variants")
 # Stands for the folder that a pair is laid out in.
 HOME_OF_JOB = "HOME_OF_JOB"
 _SITE = Path(__file__).parents[1] / "site-configs/h100-mps/site.toml"
@@ -223,25 +228,49 @@ def _ran(signature: str) -> Evidence:
     return Evidence(*told, 20.0, 25.0, False, 700, 3500.0, time.time(), 3500.0)
 
 
-def figures(pairs: Sequence[Pair], *, by_class: bool, names_too: bool) -> Iterator[str]:
-    """Yield lines of how many pairs were taken for what, and of which were taken wrongly."""
-    counted: dict[str, Counter[tuple[str, Answer]]] = {}
+class Judged(NamedTuple):
+    """How many pairs of each class, and of all, were taken for what, and how many first ones were not known again."""
+
+    counts: Mapping[str, Counter[tuple[str, Answer]]]
+    forgotten: int
+    wrong: Sequence[str]
+
+
+def judged(pairs: Sequence[Pair]) -> Judged:
+    """Return what csub takes pairs for."""
+    counts: dict[str, Counter[tuple[str, Answer]]] = {"all": Counter()}
+    wrong = []
     for pair in pairs:
         found = answer(pair)
         for name in (pair.kind, "all"):
-            counted.setdefault(name, Counter())[pair.verdict, found] += 1
-        if names_too and is_wrong(pair, found):
-            yield f"{pair.id}: {pair.verdict}, taken for {found}: {pair.why}"
+            counts.setdefault(name, Counter())[pair.verdict, found] += 1
+        if is_wrong(pair, found):
+            wrong.append(f"{pair.id}: {pair.verdict}, taken for {found}: {pair.why}")
+    return Judged(counts, sum(not known_again(pair) for pair in pairs), wrong)
+
+
+def total(judged_halves: Sequence[Judged]) -> Judged:
+    """Return what was counted of several halves, without classes."""
+    counts = sum((half.counts["all"] for half in judged_halves), Counter[tuple[str, Answer]]())
+    return Judged({"all": counts}, sum(half.forgotten for half in judged_halves), ())
+
+
+def figures(half: Judged, *, by_class: bool) -> Iterator[str]:
+    """Yield lines of how many pairs were taken for what."""
     names: tuple[Answer, ...] = ("same", "near", "sized", "other")
     yield " " * 18 + "".join(f"{name:>10}" for name in ("bigger", *names, "unchanged", *names))
-    for name in [*sorted(set(counted) - {"all"}), "all"] if by_class else ["all"]:
-        of = counted[name]
+    for name in [*sorted(set(half.counts) - {"all"}), "all"] if by_class else ["all"]:
+        of = half.counts[name]
         cells = [[of[verdict, found] for found in names] for verdict in ("bigger", "unchanged")]
         yield f"{name:18}" + "".join(f"{cell:10}" for row in cells for cell in (sum(row), *row))
     (bigger, same, near, *_), (unchanged, known, *_) = ((sum(row), *row) for row in cells)
-    yield f"bigger taken for the same: {same / bigger:.1%}; or for nearly the same: {(same + near) / bigger:.1%}"
-    yield f"unchanged not taken for the same: {1 - known / unchanged:.1%}"
-    yield f"first ones not known when submitted again as they were: {sum(not known_again(pair) for pair in pairs)}"
+    yield f"bigger taken for the same: {_share(same, bigger)}; or for nearly the same: {_share(same + near, bigger)}"
+    yield f"unchanged not taken for the same: {unchanged - known} of {unchanged}, {1 - known / unchanged:.1%}"
+    yield f"first ones not known when submitted again as they were: {half.forgotten}"
+
+
+def _share(count: int, of: int) -> str:
+    return f"{count} of {of}, {count / of:.1%} (with 95 % certainty below {upper_bound(count, of):.1%})"
 
 
 def main() -> None:
@@ -251,11 +280,12 @@ def main() -> None:
     parser.add_argument("--by-class", action="store_true", help="figures by class, of what is held out, too")
     parser.add_argument("--names", action="store_true", help="which pairs were taken for what they are not")
     args = parser.parse_args()
-    for name in args.half:
-        print(f"{name}:")
-        by_class = args.by_class or name.endswith(("open", "variants"))
-        for line in figures(load(TABLE / name), by_class=by_class, names_too=args.names):
-            print(line)
+    halves = {name: judged(load(TABLE / name)) for name in args.half}
+    for name, half in halves.items():
+        print(f"{name}:", *(half.wrong if args.names else ()), sep="\n")
+        print(*figures(half, by_class=args.by_class or name not in KEPT_APART), sep="\n")
+    for names in (OPEN, KEPT_APART) if args.half is HALVES else ():
+        print(f"{', '.join(names)}:", *figures(total([halves[name] for name in names]), by_class=False), sep="\n")
 
 
 if __name__ == "__main__":
