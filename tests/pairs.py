@@ -263,9 +263,10 @@ def figures(half: Judged, *, by_class: bool) -> Iterator[str]:
         of = half.counts[name]
         cells = [[of[verdict, found] for found in names] for verdict in ("bigger", "unchanged")]
         yield f"{name:18}" + "".join(f"{cell:10}" for row in cells for cell in (sum(row), *row))
-    (bigger, same, near, *_), (unchanged, known, *_) = ((sum(row), *row) for row in cells)
+    (bigger, same, near, *_), (unchanged, known, nearly, *_) = ((sum(row), *row) for row in cells)
     yield f"bigger taken for the same: {_share(same, bigger)}; or for nearly the same: {_share(same + near, bigger)}"
-    yield f"unchanged not taken for the same: {unchanged - known} of {unchanged}, {1 - known / unchanged:.1%}"
+    for what, count in (("the same", unchanged - known), ("nearly the same either", unchanged - known - nearly)):
+        yield f"unchanged not taken for {what}: {count} of {unchanged}, {count / unchanged:.1%}"
     yield f"first ones not known when submitted again as they were: {half.forgotten}"
 
 

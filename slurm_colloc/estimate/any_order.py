@@ -75,7 +75,6 @@ def _command(line: str, is_one_task: bool) -> str:
     bare = _SHOWN_TOO.sub("", line)
     if is_one_task and (match := _SRUN.match(bare)):
         bare = bare[match.end() :]
-    bare = re.sub(r"^python(?:3| -u=)", "python ", bare).replace("python  ", "python ")
     is_sorted = _IN_ANY_ORDER.match(bare) and not _NOT_PLAIN.search(bare)
     return (
         " ".join(_sorted_options([token for token in bare.split(" ") if not _SAYS_NOTHING.fullmatch(token)]))

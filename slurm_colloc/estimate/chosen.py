@@ -42,8 +42,6 @@ _LISTERS = frozenset(b"glob listdir list_files files scandir iterdir readdir wal
 _LISTS = rb"glob|listdir|list[._]files|scandir|iterdir|readdir|os\.walk|ImageFolder|load_dataset"
 # A line of a program has one of these if it writes the file which it names.
 _WRITES = rb"(?i)[\"']\s*,\s*(?:mode\s*=\s*)?[\"'][wax]|dump|save|write|\.to_\w+\(|>"
-# This stands behind the size of the largest file of a folder of data.
-OF_LARGEST = " eighths"
 _PARTS, _PART_BYTES = 16, 64 * 1024
 
 
@@ -102,7 +100,7 @@ class Chosen:
         settings = [name for name in names if kind_of(name) == "settings"] if is_globbed else []
         keys = [_said_in(os.path.join(folder, name)) for name in settings[:_MOST_BESIDE]]
         if any(sizes):
-            self.files[f"{folder}/*"] = " ".join([f"{_eighths(max(sizes))}{OF_LARGEST}", *keys])
+            self.files[f"{folder}/*"] = " ".join([f"{_eighths(max(sizes))} eighths", *keys])
 
     def told(self) -> list[bytes]:
         """Return what the run is called of which a file that counts says something."""

@@ -169,7 +169,7 @@ _DEFINES = r"#\s*define\s"
 # Commands that only tell: a job's node and time, the programs and files that are there.
 _TELLS = (
     r"\s*(?:(?:echo|printf|date|hostname|nvidia-smi|pwd|uname|which|ls|free|df|lscpu|whoami|uptime|id|sleep"
-    r"|head|tail|grep|sort|wc|cat|squeue|scontrol\s+show|module\s+list|shopt|ulimit\s+-\w|umask\s+\d+)\b[^=:]*"
+    r"|head|tail|grep|sort|wc|cat|squeue|scontrol\s+show|module\s+(?:list|purge)|shopt|ulimit\s+-\w|umask\s+\d+)\b[^=:]*"
     r"|(?:env|printenv)(?:\s+[A-Z_]+)?|(?:python[\d.]*|nvcc|gcc|conda)\s+(?:--version|-V|list|info)"
     r"|(?:echo|printf|date|nvidia-smi|sleep)\b.*|mkdir\b[^$]*"
     r"|\w+=\1|)\s*".replace(r"\1", "\1")
@@ -182,7 +182,7 @@ _SETS = (
 )
 # The output of a function, or of a whole block, is read by its caller.
 _READS_TOLD = r"(?m)\w\s*\(\s*\)|\bfunction\b|^\s*(?:done|fi|[})])\s*[|>]"
-_TO_ITS_FOLDER = r"cd\s+[\"']?\$\{?SLURM_SUBMIT_DIR\}?[\"']?"
+_TO_ITS_FOLDER = r"cd\s+[\"']?\$\{?SLURM_SUBMIT_DIR\}?[\"']?(?:\s*\|\|\s*exit\b[\s\d]*)?"
 _GOES = r"\b(?:cd|pushd)\s+(?![\"']?\$\{?SLURM_SUBMIT_DIR)"
 # These start one program and say nothing of it.
 _STARTS = (
@@ -232,8 +232,6 @@ def said(content: bytes, ending: str, labels: set[str] | None = None) -> bytes:
         content = re.sub(
             _BLANKS, b" ", re.sub(_SETTING, partial(_but_noise, set() if labels is None else labels), content)
         )
-    if ending == "json":
-        content = content.translate(None, b" \t\r\n")
     small = content.lower()
     counts_runs = any(name in small for name in _OF_RUNS) or re.search(_PORT, small)
     return re.sub(_RUN_NUMBER, rb"\1*", content) if counts_runs else content
@@ -308,7 +306,6 @@ def _of_report(content: bytes) -> bytes:
 def shell_lines(text: str) -> str:
     """Return the lines of a script that do something, each on one line."""
     lines, until = [], ""
-    waits = "&" in text and bool(re.search(r"(?<![>&<])&(?![>&])", text))
     reads_told = any(sign in text for sign in ("(", "function", "|", ">")) and bool(re.search(_READS_TOLD, text))
     goes = ("cd" in text or "pushd" in text) and bool(re.search(_GOES, text))
     for number, line in enumerate(text.replace("\\\n", " ").splitlines()):
@@ -323,7 +320,6 @@ def shell_lines(text: str) -> str:
             until = match[1]
         elif (
             (("=" in bare or bare.startswith(("set", "trap"))) and re.fullmatch(_SETS, bare))
-            or (bare == "wait" and not waits)
             or (not goes and bare.startswith("cd") and re.fullmatch(_TO_ITS_FOLDER, bare))
             or (not reads_told and _only_tells(bare))
         ):
@@ -343,10 +339,8 @@ def _as_started(line: str) -> str:
 
 def _only_tells(line: str) -> bool:
     """Return whether each command of a line tells something to who reads the output, and none leaves anything."""
-    program, _, rest = line.partition(" ")
+    program = line.partition(" ")[0]
     if "`" in line or line.startswith("#!") or (program.isalnum() and program not in _ENDINGS["tellers"]):
-        return False
-    if program.startswith("python") and not rest.lstrip().startswith(("-", "list", "info")):
         return False
     bare, inside = re.sub(_QUIETED, "_", line), True
     while inside and (match := re.search(r"\$\(([^()]*)\)", bare)):

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from slurm_colloc.estimate.content import C_LIKE, COMPILED, ending_of, has_own_print, said, says_nothing
+from slurm_colloc.estimate.content import C_LIKE, COMPILED, ending_of, has_own_print, kind_of, said, says_nothing
 from slurm_colloc.estimate.digest import digest
-from slurm_colloc.estimate.option_names import is_label, word_sets
+from slurm_colloc.estimate.option_names import is_inert, word_sets
 from slurm_colloc.estimate.places import TooMuchError
 from slurm_colloc.estimate.texts import FORM_BYTES
 
@@ -24,7 +24,7 @@ _NAMES = word_sets(
     {
         # These objects say something, by these of their functions.
         "speakers": "log logger logging _log _logger warnings console pbar tqdm",
-        "says": "debug info warning warn error critical write log set_postfix",
+        "says": "debug info warning warn error critical write log set_postfix basicConfig",
         # A message may call these: each asks for something small and changes nothing.
         "asks": "item size dim numel format join time perf_counter now strftime get_last_lr len str int float round"
         " type repr memory_allocated max_memory_allocated getLogger",
@@ -42,7 +42,11 @@ _READS_TYPES = (
     rb"typer|tyro|jsonargparse|signature|__annotations__|type_hints|Annotated|pydantic|beartype|\bCLI\b|hydra"
 )
 _BLANKS = rb"(?m)^[ \t]+|[ \t]*([=,;(){}]|<-)[ \t]*|[ \t]+$"
-_KEY, _LIST = r"([\w.\"'/-]+):(?: |$)", "- "
+_KEY, _LIST = r"([\w.\"'/-]+)(?::(?: |$)|:? ?=\*$)", "- "
+# A number under a name, wherever it stands in settings.
+_NUMBER = r"(?<![\w.+-])([A-Za-z_][\w.-]*)([\"']?[ \t]*[:=][ \t]*)([-+]?\d[\d_]*(?:\.\d*)?(?:[eE][-+]?\d+)?)(?![\w.+-])"
+# Each of these may hold something of its own on the GPU.
+_SEVERAL = r"(?i)worker|thread"
 _QUOTED = r"([\"'])([A-Za-z][\w./-]*)\1"
 
 
@@ -60,37 +64,49 @@ def forms(contents: Mapping[str, bytes], paths: Sequence[str]) -> dict[str, str]
 
 
 def form_of(content: bytes, ending: str) -> str:
-    """Return what stays of a file of this ending (without its dot); empty where that is not known."""
+    """Return what stays of a file of this ending (without its dot); empty where that is not known.
+
+    Behind a hyphen stands what its numbers are known by that change no need of a GPU, where there are any: epochs.
+    """
+    inert = list[str]()
     try:
-        form = repr(_Python(content).tree) if ending == "py" else _of_text(said(content, ending), ending)
+        if ending == "py":
+            form = repr(_Python(content, inert).tree)
+        else:
+            form = _of_text(content if ending in ("json", "toml") else said(content, ending), ending, inert)
     except (ValueError, SyntaxError, RecursionError, MemoryError):
         return ""
-    return digest(form, 8) if form else ""
+    numbers = f"-{digest(repr(sorted(inert)), 8)}" if inert else ""
+    return f"{digest(form, 8)}{numbers}" if form else ""
 
 
-def _of_text(text: bytes, ending: str) -> str:
-    if ending == "json":
-        return json.dumps(_but_noise(json.loads(text)), sort_keys=True)
-    if ending == "toml":
-        import tomllib  # 2 ms
+def _number(inert: list[str], name: str, number: str) -> str:
+    """Return what stands for a number in a form; one that changes a run time and no need of a GPU is kept apart."""
+    if says_nothing(name, number):
+        return "1"
+    if not is_inert(name) or re.search(_SEVERAL, name):
+        return number
+    inert.append(f"{name}={number}")
+    return "0"
 
-        return json.dumps(_but_noise(tomllib.loads(text.decode())), sort_keys=True, default=str)
-    if ending in ("yaml", "yml"):
-        return "\n".join(_in_order(text.decode().split("\n")))
+
+def _of_text(text: bytes, ending: str, inert: list[str]) -> str:
+    if kind_of(f".{ending}") == "settings":
+        settings = re.sub(
+            _NUMBER, lambda found: found[1] + found[2] + _number(inert, found[1], found[3]), text.decode()
+        )
+        if ending == "json":
+            return json.dumps(json.loads(settings), sort_keys=True)
+        if ending == "toml":
+            import tomllib  # 2 ms
+
+            return json.dumps(tomllib.loads(settings), sort_keys=True, default=str)
+        return "\n".join(_in_order(settings.split("\n"))) if ending in ("yaml", "yml") else settings
     if ending not in COMPILED and ending not in _NAMES["free"]:
         return ""
     # A comment that goes on to the end of its line would take in the next.
     text = re.sub(rb"(?m)^(?!#)(.*)\n(?!#)", rb"\1 ", text) if ending in C_LIKE and b"//" not in text else text
     return re.sub(_BLANKS, rb"\1", text).decode(errors="surrogateescape")
-
-
-def _but_noise(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {
-            key: "*" if says_nothing(key, str(one)) and not is_label(key) else _but_noise(one)
-            for key, one in value.items()
-        }
-    return list(map(_but_noise, value)) if isinstance(value, list) else value
 
 
 def _in_order(lines: Sequence[str]) -> Iterator[str]:
@@ -123,7 +139,8 @@ def _without_comment(line: str) -> str:
 class _Python:
     """The syntax tree of a program, without its texts on itself, its messages, and types that nothing reads."""
 
-    def __init__(self, content: bytes) -> None:
+    def __init__(self, content: bytes, inert: list[str]) -> None:
+        self._inert = inert
         self._has_types, self._has_doc = bool(re.search(_READS_TYPES, content)), b"__doc__" in content
         self._has_print = not has_own_print(content)
         tree = compile(content, "", "exec", _ast.PyCF_ONLY_AST, dont_inherit=True)
@@ -159,35 +176,29 @@ class _Python:
                 target, value = (self._of(part, in_class=False) for part in (node.target, node.value))
                 yield ("Assign", [target], value)
             return
+        match node:
+            case _ast.Assign(targets=[target], value=_ast.Constant(value=int() | float() as number) as constant):
+                constant.value = _number(self._inert, _name_of(target), repr(number))
         form = self._of(node, in_class=in_class)
         if not (isinstance(node, _ast.If) and self._is_plain(node.test) and form[2:] == ([], [])):
             yield form
 
     def _is_idle(self, node: Any) -> bool:
         """Return whether a statement only says something, or asserts what is known."""
-        if isinstance(node, _ast.Assert):
-            return self._is_plain(node.test)
-        if isinstance(node, _ast.Assign):
-            return isinstance(node.value, _ast.Call) and self._is_of(node.value.func, {"getLogger"}, {"logging"})
-        if not isinstance(node, _ast.Expr):
-            return False
-        if isinstance(node.value, _ast.Constant):
-            return not self._has_doc
-        call = node.value
-        if not isinstance(call, _ast.Call) or any(keyword.arg == "file" for keyword in call.keywords):
-            return False
-        says = self._has_print and isinstance(call.func, _ast.Name) and call.func.id == "print"
-        says = (
-            says
-            or self._is_of(call.func, _NAMES["says"], _NAMES["speakers"])
-            or self._is_of(call.func, {"basicConfig"}, _NAMES["speakers"])
-        )
-        return says and all(map(self._is_plain, [*call.args, *(keyword.value for keyword in call.keywords)]))
-
-    def _is_of(self, function: Any, names: Any, owners: Any) -> bool:
-        if not isinstance(function, _ast.Attribute) or function.attr not in names:
-            return False
-        return getattr(function.value, "id", getattr(function.value, "attr", "")) in owners
+        match node:
+            case _ast.Assert():
+                return self._is_plain(node.test)
+            case _ast.Assign(value=_ast.Call(func=_ast.Attribute(value=_ast.Name("logging"), attr="getLogger"))):
+                return True
+            case _ast.Expr(value=_ast.Constant()):
+                return not self._has_doc
+            case _ast.Expr(value=_ast.Call(func=function, args=args, keywords=keywords)):
+                is_print = self._has_print and isinstance(function, _ast.Name) and function.id == "print"
+                owner = _name_of(getattr(function, "value", None))
+                if is_print or (owner in _NAMES["speakers"] and _name_of(function) in _NAMES["says"]):
+                    is_shown = all(keyword.arg != "file" for keyword in keywords)
+                    return is_shown and all(map(self._is_plain, [*args, *(keyword.value for keyword in keywords)]))
+        return False
 
     def _is_plain(self, node: Any) -> bool:
         """Return whether an expression computes nothing of any size and changes nothing."""
@@ -195,15 +206,16 @@ class _Python:
             return all(map(self._is_plain, node))
         if not isinstance(node, _ast.AST):
             return True
-        if isinstance(node, (*_SETS, _ast.MatMult)):
+        is_array = isinstance(node, _ast.BinOp) and not _is_small(node)
+        does_more = isinstance(node, _ast.Call) and _name_of(node.func) not in _NAMES["asks"]
+        if is_array or does_more or isinstance(node, _SETS):
             return False
-        if isinstance(node, _ast.BinOp) and not _is_small(node):
-            return False
-        if isinstance(node, _ast.Call):
-            called = getattr(node.func, "attr", getattr(node.func, "id", ""))
-            if called not in _NAMES["asks"]:
-                return False
         return all(self._is_plain(getattr(node, name)) for name in node._fields)
+
+
+def _name_of(node: Any) -> str:
+    name: str = getattr(node, "id", getattr(node, "attr", ""))
+    return name
 
 
 def _is_small(node: _ast.BinOp) -> bool:

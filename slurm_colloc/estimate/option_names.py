@@ -66,13 +66,13 @@ _WORDS = word_sets(
     }
 )
 _RANDOM_STATE, _LEARNING_RATE = {"random", "state"}, {"learning", "rate"}
-_LOG_LEVELS = ({"log", "level"}, {"loglevel"}, {"logging", "level"}, {"log", "verbosity"}, {"verbosity"})
+_LOG_LEVEL = r"(?i)\W*(?:log(?:ging)?[-_.]?level|(?:log[-_.]?)?verbosity)"
 
 
 def is_noise(name: str, value: str) -> bool:
     """Return whether a value under this name only tells runs of one job apart."""
     words = _words(name)
-    if words >= _RANDOM_STATE or words in _LOG_LEVELS or _last_word(name) == "seed":
+    if words >= _RANDOM_STATE or re.fullmatch(_LOG_LEVEL, name) or _last_word(name) == "seed":
         return True
     if _is(words, "size") or (value.lower() in _WORDS["switched"] and not _is(words, "tracker")):
         return False

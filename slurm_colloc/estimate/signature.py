@@ -240,13 +240,19 @@ def parts_of(text: str) -> Parts | None:
 
 def is_same(one: Parts, other: Parts) -> bool:
     """Return whether two submissions are the same job: relatives of which no number differs and all was read."""
-    return is_relative(one, other) and one.written == other.written and one.is_certain
+    numbers = {(parts.written, parts.program) for parts in (one, other)}
+    return is_relative(one, other) and len(numbers) == 1 and one.is_certain
 
 
 def is_relative(one: Parts, other: Parts) -> bool:
     """Return whether only numbers differ, in one folder or wherever the files are that both read."""
     is_here = one.folder == other.folder or bool(one.program)
-    return one.family == other.family and one.program == other.program and is_here
+    return (one.family, but_numbers(one.program)) == (other.family, but_numbers(other.program)) and is_here
+
+
+def but_numbers(key: str) -> str:
+    """Return what a file, or a job's files, are known by without numbers that change no need of a GPU."""
+    return key.partition("-")[0]
 
 
 def _short(text: str) -> str:

@@ -17,13 +17,12 @@ from slurm_colloc.core.files import private_folder, read_own, write_atomic
 from slurm_colloc.core.model import Reason, because
 from slurm_colloc.core.units import printable
 from slurm_colloc.core.value_types import read_as
-from slurm_colloc.estimate.chosen import OF_LARGEST
 from slurm_colloc.estimate.content import COMPILED, OF_TOOLS, WRITTEN_BY_PROGRAMS, ending_of, kind_of
 from slurm_colloc.estimate.digest import digest
 from slurm_colloc.estimate.files import OF_LABEL, Read
 from slurm_colloc.estimate.option_names import is_rate
 from slurm_colloc.estimate.places import TooMuchError
-from slurm_colloc.estimate.signature import Signature, parts_of
+from slurm_colloc.estimate.signature import Signature, but_numbers, parts_of
 from slurm_colloc.estimate.texts import ENDING, Seen
 
 _LIMIT_BYTES = 1024 * 1024
@@ -108,10 +107,12 @@ def compared(submission: Signature, last: Submitted | None) -> tuple[Signature, 
     if last is None:
         return submission, now, None
     as_before = {
-        path for path, (_, *form) in forms_now.items() if any(form) and form == list(forms_before.get(path, ()))[1:]
+        path: form == forms_before[path][1]
+        for path, (_, form) in forms_now.items()
+        if form and path in forms_before and but_numbers(form) == but_numbers(forms_before[path][1])
     }
     changed = [
-        path for path, content in last.files.items() if path not in as_before and _is_other(path, content, read.files)
+        path for path, content in last.files.items() if path not in as_before and read.files.get(path) != content
     ]
     new = [path for path in read.files if path not in last.files]
     counted = [path for path in new if path.startswith(OF_LABEL)]
@@ -129,8 +130,11 @@ def compared(submission: Signature, last: Submitted | None) -> tuple[Signature, 
         return submission, now, because(code, path=_short(path))
     named = {path: read.files[path] for path in (*(path for path in new if path in read.named), *as_before)}
     before, _, folder = submission.text.rpartition("~")
-    text = f"{before.rpartition('~')[0]}~{last.program}~{folder}"
-    record = now._replace(files={**last.files, **named}, program=last.program, known_by=text)
+    program = last.program
+    if not all(as_before.values()):
+        program = f"{but_numbers(program)}-{digest(repr(sorted(forms_now.values())), 4)}"
+    text = f"{before.rpartition('~')[0]}~{program}~{folder}"
+    record = now._replace(files={**last.files, **named}, program=program, known_by=text)
     return submission._replace(text=text), record, _other_word(submission.words, last.words)
 
 
@@ -138,7 +142,9 @@ def _forms_before(read: Read, last: Submitted) -> dict[str, tuple[str, ...]]:
     """Return the forms of the last submission's files, with those that can be made now that a file was edited."""
     forms_of = read.contents.texts.forms
     edited = ((path, key) for path, key in last.files.items() if read.files.get(path, key) != key)
-    return {path: (key, form) for path, key in edited if (form := forms_of(path).get(key))} | dict(last.forms)
+    return {path: (key, form) for path, key in edited if (form := forms_of(path).get(key))} | {
+        path: pair for path, pair in last.forms.items() if len(pair) == 2
+    }
 
 
 def _forms_now(read: Read, before: Mapping[str, tuple[str, ...]]) -> tuple[dict[str, tuple[str, ...]], Seen]:
@@ -158,14 +164,6 @@ def _forms_now(read: Read, before: Mapping[str, tuple[str, ...]]) -> tuple[dict[
         missing.sort(key=lambda path: (path not in before, path not in read.named, path))
         found |= {path: (read.files[path], form) for path, form in forms(read.contents, missing).items()}
     return found, read.seen if found.keys() >= set(missing) else Seen()
-
-
-def _is_other(path: str, before: str, files: Mapping[str, str]) -> bool:
-    """Return whether a file is another than before, or the largest of a folder is larger now."""
-    if path.endswith("/*") and before.endswith(OF_LARGEST):
-        largest, largest_before = (text.removesuffix(OF_LARGEST) for text in (files.get(path, before), before))
-        return not (largest.isdecimal() and largest_before.isdecimal() and int(largest) <= int(largest_before))
-    return files.get(path) != before
 
 
 def _is_written(path: str, last: Submitted, read: Read) -> bool:

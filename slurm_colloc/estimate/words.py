@@ -33,8 +33,7 @@ _SEVERAL = r"\s(?:-|[\w.]+=)"
 _RESULTS_PATH = r"(?<![\w./~$}-])(?:\./)?(?:outputs?|results?|work_dirs?|runs?|logs?)/[\w/-]+(?![\w./])"
 _SHOWN_AT = r"(>>?\s?)(?:\./)?(?:outputs?|results?|runs?|logs?)/[\w./-]+\.(?:txt|log|out|err)(?![\w./])"
 INDEX = "SLURM_ARRAY_TASK_ID"
-# A number reckoned of an array's index alone, and a variable that holds nothing else.
-_OF_INDEX = r"\$\(\((?:[\s\d+*/%-]|\$?\{?SLURM_ARRAY_TASK_ID\}?)++\)\)"
+# A variable that holds nothing but an array's index.
 _IS_INDEX = r"(?m)^[ \t]*([A-Za-z_]\w*)=[\"']?\$\{?SLURM_ARRAY_TASK_ID\}?[\"']?\s*$"
 # A variable counts without a dollar here: reckoned with, compared, or as the name in another one; and handed on.
 _RECKONS = r"(?m)\(\([^\n]{0,1000}?\)\)|\[[^\n]{0,1000}?\]|\$\{!\w+|\b(?:let|expr|test)\s[^;\n]*|\bcase\s+\S+\s+in\b"
@@ -95,7 +94,6 @@ class Reader:
 
     def asks_index(self, body: str) -> bool:
         """Return whether an array's index stands for more than a seed, a label or a place of results."""
-        body = re.sub(_OF_INDEX, f"${INDEX}", body) if INDEX in body else ""
         of_none = set(re.findall(_IS_INDEX, body)) - self.used - _counted(body)
         body = re.sub(r"(?m)^[ \t]*(\w+)=.*", lambda found: "" if found[1] in of_none else found[0], body)
         return INDEX in re.sub(_PUTS, r"\g<of>", ARGUMENT.sub(self._but_noise, body))

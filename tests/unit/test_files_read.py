@@ -305,3 +305,36 @@ def test_data_in_the_folder_above_does_not_count_for_being_named(tmp_path: Path)
     before = known(tmp_path / "lab", "python train.py")
     lay(tmp_path, {"metrics.dat": "b"})
     assert same(before, known(tmp_path / "lab", "python train.py"))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("c.yaml", "epochs: {}\nwidth: {}\n"),
+        ("c.json", '{{"epochs": {}, "width": {}}}'),
+        ("c.toml", "epochs = {}\nwidth = {}\n"),
+        ("c.ini", "[net]\nepochs = {}\nwidth = {}\n"),
+        ("train.py", "EPOCHS = {}\nWIDTH = {}\n"),
+    ],
+)
+def test_other_epochs_in_a_file_make_a_related_job_whose_run_time_is_another(
+    tmp_path: Path, name: str, text: str
+) -> None:
+    lay(tmp_path, {"train.py": "a"})
+
+    def submitted(epochs: int, width: int, last: Submitted | None) -> tuple[Signature, Submitted]:
+        lay(tmp_path, {name: text.format(epochs, width)})
+        return compared(known(tmp_path, f"python train.py {name}"), last)[:2]
+
+    first, kept = submitted(10, 64, None)
+    longer, kept = submitted(20, 64, kept)
+    again, kept = submitted(20, 64, kept)
+    other, _ = submitted(20, 128, kept)
+    assert again.text == longer.text
+    assert not same(first, longer)
+    short, long, wide = (parts_of(one.text) for one in (first, longer, other))
+    assert short
+    assert long
+    assert wide
+    assert is_relative(short, long)
+    assert not is_relative(long, wide)

@@ -15,8 +15,8 @@ AT_MOST = {
     "habits-open": (0, 15),
     "habits-kept-apart": (8, 30),
     "habits-variants": (1, 9),
-    "later-open": (3, 24),
-    "later-kept-apart": (3, 24),
+    "later-open": (0, 12),
+    "later-kept-apart": (0, 22),
 }
 
 
