@@ -146,6 +146,6 @@ def test_the_table_of_the_page_is_what_the_report_prints(tmp_path: Path, monkeyp
     monkeypatch.setenv("COLLOC_CONF", "")
     store = ("--store", str(tmp_path / "store"))
     assert colloc("ingest", *store, "--clustercockpit", str(RECORDED / "clustercockpit-alex/jobs.csv")) == 0
-    assert colloc("report", *store, "--top", "4", "--since", "2023-01-01", "--until", "2024-01-01") == 0
+    assert colloc("report", *store, "--top", "4", "--explain", "--since", "2023-01-01", "--until", "2024-01-01") == 0
     (titles, *page), (every, *printed) = table(PAGE.read_text()), table(colloc.out)
     assert page == [[row[every.index(title)] for title in titles] for row in printed]
