@@ -200,9 +200,10 @@ def _report(options: Options, ends: tuple[datetime, datetime], config: SiteConfi
         names = keep_names_out(opened.database, opened.source, options.by, options.pseudonyms, options.min_group)
         if options.runs_csv:
             _write_runs(opened.database, options.runs_csv, named=not options.pseudonyms)
+        usage_report = _figures(opened, options, ends, span, config, bins)
+        # What users could do is asked of a table that the figures make.
         users, of_users = remedies(opened.database, config, MOST) if options.details else (0, ())
-        agents = config.observe.agent if config else None
-        usage_report = with_to_do(_figures(opened, options, ends, span, config, bins), users, of_users, agents)
+        usage_report = with_to_do(usage_report, users, of_users, config.observe.agent if config else None)
         if by_month:
             usage_report = usage_report._replace(groups=tuple(groups), fits=(*fits, *usage_report.fits[-1:]))
         step(_FIGURES_PCT, 100)
