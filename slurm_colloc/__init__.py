@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Share GPUs between Slurm jobs that do not need a whole one, and account for what each job really used.
 
-The names in ``__all__`` are the public API (docs/how-to/report.md), which stays as it is within a major version;
+The names in ``__all__`` are the public API (docs/how-to/python.md), which stays as it is within a major version;
 every other module is private. They are imported when they are asked for: csub starts at each submission.
 """
 

@@ -18,7 +18,7 @@ from slurm_colloc.submit.slurm_answers import access_of
 # Why a job may wait and be changed: all others are a limit, somebody's hold, or an error. An administrator's hold has a
 # reason of its own.
 _WAITS_FOR = frozenset({"None", "Priority", "Resources", "Dependency", "JobHeldUser", "JobArrayTaskLimit"})
-# With these fields a job is not changed (facts of each: docs/explanation/late-binding.md).
+# With these fields a job is not changed (facts of each: docs/how-to/late-binding.md).
 _ODD = ("AdminComment", "HetJobId", "Reservation", "TresFreq")
 _UNSET = ("", "(null)", "N/A", "None", "Unknown")
 

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.cluster
 
 PACKAGE = f"slurm-colloc-csub-{__version__}"
 PYTHON = f"/opt/slurm_colloc-{__version__}/bin/python"
-LATE = "docs/explanation/late-binding.md"
+LATE = "docs/how-to/late-binding.md"
 PIECE, WHOLE = tres(SMALL), tres("gpu:1")
 
 

@@ -35,7 +35,7 @@ OPEN = (
 )
 # What dpkg, systemd-sysusers and userdel keep of anything.
 KEPT = r"/var/(lib/dpkg|cache|log/(dpkg|alternatives)\.log)\b.*|/etc/((passwd|group|g?shadow|sub[ug]id)-?|\.pwd\.lock)"
-REMOVE_DOC = CHECKOUT / "docs/how-to/install.md"
+REMOVE_DOC = CHECKOUT / "docs/how-to/upgrade.md"
 # The test's own, and systemd-sysusers'.
 MACHINES = {"/usr/local/bin/systemctl", "/etc/passwd-", "/etc/group-"}
 _BLOCK = re.compile(r"^```\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -230,7 +230,7 @@ def test_an_upgrade_and_a_removal_under_jobs(center: Center) -> None:
 
 
 def _take_away(center: Center) -> None:
-    """Step 7 of docs/how-to/install.md: what it names, the program last, and folders that are then empty."""
+    """Step 7 of docs/how-to/upgrade.md: what it names, the program last, and folders that are then empty."""
     machine = center.machine
     below = [f"{center.state}/{name}" for name in ("store", "history", "rendered", "audit", "decisions")]
     named = ["/var/lib/slurm_colloc/journal", "/var/lib/slurm_colloc/policy.table", "/var/lib/node/colloc*.prom"]

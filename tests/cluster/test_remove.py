@@ -85,7 +85,7 @@ def _resubmitted_as_it_is(lab: Lab) -> str:
 
 
 def _nothing_is_left(lab: Lab, site: Path) -> None:
-    """After all that docs/how-to/install.md names is gone, no file of ours is left in the lab, nor a process."""
+    """After all that docs/how-to/upgrade.md names is gone, no file of ours is left in the lab, nor a process."""
     for user in lab.users:
         for name in (".config", ".local/share"):
             shutil.rmtree(Path(lab.environment(user)["HOME"]) / name / "slurm_colloc", ignore_errors=True)

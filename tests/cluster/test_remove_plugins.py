@@ -90,7 +90,7 @@ def test_all_of_it_at_work_and_taken_away_under_its_jobs(kit: Kit) -> None:
 
 
 def _take_away(kit: Kit) -> None:
-    """Step 4 of docs/how-to/install.md, and what share-gpus.md says under the same heading."""
+    """Step 4 of docs/how-to/upgrade.md, and what share-gpus.md says under the same heading."""
     lab, etc = kit.lab, kit.etc
     for name in ("job_submit.lua", "cli_filter.lua"):
         kit.edit(etc / name, "colloc")

@@ -126,7 +126,8 @@ def test_what_a_report_cannot_be_asked(report: list[str], more: list[str], why: 
 
 
 def test_what_the_how_to_shows_runs(report: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = (Path(__file__).resolve().parents[2] / "docs/how-to/report.md").read_text()
+    pages = Path(__file__).resolve().parents[2] / "docs/how-to"
+    text = "".join((pages / name).read_text() for name in ("report.md", "privacy.md"))
     commands = [shlex.split(line, comments=True) for line in text.splitlines() if line.startswith("colloc report")]
     monkeypatch.chdir(tmp_path)
     # A page has an hour, or a day, of each of the window, and from 1970 to today that takes minutes.

@@ -64,7 +64,7 @@ def test_a_gpu_is_given_once_but_on_22_05(path: Path) -> None:
 
 @pytest.mark.parametrize(("shape", "gpus"), {"alex": 31, "supercloud": 31, "helios": 32, "philly": 31}.items())
 def test_nearly_all_gpus_are_needed_without_sharing(shape: str, gpus: int) -> None:
-    """docs/how-to/plan.md lists them beside those that do with it."""
+    """docs/explanation/planner.md lists them beside those that do with it."""
     planner = Planner("shard", "26.05")
     assert planner.answer(planner.as_replayed(trace(shape))).whole == gpus
 
