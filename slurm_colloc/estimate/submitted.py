@@ -142,8 +142,8 @@ def _forms_before(read: Read, last: Submitted) -> dict[str, tuple[str, ...]]:
     """Return the forms of the last submission's files, with those that can be made now that a file was edited."""
     forms_of = read.contents.texts.forms
     edited = ((path, key) for path, key in last.files.items() if read.files.get(path, key) != key)
-    found = {path: pair for path, pair in last.forms.items() if len(pair) == 2}
-    return {path: (key, form) for path, key in edited if (form := forms_of(path).get(key))} | found
+    found: dict[str, tuple[str, ...]] = {path: (key, form) for path, key in edited if (form := forms_of(path).get(key))}
+    return found | {path: pair for path, pair in last.forms.items() if len(pair) == 2}
 
 
 def _forms_now(read: Read, before: Mapping[str, tuple[str, ...]]) -> tuple[dict[str, tuple[str, ...]], Seen]:
