@@ -98,7 +98,7 @@ class Chosen:
         """Add the size of the largest file of a folder of data, and of one that is run through what settings it has."""
         sizes, names = _sizes(folder, self._texts)
         settings = [name for name in names if kind_of(name) == "settings"] if is_globbed else []
-        keys = [_said_in(os.path.join(folder, name)) for name in settings[:_MOST_BESIDE]]
+        keys = [_said_in(os.path.join(folder, name), self._texts) for name in settings[:_MOST_BESIDE]]
         if any(sizes):
             self.files[f"{folder}/*"] = " ".join([f"{_eighths(max(sizes))} eighths", *keys])
 
@@ -354,6 +354,7 @@ def _lines_with(pattern: bytes, content: bytes) -> Iterator[bytes]:
                 yield line[max(0, match.start() - 200) : last]
 
 
-def _said_in(path: str) -> str:
+def _said_in(path: str, texts: Texts) -> str:
+    texts.see(path)
     content, size, _ = content_of(path, _TEXT_BYTES)
     return digest(said(content, ending_of(path)), 8) if content else str(size)

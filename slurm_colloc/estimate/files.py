@@ -220,8 +220,11 @@ class _Looked:
         return digest(repr((__version__, self._job, names, found))) if self._fits else ""
 
     def are_as_before(self, marks: Mapping[str, str]) -> bool:
-        """Return whether all is as it was that was looked at before."""
-        return all(mark_of(path) == mark and time.monotonic() < self._until_s for path, mark in marks.items())
+        """Return whether all is as it was that was looked at before; the time that takes is not the files'."""
+        began_s = time.monotonic()
+        is_same = all(mark_of(path, mark) == mark and time.monotonic() < self._until_s for path, mark in marks.items())
+        self._until_s += time.monotonic() - began_s
+        return is_same
 
     def _is_below(self, path: str) -> bool:
         return self._folder not in self._too_wide and path.startswith(f"{self._folder}/")

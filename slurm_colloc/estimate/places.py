@@ -233,10 +233,15 @@ def content_of(path: str, most_bytes: int, mark_before: str = "") -> tuple[bytes
         return b"", -1, _NOWHERE
 
 
-def mark_of(path: str) -> str:
-    """Return what a file or folder is known by, read or not; empty where it has only just become what it is."""
+def mark_of(path: str, mark_before: str = "") -> str:
+    """Return what a file or folder is known by, read or not; empty where it has only just become what it is.
+
+    Where its size alone was the mark before, it is the mark: many files of data are asked for that, and none is opened.
+    """
     try:
         status = os.stat(path)
+        if mark_before.isdecimal():
+            return str(status.st_size)
         if _is_remote(status) and (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
             os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY))
             status = os.stat(path)

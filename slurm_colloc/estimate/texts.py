@@ -80,10 +80,9 @@ class Texts:
 
     def size_of(self, path: str) -> int:
         """Return the size of what is there; -1 where nothing is."""
-        self.see(path)
-        with suppress(OSError, ValueError):
-            return os.stat(path).st_size
-        return -1
+        size = mark_of(path, "0")
+        self.marks.setdefault(path, size)
+        return int(size) if size.isdecimal() else -1
 
     def entries(self, folder: str, most: int) -> list[os.DirEntry[str]]:
         """Return so many entries of a folder by name; a folder that cannot be read has none."""

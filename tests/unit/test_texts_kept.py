@@ -276,6 +276,7 @@ def link_to(folder: Path, name: str) -> None:
         (lambda folder: edit_within(folder.parent, "one.py", "1", "2"), "file-edited"),
         (lambda folder: (folder / "data/part.bin").write_bytes(b"." * 900), "file-edited"),
         (lambda folder: (folder / "data/more.bin").write_bytes(b"." * 900), "file-edited"),
+        (lambda folder: edit_within(folder, "data/set.yaml", "1", "2"), "file-edited"),
         (lambda folder: (folder.parent / "shared/a.yaml").write_text("b: 1"), "file-edited"),
         (lambda folder: (folder.parent / "lead/b.yaml").write_text("b: 1"), "file-new"),
         (lambda folder: (folder / "config.yaml").write_text("b: 1"), ""),
@@ -289,6 +290,7 @@ def test_what_has_changed_since_is_seen(project: Path, change: Callable[[Path], 
         (above / name).write_text(text)
     (project / "data").mkdir()
     (project / "data/part.bin").write_bytes(b"." * 100)
+    (project / "data/set.yaml").write_text("a: 1")
     (project / "settings.yaml").write_text("a: 1")
     link_to(project, "one.py")
     program = project / "train.py"
@@ -298,6 +300,39 @@ def test_what_has_changed_since_is_seen(project: Path, change: Callable[[Path], 
     change(project)
     assert looked_up(project, *args) == (differs is None, differs or "")
     assert looked_up(project, *args, "--lr", "0.1")[0] is False
+
+
+def test_of_data_the_size_is_seen_and_it_is_not_opened(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "major", lambda device: 0)
+    (project / "data").mkdir()
+    for number in range(20):
+        (project / f"data/{number}.npy").write_bytes(b"." * 100)
+    opened, real = list[str](), os.open
+
+    def open_file(path: str, *given: int, **named: Any) -> int:
+        opened.append(os.path.splitext(path)[1])
+        return real(path, *given, **named)
+
+    monkeypatch.setattr(os, "open", open_file)
+    args = ("--data", "data/*")
+    assert [looked_up(project, *args) for _ in range(2)] == [(False, ""), (True, "")]
+    assert ".npy" not in opened
+    (project / "data/3.npy").write_bytes(b"." * 900)
+    assert looked_up(project, *args) == (False, "file-edited")
+
+
+def test_a_look_in_vain_leaves_the_files_their_time(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_up(project)
+    (project / "train.py").write_text("import part0\nsize = 2")
+    clock, real = [0.0], places.mark_of
+
+    def mark_of(path: str, *before: str) -> str:
+        clock[0] += 70.0
+        return real(path, *before)
+
+    monkeypatch.setattr("slurm_colloc.estimate.files.mark_of", mark_of)
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    assert looked_up(project)[1] == "file-edited"
 
 
 def test_nothing_that_has_only_just_changed_counts_as_seen(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
