@@ -134,7 +134,10 @@ def compared(submission: Signature, last: Submitted | None) -> tuple[Signature, 
     if not all(as_before.values()):
         program = f"{but_numbers(program)}-{digest(repr(sorted(forms_now.values())), 4)}"
     text = f"{before.rpartition('~')[0]}~{program}~{folder}"
-    record = now._replace(files={**last.files, **named}, program=program, known_by=text)
+    files = {**last.files, **named}
+    # A file that appeared counts once its form was the same twice: until then nothing counts as seen.
+    seen = seen if all(path in files for path, (_, form) in forms_now.items() if form) else Seen()
+    record = now._replace(files=files, program=program, known_by=text, seen=seen)
     return submission._replace(text=text), record, _other_word(submission.words, last.words)
 
 

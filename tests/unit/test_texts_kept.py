@@ -302,6 +302,17 @@ def test_what_has_changed_since_is_seen(project: Path, change: Callable[[Path], 
     assert looked_up(project, *args, "--lr", "0.1")[0] is False
 
 
+def test_a_file_that_appeared_and_is_not_named_counts_once_it_stayed(tmp_path: Path, project: Path) -> None:
+    folder, left = tmp_path / "small", tmp_path / "small/left.json"
+    folder.mkdir()
+    (folder / "train.py").write_text("import sys")
+    assert [looked_up(folder) for _ in range(2)] == [(False, ""), (True, "")]
+    left.write_text('{"a": 1}')
+    assert [looked_up(folder) for _ in range(3)] == [(False, ""), (False, ""), (True, "")]
+    left.write_text('{"a": 2}')
+    assert looked_up(folder) == (False, "file-edited")
+
+
 def test_of_data_the_size_is_seen_and_it_is_not_opened(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "major", lambda device: 0)
     (project / "data").mkdir()
