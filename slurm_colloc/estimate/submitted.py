@@ -50,8 +50,10 @@ class Submitted(NamedTuple):
 
     @property
     def text(self) -> bytes:
-        """Return what is written of it."""
-        return json.dumps(self._asdict()).encode()
+        """Return what is written of it: no more than is read again."""
+        text = json.dumps(self._asdict()).encode()
+        is_long = self.seen.key and len(text) > _LIMIT_BYTES
+        return self._replace(seen=Seen()).text if is_long else text
 
 
 def path_of(folder: str, script: str, runs_in: str) -> str:

@@ -346,6 +346,20 @@ def test_a_look_in_vain_leaves_the_files_their_time(project: Path, monkeypatch: 
     assert looked_up(project)[1] == "file-edited"
 
 
+def test_what_is_too_long_to_be_read_again_is_kept_without_what_was_seen(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = path_of(str(project.parent / "own"), "job.sh", str(project))
+    looked_up(project)
+    whole = read_submitted(path)
+    assert whole is not None
+    monkeypatch.setattr("slurm_colloc.estimate.submitted._LIMIT_BYTES", len(whole.text) - 1)
+    assert [looked_up(project) for _ in range(2)] == [(False, "")] * 2
+    kept = read_submitted(path)
+    assert kept is not None
+    assert (kept.files, kept.seen.key) == (whole.files, "")
+
+
 def test_nothing_that_has_only_just_changed_counts_as_seen(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(places, "_SETTLED_NS", 3_600_000_000_000)
     assert [looked_up(project) for _ in range(2)] == [(False, "")] * 2
