@@ -159,7 +159,7 @@ def _read(
     written = set(re.findall(_WORD, text_said)) - set(re.findall(_WORD, reads))
     script, home = body.encode(errors="surrogateescape"), variables.get("HOME", "")
     may_ask = [name for name in candidates if not name.startswith(_OF_SESSION)]
-    theirs = [name for name in may_ask if is_of_tool(name, text)]
+    theirs = sorted(name for name in may_ask if is_of_tool(name, text))
     text = as_outside("\n".join([text, *(variables[name] for name in theirs if name in variables)]), folders[0])
     roots, fits = list[str](), True
     habits, programs = by_habit(text), list[str]()

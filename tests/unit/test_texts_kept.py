@@ -3,6 +3,7 @@
 
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -358,6 +359,19 @@ def test_what_is_too_long_to_be_read_again_is_kept_without_what_was_seen(
     kept = read_submitted(path)
     assert kept is not None
     assert (kept.files, kept.seen.key) == (whole.files, "")
+
+
+def test_a_tools_variables_stand_in_one_order(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs, real = list[files.Job](), files.files_of
+
+    def files_of(job: files.Job, texts: Texts) -> files.Read:
+        jobs.append(job)
+        return real(job, texts)
+
+    monkeypatch.setattr("slurm_colloc.estimate.signature.files_of", files_of)
+    variables = {f"APPTAINER_{name}": f"{name}1" for name in "ABCDEFGH"}
+    signature(b"#!/bin/sh\napptainer run a.sif\n", (), 1, (), variables, str(project))
+    assert re.findall(r"^[A-H]1$", jobs[0].text, re.MULTILINE) == [f"{name}1" for name in "ABCDEFGH"]
 
 
 def test_nothing_that_has_only_just_changed_counts_as_seen(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
