@@ -23,7 +23,7 @@ PROGRAM = [
     *(CHECKOUT / "slurm_colloc" / "cli").glob("csub*.py"),
     # What running_signature.py reads is a running job's, and not the one's who calls csub.
     *(path for path in (CHECKOUT / "slurm_colloc" / "submit").glob("*.py") if path.name != "running_signature.py"),
-    CHECKOUT / "slurm_colloc" / "core" / "config_file.py",
+    *(CHECKOUT / "slurm_colloc" / "core" / name for name in ("config.py", "config_file.py")),
 ]
 # One that Python may have added.
 NOBODYS = {"LC_CTYPE"}
