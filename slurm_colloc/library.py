@@ -26,7 +26,7 @@ from slurm_colloc.facts.fits import fits_of
 from slurm_colloc.facts.months import used_hours_by_month
 from slurm_colloc.facts.run_rows import Rows, decision_rows, run_rows, share_rows
 from slurm_colloc.facts.usage import MONTH, used_hours_by, whole_usage
-from slurm_colloc.pack.plan import plan_array
+from slurm_colloc.pack.packed_submission import plan_array
 from slurm_colloc.report.formats import flat_groups
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.store import schema

@@ -22,7 +22,7 @@ from multiprocessing import Process, SimpleQueue
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from slurm_colloc.sources.sacct import EXPORT
+from slurm_colloc.sources.sacct_client import EXPORT
 from tests.fakes.at_work import (
     CORES,
     OUR_ROWS,

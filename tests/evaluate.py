@@ -28,8 +28,8 @@ from slurm_colloc.core.units import most_of_whole
 from slurm_colloc.estimate.bounds import lower_bound, upper_bound
 from slurm_colloc.estimate.calibration import SHIPPED
 from slurm_colloc.estimate.ladder import estimate
-from slurm_colloc.estimate.option_names import is_inert
 from slurm_colloc.estimate.question import Question
+from slurm_colloc.estimate.seeds_and_sizes import is_inert
 from slurm_colloc.estimate.signature import Parts, is_relative, is_same, parts_of, signature
 from slurm_colloc.estimate.snapshot import RELATIVES_READ
 from slurm_colloc.placement.choose import place

@@ -121,7 +121,7 @@ def _of_a_pack() -> Iterator[Target]:
     from slurm_colloc.gpu import failure
     from slurm_colloc.pack import ledger, spec
     from slurm_colloc.rebind import recover
-    from slurm_colloc.submit import recovery
+    from slurm_colloc.submit import requeue_data
 
     pack = spec.Spec(
         *(spec.VERSION, "train", "0-3", (), (), 1, ("/bin/sh",), (), Load(9000, 30.0), Room(80000, 100.0, 4), 1),
@@ -157,10 +157,10 @@ def _of_a_pack() -> Iterator[Target]:
     yield Target("pack-script", spec.split_script, (script,), (InputError,))
     yield Target("ledger-line", entry, encoded, (InputError,), True)
     yield in_file("ledger", InFolder("1.jsonl", read_ledger), b"".join(encoded))
-    piece = recovery.Carried(
+    piece = requeue_data.Carried(
         "c", "f.64~~d", "mps", "mps", "gpu:h100:1", ("gpu",), ("p",), {"TimeLimit": "5"}, 9, 1.0, "", 60.0, ("a",)
     )
-    yield of_text("carried", recovery.parse_carried, piece.text.encode(), is_json=True)
+    yield of_text("carried", requeue_data.parse_carried, piece.text.encode(), is_json=True)
     step = recover.Rerun(1, 0, "gpu:1", {"Gres": "gpu:1"}, "it began again")
     yield in_file("recovered", InFolder("4711.json", _recovered), *_json(step._asdict()), is_json=True)
     words = (b"step 1\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.5 GiB\n", b"srun: error: g1: x")
@@ -244,8 +244,8 @@ def _names(hostlist: Any, text: str) -> object:
 
 
 def _configured() -> Iterator[Target]:
-    from slurm_colloc.core.config_check import parse_url
     from slurm_colloc.core.config_file import load_site
+    from slurm_colloc.core.config_schema import parse_url
     from slurm_colloc.site.driver import parse_gpus_file
     from slurm_colloc.slurm import setup
 
@@ -332,7 +332,7 @@ def _of_accounting() -> Iterator[Target]:
         jobstats,
         nvidia_smi_csv,
         prometheus_server,
-        sacct,
+        sacct_client,
         tres_usage,
     )
 
@@ -345,7 +345,7 @@ def _of_accounting() -> Iterator[Target]:
         b"cpu=00:01,gres/gpuutil=99,mem=5M",
     )
     yield of_text(
-        "sacct-time", lambda text: sacct.parse_time(text, UTC), b"2026-11-21T23:44:27", b"1795296758", b"Unknown"
+        "sacct-time", lambda text: sacct_client.parse_time(text, UTC), b"2026-11-21T23:44:27", b"1795296758", b"Unknown"
     )
     jobs = recorded("recorded/slurm-*/scontrol/job.txt")
     yield of_text("scontrol-jobs", lambda text: controller.parse_jobs(text, "c", UTC), *jobs)
@@ -371,7 +371,7 @@ def _of_accounting() -> Iterator[Target]:
 def _tables() -> Iterator[Target]:
     import duckdb
 
-    from slurm_colloc.store.runs import take_rows
+    from slurm_colloc.store.sacct_rows import take_rows
     from slurm_colloc.store.text_rows import form_of, parse_header, read_rows
 
     texts = tuple(b"\n".join(one.split(b"\n")[:4]) + b"\n" for one in recorded("recorded/slurm-*/sacct/*.txt"))

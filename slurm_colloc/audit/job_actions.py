@@ -4,7 +4,7 @@
 import os
 from contextlib import suppress
 
-from slurm_colloc.audit.ladder import ACTION, BEGUN, DONE, FAILED, TRIED, UNABLE, Notification, key_of
+from slurm_colloc.audit.escalation import ACTION, BEGUN, DONE, FAILED, TRIED, UNABLE, Notification, key_of
 from slurm_colloc.audit.state import State
 from slurm_colloc.core.audit_model import Finding
 from slurm_colloc.core.clock import now

@@ -20,7 +20,7 @@ from email.policy import default
 from email.utils import format_datetime
 from typing import NamedTuple
 
-from slurm_colloc.audit.ladder import DOUBTFUL, SENT, Notification, Planned, key_of
+from slurm_colloc.audit.escalation import DOUBTFUL, SENT, Notification, Planned, key_of
 from slurm_colloc.audit.state import State
 from slurm_colloc.core.clock import now
 from slurm_colloc.core.config_audit import Notices

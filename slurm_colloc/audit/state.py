@@ -14,7 +14,7 @@ from contextlib import closing, contextmanager, suppress
 from typing import Any
 from urllib.parse import quote
 
-from slurm_colloc.audit.ladder import ACTION, DOUBTFUL, SENT, Notification, Waiver, key_of, still
+from slurm_colloc.audit.escalation import ACTION, DOUBTFUL, SENT, Notification, Waiver, key_of, still
 from slurm_colloc.core.audit_model import JOB, Finding
 from slurm_colloc.core.clock import pause, ticking
 from slurm_colloc.core.config_audit import Notices

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from math import ceil
 from typing import NamedTuple
 
-from slurm_colloc.audit.ladder import (
+from slurm_colloc.audit.escalation import (
     DAY_S,
     FIRST,
     SENT,

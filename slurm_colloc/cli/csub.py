@@ -160,7 +160,7 @@ def _decide(
 
 
 def _packed(case: "Case", part: "Part") -> "Plan":
-    from slurm_colloc.pack.plan import plan_array  # other submissions have no use for it
+    from slurm_colloc.pack.packed_submission import plan_array  # other submissions have no use for it
 
     return plan_array(case, part)
 

@@ -141,7 +141,7 @@ def _sinks(settings: Settings, sampler: Sampler, ending: ExitStack) -> list[Sink
 
 
 def _prometheus(settings: Settings, ending: ExitStack) -> list[Sink]:
-    from slurm_colloc.core.config_check import parse_address
+    from slurm_colloc.core.config_schema import parse_address
     from slurm_colloc.observe.prometheus import Endpoint
 
     try:

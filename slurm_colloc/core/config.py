@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The keys of site.toml: each with its type and what may stand there, its default, and below it what it means.
 
-``config_check.section`` goes by them, and errors and the reference page are made of them: none is told elsewhere.
+``config_schema.section`` goes by them, and errors and the reference page are made of them: none is told elsewhere.
 """
 
 import os
@@ -9,7 +9,7 @@ import re
 from typing import Annotated, NamedTuple
 
 from slurm_colloc.core.config_audit import Audit, Notices
-from slurm_colloc.core.config_check import Place, number_from, one_of, parse_address, parse_url
+from slurm_colloc.core.config_schema import Place, number_from, one_of, parse_address, parse_url
 from slurm_colloc.core.files import is_not_own_folder
 
 TIERS = {

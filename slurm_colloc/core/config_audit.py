@@ -7,7 +7,7 @@ from datetime import date
 from types import MappingProxyType
 from typing import Annotated, NamedTuple
 
-from slurm_colloc.core.config_check import Place, number_from, one_of
+from slurm_colloc.core.config_schema import Place, number_from, one_of
 
 WEEK = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.config_audit import Audit
-from slurm_colloc.core.config_check import section
+from slurm_colloc.core.config_schema import section
 from slurm_colloc.core.errors import ConfigError
 
 SCHEMA = 1

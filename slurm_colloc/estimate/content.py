@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable
 from contextlib import suppress
 from functools import cache, partial
 
-from slurm_colloc.estimate.option_names import IS_NUMBER, is_label, is_noise, is_rate, word_sets
+from slurm_colloc.estimate.seeds_and_sizes import IS_NUMBER, is_label, is_noise, is_rate, word_sets
 
 # Endings of names, in small letters; and other words.
 _ENDINGS = word_sets(

@@ -14,8 +14,8 @@ from typing import Any
 
 from slurm_colloc.estimate.content import C_LIKE, COMPILED, ending_of, has_own_print, kind_of, said, says_nothing
 from slurm_colloc.estimate.digest import digest
-from slurm_colloc.estimate.option_names import is_inert, word_sets
 from slurm_colloc.estimate.places import TooMuchError
+from slurm_colloc.estimate.seeds_and_sizes import is_inert, word_sets
 from slurm_colloc.estimate.texts import FORM_BYTES
 
 # A submission waits so long for the forms of files that were edited, or of which no contents are kept.

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from slurm_colloc.core.model import COMPLETED, Evidence, Footprint, Quantiles, Reason, because
 from slurm_colloc.estimate.exact import cpu_cores, host_mem_mib, is_greedy, on_whole, sm_active, usable
-from slurm_colloc.estimate.option_names import grows, is_in_proportion, is_inert
 from slurm_colloc.estimate.question import Question, most_shown
 from slurm_colloc.estimate.records import in_order, peak_mib
+from slurm_colloc.estimate.seeds_and_sizes import grows, is_in_proportion, is_inert
 from slurm_colloc.estimate.signature import Parts, parts_of
 
 RUNG = "near"

@@ -10,7 +10,7 @@ from contextlib import suppress
 from functools import cache
 from itertools import islice
 
-from slurm_colloc.estimate.option_names import word_sets
+from slurm_colloc.estimate.seeds_and_sizes import word_sets
 
 _MOST_S = 0.05
 _MOST_FOLDERS, _MOST_ENTRIES, _MOST_BYTES = 16, 4000, 64 * 1024

@@ -20,8 +20,8 @@ from slurm_colloc.core.value_types import read_as
 from slurm_colloc.estimate.content import COMPILED, OF_TOOLS, WRITTEN_BY_PROGRAMS, ending_of, kind_of
 from slurm_colloc.estimate.digest import digest
 from slurm_colloc.estimate.files import OF_LABEL, Read
-from slurm_colloc.estimate.option_names import is_rate
 from slurm_colloc.estimate.places import TooMuchError
+from slurm_colloc.estimate.seeds_and_sizes import is_rate
 from slurm_colloc.estimate.signature import Signature, but_numbers, parts_of
 from slurm_colloc.estimate.texts import ENDING, Seen
 

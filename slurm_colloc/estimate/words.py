@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from slurm_colloc.estimate.arguments import ARGUMENT
 from slurm_colloc.estimate.digest import digest
 from slurm_colloc.estimate.files import without_seed
-from slurm_colloc.estimate.option_names import IS_NUMBER, is_always_noise, is_choice, is_label, is_noise
+from slurm_colloc.estimate.seeds_and_sizes import IS_NUMBER, is_always_noise, is_choice, is_label, is_noise
 
 _MOST_NUMBERS, _LONGEST = 24, 140
 # Few submissions need these, and the first that does compiles them (100 us each).

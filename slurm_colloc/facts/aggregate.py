@@ -14,7 +14,7 @@ from string import Template
 from duckdb import DuckDBPyConnection
 
 from slurm_colloc.core.usage_model import JobUsage
-from slurm_colloc.facts.facts import FIX, USE, Days, add_parts, days_of, make_parts
+from slurm_colloc.facts.day_facts import FIX, USE, Days, add_parts, days_of, make_parts
 from slurm_colloc.facts.over_time import Bins, make_run_bins
 from slurm_colloc.store.queries import named, query, sql
 from slurm_colloc.store.store import SEVERAL, Store, once

@@ -9,7 +9,7 @@ from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.errors import InputError
 from slurm_colloc.core.sharing_model import Collocation
 from slurm_colloc.core.usage_model import MEASURED, MIN_COVERAGE_PCT, WHOLE_DEVICE, StrayUse
-from slurm_colloc.facts.facts import FIX
+from slurm_colloc.facts.day_facts import FIX
 from slurm_colloc.slurm.hostlist import expand
 from slurm_colloc.store.equivalents import unit_gpus
 from slurm_colloc.store.queries import query, records

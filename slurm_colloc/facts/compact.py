@@ -17,7 +17,7 @@ from slurm_colloc.core.config import Observe
 from slurm_colloc.core.errors import StoreError
 from slurm_colloc.core.files import file_mode, remove
 from slurm_colloc.facts.aggregate import find_runs
-from slurm_colloc.facts.facts import cluster_of, digests, facts_path, has_all, make_facts
+from slurm_colloc.facts.day_facts import cluster_of, digests, facts_path, has_all, make_facts
 from slurm_colloc.store.parquet import (
     Hours,
     broken,

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from duckdb import DuckDBPyConnection
 
 from slurm_colloc.store.queries import query
-from slurm_colloc.store.runs import RUNAWAY
+from slurm_colloc.store.sacct_rows import RUNAWAY
 from slurm_colloc.store.store import Store
 
 # Runs over their limit by more than a day: a site may let runs go on for a while (OverTimeLimit).

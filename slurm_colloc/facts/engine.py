@@ -14,7 +14,7 @@ from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.errors import InputError, ProcessError, StoreError
 from slurm_colloc.core.process import ask
 from slurm_colloc.facts.compact import Task, make_one
-from slurm_colloc.facts.facts import facts_path
+from slurm_colloc.facts.day_facts import facts_path
 from slurm_colloc.slurm.clean_environment import unfiltered
 from slurm_colloc.store.parquet import hours_in, told_by
 from slurm_colloc.store.store import Store

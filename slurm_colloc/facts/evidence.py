@@ -12,7 +12,7 @@ from slurm_colloc.core.model import Evidence, SharingMode
 from slurm_colloc.core.usage_model import MIN_COVERAGE_PCT, JobUsage
 from slurm_colloc.estimate.bounds import mean_at_most_pct
 from slurm_colloc.facts.aggregate import find_runs
-from slurm_colloc.facts.facts import HISTORY, OWN_INTERVAL_S, Days, add_parts, days_of, make_parts
+from slurm_colloc.facts.day_facts import HISTORY, OWN_INTERVAL_S, Days, add_parts, days_of, make_parts
 from slurm_colloc.gpu.mig import model_named, tells_sm_activity
 from slurm_colloc.store.equivalents import pool_nodes
 from slurm_colloc.store.queries import named, query

@@ -18,7 +18,7 @@ from slurm_colloc.core.model import COMPLETED, Evidence, Gres
 from slurm_colloc.core.usage_model import MIN_COVERAGE_PCT, JobUsage
 from slurm_colloc.facts.aggregate import usages_of
 from slurm_colloc.facts.collocation import make_idle_units
-from slurm_colloc.facts.facts import FIX
+from slurm_colloc.facts.day_facts import FIX
 from slurm_colloc.facts.judgement import NEVER_USED, Fitted, Judgement, RunFound
 from slurm_colloc.facts.usage import source
 from slurm_colloc.gpu.mig import tells_sm_activity

@@ -10,8 +10,8 @@ from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.usage_model import JobUsage
 from slurm_colloc.facts.aggregate import aggregate_some, usages_of
 from slurm_colloc.facts.collocation import HARDLY_USED
+from slurm_colloc.facts.day_facts import FIX, Days
 from slurm_colloc.facts.evidence import evidence_of, make_history
-from slurm_colloc.facts.facts import FIX, Days
 from slurm_colloc.facts.fits import fitted_of, key_of
 from slurm_colloc.facts.judgement import RunFound
 from slurm_colloc.store.parquet import read

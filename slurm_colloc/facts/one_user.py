@@ -14,7 +14,7 @@ from slurm_colloc.facts.aggregate import aggregate_some, usages_of
 from slurm_colloc.facts.evidence import evidence_of, make_history
 from slurm_colloc.facts.fits import fitted_of, key_of
 from slurm_colloc.facts.judgement import RunFound
-from slurm_colloc.sources import sacct
+from slurm_colloc.sources import sacct_client
 from slurm_colloc.store.ingest import take_text
 from slurm_colloc.store.store import Store
 from slurm_colloc.store.window import Window
@@ -56,12 +56,12 @@ def user_by_sacct(
         InputError: it does not track GPUs, or says nothing that can be read.
         StoreError: the samples cannot be read.
     """
-    sacct.ask_tracked(timeout_s, environment)
-    fields = sacct.ask_fields(timeout_s, environment)
+    sacct_client.ask_tracked(timeout_s, environment)
+    fields = sacct_client.ask_fields(timeout_s, environment)
     with temporary_folder() as work:
         path = os.path.join(work, "sacct.txt")
         with open(path, "wb") as out:
-            out.write(sacct.ask_rows(window.since_s, window.until_s, fields, timeout_s, environment, user))
+            out.write(sacct_client.ask_rows(window.since_s, window.until_s, fields, timeout_s, environment, user))
 
         def fill(database: DuckDBPyConnection) -> object:
             return take_text(database, path, (), None, window.now_s, work, "sacct", live=True)

@@ -10,7 +10,7 @@ from duckdb import DuckDBPyConnection
 from slurm_colloc.core.usage_model import JobUsage
 from slurm_colloc.facts.aggregate import usages_of
 from slurm_colloc.facts.collocation import USE_OF_SEVERAL, several_gpus
-from slurm_colloc.facts.facts import FIX
+from slurm_colloc.facts.day_facts import FIX
 from slurm_colloc.store.decisions import of_decided
 from slurm_colloc.store.queries import named, query
 from slurm_colloc.store.store import Store

@@ -17,8 +17,8 @@ from slurm_colloc.core.files import at_once
 from slurm_colloc.core.model import COMPLETED, LEAST_SAMPLES, Evidence, SharingMode
 from slurm_colloc.estimate.bounds import share_at_most_pct
 from slurm_colloc.estimate.signature import apart_by, command_signature
+from slurm_colloc.facts.day_facts import OWN_INTERVAL_S
 from slurm_colloc.facts.evidence import Measured, device_mib
-from slurm_colloc.facts.facts import OWN_INTERVAL_S
 from slurm_colloc.feedback.user_histories import as_run_of
 from slurm_colloc.gpu.mig import tells_sm_activity
 from slurm_colloc.slurm.gres import parse_tres_gres
@@ -29,7 +29,7 @@ from slurm_colloc.store.equivalents import GpuEquivalent, gpu_equivalent, node_n
 from slurm_colloc.store.ingest import take_text
 from slurm_colloc.store.parquet import connection
 from slurm_colloc.store.queries import query
-from slurm_colloc.store.runs import steps_of_runs
+from slurm_colloc.store.sacct_rows import steps_of_runs
 from slurm_colloc.store.text_rows import form_of, read_rows
 
 # Fields that sacct is asked for beyond those of an ingest.

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from slurm_colloc import __version__
 from slurm_colloc.core import clock
-from slurm_colloc.core.config_check import parse_url
+from slurm_colloc.core.config_schema import parse_url
 from slurm_colloc.core.errors import CollocError, ConfigError, GpuError
 from slurm_colloc.core.process import ask
 from slurm_colloc.gpu.reader import GpuProcess, GpuReader, GpuUnit, UnitReading, activity_pct, stands_still

@@ -14,9 +14,9 @@ from slurm_colloc.core.files import PRIVATE_FOLDER, write_atomic
 from slurm_colloc.gpu.failure import TAIL_BYTES, Outcome, outcome_of
 from slurm_colloc.pack.mps_clients import Watch
 from slurm_colloc.pack.processes import Process, process_of
-from slurm_colloc.pack.queue import Start
 from slurm_colloc.pack.spec import Spec, Task
 from slurm_colloc.pack.srun import Files, Job
+from slurm_colloc.pack.starts_and_retries import Start
 from slurm_colloc.slurm.job_files import file_name, last_words, open_output
 
 # Slurm, which stops a job, signals its steps before its batch script: an end that may come of that is judged later.

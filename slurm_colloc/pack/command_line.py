@@ -13,7 +13,7 @@ from typing import NamedTuple
 from slurm_colloc.core.clock import with_timeout
 from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.errors import CollocError, ConfigError, InputError, ProcessError
-from slurm_colloc.pack.plan import plan_tasks
+from slurm_colloc.pack.packed_submission import plan_tasks
 from slurm_colloc.pack.resume import Earlier, merged_options, note_resumed, read_earlier, resuming
 from slurm_colloc.pack.shape import Tasks
 from slurm_colloc.pack.spec import plain_name, script_of

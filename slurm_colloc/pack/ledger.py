@@ -19,8 +19,8 @@ from slurm_colloc.core.errors import InputError, StoreError
 from slurm_colloc.core.files import PRIVATE_FILE, private_folder, read_bounded, sync_folder
 from slurm_colloc.core.value_types import read_as
 from slurm_colloc.gpu.failure import Outcome
-from slurm_colloc.pack.queue import Start
 from slurm_colloc.pack.spec import Spec, from_json, to_json
+from slurm_colloc.pack.starts_and_retries import Start
 
 _TEXT_LIMIT = 2000
 # Every requeue writes all commands of the pack anew.

@@ -19,10 +19,10 @@ from slurm_colloc.core.units import clock_time, counted, spans
 from slurm_colloc.gpu.failure import Outcome, gpu_is_gone
 from slurm_colloc.pack.attempt import Attempt
 from slurm_colloc.pack.mps_clients import Watch, computing, with_gpu_open
-from slurm_colloc.pack.queue import Queue, Start
 from slurm_colloc.pack.run import Run
 from slurm_colloc.pack.spec import Task
 from slurm_colloc.pack.srun import slots
+from slurm_colloc.pack.starts_and_retries import Queue, Start
 from slurm_colloc.slurm.job_files import add_words
 
 _TICK_S = 1.0

@@ -12,10 +12,10 @@ from slurm_colloc.core.process import spawn_into
 from slurm_colloc.pack.attempt import Attempt, TaskFiles
 from slurm_colloc.pack.ledger import LedgerWriter
 from slurm_colloc.pack.processes import Process, families_of, signal_processes
-from slurm_colloc.pack.queue import Start
 from slurm_colloc.pack.shared_gpu import SharedGpu
 from slurm_colloc.pack.spec import Spec
 from slurm_colloc.pack.srun import RUN_VARIABLE, Files, Job, command_line, into_steps, srun_environment, task_variables
+from slurm_colloc.pack.starts_and_retries import Start
 from slurm_colloc.submit.inherited import MARK, mark
 
 

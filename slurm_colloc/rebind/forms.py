@@ -12,7 +12,7 @@ from slurm_colloc.core.model import Gres, JobRequest, Placement
 from slurm_colloc.core.units import asked_mib
 from slurm_colloc.core.value_types import read_as
 from slurm_colloc.slurm.pending import Assignments, PendingJob
-from slurm_colloc.submit.recovery import CORE_FIELDS
+from slurm_colloc.submit.requeue_data import CORE_FIELDS
 
 _NONE: Assignments = MappingProxyType({})
 

@@ -53,7 +53,7 @@ from slurm_colloc.slurm.pending import PendingJob, update
 from slurm_colloc.submit import plan
 from slurm_colloc.submit.decision import foretold
 from slurm_colloc.submit.footprint import footprint_of_runs
-from slurm_colloc.submit.recovery import option_of
+from slurm_colloc.submit.requeue_data import option_of
 from slurm_colloc.submit.rollout import MAY_BE_MET
 
 # slurmctld counts requests of a user (rl_bucket_size 30, 2 more each second): a third is for this.

@@ -29,14 +29,14 @@ from slurm_colloc.estimate.records import drop_evidence, evidence_of_run, note_o
 from slurm_colloc.gpu.failure import TAIL_BYTES, Outcome, outcome_of
 from slurm_colloc.placement.out_of_memory import MOST_RETRIES, is_share
 from slurm_colloc.rebind.intent import gpu_part, records_after
-from slurm_colloc.rebind.recovery import End, Verdict, as_evidence, judge
+from slurm_colloc.rebind.verdict import End, Verdict, as_evidence, judge
 from slurm_colloc.rebind.waiting import read_one
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.gres import parse_gres
 from slurm_colloc.slurm.job_files import add_words, job_name, last_words
 from slurm_colloc.slurm.parse import parse_release
 from slurm_colloc.slurm.pending import Assignments, PendingJob, update
-from slurm_colloc.submit.recovery import Carried, asks_for_more, parse_carried
+from slurm_colloc.submit.requeue_data import Carried, asks_for_more, parse_carried
 
 _LIMIT_BYTES = 256 * 1024
 _MOST_KEPT = 500

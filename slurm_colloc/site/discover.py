@@ -10,8 +10,8 @@ from slurm_colloc.core.config import TIERS
 from slurm_colloc.core.config_file import SCHEMA
 from slurm_colloc.core.errors import InputError
 from slurm_colloc.core.toml_text import key_line, note
+from slurm_colloc.site.admin_remarks import read_as_another
 from slurm_colloc.site.cluster import SHARES, Cluster, default_mem, free_of_charge, partition_table, with_gpus
-from slurm_colloc.site.missing_settings import read_as_another
 from slurm_colloc.site.pools import pool_lines
 from slurm_colloc.slurm.parse import Partition
 

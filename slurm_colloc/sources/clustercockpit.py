@@ -12,7 +12,7 @@ from slurm_colloc.core.errors import InputError
 from slurm_colloc.core.model import Gres
 from slurm_colloc.core.usage_model import AllocationRow
 from slurm_colloc.sources.means import JobMeans
-from slurm_colloc.sources.sacct import Parsed
+from slurm_colloc.sources.sacct_client import Parsed
 
 METHOD = "job mean by ClusterCockpit"
 _NEEDED = ("job_id", "cluster", "user", "start_time", "duration_s", "num_acc", "acc_utilization_avg", "state")

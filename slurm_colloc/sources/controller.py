@@ -13,7 +13,7 @@ from datetime import tzinfo
 from slurm_colloc.core.errors import InputError
 from slurm_colloc.core.usage_model import AllocationRow
 from slurm_colloc.slurm.gres import parse_gres
-from slurm_colloc.sources.sacct import Parsed, bounded, checked, parse_limit, parse_time, shown_id
+from slurm_colloc.sources.sacct_client import Parsed, bounded, checked, parse_limit, parse_time, shown_id
 
 # The keys come in a fixed order; JobName is the user's words and may hold "Key=value" too, so the order is the grammar.
 # Each part takes the first place that fits and is not taken back: a later one leaves no more room for what follows, and

@@ -15,13 +15,13 @@ from slurm_colloc.core.errors import InputError
 from slurm_colloc.core.files import at_once
 from slurm_colloc.core.units import counted, significant
 from slurm_colloc.core.usage_model import AttributedUse, NodeSample
-from slurm_colloc.sources import nvidia_smi_csv, prometheus, sacct
+from slurm_colloc.sources import nvidia_smi_csv, prometheus, sacct_client
 from slurm_colloc.sources.holders import Holding, Timeline, with_holders
 from slurm_colloc.sources.prometheus_server import Server
 from slurm_colloc.store.equivalents import node_names
 from slurm_colloc.store.parquet import read
 from slurm_colloc.store.queries import query, watched
-from slurm_colloc.store.runs import ALLOCATION_COLUMNS, Counted, mark_runaways, take_rows
+from slurm_colloc.store.sacct_rows import ALLOCATION_COLUMNS, Counted, mark_runaways, take_rows
 from slurm_colloc.store.store import Store
 from slurm_colloc.store.text_rows import form_of
 from slurm_colloc.store.window import Step, ignore
@@ -107,7 +107,7 @@ def take_text(
             form = form_of(stream, fields)
     except OSError as error:
         raise InputError(f"'{path}' cannot be read: {error.strerror}") from error
-    sacct.check_fields(form.fields)
+    sacct_client.check_fields(form.fields)
     at_s = (written_s, None) if live else (now(), written_s)
     rows = take_rows(database, path, form, zone, at_s[0], work, columns, release, at_s[1])
     _check_any(source, rows.rows_in, rows.used, rows.rejected)
@@ -135,12 +135,12 @@ def keep_day(
         ProcessError: sacct fails or does not answer in time.
         InputError: none of its rows can be read.
     """
-    source = f"sacct-{sacct.day_name(day_s)}"
+    source = f"sacct-{sacct_client.day_name(day_s)}"
 
     def fill(database: DuckDBPyConnection, work: str) -> Counted:
         path = os.path.join(work, "file.txt")
         with open(path, "wb") as out:
-            out.write(sacct.ask_rows(day_s, day_s + sacct.DAY_S, fields, timeout_s, environment))
+            out.write(sacct_client.ask_rows(day_s, day_s + sacct_client.DAY_S, fields, timeout_s, environment))
         taken = take_text(database, path, fields, None, now_s, work, source, live=True)
         # Asked after sacct, because a job that began in between would seem to be one.
         known = running()
@@ -148,11 +148,11 @@ def keep_day(
             mark_runaways(database, known)
         return taken
 
-    progress = {"asked_until_s": min(now_s, day_s + sacct.DAY_S)} if gapless else {}
+    progress = {"asked_until_s": min(now_s, day_s + sacct_client.DAY_S)} if gapless else {}
     return _log(store, store.take(source, fill, keep=True), **progress)
 
 
-def keep_runs(store: Store, source: str, parsed: sacct.Parsed, now_s: float, *, keep: bool = False) -> Counted:
+def keep_runs(store: Store, source: str, parsed: sacct_client.Parsed, now_s: float, *, keep: bool = False) -> Counted:
     """Write the runs of one source, in place of what it gave before, and return what was counted; ``keep`` as in take.
 
     Raises:

@@ -46,7 +46,7 @@ from slurm_colloc.store.parquet import (
     write,
 )
 from slurm_colloc.store.queries import make_rows, no_rows, query, quoted, visible_runs, visible_samples
-from slurm_colloc.store.runs import ALLOCATION_COLUMNS, MEANS, RUNAWAY, Means, take_runs
+from slurm_colloc.store.sacct_rows import ALLOCATION_COLUMNS, MEANS, RUNAWAY, Means, take_runs
 from slurm_colloc.store.sample_tables import SHARES, TABLES, trimmed
 from slurm_colloc.store.samples import Samples
 

@@ -27,7 +27,7 @@ from slurm_colloc.core.files import at_once
 from slurm_colloc.core.units import whole
 from slurm_colloc.core.usage_model import Lost
 from slurm_colloc.slurm.gres import parse_tres_gres
-from slurm_colloc.sources.sacct import FIELDS, check_once
+from slurm_colloc.sources.sacct_client import FIELDS, check_once
 from slurm_colloc.store.equivalents import GRES_ALONE, gpu_equivalent
 from slurm_colloc.store.parquet import quoted_path
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from slurm_colloc.estimate.option_names import word_sets
+from slurm_colloc.estimate.seeds_and_sizes import word_sets
 
 
 class Launcher(NamedTuple):

@@ -342,7 +342,7 @@ def _again(case: Case, part: Part, *, late: bool) -> tuple[str, tuple[Reason, ..
     by = "--requeue" if "requeue" in options else "if JobRequeue=1" * allowed
     if not by or config.policy != "auto" or not (late or not placement.as_asked):
         return "", ()
-    from slurm_colloc.submit.recovery import carried, reason_against  # few jobs may begin again
+    from slurm_colloc.submit.requeue_data import carried, reason_against  # few jobs may begin again
 
     if reason := reason_against(request, options, case.submission.text, is_shell=case.runs_sh):
         return "", (because("ends-as-it-ends"), reason)

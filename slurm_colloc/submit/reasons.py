@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.model import Gres, JobRequest, Reason, because
-from slurm_colloc.estimate.option_names import word_sets
+from slurm_colloc.estimate.seeds_and_sizes import word_sets
 from slurm_colloc.placement.candidate import asked_partitions, suspending
 from slurm_colloc.slurm.options import Given, value_of
 from slurm_colloc.submit.device_numbers import device_taken_for_number

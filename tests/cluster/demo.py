@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from slurm_colloc.sources.sacct import FIELDS
+from slurm_colloc.sources.sacct_client import FIELDS
 from tests.cluster.config import cluster_name
 from tests.cluster.lab import Lab, Say
 from tests.cluster.site import write_site

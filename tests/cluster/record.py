@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from slurm_colloc.slurm.sinfo import QUESTION
-from slurm_colloc.sources.sacct import FIELDS
+from slurm_colloc.sources.sacct_client import FIELDS
 from tests.cluster.config import cluster_name
 from tests.cluster.lab import Lab
 from tests.cluster.nodes import MIG_TYPE_PREFIX

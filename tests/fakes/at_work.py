@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from slurm_colloc.sources.sacct import EXPORT
+from slurm_colloc.sources.sacct_client import EXPORT
 from tests.fakes import sacct_rows
 from tests.fakes.sacct_rows import DAY_S, GPU_NODES, SITE, Asked, Made, Truth
 

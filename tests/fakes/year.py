@@ -18,9 +18,9 @@ from duckdb import DuckDBPyConnection
 
 from slurm_colloc.core.usage_model import MEASURED
 from slurm_colloc.facts.aggregate import find_runs
-from slurm_colloc.facts.facts import facts_path, make_facts
+from slurm_colloc.facts.day_facts import facts_path, make_facts
 from slurm_colloc.store import decisions, parquet
-from slurm_colloc.store.runs import ALLOCATION_COLUMNS
+from slurm_colloc.store.sacct_rows import ALLOCATION_COLUMNS
 from slurm_colloc.store.sample_tables import HOSTS, SHARES, Table, typed
 from slurm_colloc.store.samples import DAY, RAW_DAY, day_and_hour
 from slurm_colloc.store.store import Store

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any, get_args, get_origin, get_type_hints
 
 from slurm_colloc.core.config import SiteConfig
-from slurm_colloc.core.config_check import meanings
+from slurm_colloc.core.config_schema import meanings
 
 
 def reference() -> str:

@@ -15,8 +15,8 @@ from slurm_colloc.facts.counts import count_runs
 from slurm_colloc.facts.usage import used_hours_by
 from slurm_colloc.observe.attribute import attribute_sample
 from slurm_colloc.slurm.gres import parse_tres_gres
-from slurm_colloc.sources.sacct import FIELDS, Parsed
-from slurm_colloc.store.runs import ALLOCATION_COLUMNS, take_rows
+from slurm_colloc.sources.sacct_client import FIELDS, Parsed
+from slurm_colloc.store.sacct_rows import ALLOCATION_COLUMNS, take_rows
 from slurm_colloc.store.store import Store
 from slurm_colloc.store.text_rows import Form, form_of
 from slurm_colloc.store.window import Window

@@ -15,7 +15,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from slurm_colloc.core.usage_model import NodeSample
-from slurm_colloc.sources.sacct import FIELDS
+from slurm_colloc.sources.sacct_client import FIELDS
 from slurm_colloc.store.store import Store
 from tests.rings import tenth
 from tests.unit.doors import at_site, colloc, ingest, report, shown

@@ -14,7 +14,7 @@ from slurm_colloc.facts.collocation import collocation
 from slurm_colloc.facts.compact import compact
 from slurm_colloc.facts.counts import count_endless, unaccounted_hours
 from slurm_colloc.sources.means import JobMeans
-from slurm_colloc.store.runs import RUNAWAY
+from slurm_colloc.store.sacct_rows import RUNAWAY
 from slurm_colloc.store.store import Store
 from slurm_colloc.store.window import Window
 from tests.unit.made import HOUR, device, host, near, run, seen

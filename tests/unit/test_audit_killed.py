@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_colloc.audit.ladder import DOUBTFUL
+from slurm_colloc.audit.escalation import DOUBTFUL
 from slurm_colloc.audit.state import opened
 from tests.fakes.squeue import squeue_line
 from tests.unit.mail_service import Taken, mail_service, plain

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from slurm_colloc.audit import post as audit_post
-from slurm_colloc.audit.ladder import DOUBTFUL, FIRST, Planned, in_doubt
+from slurm_colloc.audit.escalation import DOUBTFUL, FIRST, Planned, in_doubt
 from slurm_colloc.audit.post import COMMAND, Post, Texts, address_of, check_settings, digest_id, fault_of, mail_content
 from slurm_colloc.audit.state import State, opened
 from slurm_colloc.core.clock import now

@@ -8,7 +8,17 @@ from pathlib import Path
 import pytest
 
 from slurm_colloc.audit import state as state_module
-from slurm_colloc.audit.ladder import ACTION, DOUBTFUL, FIRST, NOTHING, SENT, Notification, Planned, Waiver, in_doubt
+from slurm_colloc.audit.escalation import (
+    ACTION,
+    DOUBTFUL,
+    FIRST,
+    NOTHING,
+    SENT,
+    Notification,
+    Planned,
+    Waiver,
+    in_doubt,
+)
 from slurm_colloc.audit.state import SCHEMA, alone, audit_folder, opened
 from slurm_colloc.core import files
 from slurm_colloc.core.audit_model import Finding

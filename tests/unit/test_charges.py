@@ -10,8 +10,8 @@ import pytest
 
 from slurm_colloc.facts.aggregate import aggregate
 from slurm_colloc.facts.usage import used_hours_by
+from slurm_colloc.site.admin_remarks import charges, notes
 from slurm_colloc.site.cluster import look
-from slurm_colloc.site.missing_settings import charges, notes
 from slurm_colloc.store.ingest import keep_text
 from slurm_colloc.store.store import Store
 from slurm_colloc.store.window import Window

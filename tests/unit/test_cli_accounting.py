@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from slurm_colloc.cli.colloc import ingest
-from slurm_colloc.sources.sacct import FIELDS
+from slurm_colloc.sources.sacct_client import FIELDS
 from tests.unit.golden import Printed
 from tests.unit.made import near
 from tests.unit.programs import colloc, program

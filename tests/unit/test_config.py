@@ -10,7 +10,6 @@ import pytest
 
 from slurm_colloc.core import config_file
 from slurm_colloc.core.config import MigSlice, SiteConfig
-from slurm_colloc.core.config_check import parse_url
 from slurm_colloc.core.config_file import (
     SCHEMA,
     file_to_write,
@@ -20,6 +19,7 @@ from slurm_colloc.core.config_file import (
     passed_over,
     typed,
 )
+from slurm_colloc.core.config_schema import parse_url
 from slurm_colloc.core.errors import ConfigError
 from slurm_colloc.core.toml_text import value_text
 from slurm_colloc.submit.invocation import found_call

@@ -13,8 +13,8 @@ from slurm_colloc.core.errors import InputError
 from slurm_colloc.core.model import Reason, because
 from slurm_colloc.core.wording import words
 from slurm_colloc.pack.command_line import one_command, read_commands
-from slurm_colloc.pack.queue import Queue
 from slurm_colloc.pack.spec import MARK, Spec, from_json
+from slurm_colloc.pack.starts_and_retries import Queue
 from tests.unit.golden import Printed
 from tests.unit.made import near
 from tests.unit.shell import DEFINITE, DOUBTFUL, HINT, SBATCH, SITE, Shell

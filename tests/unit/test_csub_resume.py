@@ -9,9 +9,9 @@ import pytest
 
 from slurm_colloc.gpu.failure import Outcome
 from slurm_colloc.pack.ledger import LedgerWriter, ledger_path, ledgers_of
-from slurm_colloc.pack.queue import Start
 from slurm_colloc.pack.resume import keep_script, note_resumed, resumed_by
 from slurm_colloc.pack.spec import Spec, Task, from_json, split_script
+from slurm_colloc.pack.starts_and_retries import Start
 from slurm_colloc.placement.packing import of_equal
 from tests.fakes.squeue import squeue_line
 from tests.unit.golden import Printed

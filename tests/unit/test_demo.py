@@ -5,7 +5,7 @@ import tomllib
 
 from slurm_colloc.cli.colloc.demo import SITE, decisions, made_jobs
 from slurm_colloc.core.config_file import parse_site
-from slurm_colloc.site.missing_settings import gaps
+from slurm_colloc.site.admin_remarks import gaps
 
 
 def test_decisions() -> None:

@@ -27,8 +27,8 @@ from slurm_colloc.slurm.refusals import is_refusal
 from slurm_colloc.sources import clustercockpit
 from slurm_colloc.sources.controller import parse_jobs
 from slurm_colloc.submit import reasons
-from slurm_colloc.submit.recovery import parse_carried
 from slurm_colloc.submit.render import pack_block
+from slurm_colloc.submit.requeue_data import parse_carried
 from tests import fuzz, fuzz_submit, fuzz_targets
 from tests.fakes.squeue import squeue_line
 from tests.unit.golden import Printed

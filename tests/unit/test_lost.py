@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_colloc.sources.sacct import EXPORT
+from slurm_colloc.sources.sacct_client import EXPORT
 from tests.pages import DOCS
 from tests.unit.golden import Printed
 from tests.unit.made import near

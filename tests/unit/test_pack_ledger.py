@@ -23,8 +23,8 @@ from slurm_colloc.pack.ledger import (
     read_ledger,
     read_ledgers,
 )
-from slurm_colloc.pack.queue import Start
 from slurm_colloc.pack.spec import Spec, Task
+from slurm_colloc.pack.starts_and_retries import Start
 from tests.cluster.packs import a_spec
 from tests.unit.golden import Printed
 from tests.unit.programs import umask

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from slurm_colloc.core.model import Load, Room
 from slurm_colloc.gpu.failure import Outcome
-from slurm_colloc.pack.queue import Queue, Start
 from slurm_colloc.pack.spec import Task
+from slurm_colloc.pack.starts_and_retries import Queue, Start
 from tests.rings import tenth
 
 RUN_AGAIN = (Outcome.GPU_OOM, Outcome.GPU_FAULT, Outcome.LOST, Outcome.NOT_SHARING)

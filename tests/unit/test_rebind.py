@@ -33,7 +33,7 @@ from slurm_colloc.slurm.free_gpus import Free
 from slurm_colloc.slurm.jobs import QueuedJob
 from slurm_colloc.slurm.limits import Limits
 from slurm_colloc.slurm.pending import parse_pending, update
-from slurm_colloc.submit.recovery import option_of
+from slurm_colloc.submit.requeue_data import option_of
 from tests.unit.golden import Printed
 from tests.unit.made import MPS_POOL, decision, evidence, request, site
 from tests.unit.programs import colloc

@@ -19,10 +19,10 @@ from slurm_colloc.core.model import GPU_OOM, Gres, SharingMode
 from slurm_colloc.gpu.failure import tried_mib
 from slurm_colloc.placement.choose import as_asked
 from slurm_colloc.rebind import recover
-from slurm_colloc.rebind.recovery import End, Verdict, as_evidence, judge
+from slurm_colloc.rebind.verdict import End, Verdict, as_evidence, judge
 from slurm_colloc.slurm.jobs import parse_controller
 from slurm_colloc.slurm.options import CommandLine, Given
-from slurm_colloc.submit.recovery import Carried, asks_for_more, carried, parse_carried
+from slurm_colloc.submit.requeue_data import Carried, asks_for_more, carried, parse_carried
 from tests.unit.golden import Printed
 from tests.unit.made import MPS_POOL, RECORDED, RELEASES, SHARD_POOL, evidence, request, site
 from tests.unit.programs import executable

@@ -13,10 +13,10 @@ from slurm_colloc.core.model import Decision, SharingMode, because
 from slurm_colloc.estimate.records import drop_decision
 from slurm_colloc.gpu.failure import Outcome
 from slurm_colloc.pack.ledger import LedgerWriter, ledger_path
-from slurm_colloc.pack.queue import Start
 from slurm_colloc.pack.report import pack_text, read_pack
 from slurm_colloc.pack.resume import note_resumed
 from slurm_colloc.pack.spec import Task
+from slurm_colloc.pack.starts_and_retries import Start
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.job_visibility import own_name
 from tests.cluster.packs import a_spec

@@ -13,12 +13,12 @@ from slurm_colloc.core.errors import InputError
 from slurm_colloc.core.model import Gres
 from slurm_colloc.slurm.gres import parse_tres_gres
 from slurm_colloc.sources.jobstats import METHOD as JOBSTATS
-from slurm_colloc.sources.sacct import DAY_S, FIELDS
+from slurm_colloc.sources.sacct_client import DAY_S, FIELDS
 from slurm_colloc.sources.tres_usage import FIELD
 from slurm_colloc.sources.tres_usage import METHOD as STEPS
-from slurm_colloc.store import runs
+from slurm_colloc.store import sacct_rows
 from slurm_colloc.store import text_rows as rows
-from slurm_colloc.store.runs import MEANS, RUNAWAY, mark_runaways, take_rows, take_runs
+from slurm_colloc.store.sacct_rows import MEANS, RUNAWAY, mark_runaways, take_rows, take_runs
 from slurm_colloc.store.text_rows import Form, form_of, parse_header, read_rows
 from tests.unit.golden import Printed
 from tests.unit.made import run
@@ -173,7 +173,7 @@ def test_rows_that_do_not_add_up_are_an_error(tmp_path: Path, printed: Printed) 
         rows = read_rows(str(path), form_of(stream, FIELDS), str(tmp_path))
     with (
         duckdb.connect() as database,
-        patch.object(runs, "read_rows", return_value=rows._replace(rows_in=9)),
+        patch.object(sacct_rows, "read_rows", return_value=rows._replace(rows_in=9)),
         printed.raises("ingest", InputError, r"\b9 .*\b2 .*\b1 "),
     ):
         take_rows(database, str(path), rows.form, None, 2e9, str(tmp_path))

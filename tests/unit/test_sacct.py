@@ -14,8 +14,8 @@ from slurm_colloc.core.errors import InputError
 from slurm_colloc.core.model import Gres
 from slurm_colloc.slurm.gres import parse_tres_gres
 from slurm_colloc.slurm.parse import parse_state
-from slurm_colloc.sources import sacct
-from slurm_colloc.sources.sacct import (
+from slurm_colloc.sources import sacct_client
+from slurm_colloc.sources.sacct_client import (
     FIELDS,
     LIMIT,
     Parsed,
@@ -25,7 +25,7 @@ from slurm_colloc.sources.sacct import (
     day_windows,
     parse_time,
 )
-from slurm_colloc.store.runs import take_rows
+from slurm_colloc.store.sacct_rows import take_rows
 from slurm_colloc.store.text_rows import Form
 from tests.unit.golden import Printed
 from tests.unit.made import DELIMITER, RECORDED, RELEASES, run
@@ -367,11 +367,11 @@ def test_live_names_cannot_forge_rows(monkeypatch: pytest.MonkeyPatch) -> None:
         name = "x" + terminated(["", *line("999", User="victim")], end=guess)
         return terminated(FIELDS, line("1", name, Start=str(1000 * len(calls))), end=delimiter).encode()
 
-    monkeypatch.setattr(sacct, "ask", fake_ask)
+    monkeypatch.setattr(sacct_client, "ask", fake_ask)
     guess = "\x1f\x1e\x1f"
-    first = taken(sacct.ask_rows(0, 86400, FIELDS, 5, {"A": "b"}))
+    first = taken(sacct_client.ask_rows(0, 86400, FIELDS, 5, {"A": "b"}))
     guess = next(word for word in calls[0] if word.startswith("--delimiter=")).removeprefix("--delimiter=")
-    second = taken(sacct.ask_rows(0, 1, FIELDS, 5, {"A": "b"}))
+    second = taken(sacct_client.ask_rows(0, 1, FIELDS, 5, {"A": "b"}))
     assert {row.user for row in (*first.rows, *second.rows)} == {"ann"}
     assert (len(first.rows), len(second.rows), first.rejected, second.rejected) == (1, 1, {}, {})
     assert calls[0][:6] == ["sacct", "-a", "-D", "-X", "-p", "--noconvert"]

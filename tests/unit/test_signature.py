@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_colloc.estimate.option_names import grows, is_inert
+from slurm_colloc.estimate.seeds_and_sizes import grows, is_inert
 from slurm_colloc.estimate.signature import is_relative, is_same, parts_of, signature
 
 HEAD = "#!/bin/bash\n"

@@ -11,10 +11,10 @@ from slurm_colloc.core.config import Partition as DeclaredPartition
 from slurm_colloc.core.config_file import parse_site
 from slurm_colloc.core.errors import InputError, ProcessError
 from slurm_colloc.core.model import Gres
-from slurm_colloc.site.check import check as differences
+from slurm_colloc.site.admin_remarks import gaps
 from slurm_colloc.site.cluster import look
+from slurm_colloc.site.cluster_differences import differences
 from slurm_colloc.site.discover import discover
-from slurm_colloc.site.missing_settings import gaps
 from slurm_colloc.site.render import Host, render_site
 from slurm_colloc.slurm import client as client_module
 from slurm_colloc.slurm.client import CliClient

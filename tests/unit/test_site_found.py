@@ -14,11 +14,11 @@ from slurm_colloc.core.config_file import parse_site
 from slurm_colloc.core.errors import GpuError, InputError
 from slurm_colloc.gpu.nvml import NvmlReader
 from slurm_colloc.gpu.reader import GpuUnit
-from slurm_colloc.site.check import check
+from slurm_colloc.site.admin_remarks import notes
 from slurm_colloc.site.cluster import Cluster, NodeGpus, free_of_charge, look
+from slurm_colloc.site.cluster_differences import differences
 from slurm_colloc.site.discover import discover
 from slurm_colloc.site.driver import load_gpus_file, parse_gpus_file, read_driver, to_json
-from slurm_colloc.site.missing_settings import notes
 from slurm_colloc.site.node_gpus import Shape, shapes_of
 from slurm_colloc.slurm.gres import parse_gres
 from slurm_colloc.slurm.parse import Node, parse_nodes, parse_partitions
@@ -103,7 +103,7 @@ def test_what_init_writes_agrees_with_the_cluster_whatever_the_shape(gres: str) 
         if any((item.name, item.type) == ("gpu", kind) for item in cluster.nodes[0].gres)
     }
     config = read(text_of(cluster, models))
-    assert check(config, cluster) == []
+    assert differences(config, cluster) == []
     assert (
         len({pool.name for pool in config.pool}) == len(config.pool) == len(shapes_of(Node("n", parse_gres(gres), ())))
     )
@@ -123,14 +123,14 @@ def test_what_init_writes_agrees_with_the_cluster_whatever_the_shape(gres: str) 
 )
 def test_a_node_with_other_gres_is_noticed(before: str, after: str) -> None:
     config = read(text_of(look(lab(before))))
-    problems = check(config, look(lab(after)))
+    problems = differences(config, look(lab(after)))
     assert problems
     assert all("'g1'" in problem and ": " in problem for problem in problems)
 
 
 def test_gpus_without_a_type_can_be_named(printed: Printed) -> None:
     config = read(text_of(look(lab("gpu:4")), {"": H100}))
-    printed("site-check", *check(config, look(lab("gpu:3"))))
+    printed("site-check", *differences(config, look(lab("gpu:3"))))
     pool = config.pool[0]
     assert (pool.gpu_type, pool.gpus_per_node, pool.gpu_model, pool.sm_count) == ("", 4, H100, 132)
 
@@ -144,7 +144,7 @@ def test_shares_that_cannot_be_split_are_left_open_and_said(printed: Printed) ->
     printed("site-init", left_open, notes(config, cluster)[-1])
     # Who knows gres.conf knows better.
     by_hand = config._replace(pool=(config.pool[0]._replace(mps_per_gpu=100),))
-    assert check(by_hand, cluster) == []
+    assert differences(by_hand, cluster) == []
 
 
 @pytest.mark.parametrize("slurm", RELEASES)
@@ -172,9 +172,9 @@ def test_shares_that_are_not_on_every_gpu(used: str, per_gpu: int | None) -> Non
     cluster = look(lab("gpu:h100:2,mps:h100:200", sinfo=sinfo))
     config = read(text_of(cluster))
     assert config.pool[0].mps_per_gpu == (per_gpu or 0)
-    assert check(config, cluster) == []
+    assert differences(config, cluster) == []
     other = config._replace(pool=(config.pool[0]._replace(mps_per_gpu=per_gpu * 2 if per_gpu else 1),))
-    assert bool(check(other, cluster)) is (per_gpu is not None)
+    assert bool(differences(other, cluster)) is (per_gpu is not None)
 
 
 # --- comments ---
@@ -195,8 +195,8 @@ def test_features_that_each_node_of_a_pool_has_are_written_and_checked() -> None
     config = read(text_of(cluster, {"h100": H100}))
     [pool] = config.pool
     assert pool.features == ("ib", "h100")
-    assert check(config, cluster) == []
-    [difference] = check(config._replace(pool=(pool._replace(features=("ib", "slow")),)), cluster)
+    assert differences(config, cluster) == []
+    [difference] = differences(config._replace(pool=(pool._replace(features=("ib", "slow")),)), cluster)
     assert "g3" in difference
     assert 'features = ["ib"]' in difference
     assert read(text_of(look(FakeClient(node=LINE)), {"h100": H100})).pool[0].features == ()
@@ -272,12 +272,12 @@ def test_a_share_that_costs_nothing_stays_off(weights: str, tracked: str, free: 
     assert config.sharing.order == ("shard",)
     assert weights.removeprefix("TRESBillingWeights=") in {one.billing_weights for one in config.partition}
     # As where it was billed once and is no more: csub goes by the file, so somebody must hear of it.
-    problems = check(config, cluster)
+    problems = differences(config, cluster)
     assert all(one in problem for one, problem in zip(found, problems, strict=True))
     off = config._replace(sharing=config.sharing._replace(order=("mig",)))
-    assert check(off, cluster) == []
+    assert differences(off, cluster) == []
     unsaid = tuple(one._replace(billing_weights="") for one in off.partition)
-    assert check(off._replace(partition=unsaid), cluster) == [], "nothing is said of billing, then"
+    assert differences(off._replace(partition=unsaid), cluster) == [], "nothing is said of billing, then"
     assert any(note.startswith(f"gres/shard (off): {free}") for note in notes(off, cluster)) is bool(free)
 
 
@@ -287,10 +287,10 @@ def test_a_share_that_is_meant_to_cost_nothing_is_no_difference(printed: Printed
     text = text_of(cluster, vouched=("shard",), extra={"sharing": {"unbilled": ["shard"]}})
     config = read(text)
     assert "shard" in config.sharing.order
-    assert check(config, cluster) == []
+    assert differences(config, cluster) == []
     printed("site-check", *notes(config, cluster)[-2:])
     other = config._replace(sharing=config.sharing._replace(unbilled=("mps",)))
-    (problem,) = check(other, cluster)
+    (problem,) = differences(other, cluster)
     printed("site-check", problem)
 
 
@@ -324,9 +324,9 @@ def test_the_driver_goes_before_our_table(monkeypatch: pytest.MonkeyPatch, print
     # g2 has the same gres type.
     assert (same_type.gpu_model, same_type.gpu_mem_mib) == (H100, 81000)
     printed("site-init", *(line for line in text.splitlines() if "driver" in line))
-    assert check(read(text), cluster) == []
+    assert differences(read(text), cluster) == []
     by_table = read(text_of(look(FakeClient()), {"h100": H100}))
-    printed("site-check", *check(by_table, cluster))
+    printed("site-check", *differences(by_table, cluster))
 
 
 def test_the_geometry_of_a_driver(monkeypatch: pytest.MonkeyPatch, printed: Printed) -> None:
@@ -340,12 +340,12 @@ def test_the_geometry_of_a_driver(monkeypatch: pytest.MonkeyPatch, printed: Prin
         ("2g.20gb", 20090, 32, 1),
         ("3g.40gb", 40448, 60, 1),
     ]
-    assert check(config, cluster) == []
+    assert differences(config, cluster) == []
     other = look(FakeClient(), [NodeGpus("m1", units("4g.40gb", "3g.40gb", monkeypatch=monkeypatch))])
-    printed("site-check", *check(config, other))
+    printed("site-check", *differences(config, other))
     # A job sees only what it holds.
     inside = look(FakeClient(), [seen._replace(units=seen.units[:1], complete=False)])
-    assert check(config, inside) == []
+    assert differences(config, inside) == []
 
 
 def test_a_card_that_the_driver_contradicts(monkeypatch: pytest.MonkeyPatch, printed: Printed) -> None:
@@ -354,7 +354,7 @@ def test_a_card_that_the_driver_contradicts(monkeypatch: pytest.MonkeyPatch, pri
         text_of(cluster, {"h100": "NVIDIA A100"})
     config = read(text_of(cluster))
     wrong = config._replace(pool=(config.pool[0]._replace(gpu_model="NVIDIA A100"), *config.pool[1:]))
-    (problem,) = check(wrong, cluster)
+    (problem,) = differences(wrong, cluster)
     assert problem.endswith(f'write gpu_model = "{H100}"')
     printed("site-check", problem)
 
@@ -385,7 +385,7 @@ def test_sizes_are_checked_by_our_table_too() -> None:
     whole, _, mig = config.pool
     # Another driver leaves a little more or less.
     near = config._replace(pool=(whole._replace(gpu_mem_mib=81000), *config.pool[1:]))
-    assert check(near, cluster) == []
+    assert differences(near, cluster) == []
     part = mig.slice[0]._replace(mem_mib=99840, sm_count=14, profile="1g.20gb")
     wrong = config._replace(
         pool=(
@@ -394,7 +394,7 @@ def test_sizes_are_checked_by_our_table_too() -> None:
             mig._replace(slice=(part, *mig.slice[1:])),
         )
     )
-    assert [problem.rpartition(": write ")[2] for problem in check(wrong, cluster)] == [
+    assert [problem.rpartition(": write ")[2] for problem in differences(wrong, cluster)] == [
         "gpu_mem_mib = 81559",
         "sm_count = 132",
         'profile = "1g.10gb"',
@@ -411,7 +411,7 @@ def test_names_of_other_sections_are_checked(printed: Printed) -> None:
         pool=(*config.pool, config.pool[0]),
         rollout=(Rule("auto", users=("root", "no-such"), groups=("nowhere",), partitions=("gpu", "gpus")),),
     )
-    printed("site-check", *check(wrong, cluster))
+    printed("site-check", *differences(wrong, cluster))
 
 
 # --- the file of a node's GPUs ---

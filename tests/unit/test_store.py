@@ -9,11 +9,11 @@ import pytest
 from slurm_colloc.core.errors import StoreError
 from slurm_colloc.core.usage_model import AllocationRow
 from slurm_colloc.sources.means import JobMeans
-from slurm_colloc.sources.sacct import Parsed
+from slurm_colloc.sources.sacct_client import Parsed
 from slurm_colloc.store import parquet
 from slurm_colloc.store.equivalents import node_names
 from slurm_colloc.store.ingest import keep_runs
-from slurm_colloc.store.runs import MEANS, RUNAWAY
+from slurm_colloc.store.sacct_rows import MEANS, RUNAWAY
 from slurm_colloc.store.store import Store, open_store
 from tests.unit.golden import Printed
 from tests.unit.made import HOUR, run

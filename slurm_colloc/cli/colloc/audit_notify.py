@@ -5,8 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime
 
-from slurm_colloc.audit.job_actions import act, finish, in_words
-from slurm_colloc.audit.ladder import (
+from slurm_colloc.audit.escalation import (
     ACTION,
     DAY_S,
     DONE,
@@ -21,6 +20,7 @@ from slurm_colloc.audit.ladder import (
     kept_from_users,
     plan,
 )
+from slurm_colloc.audit.job_actions import act, finish, in_words
 from slurm_colloc.audit.outlets import counts, prometheus
 from slurm_colloc.audit.post import (
     COMMAND,

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from slurm_colloc.audit.ladder import Waiver
+from slurm_colloc.audit.escalation import Waiver
 from slurm_colloc.audit.post import Texts, check_settings, mail_content, message_id, send
 from slurm_colloc.audit.rules import all_entries, choose, entries, kept_name
 from slurm_colloc.audit.state import State, alone, audit_folder, opened

@@ -3,7 +3,7 @@
 
 from datetime import UTC, datetime
 
-from slurm_colloc.audit.ladder import ACTION, DOUBTFUL, FIRST, NOTHING, SECOND, SENT, Planned, deadline_min
+from slurm_colloc.audit.escalation import ACTION, DOUBTFUL, FIRST, NOTHING, SECOND, SENT, Planned, deadline_min
 from slurm_colloc.audit.post import NOT_TAKEN
 from slurm_colloc.core.audit_model import JOB
 from slurm_colloc.core.config_audit import Notices

@@ -262,18 +262,18 @@ def _release() -> str:
 def _read(path: str, window_s: tuple[float, float], user: str, release: str) -> Iterator["ReadPast"]:
     """Yield what a text, or sacct for each day, says."""
     from slurm_colloc.feedback.bootstrap import MORE_FIELDS, read_past
-    from slurm_colloc.sources import sacct
+    from slurm_colloc.sources import sacct_client
 
     with temporary_folder() as work:
         if path:
             yield read_past(path, work, now(), release)
             return
-        sacct.ask_tracked(_SACCT_TIMEOUT_S, os.environ)
-        fields = sacct.ask_fields(_SACCT_TIMEOUT_S, os.environ, MORE_FIELDS)
-        for day_s, next_s in sacct.day_windows(*window_s):
+        sacct_client.ask_tracked(_SACCT_TIMEOUT_S, os.environ)
+        fields = sacct_client.ask_fields(_SACCT_TIMEOUT_S, os.environ, MORE_FIELDS)
+        for day_s, next_s in sacct_client.day_windows(*window_s):
             text = os.path.join(work, "sacct.txt")
             with open(text, "wb") as out:
-                out.write(sacct.ask_rows(day_s, next_s, fields, _SACCT_TIMEOUT_S, os.environ, user, steps=True))
+                out.write(sacct_client.ask_rows(day_s, next_s, fields, _SACCT_TIMEOUT_S, os.environ, user, steps=True))
             yield read_past(text, work, now(), release)
 
 

@@ -13,7 +13,7 @@ from slurm_colloc.core.units import counted
 from slurm_colloc.observe.loop import Pace
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.sources.holders import SUFFIX, Holding, after_a_look, parse_holders, text_of
-from slurm_colloc.sources.sacct import day_name
+from slurm_colloc.sources.sacct_client import day_name
 
 # A busy day has 100,000 rows, which are 8 MB.
 _LIMIT_BYTES = 256 * 1024 * 1024

@@ -29,7 +29,7 @@ from slurm_colloc.observe.journal import hours
 from slurm_colloc.report.usage_notes import rejected_rows
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.hostlist import expand
-from slurm_colloc.sources import controller, nvidia_smi_csv, sacct
+from slurm_colloc.sources import controller, nvidia_smi_csv, sacct_client
 from slurm_colloc.sources.clustercockpit import parse_jobs
 from slurm_colloc.sources.holders import SUFFIX, Holding, parse_holders
 from slurm_colloc.sources.prometheus_server import TOKEN_VARIABLE, Server
@@ -40,7 +40,7 @@ from slurm_colloc.store.ingest import (
     keep_smi_log,
     keep_text,
 )
-from slurm_colloc.store.runs import WORK_DIR, Counted
+from slurm_colloc.store.sacct_rows import WORK_DIR, Counted
 from slurm_colloc.store.samples import flush_hours
 from slurm_colloc.store.store import REJECTED_LINES, Store
 from slurm_colloc.submit.render import site_parts
@@ -233,7 +233,7 @@ def _prometheus(target: Store, config: SiteConfig | None, inputs: Inputs) -> Cou
 def _held(folder: str, since_s: float, until_s: float) -> list[Holding]:
     """Return which jobs 'colloc holders' saw on GPUs in the days of [since, until)."""
     # A run of a window may have been seen on the day before alone.
-    begin, end = (sacct.day_name(at_s) for at_s in (since_s - sacct.DAY_S, until_s))
+    begin, end = (sacct_client.day_name(at_s) for at_s in (since_s - sacct_client.DAY_S, until_s))
     names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
     days = [parse_holders(_read(os.path.join(folder, name))) for name in names
             if name.endswith(SUFFIX) and begin <= name.removesuffix(SUFFIX) <= end]  # fmt: skip
@@ -246,12 +246,14 @@ def _live(target: Store, config: SiteConfig | None, inputs: Inputs) -> Iterator[
     """Ask sacct day by day; after each answer comes a rest as long as it took: slurmdbd has others to serve."""
     # sacct was asked up to then without a gap; this run begins a day before, for what slurmdbd learns late.
     last_s = max((log["asked_until_s"] for log in target.logs().values() if "asked_until_s" in log), default=None)
-    resumed = _FIRST_SPAN if last_s is None else datetime.fromtimestamp(last_s - sacct.DAY_S, UTC).isoformat()
+    resumed = _FIRST_SPAN if last_s is None else datetime.fromtimestamp(last_s - sacct_client.DAY_S, UTC).isoformat()
     start, end = window(inputs.since or resumed, inputs.until)
     gapless = last_s is None or start.timestamp() <= last_s
     try:
-        sacct.ask_tracked(_SACCT_TIMEOUT_S, os.environ)
-        fields = sacct.ask_fields(_SACCT_TIMEOUT_S, os.environ, ["AdminComment", WORK_DIR, sacct.LIMIT, sacct.ELIGIBLE])
+        sacct_client.ask_tracked(_SACCT_TIMEOUT_S, os.environ)
+        fields = sacct_client.ask_fields(
+            _SACCT_TIMEOUT_S, os.environ, ["AdminComment", WORK_DIR, sacct_client.LIMIT, sacct_client.ELIGIBLE]
+        )
     except ProcessError as error:
         if shutil.which("sacct") is None:
             raise ProcessError(f"{error} without Slurm here, --sacct-file takes a text exported elsewhere") from error
@@ -259,7 +261,7 @@ def _live(target: Store, config: SiteConfig | None, inputs: Inputs) -> Iterator[
             raise
         yield _from_controller(target, config)
         return
-    days = [day_s for day_s, _ in sacct.day_windows(start.timestamp(), end.timestamp())]
+    days = [day_s for day_s, _ in sacct_client.day_windows(start.timestamp(), end.timestamp())]
     # A run that was not over when sacct was last asked of it, and of which the days asked now will not tell.
     open_days = [day_s for day_s in target.open_days(days[0]) if day_s not in days]
     took_s = 0.0
@@ -284,7 +286,7 @@ def _from_controller(target: Store, config: SiteConfig | None) -> Counted:
     client = CliClient(_SACCT_TIMEOUT_S)
     cluster = config.cluster if config else client.config().get("ClusterName", "")
     # A name of its own for each day, so that what slurmctld has forgotten since stays in the store.
-    name = f"controller-{sacct.day_name(now())}"
+    name = f"controller-{sacct_client.day_name(now())}"
     parsed = controller.parse_jobs(client.jobs_text(), cluster, known=client.job_ids())
     return keep_runs(target, name, parsed, now(), keep=True)  # slurmctld forgets
 

@@ -52,7 +52,7 @@ from slurm_colloc.report.usage_text import as_table
 from slurm_colloc.store.decisions import predictions
 from slurm_colloc.store.equivalents import CONVENTIONS, SLICES, unsure_types
 from slurm_colloc.store.queries import watched
-from slurm_colloc.store.runs import Counted
+from slurm_colloc.store.sacct_rows import Counted
 from slurm_colloc.store.store import REJECTED_LINES, Store
 from slurm_colloc.store.window import Step, Window, window_of
 

@@ -13,7 +13,7 @@ from slurm_colloc.core.errors import InputError
 from slurm_colloc.core.files import at_once
 from slurm_colloc.sources import tres_usage
 from slurm_colloc.store.ingest import take_text
-from slurm_colloc.store.runs import ALLOCATION_COLUMNS, COLUMNS, MEANS, Counted
+from slurm_colloc.store.sacct_rows import ALLOCATION_COLUMNS, COLUMNS, MEANS, Counted
 
 _NEEDED = (
     *("cluster", "job_id_raw", "submit_s", "start_s", "end_s", "suspended_s", "node_list", "gres"),

@@ -24,12 +24,12 @@ from slurm_colloc.core.files import as_user, write_atomic
 from slurm_colloc.core.links import place
 from slurm_colloc.core.units import counted, printable
 from slurm_colloc.estimate.site_stop import why_stopped
-from slurm_colloc.site.check import check as differences
+from slurm_colloc.site.admin_remarks import notes
 from slurm_colloc.site.cluster import Cluster, look
+from slurm_colloc.site.cluster_differences import differences
 from slurm_colloc.site.discover import discover
 from slurm_colloc.site.doctor.facts import Blank, Seen
 from slurm_colloc.site.driver import load_gpus_file, read_driver, to_json
-from slurm_colloc.site.missing_settings import notes
 from slurm_colloc.site.named_folders import Keepers, keepers, user_called
 from slurm_colloc.site.named_folders import look as look_at_folders
 from slurm_colloc.site.plugin import build, of_headers, of_programs

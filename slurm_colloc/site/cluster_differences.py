@@ -39,7 +39,7 @@ _OTHER_DRIVER = 0.05
 _OURS = frozenset(("colloc=", "gpu-footprint="))
 
 
-def check(config: SiteConfig, cluster: Cluster) -> list[str]:
+def differences(config: SiteConfig, cluster: Cluster) -> list[str]:
     """Return what in ``config`` does not hold on the live cluster; nothing when all does.
 
     A site that only reports needs none of what a submission goes by.
@@ -197,7 +197,7 @@ def _pools(config: SiteConfig, cluster: Cluster) -> Iterator[str]:
         described += [(name, pool) for name in names]
         existing = [nodes[name] for name in names if name in nodes]
         faults = [("it does not exist: take it out of nodes", name) for name in names if name not in nodes]
-        faults += [(text, node.name) for node in existing for text in _differences(pool, node, cluster)]
+        faults += [(text, node.name) for node in existing for text in _node_faults(pool, node, cluster)]
         yield from (f"pool '{pool.name}', {text}" for text in _of_nodes(faults))
         yield from _for_jobs(pool, existing, config)
     if all_read:
@@ -241,7 +241,7 @@ def _types(pool: Pool) -> list[str]:
     return [*([pool.gpu_type] if pool.gpus_per_node else []), *(part.type for part in pool.slice if part.quantity)]
 
 
-def _differences(pool: Pool, node: Node, cluster: Cluster) -> Iterable[str]:
+def _node_faults(pool: Pool, node: Node, cluster: Cluster) -> Iterable[str]:
     if set(pool.partitions) != set(node.partitions):
         yield _differs("", "partitions", sorted(pool.partitions), sorted(node.partitions))
     if not set(pool.features) <= set(node.features):

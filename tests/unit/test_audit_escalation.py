@@ -1,10 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is told of what and when: the ladder, without a clock, a store or a mail service."""
+"""Who is told of what and when: without a clock, a store or a mail service."""
 
 from datetime import date
 from typing import Any
 
-from slurm_colloc.audit.ladder import ACTION, DOUBTFUL, FIRST, NOTHING, SECOND, SENT, Notification, Waiver, plan, still
+from slurm_colloc.audit.escalation import (
+    ACTION,
+    DOUBTFUL,
+    FIRST,
+    NOTHING,
+    SECOND,
+    SENT,
+    Notification,
+    Waiver,
+    plan,
+    still,
+)
 from slurm_colloc.core.audit_model import JOB, Finding
 from slurm_colloc.core.config_audit import Notices
 from tests.unit.golden import Printed

@@ -11,7 +11,7 @@ from slurm_colloc.placement.out_of_memory import MOST_RETRIES, held_mib, is_offe
 from slurm_colloc.placement.pieces import shares_per_gpu
 from slurm_colloc.rebind.forms import form_of, updates
 from slurm_colloc.slurm.gres import parse_gres
-from slurm_colloc.submit.recovery import Carried
+from slurm_colloc.submit.requeue_data import Carried
 
 # A job that ends so shortly before its time limit, or before it is told of it, may do so to save its work.
 _NEAR_LIMIT_S = 60.0

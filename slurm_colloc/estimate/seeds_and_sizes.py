@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Classifies options and variables by name: a size, or only a label of the run.
+"""Classifies options and variables by name: a size, or only a seed or label of the run.
 
 A name is read as its words: ``maxSeqLen`` and ``--max-seq-len`` are one.
 """

@@ -23,7 +23,7 @@ from slurm_colloc.slurm.gres import parse_tres_gres
 from slurm_colloc.sources import tres_usage
 from slurm_colloc.sources.jobstats import parse_blob
 from slurm_colloc.sources.means import JobMeans
-from slurm_colloc.sources.sacct import ELIGIBLE, FIELDS, LIMIT, bounded
+from slurm_colloc.sources.sacct_client import ELIGIBLE, FIELDS, LIMIT, bounded
 from slurm_colloc.sources.tres_usage import Step, parse_tres_usage, step_means
 from slurm_colloc.store.equivalents import GRES_ALONE
 from slurm_colloc.store.queries import kinds_of, make_rows, query, quoted, sql
