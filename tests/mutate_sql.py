@@ -19,14 +19,14 @@ from typing import NamedTuple
 
 import pytest
 
-from slurm_colloc.audit import rules
+import slurm_colloc
 from slurm_colloc.store import queries
 
-FOLDERS = (Path(queries.__file__).with_name("sql"), Path(rules.__file__).parent)
+PACKAGE = Path(slurm_colloc.__file__).parent
 # The tests that take a second or two of each query; the golden suite, a minute, comes last.
 _QUERIES = {
     "test_aggregate test_gpu_equivalent test_compact": "day_runs device digests host inside peak pieces unit",
-    "test_aggregate test_gpu_equivalent": "job_usage near once open outdated runs usage",
+    "test_aggregate test_gpu_equivalent": "counted_hours idle_s job_usage near once open outdated runs usage",
     "test_cli_accounting test_lost": "endless kept other_rows run_count unaccounted",
     "test_gpu_equivalent test_cli_accounting": "decided_runs predictions runs_by_csub",
     "test_user_histories": "evidence level measured passes",
@@ -162,7 +162,7 @@ def attempt(mutant: Mutant, tests: Sequence[str]) -> None:
     """Exit with what pytest says of the mutant, 1 for a test that fails."""
     of_file = queries.text_of
     changed = {mutant.name: mutant.source}
-    setattr(queries, "text_of", lambda name, folder: changed.get(name) or of_file(name, folder))  # noqa: B010
+    setattr(queries, "text_of", lambda file: changed.get(Path(file).name) or of_file(file))  # noqa: B010
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         status = pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-m", "not hypothesis", *tests])
     os._exit(status)
@@ -192,7 +192,7 @@ def main(argv: Sequence[str]) -> None:
 
     places = asked.at.split(",")
     for query in asked.names or TESTS:
-        (path,) = (path for folder in FOLDERS for path in folder.glob(f"{query}.sql"))
+        (path,) = PACKAGE.rglob(f"{query}.sql")
         source = path.read_text(encoding="utf-8")
         found = [one for one in mutants(query, source) if not asked.at or f"{one.line}:{one.column}" in places]
         found = found[:: asked.every]

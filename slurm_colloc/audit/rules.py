@@ -19,9 +19,8 @@ from slurm_colloc.core.usage_model import MIN_COVERAGE_PCT
 from slurm_colloc.facts.aggregate import COUNTED
 from slurm_colloc.store.queries import query
 
-_FOLDER = Path(__file__).parent
 # Each rule is a file of its own.
-_FILES = sorted(path.stem for path in _FOLDER.glob("col*.py"))
+_FILES = sorted(path.stem for path in Path(__file__).parent.glob("col*.py"))
 RULES: Mapping[str, Rule] = {
     rule.code: rule for rule in (import_module(f"slurm_colloc.audit.{name}").RULE for name in _FILES)
 }
@@ -183,8 +182,8 @@ def _rows(rule: Rule) -> str:
     """Return the rows that a rule is asked of, with what is derived of each."""
     if rule.source == NODES:
         return NODES
-    runs = query("judged_runs", _FOLDER, counted=COUNTED)
-    return f"({query(rule.sheet, _FOLDER, runs=runs) if rule.sheet else runs})"
+    runs = query("audit/judged_runs", counted=COUNTED)
+    return f"({query(f'audit/{rule.sheet}', runs=runs) if rule.sheet else runs})"
 
 
 def findings(entry: Entry, answer: Answer, window: str) -> list[Finding]:

@@ -25,15 +25,8 @@ _FILE_MEMORY = "220MB"
 # Runs that are added up at once, at most: 230,000 do not fit into that memory.
 _RUNS_AT_ONCE = 125_000
 
-
-# For how many of its allocated GPU-hours a run's readings tell whether a kernel ran.
-COUNTED = "greatest(if(util_used IS NULL, 0, util_measured), if(sm_used IS NULL, 0, sm_measured))"
-# For how long all of a run's devices were surely idle since its last activity: as if all that no reading tells of any
-# of them lay in there, at another time for each, and all of its suspensions.
-IDLE_S = f"""
-CASE WHEN tail_s IS NOT NULL AND allocated > 0
-     THEN greatest(0, tail_s - suspended_s - devices * greatest(0, span_s * (1 - {COUNTED} / allocated) - unseen_s)) END
-"""
+COUNTED = query("facts/sql/counted_hours")
+IDLE_S = query("facts/sql/idle_s", counted=COUNTED)
 KEY = "cluster, job_id_raw, start_s"
 _NEWEST = "usage.start_s DESC, job_id, cluster, submit_s"
 _LAST = f'QUALIFY row_number() OVER (PARTITION BY "user" ORDER BY {_NEWEST}) <= $runs'
@@ -102,7 +95,7 @@ def aggregate_some(
 
 
 def _usage(part: str) -> str:
-    return query("usage", part=part, fix_100=FIX * 100, idle=IDLE_S)
+    return query("facts/sql/usage", part=part, fix_100=FIX * 100, idle=IDLE_S)
 
 
 def parts_of_runs(database: DuckDBPyConnection) -> list[str]:
@@ -119,15 +112,15 @@ def find_runs(database: DuckDBPyConnection, window: Window, kind: str = "TEMP TA
     # A view would count anew each time that it is read; there are no parts of its runs.
     number = "NULL::BIGINT" if kind.endswith("VIEW") else "row_number() OVER ()"
     picked = once("near", several="several")
-    _make(database, kind, "runs", query("runs", number=number, picked=picked), window)
+    _make(database, kind, "runs", query("facts/sql/runs", number=number, picked=picked), window)
 
 
 def find_near(database: DuckDBPyConnection, window: Window) -> None:
     """Make what ``runs`` are made of: the readings near ``window``, and which of them have no end or are repeated."""
     for kind, name, text in (
-        ("TEMP TABLE", "open", query("open")),
-        ("TEMP TABLE", "outdated", query("outdated")),
-        ("TEMP VIEW", "near", query("near")),
+        ("TEMP TABLE", "open", query("facts/sql/open")),
+        ("TEMP TABLE", "outdated", query("facts/sql/outdated")),
+        ("TEMP VIEW", "near", query("facts/sql/near")),
         ("TEMP TABLE", "several", SEVERAL.format(source="near")),
     ):
         _make(database, kind, name, text, window)
@@ -150,5 +143,5 @@ def usages_of(database: DuckDBPyConnection, part: str = "true") -> list[JobUsage
 
 
 def _usages(database: DuckDBPyConnection, rest: str, parameters: Mapping[str, int] | None = None) -> list[JobUsage]:
-    rows = named(database, f"{query('job_usage')} {rest}", parameters)
+    rows = named(database, f"{query('facts/sql/job_usage')} {rest}", parameters)
     return [JobUsage(**{**row, "methods": tuple(row["methods"])}) for row in rows]

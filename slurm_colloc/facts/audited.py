@@ -139,8 +139,8 @@ def make_audited(database: DuckDBPyConnection, config: SiteConfig | None = None)
         {"places": config is not None and config.policy == "auto"},
     )
     make_idle_units(database)
-    runs = query(RUNS, columns=quoted(RUN_COLUMNS), strong=STRONG)
-    for name, select in ((RUNS, runs), (NODES, query(NODES))):
+    runs = query(f"facts/sql/{RUNS}", columns=quoted(RUN_COLUMNS), strong=STRONG)
+    for name, select in ((RUNS, runs), (NODES, query(f"facts/sql/{NODES}"))):
         database.execute(f"CREATE TABLE {name} AS {select}")
 
 
@@ -150,7 +150,7 @@ def answer(database: DuckDBPyConnection, question: Question) -> Answer:
     cases = "".join(f" WHEN ({condition}) IS NOT true THEN '{reason}'" for reason, condition in question.needs.items())
     words = {"figures": f"{{{figures}}}" if figures else "NULL", "why": f"CASE{cases} END", "most": _WORST}
     words |= {"scope": question.scope or "true", "judged": question.judged}
-    text = query("answer", **{**question._asdict(), **words})
+    text = query("facts/sql/answer", **{**question._asdict(), **words})
     rows = list(named(database, text, question.parameters))
     (rows_in, judged), *_ = [(int(row.pop("rows_in")), int(row.pop("rows_judged"))) for row in rows]
     return Answer(rows_in, judged, tuple(_subject(row) for row in rows if row["name"] is not None))

@@ -65,14 +65,14 @@ def stray_use(database: DuckDBPyConnection) -> list[StrayUse]:
 def make_units(database: DuckDBPyConnection) -> None:
     """Make the table ``units_of_several`` of a database that was aggregated, once."""
     words = {"fix": FIX, "hardly_used": HARDLY_USED, "measured": MEASURED, "whole_device": WHOLE_DEVICE}
-    select = query("units_of_several", **words)
+    select = query("facts/sql/units_of_several", **words)
     database.execute(f"CREATE TEMP TABLE IF NOT EXISTS units_of_several AS {select}")
 
 
 def make_idle_units(database: DuckDBPyConnection) -> None:
     """Make the table ``idle_units`` of the runs that never used some of several whole GPUs, once."""
     make_units(database)
-    select = query("idle_units", least_pct=MIN_COVERAGE_PCT)
+    select = query("facts/sql/idle_units", least_pct=MIN_COVERAGE_PCT)
     database.execute(f"CREATE TEMP TABLE IF NOT EXISTS idle_units AS {select}")
 
 
@@ -82,5 +82,5 @@ def several_gpus(database: DuckDBPyConnection) -> tuple[SeveralGpus, ...]:
     It makes the table ``runs_of_several`` of them.
     """
     make_units(database)
-    database.execute(f"CREATE TEMP TABLE IF NOT EXISTS runs_of_several AS {query('runs_of_several')}")
-    return tuple(records(SeveralGpus, database, query("several_gpus")))
+    database.execute(f"CREATE TEMP TABLE IF NOT EXISTS runs_of_several AS {query('facts/sql/runs_of_several')}")
+    return tuple(records(SeveralGpus, database, query("facts/sql/several_gpus")))

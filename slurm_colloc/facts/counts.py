@@ -53,13 +53,13 @@ class Endless(NamedTuple):
 
 def count_runs(database: DuckDBPyConnection) -> RunCount:
     """Return how many runs there are in ``runs``, how many of them have no GPU, and whose the others are."""
-    ((runs, without_gpu, clusters, begun_before),) = database.execute(query("run_count")).fetchall()
+    ((runs, without_gpu, clusters, begun_before),) = database.execute(query("facts/sql/run_count")).fetchall()
     return RunCount(runs, without_gpu, tuple(clusters), begun_before)
 
 
 def count_other_rows(database: DuckDBPyConnection, runs: int) -> OtherRows:
     """Return what the rows are, as they were read, that are none of the ``runs`` of the window."""
-    ((repeated, not_started, rows),) = database.execute(query("other_rows")).fetchall()
+    ((repeated, not_started, rows),) = database.execute(query("facts/sql/other_rows")).fetchall()
     return OtherRows(repeated, not_started, rows - repeated - not_started - runs)
 
 
@@ -75,7 +75,7 @@ def count_endless(database: DuckDBPyConnection, *, of_text: bool) -> Endless:
 
     A text has no runaways, and not the column that says so.
     """
-    endless = query("endless", runaway="false" if of_text else f"state = '{RUNAWAY}'")
+    endless = query("facts/sql/endless", runaway="false" if of_text else f"state = '{RUNAWAY}'")
     ((runaways, without_length),) = database.execute(endless).fetchall()
     ((over_limit, gpu_hours),) = database.execute(_OVER_LIMIT).fetchall()
     return Endless(runaways, without_length, over_limit, gpu_hours)
@@ -83,7 +83,7 @@ def count_endless(database: DuckDBPyConnection, *, of_text: bool) -> Endless:
 
 def unaccounted_hours(database: DuckDBPyConnection) -> tuple[float, float]:
     """Return the sampled hours of jobs on GPUs and slices while accounting has no run of them, and of how many."""
-    ((sampled, matched),) = database.execute(query("unaccounted")).fetchall()
+    ((sampled, matched),) = database.execute(query("facts/sql/unaccounted")).fetchall()
     return max(0.0, sampled - matched), float(sampled)
 
 

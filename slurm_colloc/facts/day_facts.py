@@ -132,7 +132,8 @@ def digests(database: DuckDBPyConnection, days: Iterable[str]) -> Callable[[str,
     """Return a function (cluster, day) -> what facts of that day depend on of ``runs``."""
     database.execute("DROP TABLE IF EXISTS digest_days")
     make_rows(database, "digest_days", kinds_of("day VARCHAR, began_s BIGINT"), [(d, day_began_s(d)) for d in days])
-    by_day = {(cluster, day): digest for day, cluster, digest in database.execute(query("digests")).fetchall()}
+    rows = database.execute(query("facts/sql/digests")).fetchall()
+    by_day = {(cluster, day): digest for day, cluster, digest in rows}
     return lambda cluster, day: by_day.get((cluster, day), "0")
 
 
@@ -194,10 +195,10 @@ def make_day(
     *,
     hourly: bool,
 ) -> list[str]:
-    """Make the tables ``day_<part>`` of what the views of samples show of a day, and return which; see sql/."""
+    """Make the tables ``day_<part>`` of what the views of samples show of a day, and return which."""
     # Runs near a day are looked up for its samples, and not all of a month or a year.
     parameters = {**edges, **_near(began_s)}
-    shares, hosts = (query("pieces", view=view) for view in ("shares", "hosts"))
+    shares, hosts = (query("facts/sql/pieces", view=view) for view in ("shares", "hosts"))
     words = {
         "fix": FIX,
         "measured": MEASURED,
@@ -205,26 +206,26 @@ def make_day(
         "own_s": OWN_INTERVAL_S,
         "hour": ", hour_s" if hourly else "",
     }
-    of_shares = query("inside", pieces=shares, runs="day_runs")
+    of_shares = query("facts/sql/inside", pieces=shares, runs="day_runs")
     inputs = {
         UNIT: {"inside": of_shares},
-        PEAK: {"inside": query("inside", pieces=shares, runs="on_several")},
-        HOST: {"inside": query("inside", pieces=hosts, runs="day_runs")},
+        PEAK: {"inside": query("facts/sql/inside", pieces=shares, runs="on_several")},
+        HOST: {"inside": query("facts/sql/inside", pieces=hosts, runs="day_runs")},
         DEVICE: {"pieces": shares},
         EVIDENCE: {},
         LEVEL: {},
     }
     execute(database, _DAY_RUNS, parameters)
     if EVIDENCE in which:
-        execute(database, query("passes", **words), parameters)
+        execute(database, query("facts/sql/passes", **words), parameters)
     parts = [part for part in FACTS if part in which]
     for part in parts:
-        select = query(part, **words, **inputs[part])
+        select = query(f"facts/sql/{part}", **words, **inputs[part])
         execute(database, f"CREATE OR REPLACE TEMP TABLE day_{part} AS {select}", parameters)
     return parts
 
 
-_DAY_RUNS = f"CREATE OR REPLACE TEMP TABLE day_runs AS {query('day_runs')}"
+_DAY_RUNS = f"CREATE OR REPLACE TEMP TABLE day_runs AS {query('facts/sql/day_runs')}"
 
 
 def _near(began_s: float) -> dict[str, float]:

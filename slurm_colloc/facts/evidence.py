@@ -64,7 +64,7 @@ def make_history(database: DuckDBPyConnection, store: Store, window: Window, day
 
 def measured_in(database: DuckDBPyConnection, cluster: str, config: SiteConfig | None) -> Iterator[Measured]:
     """Yield what was sampled of each run that is over, from a database with its history."""
-    text = query("measured", mig=SharingMode.MIG, readings=READINGS)
+    text = query("facts/sql/measured", mig=SharingMode.MIG, readings=READINGS)
     for row in named(database, text, {"cluster": cluster, "high": _HIGH}):
         run = Evidence(**{name: row.pop(name) for name in Evidence._fields if name in row})
         profile, devices, is_reading = row.pop("profile"), row.pop("devices"), bool(row.pop("is_reading"))

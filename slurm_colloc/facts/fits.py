@@ -80,7 +80,7 @@ def fits_of(database: DuckDBPyConnection, by: str, config: SiteConfig, conventio
         return ()
     make_run_fits(database, config, convention)
     key, runs = source(by)
-    rows = records(_Fitted, database, query("fits", key=key, runs=runs))
+    rows = records(_Fitted, database, query("facts/sql/fits", key=key, runs=runs))
     by_name: dict[str, list[_Fitted]] = {}
     for row in rows:
         by_name.setdefault(row.name, []).append(row)
@@ -110,7 +110,7 @@ def make_run_fits(
         part: a condition on ``run``.
     """
     make_idle_units(database)
-    measured = query("measured_alone", part=part, fix=FIX, digits=SM_DIGITS)
+    measured = query("facts/sql/measured_alone", part=part, fix=FIX, digits=SM_DIGITS)
     database.execute(f"CREATE OR REPLACE TEMP TABLE measured_alone AS {measured}")
     _make_run_fits(database, config, convention, part, NEVER_USED)
 
@@ -120,7 +120,7 @@ def _make_run_fits(
 ) -> None:
     _make_ladders(database, config, convention)
     bounds = {"completed": COMPLETED, "least_pct": MIN_COVERAGE_PCT, "never_used": never_used}
-    select = query("run_fits", part=part, **bounds)
+    select = query("facts/sql/run_fits", part=part, **bounds)
     database.execute(f"CREATE OR REPLACE TEMP TABLE run_fits AS {select}")
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The judgement of one run, the same in a mail, a report, on a page and by colloc job and me. Pure.
 
-The database adds up what store/sql/run_fits.sql finds of each of many runs (``Fitted``), and ``judge`` puts one of them
+The database adds up what facts/sql/run_fits.sql finds of each of many runs (``Fitted``), and ``judge`` puts one of them
 into what to do. Each line that is given is one that Slurm takes: tests/cluster/test_remedies.py sends each.
 """
 

@@ -66,7 +66,7 @@ def _timeline(database: DuckDBPyConnection, store: Store, run: JobUsage, days: D
     parameters: dict[str, object] = {"cluster": run.cluster, "job": run.job_id_raw, "since": run.start_s}
     if run.end_s <= run.start_s:
         return None
-    used = query("devices", fix=FIX, hardly_used=HARDLY_USED)
+    used = query("facts/sql/devices", fix=FIX, hardly_used=HARDLY_USED)
     ((devices, unused, sharers, active_pct),) = database.execute(used, parameters).fetchall()
     if not devices:
         return None
@@ -79,14 +79,14 @@ def _timeline(database: DuckDBPyConnection, store: Store, run: JobUsage, days: D
         if not store.samples.files(SHARES, -inf, inf, day)
         for path in day_paths
     ]
-    stored = (
-        query("hours_of_job", fix=FIX, files=read(paths)) if paths and step_s >= HOUR_S else no_rows(SHARES.columns)
-    )
+    stored = no_rows(SHARES.columns)
+    if paths and step_s >= HOUR_S:
+        stored = query("facts/sql/hours_of_job", fix=FIX, files=read(paths))
     parameters |= {"until": run.end_s, "step": step_s}
     by_piece = {
         piece: JobPiece(util_pct, sm_pct, mib)
         for piece, mib, util_pct, sm_pct in database.execute(
-            query("pieces_of_job", stored=stored), parameters
+            query("facts/sql/pieces_of_job", stored=stored), parameters
         ).fetchall()
     }
     # Floating point may put the last one's end into one more.

@@ -102,10 +102,10 @@ def make_bins(database: DuckDBPyConnection, bins: Bins) -> None:
     # DuckDB takes what unnest makes for a single row, and would compare each quarter with each edge.
     database.execute("SET asof_loop_join_threshold = 0")
     parameters = {"edges": edges, "since": edges[0], "until": edges[-1]}
-    database.execute(f"CREATE TEMP TABLE quarters AS {query('quarters')}", parameters)
+    database.execute(f"CREATE TEMP TABLE quarters AS {query('facts/sql/quarters')}", parameters)
     database.execute("RESET asof_loop_join_threshold")
-    database.execute(f"CREATE TEMP TABLE bins AS {query('bins')}", {"edges": edges})
-    database.execute(f"CREATE TEMP TABLE hours AS {query('hours')}")
+    database.execute(f"CREATE TEMP TABLE bins AS {query('facts/sql/bins')}", {"edges": edges})
+    database.execute(f"CREATE TEMP TABLE hours AS {query('facts/sql/hours')}")
     for name, columns in _TIME_PARTS.items():
         database.execute(f"CREATE TEMP TABLE {name} ({columns})")
 
@@ -119,15 +119,15 @@ _TIME_PARTS = {
 
 def time_parts(database: DuckDBPyConnection, units: str, fix: int) -> None:
     """Add facts of ``units`` by hour to where they lie in time; percentages there are in 1/``fix``."""
-    database.execute(f"CREATE OR REPLACE TEMP TABLE cut AS {query('cut', units=units)}")
+    database.execute(f"CREATE OR REPLACE TEMP TABLE cut AS {query('facts/sql/cut', units=units)}")
     for name in _TIME_PARTS:
-        database.execute(f"INSERT INTO {name} {query(name, fix=fix * 100)}")
+        database.execute(f"INSERT INTO {name} {query(f'facts/sql/{name}', fix=fix * 100)}")
 
 
 def make_run_bins(database: DuckDBPyConnection) -> None:
     """Make the table ``run_bins`` of what each run had and used in each bin; ``database`` has ``usage``, in a file."""
-    database.execute(f"CREATE TEMP TABLE sampled AS {query('sampled')}")
-    database.execute(f"CREATE TABLE aggregated.run_bins AS {query('run_bins')}")
+    database.execute(f"CREATE TEMP TABLE sampled AS {query('facts/sql/sampled')}")
+    database.execute(f"CREATE TABLE aggregated.run_bins AS {query('facts/sql/run_bins')}")
     database.execute("DROP TABLE sampled")
 
 
@@ -152,22 +152,22 @@ def charts_of(
     key, runs = source(by)
     # Runs are known up to ``so_far``: figures of later bins are not.
     parameters = {**window.parameters, "gpus": installed_gpus, "so_far": min(window.until_s, window.now_s)}
-    select = query("group_bins", key=key, runs=runs)
+    select = query("facts/sql/group_bins", key=key, runs=runs)
     database.execute(f"CREATE OR REPLACE TEMP TABLE group_bins AS {select}")
-    of_all = query("over_time", group="NULL", installed="$gpus::DOUBLE", join="LEFT JOIN")
+    of_all = query("facts/sql/over_time", group="NULL", installed="$gpus::DOUBLE", join="LEFT JOIN")
     total = tuple(TimeUsage(**row) for row in named(database, of_all, parameters) if row.pop("name") is None)
     by_group: dict[str, list[TimeUsage]] = {}
-    of_groups = query("over_time", group="name", installed="NULL::DOUBLE", join="JOIN")
+    of_groups = query("facts/sql/over_time", group="name", installed="NULL::DOUBLE", join="JOIN")
     for row in named(database, of_groups, parameters):
         by_group.setdefault(row.pop("name"), []).append(TimeUsage(**row))
     idlest: dict[str, list[IdleRun]] = {}
-    for run in named(database, query("idlest_runs", key=key, runs=runs, most=_IDLEST)):
+    for run in named(database, query("facts/sql/idlest_runs", key=key, runs=runs, most=_IDLEST)):
         idlest.setdefault(run.pop("name"), []).append(IdleRun(**run))
     return Charts(
         over_time=total,
-        week=tuple(records(WeekHour, database, query("week"), parameters)),
+        week=tuple(records(WeekHour, database, query("facts/sql/week"), parameters)),
         zone=bins.zone,
-        util_against_sm=tuple(records(UtilAgainstSm, database, query("util_against_sm", cell_pct=_CELL_PCT))),
+        util_against_sm=tuple(records(UtilAgainstSm, database, query("facts/sql/util_against_sm", cell_pct=_CELL_PCT))),
         details=tuple(
             GroupDetail(name, tuple(by_group.get(name, ())), tuple(usages), tuple(idlest.get(name, ())))
             for name, usages in kinds.items()

@@ -51,7 +51,7 @@ def remedies(database: DuckDBPyConnection, config: SiteConfig | None, most: int)
     if config is None or not has_pieces(config):
         make_fits(database, config)
     text = query(
-        "remedies",
+        "facts/sql/remedies",
         most=most,
         least_gpu_hours=LEAST_GPU_HOURS,
         least_pct=MIN_COVERAGE_PCT,

@@ -50,12 +50,12 @@ def run_rows(database: DuckDBPyConnection) -> Rows:
 
 def share_rows(database: DuckDBPyConnection) -> Rows:
     """Return one row for each run of ``usage`` and GPU or slice that was sampled of it."""
-    return _selected(database, query("run_shares", fix=FIX))
+    return _selected(database, query("facts/sql/run_shares", fix=FIX))
 
 
 def decision_rows(database: DuckDBPyConnection) -> Rows:
     """Return one row for each run of ``usage`` that csub decided about: predicted beside measured."""
-    return _selected(database, query("run_decisions", decided_runs=of_decided("usage")))
+    return _selected(database, query("facts/sql/run_decisions", decided_runs=of_decided("usage")))
 
 
 def _selected(database: DuckDBPyConnection, text: str) -> Rows:
@@ -73,4 +73,4 @@ def past_runs(store: Store, cluster: str, since_s: float, until_s: float) -> lis
     """
     parameters = {"cluster": cluster, "since": since_s, "until": until_s}
     with store.connect() as database:
-        return list(named(database, query("past_runs"), parameters))
+        return list(named(database, query("facts/sql/past_runs"), parameters))

@@ -60,7 +60,7 @@ def several_by(database: DuckDBPyConnection, config: SiteConfig | None, by: str,
     database.execute(
         f"CREATE TEMP VIEW {RUNS} AS SELECT *, {STRONG} AS strong FROM usage LEFT JOIN run_fits USING (run)"
     )
-    text = query("several_by", script=BY[by], runs=waits.source, judged=waits.judged, found=waits.found)
+    text = query("facts/sql/several_by", script=BY[by], runs=waits.source, judged=waits.judged, found=waits.found)
     return [_row(database, row) for row in named(database, text, waits.parameters)]
 
 

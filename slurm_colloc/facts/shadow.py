@@ -91,7 +91,7 @@ def shadow_use(database: DuckDBPyConnection, config: SiteConfig, window: Window,
         window: that was aggregated.
         by: one of CONVENTIONS, by which a slice is part of a GPU.
     """
-    decided_runs = query("shadow_decisions", decided_runs=with_decisions())
+    decided_runs = query("facts/sql/shadow_decisions", decided_runs=with_decisions())
     database.execute(f"CREATE TEMP TABLE shadowed AS {decided_runs}")
     wishes = database.execute("SELECT DISTINCT would, place FROM shadowed WHERE would != ''").fetchall()
     wished_pieces = [(would, place, find_piece(would, place, config, by)) for would, place in wishes]
@@ -100,7 +100,7 @@ def shadow_use(database: DuckDBPyConnection, config: SiteConfig, window: Window,
     )
     edges = {"since": window.since_s, "until": min(window.until_s, window.now_s)}
     runs_judged = query(
-        "shadow_judged",
+        "facts/sql/shadow_judged",
         completed=COMPLETED,
         covered_pct=COVERED_PCT,
         longest_wait_s=_LONGEST_WAIT_S,
@@ -108,7 +108,7 @@ def shadow_use(database: DuckDBPyConnection, config: SiteConfig, window: Window,
         upper_on_slice=upper_on_slice_sql("active_pct", "sm_part"),
     )
     database.execute(f"CREATE TEMP TABLE judged AS {runs_judged}", {**edges, "cluster": config.cluster})
-    *pieces, total = records(ShadowPiece, database, query("shadow_pieces"))
+    *pieces, total = records(ShadowPiece, database, query("facts/sql/shadow_pieces"))
     counts = f"count(*) AS runs, {_HOURS} AS allocated_gpu_hours"
     not_judged = f"SELECT why, {counts} FROM judged WHERE why IS NOT NULL GROUP BY why ORDER BY runs DESC, why"
     left_as_asked = f"SELECT would_not, {counts} FROM shadowed WHERE would = '' GROUP BY 1 ORDER BY runs DESC, 1"

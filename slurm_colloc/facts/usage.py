@@ -48,7 +48,7 @@ def _added_up(
 ) -> tuple[list[GroupUsage], dict[str, list[GroupUsage]]]:
     groups: list[GroupUsage] = []
     kinds: dict[str, list[GroupUsage]] = {}
-    for row in named(database, query("groups", key=key, kind=kind, runs=runs), {"total": "total"}):
+    for row in named(database, query("facts/sql/groups", key=key, kind=kind, runs=runs), {"total": "total"}):
         all_kinds, group_name = row.pop("all_kinds"), row.pop("group_name")
         group_rows = groups if all_kinds else kinds.setdefault(group_name, [])
         group_rows.append(GroupUsage(**{**row, "methods": tuple(row["methods"])}))

@@ -109,7 +109,7 @@ def _runs(
     database: DuckDBPyConnection, lines: str, odd: Sequence[Sequence[str]], highs: Mapping[int, float | None]
 ) -> Iterator[PastRun]:
     # A job that ran several times was submitted once.
-    for row, *values in database.execute(query("submitted_runs", lines=lines), {"odd": odd}).fetchall():
+    for row, *values in database.execute(query("feedback/sql/submitted_runs", lines=lines), {"odd": odd}).fetchall():
         run = PastRun(*values)
         yield run._replace(util_high_pct=highs.get(row) if run.method == tres_usage.METHOD else None)
 

@@ -27,4 +27,4 @@ def fairness(
 ) -> tuple[Fairness, ...]:
     """Return what runs of [since, began) and of [began, until) waited and held, the accounts that held most first."""
     parameters = {"cluster": cluster, "since": since_s, "began": began_s, "until": until_s}
-    return tuple(records(Fairness, database, query("fairness"), parameters))
+    return tuple(records(Fairness, database, query("feedback/sql/fairness"), parameters))

@@ -58,7 +58,7 @@ class JudgedRun(NamedTuple):
 def judged_runs(database: DuckDBPyConnection, config: SiteConfig) -> list[JudgedRun]:
     """Return all runs of jobs that csub decided on and that had one GPU at most, of a database of ``connect``."""
     text = query(
-        "harm_runs",
+        "feedback/sql/harm_runs",
         decided_runs=of_decided("placed_runs"),
         gpu_oom=GPU_OOM,
         placed=PLACED,

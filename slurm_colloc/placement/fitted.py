@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The piece of a GPU that a past run would have fitted, from what was measured of the run.
 
-Reports, pages, audits and advice judge by it the runs that store/sql/run_fits.sql selects: completed ones of one whole
+Reports, pages, audits and advice judge by it the runs that facts/sql/run_fits.sql selects: completed ones of one whole
 GPU, measured alone on it for enough of their time, by their memory peak and their mean SM activity while kernels ran.
 
 Accounting does not keep the script, cores, host memory, the time limit and the user's limits: all are taken to allow a
@@ -128,7 +128,7 @@ def _kind(fit: Fit) -> tuple[Partition, bool, str]:
 
 
 def holds(step: Step, peak_mib: int, sm_active_pct: float) -> bool:
-    """Return whether a step holds a peak and an SM activity, as store/sql/run_fits.sql asks of many."""
+    """Return whether a step holds a peak and an SM activity, as facts/sql/run_fits.sql asks of many."""
     return peak_mib <= step.most_peak_mib and round(sm_active_pct, SM_DIGITS) <= step.most_sm_pct
 
 

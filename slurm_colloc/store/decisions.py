@@ -25,12 +25,12 @@ def with_decisions(runs: str = "usage") -> str:
     """Return SQL for ``runs`` beside what csub decided of their jobs, NULL where it decided nothing."""
     columns = ", ".join(f"d.{name}" for name in _OF_JOBS)
     if_of_run = ", ".join(f"if(is_of_run, {name}, NULL) AS {name}" for name in _OF_JOBS)
-    return query("decided_runs", runs=runs, columns=columns, if_of_run=if_of_run)
+    return query("store/sql/decided_runs", runs=runs, columns=columns, if_of_run=if_of_run)
 
 
 def of_decided(runs: str) -> str:
     """Return SQL for those of ``runs`` of whose jobs csub decided anything: most did not go through it."""
-    return with_decisions(query("runs_by_csub", runs=runs))
+    return with_decisions(query("store/sql/runs_by_csub", runs=runs))
 
 
 def asked_id(shown_id: str, raw_id: str) -> str:
@@ -46,4 +46,5 @@ def make_table(database: DuckDBPyConnection, decisions: Iterable[tuple[str, Deci
 
 def predictions(database: DuckDBPyConnection) -> list[Prediction]:
     """Return for each rung how what it said compares with what was measured; ``database`` has ``usage``."""
-    return records(Prediction, database, query("predictions", decided_runs=of_decided("usage"), completed=COMPLETED))
+    text = query("store/sql/predictions", decided_runs=of_decided("usage"), completed=COMPLETED)
+    return records(Prediction, database, text)

@@ -211,7 +211,7 @@ def _names(rounds: Iterable[NodeSample]) -> set[str]:
 def _gpu_runs(store: Store, cluster: str) -> list[nvidia_smi_csv.GpuRun]:
     """Return the runs with whole GPUs, as many on each of their nodes."""
     runs = []
-    for job_id, node_list, devices, start_s, end_s in store.rows(query("gpu_runs"), {"cluster": cluster}):
+    for job_id, node_list, devices, start_s, end_s in store.rows(query("store/sql/gpu_runs"), {"cluster": cluster}):
         nodes = node_names(node_list)
         if nodes and devices % len(nodes) == 0:
             runs.append(nvidia_smi_csv.GpuRun(job_id, nodes, devices // len(nodes), start_s, end_s))
@@ -297,7 +297,7 @@ _Runs = dict[str, list[tuple[float, float | None, frozenset[str], float]]]
 def _runs_of(store: Store, cluster: str, since_s: float, until_s: float) -> _Runs:
     runs: _Runs = {}
     parameters = {"cluster": cluster, "since": since_s, "until": until_s}
-    for job_id, node_list, start_s, end_s, gpu_hours in store.rows(query("runs_held"), parameters):
+    for job_id, node_list, start_s, end_s, gpu_hours in store.rows(query("store/sql/runs_held"), parameters):
         runs.setdefault(job_id, []).append((start_s, end_s, node_names(node_list), gpu_hours))
     return runs
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The queries in sql/ and in folders of other rooms, one a file under its name, and rows to and from the database.
+"""Queries, each in a file of the room that uses it, and rows to and from the database.
 
 Conditions on the rows that the caller may see are used before anything is added up.
 """
@@ -17,22 +17,24 @@ from duckdb import DuckDBPyConnection
 from slurm_colloc.slurm.job_visibility import Visible
 from slurm_colloc.store.window import Step
 
-# sql/NAME.sql holds one query, {words} in it stand for other SQL.
-_FOLDER = Path(__file__).with_name("sql")
+_PACKAGE = Path(__file__).parents[1]
 _LOOK_EACH_S = 0.5
 _WORD = re.compile(r"\{(\w+)\}")
 T = TypeVar("T")
 
 
-def query(name: str, folder: Path = _FOLDER, /, **words: object) -> str:
-    """Return the query of that name, with these words replaced; one without a replacement is a KeyError."""
-    return _WORD.sub(lambda match: str(words[match[1]]), text_of(name, folder))
+def query(file: str, /, **words: object) -> str:
+    """Return the query of a ``file``, as "facts/sql/usage", with other SQL in place of its {words}.
+
+    A word without a replacement is a KeyError.
+    """
+    return _WORD.sub(lambda match: str(words[match[1]]), text_of(file))
 
 
 @cache
-def text_of(name: str, folder: Path) -> str:
+def text_of(file: str) -> str:
     """Return a query as it stands in its file."""
-    return (folder / f"{name}.sql").read_text(encoding="utf-8")
+    return (_PACKAGE / f"{file}.sql").read_text(encoding="utf-8")
 
 
 def sql(text: str) -> str:

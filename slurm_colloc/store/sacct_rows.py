@@ -109,7 +109,7 @@ def take_rows(
     Raises:
         InputError: the text cannot be read as rows of sacct at all.
     """
-    database.execute(query("text_values"))
+    database.execute(query("store/sql/text_values"))
     rows = read_rows(path, form, work)
     take = partial(_take, database, now_s=now_s, columns=columns, written_s=written_s)
     try:
@@ -191,7 +191,7 @@ def steps_of_runs(
 ) -> Iterator[tuple[int, str, list[Step]]]:
     """Yield of each run with GPUs its rowid in ``taken``, its gres, and what Slurm itself saw in its steps."""
     text = query(
-        "steps",
+        "store/sql/steps",
         usage=tres_usage.FIELD,
         start=time_of("Start", zoned),
         end=time_of("End", zoned),
@@ -252,11 +252,11 @@ def _take(
     others = {name: f'local_s(r."{name}") - at_{name}.later_offset_s' if zoned else "NULL" for name in TIMES}
     times = [f"{time_of(name, zoned)} AS {name}_at, {other} AS {name}_other" for name, other in others.items()]
     text = query(
-        "taken",
+        "store/sql/taken",
         rows=rows.select((*COLUMNS, *comment)),
         times=", ".join(times),
         zones=zone_joins(TIMES, zoned),
-        settled=query("settled") if zoned else AS_READ,
+        settled=query("store/sql/settled") if zoned else AS_READ,
         comment='"AdminComment",' if comment else "",
         reason=_reason(rows, zoned=zoned),
         columns=quoted((*columns, *comment)),
@@ -268,7 +268,7 @@ def _take(
 def _reason(rows: Rows, *, zoned: bool) -> str:
     """Return the expression for why a row is not taken; NULL of one that is."""
     return query(
-        "reason",
+        "store/sql/reason",
         header=HEADER,
         is_header=" AND ".join(f"\"{name}\" = '{name}'" for name in COLUMNS if name in rows.form.fields),
         changed=_CHANGED,

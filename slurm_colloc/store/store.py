@@ -105,7 +105,7 @@ class Store:
             if keep and earlier:
                 if reason := broken(earlier):
                     raise StoreError(reason)
-                rows += f" UNION ALL BY NAME {query('kept', old=read(earlier), runaway=RUNAWAY)}"
+                rows += f" UNION ALL BY NAME {query('store/sql/kept', old=read(earlier), runaway=RUNAWAY)}"
             write(database, rows, path, {}, work, file_mode(self._folder))
         return result
 
@@ -266,7 +266,7 @@ class Store:
         earlier = f" UNION ALL BY NAME FROM {read(decisions)}" if decisions else ""
         database.execute(f"CREATE VIEW decisions AS {no_rows(DECISION_COLUMNS)}{earlier}")
         make_equivalents(database, self._config, self._by)
-        database.execute(f"CREATE VIEW sized AS {query('sized')}")
+        database.execute(f"CREATE VIEW sized AS {query('store/sql/sized')}")
         self.view_samples(database, since_s, until_s)
 
     def view_samples(
@@ -340,7 +340,7 @@ def once(source: str, several: str = "") -> str:
     """
     means = ", ".join(f"first_value({name}) OVER newest AS {name}" for name in MEANS)
     several = several or f"({SEVERAL.format(source=source)})"
-    return query("once", source=source, several=several, means=means)
+    return query("store/sql/once", source=source, several=several, means=means)
 
 
 def open_store(folder: str, config: SiteConfig | None = None, by: str = SLICES, visible: Visible = EVERYBODY) -> Store:
