@@ -33,8 +33,10 @@ def prometheus(about: str, values: Mapping[str, float | Mapping[str, int] | None
     lines: list[str] = []
     for name, meaning in _MEANINGS.items():
         value = values[name]
-        by_rule = value if isinstance(value, Mapping) else {} if value is None else {"": value}
-        lines += [f"# HELP colloc_audit_{name} {meaning}", f"# TYPE colloc_audit_{name} gauge"] * bool(by_rule)
+        if value is None or value == {}:
+            continue
+        by_rule = value if isinstance(value, Mapping) else {"": value}
+        lines += [f"# HELP colloc_audit_{name} {meaning}", f"# TYPE colloc_audit_{name} gauge"]
         lines += [
             f"colloc_audit_{name}{_labels(about=about, rule=rule)} {number!r}" for rule, number in by_rule.items()
         ]

@@ -129,8 +129,9 @@ def too_many_late(runs: Iterable[JudgedRun], since_s: float) -> str:
     """
     of_month = [run for run in runs if run.arm == LATE and run.on_piece and run.run.ended_s > since_s]
     harmed = {(run.user, run.run.job_id) for run in of_month if run.harm in COUNTED}
-    is_late = len(harmed) > _MOST_LATE and len({user for user, _ in harmed}) > 1
-    return f"{len(harmed)} jobs on pieces that they got while they waited were harmed within 30 days" * is_late
+    if len(harmed) <= _MOST_LATE or len({user for user, _ in harmed}) == 1:
+        return ""
+    return f"{len(harmed)} jobs on pieces that they got while they waited were harmed within 30 days"
 
 
 def stop_where_too_many(runs: Sequence[JudgedRun], state_folder: str, now_s: float) -> tuple[str, str]:

@@ -142,7 +142,7 @@ def append(folder: str, sample: NodeSample) -> None:
             size = os.fstat(descriptor).st_size
             # A line that a crash cut short must not take this one with it.
             torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
-            line = b"\n" * torn + encode(sample)
+            line = b"\n" + encode(sample) if torn else encode(sample)
             # One write: with O_APPEND two agents started by mistake interleave lines, not bytes.
             if os.write(descriptor, line) != len(line):
                 raise StoreError(f"journal '{path}' could be written in part only; is the disk full?")

@@ -97,7 +97,9 @@ def _weighed(job: Candidate, pieces: list[Fit], free_now: FreeNow) -> Placement:
         for piece in pieces
     ]
     # An array's tasks may have all slices beside all GPUs, and the piece is one kind of them.
-    whole_kind = job.whole_kind or "gpu" * (tasks > 1 and job.request.names_no_type)
+    whole_kind = job.whole_kind
+    if tasks > 1 and job.request.names_no_type:
+        whole_kind = whole_kind or "gpu"
     if whole_kind:
         options.append(Option("as asked", whole_kind, job.names, 1, 1.0))
     if tasks > 1:

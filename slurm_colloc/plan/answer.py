@@ -131,7 +131,9 @@ def answer(past: Past, config: SiteConfig, rules: Rules, change: Asked, step: Ca
     for run in runs:
         classes[run.kind].append(run)
         partitions[run.job.partition].append(run)
-    assumed = [f"of {past.assumed} jobs of one GPU the use is assumed (--assume), not measured"] * bool(past.assumed)
+    assumed = []
+    if past.assumed:
+        assumed = [f"of {past.assumed} jobs of one GPU the use is assumed (--assume), not measured"]
     return Answer(
         asked=change,
         since_s=past.since_s,

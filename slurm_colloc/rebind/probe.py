@@ -71,7 +71,11 @@ def trials_of(config: SiteConfig, partition: str) -> list[Trial]:
     types = sorted({pool.gpu_type for pool in pools if pool.gpu_type and pool.gpus_per_node})
     slices = [Gres("gpu", part.type, 1) for pool in pools for part in pool.slice if part.quantity]
     mps, shards = (max((shares_per_gpu(pool, name) for pool in pools), default=0) for name in ("mps", "shard"))
-    pieces = [*slices[:1], *[Gres("mps", "", max(1, mps // 10))] * bool(mps), *[Gres("shard", "", 1)] * bool(shards)]
+    pieces = slices[:1]
+    if mps:
+        pieces.append(Gres("mps", "", max(1, mps // 10)))
+    if shards:
+        pieces.append(Gres("shard", "", 1))
     if not pieces:
         raise InputError(f"site.toml has no pool with slices or shares in partition '{partition}'")
     gpus = [Gres("gpu", kind, 1) for kind in ("", *types[:1])]

@@ -82,7 +82,10 @@ def table_of(listing: Listing, terminal: Terminal = NO_TERMINAL) -> str:
             titles = rows[0]
             rows = narrowed(rows, [column.rank for column in table.columns[1:]], terminal, table.name_columns)
             notes += left_out_line(titles, rows[0])
-        body += [*[""] * bool(body), *(folded(table.heading, terminal.columns) if table.heading else ())]
+        if body:
+            body.append("")
+        if table.heading:
+            body += folded(table.heading, terminal.columns)
         body += bold_table(rows, terminal) if table.summed else list_lines(rows)
         notes += [column.meaning for column in table.columns if column.meaning and column.title in rows[0]]
     return page_of(listing.heading, body, [*notes, *listing.notes], terminal)

@@ -45,8 +45,9 @@ def as_text(look: Audited, terminal: Terminal = NO_TERMINAL) -> str:
         f"{counted(len(look.findings), 'finding')} by {counted(len(rules), 'rule')}, {stamp(look.since)} to "
         f"{stamp(look.until)}: {look.judged} of {counted(look.whole.jobs, 'GPU run')} could be judged{sampled}"
     ]
-    why = "too short, too little measured, or a limit or node not known"
-    lines += [f"no run could be judged by {', '.join(look.blind)}: {why}"] * bool(look.blind)
+    if look.blind:
+        why = "too short, too little measured, or a limit or node not known"
+        lines.append(f"no run could be judged by {', '.join(look.blind)}: {why}")
     lines += map(printable, filter(None, (look.stale, look.visible)))
     if look.findings:
         lines += _by_user(look.findings, terminal)
@@ -101,8 +102,9 @@ def _by_user(findings: Iterable[Finding], terminal: Terminal) -> Iterator[str]:
         figures = significant(finding.gpu_hours), judged.partition(" (")[0] or "-", sampled, str(number)
         rows.append((subject, rule, *figures))
         of_rule = seen.setdefault(f"{rule}: {printable(finding.title)}", [])
-        of_rule += [f"  {subject}: {printable(finding.evidence)}"]
-        of_rule += [f"    judged: {judged}"] * bool(finding.excluded)
+        of_rule.append(f"  {subject}: {printable(finding.evidence)}")
+        if finding.excluded:
+            of_rule.append(f"    judged: {judged}")
     table = narrowed(rows, [*_RANKS.values()], terminal, _NAME_COLUMNS)
     yield from ("", *list_lines(table), *left_out_line(titles, table[0]), _BELOW)
     yield from ("", "what to do")

@@ -85,8 +85,9 @@ def as_ticket(story: JobStory, terminal: Terminal = NO_TERMINAL) -> str:
     # After a first run this one may have had something else than csub gave the job.
     titles = (*_TICKET, "given") if story.again else _TICKET
     ticket = [line for title in titles for line in lines if line.startswith(titled(title, ""))]
-    ticket += [titled("before", printable(story.again))] * bool(story.again)
-    ticket += [titled("to stop", f"colloc off {printable(row.user)}")]
+    if story.again:
+        ticket.append(titled("before", printable(story.again)))
+    ticket.append(titled("to stop", f"colloc off {printable(row.user)}"))
     return "".join(f"{line}\n" for text in (heading, *ticket) for line in folded(text, terminal.columns, TEXT_INDENT))
 
 

@@ -144,4 +144,5 @@ def bold_table(rows: Sequence[Sequence[str]], terminal: Terminal) -> list[str]:
 def page_of(heading: str, body: Sequence[str], notes: Sequence[str], terminal: Terminal) -> str:
     """Return a page: a line on what it is about, its tables, and notes in faint letters."""
     below = (terminal.dim(line) for note in notes for line in folded(note, terminal.columns))
-    return "\n".join([*folded(heading, terminal.columns), "", *body, *[""] * bool(body), *below]) + "\n"
+    body = [*body, ""] if body else []
+    return "\n".join([*folded(heading, terminal.columns), "", *body, *below]) + "\n"

@@ -62,7 +62,7 @@ def columns(report: UsageReport) -> list[Column]:
     ]
     of_slice = f"A MIG slice counts as its part of the GPU, by {report.equivalents}."
     idle = f"IDLE: sampled GPU-hours x (100 % - {'SM' if by_sm else 'GPU_UTIL'} %)"
-    most = "; the most idle come first" * (report.by != "month")
+    most = "" if report.by == "month" else "; the most idle come first"
     util = "GPU_UTIL %: the part of the sampled time in which any kernel ran. Whole GPUs only."
     active = "SM %: the part of a GPU's SMs (multiprocessors) at work, on average over the sampled time."
     held = "HELD: GPU-hours that a job kept from others, suspended time included; n jobs on one GPU count 1/n each."
@@ -189,7 +189,8 @@ def as_table(
     if terminal.colour:
         lines = [_BARS.sub(_coloured, line) for line in lines]
     last = [line for text in as_lines(report) for line in folded(text, terminal.columns, 5)]
-    return "\n".join([page_of(heading(report), lines, notes, terminal), *last, *[""] * bool(last)])
+    page = page_of(heading(report), lines, notes, terminal)
+    return "\n".join([page, *last, ""]) if last else page
 
 
 def for_people(rows: Sequence[Sequence[str]]) -> list[Sequence[str]]:

@@ -28,7 +28,7 @@ def gaps(config: SiteConfig) -> list[str]:
     places = config.tier == "place"
     lines = [] if places else [f"tier '{config.tier}': {TIERS[config.tier]}"]
     if config.policy == "shadow":
-        exceptions = ", except for jobs of a [[rollout]] with 'auto'" * ("auto" in config.policies)
+        exceptions = ", except for jobs of a [[rollout]] with 'auto'" if "auto" in config.policies else ""
         lines.append(f"policy is 'shadow': csub records what it would do and changes no job{exceptions}")
     if not config.pool:
         lines.append("no pool: no node with GPUs is described, so no job is placed")

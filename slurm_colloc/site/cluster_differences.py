@@ -131,7 +131,8 @@ def _partitions(config: SiteConfig, cluster: Cluster) -> Iterator[str]:
                 yield f"{pieces_in} no [[partition]] describes"
             elif name in by_name:
                 state = by_name[name].record.get("State", "UP")
-                if shut := shut_by(by_name[name].restrictions) or f"State={state}" * (state != "UP"):
+                shut = shut_by(by_name[name].restrictions) or ("" if state == "UP" else f"State={state}")
+                if shut:
                     yield (
                         f"{pieces_in} has {shut}, so no job on a piece of a GPU is of use there: take '{name}' out of "
                         "pieces_in, or change the partition"

@@ -339,7 +339,9 @@ def _again(case: Case, part: Part, *, late: bool) -> tuple[str, tuple[Reason, ..
     request, footprint, placement = part
     config, options = case.config, case.submission.options
     allowed = config.sharing.rerun == "allowed" and "no-requeue" not in options and footprint.rung != "hint"
-    by = "--requeue" if "requeue" in options else "if JobRequeue=1" * allowed
+    by = "if JobRequeue=1" if allowed else ""
+    if "requeue" in options:
+        by = "--requeue"
     if not by or config.policy != "auto" or not (late or not placement.as_asked):
         return "", ()
     from slurm_colloc.submit.requeue_data import carried, reason_against  # few jobs may begin again

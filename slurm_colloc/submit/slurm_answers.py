@@ -119,8 +119,8 @@ def take_off(config: SiteConfig, partitions: Sequence[str], gres: Gres, tasks: i
     free = _read_kept(config, _FREE, Free)
     if free:
         used = {(partition, kind) for partition in partitions for kind in (kind_of(gres), "gpu")}
-        units = {key: max(0, count - gres.quantity * tasks * (key in used)) for key, count in free.units.items()}
-        keep_free(config, free._replace(units=units))
+        left = {key: max(0, count - gres.quantity * tasks) for key, count in free.units.items() if key in used}
+        keep_free(config, free._replace(units={**free.units, **left}))
 
 
 def keep_free(config: SiteConfig, free: Free) -> None:

@@ -170,9 +170,9 @@ def _last_run(run: Evidence) -> str:
 
 
 def _show_submission(decision: Decision) -> None:
+    pack = "  pack" if decision.is_pack else ""
     put(
-        f"{printable(decision.job_id)}  {printable(decision.job_name)}  {stamp(local(decision.at_s))}"
-        f"{'  pack' * decision.is_pack}\n"
+        f"{printable(decision.job_id)}  {printable(decision.job_name)}  {stamp(local(decision.at_s))}{pack}\n"
         f"    asked {printable(decision.asked) or 'no GPU'}, given {printable(decision.how)}: "
         f"{printable(sentence(decision.reasons))}\n"
     )

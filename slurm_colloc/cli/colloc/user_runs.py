@@ -62,7 +62,7 @@ def _runs(folder: str, user: str, window: Window, config: SiteConfig | None) -> 
 
     def by_sacct() -> tuple[UserRuns, str]:
         user_runs = user_by_sacct(Store(folder, config), user, window, config, _SACCT_TIMEOUT_S, os.environ)
-        return user_runs, "sacct" + ", and what csub measured in your jobs" * mine
+        return user_runs, "sacct, and what csub measured in your jobs" if mine else "sacct"
 
     ways = [stored, by_sacct]
     if folder == os.path.join(user_data_folder(), "store"):
