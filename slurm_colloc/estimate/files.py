@@ -124,7 +124,8 @@ def files_of(job: Job, texts: Texts) -> Read:
         return Read(files, True, frozenset(), frozenset(seen.variables), seen=seen)
     read = looked.read()
     variables = tuple(looked.variables())
-    is_kept = state and read.fits and all(texts.marks.values())
+    # What took too long to be looked at would be looked at in vain, and then be read.
+    is_kept = state and read.fits and all(texts.marks.values()) and not looked.is_late()
     seen = _sealed(state, texts.marks, variables) if is_kept else Seen()
     return read._replace(variables=frozenset(variables), seen=seen)
 
@@ -222,9 +223,12 @@ class _Looked:
     def are_as_before(self, marks: Mapping[str, str]) -> bool:
         """Return whether all is as it was that was looked at before; the time that takes is not the files'."""
         began_s = time.monotonic()
-        is_same = all(mark_of(path, mark) == mark and time.monotonic() < self._until_s for path, mark in marks.items())
+        is_same = all(mark_of(path, mark) == mark and not self.is_late() for path, mark in marks.items())
         self._until_s += time.monotonic() - began_s
         return is_same
+
+    def is_late(self) -> bool:
+        return time.monotonic() > self._until_s
 
     def _is_below(self, path: str) -> bool:
         return self._folder not in self._too_wide and path.startswith(f"{self._folder}/")
@@ -248,7 +252,7 @@ class _Looked:
         """Return the files and folders in a folder; one that was seen before, or holds data or results, has none."""
         names: list[str] = []
         below: list[str] = []
-        if len(self._seen) >= _MOST_FOLDERS or self._entries >= _MOST_ENTRIES or time.monotonic() > self._until_s:
+        if len(self._seen) >= _MOST_FOLDERS or self._entries >= _MOST_ENTRIES or self.is_late():
             self._fits = False
             return names, below
         is_data = True

@@ -347,6 +347,22 @@ def test_a_look_in_vain_leaves_the_files_their_time(project: Path, monkeypatch: 
     assert looked_up(project)[1] == "file-edited"
 
 
+def test_what_is_looked_at_for_too_long_is_no_look_to_begin_with(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "data").mkdir()
+    (project / "data/a.npy").write_bytes(b"." * 100)
+    clock, real = [0.0], places.mark_of
+
+    def mark_of(path: str, *before: str) -> str:
+        clock[0] += 70.0 * path.endswith(".npy")
+        return real(path, *before)
+
+    monkeypatch.setattr("slurm_colloc.estimate.texts.mark_of", mark_of)
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    assert [looked_up(project, "--data", "data/*") for _ in range(2)] == [(False, "")] * 2
+
+
 def test_what_is_too_long_to_be_read_again_is_kept_without_what_was_seen(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
