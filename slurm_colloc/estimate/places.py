@@ -16,6 +16,8 @@ _MOST_S = 0.05
 _MOST_FOLDERS, _MOST_ENTRIES, _MOST_BYTES = 16, 4000, 64 * 1024
 # A file that was changed so shortly before may be changed once more within one tick of the file system's clock.
 _SETTLED_NS = 2_000_000_000
+# A FIFO or a terminal in a file's place neither hangs a submission nor becomes its own.
+_AT_ONCE = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 # The mark of what is not there.
 _NOWHERE = "-"
 SYSTEM = re.compile(r"/(?:usr|opt|etc|s?bin|lib\w*|run|boot|dev|proc|sys)(?:/|$)")
@@ -218,7 +220,7 @@ def content_of(path: str, most_bytes: int, mark_before: str = "") -> tuple[bytes
             return b"", -1, _mark(status)
         if mark_before and not _is_remote(status) and _mark(status) == mark_before:
             return b"", status.st_size, mark_before
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+        descriptor = os.open(path, _AT_ONCE)
         try:
             status = os.fstat(descriptor)
             if not _is_file(status):
@@ -243,7 +245,7 @@ def mark_of(path: str, mark_before: str = "") -> str:
         if mark_before.isdecimal():
             return str(status.st_size)
         if _is_remote(status) and (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
-            os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY))
+            os.close(os.open(path, _AT_ONCE))
             status = os.stat(path)
         return _mark(status)
     except (OSError, ValueError):
