@@ -137,9 +137,9 @@ def compared(submission: Signature, last: Submitted | None) -> tuple[Signature, 
         program = f"{but_numbers(program)}-{digest(repr(sorted(forms_now.values())), 4)}"
     text = f"{before.rpartition('~')[0]}~{program}~{folder}"
     files = {**last.files, **named}
-    # A file that appeared counts once its form was the same twice: until then nothing counts as seen.
-    seen = seen if all(path in files for path, (_, form) in forms_now.items() if form) else Seen()
-    record = now._replace(files=files, program=program, known_by=text, seen=seen)
+    # A file that appeared and does not count may at the next look, by what the record has then.
+    is_final = read.files.keys() <= files.keys() or (files, forms_now) == (last.files, last.forms)
+    record = now._replace(files=files, program=program, known_by=text, seen=seen if is_final else Seen())
     return submission._replace(text=text), record, _other_word(submission.words, last.words)
 
 
