@@ -64,20 +64,8 @@ def build_request(
     styles, gres = [style for style, gpus in by_style.items() if gpus], tuple(chain(*by_style.values()))
     steps, read = step_gpus(text), variables_read(options, text)
     tasks = count_of(options, "ntasks") or count_of(options, "ntasks-per-node") or None
-    folder = os.path.join(os.getcwd(), value_of(options, "chdir"))
-    names = apart_by(config.cluster, tasks)
-    job_name = value_of(options, "job-name") if "job-name" in options else name
-    before = "" if is_hinted else path_of(user_data_folder(), called[0] or "", folder)
-    last, texts = read_submitted(before), Texts(user_data_folder(), folder)
-    if last:
-        texts.last = last.files, last.seen
-    known_by, command = _known_by(options, text, called, gres, names, environ, folder, job_name, texts)
-    if known_by.text.startswith(BY_SESSION):
-        before, last = "", None
-    known_by, submitted, differs = compared(known_by, last)
-    to_keep = (before, b"" if submitted == last else submitted.text), (texts.path, texts.written())
     request = JobRequest(
-        name=job_name,
+        name=value_of(options, "job-name") if "job-name" in options else name,
         script_args=tuple(called[1]),
         interpreter=script.interpreter if script else "",
         partitions=tuple(filter(None, value_of(options, "partition").split(","))),
@@ -95,24 +83,51 @@ def build_request(
         time_limit_min=time_limit_min(value_of(options, "time")) if "time" in options else None,
         array="array" in options,
         array_at_once=_at_once(value_of(options, "array")),
-        signature=known_by.text,
-        numbers=known_by.names,
         no_slice=tuple(reasons_against_slice(text)),
         no_mps=tuple(reasons_against_mps(text, read, config)),
         no_share=tuple(reasons_against_share(options, variables, text, steps, read, config)),
         untouchable=tuple(reasons_untouchable(options, gres, styles, steps, config)),
         options=tuple(options),
-        command=command,
-        folder=folder,
+        folder=os.path.join(os.getcwd(), value_of(options, "chdir")),
         cpus_asked=count_of(options, "cpus-per-task") * (tasks or 1) or None,
         mem_asked_mib=asked_mib(value_of(options, "mem")),
         mem_per_cpu=value_of(options, "mem-per-cpu"),
-        submitted=tuple((path, written) for path, written in to_keep if path and written),
-        differs=differs,
         features=tuple(filter(None, value_of(options, "constraint").strip("[()]").split("&"))),
         excluded=_excluded(value_of(options, "exclude")),
     )
-    return request._replace(untouchable=(*request.untouchable, *_reads_slice(request, text, read)))
+    request = request._replace(untouchable=(*request.untouchable, *_reads_slice(request, text, read)))
+    return _with_past(request, submission, called[0], apart_by(config.cluster, tasks), environ, is_hinted=is_hinted)
+
+
+def _with_past(
+    request: JobRequest,
+    submission: Submission,
+    path: str | None,
+    apart: Sequence[str],
+    environ: Mapping[str, str],
+    *,
+    is_hinted: bool,
+) -> JobRequest:
+    """Return the request with what earlier runs of the job are known by, and how it differs from the last one.
+
+    ``apart`` are words by which else the same jobs are told apart; for the other arguments see ``build_request``.
+    """
+    before = "" if is_hinted else path_of(user_data_folder(), path or "", request.folder)
+    last, texts = read_submitted(before), Texts(user_data_folder(), request.folder)
+    if last:
+        texts.last = last.files, last.seen
+    known_by, command = _known_by(request, submission, path, apart, environ, texts)
+    if known_by.text.startswith(BY_SESSION):
+        before, last = "", None
+    known_by, submitted, differs = compared(known_by, last)
+    to_keep = (before, b"" if submitted == last else submitted.text), (texts.path, texts.written())
+    return request._replace(
+        signature=known_by.text,
+        numbers=known_by.names,
+        command=command,
+        submitted=tuple((path, written) for path, written in to_keep if path and written),
+        differs=differs,
+    )
 
 
 def _excluded(nodes: str) -> tuple[str, ...]:
@@ -151,34 +166,32 @@ def _reads_slice(request: JobRequest, text: bytes, read: Sequence[str]) -> Itera
 
 
 def _known_by(
-    options: Mapping[str, Given],
-    text: bytes,
-    called: tuple[str | None, Sequence[str]],
-    gres: Sequence[Gres],
-    names: Sequence[str],
+    request: JobRequest,
+    submission: Submission,
+    path: str | None,
+    apart: Sequence[str],
     environ: Mapping[str, str],
-    folder: str,
-    job_name: str,
     texts: Texts,
 ) -> tuple[Signature, str]:
     """Return what earlier runs of a job are known by, and what those are whose script is not known (empty: none)."""
-    path, arguments = called
+    text, options = submission.text, submission.options
+    arguments, folder = request.script_args, request.folder
     launcher = launcher_of(text, arguments)
     if launcher or b" --target-jobs " in text:
         from slurm_colloc.estimate.sessions import session_key  # few jobs are such
 
-        if key := session_key(launcher, job_name, folder, text, (*map(str, gres), *names)):
+        if key := session_key(launcher, request.name, folder, text, (*map(str, request.gres), *apart)):
             return Signature(key, ()), ""
-    gpu_count = sum(item.quantity for item in gres if item.name == "gpu")
-    exported = {**_exported(options, environ), "SLURM_JOB_NAME": job_name}
+    exported = {**_exported(options, environ), "SLURM_JOB_NAME": request.name}
     # The variables that --export sets.
     handed = [word.partition("=")[0] for word in value_of(options, "export").split(",") if "=" in word]
     array = array_written(value_of(options, "array"))
-    known_by = signature(text, arguments, gpu_count, names, exported, folder, handed=handed, array=array, texts=texts)
+    gpus = request.gpu_count
+    known_by = signature(text, arguments, gpus, apart, exported, folder, handed=handed, array=array, texts=texts)
     # Which values past jobs of the command found in such variables nobody kept.
     if not path or handed or names_from_outside(text, exported):
         return known_by, ""
-    return known_by, command_signature(path, arguments, gpu_count, names, folder)
+    return known_by, command_signature(path, arguments, gpus, apart, folder)
 
 
 def _exported(options: Mapping[str, Given], environ: Mapping[str, str]) -> dict[str, str]:
