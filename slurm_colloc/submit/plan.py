@@ -20,7 +20,7 @@ from slurm_colloc.slurm.options import CommandLine, Given, without
 from slurm_colloc.submit.footprint import as_served, footprint_of, may_be_server, part_to_tell, with_arguments
 from slurm_colloc.submit.override import overridden, without_sizes, would_have_been
 from slurm_colloc.submit.own_options import NOT_LATE, check_pack, is_exclusive, parse_slowdown, wants_pack
-from slurm_colloc.submit.reasons import reason_to_keep_command, reason_to_keep_text
+from slurm_colloc.submit.reasons import reason_to_keep
 from slurm_colloc.submit.render import names_slice, render_block, render_script
 from slurm_colloc.submit.request import build_request
 from slurm_colloc.submit.rollout import NOBODY, Chosen, choose, draw
@@ -224,14 +224,13 @@ def _case(
     slurm: Slurm,
     request: JobRequest,
 ) -> Case:
-    text, script = submission.text, submission.script
     wish = submission.own.get("colloc")
     off = "" if wish else off_for_me(config.paths.state)
     colloc = wish or ("off" if off else "auto")
     switched_off = because("off-for-user", by=off) if off else reason_switched_off(colloc, config)
-    fixed = reason_to_keep_text(text, script.interpreter) if script else reason_to_keep_command(text)
     # An array that cannot be a pack goes as the array it is, where only packs are to be made.
     untouched = switched_off or (because("policy-pack") if config.policy == "pack" else None)
+    fixed = reason_to_keep(submission)
     return Case(command_line, environ, submission, config, slurm, request, colloc, switched_off, untouched, fixed)
 
 

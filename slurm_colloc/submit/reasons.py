@@ -12,59 +12,9 @@ from slurm_colloc.slurm.options import Given, value_of
 from slurm_colloc.submit.device_numbers import device_taken_for_number
 from slurm_colloc.submit.launchers import launcher_of
 from slurm_colloc.submit.render import BLOCK_BEGINS
+from slurm_colloc.submit.submission import Submission
 
 PER_GPU = ("cpus-per-gpu", "mem-per-gpu")
-# An inner step that names GPUs must match the allocation. Its options may stand in a variable, so the long ones count
-# wherever a script with an srun has them: written in full, or as far as srun knows them from others.
-_STEP = rb"\bsrun\b"
-_STEP_OPTION = (
-    rb"""[\s"'=(,]--((?:gre|gpu|cpus-per-g|mem-per-g|ntasks-per-g|tres-p)[a-z-]*)(?![\w-])(?:[=\s]\s*([^\s"';)|&]*))?"""
-)
-_STEP_OPTIONS = frozenset(
-    {b"gres", b"gres-flags", b"gpus", b"gpus-per-node", b"gpus-per-socket", b"gpus-per-task", b"gpu-bind", b"gpu-freq"}
-    | {b"cpus-per-gpu", b"mem-per-gpu", b"ntasks-per-gpu", b"tres-per-task"}
-)
-# It begins at the nearest srun: to the end of the line from each one takes seconds where a line has thousands.
-_STEP_SHORT = rb"\bsrun\b(?:(?!\bsrun\b)[^\n])*?\s(-[A-Za-z]*G)\s*([^\s\"';)|&]*)"
-_STEP_VARIABLE = rb"\b(SLURM_(?:GRES|GPUS\w*|CPUS_PER_GPU|MEM_PER_GPU|TRES_PER_TASK))="
-# Variables by which Slurm tells a job of its own request, by the option that asks: a piece would have others.
-_TOLD = {
-    "gpus": ("SLURM_GPUS",),
-    "gpus-per-node": ("SLURM_GPUS_PER_NODE",),
-    "gpus-per-task": ("SLURM_GPUS_PER_TASK", "SLURM_TRES_PER_TASK", "SLURM_TRES_BIND"),
-    "cpus-per-gpu": ("SLURM_CPUS_PER_GPU",),
-    "mem-per-gpu": ("SLURM_MEM_PER_GPU",),
-}
-_OF_EVERY_JOB = "SLURM_GPUS_ON_NODE"
-_NAMES_TOLD = (
-    rb"\bSLURM_(?:GPUS(?:_PER_NODE|_PER_TASK|_ON_NODE)?|(?:CPUS|MEM)_PER_GPU|TRES_PER_TASK|TRES_BIND)(?![A-Z])"
-)
-# One GPU of whatever type: a whole one and a slice alike.
-_ONE_GPU = {
-    b"--gres": (b"gpu", b"gpu:1", b"gres/gpu:1", b"gres:gpu:1"),
-    b"--gpus": (b"1",),
-    b"--gpus-per-node": (b"1",),
-    b"--gpus-per-task": (b"1",),
-    b"-G": (b"1",),
-}
-# Signs of what tasks that are one job to Slurm would do to each other.
-_ACTS_ON_JOB = (
-    rb"\b(?:scontrol\s+(?:(?!\S*\bscontrol\b)\S+\s+)*?(?:requeue\w*|update|u?hold|release|suspend)|scancel|sbatch)\b"
-)
-_STEP_EXPORT = rb"\s--export\b"
-# Words that a script only prints, with nothing behind it that reads them.
-_PRINTS = (
-    rb"""(?m)(?:^|[;&|{]|\b(?:then|else|do)\b)[ \t]*+(?:echo|printf)\b"""
-    rb"""(?:[ \t]++(?:"(?:[^"`$\\]|\\.|\$(?!\())*+"|'[^']*+'|[^\s;&|<>`("'\\])++)*+"""
-    rb"""[ \t]*+(?:[12]?>&[12][ \t]*+)?(?=$|[;}]|\|\||&&)"""
-)
-# A script that reads itself by line number or gives itself to another interpreter, and one that asks where it was
-# submitted from; asking for the name of $0 alone does no harm, and awk's "print $0" is another $0.
-_NAME_OF_SELF = rb"\b(?:dirname|basename|realpath|readlink)(?:\s+-\S+)*\s+[\"']?\$\{?(?:0\b|BASH_SOURCE\b)"
-_SELF = rb"(?<!print )(\$0\b|\$\{0\b|\bBASH_SOURCE\b)"
-_COMMAND_BY_SQUEUE = rb"\bsqueue\b(?:(?!\bsqueue\b)[^\n])*(?:%\.?\d*o\b|[Cc]ommand)"
-# A shell with any other flag may print what it runs, be restricted, or run nothing.
-_SHELL_FLAG = r"-[abefhlmpuE]+|--(?:login|noprofile|norc|posix)|-o|pipefail|errexit|nounset"
 _OPTIONS = word_sets(
     {
         # After these "one GPU" no longer means one GPU of any node, or another cluster must judge.
@@ -91,6 +41,32 @@ _HARMLESS_VALUES = {
     "exclude": r"[^/\s]+",  # with a slash it is a file of names
     "gres-flags": r"(?:disable|enforce)-binding",
 }
+_STEP = rb"\bsrun\b"
+_STEP_EXPORT = rb"\s--export\b"
+# A shell with any other flag may print what it runs, be restricted, or run nothing.
+_SHELL_FLAG = r"-[abefhlmpuE]+|--(?:login|noprofile|norc|posix)|-o|pipefail|errexit|nounset"
+# A script that reads itself by line number or gives itself to another interpreter, and one that asks where it was
+# submitted from; asking for the name of $0 alone does no harm, and awk's "print $0" is another $0.
+_NAME_OF_SELF = rb"\b(?:dirname|basename|realpath|readlink)(?:\s+-\S+)*\s+[\"']?\$\{?(?:0\b|BASH_SOURCE\b)"
+_SELF = rb"(?<!print )(\$0\b|\$\{0\b|\bBASH_SOURCE\b)"
+_COMMAND_BY_SQUEUE = rb"\bsqueue\b(?:(?!\bsqueue\b)[^\n])*(?:%\.?\d*o\b|[Cc]ommand)"
+# Words that a script only prints, with nothing behind it that reads them.
+_PRINTS = (
+    rb"""(?m)(?:^|[;&|{]|\b(?:then|else|do)\b)[ \t]*+(?:echo|printf)\b"""
+    rb"""(?:[ \t]++(?:"(?:[^"`$\\]|\\.|\$(?!\())*+"|'[^']*+'|[^\s;&|<>`("'\\])++)*+"""
+    rb"""[ \t]*+(?:[12]?>&[12][ \t]*+)?(?=$|[;}]|\|\||&&)"""
+)
+
+
+def reason_to_keep(submission: Submission) -> Reason | None:
+    """Return why csub's block must not go into a script, or a command of --wrap not become one; None when it may."""
+    text, script = submission.text, submission.script
+    if script:
+        return reason_to_keep_text(text, script.interpreter)
+    # sbatch looks for these behind a script's commands, too, and refuses one with DOS line ends.
+    if text.startswith((b"#PBS", b"#BSUB")) or any(word in text for word in (b"\n#PBS", b"\n#BSUB", b"\r\n")):
+        return because("wrap-read-otherwise")
+    return reason_to_keep_text(text, "")
 
 
 def reason_to_keep_text(text: bytes, interpreter: str) -> Reason | None:
@@ -101,20 +77,18 @@ def reason_to_keep_text(text: bytes, interpreter: str) -> Reason | None:
         return because("shell-flags", interpreter=interpreter)
     if BLOCK_BEGINS.encode() in text:
         return because("has-block")
-    acts = _without_prints(text)
-    if (b"$0" in acts or b"${0" in acts or b"BASH_SOURCE" in acts) and (
-        read := re.search(_SELF, re.sub(_NAME_OF_SELF, b"", acts))
-    ):
-        return because("reads-itself", word=read[1].decode())
+    acts = _without_prints(without_comments(text))
+    if word := _name_of_itself(acts):
+        return because("reads-itself", word=word)
     return because("asks-own-path") if _asks_for_its_path(acts) else None
 
 
-def reason_to_keep_command(text: bytes) -> Reason | None:
-    """Return why a command of --wrap must not become a script, with csub's block in it; None when it may."""
-    # sbatch looks for these behind a script's commands, too, and refuses one with DOS line ends.
-    if text.startswith((b"#PBS", b"#BSUB")) or any(word in text for word in (b"\n#PBS", b"\n#BSUB", b"\r\n")):
-        return because("wrap-read-otherwise")
-    return reason_to_keep_text(text, "")
+def _name_of_itself(acts: bytes) -> str:
+    """Return the word by which a script reads itself; empty where it does not."""
+    if not any(word in acts for word in (b"$0", b"${0", b"BASH_SOURCE")):  # few scripts have one, and these are quick
+        return ""
+    word = re.search(_SELF, re.sub(_NAME_OF_SELF, b"", acts))
+    return word[1].decode() if word else ""
 
 
 def _asks_for_its_path(acts: bytes) -> bool:
@@ -126,17 +100,9 @@ def without_comments(text: bytes) -> bytes:
     return re.sub(rb"(?m)^[ \t]*#[^\n]*", b"", text)
 
 
-def _without_prints(text: bytes) -> bytes:
-    """Return a script without its lines of comments and what it only prints."""
-    bare = without_comments(text)
-    return re.sub(_PRINTS, b"", bare) if b"echo" in bare or b"printf" in bare else bare
-
-
-def reason_of_counting(text: bytes) -> Reason | None:
-    """Return why some tasks of an array cannot be an array of their own; None where they may."""
-    return (
-        because("tasks-count-each-other") if re.search(rb"\bSLURM_ARRAY_TASK_(?:COUNT|MIN|MAX|STEP)\b", text) else None
-    )
+def _without_prints(commands: bytes) -> bytes:
+    """Return a script that has no comments without what it only prints."""
+    return re.sub(_PRINTS, b"", commands) if b"echo" in commands or b"printf" in commands else commands
 
 
 def reason_against_history(text: bytes, arguments: Sequence[str] = ()) -> Reason | None:
@@ -145,9 +111,31 @@ def reason_against_history(text: bytes, arguments: Sequence[str] = ()) -> Reason
     return because("launcher-script", launcher=launcher) if launcher else None
 
 
-def step_gpus(text: bytes) -> tuple[tuple[str, bool], ...]:
-    """Return the GPU options of inner steps, each with whether it means one GPU of whatever type."""
-    steps = without_comments(text).replace(b"\\\n", b" ")
+# An inner step that names GPUs must match the allocation. Its options may stand in a variable, so the long ones count
+# wherever a script with an srun has them: written in full, or as far as srun knows them from others.
+_STEP_OPTION = (
+    rb"""[\s"'=(,]--((?:gre|gpu|cpus-per-g|mem-per-g|ntasks-per-g|tres-p)[a-z-]*)(?![\w-])(?:[=\s]\s*([^\s"';)|&]*))?"""
+)
+_STEP_OPTIONS = frozenset(
+    {b"gres", b"gres-flags", b"gpus", b"gpus-per-node", b"gpus-per-socket", b"gpus-per-task", b"gpu-bind", b"gpu-freq"}
+    | {b"cpus-per-gpu", b"mem-per-gpu", b"ntasks-per-gpu", b"tres-per-task"}
+)
+# It begins at the nearest srun: to the end of the line from each one takes seconds where a line has thousands.
+_STEP_SHORT = rb"\bsrun\b(?:(?!\bsrun\b)[^\n])*?\s(-[A-Za-z]*G)\s*([^\s\"';)|&]*)"
+_STEP_VARIABLE = rb"\b(SLURM_(?:GRES|GPUS\w*|CPUS_PER_GPU|MEM_PER_GPU|TRES_PER_TASK))="
+# One GPU of whatever type: a whole one and a slice alike.
+_ONE_GPU = {
+    b"--gres": (b"gpu", b"gpu:1", b"gres/gpu:1", b"gres:gpu:1"),
+    b"--gpus": (b"1",),
+    b"--gpus-per-node": (b"1",),
+    b"--gpus-per-task": (b"1",),
+    b"-G": (b"1",),
+}
+
+
+def step_gpus(commands: bytes) -> tuple[tuple[str, bool], ...]:
+    """Return the GPU options of a script's inner steps, each with whether it means one GPU of whatever type."""
+    steps = commands.replace(b"\\\n", b" ")
     if not re.search(_STEP, steps):
         return ()
     # srun takes a word for the only option that begins so; --gpu-collect is a program's own.
@@ -161,17 +149,31 @@ def step_gpus(text: bytes) -> tuple[tuple[str, bool], ...]:
     return tuple((name.decode(), value in _ONE_GPU.get(name, ())) for name, value in words)
 
 
-def variables_read(options: Mapping[str, Given], text: bytes) -> tuple[str, ...]:
+# Variables by which Slurm tells a job of its own request, by the option that asks: a piece would have others.
+_TOLD = {
+    "gpus": ("SLURM_GPUS",),
+    "gpus-per-node": ("SLURM_GPUS_PER_NODE",),
+    "gpus-per-task": ("SLURM_GPUS_PER_TASK", "SLURM_TRES_PER_TASK", "SLURM_TRES_BIND"),
+    "cpus-per-gpu": ("SLURM_CPUS_PER_GPU",),
+    "mem-per-gpu": ("SLURM_MEM_PER_GPU",),
+}
+_OF_EVERY_JOB = "SLURM_GPUS_ON_NODE"
+_NAMES_TOLD = (
+    rb"\bSLURM_(?:GPUS(?:_PER_NODE|_PER_TASK|_ON_NODE)?|(?:CPUS|MEM)_PER_GPU|TRES_PER_TASK|TRES_BIND)(?![A-Z])"
+)
+
+
+def variables_read(options: Mapping[str, Given], commands: bytes) -> tuple[str, ...]:
     """Return the variables in a script that tell of its request; ON_NODE tells of every one."""
-    if b"SLURM_" not in text:
+    if b"SLURM_" not in commands:
         return ()
-    named = {name.decode() for name in re.findall(_NAMES_TOLD, without_comments(text))}
+    named = {name.decode() for name in re.findall(_NAMES_TOLD, commands)}
     of_request = [name for option, names in _TOLD.items() if option in options for name in names]
     return tuple(name for name in (*of_request, _OF_EVERY_JOB) if name in named)
 
 
 def reasons_against_pack(
-    options: Mapping[str, Given], request: JobRequest, text: bytes, config: SiteConfig, commands: bool
+    options: Mapping[str, Given], request: JobRequest, text: bytes, config: SiteConfig, are_commands: bool
 ) -> Iterator[Reason]:
     """Yield why tasks may not be run as a pack, in one job that asks for what one of them asks.
 
@@ -180,7 +182,7 @@ def reasons_against_pack(
         request: of one task.
         text: its script.
         config: the site.
-        commands: the tasks are commands, which were never to be jobs of their own.
+        are_commands: the tasks are commands, which were never to be jobs of their own.
     """
     plugins = _plugin_names(config)
     yield from _not_one_gpu(request.gres, [request.gpu_style])
@@ -193,7 +195,7 @@ def reasons_against_pack(
             yield because("option-untried", option=name)
         elif name in _OPTIONS["leave alone"] and name not in _OPTIONS["fine for a pack"]:
             yield because("option", option=name)
-    if set(",[") & set(value_of(options, "nodelist")):
+    if any(mark in value_of(options, "nodelist") for mark in ",["):  # several nodes
         yield because("option", option="nodelist")
     yield from _more_than_one_node(options)
     for name in ("ntasks", "ntasks-per-node"):
@@ -204,27 +206,41 @@ def reasons_against_pack(
     yield from _badly_sized(options, "mem")
     if "aftercorr" in value_of(options, "dependency"):
         yield because("dependency-task-by-task")
-    yield from _reasons_of_text(without_comments(text), text, commands)
+    yield from _reasons_of_text(without_comments(text), are_commands=are_commands)
 
 
-def _reasons_of_text(bare: bytes, text: bytes, commands: bool) -> Iterator[Reason]:
-    """Yield what a script does that tasks cannot do side by side in one job; ``bare`` is without its comments."""
-    if steps := step_gpus(bare):
+# Signs of what tasks that are one job to Slurm would do to each other.
+_ACTS_ON_JOB = (
+    rb"\b(?:scontrol\s+(?:(?!\S*\bscontrol\b)\S+\s+)*?(?:requeue\w*|update|u?hold|release|suspend)|scancel|sbatch)\b"
+)
+
+
+def _reasons_of_text(commands: bytes, *, are_commands: bool) -> Iterator[Reason]:
+    """Yield what a script without its comments does that tasks cannot do side by side in one job."""
+    if steps := step_gpus(commands):
         yield because("srun-asks-for-gpu", option=steps[0][0])
-    if re.search(_STEP, bare) and re.search(_STEP_EXPORT, bare):
+    if re.search(_STEP, commands) and re.search(_STEP_EXPORT, commands):
         yield because("srun-exports")
-    if act := re.search(_ACTS_ON_JOB, bare):
+    if act := re.search(_ACTS_ON_JOB, commands):
         yield because("acts-on-its-job", command=b" ".join(act[0].split()).decode(errors="replace"))
-    if commands:
+    if are_commands:
         return
-    if _asks_for_its_path(_without_prints(text)):
+    if _asks_for_its_path(_without_prints(commands)):
         yield because("asks-own-path")
-    for line in bare.replace(b"\\\n", b" ").splitlines():
-        apart = b"SLURM_ARRAY_TASK_ID" in line or re.match(rb"^\s*(?:echo|printf)\b[^>|`(]*$", line)
-        reckons = b"$((" in line or re.search(rb"\b(?:expr|let|bc)\b", line)
-        if re.search(rb"\bSLURM_JOB_?ID\b", line) and (reckons or not apart):
-            yield because("uses-job-id")
-            return
+    if any(map(_uses_job_id, commands.replace(b"\\\n", b" ").splitlines())):
+        yield because("uses-job-id")
+
+
+def _uses_job_id(line: bytes) -> bool:
+    """Return whether a line takes the job's id for its own, which all tasks of a pack share.
+
+    A line that also has the task's number keeps tasks apart, and one that only prints does no harm, unless they reckon.
+    """
+    if not re.search(rb"\bSLURM_JOB_?ID\b", line):
+        return False
+    if b"$((" in line or re.search(rb"\b(?:expr|let|bc)\b", line):
+        return True
+    return b"SLURM_ARRAY_TASK_ID" not in line and not re.match(rb"^\s*(?:echo|printf)\b[^>|`(]*$", line)
 
 
 def _not_one_gpu(gres: Sequence[Gres], styles: Sequence[str]) -> Iterator[Reason]:
@@ -265,18 +281,10 @@ def _plugin_names(config: SiteConfig) -> set[str]:
 
 
 def reasons_against_share(
-    options: Mapping[str, Given],
-    variables: Sequence[Given],
-    text: bytes,
-    steps: Sequence[tuple[str, bool]],
-    read: Sequence[str],
-    config: SiteConfig,
+    submission: Submission, steps: Sequence[tuple[str, bool]], read: Sequence[str], config: SiteConfig
 ) -> Iterator[Reason]:
-    """Yield why a job cannot run on a share (MPS, shard).
-
-    ``variables`` are what SBATCH_* variables give; for the other arguments see ``build_request``, ``step_gpus``,
-    ``variables_read``.
-    """
+    """Yield why a job cannot run on a share (MPS, shard); its ``steps`` ask for GPUs, and variables are ``read``."""
+    text, options = submission.text, submission.options
     for name in sorted(_plugin_names(config) & set(options)):
         yield because("option-untried", option=name)
     if steps:
@@ -288,21 +296,21 @@ def reasons_against_share(
     if re.search(_STEP, text) and re.search(_STEP_EXPORT, without_comments(text)):
         yield because("srun-exports")
     # A variable is in force again without its argument, and the job is to find the variables of its submission.
-    for variable in variables:
+    for variable in submission.variables:
         if variable.name in PER_GPU:
             yield because("variable-sizes-per-gpu", variable=variable.written)
     yield from _badly_sized(options, "mem-per-gpu")
 
 
-def reasons_against_slice(text: bytes) -> Iterator[Reason]:
-    """Yield why a job cannot run on a slice."""
-    if variable := device_taken_for_number(without_comments(text)):
+def reasons_against_slice(commands: bytes) -> Iterator[Reason]:
+    """Yield why a job of these commands cannot run on a slice."""
+    if variable := device_taken_for_number(commands):
         yield because("device-as-number", variable=variable)
 
 
-def reasons_against_mps(text: bytes, read: Sequence[str], config: SiteConfig) -> Iterator[Reason]:
+def reasons_against_mps(commands: bytes, read: Sequence[str], config: SiteConfig) -> Iterator[Reason]:
     """Yield why a job cannot run under MPS: Slurm takes from steps, or sets anew, what csub's block sets."""
-    if not re.search(_STEP, without_comments(text)):
+    if not re.search(_STEP, commands):
         return
     if _OF_EVERY_JOB in read:
         yield because("reads-variable", variable=_OF_EVERY_JOB)
@@ -318,7 +326,7 @@ def reasons_untouchable(
     steps: Sequence[tuple[str, bool]],
     config: SiteConfig,
 ) -> Iterator[Reason]:
-    """Yield why the request must reach Slurm as it was written; for the arguments see ``build_request``."""
+    """Yield why the request must reach Slurm as it was written: ``gres``, by the options ``styles``."""
     plugins = _plugin_names(config)
     slices = {part.type for pool in config.pool for part in pool.slice}
     yield from _not_one_gpu(gres, styles)
@@ -326,11 +334,9 @@ def reasons_untouchable(
         if item.type in slices or re.search(r"\dg\.\d+gb", item.type):
             yield because("asks-for-slice", slice=item.type)
     # Portals name the cluster with each submission.
-    own_cluster = {"clusters"} if value_of(options, "clusters") == config.cluster else set()
+    harmless_values = {**_HARMLESS_VALUES, "clusters": re.escape(config.cluster)}
     for name in options:
-        if name in own_cluster or (
-            name in _HARMLESS_VALUES and re.fullmatch(_HARMLESS_VALUES[name], value_of(options, name))
-        ):
+        if name in harmless_values and re.fullmatch(harmless_values[name], value_of(options, name)):
             continue
         if name in _OPTIONS["leave alone"]:
             yield because("option", option=name)

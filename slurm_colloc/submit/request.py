@@ -24,14 +24,14 @@ from slurm_colloc.slurm.gres import check_prefix, parse_gpus, parse_gres
 from slurm_colloc.slurm.options import Given, count_of, value_of
 from slurm_colloc.submit.launchers import launcher_of
 from slurm_colloc.submit.reasons import (
-    reason_to_keep_command,
-    reason_to_keep_text,
+    reason_to_keep,
     reasons_against_mps,
     reasons_against_share,
     reasons_against_slice,
     reasons_untouchable,
     step_gpus,
     variables_read,
+    without_comments,
 )
 from slurm_colloc.submit.submission import GPU_STYLES, Submission
 
@@ -58,14 +58,14 @@ def build_request(
         InputError: the GPU request or the time limit is outside its grammar.
         UnsureError: a number is none.
     """
-    text, name, script, options, _, variables, _ = submission
+    script, options, commands = submission.script, submission.options, without_comments(submission.text)
     check_prefix(value_of(options, "gres"), config.slurm_release)
     by_style = {style: _gpus(style, value_of(options, style)) for style in GPU_STYLES if style in options}
     styles, gres = [style for style, gpus in by_style.items() if gpus], tuple(chain(*by_style.values()))
-    steps, read = step_gpus(text), variables_read(options, text)
+    steps, read = step_gpus(commands), variables_read(options, commands)
     tasks = count_of(options, "ntasks") or count_of(options, "ntasks-per-node") or None
     request = JobRequest(
-        name=value_of(options, "job-name") if "job-name" in options else name,
+        name=value_of(options, "job-name") if "job-name" in options else submission.name,
         script_args=tuple(called[1]),
         interpreter=script.interpreter if script else "",
         partitions=tuple(filter(None, value_of(options, "partition").split(","))),
@@ -83,9 +83,9 @@ def build_request(
         time_limit_min=time_limit_min(value_of(options, "time")) if "time" in options else None,
         array="array" in options,
         array_at_once=_at_once(value_of(options, "array")),
-        no_slice=tuple(reasons_against_slice(text)),
-        no_mps=tuple(reasons_against_mps(text, read, config)),
-        no_share=tuple(reasons_against_share(options, variables, text, steps, read, config)),
+        no_slice=tuple(reasons_against_slice(commands)),
+        no_mps=tuple(reasons_against_mps(commands, read, config)),
+        no_share=tuple(reasons_against_share(submission, steps, read, config)),
         untouchable=tuple(reasons_untouchable(options, gres, styles, steps, config)),
         options=tuple(options),
         folder=os.path.join(os.getcwd(), value_of(options, "chdir")),
@@ -95,7 +95,7 @@ def build_request(
         features=tuple(filter(None, value_of(options, "constraint").strip("[()]").split("&"))),
         excluded=_excluded(value_of(options, "exclude")),
     )
-    request = request._replace(untouchable=(*request.untouchable, *_reads_slice(request, text, read)))
+    request = request._replace(untouchable=(*request.untouchable, *_reads_slice(request, submission, read)))
     return _with_past(request, submission, called[0], apart_by(config.cluster, tasks), environ, is_hinted=is_hinted)
 
 
@@ -152,16 +152,17 @@ def _at_once(array: str) -> int:
     return min(tasks, int(most)) if most.isdigit() and int(most) else tasks
 
 
-def _reads_slice(request: JobRequest, text: bytes, read: Sequence[str]) -> Iterator[Reason]:
+def _reads_slice(request: JobRequest, submission: Submission, read: Sequence[str]) -> Iterator[Reason]:
     """Yield the variables that a script reads and in which Slurm would name a slice, unless csub's block puts it right.
 
     srun takes them for its own options: one without a type fits a slice, one with the GPU's is refused.
     """
-    fixed = reason_to_keep_text(text, request.interpreter) if request.interpreter else reason_to_keep_command(text)
-    has_block = (request.sh_like or not request.interpreter) and not fixed
-    for name in read:
-        can = has_block and request.names_no_type and not name.startswith("SLURM_TRES")
-        if name.startswith(("SLURM_GPUS", "SLURM_TRES")) and name != "SLURM_GPUS_ON_NODE" and not can:
+    named = [name for name in read if name.startswith(("SLURM_GPUS", "SLURM_TRES")) and name != "SLURM_GPUS_ON_NODE"]
+    if not named:
+        return
+    has_block = (submission.script is None or request.sh_like) and not reason_to_keep(submission)
+    for name in named:
+        if not has_block or not request.names_no_type or name.startswith("SLURM_TRES"):
             yield because("variable-names-slice", variable=name)
 
 

@@ -19,7 +19,7 @@ from slurm_colloc.placement.candidate import asked_partitions, partition_names
 from slurm_colloc.placement.pieces import keeps_out
 from slurm_colloc.slurm.job_files import file_name
 from slurm_colloc.slurm.options import CommandLine, Given, value_of
-from slurm_colloc.submit.reasons import reason_of_counting, without_comments
+from slurm_colloc.submit.reasons import without_comments
 
 # Options that were not seen to work with a job that begins again.
 _AGAINST = ("wait", "test-only")
@@ -155,8 +155,9 @@ def reason_against(request: JobRequest, options: Mapping[str, Given], text: byte
 
 
 def _reason_of_array(request: JobRequest, options: Mapping[str, Given], text: bytes) -> Reason | None:
-    if reason := reason_of_counting(text):
-        return reason
+    # Tasks that count each other cannot be submitted apart.
+    if re.search(rb"\bSLURM_ARRAY_TASK_(?:COUNT|MIN|MAX|STEP)\b", text):
+        return because("tasks-count-each-other")
     output = value_of(options, "output") or "slurm-%A_%a.out"
     facts = {"array_job_id": "0", "name": request.name, "user": "", "node": "", "folder": request.folder}
     for pattern in (output, value_of(options, "error") or output):
