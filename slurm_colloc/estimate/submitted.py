@@ -27,8 +27,8 @@ from slurm_colloc.estimate.texts import ENDING, Seen
 
 _LIMIT_BYTES = 1024 * 1024
 _MOST_LETTERS = 80
-# A home holds texts of so many folders: a sweep may have one for each run.
-_MOST_PROJECTS = 32
+# A home holds texts of so many folders, and records of so many scripts: a launcher may write one for each run.
+_MOST = {ENDING: 32, ".json": 256}
 # A signature has these for a number, for a name that only tells runs apart, behind the last word, and for none.
 _STANDS_FOR_OTHERS = frozenset(("#", "*", "$", ""))
 
@@ -81,16 +81,18 @@ def keep_submitted(texts: Sequence[tuple[str, bytes]]) -> None:
         for path_made in (os.path.dirname(folder), folder):  # either may be another user's link in a shared parent
             private_folder(path_made)
         write_atomic(path, text)
-        if path.endswith(ENDING):
-            _remove_oldest(folder)
+        _remove_oldest(folder, os.path.splitext(path)[1])
 
 
-def _remove_oldest(folder: str) -> None:
-    """Remove texts of projects beyond the newest, and what killed submissions left of such."""
-    with suppress(OSError), os.scandir(folder) as entries:
-        kept = sorted((entry.stat().st_mtime, entry.path) for entry in entries if ENDING in entry.name)
-        for _, path in kept[:-_MOST_PROJECTS]:
-            os.unlink(path)
+def _remove_oldest(folder: str, ending: str) -> None:
+    """Remove files beyond the newest, and what killed submissions left of such, once they are a quarter too many."""
+    most = _MOST[ending]
+    with suppress(OSError):
+        paths = [os.path.join(folder, name) for name in os.listdir(folder) if ending in name]
+        # Under a home of 5 ms an operation each submission would ask all of them for their times.
+        if len(paths) > most * 5 // 4:
+            for path in sorted(paths, key=os.path.getmtime)[:-most]:
+                os.unlink(path)
 
 
 def compared(submission: Signature, last: Submitted | None) -> tuple[Signature, Submitted, Reason | None]:

@@ -438,3 +438,14 @@ def test_texts_of_the_newest_projects_are_kept(project: Path) -> None:
     assert sorted(path.name for path in own.iterdir()) == sorted(
         ["script.json", "last.texts", *(f"{number}.texts" for number in range(9, 40))]
     )
+
+
+def test_records_of_the_newest_scripts_are_kept(tmp_path: Path) -> None:
+    """A launcher that writes a script for each run would fill a home."""
+    own = tmp_path / "submitted"
+    for number in range(320):
+        keep_submitted([(str(own / f"{number}.json"), b"")])
+        os.utime(own / f"{number}.json", (number,) * 2)
+    assert len(list(own.iterdir())) == 320
+    keep_submitted([(str(own / "last.json"), b"")])
+    assert {path.name for path in own.iterdir()} == {"last.json", *(f"{number}.json" for number in range(65, 320))}
