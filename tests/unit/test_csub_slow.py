@@ -50,7 +50,7 @@ def test_few_operations_under_home_with_a_site(slowfs: Path, shell: Shell, place
         site.write(f'[paths]\ndecisions = "{spool}"\nstate = "{shell.folder}"\n')
     words = [*([HINT] if placed else []), "job.sh"]
     shell.run(*words, environ=environ)  # keeps what it was submitted with, of which a hint needs nothing
-    assert len(operations(shell)) <= (3 if placed else 23), operations(shell)  # 4 of them for .local, which homes have
+    assert len(operations(shell)) <= (3 if placed else 24), operations(shell)  # 4 of them for .local, which homes have
     (shell.folder / "operations").unlink(missing_ok=True)
     shell.run(*words, environ=environ)
     assert shell.calls() == [PLACED if placed else ["job.sh"]] * 2
