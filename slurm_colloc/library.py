@@ -173,7 +173,9 @@ def open(store_or_site: str | os.PathLike[str] = "", by: str = SLICES) -> Accoun
     is_site = path.endswith(".toml")
     site = path if is_site else find_site_file()
     config = load_site(site) if site else None
-    folder = path if path and not is_site else config.store_folder if config else ""
+    folder = config.store_folder if config else ""
+    if path and not is_site:
+        folder = path
     if not path and not os.access(folder, os.R_OK | os.X_OK):
         folder = os.path.join(user_data_folder(), "store")
     visible = visible_here(folder, config, lambda text: warnings.warn(text, stacklevel=3))

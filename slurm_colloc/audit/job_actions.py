@@ -47,8 +47,10 @@ def act(state: State, finding: Finding, config: SiteConfig) -> Notification:
         if _still_runs(finding):
             raise ProcessError(f"job {finding.subject} runs on, although Slurm reported no error")
     except (ProcessError, InputError) as error:
-        never = any(text in str(error) for text in _NEVER)
-        return _end(state, begun, UNABLE if never else TRIED if delivered else FAILED, str(error))
+        outcome = TRIED if delivered else FAILED
+        if any(text in str(error) for text in _NEVER):
+            outcome = UNABLE
+        return _end(state, begun, outcome, str(error))
     return _end(state, begun, DONE, "")
 
 

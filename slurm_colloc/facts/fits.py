@@ -132,7 +132,7 @@ def _make_ladders(database: DuckDBPyConnection, config: SiteConfig, convention: 
     for where in database.execute(_WHERE).fetchall():
         partition, account, qos, shown, model = map(str, where)
         # Accounts and QOS of which no partition speaks are all alike: a site has more of them than ladders.
-        account, qos = (name if name.lower() in names else "?" if name else "" for name in (account, qos))
+        account, qos = (name if not name or name.lower() in names else "?" for name in (account, qos))
         alike = partition, account, qos, shown, model
         if alike not in ladders:
             ladders[alike] = len(ladders)

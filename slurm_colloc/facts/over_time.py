@@ -44,9 +44,11 @@ class Bins(NamedTuple):
 def bins_of(since_s: float, until_s: float, zone: tzinfo | None = None) -> Bins:
     """Return how to cut [since, until) into hours, days or weeks of ``zone`` (None: this machine's), by its length."""
     span_s = until_s - since_s
-    hourly = span_s <= _HOURS_S
-    days = 0 if hourly else 1 if span_s <= _DAYS_S else 7
-    inner = _hours(since_s, until_s) if hourly else _midnights(since_s, until_s, zone, days)
+    if span_s <= _HOURS_S:
+        days, inner = 0, _hours(since_s, until_s)
+    else:
+        days = 1 if span_s <= _DAYS_S else 7
+        inner = _midnights(since_s, until_s, zone, days)
     edges = (since_s, *(at_s for at_s in inner if since_s < at_s < until_s), until_s)
     offsets = tuple(_offsets(since_s, until_s, zone))
     names = (_local(max(since_s, at_s), zone).tzname() or "" for at_s, _ in offsets if at_s < until_s)

@@ -175,11 +175,14 @@ def _rest(
     device: DeviceSample, rows: Sequence[AttributedUse], counts: dict[str, tuple[int, int | None]]
 ) -> AttributedUse:
     """Return what no job accounts for: strangers' work, the memory of MPS and of the driver."""
-    rest = []
+    rest: list[float | None] = []
     for name in ADDITIVE:
         reading = getattr(device, name)
-        unattributed = None if reading is None else reading - fsum(getattr(row, name) for row in rows)
-        rest.append(None if unattributed is None else max(0.0, unattributed) if abs(unattributed) > 1e-9 else 0.0)
+        if reading is None:
+            rest.append(None)
+            continue
+        unattributed = reading - fsum(getattr(row, name) for row in rows)
+        rest.append(unattributed if unattributed > 1e-9 else 0.0)
     held = [row.gpu_mem_used_mib for row in rows]
     sizes = [size for size in held if size is not None]
     total = device.gpu_mem_used_mib

@@ -136,7 +136,9 @@ def _tasks(pack: Pack) -> list[TaskRecord]:
 
 
 def _outcome(record: TaskRecord) -> str:
-    return record.outcome.value if record.outcome else _NO_END if record.attempts else _NOT_RUN
+    if record.outcome:
+        return record.outcome.value
+    return _NO_END if record.attempts else _NOT_RUN
 
 
 def _by_outcome(counts: Counter[str]) -> str:

@@ -112,7 +112,9 @@ def read_job(environ: Mapping[str, str], affinity: Collection[int], at_once: int
 def _memory_mib(environ: Mapping[str, str], cpus: int, at_once: int) -> int | None:
     per_node, per_cpu = environ.get("SLURM_MEM_PER_NODE", ""), environ.get("SLURM_MEM_PER_CPU", "")
     # 0 stands for all that the node has.
-    total = int(per_node) if per_node.isdigit() else int(per_cpu) * cpus if per_cpu.isdigit() else 0
+    total = int(per_cpu) * cpus if per_cpu.isdigit() else 0
+    if per_node.isdigit():
+        total = int(per_node)
     return total // at_once or None
 
 

@@ -46,9 +46,11 @@ def short(value: float | None) -> str:
     if value is None:
         return "not measured"
     size = abs(value)
-    digits = 0 if size >= 100 else 1 if size >= 10 else 2 if size >= 1 else 3
-    words = f"{value:,.{digits}f}" if size >= 0.001 or not size else "<0.001" if value > 0 else "just below 0"
-    return words.rstrip("0").rstrip(".") if "." in words and "<" not in words else words
+    if 0 < size < 0.001:
+        return "<0.001" if value > 0 else "just below 0"
+    digits = sum(size < bound for bound in (1, 10, 100))
+    words = f"{value:,.{digits}f}"
+    return words.rstrip("0").rstrip(".") if "." in words else words
 
 
 def rounded(value: float | None) -> float | None:

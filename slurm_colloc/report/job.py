@@ -144,7 +144,9 @@ def _verdict(run: JobUsage, timeline: JobTimeline | None) -> str:
     took = in_words(run.end_s - run.start_s)
     working = ""
     of_several = timeline is not None and timeline.devices > 1
-    share = "its share" if _is_share(run) else "its GPUs" if of_several else "its GPU"
+    share = "its GPUs" if of_several else "its GPU"
+    if _is_share(run):
+        share = "its share"
     partly = ""
     if run.coverage_pct is not None and run.coverage_pct < MIN_COVERAGE_PCT:
         partly = f"; only {at_least(run.coverage_pct)} % of that was sampled"
@@ -165,12 +167,13 @@ def _ran(run: JobUsage | None, slurm: Accounted | None, since_s: float, state: s
         reason = f": {printable(slurm.reason)}" if slurm and slurm.reason else ""
         return f"not started{reason}" if state == "PENDING" else "never"
     start_s = run.start_s if run else float((slurm and slurm.start_s) or 0)
-    end_s = run.end_s if run else slurm.end_s if slurm else None
+    ran, known = run or slurm, slurm or run
+    end_s = ran.end_s if ran else None
     cut = "since before " if run and run.start_s <= since_s else ""
     until = stamp(local(end_s)) if end_s is not None else "now"
     still = " so far" if state in SO_FAR else ""
     place = slurm.node_list if slurm else ""
-    where = f"in partition {printable(slurm.partition if slurm else run.partition if run else '')}"
+    where = f"in partition {printable(known.partition if known else '')}"
     return f"{cut}{stamp(local(start_s))} to {until}{still} {where}{f' on {printable(place)}' if place else ''}"
 
 

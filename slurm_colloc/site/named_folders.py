@@ -133,7 +133,9 @@ def _own(key: str, path: str, keep: Keepers) -> Iterator[Seen | Blank]:
     if keep.service and user is None:
         why = f"it must belong to the user '{keep.service}', which this host does not have; ORDER.md makes it"
         yield Blank(subject, why)
-    owners = {user.pw_uid} if user else None if keep.service else keep.owners
+    owners = None if keep.service else keep.owners
+    if user:
+        owners = frozenset((user.pw_uid,))
     faults = list(_folder(key, path, owners, _CLOSED, keep.service))
     yield from faults
     if faults:

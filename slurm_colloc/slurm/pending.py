@@ -155,6 +155,8 @@ def _is_as(fields: Assignments, name: str, assigned: str) -> bool:
     with suppress(InputError):
         if name == "Gres" or name in _GPU_FIELDS:
             return _same_gres(has, parse_gres(assigned.replace("=", ":")))
-        read = time_limit_min if name == "TimeLimit" else asked_mib if name in _MEMORY else whole
+        if name == "TimeLimit":
+            return time_limit_min(has) == time_limit_min(assigned)
+        read = asked_mib if name in _MEMORY else whole
         return read(has) == read(assigned)
     return False

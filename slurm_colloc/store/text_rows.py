@@ -378,4 +378,6 @@ def add_up_lost(database: DuckDBPyConnection, lost: LostRows, now_s: float) -> L
 
 def _gpu_hours(gres: str, length_s: float | None) -> float | None:
     gpus = _gpus(gres) if gres else 0.0
-    return 0.0 if gpus == 0 else None if gpus is None or length_s is None or length_s < 0 else gpus * length_s / _HOUR_S
+    if gpus == 0:
+        return 0.0
+    return None if gpus is None or length_s is None or length_s < 0 else gpus * length_s / _HOUR_S

@@ -207,7 +207,9 @@ def _mails_by_day(looking: Looking, chosen: Sequence[Entry], start: datetime, en
 def _looking(config: SiteConfig | None, store: str, folder: str = "", rules: str = "") -> Looking:
     arguments = {"--store": store, "--rules": rules}
     options = "".join(f" {name} {shlex.quote(value)}" for name, value in arguments.items() if value)
-    audit = load_audit(rules) if rules else config.audit if config else Audit()
+    audit = config.audit if config else Audit()
+    if rules:
+        audit = load_audit(rules)
     return Looking(seen_store(folder or store, config), config, audit, options)
 
 

@@ -115,8 +115,12 @@ class _Run:
             self.errors += [audited.stale] if audited.stale else []
             fates = self._notice(audited, findings)
             judged = audited
-            unknown = Status.UNKNOWN if audited.unknown else Status.DONE
-            status = Status.ERROR if self.errors else Status.FOUND if findings else unknown
+            if self.errors:
+                status = Status.ERROR
+            elif findings:
+                status = Status.FOUND
+            else:
+                status = Status.UNKNOWN if audited.unknown else Status.DONE
             for finding, fate in fates:
                 self.show(f"{finding.rule} {printable(finding.subject)}: {printable(fate)}\n")
         finally:

@@ -136,7 +136,9 @@ def _stories(
     config: SiteConfig | None, job_id: str, runs: Sequence[RunFound], rows: Sequence[Accounted]
 ) -> tuple[list[RunStory], Decision | None]:
     """Return each run's story, in the order in which they started, and what csub had decided."""
-    user = runs[-1].usage.user if runs else rows[-1].user if rows else own_name()
+    user = rows[-1].user if rows else own_name()
+    if runs:
+        user = runs[-1].usage.user
     # csub saw the id of an array, not those of its tasks; the sampler saw the task's own.
     decision = _decision(config, user, _of_all(job_id)) if config else None
     past: Known | None = None

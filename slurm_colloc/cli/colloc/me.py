@@ -75,7 +75,9 @@ def _fit_hints(judgements: Sequence[Judgement], config: SiteConfig) -> Iterator[
         units, fit = {judgement.unit for judgement in group}, fit_of(name, group)
         piece = fit.unit if fit else ""
         advice = advice_for(most, last, config)
-        how = "by csub" if config.policy == "auto" else f"with --gres={piece}" if piece else "on a piece of a GPU"
+        how = f"with --gres={piece}" if piece else "on a piece of a GPU"
+        if config.policy == "auto":
+            how = "by csub"
         yield Hint(
             f"submit '{name}' {how}{f': {enough(piece, len(units) > 1)}' if piece else ''}",
             f"{counted(len(group), 'run')} of '{name}' had a whole GPU and at most {_peak_mib(most)} MiB of it; "
