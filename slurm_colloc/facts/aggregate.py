@@ -66,7 +66,7 @@ def aggregate(
     # Runs are added up as they are read if no sample asks for them again and again.
     find_runs(database, window, kind if sampled or in_file else "TEMP VIEW")
     make_parts(database, USE, bins, kind)
-    days = Days((), {}, False)
+    days = Days((), {}, cut=False)
     if sampled:
         days = days_of(database, store, window)
         add_parts(database, store, window, days, USE, bins, step)

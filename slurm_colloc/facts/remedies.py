@@ -62,14 +62,14 @@ def remedies(database: DuckDBPyConnection, config: SiteConfig | None, most: int)
         piece=PIECE,
         tail=TAIL,
     )
-    users, found = 0, []
-    for user, code, gpu_hours, runs, differ, example, users in database.execute(text).fetchall():  # noqa: B007
+    rows, found = database.execute(text).fetchall(), []
+    for user, code, gpu_hours, runs, differ, example, _ in rows:
         run = one_run(database, example)
-        remedy = next(candidate for candidate in judge(run).remedies if candidate.code == code)
+        (remedy,) = (remedy for remedy in judge(run).remedies if remedy.code == code)
         fitted = run.fitted
         piece = f"{100 * fitted.gpus:.0f} % of a GPU ({remedy.gres})" if fitted and fitted.gpus else remedy.gres
         place = f"--partition={fitted.partition} " if code == PIECE and fitted and fitted.partition else ""
         line = f"#SBATCH {place}{option_for(remedy.gres, 'gres')}" if remedy.gres else ""
         words = f"ask for less: {enough(piece, differ)}" if code == PIECE and runs > 1 else remedy.what
         found.append(Todo(user, words, gpu_hours, runs, line, f"colloc job {shlex.quote(run.usage.job_id)}"))
-    return users, found
+    return rows[0][-1] if rows else 0, found

@@ -315,7 +315,9 @@ def _records(entries: Iterable[Entry]) -> tuple[TaskRecord, ...]:
         if entry.event == "pack":  # a requeued job counts from 1 again
             begun_as.clear()
         elif entry.event == "start":
-            attempts = (before.attempts if before else 0) + (begun_as.get(entry.number) != entry.attempt)
+            attempts = before.attempts if before else 0
+            if begun_as.get(entry.number) != entry.attempt:
+                attempts += 1
             begun_as[entry.number] = entry.attempt
             records[entry.number] = TaskRecord(entry.number, attempts, entry.at_s)
         elif entry.event == "end":

@@ -130,7 +130,8 @@ def otherwise(runs: Iterable[Run], sharing: Sharing | None, change: Asked) -> It
     for run in runs:
         number = run.job.number
         run = moved(run, sharing.pieces.get(number) if sharing else None)
-        for copy in range(int(copies) + (drawn(number) < part)):
+        all_copies = int(copies) + 1 if drawn(number) < part else int(copies)
+        for copy in range(all_copies):
             later_s = _LATER_S * drawn(number + copy * 7919) if copy else 0.0
             job = run.job._replace(
                 number=number + copy * _COPY, submit_s=run.job.submit_s + later_s, array=f"{run.job.array} {copy}"

@@ -43,7 +43,8 @@ class Node:
             if name == shape.kind and units >= shape.units
         )
         units, opener = min(fitting, default=(self._per_gpu[shape.kind], number))
-        self._free[self._shared_kind] -= opener == number
+        if opener == number:
+            self._free[self._shared_kind] -= 1
         self._shared[opener] = shape.kind, units - shape.units
         self._shared_by[number] = opener
 
@@ -87,7 +88,8 @@ class Node:
                 opener = self._shared_by[number]
                 units = shared[opener][1] + held.units
                 shared[opener] = held.kind, units
-                room[self._shared_kind] += units == self._per_gpu[held.kind]
+                if units == self._per_gpu[held.kind]:
+                    room[self._shared_kind] += 1
                 room[held.kind] = max(room[held.kind], units)
             elif held.units:
                 room[held.kind] += held.units

@@ -40,7 +40,7 @@ class Visible(NamedTuple):
         return self.everybody or bool(self.user and user == self.user) or account in self.accounts
 
 
-EVERYBODY = Visible(True)
+EVERYBODY = Visible(everybody=True)
 
 
 class Rights(NamedTuple):

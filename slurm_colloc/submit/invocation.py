@@ -67,7 +67,7 @@ def found_call(argv: tuple[str, ...], called: str = "csub") -> tuple[Call, bool,
 
 def call_of(sbatch: str, command_line: CommandLine) -> Call:
     """Return the call of an invocation whose arguments are split."""
-    return split_call(Call(sbatch, (), environment_to_submit(), False, False), command_line)
+    return split_call(Call(sbatch, (), environment_to_submit(), dry_run=False, quiet=False), command_line)
 
 
 def split_call(call: Call, command_line: CommandLine, *, silent: bool = False) -> Call:

@@ -4,12 +4,12 @@
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from threading import Timer
+from threading import Lock, Timer
 from typing import TypeVar
 
 _AFTER_S = 2.0
-# Names of work under way: work within other work shows nothing.
-_UNDER_WAY: list[str] = []
+# Work within other work shows nothing.
+_ONE_BAR = Lock()
 _Piece = TypeVar("_Piece")
 
 
@@ -24,7 +24,7 @@ def progress(label: str, after_s: float = _AFTER_S) -> Iterator[Callable[[int, i
     Yields:
         A function of the number of pieces that are done, and of all; work in one piece need not call it.
     """
-    if _UNDER_WAY or not sys.stderr.isatty():
+    if _ONE_BAR.locked() or not sys.stderr.isatty():
         yield lambda done, total: None
         return
     # Many reports are made for no terminal: they do not import this.
@@ -38,11 +38,10 @@ def progress(label: str, after_s: float = _AFTER_S) -> Iterator[Callable[[int, i
     timer = Timer(after_s, bar.start)
     timer.daemon = True
     timer.start()
-    _UNDER_WAY.append(label)
     try:
-        yield lambda done, total: bar.update(task, completed=done, total=total, left="left")
+        with _ONE_BAR:
+            yield lambda done, total: bar.update(task, completed=done, total=total, left="left")
     finally:
-        _UNDER_WAY.clear()
         timer.cancel()
         timer.join()
         if bar.live.is_started:

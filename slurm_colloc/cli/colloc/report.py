@@ -126,8 +126,8 @@ def report(options: Options) -> None:
     """
     _check(options)
     ends = window(options.since, options.until)
-    for kind in options.kinds:
-        listing = KINDS[kind](options.store, ends, options.equivalents, options.by)
+    if options.kinds:
+        listing = KINDS[options.kinds[0]](options.store, ends, options.equivalents, options.by)
         show(listing, LISTED, options.form, options.output)
         return
     with progress("making the report") as step:
