@@ -44,7 +44,7 @@ from slurm_colloc.submit.submission import read_submission
 TABLE = Path(__file__).parent / "recorded/job-pairs"
 OPEN, KEPT_APART = (
     ("open", "habits-open", "later-open"),
-    ("held-out", "habits-kept-apart", "later-kept-apart"),
+    ("held-out", "habits-kept-apart", "later-kept-apart", "fresh"),
 )
 HALVES = (*OPEN, *KEPT_APART, "habits-variants")
 # Stands for the folder that a pair is laid out in.
