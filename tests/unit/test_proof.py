@@ -147,3 +147,25 @@ def beside_own(rows: list[dict[str, Any]], gap_s: float) -> list[str]:
     alone_s = sum(5 * (median_s(name, "began_s") + gap_s) for name in names) - gap_s
     counts = [str(len(slow)), str(sum(one > 1.25 for one in slow)), f"{max(slow):.2f}"]
     return [*counts, f"{span_s:.0f} s", f"{alone_s:.0f} s", f"{span_s / alone_s:.2f}"]
+
+
+def test_the_median_that_the_pages_tell_is_that_of_all_rounds() -> None:
+    checkout = Path(proof_plan.__file__).parents[2]
+    known: list[float] = []
+    others: list[float] = []
+    for file in sorted((checkout / "tests/gpu").glob("proof_*/rows.jsonl")):
+        by_cell: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+        for one in proof_report.read(file):
+            by_cell.setdefault((one["mix"], one["round"], one["arm"], one["bound"]), []).append(one)
+        for (mix, number, arm, _), rows in by_cell.items():
+            if arm not in ("sbatch", *proof_plan.BY_HAND):
+                pair = (rows, by_cell[mix, number, "sbatch", None])
+                spans = [proof_report.times(proof_report.without_startup(one))["makespan_s"] for one in pair]
+                (known if arm.startswith("warm") else others).append(100 * (spans[0] or 0.0) / (spans[1] or 1.0))
+    page = (checkout / "docs/benchmarks.md").read_text()
+    every = f"{statistics.median(known + others):.0f} %"
+    assert f"**{every} is the median of all {len(known + others)} rounds of the next table**" in page
+    assert f"{len(known)} with programs that csub knew ({statistics.median(known):.0f} %)" in page
+    readme = (checkout / "README.md").read_text()
+    assert f"[median of all {len(known + others)} rounds](docs/benchmarks.md#" in readme
+    assert f"is {every}." in readme
