@@ -271,7 +271,8 @@ def test_bob_was_first_in_a_shared_parent(lab: Lab, site: Site, kind: str, varia
 BELIEVE = """
 import os, sys, json
 base, signature = sys.argv[1:]
-from slurm_colloc.core.config import load_site, user_config_file, user_data_folder as data
+from slurm_colloc.core.config import user_data_folder as data
+from slurm_colloc.core.config_file import load_site, user_config_file
 from slurm_colloc.core.errors import CollocError
 from slurm_colloc.estimate import records, snapshot
 from slurm_colloc.rebind import recover

@@ -21,7 +21,7 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 RENDER = """
 import sys
 from pathlib import Path
-from slurm_colloc.core.config import load_site
+from slurm_colloc.core.config_file import load_site
 from slurm_colloc.core.model import Footprint, Gres, JobRequest, Placement, Quantiles, SharingMode, because
 from slurm_colloc.core.shipped import folder
 from slurm_colloc.site.render import Host, render_site
