@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,7 @@ def _tres(lab: Lab, job: str) -> str:
 def test_nobody_is_an_admin(lab: Lab) -> None:
     """Bob's own site.toml, no agent, no ingest: the second submission of the same script takes a slice."""
     home = Path(lab.environment("bob")["HOME"])
+    shutil.rmtree(home / ".local/share/slurm_colloc", ignore_errors=True)  # of another file's tests on this cluster
     init = ["colloc", "site", "init", "--user", "--force", "--gpu", f"h100={MODEL}"]
     settings = {
         "observe.period_s": "0.5",
