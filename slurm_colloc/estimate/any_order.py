@@ -31,6 +31,12 @@ _THREADS = re.compile(
     r"(?:export )?(?:OMP_NUM_THREADS|MKL_NUM_THREADS|OPENBLAS_NUM_THREADS|TOKENIZERS_PARALLELISM)=[\w#*]+$"
 )
 _NOT_PLAIN = re.compile(r"[\"'`|;&<>(){}\\]| -- ")
+# The same shell by its place or as it is found, and how a script ends that did nothing until then.
+_NO_MATTER = (
+    r"(?m)\A#!/(?:usr/)?bin/(?:env )?(?=(?:ba)?sh$)"
+    r"| \|\| (?:exit(?: [1-9]\d*)?|\{ (?:echo [^;|]*; )?exit [1-9]\d*; \})$"
+)
+_ENDS = r"(?<![;\\]) ?;(?!;) ?"
 _OPTION = re.compile(r"--?[A-Za-z]")
 # The order of these programs' options is known to say nothing, but for files of settings: the last that sets counts.
 _IN_ANY_ORDER = re.compile(r"(?:python|torchrun|accelerate|deepspeed) ")
@@ -46,6 +52,9 @@ def in_one_order(words: Sequence[str]) -> list[list[str]]:
 def _of_word(word: str, is_one_task: bool) -> list[str]:
     if "<<" in word:  # a program reads it there, and it is no command
         return [word]
+    # Each command stands on a line then, and its script goes on.
+    word = re.sub(r"(?m)^[^\"'\n]+$", lambda line: re.sub(_ENDS, "\n", line[0]), re.sub(_NO_MATTER, "", word))
+    word = re.sub(r"(?m)^(then|else|do) ", r"\1\n", word)
     before, _, last = word.rpartition("\n")
     # A command behind exec would not run.
     text = "\n".join([*([before] if before else []), last.removeprefix("exec ")])

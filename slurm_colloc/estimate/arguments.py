@@ -23,6 +23,10 @@ _COUNTS_ANEW = r"\bshift\b|\bgetopts\b|\bset\s+--|\w\s*\(\s*\)|\bfunction\b|\$\{
 _OVER_ALL = r"(?m)(\bfor\s+\w{1,40}\s+in)\s+\"?\$(?:[@*]|\{[@*]\})\"?(?=\s*(?:;|$))"
 _ASKS_ANY = r"\bshift\b|\bgetopts\b|\bset\s+--|\$\{?[\d@*#!]"
 _COUNT = r"\$\{?#"
+# Nothing is compared before it.
+_WRITTEN = r"(?m)^([^\[('\"\\\n>]*)((?:[ \t]*\d?>>?[ \t]*[^\s;&|<>()]+)+)"
+_OPTIONS = r"(?:--[A-Za-z][\w.-]* [\w./:,+][\w./:,+-]*(?: |$))+"
+_COUNTED_THROUGH = r"\bfor \w+ in (\$\(seq [^;\n()]*\))"
 _PLAIN_WORD = r"[\w./:,+= -]+"
 # A word with blanks is one where it is quoted: "--seed $1" of "1 --width 64" is two options.
 _QUOTED = r"(?:export \w+=|-[\w.-]+[ =])\"\$\{%d\}\""
@@ -60,11 +64,21 @@ def followed(body: str, script_args: Sequence[str]) -> tuple[str, list[str]]:
         looped = f"{body[: loop.start()]}{loop[1]} {' '.join(words)}{body[loop.end() :]}"
         if not re.search(_ASKS_ANY, looped):
             return looped, []
+    whole = body.replace('"$@"', options := " ".join(words))
+    are_options = options.count(" ") < len(words) and re.fullmatch(_OPTIONS, options)
+    if are_options and whole != body and not re.search(rf"'|{_COUNTS_ANEW}|{_ASKS_ANY}", whole):
+        return whole, []
     given = re.sub(_POSITION, lambda match: _given(match, words), body)
     if re.search(_COUNTS_ANEW, given):
         return body, words
-    body = re.sub(_IS_THERE, "*", given)
-    values = "\n".join(match["value"] for match in ARGUMENT.finditer(body) if not match["value"].startswith("'"))
+    # What is only written to needs no more for its name.
+    body = re.sub(_WRITTEN, lambda match: match[1] + re.sub(_POSITION, "*", match[2]), re.sub(_IS_THERE, "*", given))
+    values = "\n".join(
+        [
+            *(match["value"] for match in ARGUMENT.finditer(body) if not match["value"].startswith("'")),
+            *re.findall(_COUNTED_THROUGH, body),
+        ]
+    )
     for number, word in enumerate(words, 1):
         position = f"${{{number}}}"
         as_one = len(re.findall(_QUOTED % number, body)) if " " in word else values.count(position)

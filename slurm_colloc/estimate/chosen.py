@@ -142,10 +142,11 @@ class Chosen:
         ending, whole = ending_of(name), as_word(name)
         if kind == "data":
             is_weight = in_named and ending in WEIGHTS
-            is_module = ending == "so" and whole.partition(b".")[0] in self.names
-            return is_weight or is_module or whole in self.names or is_named(name, self._words, self._words)
+            is_module = re.search(r"\.so[\d.]*$", name) and (in_named or whole.partition(b".")[0] in self.names)
+            return bool(is_weight or is_module) or whole in self.names or is_named(name, self._words, self._words)
         if folder in self.weighty and is_beside_weights(name):
-            return in_named or as_word(os.path.basename(folder)) in self.names
+            # A pipeline has a folder for each of its parts.
+            return in_named or not self.names.isdisjoint(map(as_word, folder.split("/")[-2:]))
         if kind == "settings" and re.fullmatch(RESULTS_FOLDERS, base := os.path.basename(folder)):
             return whole in self.said and self.contents.ask_for(f"{base}/{name}")
         if kind == "settings" and whole not in self._words and whole in self.said and self.contents.write(name):

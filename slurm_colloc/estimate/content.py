@@ -175,19 +175,25 @@ _TELLS = (
     r"|\w+=\1|)\s*".replace(r"\1", "\1")
 )
 _QUIETED = r"\d?>&\d|(?:\d|&)?>>?\s*/dev/null|\$\{\w+[^{}`]*\}|'[^']*'"
+# Variables that say how much is logged.
+_SAYS = (
+    r"(?:PYTHON(?:UNBUFFERED|FAULTHANDLER|DONTWRITEBYTECODE)|JULIA_DEBUG|NCCL_DEBUG"
+    r"|(?:\w+_)?(?:LOG_?LEVEL|VERBOSITY))=\w*"
+)
 _SETS = (
     r"set(?:\s+[-+][b-zA-Z]+|\s+[-+][b-zA-Z]*o\s+(?!allexport)\w+)+\s*"
-    r"|(?:export\s+)?(?:\b(?:PYTHON(?:UNBUFFERED|FAULTHANDLER|DONTWRITEBYTECODE)|JULIA_DEBUG|NCCL_DEBUG"
-    r"|TF_CPP_MIN_LOG_LEVEL|LOG_?LEVEL)=\w*\s*)+|trap\s+[\"'](?:echo|rm|date)\b[^\"'|;&]*[\"']\s+[\w\s]+"
+    rf"|(?:export\s+)?(?:\b{_SAYS}\s*)+"
+    r"|trap\s+(?:\"(?:echo|rm|date)\b[^\"'|;&]*\"|'(?:echo|rm|date)\b[^'|;&`(]*')\s+[\w\s]+"
 )
 # The output of a function, or of a whole block, is read by its caller.
-_READS_TOLD = r"(?m)\w\s*\(\s*\)|\bfunction\b|^\s*(?:done|fi|[})])\s*[|>]"
+_READS_TOLD = r"(?m)\w[ \t]*\(\s*\)|\bfunction\b|^[ \t]*(?:done|fi|[})])\s*[|>]"
 _TO_ITS_FOLDER = r"cd\s+[\"']?\$\{?SLURM_SUBMIT_DIR\}?[\"']?(?:\s*\|\|\s*exit\b[\s\d]*)?"
 _GOES = r"\b(?:cd|pushd)\s+(?![\"']?\$\{?SLURM_SUBMIT_DIR)"
 # These start one program and say nothing of it.
 _STARTS = (
     r"(?:exec (?=nice )|(?:/usr/bin/)?time (?:-[vp] )?(?=[^\s-])|nohup |stdbuf(?: -\w+)+ |ionice(?: -\w ?\d)* "
-    r"|nice(?: -n ?-?\d+| -\d+)? |timeout (?:-\S+ )*[\d.]+[smhd]? |PYTHONUNBUFFERED=\w* "
+    r"|nice(?: -n ?-?\d+| -\d+)? |timeout (?:-\S+ )*[\d.]+[smhd]? "
+    rf"|{_SAYS} "
     r"|srun(?: --unbuffered| -u)*(?: --ntasks=1| -n ?1)(?: --unbuffered| -u)* (?=[^\s-]))"
 )
 _INTERPRETER = r"(?<![\w./-])python3? (?:-[uBEs]+ |-W ?\w+ )*(?:\./)?(?=\S)"
@@ -209,7 +215,7 @@ def said(content: bytes, ending: str, labels: set[str] | None = None) -> bytes:
     if ending in _ENDINGS["prose"]:
         content, ending = _of_report(content), "py"
     comment = _OTHER_COMMENTS.get(ending)
-    if ending in C_LIKE and b"/*" in content:
+    if ending in C_LIKE:
         before, *rest = content.split(b"/*")
         content = before + b"".join(part.partition(b"*/")[2] for part in rest)
     content = (
@@ -220,12 +226,12 @@ def said(content: bytes, ending: str, labels: set[str] | None = None) -> bytes:
     lines = list(filter(None, map(bytes.rstrip, content.split(b"\n"))))
     if b"#" in content and ending not in C_LIKE:
         is_comment = re.compile(_COMMENT_LINE).match
-        lines = [line for line in lines if b"#" not in line or not is_comment(line)]
+        lines = [line for line in lines if not is_comment(line)]
     if ending not in _ENDINGS["keyed"] and not has_own_print(content):
         is_message = re.compile(_MESSAGE).match
         lines = [line for line in lines if line[-1] not in b");" or not is_message(line)]
     content = b"\n".join(lines)
-    if ending == "py" and (b'"""' in content or b"'''" in content) and b"__doc__" not in content:
+    if ending == "py" and b"__doc__" not in content:
         content = re.sub(_DOCSTRING, b":", content)
         content = re.sub(_FIRST_DOCSTRING, b"", content).lstrip()
     if ending in _ENDINGS["keyed"]:
@@ -306,21 +312,21 @@ def _of_report(content: bytes) -> bytes:
 def shell_lines(text: str) -> str:
     """Return the lines of a script that do something, each on one line."""
     lines, until = [], ""
-    reads_told = any(sign in text for sign in ("(", "function", "|", ">")) and bool(re.search(_READS_TOLD, text))
-    goes = ("cd" in text or "pushd" in text) and bool(re.search(_GOES, text))
+    reads_told = re.search(_READS_TOLD, text)
+    goes = re.search(_GOES, text)
     for number, line in enumerate(text.replace("\\\n", " ").splitlines()):
         bare = " ".join(line.split())
-        bare = re.sub(_BEHIND, "", bare) if " #" in bare else bare
+        bare = re.sub(_BEHIND, "", bare)
         is_comment = bare.startswith("#") and not re.match(_DEFINES, bare) and (number or not bare.startswith("#!"))
         if not bare or is_comment:
             continue
         if until:
             until = "" if bare == until else until
-        elif "<<" in bare and (match := re.search(_HERE, bare)):
+        elif match := re.search(_HERE, bare):
             until = match[1]
         elif (
-            (("=" in bare or bare.startswith(("set", "trap"))) and re.fullmatch(_SETS, bare))
-            or (not goes and bare.startswith("cd") and re.fullmatch(_TO_ITS_FOLDER, bare))
+            re.fullmatch(_SETS, bare)
+            or (not goes and re.fullmatch(_TO_ITS_FOLDER, bare))
             or (not reads_told and _only_tells(bare))
         ):
             continue
@@ -332,9 +338,10 @@ def shell_lines(text: str) -> str:
 
 def _as_started(line: str) -> str:
     """Return a command without what starts it."""
-    while line[:1] in "entsPi/" and (match := re.match(_STARTS, line)):
+    while match := re.match(_STARTS, line):
         line = line[match.end() :]
-    return re.sub(_INTERPRETER, "python ", line) if "python" in line else line
+    # "-var seed 1" of LAMMPS sets the variable of that name.
+    return re.sub(_INTERPRETER, "python ", re.sub(r"(?<= -var) (\w+) ", r".\1 ", line))
 
 
 def _only_tells(line: str) -> bool:

@@ -48,6 +48,10 @@ _LISTS = r"(PATH=|LIBS=|LIB=)?[\"']?(?<![\w./~+:-])([\w./~+-]+):([\w./~+:-]*)"
 # A file that is one of several for each seed is another if its contents are.
 _OF_A_SEED = r"(?i)(?<![a-z])seed[_-]?\d+"
 _ROUNDS = 3
+# A package of code has one of these.
+_OF_PACKAGES = "Project.toml", "pyproject.toml", "setup.py", "package.json", "Cargo.toml", "DESCRIPTION"
+# A library takes its settings from variables that begin so, among them the part of the GPU that it takes.
+_OF_LIBRARIES = {b"xla": b"jax", b"jax": b"jax", b"tf": b"tensorflow", b"pytorch": b"torch", b"cupy": b"cupy"}
 # The run's name stands among the files if one of them says something of that name.
 OF_LABEL = "name "
 # A program takes its settings from variables of the names of its own fields, with a prefix, by these.
@@ -58,7 +62,7 @@ _ASKS_ALL = r"\$\{!|\b(?:env|printenv|compgen)\b"
 
 def without_seed(text: str) -> str:
     """Return a text with stars for the numbers of its seeds."""
-    return re.sub(_OF_A_SEED, "seed*", text) if "seed" in text.lower() else text
+    return re.sub(_OF_A_SEED, "seed*", text)
 
 
 class Read(NamedTuple):
@@ -184,7 +188,7 @@ class _Looked:
             word = name.encode(errors="surrogateescape")
             prefix = word.lower().partition(b"_")[0]
             like = {word.lower(), prefix, prefix + b"_", *([b"lightningcli"] if prefix == b"pl" else ())}
-            if word in self._said or like & small:
+            if word in self._said or like & small or _OF_LIBRARIES.get(prefix) in self._said:
                 yield name
 
     def at(self, path: str) -> None:
@@ -318,7 +322,7 @@ class _Looked:
                 self._texts.see(path)
                 if os.path.isdir(path):
                     self._led.append(path)
-                    if word.startswith("../"):
+                    if word.startswith("../") or any(os.path.exists(f"{path}/{name}") for name in _OF_PACKAGES):
                         self.beneath(path)
                     elif len(self._led) <= _MOST_LED and (names := self._entries_of(path, is_root=False)[0]):
                         self._found[path] = names

@@ -32,6 +32,7 @@ _NAMES = word_sets(
         "fields left out": "ctx kind type_comment type_ignores",
         # A line may begin with any number of blanks in files of these endings.
         "free": "js mjs cjs ts r jl lua",
+        "ends a line": "r jl lua",
         "no texts": "true false yes no on off null y n",
     }
 )
@@ -41,7 +42,7 @@ _SETS = (_ast.NamedExpr, _ast.Await, _ast.Yield, _ast.YieldFrom, _ast.comprehens
 _READS_TYPES = (
     rb"typer|tyro|jsonargparse|signature|__annotations__|type_hints|Annotated|pydantic|beartype|\bCLI\b|hydra"
 )
-_BLANKS = rb"(?m)^[ \t]+|[ \t]*([=,;(){}]|<-)[ \t]*|[ \t]+$"
+_BLANKS = rb"(?m)^[ \t]+|[ \t]*([=*,;(){}]|<-)[ \t]*|[ \t]+$"
 _KEY, _LIST = r"([\w.\"'/-]+)(?::(?: |$)|:? ?=\*$)", "- "
 # A number under a name, wherever it stands in settings.
 _NUMBER = r"(?<![\w.+-])([A-Za-z_][\w.-]*)([\"']?[ \t]*[:=][ \t]*)([-+]?\d[\d_]*(?:\.\d*)?(?:[eE][-+]?\d+)?)(?![\w.+-])"
@@ -106,6 +107,8 @@ def _of_text(text: bytes, ending: str, inert: list[str]) -> str:
         return ""
     # A comment that goes on to the end of its line would take in the next.
     text = re.sub(rb"(?m)^(?!#)(.*)\n(?!#)", rb"\1 ", text) if ending in C_LIKE and b"//" not in text else text
+    if ending in _NAMES["ends a line"]:
+        text = re.sub(rb"[ \t]*;\s*", b"\n", text)
     return re.sub(_BLANKS, rb"\1", text).decode(errors="surrogateescape")
 
 

@@ -39,7 +39,7 @@ _HABITS = word_sets(
         "rake": "Rakefile",
     }
 )
-_CONTAINERS = frozenset({"apptainer", "singularity", "docker", "podman", "nvidia-docker", "srun", "enroot"})
+_CONTAINERS = word_sets({"containers": "apptainer singularity docker podman nvidia-docker srun enroot"})["containers"]
 # A folder bound into a container, and its place there: "-B code:/code:ro", "source=code,target=/code".
 _BOUND = r"(?<![\w./~+:-])([\w./~+-]+):(/[\w./+-]*\w)"
 _MOUNTED = r"\b(?:src|source)=([\w./~+-]+),(?:dst|destination|target)=(/[\w./+-]*\w)"

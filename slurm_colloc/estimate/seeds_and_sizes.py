@@ -66,7 +66,7 @@ _WORDS = word_sets(
     }
 )
 _RANDOM_STATE, _LEARNING_RATE = {"random", "state"}, {"learning", "rate"}
-_LOG_LEVEL = r"(?i)\W*(?:log(?:ging)?[-_.]?level|(?:log[-_.]?)?verbosity)"
+_LOG_LEVEL = r"(?i)\W*(?:\w+[-_])?(?:log(?:ging)?[-_.]?level|(?:log[-_.]?)?verbosity|report[-_]to)"
 
 
 def is_noise(name: str, value: str) -> bool:

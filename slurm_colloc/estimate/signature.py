@@ -26,6 +26,7 @@ from slurm_colloc.estimate.places import (
     import_roots,
     is_of_tool,
 )
+from slurm_colloc.estimate.seeds_and_sizes import word_sets
 from slurm_colloc.estimate.texts import Seen, Texts
 from slurm_colloc.estimate.words import INDEX, REFERENCE, Reader
 
@@ -47,11 +48,13 @@ _LONGER = r"\$\{?\w+\}?:(?![-=+?])|:\$\{?\w+\}?"
 _OWN_ENVIRONMENT = r"\b(?:activate|apptainer|singularity|enroot|docker|podman|--container-image|conda\s+run)\b"
 
 # Variables of a session that a script may name without being another job for it.
-_EVERYBODYS = frozenset(
-    {"HOME", "USER", "LOGNAME", "PATH", "PWD", "OLDPWD", "SHELL", "TERM", "LANG", "HOSTNAME", "TMPDIR", "TMP", "TEMP"}
-    | {"LD_LIBRARY_PATH", "PYTHONPATH", "CUDA_VISIBLE_DEVICES", "SCRATCH", "WORK", "DISPLAY", "IFS", "UID", "RANDOM"}
-    | {"SECONDS", "HOST", "OMP_NUM_THREADS", "MASTER_PORT", "MASTER_ADDR", "LOCAL_SCRATCH", "CONDA_PREFIX"}
-)
+_EVERYBODYS = word_sets(
+    {
+        "everybody's": "HOME USER LOGNAME PATH PWD OLDPWD SHELL TERM LANG HOSTNAME TMPDIR TMP TEMP LD_LIBRARY_PATH"
+        " PYTHONPATH CUDA_VISIBLE_DEVICES SCRATCH WORK DISPLAY IFS UID RANDOM SECONDS HOST"
+        " OMP_NUM_THREADS MASTER_PORT MASTER_ADDR LOCAL_SCRATCH CONDA_PREFIX"
+    }
+)["everybody's"]
 # Variables of a session are no difference to a program: they say how its user came and what is shown.
 _OF_SESSION = ("SSH", "XDG", "DBUS", "VSCODE", "TMUX", "TERM", "LC_", "LS_", "KRB5", "VIRTUAL_ENV", "SHLVL", "_")
 # Slurm tells a script this of its own request, and it may choose what runs.

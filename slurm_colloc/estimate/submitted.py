@@ -179,7 +179,8 @@ def _is_written(path: str, last: Submitted, read: Read) -> bool:
     """
     name, folder = os.path.basename(path), os.path.dirname(path)
     kind = kind_of(name)
-    if name == ".env":
+    is_sourced = rf"(?m)(?:\bsource|(?:^|\s)\.) [\"']?(?:\S*/)?{re.escape(name)}(?![\w.-])"
+    if name == ".env" or re.search(is_sourced, "\n".join(last.words)):
         return True
     if re.fullmatch(OF_TOOLS, name):
         return False

@@ -21,7 +21,8 @@ _FILE = r"(?<![\w./~+-])[\w./~+-]*\w\.\w+"
 # Places where a command only puts or looks for something: the source of a copy stays.
 _PUTS = (
     r"(?m)>>?\s*[^\s;&|]+|\btee\s+(?:-a\s+)?[^\s;&|]+|(?<![\w-])(?:mkdir|rm|touch)\b[^;&|\n]*"
-    r"|\[\[?\s+!?\s*-[defnrswxzL]\s+[^\s\]]+"
+    # Code and settings that a script looks for it runs, and writes none.
+    r"|\[\[?\s+!?\s*-[defnrswxzL]\s+(?![^\s\]]*\.(?:sh|bash|py|R|jl|conf|cfg|env|rc)\b)[^\s\]]+"
     # The match goes to the end of a command, also without a second word: each is looked at once.
     r"|\b(?:cp|mv|rsync|ln)\b(?P<of>[^;&|\n]*?)(?:\s{1,8}[^\s;&|]+(?=\s*(?:$|[;&|]))|(?=[;&|\n]|\Z))"
 )
