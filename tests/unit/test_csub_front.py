@@ -394,3 +394,9 @@ def test_the_front_knows_which_options_take_no_value() -> None:
     assert valueless <= listed
     assert not listed & {option.name for option in options if option.argument == "required"}
     assert shorts == {option.short for option in options if option.short and option.argument != "required"}
+
+
+def test_the_front_knows_csubs_own_options_as_they_are() -> None:
+    lines = re.search(r"(?s)case \$word in\n(\s+--gpu-footprint.*?)\*\) next= ;;", FRONT.read_text())
+    assert lines
+    assert set(re.findall(r"--[\w-]+", lines[1])) == {f"--{option.name}" for option in OWN_OPTIONS}
