@@ -10,7 +10,7 @@ from typing import Any
 from slurm_colloc.core.clock import now, with_timeout
 from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.errors import CollocError
-from slurm_colloc.core.model import Decision, Footprint, JobRequest, Placement, SharingMode
+from slurm_colloc.core.model import Decision, Footprint, Placement, SharingMode
 from slurm_colloc.estimate.submitted import keep_submitted
 from slurm_colloc.placement.candidate import partition_names
 from slurm_colloc.placement.free_now import is_free
@@ -50,11 +50,11 @@ def record(plan: Plan, job_id: str, cluster: str, config: SiteConfig, say: Calla
         arm=plan.chosen.arm,
         rule=plan.chosen.rule,
         **foretold(of_task if packed else footprint, placement.withheld or placement),
-        **(_would(plan, request, footprint, placement) if config.policy == "shadow" else {}),
+        **(_would(plan) if config.policy == "shadow" else {}),
     )
     try:
         elsewhere = with_timeout(config.timeouts.decide_s, "writing it", partial(drop, config, decision))
-        _take_off(plan, request, placement, config)
+        _take_off(plan, config)
     except CollocError as error:
         say(f"job {job_id} is submitted, but the decision is not recorded: {error}")
         return
@@ -80,8 +80,9 @@ def foretold(footprint: Footprint, placement: Placement) -> dict[str, Any]:
     }
 
 
-def _take_off(plan: Plan, request: JobRequest, placement: Placement, config: SiteConfig) -> None:
+def _take_off(plan: Plan, config: SiteConfig) -> None:
     """Take what a job was given off what is kept as free, if its choice needed a look at that."""
+    request, _, placement = plan.part
     looked = any(option.free_now is not None for option in (placement.withheld or placement).weighed)
     if not looked or {"hold", "begin", "dependency"} & set(plan.given):
         return
@@ -108,12 +109,12 @@ def drop(config: SiteConfig, decision: Decision) -> str:
     )
 
 
-def _would(plan: Plan, request: JobRequest, footprint: Footprint, placement: Placement) -> dict[str, Any]:
+def _would(plan: Plan) -> dict[str, Any]:
     """Return the fields of a decision that say what would have been, were the policy not shadow."""
-    withheld = placement.withheld
+    withheld = plan.part.placement.withheld
     if withheld is None:
-        return {"shadow": True, "would_not": _would_not(plan, request, footprint)}
-    begins_now = is_free(withheld) and not _WAITS_ANYWAY & set(request.options)
+        return {"shadow": True, "would_not": _would_not(plan)}
+    begins_now = is_free(withheld) and not _WAITS_ANYWAY & set(plan.part.request.options)
     return {
         "shadow": True,
         "would": withheld.given,
@@ -123,12 +124,13 @@ def _would(plan: Plan, request: JobRequest, footprint: Footprint, placement: Pla
     }
 
 
-def _would_not(plan: Plan, request: JobRequest, footprint: Footprint) -> str:
+def _would_not(plan: Plan) -> str:
     """Return which of WOULD_NOT the job would have been left as asked for."""
     if plan.switched_off:
         return "off"
     if plan.was_pack:
         return "pack"
+    request, footprint, _ = plan.part
     if request.untouchable:
         return "request"
     return "need" if None in (footprint.gpu_mem_peak_mib, footprint.sm_active_pct) else "fit"
