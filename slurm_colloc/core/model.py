@@ -51,59 +51,42 @@ class Gres(NamedTuple):
 
 
 class JobRequest(NamedTuple):
-    """A job as sbatch would understand it: all that decides its placement.
-
-    ``gpu_style`` is the option that asks for the GPU: gres, gpus, gpus-per-node or gpus-per-task. ``partitions`` are
-    those named, in the user's order; none: the default one. ``cpus_per_gpu`` and ``mem_per_gpu`` (as --mem takes it)
-    are what the user asked for each GPU; ``min_cpus`` what --mincpus asks; ``tasks`` what --ntasks or --ntasks-per-node
-    asks, None without them. ``cpus_given`` and ``mem_given`` say that cores per task or host memory are asked for
-    otherwise, so that a partition's defaults per GPU do not hold; ``cpus_asked`` and ``mem_asked_mib`` are then what
-    that comes to on a node, None where it is not known; ``mem_per_cpu`` (as --mem takes it) makes memory follow from
-    the cores. ``cores_unclear`` says that other options have a say in the number of cores. ``numbers`` are the names
-    of the numbers in ``signature``, in their order. ``time_limit_min`` is None where none was asked, and infinite
-    where it was asked for. ``no_slice``, ``no_mps`` and ``no_share`` hold the reasons why the job cannot run on a
-    slice, under MPS, and on any share (MPS, shard); ``untouchable`` why the request must reach Slurm as it was written.
-    ``options`` are the names of those in force. ``command`` is what past jobs of the same file and arguments are known
-    by whose script is not known. ``features`` are those that each of its nodes must have (alternatives apart by |),
-    ``excluded`` nodes that it will not run on. ``folder`` is where it will run.
-    ``submitted`` are paths in one folder and what to keep there once it is submitted;
-    ``differs`` says how this submission differs from the last one of its script; None: it does not, or there was none.
-    """
+    """A job as sbatch would understand it: all that decides its placement."""
 
     name: str = ""
     script_args: tuple[str, ...] = ()
     interpreter: str = ""
-    partitions: tuple[str, ...] = ()
+    partitions: tuple[str, ...] = ()  # those named, in the user's order; none: the default one
     account: str = ""
     qos: str = ""
     gres: tuple[Gres, ...] = ()
-    gpu_style: str = ""
+    gpu_style: str = ""  # the option that asks for the GPU: gres, gpus, gpus-per-node or gpus-per-task
     cpus_per_gpu: int | None = None
-    mem_per_gpu: str = ""
-    min_cpus: int = 0
-    tasks: int | None = None
-    cpus_given: bool = False
-    cores_unclear: bool = False
-    mem_given: bool = False
-    time_limit_min: float | None = None
+    mem_per_gpu: str = ""  # as --mem takes it
+    min_cpus: int = 0  # --mincpus
+    tasks: int | None = None  # --ntasks or --ntasks-per-node
+    cpus_given: bool = False  # cores per task are asked for: a partition's default for each GPU does not hold
+    cores_unclear: bool = False  # other options have a say in the number of cores
+    mem_given: bool = False  # host memory is asked for otherwise than for each GPU
+    time_limit_min: float | None = None  # None: none was asked; infinite where that was asked for
     array: bool = False
     array_at_once: int = 1
     signature: str = ""
-    numbers: tuple[str, ...] = ()
-    no_slice: tuple[Reason, ...] = ()
-    no_mps: tuple[Reason, ...] = ()
-    no_share: tuple[Reason, ...] = ()
-    untouchable: tuple[Reason, ...] = ()
-    options: tuple[str, ...] = ()
-    command: str = ""
-    folder: str = ""
-    cpus_asked: int | None = None
-    mem_asked_mib: int | None = None
-    mem_per_cpu: str = ""
-    submitted: tuple[tuple[str, bytes], ...] = ()
-    differs: Reason | None = None
-    features: tuple[str, ...] = ()
-    excluded: tuple[str, ...] = ()
+    numbers: tuple[str, ...] = ()  # names of the numbers in the signature, in their order
+    no_slice: tuple[Reason, ...] = ()  # why the job cannot run on a slice
+    no_mps: tuple[Reason, ...] = ()  # under MPS
+    no_share: tuple[Reason, ...] = ()  # on any share (MPS, shard)
+    untouchable: tuple[Reason, ...] = ()  # why the request must reach Slurm as it was written
+    options: tuple[str, ...] = ()  # names of those in force
+    command: str = ""  # past jobs of the same file and arguments, whose script is not known, are known by it
+    folder: str = ""  # the job will run there
+    cpus_asked: int | None = None  # cores on a node by --cpus-per-task; None: not known
+    mem_asked_mib: int | None = None  # host memory on a node; None: not known
+    mem_per_cpu: str = ""  # as --mem takes it; memory then follows from the cores
+    submitted: tuple[tuple[str, bytes], ...] = ()  # paths in one folder, with texts to keep there once it is submitted
+    differs: Reason | None = None  # how it differs from the last one of its script; None: it does not, or none was
+    features: tuple[str, ...] = ()  # each of its nodes must have these; alternatives are apart by |
+    excluded: tuple[str, ...] = ()  # nodes that it will not run on
 
     @property
     def sh_like(self) -> bool:
