@@ -57,16 +57,17 @@ def headline(answer: Need) -> list[str]:
             f"What sharing is worth is not said: the replay of today misses the mean wait that was "
             f"({in_words(answer.measured_mean_s)}) by {answer.error_pct:.0f} %."
         ]
-    waits = "the waits asked for" if answer.bound.most_s else "the waits of today"
-    without = answer.whole or "more than all"
+    waits = f"the waits {'asked for' if answer.bound.most_s else 'of today'}"
+    all_gpus = f"all {answer.gpus}"
+    named = {None: f"more than {all_gpus}", answer.gpus: all_gpus}
+    shared, without = (named.get(gpus, f"{gpus} of {answer.gpus}") for gpus in (answer.shared, answer.whole))
     if answer.sharing.pieces:
-        can = "can" if answer.shared and answer.shared < (answer.whole or answer.gpus + 1) else "cannot"
-        sentence = (
-            f"You {can} do with fewer GPUs by sharing: {waits} need {answer.shared or 'more than all'} of {answer.gpus}"
-        )
-        return [f"{sentence} with it, {without} without.{_too_few(answer)}", *_sooner(answer), _certainty(answer)]
+        can = answer.shared and answer.shared < (answer.whole or answer.gpus + 1)
+        saves = "You can do with fewer GPUs by sharing" if can else "Sharing saves no GPU here"
+        need = f"{shared}, with or without it" if shared == without else f"{shared} with it, {without} without it"
+        return [f"{saves}: to keep {waits} you need {need}.{_too_few(answer)}", *_sooner(answer), _certainty(answer)]
     unknown = "What sharing is worth is not known: of no job of one GPU is it known that a piece holds it."
-    return [f"{unknown} Without sharing, {waits} need {without} of {answer.gpus} GPUs.", _certainty(answer)]
+    return [f"{unknown} To keep {waits} without sharing you need {without} GPUs.", _certainty(answer)]
 
 
 def _too_few(answer: Need) -> str:
@@ -77,7 +78,7 @@ def _too_few(answer: Need) -> str:
         for name, _, today, *_, then in answer.classes[:-1]
         if then and then.mean_s > answer.bound.of(name, today.mean_s)
     ]
-    return f" With {fewer}, {', '.join(whose)} would wait too long on average." if whose else ""
+    return f" With {fewer}, these would wait too long on average: {', '.join(whose)}." if whose else ""
 
 
 def _jobs_of(name: str) -> str:
@@ -102,7 +103,7 @@ def _sooner(answer: Need) -> Iterator[str]:
             slower, less_s = slowdown.expected - 1, today.mean_s - on_all.mean_s
             then = f"and then run {100 * slower:.0f} % longer."
             if slower > 0 and less_s > 0:
-                then += f" Those of less than {in_words(less_s / slower)} end sooner, on average."
+                then += f" So on average such a job ends sooner if it runs for less than {in_words(less_s / slower)}."
             yield f"With sharing on all {answer.gpus}, {jobs} wait {mean} on average, {then}"
     average = "These wait longer there on average: " if means else "No class waits longer there on average"
     among = f"among {', '.join(slowest)}" if slowest else "in no class"
@@ -118,14 +119,15 @@ def _certainty(answer: Need) -> str:
     return (
         f"How sure: a replay of the past, off by {in_words(answer.error_s)} from the mean wait that was "
         f"({in_words(answer.measured_mean_s)}){drawn}.{covers} "
-        "Whether what it leaves out makes it too good or too bad is not known."
+        "The notes say what makes it too good or too bad; which of them prevails is not known."
     )
 
 
 def tables(answer: Need) -> list[list[list[str]]]:
     """Return the GPUs that keep the waits, where the worth is said, and the waits: tables, their titles first."""
     fewest = [list(_fewest(answer, answer.worth))] if answer.worth and answer.is_trusted else []
-    return [*fewest, list(_waits(answer))]
+    # The worst of one week is the mean.
+    return [*fewest, [row[: 6 + (answer.weeks > 1)] for row in _waits(answer)]]
 
 
 def _fewest(answer: Need, worth: Range) -> Iterator[list[str]]:
@@ -198,9 +200,9 @@ def facts(answer: Need, config: SiteConfig, extras: Extras) -> Iterator[str]:
     if answer.worth is None:
         return
     if sum(count(pool.nodes) for pool in config.pool) == 1:
-        yield "the site has one node: sharing saves none, and no job runs while it is down"
-    grown = "more than 200" if answer.growth is None else f"{100 * (answer.growth - 1):.0f}"
-    yield f"{grown} % more jobs than now use up the gain on all {answer.gpus} GPUs (tried in steps of 10 %)"
+        yield "the site has one node: it cannot be saved, and while it is down no job runs"
+    more = "more than 200" if answer.growth is None else f"{100 * (answer.growth - 1):.0f}"
+    yield f"if {more} % more jobs came, the gain on all {answer.gpus} GPUs would be gone (tried in steps of 10 %)"
     if slowdown := answer.sharing.slowdown:
         jobs = f"{len(answer.sharing.pieces)} of {answer.sharing.one_gpu} jobs of one GPU"
         yield (

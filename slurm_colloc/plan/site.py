@@ -19,8 +19,8 @@ _MULTIFACTOR = "priority/multifactor"
 # SchedulerParameters by the fields of ``Scheduler``, whose names are theirs and a unit, and how many units each is of.
 _PARAMETERS = dict.fromkeys(Scheduler._fields[:6], 1) | {"bf_window_s": 60}
 _LEFT_OUT = (
-    "reservations, preemption, licenses, throttles of arrays that held no task of the window, limits of accounts "
-    "and QOS, and nodes that were down are not replayed",
+    "reservations, preemption, licenses, limits of arrays ('%8') that held no task back, limits of accounts and QOS, "
+    "and nodes that were down are not replayed",
     "jobs without GPUs are not replayed: the cores that they took are taken for free",
 )
 _NO_SETTINGS = "Slurm was not reachable from here; its standard rules were assumed: backfill, order of submission"

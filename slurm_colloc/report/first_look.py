@@ -42,13 +42,14 @@ def sentences(report: UsageReport) -> Iterator[str]:
         yield f"{short(total.held_idle_gpu_hours)} GPU-hours were held by jobs without a program on the GPU."
     if fit and fit.fitting_runs:
         yield (
-            f"Sharing could have freed at most {short(fit.freed_gpu_hours)} GPU-hours (shared jobs are slower): a MIG "
-            f"slice, MPS share or shard was enough for {fit.fitting_runs:,} of {fit.judged_runs:,} runs compared (of "
-            f"{total.jobs:,})."
+            f"Sharing could have freed at most {short(fit.freed_gpu_hours)} GPU-hours, had it slowed no job. A part of "
+            f"a GPU was enough for {fit.fitting_runs:,} of {fit.judged_runs:,} runs compared (of {total.jobs:,})."
         )
     if fit and fit.spare_runs:
         runs = counted(fit.spare_runs, "run")
         yield f"Fewer GPUs could have freed {short(fit.spare_gpu_hours)} GPU-hours: {runs} left some unused."
+    if total.held_idle_gpu_hours or (fit and (fit.fitting_runs or fit.spare_runs)):
+        yield "These hours overlap: do not add them."
     if (harm := report.harm) and harm.part is not None and harm.low is not None and harm.high is not None:
         part, low, high = (significant(100 * value, 2) for value in (harm.part, harm.low, harm.high))
         share = f"{part} %; the true part is {low} to {high} % with 95 % certainty"

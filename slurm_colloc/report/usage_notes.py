@@ -8,7 +8,6 @@ from slurm_colloc.core.chart_model import SeveralGpus
 from slurm_colloc.core.sharing_model import Collocation, Prediction
 from slurm_colloc.core.units import counted, printable, significant
 from slurm_colloc.core.usage_model import GroupUsage, Lost
-from slurm_colloc.estimate.bounds import LEVEL, lower_bound
 from slurm_colloc.estimate.ladder import UNKNOWN_RUNG
 from slurm_colloc.report.columns import Column
 from slurm_colloc.report.text import stamp, window_in_words
@@ -129,10 +128,6 @@ def rejected_rows(rejected: Mapping[str, int], lost: Lost) -> str:
 
 def _figures_beside(total: GroupUsage) -> Iterator[str]:
     """Yield what else was measured than the columns have."""
-    if total.util_plain_pct is not None:
-        yield f"plain mean of GPU_UTIL over the measured whole-GPU runs: {total.util_plain_pct:.2f} %"
-    if total.sm_plain_pct is not None:
-        yield f"plain mean of SM activity over the measured runs: {total.sm_plain_pct:.2f} %"
     if total.sm_beyond_gpu_hours:
         yield f"SM activity beyond their share, not counted as used: {significant(total.sm_beyond_gpu_hours)} GPU-h"
     if total.held_unknown_hours:
@@ -251,17 +246,16 @@ def several_rows(report: UsageReport) -> list[list[str]]:
 
 def _predicted(rung: Prediction) -> str:
     parts = [
-        ("memory", rung.mem_known, rung.mem_within, rung.mem_median_ratio, "q99"),
-        ("SM", rung.sm_known, rung.sm_within, rung.sm_median_ratio, "q95"),
+        ("memory", rung.mem_known, rung.mem_within, rung.mem_median_ratio),
+        ("SM activity", rung.sm_known, rung.sm_within, rung.sm_median_ratio),
     ]
     words = "; ".join(
-        f"{figure} prediction ({quantile}) high enough in {within} of {count} measured runs (at least "
-        f"{100 * lower_bound(within, count):.0f} % of all runs, {LEVEL:.0%} confidence); half of them used "
-        f"{100 * ratio:.0f} % of it or less"
-        for figure, count, within, ratio, quantile in parts
+        f"of {figure} high enough in {f'all {count}' if within == count > 1 else f'{within} of {count}'} runs tested, "
+        f"half of which used {100 * ratio:.0f} % of it or less"
+        for figure, count, within, ratio in parts
         if count and ratio is not None
     )
     runs = counted(rung.jobs, "run")
     if rung.rung == UNKNOWN_RUNG:
         return f"csub had no footprint: {runs}"
-    return f"csub's estimates by '{printable(rung.rung)}', {runs}: {words or 'none completed with a measurement'}"
+    return f"csub's forecasts by '{printable(rung.rung)}', {runs}: {words or 'none completed with a measurement'}"

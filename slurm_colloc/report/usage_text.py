@@ -41,7 +41,7 @@ from slurm_colloc.report.usage_notes import footnotes, heading, summary
 
 _GIVEN = ("jobs", "allocated_gpu_hours", "held_gpu_hours", "gpu_cost", "billing_hours")
 # A table for people has these with --explain alone; CSV, JSON and Parquet have all.
-_BESIDE = ("FITS %", "GPU_UTIL GPU-h", "SM GPU-h", "HELD GPU-h", "EMPTY GPU-h", "kWh")
+_BESIDE = ("FITS % of hours", "GPU_UTIL GPU-h", "SM GPU-h", "HELD GPU-h", "EMPTY GPU-h", "kWh")
 _ROWS_ON_TERMINAL = 20  # groups that hold most; the others are one row
 _NAME_COLUMNS = 16  # a longer name is cut before a column is left out
 _BAR_TITLES, _BAR_COLUMNS, _LONGEST_BAR = ("█used ▒idle ░not sampled", "█used▒idle░?"), 12, 24
@@ -99,19 +99,19 @@ def _of_fits(fits: Sequence[Fit], hours: int) -> list[Column]:
     example = next((fit.unit for fit in fits if fit.unit.startswith("mps:")), "")
     shares = f" ({example} is {counted(int(example[4:]), 'MPS share')}; a GPU usually has 100)" if example else ""
     meaning = (
-        "FITS IN: the first piece of a GPU, in sharing.order, that is enough for each run that fits "
-        f"one{shares}. several: not the same for all. none: none of them fits one. fewer GPUs: "
-        "runs used some of their GPUs only, or none. '-': no run was compared. FITS %: the part of the GPU-hours of "
-        f"compared runs in which a piece was enough. {COMPARED} ({compared}; "
+        "FITS IN: the first piece of a GPU, in the order that the site prefers, that is enough for each run that "
+        f"fits one{shares}. several: not the same for all. none: none of them fits one. fewer GPUs: "
+        "runs used some of their GPUs only, or none. '-': no run was compared. FITS % of hours: the part of the "
+        f"GPU-hours of compared runs in which a piece was enough. {COMPARED} ({compared}; "
         f"{counted(total.not_judged_runs, 'run')} not compared)."
     )
     free = (
-        "COULD FREE: GPU-hours left for other jobs, at most, by these pieces and fewer GPUs. If each of these runs "
-        f"gets the first piece that it fits: {significant(total.freed_gpu_hours, 4)}; if it asks for those GPUs alone "
-        f"that it used: {significant(total.spare_gpu_hours, 4)}. Time without samples counts here, and not in IDLE."
+        "COULD FREE: GPU-hours left for other jobs, at most. By smaller pieces: "
+        f"{significant(total.freed_gpu_hours, 4)}. By asking only for the GPUs that were used: "
+        f"{significant(total.spare_gpu_hours, 4)}. Time without samples counts here, and not in IDLE."
     )
     return [
-        Column("FITS %", "fits_pct", 0, 3, meaning),
+        Column("FITS % of hours", "fits_pct", 0, 3, meaning),
         Column("FITS IN", "fit_unit", None, 7, meaning),
         Column("COULD FREE GPU-h", "freed_gpu_hours", hours, 8, free),
     ]

@@ -108,7 +108,7 @@ def test_so_many_gpus_keep_the_bound_and_one_less_breaks_it(sharing: bool) -> No
         if then > today + max(300, 0.1 * today)
     }
     if sharing:
-        assert f"With {least - 1}, jobs " in headline(found)[0]
+        assert f"With {least - 1}, these would wait too long " in headline(found)[0]
         on_fewer = {one.name: (one.today.mean_s, one.on_fewer.mean_s) for one in found.classes[:-1] if one.on_fewer}
         assert {name for name, (today, then) in on_fewer.items() if then > found.bound.of(name, today)} == broken
 

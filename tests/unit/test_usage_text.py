@@ -86,7 +86,7 @@ def test_without_a_terminal_nothing_is_cut_folded_or_summed() -> None:
 
 def test_columns_of_what_nobody_knows_are_left_out() -> None:
     bare = many(2)._replace(fits=())
-    assert not {"FITS %", "FITS IN", "COULD FREE GPU-h"} & {column.title for column in columns(bare)}
+    assert not {"FITS % of hours", "FITS IN", "COULD FREE GPU-h"} & {column.title for column in columns(bare)}
     assert "FITS" not in as_table(bare, Terminal(300))
     priced = {column.title for column in columns(full())}
     assert {"GPU EUR", "kWh EUR", "CO2 kg"} <= priced
