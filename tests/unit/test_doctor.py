@@ -64,6 +64,8 @@ def test_codes_are_told_apart_and_say_all_that_is_promised() -> None:
     for check in CHECKS:
         assert check.severity in ("error", "warning")
         assert all((check.title, check.consequence, check.mend, check.source)), check.code
+    (twice,) = (check for check in CHECKS if check.code == "DOC021")
+    assert twice.severity == "error", "a job takes memory that is not its own"
 
 
 BY_JOB = "export CUDA_MPS_PIPE_DIRECTORY=/run/mps/$SLURM_JOB_ID\nnvidia-cuda-mps-control -d\n"
