@@ -37,7 +37,7 @@ def _say(subject: Subject, bounds: Bounds) -> Said | None:
     freed, peak_mib, sm_pct = (subject.figures[name] for name in ("freed", "peak_mib", "sm_pct"))
     if not freed or peak_mib is None:
         return None
-    active = "" if sm_pct is None else f", mean SM activity while kernels ran up to {at_most(sm_pct)} %"
+    active = "" if sm_pct is None else f"; mean SM activity of a run while kernels ran: at most {at_most(sm_pct)} %"
     none = subject.judged - subject.found
     misfits = f"; {none} of {subject.judged} judged runs fit no piece" if none else ""
     return Said(

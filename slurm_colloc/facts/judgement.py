@@ -163,7 +163,7 @@ def fewer(gres: str, used: int) -> str:
 
 def enough(piece: str, differ: bool) -> str:
     """Return of several runs which piece is enough, the largest of those that they fit, and whether these differ."""
-    return f"{piece} is enough for each run{', less for some' if differ else ''}"
+    return f"{piece} is enough for each run{', some need less' if differ else ''}"
 
 
 def option_for(gres: str, style: str) -> str:

@@ -42,18 +42,21 @@ def as_text(look: Audited, terminal: Terminal = NO_TERMINAL) -> str:
     rules = {name.removesuffix(form_of("", JOB)) for name in look.rules}
     sampled = "" if coverage is None else f"; {coverage:.0f} % of all GPU-hours were sampled"
     lines = [
-        f"{counted(len(look.findings), 'finding')} by {counted(len(rules), 'rule')}, {stamp(look.since)} to "
-        f"{stamp(look.until)}: {look.judged} of {counted(look.whole.jobs, 'GPU run')} could be judged{sampled}"
+        f"{counted(len(look.findings), 'finding')} by {len({one.rule for one in look.findings})} of "
+        f"{counted(len(rules), 'rule')}, {stamp(look.since)} to {stamp(look.until)}: one rule could judge "
+        f"{look.judged} of {counted(look.whole.jobs, 'GPU run')}{sampled}"
     ]
     if look.blind:
-        why = "too short, too little measured, or a limit or node not known"
-        lines.append(f"no run could be judged by {', '.join(look.blind)}: {why}")
+        lines.append(
+            f"these rules could judge no run: {', '.join(look.blind)} (too short, too little measured, or a limit or "
+            "node not known)"
+        )
     lines += map(printable, filter(None, (look.stale, look.visible)))
     if look.findings:
         lines += _by_user(look.findings, terminal)
     if look.mails_by_day:
         lines.append(
-            "mails by day, one for each user: first notices of the nightly runs, as if nobody had been told before"
+            "mails of each night, as if nobody had been told before: one a user, on a later day again for a new finding"
         )
         days = ((day.day.isoformat(), "-" if day.mails is None else str(day.mails)) for day in look.mails_by_day)
         lines += list_lines([("DAY", "MAILS"), *days])

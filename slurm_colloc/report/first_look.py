@@ -108,7 +108,7 @@ def _administrators(report: UsageReport, agents: bool | None) -> Iterator[Todo]:
 def to_do_title(report: UsageReport) -> str:
     """Return how many of the things to do are told."""
     told, found = len(report.to_do), report.to_do_found
-    return f"To do{f', {told} of {found} things' if found > told else ''}, most GPU-hours first"
+    return f"To do{f', {told} of {found} things' if found > told else ''}, by their GPU-hours"
 
 
 def as_lines(report: UsageReport) -> Iterator[str]:

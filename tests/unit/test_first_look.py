@@ -68,7 +68,7 @@ def test_most_gpu_hours_first_and_at_most_five() -> None:
     assert [one.who for one in found.to_do] == ["u8", ADMINISTRATORS, "u7", "u6", "u5"]
     assert found.to_do[1].command == "ssh g1 nvidia-smi"
     assert next(as_lines(found)).startswith("To do, 5 of 21 things, ")
-    assert next(as_lines(with_to_do(of(10.0), 1, (ANN,), agents=True))).startswith("To do, most ")
+    assert next(as_lines(with_to_do(of(10.0), 1, (ANN,), agents=True))).startswith("To do, by ")
 
 
 def things(shown: UsageReport, users: tuple[Todo, ...], agents: bool | None) -> tuple[Todo, ...]:

@@ -230,7 +230,7 @@ def test_hostile_names_are_words(browser: webdriver.Chrome, tmp_path: Path, with
 def test_on_a_phone_the_first_row_with_its_hours_is_on_the_first_screen(
     browser: webdriver.Chrome, tmp_path: Path
 ) -> None:
-    what = "ask for less: 45 % of a GPU (mps:45) is enough for each run, less for some"
+    what = "ask for less: 45 % of a GPU (mps:45) is enough for each run, some need less"
     to_do = tuple(
         Todo(name, what, 65.6, 30, "#SBATCH --gres=mps:45", "colloc job 1036")
         for name in ("novak", "rossi", "diaz", "moreau", "sato")
