@@ -7,8 +7,8 @@ says how many of all runs that can be judged those are, how many GPU-hours the p
 many runs would have fitted none.
 
 It is the rule of 'colloc report' and 'colloc job': what csub, had it known what was measured, would have given.
-Compared with pieces are completed runs that used one whole GPU, of which at least 60 % of the time was sampled, inside
-the window and alone on the GPU. Those at zero use are COL001's.
+Only completed runs are compared: inside the window, alone on one whole GPU that they used, sampled for at least 60 % of
+their time. Those at zero use are COL001's.
 It never says that a run would have taken no longer, or that a piece was free.
 
 job_defense_shield's gpu-model-too-powerful is its like, by GPU_UTIL and memory against bounds of the site's.

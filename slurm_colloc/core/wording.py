@@ -65,17 +65,17 @@ MEANS = {
 
 WORDS = {
     # The piece that the job gets.
-    "slice-holds": "the job needs {need_mib} MiB of GPU memory, a reserve included, and slice {profile} has "
-    "{mem_mib} MiB",
+    "slice-holds": "the job needs {need_mib} MiB of GPU memory, a reserve included, and slice {profile} has {mem_mib}",
     "shares-hold": "the job needs {need_mib} of the GPU's {mem_mib} MiB of memory, a reserve included, and "
     "{sm_pct:.0f} % of its SMs; {units} of {of_units} shares are enough",
     "shards-hold": "the job needs {need_mib} of the GPU's {mem_mib} MiB of memory; {units} of {of_units} shards do",
-    "slowdown": "it should take {expected:.2g} times as long as on a whole GPU, in 9 of 10 cases at most {upper:.3g}",
-    "slowdown-beside-users": "beside other users up to {upper:.3g} times as long; {turns:extra share} for taking turns",
+    "slowdown": "it should take {expected:.2g} times as long as on a whole GPU, in 9 of 10 cases at most {upper:.3g} "
+    "(limit: {bound:g})",
+    "slowdown-beside-users": "up to {upper:.3g} times as long beside others; {turns:extra share}, as users take turns",
     "slowdown-unknown": "csub cannot tell how much jobs on the same GPU will slow this job",
     "time-limit": "csub sets the time limit to {limit_min} min",
     "time-limit-raised": "csub raises the time limit from {asked_min:g} min to {limit_min} min",
-    "billed": "Slurm bills {after:.4g} for its GPU instead of {before:.4g}",
+    "billed": "Slurm bills {after:.4g} for its GPU instead of {before:.4g} (TRES billing)",
     "moved": "csub moves the job to partition '{partition}', as this site allows",
     "host-part": "{options}: the part of the node's cores and memory that goes with this piece, or what the job needs",
     "cores-limit": "the node's cores are enough for {jobs:such job} ({cores_each} each), its GPUs for {pieces}",
@@ -161,9 +161,9 @@ WORDS = {
     "no-mps-daemon": "the site runs no MPS daemon",
     # Pieces that do not hold it.
     "no-pieces": "no GPU in partition {partitions} has slices or shares that csub may use",
-    "nothing-holds": "no piece of a GPU in partition {partitions} is enough for {need_mib} MiB of GPU memory, "
-    "a reserve included, and {sm_pct:.0f} % of the SMs",
-    "too-little-memory": "too little GPU memory: {mem_mib} MiB, not {need_mib} MiB",
+    "nothing-holds": "the job needs {need_mib} MiB of GPU memory, a reserve included, and {sm_pct:.0f} % of the SMs; "
+    "partition {partitions} has no such piece",
+    "too-little-memory": "at most {mem_mib} MiB of GPU memory",
     "too-slow": "too few SMs: on {sms} of {of_sms} the job would take about {expected:.2g} times as long, perhaps "
     "{upper:.3g} times, and the limit is {bound:g} times",
     "too-busy-to-share": "too many SMs in use: the job uses {sm_pct:.0f} %, and beside another job it would take "

@@ -28,8 +28,8 @@ DO = {
 }
 # Which runs have a fit, wherever one is said.
 COMPARED = (
-    "Compared with pieces are completed runs that used one whole GPU, of which at least "
-    f"{MIN_COVERAGE_PCT:.0f} % of the time was sampled, inside the window and alone on the GPU"
+    "Only completed runs are compared: inside the window, alone on one whole GPU that they used, sampled for at "
+    f"least {MIN_COVERAGE_PCT:.0f} % of their time"
 )
 # The same as ``never_used`` and the coverage that it needs, of a row of ``usage`` in SQL.
 NEVER_USED = (

@@ -77,7 +77,7 @@ def _why_none(
         of_job = [
             because("nothing-holds", need_mib=job.memory_mib, sm_pct=job.sm_active_pct, partitions=partitions),
             # The largest piece that is too small or too slow tells which of memory and SMs was too much.
-            max(refusals, key=lambda reason: reason.code.startswith("too-")),
+            max(refusals, key=lambda one: (one.code.startswith("too-"), one.params.get("mem_mib", 1e9))),
             *of_job,
         ]
     return tuple(of_job)

@@ -56,7 +56,7 @@ def targets_of(job: Candidate, rejected: list[Rejected]) -> Iterator[Target]:
     moves = []
     for pool in job.config.pool:
         partition = next((one for one in (*job.partitions, *job.more) if one.name in pool.partitions), None)
-        if partition is None:
+        if not partition:
             rejected.append(Rejected(f"pool {pool.name}", because("not-in-partition", partitions=job.names)))
             continue
         moved = partition in job.more
@@ -201,6 +201,7 @@ def _slices(job: Candidate, targets: list[Target]) -> Iterator[Fit | Rejected]:
         slowest, its_target = min(alike, key=lambda pair: pair[0].sm_count / (pair[1].pool.sm_count or 1))
         whole_over_own = (its_target.pool.sm_count or math.inf) / slowest.sm_count
         slowdown = on_slice(job.sm_active_pct, whole_over_own, job.busy_pct)
+        slower = {**slowdown._asdict(), "bound": bound}
         most = Most(part.mem_mib, most_on_slice(bound, whole_over_own))
         time, host = time_needed(job, slowdown.upper, target), _host_with_slice(job, part, target)
         reason = time.too_little or host.impossible
@@ -211,14 +212,13 @@ def _slices(job: Candidate, targets: list[Target]) -> Iterator[Fit | Rejected]:
         elif need_mib > most.memory_mib:
             reason = because("too-little-memory", mem_mib=part.mem_mib, need_mib=need_mib)
         elif job.sm_active_pct > most.sm_active_pct and not (job.busy_pct and slowdown.upper <= bound):
-            sms = {"sms": slowest.sm_count, "of_sms": its_target.pool.sm_count}
-            reason = Reason("too-slow", {**sms, **slowdown._asdict(), "bound": bound})
-        if reason is not None:
+            reason = Reason("too-slow", {"sms": slowest.sm_count, "of_sms": its_target.pool.sm_count, **slower})
+        if reason:
             yield Rejected(f"gpu:{part.type}", reason)
         else:
             holds = because("slice-holds", profile=part.profile, need_mib=need_mib, mem_mib=part.mem_mib)
-            reasons = (holds, Reason("slowdown", slowdown._asdict()))
-            yield Fit(target, Gres("gpu", part.type, 1), reasons, most, host, time.limit_min, slowdown)
+            told = holds, Reason("slowdown", slower)
+            yield Fit(target, Gres("gpu", part.type, 1), told, most, host, time.limit_min, slowdown)
 
 
 def _host_with_slice(job: Candidate, part: MigSlice, target: Target) -> Host:
@@ -306,28 +306,27 @@ def _share(job: Candidate, target: Target, pools: list[Pool], name: str) -> Fit 
     slowdown = on_share(job.sm_active_pct, bound, job.busy_pct, in_turns=turns)
     if parts[0] > _LARGEST_SHARE:
         code = "too-busy-beside-users" if turns else "too-busy-to-share"
-        return Reason(code, {"sm_pct": job.sm_active_pct, "bound": bound})
-    of_memory = need_mib / mem_mib
-    units, of_one_daemon = (demand_units(max(of_memory, part), per_gpu) for part in parts)
+        return because(code, sm_pct=job.sm_active_pct, bound=bound)
+    units, of_one_daemon = (demand_units(max(need_mib / mem_mib, part), per_gpu) for part in parts)
     host = host_with_share(job, target, units / per_gpu)
     time = time_needed(job, slowdown.upper, target)
     if reason := host.impossible or time.too_little:
         return reason
     if units > most_units(per_gpu):
         return because("no-room-beside", units=units, of_units=per_gpu)
-    holds = {
-        "units": units,
-        "of_units": per_gpu,
-        "need_mib": need_mib,
-        "mem_mib": mem_mib,
-        "sm_pct": job.sm_active_pct,
-    }
-    slower = Reason("slowdown", slowdown._asdict()) if is_mps else because("slowdown-unknown")
+    holds = because(
+        "shares-hold" if is_mps else "shards-hold",
+        units=units,
+        of_units=per_gpu,
+        need_mib=need_mib,
+        mem_mib=mem_mib,
+        sm_pct=job.sm_active_pct,
+    )
+    slower = Reason("slowdown", {**slowdown._asdict(), "bound": bound}) if is_mps else because("slowdown-unknown")
     if turns:
         slower = because("slowdown-beside-users", upper=slowdown.upper, turns=units - of_one_daemon)
-    reasons = (Reason("shares-hold" if is_mps else "shards-hold", holds), slower)
     most = _most_of_all(units, pools, name, config, in_turns=turns)
-    return Fit(target, Gres(name, "", units), reasons, most, host, time.limit_min, slowdown)
+    return Fit(target, Gres(name, "", units), (holds, slower), most, host, time.limit_min, slowdown)
 
 
 def _host_limit(fit: Fit, cores: int, mem_mib: int | None) -> Iterator[Reason]:

@@ -133,10 +133,8 @@ def _run_lines(story: RunStory, job: JobStory) -> Iterator[str]:
         by = f", by {decision.rule}" if decision.rule else ""
         decided = f"{decision.how}, {stamp(local(decision.at_s))}{by}: {sentence(decision.reasons)}"
         yield titled("csub gave", printable(decided))
-    if story.advice.expected:
-        yield titled("next time", printable(story.advice.expected))
-    if story.advice.command:
-        yield f"{' ' * TEXT_INDENT}$ {printable(story.advice.command)}"
+    told = filter(None, (story.advice.command and f"$ {story.advice.command}", story.advice.expected))
+    yield from map(titled, ("next time", ""), map(printable, told))
 
 
 def _verdict(run: JobUsage, timeline: JobTimeline | None) -> str:

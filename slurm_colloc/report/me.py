@@ -141,7 +141,7 @@ def _verdict(report: MyReport) -> str:
     if report.fit and (freed := report.fit.could_free_gpu_hours):
         ways = (("smaller pieces of GPUs", report.fit.freed_gpu_hours), ("fewer GPUs", report.fit.spare_gpu_hours))
         freed_words = f"; with {' or '.join(way for way, hours in ways if hours)} "
-        freed_words += f"they would have left at most {significant(freed)} GPU-h to other jobs"
+        freed_words += f"you could have freed up to {significant(freed)} GPU-hours"
     return f": your jobs used {use} of their GPUs ({use.metric}){freed_words}"
 
 
@@ -208,14 +208,11 @@ def _fit(fit: Fit) -> str:
     compared = counted(fit.judged_runs, "compared run")
     words = f"a piece of a GPU was enough for {fit.fitting_runs} of {compared} ({fits} of {of_hours} GPU-h)"
     if fit.spare_runs:
-        fewer = f"fewer GPUs were enough for {counted(fit.spare_runs, 'run')}; "
-        fewer += f"that leaves at most {spare} GPU-h to other jobs"
+        fewer = f"fewer GPUs were enough for {counted(fit.spare_runs, 'run')}; that frees up to {spare} GPU-h"
         words = f"{fewer}; {words}" if fit.judged_runs else fewer
     if fit.fitting_runs:
         each = " for each of them" if fit.fitting_runs > 1 else ""
-        words += (
-            f"{f', {printable(fit.unit)}{each}' if fit.unit else ''}; that leaves at most {freed} GPU-h to other jobs"
-        )
+        words += f"{f', {printable(fit.unit)}{each}' if fit.unit else ''}; that frees up to {freed} GPU-h"
     return words + (f"; not compared: {counted(fit.not_judged_runs, 'run')}. {COMPARED}" if fit.not_judged_runs else "")
 
 

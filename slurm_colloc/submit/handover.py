@@ -202,6 +202,6 @@ def hand_over(
         from slurm_colloc.slurm.refusals import verdict  # few submissions are refused
 
         changed = "the script with csub's lines" if plan.as_asked else plan.part.placement.given
-        return status, f"{'the pack' if plan.packed else changed} was refused: {verdict(refused)}"
+        return status, f"Slurm refused {'the pack' if plan.packed else changed} ({verdict(refused)})"
     write_all(STDERR, refused.encode(errors="surrogateescape"))
     return status, ""

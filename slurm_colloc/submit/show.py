@@ -110,11 +110,11 @@ def _said(reasons: Sequence[Reason]) -> str:
     return sentence(reasons)
 
 
-def explanation(plan: Plan, command: str) -> Iterator[str]:
+def explanation(plan: Plan, command: str, job: str = "the job") -> Iterator[str]:
     """Yield why the plan is what it is in at most eight lines, what matters most first."""
     request = plan.part.request
     where = f"partition '{','.join(request.partitions)}'" if request.partitions else "the default partition"
-    lines = list(_told(plan, "the job", "" if plan.packed else command, f" in {where}"))
+    lines = list(_told(plan, job, "" if plan.packed else command, f" in {where}"))
     details = [f"  {line}" for line in _details(plan.part)]
     most = _EXPLAINED - len(lines) - 1
     if len(details) > most:
@@ -235,5 +235,5 @@ def show(plan: Plan, command_line: CommandLine, call: Call) -> int:
 
 def explain(plan: Plan, call: Call) -> None:
     """Say why the plan is what it is."""
-    for line in explanation(plan, _as_asked(plan, call)):
+    for line in explanation(plan, _as_asked(plan, call), "dry run: the job" if call.dry_run else "the job"):
         say(line)

@@ -98,7 +98,7 @@ def test_a_refused_placement_is_submitted_once_as_asked(lab: Lab, alice: User) -
     assert [job for job, shown in new.items() if shown["JobState"] != "FAILED"] == [_id(done)]
     assert all(shown["NodeList"] in ("", "(null)") for shown in new.values() if shown["JobState"] == "FAILED")
     assert new[_id(done)]["TresPerNode"] == tres("gpu:1")
-    assert "was refused" in done.stderr
+    assert "Slurm refused " in done.stderr
 
 
 NARROWED = ["-C ib", "-x c1", "--gres-flags=enforce-binding", "--gres-flags=disable-binding"]

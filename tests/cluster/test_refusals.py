@@ -93,7 +93,7 @@ def test_a_share_that_is_refused_goes_as_asked(alice: User, comment: str) -> Non
     alice.script("#!/bin/sh\n#SBATCH --gres=gpu:1 -t 3\ntrue\n", "refused.sh")
     done = alice.run("csub", HINT, "-H", f"--comment={comment}", "refused.sh")
     assert done.returncode == 0, done.stderr
-    assert re.findall(r"mps:\d+ was refused", done.stderr) != []
+    assert re.findall(r"Slurm refused mps:\d+", done.stderr) != []
     job = job_id(done)
     assert "mps" not in str(alice.shown(job))
     assert waiting(alice, "refused.sh") == [job]

@@ -61,7 +61,7 @@ def test_a_jobs_story_from_its_first_second_to_the_next_submission(lab: Lab, sit
     fit = "gpu:nvidia_h100_80gb_hbm3_1g.10gb:1 (mig): its memory peak was 6144 MiB, and it used 11."
     assert f"  would fit  {fit}" in text or "  would fit  mps:" in text, text
 
-    (command,) = re.findall(r"^ {13}\$ (.*)$", text, re.MULTILINE)
+    (command,) = re.findall(r"^  next time  \$ (.*)$", text, re.MULTILINE)
     (expected,) = re.findall(r"submitted so it gets ([^\s,]+)", text)
     tried = alice.run("bash", "-c", command.replace(" csub ", " csub --dry-run --explain "))
     assert tried.returncode == 0, tried.stderr

@@ -115,17 +115,22 @@ def test_a_screen_has_lines_that_are_printed(page: str, shell: Shell, monkeypatc
     (shell.folder / "train.sh").write_text(SCRIPT)
     shell.site('"mig"', agent=True)
     ran, site = run("4710", job_name="train.sh"), shell.folder / "site.toml"
-    site.write_text(site.read_text().replace('"lab"', f'"{ran.cluster}"'))
+    site.write_text(site.read_text().replace('"lab"', f'"{ran.cluster}"').replace("max_slowdown = 2.1", ""))
     shell.behave(0, "echo Submitted batch job 4710\nexit 0\n")
     monkeypatch.setattr("time.time", lambda: INGESTED_S)
-    rounds = busy(900, 1800, 2700, 3600, sm=5.0, mib=4000, job="4710")
+    rounds = busy(900, 1800, 2700, 3600, sm=4.0, mib=4000, job="4710")
     store = str(shell.folder / "store")
     stored(store, [ran], rounds).write_log("a", {})
     monkeypatch.setenv("COLLOC_CONF", str(site))
     for command, *lines in map(str.splitlines, screen.split("$ ")[1:]):
         program, *words = command.partition("#")[0].split()
         if shell.calls():  # what it used is known from then on
-            shell.ran(signature=shell.request("train.sh")["signature"], busy_mean_pct=45.0)
+            shell.ran(
+                signature=shell.request("train.sh")["signature"],
+                sm_active_mean_pct=4.0,
+                sm_active_q95_pct=4.0,
+                busy_mean_pct=45.0,
+            )
         if program == "colloc":
             assert colloc(*words, "--store", store) == 0
             text = colloc.out

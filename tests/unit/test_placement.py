@@ -70,7 +70,7 @@ def test_smallest_slice_that_holds_it() -> None:
     assert found.headroom_mib == 256
     held, slower = found.reasons
     assert held == because("slice-holds", profile="1g.10gb", need_mib=9256, mem_mib=9984)
-    assert slower.params == {"expected": near(1.3625), "upper": near(1.665)}
+    assert slower.params == {"expected": near(1.3625), "upper": near(1.665), "bound": 2.1}
 
 
 @pytest.mark.parametrize(
@@ -113,6 +113,8 @@ def test_no_piece_says_whether_memory_or_sms_were_too_much() -> None:
         "nothing-holds",
         "too-little-memory",
     ]
+    first = site(MIG_POOL._replace(mps_per_gpu=100), order=("mps", "mig"), **MPS)
+    assert place(request(), footprint(90000, 10), first).reasons[1].params["mem_mib"] == 81559
 
 
 def test_a_compute_instance_is_not_given() -> None:

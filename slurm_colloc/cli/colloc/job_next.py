@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from slurm_colloc.core.config import SiteConfig
 from slurm_colloc.core.errors import CollocError, UnsureError
-from slurm_colloc.core.model import Decision, Evidence, Footprint, Placement, SharingMode, because
+from slurm_colloc.core.model import Decision, Evidence, Placement, SharingMode, because
 from slurm_colloc.core.usage_model import MIN_COVERAGE_PCT, JobUsage
 from slurm_colloc.core.wording import sentence, words
 from slurm_colloc.estimate.ladder import estimate, estimate_at_site
@@ -86,7 +86,7 @@ def advise(
     line = _line_of(slurm, config) if slurm else None
     command = _shown(slurm, "csub", hint, *line.words) if slurm and line else ""
     how = "submitted so" if command else f"submitted by csub with {hint}"
-    return Advice(fit, command, _gets(how, placement, footprint))
+    return Advice(fit, command, _gets(how, placement))
 
 
 def advice_for(run: RunFound, submitted: JobUsage, config: SiteConfig) -> Advice:
@@ -110,13 +110,11 @@ def _next_by_csub(decision: Decision, knowledge: Known | None, run: JobUsage | A
         return ""
     if placement.as_asked:
         return f"{how} it stays as asked: {sentence(placement.reasons)}"
-    return _gets(how, placement, footprint)
+    return _gets(how, placement)
 
 
-def _gets(how: str, placement: Placement, footprint: Footprint) -> str:
-    margins = (reason for reason in footprint.provenance if "factor" in reason.params)
-    why = sentence([*placement.reasons[:1], *margins])
-    return f"{how} it gets {placement.given}, if one is free and limits allow it: {why}"
+def _gets(how: str, placement: Placement) -> str:
+    return f"{how} it gets {placement.given}, if one is free and limits allow it: {sentence(placement.reasons[:1])}"
 
 
 def _in_words(fitted: Fitted, placement: Placement, run: Evidence) -> str:
