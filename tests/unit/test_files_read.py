@@ -291,8 +291,8 @@ def test_it_is_said_what_differs(tmp_path: Path) -> None:
 def test_a_damaged_note_of_the_last_submission_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "x").write_text(text)
     assert read_submitted(str(tmp_path / "x")) is None
-    keep_submitted([(str(tmp_path / "y"), Submitted(("a\udcff",), {"\udcff": "1"}, "p").text)])
-    assert read_submitted(str(tmp_path / "y")) == Submitted(("a\udcff",), {"\udcff": "1"}, "p")
+    keep_submitted([(str(tmp_path / "y.json"), Submitted(("a\udcff",), {"\udcff": "1"}, "p").text)])
+    assert read_submitted(str(tmp_path / "y.json")) == Submitted(("a\udcff",), {"\udcff": "1"}, "p")
 
 
 @pytest.mark.parametrize("text", ["#define N 8", "#include <a>", "a = 8 # 'b'", '- # "b"', "print(net(8))"])
