@@ -95,7 +95,7 @@ NOTICES = {
 }
 # A line by itself, behind a prompt or a word of what it is for; and one within a sentence.
 LINES = re.compile(
-    r"^ +(?:\$|see:|[A-Z][a-z ]+:)? +((?:cd|COLLOC_CONF=|colloc|csub|sbatch|scontrol|scancel) ?\S.*)$", re.MULTILINE
+    r"^ +(?:next time +)?(?:\$|see:|[A-Z][a-z ]+:)? +((?:cd|COLLOC_CONF=|colloc|csub|sbatch|scontrol|scancel) ?\S.*)$", re.MULTILINE
 )
 QUOTED = re.compile(r"'((?:colloc|csub|sbatch) [^']+)'")
 
