@@ -95,7 +95,9 @@ NOTICES = {
 }
 # A line by itself, behind a prompt or a word of what it is for; and one within a sentence.
 LINES = re.compile(
-    r"^ +(?:next time +)?(?:\$|see:|[A-Z][a-z ]+:)? +((?:cd|COLLOC_CONF=|colloc|csub|sbatch|scontrol|scancel) ?\S.*)$", re.MULTILINE
+    r"^ +(?:next time +)?(?:\$|see:|[A-Z][a-z ]+:)? "
+    r"+((?:cd|COLLOC_CONF=|colloc|csub|sbatch|scontrol|scancel) ?\S.*)$",
+    re.MULTILINE,
 )
 QUOTED = re.compile(r"'((?:colloc|csub|sbatch) [^']+)'")
 
