@@ -754,15 +754,19 @@ def test_waiting_jobs_are_looked_at_when_a_run_begins_to_count(
     assert tries(monkeypatch, settle_s, 1, *((float(at_s), shown) for at_s in range(0, 44, 2))) == looked
 
 
-@pytest.mark.parametrize(("limit_s", "settle_s"), [(None, 600.0), (3600, 600.0), (7200, 720.0)])
+@pytest.mark.parametrize(
+    ("limit_s", "settle_s"), [(None, 600.0), ("", 600.0), ("later", 600.0), (3600, 600.0), (7200, 720.0)]
+)
 def test_a_sampler_knows_the_tenth_of_its_jobs_limit(
-    config: SiteConfig, monkeypatch: pytest.MonkeyPatch, limit_s: int | None, settle_s: float
+    config: SiteConfig, monkeypatch: pytest.MonkeyPatch, limit_s: int | str | None, settle_s: float
 ) -> None:
     settings: list[Settings] = []
     monkeypatch.setattr("slurm_colloc.cli.sampling.sample", settings.append)
     monkeypatch.setattr("slurm_colloc.cli.colloc.sample.site_or_none", lambda: config)
     monkeypatch.delenv("SLURM_JOB_END_TIME", raising=False)
-    if limit_s:  # it begins a little after its job
+    if isinstance(limit_s, str):  # a script may set it to anything
+        monkeypatch.setenv("SLURM_JOB_END_TIME", limit_s)
+    elif limit_s:  # it begins a little after its job
         monkeypatch.setenv("SLURM_JOB_END_TIME", str(int(time.time()) + limit_s - 2))
     sample(node="g1", evidence="/e", job="7", signature=SIGNATURE)
     assert settings[0].settle_s == settle_s

@@ -46,7 +46,8 @@ def sample(
             raise ConfigError("no folder for samples: give --journal, or a site.toml with paths.state")
         journal = state_folder("journal", writing=True)
     # Slurm 22.05 does not say when the job ends at the latest; a limit is of whole minutes.
-    limit_min = (float(os.environ.get("SLURM_JOB_END_TIME", 0)) - now()) // 60 + 1
+    end_s = os.environ.get("SLURM_JOB_END_TIME", "")
+    limit_min = (int(end_s) - now()) // 60 + 1 if end_s.isdecimal() else None
     sampling.sample(
         sampling.Settings(
             node=node or node_name(),
