@@ -119,7 +119,7 @@ def _certainty(answer: Need) -> str:
     return (
         f"How sure: a replay of the past, off by {in_words(answer.error_s)} from the mean wait that was "
         f"({in_words(answer.measured_mean_s)}){drawn}.{covers} "
-        "The notes say what makes it too good or too bad; which of them prevails is not known."
+        "The notes of 'colloc site need' say what makes it too good or too bad; which of them prevails is not known."
     )
 
 
